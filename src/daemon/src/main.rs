@@ -1,0 +1,2 @@
+//! urxed
+fn main() {}

@@ -1,0 +1,137 @@
+//! What a QP is made with and what `modify_qp` may change.
+
+use crate::host::{CqId, QueueId};
+use std::net::IpAddr;
+use std::time::Duration;
+use urxe_wire::{PathMtu, Psn, Qpn};
+
+/// A protection domain: the host's own number. Objects work together only inside one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PdId(pub u32);
+
+/// The QP states of the verbs, with `ibv_qp_state`'s numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum QpState {
+    /// Just made, or set back: does nothing.
+    Reset = 0,
+    /// Receives may be posted; nothing moves.
+    Init = 1,
+    /// Ready to receive: the responder works.
+    Rtr = 2,
+    /// Ready to send: requester and responder work.
+    Rts = 3,
+    /// Send queue draining: what has begun ends, nothing new begins.
+    Sqd = 4,
+    /// Send queue error (not RC): the responder still works.
+    Sqe = 5,
+    /// Error: everything is flushed.
+    Err = 6,
+}
+
+/// Rights on memory, or of a QP's peer: `ibv_access_flags`, with the same bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Access(pub u32);
+
+impl Access {
+    /// The owner's receives and reads may write.
+    pub const LOCAL_WRITE: Access = Access(1);
+    /// The peer may WRITE.
+    pub const REMOTE_WRITE: Access = Access(2);
+    /// The peer may READ.
+    pub const REMOTE_READ: Access = Access(4);
+    /// The peer may do atomics.
+    pub const REMOTE_ATOMIC: Access = Access(8);
+
+    /// Whether all of `other`'s rights are among these.
+    pub fn contains(self, other: Access) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl std::ops::BitOr for Access {
+    type Output = Access;
+    fn bitor(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+}
+
+/// What a QP is created with.
+#[derive(Clone, Debug)]
+pub struct QpInit {
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Where its send completions go.
+    pub send_cq: CqId,
+    /// Where its receive completions go.
+    pub recv_cq: CqId,
+    /// Its send queue, in the host's numbers.
+    pub send_queue: QueueId,
+    /// The queue it receives from.
+    pub recv_queue: QueueId,
+}
+
+/// The path to the peer: the part of `ibv_ah_attr` that RoCEv2 has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressVector {
+    /// The peer's address: its GID as an IP address.
+    pub dgid: IpAddr,
+    /// Index of our own GID in the device's table.
+    pub sgid_index: u8,
+    /// Traffic class (IPv6) or type of service (IPv4).
+    pub tclass: u8,
+    /// Hop limit or time to live.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits; also chooses the UDP source port where the port lets us.
+    pub flow_label: u32,
+}
+
+/// `ibv_qp_attr` with its mask: what is `Some` is to be changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QpAttr {
+    /// The state to go to; `None` changes attributes in the current state.
+    pub state: Option<QpState>,
+    /// The state the caller believes the QP to be in.
+    pub cur_state: Option<QpState>,
+    /// What the peer may do.
+    pub access: Option<Access>,
+    /// Index into the P_Key table; only 0 exists.
+    pub pkey_index: Option<u16>,
+    /// Port number; only 1 exists.
+    pub port: Option<u8>,
+    /// The path to the peer.
+    pub av: Option<AddressVector>,
+    /// Largest payload of a packet.
+    pub path_mtu: Option<PathMtu>,
+    /// The peer's QPN.
+    pub dest_qpn: Option<Qpn>,
+    /// First PSN expected.
+    pub rq_psn: Option<Psn>,
+    /// First PSN sent.
+    pub sq_psn: Option<Psn>,
+    /// READs and atomics that we may have outstanding.
+    pub max_rd_atomic: Option<u8>,
+    /// READs and atomics that the peer may have outstanding.
+    pub max_dest_rd_atomic: Option<u8>,
+    /// Code (0 to 31) of the time a peer shall wait when we have no receive posted.
+    pub min_rnr_timer: Option<u8>,
+    /// Code (0 to 31): the ACK timeout is 4.096 us << code; 0 waits for ever.
+    pub timeout: Option<u8>,
+    /// Tries (0 to 7) after a timeout or a sequence error, each meaning just that many.
+    pub retry_cnt: Option<u8>,
+    /// Tries (0 to 6) after an RNR NAK; 7 is for ever.
+    pub rnr_retry: Option<u8>,
+}
+
+/// What a device is made with.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// The device's own addresses: its GID table, by index.
+    pub gids: Vec<IpAddr>,
+    /// Largest path MTU that its link carries.
+    pub active_mtu: PathMtu,
+    /// Seed of keys and QPNs: unpredictable in the daemon, fixed in a simulation.
+    pub seed: u64,
+    /// How long the requester waits, at least, before it probes for a lost tail.
+    pub min_probe: Duration,
+}

@@ -1,0 +1,109 @@
+//! The engine's view of the programs: their memory, their queues, their completions.
+//!
+//! The engine does no I/O; whatever lies outside of it is an argument, and this trait is the
+//! largest one. In the daemon it stands for shared-memory rings and mapped regions, in the
+//! simulation for plain vectors.
+
+use crate::work::{Completion, RecvWqe, SendWqe};
+use urxe_wire::Qpn;
+
+/// A queue that work requests are taken from: a QP's SQ, its RQ, or an SRQ. The host's own number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueId(pub u32);
+
+/// A completion queue: the host's own number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CqId(pub u32);
+
+/// The memory behind an MR: the host's own number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RegionId(pub u32);
+
+/// Registered memory could not be reached: the program unmapped it, or is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryFault;
+
+/// The CQ had no room for a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqOverrun;
+
+/// What [`Host::next_send`] and [`Host::next_recv`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The queue is empty.
+    Empty,
+    /// The work request was filled in and taken off the queue.
+    Ready,
+    /// An entry was taken, but what stands in it is no work request. `wr_id` was filled in; the
+    /// QP fails with a local QP operation error.
+    Malformed,
+    /// The queue itself cannot be read any more (its cursors are nonsense); nothing was taken.
+    Broken,
+}
+
+/// Something happened to an object that no completion can tell: `ibv_async_event`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// `IBV_EVENT_QP_FATAL`: the QP failed and may not have been able to say so in a CQE.
+    QpFatal(Qpn),
+    /// `IBV_EVENT_QP_REQ_ERR`: an invalid request arrived, the QP is in ERR.
+    QpRequestError(Qpn),
+    /// `IBV_EVENT_QP_ACCESS_ERR`: a request violated access rights, the QP is in ERR.
+    QpAccessError(Qpn),
+    /// `IBV_EVENT_COMM_EST`: a packet arrived on a QP still in RTR.
+    CommunicationEstablished(Qpn),
+    /// `IBV_EVENT_SQ_DRAINED`: a QP in SQD has nothing outstanding any more.
+    SqDrained(Qpn),
+    /// `IBV_EVENT_CQ_ERR`: completions were lost because the CQ was full.
+    CqError(CqId),
+}
+
+/// What the engine needs of the world in which its QPs' programs live.
+///
+/// All offsets are into the region, 0 being the MR's first byte; the engine has checked them
+/// against the MR before it asks.
+pub trait Host {
+    /// Copies from a region.
+    fn read(&mut self, region: RegionId, offset: u64, buf: &mut [u8]) -> Result<(), MemoryFault>;
+
+    /// Copies into a region. The host may hold the bytes back until [`sync`](Self::sync), as long
+    /// as its own reads see them.
+    fn write(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Makes every write so far visible to the program. The engine calls it before anything
+    /// acknowledges or completes these writes.
+    fn sync(&mut self) -> Result<(), MemoryFault>;
+
+    /// Says that the next reads will walk through these bytes, so that a host which pays per
+    /// access can fetch them at once. Purely a hint.
+    fn read_ahead(&mut self, _region: RegionId, _offset: u64, _len: u64) {}
+
+    /// Atomically, towards all other atomics of this device: if the 8 bytes at `offset` (a number
+    /// in the program's byte order) equal `compare`, makes them `swap`. Returns what was there.
+    fn compare_swap(
+        &mut self,
+        region: RegionId,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, MemoryFault>;
+
+    /// Atomically, as [`compare_swap`](Self::compare_swap): adds, wrapping. Returns what was there.
+    fn fetch_add(&mut self, region: RegionId, offset: u64, add: u64) -> Result<u64, MemoryFault>;
+
+    /// Takes the next work request off a send queue.
+    fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken;
+
+    /// Says that the oldest `count` work requests taken from a send queue have ended, so that
+    /// the program may use their places again. Comes after their completions.
+    fn retire_sends(&mut self, queue: QueueId, count: u32);
+
+    /// Takes the next work request off a receive queue; its place is free at once.
+    fn next_recv(&mut self, queue: QueueId, wqe: &mut RecvWqe) -> Taken;
+
+    /// Puts a completion on a CQ.
+    fn complete(&mut self, cq: CqId, completion: &Completion) -> Result<(), CqOverrun>;
+
+    /// Tells the program of something that no completion can tell.
+    fn event(&mut self, event: AsyncEvent);
+}

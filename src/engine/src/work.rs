@@ -1,0 +1,164 @@
+//! Work requests and completions: what a program asks of a QP, and what it is told.
+//!
+//! These are plain, already decoded values. The rules that need the QP or a memory key (bounds,
+//! rights, limits) are checked by the requester and the responder when the work is executed.
+
+use urxe_wire::{Lkey, Qpn, Rkey};
+
+/// A stretch of registered memory: `ibv_sge`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Address in the program's terms (the MR's `iova` space).
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u32,
+    /// Key of the MR that holds it.
+    pub lkey: Lkey,
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOp {
+    /// SEND, with what the last packet carries besides the data.
+    Send(Extra),
+    /// RDMA WRITE to `remote_addr`, with immediate data if given (the four wire bytes as a
+    /// big-endian number).
+    Write {
+        /// Address at the responder.
+        remote_addr: u64,
+        /// Key of the responder's memory.
+        rkey: Rkey,
+        /// Immediate data; consumes a receive at the responder.
+        imm: Option<u32>,
+    },
+    /// RDMA READ from `remote_addr` into the scatter list.
+    Read {
+        /// Address at the responder.
+        remote_addr: u64,
+        /// Key of the responder's memory.
+        rkey: Rkey,
+    },
+    /// ATOMIC COMPARE-AND-SWAP of 8 bytes.
+    CompareSwap {
+        /// Address at the responder, a multiple of 8.
+        remote_addr: u64,
+        /// Key of the responder's memory.
+        rkey: Rkey,
+        /// Value that must be there.
+        compare: u64,
+        /// Value put there if it was.
+        swap: u64,
+    },
+    /// ATOMIC FETCH-AND-ADD of 8 bytes.
+    FetchAdd {
+        /// Address at the responder, a multiple of 8.
+        remote_addr: u64,
+        /// Key of the responder's memory.
+        rkey: Rkey,
+        /// Value added, wrapping.
+        add: u64,
+    },
+}
+
+/// What the last packet of a SEND carries besides its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extra {
+    /// Nothing.
+    None,
+    /// Immediate data (the four wire bytes as a big-endian number).
+    Imm(u32),
+    /// An rkey that the responder shall invalidate.
+    Invalidate(Rkey),
+}
+
+/// A send work request as the engine takes it from the send queue.
+///
+/// The vectors are reused from one work request to the next, so that taking work allocates
+/// nothing once a QP is warm: a [`Host`](crate::Host) clears and refills them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendWqe {
+    /// The program's own number, given back in the completion.
+    pub wr_id: u64,
+    /// The operation and its arguments.
+    pub op: SendOp,
+    /// `IBV_SEND_FENCE`: starts only when all READs and atomics before it have completed.
+    pub fence: bool,
+    /// `IBV_SEND_SIGNALED`, or the QP's `sq_sig_all`: completes with a CQE also on success.
+    pub signaled: bool,
+    /// `IBV_SEND_SOLICITED`: asks for an event at the responder.
+    pub solicited: bool,
+    /// Where the data is, or is to be put. Ignored when `inline` is set.
+    pub sges: Vec<Sge>,
+    /// `IBV_SEND_INLINE`: the data itself.
+    pub inline: Option<Vec<u8>>,
+}
+
+/// A receive work request as the engine takes it from a receive queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecvWqe {
+    /// The program's own number, given back in the completion.
+    pub wr_id: u64,
+    /// Where the message is to be put.
+    pub sges: Vec<Sge>,
+}
+
+/// How a work request ended: `ibv_wc_status`, with the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[allow(missing_docs)] // the names are the verbs' own; `text` explains each
+pub enum Status {
+    Success = 0,
+    LocalLength = 1,
+    LocalQpOperation = 2,
+    LocalProtection = 4,
+    WrFlush = 5,
+    MwBind = 6,
+    BadResponse = 7,
+    LocalAccess = 8,
+    RemoteInvalidRequest = 9,
+    RemoteAccess = 10,
+    RemoteOperation = 11,
+    RetryExceeded = 12,
+    RnrRetryExceeded = 13,
+    RemoteAborted = 16,
+    Fatal = 19,
+    General = 21,
+}
+
+/// What kind of work request a completion is of: `ibv_wc_opcode`, with the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[allow(missing_docs)] // the names are the verbs' own
+pub enum WcOpcode {
+    Send = 0,
+    RdmaWrite = 1,
+    RdmaRead = 2,
+    CompareSwap = 3,
+    FetchAdd = 4,
+    Recv = 128,
+    RecvRdmaWithImm = 129,
+}
+
+/// A completion: `ibv_wc`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The work request's own number.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: Status,
+    /// What it was. Only meaningful on success, as in verbs.
+    pub opcode: WcOpcode,
+    /// Why, in our own terms, when `status` is an error: a [`Cause`](crate::Cause) number.
+    pub vendor_err: u32,
+    /// Bytes received or read.
+    pub byte_len: u32,
+    /// Immediate data or invalidated key that came with a receive.
+    pub extra: Extra,
+    /// The QP it belongs to.
+    pub qpn: Qpn,
+    /// The QP that sent, for a receive; 0 where verbs leaves it undefined.
+    pub src_qpn: Qpn,
+    /// The receive was of a message with the solicited bit, or the completion is an error: wakes
+    /// a CQ that was armed for solicited events only.
+    pub solicited: bool,
+}

@@ -1,0 +1,2 @@
+//! urxe
+fn main() {}
