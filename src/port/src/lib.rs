@@ -1,1 +1,118 @@
-//! (see the crate description)
+//! Ways to reach the wire.
+//!
+//! A [`Port`] carries whole RoCE datagrams (the UDP payload, ICRC included) in batches, for one
+//! local address and UDP port 4791. It knows no QP and no work request; it knows the outer headers,
+//! because the ICRC covers them, and says in [`Caps`] what it can do about them.
+//!
+//! | back-end | needs | outer headers |
+//! | --- | --- | --- |
+//! | [`udp`] | nothing | the kernel writes them; we know what it writes |
+//! | [`raw`] | CAP_NET_RAW | written and seen by us, byte for byte |
+//! | [`sim`] | nothing | a seeded network in virtual time |
+//!
+//! [`fault::Fault`] and [`capture::Capture`] are ports around a port, and any of them composes:
+//! `Capture<Fault<UdpPort>>` is a port like another.
+//!
+//! # What checks what
+//!
+//! IPv6 has no field that a plain socket hides, so its ICRC is always checked exactly. The IPv4
+//! identification is covered by the ICRC and hidden by a plain UDP socket: [`udp`] hands over
+//! [`Ident::Hidden`](urxe_wire::Ident) and the checker recovers the identification, which leaves 16
+//! of the 32 bits as the check (exactly checked where the guess is right, as between two urxe).
+//! [`raw`] sees the identification and checks exactly.
+
+pub mod capture;
+pub mod fault;
+pub mod raw;
+pub mod sim;
+pub mod udp;
+
+mod caps;
+mod counters;
+mod error;
+mod interface;
+mod rng;
+mod rx_batch;
+mod sys;
+
+pub use caps::{Caps, Segmentation, SourcePort};
+pub use counters::{Counter, PortCounters};
+pub use error::OpenError;
+pub use rx_batch::RxBatch;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+use urxe_wire::batch::TxBatch;
+
+/// How far [`Port::send`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a blocked send has to be continued"]
+pub enum SendOutcome {
+    /// Every datagram was handed over (or dropped under a counter). The batch is empty.
+    Done,
+    /// The way out is full. What was not sent is still in the batch, or held by a wrapper: call
+    /// [`Port::send`] again, even with an empty batch, when [`Port::fd`] is writable or
+    /// [`Port::poll_timeout`] has come.
+    Blocked,
+}
+
+/// One local address on the wire.
+///
+/// Nothing here blocks and nothing reads a clock: `now` is an argument, and a port that wants to
+/// be called at a later time says so in [`poll_timeout`](Self::poll_timeout).
+pub trait Port: Send {
+    /// What this port can do, and what to build batches for. Changes only in
+    /// [`Caps::segmentation`] and what depends on it.
+    fn caps(&self) -> Caps;
+
+    /// Sends a batch, in order, and clears it.
+    ///
+    /// A datagram that cannot be sent for a reason of its own (too large for the path, no route,
+    /// forbidden ...) is dropped under a counter of [`PortCounters`] and the rest goes on: RoCE
+    /// repairs losses. An error means that the port itself is of no use any more.
+    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome>;
+
+    /// Clears `rx`, fills it with what has arrived, and returns the number of datagrams in it.
+    ///
+    /// 0 means that there is nothing more at this moment; with an edge-triggered event loop, call
+    /// until then.
+    fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize>;
+
+    /// When to call [`recv`](Self::recv) and [`send`](Self::send) (with whatever batch, an empty
+    /// one too) although no descriptor is ready: a delayed datagram is due then. `None`: never.
+    fn poll_timeout(&self) -> Option<Instant>;
+
+    /// The descriptor for the event loop: readable when [`recv`](Self::recv) has something,
+    /// writable when a blocked [`send`](Self::send) can go on. `None` where time alone decides.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// What has happened so far. Makes a system call on some ports; not for every packet.
+    fn counters(&self) -> PortCounters;
+}
+
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn caps(&self) -> Caps {
+        (**self).caps()
+    }
+
+    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+        (**self).send(now, batch)
+    }
+
+    fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
+        (**self).recv(now, rx)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        (**self).poll_timeout()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).fd()
+    }
+
+    fn counters(&self) -> PortCounters {
+        (**self).counters()
+    }
+}

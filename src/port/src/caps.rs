@@ -1,0 +1,56 @@
+//! What a port can do.
+
+use std::net::IpAddr;
+use urxe_wire::batch::TxLimits;
+
+/// What a port can do, and what batches and flows for it have to look like.
+#[derive(Clone, Debug)]
+pub struct Caps {
+    /// The back-end's name: `udp`, `raw` or `sim`.
+    pub backend: &'static str,
+    /// The local address: every [`Flow::src`](urxe_wire::Flow) has to be this one.
+    pub addr: IpAddr,
+    /// The interface that has the address; `None` in the simulation.
+    pub interface: Option<String>,
+    /// The interface's MTU: largest IP packet, headers included, in bytes.
+    pub link_mtu: u32,
+    /// What one run of a batch may carry.
+    pub tx_limits: TxLimits,
+    /// Which UDP source port datagrams leave from.
+    pub source_port: SourcePort,
+    /// Whether received datagrams come with [`Ident::Known`](urxe_wire::Ident), so that an IPv4
+    /// ICRC is checked exactly. IPv6 always is.
+    pub sees_ident: bool,
+    /// About how many bytes of datagrams may wait to be received before the next is lost. A
+    /// requester that has more than this in flight towards us asks for trouble.
+    pub receive_buffer: usize,
+    /// Whether one call sends many datagrams.
+    pub segmentation: Segmentation,
+}
+
+/// The UDP source ports that a port can send from. The ICRC covers it, so a
+/// [`Flow::src_port`](urxe_wire::Flow) has to agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourcePort {
+    /// Always this one.
+    Fixed(u16),
+    /// The flow's own; [`flow_source_port`](crate::raw::flow_source_port) is a good choice.
+    OfFlow,
+}
+
+/// The state of segmentation offload (`UDP_SEGMENT`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segmentation {
+    /// This port sends datagram by datagram, by its nature.
+    Unavailable,
+    /// A run of datagrams goes out in one call.
+    On,
+    /// It was on, a send was refused with this `errno`, and so it is off for good: the device
+    /// cannot do checksums, or something like it. Slower; nothing else changes.
+    Refused {
+        /// What the kernel said.
+        errno: i32,
+    },
+    /// Turned off when the port was opened.
+    Off,
+}
