@@ -1,0 +1,153 @@
+//! ACK extended transport header: how the responder fares.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +-+---+---------+-----------------------------------------------+
+//! |0|typ|  value  |                      MSN                      |
+//! +-+---+---------+-----------------------------------------------+
+//! ```
+//!
+//! Type 0 is an ACK with a credit code, 1 an RNR NAK with a timer code, 3 a NAK with its reason;
+//! 2 is reserved, and so is everything with the top bit set.
+
+use crate::{Msn, u24};
+use std::fmt;
+
+/// The ACK extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aeth {
+    /// ACK, or what kind of NAK.
+    pub syndrome: Syndrome,
+    /// How many messages the responder has completed.
+    pub msn: Msn,
+}
+
+impl Aeth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header.
+    pub fn parse(bytes: &[u8; Aeth::LEN]) -> Aeth {
+        let [syndrome, m0, m1, m2] = *bytes;
+        Aeth { syndrome: Syndrome::from_byte(syndrome), msn: Msn::new(u24::read([m0, m1, m2])) }
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, bytes: &mut [u8; Aeth::LEN]) {
+        let [m0, m1, m2] = u24::write(self.msn.get());
+        *bytes = [self.syndrome.byte(), m0, m1, m2];
+    }
+}
+
+/// The syndrome byte of an AETH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syndrome {
+    /// Everything up to this PSN has arrived.
+    Ack {
+        /// Code of the receives that the responder has posted, 5 bits; 31 is "not told".
+        credits: u8,
+    },
+    /// The responder had no receive posted: try again after a while.
+    RnrNak {
+        /// Code of the while, 5 bits.
+        timer: u8,
+    },
+    /// The request was refused.
+    Nak(NakCode),
+    /// A byte without meaning, kept whole.
+    Reserved(u8),
+}
+
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NakCode {
+    /// A packet is missing: go back to the PSN of this NAK.
+    SequenceError,
+    /// The request makes no sense to the responder.
+    InvalidRequest,
+    /// The request named memory that it may not touch.
+    RemoteAccess,
+    /// The responder failed in executing it.
+    RemoteOperational,
+    /// Wrong reliable-datagram domain; RC never sends it.
+    InvalidRd,
+    /// A code without meaning, 5 to 31.
+    Other(u8),
+}
+
+impl Syndrome {
+    /// An ACK that tells no credits, which leaves the requester's end-to-end flow control off.
+    pub const ACK: Syndrome = Syndrome::Ack { credits: 0x1f };
+
+    const VALUE_MASK: u8 = 0x1f;
+    const TYPE_ACK: u8 = 0x00;
+    const TYPE_RNR: u8 = 0x20;
+    const TYPE_NAK: u8 = 0x60;
+
+    /// Reads the byte; every byte means one syndrome.
+    pub const fn from_byte(byte: u8) -> Syndrome {
+        let value = byte & Syndrome::VALUE_MASK;
+        match byte & !Syndrome::VALUE_MASK {
+            Syndrome::TYPE_ACK => Syndrome::Ack { credits: value },
+            Syndrome::TYPE_RNR => Syndrome::RnrNak { timer: value },
+            Syndrome::TYPE_NAK => Syndrome::Nak(NakCode::from_code(value)),
+            _ => Syndrome::Reserved(byte),
+        }
+    }
+
+    /// The byte on the wire. Bits of a value beyond its 5 are dropped.
+    pub const fn byte(self) -> u8 {
+        match self {
+            Syndrome::Ack { credits } => Syndrome::TYPE_ACK | credits & Syndrome::VALUE_MASK,
+            Syndrome::RnrNak { timer } => Syndrome::TYPE_RNR | timer & Syndrome::VALUE_MASK,
+            Syndrome::Nak(code) => Syndrome::TYPE_NAK | code.code() & Syndrome::VALUE_MASK,
+            Syndrome::Reserved(byte) => byte,
+        }
+    }
+}
+
+impl NakCode {
+    /// The reason of a 5-bit code.
+    pub const fn from_code(code: u8) -> NakCode {
+        match code {
+            0 => NakCode::SequenceError,
+            1 => NakCode::InvalidRequest,
+            2 => NakCode::RemoteAccess,
+            3 => NakCode::RemoteOperational,
+            4 => NakCode::InvalidRd,
+            other => NakCode::Other(other),
+        }
+    }
+
+    /// The 5-bit code.
+    pub const fn code(self) -> u8 {
+        match self {
+            NakCode::SequenceError => 0,
+            NakCode::InvalidRequest => 1,
+            NakCode::RemoteAccess => 2,
+            NakCode::RemoteOperational => 3,
+            NakCode::InvalidRd => 4,
+            NakCode::Other(code) => code,
+        }
+    }
+}
+
+impl fmt::Display for Syndrome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Syndrome::Ack { credits: 0x1f } => f.write_str("ACK"),
+            Syndrome::Ack { credits } => write!(f, "ACK credits {credits}"),
+            Syndrome::RnrNak { timer } => write!(f, "RNR NAK timer {timer}"),
+            Syndrome::Nak(NakCode::SequenceError) => f.write_str("NAK sequence error"),
+            Syndrome::Nak(NakCode::InvalidRequest) => f.write_str("NAK invalid request"),
+            Syndrome::Nak(NakCode::RemoteAccess) => f.write_str("NAK remote access error"),
+            Syndrome::Nak(NakCode::RemoteOperational) => {
+                f.write_str("NAK remote operational error")
+            }
+            Syndrome::Nak(NakCode::InvalidRd) => f.write_str("NAK invalid RD request"),
+            Syndrome::Nak(NakCode::Other(code)) => write!(f, "NAK reserved code {code}"),
+            Syndrome::Reserved(byte) => write!(f, "reserved syndrome {byte:#04x}"),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Base transport header: the one that every packet begins with.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +---------------+-+-+---+-------+-------------------------------+
+//! |    opcode     |S|M|pad| tver  |             P_Key             |  0
+//! +-+-+-----------+-+-+---+-------+-------------------------------+
+//! |F|B|  resv6a   |              destination QP                   |  4
+//! +-+-+-----------+-----------------------------------------------+
+//! |A|    resv7    |                     PSN                       |  8
+//! +-+-------------+-----------------------------------------------+
+//! ```
+//!
+//! S solicited event, M MigReq, F FECN, B BECN, A AckReq. Byte 4 may change on the way (a switch
+//! marks FECN), so the ICRC takes it as all ones.
+
+use crate::{Opcode, ParseError, Pkey, Psn, Qpn, u24};
+
+/// The base transport header.
+///
+/// The transport version is not here: it is 0, and a packet with another one is not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bth {
+    /// What the packet is.
+    pub opcode: Opcode,
+    /// Solicited event: the receiver's completion shall wake its waiter.
+    pub solicited: bool,
+    /// MigReq: set in the migrated state, which is where every QP without alternate paths is.
+    pub migreq: bool,
+    /// Zero bytes after the payload, 0 to 3, that fill it up to a multiple of 4.
+    pub pad: u8,
+    /// The sender's partition.
+    pub pkey: Pkey,
+    /// Forward explicit congestion notification.
+    pub fecn: bool,
+    /// Backward explicit congestion notification: set in a CNP.
+    pub becn: bool,
+    /// Reserved, 6 bits: sent as 0, ignored on receipt.
+    pub resv6a: u8,
+    /// The QP that the packet is for.
+    pub dest_qp: Qpn,
+    /// The sender wants an acknowledgement.
+    pub ack_req: bool,
+    /// Reserved, 7 bits: sent as 0, ignored on receipt.
+    pub resv7: u8,
+    /// The packet's sequence number.
+    pub psn: Psn,
+}
+
+const SOLICITED: u8 = 0x80;
+const MIGREQ: u8 = 0x40;
+const PAD_SHIFT: u32 = 4;
+const PAD_MASK: u8 = 0x30;
+const TVER_MASK: u8 = 0x0f;
+const FECN: u8 = 0x80;
+const BECN: u8 = 0x40;
+const RESV6A_MASK: u8 = 0x3f;
+const ACK_REQ: u8 = 0x80;
+const RESV7_MASK: u8 = 0x7f;
+
+impl Bth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 12;
+
+    /// A header as most packets have it: default partition, MigReq set (as hardware sends it),
+    /// everything else clear.
+    pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Bth {
+        Bth {
+            opcode,
+            solicited: false,
+            migreq: true,
+            pad: 0,
+            pkey: Pkey::DEFAULT,
+            fecn: false,
+            becn: false,
+            resv6a: 0,
+            dest_qp,
+            ack_req: false,
+            resv7: 0,
+            psn,
+        }
+    }
+
+    /// Reads the header; fails on an opcode or a transport version that we do not know.
+    pub fn parse(bytes: &[u8; Bth::LEN]) -> Result<Bth, ParseError> {
+        let [op, flags, p0, p1, ecn, q0, q1, q2, ack, n0, n1, n2] = *bytes;
+        let opcode = Opcode::from_byte(op).ok_or(ParseError::UnknownOpcode { opcode: op })?;
+        if flags & TVER_MASK != 0 {
+            return Err(ParseError::UnknownVersion { tver: flags & TVER_MASK });
+        }
+        Ok(Bth {
+            opcode,
+            solicited: flags & SOLICITED != 0,
+            migreq: flags & MIGREQ != 0,
+            pad: (flags & PAD_MASK) >> PAD_SHIFT,
+            pkey: Pkey(u16::from_be_bytes([p0, p1])),
+            fecn: ecn & FECN != 0,
+            becn: ecn & BECN != 0,
+            resv6a: ecn & RESV6A_MASK,
+            dest_qp: Qpn::new(u24::read([q0, q1, q2])),
+            ack_req: ack & ACK_REQ != 0,
+            resv7: ack & RESV7_MASK,
+            psn: Psn::new(u24::read([n0, n1, n2])),
+        })
+    }
+
+    /// Writes the header. Bits of `pad`, `resv6a` and `resv7` beyond their fields are dropped.
+    pub fn emit(&self, bytes: &mut [u8; Bth::LEN]) {
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        let [p0, p1] = self.pkey.0.to_be_bytes();
+        let [q0, q1, q2] = u24::write(self.dest_qp.get());
+        let [n0, n1, n2] = u24::write(self.psn.get());
+        *bytes = [
+            self.opcode.byte(),
+            flag(self.solicited, SOLICITED)
+                | flag(self.migreq, MIGREQ)
+                | (self.pad << PAD_SHIFT & PAD_MASK),
+            p0,
+            p1,
+            flag(self.fecn, FECN) | flag(self.becn, BECN) | (self.resv6a & RESV6A_MASK),
+            q0,
+            q1,
+            q2,
+            flag(self.ack_req, ACK_REQ) | (self.resv7 & RESV7_MASK),
+            n0,
+            n1,
+            n2,
+        ];
+    }
+}

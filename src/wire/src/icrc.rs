@@ -1,0 +1,4 @@
+//! Invariant CRC: the last four bytes of every packet.
+
+/// Bytes on the wire.
+pub const LEN: usize = 4;

@@ -1,0 +1,71 @@
+//! The keys that packets and work requests carry: rkey, lkey, P_Key, Q_Key.
+
+use std::fmt;
+
+/// Remote key: lets a peer name a memory region or window of ours.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Rkey(pub u32);
+
+/// Local key: lets our own work requests name a memory region.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Lkey(pub u32);
+
+/// Queue key: a datagram is taken only if it shows the receiving QP's.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Qkey(pub u32);
+
+impl Qkey {
+    /// The Q_Key of QP 1, fixed by the specification.
+    pub const GSI: Qkey = Qkey(0x8001_0000);
+
+    /// Whether this is a controlled Q_Key: in a work request it stands for the QP's own one.
+    pub const fn is_controlled(self) -> bool {
+        self.0 & 0x8000_0000 != 0
+    }
+}
+
+/// Partition key: 15 bits name the partition, the top bit says "full member".
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pkey(pub u16);
+
+impl Pkey {
+    /// Full membership of the default partition: the only P_Key that RoCE devices usually have.
+    pub const DEFAULT: Pkey = Pkey(0xffff);
+
+    /// Whether the top bit claims full membership.
+    pub const fn is_full_member(self) -> bool {
+        self.0 & 0x8000 != 0
+    }
+
+    /// Whether two ends with these P_Keys may talk: the same partition, which is not the invalid
+    /// partition 0, and at least one of them a full member.
+    pub const fn matches(self, other: Pkey) -> bool {
+        let partition = self.0 & 0x7fff;
+        partition != 0
+            && partition == other.0 & 0x7fff
+            && (self.is_full_member() || other.is_full_member())
+    }
+}
+
+impl Default for Pkey {
+    fn default() -> Pkey {
+        Pkey::DEFAULT
+    }
+}
+
+macro_rules! hex_format {
+    ($($key:ident $digits:literal),*) => {$(
+        impl fmt::Display for $key {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!("{:#0", $digits, "x}"), self.0)
+            }
+        }
+        impl fmt::Debug for $key {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($key), "({})"), self)
+            }
+        }
+    )*};
+}
+
+hex_format!(Rkey 10, Lkey 10, Qkey 10, Pkey 6);

@@ -1,0 +1,37 @@
+//! Queue pair number.
+
+use crate::u24;
+use std::fmt;
+
+/// A queue pair number: 24 bits.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Qpn(u32);
+
+impl Qpn {
+    /// The general services interface: the QP that connection management talks to.
+    pub const GSI: Qpn = Qpn(1);
+    /// The destination of multicast packets.
+    pub const MULTICAST: Qpn = Qpn(0xff_ffff);
+
+    /// Takes the low 24 bits of `value`.
+    pub const fn new(value: u32) -> Qpn {
+        Qpn(u24::truncate(value))
+    }
+
+    /// The number, below 2^24.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+impl fmt::Debug for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qpn({:#08x})", self.0)
+    }
+}

@@ -1,0 +1,45 @@
+//! RDMA extended transport header: where in the responder's memory, and how much.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +---------------------------------------------------------------+
+//! |                                                               |  0
+//! +                        virtual address                        +
+//! |                                                               |  4
+//! +---------------------------------------------------------------+
+//! |                             rkey                              |  8
+//! +---------------------------------------------------------------+
+//! |                          DMA length                           | 12
+//! +---------------------------------------------------------------+
+//! ```
+
+use crate::Rkey;
+
+/// The RDMA extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reth {
+    /// Address at the responder, in the terms of the memory region's `iova`.
+    pub va: u64,
+    /// Names the memory region or window.
+    pub rkey: Rkey,
+    /// Length of the whole message in bytes, not of this packet; at most 2^31.
+    pub len: u32,
+}
+
+impl Reth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 16;
+
+    /// Reads the header.
+    pub fn parse(bytes: &[u8; Reth::LEN]) -> Reth {
+        let word = u128::from_be_bytes(*bytes);
+        Reth { va: (word >> 64) as u64, rkey: Rkey((word >> 32) as u32), len: word as u32 }
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, bytes: &mut [u8; Reth::LEN]) {
+        let word = u128::from(self.va) << 64 | u128::from(self.rkey.0) << 32 | u128::from(self.len);
+        *bytes = word.to_be_bytes();
+    }
+}
