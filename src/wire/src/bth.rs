@@ -63,6 +63,9 @@ impl Bth {
     /// Bytes on the wire.
     pub const LEN: usize = 12;
 
+    /// Offset of the byte that may change on the way, which the ICRC takes as all ones.
+    pub(crate) const MUTABLE_BYTE: usize = 4;
+
     /// A header as most packets have it: default partition, MigReq set (as hardware sends it),
     /// everything else clear.
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Bth {
@@ -127,5 +130,10 @@ impl Bth {
             n1,
             n2,
         ];
+    }
+
+    /// Overwrites the pad count, 0 to 3, in a packet whose BTH has been written.
+    pub(crate) fn emit_pad(packet: &mut [u8], pad: u8) {
+        packet[1] = packet[1] & !PAD_MASK | pad << PAD_SHIFT & PAD_MASK;
     }
 }

@@ -23,6 +23,7 @@
 
 mod aeth;
 mod atomic;
+pub mod batch;
 mod bth;
 mod deth;
 mod feth;
@@ -51,7 +52,7 @@ pub use keys::{Lkey, Pkey, Qkey, Rkey};
 pub use msn::Msn;
 pub use mtu::PathMtu;
 pub use opcode::{Opcode, Operation, Position, Transport};
-pub use outer::{Flow, Ident, Outer, ROCE_PORT};
+pub use outer::{DONT_FRAGMENT, Flow, Ident, MAX_UDP_PAYLOAD, Outer, ROCE_PORT};
 pub use packet::{Headers, Packet, ParseError};
 pub use psn::Psn;
 pub use qpn::Qpn;

@@ -8,6 +8,14 @@ use std::net::IpAddr;
 /// The UDP destination port of every RoCEv2 packet.
 pub const ROCE_PORT: u16 = 4791;
 
+/// The most bytes that follow one UDP header, whether as one datagram or as a run that is cut
+/// into segments: an IPv4 packet's 65,535 less its two headers. (IPv6 would carry 20 more.)
+pub const MAX_UDP_PAYLOAD: usize = 65_535 - 20 - 8;
+
+/// The IPv4 flags and fragment offset of every packet that RoCEv2 allows: "don't fragment", and
+/// not a fragment.
+pub const DONT_FRAGMENT: u16 = 0x4000;
+
 /// Everything about the outer headers that a QP decides.
 ///
 /// Both addresses are of one family. Should they not be, the IPv4 one counts as its IPv4-mapped
@@ -44,7 +52,7 @@ pub enum Ident {
     Known {
         /// The identification.
         ident: u16,
-        /// The two bytes after it: flags and fragment offset. 0x4000 is "don't fragment".
+        /// The two bytes after it, flags and fragment offset: [`DONT_FRAGMENT`] as a rule.
         fragment: u16,
     },
     /// A plain UDP socket keeps it to itself.
@@ -53,10 +61,4 @@ pub enum Ident {
         /// sender that numbers so. A right guess saves a little time; a wrong one costs nothing.
         guess: u16,
     },
-}
-
-impl Ident {
-    /// The flags and fragment offset of every packet that RoCEv2 allows: "don't fragment", and
-    /// not a fragment.
-    pub const DONT_FRAGMENT: u16 = 0x4000;
 }
