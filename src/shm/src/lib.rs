@@ -1,1 +1,51 @@
-//! (see the crate description)
+//! What `urxed` and a program share: rings, doorbells, memory and control messages.
+//!
+//! The daemon is the NIC, and this crate is its front panel. It knows nothing of packets; it
+//! knows where bytes lie, in which order they are written, and whom to believe.
+//!
+//! - [`layout`]: the rings' bytes, which are those of the kernel's `rdma_rxe` user ABI, so that
+//!   the stock `librxe` can post into them too. [`geometry`]: how large a ring is.
+//! - [`entry`]: ring entries as plain values; decoding never trusts what it reads.
+//! - [`cursor`]: the protocol of the two indices. [`ring`]: the six typed ends built on it.
+//! - [`doorbell`]: how a program says "look at this QP", and how a sleeping daemon is woken.
+//! - [`region`]: memfds and mappings. [`arena`]: room for rings inside a session's memfd.
+//!   [`process_memory`]: any other memory of a program.
+//! - [`control`]: requests and replies. [`channel`]: the socket they travel on. [`event`]: what
+//!   the daemon says unasked, through pipes.
+//!
+//! Two laws hold for everything that both sides can write (after the example of rust-vmm's
+//! `volatile_memory`): no `&` or `&mut` to plain data is ever made into it, only to atomics; and
+//! what matters is copied out first, then checked, then used.
+
+mod sync;
+
+pub mod cursor;
+pub mod doorbell;
+
+// The rest lives in memory that `loom` cannot watch; under `--cfg loom` only the two protocols
+// above are built.
+#[cfg(not(loom))]
+pub mod arena;
+#[cfg(not(loom))]
+pub mod channel;
+#[cfg(not(loom))]
+pub mod control;
+#[cfg(not(loom))]
+pub mod entry;
+#[cfg(not(loom))]
+pub mod event;
+#[cfg(not(loom))]
+pub mod geometry;
+#[cfg(not(loom))]
+pub mod layout;
+#[cfg(not(loom))]
+pub mod process_memory;
+#[cfg(not(loom))]
+pub mod region;
+#[cfg(not(loom))]
+pub mod ring;
+#[cfg(not(loom))]
+mod socket_path;
+
+#[cfg(not(loom))]
+pub use socket_path::socket_path;

@@ -1,0 +1,693 @@
+//! Requests of a program and replies of the daemon.
+//!
+//! One request, one reply, in order; a request that fails is answered by [`Reply::Error`] and
+//! has changed nothing. All limits, states and rights are the daemon's to judge, so that every
+//! kind of client behaves alike.
+//!
+//! Objects are named by handles. A handle means something only in the session that got it, and
+//! **no number is used twice in one session**, whatever its kind: a handle kept too long names
+//! nothing, and never something else. When the connection ends, the daemon frees everything
+//! the session made.
+//!
+//! Any request may be answered by an error with one of these numbers, besides those that it
+//! names itself: `EPROTO` (a reply's worth of nonsense: wrong descriptors, or not yet
+//! [`Request::Hello`]), `ENOENT` (no such handle in this session), `ENOMEM` (the session's
+//! quota, or the device's limit for this kind of object, is used up).
+
+use crate::layout::PAGE_SIZE;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Version of everything this crate lays down: messages, rings and doorbells. It stands, outside
+/// of the encoding, at the head of each message; two sides with different versions do not talk.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// Longest message in bytes. The longest that exists is a page of statistics, with a name and a
+/// meaning for each counter; 64 KiB hold several hundred, and are well below the 208 KiB that a
+/// Unix socket takes at once by default.
+pub const MAX_MESSAGE: usize = 64 * 1024;
+
+/// Most file descriptors that travel with one message: the [`Reply::Hello`] has two, everything
+/// else at most one.
+pub const MAX_FDS: usize = 2;
+
+/// What a program asks. Said in each case: what it does, when it is legal, how it is answered,
+/// and which errors it gives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Begins the session; must be the first request, and the only one of its kind. May bring
+    /// one descriptor: the program's own `/proc/self/mem`, opened for reading and writing,
+    /// without which [`Backing::Process`] is refused. Answered by [`Reply::Hello`]. `EPROTO` if
+    /// repeated; `EINVAL` if the descriptor is something else.
+    Hello {
+        /// Name of the program, for people who look at the daemon. Cut at 64 bytes.
+        program: String,
+    },
+    /// Names the devices that can be opened. Answered by [`Reply::Devices`].
+    ListDevices,
+    /// Opens a device: makes a context, in which all other objects live. A device may be opened
+    /// several times. Answered by [`Reply::Context`] with one descriptor: the pipe that
+    /// asynchronous events of the context's objects are read from
+    /// ([`EventRecord`](crate::event::EventRecord)). `ENODEV` if there is no such device.
+    OpenDevice {
+        /// The device's name, as [`Request::ListDevices`] gives it.
+        name: String,
+    },
+    /// Closes a context and destroys all that lives in it. Answered by [`Reply::Done`].
+    CloseDevice {
+        /// The context.
+        context: ContextHandle,
+    },
+    /// Asks for the device's limits: `ibv_query_device`. Answered by [`Reply::Device`].
+    QueryDevice {
+        /// The context.
+        context: ContextHandle,
+    },
+    /// Asks for a port's state: `ibv_query_port`. Answered by [`Reply::Port`]. `EINVAL` for any
+    /// port but 1.
+    QueryPort {
+        /// The context.
+        context: ContextHandle,
+        /// Port number, from 1.
+        port: u8,
+    },
+    /// Asks for an entry of a port's GID table: `ibv_query_gid`. Answered by [`Reply::Gid`].
+    /// `EINVAL` for any port but 1, or an index beyond the table.
+    QueryGid {
+        /// The context.
+        context: ContextHandle,
+        /// Port number, from 1.
+        port: u8,
+        /// Index into the table, from 0.
+        index: u32,
+    },
+    /// Makes a protection domain: `ibv_alloc_pd`. Answered by [`Reply::Pd`].
+    AllocPd {
+        /// The context.
+        context: ContextHandle,
+    },
+    /// Frees a protection domain: `ibv_dealloc_pd`. Answered by [`Reply::Done`]. `EBUSY` while
+    /// an MR or a QP is in it.
+    DeallocPd {
+        /// The protection domain.
+        pd: PdHandle,
+    },
+    /// Registers memory: `ibv_reg_mr`, or `ibv_reg_mr_iova` if `iova` is not `addr`. Brings one
+    /// descriptor if the backing is [`Backing::Shared`]. Answered by [`Reply::Mr`]. `EINVAL` if
+    /// the rights contradict each other (remote write or atomic without local write), if the
+    /// range wraps around, or if the descriptor is not what [`Backing::Shared`] asks for;
+    /// `EFAULT` if a process backing cannot be reached, or the program has passed no
+    /// `/proc/self/mem`.
+    RegMr {
+        /// The protection domain.
+        pd: PdHandle,
+        /// The program's own address of the first byte.
+        addr: u64,
+        /// Length in bytes.
+        length: u64,
+        /// Address by which work requests and peers name the first byte.
+        iova: u64,
+        /// What is allowed: `ibv_access_flags` bits.
+        access: Access,
+        /// How the daemon reaches it.
+        backing: Backing,
+    },
+    /// Takes a registration back: `ibv_dereg_mr`. Once answered, the daemon touches the memory
+    /// no more. Answered by [`Reply::Done`].
+    DeregMr {
+        /// The registration.
+        mr: MrHandle,
+    },
+    /// Makes a completion channel: `ibv_create_comp_channel`. Answered by [`Reply::CompChannel`]
+    /// with one descriptor: the pipe that completion events are read from
+    /// ([`EventRecord`](crate::event::EventRecord)).
+    CreateCompChannel {
+        /// The context.
+        context: ContextHandle,
+    },
+    /// Destroys a completion channel: `ibv_destroy_comp_channel`. Answered by [`Reply::Done`].
+    /// `EBUSY` while a CQ uses it.
+    DestroyCompChannel {
+        /// The channel.
+        channel: CompChannelHandle,
+    },
+    /// Makes a completion queue: `ibv_create_cq`. Answered by [`Reply::Cq`]. `EINVAL` if `cqe`
+    /// is 0 or above the device's `max_cqe`, or if there is no such vector.
+    CreateCq {
+        /// The context.
+        context: ContextHandle,
+        /// Completions it must hold at least.
+        cqe: u32,
+        /// Where its events go, once armed.
+        channel: Option<CompChannelHandle>,
+        /// The program's own number, given back in the CQ's events.
+        user_handle: u64,
+        /// Completion vector: only 0 exists.
+        comp_vector: u32,
+    },
+    /// Destroys a completion queue: `ibv_destroy_cq`. Once answered, its ring is no more, and no
+    /// further event of it is written; those already in a pipe carry its handle, by which a
+    /// reader recognises and drops them. How many events the program has *read* is known to the
+    /// reader alone, so the counts that `ibv_destroy_cq` waits for are kept there. Answered by
+    /// [`Reply::Done`]. `EBUSY` while a QP uses it.
+    DestroyCq {
+        /// The completion queue.
+        cq: CqHandle,
+    },
+    /// Makes a queue pair in the RESET state: `ibv_create_qp`. Answered by [`Reply::Qp`].
+    /// `EINVAL` if a capacity is above the device's limit, or if the CQs are of another context
+    /// than the protection domain; `EOPNOTSUPP` for a type that the device has not.
+    CreateQp {
+        /// The protection domain.
+        pd: PdHandle,
+        /// The transport.
+        qp_type: QpType,
+        /// Where send completions go.
+        send_cq: CqHandle,
+        /// Where receive completions go; may be the same.
+        recv_cq: CqHandle,
+        /// What it must hold at least.
+        caps: QpCaps,
+        /// Whether every send completes with a CQE, signalled or not.
+        sq_sig_all: bool,
+        /// The program's own number, given back in the QP's events.
+        user_handle: u64,
+    },
+    /// Changes a queue pair's state or attributes: `ibv_modify_qp`. Going to RESET empties both
+    /// rings and rewinds them; the program's ends must be reset too. Answered by
+    /// [`Reply::Done`]. `EINVAL` if the step from the present state does not exist, lacks an
+    /// attribute, or has one too many, or if a value is out of range.
+    ModifyQp {
+        /// The queue pair.
+        qp: QpHandle,
+        /// What is to change.
+        attr: QpAttr,
+    },
+    /// Asks for a queue pair's state and attributes: `ibv_query_qp`. Answered by
+    /// [`Reply::QpAttr`].
+    QueryQp {
+        /// The queue pair.
+        qp: QpHandle,
+    },
+    /// Destroys a queue pair: `ibv_destroy_qp`. Once answered, its rings are no more, and no
+    /// further completion of it appears. Answered by [`Reply::Done`].
+    DestroyQp {
+        /// The queue pair.
+        qp: QpHandle,
+    },
+    /// Asks for a device's counters, and those of the QPs that may be seen: one's own user's, or
+    /// all for root and the user that the daemon runs as. Needs no context. Answered by
+    /// [`Reply::Stats`], page by page. `ENODEV` if there is no such device.
+    Stats {
+        /// The device's name.
+        device: String,
+        /// Begins behind this QPN; `None` for the first page.
+        after_qpn: Option<u32>,
+    },
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// The request failed, and has changed nothing.
+    Error(ControlError),
+    /// The request did what it says; there is nothing more to tell.
+    Done,
+    /// Answer to [`Request::Hello`]. Comes with two descriptors, in this order: the session's
+    /// memfd, with the doorbells at [`DOORBELL_OFFSET`](crate::doorbell::DOORBELL_OFFSET) and
+    /// rings elsewhere; and the eventfd to write to when a doorbell asks for a wake-up.
+    Hello {
+        /// How long the memfd may ever grow, in bytes: a program maps this much once. What lies
+        /// beyond the present end must not be touched.
+        memory_limit: u64,
+    },
+    /// Answer to [`Request::ListDevices`].
+    Devices(Vec<DeviceInfo>),
+    /// Answer to [`Request::OpenDevice`]. Comes with one descriptor: the read end of the
+    /// asynchronous event pipe.
+    Context(ContextHandle),
+    /// Answer to [`Request::QueryDevice`].
+    Device(DeviceAttr),
+    /// Answer to [`Request::QueryPort`].
+    Port(PortAttr),
+    /// Answer to [`Request::QueryGid`].
+    Gid(Gid),
+    /// Answer to [`Request::AllocPd`].
+    Pd(PdHandle),
+    /// Answer to [`Request::RegMr`].
+    Mr {
+        /// The registration.
+        mr: MrHandle,
+        /// Key for the program's own work requests.
+        lkey: u32,
+        /// Key for peers.
+        rkey: u32,
+    },
+    /// Answer to [`Request::CreateCompChannel`]. Comes with one descriptor: the read end of the
+    /// pipe.
+    CompChannel(CompChannelHandle),
+    /// Answer to [`Request::CreateCq`].
+    Cq {
+        /// The completion queue.
+        cq: CqHandle,
+        /// Completions it holds: what was asked for, or more.
+        cqe: u32,
+        /// Its ring, of shape [`Geometry::completion`](crate::geometry::Geometry::completion).
+        ring: RingLocation,
+    },
+    /// Answer to [`Request::CreateQp`].
+    Qp(QpCreated),
+    /// Answer to [`Request::QueryQp`].
+    QpAttr(QpQueried),
+    /// Answer to [`Request::Stats`].
+    Stats(StatsPage),
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct ControlError {
+    /// The error number that the kernel would give.
+    pub errno: i32,
+    /// What was wrong, in a sentence that names the parameter, its value and what was expected.
+    pub message: String,
+}
+
+/// Defines a handle type for one kind of object.
+macro_rules! handle {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+handle!(
+    /// Names an opened device.
+    ContextHandle
+);
+handle!(
+    /// Names a protection domain.
+    PdHandle
+);
+handle!(
+    /// Names a memory registration.
+    MrHandle
+);
+handle!(
+    /// Names a completion channel.
+    CompChannelHandle
+);
+handle!(
+    /// Names a completion queue.
+    CqHandle
+);
+handle!(
+    /// Names a queue pair. Not its QPN, which is what peers name it by.
+    QpHandle
+);
+
+/// A port address: `ibv_gid`. With RoCEv2 it is an IPv6 address, or an IPv4 address mapped into
+/// one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The IP address that it stands for.
+    pub fn to_ip(self) -> IpAddr {
+        Ipv6Addr::from(self.0).to_canonical()
+    }
+}
+
+impl From<IpAddr> for Gid {
+    fn from(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(ip) => Gid(ip.to_ipv6_mapped().octets()),
+            IpAddr::V6(ip) => Gid(ip.octets()),
+        }
+    }
+}
+
+impl fmt::Display for Gid {
+    /// Eight groups of four digits, as `sysfs` has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, groups @ ..] = Ipv6Addr::from(self.0).segments();
+        write!(f, "{first:04x}")?;
+        groups.iter().try_for_each(|group| write!(f, ":{group:04x}"))
+    }
+}
+
+/// Rights on memory, or of a QP's peer: `ibv_access_flags`, with the same bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Access(pub u32);
+
+impl Access {
+    /// The owner's receives and reads may write.
+    pub const LOCAL_WRITE: Access = Access(1);
+    /// The peer may WRITE.
+    pub const REMOTE_WRITE: Access = Access(2);
+    /// The peer may READ.
+    pub const REMOTE_READ: Access = Access(4);
+    /// The peer may do atomics.
+    pub const REMOTE_ATOMIC: Access = Access(8);
+
+    /// Whether all of `other`'s rights are among these.
+    pub fn contains(self, other: Access) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl std::ops::BitOr for Access {
+    type Output = Access;
+    fn bitor(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+}
+
+/// How the daemon reaches registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Backing {
+    /// The memory is part of a memfd that comes with the request, sealed with `F_SEAL_SHRINK`
+    /// and not of huge pages. The daemon maps it: loads and stores, no system calls.
+    Shared {
+        /// Where in the memfd the registered memory begins, in bytes: any offset.
+        offset: u64,
+    },
+    /// The memory is whatever the program has at the address, reached through the
+    /// `/proc/self/mem` descriptor of [`Request::Hello`]. The program must have populated the
+    /// range first ([`populate`](crate::process_memory::populate)).
+    Process,
+}
+
+/// Where a ring lies in the session's memfd: the kernel's `mminfo`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingLocation {
+    /// Offset in bytes, a multiple of the page size.
+    pub offset: u64,
+    /// Length in bytes, a multiple of the page size.
+    pub size: u32,
+}
+
+const _: () = assert!(PAGE_SIZE == 4096, "RingLocation is what librxe passes to mmap");
+
+/// A device, as a list shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// Its name, such as `urxe0`.
+    pub name: String,
+    /// Its EUI-64, in network byte order.
+    pub node_guid: [u8; 8],
+    /// Address of its port.
+    pub address: IpAddr,
+}
+
+/// What a device can do: those parts of `ibv_device_attr` that it has anything to say about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceAttr {
+    /// Version of the daemon.
+    pub fw_ver: String,
+    /// EUI-64, in network byte order.
+    pub node_guid: [u8; 8],
+    /// Largest memory registration, in bytes.
+    pub max_mr_size: u64,
+    /// QPs that may exist.
+    pub max_qp: u32,
+    /// Work requests that an SQ or an RQ may hold.
+    pub max_qp_wr: u32,
+    /// SGEs that a work request may have.
+    pub max_sge: u32,
+    /// Inline bytes that a send may have.
+    pub max_inline_data: u32,
+    /// CQs that may exist.
+    pub max_cq: u32,
+    /// Completions that a CQ may hold.
+    pub max_cqe: u32,
+    /// Memory registrations that may exist.
+    pub max_mr: u32,
+    /// Protection domains that may exist.
+    pub max_pd: u32,
+    /// READs and atomics that a QP may have outstanding as their responder.
+    pub max_qp_rd_atom: u8,
+    /// READs and atomics that a QP may have outstanding as their requester.
+    pub max_qp_init_rd_atom: u8,
+    /// Completion vectors.
+    pub num_comp_vectors: u32,
+    /// Ports.
+    pub phys_port_cnt: u8,
+}
+
+/// State of a port: those parts of `ibv_port_attr` that RoCEv2 has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortAttr {
+    /// Whether it is up: `IBV_PORT_ACTIVE`, else `IBV_PORT_DOWN`.
+    pub active: bool,
+    /// Largest path MTU that it could have, in bytes.
+    pub max_mtu: u16,
+    /// Largest path MTU that its link carries now, in bytes.
+    pub active_mtu: u16,
+    /// Length of the GID table.
+    pub gid_tbl_len: u32,
+    /// Length of the P_Key table.
+    pub pkey_tbl_len: u16,
+    /// Largest message, in bytes.
+    pub max_msg_sz: u32,
+    /// Name of the network interface that holds its address, if there is one.
+    pub interface: Option<String>,
+    /// Speed of the link in Mbit/s, if known.
+    pub speed_mbps: Option<u32>,
+}
+
+/// Transports: `ibv_qp_type`, with the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum QpType {
+    /// Reliable connection.
+    Rc = 2,
+    /// Unreliable connection.
+    Uc = 3,
+    /// Unreliable datagram.
+    Ud = 4,
+}
+
+/// The QP states of the verbs, with `ibv_qp_state`'s numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum QpState {
+    /// Just made, or set back: does nothing.
+    Reset = 0,
+    /// Receives may be posted; nothing moves.
+    Init = 1,
+    /// Ready to receive: the responder works.
+    Rtr = 2,
+    /// Ready to send: requester and responder work.
+    Rts = 3,
+    /// Send queue draining: what has begun ends, nothing new begins.
+    Sqd = 4,
+    /// Send queue error (not RC): the responder still works.
+    Sqe = 5,
+    /// Error: everything is flushed.
+    Err = 6,
+}
+
+/// What a QP's queues hold: `ibv_qp_cap`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpCaps {
+    /// Work requests in the SQ.
+    pub max_send_wr: u32,
+    /// Work requests in the RQ.
+    pub max_recv_wr: u32,
+    /// SGEs of a send.
+    pub max_send_sge: u32,
+    /// SGEs of a receive.
+    pub max_recv_sge: u32,
+    /// Inline bytes of a send.
+    pub max_inline_data: u32,
+}
+
+/// A QP was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpCreated {
+    /// The queue pair.
+    pub qp: QpHandle,
+    /// Its number on the wire.
+    pub qpn: u32,
+    /// What its queues hold: what was asked for, or more.
+    pub caps: QpCaps,
+    /// Its SQ, of shape [`Geometry::send`](crate::geometry::Geometry::send).
+    pub send_ring: RingLocation,
+    /// Its RQ, of shape [`Geometry::recv`](crate::geometry::Geometry::recv).
+    pub recv_ring: RingLocation,
+    /// Its doorbell: what to [`ring`](crate::doorbell::Bell::ring) after posting sends.
+    pub doorbell_slot: u32,
+}
+
+/// The path to the peer: the part of `ibv_ah_attr` that RoCEv2 has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressVector {
+    /// The peer's GID.
+    pub dgid: Gid,
+    /// Index of our own GID in the port's table.
+    pub sgid_index: u8,
+    /// Traffic class (IPv6) or type of service (IPv4).
+    pub traffic_class: u8,
+    /// Hop limit or time to live.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+/// `ibv_qp_attr` with its mask: what is `Some` is to be changed, or is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpAttr {
+    /// The state to go to, or the present one.
+    pub state: Option<QpState>,
+    /// The state that the caller believes the QP to be in.
+    pub cur_state: Option<QpState>,
+    /// What the peer may do.
+    pub access: Option<Access>,
+    /// Index into the P_Key table; only 0 exists.
+    pub pkey_index: Option<u16>,
+    /// Port number; only 1 exists.
+    pub port: Option<u8>,
+    /// The path to the peer.
+    pub av: Option<AddressVector>,
+    /// Largest payload of a packet, in bytes: 256, 512, 1,024, 2,048 or 4,096.
+    pub path_mtu: Option<u16>,
+    /// The peer's QPN.
+    pub dest_qpn: Option<u32>,
+    /// First PSN expected.
+    pub rq_psn: Option<u32>,
+    /// First PSN sent.
+    pub sq_psn: Option<u32>,
+    /// READs and atomics that we may have outstanding.
+    pub max_rd_atomic: Option<u8>,
+    /// READs and atomics that the peer may have outstanding.
+    pub max_dest_rd_atomic: Option<u8>,
+    /// Code (0 to 31) of the time a peer shall wait when there is no receive posted.
+    pub min_rnr_timer: Option<u8>,
+    /// Code (0 to 31): the ACK timeout is 4.096 us << code; 0 waits for ever.
+    pub timeout: Option<u8>,
+    /// Tries (0 to 7) after a timeout or a sequence error.
+    pub retry_cnt: Option<u8>,
+    /// Tries (0 to 6) after an RNR NAK; 7 is for ever.
+    pub rnr_retry: Option<u8>,
+}
+
+/// A QP's present attributes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpQueried {
+    /// Attributes; those never set are `None`, the state is always there.
+    pub attr: QpAttr,
+    /// What its queues hold.
+    pub caps: QpCaps,
+    /// Whether every send completes with a CQE.
+    pub sq_sig_all: bool,
+}
+
+/// A counter: its name, and in a sentence what it counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CounterInfo {
+    /// Short name, in `snake_case`.
+    pub name: String,
+    /// What it counts.
+    pub meaning: String,
+}
+
+/// Part of a device's statistics.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatsPage {
+    /// The device's own counters; only in the first page.
+    pub device: Vec<(CounterInfo, u64)>,
+    /// What the numbers of each QP count; only in the first page.
+    pub qp_counters: Vec<CounterInfo>,
+    /// QPs, by rising QPN.
+    pub qps: Vec<QpStats>,
+    /// Whether there are QPs behind the last of these.
+    pub more: bool,
+}
+
+/// Statistics of a QP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpStats {
+    /// Its number on the wire.
+    pub qpn: u32,
+    /// Its state.
+    pub state: QpState,
+    /// Name of the program that owns it.
+    pub program: String,
+    /// One number for each of [`StatsPage::qp_counters`].
+    pub values: Vec<u64>,
+}
+
+/// Bytes before the encoding proper: two that mark the protocol, and the version.
+const PREFIX_LEN: usize = 4;
+const MARK: [u8; 2] = *b"ux";
+
+/// A message could not be encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the message is longer than {MAX_MESSAGE} bytes")]
+pub struct TooLong;
+
+/// What arrived is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// It does not even begin like one.
+    #[error("a message of {len} bytes does not begin with the protocol's mark")]
+    NotOurs {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// The other side is of another version.
+    #[error("the other side speaks protocol version {theirs}, this side {PROTOCOL_VERSION}")]
+    Version {
+        /// The other side's version.
+        theirs: u16,
+    },
+    /// The head is right, the rest is not.
+    #[error("a message of {len} bytes cannot be decoded")]
+    Malformed {
+        /// Its length in bytes.
+        len: usize,
+    },
+}
+
+/// Writes a message into `buf`, and returns how many bytes it takes.
+pub fn encode<T: Serialize>(message: &T, buf: &mut [u8]) -> Result<usize, TooLong> {
+    let (prefix, body) = buf.split_at_mut_checked(PREFIX_LEN).ok_or(TooLong)?;
+    prefix[..2].copy_from_slice(&MARK);
+    prefix[2..].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+    // Our messages hold nothing that postcard could refuse; what remains is lack of room.
+    let body = postcard::to_slice(message, body).map_err(|_| TooLong)?;
+    Ok(PREFIX_LEN + body.len())
+}
+
+/// Reads a message. Never panics, and allocates no more than a small multiple of `bytes`.
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
+    let len = bytes.len();
+    let Some((&[m0, m1, v0, v1], body)) = bytes.split_first_chunk::<PREFIX_LEN>() else {
+        return Err(DecodeError::NotOurs { len });
+    };
+    if [m0, m1] != MARK {
+        return Err(DecodeError::NotOurs { len });
+    }
+    let theirs = u16::from_le_bytes([v0, v1]);
+    if theirs != PROTOCOL_VERSION {
+        return Err(DecodeError::Version { theirs });
+    }
+    match postcard::take_from_bytes(body) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(DecodeError::Malformed { len }),
+    }
+}

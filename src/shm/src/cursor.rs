@@ -1,0 +1,252 @@
+//! The protocol of a ring's two indices.
+//!
+//! The producer fills slots and then moves its index with a release store; the consumer loads
+//! that index with acquire, uses the slots, and moves its own index with a release store, which
+//! the producer loads with acquire before it fills them again. Indices stay in `[0, slots)`, and
+//! one slot is always left free.
+//!
+//! Each side keeps its own index, and the last it saw of the other's, privately: what stands in
+//! shared memory is only ever told, and never believed beyond what it can rightly be. An index
+//! that is out of range, or that moved where the other side cannot have moved it, breaks the
+//! ring for good (until a reset), for there is no telling what else is wrong with it.
+
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// Where a ring's indices live.
+pub(crate) trait Indices {
+    /// Index of the slot that is filled next.
+    fn producer(&self) -> &AtomicU32;
+    /// Index of the oldest slot in use.
+    fn consumer(&self) -> &AtomicU32;
+}
+
+/// One of the two sides of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that fills slots.
+    Producer,
+    /// The one that empties them.
+    Consumer,
+}
+
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Side::Producer => "producer",
+            Side::Consumer => "consumer",
+        })
+    }
+}
+
+/// The other side's index is nonsense; the ring cannot be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IndexError {
+    /// It is no slot's index.
+    #[error("the {side} index is {index}, but the ring has {slots} slots")]
+    OutOfRange {
+        /// Whose index it is.
+        side: Side,
+        /// What stands there.
+        index: u32,
+        /// Number of slots.
+        slots: u32,
+    },
+    /// It moved backwards, or further than there was anything to produce into or consume.
+    #[error("the {side} index moved from {from} to {to}, which is at most {limit} steps away")]
+    Overrun {
+        /// Whose index it is.
+        side: Side,
+        /// Where it was seen last.
+        from: u32,
+        /// Where it is now.
+        to: u32,
+        /// How many steps it could have made.
+        limit: u32,
+    },
+}
+
+/// Checks a move of the other side's index.
+fn check_move(side: Side, from: u32, to: u32, limit: u32, mask: u32) -> Result<(), IndexError> {
+    if to > mask {
+        return Err(IndexError::OutOfRange { side, index: to, slots: mask + 1 });
+    }
+    if to.wrapping_sub(from) & mask > limit {
+        return Err(IndexError::Overrun { side, from, to, limit });
+    }
+    Ok(())
+}
+
+/// The filling side's view of a ring.
+#[derive(Clone, Debug)]
+pub(crate) struct ProducerCursor {
+    mask: u32,
+    /// The slot filled next.
+    next: u32,
+    /// The producer index as it was last told to the other side.
+    published: u32,
+    /// The consumer index as it was last seen.
+    consumer: u32,
+    broken: Option<IndexError>,
+}
+
+impl ProducerCursor {
+    /// Of an empty ring. `slots` is a power of two.
+    pub(crate) fn new(slots: u32) -> Self {
+        debug_assert!(slots.is_power_of_two());
+        Self { mask: slots - 1, next: 0, published: 0, consumer: 0, broken: None }
+    }
+
+    /// Claims the next slot for filling; `None` if the ring is full.
+    pub(crate) fn claim(&mut self, shared: &impl Indices) -> Result<Option<u32>, IndexError> {
+        let after = (self.next + 1) & self.mask;
+        if after == self.consumer {
+            self.look(shared)?;
+            if after == self.consumer {
+                return Ok(None);
+            }
+        }
+        Ok(Some(std::mem::replace(&mut self.next, after)))
+    }
+
+    /// Slots that may be claimed, as far as the other side has told.
+    pub(crate) fn free(&mut self, shared: &impl Indices) -> Result<u32, IndexError> {
+        self.look(shared)?;
+        Ok(self.mask - (self.next.wrapping_sub(self.consumer) & self.mask))
+    }
+
+    /// Shows all claimed slots to the other side. They must have been filled.
+    pub(crate) fn publish(&mut self, shared: &impl Indices) {
+        if self.published != self.next {
+            shared.producer().store(self.next, Ordering::Release);
+            self.published = self.next;
+        }
+    }
+
+    /// Begins anew with an empty ring, whose indices the other side sets back.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new(self.mask + 1);
+    }
+
+    fn look(&mut self, shared: &impl Indices) -> Result<(), IndexError> {
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
+        // Acquire: what the consumer did with the slots is done.
+        let consumer = shared.consumer().load(Ordering::Acquire);
+        let in_use = self.published.wrapping_sub(self.consumer) & self.mask;
+        check_move(Side::Consumer, self.consumer, consumer, in_use, self.mask)
+            .inspect_err(|&error| self.broken = Some(error))?;
+        self.consumer = consumer;
+        Ok(())
+    }
+}
+
+/// The emptying side's view of a ring.
+///
+/// Taking a slot and releasing it are two steps: in between its entry is held, and the producer
+/// does not overwrite it.
+#[derive(Clone, Debug)]
+pub(crate) struct ConsumerCursor {
+    mask: u32,
+    /// The slot taken next.
+    next: u32,
+    /// The oldest slot held: the consumer index as it was last told to the other side.
+    released: u32,
+    /// The producer index as it was last seen.
+    producer: u32,
+    broken: Option<IndexError>,
+}
+
+impl ConsumerCursor {
+    /// Of an empty ring. `slots` is a power of two.
+    pub(crate) fn new(slots: u32) -> Self {
+        debug_assert!(slots.is_power_of_two());
+        Self { mask: slots - 1, next: 0, released: 0, producer: 0, broken: None }
+    }
+
+    /// Takes the next filled slot; `None` if there is none.
+    pub(crate) fn take(&mut self, shared: &impl Indices) -> Result<Option<u32>, IndexError> {
+        if self.next == self.producer {
+            self.look(shared)?;
+            if self.next == self.producer {
+                return Ok(None);
+            }
+        }
+        let after = (self.next + 1) & self.mask;
+        Ok(Some(std::mem::replace(&mut self.next, after)))
+    }
+
+    /// Slots that may be taken, as far as the other side has told.
+    pub(crate) fn available(&mut self, shared: &impl Indices) -> Result<u32, IndexError> {
+        self.look(shared)?;
+        Ok(self.producer.wrapping_sub(self.next) & self.mask)
+    }
+
+    /// Slots taken and not released.
+    pub(crate) fn held(&self) -> u32 {
+        self.next.wrapping_sub(self.released) & self.mask
+    }
+
+    /// Gives the oldest `count` slots held back to the other side; never more than are held.
+    pub(crate) fn release(&mut self, shared: &impl Indices, count: u32) {
+        let count = count.min(self.held());
+        if count > 0 {
+            self.released = (self.released + count) & self.mask;
+            shared.consumer().store(self.released, Ordering::Release);
+        }
+    }
+
+    /// Begins anew with an empty ring, and sets both indices back. Legal only while the other
+    /// side keeps its hands off the ring.
+    pub(crate) fn reset(&mut self, shared: &impl Indices) {
+        *self = Self::new(self.mask + 1);
+        shared.consumer().store(0, Ordering::Release);
+        shared.producer().store(0, Ordering::Release);
+    }
+
+    fn look(&mut self, shared: &impl Indices) -> Result<(), IndexError> {
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
+        // Acquire: what the producer put into the slots is there.
+        let producer = shared.producer().load(Ordering::Acquire);
+        let in_use = self.producer.wrapping_sub(self.released) & self.mask;
+        check_move(Side::Producer, self.producer, producer, self.mask - in_use, self.mask)
+            .inspect_err(|&error| self.broken = Some(error))?;
+        self.producer = producer;
+        Ok(())
+    }
+}
+
+/// Asks for an event with the next entry, or the next solicited one. Whoever arms must look at
+/// the ring once more afterwards: an entry published before is no reason for an event.
+pub(crate) fn arm(armed: &AtomicU32, solicited_only: bool) {
+    if solicited_only {
+        // One that waits for anything goes on doing so.
+        let _ = armed.compare_exchange(NONE, SOLICITED, Ordering::Relaxed, Ordering::Relaxed);
+    } else {
+        armed.store(ANY, Ordering::Relaxed);
+    }
+    // Either our next look at the ring sees what was published, or the producer sees us armed.
+    fence(Ordering::SeqCst);
+}
+
+/// Whether an event is due for what has just been published; if so, it is due only once.
+pub(crate) fn take_armed(armed: &AtomicU32, solicited: bool) -> bool {
+    fence(Ordering::SeqCst);
+    match armed.load(Ordering::Relaxed) {
+        NONE => false,
+        SOLICITED if !solicited => false,
+        _ => armed.swap(NONE, Ordering::Relaxed) != NONE,
+    }
+}
+
+// The values of `layout::QueueHeader::armed`, which is not built under loom.
+const NONE: u32 = 0;
+const ANY: u32 = 1;
+const SOLICITED: u32 = 2;
+#[cfg(not(loom))]
+const _: () = {
+    use crate::layout::{ARMED_ANY, ARMED_NONE, ARMED_SOLICITED};
+    assert!(NONE == ARMED_NONE && ANY == ARMED_ANY && SOLICITED == ARMED_SOLICITED);
+};

@@ -1,0 +1,180 @@
+//! How a program says "look at this QP", and how a sleeping daemon is woken.
+//!
+//! A session has one bit for each of its QPs' doorbells, 64 to a word, and one summary bit for
+//! each word. Ringing sets the bit, then its summary bit; the daemon clears a summary bit before
+//! it takes the word behind it. So nothing can overflow, no ring is lost, and a program that
+//! scribbles here can only ring its own bells.
+//!
+//! Before it blocks, the daemon says so in `asleep` and then looks once more; after ringing, the
+//! program looks whether the daemon is asleep, and if so writes to the session's eventfd. A
+//! full fence on both sides makes sure that one of them sees the other.
+//!
+//! ```text
+//!    0  asleep, u32
+//!   64  summary, 16 words of 64 bits
+//! 4096  bells, 1,024 words of 64 bits
+//! ```
+
+#[cfg(not(loom))]
+use crate::region::{Mapping, OutOfBounds, Window};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+use std::sync::Arc;
+
+/// Doorbells of a session: the most QPs it can have.
+pub const SLOTS: u32 = 65_536;
+
+/// Where in the session's memfd the doorbells lie.
+pub const DOORBELL_OFFSET: u64 = 0;
+
+/// Bytes that the doorbells take: three pages.
+pub const DOORBELL_SIZE: u64 = 4096 + WORDS as u64 * 8;
+
+const WORDS: usize = SLOTS as usize / 64;
+#[cfg(not(loom))]
+const SUMMARY_WORDS: usize = WORDS / 64;
+
+/// Where the doorbells live.
+trait Bells {
+    /// Not 0 while the daemon is, or is about to be, blocked.
+    fn asleep(&self) -> &AtomicU32;
+    /// Bit `i % 64` of word `i / 64` says to look at word `i` of the bells.
+    fn summary(&self) -> &[AtomicU64];
+    /// Bit `slot % 64` of word `slot / 64` is the slot's bell.
+    fn bells(&self) -> &[AtomicU64];
+}
+
+/// Rings a bell; says whether the daemon has to be woken. A slot that does not exist is ignored.
+fn ring(shared: &impl Bells, slot: u32) -> bool {
+    let word = slot as usize / 64;
+    let Some(bells) = shared.bells().get(word) else { return false };
+    // Release: whoever takes this bit sees what was posted before. Read-modify-write even if the
+    // bit is set already, for it may have been set before we posted.
+    bells.fetch_or(1 << (slot % 64), Ordering::AcqRel);
+    shared.summary()[word / 64].fetch_or(1 << (word % 64), Ordering::AcqRel);
+    fence(Ordering::SeqCst);
+    shared.asleep().load(Ordering::Relaxed) != 0 && shared.asleep().swap(0, Ordering::Relaxed) != 0
+}
+
+/// Takes all bells that were rung, below `slots`.
+fn take(shared: &impl Bells, slots: u32, mut rung: impl FnMut(u32)) {
+    let words = (slots as usize).div_ceil(64).min(shared.bells().len());
+    for (index, summary) in shared.summary()[..words.div_ceil(64)].iter().enumerate() {
+        if summary.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        // Acquire: the bells behind these bits are rung.
+        for bit in bits(summary.swap(0, Ordering::AcqRel)) {
+            let word = index * 64 + bit as usize;
+            let Some(bells) = shared.bells()[..words].get(word) else { break };
+            for bit in bits(bells.swap(0, Ordering::AcqRel)) {
+                let slot = word as u32 * 64 + bit;
+                if slot < slots {
+                    rung(slot);
+                }
+            }
+        }
+    }
+}
+
+/// Says that the daemon is about to block; `false` if it must not, because bells were rung.
+fn fall_asleep(shared: &impl Bells) -> bool {
+    shared.asleep().store(1, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+    let silent = shared.summary().iter().all(|word| word.load(Ordering::Relaxed) == 0);
+    if !silent {
+        wake_up(shared);
+    }
+    silent
+}
+
+/// Says that the daemon is awake, so that programs need not wake it.
+fn wake_up(shared: &impl Bells) {
+    shared.asleep().store(0, Ordering::Relaxed);
+}
+
+/// The indices of the bits set in a word, from the lowest.
+fn bits(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = word.trailing_zeros();
+        word &= word.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    })
+}
+
+#[cfg(not(loom))]
+#[derive(Clone, Debug)]
+struct MappedBells(Window);
+
+#[cfg(not(loom))]
+impl MappedBells {
+    fn new(mapping: Arc<Mapping>) -> Result<Self, OutOfBounds> {
+        Window::new(mapping, DOORBELL_OFFSET, DOORBELL_SIZE).map(Self)
+    }
+}
+
+#[cfg(not(loom))]
+impl Bells for MappedBells {
+    fn asleep(&self) -> &AtomicU32 {
+        self.0.atomic_u32(0)
+    }
+    fn summary(&self) -> &[AtomicU64] {
+        self.0.words(64, SUMMARY_WORDS)
+    }
+    fn bells(&self) -> &[AtomicU64] {
+        self.0.words(4096, WORDS)
+    }
+}
+
+/// The program's side of a session's doorbells.
+#[cfg(not(loom))]
+#[derive(Clone, Debug)]
+pub struct Bell(MappedBells);
+
+#[cfg(not(loom))]
+impl Bell {
+    /// The doorbells in a mapping of the session's memfd from its first byte on.
+    pub fn new(mapping: Arc<Mapping>) -> Result<Self, OutOfBounds> {
+        MappedBells::new(mapping).map(Self)
+    }
+
+    /// Makes the daemon look at a QP. If the answer is `true`, the daemon sleeps, and the caller
+    /// has to write to the session's eventfd, now.
+    #[must_use = "a sleeping daemon has to be woken"]
+    pub fn ring(&self, slot: u32) -> bool {
+        ring(&self.0, slot)
+    }
+}
+
+/// The daemon's side of a session's doorbells.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub struct Panel(MappedBells);
+
+#[cfg(not(loom))]
+impl Panel {
+    /// The doorbells in a mapping of the session's memfd from its first byte on.
+    pub fn new(mapping: Arc<Mapping>) -> Result<Self, OutOfBounds> {
+        MappedBells::new(mapping).map(Self)
+    }
+
+    /// Calls `rung` once for each slot below `slots` that was rung since the last time, in
+    /// rising order. Give the number of slots ever handed out: what a program rings beyond them
+    /// then costs nothing. What was posted before the ring is seen after it was taken.
+    pub fn take(&self, slots: u32, rung: impl FnMut(u32)) {
+        take(&self.0, slots, rung);
+    }
+
+    /// Says that the daemon is about to block on (among others) the session's eventfd. If the
+    /// answer is `false`, bells were rung: take them and do not block. If it is `true`, a ring
+    /// from now on comes with a write to the eventfd.
+    #[must_use = "the daemon must not block if bells were rung"]
+    pub fn fall_asleep(&self) -> bool {
+        fall_asleep(&self.0)
+    }
+
+    /// Says that the daemon is awake, so that programs need not wake it.
+    pub fn wake_up(&self) {
+        wake_up(&self.0);
+    }
+}

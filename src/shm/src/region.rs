@@ -1,0 +1,322 @@
+//! Memory shared between processes: making it, accepting it, reaching into it.
+//!
+//! Most of the project's `unsafe` is here, and it all rests on two arguments.
+//!
+//! *The bytes are there.* A [`Mapping`] is mapped once, never moved, and unmapped when it is
+//! dropped; every access is checked against its length. The file behind it may end before it
+//! does, in which case touching what lies beyond is a `SIGBUS`, that is a dead process and not
+//! undefined behaviour; so that nobody can do that *to* us, we only map memfds that are sealed
+//! against shrinking.
+//!
+//! *They may change at any moment.* Another process writes to them as it likes, so no reference
+//! to plain data is ever made into a mapping, only to atomics, and everything else is copied.
+//! [`Mapping::read`] and [`Mapping::write`] copy with `ptr::copy_nonoverlapping`. Strictly, a
+//! race between two such copies in one process is undefined in Rust's memory model, which has no
+//! bytewise atomic copy yet, and says nothing of other processes at all. In practice the call is
+//! a `memcpy` behind a pointer whose origin the compiler does not know (`mmap`), into or out of
+//! a buffer that is ours alone, and no decision depends on the bytes being read twice or torn;
+//! rust-vmm's `volatile_memory` takes the same stand for the memory of a virtual machine, and an
+//! RNIC would tear them too. What we *decide* by, ring entries and indices, is read through
+//! atomics word by word instead ([`Window::load`]).
+
+use crate::layout::PAGE_SIZE;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Makes a memfd of `len` zero bytes that can be handed out: nobody can shrink it, or forbid us
+/// to grow it.
+pub fn create_memfd(name: &str, len: u64) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Kernels before 6.3 do not know the flag; newer ones ask for it.
+    let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+        other => other?,
+    };
+    rustix::fs::ftruncate(&fd, len)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+/// An access outside of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at offset {offset} do not lie within {size} bytes of shared memory")]
+pub struct OutOfBounds {
+    /// Where the access begins.
+    pub offset: u64,
+    /// How long it is, in bytes.
+    pub len: u64,
+    /// How long the memory is, in bytes.
+    pub size: u64,
+}
+
+/// An atomic access that cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AtomicError {
+    /// It lies outside.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
+    /// The address is no multiple of 8 in our address space.
+    #[error("an atomic at offset {offset} is not aligned to 8 bytes")]
+    Misaligned {
+        /// Where it is.
+        offset: u64,
+    },
+}
+
+/// Memory that a program offers cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ForeignMemoryError {
+    /// It is no memfd, or was made without `MFD_ALLOW_SEALING`.
+    #[error("the descriptor is not a memfd that allows sealing")]
+    NotMemfd,
+    /// The program could shrink it, and so kill whoever touches it.
+    #[error("the memfd is not sealed with F_SEAL_SHRINK")]
+    NotSealed,
+    /// It is made of huge pages, which may be missing when they are touched.
+    #[error("the memfd is made of huge pages")]
+    HugePages,
+    /// It ends before the offered range does.
+    #[error("the memfd has {size} bytes, which {len} bytes at offset {offset} do not lie within")]
+    TooShort {
+        /// Where the range begins.
+        offset: u64,
+        /// Length of the range in bytes.
+        len: u64,
+        /// Length of the memfd in bytes.
+        size: u64,
+    },
+    /// The system refuses.
+    #[error("the memfd cannot be mapped: {0}")]
+    Os(#[from] io::Error),
+}
+
+/// A part of a memfd in our address space, readable and writable, shared with whoever else has
+/// the memfd.
+#[derive(Debug)]
+pub struct Mapping {
+    /// First byte asked for: up to a page behind `pages`.
+    base: NonNull<u8>,
+    len: usize,
+    /// What was mapped.
+    pages: NonNull<u8>,
+    pages_len: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and the value owns it alone.
+unsafe impl Send for Mapping {}
+// SAFETY: all access through `&self` is atomic, or a copy that the module's second argument
+// covers; there is nothing else to race with.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of a file from `offset` on, which need not be a multiple of anything.
+    /// The range may reach beyond the end of the file, as long as nobody touches what lies there.
+    pub fn new(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+        let lead = offset % PAGE_SIZE as u64;
+        let pages_len = len.checked_add(lead as usize).ok_or(Errno::NOMEM)?;
+        // SAFETY: a null hint without MAP_FIXED: the kernel chooses where, and replaces nothing.
+        let pages = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                pages_len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                offset - lead,
+            )?
+        };
+        let pages = NonNull::new(pages.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        // SAFETY: `lead` is below `pages_len`, for `mmap` refuses a length of 0.
+        let base = unsafe { pages.add(lead as usize) };
+        Ok(Self { base, len, pages, pages_len })
+    }
+
+    /// Maps memory that a stranger offers, if it is of a kind that cannot be pulled from under
+    /// our feet. Nothing can take that back afterwards.
+    pub fn of_foreign(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+    ) -> Result<Self, ForeignMemoryError> {
+        const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| ForeignMemoryError::NotMemfd)?;
+        if rustix::fs::fstatfs(fd).map_err(io::Error::from)?.f_type as u64 == HUGETLBFS_MAGIC {
+            return Err(ForeignMemoryError::HugePages);
+        }
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(ForeignMemoryError::NotSealed);
+        }
+        // Read after the seal was seen: from here on it can only grow.
+        let size = rustix::fs::fstat(fd).map_err(io::Error::from)?.st_size as u64;
+        match (offset.checked_add(len), usize::try_from(len)) {
+            (Some(end), Ok(len)) if end <= size => Ok(Self::new(fd, offset, len)?),
+            _ => Err(ForeignMemoryError::TooShort { offset, len, size }),
+        }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes: never.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first byte. What is done through the pointer is the caller's to justify; it is good
+    /// for [`len`](Self::len) bytes, as long as the mapping lives.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Copies out of the mapping.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), OutOfBounds> {
+        let source = self.at(offset, buf.len() as u64)?;
+        // SAFETY: `at` has checked that the source lies in the mapping; `buf` is exclusively
+        // ours, so the two do not overlap. Concurrent writers: see the module's text.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), buf.as_mut_ptr(), buf.len()) };
+        Ok(())
+    }
+
+    /// Copies into the mapping.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
+        let target = self.at(offset, data.len() as u64)?;
+        // SAFETY: `at` has checked that the target lies in the mapping; `data` does not, for
+        // nobody makes a slice of a mapping. Concurrent readers: see the module's text.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), target.as_ptr(), data.len()) };
+        Ok(())
+    }
+
+    /// Atomically: if the 8 bytes at `offset` equal `compare`, makes them `swap`. Returns what
+    /// was there.
+    pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, AtomicError> {
+        let order = Ordering::SeqCst;
+        let word = self.atomic_u64(offset)?;
+        Ok(word.compare_exchange(compare, swap, order, order).unwrap_or_else(|was| was))
+    }
+
+    /// Atomically adds to the 8 bytes at `offset`, wrapping. Returns what was there.
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, AtomicError> {
+        Ok(self.atomic_u64(offset)?.fetch_add(add, Ordering::SeqCst))
+    }
+
+    fn atomic_u64(&self, offset: u64) -> Result<&AtomicU64, AtomicError> {
+        let word = self.at(offset, size_of::<AtomicU64>() as u64)?.cast::<AtomicU64>();
+        if !word.is_aligned() {
+            return Err(AtomicError::Misaligned { offset });
+        }
+        // SAFETY: the 8 bytes lie in the mapping, which outlives the borrow of `self`, and are
+        // aligned. An atomic may be shared with anybody.
+        Ok(unsafe { word.as_ref() })
+    }
+
+    /// Where `len` bytes at `offset` are, if they all lie in the mapping.
+    fn at(&self, offset: u64, len: u64) -> Result<NonNull<u8>, OutOfBounds> {
+        let size = self.len as u64;
+        match offset.checked_add(len) {
+            // SAFETY: `offset` is at most the mapping's length.
+            Some(end) if end <= size => Ok(unsafe { self.base.add(offset as usize) }),
+            _ => Err(OutOfBounds { offset, len, size }),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `new` mapped, and every borrow of it has ended. It cannot fail
+        // for a range that is mapped.
+        let _ = unsafe { rustix::mm::munmap(self.pages.as_ptr().cast(), self.pages_len) };
+    }
+}
+
+/// A page-aligned part of a mapping: the place of a ring, or of the doorbells.
+///
+/// Its accessors take offsets that its user has computed and not been told; an offset that is
+/// out of bounds or misaligned is a bug and panics.
+#[derive(Clone, Debug)]
+pub struct Window {
+    mapping: Arc<Mapping>,
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: as for `Mapping`, whose memory `base` points to and which the window keeps alive.
+unsafe impl Send for Window {}
+// SAFETY: as for `Mapping`: all access is atomic.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// The `len` bytes at `offset` of a mapping.
+    pub fn new(mapping: Arc<Mapping>, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
+        let base = mapping.at(offset, len)?;
+        if base.addr().get() % PAGE_SIZE != 0 {
+            return Err(OutOfBounds { offset, len, size: mapping.len as u64 });
+        }
+        Ok(Self { base, len: len as usize, mapping })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The mapping that it is a part of.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// The 32-bit word at `offset`, a multiple of 4.
+    pub(crate) fn atomic_u32(&self, offset: usize) -> &AtomicU32 {
+        self.check::<AtomicU32>(offset, 1);
+        // SAFETY: checked to lie in the window, which keeps the mapping alive while borrowed,
+        // and to be aligned.
+        unsafe { self.base.add(offset).cast::<AtomicU32>().as_ref() }
+    }
+
+    /// `count` 64-bit words from `offset` on, a multiple of 8.
+    pub(crate) fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        self.check::<AtomicU64>(offset, count);
+        // SAFETY: checked to lie in the window, which keeps the mapping alive while borrowed,
+        // and to be aligned. A slice of atomics may be shared with anybody.
+        unsafe {
+            std::slice::from_raw_parts(self.base.add(offset).cast::<AtomicU64>().as_ptr(), count)
+        }
+    }
+
+    /// Copies out of the window, 64 bits at a time, so that what is then checked and used cannot
+    /// change any more. `offset` is a multiple of 8, and the last word lies wholly inside.
+    pub(crate) fn load(&self, offset: usize, buf: &mut [u8]) {
+        let words = self.words(offset, buf.len().div_ceil(8));
+        for (chunk, word) in buf.chunks_mut(8).zip(words) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..chunk.len()]);
+        }
+    }
+
+    /// Copies into the window, 64 bits at a time; what the last word has left is filled with
+    /// zeros. `offset` is a multiple of 8, and the last word lies wholly inside.
+    pub(crate) fn store(&self, offset: usize, data: &[u8]) {
+        let words = self.words(offset, data.len().div_ceil(8));
+        for (chunk, word) in data.chunks(8).zip(words) {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+    }
+
+    fn check<T>(&self, offset: usize, count: usize) {
+        let fits = offset <= self.len && count <= (self.len - offset) / size_of::<T>();
+        assert!(fits && offset % align_of::<T>() == 0, "bad offset into a window of shared memory");
+    }
+}
