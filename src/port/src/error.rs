@@ -24,6 +24,16 @@ pub enum OpenError {
         /// Those that this machine has.
         ours: Vec<IpAddr>,
     },
+    /// The kernel lists the address but does not let it be used (an IPv6 address is checked for a
+    /// second owner first).
+    #[error(
+        "{addr} cannot be used yet: the kernel is still checking that nobody else has it; try \
+         again in a few seconds, and see `ip address` for its state"
+    )]
+    NotYetUsable {
+        /// The address that was asked for.
+        addr: IpAddr,
+    },
     /// The address is a wildcard, multicast or broadcast one.
     #[error("{addr} does not name one address: give one of {}", Listed(.ours))]
     NotOneAddress {

@@ -29,16 +29,25 @@ pub mod udp;
 
 mod caps;
 mod counters;
+mod delay_line;
 mod error;
-mod interface;
+mod headers;
+mod impairment;
+mod open;
+mod os_error;
 mod rng;
 mod rx_batch;
+mod source_port;
 mod sys;
+#[cfg(test)]
+mod testing;
 
 pub use caps::{Caps, Segmentation, SourcePort};
 pub use counters::{Counter, PortCounters};
 pub use error::OpenError;
+pub use impairment::{Chance, Impairment};
 pub use rx_batch::RxBatch;
+pub use source_port::{datagram_source_port, flow_source_port};
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,1 +1,52 @@
-//! (to come)
+//! A small seeded generator, so that a run can be had again from its seed.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// SplitMix64 (Steele, Lea, Flood 2014): 64 bits of state, passes BigCrush, any seed is good.
+#[derive(Clone, Debug)]
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Rng(seed)
+    }
+
+    pub(crate) fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which is not 0. Biased by less than 2^-32 for the bounds used here.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// A duration in the range, to the nanosecond.
+    pub(crate) fn duration(&mut self, range: &RangeInclusive<Duration>) -> Duration {
+        let (min, max) = (range.start().as_nanos() as u64, range.end().as_nanos() as u64);
+        Duration::from_nanos(min + self.below(max.saturating_sub(min).saturating_add(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sequence_is_that_of_the_published_algorithm() {
+        let mut rng = Rng::new(1234567);
+        let known = [6457827717110365317, 3203168211198807973, 9817491932198370423];
+        assert_eq!(known.map(|_| rng.next_u64()), known);
+    }
+
+    #[test]
+    fn numbers_stay_below_their_bound_and_reach_both_ends() {
+        let mut rng = Rng::new(1);
+        let seen: Vec<u64> = (0..200).map(|_| rng.below(3)).collect();
+        assert!((0..3).all(|n| seen.contains(&n)) && seen.iter().all(|n| *n < 3));
+    }
+}

@@ -1,0 +1,123 @@
+//! Things that wait for their time.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+/// Holds things until they are due, and gives them back in the order of their time; those of one
+/// time in the order in which they came.
+#[derive(Debug)]
+pub(crate) struct DelayLine<T> {
+    heap: BinaryHeap<Reverse<Waiting<T>>>,
+    pushed: u64,
+    /// When the last one that nothing may overtake is due.
+    last_due: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    due: Instant,
+    place: u64,
+    item: T,
+}
+
+impl<T> DelayLine<T> {
+    pub(crate) fn new() -> Self {
+        DelayLine { heap: BinaryHeap::new(), pushed: 0, last_due: None }
+    }
+
+    /// When something that sets out at `now` and takes `delay` is due: not before those that set
+    /// out earlier, unless these are `held` back, which lets the later ones pass.
+    pub(crate) fn due(&mut self, now: Instant, delay: Duration, held: Option<Duration>) -> Instant {
+        let due = self.last_due.map_or(now + delay, |last| last.max(now + delay));
+        match held {
+            Some(held) => due + held,
+            None => {
+                self.last_due = Some(due);
+                due
+            }
+        }
+    }
+
+    pub(crate) fn push(&mut self, due: Instant, item: T) {
+        self.heap.push(Reverse(Waiting { due, place: self.pushed, item }));
+        self.pushed += 1;
+    }
+
+    /// When the next one is due.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.heap.peek().map(|Reverse(waiting)| waiting.due)
+    }
+
+    /// The next one, if it is due.
+    pub(crate) fn peek_due(&self, now: Instant) -> Option<&T> {
+        self.heap.peek().filter(|Reverse(w)| w.due <= now).map(|Reverse(w)| &w.item)
+    }
+
+    /// Takes the next one, if it is due.
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<T> {
+        self.peek_due(now)?;
+        self.heap.pop().map(|Reverse(waiting)| waiting.item)
+    }
+}
+
+impl<T> Waiting<T> {
+    fn key(&self) -> (Instant, u64) {
+        (self.due, self.place)
+    }
+}
+
+impl<T> PartialEq for Waiting<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<T> Eq for Waiting<T> {}
+
+impl<T> PartialOrd for Waiting<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Waiting<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn drain(line: &mut DelayLine<u32>, now: Instant) -> Vec<u32> {
+        std::iter::from_fn(|| line.pop_due(now)).collect()
+    }
+
+    #[test]
+    fn nothing_comes_before_its_time_and_equals_keep_their_order() {
+        let now = Instant::now();
+        let mut line = DelayLine::new();
+        line.push(now + 2 * MS, 1);
+        line.push(now + MS, 2);
+        line.push(now + MS, 3);
+        assert_eq!(line.next_due(), Some(now + MS));
+        assert_eq!(drain(&mut line, now), []);
+        assert_eq!(drain(&mut line, now + MS), [2, 3]);
+        assert_eq!(drain(&mut line, now + 2 * MS), [1]);
+        assert_eq!(line.next_due(), None);
+    }
+
+    #[test]
+    fn a_shorter_delay_overtakes_only_what_is_held_back() {
+        let now = Instant::now();
+        let mut line = DelayLine::<u32>::new();
+        assert_eq!(line.due(now, 3 * MS, None), now + 3 * MS);
+        assert_eq!(line.due(now, MS, None), now + 3 * MS, "kept behind the first");
+        assert_eq!(line.due(now, MS, Some(5 * MS)), now + 8 * MS);
+        assert_eq!(line.due(now, MS, None), now + 3 * MS, "passes the one held back");
+    }
+}

@@ -1,0 +1,157 @@
+//! What a bad network does to datagrams, by chance. Shared by the simulated network and by fault
+//! injection.
+
+use crate::rng::Rng;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// The chance of something: from never to always, in steps of 2^-32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Chance(u64);
+
+impl Chance {
+    /// It does not happen.
+    pub const NEVER: Chance = Chance(0);
+    /// It happens every time.
+    pub const ALWAYS: Chance = Chance(1 << 32);
+
+    /// So many percent. `None` if it is not from 0 to 100.
+    pub fn from_percent(percent: f64) -> Option<Chance> {
+        let share = percent / 100.0 * Chance::ALWAYS.0 as f64;
+        (0.0..=100.0).contains(&percent).then_some(Chance(share as u64))
+    }
+
+    /// So many percent, as [`from_percent`](Self::from_percent).
+    ///
+    /// # Panics
+    ///
+    /// If it is not from 0 to 100: for percentages that stand in the program.
+    pub fn percent(percent: f64) -> Chance {
+        Chance::from_percent(percent).expect("a percentage is from 0 to 100")
+    }
+
+    fn comes_true(self, rng: &mut Rng) -> bool {
+        rng.next_u64() >> 32 < self.0
+    }
+}
+
+/// How long a reordered datagram is held back beyond its delay, at random: longer than a batch
+/// takes, shorter than a retransmission timer.
+const REORDER_EXTRA: RangeInclusive<Duration> =
+    Duration::from_micros(50)..=Duration::from_micros(500);
+
+/// What happens to datagrams, by chance. The default is nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Impairment {
+    /// Lost.
+    pub drop: Chance,
+    /// Arrives twice.
+    pub duplicate: Chance,
+    /// Held back by another 50 to 500 microseconds, so that later ones overtake it.
+    pub reorder: Chance,
+    /// One bit is flipped, after the ICRC was put in.
+    pub corrupt: Chance,
+    /// How long it takes at least and at most. Without [`reorder`](Self::reorder) the order is
+    /// kept nonetheless.
+    pub delay: RangeInclusive<Duration>,
+}
+
+impl Default for Impairment {
+    fn default() -> Self {
+        Impairment {
+            drop: Chance::NEVER,
+            duplicate: Chance::NEVER,
+            reorder: Chance::NEVER,
+            corrupt: Chance::NEVER,
+            delay: Duration::ZERO..=Duration::ZERO,
+        }
+    }
+}
+
+/// What happens to one datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fate {
+    pub(crate) drop: bool,
+    pub(crate) duplicate: bool,
+    pub(crate) corrupt: bool,
+    /// Everything before it may not be overtaken; this long it takes.
+    pub(crate) delay: Duration,
+    /// Held back longer still, and later ones may overtake it.
+    pub(crate) reorder: Option<Duration>,
+}
+
+impl Impairment {
+    /// Decides about the next datagram. Draws the same number of times whatever comes out, so that
+    /// changing one chance does not change what the others hit.
+    pub(crate) fn decide(&self, rng: &mut Rng) -> Fate {
+        let drop = self.drop.comes_true(rng);
+        let duplicate = self.duplicate.comes_true(rng);
+        let reorder = self.reorder.comes_true(rng);
+        let corrupt = self.corrupt.comes_true(rng);
+        let delay = rng.duration(&self.delay);
+        let extra = rng.duration(&REORDER_EXTRA);
+        Fate { drop, duplicate, corrupt, delay, reorder: reorder.then_some(extra) }
+    }
+}
+
+/// The extra delay of a datagram that a rule, not chance, wants reordered.
+pub(crate) fn reorder_extra(rng: &mut Rng) -> Duration {
+    rng.duration(&REORDER_EXTRA)
+}
+
+/// Flips one bit.
+pub(crate) fn corrupt(rng: &mut Rng, bytes: &mut [u8]) {
+    if !bytes.is_empty() {
+        let bit = rng.below(bytes.len() as u64 * 8);
+        bytes[bit as usize / 8] ^= 1 << (bit % 8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn never_and_always_are_what_they_say() {
+        let mut rng = Rng::new(1);
+        assert!((0..1000).all(|_| Chance::ALWAYS.comes_true(&mut rng)));
+        assert!((0..1000).all(|_| !Chance::NEVER.comes_true(&mut rng)));
+        assert_eq!(Chance::percent(100.0), Chance::ALWAYS);
+        assert_eq!(Chance::percent(0.0), Chance::NEVER);
+    }
+
+    #[test]
+    fn a_chance_comes_true_about_as_often_as_it_says() {
+        let mut rng = Rng::new(2);
+        let hits = (0..100_000).filter(|_| Chance::percent(1.0).comes_true(&mut rng)).count();
+        assert!((800..1200).contains(&hits), "{hits}");
+    }
+
+    #[test]
+    fn only_percentages_are_chances() {
+        for wrong in [-0.1, 100.1, f64::NAN, f64::INFINITY] {
+            assert_eq!(Chance::from_percent(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn one_chance_does_not_move_what_another_hits() {
+        let fates = |corrupt| {
+            let mut rng = Rng::new(3);
+            let impairment =
+                Impairment { drop: Chance::percent(30.0), corrupt, ..Impairment::default() };
+            (0..100).map(|_| impairment.decide(&mut rng).drop).collect::<Vec<_>>()
+        };
+        assert_eq!(fates(Chance::NEVER), fates(Chance::ALWAYS));
+    }
+
+    #[test]
+    fn corruption_flips_exactly_one_bit() {
+        let mut rng = Rng::new(4);
+        for _ in 0..100 {
+            let mut bytes = [0u8; 20];
+            corrupt(&mut rng, &mut bytes);
+            assert_eq!(bytes.iter().map(|b| b.count_ones()).sum::<u32>(), 1);
+        }
+    }
+}

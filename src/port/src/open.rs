@@ -1,0 +1,147 @@
+//! What opening any socket port has in common: the interface that has the address, and the bind.
+
+use crate::OpenError;
+use crate::sys::option;
+use pnet::datalink::{self, NetworkInterface};
+use pnet::ipnetwork::IpNetwork;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::AsFd;
+use urxe_wire::{PathMtu, ROCE_PORT};
+
+/// The interface that has a local address.
+#[derive(Clone, Debug)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) index: u32,
+    /// The largest IP packet, in bytes.
+    pub(crate) mtu: u32,
+}
+
+/// A UDP socket bound to port 4791 of an address, and the interface of that address.
+pub(crate) struct Bound {
+    pub(crate) socket: Socket,
+    pub(crate) interface: Interface,
+}
+
+/// Finds the interface of `addr`, checks that RoCE fits through it, and binds port 4791.
+pub(crate) fn bind(addr: IpAddr) -> Result<Bound, OpenError> {
+    let system = |step| move |source| OpenError::System { addr, step, source };
+    let interface = find_interface(addr)?;
+
+    let socket = match Socket::new(domain(addr), Type::DGRAM, Some(Protocol::UDP)) {
+        Ok(socket) => socket,
+        Err(e) if e.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
+            return Err(OpenError::FamilyNotSupported { addr });
+        }
+        Err(e) => return Err(system("making a UDP socket")(e)),
+    };
+    if addr.is_ipv6() {
+        socket.set_only_v6(true).map_err(system("setting IPV6_V6ONLY"))?;
+    }
+    let name = socket_addr(addr, ROCE_PORT, interface.index);
+    socket.bind(&name.into()).map_err(|e| match e.kind() {
+        io::ErrorKind::AddrInUse => OpenError::PortTaken { addr },
+        io::ErrorKind::AddrNotAvailable => OpenError::NotYetUsable { addr },
+        _ => system("binding UDP port 4791")(e),
+    })?;
+    socket.set_nonblocking(true).map_err(system("setting O_NONBLOCK"))?;
+    Ok(Bound { socket, interface })
+}
+
+/// The address family of sockets for `addr`.
+pub(crate) fn domain(addr: IpAddr) -> Domain {
+    if addr.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 }
+}
+
+/// A socket address; one of a single link is on the link `interface`.
+pub(crate) fn socket_addr(addr: IpAddr, port: u16, interface: u32) -> SocketAddr {
+    match addr {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            SocketAddrV6::new(v6, port, 0, interface).into()
+        }
+        _ => SocketAddr::new(addr, port),
+    }
+}
+
+/// About how many bytes of datagrams a socket's receive queue takes: what the kernel granted, of
+/// which it counts half for its own bookkeeping (socket(7), `SO_RCVBUF`).
+pub(crate) fn receive_buffer(socket: &Socket) -> usize {
+    socket.recv_buffer_size().map_or(0, |granted| granted / 2)
+}
+
+fn find_interface(addr: IpAddr) -> Result<Interface, OpenError> {
+    let system = |step| move |source| OpenError::System { addr, step, source };
+    let all = datalink::interfaces();
+    let ours = || all.iter().flat_map(|i| i.ips.iter().map(IpNetwork::ip)).collect();
+    if addr.is_unspecified() || addr.is_multicast() {
+        return Err(OpenError::NotOneAddress { addr, ours: ours() });
+    }
+    let Some(found) = all.iter().find(|interface| has(interface, addr)) else {
+        return Err(OpenError::NotOurs { addr, ours: ours() });
+    };
+    // Any socket can be asked about an interface; a Unix one exists on every kernel.
+    let socket = Socket::new(Domain::UNIX, Type::DGRAM, None).map_err(system("making a socket"))?;
+    let mtu = option::interface_mtu(socket.as_fd(), &found.name)
+        .map_err(system("asking for the interface's MTU"))?;
+    let needed = mtu_needed(addr.is_ipv6());
+    if mtu < needed {
+        return Err(OpenError::MtuTooSmall { interface: found.name.clone(), mtu, needed });
+    }
+    Ok(Interface { name: found.name.clone(), index: found.index, mtu })
+}
+
+/// Whether an interface has an address. All of a loopback interface's network is local to the
+/// machine: 127.0.0.2 is, although only 127.0.0.1 is listed.
+fn has(interface: &NetworkInterface, addr: IpAddr) -> bool {
+    interface.ips.iter().any(|network| {
+        network.ip() == addr
+            || interface.is_loopback() && network.is_ipv4() && network.contains(addr)
+    })
+}
+
+/// The smallest link MTU that carries RoCE at all, in bytes.
+fn mtu_needed(ipv6: bool) -> u32 {
+    let fits = |mtu: &u32| PathMtu::largest_for_link(*mtu, ipv6).is_some();
+    (0..u32::from(u16::MAX)).find(fits).unwrap_or(u32::from(u16::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn every_address_of_the_loopback_network_is_on_lo() {
+        for addr in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 3, 2, 1)] {
+            let interface = find_interface(addr.into()).unwrap();
+            assert_eq!(interface.name, "lo");
+            assert!(interface.mtu >= mtu_needed(false));
+        }
+    }
+
+    #[test]
+    fn an_address_of_somebody_else_is_refused_with_a_list_of_ours() {
+        // 192.0.2.0/24 is for documentation.
+        let error = find_interface(Ipv4Addr::new(192, 0, 2, 1).into()).unwrap_err();
+        let OpenError::NotOurs { ours, .. } = &error else { panic!("{error}") };
+        assert!(ours.contains(&Ipv4Addr::LOCALHOST.into()), "{error}");
+    }
+
+    #[test]
+    fn a_wildcard_is_not_an_address() {
+        for addr in [Ipv4Addr::UNSPECIFIED.into(), IpAddr::from(Ipv6Addr::UNSPECIFIED)] {
+            assert!(matches!(find_interface(addr), Err(OpenError::NotOneAddress { .. })));
+        }
+    }
+
+    #[test]
+    fn the_smallest_mtu_is_that_of_256_bytes_and_no_more() {
+        for ipv6 in [false, true] {
+            let needed = mtu_needed(ipv6);
+            assert_eq!(PathMtu::largest_for_link(needed, ipv6), Some(PathMtu::Mtu256));
+            assert_eq!(PathMtu::largest_for_link(needed - 1, ipv6), None);
+        }
+    }
+}

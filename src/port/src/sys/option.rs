@@ -1,0 +1,77 @@
+//! Socket options and what a socket or an interface tells about itself.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Sets an option whose value is an `int`: nearly all of them.
+pub(crate) fn set(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: i32,
+) -> io::Result<()> {
+    // SAFETY: the pointer and the length are those of `value`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            mem::size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Asks for a buffer of so many bytes, past the system's limit where we may
+/// (`SO_RCVBUFFORCE`, `SO_SNDBUFFORCE`: CAP_NET_ADMIN), up to the limit where not.
+pub(crate) fn ask_for_buffers(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
+    set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
+        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))?;
+    set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)
+        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes))
+}
+
+/// Numbers of `SO_MEMINFO`, from linux/sock_diag.h: how many there are, and the one for drops.
+const SK_MEMINFO_VARS: usize = 9;
+const SK_MEMINFO_DROPS: usize = 8;
+
+/// Datagrams that this socket's receive queue had no room for (and those that failed their UDP
+/// checksum), since it was made. 0 where the kernel does not tell.
+pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> u64 {
+    let mut info = [0u32; SK_MEMINFO_VARS];
+    let mut len = mem::size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `info`, and both outlive the call.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 { u64::from(info[SK_MEMINFO_DROPS]) } else { 0 }
+}
+
+/// The MTU of an interface, in bytes. Any socket will do for asking.
+pub(crate) fn interface_mtu(fd: BorrowedFd<'_>, interface: &str) -> io::Result<u32> {
+    // SAFETY: an ifreq is plain old data; all zeroes is a valid value of it.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    if interface.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: SIOCGIFMTU reads the name, which is zero-terminated as it is shorter than its
+    // array, and writes the MTU, both in `request`, which outlives the call.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so this is the field of the union that the kernel wrote.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
+}

@@ -1,0 +1,146 @@
+//! What the tests of the back-ends and wrappers share.
+
+use crate::{Caps, OpenError, Port, RxBatch, SendOutcome};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use urxe_wire::batch::TxBatch;
+use urxe_wire::icrc::{Checker, Verdict};
+use urxe_wire::{Bth, Flow, Headers, Opcode, Outer, Psn, Qpn, Reth, Rkey};
+
+/// Bytes of arena that the tests' batches have.
+const CAPACITY: usize = 1 << 20;
+
+/// A loopback address that no other test of this machine is likely to use.
+pub(crate) fn fresh_addr() -> IpAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let (process, n) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let [_, _, high, low] = process.to_be_bytes();
+    Ipv4Addr::new(127, 64 | high & 0x3f, low, n as u8).into()
+}
+
+/// Opens a port on an address that other tests may be using at the moment (there is but one ::1).
+pub(crate) fn open_shared<P>(open: impl Fn() -> Result<P, OpenError>) -> P {
+    for _ in 0..600 {
+        match open() {
+            Err(OpenError::PortTaken { .. }) => std::thread::sleep(Duration::from_millis(50)),
+            other => return other.unwrap(),
+        }
+    }
+    panic!("the address stays taken");
+}
+
+/// A flow from a port to an address.
+pub(crate) fn flow(caps: &Caps, dst: IpAddr) -> Flow {
+    let src_port = match caps.source_port {
+        crate::SourcePort::Fixed(port) => port,
+        crate::SourcePort::OfFlow => 49441,
+    };
+    Flow { src: caps.addr, dst, src_port, tclass: 0, hop_limit: 64, flow_label: 0 }
+}
+
+/// The headers of a packet with this opcode and PSN.
+pub(crate) fn headers(opcode: Opcode, psn: u32) -> Headers {
+    let mut headers = Headers::new(Bth::new(opcode, Qpn::new(0x11), Psn::new(psn)));
+    if opcode.has_reth() {
+        headers.reth = Some(Reth { va: 0x1000, rkey: Rkey(7), len: 4096 });
+    }
+    headers
+}
+
+/// A batch for a port.
+pub(crate) fn batch(caps: &Caps) -> TxBatch {
+    TxBatch::new(caps.tx_limits, CAPACITY)
+}
+
+/// Adds a packet whose payload is a pattern made of its PSN.
+pub(crate) fn push(batch: &mut TxBatch, flow: &Flow, opcode: Opcode, psn: u32, len: usize) {
+    let fill = |bytes: &mut [u8]| {
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = (psn as usize + i) as u8;
+        }
+        Ok::<(), Infallible>(())
+    };
+    let Ok(()) = batch.push(flow, &headers(opcode, psn), len, fill);
+}
+
+/// Adds a WRITE of `packets` packets of `mtu` bytes each, the last one half as long.
+pub(crate) fn push_write(batch: &mut TxBatch, flow: &Flow, psn: u32, packets: u32, mtu: usize) {
+    push(batch, flow, Opcode::RC_WRITE_FIRST, psn, mtu);
+    for i in 1..packets - 1 {
+        push(batch, flow, Opcode::RC_WRITE_MIDDLE, psn + i, mtu);
+    }
+    push(batch, flow, Opcode::RC_WRITE_LAST, psn + packets - 1, mtu / 2);
+}
+
+/// A received datagram, kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    pub(crate) outer: Outer,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) verdict: Verdict,
+}
+
+impl Arrived {
+    pub(crate) fn psn(&self) -> u32 {
+        urxe_wire::Packet::parse(&self.bytes).unwrap().headers.bth.psn.get()
+    }
+}
+
+/// The PSNs of what arrived.
+pub(crate) fn psns(arrived: &[Arrived]) -> Vec<u32> {
+    arrived.iter().map(Arrived::psn).collect()
+}
+
+/// Takes what is in the batch, checked.
+pub(crate) fn keep(rx: &mut RxBatch, arrived: &mut Vec<Arrived>) {
+    let mut checker = Checker::new();
+    while let Some((outer, bytes)) = rx.next_datagram() {
+        let verdict = checker.check(outer, bytes);
+        arrived.push(Arrived { outer: *outer, bytes: bytes.to_vec(), verdict });
+    }
+}
+
+/// Everything that a port has at `now`.
+pub(crate) fn recv_all(port: &mut impl Port, now: Instant) -> Vec<Arrived> {
+    let (mut rx, mut arrived) = (RxBatch::default(), Vec::new());
+    while port.recv(now, &mut rx).unwrap() > 0 {
+        keep(&mut rx, &mut arrived);
+    }
+    arrived
+}
+
+/// Sends a batch through a socket while receiving from another, until `count` datagrams came.
+pub(crate) fn carry(
+    from: &mut impl Port,
+    batch: &mut TxBatch,
+    to: &mut impl Port,
+    count: usize,
+) -> Vec<Arrived> {
+    let now = Instant::now();
+    let mut arrived = Vec::new();
+    let mut outcome = from.send(now, batch).unwrap();
+    while arrived.len() < count {
+        let new = recv_all(to, now);
+        let quiet = new.is_empty();
+        arrived.extend(new);
+        if outcome == SendOutcome::Blocked {
+            outcome = from.send(now, batch).unwrap();
+        } else if quiet && arrived.len() < count {
+            wait_readable(to);
+        }
+    }
+    assert_eq!(outcome, SendOutcome::Done);
+    assert!(batch.is_empty());
+    arrived
+}
+
+/// Waits for a socket port to have something; a long while means that something is lost.
+pub(crate) fn wait_readable(port: &impl Port) {
+    let fd = port.fd().unwrap();
+    let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+    let ready = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&patience)).unwrap();
+    assert!(ready > 0, "nothing arrives: {:?}", port.counters());
+}
