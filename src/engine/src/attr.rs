@@ -135,3 +135,18 @@ pub struct DeviceConfig {
     /// How long the requester waits, at least, before it probes for a lost tail.
     pub min_probe: Duration,
 }
+
+/// What `query_qp` tells.
+#[derive(Clone, Debug)]
+pub struct QpInfo {
+    /// The state it is in.
+    pub state: QpState,
+    /// The attributes as they were set; `state` and `cur_state` are not among them.
+    pub attr: QpAttr,
+    /// What it was created with.
+    pub init: QpInit,
+    /// The PSN of the next new request packet.
+    pub sq_psn: Psn,
+    /// The PSN expected next.
+    pub rq_psn: Psn,
+}

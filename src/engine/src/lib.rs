@@ -1,1 +1,48 @@
-//! (see the crate description)
+//! The RoCEv2 transport, and nothing else: requester, responder and completer of reliable
+//! connected QPs.
+//!
+//! The engine does no I/O. Time, bytes, memory, queues and randomness are arguments: packets come
+//! in as byte slices and go out into a [`TxBatch`](urxe_wire::batch::TxBatch); work requests,
+//! program memory and completions are behind the [`Host`] trait; `now` is told with each call. So
+//! the same engine runs in the daemon and in a simulated network, and a run of the latter can be
+//! repeated to the bit.
+//!
+//! # How to drive it
+//!
+//! [`Device`] says in which order to call what. In short: hand in every datagram of a receive
+//! batch, then [`end_of_batch`](Device::end_of_batch); tell of doorbells and of timers that ran
+//! out; then let [`poll_transmit`](Device::poll_transmit) fill batches until it has no more.
+//!
+//! # Where things are
+//!
+//! `qp/requester.rs` turns work requests into packets, `qp/responder.rs` executes the peer's
+//! requests and `qp/replier.rs` answers them, `qp/completer.rs` turns answers into completions.
+//! `qp/state.rs` and `qp/modify.rs` are `ibv_modify_qp`. `memory.rs` knows what a key opens.
+//!
+//! # What is trusted
+//!
+//! Nothing that comes from outside. A packet is checked before it changes anything, and so is a
+//! work request; what is dropped is counted under its reason ([`Counter`]), and what fails says
+//! why ([`Cause`]).
+
+#![forbid(unsafe_code)]
+
+mod attr;
+mod cause;
+mod counters;
+mod device;
+mod host;
+pub mod limits;
+mod memory;
+mod qp;
+mod table;
+mod work;
+
+pub use attr::{Access, AddressVector, DeviceConfig, PdId, QpAttr, QpInfo, QpInit, QpState};
+pub use cause::Cause;
+pub use counters::{Counter, Counters};
+pub use device::{CreateQpError, Device};
+pub use host::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
+pub use memory::{MrSpec, RegMrError};
+pub use qp::{Attribute, ModifyQpError};
+pub use work::{Completion, Extra, RecvWqe, SendOp, SendWqe, Sge, Status, WcOpcode};

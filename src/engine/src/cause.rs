@@ -1,0 +1,63 @@
+//! Why a work request ended badly, in our own terms: `vendor_err` of the completion.
+
+macro_rules! causes {
+    ($($variant:ident = $number:literal, $text:literal;)*) => {
+        /// The reason behind an error completion. The number stands in `vendor_err`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Cause {
+            $(#[doc = $text] $variant = $number,)*
+        }
+
+        impl Cause {
+            /// All of them.
+            pub const ALL: &[Cause] = &[$(Cause::$variant),*];
+
+            /// A sentence that a person can act on.
+            pub const fn text(self) -> &'static str {
+                match self { $(Cause::$variant => $text),* }
+            }
+
+            /// The cause of this number, if there is one.
+            pub const fn from_number(number: u32) -> Option<Cause> {
+                match number { $($number => Some(Cause::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+causes! {
+    None = 0, "No error.";
+    Flushed = 1, "The QP was in ERR, or went there, before this work request could be done. Look at the first error of this QP.";
+    AckTimeout = 2, "The peer did not answer within timeout x (retry_cnt + 1). It is gone, its QP is not in RTR or RTS, a firewall stands between, or the path MTU is too large for the path.";
+    SequenceRetries = 3, "The peer missed packets more often than retry_cnt allows. The path loses too much, or the PSNs of the two sides do not match.";
+    RnrRetries = 4, "The peer had no receive posted for rnr_retry tries. Post receives earlier, or raise rnr_retry (7 waits for ever).";
+    PeerInvalidRequest = 5, "The peer answered that the request is invalid: longer than its receive, not enabled by its access flags, or more READs and atomics than its max_dest_rd_atomic.";
+    PeerRemoteAccess = 6, "The peer refused access: the rkey is wrong or was deregistered, the range is outside of the MR, or the MR lacks the right.";
+    PeerRemoteOperation = 7, "The peer failed on its own side while doing what was asked.";
+    BadResponse = 8, "The peer's response does not fit the request. It is not a conforming responder, or a QPN is used twice.";
+    LocalKey = 9, "An lkey in the scatter/gather list is not valid in this protection domain.";
+    LocalBounds = 10, "An entry of the scatter/gather list reaches outside of its MR.";
+    LocalRights = 11, "An entry of the scatter/gather list is to be written, but its MR lacks local write access.";
+    LocalMemory = 12, "Registered memory could not be reached: it was unmapped, or its program is gone.";
+    LocalLength = 13, "The message is too long, or an atomic's local buffer is not 8 bytes.";
+    ReceiveTooShort = 14, "The message that arrived is longer than the receive that was posted for it.";
+    MalformedEntry = 15, "The work request in the ring is not one: its opcode or one of its lengths makes no sense.";
+    BrokenQueue = 16, "The ring's cursors make no sense: the program overwrote them.";
+    NoReadsAllowed = 17, "READs and atomics need max_rd_atomic of at least 1; this QP has 0.";
+    RequestRefused = 18, "A request of the peer was refused and took the QP to ERR while this receive was in use.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_round_trip_and_texts_are_sentences() {
+        for &cause in Cause::ALL {
+            assert_eq!(Cause::from_number(cause as u32), Some(cause));
+            assert!(cause.text().ends_with('.'));
+        }
+        assert_eq!(Cause::from_number(u32::MAX), None);
+    }
+}

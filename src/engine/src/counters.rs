@@ -1,0 +1,126 @@
+//! What the engine counts. Every packet dropped, NAK sent or received, and retry has a line here.
+
+/// Makes the enum, its names and its meanings from one table.
+macro_rules! counters {
+    ($($(#[$group:meta])* $variant:ident = $name:literal, $meaning:literal;)*) => {
+        /// Something that is counted, per device and per QP.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Counter {
+            $(#[doc = $meaning] $variant,)*
+        }
+
+        impl Counter {
+            /// All of them, in the order in which they are shown.
+            pub const ALL: &[Counter] = &[$(Counter::$variant),*];
+
+            /// The name under which it is shown.
+            pub const fn name(self) -> &'static str {
+                match self { $(Counter::$variant => $name),* }
+            }
+
+            /// What it means, in a sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Counter::$variant => $meaning),* }
+            }
+        }
+
+        const COUNT: usize = [$(Counter::$variant),*].len();
+    };
+}
+
+counters! {
+    // Traffic.
+    SentPackets = "sent_packets", "Packets put on the wire, acknowledgements included.";
+    SentBytes = "sent_bytes", "Payload bytes put on the wire, repeats included.";
+    ReceivedPackets = "received_packets", "Packets received that were well formed and belonged to a QP.";
+    ReceivedBytes = "received_bytes", "Payload bytes of these packets.";
+    SentMessages = "sent_messages", "Send-queue work requests that completed successfully.";
+    ReceivedMessages = "received_messages", "Request messages that arrived whole.";
+    AcksSent = "acks_sent", "ACK packets sent; one may acknowledge many packets.";
+    AcksReceived = "acks_received", "ACK packets received.";
+
+    // Dropped on arrival.
+    DropBadIcrc = "drop_bad_icrc", "Dropped: the ICRC does not match. The packet was damaged on its way, or something rewrote a header that the ICRC covers.";
+    DropTooShort = "drop_too_short", "Dropped: shorter than its headers and ICRC. Something that is no RoCEv2 sends to port 4791.";
+    DropUnknownOpcode = "drop_unknown_opcode", "Dropped: an opcode that IBTA does not define or this device does not implement.";
+    DropMalformed = "drop_malformed", "Dropped: the BTH is not valid (header version, or more padding than payload).";
+    DropBadPkey = "drop_bad_pkey", "Dropped: the P_Key is not in the table. Both sides must use the default, 0xffff.";
+    DropUnknownQp = "drop_unknown_qp", "Dropped: no such QP. It was destroyed, or the peer was given a wrong QPN.";
+    DropWrongTransport = "drop_wrong_transport", "Dropped: the opcode is of another service (RC, UC, UD) than the QP.";
+    DropWrongAddress = "drop_wrong_address", "Dropped: the addresses are not those the QP is connected with.";
+    DropQpNotReady = "drop_qp_not_ready", "Dropped: the QP is not in a state that takes this packet (RESET, INIT, ERR, or a response before RTS).";
+
+    // Responder.
+    DuplicateRequests = "duplicate_requests", "Requests that had arrived before; acknowledged or answered again.";
+    DropUnknownDuplicate = "drop_unknown_duplicate", "Dropped: a READ or atomic repeated so late that its answer is no longer kept.";
+    OutOfSequence = "out_of_sequence", "Requests ahead of the expected PSN: something before them was lost or overtaken.";
+    SequenceNaksSent = "sequence_naks_sent", "NAKs sent to ask for a lost packet; one per gap.";
+    RnrNaksSent = "rnr_naks_sent", "NAKs sent because no receive was posted.";
+    InvalidRequestNaksSent = "invalid_request_naks_sent", "NAKs sent for a request that breaks the rules; the QP is in ERR.";
+    RemoteAccessNaksSent = "remote_access_naks_sent", "NAKs sent for a request that the memory key does not allow; the QP is in ERR.";
+    RemoteOperationalNaksSent = "remote_operational_naks_sent", "NAKs sent because our own side could not do what was asked; the QP is in ERR.";
+    ReadsReplayed = "reads_replayed", "READ requests answered again.";
+    AtomicsReplayed = "atomics_replayed", "Atomic requests answered again from the kept result.";
+
+    // Requester and completer.
+    RetransmittedPackets = "retransmitted_packets", "Request packets sent again.";
+    AckTimeouts = "ack_timeouts", "Times that the ACK timeout ran out.";
+    Probes = "probes", "Packets repeated early because the acknowledgement was unusually late.";
+    SequenceNaksReceived = "sequence_naks_received", "NAKs received for a packet that the peer missed.";
+    RnrNaksReceived = "rnr_naks_received", "NAKs received because the peer had no receive posted.";
+    FatalNaksReceived = "fatal_naks_received", "NAKs received that end the connection (invalid request, access, operation).";
+    ImpliedNaks = "implied_naks", "Responses that skipped an expected READ or atomic response: it was lost and is asked for again.";
+    StaleResponses = "stale_responses", "Dropped: responses to something that had been acknowledged before.";
+    GhostResponses = "ghost_responses", "Dropped: responses to something that was never sent.";
+    BadResponses = "bad_responses", "Responses that do not fit the request (opcode, length); the QP is in ERR.";
+    RetriesExceeded = "retries_exceeded", "Work requests ended because retry_cnt tries had no answer.";
+    RnrRetriesExceeded = "rnr_retries_exceeded", "Work requests ended because the peer had no receive posted for rnr_retry tries.";
+
+    // What ended badly, and on our own side.
+    LocalErrors = "local_errors", "Work requests ended by an error of our own side (keys, lengths, memory gone).";
+    FlushedRequests = "flushed_requests", "Work requests flushed from a QP in ERR.";
+    CqOverruns = "cq_overruns", "Completions lost because the CQ was full; its QP is in ERR.";
+}
+
+/// A set of counters, all of them from zero.
+#[derive(Clone, Debug)]
+pub struct Counters {
+    values: [u64; COUNT],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters { values: [0; COUNT] }
+    }
+}
+
+impl Counters {
+    /// Adds to one counter.
+    pub fn add(&mut self, counter: Counter, amount: u64) {
+        self.values[counter as usize] += amount;
+    }
+
+    /// The value of one counter.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.values[counter as usize]
+    }
+
+    /// All counters: name, value, meaning.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> + '_ {
+        Counter::ALL.iter().map(|&c| (c.name(), self.get(c), c.meaning()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_meanings_are_sentences() {
+        let mut names: Vec<_> = Counter::ALL.iter().map(|c| c.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), COUNT);
+        assert!(Counter::ALL.iter().all(|c| c.meaning().ends_with('.')));
+    }
+}

@@ -1,0 +1,315 @@
+//! The device: finds the QP of each packet, gives each QP its turn, and minds the clock.
+
+use crate::attr::{DeviceConfig, QpAttr, QpInfo, QpInit};
+use crate::counters::{Counter, Counters};
+use crate::host::{Host, RegionId};
+use crate::limits::{MAX_QP, MAX_QPN, MIN_QPN, PACKETS_PER_TURN};
+use crate::memory::{MrSpec, MrTable, RegMrError};
+use crate::qp::{Cx, ModifyQpError, Qp};
+use crate::table::IntMap;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Instant;
+use urxe_wire::batch::TxBatch;
+use urxe_wire::icrc::{Checker, Verdict};
+use urxe_wire::{Outer, Packet, ParseError, Pkey, Qpn};
+
+/// Why a QP was not created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateQpError {
+    /// The device has no room for another.
+    #[error("the device has {MAX_QP} QPs, and can have no more")]
+    TooMany,
+}
+
+/// A RoCEv2 device: MRs, QPs, and the protocol between them and their peers.
+///
+/// # Order of calls
+///
+/// The methods are of four kinds:
+///
+/// 1. *Verbs*, at any time: [`reg_mr`](Self::reg_mr), [`create_qp`](Self::create_qp),
+///    [`modify_qp`](Self::modify_qp) and their kin, [`ring_doorbell`](Self::ring_doorbell).
+/// 2. *Input*: [`handle_datagram`](Self::handle_datagram) for each datagram of a batch, then once
+///    [`end_of_batch`](Self::end_of_batch); [`handle_timeout`](Self::handle_timeout) when
+///    [`poll_timeout`](Self::poll_timeout) has come.
+/// 3. *Output*: after any of these, [`poll_transmit`](Self::poll_transmit) until it returns
+///    `false`, sending each batch it fills.
+/// 4. *Questions*: [`query_qp`](Self::query_qp), [`counters`](Self::counters) and so on.
+///
+/// `now` never runs backwards from one call to the next.
+pub struct Device {
+    config: DeviceConfig,
+    rng: ChaCha8Rng,
+    icrc: Checker,
+    mrs: MrTable,
+    qps: IntMap<Box<Qp>>,
+    next_qpn: u32,
+    /// QPs with something to send, in the order of their turns.
+    active: VecDeque<Qpn>,
+    /// When to look at which QP's timers. A QP stands here at most once with the time it knows of
+    /// (`timer_queued`); other entries of it are leftovers.
+    timers: BinaryHeap<Reverse<(Instant, u32)>>,
+    /// The QP whose writes the host was not yet told to make visible.
+    unsynced: Option<Qpn>,
+    counters: Counters,
+}
+
+impl Device {
+    /// A device without QPs and MRs.
+    pub fn new(config: DeviceConfig) -> Device {
+        let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
+        // A new daemon is not to get packets meant for the old one's QPs.
+        let next_qpn = MIN_QPN + rng.next_u32() % (MAX_QPN / 2);
+        Device {
+            config,
+            rng,
+            icrc: Checker::new(),
+            mrs: MrTable::default(),
+            qps: IntMap::default(),
+            next_qpn,
+            active: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            unsynced: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Registers memory. Returns its key, which is lkey and rkey in one.
+    ///
+    /// # Errors
+    /// If the range or the rights are impossible, or the device is full.
+    pub fn reg_mr(&mut self, spec: MrSpec) -> Result<u32, RegMrError> {
+        self.mrs.insert(spec, &mut self.rng)
+    }
+
+    /// Deregisters memory: from now on its key opens nothing. Returns the memory that was behind
+    /// it, or `None` if there is no such key.
+    pub fn dereg_mr(&mut self, key: u32) -> Option<RegionId> {
+        self.mrs.remove(key).map(|spec| spec.region)
+    }
+
+    /// Creates a QP in RESET.
+    ///
+    /// # Errors
+    /// If the device is full.
+    pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, CreateQpError> {
+        if self.qps.len() >= MAX_QP {
+            return Err(CreateQpError::TooMany);
+        }
+        while self.qps.contains_key(&self.next_qpn) {
+            self.next_qpn = following_qpn(self.next_qpn);
+        }
+        let qpn = Qpn::new(self.next_qpn);
+        // The number of a destroyed QP stays unused for long: its peer may still be sending.
+        self.next_qpn = following_qpn(self.next_qpn);
+        self.qps.insert(qpn.get(), Box::new(Qp::new(qpn, init)));
+        Ok(qpn)
+    }
+
+    /// Changes a QP's attributes and state. Going to RESET forgets all that was posted (the host
+    /// rewinds its queues); going to ERR flushes it.
+    ///
+    /// # Errors
+    /// If the change is not allowed; nothing was changed then.
+    pub fn modify_qp(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        qpn: Qpn,
+        attr: &QpAttr,
+    ) -> Result<(), ModifyQpError> {
+        self.stir_qp(now, host, qpn, |qp, cx| qp.modify(cx, attr))
+            .unwrap_or(Err(ModifyQpError::NoSuchQp(qpn)))
+    }
+
+    /// A QP's state and attributes.
+    pub fn query_qp(&self, qpn: Qpn) -> Option<QpInfo> {
+        self.qps.get(&qpn.get()).map(|qp| qp.info())
+    }
+
+    /// Destroys a QP; nothing of it is completed any more. Returns whether it was there.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> bool {
+        self.qps.remove(&qpn.get()).is_some()
+    }
+
+    /// Says that the program has posted sends, or has posted anything to a QP in ERR.
+    pub fn ring_doorbell(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.qps.get_mut(&qpn.get()) {
+            qp.on_doorbell();
+            if !qp.scheduled && qp.may_transmit() {
+                qp.scheduled = true;
+                self.active.push_back(qpn);
+            }
+        }
+    }
+
+    /// Takes in one datagram: a UDP payload, and what it came with.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        outer: &Outer,
+        bytes: &[u8],
+    ) {
+        let packet = match self.accept(outer, bytes) {
+            Ok(packet) => packet,
+            Err(counter) => return self.counters.add(counter, 1),
+        };
+        let qpn = packet.headers.bth.dest_qp;
+        if self.unsynced.is_some_and(|unsynced| unsynced != qpn) {
+            self.sync(now, host);
+        }
+        let dirty = self.stir_qp(now, host, qpn, |qp, cx| {
+            qp.handle_packet(cx, outer, &packet);
+            qp.dirty
+        });
+        match dirty {
+            Some(true) => self.unsynced = Some(qpn),
+            Some(false) => {}
+            None => self.counters.add(Counter::DropUnknownQp, 1),
+        }
+    }
+
+    /// The checks that need no QP.
+    fn accept<'a>(&mut self, outer: &Outer, bytes: &'a [u8]) -> Result<Packet<'a>, Counter> {
+        if bytes.len() < urxe_wire::Bth::LEN + urxe_wire::icrc::LEN {
+            return Err(Counter::DropTooShort);
+        }
+        if self.icrc.check(outer, bytes) == Verdict::Bad {
+            return Err(Counter::DropBadIcrc);
+        }
+        let packet = Packet::parse(bytes).map_err(|error| match error {
+            ParseError::TooShort { .. } => Counter::DropTooShort,
+            ParseError::UnknownOpcode { .. } => Counter::DropUnknownOpcode,
+            _ => Counter::DropMalformed,
+        })?;
+        match packet.headers.bth.pkey.matches(Pkey::DEFAULT) {
+            true => Ok(packet),
+            false => Err(Counter::DropBadPkey),
+        }
+    }
+
+    /// Says that a receive batch is through: its writes become visible, and what it acknowledges
+    /// may be acknowledged.
+    pub fn end_of_batch(&mut self, now: Instant, host: &mut impl Host) {
+        self.sync(now, host);
+    }
+
+    fn sync(&mut self, now: Instant, host: &mut impl Host) {
+        if let Some(qpn) = self.unsynced.take() {
+            self.stir_qp(now, host, qpn, |qp, cx| qp.sync(cx));
+        }
+    }
+
+    /// Puts packets into a batch until it is full or nothing is left to send. Returns whether
+    /// there is more: then send the batch and call again.
+    pub fn poll_transmit(&mut self, now: Instant, host: &mut impl Host, tx: &mut TxBatch) -> bool {
+        while let Some(qpn) = self.active.pop_front() {
+            if !tx.has_room() {
+                self.active.push_front(qpn);
+                return true;
+            }
+            let more = self.with_qp(now, host, qpn, |qp, cx| {
+                qp.scheduled = qp.transmit(cx, tx, PACKETS_PER_TURN);
+                qp.scheduled
+            });
+            if more == Some(true) {
+                self.active.push_back(qpn);
+            }
+        }
+        false
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due; `None` if nothing is waited for. May
+    /// be early, never late.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Sees to all timers that have run out.
+    pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
+        while let Some(&Reverse((at, qpn))) = self.timers.peek() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            self.stir_qp(now, host, Qpn::new(qpn), |qp, cx| {
+                if qp.timer_queued == Some(at) {
+                    qp.timer_queued = None;
+                    qp.handle_timers(cx);
+                }
+            });
+        }
+    }
+
+    /// Does something with a QP that may give it something to send.
+    fn stir_qp<H: Host, R>(
+        &mut self,
+        now: Instant,
+        host: &mut H,
+        qpn: Qpn,
+        action: impl FnOnce(&mut Qp, &mut Cx<'_, H>) -> R,
+    ) -> Option<R> {
+        let (result, newly_active) = self.with_qp(now, host, qpn, |qp, cx| {
+            let result = action(qp, cx);
+            qp.settle(cx);
+            let newly_active = !qp.scheduled && qp.may_transmit();
+            qp.scheduled |= newly_active;
+            (result, newly_active)
+        })?;
+        if newly_active {
+            self.active.push_back(qpn);
+        }
+        Some(result)
+    }
+
+    /// Does something with a QP, then sees what it has to wait for.
+    fn with_qp<H: Host, R>(
+        &mut self,
+        now: Instant,
+        host: &mut H,
+        qpn: Qpn,
+        action: impl FnOnce(&mut Qp, &mut Cx<'_, H>) -> R,
+    ) -> Option<R> {
+        let qp = self.qps.get_mut(&qpn.get())?;
+        let mut cx = Cx {
+            now,
+            host,
+            mrs: &self.mrs,
+            counters: &mut self.counters,
+            gids: &self.config.gids,
+            active_mtu: self.config.active_mtu,
+            min_probe: self.config.min_probe,
+        };
+        let result = action(qp, &mut cx);
+        if let Some(at) = qp.deadline()
+            && qp.timer_queued.is_none_or(|queued| at < queued)
+        {
+            qp.timer_queued = Some(at);
+            self.timers.push(Reverse((at, qpn.get())));
+        }
+        Some(result)
+    }
+
+    /// What the whole device has counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What one QP has counted.
+    pub fn qp_counters(&self, qpn: Qpn) -> Option<&Counters> {
+        self.qps.get(&qpn.get()).map(|qp| &qp.counters)
+    }
+
+    /// The QPNs that exist, in no particular order.
+    pub fn qpns(&self) -> impl Iterator<Item = Qpn> + '_ {
+        self.qps.keys().map(|&qpn| Qpn::new(qpn))
+    }
+}
+
+fn following_qpn(qpn: u32) -> u32 {
+    if qpn >= MAX_QPN { MIN_QPN } else { qpn + 1 }
+}

@@ -1,0 +1,49 @@
+//! Every bound of the engine, with its reason.
+
+use std::time::Duration;
+
+/// Largest message in bytes: IBTA gives the length field 31 bits of use (`max_msg_sz`).
+pub const MAX_MESSAGE: u64 = 1 << 31;
+
+/// QPNs below this are special (0 and 1 are the management QPs) or left free, as in rxe.
+pub const MIN_QPN: u32 = 0x11;
+
+/// Largest QPN: the field has 24 bits and all-ones is the multicast QPN.
+pub const MAX_QPN: u32 = 0xff_fffe;
+
+/// QPs of one device.
+pub const MAX_QP: usize = 65_536;
+
+/// MRs of one device.
+pub const MAX_MR: usize = 524_288;
+
+/// READs and atomics outstanding in either direction on one QP (`max_qp_rd_atom`), as in rxe.
+pub const MAX_RD_ATOMIC: u8 = 128;
+
+/// Work requests that a requester takes from its send queue ahead of their completion. More would
+/// only copy the ring; fewer would stall small messages on a long path.
+pub const MAX_TAKEN_SENDS: usize = 256;
+
+/// Finished work request records that a QP keeps to reuse their vectors.
+pub const MAX_SPARE_SENDS: usize = 32;
+
+/// Packets that one QP may put into a batch before the next QP has its turn.
+pub const PACKETS_PER_TURN: u32 = 64;
+
+/// What a requester keeps in flight on a path that it knows nothing of, in bytes. It fits several
+/// times into the default socket buffer of an unprivileged peer (212,992 bytes).
+pub const INITIAL_WINDOW: u32 = 64 << 10;
+
+/// What a requester keeps in flight at most, in bytes.
+pub const MAX_WINDOW: u32 = 1 << 20;
+
+/// Packets that a requester may always have in flight, so that losses show as sequence errors
+/// and not as timeouts.
+pub const MIN_WINDOW_PACKETS: u32 = 4;
+
+/// PSNs that may be outstanding: half the 24-bit space less one, so that old and new can be told
+/// apart (IBTA 9.7.3.1).
+pub const MAX_OUTSTANDING_PSNS: u32 = (1 << 23) - 1;
+
+/// The longest a requester waits between two probes for a lost tail.
+pub const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(500);

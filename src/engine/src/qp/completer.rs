@@ -1,0 +1,304 @@
+//! The completer: responses to completed work requests.
+//!
+//! Responses come in PSN order, and each one speaks for all that the peer did before it. So every
+//! response first acknowledges what lies before its PSN, and then says something about the PSN
+//! itself. A response that skips a READ or atomic means that its data was lost on the way
+//! (an implied NAK, IBTA 9.7.5.1.3) and the request is repeated.
+
+use super::retry::rnr_wait;
+use super::send_queue::{Pending, distance};
+use super::sges::Space;
+use super::{Cx, Failure, Qp};
+use crate::attr::QpState;
+use crate::cause::Cause;
+use crate::counters::Counter;
+use crate::host::Host;
+use crate::work::{Completion, Extra, SendOp, Status, WcOpcode};
+use urxe_wire::{Aeth, NakCode, Operation, Packet, Psn, Qpn, Syndrome};
+
+impl Qp {
+    /// A response packet arrived: an ACK, a NAK, or data.
+    pub(crate) fn handle_response<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            return self.count(cx, Counter::DropQpNotReady, 1);
+        }
+        let psn = packet.headers.bth.psn;
+        if !self.sq.is_outstanding(psn) {
+            let counter = match psn.precedes(self.sq.una()) {
+                true => Counter::StaleResponses,
+                false => Counter::GhostResponses,
+            };
+            return self.count(cx, counter, 1);
+        }
+        let operation = packet.headers.bth.opcode.operation();
+        match (operation, packet.headers.aeth) {
+            (Operation::Ack, Some(aeth)) => self.on_ack(cx, psn, aeth),
+            (Operation::AtomicAck, Some(aeth)) if is_ack(aeth) => self.on_atomic_ack(cx, packet),
+            (Operation::ReadResponse, None) => self.on_read_response(cx, packet),
+            (Operation::ReadResponse, Some(aeth)) if is_ack(aeth) => {
+                self.on_read_response(cx, packet);
+            }
+            _ => self.bad_response(cx),
+        }
+    }
+
+    /// What to do when a timer of the requester has run out.
+    pub(crate) fn handle_timers<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        use super::retry::Expired;
+        let timeout = self.ack_timeout();
+        while let Some(expired) = self.retry.expire(cx.now, timeout) {
+            match expired {
+                Expired::Rnr => {
+                    self.retry.rewound_at = None;
+                    self.sq.rewind();
+                }
+                Expired::Ack => {
+                    self.count(cx, Counter::AckTimeouts, 1);
+                    self.lose_try(cx, Cause::AckTimeout);
+                }
+                // Nothing is told by a lost READ or atomic response but asking again.
+                Expired::Probe => match self.sq.front() {
+                    Some(front) if front.expects_data() => {
+                        self.count(cx, Counter::Probes, 1);
+                        self.go_back();
+                    }
+                    _ => self.requester.probe = true,
+                },
+            }
+        }
+    }
+
+    fn on_ack<H: Host>(&mut self, cx: &mut Cx<'_, H>, psn: Psn, aeth: Aeth) {
+        match aeth.syndrome {
+            Syndrome::Ack { .. } => {
+                self.count(cx, Counter::AcksReceived, 1);
+                // An ACK of a READ's or atomic's own PSN lacks the data.
+                self.acknowledge_before(cx, psn.next());
+                // The peer has the probe and nothing after it: the rest was lost.
+                if self.retry.take_probed() == Some(psn) && self.sq.outstanding() > 0 {
+                    self.go_back();
+                }
+            }
+            Syndrome::RnrNak { timer } => {
+                if self.acknowledge_before(cx, psn) {
+                    self.on_rnr_nak(cx, timer);
+                }
+            }
+            Syndrome::Nak(NakCode::SequenceError) => {
+                self.count(cx, Counter::SequenceNaksReceived, 1);
+                if self.acknowledge_before(cx, psn) {
+                    self.on_loss(cx, Cause::SequenceRetries);
+                }
+            }
+            Syndrome::Nak(code) => {
+                self.count(cx, Counter::FatalNaksReceived, 1);
+                if self.acknowledge_before(cx, psn) {
+                    let (status, cause) = match code {
+                        NakCode::InvalidRequest => {
+                            (Status::RemoteInvalidRequest, Cause::PeerInvalidRequest)
+                        }
+                        NakCode::RemoteAccess => (Status::RemoteAccess, Cause::PeerRemoteAccess),
+                        NakCode::RemoteOperational => {
+                            (Status::RemoteOperation, Cause::PeerRemoteOperation)
+                        }
+                        _ => (Status::BadResponse, Cause::BadResponse),
+                    };
+                    self.failure = Some(Failure::Send(status, cause));
+                }
+            }
+            Syndrome::Reserved(_) => self.bad_response(cx),
+        }
+    }
+
+    fn on_rnr_nak<H: Host>(&mut self, cx: &mut Cx<'_, H>, timer: u8) {
+        self.count(cx, Counter::RnrNaksReceived, 1);
+        if self.retry.is_rnr_waiting() {
+            return;
+        }
+        match self.retry.rnr_tries {
+            0 => {
+                self.count(cx, Counter::RnrRetriesExceeded, 1);
+                self.failure = Some(Failure::Send(Status::RnrRetryExceeded, Cause::RnrRetries));
+                return;
+            }
+            7 => {}
+            _ => self.retry.rnr_tries -= 1,
+        }
+        self.retry.on_rewind(self.sq.una());
+        self.retry.wait_rnr(cx.now, rnr_wait(timer));
+    }
+
+    fn on_read_response<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
+        let psn = packet.headers.bth.psn;
+        if !self.acknowledge_before(cx, psn) {
+            return;
+        }
+        let mtu = u64::from(self.path().mtu);
+        let pd = self.init.pd;
+        let Some(front) = self.sq.front() else { return };
+        let number = distance(front.first_psn, psn);
+        let offset = u64::from(number) * mtu;
+        let is_last = number + 1 == front.packets;
+        let expected = (front.length - offset.min(front.length)).min(mtu);
+        let ends = packet.headers.bth.opcode.position().ends();
+        let fits = front.is_read() && ends == is_last && packet.payload.len() as u64 == expected;
+        if !fits {
+            return self.bad_response(cx);
+        }
+        let mut space = Space { mrs: cx.mrs, pd, host: cx.host };
+        let Pending { wqe, walk, .. } = front;
+        if let Err(cause) = space.scatter(walk, &wqe.sges, offset, packet.payload) {
+            self.failure = Some(Failure::Send(Status::LocalProtection, cause));
+            return;
+        }
+        self.dirty = true;
+        match is_last {
+            true => self.end_front(cx),
+            false => self.sq.acknowledge_before(psn.next()),
+        }
+        self.on_progress(cx, 1);
+    }
+
+    fn on_atomic_ack<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
+        if !self.acknowledge_before(cx, packet.headers.bth.psn) {
+            return;
+        }
+        let pd = self.init.pd;
+        let answer = packet.headers.atomic_ack;
+        let (Some(front), Some(answer)) = (self.sq.front(), answer) else { return };
+        if !front.is_atomic() {
+            return self.bad_response(cx);
+        }
+        let mut space = Space { mrs: cx.mrs, pd, host: cx.host };
+        let Pending { wqe, walk, .. } = front;
+        // The program reads it as one of its own numbers.
+        let value = answer.original.to_ne_bytes();
+        if let Err(cause) = space.scatter(walk, &wqe.sges, 0, &value) {
+            self.failure = Some(Failure::Send(Status::LocalProtection, cause));
+            return;
+        }
+        self.dirty = true;
+        self.end_front(cx);
+        self.on_progress(cx, 1);
+    }
+
+    /// Takes everything before `psn` as done. Returns whether that holds: not if a READ or atomic
+    /// before `psn` has no data yet, which is then asked for again.
+    fn acknowledge_before<H: Host>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) -> bool {
+        let before = self.sq.una();
+        let reached = loop {
+            let una = self.sq.una();
+            if una == psn {
+                break true;
+            }
+            let Some(front) = self.sq.front().filter(|front| front.started) else { break true };
+            if front.expects_data() {
+                break false;
+            }
+            // `psn` is at most one past what was sent, and nothing before `una` is asked about.
+            if distance(una, psn) <= distance(una, front.last_psn()) {
+                self.sq.acknowledge_before(psn);
+            } else {
+                self.end_front(cx);
+            }
+        };
+        let progress = distance(before, self.sq.una());
+        if progress > 0 {
+            self.on_progress(cx, progress);
+        }
+        if !reached {
+            self.count(cx, Counter::ImpliedNaks, 1);
+            self.on_loss(cx, Cause::SequenceRetries);
+        }
+        reached
+    }
+
+    /// The peer has done something new.
+    fn on_progress<H>(&mut self, cx: &mut Cx<'_, H>, packets: u32) {
+        let una = self.sq.una();
+        if self.retry.timed_psn().is_some_and(|timed| timed.precedes(una)) {
+            self.retry.on_timed_acknowledged(cx.now);
+        }
+        self.retry.tries = self.attr.retry_cnt.unwrap_or(0);
+        self.retry.rnr_tries = self.attr.rnr_retry.unwrap_or(0);
+        self.retry.window.on_acknowledged(packets);
+        let waiting = self.sq.outstanding() > 0;
+        let timeout = self.ack_timeout();
+        self.retry.on_progress(cx.now, waiting, timeout, cx.min_probe);
+    }
+
+    /// A packet at or after the oldest PSN was lost. Repeats from there, once for each loss.
+    fn on_loss<H>(&mut self, cx: &mut Cx<'_, H>, cause: Cause) {
+        if self.retry.rewound_at != Some(self.sq.una()) {
+            self.lose_try(cx, cause);
+        }
+    }
+
+    fn lose_try<H>(&mut self, cx: &mut Cx<'_, H>, cause: Cause) {
+        match self.retry.tries.checked_sub(1) {
+            Some(left) => {
+                self.retry.tries = left;
+                self.go_back();
+            }
+            None => {
+                self.count(cx, Counter::RetriesExceeded, 1);
+                self.failure = Some(Failure::Send(Status::RetryExceeded, cause));
+            }
+        }
+    }
+
+    fn go_back(&mut self) {
+        self.retry.window.on_loss();
+        self.retry.on_rewind(self.sq.una());
+        self.sq.rewind();
+    }
+
+    fn bad_response<H>(&mut self, cx: &mut Cx<'_, H>) {
+        self.count(cx, Counter::BadResponses, 1);
+        self.failure = Some(Failure::Send(Status::BadResponse, Cause::BadResponse));
+    }
+
+    /// Ends the oldest work request successfully.
+    fn end_front<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        let Some(pending) = self.sq.pop_front() else { return };
+        self.count(cx, Counter::SentMessages, 1);
+        if pending.wqe.signaled {
+            self.complete_send(cx, &pending, Status::Success, Cause::None);
+        }
+        cx.host.retire_sends(self.init.send_queue, 1);
+        self.sq.put_back(pending);
+    }
+
+    /// Puts a send completion on the CQ.
+    pub(crate) fn complete_send<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        pending: &Pending,
+        status: Status,
+        cause: Cause,
+    ) {
+        let opcode = match pending.wqe.op {
+            SendOp::Send(_) => WcOpcode::Send,
+            SendOp::Write { .. } => WcOpcode::RdmaWrite,
+            SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        };
+        let completion = Completion {
+            wr_id: pending.wqe.wr_id,
+            status,
+            opcode,
+            vendor_err: cause as u32,
+            byte_len: pending.length as u32,
+            extra: Extra::None,
+            qpn: self.qpn,
+            src_qpn: Qpn::new(0),
+            solicited: status != Status::Success,
+        };
+        self.complete(cx, self.init.send_cq, &completion);
+    }
+}
+
+fn is_ack(aeth: Aeth) -> bool {
+    matches!(aeth.syndrome, Syndrome::Ack { .. })
+}

@@ -1,0 +1,348 @@
+//! One QP. Requester, responder and completer share it and never call each other: each leaves its
+//! marks (`failure`, `dirty`, queued replies, the place in the send queue), and the
+//! [device](crate::Device) sees to them.
+
+mod completer;
+mod modify;
+mod replay;
+mod replier;
+mod requester;
+mod responder;
+mod retry;
+mod send_queue;
+mod sges;
+mod state;
+
+pub use modify::ModifyQpError;
+pub use state::Attribute;
+
+use crate::attr::{QpAttr, QpInfo, QpInit, QpState};
+use crate::cause::Cause;
+use crate::counters::{Counter, Counters};
+use crate::host::{AsyncEvent, Host, Taken};
+use crate::memory::MrTable;
+use crate::work::{Completion, Extra, RecvWqe, Status, WcOpcode};
+use requester::Requester;
+use responder::Responder;
+use retry::Retry;
+use send_queue::SendQueue;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+use urxe_wire::batch::TxBatch;
+use urxe_wire::{Flow, Outer, Packet, PathMtu, Psn, Qpn, Transport};
+
+/// The world of a QP while the device works on it.
+pub(crate) struct Cx<'a, H> {
+    pub(crate) now: Instant,
+    pub(crate) host: &'a mut H,
+    pub(crate) mrs: &'a MrTable,
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) gids: &'a [IpAddr],
+    pub(crate) active_mtu: PathMtu,
+    pub(crate) min_probe: Duration,
+}
+
+/// The way to the peer, settled when the QP goes to RTR.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    pub(crate) flow: Flow,
+    pub(crate) mtu: u32,
+    pub(crate) dest_qpn: Qpn,
+}
+
+/// Why a QP goes to ERR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The oldest send work request ends with this.
+    Send(Status, Cause),
+    /// The responder gave up; the receive in use, if any, ends with this.
+    Receive { status: Status, cause: Cause, event: Option<AsyncEvent> },
+    /// The send queue cannot be read any more.
+    BrokenQueue,
+    /// A completion had no room on its CQ.
+    CqOverrun,
+    /// The program asked for it.
+    Asked,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) qpn: Qpn,
+    pub(crate) init: QpInit,
+    pub(crate) state: QpState,
+    /// The attributes as they were set.
+    pub(crate) attr: QpAttr,
+    path: Option<Path>,
+    sq: SendQueue,
+    requester: Requester,
+    retry: Retry,
+    responder: Responder,
+    communication_established: bool,
+    /// Program memory was written and the host not yet told to [`sync`](Host::sync).
+    pub(crate) dirty: bool,
+    /// Something went wrong for good; [`settle`](Qp::settle) sees to it.
+    failure: Option<Failure>,
+    pub(crate) counters: Counters,
+    /// It stands in the device's list of QPs with something to send.
+    pub(crate) scheduled: bool,
+    /// The time under which it stands in the device's timer queue.
+    pub(crate) timer_queued: Option<Instant>,
+}
+
+impl Qp {
+    pub(crate) fn new(qpn: Qpn, init: QpInit) -> Qp {
+        Qp {
+            qpn,
+            init,
+            state: QpState::Reset,
+            attr: QpAttr::default(),
+            path: None,
+            sq: SendQueue::new(Psn::new(0)),
+            requester: Requester::default(),
+            retry: Retry::new(0, 0, 1024),
+            responder: Responder::new(Psn::new(0)),
+            communication_established: false,
+            dirty: false,
+            failure: None,
+            counters: Counters::default(),
+            scheduled: false,
+            timer_queued: None,
+        }
+    }
+
+    /// Counts for the QP and for its device.
+    fn count<H>(&mut self, cx: &mut Cx<'_, H>, counter: Counter, amount: u64) {
+        self.counters.add(counter, amount);
+        cx.counters.add(counter, amount);
+    }
+
+    /// The way to the peer.
+    ///
+    /// Only states from RTR on come here, and no QP gets there without a path.
+    fn path(&self) -> &Path {
+        self.path.as_ref().expect("a QP in RTR or later has a path")
+    }
+
+    /// What `query_qp` tells.
+    pub(crate) fn info(&self) -> QpInfo {
+        QpInfo {
+            state: self.state,
+            attr: self.attr.clone(),
+            init: self.init.clone(),
+            sq_psn: self.sq.next_psn(),
+            rq_psn: self.responder.expected,
+        }
+    }
+
+    /// Takes in a packet that carries this QP's number.
+    pub(crate) fn handle_packet<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        outer: &Outer,
+        packet: &Packet<'_>,
+    ) {
+        let opcode = packet.headers.bth.opcode;
+        if opcode.transport() != Transport::Rc {
+            return self.count(cx, Counter::DropWrongTransport, 1);
+        }
+        let Some(path) = &self.path else {
+            return self.count(cx, Counter::DropQpNotReady, 1);
+        };
+        if path.flow.src != outer.flow.dst || path.flow.dst != outer.flow.src {
+            return self.count(cx, Counter::DropWrongAddress, 1);
+        }
+        self.count(cx, Counter::ReceivedPackets, 1);
+        self.count(cx, Counter::ReceivedBytes, packet.payload.len() as u64);
+        match opcode.is_request() {
+            true => self.handle_request(cx, packet),
+            false => self.handle_response(cx, packet),
+        }
+    }
+
+    /// The program rang the doorbell: its queues are worth a look.
+    pub(crate) fn on_doorbell(&mut self) {
+        self.requester.queue_empty = false;
+    }
+
+    /// Whether [`transmit`](Self::transmit) may find something to do.
+    pub(crate) fn may_transmit(&mut self) -> bool {
+        match self.state {
+            QpState::Rts | QpState::Sqd => {
+                self.owes_replies()
+                    || (!self.retry.is_rnr_waiting()
+                        && (self.requester.may_have_work() || self.sq.current().is_some()))
+            }
+            QpState::Err => self.owes_replies() || !self.requester.queue_empty,
+            _ => self.owes_replies(),
+        }
+    }
+
+    /// Puts what is owed to the peer and what may be sent into the batch. Returns whether there
+    /// is more, held up only by the batch's room or the end of this QP's turn.
+    pub(crate) fn transmit<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        mut budget: u32,
+    ) -> bool {
+        if self.state == QpState::Err && !self.requester.queue_empty {
+            self.flush(cx);
+        }
+        let more = self.transmit_replies(cx, tx, &mut budget)
+            || self.transmit_requests(cx, tx, &mut budget);
+        self.settle(cx);
+        more || self.owes_replies()
+    }
+
+    /// The next time at which a timer of this QP runs out.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.retry.deadline()
+    }
+
+    /// Makes the writes to program memory visible; if that fails, the QP does.
+    pub(crate) fn sync<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        if std::mem::take(&mut self.dirty) && cx.host.sync().is_err() && self.failure.is_none() {
+            self.failure = Some(Failure::Receive {
+                status: Status::LocalProtection,
+                cause: Cause::LocalMemory,
+                event: Some(AsyncEvent::QpFatal(self.qpn)),
+            });
+        }
+    }
+
+    /// Sees to the marks: failed work requests whose turn it is, failures, a drained SQ.
+    pub(crate) fn settle<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        if self.failure.is_none()
+            && let Some(front) = self.sq.front()
+            && let Some((status, cause)) = front.failed
+        {
+            self.failure = Some(Failure::Send(status, cause));
+        }
+        if let Some(failure) = self.failure.take() {
+            self.fail(cx, failure);
+        }
+        if self.state == QpState::Sqd && self.sq.outstanding() == 0 && !self.requester.drained {
+            self.requester.drained = true;
+            cx.host.event(AsyncEvent::SqDrained(self.qpn));
+        }
+    }
+
+    /// Takes the QP to ERR: what failed is completed with its error, everything else flushed.
+    fn fail<H: Host>(&mut self, cx: &mut Cx<'_, H>, failure: Failure) {
+        if self.state == QpState::Err {
+            return;
+        }
+        self.state = QpState::Err;
+        self.retry.stop();
+        match failure {
+            Failure::Send(status, cause) => {
+                if let Some(pending) = self.sq.pop_front() {
+                    if !is_told_by_peer(status) {
+                        self.count(cx, Counter::LocalErrors, 1);
+                    }
+                    self.complete_send(cx, &pending, status, cause);
+                    cx.host.retire_sends(self.init.send_queue, 1);
+                }
+            }
+            Failure::Receive { status, cause, event } => {
+                if let Some(wr_id) = self.responder.take_recv() {
+                    self.count(cx, Counter::LocalErrors, 1);
+                    self.complete_recv(cx, wr_id, status, cause);
+                }
+                if let Some(event) = event {
+                    cx.host.event(event);
+                }
+            }
+            Failure::BrokenQueue | Failure::CqOverrun => {
+                self.count(cx, Counter::LocalErrors, 1);
+                cx.host.event(AsyncEvent::QpFatal(self.qpn));
+            }
+            Failure::Asked => {}
+        }
+        self.flush(cx);
+    }
+
+    /// Ends everything that is posted with a flush error.
+    fn flush<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        loop {
+            let pending = match self.sq.pop_front() {
+                Some(pending) => pending,
+                None => {
+                    let mut pending = self.sq.blank();
+                    match cx.host.next_send(self.init.send_queue, &mut pending.wqe) {
+                        Taken::Ready | Taken::Malformed => pending,
+                        Taken::Empty | Taken::Broken => break,
+                    }
+                }
+            };
+            self.count(cx, Counter::FlushedRequests, 1);
+            self.complete_send(cx, &pending, Status::WrFlush, Cause::Flushed);
+            cx.host.retire_sends(self.init.send_queue, 1);
+            self.sq.put_back(pending);
+        }
+        self.requester.queue_empty = true;
+        if let Some(wr_id) = self.responder.take_recv() {
+            self.count(cx, Counter::FlushedRequests, 1);
+            self.complete_recv(cx, wr_id, Status::WrFlush, Cause::Flushed);
+        }
+        let mut recv = RecvWqe::default();
+        while let Taken::Ready | Taken::Malformed =
+            cx.host.next_recv(self.init.recv_queue, &mut recv)
+        {
+            self.count(cx, Counter::FlushedRequests, 1);
+            self.complete_recv(cx, recv.wr_id, Status::WrFlush, Cause::Flushed);
+        }
+    }
+
+    /// Puts a receive that failed on the CQ.
+    fn complete_recv<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        wr_id: u64,
+        status: Status,
+        cause: Cause,
+    ) {
+        let completion = Completion {
+            wr_id,
+            status,
+            opcode: WcOpcode::Recv,
+            vendor_err: cause as u32,
+            byte_len: 0,
+            extra: Extra::None,
+            qpn: self.qpn,
+            src_qpn: Qpn::new(0),
+            solicited: true,
+        };
+        self.complete(cx, self.init.recv_cq, &completion);
+    }
+
+    /// Puts a completion on a CQ, after the memory that it stands for.
+    fn complete<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        cq: crate::host::CqId,
+        completion: &Completion,
+    ) {
+        self.sync(cx);
+        if cx.host.complete(cq, completion).is_err() {
+            self.count(cx, Counter::CqOverruns, 1);
+            if self.failure.is_none() {
+                self.failure = Some(Failure::CqOverrun);
+            }
+        }
+    }
+}
+
+/// Whether an error is about the peer or the way to it, and not about our own side.
+fn is_told_by_peer(status: Status) -> bool {
+    matches!(
+        status,
+        Status::RemoteInvalidRequest
+            | Status::RemoteAccess
+            | Status::RemoteOperation
+            | Status::RetryExceeded
+            | Status::RnrRetryExceeded
+            | Status::BadResponse
+    )
+}

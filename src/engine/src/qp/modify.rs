@@ -1,0 +1,280 @@
+//! `modify_qp`: checks all of a change, then makes it.
+
+use super::requester::Requester;
+use super::responder::Responder;
+use super::retry::Retry;
+use super::send_queue::SendQueue;
+use super::state::{Attribute, transition};
+use super::{Cx, Failure, Path, Qp};
+use crate::attr::{AddressVector, QpAttr, QpState};
+use crate::host::Host;
+use crate::limits::MAX_RD_ATOMIC;
+use std::net::IpAddr;
+use urxe_wire::{Flow, PathMtu, Psn, Qpn};
+
+/// Why a change was refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModifyQpError {
+    /// There is no such QP.
+    #[error("QP {0}: does not exist")]
+    NoSuchQp(Qpn),
+    /// `cur_state` is not the state that the QP is in.
+    #[error("cur_state {given:?}: the QP is in {actual:?}")]
+    WrongCurrentState {
+        /// What the caller believed.
+        given: QpState,
+        /// What is.
+        actual: QpState,
+    },
+    /// The states do not follow each other.
+    #[error("qp_state {to:?}: cannot be reached from {from:?}; the way is RESET, INIT, RTR, RTS")]
+    NoTransition {
+        /// The QP's state.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+    },
+    /// An attribute that the change needs is missing.
+    #[error("{}: must be given to go from {from:?} to {to:?}", .attribute.name())]
+    Missing {
+        /// The attribute.
+        attribute: Attribute,
+        /// The QP's state.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+    },
+    /// An attribute that the change does not allow is given.
+    #[error("{}: cannot be changed when going from {from:?} to {to:?}", .attribute.name())]
+    NotAllowed {
+        /// The attribute.
+        attribute: Attribute,
+        /// The QP's state.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+    },
+    /// A value outside of its range.
+    #[error("{} {value}: must be {min} to {max}", .attribute.name())]
+    Range {
+        /// The attribute.
+        attribute: Attribute,
+        /// Its value.
+        value: u64,
+        /// Smallest value allowed.
+        min: u64,
+        /// Largest value allowed.
+        max: u64,
+    },
+    /// The path MTU is larger than the link carries.
+    #[error("path_mtu {0}: the device's link carries at most {1}", .path_mtu.bytes(), .active.bytes())]
+    MtuTooLarge {
+        /// The path MTU asked for.
+        path_mtu: PathMtu,
+        /// The largest the link carries.
+        active: PathMtu,
+    },
+    /// No GID stands at this index.
+    #[error("ah_attr sgid_index {index}: the device has {count} GIDs, counted from 0")]
+    NoSuchGid {
+        /// The index.
+        index: u8,
+        /// GIDs there are.
+        count: usize,
+    },
+    /// Source and destination are not of one address family.
+    #[error(
+        "ah_attr dgid {dgid}: cannot be reached from {sgid}, which is of another address family; choose another sgid_index"
+    )]
+    FamilyMismatch {
+        /// The destination.
+        dgid: IpAddr,
+        /// The device's own GID.
+        sgid: IpAddr,
+    },
+    /// The destination is no single host.
+    #[error("ah_attr dgid {0}: is not the address of a host")]
+    NotAHost(IpAddr),
+}
+
+impl Qp {
+    /// Checks a change and makes it.
+    pub(crate) fn modify<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        attr: &QpAttr,
+    ) -> Result<(), ModifyQpError> {
+        let from = self.state;
+        if let Some(given) = attr.cur_state.filter(|&given| given != from) {
+            return Err(ModifyQpError::WrongCurrentState { given, actual: from });
+        }
+        let to = attr.state.unwrap_or(from);
+        check_attributes(from, to, attr)?;
+        check_ranges(attr)?;
+        let path = self.resolve_path(cx, to, attr)?;
+
+        match to {
+            QpState::Reset => {
+                *self = Qp {
+                    scheduled: self.scheduled,
+                    timer_queued: self.timer_queued,
+                    counters: std::mem::take(&mut self.counters),
+                    ..Qp::new(self.qpn, self.init.clone())
+                };
+                return Ok(());
+            }
+            QpState::Err => {
+                self.failure = Some(Failure::Asked);
+                self.settle(cx);
+                return Ok(());
+            }
+            _ => {}
+        }
+        merge(&mut self.attr, attr);
+        self.path = path;
+        self.state = to;
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => {
+                self.responder = Responder::new(attr.rq_psn.unwrap_or(Psn::new(0)));
+            }
+            (QpState::Rtr, QpState::Rts) => {
+                self.sq = SendQueue::new(attr.sq_psn.unwrap_or(Psn::new(0)));
+                self.requester = Requester::default();
+                self.retry = Retry::new(
+                    self.attr.retry_cnt.unwrap_or(0),
+                    self.attr.rnr_retry.unwrap_or(0),
+                    self.path().mtu,
+                );
+            }
+            (QpState::Rts, QpState::Sqd) => self.requester.drained = false,
+            _ => {}
+        }
+        self.settle(cx);
+        Ok(())
+    }
+
+    /// The path after the change, from RTR on.
+    fn resolve_path<H>(
+        &self,
+        cx: &Cx<'_, H>,
+        to: QpState,
+        attr: &QpAttr,
+    ) -> Result<Option<Path>, ModifyQpError> {
+        if matches!(to, QpState::Reset | QpState::Init | QpState::Err) {
+            return Ok(None);
+        }
+        let mut path = self.path;
+        if let Some(av) = attr.av {
+            let flow = resolve_flow(cx.gids, &av)?;
+            let mtu = attr.path_mtu.or(self.attr.path_mtu).unwrap_or(PathMtu::Mtu256);
+            if mtu > cx.active_mtu {
+                return Err(ModifyQpError::MtuTooLarge { path_mtu: mtu, active: cx.active_mtu });
+            }
+            let dest_qpn = attr.dest_qpn.or(self.attr.dest_qpn).unwrap_or(Qpn::new(0));
+            path = Some(Path { flow, mtu: mtu.bytes() as u32, dest_qpn });
+        }
+        Ok(path)
+    }
+}
+
+fn check_attributes(from: QpState, to: QpState, attr: &QpAttr) -> Result<(), ModifyQpError> {
+    let transition = transition(from, to).ok_or(ModifyQpError::NoTransition { from, to })?;
+    for attribute in Attribute::ALL {
+        let set = attribute.is_set(attr);
+        let required = transition.required.contains(&attribute);
+        if required && !set {
+            return Err(ModifyQpError::Missing { attribute, from, to });
+        }
+        if set && !required && !transition.optional.contains(&attribute) {
+            return Err(ModifyQpError::NotAllowed { attribute, from, to });
+        }
+    }
+    Ok(())
+}
+
+fn check_ranges(attr: &QpAttr) -> Result<(), ModifyQpError> {
+    let check = |attribute, value: Option<u64>, min: u64, max: u64| match value {
+        Some(value) if value < min || value > max => {
+            Err(ModifyQpError::Range { attribute, value, min, max })
+        }
+        _ => Ok(()),
+    };
+    let rd_atomic = u64::from(MAX_RD_ATOMIC);
+    check(Attribute::PkeyIndex, attr.pkey_index.map(u64::from), 0, 0)?;
+    check(Attribute::Port, attr.port.map(u64::from), 1, 1)?;
+    check(Attribute::MaxRdAtomic, attr.max_rd_atomic.map(u64::from), 0, rd_atomic)?;
+    check(Attribute::MaxDestRdAtomic, attr.max_dest_rd_atomic.map(u64::from), 0, rd_atomic)?;
+    check(Attribute::MinRnrTimer, attr.min_rnr_timer.map(u64::from), 0, 31)?;
+    check(Attribute::Timeout, attr.timeout.map(u64::from), 0, 31)?;
+    check(Attribute::RetryCnt, attr.retry_cnt.map(u64::from), 0, 7)?;
+    check(Attribute::RnrRetry, attr.rnr_retry.map(u64::from), 0, 7)
+}
+
+fn resolve_flow(gids: &[IpAddr], av: &AddressVector) -> Result<Flow, ModifyQpError> {
+    let index = av.sgid_index;
+    let src = *gids
+        .get(usize::from(index))
+        .ok_or(ModifyQpError::NoSuchGid { index, count: gids.len() })?;
+    let dst = av.dgid;
+    if src.is_ipv4() != dst.is_ipv4() {
+        return Err(ModifyQpError::FamilyMismatch { dgid: dst, sgid: src });
+    }
+    let broadcast = matches!(dst, IpAddr::V4(v4) if v4.is_broadcast());
+    if dst.is_unspecified() || dst.is_multicast() || broadcast {
+        return Err(ModifyQpError::NotAHost(dst));
+    }
+    Ok(Flow {
+        src,
+        dst,
+        src_port: source_port(av.flow_label),
+        tclass: av.tclass,
+        hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
+        flow_label: av.flow_label & 0xf_ffff,
+    })
+}
+
+/// The UDP source port for a flow label, as the kernel's `rdma_flow_label_to_udp_sport`.
+fn source_port(flow_label: u32) -> u16 {
+    let label = flow_label & 0xf_ffff;
+    0xc000 | ((label & 0x3fff) ^ (label >> 14)) as u16
+}
+
+fn merge(current: &mut QpAttr, change: &QpAttr) {
+    fn set<T: Clone>(current: &mut Option<T>, change: &Option<T>) {
+        if change.is_some() {
+            current.clone_from(change);
+        }
+    }
+    let QpAttr {
+        state: _,
+        cur_state: _,
+        access,
+        pkey_index,
+        port,
+        av,
+        path_mtu,
+        dest_qpn,
+        rq_psn,
+        sq_psn,
+        max_rd_atomic,
+        max_dest_rd_atomic,
+        min_rnr_timer,
+        timeout,
+        retry_cnt,
+        rnr_retry,
+    } = change;
+    set(&mut current.access, access);
+    set(&mut current.pkey_index, pkey_index);
+    set(&mut current.port, port);
+    set(&mut current.av, av);
+    set(&mut current.path_mtu, path_mtu);
+    set(&mut current.dest_qpn, dest_qpn);
+    set(&mut current.rq_psn, rq_psn);
+    set(&mut current.sq_psn, sq_psn);
+    set(&mut current.max_rd_atomic, max_rd_atomic);
+    set(&mut current.max_dest_rd_atomic, max_dest_rd_atomic);
+    set(&mut current.min_rnr_timer, min_rnr_timer);
+    set(&mut current.timeout, timeout);
+    set(&mut current.retry_cnt, retry_cnt);
+    set(&mut current.rnr_retry, rnr_retry);
+}

@@ -1,0 +1,111 @@
+//! What a responder must remember: the READs and atomics whose answers may be asked for again.
+
+use std::collections::VecDeque;
+use urxe_wire::{Msn, Psn, Rkey};
+
+use super::send_queue::distance;
+
+/// A READ that was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReadResource {
+    pub(crate) first_psn: Psn,
+    /// Responses it takes.
+    pub(crate) packets: u32,
+    pub(crate) va: u64,
+    pub(crate) rkey: Rkey,
+    pub(crate) len: u32,
+    /// Messages completed with it.
+    pub(crate) msn: Msn,
+}
+
+/// An atomic that was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AtomicResource {
+    pub(crate) psn: Psn,
+    /// What was found in memory.
+    pub(crate) original: u64,
+    /// Messages completed with it.
+    pub(crate) msn: Msn,
+}
+
+/// One of either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resource {
+    Read(ReadResource),
+    Atomic(AtomicResource),
+}
+
+/// The newest `max_dest_rd_atomic` READs and atomics. A peer that keeps to that number never asks
+/// for an older one: it had all answers before it sent one more.
+#[derive(Debug, Default)]
+pub(crate) struct Resources {
+    kept: VecDeque<Resource>,
+}
+
+impl Resources {
+    pub(crate) fn remember(&mut self, resource: Resource, limit: usize) {
+        while self.kept.len() >= limit.max(1) {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(resource);
+    }
+
+    /// The READ that a repeated request is the rest of: it must begin at one of its PSNs, at the
+    /// address that this PSN answers for, and end where it ends or earlier.
+    pub(crate) fn find_read(&self, rest: &ReadResource, mtu: u32) -> Option<ReadResource> {
+        self.kept.iter().rev().find_map(|resource| {
+            let Resource::Read(read) = resource else { return None };
+            let number = distance(read.first_psn, rest.first_psn);
+            if number >= read.packets {
+                return None;
+            }
+            let offset = u64::from(number) * u64::from(mtu);
+            let matches = rest.rkey == read.rkey
+                && rest.va == read.va.wrapping_add(offset)
+                && u64::from(rest.len) + offset <= u64::from(read.len);
+            matches.then_some(*read)
+        })
+    }
+
+    /// The atomic that was done at this PSN.
+    pub(crate) fn find_atomic(&self, psn: Psn) -> Option<AtomicResource> {
+        self.kept.iter().rev().find_map(|resource| match resource {
+            Resource::Atomic(atomic) if atomic.psn == psn => Some(*atomic),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(psn: u32, packets: u32, va: u64, len: u32) -> ReadResource {
+        ReadResource { first_psn: Psn::new(psn), packets, va, rkey: Rkey(5), len, msn: Msn::new(0) }
+    }
+
+    #[test]
+    fn only_the_rest_of_a_read_is_found() {
+        let mut resources = Resources::default();
+        resources.remember(Resource::Read(read(10, 3, 0x1000, 2500)), 4);
+        let find = |rest| resources.find_read(&rest, 1024).is_some();
+        assert!(find(read(10, 3, 0x1000, 2500)));
+        assert!(find(read(11, 2, 0x1400, 1476)));
+        assert!(!find(read(11, 2, 0x1000, 1476)), "another address");
+        assert!(!find(read(11, 2, 0x1400, 1477)), "beyond its end");
+        assert!(!find(read(13, 1, 0x1c00, 1)), "beyond its PSNs");
+        assert!(!find(ReadResource { rkey: Rkey(6), ..read(10, 3, 0x1000, 2500) }));
+    }
+
+    #[test]
+    fn the_oldest_is_forgotten_first() {
+        let mut resources = Resources::default();
+        for psn in 0..3 {
+            let atomic =
+                AtomicResource { psn: Psn::new(psn), original: u64::from(psn), msn: Msn::new(0) };
+            resources.remember(Resource::Atomic(atomic), 2);
+        }
+        assert_eq!(resources.find_atomic(Psn::new(0)), None);
+        assert_eq!(resources.find_atomic(Psn::new(1)).map(|a| a.original), Some(1));
+    }
+}

@@ -1,0 +1,142 @@
+//! The responder's other half: what it owes the peer, put into packets.
+
+use super::replay::ReadResource;
+use super::responder::Reply;
+use super::{Cx, Failure, Qp};
+use crate::attr::Access;
+use crate::cause::Cause;
+use crate::counters::Counter;
+use crate::host::{AsyncEvent, Host};
+use crate::work::Status;
+use urxe_wire::batch::TxBatch;
+use urxe_wire::{Aeth, AtomicAckEth, Bth, Headers, Msn, NakCode, Opcode, Psn, Syndrome};
+
+impl Qp {
+    /// Whether something is owed to the peer.
+    pub(crate) fn owes_replies(&self) -> bool {
+        !self.responder.replies.is_empty()
+    }
+
+    /// Sends what is owed to the peer, in order. Returns whether there is more, held up by the
+    /// batch's room or the end of this QP's turn.
+    pub(crate) fn transmit_replies<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        budget: &mut u32,
+    ) -> bool {
+        while let Some(&reply) = self.responder.replies.front() {
+            if *budget == 0 || !tx.has_room() {
+                return true;
+            }
+            match reply {
+                Reply::Ack { psn, msn } => {
+                    self.count(cx, Counter::AcksSent, 1);
+                    self.reply(cx, tx, Opcode::RC_ACK, psn, aeth(Syndrome::ACK, msn));
+                }
+                Reply::Nak { psn, syndrome } => {
+                    let msn = self.responder.msn;
+                    self.reply(cx, tx, Opcode::RC_ACK, psn, aeth(syndrome, msn));
+                }
+                Reply::Atomic(atomic) => {
+                    let answer = |headers: &mut Headers| {
+                        aeth(Syndrome::ACK, atomic.msn)(headers);
+                        headers.atomic_ack = Some(AtomicAckEth { original: atomic.original });
+                    };
+                    self.reply(cx, tx, Opcode::RC_ATOMIC_ACK, atomic.psn, answer);
+                }
+                Reply::Read { read, sent } => {
+                    *budget -= 1;
+                    if self.send_read_response(cx, tx, read, sent).is_err() {
+                        self.fail_read(cx, read.first_psn + sent);
+                        continue;
+                    }
+                    if sent + 1 < read.packets {
+                        let rest = Reply::Read { read, sent: sent + 1 };
+                        self.responder.replies[0] = rest;
+                        continue;
+                    }
+                    self.responder.replies.pop_front();
+                    continue;
+                }
+            }
+            *budget -= 1;
+            self.responder.replies.pop_front();
+        }
+        false
+    }
+
+    /// A reply without payload.
+    fn reply<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        opcode: Opcode,
+        psn: Psn,
+        fill: impl FnOnce(&mut Headers),
+    ) {
+        let path = *self.path();
+        let mut headers = Headers::new(Bth::new(opcode, path.dest_qpn, psn));
+        fill(&mut headers);
+        let Ok(()) = tx.push(&path.flow, &headers, 0, |_| Ok::<(), std::convert::Infallible>(()));
+        self.count(cx, Counter::SentPackets, 1);
+    }
+
+    fn send_read_response<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        read: ReadResource,
+        number: u32,
+    ) -> Result<(), Cause> {
+        let path = *self.path();
+        let offset = number * path.mtu;
+        let len = (read.len - offset).min(path.mtu);
+        let opcode = match (number == 0, number + 1 == read.packets) {
+            (true, true) => Opcode::RC_READ_RESPONSE_ONLY,
+            (true, false) => Opcode::RC_READ_RESPONSE_FIRST,
+            (false, false) => Opcode::RC_READ_RESPONSE_MIDDLE,
+            (false, true) => Opcode::RC_READ_RESPONSE_LAST,
+        };
+        let mut headers = Headers::new(Bth::new(opcode, path.dest_qpn, read.first_psn + number));
+        if opcode.has_aeth() {
+            aeth(Syndrome::ACK, read.msn)(&mut headers);
+        }
+        let va = read.va.wrapping_add(u64::from(offset));
+        let pd = self.init.pd;
+        tx.push(&path.flow, &headers, len as usize, |buf| {
+            if buf.is_empty() {
+                return Ok(());
+            }
+            // Checked again for each packet: the MR may have been deregistered meanwhile.
+            let span = cx
+                .mrs
+                .check(read.rkey.0, pd, va, buf.len() as u64, Access::REMOTE_READ)
+                .map_err(|_| Cause::RequestRefused)?;
+            let left = u64::from(read.len - offset);
+            cx.host.read_ahead(span.region, span.offset, left);
+            cx.host.read(span.region, span.offset, buf).map_err(|_| Cause::LocalMemory)
+        })?;
+        self.count(cx, Counter::SentPackets, 1);
+        self.count(cx, Counter::SentBytes, u64::from(len));
+        Ok(())
+    }
+
+    /// The memory of a READ under way is gone: a NAK takes the place of the rest.
+    fn fail_read<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) {
+        self.count(cx, Counter::RemoteAccessNaksSent, 1);
+        let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
+        self.responder.replies.clear();
+        self.responder.replies.push_back(Reply::Nak { psn, syndrome });
+        self.failure = Some(Failure::Receive {
+            status: Status::LocalAccess,
+            cause: Cause::RequestRefused,
+            event: Some(AsyncEvent::QpAccessError(self.qpn)),
+        });
+    }
+}
+
+/// Gives a reply its AETH.
+fn aeth(syndrome: Syndrome, msn: Msn) -> impl FnOnce(&mut Headers) {
+    move |headers| headers.aeth = Some(Aeth { syndrome, msn })
+}

@@ -1,0 +1,347 @@
+//! The requester: work requests to request packets.
+
+use super::retry::ack_timeout;
+use super::send_queue::Pending;
+use super::sges::{self, Space};
+use super::{Cx, Failure, Qp};
+use crate::attr::{Access, QpState};
+use crate::cause::Cause;
+use crate::counters::Counter;
+use crate::host::{Host, Taken};
+use crate::limits::{MAX_MESSAGE, MAX_TAKEN_SENDS};
+use crate::work::{Extra, SendOp, SendWqe, Status};
+use urxe_wire::batch::TxBatch;
+use urxe_wire::{AtomicEth, Bth, Headers, Opcode, Psn, Reth, Rkey};
+
+/// The requester's own marks.
+#[derive(Debug, Default)]
+pub(crate) struct Requester {
+    /// Packets sent since one asked for an acknowledgement.
+    since_ack_req: u32,
+    /// One packet is to be sent again, to draw an answer.
+    pub(crate) probe: bool,
+    /// The send queue ran empty: a doorbell must come before it is looked at again.
+    pub(crate) queue_empty: bool,
+    /// The send queue had drained in SQD, and the program was told.
+    pub(crate) drained: bool,
+}
+
+impl Requester {
+    /// Whether something waits that is not in the send queue's taken part.
+    pub(crate) fn may_have_work(&self) -> bool {
+        self.probe || !self.queue_empty
+    }
+}
+
+/// Why the requester does not send the next packet now.
+enum Hold {
+    /// Something that will come (an acknowledgement, a doorbell, a timer) must come first.
+    Wait,
+    /// The batch or this QP's turn is full.
+    Full,
+}
+
+impl Qp {
+    /// Sends what may be sent now. Returns whether there is more, held up only by the batch's
+    /// room or the end of this QP's turn.
+    pub(crate) fn transmit_requests<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        budget: &mut u32,
+    ) -> bool {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) || self.failure.is_some() {
+            return false;
+        }
+        if self.retry.is_rnr_waiting() {
+            return false;
+        }
+        if std::mem::take(&mut self.requester.probe) {
+            self.send_probe(cx, tx);
+        }
+        loop {
+            match self.transmit_one(cx, tx, budget) {
+                Ok(()) => {}
+                Err(Hold::Wait) => return false,
+                Err(Hold::Full) => return true,
+            }
+        }
+    }
+
+    fn transmit_one<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        budget: &mut u32,
+    ) -> Result<(), Hold> {
+        if self.sq.current().is_none() {
+            self.take_send(cx)?;
+        }
+        self.check_may_start()?;
+        if *budget == 0 || !tx.has_room() {
+            return Err(Hold::Full);
+        }
+        self.check_window()?;
+        if let Some((pending, _)) = self.sq.current()
+            && !pending.started
+        {
+            self.sq.start_current();
+        }
+        match self.emit_current(cx, tx) {
+            Ok(()) => {
+                *budget -= 1;
+                Ok(())
+            }
+            Err(cause) => {
+                if let Some((pending, _)) = self.sq.current() {
+                    pending.failed = Some((Status::LocalProtection, cause));
+                }
+                Err(Hold::Wait)
+            }
+        }
+    }
+
+    /// Takes the next work request off the program's queue and judges it.
+    fn take_send<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Hold> {
+        let may_take = self.state == QpState::Rts
+            && !self.requester.queue_empty
+            && self.sq.len() < MAX_TAKEN_SENDS;
+        if !may_take {
+            return Err(Hold::Wait);
+        }
+        let mut pending = self.sq.blank();
+        match cx.host.next_send(self.init.send_queue, &mut pending.wqe) {
+            Taken::Ready => match self.judge(cx, &pending.wqe) {
+                Ok(length) => {
+                    let mtu = u64::from(self.path().mtu);
+                    pending.length = length;
+                    pending.packets = (length.div_ceil(mtu) as u32).max(1);
+                }
+                Err(failed) => pending.failed = Some(failed),
+            },
+            Taken::Malformed => {
+                pending.failed = Some((Status::LocalQpOperation, Cause::MalformedEntry));
+            }
+            Taken::Empty => {
+                self.requester.queue_empty = true;
+                self.sq.put_back(pending);
+                return Err(Hold::Wait);
+            }
+            Taken::Broken => {
+                self.sq.put_back(pending);
+                self.failure = Some(Failure::BrokenQueue);
+                return Err(Hold::Wait);
+            }
+        }
+        self.sq.push(pending);
+        Ok(())
+    }
+
+    /// Whether a work request can be done as far as our own side is concerned; its length.
+    fn judge<H>(&self, cx: &Cx<'_, H>, wqe: &SendWqe) -> Result<u64, (Status, Cause)> {
+        let (access, is_atomic) = match wqe.op {
+            SendOp::Send(_) | SendOp::Write { .. } => (Access::default(), false),
+            SendOp::Read { .. } => (Access::LOCAL_WRITE, false),
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (Access::LOCAL_WRITE, true),
+        };
+        let writes_here = access == Access::LOCAL_WRITE;
+        if writes_here && self.attr.max_rd_atomic.unwrap_or(0) == 0 {
+            return Err((Status::LocalQpOperation, Cause::NoReadsAllowed));
+        }
+        if let Some(data) = &wqe.inline {
+            return match writes_here {
+                true => Err((Status::LocalQpOperation, Cause::MalformedEntry)),
+                false => Ok(data.len() as u64),
+            };
+        }
+        let length = sges::total(&wqe.sges);
+        if length > MAX_MESSAGE || (is_atomic && length != 8) {
+            return Err((Status::LocalLength, Cause::LocalLength));
+        }
+        sges::check(cx.mrs, self.init.pd, &wqe.sges, access)
+            .map_err(|cause| (Status::LocalProtection, cause))?;
+        Ok(length)
+    }
+
+    /// What must wait for work requests before it: one that failed, one with a fence, a READ or
+    /// atomic beyond the peer's resources.
+    fn check_may_start(&mut self) -> Result<(), Hold> {
+        let data_expected = self.sq.data_expected();
+        let max_rd_atomic = u32::from(self.attr.max_rd_atomic.unwrap_or(0));
+        let Some((pending, _)) = self.sq.current() else { return Err(Hold::Wait) };
+        if pending.failed.is_some() {
+            return Err(Hold::Wait);
+        }
+        if !pending.started {
+            let fenced = pending.wqe.fence && data_expected > 0;
+            let beyond = pending.expects_data() && data_expected >= max_rd_atomic;
+            if fenced || beyond {
+                return Err(Hold::Wait);
+            }
+        }
+        Ok(())
+    }
+
+    /// A READ counts with all its responses: they are in flight towards us. The first thing in
+    /// flight may always go.
+    fn check_window(&mut self) -> Result<(), Hold> {
+        let in_flight = self.sq.in_flight();
+        let window = self.retry.window.packets();
+        let Some((pending, packet)) = self.sq.current() else { return Err(Hold::Wait) };
+        let needs = if pending.is_read() { pending.packets - packet } else { 1 };
+        match in_flight == 0 || in_flight.saturating_add(needs) <= window {
+            true => Ok(()),
+            false => Err(Hold::Wait),
+        }
+    }
+
+    /// Puts the current packet into the batch and moves on.
+    fn emit_current<H: Host>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBatch) -> Result<(), Cause> {
+        let in_flight = self.sq.in_flight();
+        let window = self.retry.window.packets();
+        let ack_every = (window / 4).max(1);
+        let fills_window = in_flight + 1 >= window;
+        let ack_req = fills_window || self.requester.since_ack_req + 1 >= ack_every;
+        let Some((_, packet)) = self.sq.current() else { return Ok(()) };
+        let (psn, asked) = self.emit(cx, tx, Place::Current, packet, ack_req)?;
+
+        self.requester.since_ack_req = if asked { 0 } else { self.requester.since_ack_req + 1 };
+        match self.sq.is_outstanding(psn) {
+            true => self.count(cx, Counter::RetransmittedPackets, 1),
+            false if asked => self.retry.time_packet(cx.now, psn),
+            false => {}
+        }
+        self.sq.sent_current();
+        let timeout = self.ack_timeout();
+        self.retry.on_sent(cx.now, timeout, cx.min_probe);
+        Ok(())
+    }
+
+    /// Repeats the oldest packet that is not acknowledged. If the peer has it, it acknowledges
+    /// all that it has; if not, it takes it and the repair begins.
+    fn send_probe<H: Host>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBatch) {
+        let una = self.sq.una();
+        let Some(front) = self.sq.front().filter(|front| front.started) else { return };
+        let packet = super::send_queue::distance(front.first_psn, una);
+        // Only the batch's room or memory that has gone can prevent it; both show elsewhere.
+        if tx.has_room() && self.emit(cx, tx, Place::Front, packet, true).is_ok() {
+            self.retry.on_probe_sent(una);
+            self.count(cx, Counter::Probes, 1);
+            self.count(cx, Counter::RetransmittedPackets, 1);
+        }
+    }
+
+    /// Builds one packet of a work request. Returns its PSN and whether it asks for an
+    /// acknowledgement.
+    fn emit<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        place: Place,
+        packet: u32,
+        ack_req: bool,
+    ) -> Result<(Psn, bool), Cause> {
+        let path = *self.path();
+        let found = match place {
+            Place::Current => self.sq.current().map(|(pending, _)| pending),
+            Place::Front => self.sq.front(),
+        };
+        let Some(pending) = found else { return Err(Cause::None) };
+        let offset = u64::from(packet) * u64::from(path.mtu);
+        let is_last = pending.expects_data() || packet + 1 == pending.packets;
+        let psn = pending.first_psn + packet;
+        let ack_req = ack_req || is_last;
+        let bth = Bth {
+            solicited: pending.wqe.solicited && is_last,
+            ack_req,
+            ..Bth::new(opcode(pending, packet), path.dest_qpn, psn)
+        };
+        let headers = request_headers(bth, pending, offset);
+        let len = match pending.expects_data() {
+            true => 0,
+            false => (pending.length - offset).min(u64::from(path.mtu)) as usize,
+        };
+        let Pending { wqe, walk, length, .. } = pending;
+        let mut space = Space { mrs: cx.mrs, pd: self.init.pd, host: cx.host };
+        tx.push(&path.flow, &headers, len, |buf| match &wqe.inline {
+            Some(data) => {
+                let offset = offset as usize;
+                buf.copy_from_slice(&data[offset..offset + buf.len()]);
+                Ok(())
+            }
+            None => space.gather(walk, &wqe.sges, offset, buf, *length - offset),
+        })?;
+        self.count(cx, Counter::SentPackets, 1);
+        self.count(cx, Counter::SentBytes, len as u64);
+        Ok((psn, ack_req))
+    }
+
+    /// The ACK timeout that this QP was given.
+    pub(crate) fn ack_timeout(&self) -> Option<std::time::Duration> {
+        ack_timeout(self.attr.timeout.unwrap_or(0))
+    }
+}
+
+/// Which work request a packet is built from.
+enum Place {
+    /// The one whose turn it is.
+    Current,
+    /// The oldest.
+    Front,
+}
+
+/// The opcode of one packet of a work request.
+fn opcode(pending: &Pending, packet: u32) -> Opcode {
+    let is_first = packet == 0;
+    let is_last = packet + 1 == pending.packets;
+    match (pending.wqe.op, is_first, is_last) {
+        (SendOp::Send(Extra::None), true, true) => Opcode::RC_SEND_ONLY,
+        (SendOp::Send(Extra::Imm(_)), true, true) => Opcode::RC_SEND_ONLY_IMM,
+        (SendOp::Send(Extra::Invalidate(_)), true, true) => Opcode::RC_SEND_ONLY_INV,
+        (SendOp::Send(_), true, false) => Opcode::RC_SEND_FIRST,
+        (SendOp::Send(_), false, false) => Opcode::RC_SEND_MIDDLE,
+        (SendOp::Send(Extra::None), false, true) => Opcode::RC_SEND_LAST,
+        (SendOp::Send(Extra::Imm(_)), false, true) => Opcode::RC_SEND_LAST_IMM,
+        (SendOp::Send(Extra::Invalidate(_)), false, true) => Opcode::RC_SEND_LAST_INV,
+        (SendOp::Write { imm: None, .. }, true, true) => Opcode::RC_WRITE_ONLY,
+        (SendOp::Write { imm: Some(_), .. }, true, true) => Opcode::RC_WRITE_ONLY_IMM,
+        (SendOp::Write { .. }, true, false) => Opcode::RC_WRITE_FIRST,
+        (SendOp::Write { .. }, false, false) => Opcode::RC_WRITE_MIDDLE,
+        (SendOp::Write { imm: None, .. }, false, true) => Opcode::RC_WRITE_LAST,
+        (SendOp::Write { imm: Some(_), .. }, false, true) => Opcode::RC_WRITE_LAST_IMM,
+        (SendOp::Read { .. }, ..) => Opcode::RC_READ_REQUEST,
+        (SendOp::CompareSwap { .. }, ..) => Opcode::RC_COMPARE_SWAP,
+        (SendOp::FetchAdd { .. }, ..) => Opcode::RC_FETCH_ADD,
+    }
+}
+
+/// The headers of the packet that begins at `offset` of its message. Which of them are put on
+/// the wire follows from the opcode; a READ asked for again begins where its answer broke off.
+fn request_headers(bth: Bth, pending: &Pending, offset: u64) -> Headers {
+    let mut headers = Headers::new(bth);
+    let reth = |va: u64, rkey: Rkey, offset: u64| Reth {
+        va: va.wrapping_add(offset),
+        rkey,
+        len: (pending.length - offset) as u32,
+    };
+    match pending.wqe.op {
+        SendOp::Send(Extra::None) => {}
+        SendOp::Send(Extra::Imm(imm)) => headers.imm = Some(imm),
+        SendOp::Send(Extra::Invalidate(rkey)) => headers.ieth = Some(rkey),
+        SendOp::Write { remote_addr, rkey, imm } => {
+            headers.reth = Some(reth(remote_addr, rkey, 0));
+            headers.imm = imm;
+        }
+        SendOp::Read { remote_addr, rkey } => {
+            headers.reth = Some(reth(remote_addr, rkey, offset));
+        }
+        SendOp::CompareSwap { remote_addr, rkey, compare, swap } => {
+            headers.atomic = Some(AtomicEth { va: remote_addr, rkey, swap_or_add: swap, compare });
+        }
+        SendOp::FetchAdd { remote_addr, rkey, add } => {
+            headers.atomic =
+                Some(AtomicEth { va: remote_addr, rkey, swap_or_add: add, compare: 0 });
+        }
+    }
+    headers
+}

@@ -1,0 +1,548 @@
+//! The responder: request packets to memory and acknowledgements.
+//!
+//! A request passes one check after the other, in the order of the functions below; the first one
+//! it fails says how ([`Refusal`]). What has to be answered waits in the order of its PSNs in
+//! `replies` until the batch of requests is through, so that many packets share one ACK.
+
+use super::replay::{AtomicResource, ReadResource, Resource, Resources};
+use super::sges::{self, SgeWalk, Space};
+use super::{Cx, Failure, Qp};
+use crate::attr::{Access, QpState};
+use crate::cause::Cause;
+use crate::counters::Counter;
+use crate::host::{AsyncEvent, Host, Taken};
+use crate::limits::MAX_MESSAGE;
+use crate::memory::{KeyError, Span};
+use crate::work::{Completion, Extra, RecvWqe, Status, WcOpcode};
+use std::collections::VecDeque;
+use urxe_wire::{Headers, Msn, NakCode, Operation, Packet, Psn, Reth, Rkey, Syndrome};
+
+/// The state of one responder.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    /// The PSN of the next request.
+    pub(crate) expected: Psn,
+    /// Messages completed.
+    pub(crate) msn: Msn,
+    /// A NAK asked for `expected`: silence until it comes.
+    silenced: bool,
+    /// What the next packet must go on with.
+    message: Message,
+    /// The receive in use.
+    recv: RecvWqe,
+    recv_walk: SgeWalk,
+    recv_in_use: bool,
+    pub(crate) replies: VecDeque<Reply>,
+    resources: Resources,
+}
+
+/// The message under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Message {
+    None,
+    Send {
+        /// Bytes received.
+        received: u64,
+    },
+    Write {
+        /// Where the next byte goes.
+        va: u64,
+        rkey: Rkey,
+        /// The whole message's length.
+        length: u32,
+        /// Bytes still to come.
+        remaining: u32,
+    },
+}
+
+/// Something to be sent back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// Everything up to `psn` is done.
+    Ack { psn: Psn, msn: Msn },
+    /// A NAK for this PSN.
+    Nak { psn: Psn, syndrome: Syndrome },
+    /// The rest of a READ's data.
+    Read { read: ReadResource, sent: u32 },
+    /// An atomic's answer.
+    Atomic(AtomicResource),
+}
+
+/// Why a request is not executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// No receive is posted: the peer shall try again later.
+    ReceiverNotReady,
+    /// The request breaks the rules (class C, IBTA 9.9.3): NAK, and the QP goes to ERR.
+    InvalidRequest,
+    /// The key does not open the memory (class C): NAK, and the QP goes to ERR.
+    RemoteAccess,
+    /// The message is longer than the receive (class C): NAK, the receive fails.
+    ReceiveTooShort,
+    /// Our own side is at fault (class A): NAK, the receive fails.
+    Local(Cause),
+}
+
+impl Responder {
+    pub(crate) fn new(expected: Psn) -> Responder {
+        Responder {
+            expected,
+            msn: Msn::new(0),
+            silenced: false,
+            message: Message::None,
+            recv: RecvWqe::default(),
+            recv_walk: SgeWalk::default(),
+            recv_in_use: false,
+            replies: VecDeque::new(),
+            resources: Resources::default(),
+        }
+    }
+
+    /// The receive in use, taken out to be completed.
+    pub(crate) fn take_recv(&mut self) -> Option<u64> {
+        std::mem::take(&mut self.recv_in_use).then_some(self.recv.wr_id)
+    }
+
+    /// Queues an ACK of all that is done. An ACK that is already the last thing to be said is
+    /// made to say this instead.
+    fn queue_ack(&mut self) {
+        let ack = Reply::Ack { psn: self.expected.prev(), msn: self.msn };
+        match self.replies.back_mut() {
+            Some(last @ Reply::Ack { .. }) => *last = ack,
+            _ => self.replies.push_back(ack),
+        }
+    }
+
+    fn queue_nak(&mut self, syndrome: Syndrome) {
+        self.replies.push_back(Reply::Nak { psn: self.expected, syndrome });
+    }
+
+    /// READs and atomics accepted and not answered.
+    fn unanswered(&self) -> usize {
+        let holds = |reply: &&Reply| matches!(reply, Reply::Read { .. } | Reply::Atomic(_));
+        self.replies.iter().filter(holds).count()
+    }
+}
+
+impl Qp {
+    /// A request packet arrived.
+    pub(crate) fn handle_request<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
+        match self.state {
+            QpState::Rtr if !self.communication_established => {
+                self.communication_established = true;
+                cx.host.event(AsyncEvent::CommunicationEstablished(self.qpn));
+            }
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
+            _ => return self.count(cx, Counter::DropQpNotReady, 1),
+        }
+        let psn = packet.headers.bth.psn;
+        match psn.diff(self.responder.expected) {
+            0 => self.responder.silenced = false,
+            ..0 => return self.on_duplicate(cx, packet),
+            1.. => return self.on_gap(cx),
+        }
+        let result = self
+            .check_sequence(packet)
+            .and_then(|()| self.check_enabled(packet))
+            .and_then(|()| self.check_length(packet))
+            .and_then(|()| self.check_resources(cx, packet))
+            .and_then(|()| self.execute(cx, packet));
+        match result {
+            Ok(()) if packet.headers.bth.ack_req && !answers_itself(packet) => {
+                self.responder.queue_ack();
+            }
+            Ok(()) => {}
+            Err(refusal) => self.refuse(cx, refusal),
+        }
+    }
+
+    /// A request ahead of the expected one: one NAK asks for what is missing.
+    fn on_gap<H>(&mut self, cx: &mut Cx<'_, H>) {
+        self.count(cx, Counter::OutOfSequence, 1);
+        if !std::mem::replace(&mut self.responder.silenced, true) {
+            self.count(cx, Counter::SequenceNaksSent, 1);
+            self.responder.queue_nak(Syndrome::Nak(NakCode::SequenceError));
+        }
+    }
+
+    /// A request that was here before: SENDs and WRITEs are acknowledged, READs and atomics
+    /// answered again (IBTA 9.7.5.1.4).
+    fn on_duplicate<H>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
+        self.count(cx, Counter::DuplicateRequests, 1);
+        let psn = packet.headers.bth.psn;
+        match (packet.headers.bth.opcode.operation(), packet.headers.reth) {
+            (Operation::ReadRequest, Some(reth)) => {
+                let mtu = self.path().mtu;
+                let rest = read_resource(psn, &reth, mtu, self.responder.msn);
+                match self.responder.resources.find_read(&rest, mtu) {
+                    Some(original) => {
+                        self.count(cx, Counter::ReadsReplayed, 1);
+                        self.replay_read(original, rest);
+                    }
+                    None => self.count(cx, Counter::DropUnknownDuplicate, 1),
+                }
+            }
+            (Operation::CompareSwap | Operation::FetchAdd, _) => {
+                match self.responder.resources.find_atomic(psn) {
+                    Some(atomic) => {
+                        self.count(cx, Counter::AtomicsReplayed, 1);
+                        let reply = Reply::Atomic(atomic);
+                        if !self.responder.replies.contains(&reply) {
+                            self.responder.replies.push_back(reply);
+                        }
+                    }
+                    None => self.count(cx, Counter::DropUnknownDuplicate, 1),
+                }
+            }
+            _ => self.responder.queue_ack(),
+        }
+    }
+
+    /// Answers a READ again from `rest` on. If an answer to the same READ is still being sent, it
+    /// is taken back there: the peer has said where it stands, and two answers at once would let
+    /// it make us send without bound.
+    fn replay_read(&mut self, original: ReadResource, rest: ReadResource) {
+        let again = Reply::Read { read: rest, sent: 0 };
+        let same = |reply: &&mut Reply| match reply {
+            Reply::Read { read, .. } => {
+                let end = |read: &ReadResource| read.first_psn + read.packets;
+                end(read) == end(&original)
+            }
+            _ => false,
+        };
+        match self.responder.replies.iter_mut().find(same) {
+            Some(reply) => *reply = again,
+            None => self.responder.replies.push_back(again),
+        }
+    }
+
+    /// First, middle and last packets come in the order of their message.
+    fn check_sequence(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        use Operation::{Send, SendImm, SendInv, Write, WriteImm};
+        let opcode = packet.headers.bth.opcode;
+        let in_order = match self.responder.message {
+            Message::None => opcode.position().starts(),
+            Message::Send { .. } => {
+                !opcode.position().starts()
+                    && matches!(opcode.operation(), Send | SendImm | SendInv)
+            }
+            Message::Write { .. } => {
+                !opcode.position().starts() && matches!(opcode.operation(), Write | WriteImm)
+            }
+        };
+        in_order.then_some(()).ok_or(Refusal::InvalidRequest)
+    }
+
+    /// The QP lets its peer do this.
+    fn check_enabled(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let needs = match packet.headers.bth.opcode.operation() {
+            Operation::Send | Operation::SendImm => Access::default(),
+            Operation::Write | Operation::WriteImm => Access::REMOTE_WRITE,
+            Operation::ReadRequest => Access::REMOTE_READ,
+            Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
+            // SEND with invalidate, FLUSH and ATOMIC WRITE need objects that this device does not
+            // have, and it does not claim them.
+            _ => return Err(Refusal::InvalidRequest),
+        };
+        let access = self.attr.access.unwrap_or_default();
+        access.contains(needs).then_some(()).ok_or(Refusal::InvalidRequest)
+    }
+
+    /// Every packet but the last is full, and the lengths add up.
+    fn check_length(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let len = packet.payload.len();
+        let mtu = self.path().mtu as usize;
+        let opcode = packet.headers.bth.opcode;
+        let reth_len = packet.headers.reth.map(|reth| reth.len);
+        if reth_len.is_some_and(|len| u64::from(len) > MAX_MESSAGE) {
+            return Err(Refusal::InvalidRequest);
+        }
+        let is_send =
+            matches!(opcode.operation(), Operation::Send | Operation::SendImm | Operation::SendInv);
+        let is_write = matches!(opcode.operation(), Operation::Write | Operation::WriteImm);
+        if !is_send && !is_write {
+            return Ok(());
+        }
+        let ends = opcode.position().ends();
+        let starts = opcode.position().starts();
+        let full = match (starts, ends) {
+            (_, false) => len == mtu,
+            (true, true) => len <= mtu,
+            (false, true) => len > 0 && len <= mtu,
+        };
+        let adds_up = match (self.responder.message, reth_len) {
+            (Message::Write { remaining, .. }, _) => {
+                ends == (remaining as usize == len) && len <= remaining as usize
+            }
+            (_, Some(length)) => ends == (length as usize == len) && len <= length as usize,
+            _ => true,
+        };
+        (full && adds_up).then_some(()).ok_or(Refusal::InvalidRequest)
+    }
+
+    /// A receive for what consumes one, a place for the answer of a READ or atomic.
+    fn check_resources<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Refusal> {
+        let opcode = packet.headers.bth.opcode;
+        match opcode.operation() {
+            Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd => {
+                let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+                match self.responder.unanswered() < limit {
+                    true => Ok(()),
+                    false => Err(Refusal::InvalidRequest),
+                }
+            }
+            Operation::Send | Operation::SendImm if opcode.position().starts() => {
+                self.take_recv(cx)
+            }
+            Operation::WriteImm if opcode.position().ends() => self.take_recv(cx),
+            _ => Ok(()),
+        }
+    }
+
+    fn take_recv<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Refusal> {
+        match cx.host.next_recv(self.init.recv_queue, &mut self.responder.recv) {
+            Taken::Ready => {
+                self.responder.recv_in_use = true;
+                self.responder.recv_walk = SgeWalk::default();
+                let recv = &self.responder.recv;
+                sges::check(cx.mrs, self.init.pd, &recv.sges, Access::LOCAL_WRITE)
+                    .map_err(Refusal::Local)
+            }
+            Taken::Malformed => {
+                self.responder.recv_in_use = true;
+                Err(Refusal::Local(Cause::MalformedEntry))
+            }
+            Taken::Empty => Err(Refusal::ReceiverNotReady),
+            Taken::Broken => Err(Refusal::Local(Cause::BrokenQueue)),
+        }
+    }
+
+    fn execute<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let headers = &packet.headers;
+        match (headers.bth.opcode.operation(), headers.reth, headers.atomic) {
+            (Operation::Send | Operation::SendImm, ..) => self.execute_send(cx, packet)?,
+            (Operation::Write | Operation::WriteImm, reth, _) => {
+                self.execute_write(cx, packet, reth)?;
+            }
+            (Operation::ReadRequest, Some(reth), _) => {
+                return self.execute_read(cx, headers, &reth);
+            }
+            (_, _, Some(_)) => return self.execute_atomic(cx, headers),
+            _ => return Err(Refusal::InvalidRequest),
+        }
+        self.responder.expected = self.responder.expected.next();
+        if headers.bth.opcode.position().ends() {
+            self.end_message(cx, packet);
+        }
+        Ok(())
+    }
+
+    fn execute_send<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Refusal> {
+        let offset = match self.responder.message {
+            Message::Send { received } => received,
+            _ => 0,
+        };
+        let mut space = Space { mrs: cx.mrs, pd: self.init.pd, host: cx.host };
+        let Responder { recv, recv_walk, .. } = &mut self.responder;
+        space.scatter(recv_walk, &recv.sges, offset, packet.payload).map_err(
+            |cause| match cause {
+                Cause::ReceiveTooShort => Refusal::ReceiveTooShort,
+                cause => Refusal::Local(cause),
+            },
+        )?;
+        self.dirty = true;
+        let received = offset + packet.payload.len() as u64;
+        self.responder.message = Message::Send { received };
+        Ok(())
+    }
+
+    fn execute_write<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        packet: &Packet<'_>,
+        reth: Option<Reth>,
+    ) -> Result<(), Refusal> {
+        let (va, rkey, length, remaining) = match (reth, self.responder.message) {
+            (Some(reth), _) => {
+                // The whole range is checked at once, so that nothing of a write that reaches
+                // outside is done.
+                self.check_rkey(cx, reth.rkey, reth.va, reth.len, Access::REMOTE_WRITE)?;
+                (reth.va, reth.rkey, reth.len, reth.len)
+            }
+            (None, Message::Write { va, rkey, length, remaining }) => (va, rkey, length, remaining),
+            (None, _) => return Err(Refusal::InvalidRequest),
+        };
+        let len = packet.payload.len() as u32;
+        if len > 0 {
+            let span = self.check_rkey(cx, rkey, va, len, Access::REMOTE_WRITE)?;
+            let Some(span) = span else { return Err(Refusal::InvalidRequest) };
+            cx.host
+                .write(span.region, span.offset, packet.payload)
+                .map_err(|_| Refusal::Local(Cause::LocalMemory))?;
+            self.dirty = true;
+        }
+        let va = va.wrapping_add(u64::from(len));
+        self.responder.message = Message::Write { va, rkey, length, remaining: remaining - len };
+        Ok(())
+    }
+
+    fn execute_read<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        headers: &Headers,
+        reth: &Reth,
+    ) -> Result<(), Refusal> {
+        self.check_rkey(cx, reth.rkey, reth.va, reth.len, Access::REMOTE_READ)?;
+        // The request is a message done (IBTA C9-148), though its data is still to be sent.
+        let msn = self.responder.msn.next();
+        let read = read_resource(headers.bth.psn, reth, self.path().mtu, msn);
+        let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        let responder = &mut self.responder;
+        responder.resources.remember(Resource::Read(read), limit);
+        responder.replies.push_back(Reply::Read { read, sent: 0 });
+        responder.expected = responder.expected + read.packets;
+        responder.msn = msn;
+        self.count(cx, Counter::ReceivedMessages, 1);
+        Ok(())
+    }
+
+    fn execute_atomic<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        headers: &Headers,
+    ) -> Result<(), Refusal> {
+        let Some(eth) = headers.atomic else { return Err(Refusal::InvalidRequest) };
+        if eth.va % 8 != 0 {
+            return Err(Refusal::InvalidRequest);
+        }
+        let span = self.check_rkey(cx, eth.rkey, eth.va, 8, Access::REMOTE_ATOMIC)?;
+        let Some(span) = span else { return Err(Refusal::InvalidRequest) };
+        let original = match headers.bth.opcode.operation() {
+            Operation::CompareSwap => {
+                cx.host.compare_swap(span.region, span.offset, eth.compare, eth.swap_or_add)
+            }
+            _ => cx.host.fetch_add(span.region, span.offset, eth.swap_or_add),
+        }
+        .map_err(|_| Refusal::Local(Cause::LocalMemory))?;
+        let msn = self.responder.msn.next();
+        let atomic = AtomicResource { psn: headers.bth.psn, original, msn };
+        let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        let responder = &mut self.responder;
+        responder.resources.remember(Resource::Atomic(atomic), limit);
+        responder.replies.push_back(Reply::Atomic(atomic));
+        responder.expected = responder.expected.next();
+        responder.msn = msn;
+        self.count(cx, Counter::ReceivedMessages, 1);
+        Ok(())
+    }
+
+    /// The rkey of nothing is not checked (IBTA C9-88); there is no span then.
+    fn check_rkey<H>(
+        &self,
+        cx: &Cx<'_, H>,
+        rkey: Rkey,
+        va: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<Option<Span>, Refusal> {
+        if len == 0 {
+            return Ok(None);
+        }
+        cx.mrs
+            .check(rkey.0, self.init.pd, va, u64::from(len), access)
+            .map(Some)
+            .map_err(|_: KeyError| Refusal::RemoteAccess)
+    }
+
+    /// The last packet of a SEND or WRITE is done.
+    fn end_message<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
+        let message = std::mem::replace(&mut self.responder.message, Message::None);
+        self.responder.msn = self.responder.msn.next();
+        self.count(cx, Counter::ReceivedMessages, 1);
+        let Some(wr_id) = self.responder.take_recv() else { return };
+        let (opcode, byte_len) = match message {
+            Message::Write { length, .. } => (WcOpcode::RecvRdmaWithImm, length),
+            Message::Send { received } => (WcOpcode::Recv, received as u32),
+            Message::None => (WcOpcode::Recv, 0),
+        };
+        let completion = Completion {
+            wr_id,
+            status: Status::Success,
+            opcode,
+            vendor_err: Cause::None as u32,
+            byte_len,
+            extra: packet.headers.imm.map_or(Extra::None, Extra::Imm),
+            qpn: self.qpn,
+            src_qpn: self.path().dest_qpn,
+            solicited: packet.headers.bth.solicited,
+        };
+        self.complete(cx, self.init.recv_cq, &completion);
+    }
+
+    /// Answers a request that is not executed.
+    fn refuse<H>(&mut self, cx: &mut Cx<'_, H>, refusal: Refusal) {
+        let (counter, syndrome) = match refusal {
+            Refusal::ReceiverNotReady => {
+                let timer = self.attr.min_rnr_timer.unwrap_or(0);
+                (Counter::RnrNaksSent, Syndrome::RnrNak { timer })
+            }
+            Refusal::InvalidRequest | Refusal::ReceiveTooShort => {
+                (Counter::InvalidRequestNaksSent, Syndrome::Nak(NakCode::InvalidRequest))
+            }
+            Refusal::RemoteAccess => {
+                (Counter::RemoteAccessNaksSent, Syndrome::Nak(NakCode::RemoteAccess))
+            }
+            Refusal::Local(_) => {
+                (Counter::RemoteOperationalNaksSent, Syndrome::Nak(NakCode::RemoteOperational))
+            }
+        };
+        self.count(cx, counter, 1);
+        self.responder.queue_nak(syndrome);
+        // What follows was sent before the peer saw the NAK.
+        self.responder.silenced = true;
+        let qpn = self.qpn;
+        let (status, cause, event) = match refusal {
+            Refusal::ReceiverNotReady => return,
+            Refusal::InvalidRequest => {
+                let event = AsyncEvent::QpRequestError(qpn);
+                (Status::LocalQpOperation, Cause::RequestRefused, Some(event))
+            }
+            Refusal::RemoteAccess => {
+                let event = AsyncEvent::QpAccessError(qpn);
+                (Status::LocalAccess, Cause::RequestRefused, Some(event))
+            }
+            Refusal::ReceiveTooShort => (Status::LocalLength, Cause::ReceiveTooShort, None),
+            Refusal::Local(cause @ (Cause::MalformedEntry | Cause::LocalMemory)) => {
+                (Status::LocalQpOperation, cause, None)
+            }
+            Refusal::Local(Cause::BrokenQueue) => {
+                let event = AsyncEvent::QpFatal(qpn);
+                (Status::LocalQpOperation, Cause::BrokenQueue, Some(event))
+            }
+            Refusal::Local(cause) => (Status::LocalProtection, cause, None),
+        };
+        self.failure = Some(Failure::Receive { status, cause, event });
+    }
+}
+
+/// The READ that a request asks for.
+fn read_resource(first_psn: Psn, reth: &Reth, mtu: u32, msn: Msn) -> ReadResource {
+    let packets = reth.len.div_ceil(mtu).max(1);
+    ReadResource { first_psn, packets, va: reth.va, rkey: reth.rkey, len: reth.len, msn }
+}
+
+/// READs and atomics are acknowledged by their data.
+fn answers_itself(packet: &Packet<'_>) -> bool {
+    matches!(
+        packet.headers.bth.opcode.operation(),
+        Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
+    )
+}

@@ -1,0 +1,303 @@
+//! The work requests that a requester has taken and that have not ended yet.
+
+use super::sges::SgeWalk;
+use crate::cause::Cause;
+use crate::limits::MAX_SPARE_SENDS;
+use crate::work::{Extra, SendOp, SendWqe, Status};
+use std::collections::VecDeque;
+use urxe_wire::Psn;
+
+/// A work request under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    pub(crate) wqe: SendWqe,
+    /// Bytes of the message (of the answer, for a READ or atomic).
+    pub(crate) length: u64,
+    /// PSNs it takes; for a READ those of the responses. At least 1.
+    pub(crate) packets: u32,
+    /// Its PSNs begin here; meaningful once `started`.
+    pub(crate) first_psn: Psn,
+    /// Its PSNs are assigned: something of it was sent.
+    pub(crate) started: bool,
+    /// It cannot be done for this reason, and ends the QP when all before it have ended.
+    pub(crate) failed: Option<(Status, Cause)>,
+    /// The place in its scatter/gather list.
+    pub(crate) walk: SgeWalk,
+}
+
+impl Pending {
+    fn new() -> Pending {
+        Pending {
+            wqe: SendWqe {
+                wr_id: 0,
+                op: SendOp::Send(Extra::None),
+                fence: false,
+                signaled: false,
+                solicited: false,
+                sges: Vec::new(),
+                inline: None,
+            },
+            length: 0,
+            packets: 1,
+            first_psn: Psn::new(0),
+            started: false,
+            failed: None,
+            walk: SgeWalk::default(),
+        }
+    }
+
+    /// The PSN of its last packet.
+    pub(crate) fn last_psn(&self) -> Psn {
+        self.first_psn + (self.packets - 1)
+    }
+
+    /// Whether the responder sends data back for it.
+    pub(crate) fn expects_data(&self) -> bool {
+        self.is_read() || self.is_atomic()
+    }
+
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.wqe.op, SendOp::Read { .. })
+    }
+
+    pub(crate) fn is_atomic(&self) -> bool {
+        matches!(self.wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+    }
+}
+
+/// The taken work requests, oldest first, with the place of the next packet to be sent.
+///
+/// The requester appends and moves the place on; the completer takes from the front and, for a
+/// retransmission, moves the place back.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    pending: VecDeque<Pending>,
+    spare: Vec<Pending>,
+    /// The work request that the next packet belongs to; the length of `pending` if all are sent.
+    index: usize,
+    /// The number of that packet within its work request.
+    packet: u32,
+    /// Oldest PSN not acknowledged.
+    una: Psn,
+    /// First PSN not assigned to a work request.
+    next: Psn,
+    /// The PSN after the highest one ever sent.
+    sent: Psn,
+    /// READs and atomics started and not ended.
+    data_expected: u32,
+}
+
+impl SendQueue {
+    pub(crate) fn new(first: Psn) -> SendQueue {
+        SendQueue {
+            pending: VecDeque::new(),
+            spare: Vec::new(),
+            index: 0,
+            packet: 0,
+            una: first,
+            next: first,
+            sent: first,
+            data_expected: 0,
+        }
+    }
+
+    /// Work requests taken and not ended.
+    pub(crate) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Oldest PSN not acknowledged.
+    pub(crate) fn una(&self) -> Psn {
+        self.una
+    }
+
+    /// First PSN not assigned to a work request.
+    pub(crate) fn next_psn(&self) -> Psn {
+        self.next
+    }
+
+    /// READs and atomics started and not ended.
+    pub(crate) fn data_expected(&self) -> u32 {
+        self.data_expected
+    }
+
+    /// PSNs sent and not acknowledged.
+    pub(crate) fn outstanding(&self) -> u32 {
+        distance(self.una, self.sent)
+    }
+
+    /// Whether `psn` is sent and not acknowledged.
+    pub(crate) fn is_outstanding(&self, psn: Psn) -> bool {
+        distance(self.una, psn) < self.outstanding()
+    }
+
+    /// PSNs between the oldest not acknowledged and the next to be sent: what is in flight, as
+    /// far as the requester believes.
+    pub(crate) fn in_flight(&self) -> u32 {
+        match self.pending.get(self.index) {
+            Some(pending) if pending.started => distance(self.una, pending.first_psn + self.packet),
+            _ => distance(self.una, self.next),
+        }
+    }
+
+    /// A record to fill and give to [`push`](Self::push) or [`put_back`](Self::put_back).
+    pub(crate) fn blank(&mut self) -> Pending {
+        let mut pending = self.spare.pop().unwrap_or_else(Pending::new);
+        pending.started = false;
+        pending.failed = None;
+        pending.walk = SgeWalk::default();
+        pending.length = 0;
+        pending.packets = 1;
+        pending
+    }
+
+    pub(crate) fn put_back(&mut self, pending: Pending) {
+        if self.spare.len() < MAX_SPARE_SENDS {
+            self.spare.push(pending);
+        }
+    }
+
+    pub(crate) fn push(&mut self, pending: Pending) {
+        self.pending.push_back(pending);
+    }
+
+    /// The work request that the next packet belongs to, with the packet's number.
+    pub(crate) fn current(&mut self) -> Option<(&mut Pending, u32)> {
+        let packet = self.packet;
+        self.pending.get_mut(self.index).map(|pending| (pending, packet))
+    }
+
+    /// The oldest work request.
+    pub(crate) fn front(&mut self) -> Option<&mut Pending> {
+        self.pending.front_mut()
+    }
+
+    /// Gives the current work request its PSNs.
+    pub(crate) fn start_current(&mut self) {
+        let Some(pending) = self.pending.get_mut(self.index) else { return };
+        pending.started = true;
+        pending.first_psn = self.next;
+        self.next = self.next + pending.packets;
+        self.data_expected += u32::from(pending.expects_data());
+    }
+
+    /// Moves on after the current packet was sent. A READ's or atomic's one packet stands for
+    /// all its PSNs.
+    pub(crate) fn sent_current(&mut self) {
+        let Some(pending) = self.pending.get(self.index) else { return };
+        let through = if pending.expects_data() { pending.packets } else { self.packet + 1 };
+        let end = pending.first_psn + through;
+        if distance(self.una, end) > self.outstanding() {
+            self.sent = end;
+        }
+        if through == pending.packets {
+            self.index += 1;
+            self.packet = 0;
+        } else {
+            self.packet = through;
+        }
+    }
+
+    /// Goes back to the oldest PSN not acknowledged.
+    pub(crate) fn rewind(&mut self) {
+        self.index = 0;
+        self.packet = match self.pending.front() {
+            Some(front) if front.started => distance(front.first_psn, self.una),
+            _ => 0,
+        };
+    }
+
+    /// Everything before `psn` is acknowledged; `psn` lies in the oldest work request, or is the
+    /// next PSN if there is none.
+    pub(crate) fn acknowledge_before(&mut self, psn: Psn) {
+        self.una = psn;
+        if let Some(front) = self.pending.front().filter(|front| front.started)
+            && self.index == 0
+        {
+            self.packet = self.packet.max(distance(front.first_psn, psn));
+        }
+    }
+
+    /// Ends the oldest work request: takes it out, its PSNs acknowledged.
+    pub(crate) fn pop_front(&mut self) -> Option<Pending> {
+        let pending = self.pending.pop_front()?;
+        if pending.started {
+            self.una = pending.first_psn + pending.packets;
+            if distance(self.sent, self.una) < distance(self.una, self.sent) {
+                self.sent = self.una;
+            }
+            self.data_expected -= u32::from(pending.expects_data());
+        }
+        match self.index {
+            0 => self.packet = 0,
+            _ => self.index -= 1,
+        }
+        Some(pending)
+    }
+}
+
+/// How far `to` lies after `from`, counting forward around the 24-bit space.
+pub(crate) fn distance(from: Psn, to: Psn) -> u32 {
+    (to - from.get()).get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(first: u32, packets: &[u32]) -> SendQueue {
+        let mut queue = SendQueue::new(Psn::new(first));
+        for &packets in packets {
+            let mut pending = queue.blank();
+            pending.packets = packets;
+            queue.push(pending);
+        }
+        queue
+    }
+
+    fn send_all(queue: &mut SendQueue) -> Vec<u32> {
+        let mut psns = Vec::new();
+        while let Some((pending, packet)) = queue.current() {
+            if !pending.started {
+                queue.start_current();
+            }
+            let (pending, _) = queue.current().unwrap();
+            psns.push((pending.first_psn + packet).get());
+            queue.sent_current();
+        }
+        psns
+    }
+
+    #[test]
+    fn psns_run_on_over_the_wrap() {
+        let mut queue = queue(0xff_fffe, &[1, 3, 1]);
+        assert_eq!(send_all(&mut queue), [0xff_fffe, 0xff_ffff, 0, 1, 2]);
+        assert_eq!(queue.outstanding(), 5);
+        assert!(queue.is_outstanding(Psn::new(2)));
+        assert!(!queue.is_outstanding(Psn::new(3)));
+        assert!(!queue.is_outstanding(Psn::new(0xff_fffd)));
+    }
+
+    #[test]
+    fn a_rewind_resends_exactly_what_is_not_acknowledged() {
+        let mut queue = queue(10, &[2, 4]);
+        send_all(&mut queue);
+        queue.pop_front();
+        queue.acknowledge_before(Psn::new(13));
+        queue.rewind();
+        assert_eq!(queue.in_flight(), 0);
+        assert_eq!(send_all(&mut queue), [13, 14, 15]);
+        assert_eq!(queue.outstanding(), 3);
+    }
+
+    #[test]
+    fn an_acknowledgement_during_a_resend_moves_the_place_on() {
+        let mut queue = queue(0, &[2, 4]);
+        send_all(&mut queue);
+        queue.rewind();
+        queue.sent_current();
+        queue.pop_front();
+        queue.acknowledge_before(Psn::new(4));
+        assert_eq!(send_all(&mut queue), [4, 5]);
+    }
+}
