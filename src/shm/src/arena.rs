@@ -1,7 +1,7 @@
 //! The daemon's room for rings: page-aligned extents of a session's memfd.
 
 use crate::doorbell::DOORBELL_SIZE;
-use crate::layout::PAGE_SIZE;
+use crate::layout::page_size;
 use crate::region::{Mapping, Window, create_memfd};
 use rustix::fs::FallocateFlags;
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ pub struct Arena {
 impl Arena {
     /// Makes a memfd that holds the doorbells and may grow to `limit` bytes.
     pub fn new(limit: u64) -> Result<Self, ArenaError> {
-        let page = PAGE_SIZE as u64;
+        let page = page_size() as u64;
         let first = DOORBELL_SIZE.next_multiple_of(page);
         let limit = (limit - limit % page).max(first);
         let len =
@@ -118,7 +118,7 @@ impl Extents {
     }
 
     fn alloc(&mut self, len: u64) -> Option<Extent> {
-        let len = len.max(1).checked_next_multiple_of(PAGE_SIZE as u64)?;
+        let len = len.max(1).checked_next_multiple_of(page_size() as u64)?;
         let (&offset, &gap) = self.free.iter().find(|&(_, &gap)| gap >= len)?;
         self.free.remove(&offset);
         if gap > len {

@@ -5,16 +5,15 @@
 //! kind of client behaves alike.
 //!
 //! Objects are named by handles. A handle means something only in the session that got it, and
-//! **no number is used twice in one session**, whatever its kind: a handle kept too long names
-//! nothing, and never something else. When the connection ends, the daemon frees everything
-//! the session made.
+//! **no number is used twice in one session** for the same kind of object: a handle kept too long
+//! names nothing, and never something else. When the connection ends, the daemon frees
+//! everything that the session made.
 //!
 //! Any request may be answered by an error with one of these numbers, besides those that it
 //! names itself: `EPROTO` (a reply's worth of nonsense: wrong descriptors, or not yet
 //! [`Request::Hello`]), `ENOENT` (no such handle in this session), `ENOMEM` (the session's
 //! quota, or the device's limit for this kind of object, is used up).
 
-use crate::layout::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -399,8 +398,6 @@ pub struct RingLocation {
     /// Length in bytes, a multiple of the page size.
     pub size: u32,
 }
-
-const _: () = assert!(PAGE_SIZE == 4096, "RingLocation is what librxe passes to mmap");
 
 /// A device, as a list shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,7 +16,7 @@
 //! ```
 
 #[cfg(not(loom))]
-use crate::region::{Mapping, OutOfBounds, Window};
+use crate::region::{AccessError, Mapping, Window};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::Arc;
@@ -58,15 +58,15 @@ fn ring(shared: &impl Bells, slot: u32) -> bool {
 
 /// Takes all bells that were rung, below `slots`.
 fn take(shared: &impl Bells, slots: u32, mut rung: impl FnMut(u32)) {
-    let words = (slots as usize).div_ceil(64).min(shared.bells().len());
-    for (index, summary) in shared.summary()[..words.div_ceil(64)].iter().enumerate() {
+    let bells = &shared.bells()[..(slots as usize).div_ceil(64)];
+    for (index, summary) in shared.summary()[..summary_words(slots)].iter().enumerate() {
         if summary.load(Ordering::Relaxed) == 0 {
             continue;
         }
         // Acquire: the bells behind these bits are rung.
         for bit in bits(summary.swap(0, Ordering::AcqRel)) {
             let word = index * 64 + bit as usize;
-            let Some(bells) = shared.bells()[..words].get(word) else { break };
+            let Some(bells) = bells.get(word) else { break };
             for bit in bits(bells.swap(0, Ordering::AcqRel)) {
                 let slot = word as u32 * 64 + bit;
                 if slot < slots {
@@ -78,10 +78,12 @@ fn take(shared: &impl Bells, slots: u32, mut rung: impl FnMut(u32)) {
 }
 
 /// Says that the daemon is about to block; `false` if it must not, because bells were rung.
-fn fall_asleep(shared: &impl Bells) -> bool {
+fn fall_asleep(shared: &impl Bells, slots: u32) -> bool {
     shared.asleep().store(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
-    let silent = shared.summary().iter().all(|word| word.load(Ordering::Relaxed) == 0);
+    // Only what `take` clears: anything else, once set, would keep the daemon awake for ever.
+    let summary = &shared.summary()[..summary_words(slots)];
+    let silent = summary.iter().all(|word| word.load(Ordering::Relaxed) == 0);
     if !silent {
         wake_up(shared);
     }
@@ -91,6 +93,11 @@ fn fall_asleep(shared: &impl Bells) -> bool {
 /// Says that the daemon is awake, so that programs need not wake it.
 fn wake_up(shared: &impl Bells) {
     shared.asleep().store(0, Ordering::Relaxed);
+}
+
+/// Summary words that stand for the first `slots` slots.
+fn summary_words(slots: u32) -> usize {
+    (slots as usize).div_ceil(64 * 64)
 }
 
 /// The indices of the bits set in a word, from the lowest.
@@ -108,7 +115,7 @@ struct MappedBells(Window);
 
 #[cfg(not(loom))]
 impl MappedBells {
-    fn new(mapping: Arc<Mapping>) -> Result<Self, OutOfBounds> {
+    fn new(mapping: Arc<Mapping>) -> Result<Self, AccessError> {
         Window::new(mapping, DOORBELL_OFFSET, DOORBELL_SIZE).map(Self)
     }
 }
@@ -134,7 +141,7 @@ pub struct Bell(MappedBells);
 #[cfg(not(loom))]
 impl Bell {
     /// The doorbells in a mapping of the session's memfd from its first byte on.
-    pub fn new(mapping: Arc<Mapping>) -> Result<Self, OutOfBounds> {
+    pub fn new(mapping: Arc<Mapping>) -> Result<Self, AccessError> {
         MappedBells::new(mapping).map(Self)
     }
 
@@ -149,20 +156,29 @@ impl Bell {
 /// The daemon's side of a session's doorbells.
 #[cfg(not(loom))]
 #[derive(Debug)]
-pub struct Panel(MappedBells);
+pub struct Panel {
+    bells: MappedBells,
+    slots: u32,
+}
 
 #[cfg(not(loom))]
 impl Panel {
-    /// The doorbells in a mapping of the session's memfd from its first byte on.
-    pub fn new(mapping: Arc<Mapping>) -> Result<Self, OutOfBounds> {
-        MappedBells::new(mapping).map(Self)
+    /// The doorbells in a mapping of the session's memfd from its first byte on. No slot is
+    /// looked at before [`set_slots`](Self::set_slots).
+    pub fn new(mapping: Arc<Mapping>) -> Result<Self, AccessError> {
+        Ok(Self { bells: MappedBells::new(mapping)?, slots: 0 })
     }
 
-    /// Calls `rung` once for each slot below `slots` that was rung since the last time, in
-    /// rising order. Give the number of slots ever handed out: what a program rings beyond them
-    /// then costs nothing. What was posted before the ring is seen after it was taken.
-    pub fn take(&self, slots: u32, rung: impl FnMut(u32)) {
-        take(&self.0, slots, rung);
+    /// Says that slots below `slots`, and only those, were ever handed out, at most [`SLOTS`].
+    /// This is what bounds the work that a program can make by scribbling on its doorbells.
+    pub fn set_slots(&mut self, slots: u32) {
+        self.slots = slots.min(SLOTS);
+    }
+
+    /// Calls `rung` once for each slot that was rung since the last time, in rising order. What
+    /// was posted before the ring can be seen now.
+    pub fn take(&self, rung: impl FnMut(u32)) {
+        take(&self.bells, self.slots, rung);
     }
 
     /// Says that the daemon is about to block on (among others) the session's eventfd. If the
@@ -170,11 +186,11 @@ impl Panel {
     /// from now on comes with a write to the eventfd.
     #[must_use = "the daemon must not block if bells were rung"]
     pub fn fall_asleep(&self) -> bool {
-        fall_asleep(&self.0)
+        fall_asleep(&self.bells, self.slots)
     }
 
     /// Says that the daemon is awake, so that programs need not wake it.
     pub fn wake_up(&self) {
-        wake_up(&self.0);
+        wake_up(&self.bells);
     }
 }

@@ -18,8 +18,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub struct EventRecord {
     /// The `user_handle` the object was made with; the port's number in a port event.
     pub user_handle: u64,
-    /// The object's handle, which no other object of the session ever had or will have; the
-    /// context's in a port event.
+    /// The object's handle, which no other object of its kind ever had or will have in this
+    /// session; the context's in a port event.
     pub object: u64,
     /// [`COMPLETION`] in a completion channel, else `ibv_event_type`.
     pub kind: u32,

@@ -1,6 +1,6 @@
 //! How large a ring is, computed as the kernel's `rdma_rxe` does it.
 
-use crate::layout::{CqEntry, PAGE_SIZE, QueueHeader, RecvEntry, SendEntry, Sge};
+use crate::layout::{CqEntry, QueueHeader, RecvEntry, SendEntry, Sge, page_size};
 use std::mem::size_of;
 
 /// Shape of one ring: element size, number of slots, and the room behind an entry's fixed part.
@@ -54,7 +54,7 @@ impl Geometry {
         // Neither factor is above 2^37, nor their sum above 2^64.
         let size = slots
             .checked_mul(element_size)
-            .and_then(|bytes| bytes.checked_add((size_of::<QueueHeader>() + PAGE_SIZE) as u64));
+            .and_then(|bytes| bytes.checked_add((size_of::<QueueHeader>() + page_size()) as u64));
         match (size, u32::try_from(area), u32::try_from(element_size), u32::try_from(slots)) {
             (Some(size), Ok(area), Ok(element_size), Ok(slots)) if size <= u64::from(u32::MAX) => {
                 Ok(Self { area, element_size, slots })
@@ -92,7 +92,7 @@ impl Geometry {
     /// Length of the whole ring in bytes, header included: a multiple of the page size.
     pub fn size(&self) -> u32 {
         let bytes = self.slots * self.element_size + size_of::<QueueHeader>() as u32;
-        bytes.next_multiple_of(PAGE_SIZE as u32)
+        bytes.next_multiple_of(page_size() as u32)
     }
 
     /// Where an element begins, counted from the start of the ring. Indices beyond the last

@@ -18,8 +18,10 @@
 use std::mem::{align_of, offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Size of a page: rings begin and end at multiples of it.
-pub const PAGE_SIZE: usize = 4096;
+/// Size of a page in bytes: rings begin and end at multiples of it.
+pub fn page_size() -> usize {
+    rustix::param::page_size()
+}
 
 /// The head of every ring: `rxe_queue_buf`.
 ///

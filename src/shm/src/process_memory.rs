@@ -10,7 +10,7 @@
 //! ([`populate`]). And touching memory whose pages another program has to supply (`userfaultfd`,
 //! a FUSE file) waits for that program.
 
-use crate::layout::PAGE_SIZE;
+use crate::layout::page_size;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::Advice;
@@ -118,7 +118,7 @@ fn link_of(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 pub fn populate(addr: u64, len: u64, writable: bool) -> Result<(), Fault> {
     let advice = if writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
     let fault = |errno| Fault { addr, len: usize::try_from(len).unwrap_or(usize::MAX), errno };
-    let page = PAGE_SIZE as u64;
+    let page = page_size() as u64;
     let first = addr - addr % page;
     let size = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page));
     let size = size.and_then(|end| usize::try_from(end - first).ok());

@@ -19,7 +19,7 @@
 //! RNIC would tear them too. What we *decide* by, ring entries and indices, is read through
 //! atomics word by word instead ([`Window::load`]).
 
-use crate::layout::PAGE_SIZE;
+use crate::layout::page_size;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -55,17 +55,19 @@ pub struct OutOfBounds {
     pub size: u64,
 }
 
-/// An atomic access that cannot be made.
+/// An atomic access, or a window, that cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AtomicError {
+pub enum AccessError {
     /// It lies outside.
     #[error(transparent)]
     OutOfBounds(#[from] OutOfBounds),
-    /// The address is no multiple of 8 in our address space.
-    #[error("an atomic at offset {offset} is not aligned to 8 bytes")]
+    /// Its address in our address space is not what it must be a multiple of.
+    #[error("offset {offset} in shared memory is not aligned to {align} bytes")]
     Misaligned {
         /// Where it is.
         offset: u64,
+        /// What it must be a multiple of, in bytes.
+        align: usize,
     },
 }
 
@@ -118,7 +120,7 @@ impl Mapping {
     /// Maps `len` bytes of a file from `offset` on, which need not be a multiple of anything.
     /// The range may reach beyond the end of the file, as long as nobody touches what lies there.
     pub fn new(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
-        let lead = offset % PAGE_SIZE as u64;
+        let lead = offset % page_size() as u64;
         let pages_len = len.checked_add(lead as usize).ok_or(Errno::NOMEM)?;
         // SAFETY: a null hint without MAP_FIXED: the kernel chooses where, and replaces nothing.
         let pages = unsafe {
@@ -196,21 +198,21 @@ impl Mapping {
 
     /// Atomically: if the 8 bytes at `offset` equal `compare`, makes them `swap`. Returns what
     /// was there.
-    pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, AtomicError> {
+    pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, AccessError> {
         let order = Ordering::SeqCst;
         let word = self.atomic_u64(offset)?;
         Ok(word.compare_exchange(compare, swap, order, order).unwrap_or_else(|was| was))
     }
 
     /// Atomically adds to the 8 bytes at `offset`, wrapping. Returns what was there.
-    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, AtomicError> {
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, AccessError> {
         Ok(self.atomic_u64(offset)?.fetch_add(add, Ordering::SeqCst))
     }
 
-    fn atomic_u64(&self, offset: u64) -> Result<&AtomicU64, AtomicError> {
+    fn atomic_u64(&self, offset: u64) -> Result<&AtomicU64, AccessError> {
         let word = self.at(offset, size_of::<AtomicU64>() as u64)?.cast::<AtomicU64>();
         if !word.is_aligned() {
-            return Err(AtomicError::Misaligned { offset });
+            return Err(AccessError::Misaligned { offset, align: size_of::<AtomicU64>() });
         }
         // SAFETY: the 8 bytes lie in the mapping, which outlives the borrow of `self`, and are
         // aligned. An atomic may be shared with anybody.
@@ -236,30 +238,26 @@ impl Drop for Mapping {
     }
 }
 
-/// A page-aligned part of a mapping: the place of a ring, or of the doorbells.
+/// A part of a mapping that begins at a cache line: the place of a ring, or of the doorbells.
 ///
 /// Its accessors take offsets that its user has computed and not been told; an offset that is
 /// out of bounds or misaligned is a bug and panics.
 #[derive(Clone, Debug)]
 pub struct Window {
     mapping: Arc<Mapping>,
-    base: NonNull<u8>,
+    offset: usize,
     len: usize,
 }
 
-// SAFETY: as for `Mapping`, whose memory `base` points to and which the window keeps alive.
-unsafe impl Send for Window {}
-// SAFETY: as for `Mapping`: all access is atomic.
-unsafe impl Sync for Window {}
-
 impl Window {
     /// The `len` bytes at `offset` of a mapping.
-    pub fn new(mapping: Arc<Mapping>, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
+    pub fn new(mapping: Arc<Mapping>, offset: u64, len: u64) -> Result<Self, AccessError> {
+        const CACHE_LINE: usize = 64;
         let base = mapping.at(offset, len)?;
-        if base.addr().get() % PAGE_SIZE != 0 {
-            return Err(OutOfBounds { offset, len, size: mapping.len as u64 });
+        if !base.addr().get().is_multiple_of(CACHE_LINE) {
+            return Err(AccessError::Misaligned { offset, align: CACHE_LINE });
         }
-        Ok(Self { base, len: len as usize, mapping })
+        Ok(Self { mapping, offset: offset as usize, len: len as usize })
     }
 
     /// Length in bytes.
@@ -272,35 +270,32 @@ impl Window {
         self.len == 0
     }
 
-    /// The mapping that it is a part of.
-    pub fn mapping(&self) -> &Arc<Mapping> {
-        &self.mapping
-    }
-
     /// The 32-bit word at `offset`, a multiple of 4.
     pub(crate) fn atomic_u32(&self, offset: usize) -> &AtomicU32 {
-        self.check::<AtomicU32>(offset, 1);
-        // SAFETY: checked to lie in the window, which keeps the mapping alive while borrowed,
-        // and to be aligned.
-        unsafe { self.base.add(offset).cast::<AtomicU32>().as_ref() }
+        let word = self.at::<AtomicU32>(offset, 1);
+        // SAFETY: `at` has checked that the word lies in the mapping, which the borrow of `self`
+        // keeps alive, and that it is aligned. An atomic may be shared with anybody.
+        unsafe { word.as_ref() }
     }
 
     /// `count` 64-bit words from `offset` on, a multiple of 8.
     pub(crate) fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
-        self.check::<AtomicU64>(offset, count);
-        // SAFETY: checked to lie in the window, which keeps the mapping alive while borrowed,
-        // and to be aligned. A slice of atomics may be shared with anybody.
-        unsafe {
-            std::slice::from_raw_parts(self.base.add(offset).cast::<AtomicU64>().as_ptr(), count)
-        }
+        let first = self.at::<AtomicU64>(offset, count);
+        // SAFETY: `at` has checked that the words lie in the mapping, which the borrow of `self`
+        // keeps alive, and that they are aligned. Atomics may be shared with anybody.
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), count) }
     }
 
     /// Copies out of the window, 64 bits at a time, so that what is then checked and used cannot
     /// change any more. `offset` is a multiple of 8, and the last word lies wholly inside.
     pub(crate) fn load(&self, offset: usize, buf: &mut [u8]) {
         let words = self.words(offset, buf.len().div_ceil(8));
-        for (chunk, word) in buf.chunks_mut(8).zip(words) {
-            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..chunk.len()]);
+        let (whole, rest) = buf.as_chunks_mut();
+        for (chunk, word) in whole.iter_mut().zip(words) {
+            *chunk = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        if let Some(word) = words.get(whole.len()) {
+            rest.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
         }
     }
 
@@ -308,15 +303,24 @@ impl Window {
     /// zeros. `offset` is a multiple of 8, and the last word lies wholly inside.
     pub(crate) fn store(&self, offset: usize, data: &[u8]) {
         let words = self.words(offset, data.len().div_ceil(8));
-        for (chunk, word) in data.chunks(8).zip(words) {
-            let mut bytes = [0; 8];
-            bytes[..chunk.len()].copy_from_slice(chunk);
-            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        let (whole, rest) = data.as_chunks();
+        for (&chunk, word) in whole.iter().zip(words) {
+            word.store(u64::from_ne_bytes(chunk), Ordering::Relaxed);
+        }
+        if let Some(word) = words.get(whole.len()) {
+            let mut chunk = [0; 8];
+            chunk[..rest.len()].copy_from_slice(rest);
+            word.store(u64::from_ne_bytes(chunk), Ordering::Relaxed);
         }
     }
 
-    fn check<T>(&self, offset: usize, count: usize) {
+    /// Where `count` values of a type are.
+    fn at<T>(&self, offset: usize, count: usize) -> NonNull<T> {
         let fits = offset <= self.len && count <= (self.len - offset) / size_of::<T>();
-        assert!(fits && offset % align_of::<T>() == 0, "bad offset into a window of shared memory");
+        assert!(fits, "{count} words at {offset} in a window of {} bytes", self.len);
+        // SAFETY: the window lies in the mapping, and `offset` in the window.
+        let first = unsafe { self.mapping.base.add(self.offset + offset).cast::<T>() };
+        assert!(first.is_aligned(), "a misaligned word at {offset} in a window");
+        first
     }
 }
