@@ -151,3 +151,71 @@ impl fmt::Display for Syndrome {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_means, emitted};
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_field_at_its_place() {
+        assert_means(
+            [0x1f, 0x12, 0x34, 0x56],
+            Aeth { syndrome: Syndrome::ACK, msn: Msn::new(0x123456) },
+            Aeth::parse,
+            Aeth::emit,
+        );
+    }
+
+    #[test]
+    fn all_ones() {
+        assert_means(
+            [0xff; Aeth::LEN],
+            Aeth { syndrome: Syndrome::Reserved(0xff), msn: Msn::new(0xff_ffff) },
+            Aeth::parse,
+            Aeth::emit,
+        );
+    }
+
+    #[test]
+    fn the_syndromes_that_peers_send() {
+        for (byte, syndrome, text) in [
+            (0x1f, Syndrome::ACK, "ACK"),
+            (0x05, Syndrome::Ack { credits: 5 }, "ACK credits 5"),
+            (0x2c, Syndrome::RnrNak { timer: 12 }, "RNR NAK timer 12"),
+            (0x60, Syndrome::Nak(NakCode::SequenceError), "NAK sequence error"),
+            (0x61, Syndrome::Nak(NakCode::InvalidRequest), "NAK invalid request"),
+            (0x62, Syndrome::Nak(NakCode::RemoteAccess), "NAK remote access error"),
+            (0x63, Syndrome::Nak(NakCode::RemoteOperational), "NAK remote operational error"),
+            (0x64, Syndrome::Nak(NakCode::InvalidRd), "NAK invalid RD request"),
+            (0x65, Syndrome::Nak(NakCode::Other(5)), "NAK reserved code 5"),
+            (0x40, Syndrome::Reserved(0x40), "reserved syndrome 0x40"),
+            (0x9f, Syndrome::Reserved(0x9f), "reserved syndrome 0x9f"),
+        ] {
+            assert_eq!(Syndrome::from_byte(byte), syndrome);
+            assert_eq!(syndrome.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn all_256_syndromes_survive() {
+        for byte in 0..=255 {
+            assert_eq!(Syndrome::from_byte(byte).byte(), byte);
+        }
+    }
+
+    #[test]
+    fn a_value_too_large_does_not_change_the_type() {
+        assert_eq!(Syndrome::Ack { credits: 0xff }.byte(), 0x1f);
+        assert_eq!(Syndrome::RnrNak { timer: 0xe1 }.byte(), 0x21);
+        assert_eq!(Syndrome::Nak(NakCode::Other(0x85)).byte(), 0x65);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost(bytes: [u8; Aeth::LEN]) {
+            prop_assert_eq!(emitted(&Aeth::parse(&bytes), Aeth::emit), bytes);
+        }
+    }
+}

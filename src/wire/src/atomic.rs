@@ -83,3 +83,58 @@ impl AtomicAckEth {
         *bytes = self.original.to_be_bytes();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_means, emitted};
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_field_of_a_request_at_its_place() {
+        assert_means(
+            std::array::from_fn(|i| i as u8 + 1),
+            AtomicEth {
+                va: 0x0102_0304_0506_0708,
+                rkey: Rkey(0x090a_0b0c),
+                swap_or_add: 0x0d0e_0f10_1112_1314,
+                compare: 0x1516_1718_191a_1b1c,
+            },
+            AtomicEth::parse,
+            AtomicEth::emit,
+        );
+    }
+
+    #[test]
+    fn all_ones() {
+        assert_means(
+            [0xff; AtomicEth::LEN],
+            AtomicEth {
+                va: u64::MAX,
+                rkey: Rkey(u32::MAX),
+                swap_or_add: u64::MAX,
+                compare: u64::MAX,
+            },
+            AtomicEth::parse,
+            AtomicEth::emit,
+        );
+    }
+
+    #[test]
+    fn the_answer_is_one_number() {
+        assert_means(
+            [1, 2, 3, 4, 5, 6, 7, 8],
+            AtomicAckEth { original: 0x0102_0304_0506_0708 },
+            AtomicAckEth::parse,
+            AtomicAckEth::emit,
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost(request: [u8; AtomicEth::LEN], answer: [u8; AtomicAckEth::LEN]) {
+            prop_assert_eq!(emitted(&AtomicEth::parse(&request), AtomicEth::emit), request);
+            prop_assert_eq!(emitted(&AtomicAckEth::parse(&answer), AtomicAckEth::emit), answer);
+        }
+    }
+}

@@ -246,7 +246,8 @@ impl TxBatch {
                     IdentPolicy::Counting { .. } => ident,
                 };
                 icrc::renumber(&run.flow, ident, first_ident, &mut self.arena[start..end]);
-                self.spans.push(Span { start, end, segments: 1, first_ident, ..run });
+                let segment_len = end - start;
+                self.spans.push(Span { start, end, segment_len, segments: 1, first_ident, ..run });
             }
         }
     }
@@ -309,4 +310,327 @@ struct Place {
     continues_run: bool,
     /// The identification that it is sent with.
     ident: u16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::icrc::{Checker, Verdict};
+    use crate::testing::{UNWRITTEN, headers};
+    use crate::{DONT_FRAGMENT, Ident, Opcode, Outer, Packet, Psn, Qpn, Reth, Rkey};
+    use proptest::prelude::*;
+    use std::convert::Infallible;
+
+    const MTU: usize = 1024;
+
+    fn flow(last_octet: u8) -> Flow {
+        Flow {
+            src: [10, 0, 0, 1].into(),
+            dst: [10, 0, 0, last_octet].into(),
+            src_port: 49152,
+            tclass: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        }
+    }
+
+    fn headers_of(opcode: Opcode) -> Headers {
+        let mut headers = Headers::new(Bth::new(opcode, Qpn::new(0x11), Psn::new(0)));
+        if opcode.has_reth() {
+            headers.reth = Some(Reth { va: 0, rkey: Rkey(0), len: 0 });
+        }
+        headers
+    }
+
+    fn push(batch: &mut TxBatch, flow: &Flow, opcode: Opcode, payload_len: usize) {
+        let fill = |payload: &mut [u8]| -> Result<(), Infallible> {
+            payload.fill(payload_len as u8);
+            Ok(())
+        };
+        batch.push(flow, &headers_of(opcode), payload_len, fill).unwrap();
+    }
+
+    /// SEND ONLYs of these payload lengths.
+    fn push_sends(batch: &mut TxBatch, flow: &Flow, payload_lens: &[usize]) {
+        for len in payload_lens {
+            push(batch, flow, Opcode::RC_SEND_ONLY, *len);
+        }
+    }
+
+    fn batch(limits: TxLimits) -> TxBatch {
+        let mut batch = TxBatch::new(limits, 256 << 10);
+        batch.arena.fill(UNWRITTEN);
+        batch
+    }
+
+    fn segments(batch: &TxBatch) -> Vec<usize> {
+        batch.runs().map(|run| run.segments).collect()
+    }
+
+    /// How many datagrams have an ICRC that is wrong for what they will be sent with.
+    fn bad(batch: &TxBatch) -> usize {
+        let is_bad = |datagram: &Datagram<'_>| {
+            let ident = Ident::Known { ident: datagram.ident, fragment: DONT_FRAGMENT };
+            let outer = Outer { flow: *datagram.flow, ident };
+            Checker::new().check(&outer, datagram.bytes) == Verdict::Bad
+        };
+        batch.datagrams().filter(is_bad).count()
+    }
+
+    #[test]
+    fn a_write_of_64_kib_is_two_runs() {
+        let mut batch = batch(TxLimits::segmented(64));
+        push(&mut batch, &flow(2), Opcode::RC_WRITE_FIRST, MTU);
+        for _ in 0..62 {
+            push(&mut batch, &flow(2), Opcode::RC_WRITE_MIDDLE, MTU);
+        }
+        push(&mut batch, &flow(2), Opcode::RC_WRITE_LAST, MTU);
+        // FIRST has a RETH more than the others: the first MIDDLE ends its run.
+        let runs: Vec<(usize, usize)> =
+            batch.runs().map(|run| (run.segment_len, run.segments)).collect();
+        assert_eq!(runs, [(28 + MTU + 4, 2), (12 + MTU + 4, 62)]);
+        assert_eq!(batch.len(), 64);
+        assert_eq!(bad(&batch), 0);
+    }
+
+    #[test]
+    fn a_shorter_datagram_ends_a_run_and_a_longer_one_begins_one() {
+        let mut batch = batch(TxLimits::segmented(64));
+        push_sends(&mut batch, &flow(2), &[100, 100, 40, 40, 40, 100, 100]);
+        assert_eq!(segments(&batch), [3, 2, 2]);
+    }
+
+    #[test]
+    fn another_flow_begins_a_run() {
+        let mut batch = batch(TxLimits::segmented(64));
+        for to in [2, 2, 3, 2] {
+            push_sends(&mut batch, &flow(to), &[100]);
+        }
+        assert_eq!(segments(&batch), [2, 1, 1]);
+        push_sends(&mut batch, &Flow { tclass: 2, ..flow(2) }, &[100]);
+        assert_eq!(segments(&batch), [2, 1, 1, 1], "the traffic class is part of the flow");
+    }
+
+    #[test]
+    fn a_run_keeps_to_the_limits_of_the_port() {
+        let mut by_count = batch(TxLimits::segmented(3));
+        push_sends(&mut by_count, &flow(2), &[100; 7]);
+        assert_eq!(segments(&by_count), [3, 3, 1]);
+
+        let two_and_a_bit = 2 * (12 + 100 + 4) + 50;
+        let limits = TxLimits { max_run_bytes: two_and_a_bit, ..TxLimits::segmented(64) };
+        let mut by_bytes = batch(limits);
+        push_sends(&mut by_bytes, &flow(2), &[100; 5]);
+        assert_eq!(segments(&by_bytes), [2, 2, 1]);
+    }
+
+    #[test]
+    fn a_run_is_never_longer_than_a_udp_datagram() {
+        let mut batch = batch(TxLimits::segmented(128));
+        push_sends(&mut batch, &flow(2), &[1024; 100]);
+        assert_eq!(segments(&batch), [62, 38]);
+        assert!(batch.runs().all(|run| run.bytes.len() <= MAX_UDP_PAYLOAD));
+    }
+
+    #[test]
+    fn identifications_are_the_indices_in_the_run() {
+        let mut batch = batch(TxLimits::segmented(3));
+        push_sends(&mut batch, &flow(2), &[8; 5]);
+        let idents: Vec<u16> = batch.datagrams().map(|datagram| datagram.ident).collect();
+        assert_eq!(idents, [0, 1, 2, 0, 1]);
+        assert_eq!(bad(&batch), 0);
+    }
+
+    #[test]
+    fn identifications_may_count_through() {
+        let ident = IdentPolicy::Counting { next: 0xfffe };
+        let mut batch = batch(TxLimits { ident, ..TxLimits::segmented(2) });
+        push_sends(&mut batch, &flow(2), &[8; 3]);
+        push_sends(&mut batch, &flow(3), &[8; 2]);
+        let idents = |batch: &TxBatch| batch.datagrams().map(|d| d.ident).collect::<Vec<u16>>();
+        assert_eq!(idents(&batch), [0xfffe, 0xffff, 0, 1, 2]);
+        assert_eq!(bad(&batch), 0);
+        batch.clear();
+        push_sends(&mut batch, &flow(2), &[8]);
+        assert_eq!(idents(&batch), [3], "also from one filling to the next");
+    }
+
+    #[test]
+    fn padding_is_zero_and_counted() {
+        let mut batch = batch(TxLimits::SINGLE);
+        for payload_len in 0..8 {
+            push_sends(&mut batch, &flow(2), &[payload_len]);
+            let datagram = batch.datagrams().last().unwrap();
+            let packet = Packet::parse(datagram.bytes).unwrap();
+            assert_eq!(packet.payload, vec![payload_len as u8; payload_len]);
+            let icrc_at = datagram.bytes.len() - icrc::LEN;
+            let pad = &datagram.bytes[12 + payload_len..icrc_at];
+            assert!(pad.iter().all(|byte| *byte == 0), "{pad:x?}");
+        }
+    }
+
+    #[test]
+    fn a_payload_that_cannot_be_read_leaves_nothing() {
+        let mut batch = batch(TxLimits::segmented(64));
+        push_sends(&mut batch, &flow(2), &[8]);
+        let headers = headers_of(Opcode::RC_SEND_ONLY);
+        for to in [2, 3] {
+            assert_eq!(batch.push(&flow(to), &headers, 8, |_| Err("gone")), Err("gone"));
+        }
+        push_sends(&mut batch, &flow(2), &[8]);
+        assert_eq!(segments(&batch), [2]);
+        assert_eq!(bad(&batch), 0);
+    }
+
+    #[test]
+    fn a_port_that_was_interrupted_goes_on_where_it_was() {
+        let mut batch = batch(TxLimits::segmented(2));
+        push_sends(&mut batch, &flow(2), &[8; 5]);
+        batch.advance(1);
+        assert_eq!((batch.len(), segments(&batch)), (3, vec![2, 1]));
+        batch.advance(0);
+        assert_eq!(batch.len(), 3);
+        push_sends(&mut batch, &flow(2), &[8; 2]);
+        assert_eq!(segments(&batch), [2, 2, 1], "what comes meanwhile goes behind");
+        let room = batch.room();
+        batch.advance(3);
+        assert!(batch.is_empty());
+        assert!(batch.room() > room, "a batch that was sent is as new");
+        assert_eq!(bad(&batch), 0);
+    }
+
+    #[test]
+    fn a_run_that_was_sent_is_not_continued() {
+        let mut batch = batch(TxLimits::segmented(8));
+        push_sends(&mut batch, &flow(2), &[8]);
+        push_sends(&mut batch, &flow(3), &[8]);
+        batch.advance(1);
+        batch.advance(1);
+        push_sends(&mut batch, &flow(3), &[8]);
+        assert_eq!(batch.datagrams().map(|d| d.ident).collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn room_is_for_the_longest_datagram() {
+        let mut batch = TxBatch::new(TxLimits::SINGLE, 0);
+        assert!(batch.has_room(), "one always fits");
+        push(&mut batch, &flow(2), Opcode::RC_WRITE_ONLY, 4096);
+        assert!(!batch.has_room());
+        batch.clear();
+        assert!(batch.has_room());
+    }
+
+    #[test]
+    #[should_panic(expected = "no room")]
+    fn pushing_without_room_is_our_own_mistake() {
+        let mut batch = TxBatch::new(TxLimits::SINGLE, 0);
+        push_sends(&mut batch, &flow(2), &[4096, 4096]);
+    }
+
+    #[test]
+    fn splitting_makes_every_datagram_a_run_with_identification_0() {
+        let mut batch = batch(TxLimits::segmented(4));
+        push_sends(&mut batch, &flow(2), &[100, 100, 100, 100, 100, 20]);
+        push_sends(&mut batch, &flow(3), &[7]);
+        batch.advance(1);
+        let payloads = |batch: &TxBatch| {
+            let payload = |d: Datagram<'_>| Packet::parse(d.bytes).unwrap().payload.to_vec();
+            batch.datagrams().map(payload).collect::<Vec<_>>()
+        };
+        let before = payloads(&batch);
+        batch.split();
+        assert_eq!(segments(&batch), [1, 1, 1]);
+        assert!(batch.runs().all(|run| run.first_ident == 0 && run.segment_len == run.bytes.len()));
+        assert_eq!(payloads(&batch), before);
+        assert_eq!(bad(&batch), 0);
+        push_sends(&mut batch, &flow(3), &[7]);
+        assert_eq!(segments(&batch), [1, 1, 1, 1], "and that stays so");
+    }
+
+    #[test]
+    fn splitting_keeps_identifications_that_count() {
+        let ident = IdentPolicy::Counting { next: 40 };
+        let mut batch = batch(TxLimits { ident, ..TxLimits::segmented(8) });
+        push_sends(&mut batch, &flow(2), &[8; 3]);
+        batch.split();
+        let idents: Vec<u16> = batch.datagrams().map(|datagram| datagram.ident).collect();
+        assert_eq!(idents, [40, 41, 42]);
+        assert_eq!(bad(&batch), 0);
+    }
+
+    #[test]
+    fn damage_after_the_stamp_stays_damage() {
+        let mut clean = batch(TxLimits::SINGLE);
+        push_sends(&mut clean, &flow(2), &[8; 3]);
+        let mut faulty = batch(TxLimits::segmented(8));
+        for (i, datagram) in clean.datagrams().enumerate() {
+            let copy = faulty.push_raw(datagram.flow, datagram.bytes);
+            if i == 1 {
+                copy[14] ^= 0x10;
+            }
+        }
+        assert_eq!(segments(&faulty), [3]);
+        assert_eq!(bad(&faulty), 1);
+        faulty.split();
+        assert_eq!(bad(&faulty), 1);
+    }
+
+    proptest! {
+        /// Whatever is pushed: the datagrams come out as they went in, every ICRC is right for
+        /// its identification, runs keep to the limits, and none could have been continued.
+        #[test]
+        fn runs_are_as_long_as_they_may_be(
+            pushed in proptest::collection::vec(
+                (headers(), 2u8..4, proptest::sample::select(vec![0usize, 1, 60, 60, 60])), 1..40),
+            max_segments in 1usize..6,
+            max_run_bytes in 60usize..400,
+        ) {
+            let limits = TxLimits { max_run_bytes, ..TxLimits::segmented(max_segments) };
+            let mut batch = batch(limits);
+            let mut expected = Vec::new();
+            for (headers, to, len) in &pushed {
+                let len = if headers.bth.opcode.has_payload() { *len } else { 0 };
+                let pad = (len.next_multiple_of(4) - len) as u8;
+                let as_sent = Headers { bth: Bth { pad, ..headers.bth }, ..*headers };
+                expected.push((flow(*to), as_sent, vec![0x3c; len]));
+                let fill = |payload: &mut [u8]| -> Result<(), ()> {
+                    payload.fill(0x3c);
+                    Ok(())
+                };
+                prop_assert_eq!(batch.push(&flow(*to), headers, len, fill), Ok(()));
+            }
+
+            let came_out: Vec<_> = batch
+                .datagrams()
+                .map(|datagram| {
+                    let packet = Packet::parse(datagram.bytes).unwrap();
+                    (*datagram.flow, packet.headers, packet.payload.to_vec())
+                })
+                .collect();
+            prop_assert_eq!(came_out, expected);
+            prop_assert_eq!(batch.len(), pushed.len());
+            prop_assert_eq!(bad(&batch), 0);
+
+            let runs: Vec<Run<'_>> = batch.runs().collect();
+            for run in &runs {
+                let lens: Vec<usize> = run.datagrams().map(|d| d.bytes.len()).collect();
+                prop_assert_eq!(lens.len(), run.segments);
+                prop_assert!(run.segments <= max_segments);
+                prop_assert!(run.bytes.len() <= max_run_bytes || run.segments == 1);
+                let (last, others) = lens.split_last().unwrap();
+                prop_assert!(others.iter().all(|len| *len == run.segment_len));
+                prop_assert!(*last <= run.segment_len);
+            }
+            for pair in runs.windows(2) {
+                let next = pair[1].datagrams().next().unwrap().bytes.len();
+                let full = pair[0].bytes.len() == pair[0].segments * pair[0].segment_len;
+                let could_continue = pair[0].flow == pair[1].flow
+                    && full
+                    && next <= pair[0].segment_len
+                    && pair[0].segments < max_segments
+                    && pair[0].bytes.len() + next <= max_run_bytes;
+                prop_assert!(!could_continue);
+            }
+        }
+    }
 }

@@ -137,3 +137,102 @@ impl Bth {
         packet[1] = packet[1] & !PAD_MASK | pad << PAD_SHIFT & PAD_MASK;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{UNWRITTEN, assert_means, emitted};
+    use proptest::prelude::*;
+
+    fn parse(bytes: &[u8; Bth::LEN]) -> Bth {
+        Bth::parse(bytes).unwrap()
+    }
+
+    #[test]
+    fn every_field_at_its_place() {
+        assert_means(
+            [0x0a, 0xf0, 0x12, 0x34, 0xaa, 0x56, 0x78, 0x9a, 0x81, 0xbc, 0xde, 0xf0],
+            Bth {
+                opcode: Opcode::RC_WRITE_ONLY,
+                solicited: true,
+                migreq: true,
+                pad: 3,
+                pkey: Pkey(0x1234),
+                fecn: true,
+                becn: false,
+                resv6a: 0x2a,
+                dest_qp: Qpn::new(0x56789a),
+                ack_req: true,
+                resv7: 1,
+                psn: Psn::new(0xbcdef0),
+            },
+            parse,
+            Bth::emit,
+        );
+    }
+
+    #[test]
+    fn each_flag_is_one_bit() {
+        let clear = Bth { migreq: false, ..Bth::new(Opcode::CNP, Qpn::new(0), Psn::new(0)) };
+        let differs = |bth: Bth| {
+            let before = emitted(&clear, Bth::emit);
+            let after = emitted(&bth, Bth::emit);
+            let changed: Vec<(usize, u8)> =
+                (0..Bth::LEN).map(|i| (i, before[i] ^ after[i])).filter(|(_, x)| *x != 0).collect();
+            changed
+        };
+        assert_eq!(differs(Bth { solicited: true, ..clear }), [(1, 0x80)]);
+        assert_eq!(differs(Bth { migreq: true, ..clear }), [(1, 0x40)]);
+        assert_eq!(differs(Bth { fecn: true, ..clear }), [(4, 0x80)]);
+        assert_eq!(differs(Bth { becn: true, ..clear }), [(4, 0x40)]);
+        assert_eq!(differs(Bth { ack_req: true, ..clear }), [(8, 0x80)]);
+    }
+
+    #[test]
+    fn a_new_header_is_an_ordinary_one() {
+        let bth = Bth::new(Opcode::RC_ACK, Qpn::new(0x11), Psn::new(7));
+        assert_eq!(
+            emitted(&bth, Bth::emit),
+            [0x11, 0x40, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 7],
+            "MigReq set, default partition, the rest clear"
+        );
+    }
+
+    #[test]
+    fn all_ones_is_refused_for_its_opcode() {
+        let unknown = ParseError::UnknownOpcode { opcode: 0xff };
+        assert_eq!(Bth::parse(&[0xff; Bth::LEN]), Err(unknown));
+    }
+
+    #[test]
+    fn another_transport_version_is_refused() {
+        let mut bytes = [0; Bth::LEN];
+        for tver in 1..16 {
+            bytes[1] = 0xf0 | tver;
+            assert_eq!(Bth::parse(&bytes), Err(ParseError::UnknownVersion { tver }));
+        }
+    }
+
+    #[test]
+    fn the_pad_count_can_be_changed_in_place() {
+        let mut bytes = [UNWRITTEN; Bth::LEN];
+        Bth { pad: 1, ..Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(1)) }.emit(&mut bytes);
+        let before = parse(&bytes);
+        for pad in 0..4 {
+            Bth::emit_pad(&mut bytes, pad);
+            assert_eq!(parse(&bytes), Bth { pad, ..before });
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost(mut bytes: [u8; Bth::LEN]) {
+            bytes[1] &= 0xf0;
+            if let Ok(bth) = Bth::parse(&bytes) {
+                prop_assert_eq!(emitted(&bth, Bth::emit), bytes);
+            } else {
+                prop_assert_eq!(Opcode::from_byte(bytes[0]), None);
+            }
+        }
+    }
+}

@@ -41,3 +41,36 @@ impl Deth {
         *bytes = [k0, k1, k2, k3, 0, q0, q1, q2];
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_means, emitted};
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_field_at_its_place() {
+        assert_means(
+            [0x80, 0x01, 0x00, 0x02, 0, 0xab, 0xcd, 0xef],
+            Deth { qkey: Qkey(0x8001_0002), src_qp: Qpn::new(0xabcdef) },
+            Deth::parse,
+            Deth::emit,
+        );
+    }
+
+    #[test]
+    fn all_ones() {
+        let deth = Deth { qkey: Qkey(u32::MAX), src_qp: Qpn::MULTICAST };
+        assert_eq!(Deth::parse(&[0xff; Deth::LEN]), deth, "the reserved byte is ignored");
+        assert_eq!(emitted(&deth, Deth::emit), [255, 255, 255, 255, 0, 255, 255, 255]);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_but_the_reserved_byte_is_lost(mut bytes: [u8; Deth::LEN]) {
+            let deth = Deth::parse(&bytes);
+            bytes[4] = 0;
+            prop_assert_eq!(emitted(&deth, Deth::emit), bytes);
+        }
+    }
+}

@@ -13,7 +13,7 @@
 pub struct Feth {
     /// Selectivity level, 2 bits: 0 the range in the RETH, 1 the whole memory region.
     pub selectivity: u8,
-    /// Placement type, 4 bits: 1 globally visible, 2 persistent.
+    /// Placement types, 4 bits: 1 globally visible, 2 persistent.
     pub placement: u8,
 }
 
@@ -29,5 +29,30 @@ impl Feth {
     /// Writes the header. Bits beyond the fields are dropped.
     pub fn emit(&self, bytes: &mut [u8; Feth::LEN]) {
         *bytes = [0, 0, 0, (self.selectivity & 0x3) << 4 | self.placement & 0xf];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_means, emitted};
+
+    #[test]
+    fn every_field_at_its_place() {
+        let feth = Feth { selectivity: 1, placement: 2 };
+        assert_means([0, 0, 0, 0x12], feth, Feth::parse, Feth::emit);
+    }
+
+    #[test]
+    fn all_ones() {
+        let feth = Feth { selectivity: 3, placement: 15 };
+        assert_eq!(Feth::parse(&[0xff; Feth::LEN]), feth, "reserved bits are ignored");
+        assert_eq!(emitted(&feth, Feth::emit), [0, 0, 0, 0x3f]);
+    }
+
+    #[test]
+    fn bits_beyond_a_field_do_not_reach_another() {
+        let feth = Feth { selectivity: 0xff, placement: 0xf0 };
+        assert_eq!(emitted(&feth, Feth::emit), [0, 0, 0, 0x30]);
     }
 }

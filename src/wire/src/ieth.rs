@@ -31,3 +31,15 @@ impl Ieth {
         *bytes = self.rkey.0.to_be_bytes();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::assert_means;
+
+    #[test]
+    fn four_bytes_in_network_order() {
+        let ieth = Ieth { rkey: Rkey(0x0a0b_0c0d) };
+        assert_means([0x0a, 0x0b, 0x0c, 0x0d], ieth, Ieth::parse, Ieth::emit);
+    }
+}

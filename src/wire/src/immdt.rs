@@ -29,3 +29,15 @@ impl ImmDt {
         *bytes = self.data.to_be_bytes();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::assert_means;
+
+    #[test]
+    fn four_bytes_in_network_order() {
+        let imm = ImmDt { data: 0x0a0b_0c0d };
+        assert_means([0x0a, 0x0b, 0x0c, 0x0d], imm, ImmDt::parse, ImmDt::emit);
+    }
+}

@@ -69,3 +69,39 @@ macro_rules! hex_format {
 }
 
 hex_format!(Rkey 10, Lkey 10, Qkey 10, Pkey 6);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pkeys_match_within_a_partition_unless_both_are_limited() {
+        let full = Pkey(0x8001);
+        let limited = Pkey(0x0001);
+        let elsewhere = Pkey(0x8002);
+        assert!(full.matches(full));
+        assert!(full.matches(limited));
+        assert!(limited.matches(full));
+        assert!(!limited.matches(limited));
+        assert!(!full.matches(elsewhere));
+        assert!(Pkey::DEFAULT.matches(Pkey(0x7fff)));
+    }
+
+    #[test]
+    fn the_invalid_partition_matches_nothing() {
+        assert!(!Pkey(0x8000).matches(Pkey(0x8000)));
+        assert!(!Pkey(0x0000).matches(Pkey(0x8000)));
+    }
+
+    #[test]
+    fn the_top_bit_makes_a_qkey_controlled() {
+        assert!(Qkey::GSI.is_controlled());
+        assert!(!Qkey(0x7fff_ffff).is_controlled());
+    }
+
+    #[test]
+    fn keys_print_as_they_stand_in_a_trace() {
+        assert_eq!(Rkey(0x264).to_string(), "0x00000264");
+        assert_eq!(format!("{:?}", Pkey::DEFAULT), "Pkey(0xffff)");
+    }
+}

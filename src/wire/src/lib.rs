@@ -39,6 +39,8 @@ mod packet;
 mod psn;
 mod qpn;
 mod reth;
+#[cfg(test)]
+mod testing;
 mod u24;
 
 pub use aeth::{Aeth, NakCode, Syndrome};

@@ -35,3 +35,14 @@ impl fmt::Debug for Msn {
         write!(f, "Msn({})", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wraps_at_24_bits() {
+        assert_eq!(Msn::new(0xff_ffff).next(), Msn::new(0));
+        assert_eq!(Msn::new(0x0100_0005).get(), 5);
+    }
+}

@@ -52,3 +52,56 @@ impl PathMtu {
         PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_the_verbs() {
+        let by_code = [256, 512, 1024, 2048, 4096];
+        for (mtu, (code, bytes)) in PathMtu::ALL.into_iter().zip((1u8..).zip(by_code)) {
+            assert_eq!((mtu.code(), mtu.bytes()), (code, bytes));
+            assert_eq!(PathMtu::from_code(code), Some(mtu));
+            assert_eq!(PathMtu::from_bytes(bytes as u32), Some(mtu));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_no_mtu() {
+        for code in [0, 6, 255] {
+            assert_eq!(PathMtu::from_code(code), None);
+        }
+        for bytes in [0, 255, 1500, 8192, u32::MAX] {
+            assert_eq!(PathMtu::from_bytes(bytes), None);
+        }
+    }
+
+    #[test]
+    fn the_links_that_people_have() {
+        for ipv6 in [false, true] {
+            let largest = |link_mtu| PathMtu::largest_for_link(link_mtu, ipv6);
+            assert_eq!(largest(1500), Some(PathMtu::Mtu1024));
+            assert_eq!(largest(9000), Some(PathMtu::Mtu4096));
+            assert_eq!(largest(65536), Some(PathMtu::Mtu4096));
+            assert_eq!(largest(1280), Some(PathMtu::Mtu1024));
+            assert_eq!(largest(u32::MAX), Some(PathMtu::Mtu4096));
+            assert_eq!(largest(256), None);
+            assert_eq!(largest(0), None);
+        }
+    }
+
+    #[test]
+    fn every_header_has_room_beside_the_payload() {
+        // IP, UDP, the longest RoCE headers, ICRC.
+        let ipv4 = 20 + 8 + 40 + 4;
+        let ipv6 = 40 + 8 + 40 + 4;
+        for mtu in PathMtu::ALL {
+            let bytes = mtu.bytes() as u32;
+            assert_eq!(PathMtu::largest_for_link(bytes + ipv4, false), Some(mtu));
+            assert_ne!(PathMtu::largest_for_link(bytes + ipv4 - 1, false), Some(mtu));
+            assert_eq!(PathMtu::largest_for_link(bytes + ipv6, true), Some(mtu));
+            assert_ne!(PathMtu::largest_for_link(bytes + ipv6 - 1, true), Some(mtu));
+        }
+    }
+}

@@ -422,3 +422,132 @@ impl fmt::Debug for Opcode {
         write!(f, "Opcode({:#04x} {self})", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The codes that the specification gives out to the transports that we speak.
+    fn is_assigned(byte: u8) -> bool {
+        matches!(byte, 0x00..=0x14 | 0x16 | 0x17 | 0x1c | 0x1d | 0x20..=0x2b | 0x64 | 0x65 | 0x81)
+    }
+
+    #[test]
+    fn all_256_bytes_are_an_opcode_or_none() {
+        for byte in 0..=255 {
+            let Some(opcode) = Opcode::from_byte(byte) else {
+                assert!(!is_assigned(byte), "{byte:#04x} is not known");
+                continue;
+            };
+            assert!(is_assigned(byte), "{opcode:?} is not assigned");
+            assert_eq!(opcode.byte(), byte);
+            let (transport, operation) = (opcode.transport(), opcode.operation());
+            assert_eq!(Opcode::new(transport, operation, opcode.position()), Some(opcode));
+        }
+    }
+
+    #[test]
+    fn the_names_are_in_the_order_of_their_bytes() {
+        assert!(Opcode::ALL.is_sorted_by_key(|opcode| opcode.byte()));
+        let known = (0..=255).filter_map(Opcode::from_byte);
+        assert!(known.eq(Opcode::ALL.iter().copied()));
+    }
+
+    #[test]
+    fn what_does_not_exist_cannot_be_made() {
+        use {Operation::*, Position::*, Transport::*};
+        for (transport, operation, position) in [
+            (Rc, SendImm, First),
+            (Rc, ReadRequest, First),
+            (Rc, Operation::Cnp, Only),
+            (Uc, SendInv, Only),
+            (Uc, ReadRequest, Only),
+            (Uc, Ack, Only),
+            (Ud, Send, First),
+            (Ud, Write, Only),
+            (Transport::Cnp, Send, Middle),
+        ] {
+            assert_eq!(Opcode::new(transport, operation, position), None);
+        }
+    }
+
+    /// One line per opcode: code, name, which engine takes it, headers, length, payload.
+    fn describe(opcode: Opcode) -> String {
+        let headers: Vec<&str> = [
+            (opcode.has_deth(), "DETH"),
+            (opcode.has_feth(), "FETH"),
+            (opcode.has_reth(), "RETH"),
+            (opcode.has_atomic_eth(), "AtomicETH"),
+            (opcode.has_aeth(), "AETH"),
+            (opcode.has_atomic_ack_eth(), "AtomicAckETH"),
+            (opcode.has_imm(), "ImmDt"),
+            (opcode.has_ieth(), "IETH"),
+            (opcode.has_payload(), "payload"),
+        ]
+        .into_iter()
+        .filter_map(|(present, name)| present.then_some(name))
+        .collect();
+        format!(
+            "{:02x} {opcode}: {} {} {}",
+            opcode.byte(),
+            if opcode.is_request() { "request" } else { "response" },
+            opcode.header_len(),
+            headers.join(" "),
+        )
+    }
+
+    #[test]
+    fn the_whole_table() {
+        let table: Vec<String> = Opcode::ALL.iter().map(|opcode| describe(*opcode)).collect();
+        let expected = "\
+            00 RC SEND FIRST: request 12 payload\n\
+            01 RC SEND MIDDLE: request 12 payload\n\
+            02 RC SEND LAST: request 12 payload\n\
+            03 RC SEND LAST WITH IMMEDIATE: request 16 ImmDt payload\n\
+            04 RC SEND ONLY: request 12 payload\n\
+            05 RC SEND ONLY WITH IMMEDIATE: request 16 ImmDt payload\n\
+            06 RC WRITE FIRST: request 28 RETH payload\n\
+            07 RC WRITE MIDDLE: request 12 payload\n\
+            08 RC WRITE LAST: request 12 payload\n\
+            09 RC WRITE LAST WITH IMMEDIATE: request 16 ImmDt payload\n\
+            0a RC WRITE ONLY: request 28 RETH payload\n\
+            0b RC WRITE ONLY WITH IMMEDIATE: request 32 RETH ImmDt payload\n\
+            0c RC READ REQUEST: request 28 RETH\n\
+            0d RC READ RESPONSE FIRST: response 16 AETH payload\n\
+            0e RC READ RESPONSE MIDDLE: response 12 payload\n\
+            0f RC READ RESPONSE LAST: response 16 AETH payload\n\
+            10 RC READ RESPONSE ONLY: response 16 AETH payload\n\
+            11 RC ACK: response 16 AETH\n\
+            12 RC ATOMIC ACK: response 24 AETH AtomicAckETH\n\
+            13 RC COMPARE SWAP: request 40 AtomicETH\n\
+            14 RC FETCH ADD: request 40 AtomicETH\n\
+            16 RC SEND LAST WITH INVALIDATE: request 16 IETH payload\n\
+            17 RC SEND ONLY WITH INVALIDATE: request 16 IETH payload\n\
+            1c RC FLUSH: request 32 FETH RETH\n\
+            1d RC ATOMIC WRITE: request 28 RETH payload\n\
+            20 UC SEND FIRST: request 12 payload\n\
+            21 UC SEND MIDDLE: request 12 payload\n\
+            22 UC SEND LAST: request 12 payload\n\
+            23 UC SEND LAST WITH IMMEDIATE: request 16 ImmDt payload\n\
+            24 UC SEND ONLY: request 12 payload\n\
+            25 UC SEND ONLY WITH IMMEDIATE: request 16 ImmDt payload\n\
+            26 UC WRITE FIRST: request 28 RETH payload\n\
+            27 UC WRITE MIDDLE: request 12 payload\n\
+            28 UC WRITE LAST: request 12 payload\n\
+            29 UC WRITE LAST WITH IMMEDIATE: request 16 ImmDt payload\n\
+            2a UC WRITE ONLY: request 28 RETH payload\n\
+            2b UC WRITE ONLY WITH IMMEDIATE: request 32 RETH ImmDt payload\n\
+            64 UD SEND ONLY: request 20 DETH payload\n\
+            65 UD SEND ONLY WITH IMMEDIATE: request 24 DETH ImmDt payload\n\
+            81 CNP: response 12 payload";
+        assert_eq!(table.join("\n"), expected);
+    }
+
+    #[test]
+    fn a_message_is_one_packet_or_first_middles_last() {
+        assert!(Position::Only.starts() && Position::Only.ends());
+        assert!(Position::First.starts() && !Position::First.ends());
+        assert!(!Position::Middle.starts() && !Position::Middle.ends());
+        assert!(!Position::Last.starts() && Position::Last.ends());
+    }
+}

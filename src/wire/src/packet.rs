@@ -52,7 +52,7 @@ pub enum ParseError {
         available: usize,
     },
     /// Payload after the headers of an opcode that has none.
-    #[error("{len} bytes of payload in a {opcode}, which has none")]
+    #[error("{len} bytes after the headers of {opcode}, which has no payload")]
     UnexpectedPayload {
         /// The packet's opcode.
         opcode: Opcode,
@@ -224,7 +224,7 @@ impl<'a> Packet<'a> {
     /// Reads a packet from the bytes of a UDP datagram, the ICRC being the last four.
     ///
     /// The ICRC itself is not looked at: that takes the outer headers, and is
-    /// [`icrc::Checker`](crate::icrc::Checker)'s business. Whether the packet makes sense to its
+    /// [`icrc::Checker`]'s business. Whether the packet makes sense to its
     /// QP (the length of the payload among other things) is the engine's.
     pub fn parse(udp_payload: &'a [u8]) -> Result<Packet<'a>, ParseError> {
         let len = udp_payload.len();
@@ -288,5 +288,188 @@ impl fmt::Display for Headers {
             write!(f, " invalidates {rkey}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{UNWRITTEN, headers};
+    use crate::{Msn, Psn, Qkey, Qpn, Syndrome};
+    use proptest::prelude::*;
+
+    /// A packet as it stands on the wire, with nonsense for an ICRC.
+    fn built(headers: &Headers, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![UNWRITTEN; headers.len()];
+        headers.emit(&mut packet);
+        packet.extend(payload);
+        packet.resize(packet.len().next_multiple_of(4), 0);
+        packet.extend([0xde, 0xad, 0xbe, 0xef]);
+        packet
+    }
+
+    fn read_request() -> Headers {
+        Headers {
+            reth: Some(Reth { va: 0x1000, rkey: Rkey(0x77), len: 32 }),
+            ..Headers::new(Bth::new(Opcode::RC_READ_REQUEST, Qpn::new(0x12), Psn::new(9)))
+        }
+    }
+
+    /// Some bytes of payload and the pad count that goes with them.
+    fn payload_for(headers: &Headers) -> impl Strategy<Value = Vec<u8>> + use<> {
+        let max = if headers.bth.opcode.has_payload() { 40 } else { 0 };
+        proptest::collection::vec(any::<u8>(), 0..=max)
+    }
+
+    #[test]
+    fn headers_come_in_their_order() {
+        let mut bytes = vec![UNWRITTEN; Headers::MAX_LEN];
+        Headers {
+            reth: Some(Reth { va: 1, rkey: Rkey(2), len: 3 }),
+            imm: Some(4),
+            ..Headers::new(Bth::new(Opcode::RC_WRITE_ONLY_IMM, Qpn::new(5), Psn::new(6)))
+        }
+        .emit(&mut bytes);
+        #[rustfmt::skip]
+        assert_eq!(bytes, [
+            0x0b, 0x40, 0xff, 0xff,  0, 0, 0, 5,  0, 0, 0, 6,
+            0, 0, 0, 0, 0, 0, 0, 1,  0, 0, 0, 2,  0, 0, 0, 3,
+            0, 0, 0, 4,
+            UNWRITTEN, UNWRITTEN, UNWRITTEN, UNWRITTEN,
+            UNWRITTEN, UNWRITTEN, UNWRITTEN, UNWRITTEN,
+        ], "and nothing is written beyond them");
+    }
+
+    #[test]
+    fn payload_stops_before_pad_and_icrc() {
+        let mut headers = Headers::new(Bth::new(Opcode::UC_SEND_ONLY, Qpn::new(1), Psn::new(2)));
+        headers.bth.pad = 3;
+        let bytes = built(&headers, b"hello");
+        assert_eq!(Packet::parse(&bytes), Ok(Packet { headers, payload: b"hello" }));
+    }
+
+    #[test]
+    fn every_opcode_says_how_many_bytes_it_needs() {
+        for opcode in Opcode::ALL {
+            let need = opcode.header_len() + icrc::LEN;
+            for len in (0..need).filter(|len| len % 4 == 0) {
+                let mut bytes = vec![0; len];
+                if let Some(first) = bytes.first_mut() {
+                    *first = opcode.byte();
+                }
+                let needed = if len < Bth::LEN + icrc::LEN { Bth::LEN + icrc::LEN } else { need };
+                let too_short = ParseError::TooShort { len, need: needed };
+                assert_eq!(Packet::parse(&bytes), Err(too_short), "{opcode}");
+            }
+            let mut bytes = vec![0; need];
+            bytes[0] = opcode.byte();
+            assert!(Packet::parse(&bytes).is_ok(), "{opcode} without payload");
+        }
+    }
+
+    #[test]
+    fn a_length_that_is_no_multiple_of_4_is_refused() {
+        let bytes = built(&read_request(), b"");
+        let len = bytes.len() - 1;
+        assert_eq!(Packet::parse(&bytes[..len]), Err(ParseError::Misaligned { len }));
+    }
+
+    #[test]
+    fn pad_without_payload_is_refused() {
+        let mut headers = Headers::new(Bth::new(Opcode::RC_SEND_LAST, Qpn::new(1), Psn::new(2)));
+        headers.bth.pad = 1;
+        let too_long = ParseError::PadTooLong { pad: 1, available: 0 };
+        assert_eq!(Packet::parse(&built(&headers, b"")), Err(too_long));
+    }
+
+    #[test]
+    fn payload_where_there_is_none_is_refused() {
+        let unexpected = ParseError::UnexpectedPayload { opcode: Opcode::RC_READ_REQUEST, len: 4 };
+        assert_eq!(Packet::parse(&built(&read_request(), b"1234")), Err(unexpected));
+    }
+
+    #[test]
+    fn all_ones_of_any_length_are_refused() {
+        for len in 0..128 {
+            assert!(Packet::parse(&vec![0xff; len]).is_err());
+        }
+    }
+
+    #[test]
+    fn errors_name_the_value_and_what_was_expected() {
+        let text = |error: ParseError| error.to_string();
+        assert_eq!(
+            text(ParseError::TooShort { len: 3, need: 16 }),
+            "3 bytes are too few: headers and ICRC need 16"
+        );
+        assert_eq!(text(ParseError::UnknownOpcode { opcode: 0xff }), "unknown opcode 0xff");
+        assert_eq!(
+            text(ParseError::UnexpectedPayload { opcode: Opcode::RC_ACK, len: 8 }),
+            "8 bytes after the headers of RC ACK, which has no payload"
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "carries a RETH")]
+    fn a_missing_header_is_not_papered_over() {
+        let headers = Headers { reth: None, ..read_request() };
+        headers.emit(&mut [0; Headers::MAX_LEN]);
+    }
+
+    #[test]
+    fn one_line_says_it_all() {
+        assert_eq!(
+            read_request().to_string(),
+            "RC READ REQUEST qp 0x000012 psn 0x000009 va 0x1000 rkey 0x00000077 len 32"
+        );
+        let mut ack = Headers::new(Bth::new(Opcode::RC_ACK, Qpn::new(0x11), Psn::new(7)));
+        ack.aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: Msn::new(3) });
+        assert_eq!(ack.to_string(), "RC ACK qp 0x000011 psn 0x000007 ACK msn 3");
+        let mut datagram = Headers::new(Bth::new(Opcode::UD_SEND_ONLY_IMM, Qpn::GSI, Psn::new(0)));
+        datagram.bth.solicited = true;
+        datagram.deth = Some(Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI });
+        datagram.imm = Some(0xa);
+        assert_eq!(
+            datagram.to_string(),
+            "UD SEND ONLY WITH IMMEDIATE qp 0x000001 psn 0x000000 solicited \
+             from qp 0x000001 qkey 0x80010000 imm 0x0000000a"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_packet_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Packet::parse(&bytes);
+        }
+
+        #[test]
+        fn a_known_opcode_before_any_bytes_is_a_packet_or_an_error(
+            opcode in proptest::sample::select(Opcode::ALL),
+            flags in 0u8..16,
+            tail in proptest::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let bytes: Vec<u8> = [opcode.byte(), flags << 4].into_iter().chain(tail).collect();
+            match Packet::parse(&bytes) {
+                Ok(packet) => {
+                    let pad = usize::from(packet.headers.bth.pad);
+                    let parts = packet.headers.len() + packet.payload.len() + pad + icrc::LEN;
+                    prop_assert_eq!(parts, bytes.len());
+                }
+                Err(ParseError::UnknownOpcode { .. } | ParseError::UnknownVersion { .. }) => {
+                    prop_assert!(false, "both were right");
+                }
+                Err(_) => {}
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read(
+            (mut headers, payload) in
+                headers().prop_flat_map(|headers| (Just(headers), payload_for(&headers))),
+        ) {
+            headers.bth.pad = (payload.len().next_multiple_of(4) - payload.len()) as u8;
+            let bytes = built(&headers, &payload);
+            prop_assert_eq!(Packet::parse(&bytes), Ok(Packet { headers, payload: &payload }));
+        }
     }
 }

@@ -72,3 +72,63 @@ impl fmt::Debug for Psn {
         write!(f, "Psn({:#08x})", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HALF: u32 = 1 << 23;
+
+    #[test]
+    fn only_24_bits_are_kept() {
+        assert_eq!(Psn::new(0xff00_0001), Psn::new(1));
+        assert_eq!(Psn::new(u32::MAX).get(), 0xff_ffff);
+    }
+
+    #[test]
+    fn the_next_after_the_last_is_zero() {
+        let last = Psn::new(0xff_ffff);
+        assert_eq!(last.next(), Psn::new(0));
+        assert_eq!(Psn::new(0).prev(), last);
+        assert_eq!(last + 3, Psn::new(2));
+        assert_eq!(Psn::new(2) - 3, last);
+    }
+
+    #[test]
+    fn order_holds_across_the_wrap() {
+        let before = Psn::new(0xff_fffe);
+        let after = Psn::new(1);
+        assert!(before.precedes(after));
+        assert!(!after.precedes(before));
+        assert!(!before.precedes(before));
+        assert_eq!(after.diff(before), 3);
+        assert_eq!(before.diff(after), -3);
+    }
+
+    #[test]
+    fn half_the_range_away_is_as_far_as_it_gets() {
+        let zero = Psn::new(0);
+        assert_eq!(Psn::new(HALF - 1).diff(zero), HALF as i32 - 1);
+        assert_eq!(Psn::new(HALF).diff(zero), -(HALF as i32));
+        assert_eq!(zero.diff(Psn::new(HALF)), -(HALF as i32));
+    }
+
+    proptest! {
+        #[test]
+        fn diff_undoes_add(start: u32, ahead in 0..HALF) {
+            let start = Psn::new(start);
+            prop_assert_eq!((start + ahead).diff(start), ahead as i32);
+            prop_assert_eq!(start.diff(start + ahead), -(ahead as i32));
+            prop_assert_eq!(start.precedes(start + ahead), ahead != 0);
+            prop_assert_eq!(start + ahead - ahead, start);
+        }
+
+        #[test]
+        fn diff_is_below_half_the_range(a: u32, b: u32) {
+            let diff = Psn::new(a).diff(Psn::new(b));
+            prop_assert!((-(HALF as i32)..HALF as i32).contains(&diff));
+            prop_assert_eq!(Psn::new(b) + diff as u32, Psn::new(a));
+        }
+    }
+}

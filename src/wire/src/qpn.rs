@@ -35,3 +35,14 @@ impl fmt::Debug for Qpn {
         write!(f, "Qpn({:#08x})", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_24_bits_are_kept() {
+        assert_eq!(Qpn::new(u32::MAX), Qpn::MULTICAST);
+        assert_eq!(Qpn::new(0x0100_0001), Qpn::GSI);
+    }
+}

@@ -43,3 +43,37 @@ impl Reth {
         *bytes = word.to_be_bytes();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_means, emitted};
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_field_at_its_place() {
+        assert_means(
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
+            Reth { va: 0x0102_0304_0506_0708, rkey: Rkey(0x090a_0b0c), len: 0x0d0e_0f10 },
+            Reth::parse,
+            Reth::emit,
+        );
+    }
+
+    #[test]
+    fn all_ones() {
+        assert_means(
+            [0xff; Reth::LEN],
+            Reth { va: u64::MAX, rkey: Rkey(u32::MAX), len: u32::MAX },
+            Reth::parse,
+            Reth::emit,
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost(bytes: [u8; Reth::LEN]) {
+            prop_assert_eq!(emitted(&Reth::parse(&bytes), Reth::emit), bytes);
+        }
+    }
+}
