@@ -1,0 +1,194 @@
+//! What kernel rxe put on the wire, read and written again.
+//!
+//! The captures and how they were made: `interop/captures/README.md`.
+
+mod pcap;
+
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use urxe_wire::icrc::{self, Checker, Verdict};
+use urxe_wire::{Flow, Ident, Opcode, Outer, Packet, ROCE_PORT};
+
+/// File, RoCE packets in it, other frames in it.
+const CAPTURES: [(&str, usize, usize); 23] = [
+    ("6.1/cm-reject-no-listener.pcap", 2, 0),
+    ("6.1/cm-rping-v6.pcap", 41, 0),
+    ("6.1/cm-rping.pcap", 41, 0),
+    ("6.1/cm-sidr-udaddy.pcap", 6, 0),
+    ("6.1/cm-ucmatose.pcap", 26, 0),
+    ("6.1/loss-10pct-rc.pcap", 110, 0),
+    ("6.1/mcast-mckey.pcap", 3, 7),
+    ("6.1/perftest-atomic-lat.pcap", 10, 0),
+    ("6.1/userspace-peer.pcap", 13, 0),
+    ("6.1/vectors-err-v4.pcap", 16, 0),
+    ("6.1/vectors-err-v6.pcap", 16, 0),
+    ("6.1/vectors-rc-v4-mtu4096.pcap", 124, 0),
+    ("6.1/vectors-rc-v4-tclass0x69.pcap", 158, 0),
+    ("6.1/vectors-rc-v4.pcap", 158, 0),
+    ("6.1/vectors-rc-v6-tclass0x69.pcap", 158, 0),
+    ("6.1/vectors-uc-v4.pcap", 66, 0),
+    ("6.1/vectors-ud-v4.pcap", 10, 0),
+    ("6.1/vectors-ud-v6.pcap", 10, 0),
+    ("6.12/cm-rping.pcap", 41, 0),
+    ("6.12/cm-sidr-udaddy.pcap", 6, 0),
+    ("6.12/vectors-err-v4.pcap", 17, 0),
+    ("6.12/vectors-rc-v4.pcap", 158, 0),
+    ("6.12/vectors-ud-v4.pcap", 10, 0),
+];
+
+fn captures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../interop/captures")
+}
+
+/// A RoCE packet with all that a raw socket would show of it.
+struct Captured {
+    flow: Flow,
+    /// `None` on IPv6.
+    ident: Option<(u16, u16)>,
+    udp_payload: Vec<u8>,
+}
+
+/// The RoCE packet in a frame; `None` if it holds something else.
+fn roce_packet(frame: &[u8]) -> Option<Captured> {
+    let sliced = SlicedPacket::from_ethernet(frame).expect("a frame that was sent whole");
+    let Some(TransportSlice::Udp(udp)) = sliced.transport else { return None };
+    if udp.destination_port() != ROCE_PORT {
+        return None;
+    }
+    let src_port = udp.source_port();
+    let (flow, ident) = match sliced.net? {
+        NetSlice::Ipv4(ip) => {
+            let ip = ip.header();
+            let flow = Flow {
+                src: ip.source_addr().into(),
+                dst: ip.destination_addr().into(),
+                src_port,
+                tclass: ip.slice()[1],
+                hop_limit: ip.ttl(),
+                flow_label: 0,
+            };
+            let fragment = u16::from_be_bytes([ip.slice()[6], ip.slice()[7]]);
+            (flow, Some((ip.identification(), fragment)))
+        }
+        NetSlice::Ipv6(ip) => {
+            let ip = ip.header();
+            let flow = Flow {
+                src: ip.source_addr().into(),
+                dst: ip.destination_addr().into(),
+                src_port,
+                tclass: ip.traffic_class(),
+                hop_limit: ip.hop_limit(),
+                flow_label: ip.flow_label().value(),
+            };
+            (flow, None)
+        }
+        NetSlice::Arp(_) => return None,
+    };
+    Some(Captured { flow, ident, udp_payload: udp.payload().to_vec() })
+}
+
+/// All RoCE packets of a file, and how many other frames there are.
+fn read(file: &str) -> (Vec<Captured>, usize) {
+    let frames = pcap::frames(&captures().join(file));
+    let packets: Vec<Captured> = frames.iter().filter_map(|frame| roce_packet(frame)).collect();
+    let others = frames.len() - packets.len();
+    (packets, others)
+}
+
+/// Runs `check` on every packet, and tells where it failed if it does.
+fn for_each_packet(mut check: impl FnMut(&Captured) -> Result<(), String>) {
+    for (file, _, _) in CAPTURES {
+        for (i, captured) in read(file).0.iter().enumerate() {
+            if let Err(what) = check(captured) {
+                panic!("{file}: RoCE packet {i}: {what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_file_is_here_and_whole() {
+    let mut expected = BTreeSet::new();
+    for (file, packets, others) in CAPTURES {
+        let (found, found_others) = read(file);
+        assert_eq!((found.len(), found_others), (packets, others), "{file}");
+        expected.insert(captures().join(file));
+    }
+    let mut found = BTreeSet::new();
+    for kernel in ["6.1", "6.12"] {
+        for entry in std::fs::read_dir(captures().join(kernel)).unwrap() {
+            found.insert(entry.unwrap().path());
+        }
+    }
+    assert_eq!(found, expected, "a capture that no test reads");
+}
+
+#[test]
+fn icrcs_are_right_where_the_identification_is_seen() {
+    let mut checker = Checker::new();
+    for_each_packet(|captured| {
+        let (ident, fragment) = captured.ident.unwrap_or_default();
+        let outer = Outer { flow: captured.flow, ident: Ident::Known { ident, fragment } };
+        match checker.check(&outer, &captured.udp_payload) {
+            Verdict::Exact => Ok(()),
+            verdict => Err(format!("{verdict:?}")),
+        }
+    });
+}
+
+#[test]
+fn identifications_are_recovered_where_they_are_hidden() {
+    let mut checker = Checker::new();
+    let mut recovered = 0;
+    for_each_packet(|captured| {
+        let outer = Outer { flow: captured.flow, ident: Ident::Hidden { guess: 0 } };
+        let verdict = checker.check(&outer, &captured.udp_payload);
+        match captured.ident {
+            None | Some((0, _)) if verdict == Verdict::Exact => Ok(()),
+            Some((ident, _)) if verdict == (Verdict::Recovered { ident }) => {
+                recovered += 1;
+                Ok(())
+            }
+            ident => Err(format!("{verdict:?}, but the identification is {ident:04x?}")),
+        }
+    });
+    assert!(recovered > 900, "only {recovered}");
+}
+
+#[test]
+fn packets_are_rebuilt_byte_for_byte() {
+    for_each_packet(|captured| {
+        let original = &captured.udp_payload;
+        let packet = Packet::parse(original).map_err(|error| error.to_string())?;
+        let (ident, _) = captured.ident.unwrap_or_default();
+
+        let icrc_at = original.len() - icrc::LEN;
+        let payload_at = packet.headers.len();
+        let pad_at = payload_at + packet.payload.len();
+        let mut rebuilt = vec![0xa5; original.len()];
+        packet.headers.emit(&mut rebuilt);
+        rebuilt[payload_at..pad_at].copy_from_slice(packet.payload);
+        rebuilt[pad_at..icrc_at].fill(0);
+        icrc::stamp(&captured.flow, ident, &mut rebuilt);
+        if rebuilt == *original { Ok(()) } else { Err(format!("became {}", packet.headers)) }
+    });
+}
+
+#[test]
+fn the_captures_hold_every_opcode_but_five() {
+    let mut missing: Vec<Opcode> = Opcode::ALL.to_vec();
+    for_each_packet(|captured| {
+        let opcode = Packet::parse(&captured.udp_payload).unwrap().headers.bth.opcode;
+        missing.retain(|other| *other != opcode);
+        Ok(())
+    });
+    let expected = [
+        Opcode::RC_SEND_LAST_INV,
+        Opcode::RC_SEND_ONLY_INV,
+        Opcode::RC_FLUSH,
+        Opcode::RC_ATOMIC_WRITE,
+        Opcode::CNP,
+    ];
+    assert_eq!(missing, expected);
+}
