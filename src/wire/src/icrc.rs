@@ -31,6 +31,10 @@
 //! seen.) The link's own checksum and, where the sender fills it in, the UDP checksum still
 //! stand. Where the identification is known, and on IPv6, which has none, nothing is given away.
 
+mod gf2;
+mod ident;
+
+use self::ident::Backwards;
 use crate::outer::{DONT_FRAGMENT, MAX_UDP_PAYLOAD};
 use crate::{Bth, Flow, Ident, Outer, ROCE_PORT};
 use std::net::IpAddr;
@@ -123,12 +127,9 @@ pub(crate) fn renumber(flow: &Flow, from: u16, to: u16, udp_payload: &mut [u8]) 
     if from == to || !has_ident(flow) {
         return;
     }
-    let [a, b] = (from ^ to).to_be_bytes();
-    let change = u32::from_le_bytes([a, b, 0, 0]);
-    let bits = register_bits_after_ident(udp_payload.len());
+    let effect = ident::effect(from ^ to, udp_payload.len());
     let icrc = udp_payload.last_chunk_mut().expect("there is an ICRC");
-    *icrc =
-        (u32::from_le_bytes(*icrc) ^ gf::multiply(change, gf::power(&gf::X, bits))).to_le_bytes();
+    *icrc = (u32::from_le_bytes(*icrc) ^ effect).to_le_bytes();
 }
 
 /// What [`Checker::check`] found.
@@ -184,12 +185,12 @@ impl Checker {
     /// Whether another identification explains the difference.
     fn explain(&mut self, difference: u32, guess: u16, len: usize) -> Verdict {
         let place = &mut self.backwards[len / 4 % Checker::PLACES];
-        if place.len != len {
+        if !place.is_over(len) {
             *place = Backwards::over(len);
         }
-        match place.run(difference).to_le_bytes() {
-            [i0, i1, 0, 0] => Verdict::Recovered { ident: guess ^ u16::from_be_bytes([i0, i1]) },
-            _ => Verdict::Bad,
+        match place.explain(difference) {
+            Some(change) => Verdict::Recovered { ident: guess ^ change },
+            None => Verdict::Bad,
         }
     }
 }
@@ -203,93 +204,6 @@ impl Default for Checker {
 /// Whether the outer headers have an identification: IPv4.
 fn has_ident(flow: &Flow) -> bool {
     flow.src.is_ipv4() && flow.dst.is_ipv4()
-}
-
-/// How many bits the CRC register is shifted from when the identification, flags and fragment
-/// offset have been added to it to the end of a packet of `len` bytes of UDP payload.
-fn register_bits_after_ident(len: usize) -> u32 {
-    const IDENT_AT: usize = 4;
-    // A UDP payload's length is a 16-bit number, so its bits are far from overflowing 32.
-    8 * (IPV4_LEN - IDENT_AT + UDP_LEN + len - LEN) as u32
-}
-
-/// The CRC register run backwards from the end of a packet to the identification, as a matrix.
-#[derive(Clone, Debug)]
-struct Backwards {
-    /// Of the UDP payload in bytes; 0 while the place is empty.
-    len: usize,
-    /// What bit `i` of the register becomes.
-    columns: [u32; 32],
-}
-
-impl Backwards {
-    const NOTHING: Backwards = Backwards { len: 0, columns: [0; 32] };
-
-    fn over(len: usize) -> Backwards {
-        let mut column = gf::power(&gf::X_INVERSE, register_bits_after_ident(len));
-        let mut columns = [0; 32];
-        // Bit 31 of the register is the polynomial 1, and every bit below has one more x.
-        for place in columns.iter_mut().rev() {
-            *place = column;
-            column = gf::times_x(column);
-        }
-        Backwards { len, columns }
-    }
-
-    fn run(&self, register: u32) -> u32 {
-        let mut result = 0;
-        for (i, column) in self.columns.iter().enumerate() {
-            result ^= column & (register >> i & 1).wrapping_neg();
-        }
-        result
-    }
-}
-
-/// Polynomials over GF(2) modulo the CRC's, in the CRC register's own order: bit 31 is 1, bit 0
-/// is x^31.
-mod gf {
-    /// The CRC's polynomial, without x^32.
-    const MODULUS: u32 = 0xedb8_8320;
-
-    /// x, x^2, x^4, x^8 ...
-    pub(super) static X: [u32; 32] = squares(times_x(ONE));
-    /// x^-1, x^-2, x^-4, x^-8 ...
-    pub(super) static X_INVERSE: [u32; 32] = squares((ONE ^ MODULUS) << 1 | 1);
-
-    const ONE: u32 = 1 << 31;
-
-    /// `a` times x: what a bit of zero does to the register.
-    pub(super) const fn times_x(a: u32) -> u32 {
-        a >> 1 ^ MODULUS & (a & 1).wrapping_neg()
-    }
-
-    /// The product of two polynomials.
-    pub(super) const fn multiply(a: u32, mut b: u32) -> u32 {
-        let mut product = 0;
-        let mut power = 0;
-        while power < 32 {
-            product ^= b & (a >> (31 - power) & 1).wrapping_neg();
-            b = times_x(b);
-            power += 1;
-        }
-        product
-    }
-
-    const fn squares(first: u32) -> [u32; 32] {
-        let mut squares = [first; 32];
-        let mut i = 1;
-        while i < 32 {
-            squares[i] = multiply(squares[i - 1], squares[i - 1]);
-            i += 1;
-        }
-        squares
-    }
-
-    /// The power of the polynomial whose repeated squares these are.
-    pub(super) fn power(squares: &[u32; 32], exponent: u32) -> u32 {
-        let factors = squares.iter().enumerate().filter(|(i, _)| exponent >> i & 1 == 1);
-        factors.fold(ONE, |product, (_, square)| multiply(product, *square))
-    }
 }
 
 #[cfg(test)]
@@ -524,6 +438,15 @@ mod tests {
             prop_assert_eq!(checker.check(&hidden(flow, guess), &packet), Verdict::Exact);
             packet[100..104].iter_mut().zip(damage.to_be_bytes()).for_each(|(b, d)| *b ^= d);
             prop_assert_eq!(checker.check(&hidden(flow, guess), &packet), Verdict::Bad);
+        }
+
+        #[test]
+        fn ipv6_has_no_identification_to_recover(flow in ipv6_flow(), change in 1u16..) {
+            let mut packet = stamped(&flow, 0, 128);
+            let ipv4 = v4("10.0.0.1", "10.0.0.2", 49152);
+            renumber(&ipv4, 0, change, &mut packet);
+            let verdict = Checker::new().check(&hidden(flow, 0), &packet);
+            prop_assert_eq!(verdict, Verdict::Bad);
         }
 
         #[test]

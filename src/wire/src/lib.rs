@@ -7,12 +7,46 @@
 //!
 //! What this crate does not do: no I/O, no clock, no randomness, no state of any connection.
 //!
+//! ```
+//! use urxe_wire::batch::{TxBatch, TxLimits};
+//! use urxe_wire::icrc::{Checker, Verdict};
+//! use urxe_wire::{Bth, Flow, Headers, Ident, Opcode, Outer, Packet, Psn, Qpn};
+//!
+//! let flow = Flow {
+//!     src: [192, 0, 2, 1].into(),
+//!     dst: [192, 0, 2, 2].into(),
+//!     src_port: 49152,
+//!     tclass: 0,
+//!     hop_limit: 64,
+//!     flow_label: 0,
+//! };
+//!
+//! // What an engine does: headers, payload; padding and ICRC are added.
+//! let mut batch = TxBatch::new(TxLimits::segmented(64), 1 << 20);
+//! let bth = Bth { ack_req: true, ..Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0x11), Psn::new(7)) };
+//! let payload = b"hello";
+//! batch.push(&flow, &Headers::new(bth), payload.len(), |buf| {
+//!     buf.copy_from_slice(payload);
+//!     Ok::<(), std::convert::Infallible>(())
+//! })?;
+//!
+//! // What comes out at the other end of a plain UDP socket.
+//! let datagram = batch.datagrams().next().unwrap();
+//! let outer = Outer { flow, ident: Ident::Hidden { guess: 0 } };
+//! assert_eq!(Checker::new().check(&outer, datagram.bytes), Verdict::Exact);
+//! let packet = Packet::parse(datagram.bytes)?;
+//! assert_eq!(packet.headers.to_string(), "RC SEND ONLY qp 0x000011 psn 0x000007 ack-req");
+//! assert_eq!(packet.payload, payload);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Panics
 //!
-//! Whatever comes from outside never panics: every `parse`, [`icrc::Checker::check`] and every
-//! `from_…` take any bytes. What our own code hands in is held to the stated contract: `emit` and
-//! [`icrc::stamp`] panic on a buffer that is too short, and [`Headers::emit`] panics on a missing
-//! header.
+//! Whatever comes from outside never panics: every `parse` and every `from_…`, and
+//! [`icrc::Checker::check`], take any bytes. What our own code hands in is held to the stated
+//! contract: to write into a buffer that is too short, to leave out a header that the opcode has
+//! ([`Headers::emit`]), to push into a batch without room ([`batch::TxBatch::push`]) is a mistake
+//! of the caller, and panics.
 //!
 //! # Names
 //!

@@ -58,7 +58,8 @@ pub enum Ident {
     /// A plain UDP socket keeps it to itself.
     Hidden {
         /// The likeliest identification: the index within the received segmentation buffer for a
-        /// sender that numbers so. A right guess saves a little time; a wrong one costs nothing.
+        /// sender that numbers so, one more than the last for a sender that counts. It may be
+        /// anything: to be wrong costs the checker a few nanoseconds.
         guess: u16,
     },
 }
