@@ -42,6 +42,9 @@ impl Access {
     pub const REMOTE_READ: Access = Access(4);
     /// The peer may do atomics.
     pub const REMOTE_ATOMIC: Access = Access(8);
+    /// The peer may close the key by a SEND with invalidate. Ours: verbs has no bit for it, since
+    /// there only the keys of windows and of fast-registered MRs can be closed so.
+    pub const REMOTE_INVALIDATE: Access = Access(1 << 31);
 
     /// Whether all of `other`'s rights are among these.
     pub fn contains(self, other: Access) -> bool {

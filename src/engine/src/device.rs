@@ -278,7 +278,7 @@ impl Device {
         let mut cx = Cx {
             now,
             host,
-            mrs: &self.mrs,
+            mrs: &mut self.mrs,
             counters: &mut self.counters,
             gids: &self.config.gids,
             active_mtu: self.config.active_mtu,

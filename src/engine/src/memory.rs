@@ -75,7 +75,14 @@ pub(crate) struct Span {
 /// that a peer cannot guess one from another.
 #[derive(Debug, Default)]
 pub(crate) struct MrTable {
-    by_key: IntMap<MrSpec>,
+    by_key: IntMap<Mr>,
+}
+
+#[derive(Debug)]
+struct Mr {
+    spec: MrSpec,
+    /// A SEND with invalidate closed it: the key opens nothing until the MR is deregistered.
+    invalidated: bool,
 }
 
 impl MrTable {
@@ -97,12 +104,30 @@ impl MrTable {
                 break key;
             }
         };
-        self.by_key.insert(key, spec);
+        self.by_key.insert(key, Mr { spec, invalidated: false });
         Ok(key)
     }
 
     pub(crate) fn remove(&mut self, key: u32) -> Option<MrSpec> {
-        self.by_key.remove(&key)
+        self.by_key.remove(&key).map(|mr| mr.spec)
+    }
+
+    /// The MR that a key opens in a protection domain.
+    fn get(&self, key: u32, pd: PdId) -> Option<&MrSpec> {
+        let mr = self.by_key.get(&key)?;
+        (mr.spec.pd == pd && !mr.invalidated).then_some(&mr.spec)
+    }
+
+    /// Whether a peer may close this key by a SEND with invalidate.
+    pub(crate) fn may_invalidate(&self, key: u32, pd: PdId) -> bool {
+        self.get(key, pd).is_some_and(|mr| mr.access.contains(Access::REMOTE_INVALIDATE))
+    }
+
+    /// Closes a key.
+    pub(crate) fn invalidate(&mut self, key: u32) {
+        if let Some(mr) = self.by_key.get_mut(&key) {
+            mr.invalidated = true;
+        }
     }
 
     /// Checks an access of `len` bytes at `addr`: the key, its protection domain, the bounds and
@@ -115,7 +140,7 @@ impl MrTable {
         len: u64,
         access: Access,
     ) -> Result<Span, KeyError> {
-        let mr = self.by_key.get(&key).filter(|mr| mr.pd == pd).ok_or(KeyError::Key)?;
+        let mr = self.get(key, pd).ok_or(KeyError::Key)?;
         let offset = addr.checked_sub(mr.addr).ok_or(KeyError::Bounds)?;
         if offset.checked_add(len).is_none_or(|end| end > mr.length) {
             return Err(KeyError::Bounds);
@@ -158,6 +183,19 @@ mod tests {
         assert_eq!(check(key, PD, 0x10ff, 2, Access(0)), Err(KeyError::Bounds));
         assert_eq!(check(key, PD, u64::MAX, u64::MAX, Access(0)), Err(KeyError::Bounds));
         assert_eq!(check(key, PD, 0x1000, 1, Access::REMOTE_WRITE), Err(KeyError::Rights));
+    }
+
+    #[test]
+    fn only_a_key_that_allows_it_is_invalidated_and_then_opens_nothing() {
+        let (plain, key) = table(0, 8, Access::LOCAL_WRITE);
+        assert!(!plain.may_invalidate(key, PD));
+        let (mut open, key) = table(0, 8, Access::REMOTE_INVALIDATE);
+        assert!(open.may_invalidate(key, PD));
+        assert!(!open.may_invalidate(key, PdId(2)));
+        open.invalidate(key);
+        assert!(!open.may_invalidate(key, PD));
+        assert_eq!(open.check(key, PD, 0, 1, Access(0)), Err(KeyError::Key));
+        assert_eq!(open.remove(key).map(|mr| mr.region), Some(RegionId(7)));
     }
 
     #[test]

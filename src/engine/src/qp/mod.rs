@@ -35,7 +35,7 @@ use urxe_wire::{Flow, Outer, Packet, PathMtu, Psn, Qpn, Transport};
 pub(crate) struct Cx<'a, H> {
     pub(crate) now: Instant,
     pub(crate) host: &'a mut H,
-    pub(crate) mrs: &'a MrTable,
+    pub(crate) mrs: &'a mut MrTable,
     pub(crate) counters: &'a mut Counters,
     pub(crate) gids: &'a [IpAddr],
     pub(crate) active_mtu: PathMtu,
@@ -203,6 +203,8 @@ impl Qp {
     /// Makes the writes to program memory visible; if that fails, the QP does.
     pub(crate) fn sync<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
         if std::mem::take(&mut self.dirty) && cx.host.sync().is_err() && self.failure.is_none() {
+            self.count(cx, Counter::RemoteOperationalNaksSent, 1);
+            self.responder.retract();
             self.failure = Some(Failure::Receive {
                 status: Status::LocalProtection,
                 cause: Cause::LocalMemory,

@@ -31,6 +31,7 @@ impl Qp {
             }
             match reply {
                 Reply::Ack { psn, msn } => {
+                    self.answered(psn);
                     self.count(cx, Counter::AcksSent, 1);
                     self.reply(cx, tx, Opcode::RC_ACK, psn, aeth(Syndrome::ACK, msn));
                 }
@@ -39,6 +40,7 @@ impl Qp {
                     self.reply(cx, tx, Opcode::RC_ACK, psn, aeth(syndrome, msn));
                 }
                 Reply::Atomic(atomic) => {
+                    self.answered(atomic.psn);
                     let answer = |headers: &mut Headers| {
                         aeth(Syndrome::ACK, atomic.msn)(headers);
                         headers.atomic_ack = Some(AtomicAckEth { original: atomic.original });
@@ -117,9 +119,17 @@ impl Qp {
             cx.host.read_ahead(span.region, span.offset, left);
             cx.host.read(span.region, span.offset, buf).map_err(|_| Cause::LocalMemory)
         })?;
+        self.answered(read.first_psn + number);
         self.count(cx, Counter::SentPackets, 1);
         self.count(cx, Counter::SentBytes, u64::from(len));
         Ok(())
+    }
+
+    /// A reply spoke for everything up to `psn`; a replay may say less than was said before.
+    fn answered(&mut self, psn: Psn) {
+        if self.responder.unanswered_from.precedes(psn.next()) {
+            self.responder.unanswered_from = psn.next();
+        }
     }
 
     /// The memory of a READ under way is gone: a NAK takes the place of the rest.

@@ -33,6 +33,8 @@ pub(crate) struct Responder {
     recv_walk: SgeWalk,
     recv_in_use: bool,
     pub(crate) replies: VecDeque<Reply>,
+    /// The first PSN that no reply sent so far has spoken for.
+    pub(crate) unanswered_from: Psn,
     resources: Resources,
 }
 
@@ -94,6 +96,7 @@ impl Responder {
             recv_walk: SgeWalk::default(),
             recv_in_use: false,
             replies: VecDeque::new(),
+            unanswered_from: expected,
             resources: Resources::default(),
         }
     }
@@ -115,6 +118,13 @@ impl Responder {
 
     fn queue_nak(&mut self, syndrome: Syndrome) {
         self.replies.push_back(Reply::Nak { psn: self.expected, syndrome });
+    }
+
+    /// What was done since the last reply was lost: the peer is told so, and nothing else.
+    pub(crate) fn retract(&mut self) {
+        let syndrome = Syndrome::Nak(NakCode::RemoteOperational);
+        self.replies.clear();
+        self.replies.push_back(Reply::Nak { psn: self.unanswered_from, syndrome });
     }
 
     /// READs and atomics accepted and not answered.
@@ -145,6 +155,7 @@ impl Qp {
             .check_sequence(packet)
             .and_then(|()| self.check_enabled(packet))
             .and_then(|()| self.check_length(packet))
+            .and_then(|()| self.check_invalidate(cx, packet))
             .and_then(|()| self.check_resources(cx, packet))
             .and_then(|()| self.execute(cx, packet));
         match result {
@@ -236,12 +247,11 @@ impl Qp {
     /// The QP lets its peer do this.
     fn check_enabled(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
         let needs = match packet.headers.bth.opcode.operation() {
-            Operation::Send | Operation::SendImm => Access::default(),
+            Operation::Send | Operation::SendImm | Operation::SendInv => Access::default(),
             Operation::Write | Operation::WriteImm => Access::REMOTE_WRITE,
             Operation::ReadRequest => Access::REMOTE_READ,
             Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-            // SEND with invalidate, FLUSH and ATOMIC WRITE need objects that this device does not
-            // have, and it does not claim them.
+            // This device does not claim FLUSH and ATOMIC WRITE.
             _ => return Err(Refusal::InvalidRequest),
         };
         let access = self.attr.access.unwrap_or_default();
@@ -280,6 +290,16 @@ impl Qp {
         (full && adds_up).then_some(()).ok_or(Refusal::InvalidRequest)
     }
 
+    /// The key that a SEND closes is one that may be closed.
+    fn check_invalidate<H>(&self, cx: &Cx<'_, H>, packet: &Packet<'_>) -> Result<(), Refusal> {
+        match packet.headers.ieth {
+            Some(rkey) if !cx.mrs.may_invalidate(rkey.0, self.init.pd) => {
+                Err(Refusal::RemoteAccess)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A receive for what consumes one, a place for the answer of a READ or atomic.
     fn check_resources<H: Host>(
         &mut self,
@@ -295,7 +315,9 @@ impl Qp {
                     false => Err(Refusal::InvalidRequest),
                 }
             }
-            Operation::Send | Operation::SendImm if opcode.position().starts() => {
+            Operation::Send | Operation::SendImm | Operation::SendInv
+                if opcode.position().starts() =>
+            {
                 self.take_recv(cx)
             }
             Operation::WriteImm if opcode.position().ends() => self.take_recv(cx),
@@ -324,7 +346,9 @@ impl Qp {
     fn execute<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) -> Result<(), Refusal> {
         let headers = &packet.headers;
         match (headers.bth.opcode.operation(), headers.reth, headers.atomic) {
-            (Operation::Send | Operation::SendImm, ..) => self.execute_send(cx, packet)?,
+            (Operation::Send | Operation::SendImm | Operation::SendInv, ..) => {
+                self.execute_send(cx, packet)?;
+            }
             (Operation::Write | Operation::WriteImm, reth, _) => {
                 self.execute_write(cx, packet, reth)?;
             }
@@ -467,6 +491,9 @@ impl Qp {
         let message = std::mem::replace(&mut self.responder.message, Message::None);
         self.responder.msn = self.responder.msn.next();
         self.count(cx, Counter::ReceivedMessages, 1);
+        if let Some(rkey) = packet.headers.ieth {
+            cx.mrs.invalidate(rkey.0);
+        }
         let Some(wr_id) = self.responder.take_recv() else { return };
         let (opcode, byte_len) = match message {
             Message::Write { length, .. } => (WcOpcode::RecvRdmaWithImm, length),
@@ -479,7 +506,11 @@ impl Qp {
             opcode,
             vendor_err: Cause::None as u32,
             byte_len,
-            extra: packet.headers.imm.map_or(Extra::None, Extra::Imm),
+            extra: match (packet.headers.imm, packet.headers.ieth) {
+                (Some(imm), _) => Extra::Imm(imm),
+                (None, Some(rkey)) => Extra::Invalidate(rkey),
+                (None, None) => Extra::None,
+            },
             qpn: self.qpn,
             src_qpn: self.path().dest_qpn,
             solicited: packet.headers.bth.solicited,

@@ -143,9 +143,9 @@ impl Retry {
 
     fn arm_probe(&mut self, now: Instant, min_probe: Duration) {
         if self.probe_interval.is_zero() {
-            self.probe_interval = self.smoothed_rtt.map_or(min_probe, |rtt| min_probe.max(rtt * 4));
+            let four_trips = self.smoothed_rtt.map_or(Duration::ZERO, |rtt| rtt * 4);
+            self.probe_interval = four_trips.min(MAX_PROBE_INTERVAL).max(min_probe);
         }
-        self.probe_interval = self.probe_interval.min(MAX_PROBE_INTERVAL);
         self.probe_deadline = Some(now + self.probe_interval);
     }
 
@@ -181,7 +181,8 @@ impl Retry {
             return Some(Expired::Ack);
         }
         if self.probe_deadline.is_some_and(|at| at <= now) {
-            self.probe_interval = (self.probe_interval * 2).min(MAX_PROBE_INTERVAL);
+            let doubled = (self.probe_interval * 2).min(MAX_PROBE_INTERVAL);
+            self.probe_interval = self.probe_interval.max(doubled);
             self.probe_deadline = Some(now + self.probe_interval);
             self.timed = None;
             return Some(Expired::Probe);

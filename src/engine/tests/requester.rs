@@ -1,0 +1,589 @@
+//! The requester and the completer, as scripts: which packets a work request becomes, and what
+//! each answer does to it.
+
+mod script;
+
+use script::*;
+use std::time::Duration;
+use urxe_engine::{
+    Access, Cause, Counter, Extra, MrSpec, QpAttr, QpState, RegionId, SendOp, Status, WcOpcode,
+};
+use urxe_wire::{NakCode, Opcode, Psn, Rkey, Syndrome};
+
+const SEND: SendOp = SendOp::Send(Extra::None);
+const REMOTE: u64 = 0x7000;
+const KEY: u32 = 0x5eed;
+const READ: SendOp = SendOp::Read { remote_addr: REMOTE, rkey: Rkey(KEY) };
+const ADD: SendOp = SendOp::FetchAdd { remote_addr: REMOTE, rkey: Rkey(KEY), add: 3 };
+const WRITE: SendOp = SendOp::Write { remote_addr: REMOTE, rkey: Rkey(KEY), imm: None };
+
+/// The ACK timeout of code 14.
+const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
+
+// Work requests to packets.
+
+#[test]
+fn a_small_send_is_one_packet_that_asks_for_an_ack() {
+    let mut t = Script::new();
+    t.fill(0, b"hello");
+    t.post_with(1, SEND, &[t.sge(0, 5)], |wqe| wqe.solicited = true);
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 200).payload(b"hello").solicited().ack_req());
+    t.expect_nothing();
+    t.receive(&[ack(200, 1)]);
+    assert_eq!(t.expect_send(1, Status::Success).opcode, WcOpcode::Send);
+    assert_eq!(t.program.retired, 1);
+}
+
+#[test]
+fn a_long_send_is_cut_at_the_mtu_and_gathered_from_its_list() {
+    let mut t = Script::new();
+    let data = bytes(5, 600);
+    t.fill(0, &data[..300]);
+    t.fill(1000, &data[300..]);
+    t.post(1, SendOp::Send(Extra::Imm(77)), &[t.sge(0, 300), t.sge(1000, 300)]);
+    t.expect(pkt(Opcode::RC_SEND_FIRST, 200).payload(&data[..256]));
+    t.expect(pkt(Opcode::RC_SEND_MIDDLE, 201).payload(&data[256..512]));
+    t.expect(pkt(Opcode::RC_SEND_LAST_IMM, 202).payload(&data[512..]).imm(77).ack_req());
+}
+
+#[test]
+fn a_message_that_fills_its_packets_has_no_empty_last_one() {
+    let mut t = Script::new();
+    t.post(1, SEND, &[t.sge(0, 512)]);
+    let opcodes: Vec<_> = t.sent().iter().map(|p| p.headers.bth.opcode).collect();
+    assert_eq!(opcodes, [Opcode::RC_SEND_FIRST, Opcode::RC_SEND_LAST]);
+}
+
+#[test]
+fn a_write_names_its_range_in_the_first_packet() {
+    let mut t = Script::new();
+    let data = bytes(0, 257);
+    t.fill(0, &data);
+    t.post(
+        1,
+        SendOp::Write { remote_addr: REMOTE, rkey: Rkey(KEY), imm: Some(9) },
+        &[t.sge(0, 257)],
+    );
+    t.expect(pkt(Opcode::RC_WRITE_FIRST, 200).reth(REMOTE, KEY, 257).payload(&data[..256]));
+    t.expect(pkt(Opcode::RC_WRITE_LAST_IMM, 201).payload(&data[256..]).imm(9).ack_req());
+    t.receive(&[ack(201, 1)]);
+    assert_eq!(t.expect_send(1, Status::Success).opcode, WcOpcode::RdmaWrite);
+}
+
+#[test]
+fn a_write_of_nothing_is_a_packet_of_its_own() {
+    let mut t = Script::new();
+    t.post(1, WRITE, &[]);
+    t.expect(pkt(Opcode::RC_WRITE_ONLY, 200).reth(REMOTE, KEY, 0).ack_req());
+}
+
+#[test]
+fn a_send_with_invalidate_carries_the_key_in_its_last_packet() {
+    let mut t = Script::new();
+    t.post(1, SendOp::Send(Extra::Invalidate(Rkey(5))), &[t.sge(0, 257)]);
+    let sent = t.sent();
+    assert_eq!(sent[0].headers.ieth, None);
+    assert_eq!(sent[1].headers.bth.opcode, Opcode::RC_SEND_LAST_INV);
+    assert_eq!(sent[1].headers.ieth, Some(Rkey(5)));
+}
+
+#[test]
+fn inline_data_is_that_of_the_posting() {
+    let mut t = Script::new();
+    t.post_with(1, WRITE, &[], |wqe| wqe.inline = Some(bytes(1, 300)));
+    let sent = t.sent();
+    assert_eq!([&sent[0].payload[..], &sent[1].payload[..]].concat(), bytes(1, 300));
+}
+
+#[test]
+fn an_unsignaled_send_retires_without_a_completion() {
+    let mut t = Script::new();
+    t.post_with(1, SEND, &[t.sge(0, 1)], |wqe| wqe.signaled = false);
+    t.post(2, SEND, &[t.sge(0, 1)]);
+    t.sent();
+    t.receive(&[ack(201, 2)]);
+    t.expect_send(2, Status::Success);
+    t.expect_no_completion();
+    assert_eq!(t.program.retired, 2);
+}
+
+// READ and atomics.
+
+#[test]
+fn a_read_takes_a_psn_for_each_response_and_stores_them() {
+    let mut t = Script::new();
+    let data = bytes(3, 600);
+    t.post(1, READ, &[t.sge(0, 100), t.sge(500, 500)]);
+    t.expect(pkt(Opcode::RC_READ_REQUEST, 200).reth(REMOTE, KEY, 600).ack_req());
+    t.post(2, SEND, &[]);
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 203).ack_req());
+    let response =
+        |opcode, psn, range: std::ops::Range<usize>| pkt(opcode, psn).payload(&data[range]);
+    t.receive(&[
+        response(Opcode::RC_READ_RESPONSE_FIRST, 200, 0..256).aeth(Syndrome::ACK, 1),
+        response(Opcode::RC_READ_RESPONSE_MIDDLE, 201, 256..512),
+    ]);
+    t.expect_no_completion();
+    t.receive(&[
+        response(Opcode::RC_READ_RESPONSE_LAST, 202, 512..600).aeth(Syndrome::ACK, 1),
+        ack(203, 2),
+    ]);
+    assert_eq!(t.expect_send(1, Status::Success).byte_len, 600);
+    t.expect_send(2, Status::Success);
+    assert_eq!([t.memory(0, 100), t.memory(500, 500)].concat(), data);
+}
+
+#[test]
+fn an_atomic_stores_what_was_there() {
+    let mut t = Script::new();
+    t.post(1, ADD, &[t.sge(16, 8)]);
+    t.expect(pkt(Opcode::RC_FETCH_ADD, 200).atomic(REMOTE, KEY, 3, 0).ack_req());
+    t.receive(&[pkt(Opcode::RC_ATOMIC_ACK, 200).aeth(Syndrome::ACK, 1).original(0x1122)]);
+    assert_eq!(t.expect_send(1, Status::Success).opcode, WcOpcode::FetchAdd);
+    assert_eq!(t.memory(16, 8), 0x1122u64.to_ne_bytes());
+}
+
+#[test]
+fn no_more_reads_are_outstanding_than_max_rd_atomic() {
+    let mut t = Script::with(QpAttr { max_rd_atomic: Some(2), ..usual() });
+    for wr_id in 1..=3 {
+        t.post(wr_id, READ, &[t.sge(0, 1)]);
+    }
+    assert_eq!(t.sent().len(), 2);
+    let response = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).payload(b"x");
+    t.receive(&[response.aeth(Syndrome::ACK, 1)]);
+    t.expect(pkt(Opcode::RC_READ_REQUEST, 202).reth(REMOTE, KEY, 1).ack_req());
+}
+
+#[test]
+fn a_fence_waits_for_the_reads_before_it_and_for_nothing_else() {
+    let mut t = Script::new();
+    t.post(1, SEND, &[]);
+    t.post_with(2, SEND, &[], |wqe| wqe.fence = true);
+    assert_eq!(t.sent().len(), 2);
+    t.post(3, ADD, &[t.sge(0, 8)]);
+    t.post_with(4, SEND, &[], |wqe| wqe.fence = true);
+    assert_eq!(t.sent().len(), 1);
+    let answer = pkt(Opcode::RC_ATOMIC_ACK, 202).aeth(Syndrome::ACK, 3).original(0);
+    t.receive(&[answer]);
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 203).ack_req());
+}
+
+#[test]
+fn a_response_acknowledges_everything_before_it() {
+    let mut t = Script::new();
+    t.post(1, SEND, &[]);
+    t.post(2, READ, &[t.sge(0, 1)]);
+    t.sent();
+    let response = pkt(Opcode::RC_READ_RESPONSE_ONLY, 201).payload(b"x");
+    t.receive(&[response.aeth(Syndrome::ACK, 2)]);
+    t.expect_send(1, Status::Success);
+    t.expect_send(2, Status::Success);
+}
+
+#[test]
+fn a_lost_response_is_asked_for_again_from_where_it_broke_off() {
+    let mut t = Script::new();
+    let data = bytes(0, 600);
+    t.post(1, READ, &[t.sge(0, 600)]);
+    t.post(2, SEND, &[]);
+    t.sent();
+    let first = pkt(Opcode::RC_READ_RESPONSE_FIRST, 200).payload(&data[..256]);
+    let last = pkt(Opcode::RC_READ_RESPONSE_LAST, 202).payload(&data[512..]);
+    t.receive(&[first.aeth(Syndrome::ACK, 1), last.clone().aeth(Syndrome::ACK, 1), ack(203, 2)]);
+    t.expect(pkt(Opcode::RC_READ_REQUEST, 201).reth(REMOTE + 256, KEY, 344).ack_req());
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 203).ack_req());
+    t.expect_nothing();
+    let first = pkt(Opcode::RC_READ_RESPONSE_FIRST, 201).payload(&data[256..512]);
+    t.receive(&[first.aeth(Syndrome::ACK, 1), last.aeth(Syndrome::ACK, 1), ack(203, 2)]);
+    t.expect_send(1, Status::Success);
+    t.expect_send(2, Status::Success);
+    assert_eq!(t.memory(0, 600), data);
+    assert_eq!(t.counted(Counter::ImpliedNaks), 2, "the LAST and the ACK both skipped 201");
+}
+
+#[test]
+fn a_read_response_of_a_wrong_length_is_a_bad_response() {
+    let mut t = Script::new();
+    t.post(1, READ, &[t.sge(0, 2)]);
+    t.sent();
+    let response = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).payload(b"xyz");
+    t.receive(&[response.aeth(Syndrome::ACK, 1)]);
+    t.expect_send(1, Status::BadResponse);
+    assert_eq!(t.state(), QpState::Err);
+}
+
+#[test]
+fn a_plain_ack_of_a_read_is_an_implied_nak() {
+    let mut t = Script::new();
+    t.post(1, READ, &[t.sge(0, 2)]);
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+    t.expect(pkt(Opcode::RC_READ_REQUEST, 200).reth(REMOTE, KEY, 2).ack_req());
+}
+
+// Retransmission.
+
+#[test]
+fn a_sequence_nak_acknowledges_what_is_before_it_and_repeats_the_rest() {
+    let mut t = Script::new();
+    for wr_id in 1..=4 {
+        t.post(wr_id, SEND, &[]);
+    }
+    t.sent();
+    t.receive(&[nak(NakCode::SequenceError, 202, 2)]);
+    t.expect_send(1, Status::Success);
+    t.expect_send(2, Status::Success);
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 202).ack_req());
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 203).ack_req());
+    t.receive(&[nak(NakCode::SequenceError, 202, 2)]);
+    t.expect_nothing();
+    assert_eq!(t.counted(Counter::RetransmittedPackets), 2);
+}
+
+#[test]
+fn a_repeat_begins_in_the_middle_of_a_message() {
+    let mut t = Script::new();
+    let data = bytes(0, 700);
+    t.fill(0, &data);
+    t.post(1, WRITE, &[t.sge(0, 700)]);
+    t.sent();
+    t.receive(&[nak(NakCode::SequenceError, 201, 0)]);
+    t.expect(pkt(Opcode::RC_WRITE_MIDDLE, 201).payload(&data[256..512]));
+    t.expect(pkt(Opcode::RC_WRITE_LAST, 202).payload(&data[512..]).ack_req());
+}
+
+/// Sends one SEND that nobody answers, with this `retry_cnt`; counts how often it is sent.
+fn tries(retry_cnt: u8) -> usize {
+    let mut t = Script::with(QpAttr { retry_cnt: Some(retry_cnt), ..usual() });
+    t.post(1, SEND, &[]);
+    t.post(2, SEND, &[]);
+    let mut sent = t.sent().len() / 2;
+    for _ in 0..retry_cnt {
+        t.wait(TIMEOUT - Duration::from_nanos(1));
+        t.expect_nothing();
+        t.wait(Duration::from_nanos(1));
+        sent += t.sent().len() / 2;
+    }
+    t.expect_no_completion();
+    t.wait(TIMEOUT);
+    t.expect_nothing();
+    let completion = t.expect_send(1, Status::RetryExceeded);
+    assert_eq!(completion.vendor_err, Cause::AckTimeout as u32);
+    t.expect_send(2, Status::WrFlush);
+    assert_eq!(t.state(), QpState::Err);
+    sent
+}
+
+#[test]
+fn retry_cnt_is_the_number_of_tries_after_the_first() {
+    assert_eq!(tries(0), 1);
+    assert_eq!(tries(3), 4);
+}
+
+#[test]
+fn retry_cnt_seven_is_seven_tries_and_not_for_ever() {
+    assert_eq!(tries(7), 8);
+}
+
+#[test]
+fn progress_restores_the_tries() {
+    let mut t = Script::with(QpAttr { retry_cnt: Some(1), ..usual() });
+    for wr_id in 1..=3 {
+        t.post(wr_id, SEND, &[]);
+    }
+    t.sent();
+    for psn in 200..202 {
+        t.wait(TIMEOUT);
+        t.sent();
+        t.receive(&[ack(psn, 1)]);
+    }
+    t.wait(TIMEOUT);
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 202).ack_req());
+}
+
+#[test]
+fn timeout_zero_waits_for_ever() {
+    let mut t = Script::with(QpAttr { timeout: Some(0), ..usual() });
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.wait(Duration::from_secs(3000));
+    t.expect_nothing();
+    t.expect_no_completion();
+}
+
+#[test]
+fn sequence_naks_without_progress_use_up_the_tries() {
+    let mut t = Script::with(QpAttr { retry_cnt: Some(0), ..usual() });
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[nak(NakCode::SequenceError, 200, 0)]);
+    assert_eq!(t.expect_send(1, Status::RetryExceeded).vendor_err, Cause::SequenceRetries as u32);
+}
+
+// Receiver not ready.
+
+#[test]
+fn after_an_rnr_nak_the_requester_is_silent_for_the_time_it_says() {
+    let mut t = Script::new();
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[rnr(12, 200, 0)]);
+    t.post(2, SEND, &[]);
+    t.wait(Duration::from_micros(639));
+    t.expect_nothing();
+    t.wait(Duration::from_micros(1));
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 200).ack_req());
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 201).ack_req());
+}
+
+/// Answers one SEND by RNR NAKs only; counts how often it is sent before it fails, or `None` if
+/// it is still being sent after 50 times.
+fn rnr_tries(rnr_retry: u8) -> Option<usize> {
+    let mut t = Script::with(QpAttr { rnr_retry: Some(rnr_retry), ..usual() });
+    t.post(1, SEND, &[]);
+    for round in 1..=50 {
+        assert_eq!(t.sent().len(), 1);
+        t.receive(&[rnr(1, 200, 0)]);
+        if !t.program.completions.is_empty() {
+            t.expect_send(1, Status::RnrRetryExceeded);
+            return Some(round);
+        }
+        t.wait(Duration::from_micros(10));
+    }
+    None
+}
+
+#[test]
+fn rnr_retry_is_the_number_of_tries_after_the_first() {
+    assert_eq!(rnr_tries(0), Some(1));
+    assert_eq!(rnr_tries(6), Some(7));
+}
+
+#[test]
+fn rnr_retry_seven_is_for_ever() {
+    assert_eq!(rnr_tries(7), None);
+}
+
+#[test]
+fn the_ack_timeout_does_not_run_during_an_rnr_wait() {
+    let mut t = Script::with(QpAttr { retry_cnt: Some(0), ..usual() });
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[rnr(0, 200, 0)]);
+    t.wait(Duration::from_micros(655_359));
+    t.expect_no_completion();
+    t.wait(Duration::from_micros(1));
+    assert_eq!(t.sent().len(), 1);
+}
+
+// Fatal NAKs.
+
+#[track_caller]
+fn fatal(code: NakCode, status: Status) {
+    let mut t = Script::new();
+    for wr_id in 1..=3 {
+        t.post_with(wr_id, SEND, &[], |wqe| wqe.signaled = false);
+    }
+    t.post_recv(9, &[]);
+    t.sent();
+    t.receive(&[nak(code, 201, 1)]);
+    t.expect_send(2, status);
+    t.expect_send(3, Status::WrFlush);
+    t.expect_recv(9, Status::WrFlush);
+    t.expect_no_completion();
+    assert_eq!((t.state(), t.program.retired), (QpState::Err, 3));
+}
+
+#[test]
+fn an_invalid_request_nak_fails_its_work_request_and_flushes_the_rest() {
+    fatal(NakCode::InvalidRequest, Status::RemoteInvalidRequest);
+}
+
+#[test]
+fn a_remote_access_nak_fails_its_work_request_and_flushes_the_rest() {
+    fatal(NakCode::RemoteAccess, Status::RemoteAccess);
+}
+
+#[test]
+fn a_remote_operational_nak_fails_its_work_request_and_flushes_the_rest() {
+    fatal(NakCode::RemoteOperational, Status::RemoteOperation);
+}
+
+// Responses that belong to nothing.
+
+#[test]
+fn an_ack_of_something_never_sent_is_dropped() {
+    let mut t = Script::new();
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(201, 1), nak(NakCode::RemoteAccess, 5000, 1)]);
+    t.expect_no_completion();
+    assert_eq!(t.counted(Counter::GhostResponses), 2);
+}
+
+#[test]
+fn a_late_answer_is_dropped() {
+    let mut t = Script::new();
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+    t.receive(&[ack(200, 1), nak(NakCode::RemoteAccess, 199, 1)]);
+    assert_eq!(t.state(), QpState::Rts);
+    assert_eq!(t.counted(Counter::StaleResponses), 2);
+}
+
+// Local errors.
+
+#[track_caller]
+fn local_error(status: Status, cause: Cause, post: impl FnOnce(&mut Script)) {
+    let mut t = Script::new();
+    t.post(1, SEND, &[]);
+    post(&mut t);
+    t.post(3, SEND, &[]);
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 200).ack_req());
+    t.expect_nothing();
+    t.expect_no_completion();
+    t.receive(&[ack(200, 1)]);
+    t.expect_send(1, Status::Success);
+    assert_eq!(t.expect_send(2, status).vendor_err, cause as u32);
+    t.expect_send(3, Status::WrFlush);
+}
+
+#[test]
+fn a_bad_lkey_fails_in_its_turn() {
+    local_error(Status::LocalProtection, Cause::LocalKey, |t| {
+        let mut sge = t.sge(0, 8);
+        sge.lkey.0 ^= 1;
+        t.post(2, SEND, &[sge]);
+    });
+}
+
+#[test]
+fn a_list_beyond_its_mr_fails_in_its_turn() {
+    local_error(Status::LocalProtection, Cause::LocalBounds, |t| {
+        t.post(2, WRITE, &[t.sge(65_530, 7)]);
+    });
+}
+
+#[test]
+fn a_read_into_memory_without_local_write_fails_in_its_turn() {
+    local_error(Status::LocalProtection, Cause::LocalRights, |t| {
+        let access = Access::REMOTE_READ;
+        let spec = MrSpec { pd: PD, addr: 0, length: 64, access, region: RegionId(0) };
+        let key = t.device.reg_mr(spec).unwrap();
+        let mut sge = t.sge(0, 8);
+        (sge.addr, sge.lkey.0) = (0, key);
+        t.post(2, READ, &[sge]);
+    });
+}
+
+#[test]
+fn an_atomic_of_another_length_than_eight_fails_in_its_turn() {
+    local_error(Status::LocalLength, Cause::LocalLength, |t| t.post(2, ADD, &[t.sge(0, 4)]));
+}
+
+#[test]
+fn a_read_on_a_qp_without_rd_atomic_fails_and_does_not_hang() {
+    let mut t = Script::with(QpAttr { max_rd_atomic: Some(0), ..usual() });
+    t.post(1, READ, &[t.sge(0, 1)]);
+    t.expect_nothing();
+    let completion = t.expect_send(1, Status::LocalQpOperation);
+    assert_eq!(completion.vendor_err, Cause::NoReadsAllowed as u32);
+}
+
+#[test]
+fn memory_gone_while_sending_fails_the_work_request() {
+    let mut t = Script::new();
+    t.program.unmapped = true;
+    t.post(1, SEND, &[t.sge(0, 8)]);
+    t.expect_nothing();
+    let completion = t.expect_send(1, Status::LocalProtection);
+    assert_eq!(completion.vendor_err, Cause::LocalMemory as u32);
+}
+
+// What is in flight.
+
+#[test]
+fn psns_wrap_around() {
+    let mut t = Script::with(QpAttr { sq_psn: Some(Psn::new(0xff_ffff)), ..usual() });
+    t.post(1, SEND, &[t.sge(0, 300)]);
+    t.expect(pkt(Opcode::RC_SEND_FIRST, 0xff_ffff).payload(&[0; 256]));
+    t.expect(pkt(Opcode::RC_SEND_LAST, 0).payload(&[0; 44]).ack_req());
+    t.receive(&[ack(0, 1)]);
+    t.expect_send(1, Status::Success);
+}
+
+#[test]
+fn a_message_longer_than_the_window_asks_for_acks_on_its_way() {
+    let mut t = Script::new();
+    t.post(1, WRITE, &[t.sge(0, 65_536), t.sge(0, 65_536)]);
+    let sent = t.sent();
+    assert_eq!(sent.len(), 256, "the window of an unknown path is 64 KiB");
+    assert!(sent.iter().filter(|p| p.headers.bth.ack_req).count() >= 4);
+    assert!(sent.last().unwrap().headers.bth.ack_req, "or nobody would go on");
+    t.receive(&[ack(200 + 63, 0)]);
+    assert_eq!(t.sent().len(), 128, "64 acknowledged, and the window has grown by 64");
+}
+
+// Probes for a lost tail.
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn a_late_answer_is_probed_for_with_the_oldest_packet_ever_more_rarely() {
+    let mut t = Script::probing(MS);
+    t.connect(&usual());
+    t.post(1, SEND, &[]);
+    t.post(2, SEND, &[]);
+    t.sent();
+    for pause in [1, 2, 4] {
+        t.wait(MS * pause - Duration::from_nanos(1));
+        t.expect_nothing();
+        t.wait(Duration::from_nanos(1));
+        t.expect(pkt(Opcode::RC_SEND_ONLY, 200).ack_req());
+        t.expect_nothing();
+    }
+    assert_eq!(t.counted(Counter::Probes), 3);
+}
+
+#[test]
+fn an_answer_to_the_probe_alone_means_that_the_rest_was_lost() {
+    let mut t = Script::probing(MS);
+    t.connect(&usual());
+    for wr_id in 1..=3 {
+        t.post(wr_id, SEND, &[]);
+    }
+    t.sent();
+    t.wait(MS);
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 201).ack_req());
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 202).ack_req());
+}
+
+#[test]
+fn a_probe_costs_no_tries() {
+    let mut t = Script::probing(MS);
+    t.connect(&QpAttr { retry_cnt: Some(0), ..usual() });
+    t.post(1, SEND, &[]);
+    for _ in 0..20 {
+        t.wait(MS);
+        t.sent();
+    }
+    t.expect_no_completion();
+    t.receive(&[ack(200, 1)]);
+    t.expect_send(1, Status::Success);
+}
+
+#[test]
+fn a_probe_for_a_read_asks_for_what_is_missing() {
+    let mut t = Script::probing(MS);
+    t.connect(&usual());
+    t.post(1, READ, &[t.sge(0, 300)]);
+    t.sent();
+    let first = pkt(Opcode::RC_READ_RESPONSE_FIRST, 200).payload(&[0; 256]);
+    t.receive(&[first.aeth(Syndrome::ACK, 1)]);
+    t.wait(MS);
+    t.expect(pkt(Opcode::RC_READ_REQUEST, 201).reth(REMOTE + 256, KEY, 44).ack_req());
+}

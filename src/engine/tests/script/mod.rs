@@ -1,0 +1,491 @@
+//! Scripts of packets: one device under test, and a peer that is nothing but the script.
+//!
+//! The QP under test has QPN [`Script::qpn`], sends from PSN 200, expects PSN 100, and its path
+//! MTU is 256. Its program has one MR of 64 KiB at [`VA`] with all rights.
+
+// Each test file uses its own part.
+#![allow(dead_code, unreachable_pub)]
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+use urxe_engine::*;
+use urxe_wire::batch::{TxBatch, TxLimits};
+use urxe_wire::*;
+
+pub const VA: u64 = 0x10_0000;
+pub const MTU: usize = 256;
+pub const PEER_QPN: u32 = 0x22;
+pub const PD: PdId = PdId(1);
+pub const SQ: QueueId = QueueId(1);
+pub const RQ: QueueId = QueueId(2);
+pub const SCQ: CqId = CqId(1);
+pub const RCQ: CqId = CqId(2);
+pub const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+pub const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+/// The program behind the QP, in plain vectors.
+#[derive(Default)]
+pub struct Program {
+    pub memory: Vec<u8>,
+    pub sends: VecDeque<SendWqe>,
+    pub recvs: VecDeque<RecvWqe>,
+    pub completions: VecDeque<(CqId, Completion)>,
+    pub events: Vec<AsyncEvent>,
+    pub retired: u32,
+    /// Completions that the CQs still take.
+    pub cq_room: usize,
+    /// The memory is gone.
+    pub unmapped: bool,
+    /// Writes are held back, and lost when the program goes: `sync` fails then.
+    pub sync_fails: bool,
+}
+
+impl Program {
+    fn at(&mut self, offset: u64, len: usize) -> Result<&mut [u8], MemoryFault> {
+        let offset = offset as usize;
+        match self.unmapped {
+            false => Ok(&mut self.memory[offset..offset + len]),
+            true => Err(MemoryFault),
+        }
+    }
+
+    fn word(&mut self, offset: u64) -> Result<&mut [u8; 8], MemoryFault> {
+        Ok(self.at(offset, 8)?.try_into().unwrap())
+    }
+}
+
+impl Host for Program {
+    fn read(&mut self, _: RegionId, offset: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
+        buf.copy_from_slice(self.at(offset, buf.len())?);
+        Ok(())
+    }
+
+    fn write(&mut self, _: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        self.at(offset, data.len())?.copy_from_slice(data);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), MemoryFault> {
+        if self.sync_fails { Err(MemoryFault) } else { Ok(()) }
+    }
+
+    fn compare_swap(
+        &mut self,
+        _: RegionId,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, MemoryFault> {
+        let word = self.word(offset)?;
+        let original = u64::from_ne_bytes(*word);
+        if original == compare {
+            *word = swap.to_ne_bytes();
+        }
+        Ok(original)
+    }
+
+    fn fetch_add(&mut self, _: RegionId, offset: u64, add: u64) -> Result<u64, MemoryFault> {
+        let word = self.word(offset)?;
+        let original = u64::from_ne_bytes(*word);
+        *word = original.wrapping_add(add).to_ne_bytes();
+        Ok(original)
+    }
+
+    fn next_send(&mut self, _: QueueId, wqe: &mut SendWqe) -> Taken {
+        match self.sends.pop_front() {
+            Some(next) => {
+                *wqe = next;
+                Taken::Ready
+            }
+            None => Taken::Empty,
+        }
+    }
+
+    fn retire_sends(&mut self, _: QueueId, count: u32) {
+        self.retired += count;
+    }
+
+    fn next_recv(&mut self, _: QueueId, wqe: &mut RecvWqe) -> Taken {
+        match self.recvs.pop_front() {
+            Some(next) => {
+                *wqe = next;
+                Taken::Ready
+            }
+            None => Taken::Empty,
+        }
+    }
+
+    fn complete(&mut self, cq: CqId, completion: &Completion) -> Result<(), CqOverrun> {
+        self.cq_room = self.cq_room.checked_sub(1).ok_or(CqOverrun)?;
+        self.completions.push_back((cq, completion.clone()));
+        Ok(())
+    }
+
+    fn event(&mut self, event: AsyncEvent) {
+        self.events.push(event);
+    }
+}
+
+/// A packet of the script: what the peer sends, or what is expected of the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pkt {
+    pub headers: Headers,
+    pub payload: Vec<u8>,
+}
+
+/// A packet of this opcode and PSN.
+pub fn pkt(opcode: Opcode, psn: u32) -> Pkt {
+    Pkt { headers: Headers::new(Bth::new(opcode, Qpn::new(0), Psn::new(psn))), payload: vec![] }
+}
+
+/// An ACK of everything up to `psn`.
+pub fn ack(psn: u32, msn: u32) -> Pkt {
+    pkt(Opcode::RC_ACK, psn).aeth(Syndrome::ACK, msn)
+}
+
+/// A NAK for `psn`.
+pub fn nak(code: NakCode, psn: u32, msn: u32) -> Pkt {
+    pkt(Opcode::RC_ACK, psn).aeth(Syndrome::Nak(code), msn)
+}
+
+/// An RNR NAK for `psn`.
+pub fn rnr(timer: u8, psn: u32, msn: u32) -> Pkt {
+    pkt(Opcode::RC_ACK, psn).aeth(Syndrome::RnrNak { timer }, msn)
+}
+
+impl Pkt {
+    pub fn ack_req(mut self) -> Pkt {
+        self.headers.bth.ack_req = true;
+        self
+    }
+
+    pub fn solicited(mut self) -> Pkt {
+        self.headers.bth.solicited = true;
+        self
+    }
+
+    pub fn aeth(mut self, syndrome: Syndrome, msn: u32) -> Pkt {
+        self.headers.aeth = Some(Aeth { syndrome, msn: Msn::new(msn) });
+        self
+    }
+
+    pub fn reth(mut self, va: u64, rkey: u32, len: u32) -> Pkt {
+        self.headers.reth = Some(Reth { va, rkey: Rkey(rkey), len });
+        self
+    }
+
+    pub fn atomic(mut self, va: u64, rkey: u32, swap_or_add: u64, compare: u64) -> Pkt {
+        self.headers.atomic = Some(AtomicEth { va, rkey: Rkey(rkey), swap_or_add, compare });
+        self
+    }
+
+    pub fn original(mut self, original: u64) -> Pkt {
+        self.headers.atomic_ack = Some(AtomicAckEth { original });
+        self
+    }
+
+    pub fn imm(mut self, imm: u32) -> Pkt {
+        self.headers.imm = Some(imm);
+        self
+    }
+
+    pub fn invalidate(mut self, rkey: u32) -> Pkt {
+        self.headers.ieth = Some(Rkey(rkey));
+        self
+    }
+
+    pub fn payload(mut self, payload: &[u8]) -> Pkt {
+        self.payload = payload.to_vec();
+        self
+    }
+}
+
+/// `len` bytes that differ from place to place: byte i is `seed + i`.
+pub fn bytes(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|i| seed.wrapping_add(i as u8)).collect()
+}
+
+pub struct Script {
+    pub device: Device,
+    pub program: Program,
+    pub qpn: Qpn,
+    pub key: u32,
+    pub now: Instant,
+    sent: VecDeque<Pkt>,
+}
+
+/// The attributes that the scripts' QPs go to RTS with.
+pub fn usual() -> QpAttr {
+    QpAttr {
+        access: Some(
+            Access::LOCAL_WRITE
+                | Access::REMOTE_WRITE
+                | Access::REMOTE_READ
+                | Access::REMOTE_ATOMIC,
+        ),
+        pkey_index: Some(0),
+        port: Some(1),
+        av: Some(AddressVector {
+            dgid: PEER,
+            sgid_index: 0,
+            tclass: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        }),
+        path_mtu: Some(PathMtu::Mtu256),
+        dest_qpn: Some(Qpn::new(PEER_QPN)),
+        rq_psn: Some(Psn::new(100)),
+        sq_psn: Some(Psn::new(200)),
+        max_rd_atomic: Some(4),
+        max_dest_rd_atomic: Some(4),
+        min_rnr_timer: Some(12),
+        timeout: Some(14),
+        retry_cnt: Some(2),
+        rnr_retry: Some(2),
+        ..QpAttr::default()
+    }
+}
+
+impl Script {
+    /// A QP in RTS with the usual attributes.
+    pub fn new() -> Script {
+        Script::with(usual())
+    }
+
+    /// A QP in RTS with these attributes.
+    pub fn with(attr: QpAttr) -> Script {
+        let mut script = Script::in_reset();
+        script.connect(&attr);
+        script
+    }
+
+    /// Takes the QP from RESET to RTS.
+    pub fn connect(&mut self, attr: &QpAttr) {
+        self.enter_init(attr).unwrap();
+        self.enter_rtr(attr).unwrap();
+        self.enter_rts(attr).unwrap();
+    }
+
+    /// A QP in RESET.
+    pub fn in_reset() -> Script {
+        // Probes have tests of their own.
+        Script::probing(Duration::from_secs(3600))
+    }
+
+    /// A QP in RESET that probes for lost tails after this time.
+    pub fn probing(min_probe: Duration) -> Script {
+        let mut device = Device::new(DeviceConfig {
+            gids: vec![LOCAL],
+            active_mtu: PathMtu::Mtu1024,
+            seed: 1,
+            min_probe,
+        });
+        let access = usual().access.unwrap() | Access::REMOTE_INVALIDATE;
+        let spec = MrSpec { pd: PD, addr: VA, length: 65_536, access, region: RegionId(0) };
+        let key = device.reg_mr(spec).unwrap();
+        let init = QpInit { pd: PD, send_cq: SCQ, recv_cq: RCQ, send_queue: SQ, recv_queue: RQ };
+        let qpn = device.create_qp(init).unwrap();
+        let program =
+            Program { memory: vec![0; 65_536], cq_room: usize::MAX, ..Program::default() };
+        Script { device, program, qpn, key, now: Instant::now(), sent: VecDeque::new() }
+    }
+
+    pub fn modify(&mut self, attr: &QpAttr) -> Result<(), ModifyQpError> {
+        self.device.modify_qp(self.now, &mut self.program, self.qpn, attr)
+    }
+
+    pub fn enter_init(&mut self, attr: &QpAttr) -> Result<(), ModifyQpError> {
+        let QpAttr { access, pkey_index, port, .. } = *attr;
+        let state = Some(QpState::Init);
+        self.modify(&QpAttr { state, access, pkey_index, port, ..QpAttr::default() })
+    }
+
+    pub fn enter_rtr(&mut self, attr: &QpAttr) -> Result<(), ModifyQpError> {
+        let QpAttr { av, path_mtu, dest_qpn, rq_psn, .. } = *attr;
+        let QpAttr { max_dest_rd_atomic, min_rnr_timer, .. } = *attr;
+        let state = Some(QpState::Rtr);
+        self.modify(&QpAttr {
+            state,
+            av,
+            path_mtu,
+            dest_qpn,
+            rq_psn,
+            max_dest_rd_atomic,
+            min_rnr_timer,
+            ..QpAttr::default()
+        })
+    }
+
+    pub fn enter_rts(&mut self, attr: &QpAttr) -> Result<(), ModifyQpError> {
+        let QpAttr { timeout, retry_cnt, rnr_retry, sq_psn, max_rd_atomic, .. } = *attr;
+        let state = Some(QpState::Rts);
+        self.modify(&QpAttr {
+            state,
+            timeout,
+            retry_cnt,
+            rnr_retry,
+            sq_psn,
+            max_rd_atomic,
+            ..QpAttr::default()
+        })
+    }
+
+    pub fn enter(&mut self, state: QpState) {
+        self.modify(&QpAttr { state: Some(state), ..QpAttr::default() }).unwrap();
+    }
+
+    pub fn state(&self) -> QpState {
+        self.device.query_qp(self.qpn).unwrap().state
+    }
+
+    /// Lets time pass; timers that run out do their work.
+    pub fn wait(&mut self, duration: Duration) {
+        self.now += duration;
+        self.device.handle_timeout(self.now, &mut self.program);
+    }
+
+    // The program's side.
+
+    /// A stretch of the MR.
+    pub fn sge(&self, offset: u64, length: u32) -> Sge {
+        Sge { addr: VA + offset, length, lkey: Lkey(self.key) }
+    }
+
+    pub fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) {
+        self.program.recvs.push_back(RecvWqe { wr_id, sges: sges.to_vec() });
+    }
+
+    /// Posts a signaled send and rings the doorbell.
+    pub fn post(&mut self, wr_id: u64, op: SendOp, sges: &[Sge]) {
+        self.post_with(wr_id, op, sges, |_| {});
+    }
+
+    pub fn post_with(
+        &mut self,
+        wr_id: u64,
+        op: SendOp,
+        sges: &[Sge],
+        change: impl FnOnce(&mut SendWqe),
+    ) {
+        let mut wqe = SendWqe {
+            wr_id,
+            op,
+            fence: false,
+            signaled: true,
+            solicited: false,
+            sges: sges.to_vec(),
+            inline: None,
+        };
+        change(&mut wqe);
+        self.program.sends.push_back(wqe);
+        self.device.ring_doorbell(self.qpn);
+    }
+
+    pub fn memory(&self, offset: usize, len: usize) -> &[u8] {
+        &self.program.memory[offset..offset + len]
+    }
+
+    pub fn fill(&mut self, offset: usize, data: &[u8]) {
+        self.program.memory[offset..offset + data.len()].copy_from_slice(data);
+    }
+
+    // The peer's side.
+
+    /// The peer sends packets, which arrive as one batch.
+    pub fn receive(&mut self, packets: &[Pkt]) {
+        for packet in packets {
+            let mut headers = packet.headers;
+            headers.bth.dest_qp = self.qpn;
+            self.receive_from(PEER, &Pkt { headers, payload: packet.payload.clone() });
+        }
+        self.device.end_of_batch(self.now, &mut self.program);
+    }
+
+    /// A packet as it is arrives from an address.
+    pub fn receive_from(&mut self, src: IpAddr, packet: &Pkt) {
+        let (outer, datagram) = datagram(src, packet);
+        self.device.handle_datagram(self.now, &mut self.program, &outer, &datagram);
+    }
+
+    /// The next packet that the device sends must be this one.
+    pub fn expect(&mut self, packet: Pkt) {
+        self.drain();
+        let mut expected = packet;
+        expected.headers.bth.dest_qp = Qpn::new(PEER_QPN);
+        let sent = self.sent.pop_front().expect("the device must send a packet");
+        assert_eq!(sent, expected);
+    }
+
+    pub fn expect_nothing(&mut self) {
+        self.drain();
+        assert_eq!(self.sent.pop_front(), None, "the device must send nothing");
+    }
+
+    /// All packets that the device sends now.
+    pub fn sent(&mut self) -> Vec<Pkt> {
+        self.drain();
+        self.sent.drain(..).collect()
+    }
+
+    fn drain(&mut self) {
+        loop {
+            let mut tx = TxBatch::new(TxLimits::SINGLE, 1 << 18);
+            let more = self.device.poll_transmit(self.now, &mut self.program, &mut tx);
+            for run in tx.runs() {
+                for datagram in run.datagrams() {
+                    assert_eq!((datagram.flow.src, datagram.flow.dst), (LOCAL, PEER));
+                    let packet = Packet::parse(datagram.bytes).unwrap();
+                    let mut headers = packet.headers;
+                    headers.bth.pad = 0;
+                    self.sent.push_back(Pkt { headers, payload: packet.payload.to_vec() });
+                }
+            }
+            if !more {
+                return;
+            }
+        }
+    }
+
+    // What the program is told.
+
+    pub fn completion(&mut self) -> (CqId, Completion) {
+        self.program.completions.pop_front().expect("there must be a completion")
+    }
+
+    /// The next completion is of this send.
+    pub fn expect_send(&mut self, wr_id: u64, status: Status) -> Completion {
+        let (cq, completion) = self.completion();
+        assert_eq!((cq, completion.wr_id, completion.status), (SCQ, wr_id, status));
+        completion
+    }
+
+    /// The next completion is of this receive.
+    pub fn expect_recv(&mut self, wr_id: u64, status: Status) -> Completion {
+        let (cq, completion) = self.completion();
+        assert_eq!((cq, completion.wr_id, completion.status), (RCQ, wr_id, status));
+        completion
+    }
+
+    pub fn expect_no_completion(&mut self) {
+        assert_eq!(self.program.completions.pop_front(), None);
+    }
+
+    pub fn counted(&self, counter: Counter) -> u64 {
+        self.device.counters().get(counter)
+    }
+}
+
+/// A packet as it stands on the wire.
+pub fn datagram(src: IpAddr, packet: &Pkt) -> (Outer, Vec<u8>) {
+    let flow = Flow { src, dst: LOCAL, src_port: 0xc000, tclass: 0, hop_limit: 64, flow_label: 0 };
+    let mut tx = TxBatch::new(TxLimits::SINGLE, 8192);
+    let Ok(()) = tx.push(&flow, &packet.headers, packet.payload.len(), |buf| {
+        buf.copy_from_slice(&packet.payload);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    let run = tx.runs().next().unwrap();
+    let bytes = run.bytes.to_vec();
+    let ident = Ident::Known { ident: run.first_ident, fragment: DONT_FRAGMENT };
+    (Outer { flow, ident }, bytes)
+}
