@@ -438,7 +438,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_packet_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_a_packet_or_an_error(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
             let _ = Packet::parse(&bytes);
         }
 
