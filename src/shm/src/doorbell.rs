@@ -35,7 +35,7 @@ const WORDS: usize = SLOTS as usize / 64;
 const SUMMARY_WORDS: usize = WORDS / 64;
 
 /// Where the doorbells live.
-trait Bells {
+pub(crate) trait Bells {
     /// Not 0 while the daemon is, or is about to be, blocked.
     fn asleep(&self) -> &AtomicU32;
     /// Bit `i % 64` of word `i / 64` says to look at word `i` of the bells.
@@ -45,7 +45,7 @@ trait Bells {
 }
 
 /// Rings a bell; says whether the daemon has to be woken. A slot that does not exist is ignored.
-fn ring(shared: &impl Bells, slot: u32) -> bool {
+pub(crate) fn ring(shared: &impl Bells, slot: u32) -> bool {
     let word = slot as usize / 64;
     let Some(bells) = shared.bells().get(word) else { return false };
     // Release: whoever takes this bit sees what was posted before. Read-modify-write even if the
@@ -57,7 +57,7 @@ fn ring(shared: &impl Bells, slot: u32) -> bool {
 }
 
 /// Takes all bells that were rung, below `slots`.
-fn take(shared: &impl Bells, slots: u32, mut rung: impl FnMut(u32)) {
+pub(crate) fn take(shared: &impl Bells, slots: u32, mut rung: impl FnMut(u32)) {
     let bells = &shared.bells()[..(slots as usize).div_ceil(64)];
     for (index, summary) in shared.summary()[..summary_words(slots)].iter().enumerate() {
         if summary.load(Ordering::Relaxed) == 0 {
@@ -78,7 +78,7 @@ fn take(shared: &impl Bells, slots: u32, mut rung: impl FnMut(u32)) {
 }
 
 /// Says that the daemon is about to block; `false` if it must not, because bells were rung.
-fn fall_asleep(shared: &impl Bells, slots: u32) -> bool {
+pub(crate) fn fall_asleep(shared: &impl Bells, slots: u32) -> bool {
     shared.asleep().store(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
     // Only what `take` clears: anything else, once set, would keep the daemon awake for ever.
@@ -91,7 +91,7 @@ fn fall_asleep(shared: &impl Bells, slots: u32) -> bool {
 }
 
 /// Says that the daemon is awake, so that programs need not wake it.
-fn wake_up(shared: &impl Bells) {
+pub(crate) fn wake_up(shared: &impl Bells) {
     shared.asleep().store(0, Ordering::Relaxed);
 }
 

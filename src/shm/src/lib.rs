@@ -17,13 +17,17 @@
 //! `volatile_memory`): no `&` or `&mut` to plain data is ever made into it, only to atomics; and
 //! what matters is copied out first, then checked, then used.
 
+#![cfg_attr(loom, allow(dead_code))]
+
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod sync;
 
 pub mod cursor;
 pub mod doorbell;
 
-// The rest lives in memory that `loom` cannot watch; under `--cfg loom` only the two protocols
-// above are built.
+// The rest lives in memory that loom cannot watch; under `--cfg loom` only the two protocols
+// above are built, for `loom_tests`.
 #[cfg(not(loom))]
 pub mod arena;
 #[cfg(not(loom))]
