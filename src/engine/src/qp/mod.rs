@@ -2,6 +2,7 @@
 //! marks (`failure`, `dirty`, queued replies, the place in the send queue), and the
 //! [device](crate::Device) sees to them.
 
+mod checks;
 mod completer;
 mod modify;
 mod replay;

@@ -11,8 +11,6 @@ use crate::attr::{Access, QpState};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host, Taken};
-use crate::limits::MAX_MESSAGE;
-use crate::memory::{KeyError, Span};
 use crate::work::{Completion, Extra, RecvWqe, Status, WcOpcode};
 use std::collections::VecDeque;
 use urxe_wire::{Headers, Msn, NakCode, Operation, Packet, Psn, Reth, Rkey, Syndrome};
@@ -27,7 +25,7 @@ pub(crate) struct Responder {
     /// A NAK asked for `expected`: silence until it comes.
     silenced: bool,
     /// What the next packet must go on with.
-    message: Message,
+    pub(super) message: Message,
     /// The receive in use.
     recv: RecvWqe,
     recv_walk: SgeWalk,
@@ -40,7 +38,7 @@ pub(crate) struct Responder {
 
 /// The message under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Message {
+pub(super) enum Message {
     None,
     Send {
         /// Bytes received.
@@ -72,7 +70,7 @@ pub(crate) enum Reply {
 
 /// Why a request is not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
+pub(super) enum Refusal {
     /// No receive is posted: the peer shall try again later.
     ReceiverNotReady,
     /// The request breaks the rules (class C, IBTA 9.9.3): NAK, and the QP goes to ERR.
@@ -224,79 +222,6 @@ impl Qp {
         match self.responder.replies.iter_mut().find(same) {
             Some(reply) => *reply = again,
             None => self.responder.replies.push_back(again),
-        }
-    }
-
-    /// First, middle and last packets come in the order of their message.
-    fn check_sequence(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
-        use Operation::{Send, SendImm, SendInv, Write, WriteImm};
-        let opcode = packet.headers.bth.opcode;
-        let in_order = match self.responder.message {
-            Message::None => opcode.position().starts(),
-            Message::Send { .. } => {
-                !opcode.position().starts()
-                    && matches!(opcode.operation(), Send | SendImm | SendInv)
-            }
-            Message::Write { .. } => {
-                !opcode.position().starts() && matches!(opcode.operation(), Write | WriteImm)
-            }
-        };
-        in_order.then_some(()).ok_or(Refusal::InvalidRequest)
-    }
-
-    /// The QP lets its peer do this.
-    fn check_enabled(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
-        let needs = match packet.headers.bth.opcode.operation() {
-            Operation::Send | Operation::SendImm | Operation::SendInv => Access::default(),
-            Operation::Write | Operation::WriteImm => Access::REMOTE_WRITE,
-            Operation::ReadRequest => Access::REMOTE_READ,
-            Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-            // This device does not claim FLUSH and ATOMIC WRITE.
-            _ => return Err(Refusal::InvalidRequest),
-        };
-        let access = self.attr.access.unwrap_or_default();
-        access.contains(needs).then_some(()).ok_or(Refusal::InvalidRequest)
-    }
-
-    /// Every packet but the last is full, and the lengths add up.
-    fn check_length(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
-        let len = packet.payload.len();
-        let mtu = self.path().mtu as usize;
-        let opcode = packet.headers.bth.opcode;
-        let reth_len = packet.headers.reth.map(|reth| reth.len);
-        if reth_len.is_some_and(|len| u64::from(len) > MAX_MESSAGE) {
-            return Err(Refusal::InvalidRequest);
-        }
-        let is_send =
-            matches!(opcode.operation(), Operation::Send | Operation::SendImm | Operation::SendInv);
-        let is_write = matches!(opcode.operation(), Operation::Write | Operation::WriteImm);
-        if !is_send && !is_write {
-            return Ok(());
-        }
-        let ends = opcode.position().ends();
-        let starts = opcode.position().starts();
-        let full = match (starts, ends) {
-            (_, false) => len == mtu,
-            (true, true) => len <= mtu,
-            (false, true) => len > 0 && len <= mtu,
-        };
-        let adds_up = match (self.responder.message, reth_len) {
-            (Message::Write { remaining, .. }, _) => {
-                ends == (remaining as usize == len) && len <= remaining as usize
-            }
-            (_, Some(length)) => ends == (length as usize == len) && len <= length as usize,
-            _ => true,
-        };
-        (full && adds_up).then_some(()).ok_or(Refusal::InvalidRequest)
-    }
-
-    /// The key that a SEND closes is one that may be closed.
-    fn check_invalidate<H>(&self, cx: &Cx<'_, H>, packet: &Packet<'_>) -> Result<(), Refusal> {
-        match packet.headers.ieth {
-            Some(rkey) if !cx.mrs.may_invalidate(rkey.0, self.init.pd) => {
-                Err(Refusal::RemoteAccess)
-            }
-            _ => Ok(()),
         }
     }
 
@@ -466,24 +391,6 @@ impl Qp {
         responder.msn = msn;
         self.count(cx, Counter::ReceivedMessages, 1);
         Ok(())
-    }
-
-    /// The rkey of nothing is not checked (IBTA C9-88); there is no span then.
-    fn check_rkey<H>(
-        &self,
-        cx: &Cx<'_, H>,
-        rkey: Rkey,
-        va: u64,
-        len: u32,
-        access: Access,
-    ) -> Result<Option<Span>, Refusal> {
-        if len == 0 {
-            return Ok(None);
-        }
-        cx.mrs
-            .check(rkey.0, self.init.pd, va, u64::from(len), access)
-            .map(Some)
-            .map_err(|_: KeyError| Refusal::RemoteAccess)
     }
 
     /// The last packet of a SEND or WRITE is done.
