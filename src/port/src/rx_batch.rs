@@ -4,7 +4,7 @@ use urxe_wire::{Ident, Outer};
 
 /// Size of one receive buffer: the largest IPv6 packet (40 + 65,535 bytes) fits, with what a packet
 /// socket puts in front of it, so nothing is ever truncated.
-pub(crate) const BUFFER_LEN: usize = 64 * 1024 + 64;
+pub(crate) const BUFFER_LEN: usize = 64 * 1024 + 256;
 
 /// Datagrams that one receive buffer is assumed to hold at most, for the bookkeeping's size.
 const DATAGRAMS_PER_BUFFER: usize = 64;

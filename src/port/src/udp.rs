@@ -15,7 +15,7 @@ use crate::sys::{Message, Received, Receiver, Sender, option};
 use crate::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use socket2::Socket;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 use urxe_wire::batch::{Run, TxBatch, TxLimits};
@@ -148,7 +148,7 @@ impl UdpPort {
             src_port: from.port(),
             tclass: received.tclass,
             hop_limit: received.hop_limit,
-            flow_label: 0,
+            flow_label: received.flow_label,
         };
         let outer = Outer { flow, ident: Ident::Hidden { guess: 0 } };
         let segment = received.segment.map_or(0, usize::from);
@@ -251,8 +251,14 @@ fn segments_of_first(batch: &TxBatch) -> usize {
 fn message<'a>(run: &Run<'a>, interface: u32) -> Message<'a> {
     let flow = run.flow;
     Message {
-        parts: [run.bytes, &[], &[]],
-        to: open::socket_addr(flow.dst, ROCE_PORT, interface),
+        parts: [run.bytes, &[]],
+        to: match open::socket_addr(flow.dst, ROCE_PORT, interface) {
+            SocketAddr::V6(mut to) => {
+                to.set_flowinfo(flow.flow_label & 0xf_ffff);
+                to.into()
+            }
+            to => to,
+        },
         segment: (run.segments > 1).then_some(run.segment_len as u16),
         tclass: (flow.tclass != 0).then_some(flow.tclass),
         // A hop limit of 0 would not leave the machine; the kernel refuses it.
@@ -271,7 +277,11 @@ fn set_options(fd: BorrowedFd<'_>, addr: IpAddr, options: &UdpOptions) -> io::Re
     } else {
         set(IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
         set(IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, HOP_LIMIT.into())?;
-        set(IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+        // The flow's label, not one of the kernel's own.
+        set(IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0)?;
+        set(IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 1)?;
+        // Brings the traffic class too.
+        set(IPPROTO_IPV6, libc::IPV6_FLOWINFO, 1)?;
         set(IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
         // Kernel rxe sends no UDP checksum over IPv6 either.
         set(SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
@@ -280,6 +290,8 @@ fn set_options(fd: BorrowedFd<'_>, addr: IpAddr, options: &UdpOptions) -> io::Re
     option::ask_for_buffers(fd, i32::try_from(options.socket_buffer).unwrap_or(i32::MAX))
 }
 
+/// From linux/in6.h.
+const IPV6_AUTOFLOWLABEL: libc::c_int = 70;
 /// From linux/udp.h: take IPv6 datagrams without a checksum.
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 

@@ -3,6 +3,7 @@
 //! The arrays that the kernel reads and writes are made once. The pointers in them are set anew
 //! for every call, from borrows that last as long as the call does, and mean nothing between calls.
 
+use super::packet::{self, PACKET_AUXDATA};
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -10,10 +11,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 /// Messages that one call sends at most.
-const SEND_MAX: usize = 64;
+pub(crate) const SEND_MAX: usize = 64;
 
 /// Pieces that a message is gathered from at most.
-const PARTS: usize = 3;
+const PARTS: usize = 2;
 
 /// Room for the control messages of one message, in 8-byte words so that it is aligned as
 /// `cmsghdr` wants it: three of an `int` each take 72 bytes.
@@ -51,7 +52,7 @@ impl Name {
                 name.v6 = libc::sockaddr_in6 {
                     sin6_family: libc::AF_INET6 as libc::sa_family_t,
                     sin6_port: addr.port().to_be(),
-                    sin6_flowinfo: addr.flowinfo(),
+                    sin6_flowinfo: addr.flowinfo().to_be(),
                     sin6_addr: libc::in6_addr { s6_addr: addr.ip().octets() },
                     sin6_scope_id: addr.scope_id(),
                 };
@@ -250,8 +251,12 @@ pub(crate) struct Received {
     pub(crate) segment: Option<u16>,
     /// Type of service or traffic class, where the socket asks for it.
     pub(crate) tclass: u8,
+    /// IPv6 flow label, where the socket asks for it.
+    pub(crate) flow_label: u32,
     /// Time to live or hop limit, where the socket asks for it.
     pub(crate) hop_limit: u8,
+    /// Where the IP header begins, counted from the link's header (packet sockets).
+    pub(crate) network_at: usize,
 }
 
 /// Receives many messages in one call.
@@ -316,19 +321,28 @@ impl Receiver {
             truncated: header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
             segment: None,
             tclass: 0,
+            flow_label: 0,
             hop_limit: 0,
+            network_at: 0,
         };
         let control = &self.headers.controls[place];
         let end = header.msg_controllen.min(mem::size_of::<Control>());
         let mut at = 0;
         while let Some((level, kind, data, next)) = read_control(control, at, end) {
             match (level, kind) {
-                (libc::SOL_UDP, libc::UDP_GRO) => received.segment = Some(data as u16),
-                (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                    received.tclass = data as u8;
+                (libc::SOL_UDP, libc::UDP_GRO) => received.segment = Some(number(data) as u16),
+                (libc::IPPROTO_IP, libc::IP_TOS) => received.tclass = number(data) as u8,
+                (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => {
+                    // As in the header: traffic class and flow label are its lower 28 bits.
+                    let flow_info = u32::from_be(number(data) as u32);
+                    received.tclass = (flow_info >> 20) as u8;
+                    received.flow_label = flow_info & 0xf_ffff;
                 }
                 (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
-                    received.hop_limit = data as u8;
+                    received.hop_limit = number(data) as u8;
+                }
+                (libc::SOL_PACKET, PACKET_AUXDATA) => {
+                    received.network_at = packet::network_at(data).into();
                 }
                 _ => {}
             }
@@ -338,13 +352,12 @@ impl Receiver {
     }
 }
 
-/// Reads the control message at a byte offset: level, type, its number (one byte or an `int`, as
-/// all those that we ask for are), and where the next one is.
+/// Reads the control message at a byte offset: level, type, data, and where the next one is.
 fn read_control(
     control: &Control,
     at: usize,
     end: usize,
-) -> Option<(libc::c_int, libc::c_int, i32, usize)> {
+) -> Option<(libc::c_int, libc::c_int, &[u8], usize)> {
     // SAFETY: pure arithmetic; these functions are unsafe only because libc declares them so.
     let (head, space_of) =
         unsafe { (libc::CMSG_LEN(0) as usize, |len: usize| libc::CMSG_SPACE(len as u32) as usize) };
@@ -362,10 +375,14 @@ fn read_control(
     // `control`, and u8 has no alignment.
     let data =
         unsafe { std::slice::from_raw_parts(control.as_ptr().cast::<u8>().add(at + head), len) };
-    let number = match *data {
+    Some((message.cmsg_level, message.cmsg_type, data, at + space_of(len)))
+}
+
+/// The number in a control message: one byte or an `int`.
+fn number(data: &[u8]) -> i32 {
+    match *data {
         [byte] => i32::from(byte),
         [a, b, c, d, ..] => i32::from_ne_bytes([a, b, c, d]),
         _ => 0,
-    };
-    Some((message.cmsg_level, message.cmsg_type, number, at + space_of(len)))
+    }
 }

@@ -1,5 +1,7 @@
 //! What the tests of the back-ends and wrappers share.
 
+pub(crate) mod network;
+
 use crate::{Caps, OpenError, Port, RxBatch, SendOutcome};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::convert::Infallible;
@@ -129,7 +131,7 @@ pub(crate) fn carry(
         if outcome == SendOutcome::Blocked {
             outcome = from.send(now, batch).unwrap();
         } else if quiet && arrived.len() < count {
-            wait_readable(to);
+            assert!(is_readable(to), "{:?}\n{:?}", from.counters(), to.counters());
         }
     }
     assert_eq!(outcome, SendOutcome::Done);
@@ -137,10 +139,13 @@ pub(crate) fn carry(
     arrived
 }
 
-/// Waits for a socket port to have something; a long while means that something is lost.
+/// Waits for a socket port to have something.
 pub(crate) fn wait_readable(port: &impl Port) {
-    let fd = port.fd().unwrap();
-    let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
-    let ready = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&patience)).unwrap();
-    assert!(ready > 0, "nothing arrives: {:?}", port.counters());
+    assert!(is_readable(port), "nothing arrives: {:?}", port.counters());
+}
+
+/// Whether a socket port has something within a long while; if not, it was lost.
+fn is_readable(port: &impl Port) -> bool {
+    let fd = PollFd::from_borrowed_fd(port.fd().unwrap(), PollFlags::IN);
+    poll(&mut [fd], Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap() > 0
 }

@@ -1,0 +1,110 @@
+//! Which packets the kernel shows to a raw port: a classic BPF program.
+
+use socket2::SockFilter;
+use std::net::IpAddr;
+use urxe_wire::ROCE_PORT;
+
+// Operations, put together from linux/bpf_common.h's parts.
+const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
+const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
+/// A half word at the index register plus a constant.
+const LOAD_HALF_AT_INDEX: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;
+/// The index register becomes four times the lower half of a byte: the length of an IPv4 header.
+const INDEX_BY_IPV4_LEN: u16 = (libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH) as u16;
+const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const JUMP_IF_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+/// Pseudo offset of the IP header, whatever link header stands before it.
+const IP: u32 = libc::SKF_NET_OFF as u32;
+/// Pseudo offsets of what the kernel knows about a packet.
+const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
+const INTERFACE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_IFINDEX) as u32;
+
+/// Lets nothing through: for a socket that only holds its port.
+pub(super) fn nothing() -> Vec<SockFilter> {
+    vec![SockFilter::new(RETURN, 0, 0, 0)]
+}
+
+/// Lets through RoCEv2 for `addr` that came to this host over one of two interfaces.
+pub(super) fn roce_for(addr: IpAddr, interface: u32, loopback: u32) -> Vec<SockFilter> {
+    let mut program = Program(Vec::new());
+    program.require_either(INTERFACE, interface, loopback);
+    program.require(LOAD_HALF, PACKET_TYPE, libc::PACKET_HOST.into());
+    match addr {
+        IpAddr::V4(addr) => {
+            program.require(LOAD_BYTE, IP + 9, libc::IPPROTO_UDP as u32);
+            program.require(LOAD_WORD, IP + 16, addr.into());
+            // Neither "more fragments" nor a fragment offset.
+            program.require_no_bit(LOAD_HALF, IP + 6, 0x3fff);
+            program.step(INDEX_BY_IPV4_LEN, IP);
+            program.require(LOAD_HALF_AT_INDEX, IP + 2, ROCE_PORT.into());
+        }
+        IpAddr::V6(addr) => {
+            program.require(LOAD_BYTE, IP + 6, libc::IPPROTO_UDP as u32);
+            for (i, word) in (0..).zip(addr.octets().chunks(4)) {
+                let word = u32::from_be_bytes([word[0], word[1], word[2], word[3]]);
+                program.require(LOAD_WORD, IP + 24 + 4 * i, word);
+            }
+            program.require(LOAD_HALF, IP + 42, ROCE_PORT.into());
+        }
+    }
+    program.end()
+}
+
+/// A program that is a chain of conditions: the first one that does not hold ends it.
+struct Program(Vec<Step>);
+
+enum Step {
+    /// Goes on in any case.
+    Always(SockFilter),
+    /// Goes on if the comparison comes out as `wanted`; drops the packet if not.
+    If { operation: u16, value: u32, wanted: bool },
+}
+
+impl Program {
+    fn step(&mut self, operation: u16, offset: u32) {
+        self.0.push(Step::Always(SockFilter::new(operation, 0, 0, offset)));
+    }
+
+    fn require(&mut self, load: u16, offset: u32, value: u32) {
+        self.step(load, offset);
+        self.0.push(Step::If { operation: JUMP_IF_EQUAL, value, wanted: true });
+    }
+
+    fn require_no_bit(&mut self, load: u16, offset: u32, bits: u32) {
+        self.step(load, offset);
+        self.0.push(Step::If { operation: JUMP_IF_ANY_BIT, value: bits, wanted: false });
+    }
+
+    fn require_either(&mut self, offset: u32, one: u32, other: u32) {
+        self.step(LOAD_WORD, offset);
+        // The first one skips the second comparison.
+        self.0.push(Step::Always(SockFilter::new(JUMP_IF_EQUAL, 1, 0, one)));
+        self.0.push(Step::If { operation: JUMP_IF_EQUAL, value: other, wanted: true });
+    }
+
+    /// Resolves the jumps: what passes all steps is taken whole, what does not is dropped.
+    fn end(self) -> Vec<SockFilter> {
+        let take = self.0.len();
+        let mut program: Vec<SockFilter> = self
+            .0
+            .into_iter()
+            .enumerate()
+            .map(|(i, step)| match step {
+                Step::Always(instruction) => instruction,
+                Step::If { operation, value, wanted } => {
+                    // Jumps count from the next instruction; "drop" is the one behind "take". The
+                    // program has some twenty instructions, so a byte is enough.
+                    let drop = (take + 1 - (i + 1)) as u8;
+                    let (on_true, on_false) = if wanted { (0, drop) } else { (drop, 0) };
+                    SockFilter::new(operation, on_true, on_false, value)
+                }
+            })
+            .collect();
+        program.push(SockFilter::new(RETURN, 0, 0, u32::MAX));
+        program.push(SockFilter::new(RETURN, 0, 0, 0));
+        program
+    }
+}
