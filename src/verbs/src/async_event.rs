@@ -1,0 +1,47 @@
+//! Asynchronous events: `ibv_async_event`.
+
+use crate::context::ContextInner;
+use crate::{Cq, Qp};
+use urxe_shm::event::{self, EventRecord};
+
+/// Something that no completion can tell: `ibv_async_event`. Comes from
+/// [`Context::async_event`](crate::Context::async_event).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// Completions were lost because the queue was full; the queue pairs that they were of are in
+    /// the error state.
+    CqError(Cq),
+    /// The queue pair failed, and may not have been able to say so in a completion.
+    QpFatal(Qp),
+    /// The peer sent an invalid request; the queue pair is in the error state.
+    QpRequestError(Qp),
+    /// The peer wanted what it has no right to; the queue pair is in the error state.
+    QpAccessError(Qp),
+    /// The peer sent something, and the queue pair is still in RTR: it may go to RTS.
+    CommunicationEstablished(Qp),
+    /// The queue pair is in SQD and has nothing outstanding any more.
+    SqDrained(Qp),
+    /// This port works again.
+    PortActive(u8),
+    /// This port does not work any more.
+    PortError(u8),
+}
+
+impl AsyncEvent {
+    /// What a record tells; `None` if its object is no more, or nobody knows its kind.
+    pub(crate) fn from_record(record: EventRecord, context: &ContextInner) -> Option<AsyncEvent> {
+        let qp = || context.qp(record.user_handle);
+        Some(match record.kind {
+            event::CQ_ERR => AsyncEvent::CqError(context.cq(record.user_handle)?),
+            event::QP_FATAL => AsyncEvent::QpFatal(qp()?),
+            event::QP_REQ_ERR => AsyncEvent::QpRequestError(qp()?),
+            event::QP_ACCESS_ERR => AsyncEvent::QpAccessError(qp()?),
+            event::COMM_EST => AsyncEvent::CommunicationEstablished(qp()?),
+            event::SQ_DRAINED => AsyncEvent::SqDrained(qp()?),
+            event::PORT_ACTIVE => AsyncEvent::PortActive(u8::try_from(record.user_handle).ok()?),
+            event::PORT_ERR => AsyncEvent::PortError(u8::try_from(record.user_handle).ok()?),
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,178 @@
+//! Completion channels.
+
+use crate::context::ContextInner;
+use crate::cq::CqInner;
+use crate::event_pipe::{Deadline, EventPipe};
+use crate::session::{descriptors, unexpected};
+use crate::{Cq, Error};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+use urxe_shm::control::{CompChannelHandle, Reply, Request};
+
+/// A completion channel: `ibv_comp_channel`. Where completion queues announce that there is
+/// something in them, to a program that sleeps.
+///
+/// Made by [`Context::create_comp_channel`](crate::Context::create_comp_channel). A clone is
+/// another name for the same channel; it is destroyed when the last one, and every completion
+/// queue that uses it, is dropped.
+///
+/// For one completion queue, [`Cq::wait`] does all that is to be done. For many, or together with
+/// other descriptors, the steps are:
+///
+/// 1. poll the completion queue until it is empty;
+/// 2. [`Cq::req_notify`], which asks for *one* event;
+/// 3. poll once more, for what came in between causes no event;
+/// 4. [`wait`](Self::wait), or wait for the channel's descriptor ([`AsFd`]) to become readable and
+///    then `wait` with a timeout of zero until it gives `None`;
+/// 5. begin again with the completion queue that it gives.
+///
+/// Events need not be acknowledged: the library keeps count, and drops those of completion queues
+/// that are no more.
+///
+/// Several threads may wait at one channel. Do not mix [`Cq::wait`] and a `poll` on the
+/// descriptor if several completion queues use the channel: a waiting thread may take events of
+/// others off the descriptor. It keeps them for their [`Cq::wait`] or [`wait`](Self::wait).
+#[derive(Clone, Debug)]
+pub struct CompChannel(pub(crate) Arc<CompChannelInner>);
+
+#[derive(Debug)]
+pub(crate) struct CompChannelInner {
+    pub(crate) context: Arc<ContextInner>,
+    pub(crate) handle: CompChannelHandle,
+    pipe: EventPipe,
+    taken: Mutex<Taken>,
+    /// There is more in `taken`, or nobody reads any more.
+    changed: Condvar,
+}
+
+/// Events that were read from the pipe, and who reads it.
+#[derive(Debug, Default)]
+struct Taken {
+    /// Tokens of the completion queues, oldest first.
+    tokens: VecDeque<u64>,
+    /// A thread is reading the pipe; the others wait for it.
+    reading: bool,
+}
+
+impl Taken {
+    /// The oldest event, or the oldest of that completion queue.
+    fn take(&mut self, wanted: Option<u64>) -> Option<u64> {
+        let index = match wanted {
+            Some(wanted) => self.tokens.iter().position(|&token| token == wanted)?,
+            None => 0,
+        };
+        self.tokens.remove(index)
+    }
+}
+
+impl CompChannel {
+    pub(crate) fn create(context: &Arc<ContextInner>) -> Result<CompChannel, Error> {
+        const CALL: &str = "create_comp_channel";
+        let request = Request::CreateCompChannel { context: context.handle };
+        let (reply, fds) = context.session.call_with_fds(CALL, &request, &[])?;
+        let Reply::CompChannel(handle) = reply else { return Err(unexpected(CALL)) };
+        let [pipe] = descriptors(CALL, fds)?;
+        Ok(CompChannel(Arc::new(CompChannelInner {
+            context: context.clone(),
+            handle,
+            pipe: EventPipe::new(pipe)?,
+            taken: Mutex::default(),
+            changed: Condvar::new(),
+        })))
+    }
+
+    /// Waits for an event, and gives the completion queue that it is of: `ibv_get_cq_event`.
+    /// `None` if there is none within `timeout`; without a timeout, waits for ever. The completion
+    /// queue is no longer armed.
+    ///
+    /// # Errors
+    /// [`Error::DaemonGone`].
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Cq>, Error> {
+        let deadline = Deadline::after(timeout);
+        while let Some(token) = self.0.next(None, deadline)? {
+            if let Some(cq) = self.0.context.cq(token) {
+                return Ok(Some(cq));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl CompChannelInner {
+    /// Waits for an event of that completion queue; says whether there was one.
+    pub(crate) fn wait_for(&self, cq: &CqInner, deadline: Deadline) -> Result<bool, Error> {
+        Ok(self.next(Some(cq.token), deadline)?.is_some())
+    }
+
+    /// The next event, or the next of one completion queue, as its token.
+    ///
+    /// One thread at a time reads the pipe, one event at a time; what is not for itself it leaves
+    /// to the others.
+    fn next(&self, wanted: Option<u64>, deadline: Deadline) -> Result<Option<u64>, Error> {
+        // Before the lock: in a fork, another thread of the parent may hold it for ever.
+        self.context.session.check_process()?;
+        let mut taken = self.taken.lock();
+        loop {
+            if let Some(token) = taken.take(wanted) {
+                return Ok(Some(token));
+            }
+            if !taken.reading {
+                taken.reading = true;
+                drop(taken);
+                let record = self.pipe.read(&self.context.session, deadline);
+                taken = self.taken.lock();
+                taken.reading = false;
+                self.changed.notify_all();
+                match record? {
+                    Some(record) => taken.tokens.push_back(record.user_handle),
+                    None => return Ok(None),
+                }
+            } else if deadline.is_over() {
+                return Ok(None);
+            } else if let Some(deadline) = deadline.instant() {
+                self.changed.wait_until(&mut taken, deadline);
+            } else {
+                self.changed.wait(&mut taken);
+            }
+        }
+    }
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.pipe.as_fd()
+    }
+}
+
+impl AsRawFd for CompChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Drop for CompChannelInner {
+    fn drop(&mut self) {
+        let request = Request::DestroyCompChannel { channel: self.handle };
+        self.context.session.destroy("destroy_comp_channel", &request);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_of_others_keep_their_order() {
+        let mut taken = Taken { tokens: [1, 2, 1, 3].into(), reading: false };
+        assert_eq!(taken.take(Some(3)), Some(3));
+        assert_eq!(taken.take(Some(9)), None);
+        assert_eq!(taken.take(Some(2)), Some(2));
+        assert_eq!(
+            [taken.take(None), taken.take(None), taken.take(None)],
+            [Some(1), Some(1), None]
+        );
+    }
+}

@@ -1,0 +1,259 @@
+//! Finding a daemon and opening one of its devices.
+
+use crate::async_event::AsyncEvent;
+use crate::cq::CqInner;
+use crate::event_pipe::{Deadline, EventPipe};
+use crate::qp::QpInner;
+use crate::session::{Session, descriptors, unexpected};
+use crate::{CompChannel, Cq, Error, Pd, Qp};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use urxe_shm::control::{ContextHandle, DeviceAttr, DeviceInfo, PortAttr, Reply, Request};
+use urxe_shm::socket_path;
+
+/// Which daemon, and which of its devices.
+///
+/// ```no_run
+/// use urxe_verbs::{Context, OpenOptions};
+///
+/// // The first device of the daemon at the usual place.
+/// let context = Context::open(&OpenOptions::new())?;
+/// // A certain one.
+/// let other = Context::open(&OpenOptions::new().socket("/run/lab/urxed.sock").device("urxe1"))?;
+/// # Ok::<(), urxe_verbs::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    socket: Option<PathBuf>,
+    device: Option<String>,
+}
+
+impl OpenOptions {
+    /// The first device of the daemon at the usual place: the socket `$URXE_SOCKET`, else
+    /// `/run/urxe/urxed.sock` for root, else `$XDG_RUNTIME_DIR/urxe/urxed.sock`, else
+    /// `/tmp/urxe-<uid>/urxed.sock`.
+    pub fn new() -> OpenOptions {
+        OpenOptions::default()
+    }
+
+    /// The daemon at this socket.
+    pub fn socket(mut self, path: impl Into<PathBuf>) -> Self {
+        self.socket = Some(path.into());
+        self
+    }
+
+    /// The device of this name, such as `urxe0`.
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.device = Some(name.into());
+        self
+    }
+
+    fn connect(&self) -> Result<Session, Error> {
+        Session::connect(&self.socket.clone().unwrap_or_else(socket_path))
+    }
+}
+
+/// The devices of a daemon: `ibv_get_device_list`. Which device `options` name makes no difference.
+///
+/// # Errors
+/// [`Error::Connect`] if no daemon answers.
+pub fn devices(options: &OpenOptions) -> Result<Vec<DeviceInfo>, Error> {
+    list_devices(&options.connect()?)
+}
+
+fn list_devices(session: &Session) -> Result<Vec<DeviceInfo>, Error> {
+    match session.call("list_devices", &Request::ListDevices)? {
+        Reply::Devices(devices) => Ok(devices),
+        _ => Err(unexpected("list_devices")),
+    }
+}
+
+/// An open device: `ibv_context`. Everything else is made in one.
+///
+/// A clone is another name for the same context; it is closed when the last one, and everything
+/// made in it, is dropped. Each [`open`](Self::open) is a session of its own with the daemon,
+/// and what it made ends with it, whatever way the program ends.
+#[derive(Clone, Debug)]
+pub struct Context(pub(crate) Arc<ContextInner>);
+
+#[derive(Debug)]
+pub(crate) struct ContextInner {
+    pub(crate) session: Session,
+    pub(crate) handle: ContextHandle,
+    device: DeviceInfo,
+    async_events: EventPipe,
+    /// What events are of, by the number that they carry.
+    objects: Mutex<HashMap<u64, Object>>,
+    last_token: AtomicU64,
+}
+
+/// Something that the daemon may send events of.
+#[derive(Debug)]
+pub(crate) enum Object {
+    Cq(Weak<CqInner>),
+    Qp(Weak<QpInner>),
+}
+
+impl Context {
+    /// Opens a device: `ibv_open_device`.
+    ///
+    /// # Errors
+    /// [`Error::Connect`] if no daemon answers; [`Error::Refused`] if it has no such device.
+    pub fn open(options: &OpenOptions) -> Result<Context, Error> {
+        const CALL: &str = "open_device";
+        let session = options.connect()?;
+        let devices = list_devices(&session)?;
+        let names =
+            devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
+        let wanted = options.device.as_deref();
+        let found = |device: &DeviceInfo| wanted.is_none_or(|name| device.name == name);
+        let Some(device) = devices.iter().find(|device| found(device)).cloned() else {
+            return Err(Error::invalid(
+                "device",
+                wanted.unwrap_or("any"),
+                format!("one of: {names}"),
+            ));
+        };
+        let request = Request::OpenDevice { name: device.name.clone() };
+        let (reply, fds) = session.call_with_fds(CALL, &request, &[])?;
+        let Reply::Context(handle) = reply else { return Err(unexpected(CALL)) };
+        let [async_events] = descriptors(CALL, fds)?;
+        Ok(Context(Arc::new(ContextInner {
+            session,
+            handle,
+            device,
+            async_events: EventPipe::new(async_events)?,
+            objects: Mutex::default(),
+            last_token: AtomicU64::new(0),
+        })))
+    }
+
+    /// Which device this is.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.0.device
+    }
+
+    /// The device's limits: `ibv_query_device`.
+    ///
+    /// # Errors
+    /// [`Error::DaemonGone`].
+    pub fn query_device(&self) -> Result<DeviceAttr, Error> {
+        let request = Request::QueryDevice { context: self.0.handle };
+        match self.0.session.call("query_device", &request)? {
+            Reply::Device(attr) => Ok(attr),
+            _ => Err(unexpected("query_device")),
+        }
+    }
+
+    /// A port's state: `ibv_query_port`. Port 1 is the only one.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for another port; [`Error::DaemonGone`].
+    pub fn query_port(&self, port: u8) -> Result<PortAttr, Error> {
+        let request = Request::QueryPort { context: self.0.handle, port };
+        match self.0.session.call("query_port", &request)? {
+            Reply::Port(attr) => Ok(attr),
+            _ => Err(unexpected("query_port")),
+        }
+    }
+
+    /// An entry of a port's GID table: `ibv_query_gid`. In RoCEv2 a GID is an IP address.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for a port other than 1, or an index beyond the table
+    /// ([`PortAttr::gid_tbl_len`]); [`Error::DaemonGone`].
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<IpAddr, Error> {
+        let request = Request::QueryGid { context: self.0.handle, port, index };
+        match self.0.session.call("query_gid", &request)? {
+            Reply::Gid(gid) => Ok(gid.to_ip()),
+            _ => Err(unexpected("query_gid")),
+        }
+    }
+
+    /// Makes a protection domain: `ibv_alloc_pd`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there are too many; [`Error::DaemonGone`].
+    pub fn alloc_pd(&self) -> Result<Pd, Error> {
+        Pd::alloc(&self.0)
+    }
+
+    /// Makes a completion channel: `ibv_create_comp_channel`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there are too many; [`Error::DaemonGone`].
+    pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
+        CompChannel::create(&self.0)
+    }
+
+    /// Makes a completion queue for `depth` completions, or more, that announces them in
+    /// `channel` when asked to: `ibv_create_cq`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if `depth` is 0 or above the device's `max_cqe`;
+    /// [`Error::ForeignObject`] if the channel is of another context; [`Error::DaemonGone`].
+    pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq, Error> {
+        Cq::create(&self.0, depth, channel)
+    }
+
+    /// Waits for something that no completion can tell: `ibv_get_async_event`. `None` if there is
+    /// nothing within `timeout`; without a timeout, waits for ever. There is nothing to
+    /// acknowledge.
+    ///
+    /// # Errors
+    /// [`Error::DaemonGone`].
+    pub fn async_event(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>, Error> {
+        let deadline = Deadline::after(timeout);
+        while let Some(record) = self.0.async_events.read(&self.0.session, deadline)? {
+            if let Some(event) = AsyncEvent::from_record(record, &self.0) {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Becomes readable when there is an [`async_event`](Self::async_event).
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        self.0.async_events.as_fd()
+    }
+}
+
+impl ContextInner {
+    /// A number for the events of a new object; never given twice.
+    pub(crate) fn new_token(&self) -> u64 {
+        self.last_token.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn register(&self, token: u64, object: Object) {
+        self.objects.lock().insert(token, object);
+    }
+
+    pub(crate) fn forget(&self, token: u64) {
+        // In a fork, another thread of the parent may hold the lock for ever.
+        if self.session.check_process().is_ok() {
+            self.objects.lock().remove(&token);
+        }
+    }
+
+    /// The completion queue of an event, if it is still there.
+    pub(crate) fn cq(&self, token: u64) -> Option<Cq> {
+        match self.objects.lock().get(&token)? {
+            Object::Cq(cq) => cq.upgrade().map(Cq),
+            Object::Qp(_) => None,
+        }
+    }
+
+    /// The queue pair of an event, if it is still there.
+    pub(crate) fn qp(&self, token: u64) -> Option<Qp> {
+        match self.objects.lock().get(&token)? {
+            Object::Qp(qp) => qp.upgrade().map(Qp),
+            Object::Cq(_) => None,
+        }
+    }
+}

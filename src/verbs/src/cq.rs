@@ -1,0 +1,202 @@
+//! Completion queues.
+
+use crate::comp_channel::CompChannelInner;
+use crate::context::{ContextInner, Object};
+use crate::event_pipe::Deadline;
+use crate::session::{nonsense, unexpected};
+use crate::{CompChannel, Context, Error, Wc};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use urxe_shm::control::{CqHandle, Reply, Request};
+use urxe_shm::geometry::Geometry;
+use urxe_shm::ring::CqConsumer;
+
+/// A completion queue: `ibv_cq`. Where ended work requests are reported.
+///
+/// Made by [`Context::create_cq`](crate::Context::create_cq). A clone is another name for the
+/// same completion queue; it is destroyed when the last one, and every queue pair that uses it,
+/// is dropped.
+///
+/// Any thread may poll; each completion goes to one of them.
+#[derive(Clone, Debug)]
+pub struct Cq(pub(crate) Arc<CqInner>);
+
+#[derive(Debug)]
+pub(crate) struct CqInner {
+    pub(crate) context: Arc<ContextInner>,
+    pub(crate) handle: CqHandle,
+    /// What its events carry.
+    pub(crate) token: u64,
+    depth: u32,
+    channel: Option<Arc<CompChannelInner>>,
+    ring: Mutex<Ring>,
+}
+
+#[derive(Debug)]
+struct Ring {
+    end: CqConsumer,
+    /// Polls that found nothing, since the daemon was last seen alive.
+    empty_polls: u32,
+}
+
+/// After so many empty polls in a row the system is asked whether the daemon still lives. The
+/// question costs as much as some 30 empty polls, so this makes them a tenth slower, and a program
+/// that polls once in a millisecond learns of a death within a third of a second.
+const EMPTY_POLLS_PER_CHECK: u32 = 256;
+
+impl Cq {
+    pub(crate) fn create(
+        context: &Arc<ContextInner>,
+        depth: u32,
+        channel: Option<&CompChannel>,
+    ) -> Result<Cq, Error> {
+        const CALL: &str = "create_cq";
+        if channel.is_some_and(|channel| !Arc::ptr_eq(&channel.0.context, context)) {
+            return Err(Error::ForeignObject { what: "the completion channel" });
+        }
+        let token = context.new_token();
+        let request = Request::CreateCq {
+            context: context.handle,
+            cqe: depth,
+            channel: channel.map(|channel| channel.0.handle),
+            user_handle: token,
+            comp_vector: 0,
+        };
+        let session = &context.session;
+        let Reply::Cq { cq: handle, cqe: depth, ring } = session.call(CALL, &request)? else {
+            return Err(unexpected(CALL));
+        };
+        let geometry = Geometry::completion(depth).map_err(nonsense)?;
+        let end = CqConsumer::attach(session.window(ring)?, geometry).map_err(nonsense)?;
+        let cq = Arc::new(CqInner {
+            context: context.clone(),
+            handle,
+            token,
+            depth,
+            channel: channel.map(|channel| channel.0.clone()),
+            ring: Mutex::new(Ring { end, empty_polls: 0 }),
+        });
+        context.register(token, Object::Cq(Arc::downgrade(&cq)));
+        Ok(Cq(cq))
+    }
+
+    /// Takes completions off the queue, as many as there are and as `wcs` has room for:
+    /// `ibv_poll_cq`. Returns how many; they are the first ones of `wcs`. Never waits.
+    ///
+    /// # Errors
+    /// [`Error::DaemonGone`] once the completions that the daemon left are taken; this is noticed
+    /// not at once, but within a few hundred empty polls. [`Error::Forked`].
+    pub fn poll(&self, wcs: &mut [Wc]) -> Result<usize, Error> {
+        let mut next = 0;
+        self.poll_each(wcs.len(), |wc| {
+            wcs[next] = wc;
+            next += 1;
+        })
+    }
+
+    /// Takes all completions that there are off the queue, and appends them to `wcs`. Returns how
+    /// many. Never waits.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    pub fn poll_into(&self, wcs: &mut Vec<Wc>) -> Result<usize, Error> {
+        self.poll_each(self.0.depth as usize, |wc| wcs.push(wc))
+    }
+
+    fn poll_each(&self, max: usize, mut each: impl FnMut(Wc)) -> Result<usize, Error> {
+        let session = &self.0.context.session;
+        // Before the lock: in a fork, another thread of the parent may hold it for ever.
+        session.check_process()?;
+        let mut ring = self.0.ring.lock();
+        let count = ring.end.poll(max, |entry| each(Wc::from_entry(entry)))?;
+        if count > 0 {
+            ring.empty_polls = 0;
+        } else if max > 0 {
+            ring.empty_polls += 1;
+            if ring.empty_polls >= EMPTY_POLLS_PER_CHECK {
+                session.check_daemon()?;
+                ring.empty_polls = 0;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Waits until there are completions, and takes them off the queue as [`poll`](Self::poll)
+    /// does. Returns how many: at least one, or 0 if there are none within `timeout`. Without a
+    /// timeout, waits for ever.
+    ///
+    /// The thread sleeps meanwhile. (A program in more of a hurry polls for a while first.)
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the completion queue has no channel; [`Error::DaemonGone`].
+    pub fn wait(&self, wcs: &mut [Wc], timeout: Option<Duration>) -> Result<usize, Error> {
+        let Some(channel) = &self.0.channel else {
+            let expected = "a channel, given to create_cq";
+            return Err(Error::invalid("channel of the completion queue", "none", expected));
+        };
+        let deadline = Deadline::after(timeout);
+        loop {
+            let count = self.poll(wcs)?;
+            if count > 0 || wcs.is_empty() {
+                return Ok(count);
+            }
+            self.req_notify(false)?;
+            // What came between the two causes no event.
+            let count = self.poll(wcs)?;
+            if count > 0 {
+                return Ok(count);
+            }
+            if !channel.wait_for(&self.0, deadline)? {
+                return self.poll(wcs);
+            }
+        }
+    }
+
+    /// Asks for one event in the channel, with the next completion; or, with `solicited_only`,
+    /// with the next one that is an error or of a message sent
+    /// [`solicited`](crate::SendWr::solicited): `ibv_req_notify_cq`.
+    ///
+    /// What is in the queue already causes no event: poll once more after this call, before
+    /// waiting. [`CompChannel`] tells the whole sequence.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn req_notify(&self, solicited_only: bool) -> Result<(), Error> {
+        self.0.context.session.check_process()?;
+        self.0.ring.lock().end.arm(solicited_only);
+        Ok(())
+    }
+
+    /// How many completions it holds; at least what was asked for. With more outstanding work
+    /// requests than that, completions may be lost, and the queue pairs with them.
+    pub fn depth(&self) -> u32 {
+        self.0.depth
+    }
+
+    /// The channel that its events go to.
+    pub fn channel(&self) -> Option<CompChannel> {
+        self.0.channel.clone().map(CompChannel)
+    }
+
+    /// The context that it was made in.
+    pub fn context(&self) -> Context {
+        Context(self.0.context.clone())
+    }
+}
+
+/// Two handles are equal if they name the same completion queue.
+impl PartialEq for Cq {
+    fn eq(&self, other: &Cq) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Cq {}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        self.context.forget(self.token);
+        self.context.session.destroy("destroy_cq", &Request::DestroyCq { cq: self.handle });
+    }
+}

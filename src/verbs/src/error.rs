@@ -1,0 +1,268 @@
+//! What can go wrong, in sentences.
+
+use crate::attr::state_name;
+use crate::{QpState, WcStatus};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use urxe_shm::cursor::IndexError;
+use urxe_shm::entry::{self, EntryError};
+use urxe_shm::process_memory::Fault;
+
+/// Why a call failed. Each message names the parameter, its value and what was expected.
+///
+/// [`errno`](Self::errno) gives the number that the C verbs would have failed with.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No daemon answers at the socket.
+    #[error(
+        "no urxe daemon answers at {}: {source}; start one with `urxed`, or name its socket in \
+         URXE_SOCKET", path.display()
+    )]
+    Connect {
+        /// The socket that was tried.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The daemon ended, or ended this session. Every object of the context is lost.
+    #[error("the urxe daemon at {} is gone; its objects went with it", path.display())]
+    DaemonGone {
+        /// The socket that it was reached by.
+        path: Arc<Path>,
+    },
+    /// The object was made before a `fork`, and this is the child. Only the parent may use it.
+    #[error(
+        "this object was opened by process {owner} and cannot be used by its fork, process \
+         {child}; open a context of its own there"
+    )]
+    Forked {
+        /// The process that opened the context.
+        owner: u32,
+        /// The process that called.
+        child: u32,
+    },
+    /// The daemon refused.
+    #[error("{call} failed: {reason} (errno {errno})")]
+    Refused {
+        /// What was asked of it.
+        call: &'static str,
+        /// The errno that the C verbs would return.
+        errno: i32,
+        /// Why, in the daemon's words.
+        reason: String,
+    },
+    /// An argument is outside what the call takes.
+    #[error("{name} is {value}, expected {expected}")]
+    InvalidArgument {
+        /// The parameter.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What would have been right.
+        expected: String,
+    },
+    /// A range reaches beyond the memory it is of, or ends before it begins.
+    #[error("bytes {start} to {end} do not lie within a buffer of {size} bytes")]
+    OutOfBounds {
+        /// First byte of the range.
+        start: u64,
+        /// First byte behind it.
+        end: u64,
+        /// The length of the buffer in bytes.
+        size: u64,
+    },
+    /// Two objects that must belong together do not.
+    #[error("{what} belongs to another context; objects work together only inside one")]
+    ForeignObject {
+        /// The argument that is of another context.
+        what: &'static str,
+    },
+    /// Memory to be registered is not there, or not writable though its rights ask for that.
+    #[error("memory to be registered: {0}")]
+    Memory(#[from] Fault),
+    /// An atomic access to a place that is no multiple of 8.
+    #[error("8-byte atomic at offset {offset} of a memory region, expected a multiple of 8")]
+    Misaligned {
+        /// Where it is.
+        offset: usize,
+    },
+    /// The daemon's side of a completion queue is nonsense; the queue cannot be used any more.
+    #[error("completion queue: {0}")]
+    BrokenQueue(#[from] IndexError),
+    /// A work request was not taken.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// A work request failed; made by [`Wc::check`](crate::Wc::check).
+    #[error(transparent)]
+    Completion(#[from] WcError),
+    /// A text that stands for a value could not be read.
+    #[error("{text:?} is no {what}, expected {expected}")]
+    Parse {
+        /// What it should be.
+        what: &'static str,
+        /// The text.
+        text: String,
+        /// The form it should have.
+        expected: &'static str,
+    },
+    /// The operating system refused something that is no fault of the caller.
+    #[error("{call}: {source}")]
+    System {
+        /// What was attempted.
+        call: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The daemon said something that this library does not understand.
+    #[error("the daemon's answer makes no sense: {0}")]
+    Protocol(String),
+}
+
+impl Error {
+    /// The number that the C verbs would have left in `errno`; `EIO` where they have none.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Connect { source, .. } | Error::System { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            Error::Refused { errno, .. } => *errno,
+            Error::InvalidArgument { .. }
+            | Error::OutOfBounds { .. }
+            | Error::ForeignObject { .. }
+            | Error::Misaligned { .. }
+            | Error::Parse { .. } => libc::EINVAL,
+            Error::Memory(fault) => fault.errno.raw_os_error(),
+            Error::Post(error) => error.errno(),
+            Error::DaemonGone { .. }
+            | Error::Forked { .. }
+            | Error::Completion(_)
+            | Error::BrokenQueue(_)
+            | Error::Protocol(_) => libc::EIO,
+        }
+    }
+
+    pub(crate) fn invalid(
+        name: &'static str,
+        value: impl ToString,
+        expected: impl Into<String>,
+    ) -> Error {
+        Error::InvalidArgument { name, value: value.to_string(), expected: expected.into() }
+    }
+
+    /// For `map_err`: the system refused `call`.
+    pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> Error {
+        move |source| Error::System { call, source: source.into() }
+    }
+}
+
+/// A list of work requests was not taken as a whole: `bad_wr`.
+///
+/// The first [`posted`](Self::posted) work requests *are* posted and will be carried out; the one
+/// after them is the bad one, and neither it nor any behind it was posted. Nothing is ever half
+/// posted.
+#[derive(Debug, thiserror::Error)]
+#[error("work request {wr_id} (number {posted} of the list, from 0) was not posted: {reason}")]
+pub struct PostError {
+    /// How many of the list were posted; also the index of the bad one.
+    pub posted: usize,
+    /// The bad one's `wr_id`.
+    pub wr_id: u64,
+    /// What is wrong.
+    pub reason: PostReason,
+}
+
+impl PostError {
+    /// What `ibv_post_send` or `ibv_post_recv` would have returned.
+    pub fn errno(&self) -> i32 {
+        match self.reason {
+            PostReason::QueueFull { .. } => libc::ENOMEM,
+            PostReason::DaemonGone { .. } | PostReason::Forked | PostReason::BrokenQueue(_) => {
+                libc::EIO
+            }
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+/// What is wrong with a work request that was not posted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostReason {
+    /// As many work requests are outstanding as the queue holds. Poll completions first, and
+    /// remember that unsignaled sends free their places only with the next completion that is
+    /// made.
+    #[error("the queue is full: it holds {capacity}")]
+    QueueFull {
+        /// How many it holds.
+        capacity: u32,
+    },
+    /// The queue pair takes no such work in its state.
+    #[error("the QP is in {}, expected {expected}", state_name(*state))]
+    State {
+        /// The state that the last transition led to.
+        state: QpState,
+        /// The states that would do.
+        expected: &'static str,
+    },
+    /// It does not fit the queue pair: too many scatter/gather entries, or too much inline data.
+    #[error(transparent)]
+    Entry(#[from] EntryError),
+    /// A message longer than 2 GiB.
+    #[error("a message of {length} bytes, expected at most {max}")]
+    MessageTooLong {
+        /// Sum of the entries, in bytes.
+        length: u64,
+        /// The most that a message may have.
+        max: u64,
+    },
+    /// The local side of an atomic is not 8 bytes.
+    #[error("{length} bytes for the result of an atomic, expected 8")]
+    AtomicLength {
+        /// Sum of the entries, in bytes.
+        length: u64,
+    },
+    /// The peer's side of an atomic is not aligned.
+    #[error("atomic at address {addr:#x}, expected a multiple of 8")]
+    AtomicAlignment {
+        /// The remote address.
+        addr: u64,
+    },
+    /// The daemon's side of the queue is nonsense; the queue pair must be reset or destroyed.
+    #[error(transparent)]
+    BrokenQueue(#[from] IndexError),
+    /// The daemon is gone.
+    #[error("the urxe daemon at {} is gone", path.display())]
+    DaemonGone {
+        /// The socket that it was reached by.
+        path: Arc<Path>,
+    },
+    /// This process is a fork of the one that opened the context.
+    #[error("the QP belongs to the process that this one is a fork of")]
+    Forked,
+}
+
+impl From<entry::PostError> for PostReason {
+    fn from(error: entry::PostError) -> PostReason {
+        match error {
+            entry::PostError::QueueFull { capacity } => PostReason::QueueFull { capacity },
+            entry::PostError::Entry(error) => error.into(),
+            entry::PostError::Index(error) => error.into(),
+        }
+    }
+}
+
+/// A work request that ended badly.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("work request {wr_id} of QP {qpn:#08x}: {status} (cause {vendor_err})")]
+pub struct WcError {
+    /// The work request's number.
+    pub wr_id: u64,
+    /// The queue pair's number.
+    pub qpn: u32,
+    /// How it ended.
+    pub status: WcStatus,
+    /// Why, in the daemon's own numbers.
+    pub vendor_err: u32,
+}

@@ -1,0 +1,285 @@
+//! A daemon without a NIC: it answers requests and hands out rings, and leaves the daemon's ends
+//! of them to the test, which so decides what happens when.
+
+#![allow(dead_code, unreachable_pub, reason = "each user needs a part of it")]
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use urxe_shm::arena::Arena;
+use urxe_shm::channel::{Channel, ChannelError, Listener};
+use urxe_shm::control::*;
+use urxe_shm::doorbell::Panel;
+use urxe_shm::entry::Taken;
+use urxe_shm::event::{COMPLETION, EventRecord};
+use urxe_shm::geometry::Geometry;
+use urxe_shm::layout::CqEntry;
+use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer};
+use urxe_verbs::{Context, OpenOptions};
+
+/// Serves one session, on a thread of its own.
+pub struct FakeDaemon {
+    path: PathBuf,
+    /// What the test and the serving thread share.
+    pub state: Arc<Mutex<State>>,
+    stop: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The daemon's ends of everything.
+#[derive(Default)]
+pub struct State {
+    /// Every request so far, in order.
+    pub requests: Vec<Request>,
+    pub panel: Option<Panel>,
+    pub qps: HashMap<u32, FakeQp>,
+    pub cqs: HashMap<u32, FakeCq>,
+    pub pipes: HashMap<u32, OwnedFd>,
+    /// The write end of the asynchronous events' pipe.
+    pub async_events: Option<OwnedFd>,
+    pub wake: Option<OwnedFd>,
+    arena: Option<Arena>,
+    last_handle: u32,
+}
+
+pub struct FakeQp {
+    pub send_queue: SqConsumer,
+    pub recv_queue: RqConsumer,
+    pub send_cq: CqHandle,
+    pub slot: u32,
+    pub token: u64,
+}
+
+pub struct FakeCq {
+    pub ring: CqProducer,
+    pub channel: Option<CompChannelHandle>,
+    pub token: u64,
+}
+
+impl FakeDaemon {
+    pub fn start() -> FakeDaemon {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("urxe-verbs-fake-{}-{number}.sock", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener = Listener::bind(&path, 0o600).unwrap();
+        let state = Arc::new(Mutex::new(State::default()));
+        let (stopped, stop) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let shared = state.clone();
+        let thread = std::thread::spawn(move || serve(&listener, &shared, stopped.as_fd()));
+        FakeDaemon { path, state, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub fn open(&self) -> Context {
+        Context::open(&OpenOptions::new().socket(&self.path)).unwrap()
+    }
+
+    /// Dies as a process would: everything that it holds is closed.
+    pub fn kill(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "the fake daemon failed");
+        }
+        let mut state = self.state.lock().unwrap();
+        state.pipes.clear();
+        (state.async_events, state.wake) = (None, None);
+    }
+}
+
+impl Drop for FakeDaemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl State {
+    /// Takes all sends of the only QP and completes them in its send CQ. Returns their numbers.
+    pub fn complete_sends(&mut self) -> Vec<u64> {
+        let mut done = Vec::new();
+        let qp = self.qps.values_mut().next().unwrap();
+        let cq = self.cqs.get_mut(&qp.send_cq.0).unwrap();
+        while let Taken::Ready(wqe) = qp.send_queue.take(&mut vec![], &mut vec![]).unwrap() {
+            cq.ring.push(&CqEntry { wr_id: wqe.wr.wr_id, ..Default::default() }, false).unwrap();
+            done.push(wqe.wr.wr_id);
+        }
+        cq.publish(&self.pipes);
+        qp.send_queue.retire(done.len() as u32);
+        done
+    }
+
+    /// Puts a completion on that CQ.
+    pub fn complete(&mut self, token: u64, wr_id: u64, solicited: bool) {
+        let cq = self.cqs.values_mut().find(|cq| cq.token == token).unwrap();
+        cq.ring.push(&CqEntry { wr_id, ..Default::default() }, solicited).unwrap();
+        cq.publish(&self.pipes);
+    }
+
+    /// Doorbells rung since the last time.
+    pub fn rung(&self) -> Vec<u32> {
+        let mut rung = Vec::new();
+        self.panel.as_ref().unwrap().take(|slot| rung.push(slot));
+        rung
+    }
+
+    fn handle(&mut self) -> u32 {
+        self.last_handle += 1;
+        self.last_handle
+    }
+}
+
+impl FakeCq {
+    fn publish(&mut self, pipes: &HashMap<u32, OwnedFd>) {
+        if self.ring.publish() {
+            let record =
+                EventRecord { user_handle: self.token, kind: COMPLETION, ..Default::default() };
+            let pipe = &pipes[&self.channel.unwrap().0];
+            rustix::io::write(pipe, &record.to_bytes()).unwrap();
+        }
+    }
+}
+
+/// Answers one program until it or the test ends.
+fn serve(listener: &Listener, state: &Mutex<State>, stopped: BorrowedFd<'_>) {
+    if !wait(listener.as_fd(), stopped) {
+        return;
+    }
+    let mut channel = listener.accept().unwrap().unwrap();
+    while wait(channel.as_fd(), stopped) {
+        match channel.recv() {
+            Ok((request, _fds)) => answer(&mut channel, &mut state.lock().unwrap(), request),
+            Err(ChannelError::Closed) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Whether the descriptor became readable before the end.
+fn wait(fd: BorrowedFd<'_>, stopped: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN), PollFd::new(&stopped, PollFlags::IN)];
+    poll(&mut fds, None).unwrap();
+    fds[1].revents().is_empty()
+}
+
+fn answer(channel: &mut Channel, state: &mut State, request: Request) {
+    let mut fds: Vec<OwnedFd> = Vec::new();
+    state.requests.push(request.clone());
+    let reply = match request {
+        Request::Hello { .. } => {
+            let arena = Arena::new(16 << 20).unwrap();
+            let flags =
+                rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+            let wake = rustix::event::eventfd(0, flags).unwrap();
+            let mut panel = Panel::new(arena.mapping().clone()).unwrap();
+            panel.set_slots(64);
+            state.panel = Some(panel);
+            fds.push(arena.fd().try_clone_to_owned().unwrap());
+            fds.push(wake.try_clone().unwrap());
+            state.wake = Some(wake);
+            let memory_limit = arena.limit();
+            state.arena = Some(arena);
+            Reply::Hello { memory_limit }
+        }
+        Request::ListDevices => {
+            let address = "192.0.2.1".parse().unwrap();
+            Reply::Devices(vec![DeviceInfo { name: "fake0".into(), node_guid: [0; 8], address }])
+        }
+        Request::OpenDevice { .. } => {
+            let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            fds.push(read);
+            state.async_events = Some(write);
+            Reply::Context(ContextHandle(state.handle()))
+        }
+        Request::QueryPort { .. } => Reply::Port(PortAttr {
+            active: true,
+            max_mtu: 4096,
+            active_mtu: 1024,
+            gid_tbl_len: 1,
+            pkey_tbl_len: 1,
+            max_msg_sz: 1 << 31,
+            interface: None,
+            speed_mbps: None,
+        }),
+        Request::QueryGid { .. } => {
+            Reply::Gid(Gid::from("192.0.2.1".parse::<std::net::IpAddr>().unwrap()))
+        }
+        Request::AllocPd { .. } => Reply::Pd(PdHandle(state.handle())),
+        Request::RegMr { .. } => {
+            let mr = state.handle();
+            Reply::Mr { mr: MrHandle(mr), lkey: 0x100 + mr, rkey: 0x100 + mr }
+        }
+        Request::CreateCompChannel { .. } => {
+            let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            fds.push(read);
+            let handle = state.handle();
+            state.pipes.insert(handle, write);
+            Reply::CompChannel(CompChannelHandle(handle))
+        }
+        Request::CreateCq { cqe, channel, user_handle, .. } => {
+            let geometry = Geometry::completion(cqe).unwrap();
+            let (extent, window) =
+                state.arena.as_mut().unwrap().alloc(geometry.size().into()).unwrap();
+            let ring = CqProducer::create(window, geometry).unwrap();
+            let handle = state.handle();
+            state.cqs.insert(handle, FakeCq { ring, channel, token: user_handle });
+            let ring = RingLocation { offset: extent.offset, size: geometry.size() };
+            Reply::Cq { cq: CqHandle(handle), cqe: geometry.capacity(), ring }
+        }
+        Request::CreateQp { caps, send_cq, user_handle, .. } => {
+            let send =
+                Geometry::send(caps.max_send_wr, caps.max_send_sge, caps.max_inline_data).unwrap();
+            let recv = Geometry::recv(caps.max_recv_wr, caps.max_recv_sge).unwrap();
+            let arena = state.arena.as_mut().unwrap();
+            let (send_extent, send_window) = arena.alloc(send.size().into()).unwrap();
+            let (recv_extent, recv_window) = arena.alloc(recv.size().into()).unwrap();
+            let handle = state.handle();
+            let qp = FakeQp {
+                send_queue: SqConsumer::create(send_window, send).unwrap(),
+                recv_queue: RqConsumer::create(recv_window, recv).unwrap(),
+                send_cq,
+                slot: handle,
+                token: user_handle,
+            };
+            state.qps.insert(handle, qp);
+            Reply::Qp(QpCreated {
+                qp: QpHandle(handle),
+                qpn: 0x11,
+                caps: QpCaps {
+                    max_send_wr: send.capacity(),
+                    max_recv_wr: recv.capacity(),
+                    max_send_sge: send.max_sge(),
+                    max_recv_sge: recv.max_sge(),
+                    max_inline_data: send.max_inline(),
+                },
+                send_ring: RingLocation { offset: send_extent.offset, size: send.size() },
+                recv_ring: RingLocation { offset: recv_extent.offset, size: recv.size() },
+                doorbell_slot: handle,
+            })
+        }
+        Request::ModifyQp { qp, attr } => {
+            let qp = state.qps.get_mut(&qp.0).unwrap();
+            if attr.state == Some(QpState::Reset) {
+                qp.send_queue.reset();
+                qp.recv_queue.reset();
+            }
+            qp.recv_queue.set_ring_after_post(attr.state == Some(QpState::Err));
+            Reply::Done
+        }
+        Request::DestroyQp { .. }
+        | Request::DestroyCq { .. }
+        | Request::DestroyCompChannel { .. }
+        | Request::DeregMr { .. }
+        | Request::DeallocPd { .. } => Reply::Done,
+        other => Reply::Error(ControlError {
+            errno: rustix::io::Errno::NOSYS.raw_os_error(),
+            message: format!("the fake daemon has no {other:?}"),
+        }),
+    };
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    channel.send(&reply, &fds).unwrap();
+}
