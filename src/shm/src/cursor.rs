@@ -52,7 +52,7 @@ pub enum IndexError {
         slots: u32,
     },
     /// It moved backwards, or further than there was anything to produce into or consume.
-    #[error("the {side} index moved from {from} to {to}, which is at most {limit} steps away")]
+    #[error("the {side} index moved from {from} to {to}, but can have moved {limit} steps at most")]
     Overrun {
         /// Whose index it is.
         side: Side,
@@ -250,3 +250,230 @@ const _: () = {
     use crate::layout::{ARMED_ANY, ARMED_NONE, ARMED_SOLICITED};
     assert!(NONE == ARMED_NONE && ANY == ARMED_ANY && SOLICITED == ARMED_SOLICITED);
 };
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    #[derive(Default)]
+    struct Shared {
+        producer: AtomicU32,
+        consumer: AtomicU32,
+    }
+
+    impl Indices for Shared {
+        fn producer(&self) -> &AtomicU32 {
+            &self.producer
+        }
+        fn consumer(&self) -> &AtomicU32 {
+            &self.consumer
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Push,
+        Publish,
+        Take,
+        Release(u32),
+        AskFree,
+        AskAvailable,
+        Reset,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            8 => Just(Op::Push),
+            4 => Just(Op::Publish),
+            6 => Just(Op::Take),
+            4 => (0..5u32).prop_map(Op::Release),
+            1 => Just(Op::AskFree),
+            1 => Just(Op::AskAvailable),
+            1 => Just(Op::Reset),
+        ]
+    }
+
+    proptest! {
+        /// Both cursors together behave as one bounded queue would, in which entries are first
+        /// hidden, then visible, then held.
+        #[test]
+        fn cursors_agree_with_a_plain_queue(
+            log2 in 0..4u32,
+            ops in prop::collection::vec(op(), 0..300),
+        ) {
+            let slots = 1 << log2;
+            let capacity = slots as usize - 1;
+            let shared = Shared::default();
+            let mut producer = ProducerCursor::new(slots);
+            let mut consumer = ConsumerCursor::new(slots);
+            let mut ring = vec![0; slots as usize];
+            let (mut hidden, mut visible) = (VecDeque::new(), VecDeque::new());
+            let mut held = 0;
+            let mut next_value = 0;
+
+            for op in ops {
+                let in_use = hidden.len() + visible.len() + held;
+                match op {
+                    Op::Push => match producer.claim(&shared).unwrap() {
+                        Some(slot) => {
+                            prop_assert!(in_use < capacity);
+                            next_value += 1;
+                            ring[slot as usize] = next_value;
+                            hidden.push_back(next_value);
+                        }
+                        None => prop_assert_eq!(in_use, capacity),
+                    },
+                    Op::Publish => {
+                        producer.publish(&shared);
+                        visible.append(&mut hidden);
+                    }
+                    Op::Take => {
+                        let taken = consumer.take(&shared).unwrap().map(|slot| ring[slot as usize]);
+                        prop_assert_eq!(taken, visible.pop_front());
+                        held += usize::from(taken.is_some());
+                    }
+                    Op::Release(count) => {
+                        consumer.release(&shared, count);
+                        held -= held.min(count as usize);
+                    }
+                    Op::AskFree => {
+                        prop_assert_eq!(producer.free(&shared).unwrap() as usize, capacity - in_use);
+                    }
+                    Op::AskAvailable => {
+                        let available = consumer.available(&shared).unwrap();
+                        prop_assert_eq!(available as usize, visible.len());
+                    }
+                    Op::Reset => {
+                        consumer.reset(&shared);
+                        producer.reset();
+                        hidden.clear();
+                        visible.clear();
+                        held = 0;
+                    }
+                }
+                prop_assert_eq!(consumer.held() as usize, held);
+            }
+        }
+
+        /// Whatever a hostile program writes, the daemon's consumer never takes more than a
+        /// ring holds, and never a slot that does not exist.
+        #[test]
+        fn a_hostile_producer_gains_nothing(
+            log2 in 0..4u32,
+            indices in prop::collection::vec(prop_oneof![0..9u32, any::<u32>()], 0..100),
+        ) {
+            let slots = 1 << log2;
+            let shared = Shared::default();
+            let mut consumer = ConsumerCursor::new(slots);
+            for index in indices {
+                shared.producer.store(index, Ordering::Relaxed);
+                for _ in 0..=slots {
+                    match consumer.take(&shared) {
+                        Ok(Some(slot)) => prop_assert!(slot < slots),
+                        _ => break,
+                    }
+                }
+                prop_assert!(consumer.held() < slots);
+            }
+        }
+
+        /// Nor does the daemon's producer ever overwrite what it has not seen consumed.
+        #[test]
+        fn a_hostile_consumer_gains_nothing(
+            log2 in 0..4u32,
+            indices in prop::collection::vec(prop_oneof![0..9u32, any::<u32>()], 0..100),
+        ) {
+            let slots = 1 << log2;
+            let shared = Shared::default();
+            let mut producer = ProducerCursor::new(slots);
+            for index in indices {
+                shared.consumer.store(index, Ordering::Relaxed);
+                for _ in 0..=slots {
+                    match producer.claim(&shared) {
+                        Ok(Some(slot)) => prop_assert!(slot < slots),
+                        _ => break,
+                    }
+                }
+                producer.publish(&shared);
+                prop_assert!(shared.producer.load(Ordering::Relaxed) < slots);
+            }
+        }
+    }
+
+    #[test]
+    fn an_index_out_of_range_breaks_the_ring_until_it_is_reset() {
+        let shared = Shared::default();
+        let mut consumer = ConsumerCursor::new(4);
+        let broken = IndexError::OutOfRange { side: Side::Producer, index: 4, slots: 4 };
+        shared.producer.store(4, Ordering::Relaxed);
+        assert_eq!(consumer.take(&shared), Err(broken));
+        shared.producer.store(1, Ordering::Relaxed);
+        assert_eq!(consumer.take(&shared), Err(broken), "it stays broken");
+        consumer.reset(&shared);
+        assert_eq!(consumer.take(&shared), Ok(None));
+        shared.producer.store(1, Ordering::Relaxed);
+        assert_eq!(consumer.take(&shared), Ok(Some(0)));
+    }
+
+    #[test]
+    fn a_producer_that_moves_backwards_breaks_the_ring() {
+        let shared = Shared::default();
+        let mut consumer = ConsumerCursor::new(8);
+        shared.producer.store(3, Ordering::Relaxed);
+        assert_eq!(consumer.take(&shared), Ok(Some(0)));
+        assert_eq!(consumer.available(&shared), Ok(2));
+        shared.producer.store(2, Ordering::Relaxed);
+        assert_eq!(
+            consumer.available(&shared),
+            Err(IndexError::Overrun { side: Side::Producer, from: 3, to: 2, limit: 4 })
+        );
+    }
+
+    #[test]
+    fn a_producer_cannot_claim_slots_that_are_still_held() {
+        let shared = Shared::default();
+        let mut consumer = ConsumerCursor::new(4);
+        shared.producer.store(3, Ordering::Relaxed);
+        assert_eq!(consumer.take(&shared), Ok(Some(0)));
+        assert_eq!(consumer.available(&shared), Ok(2));
+        shared.producer.store(0, Ordering::Relaxed);
+        assert_eq!(
+            consumer.available(&shared),
+            Err(IndexError::Overrun { side: Side::Producer, from: 3, to: 0, limit: 0 })
+        );
+    }
+
+    #[test]
+    fn a_consumer_cannot_take_what_was_not_published() {
+        let shared = Shared::default();
+        let mut producer = ProducerCursor::new(8);
+        assert_eq!(producer.claim(&shared), Ok(Some(0)));
+        assert_eq!(producer.claim(&shared), Ok(Some(1)));
+        producer.publish(&shared);
+        assert_eq!(producer.claim(&shared), Ok(Some(2)));
+        shared.consumer.store(3, Ordering::Relaxed);
+        assert_eq!(
+            producer.free(&shared),
+            Err(IndexError::Overrun { side: Side::Consumer, from: 0, to: 3, limit: 2 })
+        );
+    }
+
+    #[test]
+    fn a_consumer_armed_for_anything_stays_so_when_armed_for_solicited() {
+        let armed = AtomicU32::new(NONE);
+        arm(&armed, false);
+        arm(&armed, true);
+        assert!(take_armed(&armed, false));
+        assert!(!take_armed(&armed, true), "an event is due only once");
+    }
+
+    #[test]
+    fn a_consumer_armed_for_solicited_sleeps_through_the_rest() {
+        let armed = AtomicU32::new(NONE);
+        arm(&armed, true);
+        assert!(!take_armed(&armed, false));
+        assert!(take_armed(&armed, true));
+    }
+}

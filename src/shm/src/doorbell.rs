@@ -194,3 +194,97 @@ impl Panel {
         wake_up(&self.bells);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::region::create_memfd;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn session() -> (Arc<Mapping>, Bell, Panel) {
+        let fd = create_memfd("doorbells", DOORBELL_SIZE).unwrap();
+        let mapping = Arc::new(Mapping::new(&fd, 0, DOORBELL_SIZE as usize).unwrap());
+        let bell = Bell::new(mapping.clone()).unwrap();
+        let panel = Panel::new(mapping.clone()).unwrap();
+        (mapping, bell, panel)
+    }
+
+    fn taken(panel: &Panel) -> Vec<u32> {
+        let mut slots = Vec::new();
+        panel.take(|slot| slots.push(slot));
+        slots
+    }
+
+    proptest! {
+        /// What is rung is taken once, in order, and nothing else is.
+        #[test]
+        fn each_bell_rung_is_taken_once(
+            rounds in prop::collection::vec(prop::collection::vec(0..SLOTS, 0..40), 0..6),
+        ) {
+            let (_, bell, mut panel) = session();
+            panel.set_slots(SLOTS);
+            for slots in rounds {
+                for &slot in &slots {
+                    prop_assert!(!bell.ring(slot), "the daemon does not sleep");
+                }
+                let expected: BTreeSet<u32> = slots.into_iter().collect();
+                prop_assert_eq!(taken(&panel), expected.into_iter().collect::<Vec<_>>());
+            }
+        }
+
+        /// Scribbling rings only bells that exist, and costs no more than these.
+        #[test]
+        fn a_scribbling_program_rings_its_own_bells(bytes: Vec<u8>, offset in 0..12_000u64, slots in 0..300u32) {
+            let (mapping, _, mut panel) = session();
+            panel.set_slots(slots);
+            let _ = mapping.write(offset, &bytes);
+            let taken = taken(&panel);
+            prop_assert!(taken.windows(2).all(|pair| pair[0] < pair[1]));
+            prop_assert!(taken.iter().all(|&slot| slot < slots));
+            prop_assert!(panel.fall_asleep(), "nothing is left that keeps the daemon awake");
+        }
+    }
+
+    #[test]
+    fn the_first_and_last_slots_have_bells_and_others_have_none() {
+        let (_, bell, mut panel) = session();
+        panel.set_slots(u32::MAX);
+        for slot in [0, 63, 64, 4095, 4096, SLOTS - 1, SLOTS, u32::MAX] {
+            assert!(!bell.ring(slot));
+        }
+        assert_eq!(taken(&panel), [0, 63, 64, 4095, 4096, SLOTS - 1]);
+    }
+
+    #[test]
+    fn slots_that_were_not_handed_out_are_not_looked_at() {
+        let (_, bell, mut panel) = session();
+        let _ = bell.ring(5);
+        let _ = bell.ring(6);
+        panel.set_slots(6);
+        assert_eq!(taken(&panel), [5]);
+    }
+
+    #[test]
+    fn a_daemon_does_not_fall_asleep_over_a_rung_bell() {
+        let (_, bell, mut panel) = session();
+        panel.set_slots(10);
+        assert!(!bell.ring(9));
+        assert!(!panel.fall_asleep());
+        assert!(!bell.ring(9), "and is not asleep afterwards");
+    }
+
+    #[test]
+    fn a_sleeping_daemon_is_woken_once() {
+        let (_, bell, mut panel) = session();
+        panel.set_slots(10);
+        assert!(panel.fall_asleep());
+        assert!(bell.ring(1));
+        assert!(!bell.ring(2), "somebody is already waking it");
+        assert!(!panel.fall_asleep());
+        assert_eq!(taken(&panel), [1, 2]);
+        assert!(panel.fall_asleep());
+        panel.wake_up();
+        assert!(!bell.ring(1), "it woke up for another reason");
+    }
+}

@@ -101,3 +101,78 @@ impl Geometry {
         size_of::<QueueHeader>() + (index & (self.slots - 1)) as usize * self.element_size as usize
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Element size, slots, max_sge, max_inline and size of a ring.
+    fn shape(geometry: Geometry) -> [u32; 5] {
+        let Geometry { area: _, element_size, slots } = geometry;
+        [element_size, slots, geometry.max_sge(), geometry.max_inline(), geometry.size()]
+    }
+
+    #[test]
+    fn send_queues_are_as_rxe_makes_them() {
+        // 208 + 1 * 16 = 224, in 256; 17 slots are rounded up to 32.
+        let page = page_size() as u32;
+        let size = (384 + 32 * 256u32).next_multiple_of(page);
+        assert_eq!(shape(Geometry::send(16, 1, 0).unwrap()), [256, 32, 1, 16, size]);
+        // The larger of both areas is granted to both.
+        assert_eq!(shape(Geometry::send(15, 2, 64).unwrap())[..4], [512, 16, 4, 64]);
+        assert_eq!(shape(Geometry::send(15, 0, 7).unwrap())[..4], [256, 16, 0, 7]);
+        assert_eq!(shape(Geometry::send(0, 0, 0).unwrap())[..4], [256, 1, 0, 0]);
+    }
+
+    #[test]
+    fn receive_and_completion_queues_are_as_rxe_makes_them() {
+        assert_eq!(shape(Geometry::recv(1, 1).unwrap())[..3], [64, 2, 1]);
+        assert_eq!(shape(Geometry::recv(100, 4).unwrap())[..3], [128, 128, 4]);
+        assert_eq!(shape(Geometry::completion(127).unwrap())[..2], [64, 128]);
+        assert_eq!(shape(Geometry::completion(128).unwrap())[..2], [64, 256]);
+    }
+
+    #[test]
+    fn a_ring_beyond_32_bits_does_not_exist() {
+        assert!(Geometry::completion((1 << 25) - 1).is_ok());
+        assert_eq!(
+            Geometry::completion(1 << 25),
+            Err(GeometryError::TooLarge { slots: 1 << 26, element_size: 64 })
+        );
+    }
+
+    proptest! {
+        /// Asking again for what was granted gives the same ring; it holds at least what was
+        /// asked for, and all its elements lie within it.
+        #[test]
+        fn what_was_granted_is_granted_again(wr: u32, sge: u32, inline: u32, small in 0..12u32) {
+            let (wr, sge, inline) = (wr >> (small + 16), sge >> (small + 16), inline >> (small + 16));
+            if let Ok(geometry) = Geometry::send(wr, sge, inline) {
+                prop_assert!(geometry.capacity() >= wr);
+                prop_assert!(geometry.max_sge() >= sge);
+                prop_assert!(geometry.max_inline() >= inline);
+                let granted =
+                    Geometry::send(geometry.capacity(), geometry.max_sge(), geometry.max_inline());
+                prop_assert_eq!(granted, Ok(geometry));
+                let end = geometry.element(geometry.capacity()) + geometry.element_size() as usize;
+                prop_assert!(end <= geometry.size() as usize);
+                prop_assert_eq!(geometry.element(geometry.slots()), geometry.element(0));
+            }
+            if let Ok(geometry) = Geometry::recv(wr, sge) {
+                prop_assert!(geometry.capacity() >= wr && geometry.max_sge() >= sge);
+                prop_assert_eq!(
+                    Geometry::recv(geometry.capacity(), geometry.max_sge()), Ok(geometry)
+                );
+            }
+        }
+
+        /// No numbers make it panic.
+        #[test]
+        fn any_capacities_are_answered(wr: u32, sge: u32, inline: u32) {
+            let _ = Geometry::send(wr, sge, inline);
+            let _ = Geometry::recv(wr, sge);
+            let _ = Geometry::completion(wr);
+        }
+    }
+}

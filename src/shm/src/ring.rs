@@ -394,3 +394,446 @@ impl CqConsumer {
         arm(self.ring.armed(), solicited_only);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{EntryError, Extra, SendOp};
+    use crate::layout::{SEND_INLINE, SendEntry, WR_RDMA_READ};
+    use crate::region::{Mapping, create_memfd};
+    use proptest::prelude::*;
+    use std::mem::size_of;
+    use std::sync::Arc;
+
+    fn window(len: u32) -> Window {
+        let fd = create_memfd("ring", len.into()).unwrap();
+        let mapping = Arc::new(Mapping::new(&fd, 0, len as usize).unwrap());
+        Window::new(mapping, 0, len.into()).unwrap()
+    }
+
+    fn send_queue(geometry: Geometry) -> (Window, SqProducer, SqConsumer) {
+        let window = window(geometry.size());
+        let consumer = SqConsumer::create(window.clone(), geometry).unwrap();
+        (window.clone(), SqProducer::attach(window, geometry).unwrap(), consumer)
+    }
+
+    fn recv_queue(geometry: Geometry) -> (Window, RqProducer, RqConsumer) {
+        let window = window(geometry.size());
+        let consumer = RqConsumer::create(window.clone(), geometry).unwrap();
+        (window.clone(), RqProducer::attach(window, geometry).unwrap(), consumer)
+    }
+
+    fn completion_queue(cqe: u32) -> (Window, CqConsumer, CqProducer) {
+        let geometry = Geometry::completion(cqe).unwrap();
+        let window = window(geometry.size());
+        let producer = CqProducer::create(window.clone(), geometry).unwrap();
+        (window.clone(), CqConsumer::attach(window, geometry).unwrap(), producer)
+    }
+
+    fn plain_send(wr_id: u64) -> SendWr {
+        let op = SendOp::Send(Extra::None);
+        SendWr { wr_id, op, fence: false, signaled: true, solicited: false }
+    }
+
+    fn any_op() -> impl Strategy<Value = SendOp> {
+        let target = (any::<u64>(), any::<u32>());
+        prop_oneof![
+            Just(SendOp::Send(Extra::None)),
+            any::<u32>().prop_map(|imm| SendOp::Send(Extra::Imm(imm))),
+            any::<u32>().prop_map(|rkey| SendOp::Send(Extra::Invalidate(rkey))),
+            (target, any::<Option<u32>>()).prop_map(|((remote_addr, rkey), imm)| SendOp::Write {
+                remote_addr,
+                rkey,
+                imm
+            }),
+            target.prop_map(|(remote_addr, rkey)| SendOp::Read { remote_addr, rkey }),
+            (target, any::<[u64; 2]>()).prop_map(|((remote_addr, rkey), [compare, swap])| {
+                SendOp::CompareSwap { remote_addr, rkey, compare, swap }
+            }),
+            (target, any::<u64>()).prop_map(|((remote_addr, rkey), add)| SendOp::FetchAdd {
+                remote_addr,
+                rkey,
+                add
+            }),
+        ]
+    }
+
+    fn any_wr() -> impl Strategy<Value = SendWr> {
+        (any::<u64>(), any_op(), any::<[bool; 3]>()).prop_map(
+            |(wr_id, op, [fence, signaled, solicited])| SendWr {
+                wr_id,
+                op,
+                fence,
+                signaled,
+                solicited,
+            },
+        )
+    }
+
+    fn any_sges(max: usize) -> impl Strategy<Value = Vec<Sge>> {
+        let sge = any::<(u64, u32, u32)>();
+        let sge = sge.prop_map(|(addr, length, lkey)| Sge { addr, length, lkey });
+        prop::collection::vec(sge, 0..=max)
+    }
+
+    proptest! {
+        /// The daemon takes exactly what the program posted, behind what the caller had.
+        #[test]
+        fn a_send_arrives_as_it_was_posted(
+            wr in any_wr(), sges in any_sges(4), data: [u8; 64], inline_len in 0..=64usize,
+        ) {
+            let (_, mut producer, mut consumer) = send_queue(Geometry::send(3, 4, 64).unwrap());
+            let inline_data = &data[..inline_len];
+            let has_no_data = matches!(
+                wr.op,
+                SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+            );
+            let before = Sge { addr: 1, length: 2, lkey: 3 };
+            let (mut taken_sges, mut taken_inline) = (vec![before], vec![9]);
+
+            producer.push(&wr, SendData::Sges(&sges)).unwrap();
+            let inline_result = producer.push(&wr, SendData::Inline(inline_data));
+            prop_assert_eq!(inline_result.is_err(), has_no_data);
+            prop_assert_eq!(
+                consumer.take(&mut taken_sges, &mut taken_inline), Ok(Taken::Empty), "not published"
+            );
+            producer.publish();
+
+            let length = sges.iter().map(|sge| u64::from(sge.length)).sum();
+            prop_assert_eq!(
+                consumer.take(&mut taken_sges, &mut taken_inline),
+                Ok(Taken::Ready(SendWqe { wr, inline: false, length }))
+            );
+            prop_assert_eq!((taken_sges[0], &taken_sges[1..]), (before, &sges[..]));
+            if !has_no_data {
+                let length = inline_len as u64;
+                prop_assert_eq!(
+                    consumer.take(&mut taken_sges, &mut taken_inline),
+                    Ok(Taken::Ready(SendWqe { wr, inline: true, length }))
+                );
+                prop_assert_eq!((taken_inline[0], &taken_inline[1..]), (9, inline_data));
+            }
+            prop_assert_eq!(taken_sges.len(), sges.len() + 1);
+        }
+
+        #[test]
+        fn a_receive_arrives_as_it_was_posted(wr_id: u64, sges in any_sges(3)) {
+            let (_, mut producer, mut consumer) = recv_queue(Geometry::recv(1, 3).unwrap());
+            producer.push(wr_id, &sges).unwrap();
+            prop_assert!(!producer.publish());
+            let mut taken = Vec::new();
+            let length = sges.iter().map(|sge| u64::from(sge.length)).sum();
+            prop_assert_eq!(consumer.take(&mut taken), Ok(Taken::Ready(RecvWqe { wr_id, length })));
+            prop_assert_eq!(taken, sges);
+        }
+
+        /// Whatever bytes stand in a slot, the daemon makes something of them: a work request
+        /// within the queue's capacities, or a named error that adds nothing.
+        #[test]
+        fn any_bytes_are_decoded(
+            mut bytes: [[u8; 32]; 8],
+            opcode in 0..20u32,
+            num_sge in prop_oneof![0..6u32, any::<u32>()],
+            flags in 0..16u32,
+            length in prop_oneof![0..80u32, any::<u32>()],
+        ) {
+            let geometry = Geometry::send(1, 3, 0).unwrap();
+            let entry = bytes.as_flattened_mut();
+            let mut put = |at: usize, value: u32| entry[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+            put(12, opcode);
+            put(16, flags);
+            put(184, length);
+            put(196, num_sge);
+            let (window, mut producer, mut consumer) = send_queue(geometry);
+            producer.push(&plain_send(0), SendData::Sges(&[])).unwrap();
+            producer.publish();
+            window.store(geometry.element(0), bytes.as_flattened());
+            let (mut sges, mut inline) = (Vec::new(), Vec::new());
+            match consumer.take(&mut sges, &mut inline).unwrap() {
+                Taken::Ready(wqe) if wqe.inline => {
+                    prop_assert!(inline.len() <= 48 && inline.len() as u64 == wqe.length);
+                    prop_assert!(sges.is_empty());
+                }
+                Taken::Ready(_) => {
+                    prop_assert!(sges.len() <= 3 && sges.len() == num_sge as usize);
+                    prop_assert!(inline.is_empty());
+                }
+                Taken::Malformed { wr_id, .. } => {
+                    prop_assert_eq!(&wr_id.to_ne_bytes(), &bytes[0][..8]);
+                    prop_assert!(sges.is_empty() && inline.is_empty());
+                }
+                Taken::Empty => prop_assert!(false, "an entry was published"),
+            }
+        }
+    }
+
+    /// Writes one 32-bit field of the first entry.
+    fn poke(window: &Window, geometry: &Geometry, field: usize, value: u32) {
+        window.atomic_u32(geometry.element(0) + field).store(value, Ordering::Relaxed);
+    }
+
+    /// What the daemon says of a send whose field was overwritten.
+    fn malformed(field: usize, value: u32, flags: u32) -> EntryError {
+        let geometry = Geometry::send(1, 2, 32).unwrap();
+        let (window, mut producer, mut consumer) = send_queue(geometry);
+        producer.push(&plain_send(77), SendData::Sges(&[])).unwrap();
+        producer.publish();
+        poke(&window, &geometry, offset_of!(SendEntry, send_flags), flags);
+        poke(&window, &geometry, field, value);
+        match consumer.take(&mut Vec::new(), &mut Vec::new()) {
+            Ok(Taken::Malformed { wr_id: 77, error }) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_entry_is_named() {
+        let opcode = offset_of!(SendEntry, opcode);
+        let (length, num_sge) = (offset_of!(SendEntry, dma), offset_of!(SendEntry, dma) + 12);
+        for unknown in [7, 8, 10, 14, 15, u32::MAX] {
+            assert_eq!(malformed(opcode, unknown, 0), EntryError::Opcode { opcode: unknown });
+        }
+        assert_eq!(malformed(num_sge, 3, 0), EntryError::TooManySges { num_sge: 3, max_sge: 2 });
+        assert_eq!(
+            malformed(length, 33, SEND_INLINE),
+            EntryError::InlineTooLong { length: 33, max_inline: 32 }
+        );
+        assert_eq!(
+            malformed(opcode, WR_RDMA_READ, SEND_INLINE),
+            EntryError::InlineNotAllowed { opcode: WR_RDMA_READ }
+        );
+    }
+
+    #[test]
+    fn the_length_of_a_scatter_list_is_summed_whatever_the_entry_says() {
+        let geometry = Geometry::send(1, 2, 0).unwrap();
+        let (window, mut producer, mut consumer) = send_queue(geometry);
+        let sge = |length| Sge { addr: 0, length, lkey: 1 };
+        producer.push(&plain_send(1), SendData::Sges(&[sge(u32::MAX), sge(2)])).unwrap();
+        producer.publish();
+        poke(&window, &geometry, offset_of!(SendEntry, dma), 12345);
+        match consumer.take(&mut Vec::new(), &mut Vec::new()) {
+            Ok(Taken::Ready(wqe)) => assert_eq!(wqe.length, 1 << 32 | 1),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_posted() {
+        let (_, mut producer, mut consumer) = send_queue(Geometry::send(1, 1, 0).unwrap());
+        let sges = [Sge::default(); 2];
+        assert_eq!(
+            producer.push(&plain_send(1), SendData::Sges(&sges)),
+            Err(PostError::Entry(EntryError::TooManySges { num_sge: 2, max_sge: 1 }))
+        );
+        assert_eq!(
+            producer.push(&plain_send(1), SendData::Inline(&[0; 17])),
+            Err(PostError::Entry(EntryError::InlineTooLong { length: 17, max_inline: 16 }))
+        );
+        producer.push(&plain_send(1), SendData::Inline(&[0; 16])).unwrap();
+        assert_eq!(
+            producer.push(&plain_send(2), SendData::Sges(&[])),
+            Err(PostError::QueueFull { capacity: 1 })
+        );
+        producer.publish();
+        let taken = consumer.take(&mut Vec::new(), &mut Vec::new());
+        assert!(matches!(taken, Ok(Taken::Ready(SendWqe { wr: SendWr { wr_id: 1, .. }, .. }))));
+    }
+
+    #[test]
+    fn a_send_keeps_its_place_until_it_is_retired() {
+        let (_, mut producer, mut consumer) = send_queue(Geometry::send(3, 1, 0).unwrap());
+        for wr_id in 0..3 {
+            producer.push(&plain_send(wr_id), SendData::Sges(&[])).unwrap();
+        }
+        producer.publish();
+        for _ in 0..3 {
+            consumer.take(&mut Vec::new(), &mut Vec::new()).unwrap();
+        }
+        assert_eq!((consumer.held(), producer.free()), (3, Ok(0)));
+        consumer.retire(2);
+        assert_eq!((consumer.held(), producer.free()), (1, Ok(2)));
+        consumer.retire(5);
+        assert_eq!((consumer.held(), producer.free()), (0, Ok(3)));
+    }
+
+    #[test]
+    fn a_receive_frees_its_place_at_once() {
+        let (_, mut producer, mut consumer) = recv_queue(Geometry::recv(1, 1).unwrap());
+        producer.push(1, &[]).unwrap();
+        assert_eq!(producer.push(2, &[]), Err(PostError::QueueFull { capacity: 1 }));
+        assert!(!producer.publish());
+        assert_eq!(consumer.available(), Ok(1));
+        consumer.take(&mut Vec::new()).unwrap();
+        producer.push(2, &[]).unwrap();
+    }
+
+    #[test]
+    fn a_receive_posted_to_a_qp_in_error_rings() {
+        let (_, mut producer, mut consumer) = recv_queue(Geometry::recv(3, 1).unwrap());
+        consumer.set_ring_after_post(true);
+        producer.push(1, &[]).unwrap();
+        assert!(producer.publish());
+        consumer.reset();
+        producer.reset();
+        assert!(!producer.publish(), "not after a reset");
+    }
+
+    #[test]
+    fn a_reset_empties_a_queue_and_heals_it() {
+        let (window, mut producer, mut consumer) = send_queue(Geometry::send(3, 1, 0).unwrap());
+        producer.push(&plain_send(1), SendData::Sges(&[])).unwrap();
+        producer.publish();
+        window.atomic_u32(128).store(99, Ordering::Relaxed);
+        let broken = consumer.take(&mut Vec::new(), &mut Vec::new());
+        assert!(matches!(broken, Err(IndexError::OutOfRange { index: 99, slots: 4, .. })));
+        consumer.reset();
+        producer.reset();
+        assert_eq!(consumer.take(&mut Vec::new(), &mut Vec::new()), Ok(Taken::Empty));
+        producer.push(&plain_send(2), SendData::Sges(&[])).unwrap();
+        producer.publish();
+        assert!(matches!(consumer.take(&mut Vec::new(), &mut Vec::new()), Ok(Taken::Ready(_))));
+    }
+
+    #[test]
+    fn the_header_is_what_librxe_expects() {
+        let geometry = Geometry::send(5, 1, 0).unwrap();
+        let (window, mut producer, mut consumer) = send_queue(geometry);
+        for wr_id in 0..3 {
+            producer.push(&plain_send(wr_id), SendData::Sges(&[])).unwrap();
+        }
+        producer.publish();
+        consumer.take(&mut Vec::new(), &mut Vec::new()).unwrap();
+        consumer.retire(1);
+        let mut header = [0; size_of::<QueueHeader>()];
+        window.load(0, &mut header);
+        let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap());
+        assert_eq!([word(0), word(4), word(128), word(256)], [8, 7, 3, 1]);
+    }
+
+    #[test]
+    fn a_ring_of_another_shape_is_refused() {
+        let geometry = Geometry::send(7, 1, 0).unwrap();
+        let (window, ..) = send_queue(geometry);
+        assert_eq!(
+            SqProducer::attach(window.clone(), Geometry::send(3, 1, 0).unwrap()).unwrap_err(),
+            RingError::Header { field: "index_mask", actual: 7, expected: 3 }
+        );
+        assert_eq!(
+            SqProducer::attach(window.clone(), Geometry::recv(7, 1).unwrap()).unwrap_err(),
+            RingError::Header { field: "log2_elem_size", actual: 8, expected: 6 }
+        );
+        let large = Geometry::completion(1 << 16).unwrap();
+        assert!(matches!(
+            CqProducer::create(window, large),
+            Err(RingError::TooShort { expected, .. }) if expected == large.size()
+        ));
+    }
+
+    fn completion(wr_id: u64) -> CqEntry {
+        CqEntry { wr_id, qp_num: 17, byte_len: 5, wc_flags: 2, ..CqEntry::default() }
+    }
+
+    #[test]
+    fn completions_appear_when_published() {
+        let (_, mut consumer, mut producer) = completion_queue(3);
+        let mut seen = Vec::new();
+        producer.push(&completion(1), false).unwrap();
+        producer.push(&completion(2), false).unwrap();
+        assert!(producer.has_unpublished());
+        assert_eq!(consumer.poll(9, |_| panic!("not published")), Ok(0));
+        assert!(!producer.publish());
+        assert!(!producer.has_unpublished());
+        assert_eq!(consumer.poll(1, |entry| seen.push(*entry)), Ok(1));
+        assert_eq!(consumer.poll(9, |entry| seen.push(*entry)), Ok(1));
+        assert_eq!(seen, [completion(1), completion(2)]);
+    }
+
+    #[test]
+    fn a_full_completion_queue_says_so_and_keeps_what_it_has() {
+        let (_, mut consumer, mut producer) = completion_queue(3);
+        for wr_id in 0..3 {
+            producer.push(&completion(wr_id), false).unwrap();
+        }
+        assert_eq!(producer.push(&completion(3), false), Err(CqError::Overrun { capacity: 3 }));
+        assert!(!producer.publish());
+        assert_eq!(consumer.poll(2, |_| {}), Ok(2));
+        producer.push(&completion(4), false).unwrap();
+        assert!(!producer.publish());
+        let mut seen = Vec::new();
+        consumer.poll(9, |entry| seen.push(entry.wr_id)).unwrap();
+        assert_eq!(seen, [2, 4]);
+    }
+
+    #[test]
+    fn an_armed_completion_queue_wants_one_event_for_a_batch() {
+        let (_, mut consumer, mut producer) = completion_queue(7);
+        consumer.arm(false);
+        assert!(!producer.publish(), "nothing happened");
+        producer.push(&completion(1), false).unwrap();
+        producer.push(&completion(2), false).unwrap();
+        assert!(producer.publish());
+        producer.push(&completion(3), true).unwrap();
+        assert!(!producer.publish());
+    }
+
+    #[test]
+    fn a_completion_queue_armed_for_solicited_waits_for_one() {
+        let (_, mut consumer, mut producer) = completion_queue(7);
+        consumer.arm(true);
+        producer.push(&completion(1), false).unwrap();
+        assert!(!producer.publish());
+        producer.push(&completion(2), true).unwrap();
+        producer.push(&completion(3), false).unwrap();
+        assert!(producer.publish());
+    }
+
+    /// Two threads push a hundred thousand sends through a small queue, and as many completions
+    /// back; each arrives once, in order, whole.
+    #[test]
+    fn work_and_completions_flow_between_threads() {
+        const COUNT: u64 = 100_000;
+        let (_, mut sq, mut daemon_sq) = send_queue(Geometry::send(10, 1, 64).unwrap());
+        let (_, mut cq, mut daemon_cq) = completion_queue(5);
+        let daemon = std::thread::spawn(move || {
+            let (mut sges, mut inline) = (Vec::new(), Vec::new());
+            let mut next = 0;
+            while next < COUNT {
+                inline.clear();
+                match daemon_sq.take(&mut sges, &mut inline).unwrap() {
+                    Taken::Ready(wqe) => {
+                        assert_eq!(wqe.wr.wr_id, next);
+                        assert_eq!(inline, [next as u8; 40]);
+                        while daemon_cq.push(&completion(next), false).is_err() {
+                            std::thread::yield_now();
+                        }
+                        next += 1;
+                        daemon_sq.retire(1);
+                    }
+                    Taken::Empty => std::thread::yield_now(),
+                    Taken::Malformed { error, .. } => panic!("{error}"),
+                }
+                let _ = daemon_cq.publish();
+            }
+        });
+        let (mut posted, mut completed) = (0, 0);
+        while completed < COUNT {
+            while posted < COUNT
+                && sq.push(&plain_send(posted), SendData::Inline(&[posted as u8; 40])).is_ok()
+            {
+                posted += 1;
+            }
+            sq.publish();
+            let daemon_ended = daemon.is_finished();
+            let polled = cq.poll(4, |entry| {
+                assert_eq!(*entry, completion(completed));
+                completed += 1;
+            });
+            if polled == Ok(0) {
+                assert!(!daemon_ended, "it ended early");
+                std::thread::yield_now();
+            }
+        }
+        daemon.join().unwrap();
+    }
+}
