@@ -1,4 +1,4 @@
-//! Things that wait for their time.
+//! Things that wait for their time, and a path that things travel along in order.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 pub(crate) struct DelayLine<T> {
     heap: BinaryHeap<Reverse<Waiting<T>>>,
     pushed: u64,
-    /// When the last one that nothing may overtake is due.
-    last_due: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -23,20 +21,7 @@ struct Waiting<T> {
 
 impl<T> DelayLine<T> {
     pub(crate) fn new() -> Self {
-        DelayLine { heap: BinaryHeap::new(), pushed: 0, last_due: None }
-    }
-
-    /// When something that sets out at `now` and takes `delay` is due: not before those that set
-    /// out earlier, unless these are `held` back, which lets the later ones pass.
-    pub(crate) fn due(&mut self, now: Instant, delay: Duration, held: Option<Duration>) -> Instant {
-        let due = self.last_due.map_or(now + delay, |last| last.max(now + delay));
-        match held {
-            Some(held) => due + held,
-            None => {
-                self.last_due = Some(due);
-                due
-            }
-        }
+        DelayLine { heap: BinaryHeap::new(), pushed: 0 }
     }
 
     pub(crate) fn push(&mut self, due: Instant, item: T) {
@@ -87,6 +72,33 @@ impl<T> Ord for Waiting<T> {
     }
 }
 
+/// A path on which nothing overtakes, unless something is held back.
+#[derive(Debug, Default)]
+pub(crate) struct Path {
+    /// When the last one that was not held back arrives.
+    last_arrival: Option<Instant>,
+}
+
+impl Path {
+    /// When something arrives that sets out at `now` and takes `delay`: not before those that set
+    /// out earlier, unless these were `held` back, which lets the later ones pass.
+    pub(crate) fn arrival(
+        &mut self,
+        now: Instant,
+        delay: Duration,
+        held: Option<Duration>,
+    ) -> Instant {
+        let arrival = self.last_arrival.map_or(now + delay, |last| last.max(now + delay));
+        match held {
+            Some(held) => arrival + held,
+            None => {
+                self.last_arrival = Some(arrival);
+                arrival
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,10 +126,10 @@ mod tests {
     #[test]
     fn a_shorter_delay_overtakes_only_what_is_held_back() {
         let now = Instant::now();
-        let mut line = DelayLine::<u32>::new();
-        assert_eq!(line.due(now, 3 * MS, None), now + 3 * MS);
-        assert_eq!(line.due(now, MS, None), now + 3 * MS, "kept behind the first");
-        assert_eq!(line.due(now, MS, Some(5 * MS)), now + 8 * MS);
-        assert_eq!(line.due(now, MS, None), now + 3 * MS, "passes the one held back");
+        let mut path = Path::default();
+        assert_eq!(path.arrival(now, 3 * MS, None), now + 3 * MS);
+        assert_eq!(path.arrival(now, MS, None), now + 3 * MS, "kept behind the first");
+        assert_eq!(path.arrival(now, MS, Some(5 * MS)), now + 8 * MS);
+        assert_eq!(path.arrival(now, MS, None), now + 3 * MS, "passes the one held back");
     }
 }

@@ -1,0 +1,188 @@
+//! A seeded network in virtual time.
+//!
+//! ```
+//! use std::time::{Duration, Instant};
+//! use urxe_port::sim::{Link, SimNetwork};
+//! use urxe_port::{Chance, Impairment, Port, RxBatch};
+//!
+//! let lossy = Impairment { drop: Chance::percent(1.0), ..Impairment::default() };
+//! let network = SimNetwork::new(7, Link { impairment: lossy, ..Link::default() });
+//! let mut a = network.attach("10.0.0.1".parse()?)?;
+//! let mut b = network.attach("10.0.0.2".parse()?)?;
+//! let mut now = Instant::now(); // any will do: nothing here reads a clock
+//! // a.send(now, &mut batch) ...
+//! while let Some(next) = network.next_event() {
+//!     now = now.max(next);
+//!     b.recv(now, &mut RxBatch::default())?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The same seed and the same calls give the same deliveries: every link draws from a generator of
+//! its own, and nothing depends on the order of a hash table. The datagrams cross in one address
+//! space, but their outer headers are those of a raw port, identification and all, so that the ICRC
+//! is checked exactly.
+
+mod network;
+
+use crate::{Caps, Impairment, Port, PortCounters, RxBatch, SendOutcome, caps};
+use network::Network;
+use parking_lot::Mutex;
+use std::io;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use urxe_wire::batch::{TxBatch, TxLimits};
+
+/// What a direction of a link between two addresses does. The default carries everything at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Losses, delays and the like.
+    pub impairment: Impairment,
+    /// Bits per second, counting whole IP packets; `None`: no limit. What comes faster queues.
+    pub rate: Option<u64>,
+    /// The queue is full when a datagram would wait longer than this; then it is lost. `None`: never.
+    pub queue_limit: Option<Duration>,
+    /// A datagram of an ECN-capable flow that waits longer than this is marked "congestion
+    /// experienced". `None`: never.
+    pub mark_above: Option<Duration>,
+}
+
+/// Two endpoints of a network want one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the simulated network has an endpoint {addr} already; every endpoint needs its own address"
+)]
+pub struct AddressTaken {
+    /// The address.
+    pub addr: IpAddr,
+}
+
+/// What the network as a whole did. Counts of datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SimCounters {
+    /// Handed over to the endpoint they were for; duplicates count.
+    pub delivered: u64,
+    /// Lost by chance.
+    pub dropped: u64,
+    /// Lost because the link's queue was full.
+    pub queue_full: u64,
+    /// Lost because of a partition.
+    pub partitioned: u64,
+    /// Arrived, or will arrive, twice.
+    pub duplicated: u64,
+    /// Held back so that later ones overtake.
+    pub reordered: u64,
+    /// With a bit flipped.
+    pub corrupted: u64,
+    /// Marked "congestion experienced".
+    pub marked: u64,
+}
+
+/// The MTU of every simulated interface, in bytes: room for the largest RoCE path MTU.
+const LINK_MTU: u32 = 9000;
+
+/// A network of endpoints; the handle can be cloned.
+#[derive(Clone, Debug)]
+pub struct SimNetwork {
+    network: Arc<Mutex<Network>>,
+}
+
+impl SimNetwork {
+    /// A network in which every link is like `link`, unless [`set_link`](Self::set_link) says
+    /// otherwise.
+    pub fn new(seed: u64, link: Link) -> Self {
+        SimNetwork { network: Arc::new(Mutex::new(Network::new(seed, link))) }
+    }
+
+    /// Adds an endpoint. It leaves the network when the port is dropped.
+    pub fn attach(&self, addr: IpAddr) -> Result<SimPort, AddressTaken> {
+        if !self.network.lock().attach(addr) {
+            return Err(AddressTaken { addr });
+        }
+        let network = Arc::clone(&self.network);
+        Ok(SimPort { network, addr, counters: PortCounters::default() })
+    }
+
+    /// Changes the link from one address to another, for datagrams sent from now on. The way back
+    /// is a link of its own.
+    pub fn set_link(&self, from: IpAddr, to: IpAddr, link: Link) {
+        self.network.lock().set_link(from, to, link);
+    }
+
+    /// Loses everything that is sent between two addresses, either way, during a period. It adds to
+    /// earlier partitions.
+    pub fn partition(&self, a: IpAddr, b: IpAddr, during: Range<Instant>) {
+        self.network.lock().partition(a, b, during);
+    }
+
+    /// When the next datagram reaches any endpoint; `None`: nothing is under way. In the past if
+    /// one has arrived and was not received yet.
+    pub fn next_event(&self) -> Option<Instant> {
+        self.network.lock().next_event()
+    }
+
+    /// What the network did so far.
+    pub fn counters(&self) -> SimCounters {
+        self.network.lock().counters
+    }
+}
+
+/// An endpoint of a [`SimNetwork`].
+#[derive(Debug)]
+pub struct SimPort {
+    network: Arc<Mutex<Network>>,
+    addr: IpAddr,
+    counters: PortCounters,
+}
+
+impl Port for SimPort {
+    fn caps(&self) -> Caps {
+        Caps {
+            backend: "sim",
+            addr: self.addr,
+            interface: None,
+            link_mtu: LINK_MTU,
+            // As the udp port has it, so that runs are built and cut in simulations too.
+            tx_limits: TxLimits::segmented(64),
+            source_port: caps::SourcePort::OfFlow,
+            sees_ident: true,
+            receive_buffer: i32::MAX as usize,
+            segmentation: caps::Segmentation::On,
+        }
+    }
+
+    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+        self.network.lock().send(now, self.addr, batch, &mut self.counters);
+        batch.clear();
+        Ok(SendOutcome::Done)
+    }
+
+    fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
+        rx.clear();
+        Ok(self.network.lock().recv(now, self.addr, rx, &mut self.counters))
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.network.lock().next_arrival(self.addr)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+impl Drop for SimPort {
+    fn drop(&mut self) {
+        self.network.lock().detach(self.addr);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! Links, queues and what is under way.
+
+use super::{LINK_MTU, Link, SimCounters};
+use crate::delay_line::{DelayLine, Path};
+use crate::headers;
+use crate::impairment::{self, Fate};
+use crate::rng::Rng;
+use crate::{PortCounters, RxBatch};
+use bytes::{Bytes, BytesMut};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+use urxe_wire::batch::{Datagram, TxBatch};
+use urxe_wire::{DONT_FRAGMENT, Flow, Ident, Outer};
+
+/// The two lowest bits of the traffic class: ECN (RFC 3168).
+const ECN: u8 = 0b11;
+const NOT_ECN_CAPABLE: u8 = 0b00;
+const CONGESTION_EXPERIENCED: u8 = 0b11;
+
+#[derive(Debug)]
+pub(super) struct Network {
+    seed: u64,
+    default_link: Link,
+    links: BTreeMap<(IpAddr, IpAddr), LinkState>,
+    /// What is under way to each endpoint.
+    endpoints: BTreeMap<IpAddr, DelayLine<Arriving>>,
+    partitions: Vec<Partition>,
+    pub(super) counters: SimCounters,
+}
+
+#[derive(Debug)]
+struct LinkState {
+    link: Link,
+    rng: Rng,
+    /// When what is in the queue will have left.
+    free_at: Option<Instant>,
+    path: Path,
+}
+
+#[derive(Debug)]
+struct Partition {
+    between: [IpAddr; 2],
+    during: Range<Instant>,
+}
+
+#[derive(Clone, Debug)]
+struct Arriving {
+    outer: Outer,
+    bytes: Bytes,
+}
+
+impl Network {
+    pub(super) fn new(seed: u64, link: Link) -> Self {
+        Network {
+            seed,
+            default_link: link,
+            links: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            partitions: Vec::new(),
+            counters: SimCounters::default(),
+        }
+    }
+
+    /// False: the address is taken.
+    pub(super) fn attach(&mut self, addr: IpAddr) -> bool {
+        let vacant = !self.endpoints.contains_key(&addr);
+        if vacant {
+            self.endpoints.insert(addr, DelayLine::new());
+        }
+        vacant
+    }
+
+    pub(super) fn detach(&mut self, addr: IpAddr) {
+        self.endpoints.remove(&addr);
+    }
+
+    pub(super) fn set_link(&mut self, from: IpAddr, to: IpAddr, link: Link) {
+        self.link(from, to).link = link;
+    }
+
+    pub(super) fn partition(&mut self, a: IpAddr, b: IpAddr, during: Range<Instant>) {
+        self.partitions.push(Partition { between: [a, b], during });
+    }
+
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        self.endpoints.values().filter_map(DelayLine::next_due).min()
+    }
+
+    pub(super) fn next_arrival(&self, addr: IpAddr) -> Option<Instant> {
+        self.endpoints.get(&addr)?.next_due()
+    }
+
+    /// Sends everything in the batch; what cannot be sent is counted.
+    pub(super) fn send(
+        &mut self,
+        now: Instant,
+        from: IpAddr,
+        batch: &TxBatch,
+        sender: &mut PortCounters,
+    ) {
+        for run in batch.runs() {
+            let (flow, datagrams) = (run.flow, run.segments as u64);
+            if flow.src != from || flow.dst.is_ipv4() != from.is_ipv4() {
+                sender.tx_wrong_flow += datagrams;
+                continue;
+            }
+            if !self.endpoints.contains_key(&flow.dst) {
+                sender.tx_unreachable += datagrams;
+                continue;
+            }
+            let header_len = headers::len(flow.dst.is_ipv6());
+            // One allocation for all datagrams of the run.
+            let mut bytes = BytesMut::from(run.bytes);
+            for datagram in run.datagrams() {
+                let bytes = bytes.split_to(datagram.bytes.len());
+                if header_len + bytes.len() > LINK_MTU as usize {
+                    sender.tx_too_large += 1;
+                    continue;
+                }
+                sender.tx_datagrams += 1;
+                sender.tx_bytes += bytes.len() as u64;
+                self.transmit(now, &datagram, bytes);
+            }
+        }
+    }
+
+    fn transmit(&mut self, now: Instant, datagram: &Datagram<'_>, mut bytes: BytesMut) {
+        let mut flow = *datagram.flow;
+        if self.is_partitioned(now, &flow) {
+            self.counters.partitioned += 1;
+            return;
+        }
+        let link = self.link(flow.src, flow.dst);
+        let fate = link.link.impairment.decide(&mut link.rng);
+        let packet_len = headers::len(flow.dst.is_ipv6()) + bytes.len();
+        let Some((arrival, marked)) = link.pass(now, &mut flow, packet_len, &fate) else {
+            self.counters.queue_full += 1;
+            return;
+        };
+        if fate.corrupt {
+            impairment::corrupt(&mut link.rng, &mut bytes);
+        }
+        self.counters.marked += u64::from(marked);
+        if fate.drop {
+            self.counters.dropped += 1;
+            return;
+        }
+        self.counters.corrupted += u64::from(fate.corrupt);
+        self.counters.reordered += u64::from(fate.reorder.is_some());
+        self.counters.duplicated += u64::from(fate.duplicate);
+
+        let ident = Ident::Known { ident: datagram.ident, fragment: DONT_FRAGMENT };
+        let arriving = Arriving { outer: Outer { flow, ident }, bytes: bytes.freeze() };
+        let Some(endpoint) = self.endpoints.get_mut(&flow.dst) else { return };
+        if fate.duplicate {
+            endpoint.push(arrival, arriving.clone());
+        }
+        endpoint.push(arrival, arriving);
+    }
+
+    /// Hands over what has arrived, as far as there is room, and returns how many datagrams.
+    pub(super) fn recv(
+        &mut self,
+        now: Instant,
+        addr: IpAddr,
+        rx: &mut RxBatch,
+        receiver: &mut PortCounters,
+    ) -> usize {
+        let Some(endpoint) = self.endpoints.get_mut(&addr) else { return 0 };
+        let mut datagrams = 0;
+        while let Some(arriving) = endpoint.peek_due(now) {
+            if !rx.push(&arriving.outer, &arriving.bytes) {
+                break;
+            }
+            receiver.rx_bytes += arriving.bytes.len() as u64;
+            datagrams += 1;
+            endpoint.pop_due(now);
+        }
+        receiver.rx_datagrams += datagrams as u64;
+        self.counters.delivered += datagrams as u64;
+        datagrams
+    }
+
+    fn link(&mut self, from: IpAddr, to: IpAddr) -> &mut LinkState {
+        self.links.entry((from, to)).or_insert_with(|| LinkState {
+            link: self.default_link.clone(),
+            rng: link_rng(self.seed, from, to),
+            free_at: None,
+            path: Path::default(),
+        })
+    }
+
+    fn is_partitioned(&self, now: Instant, flow: &Flow) -> bool {
+        self.partitions.iter().any(|partition| {
+            let [a, b] = partition.between;
+            let concerned = [(a, b), (b, a)].contains(&(flow.src, flow.dst));
+            concerned && partition.during.contains(&now)
+        })
+    }
+}
+
+impl LinkState {
+    /// Queues a packet. When it arrives, and whether it was marked; `None`: the queue is full.
+    fn pass(
+        &mut self,
+        now: Instant,
+        flow: &mut Flow,
+        packet_len: usize,
+        fate: &Fate,
+    ) -> Option<(Instant, bool)> {
+        let waits = self.free_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        if self.link.queue_limit.is_some_and(|limit| waits > limit) {
+            return None;
+        }
+        let marked = self.link.mark_above.is_some_and(|limit| waits > limit)
+            && flow.tclass & ECN != NOT_ECN_CAPABLE;
+        if marked {
+            flow.tclass |= CONGESTION_EXPERIENCED;
+        }
+        let takes = self.link.rate.map_or(Duration::ZERO, |rate| {
+            Duration::from_nanos(packet_len as u64 * 8 * 1_000_000_000 / rate.max(1))
+        });
+        let leaves = now + waits + takes;
+        self.free_at = Some(leaves);
+        Some((self.path.arrival(leaves, fate.delay, fate.reorder), marked))
+    }
+}
+
+/// A generator for each link, so that what happens on one does not depend on the others' traffic.
+fn link_rng(seed: u64, from: IpAddr, to: IpAddr) -> Rng {
+    let mut rng = Rng::new(seed);
+    for addr in [from, to] {
+        let bits = match addr {
+            IpAddr::V4(addr) => u128::from(u32::from(addr)),
+            IpAddr::V6(addr) => u128::from(addr),
+        };
+        rng = Rng::new(rng.next_u64() ^ bits as u64);
+        rng = Rng::new(rng.next_u64() ^ (bits >> 64) as u64);
+    }
+    rng
+}

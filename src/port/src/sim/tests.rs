@@ -1,0 +1,259 @@
+use super::*;
+use crate::Chance;
+use crate::testing::*;
+use proptest::prelude::*;
+use std::net::Ipv4Addr;
+use urxe_wire::Flow;
+use urxe_wire::icrc::Verdict;
+
+const US: Duration = Duration::from_micros(1);
+
+fn addr(host: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, host).into()
+}
+
+fn pair(seed: u64, link: Link) -> (SimNetwork, SimPort, SimPort) {
+    let network = SimNetwork::new(seed, link);
+    let (a, b) = (network.attach(addr(1)).unwrap(), network.attach(addr(2)).unwrap());
+    (network, a, b)
+}
+
+/// Sends a WRITE of so many packets at `now`, PSNs from `psn`.
+fn send(from: &mut SimPort, to: IpAddr, now: Instant, psn: u32, packets: u32) {
+    let mut batch = batch(&from.caps());
+    push_write(&mut batch, &flow(&from.caps(), to), psn, packets, 1024);
+    assert_eq!(from.send(now, &mut batch).unwrap(), SendOutcome::Done);
+    assert!(batch.is_empty());
+}
+
+/// Lets time pass until nothing is under way, and returns what arrived when.
+fn run(network: &SimNetwork, to: &mut SimPort, start: Instant) -> Vec<(Duration, Arrived)> {
+    let mut arrived = Vec::new();
+    while let Some(now) = network.next_event() {
+        assert_eq!(to.poll_timeout(), Some(now));
+        let new = recv_all(to, now);
+        arrived.extend(new.into_iter().map(|datagram| (now - start, datagram)));
+    }
+    arrived
+}
+
+#[test]
+fn a_perfect_network_carries_everything_at_once() {
+    let (network, mut a, mut b) = pair(1, Link::default());
+    let now = Instant::now();
+    send(&mut a, addr(2), now, 0, 100);
+    assert_eq!(network.next_event(), Some(now));
+    assert_eq!(a.poll_timeout(), None, "nothing is for the sender");
+    let arrived = recv_all(&mut b, now);
+    assert_eq!(psns(&arrived), (0..100).collect::<Vec<_>>());
+    assert!(arrived.iter().all(|d| d.verdict == Verdict::Exact));
+    assert_eq!(network.next_event(), None);
+    assert_eq!(network.counters(), SimCounters { delivered: 100, ..SimCounters::default() });
+}
+
+#[test]
+fn a_delay_keeps_the_order_and_stays_within_its_bounds() {
+    let impairment = Impairment { delay: 10 * US..=30 * US, ..Impairment::default() };
+    let (network, mut a, mut b) = pair(2, Link { impairment, ..Link::default() });
+    let now = Instant::now();
+    send(&mut a, addr(2), now, 0, 50);
+    assert_eq!(recv_all(&mut b, now + 9 * US), []);
+    let arrived = run(&network, &mut b, now);
+    assert!(arrived.iter().all(|(at, _)| (10 * US..=30 * US).contains(at)));
+    assert!(arrived.iter().map(|(_, d)| d.psn()).eq(0..50));
+}
+
+#[test]
+fn reordered_datagrams_are_overtaken_and_none_is_lost() {
+    let impairment = Impairment { reorder: Chance::percent(20.0), ..Impairment::default() };
+    let (network, mut a, mut b) = pair(3, Link { impairment, ..Link::default() });
+    let now = Instant::now();
+    send(&mut a, addr(2), now, 0, 100);
+    let arrived = run(&network, &mut b, now);
+    let mut psns: Vec<u32> = arrived.iter().map(|(_, d)| d.psn()).collect();
+    assert!(!psns.is_sorted());
+    psns.sort_unstable();
+    assert_eq!(psns, (0..100).collect::<Vec<_>>());
+    let late = arrived.iter().filter(|(at, _)| *at > Duration::ZERO).count() as u64;
+    assert_eq!(network.counters().reordered, late);
+}
+
+#[test]
+fn losses_duplicates_and_corruption_are_counted_as_they_arrive() {
+    let impairment = Impairment {
+        drop: Chance::percent(10.0),
+        duplicate: Chance::percent(10.0),
+        corrupt: Chance::percent(10.0),
+        ..Impairment::default()
+    };
+    let (network, mut a, mut b) = pair(4, Link { impairment, ..Link::default() });
+    let now = Instant::now();
+    send(&mut a, addr(2), now, 0, 200);
+    let arrived = recv_all(&mut b, now);
+    let counters = network.counters();
+    assert!(counters.dropped > 0 && counters.duplicated > 0 && counters.corrupted > 0);
+    assert_eq!(arrived.len() as u64, 200 - counters.dropped + counters.duplicated);
+    let bad = arrived.iter().filter(|d| d.verdict == Verdict::Bad).count() as u64;
+    // A flipped bit may lie where the ICRC does not look, and a corrupted one may come twice.
+    assert!((1..=counters.corrupted + counters.duplicated).contains(&bad), "{bad}: {counters:?}");
+}
+
+#[test]
+fn a_rate_spreads_datagrams_and_a_full_queue_loses_them() {
+    // A MIDDLE of 1024 bytes is 28 + 12 + 1024 + 4 bytes: 8,544 bits.
+    let link = Link { rate: Some(8_544_000), queue_limit: Some(10_500 * US), ..Link::default() };
+    let (network, mut a, mut b) = pair(5, link);
+    let now = Instant::now();
+    send(&mut a, addr(2), now, 0, 30);
+    let arrived = run(&network, &mut b, now);
+    assert_eq!(network.counters().queue_full, 30 - arrived.len() as u64);
+    assert_eq!(arrived.len(), 11, "those that had to wait at most 10.5 ms");
+    for pair in arrived[1..].windows(2) {
+        assert_eq!(pair[1].0 - pair[0].0, 1000 * US);
+    }
+}
+
+#[test]
+fn congestion_marks_only_flows_that_understand_marks() {
+    let link = Link { rate: Some(8_544_000), mark_above: Some(2_500 * US), ..Link::default() };
+    for (tclass, marked) in [(0b10, 0b11), (0b01, 0b11), (0b00, 0b00)] {
+        let (network, mut a, mut b) = pair(6, link.clone());
+        let now = Instant::now();
+        let mut batch = batch(&a.caps());
+        let flow = Flow { tclass, ..flow(&a.caps(), addr(2)) };
+        push_write(&mut batch, &flow, 0, 6, 1024);
+        assert_eq!(a.send(now, &mut batch).unwrap(), SendOutcome::Done);
+        let arrived = run(&network, &mut b, now);
+        let tclasses: Vec<u8> = arrived.iter().map(|(_, d)| d.outer.flow.tclass).collect();
+        assert_eq!(tclasses, [tclass, tclass, tclass, marked, marked, marked]);
+        // The traffic class is not under the ICRC.
+        assert!(arrived.iter().all(|(_, d)| d.verdict == Verdict::Exact));
+        assert_eq!(network.counters().marked, if marked == tclass { 0 } else { 3 });
+    }
+}
+
+#[test]
+fn a_partition_lasts_as_long_as_it_was_said_to_and_spares_others() {
+    let (network, mut a, mut b) = pair(7, Link::default());
+    let mut c = network.attach(addr(3)).unwrap();
+    let now = Instant::now();
+    network.partition(addr(1), addr(2), now + US..now + 3 * US);
+    for (at, psn) in [(0, 0), (1, 10), (2, 20), (3, 30)] {
+        send(&mut a, addr(2), now + at * US, psn, 2);
+        send(&mut b, addr(1), now + at * US, psn, 2);
+        send(&mut c, addr(2), now + at * US, 100 + psn, 2);
+    }
+    let end = now + 3 * US;
+    assert_eq!(
+        psns(&recv_all(&mut b, end)),
+        [0, 1, 100, 101, 110, 111, 120, 121, 30, 31, 130, 131]
+    );
+    assert_eq!(psns(&recv_all(&mut a, end)), [0, 1, 30, 31]);
+    assert_eq!(network.counters().partitioned, 8);
+}
+
+#[test]
+fn what_cannot_be_sent_is_counted_by_its_cause() {
+    let (_network, mut a, mut b) = pair(8, Link::default());
+    let now = Instant::now();
+    let good = flow(&a.caps(), addr(2));
+    let mut batch = batch(&a.caps());
+    push_write(&mut batch, &Flow { src: addr(9), ..good }, 0, 2, 1024);
+    push_write(&mut batch, &Flow { dst: addr(9), ..good }, 10, 3, 1024);
+    batch.push_raw(&good, &[0; 9000]);
+    push_write(&mut batch, &good, 20, 4, 4096);
+    assert_eq!(a.send(now, &mut batch).unwrap(), SendOutcome::Done);
+    let counters = a.counters();
+    assert_eq!(counters.tx_wrong_flow, 2);
+    assert_eq!(counters.tx_unreachable, 3);
+    assert_eq!(counters.tx_too_large, 1);
+    assert_eq!(counters.tx_datagrams, 4);
+    assert_eq!(psns(&recv_all(&mut b, now)), [20, 21, 22, 23]);
+}
+
+#[test]
+fn an_address_belongs_to_one_endpoint_at_a_time() {
+    let (network, a, _b) = pair(9, Link::default());
+    assert_eq!(network.attach(addr(1)).unwrap_err(), AddressTaken { addr: addr(1) });
+    drop(a);
+    assert!(network.attach(addr(1)).is_ok());
+}
+
+#[test]
+fn one_direction_can_be_worse_than_the_other() {
+    let (network, mut a, mut b) = pair(10, Link::default());
+    let lost = Impairment { drop: Chance::ALWAYS, ..Impairment::default() };
+    network.set_link(addr(1), addr(2), Link { impairment: lost, ..Link::default() });
+    let now = Instant::now();
+    send(&mut a, addr(2), now, 0, 5);
+    send(&mut b, addr(1), now, 0, 5);
+    assert_eq!(recv_all(&mut b, now).len(), 0);
+    assert_eq!(recv_all(&mut a, now).len(), 5);
+}
+
+#[test]
+fn more_than_a_receive_batch_holds_waits_for_the_next() {
+    let (_network, mut a, mut b) = pair(11, Link::default());
+    let now = Instant::now();
+    for i in 0..4 {
+        send(&mut a, addr(2), now, i * 500, 500);
+    }
+    let mut rx = RxBatch::new(1);
+    let first = b.recv(now, &mut rx).unwrap();
+    assert!(first > 0 && first < 2000);
+    let mut arrived = Vec::new();
+    keep(&mut rx, &mut arrived);
+    arrived.extend(recv_all(&mut b, now));
+    assert_eq!(psns(&arrived), (0..2000).collect::<Vec<_>>());
+}
+
+/// Everything that can go wrong, a bit of each.
+fn storm() -> Link {
+    let impairment = Impairment {
+        drop: Chance::percent(5.0),
+        duplicate: Chance::percent(5.0),
+        reorder: Chance::percent(5.0),
+        corrupt: Chance::percent(5.0),
+        delay: 3 * US..=90 * US,
+    };
+    let limits = (Some(10_000_000_000), Some(50 * US), Some(5 * US));
+    Link { impairment, rate: limits.0, queue_limit: limits.1, mark_above: limits.2 }
+}
+
+/// What `b` receives from `a`, while `c` sends it `noise` packets between.
+fn history(seed: u64, start: Instant, noise: u32) -> Vec<(Duration, Arrived)> {
+    let (network, mut a, mut b) = pair(seed, storm());
+    let mut c = network.attach(addr(3)).unwrap();
+    for step in 0..10u32 {
+        send(&mut a, addr(2), start + step * 20 * US, step * 20, 20);
+        if noise > 2 {
+            send(&mut c, addr(2), start + step * 20 * US, 0, noise);
+        }
+    }
+    let mut arrived = run(&network, &mut b, start);
+    arrived.retain(|(_, datagram)| datagram.outer.flow.src == addr(1));
+    arrived
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20))]
+
+    #[test]
+    fn the_same_seed_gives_the_same_deliveries(seed: u64, later in 0u64..1_000_000) {
+        let start = Instant::now();
+        let again = start + Duration::from_micros(later);
+        prop_assert_eq!(history(seed, start, 0), history(seed, again, 0));
+    }
+
+    #[test]
+    fn the_traffic_of_others_does_not_change_what_a_link_does(seed: u64, noise in 3u32..9) {
+        let start = Instant::now();
+        prop_assert_eq!(history(seed, start, 0), history(seed, start, noise));
+    }
+
+    #[test]
+    fn another_seed_gives_other_deliveries(seed: u64) {
+        let start = Instant::now();
+        prop_assert_ne!(history(seed, start, 0), history(seed.wrapping_add(1), start, 0));
+    }
+}
