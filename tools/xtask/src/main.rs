@@ -1,1 +1,60 @@
-fn main() {}
+//! `cargo xtask`: what developers and CI run.
+
+mod bench;
+mod ci;
+mod netns;
+mod packages;
+mod report;
+mod shell;
+mod tidy;
+mod wire;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Developers' tasks of urxe.
+#[derive(Parser)]
+#[command(name = "cargo xtask", disable_help_subcommand = true)]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run every check that CI runs: format, lints, documentation, house rules, tests, the ring
+    /// protocols under loom, the demo, and what goes over a real wire between two namespaces.
+    ///
+    /// As root it installs the Debian packages it needs (tshark, Scapy, tcpdump ...). What cannot
+    /// run on this machine says so and why.
+    Ci,
+    /// Check the house rules that no other tool checks: line length, `unsafe` only where it may
+    /// be.
+    Tidy,
+    /// Look at the wire: two namespaces, a veth pair, a urxed in each, every packet judged by
+    /// tshark and by Scapy's ICRC. Needs root.
+    Wire,
+    /// Measure beside kernel TCP and bare offloaded UDP over the same veth pair, in one run.
+    /// Needs root and iperf3 (installed if missing).
+    Bench(bench::Options),
+    /// One end of the bare offloaded UDP measurement; the benchmark starts it.
+    #[command(hide = true)]
+    BareUdp(bench::bare_udp::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().task {
+        Task::Ci => return ci::run_all(),
+        Task::Tidy => tidy::check(),
+        Task::Wire => wire::check(),
+        Task::Bench(options) => bench::run(&options),
+        Task::BareUdp(options) => bench::bare_udp::run(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("xtask: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}

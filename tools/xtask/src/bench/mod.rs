@@ -1,0 +1,256 @@
+//! The benchmark: urxe beside kernel TCP and bare offloaded UDP, over the same veth pair between
+//! two network namespaces, in one run. Only ratios of one run mean anything.
+
+pub(crate) mod bare_udp;
+mod table;
+
+use crate::netns::{Pair, Side};
+use crate::packages::{IP, IPERF3, lacking_root_or};
+use crate::shell::{Result, build_release, output, root};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Options of the benchmark.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// How often everything is measured; the table shows the median.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// MTUs of the link.
+    #[arg(long, value_delimiter = ',', default_values_t = [1500, 9000])]
+    mtu: Vec<u32>,
+    /// Measure over IPv6 instead of IPv4.
+    #[arg(long)]
+    ipv6: bool,
+    /// Where the figures go, as JSON.
+    #[arg(long, default_value = "target/bench.json")]
+    json: PathBuf,
+}
+
+/// Bandwidth tests of `urxe perf`: name and message size.
+const BANDWIDTH: [(&str, u32); 7] = [
+    ("write-bw", 64),
+    ("write-bw", 4096),
+    ("write-bw", 65_536),
+    ("write-bw", 1 << 20),
+    ("read-bw", 65_536),
+    ("send-bw", 65_536),
+    ("atomic-bw", 8),
+];
+
+/// Latency tests: name and message size.
+const LATENCY: [(&str, u32); 4] =
+    [("write-lat", 8), ("send-lat", 8), ("read-lat", 8), ("atomic-lat", 8)];
+
+/// One measured figure: the median of all rounds.
+#[derive(Debug, Serialize)]
+struct Figure {
+    /// MTU of the link.
+    link_mtu: u32,
+    /// What was measured.
+    test: String,
+    /// Message size in bytes, where there is one.
+    size: Option<u32>,
+    /// Bandwidth in Gbit/s.
+    gbit_s: Option<f64>,
+    /// Bandwidth by that of kernel TCP in the same run.
+    by_tcp: Option<f64>,
+    /// Bandwidth by that of bare offloaded UDP in the same run.
+    by_udp: Option<f64>,
+    /// Messages a second.
+    messages_s: Option<f64>,
+    /// Median, 99th and 99.9th percentile in microseconds.
+    latency_us: Option<[f64; 3]>,
+}
+
+/// What is written as JSON.
+#[derive(Serialize)]
+struct Results {
+    machine: String,
+    family: &'static str,
+    rounds: usize,
+    seconds: f64,
+    figures: Vec<Figure>,
+}
+
+/// Measures everything and prints the table.
+pub(crate) fn run(options: &Options) -> Result {
+    if let Some(reason) = lacking_root_or(&[IP, IPERF3]) {
+        return Err(reason);
+    }
+    build_release()?;
+    let mut figures = Vec::new();
+    for &mtu in &options.mtu {
+        figures.extend(measure_link(options, mtu)?);
+    }
+    let results = Results {
+        machine: machine(),
+        family: if options.ipv6 { "IPv6" } else { "IPv4" },
+        rounds: options.rounds,
+        seconds: options.seconds,
+        figures,
+    };
+    table::print(&results);
+    let path = root().join(&options.json);
+    let text = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
+    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn measure_link(options: &Options, mtu: u32) -> Result<Vec<Figure>> {
+    let mut pair = Pair::new(mtu)?;
+    let address = |side: Side| if options.ipv6 { side.ipv6() } else { side.ipv4() };
+    for side in [Side::A, Side::B] {
+        pair.start_daemon(side, &address(side))?;
+    }
+    let server = address(Side::B);
+    let mut rounds = Vec::new();
+    for round in 1..=options.rounds {
+        eprintln!("MTU {mtu}, round {round} of {}", options.rounds);
+        rounds.push(measure_round(options, &pair, &server, mtu)?);
+    }
+    Ok(table::medians(&rounds))
+}
+
+fn measure_round(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Result<Vec<Figure>> {
+    let figure = |test: &str, size| Figure {
+        link_mtu: mtu,
+        test: test.to_owned(),
+        size,
+        gbit_s: None,
+        by_tcp: None,
+        by_udp: None,
+        messages_s: None,
+        latency_us: None,
+    };
+    let tcp = measure_tcp(options, pair, server)?;
+    let udp = measure_bare_udp(options, pair, server, mtu)?;
+    let mut figures = vec![
+        Figure { gbit_s: Some(tcp), by_tcp: Some(1.0), ..figure("TCP (iperf3)", None) },
+        Figure {
+            gbit_s: Some(udp),
+            by_tcp: Some(udp / tcp),
+            by_udp: Some(1.0),
+            ..figure("bare offloaded UDP", None)
+        },
+    ];
+    for (test, size) in BANDWIDTH {
+        let report = perf(options, pair, server, test, size)?;
+        let gbit_s = number(&report, "bandwidth_gbit_s")?;
+        figures.push(Figure {
+            gbit_s: Some(gbit_s),
+            by_tcp: Some(gbit_s / tcp),
+            by_udp: Some(gbit_s / udp),
+            messages_s: Some(number(&report, "messages_per_second")?),
+            ..figure(test, Some(size))
+        });
+    }
+    for (test, size) in LATENCY {
+        let report = perf(options, pair, server, test, size)?;
+        let latency = &report["latency_us"];
+        let percentiles =
+            [number(latency, "median")?, number(latency, "p99")?, number(latency, "p99_9")?];
+        figures.push(Figure { latency_us: Some(percentiles), ..figure(test, Some(size)) });
+    }
+    Ok(figures)
+}
+
+/// One test of `urxe perf`: the result of the client, as JSON.
+fn perf(
+    options: &Options,
+    pair: &Pair,
+    server: &str,
+    test: &str,
+    size: u32,
+) -> Result<serde_json::Value> {
+    let size = size.to_string();
+    let seconds = options.seconds.to_string();
+    let args = ["perf", test, "--json", "--size", &size, "--duration", &seconds];
+    let mut serving = start(pair.urxe(Side::B).args(args))?;
+    let text = output(pair.urxe(Side::A).args(args).arg(server));
+    finish(&mut serving);
+    let report: serde_json::Value =
+        serde_json::from_str(&text?).map_err(|error| format!("urxe perf {test}: {error}"))?;
+    Ok(report["results"][0].clone())
+}
+
+fn measure_tcp(options: &Options, pair: &Pair, server: &str) -> Result<f64> {
+    let mut serving = start(pair.command(Side::B, "iperf3").args(["-s", "-1"]))?;
+    let seconds = options.seconds.ceil().to_string();
+    let text = connect(|| {
+        output(pair.command(Side::A, "iperf3").args(["-c", server, "-J", "-t", &seconds]))
+    });
+    finish(&mut serving);
+    let report: serde_json::Value =
+        serde_json::from_str(&text?).map_err(|error| format!("iperf3: {error}"))?;
+    Ok(number(&report["end"]["sum_received"], "bits_per_second")? * 1e-9)
+}
+
+fn measure_bare_udp(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Result<f64> {
+    let xtask = std::env::current_exe().map_err(|error| error.to_string())?;
+    let address = std::net::SocketAddr::new(
+        server.parse().map_err(|error| format!("{server}: {error}"))?,
+        4790,
+    )
+    .to_string();
+    // A WRITE MIDDLE of the path MTU that this link carries.
+    let segment = if mtu >= 4200 { "4112" } else { "1040" };
+    let receiving = pair
+        .command(Side::B, &xtask)
+        .args(["bare-udp", "--receive", &address])
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("bare-udp: {error}"))?;
+    std::thread::sleep(Duration::from_millis(300));
+    let seconds = options.seconds.to_string();
+    let arguments = ["bare-udp", "--send", &address, "--segment", segment, "--seconds", &seconds];
+    output(pair.command(Side::A, &xtask).args(arguments))?;
+    let received = receiving.wait_with_output().map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&received.stdout);
+    text.trim().parse().map_err(|error| format!("bare-udp said {text:?}: {error}"))
+}
+
+fn start(command: &mut Command) -> Result<Child> {
+    command
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("{:?} cannot be started: {error}", command.get_program()))
+}
+
+/// Ends a server; one that served has ended by itself.
+fn finish(child: &mut Child) {
+    std::thread::sleep(Duration::from_millis(200));
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Tries again while the server may not listen yet.
+fn connect(attempt: impl Fn() -> Result<String>) -> Result<String> {
+    for _ in 0..20 {
+        if let Ok(text) = attempt() {
+            return Ok(text);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    attempt()
+}
+
+fn number(value: &serde_json::Value, name: &str) -> Result<f64> {
+    value[name].as_f64().ok_or_else(|| format!("no figure {name} in {value}"))
+}
+
+/// The machine, for whoever reads the figures later.
+fn machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .map_or("unknown CPU", |rest| rest.trim_start_matches([' ', '\t', ':']));
+    let cores = std::thread::available_parallelism().map_or(0, |count| count.get());
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{cores} x {model}, Linux {}", kernel.trim())
+}

@@ -1,0 +1,73 @@
+//! Running programs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// What went wrong, in a sentence.
+pub(crate) type Result<T = ()> = std::result::Result<T, String>;
+
+/// The root of the repository.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).into()
+}
+
+/// The cargo that runs us.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Where cargo puts release binaries.
+pub(crate) fn release_binary(name: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from);
+    target.join("release").join(name)
+}
+
+/// Builds the release binaries.
+pub(crate) fn build_release() -> Result {
+    run(cargo().args(["build", "--release", "--workspace", "--bins"]))
+}
+
+/// Runs to the end, output going where ours goes; an error if it fails.
+pub(crate) fn run(command: &mut Command) -> Result {
+    let status = command.status().map_err(|error| cannot_start(command, &error))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("{} ended with {status}", show(command))),
+    }
+}
+
+/// Runs to the end and returns what it printed; an error, with its error output, if it fails.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let Output { status, stdout, stderr } =
+        command.stdin(Stdio::null()).output().map_err(|error| cannot_start(command, &error))?;
+    match status.success() {
+        true => Ok(String::from_utf8_lossy(&stdout).into_owned()),
+        false => Err(format!(
+            "{} ended with {status}: {}",
+            show(command),
+            String::from_utf8_lossy(&stderr).trim()
+        )),
+    }
+}
+
+/// Whether a program can be found.
+pub(crate) fn has(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+/// Whether we are root.
+pub(crate) fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+fn cannot_start(command: &Command, error: &std::io::Error) -> String {
+    format!("{} cannot be started: {error}", show(command))
+}
+
+fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,87 @@
+//! House rules that no other tool checks.
+
+use crate::shell::{Result, root};
+use std::path::{Path, PathBuf};
+
+/// Longest line of a source file, in characters; a line with a text may be longer.
+const LINE_MAX: usize = 100;
+
+/// Most lines of code in a file before its tests, blank lines and comments not counted.
+const LINES_MAX: usize = 500;
+
+/// Where `unsafe` may stand: memory shared with other processes, and system calls.
+const UNSAFE_ROOMS: [&str; 3] = ["src/shm/src/", "src/port/src/sys/", "src/verbs/"];
+
+/// Checks every source file.
+pub(crate) fn check() -> Result {
+    let root = root();
+    let mut files = Vec::new();
+    for dir in ["src", "spec-tests", "tools"] {
+        collect(&root.join(dir), &mut files).map_err(|error| format!("{dir}: {error}"))?;
+    }
+    files.sort();
+    let mut problems = Vec::new();
+    for file in &files {
+        let name = file.strip_prefix(&root).unwrap_or(file).to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
+        check_file(&name, &text, &mut problems);
+    }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(format!("{} problems\n{}", problems.len(), problems.join("\n"))),
+    }
+}
+
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            collect(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn check_file(name: &str, text: &str, problems: &mut Vec<String>) {
+    let before_tests = text.lines().take_while(|line| *line != "#[cfg(test)]").count();
+    if before_tests > LINES_MAX && !name.contains("/tests/") {
+        problems
+            .push(format!("{name}: {before_tests} lines before its tests, at most {LINES_MAX}"));
+    }
+    for (number, line) in text.lines().enumerate() {
+        let place = format!("{name}:{}", number + 1);
+        if line.chars().count() > LINE_MAX && !line.contains('"') {
+            problems.push(format!("{place}: longer than {LINE_MAX} characters"));
+        }
+        let code = line.split("//").next().unwrap_or(line);
+        let is_unsafe = code.contains(concat!("uns", "afe {"))
+            || code.contains(concat!("uns", "afe fn"))
+            || code.contains(concat!("uns", "afe impl"));
+        if is_unsafe && !UNSAFE_ROOMS.iter().any(|room| name.starts_with(room)) {
+            problems.push(format!("{place}: unsafe outside of {}", UNSAFE_ROOMS.join(", ")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(name: &str, text: &str) -> usize {
+        let mut problems = Vec::new();
+        check_file(name, text, &mut problems);
+        problems.len()
+    }
+
+    #[test]
+    fn long_lines_and_misplaced_unsafe_are_found() {
+        let block = concat!("uns", "afe { }\n");
+        assert_eq!(problems("src/wire/src/a.rs", "fn a() {}\n"), 0);
+        assert_eq!(problems("src/wire/src/a.rs", block), 1);
+        assert_eq!(problems("src/shm/src/a.rs", block), 0);
+        assert_eq!(problems("src/wire/src/a.rs", &"x".repeat(101)), 1);
+        assert_eq!(problems("src/wire/src/a.rs", &"x\n".repeat(501)), 1);
+    }
+}
