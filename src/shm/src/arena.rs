@@ -141,3 +141,115 @@ impl Extents {
         self.free.insert(offset, len);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Alloc(u64),
+        Free(prop::sample::Index),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            prop_oneof![1..5u64, 1..100_000u64].prop_map(Op::Alloc),
+            any::<prop::sample::Index>().prop_map(Op::Free),
+        ]
+    }
+
+    proptest! {
+        /// Extents in use lie within the quota and apart from one another, on pages; and what
+        /// is freed comes together again.
+        #[test]
+        fn extents_never_overlap(ops in prop::collection::vec(op(), 0..200)) {
+            let page = page_size() as u64;
+            let (first, limit) = (3 * page, 100 * page);
+            let mut extents = Extents::new(first, limit);
+            let mut used: Vec<Extent> = Vec::new();
+            for op in ops {
+                match op {
+                    Op::Alloc(len) => match extents.alloc(len) {
+                        Some(new) => {
+                            prop_assert!(new.offset >= first && new.offset + new.len <= limit);
+                            prop_assert!(new.offset % page == 0 && new.len % page == 0);
+                            prop_assert!(new.len >= len && new.len < len + page);
+                            for old in &used {
+                                let before = new.offset + new.len <= old.offset;
+                                let behind = old.offset + old.len <= new.offset;
+                                prop_assert!(before || behind, "{new:?} overlaps {old:?}");
+                            }
+                            used.push(new);
+                        }
+                        None => {
+                            let in_use: u64 = used.iter().map(|extent| extent.len).sum();
+                            let largest = extents.free.values().copied().max().unwrap_or(0);
+                            prop_assert!(largest < len);
+                            let free: u64 = extents.free.values().sum();
+                            prop_assert_eq!(in_use + free, limit - first, "nothing leaks");
+                        }
+                    },
+                    Op::Free(index) if !used.is_empty() => {
+                        extents.free(used.swap_remove(index.index(used.len())));
+                    }
+                    Op::Free(_) => {}
+                }
+            }
+            for extent in used {
+                extents.free(extent);
+            }
+            prop_assert_eq!(extents.free, BTreeMap::from([(first, limit - first)]));
+        }
+    }
+
+    #[test]
+    fn memory_handed_out_again_is_zero() {
+        let mut arena = Arena::new(1 << 20).unwrap();
+        let (first, window) = arena.alloc(5000).unwrap();
+        window.store(4992, &[1; 8]);
+        arena.free(first).unwrap();
+        let (second, window) = arena.alloc(5000).unwrap();
+        assert_eq!(second, first);
+        let mut bytes = [9; 8];
+        window.load(4992, &mut bytes);
+        assert_eq!(bytes, [0; 8]);
+    }
+
+    #[test]
+    fn a_program_sees_what_the_daemon_writes() {
+        let mut arena = Arena::new(1 << 20).unwrap();
+        let program = Mapping::new(arena.fd(), 0, arena.limit() as usize).unwrap();
+        let (extent, window) = arena.alloc(1).unwrap();
+        window.store(0, b"a ring!!");
+        let mut bytes = [0; 8];
+        program.read(extent.offset, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"a ring!!");
+    }
+
+    #[test]
+    fn the_quota_bounds_a_session() {
+        let page = page_size() as u64;
+        let doorbells = DOORBELL_SIZE.next_multiple_of(page);
+        let mut arena = Arena::new(doorbells + 2 * page + 1).unwrap();
+        assert_eq!(arena.limit(), doorbells + 2 * page);
+        let (extent, _) = arena.alloc(2 * page).unwrap();
+        assert!(matches!(
+            arena.alloc(1),
+            Err(ArenaError::QuotaExceeded { wanted: 1, limit }) if limit == doorbells + 2 * page
+        ));
+        arena.free(extent).unwrap();
+        assert!(matches!(arena.alloc(2 * page + 1), Err(ArenaError::QuotaExceeded { .. })));
+        assert!(matches!(arena.alloc(u64::MAX), Err(ArenaError::QuotaExceeded { .. })));
+        arena.alloc(2 * page).unwrap();
+    }
+
+    #[test]
+    fn a_quota_of_nothing_still_has_doorbells() {
+        let mut arena = Arena::new(0).unwrap();
+        assert!(arena.limit() >= DOORBELL_SIZE);
+        assert!(crate::doorbell::Panel::new(arena.mapping().clone()).is_ok());
+        assert!(arena.alloc(1).is_err());
+    }
+}

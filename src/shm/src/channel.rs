@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// A message could not be sent or received.
@@ -123,6 +124,10 @@ impl Channel {
                 fds.extend(rights);
             }
         }
+        // The buffer may have room for one more than we asked it to have.
+        if fds.len() > MAX_FDS {
+            return Err(ChannelError::TooManyFds { count: fds.len() });
+        }
         if got.flags.contains(ReturnFlags::CTRUNC) {
             return Err(ChannelError::FdsLost);
         }
@@ -165,9 +170,18 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
 }
 
 /// Whether there is a socket that nobody listens at.
-fn is_abandoned(address: &SocketAddrUnix) -> io::Result<bool> {
+fn is_abandoned(path: &Path, address: &SocketAddrUnix) -> io::Result<bool> {
+    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+        let message = format!("{} exists and is not a socket", path.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+    }
     let probe = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     Ok(rustix::net::connect(&probe, address) == Err(Errno::CONNREFUSED))
+}
+
+fn file_identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
 }
 
 /// Programs that may be waiting to be accepted.
@@ -178,18 +192,23 @@ const BACKLOG: i32 = 64;
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
+    /// Device and inode of our socket file, so that only our own is removed.
+    file: (u64, u64),
 }
 
 impl Listener {
     /// Listens at a path. Whoever may open the socket by its `mode` may connect. Makes the
-    /// directory if there is none, for the owner alone; replaces a socket that nobody listens at
-    /// any more. Neither accepting nor the channels accepted block.
+    /// directory if there is none (open to others only if root's), and replaces a socket that
+    /// nobody listens at any more. Neither accepting nor the channels accepted block.
+    ///
+    /// `AddrInUse` if somebody listens there, `AlreadyExists` if it is no socket at all,
+    /// `PermissionDenied` if the directory is not ours alone although it should be.
     pub fn bind(path: &Path, mode: u32) -> io::Result<Self> {
         socket_path::make_directory(path)?;
         let address = SocketAddrUnix::new(path)?;
         let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         if let Err(errno) = rustix::net::bind(&socket, &address) {
-            if errno != Errno::ADDRINUSE || !is_abandoned(&address)? {
+            if errno != Errno::ADDRINUSE || !is_abandoned(path, &address)? {
                 return Err(errno.into());
             }
             rustix::fs::unlink(path)?;
@@ -198,7 +217,7 @@ impl Listener {
         // Nobody can connect before `listen`.
         rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode))?;
         rustix::net::listen(&socket, BACKLOG)?;
-        Ok(Self { socket, path: path.to_owned() })
+        Ok(Self { socket, path: path.to_owned(), file: file_identity(path)? })
     }
 
     /// The next program that connects; `None` if there is none.
@@ -227,6 +246,193 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         // Only tidiness: a socket that nobody listens at is replaced by the next daemon.
-        let _ = rustix::fs::unlink(&self.path);
+        if file_identity(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = rustix::fs::unlink(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A directory of one test's own, removed with all that is in it.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(test: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("urxe-shm-{}-{test}", std::process::id()));
+            std::fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn socket(&self) -> PathBuf {
+            self.0.join("below/urxed.sock")
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    /// Both ends of a connection; neither waits.
+    fn pair() -> (Channel, Channel) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (a, b) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .unwrap();
+        (Channel::new(a), Channel::new(b))
+    }
+
+    fn hello() -> Request {
+        Request::Hello { program: "test".into() }
+    }
+
+    fn pipe_read_end() -> OwnedFd {
+        rustix::pipe::pipe().unwrap().0
+    }
+
+    fn inode(fd: impl AsFd) -> u64 {
+        rustix::fs::fstat(fd).unwrap().st_ino
+    }
+
+    #[test]
+    fn a_request_is_answered_with_descriptors() {
+        let directory = Directory::new("answered");
+        let listener = Listener::bind(&directory.socket(), 0o600).unwrap();
+        assert!(listener.accept().unwrap().is_none());
+        let program = std::thread::spawn({
+            let path = directory.socket();
+            move || {
+                let mut channel = Channel::connect(&path).unwrap();
+                let fd = pipe_read_end();
+                (channel.call(&hello(), &[fd.as_fd()]).unwrap(), inode(fd))
+            }
+        });
+        let mut poll = [rustix::event::PollFd::new(&listener, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut poll, None).unwrap();
+        let mut daemon = listener.accept().unwrap().unwrap();
+        assert_eq!(daemon.peer().unwrap().uid, rustix::process::geteuid());
+        let (request, fds) = loop {
+            match daemon.recv::<Request>() {
+                Err(ChannelError::WouldBlock) => std::thread::yield_now(),
+                other => break other.unwrap(),
+            }
+        };
+        assert_eq!(request, hello());
+        let [fd] = fds.try_into().unwrap();
+        let flags = rustix::io::fcntl_getfd(&fd).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        let answers = [pipe_read_end(), pipe_read_end()];
+        daemon.send(&Reply::Done, &[answers[0].as_fd(), answers[1].as_fd()]).unwrap();
+        let ((reply, fds), sent) = program.join().unwrap();
+        assert_eq!((reply, sent), (Reply::Done, inode(fd)));
+        let received: Vec<u64> = fds.iter().map(inode).collect();
+        assert_eq!(received, answers.map(inode));
+        assert!(matches!(daemon.recv::<Request>(), Err(ChannelError::Closed)));
+    }
+
+    #[test]
+    fn nothing_to_receive_is_not_an_end() {
+        let (mut a, b) = pair();
+        assert!(matches!(a.recv::<Request>(), Err(ChannelError::WouldBlock)));
+        drop(b);
+        assert!(matches!(a.recv::<Request>(), Err(ChannelError::Closed)));
+        assert!(matches!(a.send(&hello(), &[]), Err(ChannelError::Closed)));
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_would_block() {
+        let (mut a, _b) = pair();
+        let error = (0..100_000).find_map(|_| a.send(&hello(), &[]).err());
+        assert!(matches!(error, Some(ChannelError::WouldBlock)));
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_not_taken_for_a_shorter_one() {
+        let (mut a, b) = pair();
+        for (len, is_truncated) in [(MAX_MESSAGE, false), (MAX_MESSAGE + 1, true)] {
+            rustix::io::write(&b, &vec![0; len]).unwrap();
+            match a.recv::<Request>() {
+                Err(ChannelError::Truncated) => assert!(is_truncated),
+                Err(ChannelError::Decode(DecodeError::NotOurs { .. })) => assert!(!is_truncated),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Sends a request with more descriptors than `Channel::send` lets through.
+    fn send_with(channel: &Channel, count: usize) {
+        let fds: Vec<OwnedFd> = (0..count).map(|_| pipe_read_end()).collect();
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        let mut buf = [0; 100];
+        let len = control::encode(&hello(), &mut buf).unwrap();
+        let mut space = [MaybeUninit::uninit(); 1000];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        let bytes = [IoSlice::new(&buf[..len])];
+        rustix::net::sendmsg(channel, &bytes, &mut ancillary, SendFlags::empty()).unwrap();
+    }
+
+    #[test]
+    fn too_many_descriptors_are_refused_and_closed() {
+        let (mut a, mut b) = pair();
+        for count in MAX_FDS + 1..MAX_FDS + 6 {
+            send_with(&b, count);
+            assert!(matches!(
+                a.recv::<Request>(),
+                Err(ChannelError::TooManyFds { .. } | ChannelError::FdsLost)
+            ));
+        }
+        let fd = pipe_read_end();
+        assert!(matches!(
+            b.send(&hello(), &[fd.as_fd(); MAX_FDS + 1]),
+            Err(ChannelError::TooManyFds { count: 3 })
+        ));
+        b.send(&hello(), &[fd.as_fd(); MAX_FDS]).unwrap();
+        assert_eq!(a.recv::<Request>().unwrap().1.len(), MAX_FDS, "the channel goes on");
+    }
+
+    #[test]
+    fn a_daemon_that_is_gone_makes_room_and_one_that_lives_does_not() {
+        let directory = Directory::new("room");
+        let path = directory.socket();
+        let first = Listener::bind(&path, 0o600).unwrap();
+        assert_eq!(Listener::bind(&path, 0o600).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(Channel::connect(&path).is_ok(), "the first still listens");
+
+        // As if the first had been killed: its socket stays behind, without a listener.
+        let Listener { socket, .. } = &first;
+        rustix::net::shutdown(socket, rustix::net::Shutdown::Both).unwrap();
+        let second = Listener::bind(&path, 0o600).unwrap();
+        drop(first);
+        assert!(Channel::connect(&path).is_ok(), "the first removes only its own");
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_socket_has_its_mode_and_its_directory_is_private() {
+        let directory = Directory::new("mode");
+        let path = directory.socket();
+        let _listener = Listener::bind(&path, 0o640).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o640);
+        let expected = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+        assert_eq!(mode(path.parent().unwrap()) & expected, mode(path.parent().unwrap()));
+        assert_eq!(std::fs::metadata(&path).unwrap().uid(), rustix::process::geteuid().as_raw());
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_not_removed() {
+        let directory = Directory::new("file");
+        let path = directory.0.join("urxed.sock");
+        std::fs::write(&path, "precious").unwrap();
+        let error = Listener::bind(&path, 0o600).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     }
 }

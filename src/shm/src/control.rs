@@ -688,3 +688,235 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError>
         _ => Err(DecodeError::Malformed { len }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::Ipv4Addr;
+
+    fn text() -> impl Strategy<Value = String> {
+        "\\PC{0,20}"
+    }
+
+    fn state() -> impl Strategy<Value = QpState> {
+        use QpState::*;
+        prop::sample::select(vec![Reset, Init, Rtr, Rts, Sqd, Sqe, Err])
+    }
+
+    fn caps() -> impl Strategy<Value = QpCaps> {
+        any::<[u32; 5]>().prop_map(|[send_wr, recv_wr, send_sge, recv_sge, inline]| QpCaps {
+            max_send_wr: send_wr,
+            max_recv_wr: recv_wr,
+            max_send_sge: send_sge,
+            max_recv_sge: recv_sge,
+            max_inline_data: inline,
+        })
+    }
+
+    fn attr() -> impl Strategy<Value = QpAttr> {
+        let av = any::<([u8; 16], [u8; 3], u32)>().prop_map(
+            |(dgid, [sgid_index, traffic_class, hop_limit], flow_label)| AddressVector {
+                dgid: Gid(dgid),
+                sgid_index,
+                traffic_class,
+                hop_limit,
+                flow_label,
+            },
+        );
+        let states = (prop::option::of(state()), prop::option::of(state()));
+        let words = any::<[Option<u32>; 4]>();
+        let halves = any::<[Option<u16>; 2]>();
+        let bytes = any::<[Option<u8>; 7]>();
+        (states, prop::option::of(av), words, halves, bytes).prop_map(
+            |((state, cur_state), av, words, [pkey_index, path_mtu], bytes)| {
+                let [access, dest_qpn, rq_psn, sq_psn] = words;
+                let [port, max_rd_atomic, max_dest_rd_atomic, timer, timeout, retry, rnr] = bytes;
+                QpAttr {
+                    state,
+                    cur_state,
+                    access: access.map(Access),
+                    pkey_index,
+                    port,
+                    av,
+                    path_mtu,
+                    dest_qpn,
+                    rq_psn,
+                    sq_psn,
+                    max_rd_atomic,
+                    max_dest_rd_atomic,
+                    min_rnr_timer: timer,
+                    timeout,
+                    retry_cnt: retry,
+                    rnr_retry: rnr,
+                }
+            },
+        )
+    }
+
+    fn request() -> impl Strategy<Value = Request> {
+        let backing = prop_oneof![
+            Just(Backing::Process),
+            any::<u64>().prop_map(|offset| Backing::Shared { offset }),
+        ];
+        prop_oneof![
+            text().prop_map(|program| Request::Hello { program }),
+            Just(Request::ListDevices),
+            text().prop_map(|name| Request::OpenDevice { name }),
+            any::<(u32, u8, u32)>().prop_map(|(context, port, index)| Request::QueryGid {
+                context: ContextHandle(context),
+                port,
+                index,
+            }),
+            (any::<(u32, u32, [u64; 3])>(), backing).prop_map(
+                |((pd, access, [addr, length, iova]), backing)| Request::RegMr {
+                    pd: PdHandle(pd),
+                    addr,
+                    length,
+                    iova,
+                    access: Access(access),
+                    backing,
+                }
+            ),
+            any::<(u32, u32, Option<u32>, u64, u32)>().prop_map(
+                |(context, cqe, channel, user_handle, comp_vector)| Request::CreateCq {
+                    context: ContextHandle(context),
+                    cqe,
+                    channel: channel.map(CompChannelHandle),
+                    user_handle,
+                    comp_vector,
+                }
+            ),
+            (any::<([u32; 3], bool, u64)>(), caps()).prop_map(
+                |(([pd, send_cq, recv_cq], sq_sig_all, user_handle), caps)| Request::CreateQp {
+                    pd: PdHandle(pd),
+                    qp_type: QpType::Rc,
+                    send_cq: CqHandle(send_cq),
+                    recv_cq: CqHandle(recv_cq),
+                    caps,
+                    sq_sig_all,
+                    user_handle,
+                }
+            ),
+            (any::<u32>(), attr())
+                .prop_map(|(qp, attr)| Request::ModifyQp { qp: QpHandle(qp), attr }),
+            (text(), any::<Option<u32>>())
+                .prop_map(|(device, after_qpn)| Request::Stats { device, after_qpn }),
+        ]
+    }
+
+    fn reply() -> impl Strategy<Value = Reply> {
+        let info = || (text(), text()).prop_map(|(name, meaning)| CounterInfo { name, meaning });
+        let qp = (any::<u32>(), state(), text(), any::<Vec<u64>>())
+            .prop_map(|(qpn, state, program, values)| QpStats { qpn, state, program, values });
+        let page = (
+            prop::collection::vec((info(), any::<u64>()), 0..5),
+            prop::collection::vec(info(), 0..5),
+            prop::collection::vec(qp, 0..5),
+            any::<bool>(),
+        );
+        prop_oneof![
+            (any::<i32>(), text())
+                .prop_map(|(errno, message)| Reply::Error(ControlError { errno, message })),
+            Just(Reply::Done),
+            any::<u64>().prop_map(|memory_limit| Reply::Hello { memory_limit }),
+            (text(), any::<([u8; 8], IpAddr)>()).prop_map(|(name, (node_guid, address))| {
+                Reply::Devices(vec![DeviceInfo { name, node_guid, address }])
+            }),
+            any::<[u32; 3]>().prop_map(|[mr, lkey, rkey]| Reply::Mr {
+                mr: MrHandle(mr),
+                lkey,
+                rkey
+            }),
+            (attr(), caps(), any::<bool>()).prop_map(|(attr, caps, sq_sig_all)| {
+                Reply::QpAttr(QpQueried { attr, caps, sq_sig_all })
+            }),
+            page.prop_map(|(device, qp_counters, qps, more)| {
+                Reply::Stats(StatsPage { device, qp_counters, qps, more })
+            }),
+        ]
+    }
+
+    fn encoded(message: &impl Serialize) -> Vec<u8> {
+        let mut buf = vec![0xa5; MAX_MESSAGE];
+        let len = encode(message, &mut buf).unwrap();
+        buf.truncate(len);
+        buf
+    }
+
+    proptest! {
+        #[test]
+        fn a_request_arrives_as_it_was_sent(request in request()) {
+            prop_assert_eq!(decode(&encoded(&request)), Ok(request));
+        }
+
+        #[test]
+        fn a_reply_arrives_as_it_was_sent(reply in reply()) {
+            prop_assert_eq!(decode(&encoded(&reply)), Ok(reply));
+        }
+
+        /// A message that was cut or has grown is none: nothing is believed in part.
+        #[test]
+        fn a_message_of_another_length_is_refused(request in request(), tail: u8) {
+            let mut bytes = encoded(&request);
+            bytes.push(tail);
+            let len = bytes.len();
+            prop_assert_eq!(decode::<Request>(&bytes), Err(DecodeError::Malformed { len }));
+            for len in PREFIX_LEN..len - 1 {
+                let cut = decode::<Request>(&bytes[..len]);
+                prop_assert_eq!(cut, Err(DecodeError::Malformed { len }));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_decoded(bytes: Vec<u8>) {
+            let message = [&MARK[..], &PROTOCOL_VERSION.to_le_bytes(), &bytes].concat();
+            let _ = decode::<Request>(&bytes);
+            let _ = decode::<Request>(&message);
+            let _ = decode::<Reply>(&message);
+        }
+    }
+
+    #[test]
+    fn another_version_is_told_apart_from_nonsense() {
+        let mut bytes = encoded(&Request::ListDevices);
+        bytes[2] ^= 0x40;
+        let theirs = PROTOCOL_VERSION ^ 0x40;
+        assert_eq!(decode::<Request>(&bytes), Err(DecodeError::Version { theirs }));
+        bytes[0] = 0;
+        assert_eq!(decode::<Request>(&bytes), Err(DecodeError::NotOurs { len: bytes.len() }));
+        assert_eq!(decode::<Request>(b"ux"), Err(DecodeError::NotOurs { len: 2 }));
+        assert_eq!(decode::<Request>(b""), Err(DecodeError::NotOurs { len: 0 }));
+    }
+
+    /// A length that promises more than there is must not be believed when memory is set aside.
+    #[test]
+    fn a_promised_length_costs_nothing() {
+        let mut bytes = encoded(&Reply::Devices(Vec::new()));
+        let last = bytes.len() - 1;
+        bytes.splice(last.., [0xff, 0xff, 0xff, 0xff, 0x7f]);
+        let len = bytes.len();
+        assert_eq!(decode::<Reply>(&bytes), Err(DecodeError::Malformed { len }));
+    }
+
+    #[test]
+    fn a_message_that_does_not_fit_is_refused() {
+        let mut buf = [0; MAX_MESSAGE];
+        let request = Request::Hello { program: "x".repeat(MAX_MESSAGE) };
+        assert_eq!(encode(&request, &mut buf), Err(TooLong));
+        assert_eq!(encode(&Request::ListDevices, &mut buf[..4]), Err(TooLong));
+        assert_eq!(encode(&Request::ListDevices, &mut buf[..3]), Err(TooLong));
+        assert_eq!(encode(&Request::ListDevices, &mut buf[..5]), Ok(5));
+    }
+
+    #[test]
+    fn gids_are_addresses() {
+        let v4 = IpAddr::from(Ipv4Addr::new(10, 0, 0, 1));
+        let gid = Gid::from(v4);
+        assert_eq!(gid.0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+        assert_eq!(gid.to_ip(), v4);
+        assert_eq!(gid.to_string(), "0000:0000:0000:0000:0000:ffff:0a00:0001");
+        let v6: IpAddr = "fe80::1".parse().unwrap();
+        assert_eq!(Gid::from(v6).to_ip(), v6);
+    }
+}

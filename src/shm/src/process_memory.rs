@@ -141,3 +141,122 @@ fn advise(addr: u64, len: usize, advice: Advice) -> Result<(), Errno> {
     // checks the range, and refuses it if it is not ours.
     unsafe { rustix::mm::madvise(start, len, advice) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::create_memfd;
+    use rustix::mm::{MapFlags, ProtFlags};
+
+    /// Two pages of which only the first can be accessed, and it as `rights` say.
+    struct Pages {
+        addr: u64,
+    }
+
+    impl Pages {
+        fn new(rights: ProtFlags) -> Self {
+            let size = 2 * page_size();
+            // SAFETY: a null hint without MAP_FIXED replaces nothing.
+            let start = unsafe {
+                rustix::mm::mmap_anonymous(
+                    std::ptr::null_mut(),
+                    size,
+                    ProtFlags::empty(),
+                    MapFlags::PRIVATE,
+                )
+            }
+            .unwrap();
+            let flags = rustix::mm::MprotectFlags::from_bits_retain(rights.bits());
+            // SAFETY: the first of the two pages just mapped, which nobody else knows of.
+            unsafe { rustix::mm::mprotect(start, page_size(), flags) }.unwrap();
+            Self { addr: start.expose_provenance() as u64 }
+        }
+
+        fn second(&self) -> u64 {
+            self.addr + page_size() as u64
+        }
+    }
+
+    impl Drop for Pages {
+        fn drop(&mut self) {
+            let start = std::ptr::with_exposed_provenance_mut(self.addr as usize);
+            // SAFETY: what `new` has mapped; tests keep no reference to it.
+            unsafe { rustix::mm::munmap(start, 2 * page_size()) }.unwrap();
+        }
+    }
+
+    fn own_memory() -> ProcessMemory {
+        ProcessMemory::accept(open_own().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn memory_is_read_and_written_at_its_address() {
+        let (memory, pages) = (own_memory(), Pages::new(ProtFlags::READ | ProtFlags::WRITE));
+        memory.write(pages.addr + 100, b"through the kernel").unwrap();
+        let mut bytes = [0; 20];
+        memory.read(pages.addr + 99, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"\0through the kernel\0");
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_a_fault() {
+        // Below `vm.mmap_min_addr`, where nothing ever is.
+        let memory = own_memory();
+        let fault = Err(Fault { addr: 4096, len: 16, errno: Errno::IO });
+        assert_eq!(memory.read(4096, &mut [0; 16]), fault);
+        assert_eq!(memory.write(4096, &[0; 16]), fault);
+    }
+
+    #[test]
+    fn memory_of_a_program_that_has_ended_is_a_fault() {
+        let mut program =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let open = |name| format!("/proc/{}/{name}", program.id());
+        let maps = std::fs::read_to_string(open("maps")).unwrap();
+        let addr = u64::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap();
+        let file = rustix::fs::open(open("mem"), OFlags::RDWR, Mode::empty()).unwrap();
+        let memory = ProcessMemory::accept(file).unwrap();
+        memory.read(addr, &mut [0; 16]).unwrap();
+        drop(program.stdin.take());
+        program.wait().unwrap();
+        let fault = Err(Fault { addr, len: 16, errno: Errno::FAULT });
+        assert_eq!(memory.read(addr, &mut [0; 16]), fault);
+        assert_eq!(memory.write(addr, &[0; 16]), fault);
+    }
+
+    #[test]
+    fn no_address_makes_it_panic() {
+        let memory = own_memory();
+        for addr in [0, 1, u64::MAX, u64::MAX - 7, i64::MAX as u64, i64::MAX as u64 - 3] {
+            assert!(memory.read(addr, &mut [0; 16]).is_err(), "{addr:#x}");
+            assert!(memory.write(addr, &[0; 16]).is_err(), "{addr:#x}");
+            assert_eq!(memory.read(addr, &mut []), Ok(()));
+        }
+    }
+
+    #[test]
+    fn only_an_address_space_is_accepted() {
+        let refused = |fd| matches!(ProcessMemory::accept(fd), Err(NotProcessMemory::OtherFile));
+        assert!(refused(create_memfd("test", 1).unwrap()));
+        assert!(refused(rustix::pipe::pipe().unwrap().0));
+        assert!(refused(std::fs::File::open("/proc/self/maps").unwrap().into()));
+        let read_only = std::fs::File::open("/proc/self/mem").unwrap().into();
+        assert!(matches!(ProcessMemory::accept(read_only), Err(NotProcessMemory::NotReadWrite)));
+    }
+
+    #[test]
+    fn populating_finds_out_what_may_be_accessed() {
+        let fault = |addr, len| Err(Fault { addr, len, errno: Errno::FAULT });
+        let both = Pages::new(ProtFlags::READ | ProtFlags::WRITE);
+        assert_eq!(populate(both.addr, 1, true), Ok(()));
+        assert_eq!(populate(both.addr + 5, page_size() as u64 - 5, false), Ok(()));
+        let across = page_size() as u64;
+        assert_eq!(populate(both.addr + 5, across, false), fault(both.addr + 5, page_size()));
+        assert_eq!(populate(both.second(), 1, false), fault(both.second(), 1));
+
+        let read_only = Pages::new(ProtFlags::READ);
+        assert_eq!(populate(read_only.addr, 1, false), Ok(()));
+        assert_eq!(populate(read_only.addr, 1, true), fault(read_only.addr, 1));
+        assert_eq!(populate(u64::MAX, 2, false), fault(u64::MAX, 2));
+    }
+}

@@ -324,3 +324,177 @@ impl Window {
         first
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn mapping(len: usize) -> Mapping {
+        Mapping::new(create_memfd("test", len as u64).unwrap(), 0, len).unwrap()
+    }
+
+    fn foreign(fd: &OwnedFd, offset: u64, len: u64) -> Result<Mapping, ForeignMemoryError> {
+        Mapping::of_foreign(fd.as_fd(), offset, len)
+    }
+
+    proptest! {
+        /// Writes and reads are those of a vector, and what lies outside is refused whole.
+        #[test]
+        fn a_mapping_behaves_as_bytes_do(
+            accesses in prop::collection::vec(
+                (0..5000u64, prop::collection::vec(any::<u8>(), 0..3000)), 0..10,
+            ),
+        ) {
+            const LEN: usize = 4097;
+            let (mapping, mut model) = (mapping(LEN), vec![0; LEN]);
+            for (offset, data) in accesses {
+                let end = offset as usize + data.len();
+                let result = mapping.write(offset, &data);
+                if end <= LEN {
+                    prop_assert_eq!(result, Ok(()));
+                    model[offset as usize..end].copy_from_slice(&data);
+                } else {
+                    let (len, size) = (data.len() as u64, LEN as u64);
+                    prop_assert_eq!(result, Err(OutOfBounds { offset, len, size }));
+                }
+                let mut read = vec![0; LEN];
+                mapping.read(0, &mut read).unwrap();
+                prop_assert_eq!(&read, &model);
+            }
+        }
+
+        /// A window's loads and stores are those of a vector, too, but for the last word, which
+        /// is always written whole.
+        #[test]
+        fn a_window_copies_any_length(
+            word in 0..100usize,
+            data in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mapping = Arc::new(mapping(1000 + 64));
+            let window = Window::new(mapping.clone(), 64, 1000).unwrap();
+            mapping.write(64, &[0xa5; 1000]).unwrap();
+            window.store(word * 8, &data);
+            let mut expected = vec![0xa5; 1000];
+            expected[word * 8..].iter_mut().take(data.len().next_multiple_of(8)).for_each(|byte| *byte = 0);
+            expected[word * 8..][..data.len()].copy_from_slice(&data);
+            let mut whole = vec![0; 1000];
+            mapping.read(64, &mut whole).unwrap();
+            prop_assert_eq!(whole, expected);
+            let mut back = vec![0; data.len()];
+            window.load(word * 8, &mut back);
+            prop_assert_eq!(back, data);
+        }
+    }
+
+    #[test]
+    fn accesses_that_wrap_around_are_out_of_bounds() {
+        let mapping = mapping(4096);
+        let error = |offset, len| OutOfBounds { offset, len, size: 4096 };
+        assert_eq!(mapping.read(u64::MAX, &mut [0; 2]), Err(error(u64::MAX, 2)));
+        assert_eq!(mapping.write(4096, &[1]), Err(error(4096, 1)));
+        assert_eq!(mapping.write(4096, &[]), Ok(()));
+        assert_eq!(mapping.fetch_add(4089, 1), Err(error(4089, 8).into()));
+    }
+
+    #[test]
+    fn atomics_change_eight_bytes() {
+        let mapping = mapping(4096);
+        mapping.write(8, &5u64.to_ne_bytes()).unwrap();
+        assert_eq!(mapping.fetch_add(8, u64::MAX), Ok(5));
+        assert_eq!(mapping.compare_swap(8, 5, 9), Ok(4), "no match, no change");
+        assert_eq!(mapping.compare_swap(8, 4, 9), Ok(4));
+        let mut bytes = [0; 24];
+        mapping.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes[8..16], 9u64.to_ne_bytes());
+        assert!(bytes[..8].iter().chain(&bytes[16..]).all(|&byte| byte == 0));
+        assert_eq!(mapping.fetch_add(4, 1), Err(AccessError::Misaligned { offset: 4, align: 8 }));
+    }
+
+    #[test]
+    fn two_mappings_of_one_memfd_share_it_at_any_offset() {
+        let fd = create_memfd("test", 10_000).unwrap();
+        let (whole, part) = (Mapping::new(&fd, 0, 10_000).unwrap(), foreign(&fd, 4099, 5).unwrap());
+        whole.write(4099, b"hello").unwrap();
+        let mut bytes = [0; 5];
+        part.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"hello");
+        assert_eq!(part.len(), 5);
+        assert!(part.read(1, &mut bytes).is_err());
+    }
+
+    #[test]
+    fn our_memfds_cannot_shrink_and_can_grow() {
+        let fd = create_memfd("test", 4096).unwrap();
+        assert_eq!(rustix::fs::ftruncate(&fd, 4095), Err(Errno::PERM));
+        rustix::fs::ftruncate(&fd, 8192).unwrap();
+        assert_eq!(
+            rustix::fs::fcntl_add_seals(&fd, SealFlags::GROW),
+            Err(Errno::PERM),
+            "a program cannot forbid the daemon to grow it"
+        );
+    }
+
+    #[test]
+    fn memory_that_could_be_pulled_away_is_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let unsealed = rustix::fs::memfd_create("test", flags).unwrap();
+        rustix::fs::ftruncate(&unsealed, 4096).unwrap();
+        assert!(matches!(foreign(&unsealed, 0, 1), Err(ForeignMemoryError::NotSealed)));
+        rustix::fs::fcntl_add_seals(&unsealed, SealFlags::SHRINK).unwrap();
+        assert!(foreign(&unsealed, 0, 4096).is_ok(), "sealed by now");
+
+        let plain = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        assert!(matches!(foreign(&plain, 0, 1), Err(ForeignMemoryError::NotSealed)));
+        let (pipe, _writer) = rustix::pipe::pipe().unwrap();
+        assert!(matches!(foreign(&pipe, 0, 1), Err(ForeignMemoryError::NotMemfd)));
+        let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
+        assert!(matches!(foreign(&file, 0, 1), Err(ForeignMemoryError::NotMemfd)));
+    }
+
+    #[test]
+    fn huge_pages_are_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        // A kernel without huge pages cannot be offered any.
+        let Ok(huge) = rustix::fs::memfd_create("test", flags) else { return };
+        rustix::fs::fcntl_add_seals(&huge, SealFlags::SHRINK).unwrap();
+        assert!(matches!(foreign(&huge, 0, 1), Err(ForeignMemoryError::HugePages)));
+    }
+
+    #[test]
+    fn a_range_beyond_the_memfd_is_refused() {
+        let fd = create_memfd("test", 4096).unwrap();
+        for (offset, len) in [(0, 4097), (4096, 1), (1, u64::MAX), (u64::MAX, 2)] {
+            assert!(matches!(
+                foreign(&fd, offset, len),
+                Err(ForeignMemoryError::TooShort { size: 4096, .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn a_range_of_nothing_is_refused_by_the_system() {
+        let fd = create_memfd("test", 4096).unwrap();
+        assert!(matches!(foreign(&fd, 0, 0), Err(ForeignMemoryError::Os(_))));
+    }
+
+    #[test]
+    fn a_window_lies_on_cache_lines_of_its_mapping() {
+        let mapping = Arc::new(mapping(4096));
+        assert!(Window::new(mapping.clone(), 64, 4032).is_ok());
+        assert_eq!(
+            Window::new(mapping.clone(), 8, 64).unwrap_err(),
+            AccessError::Misaligned { offset: 8, align: 64 }
+        );
+        assert_eq!(
+            Window::new(mapping, 64, 4033).unwrap_err(),
+            AccessError::OutOfBounds(OutOfBounds { offset: 64, len: 4033, size: 4096 })
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "in a window of 64 bytes")]
+    fn an_offset_out_of_a_window_is_a_bug() {
+        Window::new(Arc::new(mapping(4096)), 0, 64).unwrap().words(8, 8);
+    }
+}
