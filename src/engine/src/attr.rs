@@ -131,6 +131,9 @@ pub struct QpAttr {
 pub struct DeviceConfig {
     /// The device's own addresses: its GID table, by index.
     pub gids: Vec<IpAddr>,
+    /// The UDP source port of all packets, where the port cannot choose it for each flow. The
+    /// ICRC covers it.
+    pub source_port: Option<u16>,
     /// Largest path MTU that its link carries.
     pub active_mtu: PathMtu,
     /// Seed of keys and QPNs: unpredictable in the daemon, fixed in a simulation.

@@ -280,9 +280,7 @@ impl Device {
             host,
             mrs: &mut self.mrs,
             counters: &mut self.counters,
-            gids: &self.config.gids,
-            active_mtu: self.config.active_mtu,
-            min_probe: self.config.min_probe,
+            config: &self.config,
         };
         let result = action(qp, &mut cx);
         if let Some(at) = qp.deadline()

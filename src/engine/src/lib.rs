@@ -17,7 +17,8 @@
 //!
 //! `qp/requester.rs` turns work requests into packets, `qp/responder.rs` executes the peer's
 //! requests and `qp/replier.rs` answers them, `qp/completer.rs` turns answers into completions.
-//! `qp/checks.rs` is what a request must pass first. `qp/state.rs` and `qp/modify.rs` are `ibv_modify_qp`. `memory.rs` knows what a key opens.
+//! `qp/checks.rs` is what a request must pass first. `qp/state.rs` and `qp/modify.rs` are
+//! `ibv_modify_qp`. `memory.rs` knows what a key opens.
 //!
 //! # What is trusted
 //!

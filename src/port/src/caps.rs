@@ -34,7 +34,7 @@ pub struct Caps {
 pub enum SourcePort {
     /// Always this one.
     Fixed(u16),
-    /// The flow's own; [`flow_source_port`](crate::flow_source_port) is a good choice.
+    /// The flow's own; [`flow_source_port`](urxe_wire::flow_source_port) is a good choice.
     OfFlow,
 }
 

@@ -37,7 +37,6 @@ mod open;
 mod os_error;
 mod rng;
 mod rx_batch;
-mod source_port;
 mod sys;
 #[cfg(test)]
 mod testing;
@@ -47,7 +46,6 @@ pub use counters::{Counter, PortCounters};
 pub use error::OpenError;
 pub use impairment::{Chance, Impairment};
 pub use rx_batch::RxBatch;
-pub use source_port::{datagram_source_port, flow_source_port};
 
 use std::io;
 use std::os::fd::BorrowedFd;

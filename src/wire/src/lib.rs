@@ -73,6 +73,7 @@ mod packet;
 mod psn;
 mod qpn;
 mod reth;
+mod source_port;
 #[cfg(test)]
 mod testing;
 mod u24;
@@ -93,3 +94,4 @@ pub use packet::{Headers, Packet, ParseError};
 pub use psn::Psn;
 pub use qpn::Qpn;
 pub use reth::Reth;
+pub use source_port::{datagram_source_port, flow_source_port};

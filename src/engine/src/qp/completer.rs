@@ -224,7 +224,7 @@ impl Qp {
         self.retry.window.on_acknowledged(packets);
         let waiting = self.sq.outstanding() > 0;
         let timeout = self.ack_timeout();
-        self.retry.on_progress(cx.now, waiting, timeout, cx.min_probe);
+        self.retry.on_progress(cx.now, waiting, timeout, cx.config.min_probe);
     }
 
     /// A packet at or after the oldest PSN was lost. Repeats from there, once for each loss.

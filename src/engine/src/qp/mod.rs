@@ -17,7 +17,7 @@ mod state;
 pub use modify::ModifyQpError;
 pub use state::Attribute;
 
-use crate::attr::{QpAttr, QpInfo, QpInit, QpState};
+use crate::attr::{DeviceConfig, QpAttr, QpInfo, QpInit, QpState};
 use crate::cause::Cause;
 use crate::counters::{Counter, Counters};
 use crate::host::{AsyncEvent, Host, Taken};
@@ -27,10 +27,9 @@ use requester::Requester;
 use responder::Responder;
 use retry::Retry;
 use send_queue::SendQueue;
-use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Flow, Outer, Packet, PathMtu, Psn, Qpn, Transport};
+use urxe_wire::{Flow, Outer, Packet, Psn, Qpn, Transport};
 
 /// The world of a QP while the device works on it.
 pub(crate) struct Cx<'a, H> {
@@ -38,9 +37,7 @@ pub(crate) struct Cx<'a, H> {
     pub(crate) host: &'a mut H,
     pub(crate) mrs: &'a mut MrTable,
     pub(crate) counters: &'a mut Counters,
-    pub(crate) gids: &'a [IpAddr],
-    pub(crate) active_mtu: PathMtu,
-    pub(crate) min_probe: Duration,
+    pub(crate) config: &'a DeviceConfig,
 }
 
 /// The way to the peer, settled when the QP goes to RTR.

@@ -10,7 +10,7 @@ use crate::attr::{AddressVector, QpAttr, QpState};
 use crate::host::Host;
 use crate::limits::MAX_RD_ATOMIC;
 use std::net::IpAddr;
-use urxe_wire::{Flow, PathMtu, Psn, Qpn};
+use urxe_wire::{Flow, PathMtu, Psn, Qpn, ROCE_PORT, flow_source_port};
 
 /// Why a change was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -165,12 +165,19 @@ impl Qp {
         }
         let mut path = self.path;
         if let Some(av) = attr.av {
-            let flow = resolve_flow(cx.gids, &av)?;
-            let mtu = attr.path_mtu.or(self.attr.path_mtu).unwrap_or(PathMtu::Mtu256);
-            if mtu > cx.active_mtu {
-                return Err(ModifyQpError::MtuTooLarge { path_mtu: mtu, active: cx.active_mtu });
-            }
             let dest_qpn = attr.dest_qpn.or(self.attr.dest_qpn).unwrap_or(Qpn::new(0));
+            let mut flow = resolve_flow(&cx.config.gids, &av)?;
+            flow.src_port = cx
+                .config
+                .source_port
+                .unwrap_or_else(|| flow_source_port(flow.flow_label, self.qpn, dest_qpn));
+            let mtu = attr.path_mtu.or(self.attr.path_mtu).unwrap_or(PathMtu::Mtu256);
+            if mtu > cx.config.active_mtu {
+                return Err(ModifyQpError::MtuTooLarge {
+                    path_mtu: mtu,
+                    active: cx.config.active_mtu,
+                });
+            }
             path = Some(Path { flow, mtu: mtu.bytes() as u32, dest_qpn });
         }
         Ok(path)
@@ -226,17 +233,11 @@ fn resolve_flow(gids: &[IpAddr], av: &AddressVector) -> Result<Flow, ModifyQpErr
     Ok(Flow {
         src,
         dst,
-        src_port: source_port(av.flow_label),
+        src_port: ROCE_PORT,
         tclass: av.tclass,
         hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
         flow_label: av.flow_label & 0xf_ffff,
     })
-}
-
-/// The UDP source port for a flow label, as the kernel's `rdma_flow_label_to_udp_sport`.
-fn source_port(flow_label: u32) -> u16 {
-    let label = flow_label & 0xf_ffff;
-    0xc000 | ((label & 0x3fff) ^ (label >> 14)) as u16
 }
 
 fn merge(current: &mut QpAttr, change: &QpAttr) {

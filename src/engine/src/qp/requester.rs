@@ -213,7 +213,7 @@ impl Qp {
         }
         self.sq.sent_current();
         let timeout = self.ack_timeout();
-        self.retry.on_sent(cx.now, timeout, cx.min_probe);
+        self.retry.on_sent(cx.now, timeout, cx.config.min_probe);
         Ok(())
     }
 

@@ -277,6 +277,7 @@ impl Script {
     pub fn probing(min_probe: Duration) -> Script {
         let mut device = Device::new(DeviceConfig {
             gids: vec![LOCAL],
+            source_port: None,
             active_mtu: PathMtu::Mtu1024,
             seed: 1,
             min_probe,
