@@ -1,1 +1,45 @@
-//! (see the crate description)
+//! `urxed`: the RoCEv2 NIC in user space.
+//!
+//! This is where the other rooms meet. Programs connect to a Unix socket and share memory with
+//! the daemon; the [engine](urxe_engine) speaks the protocol; a [port](urxe_port) reaches the
+//! wire. One thread does all of it, in turns.
+//!
+//! ```text
+//!  programs ── socket ──► session.rs ─► resources/   requests, one kind of object each
+//!     │                                    │
+//!     └── rings, doorbells, memory ──► host.rs, intake.rs, staging.rs
+//!                                          │
+//!                   event_loop.rs ─► nic.rs ─► engine ─► port ─► wire
+//! ```
+//!
+//! # No trust between programs
+//!
+//! A program can harm nobody but itself. Its handles mean nothing in another session, its rings
+//! are copied before they are looked at, what it can make the daemon do in one turn is bounded
+//! ([`limits`]), what it can use up has a quota, and when it dies, exactly what it owned goes.
+//!
+//! # Inside another program
+//!
+//! [`Daemon::start`] runs a NIC in a thread of the caller, for tests and for programs that bring
+//! their own.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod config;
+mod counters;
+mod daemon;
+mod event_loop;
+mod event_pipe;
+mod host;
+mod intake;
+pub mod limits;
+mod nic;
+mod resources;
+mod session;
+mod slab;
+mod staging;
+
+pub use cli::{Arguments, run};
+pub use config::{Config, ConfigError, PortBackend, Settings, SocketMode};
+pub use daemon::{Daemon, DeviceSummary, Handle, StartError};

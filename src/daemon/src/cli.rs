@@ -1,0 +1,112 @@
+//! The command line of `urxed`, which is also that of `urxe daemon`.
+
+use crate::config::{Config, ConfigError, Settings};
+use crate::daemon::{Daemon, Handle, StartError};
+use rustix::process::Resource;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  urxed --addr 10.0.0.1
+      One device, urxe0, on the network. Needs no privilege.
+  urxed --addr 127.0.0.1 --addr 127.0.0.2
+      Two devices that can talk to each other: RDMA on a laptop, for a first try.
+  urxed --addr 10.0.0.1 --fault drop=1%,delay=100us..2ms --capture bad-day.pcapng
+      A bad network, reproduced and recorded.
+
+Programs find the daemon by its socket: $URXE_SOCKET, or the default that both sides know.
+The daemon ends on SIGINT or SIGTERM. Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
+
+/// The RoCEv2 NIC in user space: gives programs RDMA devices that need no RDMA hardware, no
+/// kernel module and no privilege.
+#[derive(clap::Parser, Clone, Debug)]
+#[command(name = "urxed", version, after_help = EXAMPLES)]
+pub struct Arguments {
+    #[command(flatten)]
+    settings: Settings,
+
+    /// Read from a TOML file what is not given here.
+    ///
+    /// The names are those of the options, for example `addr = ["10.0.0.1"]` and
+    /// `port-backend = "raw"`.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Write a line to this inherited descriptor (of a pipe or file) as soon as programs can
+    /// connect, for those who start us and wait.
+    #[arg(long, value_name = "N")]
+    ready_fd: Option<u32>,
+}
+
+/// Runs a daemon until it is told to stop, and says on stderr what there is to say.
+pub fn run(arguments: Arguments) -> ExitCode {
+    match serve(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("urxed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("ready-fd {fd}: {source}; expected the number of an inherited pipe or file")]
+    ReadyFd { fd: u32, source: io::Error },
+    #[error("signals: {0}")]
+    Signals(io::Error),
+    #[error("stopped, because a port failed: {0}")]
+    Failed(io::Error),
+}
+
+impl From<ConfigError> for RunError {
+    fn from(error: ConfigError) -> RunError {
+        RunError::Start(error.into())
+    }
+}
+
+fn serve(arguments: Arguments) -> Result<(), RunError> {
+    let mut settings = arguments.settings;
+    if let Some(path) = &arguments.config {
+        settings = settings.or(Settings::read(path)?);
+    }
+    allow_many_descriptors();
+    let daemon = Daemon::start(Config::try_from(settings)?)?;
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        daemon
+            .stopper()
+            .and_then(|stopper| signal_hook::low_level::pipe::register(signal, stopper))
+            .map_err(RunError::Signals)?;
+    }
+    let line = ready_line(&daemon);
+    eprintln!("{line}");
+    if let Some(fd) = arguments.ready_fd {
+        tell(fd, &line).map_err(|source| RunError::ReadyFd { fd, source })?;
+    }
+    daemon.wait().map_err(RunError::Failed)
+}
+
+fn ready_line(daemon: &Handle) -> String {
+    let devices: Vec<String> = daemon.devices().iter().map(ToString::to_string).collect();
+    format!("urxed: ready on {}: {}", daemon.socket().display(), devices.join(", "))
+}
+
+/// Writes a line to an inherited descriptor. By its path, because a bare number is nothing that
+/// can be trusted to be open.
+fn tell(fd: u32, line: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}"))?;
+    writeln!(file, "{line}")
+}
+
+/// Every session takes a few descriptors, and the usual soft limit is 1,024. Where it cannot be
+/// raised, fewer programs can connect.
+fn allow_many_descriptors() {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
+}

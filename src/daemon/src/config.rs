@@ -1,0 +1,284 @@
+//! What a daemon is started with: the command line, the configuration file, and what they come
+//! to together.
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// What can be set, under the same names on the command line and in the configuration file.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Settings {
+    /// Address to serve, one RDMA device each: urxe0 for the first, urxe1 for the second ...
+    ///
+    /// It must be an address of this machine (`ip addr` lists them), IPv4 or IPv6. The device
+    /// answers on UDP port 4791 of it and of no other, so several daemons can run side by side
+    /// on different addresses; for a try without any network, 127.0.0.1 and 127.0.0.2 will do.
+    #[arg(long, value_name = "ADDR")]
+    pub addr: Vec<IpAddr>,
+
+    /// Socket that programs connect to [default: $URXE_SOCKET, or urxe/urxed.sock in
+    /// $XDG_RUNTIME_DIR; for root /run/urxe/urxed.sock].
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Permissions of the socket, in octal: who may use the devices [default: 600, our own user
+    /// only; 666 is everybody who can reach the path].
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<SocketMode>,
+
+    /// How packets reach the wire [default: udp].
+    #[arg(long, value_name = "BACKEND", value_enum)]
+    pub port_backend: Option<PortBackend>,
+
+    /// Break the network on purpose, for tests.
+    ///
+    /// A comma list, for example `drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%,delay=100us..2ms`,
+    /// with `seed=7` to repeat a run and `dir=tx|rx|both`; `drop:write-last:3` drops exactly the
+    /// third WRITE LAST.
+    #[arg(long, value_name = "SPEC")]
+    pub fault: Option<String>,
+
+    /// Record all packets, both ways, in a pcapng file for Wireshark.
+    ///
+    /// With several addresses each device has its own file, with the device's name before the
+    /// extension: `roce.pcapng` becomes `roce.urxe0.pcapng`, `roce.urxe1.pcapng`.
+    #[arg(long, value_name = "FILE")]
+    pub capture: Option<PathBuf>,
+}
+
+/// How packets reach the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PortBackend {
+    /// Plain UDP sockets. Needs no privilege and is the fastest.
+    #[default]
+    Udp,
+    /// Raw sockets, which see and write every header byte. Needs CAP_NET_RAW.
+    Raw,
+}
+
+/// Permission bits of the socket file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketMode(pub u32);
+
+impl Default for SocketMode {
+    fn default() -> Self {
+        SocketMode(0o600)
+    }
+}
+
+impl FromStr for SocketMode {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        match u32::from_str_radix(text, 8) {
+            Ok(bits) if bits <= 0o777 => Ok(SocketMode(bits)),
+            _ => Err(ConfigError::Mode(text.to_owned())),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for SocketMode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl fmt::Display for SocketMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:o}", self.0)
+    }
+}
+
+/// Why a configuration is no use.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// There is nothing to serve.
+    #[error(
+        "no address: give at least one of this machine's with --addr (or `addr = [\"...\"]` in \
+         the configuration file)"
+    )]
+    NoAddress,
+    /// One address twice.
+    #[error("address {0} is given twice: each device needs an address of its own")]
+    AddressTwice(IpAddr),
+    /// More devices than a daemon can have.
+    #[error("{0} addresses: one daemon serves at most {max}", max = crate::limits::MAX_DEVICES)]
+    TooManyAddresses(usize),
+    /// Not a set of permissions.
+    #[error("mode {0:?}: expected octal permissions from 000 to 777, such as 600 or 666")]
+    Mode(String),
+    /// The configuration file cannot be read.
+    #[error("configuration file {}: {source}", .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The configuration file makes no sense.
+    #[error("configuration file {}: {source}", .path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Where, and what was expected.
+        source: Box<toml::de::Error>,
+    },
+    /// The fault specification makes no sense.
+    #[error("fault {spec:?}: {reason}")]
+    Fault {
+        /// The specification.
+        spec: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl Settings {
+    /// Reads a configuration file.
+    pub fn read(path: &Path) -> Result<Settings, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })?;
+        toml::from_str(&text).map_err(|source| ConfigError::Malformed {
+            path: path.to_path_buf(),
+            source: Box::new(source),
+        })
+    }
+
+    /// These settings, and where they say nothing, the `others`.
+    pub fn or(self, others: Settings) -> Settings {
+        Settings {
+            addr: if self.addr.is_empty() { others.addr } else { self.addr },
+            socket: self.socket.or(others.socket),
+            mode: self.mode.or(others.mode),
+            port_backend: self.port_backend.or(others.port_backend),
+            fault: self.fault.or(others.fault),
+            capture: self.capture.or(others.capture),
+        }
+    }
+}
+
+/// What a daemon serves, and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The addresses to serve, one device each: `urxe0`, `urxe1` ...
+    pub addrs: Vec<IpAddr>,
+    /// The socket that programs connect to.
+    pub socket: PathBuf,
+    /// Permissions of the socket.
+    pub mode: SocketMode,
+    /// How packets reach the wire.
+    pub port_backend: PortBackend,
+    /// Break the network on purpose: see the `--fault` option.
+    pub fault: Option<String>,
+    /// Record all packets here: see the `--capture` option.
+    pub capture: Option<PathBuf>,
+}
+
+impl Config {
+    /// Serves these addresses, with defaults for everything else.
+    pub fn new(addrs: impl IntoIterator<Item = IpAddr>) -> Config {
+        Config {
+            addrs: addrs.into_iter().collect(),
+            socket: urxe_shm::socket_path(),
+            mode: SocketMode::default(),
+            port_backend: PortBackend::default(),
+            fault: None,
+            capture: None,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        if self.addrs.is_empty() {
+            return Err(ConfigError::NoAddress);
+        }
+        if self.addrs.len() > crate::limits::MAX_DEVICES {
+            return Err(ConfigError::TooManyAddresses(self.addrs.len()));
+        }
+        for (index, addr) in self.addrs.iter().enumerate() {
+            if self.addrs[..index].contains(addr) {
+                return Err(ConfigError::AddressTwice(*addr));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TryFrom<Settings> for Config {
+    type Error = ConfigError;
+
+    fn try_from(settings: Settings) -> Result<Config, ConfigError> {
+        let defaults = Config::new(settings.addr);
+        let config = Config {
+            socket: settings.socket.unwrap_or(defaults.socket),
+            mode: settings.mode.unwrap_or(defaults.mode),
+            port_backend: settings.port_backend.unwrap_or(defaults.port_backend),
+            fault: settings.fault,
+            capture: settings.capture,
+            addrs: defaults.addrs,
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Settings, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    #[test]
+    fn a_file_sets_what_the_command_line_can_set() {
+        let settings = parse(
+            r#"
+            addr = ["10.0.0.1", "fd00::1"]
+            socket = "/run/urxe/a.sock"
+            mode = "666"
+            port-backend = "raw"
+            fault = "drop=1%"
+            capture = "/tmp/a.pcapng"
+            "#,
+        )
+        .unwrap();
+        let expected = Settings {
+            addr: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            socket: Some("/run/urxe/a.sock".into()),
+            mode: Some(SocketMode(0o666)),
+            port_backend: Some(PortBackend::Raw),
+            fault: Some("drop=1%".into()),
+            capture: Some("/tmp/a.pcapng".into()),
+        };
+        assert_eq!(settings, expected);
+    }
+
+    #[test]
+    fn the_command_line_wins() {
+        let line = Settings { mode: Some(SocketMode(0o660)), ..Settings::default() };
+        let file = parse("mode = \"666\"\naddr = [\"10.0.0.1\"]").unwrap();
+        let both = line.or(file);
+        assert_eq!(both.mode, Some(SocketMode(0o660)));
+        assert_eq!(both.addr.len(), 1);
+    }
+
+    #[test]
+    fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
+        let error = parse("adr = []").unwrap_err().to_string();
+        assert!(error.contains("adr") && error.contains("port-backend"), "{error}");
+    }
+
+    #[test]
+    fn a_mode_is_octal() {
+        assert_eq!("0640".parse::<SocketMode>().unwrap(), SocketMode(0o640));
+        for wrong in ["", "rw", "888", "1777", "-1"] {
+            let error = wrong.parse::<SocketMode>().unwrap_err().to_string();
+            assert!(error.contains("expected octal"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What the daemon counts beside the engine and the ports: everything that programs do wrong has
+//! a name here.
+
+macro_rules! counters {
+    ($(#[$doc:meta])* $set:ident { $($name:ident: $meaning:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default)]
+        pub(crate) struct $set {
+            $(#[doc = $meaning] pub(crate) $name: u64,)*
+        }
+
+        impl $set {
+            /// Name, value and meaning of each.
+            pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
+                [$((stringify!($name), self.$name, $meaning),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Of one device's dealings with the memory of programs.
+    HostCounters {
+        malformed_opcode: "Work requests whose opcode is none, or none that this device does.",
+        malformed_num_sge: "Work requests with more SGEs than their queue was made for.",
+        malformed_inline_length: "Work requests with more inline data than their queue was made for.",
+        malformed_inline_opcode: "READs and atomics with inline data, which makes no sense.",
+        broken_send_queues: "Send queues whose cursors the program overwrote; their QPs are in ERR.",
+        broken_receive_queues: "Receive queues whose cursors the program overwrote; they take no more receives.",
+        broken_completion_queues: "Completion queues whose cursors the program overwrote; they take no more completions.",
+        memory_faults: "Accesses to registered memory that was not there any more; their QPs are in ERR.",
+        completion_events: "Events written to completion channels.",
+        async_events: "Asynchronous events written.",
+        lost_events: "Events lost because the program let thousands of them wait, or is gone.",
+    }
+}
+
+counters! {
+    /// Of the daemon's dealings with its sessions.
+    DaemonCounters {
+        sessions_opened: "Programs that connected (whole daemon).",
+        sessions_closed: "Programs that are gone (whole daemon).",
+        sessions_refused: "Programs turned away because too many were connected (whole daemon).",
+        requests: "Control requests answered (whole daemon).",
+        requests_refused: "Control requests answered with an error (whole daemon).",
+        requests_malformed: "Control messages that are no request (whole daemon).",
+        requests_oversized: "Control messages longer than any may be (whole daemon).",
+        requests_with_lost_descriptors: "Control messages with more descriptors than any may have (whole daemon).",
+        replies_undeliverable: "Sessions closed because their program does not read its replies (whole daemon).",
+        sockets_failed: "Sessions closed because their socket failed (whole daemon).",
+        sleeps: "Times that the event loop slept for want of work (whole daemon).",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_meanings_are_sentences() {
+        let (host, daemon) = (HostCounters::default(), DaemonCounters::default());
+        let all: Vec<_> = host.iter().chain(daemon.iter()).collect();
+        let mut names: Vec<_> = all.iter().map(|(name, ..)| name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all.len());
+        assert!(all.iter().all(|(_, _, meaning)| meaning.ends_with('.')));
+    }
+
+    #[test]
+    fn each_is_listed_with_its_own_value() {
+        let counters = HostCounters { memory_faults: 7, ..HostCounters::default() };
+        let found = counters.iter().find(|(name, ..)| *name == "memory_faults");
+        assert_eq!(found.map(|(_, value, _)| value), Some(7));
+    }
+}

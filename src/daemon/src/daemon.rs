@@ -1,0 +1,245 @@
+//! A running daemon: started from a configuration, stopped by dropping its handle.
+
+use crate::config::{Config, ConfigError, PortBackend};
+use crate::event_loop::EventLoop;
+use crate::nic::Nic;
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Instant;
+use urxe_port::raw::{RawOptions, RawPort};
+use urxe_port::udp::{UdpOptions, UdpPort};
+use urxe_port::{OpenError, Port};
+use urxe_shm::channel::Listener;
+use urxe_wire::PathMtu;
+
+/// Why a daemon did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration is no use.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An address cannot be served.
+    #[error(transparent)]
+    Port(#[from] OpenError),
+    /// Another daemon serves the socket.
+    #[error(
+        "socket {}: another urxed answers there; stop it, or choose another path with --socket",
+        .0.display()
+    )]
+    SocketInUse(PathBuf),
+    /// Something that is no socket stands in the way.
+    #[error(
+        "socket {}: exists and is not a socket; remove it, or choose another path with --socket",
+        .0.display()
+    )]
+    NotASocket(PathBuf),
+    /// The socket cannot be had.
+    #[error("socket {}: {source}", .path.display())]
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refuses something else.
+    #[error("{step}: {source}")]
+    System {
+        /// What was being done.
+        step: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A device of a running daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSummary {
+    /// Its name: `urxe0`, `urxe1` ... in the order of the addresses.
+    pub name: String,
+    /// Its address.
+    pub addr: IpAddr,
+    /// Largest path MTU that its link carries.
+    pub mtu: PathMtu,
+    /// What its port is: `udp` or `raw`.
+    pub backend: &'static str,
+    /// The interface that has its address.
+    pub interface: Option<String>,
+}
+
+impl fmt::Display for DeviceSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {} (mtu {}, {}", self.name, self.addr, self.mtu.bytes(), self.backend)?;
+        if let Some(interface) = &self.interface {
+            write!(f, ", {interface}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// A NIC in user space, to be started.
+///
+/// ```no_run
+/// use urxe_daemon::{Config, Daemon};
+///
+/// let mut config = Config::new(["127.0.0.1".parse()?]);
+/// config.socket = "/tmp/my-nic.sock".into();
+/// let nic = Daemon::start(config)?;
+/// println!("connect to {}", nic.socket().display());
+/// // The NIC lives as long as `nic` does.
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Daemon;
+
+impl Daemon {
+    /// Opens the ports and the socket, and serves them in a thread of its own. When this returns,
+    /// programs can connect.
+    ///
+    /// # Errors
+    /// If the configuration makes no sense, an address cannot be served, or the socket cannot be
+    /// had. Nothing is left behind then.
+    pub fn start(config: Config) -> Result<Handle, StartError> {
+        config.check()?;
+        // The ports first: of two daemons for one address only one comes to touch the socket.
+        let mut ports = Vec::new();
+        for (index, &addr) in config.addrs.iter().enumerate() {
+            ports.push(open_port(&config, index, addr)?);
+        }
+        let devices: Vec<DeviceSummary> = ports.iter().map(|port| port.summary.clone()).collect();
+        let listener = listen(&config.socket, config.mode.0)?;
+        let (stop_read, stop_write) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system("making a pipe"))?;
+        let seeds = (0..ports.len()).map(|_| random_seed()).collect::<Result<Vec<u64>, _>>();
+        let seeds = seeds.map_err(system("getting random numbers"))?;
+
+        let serve = move || {
+            // Timers of the transport are microseconds; the default slack is 50 of them. Where
+            // this is refused they are only less exact.
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            let now = Instant::now();
+            let nics = ports.into_iter().zip(seeds).map(|(opened, seed)| {
+                let DeviceSummary { name, mtu, .. } = opened.summary;
+                Nic::new(name, opened.port, mtu, seed, now)
+            });
+            EventLoop::new(listener, nics.collect(), stop_read)?.run()
+        };
+        let thread = std::thread::Builder::new().name("urxed".into()).spawn(serve);
+        let thread =
+            thread.map_err(|source| StartError::System { step: "starting a thread", source })?;
+        Ok(Handle { socket: config.socket, devices, stop: stop_write, thread: Some(thread) })
+    }
+}
+
+/// A running daemon. Dropping it ends the daemon: programs lose their connection, and the socket
+/// is removed.
+#[derive(Debug)]
+pub struct Handle {
+    socket: PathBuf,
+    devices: Vec<DeviceSummary>,
+    /// A byte written here ends the daemon.
+    stop: OwnedFd,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Handle {
+    /// The socket that programs connect to.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The devices, in the order of the addresses.
+    pub fn devices(&self) -> &[DeviceSummary] {
+        &self.devices
+    }
+
+    /// Serves until [`stopper`](Self::stopper) is used, or a port fails for good.
+    ///
+    /// # Errors
+    /// If a port or the event loop failed.
+    pub fn wait(mut self) -> io::Result<()> {
+        self.join()
+    }
+
+    /// A descriptor to which a byte may be written, even by a signal handler, to end the daemon.
+    ///
+    /// # Errors
+    /// If this process can have no more descriptors.
+    pub fn stopper(&self) -> io::Result<OwnedFd> {
+        self.stop.try_clone()
+    }
+
+    fn join(&mut self) -> io::Result<()> {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(io::Error::other("the event loop panicked")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            // The read end lives as long as the thread; without it there is nothing to stop.
+            let _ = rustix::io::write(&self.stop, &[0]);
+            let _ = self.join();
+        }
+    }
+}
+
+/// A port with what is to be said about its device.
+struct Opened {
+    port: Box<dyn Port>,
+    summary: DeviceSummary,
+}
+
+fn open_port(config: &Config, index: usize, addr: IpAddr) -> Result<Opened, StartError> {
+    let port: Box<dyn Port> = match config.port_backend {
+        PortBackend::Udp => Box::new(UdpPort::open(addr, &UdpOptions::default())?),
+        PortBackend::Raw => Box::new(RawPort::open(addr, &RawOptions::default())?),
+    };
+    let caps = port.caps();
+    // A port that opened has room for the smallest at least.
+    let mtu = PathMtu::largest_for_link(caps.link_mtu, addr.is_ipv6()).unwrap_or(PathMtu::Mtu256);
+    let summary = DeviceSummary {
+        name: format!("urxe{index}"),
+        addr,
+        mtu,
+        backend: caps.backend,
+        interface: caps.interface,
+    };
+    Ok(Opened { port, summary })
+}
+
+/// Listens for programs. The file of a daemon that is gone is replaced; anything else that stands
+/// at the path is left alone.
+fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
+    use std::os::unix::fs::FileTypeExt;
+    if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+        return Err(StartError::NotASocket(path.to_path_buf()));
+    }
+    Listener::bind(path, mode).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => StartError::SocketInUse(path.to_path_buf()),
+        _ => StartError::Socket { path: path.to_path_buf(), source },
+    })
+}
+
+fn random_seed() -> Result<u64, Errno> {
+    let mut bytes = [0; 8];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn system(step: &'static str) -> impl FnOnce(Errno) -> StartError {
+    move |errno| StartError::System { step, source: errno.into() }
+}

@@ -1,0 +1,462 @@
+//! The engine's view of the programs: their memory, rings and completions, by dense numbers.
+
+use crate::counters::HostCounters;
+use crate::event_pipe::{Delivery, EventPipe};
+use crate::intake;
+use crate::limits::SPARE_INLINE_BUFFERS;
+use crate::slab::Slab;
+use crate::staging::Staging;
+use std::collections::HashMap;
+use std::rc::Rc;
+use urxe_engine::{
+    AsyncEvent, Completion, CqId, CqOverrun, Host, MemoryFault, QueueId, RecvWqe, RegionId,
+    SendWqe, Taken,
+};
+use urxe_shm::entry;
+use urxe_shm::event::{self, EventRecord};
+use urxe_shm::layout::Sge;
+use urxe_shm::process_memory::ProcessMemory;
+use urxe_shm::region::{AccessError, Mapping};
+use urxe_shm::ring::{CqError, CqProducer, RqConsumer, SqConsumer};
+use urxe_wire::Qpn;
+
+/// The memory behind an MR.
+pub(crate) enum Region {
+    /// Shared with the program: loads and stores.
+    Shared(Mapping),
+    /// Anything else the program has: system calls.
+    Process {
+        /// The program's memory.
+        memory: Rc<ProcessMemory>,
+        /// Address of the first byte there.
+        addr: u64,
+    },
+}
+
+/// A QP's send queue.
+pub(crate) struct SendQueue {
+    ring: SqConsumer,
+    /// Every send completes with a CQE, whether it says so or not.
+    all_signaled: bool,
+    allowance: Allowance,
+    broken: bool,
+}
+
+/// A QP's receive queue.
+pub(crate) struct RecvQueue {
+    ring: RqConsumer,
+    allowance: Allowance,
+    broken: bool,
+}
+
+/// How many entries may still be taken in this call of the engine: as many as the ring has. A
+/// program that posts as fast as the engine flushes would otherwise never let go of it.
+struct Allowance {
+    call: u64,
+    left: u32,
+    slots: u32,
+}
+
+/// A completion queue.
+pub(crate) struct CompletionQueue {
+    ring: CqProducer,
+    /// Where its completion events go.
+    channel: Option<u32>,
+    /// Where its errors are told.
+    async_events: u32,
+    /// What an event of it says: its `user_handle` and its handle.
+    record: EventRecord,
+    /// It is in the list of those with completions to publish.
+    listed: bool,
+    /// A completion was lost, and the program was told; until there is room again.
+    overrun: bool,
+    broken: bool,
+}
+
+/// Whom a QP belongs to.
+pub(crate) struct QpOwner {
+    /// The program's user.
+    pub(crate) uid: u32,
+    /// The program's name.
+    pub(crate) program: Rc<str>,
+    /// Pipe for its events.
+    pub(crate) async_events: u32,
+    /// What an event of it says: its `user_handle` and its handle.
+    pub(crate) record: EventRecord,
+}
+
+/// All memory, rings and pipes of one device.
+pub(crate) struct ProgramHost {
+    pub(crate) regions: Slab<Region>,
+    pub(crate) send_queues: Slab<SendQueue>,
+    pub(crate) recv_queues: Slab<RecvQueue>,
+    pub(crate) cqs: Slab<CompletionQueue>,
+    pub(crate) pipes: Slab<EventPipe>,
+    pub(crate) qps: HashMap<u32, QpOwner>,
+    pub(crate) counters: HostCounters,
+    staging: Staging,
+    /// Counts the calls of the engine.
+    call: u64,
+    /// CQs with completions that the program does not see yet.
+    unpublished: Vec<CqId>,
+    /// QPs that may have gone to ERR.
+    suspects: Vec<Qpn>,
+    /// Pipes that have become full.
+    full_pipes: Vec<u32>,
+    /// Where ring entries are copied before they are decoded.
+    sges: Vec<Sge>,
+    spare_inline: Vec<Vec<u8>>,
+}
+
+impl SendQueue {
+    pub(crate) fn new(ring: SqConsumer, slots: u32, all_signaled: bool) -> SendQueue {
+        SendQueue { ring, all_signaled, allowance: Allowance::new(slots), broken: false }
+    }
+
+    /// Empties and rewinds the ring.
+    pub(crate) fn reset(&mut self) {
+        self.ring.reset();
+        self.broken = false;
+    }
+}
+
+impl RecvQueue {
+    pub(crate) fn new(ring: RqConsumer, slots: u32) -> RecvQueue {
+        RecvQueue { ring, allowance: Allowance::new(slots), broken: false }
+    }
+
+    /// Empties and rewinds the ring.
+    pub(crate) fn reset(&mut self) {
+        self.ring.reset();
+        self.broken = false;
+    }
+
+    /// Asks the program to ring the doorbell after posting, because the QP is in ERR.
+    pub(crate) fn want_doorbell(&mut self) {
+        self.ring.set_ring_after_post(true);
+    }
+
+    /// Whether receives are posted that nobody has taken.
+    pub(crate) fn has_entries(&mut self) -> bool {
+        self.ring.available().is_ok_and(|available| available > 0)
+    }
+}
+
+impl Allowance {
+    fn new(slots: u32) -> Allowance {
+        Allowance { call: 0, left: 0, slots }
+    }
+
+    /// Whether one more may be taken in this call.
+    fn take(&mut self, call: u64) -> bool {
+        if self.call != call {
+            self.call = call;
+            self.left = self.slots;
+        }
+        let may = self.left > 0;
+        self.left -= u32::from(may);
+        may
+    }
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(
+        ring: CqProducer,
+        channel: Option<u32>,
+        async_events: u32,
+        record: EventRecord,
+    ) -> CompletionQueue {
+        CompletionQueue {
+            ring,
+            channel,
+            async_events,
+            record,
+            listed: false,
+            overrun: false,
+            broken: false,
+        }
+    }
+}
+
+impl ProgramHost {
+    pub(crate) fn new() -> ProgramHost {
+        ProgramHost {
+            regions: Slab::default(),
+            send_queues: Slab::default(),
+            recv_queues: Slab::default(),
+            cqs: Slab::default(),
+            pipes: Slab::default(),
+            qps: HashMap::new(),
+            counters: HostCounters::default(),
+            staging: Staging::new(),
+            call: 1,
+            unpublished: Vec::new(),
+            suspects: Vec::new(),
+            full_pipes: Vec::new(),
+            sges: Vec::new(),
+            spare_inline: Vec::new(),
+        }
+    }
+
+    /// To be called before the engine is: what was known of the programs' memory is old.
+    pub(crate) fn begin_call(&mut self) {
+        self.call += 1;
+        self.staging.forget_reads();
+    }
+
+    /// Shows the programs their completions, and wakes those who wait for them. To be called
+    /// after the engine was: what a completion stands for is in memory by then.
+    pub(crate) fn publish(&mut self) {
+        while let Some(id) = self.unpublished.pop() {
+            let Some(cq) = self.cqs.get_mut(id.0) else { continue };
+            cq.listed = false;
+            if cq.ring.publish()
+                && let Some(channel) = cq.channel
+            {
+                let record = EventRecord { kind: event::COMPLETION, ..cq.record };
+                self.counters.completion_events += 1;
+                self.send(channel, record);
+            }
+        }
+    }
+
+    /// QPs that may have gone to ERR since the last time.
+    pub(crate) fn take_suspect(&mut self) -> Option<Qpn> {
+        self.suspects.pop()
+    }
+
+    /// Says that a QP may have gone to ERR.
+    pub(crate) fn suspect(&mut self, qpn: Qpn) {
+        // One failure flushes many work requests.
+        if self.suspects.last() != Some(&qpn) {
+            self.suspects.push(qpn);
+        }
+    }
+
+    /// A pipe that has become full since the last time.
+    pub(crate) fn take_full_pipe(&mut self) -> Option<u32> {
+        self.full_pipes.pop()
+    }
+
+    /// Makes the writes to a region, and forgets what was read of it, before it goes.
+    pub(crate) fn remove_region(&mut self, region: RegionId) {
+        if let Some(Region::Process { memory, .. }) = self.regions.remove(region.0) {
+            self.staging.release(&memory);
+        }
+    }
+
+    fn send(&mut self, pipe: u32, record: EventRecord) {
+        match self.pipes.get_mut(pipe).map(|to| to.send(record)) {
+            Some(Delivery::Delivered) => {}
+            Some(Delivery::Blocked) => self.full_pipes.push(pipe),
+            Some(Delivery::Lost) | None => self.counters.lost_events += 1,
+        }
+    }
+
+    fn fault(&mut self) -> MemoryFault {
+        self.counters.memory_faults += 1;
+        MemoryFault
+    }
+
+    /// An atomic on memory that only copies reach. All atomics of the device come here one after
+    /// the other, which is all that `IBV_ATOMIC_HCA` promises.
+    fn modify(
+        &mut self,
+        region: RegionId,
+        offset: u64,
+        new: impl FnOnce(u64) -> u64,
+    ) -> Result<u64, MemoryFault> {
+        let mut bytes = [0; 8];
+        self.read(region, offset, &mut bytes)?;
+        let old = u64::from_ne_bytes(bytes);
+        self.write(region, offset, &new(old).to_ne_bytes())?;
+        Ok(old)
+    }
+}
+
+impl Host for ProgramHost {
+    fn read(&mut self, region: RegionId, offset: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
+        let result = match self.regions.get(region.0) {
+            Some(Region::Shared(mapping)) => mapping.read(offset, buf).map_err(|_| MemoryFault),
+            Some(Region::Process { memory, addr }) => {
+                self.staging.read(memory, addr.wrapping_add(offset), buf)
+            }
+            None => Err(MemoryFault),
+        };
+        result.map_err(|_| self.fault())
+    }
+
+    fn write(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        let result = match self.regions.get(region.0) {
+            Some(Region::Shared(mapping)) => mapping.write(offset, data).map_err(|_| MemoryFault),
+            Some(Region::Process { memory, addr }) => {
+                self.staging.write(memory, addr.wrapping_add(offset), data)
+            }
+            None => Err(MemoryFault),
+        };
+        result.map_err(|_| self.fault())
+    }
+
+    fn sync(&mut self) -> Result<(), MemoryFault> {
+        self.staging.sync().map_err(|_| self.fault())
+    }
+
+    fn read_ahead(&mut self, region: RegionId, offset: u64, len: u64) {
+        if let Some(Region::Process { memory, addr }) = self.regions.get(region.0) {
+            self.staging.read_ahead(memory, addr.wrapping_add(offset), len);
+        }
+    }
+
+    fn compare_swap(
+        &mut self,
+        region: RegionId,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, MemoryFault> {
+        if let Some(Region::Shared(mapping)) = self.regions.get(region.0) {
+            match mapping.compare_swap(offset, compare, swap) {
+                Ok(old) => return Ok(old),
+                Err(AccessError::Misaligned { .. }) => {}
+                Err(AccessError::OutOfBounds(_)) => return Err(self.fault()),
+            }
+        }
+        self.modify(region, offset, |old| if old == compare { swap } else { old })
+    }
+
+    fn fetch_add(&mut self, region: RegionId, offset: u64, add: u64) -> Result<u64, MemoryFault> {
+        if let Some(Region::Shared(mapping)) = self.regions.get(region.0) {
+            match mapping.fetch_add(offset, add) {
+                Ok(old) => return Ok(old),
+                Err(AccessError::Misaligned { .. }) => {}
+                Err(AccessError::OutOfBounds(_)) => return Err(self.fault()),
+            }
+        }
+        self.modify(region, offset, |old| old.wrapping_add(add))
+    }
+
+    fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken {
+        let Some(queue) = self.send_queues.get_mut(queue.0) else { return Taken::Empty };
+        if !queue.allowance.take(self.call) {
+            return Taken::Empty;
+        }
+        let mut inline = wqe.inline.take().or_else(|| self.spare_inline.pop()).unwrap_or_default();
+        inline.clear();
+        self.sges.clear();
+        let taken = queue.ring.take(&mut self.sges, &mut inline);
+        // What it refers to may be newer than what was fetched.
+        self.staging.forget_reads();
+        let (result, is_inline) = match taken {
+            Ok(entry::Taken::Empty) => (Taken::Empty, false),
+            Ok(entry::Taken::Ready(entry)) => {
+                wqe.wr_id = entry.wr.wr_id;
+                wqe.op = intake::send_op(entry.wr.op);
+                wqe.fence = entry.wr.fence;
+                wqe.signaled = entry.wr.signaled || queue.all_signaled;
+                wqe.solicited = entry.wr.solicited;
+                intake::fill_sges(&mut wqe.sges, &self.sges);
+                (Taken::Ready, entry.inline)
+            }
+            Ok(entry::Taken::Malformed { wr_id, error }) => {
+                wqe.wr_id = wr_id;
+                intake::count_malformed(&mut self.counters, error);
+                (Taken::Malformed, false)
+            }
+            Err(_) => {
+                self.counters.broken_send_queues += u64::from(!queue.broken);
+                queue.broken = true;
+                (Taken::Broken, false)
+            }
+        };
+        if is_inline {
+            wqe.inline = Some(inline);
+        } else if self.spare_inline.len() < SPARE_INLINE_BUFFERS {
+            self.spare_inline.push(inline);
+        }
+        result
+    }
+
+    fn retire_sends(&mut self, queue: QueueId, count: u32) {
+        if let Some(queue) = self.send_queues.get_mut(queue.0) {
+            queue.ring.retire(count);
+        }
+    }
+
+    fn next_recv(&mut self, queue: QueueId, wqe: &mut RecvWqe) -> Taken {
+        let Some(queue) = self.recv_queues.get_mut(queue.0) else { return Taken::Empty };
+        if !queue.allowance.take(self.call) {
+            return Taken::Empty;
+        }
+        self.sges.clear();
+        match queue.ring.take(&mut self.sges) {
+            Ok(entry::Taken::Empty) => Taken::Empty,
+            Ok(entry::Taken::Ready(entry)) => {
+                wqe.wr_id = entry.wr_id;
+                intake::fill_sges(&mut wqe.sges, &self.sges);
+                Taken::Ready
+            }
+            Ok(entry::Taken::Malformed { wr_id, error }) => {
+                wqe.wr_id = wr_id;
+                intake::count_malformed(&mut self.counters, error);
+                Taken::Malformed
+            }
+            Err(_) => {
+                self.counters.broken_receive_queues += u64::from(!queue.broken);
+                queue.broken = true;
+                Taken::Broken
+            }
+        }
+    }
+
+    fn complete(&mut self, cq: CqId, completion: &Completion) -> Result<(), CqOverrun> {
+        if intake::is_error(completion) {
+            self.suspect(completion.qpn);
+        }
+        let Some(queue) = self.cqs.get_mut(cq.0) else { return Err(CqOverrun) };
+        match queue.ring.push(&intake::cq_entry(completion), completion.solicited) {
+            Ok(()) => {
+                queue.overrun = false;
+                if !queue.listed {
+                    queue.listed = true;
+                    self.unpublished.push(cq);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let newly_broken = matches!(error, CqError::Index(_)) && !queue.broken;
+                queue.broken |= newly_broken;
+                self.counters.broken_completion_queues += u64::from(newly_broken);
+                if !std::mem::replace(&mut queue.overrun, true) {
+                    self.event(AsyncEvent::CqError(cq));
+                }
+                Err(CqOverrun)
+            }
+        }
+    }
+
+    fn event(&mut self, event: AsyncEvent) {
+        let (kind, qpn) = match event {
+            AsyncEvent::QpFatal(qpn) => (event::QP_FATAL, qpn),
+            AsyncEvent::QpRequestError(qpn) => (event::QP_REQ_ERR, qpn),
+            AsyncEvent::QpAccessError(qpn) => (event::QP_ACCESS_ERR, qpn),
+            AsyncEvent::CommunicationEstablished(qpn) => (event::COMM_EST, qpn),
+            AsyncEvent::SqDrained(qpn) => (event::SQ_DRAINED, qpn),
+            AsyncEvent::CqError(cq) => {
+                if let Some(cq) = self.cqs.get(cq.0) {
+                    let record = EventRecord { kind: event::CQ_ERR, ..cq.record };
+                    let pipe = cq.async_events;
+                    self.counters.async_events += 1;
+                    self.send(pipe, record);
+                }
+                return;
+            }
+        };
+        if let Some(owner) = self.qps.get(&qpn.get()) {
+            let record = EventRecord { kind, ..owner.record };
+            let pipe = owner.async_events;
+            self.counters.async_events += 1;
+            self.send(pipe, record);
+        }
+        self.suspect(qpn);
+    }
+}

@@ -1,0 +1,108 @@
+//! Ring entries to work requests, completions to ring entries: between the words of shared
+//! memory and those of the engine.
+
+use crate::counters::HostCounters;
+use urxe_engine::{Completion, Extra, SendOp, Sge, Status};
+use urxe_shm::entry::{self, EntryError};
+use urxe_shm::layout::{self, CqEntry, WC_WITH_IMM, WC_WITH_INV};
+use urxe_wire::{Lkey, Rkey};
+
+/// An operation as the engine knows it.
+pub(crate) fn send_op(op: entry::SendOp) -> SendOp {
+    match op {
+        entry::SendOp::Send(extra) => SendOp::Send(match extra {
+            entry::Extra::None => Extra::None,
+            entry::Extra::Imm(imm) => Extra::Imm(imm),
+            entry::Extra::Invalidate(rkey) => Extra::Invalidate(Rkey(rkey)),
+        }),
+        entry::SendOp::Write { remote_addr, rkey, imm } => {
+            SendOp::Write { remote_addr, rkey: Rkey(rkey), imm }
+        }
+        entry::SendOp::Read { remote_addr, rkey } => SendOp::Read { remote_addr, rkey: Rkey(rkey) },
+        entry::SendOp::CompareSwap { remote_addr, rkey, compare, swap } => {
+            SendOp::CompareSwap { remote_addr, rkey: Rkey(rkey), compare, swap }
+        }
+        entry::SendOp::FetchAdd { remote_addr, rkey, add } => {
+            SendOp::FetchAdd { remote_addr, rkey: Rkey(rkey), add }
+        }
+    }
+}
+
+/// Refills a work request's scatter list.
+pub(crate) fn fill_sges(sges: &mut Vec<Sge>, from: &[layout::Sge]) {
+    sges.clear();
+    sges.extend(from.iter().map(|sge| Sge {
+        addr: sge.addr,
+        length: sge.length,
+        lkey: Lkey(sge.lkey),
+    }));
+}
+
+/// Counts an entry that is no work request under its reason.
+pub(crate) fn count_malformed(counters: &mut HostCounters, error: EntryError) {
+    *match error {
+        EntryError::Opcode { .. } => &mut counters.malformed_opcode,
+        EntryError::TooManySges { .. } => &mut counters.malformed_num_sge,
+        EntryError::InlineTooLong { .. } => &mut counters.malformed_inline_length,
+        EntryError::InlineNotAllowed { .. } => &mut counters.malformed_inline_opcode,
+    } += 1;
+}
+
+/// A completion as it stands in a ring.
+pub(crate) fn cq_entry(completion: &Completion) -> CqEntry {
+    let (imm_or_rkey, wc_flags) = match completion.extra {
+        Extra::None => (0, 0),
+        Extra::Imm(imm) => (imm.to_be(), WC_WITH_IMM),
+        Extra::Invalidate(rkey) => (rkey.0, WC_WITH_INV),
+    };
+    CqEntry {
+        wr_id: completion.wr_id,
+        status: completion.status as u32,
+        opcode: completion.opcode as u32,
+        vendor_err: completion.vendor_err,
+        byte_len: completion.byte_len,
+        imm_or_rkey,
+        qp_num: completion.qpn.get(),
+        src_qp: completion.src_qpn.get(),
+        wc_flags,
+        port_num: 1,
+        ..CqEntry::default()
+    }
+}
+
+/// Whether a completion says that its QP has failed.
+pub(crate) fn is_error(completion: &Completion) -> bool {
+    completion.status != Status::Success
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urxe_engine::WcOpcode;
+    use urxe_wire::Qpn;
+
+    #[test]
+    fn immediate_data_stands_in_the_ring_as_its_wire_bytes() {
+        let completion = Completion {
+            wr_id: 1,
+            status: Status::Success,
+            opcode: WcOpcode::RecvRdmaWithImm,
+            vendor_err: 0,
+            byte_len: 5,
+            extra: Extra::Imm(0x0102_0304),
+            qpn: Qpn::new(0x11),
+            src_qpn: Qpn::new(0x12),
+            solicited: false,
+        };
+        let entry = cq_entry(&completion);
+        assert_eq!(entry.imm_or_rkey.to_ne_bytes(), [1, 2, 3, 4]);
+        assert_eq!(entry.wc_flags, WC_WITH_IMM);
+        assert_eq!((entry.opcode, entry.qp_num, entry.src_qp), (129, 0x11, 0x12));
+    }
+
+    #[test]
+    fn an_invalidated_rkey_is_a_number_and_not_bytes() {
+        let op = entry::SendOp::Send(entry::Extra::Invalidate(0x0102_0304));
+        assert_eq!(send_op(op), SendOp::Send(Extra::Invalidate(Rkey(0x0102_0304))));
+    }
+}

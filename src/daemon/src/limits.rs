@@ -1,0 +1,123 @@
+//! Every bound of the daemon, with its reason. Limits of the protocol itself are the engine's.
+
+use std::time::Duration;
+
+/// Devices of one daemon: as many as anybody has addresses to serve, with 1.5 MiB of buffers each.
+pub const MAX_DEVICES: usize = 64;
+
+/// Programs connected at a time: each costs a few pages, three descriptors and a look at its
+/// doorbells every turn of the event loop.
+pub const MAX_SESSIONS: usize = 1024;
+
+/// Contexts of one session: a program opens each device once or, through layers that know
+/// nothing of each other, a few times.
+pub const MAX_CONTEXTS: usize = 256;
+
+/// Protection domains of one session.
+pub const MAX_PDS: usize = 1024;
+
+/// Completion channels of one session: each is a descriptor of ours.
+pub const MAX_CHANNELS: usize = 256;
+
+/// CQs of one session. One for each of its QPs is as much as makes sense.
+pub const MAX_CQS: usize = 4096;
+
+/// QPs of one session: as many as it has doorbells.
+pub const MAX_QPS: usize = 4096;
+
+/// Memory registrations of one session. Registration caches hold thousands.
+pub const MAX_MRS: usize = 65_536;
+
+/// Registrations of one session that are mapped into the daemon: a process has 65,530 mappings
+/// (`vm.max_map_count`), for all sessions together.
+pub const MAX_MAPPED_MRS: usize = 4096;
+
+/// Bytes mapped for one session: address space only, of which we have 128 TiB.
+pub const MAX_MAPPED_BYTES: u64 = 1 << 40;
+
+/// Bytes of rings of one session; these are memory that the daemon makes. A CQ of a million
+/// completions takes 64 MiB, a QP with the largest queues 64 MiB.
+pub const MAX_RING_BYTES: u64 = 1 << 30;
+
+/// Largest memory registration, in bytes: the whole of a program's address space.
+pub const MAX_MR_SIZE: u64 = 1 << 47;
+
+/// Work requests that an SQ or an RQ holds: twice rxe's, less the slot that a ring leaves free, so
+/// that rounding up to a power of two stays within it.
+pub const MAX_QP_WR: u32 = 32_767;
+
+/// SGEs that a work request has, as with rxe.
+pub const MAX_SGE: u32 = 32;
+
+/// Inline bytes that a send has: what the room for 32 SGEs holds.
+pub const MAX_INLINE_DATA: u32 = MAX_SGE * 16;
+
+/// Completions that a CQ holds. libfabric asks for more than 32,767, which is all that rxe has.
+pub const MAX_CQE: u32 = (1 << 20) - 1;
+
+/// Event records that wait for one program to read its pipe. Arming a CQ gives one event at most,
+/// so only a program that arms thousands of CQs and never reads comes here.
+pub(crate) const MAX_WAITING_EVENTS: usize = 8192;
+
+/// Control requests answered in one turn of the event loop for one session, so that a program
+/// which creates a thousand QPs does not keep packets waiting.
+pub(crate) const REQUESTS_PER_TURN: usize = 2;
+
+/// Connections accepted in one turn.
+pub(crate) const ACCEPTS_PER_TURN: usize = 4;
+
+/// Objects of a dead session that are freed in one turn, so that the death of a large program
+/// is not noticed by the others.
+pub(crate) const BURIALS_PER_TURN: usize = 64;
+
+/// Batches sent by one device in one turn; then packets, doorbells and requests have theirs.
+pub(crate) const BATCHES_PER_TURN: usize = 4;
+
+/// How long the event loop looks for work after the last piece of it before it sleeps. About what
+/// it costs to be put to sleep and woken (50 to 60 us); a shorter pause in a busy exchange would
+/// cost more than it saves.
+pub(crate) const SPIN: Duration = Duration::from_micros(50);
+
+/// First interval at which a QP in ERR is looked at for receives to flush. A program that knows
+/// of our ring flags rings the doorbell; the stock librxe has none for receives.
+pub(crate) const FLUSH_INTERVAL_MIN: Duration = Duration::from_millis(1);
+
+/// Longest such interval, reached by doubling while nothing is posted: ten looks a second cost
+/// nothing to speak of.
+pub(crate) const FLUSH_INTERVAL_MAX: Duration = Duration::from_millis(100);
+
+/// Bytes of a batch of datagrams on their way to a port: four full segmented sends.
+pub(crate) const TX_BATCH_BYTES: usize = 256 * 1024;
+
+/// Buffers of 64 KiB that one receive call can fill.
+pub(crate) const RX_BUFFERS: usize = 16;
+
+/// Stretches of process memory whose writes are held back at a time: a message scattered over as
+/// many pieces is still written piece by piece and not packet by packet.
+pub(crate) const HELD_WRITES: usize = 8;
+
+/// Bytes joined into one write at most: what one receive buffer can bring.
+pub(crate) const HELD_WRITE_LEN: usize = 64 * 1024;
+
+/// Bytes of process memory fetched by one read at most: what one segmented send can take.
+pub(crate) const READ_AHEAD_LEN: usize = 64 * 1024;
+
+/// Bytes fetched by one read at least, however little was used of the last: below this the copy
+/// costs nothing beside the system call.
+pub(crate) const READ_AHEAD_LEN_MIN: usize = 4 * 1024;
+
+/// Inline buffers kept for work requests to come.
+pub(crate) const SPARE_INLINE_BUFFERS: usize = 64;
+
+/// Longest program name that is kept.
+pub(crate) const MAX_PROGRAM_NAME: usize = 64;
+
+/// How long a requester waits, at least, before it repeats a packet whose acknowledgement is late.
+/// Well above what a peer that has to be woken on a busy machine takes to answer.
+pub(crate) const MIN_PROBE: Duration = Duration::from_millis(1);
+
+/// Descriptors reported ready at a time; the others are in the next turn.
+pub(crate) const EVENTS_PER_TURN: usize = 64;
+
+/// How long no program is accepted after the system had no room for one.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -1,0 +1,279 @@
+//! One device with its port: how packets, doorbells and time reach the engine, and what becomes
+//! of what it says.
+
+use crate::host::ProgramHost;
+use crate::limits::{
+    BATCHES_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, MIN_PROBE, RX_BUFFERS, TX_BATCH_BYTES,
+};
+use crate::slab::Slab;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+use urxe_engine::{Device, DeviceConfig, ModifyQpError, QpAttr, QpState, QueueId};
+use urxe_port::{Caps, Port, RxBatch, SendOutcome, SourcePort};
+use urxe_wire::batch::TxBatch;
+use urxe_wire::{PathMtu, Qpn};
+
+/// A NIC: one address, one device.
+pub(crate) struct Nic {
+    pub(crate) name: String,
+    pub(crate) guid: [u8; 8],
+    pub(crate) mtu: PathMtu,
+    /// What the port could do when it was opened.
+    pub(crate) caps: Caps,
+    pub(crate) device: Device,
+    pub(crate) host: ProgramHost,
+    /// Protection domains: they have a number and nothing else.
+    pub(crate) pds: Slab<()>,
+    port: Box<dyn Port>,
+    tx: TxBatch,
+    rx: RxBatch,
+    /// The engine may have something to send.
+    due: bool,
+    /// The port takes no more until it is writable.
+    blocked: bool,
+    /// QPs in ERR, with their receive queues. What is posted there has to be flushed, and the
+    /// stock `librxe` does not say when it posts a receive.
+    failed_qps: BTreeMap<u32, QueueId>,
+    /// When to look at these queues, and how long after that to look again.
+    look_at: Instant,
+    look_interval: Duration,
+}
+
+impl Nic {
+    /// Puts a device on a port. `seed` makes its keys and numbers unpredictable.
+    pub(crate) fn new(
+        name: String,
+        port: Box<dyn Port>,
+        mtu: PathMtu,
+        seed: u64,
+        now: Instant,
+    ) -> Nic {
+        let caps = port.caps();
+        let config = DeviceConfig {
+            gids: vec![caps.addr],
+            source_port: match caps.source_port {
+                SourcePort::Fixed(source_port) => Some(source_port),
+                SourcePort::OfFlow => None,
+            },
+            active_mtu: mtu,
+            seed,
+            min_probe: MIN_PROBE,
+        };
+        Nic {
+            name,
+            guid: guid_of(caps.addr),
+            mtu,
+            device: Device::new(config),
+            host: ProgramHost::new(),
+            pds: Slab::default(),
+            tx: TxBatch::new(caps.tx_limits, TX_BATCH_BYTES),
+            rx: RxBatch::new(RX_BUFFERS),
+            caps,
+            port,
+            due: false,
+            blocked: false,
+            failed_qps: BTreeMap::new(),
+            look_at: now,
+            look_interval: FLUSH_INTERVAL_MIN,
+        }
+    }
+
+    pub(crate) fn port(&self) -> &dyn Port {
+        &*self.port
+    }
+
+    /// Whether to wait for the port to be writable.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Whether [`transmit`](Self::transmit) has something to do right away.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due && !self.blocked
+    }
+
+    /// The port is writable again.
+    pub(crate) fn unblock(&mut self) {
+        self.blocked = false;
+        self.due = true;
+    }
+
+    /// A program rang a QP's doorbell.
+    pub(crate) fn ring(&mut self, qpn: Qpn) {
+        self.device.ring_doorbell(qpn);
+        self.due = true;
+    }
+
+    /// Takes in what one receive call brings. Returns whether it brought anything.
+    pub(crate) fn receive(&mut self, now: Instant) -> io::Result<bool> {
+        if self.port.recv(now, &mut self.rx)? == 0 {
+            return Ok(false);
+        }
+        self.host.begin_call();
+        while let Some((outer, datagram)) = self.rx.next_datagram() {
+            self.device.handle_datagram(now, &mut self.host, outer, datagram);
+        }
+        self.device.end_of_batch(now, &mut self.host);
+        self.due = true;
+        self.after_engine(now);
+        Ok(true)
+    }
+
+    /// Sees to everything whose time has come. Returns whether there was anything.
+    pub(crate) fn mind_the_clock(&mut self, now: Instant) -> io::Result<bool> {
+        let mut worked = false;
+        if self.port.poll_timeout().is_some_and(|at| at <= now) {
+            worked = self.receive(now)?;
+            // A wrapper may hold datagrams that are to be sent now, whatever the batch has.
+            worked |= self.send(now)?;
+        }
+        if self.device.poll_timeout().is_some_and(|at| at <= now) {
+            self.host.begin_call();
+            self.device.handle_timeout(now, &mut self.host);
+            self.due = true;
+            self.after_engine(now);
+            worked = true;
+        }
+        if self.look_at <= now && !self.failed_qps.is_empty() {
+            self.look_at_failed_qps(now);
+        }
+        Ok(worked)
+    }
+
+    /// Sends what the engine has to send. Returns whether there was anything.
+    pub(crate) fn transmit(&mut self, now: Instant) -> io::Result<bool> {
+        let mut worked = false;
+        for _ in 0..BATCHES_PER_TURN {
+            if !self.is_due() {
+                break;
+            }
+            // What a blocked port left behind goes first, with its ICRCs as they are.
+            if self.tx.is_empty() {
+                self.host.begin_call();
+                self.due = self.device.poll_transmit(now, &mut self.host, &mut self.tx);
+                self.after_engine(now);
+            }
+            if self.tx.is_empty() {
+                break;
+            }
+            worked = true;
+            self.send(now)?;
+        }
+        Ok(worked)
+    }
+
+    /// Sends the batch. Returns whether it had anything in it.
+    fn send(&mut self, now: Instant) -> io::Result<bool> {
+        let had_any = !self.tx.is_empty();
+        match self.port.send(now, &mut self.tx)? {
+            SendOutcome::Done => self.blocked = false,
+            SendOutcome::Blocked => {
+                self.blocked = true;
+                self.due = true;
+            }
+        }
+        Ok(had_any)
+    }
+
+    /// Changes a QP, and its rings with it.
+    pub(crate) fn modify_qp(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        attr: &QpAttr,
+    ) -> Result<(), ModifyQpError> {
+        self.host.begin_call();
+        self.device.modify_qp(now, &mut self.host, qpn, attr)?;
+        if attr.state == Some(QpState::Reset)
+            && let Some(info) = self.device.query_qp(qpn)
+        {
+            if let Some(queue) = self.host.send_queues.get_mut(info.init.send_queue.0) {
+                queue.reset();
+            }
+            if let Some(queue) = self.host.recv_queues.get_mut(info.init.recv_queue.0) {
+                queue.reset();
+            }
+            self.failed_qps.remove(&qpn.get());
+        }
+        self.due = true;
+        self.host.suspect(qpn);
+        self.after_engine(now);
+        Ok(())
+    }
+
+    /// Destroys a QP and its queues.
+    pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
+        if let Some(info) = self.device.query_qp(qpn) {
+            self.device.destroy_qp(qpn);
+            self.host.send_queues.remove(info.init.send_queue.0);
+            self.host.recv_queues.remove(info.init.recv_queue.0);
+        }
+        self.host.qps.remove(&qpn.get());
+        self.failed_qps.remove(&qpn.get());
+    }
+
+    /// When to be called although nothing happens.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let look = (!self.failed_qps.is_empty()).then_some(self.look_at);
+        [look, self.device.poll_timeout(), self.port.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Shows the programs what the engine has done for them.
+    fn after_engine(&mut self, now: Instant) {
+        self.host.publish();
+        while let Some(qpn) = self.host.take_suspect() {
+            self.watch_if_failed(now, qpn);
+        }
+    }
+
+    fn watch_if_failed(&mut self, now: Instant, qpn: Qpn) {
+        if self.failed_qps.contains_key(&qpn.get()) {
+            return;
+        }
+        let Some(info) = self.device.query_qp(qpn) else { return };
+        if info.state != QpState::Err {
+            return;
+        }
+        let recv_queue = info.init.recv_queue;
+        self.failed_qps.insert(qpn.get(), recv_queue);
+        self.look_interval = FLUSH_INTERVAL_MIN;
+        self.look_at = now + self.look_interval;
+        if let Some(queue) = self.host.recv_queues.get_mut(recv_queue.0) {
+            queue.want_doorbell();
+        }
+        // What was posted between the flush and the raising of the flag is flushed now.
+        self.ring(qpn);
+    }
+
+    fn look_at_failed_qps(&mut self, now: Instant) {
+        self.look_interval = (self.look_interval * 2).min(FLUSH_INTERVAL_MAX);
+        for (&qpn, &queue) in &self.failed_qps {
+            let queue = self.host.recv_queues.get_mut(queue.0);
+            if queue.is_some_and(|queue| queue.has_entries()) {
+                self.device.ring_doorbell(Qpn::new(qpn));
+                self.due = true;
+                self.look_interval = FLUSH_INTERVAL_MIN;
+            }
+        }
+        self.look_at = now + self.look_interval;
+    }
+}
+
+/// An EUI-64 made of an address, marked as given locally: peers and libraries tell devices apart
+/// by it.
+fn guid_of(addr: IpAddr) -> [u8; 8] {
+    match addr {
+        IpAddr::V4(addr) => {
+            let [a, b, c, d] = addr.octets();
+            [0x02, b'u', b'r', b'x', a, b, c, d]
+        }
+        IpAddr::V6(addr) => {
+            let (high, low) = ((addr.to_bits() >> 64) as u64, addr.to_bits() as u64);
+            let mut guid = (high.rotate_left(32) ^ low).to_be_bytes();
+            guid[0] = (guid[0] & !1) | 2;
+            guid
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Contexts: opened devices, and what can be asked of a device.
+
+use super::{Refusal, check_quota, device_full, find, no_such, refuse};
+use crate::event_pipe::EventPipe;
+use crate::limits;
+use crate::nic::Nic;
+use crate::session::{Answer, Session, World};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use urxe_engine::limits::{MAX_MR, MAX_QP, MAX_RD_ATOMIC};
+use urxe_shm::control::{
+    ContextHandle, ControlError, DeviceAttr, DeviceInfo, Gid, PortAttr, Reply,
+};
+use urxe_wire::PathMtu;
+
+/// An opened device.
+pub(crate) struct Context {
+    /// The device's number.
+    pub(crate) nic: usize,
+    /// The pipe of its asynchronous events.
+    pub(crate) async_events: u32,
+}
+
+impl Session {
+    pub(crate) fn list_devices(&self, world: &World<'_>) -> Answer {
+        let info = |nic: &Nic| DeviceInfo {
+            name: nic.name.clone(),
+            node_guid: nic.guid,
+            address: nic.caps.addr,
+        };
+        Reply::Devices(world.nics.iter().map(info).collect()).into()
+    }
+
+    pub(crate) fn open_device(
+        &mut self,
+        world: &mut World<'_>,
+        name: &str,
+    ) -> Result<Answer, ControlError> {
+        check_quota("contexts", self.contexts.len(), limits::MAX_CONTEXTS)?;
+        let nic = find_nic(world, name)?;
+        let handle = self.new_handle()?;
+        let (pipe, read_end) = EventPipe::new().or_refuse(Errno::MFILE, "event pipe")?;
+        let async_events = world.nics[nic].host.pipes.insert(pipe);
+        let async_events = async_events.ok_or_else(|| device_full("event pipes"))?;
+        self.contexts.insert(handle, Context { nic, async_events });
+        Ok(Answer { reply: Reply::Context(ContextHandle(handle)), fds: vec![read_end] })
+    }
+
+    pub(crate) fn close_device(
+        &mut self,
+        world: &mut World<'_>,
+        context: ContextHandle,
+    ) -> Result<Answer, ControlError> {
+        let nics = &mut *world.nics;
+        let closed =
+            self.contexts.remove(&context.0).ok_or_else(|| no_such("context", context.0))?;
+        for qp in remove_where(&mut self.qps, |qp| qp.context == context) {
+            self.free_qp(nics, qp);
+        }
+        for cq in remove_where(&mut self.cqs, |cq| cq.context == context) {
+            self.free_cq(nics, cq);
+        }
+        for channel in remove_where(&mut self.channels, |channel| channel.context == context) {
+            self.free_comp_channel(nics, channel);
+        }
+        for mr in remove_where(&mut self.mrs, |mr| mr.context == context) {
+            self.free_mr(nics, mr);
+        }
+        for pd in remove_where(&mut self.pds, |pd| pd.context == context) {
+            self.free_pd(nics, pd);
+        }
+        self.free_context(nics, closed);
+        Ok(Reply::Done.into())
+    }
+
+    pub(crate) fn free_context(&mut self, nics: &mut [Nic], context: Context) {
+        nics[context.nic].host.pipes.remove(context.async_events);
+    }
+
+    pub(crate) fn query_device(
+        &self,
+        world: &World<'_>,
+        context: ContextHandle,
+    ) -> Result<Answer, ControlError> {
+        let nic = &world.nics[find(&self.contexts, "context", context.0)?.nic];
+        let attr = DeviceAttr {
+            fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
+            node_guid: nic.guid,
+            max_mr_size: limits::MAX_MR_SIZE,
+            max_qp: limits::MAX_QPS.min(MAX_QP) as u32,
+            max_qp_wr: limits::MAX_QP_WR,
+            max_sge: limits::MAX_SGE,
+            max_inline_data: limits::MAX_INLINE_DATA,
+            max_cq: limits::MAX_CQS as u32,
+            max_cqe: limits::MAX_CQE,
+            max_mr: limits::MAX_MRS.min(MAX_MR) as u32,
+            max_pd: limits::MAX_PDS as u32,
+            max_qp_rd_atom: MAX_RD_ATOMIC,
+            max_qp_init_rd_atom: MAX_RD_ATOMIC,
+            num_comp_vectors: 1,
+            phys_port_cnt: 1,
+        };
+        Ok(Reply::Device(attr).into())
+    }
+
+    pub(crate) fn query_port(
+        &self,
+        world: &World<'_>,
+        context: ContextHandle,
+        port: u8,
+    ) -> Result<Answer, ControlError> {
+        let nic = &world.nics[find(&self.contexts, "context", context.0)?.nic];
+        check_port(port)?;
+        let attr = PortAttr {
+            active: true,
+            max_mtu: PathMtu::Mtu4096.bytes() as u16,
+            active_mtu: nic.mtu.bytes() as u16,
+            gid_tbl_len: 1,
+            pkey_tbl_len: 1,
+            max_msg_sz: urxe_engine::limits::MAX_MESSAGE as u32,
+            interface: nic.caps.interface.clone(),
+            speed_mbps: nic.caps.interface.as_deref().and_then(speed_of),
+        };
+        Ok(Reply::Port(attr).into())
+    }
+
+    pub(crate) fn query_gid(
+        &self,
+        world: &World<'_>,
+        context: ContextHandle,
+        port: u8,
+        index: u32,
+    ) -> Result<Answer, ControlError> {
+        let nic = &world.nics[find(&self.contexts, "context", context.0)?.nic];
+        check_port(port)?;
+        if index != 0 {
+            let sentence = format!("GID index {index}: the table has 1 entry, expected 0");
+            return Err(refuse(Errno::INVAL, sentence));
+        }
+        Ok(Reply::Gid(Gid::from(nic.caps.addr)).into())
+    }
+}
+
+/// Takes out of a table what fits.
+fn remove_where<T>(table: &mut BTreeMap<u32, T>, fits: impl Fn(&T) -> bool) -> Vec<T> {
+    let handles: Vec<u32> =
+        table.iter().filter(|(_, entry)| fits(entry)).map(|(&handle, _)| handle).collect();
+    handles.into_iter().filter_map(|handle| table.remove(&handle)).collect()
+}
+
+/// The number of the device with a name.
+pub(super) fn find_nic(world: &World<'_>, name: &str) -> Result<usize, ControlError> {
+    world.nics.iter().position(|nic| nic.name == name).ok_or_else(|| {
+        let known: Vec<_> = world.nics.iter().map(|nic| nic.name.as_str()).collect();
+        let known = known.join(", ");
+        refuse(Errno::NODEV, format!("device {name:?}: does not exist; there are {known}"))
+    })
+}
+
+fn check_port(port: u8) -> Result<(), ControlError> {
+    if port == 1 {
+        return Ok(());
+    }
+    Err(refuse(Errno::INVAL, format!("port {port}: the device has 1 port, expected 1")))
+}
+
+/// The speed of a link in Mbit/s, where the kernel knows it.
+fn speed_of(interface: &str) -> Option<u32> {
+    let speed = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
+    speed.trim().parse().ok()
+}

@@ -1,0 +1,81 @@
+//! What programs ask for, one kind of object in each file: a request comes in, is judged, and
+//! becomes an action on the device.
+//!
+//! The rules are the same everywhere. A request that fails has changed nothing. An object that
+//! another one uses cannot be destroyed (`EBUSY`). Quotas are in [`limits`](crate::limits); what
+//! goes beyond them is `ENOMEM`. Every refusal is a sentence that names the parameter, its value,
+//! and what was expected.
+
+mod comp_channel;
+mod context;
+mod cq;
+mod mr;
+mod pd;
+mod qp;
+mod rings;
+mod stats;
+
+pub(crate) use comp_channel::CompChannel;
+pub(crate) use context::Context;
+pub(crate) use cq::Cq;
+pub(crate) use mr::{Mr, MrRequest};
+pub(crate) use pd::Pd;
+pub(crate) use qp::Qp;
+pub(crate) use rings::ArenaRings;
+
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use urxe_shm::control::ControlError;
+
+/// A request is refused, for this reason.
+pub(crate) fn refuse(errno: Errno, sentence: impl Into<String>) -> ControlError {
+    ControlError { errno: errno.raw_os_error(), message: sentence.into() }
+}
+
+/// Turns the error of something that a request needed into its refusal.
+pub(crate) trait Refusal<T> {
+    /// Refuses with this number and a sentence of `what` and the error.
+    fn or_refuse(self, errno: Errno, what: &str) -> Result<T, ControlError>;
+}
+
+impl<T, E: Display> Refusal<T> for Result<T, E> {
+    fn or_refuse(self, errno: Errno, what: &str) -> Result<T, ControlError> {
+        self.map_err(|error| refuse(errno, format!("{what}: {error}")))
+    }
+}
+
+/// Refuses what would go beyond a quota of this session.
+fn check_quota(what: &str, have: usize, max: usize) -> Result<(), ControlError> {
+    if have < max {
+        return Ok(());
+    }
+    let sentence = format!("{what}: this session has {have}, and can have no more than {max}");
+    Err(refuse(Errno::NOMEM, sentence))
+}
+
+/// The device has no room for another.
+fn device_full(what: &str) -> ControlError {
+    refuse(Errno::NOMEM, format!("{what}: the device can have no more"))
+}
+
+/// Looks a handle up.
+fn find<'a, T>(
+    table: &'a BTreeMap<u32, T>,
+    what: &str,
+    handle: u32,
+) -> Result<&'a T, ControlError> {
+    table.get(&handle).ok_or_else(|| no_such(what, handle))
+}
+
+fn no_such(what: &str, handle: u32) -> ControlError {
+    refuse(Errno::NOENT, format!("{what} handle {handle}: does not exist in this session"))
+}
+
+/// Refuses to destroy what is in use.
+fn check_unused(what: &str, users: usize, of: &str) -> Result<(), ControlError> {
+    if users == 0 {
+        return Ok(());
+    }
+    Err(refuse(Errno::BUSY, format!("{what}: still used by {users} {of}")))
+}

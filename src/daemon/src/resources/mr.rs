@@ -1,0 +1,174 @@
+//! Memory registrations.
+
+use super::{Refusal, check_quota, device_full, find, no_such, refuse};
+use crate::host::Region;
+use crate::limits::{MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MR_SIZE, MAX_MRS};
+use crate::nic::Nic;
+use crate::session::{Answer, Session, World};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use urxe_engine::{Access, MrSpec, RegMrError, RegionId};
+use urxe_shm::control::{self, Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply};
+use urxe_shm::process_memory::ProcessMemory;
+use urxe_shm::region::{ForeignMemoryError, Mapping};
+
+/// Access bits that exist: the four rights, and window binding, which is refused where it is
+/// tried. `ibv_access_flags` from bit 20 on are optional, and are left alone.
+const KNOWN_ACCESS: u32 = 0x1f;
+const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
+
+/// A memory registration.
+pub(crate) struct Mr {
+    pub(crate) context: ContextHandle,
+    pub(crate) pd: PdHandle,
+    /// The device's number.
+    nic: usize,
+    key: u32,
+    region: RegionId,
+    /// Bytes that are mapped into the daemon.
+    mapped: Option<u64>,
+}
+
+/// What is to be registered.
+pub(crate) struct MrRequest {
+    pub(crate) addr: u64,
+    pub(crate) length: u64,
+    pub(crate) iova: u64,
+    pub(crate) access: control::Access,
+    pub(crate) backing: Backing,
+}
+
+impl Session {
+    pub(crate) fn reg_mr(
+        &mut self,
+        world: &mut World<'_>,
+        pd: PdHandle,
+        request: MrRequest,
+        memory: Option<OwnedFd>,
+    ) -> Result<Answer, ControlError> {
+        let owner = find(&self.pds, "protection domain", pd.0)?;
+        let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
+        check_quota("memory registrations", self.mrs.len(), MAX_MRS)?;
+        check_range(&request)?;
+        let access = check_access(request.access)?;
+        let handle = self.new_handle()?;
+        let (region, mapped) = match (request.backing, memory) {
+            (Backing::Shared { offset }, Some(memfd)) => {
+                let mapping = self.map(&memfd, offset, request.length)?;
+                (Region::Shared(mapping), Some(request.length))
+            }
+            (Backing::Process, None) => (self.reach(&request)?, None),
+            (Backing::Shared { .. }, None) => {
+                let sentence = "shared memory was to be registered, but no descriptor came with it";
+                return Err(refuse(Errno::PROTO, sentence));
+            }
+            (Backing::Process, Some(_)) => {
+                let sentence = "process memory needs no descriptor, but one came with it";
+                return Err(refuse(Errno::PROTO, sentence));
+            }
+        };
+
+        let nic_entry = &mut world.nics[nic];
+        let region = nic_entry.host.regions.insert(region);
+        let region = RegionId(region.ok_or_else(|| device_full("memory registrations"))?);
+        let spec = MrSpec { pd: pd_id, addr: request.iova, length: request.length, access, region };
+        let key = nic_entry.device.reg_mr(spec).map_err(|error| {
+            nic_entry.host.remove_region(region);
+            let errno = match error {
+                RegMrError::TooMany => Errno::NOMEM,
+                _ => Errno::INVAL,
+            };
+            refuse(errno, error.to_string())
+        })?;
+        self.mapped_bytes += mapped.unwrap_or(0);
+        self.mapped_mrs += usize::from(mapped.is_some());
+        self.mrs.insert(handle, Mr { context, pd, nic, key, region, mapped });
+        Ok(Reply::Mr { mr: MrHandle(handle), lkey: key, rkey: key }.into())
+    }
+
+    pub(crate) fn dereg_mr(
+        &mut self,
+        world: &mut World<'_>,
+        mr: MrHandle,
+    ) -> Result<Answer, ControlError> {
+        let mr = self.mrs.remove(&mr.0).ok_or_else(|| no_such("memory registration", mr.0))?;
+        self.free_mr(world.nics, mr);
+        Ok(Reply::Done.into())
+    }
+
+    pub(crate) fn free_mr(&mut self, nics: &mut [Nic], mr: Mr) {
+        let nic = &mut nics[mr.nic];
+        nic.device.dereg_mr(mr.key);
+        nic.host.remove_region(mr.region);
+        self.mapped_bytes -= mr.mapped.unwrap_or(0);
+        self.mapped_mrs -= usize::from(mr.mapped.is_some());
+    }
+
+    /// Maps memory that the program shares with us.
+    fn map(&self, memfd: &OwnedFd, offset: u64, length: u64) -> Result<Mapping, ControlError> {
+        check_quota("mapped memory registrations", self.mapped_mrs, MAX_MAPPED_MRS)?;
+        if self.mapped_bytes.saturating_add(length) > MAX_MAPPED_BYTES {
+            let sentence = format!(
+                "length {length}: this session has {} bytes mapped, and can have no more than \
+                 {MAX_MAPPED_BYTES}",
+                self.mapped_bytes
+            );
+            return Err(refuse(Errno::NOMEM, sentence));
+        }
+        Mapping::of_foreign(memfd.as_fd(), offset, length).map_err(|error| {
+            let errno = match &error {
+                ForeignMemoryError::Os(_) => Errno::NOMEM,
+                _ => Errno::INVAL,
+            };
+            refuse(errno, error.to_string())
+        })
+    }
+
+    /// Finds memory in the program, and makes sure that it is there.
+    fn reach(&self, request: &MrRequest) -> Result<Region, ControlError> {
+        let memory = self.process_memory.as_ref().ok_or_else(|| {
+            let sentence = "process memory cannot be registered: the program passed no \
+                            /proc/self/mem with its Hello";
+            refuse(Errno::FAULT, sentence)
+        })?;
+        let last = request.addr + (request.length - 1);
+        for addr in [request.addr, last] {
+            probe(memory, addr)
+                .or_refuse(Errno::FAULT, &format!("{} bytes at {addr:#x}", request.length))?;
+        }
+        Ok(Region::Process { memory: Rc::clone(memory), addr: request.addr })
+    }
+}
+
+fn probe(memory: &ProcessMemory, addr: u64) -> Result<(), urxe_shm::process_memory::Fault> {
+    memory.read(addr, &mut [0])
+}
+
+fn check_range(request: &MrRequest) -> Result<(), ControlError> {
+    let &MrRequest { addr, length, .. } = request;
+    if length == 0 || length > MAX_MR_SIZE {
+        let sentence = format!("length {length}: expected 1 to {MAX_MR_SIZE} bytes");
+        return Err(refuse(Errno::INVAL, sentence));
+    }
+    if addr.checked_add(length).is_none() {
+        let sentence = format!("addr {addr:#x}: {length} bytes from there wrap around");
+        return Err(refuse(Errno::INVAL, sentence));
+    }
+    Ok(())
+}
+
+fn check_access(access: control::Access) -> Result<Access, ControlError> {
+    let unknown = access.0 & !(KNOWN_ACCESS | OPTIONAL_ACCESS);
+    if unknown != 0 {
+        let sentence = format!(
+            "access {:#x}: bits {unknown:#x} are not supported; expected a combination of local \
+             write (1), remote write (2), remote read (4) and remote atomic (8)",
+            access.0
+        );
+        return Err(refuse(Errno::INVAL, sentence));
+    }
+    let all =
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    Ok(Access(access.0 & all.0))
+}

@@ -1,0 +1,56 @@
+//! Room for rings in the memory that a session shares with its program.
+
+use super::{Refusal, refuse};
+use crate::limits::MAX_RING_BYTES;
+use rustix::io::Errno;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use urxe_shm::arena::{Arena, ArenaError, Extent};
+use urxe_shm::control::{ControlError, RingLocation};
+use urxe_shm::geometry::Geometry;
+use urxe_shm::region::{Mapping, Window};
+
+/// A session's memory for rings and doorbells.
+pub(crate) struct ArenaRings(Arena);
+
+impl ArenaRings {
+    pub(crate) fn new() -> Result<ArenaRings, ControlError> {
+        Ok(ArenaRings(Arena::new(MAX_RING_BYTES).or_refuse(Errno::NOMEM, "session memory")?))
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+
+    pub(crate) fn mapping(&self) -> Arc<Mapping> {
+        Arc::clone(self.0.mapping())
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.0.limit()
+    }
+
+    /// Finds room for a ring.
+    pub(crate) fn alloc(
+        &mut self,
+        what: &str,
+        geometry: &Geometry,
+    ) -> Result<(Extent, Window), ControlError> {
+        self.0.alloc(geometry.size().into()).map_err(|error| match error {
+            ArenaError::QuotaExceeded { .. } | ArenaError::Os(_) => {
+                refuse(Errno::NOMEM, format!("{what}: {error}"))
+            }
+        })
+    }
+
+    /// Gives a ring's room back.
+    pub(crate) fn free(&mut self, extent: Extent) {
+        // The room is free either way; only its pages may stay with us until the session ends.
+        let _ = self.0.free(extent);
+    }
+}
+
+/// Where a program finds a ring.
+pub(crate) fn location(extent: Extent, geometry: &Geometry) -> RingLocation {
+    RingLocation { offset: extent.offset, size: geometry.size() }
+}

@@ -1,0 +1,111 @@
+//! Statistics: what a device, its port and its QPs have counted, page by page.
+
+use super::context::find_nic;
+use super::qp::state_from_engine;
+use crate::nic::Nic;
+use crate::session::{Answer, Session, World};
+use urxe_engine::Counter;
+use urxe_shm::control::{
+    ControlError, CounterInfo, MAX_MESSAGE, QpState, QpStats, Reply, StatsPage,
+};
+
+/// Bytes of a page that a number takes at most.
+const NUMBER_LEN: usize = 10;
+/// Bytes of a page that a QP takes at most beside its numbers: the program's name and process id,
+/// QPN, state and lengths.
+const QP_LEN: usize = crate::limits::MAX_PROGRAM_NAME + 40;
+
+impl Session {
+    pub(crate) fn stats(
+        &self,
+        world: &World<'_>,
+        device: &str,
+        after_qpn: Option<u32>,
+    ) -> Result<Answer, ControlError> {
+        let nic = &world.nics[find_nic(world, device)?];
+        let mut page = StatsPage::default();
+        if after_qpn.is_none() {
+            page.device = device_counters(nic, world);
+            page.qp_counters = Counter::ALL.iter().map(|c| info(c.name(), c.meaning())).collect();
+        }
+        let is_privileged = self.uid == 0 || self.uid == rustix::process::geteuid().as_raw();
+        let mut qpns: Vec<u32> = nic
+            .device
+            .qpns()
+            .map(|qpn| qpn.get())
+            .filter(|&qpn| after_qpn.is_none_or(|after| qpn > after))
+            .filter(|qpn| {
+                let owner = nic.host.qps.get(qpn);
+                is_privileged || owner.is_some_and(|owner| owner.uid == self.uid)
+            })
+            .collect();
+        qpns.sort_unstable();
+        let room = (MAX_MESSAGE - head_len(&page)) / (QP_LEN + Counter::ALL.len() * NUMBER_LEN);
+        page.more = qpns.len() > room;
+        qpns.truncate(room);
+        page.qps = qpns.into_iter().filter_map(|qpn| qp_stats(nic, qpn)).collect();
+        Ok(Reply::Stats(page).into())
+    }
+}
+
+/// Bytes that a page's device counters and QP counter names take at most, and the rest around
+/// them.
+fn head_len(page: &StatsPage) -> usize {
+    let infos = page.device.iter().map(|(info, _)| info).chain(&page.qp_counters);
+    let texts: usize = infos.map(|info| info.name.len() + info.meaning.len() + 6).sum();
+    texts + page.device.len() * NUMBER_LEN + 64
+}
+
+fn device_counters(nic: &Nic, world: &World<'_>) -> Vec<(CounterInfo, u64)> {
+    let port = nic.port().counters();
+    let port = port.list().map(|counter| (counter.name, counter.value, counter.meaning));
+    let engine = nic.device.counters().iter();
+    engine
+        .chain(port)
+        .chain(nic.host.counters.iter())
+        .chain(world.counters.iter())
+        .map(|(name, value, meaning)| (info(name, meaning), value))
+        .collect()
+}
+
+fn qp_stats(nic: &Nic, qpn: u32) -> Option<QpStats> {
+    let number = urxe_wire::Qpn::new(qpn);
+    let state: QpState = state_from_engine(nic.device.query_qp(number)?.state);
+    let counters = nic.device.qp_counters(number)?;
+    Some(QpStats {
+        qpn,
+        state,
+        program: nic.host.qps.get(&qpn).map_or_else(String::new, |qp| qp.program.to_string()),
+        values: counters.iter().map(|(_, value, _)| value).collect(),
+    })
+}
+
+fn info(name: &str, meaning: &str) -> CounterInfo {
+    CounterInfo { name: name.to_owned(), meaning: meaning.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urxe_shm::control::encode;
+
+    #[test]
+    fn a_page_filled_to_the_brim_fits_into_a_message() {
+        let mut page = StatsPage {
+            device: vec![(info(&"n".repeat(40), &"m".repeat(150)), u64::MAX); 120],
+            qp_counters: vec![info(&"n".repeat(40), &"m".repeat(150)); Counter::ALL.len()],
+            more: true,
+            qps: Vec::new(),
+        };
+        let qp = QpStats {
+            qpn: u32::MAX,
+            state: QpState::Err,
+            program: "p".repeat(crate::limits::MAX_PROGRAM_NAME + "[4294967295]".len()),
+            values: vec![u64::MAX; Counter::ALL.len()],
+        };
+        let room = (MAX_MESSAGE - head_len(&page)) / (QP_LEN + Counter::ALL.len() * NUMBER_LEN);
+        assert!(room > 20, "a page holds {room} QPs");
+        page.qps = vec![qp; room];
+        encode(&Reply::Stats(page), &mut vec![0; MAX_MESSAGE]).unwrap();
+    }
+}

@@ -1,0 +1,296 @@
+//! A session: one connected program, and all that it owns.
+//!
+//! Nothing here is shared between sessions. A handle is looked up in the tables of the session
+//! that sent it, so a handle of another session does not exist; and when the connection ends,
+//! these tables say what is to be freed.
+
+use crate::counters::DaemonCounters;
+use crate::limits::MAX_PROGRAM_NAME;
+use crate::nic::Nic;
+use crate::resources::{ArenaRings, Context, Cq, Mr, Pd, Qp, Refusal, refuse};
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Instant;
+use urxe_shm::channel::{Channel, ChannelError};
+use urxe_shm::control::{ControlError, Reply, Request};
+use urxe_shm::doorbell::Panel;
+use urxe_shm::process_memory::ProcessMemory;
+use urxe_wire::Qpn;
+
+/// What requests are about: the daemon as a session sees it.
+pub(crate) struct World<'a> {
+    pub(crate) nics: &'a mut [Nic],
+    pub(crate) now: Instant,
+    /// The daemon's own counters.
+    pub(crate) counters: &'a DaemonCounters,
+}
+
+/// A reply, and the descriptors that go with it.
+pub(crate) struct Answer {
+    pub(crate) reply: Reply,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Answer {
+        Answer { reply, fds: Vec::new() }
+    }
+}
+
+/// One connected program.
+pub(crate) struct Session {
+    channel: Channel,
+    pub(crate) uid: u32,
+    /// The program's name and process id.
+    pub(crate) program: Rc<str>,
+    pub(crate) shared: Option<Shared>,
+    pub(crate) process_memory: Option<Rc<ProcessMemory>>,
+    next_handle: u32,
+    pub(crate) contexts: BTreeMap<u32, Context>,
+    pub(crate) pds: BTreeMap<u32, Pd>,
+    pub(crate) mrs: BTreeMap<u32, Mr>,
+    pub(crate) channels: BTreeMap<u32, crate::resources::CompChannel>,
+    pub(crate) cqs: BTreeMap<u32, Cq>,
+    pub(crate) qps: BTreeMap<u32, Qp>,
+    /// Bytes of program memory mapped into the daemon.
+    pub(crate) mapped_bytes: u64,
+    /// Registrations that are mapped.
+    pub(crate) mapped_mrs: usize,
+}
+
+/// What a session shares with its program from the beginning.
+pub(crate) struct Shared {
+    pub(crate) rings: ArenaRings,
+    panel: Panel,
+    /// Which QP each doorbell is of; device and number.
+    doorbells: Vec<Option<(usize, Qpn)>>,
+    /// The program writes here when the daemon sleeps.
+    wake: OwnedFd,
+}
+
+impl Session {
+    /// A session for whoever has just connected.
+    pub(crate) fn new(channel: Channel) -> std::io::Result<Session> {
+        let peer = channel.peer()?;
+        Ok(Session {
+            channel,
+            uid: peer.uid.as_raw(),
+            program: format!("[{}]", peer.pid.as_raw_pid()).into(),
+            shared: None,
+            process_memory: None,
+            next_handle: 1,
+            contexts: BTreeMap::new(),
+            pds: BTreeMap::new(),
+            mrs: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            cqs: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            mapped_bytes: 0,
+            mapped_mrs: 0,
+        })
+    }
+
+    /// Receives one request.
+    pub(crate) fn receive(&mut self) -> Result<(Request, Vec<OwnedFd>), ChannelError> {
+        self.channel.recv()
+    }
+
+    /// Sends an answer.
+    pub(crate) fn answer(&mut self, answer: &Answer) -> Result<(), ChannelError> {
+        let fds: Vec<BorrowedFd<'_>> = answer.fds.iter().map(AsFd::as_fd).collect();
+        self.channel.send(&answer.reply, &fds)
+    }
+
+    /// Does what a request asks for. If it fails, nothing has changed.
+    pub(crate) fn handle(
+        &mut self,
+        world: &mut World<'_>,
+        request: Request,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<Answer, ControlError> {
+        if let Request::Hello { program } = request {
+            return self.hello(&program, fds);
+        }
+        if self.shared.is_none() {
+            return Err(refuse(Errno::PROTO, "the first request must be Hello"));
+        }
+        let memory = match request {
+            Request::RegMr { .. } => fds.pop(),
+            _ => None,
+        };
+        if !fds.is_empty() {
+            let sentence = format!("{} descriptors came with a request that takes none", fds.len());
+            return Err(refuse(Errno::PROTO, sentence));
+        }
+        match request {
+            Request::Hello { .. } => unreachable!("answered above"),
+            Request::ListDevices => Ok(self.list_devices(world)),
+            Request::OpenDevice { name } => self.open_device(world, &name),
+            Request::CloseDevice { context } => self.close_device(world, context),
+            Request::QueryDevice { context } => self.query_device(world, context),
+            Request::QueryPort { context, port } => self.query_port(world, context, port),
+            Request::QueryGid { context, port, index } => {
+                self.query_gid(world, context, port, index)
+            }
+            Request::AllocPd { context } => self.alloc_pd(world, context),
+            Request::DeallocPd { pd } => self.dealloc_pd(world, pd),
+            Request::RegMr { pd, addr, length, iova, access, backing } => {
+                let spec = crate::resources::MrRequest { addr, length, iova, access, backing };
+                self.reg_mr(world, pd, spec, memory)
+            }
+            Request::DeregMr { mr } => self.dereg_mr(world, mr),
+            Request::CreateCompChannel { context } => self.create_comp_channel(world, context),
+            Request::DestroyCompChannel { channel } => self.destroy_comp_channel(world, channel),
+            Request::CreateCq { context, cqe, channel, user_handle, comp_vector } => {
+                self.create_cq(world, context, cqe, channel, user_handle, comp_vector)
+            }
+            Request::DestroyCq { cq } => self.destroy_cq(world, cq),
+            Request::CreateQp { pd, qp_type, send_cq, recv_cq, caps, sq_sig_all, user_handle } => {
+                let cqs = (send_cq, recv_cq);
+                self.create_qp(world, pd, qp_type, cqs, caps, sq_sig_all, user_handle)
+            }
+            Request::ModifyQp { qp, attr } => self.modify_qp(world, qp, &attr),
+            Request::QueryQp { qp } => self.query_qp(world, qp),
+            Request::DestroyQp { qp } => self.destroy_qp(world, qp),
+            Request::Stats { device, after_qpn } => self.stats(world, &device, after_qpn),
+        }
+    }
+
+    fn hello(&mut self, program: &str, mut fds: Vec<OwnedFd>) -> Result<Answer, ControlError> {
+        if self.shared.is_some() {
+            return Err(refuse(Errno::PROTO, "Hello was said before"));
+        }
+        if fds.len() > 1 {
+            let sentence = format!("Hello came with {} descriptors, expected 1 at most", fds.len());
+            return Err(refuse(Errno::PROTO, sentence));
+        }
+        let process_memory = match fds.pop() {
+            Some(fd) => {
+                let memory = ProcessMemory::accept(fd).or_refuse(Errno::INVAL, "Hello")?;
+                Some(Rc::new(memory))
+            }
+            None => None,
+        };
+        let shared = Shared::new()?;
+        let wake = rustix::io::fcntl_dupfd_cloexec(&shared.wake, 0);
+        let wake = wake.or_refuse(Errno::MFILE, "wake-up descriptor")?;
+        let memfd = rustix::io::fcntl_dupfd_cloexec(shared.rings.fd(), 0);
+        let memfd = memfd.or_refuse(Errno::MFILE, "memory descriptor")?;
+        let memory_limit = shared.rings.limit();
+
+        let name: String = program
+            .chars()
+            .filter(|c| !c.is_control())
+            .scan(0, |len, c| {
+                *len += c.len_utf8();
+                (*len <= MAX_PROGRAM_NAME).then_some(c)
+            })
+            .collect();
+        self.program = format!("{name}{}", self.program).into();
+        self.shared = Some(shared);
+        self.process_memory = process_memory;
+        Ok(Answer { reply: Reply::Hello { memory_limit }, fds: vec![memfd, wake] })
+    }
+
+    /// A number that no object of this session ever had.
+    pub(crate) fn new_handle(&mut self) -> Result<u32, ControlError> {
+        let handle = self.next_handle;
+        self.next_handle = handle
+            .checked_add(1)
+            .ok_or_else(|| refuse(Errno::NOMEM, "this session has used up all handles"))?;
+        Ok(handle)
+    }
+
+    /// What is shared with the program; there since Hello.
+    pub(crate) fn shared(&mut self) -> Result<&mut Shared, ControlError> {
+        self.shared.as_mut().ok_or_else(|| refuse(Errno::PROTO, "the first request must be Hello"))
+    }
+
+    /// Calls `rung` with the device and number of each QP whose doorbell was rung.
+    pub(crate) fn take_doorbells(&self, mut rung: impl FnMut(usize, Qpn)) {
+        let Some(shared) = &self.shared else { return };
+        shared.panel.take(|slot| {
+            if let Some(&Some((nic, qpn))) = shared.doorbells.get(slot as usize) {
+                rung(nic, qpn);
+            }
+        });
+    }
+
+    /// Tells the program that the daemon is about to sleep; `false` if it must not.
+    pub(crate) fn fall_asleep(&self) -> bool {
+        self.shared.as_ref().is_none_or(|shared| shared.panel.fall_asleep())
+    }
+
+    /// Tells the program that the daemon is awake.
+    pub(crate) fn wake_up(&self) {
+        if let Some(shared) = &self.shared {
+            shared.panel.wake_up();
+        }
+    }
+
+    /// The descriptor that wakes the daemon.
+    pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.as_ref().map(|shared| shared.wake.as_fd())
+    }
+
+    /// Frees up to `count` objects of a program that is gone. Returns whether that was all.
+    pub(crate) fn bury(&mut self, nics: &mut [Nic], count: usize) -> bool {
+        for _ in 0..count {
+            // What uses something goes before what it uses.
+            if let Some((_, qp)) = self.qps.pop_first() {
+                self.free_qp(nics, qp);
+            } else if let Some((_, cq)) = self.cqs.pop_first() {
+                self.free_cq(nics, cq);
+            } else if let Some((_, channel)) = self.channels.pop_first() {
+                self.free_comp_channel(nics, channel);
+            } else if let Some((_, mr)) = self.mrs.pop_first() {
+                self.free_mr(nics, mr);
+            } else if let Some((_, pd)) = self.pds.pop_first() {
+                self.free_pd(nics, pd);
+            } else if let Some((_, context)) = self.contexts.pop_first() {
+                self.free_context(nics, context);
+            } else {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl Shared {
+    fn new() -> Result<Shared, ControlError> {
+        let rings = ArenaRings::new()?;
+        let panel = Panel::new(rings.mapping()).or_refuse(Errno::NOMEM, "doorbells")?;
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = wake.or_refuse(Errno::MFILE, "wake-up descriptor")?;
+        Ok(Shared { rings, panel, doorbells: Vec::new(), wake })
+    }
+
+    /// Gives a QP a doorbell.
+    pub(crate) fn install_doorbell(&mut self, nic: usize, qpn: Qpn) -> u32 {
+        let free = self.doorbells.iter().position(Option::is_none);
+        let slot = free.unwrap_or_else(|| {
+            self.doorbells.push(None);
+            self.panel.set_slots(self.doorbells.len() as u32);
+            self.doorbells.len() - 1
+        });
+        self.doorbells[slot] = Some((nic, qpn));
+        slot as u32
+    }
+
+    /// Takes a QP's doorbell away.
+    pub(crate) fn remove_doorbell(&mut self, slot: u32) {
+        if let Some(doorbell) = self.doorbells.get_mut(slot as usize) {
+            *doorbell = None;
+        }
+    }
+}

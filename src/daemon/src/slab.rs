@@ -1,0 +1,143 @@
+//! Dense tables whose keys never come to mean another entry by accident.
+
+/// Bits of a key that are the index of its slot; the others count how often the slot was reused.
+const INDEX_BITS: u32 = 20;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+const GENERATION_MASK: u32 = u32::MAX >> INDEX_BITS;
+
+/// Entries found by index in one step, with keys that go stale: a key whose entry was removed
+/// finds nothing, not even when the slot has a new owner (until the same slot has been reused
+/// 4,096 times).
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    entry: Option<T>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Puts an entry in; `None` when all 2^20 slots are taken.
+    pub(crate) fn insert(&mut self, entry: T) -> Option<u32> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.slots.len() as u32 > INDEX_MASK => return None,
+            None => {
+                self.slots.push(Slot { generation: 0, entry: None });
+                self.slots.len() as u32 - 1
+            }
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.entry = Some(entry);
+        Some(slot.generation << INDEX_BITS | index)
+    }
+
+    /// Takes an entry out; its key is stale from now on.
+    pub(crate) fn remove(&mut self, key: u32) -> Option<T> {
+        let slot = self.slots.get_mut((key & INDEX_MASK) as usize)?;
+        if slot.generation != key >> INDEX_BITS {
+            return None;
+        }
+        let entry = slot.entry.take()?;
+        slot.generation = (slot.generation + 1) & GENERATION_MASK;
+        self.free.push(key & INDEX_MASK);
+        Some(entry)
+    }
+
+    pub(crate) fn get(&self, key: u32) -> Option<&T> {
+        let slot = self.slots.get((key & INDEX_MASK) as usize)?;
+        slot.entry.as_ref().filter(|_| slot.generation == key >> INDEX_BITS)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+        let slot = self.slots.get_mut((key & INDEX_MASK) as usize)?;
+        slot.entry.as_mut().filter(|_| slot.generation == key >> INDEX_BITS)
+    }
+
+    /// All entries with their keys, by slot.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let entry = slot.entry.as_ref()?;
+            Some((slot.generation << INDEX_BITS | index as u32, entry))
+        })
+    }
+
+    /// All entries with their keys, by slot, for change.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        self.slots.iter_mut().enumerate().filter_map(|(index, slot)| {
+            let entry = slot.entry.as_mut()?;
+            Some((slot.generation << INDEX_BITS | index as u32, entry))
+        })
+    }
+
+    /// The keys of all entries, by slot.
+    pub(crate) fn keys(&self) -> Vec<u32> {
+        self.iter().map(|(key, _)| key).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn a_stale_key_finds_nothing_after_its_slot_is_reused() {
+        let mut slab = Slab::default();
+        let first = slab.insert("first").unwrap();
+        assert_eq!(slab.remove(first), Some("first"));
+        let second = slab.insert("second").unwrap();
+        assert_eq!(first & INDEX_MASK, second & INDEX_MASK, "the slot is reused");
+        assert_eq!(slab.get(first), None);
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.get(second), Some(&"second"));
+    }
+
+    #[test]
+    fn a_slot_reused_more_often_than_generations_exist_still_works() {
+        let mut slab = Slab::default();
+        for round in 0..2 * GENERATION_MASK {
+            let key = slab.insert(round).unwrap();
+            assert_eq!(slab.remove(key), Some(round));
+        }
+        assert_eq!(slab.len(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_map(ops in prop::collection::vec((any::<bool>(), any::<u16>()), 1..200)) {
+            let mut slab = Slab::default();
+            let mut model = HashMap::new();
+            for (insert, value) in ops {
+                if insert || model.is_empty() {
+                    let key = slab.insert(value).unwrap();
+                    prop_assert_eq!(model.insert(key, value), None);
+                } else {
+                    let keys: Vec<u32> = slab.keys();
+                    let key = keys[value as usize % keys.len()];
+                    prop_assert_eq!(slab.remove(key), model.remove(&key));
+                }
+                prop_assert_eq!(slab.len(), model.len());
+                for (key, value) in &model {
+                    prop_assert_eq!(slab.get(*key), Some(value));
+                }
+            }
+        }
+    }
+}
