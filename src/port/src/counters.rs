@@ -1,5 +1,7 @@
 //! What a port counts: every drop has a name.
 
+use std::ops::Add;
+
 /// One counter with its name and meaning, for a person or a metrics page to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
@@ -25,6 +27,15 @@ macro_rules! counters {
             pub fn list(&self) -> impl Iterator<Item = Counter> {
                 [$(Counter { name: stringify!($name), meaning: $meaning, value: self.$name },)*]
                     .into_iter()
+            }
+        }
+
+        /// Counter by counter: what a wrapper counted on top of the port below it.
+        impl Add for PortCounters {
+            type Output = PortCounters;
+
+            fn add(self, other: PortCounters) -> PortCounters {
+                PortCounters { $($name: self.$name + other.$name,)* }
             }
         }
     };

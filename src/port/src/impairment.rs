@@ -80,6 +80,17 @@ pub(crate) struct Fate {
     pub(crate) reorder: Option<Duration>,
 }
 
+impl Fate {
+    /// How many of the datagram arrive.
+    pub(crate) fn copies(&self) -> usize {
+        match self {
+            Fate { drop: true, .. } => 0,
+            Fate { duplicate: true, .. } => 2,
+            _ => 1,
+        }
+    }
+}
+
 impl Impairment {
     /// Decides about the next datagram. Draws the same number of times whatever comes out, so that
     /// changing one chance does not change what the others hit.

@@ -145,19 +145,18 @@ impl Network {
         self.counters.marked += u64::from(marked);
         if fate.drop {
             self.counters.dropped += 1;
-            return;
+        } else {
+            self.counters.corrupted += u64::from(fate.corrupt);
+            self.counters.reordered += u64::from(fate.reorder.is_some());
+            self.counters.duplicated += u64::from(fate.duplicate);
         }
-        self.counters.corrupted += u64::from(fate.corrupt);
-        self.counters.reordered += u64::from(fate.reorder.is_some());
-        self.counters.duplicated += u64::from(fate.duplicate);
 
         let ident = Ident::Known { ident: datagram.ident, fragment: DONT_FRAGMENT };
         let arriving = Arriving { outer: Outer { flow, ident }, bytes: bytes.freeze() };
         let Some(endpoint) = self.endpoints.get_mut(&flow.dst) else { return };
-        if fate.duplicate {
+        for _ in 0..fate.copies() {
             endpoint.push(arrival, arriving.clone());
         }
-        endpoint.push(arrival, arriving);
     }
 
     /// Hands over what has arrived, as far as there is room, and returns how many datagrams.

@@ -1,6 +1,9 @@
 //! What the tests of the back-ends and wrappers share.
 
+mod narrow;
 pub(crate) mod network;
+
+pub(crate) use narrow::Narrow;
 
 use crate::{Caps, OpenError, Port, RxBatch, SendOutcome};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

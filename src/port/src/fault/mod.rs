@@ -1,0 +1,229 @@
+//! Fault injection around any port.
+
+mod rule;
+mod spec;
+
+pub use rule::{Packets, Rule};
+pub use spec::{Action, Direction, FaultSpec, FaultSpecError};
+
+use crate::delay_line::{DelayLine, Path};
+use crate::impairment::{self, Fate};
+use crate::rng::Rng;
+use crate::{Caps, Port, PortCounters, RxBatch, SendOutcome};
+use bytes::Bytes;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+use urxe_wire::batch::TxBatch;
+use urxe_wire::{Flow, Outer};
+
+/// Bytes of the batch that what survives is laid into.
+const OUTGOING_CAPACITY: usize = 1 << 20;
+
+/// A port whose datagrams are lost, doubled, delayed, reordered and damaged as a [`FaultSpec`] says.
+///
+/// What is sent is laid into new runs, so that what the port below sends is consistent: the ICRC of
+/// a datagram that was wrong before is right then, and only those that corruption chose are wrong.
+pub struct Fault<P> {
+    inner: P,
+    spec: FaultSpec,
+    tx: Way<Leaving>,
+    rx: Way<Outer>,
+    outgoing: TxBatch,
+    incoming: RxBatch,
+    counters: PortCounters,
+}
+
+/// One direction.
+struct Way<H> {
+    concerned: bool,
+    rng: Rng,
+    /// How many packets each rule has counted.
+    seen: Vec<u64>,
+    path: Path,
+    held: DelayLine<Held<H>>,
+}
+
+/// A datagram that is held back, and what goes with it.
+struct Held<H> {
+    with: H,
+    bytes: Bytes,
+}
+
+/// What goes with a datagram on its way out.
+struct Leaving {
+    flow: Flow,
+    /// To be damaged when the ICRC is in.
+    corrupt: bool,
+}
+
+impl<H> Way<H> {
+    fn new(spec: &FaultSpec, other: Direction, seed: u64) -> Self {
+        Way {
+            concerned: spec.direction != other,
+            rng: Rng::new(seed),
+            seen: vec![0; spec.rules.len()],
+            path: Path::default(),
+            held: DelayLine::new(),
+        }
+    }
+
+    /// What happens to the next datagram.
+    fn decide(&mut self, spec: &FaultSpec, datagram: &[u8], counters: &mut PortCounters) -> Fate {
+        if !self.concerned {
+            return Fate::default();
+        }
+        let mut fate = spec.impairment.decide(&mut self.rng);
+        for (rule, seen) in spec.rules.iter().zip(&mut self.seen) {
+            if !rule.packets.contain(datagram) {
+                continue;
+            }
+            *seen += 1;
+            if rule.which.contains(seen) {
+                match rule.action {
+                    Action::Drop => fate.drop = true,
+                    Action::Duplicate => fate.duplicate = true,
+                    Action::Corrupt => fate.corrupt = true,
+                    Action::Reorder => {
+                        fate.reorder = Some(impairment::reorder_extra(&mut self.rng));
+                    }
+                }
+            }
+        }
+        if fate.drop {
+            counters.fault_dropped += 1;
+        } else {
+            counters.fault_duplicated += u64::from(fate.duplicate);
+            counters.fault_corrupted += u64::from(fate.corrupt);
+            counters.fault_reordered += u64::from(fate.reorder.is_some());
+            counters.fault_delayed += u64::from(fate.delay > Duration::ZERO);
+        }
+        fate
+    }
+
+    /// Holds a datagram back until it is due. If it is due now and nothing is before it, gives back
+    /// what goes with it.
+    fn hold(&mut self, now: Instant, with: H, datagram: &[u8], fate: &Fate) -> Option<H> {
+        let arrival = self.path.arrival(now, fate.delay, fate.reorder);
+        if arrival <= now && self.held.peek_due(now).is_none() {
+            return Some(with);
+        }
+        self.keep(arrival, with, datagram);
+        None
+    }
+
+    fn keep(&mut self, until: Instant, with: H, datagram: &[u8]) {
+        self.held.push(until, Held { with, bytes: Bytes::copy_from_slice(datagram) });
+    }
+}
+
+impl<P: Port> Fault<P> {
+    /// Puts faults around a port.
+    pub fn new(inner: P, spec: FaultSpec) -> Self {
+        let mut seeds = Rng::new(spec.seed);
+        Fault {
+            tx: Way::new(&spec, Direction::Rx, seeds.next_u64()),
+            rx: Way::new(&spec, Direction::Tx, seeds.next_u64()),
+            outgoing: TxBatch::new(inner.caps().tx_limits, OUTGOING_CAPACITY),
+            incoming: RxBatch::default(),
+            counters: PortCounters::default(),
+            inner,
+            spec,
+        }
+    }
+}
+
+impl<P: Port> Port for Fault<P> {
+    fn caps(&self) -> Caps {
+        self.inner.caps()
+    }
+
+    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+        while let Some(held) = self.tx.held.peek_due(now) {
+            if self.outgoing.room() < held.bytes.len()
+                && self.inner.send(now, &mut self.outgoing)? == SendOutcome::Blocked
+            {
+                return Ok(SendOutcome::Blocked);
+            }
+            if let Some(held) = self.tx.held.pop_due(now) {
+                leave(&mut self.outgoing, &mut self.tx.rng, &held.with, &held.bytes);
+            }
+        }
+        while !batch.is_empty() {
+            let Some(run) = batch.runs().next() else { break };
+            // All of it could be doubled.
+            if self.outgoing.room() < 2 * run.bytes.len()
+                && self.inner.send(now, &mut self.outgoing)? == SendOutcome::Blocked
+            {
+                return Ok(SendOutcome::Blocked);
+            }
+            for datagram in run.datagrams() {
+                let fate = self.tx.decide(&self.spec, datagram.bytes, &mut self.counters);
+                for _ in 0..fate.copies() {
+                    let with = Leaving { flow: *datagram.flow, corrupt: fate.corrupt };
+                    if let Some(with) = self.tx.hold(now, with, datagram.bytes, &fate) {
+                        leave(&mut self.outgoing, &mut self.tx.rng, &with, datagram.bytes);
+                    }
+                }
+            }
+            batch.advance(1);
+        }
+        self.inner.send(now, &mut self.outgoing)
+    }
+
+    fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
+        rx.clear();
+        let mut datagrams = 0;
+        loop {
+            while let Some(held) = self.rx.held.peek_due(now) {
+                if !rx.push(&held.with, &held.bytes) {
+                    return Ok(datagrams);
+                }
+                self.rx.held.pop_due(now);
+                datagrams += 1;
+            }
+            if self.inner.recv(now, &mut self.incoming)? == 0 {
+                return Ok(datagrams);
+            }
+            while let Some((outer, bytes)) = self.incoming.next_datagram() {
+                let fate = self.rx.decide(&self.spec, bytes, &mut self.counters);
+                if fate.corrupt {
+                    impairment::corrupt(&mut self.rx.rng, bytes);
+                }
+                for _ in 0..fate.copies() {
+                    let Some(outer) = self.rx.hold(now, *outer, bytes, &fate) else { continue };
+                    if rx.push(&outer, bytes) {
+                        datagrams += 1;
+                    } else {
+                        // The caller's batch is full: the next one begins with this.
+                        self.rx.keep(now, outer, bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let held = [self.tx.held.next_due(), self.rx.held.next_due()];
+        held.into_iter().flatten().chain(self.inner.poll_timeout()).min()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.fd()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.inner.counters() + self.counters
+    }
+}
+
+/// Lays a datagram into the batch that is sent, and damages it there if it is to be.
+fn leave(outgoing: &mut TxBatch, rng: &mut Rng, with: &Leaving, datagram: &[u8]) {
+    let bytes = outgoing.push_raw(&with.flow, datagram);
+    if with.corrupt {
+        impairment::corrupt(rng, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+use super::*;
+use crate::sim::{Link, SimNetwork, SimPort};
+use crate::testing::*;
+use crate::udp::{UdpOptions, UdpPort};
+use std::net::{IpAddr, Ipv4Addr};
+use urxe_wire::icrc::Verdict;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn addr(host: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, host).into()
+}
+
+/// A perfect network with faults at the first of two endpoints.
+fn pair(spec: &str) -> (Fault<SimPort>, SimPort) {
+    let network = SimNetwork::new(0, Link::default());
+    let (a, b) = (network.attach(addr(1)).unwrap(), network.attach(addr(2)).unwrap());
+    (Fault::new(a, spec.parse().unwrap()), b)
+}
+
+/// Sends a WRITE of so many packets at `now`, PSNs from `psn`.
+fn send(from: &mut impl Port, now: Instant, psn: u32, packets: u32) {
+    let to = if from.caps().addr == addr(1) { addr(2) } else { addr(1) };
+    let mut batch = batch(&from.caps());
+    push_write(&mut batch, &flow(&from.caps(), to), psn, packets, 1024);
+    assert_eq!(from.send(now, &mut batch).unwrap(), SendOutcome::Done);
+    assert!(batch.is_empty());
+}
+
+/// What arrives at `to` when `from` sends three WRITEs of four packets each.
+fn three_writes(from: &mut impl Port, to: &mut impl Port) -> Vec<Arrived> {
+    let now = Instant::now();
+    for psn in [0, 10, 20] {
+        send(from, now, psn, 4);
+    }
+    recv_all(to, now)
+}
+
+#[test]
+fn the_third_write_last_is_lost_and_nothing_else() {
+    let (mut a, mut b) = pair("drop:write-last:3");
+    let arrived = three_writes(&mut a, &mut b);
+    assert_eq!(psns(&arrived), [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22]);
+    assert!(arrived.iter().all(|d| d.verdict == Verdict::Exact));
+    assert_eq!(a.counters().fault_dropped, 1);
+    // What is received is counted for itself.
+    let arrived = three_writes(&mut b, &mut a);
+    assert_eq!(psns(&arrived), [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22]);
+    assert_eq!(a.counters().fault_dropped, 2);
+}
+
+#[test]
+fn one_direction_is_one_direction() {
+    let all = [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23];
+    let (mut a, mut b) = pair("drop:any:1-,dir=tx");
+    assert!(three_writes(&mut a, &mut b).is_empty());
+    assert_eq!(psns(&three_writes(&mut b, &mut a)), all);
+    let (mut a, mut b) = pair("drop:any:1-,dir=rx");
+    assert_eq!(psns(&three_writes(&mut a, &mut b)), all);
+    assert!(three_writes(&mut b, &mut a).is_empty());
+}
+
+#[test]
+fn rules_say_twice_late_and_damaged_too() {
+    let (mut a, mut b) = pair("dup:write-first:2,corrupt:write-middle:1-2");
+    let arrived = three_writes(&mut a, &mut b);
+    assert_eq!(psns(&arrived), [0, 1, 2, 3, 10, 10, 11, 12, 13, 20, 21, 22, 23]);
+    let counters = a.counters();
+    assert_eq!((counters.fault_duplicated, counters.fault_corrupted), (1, 2));
+
+    let (mut a, mut b) = pair("reorder:write-middle:1");
+    let now = Instant::now();
+    send(&mut a, now, 0, 4);
+    assert_eq!(psns(&recv_all(&mut b, now)), [0, 2, 3]);
+    let due = a.poll_timeout().unwrap();
+    assert!(due > now && due <= now + MS);
+    // Nothing but time has to pass: an empty batch brings it.
+    let mut nothing = batch(&a.caps());
+    assert_eq!(a.send(due, &mut nothing).unwrap(), SendOutcome::Done);
+    assert_eq!(psns(&recv_all(&mut b, due)), [1]);
+    assert_eq!(a.poll_timeout(), None);
+    assert_eq!(a.counters().fault_reordered, 1);
+}
+
+#[test]
+fn what_is_sent_damaged_has_a_wrong_icrc_and_the_rest_a_right_one() {
+    for spec in ["corrupt:any:1-,dir=tx", "corrupt:any:1-,dir=rx"] {
+        let (mut a, mut b) = pair(spec);
+        let now = Instant::now();
+        let arrived = match spec.ends_with("tx") {
+            true => {
+                send(&mut a, now, 0, 200);
+                recv_all(&mut b, now)
+            }
+            false => {
+                send(&mut b, now, 0, 200);
+                recv_all(&mut a, now)
+            }
+        };
+        let bad = arrived.iter().filter(|d| d.verdict == Verdict::Bad).count();
+        // A flipped bit may lie in the byte of the BTH where the ICRC does not look.
+        assert!(bad > 195, "{spec}: {bad}");
+        assert_eq!(a.counters().fault_corrupted, 200);
+    }
+}
+
+#[test]
+fn duplicates_and_losses_leave_runs_whose_icrcs_are_right() {
+    // Between two sockets, because there the kernel numbers the segments, not we.
+    let options = UdpOptions::default();
+    let spec = "drop=20%,dup=20%,seed=3,dir=tx".parse().unwrap();
+    let mut a = Fault::new(UdpPort::open(fresh_addr(), &options).unwrap(), spec);
+    let mut b = UdpPort::open(fresh_addr(), &options).unwrap();
+    let mut batch = batch(&a.caps());
+    push_write(&mut batch, &flow(&a.caps(), b.caps().addr), 0, 300, 1024);
+    assert_eq!(a.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
+    let counters = a.counters();
+    let expected = 300 - counters.fault_dropped + counters.fault_duplicated;
+    assert_eq!(counters.tx_datagrams, expected);
+    assert!(counters.tx_calls < 10, "they are still sent in runs");
+    let mut arrived = Vec::new();
+    while arrived.len() < expected as usize {
+        wait_readable(&b);
+        arrived.extend(recv_all(&mut b, Instant::now()));
+    }
+    assert!(arrived.iter().all(|d| d.verdict == Verdict::Exact));
+}
+
+#[test]
+fn delayed_datagrams_keep_their_order_both_ways() {
+    let (mut a, mut b) = pair("delay=1ms..5ms");
+    let now = Instant::now();
+    send(&mut a, now, 0, 50);
+    send(&mut b, now, 0, 50);
+    assert!(recv_all(&mut a, now).is_empty() && recv_all(&mut b, now).is_empty());
+    let (mut at_a, mut at_b, mut time) = (Vec::new(), Vec::new(), now);
+    while let Some(due) = a.poll_timeout() {
+        time = due;
+        let mut nothing = batch(&a.caps());
+        assert_eq!(a.send(due, &mut nothing).unwrap(), SendOutcome::Done);
+        at_a.extend(recv_all(&mut a, due));
+        at_b.extend(recv_all(&mut b, due));
+    }
+    assert!(time <= now + 5 * MS);
+    assert_eq!(psns(&at_a), (0..50).collect::<Vec<_>>());
+    assert_eq!(psns(&at_b), (0..50).collect::<Vec<_>>());
+    assert_eq!(a.counters().fault_delayed, 100);
+}
+
+#[test]
+fn the_same_seed_does_the_same_and_another_something_else() {
+    let survivors = |seed: u64| {
+        let (mut a, mut b) = pair(&format!("drop=30%,dup=10%,seed={seed}"));
+        let now = Instant::now();
+        send(&mut a, now, 0, 100);
+        psns(&recv_all(&mut b, now))
+    };
+    assert_eq!(survivors(1), survivors(1));
+    assert_ne!(survivors(1), survivors(2));
+}
+
+#[test]
+fn what_the_callers_batch_has_no_room_for_comes_with_the_next() {
+    let (mut a, mut b) = pair("dup:any:1-,dir=rx");
+    let now = Instant::now();
+    for i in 0..10 {
+        send(&mut b, now, i * 100, 100);
+    }
+    let mut rx = RxBatch::new(1);
+    let mut arrived = Vec::new();
+    while a.recv(now, &mut rx).unwrap() > 0 {
+        keep(&mut rx, &mut arrived);
+    }
+    let twice: Vec<u32> = (0..1000).flat_map(|psn| [psn, psn]).collect();
+    assert_eq!(psns(&arrived), twice);
+}
+
+#[test]
+fn a_blocked_port_below_loses_nothing_and_keeps_the_order() {
+    let network = SimNetwork::new(0, Link::default());
+    let inner = Narrow::new(network.attach(addr(1)).unwrap());
+    let mut a = Fault::new(inner, "dup:any:1-,dir=tx".parse().unwrap());
+    let mut b = network.attach(addr(2)).unwrap();
+    let now = Instant::now();
+    let mut batch = batch(&a.caps());
+    let flow = flow(&a.caps(), addr(2));
+    // More than the wrapper's own batch holds, so that it stops in the middle of ours.
+    for i in 0..15 {
+        push_write(&mut batch, &flow, i * 50, 50, 1024);
+    }
+    let mut arrived = Vec::new();
+    while a.send(now, &mut batch).unwrap() == SendOutcome::Blocked {
+        a.inner.runs += 1;
+        arrived.extend(recv_all(&mut b, now));
+    }
+    arrived.extend(recv_all(&mut b, now));
+    assert!(batch.is_empty());
+    let twice: Vec<u32> = (0..750).flat_map(|psn| [psn, psn]).collect();
+    assert_eq!(psns(&arrived), twice);
+    assert!(arrived.iter().all(|d| d.verdict == Verdict::Exact));
+}
