@@ -25,20 +25,20 @@ pub(crate) const fn len(ipv6: bool) -> usize {
     if ipv6 { IPV6_LEN + UDP_LEN } else { IPV4_LEN + UDP_LEN }
 }
 
-/// Builds the headers for a datagram: "don't fragment" set, UDP checksum 0 (none), as kernel rxe
-/// does for both families. On IPv6 the identification has no place and is ignored.
+/// Builds the headers for a datagram, UDP checksum 0 (none) as kernel rxe has it for both families.
+/// `fragment` is IPv4's flags and fragment offset; it and the identification have no place in IPv6.
 ///
 /// The payload is at most 65,507 bytes.
-pub(crate) fn emit(flow: &Flow, ident: u16, payload_len: usize) -> Headers {
+pub(crate) fn emit(flow: &Flow, ident: u16, fragment: u16, payload_len: usize) -> Headers {
     let mut bytes = [0; MAX_LEN];
     let udp_len = UDP_LEN + payload_len;
     let ip_len = match (flow.src, flow.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            emit_ipv4(&mut bytes, flow, ident, src, dst, udp_len);
+            emit_ipv4(&mut bytes, flow, (ident, fragment), (src, dst), udp_len);
             IPV4_LEN
         }
         (src, dst) => {
-            emit_ipv6(&mut bytes, flow, as_v6(src), as_v6(dst), udp_len);
+            emit_ipv6(&mut bytes, flow, (as_v6(src), as_v6(dst)), udp_len);
             IPV6_LEN
         }
     };
@@ -52,9 +52,8 @@ pub(crate) fn emit(flow: &Flow, ident: u16, payload_len: usize) -> Headers {
 fn emit_ipv4(
     bytes: &mut [u8],
     flow: &Flow,
-    ident: u16,
-    src: Ipv4Addr,
-    dst: Ipv4Addr,
+    (ident, fragment): (u16, u16),
+    (src, dst): (Ipv4Addr, Ipv4Addr),
     udp_len: usize,
 ) {
     let mut ip = MutableIpv4Packet::new(&mut bytes[..IPV4_LEN]).expect("room for a header");
@@ -64,7 +63,8 @@ fn emit_ipv4(
     ip.set_ecn(flow.tclass & 3);
     ip.set_total_length((IPV4_LEN + udp_len) as u16);
     ip.set_identification(ident);
-    ip.set_flags(ipv4::Ipv4Flags::DontFragment);
+    ip.set_flags((fragment >> 13) as u8);
+    ip.set_fragment_offset(fragment & 0x1fff);
     ip.set_ttl(flow.hop_limit);
     ip.set_next_level_protocol(IpNextHeaderProtocols::Udp);
     ip.set_source(src);
@@ -72,7 +72,7 @@ fn emit_ipv4(
     ip.set_checksum(ipv4::checksum(&ip.to_immutable()));
 }
 
-fn emit_ipv6(bytes: &mut [u8], flow: &Flow, src: Ipv6Addr, dst: Ipv6Addr, udp_len: usize) {
+fn emit_ipv6(bytes: &mut [u8], flow: &Flow, (src, dst): (Ipv6Addr, Ipv6Addr), udp_len: usize) {
     let mut ip = MutableIpv6Packet::new(&mut bytes[..IPV6_LEN]).expect("room for a header");
     ip.set_version(6);
     ip.set_traffic_class(flow.tclass);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn an_ipv4_header_is_the_one_of_the_standard_byte_for_byte() {
-        let (bytes, len) = emit(&flow("10.77.0.1", "10.77.0.2"), 0x1234, 16);
+        let (bytes, len) = emit(&flow("10.77.0.1", "10.77.0.2"), 0x1234, DONT_FRAGMENT, 16);
         let known = [
             0x45, 0x69, 0x00, 0x2c, 0x12, 0x34, 0x40, 0x00, 0x40, 0x11, 0x13, 0x88, 10, 77, 0, 1,
             10, 77, 0, 2, 0xc1, 0x21, 0x12, 0xb7, 0x00, 0x18, 0x00, 0x00,
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn an_ipv6_header_is_the_one_of_the_standard_byte_for_byte() {
         let flow = Flow { flow_label: 0xabcde, ..flow("fd77::1", "fd77::2") };
-        let (bytes, len) = emit(&flow, 0x1234, 16);
+        let (bytes, len) = emit(&flow, 0x1234, DONT_FRAGMENT, 16);
         assert_eq!(len, 48);
         assert_eq!(bytes[..8], [0x66, 0x9a, 0xbc, 0xde, 0, 24, 17, 64]);
         assert_eq!(bytes[8..10], [0xfd, 0x77]);
@@ -201,7 +201,7 @@ mod tests {
 
     /// A whole packet with a payload of `len` bytes.
     fn packet(flow: &Flow, ident: u16, len: usize) -> Vec<u8> {
-        let (bytes, header_len) = emit(flow, ident, len);
+        let (bytes, header_len) = emit(flow, ident, DONT_FRAGMENT, len);
         let mut packet = bytes[..header_len].to_vec();
         packet.resize(header_len + len, 0xa5);
         packet

@@ -1,5 +1,6 @@
 //! Received datagrams, one at a time out of a few large buffers.
 
+use std::ops::Range;
 use urxe_wire::{Ident, Outer};
 
 /// Size of one receive buffer: the largest IPv6 packet (40 + 65,535 bytes) fits, with what a packet
@@ -21,10 +22,10 @@ pub struct RxBatch {
     /// Buffers in use, counted from the first; the last of them is filled up to `tail`.
     used: usize,
     tail: usize,
-    /// The walk: the span it stands in, and the bytes and datagrams already handed out of that.
+    /// Spans taken, and datagrams taken of the one after.
     span: usize,
-    offset: usize,
-    index: u16,
+    index: usize,
+    /// What the datagram taken last came with.
     outer: Option<Outer>,
 }
 
@@ -42,6 +43,21 @@ impl Span {
     fn datagrams(&self) -> usize {
         self.len.div_ceil(self.segment)
     }
+
+    /// What one of them came with, and where it is in the buffer. Segmentation numbers segments in
+    /// order, so the identification counts up.
+    fn datagram(&self, index: usize) -> (Outer, Range<usize>) {
+        let from = index * self.segment;
+        let to = self.len.min(from + self.segment);
+        let number = index as u16;
+        let ident = match self.outer.ident {
+            Ident::Known { ident, fragment } => {
+                Ident::Known { ident: ident.wrapping_add(number), fragment }
+            }
+            Ident::Hidden { guess } => Ident::Hidden { guess: guess.wrapping_add(number) },
+        };
+        (Outer { ident, ..self.outer }, self.start + from..self.start + to)
+    }
 }
 
 impl RxBatch {
@@ -53,28 +69,34 @@ impl RxBatch {
             used: 0,
             tail: 0,
             span: 0,
-            offset: 0,
             index: 0,
             outer: None,
         }
     }
 
-    /// The next datagram (the UDP payload, ICRC included) and what it came with.
+    /// Takes the next datagram (the UDP payload, ICRC included) and what it came with.
     pub fn next_datagram(&mut self) -> Option<(&Outer, &mut [u8])> {
         let span = self.spans.get(self.span)?;
-        let len = span.segment.min(span.len - self.offset);
-        let start = span.start + self.offset;
-        let outer = self.outer.insert(nth(&span.outer, self.index));
-        let datagram = &mut self.buffers[span.buffer][start..start + len];
-
-        self.offset += len;
-        self.index = self.index.wrapping_add(1);
-        if self.offset == span.len {
+        let (outer, range) = span.datagram(self.index);
+        let buffer = span.buffer;
+        self.index += 1;
+        if self.index == span.datagrams() {
             self.span += 1;
-            self.offset = 0;
             self.index = 0;
         }
-        Some((outer, datagram))
+        Some((self.outer.insert(outer), &mut self.buffers[buffer][range]))
+    }
+
+    /// Shows the datagrams that were not taken yet.
+    pub fn iter(&self) -> impl Iterator<Item = (Outer, &[u8])> {
+        let spans = self.spans.get(self.span..).unwrap_or_default();
+        let datagrams = spans.iter().flat_map(move |span| {
+            (0..span.datagrams()).map(move |index| {
+                let (outer, range) = span.datagram(index);
+                (outer, &self.buffers[span.buffer][range])
+            })
+        });
+        datagrams.skip(self.index)
     }
 
     /// Forgets everything received, taken or not.
@@ -83,7 +105,6 @@ impl RxBatch {
         self.used = 0;
         self.tail = 0;
         self.span = 0;
-        self.offset = 0;
         self.index = 0;
     }
 
@@ -155,14 +176,80 @@ impl Default for RxBatch {
     }
 }
 
-/// The outer headers of the datagram `index` places behind one with `outer`: its identification
-/// counts up, as segmentation numbers segments.
-fn nth(outer: &Outer, index: u16) -> Outer {
-    let ident = match outer.ident {
-        Ident::Known { ident, fragment } => {
-            Ident::Known { ident: ident.wrapping_add(index), fragment }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::Ipv4Addr;
+    use urxe_wire::Flow;
+
+    fn outer(guess: u16) -> Outer {
+        let addr = Ipv4Addr::LOCALHOST.into();
+        let flow =
+            Flow { src: addr, dst: addr, src_port: 1, tclass: 0, hop_limit: 64, flow_label: 0 };
+        Outer { flow, ident: Ident::Hidden { guess } }
+    }
+
+    fn guess(outer: &Outer) -> u16 {
+        match outer.ident {
+            Ident::Hidden { guess } => guess,
+            Ident::Known { .. } => panic!("{outer:?}"),
         }
-        Ident::Hidden { guess } => Ident::Hidden { guess: guess.wrapping_add(index) },
-    };
-    Outer { ident, ..*outer }
+    }
+
+    #[test]
+    fn a_gathered_buffer_is_cut_into_what_was_gathered() {
+        let mut rx = RxBatch::new(2);
+        for (i, byte) in rx.buffers()[1].iter_mut().enumerate() {
+            *byte = i as u8;
+        }
+        assert_eq!(rx.add(1, 10, 25, 10, outer(7)), 3);
+        let mut seen = Vec::new();
+        while let Some((outer, bytes)) = rx.next_datagram() {
+            seen.push((guess(outer), bytes.to_vec()));
+        }
+        let bytes = |range: Range<u8>| range.collect::<Vec<u8>>();
+        assert_eq!(seen, [(7, bytes(10..20)), (8, bytes(20..30)), (9, bytes(30..35))]);
+    }
+
+    #[test]
+    fn a_segment_length_of_none_or_too_much_means_one_datagram() {
+        for segment in [0, 25, 26, usize::MAX] {
+            let mut rx = RxBatch::new(1);
+            assert_eq!(rx.add(0, 0, 25, segment, outer(0)), 1);
+            assert_eq!(rx.next_datagram().map(|(_, bytes)| bytes.len()), Some(25));
+            assert!(rx.next_datagram().is_none());
+        }
+    }
+
+    #[test]
+    fn a_full_batch_says_so_and_takes_no_part_of_a_datagram() {
+        let mut rx = RxBatch::new(1);
+        let pushed = std::iter::repeat_with(|| rx.push(&outer(0), &[1; 20_000]));
+        assert_eq!(pushed.take_while(|pushed| *pushed).count(), 3);
+        assert_eq!(rx.iter().count(), 3);
+        rx.clear();
+        assert!(rx.push(&outer(0), &[1; 20_000]));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_pushed_comes_out_in_order_and_once(
+            lens in prop::collection::vec(1usize..3000, 0..60), taken in 0usize..60,
+        ) {
+            let mut rx = RxBatch::new(4);
+            let pushed: Vec<(u16, Vec<u8>)> =
+                (0..).zip(lens).map(|(i, len)| (i, vec![i as u8; len])).collect();
+            for (i, bytes) in &pushed {
+                prop_assert!(rx.push(&outer(*i), bytes));
+            }
+            let mut seen = Vec::new();
+            for _ in 0..taken {
+                let Some((outer, bytes)) = rx.next_datagram() else { break };
+                seen.push((guess(outer), bytes.to_vec()));
+            }
+            seen.extend(rx.iter().map(|(outer, bytes)| (guess(&outer), bytes.to_vec())));
+            prop_assert_eq!(seen, pushed);
+        }
+    }
 }

@@ -28,8 +28,8 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
-use urxe_wire::Flow;
 use urxe_wire::batch::{Datagram, IdentPolicy, TxBatch, TxLimits};
+use urxe_wire::{DONT_FRAGMENT, Flow};
 
 /// Messages that one call receives at most.
 const RECV_MAX: usize = 64;
@@ -176,7 +176,8 @@ impl Port for RawPort {
             let (ipv4, interface) = (self.addr.is_ipv4(), self.interface.index);
             self.headers.clear();
             self.headers.extend(
-                sendable(batch, ipv4).map(|d| headers::emit(d.flow, d.ident, d.bytes.len())),
+                sendable(batch, ipv4)
+                    .map(|d| headers::emit(d.flow, d.ident, DONT_FRAGMENT, d.bytes.len())),
             );
             let with_headers = sendable(batch, ipv4).zip(&self.headers);
             let messages = with_headers.map(|(datagram, (header, len))| Message {

@@ -6,7 +6,7 @@ use crate::testing::*;
 use crate::udp::{UdpOptions, UdpPort};
 use std::net::SocketAddr;
 use urxe_wire::icrc::Verdict;
-use urxe_wire::{DONT_FRAGMENT, Ident, Opcode, ROCE_PORT};
+use urxe_wire::{Ident, Opcode, ROCE_PORT};
 
 /// A raw port, or `None` and the reason printed.
 fn open_raw(addr: IpAddr, first_ident: Option<u16>) -> Option<RawPort> {

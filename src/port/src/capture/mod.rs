@@ -1,0 +1,169 @@
+//! Writing down what passes a port, for tshark, Wireshark and Scapy: pcapng.
+//!
+//! Around [`Fault`](crate::fault::Fault) it records what the engine sees, inside of it what the
+//! wire sees.
+//!
+//! The IP and UDP headers are rebuilt from the flow. What a port does not know is in the file as
+//! follows, so that every ICRC in it that is right can be checked:
+//!
+//! - The IPv4 identification of a sent datagram is the one that its ICRC was made for; that of a
+//!   received one is what the port saw, or what the ICRC tells where the port cannot see it. Where
+//!   that tells nothing (the datagram is damaged) it is the port's guess.
+//! - The UDP checksum is always 0: not there.
+//! - Headers of the link are left out.
+
+mod pcapng;
+
+use crate::headers;
+use crate::{Caps, Port, PortCounters, RxBatch, SendOutcome};
+use pcapng::{PcapNg, Way};
+use std::io::{self, BufWriter, Write};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant, SystemTime};
+use urxe_wire::batch::TxBatch;
+use urxe_wire::icrc::{Checker, Verdict};
+use urxe_wire::{DONT_FRAGMENT, Flow, Ident, Outer};
+
+/// How long packets may stay in the buffer while the port is being used.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A port that writes down every datagram it sends and receives.
+///
+/// A write that fails ends the capture, under the counter `capture_failed`, and not the port.
+pub struct Capture<P, W: Write> {
+    inner: P,
+    /// `None` once a write has failed.
+    file: Option<PcapNg<BufWriter<W>>>,
+    clock: Clock,
+    flushed_at: Instant,
+    checker: Checker,
+    /// How many datagrams of a batch that was blocked have been written down already.
+    recorded: usize,
+    counters: PortCounters,
+}
+
+/// Turns the times that a port is called with into those of a calendar.
+#[derive(Clone, Copy)]
+struct Clock {
+    instant: Instant,
+    /// Nanoseconds between 1970 and `instant`.
+    nanoseconds: u64,
+}
+
+impl Clock {
+    fn nanoseconds(&self, now: Instant) -> u64 {
+        self.nanoseconds + now.saturating_duration_since(self.instant).as_nanos() as u64
+    }
+}
+
+impl<P: Port, W: Write + Send> Capture<P, W> {
+    /// Begins a capture. `now` and `wall` are the same moment on two clocks: that of the port's
+    /// calls and that of the calendar. Nothing is read from either.
+    pub fn new(inner: P, out: W, now: Instant, wall: SystemTime) -> Self {
+        let since_1970 = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let caps = inner.caps();
+        let name = caps.interface.as_deref().unwrap_or(caps.backend);
+        let file = PcapNg::begin(BufWriter::new(out), name);
+        let mut capture = Capture {
+            inner,
+            file: None,
+            clock: Clock { instant: now, nanoseconds: since_1970.as_nanos() as u64 },
+            flushed_at: now,
+            checker: Checker::new(),
+            recorded: 0,
+            counters: PortCounters::default(),
+        };
+        match file {
+            Ok(file) => capture.file = Some(file),
+            Err(_) => capture.counters.capture_failed = 1,
+        }
+        capture
+    }
+
+    fn record(
+        &mut self,
+        now: Instant,
+        way: Way,
+        flow: &Flow,
+        ident: u16,
+        fragment: u16,
+        bytes: &[u8],
+    ) {
+        let time = self.clock.nanoseconds(now);
+        let (headers, headers_len) = headers::emit(flow, ident, fragment, bytes.len());
+        self.write(|file| file.packet(time, way, &headers[..headers_len], bytes));
+        self.counters.captured += u64::from(self.file.is_some());
+    }
+
+    fn record_received(&mut self, now: Instant, outer: &Outer, bytes: &[u8]) {
+        let (ident, fragment) = match outer.ident {
+            Ident::Known { ident, fragment } => (ident, fragment),
+            Ident::Hidden { guess } => match self.checker.check(outer, bytes) {
+                Verdict::Recovered { ident } => (ident, DONT_FRAGMENT),
+                Verdict::Exact | Verdict::Bad => (guess, DONT_FRAGMENT),
+            },
+        };
+        self.record(now, Way::Inbound, &outer.flow, ident, fragment, bytes);
+    }
+
+    fn flush_in_time(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.flushed_at) >= FLUSH_INTERVAL {
+            self.flushed_at = now;
+            self.write(PcapNg::flush);
+        }
+    }
+
+    /// Does something to the file, and gives it up if that fails.
+    fn write(&mut self, write: impl FnOnce(&mut PcapNg<BufWriter<W>>) -> io::Result<()>) {
+        if let Some(file) = &mut self.file
+            && write(file).is_err()
+        {
+            self.file = None;
+            self.counters.capture_failed = 1;
+        }
+    }
+}
+
+impl<P: Port, W: Write + Send> Port for Capture<P, W> {
+    fn caps(&self) -> Caps {
+        self.inner.caps()
+    }
+
+    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+        if self.file.is_some() {
+            for sent in batch.datagrams().skip(self.recorded) {
+                self.record(now, Way::Outbound, sent.flow, sent.ident, DONT_FRAGMENT, sent.bytes);
+            }
+        }
+        let outcome = self.inner.send(now, batch);
+        self.recorded = batch.len();
+        self.flush_in_time(now);
+        outcome
+    }
+
+    fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
+        let datagrams = self.inner.recv(now, rx)?;
+        if self.file.is_some() {
+            for (outer, bytes) in rx.iter() {
+                self.record_received(now, &outer, bytes);
+            }
+        }
+        self.flush_in_time(now);
+        Ok(datagrams)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.inner.poll_timeout()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.fd()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.inner.counters() + self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests;

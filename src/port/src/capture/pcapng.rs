@@ -1,0 +1,113 @@
+//! The file format: pcapng (IETF draft-ietf-opsawg-pcapng), as much of it as we write.
+//!
+//! Every block is its type, its length, a body, options, and its length once more; all numbers
+//! little-endian, everything padded to 4 bytes.
+
+use std::io::{self, Write};
+
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const INTERFACE_DESCRIPTION: u32 = 1;
+const ENHANCED_PACKET: u32 = 6;
+
+const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+/// The section goes on to the end of the file.
+const LENGTH_UNKNOWN: u64 = u64::MAX;
+/// LINKTYPE_RAW: packets begin with the IP header, of either version.
+const LINKTYPE_RAW: u16 = 101;
+/// Whole packets.
+const NO_SNAP_LENGTH: u32 = 0;
+
+const END_OF_OPTIONS: u16 = 0;
+const SECTION_APPLICATION: u16 = 4;
+const INTERFACE_NAME: u16 = 2;
+const INTERFACE_TIMESTAMP_RESOLUTION: u16 = 9;
+const PACKET_FLAGS: u16 = 2;
+
+/// Timestamps count 10^-9 seconds.
+const NANOSECONDS: u8 = 9;
+
+/// Which way a packet went, as the packet flags tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Inbound = 1,
+    Outbound = 2,
+}
+
+/// Writes a capture of one interface.
+pub(super) struct PcapNg<W> {
+    out: W,
+    /// The block that is being put together, without its type and lengths.
+    body: Vec<u8>,
+}
+
+impl<W: Write> PcapNg<W> {
+    /// Begins the file.
+    pub(super) fn begin(out: W, interface: &str) -> io::Result<Self> {
+        let mut file = PcapNg { out, body: Vec::new() };
+        file.body.extend(BYTE_ORDER_MAGIC.to_le_bytes());
+        file.body.extend([1, 0, 0, 0]); // version 1.0
+        file.body.extend(LENGTH_UNKNOWN.to_le_bytes());
+        file.option(SECTION_APPLICATION, concat!("urxe ", env!("CARGO_PKG_VERSION")).as_bytes());
+        file.option(END_OF_OPTIONS, &[]);
+        file.block(SECTION_HEADER)?;
+
+        file.body.extend(LINKTYPE_RAW.to_le_bytes());
+        file.body.extend([0, 0]);
+        file.body.extend(NO_SNAP_LENGTH.to_le_bytes());
+        file.option(INTERFACE_NAME, interface.as_bytes());
+        file.option(INTERFACE_TIMESTAMP_RESOLUTION, &[NANOSECONDS]);
+        file.option(END_OF_OPTIONS, &[]);
+        file.block(INTERFACE_DESCRIPTION)?;
+        Ok(file)
+    }
+
+    /// Adds a packet, headers and payload, at so many nanoseconds after 1970.
+    pub(super) fn packet(
+        &mut self,
+        time: u64,
+        way: Way,
+        headers: &[u8],
+        payload: &[u8],
+    ) -> io::Result<()> {
+        // A packet is at most 64 KiB long.
+        let len = ((headers.len() + payload.len()) as u32).to_le_bytes();
+        self.body.extend(0u32.to_le_bytes()); // the first interface
+        self.body.extend(((time >> 32) as u32).to_le_bytes());
+        self.body.extend((time as u32).to_le_bytes());
+        self.body.extend(len); // as captured
+        self.body.extend(len); // as it was
+        self.body.extend(headers);
+        self.body.extend(payload);
+        self.pad();
+        self.option(PACKET_FLAGS, &(way as u32).to_le_bytes());
+        self.option(END_OF_OPTIONS, &[]);
+        self.block(ENHANCED_PACKET)
+    }
+
+    /// Makes what was written so far readable for others.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    fn option(&mut self, code: u16, value: &[u8]) {
+        self.body.extend(code.to_le_bytes());
+        self.body.extend((value.len() as u16).to_le_bytes());
+        self.body.extend(value);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.body.resize(self.body.len().next_multiple_of(4), 0);
+    }
+
+    /// Writes the body as a block of this type.
+    fn block(&mut self, kind: u32) -> io::Result<()> {
+        let len = (12 + self.body.len() as u32).to_le_bytes();
+        self.out.write_all(&kind.to_le_bytes())?;
+        self.out.write_all(&len)?;
+        self.out.write_all(&self.body)?;
+        self.out.write_all(&len)?;
+        self.body.clear();
+        Ok(())
+    }
+}
