@@ -125,10 +125,17 @@ impl Responder {
         self.replies.push_back(Reply::Nak { psn: self.unanswered_from, syndrome });
     }
 
-    /// READs and atomics accepted and not answered.
+    /// READs and atomics accepted and not answered. An answer that is repeated does not count: the
+    /// peer may have had it long ago.
     fn unanswered(&self) -> usize {
-        let holds = |reply: &&Reply| matches!(reply, Reply::Read { .. } | Reply::Atomic(_));
-        self.replies.iter().filter(holds).count()
+        let is_first_answer = |reply: &&Reply| match reply {
+            Reply::Read { read, .. } => {
+                self.unanswered_from.precedes(read.first_psn + read.packets)
+            }
+            Reply::Atomic(atomic) => self.unanswered_from.precedes(atomic.psn.next()),
+            Reply::Ack { .. } | Reply::Nak { .. } => false,
+        };
+        self.replies.iter().filter(is_first_answer).count()
     }
 }
 
