@@ -1,1 +1,31 @@
-//! (see the crate description)
+//! A world to test the engine in: several engines on a simulated network, in virtual time, with
+//! programs that post random work and know what must come of it.
+//!
+//! Everything follows from a seed. Nothing here looks into the engine: what is checked is what a
+//! program or a peer could see.
+//!
+//! | module | |
+//! | --- | --- |
+//! | [`world`] | engines, hosts and the network; time, one event after the other |
+//! | [`host`], [`memory`], [`queues`] | where the programs live: [`urxe_engine::Host`] on plain vectors |
+//! | [`arena`], [`plan`] | random work requests, and what they must do to memory |
+//! | [`scene`] | draws machines, networks and connections |
+//! | [`traffic`] | posts plans and checks every completion |
+//! | [`hostile`] | packets that nobody should send |
+//! | [`seeds`] | which runs are made, and how one of them is made again |
+//! | [`trace`], [`rng`] | the record of a run, and where its randomness comes from |
+
+#![forbid(unsafe_code)]
+
+pub mod arena;
+pub mod host;
+pub mod hostile;
+pub mod memory;
+pub mod plan;
+pub mod queues;
+pub mod rng;
+pub mod scene;
+pub mod seeds;
+pub mod trace;
+pub mod traffic;
+pub mod world;

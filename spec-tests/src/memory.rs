@@ -1,0 +1,144 @@
+//! The programs' memory, as the engine and as the programs see it.
+//!
+//! A host may hold back the engine's writes until `sync`. This one always does: a completion or
+//! an acknowledgement that comes before its `sync` shows stale bytes, and a checker sees it.
+
+use std::ops::Range;
+use urxe_engine::{MemoryFault, RegionId};
+
+/// All regions of one host.
+#[derive(Debug, Default)]
+pub struct Memory {
+    regions: Vec<Region>,
+    held_back: Vec<(RegionId, Range<usize>)>,
+    /// Accesses until this region is unmapped.
+    doomed: Option<(RegionId, u32)>,
+}
+
+#[derive(Debug)]
+struct Region {
+    /// With the writes that are held back.
+    engine: Vec<u8>,
+    /// Without them.
+    program: Vec<u8>,
+    unmapped: Unmapped,
+}
+
+/// What is left of a region whose program is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unmapped {
+    /// All of it.
+    No,
+    /// Nothing, and every access says so.
+    Yes,
+    /// Nothing, but writes are taken and only `sync` says so.
+    WritesTaken,
+}
+
+impl Memory {
+    /// Adds a region with this content.
+    pub fn add(&mut self, content: Vec<u8>) -> RegionId {
+        let program = content.clone();
+        self.regions.push(Region { engine: content, program, unmapped: Unmapped::No });
+        RegionId(self.regions.len() as u32 - 1)
+    }
+
+    /// What the program sees.
+    pub fn program(&self, region: RegionId) -> &[u8] {
+        &self.regions[region.0 as usize].program
+    }
+
+    /// The program writes.
+    pub fn program_write(&mut self, region: RegionId, offset: usize, data: &[u8]) {
+        let region = &mut self.regions[region.0 as usize];
+        region.program[offset..offset + data.len()].copy_from_slice(data);
+        region.engine[offset..offset + data.len()].copy_from_slice(data);
+    }
+
+    /// The program unmaps the region: the engine's accesses fail, `late` says whether its writes
+    /// do so only in `sync`.
+    pub fn unmap(&mut self, region: RegionId, late: bool) {
+        let unmapped = if late { Unmapped::WritesTaken } else { Unmapped::Yes };
+        self.regions[region.0 as usize].unmapped = unmapped;
+    }
+
+    /// The program unmaps the region as the engine accesses it for the `accesses`-th time.
+    pub fn unmap_after(&mut self, region: RegionId, accesses: u32) {
+        self.doomed = Some((region, accesses));
+    }
+
+    /// Whether the engine's writes are all visible to the program.
+    pub fn is_synced(&self) -> bool {
+        self.held_back.is_empty()
+    }
+
+    /// The engine reads.
+    pub fn read(&mut self, region: RegionId, at: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
+        let region = self.access(region)?;
+        let at = at as usize;
+        buf.copy_from_slice(&region.engine[at..at + buf.len()]);
+        Ok(())
+    }
+
+    /// The engine writes.
+    pub fn write(&mut self, id: RegionId, at: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        let at = at as usize;
+        let range = at..at + data.len();
+        let taken_anyway = self.regions[id.0 as usize].unmapped == Unmapped::WritesTaken;
+        match self.access(id) {
+            Ok(region) => region.engine[range.clone()].copy_from_slice(data),
+            Err(_) if taken_anyway => {}
+            Err(fault) => return Err(fault),
+        }
+        self.held_back.push((id, range));
+        Ok(())
+    }
+
+    /// The engine makes its writes visible.
+    pub fn sync(&mut self) -> Result<(), MemoryFault> {
+        let mut result = Ok(());
+        for (id, range) in self.held_back.drain(..) {
+            let region = &mut self.regions[id.0 as usize];
+            match region.unmapped {
+                Unmapped::No => {
+                    region.program[range.clone()].copy_from_slice(&region.engine[range]);
+                }
+                _ => result = Err(MemoryFault),
+            }
+        }
+        result
+    }
+
+    /// The engine replaces a number by what `change` makes of it; what it was.
+    pub fn atomic(
+        &mut self,
+        region: RegionId,
+        at: u64,
+        change: impl FnOnce(u64) -> u64,
+    ) -> Result<u64, MemoryFault> {
+        let region = self.access(region)?;
+        let range = at as usize..at as usize + 8;
+        let word = region.engine[range.clone()].try_into().expect("8 bytes");
+        let was = u64::from_ne_bytes(word);
+        let bytes = change(was).to_ne_bytes();
+        region.engine[range.clone()].copy_from_slice(&bytes);
+        region.program[range].copy_from_slice(&bytes);
+        Ok(was)
+    }
+
+    fn access(&mut self, id: RegionId) -> Result<&mut Region, MemoryFault> {
+        if let Some((region, left)) = &mut self.doomed
+            && *region == id
+        {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.unmap(id, false);
+                self.doomed = None;
+            }
+        }
+        match &mut self.regions[id.0 as usize] {
+            region if region.unmapped == Unmapped::No => Ok(region),
+            _ => Err(MemoryFault),
+        }
+    }
+}

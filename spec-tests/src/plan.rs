@@ -1,0 +1,449 @@
+//! Random work, with what must come of it.
+//!
+//! A plan is made before the run and says of every work request what it does and what comes back.
+//! That is possible because of the order that RC promises: requests of one QP are executed in the
+//! order in which they were posted, except that a READ may still be gathering its data while later
+//! requests are executed, unless they are fenced. So each direction of a connection has a window
+//! of the responder's memory to itself, and wherever a request would write to what an earlier READ
+//! may still be reading, or gather from what it may still be writing, the plan has a fence.
+
+use crate::arena::Arena;
+use crate::host::RECV_WR_ID;
+use crate::rng::Rng;
+use std::ops::Range;
+use urxe_engine::{Extra, RecvWqe, SendOp, SendWqe, Sge, WcOpcode};
+use urxe_wire::{PathMtu, Rkey};
+
+/// What kind of work a plan is made of.
+#[derive(Clone, Debug)]
+pub struct Style {
+    /// Payload of a packet: sizes keep close to its multiples.
+    pub mtu: PathMtu,
+    /// Work requests.
+    pub count: usize,
+    /// Longest message, in bytes.
+    pub max_message: usize,
+    /// All messages together, in bytes.
+    pub budget: usize,
+    /// How often, relatively: SEND, WRITE, READ, COMPARE SWAP, FETCH ADD.
+    pub mix: [u64; 5],
+    /// Entries in a scatter/gather list.
+    pub max_sge: usize,
+    /// Percent of requests that carry a completion.
+    pub signaled: u64,
+    /// Percent of requests that are fenced without need.
+    pub fenced: u64,
+    /// Percent of SENDs and WRITEs that are inline, where short enough.
+    pub inline: u64,
+    /// Percent of SENDs and WRITEs that have immediate data.
+    pub immediate: u64,
+}
+
+impl Style {
+    /// Draws a style.
+    pub fn draw(rng: &mut Rng, mtu: PathMtu, with_reads: bool) -> Style {
+        let mut mix = [(); 5].map(|()| rng.pick(&[0, 1, 1, 4]));
+        if !with_reads {
+            mix[2..].fill(0);
+        }
+        mix[rng.index(2)] += 1;
+        let max_message = rng.pick(&[64, 2_000, 20_000, 60_000, 400_000]);
+        Style {
+            mtu,
+            count: rng.pick(&[1, 4, 20, 60, 120]),
+            max_message,
+            budget: max_message.max(rng.pick(&[20_000, 200_000, 800_000])),
+            mix,
+            max_sge: rng.pick(&[1, 2, 5, 32]),
+            signaled: rng.pick(&[100, 100, 50, 5]),
+            fenced: rng.pick(&[0, 10]),
+            inline: rng.pick(&[0, 50]),
+            immediate: rng.pick(&[0, 30]),
+        }
+    }
+
+    fn message_len(&self, rng: &mut Rng, budget: usize) -> usize {
+        let max = self.max_message.min(budget) as u64;
+        let mtu = self.mtu.bytes() as u64;
+        let len = match rng.range(0..=9) {
+            0 => 0,
+            1 | 2 => rng.range(0..=64),
+            3..=8 => {
+                let packets = rng.range(1..=(max / mtu).max(1));
+                let packets = if rng.percent(80) { rng.range(1..=packets.min(6)) } else { packets };
+                (packets * mtu + rng.range(0..=2)).saturating_sub(1)
+            }
+            _ => rng.range(0..=max),
+        };
+        len.min(max) as usize
+    }
+}
+
+/// A work request to be posted, with what comes of it.
+#[derive(Clone, Debug)]
+pub struct PlannedSend {
+    /// The work request.
+    pub wqe: SendWqe,
+    /// Bytes of the message.
+    pub len: usize,
+    /// What it does at the responder.
+    pub effect: Effect,
+    /// What comes back into its scatter list; `None` if nothing, or if nobody can know it.
+    pub answer: Option<Vec<u8>>,
+    /// The program changes the memory of its list as soon as it has completed.
+    pub reuses_memory: bool,
+}
+
+/// What a work request does at the responder.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Nothing, or only the receive that it consumes.
+    None,
+    /// Changes bytes of the window.
+    Window {
+        /// Where.
+        at: usize,
+        /// To what.
+        bytes: Vec<u8>,
+    },
+    /// Adds to the counter that all share.
+    Counter {
+        /// How much.
+        add: u64,
+    },
+}
+
+/// A receive to be posted, with the message that it gets.
+#[derive(Clone, Debug)]
+pub struct PlannedRecv {
+    /// The work request.
+    pub wqe: RecvWqe,
+    /// The opcode of its completion.
+    pub opcode: WcOpcode,
+    /// The length in its completion.
+    pub byte_len: usize,
+    /// What its memory begins with then: nothing for a WRITE with immediate data.
+    pub data: Vec<u8>,
+    /// What its completion brings.
+    pub extra: Extra,
+    /// The message had the solicited bit.
+    pub solicited: bool,
+}
+
+/// Memory at the responder, as the requester knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Remote {
+    /// The key.
+    pub rkey: u32,
+    /// Address of the first byte.
+    pub addr: u64,
+}
+
+/// The work of one direction of a connection.
+#[derive(Debug)]
+pub struct Plan {
+    /// What the requester posts.
+    pub sends: Vec<PlannedSend>,
+    /// What the responder posts.
+    pub recvs: Vec<PlannedRecv>,
+    /// The window's content before.
+    pub window: Vec<u8>,
+}
+
+/// Makes a plan, one work request after the other.
+pub struct Planner<'a> {
+    /// What the work is like.
+    pub style: &'a Style,
+    /// Randomness.
+    pub rng: Rng,
+    /// Memory of the requester's program.
+    pub local: &'a mut Arena,
+    /// Memory of the responder's program.
+    pub remote: &'a mut Arena,
+    /// The window, and its content before the first request.
+    pub window: (Remote, Vec<u8>),
+    /// The shared counter.
+    pub counter: Remote,
+    /// Put into the `wr_id`s, so that they are unique on a node.
+    pub number: u64,
+}
+
+/// What the planner knows of the run so far.
+struct Progress {
+    /// The window after all requests so far.
+    window: Vec<u8>,
+    /// What READs may still be reading.
+    reading: Vec<Range<usize>>,
+    /// Where earlier READs and atomics put data that nobody has reused, by number of the request.
+    answers: Vec<usize>,
+}
+
+impl Planner<'_> {
+    /// Makes the plan; it is shorter than the style says when the budget or the memory runs out.
+    pub fn plan(mut self) -> Plan {
+        let before = self.window.1.clone();
+        let mut progress =
+            Progress { window: before.clone(), reading: Vec::new(), answers: Vec::new() };
+        let mut plan = Plan { sends: Vec::new(), recvs: Vec::new(), window: before };
+        let mut budget = self.style.budget;
+        for _ in 0..self.style.count {
+            let len = self.style.message_len(&mut self.rng, budget);
+            let Some((send, recv)) = self.next(len, &mut progress, &plan) else { break };
+            budget = budget.saturating_sub(send.len);
+            plan.sends.push(send);
+            plan.recvs.extend(recv);
+        }
+        plan
+    }
+
+    fn next(
+        &mut self,
+        len: usize,
+        progress: &mut Progress,
+        plan: &Plan,
+    ) -> Option<(PlannedSend, Option<PlannedRecv>)> {
+        let total: u64 = self.style.mix.iter().sum();
+        let mut drawn = self.rng.range(0..=total - 1);
+        let kind = self.style.mix.iter().position(|&weight| {
+            let here = drawn < weight;
+            drawn = drawn.saturating_sub(weight);
+            here
+        });
+        let number = plan.sends.len();
+        match kind {
+            Some(0) => self.send(len, progress, plan),
+            Some(1) => self.write(len, progress, plan),
+            Some(2) => self.read(len, progress, number).map(|send| (send, None)),
+            Some(3) => self.compare_swap(progress, number).map(|send| (send, None)),
+            _ => self.fetch_add(progress, number).map(|send| (send, None)),
+        }
+    }
+
+    fn send(
+        &mut self,
+        len: usize,
+        progress: &mut Progress,
+        plan: &Plan,
+    ) -> Option<(PlannedSend, Option<PlannedRecv>)> {
+        let (mut send, data) = self.outgoing(len, progress, plan)?;
+        let extra = match self.immediate() {
+            Some(imm) => Extra::Imm(imm),
+            None => Extra::None,
+        };
+        send.wqe.op = SendOp::Send(extra);
+        let spare = if self.rng.percent(30) { self.rng.range(1..=3_000) as usize } else { 0 };
+        let recv = self.recv(plan.recvs.len(), data.len() + spare)?;
+        let recv = PlannedRecv {
+            wqe: recv,
+            opcode: WcOpcode::Recv,
+            byte_len: data.len(),
+            data,
+            extra,
+            solicited: send.wqe.solicited,
+        };
+        Some((send, Some(recv)))
+    }
+
+    fn write(
+        &mut self,
+        len: usize,
+        progress: &mut Progress,
+        plan: &Plan,
+    ) -> Option<(PlannedSend, Option<PlannedRecv>)> {
+        let len = len.min(progress.window.len());
+        let (mut send, data) = self.outgoing(len, progress, plan)?;
+        let at = self.rng.range(0..=(progress.window.len() - data.len()) as u64) as usize;
+        let imm = self.immediate();
+        let remote = self.window.0;
+        send.wqe.op =
+            SendOp::Write { remote_addr: remote.addr + at as u64, rkey: Rkey(remote.rkey), imm };
+        progress.change(at, &data, &mut send.wqe);
+        let recv = match imm {
+            None => None,
+            Some(imm) => {
+                let spare = self.rng.pick(&[0, 100]);
+                Some(PlannedRecv {
+                    wqe: self.recv(plan.recvs.len(), spare)?,
+                    opcode: WcOpcode::RecvRdmaWithImm,
+                    byte_len: data.len(),
+                    data: Vec::new(),
+                    extra: Extra::Imm(imm),
+                    solicited: send.wqe.solicited,
+                })
+            }
+        };
+        send.effect = Effect::Window { at, bytes: data };
+        Some((send, recv))
+    }
+
+    fn read(&mut self, len: usize, progress: &mut Progress, number: usize) -> Option<PlannedSend> {
+        let len = len.min(progress.window.len());
+        let at = self.rng.range(0..=(progress.window.len() - len) as u64) as usize;
+        let remote = self.window.0;
+        let op = SendOp::Read { remote_addr: remote.addr + at as u64, rkey: Rkey(remote.rkey) };
+        let mut send = self.incoming(op, len, number)?;
+        if send.wqe.fence {
+            progress.fence();
+        }
+        send.answer = Some(progress.window[at..at + len].to_vec());
+        progress.reading.push(at..at + len);
+        progress.answers.push(number);
+        Some(send)
+    }
+
+    fn compare_swap(&mut self, progress: &mut Progress, number: usize) -> Option<PlannedSend> {
+        let at = self.word(progress)?;
+        let was = progress.word(at);
+        let compare = if self.rng.percent(60) { was } else { self.rng.next_u64() };
+        let swap = self.rng.next_u64();
+        let remote_addr = self.window.0.addr + at as u64;
+        let rkey = Rkey(self.window.0.rkey);
+        let op = SendOp::CompareSwap { remote_addr, rkey, compare, swap };
+        let now = if compare == was { swap } else { was };
+        self.atomic(op, at, was, now, progress, number)
+    }
+
+    fn fetch_add(&mut self, progress: &mut Progress, number: usize) -> Option<PlannedSend> {
+        let add = self.rng.next_u64();
+        if self.rng.percent(40) {
+            let rkey = Rkey(self.counter.rkey);
+            let op = SendOp::FetchAdd { remote_addr: self.counter.addr, rkey, add };
+            let mut send = self.incoming(op, 8, number)?;
+            if send.wqe.fence {
+                progress.fence();
+            }
+            send.effect = Effect::Counter { add };
+            return Some(send);
+        }
+        let at = self.word(progress)?;
+        let was = progress.word(at);
+        let remote_addr = self.window.0.addr + at as u64;
+        let op = SendOp::FetchAdd { remote_addr, rkey: Rkey(self.window.0.rkey), add };
+        self.atomic(op, at, was, was.wrapping_add(add), progress, number)
+    }
+
+    /// An atomic on the window that finds `was` and leaves `now`.
+    fn atomic(
+        &mut self,
+        op: SendOp,
+        at: usize,
+        was: u64,
+        now: u64,
+        progress: &mut Progress,
+        number: usize,
+    ) -> Option<PlannedSend> {
+        let mut send = self.incoming(op, 8, number)?;
+        let bytes = now.to_ne_bytes().to_vec();
+        progress.change(at, &bytes, &mut send.wqe);
+        send.effect = Effect::Window { at, bytes };
+        send.answer = Some(was.to_ne_bytes().to_vec());
+        progress.answers.push(number);
+        Some(send)
+    }
+
+    /// Where an aligned word of the window is, often one of the first few.
+    fn word(&mut self, progress: &Progress) -> Option<usize> {
+        let first = self.window.0.addr.next_multiple_of(8) - self.window.0.addr;
+        let words = (progress.window.len() as u64).checked_sub(first)? / 8;
+        let last = words.checked_sub(1)?;
+        let last = if self.rng.percent(70) { last.min(3) } else { last };
+        Some((first + 8 * self.rng.range(0..=last)) as usize)
+    }
+
+    /// A SEND or WRITE of about `len` bytes, with its data. Its operation is still to be filled
+    /// in.
+    fn outgoing(
+        &mut self,
+        len: usize,
+        progress: &mut Progress,
+        plan: &Plan,
+    ) -> Option<(PlannedSend, Vec<u8>)> {
+        let mut send = self.blank(SendOp::Send(Extra::None), len, plan.sends.len());
+        let data = if len <= 256 && self.rng.percent(self.style.inline) {
+            // Ignored when there is inline data, so it may be anything.
+            send.wqe.sges = vec![Sge { addr: 1, length: u32::MAX, ..Sge::default() }];
+            let data = self.rng.bytes(len);
+            send.wqe.inline = Some(data.clone());
+            data
+        } else if !progress.answers.is_empty() && self.rng.percent(20) {
+            // Passes on what an earlier request has brought, which takes a fence.
+            let number = self.rng.pick(&progress.answers);
+            let source = &plan.sends[number];
+            let data = source.answer.clone()?;
+            if data.len() > self.style.max_message.min(progress.window.len()).min(len.max(64)) {
+                return self.outgoing_from_arena(send, len);
+            }
+            send.wqe.sges.clone_from(&source.wqe.sges);
+            send.wqe.fence = true;
+            data
+        } else {
+            return self.outgoing_from_arena(send, len);
+        };
+        send.len = data.len();
+        if send.wqe.fence {
+            progress.fence();
+        }
+        Some((send, data))
+    }
+
+    fn outgoing_from_arena(
+        &mut self,
+        mut send: PlannedSend,
+        len: usize,
+    ) -> Option<(PlannedSend, Vec<u8>)> {
+        send.wqe.sges = self.local.cut(&mut self.rng, len, self.style.max_sge)?;
+        send.reuses_memory = true;
+        let data = self.local.gather(&send.wqe.sges);
+        Some((send, data))
+    }
+
+    /// A READ or atomic of `len` bytes.
+    fn incoming(&mut self, op: SendOp, len: usize, number: usize) -> Option<PlannedSend> {
+        let mut send = self.blank(op, len, number);
+        send.wqe.sges = self.local.cut(&mut self.rng, len, self.style.max_sge)?;
+        Some(send)
+    }
+
+    fn blank(&mut self, op: SendOp, len: usize, number: usize) -> PlannedSend {
+        let wqe = SendWqe {
+            wr_id: self.number << 32 | number as u64,
+            op,
+            fence: self.rng.percent(self.style.fenced),
+            signaled: self.rng.percent(self.style.signaled),
+            solicited: self.rng.percent(20),
+            sges: Vec::new(),
+            inline: None,
+        };
+        PlannedSend { wqe, len, effect: Effect::None, answer: None, reuses_memory: false }
+    }
+
+    fn recv(&mut self, number: usize, len: usize) -> Option<RecvWqe> {
+        let sges = self.remote.cut(&mut self.rng, len, self.style.max_sge)?;
+        Some(RecvWqe { wr_id: RECV_WR_ID | self.number << 32 | number as u64, sges })
+    }
+
+    fn immediate(&mut self) -> Option<u32> {
+        self.rng.percent(self.style.immediate).then(|| self.rng.next_u64() as u32)
+    }
+}
+
+impl Progress {
+    /// All READs and atomics before have ended.
+    fn fence(&mut self) {
+        self.reading.clear();
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.window[at..at + 8].try_into().expect("8 bytes"))
+    }
+
+    /// A request changes the window; it has to wait for READs of the same bytes.
+    fn change(&mut self, at: usize, bytes: &[u8], wqe: &mut SendWqe) {
+        let end = at + bytes.len();
+        wqe.fence |= self.reading.iter().any(|range| range.start < end && at < range.end);
+        if wqe.fence {
+            self.fence();
+        }
+        self.window[at..end].copy_from_slice(bytes);
+    }
+}

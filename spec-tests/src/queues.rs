@@ -1,0 +1,203 @@
+//! The programs' queues: what they posted and what they were told.
+
+use std::collections::VecDeque;
+use urxe_engine::{Completion, RecvWqe, SendWqe, Taken};
+
+/// What stands in a queue.
+#[derive(Clone, Debug)]
+pub enum Entry<Wqe> {
+    /// A work request.
+    Good(Wqe),
+    /// Something with this number that is no work request.
+    Malformed(u64),
+}
+
+/// A send queue with a bounded number of places.
+#[derive(Debug)]
+pub struct SendRing {
+    places: usize,
+    posted: VecDeque<Entry<SendWqe>>,
+    /// Taken and not retired, oldest first.
+    taken: VecDeque<TakenSend>,
+    broken: bool,
+}
+
+#[derive(Debug)]
+struct TakenSend {
+    wr_id: u64,
+    /// Its end is told by a completion, which has not come yet.
+    owes_completion: bool,
+}
+
+impl SendRing {
+    /// A ring of so many places.
+    pub fn new(places: usize) -> SendRing {
+        SendRing { places, posted: VecDeque::new(), taken: VecDeque::new(), broken: false }
+    }
+
+    /// Work requests that can be posted now.
+    pub fn room(&self) -> usize {
+        self.places - self.posted.len() - self.taken.len()
+    }
+
+    /// Nothing is posted that was not retired.
+    pub fn is_idle(&self) -> bool {
+        self.posted.is_empty() && self.taken.is_empty()
+    }
+
+    /// Posts.
+    ///
+    /// # Panics
+    /// If there is no room.
+    pub fn post(&mut self, entry: Entry<SendWqe>) {
+        assert!(self.room() > 0, "the program posts only where there is room");
+        self.posted.push_back(entry);
+    }
+
+    /// The program overwrites the ring's cursors.
+    pub fn break_cursors(&mut self) {
+        self.broken = true;
+    }
+
+    /// The QP was reset: the ring begins anew.
+    pub fn rewind(&mut self) {
+        *self = SendRing::new(self.places);
+    }
+
+    /// The engine takes the next one.
+    pub fn take(&mut self, wqe: &mut SendWqe) -> Taken {
+        if self.broken {
+            return Taken::Broken;
+        }
+        let (taken, owes_completion) = match self.posted.pop_front() {
+            None => return Taken::Empty,
+            Some(Entry::Good(posted)) => {
+                let owes = posted.signaled;
+                wqe.clone_from(&posted);
+                (Taken::Ready, owes)
+            }
+            Some(Entry::Malformed(wr_id)) => {
+                wqe.wr_id = wr_id;
+                (Taken::Malformed, true)
+            }
+        };
+        self.taken.push_back(TakenSend { wr_id: wqe.wr_id, owes_completion });
+        taken
+    }
+
+    /// The engine completes one.
+    ///
+    /// # Panics
+    /// If it was not taken, or was completed or retired before.
+    pub fn completed(&mut self, wr_id: u64) {
+        let taken = self.taken.iter_mut().find(|taken| taken.wr_id == wr_id);
+        let taken = taken.unwrap_or_else(|| panic!("completion of {wr_id:#x}, which is not taken"));
+        taken.owes_completion = false;
+    }
+
+    /// The engine retires the oldest.
+    ///
+    /// # Panics
+    /// If they were not taken, or a completion of theirs was due before.
+    pub fn retire(&mut self, count: u32) {
+        for _ in 0..count {
+            let taken = self.taken.pop_front().expect("only what was taken is retired");
+            assert!(!taken.owes_completion, "{:#x} retired before its completion", taken.wr_id);
+        }
+    }
+}
+
+/// A receive queue with a bounded number of places.
+#[derive(Debug)]
+pub struct RecvRing {
+    places: usize,
+    posted: VecDeque<Entry<RecvWqe>>,
+    broken: bool,
+}
+
+impl RecvRing {
+    /// A ring of so many places.
+    pub fn new(places: usize) -> RecvRing {
+        RecvRing { places, posted: VecDeque::new(), broken: false }
+    }
+
+    /// Work requests that can be posted now.
+    pub fn room(&self) -> usize {
+        self.places - self.posted.len()
+    }
+
+    /// Posts.
+    ///
+    /// # Panics
+    /// If there is no room.
+    pub fn post(&mut self, entry: Entry<RecvWqe>) {
+        assert!(self.room() > 0, "the program posts only where there is room");
+        self.posted.push_back(entry);
+    }
+
+    /// The program overwrites the ring's cursors.
+    pub fn break_cursors(&mut self) {
+        self.broken = true;
+    }
+
+    /// The QP was reset: the ring begins anew.
+    pub fn rewind(&mut self) {
+        *self = RecvRing::new(self.places);
+    }
+
+    /// The engine takes the next one.
+    pub fn take(&mut self, wqe: &mut RecvWqe) -> Taken {
+        if self.broken {
+            return Taken::Broken;
+        }
+        match self.posted.pop_front() {
+            None => Taken::Empty,
+            Some(Entry::Good(posted)) => {
+                wqe.clone_from(&posted);
+                Taken::Ready
+            }
+            Some(Entry::Malformed(wr_id)) => {
+                wqe.wr_id = wr_id;
+                Taken::Malformed
+            }
+        }
+    }
+}
+
+/// A completion as the program finds it.
+#[derive(Clone, Debug)]
+pub struct Completed {
+    /// The completion itself.
+    pub completion: Completion,
+    /// What the program saw, at the instant of a success, in the memory that the work request
+    /// let the engine write to.
+    pub data: Vec<u8>,
+}
+
+/// A completion queue with a bounded number of places.
+#[derive(Debug)]
+pub struct CompletionRing {
+    places: usize,
+    completed: VecDeque<Completed>,
+}
+
+impl CompletionRing {
+    /// A ring of so many places.
+    pub fn new(places: usize) -> CompletionRing {
+        CompletionRing { places, completed: VecDeque::new() }
+    }
+
+    /// Puts one in; `false` if there is no room.
+    pub fn push(&mut self, completed: Completed) -> bool {
+        let has_room = self.completed.len() < self.places;
+        if has_room {
+            self.completed.push_back(completed);
+        }
+        has_room
+    }
+
+    /// The program polls.
+    pub fn poll(&mut self) -> Option<Completed> {
+        self.completed.pop_front()
+    }
+}

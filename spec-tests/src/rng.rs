@@ -1,0 +1,93 @@
+//! The one source of randomness of a run: everything that is drawn follows from its seed.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// SplitMix64 (Steele, Lea, Flood 2014): any seed is good, and a fork is as good as a new seed.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The generator of a seed.
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    /// A generator of its own: what is drawn from it does not move what is drawn from this one.
+    pub fn fork(&mut self) -> Rng {
+        Rng(self.next_u64())
+    }
+
+    /// The next 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number of the range.
+    pub fn range(&mut self, range: RangeInclusive<u64>) -> u64 {
+        let (min, max) = range.into_inner();
+        let span = u128::from(max - min) + 1;
+        min + ((u128::from(self.next_u64()) * span) >> 64) as u64
+    }
+
+    /// An index below `len`, which is not 0.
+    pub fn index(&mut self, len: usize) -> usize {
+        self.range(0..=len as u64 - 1) as usize
+    }
+
+    /// True in so many of a hundred cases.
+    pub fn percent(&mut self, percent: u64) -> bool {
+        self.range(0..=99) < percent
+    }
+
+    /// One of these.
+    pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.index(choices.len())].clone()
+    }
+
+    /// A duration of the range, in microseconds.
+    pub fn micros(&mut self, range: RangeInclusive<u64>) -> Duration {
+        Duration::from_micros(self.range(range))
+    }
+
+    /// Fills a slice.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
+        }
+    }
+
+    /// So many bytes.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.fill(&mut bytes);
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_reach_both_ends_and_nothing_else() {
+        let mut rng = Rng::new(1);
+        let seen: Vec<u64> = (0..200).map(|_| rng.range(5..=7)).collect();
+        assert!((5..=7).all(|n| seen.contains(&n)) && seen.iter().all(|n| (5..=7).contains(n)));
+        assert_eq!(rng.range(9..=9), 9);
+        rng.range(0..=u64::MAX);
+    }
+
+    #[test]
+    fn a_fork_goes_its_own_way() {
+        let (mut a, mut b) = (Rng::new(1), Rng::new(1));
+        let mut fork = a.fork();
+        fork.next_u64();
+        b.fork();
+        assert_eq!(a.next_u64(), b.next_u64());
+    }
+}

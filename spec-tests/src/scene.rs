@@ -1,0 +1,231 @@
+//! Drawing a run: machines, the network between them, connections and their work.
+
+use crate::arena::Arena;
+use crate::plan::{Planner, Remote, Style};
+use crate::rng::Rng;
+use crate::traffic::{Pace, Party, Progress, Window};
+use crate::world::{EndAttr, NodeConfig, World, everything};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+use urxe_engine::{CqId, PdId};
+use urxe_port::sim::Link;
+use urxe_port::{Chance, Impairment};
+use urxe_wire::{PathMtu, Psn};
+
+/// The protection domain of everything that a scene does not set apart.
+pub const PD: PdId = PdId(1);
+
+/// What the network does.
+#[derive(Clone, Debug)]
+pub struct Weather {
+    /// What every link does.
+    pub link: Link,
+    /// When nothing passes: from when, for how long.
+    pub partitions: Vec<(Duration, Duration)>,
+}
+
+impl Weather {
+    /// Nothing happens by chance.
+    pub fn calm(rng: &mut Rng) -> Weather {
+        let micros = rng.pick(&[0, 1, 10, 50, 500]);
+        let delay = Duration::from_micros(micros)..=Duration::from_micros(micros * 2);
+        let impairment = Impairment { delay, ..Impairment::default() };
+        Weather { link: Link { impairment, ..Link::default() }, partitions: Vec::new() }
+    }
+
+    /// Anything may happen.
+    pub fn stormy(rng: &mut Rng) -> Weather {
+        let mut weather = Weather::calm(rng);
+        let impairment = &mut weather.link.impairment;
+        let mut chance = |percents: &[f64]| Chance::percent(rng.pick(percents));
+        impairment.drop = chance(&[0.0, 0.1, 1.0, 5.0, 10.0]);
+        impairment.duplicate = chance(&[0.0, 0.0, 1.0, 10.0]);
+        impairment.reorder = chance(&[0.0, 0.0, 1.0, 10.0]);
+        impairment.corrupt = chance(&[0.0, 0.0, 1.0]);
+        if rng.percent(30) {
+            weather.link.rate = Some(rng.pick(&[1, 10, 100]) * 1_000_000_000);
+            weather.link.queue_limit = rng.pick(&[None, Some(Duration::from_micros(500))]);
+        }
+        for _ in 0..rng.pick(&[0, 0, 1, 2]) {
+            weather.partitions.push((rng.micros(0..=5_000), rng.micros(0..=20_000)));
+        }
+        weather
+    }
+
+    /// Whether nothing is ever lost, late or twice.
+    pub fn is_calm(&self) -> bool {
+        let Impairment { drop, duplicate, reorder, corrupt, delay: _ } = &self.link.impairment;
+        let never = [drop, duplicate, reorder, corrupt].into_iter().all(|c| *c == Chance::NEVER);
+        never && self.link.rate.is_none() && self.partitions.is_empty()
+    }
+}
+
+/// Two machines.
+pub fn draw_nodes(rng: &mut Rng) -> [NodeConfig; 2] {
+    let ipv6 = rng.percent(30);
+    [1, 2].map(|last| NodeConfig {
+        addr: match ipv6 {
+            true => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last)),
+            false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, last as u8)),
+        },
+        seed: rng.next_u64(),
+        min_probe: rng.micros(50..=2_000),
+        burst: rng.pick(&[1, 3, 16, 64]),
+        tx_capacity: rng.pick(&[0, 20_000, 1 << 18]),
+    })
+}
+
+/// A world of these machines in this weather.
+pub fn world(rng: &mut Rng, nodes: &[NodeConfig], weather: &Weather, prints: bool) -> World {
+    let world = World::new(rng.next_u64(), weather.link.clone(), nodes, prints);
+    for &(from, lasts) in &weather.partitions {
+        let from = world.now() + from;
+        world.network.partition(nodes[0].addr, nodes[1].addr, from..from + lasts);
+    }
+    world
+}
+
+/// A counter on each node that everyone adds to.
+pub fn counters(rng: &mut Rng, world: &mut World) -> Vec<Remote> {
+    let counter = |node: &mut crate::world::Node| {
+        let addr = rng.next_u64() >> 8 & !7;
+        let mr = node.reg_mr(PD, addr, everything(), vec![0; 8]);
+        Remote { rkey: mr.key, addr: mr.addr }
+    };
+    world.nodes.iter_mut().map(counter).collect()
+}
+
+/// A connection to be made, with the work of its two programs.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// Where its ends are.
+    pub nodes: [usize; 2],
+    /// Its path MTU.
+    pub mtu: PathMtu,
+    /// What each end is set up with.
+    pub attrs: [EndAttr; 2],
+    /// What each end does.
+    pub styles: [Style; 2],
+    /// Places in the send and receive queue of each end.
+    pub places: [(usize, usize); 2],
+    /// Whether its programs post as fast as they can.
+    pub eager: bool,
+}
+
+impl Connection {
+    /// Draws a connection that is certain to work.
+    pub fn draw(rng: &mut Rng) -> Connection {
+        let mtu = rng.pick(&PathMtu::ALL);
+        let rd_atomic = [(); 2].map(|()| rng.pick(&[0, 1, 2, 4, 16, 128]));
+        let attr = |rng: &mut Rng, own: u8, peer: u8| EndAttr {
+            access: everything(),
+            sq_psn: draw_psn(rng),
+            max_rd_atomic: own,
+            max_dest_rd_atomic: peer.saturating_add(rng.pick(&[0, 1])).min(128),
+            min_rnr_timer: rng.range(1..=16) as u8,
+            timeout: rng.range(13..=16) as u8,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            flow_label: rng.range(0..=0xf_ffff) as u32,
+        };
+        let [a, b] = rd_atomic;
+        Connection {
+            nodes: if rng.percent(90) { [0, 1] } else { [0, 0] },
+            mtu,
+            attrs: [attr(rng, a, b), attr(rng, b, a)],
+            styles: [Style::draw(rng, mtu, a > 0), Style::draw(rng, mtu, b > 0)],
+            places: [(); 2].map(|()| (rng.pick(&[1, 8, 64, 300]), rng.pick(&[1, 8, 300]))),
+            eager: rng.percent(30),
+        }
+    }
+
+    /// Makes the connection. `number` tells it from others in `wr_id`s, `counters` are the nodes'.
+    pub fn make(
+        &self,
+        rng: &mut Rng,
+        world: &mut World,
+        number: u64,
+        counters: &[Remote],
+    ) -> [Party; 2] {
+        let ends = [0, 1].map(|side| {
+            let cqs = draw_cqs(rng, world, self.nodes[side]);
+            world.create_qp(self.nodes[side], PD, cqs, self.places[side])
+        });
+        let mut arenas = [0, 1].map(|side: usize| {
+            let [own, peer] = [&self.styles[side], &self.styles[1 - side]];
+            // What is sent, what is received with some spare room, and the gaps between.
+            let len = own.budget + peer.budget + 2_000 * peer.count + 10_000;
+            let count = rng.range(1..=3) as usize;
+            let node = &mut world.nodes[self.nodes[side]];
+            Arena::new(rng, node, PD, count, len / count)
+        });
+        let mut plans = Vec::new();
+        for side in [0, 1] {
+            let style = &self.styles[side];
+            let [a, b] = &mut arenas;
+            let (local, remote) = if side == 0 { (a, b) } else { (b, a) };
+            let node = self.nodes[1 - side];
+            let content = rng.bytes(style.max_message.max(64));
+            let addr = rng.next_u64() >> rng.range(1..=40);
+            let mr = world.nodes[node].reg_mr(PD, addr, everything(), content.clone());
+            let plan = Planner {
+                style,
+                rng: rng.fork(),
+                local,
+                remote,
+                window: (Remote { rkey: mr.key, addr }, content),
+                counter: counters[node],
+                number: 2 * number + side as u64,
+            }
+            .plan();
+            let window = Window { node, mr, model: plan.window.clone(), forgotten: Vec::new() };
+            plans.push((plan, window));
+        }
+        world.connect(&ends, &self.attrs, self.mtu);
+
+        let mut pace = || if self.eager { Pace::eager() } else { Pace::draw(rng) };
+        let mut party = |end, arena, plan: crate::plan::Plan, recvs, window| Party {
+            end,
+            sends: plan.sends,
+            recvs,
+            send_progress: Progress::default(),
+            recv_progress: Progress::default(),
+            send_pace: pace(),
+            recv_pace: pace(),
+            arena,
+            window,
+            counted: 0,
+            count_unknown: false,
+            may_fail: false,
+        };
+        let (mut plan_b, window_b) = plans.pop().expect("two plans");
+        let (mut plan_a, window_a) = plans.pop().expect("two plans");
+        let recvs_a = std::mem::take(&mut plan_b.recvs);
+        let recvs_b = std::mem::take(&mut plan_a.recvs);
+        let [arena_a, arena_b] = arenas;
+        [
+            party(ends[0], arena_a, plan_a, recvs_a, window_a),
+            party(ends[1], arena_b, plan_b, recvs_b, window_b),
+        ]
+    }
+}
+
+/// A first PSN, often one that wraps soon.
+fn draw_psn(rng: &mut Rng) -> Psn {
+    match rng.percent(50) {
+        true => Psn::new(0xff_ffff - rng.range(0..=300) as u32),
+        false => Psn::new(rng.next_u64() as u32),
+    }
+}
+
+/// CQs of a QP: its own or its node's first, one or two.
+fn draw_cqs(rng: &mut Rng, world: &mut World, node: usize) -> (CqId, CqId) {
+    let host = &mut world.nodes[node].host;
+    let mut cq = |rng: &mut Rng| match rng.percent(50) && !host.cqs.is_empty() {
+        true => CqId(0),
+        false => host.add_cq(10_000),
+    };
+    let send_cq = cq(rng);
+    let recv_cq = if rng.percent(50) { send_cq } else { cq(rng) };
+    (send_cq, recv_cq)
+}

@@ -1,0 +1,125 @@
+//! What happened in a run: a hash of it always, and a line for each event when one run is looked
+//! at.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+use urxe_engine::Completion;
+use urxe_wire::{Packet, ParseError};
+
+/// The record of one run.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    start: Instant,
+    hash: u64,
+    prints: bool,
+}
+
+/// Which way a datagram goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    /// Out of the node.
+    Out,
+    /// Into it.
+    In,
+}
+
+impl Trace {
+    /// A record that begins at `start`, and prints a line for each event if `prints`.
+    pub fn new(start: Instant, prints: bool) -> Trace {
+        Trace { start, hash: 0xcbf2_9ce4_8422_2325, prints }
+    }
+
+    /// Two runs with the same hash sent, received and completed the same at the same times.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// A datagram left a node or arrived. Its ICRC stands for its content.
+    pub fn datagram(&mut self, now: Instant, node: usize, way: Way, bytes: &[u8]) {
+        self.mix(now, node);
+        self.mix_number(way as u64);
+        self.mix_number(bytes.len() as u64);
+        let (head, tail) = (bytes.len().min(12), bytes.len().saturating_sub(4));
+        for &byte in bytes[..head].iter().chain(&bytes[tail..]) {
+            self.mix_number(u64::from(byte));
+        }
+        if self.prints {
+            let arrow = match way {
+                Way::Out => "->",
+                Way::In => "<-",
+            };
+            self.line(now, node, format_args!("{arrow} {}", Shown(Packet::parse(bytes))));
+        }
+    }
+
+    /// A completion was polled.
+    pub fn completion(&mut self, now: Instant, node: usize, completion: &Completion) {
+        self.mix(now, node);
+        self.mix_number(completion.wr_id);
+        self.mix_number(completion.status as u64);
+        self.mix_number(u64::from(completion.byte_len));
+        if self.prints {
+            let Completion { wr_id, status, opcode, byte_len, qpn, .. } = completion;
+            self.line(
+                now,
+                node,
+                format_args!("!! {qpn} {wr_id:#x} {opcode:?} {status:?} {byte_len} bytes"),
+            );
+        }
+    }
+
+    /// A program did something worth a line.
+    pub fn note(&mut self, now: Instant, node: usize, note: fmt::Arguments<'_>) {
+        self.line(now, node, note);
+    }
+
+    /// How long the run has lasted at `now`, in virtual time.
+    pub fn elapsed(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.start)
+    }
+
+    fn line(&self, now: Instant, node: usize, text: fmt::Arguments<'_>) {
+        if self.prints {
+            let micros = self.elapsed(now).as_nanos() as f64 / 1e3;
+            eprintln!("{micros:>12.3} us  node {node}  {text}");
+        }
+    }
+
+    fn mix(&mut self, now: Instant, node: usize) {
+        self.mix_number(self.elapsed(now).as_nanos() as u64);
+        self.mix_number(node as u64);
+    }
+
+    /// One round of FNV-1a, over 64 bits at once.
+    fn mix_number(&mut self, number: u64) {
+        self.hash = (self.hash ^ number).wrapping_mul(0x0000_0100_0000_01b3);
+        self.hash ^= self.hash >> 29;
+    }
+}
+
+/// A packet in one line.
+struct Shown<'a>(Result<Packet<'a>, ParseError>);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let packet = match &self.0 {
+            Ok(packet) => packet,
+            Err(error) => return write!(f, "({error})"),
+        };
+        let bth = &packet.headers.bth;
+        write!(f, "{} qp {} psn {}", bth.opcode, bth.dest_qp, bth.psn)?;
+        if bth.opcode.has_payload() {
+            write!(f, " {} bytes", packet.payload.len())?;
+        }
+        if let Some(reth) = packet.headers.reth {
+            write!(f, " reth {:#x}+{}", reth.va, reth.len)?;
+        }
+        if let Some(aeth) = packet.headers.aeth {
+            write!(f, " {:?} msn {}", aeth.syndrome, aeth.msn)?;
+        }
+        if bth.ack_req {
+            write!(f, " ack!")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,393 @@
+//! Engines, their hosts and the network between them, in virtual time.
+
+use crate::host::{RECV_WR_ID, SimHost, has_sink};
+use crate::queues::Entry;
+use crate::trace::{Trace, Way};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+use urxe_engine::{
+    Access, AddressVector, CqId, Device, DeviceConfig, MrSpec, PdId, QpAttr, QpInit, QpState,
+    QueueId, RecvWqe, RegionId, SendWqe,
+};
+use urxe_port::sim::{Link, SimNetwork, SimPort};
+use urxe_port::{Port, RxBatch, SendOutcome};
+use urxe_wire::batch::TxBatch;
+use urxe_wire::{Outer, PathMtu, Psn, Qpn};
+
+/// One machine: an engine, its host, and its port to the network.
+pub struct Node {
+    /// The engine.
+    pub device: Device,
+    /// The world of its programs.
+    pub host: SimHost,
+    /// Its address.
+    pub addr: IpAddr,
+    number: usize,
+    port: SimPort,
+    tx: TxBatch,
+    /// Datagrams that it takes in before it answers.
+    burst: usize,
+}
+
+/// How a node works, apart from its programs.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Its address.
+    pub addr: IpAddr,
+    /// Seed of the engine's keys and QPNs.
+    pub seed: u64,
+    /// How long the engine waits at least before it probes for a lost tail.
+    pub min_probe: Duration,
+    /// Datagrams that it takes in before it answers.
+    pub burst: usize,
+    /// Bytes of datagrams that one transmit batch has room for.
+    pub tx_capacity: usize,
+}
+
+impl NodeConfig {
+    /// A node as a daemon would be: large batches.
+    pub fn plain(addr: IpAddr) -> NodeConfig {
+        let min_probe = Duration::from_millis(1);
+        NodeConfig { addr, seed: 1, min_probe, burst: 64, tx_capacity: 1 << 18 }
+    }
+}
+
+/// Registered memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Mr {
+    /// Its lkey and rkey.
+    pub key: u32,
+    /// Address of its first byte.
+    pub addr: u64,
+    /// The memory behind it.
+    pub region: RegionId,
+}
+
+/// One end of a connection: a QP, and the queues that it uses.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// The node it lives on.
+    pub node: usize,
+    /// Its QPN.
+    pub qpn: Qpn,
+    /// Its send queue.
+    pub send_queue: QueueId,
+    /// Its receive queue.
+    pub recv_queue: QueueId,
+    /// Where its sends complete.
+    pub send_cq: CqId,
+    /// Where its receives complete.
+    pub recv_cq: CqId,
+}
+
+/// What one end of a connection is set up with.
+#[derive(Clone, Debug)]
+pub struct EndAttr {
+    /// What the peer may do.
+    pub access: Access,
+    /// Its first PSN.
+    pub sq_psn: Psn,
+    /// READs and atomics it may have outstanding.
+    pub max_rd_atomic: u8,
+    /// READs and atomics its peer may have outstanding.
+    pub max_dest_rd_atomic: u8,
+    /// Code of the RNR wait.
+    pub min_rnr_timer: u8,
+    /// Code of the ACK timeout.
+    pub timeout: u8,
+    /// Tries after a timeout or sequence error.
+    pub retry_cnt: u8,
+    /// Tries after an RNR NAK.
+    pub rnr_retry: u8,
+    /// Chooses the UDP source port.
+    pub flow_label: u32,
+}
+
+impl EndAttr {
+    /// Everything allowed, every try.
+    pub fn generous() -> EndAttr {
+        EndAttr {
+            access: everything(),
+            sq_psn: Psn::new(0),
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            min_rnr_timer: 12,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            flow_label: 0,
+        }
+    }
+}
+
+/// All rights.
+pub fn everything() -> Access {
+    Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
+}
+
+impl Node {
+    fn new(number: usize, config: &NodeConfig, port: SimPort) -> Node {
+        let tx_limits = port.caps().tx_limits;
+        let device = Device::new(DeviceConfig {
+            gids: vec![config.addr],
+            source_port: None,
+            active_mtu: PathMtu::Mtu4096,
+            seed: config.seed,
+            min_probe: config.min_probe,
+        });
+        Node {
+            device,
+            host: SimHost::default(),
+            addr: config.addr,
+            number,
+            port,
+            tx: TxBatch::new(tx_limits, config.tx_capacity),
+            burst: config.burst,
+        }
+    }
+
+    /// Registers memory with this content.
+    pub fn reg_mr(&mut self, pd: PdId, addr: u64, access: Access, content: Vec<u8>) -> Mr {
+        let length = content.len() as u64;
+        let region = self.host.memory.add(content);
+        let key = self.device.reg_mr(MrSpec { pd, addr, length, access, region });
+        let key = key.expect("the simulation registers nothing impossible");
+        self.host.learn_mr(key, region, addr);
+        Mr { key, addr, region }
+    }
+
+    /// When something happens here that nobody has to ask for.
+    fn next_event(&self) -> Option<Instant> {
+        [self.port.poll_timeout(), self.device.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Takes in all that has arrived, and sees to the timers.
+    fn turn(&mut self, now: Instant, rx: &mut RxBatch, trace: &mut Trace) {
+        while self.port.recv(now, rx).expect("the simulated port works") > 0 {
+            let mut taken = 0;
+            while let Some((outer, bytes)) = rx.next_datagram() {
+                trace.datagram(now, self.number, Way::In, bytes);
+                self.device.handle_datagram(now, &mut self.host, outer, bytes);
+                taken += 1;
+                if taken % self.burst == 0 {
+                    self.device.end_of_batch(now, &mut self.host);
+                    self.transmit(now, trace);
+                }
+            }
+            self.device.end_of_batch(now, &mut self.host);
+            self.transmit(now, trace);
+        }
+        self.device.handle_timeout(now, &mut self.host);
+        self.transmit(now, trace);
+    }
+
+    /// Sends all that the engine has to send.
+    fn transmit(&mut self, now: Instant, trace: &mut Trace) {
+        loop {
+            let more = self.device.poll_transmit(now, &mut self.host, &mut self.tx);
+            assert!(self.host.memory.is_synced(), "packets were built before a sync");
+            for datagram in self.tx.datagrams() {
+                trace.datagram(now, self.number, Way::Out, datagram.bytes);
+            }
+            let outcome = self.port.send(now, &mut self.tx).expect("the simulated port works");
+            assert_eq!(outcome, SendOutcome::Done, "a simulated port takes everything");
+            if !more {
+                break;
+            }
+        }
+    }
+}
+
+/// Nodes on one network.
+pub struct World {
+    /// The machines.
+    pub nodes: Vec<Node>,
+    /// What happened.
+    pub trace: Trace,
+    /// What connects them.
+    pub network: SimNetwork,
+    now: Instant,
+    rx: RxBatch,
+}
+
+impl World {
+    /// A world of these nodes on a network in which every link is like `link`; what happens by
+    /// chance follows from `seed`.
+    pub fn new(seed: u64, link: Link, nodes: &[NodeConfig], prints: bool) -> World {
+        // The one look at the clock: where virtual time begins means nothing.
+        let start = Instant::now();
+        let network = SimNetwork::new(seed, link);
+        let node = |(number, config): (usize, &NodeConfig)| {
+            let port = network.attach(config.addr).expect("every node has its own address");
+            Node::new(number, config, port)
+        };
+        let nodes = nodes.iter().enumerate().map(node).collect();
+        let trace = Trace::new(start, prints);
+        World { nodes, trace, network, now: start, rx: RxBatch::new(1) }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// How long the world has existed.
+    pub fn elapsed(&self) -> Duration {
+        self.trace.elapsed(self.now)
+    }
+
+    /// Sends what is to be sent, then lets time pass until the next thing happens, or until
+    /// `until`. Returns whether anything happened.
+    pub fn step(&mut self, until: Instant) -> bool {
+        for node in &mut self.nodes {
+            node.transmit(self.now, &mut self.trace);
+        }
+        let next = self.nodes.iter().filter_map(Node::next_event).min();
+        let happens = next.is_some_and(|at| at <= until);
+        self.now = self.now.max(next.unwrap_or(until).min(until));
+        for node in &mut self.nodes {
+            node.turn(self.now, &mut self.rx, &mut self.trace);
+        }
+        happens
+    }
+
+    /// A datagram arrives at a node from nowhere.
+    pub fn inject(&mut self, node: usize, outer: &Outer, bytes: &[u8]) {
+        self.trace.datagram(self.now, node, Way::In, bytes);
+        let Node { device, host, .. } = &mut self.nodes[node];
+        device.handle_datagram(self.now, host, outer, bytes);
+        device.end_of_batch(self.now, host);
+    }
+
+    /// Creates a QP with queues of so many places.
+    pub fn create_qp(
+        &mut self,
+        node: usize,
+        pd: PdId,
+        (send_cq, recv_cq): (CqId, CqId),
+        (sends, recvs): (usize, usize),
+    ) -> End {
+        let Node { device, host, .. } = &mut self.nodes[node];
+        let send_queue = host.add_send_queue(sends);
+        let recv_queue = host.add_recv_queue(recvs);
+        let qpn = device
+            .create_qp(QpInit { pd, send_cq, recv_cq, send_queue, recv_queue })
+            .expect("the simulation stays far below the limits");
+        host.learn_qp(qpn, send_queue);
+        End { node, qpn, send_queue, recv_queue, send_cq, recv_cq }
+    }
+
+    /// `modify_qp`.
+    ///
+    /// # Panics
+    /// If the engine refuses.
+    pub fn modify(&mut self, end: &End, attr: &QpAttr) {
+        let Node { device, host, .. } = &mut self.nodes[end.node];
+        device.modify_qp(self.now, host, end.qpn, attr).expect("a change that is allowed");
+    }
+
+    /// Takes a QP to a state that needs no attributes: RESET, ERR.
+    pub fn set_state(&mut self, end: &End, state: QpState) {
+        self.trace.note(self.now, end.node, format_args!("{} to {state:?}", end.qpn));
+        self.modify(end, &QpAttr { state: Some(state), ..QpAttr::default() });
+        if state == QpState::Reset {
+            let host = &mut self.nodes[end.node].host;
+            host.send_queue(end.send_queue).rewind();
+            host.recv_queue(end.recv_queue).rewind();
+        }
+    }
+
+    /// The state of a QP.
+    pub fn state(&self, end: &End) -> Option<QpState> {
+        self.nodes[end.node].device.query_qp(end.qpn).map(|info| info.state)
+    }
+
+    /// Takes an end from RESET to INIT, where receives can be posted.
+    pub fn to_init(&mut self, end: &End, attr: &EndAttr) {
+        let init = QpAttr {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(attr.access),
+            ..QpAttr::default()
+        };
+        self.modify(end, &init);
+    }
+
+    /// Takes an end from INIT to RTS. `attr` is its own, `peer_attr` the other end's.
+    pub fn to_rts(
+        &mut self,
+        end: &End,
+        attr: &EndAttr,
+        peer: &End,
+        peer_attr: &EndAttr,
+        mtu: PathMtu,
+    ) {
+        let av = AddressVector {
+            dgid: self.nodes[peer.node].addr,
+            sgid_index: 0,
+            tclass: 0,
+            hop_limit: 64,
+            flow_label: attr.flow_label,
+        };
+        let rtr = QpAttr {
+            state: Some(QpState::Rtr),
+            av: Some(av),
+            path_mtu: Some(mtu),
+            dest_qpn: Some(peer.qpn),
+            rq_psn: Some(peer_attr.sq_psn),
+            max_dest_rd_atomic: Some(attr.max_dest_rd_atomic),
+            min_rnr_timer: Some(attr.min_rnr_timer),
+            ..QpAttr::default()
+        };
+        self.modify(end, &rtr);
+        let rts = QpAttr {
+            state: Some(QpState::Rts),
+            timeout: Some(attr.timeout),
+            retry_cnt: Some(attr.retry_cnt),
+            rnr_retry: Some(attr.rnr_retry),
+            sq_psn: Some(attr.sq_psn),
+            max_rd_atomic: Some(attr.max_rd_atomic),
+            ..QpAttr::default()
+        };
+        self.modify(end, &rts);
+    }
+
+    /// Takes both ends from RESET to RTS.
+    pub fn connect(&mut self, ends: &[End; 2], attrs: &[EndAttr; 2], mtu: PathMtu) {
+        let [a, b] = ends;
+        let [attr_a, attr_b] = attrs;
+        self.to_init(a, attr_a);
+        self.to_init(b, attr_b);
+        self.to_rts(a, attr_a, b, attr_b, mtu);
+        self.to_rts(b, attr_b, a, attr_a, mtu);
+    }
+
+    /// Posts a send; the doorbell is a matter of its own.
+    ///
+    /// # Panics
+    /// If the queue is full.
+    pub fn post_send(&mut self, end: &End, wqe: SendWqe) {
+        let host = &mut self.nodes[end.node].host;
+        if has_sink(&wqe.op) {
+            host.learn_sink(wqe.wr_id, &wqe.sges);
+        }
+        host.send_queue(end.send_queue).post(Entry::Good(wqe));
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Panics
+    /// If the queue is full, or the `wr_id` is not that of a receive.
+    pub fn post_recv(&mut self, end: &End, wqe: RecvWqe) {
+        assert!(wqe.wr_id & RECV_WR_ID != 0, "wr_id {:#x} is of a send", wqe.wr_id);
+        let host = &mut self.nodes[end.node].host;
+        host.learn_sink(wqe.wr_id, &wqe.sges);
+        host.recv_queue(end.recv_queue).post(Entry::Good(wqe));
+    }
+
+    /// Rings the doorbell.
+    pub fn ring(&mut self, end: &End) {
+        self.nodes[end.node].device.ring_doorbell(end.qpn);
+    }
+}
