@@ -14,9 +14,20 @@
 //! [`Request::Hello`]), `ENOENT` (no such handle in this session), `ENOMEM` (the session's
 //! quota, or the device's limit for this kind of object, is used up).
 
+mod attr;
+mod codec;
+mod handle;
+mod stats;
+
+pub use attr::{
+    Access, AddressVector, DeviceAttr, DeviceInfo, Gid, PortAttr, QpAttr, QpCaps, QpQueried,
+    QpState, QpType,
+};
+pub use codec::{DecodeError, TooLong, decode, encode};
+pub use handle::{CompChannelHandle, ContextHandle, CqHandle, MrHandle, PdHandle, QpHandle};
+pub use stats::{CounterInfo, QpStats, StatsPage};
+
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 
 /// Version of everything this crate lays down: messages, rings and doorbells. It stands, outside
 /// of the encoding, at the head of each message; two sides with different versions do not talk.
@@ -273,108 +284,6 @@ pub struct ControlError {
     pub message: String,
 }
 
-/// Defines a handle type for one kind of object.
-macro_rules! handle {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-        )]
-        #[serde(transparent)]
-        pub struct $name(pub u32);
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.fmt(f)
-            }
-        }
-    };
-}
-
-handle!(
-    /// Names an opened device.
-    ContextHandle
-);
-handle!(
-    /// Names a protection domain.
-    PdHandle
-);
-handle!(
-    /// Names a memory registration.
-    MrHandle
-);
-handle!(
-    /// Names a completion channel.
-    CompChannelHandle
-);
-handle!(
-    /// Names a completion queue.
-    CqHandle
-);
-handle!(
-    /// Names a queue pair. Not its QPN, which is what peers name it by.
-    QpHandle
-);
-
-/// A port address: `ibv_gid`. With RoCEv2 it is an IPv6 address, or an IPv4 address mapped into
-/// one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Gid(pub [u8; 16]);
-
-impl Gid {
-    /// The IP address that it stands for.
-    pub fn to_ip(self) -> IpAddr {
-        Ipv6Addr::from(self.0).to_canonical()
-    }
-}
-
-impl From<IpAddr> for Gid {
-    fn from(ip: IpAddr) -> Self {
-        match ip {
-            IpAddr::V4(ip) => Gid(ip.to_ipv6_mapped().octets()),
-            IpAddr::V6(ip) => Gid(ip.octets()),
-        }
-    }
-}
-
-impl fmt::Display for Gid {
-    /// Eight groups of four digits, as `sysfs` has it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [first, groups @ ..] = Ipv6Addr::from(self.0).segments();
-        write!(f, "{first:04x}")?;
-        groups.iter().try_for_each(|group| write!(f, ":{group:04x}"))
-    }
-}
-
-/// Rights on memory, or of a QP's peer: `ibv_access_flags`, with the same bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Access(pub u32);
-
-impl Access {
-    /// The owner's receives and reads may write.
-    pub const LOCAL_WRITE: Access = Access(1);
-    /// The peer may WRITE.
-    pub const REMOTE_WRITE: Access = Access(2);
-    /// The peer may READ.
-    pub const REMOTE_READ: Access = Access(4);
-    /// The peer may do atomics.
-    pub const REMOTE_ATOMIC: Access = Access(8);
-
-    /// Whether all of `other`'s rights are among these.
-    pub fn contains(self, other: Access) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-impl std::ops::BitOr for Access {
-    type Output = Access;
-    fn bitor(self, other: Access) -> Access {
-        Access(self.0 | other.0)
-    }
-}
-
 /// How the daemon reaches registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Backing {
@@ -399,120 +308,6 @@ pub struct RingLocation {
     pub size: u32,
 }
 
-/// A device, as a list shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceInfo {
-    /// Its name, such as `urxe0`.
-    pub name: String,
-    /// Its EUI-64, in network byte order.
-    pub node_guid: [u8; 8],
-    /// Address of its port.
-    pub address: IpAddr,
-}
-
-/// What a device can do: those parts of `ibv_device_attr` that it has anything to say about.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceAttr {
-    /// Version of the daemon.
-    pub fw_ver: String,
-    /// EUI-64, in network byte order.
-    pub node_guid: [u8; 8],
-    /// Largest memory registration, in bytes.
-    pub max_mr_size: u64,
-    /// QPs that may exist.
-    pub max_qp: u32,
-    /// Work requests that an SQ or an RQ may hold.
-    pub max_qp_wr: u32,
-    /// SGEs that a work request may have.
-    pub max_sge: u32,
-    /// Inline bytes that a send may have.
-    pub max_inline_data: u32,
-    /// CQs that may exist.
-    pub max_cq: u32,
-    /// Completions that a CQ may hold.
-    pub max_cqe: u32,
-    /// Memory registrations that may exist.
-    pub max_mr: u32,
-    /// Protection domains that may exist.
-    pub max_pd: u32,
-    /// READs and atomics that a QP may have outstanding as their responder.
-    pub max_qp_rd_atom: u8,
-    /// READs and atomics that a QP may have outstanding as their requester.
-    pub max_qp_init_rd_atom: u8,
-    /// Completion vectors.
-    pub num_comp_vectors: u32,
-    /// Ports.
-    pub phys_port_cnt: u8,
-}
-
-/// State of a port: those parts of `ibv_port_attr` that RoCEv2 has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortAttr {
-    /// Whether it is up: `IBV_PORT_ACTIVE`, else `IBV_PORT_DOWN`.
-    pub active: bool,
-    /// Largest path MTU that it could have, in bytes.
-    pub max_mtu: u16,
-    /// Largest path MTU that its link carries now, in bytes.
-    pub active_mtu: u16,
-    /// Length of the GID table.
-    pub gid_tbl_len: u32,
-    /// Length of the P_Key table.
-    pub pkey_tbl_len: u16,
-    /// Largest message, in bytes.
-    pub max_msg_sz: u32,
-    /// Name of the network interface that holds its address, if there is one.
-    pub interface: Option<String>,
-    /// Speed of the link in Mbit/s, if known.
-    pub speed_mbps: Option<u32>,
-}
-
-/// Transports: `ibv_qp_type`, with the same numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum QpType {
-    /// Reliable connection.
-    Rc = 2,
-    /// Unreliable connection.
-    Uc = 3,
-    /// Unreliable datagram.
-    Ud = 4,
-}
-
-/// The QP states of the verbs, with `ibv_qp_state`'s numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum QpState {
-    /// Just made, or set back: does nothing.
-    Reset = 0,
-    /// Receives may be posted; nothing moves.
-    Init = 1,
-    /// Ready to receive: the responder works.
-    Rtr = 2,
-    /// Ready to send: requester and responder work.
-    Rts = 3,
-    /// Send queue draining: what has begun ends, nothing new begins.
-    Sqd = 4,
-    /// Send queue error (not RC): the responder still works.
-    Sqe = 5,
-    /// Error: everything is flushed.
-    Err = 6,
-}
-
-/// What a QP's queues hold: `ibv_qp_cap`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QpCaps {
-    /// Work requests in the SQ.
-    pub max_send_wr: u32,
-    /// Work requests in the RQ.
-    pub max_recv_wr: u32,
-    /// SGEs of a send.
-    pub max_send_sge: u32,
-    /// SGEs of a receive.
-    pub max_recv_sge: u32,
-    /// Inline bytes of a send.
-    pub max_inline_data: u32,
-}
-
 /// A QP was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpCreated {
@@ -530,170 +325,12 @@ pub struct QpCreated {
     pub doorbell_slot: u32,
 }
 
-/// The path to the peer: the part of `ibv_ah_attr` that RoCEv2 has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AddressVector {
-    /// The peer's GID.
-    pub dgid: Gid,
-    /// Index of our own GID in the port's table.
-    pub sgid_index: u8,
-    /// Traffic class (IPv6) or type of service (IPv4).
-    pub traffic_class: u8,
-    /// Hop limit or time to live.
-    pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits.
-    pub flow_label: u32,
-}
-
-/// `ibv_qp_attr` with its mask: what is `Some` is to be changed, or is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QpAttr {
-    /// The state to go to, or the present one.
-    pub state: Option<QpState>,
-    /// The state that the caller believes the QP to be in.
-    pub cur_state: Option<QpState>,
-    /// What the peer may do.
-    pub access: Option<Access>,
-    /// Index into the P_Key table; only 0 exists.
-    pub pkey_index: Option<u16>,
-    /// Port number; only 1 exists.
-    pub port: Option<u8>,
-    /// The path to the peer.
-    pub av: Option<AddressVector>,
-    /// Largest payload of a packet, in bytes: 256, 512, 1,024, 2,048 or 4,096.
-    pub path_mtu: Option<u16>,
-    /// The peer's QPN.
-    pub dest_qpn: Option<u32>,
-    /// First PSN expected.
-    pub rq_psn: Option<u32>,
-    /// First PSN sent.
-    pub sq_psn: Option<u32>,
-    /// READs and atomics that we may have outstanding.
-    pub max_rd_atomic: Option<u8>,
-    /// READs and atomics that the peer may have outstanding.
-    pub max_dest_rd_atomic: Option<u8>,
-    /// Code (0 to 31) of the time a peer shall wait when there is no receive posted.
-    pub min_rnr_timer: Option<u8>,
-    /// Code (0 to 31): the ACK timeout is 4.096 us << code; 0 waits for ever.
-    pub timeout: Option<u8>,
-    /// Tries (0 to 7) after a timeout or a sequence error.
-    pub retry_cnt: Option<u8>,
-    /// Tries (0 to 6) after an RNR NAK; 7 is for ever.
-    pub rnr_retry: Option<u8>,
-}
-
-/// A QP's present attributes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QpQueried {
-    /// Attributes; those never set are `None`, the state is always there.
-    pub attr: QpAttr,
-    /// What its queues hold.
-    pub caps: QpCaps,
-    /// Whether every send completes with a CQE.
-    pub sq_sig_all: bool,
-}
-
-/// A counter: its name, and in a sentence what it counts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CounterInfo {
-    /// Short name, in `snake_case`.
-    pub name: String,
-    /// What it counts.
-    pub meaning: String,
-}
-
-/// Part of a device's statistics.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StatsPage {
-    /// The device's own counters; only in the first page.
-    pub device: Vec<(CounterInfo, u64)>,
-    /// What the numbers of each QP count; only in the first page.
-    pub qp_counters: Vec<CounterInfo>,
-    /// QPs, by rising QPN.
-    pub qps: Vec<QpStats>,
-    /// Whether there are QPs behind the last of these.
-    pub more: bool,
-}
-
-/// Statistics of a QP.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QpStats {
-    /// Its number on the wire.
-    pub qpn: u32,
-    /// Its state.
-    pub state: QpState,
-    /// Name of the program that owns it.
-    pub program: String,
-    /// One number for each of [`StatsPage::qp_counters`].
-    pub values: Vec<u64>,
-}
-
-/// Bytes before the encoding proper: two that mark the protocol, and the version.
-const PREFIX_LEN: usize = 4;
-const MARK: [u8; 2] = *b"ux";
-
-/// A message could not be encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the message is longer than {MAX_MESSAGE} bytes")]
-pub struct TooLong;
-
-/// What arrived is no message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// It does not even begin like one.
-    #[error("a message of {len} bytes does not begin with the protocol's mark")]
-    NotOurs {
-        /// Its length in bytes.
-        len: usize,
-    },
-    /// The other side is of another version.
-    #[error("the other side speaks protocol version {theirs}, this side {PROTOCOL_VERSION}")]
-    Version {
-        /// The other side's version.
-        theirs: u16,
-    },
-    /// The head is right, the rest is not.
-    #[error("a message of {len} bytes cannot be decoded")]
-    Malformed {
-        /// Its length in bytes.
-        len: usize,
-    },
-}
-
-/// Writes a message into `buf`, and returns how many bytes it takes.
-pub fn encode<T: Serialize>(message: &T, buf: &mut [u8]) -> Result<usize, TooLong> {
-    let (prefix, body) = buf.split_at_mut_checked(PREFIX_LEN).ok_or(TooLong)?;
-    prefix[..2].copy_from_slice(&MARK);
-    prefix[2..].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
-    // Our messages hold nothing that postcard could refuse; what remains is lack of room.
-    let body = postcard::to_slice(message, body).map_err(|_| TooLong)?;
-    Ok(PREFIX_LEN + body.len())
-}
-
-/// Reads a message. Never panics, and allocates no more than a small multiple of `bytes`.
-pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
-    let len = bytes.len();
-    let Some((&[m0, m1, v0, v1], body)) = bytes.split_first_chunk::<PREFIX_LEN>() else {
-        return Err(DecodeError::NotOurs { len });
-    };
-    if [m0, m1] != MARK {
-        return Err(DecodeError::NotOurs { len });
-    }
-    let theirs = u16::from_le_bytes([v0, v1]);
-    if theirs != PROTOCOL_VERSION {
-        return Err(DecodeError::Version { theirs });
-    }
-    match postcard::take_from_bytes(body) {
-        Ok((message, [])) => Ok(message),
-        _ => Err(DecodeError::Malformed { len }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::codec::{MARK, PREFIX_LEN};
     use super::*;
     use proptest::prelude::*;
-    use std::net::Ipv4Addr;
+    use std::net::IpAddr;
 
     fn text() -> impl Strategy<Value = String> {
         "\\PC{0,20}"
@@ -907,16 +544,5 @@ mod tests {
         assert_eq!(encode(&Request::ListDevices, &mut buf[..4]), Err(TooLong));
         assert_eq!(encode(&Request::ListDevices, &mut buf[..3]), Err(TooLong));
         assert_eq!(encode(&Request::ListDevices, &mut buf[..5]), Ok(5));
-    }
-
-    #[test]
-    fn gids_are_addresses() {
-        let v4 = IpAddr::from(Ipv4Addr::new(10, 0, 0, 1));
-        let gid = Gid::from(v4);
-        assert_eq!(gid.0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
-        assert_eq!(gid.to_ip(), v4);
-        assert_eq!(gid.to_string(), "0000:0000:0000:0000:0000:ffff:0a00:0001");
-        let v6: IpAddr = "fe80::1".parse().unwrap();
-        assert_eq!(Gid::from(v6).to_ip(), v6);
     }
 }

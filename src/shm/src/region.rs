@@ -17,7 +17,7 @@
 //! a buffer that is ours alone, and no decision depends on the bytes being read twice or torn;
 //! rust-vmm's `volatile_memory` takes the same stand for the memory of a virtual machine, and an
 //! RNIC would tear them too. What we *decide* by, ring entries and indices, is read through
-//! atomics word by word instead ([`Window::load`]).
+//! atomics word by word instead, through a [`Window`].
 
 use crate::layout::page_size;
 use rustix::fs::{MemfdFlags, SealFlags};

@@ -1,5 +1,7 @@
 //! Our layout is that of the kernel's own headers, as the C compiler sees them.
 
+#![cfg(not(loom))]
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::mem::{offset_of, size_of};

@@ -1,0 +1,39 @@
+//! Statistics, as [`Request::Stats`](super::Request::Stats) asks for them.
+
+use super::QpState;
+use serde::{Deserialize, Serialize};
+
+/// A counter: its name, and in a sentence what it counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CounterInfo {
+    /// Short name, in `snake_case`.
+    pub name: String,
+    /// What it counts.
+    pub meaning: String,
+}
+
+/// Part of a device's statistics.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatsPage {
+    /// The device's own counters; only in the first page.
+    pub device: Vec<(CounterInfo, u64)>,
+    /// What the numbers of each QP count; only in the first page.
+    pub qp_counters: Vec<CounterInfo>,
+    /// QPs, by rising QPN.
+    pub qps: Vec<QpStats>,
+    /// Whether there are QPs behind the last of these.
+    pub more: bool,
+}
+
+/// Statistics of a QP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpStats {
+    /// Its number on the wire.
+    pub qpn: u32,
+    /// Its state.
+    pub state: QpState,
+    /// Name of the program that owns it.
+    pub program: String,
+    /// One number for each of [`StatsPage::qp_counters`].
+    pub values: Vec<u64>,
+}
