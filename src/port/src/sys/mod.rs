@@ -1,10 +1,15 @@
 //! System calls that no crate wraps as we need them: the only `unsafe` of this crate.
 
-pub(crate) mod message;
+mod control;
+mod message;
+mod name;
 pub(crate) mod option;
 pub(crate) mod packet;
+mod recv;
+mod send;
 
-pub(crate) use message::{Message, Received, Receiver, SEND_MAX, Sender};
+pub(crate) use recv::{Received, Receiver};
+pub(crate) use send::{Message, SEND_MAX, Sender};
 
 /// Gives this thread a network of its own: no interface but a loopback that is down.
 #[cfg(test)]
