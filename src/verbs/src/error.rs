@@ -27,7 +27,10 @@ pub enum Error {
         source: io::Error,
     },
     /// The daemon ended, or ended this session. Every object of the context is lost.
-    #[error("the urxe daemon at {} is gone; its objects went with it", path.display())]
+    #[error(
+        "the urxe daemon at {} is gone, or has ended the session; all objects of the context are \
+         lost", path.display()
+    )]
     DaemonGone {
         /// The socket that it was reached by.
         path: Arc<Path>,

@@ -1,4 +1,120 @@
-//! Verbs for Rust programs.
+//! RDMA for Rust programs, through [`urxed`](https://docs.rs/urxe-daemon): verbs without a NIC.
+//!
+//! `urxed` is a RoCEv2 network card in user space. This library is how a Rust program uses one:
+//! the objects, the rules and the names are those of the verbs (`libibverbs`), in Rust's terms.
+//! Data paths go through memory shared with the daemon: posting and polling are a few dozen
+//! nanoseconds and no system call.
+//!
+//! # A first program
+//!
+//! Two queue pairs of one program, connected to each other; the first writes into memory of the
+//! second. Over a network it is the same, with the [`QpEndpoint`]s and the [`RemoteBuf`] carried
+//! from one program to the other (the example `ping_pong` does so over TCP).
+//!
+//! ```no_run
+//! use urxe_verbs::{Access, Context, OpenOptions, QpInit, SendWr, Wc};
+//!
+//! # fn main() -> Result<(), urxe_verbs::Error> {
+//! let context = Context::open(&OpenOptions::new())?;
+//! let pd = context.alloc_pd()?;
+//! let channel = context.create_comp_channel()?;
+//! let cq = context.create_cq(64, Some(&channel))?;
+//!
+//! // Memory that work requests may name; the target is open to the peer.
+//! let source = pd.alloc_mr(4096, Access::LOCAL_WRITE)?;
+//! let target = pd.alloc_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//! source.write_at(0, b"hello")?;
+//!
+//! // Each side tells the other its endpoint, and what it may write to.
+//! let near = pd.create_qp(&QpInit::new(&cq))?;
+//! let far = pd.create_qp(&QpInit::new(&cq))?;
+//! near.connect(&far.endpoint()?, Access::default())?;
+//! far.connect(&near.endpoint()?, Access::REMOTE_WRITE)?;
+//! let there = target.remote_buf(..)?;
+//!
+//! near.post_send(&[SendWr::write(1, &[source.sge(..5)?], there).signaled()])?;
+//! let mut wcs = [Wc::default(); 4];
+//! let count = cq.wait(&mut wcs, None)?;
+//! for wc in &wcs[..count] {
+//!     wc.check()?;
+//! }
+//!
+//! let mut text = [0; 5];
+//! target.read_at(0, &mut text)?;
+//! assert_eq!(&text, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The objects
+//!
+//! | verbs | here | made by |
+//! |---|---|---|
+//! | `ibv_context` | [`Context`] | [`Context::open`] |
+//! | `ibv_pd` | [`Pd`] | [`Context::alloc_pd`] |
+//! | `ibv_mr` | [`Mr`] | [`Pd::alloc_mr`], [`Pd::reg_mr`] |
+//! | `ibv_comp_channel` | [`CompChannel`] | [`Context::create_comp_channel`] |
+//! | `ibv_cq` | [`Cq`] | [`Context::create_cq`] |
+//! | `ibv_qp` | [`Qp`] | [`Pd::create_qp`] |
+//! | `ibv_sge`, `ibv_send_wr`, `ibv_recv_wr` | [`Sge`], [`SendWr`], [`RecvWr`] | their functions |
+//! | `ibv_wc` | [`Wc`] | [`Cq::poll`], [`Cq::wait`] |
+//! | `ibv_async_event` | [`AsyncEvent`] | [`Context::async_event`] |
+//!
+//! All objects are handles that can be cloned. Each keeps alive what it was made from, so they
+//! can be dropped in any order; the object is destroyed in the daemon when its last handle goes.
+//! When the program ends, in whatever way, the daemon frees everything that it had.
+//!
+//! # Memory
+//!
+//! [`Pd::alloc_mr`] makes memory that the program and the daemon share. It is the fast way, since
+//! the daemon reaches it by loads and stores, and it needs no `unsafe`: the program copies in and
+//! out, or uses atomics, because peers may write there at any time ([`Mr`] says more).
+//! [`Pd::reg_mr`] registers any memory that the program has, on the promise that it stays; the
+//! daemon then needs a system call for each piece.
+//!
+//! What is small needs no memory region at all: [`Inline`] data is copied into the work request.
+//!
+//! # Work requests and completions
+//!
+//! [`Qp::post_send`] and [`Qp::post_recv`] take lists. If one of the list cannot be posted,
+//! those before it are, and [`PostError`] says which it was: `bad_wr`, that is. A send completes
+//! in the completion queue if it was [`signaled`](SendWr::signaled), or went wrong; a receive
+//! always does. A place in the send queue becomes free when a completion says that a later
+//! request of the same queue is done, so at least one in every queue's length must be signaled.
+//!
+//! A [`Wc`] whose [`status`](Wc::status) is not success says why; [`Wc::check`] makes an error of
+//! it. The queue pair is then in the error state, and everything behind is flushed, until it goes
+//! through [`Qp::to_reset`] and is connected anew.
+//!
+//! # Waiting
+//!
+//! A program in a hurry calls [`Cq::poll`] in a loop. One that would rather sleep makes the
+//! completion queue with a [`CompChannel`] and calls [`Cq::wait`]. One that waits for many things
+//! gives the channel's descriptor to `poll` or `epoll`: [`CompChannel`] tells the order of steps in
+//! which no wake-up is missed. [`Context::async_fd`] can wait there too.
+//!
+//! # Errors
+//!
+//! Every call returns one [`Error`], whose message is a sentence that names the parameter, its
+//! value and what was expected; [`Error::errno`] is the number that C would have. What the daemon
+//! refuses comes in its own words.
+//!
+//! When the daemon dies, every object of the context dies with it. Completions that it had made
+//! can still be polled; after that every call gives [`Error::DaemonGone`] (a post, a
+//! [`PostError`] that says the same), and who waits is woken. Polling notices within a few
+//! hundred empty polls.
+//!
+//! # Threads and processes
+//!
+//! Every object can be shared between threads. A queue pair's two queues and a completion queue
+//! each have a lock of their own, held for the copying of a list; without contention it takes
+//! less than 10 ns.
+//!
+//! After a `fork` the objects belong to the parent. In the child every call gives
+//! [`Error::Forked`] and changes nothing; it can open a context of its own. (The kernel tells the
+//! two apart, so no call of `fork`, however hidden, is overlooked.) The memory of
+//! [`Pd::alloc_mr`] is shared with a child, not copied; the child holds the connection open until
+//! it ends or calls `exec`.
 
 mod async_event;
 mod attr;
@@ -30,6 +146,9 @@ pub use urxe_shm::control::{
     Access, AddressVector, DeviceAttr, DeviceInfo, Gid, PortAttr, QpAttr, QpCaps, QpQueried,
     QpState, QpType,
 };
+pub use urxe_shm::cursor::IndexError;
+pub use urxe_shm::entry::EntryError;
 pub use urxe_shm::layout::Sge;
+pub use urxe_shm::process_memory::Fault;
 pub use wc::{Wc, WcOpcode, WcStatus};
 pub use wr::{Inline, Payload, RecvWr, SendWr};

@@ -6,6 +6,7 @@ use crate::fork::Process;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -80,9 +81,11 @@ impl Session {
             return Err(self.daemon_gone());
         }
         let (reply, fds) = self.channel.lock().call(request, fds).map_err(|error| {
-            // After these nobody can tell any more which reply belongs to which request.
             if matches!(error, ChannelError::Closed | ChannelError::Os(_)) {
                 self.gone.store(true, Ordering::Relaxed);
+                // Nobody can tell any more which reply belongs to which request. If the daemon
+                // still lives, this tells it to free everything.
+                let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
             }
             lost(&self.path, error)
         })?;

@@ -82,7 +82,8 @@ impl<'a> SendWr<'a> {
         Self::new(wr_id, SendOp::Send(Extra::Imm(imm)), payload.into())
     }
 
-    /// SEND that also invalidates `rkey` at the peer.
+    /// SEND that also invalidates `rkey` at the peer, who must have lent the key in a way that
+    /// allows it. A key of an [`Mr`](crate::Mr) never does, but other peers lend memory windows.
     pub fn send_inv(wr_id: u64, payload: impl Into<Payload<'a>>, rkey: u32) -> Self {
         Self::new(wr_id, SendOp::Send(Extra::Invalidate(rkey)), payload.into())
     }
