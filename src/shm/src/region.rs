@@ -172,8 +172,10 @@ impl Mapping {
         self.len == 0
     }
 
-    /// The first byte. What is done through the pointer is the caller's to justify; it is good
-    /// for [`len`](Self::len) bytes, as long as the mapping lives.
+    /// The first byte. The pointer is good for [`len`](Self::len) bytes, as long as the mapping
+    /// lives. What is done through it is the caller's to justify, here and in other processes;
+    /// above all, a reference made through it must not be in use while anything else, such as
+    /// [`write`](Self::write), touches the same bytes.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
