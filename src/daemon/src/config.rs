@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use urxe_port::fault::FaultSpec;
 
 /// What can be set, under the same names on the command line and in the configuration file.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -28,6 +29,7 @@ pub struct Settings {
     /// Permissions of the socket, in octal: who may use the devices [default: 600, our own user
     /// only; 666 is everybody who can reach the path].
     #[arg(long, value_name = "MODE")]
+    #[serde(deserialize_with = "from_text")]
     pub mode: Option<SocketMode>,
 
     /// How packets reach the wire [default: udp].
@@ -38,9 +40,10 @@ pub struct Settings {
     ///
     /// A comma list, for example `drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%,delay=100us..2ms`,
     /// with `seed=7` to repeat a run and `dir=tx|rx|both`; `drop:write-last:3` drops exactly the
-    /// third WRITE LAST.
+    /// third WRITE LAST. A capture shows what is left on the wire.
     #[arg(long, value_name = "SPEC")]
-    pub fault: Option<String>,
+    #[serde(deserialize_with = "from_text")]
+    pub fault: Option<FaultSpec>,
 
     /// Record all packets, both ways, in a pcapng file for Wireshark.
     ///
@@ -82,10 +85,14 @@ impl FromStr for SocketMode {
     }
 }
 
-impl<'de> Deserialize<'de> for SocketMode {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
+/// What is written in the file as it would be on the command line.
+fn from_text<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: FromStr<Err: fmt::Display>,
+    D: Deserializer<'de>,
+{
+    let value = String::deserialize(deserializer)?.parse();
+    value.map(Some).map_err(serde::de::Error::custom)
 }
 
 impl fmt::Display for SocketMode {
@@ -128,14 +135,6 @@ pub enum ConfigError {
         /// Where, and what was expected.
         source: Box<toml::de::Error>,
     },
-    /// The fault specification makes no sense.
-    #[error("fault {spec:?}: {reason}")]
-    Fault {
-        /// The specification.
-        spec: String,
-        /// What is wrong with it.
-        reason: String,
-    },
 }
 
 impl Settings {
@@ -173,9 +172,10 @@ pub struct Config {
     pub mode: SocketMode,
     /// How packets reach the wire.
     pub port_backend: PortBackend,
-    /// Break the network on purpose: see the `--fault` option.
-    pub fault: Option<String>,
-    /// Record all packets here: see the `--capture` option.
+    /// Break the network on purpose.
+    pub fault: Option<FaultSpec>,
+    /// Record all packets here, or, if there are several addresses, in one file for each, with the
+    /// device's name before the extension.
     pub capture: Option<PathBuf>,
 }
 
@@ -252,7 +252,7 @@ mod tests {
             socket: Some("/run/urxe/a.sock".into()),
             mode: Some(SocketMode(0o666)),
             port_backend: Some(PortBackend::Raw),
-            fault: Some("drop=1%".into()),
+            fault: Some("drop=1%".parse().unwrap()),
             capture: Some("/tmp/a.pcapng".into()),
         };
         assert_eq!(settings, expected);
@@ -271,6 +271,12 @@ mod tests {
     fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
         let error = parse("adr = []").unwrap_err().to_string();
         assert!(error.contains("adr") && error.contains("port-backend"), "{error}");
+    }
+
+    #[test]
+    fn a_fault_that_makes_no_sense_is_an_error_that_names_it() {
+        let error = parse("fault = \"dorp=1%\"").unwrap_err().to_string();
+        assert!(error.contains("dorp=1%"), "{error}");
     }
 
     #[test]

@@ -7,13 +7,16 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
+use urxe_port::capture::Capture;
+use urxe_port::fault::Fault;
 use urxe_port::raw::{RawOptions, RawPort};
 use urxe_port::udp::{UdpOptions, UdpPort};
 use urxe_port::{OpenError, Port};
@@ -44,6 +47,14 @@ pub enum StartError {
     /// The socket cannot be had.
     #[error("socket {}: {source}", .path.display())]
     Socket {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The capture file cannot be written.
+    #[error("capture file {}: {source}", .path.display())]
+    Capture {
         /// Its path.
         path: PathBuf,
         /// What the system said.
@@ -201,32 +212,43 @@ struct Opened {
 }
 
 fn open_port(config: &Config, index: usize, addr: IpAddr) -> Result<Opened, StartError> {
-    let port: Box<dyn Port> = match config.port_backend {
+    let name = format!("urxe{index}");
+    let mut port: Box<dyn Port> = match config.port_backend {
         PortBackend::Udp => Box::new(UdpPort::open(addr, &UdpOptions::default())?),
         PortBackend::Raw => Box::new(RawPort::open(addr, &RawOptions::default())?),
     };
+    if let Some(path) = &config.capture {
+        let path = capture_path(path, &name, config.addrs.len());
+        let file = File::create(&path).map_err(|source| StartError::Capture { path, source })?;
+        port = Box::new(Capture::new(port, file, Instant::now(), SystemTime::now()));
+    }
+    if let Some(spec) = &config.fault {
+        port = Box::new(Fault::new(port, spec.clone()));
+    }
     let caps = port.caps();
     // A port that opened has room for the smallest at least.
     let mtu = PathMtu::largest_for_link(caps.link_mtu, addr.is_ipv6()).unwrap_or(PathMtu::Mtu256);
-    let summary = DeviceSummary {
-        name: format!("urxe{index}"),
-        addr,
-        mtu,
-        backend: caps.backend,
-        interface: caps.interface,
-    };
-    Ok(Opened { port, summary })
+    let (backend, interface) = (caps.backend, caps.interface);
+    Ok(Opened { port, summary: DeviceSummary { name, addr, mtu, backend, interface } })
+}
+
+/// The capture file of one of several devices: its name goes before the extension.
+fn capture_path(path: &Path, device: &str, devices: usize) -> PathBuf {
+    if devices == 1 {
+        return path.to_path_buf();
+    }
+    let extension = path
+        .extension()
+        .map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
+    path.with_extension(format!("{device}{extension}"))
 }
 
 /// Listens for programs. The file of a daemon that is gone is replaced; anything else that stands
 /// at the path is left alone.
 fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
-    use std::os::unix::fs::FileTypeExt;
-    if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
-        return Err(StartError::NotASocket(path.to_path_buf()));
-    }
     Listener::bind(path, mode).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => StartError::SocketInUse(path.to_path_buf()),
+        io::ErrorKind::AlreadyExists => StartError::NotASocket(path.to_path_buf()),
         _ => StartError::Socket { path: path.to_path_buf(), source },
     })
 }
@@ -242,4 +264,17 @@ fn random_seed() -> Result<u64, Errno> {
 
 fn system(step: &'static str) -> impl FnOnce(Errno) -> StartError {
     move |errno| StartError::System { step, source: errno.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_devices_have_a_capture_file_each() {
+        let path = Path::new("/tmp/bad.day/roce.pcapng");
+        assert_eq!(capture_path(path, "urxe0", 1), path);
+        assert_eq!(capture_path(path, "urxe1", 2), Path::new("/tmp/bad.day/roce.urxe1.pcapng"));
+        assert_eq!(capture_path(Path::new("roce"), "urxe1", 2), Path::new("roce.urxe1"));
+    }
 }

@@ -128,6 +128,7 @@ impl Session {
         match request {
             Request::Hello { .. } => unreachable!("answered above"),
             Request::ListDevices => Ok(self.list_devices(world)),
+            Request::ListCauses => Ok(self.list_causes()),
             Request::OpenDevice { name } => self.open_device(world, &name),
             Request::CloseDevice { context } => self.close_device(world, context),
             Request::QueryDevice { context } => self.query_device(world, context),

@@ -31,6 +31,11 @@ impl Session {
         Reply::Devices(world.nics.iter().map(info).collect()).into()
     }
 
+    pub(crate) fn list_causes(&self) -> Answer {
+        let sentence = |&cause: &Cause| (cause as u32, cause.text().to_owned());
+        Reply::Causes(Cause::ALL.iter().map(sentence).collect()).into()
+    }
+
     pub(crate) fn open_device(
         &mut self,
         world: &mut World<'_>,

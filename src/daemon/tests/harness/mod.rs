@@ -1,0 +1,501 @@
+//! A daemon inside the test, and programs that speak its protocol by hand: nothing but messages,
+//! rings and doorbells, so that a test can also do what no library would.
+
+#![allow(dead_code)] // each test file uses a part
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use urxe_daemon::{Config, Daemon, Handle, StartError};
+use urxe_port::OpenError;
+use urxe_shm::channel::Channel;
+use urxe_shm::control::{
+    Access, AddressVector, Backing, CompChannelHandle, ContextHandle, ControlError, CqHandle,
+    MrHandle, PdHandle, QpAttr, QpCaps, QpCreated, QpState, QpType, Reply, Request, StatsPage,
+};
+use urxe_shm::doorbell::Bell;
+use urxe_shm::entry::{SendData, SendOp, SendWr};
+use urxe_shm::geometry::Geometry;
+use urxe_shm::layout::{CqEntry, Sge};
+use urxe_shm::process_memory;
+use urxe_shm::region::{Mapping, Window, create_memfd};
+use urxe_shm::ring::{CqConsumer, RqProducer, SqProducer};
+
+/// How long anything may take before a test gives up. No test depends on it to pass.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// All rights.
+pub const ALL: Access = Access(15);
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// An address of the loopback network that nobody else uses, most likely.
+pub fn fresh_addr() -> IpAddr {
+    let [_, b, c, _] = std::process::id().to_be_bytes();
+    let d = std::process::id().to_be_bytes()[3];
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let spread = u32::from_be_bytes([0, b, c, d]).wrapping_mul(97).wrapping_add(number);
+    let [_, _, c, d] = spread.to_be_bytes();
+    Ipv4Addr::new(127, 30, c, d.clamp(1, 254)).into()
+}
+
+/// A path for a socket that nobody else uses.
+pub fn fresh_path() -> PathBuf {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("urxed-test-{}-{number}.sock", std::process::id()))
+}
+
+/// Starts a daemon with so many devices.
+pub fn start(devices: usize) -> Handle {
+    start_with(devices, |_| ())
+}
+
+/// Starts a daemon with so many devices and something special.
+pub fn start_with(devices: usize, special: impl Fn(&mut Config)) -> Handle {
+    loop {
+        let mut config = Config::new((0..devices).map(|_| fresh_addr()));
+        config.socket = fresh_path();
+        special(&mut config);
+        match Daemon::start(config) {
+            Ok(handle) => return handle,
+            Err(StartError::Port(OpenError::PortTaken { .. })) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Waits until something is the case.
+pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let since = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(since.elapsed() < PATIENCE, "never happened: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A program with a session.
+pub struct Client {
+    pub channel: Channel,
+    /// The memory shared with the daemon.
+    pub memory: Arc<Mapping>,
+    bell: Bell,
+    wake: OwnedFd,
+}
+
+impl Client {
+    /// Connects and says hello.
+    pub fn connect(socket: &Path) -> Client {
+        let mut channel = Channel::connect(socket).unwrap();
+        let own = process_memory::open_own().unwrap();
+        let hello = Request::Hello { program: "test".into() };
+        let (reply, fds) = channel.call(&hello, &[own.as_fd()]).unwrap();
+        let Reply::Hello { memory_limit } = reply else { panic!("{reply:?}") };
+        let [memfd, wake] = <[OwnedFd; 2]>::try_from(fds).unwrap();
+        let memory = Arc::new(Mapping::new(memfd, 0, memory_limit as usize).unwrap());
+        let bell = Bell::new(memory.clone()).unwrap();
+        Client { channel, memory, bell, wake }
+    }
+
+    /// Asks something.
+    pub fn call_with(
+        &mut self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
+        match self.channel.call(request, fds).unwrap() {
+            (Reply::Error(error), _) => Err(error),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Asks something without descriptors.
+    pub fn call(&mut self, request: Request) -> Result<Reply, ControlError> {
+        self.call_with(&request, &[]).map(|(reply, _)| reply)
+    }
+
+    pub fn open(&mut self, device: &str) -> ContextHandle {
+        self.open_with_events(device).0
+    }
+
+    pub fn open_with_events(&mut self, device: &str) -> (ContextHandle, OwnedFd) {
+        let request = Request::OpenDevice { name: device.into() };
+        match self.call_with(&request, &[]).unwrap() {
+            (Reply::Context(context), mut fds) => (context, fds.pop().unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn alloc_pd(&mut self, context: ContextHandle) -> PdHandle {
+        match self.call(Request::AllocPd { context }).unwrap() {
+            Reply::Pd(pd) => pd,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn comp_channel(&mut self, context: ContextHandle) -> (CompChannelHandle, OwnedFd) {
+        match self.call_with(&Request::CreateCompChannel { context }, &[]).unwrap() {
+            (Reply::CompChannel(channel), mut fds) => (channel, fds.pop().unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn create_cq(
+        &mut self,
+        context: ContextHandle,
+        cqe: u32,
+        channel: Option<CompChannelHandle>,
+    ) -> Cq {
+        let request =
+            Request::CreateCq { context, cqe, channel, user_handle: 0xc0, comp_vector: 0 };
+        let Reply::Cq { cq, cqe, ring } = self.call(request).unwrap() else { panic!() };
+        let geometry = Geometry::completion(cqe).unwrap();
+        let window = Window::new(self.memory.clone(), ring.offset, ring.size.into()).unwrap();
+        Cq { handle: cq, ring: CqConsumer::attach(window, geometry).unwrap(), offset: ring.offset }
+    }
+
+    pub fn try_create_qp(
+        &mut self,
+        pd: PdHandle,
+        send_cq: CqHandle,
+        recv_cq: CqHandle,
+        caps: QpCaps,
+    ) -> Result<QpCreated, ControlError> {
+        let reply = self.call(Request::CreateQp {
+            pd,
+            qp_type: QpType::Rc,
+            send_cq,
+            recv_cq,
+            caps,
+            sq_sig_all: true,
+            user_handle: 0xaa,
+        })?;
+        let Reply::Qp(created) = reply else { panic!("{reply:?}") };
+        Ok(created)
+    }
+
+    pub fn create_qp(&mut self, pd: PdHandle, cq: CqHandle, caps: QpCaps) -> Qp {
+        let created = self.try_create_qp(pd, cq, cq, caps).unwrap();
+        let window = |ring: urxe_shm::control::RingLocation| {
+            Window::new(self.memory.clone(), ring.offset, ring.size.into()).unwrap()
+        };
+        let caps = created.caps;
+        let send =
+            Geometry::send(caps.max_send_wr, caps.max_send_sge, caps.max_inline_data).unwrap();
+        let recv = Geometry::recv(caps.max_recv_wr, caps.max_recv_sge).unwrap();
+        Qp {
+            sq: SqProducer::attach(window(created.send_ring), send).unwrap(),
+            rq: RqProducer::attach(window(created.recv_ring), recv).unwrap(),
+            created,
+        }
+    }
+
+    pub fn modify(&mut self, qp: &Qp, attr: QpAttr) -> Result<(), ControlError> {
+        self.call(Request::ModifyQp { qp: qp.created.qp, attr }).map(|_| ())
+    }
+
+    pub fn state(&mut self, qp: &Qp) -> QpState {
+        match self.call(Request::QueryQp { qp: qp.created.qp }).unwrap() {
+            Reply::QpAttr(queried) => queried.attr.state.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Registers memory that is shared with the daemon.
+    pub fn shared_mr(&mut self, pd: PdHandle, len: usize) -> Mr {
+        let memfd = create_memfd("test", len as u64).unwrap();
+        let mapping = Mapping::new(&memfd, 0, len).unwrap();
+        let addr = mapping.base().addr().get() as u64;
+        let request = Request::RegMr {
+            pd,
+            addr,
+            length: len as u64,
+            iova: addr,
+            access: ALL,
+            backing: Backing::Shared { offset: 0 },
+        };
+        let (reply, _) = self.call_with(&request, &[memfd.as_fd()]).unwrap();
+        let Reply::Mr { mr, lkey, rkey } = reply else { panic!("{reply:?}") };
+        Mr { handle: mr, lkey, rkey, addr, len, memory: Memory::Shared(mapping) }
+    }
+
+    /// Registers any memory.
+    pub fn process_mr(&mut self, pd: PdHandle, len: usize) -> Mr {
+        let bytes = vec![0u8; len].into_boxed_slice();
+        let addr = bytes.as_ptr() as u64;
+        let request = Request::RegMr {
+            pd,
+            addr,
+            length: len as u64,
+            iova: addr,
+            access: ALL,
+            backing: Backing::Process,
+        };
+        let Reply::Mr { mr, lkey, rkey } = self.call(request).unwrap() else { panic!() };
+        let own = process_memory::open_own().unwrap();
+        let own = process_memory::ProcessMemory::accept(own).unwrap();
+        Mr { handle: mr, lkey, rkey, addr, len, memory: Memory::Process { _bytes: bytes, own } }
+    }
+
+    /// Rings a QP's doorbell.
+    pub fn ring(&self, qp: &Qp) {
+        self.ring_slot(qp.created.doorbell_slot);
+    }
+
+    pub fn ring_slot(&self, slot: u32) {
+        if self.bell.ring(slot) {
+            rustix::io::write(&self.wake, &1u64.to_ne_bytes()).unwrap();
+        }
+    }
+
+    /// All pages of a device's statistics.
+    pub fn stats(&mut self, device: &str) -> StatsPage {
+        let mut all = StatsPage::default();
+        let mut after_qpn = None;
+        loop {
+            let request = Request::Stats { device: device.into(), after_qpn };
+            let Reply::Stats(page) = self.call(request).unwrap() else { panic!() };
+            if after_qpn.is_none() {
+                all.device = page.device;
+                all.qp_counters = page.qp_counters;
+            }
+            all.qps.extend(page.qps);
+            after_qpn = all.qps.last().map(|qp| qp.qpn);
+            if !page.more {
+                return all;
+            }
+        }
+    }
+
+    /// A counter of a device.
+    pub fn counter(&mut self, device: &str, name: &str) -> u64 {
+        let stats = self.stats(device);
+        let found = stats.device.iter().find(|(info, _)| info.name == name);
+        found.unwrap_or_else(|| panic!("no counter {name}")).1
+    }
+}
+
+pub struct Cq {
+    pub handle: CqHandle,
+    pub ring: CqConsumer,
+    /// Where the ring lies in the session's memory.
+    pub offset: u64,
+}
+
+impl Cq {
+    /// What is there now.
+    pub fn poll(&mut self) -> Vec<CqEntry> {
+        let mut entries = Vec::new();
+        self.ring.poll(64, |entry| entries.push(*entry)).unwrap();
+        entries
+    }
+
+    /// Waits for so many completions.
+    pub fn wait(&mut self, count: usize) -> Vec<CqEntry> {
+        let mut entries = Vec::new();
+        eventually(&format!("{count} completions"), || {
+            entries.extend(self.poll());
+            (entries.len() >= count).then_some(())
+        });
+        assert_eq!(entries.len(), count, "{entries:?}");
+        entries
+    }
+}
+
+pub struct Qp {
+    pub created: QpCreated,
+    pub sq: SqProducer,
+    pub rq: RqProducer,
+}
+
+/// Registered memory.
+pub struct Mr {
+    pub handle: MrHandle,
+    pub lkey: u32,
+    pub rkey: u32,
+    pub addr: u64,
+    pub len: usize,
+    memory: Memory,
+}
+
+enum Memory {
+    Shared(Mapping),
+    /// Touched through the descriptor, because another thread writes there behind Rust's back.
+    Process {
+        _bytes: Box<[u8]>,
+        own: process_memory::ProcessMemory,
+    },
+}
+
+impl Mr {
+    pub fn read(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut buf = vec![0; len];
+        match &self.memory {
+            Memory::Shared(mapping) => mapping.read(offset as u64, &mut buf).unwrap(),
+            Memory::Process { own, .. } => own.read(self.addr + offset as u64, &mut buf).unwrap(),
+        }
+        buf
+    }
+
+    pub fn write(&self, offset: usize, data: &[u8]) {
+        match &self.memory {
+            Memory::Shared(mapping) => mapping.write(offset as u64, data).unwrap(),
+            Memory::Process { own, .. } => own.write(self.addr + offset as u64, data).unwrap(),
+        }
+    }
+
+    pub fn sge(&self, offset: usize, length: usize) -> Sge {
+        Sge { addr: self.addr + offset as u64, length: length as u32, lkey: self.lkey }
+    }
+}
+
+/// How a test wants its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Shared,
+    Process,
+}
+
+/// One program with one QP and one MR: half of a connection.
+pub struct End {
+    pub client: Client,
+    pub addr: IpAddr,
+    pub context: ContextHandle,
+    pub events: OwnedFd,
+    pub pd: PdHandle,
+    pub cq: Cq,
+    pub qp: Qp,
+    pub mr: Mr,
+}
+
+pub const CAPS: QpCaps = QpCaps {
+    max_send_wr: 127,
+    max_recv_wr: 127,
+    max_send_sge: 4,
+    max_recv_sge: 4,
+    max_inline_data: 128,
+};
+
+impl End {
+    pub fn new(daemon: &Handle, device: usize, kind: Kind, len: usize) -> End {
+        let mut client = Client::connect(daemon.socket());
+        let summary = &daemon.devices()[device];
+        let (context, events) = client.open_with_events(&summary.name);
+        let pd = client.alloc_pd(context);
+        let cq = client.create_cq(context, 511, None);
+        let qp = client.create_qp(pd, cq.handle, CAPS);
+        let mr = match kind {
+            Kind::Shared => client.shared_mr(pd, len),
+            Kind::Process => client.process_mr(pd, len),
+        };
+        End { client, addr: summary.addr, context, events, pd, cq, qp, mr }
+    }
+
+    /// Takes the QP through INIT and RTR to RTS.
+    pub fn connect(&mut self, peer: IpAddr, peer_qpn: u32) {
+        for attr in attrs(peer, peer_qpn) {
+            self.client.modify(&self.qp, attr).unwrap();
+        }
+    }
+
+    pub fn post_send(&mut self, wr_id: u64, op: SendOp, data: SendData<'_>) {
+        let wr = SendWr { wr_id, op, fence: false, signaled: true, solicited: false };
+        self.qp.sq.push(&wr, data).unwrap();
+        self.qp.sq.publish();
+        self.client.ring(&self.qp);
+    }
+
+    pub fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) {
+        self.qp.rq.push(wr_id, sges).unwrap();
+        if self.qp.rq.publish() {
+            self.client.ring(&self.qp);
+        }
+    }
+
+    /// Posts something and waits for its completion, which must be a success.
+    pub fn exchange(&mut self, op: SendOp, sges: &[Sge]) -> CqEntry {
+        self.post_send(77, op, SendData::Sges(sges));
+        let entry = self.cq.wait(1)[0];
+        assert_eq!((entry.status, entry.wr_id), (0, 77), "{entry:?}");
+        entry
+    }
+}
+
+/// The way from RESET to RTS.
+pub fn attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
+    [
+        QpAttr {
+            state: Some(QpState::Init),
+            access: Some(ALL),
+            pkey_index: Some(0),
+            port: Some(1),
+            ..QpAttr::default()
+        },
+        QpAttr {
+            state: Some(QpState::Rtr),
+            av: Some(AddressVector {
+                dgid: peer.into(),
+                sgid_index: 0,
+                traffic_class: 0,
+                hop_limit: 64,
+                flow_label: 0,
+            }),
+            path_mtu: Some(1024),
+            dest_qpn: Some(peer_qpn),
+            rq_psn: Some(0xff_fff0),
+            max_dest_rd_atomic: Some(16),
+            min_rnr_timer: Some(12),
+            ..QpAttr::default()
+        },
+        QpAttr {
+            state: Some(QpState::Rts),
+            sq_psn: Some(0xff_fff0),
+            max_rd_atomic: Some(16),
+            timeout: Some(17),
+            retry_cnt: Some(7),
+            rnr_retry: Some(7),
+            ..QpAttr::default()
+        },
+    ]
+}
+
+/// Two connected ends, the first on device 0 of the first daemon, the second on device 0 of the
+/// second.
+pub fn connected(first: &Handle, second: &Handle, kind: Kind, len: usize) -> (End, End) {
+    let (mut a, mut b) = (End::new(first, 0, kind, len), End::new(second, 0, kind, len));
+    a.connect(b.addr, b.qp.created.qpn);
+    b.connect(a.addr, a.qp.created.qpn);
+    (a, b)
+}
+
+/// Bytes that are different everywhere.
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    (0..len).map(|_| random.next() as u8).collect()
+}
+
+/// Numbers that look random, the same every time.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
