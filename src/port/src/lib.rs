@@ -80,7 +80,8 @@ pub trait Port: Send {
     /// repairs losses. An error means that the port itself is of no use any more.
     fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome>;
 
-    /// Clears `rx`, fills it with what has arrived, and returns the number of datagrams in it.
+    /// Clears `rx`, fills it with what has arrived, and returns how much that was: at least the
+    /// number of datagrams in `rx`, for what had to be dropped (and counted) counts here too.
     ///
     /// 0 means that there is nothing more at this moment; with an edge-triggered event loop, call
     /// until then.

@@ -19,6 +19,8 @@ pub struct RxBatch {
     buffers: Vec<Box<[u8]>>,
     /// What was received, in order.
     spans: Vec<Span>,
+    /// How many datagrams that is.
+    datagrams: usize,
     /// Buffers in use, counted from the first; the last of them is filled up to `tail`.
     used: usize,
     tail: usize,
@@ -66,6 +68,7 @@ impl RxBatch {
         RxBatch {
             buffers: (0..buffers.max(1)).map(|_| vec![0; BUFFER_LEN].into_boxed_slice()).collect(),
             spans: Vec::with_capacity(buffers.max(1) * DATAGRAMS_PER_BUFFER),
+            datagrams: 0,
             used: 0,
             tail: 0,
             span: 0,
@@ -87,6 +90,16 @@ impl RxBatch {
         Some((self.outer.insert(outer), &mut self.buffers[buffer][range]))
     }
 
+    /// How many datagrams there are, taken or not.
+    pub fn len(&self) -> usize {
+        self.datagrams
+    }
+
+    /// Whether there are none, taken or not.
+    pub fn is_empty(&self) -> bool {
+        self.datagrams == 0
+    }
+
     /// Shows the datagrams that were not taken yet.
     pub fn iter(&self) -> impl Iterator<Item = (Outer, &[u8])> {
         let spans = self.spans.get(self.span..).unwrap_or_default();
@@ -102,6 +115,7 @@ impl RxBatch {
     /// Forgets everything received, taken or not.
     pub fn clear(&mut self) {
         self.spans.clear();
+        self.datagrams = 0;
         self.used = 0;
         self.tail = 0;
         self.span = 0;
@@ -126,6 +140,7 @@ impl RxBatch {
         let (buffer, start, len) = (self.used - 1, self.tail, datagram.len());
         self.buffers[buffer][start..start + len].copy_from_slice(datagram);
         self.tail += len;
+        self.datagrams += 1;
         self.spans.push(Span { buffer, start, len, segment: len, outer: *outer });
         true
     }
@@ -162,6 +177,7 @@ impl RxBatch {
         let segment = if segment == 0 { len } else { segment.min(len) };
         let span = Span { buffer, start, len, segment, outer };
         let datagrams = span.datagrams();
+        self.datagrams += datagrams;
         self.spans.push(span);
         self.used = self.buffers.len();
         self.tail = BUFFER_LEN;

@@ -132,16 +132,16 @@ impl UdpPort {
         batch.advance(runs);
     }
 
-    /// Takes one received message into the batch, and returns how many datagrams it was.
-    fn take(&mut self, place: usize, received: Received, rx: &mut RxBatch) -> usize {
-        let Some(from) = received.from.filter(|_| received.len > 0) else {
-            self.counters.rx_malformed += 1;
-            return 0;
-        };
+    /// Takes one received message into the batch.
+    fn take(&mut self, place: usize, received: Received, rx: &mut RxBatch) {
         if received.truncated {
             self.counters.rx_truncated += 1;
-            return 0;
+            return;
         }
+        let Some(from) = received.from.filter(|_| received.len > 0) else {
+            self.counters.rx_malformed += 1;
+            return;
+        };
         let flow = Flow {
             src: from.ip(),
             dst: self.addr,
@@ -155,7 +155,6 @@ impl UdpPort {
         let datagrams = rx.add(place, 0, received.len, segment, outer);
         self.counters.rx_datagrams += datagrams as u64;
         self.counters.rx_bytes += received.len as u64;
-        datagrams
     }
 }
 
@@ -206,21 +205,16 @@ impl Port for UdpPort {
 
     fn recv(&mut self, _now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         rx.clear();
-        let mut datagrams = 0;
-        // Once more if all that came was dropped: 0 has to mean that the socket is empty.
-        while datagrams == 0 {
-            self.counters.rx_calls += 1;
-            let messages = match self.receiver.recv(self.socket.as_fd(), rx.buffers()) {
-                Ok(0) => break,
-                Ok(messages) => messages,
-                Err(error) if os_error::is_passing(&error) => continue,
-                Err(error) => return Err(error),
-            };
-            for place in 0..messages {
-                datagrams += self.take(place, self.receiver.received(place), rx);
-            }
+        self.counters.rx_calls += 1;
+        let messages = match self.receiver.recv(self.socket.as_fd(), rx.buffers()) {
+            Ok(messages) => messages,
+            Err(error) if os_error::is_passing(&error) => return Ok(1),
+            Err(error) => return Err(error),
+        };
+        for place in 0..messages {
+            self.take(place, self.receiver.received(place), rx);
         }
-        Ok(datagrams)
+        Ok(messages.max(rx.len()))
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

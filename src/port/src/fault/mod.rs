@@ -20,6 +20,9 @@ use urxe_wire::{Flow, Outer};
 /// Bytes of the batch that what survives is laid into.
 const OUTGOING_CAPACITY: usize = 1 << 20;
 
+/// When to try again after the way out was full.
+const BLOCKED_RETRY: Duration = Duration::from_micros(50);
+
 /// A port whose datagrams are lost, doubled, delayed, reordered and damaged as a [`FaultSpec`] says.
 ///
 /// What is sent is laid into new runs, so that what the port below sends is consistent: the ICRC of
@@ -31,6 +34,9 @@ pub struct Fault<P> {
     rx: Way<Outer>,
     outgoing: TxBatch,
     incoming: RxBatch,
+    /// Set while the way out is full: the caller's batch may be empty then, and give no reason to
+    /// call again.
+    retry_at: Option<Instant>,
     counters: PortCounters,
 }
 
@@ -126,19 +132,15 @@ impl<P: Port> Fault<P> {
             rx: Way::new(&spec, Direction::Tx, seeds.next_u64()),
             outgoing: TxBatch::new(inner.caps().tx_limits, OUTGOING_CAPACITY),
             incoming: RxBatch::default(),
+            retry_at: None,
             counters: PortCounters::default(),
             inner,
             spec,
         }
     }
-}
 
-impl<P: Port> Port for Fault<P> {
-    fn caps(&self) -> Caps {
-        self.inner.caps()
-    }
-
-    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+    /// Takes all of the batch in, as far as there is room, and sends what is not held back.
+    fn send_on(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
         while let Some(held) = self.tx.held.peek_due(now) {
             if self.outgoing.room() < held.bytes.len()
                 && self.inner.send(now, &mut self.outgoing)? == SendOutcome::Blocked
@@ -170,42 +172,49 @@ impl<P: Port> Port for Fault<P> {
         }
         self.inner.send(now, &mut self.outgoing)
     }
+}
+
+impl<P: Port> Port for Fault<P> {
+    fn caps(&self) -> Caps {
+        self.inner.caps()
+    }
+
+    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+        let outcome = self.send_on(now, batch);
+        let blocked = matches!(outcome, Ok(SendOutcome::Blocked));
+        self.retry_at = blocked.then(|| now + BLOCKED_RETRY);
+        outcome
+    }
 
     fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         rx.clear();
-        let mut datagrams = 0;
-        loop {
-            while let Some(held) = self.rx.held.peek_due(now) {
-                if !rx.push(&held.with, &held.bytes) {
-                    return Ok(datagrams);
-                }
-                self.rx.held.pop_due(now);
-                datagrams += 1;
+        while let Some(held) = self.rx.held.peek_due(now) {
+            if !rx.push(&held.with, &held.bytes) {
+                return Ok(rx.len());
             }
-            if self.inner.recv(now, &mut self.incoming)? == 0 {
-                return Ok(datagrams);
+            self.rx.held.pop_due(now);
+        }
+        let released = rx.len();
+        let received = self.inner.recv(now, &mut self.incoming)?;
+        while let Some((outer, bytes)) = self.incoming.next_datagram() {
+            let fate = self.rx.decide(&self.spec, bytes, &mut self.counters);
+            if fate.corrupt {
+                impairment::corrupt(&mut self.rx.rng, bytes);
             }
-            while let Some((outer, bytes)) = self.incoming.next_datagram() {
-                let fate = self.rx.decide(&self.spec, bytes, &mut self.counters);
-                if fate.corrupt {
-                    impairment::corrupt(&mut self.rx.rng, bytes);
-                }
-                for _ in 0..fate.copies() {
-                    let Some(outer) = self.rx.hold(now, *outer, bytes, &fate) else { continue };
-                    if rx.push(&outer, bytes) {
-                        datagrams += 1;
-                    } else {
-                        // The caller's batch is full: the next one begins with this.
-                        self.rx.keep(now, outer, bytes);
-                    }
+            for _ in 0..fate.copies() {
+                let Some(outer) = self.rx.hold(now, *outer, bytes, &fate) else { continue };
+                if !rx.push(&outer, bytes) {
+                    // The caller's batch is full: the next one begins with this.
+                    self.rx.keep(now, outer, bytes);
                 }
             }
         }
+        Ok((released + received).max(rx.len()))
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let held = [self.tx.held.next_due(), self.rx.held.next_due()];
-        held.into_iter().flatten().chain(self.inner.poll_timeout()).min()
+        let own = [self.retry_at, self.tx.held.next_due(), self.rx.held.next_due()];
+        own.into_iter().flatten().chain(self.inner.poll_timeout()).min()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

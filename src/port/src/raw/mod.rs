@@ -126,12 +126,12 @@ impl RawPort {
         batch.advance(datagrams);
     }
 
-    /// Takes one received packet into the batch, and returns how many datagrams it was.
-    fn take(&mut self, place: usize, rx: &mut RxBatch) -> usize {
+    /// Takes one received packet into the batch.
+    fn take(&mut self, place: usize, rx: &mut RxBatch) {
         let received = self.receiver.received(place);
         if received.truncated {
             self.counters.rx_truncated += 1;
-            return 0;
+            return;
         }
         let ip_at = VNET_HEADER_LEN + received.network_at;
         let packet = &rx.buffer(place)[..received.len];
@@ -139,13 +139,12 @@ impl RawPort {
         let parsed = packet.get(ip_at..).and_then(headers::parse);
         let (Some(segment), Some(parsed)) = (segment, parsed) else {
             self.counters.rx_malformed += 1;
-            return 0;
+            return;
         };
         let start = ip_at + parsed.start;
         let datagrams = rx.add(place, start, parsed.len, segment, parsed.outer);
         self.counters.rx_datagrams += datagrams as u64;
         self.counters.rx_bytes += parsed.len as u64;
-        datagrams
     }
 }
 
@@ -210,26 +209,21 @@ impl Port for RawPort {
 
     fn recv(&mut self, _now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         rx.clear();
-        let mut datagrams = 0;
-        // Once more if all that came was dropped: 0 has to mean that the socket is empty.
-        while datagrams == 0 {
-            self.counters.rx_calls += 1;
-            let packets = match self.receiver.recv(self.packet.as_fd(), rx.buffers()) {
-                Ok(0) => break,
-                Ok(packets) => packets,
-                // A super-packet that this kernel cannot describe; it has thrown it away.
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                    self.counters.rx_truncated += 1;
-                    continue;
-                }
-                Err(error) if os_error::is_passing(&error) => continue,
-                Err(error) => return Err(error),
-            };
-            for place in 0..packets {
-                datagrams += self.take(place, rx);
+        self.counters.rx_calls += 1;
+        let packets = match self.receiver.recv(self.packet.as_fd(), rx.buffers()) {
+            Ok(packets) => packets,
+            // A super-packet that this kernel cannot describe; it has thrown it away.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                self.counters.rx_truncated += 1;
+                return Ok(1);
             }
+            Err(error) if os_error::is_passing(&error) => return Ok(1),
+            Err(error) => return Err(error),
+        };
+        for place in 0..packets {
+            self.take(place, rx);
         }
-        Ok(datagrams)
+        Ok(packets.max(rx.len()))
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -111,8 +111,10 @@ const fn v6(host: u16) -> IpAddr {
 
 /// Says that a test could not run, and why; with `URXE_REQUIRE_ROOT=1` that is a failure.
 pub(crate) fn could_not_run(reason: &str) {
-    // Not by a macro: the test harness would keep those lines of a test that passes to itself.
-    let _ = writeln!(std::io::stderr(), "could not run: {reason}");
+    let thread = thread::current();
+    let test = thread.name().unwrap_or("a test");
+    // Not by eprintln: what a passing test prints that way, the harness keeps to itself.
+    let _ = writeln!(std::io::stderr(), "could not run: {test}: {reason}");
     let required = std::env::var_os("URXE_REQUIRE_ROOT").is_some_and(|value| value == "1");
     assert!(!required, "URXE_REQUIRE_ROOT=1, but: {reason}");
 }
