@@ -56,6 +56,8 @@ pub enum Request {
     },
     /// Names the devices that can be opened. Answered by [`Reply::Devices`].
     ListDevices,
+    /// Asks what the numbers in a completion's `vendor_err` mean. Answered by [`Reply::Causes`].
+    ListCauses,
     /// Opens a device: makes a context, in which all other objects live. A device may be opened
     /// several times. Answered by [`Reply::Context`] with one descriptor: the pipe that
     /// asynchronous events of the context's objects are read from
@@ -234,6 +236,8 @@ pub enum Reply {
     },
     /// Answer to [`Request::ListDevices`].
     Devices(Vec<DeviceInfo>),
+    /// Answer to [`Request::ListCauses`]: each number with a sentence that a person can act on.
+    Causes(Vec<(u32, String)>),
     /// Answer to [`Request::OpenDevice`]. Comes with one descriptor: the read end of the
     /// asynchronous event pipe.
     Context(ContextHandle),
@@ -399,6 +403,7 @@ mod tests {
         prop_oneof![
             text().prop_map(|program| Request::Hello { program }),
             Just(Request::ListDevices),
+            Just(Request::ListCauses),
             text().prop_map(|name| Request::OpenDevice { name }),
             any::<(u32, u8, u32)>().prop_map(|(context, port, index)| Request::QueryGid {
                 context: ContextHandle(context),

@@ -7,6 +7,7 @@ use crate::nic::Nic;
 use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use urxe_engine::Cause;
 use urxe_engine::limits::{MAX_MR, MAX_QP, MAX_RD_ATOMIC};
 use urxe_shm::control::{
     ContextHandle, ControlError, DeviceAttr, DeviceInfo, Gid, PortAttr, Reply,
