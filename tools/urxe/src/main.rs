@@ -1,2 +1,21 @@
-//! urxe
-fn main() {}
+//! `urxe`: try, look into and measure the RoCEv2 NIC in user space. See `urxe --help`.
+
+mod cli;
+mod completions;
+mod daemon;
+mod demo;
+mod devinfo;
+mod error;
+mod latency;
+mod link;
+mod machine;
+mod output;
+mod pattern;
+mod perf;
+mod stat;
+mod table;
+mod units;
+
+fn main() -> std::process::ExitCode {
+    cli::run(clap::Parser::parse())
+}

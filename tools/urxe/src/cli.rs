@@ -1,0 +1,115 @@
+//! The command line: which commands there are. What each takes stands with the command.
+
+use crate::error::EXIT_CODES;
+use crate::{daemon, demo, devinfo, output, perf, stat};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use urxe_verbs::OpenOptions;
+
+const EXAMPLES: &str = "\
+Examples:
+  urxe demo
+      See RDMA work on this machine within seconds: no hardware, no root, no set-up.
+  urxe daemon --addr 10.0.0.1
+      Give this machine an RDMA device on the network.
+  urxe devinfo
+      Look at the devices that the daemon has.
+  urxe perf write-bw                  on one machine, and
+  urxe perf write-bw 10.0.0.1        on the other: measure between two.
+  urxe stat --nonzero
+      See what was sent, received, lost and repeated.
+";
+
+/// RoCEv2 in user space: RDMA over any network, without RDMA hardware, kernel module or root.
+#[derive(Parser, Debug)]
+#[command(name = "urxe", version, after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Demo(demo::Arguments),
+    #[command(hide = true)]
+    DemoPartner(demo::PartnerArguments),
+    Daemon(daemon::Arguments),
+    Devinfo(devinfo::Arguments),
+    Perf(perf::Arguments),
+    Stat(stat::Arguments),
+}
+
+/// Which daemon to ask.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct DaemonArguments {
+    /// Socket of the daemon [default: $URXE_SOCKET, or urxe/urxed.sock in $XDG_RUNTIME_DIR; for
+    /// root /run/urxe/urxed.sock].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+impl DaemonArguments {
+    /// The same for the client library.
+    pub(crate) fn open_options(&self) -> OpenOptions {
+        match &self.socket {
+            Some(socket) => OpenOptions::new().socket(socket),
+            None => OpenOptions::new(),
+        }
+    }
+}
+
+/// Runs a command, and says on standard error why it failed.
+pub(crate) fn run(cli: Cli) -> ExitCode {
+    let result = match cli.command {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::DemoPartner(arguments) => demo::run_partner(&arguments),
+        Command::Daemon(arguments) => return daemon::run(arguments),
+        Command::Devinfo(arguments) => devinfo::run(&arguments),
+        Command::Perf(arguments) => perf::run(&arguments),
+        Command::Stat(arguments) => stat::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::note(format_args!("urxe: {error}"));
+            error.exit_code().into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_that_is_shown_teaches_by_example() {
+        let cli = Cli::command();
+        for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:"), "{}", command.get_name());
+            assert!(help.contains(&format!("urxe {}", command.get_name())), "{help}");
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (line, parts) in [
+            ("urxe perf write-bw --size 4X", ["--size", "4X"]),
+            ("urxe perf write-bw --depth 0", ["--depth", "0"]),
+            ("urxe perf nothing", ["nothing", "write-bw"]),
+            ("urxe stat --watch soon", ["--watch", "soon"]),
+            ("urxe daemon --addr here", ["--addr", "here"]),
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+    }
+}

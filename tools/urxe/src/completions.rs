@@ -1,0 +1,110 @@
+//! Waiting for completions, in the way that the user wants.
+
+use crate::error::Error;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use urxe_verbs::{Context, Cq, Wc};
+
+/// What to do while there is no completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PollMode {
+    /// Look again at once: the fastest, where each program and each daemon has a core of its own.
+    Spin,
+    /// Look again a few times, then give the core to somebody else.
+    #[default]
+    Yield,
+    /// Sleep until the completion channel says that there is one.
+    Event,
+}
+
+/// Empty polls before the core is given away: a few microseconds, in which an answer may come
+/// that is already under way.
+const SPINS: u32 = 32;
+
+/// Empty polls after which a wait returns, so that its caller can look at other things. Those
+/// cost little, so this is often.
+const SPINS_PER_LOOK: u32 = 256;
+
+/// How long one wait sleeps at most, for the same reason.
+const SLEEP_PER_LOOK: Duration = Duration::from_millis(100);
+
+/// What to do between two looks at something that has not happened yet.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    mode: PollMode,
+    looks: u32,
+}
+
+impl Idle {
+    pub(crate) fn new(mode: PollMode) -> Self {
+        Idle { mode, looks: 0 }
+    }
+
+    /// It has happened.
+    pub(crate) fn reset(&mut self) {
+        self.looks = 0;
+    }
+
+    /// It has not; waits a moment. Now and then it says `true`: time to look at other things.
+    pub(crate) fn pause(&mut self) -> bool {
+        self.looks = self.looks.wrapping_add(1);
+        if self.mode == PollMode::Spin || self.looks < SPINS {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+        self.looks.is_multiple_of(SPINS_PER_LOOK)
+    }
+}
+
+/// A completion queue and the way to wait for it.
+pub(crate) struct Completions {
+    cq: Cq,
+    idle: Idle,
+    wcs: Vec<Wc>,
+}
+
+/// Completions taken at a time.
+const BATCH: usize = 64;
+
+impl Completions {
+    /// Makes a completion queue of `depth`, with a channel if it is to be waited for by events.
+    pub(crate) fn new(context: &Context, depth: u32, mode: PollMode) -> Result<Self, Error> {
+        let channel = match mode {
+            PollMode::Event => Some(context.create_comp_channel()?),
+            PollMode::Spin | PollMode::Yield => None,
+        };
+        let cq = context.create_cq(depth, channel.as_ref())?;
+        Ok(Completions { cq, idle: Idle::new(mode), wcs: vec![Wc::default(); BATCH] })
+    }
+
+    /// The completion queue.
+    pub(crate) fn cq(&self) -> &Cq {
+        &self.cq
+    }
+
+    /// The completions that are there, without waiting.
+    pub(crate) fn poll(&mut self) -> Result<&[Wc], Error> {
+        let count = self.cq.poll(&mut self.wcs)?;
+        Ok(&self.wcs[..count])
+    }
+
+    /// Waits for completions. There may be none: then it is time to look at other things, such
+    /// as a clock or a peer, and to wait again.
+    pub(crate) fn wait(&mut self) -> Result<&[Wc], Error> {
+        let count = if self.idle.mode == PollMode::Event {
+            self.cq.wait(&mut self.wcs, Some(SLEEP_PER_LOOK))?
+        } else {
+            self.idle.reset();
+            loop {
+                let count = self.cq.poll(&mut self.wcs)?;
+                if count > 0 || self.idle.pause() {
+                    break count;
+                }
+            }
+        };
+        Ok(&self.wcs[..count])
+    }
+}

@@ -1,0 +1,61 @@
+//! `urxe daemon`: `urxed` under another name, so that one binary is enough.
+
+use crate::output;
+use clap::Args;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  urxe daemon --addr 10.0.0.1
+      One device, urxe0, on the network. Needs no privilege.
+  urxe daemon --addr 127.0.0.1 --addr 127.0.0.2
+      Two devices that can talk to each other, without any network.
+  urxe daemon --addr 10.0.0.1 --fault drop=1% --capture lossy.pcapng
+      A network that loses packets, recorded for Wireshark.
+
+The daemon ends on SIGINT (Ctrl-C) or SIGTERM. It is the same as `urxed`.";
+
+/// Run the NIC: serve RDMA devices to the programs of this machine.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    daemon: urxe_daemon::Arguments,
+    #[command(flatten)]
+    lifetime: Lifetime,
+}
+
+/// How long a process that we start for ourselves lives.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Lifetime {
+    /// End when this process, our parent, ends.
+    #[arg(long, value_name = "PID", hide = true)]
+    die_with: Option<i32>,
+}
+
+impl Lifetime {
+    /// Sees to it that this process does not outlive its parent.
+    ///
+    /// `false` if the parent is gone already.
+    pub(crate) fn bind(self) -> bool {
+        let Some(parent) = self.die_with else { return true };
+        // Without it we would only live longer than we should, should the parent be killed.
+        let _ = set_parent_process_death_signal(Some(Signal::TERM));
+        getppid().map(Pid::as_raw_pid) == Some(parent)
+    }
+
+    /// The arguments that make a child of this process end with it.
+    pub(crate) fn with_us() -> [String; 2] {
+        ["--die-with".into(), std::process::id().to_string()]
+    }
+}
+
+/// Runs the daemon until it is told to stop.
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    if !arguments.lifetime.bind() {
+        output::note("urxe daemon: the process that this daemon was started for is gone");
+        return ExitCode::FAILURE;
+    }
+    urxe_daemon::run(arguments.daemon)
+}

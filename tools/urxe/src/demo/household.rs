@@ -1,0 +1,257 @@
+//! The processes and files of the demo, and that nothing of them is left behind.
+
+use super::message::Message;
+use crate::cli::DaemonArguments;
+use crate::daemon::Lifetime;
+use crate::error::Error;
+use crate::link::Link;
+use crate::output;
+use crate::stat::StatClient;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs::{self, DirBuilder, File};
+use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long a child may take to end when it is asked to.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Longest directory in which a socket's path stays below the 108 bytes that a path may have.
+const MAX_DIRECTORY_LEN: usize = 60;
+
+/// Everything that the demo starts and makes. Dropping it ends and removes all of it; so does a
+/// signal that ends this process.
+pub(super) struct Household {
+    belongings: Arc<Mutex<Belongings>>,
+    directory: PathBuf,
+    kept: bool,
+}
+
+#[derive(Default)]
+struct Belongings {
+    directory: Option<PathBuf>,
+    daemons: Vec<Child>,
+    partner: Option<Child>,
+}
+
+/// A daemon that runs.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Daemon {
+    /// What it serves.
+    pub(super) address: IpAddr,
+    /// Where programs connect to it.
+    pub(super) socket: PathBuf,
+    pub(super) pid: u32,
+    /// Its device.
+    pub(super) device: String,
+    /// Largest path MTU of the device, in bytes.
+    pub(super) active_mtu: u16,
+}
+
+impl std::fmt::Display for Daemon {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Daemon { address, pid, device, active_mtu, .. } = self;
+        write!(f, "daemon {pid}: device {device} on {address}, path MTU {active_mtu}")
+    }
+}
+
+/// What the faults that were asked for have done, and what it took to repair it.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Faults {
+    pub(super) lost_packets: u64,
+    pub(super) resent_packets: u64,
+    pub(super) duplicated_packets: u64,
+    pub(super) reordered_packets: u64,
+    pub(super) delayed_packets: u64,
+    pub(super) corrupted_packets: u64,
+}
+
+impl Faults {
+    /// Asks the daemons.
+    pub(super) fn count(daemons: &[Daemon]) -> Result<Self, Error> {
+        let mut faults = Faults::default();
+        for daemon in daemons {
+            let socket = DaemonArguments { socket: Some(daemon.socket.clone()) };
+            let stats = StatClient::connect(&socket)?.stats(&daemon.device)?;
+            faults.lost_packets += stats.get("fault_dropped");
+            faults.resent_packets += stats.get("retransmitted_packets");
+            faults.duplicated_packets += stats.get("fault_duplicated");
+            faults.reordered_packets += stats.get("fault_reordered");
+            faults.delayed_packets += stats.get("fault_delayed");
+            faults.corrupted_packets += stats.get("fault_corrupted");
+        }
+        Ok(faults)
+    }
+}
+
+impl Household {
+    /// Makes the directory. With `kept`, daemons are started so that they can go on without us.
+    pub(super) fn new(kept: bool) -> Result<Self, Error> {
+        let directory = make_directory()?;
+        let belongings = Belongings { directory: Some(directory.clone()), ..Belongings::default() };
+        let belongings = Arc::new(Mutex::new(belongings));
+        let household = Household { belongings: belongings.clone(), directory, kept };
+        let mut signals =
+            Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::system("catching signals"))?;
+        std::thread::spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                lock(&belongings).clean_up();
+                output::note("urxe demo: interrupted; everything is cleaned up");
+                std::process::exit(128 + signal);
+            }
+        });
+        Ok(household)
+    }
+
+    /// Starts a daemon and waits until programs can connect to it.
+    pub(super) fn start_daemon(
+        &self,
+        address: IpAddr,
+        fault: Option<&str>,
+    ) -> Result<Daemon, Error> {
+        let mut belongings = lock(&self.belongings);
+        let number = belongings.daemons.len();
+        let socket = self.directory.join(format!("urxed{number}.sock"));
+        let log = self.directory.join(format!("urxed{number}.log"));
+        let mut command = ourselves("daemon");
+        command.arg("--addr").arg(address.to_string()).arg("--socket").arg(&socket);
+        command.args(["--ready-fd", "1"]);
+        if let Some(fault) = fault {
+            command.arg("--fault").arg(fault);
+        }
+        if !self.kept {
+            command.args(Lifetime::with_us());
+        }
+        let log_file = File::create(&log).map_err(Error::system(log.display().to_string()))?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
+        let mut child = command.spawn().map_err(Error::system("starting a daemon"))?;
+        let (pid, stdout) = (child.id(), child.stdout.take());
+        belongings.daemons.push(child);
+        drop(belongings);
+
+        // It says a line when it is ready, or ends without a word and closes its end.
+        let mut line = String::new();
+        if let Some(stdout) = stdout {
+            let _ = BufReader::new(stdout).read_line(&mut line);
+        }
+        if line.is_empty() {
+            return Err(Error::Failed(format!("a daemon did not start: {}", last_words(&log))));
+        }
+        let context = urxe_verbs::Context::open(&urxe_verbs::OpenOptions::new().socket(&socket))?;
+        let active_mtu = context.query_port(1)?.active_mtu;
+        let device = context.device().name.clone();
+        Ok(Daemon { address, socket, pid, device, active_mtu })
+    }
+
+    /// Ends the daemons that were started so far.
+    pub(super) fn stop_daemons(&self) {
+        end(&mut lock(&self.belongings).daemons);
+    }
+
+    /// Starts the partner, and gives the pipes to talk to it.
+    pub(super) fn start_partner(&self, socket: &Path) -> Result<Link<Message>, Error> {
+        let mut belongings = lock(&self.belongings);
+        let mut command = ourselves("demo-partner");
+        command.arg("--socket").arg(socket).args(Lifetime::with_us());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(Error::system("starting the second program"))?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        belongings.partner = Some(child);
+        match (stdout, stdin) {
+            (Some(stdout), Some(stdin)) => Ok(Link::new(stdout, stdin, "the second program")),
+            _ => Err(Error::Failed("the second program has no pipes".into())),
+        }
+    }
+
+    /// Ends all children and removes all files.
+    pub(super) fn clean_up(self) {
+        drop(self);
+    }
+
+    /// Leaves the daemons running, and their files.
+    pub(super) fn keep(self) {
+        let mut belongings = lock(&self.belongings);
+        belongings.daemons.clear();
+        belongings.directory = None;
+    }
+}
+
+impl Drop for Household {
+    fn drop(&mut self) {
+        lock(&self.belongings).clean_up();
+    }
+}
+
+impl Belongings {
+    fn clean_up(&mut self) {
+        end(&mut self.partner.take().into_iter().collect());
+        end(&mut self.daemons);
+        if let Some(directory) = self.directory.take() {
+            // What cannot be removed is in a directory for temporary files.
+            let _ = fs::remove_dir_all(directory);
+        }
+    }
+}
+
+/// Asks children to end, and makes those that do not.
+fn end(children: &mut Vec<Child>) {
+    for child in children.iter() {
+        if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+            // A child that has ended already is not reaped yet, so the number is still its own.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+    let deadline = Instant::now() + PATIENCE;
+    for mut child in children.drain(..) {
+        while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            sleep(Duration::from_millis(1));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// This program again, with a command. In a process group of its own: Ctrl-C is for us, and we
+/// see to the children.
+fn ourselves(subcommand: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("urxe").arg(subcommand).process_group(0);
+    command
+}
+
+/// The last thing that a daemon said before it ended.
+fn last_words(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    line.map_or_else(|| "it said nothing".into(), |line| line.trim_start_matches("urxed: ").into())
+}
+
+/// A directory that nobody else can look into.
+fn make_directory() -> Result<PathBuf, Error> {
+    let base = Some(std::env::temp_dir()).filter(|dir| dir.as_os_str().len() <= MAX_DIRECTORY_LEN);
+    let base = base.unwrap_or_else(|| "/tmp".into());
+    let pid = std::process::id();
+    for attempt in 0..100 {
+        let directory = base.join(format!("urxe-demo-{pid}-{attempt}"));
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Ok(()) => return Ok(directory),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(Error::system(directory.display().to_string())(error)),
+        }
+    }
+    Err(Error::Failed(format!("{}: no name for a directory is free", base.display())))
+}
+
+/// A panic elsewhere must not keep us from cleaning up.
+fn lock(belongings: &Mutex<Belongings>) -> MutexGuard<'_, Belongings> {
+    belongings.lock().unwrap_or_else(PoisonError::into_inner)
+}

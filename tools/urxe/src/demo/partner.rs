@@ -1,0 +1,110 @@
+//! The second program: prepares memory and receives, and checks what came.
+
+use super::atomics;
+use super::message::{Message, Operation, Round};
+use super::program::{Program, collect, immediate};
+use crate::error::Error;
+use crate::link::Link;
+use std::io;
+use std::path::Path;
+use urxe_verbs::{RecvWr, WcOpcode};
+
+/// Does what the requester asks for until it says that this was all.
+pub(super) fn run(socket: &Path) -> Result<(), Error> {
+    let mut link = Link::new(io::stdin(), io::stdout(), "the demo");
+    let result = serve(socket, &mut link);
+    if let Err(error) = &result {
+        let reason = error.to_string();
+        let message = match error {
+            Error::WrongData(_) => Message::Wrong { reason },
+            _ => Message::Failed { reason },
+        };
+        // If it cannot be told any more, it knows.
+        let _ = link.send(&message);
+        // It has been said; saying it twice would only confuse.
+        std::process::exit(error.exit_code().into());
+    }
+    result
+}
+
+fn serve(socket: &Path, link: &mut Link<Message>) -> Result<(), Error> {
+    let mut program = Program::open(socket)?;
+    link.send(&Message::Hello {
+        endpoint: program.qp.endpoint()?,
+        incoming: program.incoming.remote_buf()?,
+        outgoing: program.outgoing.remote_buf()?,
+    })?;
+    let mut round = None;
+    loop {
+        match (link.recv(None)?, round) {
+            (Message::Connect { endpoint }, _) => program.connect(&endpoint)?,
+            (Message::Prepare(next), _) => {
+                prepare(&mut program, &next)?;
+                round = Some(next);
+            }
+            (Message::Check, Some(round)) => check(&mut program, &round)?,
+            (Message::Finish, _) => return Ok(()),
+            (message, _) => {
+                return Err(Error::Failed(format!("{message:?} was not expected here")));
+            }
+        }
+        link.send(&Message::Done)?;
+    }
+}
+
+/// Fills the memory, and posts the receives.
+fn prepare(program: &mut Program, round: &Round) -> Result<(), Error> {
+    let is_read = round.operation == Operation::Read;
+    program.outgoing.prepare(round, is_read)?;
+    program.incoming.prepare(round, false)?;
+    if round.operation.is_atomic() {
+        program.incoming.set_word(atomics::initial(round))?;
+    }
+    if round.operation.is_received() {
+        for index in 0..round.count {
+            // A WRITE brings its own address; its receive only takes the notice.
+            let sge = [program.incoming.sge(round, index)?];
+            let room = if round.operation == Operation::WriteWithImm { &[] } else { &sge[..] };
+            program.qp.post_recv(&[RecvWr::new(round.first + u64::from(index), room)])?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks completions and memory.
+fn check(program: &mut Program, round: &Round) -> Result<(), Error> {
+    if round.operation.is_received() {
+        collect(&mut program.recvs, round.count, |index, wc| {
+            let opcode = match round.operation {
+                Operation::WriteWithImm => WcOpcode::RecvRdmaWithImm,
+                _ => WcOpcode::Recv,
+            };
+            let imm = immediate(round, index);
+            let expected = (round.first + u64::from(index), opcode, round.size, imm);
+            let found = (wc.wr_id, wc.opcode, wc.byte_len, wc.imm);
+            if found == expected {
+                return Ok(());
+            }
+            Err(Error::WrongData(format!(
+                "{}: the receive completion has (wr_id, opcode, length, immediate) {found:?}, \
+                 expected {expected:?}",
+                round.operation.name()
+            )))
+        })?;
+    }
+    match round.operation {
+        Operation::Read => program.outgoing.check(round, "partner, which was read"),
+        operation if operation.is_atomic() => {
+            let expected = atomics::value_before(round, round.count);
+            let found = program.incoming.word(round, 0)?;
+            if found == expected {
+                return Ok(());
+            }
+            Err(Error::WrongData(format!(
+                "{}: at the end the partner has {found:#x}, expected {expected:#x}",
+                operation.name()
+            )))
+        }
+        _ => program.incoming.check(round, "partner, which received"),
+    }
+}

@@ -1,0 +1,101 @@
+//! Why a command failed, and the exit code that says so to a script.
+
+use crate::link::LinkError;
+use std::io;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The arguments make no sense together; what each alone may be, clap has checked.
+    #[error("{0}")]
+    Usage(String),
+    /// A verb failed.
+    #[error(transparent)]
+    Verbs(#[from] urxe_verbs::Error),
+    /// Data arrived that were not sent, or not there.
+    #[error("wrong data: {0}")]
+    WrongData(String),
+    /// The other program gave up, and said why.
+    #[error("{who} failed: {reason}")]
+    Peer {
+        /// Which one.
+        who: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The other program cannot be talked to.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The operating system refused something.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Anything else, said in a sentence.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<urxe_verbs::PostError> for Error {
+    fn from(error: urxe_verbs::PostError) -> Self {
+        Error::Verbs(error.into())
+    }
+}
+
+impl From<urxe_verbs::WcError> for Error {
+    fn from(error: urxe_verbs::WcError) -> Self {
+        Error::Verbs(error.into())
+    }
+}
+
+/// What the exit codes mean; shown by `urxe --help`.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed: an operation, the peer or the system
+  2  the command line makes no sense
+  3  no daemon answers at the socket
+  4  wrong data arrived";
+
+impl Error {
+    /// The exit code, as [`EXIT_CODES`] tells.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Error::Usage(_) => 2,
+            Error::Verbs(urxe_verbs::Error::Connect { .. }) => 3,
+            Error::WrongData(_) => 4,
+            _ => 1,
+        }
+    }
+
+    /// For `map_err`: the system refused `what`.
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::System { what: what.into(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_failure_has_the_code_that_help_tells() {
+        let no_daemon = urxe_verbs::Error::Connect {
+            path: "/run/x".into(),
+            source: io::ErrorKind::NotFound.into(),
+        };
+        let all = [
+            (Error::Failed("x".into()), 1),
+            (Error::Usage("x".into()), 2),
+            (Error::Verbs(no_daemon), 3),
+            (Error::WrongData("x".into()), 4),
+        ];
+        for (error, code) in all {
+            assert_eq!(error.exit_code(), code);
+            assert!(EXIT_CODES.contains(&format!("\n  {code}  ")));
+        }
+    }
+}

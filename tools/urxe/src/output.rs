@@ -1,0 +1,35 @@
+//! What a command says on standard output: text for people, or JSON for programs.
+
+use crate::error::Error;
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::{self, Write};
+
+/// Writes a result: as one line of JSON, or as text.
+pub(crate) fn print<T: Serialize + Display>(as_json: bool, result: &T) -> Result<(), Error> {
+    if as_json { json(result) } else { text(result) }
+}
+
+/// Writes one line of JSON.
+pub(crate) fn json(result: &impl Serialize) -> Result<(), Error> {
+    let line = serde_json::to_string(result)
+        .map_err(|error| Error::Failed(format!("the result cannot be written as JSON: {error}")))?;
+    text(format_args!("{line}\n"))
+}
+
+/// Writes text.
+///
+/// A reader that has had enough (`urxe stat | head`) ends the program quietly.
+pub(crate) fn text(text: impl Display) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    match write!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        result => result.map_err(Error::system("writing to standard output")),
+    }
+}
+
+/// Writes a remark for people: to standard error, so that it never mixes with results.
+pub(crate) fn note(text: impl Display) {
+    // Nobody may be listening; then nobody misses it.
+    let _ = writeln!(io::stderr(), "{text}");
+}

@@ -1,0 +1,95 @@
+//! Test data: bytes that say which message they belong to, and where in it they stand.
+
+/// The bytes of one message. Two messages with different keys differ in almost every byte, so a
+/// packet that lands in the wrong message, or at the wrong place of the right one, shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern(u64);
+
+impl Pattern {
+    /// The pattern of message number `index` of some `stream`.
+    pub(crate) fn new(stream: u64, index: u64) -> Self {
+        Pattern(mix(stream.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mix(index)))
+    }
+
+    /// Writes the whole message.
+    pub(crate) fn fill(self, buf: &mut [u8]) {
+        for (chunk, word) in buf.chunks_mut(8).zip(self.words()) {
+            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+        }
+    }
+
+    /// Compares a whole message.
+    pub(crate) fn check(self, bytes: &[u8]) -> Result<(), Mismatch> {
+        for (i, (chunk, word)) in bytes.chunks(8).zip(self.words()).enumerate() {
+            let expected = &word.to_le_bytes()[..chunk.len()];
+            if chunk == expected {
+                continue;
+            }
+            let wrong = chunk.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(0);
+            let (found, expected) = (chunk[wrong], expected[wrong]);
+            return Err(Mismatch { offset: i * 8 + wrong, found, expected });
+        }
+        Ok(())
+    }
+
+    /// A number for those who need no more than that.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
+    fn words(self) -> impl Iterator<Item = u64> {
+        (1u64..).map(move |i| mix(self.0.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15))))
+    }
+}
+
+/// The finisher of SplitMix64: every input bit moves about half of the output bits.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The first byte that is not what was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("byte {offset} is {found:#04x}, expected {expected:#04x}")]
+pub(crate) struct Mismatch {
+    pub(crate) offset: usize,
+    pub(crate) found: u8,
+    pub(crate) expected: u8,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_filled_checks() {
+        for len in [0, 1, 7, 8, 9, 4096, 5000] {
+            let mut bytes = vec![0; len];
+            Pattern::new(3, 4).fill(&mut bytes);
+            assert_eq!(Pattern::new(3, 4).check(&bytes), Ok(()));
+        }
+    }
+
+    #[test]
+    fn one_wrong_bit_is_found_where_it_is() {
+        let pattern = Pattern::new(1, 2);
+        for offset in [0, 1, 99] {
+            let mut bytes = [0; 100];
+            pattern.fill(&mut bytes);
+            bytes[offset] ^= 0x10;
+            let mismatch = pattern.check(&bytes).unwrap_err();
+            assert_eq!((mismatch.offset, mismatch.found), (offset, bytes[offset]));
+            assert_eq!(mismatch.expected, bytes[offset] ^ 0x10);
+        }
+    }
+
+    #[test]
+    fn another_message_or_another_place_does_not_pass() {
+        let mut bytes = [0; 64];
+        Pattern::new(1, 2).fill(&mut bytes);
+        assert!(Pattern::new(1, 3).check(&bytes).is_err());
+        assert!(Pattern::new(2, 2).check(&bytes).is_err());
+        assert!(Pattern::new(1, 2).check(&bytes[8..]).is_err());
+    }
+}

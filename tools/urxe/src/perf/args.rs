@@ -1,0 +1,254 @@
+//! The arguments of `urxe perf`.
+
+use super::plan::{Amount, Atomic, Plan, Test, Verb};
+use crate::cli::DaemonArguments;
+use crate::completions::PollMode;
+use crate::error::Error;
+use crate::units::{parse_duration, parse_size};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::time::Duration;
+use urxe_verbs::OpenOptions;
+
+const EXAMPLES: &str = "\
+Examples:
+  urxe perf write-bw                       on the server, and
+  urxe perf write-bw 10.0.0.1             on the client: bandwidth between the two.
+  urxe perf send-lat 10.0.0.1 --all --json
+      Latency of SEND for sizes from 1 byte to 1 MiB, for a script.
+  urxe perf read-bw 10.0.0.1 --size 1M --qps 4 --depth 16 --duration 10s
+      Four connections, 16 READs of 1 MiB under way on each, for 10 seconds.
+  urxe perf write-bw --socket /run/a.sock & urxe perf write-bw --socket /run/b.sock localhost
+      Both ends on one machine, over two daemons.
+
+The server needs only the name of the test; the client decides about the rest and tells it. How
+each end waits and which memory it uses (--poll, --events, --memory) is its own affair.";
+
+/// Measure bandwidth and latency between two programs, as perftest does.
+///
+/// Without SERVER this is the server, and waits for one client; with SERVER, the client. The two
+/// find each other over TCP, and then exchange data by RDMA.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// What to measure.
+    #[arg(value_enum)]
+    pub(super) test: Test,
+
+    /// Host name or address at which the server waits. (Any that TCP reaches; what RDMA uses, the
+    /// two devices tell each other.)
+    #[arg(value_name = "SERVER")]
+    pub(super) server: Option<String>,
+
+    /// TCP port at which the two meet; 0 lets a server choose a free one, and say which.
+    #[arg(long, value_name = "PORT", default_value_t = 18515)]
+    pub(super) port: u16,
+
+    #[command(flatten)]
+    daemon: DaemonArguments,
+
+    /// Device to use [default: the daemon's first].
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+
+    /// Length of a message: bytes, or with a unit such as 64K or 1M [default: 65536, or for
+    /// latency 8].
+    #[arg(long, value_name = "BYTES", value_parser = parse_message_size, conflicts_with = "all")]
+    size: Option<u32>,
+
+    /// All lengths from 1 byte to MAX, in powers of two.
+    #[arg(
+        long, value_name = "MAX", value_parser = parse_message_size, require_equals = true,
+        num_args = 0..=1, default_missing_value = "1M"
+    )]
+    all: Option<u32>,
+
+    /// Messages for each length and queue pair [default: as many as --duration allows].
+    #[arg(long, value_name = "N", conflicts_with = "duration")]
+    iters: Option<u64>,
+
+    /// How long each length is measured [default: 1s].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    duration: Option<Duration>,
+
+    /// Messages under way at a time on each queue pair.
+    #[arg(
+        long, value_name = "N", default_value_t = 128,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(super::plan::MAX_DEPTH))
+    )]
+    depth: u32,
+
+    /// Queue pairs, each a connection of its own.
+    #[arg(
+        long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(super::plan::MAX_QPS))
+    )]
+    qps: u32,
+
+    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that both ends can do].
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u16>,
+
+    /// Send messages up to this length inline: they are copied into the work request.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    inline: u32,
+
+    /// Signal every Nth message, and post as many as a list [default: up to 32 for messages to
+    /// 8 KiB, 1 for longer ones].
+    #[arg(long, value_name = "N")]
+    cq_mod: Option<u32>,
+
+    /// Check what arrives: SENDs, READs and atomics each, WRITEs by what the memory holds at the
+    /// end. Takes time that is measured too.
+    #[arg(long)]
+    verify: bool,
+
+    /// Which atomic.
+    #[arg(long, value_enum, default_value_t)]
+    atomic: Atomic,
+
+    /// How to wait for completions (and, with write-lat, for memory to change).
+    #[arg(long, value_enum, default_value_t)]
+    poll: PollMode,
+
+    /// Sleep until a completion channel tells of completions: the same as --poll event.
+    #[arg(long, conflicts_with = "poll")]
+    events: bool,
+
+    /// Where messages lie.
+    #[arg(long, value_enum, default_value_t)]
+    memory: Memory,
+
+    /// Print one JSON object in place of a table.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Where messages lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Memory {
+    /// In memory made through the client library, which the daemon maps: the fast way.
+    #[default]
+    Shared,
+    /// In ordinary memory of the program, as any verbs program registers it.
+    Process,
+}
+
+/// What one end decides for itself.
+#[derive(Clone, Debug)]
+pub(super) struct Local {
+    pub(super) device: OpenOptions,
+    pub(super) poll: PollMode,
+    pub(super) memory: Memory,
+}
+
+fn parse_message_size(text: &str) -> Result<u32, String> {
+    let size = parse_size(text)?;
+    let fits = u32::try_from(size).ok().filter(|&size| size <= super::plan::MAX_SIZE);
+    fits.ok_or_else(|| format!("{text:?} is too long for a message, expected at most 1G"))
+}
+
+impl Arguments {
+    /// What the client asks for.
+    pub(super) fn plan(&self) -> Result<Plan, Error> {
+        let size = match self.test.verb() {
+            Verb::Atomic => 8,
+            _ if self.test.is_latency() => 8,
+            _ => 65_536,
+        };
+        let sizes = match (self.all, self.test.verb()) {
+            (Some(_), Verb::Atomic) => {
+                return Err(Error::Usage(
+                    "--all: expected no such thing; atomics have 8 bytes".into(),
+                ));
+            }
+            (Some(max), _) => (0..31).map(|i| 1 << i).take_while(|&size| size <= max).collect(),
+            (None, _) => vec![self.size.unwrap_or(size)],
+        };
+        let duration = self.duration.unwrap_or(Duration::from_secs(1));
+        let limit = duration.as_millis().clamp(1, u128::from(u32::MAX)) as u64;
+        let plan = Plan {
+            test: self.test,
+            sizes,
+            amount: self.iters.map_or(Amount::Milliseconds(limit), Amount::Iterations),
+            depth: self.depth,
+            qps: self.qps,
+            mtu: self.mtu,
+            inline: self.inline,
+            cq_mod: self.cq_mod,
+            verify: self.verify,
+            atomic: self.atomic,
+        };
+        plan.check().map_err(Error::Usage)?;
+        Ok(plan)
+    }
+
+    /// What is decided at each end.
+    pub(super) fn local(&self) -> Result<Local, Error> {
+        let poll = if self.events { PollMode::Event } else { self.poll };
+        if poll == PollMode::Event && self.test == Test::WriteLat {
+            return Err(Error::Usage(
+                "--poll is event, expected spin or yield: write-lat waits for a byte in memory, \
+                 which no event tells of; send-lat can wait for events"
+                    .into(),
+            ));
+        }
+        let device = self.daemon.open_options();
+        let device = match &self.device {
+            Some(name) => device.device(name),
+            None => device,
+        };
+        Ok(Local { device, poll, memory: self.memory })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(line: &str) -> Arguments {
+        let words = std::iter::once("perf").chain(line.split(' '));
+        Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).arguments
+    }
+
+    #[test]
+    fn the_server_needs_only_the_test() {
+        let arguments = parse("write-bw");
+        assert_eq!((arguments.test, &arguments.server), (Test::WriteBw, &None));
+        assert_eq!(arguments.plan().unwrap().sizes, [65_536]);
+        assert_eq!(parse("read-lat host").plan().unwrap().sizes, [8]);
+    }
+
+    #[test]
+    fn all_goes_up_in_powers_of_two_and_leaves_the_server_alone() {
+        let arguments = parse("send-bw --all 10.0.0.1");
+        assert_eq!(arguments.server.as_deref(), Some("10.0.0.1"));
+        let sizes = arguments.plan().unwrap().sizes;
+        assert_eq!((sizes.len(), sizes[0], sizes[20]), (21, 1, 1 << 20));
+        assert_eq!(parse("send-bw --all=8M host").plan().unwrap().sizes.len(), 24);
+        assert!(parse("atomic-bw --all host").plan().is_err());
+    }
+
+    #[test]
+    fn one_second_or_what_was_asked_for() {
+        let amount = |line| parse(line).plan().unwrap().amount;
+        assert_eq!(amount("send-bw host"), Amount::Milliseconds(1000));
+        assert_eq!(amount("send-bw host --duration 2.5s"), Amount::Milliseconds(2500));
+        assert_eq!(amount("send-bw host --iters 7"), Amount::Iterations(7));
+    }
+
+    #[test]
+    fn events_are_a_way_to_poll_but_not_for_memory() {
+        assert_eq!(parse("send-lat host --events").local().unwrap().poll, PollMode::Event);
+        let error = parse("write-lat host --events").local().unwrap_err();
+        assert!(matches!(&error, Error::Usage(text) if text.contains("expected spin or yield")));
+    }
+}

@@ -1,0 +1,252 @@
+//! Latency: one message under way at a time, each of them timed.
+
+use super::bench::{Bench, Lane, of_wr_id};
+use super::partner::{Finished, Partner};
+use super::plan::Verb;
+use super::progress::Progress;
+use super::report::Row;
+use super::requests::Requests;
+use crate::completions::{Completions, Idle};
+use crate::error::Error;
+use crate::latency::Latencies;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use urxe_verbs::SendWr;
+
+/// Of messages whose end nobody waits for, every so many one is signaled.
+const SIGNAL_EVERY: u64 = 16;
+
+/// The client's part: sends, and waits for the answer, until it was enough.
+pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result<Finished, Error> {
+    match bench.plan.test.verb() {
+        Verb::Write => {
+            let mut pinger = WritePing::new(bench, size)?;
+            measure(bench, partner, size, 2, |bench, partner, number| {
+                pinger.set(bench, number)?;
+                let posted = Instant::now();
+                pinger.post(bench, partner, number)?;
+                pinger.wait(bench, partner, number, |partner| partner.check().map(|()| false))?;
+                Ok(posted.elapsed())
+            })
+        }
+        Verb::Send => {
+            let requests = Requests::new(bench, 0, size)?;
+            measure(bench, partner, size, 2, |bench, partner, number| {
+                prepare(bench, number, size)?;
+                let posted = Instant::now();
+                post(bench, partner, requests.get(number))?;
+                wait_message(bench, partner, number, |partner| partner.check().map(|()| false))?;
+                let elapsed = posted.elapsed();
+                received(bench, number, size)?;
+                Ok(elapsed)
+            })
+        }
+        Verb::Read | Verb::Atomic => {
+            let requests = Requests::new(bench, 0, size)?;
+            measure(bench, partner, size, 1, |bench, partner, number| {
+                prepare(bench, number, size)?;
+                let posted = Instant::now();
+                let Bench { sends, lanes, .. } = bench;
+                lanes[0].qp.post_send(&[requests.get(number).signaled()])?;
+                while lanes[0].completed <= number {
+                    reap(sends, &mut lanes[0], partner)?;
+                }
+                let elapsed = posted.elapsed();
+                if let Some(verifier) = &mut bench.verifier {
+                    verifier.came_back(0, number, size)?;
+                }
+                Ok(elapsed)
+            })
+        }
+    }
+}
+
+/// Repeats `one` message until it was enough; `trips` of what it measures are one latency.
+fn measure(
+    bench: &mut Bench,
+    partner: &mut Partner,
+    size: u32,
+    trips: u32,
+    mut one: impl FnMut(&mut Bench, &mut Partner, u64) -> Result<Duration, Error>,
+) -> Result<Finished, Error> {
+    let first = bench.lanes[0].posted;
+    let mut latencies = Latencies::new();
+    let mut progress = Progress::new(size);
+    let begun = Instant::now();
+    loop {
+        let (elapsed, number) = (begun.elapsed(), bench.lanes[0].posted);
+        // At least one, or there would be nothing to say.
+        if number > first && bench.plan.amount.left(number - first, elapsed) == 0 {
+            let row = Row::latency(size, latencies.len(), elapsed, latencies.summary());
+            return Ok(Finished { messages: vec![number - first], row });
+        }
+        latencies.record(one(bench, partner, number)? / trips);
+        bench.lanes[0].posted = number + 1;
+        progress.tick(elapsed, || number - first);
+    }
+}
+
+/// The server's part of a ping-pong: answers each message with one of its own, until the client
+/// says that it is done.
+pub(super) fn answer(
+    bench: &mut Bench,
+    partner: &mut Partner,
+    size: u32,
+) -> Result<Finished, Error> {
+    let mut finished = None;
+    let mut is_done = |partner: &mut Partner| {
+        finished = partner.finished()?;
+        Ok(finished.is_some())
+    };
+    if bench.plan.test.verb() == Verb::Write {
+        let mut pinger = WritePing::new(bench, size)?;
+        loop {
+            let number = bench.lanes[0].posted;
+            pinger.set(bench, number)?;
+            if !pinger.wait(bench, partner, number, &mut is_done)? {
+                break;
+            }
+            pinger.post(bench, partner, number)?;
+            bench.lanes[0].posted = number + 1;
+        }
+    } else {
+        let requests = Requests::new(bench, 0, size)?;
+        loop {
+            let number = bench.lanes[0].posted;
+            prepare(bench, number, size)?;
+            if !wait_message(bench, partner, number, &mut is_done)? {
+                break;
+            }
+            post(bench, partner, requests.get(number))?;
+            bench.lanes[0].posted = number + 1;
+            received(bench, number, size)?;
+        }
+    }
+    finished.ok_or_else(|| Error::Failed("the client ended the test without a result".into()))
+}
+
+/// Fills the place of a message, if it is to be checked.
+fn prepare(bench: &mut Bench, number: u64, size: u32) -> Result<(), Error> {
+    match &mut bench.verifier {
+        Some(verifier) => verifier.before_post(0, number, size),
+        None => Ok(()),
+    }
+}
+
+/// Waits for message `number`, or until `give_up` says so; `false` then.
+fn wait_message(
+    bench: &mut Bench,
+    partner: &mut Partner,
+    number: u64,
+    mut give_up: impl FnMut(&mut Partner) -> Result<bool, Error>,
+) -> Result<bool, Error> {
+    while bench.lanes[0].received <= number {
+        let wcs = bench.recvs.wait()?;
+        if wcs.is_empty() && give_up(partner)? {
+            return Ok(false);
+        }
+        for wc in wcs {
+            bench.lanes[0].received = of_wr_id(wc.check()?.wr_id).1 + 1;
+        }
+    }
+    Ok(true)
+}
+
+/// Checks message `number`, if that is wanted, and posts a receive in its place.
+fn received(bench: &mut Bench, number: u64, size: u32) -> Result<(), Error> {
+    if let Some(verifier) = &mut bench.verifier {
+        verifier.received(0, number, size)?;
+    }
+    bench.post_receives(0, 1)
+}
+
+/// Posts a message whose end nobody waits for.
+fn post(bench: &mut Bench, partner: &mut Partner, wr: SendWr<'_>) -> Result<(), Error> {
+    let window = u64::from(bench.plan.window());
+    let Bench { sends, lanes, .. } = bench;
+    let lane = &mut lanes[0];
+    while lane.posted - lane.completed >= window {
+        reap(sends, lane, partner)?;
+    }
+    let signaled = (lane.posted + 1).is_multiple_of(SIGNAL_EVERY.min(window));
+    Ok(lane.qp.post_send(&[if signaled { wr.signaled() } else { wr }])?)
+}
+
+/// Waits a while for sends to end.
+fn reap(sends: &mut Completions, lane: &mut Lane, partner: &mut Partner) -> Result<(), Error> {
+    let wcs = sends.wait()?;
+    if wcs.is_empty() {
+        partner.check()?;
+    }
+    for wc in wcs {
+        lane.completed = of_wr_id(wc.check()?.wr_id).1 + 1;
+    }
+    Ok(())
+}
+
+/// A ping-pong of WRITEs, which nobody is told of: each side looks at the last byte in its memory
+/// until it is that of the next message.
+struct WritePing {
+    requests: Requests,
+    /// Where the last byte of an outgoing message is.
+    outgoing: usize,
+    /// The 8 bytes around the last byte of an incoming one, and which of them it is.
+    word: usize,
+    byte: usize,
+}
+
+impl WritePing {
+    fn new(bench: &Bench, size: u32) -> Result<Self, Error> {
+        let last = size as usize - 1;
+        let incoming = bench.memory.incoming(0, 0) + last;
+        Ok(WritePing {
+            requests: Requests::new(bench, 0, size)?,
+            outgoing: bench.memory.outgoing(0, 0) + last,
+            word: incoming & !7,
+            byte: incoming & 7,
+        })
+    }
+
+    /// Never the same twice in a row, and never that of untouched memory.
+    fn mark(number: u64) -> u8 {
+        (number % 255) as u8 + 1
+    }
+
+    fn set(&mut self, bench: &Bench, number: u64) -> Result<(), Error> {
+        let mark = Self::mark(number);
+        if self.requests.set_last_inline(mark) {
+            return Ok(());
+        }
+        Ok(bench.memory.mr.write_at(self.outgoing, &[mark])?)
+    }
+
+    fn post(&self, bench: &mut Bench, partner: &mut Partner, number: u64) -> Result<(), Error> {
+        post(bench, partner, self.requests.get(number))
+    }
+
+    /// Waits for message `number`, or until `give_up` says so; `false` then.
+    fn wait(
+        &self,
+        bench: &mut Bench,
+        partner: &mut Partner,
+        number: u64,
+        mut give_up: impl FnMut(&mut Partner) -> Result<bool, Error>,
+    ) -> Result<bool, Error> {
+        let Bench { poll, sends, lanes, memory, .. } = bench;
+        let word: &AtomicU64 = memory.mr.atomic_u64(self.word)?;
+        let mut idle = Idle::new(*poll);
+        while word.load(Ordering::Acquire).to_ne_bytes()[self.byte] != Self::mark(number) {
+            if !idle.pause() {
+                continue;
+            }
+            // Only a completion tells that the connection broke, or the daemon is gone.
+            for wc in sends.poll()? {
+                lanes[0].completed = of_wr_id(wc.check()?.wr_id).1 + 1;
+            }
+            if give_up(partner)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,31 @@
+//! `urxe perf`: bandwidth and latency between two programs, as perftest measures them.
+//!
+//! Client and server meet over TCP ([`message`]); the client decides what is measured ([`plan`]),
+//! both make queue pairs and memory ([`bench`]), and then the client measures ([`bandwidth`],
+//! [`latency`]) while the server does its part, if it has one, and checks.
+
+mod args;
+mod bandwidth;
+mod bench;
+mod client;
+mod latency;
+mod message;
+mod partner;
+mod plan;
+mod progress;
+mod report;
+mod requests;
+mod server;
+mod verify;
+
+pub(crate) use args::Arguments;
+
+use crate::error::Error;
+
+/// Runs one end of a test.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    match &arguments.server {
+        Some(host) => client::run(arguments, host),
+        None => server::run(arguments),
+    }
+}

@@ -1,0 +1,255 @@
+//! What a test says: rows as they come, or one JSON object at the end.
+
+use super::args::Memory;
+use super::bench::Bench;
+use super::message::End;
+use super::plan::Plan;
+use crate::completions::PollMode;
+use crate::error::Error;
+use crate::latency::LatencySummary;
+use crate::machine::Machine;
+use crate::output;
+use crate::units::{count, figure};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+use urxe_verbs::QpEndpoint;
+
+/// What came out for one length.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Row {
+    /// Length of a message in bytes.
+    pub(super) size: u32,
+    /// Messages in all; with a ping-pong, there and back are one.
+    pub(super) iterations: u64,
+    pub(super) seconds: f64,
+    #[serde(flatten)]
+    pub(super) bandwidth: Option<Bandwidth>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) latency_us: Option<LatencySummary>,
+}
+
+/// Bytes and messages per second. Of the bytes of the messages; headers are not counted.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Bandwidth {
+    /// 10^9 bits per second.
+    pub(super) bandwidth_gbit_s: f64,
+    /// 10^6 bytes per second.
+    pub(super) bandwidth_mb_s: f64,
+    pub(super) messages_per_s: f64,
+}
+
+impl Row {
+    /// So many messages of `size` in so much time.
+    pub(super) fn bandwidth(size: u32, iterations: u64, elapsed: Duration) -> Row {
+        let seconds = elapsed.as_secs_f64();
+        let messages_per_s = iterations as f64 / seconds.max(1e-9);
+        let bytes_per_s = messages_per_s * f64::from(size);
+        let bandwidth = Bandwidth {
+            bandwidth_gbit_s: bytes_per_s * 8.0 / 1e9,
+            bandwidth_mb_s: bytes_per_s / 1e6,
+            messages_per_s,
+        };
+        Row { size, iterations, seconds, bandwidth: Some(bandwidth), latency_us: None }
+    }
+
+    /// Latencies of messages of `size`.
+    pub(super) fn latency(
+        size: u32,
+        iterations: u64,
+        elapsed: Duration,
+        latency: LatencySummary,
+    ) -> Row {
+        let seconds = elapsed.as_secs_f64();
+        Row { size, iterations, seconds, bandwidth: None, latency_us: Some(latency) }
+    }
+
+    fn line(&self) -> String {
+        let head = format!("{:>10} {:>12}", self.size, count(self.iterations));
+        if let Some(bandwidth) = &self.bandwidth {
+            let Bandwidth { bandwidth_gbit_s, bandwidth_mb_s, messages_per_s } = bandwidth;
+            let [gbit, mb] = [figure(*bandwidth_gbit_s), figure(*bandwidth_mb_s)];
+            return format!("{head} {gbit:>10} {mb:>10} {:>12}\n", count(*messages_per_s as u64));
+        }
+        let Some(LatencySummary { min, median, mean, p99, p99_9, max }) = self.latency_us else {
+            return format!("{head}\n");
+        };
+        let cells = [min, median, mean, p99, p99_9, max].map(|us| format!(" {:>9}", figure(us)));
+        format!("{head}{}\n", cells.concat())
+    }
+}
+
+/// Which end of the test this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Role {
+    Client,
+    Server,
+}
+
+/// Between whom, and how, it is measured.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Setting {
+    role: Role,
+    plan: Plan,
+    local: Party,
+    remote: Party,
+    poll: PollMode,
+    memory: Memory,
+    path_mtu: u16,
+    machine: Machine,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Party {
+    /// Known of our own end only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<String>,
+    endpoints: Vec<QpEndpoint>,
+}
+
+impl Setting {
+    /// That of a connected bench.
+    pub(super) fn new(role: Role, bench: &Bench, ours: End, theirs: End) -> Self {
+        let mtus = ours.endpoints.iter().chain(&theirs.endpoints).map(|endpoint| endpoint.mtu);
+        Setting {
+            role,
+            plan: bench.plan.clone(),
+            path_mtu: mtus.min().unwrap_or(0),
+            local: Party {
+                device: Some(bench.context.device().name.clone()),
+                endpoints: ours.endpoints,
+            },
+            remote: Party { device: None, endpoints: theirs.endpoints },
+            poll: bench.poll,
+            memory: bench.memory_kind,
+            machine: Machine::this(),
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Setting { plan, path_mtu, poll, memory, .. } = self;
+        let (test, window, qps) = (plan.test.name(), plan.window(), plan.qps);
+        write!(f, "{test}: {qps} QP{}, ", if qps == 1 { "" } else { "s" })?;
+        if !plan.test.is_latency() {
+            write!(f, "{window} messages under way on each, ")?;
+        }
+        let (poll, memory) = (name(*poll), name(*memory));
+        writeln!(f, "path MTU {path_mtu}, poll {poll}, memory {memory}")?;
+        writeln!(f, "   local: {}", self.local)?;
+        writeln!(f, "  remote: {}", self.remote)?;
+        if plan.test.is_latency() {
+            let columns = ["min us", "median", "mean", "p99", "p99.9", "max"];
+            let columns = columns.map(|column| format!(" {column:>9}")).concat();
+            writeln!(f, "Latency is {}.", plan.test.latency_meaning())?;
+            writeln!(f, "{:>10} {:>12}{columns}", "bytes", "iterations")
+        } else {
+            let [a, b, c, d, e] = ["bytes", "messages", "Gbit/s", "MB/s", "messages/s"];
+            writeln!(f, "{a:>10} {b:>12} {c:>10} {d:>10} {e:>12}")
+        }
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(device) = &self.device {
+            write!(f, "{device}, ")?;
+        }
+        let Some(first) = self.endpoints.first() else { return Ok(()) };
+        write!(f, "{}, QP {:#08x}", first.gid, first.qpn)?;
+        match self.endpoints.len() {
+            1 => Ok(()),
+            len => write!(f, " and {} more", len - 1),
+        }
+    }
+}
+
+/// The name of a value on the command line.
+fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// The whole result, as JSON has it.
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    setting: Setting,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latency_meaning: Option<&'static str>,
+    /// Whether all data were checked, which then were right.
+    verified: bool,
+    results: Vec<Row>,
+}
+
+/// Says what comes out, as it comes out.
+pub(super) struct Reporter {
+    json: bool,
+    setting: Setting,
+    rows: Vec<Row>,
+}
+
+impl Reporter {
+    /// Says what is measured, between whom.
+    pub(super) fn begin(setting: Setting, json: bool) -> Result<Self, Error> {
+        if !json {
+            output::text(&setting)?;
+        }
+        Ok(Reporter { json, setting, rows: Vec::new() })
+    }
+
+    /// Says what came out for one length.
+    pub(super) fn row(&mut self, row: Row) -> Result<(), Error> {
+        if !self.json {
+            output::text(row.line())?;
+        }
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Says what there is to say at the end.
+    pub(super) fn finish(self) -> Result<(), Error> {
+        let Plan { test, verify: verified, .. } = self.setting.plan;
+        if !self.json {
+            return if verified { output::text("All data were right.\n") } else { Ok(()) };
+        }
+        output::json(&Report {
+            setting: self.setting,
+            latency_meaning: test.is_latency().then(|| test.latency_meaning()),
+            verified,
+            results: self.rows,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_the_same_in_all_units() {
+        let row = Row::bandwidth(1_000_000, 250, Duration::from_secs(2));
+        let bandwidth = row.bandwidth.unwrap();
+        assert_eq!(bandwidth.messages_per_s, 125.0);
+        assert_eq!(bandwidth.bandwidth_mb_s, 125.0);
+        assert_eq!(bandwidth.bandwidth_gbit_s, 1.0);
+        assert_eq!(row.line().split_whitespace().last(), Some("125"));
+    }
+
+    #[test]
+    fn rows_survive_the_way_to_the_server() {
+        let latency =
+            LatencySummary { min: 1.0, median: 2.0, mean: 2.5, p99: 3.0, p99_9: 4.0, max: 5.0 };
+        let rows = [
+            Row::bandwidth(64, 1000, Duration::from_secs(1)),
+            Row::latency(64, 1000, Duration::from_secs(1), latency),
+        ];
+        for row in rows {
+            let text = serde_json::to_string(&row).unwrap();
+            let back: Row = serde_json::from_str(&text).unwrap();
+            assert_eq!(back.line(), row.line());
+        }
+    }
+}

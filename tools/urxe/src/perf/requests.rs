@@ -1,0 +1,58 @@
+//! Work requests of a test, ready to be posted.
+
+use super::bench::{Bench, wr_id};
+use super::plan::{Atomic, Verb};
+use crate::error::Error;
+use urxe_verbs::{Inline, RemoteBuf, SendWr, Sge};
+
+/// Makes the work requests of one queue pair for messages of one length. All that can be computed
+/// before is.
+#[derive(Debug)]
+pub(super) struct Requests {
+    lane: usize,
+    verb: Verb,
+    atomic: Atomic,
+    /// For each place its memory here and there.
+    places: Vec<([Sge; 1], RemoteBuf)>,
+    inline: Option<Vec<u8>>,
+}
+
+impl Requests {
+    /// Those of queue pair `lane` for messages of `size`.
+    pub(super) fn new(bench: &Bench, lane: usize, size: u32) -> Result<Self, Error> {
+        let (plan, verb) = (&bench.plan, bench.plan.test.verb());
+        let place = |number| {
+            let local = bench.memory.sge(bench.memory.outgoing(lane, number), size)?;
+            // Atomics of a queue pair all work on one number.
+            let number = if verb == Verb::Atomic { 0 } else { number };
+            let remote = bench.memory.incoming(lane, number) as u64;
+            Ok(([local], bench.remote.slice(remote..)?))
+        };
+        let places = (0..bench.memory.slots()).map(place).collect::<Result<_, Error>>()?;
+        let inline = (size > 0 && size <= plan.inline).then(|| vec![0; size as usize]);
+        Ok(Requests { lane, verb, atomic: plan.atomic, places, inline })
+    }
+
+    /// The one for message `number`.
+    pub(super) fn get(&self, number: u64) -> SendWr<'_> {
+        let wr_id = wr_id(self.lane, number);
+        let (sge, remote) = &self.places[(number % self.places.len() as u64) as usize];
+        match (self.verb, &self.inline) {
+            (Verb::Write, None) => SendWr::write(wr_id, sge, *remote),
+            (Verb::Write, Some(data)) => SendWr::write(wr_id, Inline(data), *remote),
+            (Verb::Send, None) => SendWr::send(wr_id, sge),
+            (Verb::Send, Some(data)) => SendWr::send(wr_id, Inline(data)),
+            (Verb::Read, _) => SendWr::read(wr_id, sge, *remote),
+            (Verb::Atomic, _) => match self.atomic {
+                Atomic::Cas => SendWr::compare_swap(wr_id, sge, *remote, number, number + 1),
+                Atomic::Faa => SendWr::fetch_add(wr_id, sge, *remote, 1),
+            },
+        }
+    }
+
+    /// Sets the last byte of inline data, if there are any; else it is to be set in memory.
+    pub(super) fn set_last_inline(&mut self, value: u8) -> bool {
+        let last = self.inline.as_mut().and_then(|data| data.last_mut());
+        last.map(|byte| *byte = value).is_some()
+    }
+}

@@ -1,0 +1,116 @@
+//! The server's end of a test.
+
+use super::args::Arguments;
+use super::bench::Bench;
+use super::message::Message;
+use super::partner::{Finished, Partner};
+use super::plan::{Plan, Verb};
+use super::report::{Reporter, Role, Setting};
+use super::{bandwidth, latency};
+use crate::error::Error;
+use crate::link::Link;
+use crate::output;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use urxe_verbs::Context;
+
+/// Waits for a client and does what it asks for.
+pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let local = arguments.local()?;
+    // If there is no such device, better now than when a client comes.
+    drop(Context::open(&local.device)?);
+    let (mut client, plan) = wait_for_client(arguments)?;
+    let served = expect_test(arguments, &plan)
+        .and_then(|()| Bench::new(plan, &local))
+        .and_then(|bench| serve(bench, &mut client, arguments));
+    if let Err(error) = &served {
+        client.tell(error);
+    }
+    served
+}
+
+fn wait_for_client(arguments: &Arguments) -> Result<(Partner, Plan), Error> {
+    let listener = listen(arguments.port)?;
+    let port = listener.local_addr().map_err(Error::system("TCP"))?.port();
+    let test = arguments.test.name();
+    output::note(format_args!("waiting for a client of {test} on TCP port {port}"));
+    loop {
+        let (stream, from) = listener.accept().map_err(Error::system("waiting for a client"))?;
+        let mut client = Partner::new(Link::over_tcp(stream, "the client")?);
+        // Anybody may connect; only a client keeps us.
+        match client.hello() {
+            Ok(plan) => return Ok((client, plan)),
+            Err(error) => {
+                client.tell(&error);
+                output::note(format_args!("{}: {error}", from.ip()));
+            }
+        }
+    }
+}
+
+/// All addresses, of both families where there are both.
+fn listen(port: u16) -> Result<TcpListener, Error> {
+    TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+        .map_err(Error::system(format!("--port is {port}, expected a free TCP port")))
+}
+
+fn expect_test(arguments: &Arguments, plan: &Plan) -> Result<(), Error> {
+    let (ours, theirs) = (arguments.test, plan.test);
+    if ours != theirs {
+        let (ours, theirs) = (ours.name(), theirs.name());
+        let what = format!("the client measures {theirs}, the server {ours}: expected the same");
+        return Err(Error::Usage(what));
+    }
+    plan.check().map_err(|what| Error::Usage(format!("the client's {what}")))
+}
+
+fn serve(mut bench: Bench, client: &mut Partner, arguments: &Arguments) -> Result<(), Error> {
+    let ours = bench.end()?;
+    client.send(&Message::Connect(ours.clone()))?;
+    let theirs = client.end()?;
+    bench.connect(&theirs)?;
+    if let Some(verifier) = &mut bench.verifier {
+        verifier.prepare(&bench.plan)?;
+    }
+    client.send(&Message::Ready)?;
+    let setting = Setting::new(Role::Server, &bench, ours, theirs);
+    let mut reporter = Reporter::begin(setting, arguments.json)?;
+    while let Some(size) = client.next_size()? {
+        if !bench.plan.sizes.contains(&size) {
+            return Err(Error::Failed(format!(
+                "the client begins {size} bytes, which it never announced"
+            )));
+        }
+        bench.forget_last_message()?;
+        client.send(&Message::Ready)?;
+        let finished = attend(&mut bench, client, size)?;
+        check(&mut bench, &finished, size)?;
+        client.send(&Message::Ready)?;
+        reporter.row(finished.row)?;
+    }
+    reporter.finish()
+}
+
+/// Does the server's part for messages of one length, where it has one: most of it the device
+/// does by itself.
+fn attend(bench: &mut Bench, client: &mut Partner, size: u32) -> Result<Finished, Error> {
+    match (bench.plan.test.verb(), bench.plan.test.is_latency()) {
+        (Verb::Send, false) => bandwidth::receive(bench, client, size),
+        (Verb::Send | Verb::Write, true) => latency::answer(bench, client, size),
+        _ => {
+            let finished = client.wait_finished()?;
+            for (lane, messages) in bench.lanes.iter_mut().zip(&finished.messages) {
+                lane.posted = lane.posted.saturating_add(*messages);
+            }
+            Ok(finished)
+        }
+    }
+}
+
+/// Checks what is left of messages of one length.
+fn check(bench: &mut Bench, finished: &Finished, size: u32) -> Result<(), Error> {
+    let Some(verifier) = &mut bench.verifier else { return Ok(()) };
+    let mut lanes = bench.lanes.iter().zip(&finished.messages).enumerate();
+    lanes
+        .try_for_each(|(index, (lane, &messages))| verifier.at_the_end(index, lane, messages, size))
+}

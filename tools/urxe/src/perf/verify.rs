@@ -1,0 +1,123 @@
+//! Checking what arrives: `--verify`.
+//!
+//! Message number n of a queue pair has contents of its own, and goes to a place that nothing else
+//! uses while it is under way. What a READ brings is decided by its place.
+
+use super::bench::{Areas, Lane};
+use super::plan::{Plan, Verb};
+use crate::error::Error;
+use crate::pattern::Pattern;
+use std::sync::atomic::Ordering;
+
+/// What places hold before something comes back into them.
+const NOTHING_YET: u8 = 0xa5;
+
+/// Fills and checks the places of messages.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    verb: Verb,
+    memory: Areas,
+    scratch: Vec<u8>,
+}
+
+impl Verifier {
+    /// One for a plan that asks for it.
+    pub(super) fn wanted(plan: &Plan, memory: &Areas) -> Option<Self> {
+        let (verb, memory) = (plan.test.verb(), memory.clone());
+        plan.verify.then(|| Verifier { verb, memory, scratch: Vec::new() })
+    }
+
+    /// Server, at the beginning: puts there what will be read.
+    pub(super) fn prepare(&mut self, plan: &Plan) -> Result<(), Error> {
+        if self.verb != Verb::Read {
+            return Ok(());
+        }
+        for lane in 0..plan.qps as usize {
+            for slot in 0..self.memory.slots() {
+                self.fill(self.memory.incoming(lane, slot), pattern(lane, slot), plan.max_size())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Client, before message `number` is posted: puts there what is sent, or makes sure that
+    /// what comes back is new.
+    pub(super) fn before_post(&mut self, lane: usize, number: u64, size: u32) -> Result<(), Error> {
+        let place = self.memory.outgoing(lane, number);
+        match self.verb {
+            Verb::Write | Verb::Send => self.fill(place, pattern(lane, number), size),
+            Verb::Read | Verb::Atomic => {
+                Ok(self.memory.mr.fill(place..place + size as usize, NOTHING_YET)?)
+            }
+        }
+    }
+
+    /// Client, when message `number` has ended: checks what it brought back, if it brings
+    /// anything.
+    pub(super) fn came_back(&mut self, lane: usize, number: u64, size: u32) -> Result<(), Error> {
+        let place = self.memory.outgoing(lane, number);
+        let result = match self.verb {
+            Verb::Write | Verb::Send => return Ok(()),
+            Verb::Read => self.check(place, pattern(lane, number % self.memory.slots()), size),
+            // Every atomic so far has raised the number by one.
+            Verb::Atomic => self.check_word(place, number),
+        };
+        result.map_err(|what| wrong(&format!("QP {lane}, message {number}, came back"), &what))
+    }
+
+    /// Receiver: checks message `number`.
+    pub(super) fn received(&mut self, lane: usize, number: u64, size: u32) -> Result<(), Error> {
+        let place = self.memory.incoming(lane, number);
+        let result = self.check(place, pattern(lane, number), size);
+        result.map_err(|what| wrong(&format!("QP {lane}, message {number}, received"), &what))
+    }
+
+    /// Server, when `messages` of a length have ended on a queue pair: checks what they left.
+    pub(super) fn at_the_end(
+        &mut self,
+        index: usize,
+        lane: &Lane,
+        messages: u64,
+        size: u32,
+    ) -> Result<(), Error> {
+        let result = match self.verb {
+            Verb::Read | Verb::Send => return Ok(()),
+            Verb::Write => {
+                let left = messages.min(self.memory.slots());
+                (lane.posted - left..lane.posted).try_for_each(|number| {
+                    self.check(self.memory.incoming(index, number), pattern(index, number), size)
+                        .map_err(|what| format!("message {number}: {what}"))
+                })
+            }
+            Verb::Atomic => self.check_word(self.memory.incoming(index, 0), lane.posted),
+        };
+        result.map_err(|what| wrong(&format!("QP {index}, what was left in memory"), &what))
+    }
+
+    fn fill(&mut self, place: usize, pattern: Pattern, size: u32) -> Result<(), Error> {
+        self.scratch.resize(size as usize, 0);
+        pattern.fill(&mut self.scratch);
+        Ok(self.memory.mr.write_at(place, &self.scratch)?)
+    }
+
+    fn check(&mut self, place: usize, pattern: Pattern, size: u32) -> Result<(), String> {
+        self.scratch.resize(size as usize, 0);
+        self.memory.mr.read_at(place, &mut self.scratch).map_err(|error| error.to_string())?;
+        pattern.check(&self.scratch).map_err(|mismatch| mismatch.to_string())
+    }
+
+    fn check_word(&self, place: usize, expected: u64) -> Result<(), String> {
+        let word = self.memory.mr.atomic_u64(place).map_err(|error| error.to_string())?;
+        let found = word.load(Ordering::SeqCst);
+        let equal = found == expected;
+        equal.then_some(()).ok_or_else(|| format!("the number is {found}, expected {expected}"))
+    }
+}
+
+fn pattern(lane: usize, number: u64) -> Pattern {
+    Pattern::new(lane as u64, number)
+}
+
+fn wrong(which: &str, what: &str) -> Error {
+    Error::WrongData(format!("{which}: {what}"))
+}

@@ -1,0 +1,90 @@
+//! Asking a daemon for its statistics.
+
+use crate::cli::DaemonArguments;
+use crate::error::Error;
+use std::path::PathBuf;
+use urxe_shm::channel::{Channel, ChannelError};
+use urxe_shm::control::{CounterInfo, DeviceInfo, QpStats, Reply, Request};
+
+/// A session with a daemon that only looks.
+pub(crate) struct StatClient {
+    socket: PathBuf,
+    channel: Channel,
+}
+
+/// Everything that a device has counted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeviceStats {
+    /// The device's own counters.
+    pub(crate) counters: Vec<(CounterInfo, u64)>,
+    /// What the numbers of each QP count.
+    pub(crate) qp_counters: Vec<CounterInfo>,
+    /// QPs, by rising QPN.
+    pub(crate) qps: Vec<QpStats>,
+}
+
+impl DeviceStats {
+    /// The device's own counter of this name; 0 if it has none.
+    pub(crate) fn get(&self, name: &str) -> u64 {
+        self.counters.iter().find(|(info, _)| info.name == name).map_or(0, |&(_, value)| value)
+    }
+}
+
+impl StatClient {
+    /// Connects to a daemon.
+    pub(crate) fn connect(daemon: &DaemonArguments) -> Result<Self, Error> {
+        let socket = daemon.socket.clone().unwrap_or_else(urxe_shm::socket_path);
+        let channel = Channel::connect(&socket)
+            .map_err(|source| urxe_verbs::Error::Connect { path: socket.clone(), source })?;
+        let mut client = StatClient { socket, channel };
+        match client.call(&Request::Hello { program: "urxe stat".into() })? {
+            Reply::Hello { .. } => Ok(client),
+            _ => Err(client.unexpected()),
+        }
+    }
+
+    /// The devices that there are.
+    pub(crate) fn devices(&mut self) -> Result<Vec<DeviceInfo>, Error> {
+        match self.call(&Request::ListDevices)? {
+            Reply::Devices(devices) => Ok(devices),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// All that one device has counted.
+    pub(crate) fn stats(&mut self, device: &str) -> Result<DeviceStats, Error> {
+        let mut stats = DeviceStats::default();
+        let mut after_qpn = None;
+        loop {
+            let request = Request::Stats { device: device.to_owned(), after_qpn };
+            let Reply::Stats(page) = self.call(&request)? else { return Err(self.unexpected()) };
+            if after_qpn.is_none() {
+                stats.counters = page.device;
+                stats.qp_counters = page.qp_counters;
+            }
+            stats.qps.extend(page.qps);
+            let last = stats.qps.last().map(|qp| qp.qpn);
+            // Each page must bring us further, or a confused daemon would keep us here for ever.
+            if !page.more || last <= after_qpn {
+                return Ok(stats);
+            }
+            after_qpn = last;
+        }
+    }
+
+    fn call(&mut self, request: &Request) -> Result<Reply, Error> {
+        match self.channel.call(request, &[]) {
+            Ok((Reply::Error(error), _)) => Err(Error::Failed(error.to_string())),
+            Ok((reply, _)) => Ok(reply),
+            Err(ChannelError::Closed) => {
+                Err(urxe_verbs::Error::DaemonGone { path: self.socket.as_path().into() }.into())
+            }
+            Err(error) => Err(Error::Failed(format!("{}: {error}", self.socket.display()))),
+        }
+    }
+
+    fn unexpected(&self) -> Error {
+        let socket = self.socket.display();
+        Error::Failed(format!("{socket}: the daemon answered with another kind of reply"))
+    }
+}

@@ -1,0 +1,98 @@
+//! `urxe stat`: what was sent, received, lost and repeated.
+
+mod client;
+mod view;
+
+pub(crate) use client::StatClient;
+
+use crate::cli::DaemonArguments;
+use crate::error::Error;
+use crate::{output, units};
+use clap::Args;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use view::{Selection, Snapshot};
+
+const EXAMPLES: &str = "\
+Examples:
+  urxe stat
+      All counters of all devices and QPs, with what they mean.
+  urxe stat --nonzero --watch 1
+      What happens now: every second, what was counted in it.
+  urxe stat --device urxe0 --qp 0x11
+      One QP.
+  urxe stat --json | jq '.devices[0].counters.retransmitted_packets'
+      One figure, for a script.";
+
+/// Show what devices and QPs have counted, and what each count means.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    daemon: DaemonArguments,
+
+    /// Only this device [default: all].
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+
+    /// Only the QP of this number (decimal, or hex behind 0x) [default: all].
+    #[arg(long, value_name = "QPN", value_parser = parse_qpn)]
+    qp: Option<u32>,
+
+    /// Only counters that are not 0, and with --watch only those that moved.
+    #[arg(long)]
+    nonzero: bool,
+
+    /// Go on for ever: after each interval show what was counted in it.
+    #[arg(long, value_name = "SECONDS", value_parser = units::parse_duration)]
+    watch: Option<Duration>,
+
+    /// Print JSON in place of text: one object, or with --watch one a line.
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_qpn(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let expected = "expected a number below 2^24 such as 17 or 0x11";
+    number.filter(|&qpn| qpn < 1 << 24).ok_or_else(|| format!("{text:?} is no QPN, {expected}"))
+}
+
+/// Asks and prints.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let mut client = StatClient::connect(&arguments.daemon)?;
+    let selection = Selection {
+        device: arguments.device.clone(),
+        qp: arguments.qp,
+        nonzero: arguments.nonzero,
+    };
+    let mut before = Snapshot::take(&mut client, &selection)?;
+    let Some(interval) = arguments.watch else {
+        return output::print(arguments.json, &before.view(&selection));
+    };
+    let mut next = Instant::now() + interval;
+    loop {
+        sleep(next.saturating_duration_since(Instant::now()));
+        next += interval;
+        let now = Snapshot::take(&mut client, &selection)?;
+        output::print(arguments.json, &now.since(&before).view(&selection))?;
+        before = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_qpn_is_decimal_or_hex() {
+        assert_eq!(parse_qpn("17"), Ok(17));
+        assert_eq!(parse_qpn("0x000011"), Ok(17));
+        for wrong in ["", "x", "0x", "-1", "16777216"] {
+            assert!(parse_qpn(wrong).unwrap_err().contains("expected"), "{wrong}");
+        }
+    }
+}
