@@ -145,13 +145,14 @@ impl Qp {
         if !fits {
             return self.bad_response(cx);
         }
+        // A copy that fails may have written a part.
+        self.dirty = true;
         let mut space = Space { mrs: cx.mrs, pd, host: cx.host };
         let Pending { wqe, walk, .. } = front;
         if let Err(cause) = space.scatter(walk, &wqe.sges, offset, packet.payload) {
             self.failure = Some(Failure::Send(Status::LocalProtection, cause));
             return;
         }
-        self.dirty = true;
         match is_last {
             true => self.end_front(cx),
             false => self.sq.acknowledge_before(psn.next()),
@@ -169,6 +170,8 @@ impl Qp {
         if !front.is_atomic() {
             return self.bad_response(cx);
         }
+        // A copy that fails may have written a part.
+        self.dirty = true;
         let mut space = Space { mrs: cx.mrs, pd, host: cx.host };
         let Pending { wqe, walk, .. } = front;
         // The program reads it as one of its own numbers.
@@ -177,7 +180,6 @@ impl Qp {
             self.failure = Some(Failure::Send(Status::LocalProtection, cause));
             return;
         }
-        self.dirty = true;
         self.end_front(cx);
         self.on_progress(cx, 1);
     }

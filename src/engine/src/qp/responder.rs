@@ -306,6 +306,8 @@ impl Qp {
             Message::Send { received } => received,
             _ => 0,
         };
+        // A copy that fails may have written a part.
+        self.dirty = true;
         let mut space = Space { mrs: cx.mrs, pd: self.init.pd, host: cx.host };
         let Responder { recv, recv_walk, .. } = &mut self.responder;
         space.scatter(recv_walk, &recv.sges, offset, packet.payload).map_err(
@@ -314,7 +316,6 @@ impl Qp {
                 cause => Refusal::Local(cause),
             },
         )?;
-        self.dirty = true;
         let received = offset + packet.payload.len() as u64;
         self.responder.message = Message::Send { received };
         Ok(())
