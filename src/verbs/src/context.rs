@@ -1,6 +1,7 @@
 //! Finding a daemon and opening one of its devices.
 
 use crate::async_event::AsyncEvent;
+use crate::causes::Causes;
 use crate::cq::CqInner;
 use crate::event_pipe::{Deadline, EventPipe};
 use crate::qp::QpInner;
@@ -87,6 +88,8 @@ pub(crate) struct ContextInner {
     pub(crate) session: Session,
     pub(crate) handle: ContextHandle,
     device: DeviceInfo,
+    /// What the numbers in completions mean.
+    pub(crate) causes: Causes,
     async_events: EventPipe,
     /// What events are of, by the number that they carry.
     objects: Mutex<HashMap<u64, Object>>,
@@ -120,6 +123,9 @@ impl Context {
                 format!("one of: {names}"),
             ));
         };
+        let Reply::Causes(causes) = session.call("list_causes", &Request::ListCauses)? else {
+            return Err(unexpected("list_causes"));
+        };
         let request = Request::OpenDevice { name: device.name.clone() };
         let (reply, fds) = session.call_with_fds(CALL, &request, &[])?;
         let Reply::Context(handle) = reply else { return Err(unexpected(CALL)) };
@@ -128,6 +134,7 @@ impl Context {
             session,
             handle,
             device,
+            causes: Causes::intern(causes),
             async_events: EventPipe::new(async_events)?,
             objects: Mutex::default(),
             last_token: AtomicU64::new(0),

@@ -108,8 +108,9 @@ impl Cq {
         let session = &self.0.context.session;
         // Before the lock: in a fork, another thread of the parent may hold it for ever.
         session.check_process()?;
+        let causes = self.0.context.causes;
         let mut ring = self.0.ring.lock();
-        let count = ring.end.poll(max, |entry| each(Wc::from_entry(entry)))?;
+        let count = ring.end.poll(max, |entry| each(Wc::from_entry(entry, causes)))?;
         if count > 0 {
             ring.empty_polls = 0;
         } else if max > 0 {

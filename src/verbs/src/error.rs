@@ -2,6 +2,7 @@
 
 use crate::attr::state_name;
 use crate::{QpState, WcStatus};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -193,9 +194,7 @@ impl PostError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostReason {
-    /// As many work requests are outstanding as the queue holds. Poll completions first, and
-    /// remember that unsignaled sends free their places only with the next completion that is
-    /// made.
+    /// As many work requests are outstanding as the queue holds. Try again when some have ended.
     #[error("the queue is full: it holds {capacity}")]
     QueueFull {
         /// How many it holds.
@@ -258,7 +257,6 @@ impl From<entry::PostError> for PostReason {
 
 /// A work request that ended badly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("work request {wr_id} of QP {qpn:#08x}: {status} (cause {vendor_err})")]
 pub struct WcError {
     /// The work request's number.
     pub wr_id: u64,
@@ -268,4 +266,14 @@ pub struct WcError {
     pub status: WcStatus,
     /// Why, in the daemon's own numbers.
     pub vendor_err: u32,
+    /// The same in words that a person can act on; empty if the daemon has none.
+    pub cause: &'static str,
+}
+
+impl fmt::Display for WcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WcError { wr_id, qpn, status, vendor_err, cause } = self;
+        write!(f, "work request {wr_id} of QP {qpn:#08x}: {status}: ")?;
+        if cause.is_empty() { write!(f, "cause {vendor_err}") } else { f.write_str(cause) }
+    }
 }

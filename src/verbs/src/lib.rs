@@ -79,8 +79,8 @@
 //! [`Qp::post_send`] and [`Qp::post_recv`] take lists. If one of the list cannot be posted,
 //! those before it are, and [`PostError`] says which it was: `bad_wr`, that is. A send completes
 //! in the completion queue if it was [`signaled`](SendWr::signaled), or went wrong; a receive
-//! always does. A place in the send queue becomes free when a completion says that a later
-//! request of the same queue is done, so at least one in every queue's length must be signaled.
+//! always does. Places in a queue become free as the oldest work requests end, whether they are
+//! signaled or not; until then the queue is [full](PostReason::QueueFull).
 //!
 //! A [`Wc`] whose [`status`](Wc::status) is not success says why; [`Wc::check`] makes an error of
 //! it. The queue pair is then in the error state, and everything behind is flushed, until it goes
@@ -118,6 +118,7 @@
 
 mod async_event;
 mod attr;
+mod causes;
 mod comp_channel;
 mod context;
 mod cq;

@@ -173,7 +173,8 @@ impl Qp {
     /// retried until then, for as long as [`RtsAttr`] says.
     ///
     /// # Errors
-    /// As [`modify`](Self::modify).
+    /// As [`modify`](Self::modify). A step that failed leaves the queue pair where the last one
+    /// led; [`to_reset`](Self::to_reset) begins anew.
     pub fn connect(&self, remote: &QpEndpoint, access: Access) -> Result<(), Error> {
         let local = self.endpoint()?;
         self.to_init(InitAttr::new(access))?;

@@ -1,6 +1,7 @@
 //! Work completions: `ibv_wc`.
 
 use crate::WcError;
+use crate::causes::Causes;
 use std::fmt;
 use urxe_shm::layout::{self, CqEntry};
 
@@ -184,21 +185,25 @@ pub struct Wc {
     pub invalidated_rkey: Option<u32>,
     /// Why it failed, in the daemon's own numbers; 0 on success.
     pub vendor_err: u32,
+    /// The same in words that a person can act on; empty on success.
+    pub cause: &'static str,
 }
 
 impl Default for Wc {
     /// What to fill an array with, before a poll fills it.
     fn default() -> Wc {
-        Wc::from_entry(&CqEntry::default())
+        Wc::from_entry(&CqEntry::default(), Causes::default())
     }
 }
 
 impl Wc {
-    pub(crate) fn from_entry(entry: &CqEntry) -> Wc {
+    pub(crate) fn from_entry(entry: &CqEntry, causes: Causes) -> Wc {
         let has = |flag| entry.wc_flags & flag != 0;
+        let status = WcStatus::from_raw(entry.status);
+        let failed = status != WcStatus::Success;
         Wc {
             wr_id: entry.wr_id,
-            status: WcStatus::from_raw(entry.status),
+            status,
             opcode: WcOpcode::from_raw(entry.opcode).unwrap_or(WcOpcode::Send),
             byte_len: entry.byte_len,
             qpn: entry.qp_num,
@@ -206,6 +211,7 @@ impl Wc {
             imm: has(layout::WC_WITH_IMM).then(|| u32::from_be(entry.imm_or_rkey)),
             invalidated_rkey: has(layout::WC_WITH_INV).then_some(entry.imm_or_rkey),
             vendor_err: entry.vendor_err,
+            cause: if failed { causes.text(entry.vendor_err) } else { "" },
         }
     }
 
@@ -217,8 +223,8 @@ impl Wc {
         if self.status == WcStatus::Success {
             return Ok(self);
         }
-        let Wc { wr_id, qpn, status, vendor_err, .. } = *self;
-        Err(WcError { wr_id, qpn, status, vendor_err })
+        let Wc { wr_id, qpn, status, vendor_err, cause, .. } = *self;
+        Err(WcError { wr_id, qpn, status, vendor_err, cause })
     }
 }
 
@@ -241,23 +247,34 @@ mod tests {
         let imm_or_rkey = 0x0102_0304u32.to_be();
         let mut entry =
             CqEntry { imm_or_rkey, wc_flags: layout::WC_WITH_IMM, ..Default::default() };
-        let wc = Wc::from_entry(&entry);
+        let wc = Wc::from_entry(&entry, Causes::default());
         assert_eq!((wc.imm, wc.invalidated_rkey), (Some(0x0102_0304), None));
         entry.wc_flags = layout::WC_WITH_INV;
-        let wc = Wc::from_entry(&entry);
+        let wc = Wc::from_entry(&entry, Causes::default());
         assert_eq!((wc.imm, wc.invalidated_rkey), (None, Some(imm_or_rkey)));
         entry.wc_flags = 0;
-        let wc = Wc::from_entry(&entry);
+        let wc = Wc::from_entry(&entry, Causes::default());
         assert_eq!((wc.imm, wc.invalidated_rkey), (None, None));
     }
 
     #[test]
-    fn a_failure_names_work_request_queue_pair_and_status() {
-        let entry = CqEntry { wr_id: 7, qp_num: 17, status: 12, ..Default::default() };
-        let text = Wc::from_entry(&entry).check().unwrap_err().to_string();
-        for part in ["7", "0x000011", "retry counter exceeded"] {
-            assert!(text.contains(part), "{text}");
-        }
+    fn a_failure_names_work_request_queue_pair_status_and_cause() {
+        let causes = Causes::intern(vec![(2, "The peer did not answer.".into())]);
+        let mut entry = CqEntry { wr_id: 7, qp_num: 17, status: 12, ..Default::default() };
+        entry.vendor_err = 2;
+        let wc = Wc::from_entry(&entry, causes);
+        assert_eq!(
+            wc.check().unwrap_err().to_string(),
+            "work request 7 of QP 0x000011: transport retry counter exceeded: The peer did not \
+             answer."
+        );
+        // A daemon newer than its own table.
+        entry.vendor_err = 99;
+        let text = Wc::from_entry(&entry, causes).check().unwrap_err().to_string();
+        assert!(text.ends_with("exceeded: cause 99"), "{text}");
+        entry.status = 0;
+        let wc = Wc::from_entry(&entry, causes);
+        assert!(wc.check().is_ok() && wc.cause.is_empty());
         assert!(Wc::default().check().is_ok());
     }
 }

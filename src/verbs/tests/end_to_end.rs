@@ -144,6 +144,50 @@ fn sends_fill_receives_in_order_with_what_they_carry() {
 }
 
 #[test]
+fn two_queue_pairs_of_one_device_can_be_connected() {
+    let Net { near, daemon: _daemon, .. } = Net::unconnected();
+    let other = near.pd.create_qp(&QpInit::new(&near.cq)).unwrap();
+    near.qp.connect(&other.endpoint().unwrap(), Access::default()).unwrap();
+    other.connect(&near.qp.endpoint().unwrap(), Access::REMOTE_WRITE).unwrap();
+    let there = near.mr.remote_buf(100..).unwrap();
+    near.qp.post_send(&[SendWr::write(1, Inline(b"hello"), there).signaled()]).unwrap();
+    assert_eq!(near.done().wr_id, 1);
+    assert_eq!(near.bytes(100, 5), b"hello");
+}
+
+#[test]
+fn unsignaled_sends_make_room_for_others_by_themselves() {
+    let Net { near, far, daemon: _daemon } = Net::new();
+    let there = far.mr.remote_buf(..8).unwrap();
+    for number in 0..2000u64 {
+        let data = number.to_ne_bytes();
+        let write = SendWr::write(number, Inline(&data), there);
+        while let Err(error) = near.qp.post_send(&[write]) {
+            assert!(matches!(error.reason, PostReason::QueueFull { .. }), "{error}");
+            std::thread::yield_now();
+        }
+    }
+    while near.qp.post_send(&[SendWr::write(1, Inline(b""), there).signaled()]).is_err() {
+        std::thread::yield_now();
+    }
+    assert_eq!(near.done().wr_id, 1);
+    assert!(near.next_is_nothing());
+    assert_eq!(far.mr.atomic_u64(0).unwrap().load(Ordering::Acquire), 1999);
+}
+
+#[test]
+fn with_signal_all_every_send_completes() {
+    let Net { near, far, daemon: _daemon } = Net::unconnected();
+    let init = QpInit { signal_all: true, ..QpInit::new(&near.cq) };
+    let qp = near.pd.create_qp(&init).unwrap();
+    qp.connect(&far.qp.endpoint().unwrap(), ALL).unwrap();
+    far.qp.connect(&qp.endpoint().unwrap(), ALL).unwrap();
+    let there = far.mr.remote_buf(..1).unwrap();
+    qp.post_send(&[SendWr::write(1, Inline(b"x"), there)]).unwrap();
+    assert_eq!(near.done().wr_id, 1);
+}
+
+#[test]
 fn atomics_give_what_was_there() {
     let Net { near, far, daemon: _daemon } = Net::new();
     let word = far.mr.atomic_u64(64).unwrap();
@@ -208,6 +252,7 @@ fn a_refused_access_fails_its_request_and_flushes_the_rest() {
     assert_ne!(failed.vendor_err, 0);
     let text = Error::from(failed.check().unwrap_err()).to_string();
     assert!(text.starts_with("work request 1 of QP 0x"), "{text}");
+    assert!(text.contains("remote access error: The peer refused access"), "{text}");
     let flushed = near.next();
     assert_eq!((flushed.wr_id, flushed.status), (2, WcStatus::WrFlush));
     assert_eq!(near.qp.query().unwrap().attr.state, Some(QpState::Err));
