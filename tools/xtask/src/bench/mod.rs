@@ -145,7 +145,7 @@ fn measure_round(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Resu
             gbit_s: Some(gbit_s),
             by_tcp: Some(gbit_s / tcp),
             by_udp: Some(gbit_s / udp),
-            messages_s: Some(number(&report, "messages_per_second")?),
+            messages_s: Some(number(&report, "messages_per_s")?),
             ..figure(test, Some(size))
         });
     }
