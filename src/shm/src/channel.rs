@@ -230,11 +230,6 @@ impl Listener {
             Err(errno) => Err(errno.into()),
         }
     }
-
-    /// The path it listens at.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 impl AsFd for Listener {

@@ -531,7 +531,7 @@ mod tests {
         assert_eq!(decode::<Request>(b""), Err(DecodeError::NotOurs { len: 0 }));
     }
 
-    /// A length that promises more than there is must not be believed when memory is set aside.
+    /// A length that promises more than there is is not believed.
     #[test]
     fn a_promised_length_costs_nothing() {
         let mut bytes = encoded(&Reply::Devices(Vec::new()));

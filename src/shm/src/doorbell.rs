@@ -235,7 +235,9 @@ mod tests {
 
         /// Scribbling rings only bells that exist, and costs no more than these.
         #[test]
-        fn a_scribbling_program_rings_its_own_bells(bytes: Vec<u8>, offset in 0..12_000u64, slots in 0..300u32) {
+        fn a_scribbling_program_rings_its_own_bells(
+            bytes: Vec<u8>, offset in 0..12_000u64, slots in 0..300u32,
+        ) {
             let (mapping, _, mut panel) = session();
             panel.set_slots(slots);
             let _ = mapping.write(offset, &bytes);

@@ -147,7 +147,7 @@ mod tests {
         /// asked for, and all its elements lie within it.
         #[test]
         fn what_was_granted_is_granted_again(wr: u32, sge: u32, inline: u32, small in 0..12u32) {
-            let (wr, sge, inline) = (wr >> (small + 16), sge >> (small + 16), inline >> (small + 16));
+            let [wr, sge, inline] = [wr, sge, inline].map(|value| value >> (small + 16));
             if let Ok(geometry) = Geometry::send(wr, sge, inline) {
                 prop_assert!(geometry.capacity() >= wr);
                 prop_assert!(geometry.max_sge() >= sge);

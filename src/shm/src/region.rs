@@ -378,7 +378,7 @@ mod tests {
             mapping.write(64, &[0xa5; 1000]).unwrap();
             window.store(word * 8, &data);
             let mut expected = vec![0xa5; 1000];
-            expected[word * 8..].iter_mut().take(data.len().next_multiple_of(8)).for_each(|byte| *byte = 0);
+            expected[word * 8..][..data.len().next_multiple_of(8)].fill(0);
             expected[word * 8..][..data.len()].copy_from_slice(&data);
             let mut whole = vec![0; 1000];
             mapping.read(64, &mut whole).unwrap();

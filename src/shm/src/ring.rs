@@ -143,7 +143,8 @@ impl SqProducer {
         self.cursor.publish(&self.ring);
     }
 
-    /// Begins anew. To be called when the QP has gone to RESET.
+    /// Begins anew. To be called when the QP has gone to RESET; nothing may be pushed between the
+    /// request and this, or the daemon takes old entries for new ones.
     pub fn reset(&mut self) {
         self.cursor.reset();
     }
@@ -226,7 +227,8 @@ impl RqProducer {
         self.ring.flags().load(Ordering::Relaxed) & FLAG_RING_AFTER_POST != 0
     }
 
-    /// Begins anew. To be called when the QP has gone to RESET.
+    /// Begins anew. To be called when the QP has gone to RESET; nothing may be pushed between the
+    /// request and this, or the daemon takes old entries for new ones.
     pub fn reset(&mut self) {
         self.cursor.reset();
     }
@@ -519,7 +521,9 @@ mod tests {
         ) {
             let geometry = Geometry::send(1, 3, 0).unwrap();
             let entry = bytes.as_flattened_mut();
-            let mut put = |at: usize, value: u32| entry[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+            let mut put = |at: usize, value: u32| {
+                entry[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+            };
             put(12, opcode);
             put(16, flags);
             put(184, length);

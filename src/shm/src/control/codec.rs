@@ -45,7 +45,8 @@ pub fn encode<T: Serialize>(message: &T, buf: &mut [u8]) -> Result<usize, TooLon
     Ok(PREFIX_LEN + body.len())
 }
 
-/// Reads a message. Never panics, and allocates no more than a small multiple of `bytes`.
+/// Reads a message. Never panics, and believes no length before the bytes are there: for a list
+/// that promises too much, at most 1 MiB is set aside (serde's own bound), for text nothing.
 pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
     let len = bytes.len();
     let Some((&[m0, m1, v0, v1], body)) = bytes.split_first_chunk::<PREFIX_LEN>() else {
