@@ -189,6 +189,8 @@ pub enum PostError {
 
 impl SendWr {
     /// The fixed part of the entry.
+    // Into the ring directly: a copy of the 208 bytes in between costs a third of a post.
+    #[inline]
     pub(crate) fn encode(
         &self,
         data: SendData<'_>,
