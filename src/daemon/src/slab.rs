@@ -76,19 +76,6 @@ impl<T> Slab<T> {
             Some((slot.generation << INDEX_BITS | index as u32, entry))
         })
     }
-
-    /// All entries with their keys, by slot, for change.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
-        self.slots.iter_mut().enumerate().filter_map(|(index, slot)| {
-            let entry = slot.entry.as_mut()?;
-            Some((slot.generation << INDEX_BITS | index as u32, entry))
-        })
-    }
-
-    /// The keys of all entries, by slot.
-    pub(crate) fn keys(&self) -> Vec<u32> {
-        self.iter().map(|(key, _)| key).collect()
-    }
 }
 
 #[cfg(test)]
@@ -129,7 +116,7 @@ mod tests {
                     let key = slab.insert(value).unwrap();
                     prop_assert_eq!(model.insert(key, value), None);
                 } else {
-                    let keys: Vec<u32> = slab.keys();
+                    let keys: Vec<u32> = slab.iter().map(|(key, _)| key).collect();
                     let key = keys[value as usize % keys.len()];
                     prop_assert_eq!(slab.remove(key), model.remove(&key));
                 }

@@ -1,7 +1,5 @@
-//! A daemon inside the test, and programs that speak its protocol by hand: nothing but messages,
-//! rings and doorbells, so that a test can also do what no library would.
-
-#![allow(dead_code)] // each test file uses a part
+//! Starting daemons, and being a program with nothing but messages, rings and doorbells, so that a
+//! test can also do what no library would.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,12 +26,12 @@ use urxe_shm::ring::{CqConsumer, RqProducer, SqProducer};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// All rights.
-pub const ALL: Access = Access(15);
+pub(crate) const ALL: Access = Access(15);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// An address of the loopback network that nobody else uses, most likely.
-pub fn fresh_addr() -> IpAddr {
+pub(crate) fn fresh_addr() -> IpAddr {
     let [_, b, c, _] = std::process::id().to_be_bytes();
     let d = std::process::id().to_be_bytes()[3];
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -43,18 +41,18 @@ pub fn fresh_addr() -> IpAddr {
 }
 
 /// A path for a socket that nobody else uses.
-pub fn fresh_path() -> PathBuf {
+pub(crate) fn fresh_path() -> PathBuf {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     std::env::temp_dir().join(format!("urxed-test-{}-{number}.sock", std::process::id()))
 }
 
 /// Starts a daemon with so many devices.
-pub fn start(devices: usize) -> Handle {
+pub(crate) fn start(devices: usize) -> Handle {
     start_with(devices, |_| ())
 }
 
 /// Starts a daemon with so many devices and something special.
-pub fn start_with(devices: usize, special: impl Fn(&mut Config)) -> Handle {
+pub(crate) fn start_with(devices: usize, special: impl Fn(&mut Config)) -> Handle {
     loop {
         let mut config = Config::new((0..devices).map(|_| fresh_addr()));
         config.socket = fresh_path();
@@ -68,7 +66,7 @@ pub fn start_with(devices: usize, special: impl Fn(&mut Config)) -> Handle {
 }
 
 /// Waits until something is the case.
-pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let since = Instant::now();
     loop {
         if let Some(answer) = ask() {
@@ -80,17 +78,17 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 /// A program with a session.
-pub struct Client {
-    pub channel: Channel,
+pub(crate) struct Client {
+    pub(crate) channel: Channel,
     /// The memory shared with the daemon.
-    pub memory: Arc<Mapping>,
+    pub(crate) memory: Arc<Mapping>,
     bell: Bell,
     wake: OwnedFd,
 }
 
 impl Client {
     /// Connects and says hello.
-    pub fn connect(socket: &Path) -> Client {
+    pub(crate) fn connect(socket: &Path) -> Client {
         let mut channel = Channel::connect(socket).unwrap();
         let own = process_memory::open_own().unwrap();
         let hello = Request::Hello { program: "test".into() };
@@ -103,7 +101,7 @@ impl Client {
     }
 
     /// Asks something.
-    pub fn call_with(
+    pub(crate) fn call_with(
         &mut self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
@@ -115,15 +113,15 @@ impl Client {
     }
 
     /// Asks something without descriptors.
-    pub fn call(&mut self, request: Request) -> Result<Reply, ControlError> {
+    pub(crate) fn call(&mut self, request: Request) -> Result<Reply, ControlError> {
         self.call_with(&request, &[]).map(|(reply, _)| reply)
     }
 
-    pub fn open(&mut self, device: &str) -> ContextHandle {
+    pub(crate) fn open(&mut self, device: &str) -> ContextHandle {
         self.open_with_events(device).0
     }
 
-    pub fn open_with_events(&mut self, device: &str) -> (ContextHandle, OwnedFd) {
+    pub(crate) fn open_with_events(&mut self, device: &str) -> (ContextHandle, OwnedFd) {
         let request = Request::OpenDevice { name: device.into() };
         match self.call_with(&request, &[]).unwrap() {
             (Reply::Context(context), mut fds) => (context, fds.pop().unwrap()),
@@ -131,21 +129,21 @@ impl Client {
         }
     }
 
-    pub fn alloc_pd(&mut self, context: ContextHandle) -> PdHandle {
+    pub(crate) fn alloc_pd(&mut self, context: ContextHandle) -> PdHandle {
         match self.call(Request::AllocPd { context }).unwrap() {
             Reply::Pd(pd) => pd,
             other => panic!("{other:?}"),
         }
     }
 
-    pub fn comp_channel(&mut self, context: ContextHandle) -> (CompChannelHandle, OwnedFd) {
+    pub(crate) fn comp_channel(&mut self, context: ContextHandle) -> (CompChannelHandle, OwnedFd) {
         match self.call_with(&Request::CreateCompChannel { context }, &[]).unwrap() {
             (Reply::CompChannel(channel), mut fds) => (channel, fds.pop().unwrap()),
             other => panic!("{other:?}"),
         }
     }
 
-    pub fn create_cq(
+    pub(crate) fn create_cq(
         &mut self,
         context: ContextHandle,
         cqe: u32,
@@ -159,7 +157,7 @@ impl Client {
         Cq { handle: cq, ring: CqConsumer::attach(window, geometry).unwrap(), offset: ring.offset }
     }
 
-    pub fn try_create_qp(
+    pub(crate) fn try_create_qp(
         &mut self,
         pd: PdHandle,
         send_cq: CqHandle,
@@ -179,7 +177,7 @@ impl Client {
         Ok(created)
     }
 
-    pub fn create_qp(&mut self, pd: PdHandle, cq: CqHandle, caps: QpCaps) -> Qp {
+    pub(crate) fn create_qp(&mut self, pd: PdHandle, cq: CqHandle, caps: QpCaps) -> Qp {
         let created = self.try_create_qp(pd, cq, cq, caps).unwrap();
         let window = |ring: urxe_shm::control::RingLocation| {
             Window::new(self.memory.clone(), ring.offset, ring.size.into()).unwrap()
@@ -195,11 +193,11 @@ impl Client {
         }
     }
 
-    pub fn modify(&mut self, qp: &Qp, attr: QpAttr) -> Result<(), ControlError> {
+    pub(crate) fn modify(&mut self, qp: &Qp, attr: QpAttr) -> Result<(), ControlError> {
         self.call(Request::ModifyQp { qp: qp.created.qp, attr }).map(|_| ())
     }
 
-    pub fn state(&mut self, qp: &Qp) -> QpState {
+    pub(crate) fn state(&mut self, qp: &Qp) -> QpState {
         match self.call(Request::QueryQp { qp: qp.created.qp }).unwrap() {
             Reply::QpAttr(queried) => queried.attr.state.unwrap(),
             other => panic!("{other:?}"),
@@ -207,7 +205,7 @@ impl Client {
     }
 
     /// Registers memory that is shared with the daemon.
-    pub fn shared_mr(&mut self, pd: PdHandle, len: usize) -> Mr {
+    pub(crate) fn shared_mr(&mut self, pd: PdHandle, len: usize) -> Mr {
         let memfd = create_memfd("test", len as u64).unwrap();
         let mapping = Mapping::new(&memfd, 0, len).unwrap();
         let addr = mapping.base().addr().get() as u64;
@@ -221,13 +219,14 @@ impl Client {
         };
         let (reply, _) = self.call_with(&request, &[memfd.as_fd()]).unwrap();
         let Reply::Mr { mr, lkey, rkey } = reply else { panic!("{reply:?}") };
-        Mr { handle: mr, lkey, rkey, addr, len, memory: Memory::Shared(mapping) }
+        Mr { handle: mr, lkey, rkey, addr, memory: Memory::Shared(mapping) }
     }
 
     /// Registers any memory.
-    pub fn process_mr(&mut self, pd: PdHandle, len: usize) -> Mr {
-        let bytes = vec![0u8; len].into_boxed_slice();
-        let addr = bytes.as_ptr() as u64;
+    pub(crate) fn process_mr(&mut self, pd: PdHandle, len: usize) -> Mr {
+        // Never given back: a daemon may write there until it notices that its program is gone,
+        // and here the program's memory is everybody's.
+        let addr = Vec::leak(vec![0u8; len]).as_mut_ptr() as u64;
         let request = Request::RegMr {
             pd,
             addr,
@@ -239,22 +238,22 @@ impl Client {
         let Reply::Mr { mr, lkey, rkey } = self.call(request).unwrap() else { panic!() };
         let own = process_memory::open_own().unwrap();
         let own = process_memory::ProcessMemory::accept(own).unwrap();
-        Mr { handle: mr, lkey, rkey, addr, len, memory: Memory::Process { _bytes: bytes, own } }
+        Mr { handle: mr, lkey, rkey, addr, memory: Memory::Process(own) }
     }
 
     /// Rings a QP's doorbell.
-    pub fn ring(&self, qp: &Qp) {
+    pub(crate) fn ring(&self, qp: &Qp) {
         self.ring_slot(qp.created.doorbell_slot);
     }
 
-    pub fn ring_slot(&self, slot: u32) {
+    pub(crate) fn ring_slot(&self, slot: u32) {
         if self.bell.ring(slot) {
             rustix::io::write(&self.wake, &1u64.to_ne_bytes()).unwrap();
         }
     }
 
     /// All pages of a device's statistics.
-    pub fn stats(&mut self, device: &str) -> StatsPage {
+    pub(crate) fn stats(&mut self, device: &str) -> StatsPage {
         let mut all = StatsPage::default();
         let mut after_qpn = None;
         loop {
@@ -273,30 +272,30 @@ impl Client {
     }
 
     /// A counter of a device.
-    pub fn counter(&mut self, device: &str, name: &str) -> u64 {
+    pub(crate) fn counter(&mut self, device: &str, name: &str) -> u64 {
         let stats = self.stats(device);
         let found = stats.device.iter().find(|(info, _)| info.name == name);
         found.unwrap_or_else(|| panic!("no counter {name}")).1
     }
 }
 
-pub struct Cq {
-    pub handle: CqHandle,
-    pub ring: CqConsumer,
+pub(crate) struct Cq {
+    pub(crate) handle: CqHandle,
+    pub(crate) ring: CqConsumer,
     /// Where the ring lies in the session's memory.
-    pub offset: u64,
+    pub(crate) offset: u64,
 }
 
 impl Cq {
     /// What is there now.
-    pub fn poll(&mut self) -> Vec<CqEntry> {
+    pub(crate) fn poll(&mut self) -> Vec<CqEntry> {
         let mut entries = Vec::new();
         self.ring.poll(64, |entry| entries.push(*entry)).unwrap();
         entries
     }
 
     /// Waits for so many completions.
-    pub fn wait(&mut self, count: usize) -> Vec<CqEntry> {
+    pub(crate) fn wait(&mut self, count: usize) -> Vec<CqEntry> {
         let mut entries = Vec::new();
         eventually(&format!("{count} completions"), || {
             entries.extend(self.poll());
@@ -307,73 +306,69 @@ impl Cq {
     }
 }
 
-pub struct Qp {
-    pub created: QpCreated,
-    pub sq: SqProducer,
-    pub rq: RqProducer,
+pub(crate) struct Qp {
+    pub(crate) created: QpCreated,
+    pub(crate) sq: SqProducer,
+    pub(crate) rq: RqProducer,
 }
 
 /// Registered memory.
-pub struct Mr {
-    pub handle: MrHandle,
-    pub lkey: u32,
-    pub rkey: u32,
-    pub addr: u64,
-    pub len: usize,
+pub(crate) struct Mr {
+    pub(crate) handle: MrHandle,
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+    pub(crate) addr: u64,
     memory: Memory,
 }
 
 enum Memory {
     Shared(Mapping),
     /// Touched through the descriptor, because another thread writes there behind Rust's back.
-    Process {
-        _bytes: Box<[u8]>,
-        own: process_memory::ProcessMemory,
-    },
+    Process(process_memory::ProcessMemory),
 }
 
 impl Mr {
-    pub fn read(&self, offset: usize, len: usize) -> Vec<u8> {
+    pub(crate) fn read(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut buf = vec![0; len];
         match &self.memory {
             Memory::Shared(mapping) => mapping.read(offset as u64, &mut buf).unwrap(),
-            Memory::Process { own, .. } => own.read(self.addr + offset as u64, &mut buf).unwrap(),
+            Memory::Process(own) => own.read(self.addr + offset as u64, &mut buf).unwrap(),
         }
         buf
     }
 
-    pub fn write(&self, offset: usize, data: &[u8]) {
+    pub(crate) fn write(&self, offset: usize, data: &[u8]) {
         match &self.memory {
             Memory::Shared(mapping) => mapping.write(offset as u64, data).unwrap(),
-            Memory::Process { own, .. } => own.write(self.addr + offset as u64, data).unwrap(),
+            Memory::Process(own) => own.write(self.addr + offset as u64, data).unwrap(),
         }
     }
 
-    pub fn sge(&self, offset: usize, length: usize) -> Sge {
+    pub(crate) fn sge(&self, offset: usize, length: usize) -> Sge {
         Sge { addr: self.addr + offset as u64, length: length as u32, lkey: self.lkey }
     }
 }
 
 /// How a test wants its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Shared,
     Process,
 }
 
 /// One program with one QP and one MR: half of a connection.
-pub struct End {
-    pub client: Client,
-    pub addr: IpAddr,
-    pub context: ContextHandle,
-    pub events: OwnedFd,
-    pub pd: PdHandle,
-    pub cq: Cq,
-    pub qp: Qp,
-    pub mr: Mr,
+pub(crate) struct End {
+    pub(crate) client: Client,
+    pub(crate) addr: IpAddr,
+    pub(crate) context: ContextHandle,
+    pub(crate) events: OwnedFd,
+    pub(crate) pd: PdHandle,
+    pub(crate) cq: Cq,
+    pub(crate) qp: Qp,
+    pub(crate) mr: Mr,
 }
 
-pub const CAPS: QpCaps = QpCaps {
+pub(crate) const CAPS: QpCaps = QpCaps {
     max_send_wr: 127,
     max_recv_wr: 127,
     max_send_sge: 4,
@@ -382,10 +377,16 @@ pub const CAPS: QpCaps = QpCaps {
 };
 
 impl End {
-    pub fn new(daemon: &Handle, device: usize, kind: Kind, len: usize) -> End {
-        let mut client = Client::connect(daemon.socket());
-        let summary = &daemon.devices()[device];
-        let (context, events) = client.open_with_events(&summary.name);
+    pub(crate) fn new(daemon: &Handle, device: usize, kind: Kind, len: usize) -> End {
+        End::at(daemon.socket(), &daemon.devices()[device].name, kind, len)
+    }
+
+    /// A program of a daemon that may be anywhere.
+    pub(crate) fn at(socket: &Path, device: &str, kind: Kind, len: usize) -> End {
+        let mut client = Client::connect(socket);
+        let (context, events) = client.open_with_events(device);
+        let query = Request::QueryGid { context, port: 1, index: 0 };
+        let Ok(Reply::Gid(gid)) = client.call(query) else { panic!() };
         let pd = client.alloc_pd(context);
         let cq = client.create_cq(context, 511, None);
         let qp = client.create_qp(pd, cq.handle, CAPS);
@@ -393,24 +394,24 @@ impl End {
             Kind::Shared => client.shared_mr(pd, len),
             Kind::Process => client.process_mr(pd, len),
         };
-        End { client, addr: summary.addr, context, events, pd, cq, qp, mr }
+        End { client, addr: gid.to_ip(), context, events, pd, cq, qp, mr }
     }
 
     /// Takes the QP through INIT and RTR to RTS.
-    pub fn connect(&mut self, peer: IpAddr, peer_qpn: u32) {
+    pub(crate) fn connect(&mut self, peer: IpAddr, peer_qpn: u32) {
         for attr in attrs(peer, peer_qpn) {
             self.client.modify(&self.qp, attr).unwrap();
         }
     }
 
-    pub fn post_send(&mut self, wr_id: u64, op: SendOp, data: SendData<'_>) {
+    pub(crate) fn post_send(&mut self, wr_id: u64, op: SendOp, data: SendData<'_>) {
         let wr = SendWr { wr_id, op, fence: false, signaled: true, solicited: false };
         self.qp.sq.push(&wr, data).unwrap();
         self.qp.sq.publish();
         self.client.ring(&self.qp);
     }
 
-    pub fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) {
+    pub(crate) fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) {
         self.qp.rq.push(wr_id, sges).unwrap();
         if self.qp.rq.publish() {
             self.client.ring(&self.qp);
@@ -418,7 +419,7 @@ impl End {
     }
 
     /// Posts something and waits for its completion, which must be a success.
-    pub fn exchange(&mut self, op: SendOp, sges: &[Sge]) -> CqEntry {
+    pub(crate) fn exchange(&mut self, op: SendOp, sges: &[Sge]) -> CqEntry {
         self.post_send(77, op, SendData::Sges(sges));
         let entry = self.cq.wait(1)[0];
         assert_eq!((entry.status, entry.wr_id), (0, 77), "{entry:?}");
@@ -427,7 +428,7 @@ impl End {
 }
 
 /// The way from RESET to RTS.
-pub fn attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
+pub(crate) fn attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
     [
         QpAttr {
             state: Some(QpState::Init),
@@ -466,7 +467,7 @@ pub fn attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
 
 /// Two connected ends, the first on device 0 of the first daemon, the second on device 0 of the
 /// second.
-pub fn connected(first: &Handle, second: &Handle, kind: Kind, len: usize) -> (End, End) {
+pub(crate) fn connected(first: &Handle, second: &Handle, kind: Kind, len: usize) -> (End, End) {
     let (mut a, mut b) = (End::new(first, 0, kind, len), End::new(second, 0, kind, len));
     a.connect(b.addr, b.qp.created.qpn);
     b.connect(a.addr, a.qp.created.qpn);
@@ -474,16 +475,16 @@ pub fn connected(first: &Handle, second: &Handle, kind: Kind, len: usize) -> (En
 }
 
 /// Bytes that are different everywhere.
-pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     (0..len).map(|_| random.next() as u8).collect()
 }
 
 /// Numbers that look random, the same every time.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -491,11 +492,11 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.next() as u8).collect()
     }
 }

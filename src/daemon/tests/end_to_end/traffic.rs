@@ -1,8 +1,6 @@
 //! Data between two daemons, over real sockets: every operation, both kinds of memory.
 
-mod harness;
-
-use harness::{Kind, attrs, connected, eventually, pattern, start};
+use crate::harness::{Kind, attrs, connected, eventually, pattern, start};
 use urxe_shm::control::{QpAttr, QpState};
 use urxe_shm::entry::{Extra, SendData, SendOp};
 use urxe_shm::event::{COMPLETION, EventRecord, RECORD_LEN};
@@ -89,7 +87,8 @@ fn atomics_work_on_both_kinds_of_memory() {
         let (remote_addr, rkey) = (b.mr.addr, b.mr.rkey);
         b.mr.write(0, &40u64.to_ne_bytes());
         let result = a.mr.sge(64, 8);
-        let old = |a: &harness::End| u64::from_ne_bytes(a.mr.read(64, 8).try_into().unwrap());
+        let old =
+            |a: &crate::harness::End| u64::from_ne_bytes(a.mr.read(64, 8).try_into().unwrap());
 
         a.exchange(SendOp::FetchAdd { remote_addr, rkey, add: 2 }, &[result]);
         assert_eq!(old(&a), 40);
@@ -122,11 +121,11 @@ fn inline_data_may_change_as_soon_as_it_is_posted() {
 
 #[test]
 fn many_messages_both_ways_at_once_arrive_in_order() {
-    const COUNT: u64 = 2000;
+    const COUNT: u64 = 1000;
     let (first, second) = (start(1), start(1));
     for kind in [Kind::Shared, Kind::Process] {
         let (mut a, mut b) = connected(&first, &second, kind, MIB);
-        let run = |end: &mut harness::End| {
+        let run = |end: &mut crate::harness::End| {
             let (mut posted, mut received, mut sent, mut completed) = (0, 0, 0, 0);
             while received < COUNT || completed < COUNT {
                 while posted < COUNT && posted < received + 100 {
@@ -167,8 +166,8 @@ fn many_messages_both_ways_at_once_arrive_in_order() {
 fn two_devices_of_one_daemon_and_one_device_with_itself() {
     let daemon = start(2);
     for (left, right) in [(0, 1), (0, 0)] {
-        let mut a = harness::End::new(&daemon, left, Kind::Shared, 4096);
-        let mut b = harness::End::new(&daemon, right, Kind::Process, 4096);
+        let mut a = crate::harness::End::new(&daemon, left, Kind::Shared, 4096);
+        let mut b = crate::harness::End::new(&daemon, right, Kind::Process, 4096);
         a.connect(b.addr, b.qp.created.qpn);
         b.connect(a.addr, a.qp.created.qpn);
         a.mr.write(0, b"to and fro");
@@ -183,7 +182,7 @@ fn two_devices_of_one_daemon_and_one_device_with_itself() {
 fn over_ipv6_as_well() {
     let daemon = match urxe_daemon::Daemon::start({
         let mut config = urxe_daemon::Config::new(["::1".parse().unwrap()]);
-        config.socket = harness::fresh_path();
+        config.socket = crate::harness::fresh_path();
         config
     }) {
         Ok(daemon) => daemon,
@@ -203,11 +202,11 @@ fn over_ipv6_as_well() {
 #[test]
 fn an_armed_cq_gets_one_event_and_another_only_when_armed_again() {
     let (first, second) = (start(1), start(1));
-    let mut a = harness::End::new(&first, 0, Kind::Shared, 4096);
-    let mut b = harness::End::new(&second, 0, Kind::Shared, 4096);
+    let mut a = crate::harness::End::new(&first, 0, Kind::Shared, 4096);
+    let mut b = crate::harness::End::new(&second, 0, Kind::Shared, 4096);
     let (channel, pipe) = b.client.comp_channel(b.context);
     let mut cq = b.client.create_cq(b.context, 10, Some(channel));
-    b.qp = b.client.create_qp(b.pd, cq.handle, harness::CAPS);
+    b.qp = b.client.create_qp(b.pd, cq.handle, crate::harness::CAPS);
     a.connect(b.addr, b.qp.created.qpn);
     b.connect(a.addr, a.qp.created.qpn);
     let event = || {
@@ -255,7 +254,7 @@ fn a_qp_that_is_reset_starts_with_empty_queues() {
 fn what_is_posted_to_a_failed_qp_is_flushed_with_or_without_a_doorbell() {
     const FLUSHED: u32 = 5;
     let daemon = start(1);
-    let mut a = harness::End::new(&daemon, 0, Kind::Shared, 4096);
+    let mut a = crate::harness::End::new(&daemon, 0, Kind::Shared, 4096);
     for attr in attrs(a.addr, a.qp.created.qpn) {
         a.client.modify(&a.qp, attr).unwrap();
     }

@@ -1,0 +1,255 @@
+//! Nonsense from the wire and from the control socket: counted by cause, answered or closed, and
+//! the daemon goes on.
+
+use crate::harness::{Client, Kind, Random, connected, eventually, fresh_addr, start, start_with};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use urxe_shm::control::{Reply, Request, decode, encode};
+use urxe_shm::entry::{Extra, SendOp};
+use urxe_wire::{Bth, Flow, Headers, Opcode, Qpn, icrc};
+
+/// Sum of the counters by which a device drops packets, and of the port's.
+fn dropped(client: &mut Client) -> u64 {
+    let stats = client.stats("urxe0");
+    let is_drop = |name: &str| name.starts_with("drop_") || name == "rx_malformed";
+    stats.device.iter().filter(|(info, _)| is_drop(&info.name)).map(|(_, value)| value).sum()
+}
+
+/// A datagram with a right ICRC.
+fn stamped(flow: &Flow, mut bytes: Vec<u8>) -> Vec<u8> {
+    icrc::stamp(flow, 0, &mut bytes);
+    bytes
+}
+
+#[test]
+fn ten_thousand_random_datagrams_are_dropped_by_cause() {
+    let (first, second) = (start(1), start(1));
+    let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
+    let stranger: IpAddr = fresh_addr();
+    let socket = UdpSocket::bind((stranger, 0)).unwrap();
+    let flow = Flow {
+        src: stranger,
+        dst: b.addr,
+        src_port: socket.local_addr().unwrap().port(),
+        tclass: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    };
+    let opcodes: Vec<Opcode> = (0..=255).filter_map(Opcode::from_byte).collect();
+    let mut random = Random(4791);
+    let mut sent = dropped(&mut b.client);
+    for _ in 0..100 {
+        for _ in 0..100 {
+            let opcode = opcodes[random.below(opcodes.len() as u64) as usize];
+            let datagram = match random.below(5) {
+                0 => {
+                    let len = 1 + random.below(1500) as usize;
+                    random.bytes(len)
+                }
+                1 => {
+                    let len = 1 + random.below(20) as usize;
+                    random.bytes(len)
+                }
+                2 => {
+                    let len = 16 + random.below(200) as usize;
+                    stamped(&flow, random.bytes(len))
+                }
+                // Well formed, of every opcode, for a QP that exists, but not from its peer.
+                3 => {
+                    let bth = Bth::new(opcode, Qpn::new(b.qp.created.qpn), Default::default());
+                    let len = Headers::new(bth).len() + 64;
+                    let mut bytes = random.bytes(len);
+                    bytes[0] = opcode.byte();
+                    bytes[1] = 0;
+                    bytes[2..4].copy_from_slice(&[0xff, 0xff]);
+                    bytes[5..8].copy_from_slice(&b.qp.created.qpn.to_be_bytes()[1..]);
+                    stamped(&flow, bytes)
+                }
+                // For no QP.
+                _ => {
+                    let mut bytes = random.bytes(80);
+                    bytes[0] = opcode.byte();
+                    bytes[1] = 0;
+                    bytes[2..4].copy_from_slice(&[0xff, 0xff]);
+                    bytes[5..8].copy_from_slice(&[0, 0, 1]);
+                    stamped(&flow, bytes)
+                }
+            };
+            socket.send_to(&datagram, (b.addr, 4791)).unwrap();
+            sent += 1;
+        }
+        // No more at a time than the smallest socket buffer holds.
+        eventually("all are counted", || (dropped(&mut b.client) >= sent).then_some(()));
+    }
+    assert_eq!(dropped(&mut b.client), sent, "each is counted once");
+    for name in ["drop_bad_icrc", "drop_too_short", "drop_unknown_qp", "drop_wrong_address"] {
+        let count = b.client.counter("urxe0", name);
+        assert!(count > 100, "{name} is {count}");
+    }
+    b.post_recv(1, &[b.mr.sge(0, 4096)]);
+    a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, 4096)]);
+    assert_eq!(b.cq.wait(1)[0].status, 0);
+}
+
+/// A connection on which anything can be sent.
+struct RawClient(OwnedFd);
+
+impl RawClient {
+    fn connect(path: &Path) -> RawClient {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        RawClient(socket)
+    }
+
+    fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
+        }
+        let bytes = [IoSlice::new(bytes)];
+        rustix::net::sendmsg(&self.0, &bytes, &mut ancillary, SendFlags::NOSIGNAL)
+    }
+
+    /// The reply; `None` when the daemon has closed the connection.
+    fn reply(&self) -> Option<Reply> {
+        let mut bytes = vec![0; 1 << 16];
+        match rustix::io::read(&self.0, &mut bytes) {
+            Ok(0) | Err(_) => None,
+            Ok(len) => Some(decode(&bytes[..len]).unwrap()),
+        }
+    }
+}
+
+#[test]
+fn random_control_messages_are_answered_or_end_the_session() {
+    let daemon = start(1);
+    let mut observer = Client::connect(daemon.socket());
+    let mut random = Random(99);
+    let mut client = RawClient::connect(daemon.socket());
+    let mut answered = 0;
+    for round in 0..5000 {
+        let mut bytes = match round % 3 {
+            0 => {
+                let len = 1 + random.below(200) as usize;
+                random.bytes(len)
+            }
+            // Right at the beginning, then anything.
+            1 => {
+                let mut buf = vec![0; 300];
+                encode(&Request::ListDevices, &mut buf).unwrap();
+                let len = random.below(60) as usize;
+                buf.truncate(4);
+                buf.extend(random.bytes(len));
+                buf
+            }
+            // A request with a few bits flipped.
+            _ => {
+                let mut buf = vec![0; 300];
+                let name = "urxe0".to_owned();
+                let len = encode(&Request::OpenDevice { name }, &mut buf).unwrap();
+                buf.truncate(len);
+                buf
+            }
+        };
+        if round % 3 == 2 {
+            for _ in 0..random.below(4) {
+                let at = random.below(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << random.below(8);
+            }
+        }
+        let sent = client.send(&bytes, &[]);
+        match sent.ok().and_then(|_| client.reply()) {
+            Some(_) => answered += 1,
+            None => client = RawClient::connect(daemon.socket()),
+        }
+    }
+    assert!(answered > 4000, "{answered}");
+    assert!(observer.counter("urxe0", "requests_malformed") > 1000);
+    observer.open("urxe0");
+}
+
+#[test]
+fn oversized_messages_and_too_many_descriptors_are_counted() {
+    let daemon = start(1);
+    let mut observer = Client::connect(daemon.socket());
+    let client = RawClient::connect(daemon.socket());
+    client.send(&vec![0; 100_000], &[]).unwrap();
+    assert!(matches!(client.reply(), Some(Reply::Error(_))));
+    assert_eq!(observer.counter("urxe0", "requests_oversized"), 1);
+
+    let memfd = urxe_shm::region::create_memfd("many", 4096).unwrap();
+    let mut hello = vec![0; 100];
+    let len = encode(&Request::Hello { program: "x".into() }, &mut hello).unwrap();
+    client.send(&hello[..len], &[memfd.as_fd(); 10]).unwrap();
+    assert!(matches!(client.reply(), Some(Reply::Error(_))));
+    assert_eq!(observer.counter("urxe0", "requests_with_lost_descriptors"), 1);
+
+    // After all that, the session can still begin.
+    client.send(&hello[..len], &[]).unwrap();
+    assert!(matches!(client.reply(), Some(Reply::Hello { .. })));
+}
+
+#[test]
+fn a_program_that_reads_no_replies_loses_its_session_and_holds_up_nobody() {
+    let daemon = start(1);
+    let mut observer = Client::connect(daemon.socket());
+    let client = RawClient::connect(daemon.socket());
+    rustix::io::ioctl_fionbio(&client.0, true).unwrap();
+    let mut request = vec![0; 300];
+    let len = encode(&Request::Stats { device: "urxe0".into(), after_qpn: None }, &mut request);
+    let request = &request[..len.unwrap()];
+    let mut hello = vec![0; 100];
+    let len = encode(&Request::Hello { program: "mute".into() }, &mut hello).unwrap();
+    client.send(&hello[..len], &[]).unwrap();
+    eventually("it is thrown out", || {
+        let _ = client.send(request, &[]);
+        (observer.counter("urxe0", "replies_undeliverable") == 1).then_some(())
+    });
+    observer.open("urxe0");
+}
+
+#[test]
+fn a_name_of_any_length_and_content_is_cut_and_cleaned() {
+    let daemon = start(1);
+    let raw = RawClient::connect(daemon.socket());
+    let mut hello = vec![0; 60_000];
+    let program = "ü\n\u{1b}[31m".repeat(5000);
+    let len = encode(&Request::Hello { program }, &mut hello).unwrap();
+    raw.send(&hello[..len], &[]).unwrap();
+    assert!(matches!(raw.reply(), Some(Reply::Hello { .. })));
+}
+
+#[test]
+fn a_bad_network_loses_nothing_in_the_end() {
+    let bad = |config: &mut urxe_daemon::Config| {
+        let spec = "drop=3%,dup=2%,reorder=2%,corrupt=1%,seed=7";
+        config.fault = Some(spec.parse().unwrap());
+    };
+    let (first, second) = (start_with(1, bad), start_with(1, bad));
+    for kind in [Kind::Shared, Kind::Process] {
+        let (mut a, mut b) = connected(&first, &second, kind, 1 << 20);
+        for round in 0..10 {
+            let data = crate::harness::pattern(300_000, round);
+            a.mr.write(0, &data);
+            b.post_recv(round, &[b.mr.sge(0, 300_000)]);
+            a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, 300_000)]);
+            assert_eq!(b.cq.wait(1)[0].status, 0);
+            assert!(b.mr.read(0, 300_000) == data, "SEND {round}");
+            let (remote_addr, rkey) = (b.mr.addr, b.mr.rkey);
+            a.exchange(SendOp::Read { remote_addr, rkey }, &[a.mr.sge(500_000, 300_000)]);
+            assert!(a.mr.read(500_000, 300_000) == data, "READ {round}");
+        }
+        assert!(a.client.counter("urxe0", "fault_dropped") > 0);
+        assert!(a.client.counter("urxe0", "retransmitted_packets") > 0);
+        assert!(b.client.counter("urxe0", "drop_bad_icrc") > 0);
+    }
+}

@@ -1,0 +1,9 @@
+//! Daemons inside this process, and programs that speak their protocol by hand: over real sockets
+//! of the loopback network, with real rings and real memory.
+
+mod harness;
+mod hostile;
+mod isolation;
+mod rules;
+mod startup;
+mod traffic;

@@ -1,0 +1,200 @@
+//! Starting and ending: sockets alive and stale, configuration, and the `urxed` binary.
+
+use crate::harness::{Client, fresh_addr, fresh_path, start};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use urxe_daemon::{Config, Daemon, StartError};
+
+/// A running `urxed`, and the line with which it said that it was ready.
+fn urxed(arguments: &[&str]) -> (Child, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_urxed"))
+        .args(arguments)
+        .args(["--ready-fd", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    (child, line)
+}
+
+/// A `urxed` that does not come up.
+fn urxed_fails(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_urxed"));
+    command.args(arguments).env_remove("URXE_SOCKET").output().unwrap()
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Starts `urxed` on one fresh address; somebody may have had the first ones.
+fn urxed_at(socket: &Path) -> (Child, String) {
+    loop {
+        let addr = fresh_addr().to_string();
+        let (mut child, line) = urxed(&["--addr", &addr, "--socket", socket.to_str().unwrap()]);
+        if !line.is_empty() {
+            assert!(line.contains(&addr), "{line}");
+            return (child, line);
+        }
+        let mut sentence = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut sentence).unwrap();
+        child.wait().unwrap();
+        assert!(sentence.contains("4791"), "{sentence}");
+    }
+}
+
+#[test]
+fn urxed_says_that_it_is_ready_serves_and_cleans_up() {
+    for end in [Signal::TERM, Signal::INT] {
+        let socket = fresh_path();
+        let (mut child, line) = urxed_at(&socket);
+        assert!(line.starts_with(&format!("urxed: ready on {}: urxe0 = ", socket.display())));
+        assert!(line.contains("mtu 4096, udp, lo"), "{line}");
+        let mut client = Client::connect(&socket);
+        client.open("urxe0");
+        signal(&child, end);
+        assert!(child.wait().unwrap().success());
+        assert!(!socket.exists());
+    }
+}
+
+#[test]
+fn the_socket_of_a_killed_daemon_is_replaced() {
+    let socket = fresh_path();
+    let (mut child, _) = urxed_at(&socket);
+    signal(&child, Signal::KILL);
+    child.wait().unwrap();
+    assert!(socket.exists());
+    let (mut child, _) = urxed_at(&socket);
+    Client::connect(&socket).open("urxe0");
+    signal(&child, Signal::TERM);
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_socket_of_a_living_daemon_is_not() {
+    let daemon = start(1);
+    let mut config = Config::new([fresh_addr()]);
+    config.socket = daemon.socket().to_path_buf();
+    let error = Daemon::start(config).unwrap_err();
+    assert!(matches!(&error, StartError::SocketInUse(path) if path == daemon.socket()), "{error}");
+    assert!(error.to_string().contains("another urxed answers there"));
+    Client::connect(daemon.socket()).open("urxe0");
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let path = fresh_path();
+    std::fs::write(&path, "precious").unwrap();
+    let mut config = Config::new([fresh_addr()]);
+    config.socket = path.clone();
+    let error = Daemon::start(config).unwrap_err();
+    assert!(matches!(error, StartError::NotASocket(_)), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_dropped_handle_ends_the_daemon_and_its_sessions() {
+    let daemon = start(1);
+    let socket = daemon.socket().to_path_buf();
+    let addr = daemon.devices()[0].addr;
+    let mut client = Client::connect(&socket);
+    drop(daemon);
+    assert!(!socket.exists());
+    assert!(client.channel.call(&urxe_shm::control::Request::ListDevices, &[]).is_err());
+    // The address is free again.
+    let mut config = Config::new([addr]);
+    config.socket = socket;
+    Daemon::start(config).unwrap();
+}
+
+#[test]
+fn an_address_that_is_taken_is_named() {
+    let daemon = start(1);
+    let addr = daemon.devices()[0].addr;
+    let mut config = Config::new([addr]);
+    config.socket = fresh_path();
+    let error = Daemon::start(config.clone()).unwrap_err().to_string();
+    assert!(error.contains(&addr.to_string()) && error.contains("4791"), "{error}");
+    assert!(!config.socket.exists());
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_sentences() {
+    let socket = fresh_path();
+    let socket = socket.to_str().unwrap();
+    let cases: [(&[&str], &str); 7] = [
+        (&["--socket", socket], "no address: give at least one"),
+        (&["--addr", "192.0.2.1", "--socket", socket], "192.0.2.1 is no address of this machine"),
+        (&["--addr", "127.31.0.1", "--addr", "127.31.0.1"], "given twice"),
+        (&["--addr", "127.31.0.1", "--mode", "rw"], "expected octal"),
+        (&["--addr", "127.31.0.1", "--fault", "dorp=1%"], "dorp=1%"),
+        (&["--addr", "nonsense"], "invalid IP address"),
+        (&["--config", "/nonexistent/urxed.toml"], "/nonexistent/urxed.toml"),
+    ];
+    for (arguments, sentence) in cases {
+        let output = urxed_fails(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(sentence), "{arguments:?}: {stderr}");
+        assert!(!Path::new(socket).exists());
+    }
+}
+
+#[test]
+fn a_configuration_file_sets_what_the_command_line_does_not() {
+    let file = fresh_path().with_extension("toml");
+    let (from_file, from_line) = (fresh_path(), fresh_path());
+    let text = format!(
+        "addr = [\"{}\"]\nsocket = {:?}\nmode = \"640\"\n",
+        fresh_addr(),
+        from_file.to_str().unwrap()
+    );
+    std::fs::write(&file, text).unwrap();
+    let arguments = ["--config", file.to_str().unwrap(), "--socket", from_line.to_str().unwrap()];
+    let (mut child, line) = urxed(&arguments);
+    assert!(line.contains("urxe0"), "{line}");
+    assert!(from_line.exists() && !from_file.exists());
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(&from_line).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
+    signal(&child, Signal::TERM);
+    child.wait().unwrap();
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn help_teaches() {
+    let output = urxed_fails(&["--help"]);
+    let help = String::from_utf8(output.stdout).unwrap();
+    for word in ["--addr", "--port-backend", "--fault", "--capture", "Examples:", "CAP_NET_RAW"] {
+        assert!(help.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn each_device_has_its_own_capture() {
+    let path = fresh_path().with_extension("pcapng");
+    let of = |device: &str| path.with_extension(format!("{device}.pcapng"));
+    let daemon = crate::harness::start_with(2, |config| config.capture = Some(path.clone()));
+    let (mut a, mut b) = (
+        crate::harness::End::new(&daemon, 0, crate::harness::Kind::Shared, 64),
+        crate::harness::End::new(&daemon, 1, crate::harness::Kind::Shared, 64),
+    );
+    a.connect(b.addr, b.qp.created.qpn);
+    b.connect(a.addr, a.qp.created.qpn);
+    b.post_recv(1, &[]);
+    a.exchange(urxe_shm::entry::SendOp::Send(urxe_shm::entry::Extra::None), &[]);
+    drop(daemon);
+    for device in ["urxe0", "urxe1"] {
+        let bytes = std::fs::read(of(device)).unwrap();
+        assert_eq!(bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "pcapng begins like this");
+        assert!(bytes.len() > 200, "{} bytes", bytes.len());
+        std::fs::remove_file(of(device)).unwrap();
+    }
+}
