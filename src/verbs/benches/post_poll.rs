@@ -3,12 +3,13 @@
 //!
 //! `cargo bench -p urxe-verbs`. Prints the smallest time of many batches, in nanoseconds.
 
+#![allow(clippy::print_stdout, reason = "this is what it is for")]
+
 #[path = "../tests/fake_daemon/mod.rs"]
 mod fake_daemon;
 
 use fake_daemon::{FakeDaemon, State};
 use std::hint::black_box;
-use std::io::Write;
 use std::time::Instant;
 use urxe_shm::entry::Taken;
 use urxe_shm::layout::CqEntry;
@@ -111,5 +112,5 @@ fn report(name: &str, per: u32, mut call: impl FnMut()) {
 }
 
 fn line(name: &str, nanoseconds: f64) {
-    writeln!(std::io::stdout(), "{nanoseconds:8.1} ns  {name}").unwrap();
+    println!("{nanoseconds:8.1} ns  {name}");
 }
