@@ -6,7 +6,8 @@
 //! (a NIC that cuts in hardware is expected to count likewise). The source port is always 4791.
 //!
 //! On the way in `UDP_GRO` hands over many datagrams at once. The identification is not shown; two
-//! urxe guess each other's, other peers' is recovered from the ICRC (see the crate's documentation).
+//! urxe guess each other's, other peers' is recovered from the ICRC (see the crate's
+//! documentation).
 
 use crate::caps::{Caps, Segmentation, SourcePort};
 use crate::open::{self, Bound, Interface};

@@ -23,7 +23,8 @@ const OUTGOING_CAPACITY: usize = 1 << 20;
 /// When to try again after the way out was full.
 const BLOCKED_RETRY: Duration = Duration::from_micros(50);
 
-/// A port whose datagrams are lost, doubled, delayed, reordered and damaged as a [`FaultSpec`] says.
+/// A port whose datagrams are lost, doubled, delayed, reordered and damaged as a [`FaultSpec`]
+/// says.
 ///
 /// What is sent is laid into new runs, so that what the port below sends is consistent: the ICRC of
 /// a datagram that was wrong before is right then, and only those that corruption chose are wrong.

@@ -17,13 +17,15 @@ use std::time::Duration;
 /// | `reorder=2%` | holds it back so that later ones overtake it |
 /// | `corrupt=0.1%` | flips a bit, behind the ICRC's back |
 /// | `delay=2ms`, `delay=100us..2ms` | holds every one back that long, in order |
-/// | `drop:write-last:3` | does it to the third WRITE LAST; also `3-5` (third to fifth), `3-` (from the third on); likewise `dup`, `reorder`, `corrupt` |
+/// | `drop:write-last:3` | loses the third WRITE LAST; likewise `dup`, `reorder`, `corrupt` |
+/// | `drop:write-last:3-5`, `drop:write-last:3-` | third to fifth, or from the third on |
 /// | `seed=7` | what chance is made of; 0 if not given |
 /// | `dir=tx`, `rx`, `both` | to what is sent, what is received, or both, as if not given |
 ///
-/// A packet's name in a rule is its opcode's: `write-last`, `send-only-immediate`, `ack`. It goes for
-/// all transports, unless one is named first (`uc-write-last`). `send`, `write` and `read-response`
-/// are those of every position, and `any` is every datagram. Each direction counts for itself.
+/// A packet's name in a rule is its opcode's: `write-last`, `send-only-immediate`, `ack`. It goes
+/// for all transports, unless one is named first (`uc-write-last`). `send`, `write` and
+/// `read-response` are those of every position, and `any` is every datagram. Each direction counts
+/// for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultSpec {
     /// What happens by chance.

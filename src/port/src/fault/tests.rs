@@ -190,6 +190,7 @@ fn a_blocked_port_below_loses_nothing_and_keeps_the_order() {
     }
     let mut arrived = Vec::new();
     while a.send(now, &mut batch).unwrap() == SendOutcome::Blocked {
+        assert!(a.poll_timeout().is_some(), "our batch may be empty: time has to bring us back");
         a.inner.runs += 1;
         arrived.extend(recv_all(&mut b, now));
     }

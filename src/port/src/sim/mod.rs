@@ -43,7 +43,8 @@ pub struct Link {
     pub impairment: Impairment,
     /// Bits per second, counting whole IP packets; `None`: no limit. What comes faster queues.
     pub rate: Option<u64>,
-    /// The queue is full when a datagram would wait longer than this; then it is lost. `None`: never.
+    /// The queue is full when a datagram would wait longer than this; then it is lost. `None`:
+    /// never.
     pub queue_limit: Option<Duration>,
     /// A datagram of an ECN-capable flow that waits longer than this is marked "congestion
     /// experienced". `None`: never.

@@ -86,6 +86,11 @@ impl Cable {
             }
             side.ip(format!("addr add {}/24 dev wire", Cable::V4[own]));
             side.ip(format!("addr add {}/64 dev wire nodad", Cable::V6[own]));
+            // The kernel makes the route to an own IPv6 address in its own time, too.
+            let local = format!("local {} ", Cable::V6[own]);
+            while !side.ip("-6 route show table local").contains(&local) {
+                thread::sleep(Duration::from_millis(1));
+            }
             // While a neighbour is looked for, only a few packets are kept for it.
             for addr in [Cable::V4[peer], Cable::V6[peer]] {
                 side.ip(format!("neigh add {addr} lladdr {} dev wire", mac(peer)));
