@@ -120,7 +120,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The daemon said something that this library does not understand.
-    #[error("the daemon's answer makes no sense: {0}")]
+    #[error("the daemon is not understood: {0}")]
     Protocol(String),
 }
 

@@ -55,8 +55,8 @@ impl Pd {
     ///
     /// # Safety
     /// Until the last clone of the [`Mr`] is dropped,
-    /// - the `length` bytes at `addr` stay allocated and readable, and writable if `access`
-    ///   contains [`Access::LOCAL_WRITE`];
+    /// - the `length` bytes at `addr` stay allocated, initialised and readable, and writable if
+    ///   `access` contains [`Access::LOCAL_WRITE`];
     /// - the program treats them as memory that others read and, with
     ///   [`Access::LOCAL_WRITE`], write: no `&mut` to them is used while work requests of this
     ///   program may read them, no reference at all while work requests or peers may write

@@ -184,7 +184,8 @@ fn a_queue_pair_takes_work_only_in_the_right_states() {
     let error = recv().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "work request 2 (number 0 of the list, from 0) was not posted: the QP is in RESET, expected any other state"
+        "work request 2 (number 0 of the list, from 0) was not posted: the QP is in RESET, \
+         expected any other state"
     );
     qp.to_init(InitAttr::new(Access::default())).unwrap();
     recv().unwrap();

@@ -368,6 +368,28 @@ fn only_a_solicited_message_wakes_who_asked_for_such() {
 }
 
 #[test]
+fn sleeping_programs_miss_no_wake_up() {
+    const ROUNDS: u64 = 1000;
+    let Net { near, far, daemon: _daemon } = Net::new();
+    let bounce = |side: &Side, first: bool| {
+        for round in 0..ROUNDS {
+            side.qp.post_recv(&[RecvWr::new(round, &[])]).unwrap();
+            if !first {
+                assert_eq!(side.done().wr_id, round);
+            }
+            side.qp.post_send(&[SendWr::send(round, Inline(b""))]).unwrap();
+            if first {
+                assert_eq!(side.done().wr_id, round);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| bounce(&far, false));
+        bounce(&near, true);
+    });
+}
+
+#[test]
 fn a_drained_queue_pair_says_so_and_goes_on_when_told() {
     let Net { near, far, daemon: _daemon } = Net::new();
     let there = far.mr.remote_buf(..).unwrap();
