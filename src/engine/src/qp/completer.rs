@@ -154,7 +154,7 @@ impl Qp {
             return;
         }
         match is_last {
-            true => self.end_front(cx),
+            true => self.end_front_with_data(cx),
             false => self.sq.acknowledge_before(psn.next()),
         }
         self.on_progress(cx, 1);
@@ -180,7 +180,7 @@ impl Qp {
             self.failure = Some(Failure::Send(Status::LocalProtection, cause));
             return;
         }
-        self.end_front(cx);
+        self.end_front_with_data(cx);
         self.on_progress(cx, 1);
     }
 
@@ -258,6 +258,17 @@ impl Qp {
     fn bad_response<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.count(cx, Counter::BadResponses, 1);
         self.failure = Some(Failure::Send(Status::BadResponse, Cause::BadResponse));
+    }
+
+    /// Ends the oldest work request, whose data has all come: with success if the program can see
+    /// it, also where that is told by no completion.
+    fn end_front_with_data<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        match self.sync(cx) {
+            true => self.end_front(cx),
+            false => {
+                self.failure = Some(Failure::Send(Status::LocalProtection, Cause::LocalMemory));
+            }
+        }
     }
 
     /// Ends the oldest work request successfully.

@@ -198,9 +198,13 @@ impl Qp {
         self.retry.deadline()
     }
 
-    /// Makes the writes to program memory visible; if that fails, the QP does.
-    pub(crate) fn sync<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
-        if std::mem::take(&mut self.dirty) && cx.host.sync().is_err() && self.failure.is_none() {
+    /// Makes the writes to program memory visible, and returns whether they are; if not, the QP
+    /// fails.
+    pub(crate) fn sync<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> bool {
+        if !std::mem::take(&mut self.dirty) || cx.host.sync().is_ok() {
+            return true;
+        }
+        if self.failure.is_none() {
             self.count(cx, Counter::RemoteOperationalNaksSent, 1);
             self.responder.retract();
             self.failure = Some(Failure::Receive {
@@ -209,6 +213,7 @@ impl Qp {
                 event: Some(AsyncEvent::QpFatal(self.qpn)),
             });
         }
+        false
     }
 
     /// Sees to the marks: failed work requests whose turn it is, failures, a drained SQ.

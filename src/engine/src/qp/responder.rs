@@ -164,6 +164,8 @@ impl Qp {
             .and_then(|()| self.check_resources(cx, packet))
             .and_then(|()| self.execute(cx, packet));
         match result {
+            // It was lost again before it could be told; the peer is not to hear otherwise.
+            Ok(()) if self.failure.is_some() => {}
             Ok(()) if packet.headers.bth.ack_req && !answers_itself(packet) => {
                 self.responder.queue_ack();
             }
@@ -403,6 +405,9 @@ impl Qp {
 
     /// The last packet of a SEND or WRITE is done.
     fn end_message<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
+        if self.responder.recv_in_use && !self.sync(cx) {
+            return;
+        }
         let message = std::mem::replace(&mut self.responder.message, Message::None);
         self.responder.msn = self.responder.msn.next();
         self.count(cx, Counter::ReceivedMessages, 1);
