@@ -18,6 +18,8 @@ The daemon ends on SIGINT (Ctrl-C) or SIGTERM. It is the same as `urxed`.";
 
 /// Run the NIC: serve RDMA devices to the programs of this machine.
 #[derive(Args, Debug)]
+// `urxed`'s arguments have the same name, and groups of arguments go by it.
+#[group(skip)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -228,11 +228,13 @@ fn ourselves(subcommand: &str) -> Command {
     command
 }
 
-/// The last thing that a daemon said before it ended.
+/// What a daemon said before it ended.
 fn last_words(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
-    let line = text.lines().rev().find(|line| !line.trim().is_empty());
-    line.map_or_else(|| "it said nothing".into(), |line| line.trim_start_matches("urxed: ").into())
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    // The error stands first; what may follow is advice.
+    let line = lines.next().unwrap_or("it said nothing");
+    line.trim_start_matches("urxed: ").trim_start_matches("error: ").to_owned()
 }
 
 /// A directory that nobody else can look into.

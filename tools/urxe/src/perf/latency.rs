@@ -102,10 +102,12 @@ pub(super) fn answer(
         let mut pinger = WritePing::new(bench, size)?;
         loop {
             let number = bench.lanes[0].posted;
-            pinger.set(bench, number)?;
             if !pinger.wait(bench, partner, number, &mut is_done)? {
                 break;
             }
+            // Not before: the device may still be reading the last answer until its receiver has
+            // gone on.
+            pinger.set(bench, number)?;
             pinger.post(bench, partner, number)?;
             bench.lanes[0].posted = number + 1;
         }

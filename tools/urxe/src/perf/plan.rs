@@ -216,8 +216,12 @@ impl Plan {
     }
 
     /// Places for messages on each queue pair and side. Messages whose contents are checked do
-    /// not share one while they are under way, nor with those that are received next.
+    /// not share one while they are under way, nor with those that are received next; a ping-pong
+    /// of WRITEs looks at one only.
     pub(super) fn slots(&self) -> u32 {
+        if self.test == Test::WriteLat {
+            return 1;
+        }
         let in_cache = (MEMORY_IN_USE / self.stride()).clamp(1, self.depth.into());
         if self.verify { self.window() * 2 } else { in_cache as u32 }
     }

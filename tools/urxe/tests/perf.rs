@@ -1,0 +1,109 @@
+//! `urxe perf`, from the outside: that it measures something and checks data, never how much.
+
+mod common;
+
+use common::{Daemon, perf_server, run, text};
+use serde_json::Value;
+
+/// Runs both ends, and gives what both report.
+fn measure(test: &str, arguments: &str) -> [Value; 2] {
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    let (server, client) = perf_server(&far, test);
+    let client = run(near.urxe(&format!("{client} {arguments}")));
+    let server = server.output();
+    [client, server].map(|output| {
+        assert!(output.status.success(), "{test} {arguments}: {}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    })
+}
+
+#[test]
+fn every_bandwidth_test_measures_and_checks() {
+    for (test, arguments) in [
+        ("write-bw", "--all=64K --iters 200 --verify"),
+        ("write-bw", "--size 64 --inline 64 --iters 500 --qps 3 --cq-mod 7"),
+        ("read-bw", "--size 20K --iters 200 --verify --qps 2"),
+        ("send-bw", "--all=8K --iters 1500 --verify --qps 2 --depth 32"),
+        ("send-bw", "--size 1M --duration 200ms --memory process --events"),
+        ("atomic-bw", "--iters 500 --verify --atomic cas --qps 2"),
+        ("atomic-bw", "--iters 500 --verify --atomic faa --depth 1"),
+    ] {
+        let [client, server] = measure(test, arguments);
+        assert_eq!(client["plan"]["test"], test);
+        assert_eq!(client["verified"], arguments.contains("--verify"));
+        let rows = client["results"].as_array().unwrap();
+        assert!(!rows.is_empty());
+        for row in rows {
+            assert!(row["messages_per_s"].as_f64().unwrap() > 0.0, "{test}: {row}");
+            assert!(row["bandwidth_gbit_s"].as_f64().unwrap() > 0.0, "{test}: {row}");
+        }
+        assert_eq!(client["results"], server["results"], "both ends say the same");
+    }
+}
+
+#[test]
+fn every_latency_test_measures() {
+    for (test, arguments) in [
+        ("write-lat", "--all=8K --iters 100"),
+        ("write-lat", "--size 16 --inline 16 --iters 300 --memory process"),
+        ("read-lat", "--size 4K --iters 200 --verify"),
+        ("send-lat", "--all=8K --iters 100 --verify"),
+        ("send-lat", "--size 64 --iters 100 --events"),
+        ("atomic-lat", "--iters 200 --verify"),
+    ] {
+        let [client, _] = measure(test, arguments);
+        for row in client["results"].as_array().unwrap() {
+            let [min, median, max] =
+                ["min", "median", "max"].map(|key| row["latency_us"][key].as_f64().unwrap());
+            assert!(0.0 < min && min <= median && median <= max, "{test}: {row}");
+        }
+    }
+}
+
+#[test]
+fn iterations_are_as_many_as_asked_for() {
+    let [client, _] = measure("write-bw", "--size 64 --iters 777 --qps 2");
+    assert_eq!(client["results"][0]["iterations"], 2 * 777);
+}
+
+#[test]
+fn two_ends_that_want_different_things_both_hear_why() {
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    let (server, client) = perf_server(&far, "write-bw");
+    let client = run(near.urxe(&client.replace("write-bw", "read-bw")));
+    let server = server.output();
+    for output in [client, server] {
+        assert_ne!(output.status.code(), Some(0));
+        let error = text(&output.stderr);
+        assert!(error.contains("read-bw") && error.contains("write-bw"), "{error}");
+    }
+}
+
+#[test]
+fn what_the_device_cannot_do_is_said_by_name_and_value() {
+    let daemon = Daemon::start();
+    for (arguments, code, parts) in [
+        ("perf write-bw 127.0.0.1 --device urxe7", 1, ["urxe7", "urxe0"]),
+        ("perf write-bw 127.0.0.1 --mtu 1500", 2, ["--mtu is 1500", "expected"]),
+        ("perf send-lat 127.0.0.1 --qps 2", 2, ["--qps is 2", "expected 1"]),
+        ("perf write-lat 127.0.0.1 --events", 2, ["--poll is event", "expected spin or yield"]),
+    ] {
+        let output = run(daemon.urxe(arguments));
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    }
+}
+
+#[test]
+fn a_server_is_not_kept_by_somebody_who_is_no_client() {
+    use std::io::Write;
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    let (server, client) = perf_server(&far, "send-lat");
+    let port = client.split_whitespace().nth(4).unwrap().parse::<u16>().unwrap();
+    let mut stranger = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let client = run(near.urxe(&format!("{client} --iters 10")));
+    assert!(client.status.success(), "{}", text(&client.stderr));
+    assert!(server.output().status.success());
+}

@@ -1,0 +1,70 @@
+//! `urxe stat` and `urxe devinfo`, from the outside.
+
+mod common;
+
+use common::{Daemon, json, perf_server, run, text, urxe};
+
+#[test]
+fn what_happened_can_be_seen() {
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    let before = near.stat();
+    assert_eq!(before["counters"]["sent_packets"], 0);
+    let (server, client) = perf_server(&far, "write-bw");
+    assert!(run(near.urxe(&format!("{client} --size 4K --iters 100"))).status.success());
+    assert!(server.output().status.success());
+
+    let (near_stat, far_stat) = (near.stat(), far.stat());
+    assert!(near_stat["counters"]["sent_packets"].as_u64().unwrap() >= 100);
+    assert!(far_stat["counters"]["received_packets"].as_u64().unwrap() >= 100);
+    assert!(far_stat["counters"]["received_bytes"].as_u64().unwrap() >= 100 * 4096);
+    assert!(near_stat["counters"]["tx_datagrams"].as_u64().unwrap() >= 100);
+
+    let all = json(near.urxe("stat --json"));
+    assert!(all["meanings"]["sent_packets"].as_str().unwrap().contains("Packets"));
+    let nonzero = json(near.urxe("stat --json --nonzero"));
+    let counters = nonzero["devices"][0]["counters"].as_object().unwrap();
+    assert!(!counters.is_empty() && counters.values().all(|value| *value != 0));
+    let table = text(&run(near.urxe("stat --nonzero")).stdout);
+    assert!(table.contains("sent_packets") && table.contains("Packets put on the wire"), "{table}");
+}
+
+#[test]
+fn one_qp_can_be_seen_while_it_lives() {
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    let (_server, client) = perf_server(&far, "write-bw");
+    let mut client = common::Process::start(near.urxe(&format!("{client} --duration 1m")));
+    near.wait_for_qps(1);
+    let qpn = near.stat()["qps"][0]["qpn"].as_u64().unwrap();
+    let one = json(near.urxe(&format!("stat --json --qp {qpn}")));
+    assert_eq!(one["devices"][0]["qps"].as_array().unwrap().len(), 1);
+    assert!(one["devices"][0]["qps"][0]["program"].as_str().unwrap().starts_with("urxe"));
+    let none = run(near.urxe("stat --qp 0xfffff0"));
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("0xfffff0"), "{}", text(&none.stderr));
+    client.kill();
+}
+
+#[test]
+fn devices_show_addresses_state_and_limits() {
+    let daemon = Daemon::start();
+    let info = json(daemon.urxe("devinfo --json"));
+    let device = &info["devices"][0];
+    assert_eq!(device["name"], "urxe0");
+    assert_eq!(device["ports"][0]["state"], "ACTIVE");
+    assert_eq!(device["ports"][0]["gids"][0], daemon.address.as_str());
+    assert!(device["limits"]["max_qp"].as_u64().unwrap() > 0);
+    let table = text(&run(daemon.urxe("devinfo")).stdout);
+    assert!(table.contains("PORT_ACTIVE") && table.contains(&daemon.address), "{table}");
+}
+
+#[test]
+fn without_a_daemon_the_exit_code_says_so() {
+    let directory = common::Directory::new();
+    for command in ["devinfo", "stat", "perf write-bw", "perf write-bw localhost"] {
+        let mut command = urxe(command);
+        command.arg("--socket").arg(directory.path().join("nobody.sock"));
+        let output = run(command);
+        assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("nobody.sock"), "{}", text(&output.stderr));
+    }
+}
