@@ -6,7 +6,7 @@ mod table;
 
 use crate::netns::{Pair, Side};
 use crate::packages::{IP, IPERF3, lacking_root_or};
-use crate::shell::{Result, build_release, output, root};
+use crate::shell::{Result, build_release, output, release_binary, root};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -181,17 +181,29 @@ fn perf(
 fn measure_tcp(options: &Options, pair: &Pair, server: &str) -> Result<f64> {
     let mut serving = start(pair.command(Side::B, "iperf3").args(["-s", "-1"]))?;
     let seconds = options.seconds.ceil().to_string();
-    let text = connect(|| {
-        output(pair.command(Side::A, "iperf3").args(["-c", server, "-J", "-t", &seconds]))
-    });
+    let client = || -> Result<f64> {
+        let mut command = pair.command(Side::A, "iperf3");
+        let text = output(command.args(["-c", server, "-J", "-t", &seconds]))?;
+        let report: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| format!("iperf3: {error}"))?;
+        // Some versions report a refused connection in the JSON alone.
+        Ok(number(&report["end"]["sum_received"], "bits_per_second")? * 1e-9)
+    };
+    let mut result = client();
+    for _ in 0..20 {
+        if result.is_ok() {
+            break;
+        }
+        // The server may not listen yet.
+        std::thread::sleep(Duration::from_millis(100));
+        result = client();
+    }
     finish(&mut serving);
-    let report: serde_json::Value =
-        serde_json::from_str(&text?).map_err(|error| format!("iperf3: {error}"))?;
-    Ok(number(&report["end"]["sum_received"], "bits_per_second")? * 1e-9)
+    result
 }
 
 fn measure_bare_udp(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Result<f64> {
-    let xtask = std::env::current_exe().map_err(|error| error.to_string())?;
+    let xtask = release_binary("xtask");
     let address = std::net::SocketAddr::new(
         server.parse().map_err(|error| format!("{server}: {error}"))?,
         4790,
@@ -226,17 +238,6 @@ fn finish(child: &mut Child) {
     std::thread::sleep(Duration::from_millis(200));
     let _ = child.kill();
     let _ = child.wait();
-}
-
-/// Tries again while the server may not listen yet.
-fn connect(attempt: impl Fn() -> Result<String>) -> Result<String> {
-    for _ in 0..20 {
-        if let Ok(text) = attempt() {
-            return Ok(text);
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    attempt()
 }
 
 fn number(value: &serde_json::Value, name: &str) -> Result<f64> {
