@@ -83,7 +83,8 @@ impl<'a> SendWr<'a> {
     }
 
     /// SEND that also invalidates `rkey` at the peer, who must have lent the key in a way that
-    /// allows it. A key of an [`Mr`](crate::Mr) never does, but other peers lend memory windows.
+    /// allows it: here an [`Mr`](crate::Mr) with
+    /// [`REMOTE_INVALIDATE`](crate::Access::REMOTE_INVALIDATE), elsewhere a memory window.
     pub fn send_inv(wr_id: u64, payload: impl Into<Payload<'a>>, rkey: u32) -> Self {
         Self::new(wr_id, SendOp::Send(Extra::Invalidate(rkey)), payload.into())
     }

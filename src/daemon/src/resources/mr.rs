@@ -2,7 +2,9 @@
 
 use super::{Refusal, check_quota, device_full, find, no_such, refuse};
 use crate::host::Region;
-use crate::limits::{MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MR_SIZE, MAX_MRS};
+use crate::limits::{
+    MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MAPPED_MRS_OF_ALL, MAX_MR_SIZE, MAX_MRS,
+};
 use crate::nic::Nic;
 use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
@@ -13,9 +15,9 @@ use urxe_shm::control::{self, Backing, ContextHandle, ControlError, MrHandle, Pd
 use urxe_shm::process_memory::ProcessMemory;
 use urxe_shm::region::{ForeignMemoryError, Mapping};
 
-/// Access bits that exist: the four rights, and window binding, which is refused where it is
-/// tried. `ibv_access_flags` from bit 20 on are optional, and are left alone.
-const KNOWN_ACCESS: u32 = 0x1f;
+/// Access bits that exist: the four rights, window binding, which is refused where it is tried,
+/// and remote invalidation. `ibv_access_flags` from bit 20 on are optional, and are left alone.
+const KNOWN_ACCESS: u32 = 0x1f | Access::REMOTE_INVALIDATE.0;
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
 /// A memory registration.
@@ -55,7 +57,7 @@ impl Session {
         let handle = self.new_handle()?;
         let (region, mapped) = match (request.backing, memory) {
             (Backing::Shared { offset }, Some(memfd)) => {
-                let mapping = self.map(&memfd, offset, request.length)?;
+                let mapping = self.map(world, &memfd, offset, request.length)?;
                 (Region::Shared(mapping), Some(request.length))
             }
             (Backing::Process, None) => (self.reach(&request)?, None),
@@ -70,8 +72,8 @@ impl Session {
         };
 
         let nic_entry = &mut world.nics[nic];
-        let region = nic_entry.host.regions.insert(region);
-        let region = RegionId(region.ok_or_else(|| device_full("memory registrations"))?);
+        let region = nic_entry.host.insert_region(region);
+        let region = region.ok_or_else(|| device_full("memory registrations"))?;
         let spec = MrSpec { pd: pd_id, addr: request.iova, length: request.length, access, region };
         let key = nic_entry.device.reg_mr(spec).map_err(|error| {
             nic_entry.host.remove_region(region);
@@ -106,8 +108,22 @@ impl Session {
     }
 
     /// Maps memory that the program shares with us.
-    fn map(&self, memfd: &OwnedFd, offset: u64, length: u64) -> Result<Mapping, ControlError> {
+    fn map(
+        &self,
+        world: &World<'_>,
+        memfd: &OwnedFd,
+        offset: u64,
+        length: u64,
+    ) -> Result<Mapping, ControlError> {
         check_quota("mapped memory registrations", self.mapped_mrs, MAX_MAPPED_MRS)?;
+        let mapped: usize = world.nics.iter().map(|nic| nic.host.mapped_regions()).sum();
+        if mapped >= MAX_MAPPED_MRS_OF_ALL {
+            let sentence = format!(
+                "mapped memory registrations: all sessions together have {mapped}, and can have no \
+                 more than {MAX_MAPPED_MRS_OF_ALL}"
+            );
+            return Err(refuse(Errno::NOMEM, sentence));
+        }
         if self.mapped_bytes.saturating_add(length) > MAX_MAPPED_BYTES {
             let sentence = format!(
                 "length {length}: this session has {} bytes mapped, and can have no more than \
@@ -163,12 +179,16 @@ fn check_access(access: control::Access) -> Result<Access, ControlError> {
     if unknown != 0 {
         let sentence = format!(
             "access {:#x}: bits {unknown:#x} are not supported; expected a combination of local \
-             write (1), remote write (2), remote read (4) and remote atomic (8)",
+             write (1), remote write (2), remote read (4), remote atomic (8) and remote \
+             invalidate (0x80000000)",
             access.0
         );
         return Err(refuse(Errno::INVAL, sentence));
     }
-    let all =
-        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let all = Access::LOCAL_WRITE
+        | Access::REMOTE_WRITE
+        | Access::REMOTE_READ
+        | Access::REMOTE_ATOMIC
+        | Access::REMOTE_INVALIDATE;
     Ok(Access(access.0 & all.0))
 }

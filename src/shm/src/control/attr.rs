@@ -35,7 +35,7 @@ impl fmt::Display for Gid {
     }
 }
 
-/// Rights on memory, or of a QP's peer: `ibv_access_flags`, with the same bits.
+/// Rights on memory, or of a QP's peer: `ibv_access_flags`, with the same bits, and one of ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Access(pub u32);
@@ -49,6 +49,9 @@ impl Access {
     pub const REMOTE_READ: Access = Access(4);
     /// The peer may do atomics.
     pub const REMOTE_ATOMIC: Access = Access(8);
+    /// The peer may invalidate the rkey by a SEND with invalidate: from then on it opens nothing.
+    /// Ours; in verbs only windows and fast-registered MRs can be lent so.
+    pub const REMOTE_INVALIDATE: Access = Access(1 << 31);
 
     /// Whether all of `other`'s rights are among these.
     pub fn contains(self, other: Access) -> bool {
