@@ -190,12 +190,11 @@ impl EventLoop {
             Token::Listener => self.accept(now),
             Token::Port { nic } => {
                 let nic = &mut self.nics[nic];
-                if flags.contains(EventFlags::OUT) {
-                    nic.unblock();
-                }
+                // Only a blocked port is waited for to be writable.
+                let sent = flags.contains(EventFlags::OUT) && nic.send(now)?;
                 // An error of the socket is read by receiving.
                 let readable = flags.intersects(EventFlags::IN | EventFlags::ERR | EventFlags::HUP);
-                Ok(readable && nic.receive(now)?)
+                Ok((readable && nic.receive(now)?) || sent)
             }
             Token::Session { key } => {
                 if flags.contains(EventFlags::HUP) {
@@ -231,7 +230,7 @@ impl EventLoop {
                     break;
                 }
             };
-            let session = if self.sessions.len() < MAX_SESSIONS {
+            let session = if self.sessions.len() + self.dead.len() < MAX_SESSIONS {
                 Session::new(channel).ok().and_then(|session| self.sessions.insert(session))
             } else {
                 None

@@ -87,7 +87,9 @@ pub(crate) struct QpOwner {
 
 /// All memory, rings and pipes of one device.
 pub(crate) struct ProgramHost {
-    pub(crate) regions: Slab<Region>,
+    regions: Slab<Region>,
+    /// Regions that are mapped.
+    mapped: usize,
     pub(crate) send_queues: Slab<SendQueue>,
     pub(crate) recv_queues: Slab<RecvQueue>,
     pub(crate) cqs: Slab<CompletionQueue>,
@@ -182,6 +184,7 @@ impl ProgramHost {
     pub(crate) fn new() -> ProgramHost {
         ProgramHost {
             regions: Slab::default(),
+            mapped: 0,
             send_queues: Slab::default(),
             recv_queues: Slab::default(),
             cqs: Slab::default(),
@@ -238,11 +241,26 @@ impl ProgramHost {
         self.full_pipes.pop()
     }
 
-    /// Makes the writes to a region, and forgets what was read of it, before it goes.
+    /// Takes in the memory behind an MR; `None` if there is no room for another.
+    pub(crate) fn insert_region(&mut self, region: Region) -> Option<RegionId> {
+        let mapped = usize::from(matches!(region, Region::Shared(_)));
+        let id = self.regions.insert(region)?;
+        self.mapped += mapped;
+        Some(RegionId(id))
+    }
+
+    /// Lets go of the memory behind an MR, after the writes to it.
     pub(crate) fn remove_region(&mut self, region: RegionId) {
-        if let Some(Region::Process { memory, .. }) = self.regions.remove(region.0) {
-            self.staging.release(&memory);
+        match self.regions.remove(region.0) {
+            Some(Region::Shared(_)) => self.mapped -= 1,
+            Some(Region::Process { memory, .. }) => self.staging.release(&memory),
+            None => {}
         }
+    }
+
+    /// How many regions are mapped into the daemon.
+    pub(crate) fn mapped_regions(&self) -> usize {
+        self.mapped
     }
 
     fn send(&mut self, pipe: u32, record: EventRecord) {

@@ -28,9 +28,12 @@ pub const MAX_QPS: usize = 4096;
 /// Memory registrations of one session. Registration caches hold thousands.
 pub const MAX_MRS: usize = 65_536;
 
-/// Registrations of one session that are mapped into the daemon: a process has 65,530 mappings
-/// (`vm.max_map_count`), for all sessions together.
+/// Registrations of one session that are mapped into the daemon.
 pub const MAX_MAPPED_MRS: usize = 4096;
+
+/// Registrations of all sessions that are mapped into the daemon: a process can have 65,530
+/// mappings (`vm.max_map_count`), and without any left it cannot even allocate.
+pub const MAX_MAPPED_MRS_OF_ALL: usize = 32_768;
 
 /// Bytes mapped for one session: address space only, of which we have 128 TiB.
 pub const MAX_MAPPED_BYTES: u64 = 1 << 40;

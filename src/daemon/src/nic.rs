@@ -94,12 +94,6 @@ impl Nic {
         self.due && !self.blocked
     }
 
-    /// The port is writable again.
-    pub(crate) fn unblock(&mut self) {
-        self.blocked = false;
-        self.due = true;
-    }
-
     /// A program rang a QP's doorbell.
     pub(crate) fn ring(&mut self, qpn: Qpn) {
         self.device.ring_doorbell(qpn);
@@ -126,7 +120,6 @@ impl Nic {
         let mut worked = false;
         if self.port.poll_timeout().is_some_and(|at| at <= now) {
             worked = self.receive(now)?;
-            // A wrapper may hold datagrams that are to be sent now, whatever the batch has.
             worked |= self.send(now)?;
         }
         if self.device.poll_timeout().is_some_and(|at| at <= now) {
@@ -145,35 +138,30 @@ impl Nic {
     /// Sends what the engine has to send. Returns whether there was anything.
     pub(crate) fn transmit(&mut self, now: Instant) -> io::Result<bool> {
         let mut worked = false;
+        // Whenever the port is not blocked, the batch is empty.
         for _ in 0..BATCHES_PER_TURN {
             if !self.is_due() {
                 break;
             }
-            // What a blocked port left behind goes first, with its ICRCs as they are.
-            if self.tx.is_empty() {
-                self.host.begin_call();
-                self.due = self.device.poll_transmit(now, &mut self.host, &mut self.tx);
-                self.after_engine(now);
-            }
+            self.host.begin_call();
+            self.due = self.device.poll_transmit(now, &mut self.host, &mut self.tx);
+            self.after_engine(now);
             if self.tx.is_empty() {
                 break;
             }
-            worked = true;
-            self.send(now)?;
+            worked = self.send(now)?;
         }
         Ok(worked)
     }
 
     /// Sends the batch. Returns whether it had anything in it.
-    fn send(&mut self, now: Instant) -> io::Result<bool> {
+    ///
+    /// To be called also when a blocked port has become writable: a wrapper may hold datagrams of
+    /// its own, so even an empty batch moves something.
+    pub(crate) fn send(&mut self, now: Instant) -> io::Result<bool> {
         let had_any = !self.tx.is_empty();
-        match self.port.send(now, &mut self.tx)? {
-            SendOutcome::Done => self.blocked = false,
-            SendOutcome::Blocked => {
-                self.blocked = true;
-                self.due = true;
-            }
-        }
+        let outcome = self.port.send(now, &mut self.tx)?;
+        self.blocked = outcome == SendOutcome::Blocked;
         Ok(had_any)
     }
 
