@@ -7,10 +7,10 @@
 //! | module | |
 //! | --- | --- |
 //! | [`world`] | engines, hosts and the network; time, one event after the other |
-//! | [`host`], [`memory`], [`queues`] | where the programs live: [`urxe_engine::Host`] on plain vectors |
+//! | [`host`], [`memory`], [`queues`] | where the programs live, on plain vectors |
 //! | [`arena`], [`plan`] | random work requests, and what they must do to memory |
+//! | [`party`], [`traffic`] | programs that post plans and check every completion |
 //! | [`scene`] | draws machines, networks and connections |
-//! | [`traffic`] | posts plans and checks every completion |
 //! | [`hostile`] | packets that nobody should send |
 //! | [`seeds`] | which runs are made, and how one of them is made again |
 //! | [`trace`], [`rng`] | the record of a run, and where its randomness comes from |
@@ -21,6 +21,7 @@ pub mod arena;
 pub mod host;
 pub mod hostile;
 pub mod memory;
+pub mod party;
 pub mod plan;
 pub mod queues;
 pub mod rng;

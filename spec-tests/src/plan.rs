@@ -10,6 +10,7 @@
 use crate::arena::Arena;
 use crate::host::RECV_WR_ID;
 use crate::rng::Rng;
+use crate::world::Mr;
 use std::ops::Range;
 use urxe_engine::{Extra, RecvWqe, SendOp, SendWqe, Sge, WcOpcode};
 use urxe_wire::{PathMtu, Rkey};
@@ -92,6 +93,15 @@ pub struct PlannedSend {
     pub answer: Option<Vec<u8>>,
     /// The program changes the memory of its list as soon as it has completed.
     pub reuses_memory: bool,
+    /// What is posted is no work request, but for its number.
+    pub malformed: bool,
+}
+
+impl PlannedSend {
+    /// Whether it consumes a receive at the responder.
+    pub fn consumes_receive(&self) -> bool {
+        matches!(self.wqe.op, SendOp::Send(_) | SendOp::Write { imm: Some(_), .. })
+    }
 }
 
 /// What a work request does at the responder.
@@ -128,15 +138,8 @@ pub struct PlannedRecv {
     pub extra: Extra,
     /// The message had the solicited bit.
     pub solicited: bool,
-}
-
-/// Memory at the responder, as the requester knows it.
-#[derive(Clone, Copy, Debug)]
-pub struct Remote {
-    /// The key.
-    pub rkey: u32,
-    /// Address of the first byte.
-    pub addr: u64,
+    /// What is posted is no work request, but for its number.
+    pub malformed: bool,
 }
 
 /// The work of one direction of a connection.
@@ -161,9 +164,9 @@ pub struct Planner<'a> {
     /// Memory of the responder's program.
     pub remote: &'a mut Arena,
     /// The window, and its content before the first request.
-    pub window: (Remote, Vec<u8>),
+    pub window: (Mr, Vec<u8>),
     /// The shared counter.
-    pub counter: Remote,
+    pub counter: Mr,
     /// Put into the `wr_id`s, so that they are unique on a node.
     pub number: u64,
 }
@@ -240,6 +243,7 @@ impl Planner<'_> {
             data,
             extra,
             solicited: send.wqe.solicited,
+            malformed: false,
         };
         Some((send, Some(recv)))
     }
@@ -256,7 +260,7 @@ impl Planner<'_> {
         let imm = self.immediate();
         let remote = self.window.0;
         send.wqe.op =
-            SendOp::Write { remote_addr: remote.addr + at as u64, rkey: Rkey(remote.rkey), imm };
+            SendOp::Write { remote_addr: remote.addr + at as u64, rkey: Rkey(remote.key), imm };
         progress.change(at, &data, &mut send.wqe);
         let recv = match imm {
             None => None,
@@ -269,6 +273,7 @@ impl Planner<'_> {
                     data: Vec::new(),
                     extra: Extra::Imm(imm),
                     solicited: send.wqe.solicited,
+                    malformed: false,
                 })
             }
         };
@@ -280,7 +285,7 @@ impl Planner<'_> {
         let len = len.min(progress.window.len());
         let at = self.rng.range(0..=(progress.window.len() - len) as u64) as usize;
         let remote = self.window.0;
-        let op = SendOp::Read { remote_addr: remote.addr + at as u64, rkey: Rkey(remote.rkey) };
+        let op = SendOp::Read { remote_addr: remote.addr + at as u64, rkey: Rkey(remote.key) };
         let mut send = self.incoming(op, len, number)?;
         if send.wqe.fence {
             progress.fence();
@@ -297,7 +302,7 @@ impl Planner<'_> {
         let compare = if self.rng.percent(60) { was } else { self.rng.next_u64() };
         let swap = self.rng.next_u64();
         let remote_addr = self.window.0.addr + at as u64;
-        let rkey = Rkey(self.window.0.rkey);
+        let rkey = Rkey(self.window.0.key);
         let op = SendOp::CompareSwap { remote_addr, rkey, compare, swap };
         let now = if compare == was { swap } else { was };
         self.atomic(op, at, was, now, progress, number)
@@ -306,7 +311,7 @@ impl Planner<'_> {
     fn fetch_add(&mut self, progress: &mut Progress, number: usize) -> Option<PlannedSend> {
         let add = self.rng.next_u64();
         if self.rng.percent(40) {
-            let rkey = Rkey(self.counter.rkey);
+            let rkey = Rkey(self.counter.key);
             let op = SendOp::FetchAdd { remote_addr: self.counter.addr, rkey, add };
             let mut send = self.incoming(op, 8, number)?;
             if send.wqe.fence {
@@ -318,7 +323,7 @@ impl Planner<'_> {
         let at = self.word(progress)?;
         let was = progress.word(at);
         let remote_addr = self.window.0.addr + at as u64;
-        let op = SendOp::FetchAdd { remote_addr, rkey: Rkey(self.window.0.rkey), add };
+        let op = SendOp::FetchAdd { remote_addr, rkey: Rkey(self.window.0.key), add };
         self.atomic(op, at, was, was.wrapping_add(add), progress, number)
     }
 
@@ -414,7 +419,14 @@ impl Planner<'_> {
             sges: Vec::new(),
             inline: None,
         };
-        PlannedSend { wqe, len, effect: Effect::None, answer: None, reuses_memory: false }
+        PlannedSend {
+            wqe,
+            len,
+            effect: Effect::None,
+            answer: None,
+            reuses_memory: false,
+            malformed: false,
+        }
     }
 
     fn recv(&mut self, number: usize, len: usize) -> Option<RecvWqe> {

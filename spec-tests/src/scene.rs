@@ -1,10 +1,10 @@
 //! Drawing a run: machines, the network between them, connections and their work.
 
 use crate::arena::Arena;
-use crate::plan::{Planner, Remote, Style};
+use crate::party::{Pace, Party, Window};
+use crate::plan::{Planner, Style};
 use crate::rng::Rng;
-use crate::traffic::{Pace, Party, Progress, Window};
-use crate::world::{EndAttr, NodeConfig, World, everything};
+use crate::world::{End, EndAttr, Mr, Node, NodeConfig, World, everything};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use urxe_engine::{CqId, PdId};
@@ -44,7 +44,8 @@ impl Weather {
         impairment.corrupt = chance(&[0.0, 0.0, 1.0]);
         if rng.percent(30) {
             weather.link.rate = Some(rng.pick(&[1, 10, 100]) * 1_000_000_000);
-            weather.link.queue_limit = rng.pick(&[None, Some(Duration::from_micros(500))]);
+            // A link that never drops makes any timeout too short.
+            weather.link.queue_limit = Some(rng.micros(200..=5_000));
         }
         for _ in 0..rng.pick(&[0, 0, 1, 2]) {
             weather.partitions.push((rng.micros(0..=5_000), rng.micros(0..=20_000)));
@@ -86,11 +87,10 @@ pub fn world(rng: &mut Rng, nodes: &[NodeConfig], weather: &Weather, prints: boo
 }
 
 /// A counter on each node that everyone adds to.
-pub fn counters(rng: &mut Rng, world: &mut World) -> Vec<Remote> {
-    let counter = |node: &mut crate::world::Node| {
+pub fn counters(rng: &mut Rng, world: &mut World) -> Vec<Mr> {
+    let counter = |node: &mut Node| {
         let addr = rng.next_u64() >> 8 & !7;
-        let mr = node.reg_mr(PD, addr, everything(), vec![0; 8]);
-        Remote { rkey: mr.key, addr: mr.addr }
+        node.reg_mr(PD, addr, everything(), vec![0; 8])
     };
     world.nodes.iter_mut().map(counter).collect()
 }
@@ -98,6 +98,8 @@ pub fn counters(rng: &mut Rng, world: &mut World) -> Vec<Remote> {
 /// A connection to be made, with the work of its two programs.
 #[derive(Clone, Debug)]
 pub struct Connection {
+    /// The protection domain of both its ends.
+    pub pd: PdId,
     /// Where its ends are.
     pub nodes: [usize; 2],
     /// Its path MTU.
@@ -130,6 +132,7 @@ impl Connection {
         };
         let [a, b] = rd_atomic;
         Connection {
+            pd: PD,
             nodes: if rng.percent(90) { [0, 1] } else { [0, 0] },
             mtu,
             attrs: [attr(rng, a, b), attr(rng, b, a)],
@@ -139,25 +142,40 @@ impl Connection {
         }
     }
 
-    /// Makes the connection. `number` tells it from others in `wr_id`s, `counters` are the nodes'.
+    /// Makes the connection and its programs. `number` tells it from others in `wr_id`s,
+    /// `counters` are the nodes'.
     pub fn make(
         &self,
         rng: &mut Rng,
         world: &mut World,
         number: u64,
-        counters: &[Remote],
+        counters: &[Mr],
     ) -> [Party; 2] {
         let ends = [0, 1].map(|side| {
             let cqs = draw_cqs(rng, world, self.nodes[side]);
-            world.create_qp(self.nodes[side], PD, cqs, self.places[side])
+            world.create_qp(self.nodes[side], self.pd, cqs, self.places[side])
         });
+        self.make_on(rng, world, number, counters, ends)
+    }
+
+    /// As [`make`](Self::make), on QPs in RESET that are there already.
+    pub fn make_on(
+        &self,
+        rng: &mut Rng,
+        world: &mut World,
+        number: u64,
+        counters: &[Mr],
+        ends: [End; 2],
+    ) -> [Party; 2] {
         let mut arenas = [0, 1].map(|side: usize| {
             let [own, peer] = [&self.styles[side], &self.styles[1 - side]];
             // What is sent, what is received with some spare room, and the gaps between.
-            let len = own.budget + peer.budget + 2_000 * peer.count + 10_000;
+            let total = own.budget + peer.budget + 2_000 * peer.count + 10_000;
             let count = rng.range(1..=3) as usize;
+            // Any one of them has a place for the longest message in one piece.
+            let len = total / count + own.max_message.max(peer.max_message);
             let node = &mut world.nodes[self.nodes[side]];
-            Arena::new(rng, node, PD, count, len / count)
+            Arena::new(rng, node, self.pd, count, len)
         });
         let mut plans = Vec::new();
         for side in [0, 1] {
@@ -167,13 +185,13 @@ impl Connection {
             let node = self.nodes[1 - side];
             let content = rng.bytes(style.max_message.max(64));
             let addr = rng.next_u64() >> rng.range(1..=40);
-            let mr = world.nodes[node].reg_mr(PD, addr, everything(), content.clone());
+            let mr = world.nodes[node].reg_mr(self.pd, addr, everything(), content.clone());
             let plan = Planner {
                 style,
                 rng: rng.fork(),
                 local,
                 remote,
-                window: (Remote { rkey: mr.key, addr }, content),
+                window: (mr, content),
                 counter: counters[node],
                 number: 2 * number + side as u64,
             }
@@ -184,29 +202,14 @@ impl Connection {
         world.connect(&ends, &self.attrs, self.mtu);
 
         let mut pace = || if self.eager { Pace::eager() } else { Pace::draw(rng) };
-        let mut party = |end, arena, plan: crate::plan::Plan, recvs, window| Party {
-            end,
-            sends: plan.sends,
-            recvs,
-            send_progress: Progress::default(),
-            recv_progress: Progress::default(),
-            send_pace: pace(),
-            recv_pace: pace(),
-            arena,
-            window,
-            counted: 0,
-            count_unknown: false,
-            may_fail: false,
-        };
-        let (mut plan_b, window_b) = plans.pop().expect("two plans");
-        let (mut plan_a, window_a) = plans.pop().expect("two plans");
-        let recvs_a = std::mem::take(&mut plan_b.recvs);
-        let recvs_b = std::mem::take(&mut plan_a.recvs);
+        let (plan_b, window_b) = plans.pop().expect("two plans");
+        let (plan_a, window_a) = plans.pop().expect("two plans");
         let [arena_a, arena_b] = arenas;
         [
-            party(ends[0], arena_a, plan_a, recvs_a, window_a),
-            party(ends[1], arena_b, plan_b, recvs_b, window_b),
+            (ends[0], arena_a, window_a, (plan_a.sends, plan_b.recvs)),
+            (ends[1], arena_b, window_b, (plan_b.sends, plan_a.recvs)),
         ]
+        .map(|(end, arena, window, work)| Party::new(end, arena, window, work, (pace(), pace())))
     }
 }
 

@@ -69,7 +69,7 @@ impl Trace {
     }
 
     /// A program did something worth a line.
-    pub fn note(&mut self, now: Instant, node: usize, note: fmt::Arguments<'_>) {
+    pub fn note(&self, now: Instant, node: usize, note: fmt::Arguments<'_>) {
         self.line(now, node, note);
     }
 

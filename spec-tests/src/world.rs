@@ -1,18 +1,20 @@
 //! Engines, their hosts and the network between them, in virtual time.
 
-use crate::host::{RECV_WR_ID, SimHost, has_sink};
+use crate::host::{SimHost, has_sink};
+use crate::plan::{PlannedRecv, PlannedSend};
 use crate::queues::Entry;
 use crate::trace::{Trace, Way};
+use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use urxe_engine::{
     Access, AddressVector, CqId, Device, DeviceConfig, MrSpec, PdId, QpAttr, QpInit, QpState,
-    QueueId, RecvWqe, RegionId, SendWqe,
+    QueueId, RegionId,
 };
 use urxe_port::sim::{Link, SimNetwork, SimPort};
 use urxe_port::{Port, RxBatch, SendOutcome};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Outer, PathMtu, Psn, Qpn};
+use urxe_wire::{Flow, Outer, PathMtu, Psn, Qpn};
 
 /// One machine: an engine, its host, and its port to the network.
 pub struct Node {
@@ -27,6 +29,8 @@ pub struct Node {
     tx: TxBatch,
     /// Datagrams that it takes in before it answers.
     burst: usize,
+    /// What arrived, if somebody wants to know.
+    watched: Option<Vec<(Flow, Vec<u8>)>>,
 }
 
 /// How a node works, apart from its programs.
@@ -143,6 +147,7 @@ impl Node {
             port,
             tx: TxBatch::new(tx_limits, config.tx_capacity),
             burst: config.burst,
+            watched: None,
         }
     }
 
@@ -167,6 +172,9 @@ impl Node {
             let mut taken = 0;
             while let Some((outer, bytes)) = rx.next_datagram() {
                 trace.datagram(now, self.number, Way::In, bytes);
+                if let Some(watched) = &mut self.watched {
+                    watched.push((outer.flow, bytes.to_vec()));
+                }
                 self.device.handle_datagram(now, &mut self.host, outer, bytes);
                 taken += 1;
                 if taken % self.burst == 0 {
@@ -236,19 +244,37 @@ impl World {
         self.trace.elapsed(self.now)
     }
 
-    /// Sends what is to be sent, then lets time pass until the next thing happens, or until
-    /// `until`. Returns whether anything happened.
-    pub fn step(&mut self, until: Instant) -> bool {
+    /// Lets the engines see to what their programs have posted.
+    pub fn transmit(&mut self) {
         for node in &mut self.nodes {
             node.transmit(self.now, &mut self.trace);
         }
-        let next = self.nodes.iter().filter_map(Node::next_event).min();
-        let happens = next.is_some_and(|at| at <= until);
-        self.now = self.now.max(next.unwrap_or(until).min(until));
+    }
+
+    /// When something happens next that nobody has to ask for: a datagram arrives, a timer runs
+    /// out.
+    pub fn next_event(&self) -> Option<Instant> {
+        self.nodes.iter().filter_map(Node::next_event).min()
+    }
+
+    /// Lets time pass until the next thing happens, or until `until`.
+    pub fn step(&mut self, until: Instant) {
+        self.transmit();
+        self.now = self.now.max(self.next_event().map_or(until, |next| next.min(until)));
         for node in &mut self.nodes {
             node.turn(self.now, &mut self.rx, &mut self.trace);
         }
-        happens
+    }
+
+    /// Keeps from now on what arrives at a node.
+    pub fn watch(&mut self, node: usize) {
+        self.nodes[node].watched = Some(Vec::new());
+    }
+
+    /// What arrived at watched nodes since this was last asked.
+    pub fn take_watched(&mut self) -> Vec<(Flow, Vec<u8>)> {
+        let watched = self.nodes.iter_mut().filter_map(|node| node.watched.as_mut());
+        watched.flat_map(std::mem::take).collect()
     }
 
     /// A datagram arrives at a node from nowhere.
@@ -288,7 +314,7 @@ impl World {
 
     /// Takes a QP to a state that needs no attributes: RESET, ERR.
     pub fn set_state(&mut self, end: &End, state: QpState) {
-        self.trace.note(self.now, end.node, format_args!("{} to {state:?}", end.qpn));
+        self.note(end, format_args!("goes to {state:?}"));
         self.modify(end, &QpAttr { state: Some(state), ..QpAttr::default() });
         if state == QpState::Reset {
             let host = &mut self.nodes[end.node].host;
@@ -367,23 +393,33 @@ impl World {
     ///
     /// # Panics
     /// If the queue is full.
-    pub fn post_send(&mut self, end: &End, wqe: SendWqe) {
+    pub fn post_send(&mut self, end: &End, send: &PlannedSend) {
         let host = &mut self.nodes[end.node].host;
-        if has_sink(&wqe.op) {
-            host.learn_sink(wqe.wr_id, &wqe.sges);
+        if has_sink(&send.wqe.op) {
+            host.learn_sink(send.wqe.wr_id, &send.wqe.sges);
         }
-        host.send_queue(end.send_queue).post(Entry::Good(wqe));
+        host.send_queue(end.send_queue).post(match send.malformed {
+            false => Entry::Good(send.wqe.clone()),
+            true => Entry::Malformed(send.wqe.wr_id),
+        });
     }
 
     /// Posts a receive.
     ///
     /// # Panics
-    /// If the queue is full, or the `wr_id` is not that of a receive.
-    pub fn post_recv(&mut self, end: &End, wqe: RecvWqe) {
-        assert!(wqe.wr_id & RECV_WR_ID != 0, "wr_id {:#x} is of a send", wqe.wr_id);
+    /// If the queue is full.
+    pub fn post_recv(&mut self, end: &End, recv: &PlannedRecv) {
         let host = &mut self.nodes[end.node].host;
-        host.learn_sink(wqe.wr_id, &wqe.sges);
-        host.recv_queue(end.recv_queue).post(Entry::Good(wqe));
+        host.learn_sink(recv.wqe.wr_id, &recv.wqe.sges);
+        host.recv_queue(end.recv_queue).post(match recv.malformed {
+            false => Entry::Good(recv.wqe.clone()),
+            true => Entry::Malformed(recv.wqe.wr_id),
+        });
+    }
+
+    /// Notes what a program does, for whoever reads the trace.
+    pub fn note(&self, end: &End, what: fmt::Arguments<'_>) {
+        self.trace.note(self.now, end.node, format_args!("{} {what}", end.qpn));
     }
 
     /// Rings the doorbell.

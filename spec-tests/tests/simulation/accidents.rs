@@ -1,0 +1,225 @@
+//! Something happens to a connection while it works: memory goes away, a queue breaks, a program
+//! takes its QP to ERR or RESET, the peer is gone. Whatever is posted still ends, once and in
+//! order, with an error that says what happened; other QPs go on.
+
+use crate::{Draw, LIMIT, check_connected};
+use urxe_engine::{AsyncEvent, QpAttr, QpState, Status};
+use urxe_spec_tests::party::{Expects, Party, Progress};
+use urxe_spec_tests::rng::Rng;
+use urxe_spec_tests::scene::Weather;
+use urxe_spec_tests::seeds::for_each_seed;
+use urxe_spec_tests::traffic::Traffic;
+
+/// What happens. A is the end that it happens to, B its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Accident {
+    /// A's program deregisters memory of its own work requests.
+    DeregLocal,
+    /// A's program deregisters the memory that B writes to and reads.
+    DeregWindow,
+    /// A's program unmaps memory of its own work requests; `late`: only sync finds out.
+    UnmapLocal { late: bool },
+    /// A's program unmaps the memory that B writes to and reads.
+    UnmapWindow { late: bool },
+    /// A's program overwrites the cursors of its send queue.
+    BreakSends,
+    /// A's program overwrites the cursors of its receive queue.
+    BreakRecvs,
+    /// A's program takes its QP to ERR.
+    ToErr,
+    /// A's program takes its QP to RESET.
+    ToReset,
+    /// A's program destroys its QP.
+    Destroy,
+    /// A's program lets its SQ drain, and goes on.
+    Drain,
+}
+
+use Accident::*;
+
+const ALL: [Accident; 12] = [
+    DeregLocal,
+    DeregWindow,
+    UnmapLocal { late: false },
+    UnmapLocal { late: true },
+    UnmapWindow { late: false },
+    UnmapWindow { late: true },
+    BreakSends,
+    BreakRecvs,
+    ToErr,
+    ToReset,
+    Destroy,
+    Drain,
+];
+
+/// How the first work request of each queue may end that does not succeed.
+struct Endings {
+    a_sends: &'static [Status],
+    a_recvs: &'static [Status],
+    b_sends: &'static [Status],
+}
+
+use Status::{
+    LocalAccess, LocalProtection, LocalQpOperation, RemoteAccess, RemoteOperation, RetryExceeded,
+    WrFlush,
+};
+
+impl Accident {
+    /// B finds out only by what A answers, so B's receives are never more than flushed. An A that
+    /// fails on its own account answers nothing any more, and neither does one whose NAK is lost.
+    fn endings(self) -> Endings {
+        match self {
+            DeregLocal => Endings {
+                a_sends: &[LocalProtection, WrFlush],
+                a_recvs: &[LocalProtection, WrFlush],
+                b_sends: &[RemoteOperation, RetryExceeded],
+            },
+            DeregWindow => Endings {
+                a_sends: &[WrFlush],
+                a_recvs: &[LocalAccess, WrFlush],
+                b_sends: &[RemoteAccess, RetryExceeded],
+            },
+            UnmapLocal { .. } => Endings {
+                a_sends: &[LocalProtection, WrFlush],
+                a_recvs: &[LocalProtection, LocalQpOperation, WrFlush],
+                b_sends: &[RemoteOperation, RetryExceeded],
+            },
+            UnmapWindow { .. } => Endings {
+                // A sync does not say whose writes it has lost: a READ that ends with it fails.
+                a_sends: &[LocalProtection, WrFlush],
+                a_recvs: &[LocalProtection, LocalQpOperation, LocalAccess, WrFlush],
+                b_sends: &[RemoteOperation, RemoteAccess, RetryExceeded],
+            },
+            BreakRecvs => Endings {
+                a_sends: &[WrFlush],
+                a_recvs: &[WrFlush],
+                b_sends: &[RemoteOperation, RetryExceeded],
+            },
+            BreakSends | ToErr | ToReset | Destroy => {
+                Endings { a_sends: &[WrFlush], a_recvs: &[WrFlush], b_sends: &[RetryExceeded] }
+            }
+            Drain => Endings { a_sends: &[], a_recvs: &[WrFlush], b_sends: &[] },
+        }
+    }
+
+    /// Happens to A.
+    fn strike(self, rng: &mut Rng, traffic: &mut Traffic) {
+        let world = &mut traffic.world;
+        let [a, b, ..] = &mut traffic.parties[..] else { unreachable!("three connections") };
+        let node = &mut world.nodes[a.end.node];
+        let local = rng.pick(&a.arena.mrs().collect::<Vec<_>>());
+        let window = b.window.mr;
+        match self {
+            DeregLocal => {
+                node.device.dereg_mr(local.key).expect("it is registered");
+            }
+            DeregWindow => {
+                node.device.dereg_mr(window.key).expect("it is registered");
+            }
+            UnmapLocal { late: false } => {
+                node.host.memory.unmap_after(local.region, rng.range(1..=5) as u32);
+            }
+            UnmapLocal { late: true } => node.host.memory.unmap(local.region, true),
+            UnmapWindow { late: false } => {
+                node.host.memory.unmap_after(window.region, rng.range(1..=5) as u32);
+            }
+            UnmapWindow { late: true } => node.host.memory.unmap(window.region, true),
+            BreakSends => {
+                node.host.send_queue(a.end.send_queue).break_cursors();
+                a.stop_sending();
+                world.ring(&a.end);
+            }
+            BreakRecvs => {
+                node.host.recv_queue(a.end.recv_queue).break_cursors();
+                a.stop_receiving();
+            }
+            ToErr => world.set_state(&a.end, QpState::Err),
+            ToReset => {
+                world.set_state(&a.end, QpState::Reset);
+                a.abandon();
+            }
+            Destroy => {
+                assert!(node.device.destroy_qp(a.end.qpn));
+                a.abandon();
+            }
+            Drain => {
+                world.set_state(&a.end, QpState::Sqd);
+                traffic.run_until(LIMIT, |traffic| {
+                    let end = &traffic.parties[0].end;
+                    let events = &traffic.world.nodes[end.node].host.events;
+                    events.contains(&AsyncEvent::SqDrained(end.qpn))
+                });
+                let end = traffic.parties[0].end;
+                let rts = QpAttr { state: Some(QpState::Rts), ..QpAttr::default() };
+                traffic.world.modify(&end, &rts);
+            }
+        }
+    }
+}
+
+fn draw(rng: &mut Rng) -> Draw {
+    let calm = rng.percent(50);
+    let weather = if calm { Weather::calm(rng) } else { Weather::stormy(rng) };
+    let mut draw = Draw::new(rng, weather, 3);
+    for style in &mut draw.connections[0].styles {
+        style.count = 60;
+    }
+    draw
+}
+
+fn run(seed: u64, prints: bool) {
+    let mut rng = Rng::new(seed);
+    let accident = rng.pick(&ALL);
+    let draw = draw(&mut rng);
+    let mut traffic = draw.make(&mut rng, prints);
+    if accident != Drain {
+        traffic.parties[0].expects = Expects::Failure;
+        traffic.parties[1].expects = Expects::Failure;
+    }
+    let [ends_a, ends_b] =
+        [0, 1].map(|side: usize| rng.range(0..=traffic.parties[side].sends.len() as u64) as usize);
+    let either = rng.percent(50);
+    traffic.run_until(LIMIT, |traffic| {
+        let ended = |side: usize| traffic.parties[side].send_progress.ended;
+        if either { ended(0) >= ends_a } else { ended(1) >= ends_b }
+    });
+    traffic.world.note(&traffic.parties[0].end, format_args!("meets with {accident:?}"));
+    accident.strike(&mut rng, &mut traffic);
+
+    traffic.run_until(LIMIT, |traffic| {
+        let (victims, others) = traffic.parties.split_at(2);
+        // What stands in a ring that cannot be read any more will not end.
+        let a_has_sent = accident == BreakSends || victims[0].has_sent();
+        a_has_sent && victims[1].has_sent() && others.iter().all(Party::is_done)
+    });
+    for side in [0, 1] {
+        traffic.parties[side].stop();
+        let end = traffic.parties[side].end;
+        if ![None, Some(QpState::Reset)].contains(&traffic.world.state(&end)) {
+            traffic.world.set_state(&end, QpState::Err);
+        }
+    }
+    traffic.run_to_rest();
+    check(accident, &traffic.parties[0], &traffic.parties[1]);
+    traffic.check_memory();
+    check_connected(&traffic, &traffic.parties[2..]);
+}
+
+fn check(accident: Accident, a: &Party, b: &Party) {
+    let endings = accident.endings();
+    let check_queue = |name: &str, progress: &Progress, allowed: &[Status], loses: bool| {
+        if let Some(failed) = progress.failed {
+            assert!(allowed.contains(&failed.status), "{name}: {failed:?} after {accident:?}");
+        }
+        assert!(loses || progress.ended == progress.posted, "{name}: something never completed");
+    };
+    check_queue("A's sends", &a.send_progress, endings.a_sends, accident == BreakSends);
+    check_queue("A's receives", &a.recv_progress, endings.a_recvs, accident == BreakRecvs);
+    check_queue("B's sends", &b.send_progress, endings.b_sends, false);
+    check_queue("B's receives", &b.recv_progress, &[WrFlush], false);
+}
+
+#[test]
+fn an_accident_ends_one_connection_and_no_other() {
+    for_each_seed("an_accident_ends_one_connection_and_no_other", 40_000, 600, run);
+}

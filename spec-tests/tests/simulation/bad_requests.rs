@@ -1,0 +1,334 @@
+//! One work request of a plan is wrong: all before it succeed, it ends with the error that verbs
+//! documents, all after it are flushed without having done anything, and other QPs go on.
+
+use crate::{Draw, LIMIT, check_connected};
+use urxe_engine::{Access, AsyncEvent, Cause, Extra, PdId, QpAttr, QpState, SendOp, Sge, Status};
+use urxe_spec_tests::party::{Expects, Failed, Party};
+use urxe_spec_tests::plan::{Effect, PlannedSend};
+use urxe_spec_tests::rng::Rng;
+use urxe_spec_tests::scene::{PD, Weather};
+use urxe_spec_tests::seeds::for_each_seed;
+use urxe_spec_tests::world::{Mr, World, everything};
+use urxe_wire::{Lkey, Qpn, Rkey};
+
+/// What is wrong with a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    // Refused by the responder.
+    WrongRkey,
+    OtherPd,
+    OutOfBounds,
+    MissingRight,
+    NotEnabled,
+    MisalignedAtomic,
+    InvalidateForbidden,
+    // Found out by the requester.
+    WrongLkey,
+    LocalBounds,
+    LocalRight,
+    AtomicLength,
+    NoReads,
+    MalformedSend,
+    // The receive is wrong.
+    ReceiveTooShort,
+    ReceiveWrongLkey,
+    MalformedReceive,
+}
+
+use Mistake::*;
+
+const ALL: [Mistake; 16] = [
+    WrongRkey,
+    OtherPd,
+    OutOfBounds,
+    MissingRight,
+    NotEnabled,
+    MisalignedAtomic,
+    InvalidateForbidden,
+    WrongLkey,
+    LocalBounds,
+    LocalRight,
+    AtomicLength,
+    NoReads,
+    MalformedSend,
+    ReceiveTooShort,
+    ReceiveWrongLkey,
+    MalformedReceive,
+];
+
+impl Mistake {
+    /// How the work request ends.
+    fn ends(self) -> (Status, Cause) {
+        match self {
+            WrongRkey | OtherPd | OutOfBounds | MissingRight | InvalidateForbidden => {
+                (Status::RemoteAccess, Cause::PeerRemoteAccess)
+            }
+            NotEnabled | MisalignedAtomic | ReceiveTooShort => {
+                (Status::RemoteInvalidRequest, Cause::PeerInvalidRequest)
+            }
+            ReceiveWrongLkey | MalformedReceive => {
+                (Status::RemoteOperation, Cause::PeerRemoteOperation)
+            }
+            WrongLkey => (Status::LocalProtection, Cause::LocalKey),
+            LocalBounds => (Status::LocalProtection, Cause::LocalBounds),
+            LocalRight => (Status::LocalProtection, Cause::LocalRights),
+            AtomicLength => (Status::LocalLength, Cause::LocalLength),
+            NoReads => (Status::LocalQpOperation, Cause::NoReadsAllowed),
+            MalformedSend => (Status::LocalQpOperation, Cause::MalformedEntry),
+        }
+    }
+
+    /// Whether the peer has to find it out.
+    fn is_remote(self) -> bool {
+        !matches!(
+            self,
+            WrongLkey | LocalBounds | LocalRight | AtomicLength | NoReads | MalformedSend
+        )
+    }
+
+    /// Whether it is not the send that is wrong, but the receive that it consumes.
+    fn is_of_receive(self) -> bool {
+        matches!(self, ReceiveTooShort | ReceiveWrongLkey | MalformedReceive)
+    }
+
+    /// How the receive that it was to consume ends.
+    fn receive_ends(self) -> (Status, Cause) {
+        match self {
+            WrongRkey | OtherPd | OutOfBounds | MissingRight | InvalidateForbidden => {
+                (Status::LocalAccess, Cause::RequestRefused)
+            }
+            ReceiveTooShort => (Status::LocalLength, Cause::ReceiveTooShort),
+            ReceiveWrongLkey => (Status::LocalProtection, Cause::LocalKey),
+            MalformedReceive => (Status::LocalQpOperation, Cause::MalformedEntry),
+            _ => (Status::WrFlush, Cause::Flushed),
+        }
+    }
+
+    /// What the responder's program is told besides.
+    fn event(self, qpn: Qpn) -> Option<AsyncEvent> {
+        match self {
+            WrongRkey | OtherPd | OutOfBounds | MissingRight | InvalidateForbidden => {
+                Some(AsyncEvent::QpAccessError(qpn))
+            }
+            NotEnabled | MisalignedAtomic => Some(AsyncEvent::QpRequestError(qpn)),
+            _ => None,
+        }
+    }
+
+    /// Makes one work request of `a` wrong, if there is one that can be so; its number.
+    fn make(self, rng: &mut Rng, world: &mut World, a: &mut Party, b: &mut Party) -> Option<usize> {
+        let sends = &mut a.sends;
+        let mut find = |suits: &dyn Fn(&PlannedSend) -> bool| {
+            let suitable: Vec<usize> = (0..sends.len()).filter(|&i| suits(&sends[i])).collect();
+            (!suitable.is_empty()).then(|| rng.pick(&suitable))
+        };
+        let len = |send: &PlannedSend| send.len as u64;
+        let found = match self {
+            WrongRkey | OtherPd | MissingRight | OutOfBounds => {
+                find(&|send| send.len > 0 && is_rdma(send))
+            }
+            NotEnabled => (0..sends.len()).find(|&i| is_rdma(&sends[i])),
+            NoReads => (0..sends.len()).find(|&i| takes_answer(&sends[i])),
+            MisalignedAtomic | AtomicLength => find(&is_atomic),
+            InvalidateForbidden => find(&|send| matches!(send.wqe.op, SendOp::Send(_))),
+            LocalRight => find(&|send| send.len > 0 && takes_answer(send)),
+            WrongLkey => find(&|send| send.len > 0 && send.wqe.inline.is_none()),
+            LocalBounds => {
+                find(&|send| send.len > 0 && send.wqe.inline.is_none() && !is_atomic(send))
+            }
+            MalformedSend => find(&|_| true),
+            ReceiveTooShort => find(&|send| send.len > 0 && matches!(send.wqe.op, SendOp::Send(_))),
+            ReceiveWrongLkey | MalformedReceive => find(&PlannedSend::consumes_receive),
+        };
+        let index = found?;
+        let recv = sends[..index].iter().filter(|send| send.consumes_receive()).count();
+        let send = &mut sends[index];
+        match self {
+            WrongRkey => set_remote(send, |_, rkey| *rkey ^= 1 << rng.range(0..=31)),
+            OtherPd => {
+                let mr = fresh_mr(world, a.window.node, PdId(2), everything(), send.len);
+                set_remote(send, |addr, rkey| (*addr, *rkey) = (mr.addr, mr.key));
+            }
+            MissingRight => {
+                let right = Access(everything().0 & !needs(send).0 & !Access::REMOTE_ATOMIC.0);
+                let mr = fresh_mr(world, a.window.node, PD, right, send.len);
+                set_remote(send, |addr, rkey| (*addr, *rkey) = (mr.addr, mr.key));
+            }
+            OutOfBounds => {
+                let window = a.window.mr.addr..a.window.mr.addr + a.window.model.len() as u64;
+                let over = 8 * rng.range(1..=len(send).div_ceil(8));
+                let atomic = is_atomic(send);
+                let addr = match rng.percent(50) {
+                    true => window.end - len(send) + over,
+                    false => window.start - over.min(window.start),
+                };
+                let addr = if atomic { addr.next_multiple_of(8) } else { addr };
+                set_remote(send, |va, _| *va = addr);
+            }
+            NotEnabled => {
+                let access = Some(Access(everything().0 & !needs(send).0));
+                world.modify(&b.end, &QpAttr { access, ..QpAttr::default() });
+            }
+            MisalignedAtomic => set_remote(send, |addr, _| *addr += rng.range(1..=7)),
+            InvalidateForbidden => {
+                send.wqe.op = SendOp::Send(Extra::Invalidate(Rkey(a.window.mr.key)));
+            }
+            WrongLkey => {
+                let used = send.wqe.sges.iter_mut().find(|sge| sge.length > 0);
+                used.expect("the list is not empty").lkey.0 ^= 1 << rng.range(0..=31);
+            }
+            LocalBounds => {
+                let mr = fresh_mr(world, a.end.node, PD, everything(), send.len);
+                send.wqe.sges = vec![whole(mr, send.len + 1)];
+            }
+            LocalRight => {
+                let mr = fresh_mr(world, a.end.node, PD, Access::REMOTE_READ, send.len);
+                send.wqe.sges = vec![whole(mr, send.len)];
+            }
+            AtomicLength => {
+                let mr = fresh_mr(world, a.end.node, PD, everything(), 9);
+                send.wqe.sges = vec![whole(mr, rng.pick(&[0, 7, 9]))];
+            }
+            NoReads => {}
+            MalformedSend => send.malformed = true,
+            ReceiveTooShort => {
+                let short = rng.range(0..=len(send) - 1) as usize;
+                b.recvs[recv].wqe.sges = b.arena.cut(rng, short, 4)?;
+            }
+            ReceiveWrongLkey => {
+                let used = b.recvs[recv].wqe.sges.iter_mut().find(|sge| sge.length > 0);
+                used?.lkey.0 ^= 1 << rng.range(0..=31);
+            }
+            MalformedReceive => b.recvs[recv].malformed = true,
+        }
+        Some(index)
+    }
+}
+
+fn is_rdma(send: &PlannedSend) -> bool {
+    !matches!(send.wqe.op, SendOp::Send(_))
+}
+
+fn is_atomic(send: &PlannedSend) -> bool {
+    matches!(send.wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+}
+
+fn takes_answer(send: &PlannedSend) -> bool {
+    is_atomic(send) || matches!(send.wqe.op, SendOp::Read { .. })
+}
+
+/// The right that a work request needs at the responder.
+fn needs(send: &PlannedSend) -> Access {
+    match send.wqe.op {
+        SendOp::Send(_) => Access::default(),
+        SendOp::Write { .. } => Access::REMOTE_WRITE,
+        SendOp::Read { .. } => Access::REMOTE_READ,
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Access::REMOTE_ATOMIC,
+    }
+}
+
+/// Changes the address and the key of a WRITE, READ or atomic.
+fn set_remote(send: &mut PlannedSend, change: impl FnOnce(&mut u64, &mut u32)) {
+    match &mut send.wqe.op {
+        SendOp::Send(_) => {}
+        SendOp::Write { remote_addr, rkey, .. }
+        | SendOp::Read { remote_addr, rkey }
+        | SendOp::CompareSwap { remote_addr, rkey, .. }
+        | SendOp::FetchAdd { remote_addr, rkey, .. } => change(remote_addr, &mut rkey.0),
+    }
+}
+
+fn fresh_mr(world: &mut World, node: usize, pd: PdId, access: Access, len: usize) -> Mr {
+    world.nodes[node].reg_mr(pd, 0x1_0000, access, vec![0; len])
+}
+
+fn whole(mr: Mr, len: usize) -> Sge {
+    Sge { addr: mr.addr, length: len as u32, lkey: Lkey(mr.key) }
+}
+
+fn run(seed: u64, prints: bool) {
+    let mut rng = Rng::new(seed);
+    let calm = rng.percent(50);
+    let weather = if calm { Weather::calm(&mut rng) } else { Weather::stormy(&mut rng) };
+    let mut draw = Draw::new(&mut rng, weather, 3);
+    let victim = &mut draw.connections[0];
+    victim.styles[0].mix = [2, 2, 2, 1, 1];
+    victim.styles[0].count = 40;
+    victim.attrs[0].max_rd_atomic = victim.attrs[0].max_rd_atomic.max(1);
+    victim.attrs[1].max_dest_rd_atomic = victim.attrs[0].max_rd_atomic;
+    let mut mistake = rng.pick(&ALL);
+    if mistake == NoReads {
+        victim.attrs[0].max_rd_atomic = 0;
+    }
+    let mut traffic = draw.make(&mut rng, prints);
+    let [a, b, ..] = &mut traffic.parties[..] else { unreachable!("three connections") };
+    let mut make = |mistake: Mistake| mistake.make(&mut rng, &mut traffic.world, a, b);
+    let index = make(mistake).unwrap_or_else(|| {
+        mistake = MalformedSend;
+        make(mistake).expect("any send can be malformed")
+    });
+    if prints {
+        eprintln!("send {index} of QP {}: {mistake:?}", a.end.qpn);
+    }
+    a.expects = Expects::Failure;
+    b.expects = Expects::Failure;
+    // A WRITE with immediate data needs its receive last: by then it may have written.
+    let without_effect = if mistake.is_of_receive() { index + 1 } else { index };
+    a.sends[without_effect..].iter_mut().for_each(|send| send.effect = Effect::None);
+
+    let sends_ended = |party: &Party| party.send_progress.ended == party.sends.len();
+    traffic.run_until(LIMIT, |traffic| {
+        let (victims, others) = traffic.parties.split_at(2);
+        victims.iter().all(sends_ended) && others.iter().all(Party::is_done)
+    });
+    for side in [0, 1] {
+        traffic.parties[side].stop();
+        let end = traffic.parties[side].end;
+        traffic.world.set_state(&end, QpState::Err);
+    }
+    traffic.run_to_rest();
+    check(mistake, index, calm, &traffic.parties[0], &traffic.parties[1]);
+    let events = &traffic.world.nodes[traffic.parties[1].end.node].host.events;
+    if let Some(event) = mistake.event(traffic.parties[1].end.qpn) {
+        assert!(events.contains(&event), "{event:?} is not among {events:?}");
+    }
+    traffic.check_memory();
+    check_connected(&traffic, &traffic.parties[2..]);
+}
+
+/// The connection ended as the mistake says.
+fn check(mistake: Mistake, index: usize, calm: bool, a: &Party, b: &Party) {
+    let (status, cause) = mistake.ends();
+    let documented = Failed { index, status, cause };
+    let failed = a.send_progress.failed.expect("a mistake is found");
+    // A NAK is said once. If it is lost, all the requester can find out is that nobody answers.
+    let silenced = mistake.is_remote()
+        && !calm
+        && failed.status == Status::RetryExceeded
+        && failed.index <= index;
+    assert!(failed == documented || silenced, "{failed:?} where {documented:?} is due");
+
+    let receive_failed = b.recv_progress.failed.map(|failed| (failed.status, failed.cause));
+    let flushed = (Status::WrFlush, Cause::Flushed);
+    let due = mistake.receive_ends();
+    assert!([None, Some(flushed), Some(due)].contains(&receive_failed), "{receive_failed:?}");
+    if mistake.is_of_receive() {
+        assert_eq!(receive_failed, Some(due));
+    }
+    let status_of = |failed: Option<Failed>| failed.map(|failed| failed.status);
+    let peer_ends = if mistake.is_remote() { Status::WrFlush } else { Status::RetryExceeded };
+    let peer_failed = status_of(b.send_progress.failed);
+    assert!([None, Some(peer_ends)].contains(&peer_failed), "{peer_failed:?}");
+    let receive_failed = status_of(a.recv_progress.failed);
+    assert!([None, Some(Status::WrFlush)].contains(&receive_failed), "{receive_failed:?}");
+    for party in [a, b] {
+        for progress in [&party.send_progress, &party.recv_progress] {
+            assert_eq!(progress.ended, progress.posted, "something never completed");
+        }
+    }
+}
+
+#[test]
+fn a_bad_request_ends_as_documented() {
+    for_each_seed("a_bad_request_ends_as_documented", 30_000, 500, run);
+}

@@ -1,0 +1,121 @@
+//! When a requester gives up on its peer: not before it has tried as often as it was told to, and
+//! not much later.
+
+use crate::{Draw, LIMIT, check_connected};
+use std::time::Duration;
+use urxe_engine::{Cause, Counter, QpState, Status};
+use urxe_spec_tests::party::{Expects, Party};
+use urxe_spec_tests::rng::Rng;
+use urxe_spec_tests::scene::Weather;
+use urxe_spec_tests::seeds::for_each_seed;
+use urxe_spec_tests::traffic::Traffic;
+
+/// A connection of which end A gives up on end B, and one that goes on.
+fn draw(rng: &mut Rng) -> Draw {
+    let weather = Weather::calm(rng);
+    let mut draw = Draw::new(rng, weather, 2);
+    let victim = &mut draw.connections[0];
+    victim.eager = true;
+    victim.styles[0].count = 60;
+    victim.styles[1].count = 0;
+    draw
+}
+
+fn make(draw: &Draw, rng: &mut Rng, prints: bool) -> Traffic {
+    let mut traffic = draw.make(rng, prints);
+    traffic.parties[0].expects = Expects::Failure;
+    traffic.parties[1].expects = Expects::Failure;
+    traffic
+}
+
+/// Runs on until A has nothing posted and the others are done; what B has posted is flushed.
+fn finish(traffic: &mut Traffic) {
+    traffic.run_until(LIMIT, |traffic| {
+        traffic.parties[0].has_sent() && traffic.parties[2..].iter().all(Party::is_done)
+    });
+    for side in [0, 1] {
+        traffic.parties[side].stop();
+        let end = traffic.parties[side].end;
+        if traffic.world.state(&end).is_some() {
+            traffic.world.set_state(&end, QpState::Err);
+        }
+    }
+    traffic.run_to_rest();
+    traffic.check_memory();
+    check_connected(traffic, &traffic.parties[2..]);
+}
+
+/// The peer's QP is destroyed: RETRY_EXC_ERR after retry_cnt + 1 timeouts.
+fn gone(seed: u64, prints: bool) {
+    let mut rng = Rng::new(seed);
+    let mut draw = draw(&mut rng);
+    let victim = &mut draw.connections[0];
+    victim.styles[0].mix = [0, 1, 0, 0, 0];
+    victim.styles[0].immediate = 0;
+    victim.attrs[0].retry_cnt = rng.range(0..=7) as u8;
+    victim.attrs[0].timeout = rng.range(11..=15) as u8;
+    let attr = victim.attrs[0].clone();
+    let mut traffic = make(&draw, &mut rng, prints);
+
+    let ended = rng.index(traffic.parties[0].sends.len());
+    traffic.run_until(LIMIT, |traffic| traffic.parties[0].send_progress.ended >= ended);
+    let at = traffic.world.elapsed();
+    let b = traffic.parties[1].end;
+    traffic.world.note(&b, format_args!("is destroyed"));
+    traffic.world.nodes[b.node].device.destroy_qp(b.qpn);
+    traffic.parties[1].abandon();
+    traffic.run_until(LIMIT, |traffic| {
+        traffic.parties[0].send_progress.failed.is_some() || traffic.parties[0].has_sent()
+    });
+    if let Some(failed) = traffic.parties[0].send_progress.failed {
+        assert_eq!((failed.status, failed.cause), (Status::RetryExceeded, Cause::AckTimeout));
+        let took = traffic.world.elapsed() - at;
+        let timeout = Duration::from_nanos(4096 << attr.timeout);
+        let due = timeout * (u32::from(attr.retry_cnt) + 1);
+        // The last sign of life may have been under way, and so may the first unanswered packet.
+        let round_trip = round_trip(&draw);
+        let earliest = due.saturating_sub(round_trip);
+        assert!((earliest..=due + round_trip).contains(&took), "took {took:?}, due {due:?}");
+    }
+    finish(&mut traffic);
+}
+
+/// The peer never posts a receive: RNR_RETRY_EXC_ERR after rnr_retry tries.
+fn never_ready(seed: u64, prints: bool) {
+    let mut rng = Rng::new(seed);
+    let mut draw = draw(&mut rng);
+    let victim = &mut draw.connections[0];
+    victim.styles[0].mix = [1, 1, 0, 0, 0];
+    victim.attrs[0].rnr_retry = rng.range(0..=6) as u8;
+    let tries = u64::from(victim.attrs[0].rnr_retry) + 1;
+    let mut traffic = make(&draw, &mut rng, prints);
+    traffic.parties[1].stop_receiving();
+    let first = traffic.parties[0].sends.iter().position(|send| send.consumes_receive());
+    finish(&mut traffic);
+
+    let failed = traffic.parties[0].send_progress.failed;
+    assert_eq!(failed.map(|failed| failed.index), first);
+    let Some(failed) = failed else { return };
+    assert_eq!((failed.status, failed.cause), (Status::RnrRetryExceeded, Cause::RnrRetries));
+    let b = traffic.parties[1].end;
+    let counters = traffic.world.nodes[b.node].device.qp_counters(b.qpn).expect("it is there");
+    let naks = counters.get(Counter::RnrNaksSent);
+    // A probe that crosses a NAK draws another one.
+    let quiet = round_trip(&draw) < draw.nodes[0].min_probe.min(draw.nodes[1].min_probe);
+    assert!(naks == tries || !quiet && naks > tries, "{naks} NAKs for {tries} tries");
+}
+
+/// The longest that a packet and its answer take.
+fn round_trip(draw: &Draw) -> Duration {
+    2 * *draw.weather.link.impairment.delay.end() + Duration::from_micros(10)
+}
+
+#[test]
+fn a_peer_that_is_gone_is_given_up_in_time() {
+    for_each_seed("a_peer_that_is_gone_is_given_up_in_time", 50_000, 100, gone);
+}
+
+#[test]
+fn a_peer_that_is_never_ready_is_given_up() {
+    for_each_seed("a_peer_that_is_never_ready_is_given_up", 60_000, 100, never_ready);
+}

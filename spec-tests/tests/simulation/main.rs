@@ -1,0 +1,80 @@
+//! Random work, accidents and attacks, in virtual time. What fails prints its seed, and how to
+//! make that run again; see [`urxe_spec_tests::seeds`].
+
+mod accidents;
+mod bad_requests;
+mod giving_up;
+mod hostile;
+mod overrun;
+mod rebirth;
+mod success;
+
+use std::time::Duration;
+use urxe_engine::{Counter, QpState};
+use urxe_spec_tests::party::Party;
+use urxe_spec_tests::rng::Rng;
+use urxe_spec_tests::scene::{self, Connection, Weather};
+use urxe_spec_tests::traffic::Traffic;
+use urxe_spec_tests::world::NodeConfig;
+
+/// Longer than the slowest run takes, in virtual time.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// What a run is drawn to be.
+#[derive(Debug)]
+struct Draw {
+    weather: Weather,
+    nodes: [NodeConfig; 2],
+    connections: Vec<Connection>,
+}
+
+impl Draw {
+    fn new(rng: &mut Rng, weather: Weather, connections: u64) -> Draw {
+        let nodes = scene::draw_nodes(rng);
+        let connections = (0..connections).map(|_| Connection::draw(rng)).collect();
+        Draw { weather, nodes, connections }
+    }
+
+    /// The world, its programs set up and about to begin; connection `n` is that of parties
+    /// `2 * n` and `2 * n + 1`.
+    fn make(&self, rng: &mut Rng, prints: bool) -> Traffic {
+        if prints {
+            eprintln!("{self:#?}");
+        }
+        let mut world = scene::world(rng, &self.nodes, &self.weather, prints);
+        let counters = scene::counters(rng, &mut world);
+        let mut parties: Vec<Party> = Vec::new();
+        for (number, connection) in (0..).zip(&self.connections) {
+            parties.extend(connection.make(rng, &mut world, number, &counters));
+        }
+        Traffic::new(world, parties, counters, rng.fork())
+    }
+}
+
+/// A connection to which nothing happened is still connected.
+fn check_connected(traffic: &Traffic, parties: &[Party]) {
+    for party in parties {
+        assert_eq!(traffic.world.state(&party.end), Some(QpState::Rts));
+        let counters = traffic.world.nodes[party.end.node].device.qp_counters(party.end.qpn);
+        let count = |counter| counters.expect("the QP is there").get(counter);
+        assert_eq!(count(Counter::SentMessages), party.sends.len() as u64);
+        for never in [
+            Counter::GhostResponses,
+            Counter::BadResponses,
+            Counter::FatalNaksReceived,
+            Counter::InvalidRequestNaksSent,
+            Counter::RemoteAccessNaksSent,
+            Counter::RemoteOperationalNaksSent,
+            Counter::RetriesExceeded,
+            Counter::RnrRetriesExceeded,
+            Counter::LocalErrors,
+            Counter::FlushedRequests,
+            Counter::CqOverruns,
+            Counter::DropWrongTransport,
+            Counter::DropWrongAddress,
+            Counter::DropQpNotReady,
+        ] {
+            assert_eq!(count(never), 0, "{}", never.name());
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! A CQ too small for what completes: completions are lost, the QP that lost them goes to ERR and
+//! says so, and other QPs go on.
+
+use crate::{Draw, LIMIT, check_connected};
+use urxe_engine::{AsyncEvent, Counter, QpState};
+use urxe_spec_tests::party::{Expects, Party};
+use urxe_spec_tests::rng::Rng;
+use urxe_spec_tests::scene::{self, Weather};
+use urxe_spec_tests::seeds::for_each_seed;
+
+fn run(seed: u64, prints: bool) {
+    let mut rng = Rng::new(seed);
+    let weather = Weather::stormy(&mut rng);
+    let draw = Draw::new(&mut rng, weather, 2);
+    let mut traffic = draw.make(&mut rng, prints);
+
+    let mut connection = scene::Connection::draw(&mut rng);
+    connection.eager = true;
+    connection.styles[0].signaled = 100;
+    // Nobody knows what those add whose completions are lost.
+    connection.styles.iter_mut().for_each(|style| style.mix[4] = 0);
+    let world = &mut traffic.world;
+    let ends = connection.nodes.map(|node| {
+        let host = &mut world.nodes[node].host;
+        let cqs = (host.add_cq(rng.range(1..=4) as usize), host.add_cq(rng.range(1..=4) as usize));
+        world.create_qp(node, connection.pd, cqs, (64, 64))
+    });
+    let counters = traffic.counters.clone();
+    let parties = connection.make_on(&mut rng, &mut traffic.world, 2, &counters, ends);
+    for mut party in parties {
+        party.expects = Expects::Anything;
+        traffic.add(party);
+    }
+
+    let (others, tight) = (0..4, 4..6);
+    traffic.run_until(LIMIT, |traffic| {
+        let is_err = |party: &Party| traffic.world.state(&party.end) == Some(QpState::Err);
+        let tight = &traffic.parties[tight.clone()];
+        let tight_is_over = tight.iter().any(is_err) || tight.iter().all(Party::is_done);
+        tight_is_over && traffic.parties[others.clone()].iter().all(Party::is_done)
+    });
+    for party in tight.clone() {
+        let end = traffic.parties[party].end;
+        traffic.parties[party].stop();
+        let device = &traffic.world.nodes[end.node].device;
+        let counters = device.qp_counters(end.qpn).expect("the QP is there");
+        let count = |counter| counters.get(counter);
+        if count(Counter::CqOverruns) > 0 {
+            assert_eq!(traffic.world.state(&end), Some(QpState::Err));
+            // It was in ERR already if its peer fell silent before it.
+            let events = &traffic.world.nodes[end.node].host.events;
+            let told = events.contains(&AsyncEvent::QpFatal(end.qpn));
+            assert!(told || count(Counter::RetriesExceeded) > 0);
+        }
+        traffic.world.set_state(&end, QpState::Err);
+    }
+    traffic.run_to_rest();
+    traffic.check_memory();
+    check_connected(&traffic, &traffic.parties[others]);
+}
+
+#[test]
+fn a_cq_that_overruns_ends_its_qp_and_no_other() {
+    for_each_seed("a_cq_that_overruns_ends_its_qp_and_no_other", 80_000, 100, run);
+}

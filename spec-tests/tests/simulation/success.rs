@@ -1,0 +1,90 @@
+//! On a network that loses, doubles, delays, reorders and damages, with long interruptions:
+//! everything succeeds, in order, once, and memory is what it must be.
+
+use crate::{Draw, LIMIT, check_connected};
+use urxe_engine::Counter;
+use urxe_spec_tests::rng::Rng;
+use urxe_spec_tests::scene::Weather;
+use urxe_spec_tests::seeds::for_each_seed;
+use urxe_spec_tests::traffic::Traffic;
+
+/// Makes a run; returns its hash.
+fn run(seed: u64, prints: bool, weather: impl Fn(&mut Rng) -> Weather) -> u64 {
+    let mut rng = Rng::new(seed);
+    let weather = weather(&mut rng);
+    let connections = rng.pick(&[1, 1, 2, 4]);
+    let draw = Draw::new(&mut rng, weather, connections);
+    let mut traffic = draw.make(&mut rng, prints);
+    traffic.run_to_end(LIMIT);
+    traffic.run_to_rest();
+    traffic.check_memory();
+    check_connected(&traffic, &traffic.parties);
+    check_devices(&traffic);
+    if draw.weather.is_calm() {
+        check_calm(&draw, &traffic);
+    }
+    traffic.world.trace.hash()
+}
+
+/// What arrived is what was sent, and nothing arrived that should not have.
+fn check_devices(traffic: &Traffic) {
+    for (number, node) in traffic.world.nodes.iter().enumerate() {
+        let count = |counter| node.device.counters().get(counter);
+        let senders = traffic.parties.iter().filter(|party| party.window.node == number);
+        let received: usize = senders.map(|party| party.sends.len()).sum();
+        assert_eq!(count(Counter::ReceivedMessages), received as u64);
+        for never in [
+            Counter::DropTooShort,
+            Counter::DropUnknownOpcode,
+            Counter::DropMalformed,
+            Counter::DropBadPkey,
+            Counter::DropUnknownQp,
+        ] {
+            assert_eq!(count(never), 0, "{}", never.name());
+        }
+        let damaged = traffic.world.network.counters().corrupted;
+        let duplicated = traffic.world.network.counters().duplicated;
+        assert!(count(Counter::DropBadIcrc) <= damaged + duplicated);
+    }
+}
+
+/// Where nothing is lost or late, nothing is sent twice, unless a receive was missing or the
+/// answer takes longer than a probe waits.
+fn check_calm(draw: &Draw, traffic: &Traffic) {
+    let nodes = traffic.world.nodes.iter().zip(&draw.nodes);
+    let rnr_naks: u64 =
+        nodes.clone().map(|(node, _)| node.device.counters().get(Counter::RnrNaksSent)).sum();
+    for (node, config) in nodes {
+        let count = |counter| node.device.counters().get(counter);
+        assert_eq!(count(Counter::DropBadIcrc), 0);
+        assert_eq!(count(Counter::AckTimeouts), 0);
+        let longest = 2 * *draw.weather.link.impairment.delay.end();
+        if rnr_naks == 0 && longest < config.min_probe {
+            assert_eq!(count(Counter::RetransmittedPackets), 0);
+            assert_eq!(count(Counter::ImpliedNaks), 0);
+        }
+    }
+}
+
+#[test]
+fn everything_succeeds_in_calm_weather() {
+    for_each_seed("everything_succeeds_in_calm_weather", 0, 300, |seed, prints| {
+        run(seed, prints, Weather::calm);
+    });
+}
+
+#[test]
+fn everything_succeeds_in_any_weather() {
+    for_each_seed("everything_succeeds_in_any_weather", 10_000, 1_500, |seed, prints| {
+        run(seed, prints, Weather::stormy);
+    });
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for_each_seed("the_same_seed_is_the_same_run", 20_000, 20, |seed, prints| {
+        let first = run(seed, prints, Weather::stormy);
+        assert_eq!(run(seed, false, Weather::stormy), first);
+        assert_ne!(run(seed + 1, false, Weather::stormy), first);
+    });
+}
