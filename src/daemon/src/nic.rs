@@ -265,3 +265,199 @@ fn guid_of(addr: IpAddr) -> [u8; 8] {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::{CompletionQueue, RecvQueue, Region, SendQueue};
+    use std::collections::VecDeque;
+    use std::os::fd::BorrowedFd;
+    use std::sync::{Arc, Mutex};
+    use urxe_engine::{Access, AddressVector, CqId, MrSpec, PdId, QpInit};
+    use urxe_port::{PortCounters, Segmentation, SourcePort};
+    use urxe_shm::arena::Arena;
+    use urxe_shm::entry::{SendData, SendOp, SendWr};
+    use urxe_shm::event::EventRecord;
+    use urxe_shm::geometry::Geometry;
+    use urxe_shm::layout::Sge;
+    use urxe_shm::region::{Mapping, create_memfd};
+    use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer, SqProducer};
+    use urxe_wire::batch::TxLimits;
+    use urxe_wire::{Packet, Psn};
+
+    /// What is left to be let through, and what was sent.
+    #[derive(Default)]
+    struct Passage {
+        runs: usize,
+        datagrams: VecDeque<Vec<u8>>,
+    }
+
+    /// A port that lets only so much through.
+    struct Narrow(Arc<Mutex<Passage>>);
+
+    impl Port for Narrow {
+        fn caps(&self) -> Caps {
+            Caps {
+                backend: "narrow",
+                addr: IpAddr::from([127, 0, 0, 1]),
+                interface: None,
+                link_mtu: 1500,
+                tx_limits: TxLimits::segmented(2),
+                source_port: SourcePort::Fixed(4791),
+                sees_ident: true,
+                receive_buffer: 1 << 20,
+                segmentation: Segmentation::On,
+            }
+        }
+
+        fn send(&mut self, _now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+            let mut passage = self.0.lock().unwrap();
+            while passage.runs > 0 && !batch.is_empty() {
+                let run = batch.runs().next().unwrap();
+                passage.datagrams.extend(run.datagrams().map(|datagram| datagram.bytes.to_vec()));
+                passage.runs -= 1;
+                batch.advance(1);
+            }
+            Ok(if batch.is_empty() { SendOutcome::Done } else { SendOutcome::Blocked })
+        }
+
+        fn recv(&mut self, _now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
+            rx.clear();
+            Ok(0)
+        }
+
+        fn poll_timeout(&self) -> Option<Instant> {
+            None
+        }
+
+        fn fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn counters(&self) -> PortCounters {
+            PortCounters::default()
+        }
+    }
+
+    /// A NIC with one QP that is ready to send from an MR of 64 KiB, and the program's end of the
+    /// send queue.
+    fn nic_with_qp(port: Narrow, now: Instant) -> (Nic, Qpn, SqProducer, Sge) {
+        let mut nic = Nic::new("urxe0".into(), Box::new(port), PathMtu::Mtu1024, 1, now);
+        let mut arena = Arena::new(1 << 20).unwrap();
+        let shape = Geometry::send(15, 1, 0).unwrap();
+        let (extent, window) = arena.alloc(shape.size().into()).unwrap();
+        let send = SendQueue::new(SqConsumer::create(window, shape).unwrap(), 16, false);
+        let window =
+            urxe_shm::region::Window::new(arena.mapping().clone(), extent.offset, extent.len);
+        let program = SqProducer::attach(window.unwrap(), shape).unwrap();
+        let shape = Geometry::recv(15, 1).unwrap();
+        let (_, window) = arena.alloc(shape.size().into()).unwrap();
+        let recv = RecvQueue::new(RqConsumer::create(window, shape).unwrap(), 16);
+        let shape = Geometry::completion(15).unwrap();
+        let (_, window) = arena.alloc(shape.size().into()).unwrap();
+        let ring = CqProducer::create(window, shape).unwrap();
+        let cq = CompletionQueue::new(ring, None, 0, EventRecord::default());
+        let cq = CqId(nic.host.cqs.insert(cq).unwrap());
+        let init = QpInit {
+            pd: PdId(0),
+            send_cq: cq,
+            recv_cq: cq,
+            send_queue: QueueId(nic.host.send_queues.insert(send).unwrap()),
+            recv_queue: QueueId(nic.host.recv_queues.insert(recv).unwrap()),
+        };
+        let qpn = nic.device.create_qp(init).unwrap();
+        for attr in way_to_rts() {
+            nic.modify_qp(now, qpn, &attr).unwrap();
+        }
+        let memfd = create_memfd("narrow", 1 << 16).unwrap();
+        let region = Region::Shared(Mapping::new(memfd, 0, 1 << 16).unwrap());
+        let region = nic.host.insert_region(region).unwrap();
+        let spec =
+            MrSpec { pd: PdId(0), addr: 0, length: 1 << 16, access: Access::default(), region };
+        let lkey = nic.device.reg_mr(spec).unwrap();
+        (nic, qpn, program, Sge { addr: 0, length: 1 << 16, lkey })
+    }
+
+    fn way_to_rts() -> [QpAttr; 3] {
+        [
+            QpAttr {
+                state: Some(QpState::Init),
+                access: Some(Access::default()),
+                pkey_index: Some(0),
+                port: Some(1),
+                ..QpAttr::default()
+            },
+            QpAttr {
+                state: Some(QpState::Rtr),
+                av: Some(AddressVector {
+                    dgid: IpAddr::from([127, 0, 0, 2]),
+                    sgid_index: 0,
+                    tclass: 0,
+                    hop_limit: 64,
+                    flow_label: 0,
+                }),
+                path_mtu: Some(PathMtu::Mtu1024),
+                dest_qpn: Some(Qpn::new(9)),
+                rq_psn: Some(Psn::new(0)),
+                max_dest_rd_atomic: Some(1),
+                min_rnr_timer: Some(12),
+                ..QpAttr::default()
+            },
+            QpAttr {
+                state: Some(QpState::Rts),
+                sq_psn: Some(Psn::new(100)),
+                max_rd_atomic: Some(1),
+                timeout: Some(14),
+                retry_cnt: Some(7),
+                rnr_retry: Some(7),
+                ..QpAttr::default()
+            },
+        ]
+    }
+
+    #[test]
+    fn what_a_blocked_port_left_behind_goes_out_first_and_nothing_is_lost() {
+        let passage = Arc::new(Mutex::new(Passage { runs: 3, ..Passage::default() }));
+        let now = Instant::now();
+        let (mut nic, qpn, mut program, sge) = nic_with_qp(Narrow(passage.clone()), now);
+        let op = SendOp::Write { remote_addr: 0, rkey: 1, imm: None };
+        let wr = SendWr { wr_id: 1, op, fence: false, signaled: true, solicited: false };
+        program.push(&wr, SendData::Sges(&[sge])).unwrap();
+        program.publish();
+        nic.ring(qpn);
+
+        assert!(nic.transmit(now).unwrap());
+        assert!(nic.is_blocked() && !nic.is_due());
+        assert!(!nic.transmit(now).unwrap(), "nothing moves while it is blocked");
+        while nic.is_blocked() {
+            passage.lock().unwrap().runs += 5;
+            nic.send(now).unwrap();
+        }
+        passage.lock().unwrap().runs = usize::MAX;
+        while nic.is_due() {
+            nic.transmit(now).unwrap();
+        }
+        let passage = passage.lock().unwrap();
+        let psns =
+            passage.datagrams.iter().map(|bytes| Packet::parse(bytes).unwrap().headers.bth.psn);
+        let psns: Vec<u32> = psns.map(Psn::get).collect();
+        // As much as an initial window allows, from the first packet on, each once and in order.
+        assert!(psns.len() >= 32, "{} packets", psns.len());
+        assert_eq!(psns, (100..).take(psns.len()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn devices_of_different_addresses_have_different_guids_of_the_local_kind() {
+        let addrs: [IpAddr; 4] = [
+            [10, 0, 0, 1].into(),
+            [10, 0, 0, 2].into(),
+            "fd00::1".parse().unwrap(),
+            "fd00:0:0:1::1".parse().unwrap(),
+        ];
+        let guids = addrs.map(guid_of);
+        for (index, guid) in guids.iter().enumerate() {
+            assert_eq!(guid[0] & 3, 2, "{guid:x?}");
+            assert!(!guids[..index].contains(guid), "{guid:x?}");
+        }
+    }
+}

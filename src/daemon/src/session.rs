@@ -7,7 +7,9 @@
 use crate::counters::DaemonCounters;
 use crate::limits::MAX_PROGRAM_NAME;
 use crate::nic::Nic;
-use crate::resources::{ArenaRings, Context, Cq, Mr, Pd, Qp, Refusal, refuse};
+use crate::resources::{
+    ArenaRings, CompChannel, Context, Cq, Mr, MrRequest, Pd, Qp, Refusal, refuse,
+};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -52,7 +54,7 @@ pub(crate) struct Session {
     pub(crate) contexts: BTreeMap<u32, Context>,
     pub(crate) pds: BTreeMap<u32, Pd>,
     pub(crate) mrs: BTreeMap<u32, Mr>,
-    pub(crate) channels: BTreeMap<u32, crate::resources::CompChannel>,
+    pub(crate) channels: BTreeMap<u32, CompChannel>,
     pub(crate) cqs: BTreeMap<u32, Cq>,
     pub(crate) qps: BTreeMap<u32, Qp>,
     /// Bytes of program memory mapped into the daemon.
@@ -139,7 +141,7 @@ impl Session {
             Request::AllocPd { context } => self.alloc_pd(world, context),
             Request::DeallocPd { pd } => self.dealloc_pd(world, pd),
             Request::RegMr { pd, addr, length, iova, access, backing } => {
-                let spec = crate::resources::MrRequest { addr, length, iova, access, backing };
+                let spec = MrRequest { addr, length, iova, access, backing };
                 self.reg_mr(world, pd, spec, memory)
             }
             Request::DeregMr { mr } => self.dereg_mr(world, mr),

@@ -1,7 +1,7 @@
 //! Completion queues.
 
 use super::rings::location;
-use super::{Refusal, check_quota, check_unused, device_full, find, no_such, refuse};
+use super::{Context, Refusal, check_quota, check_unused, device_full, find, no_such, refuse};
 use crate::host::CompletionQueue;
 use crate::limits::{MAX_CQE, MAX_CQS};
 use crate::nic::Nic;
@@ -34,8 +34,7 @@ impl Session {
         user_handle: u64,
         comp_vector: u32,
     ) -> Result<Answer, ControlError> {
-        let &crate::resources::Context { nic, async_events } =
-            find(&self.contexts, "context", context.0)?;
+        let &Context { nic, async_events } = find(&self.contexts, "context", context.0)?;
         check_quota("completion queues", self.cqs.len(), MAX_CQS)?;
         if cqe == 0 || cqe > MAX_CQE {
             let sentence = format!("cqe {cqe}: expected 1 to {MAX_CQE} completions");

@@ -71,12 +71,12 @@ impl Session {
             }
         };
 
-        let nic_entry = &mut world.nics[nic];
-        let region = nic_entry.host.insert_region(region);
+        let on = &mut world.nics[nic];
+        let region = on.host.insert_region(region);
         let region = region.ok_or_else(|| device_full("memory registrations"))?;
         let spec = MrSpec { pd: pd_id, addr: request.iova, length: request.length, access, region };
-        let key = nic_entry.device.reg_mr(spec).map_err(|error| {
-            nic_entry.host.remove_region(region);
+        let key = on.device.reg_mr(spec).map_err(|error| {
+            on.host.remove_region(region);
             let errno = match error {
                 RegMrError::TooMany => Errno::NOMEM,
                 _ => Errno::INVAL,

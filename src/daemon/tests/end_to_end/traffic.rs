@@ -281,3 +281,26 @@ fn what_is_posted_to_a_failed_qp_is_flushed_with_or_without_a_doorbell() {
     assert_eq!((flushed.wr_id, flushed.status), (4, FLUSHED));
     eventually("the state", || (a.client.state(&a.qp) == QpState::Err).then_some(()));
 }
+
+#[test]
+fn over_raw_sockets_as_well() {
+    let mut config = urxe_daemon::Config::new([crate::harness::fresh_addr()]);
+    config.socket = crate::harness::fresh_path();
+    config.port_backend = urxe_daemon::PortBackend::Raw;
+    let raw = match urxe_daemon::Daemon::start(config) {
+        Ok(daemon) => daemon,
+        // An ordinary user: nothing to see here.
+        Err(urxe_daemon::StartError::Port(error)) => return eprintln!("left out: {error}"),
+        Err(error) => panic!("{error}"),
+    };
+    let udp = start(1);
+    for (first, second) in [(&raw, &udp), (&udp, &raw)] {
+        let (mut a, mut b) = connected(first, second, Kind::Shared, MIB);
+        let data = pattern(MIB, 1);
+        a.mr.write(0, &data);
+        b.post_recv(1, &[b.mr.sge(0, MIB)]);
+        a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, MIB)]);
+        assert_eq!(b.cq.wait(1)[0].status, 0);
+        assert!(b.mr.read(0, MIB) == data);
+    }
+}
