@@ -30,14 +30,10 @@ pub(crate) const ALL: Access = Access(15);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// An address of the loopback network that nobody else uses, most likely.
+/// An address of the loopback network that nobody else uses, most likely; never one twice.
 pub(crate) fn fresh_addr() -> IpAddr {
-    let [_, b, c, _] = std::process::id().to_be_bytes();
-    let d = std::process::id().to_be_bytes()[3];
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let spread = u32::from_be_bytes([0, b, c, d]).wrapping_mul(97).wrapping_add(number);
-    let [_, _, c, d] = spread.to_be_bytes();
-    Ipv4Addr::new(127, 30, c, d.clamp(1, 254)).into()
+    let number = std::process::id() * 97 + NEXT.fetch_add(1, Ordering::Relaxed);
+    Ipv4Addr::new(127, 30, (number / 254) as u8, (number % 254 + 1) as u8).into()
 }
 
 /// A path for a socket that nobody else uses.
