@@ -16,7 +16,7 @@ Examples:
   urxe devinfo
       Look at the devices that the daemon has.
   urxe perf write-bw                  on one machine, and
-  urxe perf write-bw 10.0.0.1        on the other: measure between two.
+  urxe perf write-bw 10.0.0.1         on the other: measure between two.
   urxe stat --nonzero
       See what was sent, received, lost and repeated.
 ";
@@ -107,6 +107,7 @@ mod tests {
             ("urxe perf nothing", ["nothing", "write-bw"]),
             ("urxe stat --watch soon", ["--watch", "soon"]),
             ("urxe daemon --addr here", ["--addr", "here"]),
+            ("urxe demo --fault drop=often", ["--fault", "drop=often"]),
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");

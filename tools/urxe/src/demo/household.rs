@@ -104,7 +104,10 @@ impl Household {
             Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::system("catching signals"))?;
         std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                lock(&belongings).clean_up();
+                // Held to the end, so that the main thread, whose children are dying, does not
+                // get to say what it thinks of that.
+                let mut belongings = lock(&belongings);
+                belongings.clean_up();
                 output::note("urxe demo: interrupted; everything is cleaned up");
                 std::process::exit(128 + signal);
             }

@@ -24,6 +24,7 @@ use report::Report;
 use requester::Requester;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use urxe_port::fault::FaultSpec;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,7 +57,7 @@ pub(crate) struct Arguments {
     /// Break the network on purpose, for example `drop=1%` or `drop=1%,reorder=2%,corrupt=0.1%`.
     ///
     /// What can be broken, `urxe daemon --help` tells.
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", value_parser = parse_fault)]
     fault: Option<String>,
 
     /// Leave the daemons running, and their directory, and say how to use and how to end them.
@@ -76,6 +77,12 @@ pub(crate) struct PartnerArguments {
     socket: PathBuf,
     #[command(flatten)]
     lifetime: Lifetime,
+}
+
+/// Takes a specification of faults that a daemon will understand, and leaves it as it is.
+fn parse_fault(text: &str) -> Result<String, String> {
+    let spec = text.parse::<FaultSpec>();
+    spec.map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// The demo is meant to be seen, not to be waited for.

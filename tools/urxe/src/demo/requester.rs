@@ -2,8 +2,8 @@
 
 use super::atomics;
 use super::message::{Message, Operation, Round};
-use super::program::{Program, SIZES, collect, send_wr, window};
-use super::rounds::{Figures, Tally};
+use super::program::{Program, SIZES, collect, send_wr};
+use super::rounds::{Figures, Pace, Tally};
 use crate::error::Error;
 use crate::link::Link;
 use crate::units;
@@ -14,15 +14,6 @@ use urxe_verbs::{QpEndpoint, RemoteBuf, Sge, Wc, WcOpcode};
 
 /// How long the partner may take to prepare or check a round.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// How the messages of a round are posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pace {
-    /// Each when the one before it has ended: shows the latency.
-    OneByOne,
-    /// All at once: shows the bandwidth.
-    AllAtOnce,
-}
 
 /// The requester, connected to its partner.
 pub(super) struct Requester {
@@ -97,7 +88,7 @@ impl Requester {
         let mut tally = Tally::new(operation, size);
         for pace in [Pace::OneByOne, Pace::AllAtOnce] {
             let begun = Instant::now();
-            while !tally.is_enough(pace == Pace::OneByOne, begun.elapsed()) {
+            loop {
                 self.round(operation, size, pace, &mut tally)?;
                 if Instant::now() > self.deadline {
                     return Err(Error::Failed(format!(
@@ -105,6 +96,9 @@ impl Requester {
                          load or a fault specification of many percent can be the reason",
                         operation.name()
                     )));
+                }
+                if tally.is_enough(pace, begun.elapsed()) {
+                    break;
                 }
             }
         }
@@ -118,7 +112,7 @@ impl Requester {
         pace: Pace,
         tally: &mut Tally,
     ) -> Result<(), Error> {
-        let round = Round { operation, size, count: window(size), first: self.next };
+        let round = Round { operation, size, count: pace.messages(size), first: self.next };
         self.next += u64::from(round.count);
         let brings_back = operation == Operation::Read || operation.is_atomic();
         self.program.outgoing.prepare(&round, !brings_back)?;

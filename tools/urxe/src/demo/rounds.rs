@@ -6,10 +6,33 @@ use crate::latency::{Latencies, LatencySummary};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Either part of a measurement, latency and bandwidth, ends after this time ...
+/// Rounds of one pace end after this time ...
 const ENOUGH_TIME: Duration = Duration::from_millis(120);
-/// ... or so many messages, whatever comes first; but there is one round of each.
+/// ... or so many messages, whatever comes first.
 const ENOUGH_MESSAGES: u64 = 20_000;
+
+/// Messages of a round that are timed one by one, at most: on a machine with much else to do each
+/// may take milliseconds.
+const MAX_ONE_BY_ONE: u32 = 32;
+
+/// How the messages of a round are posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// Each when the one before it has ended: shows the latency.
+    OneByOne,
+    /// All at once: shows the bandwidth.
+    AllAtOnce,
+}
+
+impl Pace {
+    /// Messages of a round.
+    pub(super) fn messages(self, size: u32) -> u32 {
+        match self {
+            Pace::OneByOne => window(size).min(MAX_ONE_BY_ONE),
+            Pace::AllAtOnce => window(size),
+        }
+    }
+}
 
 /// Figures in the making.
 pub(super) struct Tally {
@@ -42,11 +65,13 @@ impl Tally {
         Tally { operation, size, latencies: Latencies::new(), messages, time }
     }
 
-    /// Whether this part of the measurement may end.
-    pub(super) fn is_enough(&self, one_by_one: bool, elapsed: Duration) -> bool {
-        let messages = if one_by_one { self.latencies.len() } else { self.messages };
-        messages >= u64::from(window(self.size))
-            && (elapsed >= ENOUGH_TIME || messages >= ENOUGH_MESSAGES)
+    /// Whether rounds of this pace, which have taken so long, were enough.
+    pub(super) fn is_enough(&self, pace: Pace, elapsed: Duration) -> bool {
+        let messages = match pace {
+            Pace::OneByOne => self.latencies.len(),
+            Pace::AllAtOnce => self.messages,
+        };
+        elapsed >= ENOUGH_TIME || messages >= ENOUGH_MESSAGES
     }
 
     /// One message was posted and completed, with nothing else under way.
@@ -60,7 +85,7 @@ impl Tally {
         self.time += time;
     }
 
-    /// What came out. There was at least one round of each part.
+    /// What came out. There was at least one round of each pace.
     pub(super) fn figures(&self) -> Figures {
         let messages_per_s = self.messages as f64 / self.time.as_secs_f64().max(1e-9);
         Figures {
@@ -92,11 +117,12 @@ mod tests {
     }
 
     #[test]
-    fn there_is_at_least_one_round_of_each_part() {
-        let mut tally = Tally::new(Operation::Write, 1 << 20);
-        assert!(!tally.is_enough(false, Duration::MAX));
-        tally.many(8, Duration::from_secs(1));
-        assert!(tally.is_enough(false, Duration::MAX));
-        assert!(!tally.is_enough(true, Duration::MAX));
+    fn many_small_messages_are_enough_even_if_they_took_no_time() {
+        let mut tally = Tally::new(Operation::Write, 1);
+        assert!(!tally.is_enough(Pace::AllAtOnce, Duration::ZERO));
+        assert!(tally.is_enough(Pace::AllAtOnce, ENOUGH_TIME));
+        tally.many(20_000, Duration::from_millis(1));
+        assert!(tally.is_enough(Pace::AllAtOnce, Duration::ZERO));
+        assert!(!tally.is_enough(Pace::OneByOne, Duration::ZERO));
     }
 }

@@ -5,7 +5,7 @@ use crate::cli::DaemonArguments;
 use crate::completions::PollMode;
 use crate::error::Error;
 use crate::units::{parse_duration, parse_size};
-use clap::{Args, ValueEnum};
+use clap::{Args, FromArgMatches, ValueEnum};
 use serde::Serialize;
 use std::time::Duration;
 use urxe_verbs::OpenOptions;
@@ -13,7 +13,7 @@ use urxe_verbs::OpenOptions;
 const EXAMPLES: &str = "\
 Examples:
   urxe perf write-bw                       on the server, and
-  urxe perf write-bw 10.0.0.1             on the client: bandwidth between the two.
+  urxe perf write-bw 10.0.0.1              on the client: bandwidth between the two.
   urxe perf send-lat 10.0.0.1 --all --json
       Latency of SEND for sizes from 1 byte to 1 MiB, for a script.
   urxe perf read-bw 10.0.0.1 --size 1M --qps 4 --depth 16 --duration 10s
@@ -184,6 +184,15 @@ impl Arguments {
         Ok(plan)
     }
 
+    /// Whether this end was asked for something else than what the client now wants.
+    pub(super) fn are_overruled_by(&self, plan: &Plan) -> bool {
+        let command = Self::augment_args(clap::Command::new("perf").no_binary_name(true));
+        let plain = command.try_get_matches_from([self.test.name()]);
+        let plain = plain.and_then(|matches| Self::from_arg_matches(&matches));
+        let plain = plain.ok().and_then(|arguments| arguments.plan().ok());
+        self.plan().is_ok_and(|ours| ours != *plan && Some(ours) != plain)
+    }
+
     /// What is decided at each end.
     pub(super) fn local(&self) -> Result<Local, Error> {
         let poll = if self.events { PollMode::Event } else { self.poll };
@@ -243,6 +252,15 @@ mod tests {
         assert_eq!(amount("send-bw host"), Amount::Milliseconds(1000));
         assert_eq!(amount("send-bw host --duration 2.5s"), Amount::Milliseconds(2500));
         assert_eq!(amount("send-bw host --iters 7"), Amount::Iterations(7));
+    }
+
+    #[test]
+    fn a_server_that_was_asked_for_something_else_is_overruled() {
+        let client = parse("write-bw host --size 4K --poll spin").plan().unwrap();
+        assert!(!parse("write-bw").are_overruled_by(&client));
+        assert!(!parse("write-bw --memory process --json").are_overruled_by(&client));
+        assert!(!parse("write-bw --size 4K").are_overruled_by(&client));
+        assert!(parse("write-bw --size 8K").are_overruled_by(&client));
     }
 
     #[test]

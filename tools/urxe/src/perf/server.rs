@@ -16,9 +16,15 @@ use urxe_verbs::Context;
 /// Waits for a client and does what it asks for.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
     let local = arguments.local()?;
+    arguments.plan()?;
     // If there is no such device, better now than when a client comes.
     drop(Context::open(&local.device)?);
     let (mut client, plan) = wait_for_client(arguments)?;
+    if arguments.are_overruled_by(&plan) {
+        output::note(
+            "note: the client asks for something else than this server's options say, and decides",
+        );
+    }
     let served = expect_test(arguments, &plan)
         .and_then(|()| Bench::new(plan, &local))
         .and_then(|bench| serve(bench, &mut client, arguments));
