@@ -3,7 +3,8 @@
 //! Each turn looks at all descriptors with one system call, then takes in at most one receive
 //! call's worth of packets from each port, all doorbells, what timers are due, and a few control
 //! requests of each session; then it lets every device send a bounded number of batches. So
-//! whatever keeps the loop busy, everything else has its turn.
+//! whatever keeps the loop busy, everything else has its turn. A descriptor that had more than
+//! its share stays on the list of those that are ready, since mio tells of each one only once.
 //!
 //! After the last piece of work the loop keeps looking for [`SPIN`], yielding the processor each
 //! time, and then sleeps. Before it does, it tells the sessions through their doorbell pages;
@@ -18,12 +19,15 @@ use crate::nic::Nic;
 use crate::resources::refuse;
 use crate::session::{Answer, Session, World};
 use crate::slab::Slab;
-use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll};
 use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use urxe_shm::channel::{ChannelError, Listener};
 use urxe_shm::control::Reply;
@@ -35,7 +39,8 @@ enum Token {
     Stop,
     /// A program wants to connect.
     Listener,
-    /// A program has woken us: its doorbells are looked at in any case.
+    /// A program has woken us: its doorbells are looked at in any case. Or the alarm has, and
+    /// so are the timers.
     Wake,
     /// A device's port can receive, or send again.
     Port { nic: usize },
@@ -46,7 +51,7 @@ enum Token {
 }
 
 impl Token {
-    fn to_data(self) -> EventData {
+    fn to_mio(self) -> mio::Token {
         let (kind, nic, key) = match self {
             Token::Stop => (0, 0, 0),
             Token::Listener => (1, 0, 0),
@@ -55,12 +60,12 @@ impl Token {
             Token::Session { key } => (4, 0, key),
             Token::Pipe { nic, pipe } => (5, nic, pipe),
         };
-        EventData::new_u64(kind << 48 | (nic as u64) << 32 | u64::from(key))
+        mio::Token(kind << 48 | nic << 32 | key as usize)
     }
 
-    fn from_data(data: EventData) -> Token {
-        let number = data.u64();
-        let (nic, key) = ((number >> 32) as usize & 0xffff, number as u32);
+    fn from_mio(token: mio::Token) -> Token {
+        let mio::Token(number) = token;
+        let (nic, key) = (number >> 32 & 0xffff, number as u32);
         match number >> 48 {
             1 => Token::Listener,
             2 => Token::Wake,
@@ -72,18 +77,30 @@ impl Token {
     }
 }
 
+/// What came of a descriptor that was ready.
+struct Served {
+    /// There was something to do.
+    worked: bool,
+    /// There may be more, so it stays ready.
+    more: bool,
+}
+
+const NOTHING: Served = Served { worked: false, more: false };
+
 /// The event loop and all that it serves.
 pub(crate) struct EventLoop {
-    epoll: OwnedFd,
-    ready: Vec<Event>,
+    poll: Poll,
+    events: Events,
+    /// Wakes us at a time finer than the milliseconds of a poll.
+    alarm: OwnedFd,
+    /// Descriptors that were ready and have not said since that there is nothing more.
+    ready: Vec<Token>,
     /// Becomes readable when the daemon is to end.
     _stop: OwnedFd,
     listener: Listener,
     /// When to accept again, after the system had no room for another connection.
     accept_again: Option<Instant>,
     nics: Vec<Nic>,
-    /// Which ports we wait for to be writable.
-    waits_for_writable: Vec<bool>,
     sessions: Slab<Session>,
     /// Sessions whose programs are gone, and whose objects are not all freed.
     dead: Vec<Session>,
@@ -92,26 +109,44 @@ pub(crate) struct EventLoop {
 
 impl EventLoop {
     pub(crate) fn new(listener: Listener, nics: Vec<Nic>, stop: OwnedFd) -> io::Result<EventLoop> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &stop, Token::Stop.to_data(), EventFlags::IN)?;
-        epoll::add(&epoll, &listener, Token::Listener.to_data(), EventFlags::IN)?;
-        for (nic, entry) in nics.iter().enumerate() {
-            if let Some(fd) = entry.port().fd() {
-                epoll::add(&epoll, fd, Token::Port { nic }.to_data(), EventFlags::IN)?;
-            }
-        }
-        Ok(EventLoop {
-            epoll,
-            ready: Vec::with_capacity(EVENTS_PER_TURN),
+        let alarm = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+        )?;
+        let event_loop = EventLoop {
+            poll: Poll::new()?,
+            events: Events::with_capacity(EVENTS_PER_TURN),
+            alarm,
+            ready: Vec::new(),
             _stop: stop,
             listener,
             accept_again: None,
-            waits_for_writable: vec![false; nics.len()],
             nics,
             sessions: Slab::default(),
             dead: Vec::new(),
             counters: DaemonCounters::default(),
-        })
+        };
+        event_loop.register(&event_loop._stop, Token::Stop, Interest::READABLE)?;
+        event_loop.register(&event_loop.listener, Token::Listener, Interest::READABLE)?;
+        event_loop.register(&event_loop.alarm, Token::Wake, Interest::READABLE)?;
+        for (nic, entry) in event_loop.nics.iter().enumerate() {
+            if let Some(fd) = entry.port().fd() {
+                let interest = Interest::READABLE | Interest::WRITABLE;
+                event_loop.register(fd, Token::Port { nic }, interest)?;
+            }
+        }
+        Ok(event_loop)
+    }
+
+    /// Asks to be told when a descriptor becomes ready.
+    fn register(&self, fd: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
+        let fd = fd.as_fd().as_raw_fd();
+        self.poll.registry().register(&mut SourceFd(&fd), token.to_mio(), interest)
+    }
+
+    /// Asks no more. It does not matter if the descriptor was not registered.
+    fn deregister(&self, fd: impl AsFd) {
+        let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_fd().as_raw_fd()));
     }
 
     /// Serves until told to stop. An error means that a port or the loop itself is of no use any
@@ -128,10 +163,14 @@ impl EventLoop {
             }
             now = Instant::now();
             let mut worked = false;
-            while let Some(event) = self.ready.pop() {
-                match Token::from_data(event.data) {
-                    Token::Stop => return Ok(()),
-                    token => worked |= self.dispatch(now, token, event.flags)?,
+            for token in std::mem::take(&mut self.ready) {
+                if token == Token::Stop {
+                    return Ok(());
+                }
+                let served = self.serve(now, token)?;
+                worked |= served.worked;
+                if served.more {
+                    self.ready.push(token);
                 }
             }
             worked |= self.turn(now)?;
@@ -155,18 +194,12 @@ impl EventLoop {
         for (index, nic) in self.nics.iter_mut().enumerate() {
             worked |= nic.mind_the_clock(now)?;
             worked |= nic.transmit(now)?;
-            let waits = &mut self.waits_for_writable[index];
-            if *waits != nic.is_blocked()
-                && let Some(fd) = nic.port().fd()
-            {
-                *waits = nic.is_blocked();
-                let flags = if *waits { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-                epoll::modify(&self.epoll, fd, Token::Port { nic: index }.to_data(), flags)?;
-            }
             while let Some(pipe) = nic.host.take_full_pipe() {
                 if let Some(entry) = nic.host.pipes.get(pipe) {
-                    let token = Token::Pipe { nic: index, pipe };
-                    epoll::add(&self.epoll, entry, token.to_data(), EventFlags::OUT)?;
+                    let fd = entry.as_fd().as_raw_fd();
+                    let token = Token::Pipe { nic: index, pipe }.to_mio();
+                    let registry = self.poll.registry();
+                    registry.register(&mut SourceFd(&fd), token, Interest::WRITABLE)?;
                 }
             }
         }
@@ -177,57 +210,48 @@ impl EventLoop {
         }
         if self.accept_again.is_some_and(|at| at <= now) {
             self.accept_again = None;
-            let token = Token::Listener.to_data();
-            epoll::modify(&self.epoll, &self.listener, token, EventFlags::IN)?;
+            self.ready.push(Token::Listener);
         }
         Ok(worked)
     }
 
-    /// Sees to a descriptor that is ready. Returns whether there was work.
-    fn dispatch(&mut self, now: Instant, token: Token, flags: EventFlags) -> io::Result<bool> {
+    /// Sees to a descriptor that is ready.
+    fn serve(&mut self, now: Instant, token: Token) -> io::Result<Served> {
         match token {
-            Token::Stop | Token::Wake => Ok(false),
+            Token::Stop | Token::Wake => Ok(NOTHING),
             Token::Listener => self.accept(now),
             Token::Port { nic } => {
                 let nic = &mut self.nics[nic];
-                // Only a blocked port is waited for to be writable.
-                let sent = flags.contains(EventFlags::OUT) && nic.send(now)?;
+                let sent = nic.is_blocked() && nic.send(now)?;
                 // An error of the socket is read by receiving.
-                let readable = flags.intersects(EventFlags::IN | EventFlags::ERR | EventFlags::HUP);
-                Ok((readable && nic.receive(now)?) || sent)
+                let received = nic.receive(now)?;
+                Ok(Served { worked: received || sent, more: received })
             }
-            Token::Session { key } => {
-                if flags.contains(EventFlags::HUP) {
-                    self.end_session(key);
-                    return Ok(true);
-                }
-                Ok(self.serve(now, key))
-            }
+            Token::Session { key } => Ok(self.answer(now, key)),
             Token::Pipe { nic, pipe } => {
                 if let Some(entry) = self.nics[nic].host.pipes.get_mut(pipe)
                     && entry.flush()
+                    && let Some(entry) = self.nics[nic].host.pipes.get(pipe)
                 {
-                    epoll::delete(&self.epoll, &*entry)?;
+                    self.deregister(entry);
                 }
-                Ok(false)
+                Ok(NOTHING)
             }
         }
     }
 
     /// Accepts programs that want to connect.
-    fn accept(&mut self, now: Instant) -> io::Result<bool> {
+    fn accept(&mut self, now: Instant) -> io::Result<Served> {
         for _ in 0..ACCEPTS_PER_TURN {
             let channel = match self.listener.accept() {
                 Ok(Some(channel)) => channel,
-                Ok(None) => break,
+                Ok(None) => return Ok(Served { worked: true, more: false }),
                 Err(_) => {
                     // Out of descriptors or memory, and the program goes on waiting. Looking
                     // again at once would find the same.
                     self.counters.sessions_refused += 1;
                     self.accept_again = Some(now + ACCEPT_PAUSE);
-                    let (token, none) = (Token::Listener.to_data(), EventFlags::empty());
-                    epoll::modify(&self.epoll, &self.listener, token, none)?;
-                    break;
+                    return Ok(Served { worked: true, more: false });
                 }
             };
             let session = if self.sessions.len() + self.dead.len() < MAX_SESSIONS {
@@ -241,26 +265,29 @@ impl EventLoop {
             };
             self.counters.sessions_opened += 1;
             if let Some(session) = self.sessions.get(key) {
-                epoll::add(&self.epoll, session, Token::Session { key }.to_data(), EventFlags::IN)?;
+                self.register(session, Token::Session { key }, Interest::READABLE)?;
             }
         }
-        Ok(true)
+        Ok(Served { worked: true, more: true })
     }
 
-    /// Answers a few requests of a session. Returns whether there were any.
-    fn serve(&mut self, now: Instant, key: u32) -> bool {
+    /// Answers a few requests of a session.
+    fn answer(&mut self, now: Instant, key: u32) -> Served {
+        let ended = Served { worked: true, more: false };
         for served in 0..REQUESTS_PER_TURN {
-            let Some(session) = self.sessions.get_mut(key) else { return served > 0 };
+            let Some(session) = self.sessions.get_mut(key) else { return ended };
             let was_open = session.wake_fd().is_some();
             let answer = match session.receive() {
                 Ok((request, fds)) => {
                     let (nics, counters) = (&mut self.nics[..], &self.counters);
                     session.handle(&mut World { nics, now, counters }, request, fds)
                 }
-                Err(ChannelError::WouldBlock) => return served > 0,
+                Err(ChannelError::WouldBlock) => {
+                    return Served { worked: served > 0, more: false };
+                }
                 Err(ChannelError::Closed) => {
                     self.end_session(key);
-                    return true;
+                    return ended;
                 }
                 Err(error) => {
                     let counter = match &error {
@@ -271,7 +298,7 @@ impl EventLoop {
                         ChannelError::Os(_) => {
                             self.counters.sockets_failed += 1;
                             self.end_session(key);
-                            return true;
+                            return ended;
                         }
                         _ => &mut self.counters.requests_malformed,
                     };
@@ -284,20 +311,21 @@ impl EventLoop {
             let answer = answer.unwrap_or_else(|error| Answer::from(Reply::Error(error)));
             let delivered = session.answer(&answer);
             let woken = match session.wake_fd().filter(|_| !was_open) {
-                // Edge-triggered: every write wakes us once, and nobody has to read it.
+                // Every write wakes us once, and nobody has to read it.
                 Some(fd) => {
-                    let flags = EventFlags::IN | EventFlags::ET;
-                    epoll::add(&self.epoll, fd, Token::Wake.to_data(), flags)
+                    let fd = fd.as_raw_fd();
+                    let token = Token::Wake.to_mio();
+                    self.poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE)
                 }
                 None => Ok(()),
             };
             if delivered.is_err() || woken.is_err() {
                 self.counters.replies_undeliverable += 1;
                 self.end_session(key);
-                return true;
+                return ended;
             }
         }
-        true
+        Served { worked: true, more: true }
     }
 
     /// The program is gone, or is to go.
@@ -305,25 +333,27 @@ impl EventLoop {
         let Some(session) = self.sessions.remove(key) else { return };
         // The program may keep its end of the eventfd, and with it the registration.
         if let Some(fd) = session.wake_fd() {
-            let _ = epoll::delete(&self.epoll, fd);
+            self.deregister(fd);
         }
-        let _ = epoll::delete(&self.epoll, &session);
+        self.deregister(&session);
         self.counters.sessions_closed += 1;
         self.dead.push(session);
     }
 
     /// Whether there is more to do right away.
     fn has_more(&self) -> bool {
-        !self.dead.is_empty() || self.nics.iter().any(Nic::is_due)
+        !self.dead.is_empty() || !self.ready.is_empty() || self.nics.iter().any(Nic::is_due)
     }
 
     /// Sleeps until something happens or is due; not at all if a program has just rung.
     fn sleep(&mut self, now: Instant) -> io::Result<()> {
         let nobody_rang = self.sessions.iter().all(|(_, session)| session.fall_asleep());
-        let timeout = if nobody_rang {
+        let deadlines = self.nics.iter().filter_map(Nic::deadline).chain(self.accept_again);
+        let left = deadlines.min().map(|at| at.saturating_duration_since(now));
+        let timeout = if nobody_rang && left != Some(Duration::ZERO) {
             self.counters.sleeps += 1;
-            let deadlines = self.nics.iter().filter_map(Nic::deadline).chain(self.accept_again);
-            deadlines.min().map(|at| at.saturating_duration_since(now))
+            self.set_alarm(left)?;
+            None
         } else {
             Some(Duration::ZERO)
         };
@@ -334,17 +364,35 @@ impl EventLoop {
         waited
     }
 
-    /// Collects the descriptors that are ready, waiting for one if there is none.
+    /// Sets the alarm to go off after this time, or not at all.
+    fn set_alarm(&self, after: Option<Duration>) -> io::Result<()> {
+        let after = after.unwrap_or(Duration::ZERO);
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let time = Itimerspec {
+            it_interval: never,
+            it_value: Timespec {
+                tv_sec: after.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: after.subsec_nanos().into(),
+            },
+        };
+        timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &time)?;
+        Ok(())
+    }
+
+    /// Collects the descriptors that have become ready, waiting for one if there is none.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
-        self.ready.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.ready), timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
+        match self.poll.poll(&mut self.events, timeout) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) => return Err(error),
         }
+        for event in &self.events {
+            let token = Token::from_mio(event.token());
+            if !self.ready.contains(&token) {
+                self.ready.push(token);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -363,7 +411,7 @@ mod tests {
             Token::Pipe { nic: crate::limits::MAX_DEVICES - 1, pipe: u32::MAX },
         ];
         for token in tokens {
-            assert_eq!(Token::from_data(token.to_data()), token);
+            assert_eq!(Token::from_mio(token.to_mio()), token);
         }
     }
 }
