@@ -9,8 +9,10 @@ const LINE_MAX: usize = 100;
 /// Most lines of code in a file before its tests, blank lines and comments not counted.
 const LINES_MAX: usize = 500;
 
-/// Where `unsafe` may stand: memory shared with other processes, and system calls.
-const UNSAFE_ROOMS: [&str; 3] = ["src/shm/src/", "src/port/src/sys/", "src/verbs/"];
+/// Where `unsafe` may stand: memory shared with other processes, system calls, and the one place
+/// where a tool registers memory that the library knows nothing of.
+const UNSAFE_ROOMS: [&str; 4] =
+    ["src/shm/src/", "src/port/src/sys/", "src/verbs/", "tools/urxe/src/perf/bench.rs"];
 
 /// Checks every source file.
 pub(crate) fn check() -> Result {
