@@ -37,6 +37,9 @@ pub const INITIAL_WINDOW: u32 = 64 << 10;
 /// What a requester keeps in flight at most, in bytes.
 pub const MAX_WINDOW: u32 = 1 << 20;
 
+/// READ requests that a long READ is asked for with at once, each with its share of the window.
+pub const READS_IN_WINDOW: u32 = 4;
+
 /// Packets that a requester may always have in flight, so that losses show as sequence errors
 /// and not as timeouts.
 pub const MIN_WINDOW_PACKETS: u32 = 4;

@@ -141,7 +141,9 @@ impl Qp {
         let is_last = number + 1 == front.packets;
         let expected = (front.length - offset.min(front.length)).min(mtu);
         let ends = packet.headers.bth.opcode.position().ends();
-        let fits = front.is_read() && ends == is_last && packet.payload.len() as u64 == expected;
+        let ends_request = number + 1 == front.after(number);
+        let fits =
+            front.is_read() && ends == ends_request && packet.payload.len() as u64 == expected;
         if !fits {
             return self.bad_response(cx);
         }

@@ -322,14 +322,14 @@ impl Qp {
         self.complete(cx, self.init.recv_cq, &completion);
     }
 
-    /// Puts a completion on a CQ, after the memory that it stands for.
+    /// Puts a completion on a CQ. Where it is of a success that stands for memory, the memory has
+    /// been [made visible](Self::sync) before.
     fn complete<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         cq: crate::host::CqId,
         completion: &Completion,
     ) {
-        self.sync(cx);
         if cx.host.complete(cq, completion).is_err() {
             self.count(cx, Counter::CqOverruns, 1);
             if self.failure.is_none() {

@@ -8,8 +8,9 @@ use crate::attr::{Access, QpState};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{Host, Taken};
-use crate::limits::{MAX_MESSAGE, MAX_TAKEN_SENDS};
+use crate::limits::{MAX_MESSAGE, MAX_TAKEN_SENDS, READS_IN_WINDOW};
 use crate::work::{Extra, SendOp, SendWqe, Status};
+use std::ops::Range;
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{AtomicEth, Bth, Headers, Opcode, Psn, Reth, Rkey};
 
@@ -82,10 +83,11 @@ impl Qp {
             return Err(Hold::Full);
         }
         self.check_window()?;
+        let per_read_request = self.per_read_request();
         if let Some((pending, _)) = self.sq.current()
             && !pending.started
         {
-            self.sq.start_current();
+            self.sq.start_current(per_read_request);
         }
         match self.emit_current(cx, tx) {
             Ok(()) => {
@@ -167,28 +169,31 @@ impl Qp {
     /// atomic beyond the peer's resources.
     fn check_may_start(&mut self) -> Result<(), Hold> {
         let data_expected = self.sq.data_expected();
-        let max_rd_atomic = u32::from(self.attr.max_rd_atomic.unwrap_or(0));
+        let all_asked = self.sq.asked() >= usize::from(self.attr.max_rd_atomic.unwrap_or(0));
         let Some((pending, _)) = self.sq.current() else { return Err(Hold::Wait) };
-        if pending.failed.is_some() {
-            return Err(Hold::Wait);
+        let fenced = !pending.started && pending.wqe.fence && data_expected > 0;
+        let beyond = pending.expects_data() && all_asked;
+        match pending.failed.is_some() || fenced || beyond {
+            true => Err(Hold::Wait),
+            false => Ok(()),
         }
-        if !pending.started {
-            let fenced = pending.wqe.fence && data_expected > 0;
-            let beyond = pending.expects_data() && data_expected >= max_rd_atomic;
-            if fenced || beyond {
-                return Err(Hold::Wait);
-            }
-        }
-        Ok(())
     }
 
-    /// A READ counts with all its responses: they are in flight towards us. The first thing in
-    /// flight may always go.
+    /// PSNs that a READ request asks for at most. They come in one burst, which the window is to
+    /// bound; and the burst of one request shows that the end of the one before was lost, so
+    /// several are under way if the peer allows.
+    fn per_read_request(&self) -> u32 {
+        let at_once = u32::from(self.attr.max_rd_atomic.unwrap_or(1)).clamp(1, READS_IN_WINDOW);
+        (self.retry.window.packets() / at_once).max(1)
+    }
+
+    /// A READ request counts with all its responses: they are in flight towards us. The first
+    /// thing in flight may always go.
     fn check_window(&mut self) -> Result<(), Hold> {
         let in_flight = self.sq.in_flight();
         let window = self.retry.window.packets();
         let Some((pending, packet)) = self.sq.current() else { return Err(Hold::Wait) };
-        let needs = if pending.is_read() { pending.packets - packet } else { 1 };
+        let needs = pending.after(packet) - packet;
         match in_flight == 0 || in_flight.saturating_add(needs) <= window {
             true => Ok(()),
             false => Err(Hold::Wait),
@@ -248,6 +253,7 @@ impl Qp {
         };
         let Some(pending) = found else { return Err(Cause::None) };
         let offset = u64::from(packet) * u64::from(path.mtu);
+        let end = pending.length.min(u64::from(pending.after(packet)) * u64::from(path.mtu));
         let is_last = pending.expects_data() || packet + 1 == pending.packets;
         let psn = pending.first_psn + packet;
         let ack_req = ack_req || is_last;
@@ -256,11 +262,8 @@ impl Qp {
             ack_req,
             ..Bth::new(opcode(pending, packet), path.dest_qpn, psn)
         };
-        let headers = request_headers(bth, pending, offset);
-        let len = match pending.expects_data() {
-            true => 0,
-            false => (pending.length - offset).min(u64::from(path.mtu)) as usize,
-        };
+        let headers = request_headers(bth, pending, offset..end);
+        let len = if pending.expects_data() { 0 } else { (end - offset) as usize };
         let Pending { wqe, walk, length, .. } = pending;
         let mut space = Space { mrs: cx.mrs, pd: self.init.pd, host: cx.host };
         tx.push(&path.flow, &headers, len, |buf| match &wqe.inline {
@@ -315,25 +318,25 @@ fn opcode(pending: &Pending, packet: u32) -> Opcode {
     }
 }
 
-/// The headers of the packet that begins at `offset` of its message. Which of them are put on
-/// the wire follows from the opcode; a READ asked for again begins where its answer broke off.
-fn request_headers(bth: Bth, pending: &Pending, offset: u64) -> Headers {
+/// The headers of the packet that carries this part of its message, or asks for it. Which of them
+/// are put on the wire follows from the opcode.
+fn request_headers(bth: Bth, pending: &Pending, part: Range<u64>) -> Headers {
     let mut headers = Headers::new(bth);
-    let reth = |va: u64, rkey: Rkey, offset: u64| Reth {
-        va: va.wrapping_add(offset),
+    let reth = |va: u64, rkey: Rkey, part: Range<u64>| Reth {
+        va: va.wrapping_add(part.start),
         rkey,
-        len: (pending.length - offset) as u32,
+        len: (part.end - part.start) as u32,
     };
     match pending.wqe.op {
         SendOp::Send(Extra::None) => {}
         SendOp::Send(Extra::Imm(imm)) => headers.imm = Some(imm),
         SendOp::Send(Extra::Invalidate(rkey)) => headers.ieth = Some(rkey),
         SendOp::Write { remote_addr, rkey, imm } => {
-            headers.reth = Some(reth(remote_addr, rkey, 0));
+            headers.reth = Some(reth(remote_addr, rkey, 0..pending.length));
             headers.imm = imm;
         }
         SendOp::Read { remote_addr, rkey } => {
-            headers.reth = Some(reth(remote_addr, rkey, offset));
+            headers.reth = Some(reth(remote_addr, rkey, part));
         }
         SendOp::CompareSwap { remote_addr, rkey, compare, swap } => {
             headers.atomic = Some(AtomicEth { va: remote_addr, rkey, swap_or_add: swap, compare });

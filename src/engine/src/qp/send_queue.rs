@@ -15,6 +15,8 @@ pub(crate) struct Pending {
     pub(crate) length: u64,
     /// PSNs it takes; for a READ those of the responses. At least 1.
     pub(crate) packets: u32,
+    /// PSNs that one READ request asks for at most; the next one begins where it ends.
+    pub(crate) per_request: u32,
     /// Its PSNs begin here; meaningful once `started`.
     pub(crate) first_psn: Psn,
     /// Its PSNs are assigned: something of it was sent.
@@ -39,6 +41,7 @@ impl Pending {
             },
             length: 0,
             packets: 1,
+            per_request: 1,
             first_psn: Psn::new(0),
             started: false,
             failed: None,
@@ -54,6 +57,15 @@ impl Pending {
     /// Whether the responder sends data back for it.
     pub(crate) fn expects_data(&self) -> bool {
         self.is_read() || self.is_atomic()
+    }
+
+    /// Where the packet that is sent as number `packet` leads to: the number of the one after it,
+    /// which for a READ request is the one after the responses that it asks for.
+    pub(crate) fn after(&self, packet: u32) -> u32 {
+        match self.is_read() {
+            true => (packet - packet % self.per_request + self.per_request).min(self.packets),
+            false => packet + 1,
+        }
     }
 
     pub(crate) fn is_read(&self) -> bool {
@@ -85,6 +97,9 @@ pub(crate) struct SendQueue {
     sent: Psn,
     /// READs and atomics started and not ended.
     data_expected: u32,
+    /// Where the answers to READ and atomic requests end that were sent since the last rewind and
+    /// are not answered in full.
+    asked: VecDeque<Psn>,
 }
 
 impl SendQueue {
@@ -98,6 +113,7 @@ impl SendQueue {
             next: first,
             sent: first,
             data_expected: 0,
+            asked: VecDeque::new(),
         }
     }
 
@@ -119,6 +135,11 @@ impl SendQueue {
     /// READs and atomics started and not ended.
     pub(crate) fn data_expected(&self) -> u32 {
         self.data_expected
+    }
+
+    /// READ and atomic requests under way.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.len()
     }
 
     /// PSNs sent and not acknowledged.
@@ -172,21 +193,26 @@ impl SendQueue {
         self.pending.front_mut()
     }
 
-    /// Gives the current work request its PSNs.
-    pub(crate) fn start_current(&mut self) {
+    /// Gives the current work request its PSNs, of which one READ request asks for at most
+    /// `per_request`.
+    pub(crate) fn start_current(&mut self, per_request: u32) {
         let Some(pending) = self.pending.get_mut(self.index) else { return };
         pending.started = true;
+        pending.per_request = per_request;
         pending.first_psn = self.next;
         self.next = self.next + pending.packets;
         self.data_expected += u32::from(pending.expects_data());
     }
 
-    /// Moves on after the current packet was sent. A READ's or atomic's one packet stands for
-    /// all its PSNs.
+    /// Moves on after the current packet was sent. A READ request stands for all the PSNs that it
+    /// asks for.
     pub(crate) fn sent_current(&mut self) {
         let Some(pending) = self.pending.get(self.index) else { return };
-        let through = if pending.expects_data() { pending.packets } else { self.packet + 1 };
+        let through = pending.after(self.packet);
         let end = pending.first_psn + through;
+        if pending.expects_data() {
+            self.asked.push_back(end);
+        }
         if distance(self.una, end) > self.outstanding() {
             self.sent = end;
         }
@@ -200,6 +226,7 @@ impl SendQueue {
 
     /// Goes back to the oldest PSN not acknowledged.
     pub(crate) fn rewind(&mut self) {
+        self.asked.clear();
         self.index = 0;
         self.packet = match self.pending.front() {
             Some(front) if front.started => distance(front.first_psn, self.una),
@@ -211,6 +238,7 @@ impl SendQueue {
     /// next PSN if there is none.
     pub(crate) fn acknowledge_before(&mut self, psn: Psn) {
         self.una = psn;
+        self.forget_answered();
         if let Some(front) = self.pending.front().filter(|front| front.started)
             && self.index == 0
         {
@@ -227,12 +255,19 @@ impl SendQueue {
                 self.sent = self.una;
             }
             self.data_expected -= u32::from(pending.expects_data());
+            self.forget_answered();
         }
         match self.index {
             0 => self.packet = 0,
             _ => self.index -= 1,
         }
         Some(pending)
+    }
+
+    fn forget_answered(&mut self) {
+        while self.asked.front().is_some_and(|end| !self.una.precedes(*end)) {
+            self.asked.pop_front();
+        }
     }
 }
 
@@ -244,6 +279,7 @@ pub(crate) fn distance(from: Psn, to: Psn) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use urxe_wire::Rkey;
 
     fn queue(first: u32, packets: &[u32]) -> SendQueue {
         let mut queue = SendQueue::new(Psn::new(first));
@@ -259,7 +295,7 @@ mod tests {
         let mut psns = Vec::new();
         while let Some((pending, packet)) = queue.current() {
             if !pending.started {
-                queue.start_current();
+                queue.start_current(1);
             }
             let (pending, _) = queue.current().unwrap();
             psns.push((pending.first_psn + packet).get());
@@ -288,6 +324,50 @@ mod tests {
         assert_eq!(queue.in_flight(), 0);
         assert_eq!(send_all(&mut queue), [13, 14, 15]);
         assert_eq!(queue.outstanding(), 3);
+    }
+
+    /// Sends as much as `max_asked` READ requests under way allow; each as its first PSN and the
+    /// PSNs that it asks for.
+    fn ask(queue: &mut SendQueue, per_request: u32, max_asked: usize) -> Vec<(u32, u32)> {
+        let mut requests = Vec::new();
+        while queue.asked() < max_asked
+            && let Some((pending, _)) = queue.current()
+        {
+            if !pending.started {
+                queue.start_current(per_request);
+            }
+            let (pending, packet) = queue.current().unwrap();
+            requests.push(((pending.first_psn + packet).get(), pending.after(packet) - packet));
+            queue.sent_current();
+        }
+        requests
+    }
+
+    fn queue_of_read(first: u32, packets: u32) -> SendQueue {
+        let mut queue = queue(first, &[packets]);
+        queue.front().unwrap().wqe.op = SendOp::Read { remote_addr: 0, rkey: Rkey(0) };
+        queue
+    }
+
+    #[test]
+    fn a_long_read_is_asked_for_in_parts_and_never_more_at_once_than_allowed() {
+        let mut queue = queue_of_read(0xff_fffe, 10);
+        assert_eq!(ask(&mut queue, 4, 2), [(0xff_fffe, 4), (2, 4)]);
+        queue.acknowledge_before(Psn::new(1));
+        assert_eq!(ask(&mut queue, 4, 2), []);
+        queue.acknowledge_before(Psn::new(2));
+        assert_eq!(ask(&mut queue, 4, 2), [(6, 2)]);
+        queue.pop_front();
+        assert_eq!(queue.asked(), 0);
+    }
+
+    #[test]
+    fn what_is_asked_for_again_ends_where_a_request_ended_before() {
+        let mut queue = queue_of_read(0, 10);
+        ask(&mut queue, 4, 8);
+        queue.acknowledge_before(Psn::new(3));
+        queue.rewind();
+        assert_eq!(ask(&mut queue, 1, 8), [(3, 1), (4, 4), (8, 2)]);
     }
 
     #[test]
