@@ -19,16 +19,19 @@ use urxe_wire::{Lkey, PathMtu, Rkey};
 
 const SEED: u64 = 1;
 
-/// The network: 25 Gbit/s, 10 us each way.
+/// The network: 25 Gbit/s, 10 us each way, and room for 200 KB before a receiver, which is what the
+/// socket of an unprivileged one has.
 const RATE: u64 = 25_000_000_000;
 const DELAY: Duration = Duration::from_micros(10);
+const QUEUE: Duration = Duration::from_micros(64);
 const MTU: PathMtu = PathMtu::Mtu1024;
 
 /// Percent of packets lost, each way.
-const LOSSES: [f64; 5] = [0.0, 0.01, 0.1, 1.0, 5.0];
+const LOSSES: [f64; 4] = [0.0, 0.1, 1.0, 5.0];
 
 /// Message sizes in bytes, and how many messages of each are posted.
-const SIZES: [(usize, usize); 4] = [(64, 4_000), (4 << 10, 2_000), (64 << 10, 400), (1 << 20, 40)];
+const SIZES: [(usize, usize); 5] =
+    [(64, 2_000), (4 << 10, 2_000), (64 << 10, 200), (1 << 20, 20), (8 << 20, 4)];
 
 /// How many messages are under way at once.
 const DEPTHS: [usize; 2] = [1, 16];
@@ -53,7 +56,7 @@ struct Cost {
 fn run(operation: Operation, loss: f64, len: usize, count: usize, depth: usize) -> Cost {
     let impairment =
         Impairment { drop: Chance::percent(loss), delay: DELAY..=DELAY, ..Impairment::default() };
-    let link = Link { impairment, rate: Some(RATE), ..Link::default() };
+    let link = Link { impairment, rate: Some(RATE), queue_limit: Some(QUEUE), ..Link::default() };
     let nodes = [1, 2].map(|last| NodeConfig::plain(IpAddr::from([10, 0, 0, last])));
     let mut world = World::new(SEED, link, &nodes, false);
     let pd = PdId(1);
@@ -118,16 +121,18 @@ fn table() -> String {
     let mut table = format!(
         "Virtual time per message in us, payload bytes sent for one that arrives,\n\
          probes / ACK timeouts per thousand messages.\n\
-         {} Gbit/s, {} us each way, MTU {}, ACK timeout 67 ms, seed {SEED}.\n",
+         {} Gbit/s, {} us each way and at most {} us in a queue, MTU {}, ACK timeout 67 ms, \
+         seed {SEED}.\n",
         RATE / 1_000_000_000,
         DELAY.as_micros(),
+        QUEUE.as_micros(),
         MTU.bytes(),
     );
     for (operation, name) in [(Operation::Write, "WRITE"), (Operation::Read, "READ")] {
         for depth in DEPTHS {
             let _ = write!(table, "\n{:<18}", format!("{name}, {depth} at once"));
             for loss in LOSSES {
-                let _ = write!(table, " | {:<24}", format!("{loss} % lost"));
+                let _ = write!(table, " | {:<25}", format!("{loss} % lost"));
             }
             for (len, count) in SIZES {
                 let _ = write!(table, "\n{len:>12} bytes");
@@ -137,7 +142,7 @@ fn table() -> String {
                     let per_thousand = |number: u64| number * 1000 / count as u64;
                     let _ = write!(
                         table,
-                        " | {:>9.1} {sent:>5.2} {:>4} / {:<2}",
+                        " | {:>9.1} {sent:>5.2} {:>6} / {}",
                         time.as_nanos() as f64 / 1e3,
                         per_thousand(probes),
                         per_thousand(timeouts),
@@ -147,7 +152,7 @@ fn table() -> String {
             table.push('\n');
         }
     }
-    table
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use crate::{Draw, LIMIT, check_connected};
 use std::time::Duration;
 use urxe_engine::{Cause, Counter, QpState, Status};
-use urxe_spec_tests::party::{Expects, Party};
+use urxe_spec_tests::party::{Expects, Pace, Party};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::scene::Weather;
 use urxe_spec_tests::seeds::for_each_seed;
@@ -105,6 +105,23 @@ fn never_ready(seed: u64, prints: bool) {
     assert!(naks == tries || !quiet && naks > tries, "{naks} NAKs for {tries} tries");
 }
 
+/// The peer posts its receives late, one by one, but each before the requester has tried too often:
+/// every message has all tries for itself.
+fn late(seed: u64, prints: bool) {
+    let mut rng = Rng::new(seed);
+    let mut draw = draw(&mut rng);
+    let victim = &mut draw.connections[0];
+    victim.styles[0].mix = [1, 1, 0, 0, 0];
+    victim.attrs[0].rnr_retry = rng.range(3..=6) as u8;
+    // Code 14 is 1.28 ms.
+    victim.attrs[1].min_rnr_timer = 14;
+    let mut traffic = draw.make(&mut rng, prints);
+    traffic.parties[1].recv_pace = Pace { burst: 1..=1, gap: 500..=1_000 };
+    traffic.run_to_end(LIMIT);
+    traffic.check_memory();
+    check_connected(&traffic, &traffic.parties);
+}
+
 /// The longest that a packet and its answer take.
 fn round_trip(draw: &Draw) -> Duration {
     2 * *draw.weather.link.impairment.delay.end() + Duration::from_micros(10)
@@ -118,4 +135,9 @@ fn a_peer_that_is_gone_is_given_up_in_time() {
 #[test]
 fn a_peer_that_is_never_ready_is_given_up() {
     for_each_seed("a_peer_that_is_never_ready_is_given_up", 60_000, 100, never_ready);
+}
+
+#[test]
+fn a_peer_that_is_late_is_not_given_up() {
+    for_each_seed("a_peer_that_is_late_is_not_given_up", 65_000, 100, late);
 }

@@ -32,7 +32,8 @@ fn check_devices(traffic: &Traffic) {
         let count = |counter| node.device.counters().get(counter);
         let senders = traffic.parties.iter().filter(|party| party.window.node == number);
         let received: usize = senders.map(|party| party.sends.len()).sum();
-        assert_eq!(count(Counter::ReceivedMessages), received as u64);
+        // A READ may be asked for in several requests.
+        assert!(count(Counter::ReceivedMessages) >= received as u64);
         for never in [
             Counter::DropTooShort,
             Counter::DropUnknownOpcode,
