@@ -32,8 +32,9 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// An address of the loopback network that nobody else uses, most likely; never one twice.
 pub(crate) fn fresh_addr() -> IpAddr {
-    let number = std::process::id() * 97 + NEXT.fetch_add(1, Ordering::Relaxed);
-    Ipv4Addr::new(127, 30, (number / 254) as u8, (number % 254 + 1) as u8).into()
+    let number = std::process::id() * 512 + NEXT.fetch_add(1, Ordering::Relaxed);
+    let [net, subnet] = [number / 254 / 256 % 16 + 30, number / 254];
+    Ipv4Addr::new(127, net as u8, subnet as u8, (number % 254 + 1) as u8).into()
 }
 
 /// A path for a socket that nobody else uses.
@@ -49,14 +50,21 @@ pub(crate) fn start(devices: usize) -> Handle {
 
 /// Starts a daemon with so many devices and something special.
 pub(crate) fn start_with(devices: usize, special: impl Fn(&mut Config)) -> Handle {
+    try_start(devices, special).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Starts a daemon, if nothing but an address that somebody else has is in the way.
+pub(crate) fn try_start(
+    devices: usize,
+    special: impl Fn(&mut Config),
+) -> Result<Handle, StartError> {
     loop {
         let mut config = Config::new((0..devices).map(|_| fresh_addr()));
         config.socket = fresh_path();
         special(&mut config);
         match Daemon::start(config) {
-            Ok(handle) => return handle,
             Err(StartError::Port(OpenError::PortTaken { .. })) => {}
-            Err(error) => panic!("{error}"),
+            result => return result,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Starting and ending: sockets alive and stale, configuration, and the `urxed` binary.
 
-use crate::harness::{Client, fresh_addr, fresh_path, start};
+use crate::harness::{Client, eventually, fresh_addr, fresh_path, start, try_start};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -78,9 +78,8 @@ fn the_socket_of_a_killed_daemon_is_replaced() {
 #[test]
 fn the_socket_of_a_living_daemon_is_not() {
     let daemon = start(1);
-    let mut config = Config::new([fresh_addr()]);
-    config.socket = daemon.socket().to_path_buf();
-    let error = Daemon::start(config).unwrap_err();
+    let socket = daemon.socket().to_path_buf();
+    let error = try_start(1, |config| config.socket = socket.clone()).unwrap_err();
     assert!(matches!(&error, StartError::SocketInUse(path) if path == daemon.socket()), "{error}");
     assert!(error.to_string().contains("another urxed answers there"));
     Client::connect(daemon.socket()).open("urxe0");
@@ -90,9 +89,7 @@ fn the_socket_of_a_living_daemon_is_not() {
 fn a_file_that_is_no_socket_is_left_alone() {
     let path = fresh_path();
     std::fs::write(&path, "precious").unwrap();
-    let mut config = Config::new([fresh_addr()]);
-    config.socket = path.clone();
-    let error = Daemon::start(config).unwrap_err();
+    let error = try_start(1, |config| config.socket = path.clone()).unwrap_err();
     assert!(matches!(error, StartError::NotASocket(_)), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     std::fs::remove_file(path).unwrap();
@@ -107,10 +104,11 @@ fn a_dropped_handle_ends_the_daemon_and_its_sessions() {
     drop(daemon);
     assert!(!socket.exists());
     assert!(client.channel.call(&urxe_shm::control::Request::ListDevices, &[]).is_err());
-    // The address is free again.
+    // The address is free again, as soon as no child that another test is just starting holds a
+    // copy of its socket.
     let mut config = Config::new([addr]);
     config.socket = socket;
-    Daemon::start(config).unwrap();
+    eventually("the address is free", || Daemon::start(config.clone()).ok());
 }
 
 #[test]
