@@ -25,7 +25,7 @@ pub const MAX_RD_ATOMIC: u8 = 128;
 pub const MAX_TAKEN_SENDS: usize = 256;
 
 /// Finished work request records that a QP keeps to reuse their vectors.
-pub const MAX_SPARE_SENDS: usize = 32;
+pub const MAX_SPARE_SENDS: usize = 128;
 
 /// Packets that one QP may put into a batch before the next QP has its turn.
 pub const PACKETS_PER_TURN: u32 = 64;
