@@ -2,7 +2,7 @@
 
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
-use crate::shell::{Result, build_release, cargo, is_root, release_binary, root, run};
+use crate::shell::{Result, build_release, cargo, files_below, is_root, release_binary, root, run};
 use crate::{tidy, wire};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -96,12 +96,9 @@ fn demo_as_nobody() -> Result {
 
 fn captures_by_scapy() -> Result {
     let captures = root().join("interop/captures");
-    let entries =
-        std::fs::read_dir(&captures).map_err(|error| format!("{}: {error}", captures.display()))?;
-    let mut files: Vec<_> = entries
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "pcap"))
-        .collect();
+    let mut files = Vec::new();
+    files_below(&captures, "pcap", &mut files)
+        .map_err(|error| format!("{}: {error}", captures.display()))?;
     files.sort();
     run(Command::new(root().join("interop/independent-icrc")).args(files))
 }

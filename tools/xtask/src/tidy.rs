@@ -1,7 +1,6 @@
 //! House rules that no other tool checks.
 
-use crate::shell::{Result, root};
-use std::path::{Path, PathBuf};
+use crate::shell::{Result, files_below, root};
 
 /// Longest line of a source file, in characters; a line with a text may be longer.
 const LINE_MAX: usize = 100;
@@ -19,7 +18,8 @@ pub(crate) fn check() -> Result {
     let root = root();
     let mut files = Vec::new();
     for dir in ["src", "spec-tests", "tools"] {
-        collect(&root.join(dir), &mut files).map_err(|error| format!("{dir}: {error}"))?;
+        files_below(&root.join(dir), "rs", &mut files)
+            .map_err(|error| format!("{dir}: {error}"))?;
     }
     files.sort();
     let mut problems = Vec::new();
@@ -32,18 +32,6 @@ pub(crate) fn check() -> Result {
         true => Ok(()),
         false => Err(format!("{} problems\n{}", problems.len(), problems.join("\n"))),
     }
-}
-
-fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
-            collect(&path, files)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    Ok(())
 }
 
 fn check_file(name: &str, text: &str, problems: &mut Vec<String>) {
