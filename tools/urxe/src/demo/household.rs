@@ -226,7 +226,9 @@ fn end(children: &mut Vec<Child>) {
 /// This program again, with a command. In a process group of its own: Ctrl-C is for us, and we
 /// see to the children.
 fn ourselves(subcommand: &str) -> Command {
-    let mut command = Command::new("/proc/self/exe");
+    // By its name, which lists of processes show; unless the file has been replaced since.
+    let program = std::env::current_exe().ok().filter(|path| path.exists());
+    let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
     command.arg0("urxe").arg(subcommand).process_group(0);
     command
 }
