@@ -56,9 +56,12 @@ impl Rng {
 
     /// Fills a slice.
     pub fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
+        let mut words = bytes.chunks_exact_mut(8);
+        for word in &mut words {
+            word.copy_from_slice(&self.next_u64().to_le_bytes());
         }
+        let rest = words.into_remainder();
+        rest.copy_from_slice(&self.next_u64().to_le_bytes()[..rest.len()]);
     }
 
     /// So many bytes.

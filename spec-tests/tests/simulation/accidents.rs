@@ -221,5 +221,18 @@ fn check(accident: Accident, a: &Party, b: &Party) {
 
 #[test]
 fn an_accident_ends_one_connection_and_no_other() {
-    for_each_seed("an_accident_ends_one_connection_and_no_other", 40_000, 600, run);
+    for_each_seed("an_accident_ends_one_connection_and_no_other", 40_000, 1_000, run);
+}
+
+/// An unsignaled atomic ended before the sync that lost its answer; the flush of what came after
+/// it told of its success.
+#[test]
+fn seed_40000_an_unsignaled_request_succeeded_without_its_answer() {
+    run(40_000, false);
+}
+
+/// The sync that the completion of a receive asked for failed, and it told of success.
+#[test]
+fn seed_40028_a_receive_succeeded_without_its_data() {
+    run(40_028, false);
 }

@@ -34,7 +34,8 @@ pub const PACKETS_PER_TURN: u32 = 64;
 /// times into the default socket buffer of an unprivileged peer (212,992 bytes).
 pub const INITIAL_WINDOW: u32 = 64 << 10;
 
-/// What a requester keeps in flight at most, in bytes.
+/// What a requester keeps in flight at most, in bytes. At every path MTU that is far below half
+/// the PSN space, so that old and new PSNs can be told apart (IBTA 9.7.3.1).
 pub const MAX_WINDOW: u32 = 1 << 20;
 
 /// READ requests that a long READ is asked for with at once, each with its share of the window.
@@ -43,10 +44,6 @@ pub const READS_IN_WINDOW: u32 = 4;
 /// Packets that a requester may always have in flight, so that losses show as sequence errors
 /// and not as timeouts.
 pub const MIN_WINDOW_PACKETS: u32 = 4;
-
-/// PSNs that may be outstanding: half the 24-bit space less one, so that old and new can be told
-/// apart (IBTA 9.7.3.1).
-pub const MAX_OUTSTANDING_PSNS: u32 = (1 << 23) - 1;
 
 /// The longest a requester waits between two probes for a lost tail.
 pub const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(500);
