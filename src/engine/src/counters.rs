@@ -59,6 +59,7 @@ counters! {
     InvalidRequestNaksSent = "invalid_request_naks_sent", "NAKs sent for a request that breaks the rules; the QP is in ERR.";
     RemoteAccessNaksSent = "remote_access_naks_sent", "NAKs sent for a request that the memory key does not allow; the QP is in ERR.";
     RemoteOperationalNaksSent = "remote_operational_naks_sent", "NAKs sent because our own side could not do what was asked; the QP is in ERR.";
+    NaksHeldBack = "naks_held_back", "NAKs not sent because too many replies were waiting for the port; the peer asks again. The link takes less than the peer provokes.";
     ReadsReplayed = "reads_replayed", "READ requests answered again.";
     AtomicsReplayed = "atomics_replayed", "Atomic requests answered again from the kept result.";
 

@@ -160,7 +160,8 @@ impl Device {
         };
         let qpn = packet.headers.bth.dest_qp;
         if self.unsynced.is_some_and(|unsynced| unsynced != qpn) {
-            self.sync(now, host);
+            // What came for another QP is a batch of its own: it answers for its own memory.
+            self.end_of_batch(now, host);
         }
         let dirty = self.stir_qp(now, host, qpn, |qp, cx| {
             qp.handle_packet(cx, outer, &packet);
@@ -195,10 +196,6 @@ impl Device {
     /// Says that a receive batch is through: its writes become visible, and what it acknowledges
     /// may be acknowledged.
     pub fn end_of_batch(&mut self, now: Instant, host: &mut impl Host) {
-        self.sync(now, host);
-    }
-
-    fn sync(&mut self, now: Instant, host: &mut impl Host) {
         if let Some(qpn) = self.unsynced.take() {
             self.stir_qp(now, host, qpn, |qp, cx| qp.sync(cx));
         }

@@ -20,6 +20,11 @@ pub const MAX_MR: usize = 524_288;
 /// READs and atomics outstanding in either direction on one QP (`max_qp_rd_atom`), as in rxe.
 pub const MAX_RD_ATOMIC: u8 = 128;
 
+/// Replies that may wait for the port before no more NAKs join them. A peer that asks for one NAK
+/// after the other while nothing can be sent must not fill our memory; it takes a NAK that is not
+/// sent for one that was lost.
+pub const MAX_WAITING_REPLIES: usize = 512;
+
 /// Work requests that a requester takes from its send queue ahead of their completion. More would
 /// only copy the ring; fewer would stall small messages on a long path.
 pub const MAX_TAKEN_SENDS: usize = 256;

@@ -401,6 +401,23 @@ fn a_gap_is_answered_by_one_nak_and_then_silence_until_it_is_filled() {
 }
 
 #[test]
+fn naks_do_not_pile_up_while_nothing_can_be_sent() {
+    let mut t = Script::new();
+    let key = t.key;
+    let write = |psn| pkt(Opcode::RC_WRITE_ONLY, psn).reth(VA, key, 1).payload(b"a").ack_req();
+    let pairs: Vec<_> = (100..2100).flat_map(|psn| [write(psn + 1), write(psn)]).collect();
+    t.receive(&pairs);
+    let held_back = t.counted(Counter::NaksHeldBack);
+    assert_eq!(t.counted(Counter::SequenceNaksSent) + held_back, 2000);
+    let sent = t.sent();
+    assert!(sent.len() <= urxe_engine::limits::MAX_WAITING_REPLIES + 1, "{} replies", sent.len());
+    assert_eq!(sent.last(), Some(&to_peer(ack(2099, 2000))), "the last word is what is done");
+    t.receive(&[write(2102), write(2100)]);
+    t.expect(nak(NakCode::SequenceError, 2100, 2001));
+    t.expect(ack(2100, 2001));
+}
+
+#[test]
 fn psns_wrap_around() {
     let mut t = Script::with(QpAttr { rq_psn: Some(Psn::new(0xff_ffff)), ..usual() });
     let key = t.key;
@@ -558,6 +575,12 @@ fn dropped(t: &mut Script, counter: Counter, packet: Pkt) {
     t.receive_from(PEER, &packet);
     t.expect_nothing();
     assert_eq!(t.counted(counter), 1, "{}", counter.name());
+}
+
+/// A packet as the device sends it.
+fn to_peer(mut packet: Pkt) -> Pkt {
+    packet.headers.bth.dest_qp = Qpn::new(PEER_QPN);
+    packet
 }
 
 fn to_qp(t: &Script, mut packet: Pkt) -> Pkt {

@@ -1,7 +1,7 @@
 //! The requester: work requests to request packets.
 
 use super::retry::ack_timeout;
-use super::send_queue::Pending;
+use super::send_queue::{Pending, distance};
 use super::sges::{self, Space};
 use super::{Cx, Failure, Qp};
 use crate::attr::{Access, QpState};
@@ -83,10 +83,8 @@ impl Qp {
             return Err(Hold::Full);
         }
         self.check_window()?;
-        let per_read_request = self.per_read_request();
-        if let Some((pending, _)) = self.sq.current()
-            && !pending.started
-        {
+        if self.sq.current().is_some_and(|(pending, _)| !pending.started) {
+            let per_read_request = self.per_read_request();
             self.sq.start_current(per_read_request);
         }
         match self.emit_current(cx, tx) {
@@ -227,7 +225,7 @@ impl Qp {
     fn send_probe<H: Host>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBatch) {
         let una = self.sq.una();
         let Some(front) = self.sq.front().filter(|front| front.started) else { return };
-        let packet = super::send_queue::distance(front.first_psn, una);
+        let packet = distance(front.first_psn, una);
         // Only the batch's room or memory that has gone can prevent it; both show elsewhere.
         if tx.has_room() && self.emit(cx, tx, Place::Front, packet, true).is_ok() {
             self.retry.on_probe_sent(una);

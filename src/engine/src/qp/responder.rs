@@ -11,6 +11,7 @@ use crate::attr::{Access, QpState};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host, Taken};
+use crate::limits::MAX_WAITING_REPLIES;
 use crate::work::{Completion, Extra, RecvWqe, Status, WcOpcode};
 use std::collections::VecDeque;
 use urxe_wire::{Headers, Msn, NakCode, Operation, Packet, Psn, Reth, Rkey, Syndrome};
@@ -114,10 +115,6 @@ impl Responder {
         }
     }
 
-    fn queue_nak(&mut self, syndrome: Syndrome) {
-        self.replies.push_back(Reply::Nak { psn: self.expected, syndrome });
-    }
-
     /// What was done since the last reply was lost: the peer is told so, and nothing else.
     pub(crate) fn retract(&mut self) {
         let syndrome = Syndrome::Nak(NakCode::RemoteOperational);
@@ -178,9 +175,20 @@ impl Qp {
     fn on_gap<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.count(cx, Counter::OutOfSequence, 1);
         if !std::mem::replace(&mut self.responder.silenced, true) {
-            self.count(cx, Counter::SequenceNaksSent, 1);
-            self.responder.queue_nak(Syndrome::Nak(NakCode::SequenceError));
+            let syndrome = Syndrome::Nak(NakCode::SequenceError);
+            self.queue_nak(cx, Counter::SequenceNaksSent, syndrome);
         }
+    }
+
+    /// Queues a NAK for the expected PSN. One that ends the QP is the last, and has room always.
+    fn queue_nak<H>(&mut self, cx: &mut Cx<'_, H>, counter: Counter, syndrome: Syndrome) {
+        let ends_qp = matches!(syndrome, Syndrome::Nak(code) if code != NakCode::SequenceError);
+        if !ends_qp && self.responder.replies.len() >= MAX_WAITING_REPLIES {
+            return self.count(cx, Counter::NaksHeldBack, 1);
+        }
+        self.count(cx, counter, 1);
+        let psn = self.responder.expected;
+        self.responder.replies.push_back(Reply::Nak { psn, syndrome });
     }
 
     /// A request that was here before: SENDs and WRITEs are acknowledged, READs and atomics
@@ -455,8 +463,7 @@ impl Qp {
                 (Counter::RemoteOperationalNaksSent, Syndrome::Nak(NakCode::RemoteOperational))
             }
         };
-        self.count(cx, counter, 1);
-        self.responder.queue_nak(syndrome);
+        self.queue_nak(cx, counter, syndrome);
         // What follows was sent before the peer saw the NAK.
         self.responder.silenced = true;
         let qpn = self.qpn;
