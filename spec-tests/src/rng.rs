@@ -2,29 +2,27 @@
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
+use urxe_port::sim;
 
-/// SplitMix64 (Steele, Lea, Flood 2014): any seed is good, and a fork is as good as a new seed.
+/// The generator of the simulated network, with what tests draw from it. A fork is as good as a new
+/// seed.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(sim::Rng);
 
 impl Rng {
     /// The generator of a seed.
     pub fn new(seed: u64) -> Rng {
-        Rng(seed)
+        Rng(sim::Rng::new(seed))
     }
 
     /// A generator of its own: what is drawn from it does not move what is drawn from this one.
     pub fn fork(&mut self) -> Rng {
-        Rng(self.next_u64())
+        Rng::new(self.next_u64())
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// A number of the range.

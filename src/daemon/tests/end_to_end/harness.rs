@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use urxe_daemon::{Config, Daemon, Handle, StartError};
 use urxe_port::OpenError;
+use urxe_port::sim;
 use urxe_shm::channel::Channel;
 use urxe_shm::control::{
     Access, AddressVector, Backing, CompChannelHandle, ContextHandle, ControlError, CqHandle,
@@ -480,20 +481,20 @@ pub(crate) fn connected(first: &Handle, second: &Handle, kind: Kind, len: usize)
 
 /// Bytes that are different everywhere.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     (0..len).map(|_| random.next() as u8).collect()
 }
 
-/// Numbers that look random, the same every time.
-pub(crate) struct Random(pub(crate) u64);
+/// Numbers that look random, the same every time: those of the simulated network.
+pub(crate) struct Random(sim::Rng);
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(sim::Rng::new(seed))
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {

@@ -43,7 +43,7 @@ fn ten_thousand_random_datagrams_are_dropped_by_cause() {
         flow_label: 0,
     };
     let opcodes: Vec<Opcode> = (0..=255).filter_map(Opcode::from_byte).collect();
-    let mut random = Random(4791);
+    let mut random = Random::new(4791);
     let mut sent = dropped(&mut b.client);
     for _ in 0..100 {
         for _ in 0..100 {
@@ -133,7 +133,7 @@ impl RawClient {
 fn random_control_messages_are_answered_or_end_the_session() {
     let daemon = start(1);
     let mut observer = Client::connect(daemon.socket());
-    let mut random = Random(99);
+    let mut random = Random::new(99);
     let mut client = RawClient::connect(daemon.socket());
     let mut answered = 0;
     for round in 0..5000 {

@@ -149,7 +149,7 @@ fn death_in_the_middle_of_traffic_hurts_only_the_peer() {
                     end.post_send(2, SendOp::Send(Extra::None), SendData::Sges(&[sge]));
                 }
             }
-            let mut random = Random(round);
+            let mut random = Random::new(round);
             for _ in 0..random.below(200) {
                 std::thread::yield_now();
             }
@@ -277,7 +277,7 @@ fn ten_thousand_random_ring_entries_are_counted_by_cause() {
     let (first, second) = (start(1), start(1));
     let mut witness = Witness::new(&first, &second);
     let (mut a, b) = connected(&first, &second, Kind::Shared, 4096);
-    let mut random = Random(2026);
+    let mut random = Random::new(2026);
     let ring = a.qp.created.send_ring;
     let element = (u64::from(ring.size) - FIRST_ELEMENT) / SLOTS;
     let element = 1 << element.ilog2();
@@ -330,7 +330,7 @@ fn random_receives_harm_nobody() {
     const SLOTS: u64 = 128;
     let (first, second) = (start(1), start(1));
     let mut witness = Witness::new(&first, &second);
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let mut flushed = 0;
     for _ in 0..20 {
         let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
@@ -365,7 +365,7 @@ fn scribbled_doorbells_ring_only_the_programs_own_bells() {
     let (first, second) = (start(1), start(1));
     let mut witness = Witness::new(&first, &second);
     let end = End::new(&first, 0, Kind::Shared, 64);
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     for _ in 0..200 {
         end.client.memory.write(0, &random.bytes(12288)).unwrap();
         end.client.ring_slot(random.below(1 << 17) as u32);

@@ -3,7 +3,7 @@
 use crate::attr::{Access, PdId};
 use crate::cause::Cause;
 use crate::host::Host;
-use crate::memory::MrTable;
+use crate::memory::{MrTable, Span};
 use crate::work::Sge;
 
 /// A place in a scatter/gather list. Messages are walked front to back, so the place is kept from
@@ -55,11 +55,14 @@ pub(crate) fn total(sges: &[Sge]) -> u64 {
 
 /// Checks every entry against its MR.
 pub(crate) fn check(mrs: &MrTable, pd: PdId, sges: &[Sge], access: Access) -> Result<(), Cause> {
-    for sge in sges.iter().filter(|sge| sge.length > 0) {
-        mrs.check(sge.lkey.0, pd, sge.addr, u64::from(sge.length), access)
-            .map_err(|error| error.local_cause())?;
-    }
-    Ok(())
+    let mut entries = sges.iter().filter(|sge| sge.length > 0);
+    entries.try_for_each(|sge| span(mrs, pd, sge, access).map(drop))
+}
+
+/// Where the memory of an entry lies.
+fn span(mrs: &MrTable, pd: PdId, sge: &Sge, access: Access) -> Result<Span, Cause> {
+    mrs.check(sge.lkey.0, pd, sge.addr, u64::from(sge.length), access)
+        .map_err(|error| error.local_cause())
 }
 
 /// Where a list's bytes live: what a copy needs besides the list.
@@ -86,11 +89,7 @@ impl<H: Host> Space<'_, H> {
             let sge = walk.stretch(sges, buf.len() - done).ok_or(Cause::LocalLength)?;
             let len = sge.length as usize;
             if len > 0 {
-                let access = Access::default();
-                let span = self
-                    .mrs
-                    .check(sge.lkey.0, self.pd, sge.addr, len as u64, access)
-                    .map_err(|error| error.local_cause())?;
+                let span = span(self.mrs, self.pd, &sge, Access::default())?;
                 if ahead > 0 && done == 0 {
                     let left = u64::from(sges[walk.index].length) - walk.within;
                     self.host.read_ahead(span.region, span.offset, ahead.min(left));
@@ -119,10 +118,7 @@ impl<H: Host> Space<'_, H> {
             let sge = walk.stretch(sges, data.len() - done).ok_or(Cause::ReceiveTooShort)?;
             let len = sge.length as usize;
             if len > 0 {
-                let span = self
-                    .mrs
-                    .check(sge.lkey.0, self.pd, sge.addr, len as u64, Access::LOCAL_WRITE)
-                    .map_err(|error| error.local_cause())?;
+                let span = span(self.mrs, self.pd, &sge, Access::LOCAL_WRITE)?;
                 self.host
                     .write(span.region, span.offset, &data[done..done + len])
                     .map_err(|_| Cause::LocalMemory)?;

@@ -25,6 +25,8 @@
 
 mod network;
 
+pub use crate::rng::Rng;
+
 use crate::{Caps, Impairment, Port, PortCounters, RxBatch, SendOutcome, caps};
 use network::Network;
 use parking_lot::Mutex;
