@@ -139,6 +139,19 @@ impl Host for SimHost {
         self.memory.atomic(region, offset, |was| was.wrapping_add(add))
     }
 
+    fn write_atomic(
+        &mut self,
+        region: RegionId,
+        offset: u64,
+        data: [u8; 8],
+    ) -> Result<(), MemoryFault> {
+        self.memory.atomic(region, offset, |_| u64::from_ne_bytes(data)).map(|_| ())
+    }
+
+    fn posted_recvs(&mut self, queue: QueueId) -> u32 {
+        self.recv_queue(queue).posted() as u32
+    }
+
     fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken {
         self.send_queue(queue).take(wqe)
     }
@@ -195,5 +208,9 @@ pub fn completion_opcode(op: &SendOp) -> WcOpcode {
         SendOp::Read { .. } => WcOpcode::RdmaRead,
         SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
         SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+        SendOp::Flush { .. } => WcOpcode::Flush,
+        SendOp::BindMw { .. } => WcOpcode::BindMw,
+        SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
     }
 }

@@ -420,6 +420,7 @@ impl Planner<'_> {
             fence: self.rng.percent(self.style.fenced),
             signaled: self.rng.percent(self.style.signaled),
             solicited: self.rng.percent(20),
+            to: None,
             sges: Vec::new(),
             inline: None,
         };

@@ -126,6 +126,11 @@ impl RecvRing {
         self.places - self.posted.len()
     }
 
+    /// Work requests posted and not taken.
+    pub fn posted(&self) -> usize {
+        self.posted.len()
+    }
+
     /// Posts.
     ///
     /// # Panics

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use urxe_engine::{
     Access, AddressVector, CqId, Device, DeviceConfig, MrSpec, PdId, QpAttr, QpInit, QpState,
-    QueueId, RegionId,
+    QpType, QueueId, RecvSource, RegionId,
 };
 use urxe_port::sim::{Link, SimNetwork, SimPort};
 use urxe_port::{Port, RxBatch, SendOutcome};
@@ -133,7 +133,7 @@ impl Node {
     fn new(number: usize, config: &NodeConfig, port: SimPort) -> Node {
         let tx_limits = port.caps().tx_limits;
         let device = Device::new(DeviceConfig {
-            gids: vec![config.addr],
+            gids: vec![Some(config.addr)],
             source_port: None,
             active_mtu: PathMtu::Mtu4096,
             seed: config.seed,
@@ -297,7 +297,14 @@ impl World {
         let send_queue = host.add_send_queue(sends);
         let recv_queue = host.add_recv_queue(recvs);
         let qpn = device
-            .create_qp(QpInit { pd, send_cq, recv_cq, send_queue, recv_queue })
+            .create_qp(QpInit {
+                qp_type: QpType::Rc,
+                pd,
+                send_cq,
+                recv_cq,
+                send_queue,
+                recv: RecvSource::Own(recv_queue),
+            })
             .expect("the simulation stays far below the limits");
         host.learn_qp(qpn, send_queue);
         End { node, qpn, send_queue, recv_queue, send_cq, recv_cq }

@@ -81,6 +81,7 @@ fn run(operation: Operation, loss: f64, len: usize, count: usize, depth: usize) 
             fence: false,
             signaled: true,
             solicited: false,
+            to: None,
             sges: vec![sge],
             inline: None,
         },

@@ -224,6 +224,7 @@ fn needs(send: &PlannedSend) -> Access {
         SendOp::Write { .. } => Access::REMOTE_WRITE,
         SendOp::Read { .. } => Access::REMOTE_READ,
         SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Access::REMOTE_ATOMIC,
+        _ => unreachable!("plans have no such work"),
     }
 }
 
@@ -235,6 +236,7 @@ fn set_remote(send: &mut PlannedSend, change: impl FnOnce(&mut u64, &mut u32)) {
         | SendOp::Read { remote_addr, rkey }
         | SendOp::CompareSwap { remote_addr, rkey, .. }
         | SendOp::FetchAdd { remote_addr, rkey, .. } => change(remote_addr, &mut rkey.0),
+        _ => unreachable!("plans have no such work"),
     }
 }
 

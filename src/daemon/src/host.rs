@@ -353,6 +353,20 @@ impl Host for ProgramHost {
         self.modify(region, offset, |old| old.wrapping_add(add))
     }
 
+    fn write_atomic(
+        &mut self,
+        region: RegionId,
+        offset: u64,
+        data: [u8; 8],
+    ) -> Result<(), MemoryFault> {
+        // TODO
+        self.write(region, offset, &data)
+    }
+
+    fn posted_recvs(&mut self, queue: QueueId) -> u32 {
+        self.recv_queues.get_mut(queue.0).map_or(0, |queue| queue.ring.available().unwrap_or(0))
+    }
+
     fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken {
         let Some(queue) = self.send_queues.get_mut(queue.0) else { return Taken::Empty };
         if !queue.allowance.take(self.call) {
@@ -369,6 +383,7 @@ impl Host for ProgramHost {
             Ok(entry::Taken::Ready(entry)) => {
                 wqe.wr_id = entry.wr.wr_id;
                 wqe.op = intake::send_op(entry.wr.op);
+                wqe.to = entry.wr.to.as_ref().map(intake::destination);
                 wqe.fence = entry.wr.fence;
                 wqe.signaled = entry.wr.signaled || queue.all_signaled;
                 wqe.solicited = entry.wr.solicited;
@@ -459,6 +474,8 @@ impl Host for ProgramHost {
             AsyncEvent::QpAccessError(qpn) => (event::QP_ACCESS_ERR, qpn),
             AsyncEvent::CommunicationEstablished(qpn) => (event::COMM_EST, qpn),
             AsyncEvent::SqDrained(qpn) => (event::SQ_DRAINED, qpn),
+            AsyncEvent::LastWqeReached(qpn) => (event::LAST_WQE_REACHED, qpn),
+            AsyncEvent::SrqError(_) | AsyncEvent::SrqLimit(_) => return,
             AsyncEvent::CqError(cq) => {
                 if let Some(cq) = self.cqs.get(cq.0) {
                     let record = EventRecord { kind: event::CQ_ERR, ..cq.record };

@@ -2,10 +2,12 @@
 //! memory and those of the engine.
 
 use crate::counters::HostCounters;
-use urxe_engine::{Completion, Extra, SendOp, Sge, Status};
+use urxe_engine::{
+    Access, AddressVector, AhId, Completion, DatagramPath, Destination, Extra, SendOp, Sge, Status,
+};
 use urxe_shm::entry::{self, EntryError};
-use urxe_shm::layout::{self, CqEntry, WC_WITH_IMM, WC_WITH_INV};
-use urxe_wire::{Lkey, Rkey};
+use urxe_shm::layout::{self, CqEntry, WC_GRH, WC_WITH_IMM, WC_WITH_INV};
+use urxe_wire::{Lkey, Qkey, Qpn, Rkey};
 
 /// An operation as the engine knows it.
 pub(crate) fn send_op(op: entry::SendOp) -> SendOp {
@@ -25,7 +27,37 @@ pub(crate) fn send_op(op: entry::SendOp) -> SendOp {
         entry::SendOp::FetchAdd { remote_addr, rkey, add } => {
             SendOp::FetchAdd { remote_addr, rkey: Rkey(rkey), add }
         }
+        entry::SendOp::AtomicWrite { remote_addr, rkey } => {
+            SendOp::AtomicWrite { remote_addr, rkey: Rkey(rkey) }
+        }
+        entry::SendOp::Flush { remote_addr, rkey, length, placement, selectivity } => {
+            SendOp::Flush { remote_addr, rkey: Rkey(rkey), length, placement, selectivity }
+        }
+        entry::SendOp::BindMw { mw, new_rkey, mr, addr, length, access } => SendOp::BindMw {
+            mw: Rkey(mw),
+            new_rkey: Rkey(new_rkey),
+            mr: Lkey(mr),
+            addr,
+            length,
+            access: Access(access),
+        },
+        entry::SendOp::LocalInvalidate { key } => SendOp::LocalInvalidate { key },
     }
+}
+
+/// A datagram's destination as the engine knows it.
+pub(crate) fn destination(to: &entry::Destination) -> Destination {
+    let path = match to.path {
+        entry::DatagramPath::Handle(number) => DatagramPath::Handle(AhId(number)),
+        entry::DatagramPath::Vector(av) => DatagramPath::Vector(AddressVector {
+            dgid: av.dgid.to_ip(),
+            sgid_index: av.sgid_index,
+            tclass: av.traffic_class,
+            hop_limit: av.hop_limit,
+            flow_label: av.flow_label,
+        }),
+    };
+    Destination { path, qpn: Qpn::new(to.qpn), qkey: Qkey(to.qkey) }
 }
 
 /// Refills a work request's scatter list.
@@ -64,7 +96,7 @@ pub(crate) fn cq_entry(completion: &Completion) -> CqEntry {
         imm_or_rkey,
         qp_num: completion.qpn.get(),
         src_qp: completion.src_qpn.get(),
-        wc_flags,
+        wc_flags: wc_flags | if completion.grh { WC_GRH } else { 0 },
         port_num: 1,
         ..CqEntry::default()
     }
@@ -79,7 +111,6 @@ pub(crate) fn is_error(completion: &Completion) -> bool {
 mod tests {
     use super::*;
     use urxe_engine::WcOpcode;
-    use urxe_wire::Qpn;
 
     #[test]
     fn immediate_data_stands_in_the_ring_as_its_wire_bytes() {
@@ -92,6 +123,7 @@ mod tests {
             extra: Extra::Imm(0x0102_0304),
             qpn: Qpn::new(0x11),
             src_qpn: Qpn::new(0x12),
+            grh: false,
             solicited: false,
         };
         let entry = cq_entry(&completion);

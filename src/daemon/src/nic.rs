@@ -52,7 +52,7 @@ impl Nic {
     ) -> Nic {
         let caps = port.caps();
         let config = DeviceConfig {
-            gids: vec![caps.addr],
+            gids: vec![Some(caps.addr)],
             source_port: match caps.source_port {
                 SourcePort::Fixed(source_port) => Some(source_port),
                 SourcePort::OfFlow => None,
@@ -180,7 +180,7 @@ impl Nic {
             if let Some(queue) = self.host.send_queues.get_mut(info.init.send_queue.0) {
                 queue.reset();
             }
-            if let Some(queue) = self.host.recv_queues.get_mut(info.init.recv_queue.0) {
+            if let Some(queue) = self.host.recv_queues.get_mut(info.init.recv_queue().0) {
                 queue.reset();
             }
             self.failed_qps.remove(&qpn.get());
@@ -196,7 +196,7 @@ impl Nic {
         if let Some(info) = self.device.query_qp(qpn) {
             self.device.destroy_qp(qpn);
             self.host.send_queues.remove(info.init.send_queue.0);
-            self.host.recv_queues.remove(info.init.recv_queue.0);
+            self.host.recv_queues.remove(info.init.recv_queue().0);
         }
         self.host.qps.remove(&qpn.get());
         self.failed_qps.remove(&qpn.get());
@@ -224,7 +224,7 @@ impl Nic {
         if info.state != QpState::Err {
             return;
         }
-        let recv_queue = info.init.recv_queue;
+        let recv_queue = info.init.recv_queue();
         self.failed_qps.insert(qpn.get(), recv_queue);
         self.look_interval = FLUSH_INTERVAL_MIN;
         self.look_at = now + self.look_interval;
@@ -273,7 +273,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::os::fd::BorrowedFd;
     use std::sync::{Arc, Mutex};
-    use urxe_engine::{Access, AddressVector, CqId, MrSpec, PdId, QpInit};
+    use urxe_engine::{Access, AddressVector, CqId, MrSpec, PdId, QpInit, QpType, RecvSource};
     use urxe_port::{PortCounters, Segmentation, SourcePort};
     use urxe_shm::arena::Arena;
     use urxe_shm::entry::{SendData, SendOp, SendWr};
@@ -346,7 +346,7 @@ mod tests {
         let mut arena = Arena::new(1 << 20).unwrap();
         let shape = Geometry::send(15, 1, 0).unwrap();
         let (extent, window) = arena.alloc(shape.size().into()).unwrap();
-        let send = SendQueue::new(SqConsumer::create(window, shape).unwrap(), 16, false);
+        let send = SendQueue::new(SqConsumer::create(window, shape, false).unwrap(), 16, false);
         let window =
             urxe_shm::region::Window::new(arena.mapping().clone(), extent.offset, extent.len);
         let program = SqProducer::attach(window.unwrap(), shape).unwrap();
@@ -359,11 +359,12 @@ mod tests {
         let cq = CompletionQueue::new(ring, None, 0, EventRecord::default());
         let cq = CqId(nic.host.cqs.insert(cq).unwrap());
         let init = QpInit {
+            qp_type: QpType::Rc,
             pd: PdId(0),
             send_cq: cq,
             recv_cq: cq,
             send_queue: QueueId(nic.host.send_queues.insert(send).unwrap()),
-            recv_queue: QueueId(nic.host.recv_queues.insert(recv).unwrap()),
+            recv: RecvSource::Own(QueueId(nic.host.recv_queues.insert(recv).unwrap())),
         };
         let qpn = nic.device.create_qp(init).unwrap();
         for attr in way_to_rts() {
@@ -421,7 +422,7 @@ mod tests {
         let now = Instant::now();
         let (mut nic, qpn, mut program, sge) = nic_with_qp(Narrow(passage.clone()), now);
         let op = SendOp::Write { remote_addr: 0, rkey: 1, imm: None };
-        let wr = SendWr { wr_id: 1, op, fence: false, signaled: true, solicited: false };
+        let wr = SendWr { wr_id: 1, op, to: None, fence: false, signaled: true, solicited: false };
         program.push(&wr, SendData::Sges(&[sge])).unwrap();
         program.publish();
         nic.ring(qpn);

@@ -151,7 +151,16 @@ impl Session {
                 self.create_cq(world, context, cqe, channel, user_handle, comp_vector)
             }
             Request::DestroyCq { cq } => self.destroy_cq(world, cq),
-            Request::CreateQp { pd, qp_type, send_cq, recv_cq, caps, sq_sig_all, user_handle } => {
+            Request::CreateQp {
+                pd,
+                qp_type,
+                send_cq,
+                recv_cq,
+                srq: _,
+                caps,
+                sq_sig_all,
+                user_handle,
+            } => {
                 let cqs = (send_cq, recv_cq);
                 self.create_qp(world, pd, qp_type, cqs, caps, sq_sig_all, user_handle)
             }
@@ -159,6 +168,7 @@ impl Session {
             Request::QueryQp { qp } => self.query_qp(world, qp),
             Request::DestroyQp { qp } => self.destroy_qp(world, qp),
             Request::Stats { device, after_qpn } => self.stats(world, &device, after_qpn),
+            _ => Err(refuse(Errno::OPNOTSUPP, "not yet")),
         }
     }
 

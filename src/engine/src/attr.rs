@@ -3,11 +3,23 @@
 use crate::host::{CqId, QueueId};
 use std::net::IpAddr;
 use std::time::Duration;
-use urxe_wire::{PathMtu, Psn, Qpn};
+use urxe_wire::{PathMtu, Psn, Qkey, Qpn};
 
 /// A protection domain: the host's own number. Objects work together only inside one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
+
+/// The transport service of a QP: `ibv_qp_type`, with the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum QpType {
+    /// Reliable connection.
+    Rc = 2,
+    /// Unreliable connection: in order, but what is lost stays lost.
+    Uc = 3,
+    /// Unreliable datagram: one packet, to anybody.
+    Ud = 4,
+}
 
 /// The QP states of the verbs, with `ibv_qp_state`'s numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +57,14 @@ impl Access {
     /// The peer may close the key by a SEND with invalidate. Ours: verbs has no bit for it, since
     /// there only the keys of windows and of fast-registered MRs can be closed so.
     pub const REMOTE_INVALIDATE: Access = Access(1 << 31);
+    /// Windows may be bound to the MR.
+    pub const MW_BIND: Access = Access(1 << 4);
+    /// Addresses count from 0 at the first byte.
+    pub const ZERO_BASED: Access = Access(1 << 5);
+    /// The peer may FLUSH for global visibility.
+    pub const FLUSH_GLOBAL: Access = Access(1 << 8);
+    /// The peer may FLUSH for persistence.
+    pub const FLUSH_PERSISTENT: Access = Access(1 << 9);
 
     /// Whether all of `other`'s rights are among these.
     pub fn contains(self, other: Access) -> bool {
@@ -59,9 +79,20 @@ impl std::ops::BitOr for Access {
     }
 }
 
+/// Where a QP takes its receives from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecvSource {
+    /// A receive queue of its own, in the host's numbers.
+    Own(QueueId),
+    /// A shared receive queue.
+    Shared(SrqId),
+}
+
 /// What a QP is created with.
 #[derive(Clone, Debug)]
 pub struct QpInit {
+    /// Its transport service.
+    pub qp_type: QpType,
     /// Its protection domain.
     pub pd: PdId,
     /// Where its send completions go.
@@ -70,8 +101,45 @@ pub struct QpInit {
     pub recv_cq: CqId,
     /// Its send queue, in the host's numbers.
     pub send_queue: QueueId,
-    /// The queue it receives from.
-    pub recv_queue: QueueId,
+    /// Where it receives from.
+    pub recv: RecvSource,
+}
+
+impl QpInit {
+    /// The host's number of the queue that it receives from.
+    pub fn recv_queue(&self) -> QueueId {
+        match self.recv {
+            RecvSource::Own(queue) => queue,
+            RecvSource::Shared(_) => unreachable!("no QP is made with an SRQ yet"),
+        }
+    }
+}
+
+/// A shared receive queue: the engine's own number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SrqId(pub u32);
+
+/// What an SRQ is created with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqInit {
+    /// Its protection domain: that of the memory its receives name, whatever the QP's is.
+    pub pd: PdId,
+    /// The queue, in the host's numbers.
+    pub queue: QueueId,
+}
+
+/// An address handle: the engine's own number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AhId(pub u32);
+
+/// Kinds of memory window: `ibv_mw_type`, with the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum MwType {
+    /// Bound by `ibv_bind_mw`; opens to every QP of its protection domain.
+    One = 1,
+    /// Type 2B: bound by a posted work request; opens to the QP that it was bound on only.
+    Two = 2,
 }
 
 /// The path to the peer: the part of `ibv_ah_attr` that RoCEv2 has.
@@ -108,6 +176,8 @@ pub struct QpAttr {
     pub path_mtu: Option<PathMtu>,
     /// The peer's QPN.
     pub dest_qpn: Option<Qpn>,
+    /// UD: what a datagram must carry to be taken.
+    pub qkey: Option<Qkey>,
     /// First PSN expected.
     pub rq_psn: Option<Psn>,
     /// First PSN sent.
@@ -129,8 +199,9 @@ pub struct QpAttr {
 /// What a device is made with.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// The device's own addresses: its GID table, by index.
-    pub gids: Vec<IpAddr>,
+    /// The device's own addresses: its GID table, by index. Entries come and go
+    /// ([`Device::set_gid`](crate::Device::set_gid)); the others keep their index.
+    pub gids: Vec<Option<IpAddr>>,
     /// The UDP source port of all packets, where the port cannot choose it for each flow. The
     /// ICRC covers it.
     pub source_port: Option<u16>,
@@ -151,6 +222,8 @@ pub struct QpInfo {
     pub attr: QpAttr,
     /// What it was created with.
     pub init: QpInit,
+    /// In SQD: work that had begun has not ended yet.
+    pub sq_draining: bool,
     /// The PSN of the next new request packet.
     pub sq_psn: Psn,
     /// The PSN expected next.

@@ -4,6 +4,7 @@
 //! largest one. In the daemon it stands for shared-memory rings and mapped regions, in the
 //! simulation for plain vectors.
 
+use crate::attr::SrqId;
 use crate::work::{Completion, RecvWqe, SendWqe};
 use urxe_wire::Qpn;
 
@@ -56,6 +57,13 @@ pub enum AsyncEvent {
     SqDrained(Qpn),
     /// `IBV_EVENT_CQ_ERR`: completions were lost because the CQ was full.
     CqError(CqId),
+    /// `IBV_EVENT_SRQ_ERR`: the SRQ cannot be read any more.
+    SrqError(SrqId),
+    /// `IBV_EVENT_SRQ_LIMIT_REACHED`: fewer receives are posted than its limit, which is disarmed
+    /// by this.
+    SrqLimit(SrqId),
+    /// `IBV_EVENT_QP_LAST_WQE_REACHED`: the QP is in ERR and takes no more from its SRQ.
+    LastWqeReached(Qpn),
 }
 
 /// What the engine needs of the world in which its QPs' programs live.
@@ -91,6 +99,15 @@ pub trait Host {
     /// Atomically, as [`compare_swap`](Self::compare_swap): adds, wrapping. Returns what was there.
     fn fetch_add(&mut self, region: RegionId, offset: u64, add: u64) -> Result<u64, MemoryFault>;
 
+    /// Atomically, towards all other atomics of this device: puts 8 bytes at `offset`, a multiple
+    /// of 8 in the program's address space.
+    fn write_atomic(
+        &mut self,
+        region: RegionId,
+        offset: u64,
+        data: [u8; 8],
+    ) -> Result<(), MemoryFault>;
+
     /// Takes the next work request off a send queue.
     fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken;
 
@@ -100,6 +117,9 @@ pub trait Host {
 
     /// Takes the next work request off a receive queue; its place is free at once.
     fn next_recv(&mut self, queue: QueueId, wqe: &mut RecvWqe) -> Taken;
+
+    /// How many receives are posted on a queue and not taken.
+    fn posted_recvs(&mut self, queue: QueueId) -> u32;
 
     /// Puts a completion on a CQ.
     fn complete(&mut self, cq: CqId, completion: &Completion) -> Result<(), CqOverrun>;

@@ -39,11 +39,16 @@ mod qp;
 mod table;
 mod work;
 
-pub use attr::{Access, AddressVector, DeviceConfig, PdId, QpAttr, QpInfo, QpInit, QpState};
+pub use attr::{
+    Access, AddressVector, AhId, DeviceConfig, MwType, PdId, QpAttr, QpInfo, QpInit, QpState,
+    QpType, RecvSource, SrqId, SrqInit,
+};
 pub use cause::Cause;
 pub use counters::{Counter, Counters};
 pub use device::{CreateQpError, Device};
 pub use host::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
 pub use memory::{MrSpec, RegMrError};
 pub use qp::{Attribute, ModifyQpError};
-pub use work::{Completion, Extra, RecvWqe, SendOp, SendWqe, Sge, Status, WcOpcode};
+pub use work::{
+    Completion, DatagramPath, Destination, Extra, RecvWqe, SendOp, SendWqe, Sge, Status, WcOpcode,
+};

@@ -3,7 +3,8 @@
 //! These are plain, already decoded values. The rules that need the QP or a memory key (bounds,
 //! rights, limits) are checked by the requester and the responder when the work is executed.
 
-use urxe_wire::{Lkey, Qpn, Rkey};
+use crate::attr::{Access, AddressVector, AhId};
+use urxe_wire::{Lkey, Qkey, Qpn, Rkey};
 
 /// A stretch of registered memory: `ibv_sge`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +59,66 @@ pub enum SendOp {
         /// Value added, wrapping.
         add: u64,
     },
+    /// ATOMIC WRITE of the 8 bytes of the gather list (IBTA 1.5).
+    AtomicWrite {
+        /// Address at the responder, a multiple of 8.
+        remote_addr: u64,
+        /// Key of the responder's memory.
+        rkey: Rkey,
+    },
+    /// FLUSH: earlier WRITEs to the range get as far as `placement` says (IBTA 1.5).
+    Flush {
+        /// Address at the responder.
+        remote_addr: u64,
+        /// Key of the responder's memory.
+        rkey: Rkey,
+        /// Bytes.
+        length: u32,
+        /// `IB_FLUSH_GLOBAL` (1), `IB_FLUSH_PERSISTENT` (2), or both.
+        placement: u8,
+        /// 0: the range; 1: the whole MR.
+        selectivity: u8,
+    },
+    /// Binds a memory window; nothing is sent.
+    BindMw {
+        /// The window's present rkey.
+        mw: Rkey,
+        /// The rkey that it shall have: the present one but for the low 8 bits.
+        new_rkey: Rkey,
+        /// The MR that it opens a part of.
+        mr: Lkey,
+        /// First byte, in the MR's terms.
+        addr: u64,
+        /// Bytes; 0 closes the window.
+        length: u64,
+        /// What the peer may do.
+        access: Access,
+    },
+    /// Closes a window's or an MR's key; nothing is sent.
+    LocalInvalidate {
+        /// The key.
+        key: u32,
+    },
+}
+
+/// Where a datagram goes: `wr.ud` of `ibv_send_wr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// The path.
+    pub path: DatagramPath,
+    /// The QP there.
+    pub qpn: Qpn,
+    /// Its Q_Key. With the high bit set, the sender's own QP's is sent instead (IBTA 10.2.5).
+    pub qkey: Qkey,
+}
+
+/// The path of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramPath {
+    /// An address handle of the QP's protection domain.
+    Handle(AhId),
+    /// Told with the work request itself, as older providers do.
+    Vector(AddressVector),
 }
 
 /// What the last packet of a SEND carries besides its data.
@@ -87,6 +148,8 @@ pub struct SendWqe {
     pub signaled: bool,
     /// `IBV_SEND_SOLICITED`: asks for an event at the responder.
     pub solicited: bool,
+    /// UD: where it goes. Ignored for other transports.
+    pub to: Option<Destination>,
     /// Where the data is, or is to be put. Ignored when `inline` is set.
     pub sges: Vec<Sge>,
     /// `IBV_SEND_INLINE`: the data itself.
@@ -135,6 +198,10 @@ pub enum WcOpcode {
     RdmaRead = 2,
     CompareSwap = 3,
     FetchAdd = 4,
+    BindMw = 5,
+    LocalInvalidate = 6,
+    Flush = 8,
+    AtomicWrite = 9,
     Recv = 128,
     RecvRdmaWithImm = 129,
 }
@@ -158,6 +225,8 @@ pub struct Completion {
     pub qpn: Qpn,
     /// The QP that sent, for a receive; 0 where verbs leaves it undefined.
     pub src_qpn: Qpn,
+    /// UD: the first 40 bytes received are a GRH. Always so with RoCE.
+    pub grh: bool,
     /// The receive was of a message with the solicited bit, or the completion is an error: wakes
     /// a CQ that was armed for solicited events only.
     pub solicited: bool,

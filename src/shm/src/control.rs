@@ -17,21 +17,26 @@
 mod attr;
 mod codec;
 mod handle;
+mod resource;
 mod stats;
 
 pub use attr::{
-    Access, AddressVector, DeviceAttr, DeviceInfo, Gid, PortAttr, QpAttr, QpCaps, QpQueried,
-    QpState, QpType,
+    Access, AddressVector, DeviceAttr, DeviceInfo, Gid, MwType, PortAttr, QpAttr, QpCaps,
+    QpQueried, QpState, QpType, SrqAttr,
 };
 pub use codec::{DecodeError, TooLong, decode, encode};
-pub use handle::{CompChannelHandle, ContextHandle, CqHandle, MrHandle, PdHandle, QpHandle};
+pub use handle::{
+    AhHandle, CompChannelHandle, ContextHandle, CqHandle, MrHandle, MwHandle, PdHandle, QpHandle,
+    SrqHandle,
+};
+pub use resource::{BoundTo, Resource, ResourceDetail, ResourceKind, ResourcePage};
 pub use stats::{CounterInfo, QpStats, StatsPage};
 
 use serde::{Deserialize, Serialize};
 
 /// Version of everything this crate lays down: messages, rings and doorbells. It stands, outside
 /// of the encoding, at the head of each message; two sides with different versions do not talk.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// Longest message in bytes. The longest that exists is a page of statistics, with a name and a
 /// meaning for each counter; 64 KiB hold several hundred, and are well below the 208 KiB that a
@@ -167,6 +172,91 @@ pub enum Request {
         /// The completion queue.
         cq: CqHandle,
     },
+    /// Gives a completion queue another size: `ibv_resize_cq`. Unread completions are moved to a
+    /// new ring, and the program goes on there; until the answer has come it must not touch the
+    /// old ring, whose place is given up with it. Answered by [`Reply::CqResized`]. `EINVAL` if
+    /// `cqe` is 0, above the device's `max_cqe`, or less than there are unread completions.
+    ResizeCq {
+        /// The completion queue.
+        cq: CqHandle,
+        /// Completions it must hold at least.
+        cqe: u32,
+    },
+    /// Makes a shared receive queue: `ibv_create_srq`. Answered by [`Reply::Srq`]. `EINVAL` if a
+    /// capacity is 0 or above the device's limit, or the limit above the capacity.
+    CreateSrq {
+        /// The protection domain.
+        pd: PdHandle,
+        /// What it must hold at least, and its first limit.
+        attr: SrqAttr,
+        /// The program's own number, given back in the SRQ's events.
+        user_handle: u64,
+    },
+    /// Changes a shared receive queue: `ibv_modify_srq`. A new size moves the receives that are
+    /// posted to a new ring, as [`Request::ResizeCq`] does. Answered by [`Reply::SrqModified`].
+    /// `EINVAL` if the size is less than there are receives posted or above the device's limit,
+    /// or the limit above the size.
+    ModifySrq {
+        /// The shared receive queue.
+        srq: SrqHandle,
+        /// Work requests it must hold at least.
+        max_wr: Option<u32>,
+        /// The new limit; 0 disarms.
+        limit: Option<u32>,
+    },
+    /// Asks what a shared receive queue holds: `ibv_query_srq`. Answered by [`Reply::SrqAttr`].
+    QuerySrq {
+        /// The shared receive queue.
+        srq: SrqHandle,
+    },
+    /// Destroys a shared receive queue: `ibv_destroy_srq`. Answered by [`Reply::Done`]. `EBUSY`
+    /// while a QP uses it.
+    DestroySrq {
+        /// The shared receive queue.
+        srq: SrqHandle,
+    },
+    /// Makes an address handle: `ibv_create_ah`. Answered by [`Reply::Ah`]. `EINVAL` if the path
+    /// makes no sense.
+    CreateAh {
+        /// The protection domain.
+        pd: PdHandle,
+        /// The path; the destination may be a multicast group.
+        av: AddressVector,
+    },
+    /// Destroys an address handle: `ibv_destroy_ah`. Answered by [`Reply::Done`].
+    DestroyAh {
+        /// The address handle.
+        ah: AhHandle,
+    },
+    /// Makes a memory window, bound to nothing: `ibv_alloc_mw`. Answered by [`Reply::Mw`].
+    AllocMw {
+        /// The protection domain.
+        pd: PdHandle,
+        /// Its kind.
+        mw_type: MwType,
+    },
+    /// Frees a memory window, bound or not: `ibv_dealloc_mw`. Answered by [`Reply::Done`].
+    DeallocMw {
+        /// The window.
+        mw: MwHandle,
+    },
+    /// Lets a UD queue pair receive what is sent to a multicast group: `ibv_attach_mcast`.
+    /// Answered by [`Reply::Done`], also when it is attached already. `EINVAL` if the queue pair
+    /// is not UD or the GID is no multicast address.
+    AttachMcast {
+        /// The queue pair.
+        qp: QpHandle,
+        /// The group.
+        gid: Gid,
+    },
+    /// Takes that back: `ibv_detach_mcast`. Answered by [`Reply::Done`]. `EINVAL` if it is not
+    /// attached.
+    DetachMcast {
+        /// The queue pair.
+        qp: QpHandle,
+        /// The group.
+        gid: Gid,
+    },
     /// Makes a queue pair in the RESET state: `ibv_create_qp`. Answered by [`Reply::Qp`].
     /// `EINVAL` if a capacity is above the device's limit, or if the CQs are of another context
     /// than the protection domain; `EOPNOTSUPP` for a type that the device has not.
@@ -179,6 +269,8 @@ pub enum Request {
         send_cq: CqHandle,
         /// Where receive completions go; may be the same.
         recv_cq: CqHandle,
+        /// Where it takes its receives from, if it is to have no RQ of its own.
+        srq: Option<SrqHandle>,
         /// What it must hold at least.
         caps: QpCaps,
         /// Whether every send completes with a CQE, signalled or not.
@@ -207,6 +299,17 @@ pub enum Request {
     DestroyQp {
         /// The queue pair.
         qp: QpHandle,
+    },
+    /// Asks what objects of one kind a device has, of those that may be seen: one's own user's, or
+    /// all for root and the user that the daemon runs as. Needs no context. Answered by
+    /// [`Reply::Resources`], page by page. `ENODEV` if there is no such device.
+    Resources {
+        /// The device's name.
+        device: String,
+        /// What kind of object.
+        kind: ResourceKind,
+        /// Begins behind the object of this number; `None` for the first page.
+        after: Option<u32>,
     },
     /// Asks for a device's counters, and those of the QPs that may be seen: one's own user's, or
     /// all for root and the user that the daemon runs as. Needs no context. Answered by
@@ -270,10 +373,53 @@ pub enum Reply {
         /// Its ring, of shape [`Geometry::completion`](crate::geometry::Geometry::completion).
         ring: RingLocation,
     },
+    /// Answer to [`Request::ResizeCq`].
+    CqResized {
+        /// Completions it holds: what was asked for, or more.
+        cqe: u32,
+        /// Its new ring, with the unread completions from index 0 on.
+        ring: RingLocation,
+    },
+    /// Answer to [`Request::CreateSrq`].
+    Srq {
+        /// The shared receive queue.
+        srq: SrqHandle,
+        /// Its number.
+        srqn: u32,
+        /// What it holds: what was asked for, or more.
+        attr: SrqAttr,
+        /// Its ring, of shape [`Geometry::recv`](crate::geometry::Geometry::recv).
+        ring: RingLocation,
+    },
+    /// Answer to [`Request::ModifySrq`].
+    SrqModified {
+        /// What it holds now.
+        attr: SrqAttr,
+        /// Its new ring, if the size was changed, with the posted receives from index 0 on.
+        ring: Option<RingLocation>,
+    },
+    /// Answer to [`Request::QuerySrq`].
+    SrqAttr(SrqAttr),
+    /// Answer to [`Request::CreateAh`].
+    Ah {
+        /// The address handle.
+        ah: AhHandle,
+        /// Its number in work requests (`ah_num`), never 0.
+        ah_num: u32,
+    },
+    /// Answer to [`Request::AllocMw`].
+    Mw {
+        /// The window.
+        mw: MwHandle,
+        /// Its first rkey, which opens nothing.
+        rkey: u32,
+    },
     /// Answer to [`Request::CreateQp`].
     Qp(QpCreated),
     /// Answer to [`Request::QueryQp`].
     QpAttr(QpQueried),
+    /// Answer to [`Request::Resources`].
+    Resources(ResourcePage),
     /// Answer to [`Request::Stats`].
     Stats(StatsPage),
 }
@@ -323,8 +469,8 @@ pub struct QpCreated {
     pub caps: QpCaps,
     /// Its SQ, of shape [`Geometry::send`](crate::geometry::Geometry::send).
     pub send_ring: RingLocation,
-    /// Its RQ, of shape [`Geometry::recv`](crate::geometry::Geometry::recv).
-    pub recv_ring: RingLocation,
+    /// Its RQ, of shape [`Geometry::recv`](crate::geometry::Geometry::recv), unless it has an SRQ.
+    pub recv_ring: Option<RingLocation>,
     /// Its doorbell: what to [`ring`](crate::doorbell::Bell::ring) after posting sends.
     pub doorbell_slot: u32,
 }
@@ -366,12 +512,12 @@ mod tests {
             },
         );
         let states = (prop::option::of(state()), prop::option::of(state()));
-        let words = any::<[Option<u32>; 4]>();
+        let words = any::<[Option<u32>; 5]>();
         let halves = any::<[Option<u16>; 2]>();
         let bytes = any::<[Option<u8>; 7]>();
         (states, prop::option::of(av), words, halves, bytes).prop_map(
             |((state, cur_state), av, words, [pkey_index, path_mtu], bytes)| {
-                let [access, dest_qpn, rq_psn, sq_psn] = words;
+                let [access, dest_qpn, qkey, rq_psn, sq_psn] = words;
                 let [port, max_rd_atomic, max_dest_rd_atomic, timer, timeout, retry, rnr] = bytes;
                 QpAttr {
                     state,
@@ -382,6 +528,7 @@ mod tests {
                     av,
                     path_mtu,
                     dest_qpn,
+                    qkey,
                     rq_psn,
                     sq_psn,
                     max_rd_atomic,
@@ -435,6 +582,7 @@ mod tests {
                     qp_type: QpType::Rc,
                     send_cq: CqHandle(send_cq),
                     recv_cq: CqHandle(recv_cq),
+                    srq: None,
                     caps,
                     sq_sig_all,
                     user_handle,
@@ -470,8 +618,9 @@ mod tests {
                 lkey,
                 rkey
             }),
-            (attr(), caps(), any::<bool>()).prop_map(|(attr, caps, sq_sig_all)| {
-                Reply::QpAttr(QpQueried { attr, caps, sq_sig_all })
+            (attr(), caps(), any::<[bool; 2]>()).prop_map(|(attr, caps, flags)| {
+                let [sq_sig_all, sq_draining] = flags;
+                Reply::QpAttr(QpQueried { attr, caps, sq_sig_all, sq_draining })
             }),
             page.prop_map(|(device, qp_counters, qps, more)| {
                 Reply::Stats(StatsPage { device, qp_counters, qps, more })

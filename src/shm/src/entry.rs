@@ -3,11 +3,14 @@
 //! Encoding serves the program, decoding the daemon. Decoding works on a private copy of the
 //! entry, believes nothing in it, and gives each malformed thing a name.
 
+use crate::control::{AddressVector, Gid};
 use crate::geometry::Geometry;
 use crate::layout::{
-    AtomicArgs, DmaInfo, RdmaArgs, RecvEntry, SEND_FENCE, SEND_INLINE, SEND_SIGNALED,
-    SEND_SOLICITED, SendEntry, Sge, WR_COMPARE_SWAP, WR_FETCH_ADD, WR_RDMA_READ, WR_RDMA_WRITE,
-    WR_RDMA_WRITE_WITH_IMM, WR_SEND, WR_SEND_WITH_IMM, WR_SEND_WITH_INV,
+    AtomicArgs, Av, DmaInfo, FlushArgs, MwArgs, NETWORK_IPV4, NETWORK_IPV6, RdmaArgs, RecvEntry,
+    SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, SendEntry, Sge, UdArgs,
+    WR_ATOMIC_WRITE, WR_BIND_MW, WR_COMPARE_SWAP, WR_FETCH_ADD, WR_FLUSH, WR_LOCAL_INV,
+    WR_RDMA_READ, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM, WR_SEND, WR_SEND_WITH_IMM,
+    WR_SEND_WITH_INV,
 };
 use crate::region::Window;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -53,6 +56,66 @@ pub enum SendOp {
         /// Value added, wrapping.
         add: u64,
     },
+    /// ATOMIC WRITE of the 8 bytes of the gather list, or of 8 inline bytes.
+    AtomicWrite {
+        /// Address at the responder.
+        remote_addr: u64,
+        /// Key of the responder's memory.
+        rkey: u32,
+    },
+    /// FLUSH: earlier WRITEs to the range get as far as `placement` says.
+    Flush {
+        /// Address at the responder.
+        remote_addr: u64,
+        /// Key of the responder's memory.
+        rkey: u32,
+        /// Bytes.
+        length: u32,
+        /// Placement types: 1 global visibility, 2 persistence, or both.
+        placement: u8,
+        /// 0: the range; 1: the whole MR.
+        selectivity: u8,
+    },
+    /// Binds a memory window.
+    BindMw {
+        /// The window's present rkey.
+        mw: u32,
+        /// The rkey that it shall have.
+        new_rkey: u32,
+        /// lkey of the MR that it opens a part of.
+        mr: u32,
+        /// First byte, in the MR's terms.
+        addr: u64,
+        /// Bytes.
+        length: u64,
+        /// What the peer may do: access bits.
+        access: u32,
+    },
+    /// Closes a window's or an MR's key.
+    LocalInvalidate {
+        /// The key.
+        key: u32,
+    },
+}
+
+/// Where a datagram goes: `wr.ud` of `ibv_send_wr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// The path.
+    pub path: DatagramPath,
+    /// The QP there; 0xff_ffff for a multicast group.
+    pub qpn: u32,
+    /// Its Q_Key.
+    pub qkey: u32,
+}
+
+/// The path of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramPath {
+    /// The number of an address handle, never 0.
+    Handle(u32),
+    /// Told with the work request itself, as `librxe` did before it had address handle numbers.
+    Vector(AddressVector),
 }
 
 /// What the last packet of a SEND carries besides its data.
@@ -73,6 +136,8 @@ pub struct SendWr {
     pub wr_id: u64,
     /// The operation and its arguments.
     pub op: SendOp,
+    /// Where it goes, on a UD QP. Only a SEND can have it.
+    pub to: Option<Destination>,
     /// `IBV_SEND_FENCE`: starts only when all READs and atomics before it have completed.
     pub fence: bool,
     /// `IBV_SEND_SIGNALED`: completes with a CQE also on success.
@@ -220,6 +285,30 @@ impl SendWr {
                     AtomicArgs { remote_addr, compare_add: add, swap: 0, rkey, reserved: 0 };
                 (WR_FETCH_ADD, 0, self::args(&atomic), remote_addr)
             }
+            SendOp::AtomicWrite { remote_addr, rkey } => {
+                (WR_ATOMIC_WRITE, 0, rdma(remote_addr, rkey), remote_addr)
+            }
+            SendOp::Flush { remote_addr, rkey, length, placement, selectivity } => {
+                let flush = FlushArgs {
+                    remote_addr,
+                    length,
+                    rkey,
+                    kind: placement,
+                    level: selectivity,
+                    pad: [0; 6],
+                };
+                (WR_FLUSH, 0, self::args(&flush), remote_addr)
+            }
+            SendOp::BindMw { mw, new_rkey, mr, addr, length, access } => {
+                let bind =
+                    MwArgs { addr, length, mr_lkey: mr, mw_rkey: mw, rkey: new_rkey, access };
+                (WR_BIND_MW, 0, self::args(&bind), 0)
+            }
+            SendOp::LocalInvalidate { key } => (WR_LOCAL_INV, key, [0; 15], 0),
+        };
+        let args = match &self.to {
+            Some(to) => self::args(&ud_args(to)),
+            None => args,
         };
         let (inline, dma) = match data {
             SendData::Sges(sges) => (false, sge_dma(sges, geometry)?),
@@ -249,7 +338,7 @@ impl SendWr {
         })
     }
 
-    fn decode(entry: &SendEntry) -> Result<Self, EntryError> {
+    fn decode(entry: &SendEntry, datagram: bool) -> Result<Self, EntryError> {
         let imm = u32::from_be(entry.imm_or_rkey);
         let rdma: RdmaArgs = from_args(&entry.args);
         let atomic: AtomicArgs = from_args(&entry.args);
@@ -272,27 +361,42 @@ impl SendWr {
                 rkey: atomic.rkey,
                 add: atomic.compare_add,
             },
+            WR_ATOMIC_WRITE => SendOp::AtomicWrite { remote_addr, rkey },
+            WR_FLUSH => {
+                let FlushArgs { remote_addr, length, rkey, kind, level, .. } =
+                    from_args(&entry.args);
+                SendOp::Flush { remote_addr, rkey, length, placement: kind, selectivity: level }
+            }
+            WR_BIND_MW => {
+                let MwArgs { addr, length, mr_lkey, mw_rkey, rkey, access } =
+                    from_args(&entry.args);
+                let (mw, new_rkey, mr) = (mw_rkey, rkey, mr_lkey);
+                SendOp::BindMw { mw, new_rkey, mr, addr, length, access }
+            }
+            WR_LOCAL_INV => SendOp::LocalInvalidate { key: entry.imm_or_rkey },
             opcode => return Err(EntryError::Opcode { opcode }),
         };
+        let to = datagram.then(|| destination(&from_args(&entry.args)));
         let has = |bit| entry.send_flags & bit != 0;
         let (fence, signaled) = (has(SEND_FENCE), has(SEND_SIGNALED));
-        Ok(Self { wr_id: entry.wr_id, op, fence, signaled, solicited: has(SEND_SOLICITED) })
+        Ok(Self { wr_id: entry.wr_id, op, to, fence, signaled, solicited: has(SEND_SOLICITED) })
     }
 }
 
 impl SendWqe {
-    /// Copies an entry out of the ring and makes sense of it.
+    /// Copies an entry out of the ring and makes sense of it; `datagram` says that the QP is UD.
     pub(crate) fn decode(
         window: &Window,
         geometry: &Geometry,
         slot: u32,
+        datagram: bool,
         sges: &mut Vec<Sge>,
         inline: &mut Vec<u8>,
     ) -> Taken<Self> {
         let offset = geometry.element(slot);
         let entry: SendEntry = load(window, offset);
         let data = offset + size_of::<SendEntry>();
-        let result = SendWr::decode(&entry).and_then(|wr| {
+        let result = SendWr::decode(&entry, datagram).and_then(|wr| {
             if entry.send_flags & SEND_INLINE != 0 {
                 let len = check_inline(entry.opcode, entry.dma.length as usize, geometry)?;
                 load_bytes(window, data, len, inline);
@@ -334,6 +438,43 @@ impl RecvEntry {
     }
 }
 
+/// A destination as an entry has it.
+fn ud_args(to: &Destination) -> UdArgs {
+    let (ah_num, av) = match to.path {
+        DatagramPath::Handle(number) => (number, Av::default()),
+        DatagramPath::Vector(vector) => {
+            let is_ipv4 = vector.dgid.to_ip().is_ipv4();
+            let av = Av {
+                port: 1,
+                network_type: if is_ipv4 { NETWORK_IPV4 } else { NETWORK_IPV6 },
+                dgid: vector.dgid.0,
+                flow_label: vector.flow_label,
+                sgid_index: vector.sgid_index,
+                hop_limit: vector.hop_limit,
+                traffic_class: vector.traffic_class,
+                ..Av::default()
+            };
+            (0, av)
+        }
+    };
+    UdArgs { remote_qpn: to.qpn, remote_qkey: to.qkey, ah_num, av, ..UdArgs::default() }
+}
+
+/// The destination that an entry has.
+fn destination(args: &UdArgs) -> Destination {
+    let path = match args.ah_num {
+        0 => DatagramPath::Vector(AddressVector {
+            dgid: Gid(args.av.dgid),
+            sgid_index: args.av.sgid_index,
+            traffic_class: args.av.traffic_class,
+            hop_limit: args.av.hop_limit,
+            flow_label: args.av.flow_label,
+        }),
+        number => DatagramPath::Handle(number),
+    };
+    Destination { path, qpn: args.remote_qpn & 0xff_ffff, qkey: args.remote_qkey }
+}
+
 /// Puts an operation's arguments where the entry has them.
 fn args(value: &(impl IntoBytes + Immutable)) -> [u64; 15] {
     let mut args = [0; 15];
@@ -351,7 +492,7 @@ fn from_args<T: FromBytes>(args: &[u64; 15]) -> T {
 }
 
 fn check_inline(opcode: u32, length: usize, geometry: &Geometry) -> Result<u32, EntryError> {
-    if matches!(opcode, WR_RDMA_READ | WR_COMPARE_SWAP | WR_FETCH_ADD) {
+    if matches!(opcode, WR_RDMA_READ | WR_COMPARE_SWAP | WR_FETCH_ADD | WR_FLUSH) {
         return Err(EntryError::InlineNotAllowed { opcode });
     }
     let (length, max_inline) = (u32::try_from(length).unwrap_or(u32::MAX), geometry.max_inline());

@@ -61,3 +61,11 @@ pub const SQ_DRAINED: u32 = 5;
 pub const PORT_ACTIVE: u32 = 9;
 /// [`EventRecord::kind`]: `IBV_EVENT_PORT_ERR`.
 pub const PORT_ERR: u32 = 10;
+/// [`EventRecord::kind`]: `IBV_EVENT_SRQ_ERR`, the SRQ cannot be read any more.
+pub const SRQ_ERR: u32 = 14;
+/// [`EventRecord::kind`]: `IBV_EVENT_SRQ_LIMIT_REACHED`.
+pub const SRQ_LIMIT: u32 = 15;
+/// [`EventRecord::kind`]: `IBV_EVENT_QP_LAST_WQE_REACHED`.
+pub const LAST_WQE_REACHED: u32 = 16;
+/// [`EventRecord::kind`]: `IBV_EVENT_GID_CHANGE`.
+pub const GID_CHANGE: u32 = 18;

@@ -331,6 +331,14 @@ pub const WC_RDMA_READ: u32 = 2;
 pub const WC_COMPARE_SWAP: u32 = 3;
 /// [`CqEntry::opcode`]: a FETCH-AND-ADD was done.
 pub const WC_FETCH_ADD: u32 = 4;
+/// [`CqEntry::opcode`]: `IBV_WC_BIND_MW`.
+pub const WC_BIND_MW: u32 = 5;
+/// [`CqEntry::opcode`]: `IBV_WC_LOCAL_INV`.
+pub const WC_LOCAL_INV: u32 = 6;
+/// [`CqEntry::opcode`]: `IBV_WC_FLUSH`.
+pub const WC_FLUSH: u32 = 8;
+/// [`CqEntry::opcode`]: `IBV_WC_ATOMIC_WRITE`.
+pub const WC_ATOMIC_WRITE: u32 = 9;
 /// [`CqEntry::opcode`]: a message was received.
 pub const WC_RECV: u32 = 128;
 /// [`CqEntry::opcode`]: an RDMA WRITE with immediate data was received.

@@ -155,13 +155,15 @@ impl SqProducer {
 pub struct SqConsumer {
     ring: Ring,
     cursor: ConsumerCursor,
+    /// The QP is UD: its entries say where they go.
+    datagram: bool,
 }
 
 impl SqConsumer {
-    /// Makes an empty ring.
-    pub fn create(window: Window, geometry: Geometry) -> Result<Self, RingError> {
+    /// Makes an empty ring; `datagram` says that the QP is UD, whose entries say where they go.
+    pub fn create(window: Window, geometry: Geometry, datagram: bool) -> Result<Self, RingError> {
         let cursor = ConsumerCursor::new(geometry.slots());
-        Ok(Self { ring: Ring::create(window, geometry)?, cursor })
+        Ok(Self { ring: Ring::create(window, geometry)?, cursor, datagram })
     }
 
     /// Takes the next work request. Its data is appended to `sges`, or to `inline` if it is
@@ -173,7 +175,14 @@ impl SqConsumer {
         inline: &mut Vec<u8>,
     ) -> Result<Taken<SendWqe>, IndexError> {
         let Some(slot) = self.cursor.take(&self.ring)? else { return Ok(Taken::Empty) };
-        Ok(SendWqe::decode(&self.ring.window, &self.ring.geometry, slot, sges, inline))
+        Ok(SendWqe::decode(
+            &self.ring.window,
+            &self.ring.geometry,
+            slot,
+            self.datagram,
+            sges,
+            inline,
+        ))
     }
 
     /// Gives the places of the oldest `count` work requests taken back to the program, after
@@ -395,7 +404,7 @@ mod tests {
 
     fn send_queue(geometry: Geometry) -> (Window, SqProducer, SqConsumer) {
         let window = window(geometry.size());
-        let consumer = SqConsumer::create(window.clone(), geometry).unwrap();
+        let consumer = SqConsumer::create(window.clone(), geometry, false).unwrap();
         (window.clone(), SqProducer::attach(window, geometry).unwrap(), consumer)
     }
 
@@ -414,7 +423,7 @@ mod tests {
 
     fn plain_send(wr_id: u64) -> SendWr {
         let op = SendOp::Send(Extra::None);
-        SendWr { wr_id, op, fence: false, signaled: true, solicited: false }
+        SendWr { wr_id, op, to: None, fence: false, signaled: true, solicited: false }
     }
 
     fn any_op() -> impl Strategy<Value = SendOp> {
@@ -445,6 +454,7 @@ mod tests {
             |(wr_id, op, [fence, signaled, solicited])| SendWr {
                 wr_id,
                 op,
+                to: None,
                 fence,
                 signaled,
                 solicited,
@@ -574,7 +584,7 @@ mod tests {
     fn what_is_wrong_with_an_entry_is_named() {
         let opcode = offset_of!(SendEntry, opcode);
         let (length, num_sge) = (offset_of!(SendEntry, dma), offset_of!(SendEntry, dma) + 12);
-        for unknown in [7, 8, 10, 14, 15, u32::MAX] {
+        for unknown in [10, 11, 13, 16, u32::MAX] {
             assert_eq!(malformed(opcode, unknown, 0), EntryError::Opcode { opcode: unknown });
         }
         assert_eq!(malformed(num_sge, 3, 0), EntryError::TooManySges { num_sge: 3, max_sge: 2 });

@@ -96,6 +96,7 @@ impl Qp {
             qp_type: init.qp_type,
             send_cq: init.send_cq.0.handle,
             recv_cq: init.recv_cq.0.handle,
+            srq: None,
             caps: init.caps,
             sq_sig_all: init.signal_all,
             user_handle: token,
@@ -109,7 +110,9 @@ impl Qp {
         let shape = shape.map_err(nonsense)?;
         let send_queue = SqProducer::attach(session.window(send_ring)?, shape).map_err(nonsense)?;
         let shape = Geometry::recv(caps.max_recv_wr, caps.max_recv_sge).map_err(nonsense)?;
-        let recv_queue = RqProducer::attach(session.window(recv_ring)?, shape).map_err(nonsense)?;
+        let recv_queue =
+            RqProducer::attach(session.window(recv_ring.ok_or_else(|| unexpected(CALL))?)?, shape)
+                .map_err(nonsense)?;
         let qp = Arc::new(QpInner {
             pd: pd.clone(),
             send_cq: init.send_cq.0.clone(),

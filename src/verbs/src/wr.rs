@@ -67,7 +67,8 @@ pub struct SendWr<'a> {
 
 impl<'a> SendWr<'a> {
     fn new(wr_id: u64, op: SendOp, payload: Payload<'a>) -> SendWr<'a> {
-        let wr = entry::SendWr { wr_id, op, fence: false, signaled: false, solicited: false };
+        let wr =
+            entry::SendWr { wr_id, op, to: None, fence: false, signaled: false, solicited: false };
         SendWr { wr, data: payload.0 }
     }
 

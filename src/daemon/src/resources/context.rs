@@ -105,6 +105,7 @@ impl Session {
             max_qp_init_rd_atom: MAX_RD_ATOMIC,
             num_comp_vectors: 1,
             phys_port_cnt: 1,
+            ..DeviceAttr::default()
         };
         Ok(Reply::Device(attr).into())
     }

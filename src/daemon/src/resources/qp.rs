@@ -7,7 +7,9 @@ use crate::limits::{MAX_INLINE_DATA, MAX_QP_WR, MAX_QPS, MAX_SGE};
 use crate::nic::Nic;
 use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
-use urxe_engine::{Access, AddressVector, ModifyQpError, QpAttr, QpInit, QpState, QueueId};
+use urxe_engine::{
+    Access, AddressVector, ModifyQpError, QpAttr, QpInit, QpState, QueueId, RecvSource,
+};
 use urxe_shm::arena::Extent;
 use urxe_shm::control::{
     self, ContextHandle, ControlError, CqHandle, Gid, PdHandle, QpCaps, QpCreated, QpHandle,
@@ -16,7 +18,7 @@ use urxe_shm::control::{
 use urxe_shm::event::EventRecord;
 use urxe_shm::geometry::Geometry;
 use urxe_shm::ring::{RqConsumer, SqConsumer};
-use urxe_wire::{PathMtu, Psn, Qpn};
+use urxe_wire::{PathMtu, Psn, Qkey, Qpn};
 
 /// A queue pair.
 pub(crate) struct Qp {
@@ -76,18 +78,19 @@ impl Session {
         let recv = shared.rings.alloc("receive queue", &recv_shape);
         let (recv, recv_window) = recv.inspect_err(|_| shared.rings.free(send))?;
         let rings = Rings { send, recv };
-        let queues = SqConsumer::create(send_window, send_shape)
+        let queues = SqConsumer::create(send_window, send_shape, false)
             .and_then(|sq| Ok((sq, RqConsumer::create(recv_window, recv_shape)?)))
             .or_refuse(Errno::NOMEM, "queue pair");
         let qpn = queues.and_then(|(sq, rq)| {
             let sq = SendQueue::new(sq, send_shape.slots(), sq_sig_all);
             let rq = RecvQueue::new(rq, recv_shape.slots());
             let init = |send_queue, recv_queue| QpInit {
+                qp_type: urxe_engine::QpType::Rc,
                 pd: pd_id,
                 send_cq: send_cq_id,
                 recv_cq: recv_cq_id,
                 send_queue,
-                recv_queue,
+                recv: RecvSource::Own(recv_queue),
             };
             world.nics[nic].create_qp(sq, rq, owner, init)
         });
@@ -110,7 +113,7 @@ impl Session {
             qpn: qpn.get(),
             caps,
             send_ring: location(send, &send_shape),
-            recv_ring: location(recv, &recv_shape),
+            recv_ring: Some(location(recv, &recv_shape)),
             doorbell_slot: doorbell,
         })
         .into())
@@ -142,7 +145,12 @@ impl Session {
         attr.state = Some(state_from_engine(info.state));
         attr.sq_psn = attr.sq_psn.map(|_| info.sq_psn.get());
         attr.rq_psn = attr.rq_psn.map(|_| info.rq_psn.get());
-        let queried = QpQueried { attr, caps: found.caps, sq_sig_all: found.sq_sig_all };
+        let queried = QpQueried {
+            attr,
+            caps: found.caps,
+            sq_sig_all: found.sq_sig_all,
+            sq_draining: info.sq_draining,
+        };
         Ok(Reply::QpAttr(queried).into())
     }
 
@@ -260,6 +268,7 @@ fn to_engine(attr: &control::QpAttr) -> Result<QpAttr, ControlError> {
         }),
         path_mtu,
         dest_qpn: within_24_bits("dest_qp_num", attr.dest_qpn)?.map(Qpn::new),
+        qkey: attr.qkey.map(Qkey),
         rq_psn: within_24_bits("rq_psn", attr.rq_psn)?.map(Psn::new),
         sq_psn: within_24_bits("sq_psn", attr.sq_psn)?.map(Psn::new),
         max_rd_atomic: attr.max_rd_atomic,
@@ -288,6 +297,7 @@ fn from_engine(attr: &QpAttr) -> control::QpAttr {
         }),
         path_mtu: attr.path_mtu.map(|mtu| mtu.bytes() as u16),
         dest_qpn: attr.dest_qpn.map(Qpn::get),
+        qkey: attr.qkey.map(|qkey| qkey.0),
         rq_psn: attr.rq_psn.map(Psn::get),
         sq_psn: attr.sq_psn.map(Psn::get),
         max_rd_atomic: attr.max_rd_atomic,
@@ -345,6 +355,7 @@ mod tests {
             }),
             path_mtu: Some(1024),
             dest_qpn: Some(0xff_ffff),
+            qkey: Some(0x1111_1111),
             rq_psn: Some(5),
             sq_psn: Some(6),
             max_rd_atomic: Some(7),

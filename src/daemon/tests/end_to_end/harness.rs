@@ -174,6 +174,7 @@ impl Client {
             qp_type: QpType::Rc,
             send_cq,
             recv_cq,
+            srq: None,
             caps,
             sq_sig_all: true,
             user_handle: 0xaa,
@@ -193,7 +194,7 @@ impl Client {
         let recv = Geometry::recv(caps.max_recv_wr, caps.max_recv_sge).unwrap();
         Qp {
             sq: SqProducer::attach(window(created.send_ring), send).unwrap(),
-            rq: RqProducer::attach(window(created.recv_ring), recv).unwrap(),
+            rq: RqProducer::attach(window(created.recv_ring.unwrap()), recv).unwrap(),
             created,
         }
     }
@@ -410,7 +411,7 @@ impl End {
     }
 
     pub(crate) fn post_send(&mut self, wr_id: u64, op: SendOp, data: SendData<'_>) {
-        let wr = SendWr { wr_id, op, fence: false, signaled: true, solicited: false };
+        let wr = SendWr { wr_id, op, to: None, fence: false, signaled: true, solicited: false };
         self.qp.sq.push(&wr, data).unwrap();
         self.qp.sq.publish();
         self.client.ring(&self.qp);

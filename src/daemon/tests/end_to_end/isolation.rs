@@ -228,7 +228,7 @@ fn a_broken_receive_queue_gives_no_more_receives() {
     let (first, second) = (start(1), start(1));
     let mut witness = Witness::new(&first, &second);
     let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
-    let at = b.qp.created.recv_ring.offset + PRODUCER;
+    let at = b.qp.created.recv_ring.unwrap().offset + PRODUCER;
     b.client.memory.write(at, &0xdead_beefu32.to_ne_bytes()).unwrap();
     a.post_send(1, SendOp::Send(Extra::None), SendData::Sges(&[]));
     eventually("it is noticed", || {
@@ -334,7 +334,7 @@ fn random_receives_harm_nobody() {
     let mut flushed = 0;
     for _ in 0..20 {
         let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
-        let ring = b.qp.created.recv_ring;
+        let ring = b.qp.created.recv_ring.unwrap();
         let element = 1u64 << ((u64::from(ring.size) - FIRST_ELEMENT) / SLOTS).ilog2();
         for slot in 0..SLOTS {
             let mut bytes = random.bytes(element as usize);

@@ -230,6 +230,7 @@ fn refused_queues_say_why() {
         qp_type: QpType::Ud,
         send_cq: cq,
         recv_cq: cq,
+        srq: None,
         caps: CAPS,
         sq_sig_all: false,
         user_handle: 0,

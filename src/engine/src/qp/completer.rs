@@ -298,6 +298,10 @@ impl Qp {
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            SendOp::Flush { .. } => WcOpcode::Flush,
+            SendOp::BindMw { .. } => WcOpcode::BindMw,
+            SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
         };
         let completion = Completion {
             wr_id: pending.wqe.wr_id,
@@ -308,6 +312,7 @@ impl Qp {
             extra: Extra::None,
             qpn: self.qpn,
             src_qpn: Qpn::new(0),
+            grh: false,
             solicited: status != Status::Success,
         };
         self.complete(cx, self.init.send_cq, &completion);

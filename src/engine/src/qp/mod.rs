@@ -128,6 +128,7 @@ impl Qp {
             state: self.state,
             attr: self.attr.clone(),
             init: self.init.clone(),
+            sq_draining: self.state == QpState::Sqd && !self.requester.drained,
             sq_psn: self.sq.next_psn(),
             rq_psn: self.responder.expected,
         }
@@ -293,7 +294,7 @@ impl Qp {
         }
         let mut recv = RecvWqe::default();
         while let Taken::Ready | Taken::Malformed =
-            cx.host.next_recv(self.init.recv_queue, &mut recv)
+            cx.host.next_recv(self.init.recv_queue(), &mut recv)
         {
             self.count(cx, Counter::FlushedRequests, 1);
             self.complete_recv(cx, recv.wr_id, Status::WrFlush, Cause::Flushed);
@@ -317,6 +318,7 @@ impl Qp {
             extra: Extra::None,
             qpn: self.qpn,
             src_qpn: Qpn::new(0),
+            grh: false,
             solicited: true,
         };
         self.complete(cx, self.init.recv_cq, &completion);

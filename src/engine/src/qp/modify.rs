@@ -217,10 +217,11 @@ fn check_ranges(attr: &QpAttr) -> Result<(), ModifyQpError> {
     check(Attribute::RnrRetry, attr.rnr_retry.map(u64::from), 0, 7)
 }
 
-fn resolve_flow(gids: &[IpAddr], av: &AddressVector) -> Result<Flow, ModifyQpError> {
+fn resolve_flow(gids: &[Option<IpAddr>], av: &AddressVector) -> Result<Flow, ModifyQpError> {
     let index = av.sgid_index;
     let src = *gids
         .get(usize::from(index))
+        .and_then(Option::as_ref)
         .ok_or(ModifyQpError::NoSuchGid { index, count: gids.len() })?;
     let dst = av.dgid;
     if src.is_ipv4() != dst.is_ipv4() {
@@ -255,6 +256,7 @@ fn merge(current: &mut QpAttr, change: &QpAttr) {
         av,
         path_mtu,
         dest_qpn,
+        qkey,
         rq_psn,
         sq_psn,
         max_rd_atomic,
@@ -270,6 +272,7 @@ fn merge(current: &mut QpAttr, change: &QpAttr) {
     set(&mut current.av, av);
     set(&mut current.path_mtu, path_mtu);
     set(&mut current.dest_qpn, dest_qpn);
+    set(&mut current.qkey, qkey);
     set(&mut current.rq_psn, rq_psn);
     set(&mut current.sq_psn, sq_psn);
     set(&mut current.max_rd_atomic, max_rd_atomic);

@@ -143,6 +143,12 @@ impl Qp {
             SendOp::Send(_) | SendOp::Write { .. } => (Access::default(), false),
             SendOp::Read { .. } => (Access::LOCAL_WRITE, false),
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (Access::LOCAL_WRITE, true),
+            SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. }
+            | SendOp::BindMw { .. }
+            | SendOp::LocalInvalidate { .. } => {
+                return Err((Status::LocalQpOperation, Cause::MalformedEntry));
+            }
         };
         let writes_here = access == Access::LOCAL_WRITE;
         if writes_here && self.attr.max_rd_atomic.unwrap_or(0) == 0 {
@@ -313,6 +319,7 @@ fn opcode(pending: &Pending, packet: u32) -> Opcode {
         (SendOp::Read { .. }, ..) => Opcode::RC_READ_REQUEST,
         (SendOp::CompareSwap { .. }, ..) => Opcode::RC_COMPARE_SWAP,
         (SendOp::FetchAdd { .. }, ..) => Opcode::RC_FETCH_ADD,
+        _ => unreachable!("refused by judge"),
     }
 }
 
@@ -343,6 +350,7 @@ fn request_headers(bth: Bth, pending: &Pending, part: Range<u64>) -> Headers {
             headers.atomic =
                 Some(AtomicEth { va: remote_addr, rkey, swap_or_add: add, compare: 0 });
         }
+        _ => unreachable!("refused by judge"),
     }
     headers
 }

@@ -268,7 +268,7 @@ impl Qp {
     }
 
     fn take_recv<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Refusal> {
-        match cx.host.next_recv(self.init.recv_queue, &mut self.responder.recv) {
+        match cx.host.next_recv(self.init.recv_queue(), &mut self.responder.recv) {
             Taken::Ready => {
                 self.responder.recv_in_use = true;
                 self.responder.recv_walk = SgeWalk::default();
@@ -441,6 +441,7 @@ impl Qp {
             },
             qpn: self.qpn,
             src_qpn: self.path().dest_qpn,
+            grh: false,
             solicited: packet.headers.bth.solicited,
         };
         self.complete(cx, self.init.recv_cq, &completion);

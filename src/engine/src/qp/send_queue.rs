@@ -36,6 +36,7 @@ impl Pending {
                 fence: false,
                 signaled: false,
                 solicited: false,
+                to: None,
                 sges: Vec::new(),
                 inline: None,
             },

@@ -92,6 +92,15 @@ impl Host for Program {
         Ok(original)
     }
 
+    fn write_atomic(&mut self, _: RegionId, offset: u64, data: [u8; 8]) -> Result<(), MemoryFault> {
+        *self.word(offset)? = data;
+        Ok(())
+    }
+
+    fn posted_recvs(&mut self, _: QueueId) -> u32 {
+        self.recvs.len() as u32
+    }
+
     fn next_send(&mut self, _: QueueId, wqe: &mut SendWqe) -> Taken {
         match self.sends.pop_front() {
             Some(next) => {
@@ -276,7 +285,7 @@ impl Script {
     /// A QP in RESET that probes for lost tails after this time.
     pub fn probing(min_probe: Duration) -> Script {
         let mut device = Device::new(DeviceConfig {
-            gids: vec![LOCAL],
+            gids: vec![Some(LOCAL)],
             source_port: None,
             active_mtu: PathMtu::Mtu1024,
             seed: 1,
@@ -285,7 +294,14 @@ impl Script {
         let access = usual().access.unwrap() | Access::REMOTE_INVALIDATE;
         let spec = MrSpec { pd: PD, addr: VA, length: 65_536, access, region: RegionId(0) };
         let key = device.reg_mr(spec).unwrap();
-        let init = QpInit { pd: PD, send_cq: SCQ, recv_cq: RCQ, send_queue: SQ, recv_queue: RQ };
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            pd: PD,
+            send_cq: SCQ,
+            recv_cq: RCQ,
+            send_queue: SQ,
+            recv: RecvSource::Own(RQ),
+        };
         let qpn = device.create_qp(init).unwrap();
         let program =
             Program { memory: vec![0; 65_536], cq_room: usize::MAX, ..Program::default() };
@@ -375,6 +391,7 @@ impl Script {
             fence: false,
             signaled: true,
             solicited: false,
+            to: None,
             sges: sges.to_vec(),
             inline: None,
         };

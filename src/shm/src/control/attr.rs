@@ -49,6 +49,14 @@ impl Access {
     pub const REMOTE_READ: Access = Access(4);
     /// The peer may do atomics.
     pub const REMOTE_ATOMIC: Access = Access(8);
+    /// Windows may be bound to the MR.
+    pub const MW_BIND: Access = Access(1 << 4);
+    /// Addresses count from 0 at the first byte.
+    pub const ZERO_BASED: Access = Access(1 << 5);
+    /// The peer may FLUSH for global visibility.
+    pub const FLUSH_GLOBAL: Access = Access(1 << 8);
+    /// The peer may FLUSH for persistence.
+    pub const FLUSH_PERSISTENT: Access = Access(1 << 9);
     /// The peer may invalidate the rkey by a SEND with invalidate: from then on it opens nothing.
     /// Ours; in verbs only windows and fast-registered MRs can be lent so.
     pub const REMOTE_INVALIDATE: Access = Access(1 << 31);
@@ -106,6 +114,20 @@ pub struct DeviceAttr {
     pub max_qp_rd_atom: u8,
     /// READs and atomics that a QP may have outstanding as their requester.
     pub max_qp_init_rd_atom: u8,
+    /// SRQs that may exist.
+    pub max_srq: u32,
+    /// Work requests that an SRQ may hold.
+    pub max_srq_wr: u32,
+    /// SGEs that a work request of an SRQ may have.
+    pub max_srq_sge: u32,
+    /// Memory windows that may exist.
+    pub max_mw: u32,
+    /// Address handles that may exist.
+    pub max_ah: u32,
+    /// Multicast groups that may be attached to.
+    pub max_mcast_grp: u32,
+    /// QPs that may be attached to one of them.
+    pub max_mcast_qp_attach: u32,
     /// Completion vectors.
     pub num_comp_vectors: u32,
     /// Ports.
@@ -180,6 +202,28 @@ pub struct QpCaps {
     pub max_inline_data: u32,
 }
 
+/// Kinds of memory window: `ibv_mw_type`, with the same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum MwType {
+    /// Bound by `ibv_bind_mw`; opens to every QP of its protection domain.
+    One = 1,
+    /// Type 2B: bound by a posted work request; opens to the QP that it was bound on only.
+    Two = 2,
+}
+
+/// What a shared receive queue holds, and when it warns: `ibv_srq_attr`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SrqAttr {
+    /// Work requests.
+    pub max_wr: u32,
+    /// SGEs of each.
+    pub max_sge: u32,
+    /// When fewer are posted there is one `IBV_EVENT_SRQ_LIMIT_REACHED`, which disarms it. 0:
+    /// disarmed.
+    pub limit: u32,
+}
+
 /// The path to the peer: the part of `ibv_ah_attr` that RoCEv2 has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressVector {
@@ -214,6 +258,8 @@ pub struct QpAttr {
     pub path_mtu: Option<u16>,
     /// The peer's QPN.
     pub dest_qpn: Option<u32>,
+    /// UD: what a datagram must carry to be taken.
+    pub qkey: Option<u32>,
     /// First PSN expected.
     pub rq_psn: Option<u32>,
     /// First PSN sent.
@@ -241,6 +287,8 @@ pub struct QpQueried {
     pub caps: QpCaps,
     /// Whether every send completes with a CQE.
     pub sq_sig_all: bool,
+    /// In SQD: work that had begun has not ended yet.
+    pub sq_draining: bool,
 }
 
 #[cfg(test)]

@@ -42,6 +42,18 @@ handle!(
     CqHandle
 );
 handle!(
+    /// Names a shared receive queue.
+    SrqHandle
+);
+handle!(
+    /// Names an address handle. Not its number, which work requests name it by.
+    AhHandle
+);
+handle!(
+    /// Names a memory window. Not its rkey, which changes.
+    MwHandle
+);
+handle!(
     /// Names a queue pair. Not its QPN, which is what peers name it by.
     QpHandle
 );

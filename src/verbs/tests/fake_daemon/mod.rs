@@ -240,7 +240,7 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
             let (recv_extent, recv_window) = arena.alloc(recv.size().into()).unwrap();
             let handle = state.handle();
             let qp = FakeQp {
-                send_queue: SqConsumer::create(send_window, send).unwrap(),
+                send_queue: SqConsumer::create(send_window, send, false).unwrap(),
                 recv_queue: RqConsumer::create(recv_window, recv).unwrap(),
                 send_cq,
                 slot: handle,
@@ -258,7 +258,7 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
                     max_inline_data: send.max_inline(),
                 },
                 send_ring: RingLocation { offset: send_extent.offset, size: send.size() },
-                recv_ring: RingLocation { offset: recv_extent.offset, size: recv.size() },
+                recv_ring: Some(RingLocation { offset: recv_extent.offset, size: recv.size() }),
                 doorbell_slot: handle,
             })
         }

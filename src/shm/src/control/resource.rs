@@ -1,0 +1,122 @@
+//! What exists on a device, as [`Request::Resources`](super::Request::Resources) asks for it.
+
+use super::{Access, Gid, MwType, QpState, QpType};
+use serde::{Deserialize, Serialize};
+
+/// A kind of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ResourceKind {
+    /// Queue pairs, by QPN.
+    Qp,
+    /// Completion queues.
+    Cq,
+    /// Shared receive queues.
+    Srq,
+    /// Memory registrations, by key.
+    Mr,
+    /// Memory windows, by rkey.
+    Mw,
+}
+
+/// Objects of one kind, or part of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourcePage {
+    /// By rising number.
+    pub resources: Vec<Resource>,
+    /// Whether there are more behind the last of these.
+    pub more: bool,
+}
+
+/// One object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resource {
+    /// Its number on this device: QPN, key, or the device's own count.
+    pub number: u32,
+    /// Name and process id of the program that owns it.
+    pub program: String,
+    /// The user that it runs as.
+    pub uid: u32,
+    /// The number of its protection domain; 0 for a CQ, which is in none.
+    pub pd: u32,
+    /// What only its kind has.
+    pub detail: ResourceDetail,
+}
+
+/// What only one kind of object has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ResourceDetail {
+    /// A queue pair.
+    Qp {
+        /// Its transport.
+        qp_type: QpType,
+        /// Its state.
+        state: QpState,
+        /// The CQ of its sends.
+        send_cq: u32,
+        /// The CQ of its receives.
+        recv_cq: u32,
+        /// The SRQ that it takes receives from.
+        srq: Option<u32>,
+        /// Its peer's address and QPN, if it is connected.
+        peer: Option<(Gid, u32)>,
+        /// The PSN of the next new request packet.
+        sq_psn: u32,
+        /// The PSN expected next.
+        rq_psn: u32,
+    },
+    /// A completion queue.
+    Cq {
+        /// Completions it holds.
+        cqe: u32,
+        /// Completions in it that the program has not read.
+        unread: u32,
+        /// QPs that use it.
+        qps: u32,
+        /// It was overrun, and takes no more.
+        failed: bool,
+    },
+    /// A shared receive queue.
+    Srq {
+        /// Work requests it holds.
+        max_wr: u32,
+        /// Work requests posted and not taken.
+        posted: u32,
+        /// Its limit; 0 if disarmed.
+        limit: u32,
+        /// QPs that use it.
+        qps: u32,
+    },
+    /// A memory registration.
+    Mr {
+        /// Address of its first byte, as work requests name it.
+        iova: u64,
+        /// Bytes.
+        length: u64,
+        /// What is allowed.
+        access: Access,
+        /// Whether the daemon reaches it by loads and stores.
+        mapped: bool,
+    },
+    /// A memory window.
+    Mw {
+        /// Its kind.
+        mw_type: MwType,
+        /// What it opens; `None` if it is bound to nothing.
+        bound: Option<BoundTo>,
+    },
+}
+
+/// What a memory window opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoundTo {
+    /// Key of the MR.
+    pub mr: u32,
+    /// Address of its first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What the peer may do.
+    pub access: Access,
+    /// The only QP that it opens to; a window of type 1 opens to all.
+    pub qpn: Option<u32>,
+}
