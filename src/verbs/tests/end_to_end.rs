@@ -312,7 +312,7 @@ fn a_queue_pair_tells_what_was_set() {
         RtrAttr { min_rnr_timer: 3, path_mtu: Some(512), ..RtrAttr::new(peer.qpn, 77, peer.gid) };
     near.qp.to_rtr(rtr).unwrap();
     near.qp.to_rts(RtsAttr { retry_cnt: 2, timeout: 9, ..RtsAttr::new(99) }).unwrap();
-    let QpQueried { attr, caps, sq_sig_all } = near.qp.query().unwrap();
+    let QpQueried { attr, caps, sq_sig_all, .. } = near.qp.query().unwrap();
     assert_eq!(attr.state, Some(QpState::Rts));
     assert_eq!(attr.access, Some(Access::REMOTE_READ));
     assert_eq!((attr.dest_qpn, attr.rq_psn), (Some(peer.qpn), Some(77)));
