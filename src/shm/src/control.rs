@@ -501,21 +501,44 @@ mod tests {
         })
     }
 
-    fn attr() -> impl Strategy<Value = QpAttr> {
-        let av = any::<([u8; 16], [u8; 3], u32)>().prop_map(
-            |(dgid, [sgid_index, traffic_class, hop_limit], flow_label)| AddressVector {
-                dgid: Gid(dgid),
+    fn gid() -> impl Strategy<Value = Gid> {
+        any::<[u8; 16]>().prop_map(Gid)
+    }
+
+    fn av() -> impl Strategy<Value = AddressVector> {
+        (gid(), any::<([u8; 3], u32)>()).prop_map(
+            |(dgid, ([sgid_index, traffic_class, hop_limit], flow_label))| AddressVector {
+                dgid,
                 sgid_index,
                 traffic_class,
                 hop_limit,
                 flow_label,
             },
-        );
+        )
+    }
+
+    fn srq_attr() -> impl Strategy<Value = SrqAttr> {
+        any::<[u32; 3]>().prop_map(|[max_wr, max_sge, limit]| SrqAttr { max_wr, max_sge, limit })
+    }
+
+    fn qp_type() -> impl Strategy<Value = QpType> {
+        prop::sample::select(vec![QpType::Rc, QpType::Uc, QpType::Ud])
+    }
+
+    fn mw_type() -> impl Strategy<Value = MwType> {
+        prop::sample::select(vec![MwType::One, MwType::Two])
+    }
+
+    fn location() -> impl Strategy<Value = RingLocation> {
+        any::<(u64, u32)>().prop_map(|(offset, size)| RingLocation { offset, size })
+    }
+
+    fn attr() -> impl Strategy<Value = QpAttr> {
         let states = (prop::option::of(state()), prop::option::of(state()));
         let words = any::<[Option<u32>; 5]>();
         let halves = any::<[Option<u16>; 2]>();
         let bytes = any::<[Option<u8>; 7]>();
-        (states, prop::option::of(av), words, halves, bytes).prop_map(
+        (states, prop::option::of(av()), words, halves, bytes).prop_map(
             |((state, cur_state), av, words, [pkey_index, path_mtu], bytes)| {
                 let [access, dest_qpn, qkey, rq_psn, sq_psn] = words;
                 let [port, max_rd_atomic, max_dest_rd_atomic, timer, timeout, retry, rnr] = bytes;
@@ -540,6 +563,90 @@ mod tests {
                 }
             },
         )
+    }
+
+    /// Requests about SRQs, address handles, windows, multicast groups and lists of objects.
+    fn object_request() -> impl Strategy<Value = Request> {
+        use ResourceKind::*;
+        let kind = prop::sample::select(vec![Qp, Cq, Srq, Mr, Mw]);
+        prop_oneof![
+            (any::<(u32, u64)>(), srq_attr()).prop_map(|((pd, user_handle), attr)| {
+                Request::CreateSrq { pd: PdHandle(pd), attr, user_handle }
+            }),
+            any::<(u32, Option<u32>, Option<u32>)>().prop_map(|(srq, max_wr, limit)| {
+                Request::ModifySrq { srq: SrqHandle(srq), max_wr, limit }
+            }),
+            any::<u32>().prop_map(|srq| Request::QuerySrq { srq: SrqHandle(srq) }),
+            any::<u32>().prop_map(|srq| Request::DestroySrq { srq: SrqHandle(srq) }),
+            (any::<u32>(), av()).prop_map(|(pd, av)| Request::CreateAh { pd: PdHandle(pd), av }),
+            any::<u32>().prop_map(|ah| Request::DestroyAh { ah: AhHandle(ah) }),
+            (any::<u32>(), mw_type())
+                .prop_map(|(pd, mw_type)| Request::AllocMw { pd: PdHandle(pd), mw_type }),
+            any::<u32>().prop_map(|mw| Request::DeallocMw { mw: MwHandle(mw) }),
+            (any::<u32>(), gid())
+                .prop_map(|(qp, gid)| Request::AttachMcast { qp: QpHandle(qp), gid }),
+            (any::<u32>(), gid())
+                .prop_map(|(qp, gid)| Request::DetachMcast { qp: QpHandle(qp), gid }),
+            (text(), kind, any::<Option<u32>>())
+                .prop_map(|(device, kind, after)| Request::Resources { device, kind, after }),
+        ]
+    }
+
+    fn resource() -> impl Strategy<Value = Resource> {
+        let qp = (
+            any::<([u32; 4], Option<u32>)>(),
+            (qp_type(), state(), prop::option::of((gid(), any::<u32>()))),
+        );
+        let bound = any::<([u32; 2], [u64; 2], Option<u32>)>().prop_map(
+            |([mr, access], [addr, length], qpn)| BoundTo {
+                mr,
+                addr,
+                length,
+                access: Access(access),
+                qpn,
+            },
+        );
+        let detail = prop_oneof![
+            qp.prop_map(|(([send_cq, recv_cq, sq_psn, rq_psn], srq), (qp_type, state, peer))| {
+                ResourceDetail::Qp { qp_type, state, send_cq, recv_cq, srq, peer, sq_psn, rq_psn }
+            }),
+            any::<([u32; 3], bool)>().prop_map(|([cqe, unread, qps], failed)| {
+                ResourceDetail::Cq { cqe, unread, qps, failed }
+            }),
+            any::<[u32; 4]>().prop_map(|[max_wr, posted, limit, qps]| {
+                ResourceDetail::Srq { max_wr, posted, limit, qps }
+            }),
+            any::<([u64; 2], u32, bool)>().prop_map(|([iova, length], access, mapped)| {
+                ResourceDetail::Mr { iova, length, access: Access(access), mapped }
+            }),
+            (mw_type(), prop::option::of(bound))
+                .prop_map(|(mw_type, bound)| ResourceDetail::Mw { mw_type, bound }),
+        ];
+        (any::<[u32; 3]>(), text(), detail).prop_map(|([number, uid, pd], program, detail)| {
+            Resource { number, program, uid, pd, detail }
+        })
+    }
+
+    /// Answers to the requests about objects.
+    fn object_reply() -> impl Strategy<Value = Reply> {
+        let created = (any::<[u32; 3]>(), caps(), location(), prop::option::of(location()));
+        prop_oneof![
+            (any::<u32>(), location()).prop_map(|(cqe, ring)| Reply::CqResized { cqe, ring }),
+            (any::<[u32; 2]>(), srq_attr(), location()).prop_map(|([srq, srqn], attr, ring)| {
+                Reply::Srq { srq: SrqHandle(srq), srqn, attr, ring }
+            }),
+            (srq_attr(), prop::option::of(location()))
+                .prop_map(|(attr, ring)| Reply::SrqModified { attr, ring }),
+            srq_attr().prop_map(Reply::SrqAttr),
+            any::<[u32; 2]>().prop_map(|[ah, ah_num]| Reply::Ah { ah: AhHandle(ah), ah_num }),
+            any::<[u32; 2]>().prop_map(|[mw, rkey]| Reply::Mw { mw: MwHandle(mw), rkey }),
+            created.prop_map(|([qp, qpn, doorbell_slot], caps, send_ring, recv_ring)| {
+                let qp = QpHandle(qp);
+                Reply::Qp(QpCreated { qp, qpn, caps, send_ring, recv_ring, doorbell_slot })
+            }),
+            (prop::collection::vec(resource(), 0..5), any::<bool>())
+                .prop_map(|(resources, more)| Reply::Resources(ResourcePage { resources, more })),
+        ]
     }
 
     fn request() -> impl Strategy<Value = Request> {
@@ -576,20 +683,24 @@ mod tests {
                     comp_vector,
                 }
             ),
-            (any::<([u32; 3], bool, u64)>(), caps()).prop_map(
-                |(([pd, send_cq, recv_cq], sq_sig_all, user_handle), caps)| Request::CreateQp {
-                    pd: PdHandle(pd),
-                    qp_type: QpType::Rc,
-                    send_cq: CqHandle(send_cq),
-                    recv_cq: CqHandle(recv_cq),
-                    srq: None,
-                    caps,
-                    sq_sig_all,
-                    user_handle,
+            any::<(u32, u32)>().prop_map(|(cq, cqe)| Request::ResizeCq { cq: CqHandle(cq), cqe }),
+            (any::<([u32; 3], Option<u32>, bool, u64)>(), qp_type(), caps()).prop_map(
+                |(([pd, send_cq, recv_cq], srq, sq_sig_all, user_handle), qp_type, caps)| {
+                    Request::CreateQp {
+                        pd: PdHandle(pd),
+                        qp_type,
+                        send_cq: CqHandle(send_cq),
+                        recv_cq: CqHandle(recv_cq),
+                        srq: srq.map(SrqHandle),
+                        caps,
+                        sq_sig_all,
+                        user_handle,
+                    }
                 }
             ),
             (any::<u32>(), attr())
                 .prop_map(|(qp, attr)| Request::ModifyQp { qp: QpHandle(qp), attr }),
+            object_request(),
             (text(), any::<Option<u32>>())
                 .prop_map(|(device, after_qpn)| Request::Stats { device, after_qpn }),
         ]
@@ -622,6 +733,7 @@ mod tests {
                 let [sq_sig_all, sq_draining] = flags;
                 Reply::QpAttr(QpQueried { attr, caps, sq_sig_all, sq_draining })
             }),
+            object_reply(),
             page.prop_map(|(device, qp_counters, qps, more)| {
                 Reply::Stats(StatsPage { device, qp_counters, qps, more })
             }),

@@ -76,6 +76,35 @@ fn check_move(side: Side, from: u32, to: u32, limit: u32, mask: u32) -> Result<(
     Ok(())
 }
 
+/// Neighbouring slots of a ring, from the oldest on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slots {
+    mask: u32,
+    next: u32,
+    left: u32,
+}
+
+impl Slots {
+    fn between(from: u32, to: u32, mask: u32) -> Self {
+        Self { mask, next: from, left: to.wrapping_sub(from) & mask }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> u32 {
+        self.left
+    }
+}
+
+impl Iterator for Slots {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        self.left = self.left.checked_sub(1)?;
+        let after = (self.next + 1) & self.mask;
+        Some(std::mem::replace(&mut self.next, after))
+    }
+}
+
 /// The filling side's view of a ring.
 #[derive(Clone, Debug)]
 pub(crate) struct ProducerCursor {
@@ -119,6 +148,19 @@ impl ProducerCursor {
     /// Begins anew with an empty ring, whose indices the other side sets back.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.mask + 1);
+    }
+
+    /// Of a ring whose first `filled` slots, and no others, are filled and told of. `slots` is a
+    /// power of two, and larger than `filled`.
+    pub(crate) fn behind(slots: u32, filled: u32) -> Self {
+        debug_assert!(filled < slots);
+        Self { next: filled, published: filled, ..Self::new(slots) }
+    }
+
+    /// The slots that are published, and not released as far as the other side has told.
+    pub(crate) fn unread(&mut self, shared: &impl Indices) -> Result<Slots, IndexError> {
+        self.look(shared)?;
+        Ok(Slots::between(self.consumer, self.published, self.mask))
     }
 
     fn look(&mut self, shared: &impl Indices) -> Result<(), IndexError> {
@@ -170,10 +212,17 @@ impl ConsumerCursor {
         Ok(Some(std::mem::replace(&mut self.next, after)))
     }
 
-    /// Slots that may be taken, as far as the other side has told.
-    pub(crate) fn available(&mut self, shared: &impl Indices) -> Result<u32, IndexError> {
+    /// Of a ring whose first `filled` slots, and no others, are filled. `slots` is a power of two,
+    /// and larger than `filled`.
+    pub(crate) fn before(slots: u32, filled: u32) -> Self {
+        debug_assert!(filled < slots);
+        Self { producer: filled, ..Self::new(slots) }
+    }
+
+    /// The slots that may be taken, as far as the other side has told.
+    pub(crate) fn available(&mut self, shared: &impl Indices) -> Result<Slots, IndexError> {
         self.look(shared)?;
-        Ok(self.producer.wrapping_sub(self.next) & self.mask)
+        Ok(Slots::between(self.next, self.producer, self.mask))
     }
 
     /// Slots taken and not released.
@@ -331,8 +380,14 @@ mod tests {
                         held -= held.min(count as usize);
                     }
                     Op::AskAvailable => {
-                        let available = consumer.available(&shared).unwrap();
-                        prop_assert_eq!(available as usize, visible.len());
+                        let available: Vec<i32> = consumer
+                            .available(&shared)
+                            .unwrap()
+                            .map(|slot| ring[slot as usize])
+                            .collect();
+                        prop_assert_eq!(&available[..], &*visible.make_contiguous());
+                        let unread = producer.unread(&shared).unwrap();
+                        prop_assert_eq!(unread.len() as usize, visible.len() + held);
                     }
                     Op::Reset => {
                         consumer.reset(&shared);
@@ -412,7 +467,7 @@ mod tests {
         let mut consumer = ConsumerCursor::new(8);
         shared.producer.store(3, Ordering::Relaxed);
         assert_eq!(consumer.take(&shared), Ok(Some(0)));
-        assert_eq!(consumer.available(&shared), Ok(2));
+        assert_eq!(consumer.available(&shared).map(|slots| slots.len()), Ok(2));
         shared.producer.store(2, Ordering::Relaxed);
         assert_eq!(
             consumer.available(&shared),
@@ -426,7 +481,7 @@ mod tests {
         let mut consumer = ConsumerCursor::new(4);
         shared.producer.store(3, Ordering::Relaxed);
         assert_eq!(consumer.take(&shared), Ok(Some(0)));
-        assert_eq!(consumer.available(&shared), Ok(2));
+        assert_eq!(consumer.available(&shared).map(|slots| slots.len()), Ok(2));
         shared.producer.store(0, Ordering::Relaxed);
         assert_eq!(
             consumer.available(&shared),

@@ -6,10 +6,13 @@
 //! | RQ   | [`RqProducer`] | [`RqConsumer`] |
 //! | CQ   | [`CqConsumer`] | [`CqProducer`] |
 //!
-//! The daemon's end is made first and writes the header; the program's end checks it. Each end
-//! is used by one thread at a time (`&mut self`).
+//! An SRQ is an RQ that belongs to no QP. The daemon's end is made first and writes the header;
+//! the program's end checks it. Each end is used by one thread at a time (`&mut self`).
+//!
+//! A CQ and an SRQ can get another size: the daemon moves what is in the ring to a new one, and
+//! the program attaches to that. Meanwhile the program keeps its hands off the old ring.
 
-use crate::cursor::{ConsumerCursor, IndexError, Indices, ProducerCursor, arm, take_armed};
+use crate::cursor::{ConsumerCursor, IndexError, Indices, ProducerCursor, Slots, arm, take_armed};
 use crate::entry::{PostError, RecvWqe, SendData, SendWqe, SendWr, Taken};
 use crate::geometry::Geometry;
 use crate::layout::{CqEntry, FLAG_RING_AFTER_POST, QueueHeader, RecvEntry, Sge};
@@ -39,6 +42,31 @@ pub enum RingError {
         /// What was agreed on.
         expected: u32,
     },
+    /// Its indices are nonsense.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+}
+
+/// A ring's entries cannot be moved to another ring. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MoveError {
+    /// There are more of them than the new ring holds.
+    #[error("the queue has {entries} entries, and the new ring holds {capacity}")]
+    TooSmall {
+        /// Entries in the queue.
+        entries: u32,
+        /// What the new ring holds.
+        capacity: u32,
+    },
+    /// The new ring is of another element size, or does not fit; or the old one is broken.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+}
+
+impl From<IndexError> for MoveError {
+    fn from(error: IndexError) -> Self {
+        MoveError::Ring(error.into())
+    }
 }
 
 /// A ring's memory and shape: what the six ends have in common.
@@ -86,6 +114,30 @@ impl Ring {
             return Err(RingError::TooShort { expected, actual });
         }
         Ok(Self { window, geometry })
+    }
+
+    /// Makes a new ring that begins with the entries in these slots, and is flagged and armed as
+    /// this one was.
+    fn moved(&self, slots: Slots, window: Window, geometry: Geometry) -> Result<Self, MoveError> {
+        let (entries, capacity) = (slots.len(), geometry.capacity());
+        if entries > capacity {
+            return Err(MoveError::TooSmall { entries, capacity });
+        }
+        let [ours, theirs] = [self.geometry.element_size(), geometry.element_size()];
+        if ours != theirs {
+            let (actual, expected) = (theirs.ilog2(), ours.ilog2());
+            return Err(RingError::Header { field: "log2_elem_size", actual, expected }.into());
+        }
+        let ring = Self::create(window, geometry)?;
+        let mut entry = vec![0; ours as usize];
+        for (to, from) in (0..).zip(slots) {
+            self.window.load(self.geometry.element(from), &mut entry);
+            ring.window.store(geometry.element(to), &entry);
+        }
+        ring.flags().store(self.flags().load(Ordering::Relaxed), Ordering::Relaxed);
+        ring.armed().store(self.armed().load(Ordering::Relaxed), Ordering::Relaxed);
+        ring.producer().store(entries, Ordering::Release);
+        Ok(ring)
     }
 
     /// The header fields that never change: name, offset, value.
@@ -205,10 +257,12 @@ pub struct RqProducer {
 }
 
 impl RqProducer {
-    /// The ring that the daemon made. `geometry` comes of the granted capacities.
+    /// The ring that the daemon made, maybe with receives in front that it moved there.
+    /// `geometry` comes of the granted capacities.
     pub fn attach(window: Window, geometry: Geometry) -> Result<Self, RingError> {
-        let cursor = ProducerCursor::new(geometry.slots());
-        Ok(Self { ring: Ring::attach(window, geometry)?, cursor })
+        let ring = Ring::attach(window, geometry)?;
+        let moved = ConsumerCursor::new(geometry.slots()).available(&ring)?.len();
+        Ok(Self { ring, cursor: ProducerCursor::behind(geometry.slots(), moved) })
     }
 
     /// Writes a work request into the queue. The daemon does not see it before
@@ -268,7 +322,16 @@ impl RqConsumer {
 
     /// Work requests that may be taken now.
     pub fn available(&mut self) -> Result<u32, IndexError> {
-        self.cursor.available(&self.ring)
+        self.cursor.available(&self.ring).map(|slots| slots.len())
+    }
+
+    /// Goes on with a new ring, to which the posted receives are moved. The old one is not
+    /// touched any more.
+    pub fn move_to(&mut self, window: Window, geometry: Geometry) -> Result<(), MoveError> {
+        let posted = self.cursor.available(&self.ring)?;
+        self.ring = self.ring.moved(posted, window, geometry)?;
+        self.cursor = ConsumerCursor::before(geometry.slots(), posted.len());
+        Ok(())
     }
 
     /// Tells the program whether to ring the doorbell after posting. To be raised when the QP
@@ -343,6 +406,21 @@ impl CqProducer {
         self.cursor.publish(&self.ring);
         take_armed(self.ring.armed(), std::mem::take(&mut self.solicited))
     }
+
+    /// Completions that are published and that the program has not read, as far as it has told.
+    pub fn unread(&mut self) -> Result<u32, IndexError> {
+        self.cursor.unread(&self.ring).map(|slots| slots.len())
+    }
+
+    /// Goes on with a new ring, to which the unread completions are moved; it is armed if the old
+    /// one was. The old one is not touched any more.
+    pub fn move_to(&mut self, window: Window, geometry: Geometry) -> Result<(), MoveError> {
+        self.cursor.publish(&self.ring);
+        let unread = self.cursor.unread(&self.ring)?;
+        self.ring = self.ring.moved(unread, window, geometry)?;
+        self.cursor = ProducerCursor::behind(geometry.slots(), unread.len());
+        Ok(())
+    }
 }
 
 /// The program's end of a completion queue.
@@ -389,8 +467,9 @@ impl CqConsumer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::{EntryError, Extra, SendOp};
-    use crate::layout::{SEND_INLINE, SendEntry, WR_RDMA_READ};
+    use crate::control::{AddressVector, Gid};
+    use crate::entry::{DatagramPath, Destination, EntryError, Extra, SendOp};
+    use crate::layout::{ARMED_ANY, ARMED_SOLICITED, SEND_INLINE, SendEntry, WR_RDMA_READ};
     use crate::region::{Mapping, create_memfd};
     use proptest::prelude::*;
     use std::mem::size_of;
@@ -446,7 +525,50 @@ mod tests {
                 rkey,
                 add
             }),
+            target.prop_map(|(remote_addr, rkey)| SendOp::AtomicWrite { remote_addr, rkey }),
+            (target, any::<(u32, [u8; 2])>()).prop_map(
+                |((remote_addr, rkey), (length, [placement, selectivity]))| SendOp::Flush {
+                    remote_addr,
+                    rkey,
+                    length,
+                    placement,
+                    selectivity
+                }
+            ),
+            any::<([u32; 4], [u64; 2])>().prop_map(
+                |([mw, new_rkey, mr, access], [addr, length])| SendOp::BindMw {
+                    mw,
+                    new_rkey,
+                    mr,
+                    addr,
+                    length,
+                    access
+                }
+            ),
+            any::<u32>().prop_map(|key| SendOp::LocalInvalidate { key }),
         ]
+    }
+
+    /// Any destination that an entry can say.
+    fn any_destination() -> impl Strategy<Value = Destination> {
+        let vector = any::<([u8; 16], [u8; 3], u32)>().prop_map(
+            |(dgid, [sgid_index, traffic_class, hop_limit], flow_label)| AddressVector {
+                dgid: Gid(dgid),
+                sgid_index,
+                traffic_class,
+                hop_limit,
+                flow_label,
+            },
+        );
+        let path = prop_oneof![
+            (1..=u32::MAX).prop_map(DatagramPath::Handle),
+            vector.prop_map(DatagramPath::Vector),
+        ];
+        (path, 0..1u32 << 24, any::<u32>()).prop_map(|(path, qpn, qkey)| Destination {
+            path,
+            qpn,
+            qkey,
+        })
     }
 
     fn any_wr() -> impl Strategy<Value = SendWr> {
@@ -478,7 +600,10 @@ mod tests {
             let inline_data = &data[..inline_len];
             let has_no_data = matches!(
                 wr.op,
-                SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+                SendOp::Read { .. }
+                    | SendOp::CompareSwap { .. }
+                    | SendOp::FetchAdd { .. }
+                    | SendOp::Flush { .. }
             );
             let before = Sge { addr: 1, length: 2, lkey: 3 };
             let (mut taken_sges, mut taken_inline) = (vec![before], vec![9]);
@@ -509,6 +634,24 @@ mod tests {
         }
 
         #[test]
+        fn a_datagram_arrives_with_its_destination(
+            wr in any_wr(), to in any_destination(),
+            extra in prop_oneof![Just(Extra::None), any::<u32>().prop_map(Extra::Imm)],
+        ) {
+            let wr = SendWr { op: SendOp::Send(extra), to: Some(to), ..wr };
+            let geometry = Geometry::send(1, 1, 0).unwrap();
+            let window = window(geometry.size());
+            let mut consumer = SqConsumer::create(window.clone(), geometry, true).unwrap();
+            let mut producer = SqProducer::attach(window, geometry).unwrap();
+            producer.push(&wr, SendData::Sges(&[])).unwrap();
+            producer.publish();
+            prop_assert_eq!(
+                consumer.take(&mut Vec::new(), &mut Vec::new()),
+                Ok(Taken::Ready(SendWqe { wr, inline: false, length: 0 }))
+            );
+        }
+
+        #[test]
         fn a_receive_arrives_as_it_was_posted(wr_id: u64, sges in any_sges(3)) {
             let (_, mut producer, mut consumer) = recv_queue(Geometry::recv(1, 3).unwrap());
             producer.push(wr_id, &sges).unwrap();
@@ -528,6 +671,7 @@ mod tests {
             num_sge in prop_oneof![0..6u32, any::<u32>()],
             flags in 0..16u32,
             length in prop_oneof![0..80u32, any::<u32>()],
+            datagram: bool,
         ) {
             let geometry = Geometry::send(1, 3, 0).unwrap();
             let entry = bytes.as_flattened_mut();
@@ -538,12 +682,21 @@ mod tests {
             put(16, flags);
             put(184, length);
             put(196, num_sge);
-            let (window, mut producer, mut consumer) = send_queue(geometry);
+            let window = window(geometry.size());
+            let mut consumer = SqConsumer::create(window.clone(), geometry, datagram).unwrap();
+            let mut producer = SqProducer::attach(window.clone(), geometry).unwrap();
             producer.push(&plain_send(0), SendData::Sges(&[])).unwrap();
             producer.publish();
             window.store(geometry.element(0), bytes.as_flattened());
             let (mut sges, mut inline) = (Vec::new(), Vec::new());
-            match consumer.take(&mut sges, &mut inline).unwrap() {
+            let taken = consumer.take(&mut sges, &mut inline).unwrap();
+            if let Taken::Ready(wqe) = taken {
+                prop_assert_eq!(wqe.wr.to.is_some(), datagram);
+                prop_assert!(wqe.wr.to.is_none_or(|to| to.qpn < 1 << 24));
+                let path = wqe.wr.to.map(|to| to.path);
+                prop_assert_ne!(path, Some(DatagramPath::Handle(0)));
+            }
+            match taken {
                 Taken::Ready(wqe) if wqe.inline => {
                     prop_assert!(inline.len() <= 48 && inline.len() as u64 == wqe.length);
                     prop_assert!(sges.is_empty());
@@ -781,6 +934,137 @@ mod tests {
         producer.push(&completion(2), true).unwrap();
         producer.push(&completion(3), false).unwrap();
         assert!(producer.publish());
+    }
+
+    proptest! {
+        /// A CQ that gets another size goes on as if nothing had happened: what was unread comes
+        /// in order and once, then what is pushed after; and it wakes whom it would have woken.
+        #[test]
+        fn a_completion_queue_of_another_size_has_lost_nothing(
+            cqe in 1..20u32, new_cqe in 1..40u32, before in 0..60u64, left in 0..20usize,
+            hidden in 0..3u64, armed in 0..3u32,
+        ) {
+            let (_, mut consumer, mut producer) = completion_queue(cqe);
+            let mut expected = std::collections::VecDeque::new();
+            for wr_id in 0..before {
+                if producer.push(&completion(wr_id), false).is_ok() {
+                    expected.push_back(wr_id);
+                }
+                prop_assert!(!producer.publish());
+                while expected.len() > left {
+                    let next = expected.pop_front();
+                    consumer.poll(1, |entry| assert_eq!(Some(entry.wr_id), next)).unwrap();
+                }
+            }
+            for wr_id in before..before + hidden {
+                if producer.push(&completion(wr_id), false).is_ok() {
+                    expected.push_back(wr_id);
+                }
+            }
+            match armed {
+                ARMED_ANY => consumer.arm(false),
+                ARMED_SOLICITED => consumer.arm(true),
+                _ => {}
+            }
+            let has_hidden = producer.pending;
+            let geometry = Geometry::completion(new_cqe).unwrap();
+            let larger = window(geometry.size());
+            let result = producer.move_to(larger.clone(), geometry);
+            let (entries, capacity) = (expected.len() as u32, geometry.capacity());
+            if entries > capacity {
+                prop_assert_eq!(result, Err(MoveError::TooSmall { entries, capacity }));
+            } else {
+                prop_assert_eq!(result, Ok(()));
+                consumer = CqConsumer::attach(larger, geometry).unwrap();
+                prop_assert_eq!(producer.unread(), Ok(entries));
+            }
+            prop_assert_eq!(producer.publish(), has_hidden && armed == ARMED_ANY);
+            if producer.push(&completion(1000), true).is_ok() {
+                expected.push_back(1000);
+                prop_assert_eq!(
+                    producer.publish(),
+                    armed == ARMED_SOLICITED || armed == ARMED_ANY && !has_hidden
+                );
+            }
+            let mut seen = Vec::new();
+            consumer.poll(99, |entry| seen.push(entry.wr_id)).unwrap();
+            prop_assert_eq!(seen, Vec::from(expected));
+        }
+
+        /// The same of the receives posted to a queue that gets another size, whose program then
+        /// posts behind them.
+        #[test]
+        fn a_receive_queue_of_another_size_has_lost_nothing(
+            max_wr in 1..20u32, new_max_wr in 1..40u32, before in 0..60u64, left in 0..20usize,
+        ) {
+            let (_, mut producer, mut consumer) = recv_queue(Geometry::recv(max_wr, 2).unwrap());
+            let sges = |wr_id| [Sge { addr: wr_id, length: 7, lkey: 9 }; 2];
+            let mut expected = std::collections::VecDeque::new();
+            let mut taken = Vec::new();
+            for wr_id in 0..before {
+                if producer.push(wr_id, &sges(wr_id)).is_ok() {
+                    expected.push_back(wr_id);
+                }
+                prop_assert!(!producer.publish());
+                while expected.len() > left {
+                    consumer.take(&mut taken).unwrap();
+                    expected.pop_front();
+                }
+            }
+            let geometry = Geometry::recv(new_max_wr, 2).unwrap();
+            let other = window(geometry.size());
+            let result = consumer.move_to(other.clone(), geometry);
+            let (entries, capacity) = (expected.len() as u32, geometry.capacity());
+            if entries > capacity {
+                prop_assert_eq!(result, Err(MoveError::TooSmall { entries, capacity }));
+            } else {
+                prop_assert_eq!(result, Ok(()));
+                producer = RqProducer::attach(other, geometry).unwrap();
+            }
+            if producer.push(1000, &sges(1000)).is_ok() {
+                expected.push_back(1000);
+                prop_assert!(!producer.publish());
+            }
+            for wr_id in expected {
+                taken.clear();
+                let wqe = RecvWqe { wr_id, length: 14 };
+                prop_assert_eq!(consumer.take(&mut taken), Ok(Taken::Ready(wqe)));
+                prop_assert_eq!(&taken[..], &sges(wr_id));
+            }
+            prop_assert_eq!(consumer.take(&mut taken), Ok(Taken::Empty));
+        }
+
+        /// Whatever a program has written into the old ring, moving it ends in an error that
+        /// changes nothing, or in a ring that is in order.
+        #[test]
+        fn a_scribbled_ring_is_moved_or_refused(
+            header in prop::collection::vec(prop_oneof![0..9u32, any::<u32>()], 96), pushed in 0..4u64,
+        ) {
+            let geometry = Geometry::completion(3).unwrap();
+            let (old, _, mut producer) = completion_queue(3);
+            for wr_id in 0..pushed.min(3) {
+                producer.push(&completion(wr_id), false).unwrap();
+            }
+            let _ = producer.publish();
+            old.store(0, header.as_bytes());
+            let new = window(geometry.size());
+            if producer.move_to(new.clone(), geometry).is_ok() {
+                let mut consumer = CqConsumer::attach(new, geometry).unwrap();
+                let moved = consumer.poll(9, |_| ()).unwrap();
+                prop_assert!(moved as u64 <= pushed);
+                producer.push(&completion(9), false).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn entries_of_another_size_cannot_be_moved() {
+        let (_, _, mut consumer) = recv_queue(Geometry::recv(3, 1).unwrap());
+        let geometry = Geometry::recv(3, 4).unwrap();
+        assert_eq!(
+            consumer.move_to(window(geometry.size()), geometry),
+            Err(RingError::Header { field: "log2_elem_size", actual: 7, expected: 6 }.into())
+        );
     }
 
     /// Two threads push a hundred thousand sends through a small queue, and as many completions

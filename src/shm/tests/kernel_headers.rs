@@ -117,9 +117,36 @@ fn the_kernel_headers_say_the_same() {
         WC_RDMA_READ = "IB_UVERBS_WC_RDMA_READ",
         WC_COMPARE_SWAP = "IB_UVERBS_WC_COMP_SWAP",
         WC_FETCH_ADD = "IB_UVERBS_WC_FETCH_ADD",
+        WC_BIND_MW = "IB_UVERBS_WC_BIND_MW",
+        WC_LOCAL_INV = "IB_UVERBS_WC_LOCAL_INV",
         NETWORK_IPV4 = "RXE_NETWORK_TYPE_IPV4",
         NETWORK_IPV6 = "RXE_NETWORK_TYPE_IPV6",
     });
+
+    // Since Linux 6.3; older headers have nothing to compare with.
+    let rxe = std::fs::read_to_string(headers[0]).unwrap();
+    let verbs = std::fs::read_to_string(headers[1]).unwrap();
+    if rxe.contains("} flush;") && verbs.contains("IB_UVERBS_WR_FLUSH") {
+        same_size!(c, FlushArgs is "sizeof(((struct rxe_send_wr *)0)->wr.flush)");
+        let arguments = [
+            ("remote_addr", offset_of!(FlushArgs, remote_addr)),
+            ("length", offset_of!(FlushArgs, length)),
+            ("rkey", offset_of!(FlushArgs, rkey)),
+            ("type", offset_of!(FlushArgs, kind)),
+            ("level", offset_of!(FlushArgs, level)),
+        ];
+        for (field, offset) in arguments {
+            let offset = offset_of!(SendEntry, args) + offset;
+            let theirs = format!("offsetof(struct rxe_send_wr, wr.flush.{field})");
+            writeln!(c, "_Static_assert({theirs} == {offset}, \"{field}\");").unwrap();
+        }
+        same_number!(c, {
+            WR_FLUSH = "IB_UVERBS_WR_FLUSH",
+            WR_ATOMIC_WRITE = "IB_UVERBS_WR_ATOMIC_WRITE",
+            WC_FLUSH = "IB_UVERBS_WC_FLUSH",
+            WC_ATOMIC_WRITE = "IB_UVERBS_WC_ATOMIC_WRITE",
+        });
+    }
 
     let compiler = Command::new("cc")
         .args(["-x", "c", "-fsyntax-only", "-"])
