@@ -4,20 +4,21 @@ use crate::counters::HostCounters;
 use crate::event_pipe::{Delivery, EventPipe};
 use crate::intake;
 use crate::limits::SPARE_INLINE_BUFFERS;
+use crate::objects::{EventTarget, Objects};
+use crate::queues::{CompletionQueue, RecvQueue, SendQueue};
 use crate::slab::Slab;
 use crate::staging::Staging;
-use std::collections::HashMap;
 use std::rc::Rc;
 use urxe_engine::{
-    AsyncEvent, Completion, CqId, CqOverrun, Host, MemoryFault, QueueId, RecvWqe, RegionId,
-    SendWqe, Taken,
+    AsyncEvent, Completion, CqId, CqOverrun, Host, MemoryFault, QpInit, QueueId, RecvSource,
+    RecvWqe, RegionId, SendWqe, Taken,
 };
 use urxe_shm::entry;
 use urxe_shm::event::{self, EventRecord};
 use urxe_shm::layout::Sge;
 use urxe_shm::process_memory::ProcessMemory;
 use urxe_shm::region::{AccessError, Mapping};
-use urxe_shm::ring::{CqError, CqProducer, RqConsumer, SqConsumer};
+use urxe_shm::ring::CqError;
 use urxe_wire::Qpn;
 
 /// The memory behind an MR.
@@ -33,58 +34,6 @@ pub(crate) enum Region {
     },
 }
 
-/// A QP's send queue.
-pub(crate) struct SendQueue {
-    ring: SqConsumer,
-    /// Every send completes with a CQE, whether it says so or not.
-    all_signaled: bool,
-    allowance: Allowance,
-    broken: bool,
-}
-
-/// A QP's receive queue.
-pub(crate) struct RecvQueue {
-    ring: RqConsumer,
-    allowance: Allowance,
-    broken: bool,
-}
-
-/// How many entries may still be taken in this call of the engine: as many as the ring has. A
-/// program that posts as fast as the engine flushes would otherwise never let go of it.
-struct Allowance {
-    call: u64,
-    left: u32,
-    slots: u32,
-}
-
-/// A completion queue.
-pub(crate) struct CompletionQueue {
-    ring: CqProducer,
-    /// Where its completion events go.
-    channel: Option<u32>,
-    /// Where its errors are told.
-    async_events: u32,
-    /// What an event of it says: its `user_handle` and its handle.
-    record: EventRecord,
-    /// It is in the list of those with completions to publish.
-    listed: bool,
-    /// A completion was lost, and the program was told; until there is room again.
-    overrun: bool,
-    broken: bool,
-}
-
-/// Whom a QP belongs to.
-pub(crate) struct QpOwner {
-    /// The program's user.
-    pub(crate) uid: u32,
-    /// The program's name.
-    pub(crate) program: Rc<str>,
-    /// Pipe for its events.
-    pub(crate) async_events: u32,
-    /// What an event of it says: its `user_handle` and its handle.
-    pub(crate) record: EventRecord,
-}
-
 /// All memory, rings and pipes of one device.
 pub(crate) struct ProgramHost {
     regions: Slab<Region>,
@@ -94,7 +43,7 @@ pub(crate) struct ProgramHost {
     pub(crate) recv_queues: Slab<RecvQueue>,
     pub(crate) cqs: Slab<CompletionQueue>,
     pub(crate) pipes: Slab<EventPipe>,
-    pub(crate) qps: HashMap<u32, QpOwner>,
+    pub(crate) objects: Objects,
     pub(crate) counters: HostCounters,
     staging: Staging,
     /// Counts the calls of the engine.
@@ -110,76 +59,6 @@ pub(crate) struct ProgramHost {
     spare_inline: Vec<Vec<u8>>,
 }
 
-impl SendQueue {
-    pub(crate) fn new(ring: SqConsumer, slots: u32, all_signaled: bool) -> SendQueue {
-        SendQueue { ring, all_signaled, allowance: Allowance::new(slots), broken: false }
-    }
-
-    /// Empties and rewinds the ring.
-    pub(crate) fn reset(&mut self) {
-        self.ring.reset();
-        self.broken = false;
-    }
-}
-
-impl RecvQueue {
-    pub(crate) fn new(ring: RqConsumer, slots: u32) -> RecvQueue {
-        RecvQueue { ring, allowance: Allowance::new(slots), broken: false }
-    }
-
-    /// Empties and rewinds the ring.
-    pub(crate) fn reset(&mut self) {
-        self.ring.reset();
-        self.broken = false;
-    }
-
-    /// Asks the program to ring the doorbell after posting, because the QP is in ERR.
-    pub(crate) fn want_doorbell(&mut self) {
-        self.ring.set_ring_after_post(true);
-    }
-
-    /// Whether receives are posted that nobody has taken.
-    pub(crate) fn has_entries(&mut self) -> bool {
-        self.ring.available().is_ok_and(|available| available > 0)
-    }
-}
-
-impl Allowance {
-    fn new(slots: u32) -> Allowance {
-        Allowance { call: 0, left: 0, slots }
-    }
-
-    /// Whether one more may be taken in this call.
-    fn take(&mut self, call: u64) -> bool {
-        if self.call != call {
-            self.call = call;
-            self.left = self.slots;
-        }
-        let may = self.left > 0;
-        self.left -= u32::from(may);
-        may
-    }
-}
-
-impl CompletionQueue {
-    pub(crate) fn new(
-        ring: CqProducer,
-        channel: Option<u32>,
-        async_events: u32,
-        record: EventRecord,
-    ) -> CompletionQueue {
-        CompletionQueue {
-            ring,
-            channel,
-            async_events,
-            record,
-            listed: false,
-            overrun: false,
-            broken: false,
-        }
-    }
-}
-
 impl ProgramHost {
     pub(crate) fn new() -> ProgramHost {
         ProgramHost {
@@ -189,7 +68,7 @@ impl ProgramHost {
             recv_queues: Slab::default(),
             cqs: Slab::default(),
             pipes: Slab::default(),
-            qps: HashMap::new(),
+            objects: Objects::default(),
             counters: HostCounters::default(),
             staging: Staging::new(),
             call: 1,
@@ -213,10 +92,10 @@ impl ProgramHost {
         while let Some(id) = self.unpublished.pop() {
             let Some(cq) = self.cqs.get_mut(id.0) else { continue };
             cq.listed = false;
-            if cq.ring.publish()
+            if cq.publish()
                 && let Some(channel) = cq.channel
             {
-                let record = EventRecord { kind: event::COMPLETION, ..cq.record };
+                let record = cq.events.record(event::COMPLETION);
                 self.counters.completion_events += 1;
                 self.send(channel, record);
             }
@@ -263,6 +142,34 @@ impl ProgramHost {
         self.mapped
     }
 
+    /// Lets go of a QP's queues.
+    pub(crate) fn forget_qp(&mut self, init: &QpInit) {
+        self.send_queues.remove(init.send_queue.0);
+        if let RecvSource::Own(queue) = init.recv {
+            self.recv_queues.remove(queue.0);
+        }
+        for cq in cqs_of(init) {
+            if let Some(cq) = self.cqs.get_mut(cq.0) {
+                cq.qps -= 1;
+            }
+        }
+    }
+
+    /// Counts a QP among the users of its CQs.
+    pub(crate) fn count_qp(&mut self, init: &QpInit) {
+        for cq in cqs_of(init) {
+            if let Some(cq) = self.cqs.get_mut(cq.0) {
+                cq.qps += 1;
+            }
+        }
+    }
+
+    /// Tells a program what has happened to an object of it.
+    pub(crate) fn tell(&mut self, target: EventTarget, kind: u32) {
+        self.counters.async_events += 1;
+        self.send(target.pipe, target.record(kind));
+    }
+
     fn send(&mut self, pipe: u32, record: EventRecord) {
         match self.pipes.get_mut(pipe).map(|to| to.send(record)) {
             Some(Delivery::Delivered) => {}
@@ -290,6 +197,12 @@ impl ProgramHost {
         self.write(region, offset, &new(old).to_ne_bytes())?;
         Ok(old)
     }
+}
+
+/// The CQs of a QP; one that serves both its queues once.
+fn cqs_of(init: &QpInit) -> impl Iterator<Item = CqId> {
+    let other = (init.recv_cq != init.send_cq).then_some(init.recv_cq);
+    std::iter::once(init.send_cq).chain(other)
 }
 
 impl Host for ProgramHost {
@@ -364,18 +277,15 @@ impl Host for ProgramHost {
     }
 
     fn posted_recvs(&mut self, queue: QueueId) -> u32 {
-        self.recv_queues.get_mut(queue.0).map_or(0, |queue| queue.ring.available().unwrap_or(0))
+        self.recv_queues.get_mut(queue.0).map_or(0, RecvQueue::posted)
     }
 
     fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken {
         let Some(queue) = self.send_queues.get_mut(queue.0) else { return Taken::Empty };
-        if !queue.allowance.take(self.call) {
-            return Taken::Empty;
-        }
         let mut inline = wqe.inline.take().or_else(|| self.spare_inline.pop()).unwrap_or_default();
         inline.clear();
         self.sges.clear();
-        let taken = queue.ring.take(&mut self.sges, &mut inline);
+        let taken = queue.take(self.call, &mut self.sges, &mut inline);
         // What it refers to may be newer than what was fetched.
         self.staging.forget_reads();
         let (result, is_inline) = match taken {
@@ -411,17 +321,14 @@ impl Host for ProgramHost {
 
     fn retire_sends(&mut self, queue: QueueId, count: u32) {
         if let Some(queue) = self.send_queues.get_mut(queue.0) {
-            queue.ring.retire(count);
+            queue.retire(count);
         }
     }
 
     fn next_recv(&mut self, queue: QueueId, wqe: &mut RecvWqe) -> Taken {
         let Some(queue) = self.recv_queues.get_mut(queue.0) else { return Taken::Empty };
-        if !queue.allowance.take(self.call) {
-            return Taken::Empty;
-        }
         self.sges.clear();
-        match queue.ring.take(&mut self.sges) {
+        match queue.take(self.call, &mut self.sges) {
             Ok(entry::Taken::Empty) => Taken::Empty,
             Ok(entry::Taken::Ready(entry)) => {
                 wqe.wr_id = entry.wr_id;
@@ -446,9 +353,11 @@ impl Host for ProgramHost {
             self.suspect(completion.qpn);
         }
         let Some(queue) = self.cqs.get_mut(cq.0) else { return Err(CqOverrun) };
-        match queue.ring.push(&intake::cq_entry(completion), completion.solicited) {
+        if queue.failed {
+            return Err(CqOverrun);
+        }
+        match queue.push(&intake::cq_entry(completion), completion.solicited) {
             Ok(()) => {
-                queue.overrun = false;
                 if !queue.listed {
                     queue.listed = true;
                     self.unpublished.push(cq);
@@ -456,12 +365,9 @@ impl Host for ProgramHost {
                 Ok(())
             }
             Err(error) => {
-                let newly_broken = matches!(error, CqError::Index(_)) && !queue.broken;
-                queue.broken |= newly_broken;
-                self.counters.broken_completion_queues += u64::from(newly_broken);
-                if !std::mem::replace(&mut queue.overrun, true) {
-                    self.event(AsyncEvent::CqError(cq));
-                }
+                let broken = matches!(error, CqError::Index(_));
+                self.counters.broken_completion_queues += u64::from(broken);
+                self.event(AsyncEvent::CqError(cq));
                 Err(CqOverrun)
             }
         }
@@ -477,20 +383,19 @@ impl Host for ProgramHost {
             AsyncEvent::LastWqeReached(qpn) => (event::LAST_WQE_REACHED, qpn),
             AsyncEvent::SrqError(_) | AsyncEvent::SrqLimit(_) => return,
             AsyncEvent::CqError(cq) => {
-                if let Some(cq) = self.cqs.get(cq.0) {
-                    let record = EventRecord { kind: event::CQ_ERR, ..cq.record };
-                    let pipe = cq.async_events;
-                    self.counters.async_events += 1;
-                    self.send(pipe, record);
+                // Once: from then on it takes no more.
+                if let Some(cq) = self.cqs.get_mut(cq.0)
+                    && !std::mem::replace(&mut cq.failed, true)
+                {
+                    let target = cq.events;
+                    self.tell(target, event::CQ_ERR);
                 }
                 return;
             }
         };
-        if let Some(owner) = self.qps.get(&qpn.get()) {
-            let record = EventRecord { kind, ..owner.record };
-            let pipe = owner.async_events;
-            self.counters.async_events += 1;
-            self.send(pipe, record);
+        if let Some(qp) = self.objects.qps.get(&qpn.get()) {
+            let target = qp.events;
+            self.tell(target, kind);
         }
         self.suspect(qpn);
     }

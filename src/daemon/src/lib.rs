@@ -35,6 +35,8 @@ mod host;
 mod intake;
 pub mod limits;
 mod nic;
+mod objects;
+mod queues;
 mod resources;
 mod session;
 mod slab;

@@ -20,10 +20,10 @@ pub const MAX_PDS: usize = 1024;
 pub const MAX_CHANNELS: usize = 256;
 
 /// CQs of one session. One for each of its QPs is as much as makes sense.
-pub const MAX_CQS: usize = 4096;
+pub const MAX_CQS: usize = MAX_QPS;
 
-/// QPs of one session: as many as it has doorbells.
-pub const MAX_QPS: usize = 4096;
+/// QPs of one session: a server of ten thousand clients, and a quarter of what the device has.
+pub const MAX_QPS: usize = 16_384;
 
 /// Memory registrations of one session. Registration caches hold thousands.
 pub const MAX_MRS: usize = 65_536;
@@ -39,8 +39,9 @@ pub const MAX_MAPPED_MRS_OF_ALL: usize = 32_768;
 pub const MAX_MAPPED_BYTES: u64 = 1 << 40;
 
 /// Bytes of rings of one session; these are memory that the daemon makes. A CQ of a million
-/// completions takes 64 MiB, a QP with the largest queues 64 MiB.
-pub const MAX_RING_BYTES: u64 = 1 << 30;
+/// completions takes 64 MiB, a QP with the largest queues 64 MiB, and ten thousand QPs of the
+/// usual depth of 128 work requests 1 GiB.
+pub const MAX_RING_BYTES: u64 = 1 << 32;
 
 /// Largest memory registration, in bytes: the whole of a program's address space.
 pub const MAX_MR_SIZE: u64 = 1 << 47;
@@ -84,6 +85,9 @@ pub(crate) const SPIN: Duration = Duration::from_micros(50);
 /// First interval at which a QP in ERR is looked at for receives to flush. A program that knows
 /// of our ring flags rings the doorbell; the stock librxe has none for receives.
 pub(crate) const FLUSH_INTERVAL_MIN: Duration = Duration::from_millis(1);
+
+/// QPs in ERR that are looked at in one turn; the others are in the next.
+pub(crate) const LOOKS_PER_TURN: usize = 1024;
 
 /// Longest such interval, reached by doubling while nothing is posted: ten looks a second cost
 /// nothing to speak of.

@@ -3,17 +3,36 @@
 
 use crate::host::ProgramHost;
 use crate::limits::{
-    BATCHES_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, MIN_PROBE, RX_BUFFERS, TX_BATCH_BYTES,
+    BATCHES_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, LOOKS_PER_TURN, MIN_PROBE,
+    RX_BUFFERS, TX_BATCH_BYTES,
 };
+use crate::objects::EventTarget;
 use crate::slab::Slab;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::time::{Duration, Instant};
-use urxe_engine::{Device, DeviceConfig, ModifyQpError, QpAttr, QpState, QueueId};
+use urxe_engine::{
+    Device, DeviceConfig, ModifyQpError, QpAttr, QpInit, QpState, QueueId, RecvSource,
+};
 use urxe_port::{Caps, Port, RxBatch, SendOutcome, SourcePort};
+use urxe_shm::event;
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{PathMtu, Qpn};
+
+/// What happens to a port: told to every context of its device.
+#[allow(dead_code)] // until the machine's addresses are watched
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum PortEvent {
+    /// `IBV_EVENT_PORT_ACTIVE`: its link has come up.
+    Active = event::PORT_ACTIVE,
+    /// `IBV_EVENT_PORT_ERR`: its link is down.
+    Error = event::PORT_ERR,
+    /// `IBV_EVENT_GID_CHANGE`: its GID table has changed.
+    GidChange = event::GID_CHANGE,
+}
 
 /// A NIC: one address, one device.
 pub(crate) struct Nic {
@@ -33,12 +52,14 @@ pub(crate) struct Nic {
     due: bool,
     /// The port takes no more until it is writable.
     blocked: bool,
-    /// QPs in ERR, with their receive queues. What is posted there has to be flushed, and the
-    /// stock `librxe` does not say when it posts a receive.
+    /// QPs in ERR with receive queues of their own. What is posted there has to be flushed, and
+    /// the stock `librxe` does not say when it posts a receive.
     failed_qps: BTreeMap<u32, QueueId>,
     /// When to look at these queues, and how long after that to look again.
     look_at: Instant,
     look_interval: Duration,
+    /// The QP looked at last.
+    looked_at: u32,
 }
 
 impl Nic {
@@ -77,6 +98,7 @@ impl Nic {
             failed_qps: BTreeMap::new(),
             look_at: now,
             look_interval: FLUSH_INTERVAL_MIN,
+            looked_at: 0,
         }
     }
 
@@ -92,6 +114,15 @@ impl Nic {
     /// Whether [`transmit`](Self::transmit) has something to do right away.
     pub(crate) fn is_due(&self) -> bool {
         self.due && !self.blocked
+    }
+
+    /// Tells every program that has opened the device what has happened to its port.
+    #[allow(dead_code)] // until the machine's addresses are watched
+    pub(crate) fn port_event(&mut self, event: PortEvent) {
+        let contexts: Vec<EventTarget> = self.host.objects.contexts.values().copied().collect();
+        for context in contexts {
+            self.host.tell(context, event as u32);
+        }
     }
 
     /// A program rang a QP's doorbell.
@@ -180,7 +211,9 @@ impl Nic {
             if let Some(queue) = self.host.send_queues.get_mut(info.init.send_queue.0) {
                 queue.reset();
             }
-            if let Some(queue) = self.host.recv_queues.get_mut(info.init.recv_queue().0) {
+            if let Some(queue) = own_recv_queue(&info.init)
+                && let Some(queue) = self.host.recv_queues.get_mut(queue.0)
+            {
                 queue.reset();
             }
             self.failed_qps.remove(&qpn.get());
@@ -195,10 +228,9 @@ impl Nic {
     pub(crate) fn destroy_qp(&mut self, qpn: Qpn) {
         if let Some(info) = self.device.query_qp(qpn) {
             self.device.destroy_qp(qpn);
-            self.host.send_queues.remove(info.init.send_queue.0);
-            self.host.recv_queues.remove(info.init.recv_queue().0);
+            self.host.forget_qp(&info.init);
         }
-        self.host.qps.remove(&qpn.get());
+        self.host.objects.qps.remove(&qpn.get());
         self.failed_qps.remove(&qpn.get());
     }
 
@@ -224,7 +256,8 @@ impl Nic {
         if info.state != QpState::Err {
             return;
         }
-        let recv_queue = info.init.recv_queue();
+        // The receives of an SRQ are not flushed.
+        let Some(recv_queue) = own_recv_queue(&info.init) else { return };
         self.failed_qps.insert(qpn.get(), recv_queue);
         self.look_interval = FLUSH_INTERVAL_MIN;
         self.look_at = now + self.look_interval;
@@ -237,15 +270,26 @@ impl Nic {
 
     fn look_at_failed_qps(&mut self, now: Instant) {
         self.look_interval = (self.look_interval * 2).min(FLUSH_INTERVAL_MAX);
-        for (&qpn, &queue) in &self.failed_qps {
+        let behind_last = (Bound::Excluded(self.looked_at), Bound::Unbounded);
+        self.looked_at = 0;
+        for (&qpn, &queue) in self.failed_qps.range(behind_last).take(LOOKS_PER_TURN) {
+            self.looked_at = qpn;
             let queue = self.host.recv_queues.get_mut(queue.0);
-            if queue.is_some_and(|queue| queue.has_entries()) {
+            if queue.is_some_and(|queue| queue.posted() > 0) {
                 self.device.ring_doorbell(Qpn::new(qpn));
                 self.due = true;
                 self.look_interval = FLUSH_INTERVAL_MIN;
             }
         }
         self.look_at = now + self.look_interval;
+    }
+}
+
+/// The receive queue that belongs to a QP alone.
+fn own_recv_queue(init: &QpInit) -> Option<QueueId> {
+    match init.recv {
+        RecvSource::Own(queue) => Some(queue),
+        RecvSource::Shared(_) => None,
     }
 }
 
@@ -269,15 +313,18 @@ fn guid_of(addr: IpAddr) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::{CompletionQueue, RecvQueue, Region, SendQueue};
+    use crate::event_pipe::EventPipe;
+    use crate::host::Region;
+    use crate::objects::{EventTarget, Owner};
+    use crate::queues::{CompletionQueue, RecvQueue, SendQueue};
     use std::collections::VecDeque;
     use std::os::fd::BorrowedFd;
     use std::sync::{Arc, Mutex};
-    use urxe_engine::{Access, AddressVector, CqId, MrSpec, PdId, QpInit, QpType, RecvSource};
+    use urxe_engine::{Access, AddressVector, CqId, MrSpec, PdId, QpType};
     use urxe_port::{PortCounters, Segmentation, SourcePort};
     use urxe_shm::arena::Arena;
     use urxe_shm::entry::{SendData, SendOp, SendWr};
-    use urxe_shm::event::EventRecord;
+    use urxe_shm::event::{EventRecord, RECORD_LEN};
     use urxe_shm::geometry::Geometry;
     use urxe_shm::layout::Sge;
     use urxe_shm::region::{Mapping, create_memfd};
@@ -356,7 +403,8 @@ mod tests {
         let shape = Geometry::completion(15).unwrap();
         let (_, window) = arena.alloc(shape.size().into()).unwrap();
         let ring = CqProducer::create(window, shape).unwrap();
-        let cq = CompletionQueue::new(ring, None, 0, EventRecord::default());
+        let owner = Owner { uid: 0, program: "nobody".into() };
+        let cq = CompletionQueue::new(ring, 15, owner, None, EventTarget::new(0, 0, 0));
         let cq = CqId(nic.host.cqs.insert(cq).unwrap());
         let init = QpInit {
             qp_type: QpType::Rc,
@@ -445,6 +493,39 @@ mod tests {
         // As much as an initial window allows, from the first packet on, each once and in order.
         assert!(psns.len() >= 32, "{} packets", psns.len());
         assert_eq!(psns, (100..).take(psns.len()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn every_context_is_told_what_happens_to_the_port_and_none_that_is_closed() {
+        let now = Instant::now();
+        let port = Narrow(Arc::default());
+        let mut nic = Nic::new("urxe0".into(), Box::new(port), PathMtu::Mtu1024, 1, now);
+        let mut contexts = Vec::new();
+        for handle in 1..=3u32 {
+            let (pipe, read_end) = EventPipe::new().unwrap();
+            rustix::io::ioctl_fionbio(&read_end, true).unwrap();
+            let pipe = nic.host.pipes.insert(pipe).unwrap();
+            nic.host.objects.contexts.insert(pipe, EventTarget::new(pipe, 1, handle));
+            contexts.push((handle, pipe, read_end));
+        }
+        let (_, closed, _) = &contexts[1];
+        nic.host.objects.contexts.remove(closed);
+        let events = [PortEvent::Error, PortEvent::Active, PortEvent::GidChange];
+        for event in events {
+            nic.port_event(event);
+        }
+        for (handle, pipe, read_end) in &contexts {
+            let mut kinds = Vec::new();
+            let mut bytes = [0; RECORD_LEN];
+            while rustix::io::read(read_end, &mut bytes).is_ok() {
+                let record = EventRecord::from_bytes(bytes);
+                assert_eq!((record.user_handle, record.object), (1, u64::from(*handle)));
+                kinds.push(record.kind);
+            }
+            let expected = if pipe == closed { vec![] } else { vec![10, 9, 18] };
+            assert_eq!(kinds, expected);
+        }
+        assert_eq!(nic.host.counters.async_events, 6);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use crate::counters::DaemonCounters;
 use crate::limits::MAX_PROGRAM_NAME;
 use crate::nic::Nic;
+use crate::objects::Owner;
 use crate::resources::{
     ArenaRings, CompChannel, Context, Cq, Mr, MrRequest, Pd, Qp, Refusal, refuse,
 };
@@ -45,9 +46,9 @@ impl From<Reply> for Answer {
 /// One connected program.
 pub(crate) struct Session {
     channel: Channel,
-    pub(crate) uid: u32,
+    uid: u32,
     /// The program's name and process id.
-    pub(crate) program: Rc<str>,
+    program: Rc<str>,
     pub(crate) shared: Option<Shared>,
     pub(crate) process_memory: Option<Rc<ProcessMemory>>,
     next_handle: u32,
@@ -69,6 +70,8 @@ pub(crate) struct Shared {
     panel: Panel,
     /// Which QP each doorbell is of; device and number.
     doorbells: Vec<Option<(usize, Qpn)>>,
+    /// Doorbells that were given back.
+    spare_doorbells: Vec<u32>,
     /// The program writes here when the daemon sleeps.
     wake: OwnedFd,
 }
@@ -119,6 +122,7 @@ impl Session {
         if self.shared.is_none() {
             return Err(refuse(Errno::PROTO, "the first request must be Hello"));
         }
+        self.shared()?.rings.free_retired();
         let memory = match request {
             Request::RegMr { .. } => fds.pop(),
             _ => None,
@@ -150,6 +154,7 @@ impl Session {
             Request::CreateCq { context, cqe, channel, user_handle, comp_vector } => {
                 self.create_cq(world, context, cqe, channel, user_handle, comp_vector)
             }
+            Request::ResizeCq { cq, cqe } => self.resize_cq(world, cq, cqe),
             Request::DestroyCq { cq } => self.destroy_cq(world, cq),
             Request::CreateQp {
                 pd,
@@ -167,6 +172,9 @@ impl Session {
             Request::ModifyQp { qp, attr } => self.modify_qp(world, qp, &attr),
             Request::QueryQp { qp } => self.query_qp(world, qp),
             Request::DestroyQp { qp } => self.destroy_qp(world, qp),
+            Request::Resources { device, kind, after } => {
+                self.list_resources(world, &device, kind, after)
+            }
             Request::Stats { device, after_qpn } => self.stats(world, &device, after_qpn),
             _ => Err(refuse(Errno::OPNOTSUPP, "not yet")),
         }
@@ -206,6 +214,17 @@ impl Session {
         self.shared = Some(shared);
         self.process_memory = process_memory;
         Ok(Answer { reply: Reply::Hello { memory_limit }, fds: vec![memfd, wake] })
+    }
+
+    /// Whose the objects of this session are.
+    pub(crate) fn owner(&self) -> Owner {
+        Owner { uid: self.uid, program: Rc::clone(&self.program) }
+    }
+
+    /// Whether this session may see another's object.
+    pub(crate) fn may_see(&self, owner: &Owner) -> bool {
+        let is_privileged = self.uid == 0 || self.uid == rustix::process::geteuid().as_raw();
+        is_privileged || self.uid == owner.uid
     }
 
     /// A number that no object of this session ever had.
@@ -285,25 +304,27 @@ impl Shared {
         let panel = Panel::new(rings.mapping()).or_refuse(Errno::NOMEM, "doorbells")?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.or_refuse(Errno::MFILE, "wake-up descriptor")?;
-        Ok(Shared { rings, panel, doorbells: Vec::new(), wake })
+        Ok(Shared { rings, panel, doorbells: Vec::new(), spare_doorbells: Vec::new(), wake })
     }
 
     /// Gives a QP a doorbell.
     pub(crate) fn install_doorbell(&mut self, nic: usize, qpn: Qpn) -> u32 {
-        let free = self.doorbells.iter().position(Option::is_none);
-        let slot = free.unwrap_or_else(|| {
+        let slot = self.spare_doorbells.pop().unwrap_or_else(|| {
             self.doorbells.push(None);
-            self.panel.set_slots(self.doorbells.len() as u32);
-            self.doorbells.len() - 1
+            let slots = self.doorbells.len() as u32;
+            self.panel.set_slots(slots);
+            slots - 1
         });
-        self.doorbells[slot] = Some((nic, qpn));
-        slot as u32
+        self.doorbells[slot as usize] = Some((nic, qpn));
+        slot
     }
 
     /// Takes a QP's doorbell away.
     pub(crate) fn remove_doorbell(&mut self, slot: u32) {
-        if let Some(doorbell) = self.doorbells.get_mut(slot as usize) {
-            *doorbell = None;
+        if let Some(doorbell) = self.doorbells.get_mut(slot as usize)
+            && doorbell.take().is_some()
+        {
+            self.spare_doorbells.push(slot);
         }
     }
 }

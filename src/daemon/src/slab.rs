@@ -26,6 +26,11 @@ impl<T> Default for Slab<T> {
     }
 }
 
+/// The index of a key's slot: a small number, which no two entries have at a time.
+pub(crate) fn index_of(key: u32) -> u32 {
+    key & INDEX_MASK
+}
+
 impl<T> Slab<T> {
     /// Number of entries.
     pub(crate) fn len(&self) -> usize {
@@ -49,7 +54,7 @@ impl<T> Slab<T> {
 
     /// Takes an entry out; its key is stale from now on.
     pub(crate) fn remove(&mut self, key: u32) -> Option<T> {
-        let slot = self.slots.get_mut((key & INDEX_MASK) as usize)?;
+        let slot = self.slots.get_mut(index_of(key) as usize)?;
         if slot.generation != key >> INDEX_BITS {
             return None;
         }
@@ -60,13 +65,19 @@ impl<T> Slab<T> {
     }
 
     pub(crate) fn get(&self, key: u32) -> Option<&T> {
-        let slot = self.slots.get((key & INDEX_MASK) as usize)?;
+        let slot = self.slots.get(index_of(key) as usize)?;
         slot.entry.as_ref().filter(|_| slot.generation == key >> INDEX_BITS)
     }
 
     pub(crate) fn get_mut(&mut self, key: u32) -> Option<&mut T> {
-        let slot = self.slots.get_mut((key & INDEX_MASK) as usize)?;
+        let slot = self.slots.get_mut(index_of(key) as usize)?;
         slot.entry.as_mut().filter(|_| slot.generation == key >> INDEX_BITS)
+    }
+
+    /// All entries from a slot on, with the indices of theirs.
+    pub(crate) fn iter_mut_from(&mut self, index: u32) -> impl Iterator<Item = (u32, &mut T)> {
+        let entries = self.slots.iter_mut().zip(0..).skip(index as usize);
+        entries.filter_map(|(slot, index)| Some((index, slot.entry.as_mut()?)))
     }
 
     /// All entries with their keys, by slot.

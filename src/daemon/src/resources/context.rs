@@ -4,6 +4,7 @@ use super::{Refusal, check_quota, device_full, find, no_such, refuse};
 use crate::event_pipe::EventPipe;
 use crate::limits;
 use crate::nic::Nic;
+use crate::objects::EventTarget;
 use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -13,6 +14,9 @@ use urxe_shm::control::{
     ContextHandle, ControlError, DeviceAttr, DeviceInfo, Gid, PortAttr, Reply,
 };
 use urxe_wire::PathMtu;
+
+/// The number of a device's one port.
+const PORT: u8 = 1;
 
 /// An opened device.
 pub(crate) struct Context {
@@ -48,6 +52,8 @@ impl Session {
         let (pipe, read_end) = EventPipe::new().or_refuse(Errno::MFILE, "event pipe")?;
         let async_events = world.nics[nic].host.pipes.insert(pipe);
         let async_events = async_events.ok_or_else(|| device_full("event pipes"))?;
+        let target = EventTarget::new(async_events, PORT.into(), handle);
+        world.nics[nic].host.objects.contexts.insert(async_events, target);
         self.contexts.insert(handle, Context { nic, async_events });
         Ok(Answer { reply: Reply::Context(ContextHandle(handle)), fds: vec![read_end] })
     }
@@ -80,7 +86,9 @@ impl Session {
     }
 
     pub(crate) fn free_context(&mut self, nics: &mut [Nic], context: Context) {
-        nics[context.nic].host.pipes.remove(context.async_events);
+        let host = &mut nics[context.nic].host;
+        host.objects.contexts.remove(&context.async_events);
+        host.pipes.remove(context.async_events);
     }
 
     pub(crate) fn query_device(
@@ -165,7 +173,7 @@ pub(super) fn find_nic(world: &World<'_>, name: &str) -> Result<usize, ControlEr
 }
 
 fn check_port(port: u8) -> Result<(), ControlError> {
-    if port == 1 {
+    if port == PORT {
         return Ok(());
     }
     Err(refuse(Errno::INVAL, format!("port {port}: the device has 1 port, expected 1")))

@@ -2,15 +2,15 @@
 
 use super::rings::location;
 use super::{Context, Refusal, check_quota, check_unused, device_full, find, no_such, refuse};
-use crate::host::CompletionQueue;
 use crate::limits::{MAX_CQE, MAX_CQS};
 use crate::nic::Nic;
+use crate::objects::EventTarget;
+use crate::queues::CompletionQueue;
 use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
 use urxe_engine::CqId;
 use urxe_shm::arena::Extent;
 use urxe_shm::control::{CompChannelHandle, ContextHandle, ControlError, CqHandle, Reply};
-use urxe_shm::event::EventRecord;
 use urxe_shm::geometry::Geometry;
 use urxe_shm::ring::CqProducer;
 
@@ -36,10 +36,7 @@ impl Session {
     ) -> Result<Answer, ControlError> {
         let &Context { nic, async_events } = find(&self.contexts, "context", context.0)?;
         check_quota("completion queues", self.cqs.len(), MAX_CQS)?;
-        if cqe == 0 || cqe > MAX_CQE {
-            let sentence = format!("cqe {cqe}: expected 1 to {MAX_CQE} completions");
-            return Err(refuse(Errno::INVAL, sentence));
-        }
+        let geometry = shape(cqe)?;
         if comp_vector != 0 {
             let sentence = format!("comp_vector {comp_vector}: there is 1 vector, expected 0");
             return Err(refuse(Errno::INVAL, sentence));
@@ -55,15 +52,15 @@ impl Session {
             }
             None => None,
         };
-        let geometry = Geometry::completion(cqe).or_refuse(Errno::INVAL, "cqe")?;
         let handle = self.new_handle()?;
+        let owner = self.owner();
 
         let rings = &mut self.shared()?.rings;
         let (ring, window) = rings.alloc("completion queue", &geometry)?;
-        let record = EventRecord { user_handle, object: handle.into(), ..EventRecord::default() };
+        let events = EventTarget::new(async_events, user_handle, handle);
         let producer = CqProducer::create(window, geometry);
         let id = producer.or_refuse(Errno::NOMEM, "completion queue").and_then(|producer| {
-            let queue = CompletionQueue::new(producer, pipe, async_events, record);
+            let queue = CompletionQueue::new(producer, geometry.capacity(), owner, pipe, events);
             let id = world.nics[nic].host.cqs.insert(queue);
             id.ok_or_else(|| device_full("completion queues"))
         });
@@ -77,14 +74,43 @@ impl Session {
         .into())
     }
 
+    pub(crate) fn resize_cq(
+        &mut self,
+        world: &mut World<'_>,
+        cq: CqHandle,
+        cqe: u32,
+    ) -> Result<Answer, ControlError> {
+        let &Cq { nic, id, ring: old, .. } = find(&self.cqs, "completion queue", cq.0)?;
+        let geometry = shape(cqe)?;
+        let queue = world.nics[nic].host.cqs.get_mut(id.0);
+        let queue = queue.ok_or_else(|| no_such("completion queue", cq.0))?;
+        let unread = queue.unread().or_refuse(Errno::INVAL, "completion queue")?;
+        if cqe < unread {
+            let sentence = format!(
+                "cqe {cqe}: {unread} completions are unread, expected {unread} to {MAX_CQE}"
+            );
+            return Err(refuse(Errno::INVAL, sentence));
+        }
+        let rings = &mut self.shared()?.rings;
+        let (ring, window) = rings.alloc("completion queue", &geometry)?;
+        let moved = queue.move_to(window, geometry).or_refuse(Errno::INVAL, "completion queue");
+        moved.inspect_err(|_| rings.free(ring))?;
+        rings.retire(old);
+        if let Some(entry) = self.cqs.get_mut(&cq.0) {
+            entry.ring = ring;
+        }
+        let ring = location(ring, &geometry);
+        Ok(Reply::CqResized { cqe: geometry.capacity(), ring }.into())
+    }
+
     pub(crate) fn destroy_cq(
         &mut self,
         world: &mut World<'_>,
         cq: CqHandle,
     ) -> Result<Answer, ControlError> {
-        find(&self.cqs, "completion queue", cq.0)?;
-        let qps = self.qps.values().filter(|qp| qp.send_cq == cq || qp.recv_cq == cq).count();
-        check_unused("completion queue", qps, "queue pairs")?;
+        let found = find(&self.cqs, "completion queue", cq.0)?;
+        let qps = world.nics[found.nic].host.cqs.get(found.id.0).map_or(0, |cq| cq.qps);
+        check_unused("completion queue", qps as usize, "queue pairs")?;
         let freed = self.cqs.remove(&cq.0).ok_or_else(|| no_such("completion queue", cq.0))?;
         self.free_cq(world.nics, freed);
         Ok(Reply::Done.into())
@@ -96,4 +122,13 @@ impl Session {
             shared.rings.free(cq.ring);
         }
     }
+}
+
+/// The shape of a ring for so many completions.
+fn shape(cqe: u32) -> Result<Geometry, ControlError> {
+    if cqe == 0 || cqe > MAX_CQE {
+        let sentence = format!("cqe {cqe}: expected 1 to {MAX_CQE} completions");
+        return Err(refuse(Errno::INVAL, sentence));
+    }
+    Geometry::completion(cqe).or_refuse(Errno::INVAL, "cqe")
 }

@@ -9,6 +9,7 @@
 mod comp_channel;
 mod context;
 mod cq;
+mod listing;
 mod mr;
 mod pd;
 mod qp;

@@ -6,6 +6,7 @@ use crate::limits::{
     MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MAPPED_MRS_OF_ALL, MAX_MR_SIZE, MAX_MRS,
 };
 use crate::nic::Nic;
+use crate::objects::MrObject;
 use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -83,6 +84,15 @@ impl Session {
             };
             refuse(errno, error.to_string())
         })?;
+        let object = MrObject {
+            owner: self.owner(),
+            pd: pd_id,
+            iova: request.iova,
+            length: request.length,
+            access: control::Access(access.0),
+            mapped: mapped.is_some(),
+        };
+        on.host.objects.mrs.insert(key, object);
         self.mapped_bytes += mapped.unwrap_or(0);
         self.mapped_mrs += usize::from(mapped.is_some());
         self.mrs.insert(handle, Mr { context, pd, nic, key, region, mapped });
@@ -102,6 +112,7 @@ impl Session {
     pub(crate) fn free_mr(&mut self, nics: &mut [Nic], mr: Mr) {
         let nic = &mut nics[mr.nic];
         nic.device.dereg_mr(mr.key);
+        nic.host.objects.mrs.remove(&mr.key);
         nic.host.remove_region(mr.region);
         self.mapped_bytes -= mr.mapped.unwrap_or(0);
         self.mapped_mrs -= usize::from(mr.mapped.is_some());

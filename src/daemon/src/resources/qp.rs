@@ -2,9 +2,10 @@
 
 use super::rings::location;
 use super::{Refusal, check_quota, device_full, find, no_such, refuse};
-use crate::host::{QpOwner, RecvQueue, SendQueue};
 use crate::limits::{MAX_INLINE_DATA, MAX_QP_WR, MAX_QPS, MAX_SGE};
 use crate::nic::Nic;
+use crate::objects::{EventTarget, QpObject};
+use crate::queues::{RecvQueue, SendQueue};
 use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
 use urxe_engine::{
@@ -15,7 +16,6 @@ use urxe_shm::control::{
     self, ContextHandle, ControlError, CqHandle, Gid, PdHandle, QpCaps, QpCreated, QpHandle,
     QpQueried, QpType, Reply,
 };
-use urxe_shm::event::EventRecord;
 use urxe_shm::geometry::Geometry;
 use urxe_shm::ring::{RqConsumer, SqConsumer};
 use urxe_wire::{PathMtu, Psn, Qkey, Qpn};
@@ -24,8 +24,6 @@ use urxe_wire::{PathMtu, Psn, Qkey, Qpn};
 pub(crate) struct Qp {
     pub(crate) context: ContextHandle,
     pub(crate) pd: PdHandle,
-    pub(crate) send_cq: CqHandle,
-    pub(crate) recv_cq: CqHandle,
     /// The device's number.
     nic: usize,
     qpn: Qpn,
@@ -66,12 +64,8 @@ impl Session {
         let (send_shape, recv_shape) = shapes(&caps)?;
         let handle = self.new_handle()?;
         let async_events = find(&self.contexts, "context", context.0)?.async_events;
-        let owner = QpOwner {
-            uid: self.uid,
-            program: self.program.clone(),
-            async_events,
-            record: EventRecord { user_handle, object: handle.into(), ..EventRecord::default() },
-        };
+        let events = EventTarget::new(async_events, user_handle, handle);
+        let object = QpObject { owner: self.owner(), events };
 
         let shared = self.shared()?;
         let (send, send_window) = shared.rings.alloc("send queue", &send_shape)?;
@@ -92,7 +86,7 @@ impl Session {
                 send_queue,
                 recv: RecvSource::Own(recv_queue),
             };
-            world.nics[nic].create_qp(sq, rq, owner, init)
+            world.nics[nic].create_qp(sq, rq, object, init)
         });
         let qpn = qpn.inspect_err(|_| {
             shared.rings.free(rings.send);
@@ -106,7 +100,7 @@ impl Session {
             max_recv_sge: recv_shape.max_sge(),
             max_inline_data: send_shape.max_inline(),
         };
-        let qp = Qp { context, pd, send_cq, recv_cq, nic, qpn, caps, sq_sig_all, rings, doorbell };
+        let qp = Qp { context, pd, nic, qpn, caps, sq_sig_all, rings, doorbell };
         self.qps.insert(handle, qp);
         Ok(Reply::Qp(QpCreated {
             qp: QpHandle(handle),
@@ -195,7 +189,7 @@ impl Nic {
         &mut self,
         send_queue: SendQueue,
         recv_queue: RecvQueue,
-        owner: QpOwner,
+        object: QpObject,
         init: impl FnOnce(QueueId, QueueId) -> QpInit,
     ) -> Result<Qpn, ControlError> {
         let send_queue = self.host.send_queues.insert(send_queue);
@@ -204,12 +198,11 @@ impl Nic {
             self.host.send_queues.remove(send_queue);
             return Err(device_full("queue pairs"));
         };
-        let qpn = self.device.create_qp(init(QueueId(send_queue), QueueId(recv_queue)));
-        let qpn = qpn.or_refuse(Errno::NOMEM, "queue pair").inspect_err(|_| {
-            self.host.send_queues.remove(send_queue);
-            self.host.recv_queues.remove(recv_queue);
-        })?;
-        self.host.qps.insert(qpn.get(), owner);
+        let init = init(QueueId(send_queue), QueueId(recv_queue));
+        self.host.count_qp(&init);
+        let qpn = self.device.create_qp(init.clone()).or_refuse(Errno::NOMEM, "queue pair");
+        let qpn = qpn.inspect_err(|_| self.host.forget_qp(&init))?;
+        self.host.objects.qps.insert(qpn.get(), object);
         Ok(qpn)
     }
 }
@@ -330,6 +323,14 @@ pub(super) fn state_from_engine(state: QpState) -> control::QpState {
         QpState::Sqd => control::QpState::Sqd,
         QpState::Sqe => control::QpState::Sqe,
         QpState::Err => control::QpState::Err,
+    }
+}
+
+pub(super) fn type_from_engine(qp_type: urxe_engine::QpType) -> QpType {
+    match qp_type {
+        urxe_engine::QpType::Rc => QpType::Rc,
+        urxe_engine::QpType::Uc => QpType::Uc,
+        urxe_engine::QpType::Ud => QpType::Ud,
     }
 }
 

@@ -11,23 +11,28 @@ use urxe_shm::geometry::Geometry;
 use urxe_shm::region::{Mapping, Window};
 
 /// A session's memory for rings and doorbells.
-pub(crate) struct ArenaRings(Arena);
+pub(crate) struct ArenaRings {
+    arena: Arena,
+    /// Rings that were left for others, until the program knows.
+    retired: Vec<Extent>,
+}
 
 impl ArenaRings {
     pub(crate) fn new() -> Result<ArenaRings, ControlError> {
-        Ok(ArenaRings(Arena::new(MAX_RING_BYTES).or_refuse(Errno::NOMEM, "session memory")?))
+        let arena = Arena::new(MAX_RING_BYTES).or_refuse(Errno::NOMEM, "session memory")?;
+        Ok(ArenaRings { arena, retired: Vec::new() })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.0.fd()
+        self.arena.fd()
     }
 
     pub(crate) fn mapping(&self) -> Arc<Mapping> {
-        Arc::clone(self.0.mapping())
+        Arc::clone(self.arena.mapping())
     }
 
     pub(crate) fn limit(&self) -> u64 {
-        self.0.limit()
+        self.arena.limit()
     }
 
     /// Finds room for a ring.
@@ -36,7 +41,7 @@ impl ArenaRings {
         what: &str,
         geometry: &Geometry,
     ) -> Result<(Extent, Window), ControlError> {
-        self.0.alloc(geometry.size().into()).map_err(|error| match error {
+        self.arena.alloc(geometry.size().into()).map_err(|error| match error {
             ArenaError::QuotaExceeded { .. } | ArenaError::Os(_) => {
                 refuse(Errno::NOMEM, format!("{what}: {error}"))
             }
@@ -46,7 +51,20 @@ impl ArenaRings {
     /// Gives a ring's room back.
     pub(crate) fn free(&mut self, extent: Extent) {
         // The room is free either way; only its pages may stay with us until the session ends.
-        let _ = self.0.free(extent);
+        let _ = self.arena.free(extent);
+    }
+
+    /// Gives back the room of a ring that the program still believes in: when its next request
+    /// comes, for by then it has seen the answer to this one.
+    pub(crate) fn retire(&mut self, extent: Extent) {
+        self.retired.push(extent);
+    }
+
+    /// Says that the next request has come.
+    pub(crate) fn free_retired(&mut self) {
+        while let Some(extent) = self.retired.pop() {
+            self.free(extent);
+        }
     }
 }
 

@@ -1,9 +1,12 @@
 //! Statistics: what a device, its port and its QPs have counted, page by page.
 
 use super::context::find_nic;
+use super::listing::behind;
 use super::qp::state_from_engine;
 use crate::nic::Nic;
+use crate::objects::QpObject;
 use crate::session::{Answer, Session, World};
+use std::ops::Bound;
 use urxe_engine::Counter;
 use urxe_shm::control::{
     ControlError, CounterInfo, MAX_MESSAGE, QpState, QpStats, Reply, StatsPage,
@@ -28,22 +31,16 @@ impl Session {
             page.device = device_counters(nic, world);
             page.qp_counters = Counter::ALL.iter().map(|c| info(c.name(), c.meaning())).collect();
         }
-        let is_privileged = self.uid == 0 || self.uid == rustix::process::geteuid().as_raw();
-        let mut qpns: Vec<u32> = nic
-            .device
-            .qpns()
-            .map(|qpn| qpn.get())
-            .filter(|&qpn| after_qpn.is_none_or(|after| qpn > after))
-            .filter(|qpn| {
-                let owner = nic.host.qps.get(qpn);
-                is_privileged || owner.is_some_and(|owner| owner.uid == self.uid)
-            })
-            .collect();
-        qpns.sort_unstable();
         let room = (MAX_MESSAGE - head_len(&page)) / (QP_LEN + Counter::ALL.len() * NUMBER_LEN);
-        page.more = qpns.len() > room;
-        qpns.truncate(room);
-        page.qps = qpns.into_iter().filter_map(|qpn| qp_stats(nic, qpn)).collect();
+        let mut qps = nic
+            .host
+            .objects
+            .qps
+            .range((behind(after_qpn), Bound::Unbounded))
+            .filter(|(_, qp)| self.may_see(&qp.owner))
+            .filter_map(|(&qpn, qp)| qp_stats(nic, qpn, qp));
+        page.qps = qps.by_ref().take(room).collect();
+        page.more = qps.next().is_some();
         Ok(Reply::Stats(page).into())
     }
 }
@@ -68,14 +65,14 @@ fn device_counters(nic: &Nic, world: &World<'_>) -> Vec<(CounterInfo, u64)> {
         .collect()
 }
 
-fn qp_stats(nic: &Nic, qpn: u32) -> Option<QpStats> {
+fn qp_stats(nic: &Nic, qpn: u32, qp: &QpObject) -> Option<QpStats> {
     let number = urxe_wire::Qpn::new(qpn);
     let state: QpState = state_from_engine(nic.device.query_qp(number)?.state);
     let counters = nic.device.qp_counters(number)?;
     Some(QpStats {
         qpn,
         state,
-        program: nic.host.qps.get(&qpn).map_or_else(String::new, |qp| qp.program.to_string()),
+        program: qp.owner.program.to_string(),
         values: counters.iter().map(|(_, value, _)| value).collect(),
     })
 }

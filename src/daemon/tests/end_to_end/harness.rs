@@ -13,10 +13,12 @@ use urxe_port::sim;
 use urxe_shm::channel::Channel;
 use urxe_shm::control::{
     Access, AddressVector, Backing, CompChannelHandle, ContextHandle, ControlError, CqHandle,
-    MrHandle, PdHandle, QpAttr, QpCaps, QpCreated, QpState, QpType, Reply, Request, StatsPage,
+    MrHandle, PdHandle, QpAttr, QpCaps, QpCreated, QpState, QpType, Reply, Request, Resource,
+    ResourceKind, StatsPage,
 };
 use urxe_shm::doorbell::Bell;
 use urxe_shm::entry::{SendData, SendOp, SendWr};
+use urxe_shm::event::{EventRecord, RECORD_LEN};
 use urxe_shm::geometry::Geometry;
 use urxe_shm::layout::{CqEntry, Sge};
 use urxe_shm::process_memory;
@@ -68,6 +70,17 @@ pub(crate) fn try_start(
             result => return result,
         }
     }
+}
+
+/// What can be read from an event pipe now.
+pub(crate) fn read_events(pipe: &OwnedFd) -> Vec<EventRecord> {
+    rustix::io::ioctl_fionbio(pipe, true).unwrap();
+    let mut records = Vec::new();
+    let mut bytes = [0; RECORD_LEN];
+    while rustix::io::read(pipe, &mut bytes).is_ok_and(|len| len == RECORD_LEN) {
+        records.push(EventRecord::from_bytes(bytes));
+    }
+    records
 }
 
 /// Waits until something is the case.
@@ -160,6 +173,31 @@ impl Client {
         let geometry = Geometry::completion(cqe).unwrap();
         let window = Window::new(self.memory.clone(), ring.offset, ring.size.into()).unwrap();
         Cq { handle: cq, ring: CqConsumer::attach(window, geometry).unwrap(), offset: ring.offset }
+    }
+
+    /// Gives a CQ another size, and goes on with its new ring.
+    pub(crate) fn resize_cq(&mut self, cq: &mut Cq, cqe: u32) -> Result<u32, ControlError> {
+        let reply = self.call(Request::ResizeCq { cq: cq.handle, cqe })?;
+        let Reply::CqResized { cqe, ring } = reply else { panic!("{reply:?}") };
+        let geometry = Geometry::completion(cqe).unwrap();
+        let window = Window::new(self.memory.clone(), ring.offset, ring.size.into()).unwrap();
+        cq.ring = CqConsumer::attach(window, geometry).unwrap();
+        cq.offset = ring.offset;
+        Ok(cqe)
+    }
+
+    /// All objects of a kind, page by page.
+    pub(crate) fn resources(&mut self, device: &str, kind: ResourceKind) -> Vec<Resource> {
+        let mut all: Vec<Resource> = Vec::new();
+        loop {
+            let after = all.last().map(|resource| resource.number);
+            let request = Request::Resources { device: device.into(), kind, after };
+            let Reply::Resources(page) = self.call(request).unwrap() else { panic!() };
+            all.extend(page.resources);
+            if !page.more {
+                return all;
+            }
+        }
     }
 
     pub(crate) fn try_create_qp(

@@ -1,9 +1,11 @@
 //! Daemons inside this process, and programs that speak their protocol by hand: over real sockets
 //! of the loopback network, with real rings and real memory.
 
+mod completion_queues;
 mod harness;
 mod hostile;
 mod isolation;
+mod listing;
 mod rules;
 mod startup;
 mod traffic;

@@ -1,0 +1,168 @@
+//! The daemon's ends of a device's queues: how far each has got, and whether it is still any use.
+
+use crate::objects::{EventTarget, Owner};
+use urxe_shm::cursor::IndexError;
+use urxe_shm::entry::{RecvWqe, SendWqe, Taken};
+use urxe_shm::geometry::Geometry;
+use urxe_shm::layout::{CqEntry, Sge};
+use urxe_shm::region::Window;
+use urxe_shm::ring::{CqError, CqProducer, MoveError, RqConsumer, SqConsumer};
+
+/// A QP's send queue.
+pub(crate) struct SendQueue {
+    ring: SqConsumer,
+    /// Every send completes with a CQE, whether it says so or not.
+    pub(crate) all_signaled: bool,
+    allowance: Allowance,
+    /// Its indices were found to be nonsense, and this was counted.
+    pub(crate) broken: bool,
+}
+
+/// A receive queue: a QP's own, or an SRQ's.
+pub(crate) struct RecvQueue {
+    ring: RqConsumer,
+    allowance: Allowance,
+    /// Its indices were found to be nonsense, and this was counted.
+    pub(crate) broken: bool,
+}
+
+/// How many entries may still be taken in this call of the engine: as many as the ring has. A
+/// program that posts as fast as the engine flushes would otherwise never let go of it.
+struct Allowance {
+    call: u64,
+    left: u32,
+    slots: u32,
+}
+
+/// A completion queue.
+pub(crate) struct CompletionQueue {
+    ring: CqProducer,
+    /// Completions that it holds.
+    pub(crate) cqe: u32,
+    pub(crate) owner: Owner,
+    /// The pipe that its completion events go to.
+    pub(crate) channel: Option<u32>,
+    /// Where its errors are told; and what an event of it says.
+    pub(crate) events: EventTarget,
+    /// QPs that use it, those that use it for both directions once.
+    pub(crate) qps: u32,
+    /// It is in the list of those with completions to publish.
+    pub(crate) listed: bool,
+    /// A completion was lost, and it takes no more.
+    pub(crate) failed: bool,
+}
+
+impl SendQueue {
+    pub(crate) fn new(ring: SqConsumer, slots: u32, all_signaled: bool) -> SendQueue {
+        SendQueue { ring, all_signaled, allowance: Allowance::new(slots), broken: false }
+    }
+
+    /// Takes the next work request, if one may be taken in this call of the engine.
+    pub(crate) fn take(
+        &mut self,
+        call: u64,
+        sges: &mut Vec<Sge>,
+        inline: &mut Vec<u8>,
+    ) -> Result<Taken<SendWqe>, IndexError> {
+        match self.allowance.take(call) {
+            true => self.ring.take(sges, inline),
+            false => Ok(Taken::Empty),
+        }
+    }
+
+    /// Gives the places of the oldest `count` taken back.
+    pub(crate) fn retire(&mut self, count: u32) {
+        self.ring.retire(count);
+    }
+
+    /// Empties and rewinds the ring.
+    pub(crate) fn reset(&mut self) {
+        self.ring.reset();
+        self.broken = false;
+    }
+}
+
+impl RecvQueue {
+    pub(crate) fn new(ring: RqConsumer, slots: u32) -> RecvQueue {
+        RecvQueue { ring, allowance: Allowance::new(slots), broken: false }
+    }
+
+    /// Takes the next receive, if one may be taken in this call of the engine.
+    pub(crate) fn take(
+        &mut self,
+        call: u64,
+        sges: &mut Vec<Sge>,
+    ) -> Result<Taken<RecvWqe>, IndexError> {
+        match self.allowance.take(call) {
+            true => self.ring.take(sges),
+            false => Ok(Taken::Empty),
+        }
+    }
+
+    /// Receives that are posted and not taken; none of a queue that is broken.
+    pub(crate) fn posted(&mut self) -> u32 {
+        self.ring.available().unwrap_or(0)
+    }
+
+    /// Empties and rewinds the ring.
+    pub(crate) fn reset(&mut self) {
+        self.ring.reset();
+        self.broken = false;
+    }
+
+    /// Asks the program to ring the doorbell after posting, because the QP is in ERR.
+    pub(crate) fn want_doorbell(&mut self) {
+        self.ring.set_ring_after_post(true);
+    }
+}
+
+impl Allowance {
+    fn new(slots: u32) -> Allowance {
+        Allowance { call: 0, left: 0, slots }
+    }
+
+    /// Whether one more may be taken in this call.
+    fn take(&mut self, call: u64) -> bool {
+        if self.call != call {
+            self.call = call;
+            self.left = self.slots;
+        }
+        let may = self.left > 0;
+        self.left -= u32::from(may);
+        may
+    }
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(
+        ring: CqProducer,
+        cqe: u32,
+        owner: Owner,
+        channel: Option<u32>,
+        events: EventTarget,
+    ) -> CompletionQueue {
+        CompletionQueue { ring, cqe, owner, channel, events, qps: 0, listed: false, failed: false }
+    }
+
+    /// Writes a completion; it is not shown yet.
+    pub(crate) fn push(&mut self, entry: &CqEntry, solicited: bool) -> Result<(), CqError> {
+        self.ring.push(entry, solicited)
+    }
+
+    /// Shows the program what was pushed. Returns whether it waits for an event.
+    pub(crate) fn publish(&mut self) -> bool {
+        self.ring.publish()
+    }
+
+    /// Completions that the program has not read.
+    pub(crate) fn unread(&mut self) -> Result<u32, IndexError> {
+        self.ring.unread()
+    }
+
+    /// Goes on with a new ring, to which what is unread is moved.
+    pub(crate) fn move_to(&mut self, window: Window, geometry: Geometry) -> Result<(), MoveError> {
+        self.ring.move_to(window, geometry)?;
+        self.cqe = geometry.capacity();
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! What objects a device has, whose they are and how they do, page by page.
+
+use super::context::find_nic;
+use super::qp::{state_from_engine, type_from_engine};
+use crate::limits::MAX_PROGRAM_NAME;
+use crate::nic::Nic;
+use crate::objects::{MrObject, Owner, QpObject};
+use crate::queues::CompletionQueue;
+use crate::session::{Answer, Session, World};
+use crate::slab;
+use std::ops::Bound;
+use urxe_engine::{PdId, RecvSource};
+use urxe_shm::control::{
+    ControlError, Gid, MAX_MESSAGE, Reply, Resource, ResourceDetail, ResourceKind, ResourcePage,
+};
+use urxe_wire::Qpn;
+
+/// Bytes of a page that an object takes at most beside its program's name and process id.
+const OBJECT_LEN: usize = 100;
+
+/// Objects of a page.
+const PAGE_LEN: usize = (MAX_MESSAGE - 64) / (MAX_PROGRAM_NAME + OBJECT_LEN);
+
+impl Session {
+    pub(crate) fn list_resources(
+        &self,
+        world: &mut World<'_>,
+        device: &str,
+        kind: ResourceKind,
+        after: Option<u32>,
+    ) -> Result<Answer, ControlError> {
+        let nic = find_nic(world, device)?;
+        let nic = &mut world.nics[nic];
+        let range = (behind(after), Bound::Unbounded);
+        let page = match kind {
+            ResourceKind::Qp => {
+                let qps = nic.host.objects.qps.range(range);
+                let qps = qps.filter(|(_, qp)| self.may_see(&qp.owner));
+                page(qps.filter_map(|(&qpn, object)| qp(nic, qpn, object)))
+            }
+            ResourceKind::Cq => {
+                let first = after.map_or(0, |after| after.saturating_add(1));
+                let cqs = nic.host.cqs.iter_mut_from(first);
+                page(cqs.filter(|(_, cq)| self.may_see(&cq.owner)).map(cq))
+            }
+            ResourceKind::Mr => {
+                let mrs = nic.host.objects.mrs.range(range);
+                page(mrs.filter(|(_, mr)| self.may_see(&mr.owner)).map(mr))
+            }
+            ResourceKind::Srq | ResourceKind::Mw => ResourcePage::default(),
+        };
+        Ok(Reply::Resources(page).into())
+    }
+}
+
+/// Where a page begins that continues behind a number.
+pub(super) fn behind(after: Option<u32>) -> Bound<u32> {
+    after.map_or(Bound::Unbounded, Bound::Excluded)
+}
+
+fn page(mut objects: impl Iterator<Item = Resource>) -> ResourcePage {
+    let resources = objects.by_ref().take(PAGE_LEN).collect();
+    ResourcePage { resources, more: objects.next().is_some() }
+}
+
+fn resource(number: u32, owner: &Owner, pd: Option<PdId>, detail: ResourceDetail) -> Resource {
+    let program = owner.program.to_string();
+    let pd = pd.map_or(0, |pd| slab::index_of(pd.0));
+    Resource { number, program, uid: owner.uid, pd, detail }
+}
+
+fn qp(nic: &Nic, qpn: u32, object: &QpObject) -> Option<Resource> {
+    let info = nic.device.query_qp(Qpn::new(qpn))?;
+    let attr = &info.attr;
+    let detail = ResourceDetail::Qp {
+        qp_type: type_from_engine(info.init.qp_type),
+        state: state_from_engine(info.state),
+        send_cq: slab::index_of(info.init.send_cq.0),
+        recv_cq: slab::index_of(info.init.recv_cq.0),
+        srq: match info.init.recv {
+            RecvSource::Own(_) => None,
+            RecvSource::Shared(srq) => Some(srq.0),
+        },
+        peer: attr.av.zip(attr.dest_qpn).map(|(av, qpn)| (Gid::from(av.dgid), qpn.get())),
+        sq_psn: info.sq_psn.get(),
+        rq_psn: info.rq_psn.get(),
+    };
+    Some(resource(qpn, &object.owner, Some(info.init.pd), detail))
+}
+
+fn cq((number, cq): (u32, &mut CompletionQueue)) -> Resource {
+    // One that its program has scribbled over has failed, or will when it is used.
+    let unread = cq.unread().unwrap_or(0);
+    let detail = ResourceDetail::Cq { cqe: cq.cqe, unread, qps: cq.qps, failed: cq.failed };
+    resource(number, &cq.owner, None, detail)
+}
+
+fn mr((&key, mr): (&u32, &MrObject)) -> Resource {
+    let &MrObject { iova, length, access, mapped, .. } = mr;
+    let detail = ResourceDetail::Mr { iova, length, access, mapped };
+    resource(key, &mr.owner, Some(mr.pd), detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urxe_shm::control::{Access, BoundTo, MwType, QpState, QpType, encode};
+
+    #[test]
+    fn a_page_filled_to_the_brim_fits_into_a_message() {
+        let details = [
+            ResourceDetail::Qp {
+                qp_type: QpType::Ud,
+                state: QpState::Err,
+                send_cq: u32::MAX,
+                recv_cq: u32::MAX,
+                srq: Some(u32::MAX),
+                peer: Some((Gid([0xff; 16]), u32::MAX)),
+                sq_psn: u32::MAX,
+                rq_psn: u32::MAX,
+            },
+            ResourceDetail::Mw {
+                mw_type: MwType::Two,
+                bound: Some(BoundTo {
+                    mr: u32::MAX,
+                    addr: u64::MAX,
+                    length: u64::MAX,
+                    access: Access(u32::MAX),
+                    qpn: Some(u32::MAX),
+                }),
+            },
+        ];
+        for detail in details {
+            let resource = Resource {
+                number: u32::MAX,
+                program: "p".repeat(MAX_PROGRAM_NAME + "[4294967295]".len()),
+                uid: u32::MAX,
+                pd: u32::MAX,
+                detail,
+            };
+            let page = ResourcePage { resources: vec![resource; PAGE_LEN], more: true };
+            encode(&Reply::Resources(page), &mut vec![0; MAX_MESSAGE]).unwrap();
+        }
+        assert!(PAGE_LEN > 100, "a page holds {PAGE_LEN} objects");
+    }
+}

@@ -1,0 +1,103 @@
+//! What objects exist, whose they are, and how they do.
+
+use crate::harness::{CAPS, Client, End, Kind, connected, start};
+use rustix::io::Errno;
+use urxe_shm::control::{
+    Gid, QpCaps, QpState, QpType, Request, Resource, ResourceDetail, ResourceKind,
+};
+
+const KINDS: [ResourceKind; 5] =
+    [ResourceKind::Qp, ResourceKind::Cq, ResourceKind::Srq, ResourceKind::Mr, ResourceKind::Mw];
+
+fn numbers(resources: &[Resource]) -> Vec<u32> {
+    resources.iter().map(|resource| resource.number).collect()
+}
+
+#[test]
+fn objects_are_listed_with_owner_and_state() {
+    let (first, second) = (start(1), start(1));
+    let (mut a, b) = connected(&first, &second, Kind::Shared, 4096);
+    let me = format!("test[{}]", std::process::id());
+    let qps = a.client.resources("urxe0", ResourceKind::Qp);
+    let cqs = a.client.resources("urxe0", ResourceKind::Cq);
+    let mrs = a.client.resources("urxe0", ResourceKind::Mr);
+    for resource in [&qps, &cqs, &mrs].into_iter().flatten() {
+        assert_eq!(resource.program, me);
+        assert_eq!(resource.uid, rustix::process::getuid().as_raw());
+    }
+    let ([qp], [cq], [mr]) = (&qps[..], &cqs[..], &mrs[..]) else { panic!("{qps:?}") };
+    assert_eq!(qp.number, a.qp.created.qpn);
+    let expected = ResourceDetail::Qp {
+        qp_type: QpType::Rc,
+        state: QpState::Rts,
+        send_cq: cq.number,
+        recv_cq: cq.number,
+        srq: None,
+        peer: Some((Gid::from(b.addr), b.qp.created.qpn)),
+        sq_psn: 0xff_fff0,
+        rq_psn: 0xff_fff0,
+    };
+    assert_eq!(qp.detail, expected);
+    let expected = ResourceDetail::Cq { cqe: 511, unread: 0, qps: 1, failed: false };
+    assert_eq!(cq.detail, expected);
+    let expected = ResourceDetail::Mr {
+        iova: a.mr.addr,
+        length: 4096,
+        access: crate::harness::ALL,
+        mapped: true,
+    };
+    assert_eq!((mr.number, &mr.detail), (a.mr.rkey, &expected));
+    assert_eq!(mr.pd, qp.pd);
+
+    // Two receives that are flushed, and not read.
+    a.post_recv(1, &[]);
+    a.post_recv(2, &[]);
+    let err = urxe_shm::control::QpAttr { state: Some(QpState::Err), ..Default::default() };
+    a.client.modify(&a.qp, err).unwrap();
+    let cqs = a.client.resources("urxe0", ResourceKind::Cq);
+    assert!(matches!(cqs[0].detail, ResourceDetail::Cq { unread: 2, .. }), "{cqs:?}");
+
+    drop(b);
+    a.client.call(Request::CloseDevice { context: a.context }).unwrap();
+    for kind in KINDS {
+        assert_eq!(a.client.resources("urxe0", kind), [], "{kind:?}");
+    }
+}
+
+#[test]
+fn lists_come_in_pages_in_order() {
+    const COUNT: usize = 900;
+    let daemon = start(1);
+    let mut client = Client::connect(daemon.socket());
+    let context = client.open("urxe0");
+    let pd = client.alloc_pd(context);
+    let small = QpCaps { max_send_wr: 1, max_recv_wr: 1, ..QpCaps::default() };
+    let (mut qpns, mut keys) = (Vec::new(), Vec::new());
+    for _ in 0..COUNT {
+        let cq = client.create_cq(context, 1, None).handle;
+        qpns.push(client.try_create_qp(pd, cq, cq, small).unwrap().qpn);
+        keys.push(client.process_mr(pd, 1).lkey);
+    }
+    keys.sort_unstable();
+    qpns.sort_unstable();
+    assert_eq!(numbers(&client.resources("urxe0", ResourceKind::Qp)), qpns);
+    assert_eq!(numbers(&client.resources("urxe0", ResourceKind::Mr)), keys);
+    let cqs = numbers(&client.resources("urxe0", ResourceKind::Cq));
+    assert_eq!(cqs.len(), COUNT);
+    assert!(cqs.is_sorted_by(|a, b| a < b));
+}
+
+#[test]
+fn a_list_behind_the_last_number_is_empty_and_of_no_device_is_refused() {
+    let daemon = start(1);
+    let mut end = End::new(&daemon, 0, Kind::Shared, 4096);
+    end.client.create_qp(end.pd, end.cq.handle, CAPS);
+    for kind in KINDS {
+        let request = Request::Resources { device: "urxe0".into(), kind, after: Some(u32::MAX) };
+        let reply = end.client.call(request).unwrap();
+        assert_eq!(reply, urxe_shm::control::Reply::Resources(Default::default()));
+        let request = Request::Resources { device: "urxe7".into(), kind, after: None };
+        let error = end.client.call(request).unwrap_err();
+        assert_eq!(error.errno, Errno::NODEV.raw_os_error());
+    }
+}
