@@ -106,11 +106,19 @@ pub struct QpInit {
 }
 
 impl QpInit {
-    /// The host's number of the queue that it receives from.
-    pub fn recv_queue(&self) -> QueueId {
+    /// The host's number of its own receive queue, if it has one.
+    pub fn recv_queue(&self) -> Option<QueueId> {
         match self.recv {
-            RecvSource::Own(queue) => queue,
-            RecvSource::Shared(_) => unreachable!("no QP is made with an SRQ yet"),
+            RecvSource::Own(queue) => Some(queue),
+            RecvSource::Shared(_) => None,
+        }
+    }
+
+    /// The SRQ that it receives from, if it does.
+    pub fn srq(&self) -> Option<SrqId> {
+        match self.recv {
+            RecvSource::Own(_) => None,
+            RecvSource::Shared(srq) => Some(srq),
         }
     }
 }
@@ -199,8 +207,8 @@ pub struct QpAttr {
 /// What a device is made with.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// The device's own addresses: its GID table, by index. Entries come and go
-    /// ([`Device::set_gid`](crate::Device::set_gid)); the others keep their index.
+    /// The device's own addresses: the first entries of its GID table, by index. Entries come and
+    /// go ([`Device::set_gid`](crate::Device::set_gid)); the others keep their index.
     pub gids: Vec<Option<IpAddr>>,
     /// The UDP source port of all packets, where the port cannot choose it for each flow. The
     /// ICRC covers it.

@@ -46,6 +46,11 @@ causes! {
     BrokenQueue = 16, "The ring's cursors make no sense: the program overwrote them.";
     NoReadsAllowed = 17, "READs and atomics need max_rd_atomic of at least 1; this QP has 0.";
     RequestRefused = 18, "A request of the peer was refused and took the QP to ERR while this receive was in use.";
+    NotOfThisTransport = 30, "The transport service of this QP has no such operation: UC has SEND and WRITE, UD has SEND only.";
+    DatagramTooLong = 31, "The datagram is longer than the MTU of the device's link. UD does not cut messages into packets; send at most the port's active_mtu.";
+    NoSuchAddressHandle = 32, "The address handle does not exist: it was destroyed before the datagram was sent.";
+    ForeignAddressHandle = 33, "The address handle belongs to another protection domain than the QP.";
+    NoPath = 34, "The address vector leads nowhere: the GID table has nothing at its sgid_index, or the destination is of another address family than the GID or no address to send to.";
 }
 
 #[cfg(test)]

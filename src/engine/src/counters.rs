@@ -45,10 +45,30 @@ counters! {
     DropUnknownOpcode = "drop_unknown_opcode", "Dropped: an opcode that IBTA does not define or this device does not implement.";
     DropMalformed = "drop_malformed", "Dropped: the BTH is not valid (header version, or more padding than payload).";
     DropBadPkey = "drop_bad_pkey", "Dropped: the P_Key is not in the table. Both sides must use the default, 0xffff.";
+    DropBadQkey = "drop_bad_qkey", "Dropped: the Q_Key of the datagram is not that of the QP. Both sides must be given the same qkey.";
     DropUnknownQp = "drop_unknown_qp", "Dropped: no such QP. It was destroyed, or the peer was given a wrong QPN.";
     DropWrongTransport = "drop_wrong_transport", "Dropped: the opcode is of another service (RC, UC, UD) than the QP.";
     DropWrongAddress = "drop_wrong_address", "Dropped: the addresses are not those the QP is connected with.";
     DropQpNotReady = "drop_qp_not_ready", "Dropped: the QP is not in a state that takes this packet (RESET, INIT, ERR, or a response before RTS).";
+    DropNoMulticastMember = "drop_no_multicast_member", "Dropped: no QP is attached to the multicast group that the datagram was addressed to.";
+    DropBadMad = "drop_bad_mad", "Dropped: a datagram for QP1 that is not 256 bytes long, so no management datagram.";
+    CnpsReceived = "cnps_received", "Congestion notification packets received; this device does not act on them.";
+    EcnMarked = "ecn_marked", "Packets received that a switch marked as having met congestion.";
+
+    // UC and UD: what is dropped there is lost for good, and nobody is told.
+    DropNoReceive = "drop_no_receive", "Dropped: no receive was posted for the message (UC, UD). Post receives earlier, or more of them.";
+    DropReceiveTooShort = "drop_receive_too_short", "Dropped: the message is longer than the receive posted for it (UC, UD). A UD receive needs 40 bytes more than the message.";
+    DropDatagramTooLong = "drop_datagram_too_long", "Dropped: a datagram longer than the MTU of this device's link.";
+    DropInvalidRequest = "drop_invalid_request", "Dropped: a UC request that breaks the rules (packet lengths, or not enabled by the QP's access flags).";
+    DropRemoteAccess = "drop_remote_access", "Dropped: a UC WRITE that the memory key does not allow.";
+    UcGaps = "uc_gaps", "UC packets whose PSN was not the next one: something before them was lost or overtaken.";
+    UcMessagesDropped = "uc_messages_dropped", "UC messages given up in their midst, because a packet of them was lost or refused.";
+    DropMessagePart = "drop_message_part", "Dropped: a UC packet of a message whose beginning was lost or refused.";
+
+    // QP1.
+    MadsSent = "mads_sent", "Management datagrams sent.";
+    MadsReceived = "mads_received", "Management datagrams received.";
+    MadsNotSent = "mads_not_sent", "Management datagrams dropped because too many were waiting for the port.";
 
     // Responder.
     DuplicateRequests = "duplicate_requests", "Requests that had arrived before; acknowledged or answered again.";

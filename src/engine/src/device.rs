@@ -1,20 +1,25 @@
 //! The device: finds the QP of each packet, gives each QP its turn, and minds the clock.
 
-use crate::attr::{DeviceConfig, QpAttr, QpInfo, QpInit};
+use crate::address_handle::AhTable;
+use crate::attr::{DeviceConfig, QpAttr, QpInfo, QpInit, RecvSource, SrqId};
 use crate::counters::{Counter, Counters};
 use crate::host::{Host, RegionId};
-use crate::limits::{MAX_QP, MAX_QPN, MIN_QPN, PACKETS_PER_TURN};
+use crate::limits::{GID_TABLE_LEN, MAX_QP, MAX_QPN, MIN_QPN, PACKETS_PER_TURN};
+use crate::management::Management;
 use crate::memory::{MrSpec, MrTable, RegMrError};
+use crate::multicast::MulticastTable;
 use crate::qp::{Cx, ModifyQpError, Qp};
+use crate::srq::SrqTable;
 use crate::table::IntMap;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::net::IpAddr;
 use std::time::Instant;
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::{Checker, Verdict};
-use urxe_wire::{Outer, Packet, ParseError, Pkey, Qpn};
+use urxe_wire::{Outer, Packet, ParseError, PathMtu, Pkey, Qpn};
 
 /// Why a QP was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,9 +27,13 @@ pub enum CreateQpError {
     /// The device has no room for another.
     #[error("the device has {MAX_QP} QPs, and can have no more")]
     TooMany,
+    /// The SRQ that it shall receive from does not exist.
+    #[error("srq {}: does not exist", .0.0)]
+    NoSuchSrq(SrqId),
 }
 
-/// A RoCEv2 device: MRs, QPs, and the protocol between them and their peers.
+/// A RoCEv2 device: MRs, QPs and what belongs to them, and the protocol between QPs and their
+/// peers.
 ///
 /// # Order of calls
 ///
@@ -41,11 +50,15 @@ pub enum CreateQpError {
 ///
 /// `now` never runs backwards from one call to the next.
 pub struct Device {
-    config: DeviceConfig,
+    pub(crate) config: DeviceConfig,
     rng: ChaCha8Rng,
     icrc: Checker,
     mrs: MrTable,
-    qps: IntMap<Box<Qp>>,
+    pub(crate) srqs: SrqTable,
+    pub(crate) ahs: AhTable,
+    pub(crate) multicast: MulticastTable,
+    pub(crate) management: Management,
+    pub(crate) qps: IntMap<Box<Qp>>,
     next_qpn: u32,
     /// QPs with something to send, in the order of their turns.
     active: VecDeque<Qpn>,
@@ -54,12 +67,17 @@ pub struct Device {
     timers: BinaryHeap<Reverse<(Instant, u32)>>,
     /// The QP whose writes the host was not yet told to make visible.
     unsynced: Option<Qpn>,
-    counters: Counters,
+    pub(crate) counters: Counters,
 }
 
 impl Device {
     /// A device without QPs and MRs.
-    pub fn new(config: DeviceConfig) -> Device {
+    ///
+    /// # Panics
+    /// If there are more than [`GID_TABLE_LEN`] GIDs.
+    pub fn new(mut config: DeviceConfig) -> Device {
+        assert!(config.gids.len() <= GID_TABLE_LEN, "{} GIDs", config.gids.len());
+        config.gids.resize(GID_TABLE_LEN, None);
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         // A new daemon is not to get packets meant for the old one's QPs.
         let next_qpn = MIN_QPN + rng.next_u32() % (MAX_QPN / 2);
@@ -68,6 +86,10 @@ impl Device {
             rng,
             icrc: Checker::new(),
             mrs: MrTable::default(),
+            srqs: SrqTable::default(),
+            ahs: AhTable::default(),
+            multicast: MulticastTable::default(),
+            management: Management::new(),
             qps: IntMap::default(),
             next_qpn,
             active: VecDeque::new(),
@@ -91,21 +113,47 @@ impl Device {
         self.mrs.remove(key).map(|spec| spec.region)
     }
 
+    /// The GID table: what stands at each index.
+    pub fn gids(&self) -> &[Option<IpAddr>] {
+        &self.config.gids
+    }
+
+    /// Puts an address into the GID table, or takes one out. QPs that are connected already keep
+    /// the address that they have.
+    ///
+    /// # Panics
+    /// If `index` is not below [`GID_TABLE_LEN`].
+    pub fn set_gid(&mut self, index: u8, gid: Option<IpAddr>) {
+        self.config.gids[usize::from(index)] = gid;
+    }
+
+    /// Changes the largest path MTU that the link carries, which is also the longest datagram.
+    /// QPs that are connected already keep the path MTU that they have.
+    pub fn set_active_mtu(&mut self, active_mtu: PathMtu) {
+        self.config.active_mtu = active_mtu;
+    }
+
     /// Creates a QP in RESET.
     ///
     /// # Errors
-    /// If the device is full.
+    /// If the device is full, or there is no such SRQ.
     pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, CreateQpError> {
         if self.qps.len() >= MAX_QP {
             return Err(CreateQpError::TooMany);
         }
+        let recv_pd = match init.recv {
+            RecvSource::Own(_) => init.pd,
+            RecvSource::Shared(srq) => {
+                self.srqs.attach(srq).ok_or(CreateQpError::NoSuchSrq(srq))?
+            }
+        };
         while self.qps.contains_key(&self.next_qpn) {
             self.next_qpn = following_qpn(self.next_qpn);
         }
         let qpn = Qpn::new(self.next_qpn);
         // The number of a destroyed QP stays unused for long: its peer may still be sending.
         self.next_qpn = following_qpn(self.next_qpn);
-        self.qps.insert(qpn.get(), Box::new(Qp::new(qpn, init)));
+        self.qps.insert(qpn.get(), Box::new(Qp::new(qpn, init, recv_pd)));
         Ok(qpn)
     }
 
@@ -130,9 +178,15 @@ impl Device {
         self.qps.get(&qpn.get()).map(|qp| qp.info())
     }
 
-    /// Destroys a QP; nothing of it is completed any more. Returns whether it was there.
+    /// Destroys a QP; nothing of it is completed any more, and it leaves its multicast groups.
+    /// Returns whether it was there.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> bool {
-        self.qps.remove(&qpn.get()).is_some()
+        let Some(qp) = self.qps.remove(&qpn.get()) else { return false };
+        if let RecvSource::Shared(srq) = qp.init.recv {
+            self.srqs.detach(srq);
+        }
+        self.multicast.forget(qpn);
+        true
     }
 
     /// Says that the program has posted sends, or has posted anything to a QP in ERR.
@@ -158,13 +212,28 @@ impl Device {
             Ok(packet) => packet,
             Err(counter) => return self.counters.add(counter, 1),
         };
-        let qpn = packet.headers.bth.dest_qp;
+        match packet.headers.bth.dest_qp {
+            Qpn::GSI => self.handle_mad(host, outer, &packet),
+            Qpn::MULTICAST => self.handle_multicast(now, host, outer, &packet),
+            qpn => self.deliver(now, host, qpn, outer, &packet),
+        }
+    }
+
+    /// Gives a packet to a QP.
+    pub(crate) fn deliver(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        qpn: Qpn,
+        outer: &Outer,
+        packet: &Packet<'_>,
+    ) {
         if self.unsynced.is_some_and(|unsynced| unsynced != qpn) {
             // What came for another QP is a batch of its own: it answers for its own memory.
             self.end_of_batch(now, host);
         }
         let dirty = self.stir_qp(now, host, qpn, |qp, cx| {
-            qp.handle_packet(cx, outer, &packet);
+            qp.handle_packet(cx, outer, packet);
             qp.dirty
         });
         match dirty {
@@ -204,6 +273,9 @@ impl Device {
     /// Puts packets into a batch until it is full or nothing is left to send. Returns whether
     /// there is more: then send the batch and call again.
     pub fn poll_transmit(&mut self, now: Instant, host: &mut impl Host, tx: &mut TxBatch) -> bool {
+        if self.transmit_mads(tx) {
+            return true;
+        }
         while let Some(qpn) = self.active.pop_front() {
             if !tx.has_room() {
                 self.active.push_front(qpn);
@@ -276,6 +348,8 @@ impl Device {
             now,
             host,
             mrs: &mut self.mrs,
+            srqs: &mut self.srqs,
+            ahs: &self.ahs,
             counters: &mut self.counters,
             config: &self.config,
         };

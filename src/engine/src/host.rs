@@ -5,6 +5,7 @@
 //! simulation for plain vectors.
 
 use crate::attr::SrqId;
+use crate::management::{MAD_LEN, MadSource};
 use crate::work::{Completion, RecvWqe, SendWqe};
 use urxe_wire::Qpn;
 
@@ -126,4 +127,8 @@ pub trait Host {
 
     /// Tells the program of something that no completion can tell.
     fn event(&mut self, event: AsyncEvent);
+
+    /// Takes a management datagram that came to QP1. A host without a connection manager ignores
+    /// them.
+    fn mad(&mut self, _from: &MadSource, _mad: &[u8; MAD_LEN]) {}
 }

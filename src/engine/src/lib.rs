@@ -1,5 +1,5 @@
-//! The RoCEv2 transport, and nothing else: requester, responder and completer of reliable
-//! connected QPs.
+//! The RoCEv2 transports, and nothing else: requester, responder and completer of reliably (RC)
+//! and unreliably (UC) connected QPs and of datagram QPs (UD).
 //!
 //! The engine does no I/O. Time, bytes, memory, queues and randomness are arguments: packets come
 //! in as byte slices and go out into a [`TxBatch`](urxe_wire::batch::TxBatch); work requests,
@@ -17,8 +17,10 @@
 //!
 //! `qp/requester.rs` turns work requests into packets, `qp/responder.rs` executes the peer's
 //! requests and `qp/replier.rs` answers them, `qp/completer.rs` turns answers into completions.
-//! `qp/checks.rs` is what a request must pass first. `qp/state.rs` and `qp/modify.rs` are
-//! `ibv_modify_qp`. `memory.rs` knows what a key opens.
+//! `qp/checks.rs` is what a request must pass first. `qp/unreliable.rs` is the responder of UC,
+//! `qp/datagram.rs` all of UD. `qp/state.rs` and `qp/modify.rs` are `ibv_modify_qp`. `memory.rs`
+//! knows what a key opens, `srq.rs`, `address_handle.rs` and `multicast.rs` what their names say,
+//! and `management.rs` is QP1, which belongs to the device itself.
 //!
 //! # What is trusted
 //!
@@ -28,17 +30,23 @@
 
 #![forbid(unsafe_code)]
 
+mod address_handle;
 mod attr;
 mod cause;
 mod counters;
 mod device;
 mod host;
 pub mod limits;
+mod management;
 mod memory;
+mod multicast;
+mod path;
 mod qp;
+mod srq;
 mod table;
 mod work;
 
+pub use address_handle::AhError;
 pub use attr::{
     Access, AddressVector, AhId, DeviceConfig, MwType, PdId, QpAttr, QpInfo, QpInit, QpState,
     QpType, RecvSource, SrqId, SrqInit,
@@ -47,8 +55,12 @@ pub use cause::Cause;
 pub use counters::{Counter, Counters};
 pub use device::{CreateQpError, Device};
 pub use host::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
+pub use management::{MAD_LEN, MadSource};
 pub use memory::{MrSpec, RegMrError};
+pub use multicast::McastError;
+pub use path::PathError;
 pub use qp::{Attribute, ModifyQpError};
+pub use srq::{CreateSrqError, DestroySrqError, ModifySrqError, SrqInfo};
 pub use work::{
     Completion, DatagramPath, Destination, Extra, RecvWqe, SendOp, SendWqe, Sge, Status, WcOpcode,
 };

@@ -11,8 +11,27 @@ pub const MIN_QPN: u32 = 0x11;
 /// Largest QPN: the field has 24 bits and all-ones is the multicast QPN.
 pub const MAX_QPN: u32 = 0xff_fffe;
 
-/// QPs of one device.
-pub const MAX_QP: usize = 65_536;
+/// QPs of one device: no fewer than rxe has.
+pub const MAX_QP: usize = 1 << 20;
+
+/// SRQs of one device: no fewer than rxe has.
+pub const MAX_SRQ: usize = 1 << 20;
+
+/// Address handles of one device: no fewer than rxe has.
+pub const MAX_AH: usize = 1 << 20;
+
+/// Multicast groups that a device is in (`max_mcast_grp`), as in rxe.
+pub const MAX_MULTICAST_GROUPS: usize = 8192;
+
+/// QPs of one multicast group (`max_mcast_qp_attach`). Each of them gets a copy of every datagram,
+/// so this bounds what one packet makes us do.
+pub const MAX_GROUP_MEMBERS: usize = 1024;
+
+/// Entries of the GID table.
+pub const GID_TABLE_LEN: usize = 32;
+
+/// Management datagrams that may wait for the port.
+pub const MAX_WAITING_MADS: usize = 256;
 
 /// MRs of one device.
 pub const MAX_MR: usize = 524_288;

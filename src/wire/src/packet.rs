@@ -248,6 +248,13 @@ impl<'a> Packet<'a> {
     }
 }
 
+impl Packet<'_> {
+    /// Bytes that it takes on the wire after the UDP header: headers, payload, pad and ICRC.
+    pub fn udp_len(&self) -> usize {
+        (self.headers.len() + self.payload.len()).next_multiple_of(4) + icrc::LEN
+    }
+}
+
 /// One line, as a trace shows it: `RC WRITE ONLY qp 0x000011 psn 0x111100 va 0x7f00 …`.
 impl fmt::Display for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -274,7 +274,7 @@ impl Qp {
     }
 
     /// Ends the oldest work request successfully.
-    fn end_front<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+    pub(super) fn end_front<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
         let Some(pending) = self.sq.pop_front() else { return };
         self.count(cx, Counter::SentMessages, 1);
         if pending.wqe.signaled {

@@ -4,6 +4,7 @@
 
 mod checks;
 mod completer;
+mod datagram;
 mod modify;
 mod replay;
 mod replier;
@@ -13,15 +14,18 @@ mod retry;
 mod send_queue;
 mod sges;
 mod state;
+mod unreliable;
 
 pub use modify::ModifyQpError;
 pub use state::Attribute;
 
-use crate::attr::{DeviceConfig, QpAttr, QpInfo, QpInit, QpState};
+use crate::address_handle::AhTable;
+use crate::attr::{DeviceConfig, PdId, QpAttr, QpInfo, QpInit, QpState, QpType, RecvSource};
 use crate::cause::Cause;
 use crate::counters::{Counter, Counters};
 use crate::host::{AsyncEvent, Host, Taken};
 use crate::memory::MrTable;
+use crate::srq::SrqTable;
 use crate::work::{Completion, Extra, RecvWqe, Status, WcOpcode};
 use requester::Requester;
 use responder::Responder;
@@ -31,11 +35,18 @@ use std::time::Instant;
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{Flow, Outer, Packet, Psn, Qpn, Transport};
 
+/// The two lowest bits of the traffic class (RFC 3168).
+const ECN_MASK: u8 = 0b11;
+/// What a congested switch makes of them.
+const ECN_CONGESTION_EXPERIENCED: u8 = 0b11;
+
 /// The world of a QP while the device works on it.
 pub(crate) struct Cx<'a, H> {
     pub(crate) now: Instant,
     pub(crate) host: &'a mut H,
     pub(crate) mrs: &'a mut MrTable,
+    pub(crate) srqs: &'a mut SrqTable,
+    pub(crate) ahs: &'a AhTable,
     pub(crate) counters: &'a mut Counters,
     pub(crate) config: &'a DeviceConfig,
 }
@@ -68,6 +79,8 @@ pub(crate) enum Failure {
 pub(crate) struct Qp {
     pub(crate) qpn: Qpn,
     pub(crate) init: QpInit,
+    /// The protection domain of its receives: that of the SRQ if it has one.
+    recv_pd: PdId,
     pub(crate) state: QpState,
     /// The attributes as they were set.
     pub(crate) attr: QpAttr,
@@ -89,10 +102,11 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    pub(crate) fn new(qpn: Qpn, init: QpInit) -> Qp {
+    pub(crate) fn new(qpn: Qpn, init: QpInit, recv_pd: PdId) -> Qp {
         Qp {
             qpn,
             init,
+            recv_pd,
             state: QpState::Reset,
             attr: QpAttr::default(),
             path: None,
@@ -115,11 +129,16 @@ impl Qp {
         cx.counters.add(counter, amount);
     }
 
-    /// The way to the peer.
+    /// The way to the peer of a connected QP.
     ///
-    /// Only states from RTR on come here, and no QP gets there without a path.
+    /// Only states from RTR on come here, and no RC or UC QP gets there without a path.
     fn path(&self) -> &Path {
-        self.path.as_ref().expect("a QP in RTR or later has a path")
+        self.path.as_ref().expect("a connected QP in RTR or later has a path")
+    }
+
+    /// The largest payload of its packets: that of its path, or of the link if it is UD.
+    fn mtu(&self, config: &DeviceConfig) -> u32 {
+        self.path.as_ref().map_or(config.active_mtu.bytes() as u32, |path| path.mtu)
     }
 
     /// What `query_qp` tells.
@@ -142,8 +161,11 @@ impl Qp {
         packet: &Packet<'_>,
     ) {
         let opcode = packet.headers.bth.opcode;
-        if opcode.transport() != Transport::Rc {
-            return self.count(cx, Counter::DropWrongTransport, 1);
+        match (self.init.qp_type, opcode.transport()) {
+            (QpType::Rc, Transport::Rc) | (QpType::Uc, Transport::Uc) => {}
+            (QpType::Ud, Transport::Ud) => return self.handle_datagram(cx, outer, packet),
+            (_, Transport::Cnp) => return self.count(cx, Counter::CnpsReceived, 1),
+            _ => return self.count(cx, Counter::DropWrongTransport, 1),
         }
         let Some(path) = &self.path else {
             return self.count(cx, Counter::DropQpNotReady, 1);
@@ -151,11 +173,20 @@ impl Qp {
         if path.flow.src != outer.flow.dst || path.flow.dst != outer.flow.src {
             return self.count(cx, Counter::DropWrongAddress, 1);
         }
+        self.count_received(cx, outer, packet);
+        match (self.init.qp_type, opcode.is_request()) {
+            (QpType::Rc, true) => self.handle_request(cx, packet),
+            (QpType::Rc, false) => self.handle_response(cx, packet),
+            _ => self.handle_unreliable_request(cx, packet),
+        }
+    }
+
+    /// Counts a packet that belongs to this QP.
+    fn count_received<H>(&mut self, cx: &mut Cx<'_, H>, outer: &Outer, packet: &Packet<'_>) {
         self.count(cx, Counter::ReceivedPackets, 1);
         self.count(cx, Counter::ReceivedBytes, packet.payload.len() as u64);
-        match opcode.is_request() {
-            true => self.handle_request(cx, packet),
-            false => self.handle_response(cx, packet),
+        if outer.flow.tclass & ECN_MASK == ECN_CONGESTION_EXPERIENCED {
+            self.count(cx, Counter::EcnMarked, 1);
         }
     }
 
@@ -172,7 +203,7 @@ impl Qp {
                     || (!self.retry.is_rnr_waiting()
                         && (self.requester.may_have_work() || self.sq.current().is_some()))
             }
-            QpState::Err => self.owes_replies() || !self.requester.queue_empty,
+            QpState::Sqe | QpState::Err => self.owes_replies() || !self.requester.queue_empty,
             _ => self.owes_replies(),
         }
     }
@@ -185,7 +216,7 @@ impl Qp {
         tx: &mut TxBatch,
         mut budget: u32,
     ) -> bool {
-        if self.state == QpState::Err && !self.requester.queue_empty {
+        if matches!(self.state, QpState::Sqe | QpState::Err) && !self.requester.queue_empty {
             self.flush(cx);
         }
         let more = self.transmit_replies(cx, tx, &mut budget)
@@ -206,8 +237,10 @@ impl Qp {
             return true;
         }
         if self.failure.is_none() {
-            self.count(cx, Counter::RemoteOperationalNaksSent, 1);
-            self.responder.retract();
+            if self.init.qp_type == QpType::Rc {
+                self.count(cx, Counter::RemoteOperationalNaksSent, 1);
+                self.responder.retract();
+            }
             self.failure = Some(Failure::Receive {
                 status: Status::LocalProtection,
                 cause: Cause::LocalMemory,
@@ -222,24 +255,31 @@ impl Qp {
         if self.failure.is_none()
             && let Some(front) = self.sq.front()
             && let Some((status, cause)) = front.failed
+            && (front.started || self.state != QpState::Sqd)
         {
             self.failure = Some(Failure::Send(status, cause));
         }
         if let Some(failure) = self.failure.take() {
             self.fail(cx, failure);
         }
-        if self.state == QpState::Sqd && self.sq.outstanding() == 0 && !self.requester.drained {
+        if self.state == QpState::Sqd && !self.requester.drained && self.sq.is_drained() {
             self.requester.drained = true;
             cx.host.event(AsyncEvent::SqDrained(self.qpn));
         }
     }
 
-    /// Takes the QP to ERR: what failed is completed with its error, everything else flushed.
+    /// Takes the QP to ERR: what failed is completed with its error, everything else flushed. A
+    /// send that fails on our own side takes only the send queue of a UC or UD QP with it (SQE):
+    /// the peer knows nothing of it, and what it sends is as good as before (IBTA 10.3.1.6).
     fn fail<H: Host>(&mut self, cx: &mut Cx<'_, H>, failure: Failure) {
         if self.state == QpState::Err {
             return;
         }
-        self.state = QpState::Err;
+        let reliable = self.init.qp_type == QpType::Rc;
+        self.state = match failure {
+            Failure::Send(..) if !reliable => QpState::Sqe,
+            _ => QpState::Err,
+        };
         self.retry.stop();
         match failure {
             Failure::Send(status, cause) => {
@@ -267,9 +307,13 @@ impl Qp {
             Failure::Asked => {}
         }
         self.flush(cx);
+        if self.state == QpState::Err && self.init.srq().is_some() {
+            cx.host.event(AsyncEvent::LastWqeReached(self.qpn));
+        }
     }
 
-    /// Ends everything that is posted with a flush error.
+    /// Ends everything that is posted with a flush error: in SQE the sends, in ERR the receives
+    /// as well. Those of an SRQ are not the QP's own, but for the one it has taken.
     fn flush<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
         loop {
             let pending = match self.sq.pop_front() {
@@ -288,14 +332,16 @@ impl Qp {
             self.sq.put_back(pending);
         }
         self.requester.queue_empty = true;
+        if self.state == QpState::Sqe {
+            return;
+        }
         if let Some(wr_id) = self.responder.take_recv() {
             self.count(cx, Counter::FlushedRequests, 1);
             self.complete_recv(cx, wr_id, Status::WrFlush, Cause::Flushed);
         }
+        let RecvSource::Own(queue) = self.init.recv else { return };
         let mut recv = RecvWqe::default();
-        while let Taken::Ready | Taken::Malformed =
-            cx.host.next_recv(self.init.recv_queue(), &mut recv)
-        {
+        while let Taken::Ready | Taken::Malformed = cx.host.next_recv(queue, &mut recv) {
             self.count(cx, Counter::FlushedRequests, 1);
             self.complete_recv(cx, recv.wr_id, Status::WrFlush, Cause::Flushed);
         }
@@ -310,18 +356,28 @@ impl Qp {
         cause: Cause,
     ) {
         let completion = Completion {
-            wr_id,
             status,
-            opcode: WcOpcode::Recv,
             vendor_err: cause as u32,
+            solicited: true,
+            ..self.received(wr_id)
+        };
+        self.complete(cx, self.init.recv_cq, &completion);
+    }
+
+    /// The completion of a receive of nothing in particular.
+    fn received(&self, wr_id: u64) -> Completion {
+        Completion {
+            wr_id,
+            status: Status::Success,
+            opcode: WcOpcode::Recv,
+            vendor_err: Cause::None as u32,
             byte_len: 0,
             extra: Extra::None,
             qpn: self.qpn,
             src_qpn: Qpn::new(0),
             grh: false,
-            solicited: true,
-        };
-        self.complete(cx, self.init.recv_cq, &completion);
+            solicited: false,
+        }
     }
 
     /// Puts a completion on a CQ. Where it is of a success that stands for memory, the memory has

@@ -6,11 +6,11 @@ use super::retry::Retry;
 use super::send_queue::SendQueue;
 use super::state::{Attribute, transition};
 use super::{Cx, Failure, Path, Qp};
-use crate::attr::{AddressVector, QpAttr, QpState};
+use crate::attr::{QpAttr, QpState, QpType};
 use crate::host::Host;
 use crate::limits::MAX_RD_ATOMIC;
-use std::net::IpAddr;
-use urxe_wire::{Flow, PathMtu, Psn, Qpn, ROCE_PORT, flow_source_port};
+use crate::path::{PathError, flow_to_host};
+use urxe_wire::{PathMtu, Psn, Qpn, flow_source_port};
 
 /// Why a change was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,27 +74,9 @@ pub enum ModifyQpError {
         /// The largest the link carries.
         active: PathMtu,
     },
-    /// No GID stands at this index.
-    #[error("ah_attr sgid_index {index}: the device has {count} GIDs, counted from 0")]
-    NoSuchGid {
-        /// The index.
-        index: u8,
-        /// GIDs there are.
-        count: usize,
-    },
-    /// Source and destination are not of one address family.
-    #[error(
-        "ah_attr dgid {dgid}: cannot be reached from {sgid}, which is of another address family; choose another sgid_index"
-    )]
-    FamilyMismatch {
-        /// The destination.
-        dgid: IpAddr,
-        /// The device's own GID.
-        sgid: IpAddr,
-    },
-    /// The destination is no single host.
-    #[error("ah_attr dgid {0}: is not the address of a host")]
-    NotAHost(IpAddr),
+    /// The path leads nowhere.
+    #[error(transparent)]
+    Path(#[from] PathError),
 }
 
 impl Qp {
@@ -105,11 +87,12 @@ impl Qp {
         attr: &QpAttr,
     ) -> Result<(), ModifyQpError> {
         let from = self.state;
+        let qp_type = self.init.qp_type;
         if let Some(given) = attr.cur_state.filter(|&given| given != from) {
             return Err(ModifyQpError::WrongCurrentState { given, actual: from });
         }
         let to = attr.state.unwrap_or(from);
-        check_attributes(from, to, attr)?;
+        check_attributes(qp_type, from, to, attr)?;
         check_ranges(attr)?;
         let path = self.resolve_path(cx, to, attr)?;
 
@@ -119,7 +102,7 @@ impl Qp {
                     scheduled: self.scheduled,
                     timer_queued: self.timer_queued,
                     counters: std::mem::take(&mut self.counters),
-                    ..Qp::new(self.qpn, self.init.clone())
+                    ..Qp::new(self.qpn, self.init.clone(), self.recv_pd)
                 };
                 return Ok(());
             }
@@ -143,7 +126,7 @@ impl Qp {
                 self.retry = Retry::new(
                     self.attr.retry_cnt.unwrap_or(0),
                     self.attr.rnr_retry.unwrap_or(0),
-                    self.path().mtu,
+                    self.mtu(cx.config),
                 );
             }
             (QpState::Rts, QpState::Sqd) => self.requester.drained = false,
@@ -166,7 +149,7 @@ impl Qp {
         let mut path = self.path;
         if let Some(av) = attr.av {
             let dest_qpn = attr.dest_qpn.or(self.attr.dest_qpn).unwrap_or(Qpn::new(0));
-            let mut flow = resolve_flow(&cx.config.gids, &av)?;
+            let mut flow = flow_to_host(&cx.config.gids, &av)?;
             flow.src_port = cx
                 .config
                 .source_port
@@ -184,8 +167,14 @@ impl Qp {
     }
 }
 
-fn check_attributes(from: QpState, to: QpState, attr: &QpAttr) -> Result<(), ModifyQpError> {
-    let transition = transition(from, to).ok_or(ModifyQpError::NoTransition { from, to })?;
+fn check_attributes(
+    qp_type: QpType,
+    from: QpState,
+    to: QpState,
+    attr: &QpAttr,
+) -> Result<(), ModifyQpError> {
+    let transition =
+        transition(qp_type, from, to).ok_or(ModifyQpError::NoTransition { from, to })?;
     for attribute in Attribute::ALL {
         let set = attribute.is_set(attr);
         let required = transition.required.contains(&attribute);
@@ -215,30 +204,6 @@ fn check_ranges(attr: &QpAttr) -> Result<(), ModifyQpError> {
     check(Attribute::Timeout, attr.timeout.map(u64::from), 0, 31)?;
     check(Attribute::RetryCnt, attr.retry_cnt.map(u64::from), 0, 7)?;
     check(Attribute::RnrRetry, attr.rnr_retry.map(u64::from), 0, 7)
-}
-
-fn resolve_flow(gids: &[Option<IpAddr>], av: &AddressVector) -> Result<Flow, ModifyQpError> {
-    let index = av.sgid_index;
-    let src = *gids
-        .get(usize::from(index))
-        .and_then(Option::as_ref)
-        .ok_or(ModifyQpError::NoSuchGid { index, count: gids.len() })?;
-    let dst = av.dgid;
-    if src.is_ipv4() != dst.is_ipv4() {
-        return Err(ModifyQpError::FamilyMismatch { dgid: dst, sgid: src });
-    }
-    let broadcast = matches!(dst, IpAddr::V4(v4) if v4.is_broadcast());
-    if dst.is_unspecified() || dst.is_multicast() || broadcast {
-        return Err(ModifyQpError::NotAHost(dst));
-    }
-    Ok(Flow {
-        src,
-        dst,
-        src_port: ROCE_PORT,
-        tclass: av.tclass,
-        hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
-        flow_label: av.flow_label & 0xf_ffff,
-    })
 }
 
 fn merge(current: &mut QpAttr, change: &QpAttr) {

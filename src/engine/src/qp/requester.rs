@@ -4,7 +4,7 @@ use super::retry::ack_timeout;
 use super::send_queue::{Pending, distance};
 use super::sges::{self, Space};
 use super::{Cx, Failure, Qp};
-use crate::attr::{Access, QpState};
+use crate::attr::{Access, QpState, QpType};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{Host, Taken};
@@ -12,7 +12,7 @@ use crate::limits::{MAX_MESSAGE, MAX_TAKEN_SENDS, READS_IN_WINDOW};
 use crate::work::{Extra, SendOp, SendWqe, Status};
 use std::ops::Range;
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{AtomicEth, Bth, Headers, Opcode, Psn, Reth, Rkey};
+use urxe_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Position, Psn, Reth, Rkey, Transport};
 
 /// The requester's own marks.
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ impl Qp {
         tx: &mut TxBatch,
         budget: &mut u32,
     ) -> bool {
-        if !matches!(self.state, QpState::Rts | QpState::Sqd) || self.failure.is_some() {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
             return false;
         }
         if self.retry.is_rnr_waiting() {
@@ -75,6 +75,9 @@ impl Qp {
         tx: &mut TxBatch,
         budget: &mut u32,
     ) -> Result<(), Hold> {
+        if self.failure.is_some() {
+            return Err(Hold::Wait);
+        }
         if self.sq.current().is_none() {
             self.take_send(cx)?;
         }
@@ -82,19 +85,26 @@ impl Qp {
         if *budget == 0 || !tx.has_room() {
             return Err(Hold::Full);
         }
-        self.check_window()?;
+        if self.init.qp_type == QpType::Rc {
+            self.check_window()?;
+        }
         if self.sq.current().is_some_and(|(pending, _)| !pending.started) {
             let per_read_request = self.per_read_request();
             self.sq.start_current(per_read_request);
         }
-        match self.emit_current(cx, tx) {
+        let sent = match self.init.qp_type {
+            QpType::Rc => self.emit_current(cx, tx),
+            QpType::Uc => self.emit_unacknowledged(cx, tx),
+            QpType::Ud => self.emit_datagram(cx, tx),
+        };
+        match sent {
             Ok(()) => {
                 *budget -= 1;
                 Ok(())
             }
-            Err(cause) => {
+            Err(failed) => {
                 if let Some((pending, _)) = self.sq.current() {
-                    pending.failed = Some((Status::LocalProtection, cause));
+                    pending.failed = Some(failed);
                 }
                 Err(Hold::Wait)
             }
@@ -113,7 +123,7 @@ impl Qp {
         match cx.host.next_send(self.init.send_queue, &mut pending.wqe) {
             Taken::Ready => match self.judge(cx, &pending.wqe) {
                 Ok(length) => {
-                    let mtu = u64::from(self.path().mtu);
+                    let mtu = u64::from(self.mtu(cx.config));
                     pending.length = length;
                     pending.packets = (length.div_ceil(mtu) as u32).max(1);
                 }
@@ -139,6 +149,9 @@ impl Qp {
 
     /// Whether a work request can be done as far as our own side is concerned; its length.
     fn judge<H>(&self, cx: &Cx<'_, H>, wqe: &SendWqe) -> Result<u64, (Status, Cause)> {
+        if !exists_on(self.init.qp_type, wqe.op) {
+            return Err((Status::LocalQpOperation, Cause::NotOfThisTransport));
+        }
         let (access, is_atomic) = match wqe.op {
             SendOp::Send(_) | SendOp::Write { .. } => (Access::default(), false),
             SendOp::Read { .. } => (Access::LOCAL_WRITE, false),
@@ -169,15 +182,16 @@ impl Qp {
         Ok(length)
     }
 
-    /// What must wait for work requests before it: one that failed, one with a fence, a READ or
-    /// atomic beyond the peer's resources.
+    /// What must wait: one that failed, one with a fence and a READ or atomic beyond the peer's
+    /// resources for work requests before it, one that has not begun for the end of SQD.
     fn check_may_start(&mut self) -> Result<(), Hold> {
         let data_expected = self.sq.data_expected();
         let all_asked = self.sq.asked() >= usize::from(self.attr.max_rd_atomic.unwrap_or(0));
         let Some((pending, _)) = self.sq.current() else { return Err(Hold::Wait) };
         let fenced = !pending.started && pending.wqe.fence && data_expected > 0;
         let beyond = pending.expects_data() && all_asked;
-        match pending.failed.is_some() || fenced || beyond {
+        let draining = !pending.started && self.state == QpState::Sqd;
+        match pending.failed.is_some() || fenced || beyond || draining {
             true => Err(Hold::Wait),
             false => Ok(()),
         }
@@ -205,7 +219,11 @@ impl Qp {
     }
 
     /// Puts the current packet into the batch and moves on.
-    fn emit_current<H: Host>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBatch) -> Result<(), Cause> {
+    fn emit_current<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+    ) -> Result<(), (Status, Cause)> {
         let in_flight = self.sq.in_flight();
         let window = self.retry.window.packets();
         let ack_every = (window / 4).max(1);
@@ -240,6 +258,23 @@ impl Qp {
         }
     }
 
+    /// As [`emit_current`](Self::emit_current) where nothing is acknowledged: a message ends with
+    /// its last packet.
+    fn emit_unacknowledged<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+    ) -> Result<(), (Status, Cause)> {
+        let Some((pending, packet)) = self.sq.current() else { return Ok(()) };
+        let is_last = packet + 1 == pending.packets;
+        self.emit(cx, tx, Place::Current, packet, false)?;
+        self.sq.sent_current();
+        if is_last {
+            self.end_front(cx);
+        }
+        Ok(())
+    }
+
     /// Builds one packet of a work request. Returns its PSN and whether it asks for an
     /// acknowledgement.
     fn emit<H: Host>(
@@ -249,22 +284,26 @@ impl Qp {
         place: Place,
         packet: u32,
         ack_req: bool,
-    ) -> Result<(Psn, bool), Cause> {
+    ) -> Result<(Psn, bool), (Status, Cause)> {
+        let reliable = self.init.qp_type == QpType::Rc;
+        let transport = if reliable { Transport::Rc } else { Transport::Uc };
         let path = *self.path();
         let found = match place {
             Place::Current => self.sq.current().map(|(pending, _)| pending),
             Place::Front => self.sq.front(),
         };
-        let Some(pending) = found else { return Err(Cause::None) };
+        let Some(pending) = found else {
+            return Err((Status::LocalQpOperation, Cause::None));
+        };
         let offset = u64::from(packet) * u64::from(path.mtu);
         let end = pending.length.min(u64::from(pending.after(packet)) * u64::from(path.mtu));
         let is_last = pending.expects_data() || packet + 1 == pending.packets;
         let psn = pending.first_psn + packet;
-        let ack_req = ack_req || is_last;
+        let ack_req = reliable && (ack_req || is_last);
         let bth = Bth {
             solicited: pending.wqe.solicited && is_last,
             ack_req,
-            ..Bth::new(opcode(pending, packet), path.dest_qpn, psn)
+            ..Bth::new(opcode(transport, pending, packet), path.dest_qpn, psn)
         };
         let headers = request_headers(bth, pending, offset..end);
         let len = if pending.expects_data() { 0 } else { (end - offset) as usize };
@@ -277,7 +316,8 @@ impl Qp {
                 Ok(())
             }
             None => space.gather(walk, &wqe.sges, offset, buf, *length - offset),
-        })?;
+        })
+        .map_err(|cause| (Status::LocalProtection, cause))?;
         self.count(cx, Counter::SentPackets, 1);
         self.count(cx, Counter::SentBytes, len as u64);
         Ok((psn, ack_req))
@@ -297,30 +337,37 @@ enum Place {
     Front,
 }
 
-/// The opcode of one packet of a work request.
-fn opcode(pending: &Pending, packet: u32) -> Opcode {
-    let is_first = packet == 0;
-    let is_last = packet + 1 == pending.packets;
-    match (pending.wqe.op, is_first, is_last) {
-        (SendOp::Send(Extra::None), true, true) => Opcode::RC_SEND_ONLY,
-        (SendOp::Send(Extra::Imm(_)), true, true) => Opcode::RC_SEND_ONLY_IMM,
-        (SendOp::Send(Extra::Invalidate(_)), true, true) => Opcode::RC_SEND_ONLY_INV,
-        (SendOp::Send(_), true, false) => Opcode::RC_SEND_FIRST,
-        (SendOp::Send(_), false, false) => Opcode::RC_SEND_MIDDLE,
-        (SendOp::Send(Extra::None), false, true) => Opcode::RC_SEND_LAST,
-        (SendOp::Send(Extra::Imm(_)), false, true) => Opcode::RC_SEND_LAST_IMM,
-        (SendOp::Send(Extra::Invalidate(_)), false, true) => Opcode::RC_SEND_LAST_INV,
-        (SendOp::Write { imm: None, .. }, true, true) => Opcode::RC_WRITE_ONLY,
-        (SendOp::Write { imm: Some(_), .. }, true, true) => Opcode::RC_WRITE_ONLY_IMM,
-        (SendOp::Write { .. }, true, false) => Opcode::RC_WRITE_FIRST,
-        (SendOp::Write { .. }, false, false) => Opcode::RC_WRITE_MIDDLE,
-        (SendOp::Write { imm: None, .. }, false, true) => Opcode::RC_WRITE_LAST,
-        (SendOp::Write { imm: Some(_), .. }, false, true) => Opcode::RC_WRITE_LAST_IMM,
-        (SendOp::Read { .. }, ..) => Opcode::RC_READ_REQUEST,
-        (SendOp::CompareSwap { .. }, ..) => Opcode::RC_COMPARE_SWAP,
-        (SendOp::FetchAdd { .. }, ..) => Opcode::RC_FETCH_ADD,
-        _ => unreachable!("refused by judge"),
+/// Whether a transport service has an operation.
+fn exists_on(qp_type: QpType, op: SendOp) -> bool {
+    let is_send = matches!(op, SendOp::Send(Extra::None | Extra::Imm(_)));
+    match qp_type {
+        QpType::Rc => true,
+        QpType::Uc => is_send || matches!(op, SendOp::Write { .. }),
+        QpType::Ud => is_send,
     }
+}
+
+/// The opcode of one packet of a work request.
+fn opcode(transport: Transport, pending: &Pending, packet: u32) -> Opcode {
+    let is_last = packet + 1 == pending.packets;
+    let operation = match (pending.wqe.op, is_last) {
+        (SendOp::Send(Extra::Imm(_)), true) => Operation::SendImm,
+        (SendOp::Send(Extra::Invalidate(_)), true) => Operation::SendInv,
+        (SendOp::Send(_), _) => Operation::Send,
+        (SendOp::Write { imm: Some(_), .. }, true) => Operation::WriteImm,
+        (SendOp::Write { .. }, _) => Operation::Write,
+        (SendOp::Read { .. }, _) => return Opcode::RC_READ_REQUEST,
+        (SendOp::CompareSwap { .. }, _) => return Opcode::RC_COMPARE_SWAP,
+        (SendOp::FetchAdd { .. }, _) => return Opcode::RC_FETCH_ADD,
+        _ => unreachable!("refused by judge"),
+    };
+    let position = match (packet == 0, is_last) {
+        (true, true) => Position::Only,
+        (true, false) => Position::First,
+        (false, false) => Position::Middle,
+        (false, true) => Position::Last,
+    };
+    Opcode::new(transport, operation, position).expect("judge refuses what the transport lacks")
 }
 
 /// The headers of the packet that carries this part of its message, or asks for it. Which of them

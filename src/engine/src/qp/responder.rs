@@ -7,7 +7,7 @@
 use super::replay::{AtomicResource, ReadResource, Resource, Resources};
 use super::sges::{self, SgeWalk, Space};
 use super::{Cx, Failure, Qp};
-use crate::attr::{Access, QpState};
+use crate::attr::{Access, QpState, RecvSource};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host, Taken};
@@ -28,7 +28,7 @@ pub(crate) struct Responder {
     /// What the next packet must go on with.
     pub(super) message: Message,
     /// The receive in use.
-    recv: RecvWqe,
+    pub(super) recv: RecvWqe,
     recv_walk: SgeWalk,
     recv_in_use: bool,
     pub(crate) replies: VecDeque<Reply>,
@@ -139,14 +139,10 @@ impl Responder {
 impl Qp {
     /// A request packet arrived.
     pub(crate) fn handle_request<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
-        match self.state {
-            QpState::Rtr if !self.communication_established => {
-                self.communication_established = true;
-                cx.host.event(AsyncEvent::CommunicationEstablished(self.qpn));
-            }
-            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
-            _ => return self.count(cx, Counter::DropQpNotReady, 1),
+        if !self.may_receive() {
+            return self.count(cx, Counter::DropQpNotReady, 1);
         }
+        self.establish(cx);
         let psn = packet.headers.bth.psn;
         match psn.diff(self.responder.expected) {
             0 => self.responder.silenced = false,
@@ -168,6 +164,20 @@ impl Qp {
             }
             Ok(()) => {}
             Err(refusal) => self.refuse(cx, refusal),
+        }
+    }
+
+    /// Whether the responder works.
+    pub(super) fn may_receive(&self) -> bool {
+        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+    }
+
+    /// The peer is there. A program that waits in RTR for word of its peer is told once.
+    pub(super) fn establish<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        if self.state == QpState::Rtr
+            && !std::mem::replace(&mut self.communication_established, true)
+        {
+            cx.host.event(AsyncEvent::CommunicationEstablished(self.qpn));
         }
     }
 
@@ -243,7 +253,7 @@ impl Qp {
     }
 
     /// A receive for what consumes one, a place for the answer of a READ or atomic.
-    fn check_resources<H: Host>(
+    pub(super) fn check_resources<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         packet: &Packet<'_>,
@@ -267,13 +277,21 @@ impl Qp {
         }
     }
 
-    fn take_recv<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Refusal> {
-        match cx.host.next_recv(self.init.recv_queue(), &mut self.responder.recv) {
+    /// Makes sure that a receive is in use: the one that a dropped message left, or the next.
+    pub(super) fn take_recv<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Refusal> {
+        self.responder.recv_walk = SgeWalk::default();
+        if self.responder.recv_in_use {
+            return Ok(());
+        }
+        let recv = &mut self.responder.recv;
+        let taken = match self.init.recv {
+            RecvSource::Own(queue) => cx.host.next_recv(queue, recv),
+            RecvSource::Shared(srq) => cx.srqs.take(cx.host, srq, recv),
+        };
+        match taken {
             Taken::Ready => {
                 self.responder.recv_in_use = true;
-                self.responder.recv_walk = SgeWalk::default();
-                let recv = &self.responder.recv;
-                sges::check(cx.mrs, self.init.pd, &recv.sges, Access::LOCAL_WRITE)
+                sges::check(cx.mrs, self.recv_pd, &recv.sges, Access::LOCAL_WRITE)
                     .map_err(Refusal::Local)
             }
             Taken::Malformed => {
@@ -285,7 +303,12 @@ impl Qp {
         }
     }
 
-    fn execute<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) -> Result<(), Refusal> {
+    /// Does what a request asks for that has passed all checks but those of memory.
+    pub(super) fn execute<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Refusal> {
         let headers = &packet.headers;
         match (headers.bth.opcode.operation(), headers.reth, headers.atomic) {
             (Operation::Send | Operation::SendImm | Operation::SendInv, ..) => {
@@ -316,19 +339,27 @@ impl Qp {
             Message::Send { received } => received,
             _ => 0,
         };
-        // A copy that fails may have written a part.
-        self.dirty = true;
-        let mut space = Space { mrs: cx.mrs, pd: self.init.pd, host: cx.host };
-        let Responder { recv, recv_walk, .. } = &mut self.responder;
-        space.scatter(recv_walk, &recv.sges, offset, packet.payload).map_err(
-            |cause| match cause {
-                Cause::ReceiveTooShort => Refusal::ReceiveTooShort,
-                cause => Refusal::Local(cause),
-            },
-        )?;
+        self.put(cx, offset, packet.payload)?;
         let received = offset + packet.payload.len() as u64;
         self.responder.message = Message::Send { received };
         Ok(())
+    }
+
+    /// Puts data into the receive in use.
+    pub(super) fn put<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), Refusal> {
+        // A copy that fails may have written a part.
+        self.dirty = true;
+        let mut space = Space { mrs: cx.mrs, pd: self.recv_pd, host: cx.host };
+        let Responder { recv, recv_walk, .. } = &mut self.responder;
+        space.scatter(recv_walk, &recv.sges, offset, data).map_err(|cause| match cause {
+            Cause::ReceiveTooShort => Refusal::ReceiveTooShort,
+            cause => Refusal::Local(cause),
+        })
     }
 
     fn execute_write<H: Host>(
@@ -413,7 +444,8 @@ impl Qp {
 
     /// The last packet of a SEND or WRITE is done.
     fn end_message<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
-        if self.responder.recv_in_use && !self.sync(cx) {
+        let consumes_receive = consumes_receive(packet);
+        if consumes_receive && !self.sync(cx) {
             return;
         }
         let message = std::mem::replace(&mut self.responder.message, Message::None);
@@ -422,6 +454,9 @@ impl Qp {
         if let Some(rkey) = packet.headers.ieth {
             cx.mrs.invalidate(rkey.0);
         }
+        if !consumes_receive {
+            return;
+        }
         let Some(wr_id) = self.responder.take_recv() else { return };
         let (opcode, byte_len) = match message {
             Message::Write { length, .. } => (WcOpcode::RecvRdmaWithImm, length),
@@ -429,20 +464,16 @@ impl Qp {
             Message::None => (WcOpcode::Recv, 0),
         };
         let completion = Completion {
-            wr_id,
-            status: Status::Success,
             opcode,
-            vendor_err: Cause::None as u32,
             byte_len,
             extra: match (packet.headers.imm, packet.headers.ieth) {
                 (Some(imm), _) => Extra::Imm(imm),
                 (None, Some(rkey)) => Extra::Invalidate(rkey),
                 (None, None) => Extra::None,
             },
-            qpn: self.qpn,
             src_qpn: self.path().dest_qpn,
-            grh: false,
             solicited: packet.headers.bth.solicited,
+            ..self.received(wr_id)
         };
         self.complete(cx, self.init.recv_cq, &completion);
     }
@@ -467,6 +498,11 @@ impl Qp {
         self.queue_nak(cx, counter, syndrome);
         // What follows was sent before the peer saw the NAK.
         self.responder.silenced = true;
+        self.fail_receive(refusal);
+    }
+
+    /// What a refusal does to our own side.
+    pub(super) fn fail_receive(&mut self, refusal: Refusal) {
         let qpn = self.qpn;
         let (status, cause, event) = match refusal {
             Refusal::ReceiverNotReady => return,
@@ -496,6 +532,11 @@ impl Qp {
 fn read_resource(first_psn: Psn, reth: &Reth, mtu: u32, msn: Msn) -> ReadResource {
     let packets = reth.len.div_ceil(mtu).max(1);
     ReadResource { first_psn, packets, va: reth.va, rkey: reth.rkey, len: reth.len, msn }
+}
+
+/// Whether the message that ends with this packet consumes a receive.
+fn consumes_receive(packet: &Packet<'_>) -> bool {
+    !matches!(packet.headers.bth.opcode.operation(), Operation::Write)
 }
 
 /// READs and atomics are acknowledged by their data.

@@ -143,6 +143,11 @@ impl SendQueue {
         self.asked.len()
     }
 
+    /// Whether nothing has begun that has not ended.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.pending.front().is_none_or(|front| !front.started)
+    }
+
     /// PSNs sent and not acknowledged.
     pub(crate) fn outstanding(&self) -> u32 {
         distance(self.una, self.sent)

@@ -1,6 +1,10 @@
-//! The states of an RC QP, and what each change of state needs and allows.
+//! The states of a QP, and what each change of state needs and allows.
 //!
 //! ```text
+//!                              UC, UD: a send failed +-----+
+//!                                             +----->| SQE |
+//!                                             |      +-----+
+//!                                             |         | modify
 //!          +-------+     +------+     +-----+     +-----+ <---> +-----+
 //!  create->| RESET |---->| INIT |---->| RTR |---->| RTS |       | SQD |
 //!          +-------+     +------+     +-----+     +-----+       +-----+
@@ -11,8 +15,9 @@
 //!                                                +-----+
 //! ```
 
-use crate::attr::{QpAttr, QpState};
-use QpState::{Err, Init, Reset, Rtr, Rts, Sqd};
+use crate::attr::{QpAttr, QpState, QpType};
+use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+use QpType::{Rc, Uc, Ud};
 
 /// An attribute of [`QpAttr`], named as in `ibv_qp_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +34,8 @@ pub enum Attribute {
     PathMtu,
     /// `dest_qp_num`
     DestQpn,
+    /// `qkey`
+    Qkey,
     /// `rq_psn`
     RqPsn,
     /// `sq_psn`
@@ -51,13 +58,14 @@ use Attribute::*;
 
 impl Attribute {
     /// All of them.
-    pub const ALL: [Attribute; 14] = [
+    pub const ALL: [Attribute; 15] = [
         Access,
         PkeyIndex,
         Port,
         Av,
         PathMtu,
         DestQpn,
+        Qkey,
         RqPsn,
         SqPsn,
         MaxRdAtomic,
@@ -77,6 +85,7 @@ impl Attribute {
             Av => "ah_attr",
             PathMtu => "path_mtu",
             DestQpn => "dest_qp_num",
+            Qkey => "qkey",
             RqPsn => "rq_psn",
             SqPsn => "sq_psn",
             MaxRdAtomic => "max_rd_atomic",
@@ -97,6 +106,7 @@ impl Attribute {
             Av => attr.av.is_some(),
             PathMtu => attr.path_mtu.is_some(),
             DestQpn => attr.dest_qpn.is_some(),
+            Qkey => attr.qkey.is_some(),
             RqPsn => attr.rq_psn.is_some(),
             SqPsn => attr.sq_psn.is_some(),
             MaxRdAtomic => attr.max_rd_atomic.is_some(),
@@ -115,20 +125,35 @@ pub(super) struct Transition {
     pub(super) optional: &'static [Attribute],
 }
 
-/// The change of an RC QP from one state to another, if there is one (the kernel's
+/// The change of a QP from one state to another, if there is one (the kernel's
 /// `ib_modify_qp_is_ok`, IBTA 11.2.5.2).
-pub(super) fn transition(from: QpState, to: QpState) -> Option<Transition> {
-    let (required, optional): (&[_], &[_]) = match (from, to) {
-        (_, Reset | Err) => (&[], &[]),
-        (Reset, Init) => (&[PkeyIndex, Port, Access], &[]),
-        (Init, Init) => (&[], &[PkeyIndex, Port, Access]),
-        (Init, Rtr) => {
+pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
+    let (required, optional): (&[_], &[_]) = match (from, to, qp_type) {
+        (_, Reset | Err, _) => (&[], &[]),
+
+        (Reset, Init, Rc | Uc) => (&[PkeyIndex, Port, Access], &[]),
+        (Reset, Init, Ud) => (&[PkeyIndex, Port, Qkey], &[]),
+        (Init, Init, Rc | Uc) => (&[], &[PkeyIndex, Port, Access]),
+        (Init, Init, Ud) => (&[], &[PkeyIndex, Port, Qkey]),
+
+        (Init, Rtr, Rc) => {
             (&[Av, PathMtu, DestQpn, RqPsn, MaxDestRdAtomic, MinRnrTimer], &[Access, PkeyIndex])
         }
-        (Rtr, Rts) => (&[Timeout, RetryCnt, RnrRetry, SqPsn, MaxRdAtomic], &[Access, MinRnrTimer]),
-        (Rts | Sqd, Rts) => (&[], &[Access, MinRnrTimer]),
-        (Rts, Sqd) => (&[], &[]),
-        (Sqd, Sqd) => (
+        (Init, Rtr, Uc) => (&[Av, PathMtu, DestQpn, RqPsn], &[Access, PkeyIndex]),
+        (Init, Rtr, Ud) => (&[], &[PkeyIndex, Qkey]),
+
+        (Rtr, Rts, Rc) => {
+            (&[Timeout, RetryCnt, RnrRetry, SqPsn, MaxRdAtomic], &[Access, MinRnrTimer])
+        }
+        (Rtr, Rts, Uc) => (&[SqPsn], &[Access]),
+        (Rtr, Rts, Ud) => (&[SqPsn], &[Qkey]),
+
+        (Rts | Sqd, Rts, Rc) => (&[], &[Access, MinRnrTimer]),
+        (Rts | Sqd | Sqe, Rts, Uc) => (&[], &[Access]),
+        (Rts | Sqd | Sqe, Rts, Ud) => (&[], &[Qkey]),
+
+        (Rts, Sqd, _) => (&[], &[]),
+        (Sqd, Sqd, Rc) => (
             &[],
             &[
                 Access,
@@ -143,6 +168,8 @@ pub(super) fn transition(from: QpState, to: QpState) -> Option<Transition> {
                 RnrRetry,
             ],
         ),
+        (Sqd, Sqd, Uc) => (&[], &[Access, PkeyIndex, Av]),
+        (Sqd, Sqd, Ud) => (&[], &[PkeyIndex, Qkey]),
         _ => return None,
     };
     Some(Transition { required, optional })
@@ -152,25 +179,37 @@ pub(super) fn transition(from: QpState, to: QpState) -> Option<Transition> {
 mod tests {
     use super::*;
 
-    const STATES: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, QpState::Sqe, Err];
+    const STATES: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err];
+
+    fn table(qp_type: QpType) -> String {
+        let row = |from| {
+            let cell = |to| if transition(qp_type, from, to).is_some() { 'x' } else { '.' };
+            STATES.map(cell).iter().collect::<String>() + "\n"
+        };
+        STATES.map(row).concat()
+    }
 
     #[test]
     fn every_pair_of_states_is_as_the_diagram_says() {
-        let mut table = String::new();
-        for from in STATES {
-            for to in STATES {
-                table.push(if transition(from, to).is_some() { 'x' } else { '.' });
-            }
-            table.push('\n');
-        }
         // Columns: RESET INIT RTR RTS SQD SQE ERR.
-        let expected = "xx....x\n\
-                        xxx...x\n\
-                        x..x..x\n\
-                        x..xx.x\n\
-                        x..xx.x\n\
-                        x.....x\n\
-                        x.....x\n";
-        assert_eq!(table, expected);
+        let up_to_sqd = "xx....x\n\
+                         xxx...x\n\
+                         x..x..x\n\
+                         x..xx.x\n\
+                         x..xx.x\n";
+        assert_eq!(table(Rc), format!("{up_to_sqd}x.....x\nx.....x\n"), "RC is never in SQE");
+        for qp_type in [Uc, Ud] {
+            assert_eq!(table(qp_type), format!("{up_to_sqd}x..x..x\nx.....x\n"), "{qp_type:?}");
+        }
+    }
+
+    #[test]
+    fn each_transport_needs_what_it_uses() {
+        let required = |qp_type, from, to| transition(qp_type, from, to).unwrap().required;
+        assert_eq!(required(Uc, Init, Rtr), [Av, PathMtu, DestQpn, RqPsn]);
+        assert_eq!(required(Uc, Rtr, Rts), [SqPsn]);
+        assert_eq!(required(Ud, Reset, Init), [PkeyIndex, Port, Qkey]);
+        assert_eq!(required(Ud, Init, Rtr), []);
+        assert_eq!(required(Ud, Rtr, Rts), [SqPsn]);
     }
 }

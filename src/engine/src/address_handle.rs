@@ -1,0 +1,63 @@
+//! Address handles: paths that datagrams are sent along.
+
+use crate::attr::{AddressVector, AhId, PdId};
+use crate::cause::Cause;
+use crate::device::Device;
+use crate::limits::MAX_AH;
+use crate::path::{PathError, flow_to_any};
+use crate::table::Slab;
+
+/// Why an address handle was not created, or a path to a host not found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AhError {
+    /// The address vector leads nowhere.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The device has no room for another.
+    #[error("the device has {MAX_AH} address handles, and can have no more")]
+    TooMany,
+}
+
+/// The address handles of a device.
+#[derive(Debug, Default)]
+pub(crate) struct AhTable {
+    handles: Slab<AddressHandle>,
+}
+
+#[derive(Debug)]
+struct AddressHandle {
+    pd: PdId,
+    /// Resolved for each datagram anew: the GID that it names may have changed meanwhile.
+    av: AddressVector,
+}
+
+impl AhTable {
+    /// The path of a handle, for a QP of this protection domain.
+    pub(crate) fn get(&self, ah: AhId, pd: PdId) -> Result<&AddressVector, Cause> {
+        match self.handles.get(ah.0) {
+            None => Err(Cause::NoSuchAddressHandle),
+            Some(handle) if handle.pd != pd => Err(Cause::ForeignAddressHandle),
+            Some(handle) => Ok(&handle.av),
+        }
+    }
+}
+
+impl Device {
+    /// Creates an address handle, to a host or to a multicast group.
+    ///
+    /// # Errors
+    /// If the address vector leads nowhere, or the device is full.
+    pub fn create_ah(&mut self, pd: PdId, av: &AddressVector) -> Result<AhId, AhError> {
+        flow_to_any(&self.config.gids, av)?;
+        if self.ahs.handles.len() >= MAX_AH {
+            return Err(AhError::TooMany);
+        }
+        Ok(AhId(self.ahs.handles.insert(AddressHandle { pd, av: *av })))
+    }
+
+    /// Destroys an address handle; what is posted with it and not sent yet fails. Returns whether
+    /// it was there.
+    pub fn destroy_ah(&mut self, ah: AhId) -> bool {
+        self.ahs.handles.remove(ah.0).is_some()
+    }
+}

@@ -1,0 +1,156 @@
+//! Shared receive queues: receives that many QPs take from.
+
+use crate::attr::{PdId, SrqId, SrqInit};
+use crate::device::Device;
+use crate::host::{AsyncEvent, Host, Taken};
+use crate::limits::MAX_SRQ;
+use crate::table::Slab;
+use crate::work::RecvWqe;
+
+/// Why an SRQ was not created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateSrqError {
+    /// The device has no room for another.
+    #[error("the device has {MAX_SRQ} SRQs, and can have no more")]
+    TooMany,
+}
+
+/// Why an SRQ was not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModifySrqError {
+    /// There is no such SRQ.
+    #[error("SRQ {}: does not exist", .0.0)]
+    NoSuchSrq(SrqId),
+}
+
+/// Why an SRQ was not destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DestroySrqError {
+    /// There is no such SRQ.
+    #[error("SRQ {}: does not exist", .0.0)]
+    NoSuchSrq(SrqId),
+    /// QPs still receive from it.
+    #[error("SRQ {}: {qps} QPs still receive from it; destroy them first", .srq.0)]
+    InUse {
+        /// The SRQ.
+        srq: SrqId,
+        /// How many QPs.
+        qps: usize,
+    },
+}
+
+/// What `query_srq` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqInfo {
+    /// What it was created with.
+    pub init: SrqInit,
+    /// Fewer receives posted than this raise the limit event; 0 while it is not armed.
+    pub limit: u32,
+    /// QPs that receive from it.
+    pub qps: usize,
+}
+
+/// The SRQs of a device.
+#[derive(Debug, Default)]
+pub(crate) struct SrqTable {
+    srqs: Slab<Srq>,
+}
+
+#[derive(Debug)]
+struct Srq {
+    init: SrqInit,
+    limit: u32,
+    qps: usize,
+    /// Its ring cannot be read any more, and the program was told.
+    broken: bool,
+}
+
+impl SrqTable {
+    /// One more QP receives from it. Returns the protection domain of its receives, or `None` if
+    /// there is no such SRQ.
+    pub(crate) fn attach(&mut self, id: SrqId) -> Option<PdId> {
+        let srq = self.srqs.get_mut(id.0)?;
+        srq.qps += 1;
+        Some(srq.init.pd)
+    }
+
+    /// One QP less receives from it.
+    pub(crate) fn detach(&mut self, id: SrqId) {
+        if let Some(srq) = self.srqs.get_mut(id.0) {
+            srq.qps -= 1;
+        }
+    }
+
+    /// Takes the next receive.
+    pub(crate) fn take<H: Host>(&mut self, host: &mut H, id: SrqId, recv: &mut RecvWqe) -> Taken {
+        let Some(srq) = self.srqs.get_mut(id.0).filter(|srq| !srq.broken) else {
+            return Taken::Broken;
+        };
+        let taken = host.next_recv(srq.init.queue, recv);
+        if taken == Taken::Broken {
+            srq.broken = true;
+            host.event(AsyncEvent::SrqError(id));
+        }
+        srq.check_limit(host, id);
+        taken
+    }
+}
+
+impl Srq {
+    /// Raises the limit event, once for each time that the limit is armed.
+    fn check_limit<H: Host>(&mut self, host: &mut H, id: SrqId) {
+        if self.limit != 0 && host.posted_recvs(self.init.queue) < self.limit {
+            self.limit = 0;
+            host.event(AsyncEvent::SrqLimit(id));
+        }
+    }
+}
+
+impl Device {
+    /// Creates an SRQ.
+    ///
+    /// # Errors
+    /// If the device is full.
+    pub fn create_srq(&mut self, init: SrqInit) -> Result<SrqId, CreateSrqError> {
+        if self.srqs.srqs.len() >= MAX_SRQ {
+            return Err(CreateSrqError::TooMany);
+        }
+        Ok(SrqId(self.srqs.srqs.insert(Srq { init, limit: 0, qps: 0, broken: false })))
+    }
+
+    /// Arms the limit event: it comes once, as soon as fewer than `limit` receives are posted,
+    /// and that may be at once. 0 disarms it.
+    ///
+    /// # Errors
+    /// If there is no such SRQ.
+    pub fn modify_srq(
+        &mut self,
+        host: &mut impl Host,
+        id: SrqId,
+        limit: u32,
+    ) -> Result<(), ModifySrqError> {
+        let srq = self.srqs.srqs.get_mut(id.0).ok_or(ModifySrqError::NoSuchSrq(id))?;
+        srq.limit = limit;
+        srq.check_limit(host, id);
+        Ok(())
+    }
+
+    /// What an SRQ was made with, its limit and its QPs.
+    pub fn query_srq(&self, id: SrqId) -> Option<SrqInfo> {
+        let &Srq { init, limit, qps, .. } = self.srqs.srqs.get(id.0)?;
+        Some(SrqInfo { init, limit, qps })
+    }
+
+    /// Destroys an SRQ that no QP uses.
+    ///
+    /// # Errors
+    /// If there is no such SRQ, or QPs still receive from it.
+    pub fn destroy_srq(&mut self, id: SrqId) -> Result<(), DestroySrqError> {
+        let srq = self.srqs.srqs.get(id.0).ok_or(DestroySrqError::NoSuchSrq(id))?;
+        if srq.qps > 0 {
+            return Err(DestroySrqError::InUse { srq: id, qps: srq.qps });
+        }
+        self.srqs.srqs.remove(id.0);
+        Ok(())
+    }
+}
