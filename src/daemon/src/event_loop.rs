@@ -101,9 +101,6 @@ pub(crate) struct EventLoop {
     /// When to accept again, after the system had no room for another connection.
     accept_again: Option<Instant>,
     nics: Vec<Nic>,
-    /// Which ports we wait for to be writable. Only those that are blocked, or every packet that
-    /// has left would wake us.
-    waits_for_writable: Vec<bool>,
     sessions: Slab<Session>,
     /// Sessions whose programs are gone, and whose objects are not all freed.
     dead: Vec<Session>,
@@ -124,7 +121,6 @@ impl EventLoop {
             _stop: stop,
             listener,
             accept_again: None,
-            waits_for_writable: vec![false; nics.len()],
             nics,
             sessions: Slab::default(),
             dead: Vec::new(),
@@ -197,17 +193,6 @@ impl EventLoop {
         for (index, nic) in self.nics.iter_mut().enumerate() {
             worked |= nic.mind_the_clock(now)?;
             worked |= nic.transmit(now)?;
-            let waits = &mut self.waits_for_writable[index];
-            if *waits != nic.is_blocked()
-                && let Some(fd) = nic.port().fd()
-            {
-                *waits = nic.is_blocked();
-                let writable = waits.then_some(Interest::WRITABLE);
-                let interest = writable.map_or(Interest::READABLE, |w| w | Interest::READABLE);
-                let token = Token::Port { nic: index }.to_mio();
-                let fd = fd.as_raw_fd();
-                self.poll.registry().reregister(&mut SourceFd(&fd), token, interest)?;
-            }
             while let Some(pipe) = nic.host.take_full_pipe() {
                 if let Some(entry) = nic.host.pipes.get(pipe) {
                     let fd = entry.as_fd().as_raw_fd();

@@ -50,7 +50,7 @@ pub(crate) struct Nic {
     rx: RxBatch,
     /// The engine may have something to send.
     due: bool,
-    /// The port takes no more until it is writable.
+    /// The port takes no more until it is ready again.
     blocked: bool,
     /// QPs in ERR with receive queues of their own. What is posted there has to be flushed, and
     /// the stock `librxe` does not say when it posts a receive.
@@ -106,7 +106,7 @@ impl Nic {
         &*self.port
     }
 
-    /// Whether to wait for the port to be writable.
+    /// Whether the port takes no more until it is ready again.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked
     }
@@ -187,7 +187,7 @@ impl Nic {
 
     /// Sends the batch. Returns whether it had anything in it.
     ///
-    /// To be called also when a blocked port has become writable: a wrapper may hold datagrams of
+    /// To be called also when a blocked port has become ready: a wrapper may hold datagrams of
     /// its own, so even an empty batch moves something.
     pub(crate) fn send(&mut self, now: Instant) -> io::Result<bool> {
         let had_any = !self.tx.is_empty();
@@ -371,6 +371,14 @@ mod tests {
         fn recv(&mut self, _now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
             rx.clear();
             Ok(0)
+        }
+
+        fn join(&mut self, _group: IpAddr) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn leave(&mut self, _group: IpAddr) -> io::Result<()> {
+            Ok(())
         }
 
         fn poll_timeout(&self) -> Option<Instant> {

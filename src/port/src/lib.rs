@@ -27,6 +27,7 @@ pub mod raw;
 pub mod sim;
 pub mod udp;
 
+mod bundle;
 mod caps;
 mod counters;
 mod delay_line;
@@ -48,6 +49,7 @@ pub use impairment::{Chance, Impairment};
 pub use rx_batch::RxBatch;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 use urxe_wire::batch::TxBatch;
@@ -59,7 +61,7 @@ pub enum SendOutcome {
     /// Every datagram was handed over (or dropped under a counter). The batch is empty.
     Done,
     /// The way out is full. What was not sent is still in the batch, or held by a wrapper: call
-    /// [`Port::send`] again, even with an empty batch, when [`Port::fd`] is writable or
+    /// [`Port::send`] again, even with an empty batch, when [`Port::fd`] is ready or
     /// [`Port::poll_timeout`] has come.
     Blocked,
 }
@@ -87,12 +89,29 @@ pub trait Port: Send {
     /// until then.
     fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize>;
 
+    /// Receives what is sent to a multicast group from now on, over the interface of the port's
+    /// address; what the port itself sends there too. Any number of ports of one machine can be
+    /// members of one group. It does not matter if this one is already.
+    ///
+    /// # Errors
+    /// If `group` is no multicast address (`InvalidInput`), or the kernel refuses: no route for
+    /// multicast over this interface, or more memberships than it allows.
+    fn join(&mut self, group: IpAddr) -> io::Result<()>;
+
+    /// Receives no more of what is sent to a multicast group. It does not matter if the port was
+    /// no member.
+    ///
+    /// # Errors
+    /// If `group` is no multicast address (`InvalidInput`).
+    fn leave(&mut self, group: IpAddr) -> io::Result<()>;
+
     /// When to call [`recv`](Self::recv) and [`send`](Self::send) (with whatever batch, an empty
     /// one too) although no descriptor is ready: a delayed datagram is due then. `None`: never.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// The descriptor for the event loop: readable when [`recv`](Self::recv) has something,
-    /// writable when a blocked [`send`](Self::send) can go on. `None` where time alone decides.
+    /// The descriptor for the event loop: readable when [`recv`](Self::recv) has something or a
+    /// blocked [`send`](Self::send) can go on. The same as long as the port lives. `None` where
+    /// time alone decides.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// What has happened so far. Makes a system call on some ports; not for every packet.
@@ -110,6 +129,14 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         (**self).recv(now, rx)
+    }
+
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        (**self).join(group)
+    }
+
+    fn leave(&mut self, group: IpAddr) -> io::Result<()> {
+        (**self).leave(group)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

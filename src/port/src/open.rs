@@ -10,6 +10,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
 use urxe_wire::{PathMtu, ROCE_PORT};
 
+/// The hop limit that sockets send with where a flow does not ask for another.
+pub(crate) const HOP_LIMIT: u8 = 64;
+
 /// The interface that has a local address.
 #[derive(Clone, Debug)]
 pub(crate) struct Interface {
@@ -17,19 +20,13 @@ pub(crate) struct Interface {
     pub(crate) index: u32,
     /// The largest IP packet, in bytes.
     pub(crate) mtu: u32,
+    /// Whether nothing leaves the machine here.
+    pub(crate) loopback: bool,
 }
 
-/// A UDP socket bound to port 4791 of an address, and the interface of that address.
-pub(crate) struct Bound {
-    pub(crate) socket: Socket,
-    pub(crate) interface: Interface,
-}
-
-/// Finds the interface of `addr`, checks that RoCE fits through it, and binds port 4791.
-pub(crate) fn bind(addr: IpAddr) -> Result<Bound, OpenError> {
+/// A UDP socket bound to port 4791 of an address of `interface`.
+pub(crate) fn bind(addr: IpAddr, interface: &Interface) -> Result<Socket, OpenError> {
     let system = |step| move |source| OpenError::System { addr, step, source };
-    let interface = find_interface(addr)?;
-
     let socket = match Socket::new(domain(addr), Type::DGRAM, Some(Protocol::UDP)) {
         Ok(socket) => socket,
         Err(e) if e.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
@@ -47,7 +44,7 @@ pub(crate) fn bind(addr: IpAddr) -> Result<Bound, OpenError> {
         _ => system("binding UDP port 4791")(e),
     })?;
     socket.set_nonblocking(true).map_err(system("setting O_NONBLOCK"))?;
-    Ok(Bound { socket, interface })
+    Ok(socket)
 }
 
 /// The address family of sockets for `addr`.
@@ -65,13 +62,36 @@ pub(crate) fn socket_addr(addr: IpAddr, port: u16, interface: u32) -> SocketAddr
     }
 }
 
+/// Only multicast groups can be joined and left.
+pub(crate) fn check_group(group: IpAddr) -> io::Result<()> {
+    if group.is_multicast() {
+        return Ok(());
+    }
+    let sentence =
+        format!("group {group}: not a multicast address, expected 224.0.0.0/4 or ff00::/8");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, sentence))
+}
+
+/// Lets a socket send to groups: over its own interface, as far as any other datagram, and with a
+/// copy (which is the default) to the members on this machine.
+pub(crate) fn send_to_groups(socket: &Socket, addr: IpAddr, interface: u32) -> io::Result<()> {
+    if addr.is_ipv4() {
+        option::set_multicast_interface_v4(socket.as_fd(), interface)?;
+        socket.set_multicast_ttl_v4(HOP_LIMIT.into())
+    } else {
+        socket.set_multicast_if_v6(interface)?;
+        socket.set_multicast_hops_v6(HOP_LIMIT.into())
+    }
+}
+
 /// About how many bytes of datagrams a socket's receive queue takes: what the kernel granted, of
 /// which it counts half for its own bookkeeping (socket(7), `SO_RCVBUF`).
 pub(crate) fn receive_buffer(socket: &Socket) -> usize {
     socket.recv_buffer_size().map_or(0, |granted| granted / 2)
 }
 
-fn find_interface(addr: IpAddr) -> Result<Interface, OpenError> {
+/// Finds the interface of `addr`, and checks that RoCE fits through it.
+pub(crate) fn find_interface(addr: IpAddr) -> Result<Interface, OpenError> {
     let system = |step| move |source| OpenError::System { addr, step, source };
     let all = datalink::interfaces();
     let ours = || all.iter().flat_map(|i| i.ips.iter().map(IpNetwork::ip)).collect();
@@ -89,7 +109,8 @@ fn find_interface(addr: IpAddr) -> Result<Interface, OpenError> {
     if mtu < needed {
         return Err(OpenError::MtuTooSmall { interface: found.name.clone(), mtu, needed });
     }
-    Ok(Interface { name: found.name.clone(), index: found.index, mtu })
+    let (name, index, loopback) = (found.name.clone(), found.index, found.is_loopback());
+    Ok(Interface { name, index, mtu, loopback })
 }
 
 /// Whether an interface has an address. All of a loopback interface's network is local to the

@@ -18,6 +18,7 @@ use crate::headers;
 use crate::{Caps, Port, PortCounters, RxBatch, SendOutcome};
 use pcapng::{PcapNg, Way};
 use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant, SystemTime};
 use urxe_wire::batch::TxBatch;
@@ -150,6 +151,14 @@ impl<P: Port, W: Write + Send> Port for Capture<P, W> {
         }
         self.flush_in_time(now);
         Ok(datagrams)
+    }
+
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        self.inner.join(group)
+    }
+
+    fn leave(&mut self, group: IpAddr) -> io::Result<()> {
+        self.inner.leave(group)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -12,6 +12,7 @@ use crate::rng::Rng;
 use crate::{Caps, Port, PortCounters, RxBatch, SendOutcome};
 use bytes::Bytes;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use urxe_wire::batch::TxBatch;
@@ -211,6 +212,14 @@ impl<P: Port> Port for Fault<P> {
             }
         }
         Ok((released + received).max(rx.len()))
+    }
+
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        self.inner.join(group)
+    }
+
+    fn leave(&mut self, group: IpAddr) -> io::Result<()> {
+        self.inner.leave(group)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

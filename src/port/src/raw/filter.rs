@@ -1,5 +1,6 @@
 //! Which packets the kernel shows to a raw port: a classic BPF program.
 
+use crate::sys::packet;
 use socket2::SockFilter;
 use std::net::IpAddr;
 use urxe_wire::ROCE_PORT;
@@ -20,6 +21,7 @@ const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 const IP: u32 = libc::SKF_NET_OFF as u32;
 /// Pseudo offsets of what the kernel knows about a packet.
 const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
+const PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
 const INTERFACE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_IFINDEX) as u32;
 
 /// Lets nothing through: for a socket that only holds its port.
@@ -32,24 +34,24 @@ pub(super) fn roce_for(addr: IpAddr, interface: u32, loopback: u32) -> Vec<SockF
     let mut program = Program(Vec::new());
     program.require_either(INTERFACE, interface, loopback);
     program.require(LOAD_HALF, PACKET_TYPE, libc::PACKET_HOST.into());
-    match addr {
-        IpAddr::V4(addr) => {
-            program.require(LOAD_BYTE, IP + 9, libc::IPPROTO_UDP as u32);
-            program.require(LOAD_WORD, IP + 16, addr.into());
-            // Neither "more fragments" nor a fragment offset.
-            program.require_no_bit(LOAD_HALF, IP + 6, 0x3fff);
-            program.step(INDEX_BY_IPV4_LEN, IP);
-            program.require(LOAD_HALF_AT_INDEX, IP + 2, ROCE_PORT.into());
-        }
-        IpAddr::V6(addr) => {
-            program.require(LOAD_BYTE, IP + 6, libc::IPPROTO_UDP as u32);
-            for (i, word) in (0..).zip(addr.octets().chunks(4)) {
-                let word = u32::from_be_bytes([word[0], word[1], word[2], word[3]]);
-                program.require(LOAD_WORD, IP + 24 + 4 * i, word);
-            }
-            program.require(LOAD_HALF, IP + 42, ROCE_PORT.into());
-        }
+    program.require_roce_for(addr);
+    program.end()
+}
+
+/// Lets through RoCEv2 for a multicast group that passed an interface, either way: the copies of
+/// what this machine sends to itself are not shown to packet sockets, but the originals are.
+/// Over the loopback interface every packet comes in, and that is where it counts.
+pub(super) fn roce_for_group(group: IpAddr, interface: u32, is_loopback: bool) -> Vec<SockFilter> {
+    let mut program = Program(Vec::new());
+    program.require(LOAD_WORD, INTERFACE, interface);
+    if is_loopback {
+        let (host, multicast) = (libc::PACKET_HOST, libc::PACKET_MULTICAST);
+        program.require_either(PACKET_TYPE, host.into(), multicast.into());
+    } else {
+        let (multicast, outgoing) = (libc::PACKET_MULTICAST, libc::PACKET_OUTGOING);
+        program.require_either(PACKET_TYPE, multicast.into(), outgoing.into());
     }
+    program.require_roce_for(group);
     program.end()
 }
 
@@ -83,6 +85,29 @@ impl Program {
         // The first one skips the second comparison.
         self.0.push(Step::Always(SockFilter::new(JUMP_IF_EQUAL, 1, 0, one)));
         self.0.push(Step::If { operation: JUMP_IF_EQUAL, value: other, wanted: true });
+    }
+
+    /// UDP datagrams for port 4791 of a destination, none of them a fragment.
+    fn require_roce_for(&mut self, dst: IpAddr) {
+        self.require(LOAD_HALF, PROTOCOL, packet::protocol(dst).into());
+        match dst {
+            IpAddr::V4(dst) => {
+                self.require(LOAD_BYTE, IP + 9, libc::IPPROTO_UDP as u32);
+                self.require(LOAD_WORD, IP + 16, dst.into());
+                // Neither "more fragments" nor a fragment offset.
+                self.require_no_bit(LOAD_HALF, IP + 6, 0x3fff);
+                self.step(INDEX_BY_IPV4_LEN, IP);
+                self.require(LOAD_HALF_AT_INDEX, IP + 2, ROCE_PORT.into());
+            }
+            IpAddr::V6(dst) => {
+                self.require(LOAD_BYTE, IP + 6, libc::IPPROTO_UDP as u32);
+                for (i, word) in (0..).zip(dst.octets().chunks(4)) {
+                    let word = u32::from_be_bytes([word[0], word[1], word[2], word[3]]);
+                    self.require(LOAD_WORD, IP + 24 + 4 * i, word);
+                }
+                self.require(LOAD_HALF, IP + 42, ROCE_PORT.into());
+            }
+        }
     }
 
     /// Resolves the jumps: what passes all steps is taken whole, what does not is dropped.

@@ -13,15 +13,17 @@
 //! would tell every peer that there is no such port.
 
 mod filter;
+mod socket;
 
+use crate::bundle::Bundle;
 use crate::caps::{Caps, Segmentation, SourcePort};
 use crate::headers::{self, Headers};
-use crate::open::{self, Bound, Interface};
+use crate::open::{self, Interface};
 use crate::os_error;
 use crate::sys::packet::{self, VNET_HEADER_LEN};
 use crate::sys::{Message, Receiver, SEND_MAX, Sender, option};
 use crate::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
-use pnet::datalink;
+use socket::RawSocket;
 use socket2::{Protocol, Socket, Type};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -58,13 +60,11 @@ impl Default for RawOptions {
 pub struct RawPort {
     addr: IpAddr,
     interface: Interface,
-    /// Holds UDP port 4791; its queue is closed.
-    _bound: Socket,
+    options: RawOptions,
     /// Sends.
     raw: Socket,
-    /// Receives.
-    packet: Socket,
-    receive_buffer: usize,
+    /// Receive.
+    sockets: Bundle<RawSocket>,
     first_ident: u16,
     sender: Sender,
     /// Headers of the datagrams that one call sends.
@@ -82,25 +82,24 @@ impl RawPort {
         let raw =
             Socket::new(open::domain(addr), Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))
                 .map_err(unprivileged_or(system("making a raw socket")))?;
-        let packet = packet::socket().map_err(unprivileged_or(system("making a packet socket")))?;
-        let Bound { socket: bound, interface } = open::bind(addr)?;
-        bound.attach_filter(&filter::nothing()).map_err(system("closing the bound socket"))?;
-
-        let filter = filter::roce_for(addr, interface.index, loopback_index());
+        let interface = open::find_interface(addr)?;
         let buffer = i32::try_from(options.socket_buffer).unwrap_or(i32::MAX);
-        packet.attach_filter(&filter).map_err(system("attaching the packet filter"))?;
-        option::ask_for_buffers(packet.as_fd(), buffer).map_err(system("sizing buffers"))?;
         option::ask_for_buffers(raw.as_fd(), buffer).map_err(system("sizing buffers"))?;
         raw.set_nonblocking(true).map_err(system("setting O_NONBLOCK"))?;
-        packet::listen(&packet, addr).map_err(system("binding the packet socket"))?;
+        open::send_to_groups(&raw, addr, interface.index)
+            .map_err(system("setting multicast options"))?;
+        let socket = RawSocket::of_address(addr, &interface, options)?;
+        let sockets = Bundle::new().and_then(|mut sockets| {
+            sockets.push(socket)?;
+            Ok(sockets)
+        });
 
         Ok(RawPort {
             addr,
             interface,
-            _bound: bound,
+            options: options.clone(),
             raw,
-            receive_buffer: open::receive_buffer(&packet),
-            packet,
+            sockets: sockets.map_err(system("watching its socket"))?,
             // The standard library's hash maps are seeded by the system: randomness enough here.
             first_ident: options
                 .first_ident
@@ -161,7 +160,7 @@ impl Port for RawPort {
             },
             source_port: SourcePort::OfFlow,
             sees_ident: true,
-            receive_buffer: self.receive_buffer,
+            receive_buffer: self.sockets.iter().next().map_or(0, RawSocket::receive_buffer),
             segmentation: Segmentation::Unavailable,
         }
     }
@@ -209,21 +208,40 @@ impl Port for RawPort {
 
     fn recv(&mut self, _now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         rx.clear();
-        self.counters.rx_calls += 1;
-        let packets = match self.receiver.recv(self.packet.as_fd(), rx.buffers()) {
-            Ok(packets) => packets,
-            // A super-packet that this kernel cannot describe; it has thrown it away.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                self.counters.rx_truncated += 1;
-                return Ok(1);
+        while let Some(socket) = self.sockets.next_ready()? {
+            self.counters.rx_calls += 1;
+            let packets = match self.receiver.recv(self.sockets[socket].as_fd(), rx.buffers()) {
+                Ok(packets) => packets,
+                // A super-packet that this kernel cannot describe; it has thrown it away.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    self.counters.rx_truncated += 1;
+                    return Ok(1);
+                }
+                Err(error) if os_error::is_passing(&error) => return Ok(1),
+                Err(error) => return Err(error),
+            };
+            for place in 0..packets {
+                self.take(place, rx);
             }
-            Err(error) if os_error::is_passing(&error) => return Ok(1),
-            Err(error) => return Err(error),
-        };
-        for place in 0..packets {
-            self.take(place, rx);
+            if packets > 0 || self.sockets.is_single() {
+                return Ok(packets.max(rx.len()));
+            }
         }
-        Ok(packets.max(rx.len()))
+        Ok(0)
+    }
+
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        open::check_group(group)?;
+        if self.sockets.place_of(group).is_some() {
+            return Ok(());
+        }
+        self.sockets.push(RawSocket::of_group(group, &self.interface, &self.options)?)
+    }
+
+    fn leave(&mut self, group: IpAddr) -> io::Result<()> {
+        open::check_group(group)?;
+        self.sockets.close(group);
+        Ok(())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -231,12 +249,11 @@ impl Port for RawPort {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.packet.as_fd())
+        Some(self.sockets.as_fd())
     }
 
     fn counters(&self) -> PortCounters {
-        let rx_overflow = option::receive_drops(self.packet.as_fd());
-        PortCounters { rx_overflow, ..self.counters }
+        PortCounters { rx_overflow: self.sockets.receive_drops(), ..self.counters }
     }
 }
 
@@ -244,12 +261,6 @@ impl Port for RawPort {
 fn sendable(batch: &TxBatch, ipv4: bool) -> impl Iterator<Item = Datagram<'_>> {
     let is_family = move |flow: &Flow| flow.src.is_ipv4() == ipv4 && flow.dst.is_ipv4() == ipv4;
     batch.datagrams().take_while(move |d| is_family(d.flow)).take(SEND_MAX)
-}
-
-/// The loopback interface: what we send to our own address comes in there, whatever interface has
-/// the address.
-fn loopback_index() -> u32 {
-    datalink::interfaces().iter().find(|i| i.is_loopback()).map_or(0, |i| i.index)
 }
 
 /// The sentence for a missing privilege, or another for any other error.

@@ -114,7 +114,7 @@ fn an_open_raw_port_keeps_the_kernel_from_answering() {
     wait_readable(&raw);
     assert_eq!(recv_all(&mut raw, Instant::now()).len(), 3);
     let mut byte = [std::mem::MaybeUninit::uninit()];
-    let queued = raw._bound.recv(&mut byte).unwrap_err();
+    let queued = raw.sockets[0]._hold.recv(&mut byte).unwrap_err();
     assert_eq!(queued.kind(), io::ErrorKind::WouldBlock, "the bound socket's queue stays empty");
 }
 
@@ -223,6 +223,53 @@ fn an_mtu_too_small_for_roce_is_refused_with_the_numbers() {
         .run(|| UdpPort::open(Cable::V4[0], &UdpOptions::default()).map(|_| ()).unwrap_err());
     assert!(matches!(error, OpenError::MtuTooSmall { mtu: 300, needed: 301.., .. }), "{error}");
     assert!(error.to_string().contains("ip link set wire mtu"), "{error}");
+}
+
+#[test]
+fn raw_ports_are_members_like_any_other_and_each_hears_once() {
+    let Some(cable) = Cable::new(9000) else { return };
+    for (group, addrs) in [("239.47.91.2", Cable::V4), ("ff15::2", Cable::V6)] {
+        let group: IpAddr = group.parse().unwrap();
+        let mut a = cable.a.run(move || {
+            let mut raw = RawPort::open(addrs[0], &RawOptions::default()).unwrap();
+            raw.join(group).unwrap();
+            raw
+        });
+        let mut b = cable.b.run(move || {
+            let mut udp = open_udp(addrs[1]);
+            udp.join(group).unwrap();
+            udp
+        });
+        let (mut batch, datagrams) = writes(&a, group, 1024);
+        let arrived = carry(&mut a, &mut batch, &mut b, datagrams);
+        assert_eq!(arrived[0].outer.flow, full_flow(&a, group));
+        let own = recv_all(&mut a, Instant::now());
+        assert_eq!(psns(&own), psns(&arrived), "its own, once");
+
+        let (mut batch, datagrams) = writes(&b, group, 1024);
+        let arrived = carry(&mut b, &mut batch, &mut a, datagrams);
+        assert!(arrived.iter().all(|d| d.verdict == Verdict::Exact));
+        assert_eq!(recv_all(&mut b, Instant::now()).len(), datagrams);
+
+        a.leave(group).unwrap();
+        let (mut batch, _) = writes(&b, group, 1024);
+        assert_eq!(b.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
+        assert!(recv_all(&mut a, Instant::now()).is_empty());
+    }
+}
+
+#[test]
+fn on_loopback_a_raw_member_hears_others_and_itself_once_too() {
+    let group = IpAddr::from([239, 47, 91, 3]);
+    let Some(mut raw) = open_raw(fresh_addr(), None) else { return };
+    raw.join(group).unwrap();
+    let mut udp = open_udp(fresh_addr());
+    let (mut batch, count) = writes(&udp, group, 1024);
+    let arrived = carry(&mut udp, &mut batch, &mut raw, count);
+    assert_eq!(psns(&arrived), (0..count as u32).collect::<Vec<_>>());
+    let (mut batch, count) = writes(&raw, group, 1024);
+    assert_eq!(raw.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
+    assert_eq!(psns(&recv_all(&mut raw, Instant::now())), (0..count as u32).collect::<Vec<_>>());
 }
 
 /// An opcode that has no super-packet partner: single datagrams still arrive.

@@ -27,7 +27,7 @@ mod network;
 
 pub use crate::rng::Rng;
 
-use crate::{Caps, Impairment, Port, PortCounters, RxBatch, SendOutcome, caps};
+use crate::{Caps, Impairment, Port, PortCounters, RxBatch, SendOutcome, caps, open};
 use network::Network;
 use parking_lot::Mutex;
 use std::io;
@@ -166,6 +166,18 @@ impl Port for SimPort {
     fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         rx.clear();
         Ok(self.network.lock().recv(now, self.addr, rx, &mut self.counters))
+    }
+
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        open::check_group(group)?;
+        self.network.lock().join(group, self.addr);
+        Ok(())
+    }
+
+    fn leave(&mut self, group: IpAddr) -> io::Result<()> {
+        open::check_group(group)?;
+        self.network.lock().leave(group, self.addr);
+        Ok(())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -7,7 +7,7 @@ use crate::impairment::{self, Fate};
 use crate::rng::Rng;
 use crate::{PortCounters, RxBatch};
 use bytes::{Bytes, BytesMut};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -26,6 +26,8 @@ pub(super) struct Network {
     links: BTreeMap<(IpAddr, IpAddr), LinkState>,
     /// What is under way to each endpoint.
     endpoints: BTreeMap<IpAddr, DelayLine<Arriving>>,
+    /// The members of each multicast group.
+    groups: BTreeMap<IpAddr, BTreeSet<IpAddr>>,
     partitions: Vec<Partition>,
     pub(super) counters: SimCounters,
 }
@@ -58,6 +60,7 @@ impl Network {
             default_link: link,
             links: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            groups: BTreeMap::new(),
             partitions: Vec::new(),
             counters: SimCounters::default(),
         }
@@ -74,6 +77,19 @@ impl Network {
 
     pub(super) fn detach(&mut self, addr: IpAddr) {
         self.endpoints.remove(&addr);
+        for members in self.groups.values_mut() {
+            members.remove(&addr);
+        }
+    }
+
+    pub(super) fn join(&mut self, group: IpAddr, addr: IpAddr) {
+        self.groups.entry(group).or_default().insert(addr);
+    }
+
+    pub(super) fn leave(&mut self, group: IpAddr, addr: IpAddr) {
+        if let Some(members) = self.groups.get_mut(&group) {
+            members.remove(&addr);
+        }
     }
 
     pub(super) fn set_link(&mut self, from: IpAddr, to: IpAddr, link: Link) {
@@ -106,7 +122,8 @@ impl Network {
                 sender.tx_wrong_flow += datagrams;
                 continue;
             }
-            if !self.endpoints.contains_key(&flow.dst) {
+            let receivers = self.receivers(flow.dst);
+            if receivers.is_empty() && !flow.dst.is_multicast() {
                 sender.tx_unreachable += datagrams;
                 continue;
             }
@@ -121,18 +138,33 @@ impl Network {
                 }
                 sender.tx_datagrams += 1;
                 sender.tx_bytes += bytes.len() as u64;
-                self.transmit(now, &datagram, bytes);
+                match receivers[..] {
+                    [to] => self.transmit(now, to, &datagram, bytes),
+                    _ => {
+                        for &to in &receivers {
+                            self.transmit(now, to, &datagram, bytes.clone());
+                        }
+                    }
+                }
             }
         }
     }
 
-    fn transmit(&mut self, now: Instant, datagram: &Datagram<'_>, mut bytes: BytesMut) {
+    /// Who gets what is sent to an address or a group. The sender may be among a group's members.
+    fn receivers(&self, dst: IpAddr) -> Vec<IpAddr> {
+        if dst.is_multicast() {
+            return self.groups.get(&dst).into_iter().flatten().copied().collect();
+        }
+        self.endpoints.get(&dst).map(|_| dst).into_iter().collect()
+    }
+
+    fn transmit(&mut self, now: Instant, to: IpAddr, datagram: &Datagram<'_>, mut bytes: BytesMut) {
         let mut flow = *datagram.flow;
-        if self.is_partitioned(now, &flow) {
+        if self.is_partitioned(now, flow.src, to) {
             self.counters.partitioned += 1;
             return;
         }
-        let link = self.link(flow.src, flow.dst);
+        let link = self.link(flow.src, to);
         let fate = link.link.impairment.decide(&mut link.rng);
         let packet_len = headers::len(flow.dst.is_ipv6()) + bytes.len();
         let Some((arrival, marked)) = link.pass(now, &mut flow, packet_len, &fate) else {
@@ -153,7 +185,7 @@ impl Network {
 
         let ident = Ident::Known { ident: datagram.ident, fragment: DONT_FRAGMENT };
         let arriving = Arriving { outer: Outer { flow, ident }, bytes: bytes.freeze() };
-        let Some(endpoint) = self.endpoints.get_mut(&flow.dst) else { return };
+        let Some(endpoint) = self.endpoints.get_mut(&to) else { return };
         for _ in 0..fate.copies() {
             endpoint.push(arrival, arriving.clone());
         }
@@ -191,10 +223,10 @@ impl Network {
         })
     }
 
-    fn is_partitioned(&self, now: Instant, flow: &Flow) -> bool {
+    fn is_partitioned(&self, now: Instant, from: IpAddr, to: IpAddr) -> bool {
         self.partitions.iter().any(|partition| {
             let [a, b] = partition.between;
-            let concerned = [(a, b), (b, a)].contains(&(flow.src, flow.dst));
+            let concerned = [(a, b), (b, a)].contains(&(from, to));
             concerned && partition.during.contains(&now)
         })
     }

@@ -257,3 +257,32 @@ proptest! {
         prop_assert_ne!(history(seed, start, 0), history(seed.wrapping_add(1), start, 0));
     }
 }
+
+#[test]
+fn every_member_of_a_group_gets_its_own_copy_over_its_own_link() {
+    let (network, mut a, mut b) = pair(8, Link::default());
+    let mut c = network.attach(addr(3)).unwrap();
+    let group = Ipv4Addr::new(239, 1, 2, 3).into();
+    let now = Instant::now();
+    send(&mut a, group, now, 0, 3);
+    assert_eq!(network.next_event(), None, "a group without members is no error, and no traffic");
+    for port in [&mut a, &mut b, &mut c] {
+        port.join(group).unwrap();
+        port.join(group).unwrap();
+    }
+    network.partition(addr(1), addr(3), now..now + US);
+    send(&mut a, group, now, 10, 3);
+    for port in [&mut a, &mut b] {
+        let arrived = recv_all(port, now);
+        assert_eq!(psns(&arrived), [10, 11, 12]);
+        assert!(arrived.iter().all(|d| d.outer.flow.dst == group && d.verdict == Verdict::Exact));
+    }
+    assert_eq!(recv_all(&mut c, now), [], "the partition is between two of them only");
+    b.leave(group).unwrap();
+    drop(a);
+    send(&mut c, group, now, 20, 3);
+    assert_eq!(recv_all(&mut b, now), []);
+    assert_eq!(psns(&recv_all(&mut c, now)), [20, 21, 22]);
+    assert_eq!(network.next_event(), None, "nothing is under way to one that is gone");
+    assert!(c.join(addr(2)).is_err());
+}

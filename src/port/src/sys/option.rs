@@ -11,14 +11,33 @@ pub(crate) fn set(
     name: libc::c_int,
     value: i32,
 ) -> io::Result<()> {
-    // SAFETY: the pointer and the length are those of `value`, which outlives the call.
+    set_any(fd, level, name, &value)
+}
+
+/// Sends what is for an IPv4 multicast group over this interface.
+pub(crate) fn set_multicast_interface_v4(fd: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
+    let any = libc::in_addr { s_addr: 0 };
+    let index = i32::try_from(interface).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let request = libc::ip_mreqn { imr_multiaddr: any, imr_address: any, imr_ifindex: index };
+    set_any(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &request)
+}
+
+/// Sets an option whose value is plain old data.
+fn set_any<T: Copy>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: the pointer and the length are those of `value`, which outlives the call, and the
+    // kernel only reads it.
     let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
             level,
             name,
-            (&raw const value).cast(),
-            mem::size_of_val(&value) as libc::socklen_t,
+            (&raw const *value).cast(),
+            mem::size_of_val(value) as libc::socklen_t,
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

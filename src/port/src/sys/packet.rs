@@ -42,26 +42,34 @@ pub(super) fn network_at(auxdata: &[u8]) -> u16 {
 /// Makes a packet socket that receives nothing yet.
 ///
 /// It is of type SOCK_RAW, link header included, because `PACKET_VNET_HDR` is for those only.
-pub(crate) fn socket() -> io::Result<Socket> {
+/// `outgoing`: it also sees what this machine sends.
+pub(crate) fn socket(outgoing: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
     option::set(socket.as_fd(), libc::SOL_PACKET, PACKET_AUXDATA, 1)?;
-    // What we send ourselves passes here too; on loopback it would count twice.
-    option::set(socket.as_fd(), libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
+    option::set(socket.as_fd(), libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, (!outgoing).into())?;
     option::set(socket.as_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, 1)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
-/// Lets a packet socket receive the packets of one address family from all interfaces, as far as
-/// its filter lets them through.
-pub(crate) fn listen(socket: &Socket, family: IpAddr) -> io::Result<()> {
+/// The kernel's number for an address's family on the link.
+pub(crate) fn protocol(family: IpAddr) -> u16 {
     let protocol = if family.is_ipv4() { libc::ETH_P_IP } else { libc::ETH_P_IPV6 };
+    protocol as u16
+}
+
+/// The number that stands for all protocols: what goes out is only shown to those who want all.
+pub(crate) const ALL_PROTOCOLS: u16 = libc::ETH_P_ALL as u16;
+
+/// Lets a packet socket receive the packets of a protocol from all interfaces, as far as its filter
+/// lets them through.
+pub(crate) fn listen(socket: &Socket, protocol: u16) -> io::Result<()> {
     let mut storage = SockAddrStorage::zeroed();
     // SAFETY: a sockaddr_ll is plain old data and fits into the storage, as every socket address
     // does; no interface (0) means all of them.
     let name = unsafe { storage.view_as::<libc::sockaddr_ll>() };
     name.sll_family = libc::AF_PACKET as libc::sa_family_t;
-    name.sll_protocol = (protocol as u16).to_be();
+    name.sll_protocol = protocol.to_be();
     let len = mem::size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: the storage holds a sockaddr_ll of that length, written just now.
     let name = unsafe { SockAddr::new(storage, len) };

@@ -2,6 +2,7 @@
 
 use crate::{Caps, Port, PortCounters, RxBatch, SendOutcome};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 use urxe_wire::batch::TxBatch;
@@ -41,6 +42,14 @@ impl<P: Port> Port for Narrow<P> {
 
     fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         self.inner.recv(now, rx)
+    }
+
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        self.inner.join(group)
+    }
+
+    fn leave(&mut self, group: IpAddr) -> io::Result<()> {
+        self.inner.leave(group)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

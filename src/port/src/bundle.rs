@@ -1,0 +1,149 @@
+//! The sockets of a port behind one descriptor.
+
+use crate::sys::option;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::ops::Index;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Sockets that one look finds ready at most; the others are found by the next.
+const READY_MAX: usize = 32;
+
+/// A socket that receives what is sent to one destination.
+pub(crate) trait Member: AsFd {
+    /// The destination: an address of this machine, or a multicast group.
+    fn dst(&self) -> IpAddr;
+}
+
+/// The sockets of a port, in the order in which they were opened, and a descriptor that is readable
+/// while any of them has what it is watched for: an epoll instance, which an event loop can watch
+/// like a socket.
+pub(crate) struct Bundle<S> {
+    epoll: OwnedFd,
+    members: Vec<S>,
+    /// What the epoll instance knows each by; never used again for another.
+    numbers: Vec<u64>,
+    /// How many members there ever were.
+    added: u64,
+    /// Members that were ready and have not had their turn yet, the next one last.
+    ready: Vec<u64>,
+    /// The member that is watched for room to send.
+    full: Option<u64>,
+    /// Datagrams that sockets which are closed had no room for.
+    dropped_by_closed: u64,
+}
+
+impl<S: Member> Bundle<S> {
+    pub(crate) fn new() -> io::Result<Bundle<S>> {
+        Ok(Bundle {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            members: Vec::new(),
+            numbers: Vec::new(),
+            added: 0,
+            ready: Vec::with_capacity(READY_MAX),
+            full: None,
+            dropped_by_closed: 0,
+        })
+    }
+
+    /// Takes a socket in.
+    pub(crate) fn push(&mut self, member: S) -> io::Result<()> {
+        let number = self.added;
+        epoll::add(&self.epoll, &member, EventData::new_u64(number), EventFlags::IN)?;
+        self.added += 1;
+        self.members.push(member);
+        self.numbers.push(number);
+        Ok(())
+    }
+
+    /// Closes the socket of a destination, if there is one.
+    pub(crate) fn close(&mut self, dst: IpAddr) {
+        if let Some(place) = self.place_of(dst) {
+            self.dropped_by_closed += option::receive_drops(self.members[place].as_fd());
+            self.numbers.remove(place);
+            // The epoll instance forgets what is closed.
+            self.members.remove(place);
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &S> {
+        self.members.iter()
+    }
+
+    /// Where the socket of a destination is.
+    pub(crate) fn place_of(&self, dst: IpAddr) -> Option<usize> {
+        self.members.iter().position(|member| member.dst() == dst)
+    }
+
+    /// The next socket that is ready, in turn; `None` if none is. One that is still ready when all
+    /// have had their turn comes again.
+    ///
+    /// If there is but one, it is always this: the call that receives is what finds out.
+    pub(crate) fn next_ready(&mut self) -> io::Result<Option<usize>> {
+        if self.members.len() == 1 {
+            return Ok(Some(0));
+        }
+        if self.ready.is_empty() {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let mut events = [const { MaybeUninit::<Event>::uninit() }; READY_MAX];
+            let (events, _) = epoll::wait(&self.epoll, &mut events, Some(&now))?;
+            self.ready.extend(events.iter().map(|event| event.data.u64()));
+        }
+        while let Some(number) = self.ready.pop() {
+            let place = self.numbers.iter().position(|other| *other == number);
+            if place.is_some() {
+                return Ok(place);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a call to receive that brought nothing says that no socket has anything.
+    pub(crate) fn is_single(&self) -> bool {
+        self.members.len() == 1
+    }
+
+    /// Watches a socket that is full for room to send, until [`room_or_not`](Self::room_or_not).
+    pub(crate) fn watch_for_room(&mut self, place: usize) -> io::Result<()> {
+        let number = self.numbers[place];
+        self.full = Some(number);
+        self.modify(place, EventFlags::IN | EventFlags::OUT)
+    }
+
+    /// Watches for room no longer: the next send finds out.
+    pub(crate) fn room_or_not(&mut self) -> io::Result<()> {
+        let Some(number) = self.full.take() else { return Ok(()) };
+        match self.numbers.iter().position(|other| *other == number) {
+            Some(place) => self.modify(place, EventFlags::IN),
+            None => Ok(()),
+        }
+    }
+
+    fn modify(&self, place: usize, flags: EventFlags) -> io::Result<()> {
+        let data = EventData::new_u64(self.numbers[place]);
+        Ok(epoll::modify(&self.epoll, &self.members[place], data, flags)?)
+    }
+
+    /// Datagrams that the sockets' receive queues had no room for.
+    pub(crate) fn receive_drops(&self) -> u64 {
+        let of_open = self.members.iter().map(|member| option::receive_drops(member.as_fd()));
+        self.dropped_by_closed + of_open.sum::<u64>()
+    }
+}
+
+impl<S> Index<usize> for Bundle<S> {
+    type Output = S;
+
+    fn index(&self, place: usize) -> &S {
+        &self.members[place]
+    }
+}
+
+impl<S> AsFd for Bundle<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}

@@ -1,0 +1,99 @@
+//! What receives for one destination: a packet socket, and the UDP socket that makes the kernel
+//! agree.
+
+use super::{RawOptions, filter, unprivileged_or};
+use crate::OpenError;
+use crate::bundle::Member;
+use crate::open::{self, Interface};
+use crate::sys::{option, packet};
+use pnet::datalink;
+use socket2::{InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Type};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// What receives for one of our addresses, or for a multicast group.
+pub(super) struct RawSocket {
+    packet: Socket,
+    /// What the datagrams that it receives are sent to.
+    dst: IpAddr,
+    /// Holds UDP port 4791 of the address, or the membership in the group. Its queue is closed.
+    pub(super) _hold: Socket,
+}
+
+impl RawSocket {
+    /// What receives for one of our addresses.
+    pub(super) fn of_address(
+        addr: IpAddr,
+        interface: &Interface,
+        options: &RawOptions,
+    ) -> Result<RawSocket, OpenError> {
+        let system = |step| move |source| OpenError::System { addr, step, source };
+        let packet = packet::socket(false);
+        let packet = packet.map_err(unprivileged_or(system("making a packet socket")))?;
+        let hold = open::bind(addr, interface)?;
+        hold.attach_filter(&filter::nothing()).map_err(system("closing the bound socket"))?;
+        let filter = filter::roce_for(addr, interface.index, loopback_index());
+        listen(&packet, packet::protocol(addr), &filter, options)
+            .map_err(system("opening the packet socket"))?;
+        Ok(RawSocket { packet, dst: addr, _hold: hold })
+    }
+
+    /// What receives for a multicast group, of which many ports of this machine can be members.
+    pub(super) fn of_group(
+        group: IpAddr,
+        interface: &Interface,
+        options: &RawOptions,
+    ) -> io::Result<RawSocket> {
+        // What ports of this machine send, this one included, is seen on its way out.
+        let packet = packet::socket(!interface.loopback)?;
+        let hold = Socket::new(open::domain(group), Type::DGRAM, Some(Protocol::UDP))?;
+        hold.attach_filter(&filter::nothing())?;
+        match group {
+            IpAddr::V4(group) => {
+                let index = InterfaceIndexOrAddress::Index(interface.index);
+                hold.join_multicast_v4_n(&group, &index)?;
+            }
+            IpAddr::V6(group) => hold.join_multicast_v6(&group, interface.index)?,
+        }
+        let filter = filter::roce_for_group(group, interface.index, interface.loopback);
+        listen(&packet, packet::ALL_PROTOCOLS, &filter, options)?;
+        Ok(RawSocket { packet, dst: group, _hold: hold })
+    }
+
+    /// How much the socket can hold for us; see [`open::receive_buffer`].
+    pub(super) fn receive_buffer(&self) -> usize {
+        open::receive_buffer(&self.packet)
+    }
+}
+
+impl Member for RawSocket {
+    fn dst(&self) -> IpAddr {
+        self.dst
+    }
+}
+
+impl AsFd for RawSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.packet.as_fd()
+    }
+}
+
+/// Opens a packet socket for what the filter lets through.
+fn listen(
+    packet: &Socket,
+    protocol: u16,
+    filter: &[SockFilter],
+    options: &RawOptions,
+) -> io::Result<()> {
+    packet.attach_filter(filter)?;
+    let buffer = i32::try_from(options.socket_buffer).unwrap_or(i32::MAX);
+    option::ask_for_buffers(packet.as_fd(), buffer)?;
+    packet::listen(packet, protocol)
+}
+
+/// The loopback interface: what we send to our own address comes in there, whatever interface has
+/// the address.
+fn loopback_index() -> u32 {
+    datalink::interfaces().iter().find(|i| i.is_loopback()).map_or(0, |i| i.index)
+}

@@ -1,0 +1,282 @@
+//! The default port: plain UDP sockets, no privilege.
+//!
+//! What makes the ICRC computable from here is that the kernel's part of the headers is known. The
+//! sockets are bound but not connected and have path MTU discovery on, so that IPv4 packets leave
+//! with "don't fragment" and identification 0; those cut from one send by `UDP_SEGMENT` count 0, 1,
+//! 2 ... (a NIC that cuts in hardware is expected to count likewise). The source port is always
+//! 4791.
+//!
+//! On the way in `UDP_GRO` hands over many datagrams at once. The identification is not shown; two
+//! urxe guess each other's, other peers' is recovered from the ICRC (see the crate's
+//! documentation).
+//!
+//! Each address has a socket, and each multicast group that was joined has another, bound to the
+//! group, which all ports of this machine can have together: the kernel gives each a copy.
+
+mod socket;
+
+use crate::bundle::{Bundle, Member};
+use crate::caps::{Caps, Segmentation, SourcePort};
+use crate::open::{self, Interface};
+use crate::os_error;
+use crate::sys::{Received, Receiver, Sender};
+use crate::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use socket::{UdpSocket, message};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+use urxe_wire::batch::{Run, TxBatch, TxLimits};
+use urxe_wire::{Flow, Ident, Outer, ROCE_PORT};
+
+/// Segments that one `UDP_SEGMENT` send may have on every kernel (`UDP_MAX_SEGMENTS`; newer ones
+/// take 128, but at 1024 bytes each 64 KiB is the tighter limit already).
+const MAX_SEGMENTS: usize = 64;
+
+/// Messages that one call receives at most.
+const RECV_MAX: usize = 64;
+
+/// How to open a [`UdpPort`].
+#[derive(Clone, Debug)]
+pub struct UdpOptions {
+    /// Whether to send many datagrams a call (`UDP_SEGMENT`). Turns itself off where it does not
+    /// work.
+    pub segmentation: bool,
+    /// Bytes of socket buffer to ask for, each way. Without CAP_NET_ADMIN the kernel grants at
+    /// most `net.core.rmem_max` and `wmem_max`.
+    pub socket_buffer: u32,
+}
+
+impl Default for UdpOptions {
+    /// Segmentation on; 8 MiB of buffer, half a millisecond at 100 Gbit/s.
+    fn default() -> Self {
+        UdpOptions { segmentation: true, socket_buffer: 8 << 20 }
+    }
+}
+
+/// A port over plain UDP sockets.
+pub struct UdpPort {
+    addr: IpAddr,
+    interface: Interface,
+    options: UdpOptions,
+    sockets: Bundle<UdpSocket>,
+    segmentation: Segmentation,
+    sender: Sender,
+    receiver: Receiver,
+    counters: PortCounters,
+}
+
+impl UdpPort {
+    /// Opens UDP port 4791 of one of this machine's addresses.
+    pub fn open(addr: IpAddr, options: &UdpOptions) -> Result<UdpPort, OpenError> {
+        let interface = open::find_interface(addr)?;
+        let socket = UdpSocket::of_address(addr, &interface, options)?;
+        let sockets = Bundle::new().and_then(|mut sockets| {
+            sockets.push(socket)?;
+            Ok(sockets)
+        });
+        let system = |source| OpenError::System { addr, step: "watching its socket", source };
+        Ok(UdpPort {
+            addr,
+            interface,
+            options: options.clone(),
+            sockets: sockets.map_err(system)?,
+            segmentation: if options.segmentation { Segmentation::On } else { Segmentation::Off },
+            sender: Sender::new(),
+            receiver: Receiver::new(RECV_MAX),
+            counters: PortCounters::default(),
+        })
+    }
+
+    /// The socket that can send the first run.
+    fn sender_of_first(&self, batch: &TxBatch) -> Option<usize> {
+        let flow = batch.runs().next()?.flow;
+        self.sockets.place_of(flow.src).filter(|&place| self.sockets[place].can_send(flow))
+    }
+
+    /// Deals with a first run that could not be sent. Blocked: try again later.
+    fn failed(
+        &mut self,
+        place: usize,
+        mut error: io::Error,
+        batch: &mut TxBatch,
+    ) -> io::Result<SendOutcome> {
+        let segments = segments_of_first(batch);
+        if let Some(errno @ (libc::EIO | libc::EINVAL)) = error.raw_os_error()
+            && segments > 1
+        {
+            match self.send_first_alone(place, batch) {
+                Ok(()) => {
+                    self.segmentation = Segmentation::Refused { errno };
+                    self.counters.segmentation_refused = 1;
+                    batch.split();
+                    self.sent(1, batch);
+                    return Ok(SendOutcome::Done);
+                }
+                Err(of_one) => error = of_one,
+            }
+        }
+        match error.raw_os_error() {
+            Some(libc::EAGAIN) => {
+                self.counters.tx_blocked += 1;
+                self.sockets.watch_for_room(place)?;
+                return Ok(SendOutcome::Blocked);
+            }
+            Some(libc::EINTR) => {}
+            _ => {
+                self.counters.count_send_error(&error, segments);
+                batch.advance(1);
+            }
+        }
+        Ok(SendOutcome::Done)
+    }
+
+    /// A segmented send was refused. That may be the segmentation's fault, or even one datagram is
+    /// too large for the path, which older kernels report the same way. The first datagram, sent by
+    /// itself, tells; its identification is 0 either way.
+    fn send_first_alone(&mut self, place: usize, batch: &TxBatch) -> io::Result<()> {
+        let Some(run) = batch.runs().next() else { return Ok(()) };
+        let alone = Run { bytes: &run.bytes[..run.segment_len], segments: 1, ..run };
+        self.counters.tx_calls += 1;
+        let message = message(&alone, self.interface.index, &self.sockets);
+        self.sender.send(self.sockets[place].as_fd(), std::iter::once(message)).map(|_| ())
+    }
+
+    fn sent(&mut self, runs: usize, batch: &mut TxBatch) {
+        for run in batch.runs().take(runs) {
+            self.counters.tx_datagrams += run.segments as u64;
+            self.counters.tx_bytes += run.bytes.len() as u64;
+        }
+        batch.advance(runs);
+    }
+
+    /// Takes one received message into the batch.
+    fn take(&mut self, dst: IpAddr, place: usize, received: Received, rx: &mut RxBatch) {
+        if received.truncated {
+            self.counters.rx_truncated += 1;
+            return;
+        }
+        let Some(from) = received.from.filter(|_| received.len > 0) else {
+            self.counters.rx_malformed += 1;
+            return;
+        };
+        let flow = Flow {
+            src: from.ip(),
+            dst,
+            src_port: from.port(),
+            tclass: received.tclass,
+            hop_limit: received.hop_limit,
+            flow_label: received.flow_label,
+        };
+        let outer = Outer { flow, ident: Ident::Hidden { guess: 0 } };
+        let segment = received.segment.map_or(0, usize::from);
+        let datagrams = rx.add(place, 0, received.len, segment, outer);
+        self.counters.rx_datagrams += datagrams as u64;
+        self.counters.rx_bytes += received.len as u64;
+    }
+}
+
+impl Port for UdpPort {
+    fn caps(&self) -> Caps {
+        Caps {
+            backend: "udp",
+            addr: self.addr,
+            interface: Some(self.interface.name.clone()),
+            link_mtu: self.interface.mtu,
+            tx_limits: match self.segmentation {
+                Segmentation::On => TxLimits::segmented(MAX_SEGMENTS),
+                _ => TxLimits::SINGLE,
+            },
+            source_port: SourcePort::Fixed(ROCE_PORT),
+            sees_ident: false,
+            receive_buffer: self.sockets.iter().next().map_or(0, UdpSocket::receive_buffer),
+            segmentation: self.segmentation,
+        }
+    }
+
+    fn send(&mut self, _now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+        self.sockets.room_or_not()?;
+        if self.segmentation != Segmentation::On && batch.limits().max_segments > 1 {
+            batch.split();
+        }
+        while !batch.is_empty() {
+            let Some(place) = self.sender_of_first(batch) else {
+                self.counters.tx_wrong_flow += segments_of_first(batch) as u64;
+                batch.advance(1);
+                continue;
+            };
+            // As many as come from the same address: all of them, unless a device has several.
+            let (socket, interface) = (&self.sockets[place], self.interface.index);
+            let messages = batch
+                .runs()
+                .take_while(|run| socket.can_send(run.flow))
+                .map(|run| message(&run, interface, &self.sockets));
+            self.counters.tx_calls += 1;
+            match self.sender.send(socket.as_fd(), messages) {
+                Ok(runs) => self.sent(runs, batch),
+                Err(error) => {
+                    if self.failed(place, error, batch)? == SendOutcome::Blocked {
+                        return Ok(SendOutcome::Blocked);
+                    }
+                }
+            }
+        }
+        Ok(SendOutcome::Done)
+    }
+
+    fn recv(&mut self, _now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
+        rx.clear();
+        while let Some(socket) = self.sockets.next_ready()? {
+            self.counters.rx_calls += 1;
+            let messages = match self.receiver.recv(self.sockets[socket].as_fd(), rx.buffers()) {
+                Ok(messages) => messages,
+                Err(error) if os_error::is_passing(&error) => return Ok(1),
+                Err(error) => return Err(error),
+            };
+            let dst = self.sockets[socket].dst();
+            for place in 0..messages {
+                self.take(dst, place, self.receiver.received(place), rx);
+            }
+            // One of several may only have been ready to send.
+            if messages > 0 || self.sockets.is_single() {
+                return Ok(messages.max(rx.len()));
+            }
+        }
+        Ok(0)
+    }
+
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        open::check_group(group)?;
+        if self.sockets.place_of(group).is_some() {
+            return Ok(());
+        }
+        let own = Some(self.addr).filter(|addr| addr.is_ipv4() == group.is_ipv4());
+        self.sockets.push(UdpSocket::of_group(group, own, &self.interface, &self.options)?)
+    }
+
+    fn leave(&mut self, group: IpAddr) -> io::Result<()> {
+        open::check_group(group)?;
+        self.sockets.close(group);
+        Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.sockets.as_fd())
+    }
+
+    fn counters(&self) -> PortCounters {
+        PortCounters { rx_overflow: self.sockets.receive_drops(), ..self.counters }
+    }
+}
+
+/// How many datagrams the first unsent run has.
+fn segments_of_first(batch: &TxBatch) -> usize {
+    batch.runs().next().map_or(0, |run| run.segments)
+}
+
+#[cfg(test)]
+mod tests;

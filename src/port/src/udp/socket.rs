@@ -1,0 +1,184 @@
+//! The sockets of a port: one for each address, and one for each multicast group.
+
+use super::UdpOptions;
+use crate::OpenError;
+use crate::bundle::{Bundle, Member};
+use crate::open::{self, HOP_LIMIT, Interface};
+use crate::sys::{Message, option};
+use socket2::{InterfaceIndexOrAddress, Protocol, Socket, Type};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd};
+use urxe_wire::batch::Run;
+use urxe_wire::{Flow, ROCE_PORT};
+
+/// What arrives for one destination.
+pub(super) struct UdpSocket {
+    socket: Socket,
+    /// What the datagrams that it receives are sent to: one of our addresses, or a group.
+    dst: IpAddr,
+    /// For a group that the kernel has no route to: where we send instead, to hear ourselves.
+    heard_at: Option<SocketAddr>,
+}
+
+impl UdpSocket {
+    /// The socket of one of our addresses, which also sends what comes from there.
+    pub(super) fn of_address(
+        addr: IpAddr,
+        interface: &Interface,
+        options: &UdpOptions,
+    ) -> Result<UdpSocket, OpenError> {
+        let system = |step| move |source| OpenError::System { addr, step, source };
+        let socket = open::bind(addr, interface)?;
+        set_options(&socket, addr, options).map_err(system("setting socket options"))?;
+        open::send_to_groups(&socket, addr, interface.index)
+            .map_err(system("setting multicast options"))?;
+        Ok(UdpSocket { socket, dst: addr, heard_at: None })
+    }
+
+    /// The socket of a multicast group, which many ports of this machine can have at a time. `addr`
+    /// is one of our addresses of the group's family.
+    pub(super) fn of_group(
+        group: IpAddr,
+        addr: Option<IpAddr>,
+        interface: &Interface,
+        options: &UdpOptions,
+    ) -> io::Result<UdpSocket> {
+        let socket = Socket::new(open::domain(group), Type::DGRAM, Some(Protocol::UDP))?;
+        let mut heard_at = None;
+        match group {
+            IpAddr::V4(v4) => {
+                share(&socket)?;
+                // Only what comes over the interface on which this socket joins.
+                socket.set_multicast_all_v4(false)?;
+                socket.bind(&SocketAddr::new(group, ROCE_PORT).into())?;
+                let interface = InterfaceIndexOrAddress::Index(interface.index);
+                socket.join_multicast_v4_n(&v4, &interface)?;
+            }
+            IpAddr::V6(v6) if has_route(v6, interface)? => {
+                socket.set_only_v6(true)?;
+                share(&socket)?;
+                socket.set_multicast_all_v6(false)?;
+                let name = SocketAddrV6::new(v6, ROCE_PORT, 0, interface.index);
+                socket.bind(&name.into())?;
+                socket.join_multicast_v6(&v6, interface.index)?;
+            }
+            IpAddr::V6(_) => {
+                socket.set_only_v6(true)?;
+                let addr = addr.ok_or(io::ErrorKind::AddrNotAvailable)?;
+                socket.bind(&open::socket_addr(addr, 0, interface.index).into())?;
+                heard_at = socket.local_addr()?.as_socket();
+            }
+        }
+        socket.set_nonblocking(true)?;
+        set_options(&socket, group, options)?;
+        Ok(UdpSocket { socket, dst: group, heard_at })
+    }
+
+    /// Whether the kernel will send a flow's datagrams from here as the flow says, so that the ICRC
+    /// is right.
+    pub(super) fn can_send(&self, flow: &Flow) -> bool {
+        flow.src == self.dst
+            && flow.src_port == ROCE_PORT
+            && flow.dst.is_ipv4() == self.dst.is_ipv4()
+    }
+
+    /// How much the socket can hold for us; see [`open::receive_buffer`].
+    pub(super) fn receive_buffer(&self) -> usize {
+        open::receive_buffer(&self.socket)
+    }
+}
+
+impl Member for UdpSocket {
+    fn dst(&self) -> IpAddr {
+        self.dst
+    }
+}
+
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// How a run is sent, by a port with these sockets.
+pub(super) fn message<'a>(
+    run: &Run<'a>,
+    interface: u32,
+    sockets: &Bundle<UdpSocket>,
+) -> Message<'a> {
+    let flow = run.flow;
+    let heard_at = if flow.dst.is_multicast() {
+        sockets.place_of(flow.dst).and_then(|place| sockets[place].heard_at)
+    } else {
+        None
+    };
+    let to = heard_at.unwrap_or_else(|| open::socket_addr(flow.dst, ROCE_PORT, interface));
+    Message {
+        parts: [run.bytes, &[]],
+        to: match to {
+            SocketAddr::V6(mut to) => {
+                to.set_flowinfo(flow.flow_label & 0xf_ffff);
+                to.into()
+            }
+            to => to,
+        },
+        segment: (run.segments > 1).then_some(run.segment_len as u16),
+        tclass: (flow.tclass != 0).then_some(flow.tclass),
+        // A hop limit of 0 would not leave the machine; the kernel refuses it.
+        hop_limit: (flow.hop_limit != HOP_LIMIT && flow.hop_limit != 0).then_some(flow.hop_limit),
+    }
+}
+
+/// Whether the kernel knows a way to a group over an interface.
+///
+/// It has none over the loopback interface on most machines, unlike for IPv4, and only root can
+/// make one. There the only one to hear us is ourselves (a second port cannot have ::1), so that
+/// the port does without; on any other interface it is an error.
+fn has_route(group: Ipv6Addr, interface: &Interface) -> io::Result<bool> {
+    let probe = Socket::new(open::domain(group.into()), Type::DGRAM, Some(Protocol::UDP))?;
+    let name = SocketAddrV6::new(group, ROCE_PORT, 0, interface.index);
+    probe.set_multicast_if_v6(interface.index)?;
+    match probe.connect(&name.into()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENETUNREACH) && interface.loopback => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Lets other sockets have the same group and port. Each gets a copy of what arrives.
+fn share(socket: &Socket) -> io::Result<()> {
+    socket.set_reuse_address(true)
+}
+
+fn set_options(socket: &Socket, addr: IpAddr, options: &UdpOptions) -> io::Result<()> {
+    use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_UDP};
+    let set = |level, name, value| option::set(socket.as_fd(), level, name, value);
+    if addr.is_ipv4() {
+        set(IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set(IPPROTO_IP, libc::IP_TTL, HOP_LIMIT.into())?;
+        set(IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+        set(IPPROTO_IP, libc::IP_RECVTTL, 1)?;
+    } else {
+        set(IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+        set(IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, HOP_LIMIT.into())?;
+        // The flow's label, not one of the kernel's own.
+        set(IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0)?;
+        set(IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 1)?;
+        // Brings the traffic class too.
+        set(IPPROTO_IPV6, libc::IPV6_FLOWINFO, 1)?;
+        set(IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
+        // Kernel rxe sends no UDP checksum over IPv6 either.
+        set(SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
+    }
+    set(SOL_UDP, libc::UDP_GRO, 1)?;
+    let bytes = i32::try_from(options.socket_buffer).unwrap_or(i32::MAX);
+    option::ask_for_buffers(socket.as_fd(), bytes)
+}
+
+/// From linux/in6.h.
+const IPV6_AUTOFLOWLABEL: libc::c_int = 70;
+/// From linux/udp.h: take IPv6 datagrams without a checksum.
+const UDP_NO_CHECK6_RX: libc::c_int = 102;
