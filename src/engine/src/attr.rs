@@ -106,14 +106,6 @@ pub struct QpInit {
 }
 
 impl QpInit {
-    /// The host's number of its own receive queue, if it has one.
-    pub fn recv_queue(&self) -> Option<QueueId> {
-        match self.recv {
-            RecvSource::Own(queue) => Some(queue),
-            RecvSource::Shared(_) => None,
-        }
-    }
-
     /// The SRQ that it receives from, if it does.
     pub fn srq(&self) -> Option<SrqId> {
         match self.recv {

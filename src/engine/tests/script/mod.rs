@@ -1,12 +1,13 @@
 //! Scripts of packets: one device under test, and a peer that is nothing but the script.
 //!
 //! The QP under test has QPN [`Script::qpn`], sends from PSN 200, expects PSN 100, and its path
-//! MTU is 256. Its program has one MR of 64 KiB at [`VA`] with all rights.
+//! MTU is 256. Its program has one MR of 64 KiB at [`VA`] with all rights. The device may have
+//! more QPs; the script [selects](Script::select) the one that it goes on with.
 
 // Each test file uses its own part.
 #![allow(dead_code, unreachable_pub)]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 use urxe_engine::*;
@@ -17,8 +18,7 @@ pub const VA: u64 = 0x10_0000;
 pub const MTU: usize = 256;
 pub const PEER_QPN: u32 = 0x22;
 pub const PD: PdId = PdId(1);
-pub const SQ: QueueId = QueueId(1);
-pub const RQ: QueueId = QueueId(2);
+pub const QKEY: Qkey = Qkey(0x1111_1111);
 pub const SCQ: CqId = CqId(1);
 pub const RCQ: CqId = CqId(2);
 pub const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -28,10 +28,13 @@ pub const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 #[derive(Default)]
 pub struct Program {
     pub memory: Vec<u8>,
-    pub sends: VecDeque<SendWqe>,
-    pub recvs: VecDeque<RecvWqe>,
+    pub sends: BTreeMap<QueueId, VecDeque<SendWqe>>,
+    pub recvs: BTreeMap<QueueId, VecDeque<RecvWqe>>,
+    /// Queues whose cursors make no sense any more.
+    pub broken: BTreeSet<QueueId>,
     pub completions: VecDeque<(CqId, Completion)>,
     pub events: Vec<AsyncEvent>,
+    pub mads: Vec<(MadSource, [u8; MAD_LEN])>,
     pub retired: u32,
     /// Completions that the CQs still take.
     pub cq_room: usize,
@@ -97,32 +100,22 @@ impl Host for Program {
         Ok(())
     }
 
-    fn posted_recvs(&mut self, _: QueueId) -> u32 {
-        self.recvs.len() as u32
+    fn posted_recvs(&mut self, queue: QueueId) -> u32 {
+        self.recvs.get(&queue).map_or(0, VecDeque::len) as u32
     }
 
-    fn next_send(&mut self, _: QueueId, wqe: &mut SendWqe) -> Taken {
-        match self.sends.pop_front() {
-            Some(next) => {
-                *wqe = next;
-                Taken::Ready
-            }
-            None => Taken::Empty,
-        }
+    fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken {
+        let next = self.sends.get_mut(&queue).and_then(VecDeque::pop_front);
+        taken(self.broken.contains(&queue), next, wqe)
     }
 
     fn retire_sends(&mut self, _: QueueId, count: u32) {
         self.retired += count;
     }
 
-    fn next_recv(&mut self, _: QueueId, wqe: &mut RecvWqe) -> Taken {
-        match self.recvs.pop_front() {
-            Some(next) => {
-                *wqe = next;
-                Taken::Ready
-            }
-            None => Taken::Empty,
-        }
+    fn next_recv(&mut self, queue: QueueId, wqe: &mut RecvWqe) -> Taken {
+        let next = self.recvs.get_mut(&queue).and_then(VecDeque::pop_front);
+        taken(self.broken.contains(&queue), next, wqe)
     }
 
     fn complete(&mut self, cq: CqId, completion: &Completion) -> Result<(), CqOverrun> {
@@ -133,6 +126,21 @@ impl Host for Program {
 
     fn event(&mut self, event: AsyncEvent) {
         self.events.push(event);
+    }
+
+    fn mad(&mut self, from: &MadSource, mad: &[u8; MAD_LEN]) {
+        self.mads.push((*from, *mad));
+    }
+}
+
+fn taken<T>(broken: bool, next: Option<T>, wqe: &mut T) -> Taken {
+    match (broken, next) {
+        (true, _) => Taken::Broken,
+        (false, Some(next)) => {
+            *wqe = next;
+            Taken::Ready
+        }
+        (false, None) => Taken::Empty,
     }
 }
 
@@ -204,6 +212,16 @@ impl Pkt {
         self
     }
 
+    pub fn deth(mut self, qkey: Qkey, src_qp: u32) -> Pkt {
+        self.headers.deth = Some(Deth { qkey, src_qp: Qpn::new(src_qp) });
+        self
+    }
+
+    pub fn to(mut self, qpn: Qpn) -> Pkt {
+        self.headers.bth.dest_qp = qpn;
+        self
+    }
+
     pub fn payload(mut self, payload: &[u8]) -> Pkt {
         self.payload = payload.to_vec();
         self
@@ -221,7 +239,7 @@ pub struct Script {
     pub qpn: Qpn,
     pub key: u32,
     pub now: Instant,
-    sent: VecDeque<Pkt>,
+    sent: VecDeque<(Flow, Pkt)>,
 }
 
 /// The attributes that the scripts' QPs go to RTS with.
@@ -256,6 +274,27 @@ pub fn usual() -> QpAttr {
     }
 }
 
+/// As [`usual`], those that a UC QP has.
+pub fn usual_uc() -> QpAttr {
+    let QpAttr { access, pkey_index, port, av, path_mtu, dest_qpn, rq_psn, sq_psn, .. } = usual();
+    QpAttr { access, pkey_index, port, av, path_mtu, dest_qpn, rq_psn, sq_psn, ..QpAttr::default() }
+}
+
+/// As [`usual`], those that a UD QP has.
+pub fn usual_ud() -> QpAttr {
+    let QpAttr { pkey_index, port, sq_psn, .. } = usual();
+    QpAttr { pkey_index, port, qkey: Some(QKEY), sq_psn, ..QpAttr::default() }
+}
+
+/// The usual attributes of a QP of this type.
+pub fn usual_of(qp_type: QpType) -> QpAttr {
+    match qp_type {
+        QpType::Rc => usual(),
+        QpType::Uc => usual_uc(),
+        QpType::Ud => usual_ud(),
+    }
+}
+
 impl Script {
     /// A QP in RTS with the usual attributes.
     pub fn new() -> Script {
@@ -269,6 +308,13 @@ impl Script {
         script
     }
 
+    /// A QP of this type in RTS with the usual attributes.
+    pub fn of(qp_type: QpType) -> Script {
+        let mut script = Script::in_reset_of(qp_type);
+        script.connect(&usual_of(qp_type));
+        script
+    }
+
     /// Takes the QP from RESET to RTS.
     pub fn connect(&mut self, attr: &QpAttr) {
         self.enter_init(attr).unwrap();
@@ -278,12 +324,21 @@ impl Script {
 
     /// A QP in RESET.
     pub fn in_reset() -> Script {
+        Script::in_reset_of(QpType::Rc)
+    }
+
+    /// A QP of this type in RESET.
+    pub fn in_reset_of(qp_type: QpType) -> Script {
         // Probes have tests of their own.
-        Script::probing(Duration::from_secs(3600))
+        Script::make(qp_type, Duration::from_secs(3600))
     }
 
     /// A QP in RESET that probes for lost tails after this time.
     pub fn probing(min_probe: Duration) -> Script {
+        Script::make(QpType::Rc, min_probe)
+    }
+
+    fn make(qp_type: QpType, min_probe: Duration) -> Script {
         let mut device = Device::new(DeviceConfig {
             gids: vec![Some(LOCAL)],
             source_port: None,
@@ -294,18 +349,41 @@ impl Script {
         let access = usual().access.unwrap() | Access::REMOTE_INVALIDATE;
         let spec = MrSpec { pd: PD, addr: VA, length: 65_536, access, region: RegionId(0) };
         let key = device.reg_mr(spec).unwrap();
+        let program =
+            Program { memory: vec![0; 65_536], cq_room: usize::MAX, ..Program::default() };
+        let now = Instant::now();
+        let mut script =
+            Script { device, program, qpn: Qpn::new(0), key, now, sent: VecDeque::new() };
+        script.create(qp_type, None);
+        script
+    }
+
+    /// Makes another QP, in RESET, and goes on with it. It receives from this SRQ, or has a
+    /// receive queue of its own.
+    pub fn create(&mut self, qp_type: QpType, srq: Option<SrqId>) -> Qpn {
+        let number = self.device.qpns().count() as u32;
         let init = QpInit {
-            qp_type: QpType::Rc,
+            qp_type,
             pd: PD,
             send_cq: SCQ,
             recv_cq: RCQ,
-            send_queue: SQ,
-            recv: RecvSource::Own(RQ),
+            send_queue: QueueId(2 * number),
+            recv: srq.map_or(RecvSource::Own(QueueId(2 * number + 1)), RecvSource::Shared),
         };
-        let qpn = device.create_qp(init).unwrap();
-        let program =
-            Program { memory: vec![0; 65_536], cq_room: usize::MAX, ..Program::default() };
-        Script { device, program, qpn, key, now: Instant::now(), sent: VecDeque::new() }
+        self.qpn = self.device.create_qp(init).unwrap();
+        self.qpn
+    }
+
+    /// Makes another QP in RTS with the usual attributes, and goes on with it.
+    pub fn another(&mut self, qp_type: QpType, srq: Option<SrqId>) -> Qpn {
+        let qpn = self.create(qp_type, srq);
+        self.connect(&usual_of(qp_type));
+        qpn
+    }
+
+    /// Goes on with this QP.
+    pub fn select(&mut self, qpn: Qpn) {
+        self.qpn = qpn;
     }
 
     pub fn modify(&mut self, attr: &QpAttr) -> Result<(), ModifyQpError> {
@@ -313,9 +391,9 @@ impl Script {
     }
 
     pub fn enter_init(&mut self, attr: &QpAttr) -> Result<(), ModifyQpError> {
-        let QpAttr { access, pkey_index, port, .. } = *attr;
+        let QpAttr { access, pkey_index, port, qkey, .. } = *attr;
         let state = Some(QpState::Init);
-        self.modify(&QpAttr { state, access, pkey_index, port, ..QpAttr::default() })
+        self.modify(&QpAttr { state, access, pkey_index, port, qkey, ..QpAttr::default() })
     }
 
     pub fn enter_rtr(&mut self, attr: &QpAttr) -> Result<(), ModifyQpError> {
@@ -369,8 +447,18 @@ impl Script {
         Sge { addr: VA + offset, length, lkey: Lkey(self.key) }
     }
 
+    fn init(&self) -> QpInit {
+        self.device.query_qp(self.qpn).unwrap().init
+    }
+
+    /// Posts a receive to the QP's own queue or to its SRQ.
     pub fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) {
-        self.program.recvs.push_back(RecvWqe { wr_id, sges: sges.to_vec() });
+        let queue = match self.init().recv {
+            RecvSource::Own(queue) => queue,
+            RecvSource::Shared(srq) => self.device.query_srq(srq).unwrap().init.queue,
+        };
+        let recv = RecvWqe { wr_id, sges: sges.to_vec() };
+        self.program.recvs.entry(queue).or_default().push_back(recv);
     }
 
     /// Posts a signaled send and rings the doorbell.
@@ -396,7 +484,7 @@ impl Script {
             inline: None,
         };
         change(&mut wqe);
-        self.program.sends.push_back(wqe);
+        self.program.sends.entry(self.init().send_queue).or_default().push_back(wqe);
         self.device.ring_doorbell(self.qpn);
     }
 
@@ -422,7 +510,12 @@ impl Script {
 
     /// A packet as it is arrives from an address.
     pub fn receive_from(&mut self, src: IpAddr, packet: &Pkt) {
-        let (outer, datagram) = datagram(src, packet);
+        self.receive_along(&flow(src, LOCAL), packet);
+    }
+
+    /// A packet as it is arrives with these outer headers.
+    pub fn receive_along(&mut self, flow: &Flow, packet: &Pkt) {
+        let (outer, datagram) = datagram_along(flow, packet);
         self.device.handle_datagram(self.now, &mut self.program, &outer, &datagram);
     }
 
@@ -431,8 +524,15 @@ impl Script {
         self.drain();
         let mut expected = packet;
         expected.headers.bth.dest_qp = Qpn::new(PEER_QPN);
-        let sent = self.sent.pop_front().expect("the device must send a packet");
+        let (flow, sent) = self.sent.pop_front().expect("the device must send a packet");
         assert_eq!(sent, expected);
+        assert_eq!((flow.src, flow.dst), (LOCAL, PEER));
+    }
+
+    /// The next packet that the device sends, with its outer headers.
+    pub fn next_sent(&mut self) -> (Flow, Pkt) {
+        self.drain();
+        self.sent.pop_front().expect("the device must send a packet")
     }
 
     pub fn expect_nothing(&mut self) {
@@ -443,7 +543,7 @@ impl Script {
     /// All packets that the device sends now.
     pub fn sent(&mut self) -> Vec<Pkt> {
         self.drain();
-        self.sent.drain(..).collect()
+        self.sent.drain(..).map(|(_, packet)| packet).collect()
     }
 
     fn drain(&mut self) {
@@ -452,11 +552,11 @@ impl Script {
             let more = self.device.poll_transmit(self.now, &mut self.program, &mut tx);
             for run in tx.runs() {
                 for datagram in run.datagrams() {
-                    assert_eq!((datagram.flow.src, datagram.flow.dst), (LOCAL, PEER));
                     let packet = Packet::parse(datagram.bytes).unwrap();
                     let mut headers = packet.headers;
                     headers.bth.pad = 0;
-                    self.sent.push_back(Pkt { headers, payload: packet.payload.to_vec() });
+                    let packet = Pkt { headers, payload: packet.payload.to_vec() };
+                    self.sent.push_back((*datagram.flow, packet));
                 }
             }
             if !more {
@@ -494,16 +594,25 @@ impl Script {
     }
 }
 
-/// A packet as it stands on the wire.
+/// The outer headers between two addresses.
+pub fn flow(src: IpAddr, dst: IpAddr) -> Flow {
+    Flow { src, dst, src_port: 0xc000, tclass: 0, hop_limit: 64, flow_label: 0 }
+}
+
+/// A packet as it stands on the wire, from this address to the device's.
 pub fn datagram(src: IpAddr, packet: &Pkt) -> (Outer, Vec<u8>) {
-    let flow = Flow { src, dst: LOCAL, src_port: 0xc000, tclass: 0, hop_limit: 64, flow_label: 0 };
+    datagram_along(&flow(src, LOCAL), packet)
+}
+
+/// A packet as it stands on the wire.
+pub fn datagram_along(flow: &Flow, packet: &Pkt) -> (Outer, Vec<u8>) {
     let mut tx = TxBatch::new(TxLimits::SINGLE, 8192);
-    let Ok(()) = tx.push(&flow, &packet.headers, packet.payload.len(), |buf| {
+    let Ok(()) = tx.push(flow, &packet.headers, packet.payload.len(), |buf| {
         buf.copy_from_slice(&packet.payload);
         Ok::<(), std::convert::Infallible>(())
     });
     let run = tx.runs().next().unwrap();
     let bytes = run.bytes.to_vec();
     let ident = Ident::Known { ident: run.first_ident, fragment: DONT_FRAGMENT };
-    (Outer { flow, ident }, bytes)
+    (Outer { flow: *flow, ident }, bytes)
 }
