@@ -88,6 +88,14 @@ fn a_send_with_invalidate_carries_the_key_in_its_last_packet() {
 }
 
 #[test]
+fn only_the_last_packet_is_solicited() {
+    let mut t = Script::new();
+    t.post_with(1, SEND, &[t.sge(0, 600)], |wqe| wqe.solicited = true);
+    let solicited: Vec<_> = t.sent().iter().map(|p| p.headers.bth.solicited).collect();
+    assert_eq!(solicited, [false, false, true]);
+}
+
+#[test]
 fn inline_data_is_that_of_the_posting() {
     let mut t = Script::new();
     t.post_with(1, WRITE, &[], |wqe| wqe.inline = Some(bytes(1, 300)));
@@ -481,6 +489,13 @@ fn a_read_into_memory_without_local_write_fails_in_its_turn() {
 #[test]
 fn an_atomic_of_another_length_than_eight_fails_in_its_turn() {
     local_error(Status::LocalLength, Cause::LocalLength, |t| t.post(2, ADD, &[t.sge(0, 4)]));
+}
+
+#[test]
+fn a_message_longer_than_two_gigabytes_fails_in_its_turn() {
+    local_error(Status::LocalLength, Cause::LocalLength, |t| {
+        t.post(2, WRITE, &[t.sge(0, 1 << 31), t.sge(0, 1)]);
+    });
 }
 
 #[test]

@@ -133,6 +133,18 @@ fn write_with_immediate_needs_its_receive_at_the_last_packet() {
     assert_eq!(t.memory(256, 2), b"yz");
 }
 
+#[test]
+fn a_solicited_write_with_immediate_says_so() {
+    let mut t = Script::new();
+    let key = t.key;
+    let write = |psn| pkt(Opcode::RC_WRITE_ONLY_IMM, psn).reth(VA, key, 1).imm(5).payload(b"x");
+    t.post_recv(1, &[]);
+    t.post_recv(2, &[]);
+    t.receive(&[write(100), write(101).solicited()]);
+    assert!(!t.expect_recv(1, Status::Success).solicited);
+    assert!(t.expect_recv(2, Status::Success).solicited);
+}
+
 // WRITE.
 
 #[test]

@@ -4,9 +4,10 @@ mod script;
 
 use script::*;
 use urxe_engine::{
-    AddressVector, AsyncEvent, Attribute, Extra, ModifyQpError, QpAttr, QpState, SendOp, Status,
+    AddressVector, AsyncEvent, Attribute, Counter, Extra, ModifyQpError, QpAttr, QpState, SendOp,
+    Status,
 };
-use urxe_wire::{Opcode, PathMtu};
+use urxe_wire::{Opcode, PathMtu, Syndrome};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 
@@ -56,7 +57,39 @@ fn a_draining_queue_ends_what_it_began_and_says_so_once() {
     t.expect(pkt(Opcode::RC_SEND_ONLY, 201).ack_req());
 }
 
+#[test]
+fn an_idle_queue_is_drained_at_once() {
+    let mut t = Script::new();
+    t.enter(QpState::Sqd);
+    assert_eq!(t.program.events, [AsyncEvent::SqDrained(t.qpn)]);
+}
+
+#[test]
+fn a_draining_qp_serves_its_peer() {
+    let mut t = Script::new();
+    let key = t.key;
+    t.enter(QpState::Sqd);
+    t.receive(&[
+        pkt(Opcode::RC_WRITE_ONLY, 100).reth(VA, key, 1).payload(b"x").ack_req(),
+        pkt(Opcode::RC_FETCH_ADD, 101).atomic(VA + 8, key, 5, 0),
+    ]);
+    t.expect(ack(100, 1));
+    t.expect(pkt(Opcode::RC_ATOMIC_ACK, 101).aeth(Syndrome::ACK, 2).original(0));
+    assert_eq!(t.memory(0, 1), b"x");
+}
+
 // ERR.
+
+#[test]
+fn an_answer_in_a_state_that_asks_nothing_is_counted() {
+    let mut t = Script::in_reset();
+    t.enter_init(&usual()).unwrap();
+    t.enter_rtr(&usual()).unwrap();
+    t.receive(&[ack(200, 1)]);
+    t.enter(QpState::Err);
+    t.receive(&[ack(200, 1)]);
+    assert_eq!(t.counted(Counter::DropQpNotReady), 2);
+}
 
 #[test]
 fn going_to_err_flushes_sends_and_receives_in_order() {

@@ -469,7 +469,9 @@ mod tests {
     use super::*;
     use crate::control::{AddressVector, Gid};
     use crate::entry::{DatagramPath, Destination, EntryError, Extra, SendOp};
-    use crate::layout::{ARMED_ANY, ARMED_SOLICITED, SEND_INLINE, SendEntry, WR_RDMA_READ};
+    use crate::layout::{
+        ARMED_ANY, ARMED_SOLICITED, RecvEntry, SEND_INLINE, SendEntry, WR_RDMA_READ,
+    };
     use crate::region::{Mapping, create_memfd};
     use proptest::prelude::*;
     use std::mem::size_of;
@@ -763,6 +765,43 @@ mod tests {
             Ok(Taken::Ready(wqe)) => assert_eq!(wqe.length, 1 << 32 | 1),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// What is checked is what is used, though the program writes on into its entries.
+    #[test]
+    fn an_entry_that_changes_while_it_is_taken_is_consistent_in_itself() {
+        const MAX_SGE: usize = 3;
+        let geometry = Geometry::recv(1, MAX_SGE as u32).unwrap();
+        let (window, mut producer, mut consumer) = recv_queue(geometry);
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let num_sge = offset_of!(RecvEntry, dma) + 12;
+                let length = size_of::<RecvEntry>() + 8;
+                for value in (0..8).cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+                    for slot in 0..geometry.slots() {
+                        let at = geometry.element(slot);
+                        window.atomic_u32(at + num_sge).store(value, Ordering::Relaxed);
+                        window.atomic_u32(at + length).store(value, Ordering::Relaxed);
+                    }
+                }
+            });
+            for wr_id in 0..20_000 {
+                producer.push(wr_id, &[Sge::default()]).unwrap();
+                assert!(!producer.publish());
+                let mut sges = Vec::new();
+                match consumer.take(&mut sges).unwrap() {
+                    Taken::Ready(wqe) => {
+                        let sum: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+                        assert_eq!((wqe.wr_id, wqe.length), (wr_id, sum));
+                        assert!(sges.len() <= MAX_SGE, "{sges:?}");
+                    }
+                    Taken::Malformed { .. } => assert!(sges.is_empty(), "{sges:?}"),
+                    Taken::Empty => panic!("one was posted"),
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
 use crate::shell::{Result, build_release, cargo, files_below, is_root, release_binary, root, run};
-use crate::{tidy, wire};
+use crate::{rules, tidy, wire};
 use std::process::{Command, ExitCode, Stdio};
 
 pub(crate) fn run_all() -> ExitCode {
     let mut report = Report::default();
     report.stage("format", lacks_component("fmt"), || run_cargo(&["fmt", "--all", "--check"], &[]));
     report.stage("house rules", None, tidy::check);
+    report.stage("rules and their tests", None, || rules::run(&rules::Options::default()));
     report.stage("lints", lacks_component("clippy"), || {
         let lints = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         run_cargo(&lints, &[])

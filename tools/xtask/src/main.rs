@@ -5,6 +5,7 @@ mod ci;
 mod netns;
 mod packages;
 mod report;
+mod rules;
 mod shell;
 mod tidy;
 mod wire;
@@ -22,8 +23,9 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run every check that CI runs: format, lints, documentation, house rules, tests, the ring
-    /// protocols under loom, the demo, and what goes over a real wire between two namespaces.
+    /// Run every check that CI runs: format, lints, documentation, house rules, the list of
+    /// protocol rules, tests, the ring protocols under loom, the demo, and what goes over a real
+    /// wire between two namespaces.
     ///
     /// As root it installs the Debian packages it needs (tshark, Scapy, tcpdump ...). What cannot
     /// run on this machine says so and why.
@@ -31,6 +33,8 @@ enum Task {
     /// Check the house rules that no other tool checks: line length, `unsafe` only where it may
     /// be.
     Tidy,
+    /// Count the rules of `spec-tests/rules` and check that each has a test that breaks with it.
+    Rules(rules::Options),
     /// Look at the wire: two namespaces, a veth pair, a urxed in each, every packet judged by
     /// tshark and by Scapy's ICRC. Needs root.
     Wire,
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().task {
         Task::Ci => return ci::run_all(),
         Task::Tidy => tidy::check(),
+        Task::Rules(options) => rules::run(&options),
         Task::Wire => wire::check(),
         Task::Bench(options) => bench::run(&options),
         Task::BareUdp(options) => bench::bare_udp::run(&options),

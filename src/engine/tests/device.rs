@@ -1,0 +1,88 @@
+//! The device itself: what it drops before any QP sees it, its numbers and its counters.
+
+mod script;
+
+use script::*;
+use urxe_engine::{Counter, Extra, MrSpec, QpState, RegionId, SendOp};
+use urxe_wire::{Opcode, icrc};
+
+/// A SEND for the script's QP with these bytes changed, and a right ICRC.
+fn receive_changed(t: &mut Script, change: impl FnOnce(&mut [u8])) {
+    let mut packet = pkt(Opcode::RC_SEND_ONLY, 100);
+    packet.headers.bth.dest_qp = t.qpn;
+    let (outer, mut bytes) = datagram(PEER, &packet);
+    change(&mut bytes);
+    icrc::stamp(&outer.flow, 0, &mut bytes);
+    t.device.handle_datagram(t.now, &mut t.program, &outer, &bytes);
+    t.expect_nothing();
+}
+
+#[test]
+fn an_opcode_that_does_not_exist_is_counted() {
+    let mut t = Script::new();
+    for opcode in [0x15, 0x18, 0x40, 0xc0, 0xff] {
+        receive_changed(&mut t, |bytes| bytes[0] = opcode);
+    }
+    assert_eq!(t.counted(Counter::DropUnknownOpcode), 5);
+    assert_eq!(t.state(), QpState::Rts);
+}
+
+#[test]
+fn a_malformed_header_is_counted() {
+    let mut t = Script::new();
+    receive_changed(&mut t, |bytes| bytes[1] |= 0x01);
+    receive_changed(&mut t, |bytes| bytes[1] |= 0x30);
+    assert_eq!(t.counted(Counter::DropMalformed), 2, "another version, pad without payload");
+    assert_eq!(t.state(), QpState::Rts);
+}
+
+#[test]
+fn the_number_of_a_destroyed_qp_stays_unused() {
+    let mut t = Script::new();
+    let init = t.device.query_qp(t.qpn).unwrap().init;
+    assert!(t.device.destroy_qp(t.qpn));
+    for _ in 0..1000 {
+        let qpn = t.device.create_qp(init.clone()).unwrap();
+        assert_ne!(qpn, t.qpn);
+        t.device.destroy_qp(qpn);
+    }
+    let late = pkt(Opcode::RC_SEND_ONLY, 100);
+    t.receive(&[late]);
+    assert_eq!(t.counted(Counter::DropUnknownQp), 1);
+}
+
+#[test]
+fn every_registration_has_a_key_of_its_own() {
+    let mut t = Script::new();
+    let access = usual().access.unwrap();
+    let mut register = || {
+        let spec = MrSpec { pd: PD, addr: VA, length: 8, access, region: RegionId(0) };
+        t.device.reg_mr(spec).unwrap()
+    };
+    let mut keys: Vec<u32> = (0..1000).map(|_| register()).collect();
+    let steps: std::collections::BTreeSet<u32> =
+        keys.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
+    assert!(steps.len() > 990, "one key does not follow from another");
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), 1000);
+}
+
+#[test]
+fn a_qp_and_its_device_count_the_same() {
+    let mut t = Script::new();
+    let key = t.key;
+    let write = |psn| pkt(Opcode::RC_WRITE_ONLY, psn).reth(VA, key, 1).payload(b"a").ack_req();
+    t.receive(&[write(100), write(100), write(102), pkt(Opcode::UC_SEND_ONLY, 0)]);
+    t.post(1, SendOp::Send(Extra::None), &[t.sge(0, 600)]);
+    t.sent();
+    t.receive(&[rnr(1, 200, 1), ack(9999, 1)]);
+    t.enter(QpState::Err);
+    let of_qp = t.device.qp_counters(t.qpn).unwrap();
+    let mut counted = 0;
+    for &counter in Counter::ALL {
+        assert_eq!(t.counted(counter), of_qp.get(counter), "{}", counter.name());
+        counted += u64::from(of_qp.get(counter) > 0);
+    }
+    assert!(counted >= 10, "{counted} counters have counted");
+}
