@@ -6,7 +6,8 @@ use crate::cq::CqInner;
 use crate::event_pipe::{Deadline, EventPipe};
 use crate::qp::QpInner;
 use crate::session::{Session, descriptors, unexpected};
-use crate::{CompChannel, Cq, Error, Pd, Qp};
+use crate::srq::SrqInner;
+use crate::{CompChannel, Cq, Error, Grh, Pd, Qp, Srq};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,7 +16,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use urxe_shm::control::{ContextHandle, DeviceAttr, DeviceInfo, PortAttr, Reply, Request};
+use urxe_shm::control::{
+    ContextHandle, DeviceAttr, DeviceInfo, PortAttr, Reply, Request, Resource, ResourceKind,
+};
 use urxe_shm::socket_path;
 
 /// Which daemon, and which of its devices.
@@ -101,6 +104,7 @@ pub(crate) struct ContextInner {
 pub(crate) enum Object {
     Cq(Weak<CqInner>),
     Qp(Weak<QpInner>),
+    Srq(Weak<SrqInner>),
 }
 
 impl Context {
@@ -170,7 +174,8 @@ impl Context {
         }
     }
 
-    /// An entry of a port's GID table: `ibv_query_gid`. In RoCEv2 a GID is an IP address.
+    /// An entry of a port's GID table: `ibv_query_gid`. In RoCEv2 a GID is an IP address; an entry
+    /// that is not in use is `::`.
     ///
     /// # Errors
     /// [`Error::Refused`] for a port other than 1, or an index beyond the table
@@ -180,6 +185,59 @@ impl Context {
         match self.0.session.call("query_gid", &request)? {
             Reply::Gid(gid) => Ok(gid.to_ip()),
             _ => Err(unexpected("query_gid")),
+        }
+    }
+
+    /// The GIDs that a port has now, each with its index: an address of the machine that goes
+    /// leaves a hole in the table, and one that comes takes the first hole.
+    ///
+    /// # Errors
+    /// As [`query_port`](Self::query_port).
+    pub fn gids(&self, port: u8) -> Result<Vec<(u8, IpAddr)>, Error> {
+        let count = u8::try_from(self.query_port(port)?.gid_tbl_len).unwrap_or(u8::MAX);
+        let entries = (0..count).map(|index| Ok((index, self.query_gid(port, index.into())?)));
+        let filled = |entry: &Result<(u8, IpAddr), Error>| {
+            !entry.as_ref().is_ok_and(|(_, gid)| gid.is_unspecified())
+        };
+        entries.filter(filled).collect()
+    }
+
+    /// The GID from which a datagram is answered: the one that it came to; or if it went to a
+    /// multicast group, the first that the sender can be reached from.
+    pub(crate) fn gid_index_for(&self, grh: &Grh) -> Result<u8, Error> {
+        let gids = self.gids(1)?;
+        let link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let near = |gid: IpAddr| {
+            gid.is_ipv4() == grh.source.is_ipv4() && link_local(gid) == link_local(grh.source)
+        };
+        let found = gids
+            .iter()
+            .find(|(_, gid)| *gid == grh.destination)
+            .or_else(|| gids.iter().find(|(_, gid)| near(*gid)));
+        found.map(|&(index, _)| index).ok_or_else(|| {
+            Error::invalid("source of the datagram", grh.source, "one that a GID of ours reaches")
+        })
+    }
+
+    /// What objects of a kind the device has, of all programs: those of one's own user, or of all
+    /// users for root and for the user that the daemon runs as.
+    ///
+    /// # Errors
+    /// [`Error::DaemonGone`].
+    pub fn resources(&self, kind: ResourceKind) -> Result<Vec<Resource>, Error> {
+        const CALL: &str = "resources";
+        let (mut all, mut after) = (Vec::<Resource>::new(), None);
+        loop {
+            let device = self.0.device.name.clone();
+            let request = Request::Resources { device, kind, after };
+            let Reply::Resources(page) = self.0.session.call(CALL, &request)? else {
+                return Err(unexpected(CALL));
+            };
+            all.extend(page.resources);
+            if !page.more {
+                return Ok(all);
+            }
+            after = all.last().map(|last| last.number);
         }
     }
 
@@ -252,7 +310,7 @@ impl ContextInner {
     pub(crate) fn cq(&self, token: u64) -> Option<Cq> {
         match self.objects.lock().get(&token)? {
             Object::Cq(cq) => cq.upgrade().map(Cq),
-            Object::Qp(_) => None,
+            _ => None,
         }
     }
 
@@ -260,7 +318,15 @@ impl ContextInner {
     pub(crate) fn qp(&self, token: u64) -> Option<Qp> {
         match self.objects.lock().get(&token)? {
             Object::Qp(qp) => qp.upgrade().map(Qp),
-            Object::Cq(_) => None,
+            _ => None,
+        }
+    }
+
+    /// The shared receive queue of an event, if it is still there.
+    pub(crate) fn srq(&self, token: u64) -> Option<Srq> {
+        match self.objects.lock().get(&token)? {
+            Object::Srq(srq) => srq.upgrade().map(Srq),
+            _ => None,
         }
     }
 }

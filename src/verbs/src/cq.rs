@@ -3,12 +3,13 @@
 use crate::comp_channel::CompChannelInner;
 use crate::context::{ContextInner, Object};
 use crate::event_pipe::Deadline;
-use crate::session::{nonsense, unexpected};
+use crate::session::{Session, nonsense, unexpected};
 use crate::{CompChannel, Context, Error, Wc};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use urxe_shm::control::{CqHandle, Reply, Request};
+use urxe_shm::control::{CqHandle, Reply, Request, RingLocation};
 use urxe_shm::geometry::Geometry;
 use urxe_shm::ring::CqConsumer;
 
@@ -28,9 +29,10 @@ pub(crate) struct CqInner {
     pub(crate) handle: CqHandle,
     /// What its events carry.
     pub(crate) token: u64,
-    depth: u32,
     channel: Option<Arc<CompChannelInner>>,
     ring: Mutex<Ring>,
+    /// How many completions it holds. Written under the ring's lock.
+    depth: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -67,15 +69,14 @@ impl Cq {
         let Reply::Cq { cq: handle, cqe: depth, ring } = session.call(CALL, &request)? else {
             return Err(unexpected(CALL));
         };
-        let geometry = Geometry::completion(depth).map_err(nonsense)?;
-        let end = CqConsumer::attach(session.window(ring)?, geometry).map_err(nonsense)?;
+        let end = attach(session, depth, ring)?;
         let cq = Arc::new(CqInner {
             context: context.clone(),
             handle,
             token,
-            depth,
             channel: channel.map(|channel| channel.0.clone()),
             ring: Mutex::new(Ring { end, empty_polls: 0 }),
+            depth: AtomicU32::new(depth),
         });
         context.register(token, Object::Cq(Arc::downgrade(&cq)));
         Ok(Cq(cq))
@@ -101,7 +102,7 @@ impl Cq {
     /// # Errors
     /// As [`poll`](Self::poll).
     pub fn poll_into(&self, wcs: &mut Vec<Wc>) -> Result<usize, Error> {
-        self.poll_each(self.0.depth as usize, |wc| wcs.push(wc))
+        self.poll_each(self.depth() as usize, |wc| wcs.push(wc))
     }
 
     fn poll_each(&self, max: usize, mut each: impl FnMut(Wc)) -> Result<usize, Error> {
@@ -169,10 +170,34 @@ impl Cq {
         Ok(())
     }
 
+    /// Makes it hold `depth` completions, or more: `ibv_resize_cq`. Completions that are in it stay
+    /// there, in their order, and it stays armed if it was. Any thread may go on polling; it waits
+    /// as long as this takes.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if `depth` is 0, above the device's `max_cqe`, or less than there are
+    /// completions in it; nothing has changed then. [`Error::DaemonGone`].
+    pub fn resize(&self, depth: u32) -> Result<(), Error> {
+        const CALL: &str = "resize_cq";
+        let session = &self.0.context.session;
+        // Before the lock: in a fork, another thread of the parent may hold it for ever.
+        session.check_process()?;
+        let mut locked = self.0.ring.lock();
+        let request = Request::ResizeCq { cq: self.0.handle, cqe: depth };
+        let Reply::CqResized { cqe: depth, ring } = session.call(CALL, &request)? else {
+            return Err(unexpected(CALL));
+        };
+        locked.end = attach(session, depth, ring)?;
+        self.0.depth.store(depth, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// How many completions it holds; at least what was asked for. With more outstanding work
-    /// requests than that, completions may be lost, and the queue pairs with them.
+    /// requests than that it can overflow: then
+    /// [`AsyncEvent::CqError`](crate::AsyncEvent::CqError) comes, and the queue pairs that use it
+    /// are in the error state.
     pub fn depth(&self) -> u32 {
-        self.0.depth
+        self.0.depth.load(Ordering::Relaxed)
     }
 
     /// The channel that its events go to.
@@ -184,6 +209,12 @@ impl Cq {
     pub fn context(&self) -> Context {
         Context(self.0.context.clone())
     }
+}
+
+/// Our end of the ring that the daemon made.
+fn attach(session: &Session, depth: u32, ring: RingLocation) -> Result<CqConsumer, Error> {
+    let shape = Geometry::completion(depth).map_err(nonsense)?;
+    CqConsumer::attach(session.window(ring)?, shape).map_err(nonsense)
 }
 
 /// Two handles are equal if they name the same completion queue.

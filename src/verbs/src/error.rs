@@ -220,7 +220,7 @@ pub enum PostReason {
         max: u64,
     },
     /// The local side of an atomic is not 8 bytes.
-    #[error("{length} bytes for the result of an atomic, expected 8")]
+    #[error("{length} bytes in the list of an atomic, expected 8")]
     AtomicLength {
         /// Sum of the entries, in bytes.
         length: u64,
@@ -231,6 +231,63 @@ pub enum PostReason {
         /// The remote address.
         addr: u64,
     },
+    /// The transport has no such operation.
+    #[error("{operation} on a {transport} QP, which has no such operation")]
+    Operation {
+        /// What was asked for.
+        operation: &'static str,
+        /// The queue pair's transport.
+        transport: &'static str,
+    },
+    /// A datagram without [`SendWr::to`](crate::SendWr::to).
+    #[error("no destination, expected one on a UD QP: SendWr::to names it")]
+    NoDestination,
+    /// A destination that is not the peer's to choose.
+    #[error("a destination on a {transport} QP, which sends to the peer that it is connected to")]
+    Destination {
+        /// The queue pair's transport.
+        transport: &'static str,
+    },
+    /// No queue pair can have this number there.
+    #[error("the destination QPN is {dest_qpn:#08x}, expected {expected}")]
+    DestinationQpn {
+        /// The number.
+        dest_qpn: u32,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// An object of another protection domain.
+    #[error("{what} is of another protection domain than the QP")]
+    ForeignObject {
+        /// The object.
+        what: &'static str,
+    },
+    /// The window cannot be bound in this way.
+    #[error("the memory window is of another type, expected {expected}")]
+    WindowType {
+        /// What would do.
+        expected: &'static str,
+    },
+    /// A window's new key differs from its present one in the last 8 bits, and only there.
+    #[error(
+        "the window's new rkey is {rkey:#010x}, expected one that differs from the present \
+         {present:#010x} in its last 8 bits alone, such as Mw::next_rkey"
+    )]
+    WindowKey {
+        /// What was asked for.
+        rkey: u32,
+        /// What it is now.
+        present: u32,
+    },
+    /// A window of type 2 cannot be bound to nothing; invalidate its key instead.
+    #[error("a memory window of 0 bytes, expected at least 1; LOCAL INVALIDATE closes a window")]
+    EmptyWindow,
+    /// Only windows of type 2 can count addresses from 0.
+    #[error("ZERO_BASED on a memory window of type 1, which only type 2 can have")]
+    ZeroBasedWindow,
+    /// The queue pair has no receive queue of its own.
+    #[error("the QP takes its receives from an SRQ; post them there")]
+    SharedReceives,
     /// The daemon's side of the queue is nonsense; the queue pair must be reset or destroyed.
     #[error(transparent)]
     BrokenQueue(#[from] IndexError),

@@ -55,7 +55,10 @@
 //! | `ibv_mr` | [`Mr`] | [`Pd::alloc_mr`], [`Pd::reg_mr`] |
 //! | `ibv_comp_channel` | [`CompChannel`] | [`Context::create_comp_channel`] |
 //! | `ibv_cq` | [`Cq`] | [`Context::create_cq`] |
+//! | `ibv_srq` | [`Srq`] | [`Pd::create_srq`] |
 //! | `ibv_qp` | [`Qp`] | [`Pd::create_qp`] |
+//! | `ibv_ah` | [`Ah`] | [`Pd::create_ah`], [`Pd::create_ah_from_wc`] |
+//! | `ibv_mw` | [`Mw`] | [`Pd::alloc_mw`] |
 //! | `ibv_sge`, `ibv_send_wr`, `ibv_recv_wr` | [`Sge`], [`SendWr`], [`RecvWr`] | their functions |
 //! | `ibv_wc` | [`Wc`] | [`Cq::poll`], [`Cq::wait`] |
 //! | `ibv_async_event` | [`AsyncEvent`] | [`Context::async_event`] |
@@ -73,6 +76,22 @@
 //! daemon then needs a system call for each piece.
 //!
 //! What is small needs no memory region at all: [`Inline`] data is copied into the work request.
+//!
+//! A memory region opens all of itself to every peer, for as long as it lives. A [memory
+//! window](Mw) opens a part of it, to every peer or to one, and by work requests alone.
+//!
+//! # Transports
+//!
+//! | | [RC](QpType::Rc) | [UC](QpType::Uc) | [UD](QpType::Ud) |
+//! |---|---|---|---|
+//! | SEND, SEND with immediate | yes | yes | yes, one packet long |
+//! | WRITE, WRITE with immediate | yes | yes | |
+//! | SEND with invalidate, READ, atomics, ATOMIC WRITE, FLUSH | yes | | |
+//! | to whom | its peer | its peer | anybody, multicast groups |
+//! | what is lost | is sent again | is lost, as a whole message | is lost |
+//!
+//! [`Qp::connect`] and [`Qp::start_datagrams`] make a queue pair ready; [`Qp`] shows both. Receives
+//! can be shared between any number of queue pairs: [`Srq`].
 //!
 //! # Work requests and completions
 //!
@@ -116,6 +135,7 @@
 //! [`Pd::alloc_mr`] is shared with a child, not copied; the child holds the connection open until
 //! it ends or calls `exec`.
 
+mod ah;
 mod async_event;
 mod attr;
 mod causes;
@@ -126,30 +146,37 @@ mod endpoint;
 mod error;
 mod event_pipe;
 mod fork;
+mod grh;
 mod mr;
+mod mw;
 mod pd;
 mod qp;
 mod session;
+mod srq;
 mod wc;
 mod wr;
 
+pub use ah::Ah;
 pub use async_event::AsyncEvent;
-pub use attr::{InitAttr, QpInit, RtrAttr, RtsAttr};
+pub use attr::{InitAttr, QpInit, RtrAttr, RtsAttr, SrqInit};
 pub use comp_channel::CompChannel;
 pub use context::{Context, OpenOptions, devices};
 pub use cq::Cq;
 pub use endpoint::{QpEndpoint, RemoteBuf};
 pub use error::{Error, PostError, PostReason, WcError};
+pub use grh::Grh;
 pub use mr::Mr;
+pub use mw::{BindInfo, Mw};
 pub use pd::Pd;
-pub use qp::Qp;
+pub use qp::{MULTICAST_QPN, Qp};
+pub use srq::Srq;
 pub use urxe_shm::control::{
-    Access, AddressVector, DeviceAttr, DeviceInfo, Gid, PortAttr, QpAttr, QpCaps, QpQueried,
-    QpState, QpType,
+    Access, AddressVector, BoundTo, DeviceAttr, DeviceInfo, Gid, MwType, PortAttr, QpAttr, QpCaps,
+    QpQueried, QpState, QpType, Resource, ResourceDetail, ResourceKind, SrqAttr,
 };
 pub use urxe_shm::cursor::IndexError;
 pub use urxe_shm::entry::EntryError;
 pub use urxe_shm::layout::Sge;
 pub use urxe_shm::process_memory::Fault;
 pub use wc::{Wc, WcOpcode, WcStatus};
-pub use wr::{Inline, Payload, RecvWr, SendWr};
+pub use wr::{Inline, Payload, Placement, RecvWr, SendWr};

@@ -3,7 +3,7 @@
 use crate::endpoint::resolve;
 use crate::pd::PdInner;
 use crate::session::unexpected;
-use crate::{Access, Error, Pd, RemoteBuf, Sge};
+use crate::{Access, BindInfo, Error, Pd, RemoteBuf, Sge};
 use std::ops::RangeBounds;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -17,7 +17,8 @@ use urxe_shm::region::{Mapping, create_memfd};
 ///
 /// Made by [`Pd::alloc_mr`] or [`Pd::reg_mr`]. A clone is another name for the same region; it is
 /// deregistered when the last one is dropped. Work requests do not keep it alive: one that names
-/// a region which is gone fails with a protection error.
+/// a region which is gone fails with a protection error. (If a [memory window](crate::Mw) is bound
+/// to it then, it stays registered until the program ends, so unbind that first.)
 ///
 /// # Looking into it
 /// The daemon, and through it the peers, write into the memory while the program runs, so it is
@@ -197,6 +198,31 @@ impl Mr {
     pub fn remote_buf(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf, Error> {
         let (offset, len) = self.resolve(range)?;
         Ok(RemoteBuf { addr: self.addr() + offset, rkey: self.0.rkey, len })
+    }
+
+    /// A part of it, for a [memory window](crate::Mw) through which peers may do `access`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`]; [`Error::InvalidArgument`] if the memory region was registered
+    /// without [`Access::MW_BIND`], or peers are to write and it was registered without
+    /// [`Access::LOCAL_WRITE`].
+    pub fn bind_info(
+        &self,
+        range: impl RangeBounds<usize>,
+        access: Access,
+    ) -> Result<BindInfo, Error> {
+        let (offset, length) = self.resolve(range)?;
+        let writes = Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0;
+        let needed = match access.0 & writes {
+            0 => Access::MW_BIND,
+            _ => Access::MW_BIND | Access::LOCAL_WRITE,
+        };
+        if !self.0.access.contains(needed) {
+            let lacks = format!("{:#x}", self.0.access.0);
+            let expected = "MW_BIND, and LOCAL_WRITE for a window that peers write through";
+            return Err(Error::invalid("access of the memory region", lacks, expected));
+        }
+        Ok(BindInfo { mr: self.0.lkey, addr: self.addr() + offset, length, access })
     }
 
     /// Copies bytes out of it.

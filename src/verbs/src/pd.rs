@@ -2,11 +2,14 @@
 
 use crate::context::ContextInner;
 use crate::session::unexpected;
-use crate::{Access, Context, Error, Mr, Qp, QpInit};
+use crate::{
+    Access, AddressVector, Ah, Context, Error, Grh, Mr, Mw, MwType, Qp, QpInit, Srq, SrqInit, Wc,
+};
 use std::sync::Arc;
 use urxe_shm::control::{PdHandle, Reply, Request};
 
-/// A protection domain: `ibv_pd`. Memory regions and queue pairs work together only inside one.
+/// A protection domain: `ibv_pd`. Memory regions, windows, address
+/// handles and queues work together only inside one.
 ///
 /// Made by [`Context::alloc_pd`]. A clone is another name for the same protection domain; it is
 /// freed when the last one, and everything made in it, is dropped.
@@ -54,7 +57,7 @@ impl Pd {
     /// it must not be dumped.
     ///
     /// # Safety
-    /// Until the last clone of the [`Mr`] is dropped,
+    /// Until the last clone of the [`Mr`] is dropped, and no [memory window](Mw) is bound to it,
     /// - the `length` bytes at `addr` stay allocated, initialised and readable, and writable if
     ///   `access` contains [`Access::LOCAL_WRITE`];
     /// - the program treats them as memory that others read and, with
@@ -73,6 +76,42 @@ impl Pd {
     /// if a capacity is above the device's limit.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp, Error> {
         Qp::create(&self.0, init)
+    }
+
+    /// Makes a shared receive queue: `ibv_create_srq`. [`Srq`] shows how it is used.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if a capacity is 0 or above the device's limit, or the limit above the
+    /// capacity.
+    pub fn create_srq(&self, init: &SrqInit) -> Result<Srq, Error> {
+        Srq::create(&self.0, init)
+    }
+
+    /// Makes an address handle, for datagrams: `ibv_create_ah`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the path makes no sense: a destination of another family than our GID,
+    /// or a GID that is not there.
+    pub fn create_ah(&self, av: &AddressVector) -> Result<Ah, Error> {
+        Ah::create(&self.0, av)
+    }
+
+    /// Makes an address handle to who sent a datagram: `ibv_create_ah_from_wc`. `grh` are the 40
+    /// bytes in front of its data; the queue pair to send to is [`Wc::src_qpn`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the completion is not of a datagram, or the bytes are not what
+    /// stands before one; else as [`create_ah`](Self::create_ah).
+    pub fn create_ah_from_wc(&self, wc: &Wc, grh: &[u8; Grh::LEN]) -> Result<Ah, Error> {
+        Ah::from_wc(&self.0, wc, grh)
+    }
+
+    /// Makes a memory window, bound to nothing: `ibv_alloc_mw`. [`Mw`] shows how it is used.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there are too many.
+    pub fn alloc_mw(&self, mw_type: MwType) -> Result<Mw, Error> {
+        Mw::alloc(&self.0, mw_type)
     }
 
     /// The context that it was made in.

@@ -1,7 +1,7 @@
 //! The connection to the daemon: requests, doorbells, and noticing that it is gone.
 
 use crate::Error;
-use crate::error::PostReason;
+use crate::error::{PostError, PostReason};
 use crate::fork::Process;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -128,6 +128,23 @@ impl Session {
         } else {
             Ok(())
         }
+    }
+
+    /// The error of a list whose work request `posted`, named by `wr_id`, is bad. A list without
+    /// work requests has nothing to complain about.
+    #[cold]
+    pub(crate) fn refuse_post(
+        &self,
+        wr_id: Option<u64>,
+        posted: usize,
+        mut reason: PostReason,
+    ) -> Result<(), PostError> {
+        let Some(wr_id) = wr_id else { return Ok(()) };
+        // A queue that nobody empties any more is full for ever; say so at once.
+        if matches!(reason, PostReason::QueueFull { .. }) && self.check_daemon().is_err() {
+            reason = self.check_post().err().unwrap_or(reason);
+        }
+        Err(PostError { posted, wr_id, reason })
     }
 
     /// Fails in a fork of the process that made the session.

@@ -136,6 +136,14 @@ pub enum WcOpcode {
     CompareSwap = layout::WC_COMPARE_SWAP,
     /// A FETCH-AND-ADD was done: the former value is there.
     FetchAdd = layout::WC_FETCH_ADD,
+    /// A memory window was bound.
+    BindMw = layout::WC_BIND_MW,
+    /// A key was invalidated by its owner.
+    LocalInvalidate = layout::WC_LOCAL_INV,
+    /// A FLUSH was done.
+    Flush = layout::WC_FLUSH,
+    /// An ATOMIC WRITE was done.
+    AtomicWrite = layout::WC_ATOMIC_WRITE,
     /// A message was received.
     Recv = layout::WC_RECV,
     /// A WRITE with immediate data was received: the data is where the peer wrote it.
@@ -143,8 +151,7 @@ pub enum WcOpcode {
 }
 
 impl WcOpcode {
-    /// The opcode that has this number in `ibv_wc_opcode`, of those that a reliable connection
-    /// can complete.
+    /// The opcode that has this number in `ibv_wc_opcode`, of those that a device can complete.
     pub fn from_raw(raw: u32) -> Option<WcOpcode> {
         Some(match raw {
             layout::WC_SEND => WcOpcode::Send,
@@ -152,6 +159,10 @@ impl WcOpcode {
             layout::WC_RDMA_READ => WcOpcode::RdmaRead,
             layout::WC_COMPARE_SWAP => WcOpcode::CompareSwap,
             layout::WC_FETCH_ADD => WcOpcode::FetchAdd,
+            layout::WC_BIND_MW => WcOpcode::BindMw,
+            layout::WC_LOCAL_INV => WcOpcode::LocalInvalidate,
+            layout::WC_FLUSH => WcOpcode::Flush,
+            layout::WC_ATOMIC_WRITE => WcOpcode::AtomicWrite,
             layout::WC_RECV => WcOpcode::Recv,
             layout::WC_RECV_RDMA_WITH_IMM => WcOpcode::RecvRdmaWithImm,
             _ => return None,
@@ -173,12 +184,15 @@ pub struct Wc {
     pub status: WcStatus,
     /// What it was. Means something only on success, as in verbs.
     pub opcode: WcOpcode,
-    /// Bytes received or read. Means something only on success.
+    /// Bytes received or read, with the 40 in front of a datagram. Means something only on success.
     pub byte_len: u32,
     /// The queue pair that it was posted to.
     pub qpn: u32,
     /// The peer's queue pair, where the transport tells it (datagrams).
     pub src_qpn: u32,
+    /// Whether the first 40 bytes received are those that tell of the path, as in every datagram:
+    /// [`Grh`](crate::Grh) reads them.
+    pub grh: bool,
     /// Immediate data that came with the message, as the number that the peer gave.
     pub imm: Option<u32>,
     /// The rkey that the message invalidated.
@@ -208,6 +222,7 @@ impl Wc {
             byte_len: entry.byte_len,
             qpn: entry.qp_num,
             src_qpn: entry.src_qp,
+            grh: has(layout::WC_GRH),
             imm: has(layout::WC_WITH_IMM).then(|| u32::from_be(entry.imm_or_rkey)),
             invalidated_rkey: has(layout::WC_WITH_INV).then_some(entry.imm_or_rkey),
             vendor_err: entry.vendor_err,

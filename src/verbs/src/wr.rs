@@ -3,8 +3,8 @@
 //! A work request borrows its scatter/gather list, or its inline data, only for the call that
 //! posts it: the list is copied into the queue.
 
-use crate::{RemoteBuf, Sge};
-use urxe_shm::entry::{self, Extra, SendData, SendOp};
+use crate::{Ah, BindInfo, Mw, MwType, RemoteBuf, Sge};
+use urxe_shm::entry::{self, DatagramPath, Destination, Extra, SendData, SendOp};
 
 /// Data that goes into the work request itself: `IBV_SEND_INLINE`.
 ///
@@ -63,13 +63,36 @@ impl<'a> From<Inline<'a>> for Payload<'a> {
 pub struct SendWr<'a> {
     pub(crate) wr: entry::SendWr,
     pub(crate) data: SendData<'a>,
+    pub(crate) names: Names<'a>,
+}
+
+/// The object that a work request names, which is looked at when it is posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Names<'a> {
+    Nothing,
+    Ah(&'a Ah),
+    /// A window to be bound, and the type that is bound in this way.
+    Mw(&'a Mw, MwType),
+}
+
+/// How far a FLUSH brings what was written: `ibv_placement_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Placement {
+    /// Everybody at the peer sees it. The memory region needs
+    /// [`FLUSH_GLOBAL`](crate::Access::FLUSH_GLOBAL).
+    GlobalVisibility = 1,
+    /// It survives a loss of power. The memory region needs
+    /// [`FLUSH_PERSISTENT`](crate::Access::FLUSH_PERSISTENT), which no `urxed` gives: it knows of
+    /// no memory that would do that.
+    Persistence = 2,
 }
 
 impl<'a> SendWr<'a> {
     fn new(wr_id: u64, op: SendOp, payload: Payload<'a>) -> SendWr<'a> {
         let wr =
             entry::SendWr { wr_id, op, to: None, fence: false, signaled: false, solicited: false };
-        SendWr { wr, data: payload.0 }
+        SendWr { wr, data: payload.0, names: Names::Nothing }
     }
 
     /// SEND: goes into the next receive that the peer posted.
@@ -83,9 +106,8 @@ impl<'a> SendWr<'a> {
         Self::new(wr_id, SendOp::Send(Extra::Imm(imm)), payload.into())
     }
 
-    /// SEND that also invalidates `rkey` at the peer, who must have lent the key in a way that
-    /// allows it: here an [`Mr`](crate::Mr) with
-    /// [`REMOTE_INVALIDATE`](crate::Access::REMOTE_INVALIDATE), elsewhere a memory window.
+    /// SEND that also invalidates `rkey` at the peer: the key of a [memory window](crate::Mw) of
+    /// type 2 that is bound on the queue pair at the other end.
     pub fn send_inv(wr_id: u64, payload: impl Into<Payload<'a>>, rkey: u32) -> Self {
         Self::new(wr_id, SendOp::Send(Extra::Invalidate(rkey)), payload.into())
     }
@@ -133,6 +155,67 @@ impl<'a> SendWr<'a> {
     pub fn fetch_add(wr_id: u64, sges: &'a [Sge], remote: RemoteBuf, add: u64) -> Self {
         let RemoteBuf { addr: remote_addr, rkey, .. } = remote;
         Self::new(wr_id, SendOp::FetchAdd { remote_addr, rkey, add }, sges.into())
+    }
+
+    /// ATOMIC WRITE: the 8 bytes of the list, or 8 bytes of [`Inline`] data, come to `remote` in
+    /// one piece, and not before all earlier WRITEs are there.
+    pub fn atomic_write(wr_id: u64, payload: impl Into<Payload<'a>>, remote: RemoteBuf) -> Self {
+        let RemoteBuf { addr: remote_addr, rkey, .. } = remote;
+        Self::new(wr_id, SendOp::AtomicWrite { remote_addr, rkey }, payload.into())
+    }
+
+    /// FLUSH: when it has ended, what earlier WRITEs and atomics put into `remote` has come as far
+    /// as `placement` says. A stretch of 4 GiB or more flushes the whole memory region.
+    pub fn flush(wr_id: u64, remote: RemoteBuf, placement: Placement) -> Self {
+        const RANGE: u8 = 0;
+        const WHOLE_MR: u8 = 1;
+        let RemoteBuf { addr: remote_addr, rkey, len } = remote;
+        let (length, selectivity) = match u32::try_from(len) {
+            Ok(length) => (length, RANGE),
+            Err(_) => (0, WHOLE_MR),
+        };
+        let placement = placement as u8;
+        let op = SendOp::Flush { remote_addr, rkey, length, placement, selectivity };
+        Self::new(wr_id, op, Payload(SendData::Sges(&[])))
+    }
+
+    /// Binds a [memory window](Mw) of type 2 to memory. From then on it has the key `rkey`, which
+    /// differs from its present one in the last 8 bits, such as [`Mw::next_rkey`] does; a window
+    /// that is bound already must be invalidated first. (Windows of type 1 are bound by
+    /// [`Qp::bind_mw`](crate::Qp::bind_mw).)
+    ///
+    /// [`BindInfo::remote_buf`] tells what peers must name.
+    pub fn bind_mw(wr_id: u64, mw: &'a Mw, rkey: u32, info: BindInfo) -> Self {
+        Self::bind(wr_id, mw, MwType::Two, rkey, info)
+    }
+
+    pub(crate) fn bind(
+        wr_id: u64,
+        mw: &'a Mw,
+        mw_type: MwType,
+        new_rkey: u32,
+        info: BindInfo,
+    ) -> Self {
+        let BindInfo { mr, addr, length, access } = info;
+        let op = SendOp::BindMw { mw: mw.rkey(), new_rkey, mr, addr, length, access: access.0 };
+        let names = Names::Mw(mw, mw_type);
+        SendWr { names, ..Self::new(wr_id, op, Payload(SendData::Sges(&[]))) }
+    }
+
+    /// Invalidates a key: that of a [memory window](Mw) of type 2 that is bound on this queue pair.
+    /// From then on it opens nothing, until the window is bound again with another.
+    pub fn local_inv(wr_id: u64, rkey: u32) -> Self {
+        let op = SendOp::LocalInvalidate { key: rkey };
+        Self::new(wr_id, op, Payload(SendData::Sges(&[])))
+    }
+
+    /// On a UD queue pair: to the queue pair `qpn` at the end of the path `ah`, whose Q_Key is
+    /// `qkey`; or to a multicast group, with the QPN [`MULTICAST_QPN`](crate::MULTICAST_QPN). A
+    /// Q_Key with its highest bit set stands for the queue pair's own, as in verbs.
+    pub fn to(mut self, ah: &'a Ah, qpn: u32, qkey: u32) -> Self {
+        self.wr.to = Some(Destination { path: DatagramPath::Handle(ah.0.number), qpn, qkey });
+        self.names = Names::Ah(ah);
+        self
     }
 
     /// `IBV_SEND_SIGNALED`: there will be a completion even if all goes well. (An error always
@@ -208,11 +291,26 @@ mod tests {
                 SendOp::CompareSwap { remote_addr, rkey, compare: 3, swap: 4 },
             ),
             (SendWr::fetch_add(1, &sge, REMOTE, 3), SendOp::FetchAdd { remote_addr, rkey, add: 3 }),
+            (SendWr::atomic_write(1, &sge, REMOTE), SendOp::AtomicWrite { remote_addr, rkey }),
         ];
         for (made, op) in table {
             assert_eq!((made.wr_id(), made.wr.op), (1, op));
             assert!(matches!(made.data, SendData::Sges(list) if list == sge));
         }
+    }
+
+    #[test]
+    fn a_flush_is_of_the_stretch_or_of_everything_if_the_length_cannot_be_said() {
+        let flush = |len| {
+            let remote = RemoteBuf { len, ..REMOTE };
+            match SendWr::flush(1, remote, Placement::GlobalVisibility).wr.op {
+                SendOp::Flush { length, placement: 1, selectivity, .. } => (length, selectivity),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(flush(64), (64, 0));
+        assert_eq!(flush(u64::from(u32::MAX)), (u32::MAX, 0));
+        assert_eq!(flush(1 << 32), (0, 1));
     }
 
     #[test]

@@ -239,6 +239,19 @@ pub struct AddressVector {
     pub flow_label: u32,
 }
 
+impl AddressVector {
+    /// The usual path to `dgid`: from our GID 0, hop limit 64, traffic class and flow label 0.
+    pub fn to(dgid: IpAddr) -> Self {
+        AddressVector {
+            dgid: Gid::from(dgid),
+            sgid_index: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        }
+    }
+}
+
 /// `ibv_qp_attr` with its mask: what is `Some` is to be changed, or is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpAttr {

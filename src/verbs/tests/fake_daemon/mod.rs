@@ -6,6 +6,7 @@
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +20,8 @@ use urxe_shm::entry::Taken;
 use urxe_shm::event::{COMPLETION, EventRecord};
 use urxe_shm::geometry::Geometry;
 use urxe_shm::layout::CqEntry;
-use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer};
+use urxe_shm::region::Window;
+use urxe_shm::ring::{CqProducer, RqConsumer, RqProducer, SqConsumer};
 use urxe_verbs::{Context, OpenOptions};
 
 /// Serves one session, on a thread of its own.
@@ -39,6 +41,9 @@ pub struct State {
     pub panel: Option<Panel>,
     pub qps: HashMap<u32, FakeQp>,
     pub cqs: HashMap<u32, FakeCq>,
+    pub srqs: HashMap<u32, FakeSrq>,
+    /// The GID table, from index 0 on.
+    pub gids: Vec<IpAddr>,
     pub pipes: HashMap<u32, OwnedFd>,
     /// The write end of the asynchronous events' pipe.
     pub async_events: Option<OwnedFd>,
@@ -49,14 +54,23 @@ pub struct State {
 
 pub struct FakeQp {
     pub send_queue: SqConsumer,
-    pub recv_queue: RqConsumer,
+    /// None of a QP with an SRQ.
+    pub recv_queue: Option<RqConsumer>,
     pub send_cq: CqHandle,
     pub slot: u32,
     pub token: u64,
 }
 
+pub struct FakeSrq {
+    pub queue: RqConsumer,
+    pub attr: SrqAttr,
+    pub token: u64,
+}
+
 pub struct FakeCq {
     pub ring: CqProducer,
+    /// What was put on it and not read, as far as the test says: a new ring begins with these.
+    pub unread: Vec<CqEntry>,
     pub channel: Option<CompChannelHandle>,
     pub token: u64,
 }
@@ -118,6 +132,12 @@ impl State {
         let cq = self.cqs.values_mut().find(|cq| cq.token == token).unwrap();
         cq.ring.push(&CqEntry { wr_id, ..Default::default() }, solicited).unwrap();
         cq.publish(&self.pipes);
+    }
+
+    /// Says something in the pipe of asynchronous events.
+    pub fn say(&self, user_handle: u64, kind: u32) {
+        let record = EventRecord { user_handle, kind, ..Default::default() };
+        rustix::io::write(self.async_events.as_ref().unwrap(), &record.to_bytes()).unwrap();
     }
 
     /// Doorbells rung since the last time.
@@ -200,15 +220,16 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
             active: true,
             max_mtu: 4096,
             active_mtu: 1024,
-            gid_tbl_len: 1,
+            gid_tbl_len: state.gids.len().max(1) as u32,
             pkey_tbl_len: 1,
             max_msg_sz: 1 << 31,
             interface: None,
             speed_mbps: None,
         }),
-        Request::QueryGid { .. } => {
-            Reply::Gid(Gid::from("192.0.2.1".parse::<std::net::IpAddr>().unwrap()))
-        }
+        Request::QueryGid { index, .. } => Reply::Gid(match state.gids.get(index as usize) {
+            Some(&gid) => Gid::from(gid),
+            None => Gid::from("192.0.2.1".parse::<IpAddr>().unwrap()),
+        }),
         Request::AllocPd { .. } => Reply::Pd(PdHandle(state.handle())),
         Request::RegMr { .. } => {
             let mr = state.handle();
@@ -227,21 +248,93 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
                 state.arena.as_mut().unwrap().alloc(geometry.size().into()).unwrap();
             let ring = CqProducer::create(window, geometry).unwrap();
             let handle = state.handle();
-            state.cqs.insert(handle, FakeCq { ring, channel, token: user_handle });
+            state.cqs.insert(handle, FakeCq { ring, unread: vec![], channel, token: user_handle });
             let ring = RingLocation { offset: extent.offset, size: geometry.size() };
             Reply::Cq { cq: CqHandle(handle), cqe: geometry.capacity(), ring }
         }
-        Request::CreateQp { caps, send_cq, user_handle, .. } => {
+        Request::ResizeCq { cq, cqe } => {
+            let geometry = Geometry::completion(cqe).unwrap();
+            let (extent, window) =
+                state.arena.as_mut().unwrap().alloc(geometry.size().into()).unwrap();
+            let cq = state.cqs.get_mut(&cq.0).unwrap();
+            cq.ring = CqProducer::create(window, geometry).unwrap();
+            for entry in &cq.unread {
+                cq.ring.push(entry, false).unwrap();
+            }
+            let _ = cq.ring.publish();
+            let ring = RingLocation { offset: extent.offset, size: geometry.size() };
+            Reply::CqResized { cqe: geometry.capacity(), ring }
+        }
+        Request::CreateSrq { attr, user_handle, .. } => {
+            let (queue, attr, ring) = recv_ring(state, attr);
+            let handle = state.handle();
+            state.srqs.insert(handle, FakeSrq { queue, attr, token: user_handle });
+            Reply::Srq { srq: SrqHandle(handle), srqn: 0x21, attr, ring }
+        }
+        Request::ModifySrq { srq, max_wr, limit } => {
+            let mut attr = state.srqs[&srq.0].attr;
+            attr.limit = limit.unwrap_or(attr.limit);
+            let mut ring = None;
+            if let Some(max_wr) = max_wr {
+                // As a daemon would move them: the program's end of the new ring is ours for once.
+                let mut posted = Vec::new();
+                let old = &mut state.srqs.get_mut(&srq.0).unwrap().queue;
+                while let Taken::Ready(wqe) = old.take(&mut vec![]).unwrap() {
+                    posted.push(wqe.wr_id);
+                }
+                let (queue, granted, location) = recv_ring(state, SrqAttr { max_wr, ..attr });
+                let window = Window::new(
+                    state.arena.as_ref().unwrap().mapping().clone(),
+                    location.offset,
+                    location.size.into(),
+                );
+                let shape = Geometry::recv(granted.max_wr, granted.max_sge).unwrap();
+                let mut producer = RqProducer::attach(window.unwrap(), shape).unwrap();
+                posted.iter().for_each(|&wr_id| producer.push(wr_id, &[]).unwrap());
+                let _ = producer.publish();
+                state.srqs.get_mut(&srq.0).unwrap().queue = queue;
+                (attr, ring) = (granted, Some(location));
+            }
+            state.srqs.get_mut(&srq.0).unwrap().attr = attr;
+            Reply::SrqModified { attr, ring }
+        }
+        Request::QuerySrq { srq } => Reply::SrqAttr(state.srqs[&srq.0].attr),
+        Request::CreateAh { .. } => {
+            let handle = state.handle();
+            Reply::Ah { ah: AhHandle(handle), ah_num: 0x100 + handle }
+        }
+        Request::AllocMw { .. } => {
+            let handle = state.handle();
+            Reply::Mw { mw: MwHandle(handle), rkey: handle << 8 | 0xfe }
+        }
+        Request::Resources { after, .. } => {
+            let number = after.map_or(1, |after| after + 1);
+            let detail = ResourceDetail::Cq { cqe: 7, unread: 0, qps: 0, failed: false };
+            let program = "fake 1".into();
+            let resource = Resource { number, program, uid: 0, pd: 0, detail };
+            Reply::Resources(ResourcePage { resources: vec![resource], more: number < 3 })
+        }
+        Request::CreateQp { qp_type, caps, send_cq, srq, user_handle, .. } => {
             let send =
                 Geometry::send(caps.max_send_wr, caps.max_send_sge, caps.max_inline_data).unwrap();
-            let recv = Geometry::recv(caps.max_recv_wr, caps.max_recv_sge).unwrap();
             let arena = state.arena.as_mut().unwrap();
             let (send_extent, send_window) = arena.alloc(send.size().into()).unwrap();
-            let (recv_extent, recv_window) = arena.alloc(recv.size().into()).unwrap();
+            let is_datagram = qp_type == QpType::Ud;
+            let mut granted = SrqAttr::default();
+            let (recv_queue, recv_ring) = match srq {
+                Some(_) => (None, None),
+                None => {
+                    let (max_wr, max_sge) = (caps.max_recv_wr, caps.max_recv_sge);
+                    let wanted = SrqAttr { max_wr, max_sge, limit: 0 };
+                    let (queue, attr, ring) = recv_ring(state, wanted);
+                    granted = attr;
+                    (Some(queue), Some(ring))
+                }
+            };
             let handle = state.handle();
             let qp = FakeQp {
-                send_queue: SqConsumer::create(send_window, send, false).unwrap(),
-                recv_queue: RqConsumer::create(recv_window, recv).unwrap(),
+                send_queue: SqConsumer::create(send_window, send, is_datagram).unwrap(),
+                recv_queue,
                 send_cq,
                 slot: handle,
                 token: user_handle,
@@ -252,13 +345,13 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
                 qpn: 0x11,
                 caps: QpCaps {
                     max_send_wr: send.capacity(),
-                    max_recv_wr: recv.capacity(),
+                    max_recv_wr: granted.max_wr,
                     max_send_sge: send.max_sge(),
-                    max_recv_sge: recv.max_sge(),
+                    max_recv_sge: granted.max_sge,
                     max_inline_data: send.max_inline(),
                 },
                 send_ring: RingLocation { offset: send_extent.offset, size: send.size() },
-                recv_ring: Some(RingLocation { offset: recv_extent.offset, size: recv.size() }),
+                recv_ring,
                 doorbell_slot: handle,
             })
         }
@@ -266,12 +359,21 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
             let qp = state.qps.get_mut(&qp.0).unwrap();
             if attr.state == Some(QpState::Reset) {
                 qp.send_queue.reset();
-                qp.recv_queue.reset();
             }
-            qp.recv_queue.set_ring_after_post(attr.state == Some(QpState::Err));
+            if let Some(recv_queue) = &mut qp.recv_queue {
+                if attr.state == Some(QpState::Reset) {
+                    recv_queue.reset();
+                }
+                recv_queue.set_ring_after_post(attr.state == Some(QpState::Err));
+            }
             Reply::Done
         }
-        Request::DestroyQp { .. }
+        Request::AttachMcast { .. }
+        | Request::DetachMcast { .. }
+        | Request::DestroySrq { .. }
+        | Request::DestroyAh { .. }
+        | Request::DeallocMw { .. }
+        | Request::DestroyQp { .. }
         | Request::DestroyCq { .. }
         | Request::DestroyCompChannel { .. }
         | Request::DeregMr { .. }
@@ -283,4 +385,14 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
     };
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     channel.send(&reply, &fds).unwrap();
+}
+
+/// A ring for receives.
+fn recv_ring(state: &mut State, wanted: SrqAttr) -> (RqConsumer, SrqAttr, RingLocation) {
+    let geometry = Geometry::recv(wanted.max_wr, wanted.max_sge).unwrap();
+    let (extent, window) = state.arena.as_mut().unwrap().alloc(geometry.size().into()).unwrap();
+    let (max_wr, max_sge) = (geometry.capacity(), geometry.max_sge());
+    let location = RingLocation { offset: extent.offset, size: geometry.size() };
+    let queue = RqConsumer::create(window, geometry).unwrap();
+    (queue, SrqAttr { max_wr, max_sge, ..wanted }, location)
 }

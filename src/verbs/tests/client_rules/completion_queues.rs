@@ -1,0 +1,158 @@
+//! Polling, waiting, and completion queues of another size.
+
+use crate::fake_daemon::FakeDaemon;
+use crate::{NOT_AT_ALL, PATIENCE};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use urxe_shm::layout::CqEntry;
+use urxe_verbs::Wc;
+
+#[test]
+fn completions_come_out_in_order_and_only_as_many_as_fit() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let cq = context.create_cq(8, None).unwrap();
+    let token = daemon.state.lock().unwrap().cqs.values().next().unwrap().token;
+    for wr_id in 1..=5 {
+        daemon.state.lock().unwrap().complete(token, wr_id, false);
+    }
+    let mut wcs = [Wc::default(); 2];
+    assert_eq!(cq.poll(&mut wcs).unwrap(), 2);
+    assert_eq!(wcs.map(|wc| wc.wr_id), [1, 2]);
+    assert_eq!(cq.poll(&mut []).unwrap(), 0);
+    let mut rest = vec![Wc::default()];
+    assert_eq!(cq.poll_into(&mut rest).unwrap(), 3);
+    assert_eq!(rest[1..].iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [3, 4, 5]);
+    assert_eq!(cq.poll(&mut wcs).unwrap(), 0);
+}
+
+#[test]
+fn wait_finds_completions_from_before_and_from_after_it_began() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let channel = context.create_comp_channel().unwrap();
+    let cq = context.create_cq(8, Some(&channel)).unwrap();
+    let token = daemon.state.lock().unwrap().cqs.values().next().unwrap().token;
+    let mut wcs = [Wc::default(); 4];
+    assert_eq!(cq.wait(&mut wcs, NOT_AT_ALL).unwrap(), 0);
+    daemon.state.lock().unwrap().complete(token, 1, false);
+    // That one made an event, the CQ being armed still; it must not be mistaken for the next.
+    assert_eq!(cq.wait(&mut wcs, PATIENCE).unwrap(), 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            daemon.state.lock().unwrap().complete(token, 2, false);
+        });
+        assert_eq!(cq.wait(&mut wcs, PATIENCE).unwrap(), 1);
+        assert_eq!(wcs[0].wr_id, 2);
+    });
+    assert_eq!(cq.wait(&mut wcs, Some(Duration::from_millis(5))).unwrap(), 0);
+    let unheard = context.create_cq(8, None).unwrap();
+    assert!(unheard.wait(&mut wcs, PATIENCE).unwrap_err().to_string().contains("channel"));
+}
+
+#[test]
+fn threads_that_share_a_channel_each_wake_for_their_own_queue() {
+    const ROUNDS: u64 = 200;
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let channel = context.create_comp_channel().unwrap();
+    std::thread::scope(|scope| {
+        let state = &daemon.state;
+        let queues: Vec<_> = (0..3)
+            .map(|_| {
+                let cq = context.create_cq(8, Some(&channel)).unwrap();
+                let (say, hear) = std::sync::mpsc::channel();
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let mut wcs = [Wc::default()];
+                        assert_eq!(cq.wait(&mut wcs, PATIENCE).unwrap(), 1, "nobody woke us");
+                        assert_eq!(wcs[0].wr_id, round);
+                        say.send(()).unwrap();
+                    }
+                });
+                hear
+            })
+            .collect();
+        let mut tokens: Vec<_> = state.lock().unwrap().cqs.values().map(|cq| cq.token).collect();
+        tokens.sort_unstable();
+        for round in 0..ROUNDS {
+            for &token in &tokens {
+                state.lock().unwrap().complete(token, round, false);
+            }
+            for hear in &queues {
+                hear.recv().unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_channel_names_the_queue_and_forgets_those_that_are_gone() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let channel = context.create_comp_channel().unwrap();
+    let kept = context.create_cq(8, Some(&channel)).unwrap();
+    let kept_token = daemon.state.lock().unwrap().cqs.values().next().unwrap().token;
+    let lost = context.create_cq(8, Some(&channel)).unwrap();
+    let tokens: Vec<_> = daemon.state.lock().unwrap().cqs.values().map(|cq| cq.token).collect();
+    let lost_token = tokens.into_iter().find(|&token| token != kept_token).unwrap();
+
+    lost.req_notify(false).unwrap();
+    kept.req_notify(true).unwrap();
+    daemon.state.lock().unwrap().complete(lost_token, 1, false);
+    daemon.state.lock().unwrap().complete(kept_token, 1, false);
+    drop(lost);
+    assert!(channel.wait(NOT_AT_ALL).unwrap().is_none(), "only solicited events were asked for");
+    daemon.state.lock().unwrap().complete(kept_token, 2, true);
+    assert!(channel.wait(PATIENCE).unwrap() == Some(kept));
+    assert!(channel.wait(NOT_AT_ALL).unwrap().is_none());
+}
+
+#[test]
+fn another_size_keeps_what_is_unread_while_others_poll() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let cq = context.create_cq(3, None).unwrap();
+    assert_eq!(cq.depth(), 3);
+    let token = daemon.state.lock().unwrap().cqs.values().next().unwrap().token;
+    for wr_id in 1..=3 {
+        daemon.state.lock().unwrap().complete(token, wr_id, false);
+    }
+    let mut wcs = [Wc::default()];
+    assert_eq!(cq.poll(&mut wcs).unwrap(), 1);
+    // The daemon moves what is left.
+    let unread = [2, 3].map(|wr_id| CqEntry { wr_id, ..Default::default() });
+    let first = |daemon: &FakeDaemon| *daemon.state.lock().unwrap().cqs.keys().next().unwrap();
+    let handle = first(&daemon);
+    daemon.state.lock().unwrap().cqs.get_mut(&handle).unwrap().unread = unread.to_vec();
+    cq.resize(1000).unwrap();
+    assert_eq!(cq.depth(), 1023);
+    for wr_id in 4..=1000 {
+        daemon.state.lock().unwrap().complete(token, wr_id, false);
+    }
+    let mut rest = Vec::new();
+    cq.poll_into(&mut rest).unwrap();
+    assert!(rest.iter().map(|wc| wc.wr_id).eq(2..=1000));
+
+    // Threads that poll all the while see each completion once.
+    daemon.state.lock().unwrap().cqs.get_mut(&handle).unwrap().unread.clear();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let poller = scope.spawn(|| {
+            let mut seen = Vec::new();
+            while !done.load(Ordering::Acquire) {
+                cq.poll_into(&mut seen).unwrap();
+            }
+            cq.poll_into(&mut seen).unwrap();
+            seen.iter().map(|wc| wc.wr_id).collect::<Vec<_>>()
+        });
+        for round in 0..50 {
+            // Nothing is unread when the size changes: the fake daemon knows no better.
+            cq.resize(if round % 2 == 0 { 7 } else { 63 }).unwrap();
+        }
+        daemon.state.lock().unwrap().complete(token, 77, false);
+        done.store(true, Ordering::Release);
+        assert_eq!(poller.join().unwrap(), [77]);
+    });
+}

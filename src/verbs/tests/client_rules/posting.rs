@@ -1,0 +1,185 @@
+//! Lists of work requests, doorbells and states.
+
+use crate::fake_daemon::FakeDaemon;
+use crate::small_qp;
+use urxe_shm::control::Request;
+use urxe_shm::entry::Taken;
+use urxe_verbs::{
+    Access, InitAttr, Inline, PostReason, QpInit, QpState, RecvWr, RemoteBuf, SendWr,
+};
+
+#[test]
+fn what_stands_before_a_bad_work_request_is_posted_and_nothing_behind_it() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let cq = context.create_cq(8, None).unwrap();
+    let qp = small_qp(&context, &cq);
+    let send = |wr_id| SendWr::send(wr_id, Inline(b"fits"));
+    let error = qp.post_send(&[send(1), SendWr::send(2, Inline(&[0; 17])), send(3)]).unwrap_err();
+    assert_eq!((error.posted, error.wr_id), (1, 2));
+    assert!(error.to_string().contains("17 bytes of inline data"), "{error}");
+    assert_eq!(daemon.state.lock().unwrap().complete_sends(), [1]);
+
+    let error = qp.post_send(&[send(4), send(5), send(6), send(7), send(8)]).unwrap_err();
+    assert_eq!((error.posted, error.wr_id), (3, 7));
+    assert_eq!(error.reason, PostReason::QueueFull { capacity: 3 });
+    assert_eq!(error.errno(), libc::ENOMEM);
+    assert_eq!(daemon.state.lock().unwrap().complete_sends(), [4, 5, 6]);
+
+    let recv = |wr_id| RecvWr::new(wr_id, &[]);
+    let error = qp.post_recv(&[recv(1), recv(2), recv(3), recv(4)]).unwrap_err();
+    assert_eq!((error.posted, error.wr_id), (3, 4));
+    qp.post_send(&[]).unwrap();
+    qp.post_recv(&[]).unwrap();
+}
+
+#[test]
+fn the_daemon_finds_what_was_posted() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let cq = context.create_cq(8, None).unwrap();
+    let qp = small_qp(&context, &cq);
+    let mr = qp.pd().alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+    let remote = RemoteBuf { addr: 0x7000, rkey: 9, len: 64 };
+    let sge = mr.sge(8..24).unwrap();
+    qp.post_send(&[SendWr::write_imm(1, &[sge], remote, 7).signaled().fence()]).unwrap();
+    qp.post_send(&[SendWr::send(2, Inline(b"hello")).solicited()]).unwrap();
+    qp.post_recv(&[RecvWr::new(3, &[sge])]).unwrap();
+
+    let mut state = daemon.state.lock().unwrap();
+    let fake = state.qps.values_mut().next().unwrap();
+    let (mut sges, mut inline) = (vec![], vec![]);
+    let mut take = || match fake.send_queue.take(&mut sges, &mut inline).unwrap() {
+        Taken::Ready(wqe) => wqe.wr,
+        other => panic!("{other:?}"),
+    };
+    let (write, send) = (take(), take());
+    let expected = urxe_shm::entry::SendOp::Write { remote_addr: 0x7000, rkey: 9, imm: Some(7) };
+    assert_eq!((write.wr_id, write.op), (1, expected));
+    assert!(write.signaled && write.fence && !write.solicited);
+    assert_eq!(sges, [sge]);
+    assert!(send.solicited && !send.signaled);
+    assert_eq!(inline, b"hello");
+    let mut sges = vec![];
+    let Taken::Ready(recv) = fake.recv_queue.as_mut().unwrap().take(&mut sges).unwrap() else {
+        panic!()
+    };
+    assert_eq!((recv.wr_id, recv.length), (3, 16));
+    assert_eq!(sges, [sge]);
+}
+
+#[test]
+fn a_list_rings_once_and_wakes_only_a_sleeping_daemon() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let cq = context.create_cq(8, None).unwrap();
+    let qp = small_qp(&context, &cq);
+    let state = daemon.state.lock().unwrap();
+    let slot = state.qps.values().next().unwrap().slot;
+    let wake = state.wake.as_ref().unwrap();
+    let woken = || rustix::io::read(wake, &mut [0; 8]).is_ok();
+    let post = || qp.post_send(&[SendWr::send(1, Inline(b"x"))]).unwrap();
+
+    post();
+    assert_eq!(state.rung(), [slot]);
+    assert!(!woken(), "it was awake");
+    assert!(state.panel.as_ref().unwrap().fall_asleep());
+    post();
+    assert!(woken());
+    post();
+    assert!(!woken(), "it was woken before");
+    assert_eq!(state.rung(), [slot]);
+    // A receive has no doorbell.
+    qp.post_recv(&[RecvWr::new(1, &[])]).unwrap();
+    assert_eq!(state.rung(), []);
+}
+
+#[test]
+fn receives_ring_the_doorbell_in_the_error_state() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let cq = context.create_cq(8, None).unwrap();
+    let qp = small_qp(&context, &cq);
+    qp.to_error().unwrap();
+    qp.post_recv(&[RecvWr::new(1, &[])]).unwrap();
+    let state = daemon.state.lock().unwrap();
+    assert_eq!(state.rung(), [state.qps.values().next().unwrap().slot]);
+}
+
+#[test]
+fn a_queue_pair_takes_work_only_in_the_right_states() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let cq = context.create_cq(8, None).unwrap();
+    let qp = context.alloc_pd().unwrap().create_qp(&QpInit::new(&cq)).unwrap();
+    let peer = qp.endpoint().unwrap();
+    let send = || qp.post_send(&[SendWr::send(1, Inline(b"x"))]);
+    let recv = || qp.post_recv(&[RecvWr::new(2, &[])]);
+
+    let error = recv().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "work request 2 (number 0 of the list, from 0) was not posted: the QP is in RESET, \
+         expected any other state"
+    );
+    qp.to_init(InitAttr::new(Access::default())).unwrap();
+    recv().unwrap();
+    let refused = |state| {
+        let reason = send().unwrap_err().reason;
+        assert!(matches!(reason, PostReason::State { state: at, .. } if at == state), "{reason}");
+    };
+    refused(QpState::Init);
+    qp.to_rtr(urxe_verbs::RtrAttr::new(peer.qpn, peer.psn, peer.gid)).unwrap();
+    recv().unwrap();
+    refused(QpState::Rtr);
+    qp.to_rts(urxe_verbs::RtsAttr::new(peer.psn)).unwrap();
+    send().unwrap();
+    qp.to_error().unwrap();
+    send().unwrap();
+    qp.to_reset().unwrap();
+    refused(QpState::Reset);
+}
+
+#[test]
+fn a_reset_empties_the_queues() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let cq = context.create_cq(8, None).unwrap();
+    let qp = small_qp(&context, &cq);
+    let fill = || {
+        qp.post_send(&[1, 2, 3].map(|wr_id| SendWr::send(wr_id, Inline(b"x")))).unwrap();
+        qp.post_recv(&[1, 2, 3].map(|wr_id| RecvWr::new(wr_id, &[]))).unwrap();
+    };
+    fill();
+    qp.to_reset().unwrap();
+    qp.connect(&qp.endpoint().unwrap(), Access::default()).unwrap();
+    assert_eq!(daemon.state.lock().unwrap().complete_sends(), []);
+    fill();
+    assert_eq!(daemon.state.lock().unwrap().complete_sends(), [1, 2, 3]);
+}
+
+#[test]
+fn to_rtr_takes_the_mtu_of_the_port_and_connect_the_smaller_one() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let cq = context.create_cq(8, None).unwrap();
+    let qp = small_qp(&context, &cq);
+    let peer = qp.endpoint().unwrap();
+    assert_eq!(peer.mtu, 1024);
+    let last_mtu = || {
+        let state = daemon.state.lock().unwrap();
+        state.requests.iter().rev().find_map(|request| match request {
+            Request::ModifyQp { attr, .. } => attr.path_mtu,
+            _ => None,
+        })
+    };
+    qp.connect(&urxe_verbs::QpEndpoint { mtu: 512, ..peer }, Access::default()).unwrap();
+    assert_eq!(last_mtu(), Some(512));
+    qp.connect(&urxe_verbs::QpEndpoint { mtu: 4096, ..peer }, Access::default()).unwrap();
+    assert_eq!(last_mtu(), Some(1024));
+    let rtr = urxe_verbs::RtrAttr::new(peer.qpn, peer.psn, peer.gid);
+    qp.to_rtr(urxe_verbs::RtrAttr { path_mtu: Some(256), ..rtr }).unwrap();
+    assert_eq!(last_mtu(), Some(256));
+    qp.to_rtr(rtr).unwrap();
+    assert_eq!(last_mtu(), Some(1024));
+}
