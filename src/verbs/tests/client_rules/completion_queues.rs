@@ -4,7 +4,6 @@ use crate::fake_daemon::FakeDaemon;
 use crate::{NOT_AT_ALL, PATIENCE};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use urxe_shm::layout::CqEntry;
 use urxe_verbs::Wc;
 
 #[test]
@@ -110,33 +109,42 @@ fn a_channel_names_the_queue_and_forgets_those_that_are_gone() {
 }
 
 #[test]
-fn another_size_keeps_what_is_unread_while_others_poll() {
+fn another_size_keeps_what_is_unread() {
     let daemon = FakeDaemon::start();
     let context = daemon.open();
     let cq = context.create_cq(3, None).unwrap();
     assert_eq!(cq.depth(), 3);
     let token = daemon.state.lock().unwrap().cqs.values().next().unwrap().token;
-    for wr_id in 1..=3 {
-        daemon.state.lock().unwrap().complete(token, wr_id, false);
-    }
-    let mut wcs = [Wc::default()];
-    assert_eq!(cq.poll(&mut wcs).unwrap(), 1);
-    // The daemon moves what is left.
-    let unread = [2, 3].map(|wr_id| CqEntry { wr_id, ..Default::default() });
-    let first = |daemon: &FakeDaemon| *daemon.state.lock().unwrap().cqs.keys().next().unwrap();
-    let handle = first(&daemon);
-    daemon.state.lock().unwrap().cqs.get_mut(&handle).unwrap().unread = unread.to_vec();
+    let complete = |wr_id| daemon.state.lock().unwrap().complete(token, wr_id, false);
+    (1..=3).for_each(complete);
+    assert_eq!(cq.poll(&mut [Wc::default()]).unwrap(), 1);
     cq.resize(1000).unwrap();
     assert_eq!(cq.depth(), 1023);
-    for wr_id in 4..=1000 {
-        daemon.state.lock().unwrap().complete(token, wr_id, false);
-    }
+    (4..=1000).for_each(complete);
     let mut rest = Vec::new();
     cq.poll_into(&mut rest).unwrap();
     assert!(rest.iter().map(|wc| wc.wr_id).eq(2..=1000));
+}
 
-    // Threads that poll all the while see each completion once.
-    daemon.state.lock().unwrap().cqs.get_mut(&handle).unwrap().unread.clear();
+#[test]
+fn another_size_keeps_it_armed() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let channel = context.create_comp_channel().unwrap();
+    let cq = context.create_cq(3, Some(&channel)).unwrap();
+    let token = daemon.state.lock().unwrap().cqs.values().next().unwrap().token;
+    cq.req_notify(false).unwrap();
+    cq.resize(100).unwrap();
+    daemon.state.lock().unwrap().complete(token, 1, false);
+    assert!(channel.wait(PATIENCE).unwrap() == Some(cq));
+}
+
+#[test]
+fn threads_that_poll_while_the_size_changes_see_each_completion_once() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let cq = context.create_cq(63, None).unwrap();
+    let token = daemon.state.lock().unwrap().cqs.values().next().unwrap().token;
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let poller = scope.spawn(|| {
@@ -145,14 +153,13 @@ fn another_size_keeps_what_is_unread_while_others_poll() {
                 cq.poll_into(&mut seen).unwrap();
             }
             cq.poll_into(&mut seen).unwrap();
-            seen.iter().map(|wc| wc.wr_id).collect::<Vec<_>>()
+            seen
         });
         for round in 0..50 {
-            // Nothing is unread when the size changes: the fake daemon knows no better.
-            cq.resize(if round % 2 == 0 { 7 } else { 63 }).unwrap();
+            daemon.state.lock().unwrap().complete(token, round, false);
+            cq.resize(if round % 2 == 0 { 100 } else { 200 }).unwrap();
         }
-        daemon.state.lock().unwrap().complete(token, 77, false);
         done.store(true, Ordering::Release);
-        assert_eq!(poller.join().unwrap(), [77]);
+        assert!(poller.join().unwrap().iter().map(|wc| wc.wr_id).eq(0..50));
     });
 }

@@ -20,8 +20,7 @@ use urxe_shm::entry::Taken;
 use urxe_shm::event::{COMPLETION, EventRecord};
 use urxe_shm::geometry::Geometry;
 use urxe_shm::layout::CqEntry;
-use urxe_shm::region::Window;
-use urxe_shm::ring::{CqProducer, RqConsumer, RqProducer, SqConsumer};
+use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer};
 use urxe_verbs::{Context, OpenOptions};
 
 /// Serves one session, on a thread of its own.
@@ -69,8 +68,6 @@ pub struct FakeSrq {
 
 pub struct FakeCq {
     pub ring: CqProducer,
-    /// What was put on it and not read, as far as the test says: a new ring begins with these.
-    pub unread: Vec<CqEntry>,
     pub channel: Option<CompChannelHandle>,
     pub token: u64,
 }
@@ -248,7 +245,7 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
                 state.arena.as_mut().unwrap().alloc(geometry.size().into()).unwrap();
             let ring = CqProducer::create(window, geometry).unwrap();
             let handle = state.handle();
-            state.cqs.insert(handle, FakeCq { ring, unread: vec![], channel, token: user_handle });
+            state.cqs.insert(handle, FakeCq { ring, channel, token: user_handle });
             let ring = RingLocation { offset: extent.offset, size: geometry.size() };
             Reply::Cq { cq: CqHandle(handle), cqe: geometry.capacity(), ring }
         }
@@ -256,12 +253,7 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
             let geometry = Geometry::completion(cqe).unwrap();
             let (extent, window) =
                 state.arena.as_mut().unwrap().alloc(geometry.size().into()).unwrap();
-            let cq = state.cqs.get_mut(&cq.0).unwrap();
-            cq.ring = CqProducer::create(window, geometry).unwrap();
-            for entry in &cq.unread {
-                cq.ring.push(entry, false).unwrap();
-            }
-            let _ = cq.ring.publish();
+            state.cqs.get_mut(&cq.0).unwrap().ring.move_to(window, geometry).unwrap();
             let ring = RingLocation { offset: extent.offset, size: geometry.size() };
             Reply::CqResized { cqe: geometry.capacity(), ring }
         }
@@ -272,31 +264,17 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
             Reply::Srq { srq: SrqHandle(handle), srqn: 0x21, attr, ring }
         }
         Request::ModifySrq { srq, max_wr, limit } => {
-            let mut attr = state.srqs[&srq.0].attr;
-            attr.limit = limit.unwrap_or(attr.limit);
-            let mut ring = None;
-            if let Some(max_wr) = max_wr {
-                // As a daemon would move them: the program's end of the new ring is ours for once.
-                let mut posted = Vec::new();
-                let old = &mut state.srqs.get_mut(&srq.0).unwrap().queue;
-                while let Taken::Ready(wqe) = old.take(&mut vec![]).unwrap() {
-                    posted.push(wqe.wr_id);
-                }
-                let (queue, granted, location) = recv_ring(state, SrqAttr { max_wr, ..attr });
-                let window = Window::new(
-                    state.arena.as_ref().unwrap().mapping().clone(),
-                    location.offset,
-                    location.size.into(),
-                );
-                let shape = Geometry::recv(granted.max_wr, granted.max_sge).unwrap();
-                let mut producer = RqProducer::attach(window.unwrap(), shape).unwrap();
-                posted.iter().for_each(|&wr_id| producer.push(wr_id, &[]).unwrap());
-                let _ = producer.publish();
-                state.srqs.get_mut(&srq.0).unwrap().queue = queue;
-                (attr, ring) = (granted, Some(location));
-            }
-            state.srqs.get_mut(&srq.0).unwrap().attr = attr;
-            Reply::SrqModified { attr, ring }
+            let fake = state.srqs.get_mut(&srq.0).unwrap();
+            fake.attr.limit = limit.unwrap_or(fake.attr.limit);
+            let ring = max_wr.map(|max_wr| {
+                let geometry = Geometry::recv(max_wr, fake.attr.max_sge).unwrap();
+                let arena = state.arena.as_mut().unwrap();
+                let (extent, window) = arena.alloc(geometry.size().into()).unwrap();
+                fake.queue.move_to(window, geometry).unwrap();
+                fake.attr.max_wr = geometry.capacity();
+                RingLocation { offset: extent.offset, size: geometry.size() }
+            });
+            Reply::SrqModified { attr: fake.attr, ring }
         }
         Request::QuerySrq { srq } => Reply::SrqAttr(state.srqs[&srq.0].attr),
         Request::CreateAh { .. } => {
