@@ -29,8 +29,8 @@ pub struct SimHost {
     pub overruns: u64,
     /// Memory by key: its region and the address of its first byte.
     mrs: BTreeMap<u32, (RegionId, u64)>,
-    /// Which send queue a QP's completions are of.
-    send_queue_of: BTreeMap<u32, QueueId>,
+    /// Which send queue a QP's completions are of, and where they go.
+    sends_of: BTreeMap<u32, (QueueId, CqId)>,
     /// Where posted work requests let the engine write, by `wr_id`.
     sinks: BTreeMap<u64, Vec<Sge>>,
 }
@@ -74,14 +74,19 @@ impl SimHost {
         self.mrs.insert(key, (region, addr));
     }
 
-    /// Remembers which send queue a QP has.
-    pub fn learn_qp(&mut self, qpn: urxe_wire::Qpn, send_queue: QueueId) {
-        self.send_queue_of.insert(qpn.get(), send_queue);
+    /// Remembers which send queue a QP has, and where its completions go.
+    pub fn learn_qp(&mut self, qpn: urxe_wire::Qpn, send_queue: QueueId, send_cq: CqId) {
+        self.sends_of.insert(qpn.get(), (send_queue, send_cq));
     }
 
     /// Remembers where the work request `wr_id` lets the engine write.
     pub fn learn_sink(&mut self, wr_id: u64, sges: &[Sge]) {
         self.sinks.insert(wr_id, sges.to_vec());
+    }
+
+    /// Whether a CQ has had no room, and the program was told.
+    fn has_failed(&self, cq: CqId) -> bool {
+        self.events.contains(&AsyncEvent::CqError(cq))
     }
 
     /// The stretches of memory behind a scatter list.
@@ -170,9 +175,10 @@ impl Host for SimHost {
             _ => Vec::new(),
         };
         if is_of_send_queue(completion.wr_id) {
-            let queue = self.send_queue_of[&completion.qpn.get()];
+            let (queue, _) = self.sends_of[&completion.qpn.get()];
             self.send_queue(queue).completed(completion.wr_id);
         }
+        assert!(!self.has_failed(cq), "a CQ that had no room is let alone");
         let completed = Completed { completion: completion.clone(), data };
         match self.cq(cq).push(completed) {
             true => Ok(()),
@@ -184,8 +190,21 @@ impl Host for SimHost {
     }
 
     fn event(&mut self, event: AsyncEvent) {
+        assert!(!self.events.contains(&event) || may_recur(event), "{event:?} comes once");
         self.events.push(event);
+        if let AsyncEvent::CqError(failed) = event {
+            let queues = self.sends_of.values().filter(|(_, cq)| *cq == failed);
+            for (queue, _) in queues.copied().collect::<Vec<_>>() {
+                self.send_queue(queue).lose_completions();
+            }
+        }
     }
+}
+
+/// Whether the program may be told so several times. The QPs of the simulation are not reset with
+/// their events forgotten, so what ends one comes once.
+fn may_recur(event: AsyncEvent) -> bool {
+    matches!(event, AsyncEvent::SqDrained(_) | AsyncEvent::CommunicationEstablished(_))
 }
 
 /// Set in the `wr_id` of every receive: the opcode of a completion only says so on success.

@@ -167,8 +167,6 @@ pub struct Planner<'a> {
     pub window: (Mr, Vec<u8>),
     /// The shared counter.
     pub counter: Mr,
-    /// Keys of the responder that a SEND may invalidate.
-    pub lent: Vec<u32>,
     /// Put into the `wr_id`s, so that they are unique on a node.
     pub number: u64,
 }
@@ -231,12 +229,7 @@ impl Planner<'_> {
         plan: &Plan,
     ) -> Option<(PlannedSend, Option<PlannedRecv>)> {
         let (mut send, data) = self.outgoing(len, progress, plan)?;
-        let lent = if self.rng.percent(10) { self.lent.pop() } else { None };
-        let extra = match (lent, self.immediate()) {
-            (Some(key), _) => Extra::Invalidate(Rkey(key)),
-            (None, Some(imm)) => Extra::Imm(imm),
-            (None, None) => Extra::None,
-        };
+        let extra = self.immediate().map_or(Extra::None, Extra::Imm);
         send.wqe.op = SendOp::Send(extra);
         let spare = if self.rng.percent(30) { self.rng.range(1..=3_000) as usize } else { 0 };
         let recv = self.recv(plan.recvs.len(), data.len() + spare)?;

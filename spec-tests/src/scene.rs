@@ -7,7 +7,7 @@ use crate::rng::Rng;
 use crate::world::{End, EndAttr, Mr, Node, NodeConfig, World, everything};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
-use urxe_engine::{Access, CqId, PdId};
+use urxe_engine::{CqId, PdId};
 use urxe_port::sim::Link;
 use urxe_port::{Chance, Impairment};
 use urxe_wire::{PathMtu, Psn};
@@ -186,9 +186,6 @@ impl Connection {
             let content = rng.bytes(style.max_message.max(64));
             let addr = rng.next_u64() >> rng.range(1..=40);
             let mr = world.nodes[node].reg_mr(self.pd, addr, everything(), content.clone());
-            let node_of_responder = &mut world.nodes[node];
-            let mut lend =
-                || node_of_responder.reg_mr(self.pd, 0, Access::REMOTE_INVALIDATE, vec![0; 8]).key;
             let plan = Planner {
                 style,
                 rng: rng.fork(),
@@ -196,7 +193,6 @@ impl Connection {
                 remote,
                 window: (mr, content),
                 counter: counters[node],
-                lent: vec![lend(), lend()],
                 number: 2 * number + side as u64,
             }
             .plan();

@@ -306,7 +306,7 @@ impl World {
                 recv: RecvSource::Own(recv_queue),
             })
             .expect("the simulation stays far below the limits");
-        host.learn_qp(qpn, send_queue);
+        host.learn_qp(qpn, send_queue, send_cq);
         End { node, qpn, send_queue, recv_queue, send_cq, recv_cq }
     }
 

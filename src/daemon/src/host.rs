@@ -353,9 +353,6 @@ impl Host for ProgramHost {
             self.suspect(completion.qpn);
         }
         let Some(queue) = self.cqs.get_mut(cq.0) else { return Err(CqOverrun) };
-        if queue.failed {
-            return Err(CqOverrun);
-        }
         match queue.push(&intake::cq_entry(completion), completion.solicited) {
             Ok(()) => {
                 if !queue.listed {
@@ -367,7 +364,6 @@ impl Host for ProgramHost {
             Err(error) => {
                 let broken = matches!(error, CqError::Index(_));
                 self.counters.broken_completion_queues += u64::from(broken);
-                self.event(AsyncEvent::CqError(cq));
                 Err(CqOverrun)
             }
         }
@@ -383,10 +379,8 @@ impl Host for ProgramHost {
             AsyncEvent::LastWqeReached(qpn) => (event::LAST_WQE_REACHED, qpn),
             AsyncEvent::SrqError(_) | AsyncEvent::SrqLimit(_) => return,
             AsyncEvent::CqError(cq) => {
-                // Once: from then on it takes no more.
-                if let Some(cq) = self.cqs.get_mut(cq.0)
-                    && !std::mem::replace(&mut cq.failed, true)
-                {
+                if let Some(cq) = self.cqs.get_mut(cq.0) {
+                    cq.failed = true;
                     let target = cq.events;
                     self.tell(target, event::CQ_ERR);
                 }

@@ -54,9 +54,6 @@ impl Access {
     pub const REMOTE_READ: Access = Access(4);
     /// The peer may do atomics.
     pub const REMOTE_ATOMIC: Access = Access(8);
-    /// The peer may close the key by a SEND with invalidate. Ours: verbs has no bit for it, since
-    /// there only the keys of windows and of fast-registered MRs can be closed so.
-    pub const REMOTE_INVALIDATE: Access = Access(1 << 31);
     /// Windows may be bound to the MR.
     pub const MW_BIND: Access = Access(1 << 4);
     /// Addresses count from 0 at the first byte.
@@ -69,6 +66,11 @@ impl Access {
     /// Whether all of `other`'s rights are among these.
     pub fn contains(self, other: Access) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// Whether any of `other`'s rights is among these.
+    pub fn intersects(self, other: Access) -> bool {
+        self.0 & other.0 != 0
     }
 }
 

@@ -51,6 +51,18 @@ causes! {
     NoSuchAddressHandle = 32, "The address handle does not exist: it was destroyed before the datagram was sent.";
     ForeignAddressHandle = 33, "The address handle belongs to another protection domain than the QP.";
     NoPath = 34, "The address vector leads nowhere: the GID table has nothing at its sgid_index, or the destination is of another address family than the GID or no address to send to.";
+
+    // Local operations.
+    BindNoWindow = 40, "The bind names no window by its present rkey. A window has the rkey that its last bind gave it.";
+    BindKeyIndex = 41, "The new rkey of the bind is not one of the window: it may differ from the present one in the low 8 bits only (ibv_inc_rkey).";
+    BindPd = 42, "Window, MR and QP of the bind are not of one protection domain.";
+    BindTwice = 43, "The type 2 window is bound already. It must be invalidated before it is bound again.";
+    BindNothing = 44, "A type 2 window cannot be bound to 0 bytes. Invalidate it to close it.";
+    BindAccess = 45, "The bind asks for access that a window cannot give: it gives remote write, read and atomic, flush global and, if of type 2, zero-based addresses.";
+    BindNoMr = 46, "The bind names no MR by its lkey. It was deregistered, or the key is wrong.";
+    BindRights = 47, "The MR does not let this window be bound: it needs window binding and may not be zero-based; local write is needed to give remote write or atomic, flush global to give that.";
+    BindBounds = 48, "The bind reaches outside of its MR.";
+    InvalidateKey = 49, "The key is none that can be invalidated here: that of a type 2 window that is bound on this QP. MRs are deregistered, type 1 windows bound to 0 bytes.";
 }
 
 #[cfg(test)]

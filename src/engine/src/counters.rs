@@ -83,6 +83,10 @@ counters! {
     ReadsReplayed = "reads_replayed", "READ requests answered again.";
     AtomicsReplayed = "atomics_replayed", "Atomic requests answered again from the kept result.";
 
+    // Windows.
+    WindowsBound = "windows_bound", "Memory windows bound, or closed by a bind to 0 bytes.";
+    KeysInvalidated = "keys_invalidated", "Memory windows closed by a local invalidation or by the peer's SEND with invalidate.";
+
     // Requester and completer.
     RetransmittedPackets = "retransmitted_packets", "Request packets sent again.";
     AckTimeouts = "ack_timeouts", "Times that the ACK timeout ran out.";
@@ -100,7 +104,7 @@ counters! {
     // What ended badly, and on our own side.
     LocalErrors = "local_errors", "Work requests ended by an error of our own side (keys, lengths, memory gone).";
     FlushedRequests = "flushed_requests", "Work requests flushed from a QP in ERR.";
-    CqOverruns = "cq_overruns", "Completions lost because the CQ was full; its QP is in ERR.";
+    CqOverruns = "cq_overruns", "Completions lost because the CQ was full, or had been before; its QPs are in ERR.";
 }
 
 /// A set of counters, all of them from zero.

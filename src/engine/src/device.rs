@@ -1,12 +1,13 @@
 //! The device: finds the QP of each packet, gives each QP its turn, and minds the clock.
 
 use crate::address_handle::AhTable;
-use crate::attr::{DeviceConfig, QpAttr, QpInfo, QpInit, RecvSource, SrqId};
+use crate::attr::{DeviceConfig, MwType, PdId, QpAttr, QpInfo, QpInit, RecvSource, SrqId};
 use crate::counters::{Counter, Counters};
-use crate::host::{Host, RegionId};
+use crate::cq::FailedCqs;
+use crate::host::{CqId, Host, RegionId};
 use crate::limits::{GID_TABLE_LEN, MAX_QP, MAX_QPN, MIN_QPN, PACKETS_PER_TURN};
 use crate::management::Management;
-use crate::memory::{MrSpec, MrTable, RegMrError};
+use crate::memory::{self, AllocMwError, DeregMrError, MrSpec, MwInfo, RegMrError};
 use crate::multicast::MulticastTable;
 use crate::qp::{Cx, ModifyQpError, Qp};
 use crate::srq::SrqTable;
@@ -53,12 +54,13 @@ pub struct Device {
     pub(crate) config: DeviceConfig,
     rng: ChaCha8Rng,
     icrc: Checker,
-    mrs: MrTable,
+    keys: memory::Table,
     pub(crate) srqs: SrqTable,
     pub(crate) ahs: AhTable,
     pub(crate) multicast: MulticastTable,
     pub(crate) management: Management,
     pub(crate) qps: IntMap<Box<Qp>>,
+    cqs: FailedCqs,
     next_qpn: u32,
     /// QPs with something to send, in the order of their turns.
     active: VecDeque<Qpn>,
@@ -85,12 +87,13 @@ impl Device {
             config,
             rng,
             icrc: Checker::new(),
-            mrs: MrTable::default(),
+            keys: memory::Table::default(),
             srqs: SrqTable::default(),
             ahs: AhTable::default(),
             multicast: MulticastTable::default(),
             management: Management::new(),
             qps: IntMap::default(),
+            cqs: FailedCqs::default(),
             next_qpn,
             active: VecDeque::new(),
             timers: BinaryHeap::new(),
@@ -104,13 +107,36 @@ impl Device {
     /// # Errors
     /// If the range or the rights are impossible, or the device is full.
     pub fn reg_mr(&mut self, spec: MrSpec) -> Result<u32, RegMrError> {
-        self.mrs.insert(spec, &mut self.rng)
+        self.keys.reg_mr(spec, &mut self.rng)
     }
 
     /// Deregisters memory: from now on its key opens nothing. Returns the memory that was behind
-    /// it, or `None` if there is no such key.
-    pub fn dereg_mr(&mut self, key: u32) -> Option<RegionId> {
-        self.mrs.remove(key).map(|spec| spec.region)
+    /// it.
+    ///
+    /// # Errors
+    /// If it is no MR's key, or windows are bound to the MR: they have to go first.
+    pub fn dereg_mr(&mut self, key: u32) -> Result<RegionId, DeregMrError> {
+        self.keys.dereg_mr(key)
+    }
+
+    /// Allocates a memory window, which opens nothing until a work request binds it. Returns its
+    /// first rkey.
+    ///
+    /// # Errors
+    /// If the device is full.
+    pub fn alloc_mw(&mut self, pd: PdId, mw_type: MwType) -> Result<u32, AllocMwError> {
+        self.keys.alloc_mw(pd, mw_type, &mut self.rng)
+    }
+
+    /// Frees a window, bound or not; any rkey that it ever had names it. Returns whether it was
+    /// there.
+    pub fn dealloc_mw(&mut self, rkey: u32) -> bool {
+        self.keys.dealloc_mw(rkey)
+    }
+
+    /// What a window is, and what it opens; any rkey that it ever had names it.
+    pub fn query_mw(&self, rkey: u32) -> Option<MwInfo> {
+        self.keys.query_mw(rkey)
     }
 
     /// The GID table: what stands at each index.
@@ -178,15 +204,22 @@ impl Device {
         self.qps.get(&qpn.get()).map(|qp| qp.info())
     }
 
-    /// Destroys a QP; nothing of it is completed any more, and it leaves its multicast groups.
-    /// Returns whether it was there.
+    /// Destroys a QP; nothing of it is completed any more, it leaves its multicast groups, and the
+    /// type 2 windows that were bound on it are closed. Returns whether it was there.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> bool {
         let Some(qp) = self.qps.remove(&qpn.get()) else { return false };
         if let RecvSource::Shared(srq) = qp.init.recv {
             self.srqs.detach(srq);
         }
         self.multicast.forget(qpn);
+        self.keys.unbind_all_on(qpn);
         true
+    }
+
+    /// Says that the host has destroyed a CQ, which no QP uses any more: its number may come
+    /// again.
+    pub fn release_cq(&mut self, cq: CqId) {
+        self.cqs.forget(cq);
     }
 
     /// Says that the program has posted sends, or has posted anything to a QP in ERR.
@@ -288,6 +321,7 @@ impl Device {
             if more == Some(true) {
                 self.active.push_back(qpn);
             }
+            self.stop_qps_of_failed_cqs(now, host);
         }
         false
     }
@@ -322,6 +356,30 @@ impl Device {
         qpn: Qpn,
         action: impl FnOnce(&mut Qp, &mut Cx<'_, H>) -> R,
     ) -> Option<R> {
+        let result = self.stir_only(now, host, qpn, action);
+        self.stop_qps_of_failed_cqs(now, host);
+        result
+    }
+
+    /// Takes the QPs of CQs that have failed meanwhile to ERR. What that flushes may be too much
+    /// for another CQ, and so on.
+    fn stop_qps_of_failed_cqs(&mut self, now: Instant, host: &mut impl Host) {
+        while let Some(cq) = self.cqs.take_news() {
+            let users = self.qps.values().filter(|qp| qp.uses(cq)).map(|qp| qp.qpn);
+            for qpn in users.collect::<Vec<_>>() {
+                self.stir_only(now, host, qpn, |qp, _| qp.on_cq_failed());
+            }
+        }
+    }
+
+    /// Does something with this QP, whatever follows for others.
+    fn stir_only<H: Host, R>(
+        &mut self,
+        now: Instant,
+        host: &mut H,
+        qpn: Qpn,
+        action: impl FnOnce(&mut Qp, &mut Cx<'_, H>) -> R,
+    ) -> Option<R> {
         let (result, newly_active) = self.with_qp(now, host, qpn, |qp, cx| {
             let result = action(qp, cx);
             qp.settle(cx);
@@ -347,9 +405,10 @@ impl Device {
         let mut cx = Cx {
             now,
             host,
-            mrs: &mut self.mrs,
+            keys: &mut self.keys,
             srqs: &mut self.srqs,
             ahs: &self.ahs,
+            cqs: &mut self.cqs,
             counters: &mut self.counters,
             config: &self.config,
         };

@@ -56,7 +56,7 @@ pub enum AsyncEvent {
     CommunicationEstablished(Qpn),
     /// `IBV_EVENT_SQ_DRAINED`: a QP in SQD has nothing outstanding any more.
     SqDrained(Qpn),
-    /// `IBV_EVENT_CQ_ERR`: completions were lost because the CQ was full.
+    /// `IBV_EVENT_CQ_ERR`: the CQ was full, and takes no more; its QPs are in ERR.
     CqError(CqId),
     /// `IBV_EVENT_SRQ_ERR`: the SRQ cannot be read any more.
     SrqError(SrqId),
@@ -122,7 +122,18 @@ pub trait Host {
     /// How many receives are posted on a queue and not taken.
     fn posted_recvs(&mut self, queue: QueueId) -> u32;
 
-    /// Puts a completion on a CQ.
+    /// Puts a completion on a CQ, if there is room.
+    ///
+    /// Where there is none, the host only says so; the engine does the rest. It tells the program
+    /// [`AsyncEvent::CqError`], once, and takes every QP that uses the CQ (but those in RESET) to
+    /// ERR, each with [`AsyncEvent::QpFatal`]. It puts nothing on that CQ any more, whatever room
+    /// there may be later, until the host has destroyed it and said so
+    /// ([`Device::release_cq`](crate::Device::release_cq)). What was completed before stays there
+    /// to be polled; what is lost is counted under
+    /// [`CqOverruns`](crate::Counter::CqOverruns).
+    ///
+    /// # Errors
+    /// If there is no room, or the CQ's ring cannot be written any more.
     fn complete(&mut self, cq: CqId, completion: &Completion) -> Result<(), CqOverrun>;
 
     /// Tells the program of something that no completion can tell.

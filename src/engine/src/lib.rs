@@ -18,9 +18,10 @@
 //! `qp/requester.rs` turns work requests into packets, `qp/responder.rs` executes the peer's
 //! requests and `qp/replier.rs` answers them, `qp/completer.rs` turns answers into completions.
 //! `qp/checks.rs` is what a request must pass first. `qp/unreliable.rs` is the responder of UC,
-//! `qp/datagram.rs` all of UD. `qp/state.rs` and `qp/modify.rs` are `ibv_modify_qp`. `memory.rs`
-//! knows what a key opens, `srq.rs`, `address_handle.rs` and `multicast.rs` what their names say,
-//! and `management.rs` is QP1, which belongs to the device itself.
+//! `qp/datagram.rs` all of UD. `qp/local_ops.rs` binds and closes windows. `qp/state.rs` and
+//! `qp/modify.rs` are `ibv_modify_qp`. `memory/` knows what a key opens, `srq.rs`,
+//! `address_handle.rs` and `multicast.rs` what their names say, and `management.rs` is QP1, which
+//! belongs to the device itself.
 //!
 //! # What is trusted
 //!
@@ -34,6 +35,7 @@ mod address_handle;
 mod attr;
 mod cause;
 mod counters;
+mod cq;
 mod device;
 mod host;
 pub mod limits;
@@ -56,7 +58,7 @@ pub use counters::{Counter, Counters};
 pub use device::{CreateQpError, Device};
 pub use host::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
 pub use management::{MAD_LEN, MadSource};
-pub use memory::{MrSpec, RegMrError};
+pub use memory::{AllocMwError, DeregMrError, MrSpec, MwBinding, MwInfo, RegMrError};
 pub use multicast::McastError;
 pub use path::PathError;
 pub use qp::{Attribute, ModifyQpError};

@@ -36,6 +36,9 @@ pub const MAX_WAITING_MADS: usize = 256;
 /// MRs of one device.
 pub const MAX_MR: usize = 524_288;
 
+/// Memory windows of one device.
+pub const MAX_MW: usize = 524_288;
+
 /// READs and atomics outstanding in either direction on one QP (`max_qp_rd_atom`), as in rxe.
 pub const MAX_RD_ATOMIC: u8 = 128;
 

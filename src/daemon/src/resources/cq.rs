@@ -118,6 +118,7 @@ impl Session {
 
     pub(crate) fn free_cq(&mut self, nics: &mut [Nic], cq: Cq) {
         nics[cq.nic].host.cqs.remove(cq.id.0);
+        nics[cq.nic].device.release_cq(cq.id);
         if let Some(shared) = &mut self.shared {
             shared.rings.free(cq.ring);
         }

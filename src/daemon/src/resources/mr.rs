@@ -16,9 +16,15 @@ use urxe_shm::control::{self, Backing, ContextHandle, ControlError, MrHandle, Pd
 use urxe_shm::process_memory::ProcessMemory;
 use urxe_shm::region::{ForeignMemoryError, Mapping};
 
-/// Access bits that exist: the four rights, window binding, which is refused where it is tried,
-/// and remote invalidation. `ibv_access_flags` from bit 20 on are optional, and are left alone.
-const KNOWN_ACCESS: u32 = 0x1f | Access::REMOTE_INVALIDATE.0;
+/// Access bits that exist. `ibv_access_flags` from bit 20 on are optional, and are left alone.
+const KNOWN_ACCESS: u32 = Access::LOCAL_WRITE.0
+    | Access::REMOTE_WRITE.0
+    | Access::REMOTE_READ.0
+    | Access::REMOTE_ATOMIC.0
+    | Access::MW_BIND.0
+    | Access::ZERO_BASED.0
+    | Access::FLUSH_GLOBAL.0
+    | Access::FLUSH_PERSISTENT.0;
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
 /// A memory registration.
@@ -104,16 +110,25 @@ impl Session {
         world: &mut World<'_>,
         mr: MrHandle,
     ) -> Result<Answer, ControlError> {
-        let mr = self.mrs.remove(&mr.0).ok_or_else(|| no_such("memory registration", mr.0))?;
-        self.free_mr(world.nics, mr);
+        let found = find(&self.mrs, "memory registration", mr.0)?;
+        world.nics[found.nic].device.dereg_mr(found.key).or_refuse(Errno::INVAL, "mr")?;
+        let freed = self.mrs.remove(&mr.0).ok_or_else(|| no_such("memory registration", mr.0))?;
+        self.forget_mr(world.nics, freed);
         Ok(Reply::Done.into())
     }
 
+    /// Deregisters memory that no window is bound to any more, and lets go of it.
     pub(crate) fn free_mr(&mut self, nics: &mut [Nic], mr: Mr) {
-        let nic = &mut nics[mr.nic];
-        nic.device.dereg_mr(mr.key);
-        nic.host.objects.mrs.remove(&mr.key);
-        nic.host.remove_region(mr.region);
+        // A window could only be left if one were freed after its MR.
+        let freed = nics[mr.nic].device.dereg_mr(mr.key);
+        debug_assert!(freed.is_ok(), "{freed:?}");
+        self.forget_mr(nics, mr);
+    }
+
+    fn forget_mr(&mut self, nics: &mut [Nic], mr: Mr) {
+        let host = &mut nics[mr.nic].host;
+        host.objects.mrs.remove(&mr.key);
+        host.remove_region(mr.region);
         self.mapped_bytes -= mr.mapped.unwrap_or(0);
         self.mapped_mrs -= usize::from(mr.mapped.is_some());
     }
@@ -190,16 +205,11 @@ fn check_access(access: control::Access) -> Result<Access, ControlError> {
     if unknown != 0 {
         let sentence = format!(
             "access {:#x}: bits {unknown:#x} are not supported; expected a combination of local \
-             write (1), remote write (2), remote read (4), remote atomic (8) and remote \
-             invalidate (0x80000000)",
+             write (1), remote write (2), remote read (4), remote atomic (8), window binding \
+             (0x10), zero-based (0x20) and flush global (0x100)",
             access.0
         );
         return Err(refuse(Errno::INVAL, sentence));
     }
-    let all = Access::LOCAL_WRITE
-        | Access::REMOTE_WRITE
-        | Access::REMOTE_READ
-        | Access::REMOTE_ATOMIC
-        | Access::REMOTE_INVALIDATE;
-    Ok(Access(access.0 & all.0))
+    Ok(Access(access.0 & KNOWN_ACCESS))
 }

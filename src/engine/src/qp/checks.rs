@@ -71,14 +71,14 @@ impl Qp {
         (full && adds_up).then_some(()).ok_or(Refusal::InvalidRequest)
     }
 
-    /// The key that a SEND closes is one that may be closed.
+    /// The key that a SEND closes is that of a type 2 window that is bound on this QP.
     pub(super) fn check_invalidate<H>(
         &self,
         cx: &Cx<'_, H>,
         packet: &Packet<'_>,
     ) -> Result<(), Refusal> {
         match packet.headers.ieth {
-            Some(rkey) if !cx.mrs.may_invalidate(rkey.0, self.init.pd) => {
+            Some(rkey) if !cx.keys.may_invalidate(rkey.0, self.key_scope()) => {
                 Err(Refusal::RemoteAccess)
             }
             _ => Ok(()),
@@ -97,8 +97,8 @@ impl Qp {
         if len == 0 {
             return Ok(None);
         }
-        cx.mrs
-            .check(rkey.0, self.init.pd, va, u64::from(len), access)
+        cx.keys
+            .remote(rkey.0, self.key_scope(), va, u64::from(len), access)
             .map(Some)
             .map_err(|_: KeyError| Refusal::RemoteAccess)
     }

@@ -149,7 +149,7 @@ impl Qp {
         }
         // A copy that fails may have written a part.
         self.dirty = true;
-        let mut space = Space { mrs: cx.mrs, pd, host: cx.host };
+        let mut space = Space { keys: cx.keys, pd, host: cx.host };
         let Pending { wqe, walk, .. } = front;
         if let Err(cause) = space.scatter(walk, &wqe.sges, offset, packet.payload) {
             self.failure = Some(Failure::Send(Status::LocalProtection, cause));
@@ -174,7 +174,7 @@ impl Qp {
         }
         // A copy that fails may have written a part.
         self.dirty = true;
-        let mut space = Space { mrs: cx.mrs, pd, host: cx.host };
+        let mut space = Space { keys: cx.keys, pd, host: cx.host };
         let Pending { wqe, walk, .. } = front;
         // The program reads it as one of its own numbers.
         let value = answer.original.to_ne_bytes();
@@ -273,15 +273,20 @@ impl Qp {
         }
     }
 
-    /// Ends the oldest work request successfully.
-    pub(super) fn end_front<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
-        let Some(pending) = self.sq.pop_front() else { return };
-        self.count(cx, Counter::SentMessages, 1);
-        if pending.wqe.signaled {
-            self.complete_send(cx, &pending, Status::Success, Cause::None);
+    /// Ends the oldest work request successfully, and the local operations after it that were
+    /// done long ago.
+    pub(crate) fn end_front<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        while let Some(pending) = self.sq.pop_front() {
+            self.count(cx, Counter::SentMessages, 1);
+            if pending.wqe.signaled {
+                self.complete_send(cx, &pending, Status::Success, Cause::None);
+            }
+            cx.host.retire_sends(self.init.send_queue, 1);
+            self.sq.put_back(pending);
+            if !self.sq.front().is_some_and(|next| next.is_local() && next.started) {
+                return;
+            }
         }
-        cx.host.retire_sends(self.init.send_queue, 1);
-        self.sq.put_back(pending);
     }
 
     /// Puts a send completion on the CQ.

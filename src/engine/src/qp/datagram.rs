@@ -40,7 +40,7 @@ impl Qp {
             Bth { solicited: pending.wqe.solicited, ..Bth::new(opcode, to.qpn, pending.first_psn) };
         let headers = Headers { deth: Some(Deth { qkey, src_qp }), imm, ..Headers::new(bth) };
         let len = pending.length as usize;
-        let mut space = Space { mrs: cx.mrs, pd: self.init.pd, host: cx.host };
+        let mut space = Space { keys: cx.keys, pd: self.init.pd, host: cx.host };
         let (wqe, walk) = (&pending.wqe, &mut pending.walk);
         tx.push(&flow, &headers, len, |buf| match &wqe.inline {
             Some(data) => {

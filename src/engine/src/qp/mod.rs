@@ -5,6 +5,7 @@
 mod checks;
 mod completer;
 mod datagram;
+mod local_ops;
 mod modify;
 mod replay;
 mod replier;
@@ -23,8 +24,9 @@ use crate::address_handle::AhTable;
 use crate::attr::{DeviceConfig, PdId, QpAttr, QpInfo, QpInit, QpState, QpType, RecvSource};
 use crate::cause::Cause;
 use crate::counters::{Counter, Counters};
-use crate::host::{AsyncEvent, Host, Taken};
-use crate::memory::MrTable;
+use crate::cq::FailedCqs;
+use crate::host::{AsyncEvent, CqId, Host, Taken};
+use crate::memory;
 use crate::srq::SrqTable;
 use crate::work::{Completion, Extra, RecvWqe, Status, WcOpcode};
 use requester::Requester;
@@ -44,9 +46,10 @@ const ECN_CONGESTION_EXPERIENCED: u8 = 0b11;
 pub(crate) struct Cx<'a, H> {
     pub(crate) now: Instant,
     pub(crate) host: &'a mut H,
-    pub(crate) mrs: &'a mut MrTable,
+    pub(crate) keys: &'a mut memory::Table,
     pub(crate) srqs: &'a mut SrqTable,
     pub(crate) ahs: &'a AhTable,
+    pub(crate) cqs: &'a mut FailedCqs,
     pub(crate) counters: &'a mut Counters,
     pub(crate) config: &'a DeviceConfig,
 }
@@ -68,7 +71,7 @@ pub(crate) enum Failure {
     Receive { status: Status, cause: Cause, event: Option<AsyncEvent> },
     /// The send queue cannot be read any more.
     BrokenQueue,
-    /// A completion had no room on its CQ.
+    /// A CQ had no room for a completion, of this QP or of another.
     CqOverrun,
     /// The program asked for it.
     Asked,
@@ -94,6 +97,8 @@ pub(crate) struct Qp {
     pub(crate) dirty: bool,
     /// Something went wrong for good; [`settle`](Qp::settle) sees to it.
     failure: Option<Failure>,
+    /// The program was told [`QpFatal`](AsyncEvent::QpFatal).
+    told_fatal: bool,
     pub(crate) counters: Counters,
     /// It stands in the device's list of QPs with something to send.
     pub(crate) scheduled: bool,
@@ -117,6 +122,7 @@ impl Qp {
             communication_established: false,
             dirty: false,
             failure: None,
+            told_fatal: false,
             counters: Counters::default(),
             scheduled: false,
             timer_queued: None,
@@ -139,6 +145,12 @@ impl Qp {
     /// The largest payload of its packets: that of its path, or of the link if it is UD.
     fn mtu(&self, config: &DeviceConfig) -> u32 {
         self.path.as_ref().map_or(config.active_mtu.bytes() as u32, |path| path.mtu)
+    }
+
+    /// What an rkey must be of to open anything here: our protection domain and, if it is of a
+    /// type 2 window, this QP.
+    fn key_scope(&self) -> (PdId, Qpn) {
+        (self.init.pd, self.qpn)
     }
 
     /// What `query_qp` tells.
@@ -273,6 +285,9 @@ impl Qp {
     /// the peer knows nothing of it, and what it sends is as good as before (IBTA 10.3.1.6).
     fn fail<H: Host>(&mut self, cx: &mut Cx<'_, H>, failure: Failure) {
         if self.state == QpState::Err {
+            if failure == Failure::CqOverrun {
+                self.tell_fatal(cx);
+            }
             return;
         }
         let reliable = self.init.qp_type == QpType::Rc;
@@ -296,19 +311,40 @@ impl Qp {
                     self.count(cx, Counter::LocalErrors, 1);
                     self.complete_recv(cx, wr_id, status, cause);
                 }
-                if let Some(event) = event {
-                    cx.host.event(event);
+                match event {
+                    Some(AsyncEvent::QpFatal(_)) => self.tell_fatal(cx),
+                    Some(event) => cx.host.event(event),
+                    None => {}
                 }
             }
             Failure::BrokenQueue | Failure::CqOverrun => {
                 self.count(cx, Counter::LocalErrors, 1);
-                cx.host.event(AsyncEvent::QpFatal(self.qpn));
+                self.tell_fatal(cx);
             }
             Failure::Asked => {}
         }
         self.flush(cx);
         if self.state == QpState::Err && self.init.srq().is_some() {
             cx.host.event(AsyncEvent::LastWqeReached(self.qpn));
+        }
+    }
+
+    /// Tells the program, once, that the QP has failed in a way that no completion may have told.
+    fn tell_fatal<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        if !std::mem::replace(&mut self.told_fatal, true) {
+            cx.host.event(AsyncEvent::QpFatal(self.qpn));
+        }
+    }
+
+    /// Whether its completions go to this CQ.
+    pub(crate) fn uses(&self, cq: CqId) -> bool {
+        self.init.send_cq == cq || self.init.recv_cq == cq
+    }
+
+    /// A CQ that it uses takes no more completions.
+    pub(crate) fn on_cq_failed(&mut self) {
+        if !matches!(self.state, QpState::Reset | QpState::Err) {
+            self.failure.get_or_insert(Failure::CqOverrun);
         }
     }
 
@@ -382,18 +418,15 @@ impl Qp {
 
     /// Puts a completion on a CQ. Where it is of a success that stands for memory, the memory has
     /// been [made visible](Self::sync) before.
-    fn complete<H: Host>(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        cq: crate::host::CqId,
-        completion: &Completion,
-    ) {
-        if cx.host.complete(cq, completion).is_err() {
-            self.count(cx, Counter::CqOverruns, 1);
-            if self.failure.is_none() {
-                self.failure = Some(Failure::CqOverrun);
-            }
+    fn complete<H: Host>(&mut self, cx: &mut Cx<'_, H>, cq: CqId, completion: &Completion) {
+        if !cx.cqs.contains(cq) && cx.host.complete(cq, completion).is_ok() {
+            return;
         }
+        self.count(cx, Counter::CqOverruns, 1);
+        if cx.cqs.add(cq) {
+            cx.host.event(AsyncEvent::CqError(cq));
+        }
+        self.failure.get_or_insert(Failure::CqOverrun);
     }
 }
 

@@ -105,15 +105,15 @@ impl Qp {
             aeth(Syndrome::ACK, read.msn)(&mut headers);
         }
         let va = read.va.wrapping_add(u64::from(offset));
-        let pd = self.init.pd;
+        let scope = self.key_scope();
         tx.push(&path.flow, &headers, len as usize, |buf| {
             if buf.is_empty() {
                 return Ok(());
             }
             // Checked again for each packet: the MR may have been deregistered meanwhile.
             let span = cx
-                .mrs
-                .check(read.rkey.0, pd, va, buf.len() as u64, Access::REMOTE_READ)
+                .keys
+                .remote(read.rkey.0, scope, va, buf.len() as u64, Access::REMOTE_READ)
                 .map_err(|_| Cause::RequestRefused)?;
             let left = u64::from(read.len - offset);
             cx.host.read_ahead(span.region, span.offset, left);

@@ -35,7 +35,7 @@ impl Requester {
 }
 
 /// Why the requester does not send the next packet now.
-enum Hold {
+pub(super) enum Hold {
     /// Something that will come (an acknowledgement, a doorbell, a timer) must come first.
     Wait,
     /// The batch or this QP's turn is full.
@@ -85,6 +85,10 @@ impl Qp {
         if *budget == 0 || !tx.has_room() {
             return Err(Hold::Full);
         }
+        if self.sq.current().is_some_and(|(pending, _)| pending.is_local()) {
+            *budget -= 1;
+            return self.do_current_locally(cx);
+        }
         if self.init.qp_type == QpType::Rc {
             self.check_window()?;
         }
@@ -125,7 +129,10 @@ impl Qp {
                 Ok(length) => {
                     let mtu = u64::from(self.mtu(cx.config));
                     pending.length = length;
-                    pending.packets = (length.div_ceil(mtu) as u32).max(1);
+                    pending.packets = match pending.is_local() {
+                        true => 0,
+                        false => (length.div_ceil(mtu) as u32).max(1),
+                    };
                 }
                 Err(failed) => pending.failed = Some(failed),
             },
@@ -156,10 +163,9 @@ impl Qp {
             SendOp::Send(_) | SendOp::Write { .. } => (Access::default(), false),
             SendOp::Read { .. } => (Access::LOCAL_WRITE, false),
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (Access::LOCAL_WRITE, true),
-            SendOp::AtomicWrite { .. }
-            | SendOp::Flush { .. }
-            | SendOp::BindMw { .. }
-            | SendOp::LocalInvalidate { .. } => {
+            // They are judged when they are done.
+            SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => return Ok(0),
+            SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => {
                 return Err((Status::LocalQpOperation, Cause::MalformedEntry));
             }
         };
@@ -177,18 +183,24 @@ impl Qp {
         if length > MAX_MESSAGE || (is_atomic && length != 8) {
             return Err((Status::LocalLength, Cause::LocalLength));
         }
-        sges::check(cx.mrs, self.init.pd, &wqe.sges, access)
+        sges::check(cx.keys, self.init.pd, &wqe.sges, access)
             .map_err(|cause| (Status::LocalProtection, cause))?;
         Ok(length)
     }
 
-    /// What must wait: one that failed, one with a fence and a READ or atomic beyond the peer's
-    /// resources for work requests before it, one that has not begun for the end of SQD.
+    /// What must wait: one that failed; one with a fence, an invalidation, a READ or atomic beyond
+    /// the peer's resources for work requests before it; one that has not begun for the end of SQD.
     fn check_may_start(&mut self) -> Result<(), Hold> {
         let data_expected = self.sq.data_expected();
         let all_asked = self.sq.asked() >= usize::from(self.attr.max_rd_atomic.unwrap_or(0));
+        let is_oldest = self.sq.is_current_oldest();
         let Some((pending, _)) = self.sq.current() else { return Err(Hold::Wait) };
-        let fenced = !pending.started && pending.wqe.fence && data_expected > 0;
+        let fenced = !pending.started
+            && match pending.wqe.op {
+                // What is before it may still need the key (IBTA 10.6.5.1; rxe waits always).
+                SendOp::LocalInvalidate { .. } => !is_oldest,
+                _ => pending.wqe.fence && data_expected > 0,
+            };
         let beyond = pending.expects_data() && all_asked;
         let draining = !pending.started && self.state == QpState::Sqd;
         match pending.failed.is_some() || fenced || beyond || draining {
@@ -308,7 +320,7 @@ impl Qp {
         let headers = request_headers(bth, pending, offset..end);
         let len = if pending.expects_data() { 0 } else { (end - offset) as usize };
         let Pending { wqe, walk, length, .. } = pending;
-        let mut space = Space { mrs: cx.mrs, pd: self.init.pd, host: cx.host };
+        let mut space = Space { keys: cx.keys, pd: self.init.pd, host: cx.host };
         tx.push(&path.flow, &headers, len, |buf| match &wqe.inline {
             Some(data) => {
                 let offset = offset as usize;
@@ -340,9 +352,10 @@ enum Place {
 /// Whether a transport service has an operation.
 fn exists_on(qp_type: QpType, op: SendOp) -> bool {
     let is_send = matches!(op, SendOp::Send(Extra::None | Extra::Imm(_)));
+    let is_local = matches!(op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. });
     match qp_type {
         QpType::Rc => true,
-        QpType::Uc => is_send || matches!(op, SendOp::Write { .. }),
+        QpType::Uc => is_send || is_local || matches!(op, SendOp::Write { .. }),
         QpType::Ud => is_send,
     }
 }

@@ -291,7 +291,7 @@ impl Qp {
         match taken {
             Taken::Ready => {
                 self.responder.recv_in_use = true;
-                sges::check(cx.mrs, self.recv_pd, &recv.sges, Access::LOCAL_WRITE)
+                sges::check(cx.keys, self.recv_pd, &recv.sges, Access::LOCAL_WRITE)
                     .map_err(Refusal::Local)
             }
             Taken::Malformed => {
@@ -354,7 +354,7 @@ impl Qp {
     ) -> Result<(), Refusal> {
         // A copy that fails may have written a part.
         self.dirty = true;
-        let mut space = Space { mrs: cx.mrs, pd: self.recv_pd, host: cx.host };
+        let mut space = Space { keys: cx.keys, pd: self.recv_pd, host: cx.host };
         let Responder { recv, recv_walk, .. } = &mut self.responder;
         space.scatter(recv_walk, &recv.sges, offset, data).map_err(|cause| match cause {
             Cause::ReceiveTooShort => Refusal::ReceiveTooShort,
@@ -452,7 +452,8 @@ impl Qp {
         self.responder.msn = self.responder.msn.next();
         self.count(cx, Counter::ReceivedMessages, 1);
         if let Some(rkey) = packet.headers.ieth {
-            cx.mrs.invalidate(rkey.0);
+            cx.keys.unbind(rkey.0);
+            self.count(cx, Counter::KeysInvalidated, 1);
         }
         if !consumes_receive {
             return;

@@ -13,13 +13,13 @@ pub(crate) struct Pending {
     pub(crate) wqe: SendWqe,
     /// Bytes of the message (of the answer, for a READ or atomic).
     pub(crate) length: u64,
-    /// PSNs it takes; for a READ those of the responses. At least 1.
+    /// PSNs it takes; for a READ those of the responses. 0 for a local operation, else at least 1.
     pub(crate) packets: u32,
     /// PSNs that one READ request asks for at most; the next one begins where it ends.
     pub(crate) per_request: u32,
     /// Its PSNs begin here; meaningful once `started`.
     pub(crate) first_psn: Psn,
-    /// Its PSNs are assigned: something of it was sent.
+    /// Its PSNs are assigned: something of it was sent. A local operation was done.
     pub(crate) started: bool,
     /// It cannot be done for this reason, and ends the QP when all before it have ended.
     pub(crate) failed: Option<(Status, Cause)>,
@@ -65,8 +65,13 @@ impl Pending {
     pub(crate) fn after(&self, packet: u32) -> u32 {
         match self.is_read() {
             true => (packet - packet % self.per_request + self.per_request).min(self.packets),
-            false => packet + 1,
+            false => (packet + 1).min(self.packets),
         }
+    }
+
+    /// Whether it is done here, and nothing is sent.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.wqe.op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. })
     }
 
     pub(crate) fn is_read(&self) -> bool {
@@ -192,6 +197,11 @@ impl SendQueue {
     pub(crate) fn current(&mut self) -> Option<(&mut Pending, u32)> {
         let packet = self.packet;
         self.pending.get_mut(self.index).map(|pending| (pending, packet))
+    }
+
+    /// Whether the work request that the next packet belongs to is the oldest.
+    pub(crate) fn is_current_oldest(&self) -> bool {
+        self.index == 0
     }
 
     /// The oldest work request.

@@ -3,7 +3,7 @@
 use crate::attr::{Access, PdId};
 use crate::cause::Cause;
 use crate::host::Host;
-use crate::memory::{MrTable, Span};
+use crate::memory::{Span, Table};
 use crate::work::Sge;
 
 /// A place in a scatter/gather list. Messages are walked front to back, so the place is kept from
@@ -54,20 +54,20 @@ pub(crate) fn total(sges: &[Sge]) -> u64 {
 }
 
 /// Checks every entry against its MR.
-pub(crate) fn check(mrs: &MrTable, pd: PdId, sges: &[Sge], access: Access) -> Result<(), Cause> {
+pub(crate) fn check(keys: &Table, pd: PdId, sges: &[Sge], access: Access) -> Result<(), Cause> {
     let mut entries = sges.iter().filter(|sge| sge.length > 0);
-    entries.try_for_each(|sge| span(mrs, pd, sge, access).map(drop))
+    entries.try_for_each(|sge| span(keys, pd, sge, access).map(drop))
 }
 
 /// Where the memory of an entry lies.
-fn span(mrs: &MrTable, pd: PdId, sge: &Sge, access: Access) -> Result<Span, Cause> {
-    mrs.check(sge.lkey.0, pd, sge.addr, u64::from(sge.length), access)
+fn span(keys: &Table, pd: PdId, sge: &Sge, access: Access) -> Result<Span, Cause> {
+    keys.local(sge.lkey.0, pd, sge.addr, u64::from(sge.length), access)
         .map_err(|error| error.local_cause())
 }
 
 /// Where a list's bytes live: what a copy needs besides the list.
 pub(crate) struct Space<'a, H> {
-    pub(crate) mrs: &'a MrTable,
+    pub(crate) keys: &'a Table,
     pub(crate) pd: PdId,
     pub(crate) host: &'a mut H,
 }
@@ -89,7 +89,7 @@ impl<H: Host> Space<'_, H> {
             let sge = walk.stretch(sges, buf.len() - done).ok_or(Cause::LocalLength)?;
             let len = sge.length as usize;
             if len > 0 {
-                let span = span(self.mrs, self.pd, &sge, Access::default())?;
+                let span = span(self.keys, self.pd, &sge, Access::default())?;
                 if ahead > 0 && done == 0 {
                     let left = u64::from(sges[walk.index].length) - walk.within;
                     self.host.read_ahead(span.region, span.offset, ahead.min(left));
@@ -118,7 +118,7 @@ impl<H: Host> Space<'_, H> {
             let sge = walk.stretch(sges, data.len() - done).ok_or(Cause::ReceiveTooShort)?;
             let len = sge.length as usize;
             if len > 0 {
-                let span = span(self.mrs, self.pd, &sge, Access::LOCAL_WRITE)?;
+                let span = span(self.keys, self.pd, &sge, Access::LOCAL_WRITE)?;
                 self.host
                     .write(span.region, span.offset, &data[done..done + len])
                     .map_err(|_| Cause::LocalMemory)?;

@@ -346,7 +346,7 @@ impl Script {
             seed: 1,
             min_probe,
         });
-        let access = usual().access.unwrap() | Access::REMOTE_INVALIDATE;
+        let access = usual().access.unwrap() | Access::MW_BIND;
         let spec = MrSpec { pd: PD, addr: VA, length: 65_536, access, region: RegionId(0) };
         let key = device.reg_mr(spec).unwrap();
         let program =

@@ -57,9 +57,6 @@ impl Access {
     pub const FLUSH_GLOBAL: Access = Access(1 << 8);
     /// The peer may FLUSH for persistence.
     pub const FLUSH_PERSISTENT: Access = Access(1 << 9);
-    /// The peer may invalidate the rkey by a SEND with invalidate: from then on it opens nothing.
-    /// Ours; in verbs only windows and fast-registered MRs can be lent so.
-    pub const REMOTE_INVALIDATE: Access = Access(1 << 31);
 
     /// Whether all of `other`'s rights are among these.
     pub fn contains(self, other: Access) -> bool {

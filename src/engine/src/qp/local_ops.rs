@@ -1,0 +1,50 @@
+//! Local operations of the send queue: binding windows and closing them.
+//!
+//! They have their turn as everything else and complete in order, but take no PSN: nothing is
+//! sent, and nothing is waited for. Being done once, they stay done when what was sent before them
+//! is sent again.
+
+use super::requester::Hold;
+use super::{Cx, Qp};
+use crate::cause::Cause;
+use crate::counters::Counter;
+use crate::host::Host;
+use crate::memory::{Bind, MwBinding};
+use crate::work::{SendOp, Status};
+
+impl Qp {
+    /// Does the local operation whose turn it is, unless it was done before, and moves on.
+    pub(super) fn do_current_locally<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Hold> {
+        let scope = self.key_scope();
+        let Some((pending, _)) = self.sq.current() else { return Err(Hold::Wait) };
+        if !pending.started {
+            let done = match pending.wqe.op {
+                SendOp::BindMw { mw, new_rkey, mr, addr, length, access } => {
+                    let binding = MwBinding { mr: mr.0, addr, length, access, qpn: scope.1 };
+                    let bind = Bind { mw: mw.0, new_rkey: new_rkey.0, binding };
+                    let bound = cx.keys.bind_mw(scope.0, &bind);
+                    bound.map(|()| Counter::WindowsBound).map_err(|cause| (Status::MwBind, cause))
+                }
+                SendOp::LocalInvalidate { key } if cx.keys.may_invalidate(key, scope) => {
+                    cx.keys.unbind(key);
+                    Ok(Counter::KeysInvalidated)
+                }
+                _ => Err((Status::LocalQpOperation, Cause::InvalidateKey)),
+            };
+            match done {
+                Ok(counter) => self.count(cx, counter, 1),
+                Err(failed) => {
+                    pending.failed = Some(failed);
+                    return Err(Hold::Wait);
+                }
+            }
+            self.sq.start_current(1);
+        }
+        let is_oldest = self.sq.is_current_oldest();
+        self.sq.sent_current();
+        if is_oldest {
+            self.end_front(cx);
+        }
+        Ok(())
+    }
+}
