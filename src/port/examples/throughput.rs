@@ -53,7 +53,7 @@ fn send(
 ) -> Result<(), Box<dyn Error>> {
     let caps = port.caps();
     let flow = Flow {
-        src: caps.addr,
+        src: caps.addrs[0],
         dst: peer,
         src_port: ROCE_PORT,
         tclass: 0,

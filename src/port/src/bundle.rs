@@ -1,5 +1,7 @@
 //! The sockets of a port behind one descriptor.
 
+use crate::OpenError;
+use crate::open::Interface;
 use crate::sys::option;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -37,9 +39,15 @@ pub(crate) struct Bundle<S> {
 }
 
 impl<S: Member> Bundle<S> {
-    pub(crate) fn new() -> io::Result<Bundle<S>> {
+    /// For a port on this interface.
+    pub(crate) fn new(interface: &Interface) -> Result<Bundle<S>, OpenError> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| OpenError::Interface {
+            interface: interface.name.clone(),
+            step: "making an epoll instance",
+            source: errno.into(),
+        });
         Ok(Bundle {
-            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            epoll: epoll?,
             members: Vec::new(),
             numbers: Vec::new(),
             added: 0,
@@ -69,8 +77,23 @@ impl<S: Member> Bundle<S> {
         }
     }
 
+    /// Closes the sockets of all multicast groups, and returns the groups.
+    pub(crate) fn close_groups(&mut self) -> Vec<IpAddr> {
+        let groups = self.members.iter().map(Member::dst).filter(IpAddr::is_multicast);
+        let groups: Vec<IpAddr> = groups.collect();
+        for &group in &groups {
+            self.close(group);
+        }
+        groups
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &S> {
         self.members.iter()
+    }
+
+    /// The addresses that have a socket.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.members.iter().map(Member::dst).filter(|dst| !dst.is_multicast())
     }
 
     /// Where the socket of a destination is.

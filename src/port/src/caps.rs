@@ -8,11 +8,13 @@ use urxe_wire::batch::TxLimits;
 pub struct Caps {
     /// The back-end's name: `udp`, `raw` or `sim`.
     pub backend: &'static str,
-    /// The local address: every [`Flow::src`](urxe_wire::Flow) has to be this one.
-    pub addr: IpAddr,
-    /// The interface that has the address; `None` in the simulation.
+    /// The local addresses, in the order in which they came: every [`Flow::src`](urxe_wire::Flow)
+    /// has to be one of these.
+    pub addrs: Vec<IpAddr>,
+    /// The interface that has the addresses; `None` in the simulation.
     pub interface: Option<String>,
-    /// The interface's MTU: largest IP packet, headers included, in bytes.
+    /// The interface's MTU when the last address came: largest IP packet, headers included, in
+    /// bytes.
     pub link_mtu: u32,
     /// What one run of a batch may carry.
     pub tx_limits: TxLimits,

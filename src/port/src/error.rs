@@ -24,6 +24,17 @@ pub enum OpenError {
         /// Those that this machine has.
         ours: Vec<IpAddr>,
     },
+    /// There is no interface of this name.
+    #[error(
+        "{interface} is no network interface of this machine; there are {}; `ip link` shows them",
+        .ours.join(", ")
+    )]
+    NoSuchInterface {
+        /// The name that was asked for.
+        interface: String,
+        /// Those that this machine has.
+        ours: Vec<String>,
+    },
     /// The kernel lists the address but does not let it be used (an IPv6 address is checked for a
     /// second owner first).
     #[error(
@@ -72,7 +83,17 @@ pub enum OpenError {
          nothing"
     )]
     NoPrivilege,
-    /// Anything else.
+    /// Anything else about an interface.
+    #[error("{step} failed for interface {interface}: {source}")]
+    Interface {
+        /// The interface that was asked for.
+        interface: String,
+        /// What was being done.
+        step: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Anything else about an address.
     #[error("{step} for {addr} failed: {source}")]
     System {
         /// The address that was asked for.

@@ -1,7 +1,7 @@
 //! Ways to reach the wire.
 //!
 //! A [`Port`] carries whole RoCE datagrams (the UDP payload, ICRC included) in batches, for one
-//! local address and UDP port 4791. It knows no QP and no work request; it knows the outer headers,
+//! local address, or all those of an interface, and UDP port 4791. It knows no QP and no work request; it knows the outer headers,
 //! because the ICRC covers them, and says in [`Caps`] what it can do about them.
 //!
 //! | back-end | needs | outer headers |
@@ -66,7 +66,7 @@ pub enum SendOutcome {
     Blocked,
 }
 
-/// One local address on the wire.
+/// The local addresses of a device on the wire, usually just one.
 ///
 /// Nothing here blocks and nothing reads a clock: `now` is an argument, and a port that wants to
 /// be called at a later time says so in [`poll_timeout`](Self::poll_timeout).
@@ -89,8 +89,24 @@ pub trait Port: Send {
     /// until then.
     fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize>;
 
+    /// Has another local address from now on, whose datagrams it sends and receives. It does not
+    /// matter if it has it already.
+    ///
+    /// Where the address is on another interface than the port was (the old one may be gone), the
+    /// port goes there, with its memberships in multicast groups.
+    ///
+    /// # Errors
+    /// As when a port is opened; the other addresses are not touched.
+    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError>;
+
+    /// Has a local address no more. It does not matter if it had not.
+    ///
+    /// What is still to be sent from there is dropped under `tx_wrong_flow`: after this a blocked
+    /// [`send`](Self::send) is to be continued at once, for it may have waited for this address.
+    fn remove_address(&mut self, addr: IpAddr);
+
     /// Receives what is sent to a multicast group from now on, over the interface of the port's
-    /// address; what the port itself sends there too. Any number of ports of one machine can be
+    /// addresses; what the port itself sends there too. Any number of ports of one machine can be
     /// members of one group. It does not matter if this one is already.
     ///
     /// # Errors
@@ -129,6 +145,14 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         (**self).recv(now, rx)
+    }
+
+    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
+        (**self).add_address(addr)
+    }
+
+    fn remove_address(&mut self, addr: IpAddr) {
+        (**self).remove_address(addr);
     }
 
     fn join(&mut self, group: IpAddr) -> io::Result<()> {

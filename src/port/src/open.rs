@@ -13,7 +13,7 @@ use urxe_wire::{PathMtu, ROCE_PORT};
 /// The hop limit that sockets send with where a flow does not ask for another.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
-/// The interface that has a local address.
+/// The interface that has a port's addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Interface {
     pub(crate) name: String,
@@ -90,25 +90,49 @@ pub(crate) fn receive_buffer(socket: &Socket) -> usize {
     socket.recv_buffer_size().map_or(0, |granted| granted / 2)
 }
 
-/// Finds the interface of `addr`, and checks that RoCE fits through it.
-pub(crate) fn find_interface(addr: IpAddr) -> Result<Interface, OpenError> {
+/// Finds the interface of `addr`, and checks that RoCE fits through it. Of several with this address
+/// (a link-local one need not be unique), the one of the name `near` is preferred.
+pub(crate) fn find_interface(addr: IpAddr, near: Option<&str>) -> Result<Interface, OpenError> {
     let system = |step| move |source| OpenError::System { addr, step, source };
     let all = datalink::interfaces();
     let ours = || all.iter().flat_map(|i| i.ips.iter().map(IpNetwork::ip)).collect();
     if addr.is_unspecified() || addr.is_multicast() {
         return Err(OpenError::NotOneAddress { addr, ours: ours() });
     }
-    let Some(found) = all.iter().find(|interface| has(interface, addr)) else {
+    let with_addr = || all.iter().filter(|interface| has(interface, addr));
+    let is_near = |interface: &&NetworkInterface| near == Some(interface.name.as_str());
+    let Some(found) = with_addr().find(is_near).or_else(|| with_addr().next()) else {
         return Err(OpenError::NotOurs { addr, ours: ours() });
     };
-    // Any socket can be asked about an interface; a Unix one exists on every kernel.
-    let socket = Socket::new(Domain::UNIX, Type::DGRAM, None).map_err(system("making a socket"))?;
-    let mtu = option::interface_mtu(socket.as_fd(), &found.name)
-        .map_err(system("asking for the interface's MTU"))?;
+    let interface = with_mtu(found).map_err(system("asking for the interface's MTU"))?;
     let needed = mtu_needed(addr.is_ipv6());
-    if mtu < needed {
-        return Err(OpenError::MtuTooSmall { interface: found.name.clone(), mtu, needed });
+    if interface.mtu < needed {
+        let Interface { name: interface, mtu, .. } = interface;
+        return Err(OpenError::MtuTooSmall { interface, mtu, needed });
     }
+    Ok(interface)
+}
+
+/// The interface of a name, whatever addresses it has.
+pub(crate) fn interface_named(name: &str) -> Result<Interface, OpenError> {
+    let all = datalink::interfaces();
+    match all.iter().find(|interface| interface.name == name) {
+        Some(found) => with_mtu(found).map_err(|source| OpenError::Interface {
+            interface: name.to_owned(),
+            step: "asking for its MTU",
+            source,
+        }),
+        None => Err(OpenError::NoSuchInterface {
+            interface: name.to_owned(),
+            ours: all.into_iter().map(|interface| interface.name).collect(),
+        }),
+    }
+}
+
+fn with_mtu(found: &NetworkInterface) -> io::Result<Interface> {
+    // Any socket can be asked about an interface; a Unix one exists on every kernel.
+    let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+    let mtu = option::interface_mtu(socket.as_fd(), &found.name)?;
     let (name, index, loopback) = (found.name.clone(), found.index, found.is_loopback());
     Ok(Interface { name, index, mtu, loopback })
 }
@@ -136,7 +160,7 @@ mod tests {
     #[test]
     fn every_address_of_the_loopback_network_is_on_lo() {
         for addr in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 3, 2, 1)] {
-            let interface = find_interface(addr.into()).unwrap();
+            let interface = find_interface(addr.into(), None).unwrap();
             assert_eq!(interface.name, "lo");
             assert!(interface.mtu >= mtu_needed(false));
         }
@@ -145,7 +169,7 @@ mod tests {
     #[test]
     fn an_address_of_somebody_else_is_refused_with_a_list_of_ours() {
         // 192.0.2.0/24 is for documentation.
-        let error = find_interface(Ipv4Addr::new(192, 0, 2, 1).into()).unwrap_err();
+        let error = find_interface(Ipv4Addr::new(192, 0, 2, 1).into(), None).unwrap_err();
         let OpenError::NotOurs { ours, .. } = &error else { panic!("{error}") };
         assert!(ours.contains(&Ipv4Addr::LOCALHOST.into()), "{error}");
     }
@@ -153,7 +177,7 @@ mod tests {
     #[test]
     fn a_wildcard_is_not_an_address() {
         for addr in [Ipv4Addr::UNSPECIFIED.into(), IpAddr::from(Ipv6Addr::UNSPECIFIED)] {
-            assert!(matches!(find_interface(addr), Err(OpenError::NotOneAddress { .. })));
+            assert!(matches!(find_interface(addr, None), Err(OpenError::NotOneAddress { .. })));
         }
     }
 

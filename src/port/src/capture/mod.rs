@@ -15,7 +15,7 @@
 mod pcapng;
 
 use crate::headers;
-use crate::{Caps, Port, PortCounters, RxBatch, SendOutcome};
+use crate::{Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use pcapng::{PcapNg, Way};
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
@@ -151,6 +151,14 @@ impl<P: Port, W: Write + Send> Port for Capture<P, W> {
         }
         self.flush_in_time(now);
         Ok(datagrams)
+    }
+
+    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
+        self.inner.add_address(addr)
+    }
+
+    fn remove_address(&mut self, addr: IpAddr) {
+        self.inner.remove_address(addr);
     }
 
     fn join(&mut self, group: IpAddr) -> io::Result<()> {

@@ -142,7 +142,7 @@ fn an_identification_that_the_port_does_not_see_is_in_the_file_all_the_same() {
     let (mut a, file, now) = capture(UdpPort::open(fresh_addr(), &options).unwrap());
     let mut b = UdpPort::open(fresh_addr(), &options).unwrap();
     let mut batch = batch(&b.caps());
-    let flow = flow(&b.caps(), a.caps().addr);
+    let flow = flow(&b.caps(), a.caps().addrs[0]);
     push(&mut batch, &flow, Opcode::RC_SEND_ONLY, 0, 100);
     let mut bytes = batch.datagrams().next().unwrap().bytes.to_vec();
     batch.clear();

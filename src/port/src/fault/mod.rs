@@ -9,7 +9,7 @@ pub use spec::{Action, Direction, FaultSpec, FaultSpecError};
 use crate::delay_line::{DelayLine, Path};
 use crate::impairment::{self, Fate};
 use crate::rng::Rng;
-use crate::{Caps, Port, PortCounters, RxBatch, SendOutcome};
+use crate::{Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use bytes::Bytes;
 use std::io;
 use std::net::IpAddr;
@@ -212,6 +212,14 @@ impl<P: Port> Port for Fault<P> {
             }
         }
         Ok((released + received).max(rx.len()))
+    }
+
+    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
+        self.inner.add_address(addr)
+    }
+
+    fn remove_address(&mut self, addr: IpAddr) {
+        self.inner.remove_address(addr);
     }
 
     fn join(&mut self, group: IpAddr) -> io::Result<()> {

@@ -20,7 +20,7 @@ fn pair(spec: &str) -> (Fault<SimPort>, SimPort) {
 
 /// Sends a WRITE of so many packets at `now`, PSNs from `psn`.
 fn send(from: &mut impl Port, now: Instant, psn: u32, packets: u32) {
-    let to = if from.caps().addr == addr(1) { addr(2) } else { addr(1) };
+    let to = if from.caps().addrs[0] == addr(1) { addr(2) } else { addr(1) };
     let mut batch = batch(&from.caps());
     push_write(&mut batch, &flow(&from.caps(), to), psn, packets, 1024);
     assert_eq!(from.send(now, &mut batch).unwrap(), SendOutcome::Done);
@@ -112,7 +112,7 @@ fn duplicates_and_losses_leave_runs_whose_icrcs_are_right() {
     let mut a = Fault::new(UdpPort::open(fresh_addr(), &options).unwrap(), spec);
     let mut b = UdpPort::open(fresh_addr(), &options).unwrap();
     let mut batch = batch(&a.caps());
-    push_write(&mut batch, &flow(&a.caps(), b.caps().addr), 0, 300, 1024);
+    push_write(&mut batch, &flow(&a.caps(), b.caps().addrs[0]), 0, 300, 1024);
     assert_eq!(a.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
     let counters = a.counters();
     let expected = 300 - counters.fault_dropped + counters.fault_duplicated;

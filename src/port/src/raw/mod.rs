@@ -21,10 +21,10 @@ use crate::headers::{self, Headers};
 use crate::open::{self, Interface};
 use crate::os_error;
 use crate::sys::packet::{self, VNET_HEADER_LEN};
-use crate::sys::{Message, Receiver, SEND_MAX, Sender, option};
+use crate::sys::{Message, Receiver, SEND_MAX, Sender};
 use crate::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use socket::RawSocket;
-use socket2::{Protocol, Socket, Type};
+use socket2::Socket;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::IpAddr;
@@ -58,11 +58,11 @@ impl Default for RawOptions {
 
 /// A port over raw and packet sockets.
 pub struct RawPort {
-    addr: IpAddr,
     interface: Interface,
     options: RawOptions,
-    /// Sends.
-    raw: Socket,
+    /// Send, one for each address family that the port has or had an address of.
+    raw_v4: Option<Socket>,
+    raw_v6: Option<Socket>,
     /// Receive.
     sockets: Bundle<RawSocket>,
     first_ident: u16,
@@ -78,32 +78,29 @@ pub struct RawPort {
 impl RawPort {
     /// Opens UDP port 4791 of one of this machine's addresses.
     pub fn open(addr: IpAddr, options: &RawOptions) -> Result<RawPort, OpenError> {
-        let system = |step| move |source| OpenError::System { addr, step, source };
-        let raw =
-            Socket::new(open::domain(addr), Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))
-                .map_err(unprivileged_or(system("making a raw socket")))?;
-        let interface = open::find_interface(addr)?;
-        let buffer = i32::try_from(options.socket_buffer).unwrap_or(i32::MAX);
-        option::ask_for_buffers(raw.as_fd(), buffer).map_err(system("sizing buffers"))?;
-        raw.set_nonblocking(true).map_err(system("setting O_NONBLOCK"))?;
-        open::send_to_groups(&raw, addr, interface.index)
-            .map_err(system("setting multicast options"))?;
-        let socket = RawSocket::of_address(addr, &interface, options)?;
-        let sockets = Bundle::new().and_then(|mut sockets| {
-            sockets.push(socket)?;
-            Ok(sockets)
-        });
+        let interface = open::find_interface(addr, None)?;
+        let mut port = RawPort::on(interface, options)?;
+        port.add_address(addr)?;
+        Ok(port)
+    }
 
+    /// A port for the addresses of an interface, without any yet: they are to be
+    /// [added](Port::add_address).
+    pub fn open_interface(name: &str, options: &RawOptions) -> Result<RawPort, OpenError> {
+        RawPort::on(open::interface_named(name)?, options)
+    }
+
+    fn on(interface: Interface, options: &RawOptions) -> Result<RawPort, OpenError> {
         Ok(RawPort {
-            addr,
-            interface,
-            options: options.clone(),
-            raw,
-            sockets: sockets.map_err(system("watching its socket"))?,
+            sockets: Bundle::new(&interface)?,
             // The standard library's hash maps are seeded by the system: randomness enough here.
             first_ident: options
                 .first_ident
-                .unwrap_or_else(|| RandomState::new().hash_one(addr) as u16),
+                .unwrap_or_else(|| RandomState::new().hash_one(interface.index) as u16),
+            interface,
+            options: options.clone(),
+            raw_v4: None,
+            raw_v6: None,
             sender: Sender::new(),
             headers: Vec::with_capacity(SEND_MAX),
             receiver: Receiver::new(RECV_MAX),
@@ -151,7 +148,7 @@ impl Port for RawPort {
     fn caps(&self) -> Caps {
         Caps {
             backend: "raw",
-            addr: self.addr,
+            addrs: self.sockets.addresses().collect(),
             interface: Some(self.interface.name.clone()),
             link_mtu: self.interface.mtu,
             tx_limits: TxLimits {
@@ -171,7 +168,13 @@ impl Port for RawPort {
             batch.split();
         }
         while !batch.is_empty() {
-            let (ipv4, interface) = (self.addr.is_ipv4(), self.interface.index);
+            let interface = self.interface.index;
+            let ipv4 = batch.runs().next().is_some_and(|run| run.flow.src.is_ipv4());
+            let Some(raw) = (if ipv4 { &self.raw_v4 } else { &self.raw_v6 }) else {
+                self.counters.tx_wrong_flow += 1;
+                batch.advance(1);
+                continue;
+            };
             self.headers.clear();
             self.headers.extend(
                 sendable(batch, ipv4)
@@ -186,7 +189,7 @@ impl Port for RawPort {
                 hop_limit: None,
             });
             self.counters.tx_calls += 1;
-            match self.sender.send(self.raw.as_fd(), messages) {
+            match self.sender.send(raw.as_fd(), messages) {
                 Ok(0) => {
                     self.counters.tx_wrong_flow += 1;
                     batch.advance(1);
@@ -230,6 +233,30 @@ impl Port for RawPort {
         Ok(0)
     }
 
+    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
+        if self.sockets.place_of(addr).is_some() {
+            return Ok(());
+        }
+        let system = |step| move |source| OpenError::System { addr, step, source };
+        let interface = open::find_interface(addr, Some(&self.interface.name))?;
+        let raw = socket::sender(addr, &interface, &self.options)?;
+        let socket = RawSocket::of_address(addr, &interface, &self.options)?;
+        self.sockets.push(socket).map_err(system("watching its socket"))?;
+        *(if addr.is_ipv4() { &mut self.raw_v4 } else { &mut self.raw_v6 }) = Some(raw);
+        let moved = interface.index != self.interface.index;
+        self.interface = interface;
+        if moved {
+            for group in self.sockets.close_groups() {
+                self.join(group).map_err(system("joining a multicast group again"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_address(&mut self, addr: IpAddr) {
+        self.sockets.close(addr);
+    }
+
     fn join(&mut self, group: IpAddr) -> io::Result<()> {
         open::check_group(group)?;
         if self.sockets.place_of(group).is_some() {
@@ -261,14 +288,6 @@ impl Port for RawPort {
 fn sendable(batch: &TxBatch, ipv4: bool) -> impl Iterator<Item = Datagram<'_>> {
     let is_family = move |flow: &Flow| flow.src.is_ipv4() == ipv4 && flow.dst.is_ipv4() == ipv4;
     batch.datagrams().take_while(move |d| is_family(d.flow)).take(SEND_MAX)
-}
-
-/// The sentence for a missing privilege, or another for any other error.
-fn unprivileged_or(other: impl Fn(io::Error) -> OpenError) -> impl Fn(io::Error) -> OpenError {
-    move |error| match error.kind() {
-        io::ErrorKind::PermissionDenied => OpenError::NoPrivilege,
-        _ => other(error),
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What receives for one destination: a packet socket, and the UDP socket that makes the kernel
 //! agree.
 
-use super::{RawOptions, filter, unprivileged_or};
+use super::{RawOptions, filter};
 use crate::OpenError;
 use crate::bundle::Member;
 use crate::open::{self, Interface};
@@ -79,6 +79,23 @@ impl AsFd for RawSocket {
     }
 }
 
+/// The socket that sends from all addresses of a family.
+pub(super) fn sender(
+    addr: IpAddr,
+    interface: &Interface,
+    options: &RawOptions,
+) -> Result<Socket, OpenError> {
+    let system = |step| move |source| OpenError::System { addr, step, source };
+    let raw = Socket::new(open::domain(addr), Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)));
+    let raw = raw.map_err(unprivileged_or(system("making a raw socket")))?;
+    let buffer = i32::try_from(options.socket_buffer).unwrap_or(i32::MAX);
+    option::ask_for_buffers(raw.as_fd(), buffer).map_err(system("sizing buffers"))?;
+    raw.set_nonblocking(true).map_err(system("setting O_NONBLOCK"))?;
+    let multicast = open::send_to_groups(&raw, addr, interface.index);
+    multicast.map_err(system("setting multicast options"))?;
+    Ok(raw)
+}
+
 /// Opens a packet socket for what the filter lets through.
 fn listen(
     packet: &Socket,
@@ -90,6 +107,14 @@ fn listen(
     let buffer = i32::try_from(options.socket_buffer).unwrap_or(i32::MAX);
     option::ask_for_buffers(packet.as_fd(), buffer)?;
     packet::listen(packet, protocol)
+}
+
+/// The sentence for a missing privilege, or another for any other error.
+fn unprivileged_or(other: impl Fn(io::Error) -> OpenError) -> impl Fn(io::Error) -> OpenError {
+    move |error| match error.kind() {
+        io::ErrorKind::PermissionDenied => OpenError::NoPrivilege,
+        _ => other(error),
+    }
 }
 
 /// The loopback interface: what we send to our own address comes in there, whatever interface has

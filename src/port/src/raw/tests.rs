@@ -40,11 +40,11 @@ fn writes(from: &impl Port, dst: IpAddr, mtu: usize) -> (TxBatch, usize) {
 
 /// Sends writes from one port to another, and checks what arrives but for the identification.
 fn cross(from: &mut impl Port, to: &mut impl Port, mtu: usize) -> Vec<Arrived> {
-    let (mut batch, count) = writes(from, to.caps().addr, mtu);
+    let (mut batch, count) = writes(from, to.caps().addrs[0], mtu);
     let arrived = carry(from, &mut batch, to, count);
     assert_eq!(psns(&arrived), (0..count as u32).collect::<Vec<_>>());
     for datagram in &arrived {
-        assert_eq!(datagram.outer.flow, full_flow(from, to.caps().addr));
+        assert_eq!(datagram.outer.flow, full_flow(from, to.caps().addrs[0]));
         assert_ne!(datagram.verdict, Verdict::Bad);
     }
     arrived
@@ -63,7 +63,7 @@ fn between_raw_ports_every_header_field_arrives_as_it_was_sent() {
     // The identification counts through 0, which the kernel must leave as it is.
     let Some(mut a) = open_raw(fresh_addr(), Some(0xfff0)) else { return };
     let Some(mut b) = open_raw(fresh_addr(), None) else { return };
-    let flow = Flow { tclass: 0x69, hop_limit: 7, ..flow(&a.caps(), b.caps().addr) };
+    let flow = Flow { tclass: 0x69, hop_limit: 7, ..flow(&a.caps(), b.caps().addrs[0]) };
     let mut batch = batch(&a.caps());
     push_write(&mut batch, &flow, 0, 32, 1024);
     let arrived = carry(&mut a, &mut batch, &mut b, 32);
@@ -106,7 +106,7 @@ fn a_raw_port_cuts_the_super_packets_of_a_udp_port_and_knows_every_identificatio
 fn an_open_raw_port_keeps_the_kernel_from_answering() {
     let Some(mut raw) = open_raw(fresh_addr(), None) else { return };
     let peer = std::net::UdpSocket::bind((fresh_addr(), 0)).unwrap();
-    peer.connect(SocketAddr::new(raw.caps().addr, ROCE_PORT)).unwrap();
+    peer.connect(SocketAddr::new(raw.caps().addrs[0], ROCE_PORT)).unwrap();
     for _ in 0..3 {
         // An ICMP answer to the one before would be an error here.
         peer.send(&[0; 16]).unwrap();
@@ -124,9 +124,9 @@ fn what_is_for_others_is_not_received() {
     let other = open_udp(fresh_addr());
     let peer = std::net::UdpSocket::bind((fresh_addr(), 0)).unwrap();
     let send = |addr, port| peer.send_to(&[0; 16], SocketAddr::new(addr, port)).unwrap();
-    send(other.caps().addr, ROCE_PORT);
-    send(raw.caps().addr, ROCE_PORT + 1);
-    send(raw.caps().addr, ROCE_PORT);
+    send(other.caps().addrs[0], ROCE_PORT);
+    send(raw.caps().addrs[0], ROCE_PORT + 1);
+    send(raw.caps().addrs[0], ROCE_PORT);
     wait_readable(&raw);
     assert_eq!(recv_all(&mut raw, Instant::now()).len(), 1);
     assert_eq!(raw.counters().rx_malformed, 0);
@@ -278,7 +278,7 @@ fn a_single_datagram_is_no_super_packet() {
     let Some(mut raw) = open_raw(fresh_addr(), None) else { return };
     let mut udp = open_udp(fresh_addr());
     let mut batch = batch(&udp.caps());
-    push(&mut batch, &flow(&udp.caps(), raw.caps().addr), Opcode::RC_SEND_ONLY, 9, 100);
+    push(&mut batch, &flow(&udp.caps(), raw.caps().addrs[0]), Opcode::RC_SEND_ONLY, 9, 100);
     let arrived = carry(&mut udp, &mut batch, &mut raw, 1);
     assert_eq!(known_idents(&arrived), [0]);
     assert_eq!(arrived[0].verdict, Verdict::Exact);

@@ -27,7 +27,7 @@ mod network;
 
 pub use crate::rng::Rng;
 
-use crate::{Caps, Impairment, Port, PortCounters, RxBatch, SendOutcome, caps, open};
+use crate::{Caps, Impairment, OpenError, Port, PortCounters, RxBatch, SendOutcome, caps, open};
 use network::Network;
 use parking_lot::Mutex;
 use std::io;
@@ -145,7 +145,7 @@ impl Port for SimPort {
     fn caps(&self) -> Caps {
         Caps {
             backend: "sim",
-            addr: self.addr,
+            addrs: vec![self.addr],
             interface: None,
             link_mtu: LINK_MTU,
             // As the udp port has it, so that runs are built and cut in simulations too.
@@ -167,6 +167,17 @@ impl Port for SimPort {
         rx.clear();
         Ok(self.network.lock().recv(now, self.addr, rx, &mut self.counters))
     }
+
+    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
+        if addr == self.addr {
+            return Ok(());
+        }
+        let (step, source) = ("adding to a simulated port", io::ErrorKind::Unsupported.into());
+        Err(OpenError::System { addr, step, source })
+    }
+
+    /// Does nothing: an endpoint has its address for life.
+    fn remove_address(&mut self, _addr: IpAddr) {}
 
     fn join(&mut self, group: IpAddr) -> io::Result<()> {
         open::check_group(group)?;

@@ -43,7 +43,7 @@ pub(crate) fn flow(caps: &Caps, dst: IpAddr) -> Flow {
         crate::SourcePort::Fixed(port) => port,
         crate::SourcePort::OfFlow => 49441,
     };
-    Flow { src: caps.addr, dst, src_port, tclass: 0, hop_limit: 64, flow_label: 0 }
+    Flow { src: caps.addrs[0], dst, src_port, tclass: 0, hop_limit: 64, flow_label: 0 }
 }
 
 /// The headers of a packet with this opcode and PSN.

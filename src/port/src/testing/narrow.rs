@@ -1,6 +1,6 @@
 //! A port whose way out is full most of the time.
 
-use crate::{Caps, Port, PortCounters, RxBatch, SendOutcome};
+use crate::{Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -42,6 +42,14 @@ impl<P: Port> Port for Narrow<P> {
 
     fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         self.inner.recv(now, rx)
+    }
+
+    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
+        self.inner.add_address(addr)
+    }
+
+    fn remove_address(&mut self, addr: IpAddr) {
+        self.inner.remove_address(addr);
     }
 
     fn join(&mut self, group: IpAddr) -> io::Result<()> {

@@ -49,12 +49,20 @@ impl Namespace {
     }
 
     /// Runs `ip` inside, and returns what it prints.
-    fn ip(&self, arguments: impl Into<String>) -> String {
+    pub(crate) fn ip(&self, arguments: impl Into<String>) -> String {
         let arguments = arguments.into();
         self.run(move || {
             let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip runs");
             assert!(output.status.success(), "ip {arguments}: {output:?}");
             String::from_utf8_lossy(&output.stdout).into_owned()
+        })
+    }
+
+    /// Runs `tc` inside, and returns whether the kernel can do that.
+    pub(crate) fn tc(&self, arguments: &'static str) -> bool {
+        self.run(move || {
+            let output = Command::new("tc").args(arguments.split(' ')).output();
+            output.is_ok_and(|output| output.status.success())
         })
     }
 }

@@ -56,7 +56,6 @@ impl Default for UdpOptions {
 
 /// A port over plain UDP sockets.
 pub struct UdpPort {
-    addr: IpAddr,
     interface: Interface,
     options: UdpOptions,
     sockets: Bundle<UdpSocket>,
@@ -69,18 +68,23 @@ pub struct UdpPort {
 impl UdpPort {
     /// Opens UDP port 4791 of one of this machine's addresses.
     pub fn open(addr: IpAddr, options: &UdpOptions) -> Result<UdpPort, OpenError> {
-        let interface = open::find_interface(addr)?;
-        let socket = UdpSocket::of_address(addr, &interface, options)?;
-        let sockets = Bundle::new().and_then(|mut sockets| {
-            sockets.push(socket)?;
-            Ok(sockets)
-        });
-        let system = |source| OpenError::System { addr, step: "watching its socket", source };
+        let interface = open::find_interface(addr, None)?;
+        let mut port = UdpPort::on(interface, options)?;
+        port.add_address(addr)?;
+        Ok(port)
+    }
+
+    /// A port for the addresses of an interface, without any yet: they are to be
+    /// [added](Port::add_address).
+    pub fn open_interface(name: &str, options: &UdpOptions) -> Result<UdpPort, OpenError> {
+        UdpPort::on(open::interface_named(name)?, options)
+    }
+
+    fn on(interface: Interface, options: &UdpOptions) -> Result<UdpPort, OpenError> {
         Ok(UdpPort {
-            addr,
+            sockets: Bundle::new(&interface)?,
             interface,
             options: options.clone(),
-            sockets: sockets.map_err(system)?,
             segmentation: if options.segmentation { Segmentation::On } else { Segmentation::Off },
             sender: Sender::new(),
             receiver: Receiver::new(RECV_MAX),
@@ -180,7 +184,7 @@ impl Port for UdpPort {
     fn caps(&self) -> Caps {
         Caps {
             backend: "udp",
-            addr: self.addr,
+            addrs: self.sockets.addresses().collect(),
             interface: Some(self.interface.name.clone()),
             link_mtu: self.interface.mtu,
             tx_limits: match self.segmentation {
@@ -245,12 +249,34 @@ impl Port for UdpPort {
         Ok(0)
     }
 
+    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
+        if self.sockets.place_of(addr).is_some() {
+            return Ok(());
+        }
+        let system = |step| move |source| OpenError::System { addr, step, source };
+        let interface = open::find_interface(addr, Some(&self.interface.name))?;
+        let socket = UdpSocket::of_address(addr, &interface, &self.options)?;
+        self.sockets.push(socket).map_err(system("watching its socket"))?;
+        let moved = interface.index != self.interface.index;
+        self.interface = interface;
+        if moved {
+            for group in self.sockets.close_groups() {
+                self.join(group).map_err(system("joining a multicast group again"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_address(&mut self, addr: IpAddr) {
+        self.sockets.close(addr);
+    }
+
     fn join(&mut self, group: IpAddr) -> io::Result<()> {
         open::check_group(group)?;
         if self.sockets.place_of(group).is_some() {
             return Ok(());
         }
-        let own = Some(self.addr).filter(|addr| addr.is_ipv4() == group.is_ipv4());
+        let own = self.sockets.addresses().find(|addr| addr.is_ipv4() == group.is_ipv4());
         self.sockets.push(UdpSocket::of_group(group, own, &self.interface, &self.options)?)
     }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::sys::option;
-use crate::testing::network::Cable;
+use crate::testing::network::{Cable, could_not_run};
 use crate::testing::*;
 use std::net::Ipv6Addr;
 use urxe_wire::Opcode;
@@ -16,7 +16,7 @@ fn pair() -> (UdpPort, UdpPort) {
 
 /// Sends a mix of lengths in both directions and checks every byte of it.
 fn round_trip(a: &mut UdpPort, b: &mut UdpPort) {
-    let flow = flow(&a.caps(), b.caps().addr);
+    let flow = flow(&a.caps(), b.caps().addrs[0]);
     let mut batch = batch(&a.caps());
     for (psn, mtu, packets) in [(0, 1024, 64), (100, 4096, 16), (200, 256, 5), (300, 1024, 2)] {
         push_write(&mut batch, &flow, psn, packets, mtu);
@@ -77,7 +77,7 @@ fn whole_batches_cross_ipv6_with_every_icrc_exact() {
 fn a_run_goes_out_in_one_call_and_comes_in_as_one_message() {
     let (mut a, mut b) = pair();
     let mut batch = batch(&a.caps());
-    push_write(&mut batch, &flow(&a.caps(), b.caps().addr), 0, 40, 1024);
+    push_write(&mut batch, &flow(&a.caps(), b.caps().addrs[0]), 0, 40, 1024);
     assert_eq!(batch.runs().count(), 2, "the FIRST is longer than the MIDDLEs");
     carry(&mut a, &mut batch, &mut b, 40);
     assert_eq!(a.counters().tx_calls, 1);
@@ -88,7 +88,7 @@ fn a_run_goes_out_in_one_call_and_comes_in_as_one_message() {
 fn traffic_class_and_hop_limit_are_the_flows() {
     let (mut a, mut b) = pair();
     for (tclass, hop_limit) in [(0x69, 64), (0, 3), (0x02, 255), (0x03, 1)] {
-        let flow = Flow { tclass, hop_limit, ..flow(&a.caps(), b.caps().addr) };
+        let flow = Flow { tclass, hop_limit, ..flow(&a.caps(), b.caps().addrs[0]) };
         let mut batch = batch(&a.caps());
         push_write(&mut batch, &flow, 0, 4, 256);
         let arrived = carry(&mut a, &mut batch, &mut b, 4);
@@ -106,7 +106,7 @@ fn refuse_segmentation(port: &UdpPort) {
 fn refused_segmentation_is_turned_off_for_good_and_nothing_is_lost() {
     let (mut a, mut b) = pair();
     refuse_segmentation(&a);
-    let flow = flow(&a.caps(), b.caps().addr);
+    let flow = flow(&a.caps(), b.caps().addrs[0]);
     let mut old = batch(&a.caps());
     for first_psn in [0, 100] {
         push_write(&mut old, &flow, first_psn, 40, 1024);
@@ -132,7 +132,7 @@ fn without_segmentation_everything_crosses_too() {
     let mut b = open(fresh_addr());
     assert_eq!(a.caps().segmentation, Segmentation::Off);
     let mut batch = batch(&a.caps());
-    push_write(&mut batch, &flow(&a.caps(), b.caps().addr), 0, 100, 1024);
+    push_write(&mut batch, &flow(&a.caps(), b.caps().addrs[0]), 0, 100, 1024);
     let arrived = carry(&mut a, &mut batch, &mut b, 100);
     assert!(arrived.iter().all(|d| d.verdict == Verdict::Exact));
 }
@@ -140,7 +140,7 @@ fn without_segmentation_everything_crosses_too() {
 #[test]
 fn datagrams_that_cannot_go_are_counted_and_the_others_go() {
     let (mut a, mut b) = pair();
-    let good = flow(&a.caps(), b.caps().addr);
+    let good = flow(&a.caps(), b.caps().addrs[0]);
     let mut batch = batch(&a.caps());
     push_write(&mut batch, &Flow { src_port: 50000, ..good }, 0, 3, 256);
     push_write(&mut batch, &Flow { src: fresh_addr(), ..good }, 10, 4, 256);
@@ -161,7 +161,7 @@ fn a_full_receiver_loses_datagrams_and_says_so() {
     let (mut a, mut b) = pair();
     option::set(b.sockets[0].as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 4096).unwrap();
     let mut batch = batch(&a.caps());
-    push_write(&mut batch, &flow(&a.caps(), b.caps().addr), 0, 200, 4096);
+    push_write(&mut batch, &flow(&a.caps(), b.caps().addrs[0]), 0, 200, 4096);
     assert_eq!(a.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
     let arrived = recv_all(&mut b, Instant::now()).len() as u64;
     assert!(arrived < 200);
@@ -172,7 +172,7 @@ fn a_full_receiver_loses_datagrams_and_says_so() {
 fn an_empty_datagram_is_counted_as_malformed() {
     let mut b = open(fresh_addr());
     let peer = std::net::UdpSocket::bind((fresh_addr(), 0)).unwrap();
-    peer.send_to(&[], (b.caps().addr, ROCE_PORT)).unwrap();
+    peer.send_to(&[], (b.caps().addrs[0], ROCE_PORT)).unwrap();
     wait_readable(&b);
     assert!(recv_all(&mut b, Instant::now()).is_empty());
     assert_eq!(b.counters().rx_malformed, 1);
@@ -184,6 +184,142 @@ fn a_second_port_on_one_address_is_told_who_has_it() {
     let _first = open(addr);
     let Err(error) = UdpPort::open(addr, &UdpOptions::default()) else { panic!("opened twice") };
     assert!(matches!(error, OpenError::PortTaken { .. }), "{error}");
+}
+
+// Several addresses
+
+/// A port on the loopback interface with two addresses.
+fn open_two() -> (UdpPort, [IpAddr; 2]) {
+    let mut port = UdpPort::open_interface("lo", &UdpOptions::default()).unwrap();
+    assert_eq!(port.caps().addrs, [] as [IpAddr; 0]);
+    let addrs = [fresh_addr(), fresh_addr()];
+    for addr in addrs {
+        port.add_address(addr).unwrap();
+        port.add_address(addr).unwrap();
+    }
+    assert_eq!(port.caps().addrs, addrs);
+    (port, addrs)
+}
+
+#[test]
+fn each_datagram_leaves_from_the_address_that_its_flow_names() {
+    let ((mut a, [one, other]), mut b) = (open_two(), open(fresh_addr()));
+    let from_one = Flow { src: one, ..flow(&a.caps(), b.caps().addrs[0]) };
+    let from_other = Flow { src: other, ..from_one };
+    let mut batch = batch(&a.caps());
+    for (i, flow) in [from_one, from_other, from_other, from_one].iter().enumerate() {
+        push_write(&mut batch, flow, 100 * i as u32, 10, 1024);
+    }
+    let arrived = carry(&mut a, &mut batch, &mut b, 40);
+    for datagram in &arrived {
+        let src = if matches!(datagram.psn() / 100, 0 | 3) { one } else { other };
+        assert_eq!((datagram.outer.flow.src, datagram.verdict), (src, Verdict::Exact));
+    }
+    assert_eq!(a.counters().tx_calls, 3, "one for each change of the source, and one to begin");
+}
+
+#[test]
+fn what_is_sent_to_any_of_the_addresses_is_received_and_says_which() {
+    let ((mut a, addrs), mut b) = (open_two(), open(fresh_addr()));
+    let mut batch = batch(&b.caps());
+    for (i, dst) in addrs.into_iter().enumerate() {
+        push_write(&mut batch, &flow(&b.caps(), dst), 100 * i as u32, 10, 1024);
+    }
+    let arrived = carry(&mut b, &mut batch, &mut a, 20);
+    for datagram in &arrived {
+        let dst = addrs[datagram.psn() as usize / 100];
+        assert_eq!((datagram.outer.flow.dst, datagram.verdict), (dst, Verdict::Exact));
+    }
+}
+
+#[test]
+fn a_vanished_address_costs_its_own_datagrams_and_no_others() {
+    let ((mut a, [one, other]), mut b) = (open_two(), open(fresh_addr()));
+    let peer = b.caps().addrs[0];
+    let from_one = Flow { src: one, ..flow(&a.caps(), peer) };
+    let mut out = batch(&a.caps());
+    push_write(&mut out, &from_one, 0, 10, 1024);
+    push_write(&mut out, &Flow { src: other, ..from_one }, 100, 10, 1024);
+    a.remove_address(one);
+    a.remove_address(one);
+    assert_eq!(a.caps().addrs, [other]);
+    let arrived = carry(&mut a, &mut out, &mut b, 10);
+    assert!(arrived.iter().all(|datagram| datagram.outer.flow.src == other));
+    assert_eq!(a.counters().tx_wrong_flow, 10);
+
+    // Its datagrams go to nobody, and the other's arrive; and it can come back.
+    let mut out = batch(&b.caps());
+    push_write(&mut out, &flow(&b.caps(), other), 0, 10, 1024);
+    carry(&mut b, &mut out, &mut a, 10);
+    a.add_address(one).unwrap();
+    push_write(&mut out, &flow(&b.caps(), one), 0, 10, 1024);
+    carry(&mut b, &mut out, &mut a, 10);
+    assert_eq!(b.counters().tx_datagrams, 20);
+}
+
+#[test]
+fn a_port_without_addresses_sends_nothing_and_hears_nothing() {
+    let mut port = UdpPort::open_interface("lo", &UdpOptions::default()).unwrap();
+    let src = fresh_addr();
+    let flow = Flow { src, dst: src, src_port: ROCE_PORT, tclass: 0, hop_limit: 64, flow_label: 0 };
+    let mut batch = batch(&port.caps());
+    push_write(&mut batch, &flow, 0, 10, 1024);
+    assert_eq!(port.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
+    assert_eq!(port.counters().tx_wrong_flow, 10);
+    assert!(recv_all(&mut port, Instant::now()).is_empty());
+}
+
+#[test]
+fn an_interface_that_is_none_is_refused_with_those_there_are() {
+    let opened = UdpPort::open_interface("eth-none", &UdpOptions::default());
+    let error = opened.err().expect("no such interface").to_string();
+    assert!(error.contains("eth-none is no network interface") && error.contains("lo"), "{error}");
+}
+
+/// Fills the queues between two ports: what `from` sends stays in its send buffer, as `to`'s device
+/// is slowed down to next to nothing.
+#[test]
+fn a_full_socket_makes_the_port_ready_when_it_has_room_and_the_other_addresses_still_send() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let more: IpAddr = [10, 47, 91, 11].into();
+    cable.a.ip("addr add 10.47.91.11/24 dev wire");
+    let mut a = cable.a.run(move || {
+        let mut port = UdpPort::open(Cable::V4[0], &UdpOptions::default()).unwrap();
+        port.add_address(more).unwrap();
+        port
+    });
+    let mut b = cable.b.run(|| open(Cable::V4[1]));
+    // Two packets' worth of send buffer, and a queue that lets one through every 25 ms or so.
+    if !cable.a.tc("qdisc add dev wire root tbf rate 500kbit burst 1600 limit 1000000") {
+        return could_not_run("this kernel has no tbf queue discipline");
+    }
+    let place = a.sockets.place_of(Cable::V4[0]).unwrap();
+    option::set(a.sockets[place].as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 4096).unwrap();
+    let one = flow(&a.caps(), Cable::V4[1]);
+    let mut out = batch(&a.caps());
+    for psn in 0..20 {
+        push(
+            &mut out,
+            &Flow { hop_limit: 64 - psn as u8 % 2, ..one },
+            Opcode::RC_SEND_ONLY,
+            psn,
+            1024,
+        );
+    }
+    assert_eq!(a.send(Instant::now(), &mut out).unwrap(), SendOutcome::Blocked);
+    let mut other = batch(&a.caps());
+    push(&mut other, &Flow { src: more, ..one }, Opcode::RC_SEND_ONLY, 100, 16);
+    assert_eq!(a.send(Instant::now(), &mut other).unwrap(), SendOutcome::Done);
+    let mut arrived = Vec::new();
+    while a.send(Instant::now(), &mut out).unwrap() == SendOutcome::Blocked {
+        wait_readable(&a);
+        arrived.extend(recv_all(&mut b, Instant::now()));
+    }
+    while arrived.len() < 21 {
+        wait_readable(&b);
+        arrived.extend(recv_all(&mut b, Instant::now()));
+    }
+    assert!(a.counters().tx_blocked > 0);
 }
 
 // Multicast
