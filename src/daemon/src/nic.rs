@@ -10,7 +10,7 @@ use crate::objects::EventTarget;
 use crate::slab::Slab;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 use urxe_engine::{
@@ -73,7 +73,7 @@ impl Nic {
     ) -> Nic {
         let caps = port.caps();
         let config = DeviceConfig {
-            gids: vec![Some(caps.addr)],
+            gids: caps.addrs.iter().copied().map(Some).collect(),
             source_port: match caps.source_port {
                 SourcePort::Fixed(source_port) => Some(source_port),
                 SourcePort::OfFlow => None,
@@ -84,7 +84,7 @@ impl Nic {
         };
         Nic {
             name,
-            guid: guid_of(caps.addr),
+            guid: guid_of(caps.addrs.first().copied().unwrap_or(Ipv4Addr::UNSPECIFIED.into())),
             mtu,
             device: Device::new(config),
             host: ProgramHost::new(),
@@ -104,6 +104,12 @@ impl Nic {
 
     pub(crate) fn port(&self) -> &dyn Port {
         &*self.port
+    }
+
+    /// The first address of the GID table; the unspecified one while it is empty.
+    pub(crate) fn address(&self) -> IpAddr {
+        let first = self.device.gids().iter().flatten().next();
+        first.copied().unwrap_or(Ipv4Addr::UNSPECIFIED.into())
     }
 
     /// Whether the port takes no more until it is ready again.
@@ -321,7 +327,7 @@ mod tests {
     use std::os::fd::BorrowedFd;
     use std::sync::{Arc, Mutex};
     use urxe_engine::{Access, AddressVector, CqId, MrSpec, PdId, QpType};
-    use urxe_port::{PortCounters, Segmentation, SourcePort};
+    use urxe_port::{OpenError, PortCounters, Segmentation, SourcePort};
     use urxe_shm::arena::Arena;
     use urxe_shm::entry::{SendData, SendOp, SendWr};
     use urxe_shm::event::{EventRecord, RECORD_LEN};
@@ -346,7 +352,7 @@ mod tests {
         fn caps(&self) -> Caps {
             Caps {
                 backend: "narrow",
-                addr: IpAddr::from([127, 0, 0, 1]),
+                addrs: vec![IpAddr::from([127, 0, 0, 1])],
                 interface: None,
                 link_mtu: 1500,
                 tx_limits: TxLimits::segmented(2),
@@ -372,6 +378,12 @@ mod tests {
             rx.clear();
             Ok(0)
         }
+
+        fn add_address(&mut self, _addr: IpAddr) -> Result<(), OpenError> {
+            Ok(())
+        }
+
+        fn remove_address(&mut self, _addr: IpAddr) {}
 
         fn join(&mut self, _group: IpAddr) -> io::Result<()> {
             Ok(())

@@ -9,7 +9,7 @@ use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use urxe_engine::Cause;
-use urxe_engine::limits::{MAX_MR, MAX_QP, MAX_RD_ATOMIC};
+use urxe_engine::limits::{GID_TABLE_LEN, MAX_MR, MAX_QP, MAX_RD_ATOMIC};
 use urxe_shm::control::{
     ContextHandle, ControlError, DeviceAttr, DeviceInfo, Gid, PortAttr, Reply,
 };
@@ -31,7 +31,7 @@ impl Session {
         let info = |nic: &Nic| DeviceInfo {
             name: nic.name.clone(),
             node_guid: nic.guid,
-            address: nic.caps.addr,
+            address: nic.address(),
         };
         Reply::Devices(world.nics.iter().map(info).collect()).into()
     }
@@ -130,7 +130,7 @@ impl Session {
             active: true,
             max_mtu: PathMtu::Mtu4096.bytes() as u16,
             active_mtu: nic.mtu.bytes() as u16,
-            gid_tbl_len: 1,
+            gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: 1,
             max_msg_sz: urxe_engine::limits::MAX_MESSAGE as u32,
             interface: nic.caps.interface.clone(),
@@ -148,11 +148,13 @@ impl Session {
     ) -> Result<Answer, ControlError> {
         let nic = &world.nics[find(&self.contexts, "context", context.0)?.nic];
         check_port(port)?;
-        if index != 0 {
-            let sentence = format!("GID index {index}: the table has 1 entry, expected 0");
+        let entry = usize::try_from(index).ok().and_then(|index| nic.device.gids().get(index));
+        let Some(entry) = entry else {
+            let sentence = format!("GID index {index}: the table has {GID_TABLE_LEN}, from 0");
             return Err(refuse(Errno::INVAL, sentence));
-        }
-        Ok(Reply::Gid(Gid::from(nic.caps.addr)).into())
+        };
+        // A hole is all zeroes, as in the kernel's table.
+        Ok(Reply::Gid(entry.map_or_else(Gid::default, Gid::from)).into())
     }
 }
 

@@ -271,13 +271,15 @@ fn a_device_says_what_it_is() {
         panic!()
     };
     assert_eq!((port.active, port.interface.as_deref()), (true, Some("lo")));
-    assert_eq!(port.gid_tbl_len, 1);
+    assert_eq!(port.gid_tbl_len, 32);
     let gid = client.call(Request::QueryGid { context, port: 1, index: 0 });
     assert_eq!(gid, Ok(Reply::Gid(Gid::from(daemon.devices()[1].addr))));
     let refused = client.call(Request::QueryPort { context, port: 2 });
     assert_refused(refused, Errno::INVAL, "port 2");
-    let refused = client.call(Request::QueryGid { context, port: 1, index: 1 });
-    assert_refused(refused, Errno::INVAL, "GID index 1");
+    let hole = client.call(Request::QueryGid { context, port: 1, index: 31 });
+    assert_eq!(hole, Ok(Reply::Gid(Gid::default())));
+    let refused = client.call(Request::QueryGid { context, port: 1, index: 32 });
+    assert_refused(refused, Errno::INVAL, "GID index 32: the table has 32");
 }
 
 #[test]
