@@ -5,13 +5,13 @@ use crate::event_pipe::{Delivery, EventPipe};
 use crate::intake;
 use crate::limits::SPARE_INLINE_BUFFERS;
 use crate::objects::{EventTarget, Objects};
-use crate::queues::{CompletionQueue, RecvQueue, SendQueue};
+use crate::queues::{CompletionQueue, Next, RecvQueue, SendQueue, own_recv_queue};
 use crate::slab::Slab;
 use crate::staging::Staging;
 use std::rc::Rc;
 use urxe_engine::{
-    AsyncEvent, Completion, CqId, CqOverrun, Host, MemoryFault, QpInit, QueueId, RecvSource,
-    RecvWqe, RegionId, SendWqe, Taken,
+    AsyncEvent, Completion, CqId, CqOverrun, Host, MemoryFault, QpInit, QueueId, RecvWqe, RegionId,
+    SendWqe, SrqId, Taken,
 };
 use urxe_shm::entry;
 use urxe_shm::event::{self, EventRecord};
@@ -52,6 +52,8 @@ pub(crate) struct ProgramHost {
     unpublished: Vec<CqId>,
     /// QPs that may have gone to ERR.
     suspects: Vec<Qpn>,
+    /// QPs whose queues have more than was given in this call.
+    unfinished: Vec<Qpn>,
     /// Pipes that have become full.
     full_pipes: Vec<u32>,
     /// Where ring entries are copied before they are decoded.
@@ -74,6 +76,7 @@ impl ProgramHost {
             call: 1,
             unpublished: Vec::new(),
             suspects: Vec::new(),
+            unfinished: Vec::new(),
             full_pipes: Vec::new(),
             sges: Vec::new(),
             spare_inline: Vec::new(),
@@ -115,6 +118,11 @@ impl ProgramHost {
         }
     }
 
+    /// A QP whose queues have more than was given in the last call: to be rung again.
+    pub(crate) fn take_unfinished(&mut self) -> Option<Qpn> {
+        self.unfinished.pop()
+    }
+
     /// A pipe that has become full since the last time.
     pub(crate) fn take_full_pipe(&mut self) -> Option<u32> {
         self.full_pipes.pop()
@@ -145,7 +153,7 @@ impl ProgramHost {
     /// Lets go of a QP's queues.
     pub(crate) fn forget_qp(&mut self, init: &QpInit) {
         self.send_queues.remove(init.send_queue.0);
-        if let RecvSource::Own(queue) = init.recv {
+        if let Some(queue) = own_recv_queue(init) {
             self.recv_queues.remove(queue.0);
         }
         for cq in cqs_of(init) {
@@ -168,6 +176,13 @@ impl ProgramHost {
     pub(crate) fn tell(&mut self, target: EventTarget, kind: u32) {
         self.counters.async_events += 1;
         self.send(target.pipe, target.record(kind));
+    }
+
+    fn tell_srq(&mut self, srq: SrqId, kind: u32) {
+        if let Some(srq) = self.objects.srqs.get(&srq.0) {
+            let target = srq.events;
+            self.tell(target, kind);
+        }
     }
 
     fn send(&mut self, pipe: u32, record: EventRecord) {
@@ -272,8 +287,17 @@ impl Host for ProgramHost {
         offset: u64,
         data: [u8; 8],
     ) -> Result<(), MemoryFault> {
-        // TODO
-        self.write(region, offset, &data)
+        if let Some(Region::Shared(mapping)) = self.regions.get(region.0) {
+            match mapping.store_u64(offset, u64::from_ne_bytes(data)) {
+                Ok(()) => return Ok(()),
+                Err(AccessError::Misaligned { .. }) => {}
+                Err(AccessError::OutOfBounds(_)) => return Err(self.fault()),
+            }
+        }
+        // Alone, not as part of a longer copy, which could be seen half done.
+        self.sync()?;
+        self.write(region, offset, &data)?;
+        self.sync()
     }
 
     fn posted_recvs(&mut self, queue: QueueId) -> u32 {
@@ -289,8 +313,12 @@ impl Host for ProgramHost {
         // What it refers to may be newer than what was fetched.
         self.staging.forget_reads();
         let (result, is_inline) = match taken {
-            Ok(entry::Taken::Empty) => (Taken::Empty, false),
-            Ok(entry::Taken::Ready(entry)) => {
+            Ok(Next::Later) => {
+                self.unfinished.extend(queue.qpn);
+                (Taken::Empty, false)
+            }
+            Ok(Next::Taken(entry::Taken::Empty)) => (Taken::Empty, false),
+            Ok(Next::Taken(entry::Taken::Ready(entry))) => {
                 wqe.wr_id = entry.wr.wr_id;
                 wqe.op = intake::send_op(entry.wr.op);
                 wqe.to = entry.wr.to.as_ref().map(intake::destination);
@@ -300,7 +328,7 @@ impl Host for ProgramHost {
                 intake::fill_sges(&mut wqe.sges, &self.sges);
                 (Taken::Ready, entry.inline)
             }
-            Ok(entry::Taken::Malformed { wr_id, error }) => {
+            Ok(Next::Taken(entry::Taken::Malformed { wr_id, error })) => {
                 wqe.wr_id = wr_id;
                 intake::count_malformed(&mut self.counters, error);
                 (Taken::Malformed, false)
@@ -329,13 +357,17 @@ impl Host for ProgramHost {
         let Some(queue) = self.recv_queues.get_mut(queue.0) else { return Taken::Empty };
         self.sges.clear();
         match queue.take(self.call, &mut self.sges) {
-            Ok(entry::Taken::Empty) => Taken::Empty,
-            Ok(entry::Taken::Ready(entry)) => {
+            Ok(Next::Later) => {
+                self.unfinished.extend(queue.qpn);
+                Taken::Empty
+            }
+            Ok(Next::Taken(entry::Taken::Empty)) => Taken::Empty,
+            Ok(Next::Taken(entry::Taken::Ready(entry))) => {
                 wqe.wr_id = entry.wr_id;
                 intake::fill_sges(&mut wqe.sges, &self.sges);
                 Taken::Ready
             }
-            Ok(entry::Taken::Malformed { wr_id, error }) => {
+            Ok(Next::Taken(entry::Taken::Malformed { wr_id, error })) => {
                 wqe.wr_id = wr_id;
                 intake::count_malformed(&mut self.counters, error);
                 Taken::Malformed
@@ -371,13 +403,14 @@ impl Host for ProgramHost {
 
     fn event(&mut self, event: AsyncEvent) {
         let (kind, qpn) = match event {
+            AsyncEvent::SrqError(srq) => return self.tell_srq(srq, event::SRQ_ERR),
+            AsyncEvent::SrqLimit(srq) => return self.tell_srq(srq, event::SRQ_LIMIT),
             AsyncEvent::QpFatal(qpn) => (event::QP_FATAL, qpn),
             AsyncEvent::QpRequestError(qpn) => (event::QP_REQ_ERR, qpn),
             AsyncEvent::QpAccessError(qpn) => (event::QP_ACCESS_ERR, qpn),
             AsyncEvent::CommunicationEstablished(qpn) => (event::COMM_EST, qpn),
             AsyncEvent::SqDrained(qpn) => (event::SQ_DRAINED, qpn),
             AsyncEvent::LastWqeReached(qpn) => (event::LAST_WQE_REACHED, qpn),
-            AsyncEvent::SrqError(_) | AsyncEvent::SrqLimit(_) => return,
             AsyncEvent::CqError(cq) => {
                 if let Some(cq) = self.cqs.get_mut(cq.0) {
                     cq.failed = true;

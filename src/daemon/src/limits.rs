@@ -14,7 +14,7 @@ pub const MAX_SESSIONS: usize = 1024;
 pub const MAX_CONTEXTS: usize = 256;
 
 /// Protection domains of one session.
-pub const MAX_PDS: usize = 1024;
+pub const MAX_PDS: usize = 4096;
 
 /// Completion channels of one session: each is a descriptor of ours.
 pub const MAX_CHANNELS: usize = 256;
@@ -22,8 +22,20 @@ pub const MAX_CHANNELS: usize = 256;
 /// CQs of one session. One for each of its QPs is as much as makes sense.
 pub const MAX_CQS: usize = MAX_QPS;
 
-/// QPs of one session: a server of ten thousand clients, and a quarter of what the device has.
-pub const MAX_QPS: usize = 16_384;
+/// QPs of one session: as many as it has doorbells.
+pub const MAX_QPS: usize = urxe_shm::doorbell::SLOTS as usize;
+
+/// SRQs of one session.
+pub const MAX_SRQS: usize = 16_384;
+
+/// Address handles of one session, as many as rxe has in all.
+pub const MAX_AHS: usize = 32_767;
+
+/// Memory windows of one session.
+pub const MAX_MWS: usize = 65_536;
+
+/// Attachments of one session's QPs to multicast groups.
+pub const MAX_MCAST_ATTACHMENTS: usize = 4096;
 
 /// Memory registrations of one session. Registration caches hold thousands.
 pub const MAX_MRS: usize = 65_536;
@@ -39,16 +51,19 @@ pub const MAX_MAPPED_MRS_OF_ALL: usize = 32_768;
 pub const MAX_MAPPED_BYTES: u64 = 1 << 40;
 
 /// Bytes of rings of one session; these are memory that the daemon makes. A CQ of a million
-/// completions takes 64 MiB, a QP with the largest queues 64 MiB, and ten thousand QPs of the
-/// usual depth of 128 work requests 1 GiB.
+/// completions takes 64 MiB, an SQ of a million work requests 256 MiB or more, ten thousand QPs of
+/// the usual depth of 128 work requests 1 GiB.
 pub const MAX_RING_BYTES: u64 = 1 << 32;
 
 /// Largest memory registration, in bytes: the whole of a program's address space.
 pub const MAX_MR_SIZE: u64 = 1 << 47;
 
-/// Work requests that an SQ or an RQ holds: twice rxe's, less the slot that a ring leaves free, so
-/// that rounding up to a power of two stays within it.
-pub const MAX_QP_WR: u32 = 32_767;
+/// Work requests that an SQ or an RQ holds: rxe's, less the slot that a ring leaves free, so that
+/// rounding up to a power of two stays within it.
+pub const MAX_QP_WR: u32 = (1 << 20) - 1;
+
+/// Work requests that an SRQ holds: rxe's, less the free slot.
+pub const MAX_SRQ_WR: u32 = (1 << 20) - 1;
 
 /// SGEs that a work request has, as with rxe.
 pub const MAX_SGE: u32 = 32;
@@ -73,6 +88,10 @@ pub(crate) const ACCEPTS_PER_TURN: usize = 4;
 /// Objects of a dead session that are freed in one turn, so that the death of a large program
 /// is not noticed by the others.
 pub(crate) const BURIALS_PER_TURN: usize = 64;
+
+/// Work requests taken from one queue in one call of the engine: more than the datagrams that one
+/// receive call brings. What is flushed beyond that is flushed in the next calls.
+pub(crate) const TAKES_PER_CALL: u32 = 2048;
 
 /// Batches sent by one device in one turn; then packets, doorbells and requests have theirs.
 pub(crate) const BATCHES_PER_TURN: usize = 4;

@@ -7,15 +7,14 @@ use crate::limits::{
     RX_BUFFERS, TX_BATCH_BYTES,
 };
 use crate::objects::EventTarget;
+use crate::queues::own_recv_queue;
 use crate::slab::Slab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
-use urxe_engine::{
-    Device, DeviceConfig, ModifyQpError, QpAttr, QpInit, QpState, QueueId, RecvSource,
-};
+use urxe_engine::{Device, DeviceConfig, ModifyQpError, QpAttr, QpState, QueueId};
 use urxe_port::{Caps, Port, RxBatch, SendOutcome, SourcePort};
 use urxe_shm::event;
 use urxe_wire::batch::TxBatch;
@@ -60,6 +59,8 @@ pub(crate) struct Nic {
     look_interval: Duration,
     /// The QP looked at last.
     looked_at: u32,
+    /// Multicast groups that the port is in.
+    groups: BTreeSet<IpAddr>,
 }
 
 impl Nic {
@@ -99,6 +100,7 @@ impl Nic {
             look_at: now,
             look_interval: FLUSH_INTERVAL_MIN,
             looked_at: 0,
+            groups: BTreeSet::new(),
         }
     }
 
@@ -238,6 +240,27 @@ impl Nic {
         }
         self.host.objects.qps.remove(&qpn.get());
         self.failed_qps.remove(&qpn.get());
+        self.leave_unused_groups();
+    }
+
+    /// Has the port join a multicast group.
+    pub(crate) fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        self.port.join(group)?;
+        self.groups.insert(group);
+        Ok(())
+    }
+
+    /// Has the port leave the multicast groups that no QP is attached to any more.
+    pub(crate) fn leave_unused_groups(&mut self) {
+        if self.groups.is_empty() {
+            return;
+        }
+        let used: BTreeSet<IpAddr> = self.device.mcast_groups().collect();
+        for group in self.groups.difference(&used) {
+            // What the kernel will not let go of is dropped by the engine.
+            let _ = self.port.leave(*group);
+        }
+        self.groups.retain(|group| used.contains(group));
     }
 
     /// When to be called although nothing happens.
@@ -251,6 +274,9 @@ impl Nic {
         self.host.publish();
         while let Some(qpn) = self.host.take_suspect() {
             self.watch_if_failed(now, qpn);
+        }
+        while let Some(qpn) = self.host.take_unfinished() {
+            self.ring(qpn);
         }
     }
 
@@ -291,14 +317,6 @@ impl Nic {
     }
 }
 
-/// The receive queue that belongs to a QP alone.
-fn own_recv_queue(init: &QpInit) -> Option<QueueId> {
-    match init.recv {
-        RecvSource::Own(queue) => Some(queue),
-        RecvSource::Shared(_) => None,
-    }
-}
-
 /// An EUI-64 made of an address, marked as given locally: peers and libraries tell devices apart
 /// by it.
 fn guid_of(addr: IpAddr) -> [u8; 8] {
@@ -326,7 +344,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::os::fd::BorrowedFd;
     use std::sync::{Arc, Mutex};
-    use urxe_engine::{Access, AddressVector, CqId, MrSpec, PdId, QpType};
+    use urxe_engine::{Access, AddressVector, CqId, MrSpec, PdId, QpInit, QpType, RecvSource};
     use urxe_port::{OpenError, PortCounters, Segmentation, SourcePort};
     use urxe_shm::arena::Arena;
     use urxe_shm::entry::{SendData, SendOp, SendWr};
@@ -413,13 +431,13 @@ mod tests {
         let mut arena = Arena::new(1 << 20).unwrap();
         let shape = Geometry::send(15, 1, 0).unwrap();
         let (extent, window) = arena.alloc(shape.size().into()).unwrap();
-        let send = SendQueue::new(SqConsumer::create(window, shape, false).unwrap(), 16, false);
+        let send = SendQueue::new(SqConsumer::create(window, shape, false).unwrap(), false);
         let window =
             urxe_shm::region::Window::new(arena.mapping().clone(), extent.offset, extent.len);
         let program = SqProducer::attach(window.unwrap(), shape).unwrap();
         let shape = Geometry::recv(15, 1).unwrap();
         let (_, window) = arena.alloc(shape.size().into()).unwrap();
-        let recv = RecvQueue::new(RqConsumer::create(window, shape).unwrap(), 16);
+        let recv = RecvQueue::new(RqConsumer::create(window, shape).unwrap());
         let shape = Geometry::completion(15).unwrap();
         let (_, window) = arena.alloc(shape.size().into()).unwrap();
         let ring = CqProducer::create(window, shape).unwrap();

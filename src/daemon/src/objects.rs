@@ -2,6 +2,7 @@
 //! them.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::rc::Rc;
 use urxe_engine::PdId;
 use urxe_shm::control::Access;
@@ -45,6 +46,15 @@ pub(crate) struct QpObject {
     pub(crate) events: EventTarget,
 }
 
+/// An SRQ.
+#[derive(Clone, Debug)]
+pub(crate) struct SrqObject {
+    pub(crate) owner: Owner,
+    pub(crate) events: EventTarget,
+    /// Work requests that it holds.
+    pub(crate) max_wr: u32,
+}
+
 /// A memory registration.
 #[derive(Clone, Debug)]
 pub(crate) struct MrObject {
@@ -64,8 +74,35 @@ pub(crate) struct MrObject {
 pub(crate) struct Objects {
     /// By QPN.
     pub(crate) qps: BTreeMap<u32, QpObject>,
+    /// By the engine's number.
+    pub(crate) srqs: BTreeMap<u32, SrqObject>,
     /// By key.
     pub(crate) mrs: BTreeMap<u32, MrObject>,
+    /// Owners of windows by that part of their rkeys that stays.
+    mws: BTreeMap<u32, Owner>,
     /// Where contexts are told what happens to the port, by their pipe.
     pub(crate) contexts: BTreeMap<u32, EventTarget>,
+}
+
+/// Bits of an rkey that belong to its program, and change with each bind.
+const RKEY_VARIANT_BITS: u32 = 8;
+
+impl Objects {
+    /// Takes in a window.
+    pub(crate) fn insert_mw(&mut self, rkey: u32, owner: Owner) {
+        self.mws.insert(rkey >> RKEY_VARIANT_BITS, owner);
+    }
+
+    /// Lets go of a window.
+    pub(crate) fn remove_mw(&mut self, rkey: u32) {
+        self.mws.remove(&(rkey >> RKEY_VARIANT_BITS));
+    }
+
+    /// The windows behind the one with this rkey, by one of their rkeys.
+    pub(crate) fn mws_behind(&self, rkey: Option<u32>) -> impl Iterator<Item = (u32, &Owner)> {
+        let behind =
+            rkey.map_or(Bound::Unbounded, |rkey| Bound::Excluded(rkey >> RKEY_VARIANT_BITS));
+        let mws = self.mws.range((behind, Bound::Unbounded));
+        mws.map(|(&index, owner)| (index << RKEY_VARIANT_BITS, owner))
+    }
 }

@@ -1,16 +1,29 @@
 //! The daemon's ends of a device's queues: how far each has got, and whether it is still any use.
 
+use crate::limits::TAKES_PER_CALL;
 use crate::objects::{EventTarget, Owner};
+use urxe_engine::{QpInit, QueueId, RecvSource};
 use urxe_shm::cursor::IndexError;
 use urxe_shm::entry::{RecvWqe, SendWqe, Taken};
 use urxe_shm::geometry::Geometry;
 use urxe_shm::layout::{CqEntry, Sge};
 use urxe_shm::region::Window;
 use urxe_shm::ring::{CqError, CqProducer, MoveError, RqConsumer, SqConsumer};
+use urxe_wire::Qpn;
+
+/// The receive queue that belongs to a QP alone.
+pub(crate) fn own_recv_queue(init: &QpInit) -> Option<QueueId> {
+    match init.recv {
+        RecvSource::Own(queue) => Some(queue),
+        RecvSource::Shared(_) => None,
+    }
+}
 
 /// A QP's send queue.
 pub(crate) struct SendQueue {
     ring: SqConsumer,
+    /// The QP that it is of, once there is one.
+    pub(crate) qpn: Option<Qpn>,
     /// Every send completes with a CQE, whether it says so or not.
     pub(crate) all_signaled: bool,
     allowance: Allowance,
@@ -21,17 +34,27 @@ pub(crate) struct SendQueue {
 /// A receive queue: a QP's own, or an SRQ's.
 pub(crate) struct RecvQueue {
     ring: RqConsumer,
+    /// The QP that it is of, once there is one; none has an SRQ's.
+    pub(crate) qpn: Option<Qpn>,
     allowance: Allowance,
     /// Its indices were found to be nonsense, and this was counted.
     pub(crate) broken: bool,
 }
 
-/// How many entries may still be taken in this call of the engine: as many as the ring has. A
-/// program that posts as fast as the engine flushes would otherwise never let go of it.
+/// How many entries may still be taken in this call of the engine. A program that posts as fast
+/// as the engine flushes, or has posted a million work requests, would otherwise not let go of it.
+#[derive(Default)]
 struct Allowance {
     call: u64,
     left: u32,
-    slots: u32,
+}
+
+/// What a queue has.
+pub(crate) enum Next<T> {
+    /// This; or the queue is empty.
+    Taken(Taken<T>),
+    /// Nothing more in this call of the engine.
+    Later,
 }
 
 /// A completion queue.
@@ -53,8 +76,9 @@ pub(crate) struct CompletionQueue {
 }
 
 impl SendQueue {
-    pub(crate) fn new(ring: SqConsumer, slots: u32, all_signaled: bool) -> SendQueue {
-        SendQueue { ring, all_signaled, allowance: Allowance::new(slots), broken: false }
+    pub(crate) fn new(ring: SqConsumer, all_signaled: bool) -> SendQueue {
+        let allowance = Allowance::default();
+        SendQueue { ring, qpn: None, all_signaled, allowance, broken: false }
     }
 
     /// Takes the next work request, if one may be taken in this call of the engine.
@@ -63,10 +87,10 @@ impl SendQueue {
         call: u64,
         sges: &mut Vec<Sge>,
         inline: &mut Vec<u8>,
-    ) -> Result<Taken<SendWqe>, IndexError> {
+    ) -> Result<Next<SendWqe>, IndexError> {
         match self.allowance.take(call) {
-            true => self.ring.take(sges, inline),
-            false => Ok(Taken::Empty),
+            true => self.ring.take(sges, inline).map(Next::Taken),
+            false => Ok(Next::Later),
         }
     }
 
@@ -83,8 +107,8 @@ impl SendQueue {
 }
 
 impl RecvQueue {
-    pub(crate) fn new(ring: RqConsumer, slots: u32) -> RecvQueue {
-        RecvQueue { ring, allowance: Allowance::new(slots), broken: false }
+    pub(crate) fn new(ring: RqConsumer) -> RecvQueue {
+        RecvQueue { ring, qpn: None, allowance: Allowance::default(), broken: false }
     }
 
     /// Takes the next receive, if one may be taken in this call of the engine.
@@ -92,11 +116,16 @@ impl RecvQueue {
         &mut self,
         call: u64,
         sges: &mut Vec<Sge>,
-    ) -> Result<Taken<RecvWqe>, IndexError> {
+    ) -> Result<Next<RecvWqe>, IndexError> {
         match self.allowance.take(call) {
-            true => self.ring.take(sges),
-            false => Ok(Taken::Empty),
+            true => self.ring.take(sges).map(Next::Taken),
+            false => Ok(Next::Later),
         }
+    }
+
+    /// Goes on with a new ring, to which what is posted is moved.
+    pub(crate) fn move_to(&mut self, window: Window, geometry: Geometry) -> Result<(), MoveError> {
+        self.ring.move_to(window, geometry)
     }
 
     /// Receives that are posted and not taken; none of a queue that is broken.
@@ -117,15 +146,11 @@ impl RecvQueue {
 }
 
 impl Allowance {
-    fn new(slots: u32) -> Allowance {
-        Allowance { call: 0, left: 0, slots }
-    }
-
     /// Whether one more may be taken in this call.
     fn take(&mut self, call: u64) -> bool {
         if self.call != call {
             self.call = call;
-            self.left = self.slots;
+            self.left = TAKES_PER_CALL;
         }
         let may = self.left > 0;
         self.left -= u32::from(may);

@@ -9,11 +9,13 @@ use crate::limits::MAX_PROGRAM_NAME;
 use crate::nic::Nic;
 use crate::objects::Owner;
 use crate::resources::{
-    ArenaRings, CompChannel, Context, Cq, Mr, MrRequest, Pd, Qp, Refusal, refuse,
+    Ah, ArenaRings, CompChannel, Context, Cq, Mr, MrRequest, Mw, Pd, Qp, QpRequest, Refusal, Srq,
+    refuse,
 };
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
@@ -58,6 +60,11 @@ pub(crate) struct Session {
     pub(crate) channels: BTreeMap<u32, CompChannel>,
     pub(crate) cqs: BTreeMap<u32, Cq>,
     pub(crate) qps: BTreeMap<u32, Qp>,
+    pub(crate) srqs: BTreeMap<u32, Srq>,
+    pub(crate) ahs: BTreeMap<u32, Ah>,
+    pub(crate) mws: BTreeMap<u32, Mw>,
+    /// Which QP, by its handle, is attached to which multicast group.
+    pub(crate) attachments: BTreeSet<(u32, IpAddr)>,
     /// Bytes of program memory mapped into the daemon.
     pub(crate) mapped_bytes: u64,
     /// Registrations that are mapped.
@@ -93,6 +100,10 @@ impl Session {
             channels: BTreeMap::new(),
             cqs: BTreeMap::new(),
             qps: BTreeMap::new(),
+            srqs: BTreeMap::new(),
+            ahs: BTreeMap::new(),
+            mws: BTreeMap::new(),
+            attachments: BTreeSet::new(),
             mapped_bytes: 0,
             mapped_mrs: 0,
         })
@@ -161,22 +172,34 @@ impl Session {
                 qp_type,
                 send_cq,
                 recv_cq,
-                srq: _,
+                srq,
                 caps,
                 sq_sig_all,
                 user_handle,
             } => {
                 let cqs = (send_cq, recv_cq);
-                self.create_qp(world, pd, qp_type, cqs, caps, sq_sig_all, user_handle)
+                let wanted = QpRequest { qp_type, cqs, srq, caps, sq_sig_all, user_handle };
+                self.create_qp(world, pd, &wanted)
             }
             Request::ModifyQp { qp, attr } => self.modify_qp(world, qp, &attr),
             Request::QueryQp { qp } => self.query_qp(world, qp),
             Request::DestroyQp { qp } => self.destroy_qp(world, qp),
+            Request::CreateSrq { pd, attr, user_handle } => {
+                self.create_srq(world, pd, attr, user_handle)
+            }
+            Request::ModifySrq { srq, max_wr, limit } => self.modify_srq(world, srq, max_wr, limit),
+            Request::QuerySrq { srq } => self.query_srq(world, srq),
+            Request::DestroySrq { srq } => self.destroy_srq(world, srq),
+            Request::CreateAh { pd, av } => self.create_ah(world, pd, &av),
+            Request::DestroyAh { ah } => self.destroy_ah(world, ah),
+            Request::AllocMw { pd, mw_type } => self.alloc_mw(world, pd, mw_type),
+            Request::DeallocMw { mw } => self.dealloc_mw(world, mw),
+            Request::AttachMcast { qp, gid } => self.attach_mcast(world, qp, gid),
+            Request::DetachMcast { qp, gid } => self.detach_mcast(world, qp, gid),
             Request::Resources { device, kind, after } => {
                 self.list_resources(world, &device, kind, after)
             }
             Request::Stats { device, after_qpn } => self.stats(world, &device, after_qpn),
-            _ => Err(refuse(Errno::OPNOTSUPP, "not yet")),
         }
     }
 
@@ -274,6 +297,12 @@ impl Session {
             // What uses something goes before what it uses.
             if let Some((_, qp)) = self.qps.pop_first() {
                 self.free_qp(nics, qp);
+            } else if let Some((_, srq)) = self.srqs.pop_first() {
+                self.free_srq(nics, srq);
+            } else if let Some((_, ah)) = self.ahs.pop_first() {
+                self.free_ah(nics, ah);
+            } else if let Some((_, mw)) = self.mws.pop_first() {
+                self.free_mw(nics, mw);
             } else if let Some((_, cq)) = self.cqs.pop_first() {
                 self.free_cq(nics, cq);
             } else if let Some((_, channel)) = self.channels.pop_first() {

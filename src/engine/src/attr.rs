@@ -128,6 +128,8 @@ pub struct SrqInit {
     pub pd: PdId,
     /// The queue, in the host's numbers.
     pub queue: QueueId,
+    /// Its first limit, looked at when receives are taken (the queue is empty yet); 0 is none.
+    pub limit: u32,
 }
 
 /// An address handle: the engine's own number.

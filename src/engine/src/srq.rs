@@ -115,7 +115,8 @@ impl Device {
         if self.srqs.srqs.len() >= MAX_SRQ {
             return Err(CreateSrqError::TooMany);
         }
-        Ok(SrqId(self.srqs.srqs.insert(Srq { init, limit: 0, qps: 0, broken: false })))
+        let srq = Srq { init, limit: init.limit, qps: 0, broken: false };
+        Ok(SrqId(self.srqs.srqs.insert(srq)))
     }
 
     /// Arms the limit event: it comes once, as soon as fewer than `limit` receives are posted,

@@ -187,7 +187,8 @@ pub enum Request {
     CreateSrq {
         /// The protection domain.
         pd: PdHandle,
-        /// What it must hold at least, and its first limit.
+        /// What it must hold at least, and its first limit, which is looked at when receives are
+        /// taken.
         attr: SrqAttr,
         /// The program's own number, given back in the SRQ's events.
         user_handle: u64,

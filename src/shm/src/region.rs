@@ -211,6 +211,12 @@ impl Mapping {
         Ok(self.atomic_u64(offset)?.fetch_add(add, Ordering::SeqCst))
     }
 
+    /// Atomically puts 8 bytes at `offset`.
+    pub fn store_u64(&self, offset: u64, value: u64) -> Result<(), AccessError> {
+        self.atomic_u64(offset)?.store(value, Ordering::SeqCst);
+        Ok(())
+    }
+
     fn atomic_u64(&self, offset: u64) -> Result<&AtomicU64, AccessError> {
         let word = self.at(offset, size_of::<AtomicU64>() as u64)?.cast::<AtomicU64>();
         if !word.is_aligned() {

@@ -9,7 +9,10 @@ use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use urxe_engine::Cause;
-use urxe_engine::limits::{GID_TABLE_LEN, MAX_MR, MAX_QP, MAX_RD_ATOMIC};
+use urxe_engine::limits::{
+    GID_TABLE_LEN, MAX_AH, MAX_GROUP_MEMBERS, MAX_MR, MAX_MULTICAST_GROUPS, MAX_MW, MAX_QP,
+    MAX_RD_ATOMIC, MAX_SRQ,
+};
 use urxe_shm::control::{
     ContextHandle, ControlError, DeviceAttr, DeviceInfo, Gid, PortAttr, Reply,
 };
@@ -69,6 +72,15 @@ impl Session {
         for qp in remove_where(&mut self.qps, |qp| qp.context == context) {
             self.free_qp(nics, qp);
         }
+        for srq in remove_where(&mut self.srqs, |srq| srq.context == context) {
+            self.free_srq(nics, srq);
+        }
+        for ah in remove_where(&mut self.ahs, |ah| ah.context == context) {
+            self.free_ah(nics, ah);
+        }
+        for mw in remove_where(&mut self.mws, |mw| mw.context == context) {
+            self.free_mw(nics, mw);
+        }
         for cq in remove_where(&mut self.cqs, |cq| cq.context == context) {
             self.free_cq(nics, cq);
         }
@@ -111,9 +123,15 @@ impl Session {
             max_pd: limits::MAX_PDS as u32,
             max_qp_rd_atom: MAX_RD_ATOMIC,
             max_qp_init_rd_atom: MAX_RD_ATOMIC,
+            max_srq: limits::MAX_SRQS.min(MAX_SRQ) as u32,
+            max_srq_wr: limits::MAX_SRQ_WR,
+            max_srq_sge: limits::MAX_SGE,
+            max_mw: limits::MAX_MWS.min(MAX_MW) as u32,
+            max_ah: limits::MAX_AHS.min(MAX_AH) as u32,
+            max_mcast_grp: limits::MAX_MCAST_ATTACHMENTS.min(MAX_MULTICAST_GROUPS) as u32,
+            max_mcast_qp_attach: MAX_GROUP_MEMBERS as u32,
             num_comp_vectors: 1,
             phys_port_cnt: 1,
-            ..DeviceAttr::default()
         };
         Ok(Reply::Device(attr).into())
     }

@@ -4,14 +4,15 @@ use super::context::find_nic;
 use super::qp::{state_from_engine, type_from_engine};
 use crate::limits::MAX_PROGRAM_NAME;
 use crate::nic::Nic;
-use crate::objects::{MrObject, Owner, QpObject};
-use crate::queues::CompletionQueue;
+use crate::objects::{MrObject, Owner, QpObject, SrqObject};
+use crate::queues::{CompletionQueue, RecvQueue};
 use crate::session::{Answer, Session, World};
-use crate::slab;
+use crate::slab::{self, Slab};
 use std::ops::Bound;
-use urxe_engine::{PdId, RecvSource};
+use urxe_engine::{Device, PdId, SrqId};
 use urxe_shm::control::{
-    ControlError, Gid, MAX_MESSAGE, Reply, Resource, ResourceDetail, ResourceKind, ResourcePage,
+    Access, BoundTo, ControlError, Gid, MAX_MESSAGE, MwType, Reply, Resource, ResourceDetail,
+    ResourceKind, ResourcePage,
 };
 use urxe_wire::Qpn;
 
@@ -47,7 +48,18 @@ impl Session {
                 let mrs = nic.host.objects.mrs.range(range);
                 page(mrs.filter(|(_, mr)| self.may_see(&mr.owner)).map(mr))
             }
-            ResourceKind::Srq | ResourceKind::Mw => ResourcePage::default(),
+            ResourceKind::Srq => {
+                let Nic { device, host, .. } = nic;
+                let srqs = host.objects.srqs.range(range);
+                let srqs = srqs.filter(|(_, srq)| self.may_see(&srq.owner));
+                let queues = &mut host.recv_queues;
+                page(srqs.filter_map(|(&number, object)| srq(device, queues, number, object)))
+            }
+            ResourceKind::Mw => {
+                let mws = nic.host.objects.mws_behind(after);
+                let mws = mws.filter(|(_, owner)| self.may_see(owner));
+                page(mws.filter_map(|(rkey, owner)| mw(&nic.device, rkey, owner)))
+            }
         };
         Ok(Reply::Resources(page).into())
     }
@@ -77,10 +89,7 @@ fn qp(nic: &Nic, qpn: u32, object: &QpObject) -> Option<Resource> {
         state: state_from_engine(info.state),
         send_cq: slab::index_of(info.init.send_cq.0),
         recv_cq: slab::index_of(info.init.recv_cq.0),
-        srq: match info.init.recv {
-            RecvSource::Own(_) => None,
-            RecvSource::Shared(srq) => Some(srq.0),
-        },
+        srq: info.init.srq().map(|srq| srq.0),
         peer: attr.av.zip(attr.dest_qpn).map(|(av, qpn)| (Gid::from(av.dgid), qpn.get())),
         sq_psn: info.sq_psn.get(),
         rq_psn: info.rq_psn.get(),
@@ -101,10 +110,37 @@ fn mr((&key, mr): (&u32, &MrObject)) -> Resource {
     resource(key, &mr.owner, Some(mr.pd), detail)
 }
 
+fn srq(
+    device: &Device,
+    queues: &mut Slab<RecvQueue>,
+    number: u32,
+    object: &SrqObject,
+) -> Option<Resource> {
+    let info = device.query_srq(SrqId(number))?;
+    let posted = queues.get_mut(info.init.queue.0)?.posted();
+    let (max_wr, limit, qps) = (object.max_wr, info.limit, info.qps as u32);
+    let detail = ResourceDetail::Srq { max_wr, posted, limit, qps };
+    Some(resource(number, &object.owner, Some(info.init.pd), detail))
+}
+
+fn mw(device: &Device, rkey: u32, owner: &Owner) -> Option<Resource> {
+    let info = device.query_mw(rkey)?;
+    let is_type_1 = info.mw_type == urxe_engine::MwType::One;
+    let bound = info.bound.map(|bound| BoundTo {
+        mr: bound.mr,
+        addr: bound.addr,
+        length: bound.length,
+        access: Access(bound.access.0),
+        qpn: (!is_type_1).then_some(bound.qpn.get()),
+    });
+    let mw_type = if is_type_1 { MwType::One } else { MwType::Two };
+    Some(resource(info.rkey, owner, Some(info.pd), ResourceDetail::Mw { mw_type, bound }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_shm::control::{Access, BoundTo, MwType, QpState, QpType, encode};
+    use urxe_shm::control::{QpState, QpType, encode};
 
     #[test]
     fn a_page_filled_to_the_brim_fits_into_a_message() {

@@ -6,23 +6,30 @@
 //! goes beyond them is `ENOMEM`. Every refusal is a sentence that names the parameter, its value,
 //! and what was expected.
 
+mod ah;
 mod comp_channel;
 mod context;
 mod cq;
 mod listing;
 mod mr;
+mod multicast;
+mod mw;
 mod pd;
 mod qp;
 mod rings;
+mod srq;
 mod stats;
 
+pub(crate) use ah::Ah;
 pub(crate) use comp_channel::CompChannel;
 pub(crate) use context::Context;
 pub(crate) use cq::Cq;
 pub(crate) use mr::{Mr, MrRequest};
+pub(crate) use mw::Mw;
 pub(crate) use pd::Pd;
-pub(crate) use qp::Qp;
+pub(crate) use qp::{Qp, QpRequest};
 pub(crate) use rings::ArenaRings;
+pub(crate) use srq::Srq;
 
 use rustix::io::Errno;
 use std::collections::BTreeMap;

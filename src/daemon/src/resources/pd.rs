@@ -37,8 +37,14 @@ impl Session {
         find(&self.pds, "protection domain", pd.0)?;
         let mrs = self.mrs.values().filter(|mr| mr.pd == pd).count();
         check_unused("protection domain", mrs, "memory registrations")?;
+        let mws = self.mws.values().filter(|mw| mw.pd == pd).count();
+        check_unused("protection domain", mws, "memory windows")?;
         let qps = self.qps.values().filter(|qp| qp.pd == pd).count();
         check_unused("protection domain", qps, "queue pairs")?;
+        let srqs = self.srqs.values().filter(|srq| srq.pd == pd).count();
+        check_unused("protection domain", srqs, "shared receive queues")?;
+        let ahs = self.ahs.values().filter(|ah| ah.pd == pd).count();
+        check_unused("protection domain", ahs, "address handles")?;
         let freed = self.pds.remove(&pd.0).ok_or_else(|| no_such("protection domain", pd.0))?;
         self.free_pd(world.nics, freed);
         Ok(Reply::Done.into())

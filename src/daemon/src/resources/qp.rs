@@ -5,16 +5,16 @@ use super::{Refusal, check_quota, device_full, find, no_such, refuse};
 use crate::limits::{MAX_INLINE_DATA, MAX_QP_WR, MAX_QPS, MAX_SGE};
 use crate::nic::Nic;
 use crate::objects::{EventTarget, QpObject};
-use crate::queues::{RecvQueue, SendQueue};
+use crate::queues::{RecvQueue, SendQueue, own_recv_queue};
 use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
 use urxe_engine::{
-    Access, AddressVector, ModifyQpError, QpAttr, QpInit, QpState, QueueId, RecvSource,
+    Access, AddressVector, ModifyQpError, QpAttr, QpInit, QpState, QueueId, RecvSource, SrqId,
 };
 use urxe_shm::arena::Extent;
 use urxe_shm::control::{
     self, ContextHandle, ControlError, CqHandle, Gid, PdHandle, QpCaps, QpCreated, QpHandle,
-    QpQueried, QpType, Reply,
+    QpQueried, QpType, Reply, SrqHandle,
 };
 use urxe_shm::geometry::Geometry;
 use urxe_shm::ring::{RqConsumer, SqConsumer};
@@ -25,89 +25,110 @@ pub(crate) struct Qp {
     pub(crate) context: ContextHandle,
     pub(crate) pd: PdHandle,
     /// The device's number.
-    nic: usize,
-    qpn: Qpn,
+    pub(super) nic: usize,
+    pub(super) qpn: Qpn,
     caps: QpCaps,
     sq_sig_all: bool,
-    rings: Rings,
+    send_ring: Extent,
+    /// None if it has an SRQ.
+    recv_ring: Option<Extent>,
     doorbell: u32,
 }
 
-/// The room of both rings.
-#[derive(Clone, Copy)]
-struct Rings {
-    send: Extent,
-    recv: Extent,
+/// What is to be created.
+pub(crate) struct QpRequest {
+    pub(crate) qp_type: QpType,
+    /// Where send and receive completions go.
+    pub(crate) cqs: (CqHandle, CqHandle),
+    pub(crate) srq: Option<SrqHandle>,
+    pub(crate) caps: QpCaps,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) user_handle: u64,
+}
+
+/// The queues of a QP that is about to be.
+struct Queues {
+    send: SendQueue,
+    recv: Recv,
+}
+
+/// Where it receives from.
+enum Recv {
+    Own(RecvQueue),
+    Shared(SrqId),
 }
 
 impl Session {
-    #[allow(clippy::too_many_arguments)] // they are those of the request
     pub(crate) fn create_qp(
         &mut self,
         world: &mut World<'_>,
         pd: PdHandle,
-        qp_type: QpType,
-        (send_cq, recv_cq): (CqHandle, CqHandle),
-        caps: QpCaps,
-        sq_sig_all: bool,
-        user_handle: u64,
+        wanted: &QpRequest,
     ) -> Result<Answer, ControlError> {
         let owner = find(&self.pds, "protection domain", pd.0)?;
         let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
         check_quota("queue pairs", self.qps.len(), MAX_QPS)?;
-        if qp_type != QpType::Rc {
-            let sentence = format!("qp_type {qp_type:?}: this device has RC only");
-            return Err(refuse(Errno::OPNOTSUPP, sentence));
-        }
-        let send_cq_id = self.cq_of(context, "send_cq", send_cq)?;
-        let recv_cq_id = self.cq_of(context, "recv_cq", recv_cq)?;
-        let (send_shape, recv_shape) = shapes(&caps)?;
+        let send_cq = self.cq_of(context, "send_cq", wanted.cqs.0)?;
+        let recv_cq = self.cq_of(context, "recv_cq", wanted.cqs.1)?;
+        let srq = wanted.srq.map(|srq| self.srq_of(context, srq)).transpose()?;
+        let (send_shape, recv_shape) = shapes(&wanted.caps, srq.is_some())?;
         let handle = self.new_handle()?;
         let async_events = find(&self.contexts, "context", context.0)?.async_events;
-        let events = EventTarget::new(async_events, user_handle, handle);
+        let events = EventTarget::new(async_events, wanted.user_handle, handle);
         let object = QpObject { owner: self.owner(), events };
 
         let shared = self.shared()?;
-        let (send, send_window) = shared.rings.alloc("send queue", &send_shape)?;
-        let recv = shared.rings.alloc("receive queue", &recv_shape);
-        let (recv, recv_window) = recv.inspect_err(|_| shared.rings.free(send))?;
-        let rings = Rings { send, recv };
-        let queues = SqConsumer::create(send_window, send_shape, false)
-            .and_then(|sq| Ok((sq, RqConsumer::create(recv_window, recv_shape)?)))
-            .or_refuse(Errno::NOMEM, "queue pair");
-        let qpn = queues.and_then(|(sq, rq)| {
-            let sq = SendQueue::new(sq, send_shape.slots(), sq_sig_all);
-            let rq = RecvQueue::new(rq, recv_shape.slots());
-            let init = |send_queue, recv_queue| QpInit {
-                qp_type: urxe_engine::QpType::Rc,
-                pd: pd_id,
-                send_cq: send_cq_id,
-                recv_cq: recv_cq_id,
-                send_queue,
-                recv: RecvSource::Own(recv_queue),
-            };
-            world.nics[nic].create_qp(sq, rq, object, init)
-        });
+        let (send_ring, send_window) = shared.rings.alloc("send queue", &send_shape)?;
+        let mut recv_ring = None;
+        let is_datagram = wanted.qp_type == QpType::Ud;
+        let qpn = SqConsumer::create(send_window, send_shape, is_datagram)
+            .or_refuse(Errno::NOMEM, "send queue")
+            .and_then(|ring| {
+                let send = SendQueue::new(ring, wanted.sq_sig_all);
+                let recv = match srq {
+                    Some(srq) => Recv::Shared(srq),
+                    None => {
+                        let (ring, window) = shared.rings.alloc("receive queue", &recv_shape)?;
+                        recv_ring = Some(ring);
+                        let ring = RqConsumer::create(window, recv_shape);
+                        Recv::Own(RecvQueue::new(ring.or_refuse(Errno::NOMEM, "receive queue")?))
+                    }
+                };
+                let qp_type = type_to_engine(wanted.qp_type);
+                let init = |send_queue, recv| QpInit {
+                    qp_type,
+                    pd: pd_id,
+                    send_cq,
+                    recv_cq,
+                    send_queue,
+                    recv,
+                };
+                world.nics[nic].create_qp(Queues { send, recv }, object, init)
+            });
         let qpn = qpn.inspect_err(|_| {
-            shared.rings.free(rings.send);
-            shared.rings.free(rings.recv);
+            shared.rings.free(send_ring);
+            recv_ring.into_iter().for_each(|ring| shared.rings.free(ring));
         })?;
         let doorbell = shared.install_doorbell(nic, qpn);
-        let caps = QpCaps {
+        let mut caps = QpCaps {
             max_send_wr: send_shape.capacity(),
-            max_recv_wr: recv_shape.capacity(),
             max_send_sge: send_shape.max_sge(),
-            max_recv_sge: recv_shape.max_sge(),
             max_inline_data: send_shape.max_inline(),
+            ..QpCaps::default()
         };
-        let qp = Qp { context, pd, nic, qpn, caps, sq_sig_all, rings, doorbell };
+        if recv_ring.is_some() {
+            caps.max_recv_wr = recv_shape.capacity();
+            caps.max_recv_sge = recv_shape.max_sge();
+        }
+        let sq_sig_all = wanted.sq_sig_all;
+        let qp = Qp { context, pd, nic, qpn, caps, sq_sig_all, send_ring, recv_ring, doorbell };
         self.qps.insert(handle, qp);
         Ok(Reply::Qp(QpCreated {
             qp: QpHandle(handle),
             qpn: qpn.get(),
             caps,
-            send_ring: location(send, &send_shape),
-            recv_ring: Some(location(recv, &recv_shape)),
+            send_ring: location(send_ring, &send_shape),
+            recv_ring: recv_ring.map(|ring| location(ring, &recv_shape)),
             doorbell_slot: doorbell,
         })
         .into())
@@ -154,6 +175,7 @@ impl Session {
         qp: QpHandle,
     ) -> Result<Answer, ControlError> {
         let freed = self.qps.remove(&qp.0).ok_or_else(|| no_such("queue pair", qp.0))?;
+        self.attachments.retain(|&(attached, _)| attached != qp.0);
         self.free_qp(world.nics, freed);
         Ok(Reply::Done.into())
     }
@@ -162,9 +184,19 @@ impl Session {
         nics[qp.nic].destroy_qp(qp.qpn);
         if let Some(shared) = &mut self.shared {
             shared.remove_doorbell(qp.doorbell);
-            shared.rings.free(qp.rings.send);
-            shared.rings.free(qp.rings.recv);
+            shared.rings.free(qp.send_ring);
+            qp.recv_ring.into_iter().for_each(|ring| shared.rings.free(ring));
         }
+    }
+
+    /// The device's number of an SRQ that a QP of this context may use.
+    fn srq_of(&self, context: ContextHandle, srq: SrqHandle) -> Result<SrqId, ControlError> {
+        let found = find(&self.srqs, "srq", srq.0)?;
+        if found.context != context {
+            let sentence = format!("srq {srq}: is of another context than the protection domain");
+            return Err(refuse(Errno::INVAL, sentence));
+        }
+        Ok(found.id)
     }
 
     /// The device's number of a CQ that a QP of this context may use.
@@ -187,42 +219,58 @@ impl Nic {
     /// Puts a QP's queues where the engine finds them, and makes the QP.
     fn create_qp(
         &mut self,
-        send_queue: SendQueue,
-        recv_queue: RecvQueue,
+        queues: Queues,
         object: QpObject,
-        init: impl FnOnce(QueueId, QueueId) -> QpInit,
+        init: impl FnOnce(QueueId, RecvSource) -> QpInit,
     ) -> Result<Qpn, ControlError> {
-        let send_queue = self.host.send_queues.insert(send_queue);
-        let send_queue = send_queue.ok_or_else(|| device_full("queue pairs"))?;
-        let Some(recv_queue) = self.host.recv_queues.insert(recv_queue) else {
-            self.host.send_queues.remove(send_queue);
-            return Err(device_full("queue pairs"));
+        let host = &mut self.host;
+        let full = || device_full("queue pairs");
+        let send = QueueId(host.send_queues.insert(queues.send).ok_or_else(full)?);
+        let recv = match queues.recv {
+            Recv::Shared(srq) => Ok(RecvSource::Shared(srq)),
+            Recv::Own(queue) => {
+                host.recv_queues.insert(queue).map(QueueId).ok_or_else(full).map(RecvSource::Own)
+            }
         };
-        let init = init(QueueId(send_queue), QueueId(recv_queue));
-        self.host.count_qp(&init);
+        let recv = recv.inspect_err(|_| drop(host.send_queues.remove(send.0)))?;
+        let init = init(send, recv);
+        host.count_qp(&init);
         let qpn = self.device.create_qp(init.clone()).or_refuse(Errno::NOMEM, "queue pair");
-        let qpn = qpn.inspect_err(|_| self.host.forget_qp(&init))?;
-        self.host.objects.qps.insert(qpn.get(), object);
+        let qpn = qpn.inspect_err(|_| host.forget_qp(&init))?;
+        host.objects.qps.insert(qpn.get(), object);
+        if let Some(queue) = host.send_queues.get_mut(send.0) {
+            queue.qpn = Some(qpn);
+        }
+        if let Some(queue) = own_recv_queue(&init)
+            && let Some(queue) = host.recv_queues.get_mut(queue.0)
+        {
+            queue.qpn = Some(qpn);
+        }
         Ok(qpn)
     }
 }
 
 /// The shapes of the rings that hold what is asked for.
-fn shapes(caps: &QpCaps) -> Result<(Geometry, Geometry), ControlError> {
-    let checks = [
+fn shapes(caps: &QpCaps, has_srq: bool) -> Result<(Geometry, Geometry), ControlError> {
+    let send = [
         ("max_send_wr", caps.max_send_wr, MAX_QP_WR),
-        ("max_recv_wr", caps.max_recv_wr, MAX_QP_WR),
         ("max_send_sge", caps.max_send_sge, MAX_SGE),
-        ("max_recv_sge", caps.max_recv_sge, MAX_SGE),
         ("max_inline_data", caps.max_inline_data, MAX_INLINE_DATA),
     ];
-    for (what, value, max) in checks {
+    // With an SRQ these mean nothing, and programs leave anything there.
+    let recv = [
+        ("max_recv_wr", caps.max_recv_wr, MAX_QP_WR),
+        ("max_recv_sge", caps.max_recv_sge, MAX_SGE),
+    ];
+    let recv = recv.map(|(what, value, max)| (what, if has_srq { 0 } else { value }, max));
+    for (what, value, max) in send.into_iter().chain(recv) {
         if value > max {
             return Err(refuse(Errno::INVAL, format!("{what} {value}: expected at most {max}")));
         }
     }
     let send = Geometry::send(caps.max_send_wr, caps.max_send_sge, caps.max_inline_data);
-    let recv = Geometry::recv(caps.max_recv_wr, caps.max_recv_sge);
+    let [(_, max_recv_wr, _), (_, max_recv_sge, _)] = recv;
+    let recv = Geometry::recv(max_recv_wr, max_recv_sge);
     Ok((
         send.or_refuse(Errno::INVAL, "send queue")?,
         recv.or_refuse(Errno::INVAL, "receive queue")?,
@@ -252,13 +300,7 @@ fn to_engine(attr: &control::QpAttr) -> Result<QpAttr, ControlError> {
         access: attr.access.map(|access| Access(access.0)),
         pkey_index: attr.pkey_index,
         port: attr.port,
-        av: attr.av.map(|av| AddressVector {
-            dgid: av.dgid.to_ip(),
-            sgid_index: av.sgid_index,
-            tclass: av.traffic_class,
-            hop_limit: av.hop_limit,
-            flow_label: av.flow_label,
-        }),
+        av: attr.av.as_ref().map(av_to_engine),
         path_mtu,
         dest_qpn: within_24_bits("dest_qp_num", attr.dest_qpn)?.map(Qpn::new),
         qkey: attr.qkey.map(Qkey),
@@ -271,6 +313,17 @@ fn to_engine(attr: &control::QpAttr) -> Result<QpAttr, ControlError> {
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
     })
+}
+
+/// A path in the engine's terms.
+pub(super) fn av_to_engine(av: &control::AddressVector) -> AddressVector {
+    AddressVector {
+        dgid: av.dgid.to_ip(),
+        sgid_index: av.sgid_index,
+        tclass: av.traffic_class,
+        hop_limit: av.hop_limit,
+        flow_label: av.flow_label,
+    }
 }
 
 /// The engine's attributes in a program's terms.
@@ -323,6 +376,14 @@ pub(super) fn state_from_engine(state: QpState) -> control::QpState {
         QpState::Sqd => control::QpState::Sqd,
         QpState::Sqe => control::QpState::Sqe,
         QpState::Err => control::QpState::Err,
+    }
+}
+
+fn type_to_engine(qp_type: QpType) -> urxe_engine::QpType {
+    match qp_type {
+        QpType::Rc => urxe_engine::QpType::Rc,
+        QpType::Uc => urxe_engine::QpType::Uc,
+        QpType::Ud => urxe_engine::QpType::Ud,
     }
 }
 
@@ -381,7 +442,10 @@ mod tests {
     #[test]
     fn capacities_beyond_the_limits_are_refused_by_name() {
         let caps = QpCaps { max_recv_sge: MAX_SGE + 1, ..QpCaps::default() };
-        assert_eq!(shapes(&caps).unwrap_err().message, "max_recv_sge 33: expected at most 32");
+        assert_eq!(
+            shapes(&caps, false).unwrap_err().message,
+            "max_recv_sge 33: expected at most 32"
+        );
     }
 
     #[test]
@@ -393,7 +457,7 @@ mod tests {
             max_recv_sge: MAX_SGE,
             max_inline_data: MAX_INLINE_DATA,
         };
-        let (send, recv) = shapes(&caps).unwrap();
+        let (send, recv) = shapes(&caps, false).unwrap();
         assert_eq!((send.capacity(), recv.capacity()), (MAX_QP_WR, MAX_QP_WR));
         assert_eq!((send.max_sge(), recv.max_sge()), (MAX_SGE, MAX_SGE));
         assert_eq!(send.max_inline(), MAX_INLINE_DATA);

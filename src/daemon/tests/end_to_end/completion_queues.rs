@@ -59,8 +59,8 @@ fn a_cq_stays_armed_when_it_is_resized() {
         // An error wakes both.
         let [init, ..] = crate::harness::attrs(a.addr, 1);
         a.client.modify(&qp, init).unwrap();
-        qp.rq.push(1, &[]).unwrap();
-        assert!(!qp.rq.publish());
+        qp.rq().push(1, &[]).unwrap();
+        assert!(!qp.rq().publish());
         let err = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
         a.client.modify(&qp, err).unwrap();
         assert_eq!(cq.wait(1)[0].status, FLUSHED);
@@ -84,8 +84,8 @@ fn a_cq_armed_for_solicited_is_woken_by_solicited_receives_and_errors_only() {
 
     cq.ring.arm(true);
     for solicited in [false, true] {
-        b.qp.rq.push(1, &[]).unwrap();
-        assert!(!b.qp.rq.publish());
+        b.qp.rq().push(1, &[]).unwrap();
+        assert!(!b.qp.rq().publish());
         let op = SendOp::Send(Extra::None);
         let wr = urxe_shm::entry::SendWr {
             wr_id: 1,

@@ -12,12 +12,12 @@ use urxe_port::OpenError;
 use urxe_port::sim;
 use urxe_shm::channel::Channel;
 use urxe_shm::control::{
-    Access, AddressVector, Backing, CompChannelHandle, ContextHandle, ControlError, CqHandle,
-    MrHandle, PdHandle, QpAttr, QpCaps, QpCreated, QpState, QpType, Reply, Request, Resource,
-    ResourceKind, StatsPage,
+    Access, AddressVector, AhHandle, Backing, CompChannelHandle, ContextHandle, ControlError,
+    CqHandle, MrHandle, PdHandle, QpAttr, QpCaps, QpCreated, QpState, QpType, Reply, Request,
+    Resource, ResourceKind, RingLocation, SrqAttr, SrqHandle, StatsPage,
 };
 use urxe_shm::doorbell::Bell;
-use urxe_shm::entry::{SendData, SendOp, SendWr};
+use urxe_shm::entry::{DatagramPath, Destination, Extra, SendData, SendOp, SendWr};
 use urxe_shm::event::{EventRecord, RECORD_LEN};
 use urxe_shm::geometry::Geometry;
 use urxe_shm::layout::{CqEntry, Sge};
@@ -223,18 +223,86 @@ impl Client {
 
     pub(crate) fn create_qp(&mut self, pd: PdHandle, cq: CqHandle, caps: QpCaps) -> Qp {
         let created = self.try_create_qp(pd, cq, cq, caps).unwrap();
-        let window = |ring: urxe_shm::control::RingLocation| {
-            Window::new(self.memory.clone(), ring.offset, ring.size.into()).unwrap()
-        };
+        self.qp(created)
+    }
+
+    /// A QP of any type, with or without an SRQ; its events carry 0xaa.
+    pub(crate) fn create_qp_of(
+        &mut self,
+        pd: PdHandle,
+        cq: CqHandle,
+        qp_type: QpType,
+        srq: Option<SrqHandle>,
+    ) -> Result<Qp, ControlError> {
+        let reply = self.call(Request::CreateQp {
+            pd,
+            qp_type,
+            send_cq: cq,
+            recv_cq: cq,
+            srq,
+            caps: CAPS,
+            sq_sig_all: true,
+            user_handle: 0xaa,
+        })?;
+        let Reply::Qp(created) = reply else { panic!("{reply:?}") };
+        Ok(self.qp(created))
+    }
+
+    /// The program's ends of a QP.
+    fn qp(&self, created: QpCreated) -> Qp {
         let caps = created.caps;
         let send =
             Geometry::send(caps.max_send_wr, caps.max_send_sge, caps.max_inline_data).unwrap();
         let recv = Geometry::recv(caps.max_recv_wr, caps.max_recv_sge).unwrap();
         Qp {
-            sq: SqProducer::attach(window(created.send_ring), send).unwrap(),
-            rq: RqProducer::attach(window(created.recv_ring.unwrap()), recv).unwrap(),
+            sq: SqProducer::attach(self.window(created.send_ring), send).unwrap(),
+            rq: created.recv_ring.map(|ring| RqProducer::attach(self.window(ring), recv).unwrap()),
             created,
         }
+    }
+
+    /// Where a ring lies.
+    fn window(&self, ring: RingLocation) -> Window {
+        Window::new(self.memory.clone(), ring.offset, ring.size.into()).unwrap()
+    }
+
+    /// An SRQ for receives of up to 4 SGEs; its events carry 0x5c.
+    pub(crate) fn create_srq(&mut self, pd: PdHandle, max_wr: u32) -> Srq {
+        let attr = SrqAttr { max_wr, max_sge: 4, limit: 0 };
+        let request = Request::CreateSrq { pd, attr, user_handle: 0x5c };
+        let Reply::Srq { srq, srqn, attr, ring } = self.call(request).unwrap() else { panic!() };
+        let geometry = Geometry::recv(attr.max_wr, attr.max_sge).unwrap();
+        let producer = RqProducer::attach(self.window(ring), geometry).unwrap();
+        Srq { handle: srq, number: srqn, attr, ring: producer, offset: ring.offset }
+    }
+
+    /// Changes an SRQ, and goes on with its new ring if there is one.
+    pub(crate) fn modify_srq(
+        &mut self,
+        srq: &mut Srq,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
+    ) -> Result<SrqAttr, ControlError> {
+        let reply = self.call(Request::ModifySrq { srq: srq.handle, max_wr, limit })?;
+        let Reply::SrqModified { attr, ring } = reply else { panic!("{reply:?}") };
+        assert_eq!(ring.is_some(), max_wr.is_some());
+        if let Some(ring) = ring {
+            let geometry = Geometry::recv(attr.max_wr, attr.max_sge).unwrap();
+            srq.ring = RqProducer::attach(self.window(ring), geometry).unwrap();
+            srq.offset = ring.offset;
+        }
+        srq.attr = attr;
+        Ok(attr)
+    }
+
+    /// The number of a new address handle in work requests.
+    pub(crate) fn create_ah(&mut self, pd: PdHandle, to: IpAddr) -> (AhHandle, u32) {
+        let Reply::Ah { ah, ah_num } = self.call(Request::CreateAh { pd, av: av(to) }).unwrap()
+        else {
+            panic!()
+        };
+        assert_ne!(ah_num, 0);
+        (ah, ah_num)
     }
 
     pub(crate) fn modify(&mut self, qp: &Qp, attr: QpAttr) -> Result<(), ControlError> {
@@ -353,7 +421,30 @@ impl Cq {
 pub(crate) struct Qp {
     pub(crate) created: QpCreated,
     pub(crate) sq: SqProducer,
-    pub(crate) rq: RqProducer,
+    /// None if it has an SRQ.
+    rq: Option<RqProducer>,
+}
+
+impl Qp {
+    pub(crate) fn rq(&mut self) -> &mut RqProducer {
+        self.rq.as_mut().expect("a QP with an SRQ has no receive queue")
+    }
+}
+
+pub(crate) struct Srq {
+    pub(crate) handle: SrqHandle,
+    pub(crate) number: u32,
+    pub(crate) attr: SrqAttr,
+    pub(crate) ring: RqProducer,
+    /// Where the ring lies in the session's memory.
+    pub(crate) offset: u64,
+}
+
+impl Srq {
+    pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) {
+        self.ring.push(wr_id, sges).unwrap();
+        assert!(!self.ring.publish(), "an SRQ has no doorbell");
+    }
 }
 
 /// Registered memory.
@@ -427,13 +518,24 @@ impl End {
 
     /// A program of a daemon that may be anywhere.
     pub(crate) fn at(socket: &Path, device: &str, kind: Kind, len: usize) -> End {
+        End::of_type(socket, device, QpType::Rc, kind, len)
+    }
+
+    /// A program with a QP of this type.
+    pub(crate) fn of_type(
+        socket: &Path,
+        device: &str,
+        qp_type: QpType,
+        kind: Kind,
+        len: usize,
+    ) -> End {
         let mut client = Client::connect(socket);
         let (context, events) = client.open_with_events(device);
         let query = Request::QueryGid { context, port: 1, index: 0 };
         let Ok(Reply::Gid(gid)) = client.call(query) else { panic!() };
         let pd = client.alloc_pd(context);
         let cq = client.create_cq(context, 511, None);
-        let qp = client.create_qp(pd, cq.handle, CAPS);
+        let qp = client.create_qp_of(pd, cq.handle, qp_type, None).unwrap();
         let mr = match kind {
             Kind::Shared => client.shared_mr(pd, len),
             Kind::Process => client.process_mr(pd, len),
@@ -448,6 +550,32 @@ impl End {
         }
     }
 
+    /// A program with a UD QP that is ready.
+    pub(crate) fn datagram(daemon: &Handle, device: usize, kind: Kind, len: usize) -> End {
+        let device = &daemon.devices()[device].name;
+        let mut end = End::of_type(daemon.socket(), device, QpType::Ud, kind, len);
+        for attr in datagram_attrs() {
+            end.client.modify(&end.qp, attr).unwrap();
+        }
+        end
+    }
+
+    /// Posts a datagram.
+    pub(crate) fn post_datagram(&mut self, wr_id: u64, to: Destination, data: SendData<'_>) {
+        let op = SendOp::Send(Extra::None);
+        let (fence, signaled, solicited) = (false, true, false);
+        let wr = SendWr { wr_id, op, to: Some(to), fence, signaled, solicited };
+        self.qp.sq.push(&wr, data).unwrap();
+        self.qp.sq.publish();
+        self.client.ring(&self.qp);
+    }
+
+    /// Where datagrams for its QP go, told with the work request itself.
+    pub(crate) fn destination(&self) -> Destination {
+        let path = DatagramPath::Vector(av(self.addr));
+        Destination { path, qpn: self.qp.created.qpn, qkey: QKEY }
+    }
+
     pub(crate) fn post_send(&mut self, wr_id: u64, op: SendOp, data: SendData<'_>) {
         let wr = SendWr { wr_id, op, to: None, fence: false, signaled: true, solicited: false };
         self.qp.sq.push(&wr, data).unwrap();
@@ -456,8 +584,8 @@ impl End {
     }
 
     pub(crate) fn post_recv(&mut self, wr_id: u64, sges: &[Sge]) {
-        self.qp.rq.push(wr_id, sges).unwrap();
-        if self.qp.rq.publish() {
+        self.qp.rq().push(wr_id, sges).unwrap();
+        if self.qp.rq().publish() {
             self.client.ring(&self.qp);
         }
     }
@@ -483,13 +611,7 @@ pub(crate) fn attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
         },
         QpAttr {
             state: Some(QpState::Rtr),
-            av: Some(AddressVector {
-                dgid: peer.into(),
-                sgid_index: 0,
-                traffic_class: 0,
-                hop_limit: 64,
-                flow_label: 0,
-            }),
+            av: Some(av(peer)),
             path_mtu: Some(1024),
             dest_qpn: Some(peer_qpn),
             rq_psn: Some(0xff_fff0),
@@ -507,6 +629,35 @@ pub(crate) fn attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
             ..QpAttr::default()
         },
     ]
+}
+
+/// The Q_Key of all UD QPs.
+pub(crate) const QKEY: u32 = 0x1111_1111;
+
+/// The way of a UD QP from RESET to RTS.
+pub(crate) fn datagram_attrs() -> [QpAttr; 3] {
+    let [init, rtr, rts] = [QpState::Init, QpState::Rtr, QpState::Rts]
+        .map(|state| QpAttr { state: Some(state), ..QpAttr::default() });
+    [
+        QpAttr { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..init },
+        rtr,
+        QpAttr { sq_psn: Some(0xff_fff0), ..rts },
+    ]
+}
+
+/// The way of a UC QP from RESET to RTS.
+pub(crate) fn unreliable_attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
+    let [init, rtr, rts] = attrs(peer, peer_qpn);
+    [
+        QpAttr { access: Some(Access::REMOTE_WRITE), ..init },
+        QpAttr { max_dest_rd_atomic: None, min_rnr_timer: None, ..rtr },
+        QpAttr { state: rts.state, sq_psn: rts.sq_psn, ..QpAttr::default() },
+    ]
+}
+
+/// The plain path to an address.
+pub(crate) fn av(to: IpAddr) -> AddressVector {
+    AddressVector { dgid: to.into(), sgid_index: 0, traffic_class: 0, hop_limit: 64, flow_label: 0 }
 }
 
 /// Two connected ends, the first on device 0 of the first daemon, the second on device 0 of the

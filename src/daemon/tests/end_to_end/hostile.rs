@@ -74,13 +74,13 @@ fn ten_thousand_random_datagrams_are_dropped_by_cause() {
                     bytes[5..8].copy_from_slice(&b.qp.created.qpn.to_be_bytes()[1..]);
                     stamped(&flow, bytes)
                 }
-                // For no QP.
+                // For the device's own QP, or none.
                 _ => {
                     let mut bytes = random.bytes(80);
                     bytes[0] = opcode.byte();
                     bytes[1] = 0;
                     bytes[2..4].copy_from_slice(&[0xff, 0xff]);
-                    bytes[5..8].copy_from_slice(&[0, 0, 1]);
+                    bytes[5..8].copy_from_slice(&[0, 0, 1 + random.below(2) as u8]);
                     stamped(&flow, bytes)
                 }
             };

@@ -2,10 +2,13 @@
 //! of the loopback network, with real rings and real memory.
 
 mod completion_queues;
+mod datagrams;
 mod harness;
 mod hostile;
 mod isolation;
 mod listing;
 mod rules;
+mod shared_receives;
 mod startup;
 mod traffic;
+mod unreliable;

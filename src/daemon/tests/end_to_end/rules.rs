@@ -8,7 +8,7 @@ use urxe_daemon::limits;
 use urxe_shm::channel::Channel;
 use urxe_shm::control::{
     Access, Backing, ContextHandle, ControlError, CqHandle, Gid, PdHandle, QpAttr, QpCaps,
-    QpHandle, QpState, QpType, Reply, Request,
+    QpHandle, QpState, QpType, Reply, Request, SrqAttr, SrqHandle,
 };
 use urxe_shm::entry::{Extra, SendOp};
 use urxe_shm::region::create_memfd;
@@ -58,18 +58,26 @@ fn what_is_in_use_cannot_be_destroyed() {
     let pd = client.alloc_pd(context);
     let (channel, _pipe) = client.comp_channel(context);
     let cq = client.create_cq(context, 10, Some(channel)).handle;
-    let qp = client.create_qp(pd, cq, CAPS);
+    let srq = client.create_srq(pd, 10).handle;
+    let qp = client.create_qp_of(pd, cq, QpType::Rc, Some(srq)).unwrap();
     let mr = client.shared_mr(pd, 4096);
+    let (ah, _) = client.create_ah(pd, [127, 0, 0, 1].into());
 
     let dealloc_pd = Request::DeallocPd { pd };
     let destroy_cq = Request::DestroyCq { cq };
     let destroy_channel = Request::DestroyCompChannel { channel };
+    let destroy_srq = Request::DestroySrq { srq };
     assert_refused(client.call(dealloc_pd.clone()), Errno::BUSY, "1 memory registration");
     assert_refused(client.call(destroy_cq.clone()), Errno::BUSY, "1 queue pair");
     assert_refused(client.call(destroy_channel.clone()), Errno::BUSY, "1 completion queue");
     client.call(Request::DeregMr { mr: mr.handle }).unwrap();
     assert_refused(client.call(dealloc_pd.clone()), Errno::BUSY, "1 queue pair");
+    assert_refused(client.call(destroy_srq.clone()), Errno::BUSY, "1 queue pair");
     client.call(Request::DestroyQp { qp: qp.created.qp }).unwrap();
+    assert_refused(client.call(dealloc_pd.clone()), Errno::BUSY, "1 shared receive queue");
+    client.call(destroy_srq.clone()).unwrap();
+    assert_refused(client.call(dealloc_pd.clone()), Errno::BUSY, "1 address handle");
+    client.call(Request::DestroyAh { ah }).unwrap();
     client.call(dealloc_pd.clone()).unwrap();
     client.call(destroy_cq.clone()).unwrap();
     client.call(destroy_channel.clone()).unwrap();
@@ -77,6 +85,8 @@ fn what_is_in_use_cannot_be_destroyed() {
     assert_refused(client.call(dealloc_pd), Errno::NOENT, "does not exist");
     assert_refused(client.call(destroy_cq), Errno::NOENT, "does not exist");
     assert_refused(client.call(destroy_channel), Errno::NOENT, "does not exist");
+    assert_refused(client.call(destroy_srq), Errno::NOENT, "does not exist");
+    assert_refused(client.call(Request::DestroyAh { ah }), Errno::NOENT, "does not exist");
 }
 
 #[test]
@@ -99,6 +109,11 @@ fn handles_of_another_session_do_not_exist() {
     let mut owner = End::new(&daemon, 0, Kind::Shared, 4096);
     let mut thief = Client::connect(daemon.socket());
     let qp = owner.qp.created.qp;
+    let srq = owner.client.create_srq(owner.pd, 10).handle;
+    let (ah, _) = owner.client.create_ah(owner.pd, owner.addr);
+    let av = crate::harness::av(owner.addr);
+    let gid = Gid::from(std::net::IpAddr::from([239, 1, 1, 1]));
+    let attr = SrqAttr { max_wr: 1, max_sge: 1, limit: 0 };
     let requests = [
         Request::QueryDevice { context: owner.context },
         Request::AllocPd { context: owner.context },
@@ -108,6 +123,14 @@ fn handles_of_another_session_do_not_exist() {
         Request::DestroyQp { qp },
         Request::QueryQp { qp },
         Request::ModifyQp { qp, attr: QpAttr::default() },
+        Request::CreateSrq { pd: owner.pd, attr, user_handle: 0 },
+        Request::ModifySrq { srq, max_wr: None, limit: Some(1) },
+        Request::QuerySrq { srq },
+        Request::DestroySrq { srq },
+        Request::CreateAh { pd: owner.pd, av },
+        Request::DestroyAh { ah },
+        Request::AttachMcast { qp, gid },
+        Request::DetachMcast { qp, gid },
         Request::CloseDevice { context: owner.context },
     ];
     for request in requests {
@@ -126,7 +149,7 @@ fn quotas_end_in_enomem_and_leave_the_rest_alone() {
         client.alloc_pd(context);
     }
     let pd = client.call(Request::AllocPd { context });
-    assert_refused(pd, Errno::NOMEM, "protection domains: this session has 1024");
+    assert_refused(pd, Errno::NOMEM, "protection domains: this session has 4096");
 
     let mut pipes = Vec::new();
     for _ in 0..limits::MAX_CHANNELS {
@@ -225,17 +248,27 @@ fn refused_queues_say_why() {
     assert_refused(qp, Errno::INVAL, "of another context");
     let qp = client.try_create_qp(pd, CqHandle(9999), cq, CAPS);
     assert_refused(qp, Errno::NOENT, "send_cq handle 9999");
-    let datagram = Request::CreateQp {
+
+    let srq_of = |max_wr, max_sge, limit| Request::CreateSrq {
         pd,
-        qp_type: QpType::Ud,
-        send_cq: cq,
-        recv_cq: cq,
-        srq: None,
-        caps: CAPS,
-        sq_sig_all: false,
+        attr: SrqAttr { max_wr, max_sge, limit },
         user_handle: 0,
     };
-    assert_refused(client.call(datagram), Errno::OPNOTSUPP, "RC only");
+    for (request, sentence) in [
+        (srq_of(0, 1, 0), "max_wr 0: expected 1 to 1048575"),
+        (srq_of(1 << 20, 1, 0), "max_wr 1048576: expected 1 to 1048575"),
+        (srq_of(1, 0, 0), "max_sge 0: expected 1 to 32"),
+        (srq_of(1, 33, 0), "max_sge 33: expected 1 to 32"),
+        (srq_of(100, 1, 128), "srq_limit 128: expected at most 127"),
+    ] {
+        assert_refused(client.call(request), Errno::INVAL, sentence);
+    }
+    let elsewhere_pd = client.alloc_pd(elsewhere);
+    let foreign = client.create_srq(elsewhere_pd, 10).handle;
+    let qp = client.create_qp_of(pd, cq, QpType::Rc, Some(foreign));
+    assert_refused(qp.map(|_| ()), Errno::INVAL, "of another context");
+    let qp = client.create_qp_of(pd, cq, QpType::Rc, Some(SrqHandle(9999)));
+    assert_refused(qp.map(|_| ()), Errno::NOENT, "srq handle 9999");
 }
 
 #[test]

@@ -239,7 +239,7 @@ fn a_qp_that_is_reset_starts_with_empty_queues() {
             let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
             end.client.modify(&end.qp, reset).unwrap();
             end.qp.sq.reset();
-            end.qp.rq.reset();
+            end.qp.rq().reset();
         }
         a.connect(b.addr, b.qp.created.qpn);
         b.connect(a.addr, a.qp.created.qpn);
@@ -264,15 +264,15 @@ fn what_is_posted_to_a_failed_qp_is_flushed_with_or_without_a_doorbell() {
     assert_eq!(a.cq.wait(1)[0].status, FLUSHED);
 
     // A program that knows the flags is asked to ring.
-    a.qp.rq.push(2, &[]).unwrap();
-    assert!(a.qp.rq.publish());
+    a.qp.rq().push(2, &[]).unwrap();
+    assert!(a.qp.rq().publish());
     a.client.ring(&a.qp);
     let flushed = a.cq.wait(1)[0];
     assert_eq!((flushed.wr_id, flushed.status), (2, FLUSHED));
 
     // The stock librxe does not, and is served all the same.
-    a.qp.rq.push(3, &[]).unwrap();
-    let _ = a.qp.rq.publish();
+    a.qp.rq().push(3, &[]).unwrap();
+    let _ = a.qp.rq().publish();
     let flushed = a.cq.wait(1)[0];
     assert_eq!((flushed.wr_id, flushed.status), (3, FLUSHED));
 

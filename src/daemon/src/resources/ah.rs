@@ -1,0 +1,56 @@
+//! Address handles.
+
+use super::qp::av_to_engine;
+use super::{check_quota, find, no_such, refuse};
+use crate::limits::MAX_AHS;
+use crate::nic::Nic;
+use crate::session::{Answer, Session, World};
+use rustix::io::Errno;
+use urxe_engine::{AhError, AhId};
+use urxe_shm::control::{AddressVector, AhHandle, ContextHandle, ControlError, PdHandle, Reply};
+
+/// An address handle.
+pub(crate) struct Ah {
+    pub(crate) context: ContextHandle,
+    pub(crate) pd: PdHandle,
+    /// The device's number.
+    nic: usize,
+    id: AhId,
+}
+
+impl Session {
+    pub(crate) fn create_ah(
+        &mut self,
+        world: &mut World<'_>,
+        pd: PdHandle,
+        av: &AddressVector,
+    ) -> Result<Answer, ControlError> {
+        let owner = find(&self.pds, "protection domain", pd.0)?;
+        let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
+        check_quota("address handles", self.ahs.len(), MAX_AHS)?;
+        let handle = self.new_handle()?;
+        let id = world.nics[nic].device.create_ah(pd_id, &av_to_engine(av)).map_err(|error| {
+            let errno = match error {
+                AhError::TooMany => Errno::NOMEM,
+                AhError::Path(_) => Errno::INVAL,
+            };
+            refuse(errno, error.to_string())
+        })?;
+        self.ahs.insert(handle, Ah { context, pd, nic, id });
+        Ok(Reply::Ah { ah: AhHandle(handle), ah_num: id.0 }.into())
+    }
+
+    pub(crate) fn destroy_ah(
+        &mut self,
+        world: &mut World<'_>,
+        ah: AhHandle,
+    ) -> Result<Answer, ControlError> {
+        let freed = self.ahs.remove(&ah.0).ok_or_else(|| no_such("address handle", ah.0))?;
+        self.free_ah(world.nics, freed);
+        Ok(Reply::Done.into())
+    }
+
+    pub(crate) fn free_ah(&mut self, nics: &mut [Nic], ah: Ah) {
+        nics[ah.nic].device.destroy_ah(ah.id);
+    }
+}

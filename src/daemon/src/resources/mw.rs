@@ -1,0 +1,57 @@
+//! Memory windows.
+
+use super::{Refusal, check_quota, find, no_such};
+use crate::limits::MAX_MWS;
+use crate::nic::Nic;
+use crate::session::{Answer, Session, World};
+use rustix::io::Errno;
+use urxe_shm::control::{self, ContextHandle, ControlError, MwHandle, PdHandle, Reply};
+
+/// A memory window.
+pub(crate) struct Mw {
+    pub(crate) context: ContextHandle,
+    pub(crate) pd: PdHandle,
+    /// The device's number.
+    nic: usize,
+    /// The rkey it had first; those that it had later name it as well.
+    rkey: u32,
+}
+
+impl Session {
+    pub(crate) fn alloc_mw(
+        &mut self,
+        world: &mut World<'_>,
+        pd: PdHandle,
+        mw_type: control::MwType,
+    ) -> Result<Answer, ControlError> {
+        let owner = find(&self.pds, "protection domain", pd.0)?;
+        let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
+        check_quota("memory windows", self.mws.len(), MAX_MWS)?;
+        let mw_type = match mw_type {
+            control::MwType::One => urxe_engine::MwType::One,
+            control::MwType::Two => urxe_engine::MwType::Two,
+        };
+        let handle = self.new_handle()?;
+        let on = &mut world.nics[nic];
+        let rkey = on.device.alloc_mw(pd_id, mw_type).or_refuse(Errno::NOMEM, "memory window")?;
+        on.host.objects.insert_mw(rkey, self.owner());
+        self.mws.insert(handle, Mw { context, pd, nic, rkey });
+        Ok(Reply::Mw { mw: MwHandle(handle), rkey }.into())
+    }
+
+    pub(crate) fn dealloc_mw(
+        &mut self,
+        world: &mut World<'_>,
+        mw: MwHandle,
+    ) -> Result<Answer, ControlError> {
+        let freed = self.mws.remove(&mw.0).ok_or_else(|| no_such("memory window", mw.0))?;
+        self.free_mw(world.nics, freed);
+        Ok(Reply::Done.into())
+    }
+
+    pub(crate) fn free_mw(&mut self, nics: &mut [Nic], mw: Mw) {
+        let nic = &mut nics[mw.nic];
+        nic.device.dealloc_mw(mw.rkey);
+        nic.host.objects.remove_mw(mw.rkey);
+    }
+}

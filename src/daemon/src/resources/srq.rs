@@ -1,0 +1,189 @@
+//! Shared receive queues.
+
+use super::rings::location;
+use super::{Refusal, check_quota, check_unused, device_full, find, no_such, refuse};
+use crate::limits::{MAX_SGE, MAX_SRQ_WR, MAX_SRQS};
+use crate::nic::Nic;
+use crate::objects::{EventTarget, SrqObject};
+use crate::queues::RecvQueue;
+use crate::session::{Answer, Session, World};
+use rustix::io::Errno;
+use urxe_engine::{QueueId, SrqId, SrqInit};
+use urxe_shm::arena::Extent;
+use urxe_shm::control::{
+    ContextHandle, ControlError, PdHandle, Reply, RingLocation, SrqAttr, SrqHandle,
+};
+use urxe_shm::geometry::Geometry;
+use urxe_shm::ring::RqConsumer;
+
+/// A shared receive queue.
+pub(crate) struct Srq {
+    pub(crate) context: ContextHandle,
+    pub(crate) pd: PdHandle,
+    /// The device's number.
+    nic: usize,
+    pub(crate) id: SrqId,
+    queue: QueueId,
+    shape: Geometry,
+    ring: Extent,
+}
+
+impl Session {
+    pub(crate) fn create_srq(
+        &mut self,
+        world: &mut World<'_>,
+        pd: PdHandle,
+        attr: SrqAttr,
+        user_handle: u64,
+    ) -> Result<Answer, ControlError> {
+        let owner = find(&self.pds, "protection domain", pd.0)?;
+        let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
+        let async_events = find(&self.contexts, "context", context.0)?.async_events;
+        check_quota("shared receive queues", self.srqs.len(), MAX_SRQS)?;
+        let shape = shape(attr.max_wr, attr.max_sge)?;
+        check_limit(attr.limit, shape.capacity())?;
+        let handle = self.new_handle()?;
+        let owner = self.owner();
+
+        let rings = &mut self.shared()?.rings;
+        let (ring, window) = rings.alloc("shared receive queue", &shape)?;
+        let created = RqConsumer::create(window, shape)
+            .or_refuse(Errno::NOMEM, "shared receive queue")
+            .and_then(|consumer| {
+                let nic = &mut world.nics[nic];
+                let queue = nic.host.recv_queues.insert(RecvQueue::new(consumer));
+                let queue = QueueId(queue.ok_or_else(|| device_full("shared receive queues"))?);
+                let id = nic.device.create_srq(SrqInit { pd: pd_id, queue, limit: attr.limit });
+                let id = id.or_refuse(Errno::NOMEM, "shared receive queue");
+                let id = id.inspect_err(|_| drop(nic.host.recv_queues.remove(queue.0)))?;
+                let events = EventTarget::new(async_events, user_handle, handle);
+                let object = SrqObject { owner, events, max_wr: shape.capacity() };
+                nic.host.objects.srqs.insert(id.0, object);
+                Ok((id, queue))
+            });
+        let (id, queue) = created.inspect_err(|_| rings.free(ring))?;
+        self.srqs.insert(handle, Srq { context, pd, nic, id, queue, shape, ring });
+        Ok(Reply::Srq {
+            srq: SrqHandle(handle),
+            srqn: id.0,
+            attr: attr_of(&shape, attr.limit),
+            ring: location(ring, &shape),
+        }
+        .into())
+    }
+
+    pub(crate) fn modify_srq(
+        &mut self,
+        world: &mut World<'_>,
+        srq: SrqHandle,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
+    ) -> Result<Answer, ControlError> {
+        let found = find(&self.srqs, "shared receive queue", srq.0)?;
+        let (nic, id, old) = (found.nic, found.id, found.shape);
+        let new = max_wr.map(|max_wr| shape(max_wr, old.max_sge())).transpose()?;
+        let queue = world.nics[nic].host.recv_queues.get_mut(found.queue.0);
+        let posted = queue.map_or(0, RecvQueue::posted);
+        if let Some(max_wr) = max_wr.filter(|&max_wr| max_wr < posted) {
+            let sentence = format!(
+                "max_wr {max_wr}: {posted} receives are posted, expected {posted} to {MAX_SRQ_WR}"
+            );
+            return Err(refuse(Errno::INVAL, sentence));
+        }
+        let info = world.nics[nic].device.query_srq(id);
+        let info = info.ok_or_else(|| no_such("shared receive queue", srq.0))?;
+        check_limit(limit.unwrap_or(info.limit), new.unwrap_or(old).capacity())?;
+        let ring = match new {
+            Some(shape) => Some(self.resize_srq(&mut world.nics[nic], srq, shape)?),
+            None => None,
+        };
+        let nic = &mut world.nics[nic];
+        if let Some(limit) = limit {
+            let armed = nic.device.modify_srq(&mut nic.host, id, limit);
+            armed.or_refuse(Errno::NOENT, "shared receive queue")?;
+        }
+        let limit = nic.device.query_srq(id).map_or(0, |info| info.limit);
+        Ok(Reply::SrqModified { attr: attr_of(&new.unwrap_or(old), limit), ring }.into())
+    }
+
+    /// Moves the posted receives to a new ring.
+    fn resize_srq(
+        &mut self,
+        nic: &mut Nic,
+        srq: SrqHandle,
+        shape: Geometry,
+    ) -> Result<RingLocation, ControlError> {
+        const WHAT: &str = "shared receive queue";
+        let Session { srqs, shared, .. } = self;
+        let found = srqs.get_mut(&srq.0).ok_or_else(|| no_such(WHAT, srq.0))?;
+        let shared = shared.as_mut().ok_or_else(|| no_such(WHAT, srq.0))?;
+        let queue = nic.host.recv_queues.get_mut(found.queue.0);
+        let queue = queue.ok_or_else(|| no_such(WHAT, srq.0))?;
+        let (ring, window) = shared.rings.alloc(WHAT, &shape)?;
+        let moved = queue.move_to(window, shape).or_refuse(Errno::INVAL, "max_wr");
+        moved.inspect_err(|_| shared.rings.free(ring))?;
+        shared.rings.retire(std::mem::replace(&mut found.ring, ring));
+        found.shape = shape;
+        if let Some(object) = nic.host.objects.srqs.get_mut(&found.id.0) {
+            object.max_wr = shape.capacity();
+        }
+        Ok(location(ring, &shape))
+    }
+
+    pub(crate) fn query_srq(
+        &self,
+        world: &World<'_>,
+        srq: SrqHandle,
+    ) -> Result<Answer, ControlError> {
+        let found = find(&self.srqs, "shared receive queue", srq.0)?;
+        let limit = world.nics[found.nic].device.query_srq(found.id).map_or(0, |info| info.limit);
+        Ok(Reply::SrqAttr(attr_of(&found.shape, limit)).into())
+    }
+
+    pub(crate) fn destroy_srq(
+        &mut self,
+        world: &mut World<'_>,
+        srq: SrqHandle,
+    ) -> Result<Answer, ControlError> {
+        let found = find(&self.srqs, "shared receive queue", srq.0)?;
+        let qps = world.nics[found.nic].device.query_srq(found.id).map_or(0, |info| info.qps);
+        check_unused("shared receive queue", qps, "queue pairs")?;
+        let freed =
+            self.srqs.remove(&srq.0).ok_or_else(|| no_such("shared receive queue", srq.0))?;
+        self.free_srq(world.nics, freed);
+        Ok(Reply::Done.into())
+    }
+
+    pub(crate) fn free_srq(&mut self, nics: &mut [Nic], srq: Srq) {
+        let nic = &mut nics[srq.nic];
+        let destroyed = nic.device.destroy_srq(srq.id);
+        debug_assert!(destroyed.is_ok(), "its QPs go first: {destroyed:?}");
+        nic.host.objects.srqs.remove(&srq.id.0);
+        nic.host.recv_queues.remove(srq.queue.0);
+        if let Some(shared) = &mut self.shared {
+            shared.rings.free(srq.ring);
+        }
+    }
+}
+
+/// The shape of a ring for so many receives.
+fn shape(max_wr: u32, max_sge: u32) -> Result<Geometry, ControlError> {
+    for (what, value, max) in [("max_wr", max_wr, MAX_SRQ_WR), ("max_sge", max_sge, MAX_SGE)] {
+        if value == 0 || value > max {
+            return Err(refuse(Errno::INVAL, format!("{what} {value}: expected 1 to {max}")));
+        }
+    }
+    Geometry::recv(max_wr, max_sge).or_refuse(Errno::INVAL, "shared receive queue")
+}
+
+fn check_limit(limit: u32, max_wr: u32) -> Result<(), ControlError> {
+    if limit <= max_wr {
+        return Ok(());
+    }
+    let sentence = format!("srq_limit {limit}: expected at most {max_wr}, what the queue holds");
+    Err(refuse(Errno::INVAL, sentence))
+}
+
+fn attr_of(shape: &Geometry, limit: u32) -> SrqAttr {
+    SrqAttr { max_wr: shape.capacity(), max_sge: shape.max_sge(), limit }
+}
