@@ -3,11 +3,8 @@
 mod script;
 
 use script::*;
-use urxe_engine::{
-    AddressVector, AsyncEvent, Attribute, Counter, Extra, ModifyQpError, QpAttr, QpState, SendOp,
-    Status,
-};
-use urxe_wire::{Opcode, PathMtu, Syndrome};
+use urxe_engine::*;
+use urxe_wire::{Opcode, PathMtu, Qpn, Rkey, Syndrome};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 
@@ -39,6 +36,19 @@ fn reset_forgets_and_begins_anew() {
     t.expect_send(2, Status::Success);
 }
 
+#[test]
+fn reset_forgets_a_message_under_way() {
+    let mut t = Script::of(QpType::Uc);
+    t.post_recv(1, &[t.sge(0, 1000)]);
+    t.receive(&[pkt(Opcode::UC_SEND_FIRST, 100).payload(&[1; MTU])]);
+    t.enter(QpState::Reset);
+    t.connect(&usual_uc());
+    t.post_recv(2, &[t.sge(0, 1000)]);
+    t.receive(&[pkt(Opcode::UC_SEND_LAST, 100), pkt(Opcode::UC_SEND_ONLY, 101)]);
+    t.expect_recv(2, Status::Success);
+    t.expect_no_completion();
+}
+
 // SQD.
 
 #[test]
@@ -65,6 +75,39 @@ fn an_idle_queue_is_drained_at_once() {
 }
 
 #[test]
+fn what_waits_at_a_fence_does_not_begin_in_sqd() {
+    let mut t = Script::new();
+    t.post(1, SendOp::Read { remote_addr: 0, rkey: Rkey(1) }, &[t.sge(0, 1)]);
+    t.post_with(2, SEND, &[], |wqe| wqe.fence = true);
+    assert_eq!(t.sent().len(), 1);
+    t.enter(QpState::Sqd);
+    assert!(t.device.query_qp(t.qpn).unwrap().sq_draining);
+    t.receive(&[pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).aeth(Syndrome::ACK, 1).payload(b"x")]);
+    t.expect_send(1, Status::Success);
+    t.expect_nothing();
+    assert_eq!(t.program.events, [AsyncEvent::SqDrained(t.qpn)]);
+    assert!(!t.device.query_qp(t.qpn).unwrap().sq_draining);
+    t.enter(QpState::Rts);
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 201).ack_req());
+    assert_eq!(t.program.events.len(), 1);
+}
+
+#[test]
+fn a_long_message_of_which_all_that_was_sent_is_acknowledged_still_drains() {
+    let mut t = Script::new();
+    t.post(1, SEND, &[t.sge(0, 65_536), t.sge(0, 65_536)]);
+    let sent = t.sent().len() as u32;
+    assert_eq!(sent, 256, "the first window");
+    t.enter(QpState::Sqd);
+    t.receive(&[ack(200 + sent - 1, 0)]);
+    assert_eq!(t.program.events, []);
+    assert_eq!(t.sent().len(), 256, "what has begun is sent to its end");
+    t.receive(&[ack(200 + 511, 1)]);
+    t.expect_send(1, Status::Success);
+    assert_eq!(t.program.events, [AsyncEvent::SqDrained(t.qpn)]);
+}
+
+#[test]
 fn a_draining_qp_serves_its_peer() {
     let mut t = Script::new();
     let key = t.key;
@@ -76,6 +119,130 @@ fn a_draining_qp_serves_its_peer() {
     t.expect(ack(100, 1));
     t.expect(pkt(Opcode::RC_ATOMIC_ACK, 101).aeth(Syndrome::ACK, 2).original(0));
     assert_eq!(t.memory(0, 1), b"x");
+}
+
+#[test]
+fn an_idle_queue_has_drained_at_once_and_each_time_anew() {
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        let mut t = Script::of(qp_type);
+        for times in 1..=2 {
+            t.enter(QpState::Sqd);
+            t.enter(QpState::Sqd);
+            assert_eq!(t.program.events, vec![AsyncEvent::SqDrained(t.qpn); times]);
+            t.enter(QpState::Rts);
+        }
+    }
+}
+
+#[test]
+fn the_path_can_be_changed_in_sqd() {
+    let mut t = Script::new();
+    t.enter(QpState::Sqd);
+    let av = usual().av.map(|av| AddressVector { tclass: 0x40, ..av });
+    t.modify(&QpAttr { av, timeout: Some(20), ..QpAttr::default() }).unwrap();
+    t.enter(QpState::Rts);
+    t.post(1, SEND, &[]);
+    assert_eq!(t.next_sent().0.tclass, 0x40);
+}
+
+// SQE: a send that failed on our own side, where the peer knows nothing of it.
+
+/// A QP of this type, brought to SQE by the second of three sends.
+fn in_sqe(qp_type: QpType) -> Script {
+    let mut t = Script::of(qp_type);
+    for wr_id in 1..=3 {
+        let mut sge = t.sge(0, 1);
+        sge.lkey.0 ^= u32::from(wr_id == 2);
+        post_to_peer(&mut t, wr_id, &[sge]);
+    }
+    t
+}
+
+/// Posts a SEND that works on every transport.
+fn post_to_peer(t: &mut Script, wr_id: u64, sges: &[Sge]) {
+    let path = DatagramPath::Vector(usual().av.unwrap());
+    let to = Destination { path, qpn: Qpn::new(PEER_QPN), qkey: QKEY };
+    t.post_with(wr_id, SEND, sges, |wqe| wqe.to = Some(to));
+}
+
+#[test]
+fn a_send_that_fails_here_stops_the_sends_of_uc_and_ud_and_not_their_receives() {
+    for qp_type in [QpType::Uc, QpType::Ud] {
+        let mut t = in_sqe(qp_type);
+        assert_eq!(t.sent().len(), 1);
+        t.expect_send(1, Status::Success);
+        assert_eq!(t.expect_send(2, Status::LocalProtection).vendor_err, Cause::LocalKey as u32);
+        t.expect_send(3, Status::WrFlush);
+        assert_eq!((t.state(), t.program.retired), (QpState::Sqe, 3));
+
+        t.post_recv(10, &[t.sge(0, 100)]);
+        t.receive(&[match qp_type {
+            QpType::Uc => pkt(Opcode::UC_SEND_ONLY, 100),
+            _ => pkt(Opcode::UD_SEND_ONLY, 100).deth(QKEY, 1),
+        }]);
+        t.expect_recv(10, Status::Success);
+        assert_eq!(t.program.events, []);
+    }
+}
+
+#[test]
+fn what_is_posted_in_sqe_is_flushed_and_what_is_posted_after_it_is_sent() {
+    for qp_type in [QpType::Uc, QpType::Ud] {
+        let mut t = in_sqe(qp_type);
+        t.sent();
+        t.program.completions.clear();
+        post_to_peer(&mut t, 4, &[]);
+        t.expect_nothing();
+        t.expect_send(4, Status::WrFlush);
+        t.enter(QpState::Rts);
+        t.expect_nothing();
+        post_to_peer(&mut t, 5, &[]);
+        assert_eq!(t.sent().len(), 1);
+        t.expect_send(5, Status::Success);
+    }
+}
+
+#[test]
+fn from_sqe_a_qp_may_go_on_to_err() {
+    let mut t = in_sqe(QpType::Uc);
+    t.sent();
+    t.program.completions.clear();
+    t.post_recv(10, &[]);
+    t.enter(QpState::Err);
+    t.expect_recv(10, Status::WrFlush);
+}
+
+#[test]
+fn a_send_that_fails_here_ends_an_rc_qp() {
+    let mut t = in_sqe(QpType::Rc);
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+    t.expect_send(1, Status::Success);
+    t.expect_send(2, Status::LocalProtection);
+    t.expect_send(3, Status::WrFlush);
+    assert_eq!(t.state(), QpState::Err);
+}
+
+#[test]
+fn a_message_broken_off_in_its_midst_leaves_a_gap_for_the_peer_to_see() {
+    let mut t = Script::of(QpType::Uc);
+    t.post(1, SEND, &[t.sge(0, 256), Sge { addr: 0, ..t.sge(0, 1) }]);
+    t.expect_nothing();
+    t.expect_send(1, Status::LocalProtection);
+    t.enter(QpState::Rts);
+    t.post(2, SEND, &[t.sge(0, 600)]);
+    assert_eq!(t.sent().len(), 3);
+    t.expect_send(2, Status::Success);
+    t.post(3, SEND, &[t.sge(0, 600)]);
+    let mut tx = urxe_wire::batch::TxBatch::new(urxe_wire::batch::TxLimits::SINGLE, 1);
+    t.device.poll_transmit(t.now, &mut t.program, &mut tx);
+    t.program.unmapped = true;
+    t.expect_nothing();
+    t.expect_send(3, Status::LocalProtection);
+    t.program.unmapped = false;
+    t.enter(QpState::Rts);
+    t.post(4, SEND, &[]);
+    t.expect(pkt(Opcode::UC_SEND_ONLY, 206));
 }
 
 // ERR.
@@ -122,6 +289,24 @@ fn what_is_posted_in_err_is_flushed_at_the_doorbell() {
 }
 
 #[test]
+fn every_transport_flushes_its_sends_and_receives() {
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        let mut t = Script::in_reset_of(qp_type);
+        t.enter_init(&usual_of(qp_type)).unwrap();
+        t.post(1, SEND, &[]);
+        t.post_recv(2, &[]);
+        t.enter(QpState::Err);
+        t.expect_send(1, Status::WrFlush);
+        t.expect_recv(2, Status::WrFlush);
+        t.post(3, SEND, &[]);
+        t.post_recv(4, &[]);
+        t.expect_nothing();
+        t.expect_send(3, Status::WrFlush);
+        t.expect_recv(4, Status::WrFlush);
+    }
+}
+
+#[test]
 fn a_receive_in_use_is_flushed_first() {
     let mut t = Script::new();
     t.post_recv(1, &[t.sge(0, 4096)]);
@@ -146,6 +331,34 @@ fn an_attribute_that_is_missing_is_named() {
     assert_eq!(error, expected);
     assert_eq!(error.to_string(), "port_num: must be given to go from Reset to Init");
     assert_eq!(t.state(), QpState::Reset);
+}
+
+#[test]
+fn an_attribute_that_the_transport_lacks_is_named() {
+    let mut t = Script::in_reset_of(QpType::Ud);
+    t.enter_init(&usual_ud()).unwrap();
+    let error = t.enter_rtr(&QpAttr { av: usual().av, ..usual_ud() }).unwrap_err();
+    assert_eq!(error.to_string(), "ah_attr: cannot be changed when going from Init to Rtr");
+    let mut t = Script::in_reset_of(QpType::Uc);
+    let error = t.enter_init(&QpAttr { qkey: Some(QKEY), ..usual_uc() }).unwrap_err();
+    assert_eq!(error.to_string(), "qkey: cannot be changed when going from Reset to Init");
+}
+
+#[test]
+fn a_pkey_index_and_a_port_that_are_not_there_are_named() {
+    let mut t = Script::in_reset();
+    let error = t.enter_init(&QpAttr { pkey_index: Some(1), ..usual() }).unwrap_err();
+    assert_eq!(error.to_string(), "pkey_index 1: must be 0 to 0");
+    let error = t.enter_init(&QpAttr { port: Some(2), ..usual() }).unwrap_err();
+    assert_eq!(error.to_string(), "port_num 2: must be 1 to 1");
+}
+
+#[test]
+fn what_was_set_is_what_is_queried() {
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        let t = Script::of(qp_type);
+        assert_eq!(t.device.query_qp(t.qpn).unwrap().attr, usual_of(qp_type));
+    }
 }
 
 #[test]

@@ -133,6 +133,9 @@ impl Qp {
                         true => 0,
                         false => (length.div_ceil(mtu) as u32).max(1),
                     };
+                    if pending.packets > 1 && self.init.qp_type == QpType::Ud {
+                        pending.failed = Some((Status::LocalLength, Cause::DatagramTooLong));
+                    }
                 }
                 Err(failed) => pending.failed = Some(failed),
             },

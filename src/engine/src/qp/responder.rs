@@ -516,14 +516,17 @@ impl Qp {
                 (Status::LocalAccess, Cause::RequestRefused, Some(event))
             }
             Refusal::ReceiveTooShort => (Status::LocalLength, Cause::ReceiveTooShort, None),
-            Refusal::Local(cause @ (Cause::MalformedEntry | Cause::LocalMemory)) => {
-                (Status::LocalQpOperation, cause, None)
+            Refusal::Local(cause) => {
+                let status = match cause {
+                    Cause::MalformedEntry | Cause::LocalMemory | Cause::BrokenQueue => {
+                        Status::LocalQpOperation
+                    }
+                    _ => Status::LocalProtection,
+                };
+                // Without a receive there is no completion that tells of it.
+                let untold = !self.responder.recv_in_use;
+                (status, cause, untold.then_some(AsyncEvent::QpFatal(qpn)))
             }
-            Refusal::Local(Cause::BrokenQueue) => {
-                let event = AsyncEvent::QpFatal(qpn);
-                (Status::LocalQpOperation, Cause::BrokenQueue, Some(event))
-            }
-            Refusal::Local(cause) => (Status::LocalProtection, cause, None),
         };
         self.failure = Some(Failure::Receive { status, cause, event });
     }
