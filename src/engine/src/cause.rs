@@ -40,17 +40,19 @@ causes! {
     LocalBounds = 10, "An entry of the scatter/gather list reaches outside of its MR.";
     LocalRights = 11, "An entry of the scatter/gather list is to be written, but its MR lacks local write access.";
     LocalMemory = 12, "Registered memory could not be reached: it was unmapped, or its program is gone.";
-    LocalLength = 13, "The message is too long, or an atomic's local buffer is not 8 bytes.";
+    LocalLength = 13, "The message is too long, or the local buffer of an atomic or ATOMIC WRITE is not 8 bytes.";
     ReceiveTooShort = 14, "The message that arrived is longer than the receive that was posted for it.";
     MalformedEntry = 15, "The work request in the ring is not one: its opcode or one of its lengths makes no sense.";
     BrokenQueue = 16, "The ring's cursors make no sense: the program overwrote them.";
-    NoReadsAllowed = 17, "READs and atomics need max_rd_atomic of at least 1; this QP has 0.";
+    NoReadsAllowed = 17, "READs, atomics and ATOMIC WRITEs need max_rd_atomic of at least 1; this QP has 0.";
     RequestRefused = 18, "A request of the peer was refused and took the QP to ERR while this receive was in use.";
     NotOfThisTransport = 30, "The transport service of this QP has no such operation: UC has SEND and WRITE, UD has SEND only.";
     DatagramTooLong = 31, "The datagram is longer than the MTU of the device's link. UD does not cut messages into packets; send at most the port's active_mtu.";
     NoSuchAddressHandle = 32, "The address handle does not exist: it was destroyed before the datagram was sent.";
     ForeignAddressHandle = 33, "The address handle belongs to another protection domain than the QP.";
     NoPath = 34, "The address vector leads nowhere: the GID table has nothing at its sgid_index, or the destination is of another address family than the GID or no address to send to.";
+
+    FlushKind = 19, "The FLUSH asks for what does not exist: its placement is global (1), persistent (2) or both, its selectivity the range (0) or the whole MR (1).";
 
     // Local operations.
     BindNoWindow = 40, "The bind names no window by its present rkey. A window has the rkey that its last bind gave it.";

@@ -72,7 +72,7 @@ counters! {
 
     // Responder.
     DuplicateRequests = "duplicate_requests", "Requests that had arrived before; acknowledged or answered again.";
-    DropUnknownDuplicate = "drop_unknown_duplicate", "Dropped: a READ or atomic repeated so late that its answer is no longer kept.";
+    DropUnknownDuplicate = "drop_unknown_duplicate", "Dropped: a READ, atomic or ATOMIC WRITE repeated so late that its answer is no longer kept.";
     OutOfSequence = "out_of_sequence", "Requests ahead of the expected PSN: something before them was lost or overtaken.";
     SequenceNaksSent = "sequence_naks_sent", "NAKs sent to ask for a lost packet; one per gap.";
     RnrNaksSent = "rnr_naks_sent", "NAKs sent because no receive was posted.";
@@ -81,7 +81,9 @@ counters! {
     RemoteOperationalNaksSent = "remote_operational_naks_sent", "NAKs sent because our own side could not do what was asked; the QP is in ERR.";
     NaksHeldBack = "naks_held_back", "NAKs not sent because too many replies were waiting for the port; the peer asks again. The link takes less than the peer provokes.";
     ReadsReplayed = "reads_replayed", "READ requests answered again.";
-    AtomicsReplayed = "atomics_replayed", "Atomic requests answered again from the kept result.";
+    AtomicsReplayed = "atomics_replayed", "Atomics and ATOMIC WRITEs answered again from the kept result.";
+    FlushesReplayed = "flushes_replayed", "FLUSHes answered again.";
+    FlushesHeldBack = "flushes_held_back", "Dropped: FLUSHes that came while too many replies were waiting for the port; the peer asks again. The link takes less than the peer provokes.";
 
     // Windows.
     WindowsBound = "windows_bound", "Memory windows bound, or closed by a bind to 0 bytes.";

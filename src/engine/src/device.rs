@@ -15,7 +15,7 @@ use crate::table::IntMap;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 use urxe_wire::batch::TxBatch;
@@ -365,9 +365,9 @@ impl Device {
     /// for another CQ, and so on.
     fn stop_qps_of_failed_cqs(&mut self, now: Instant, host: &mut impl Host) {
         while let Some(cq) = self.cqs.take_news() {
-            let users = self.qps.values().filter(|qp| qp.uses(cq)).map(|qp| qp.qpn);
-            for qpn in users.collect::<Vec<_>>() {
-                self.stir_only(now, host, qpn, |qp, _| qp.on_cq_failed());
+            let users = self.qps.values().filter(|qp| qp.uses(cq)).map(|qp| qp.qpn.get());
+            for qpn in users.collect::<BTreeSet<_>>() {
+                self.stir_only(now, host, Qpn::new(qpn), |qp, _| qp.on_cq_failed());
             }
         }
     }

@@ -88,7 +88,8 @@ pub trait Host {
     fn read_ahead(&mut self, _region: RegionId, _offset: u64, _len: u64) {}
 
     /// Atomically, towards all other atomics of this device: if the 8 bytes at `offset` (a number
-    /// in the program's byte order) equal `compare`, makes them `swap`. Returns what was there.
+    /// in the program's byte order) equal `compare`, makes them `swap`. Returns what was there. As
+    /// what is [written](Self::write), it may be held back until [`sync`](Self::sync).
     fn compare_swap(
         &mut self,
         region: RegionId,
@@ -100,8 +101,8 @@ pub trait Host {
     /// Atomically, as [`compare_swap`](Self::compare_swap): adds, wrapping. Returns what was there.
     fn fetch_add(&mut self, region: RegionId, offset: u64, add: u64) -> Result<u64, MemoryFault>;
 
-    /// Atomically, towards all other atomics of this device: puts 8 bytes at `offset`, a multiple
-    /// of 8 in the program's address space.
+    /// Atomically, as [`compare_swap`](Self::compare_swap): puts 8 bytes at `offset`. The address
+    /// that the peer named is a multiple of 8.
     fn write_atomic(
         &mut self,
         region: RegionId,

@@ -528,13 +528,6 @@ fn a_request_longer_than_two_gigabytes_is_invalid() {
     invalid_request(|t| vec![pkt(Opcode::RC_READ_REQUEST, 100).reth(VA, t.key, (1 << 31) + 1)]);
 }
 
-#[test]
-fn an_operation_that_the_device_lacks_is_invalid() {
-    invalid_request(|t| {
-        vec![pkt(Opcode::RC_ATOMIC_WRITE, 100).reth(VA, t.key, 8).payload(&[0; 8])]
-    });
-}
-
 // Our own side fails.
 
 #[test]
@@ -559,9 +552,20 @@ fn a_write_that_cannot_be_made_visible_is_not_acknowledged() {
 }
 
 #[test]
+fn an_atomic_that_cannot_be_made_visible_is_not_answered() {
+    let mut t = Script::new();
+    let key = t.key;
+    t.program.sync_fails = true;
+    t.receive(&[pkt(Opcode::RC_FETCH_ADD, 100).atomic(VA, key, 1, 0)]);
+    t.expect(nak(NakCode::RemoteOperational, 100, 1));
+    t.expect_nothing();
+    assert_eq!(t.state(), QpState::Err);
+}
+
+#[test]
 fn a_receive_completion_without_room_on_the_cq_fails_the_qp() {
     let mut t = Script::new();
-    t.program.cq_room = 0;
+    t.program.full.insert(RCQ);
     t.post_recv(1, &[]);
     t.receive(&[pkt(Opcode::RC_SEND_ONLY, 100).ack_req()]);
     assert_eq!(t.state(), QpState::Err);

@@ -164,6 +164,17 @@ impl Table {
         self.opening(rkey, (pd, qpn)).ok_or(KeyError::Key)?.span(addr, len, access)
     }
 
+    /// Checks an access of the peer of a QP to all that a key opens.
+    pub(crate) fn remote_all(
+        &self,
+        rkey: u32,
+        scope: (PdId, Qpn),
+        access: Access,
+    ) -> Result<Span, KeyError> {
+        let opening = self.opening(rkey, scope).ok_or(KeyError::Key)?;
+        opening.span(opening.base, opening.length, access)
+    }
+
     /// What a key opens to the peer of a QP.
     fn opening(&self, rkey: u32, (pd, qpn): (PdId, Qpn)) -> Option<&Opening> {
         match self.get(rkey, pd)? {

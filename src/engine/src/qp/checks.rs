@@ -1,7 +1,7 @@
 //! What a request is checked for before anything of it is executed.
 
 use super::responder::{Message, Refusal};
-use super::{Cx, Qp};
+use super::{Cx, Qp, placement};
 use crate::attr::Access;
 use crate::limits::MAX_MESSAGE;
 use crate::memory::{KeyError, Span};
@@ -29,10 +29,13 @@ impl Qp {
     pub(super) fn check_enabled(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
         let needs = match packet.headers.bth.opcode.operation() {
             Operation::Send | Operation::SendImm | Operation::SendInv => Access::default(),
-            Operation::Write | Operation::WriteImm => Access::REMOTE_WRITE,
+            Operation::Write | Operation::WriteImm | Operation::AtomicWrite => Access::REMOTE_WRITE,
             Operation::ReadRequest => Access::REMOTE_READ,
             Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-            // This device does not claim FLUSH and ATOMIC WRITE.
+            Operation::Flush => {
+                let rights = packet.headers.feth.as_ref().and_then(placement::flush_rights);
+                rights.ok_or(Refusal::InvalidRequest)?
+            }
             _ => return Err(Refusal::InvalidRequest),
         };
         let access = self.attr.access.unwrap_or_default();
@@ -47,6 +50,10 @@ impl Qp {
         let reth_len = packet.headers.reth.map(|reth| reth.len);
         if reth_len.is_some_and(|len| u64::from(len) > MAX_MESSAGE) {
             return Err(Refusal::InvalidRequest);
+        }
+        if opcode.operation() == Operation::AtomicWrite {
+            let is_word = len == 8 && reth_len == Some(8);
+            return is_word.then_some(()).ok_or(Refusal::InvalidRequest);
         }
         let is_send =
             matches!(opcode.operation(), Operation::Send | Operation::SendImm | Operation::SendInv);

@@ -14,7 +14,7 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::work::{Completion, Extra, SendOp, Status, WcOpcode};
-use urxe_wire::{Aeth, NakCode, Operation, Packet, Psn, Qpn, Syndrome};
+use urxe_wire::{Aeth, NakCode, Opcode, Operation, Packet, Psn, Qpn, Syndrome};
 
 impl Qp {
     /// A response packet arrived: an ACK, a NAK, or data.
@@ -58,7 +58,7 @@ impl Qp {
                 }
                 // Nothing is told by a lost READ or atomic response but asking again.
                 Expired::Probe => match self.sq.front() {
-                    Some(front) if front.expects_data() => {
+                    Some(front) if front.expects_response() => {
                         self.count(cx, Counter::Probes, 1);
                         self.go_back();
                     }
@@ -136,6 +136,9 @@ impl Qp {
         let mtu = u64::from(self.path().mtu);
         let pd = self.init.pd;
         let Some(front) = self.sq.front() else { return };
+        if front.is_placement() {
+            return self.on_placed(cx, packet);
+        }
         let number = distance(front.first_psn, psn);
         let offset = u64::from(number) * mtu;
         let is_last = number + 1 == front.packets;
@@ -159,6 +162,16 @@ impl Qp {
             true => self.end_front_with_data(cx),
             false => self.sq.acknowledge_before(psn.next()),
         }
+        self.on_progress(cx, 1);
+    }
+
+    /// The answer to a FLUSH or ATOMIC WRITE: a READ response of nothing, as rxe sends it.
+    fn on_placed<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
+        let is_only = packet.headers.bth.opcode == Opcode::RC_READ_RESPONSE_ONLY;
+        if !is_only || !packet.payload.is_empty() {
+            return self.bad_response(cx);
+        }
+        self.end_front(cx);
         self.on_progress(cx, 1);
     }
 
@@ -196,7 +209,7 @@ impl Qp {
                 break true;
             }
             let Some(front) = self.sq.front().filter(|front| front.started) else { break true };
-            if front.expects_data() {
+            if front.expects_response() {
                 break false;
             }
             // `psn` is at most one past what was sent, and nothing before `una` is asked about.

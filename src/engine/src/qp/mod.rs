@@ -7,6 +7,7 @@ mod completer;
 mod datagram;
 mod local_ops;
 mod modify;
+mod placement;
 mod replay;
 mod replier;
 mod requester;

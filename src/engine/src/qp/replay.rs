@@ -1,4 +1,5 @@
-//! What a responder must remember: the READs and atomics whose answers may be asked for again.
+//! What a responder must remember: the READs, atomics and ATOMIC WRITEs whose answers may be asked
+//! for again.
 
 use std::collections::VecDeque;
 use urxe_wire::{Msn, Psn, Rkey};
@@ -28,14 +29,23 @@ pub(crate) struct AtomicResource {
     pub(crate) msn: Msn,
 }
 
-/// One of either.
+/// An ATOMIC WRITE or FLUSH that was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    pub(crate) psn: Psn,
+    /// Messages completed with it.
+    pub(crate) msn: Msn,
+}
+
+/// One that takes a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
     Read(ReadResource),
     Atomic(AtomicResource),
+    AtomicWrite(Placed),
 }
 
-/// The newest `max_dest_rd_atomic` READs and atomics. A peer that keeps to that number never asks
+/// The newest `max_dest_rd_atomic` READs, atomics and ATOMIC WRITEs. A peer that keeps to that number never asks
 /// for an older one: it had all answers before it sent one more.
 #[derive(Debug, Default)]
 pub(crate) struct Resources {
@@ -71,6 +81,14 @@ impl Resources {
     pub(crate) fn find_atomic(&self, psn: Psn) -> Option<AtomicResource> {
         self.kept.iter().rev().find_map(|resource| match resource {
             Resource::Atomic(atomic) if atomic.psn == psn => Some(*atomic),
+            _ => None,
+        })
+    }
+
+    /// The ATOMIC WRITE that was done at this PSN.
+    pub(crate) fn find_atomic_write(&self, psn: Psn) -> Option<Placed> {
+        self.kept.iter().rev().find_map(|resource| match resource {
+            Resource::AtomicWrite(placed) if placed.psn == psn => Some(*placed),
             _ => None,
         })
     }

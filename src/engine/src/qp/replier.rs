@@ -47,6 +47,11 @@ impl Qp {
                     };
                     self.reply(cx, tx, Opcode::RC_ATOMIC_ACK, atomic.psn, answer);
                 }
+                Reply::AtomicWrite(placed) | Reply::Flush(placed) => {
+                    self.answered(placed.psn);
+                    let answer = aeth(Syndrome::ACK, placed.msn);
+                    self.reply(cx, tx, Opcode::RC_READ_RESPONSE_ONLY, placed.psn, answer);
+                }
                 Reply::Read { read, sent } => {
                     *budget -= 1;
                     if self.send_read_response(cx, tx, read, sent).is_err() {

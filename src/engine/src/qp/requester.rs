@@ -3,7 +3,7 @@
 use super::retry::ack_timeout;
 use super::send_queue::{Pending, distance};
 use super::sges::{self, Space};
-use super::{Cx, Failure, Qp};
+use super::{Cx, Failure, Qp, placement};
 use crate::attr::{Access, QpState, QpType};
 use crate::cause::Cause;
 use crate::counters::Counter;
@@ -12,7 +12,9 @@ use crate::limits::{MAX_MESSAGE, MAX_TAKEN_SENDS, READS_IN_WINDOW};
 use crate::work::{Extra, SendOp, SendWqe, Status};
 use std::ops::Range;
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Position, Psn, Reth, Rkey, Transport};
+use urxe_wire::{
+    AtomicEth, Bth, Feth, Headers, Opcode, Operation, Position, Psn, Reth, Rkey, Transport,
+};
 
 /// The requester's own marks.
 #[derive(Debug, Default)]
@@ -166,25 +168,27 @@ impl Qp {
             SendOp::Send(_) | SendOp::Write { .. } => (Access::default(), false),
             SendOp::Read { .. } => (Access::LOCAL_WRITE, false),
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (Access::LOCAL_WRITE, true),
+            SendOp::AtomicWrite { .. } => (Access::default(), true),
+            SendOp::Flush { length, placement, selectivity, .. } => {
+                return judge_flush(length, &Feth { placement, selectivity });
+            }
             // They are judged when they are done.
             SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => return Ok(0),
-            SendOp::AtomicWrite { .. } | SendOp::Flush { .. } => {
-                return Err((Status::LocalQpOperation, Cause::MalformedEntry));
-            }
         };
         let writes_here = access == Access::LOCAL_WRITE;
-        if writes_here && self.attr.max_rd_atomic.unwrap_or(0) == 0 {
+        if (writes_here || is_atomic) && self.attr.max_rd_atomic.unwrap_or(0) == 0 {
             return Err((Status::LocalQpOperation, Cause::NoReadsAllowed));
         }
-        if let Some(data) = &wqe.inline {
-            return match writes_here {
-                true => Err((Status::LocalQpOperation, Cause::MalformedEntry)),
-                false => Ok(data.len() as u64),
-            };
+        if writes_here && wqe.inline.is_some() {
+            return Err((Status::LocalQpOperation, Cause::MalformedEntry));
         }
-        let length = sges::total(&wqe.sges);
+        let inline = wqe.inline.as_ref().map(|data| data.len() as u64);
+        let length = inline.unwrap_or_else(|| sges::total(&wqe.sges));
         if length > MAX_MESSAGE || (is_atomic && length != 8) {
             return Err((Status::LocalLength, Cause::LocalLength));
+        }
+        if inline.is_some() {
+            return Ok(length);
         }
         sges::check(cx.keys, self.init.pd, &wqe.sges, access)
             .map_err(|cause| (Status::LocalProtection, cause))?;
@@ -194,7 +198,7 @@ impl Qp {
     /// What must wait: one that failed; one with a fence, an invalidation, a READ or atomic beyond
     /// the peer's resources for work requests before it; one that has not begun for the end of SQD.
     fn check_may_start(&mut self) -> Result<(), Hold> {
-        let data_expected = self.sq.data_expected();
+        let responses_expected = self.sq.responses_expected();
         let all_asked = self.sq.asked() >= usize::from(self.attr.max_rd_atomic.unwrap_or(0));
         let is_oldest = self.sq.is_current_oldest();
         let Some((pending, _)) = self.sq.current() else { return Err(Hold::Wait) };
@@ -202,9 +206,9 @@ impl Qp {
             && match pending.wqe.op {
                 // What is before it may still need the key (IBTA 10.6.5.1; rxe waits always).
                 SendOp::LocalInvalidate { .. } => !is_oldest,
-                _ => pending.wqe.fence && data_expected > 0,
+                _ => pending.wqe.fence && responses_expected > 0,
             };
-        let beyond = pending.expects_data() && all_asked;
+        let beyond = pending.takes_resource() && all_asked;
         let draining = !pending.started && self.state == QpState::Sqd;
         match pending.failed.is_some() || fenced || beyond || draining {
             true => Err(Hold::Wait),
@@ -312,7 +316,7 @@ impl Qp {
         };
         let offset = u64::from(packet) * u64::from(path.mtu);
         let end = pending.length.min(u64::from(pending.after(packet)) * u64::from(path.mtu));
-        let is_last = pending.expects_data() || packet + 1 == pending.packets;
+        let is_last = pending.expects_response() || packet + 1 == pending.packets;
         let psn = pending.first_psn + packet;
         let ack_req = reliable && (ack_req || is_last);
         let bth = Bth {
@@ -321,7 +325,8 @@ impl Qp {
             ..Bth::new(opcode(transport, pending, packet), path.dest_qpn, psn)
         };
         let headers = request_headers(bth, pending, offset..end);
-        let len = if pending.expects_data() { 0 } else { (end - offset) as usize };
+        let is_data_to_come = pending.is_read() || pending.is_atomic();
+        let len = if is_data_to_come { 0 } else { (end - offset) as usize };
         let Pending { wqe, walk, length, .. } = pending;
         let mut space = Space { keys: cx.keys, pd: self.init.pd, host: cx.host };
         tx.push(&path.flow, &headers, len, |buf| match &wqe.inline {
@@ -363,6 +368,17 @@ fn exists_on(qp_type: QpType, op: SendOp) -> bool {
     }
 }
 
+/// Whether a FLUSH can be asked for. It has no data, so its length is 0.
+fn judge_flush(length: u32, feth: &Feth) -> Result<u64, (Status, Cause)> {
+    if u64::from(length) > MAX_MESSAGE {
+        return Err((Status::LocalLength, Cause::LocalLength));
+    }
+    match placement::flush_rights(feth) {
+        Some(_) => Ok(0),
+        None => Err((Status::LocalQpOperation, Cause::FlushKind)),
+    }
+}
+
 /// The opcode of one packet of a work request.
 fn opcode(transport: Transport, pending: &Pending, packet: u32) -> Opcode {
     let is_last = packet + 1 == pending.packets;
@@ -375,7 +391,11 @@ fn opcode(transport: Transport, pending: &Pending, packet: u32) -> Opcode {
         (SendOp::Read { .. }, _) => return Opcode::RC_READ_REQUEST,
         (SendOp::CompareSwap { .. }, _) => return Opcode::RC_COMPARE_SWAP,
         (SendOp::FetchAdd { .. }, _) => return Opcode::RC_FETCH_ADD,
-        _ => unreachable!("refused by judge"),
+        (SendOp::AtomicWrite { .. }, _) => return Opcode::RC_ATOMIC_WRITE,
+        (SendOp::Flush { .. }, _) => return Opcode::RC_FLUSH,
+        (SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. }, _) => {
+            unreachable!("nothing is sent")
+        }
     };
     let position = match (packet == 0, is_last) {
         (true, true) => Position::Only,
@@ -413,7 +433,14 @@ fn request_headers(bth: Bth, pending: &Pending, part: Range<u64>) -> Headers {
             headers.atomic =
                 Some(AtomicEth { va: remote_addr, rkey, swap_or_add: add, compare: 0 });
         }
-        _ => unreachable!("refused by judge"),
+        SendOp::AtomicWrite { remote_addr, rkey } => {
+            headers.reth = Some(reth(remote_addr, rkey, part));
+        }
+        SendOp::Flush { remote_addr, rkey, length, placement, selectivity } => {
+            headers.reth = Some(Reth { va: remote_addr, rkey, len: length });
+            headers.feth = Some(Feth { placement, selectivity });
+        }
+        SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => {}
     }
     headers
 }

@@ -4,7 +4,7 @@
 //! it fails says how ([`Refusal`]). What has to be answered waits in the order of its PSNs in
 //! `replies` until the batch of requests is through, so that many packets share one ACK.
 
-use super::replay::{AtomicResource, ReadResource, Resource, Resources};
+use super::replay::{AtomicResource, Placed, ReadResource, Resource, Resources};
 use super::sges::{self, SgeWalk, Space};
 use super::{Cx, Failure, Qp};
 use crate::attr::{Access, QpState, RecvSource};
@@ -34,7 +34,7 @@ pub(crate) struct Responder {
     pub(crate) replies: VecDeque<Reply>,
     /// The first PSN that no reply sent so far has spoken for.
     pub(crate) unanswered_from: Psn,
-    resources: Resources,
+    pub(super) resources: Resources,
 }
 
 /// The message under way.
@@ -67,6 +67,10 @@ pub(crate) enum Reply {
     Read { read: ReadResource, sent: u32 },
     /// An atomic's answer.
     Atomic(AtomicResource),
+    /// An ATOMIC WRITE's answer.
+    AtomicWrite(Placed),
+    /// A FLUSH's answer.
+    Flush(Placed),
 }
 
 /// Why a request is not executed.
@@ -122,15 +126,17 @@ impl Responder {
         self.replies.push_back(Reply::Nak { psn: self.unanswered_from, syndrome });
     }
 
-    /// READs and atomics accepted and not answered. An answer that is repeated does not count: the
+    /// READs, atomics and ATOMIC WRITEs accepted and not answered. An answer that is repeated does not count: the
     /// peer may have had it long ago.
     fn unanswered(&self) -> usize {
         let is_first_answer = |reply: &&Reply| match reply {
             Reply::Read { read, .. } => {
                 self.unanswered_from.precedes(read.first_psn + read.packets)
             }
-            Reply::Atomic(atomic) => self.unanswered_from.precedes(atomic.psn.next()),
-            Reply::Ack { .. } | Reply::Nak { .. } => false,
+            Reply::Atomic(AtomicResource { psn, .. }) | Reply::AtomicWrite(Placed { psn, .. }) => {
+                self.unanswered_from.precedes(psn.next())
+            }
+            Reply::Flush(_) | Reply::Ack { .. } | Reply::Nak { .. } => false,
         };
         self.replies.iter().filter(is_first_answer).count()
     }
@@ -143,6 +149,9 @@ impl Qp {
             return self.count(cx, Counter::DropQpNotReady, 1);
         }
         self.establish(cx);
+        if self.is_flood(packet) {
+            return self.count(cx, Counter::FlushesHeldBack, 1);
+        }
         let psn = packet.headers.bth.psn;
         match psn.diff(self.responder.expected) {
             0 => self.responder.silenced = false,
@@ -230,6 +239,7 @@ impl Qp {
                     None => self.count(cx, Counter::DropUnknownDuplicate, 1),
                 }
             }
+            (Operation::AtomicWrite | Operation::Flush, _) => self.on_placed_again(cx, packet),
             _ => self.responder.queue_ack(),
         }
     }
@@ -260,7 +270,10 @@ impl Qp {
     ) -> Result<(), Refusal> {
         let opcode = packet.headers.bth.opcode;
         match opcode.operation() {
-            Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd => {
+            Operation::ReadRequest
+            | Operation::CompareSwap
+            | Operation::FetchAdd
+            | Operation::AtomicWrite => {
                 let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
                 match self.responder.unanswered() < limit {
                     true => Ok(()),
@@ -320,6 +333,10 @@ impl Qp {
             (Operation::ReadRequest, Some(reth), _) => {
                 return self.execute_read(cx, headers, &reth);
             }
+            (Operation::AtomicWrite, Some(reth), _) => {
+                return self.execute_atomic_write(cx, packet, &reth);
+            }
+            (Operation::Flush, Some(reth), _) => return self.execute_flush(cx, packet, &reth),
             (_, _, Some(_)) => return self.execute_atomic(cx, headers),
             _ => return Err(Refusal::InvalidRequest),
         }
@@ -402,9 +419,8 @@ impl Qp {
         // The request is a message done (IBTA C9-148), though its data is still to be sent.
         let msn = self.responder.msn.next();
         let read = read_resource(headers.bth.psn, reth, self.path().mtu, msn);
-        let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        self.remember(Resource::Read(read));
         let responder = &mut self.responder;
-        responder.resources.remember(Resource::Read(read), limit);
         responder.replies.push_back(Reply::Read { read, sent: 0 });
         responder.expected = responder.expected + read.packets;
         responder.msn = msn;
@@ -430,16 +446,27 @@ impl Qp {
             _ => cx.host.fetch_add(span.region, span.offset, eth.swap_or_add),
         }
         .map_err(|_| Refusal::Local(Cause::LocalMemory))?;
+        self.dirty = true;
         let msn = self.responder.msn.next();
         let atomic = AtomicResource { psn: headers.bth.psn, original, msn };
-        let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
-        let responder = &mut self.responder;
-        responder.resources.remember(Resource::Atomic(atomic), limit);
-        responder.replies.push_back(Reply::Atomic(atomic));
-        responder.expected = responder.expected.next();
-        responder.msn = msn;
-        self.count(cx, Counter::ReceivedMessages, 1);
+        self.remember(Resource::Atomic(atomic));
+        self.end_single(cx, Reply::Atomic(atomic));
         Ok(())
+    }
+
+    /// Keeps what was done for a repeat.
+    pub(super) fn remember(&mut self, resource: Resource) {
+        let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
+        self.responder.resources.remember(resource, limit);
+    }
+
+    /// A request of one packet, which this reply answers, is done.
+    pub(super) fn end_single<H>(&mut self, cx: &mut Cx<'_, H>, reply: Reply) {
+        let responder = &mut self.responder;
+        responder.replies.push_back(reply);
+        responder.expected = responder.expected.next();
+        responder.msn = responder.msn.next();
+        self.count(cx, Counter::ReceivedMessages, 1);
     }
 
     /// The last packet of a SEND or WRITE is done.
@@ -543,10 +570,14 @@ fn consumes_receive(packet: &Packet<'_>) -> bool {
     !matches!(packet.headers.bth.opcode.operation(), Operation::Write)
 }
 
-/// READs and atomics are acknowledged by their data.
+/// These are acknowledged by a response of their own.
 fn answers_itself(packet: &Packet<'_>) -> bool {
     matches!(
         packet.headers.bth.opcode.operation(),
-        Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
+        Operation::ReadRequest
+            | Operation::CompareSwap
+            | Operation::FetchAdd
+            | Operation::AtomicWrite
+            | Operation::Flush
     )
 }

@@ -55,9 +55,15 @@ impl Pending {
         self.first_psn + (self.packets - 1)
     }
 
-    /// Whether the responder sends data back for it.
-    pub(crate) fn expects_data(&self) -> bool {
-        self.is_read() || self.is_atomic()
+    /// Whether the responder answers it by a response of its own, which no ACK stands for.
+    pub(crate) fn expects_response(&self) -> bool {
+        self.is_read() || self.is_atomic() || self.is_placement()
+    }
+
+    /// Whether it takes one of the responder's places for READs and atomics. A FLUSH takes none:
+    /// nothing of it has to be kept for a repeat (rxe counts it on neither side).
+    pub(crate) fn takes_resource(&self) -> bool {
+        self.expects_response() && !matches!(self.wqe.op, SendOp::Flush { .. })
     }
 
     /// Where the packet that is sent as number `packet` leads to: the number of the one after it,
@@ -76,6 +82,11 @@ impl Pending {
 
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.wqe.op, SendOp::Read { .. })
+    }
+
+    /// FLUSH or ATOMIC WRITE: answered, but with nothing.
+    pub(crate) fn is_placement(&self) -> bool {
+        matches!(self.wqe.op, SendOp::Flush { .. } | SendOp::AtomicWrite { .. })
     }
 
     pub(crate) fn is_atomic(&self) -> bool {
@@ -101,9 +112,9 @@ pub(crate) struct SendQueue {
     next: Psn,
     /// The PSN after the highest one ever sent.
     sent: Psn,
-    /// READs and atomics started and not ended.
-    data_expected: u32,
-    /// Where the answers to READ and atomic requests end that were sent since the last rewind and
+    /// Work requests started that have a response of their own to come.
+    responses_expected: u32,
+    /// Where the answers to requests that take a resource of the responder end that were sent since the last rewind and
     /// are not answered in full.
     asked: VecDeque<Psn>,
 }
@@ -118,7 +129,7 @@ impl SendQueue {
             una: first,
             next: first,
             sent: first,
-            data_expected: 0,
+            responses_expected: 0,
             asked: VecDeque::new(),
         }
     }
@@ -138,12 +149,12 @@ impl SendQueue {
         self.next
     }
 
-    /// READs and atomics started and not ended.
-    pub(crate) fn data_expected(&self) -> u32 {
-        self.data_expected
+    /// Work requests started that have a response of their own to come.
+    pub(crate) fn responses_expected(&self) -> u32 {
+        self.responses_expected
     }
 
-    /// READ and atomic requests under way.
+    /// Requests under way that take a resource of the responder.
     pub(crate) fn asked(&self) -> usize {
         self.asked.len()
     }
@@ -217,7 +228,7 @@ impl SendQueue {
         pending.per_request = per_request;
         pending.first_psn = self.next;
         self.next = self.next + pending.packets;
-        self.data_expected += u32::from(pending.expects_data());
+        self.responses_expected += u32::from(pending.expects_response());
     }
 
     /// Moves on after the current packet was sent. A READ request stands for all the PSNs that it
@@ -226,7 +237,7 @@ impl SendQueue {
         let Some(pending) = self.pending.get(self.index) else { return };
         let through = pending.after(self.packet);
         let end = pending.first_psn + through;
-        if pending.expects_data() {
+        if pending.takes_resource() {
             self.asked.push_back(end);
         }
         if distance(self.una, end) > self.outstanding() {
@@ -270,7 +281,7 @@ impl SendQueue {
             if distance(self.sent, self.una) < distance(self.una, self.sent) {
                 self.sent = self.una;
             }
-            self.data_expected -= u32::from(pending.expects_data());
+            self.responses_expected -= u32::from(pending.expects_response());
             self.forget_answered();
         }
         match self.index {

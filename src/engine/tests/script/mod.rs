@@ -5,8 +5,11 @@
 //! more QPs; the script [selects](Script::select) the one that it goes on with.
 
 // Each test file uses its own part.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, unused_imports)]
 
+mod memory;
+
+pub use memory::{BIND_WR_ID, invalidate, next_key};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -36,8 +39,8 @@ pub struct Program {
     pub events: Vec<AsyncEvent>,
     pub mads: Vec<(MadSource, [u8; MAD_LEN])>,
     pub retired: u32,
-    /// Completions that the CQs still take.
-    pub cq_room: usize,
+    /// CQs that take no completion.
+    pub full: BTreeSet<CqId>,
     /// The memory is gone.
     pub unmapped: bool,
     /// Writes are held back, and lost when the program goes: `sync` fails then.
@@ -119,7 +122,9 @@ impl Host for Program {
     }
 
     fn complete(&mut self, cq: CqId, completion: &Completion) -> Result<(), CqOverrun> {
-        self.cq_room = self.cq_room.checked_sub(1).ok_or(CqOverrun)?;
+        if self.full.contains(&cq) {
+            return Err(CqOverrun);
+        }
         self.completions.push_back((cq, completion.clone()));
         Ok(())
     }
@@ -189,6 +194,11 @@ impl Pkt {
 
     pub fn reth(mut self, va: u64, rkey: u32, len: u32) -> Pkt {
         self.headers.reth = Some(Reth { va, rkey: Rkey(rkey), len });
+        self
+    }
+
+    pub fn feth(mut self, placement: u8, selectivity: u8) -> Pkt {
+        self.headers.feth = Some(Feth { placement, selectivity });
         self
     }
 
@@ -349,8 +359,7 @@ impl Script {
         let access = usual().access.unwrap() | Access::MW_BIND;
         let spec = MrSpec { pd: PD, addr: VA, length: 65_536, access, region: RegionId(0) };
         let key = device.reg_mr(spec).unwrap();
-        let program =
-            Program { memory: vec![0; 65_536], cq_room: usize::MAX, ..Program::default() };
+        let program = Program { memory: vec![0; 65_536], ..Program::default() };
         let now = Instant::now();
         let mut script =
             Script { device, program, qpn: Qpn::new(0), key, now, sent: VecDeque::new() };
@@ -361,16 +370,25 @@ impl Script {
     /// Makes another QP, in RESET, and goes on with it. It receives from this SRQ, or has a
     /// receive queue of its own.
     pub fn create(&mut self, qp_type: QpType, srq: Option<SrqId>) -> Qpn {
+        self.create_with(|init| QpInit {
+            qp_type,
+            recv: srq.map_or(init.recv, RecvSource::Shared),
+            ..init
+        })
+    }
+
+    /// As [`create`](Self::create), with a change to what an RC QP is usually made with.
+    pub fn create_with(&mut self, change: impl FnOnce(QpInit) -> QpInit) -> Qpn {
         let number = self.device.qpns().count() as u32;
         let init = QpInit {
-            qp_type,
+            qp_type: QpType::Rc,
             pd: PD,
             send_cq: SCQ,
             recv_cq: RCQ,
             send_queue: QueueId(2 * number),
-            recv: srq.map_or(RecvSource::Own(QueueId(2 * number + 1)), RecvSource::Shared),
+            recv: RecvSource::Own(QueueId(2 * number + 1)),
         };
-        self.qpn = self.device.create_qp(init).unwrap();
+        self.qpn = self.device.create_qp(change(init)).unwrap();
         self.qpn
     }
 

@@ -1,0 +1,197 @@
+//! A CQ without room, as scripts: it is told once, and every QP that uses it stops.
+
+mod script;
+
+use script::*;
+use urxe_engine::{AsyncEvent, Counter, CqId, Extra, QpInit, QpState, QpType, SendOp, Status};
+use urxe_wire::{Opcode, Qpn};
+
+const SEND: SendOp = SendOp::Send(Extra::None);
+
+/// Another QP in RTS, with CQs of its choice.
+fn another(t: &mut Script, send_cq: CqId, recv_cq: CqId) -> Qpn {
+    let qpn = t.create_with(|init| QpInit { send_cq, recv_cq, ..init });
+    t.connect(&usual());
+    qpn
+}
+
+/// Completes a send where there is no room for it.
+fn overrun(t: &mut Script) {
+    t.program.full.insert(SCQ);
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+}
+
+fn state(t: &Script, qpn: Qpn) -> QpState {
+    t.device.query_qp(qpn).unwrap().state
+}
+
+fn told(t: &Script, event: AsyncEvent) -> usize {
+    t.program.events.iter().filter(|&&told| told == event).count()
+}
+
+#[test]
+fn an_overrun_is_told_of_the_cq_and_of_the_qp_once() {
+    let mut t = Script::new();
+    for wr_id in 2..=4 {
+        t.post_recv(wr_id, &[]);
+    }
+    overrun(&mut t);
+    assert_eq!(t.state(), QpState::Err);
+    t.post(5, SEND, &[]);
+    t.expect_nothing();
+    assert_eq!(t.program.events, [AsyncEvent::CqError(SCQ), AsyncEvent::QpFatal(t.qpn)]);
+    assert_eq!(t.counted(Counter::CqOverruns), 2, "the send, and the flushed one");
+}
+
+#[test]
+fn what_goes_to_the_other_cq_is_flushed_there() {
+    let mut t = Script::new();
+    t.post_recv(2, &[]);
+    t.post_recv(3, &[]);
+    overrun(&mut t);
+    t.expect_recv(2, Status::WrFlush);
+    t.expect_recv(3, Status::WrFlush);
+}
+
+#[test]
+fn every_qp_that_uses_the_cq_goes_to_err_with_its_own_event() {
+    let mut t = Script::new();
+    let first = t.qpn;
+    let as_send_cq = another(&mut t, SCQ, CqId(7));
+    t.post_recv(20, &[]);
+    let as_recv_cq = another(&mut t, CqId(8), SCQ);
+    t.post(30, SEND, &[]);
+    t.sent();
+    let neither = another(&mut t, CqId(7), CqId(8));
+    t.select(first);
+    overrun(&mut t);
+    for qpn in [first, as_send_cq, as_recv_cq] {
+        assert_eq!(state(&t, qpn), QpState::Err);
+        assert_eq!(told(&t, AsyncEvent::QpFatal(qpn)), 1);
+    }
+    assert_eq!(state(&t, neither), QpState::Rts);
+    assert_eq!(told(&t, AsyncEvent::QpFatal(neither)), 0);
+    assert_eq!(told(&t, AsyncEvent::CqError(SCQ)), 1);
+    let flushed: Vec<_> = t.program.completions.iter().map(|(cq, c)| (*cq, c.wr_id)).collect();
+    assert_eq!(flushed, [(CqId(7), 20), (CqId(8), 30)]);
+}
+
+#[test]
+fn the_cq_takes_no_more_even_if_there_is_room_again() {
+    let mut t = Script::new();
+    overrun(&mut t);
+    t.program.full.clear();
+    t.post(2, SEND, &[]);
+    t.expect_nothing();
+    t.expect_no_completion();
+    assert_eq!(t.counted(Counter::CqOverruns), 2);
+    assert_eq!(t.program.retired, 2, "the places in the send queue are free");
+}
+
+#[test]
+fn what_was_completed_before_stays() {
+    let mut t = Script::new();
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+    t.program.full.insert(SCQ);
+    t.post(2, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(201, 2)]);
+    t.expect_send(1, Status::Success);
+    t.expect_no_completion();
+}
+
+#[test]
+fn a_message_whose_completion_is_lost_is_not_acknowledged() {
+    let mut t = Script::new();
+    t.program.full.insert(RCQ);
+    t.post_recv(1, &[]);
+    t.receive(&[pkt(Opcode::RC_SEND_ONLY, 100).ack_req()]);
+    t.expect_nothing();
+    assert_eq!(t.program.events, [AsyncEvent::CqError(RCQ), AsyncEvent::QpFatal(t.qpn)]);
+}
+
+#[test]
+fn a_flush_that_fills_another_cq_stops_the_qps_of_that_one_too() {
+    let mut t = Script::new();
+    let first = t.qpn;
+    let (cqs, qps): (Vec<_>, Vec<_>) = (10..40)
+        .map(|number| {
+            // Each QP shares one CQ with the one before.
+            let qpn = another(&mut t, CqId(number), CqId(number + 1));
+            t.post_recv(u64::from(number), &[]);
+            t.program.full.insert(CqId(number + 1));
+            (CqId(number + 1), qpn)
+        })
+        .unzip();
+    let last = another(&mut t, CqId(10), CqId(50));
+    t.select(first);
+    overrun(&mut t);
+    assert!(qps.iter().all(|&qpn| state(&t, qpn) == QpState::Rts), "it is none of theirs");
+    t.program.full.insert(CqId(10));
+    t.select(last);
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+    for (cq, qpn) in cqs.into_iter().zip(qps) {
+        assert_eq!(state(&t, qpn), QpState::Err);
+        assert_eq!(told(&t, AsyncEvent::QpFatal(qpn)), 1);
+        assert_eq!(told(&t, AsyncEvent::CqError(cq)), 1);
+    }
+}
+
+#[test]
+fn a_qp_in_reset_is_left_alone_and_fails_when_it_completes_something() {
+    let mut t = Script::new();
+    let first = t.qpn;
+    let unused = t.create(QpType::Rc, None);
+    t.select(first);
+    overrun(&mut t);
+    assert_eq!(state(&t, unused), QpState::Reset);
+    t.select(unused);
+    t.connect(&usual());
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+    assert_eq!(t.state(), QpState::Err);
+    assert_eq!(told(&t, AsyncEvent::QpFatal(unused)), 1);
+    assert_eq!(told(&t, AsyncEvent::CqError(SCQ)), 1);
+}
+
+#[test]
+fn a_qp_in_err_is_told_when_it_loses_a_completion() {
+    let mut t = Script::new();
+    let first = t.qpn;
+    let failed = t.another(QpType::Rc, None);
+    t.enter(QpState::Err);
+    t.select(first);
+    overrun(&mut t);
+    assert_eq!(told(&t, AsyncEvent::QpFatal(failed)), 0, "it has lost nothing");
+    t.select(failed);
+    t.post(1, SEND, &[]);
+    t.post(2, SEND, &[]);
+    t.expect_nothing();
+    assert_eq!(told(&t, AsyncEvent::QpFatal(failed)), 1);
+}
+
+#[test]
+fn a_new_cq_of_the_same_number_begins_anew() {
+    let mut t = Script::new();
+    overrun(&mut t);
+    t.device.destroy_qp(t.qpn);
+    t.device.release_cq(SCQ);
+    t.program.full.clear();
+    t.another(QpType::Rc, None);
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+    t.expect_send(1, Status::Success);
+    t.program.full.insert(SCQ);
+    t.post(2, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(201, 2)]);
+    assert_eq!(told(&t, AsyncEvent::CqError(SCQ)), 2);
+}
