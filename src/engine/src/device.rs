@@ -1,7 +1,7 @@
 //! The device: finds the QP of each packet, gives each QP its turn, and minds the clock.
 
 use crate::address_handle::AhTable;
-use crate::attr::{DeviceConfig, MwType, PdId, QpAttr, QpInfo, QpInit, RecvSource, SrqId};
+use crate::attr::{DeviceConfig, MwType, PdId, QpAttr, QpInfo, QpInit, QpType, RecvSource, SrqId};
 use crate::counters::{Counter, Counters};
 use crate::cq::FailedCqs;
 use crate::host::{CqId, Host, RegionId};
@@ -211,7 +211,9 @@ impl Device {
         if let RecvSource::Shared(srq) = qp.init.recv {
             self.srqs.detach(srq);
         }
-        self.multicast.forget(qpn);
+        if qp.init.qp_type == QpType::Ud {
+            self.multicast.forget(qpn);
+        }
         self.keys.unbind_all_on(qpn);
         true
     }

@@ -104,6 +104,20 @@ fn a_limit_above_what_is_posted_fires_at_once_and_a_limit_of_zero_never() {
     assert_eq!(t.program.events.len(), 1);
 }
 
+#[test]
+fn a_limit_may_be_armed_from_the_beginning() {
+    let mut t = Script::in_reset();
+    let srq = t.device.create_srq(SrqInit { pd: PD, queue: QUEUE, limit: 2 }).unwrap();
+    t.another(QpType::Rc, Some(srq));
+    for wr_id in 1..=3 {
+        t.post_recv(wr_id, &[t.sge(0, 100)]);
+    }
+    t.receive(&[send(100)]);
+    assert_eq!(t.program.events, []);
+    t.receive(&[send(101)]);
+    assert_eq!(t.program.events, [AsyncEvent::SrqLimit(srq)]);
+}
+
 // A QP that fails.
 
 #[test]

@@ -4,6 +4,7 @@ mod script;
 
 use script::*;
 use urxe_engine::*;
+use urxe_wire::batch::{TxBatch, TxLimits};
 use urxe_wire::{Opcode, PathMtu, Qpn, Rkey, Syndrome};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
@@ -135,6 +136,22 @@ fn an_idle_queue_has_drained_at_once_and_each_time_anew() {
 }
 
 #[test]
+fn a_message_that_nobody_acknowledges_drains_with_its_last_packet() {
+    let mut t = Script::of(QpType::Uc);
+    t.post(1, SEND, &[t.sge(0, 600)]);
+    t.post(2, SEND, &[]);
+    let mut tx = TxBatch::new(TxLimits::SINGLE, 1);
+    t.device.poll_transmit(t.now, &mut t.program, &mut tx);
+    t.enter(QpState::Sqd);
+    assert_eq!(t.program.events, []);
+    assert_eq!(t.sent().len(), 2);
+    t.expect_send(1, Status::Success);
+    assert_eq!(t.program.events, [AsyncEvent::SqDrained(t.qpn)]);
+    t.enter(QpState::Rts);
+    t.expect(pkt(Opcode::UC_SEND_ONLY, 203));
+}
+
+#[test]
 fn the_path_can_be_changed_in_sqd() {
     let mut t = Script::new();
     t.enter(QpState::Sqd);
@@ -234,7 +251,7 @@ fn a_message_broken_off_in_its_midst_leaves_a_gap_for_the_peer_to_see() {
     assert_eq!(t.sent().len(), 3);
     t.expect_send(2, Status::Success);
     t.post(3, SEND, &[t.sge(0, 600)]);
-    let mut tx = urxe_wire::batch::TxBatch::new(urxe_wire::batch::TxLimits::SINGLE, 1);
+    let mut tx = TxBatch::new(TxLimits::SINGLE, 1);
     t.device.poll_transmit(t.now, &mut t.program, &mut tx);
     t.program.unmapped = true;
     t.expect_nothing();
