@@ -204,7 +204,8 @@ impl Host for SimHost {
 /// Whether the program may be told so several times. The QPs of the simulation are not reset with
 /// their events forgotten, so what ends one comes once.
 fn may_recur(event: AsyncEvent) -> bool {
-    matches!(event, AsyncEvent::SqDrained(_) | AsyncEvent::CommunicationEstablished(_))
+    use AsyncEvent::{CommunicationEstablished, SqDrained, SrqLimit};
+    matches!(event, SqDrained(_) | CommunicationEstablished(_) | SrqLimit(_))
 }
 
 /// Set in the `wr_id` of every receive: the opcode of a completion only says so on success.

@@ -10,6 +10,7 @@
 //! | [`host`], [`memory`], [`queues`] | where the programs live, on plain vectors |
 //! | [`arena`], [`plan`] | random work requests, and what they must do to memory |
 //! | [`party`], [`traffic`] | programs that post plans and check every completion |
+//! | [`messenger`] | programs that exchange messages which may be lost: UC, UD, groups, SRQs |
 //! | [`scene`] | draws machines, networks and connections |
 //! | [`hostile`] | packets that nobody should send |
 //! | [`seeds`] | which runs are made, and how one of them is made again |
@@ -21,6 +22,7 @@ pub mod arena;
 pub mod host;
 pub mod hostile;
 pub mod memory;
+pub mod messenger;
 pub mod party;
 pub mod plan;
 pub mod queues;

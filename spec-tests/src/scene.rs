@@ -61,10 +61,18 @@ impl Weather {
     }
 }
 
-/// Two machines.
-pub fn draw_nodes(rng: &mut Rng) -> [NodeConfig; 2] {
+/// So many machines.
+pub fn draw_nodes<const N: usize>(rng: &mut Rng) -> [NodeConfig; N] {
     let ipv6 = rng.percent(30);
-    [1, 2].map(|last| NodeConfig {
+    let mut last = 0;
+    [(); N].map(|()| {
+        last += 1;
+        draw_node(rng, ipv6, last)
+    })
+}
+
+fn draw_node(rng: &mut Rng, ipv6: bool, last: u16) -> NodeConfig {
+    NodeConfig {
         addr: match ipv6 {
             true => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last)),
             false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, last as u8)),
@@ -73,7 +81,7 @@ pub fn draw_nodes(rng: &mut Rng) -> [NodeConfig; 2] {
         min_probe: rng.micros(50..=2_000),
         burst: rng.pick(&[1, 3, 16, 64]),
         tx_capacity: rng.pick(&[0, 20_000, 1 << 18]),
-    })
+    }
 }
 
 /// A world of these machines in this weather.
@@ -214,7 +222,7 @@ impl Connection {
 }
 
 /// A first PSN, often one that wraps soon.
-fn draw_psn(rng: &mut Rng) -> Psn {
+pub(crate) fn draw_psn(rng: &mut Rng) -> Psn {
     match rng.percent(50) {
         true => Psn::new(0xff_ffff - rng.range(0..=300) as u32),
         false => Psn::new(rng.next_u64() as u32),
@@ -222,7 +230,7 @@ fn draw_psn(rng: &mut Rng) -> Psn {
 }
 
 /// CQs of a QP: its own or its node's first, one or two.
-fn draw_cqs(rng: &mut Rng, world: &mut World, node: usize) -> (CqId, CqId) {
+pub(crate) fn draw_cqs(rng: &mut Rng, world: &mut World, node: usize) -> (CqId, CqId) {
     let host = &mut world.nodes[node].host;
     let mut cq = |rng: &mut Rng| match rng.percent(50) && !host.cqs.is_empty() {
         true => CqId(0),

@@ -1,5 +1,6 @@
 //! A world with programs in it, all at work.
 
+use crate::messenger::Messengers;
 use crate::party::Party;
 use crate::queues::Completed;
 use crate::rng::Rng;
@@ -15,6 +16,8 @@ pub struct Traffic {
     pub parties: Vec<Party>,
     /// The counter of each node, to which all add.
     pub counters: Vec<Mr>,
+    /// The programs that exchange messages over other transports, if there are any.
+    pub messengers: Messengers,
     rng: Rng,
     steps: u64,
 }
@@ -25,7 +28,9 @@ const MAX_STEPS: u64 = 2_000_000;
 impl Traffic {
     /// Programs that are about to begin.
     pub fn new(world: World, parties: Vec<Party>, counters: Vec<Mr>, rng: Rng) -> Traffic {
-        let mut traffic = Traffic { world, parties: Vec::new(), counters, rng, steps: 0 };
+        let messengers = Messengers::default();
+        let none = Vec::new();
+        let mut traffic = Traffic { world, parties: none, counters, messengers, rng, steps: 0 };
         for party in parties {
             traffic.add(party);
         }
@@ -38,9 +43,12 @@ impl Traffic {
         self.parties.push(party);
     }
 
-    /// Runs until every party is done.
+    /// Runs until everybody is done.
     pub fn run_to_end(&mut self, limit: Duration) {
-        self.run_until(limit, |traffic| traffic.parties.iter().all(Party::is_done));
+        self.run_until(limit, |traffic| {
+            let messengers = &traffic.messengers;
+            traffic.parties.iter().all(Party::is_done) && messengers.are_done(&traffic.world)
+        });
     }
 
     /// Runs until `done`, for at most `limit` of virtual time from the beginning.
@@ -73,11 +81,13 @@ impl Traffic {
         self.steps += 1;
         assert!(self.steps < MAX_STEPS, "endless: {}", self.summary());
         let bursts = self.parties.iter().filter_map(|party| party.next_burst(&self.world));
+        let bursts = bursts.chain(self.messengers.next_burst(&self.world));
         let until = bursts.min().map_or(end, |at| at.min(end));
         self.world.step(until);
         for party in &mut self.parties {
             party.post(&mut self.world, &mut self.rng);
         }
+        self.messengers.post(&mut self.world, &mut self.rng);
         self.see();
     }
 
@@ -129,11 +139,16 @@ impl Traffic {
         for party in &mut self.parties {
             party.see_idle_sends(&mut self.world);
         }
+        self.messengers.see_idle_sends(&mut self.world);
+        self.messengers.see_events(&mut self.world, &mut self.rng);
     }
 
     fn on_completion(&mut self, node: usize, cq: CqId, completed: Completed) {
         let now = self.world.now();
         self.world.trace.completion(now, node, &completed.completion);
+        if self.messengers.see_completion(&mut self.world, node, &completed) {
+            return;
+        }
         let qpn = completed.completion.qpn;
         let party = self.parties.iter_mut().rev().find(|p| p.end.node == node && p.end.qpn == qpn);
         let party = party.unwrap_or_else(|| panic!("completion of QP {qpn}, which is nobody's"));
@@ -143,6 +158,7 @@ impl Traffic {
     /// How far everybody is.
     fn summary(&self) -> String {
         let lines = self.parties.iter().map(|party| format!("\n  {}", party.summary(&self.world)));
-        format!("{:?}{}", self.world.elapsed(), lines.collect::<String>())
+        let parties = lines.collect::<String>();
+        format!("{:?}{parties}{}", self.world.elapsed(), self.messengers.summary(&self.world))
     }
 }

@@ -14,7 +14,7 @@ use urxe_engine::{
 use urxe_port::sim::{Link, SimNetwork, SimPort};
 use urxe_port::{Port, RxBatch, SendOutcome};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Flow, Outer, PathMtu, Psn, Qpn};
+use urxe_wire::{Flow, Outer, PathMtu, Psn, Qkey, Qpn};
 
 /// One machine: an engine, its host, and its port to the network.
 pub struct Node {
@@ -127,6 +127,19 @@ impl EndAttr {
 /// All rights.
 pub fn everything() -> Access {
     Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
+}
+
+/// The attributes that UC has of these.
+fn without_retries(attr: QpAttr) -> QpAttr {
+    QpAttr {
+        max_rd_atomic: None,
+        max_dest_rd_atomic: None,
+        min_rnr_timer: None,
+        timeout: None,
+        retry_cnt: None,
+        rnr_retry: None,
+        ..attr
+    }
 }
 
 impl Node {
@@ -293,21 +306,40 @@ impl World {
         (send_cq, recv_cq): (CqId, CqId),
         (sends, recvs): (usize, usize),
     ) -> End {
+        let recv_queue = self.nodes[node].host.add_recv_queue(recvs);
+        let recv = RecvSource::Own(recv_queue);
+        self.create_qp_of(node, QpType::Rc, pd, (send_cq, recv_cq), sends, recv)
+    }
+
+    /// Creates a QP of any transport service, with a send queue of so many places.
+    pub fn create_qp_of(
+        &mut self,
+        node: usize,
+        qp_type: QpType,
+        pd: PdId,
+        (send_cq, recv_cq): (CqId, CqId),
+        sends: usize,
+        recv: RecvSource,
+    ) -> End {
         let Node { device, host, .. } = &mut self.nodes[node];
         let send_queue = host.add_send_queue(sends);
-        let recv_queue = host.add_recv_queue(recvs);
+        let recv_queue = match recv {
+            RecvSource::Own(queue) => queue,
+            RecvSource::Shared(srq) => device.query_srq(srq).expect("the SRQ is there").init.queue,
+        };
         let qpn = device
-            .create_qp(QpInit {
-                qp_type: QpType::Rc,
-                pd,
-                send_cq,
-                recv_cq,
-                send_queue,
-                recv: RecvSource::Own(recv_queue),
-            })
+            .create_qp(QpInit { qp_type, pd, send_cq, recv_cq, send_queue, recv })
             .expect("the simulation stays far below the limits");
         host.learn_qp(qpn, send_queue, send_cq);
         End { node, qpn, send_queue, recv_queue, send_cq, recv_cq }
+    }
+
+    /// Attaches a QP to a multicast group; its port joins if it is the first.
+    pub fn attach_mcast(&mut self, end: &End, group: IpAddr) {
+        let Node { device, port, .. } = &mut self.nodes[end.node];
+        if device.attach_mcast(end.qpn, group).expect("a UD QP and a group") {
+            port.join(group).expect("the simulated port works");
+        }
     }
 
     /// `modify_qp`.
@@ -373,7 +405,12 @@ impl World {
             min_rnr_timer: Some(attr.min_rnr_timer),
             ..QpAttr::default()
         };
-        self.modify(end, &rtr);
+        let qp_type = self.nodes[end.node].device.query_qp(end.qpn).map(|info| info.init.qp_type);
+        let of_its_type = |attr: QpAttr| match qp_type {
+            Some(QpType::Uc) => without_retries(attr),
+            _ => attr,
+        };
+        self.modify(end, &of_its_type(rtr));
         let rts = QpAttr {
             state: Some(QpState::Rts),
             timeout: Some(attr.timeout),
@@ -383,7 +420,22 @@ impl World {
             max_rd_atomic: Some(attr.max_rd_atomic),
             ..QpAttr::default()
         };
-        self.modify(end, &rts);
+        self.modify(end, &of_its_type(rts));
+    }
+
+    /// Takes a UD QP from RESET to RTS.
+    pub fn start_datagrams(&mut self, end: &End, qkey: Qkey, sq_psn: Psn) {
+        let init = QpAttr {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(1),
+            qkey: Some(qkey),
+            ..QpAttr::default()
+        };
+        self.modify(end, &init);
+        self.modify(end, &QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() });
+        let state = Some(QpState::Rts);
+        self.modify(end, &QpAttr { state, sq_psn: Some(sq_psn), ..QpAttr::default() });
     }
 
     /// Takes both ends from RESET to RTS.

@@ -5,6 +5,7 @@ mod accidents;
 mod bad_requests;
 mod giving_up;
 mod hostile;
+mod messages;
 mod overrun;
 mod rebirth;
 mod success;

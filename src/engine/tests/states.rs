@@ -69,13 +69,6 @@ fn a_draining_queue_ends_what_it_began_and_says_so_once() {
 }
 
 #[test]
-fn an_idle_queue_is_drained_at_once() {
-    let mut t = Script::new();
-    t.enter(QpState::Sqd);
-    assert_eq!(t.program.events, [AsyncEvent::SqDrained(t.qpn)]);
-}
-
-#[test]
 fn what_waits_at_a_fence_does_not_begin_in_sqd() {
     let mut t = Script::new();
     t.post(1, SendOp::Read { remote_addr: 0, rkey: Rkey(1) }, &[t.sge(0, 1)]);

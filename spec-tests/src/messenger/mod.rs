@@ -1,0 +1,423 @@
+//! Programs that exchange messages over every transport service, with receive queues of their own
+//! and with shared ones.
+//!
+//! What arrives says itself which message it is, so nothing needs to be known of what the network
+//! did: whatever completes must be one of the messages that were sent to this QP, whole and
+//! unmixed. How often and in which order depends on the transport.
+
+mod draw;
+mod receives;
+
+pub use receives::Receives;
+
+use crate::host::RECV_WR_ID;
+use crate::party::Pace;
+use crate::queues::{Completed, Entry};
+use crate::rng::Rng;
+use crate::world::{End, Mr, World};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Instant;
+use urxe_engine::{
+    AsyncEvent, Completion, Counter, Extra, QpAttr, QpState, QpType, SendWqe, Status, WcOpcode,
+};
+use urxe_wire::{GRH_LEN, Qkey};
+
+/// Put into the `wr_id`s of messengers, far from those of other programs.
+const WR_ID: u64 = 1 << 48;
+
+/// All messengers of a world, and what they have to say to each other.
+#[derive(Debug, Default)]
+pub struct Messengers {
+    /// The QPs, with their programs.
+    pub messengers: Vec<Messenger>,
+    /// Receive queues, of one QP or of many.
+    pub receives: Vec<Receives>,
+    /// All messages, sent or still to be.
+    pub messages: Vec<Message>,
+    network: Network,
+}
+
+/// What the network may do to a message.
+#[derive(Clone, Copy, Debug, Default)]
+struct Network {
+    duplicates: bool,
+    reorders: bool,
+}
+
+/// A QP, and the program behind it.
+#[derive(Debug)]
+pub struct Messenger {
+    /// Its QP.
+    pub end: End,
+    /// The transport service.
+    pub qp_type: QpType,
+    /// Which [`Receives`] it takes from.
+    pub receives: usize,
+    /// What a datagram must carry to be taken.
+    qkey: Qkey,
+    /// The messages that it sends, in order.
+    outgoing: Vec<usize>,
+    posted: usize,
+    ended: usize,
+    /// One of its sends failed; those posted since are flushed.
+    failed: bool,
+    pace: Pace,
+    next_burst: Option<Instant>,
+    /// Messages that were received, or whose WRITE was completed by immediate data.
+    pub received: u64,
+    /// The newest message from each sender.
+    newest: BTreeMap<usize, usize>,
+}
+
+/// A message.
+#[derive(Debug)]
+pub struct Message {
+    from: usize,
+    /// The messengers that it is for, all of which have its Q_Key.
+    to: Vec<usize>,
+    wqe: SendWqe,
+    bytes: Vec<u8>,
+    /// Where a WRITE puts it: the region of the responder, and the place there.
+    place: Option<(Mr, usize)>,
+    /// Where it goes, for a datagram.
+    dgid: Option<IpAddr>,
+    /// The error that it cannot but end with.
+    doomed: Option<Status>,
+    fate: Fate,
+    /// How often it was delivered to each messenger.
+    deliveries: BTreeMap<usize, u64>,
+}
+
+/// What became of a message at its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    NotPosted,
+    Posted,
+    Sent,
+    Failed,
+}
+
+impl Message {
+    /// It completes a receive at the responder.
+    fn takes_receive(&self) -> bool {
+        self.place.is_none() || self.immediate().is_some()
+    }
+
+    fn immediate(&self) -> Option<u32> {
+        match self.wqe.op {
+            urxe_engine::SendOp::Send(Extra::Imm(imm)) => Some(imm),
+            urxe_engine::SendOp::Write { imm, .. } => imm,
+            _ => None,
+        }
+    }
+}
+
+impl Messengers {
+    /// Whether everything is posted and has ended.
+    pub fn are_done(&self, world: &World) -> bool {
+        self.messengers.iter().all(|messenger| {
+            let host = &world.nodes[messenger.end.node].host;
+            let queue = &host.sends[messenger.end.send_queue.0 as usize];
+            messenger.posted == messenger.outgoing.len() && queue.is_idle()
+        })
+    }
+
+    /// When somebody posts next.
+    pub(crate) fn next_burst(&self, world: &World) -> Option<Instant> {
+        let sends = self.messengers.iter().filter_map(|messenger| {
+            let host = &world.nodes[messenger.end.node].host;
+            let room = host.sends[messenger.end.send_queue.0 as usize].room();
+            messenger.next_burst.filter(|_| room > 0)
+        });
+        sends.chain(self.receives.iter().filter_map(Receives::next_burst)).min()
+    }
+
+    /// Posts what it is time to post.
+    pub(crate) fn post(&mut self, world: &mut World, rng: &mut Rng) {
+        for receives in &mut self.receives {
+            receives.post(world, rng);
+        }
+        for messenger in &mut self.messengers {
+            messenger.post(world, rng, &mut self.messages);
+        }
+    }
+
+    /// Is told of a completion; `false` if it is nobody's here.
+    pub(crate) fn see_completion(
+        &mut self,
+        world: &mut World,
+        node: usize,
+        completed: &Completed,
+    ) -> bool {
+        let of = |messenger: &Messenger| {
+            messenger.end.node == node && messenger.end.qpn == completed.completion.qpn
+        };
+        let Some(number) = self.messengers.iter().position(of) else { return false };
+        match completed.completion.wr_id & RECV_WR_ID {
+            0 => self.messengers[number].on_send(&mut self.messages, &completed.completion),
+            _ => self.on_receive(world, number, completed),
+        }
+        true
+    }
+
+    fn on_receive(&mut self, world: &mut World, number: usize, completed: &Completed) {
+        let Completed { completion, data } = completed;
+        let messenger = &mut self.messengers[number];
+        self.receives[messenger.receives].ended(world, completion.wr_id);
+        match completion.status {
+            Status::Success => {}
+            Status::WrFlush => {
+                assert_eq!(world.state(&messenger.end), Some(QpState::Err), "flushed");
+                return;
+            }
+            status => panic!("receive {:#x}: {status:?}", completion.wr_id),
+        }
+        let written = completion.opcode == WcOpcode::RecvRdmaWithImm;
+        let is_datagram = messenger.qp_type == QpType::Ud;
+        let header = if is_datagram { GRH_LEN } else { 0 };
+        let length = completion.byte_len as usize - header;
+        let found = match (written, completion.extra) {
+            (false, _) => &data[header..header + length],
+            (true, _) => &[],
+        };
+        let id = match (completion.extra, found.first_chunk()) {
+            (Extra::Imm(imm), _) => imm as usize,
+            (_, Some(id)) => u64::from_le_bytes(*id) as usize,
+            _ => panic!("a message that nobody sent: {found:02x?}"),
+        };
+        let message = self.messages.get_mut(id);
+        let message = message.unwrap_or_else(|| panic!("a message that nobody sent: {id}"));
+        assert!(message.to.contains(&number), "message {id} is for {:?}", message.to);
+        assert!(matches!(message.fate, Fate::Posted | Fate::Sent), "message {id} was not sent");
+        assert_eq!((written, length), (message.place.is_some(), message.bytes.len()), "{id}");
+        match message.place {
+            Some((mr, at)) => {
+                let window = world.nodes[messenger.end.node].host.memory.program(mr.region);
+                assert!(window[at..at + length] == message.bytes, "message {id} is not there");
+            }
+            None => assert!(found == message.bytes, "message {id} was changed"),
+        }
+        let imm = message.immediate().map_or(Extra::None, Extra::Imm);
+        assert_eq!((completion.extra, completion.grh), (imm, is_datagram));
+        assert_eq!(completion.solicited, message.wqe.solicited);
+        messenger.received += 1;
+        *message.deliveries.entry(number).or_default() += 1;
+        let (from, dgid) = (message.from, message.dgid);
+        self.check_order(number, id);
+        let sender = &self.messengers[from].end;
+        assert_eq!(completion.src_qpn, sender.qpn);
+        if let Some(dgid) = dgid {
+            check_grh(&data[..GRH_LEN], world.nodes[sender.node].addr, dgid);
+        }
+    }
+
+    /// A connection never goes back, unless a network may that nobody repairs.
+    fn check_order(&mut self, number: usize, id: usize) {
+        let Network { duplicates, reorders } = self.network;
+        let messenger = &mut self.messengers[number];
+        let is_reliable = messenger.qp_type == QpType::Rc;
+        if is_reliable || !duplicates {
+            let message = &self.messages[id];
+            assert_eq!(message.deliveries[&number], 1, "message {id} came twice");
+        }
+        let is_ordered = match messenger.qp_type {
+            QpType::Rc => true,
+            QpType::Uc => !duplicates && !reorders,
+            QpType::Ud => false,
+        };
+        let before = messenger.newest.insert(self.messages[id].from, id);
+        assert!(!is_ordered || before.is_none_or(|before| before < id), "{before:?}, then {id}");
+    }
+
+    /// Sees to what was told apart from completions: limits that were reached are armed again, and
+    /// send queues that failed are taken up again.
+    pub(crate) fn see_events(&mut self, world: &mut World, rng: &mut Rng) {
+        for receives in &mut self.receives {
+            receives.see_limit(world, rng);
+        }
+        for messenger in self.messengers.iter_mut().filter(|messenger| messenger.failed) {
+            let end = &messenger.end;
+            let host = &mut world.nodes[end.node].host;
+            if host.send_queue(end.send_queue).is_idle() {
+                assert_eq!(world.state(end), Some(QpState::Sqe));
+                world.modify(end, &QpAttr { state: Some(QpState::Rts), ..QpAttr::default() });
+                messenger.failed = false;
+            }
+        }
+    }
+
+    /// Posts no more receives, and takes all QPs to ERR.
+    pub fn end(&mut self, world: &mut World) {
+        for receives in &mut self.receives {
+            receives.stop();
+        }
+        for messenger in &self.messengers {
+            world.set_state(&messenger.end, QpState::Err);
+        }
+    }
+
+    /// Checks, after [`end`](Self::end), that nothing was lost on the way but messages.
+    ///
+    /// # Panics
+    /// If it was.
+    pub fn check_end(&self, world: &World) {
+        for receives in &self.receives {
+            receives.check_end(world);
+        }
+        for messenger in &self.messengers {
+            let Messenger { end, receives, outgoing, received, qp_type, .. } = messenger;
+            let node = &world.nodes[end.node];
+            let count = |event| node.host.events.iter().filter(|&&found| found == event).count();
+            let is_shared = self.receives[*receives].srq.is_some();
+            assert_eq!(count(AsyncEvent::LastWqeReached(end.qpn)), usize::from(is_shared));
+            let counters = node.device.qp_counters(end.qpn).expect("the QP is there");
+            let fates = outgoing.iter().map(|&message| self.messages[message].fate);
+            let sent = fates.filter(|&fate| fate == Fate::Sent).count() as u64;
+            assert_eq!(counters.get(Counter::SentMessages), sent);
+            if *qp_type == QpType::Ud {
+                assert_eq!(counters.get(Counter::ReceivedMessages), *received);
+            }
+        }
+        for message in &self.messages {
+            assert_ne!(message.fate, Fate::NotPosted);
+            if self.messengers[message.from].qp_type == QpType::Rc && message.takes_receive() {
+                assert!(
+                    message.deliveries.values().copied().eq([1]),
+                    "lost on a reliable connection"
+                );
+            }
+            self.check_window(world, message);
+        }
+    }
+
+    /// What a WRITE put somewhere is the message or nothing, byte by byte: it may have been lost
+    /// in its midst.
+    fn check_window(&self, world: &World, message: &Message) {
+        let Some((mr, at)) = message.place else { return };
+        let node = self.messengers[message.to[0]].end.node;
+        let found = &world.nodes[node].host.memory.program(mr.region)[at..];
+        let pairs = || found.iter().zip(&message.bytes);
+        let is_whole = pairs().all(|(found, byte)| found == byte);
+        match self.messengers[message.from].qp_type {
+            QpType::Rc => assert!(is_whole, "a WRITE is not there"),
+            _ => assert!(pairs().all(|(&found, &byte)| found == byte || found == 0)),
+        }
+    }
+
+    /// Checks that a network which loses nothing has lost nothing: what did not arrive is counted
+    /// by its receiver.
+    ///
+    /// # Panics
+    /// If something is missing.
+    pub fn check_nothing_lost(&self, world: &World) {
+        for (number, messenger) in self.messengers.iter().enumerate() {
+            let counters = world.nodes[messenger.end.node].device.qp_counters(messenger.end.qpn);
+            let counters = counters.expect("the QP is there");
+            let is_mine = |message: &&Message| {
+                message.fate == Fate::Sent
+                    && message.to.contains(&number)
+                    && message.takes_receive()
+            };
+            let expected = self.messages.iter().filter(is_mine).count() as u64;
+            let dropped = [Counter::DropNoReceive, Counter::DropReceiveTooShort]
+                .map(|counter| counters.get(counter));
+            assert_eq!(messenger.received + dropped.iter().sum::<u64>(), expected);
+        }
+    }
+
+    /// How far everybody is.
+    pub(crate) fn summary(&self, world: &World) -> String {
+        let line = |messenger: &Messenger| {
+            let Messenger { end, qp_type, posted, ended, outgoing, .. } = messenger;
+            let (node, qpn, state, of) = (end.node, end.qpn, world.state(end), outgoing.len());
+            format!("\n  node {node} {qpn} {qp_type:?} {state:?}: {posted}, {ended} of {of}")
+        };
+        self.messengers.iter().map(line).collect()
+    }
+}
+
+impl Messenger {
+    fn post(&mut self, world: &mut World, rng: &mut Rng, messages: &mut [Message]) {
+        if self.next_burst.is_none_or(|at| at > world.now()) {
+            return;
+        }
+        let queue = world.nodes[self.end.node].host.send_queue(self.end.send_queue);
+        let left = self.outgoing.len() - self.posted;
+        let burst = (rng.range(self.pace.burst.clone()) as usize).min(queue.room()).min(left);
+        for &number in &self.outgoing[self.posted..self.posted + burst] {
+            queue.post(Entry::Good(messages[number].wqe.clone()));
+            messages[number].fate = Fate::Posted;
+        }
+        self.posted += burst;
+        let is_more = burst < left;
+        self.next_burst = is_more.then(|| world.now() + rng.micros(self.pace.gap.clone()));
+        world.ring(&self.end);
+    }
+
+    /// A send has ended, and with it those before it that asked for no completion.
+    fn on_send(&mut self, messages: &mut [Message], completion: &Completion) {
+        let Completion { wr_id, status, .. } = *completion;
+        let number = (wr_id & !WR_ID) as usize;
+        let mut end = |messenger: &mut Messenger| {
+            assert!(messenger.ended < messenger.posted, "{number} is not due");
+            let ended = messenger.outgoing[messenger.ended];
+            messenger.ended += 1;
+            let message = &mut messages[ended];
+            message.fate = Fate::Sent;
+            if ended == number {
+                let expected = match message.doomed {
+                    _ if messenger.failed => Status::WrFlush,
+                    Some(status) => status,
+                    None => Status::Success,
+                };
+                assert_eq!(status, expected, "message {number}");
+                if status != Status::Success {
+                    messenger.failed = true;
+                    message.fate = Fate::Failed;
+                }
+                return true;
+            }
+            assert!(!message.wqe.signaled && message.doomed.is_none(), "{ended} never completed");
+            false
+        };
+        while !end(self) {}
+    }
+
+    /// Looks whether the send queue is empty: then what asked for no completion has ended too.
+    fn see_idle_sends(&mut self, world: &mut World, messages: &mut [Message]) {
+        let host = &mut world.nodes[self.end.node].host;
+        if !host.send_queue(self.end.send_queue).is_idle() {
+            return;
+        }
+        for &number in &self.outgoing[self.ended..self.posted] {
+            let message = &mut messages[number];
+            assert!(!message.wqe.signaled && message.doomed.is_none(), "{number} never completed");
+            message.fate = Fate::Sent;
+        }
+        self.ended = self.posted;
+    }
+}
+
+impl Messengers {
+    /// Looks for send queues that are empty.
+    pub(crate) fn see_idle_sends(&mut self, world: &mut World) {
+        for messenger in &mut self.messengers {
+            messenger.see_idle_sends(world, &mut self.messages);
+        }
+    }
+}
+
+/// The header in front of a datagram names its sender and where it went.
+fn check_grh(grh: &[u8], src: IpAddr, dst: IpAddr) {
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            assert_eq!(grh[..20], [0; 20]);
+            assert_eq!(grh[32..], [src.octets(), dst.octets()].concat());
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            assert_eq!(grh[8..], [src.octets(), dst.octets()].concat());
+        }
+        _ => panic!("{src} and {dst} are of two families"),
+    }
+}
