@@ -7,7 +7,7 @@
 //! ```text
 //!  programs ── socket ──► session.rs ─► resources/   requests, one kind of object each
 //!     │                                    │
-//!     └── rings, doorbells, memory ──► host.rs, intake.rs, staging.rs
+//!     └── rings, doorbells, memory ──► host.rs, queues.rs, intake.rs, staging.rs
 //!                                          │
 //!                   event_loop.rs ─► nic.rs ─► engine ─► port ─► wire
 //! ```

@@ -105,7 +105,7 @@ pub enum Request {
         context: ContextHandle,
     },
     /// Frees a protection domain: `ibv_dealloc_pd`. Answered by [`Reply::Done`]. `EBUSY` while
-    /// an MR or a QP is in it.
+    /// an MR, a memory window, a QP, an SRQ or an address handle is in it.
     DeallocPd {
         /// The protection domain.
         pd: PdHandle,
@@ -131,7 +131,7 @@ pub enum Request {
         backing: Backing,
     },
     /// Takes a registration back: `ibv_dereg_mr`. Once answered, the daemon touches the memory
-    /// no more. Answered by [`Reply::Done`].
+    /// no more. Answered by [`Reply::Done`]. `EINVAL` while memory windows are bound to it.
     DeregMr {
         /// The registration.
         mr: MrHandle,
@@ -243,7 +243,8 @@ pub enum Request {
     },
     /// Lets a UD queue pair receive what is sent to a multicast group: `ibv_attach_mcast`.
     /// Answered by [`Reply::Done`], also when it is attached already. `EINVAL` if the queue pair
-    /// is not UD or the GID is no multicast address.
+    /// is not UD or the GID is no multicast address; what the system says if it does not let the
+    /// port join the group.
     AttachMcast {
         /// The queue pair.
         qp: QpHandle,
@@ -260,7 +261,7 @@ pub enum Request {
     },
     /// Makes a queue pair in the RESET state: `ibv_create_qp`. Answered by [`Reply::Qp`].
     /// `EINVAL` if a capacity is above the device's limit, or if the CQs are of another context
-    /// than the protection domain; `EOPNOTSUPP` for a type that the device has not.
+    /// than the protection domain, or the SRQ is.
     CreateQp {
         /// The protection domain.
         pd: PdHandle,

@@ -1077,7 +1077,8 @@ mod tests {
         /// changes nothing, or in a ring that is in order.
         #[test]
         fn a_scribbled_ring_is_moved_or_refused(
-            header in prop::collection::vec(prop_oneof![0..9u32, any::<u32>()], 96), pushed in 0..4u64,
+            header in prop::collection::vec(prop_oneof![0..9u32, any::<u32>()], 96),
+            pushed in 0..4u64,
         ) {
             let geometry = Geometry::completion(3).unwrap();
             let (old, _, mut producer) = completion_queue(3);

@@ -13,8 +13,8 @@ use urxe_port::sim;
 use urxe_shm::channel::Channel;
 use urxe_shm::control::{
     Access, AddressVector, AhHandle, Backing, CompChannelHandle, ContextHandle, ControlError,
-    CqHandle, MrHandle, PdHandle, QpAttr, QpCaps, QpCreated, QpState, QpType, Reply, Request,
-    Resource, ResourceKind, RingLocation, SrqAttr, SrqHandle, StatsPage,
+    CqHandle, MrHandle, MwHandle, MwType, PdHandle, QpAttr, QpCaps, QpCreated, QpState, QpType,
+    Reply, Request, Resource, ResourceKind, RingLocation, SrqAttr, SrqHandle, StatsPage,
 };
 use urxe_shm::doorbell::Bell;
 use urxe_shm::entry::{DatagramPath, Destination, Extra, SendData, SendOp, SendWr};
@@ -295,6 +295,14 @@ impl Client {
         Ok(attr)
     }
 
+    /// A memory window, and its first rkey.
+    pub(crate) fn alloc_mw(&mut self, pd: PdHandle, mw_type: MwType) -> (MwHandle, u32) {
+        match self.call(Request::AllocMw { pd, mw_type }).unwrap() {
+            Reply::Mw { mw, rkey } => (mw, rkey),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// The number of a new address handle in work requests.
     pub(crate) fn create_ah(&mut self, pd: PdHandle, to: IpAddr) -> (AhHandle, u32) {
         let Reply::Ah { ah, ah_num } = self.call(Request::CreateAh { pd, av: av(to) }).unwrap()
@@ -318,6 +326,23 @@ impl Client {
 
     /// Registers memory that is shared with the daemon.
     pub(crate) fn shared_mr(&mut self, pd: PdHandle, len: usize) -> Mr {
+        self.mr_with(pd, Kind::Shared, len, ALL)
+    }
+
+    /// Registers any memory.
+    pub(crate) fn process_mr(&mut self, pd: PdHandle, len: usize) -> Mr {
+        self.mr_with(pd, Kind::Process, len, ALL)
+    }
+
+    /// Registers memory with these rights.
+    pub(crate) fn mr_with(&mut self, pd: PdHandle, kind: Kind, len: usize, access: Access) -> Mr {
+        match kind {
+            Kind::Shared => self.shared_mr_with(pd, len, access),
+            Kind::Process => self.process_mr_with(pd, len, access),
+        }
+    }
+
+    fn shared_mr_with(&mut self, pd: PdHandle, len: usize, access: Access) -> Mr {
         let memfd = create_memfd("test", len as u64).unwrap();
         let mapping = Mapping::new(&memfd, 0, len).unwrap();
         let addr = mapping.base().addr().get() as u64;
@@ -326,7 +351,7 @@ impl Client {
             addr,
             length: len as u64,
             iova: addr,
-            access: ALL,
+            access,
             backing: Backing::Shared { offset: 0 },
         };
         let (reply, _) = self.call_with(&request, &[memfd.as_fd()]).unwrap();
@@ -334,8 +359,7 @@ impl Client {
         Mr { handle: mr, lkey, rkey, addr, memory: Memory::Shared(mapping) }
     }
 
-    /// Registers any memory.
-    pub(crate) fn process_mr(&mut self, pd: PdHandle, len: usize) -> Mr {
+    fn process_mr_with(&mut self, pd: PdHandle, len: usize, access: Access) -> Mr {
         // Never given back: a daemon may write there until it notices that its program is gone,
         // and here the program's memory is everybody's.
         let addr = Vec::leak(vec![0u8; len]).as_mut_ptr() as u64;
@@ -344,7 +368,7 @@ impl Client {
             addr,
             length: len as u64,
             iova: addr,
-            access: ALL,
+            access,
             backing: Backing::Process,
         };
         let Reply::Mr { mr, lkey, rkey } = self.call(request).unwrap() else { panic!() };

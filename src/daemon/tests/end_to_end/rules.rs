@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use urxe_daemon::limits;
 use urxe_shm::channel::Channel;
 use urxe_shm::control::{
-    Access, Backing, ContextHandle, ControlError, CqHandle, Gid, PdHandle, QpAttr, QpCaps,
+    Access, Backing, ContextHandle, ControlError, CqHandle, Gid, MwType, PdHandle, QpAttr, QpCaps,
     QpHandle, QpState, QpType, Reply, Request, SrqAttr, SrqHandle,
 };
 use urxe_shm::entry::{Extra, SendOp};
@@ -62,6 +62,7 @@ fn what_is_in_use_cannot_be_destroyed() {
     let qp = client.create_qp_of(pd, cq, QpType::Rc, Some(srq)).unwrap();
     let mr = client.shared_mr(pd, 4096);
     let (ah, _) = client.create_ah(pd, [127, 0, 0, 1].into());
+    let (mw, _) = client.alloc_mw(pd, MwType::One);
 
     let dealloc_pd = Request::DeallocPd { pd };
     let destroy_cq = Request::DestroyCq { cq };
@@ -71,6 +72,8 @@ fn what_is_in_use_cannot_be_destroyed() {
     assert_refused(client.call(destroy_cq.clone()), Errno::BUSY, "1 queue pair");
     assert_refused(client.call(destroy_channel.clone()), Errno::BUSY, "1 completion queue");
     client.call(Request::DeregMr { mr: mr.handle }).unwrap();
+    assert_refused(client.call(dealloc_pd.clone()), Errno::BUSY, "1 memory window");
+    client.call(Request::DeallocMw { mw }).unwrap();
     assert_refused(client.call(dealloc_pd.clone()), Errno::BUSY, "1 queue pair");
     assert_refused(client.call(destroy_srq.clone()), Errno::BUSY, "1 queue pair");
     client.call(Request::DestroyQp { qp: qp.created.qp }).unwrap();
@@ -87,6 +90,7 @@ fn what_is_in_use_cannot_be_destroyed() {
     assert_refused(client.call(destroy_channel), Errno::NOENT, "does not exist");
     assert_refused(client.call(destroy_srq), Errno::NOENT, "does not exist");
     assert_refused(client.call(Request::DestroyAh { ah }), Errno::NOENT, "does not exist");
+    assert_refused(client.call(Request::DeallocMw { mw }), Errno::NOENT, "does not exist");
 }
 
 #[test]
@@ -111,6 +115,7 @@ fn handles_of_another_session_do_not_exist() {
     let qp = owner.qp.created.qp;
     let srq = owner.client.create_srq(owner.pd, 10).handle;
     let (ah, _) = owner.client.create_ah(owner.pd, owner.addr);
+    let (mw, _) = owner.client.alloc_mw(owner.pd, MwType::One);
     let av = crate::harness::av(owner.addr);
     let gid = Gid::from(std::net::IpAddr::from([239, 1, 1, 1]));
     let attr = SrqAttr { max_wr: 1, max_sge: 1, limit: 0 };
@@ -129,6 +134,8 @@ fn handles_of_another_session_do_not_exist() {
         Request::DestroySrq { srq },
         Request::CreateAh { pd: owner.pd, av },
         Request::DestroyAh { ah },
+        Request::AllocMw { pd: owner.pd, mw_type: MwType::Two },
+        Request::DeallocMw { mw },
         Request::AttachMcast { qp, gid },
         Request::DetachMcast { qp, gid },
         Request::CloseDevice { context: owner.context },

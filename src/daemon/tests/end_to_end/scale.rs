@@ -1,0 +1,129 @@
+//! Many objects and deep queues in one program.
+
+use crate::harness::{CAPS, Client, End, Kind, connected, eventually, start};
+use urxe_daemon::limits;
+use urxe_shm::control::{QpAttr, QpCaps, QpState, QpType, Reply, Request, ResourceKind};
+use urxe_shm::entry::{Extra, SendData, SendOp};
+
+const FLUSHED: u32 = 5;
+
+#[test]
+fn ten_thousand_qps_in_one_program_leave_the_others_served() {
+    const QPS: usize = 10_000;
+    let (first, second) = (start(1), start(1));
+    let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
+    let mut large = Client::connect(first.socket());
+    let context = large.open("urxe0");
+    let pd = large.alloc_pd(context);
+    let cq = large.create_cq(context, 10, None).handle;
+    let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, ..QpCaps::default() };
+    let mut slots = Vec::new();
+    for _ in 0..QPS {
+        slots.push(large.try_create_qp(pd, cq, cq, caps).unwrap().doorbell_slot);
+    }
+    slots.sort_unstable();
+    assert!(slots.is_sorted_by(|a, b| a < b), "each has a doorbell of its own");
+    // The daemon sleeps although they are there.
+    let sleeps = a.client.counter("urxe0", "sleeps");
+    eventually("it sleeps", || (a.client.counter("urxe0", "sleeps") > sleeps).then_some(()));
+    for slot in slots {
+        large.ring_slot(slot);
+    }
+    let mut serve = || {
+        b.post_recv(1, &[b.mr.sge(0, 64)]);
+        a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, 64)]);
+        assert_eq!(b.cq.wait(1)[0].status, 0);
+    };
+    serve();
+    assert_eq!(large.resources("urxe0", ResourceKind::Qp).len(), QPS + 1);
+    drop(large);
+    for _ in 0..100 {
+        serve();
+    }
+    eventually("they are buried", || {
+        (a.client.resources("urxe0", ResourceKind::Qp).len() == 1).then_some(())
+    });
+}
+
+#[test]
+fn a_deep_queue_is_flushed_whole_and_in_order() {
+    const DEPTH: u32 = 10_000;
+    let (first, second) = (start(1), start(1));
+    let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
+    let mut end = End::new(&first, 0, Kind::Shared, 64);
+    let mut cq = end.client.create_cq(end.context, 2 * DEPTH, None);
+    let caps = QpCaps { max_send_wr: DEPTH, max_recv_wr: DEPTH, ..CAPS };
+    end.qp = end.client.create_qp(end.pd, cq.handle, caps);
+    let [init, ..] = crate::harness::attrs(end.addr, 1);
+    end.client.modify(&end.qp, init).unwrap();
+    let wr = urxe_shm::entry::SendWr {
+        wr_id: 0,
+        op: SendOp::Send(Extra::None),
+        to: None,
+        fence: false,
+        signaled: true,
+        solicited: false,
+    };
+    for wr_id in 0..u64::from(DEPTH) {
+        end.qp.rq().push(wr_id, &[]).unwrap();
+        end.qp.sq.push(&urxe_shm::entry::SendWr { wr_id, ..wr }, SendData::Sges(&[])).unwrap();
+    }
+    assert!(!end.qp.rq().publish());
+    end.qp.sq.publish();
+    let err = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
+    end.client.modify(&end.qp, err).unwrap();
+    b.post_recv(1, &[]);
+    a.exchange(SendOp::Send(Extra::None), &[]);
+
+    let (mut sends, mut recvs) = (0, 0);
+    for entry in cq.wait(2 * DEPTH as usize) {
+        assert_eq!(entry.status, FLUSHED);
+        let next = if entry.opcode & 128 == 0 { &mut sends } else { &mut recvs };
+        assert_eq!(entry.wr_id, *next);
+        *next += 1;
+    }
+    assert_eq!((sends, recvs), (u64::from(DEPTH), u64::from(DEPTH)));
+}
+
+#[test]
+fn the_limits_that_are_told_can_be_had() {
+    let daemon = start(1);
+    let mut client = Client::connect(daemon.socket());
+    let context = client.open("urxe0");
+    let pd = client.alloc_pd(context);
+    let Ok(Reply::Device(device)) = client.call(Request::QueryDevice { context }) else { panic!() };
+    let cq = client.create_cq(context, device.max_cqe, None).handle;
+    let caps = QpCaps {
+        max_send_wr: device.max_qp_wr,
+        max_recv_wr: device.max_qp_wr,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let created = client.try_create_qp(pd, cq, cq, caps).unwrap();
+    assert_eq!(created.caps.max_send_wr, limits::MAX_QP_WR);
+    client.call(Request::DestroyQp { qp: created.qp }).unwrap();
+    let (sge, inline) = (device.max_sge, device.max_inline_data);
+    let caps = QpCaps {
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        max_send_sge: sge,
+        max_recv_sge: sge,
+        max_inline_data: inline,
+    };
+    client.try_create_qp(pd, cq, cq, caps).unwrap();
+    let attr = urxe_shm::control::SrqAttr {
+        max_wr: device.max_srq_wr,
+        max_sge: device.max_srq_sge,
+        limit: device.max_srq_wr,
+    };
+    let request = Request::CreateSrq { pd, attr, user_handle: 0 };
+    let Ok(Reply::Srq { srq, attr, .. }) = client.call(request) else { panic!() };
+    assert_eq!(attr.max_wr, device.max_srq_wr);
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        client.create_qp_of(pd, cq, qp_type, Some(srq)).unwrap();
+    }
+    // Those of rxe, and more where more is useful.
+    assert!(device.max_cqe >= 32_767 && device.max_qp_wr >= 16_384 && device.max_sge >= 32);
+    assert!(device.max_srq_sge >= 27 && device.max_ah >= 32_767 && device.max_inline_data >= 512);
+}
