@@ -26,6 +26,7 @@ pub mod fault;
 pub mod raw;
 pub mod sim;
 pub mod udp;
+pub mod watch;
 
 mod bundle;
 mod caps;

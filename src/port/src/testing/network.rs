@@ -19,7 +19,7 @@ pub(crate) struct Namespace {
 
 impl Namespace {
     /// `None` where that takes a privilege that the tests do not have.
-    fn new() -> Option<Namespace> {
+    pub(crate) fn new() -> Option<Namespace> {
         let (tasks, to_do) = mpsc::channel::<Task>();
         let (started, start) = mpsc::channel();
         thread::spawn(move || {

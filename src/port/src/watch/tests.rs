@@ -1,0 +1,113 @@
+use super::*;
+use crate::testing::network::Namespace;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Waits until the links are as they should be; returns the changes on the way.
+fn wait_until(watch: &mut Watch, what: &str, is_so: impl Fn(&Links) -> bool) -> usize {
+    let mut changes = 0;
+    while !is_so(watch.links()) {
+        if watch.next_change(Instant::now()) {
+            changes += 1;
+            continue;
+        }
+        let fd = PollFd::from_borrowed_fd(watch.fd().unwrap(), PollFlags::IN);
+        let ready = poll(&mut [fd], Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap();
+        assert!(ready > 0, "never happened: {what}: {:?}", watch.links());
+    }
+    changes
+}
+
+#[test]
+fn what_the_kernel_tells_is_what_can_be_seen() {
+    let watch = Watch::open(Instant::now());
+    assert!(watch.why_slow().is_none(), "{:?}", watch.why_slow());
+    let lo = watch.links().named("lo").unwrap();
+    assert!(lo.loopback && lo.up && lo.has(Ipv4Addr::new(127, 1, 2, 3).into()));
+    // Other tests change links of their own namespaces only.
+    let seen = look();
+    let seen = seen.named("lo").unwrap();
+    assert_eq!((seen.up, seen.mtu, seen.index), (lo.up, lo.mtu, lo.index));
+    assert_eq!(seen.addrs, lo.addrs);
+}
+
+#[test]
+fn nothing_new_is_no_change() {
+    let Some(namespace) = Namespace::new() else { return };
+    let mut watch = namespace.run(|| Watch::open(Instant::now()));
+    assert!(!watch.next_change(Instant::now()));
+    assert_eq!(watch.poll_timeout(), None);
+}
+
+#[test]
+fn links_and_addresses_are_followed_as_they_come_change_and_go() {
+    let Some(namespace) = Namespace::new() else { return };
+    let mut watch = namespace.run(|| Watch::open(Instant::now()));
+    assert!(watch.links().named("wire").is_none());
+    namespace.ip("link add wire type veth peer name far");
+    wait_until(&mut watch, "a new link", |links| links.named("wire").is_some());
+    assert!(!watch.links().named("wire").unwrap().up);
+
+    namespace.ip("link set wire up");
+    namespace.ip("link set far up");
+    wait_until(&mut watch, "the link is up", |links| links.named("wire").unwrap().up);
+    let link_local = |links: &Links| {
+        let is_link_local = |addr: &IpAddr| match addr {
+            IpAddr::V6(addr) => addr.is_unicast_link_local(),
+            IpAddr::V4(_) => false,
+        };
+        links.named("wire").unwrap().addrs.iter().any(|(addr, _)| is_link_local(addr))
+    };
+    wait_until(&mut watch, "a link-local address, when it was checked", link_local);
+
+    let addr: IpAddr = [10, 1, 2, 3].into();
+    namespace.ip("addr add 10.1.2.3/24 dev wire");
+    wait_until(&mut watch, "a new address", |links| links.with_address(addr).is_some());
+    assert_eq!(watch.links().with_address(addr).unwrap().name, "wire");
+    namespace.ip("link set wire mtu 9000");
+    wait_until(&mut watch, "another MTU", |links| links.named("wire").unwrap().mtu == 9000);
+    namespace.ip("link set far down");
+    wait_until(&mut watch, "no carrier", |links| !links.named("wire").unwrap().up);
+    namespace.ip("addr del 10.1.2.3/24 dev wire");
+    wait_until(&mut watch, "no address", |links| links.with_address(addr).is_none());
+    namespace.ip("link del wire");
+    wait_until(&mut watch, "no link", |links| links.named("wire").is_none());
+}
+
+#[test]
+fn more_changes_than_the_socket_holds_end_in_the_truth_all_the_same() {
+    let Some(namespace) = Namespace::new() else { return };
+    let mut watch = namespace.run(|| Watch::open(Instant::now()));
+    let Source::Netlink { socket, .. } = &watch.source else { panic!() };
+    socket.set_recv_buffer_size(1).unwrap();
+    namespace.ip("link add wire type veth peer name far");
+    for i in 1..=20 {
+        namespace.ip(format!("addr add 10.1.{i}.1/24 dev wire"));
+    }
+    let all = |links: &Links| links.named("wire").is_some_and(|link| link.addrs.len() == 20);
+    let changes = wait_until(&mut watch, "all 20 addresses", all);
+    assert!(changes < 20, "{changes} changes: nothing was lost, so this tests nothing");
+}
+
+#[test]
+fn without_netlink_the_interfaces_are_looked_at_every_second() {
+    let Some(namespace) = Namespace::new() else { return };
+    let start = Instant::now();
+    let mut watch =
+        namespace.run(move || Watch::by_looking(io::ErrorKind::PermissionDenied.into(), start));
+    assert!(watch.why_slow().is_some() && watch.fd().is_none());
+    namespace.ip("link add wire type veth peer name far");
+    namespace.ip("addr add 10.1.2.3/24 dev wire");
+    let due = watch.poll_timeout().unwrap();
+    assert_eq!(due, start + LOOK_INTERVAL);
+    let (early, changed, again, watch) = namespace.run(move || {
+        let early = watch.next_change(due - Duration::from_millis(1));
+        let changed = watch.next_change(due);
+        let again = watch.next_change(due + LOOK_INTERVAL);
+        (early, changed, again, watch)
+    });
+    assert_eq!((early, changed, again), (false, true, false));
+    let wire = watch.links().named("wire").unwrap();
+    assert_eq!((wire.mtu, wire.up), (1500, false));
+    assert!(wire.has([10, 1, 2, 3].into()));
+}
