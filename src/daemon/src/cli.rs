@@ -14,6 +14,8 @@ Examples:
       One device, urxe0, on the network. Needs no privilege.
   urxed --addr 127.0.0.1 --addr 127.0.0.2
       Two devices that can talk to each other: RDMA on a laptop, for a first try.
+  urxed --interface eth0
+      One device with all addresses of eth0, IPv4 and IPv6, as they come and go.
   urxed --addr 10.0.0.1 --fault drop=1%,delay=100us..2ms --capture bad-day.pcapng
       A bad network, reproduced and recorded.
 
@@ -82,6 +84,12 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
             .stopper()
             .and_then(|stopper| signal_hook::low_level::pipe::register(signal, stopper))
             .map_err(RunError::Signals)?;
+    }
+    if let Some(reason) = daemon.why_slow_watch() {
+        eprintln!(
+            "urxed: changes of links and addresses are noticed within a second only, because this \
+             system refuses a netlink socket: {reason}"
+        );
     }
     let line = ready_line(&daemon);
     eprintln!("{line}");

@@ -21,6 +21,15 @@ pub struct Settings {
     #[arg(long, value_name = "ADDR")]
     pub addr: Vec<IpAddr>,
 
+    /// Network interface to serve with all its addresses, one RDMA device each; they are numbered
+    /// behind those of --addr.
+    ///
+    /// The device's GID table follows the interface: link-local first, then IPv4, then other IPv6
+    /// addresses; one that comes later takes the first free index. VLAN and bond interfaces are
+    /// interfaces like any other (`ip link` lists them).
+    #[arg(long, value_name = "NAME")]
+    pub interface: Vec<String>,
+
     /// Socket that programs connect to [default: $URXE_SOCKET, or urxe/urxed.sock in
     /// $XDG_RUNTIME_DIR; for root /run/urxe/urxed.sock].
     #[arg(long, value_name = "PATH")]
@@ -47,7 +56,7 @@ pub struct Settings {
 
     /// Record all packets, both ways, in a pcapng file for Wireshark.
     ///
-    /// With several addresses each device has its own file, with the device's name before the
+    /// With several devices each has its own file, with the device's name before the
     /// extension: `roce.pcapng` becomes `roce.urxe0.pcapng`, `roce.urxe1.pcapng`.
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
@@ -106,16 +115,23 @@ impl fmt::Display for SocketMode {
 pub enum ConfigError {
     /// There is nothing to serve.
     #[error(
-        "no address: give at least one of this machine's with --addr (or `addr = [\"...\"]` in \
-         the configuration file)"
+        "no address and no interface: give at least one of this machine's addresses with --addr, or one of \
+         its interfaces with --interface (or `addr = [\"...\"]`, `interface = [\"...\"]` in the \
+         configuration file)"
     )]
     NoAddress,
     /// One address twice.
     #[error("address {0} is given twice: each device needs an address of its own")]
     AddressTwice(IpAddr),
+    /// One interface twice.
+    #[error("interface {0} is given twice: each device needs an interface of its own")]
+    InterfaceTwice(String),
     /// More devices than a daemon can have.
-    #[error("{0} addresses: one daemon serves at most {max}", max = crate::limits::MAX_DEVICES)]
-    TooManyAddresses(usize),
+    #[error(
+        "{0} addresses and interfaces: one daemon serves at most {max}",
+        max = crate::limits::MAX_DEVICES
+    )]
+    TooManyDevices(usize),
     /// Not a set of permissions.
     #[error("mode {0:?}: expected octal permissions from 000 to 777, such as 600 or 666")]
     Mode(String),
@@ -150,8 +166,11 @@ impl Settings {
 
     /// These settings, and where they say nothing, the `others`.
     pub fn or(self, others: Settings) -> Settings {
+        let serves_nothing = self.addr.is_empty() && self.interface.is_empty();
         Settings {
-            addr: if self.addr.is_empty() { others.addr } else { self.addr },
+            // What is to be served is said in one place.
+            addr: if serves_nothing { others.addr } else { self.addr },
+            interface: if serves_nothing { others.interface } else { self.interface },
             socket: self.socket.or(others.socket),
             mode: self.mode.or(others.mode),
             port_backend: self.port_backend.or(others.port_backend),
@@ -166,6 +185,8 @@ impl Settings {
 pub struct Config {
     /// The addresses to serve, one device each: `urxe0`, `urxe1` ...
     pub addrs: Vec<IpAddr>,
+    /// The interfaces to serve with all their addresses, one device each, numbered behind those.
+    pub interfaces: Vec<String>,
     /// The socket that programs connect to.
     pub socket: PathBuf,
     /// Permissions of the socket.
@@ -184,6 +205,7 @@ impl Config {
     pub fn new(addrs: impl IntoIterator<Item = IpAddr>) -> Config {
         Config {
             addrs: addrs.into_iter().collect(),
+            interfaces: Vec::new(),
             socket: urxe_shm::socket_path(),
             mode: SocketMode::default(),
             port_backend: PortBackend::default(),
@@ -193,15 +215,21 @@ impl Config {
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        if self.addrs.is_empty() {
-            return Err(ConfigError::NoAddress);
-        }
-        if self.addrs.len() > crate::limits::MAX_DEVICES {
-            return Err(ConfigError::TooManyAddresses(self.addrs.len()));
+        match self.addrs.len() + self.interfaces.len() {
+            0 => return Err(ConfigError::NoAddress),
+            devices if devices > crate::limits::MAX_DEVICES => {
+                return Err(ConfigError::TooManyDevices(devices));
+            }
+            _ => {}
         }
         for (index, addr) in self.addrs.iter().enumerate() {
             if self.addrs[..index].contains(addr) {
                 return Err(ConfigError::AddressTwice(*addr));
+            }
+        }
+        for (index, name) in self.interfaces.iter().enumerate() {
+            if self.interfaces[..index].contains(name) {
+                return Err(ConfigError::InterfaceTwice(name.clone()));
             }
         }
         Ok(())
@@ -220,6 +248,7 @@ impl TryFrom<Settings> for Config {
             fault: settings.fault,
             capture: settings.capture,
             addrs: defaults.addrs,
+            interfaces: settings.interface,
         };
         config.check()?;
         Ok(config)
@@ -239,6 +268,7 @@ mod tests {
         let settings = parse(
             r#"
             addr = ["10.0.0.1", "fd00::1"]
+            interface = ["eth0"]
             socket = "/run/urxe/a.sock"
             mode = "666"
             port-backend = "raw"
@@ -249,6 +279,7 @@ mod tests {
         .unwrap();
         let expected = Settings {
             addr: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            interface: vec!["eth0".into()],
             socket: Some("/run/urxe/a.sock".into()),
             mode: Some(SocketMode(0o666)),
             port_backend: Some(PortBackend::Raw),

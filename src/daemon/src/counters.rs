@@ -19,7 +19,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Of one device's dealings with the memory of programs.
+    /// Of one device's dealings with the memory of programs, and with the machine.
     HostCounters {
         malformed_opcode: "Work requests whose opcode is none, or none that this device does.",
         malformed_num_sge: "Work requests with more SGEs than their queue was made for.",
@@ -31,6 +31,9 @@ counters! {
         memory_faults: "Accesses to registered memory that was not there any more; their QPs are in ERR.",
         completion_events: "Events written to completion channels.",
         async_events: "Asynchronous events written.",
+        gid_changes: "Times that the GID table changed, because addresses of the machine came or went.",
+        port_errors: "Times that the port went down, because its link did or its address was taken away.",
+        addresses_refused: "Addresses of the interface that are not served: another urxed or rdma_rxe has UDP port 4791 of them, or the GID table is full.",
         lost_events: "Events lost because the program let thousands of them wait, or is gone.",
     }
 }

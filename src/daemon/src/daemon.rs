@@ -1,15 +1,16 @@
 //! A running daemon: started from a configuration, stopped by dropping its handle.
 
+use crate::addresses::{Served, first_of_table, is_passing, path_mtu};
 use crate::config::{Config, ConfigError, PortBackend};
 use crate::event_loop::EventLoop;
-use crate::nic::Nic;
+use crate::nic::{Identity, Nic, guid_of, guid_of_mac};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,8 @@ use urxe_port::capture::Capture;
 use urxe_port::fault::Fault;
 use urxe_port::raw::{RawOptions, RawPort};
 use urxe_port::udp::{UdpOptions, UdpPort};
-use urxe_port::{OpenError, Port};
+use urxe_port::watch::{Links, Watch};
+use urxe_port::{Caps, OpenError, Port};
 use urxe_shm::channel::Listener;
 use urxe_wire::PathMtu;
 
@@ -73,21 +75,26 @@ pub enum StartError {
 /// A device of a running daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSummary {
-    /// Its name: `urxe0`, `urxe1` ... in the order of the addresses.
+    /// Its name: `urxe0`, `urxe1` ... in the order of the addresses and interfaces.
     pub name: String,
-    /// Its address.
-    pub addr: IpAddr,
+    /// The addresses that it began with, in the order of its GID table.
+    pub addrs: Vec<IpAddr>,
     /// Largest path MTU that its link carries.
     pub mtu: PathMtu,
     /// What its port is: `udp` or `raw`.
     pub backend: &'static str,
-    /// The interface that has its address.
+    /// The interface that has its addresses.
     pub interface: Option<String>,
 }
 
 impl fmt::Display for DeviceSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {} (mtu {}, {}", self.name, self.addr, self.mtu.bytes(), self.backend)?;
+        write!(f, "{} =", self.name)?;
+        self.addrs.iter().try_for_each(|addr| write!(f, " {addr}"))?;
+        if self.addrs.is_empty() {
+            f.write_str(" no address yet")?;
+        }
+        write!(f, " (mtu {}, {}", self.mtu.bytes(), self.backend)?;
         if let Some(interface) = &self.interface {
             write!(f, ", {interface}")?;
         }
@@ -119,9 +126,13 @@ impl Daemon {
     pub fn start(config: Config) -> Result<Handle, StartError> {
         config.check()?;
         // The ports first: of two daemons for one address only one comes to touch the socket.
+        let watch = Watch::open(Instant::now());
+        let slow_watch = watch.why_slow().map(ToString::to_string);
+        let addrs = config.addrs.iter().copied().map(Served::Address);
+        let interfaces = config.interfaces.iter().cloned().map(Served::Interface);
         let mut ports = Vec::new();
-        for (index, &addr) in config.addrs.iter().enumerate() {
-            ports.push(open_port(&config, index, addr)?);
+        for (index, served) in addrs.chain(interfaces).enumerate() {
+            ports.push(open_port(&config, index, served, watch.links())?);
         }
         let devices: Vec<DeviceSummary> = ports.iter().map(|port| port.summary.clone()).collect();
         let listener = listen(&config.socket, config.mode.0)?;
@@ -135,16 +146,15 @@ impl Daemon {
             // this is refused they are only less exact.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             let now = Instant::now();
-            let nics = ports.into_iter().zip(seeds).map(|(opened, seed)| {
-                let DeviceSummary { name, mtu, .. } = opened.summary;
-                Nic::new(name, opened.port, mtu, seed, now)
-            });
-            EventLoop::new(listener, nics.collect(), stop_read)?.run()
+            let nics = ports.into_iter().zip(seeds);
+            let nics = nics.map(|(opened, seed)| Nic::new(opened.identity, opened.port, seed, now));
+            EventLoop::new(listener, nics.collect(), watch, stop_read)?.run()
         };
         let thread = std::thread::Builder::new().name("urxed".into()).spawn(serve);
         let thread =
             thread.map_err(|source| StartError::System { step: "starting a thread", source })?;
-        Ok(Handle { socket: config.socket, devices, stop: stop_write, thread: Some(thread) })
+        let (stop, thread) = (stop_write, Some(thread));
+        Ok(Handle { socket: config.socket, devices, slow_watch, stop, thread })
     }
 }
 
@@ -154,6 +164,7 @@ impl Daemon {
 pub struct Handle {
     socket: PathBuf,
     devices: Vec<DeviceSummary>,
+    slow_watch: Option<String>,
     /// A byte written here ends the daemon.
     stop: OwnedFd,
     thread: Option<JoinHandle<io::Result<()>>>,
@@ -165,7 +176,13 @@ impl Handle {
         &self.socket
     }
 
-    /// The devices, in the order of the addresses.
+    /// Why changes of links and addresses are noticed within a second only, if they are: the
+    /// system refuses the netlink socket on which the kernel tells of them.
+    pub fn why_slow_watch(&self) -> Option<&str> {
+        self.slow_watch.as_deref()
+    }
+
+    /// The devices, in the order of the addresses and interfaces.
     pub fn devices(&self) -> &[DeviceSummary] {
         &self.devices
     }
@@ -208,28 +225,66 @@ impl Drop for Handle {
 /// A port with what is to be said about its device.
 struct Opened {
     port: Box<dyn Port>,
+    identity: Identity,
     summary: DeviceSummary,
 }
 
-fn open_port(config: &Config, index: usize, addr: IpAddr) -> Result<Opened, StartError> {
+fn open_port(
+    config: &Config,
+    index: usize,
+    served: Served,
+    links: &Links,
+) -> Result<Opened, StartError> {
     let name = format!("urxe{index}");
-    let mut port: Box<dyn Port> = match config.port_backend {
-        PortBackend::Udp => Box::new(UdpPort::open(addr, &UdpOptions::default())?),
-        PortBackend::Raw => Box::new(RawPort::open(addr, &RawOptions::default())?),
-    };
+    let mut port = bare_port(config.port_backend, &served)?;
+    for addr in first_of_table(served.addresses(links)) {
+        match port.add_address(addr) {
+            // An interface need not have any yet.
+            Err(error) if matches!(served, Served::Interface(_)) && is_passing(&error) => {}
+            result => result?,
+        }
+    }
     if let Some(path) = &config.capture {
-        let path = capture_path(path, &name, config.addrs.len());
+        let path = capture_path(path, &name, config.addrs.len() + config.interfaces.len());
         let file = File::create(&path).map_err(|source| StartError::Capture { path, source })?;
         port = Box::new(Capture::new(port, file, Instant::now(), SystemTime::now()));
     }
     if let Some(spec) = &config.fault {
         port = Box::new(Fault::new(port, spec.clone()));
     }
-    let caps = port.caps();
-    // A port that opened has room for the smallest at least.
-    let mtu = PathMtu::largest_for_link(caps.link_mtu, addr.is_ipv6()).unwrap_or(PathMtu::Mtu256);
-    let (backend, interface) = (caps.backend, caps.interface);
-    Ok(Opened { port, summary: DeviceSummary { name, addr, mtu, backend, interface } })
+    let Caps { addrs, backend, interface, link_mtu, .. } = port.caps();
+    let mtu = path_mtu(link_mtu, addrs.iter().copied());
+    let guid = guid(&served, links, addrs.first().copied());
+    let summary = DeviceSummary { name: name.clone(), addrs, mtu, backend, interface };
+    Ok(Opened { port, identity: Identity { name, guid, served }, summary })
+}
+
+/// A port without anything around it; that of an interface has no address yet.
+fn bare_port(backend: PortBackend, served: &Served) -> Result<Box<dyn Port>, OpenError> {
+    let (udp, raw) = (UdpOptions::default(), RawOptions::default());
+    Ok(match (backend, served) {
+        (PortBackend::Udp, Served::Address(addr)) => Box::new(UdpPort::open(*addr, &udp)?),
+        (PortBackend::Udp, Served::Interface(name)) => {
+            Box::new(UdpPort::open_interface(name, &udp)?)
+        }
+        (PortBackend::Raw, Served::Address(addr)) => Box::new(RawPort::open(*addr, &raw)?),
+        (PortBackend::Raw, Served::Interface(name)) => {
+            Box::new(RawPort::open_interface(name, &raw)?)
+        }
+    })
+}
+
+/// What tells a device apart: its interface's hardware address where it stands for all of it, else
+/// its address.
+fn guid(served: &Served, links: &Links, first: Option<IpAddr>) -> [u8; 8] {
+    let mac = match served {
+        Served::Address(_) => None,
+        Served::Interface(_) => served.link(links).and_then(|link| link.mac),
+    };
+    match mac.filter(|mac| *mac != [0; 6]) {
+        Some(mac) => guid_of_mac(mac),
+        None => guid_of(first.unwrap_or(Ipv4Addr::UNSPECIFIED.into())),
+    }
 }
 
 /// The capture file of one of several devices: its name goes before the extension.

@@ -29,6 +29,7 @@ use rustix::time::{
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
+use urxe_port::watch::Watch;
 use urxe_shm::channel::{ChannelError, Listener};
 use urxe_shm::control::Reply;
 
@@ -48,6 +49,8 @@ enum Token {
     Session { key: u32 },
     /// An event pipe that was full takes records again.
     Pipe { nic: usize, pipe: u32 },
+    /// A link or an address of the machine has changed.
+    Watch,
 }
 
 impl Token {
@@ -59,6 +62,7 @@ impl Token {
             Token::Port { nic } => (3, nic, 0),
             Token::Session { key } => (4, 0, key),
             Token::Pipe { nic, pipe } => (5, nic, pipe),
+            Token::Watch => (6, 0, 0),
         };
         mio::Token(kind << 48 | nic << 32 | key as usize)
     }
@@ -72,6 +76,7 @@ impl Token {
             3 => Token::Port { nic },
             4 => Token::Session { key },
             5 => Token::Pipe { nic, pipe: key },
+            6 => Token::Watch,
             _ => Token::Stop,
         }
     }
@@ -100,6 +105,8 @@ pub(crate) struct EventLoop {
     listener: Listener,
     /// When to accept again, after the system had no room for another connection.
     accept_again: Option<Instant>,
+    /// The machine's links and addresses.
+    watch: Watch,
     nics: Vec<Nic>,
     sessions: Slab<Session>,
     /// Sessions whose programs are gone, and whose objects are not all freed.
@@ -108,7 +115,12 @@ pub(crate) struct EventLoop {
 }
 
 impl EventLoop {
-    pub(crate) fn new(listener: Listener, nics: Vec<Nic>, stop: OwnedFd) -> io::Result<EventLoop> {
+    pub(crate) fn new(
+        listener: Listener,
+        nics: Vec<Nic>,
+        watch: Watch,
+        stop: OwnedFd,
+    ) -> io::Result<EventLoop> {
         let alarm = timerfd_create(
             TimerfdClockId::Monotonic,
             TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
@@ -121,6 +133,7 @@ impl EventLoop {
             _stop: stop,
             listener,
             accept_again: None,
+            watch,
             nics,
             sessions: Slab::default(),
             dead: Vec::new(),
@@ -129,6 +142,9 @@ impl EventLoop {
         event_loop.register(&event_loop._stop, Token::Stop, Interest::READABLE)?;
         event_loop.register(&event_loop.listener, Token::Listener, Interest::READABLE)?;
         event_loop.register(&event_loop.alarm, Token::Wake, Interest::READABLE)?;
+        if let Some(fd) = event_loop.watch.fd() {
+            event_loop.register(fd, Token::Watch, Interest::READABLE)?;
+        }
         for (nic, entry) in event_loop.nics.iter().enumerate() {
             if let Some(fd) = entry.port().fd() {
                 event_loop.register(fd, Token::Port { nic }, Interest::READABLE)?;
@@ -153,6 +169,9 @@ impl EventLoop {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut last_work = Instant::now();
         let mut now = last_work;
+        for nic in &mut self.nics {
+            nic.follow(now, self.watch.links())?;
+        }
         loop {
             let spinning = now.duration_since(last_work) < SPIN || self.has_more();
             if spinning {
@@ -207,6 +226,9 @@ impl EventLoop {
         {
             self.dead.pop();
         }
+        if self.watch.poll_timeout().is_some_and(|at| at <= now) {
+            self.ready.push(Token::Watch);
+        }
         if self.accept_again.is_some_and(|at| at <= now) {
             self.accept_again = None;
             self.ready.push(Token::Listener);
@@ -227,6 +249,7 @@ impl EventLoop {
                 Ok(Served { worked: received || sent, more: received })
             }
             Token::Session { key } => Ok(self.answer(now, key)),
+            Token::Watch => self.follow(now),
             Token::Pipe { nic, pipe } => {
                 if let Some(entry) = self.nics[nic].host.pipes.get_mut(pipe)
                     && entry.flush()
@@ -237,6 +260,17 @@ impl EventLoop {
                 Ok(NOTHING)
             }
         }
+    }
+
+    /// Lets all devices follow one change of a link or an address.
+    fn follow(&mut self, now: Instant) -> io::Result<Served> {
+        let changed = self.watch.next_change(now);
+        if changed {
+            for nic in &mut self.nics {
+                nic.follow(now, self.watch.links())?;
+            }
+        }
+        Ok(Served { worked: changed, more: changed })
     }
 
     /// Accepts programs that want to connect.
@@ -347,7 +381,8 @@ impl EventLoop {
     /// Sleeps until something happens or is due; not at all if a program has just rung.
     fn sleep(&mut self, now: Instant) -> io::Result<()> {
         let nobody_rang = self.sessions.iter().all(|(_, session)| session.fall_asleep());
-        let deadlines = self.nics.iter().filter_map(Nic::deadline).chain(self.accept_again);
+        let deadlines = self.nics.iter().filter_map(Nic::deadline);
+        let deadlines = deadlines.chain(self.accept_again).chain(self.watch.poll_timeout());
         let left = deadlines.min().map(|at| at.saturating_duration_since(now));
         let timeout = if nobody_rang && left != Some(Duration::ZERO) {
             self.counters.sleeps += 1;
@@ -408,6 +443,7 @@ mod tests {
             Token::Port { nic: crate::limits::MAX_DEVICES - 1 },
             Token::Session { key: u32::MAX },
             Token::Pipe { nic: crate::limits::MAX_DEVICES - 1, pipe: u32::MAX },
+            Token::Watch,
         ];
         for token in tokens {
             assert_eq!(Token::from_mio(token.to_mio()), token);

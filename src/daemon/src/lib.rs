@@ -10,6 +10,8 @@
 //!     └── rings, doorbells, memory ──► host.rs, queues.rs, intake.rs, staging.rs
 //!                                          │
 //!                   event_loop.rs ─► nic.rs ─► engine ─► port ─► wire
+//!                                       ▲
+//!    addresses and links ─► addresses.rs
 //! ```
 //!
 //! # No trust between programs
@@ -25,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod cli;
 mod config;
 mod counters;

@@ -1,6 +1,7 @@
 //! One device with its port: how packets, doorbells and time reach the engine, and what becomes
 //! of what it says.
 
+use crate::addresses::{LinkState, Served, path_mtu};
 use crate::host::ProgramHost;
 use crate::limits::{
     BATCHES_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, LOOKS_PER_TURN, MIN_PROBE,
@@ -15,13 +16,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 use urxe_engine::{Device, DeviceConfig, ModifyQpError, QpAttr, QpState, QueueId};
-use urxe_port::{Caps, Port, RxBatch, SendOutcome, SourcePort};
+use urxe_port::{OpenError, Port, RxBatch, SendOutcome, SourcePort};
 use urxe_shm::event;
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{PathMtu, Qpn};
 
 /// What happens to a port: told to every context of its device.
-#[allow(dead_code)] // until the machine's addresses are watched
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum PortEvent {
@@ -33,13 +33,26 @@ pub(crate) enum PortEvent {
     GidChange = event::GID_CHANGE,
 }
 
-/// A NIC: one address, one device.
+/// Who a device is.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) name: String,
+    pub(crate) guid: [u8; 8],
+    /// What it is made for.
+    pub(crate) served: Served,
+}
+
+/// A NIC: one device on one port.
 pub(crate) struct Nic {
     pub(crate) name: String,
     pub(crate) guid: [u8; 8],
+    pub(crate) served: Served,
+    /// What it is on, and whether that works.
+    pub(crate) link: LinkState,
+    /// The largest path MTU of its link.
     pub(crate) mtu: PathMtu,
-    /// What the port could do when it was opened.
-    pub(crate) caps: Caps,
+    /// Addresses that cannot be served.
+    pub(crate) refused: BTreeSet<IpAddr>,
     pub(crate) device: Device,
     pub(crate) host: ProgramHost,
     /// Protection domains: they have a number and nothing else.
@@ -65,14 +78,10 @@ pub(crate) struct Nic {
 
 impl Nic {
     /// Puts a device on a port. `seed` makes its keys and numbers unpredictable.
-    pub(crate) fn new(
-        name: String,
-        port: Box<dyn Port>,
-        mtu: PathMtu,
-        seed: u64,
-        now: Instant,
-    ) -> Nic {
+    pub(crate) fn new(identity: Identity, port: Box<dyn Port>, seed: u64, now: Instant) -> Nic {
+        let Identity { name, guid, served } = identity;
         let caps = port.caps();
+        let mtu = path_mtu(caps.link_mtu, caps.addrs.iter().copied());
         let config = DeviceConfig {
             gids: caps.addrs.iter().copied().map(Some).collect(),
             source_port: match caps.source_port {
@@ -85,14 +94,16 @@ impl Nic {
         };
         Nic {
             name,
-            guid: guid_of(caps.addrs.first().copied().unwrap_or(Ipv4Addr::UNSPECIFIED.into())),
+            guid,
+            served,
+            link: LinkState::default(),
             mtu,
+            refused: BTreeSet::new(),
             device: Device::new(config),
             host: ProgramHost::new(),
             pds: Slab::default(),
             tx: TxBatch::new(caps.tx_limits, TX_BATCH_BYTES),
             rx: RxBatch::new(RX_BUFFERS),
-            caps,
             port,
             due: false,
             blocked: false,
@@ -124,8 +135,17 @@ impl Nic {
         self.due && !self.blocked
     }
 
+    /// Gives the port another address.
+    pub(crate) fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
+        self.port.add_address(addr)
+    }
+
+    /// Takes an address from the port.
+    pub(crate) fn remove_address(&mut self, addr: IpAddr) {
+        self.port.remove_address(addr);
+    }
+
     /// Tells every program that has opened the device what has happened to its port.
-    #[allow(dead_code)] // until the machine's addresses are watched
     pub(crate) fn port_event(&mut self, event: PortEvent) {
         let contexts: Vec<EventTarget> = self.host.objects.contexts.values().copied().collect();
         for context in contexts {
@@ -319,7 +339,7 @@ impl Nic {
 
 /// An EUI-64 made of an address, marked as given locally: peers and libraries tell devices apart
 /// by it.
-fn guid_of(addr: IpAddr) -> [u8; 8] {
+pub(crate) fn guid_of(addr: IpAddr) -> [u8; 8] {
     match addr {
         IpAddr::V4(addr) => {
             let [a, b, c, d] = addr.octets();
@@ -334,6 +354,12 @@ fn guid_of(addr: IpAddr) -> [u8; 8] {
     }
 }
 
+/// The EUI-64 of a hardware address, as the kernel makes it for its devices.
+pub(crate) fn guid_of_mac(mac: [u8; 6]) -> [u8; 8] {
+    let [a, b, c, d, e, f] = mac;
+    [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -345,7 +371,7 @@ mod tests {
     use std::os::fd::BorrowedFd;
     use std::sync::{Arc, Mutex};
     use urxe_engine::{Access, AddressVector, CqId, MrSpec, PdId, QpInit, QpType, RecvSource};
-    use urxe_port::{OpenError, PortCounters, Segmentation, SourcePort};
+    use urxe_port::{Caps, PortCounters, Segmentation};
     use urxe_shm::arena::Arena;
     use urxe_shm::entry::{SendData, SendOp, SendWr};
     use urxe_shm::event::{EventRecord, RECORD_LEN};
@@ -355,6 +381,11 @@ mod tests {
     use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer, SqProducer};
     use urxe_wire::batch::TxLimits;
     use urxe_wire::{Packet, Psn};
+
+    fn identity() -> Identity {
+        let addr = IpAddr::from([127, 0, 0, 1]);
+        Identity { name: "urxe0".into(), guid: guid_of(addr), served: Served::Address(addr) }
+    }
 
     /// What is left to be let through, and what was sent.
     #[derive(Default)]
@@ -427,7 +458,7 @@ mod tests {
     /// A NIC with one QP that is ready to send from an MR of 64 KiB, and the program's end of the
     /// send queue.
     fn nic_with_qp(port: Narrow, now: Instant) -> (Nic, Qpn, SqProducer, Sge) {
-        let mut nic = Nic::new("urxe0".into(), Box::new(port), PathMtu::Mtu1024, 1, now);
+        let mut nic = Nic::new(identity(), Box::new(port), 1, now);
         let mut arena = Arena::new(1 << 20).unwrap();
         let shape = Geometry::send(15, 1, 0).unwrap();
         let (extent, window) = arena.alloc(shape.size().into()).unwrap();
@@ -537,7 +568,7 @@ mod tests {
     fn every_context_is_told_what_happens_to_the_port_and_none_that_is_closed() {
         let now = Instant::now();
         let port = Narrow(Arc::default());
-        let mut nic = Nic::new("urxe0".into(), Box::new(port), PathMtu::Mtu1024, 1, now);
+        let mut nic = Nic::new(identity(), Box::new(port), 1, now);
         let mut contexts = Vec::new();
         for handle in 1..=3u32 {
             let (pipe, read_end) = EventPipe::new().unwrap();

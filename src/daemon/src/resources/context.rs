@@ -145,14 +145,14 @@ impl Session {
         let nic = &world.nics[find(&self.contexts, "context", context.0)?.nic];
         check_port(port)?;
         let attr = PortAttr {
-            active: true,
+            active: nic.link.active,
             max_mtu: PathMtu::Mtu4096.bytes() as u16,
             active_mtu: nic.mtu.bytes() as u16,
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: 1,
             max_msg_sz: urxe_engine::limits::MAX_MESSAGE as u32,
-            interface: nic.caps.interface.clone(),
-            speed_mbps: nic.caps.interface.as_deref().and_then(speed_of),
+            interface: nic.link.interface.clone(),
+            speed_mbps: nic.link.interface.as_deref().and_then(speed_of),
         };
         Ok(Reply::Port(attr).into())
     }

@@ -313,7 +313,7 @@ fn a_device_says_what_it_is() {
     assert_eq!((port.active, port.interface.as_deref()), (true, Some("lo")));
     assert_eq!(port.gid_tbl_len, 32);
     let gid = client.call(Request::QueryGid { context, port: 1, index: 0 });
-    assert_eq!(gid, Ok(Reply::Gid(Gid::from(daemon.devices()[1].addr))));
+    assert_eq!(gid, Ok(Reply::Gid(Gid::from(daemon.devices()[1].addrs[0]))));
     let refused = client.call(Request::QueryPort { context, port: 2 });
     assert_refused(refused, Errno::INVAL, "port 2");
     let hole = client.call(Request::QueryGid { context, port: 1, index: 31 });

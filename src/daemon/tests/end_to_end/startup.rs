@@ -99,7 +99,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
 fn a_dropped_handle_ends_the_daemon_and_its_sessions() {
     let daemon = start(1);
     let socket = daemon.socket().to_path_buf();
-    let addr = daemon.devices()[0].addr;
+    let addr = daemon.devices()[0].addrs[0];
     let mut client = Client::connect(&socket);
     drop(daemon);
     assert!(!socket.exists());
@@ -114,7 +114,7 @@ fn a_dropped_handle_ends_the_daemon_and_its_sessions() {
 #[test]
 fn an_address_that_is_taken_is_named() {
     let daemon = start(1);
-    let addr = daemon.devices()[0].addr;
+    let addr = daemon.devices()[0].addrs[0];
     let mut config = Config::new([addr]);
     config.socket = fresh_path();
     let error = Daemon::start(config.clone()).unwrap_err().to_string();
