@@ -126,10 +126,12 @@ fn an_address_that_is_taken_is_named() {
 fn mistakes_on_the_command_line_are_sentences() {
     let socket = fresh_path();
     let socket = socket.to_str().unwrap();
-    let cases: [(&[&str], &str); 7] = [
-        (&["--socket", socket], "no address: give at least one"),
+    let cases: [(&[&str], &str); 9] = [
+        (&["--socket", socket], "no address and no interface: give at least one"),
         (&["--addr", "192.0.2.1", "--socket", socket], "192.0.2.1 is no address of this machine"),
         (&["--addr", "127.31.0.1", "--addr", "127.31.0.1"], "given twice"),
+        (&["--interface", "eth-none", "--socket", socket], "eth-none is no network interface"),
+        (&["--interface", "lo", "--interface", "lo"], "interface lo is given twice"),
         (&["--addr", "127.31.0.1", "--mode", "rw"], "expected octal"),
         (&["--addr", "127.31.0.1", "--fault", "dorp=1%"], "dorp=1%"),
         (&["--addr", "nonsense"], "invalid IP address"),
