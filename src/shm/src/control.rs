@@ -794,6 +794,29 @@ mod tests {
         assert_eq!(decode::<Request>(b""), Err(DecodeError::NotOurs { len: 0 }));
     }
 
+    #[test]
+    fn a_qp_type_that_does_not_exist_is_refused() {
+        let create = |qp_type| {
+            encoded(&Request::CreateQp {
+                pd: PdHandle(1),
+                qp_type,
+                send_cq: CqHandle(1),
+                recv_cq: CqHandle(1),
+                srq: None,
+                caps: QpCaps::default(),
+                sq_sig_all: false,
+                user_handle: 0,
+            })
+        };
+        let (mut bytes, other) = (create(QpType::Rc), create(QpType::Ud));
+        let at = (0..bytes.len()).find(|&at| bytes[at] != other[at]).unwrap();
+        for unknown in other[at] + 1..0x80 {
+            bytes[at] = unknown;
+            let len = bytes.len();
+            assert_eq!(decode::<Request>(&bytes), Err(DecodeError::Malformed { len }));
+        }
+    }
+
     /// A length that promises more than there is is not believed.
     #[test]
     fn a_promised_length_costs_nothing() {
