@@ -304,6 +304,14 @@ fn a_datagram_longer_than_its_receive_is_dropped_and_the_receive_stays() {
 }
 
 #[test]
+fn nothing_of_a_datagram_that_does_not_fit_is_put_anywhere() {
+    let mut t = ud();
+    t.post_recv(1, &[t.sge(0, 44)]);
+    t.receive(&[datagram_to(&t, b"hello")]);
+    assert!(t.program.memory.iter().all(|&byte| byte == 0));
+}
+
+#[test]
 fn a_datagram_longer_than_the_link_carries_is_counted() {
     let mut t = ud();
     t.post_recv(1, &[t.sge(0, 2000)]);

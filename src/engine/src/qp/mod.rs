@@ -283,7 +283,7 @@ impl Qp {
 
     /// Takes the QP to ERR: what failed is completed with its error, everything else flushed. A
     /// send that fails on our own side takes only the send queue of a UC or UD QP with it (SQE):
-    /// the peer knows nothing of it, and what it sends is as good as before (IBTA 10.3.1.6).
+    /// the peer knows nothing of it, and what it sends is as good as before.
     fn fail<H: Host>(&mut self, cx: &mut Cx<'_, H>, failure: Failure) {
         if self.state == QpState::Err {
             if failure == Failure::CqOverrun {
