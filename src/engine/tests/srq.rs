@@ -151,6 +151,17 @@ fn a_qp_that_fails_by_itself_says_so_too() {
 }
 
 #[test]
+fn a_qp_in_sqe_still_takes_receives_and_says_nothing_of_a_last_one() {
+    let (mut t, _) = with_srq(QpType::Uc);
+    t.post(1, SendOp::Send(Extra::None), &[Sge { addr: 0, ..t.sge(0, 1) }]);
+    t.expect_nothing();
+    t.expect_send(1, Status::LocalProtection);
+    assert_eq!((t.state(), &t.program.events[..]), (QpState::Sqe, &[][..]));
+    t.enter(QpState::Err);
+    assert_eq!(t.program.events, [AsyncEvent::LastWqeReached(t.qpn)]);
+}
+
+#[test]
 fn a_qp_with_a_queue_of_its_own_has_no_last_receive() {
     let mut t = Script::new();
     t.enter(QpState::Err);

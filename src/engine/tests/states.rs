@@ -87,6 +87,21 @@ fn what_waits_at_a_fence_does_not_begin_in_sqd() {
 }
 
 #[test]
+fn what_cannot_be_done_fails_after_sqd_if_it_had_not_begun() {
+    let mut t = Script::new();
+    t.post(1, SendOp::Read { remote_addr: 0, rkey: Rkey(1) }, &[t.sge(0, 1)]);
+    t.post(2, SEND, &[Sge { addr: 0, ..t.sge(0, 1) }]);
+    assert_eq!(t.sent().len(), 1);
+    t.enter(QpState::Sqd);
+    t.receive(&[pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).aeth(Syndrome::ACK, 1).payload(b"x")]);
+    t.expect_send(1, Status::Success);
+    t.expect_no_completion();
+    assert_eq!(t.program.events, [AsyncEvent::SqDrained(t.qpn)]);
+    t.enter(QpState::Rts);
+    t.expect_send(2, Status::LocalProtection);
+}
+
+#[test]
 fn a_long_message_of_which_all_that_was_sent_is_acknowledged_still_drains() {
     let mut t = Script::new();
     t.post(1, SEND, &[t.sge(0, 65_536), t.sge(0, 65_536)]);
@@ -179,13 +194,14 @@ fn post_to_peer(t: &mut Script, wr_id: u64, sges: &[Sge]) {
 fn a_send_that_fails_here_stops_the_sends_of_uc_and_ud_and_not_their_receives() {
     for qp_type in [QpType::Uc, QpType::Ud] {
         let mut t = in_sqe(qp_type);
+        t.post_recv(10, &[t.sge(0, 100)]);
         assert_eq!(t.sent().len(), 1);
         t.expect_send(1, Status::Success);
         assert_eq!(t.expect_send(2, Status::LocalProtection).vendor_err, Cause::LocalKey as u32);
         t.expect_send(3, Status::WrFlush);
         assert_eq!((t.state(), t.program.retired), (QpState::Sqe, 3));
 
-        t.post_recv(10, &[t.sge(0, 100)]);
+        t.expect_no_completion();
         t.receive(&[match qp_type {
             QpType::Uc => pkt(Opcode::UC_SEND_ONLY, 100),
             _ => pkt(Opcode::UD_SEND_ONLY, 100).deth(QKEY, 1),
