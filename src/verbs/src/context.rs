@@ -145,6 +145,12 @@ impl Context {
         })))
     }
 
+    /// The daemon's process id, as it is seen from here; `None` if it is in a pid namespace that
+    /// cannot be seen from here.
+    pub fn daemon_pid(&self) -> Option<u32> {
+        self.0.session.daemon_pid()
+    }
+
     /// Which device this is.
     pub fn device(&self) -> &DeviceInfo {
         &self.0.device

@@ -114,6 +114,12 @@ impl Session {
         }
     }
 
+    /// Who answers at the other end of the socket.
+    pub(crate) fn daemon_pid(&self) -> Option<u32> {
+        let pid = rustix::net::sockopt::socket_peercred(&self.socket).ok()?.pid;
+        u32::try_from(pid.as_raw_pid()).ok().filter(|&pid| pid > 0)
+    }
+
     /// The memory of a ring.
     pub(crate) fn window(&self, ring: RingLocation) -> Result<Window, Error> {
         Window::new(self.memory.clone(), ring.offset, u64::from(ring.size)).map_err(nonsense)

@@ -1,6 +1,6 @@
 //! The arguments of `urxe perf`.
 
-use super::plan::{Amount, Atomic, Plan, Test, Verb};
+use super::plan::{Amount, Atomic, Plan, Test, Transport, Verb};
 use crate::cli::DaemonArguments;
 use crate::completions::PollMode;
 use crate::error::Error;
@@ -18,6 +18,10 @@ Examples:
       Latency of SEND for sizes from 1 byte to 1 MiB, for a script.
   urxe perf read-bw 10.0.0.1 --size 1M --qps 4 --depth 16 --duration 10s
       Four connections, 16 READs of 1 MiB under way on each, for 10 seconds.
+  urxe perf send-bw 10.0.0.1 --transport ud
+      Datagrams as long as the path MTU: how many are sent, arrive and are lost.
+  urxe perf send-bw 10.0.0.1 --size 64 --qps 1000 --depth 16 --srq
+      A thousand connections used in turn, whose receives are shared.
   urxe perf write-bw --socket /run/a.sock & urxe perf write-bw --socket /run/b.sock localhost
       Both ends on one machine, over two daemons.
 
@@ -51,8 +55,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
 
-    /// Length of a message: bytes, or with a unit such as 64K or 1M [default: 65536, or for
-    /// latency 8].
+    /// Transport of the queue pairs. With uc and ud messages can be lost; both ends then say what
+    /// was sent and what arrived.
+    #[arg(long, value_enum, default_value_t)]
+    transport: Transport,
+
+    /// Length of a message: bytes, or with a unit such as 64K or 1M [default: 65536, or with ud
+    /// the path MTU; for latency 8].
     #[arg(long, value_name = "BYTES", value_parser = parse_message_size, conflicts_with = "all")]
     size: Option<u32>,
 
@@ -84,6 +93,15 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(super::plan::MAX_QPS))
     )]
     qps: u32,
+
+    /// Let all queue pairs of an end share their receives.
+    #[arg(long)]
+    srq: bool,
+
+    /// Make so many queue pairs more at each end that do nothing, and say what memory the daemon
+    /// takes for each.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    idle: u32,
 
     /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that both ends can do].
     #[arg(long, value_name = "BYTES")]
@@ -150,11 +168,14 @@ fn parse_message_size(text: &str) -> Result<u32, String> {
 }
 
 impl Arguments {
-    /// What the client asks for.
-    pub(super) fn plan(&self) -> Result<Plan, Error> {
+    /// What the client asks for, on a device with this active MTU.
+    pub(super) fn plan(&self, active_mtu: u16) -> Result<Plan, Error> {
+        let is_datagram = self.transport == Transport::Ud;
+        let longest = u32::from(self.mtu.unwrap_or(active_mtu));
         let size = match self.test.verb() {
             Verb::Atomic => 8,
             _ if self.test.is_latency() => 8,
+            _ if is_datagram => longest,
             _ => 65_536,
         };
         let sizes = match (self.all, self.test.verb()) {
@@ -163,17 +184,23 @@ impl Arguments {
                     "--all: expected no such thing; atomics have 8 bytes".into(),
                 ));
             }
-            (Some(max), _) => (0..31).map(|i| 1 << i).take_while(|&size| size <= max).collect(),
+            (Some(max), _) => {
+                let max = if is_datagram { max.min(longest) } else { max };
+                (0..31).map(|i| 1 << i).take_while(|&size| size <= max).collect()
+            }
             (None, _) => vec![self.size.unwrap_or(size)],
         };
         let duration = self.duration.unwrap_or(Duration::from_secs(1));
         let limit = duration.as_millis().clamp(1, u128::from(u32::MAX)) as u64;
         let plan = Plan {
             test: self.test,
+            transport: self.transport,
             sizes,
             amount: self.iters.map_or(Amount::Milliseconds(limit), Amount::Iterations),
             depth: self.depth,
             qps: self.qps,
+            srq: self.srq,
+            idle: self.idle,
             mtu: self.mtu,
             inline: self.inline,
             cq_mod: self.cq_mod,
@@ -184,13 +211,14 @@ impl Arguments {
         Ok(plan)
     }
 
-    /// Whether this end was asked for something else than what the client now wants.
-    pub(super) fn are_overruled_by(&self, plan: &Plan) -> bool {
+    /// Whether this end, on a device with this active MTU, was asked for something else than what
+    /// the client now wants.
+    pub(super) fn are_overruled_by(&self, plan: &Plan, active_mtu: u16) -> bool {
         let command = Self::augment_args(clap::Command::new("perf").no_binary_name(true));
         let plain = command.try_get_matches_from([self.test.name()]);
         let plain = plain.and_then(|matches| Self::from_arg_matches(&matches));
-        let plain = plain.ok().and_then(|arguments| arguments.plan().ok());
-        self.plan().is_ok_and(|ours| ours != *plan && Some(ours) != plain)
+        let plain = plain.ok().and_then(|arguments| arguments.plan(active_mtu).ok());
+        self.plan(active_mtu).is_ok_and(|ours| ours != *plan && Some(ours) != plain)
     }
 
     /// What is decided at each end.
@@ -223,6 +251,8 @@ mod tests {
         arguments: Arguments,
     }
 
+    const MTU: u16 = 1024;
+
     fn parse(line: &str) -> Arguments {
         let words = std::iter::once("perf").chain(line.split(' '));
         Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).arguments
@@ -232,23 +262,32 @@ mod tests {
     fn the_server_needs_only_the_test() {
         let arguments = parse("write-bw");
         assert_eq!((arguments.test, &arguments.server), (Test::WriteBw, &None));
-        assert_eq!(arguments.plan().unwrap().sizes, [65_536]);
-        assert_eq!(parse("read-lat host").plan().unwrap().sizes, [8]);
+        assert_eq!(arguments.plan(MTU).unwrap().sizes, [65_536]);
+        assert_eq!(parse("read-lat host").plan(MTU).unwrap().sizes, [8]);
     }
 
     #[test]
     fn all_goes_up_in_powers_of_two_and_leaves_the_server_alone() {
         let arguments = parse("send-bw --all 10.0.0.1");
         assert_eq!(arguments.server.as_deref(), Some("10.0.0.1"));
-        let sizes = arguments.plan().unwrap().sizes;
+        let sizes = arguments.plan(MTU).unwrap().sizes;
         assert_eq!((sizes.len(), sizes[0], sizes[20]), (21, 1, 1 << 20));
-        assert_eq!(parse("send-bw --all=8M host").plan().unwrap().sizes.len(), 24);
-        assert!(parse("atomic-bw --all host").plan().is_err());
+        assert_eq!(parse("send-bw --all=8M host").plan(MTU).unwrap().sizes.len(), 24);
+        assert!(parse("atomic-bw --all host").plan(MTU).is_err());
+    }
+
+    #[test]
+    fn datagrams_are_as_long_as_the_path_mtu_and_no_longer() {
+        let sizes = |line| parse(line).plan(MTU).unwrap().sizes;
+        assert_eq!(sizes("send-bw host --transport ud"), [1024]);
+        assert_eq!(sizes("send-bw host --transport ud --mtu 512"), [512]);
+        assert_eq!(sizes("send-bw host --transport ud --all").last(), Some(&1024));
+        assert_eq!(sizes("send-bw host --transport uc"), [65_536]);
     }
 
     #[test]
     fn one_second_or_what_was_asked_for() {
-        let amount = |line| parse(line).plan().unwrap().amount;
+        let amount = |line| parse(line).plan(MTU).unwrap().amount;
         assert_eq!(amount("send-bw host"), Amount::Milliseconds(1000));
         assert_eq!(amount("send-bw host --duration 2.5s"), Amount::Milliseconds(2500));
         assert_eq!(amount("send-bw host --iters 7"), Amount::Iterations(7));
@@ -256,11 +295,11 @@ mod tests {
 
     #[test]
     fn a_server_that_was_asked_for_something_else_is_overruled() {
-        let client = parse("write-bw host --size 4K --poll spin").plan().unwrap();
-        assert!(!parse("write-bw").are_overruled_by(&client));
-        assert!(!parse("write-bw --memory process --json").are_overruled_by(&client));
-        assert!(!parse("write-bw --size 4K").are_overruled_by(&client));
-        assert!(parse("write-bw --size 8K").are_overruled_by(&client));
+        let client = parse("write-bw host --size 4K --poll spin").plan(MTU).unwrap();
+        assert!(!parse("write-bw").are_overruled_by(&client, MTU));
+        assert!(!parse("write-bw --memory process --json").are_overruled_by(&client, MTU));
+        assert!(!parse("write-bw --size 4K").are_overruled_by(&client, MTU));
+        assert!(parse("write-bw --size 8K").are_overruled_by(&client, MTU));
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! Bandwidth: as many messages under way as the depth allows, on every queue pair.
 
-use super::bench::{Bench, Lane, of_wr_id};
+use super::bench::{Arrival, Bench, Lane, of_wr_id};
 use super::partner::{Finished, Partner};
 use super::progress::Progress;
-use super::report::Row;
+use super::report::{Received, Row};
 use super::requests::Requests;
 use super::verify::Verifier;
 use crate::error::Error;
-use std::time::Instant;
-use urxe_verbs::SendWr;
+use std::time::{Duration, Instant};
+use urxe_verbs::{SendWr, Wc};
 
 /// Receives that are posted again together.
 const RECEIVES: u32 = 16;
+
+/// After so long without a message, and the client done, those that are missing are lost.
+const SILENCE: Duration = Duration::from_millis(300);
 
 /// The client's part: posts, and takes completions, until it was enough.
 pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result<Finished, Error> {
@@ -85,42 +88,50 @@ fn post<'a>(
 }
 
 /// The server's part where it must receive: takes messages and posts receives again, until the
-/// client says that it is done and all have come.
+/// client says that it is done and all have come; or, where messages can be lost, no more come.
 pub(super) fn receive(
     bench: &mut Bench,
     partner: &mut Partner,
     size: u32,
 ) -> Result<Finished, Error> {
-    let first: Vec<u64> = bench.lanes.iter().map(|lane| lane.received).collect();
+    let before: u64 = bench.lanes.iter().map(|lane| lane.received).sum();
+    let is_reliable = bench.plan.transport.is_reliable();
     let mut finished: Option<Finished> = None;
+    let (mut received, mut first, mut last) = (0, None, Instant::now());
+    let mut arrived: Vec<Wc> = Vec::new();
     loop {
-        if let Some(finished) = finished.take_if(|finished| {
-            let mut all = bench.lanes.iter().zip(&first).zip(&finished.messages);
-            all.all(|((lane, first), &messages)| lane.received - first >= messages)
+        if let Some(mut finished) = finished.take_if(|finished| {
+            let sent: u64 = finished.messages.iter().sum();
+            received >= sent || !is_reliable && last.elapsed() > SILENCE
         }) {
+            let sent = finished.messages.iter().sum();
+            let elapsed = first.map_or(Duration::ZERO, |first| last - first);
+            let count = Received::new(size, received, sent, elapsed);
+            finished.row.received = (!is_reliable).then_some(count);
             return Ok(finished);
         }
-        let Bench { recvs, lanes, verifier, .. } = bench;
-        let wcs = recvs.wait()?;
-        if wcs.is_empty() && finished.is_none() {
-            finished = partner.finished()?;
+        arrived.clear();
+        arrived.extend_from_slice(bench.recvs.wait()?);
+        if arrived.is_empty() {
+            if finished.is_none() {
+                finished = partner.finished()?;
+            }
+            continue;
         }
-        for wc in wcs {
-            let (index, number) = of_wr_id(wc.check()?.wr_id);
-            if wc.byte_len != size {
-                let found = wc.byte_len;
-                let what = format!("QP {index}, message {number}: {found} bytes, expected {size}");
+        last = Instant::now();
+        first.get_or_insert(last);
+        for wc in &arrived {
+            let arrival = bench.arrival(wc)?;
+            let Arrival { lane, number, len, .. } = arrival;
+            if len != size {
+                let what = format!("QP {lane}, message {number}: {len} bytes, expected {size}");
                 return Err(Error::WrongData(what));
             }
-            if let Some(verifier) = verifier {
-                verifier.received(index, number, size)?;
-            }
-            lanes[index].received = number + 1;
-        }
-        for index in 0..bench.lanes.len() {
-            while bench.receives_missing(index) >= RECEIVES.min(bench.plan.receives()) {
-                bench.post_receives(index, RECEIVES.min(bench.plan.receives()))?;
+            if let Some(verifier) = &mut bench.verifier {
+                verifier.received(&arrival, size)?;
             }
         }
+        received = bench.lanes.iter().map(|lane| lane.received).sum::<u64>() - before;
+        bench.refill(RECEIVES)?;
     }
 }

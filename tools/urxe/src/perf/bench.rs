@@ -2,12 +2,18 @@
 //! messages that go out and for those that come in.
 
 use super::args::{Local, Memory};
+use super::idle::Idle;
 use super::message::End;
-use super::plan::{Plan, Verb};
+use super::plan::{Plan, Transport, Verb};
+use super::receives::Receives;
 use super::verify::Verifier;
 use crate::completions::{Completions, PollMode};
 use crate::error::Error;
-use urxe_verbs::{Access, Context, Mr, Pd, Qp, QpCaps, QpEndpoint, QpInit, RecvWr, RemoteBuf, Sge};
+use std::collections::HashMap;
+use urxe_verbs::{
+    Access, AddressVector, Ah, Context, Mr, Pd, Qp, QpCaps, QpEndpoint, QpInit, RemoteBuf, Sge,
+    SrqInit, Wc,
+};
 
 const ACCESS: Access = Access(
     Access::LOCAL_WRITE.0
@@ -15,6 +21,10 @@ const ACCESS: Access = Access(
         | Access::REMOTE_READ.0
         | Access::REMOTE_ATOMIC.0,
 );
+
+/// The Q_Key of datagrams. The device gives the two ends' queue pairs numbers that nobody else has,
+/// so that it need not be a secret.
+pub(super) const QKEY: u32 = 0x0075_7278;
 
 /// One end of a test.
 pub(super) struct Bench {
@@ -25,6 +35,12 @@ pub(super) struct Bench {
     pub(super) sends: Completions,
     pub(super) recvs: Completions,
     pub(super) lanes: Vec<Lane>,
+    /// Those of each queue pair, or the only ones that all of them share; none if nothing is
+    /// received.
+    pub(super) receives: Vec<Receives>,
+    /// Which queue pair has which number.
+    by_qpn: HashMap<u32, usize>,
+    pub(super) idle: Option<Idle>,
     pub(super) memory: Areas,
     /// The other end's memory.
     pub(super) remote: RemoteBuf,
@@ -41,10 +57,23 @@ pub(super) struct Lane {
     pub(super) posted: u64,
     /// Number of the first one that is not known to have ended.
     pub(super) completed: u64,
-    /// Number of the next message to receive.
+    /// Number of the next message to receive; where messages can be lost, how many came.
     pub(super) received: u64,
-    /// Number of the next receive to post.
-    receives: u64,
+    /// Where its datagrams go.
+    pub(super) to: Option<(Ah, u32)>,
+}
+
+/// A message that came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    /// The queue pair.
+    pub(super) lane: usize,
+    /// The message's number.
+    pub(super) number: u64,
+    /// Where its data are.
+    pub(super) place: usize,
+    /// How many bytes.
+    pub(super) len: u32,
 }
 
 /// Memory of one end: an area for messages that go out (and for what READs and atomics bring
@@ -69,6 +98,13 @@ impl Areas {
         (self.area_len + self.place(lane, number)) as usize
     }
 
+    /// Where a message comes in that took receive number `number` of those that all queue pairs
+    /// share.
+    pub(super) fn incoming_shared(&self, number: u64) -> usize {
+        let places = self.area_len / self.stride;
+        (self.area_len + number % places * self.stride) as usize
+    }
+
     /// How many places a queue pair has.
     pub(super) fn slots(&self) -> u64 {
         self.slots
@@ -89,23 +125,44 @@ impl Bench {
     pub(super) fn new(plan: Plan, local: &Local) -> Result<Self, Error> {
         let context = Context::open(&local.device)?;
         let pd = context.alloc_pd()?;
-        let (window, receives) = (plan.window(), receives(&plan));
+        let window = plan.window();
+        let wanted = if plan.is_received() { plan.receives() } else { 0 };
+        let all = (wanted * plan.qps).min(context.query_device()?.max_cqe);
         let sends = Completions::new(&context, window * plan.qps, local.poll)?;
-        let recvs = Completions::new(&context, (receives * plan.qps).max(1), local.poll)?;
+        let recvs = Completions::new(&context, all.max(1), local.poll)?;
+        let srq = match plan.srq {
+            true => {
+                let max_wr = all.min(MAX_SHARED);
+                Some(pd.create_srq(&SrqInit { max_wr, max_sge: 1, limit: 0 })?)
+            }
+            false => None,
+        };
         let caps = QpCaps {
             max_send_wr: window,
-            max_recv_wr: receives,
+            max_recv_wr: wanted,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_data: plan.inline,
         };
         let (send_cq, recv_cq) = (sends.cq(), recvs.cq());
-        let init = QpInit { send_cq, recv_cq, caps, ..QpInit::new(send_cq) };
+        let (qp_type, srq) = (plan.transport.qp_type(), srq.as_ref());
+        let init = QpInit { qp_type, send_cq, recv_cq, srq, caps, ..QpInit::new(send_cq) };
         let lanes = (0..plan.qps).map(|_| {
             let qp = pd.create_qp(&init)?;
-            Ok(Lane { qp, posted: 0, completed: 0, received: 0, receives: 0 })
+            Ok(Lane { qp, posted: 0, completed: 0, received: 0, to: None })
         });
         let lanes = lanes.collect::<Result<Vec<_>, Error>>()?;
+        let receives = match (srq, plan.is_received()) {
+            (Some(srq), _) => vec![Receives::shared(srq.clone(), all.min(MAX_SHARED))],
+            (None, true) => {
+                let each = lanes.iter().enumerate();
+                each.map(|(index, lane)| Receives::of_qp(index, &lane.qp, wanted)).collect()
+            }
+            (None, false) => Vec::new(),
+        };
+        let by_qpn = lanes.iter().enumerate().map(|(index, lane)| (lane.qp.qpn(), index));
+        let by_qpn = by_qpn.collect();
+        let idle = Idle::new(&context, &pd, plan.idle)?;
         let area_len = plan.area_len();
         let mr = memory(&pd, 2 * area_len as usize, local.memory)?;
         let (stride, slots) = (plan.stride(), plan.slots().into());
@@ -121,6 +178,9 @@ impl Bench {
             sends,
             recvs,
             lanes,
+            receives,
+            by_qpn,
+            idle,
             memory,
             remote,
             verifier,
@@ -153,41 +213,56 @@ impl Bench {
                 self.lanes.len()
             )));
         }
-        for (lane, endpoint) in self.lanes.iter().zip(&remote.endpoints) {
-            lane.qp.connect(endpoint, ACCESS)?;
+        for (lane, endpoint) in self.lanes.iter_mut().zip(&remote.endpoints) {
+            if self.plan.transport == Transport::Ud {
+                lane.qp.start_datagrams(QKEY)?;
+                let ah = lane.qp.pd().create_ah(&AddressVector::to(endpoint.gid))?;
+                lane.to = Some((ah, endpoint.qpn));
+            } else {
+                lane.qp.connect(endpoint, ACCESS)?;
+            }
         }
+        self.check_datagrams(remote)?;
         self.remote = remote.memory;
-        let receives = receives(&self.plan);
-        (0..self.lanes.len()).try_for_each(|lane| self.post_receives(lane, receives))
+        self.refill(1)
     }
 
-    /// Posts receives for the next `count` messages of a queue pair, of any length.
-    pub(super) fn post_receives(&mut self, lane: usize, count: u32) -> Result<(), Error> {
-        /// Receives posted as one list.
-        const LIST: usize = 32;
-        let size = self.plan.max_size();
-        let mut left = count as usize;
-        while left > 0 {
-            let len = left.min(LIST);
-            let first = self.lanes[lane].receives;
-            let mut sges = [[Sge::default()]; LIST];
-            for (number, sge) in (first..).zip(&mut sges[..len]) {
-                *sge = [self.memory.sge(self.memory.incoming(lane, number), size)?];
-            }
-            let wrs: [RecvWr<'_>; LIST] =
-                std::array::from_fn(|i| RecvWr::new(wr_id(lane, first + i as u64), &sges[i]));
-            self.lanes[lane].qp.post_recv(&wrs[..len])?;
-            self.lanes[lane].receives += len as u64;
-            left -= len;
+    /// Whether the longest message fits into a packet, where it must.
+    fn check_datagrams(&self, remote: &End) -> Result<(), Error> {
+        let ours = self.end()?.endpoints;
+        let mtu = ours.iter().chain(&remote.endpoints).map(|endpoint| endpoint.mtu).min();
+        let (size, mtu) = (self.plan.max_size(), u32::from(mtu.unwrap_or(0)));
+        if self.plan.transport == Transport::Ud && size > mtu {
+            return Err(Error::Usage(format!(
+                "--size is {size}, expected at most {mtu}: a datagram is one packet, and that is \
+                 the path MTU between the two ends"
+            )));
         }
         Ok(())
     }
 
-    /// How many receives fewer than wanted are posted on a queue pair.
-    pub(super) fn receives_missing(&self, lane: usize) -> u32 {
-        let Lane { received, receives: posted, .. } = self.lanes[lane];
-        let under_way = posted.saturating_sub(received);
-        u64::from(receives(&self.plan)).saturating_sub(under_way) as u32
+    /// Posts receives again where `least` or more are missing.
+    pub(super) fn refill(&mut self, least: u32) -> Result<(), Error> {
+        let len = self.plan.max_size() + self.plan.headroom();
+        let Bench { receives, memory, .. } = self;
+        receives.iter_mut().try_for_each(|receives| receives.refill(memory, len, least))
+    }
+
+    /// What a receive completion tells.
+    pub(super) fn arrival(&mut self, wc: &Wc) -> Result<Arrival, Error> {
+        let (index, receive) = of_wr_id(wc.check()?.wr_id);
+        let headroom = self.plan.headroom();
+        let (Some(&lane), Some(receives)) =
+            (self.by_qpn.get(&wc.qpn), self.receives.get_mut(index))
+        else {
+            return Err(Error::Failed(format!("a completion of the unknown QP {:#08x}", wc.qpn)));
+        };
+        receives.take();
+        let place = receives.place(&self.memory, receive) + headroom as usize;
+        // Where messages can be lost, they carry their numbers.
+        let number = wc.imm.map_or(self.lanes[lane].received, u64::from);
+        self.lanes[lane].received += 1;
+        Ok(Arrival { lane, number, place, len: wc.byte_len.saturating_sub(headroom) })
     }
 
     /// Wipes the place where a ping-pong of WRITEs looks for its messages.
@@ -200,10 +275,8 @@ impl Bench {
     }
 }
 
-/// Receives that a queue pair needs posted.
-fn receives(plan: &Plan) -> u32 {
-    if plan.test.verb() == Verb::Send { plan.receives() } else { 0 }
-}
+/// Receives that a shared queue holds at most; devices have limits of their own.
+const MAX_SHARED: u32 = 32_767;
 
 /// Bits of a work request's number that count messages; those above are the queue pair's.
 const NUMBER_BITS: u32 = 48;

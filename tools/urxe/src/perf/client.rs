@@ -12,14 +12,16 @@ use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use urxe_verbs::Context;
 
 /// How long a server may take to come up: scripts start both ends at about the same time.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Measures against the server at `host`.
 pub(super) fn run(arguments: &Arguments, host: &str) -> Result<(), Error> {
-    let plan = arguments.plan()?;
-    let bench = Bench::new(plan, &arguments.local()?)?;
+    let local = arguments.local()?;
+    let active_mtu = Context::open(&local.device)?.query_port(1)?.active_mtu;
+    let bench = Bench::new(arguments.plan(active_mtu)?, &local)?;
     let stream = connect(host, arguments.port)?;
     let mut server = Partner::new(Link::over_tcp(stream, format!("the server {host}"))?);
     let measured = measure(bench, &mut server, arguments);
@@ -69,9 +71,9 @@ fn measure(mut bench: Bench, server: &mut Partner, arguments: &Arguments) -> Res
         } else {
             bandwidth::run(&mut bench, server, size)?
         };
-        let row = finished.row.clone();
+        let mut row = finished.row.clone();
         server.send(&Message::Finished { messages: finished.messages, row: finished.row })?;
-        server.ready()?;
+        row.received = server.taken()?;
         reporter.row(row)?;
     }
     server.send(&Message::Bye)?;

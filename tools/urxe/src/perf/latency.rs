@@ -1,6 +1,6 @@
 //! Latency: one message under way at a time, each of them timed.
 
-use super::bench::{Bench, Lane, of_wr_id};
+use super::bench::{Arrival, Bench, Lane, of_wr_id};
 use super::partner::{Finished, Partner};
 use super::plan::Verb;
 use super::progress::Progress;
@@ -12,6 +12,9 @@ use crate::latency::Latencies;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use urxe_verbs::SendWr;
+
+/// How long an answer is waited for where it can be lost.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Of messages whose end nobody waits for, every so many one is signaled.
 const SIGNAL_EVERY: u64 = 16;
@@ -35,9 +38,19 @@ pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result
                 prepare(bench, number, size)?;
                 let posted = Instant::now();
                 post(bench, partner, requests.get(number))?;
-                wait_message(bench, partner, number, |partner| partner.check().map(|()| false))?;
+                let lossy = !bench.plan.transport.is_reliable();
+                let arrival = wait_message(bench, |waited| {
+                    partner.check()?;
+                    Ok(lossy && waited > PATIENCE)
+                })?;
                 let elapsed = posted.elapsed();
-                received(bench, number, size)?;
+                let Some(arrival) = arrival else {
+                    return Err(Error::Failed(format!(
+                        "message {number} or its answer was lost; on this transport nothing \
+                         repairs that, so latency can be measured only where nothing is lost"
+                    )));
+                };
+                received(bench, &arrival, size)?;
                 Ok(elapsed)
             })
         }
@@ -116,12 +129,10 @@ pub(super) fn answer(
         loop {
             let number = bench.lanes[0].posted;
             prepare(bench, number, size)?;
-            if !wait_message(bench, partner, number, &mut is_done)? {
-                break;
-            }
+            let Some(arrival) = wait_message(bench, |_| is_done(partner))? else { break };
             post(bench, partner, requests.get(number))?;
             bench.lanes[0].posted = number + 1;
-            received(bench, number, size)?;
+            received(bench, &arrival, size)?;
         }
     }
     finished.ok_or_else(|| Error::Failed("the client ended the test without a result".into()))
@@ -135,31 +146,29 @@ fn prepare(bench: &mut Bench, number: u64, size: u32) -> Result<(), Error> {
     }
 }
 
-/// Waits for message `number`, or until `give_up` says so; `false` then.
+/// Waits for the next message, or until `give_up` says so, which is told how long it took so far.
 fn wait_message(
     bench: &mut Bench,
-    partner: &mut Partner,
-    number: u64,
-    mut give_up: impl FnMut(&mut Partner) -> Result<bool, Error>,
-) -> Result<bool, Error> {
-    while bench.lanes[0].received <= number {
-        let wcs = bench.recvs.wait()?;
-        if wcs.is_empty() && give_up(partner)? {
-            return Ok(false);
+    mut give_up: impl FnMut(Duration) -> Result<bool, Error>,
+) -> Result<Option<Arrival>, Error> {
+    let begun = Instant::now();
+    loop {
+        // One is under way at a time.
+        if let Some(&wc) = bench.recvs.wait()?.first() {
+            return bench.arrival(&wc).map(Some);
         }
-        for wc in wcs {
-            bench.lanes[0].received = of_wr_id(wc.check()?.wr_id).1 + 1;
+        if give_up(begun.elapsed())? {
+            return Ok(None);
         }
     }
-    Ok(true)
 }
 
-/// Checks message `number`, if that is wanted, and posts a receive in its place.
-fn received(bench: &mut Bench, number: u64, size: u32) -> Result<(), Error> {
+/// Checks a message, if that is wanted, and posts a receive in its place.
+fn received(bench: &mut Bench, arrival: &Arrival, size: u32) -> Result<(), Error> {
     if let Some(verifier) = &mut bench.verifier {
-        verifier.received(0, number, size)?;
+        verifier.received(arrival, size)?;
     }
-    bench.post_receives(0, 1)
+    bench.refill(1)
 }
 
 /// Posts a message whose end nobody waits for.

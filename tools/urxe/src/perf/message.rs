@@ -1,13 +1,13 @@
 //! What client and server of a test tell each other over TCP.
 
 use super::plan::Plan;
-use super::report::Row;
+use super::report::{Received, Row};
 use serde::{Deserialize, Serialize};
 use urxe_verbs::{QpEndpoint, RemoteBuf};
 
 /// Changes whenever messages do, so that two versions notice that they do not understand each
 /// other before they misunderstand.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// One end of a test: its queue pairs, and the memory into which the other end writes or from
 /// which it reads.
@@ -30,6 +30,8 @@ pub(super) enum Message {
     Ready,
     /// Client: that was this length; so many messages on each queue pair, and this came out.
     Finished { messages: Vec<u64>, row: Row },
+    /// Server: has checked what there is to check; this arrived, if messages can be lost.
+    Taken(Option<Received>),
     /// Client: that was all.
     Bye,
     /// Either: I cannot go on.

@@ -2,7 +2,7 @@
 
 use super::message::{End, Message};
 use super::plan::Plan;
-use super::report::Row;
+use super::report::{Received, Row};
 use crate::error::Error;
 use crate::link::Link;
 use std::time::Duration;
@@ -89,6 +89,14 @@ impl Partner {
     pub(super) fn ready(&mut self) -> Result<(), Error> {
         match self.listen(Some(PATIENCE))? {
             Message::Ready => Ok(()),
+            message => Err(unexpected(&message)),
+        }
+    }
+
+    /// Client: waits until the server has taken and checked everything, and hears what arrived.
+    pub(super) fn taken(&mut self) -> Result<Option<Received>, Error> {
+        match self.listen(Some(PATIENCE))? {
+            Message::Taken(received) => Ok(received),
             message => Err(unexpected(&message)),
         }
     }

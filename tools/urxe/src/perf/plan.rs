@@ -3,9 +3,13 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use urxe_verbs::{Grh, QpType};
 
 /// Queue pairs of one test: as many as a message of endpoints has room for.
 pub(super) const MAX_QPS: u32 = 1024;
+
+/// Idle queue pairs of one test; devices have limits of their own.
+pub(super) const MAX_IDLE: u32 = 60_000;
 
 /// Longest message that is measured, in bytes.
 pub(super) const MAX_SIZE: u32 = 1 << 30;
@@ -96,6 +100,33 @@ pub(crate) enum Atomic {
     Faa,
 }
 
+/// The transport of the queue pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Transport {
+    /// Reliable connection: every message arrives.
+    #[default]
+    Rc,
+    /// Unreliable connection: SEND and WRITE; what is lost is lost.
+    Uc,
+    /// Unreliable datagram: SEND of one packet; what is lost is lost.
+    Ud,
+}
+
+impl Transport {
+    pub(super) const fn qp_type(self) -> QpType {
+        match self {
+            Transport::Rc => QpType::Rc,
+            Transport::Uc => QpType::Uc,
+            Transport::Ud => QpType::Ud,
+        }
+    }
+
+    pub(super) const fn is_reliable(self) -> bool {
+        matches!(self, Transport::Rc)
+    }
+}
+
 /// How long a size is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -121,6 +152,7 @@ impl Amount {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
     pub(super) test: Test,
+    pub(super) transport: Transport,
     /// Lengths of messages in bytes, one after the other.
     pub(super) sizes: Vec<u32>,
     pub(super) amount: Amount,
@@ -128,6 +160,10 @@ pub(super) struct Plan {
     pub(super) depth: u32,
     /// Queue pairs.
     pub(super) qps: u32,
+    /// Whether they share their receives.
+    pub(super) srq: bool,
+    /// Queue pairs beside those that do nothing.
+    pub(super) idle: u32,
     /// Path MTU in bytes, if it is to be smaller than what both ends can do.
     pub(super) mtu: Option<u16>,
     /// Messages up to this length are sent inline.
@@ -155,6 +191,8 @@ impl Plan {
                 return Err(format!("--size is {size}, expected 8: atomics have no other size"));
             }
         }
+        self.check_transport()?;
+        within("--idle", self.idle.into(), 0, MAX_IDLE.into())?;
         within("--depth", self.depth.into(), 1, MAX_DEPTH.into())?;
         let max_qps = if self.test.is_latency() { 1 } else { MAX_QPS };
         within("--qps", self.qps.into(), 1, max_qps.into())?;
@@ -191,6 +229,48 @@ impl Plan {
         Ok(())
     }
 
+    /// Whether the transport can do it.
+    fn check_transport(&self) -> Result<(), String> {
+        let (test, verb) = (self.test.name(), self.test.verb());
+        let refuse = |expected: &str| Err(format!("{test} on this transport: expected {expected}"));
+        if self.srq && !self.is_received() {
+            return Err(format!("--srq with {test}: expected a test that receives: send-bw"));
+        }
+        match self.transport {
+            Transport::Rc => Ok(()),
+            Transport::Uc if matches!(verb, Verb::Read | Verb::Atomic) => {
+                refuse("SEND or WRITE, which is all that --transport uc has")
+            }
+            Transport::Ud if verb != Verb::Send => {
+                refuse("SEND, which is all that --transport ud has")
+            }
+            _ if self.test == Test::WriteLat => {
+                refuse("send-lat: a WRITE that is lost would be waited for for ever")
+            }
+            _ if self.verify && verb == Verb::Write => {
+                Err("--verify with write-bw on --transport uc: expected send-bw; nothing keeps a \
+                     WRITE from overtaking the check of the one before it"
+                    .into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the server takes each message off a completion queue. An unreliable WRITE carries
+    /// immediate data, so that the server can count what arrived.
+    pub(super) fn is_received(&self) -> bool {
+        match self.test.verb() {
+            Verb::Send => true,
+            Verb::Write => self.transport == Transport::Uc,
+            Verb::Read | Verb::Atomic => false,
+        }
+    }
+
+    /// Bytes that stand before the data of a received message.
+    pub(super) fn headroom(&self) -> u32 {
+        if self.transport == Transport::Ud { Grh::LEN as u32 } else { 0 }
+    }
+
     /// The longest message.
     pub(super) fn max_size(&self) -> u32 {
         self.sizes.iter().copied().max().unwrap_or(0)
@@ -198,7 +278,8 @@ impl Plan {
 
     /// Bytes from the place of one message to that of the next.
     pub(super) fn stride(&self) -> u64 {
-        u64::from(self.max_size()).next_multiple_of(ALIGNMENT).max(ALIGNMENT)
+        let len = u64::from(self.max_size()) + u64::from(self.headroom());
+        len.next_multiple_of(ALIGNMENT).max(ALIGNMENT)
     }
 
     /// Messages that may be under way on each queue pair: the depth, unless they are checked and
@@ -248,10 +329,13 @@ pub(super) mod tests {
     pub(crate) fn plan(test: Test, size: u32) -> Plan {
         Plan {
             test,
+            transport: Transport::Rc,
             sizes: vec![size],
             amount: Amount::Iterations(1000),
             depth: 128,
             qps: 1,
+            srq: false,
+            idle: 0,
             mtu: None,
             inline: 0,
             cq_mod: None,
@@ -279,6 +363,33 @@ pub(super) mod tests {
             let error = plan.check().unwrap_err();
             assert!(error.starts_with(part) && error.contains("expected"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_transport_is_asked_only_for_what_it_has() {
+        let on = |transport, test, verify| {
+            Plan { transport, verify, ..plan(test, 8) }.check().map_err(drop)
+        };
+        for (test, uc, ud) in [
+            (Test::SendBw, Ok(()), Ok(())),
+            (Test::SendLat, Ok(()), Ok(())),
+            (Test::WriteBw, Ok(()), Err(())),
+            (Test::WriteLat, Err(()), Err(())),
+            (Test::ReadBw, Err(()), Err(())),
+            (Test::AtomicLat, Err(()), Err(())),
+        ] {
+            assert_eq!((on(Transport::Uc, test, false), on(Transport::Ud, test, false)), (uc, ud));
+            assert_eq!(on(Transport::Rc, test, false), Ok(()));
+        }
+        assert_eq!(on(Transport::Uc, Test::WriteBw, true), Err(()));
+        let shared = |test| Plan { srq: true, ..plan(test, 8) }.check().is_ok();
+        assert!(shared(Test::SendBw) && !shared(Test::ReadBw));
+    }
+
+    #[test]
+    fn a_datagram_has_room_for_what_stands_before_it() {
+        let datagram = Plan { transport: Transport::Ud, ..plan(Test::SendBw, 4096) };
+        assert!(datagram.stride() >= 4096 + 40);
     }
 
     #[test]

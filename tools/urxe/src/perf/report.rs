@@ -2,6 +2,7 @@
 
 use super::args::Memory;
 use super::bench::Bench;
+use super::idle::IdleCost;
 use super::message::End;
 use super::plan::Plan;
 use crate::completions::PollMode;
@@ -28,10 +29,34 @@ pub(super) struct Row {
     pub(super) bandwidth: Option<Bandwidth>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) latency_us: Option<LatencySummary>,
+    /// What arrived of it, where messages can be lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) received: Option<Received>,
+}
+
+/// What the server took, where messages can be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Received {
+    pub(super) messages: u64,
+    /// Messages that were sent and did not arrive.
+    pub(super) lost: u64,
+    /// From the first message to the last.
+    pub(super) seconds: f64,
+    #[serde(flatten)]
+    pub(super) bandwidth: Bandwidth,
+}
+
+impl Received {
+    /// So many messages of `size` in so much time, of those that were sent.
+    pub(super) fn new(size: u32, messages: u64, sent: u64, elapsed: Duration) -> Self {
+        let bandwidth = Bandwidth::new(size, messages, elapsed);
+        let lost = sent.saturating_sub(messages);
+        Received { messages, lost, seconds: elapsed.as_secs_f64(), bandwidth }
+    }
 }
 
 /// Bytes and messages per second. Of the bytes of the messages; headers are not counted.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Bandwidth {
     /// 10^9 bits per second.
     pub(super) bandwidth_gbit_s: f64,
@@ -40,18 +65,24 @@ pub(super) struct Bandwidth {
     pub(super) messages_per_s: f64,
 }
 
-impl Row {
-    /// So many messages of `size` in so much time.
-    pub(super) fn bandwidth(size: u32, iterations: u64, elapsed: Duration) -> Row {
-        let seconds = elapsed.as_secs_f64();
-        let messages_per_s = iterations as f64 / seconds.max(1e-9);
+impl Bandwidth {
+    fn new(size: u32, messages: u64, elapsed: Duration) -> Self {
+        let messages_per_s = messages as f64 / elapsed.as_secs_f64().max(1e-9);
         let bytes_per_s = messages_per_s * f64::from(size);
-        let bandwidth = Bandwidth {
+        Bandwidth {
             bandwidth_gbit_s: bytes_per_s * 8.0 / 1e9,
             bandwidth_mb_s: bytes_per_s / 1e6,
             messages_per_s,
-        };
-        Row { size, iterations, seconds, bandwidth: Some(bandwidth), latency_us: None }
+        }
+    }
+}
+
+impl Row {
+    /// So many messages of `size` in so much time.
+    pub(super) fn bandwidth(size: u32, iterations: u64, elapsed: Duration) -> Row {
+        let bandwidth = Some(Bandwidth::new(size, iterations, elapsed));
+        let seconds = elapsed.as_secs_f64();
+        Row { size, iterations, seconds, bandwidth, latency_us: None, received: None }
     }
 
     /// Latencies of messages of `size`.
@@ -62,7 +93,14 @@ impl Row {
         latency: LatencySummary,
     ) -> Row {
         let seconds = elapsed.as_secs_f64();
-        Row { size, iterations, seconds, bandwidth: None, latency_us: Some(latency) }
+        Row {
+            size,
+            iterations,
+            seconds,
+            bandwidth: None,
+            latency_us: Some(latency),
+            received: None,
+        }
     }
 
     fn line(&self) -> String {
@@ -70,7 +108,12 @@ impl Row {
         if let Some(bandwidth) = &self.bandwidth {
             let Bandwidth { bandwidth_gbit_s, bandwidth_mb_s, messages_per_s } = bandwidth;
             let [gbit, mb] = [figure(*bandwidth_gbit_s), figure(*bandwidth_mb_s)];
-            return format!("{head} {gbit:>10} {mb:>10} {:>12}\n", count(*messages_per_s as u64));
+            let arrived = self.received.map_or_else(String::new, |received| {
+                let gbit = figure(received.bandwidth.bandwidth_gbit_s);
+                format!(" {:>12} {:>12} {gbit:>10}", count(received.messages), count(received.lost))
+            });
+            let rate = count(*messages_per_s as u64);
+            return format!("{head} {gbit:>10} {mb:>10} {rate:>12}{arrived}\n");
         }
         let Some(LatencySummary { min, median, mean, p99, p99_9, max }) = self.latency_us else {
             return format!("{head}\n");
@@ -98,6 +141,9 @@ pub(super) struct Setting {
     poll: PollMode,
     memory: Memory,
     path_mtu: u16,
+    /// What the idle queue pairs of this end take, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idle: Option<IdleCost>,
     machine: Machine,
 }
 
@@ -124,6 +170,7 @@ impl Setting {
             remote: Party { device: None, endpoints: theirs.endpoints },
             poll: bench.poll,
             memory: bench.memory_kind,
+            idle: bench.idle.as_ref().map(|idle| idle.cost),
             machine: Machine::this(),
         }
     }
@@ -133,7 +180,9 @@ impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Setting { plan, path_mtu, poll, memory, .. } = self;
         let (test, window, qps) = (plan.test.name(), plan.window(), plan.qps);
-        write!(f, "{test}: {qps} QP{}, ", if qps == 1 { "" } else { "s" })?;
+        let (transport, shared) = (name(plan.transport).to_uppercase(), ["", " with an SRQ"]);
+        let shared = shared[usize::from(plan.srq)];
+        write!(f, "{test}: {qps} {transport} QP{}{shared}, ", if qps == 1 { "" } else { "s" })?;
         if !plan.test.is_latency() {
             write!(f, "{window} messages under way on each, ")?;
         }
@@ -141,6 +190,9 @@ impl fmt::Display for Setting {
         writeln!(f, "path MTU {path_mtu}, poll {poll}, memory {memory}")?;
         writeln!(f, "   local: {}", self.local)?;
         writeln!(f, "  remote: {}", self.remote)?;
+        if let Some(idle) = &self.idle {
+            writeln!(f, "    idle: {idle}")?;
+        }
         if plan.test.is_latency() {
             let columns = ["min us", "median", "mean", "p99", "p99.9", "max"];
             let columns = columns.map(|column| format!(" {column:>9}")).concat();
@@ -148,7 +200,11 @@ impl fmt::Display for Setting {
             writeln!(f, "{:>10} {:>12}{columns}", "bytes", "iterations")
         } else {
             let [a, b, c, d, e] = ["bytes", "messages", "Gbit/s", "MB/s", "messages/s"];
-            writeln!(f, "{a:>10} {b:>12} {c:>10} {d:>10} {e:>12}")
+            write!(f, "{a:>10} {b:>12} {c:>10} {d:>10} {e:>12}")?;
+            if !plan.transport.is_reliable() {
+                write!(f, " {:>12} {:>12} {c:>10}", "received", "lost")?;
+            }
+            writeln!(f)
         }
     }
 }
@@ -236,6 +292,17 @@ mod tests {
         assert_eq!(bandwidth.bandwidth_mb_s, 125.0);
         assert_eq!(bandwidth.bandwidth_gbit_s, 1.0);
         assert_eq!(row.line().split_whitespace().last(), Some("125"));
+    }
+
+    #[test]
+    fn what_did_not_arrive_is_lost() {
+        let received = Received::new(1000, 75, 100, Duration::from_secs(1));
+        assert_eq!((received.messages, received.lost), (75, 25));
+        let row = Row { received: Some(received), ..Row::bandwidth(1000, 100, Duration::ZERO) };
+        let cells: Vec<_> = row.line().split_whitespace().map(str::to_owned).collect();
+        assert_eq!(cells[5..7], ["75", "25"]);
+        let text = serde_json::to_string(&row).unwrap();
+        assert_eq!(serde_json::from_str::<Row>(&text).unwrap().received, Some(received));
     }
 
     #[test]

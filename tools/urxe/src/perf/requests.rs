@@ -1,9 +1,9 @@
 //! Work requests of a test, ready to be posted.
 
-use super::bench::{Bench, wr_id};
-use super::plan::{Atomic, Verb};
+use super::bench::{Bench, QKEY, wr_id};
+use super::plan::{Atomic, Transport, Verb};
 use crate::error::Error;
-use urxe_verbs::{Inline, RemoteBuf, SendWr, Sge};
+use urxe_verbs::{Ah, Inline, Payload, RemoteBuf, SendWr, Sge};
 
 /// Makes the work requests of one queue pair for messages of one length. All that can be computed
 /// before is.
@@ -15,6 +15,10 @@ pub(super) struct Requests {
     /// For each place its memory here and there.
     places: Vec<([Sge; 1], RemoteBuf)>,
     inline: Option<Vec<u8>>,
+    /// Where datagrams go.
+    to: Option<(Ah, u32)>,
+    /// Whether each carries its number, so that the other end knows which one arrived.
+    numbered: bool,
 }
 
 impl Requests {
@@ -30,23 +34,37 @@ impl Requests {
         };
         let places = (0..bench.memory.slots()).map(place).collect::<Result<_, Error>>()?;
         let inline = (size > 0 && size <= plan.inline).then(|| vec![0; size as usize]);
-        Ok(Requests { lane, verb, atomic: plan.atomic, places, inline })
+        let to = bench.lanes[lane].to.clone();
+        let numbered = match plan.transport {
+            Transport::Rc => false,
+            Transport::Uc => plan.verify || verb == Verb::Write,
+            Transport::Ud => plan.verify,
+        };
+        Ok(Requests { lane, verb, atomic: plan.atomic, places, inline, to, numbered })
     }
 
     /// The one for message `number`.
     pub(super) fn get(&self, number: u64) -> SendWr<'_> {
         let wr_id = wr_id(self.lane, number);
         let (sge, remote) = &self.places[(number % self.places.len() as u64) as usize];
-        match (self.verb, &self.inline) {
-            (Verb::Write, None) => SendWr::write(wr_id, sge, *remote),
-            (Verb::Write, Some(data)) => SendWr::write(wr_id, Inline(data), *remote),
-            (Verb::Send, None) => SendWr::send(wr_id, sge),
-            (Verb::Send, Some(data)) => SendWr::send(wr_id, Inline(data)),
+        let payload = || match &self.inline {
+            None => Payload::from(sge),
+            Some(data) => Payload::from(Inline(data)),
+        };
+        let wr = match (self.verb, self.numbered) {
+            (Verb::Write, false) => SendWr::write(wr_id, payload(), *remote),
+            (Verb::Write, true) => SendWr::write_imm(wr_id, payload(), *remote, number as u32),
+            (Verb::Send, false) => SendWr::send(wr_id, payload()),
+            (Verb::Send, true) => SendWr::send_imm(wr_id, payload(), number as u32),
             (Verb::Read, _) => SendWr::read(wr_id, sge, *remote),
             (Verb::Atomic, _) => match self.atomic {
                 Atomic::Cas => SendWr::compare_swap(wr_id, sge, *remote, number, number + 1),
                 Atomic::Faa => SendWr::fetch_add(wr_id, sge, *remote, 1),
             },
+        };
+        match &self.to {
+            Some((ah, qpn)) => wr.to(ah, *qpn, QKEY),
+            None => wr,
         }
     }
 

@@ -16,11 +16,11 @@ use urxe_verbs::Context;
 /// Waits for a client and does what it asks for.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
     let local = arguments.local()?;
-    arguments.plan()?;
     // If there is no such device, better now than when a client comes.
-    drop(Context::open(&local.device)?);
+    let active_mtu = Context::open(&local.device)?.query_port(1)?.active_mtu;
+    arguments.plan(active_mtu)?;
     let (mut client, plan) = wait_for_client(arguments)?;
-    if arguments.are_overruled_by(&plan) {
+    if arguments.are_overruled_by(&plan, active_mtu) {
         output::note(
             "note: the client asks for something else than this server's options say, and decides",
         );
@@ -91,7 +91,7 @@ fn serve(mut bench: Bench, client: &mut Partner, arguments: &Arguments) -> Resul
         client.send(&Message::Ready)?;
         let finished = attend(&mut bench, client, size)?;
         check(&mut bench, &finished, size)?;
-        client.send(&Message::Ready)?;
+        client.send(&Message::Taken(finished.row.received))?;
         reporter.row(finished.row)?;
     }
     reporter.finish()
@@ -101,7 +101,7 @@ fn serve(mut bench: Bench, client: &mut Partner, arguments: &Arguments) -> Resul
 /// does by itself.
 fn attend(bench: &mut Bench, client: &mut Partner, size: u32) -> Result<Finished, Error> {
     match (bench.plan.test.verb(), bench.plan.test.is_latency()) {
-        (Verb::Send, false) => bandwidth::receive(bench, client, size),
+        (_, false) if bench.plan.is_received() => bandwidth::receive(bench, client, size),
         (Verb::Send | Verb::Write, true) => latency::answer(bench, client, size),
         _ => {
             let finished = client.wait_finished()?;

@@ -1,9 +1,9 @@
 //! Checking what arrives: `--verify`.
 //!
 //! Message number n of a queue pair has contents of its own, and goes to a place that nothing else
-//! uses while it is under way. What a READ brings is decided by its place.
+//! uses while it is under way. Where messages can be lost, each carries its number. What a READ brings is decided by its place.
 
-use super::bench::{Areas, Lane};
+use super::bench::{Areas, Arrival, Lane};
 use super::plan::{Plan, Verb};
 use crate::error::Error;
 use crate::pattern::Pattern;
@@ -65,9 +65,9 @@ impl Verifier {
         result.map_err(|what| wrong(&format!("QP {lane}, message {number}, came back"), &what))
     }
 
-    /// Receiver: checks message `number`.
-    pub(super) fn received(&mut self, lane: usize, number: u64, size: u32) -> Result<(), Error> {
-        let place = self.memory.incoming(lane, number);
+    /// Receiver: checks a message that came.
+    pub(super) fn received(&mut self, arrival: &Arrival, size: u32) -> Result<(), Error> {
+        let &Arrival { lane, number, place, .. } = arrival;
         let result = self.check(place, pattern(lane, number), size);
         result.map_err(|what| wrong(&format!("QP {lane}, message {number}, received"), &what))
     }
@@ -114,8 +114,9 @@ impl Verifier {
     }
 }
 
+/// Of a message's number only 32 bits count: no more travel with one that can be lost.
 fn pattern(lane: usize, number: u64) -> Pattern {
-    Pattern::new(lane as u64, number)
+    Pattern::new(lane as u64, u64::from(number as u32))
 }
 
 fn wrong(which: &str, what: &str) -> Error {

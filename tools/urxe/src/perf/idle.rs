@@ -1,0 +1,117 @@
+//! Queue pairs that do nothing, and what they take.
+
+use crate::error::Error;
+use crate::units::count;
+use serde::Serialize;
+use std::fmt;
+use std::fs;
+use urxe_verbs::{Access, Context, Cq, Pd, Qp, QpCaps, QpInit, QpType};
+
+/// Idle queue pairs, ready to send and receive, and connected each to itself.
+pub(super) struct Idle {
+    _qps: Vec<Qp>,
+    pub(super) cost: IdleCost,
+}
+
+/// What they take of the daemon's memory.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct IdleCost {
+    qps: u32,
+    /// Bytes of the daemon's own memory for each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    own_bytes_per_qp: Option<f64>,
+    /// Bytes of shared memory for each, as far as the daemon has touched it: the rings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ring_bytes_per_qp: Option<f64>,
+}
+
+impl Idle {
+    /// Makes `count` of them; none if there are to be none.
+    pub(super) fn new(context: &Context, pd: &Pd, count: u32) -> Result<Option<Idle>, Error> {
+        if count == 0 {
+            return Ok(None);
+        }
+        let cq = context.create_cq(1, None)?;
+        // The first one makes what all have in common.
+        let mut qps = vec![idle_qp(pd, &cq)?];
+        let before = daemon_memory(context);
+        for _ in 1..count {
+            qps.push(idle_qp(pd, &cq)?);
+        }
+        let grown = before.zip(daemon_memory(context)).filter(|_| count > 1);
+        let each = |which: fn(&Memory) -> u64| {
+            grown.map(|(before, after)| {
+                which(&after).saturating_sub(which(&before)) as f64 / f64::from(count - 1)
+            })
+        };
+        let cost = IdleCost {
+            qps: count,
+            own_bytes_per_qp: each(|memory| memory.own),
+            ring_bytes_per_qp: each(|memory| memory.shared),
+        };
+        Ok(Some(Idle { _qps: qps, cost }))
+    }
+}
+
+fn idle_qp(pd: &Pd, cq: &Cq) -> Result<Qp, Error> {
+    let caps = QpCaps {
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let qp = pd.create_qp(&QpInit { qp_type: QpType::Rc, caps, ..QpInit::new(cq) })?;
+    qp.connect(&qp.endpoint()?, Access::REMOTE_WRITE)?;
+    Ok(qp)
+}
+
+impl fmt::Display for IdleCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let IdleCost { qps, own_bytes_per_qp, ring_bytes_per_qp } = self;
+        write!(f, "{} QPs", count((*qps).into()))?;
+        match own_bytes_per_qp.zip(*ring_bytes_per_qp) {
+            Some((own, rings)) => {
+                let (own, rings) = (count(own as u64), count(rings as u64));
+                write!(f, ", each {own} bytes of the daemon's memory beyond {rings} of its rings")
+            }
+            None => f.write_str(", and the daemon's memory cannot be seen from here"),
+        }
+    }
+}
+
+/// A process's resident memory in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Memory {
+    /// Anonymous: nobody else's.
+    own: u64,
+    /// Of memfds: rings and doorbells.
+    shared: u64,
+}
+
+/// That of the daemon, if it runs where we can see it.
+fn daemon_memory(context: &Context) -> Option<Memory> {
+    let pid = context.daemon_pid()?;
+    parse_status(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn parse_status(status: &str) -> Option<Memory> {
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib * 1024)
+    };
+    Some(Memory { own: field("RssAnon:")?, shared: field("RssShmem:")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resident_memory_is_read_in_bytes() {
+        let status = "Name:\turxed\nRssAnon:\t    1234 kB\nRssFile:\t 1 kB\nRssShmem:\t 8 kB\n";
+        assert_eq!(parse_status(status), Some(Memory { own: 1234 * 1024, shared: 8192 }));
+        assert_eq!(parse_status("Name:\turxed\n"), None);
+    }
+}
