@@ -240,10 +240,12 @@ impl Context {
                 return Err(unexpected(CALL));
             };
             all.extend(page.resources);
-            if !page.more {
+            let last = all.last().map(|last| last.number);
+            // Each page must bring us further, or a confused daemon would keep us here for ever.
+            if !page.more || last <= after {
                 return Ok(all);
             }
-            after = all.last().map(|last| last.number);
+            after = last;
         }
     }
 

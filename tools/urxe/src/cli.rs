@@ -1,7 +1,7 @@
 //! The command line: which commands there are. What each takes stands with the command.
 
 use crate::error::EXIT_CODES;
-use crate::{daemon, demo, devinfo, output, perf, stat};
+use crate::{daemon, demo, devinfo, output, perf, res, stat};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,6 +19,8 @@ Examples:
   urxe perf write-bw 10.0.0.1         on the other: measure between two.
   urxe stat --nonzero
       See what was sent, received, lost and repeated.
+  urxe res qp
+      See which queue pairs there are, whose, and in which state.
 ";
 
 /// RoCEv2 in user space: RDMA over any network, without RDMA hardware, kernel module or root.
@@ -38,6 +40,7 @@ enum Command {
     Devinfo(devinfo::Arguments),
     Perf(perf::Arguments),
     Stat(stat::Arguments),
+    Res(res::Arguments),
 }
 
 /// Which daemon to ask.
@@ -68,6 +71,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Devinfo(arguments) => devinfo::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
+        Command::Res(arguments) => res::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -106,6 +110,7 @@ mod tests {
             ("urxe perf write-bw --depth 0", ["--depth", "0"]),
             ("urxe perf nothing", ["nothing", "write-bw"]),
             ("urxe stat --watch soon", ["--watch", "soon"]),
+            ("urxe res everything", ["everything", "qp"]),
             ("urxe daemon --addr here", ["--addr", "here"]),
             ("urxe demo --fault drop=often", ["--fault", "drop=often"]),
         ] {

@@ -66,9 +66,16 @@ struct Device {
 struct Port {
     port: u8,
     state: &'static str,
-    gids: Vec<IpAddr>,
+    /// Entries of the GID table that are in use.
+    gids: Vec<GidEntry>,
     #[serde(flatten)]
     attr: PortAttr,
+}
+
+#[derive(Serialize)]
+struct GidEntry {
+    index: u8,
+    address: IpAddr,
 }
 
 impl Device {
@@ -89,13 +96,10 @@ impl Device {
 impl Port {
     fn query(context: &Context, port: u8) -> Result<Self, Error> {
         let attr = context.query_port(port)?;
-        let gids = (0..attr.gid_tbl_len).map(|index| Ok(context.query_gid(port, index)?));
-        Ok(Port {
-            port,
-            state: if attr.active { "ACTIVE" } else { "DOWN" },
-            gids: gids.collect::<Result<_, Error>>()?,
-            attr,
-        })
+        let gids = context.gids(port)?.into_iter();
+        let gids = gids.map(|(index, address)| GidEntry { index, address });
+        let state = if attr.active { "ACTIVE" } else { "DOWN" };
+        Ok(Port { port, state, gids: gids.collect(), attr })
     }
 }
 
@@ -136,6 +140,13 @@ impl fmt::Display for Device {
         line("max_qp_init_rd_atom:", &limits.max_qp_init_rd_atom)?;
         line("max_cq:", &limits.max_cq)?;
         line("max_cqe:", &limits.max_cqe)?;
+        line("max_srq:", &limits.max_srq)?;
+        line("max_srq_wr:", &limits.max_srq_wr)?;
+        line("max_srq_sge:", &limits.max_srq_sge)?;
+        line("max_mw:", &limits.max_mw)?;
+        line("max_ah:", &limits.max_ah)?;
+        line("max_mcast_grp:", &limits.max_mcast_grp)?;
+        line("max_mcast_qp_attach:", &limits.max_mcast_qp_attach)?;
         line("num_comp_vectors:", &limits.num_comp_vectors)?;
         line("phys_port_cnt:", &limits.phys_port_cnt)?;
         self.ports.iter().try_for_each(|port| port.fmt(f))
@@ -158,9 +169,10 @@ impl fmt::Display for Port {
             Some(speed) => line("speed:", &format_args!("{speed} Mbit/s"))?,
             None => line("speed:", &"unknown")?,
         }
-        for (index, &ip) in self.gids.iter().enumerate() {
-            let gid = Gid::from(ip);
-            line(&format!("GID[{index:3}]:"), &format_args!("{gid}, RoCE v2, {ip}"))?;
+        line("gid_tbl_len:", &attr.gid_tbl_len)?;
+        for GidEntry { index, address } in &self.gids {
+            let gid = Gid::from(*address);
+            line(&format!("GID[{index:3}]:"), &format_args!("{gid}, RoCE v2, {address}"))?;
         }
         Ok(())
     }

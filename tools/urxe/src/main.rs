@@ -12,6 +12,7 @@ mod machine;
 mod output;
 mod pattern;
 mod perf;
+mod res;
 mod stat;
 mod table;
 mod units;

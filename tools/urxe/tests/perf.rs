@@ -42,6 +42,36 @@ fn every_bandwidth_test_measures_and_checks() {
 }
 
 #[test]
+fn where_messages_can_be_lost_both_ends_say_what_arrived() {
+    for (test, arguments) in [
+        ("send-bw", "--transport ud --all --iters 500 --verify --qps 2 --srq"),
+        ("send-bw", "--transport uc --size 20K --iters 300 --verify"),
+        ("write-bw", "--transport uc --size 20K --iters 300"),
+        ("send-bw", "--transport ud --duration 100ms"),
+    ] {
+        let [client, server] = measure(test, arguments);
+        assert_eq!(client["results"], server["results"], "both ends say the same");
+        for row in client["results"].as_array().unwrap() {
+            let number = |name: &str| row["received"][name].as_u64().unwrap();
+            let sent = row["iterations"].as_u64().unwrap();
+            assert_eq!(number("messages") + number("lost"), sent, "{row}");
+            assert!(number("messages") > 0 || sent == 0, "nothing arrived: {row}");
+        }
+    }
+}
+
+#[test]
+fn queue_pairs_can_share_their_receives_and_idle_ones_are_weighed() {
+    let [client, server] =
+        measure("send-bw", "--size 1K --iters 300 --verify --qps 20 --srq --idle 50");
+    for report in [client, server] {
+        assert_eq!(report["results"][0]["iterations"], 20 * 300);
+        assert_eq!(report["idle"]["qps"], 50);
+        assert!(report["idle"]["own_bytes_per_qp"].is_number(), "{report}");
+    }
+}
+
+#[test]
 fn every_latency_test_measures() {
     for (test, arguments) in [
         ("write-lat", "--all=8K --iters 100"),
@@ -49,6 +79,8 @@ fn every_latency_test_measures() {
         ("read-lat", "--size 4K --iters 200 --verify"),
         ("send-lat", "--all=8K --iters 100 --verify"),
         ("send-lat", "--size 64 --iters 100 --events"),
+        ("send-lat", "--transport uc --iters 100"),
+        ("send-lat", "--transport ud --iters 100 --verify"),
         ("atomic-lat", "--iters 200 --verify"),
     ] {
         let [client, _] = measure(test, arguments);
@@ -85,6 +117,7 @@ fn what_the_device_cannot_do_is_said_by_name_and_value() {
     for (arguments, code, parts) in [
         ("perf write-bw 127.0.0.1 --device urxe7", 1, ["urxe7", "urxe0"]),
         ("perf write-bw 127.0.0.1 --mtu 1500", 2, ["--mtu is 1500", "expected"]),
+        ("perf read-bw 127.0.0.1 --transport ud", 2, ["read-bw", "expected SEND"]),
         ("perf send-lat 127.0.0.1 --qps 2", 2, ["--qps is 2", "expected 1"]),
         ("perf write-lat 127.0.0.1 --events", 2, ["--poll is event", "expected spin or yield"]),
     ] {

@@ -45,13 +45,36 @@ fn one_qp_can_be_seen_while_it_lives() {
 }
 
 #[test]
+fn objects_are_listed_with_owner_and_state() {
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    let (_server, client) = perf_server(&far, "send-bw");
+    let mut client = common::Process::start(near.urxe(&format!("{client} --duration 1m --srq")));
+    near.wait_for_qps(1);
+    let device = json(near.urxe("res --json"))["devices"][0].clone();
+    let qp = &device["qp"][0];
+    assert_eq!((&qp["type"], &qp["srq"]), (&"RC".into(), &device["srq"][0]["srq"]));
+    assert!(qp["program"].as_str().unwrap().starts_with("urxe"), "{qp}");
+    let cqs = device["cq"].as_array().unwrap();
+    assert!(cqs.len() == 2 && cqs.iter().all(|cq| cq["qps"] == 1), "{device}");
+    assert!(device["mr"][0]["length"].as_u64().unwrap() > 0, "{device}");
+    assert_eq!(device["mw"].as_array().unwrap().len(), 0);
+    let one = json(near.urxe("res srq --json"))["devices"][0].clone();
+    assert!(one["srq"].is_array() && one.get("qp").is_none(), "{one}");
+    let table = text(&run(near.urxe("res")).stdout);
+    assert!(table.contains("1 queue pairs") && table.contains("no memory windows"), "{table}");
+    client.kill();
+    let none = run(near.urxe("res --device urxe9"));
+    assert!(text(&none.stderr).contains("urxe9"), "{}", text(&none.stderr));
+}
+
+#[test]
 fn devices_show_addresses_state_and_limits() {
     let daemon = Daemon::start();
     let info = json(daemon.urxe("devinfo --json"));
     let device = &info["devices"][0];
     assert_eq!(device["name"], "urxe0");
     assert_eq!(device["ports"][0]["state"], "ACTIVE");
-    assert_eq!(device["ports"][0]["gids"][0], daemon.address.as_str());
+    assert_eq!(device["ports"][0]["gids"][0]["address"], daemon.address.as_str());
     assert!(device["limits"]["max_qp"].as_u64().unwrap() > 0);
     let table = text(&run(daemon.urxe("devinfo")).stdout);
     assert!(table.contains("PORT_ACTIVE") && table.contains(&daemon.address), "{table}");

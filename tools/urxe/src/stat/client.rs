@@ -1,10 +1,10 @@
-//! Asking a daemon for its statistics.
+//! Asking a daemon for its statistics and its objects.
 
 use crate::cli::DaemonArguments;
 use crate::error::Error;
 use std::path::PathBuf;
 use urxe_shm::channel::{Channel, ChannelError};
-use urxe_shm::control::{CounterInfo, DeviceInfo, QpStats, Reply, Request};
+use urxe_shm::control::{CounterInfo, DeviceInfo, QpStats, Reply, Request, Resource, ResourceKind};
 
 /// A session with a daemon that only looks.
 pub(crate) struct StatClient {
@@ -69,6 +69,27 @@ impl StatClient {
                 return Ok(stats);
             }
             after_qpn = last;
+        }
+    }
+
+    /// All objects of one kind that a device has.
+    pub(crate) fn resources(
+        &mut self,
+        device: &str,
+        kind: ResourceKind,
+    ) -> Result<Vec<Resource>, Error> {
+        let (mut all, mut after) = (Vec::<Resource>::new(), None);
+        loop {
+            let request = Request::Resources { device: device.to_owned(), kind, after };
+            let Reply::Resources(page) = self.call(&request)? else {
+                return Err(self.unexpected());
+            };
+            all.extend(page.resources);
+            let last = all.last().map(|resource| resource.number);
+            if !page.more || last <= after {
+                return Ok(all);
+            }
+            after = last;
         }
     }
 

@@ -1,0 +1,317 @@
+//! `urxe res`: which objects a device has, whose they are, and in which state, in the manner of
+//! `rdma resource`.
+
+use crate::cli::DaemonArguments;
+use crate::error::Error;
+use crate::output;
+use crate::stat::StatClient;
+use crate::table::{Align, Table};
+use clap::{Args, ValueEnum};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+use std::fmt;
+use std::net::IpAddr;
+use urxe_verbs::{Access, MwType, QpState, QpType, Resource, ResourceDetail, ResourceKind};
+
+const EXAMPLES: &str = "\
+Examples:
+  urxe res
+      All objects of all devices.
+  urxe res qp
+      Queue pairs: transport, state, peer, PSNs, and the queues that they use.
+  urxe res mr --device urxe0 --json
+      Memory registrations of one device, for a script.
+
+Objects of other users are shown to root and to the user that the daemon runs as.";
+
+/// List QPs, CQs, SRQs, MRs and memory windows with owner and state.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    daemon: DaemonArguments,
+
+    /// Only objects of this kind [default: all].
+    #[arg(value_enum)]
+    kind: Option<Kind>,
+
+    /// Only this device [default: all].
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+
+    /// Print one JSON object in place of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A kind of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    /// Queue pairs.
+    Qp,
+    /// Completion queues.
+    Cq,
+    /// Memory registrations.
+    Mr,
+    /// Memory windows.
+    Mw,
+    /// Shared receive queues.
+    Srq,
+}
+
+impl Kind {
+    const fn of_daemon(self) -> ResourceKind {
+        match self {
+            Kind::Qp => ResourceKind::Qp,
+            Kind::Cq => ResourceKind::Cq,
+            Kind::Mr => ResourceKind::Mr,
+            Kind::Mw => ResourceKind::Mw,
+            Kind::Srq => ResourceKind::Srq,
+        }
+    }
+
+    const fn title(self) -> &'static str {
+        match self {
+            Kind::Qp => "queue pairs",
+            Kind::Cq => "completion queues",
+            Kind::Mr => "memory registrations",
+            Kind::Mw => "memory windows",
+            Kind::Srq => "shared receive queues",
+        }
+    }
+}
+
+/// Asks and prints.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let mut client = StatClient::connect(&arguments.daemon)?;
+    let all = client.devices()?;
+    let names = all.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
+    let wanted = |name: &str| arguments.device.as_ref().is_none_or(|wanted| wanted == name);
+    let mut devices = Vec::new();
+    for device in all.iter().filter(|device| wanted(&device.name)) {
+        let kinds = Kind::value_variants().iter().copied();
+        let kinds = kinds.filter(|&kind| arguments.kind.is_none_or(|wanted| wanted == kind));
+        let lists = kinds.map(|kind| {
+            let resources = client.resources(&device.name, kind.of_daemon())?;
+            Ok(List { kind, rows: resources.iter().map(Row::new).collect() })
+        });
+        let lists = lists.collect::<Result<_, Error>>()?;
+        devices.push(Device { device: device.name.clone(), address: device.address, lists });
+    }
+    if let (Some(device), true) = (&arguments.device, devices.is_empty()) {
+        return Err(Error::Failed(format!("device {device:?}: expected one of {names}")));
+    }
+    output::print(arguments.json, &Devices { devices })
+}
+
+#[derive(Serialize)]
+struct Devices {
+    devices: Vec<Device>,
+}
+
+#[derive(Serialize)]
+struct Device {
+    device: String,
+    address: IpAddr,
+    #[serde(flatten, serialize_with = "by_kind")]
+    lists: Vec<List>,
+}
+
+/// Objects of one kind.
+struct List {
+    kind: Kind,
+    rows: Vec<Row>,
+}
+
+/// One object: names and values, in the order of a table's columns; an object in JSON.
+struct Row(Vec<(&'static str, Value)>);
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+fn by_kind<S: Serializer>(lists: &[List], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(lists.iter().map(|list| (list.kind, &list.rows)))
+}
+
+impl Row {
+    fn new(resource: &Resource) -> Row {
+        let Resource { number, program, uid, pd, detail } = resource;
+        let mut cells = match detail {
+            ResourceDetail::Qp { qp_type, state, send_cq, recv_cq, srq, peer, sq_psn, rq_psn } => {
+                vec![
+                    ("qpn", hex(*number)),
+                    ("type", json!(transport(*qp_type))),
+                    ("state", json!(state_name(*state))),
+                    ("send_cq", json!(send_cq)),
+                    ("recv_cq", json!(recv_cq)),
+                    ("srq", json!(srq)),
+                    ("peer", json!(peer.map(|(gid, _)| gid.to_ip()))),
+                    ("peer_qpn", peer.map_or(Value::Null, |(_, qpn)| hex(qpn))),
+                    ("sq_psn", json!(sq_psn)),
+                    ("rq_psn", json!(rq_psn)),
+                ]
+            }
+            ResourceDetail::Cq { cqe, unread, qps, failed } => vec![
+                ("cq", json!(number)),
+                ("state", json!(if *failed { "OVERRUN" } else { "OK" })),
+                ("cqe", json!(cqe)),
+                ("unread", json!(unread)),
+                ("qps", json!(qps)),
+            ],
+            ResourceDetail::Srq { max_wr, posted, limit, qps } => vec![
+                ("srq", json!(number)),
+                ("max_wr", json!(max_wr)),
+                ("posted", json!(posted)),
+                ("limit", json!(limit)),
+                ("qps", json!(qps)),
+            ],
+            ResourceDetail::Mr { iova, length, access, mapped } => vec![
+                ("key", hex(*number)),
+                ("addr", json!(format!("{iova:#x}"))),
+                ("length", json!(length)),
+                ("access", rights(*access)),
+                ("reached_by", json!(if *mapped { "loads and stores" } else { "system calls" })),
+            ],
+            ResourceDetail::Mw { mw_type, bound } => vec![
+                ("rkey", hex(*number)),
+                ("type", json!(if *mw_type == MwType::One { "1" } else { "2B" })),
+                ("state", json!(if bound.is_some() { "BOUND" } else { "FREE" })),
+                ("mr", bound.map_or(Value::Null, |bound| hex(bound.mr))),
+                ("addr", json!(bound.map(|bound| format!("{:#x}", bound.addr)))),
+                ("length", json!(bound.map(|bound| bound.length))),
+                ("access", bound.map_or(Value::Null, |bound| rights(bound.access))),
+                ("qpn", bound.and_then(|bound| bound.qpn).map_or(Value::Null, hex)),
+            ],
+        };
+        if !matches!(detail, ResourceDetail::Cq { .. }) {
+            cells.push(("pd", json!(pd)));
+        }
+        cells.extend([("program", json!(program)), ("uid", json!(uid))]);
+        Row(cells)
+    }
+}
+
+fn hex(number: u32) -> Value {
+    json!(format!("{number:#08x}"))
+}
+
+const fn transport(qp_type: QpType) -> &'static str {
+    match qp_type {
+        QpType::Rc => "RC",
+        QpType::Uc => "UC",
+        QpType::Ud => "UD",
+    }
+}
+
+fn state_name(state: QpState) -> String {
+    format!("{state:?}").to_uppercase()
+}
+
+/// Rights as people write them.
+fn rights(access: Access) -> Value {
+    let all = [
+        (Access::LOCAL_WRITE, "local-write"),
+        (Access::REMOTE_WRITE, "write"),
+        (Access::REMOTE_READ, "read"),
+        (Access::REMOTE_ATOMIC, "atomic"),
+        (Access::MW_BIND, "bind"),
+        (Access::ZERO_BASED, "zero-based"),
+        (Access::FLUSH_GLOBAL, "flush-global"),
+        (Access::FLUSH_PERSISTENT, "flush-persistent"),
+    ];
+    let names = all.iter().filter(|(right, _)| access.contains(*right)).map(|(_, name)| *name);
+    json!(names.collect::<Vec<_>>().join(","))
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Device { device, address, lists } in &self.devices {
+            writeln!(f, "{device} ({address})")?;
+            for List { kind, rows } in lists {
+                let Some(first) = rows.first() else {
+                    writeln!(f, "  no {}", kind.title())?;
+                    continue;
+                };
+                writeln!(f, "  {} {}", rows.len(), kind.title())?;
+                let columns = first.0.iter().map(|(name, value)| {
+                    (*name, if value.is_number() { Align::Right } else { Align::Left })
+                });
+                let mut table = Table::new(&columns.collect::<Vec<_>>());
+                for row in rows {
+                    table.row(row.0.iter().map(|(_, value)| text(value)).collect());
+                }
+                table.to_string().lines().try_for_each(|line| writeln!(f, "    {line}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(kind: Kind, detail: ResourceDetail) -> Devices {
+        let resource =
+            Resource { number: 0x11, program: "perf 7".into(), uid: 1000, pd: 3, detail };
+        let lists = vec![List { kind, rows: vec![Row::new(&resource)] }];
+        let address = IpAddr::from([127, 0, 0, 1]);
+        Devices { devices: vec![Device { device: "urxe0".into(), address, lists }] }
+    }
+
+    #[test]
+    fn text_and_json_say_the_same() {
+        let srq = ResourceDetail::Srq { max_wr: 127, posted: 5, limit: 0, qps: 2 };
+        let devices = device(Kind::Srq, srq);
+        let json = serde_json::to_value(&devices).unwrap();
+        let row = &json["devices"][0]["srq"][0];
+        assert_eq!(
+            (&row["max_wr"], &row["posted"], &row["pd"]),
+            (&json!(127), &json!(5), &json!(3))
+        );
+        assert_eq!(row["program"], "perf 7");
+        let text = devices.to_string();
+        assert!(text.contains("1 shared receive queues") && text.contains("perf 7"), "{text}");
+    }
+
+    #[test]
+    fn what_an_object_has_not_is_null_and_a_dash() {
+        let qp = ResourceDetail::Qp {
+            qp_type: QpType::Ud,
+            state: QpState::Rts,
+            send_cq: 1,
+            recv_cq: 1,
+            srq: None,
+            peer: None,
+            sq_psn: 5,
+            rq_psn: 0,
+        };
+        let devices = device(Kind::Qp, qp);
+        let json = serde_json::to_value(&devices).unwrap();
+        let row = &json["devices"][0]["qp"][0];
+        assert_eq!(
+            (&row["qpn"], &row["type"], &row["state"]),
+            (&json!("0x000011"), &json!("UD"), &json!("RTS"))
+        );
+        assert!(row["peer"].is_null());
+        assert!(devices.to_string().contains(" - "), "{devices}");
+    }
+
+    #[test]
+    fn rights_are_named() {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::MW_BIND;
+        assert_eq!(rights(access), json!("local-write,read,bind"));
+    }
+}
