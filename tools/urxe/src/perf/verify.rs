@@ -1,7 +1,8 @@
 //! Checking what arrives: `--verify`.
 //!
 //! Message number n of a queue pair has contents of its own, and goes to a place that nothing else
-//! uses while it is under way. Where messages can be lost, each carries its number. What a READ brings is decided by its place.
+//! uses while it is under way. Where messages can be lost, each carries its number.
+//! What a READ brings is decided by its place.
 
 use super::bench::{Areas, Arrival, Lane};
 use super::plan::{Plan, Verb};
