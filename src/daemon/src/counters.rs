@@ -24,7 +24,7 @@ counters! {
         malformed_opcode: "Work requests whose opcode is none, or none that this device does.",
         malformed_num_sge: "Work requests with more SGEs than their queue was made for.",
         malformed_inline_length: "Work requests with more inline data than their queue was made for.",
-        malformed_inline_opcode: "READs and atomics with inline data, which makes no sense.",
+        malformed_inline_opcode: "READs, atomics and FLUSHes with inline data, which makes no sense.",
         broken_send_queues: "Send queues whose cursors the program overwrote; their QPs are in ERR.",
         broken_receive_queues: "Receive queues whose cursors the program overwrote; they take no more receives.",
         broken_completion_queues: "Completion queues whose cursors the program overwrote; they take no more completions.",

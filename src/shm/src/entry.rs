@@ -397,7 +397,7 @@ impl SendWqe {
         let entry: SendEntry = load(window, offset);
         let data = offset + size_of::<SendEntry>();
         let result = SendWr::decode(&entry, datagram).and_then(|wr| {
-            if entry.send_flags & SEND_INLINE != 0 {
+            if entry.send_flags & SEND_INLINE != 0 || brings_its_eight_bytes(&entry) {
                 let len = check_inline(entry.opcode, entry.dma.length as usize, geometry)?;
                 load_bytes(window, data, len, inline);
                 Ok(Self { wr, inline: true, length: u64::from(len) })
@@ -489,6 +489,12 @@ fn from_args<T: FromBytes>(args: &[u64; 15]) -> T {
         Ok((value, _)) => value,
         Err(_) => unreachable!("no kind of arguments is longer than their place"),
     }
+}
+
+/// Whether it is an ATOMIC WRITE as `librxe` posts it: its 8 bytes follow the entry although it is
+/// not marked as inline.
+fn brings_its_eight_bytes(entry: &SendEntry) -> bool {
+    entry.opcode == WR_ATOMIC_WRITE && (entry.dma.num_sge, entry.dma.length) == (0, 8)
 }
 
 fn check_inline(opcode: u32, length: usize, geometry: &Geometry) -> Result<u32, EntryError> {

@@ -805,6 +805,22 @@ mod tests {
     }
 
     #[test]
+    fn an_atomic_write_brings_its_eight_bytes_as_librxe_posts_it() {
+        let geometry = Geometry::send(1, 1, 0).unwrap();
+        let (window, mut producer, mut consumer) = send_queue(geometry);
+        let op = SendOp::AtomicWrite { remote_addr: 8, rkey: 1 };
+        let wr = SendWr { op, ..plain_send(1) };
+        producer.push(&wr, SendData::Inline(b"8 bytes!")).unwrap();
+        producer.publish();
+        poke(&window, &geometry, offset_of!(SendEntry, send_flags), 0);
+        let mut inline = Vec::new();
+        let taken = consumer.take(&mut Vec::new(), &mut inline);
+        let wr = SendWr { signaled: false, ..wr };
+        assert_eq!(taken, Ok(Taken::Ready(SendWqe { wr, inline: true, length: 8 })));
+        assert_eq!(inline, b"8 bytes!");
+    }
+
+    #[test]
     fn what_does_not_fit_is_not_posted() {
         let (_, mut producer, mut consumer) = send_queue(Geometry::send(1, 1, 0).unwrap());
         let sges = [Sge::default(); 2];

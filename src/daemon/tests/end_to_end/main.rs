@@ -3,6 +3,7 @@
 
 mod completion_queues;
 mod datagrams;
+mod events;
 mod harness;
 mod hostile;
 mod isolation;
