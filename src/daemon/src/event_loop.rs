@@ -31,7 +31,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use urxe_port::watch::Watch;
 use urxe_shm::channel::{ChannelError, Listener};
-use urxe_shm::control::Reply;
+use urxe_shm::control::{ControlError, Reply};
 
 /// What a descriptor that is ready means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,8 +221,11 @@ impl EventLoop {
                 }
             }
         }
-        if let Some(session) = self.dead.last_mut()
-            && session.bury(&mut self.nics, BURIALS_PER_TURN)
+        if let Some(session) = self.dead.last_mut() {
+            session.free_some(&mut self.nics, BURIALS_PER_TURN);
+        }
+        if let Some(session) = self.dead.last()
+            && !session.is_ending()
         {
             self.dead.pop();
         }
@@ -309,6 +312,14 @@ impl EventLoop {
         let ended = Served { worked: true, more: false };
         for served in 0..REQUESTS_PER_TURN {
             let Some(session) = self.sessions.get_mut(key) else { return ended };
+            if session.is_ending() {
+                session.free_some(&mut self.nics, BURIALS_PER_TURN);
+                let is_over = !session.is_ending();
+                if is_over && !self.reply(key, Ok(Reply::Done.into())) {
+                    return ended;
+                }
+                return Served { worked: true, more: true };
+            }
             let was_open = session.wake_fd().is_some();
             let answer = match session.receive() {
                 Ok((request, fds)) => {
@@ -339,10 +350,6 @@ impl EventLoop {
                     Err(refuse(Errno::PROTO, error.to_string()))
                 }
             };
-            self.counters.requests += 1;
-            self.counters.requests_refused += u64::from(answer.is_err());
-            let answer = answer.unwrap_or_else(|error| Answer::from(Reply::Error(error)));
-            let delivered = session.answer(&answer);
             let woken = match session.wake_fd().filter(|_| !was_open) {
                 // Every write wakes us once, and nobody has to read it.
                 Some(fd) => {
@@ -352,24 +359,43 @@ impl EventLoop {
                 }
                 None => Ok(()),
             };
-            if delivered.is_err() || woken.is_err() {
-                self.counters.replies_undeliverable += 1;
+            if woken.is_err() {
+                self.counters.sockets_failed += 1;
                 self.end_session(key);
+                return ended;
+            }
+            if let Some(answer) = answer.transpose()
+                && !self.reply(key, answer)
+            {
                 return ended;
             }
         }
         Served { worked: true, more: true }
     }
 
+    /// Sends the answer to a request. Returns whether the session goes on.
+    fn reply(&mut self, key: u32, answer: Result<Answer, ControlError>) -> bool {
+        self.counters.requests += 1;
+        self.counters.requests_refused += u64::from(answer.is_err());
+        let answer = answer.unwrap_or_else(|error| Answer::from(Reply::Error(error)));
+        let delivered = self.sessions.get_mut(key).is_some_and(|s| s.answer(&answer).is_ok());
+        if !delivered {
+            self.counters.replies_undeliverable += 1;
+            self.end_session(key);
+        }
+        delivered
+    }
+
     /// The program is gone, or is to go.
     fn end_session(&mut self, key: u32) {
-        let Some(session) = self.sessions.remove(key) else { return };
+        let Some(mut session) = self.sessions.remove(key) else { return };
         // The program may keep its end of the eventfd, and with it the registration.
         if let Some(fd) = session.wake_fd() {
             self.deregister(fd);
         }
         self.deregister(&session);
         self.counters.sessions_closed += 1;
+        session.begin_burial();
         self.dead.push(session);
     }
 

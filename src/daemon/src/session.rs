@@ -9,8 +9,8 @@ use crate::limits::MAX_PROGRAM_NAME;
 use crate::nic::Nic;
 use crate::objects::Owner;
 use crate::resources::{
-    Ah, ArenaRings, CompChannel, Context, Cq, Mr, MrRequest, Mw, Pd, Qp, QpRequest, Refusal, Srq,
-    refuse,
+    Ah, ArenaRings, CompChannel, Context, Cq, Doomed, Mr, MrRequest, Mw, Pd, Qp, QpRequest,
+    Refusal, Srq, refuse,
 };
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
@@ -65,6 +65,8 @@ pub(crate) struct Session {
     pub(crate) mws: BTreeMap<u32, Mw>,
     /// Which QP, by its handle, is attached to which multicast group.
     pub(crate) attachments: BTreeSet<(u32, IpAddr)>,
+    /// What is being freed: of a device that is being closed, or of a dead program everything.
+    pub(crate) doomed: Vec<Doomed>,
     /// Bytes of program memory mapped into the daemon.
     pub(crate) mapped_bytes: u64,
     /// Registrations that are mapped.
@@ -104,6 +106,7 @@ impl Session {
             ahs: BTreeMap::new(),
             mws: BTreeMap::new(),
             attachments: BTreeSet::new(),
+            doomed: Vec::new(),
             mapped_bytes: 0,
             mapped_mrs: 0,
         })
@@ -120,15 +123,16 @@ impl Session {
         self.channel.send(&answer.reply, &fds)
     }
 
-    /// Does what a request asks for. If it fails, nothing has changed.
+    /// Does what a request asks for. If it fails, nothing has changed. `None`: it has only begun;
+    /// the answer is [`Reply::Done`] when [`is_ending`](Self::is_ending) says no more.
     pub(crate) fn handle(
         &mut self,
         world: &mut World<'_>,
         request: Request,
         mut fds: Vec<OwnedFd>,
-    ) -> Result<Answer, ControlError> {
+    ) -> Result<Option<Answer>, ControlError> {
         if let Request::Hello { program } = request {
-            return self.hello(&program, fds);
+            return self.hello(&program, fds).map(Some);
         }
         if self.shared.is_none() {
             return Err(refuse(Errno::PROTO, "the first request must be Hello"));
@@ -142,12 +146,12 @@ impl Session {
             let sentence = format!("{} descriptors came with a request that takes none", fds.len());
             return Err(refuse(Errno::PROTO, sentence));
         }
-        match request {
+        let answer = match request {
             Request::Hello { .. } => unreachable!("answered above"),
             Request::ListDevices => Ok(self.list_devices(world)),
             Request::ListCauses => Ok(self.list_causes()),
             Request::OpenDevice { name } => self.open_device(world, &name),
-            Request::CloseDevice { context } => self.close_device(world, context),
+            Request::CloseDevice { context } => return self.begin_closing(context).map(|()| None),
             Request::QueryDevice { context } => self.query_device(world, context),
             Request::QueryPort { context, port } => self.query_port(world, context, port),
             Request::QueryGid { context, port, index } => {
@@ -200,7 +204,8 @@ impl Session {
                 self.list_resources(world, &device, kind, after)
             }
             Request::Stats { device, after_qpn } => self.stats(world, &device, after_qpn),
-        }
+        };
+        answer.map(Some)
     }
 
     fn hello(&mut self, program: &str, mut fds: Vec<OwnedFd>) -> Result<Answer, ControlError> {
@@ -289,35 +294,6 @@ impl Session {
     /// The descriptor that wakes the daemon.
     pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         self.shared.as_ref().map(|shared| shared.wake.as_fd())
-    }
-
-    /// Frees up to `count` objects of a program that is gone. Returns whether that was all.
-    pub(crate) fn bury(&mut self, nics: &mut [Nic], count: usize) -> bool {
-        for _ in 0..count {
-            // What uses something goes before what it uses.
-            if let Some((_, qp)) = self.qps.pop_first() {
-                self.free_qp(nics, qp);
-            } else if let Some((_, srq)) = self.srqs.pop_first() {
-                self.free_srq(nics, srq);
-            } else if let Some((_, ah)) = self.ahs.pop_first() {
-                self.free_ah(nics, ah);
-            } else if let Some((_, mw)) = self.mws.pop_first() {
-                self.free_mw(nics, mw);
-            } else if let Some((_, cq)) = self.cqs.pop_first() {
-                self.free_cq(nics, cq);
-            } else if let Some((_, channel)) = self.channels.pop_first() {
-                self.free_comp_channel(nics, channel);
-            } else if let Some((_, mr)) = self.mrs.pop_first() {
-                self.free_mr(nics, mr);
-            } else if let Some((_, pd)) = self.pds.pop_first() {
-                self.free_pd(nics, pd);
-            } else if let Some((_, context)) = self.contexts.pop_first() {
-                self.free_context(nics, context);
-            } else {
-                return true;
-            }
-        }
-        false
     }
 }
 

@@ -1,13 +1,12 @@
 //! Contexts: opened devices, and what can be asked of a device.
 
-use super::{Refusal, check_quota, device_full, find, no_such, refuse};
+use super::{Refusal, check_quota, device_full, find, refuse};
 use crate::event_pipe::EventPipe;
 use crate::limits;
 use crate::nic::Nic;
 use crate::objects::EventTarget;
 use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
 use urxe_engine::Cause;
 use urxe_engine::limits::{
     GID_TABLE_LEN, MAX_AH, MAX_GROUP_MEMBERS, MAX_MR, MAX_MULTICAST_GROUPS, MAX_MW, MAX_QP,
@@ -59,42 +58,6 @@ impl Session {
         world.nics[nic].host.objects.contexts.insert(async_events, target);
         self.contexts.insert(handle, Context { nic, async_events });
         Ok(Answer { reply: Reply::Context(ContextHandle(handle)), fds: vec![read_end] })
-    }
-
-    pub(crate) fn close_device(
-        &mut self,
-        world: &mut World<'_>,
-        context: ContextHandle,
-    ) -> Result<Answer, ControlError> {
-        let nics = &mut *world.nics;
-        let closed =
-            self.contexts.remove(&context.0).ok_or_else(|| no_such("context", context.0))?;
-        for qp in remove_where(&mut self.qps, |qp| qp.context == context) {
-            self.free_qp(nics, qp);
-        }
-        for srq in remove_where(&mut self.srqs, |srq| srq.context == context) {
-            self.free_srq(nics, srq);
-        }
-        for ah in remove_where(&mut self.ahs, |ah| ah.context == context) {
-            self.free_ah(nics, ah);
-        }
-        for mw in remove_where(&mut self.mws, |mw| mw.context == context) {
-            self.free_mw(nics, mw);
-        }
-        for cq in remove_where(&mut self.cqs, |cq| cq.context == context) {
-            self.free_cq(nics, cq);
-        }
-        for channel in remove_where(&mut self.channels, |channel| channel.context == context) {
-            self.free_comp_channel(nics, channel);
-        }
-        for mr in remove_where(&mut self.mrs, |mr| mr.context == context) {
-            self.free_mr(nics, mr);
-        }
-        for pd in remove_where(&mut self.pds, |pd| pd.context == context) {
-            self.free_pd(nics, pd);
-        }
-        self.free_context(nics, closed);
-        Ok(Reply::Done.into())
     }
 
     pub(crate) fn free_context(&mut self, nics: &mut [Nic], context: Context) {
@@ -174,13 +137,6 @@ impl Session {
         // A hole is all zeroes, as in the kernel's table.
         Ok(Reply::Gid(entry.map_or_else(Gid::default, Gid::from)).into())
     }
-}
-
-/// Takes out of a table what fits.
-fn remove_where<T>(table: &mut BTreeMap<u32, T>, fits: impl Fn(&T) -> bool) -> Vec<T> {
-    let handles: Vec<u32> =
-        table.iter().filter(|(_, entry)| fits(entry)).map(|(&handle, _)| handle).collect();
-    handles.into_iter().filter_map(|handle| table.remove(&handle)).collect()
 }
 
 /// The number of the device with a name.

@@ -13,36 +13,46 @@ fn ten_thousand_qps_in_one_program_leave_the_others_served() {
     let (first, second) = (start(1), start(1));
     let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
     let mut large = Client::connect(first.socket());
-    let context = large.open("urxe0");
-    let pd = large.alloc_pd(context);
-    let cq = large.create_cq(context, 10, None).handle;
     let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, ..QpCaps::default() };
-    let mut slots = Vec::new();
-    for _ in 0..QPS {
-        slots.push(large.try_create_qp(pd, cq, cq, caps).unwrap().doorbell_slot);
+    // They go with their context, and then with their program.
+    for closes in [true, false] {
+        let context = large.open("urxe0");
+        let pd = large.alloc_pd(context);
+        let cq = large.create_cq(context, 10, None).handle;
+        let mut slots = Vec::new();
+        for _ in 0..QPS {
+            slots.push(large.try_create_qp(pd, cq, cq, caps).unwrap().doorbell_slot);
+        }
+        slots.sort_unstable();
+        assert!(slots.is_sorted_by(|a, b| a < b), "each has a doorbell of its own");
+        // The daemon sleeps although they are there.
+        let sleeps = a.client.counter("urxe0", "sleeps");
+        eventually("it sleeps", || (a.client.counter("urxe0", "sleeps") > sleeps).then_some(()));
+        for slot in slots {
+            large.ring_slot(slot);
+        }
+        serve(&mut a, &mut b);
+        assert_eq!(large.resources("urxe0", ResourceKind::Qp).len(), QPS + 1);
+        if closes {
+            assert_eq!(large.call(Request::CloseDevice { context }), Ok(Reply::Done));
+            assert_eq!(large.resources("urxe0", ResourceKind::Qp).len(), 1);
+            let error = large.call(Request::CloseDevice { context }).unwrap_err();
+            assert!(error.message.contains("does not exist"), "{error:?}");
+        }
     }
-    slots.sort_unstable();
-    assert!(slots.is_sorted_by(|a, b| a < b), "each has a doorbell of its own");
-    // The daemon sleeps although they are there.
-    let sleeps = a.client.counter("urxe0", "sleeps");
-    eventually("it sleeps", || (a.client.counter("urxe0", "sleeps") > sleeps).then_some(()));
-    for slot in slots {
-        large.ring_slot(slot);
-    }
-    let mut serve = || {
-        b.post_recv(1, &[b.mr.sge(0, 64)]);
-        a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, 64)]);
-        assert_eq!(b.cq.wait(1)[0].status, 0);
-    };
-    serve();
-    assert_eq!(large.resources("urxe0", ResourceKind::Qp).len(), QPS + 1);
     drop(large);
     for _ in 0..100 {
-        serve();
+        serve(&mut a, &mut b);
     }
     eventually("they are buried", || {
         (a.client.resources("urxe0", ResourceKind::Qp).len() == 1).then_some(())
     });
+}
+
+fn serve(a: &mut End, b: &mut End) {
+    b.post_recv(1, &[b.mr.sge(0, 64)]);
+    a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, 64)]);
+    assert_eq!(b.cq.wait(1)[0].status, 0);
 }
 
 #[test]
