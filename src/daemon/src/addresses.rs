@@ -41,7 +41,7 @@ impl Served {
             Served::Address(addr) => vec![*addr],
             Served::Interface(_) => {
                 let mut addrs: Vec<IpAddr> = link.addrs.iter().map(|(addr, _)| *addr).collect();
-                // Those of a kind stay as the kernel lists them.
+                // A stable sort: those of a kind stay as the kernel lists them.
                 addrs.sort_by_key(|addr| match addr {
                     IpAddr::V6(addr) if addr.is_unicast_link_local() => 0,
                     IpAddr::V4(_) => 1,
@@ -84,7 +84,8 @@ impl Nic {
         let wanted = self.served.addresses(links);
         let index = link.map(|link| link.index);
         // A socket is of no use on another link, even if the address is the same.
-        let stays = |addr: &IpAddr| wanted.contains(addr) && index == self.link.index;
+        let moved = self.link.index.is_some() && self.link.index != index;
+        let stays = |addr: &IpAddr| wanted.contains(addr) && !moved;
         let gids = (0u8..).zip(self.device.gids()).filter_map(|(at, gid)| Some((at, (*gid)?)));
         let gone: Vec<(u8, IpAddr)> = gids.filter(|(_, addr)| !stays(addr)).collect();
         for &(at, addr) in &gone {

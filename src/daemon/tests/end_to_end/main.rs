@@ -7,6 +7,7 @@ mod events;
 mod harness;
 mod hostile;
 mod isolation;
+mod links;
 mod listing;
 mod rules;
 mod scale;

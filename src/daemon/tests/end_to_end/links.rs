@@ -1,0 +1,380 @@
+//! Devices follow the machine's links and addresses. These need namespaces, and so root; where they
+//! cannot run they say so.
+
+use crate::harness::{Client, End, Kind, eventually, fresh_path, read_events};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use urxe_shm::control::{ContextHandle, Gid, PortAttr, Reply, Request};
+use urxe_shm::entry::{Extra, SendOp};
+use urxe_shm::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR};
+
+/// A network of its own, and a daemon in it. Both are gone when it is dropped.
+struct Host {
+    name: String,
+    daemon: Option<Child>,
+    socket: PathBuf,
+}
+
+impl Host {
+    /// `None` (and the reason said) where the tests may not make networks.
+    fn new() -> Option<Host> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("urxed-test-{}-{number}", std::process::id());
+        if !geteuid().is_root() {
+            could_not_run("namespaces need root");
+            return None;
+        }
+        let host = Host { name, daemon: None, socket: fresh_path() };
+        let added = Command::new("ip").args(["netns", "add", &host.name]).output();
+        if !added.as_ref().is_ok_and(|output| output.status.success()) {
+            could_not_run(&format!("ip netns add: {added:?}"));
+            return None;
+        }
+        // Nobody else is here: no address has to be checked for a second owner.
+        host.run("sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0");
+        host.ip("link set lo up");
+        Some(host)
+    }
+
+    fn output(&self, command: &str) -> Output {
+        let mut words = vec!["netns", "exec", &self.name];
+        words.extend(command.split(' '));
+        Command::new("ip").args(words).output().unwrap()
+    }
+
+    fn run(&self, command: &str) {
+        let output = self.output(command);
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
+
+    fn ip(&self, arguments: &str) {
+        self.run(&format!("ip {arguments}"));
+    }
+
+    /// Starts the daemon.
+    fn serve(&mut self, what: &[&str]) {
+        let mut child = Command::new("ip")
+            .args(["netns", "exec", &self.name, env!("CARGO_BIN_EXE_urxed")])
+            .args(what)
+            .arg("--socket")
+            .arg(&self.socket)
+            .args(["--ready-fd", "1"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        self.daemon = Some(child);
+        assert!(line.contains("ready"), "urxed {what:?} did not start");
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = kill_process(Pid::from_child(&daemon), Signal::TERM);
+            let _ = daemon.wait();
+        }
+        let _ = Command::new("ip").args(["netns", "delete", &self.name]).output();
+    }
+}
+
+/// Two hosts with a cable between them: `wire` on each, without any address.
+fn cable() -> Option<[Host; 2]> {
+    let hosts = [Host::new()?, Host::new()?];
+    add_cable(&hosts, "wire");
+    Some(hosts)
+}
+
+fn add_cable([a, b]: &[Host; 2], name: &str) {
+    a.ip(&format!("link add {name} type veth peer name {name} netns {}", b.name));
+    for host in [a, b] {
+        // No link-local address comes by itself, so that every change is one of the test's.
+        host.ip(&format!("link set {name} addrgenmode none up"));
+    }
+}
+
+fn could_not_run(reason: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    // Not by eprintln: what a passing test prints that way, the harness keeps to itself.
+    let _ = writeln!(std::io::stderr(), "could not run: {test}: {reason}");
+}
+
+/// A program that watches a device.
+struct Watcher {
+    client: Client,
+    context: ContextHandle,
+    pipe: OwnedFd,
+    told: Vec<u32>,
+}
+
+impl Watcher {
+    fn new(host: &Host) -> Watcher {
+        let mut client = Client::connect(&host.socket);
+        let (context, pipe) = client.open_with_events("urxe0");
+        Watcher { client, context, pipe, told: Vec::new() }
+    }
+
+    fn port(&mut self) -> PortAttr {
+        let query = Request::QueryPort { context: self.context, port: 1 };
+        let Ok(Reply::Port(attr)) = self.client.call(query) else { panic!("no port") };
+        attr
+    }
+
+    /// The first entries of the GID table; `::` is a hole.
+    fn gids(&mut self, count: u32) -> Vec<IpAddr> {
+        let mut gid = |index| {
+            let query = Request::QueryGid { context: self.context, port: 1, index };
+            let Ok(Reply::Gid(Gid(bytes))) = self.client.call(query) else { panic!("no GID") };
+            Gid(bytes).to_ip()
+        };
+        (0..count).map(&mut gid).collect()
+    }
+
+    /// Waits until these events came, and checks that no other did.
+    fn is_told(&mut self, expected: &[u32]) {
+        eventually(&format!("events {expected:?}"), || {
+            let new = read_events(&self.pipe);
+            let of_port = |record: &EventRecord| record.user_handle == 1;
+            assert!(new.iter().all(of_port), "{new:?}");
+            self.told.extend(new.iter().map(|record| record.kind));
+            (self.told.len() >= expected.len()).then_some(())
+        });
+        assert_eq!(std::mem::take(&mut self.told), expected);
+    }
+
+    fn waits_for(&mut self, what: &str, is_so: impl Fn(&PortAttr) -> bool) -> PortAttr {
+        eventually(what, || Some(self.port()).filter(&is_so))
+    }
+}
+
+fn addrs<const N: usize>(texts: [&str; N]) -> Vec<IpAddr> {
+    texts.map(|text| text.parse().unwrap()).into()
+}
+
+/// A message from one host's first device to the other's, and one back.
+fn talk(hosts: &[Host; 2]) {
+    let [mut a, mut b] = [0, 1].map(|i| End::at(&hosts[i].socket, "urxe0", Kind::Shared, 8192));
+    a.connect(b.addr, b.qp.created.qpn);
+    b.connect(a.addr, a.qp.created.qpn);
+    exchange(&mut a, &mut b);
+    exchange(&mut b, &mut a);
+}
+
+fn exchange(from: &mut End, to: &mut End) {
+    from.mr.write(0, &[7; 5000]);
+    to.mr.write(0, &[0; 5000]);
+    to.post_recv(1, &[to.mr.sge(0, 8192)]);
+    assert_eq!(from.exchange(SendOp::Send(Extra::None), &[from.mr.sge(0, 5000)]).status, 0);
+    assert_eq!(to.cq.wait(1)[0].status, 0);
+    assert_eq!(to.mr.read(0, 5000), [7; 5000]);
+}
+
+#[test]
+fn the_gid_table_follows_the_interfaces_addresses() {
+    let Some(hosts) = cable() else { return };
+    let [mut host, _peer] = hosts;
+    host.ip("addr add fd00::1/64 dev wire");
+    host.ip("addr add 10.0.0.1/24 dev wire");
+    host.ip("addr add fe80::1/64 dev wire");
+    host.serve(&["--interface", "wire"]);
+    let mut watcher = Watcher::new(&host);
+    assert_eq!(watcher.gids(4), addrs(["fe80::1", "10.0.0.1", "fd00::1", "::"]));
+    assert_eq!(watcher.port().interface.as_deref(), Some("wire"));
+
+    host.ip("addr del 10.0.0.1/24 dev wire");
+    watcher.is_told(&[GID_CHANGE]);
+    assert_eq!(watcher.gids(4), addrs(["fe80::1", "::", "fd00::1", "::"]), "it leaves a hole");
+    host.ip("addr add 10.0.0.2/24 dev wire");
+    watcher.is_told(&[GID_CHANGE]);
+    assert_eq!(watcher.gids(4), addrs(["fe80::1", "10.0.0.2", "fd00::1", "::"]), "it fills it");
+    host.ip("addr add 10.0.0.3/24 dev wire");
+    watcher.is_told(&[GID_CHANGE]);
+    assert_eq!(watcher.gids(4), addrs(["fe80::1", "10.0.0.2", "fd00::1", "10.0.0.3"]));
+    // An address of another interface is none of ours.
+    host.ip("addr add 10.9.9.9/32 dev lo");
+    host.ip("addr del 10.0.0.3/24 dev wire");
+    watcher.is_told(&[GID_CHANGE]);
+    assert_eq!(watcher.client.counter("urxe0", "gid_changes"), 4);
+    assert_eq!(watcher.client.counter("urxe0", "addresses_refused"), 0);
+}
+
+#[test]
+fn every_context_is_told_once_when_the_link_goes_down_and_when_it_comes_up() {
+    let Some([mut host, peer]) = cable() else { return };
+    host.ip("addr add 10.0.0.1/24 dev wire");
+    host.serve(&["--addr", "10.0.0.1", "--addr", "127.0.0.1"]);
+    let mut both = [Watcher::new(&host), Watcher::new(&host)];
+    let mut loopback = Client::connect(&host.socket);
+    let (_, other_device) = loopback.open_with_events("urxe1");
+    for watcher in &mut both {
+        assert!(watcher.port().active);
+    }
+    peer.ip("link set wire down");
+    for watcher in &mut both {
+        watcher.is_told(&[PORT_ERR]);
+        assert!(!watcher.port().active);
+    }
+    peer.ip("link set wire up");
+    for watcher in &mut both {
+        watcher.is_told(&[PORT_ACTIVE]);
+        assert!(watcher.port().active);
+        assert_eq!(watcher.client.counter("urxe0", "port_errors"), 1);
+    }
+    assert_eq!(read_events(&other_device), [], "another device's link did nothing");
+}
+
+#[test]
+fn the_path_mtu_is_the_interfaces() {
+    let Some([mut host, peer]) = cable() else { return };
+    host.ip("addr add 10.0.0.1/24 dev wire");
+    host.serve(&["--interface", "wire"]);
+    let mut watcher = Watcher::new(&host);
+    assert_eq!(watcher.port().active_mtu, 1024);
+    for (link, path) in [(9000, 4096), (4200, 4096), (2500, 2048), (1500, 1024)] {
+        for host in [&host, &peer] {
+            host.ip(&format!("link set wire mtu {link}"));
+        }
+        watcher.waits_for(&format!("{path} over {link}"), |port| port.active_mtu == path);
+    }
+}
+
+#[test]
+fn a_device_whose_address_is_gone_is_down_and_recovers_when_it_returns() {
+    let Some(mut hosts) = cable() else { return };
+    for (host, addr) in hosts.iter_mut().zip(["10.0.0.1", "10.0.0.2"]) {
+        host.ip(&format!("addr add {addr}/24 dev wire"));
+        host.serve(&["--addr", addr]);
+    }
+    let mut watcher = Watcher::new(&hosts[0]);
+    let [mut a, mut b] = [0, 1].map(|i| End::at(&hosts[i].socket, "urxe0", Kind::Shared, 8192));
+    a.connect(b.addr, b.qp.created.qpn);
+    b.connect(a.addr, a.qp.created.qpn);
+    exchange(&mut a, &mut b);
+
+    hosts[0].ip("addr del 10.0.0.1/24 dev wire");
+    watcher.is_told(&[GID_CHANGE, PORT_ERR]);
+    assert!(!watcher.port().active);
+    assert_eq!(watcher.gids(1), addrs(["::"]));
+
+    hosts[0].ip("addr add 10.0.0.1/24 dev wire");
+    watcher.is_told(&[GID_CHANGE, PORT_ACTIVE]);
+    assert_eq!(watcher.gids(1), addrs(["10.0.0.1"]));
+    // The connection that there was goes on.
+    exchange(&mut a, &mut b);
+    exchange(&mut b, &mut a);
+}
+
+#[test]
+fn an_interface_that_goes_and_comes_back_is_served_again() {
+    let Some(mut hosts) = cable() else { return };
+    let number = |hosts: &[Host; 2]| {
+        for (host, i) in hosts.iter().zip(1..) {
+            host.ip(&format!("addr add 10.0.0.{i}/24 dev wire"));
+        }
+    };
+    number(&hosts);
+    for host in &mut hosts {
+        host.serve(&["--interface", "wire"]);
+    }
+    talk(&hosts);
+    let mut watcher = Watcher::new(&hosts[0]);
+    hosts[0].ip("link del wire");
+    watcher.waits_for("the port is down", |port| !port.active);
+    eventually("no address is left", || (watcher.gids(1) == addrs(["::"])).then_some(()));
+    add_cable(&hosts, "wire");
+    number(&hosts);
+    watcher.waits_for("the port is up", |port| port.active);
+    eventually("the address is back", || (watcher.gids(1) == addrs(["10.0.0.1"])).then_some(()));
+    let mut other = Watcher::new(&hosts[1]);
+    eventually("the other's, too", || (other.gids(1) == addrs(["10.0.0.2"])).then_some(()));
+    talk(&hosts);
+}
+
+#[test]
+fn between_link_local_addresses_too() {
+    let Some(mut hosts) = cable() else { return };
+    for (host, i) in hosts.iter_mut().zip(1..) {
+        host.ip(&format!("addr add fe80::{i}/64 dev wire"));
+        // The same on another interface: only this one counts.
+        host.ip(&format!("addr add fe80::{i}/64 dev lo"));
+        host.serve(&["--interface", "wire"]);
+    }
+    talk(&hosts);
+}
+
+/// Two daemons over links that are made of links, as soon as the kernel can make them.
+fn over(kind: &str, make: impl Fn(&Host) -> bool) {
+    let Some(mut hosts) = cable() else { return };
+    add_cable(&hosts, "wire2");
+    for (host, i) in hosts.iter_mut().zip(1..) {
+        if !make(host) {
+            return could_not_run(&format!("this kernel has no {kind}"));
+        }
+        host.ip(&format!("addr add 10.0.0.{i}/24 dev upper"));
+        host.ip("link set upper addrgenmode none up");
+        host.serve(&["--interface", "upper"]);
+    }
+    let mut watcher = Watcher::new(&hosts[0]);
+    assert_eq!(watcher.port().interface.as_deref(), Some("upper"));
+    watcher.waits_for("the port is up", |port| port.active);
+    talk(&hosts);
+    // It is as its lower links let it be.
+    for wire in ["wire", "wire2"] {
+        hosts[1].ip(&format!("link set {wire} down"));
+    }
+    watcher.waits_for("the port is down", |port| !port.active);
+    for wire in ["wire", "wire2"] {
+        hosts[1].ip(&format!("link set {wire} up"));
+    }
+    watcher.waits_for("the port is up again", |port| port.active);
+    talk(&hosts);
+}
+
+#[test]
+fn over_a_vlan() {
+    over("VLAN", |host| {
+        host.output("ip link add link wire name upper type vlan id 47").status.success()
+    });
+}
+
+#[test]
+fn over_a_bond_of_two_links() {
+    over("bond", |host| {
+        let make = "ip link add upper type bond mode active-backup miimon 10";
+        let made = host.output(make).status.success();
+        for wire in ["wire", "wire2"] {
+            if made {
+                host.ip(&format!("link set {wire} down"));
+                host.ip(&format!("link set {wire} master upper"));
+            }
+        }
+        made
+    });
+}
+
+#[test]
+fn over_a_bridge() {
+    over("bridge", |host| {
+        let made = host.output("ip link add upper type bridge").status.success();
+        if made {
+            host.ip("link set wire master upper");
+        }
+        made
+    });
+}
+
+#[test]
+fn over_a_macvlan() {
+    over("macvlan", |host| {
+        host.output("ip link add link wire name upper type macvlan mode bridge").status.success()
+    });
+}
