@@ -90,8 +90,8 @@ pub(crate) fn receive_buffer(socket: &Socket) -> usize {
     socket.recv_buffer_size().map_or(0, |granted| granted / 2)
 }
 
-/// Finds the interface of `addr`, and checks that RoCE fits through it. Of several with this address
-/// (a link-local one need not be unique), the one of the name `near` is preferred.
+/// Finds the interface of `addr`, and checks that RoCE fits through it. Of several with this
+/// address (a link-local one need not be unique), the one of the name `near` is preferred.
 pub(crate) fn find_interface(addr: IpAddr, near: Option<&str>) -> Result<Interface, OpenError> {
     let system = |step| move |source| OpenError::System { addr, step, source };
     let all = datalink::interfaces();
