@@ -112,17 +112,16 @@ impl Memory {
     /// The engine replaces a number by what `change` makes of it; what it was.
     pub fn atomic(
         &mut self,
-        region: RegionId,
+        id: RegionId,
         at: u64,
         change: impl FnOnce(u64) -> u64,
     ) -> Result<u64, MemoryFault> {
-        let region = self.access(region)?;
+        let region = self.access(id)?;
         let range = at as usize..at as usize + 8;
         let word = region.engine[range.clone()].try_into().expect("8 bytes");
         let was = u64::from_ne_bytes(word);
-        let bytes = change(was).to_ne_bytes();
-        region.engine[range.clone()].copy_from_slice(&bytes);
-        region.program[range].copy_from_slice(&bytes);
+        region.engine[range.clone()].copy_from_slice(&change(was).to_ne_bytes());
+        self.held_back.push((id, range));
         Ok(was)
     }
 

@@ -83,6 +83,8 @@ pub struct Window {
     pub node: usize,
     /// Its MR.
     pub mr: Mr,
+    /// Memory windows that are bound to it.
+    pub doors: Vec<u32>,
     /// What must be there.
     pub model: Vec<u8>,
     /// Where nobody can say.
@@ -106,6 +108,8 @@ pub struct Party {
     pub send_pace: Pace,
     /// How fast it posts receives.
     pub recv_pace: Pace,
+    /// Binds that its QP did before the plan began.
+    pub binds_before: u64,
     /// Its memory.
     pub arena: Arena,
     /// The peer's memory that it may write to.
@@ -149,6 +153,7 @@ impl Party {
             recv_progress: Progress::default(),
             send_pace,
             recv_pace,
+            binds_before: 0,
             arena,
             window,
             counted: 0,
@@ -415,7 +420,7 @@ impl Party {
             return;
         }
         self.arena.check(&world.nodes[self.end.node].host);
-        let Window { node, mr, model, forgotten } = &self.window;
+        let Window { node, mr, model, forgotten, .. } = &self.window;
         let found = world.nodes[*node].host.memory.program(mr.region);
         check_memory("window", found, model, forgotten);
     }

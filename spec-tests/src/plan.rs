@@ -12,8 +12,23 @@ use crate::host::RECV_WR_ID;
 use crate::rng::Rng;
 use crate::world::Mr;
 use std::ops::Range;
-use urxe_engine::{Extra, RecvWqe, SendOp, SendWqe, Sge, WcOpcode};
-use urxe_wire::{PathMtu, Rkey};
+use urxe_engine::{Access, Extra, MwType, RecvWqe, SendOp, SendWqe, Sge, WcOpcode};
+use urxe_wire::{Lkey, PathMtu, Rkey};
+
+/// How often, relatively, each kind of work is drawn.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // the names are those of the operations
+pub struct Mix {
+    pub send: u64,
+    pub write: u64,
+    pub read: u64,
+    pub compare_swap: u64,
+    pub fetch_add: u64,
+    pub atomic_write: u64,
+    pub flush: u64,
+    /// Binding and closing windows of the requester's own.
+    pub local: u64,
+}
 
 /// What kind of work a plan is made of.
 #[derive(Clone, Debug)]
@@ -26,8 +41,8 @@ pub struct Style {
     pub max_message: usize,
     /// All messages together, in bytes.
     pub budget: usize,
-    /// How often, relatively: SEND, WRITE, READ, COMPARE SWAP, FETCH ADD.
-    pub mix: [u64; 5],
+    /// The operations.
+    pub mix: Mix,
     /// Entries in a scatter/gather list.
     pub max_sge: usize,
     /// Percent of requests that carry a completion.
@@ -43,11 +58,13 @@ pub struct Style {
 impl Style {
     /// Draws a style.
     pub fn draw(rng: &mut Rng, mtu: PathMtu, with_reads: bool) -> Style {
-        let mut mix = [(); 5].map(|()| rng.pick(&[0, 1, 1, 4]));
+        let mut weights = [(); 5].map(|()| rng.pick(&[0, 1, 1, 4]));
         if !with_reads {
-            mix[2..].fill(0);
+            weights[2..].fill(0);
         }
-        mix[rng.index(2)] += 1;
+        weights[rng.index(2)] += 1;
+        let [send, write, read, compare_swap, fetch_add] = weights;
+        let mix = Mix { send, write, read, compare_swap, fetch_add, ..Mix::default() };
         let max_message = rng.pick(&[64, 2_000, 20_000, 60_000, 400_000]);
         Style {
             mtu,
@@ -61,6 +78,14 @@ impl Style {
             inline: rng.pick(&[0, 50]),
             immediate: rng.pick(&[0, 30]),
         }
+    }
+
+    /// Draws how much of it is ATOMIC WRITE, FLUSH and local operations.
+    pub fn enrich(&mut self, rng: &mut Rng, with_reads: bool) {
+        let mut weight = || rng.pick(&[0, 1, 1, 4]);
+        self.mix.atomic_write = if with_reads { weight() } else { 0 };
+        self.mix.flush = weight();
+        self.mix.local = weight();
     }
 
     fn message_len(&self, rng: &mut Rng, budget: usize) -> usize {
@@ -98,6 +123,11 @@ pub struct PlannedSend {
 }
 
 impl PlannedSend {
+    /// Whether the responder hears nothing of it.
+    pub fn is_local(&self) -> bool {
+        matches!(self.wqe.op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. })
+    }
+
     /// Whether it consumes a receive at the responder.
     pub fn consumes_receive(&self) -> bool {
         matches!(self.wqe.op, SendOp::Send(_) | SendOp::Write { imm: Some(_), .. })
@@ -165,10 +195,41 @@ pub struct Planner<'a> {
     pub remote: &'a mut Arena,
     /// The window, and its content before the first request.
     pub window: (Mr, Vec<u8>),
+    /// Windows of the responder that open the same, but that may count from another address.
+    pub doors: Vec<Door>,
     /// The shared counter.
     pub counter: Mr,
+    /// Keys of the responder that a SEND may invalidate.
+    pub lent: Vec<u32>,
+    /// Memory of the requester's program that it binds windows to, and the windows.
+    pub own: (Mr, Vec<OwnWindow>),
     /// Put into the `wr_id`s, so that they are unique on a node.
     pub number: u64,
+}
+
+/// A key that opens the responder's window.
+#[derive(Clone, Copy, Debug)]
+pub struct Door {
+    /// The key.
+    pub rkey: u32,
+    /// The address of the first byte, in the terms that go with it.
+    pub addr: u64,
+}
+
+/// A memory window of the requester's program.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnWindow {
+    /// Its type.
+    pub mw_type: MwType,
+    /// The key that it has after all requests so far.
+    pub rkey: u32,
+    /// Whether it is bound then.
+    pub is_bound: bool,
+}
+
+/// The key with the program's bits counted up by one: `ibv_inc_rkey`.
+pub fn next_key(rkey: u32) -> u32 {
+    rkey & !0xff | u32::from((rkey as u8).wrapping_add(1))
 }
 
 /// What the planner knows of the run so far.
@@ -205,9 +266,19 @@ impl Planner<'_> {
         progress: &mut Progress,
         plan: &Plan,
     ) -> Option<(PlannedSend, Option<PlannedRecv>)> {
-        let total: u64 = self.style.mix.iter().sum();
-        let mut drawn = self.rng.range(0..=total - 1);
-        let kind = self.style.mix.iter().position(|&weight| {
+        let mix = &self.style.mix;
+        let weights = [
+            mix.send,
+            mix.write,
+            mix.read,
+            mix.compare_swap,
+            mix.fetch_add,
+            mix.atomic_write,
+            mix.flush,
+            mix.local,
+        ];
+        let mut drawn = self.rng.range(0..=weights.iter().sum::<u64>() - 1);
+        let kind = weights.iter().position(|&weight| {
             let here = drawn < weight;
             drawn = drawn.saturating_sub(weight);
             here
@@ -218,7 +289,10 @@ impl Planner<'_> {
             Some(1) => self.write(len, progress, plan),
             Some(2) => self.read(len, progress, number).map(|send| (send, None)),
             Some(3) => self.compare_swap(progress, number).map(|send| (send, None)),
-            _ => self.fetch_add(progress, number).map(|send| (send, None)),
+            Some(4) => self.fetch_add(progress, number).map(|send| (send, None)),
+            Some(5) => self.atomic_write(progress, number).map(|send| (send, None)),
+            Some(6) => Some((self.flush(progress, number), None)),
+            _ => Some((self.local(progress, number), None)),
         }
     }
 
@@ -229,7 +303,12 @@ impl Planner<'_> {
         plan: &Plan,
     ) -> Option<(PlannedSend, Option<PlannedRecv>)> {
         let (mut send, data) = self.outgoing(len, progress, plan)?;
-        let extra = self.immediate().map_or(Extra::None, Extra::Imm);
+        let lent = if self.rng.percent(10) { self.lent.pop() } else { None };
+        let extra = match (lent, self.immediate()) {
+            (Some(key), _) => Extra::Invalidate(Rkey(key)),
+            (None, Some(imm)) => Extra::Imm(imm),
+            (None, None) => Extra::None,
+        };
         send.wqe.op = SendOp::Send(extra);
         let spare = if self.rng.percent(30) { self.rng.range(1..=3_000) as usize } else { 0 };
         let recv = self.recv(plan.recvs.len(), data.len() + spare)?;
@@ -255,9 +334,8 @@ impl Planner<'_> {
         let (mut send, data) = self.outgoing(len, progress, plan)?;
         let at = self.rng.range(0..=(progress.window.len() - data.len()) as u64) as usize;
         let imm = self.immediate();
-        let remote = self.window.0;
-        send.wqe.op =
-            SendOp::Write { remote_addr: remote.addr + at as u64, rkey: Rkey(remote.key), imm };
+        let (remote_addr, rkey) = self.remote(at);
+        send.wqe.op = SendOp::Write { remote_addr, rkey, imm };
         progress.change(at, &data, &mut send.wqe);
         let recv = match imm {
             None => None,
@@ -281,8 +359,8 @@ impl Planner<'_> {
     fn read(&mut self, len: usize, progress: &mut Progress, number: usize) -> Option<PlannedSend> {
         let len = len.min(progress.window.len());
         let at = self.rng.range(0..=(progress.window.len() - len) as u64) as usize;
-        let remote = self.window.0;
-        let op = SendOp::Read { remote_addr: remote.addr + at as u64, rkey: Rkey(remote.key) };
+        let (remote_addr, rkey) = self.remote(at);
+        let op = SendOp::Read { remote_addr, rkey };
         let mut send = self.incoming(op, len, number)?;
         if send.wqe.fence {
             progress.fence();
@@ -298,8 +376,7 @@ impl Planner<'_> {
         let was = progress.word(at);
         let compare = if self.rng.percent(60) { was } else { self.rng.next_u64() };
         let swap = self.rng.next_u64();
-        let remote_addr = self.window.0.addr + at as u64;
-        let rkey = Rkey(self.window.0.key);
+        let (remote_addr, rkey) = self.remote_word(at);
         let op = SendOp::CompareSwap { remote_addr, rkey, compare, swap };
         let now = if compare == was { swap } else { was };
         self.atomic(op, at, was, now, progress, number)
@@ -319,8 +396,8 @@ impl Planner<'_> {
         }
         let at = self.word(progress)?;
         let was = progress.word(at);
-        let remote_addr = self.window.0.addr + at as u64;
-        let op = SendOp::FetchAdd { remote_addr, rkey: Rkey(self.window.0.key), add };
+        let (remote_addr, rkey) = self.remote_word(at);
+        let op = SendOp::FetchAdd { remote_addr, rkey, add };
         self.atomic(op, at, was, was.wrapping_add(add), progress, number)
     }
 
@@ -341,6 +418,84 @@ impl Planner<'_> {
         send.answer = Some(was.to_ne_bytes().to_vec());
         progress.answers.push(number);
         Some(send)
+    }
+
+    fn atomic_write(&mut self, progress: &mut Progress, number: usize) -> Option<PlannedSend> {
+        let at = self.word(progress)?;
+        let (remote_addr, rkey) = self.remote_word(at);
+        let mut send = self.blank(SendOp::AtomicWrite { remote_addr, rkey }, 8, number);
+        let bytes = if self.rng.percent(self.style.inline) {
+            let bytes = self.rng.bytes(8);
+            send.wqe.inline = Some(bytes.clone());
+            bytes
+        } else {
+            send.wqe.sges = self.local.cut(&mut self.rng, 8, self.style.max_sge)?;
+            send.reuses_memory = true;
+            self.local.gather(&send.wqe.sges)
+        };
+        progress.change(at, &bytes, &mut send.wqe);
+        send.effect = Effect::Window { at, bytes };
+        Some(send)
+    }
+
+    fn flush(&mut self, progress: &mut Progress, number: usize) -> PlannedSend {
+        let len = self.rng.range(0..=progress.window.len() as u64);
+        let at = self.rng.range(0..=progress.window.len() as u64 - len) as usize;
+        let (remote_addr, rkey) = self.remote(at);
+        let (length, placement, selectivity) = (len as u32, 1, self.rng.pick(&[0, 1]));
+        let op = SendOp::Flush { remote_addr, rkey, length, placement, selectivity };
+        let send = self.blank(op, 0, number);
+        if send.wqe.fence {
+            progress.fence();
+        }
+        send
+    }
+
+    /// Binds one of the requester's own windows, or closes it. Done twice, it fails.
+    fn local(&mut self, progress: &mut Progress, number: usize) -> PlannedSend {
+        let (mr, windows) = &mut self.own;
+        let index = self.rng.index(windows.len());
+        let window = &mut windows[index];
+        let (op, waits) = match window.mw_type {
+            MwType::Two if window.is_bound => {
+                window.is_bound = false;
+                (SendOp::LocalInvalidate { key: window.rkey }, true)
+            }
+            _ => {
+                let mw = Rkey(window.rkey);
+                window.rkey = next_key(window.rkey);
+                let length = match window.mw_type {
+                    MwType::One => self.rng.range(0..=8),
+                    MwType::Two => self.rng.range(1..=8),
+                };
+                window.is_bound = length > 0;
+                let (new_rkey, lkey) = (Rkey(window.rkey), Lkey(mr.key));
+                let access = self.rng.pick(&[Access::REMOTE_READ, Access::REMOTE_WRITE]);
+                (SendOp::BindMw { mw, new_rkey, mr: lkey, addr: mr.addr, length, access }, false)
+            }
+        };
+        let send = self.blank(op, 0, number);
+        // An invalidation waits for all before it.
+        if waits || send.wqe.fence {
+            progress.fence();
+        }
+        send
+    }
+
+    /// The address of a place in the responder's window, and a key that opens it.
+    fn remote(&mut self, at: usize) -> (u64, Rkey) {
+        match self.doors.is_empty() {
+            true => self.remote_word(at),
+            false => {
+                let door = self.rng.pick(&self.doors);
+                (door.addr + at as u64, Rkey(door.rkey))
+            }
+        }
+    }
+
+    /// As [`remote`](Self::remote), where the address must be a multiple of 8.
+    fn remote_word(&self, at: usize) -> (u64, Rkey) {
+        (self.window.0.addr + at as u64, Rkey(self.window.0.key))
     }
 
     /// Where an aligned word of the window is, often one of the first few.

@@ -2,15 +2,15 @@
 
 use crate::arena::Arena;
 use crate::party::{Pace, Party, Window};
-use crate::plan::{Planner, Style};
+use crate::plan::{Door, OwnWindow, Planner, Style, next_key};
 use crate::rng::Rng;
 use crate::world::{End, EndAttr, Mr, Node, NodeConfig, World, everything};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
-use urxe_engine::{CqId, PdId};
+use urxe_engine::{Access, CqId, MwType, PdId, SendOp};
 use urxe_port::sim::Link;
 use urxe_port::{Chance, Impairment};
-use urxe_wire::{PathMtu, Psn};
+use urxe_wire::{Lkey, PathMtu, Psn, Rkey};
 
 /// The protection domain of everything that a scene does not set apart.
 pub const PD: PdId = PdId(1);
@@ -120,6 +120,8 @@ pub struct Connection {
     pub places: [(usize, usize); 2],
     /// Whether its programs post as fast as they can.
     pub eager: bool,
+    /// Whether they reach each other's memory by the keys of windows, too.
+    pub has_doors: bool,
 }
 
 impl Connection {
@@ -147,6 +149,17 @@ impl Connection {
             styles: [Style::draw(rng, mtu, a > 0), Style::draw(rng, mtu, b > 0)],
             places: [(); 2].map(|()| (rng.pick(&[1, 8, 64, 300]), rng.pick(&[1, 8, 300]))),
             eager: rng.percent(30),
+            has_doors: false,
+        }
+    }
+
+    /// Draws, for half of the connections, ATOMIC WRITE, FLUSH, local operations and windows.
+    pub fn enrich(&mut self, rng: &mut Rng) {
+        if rng.percent(50) {
+            self.has_doors = true;
+            for (style, attr) in self.styles.iter_mut().zip(&self.attrs) {
+                style.enrich(rng, attr.max_rd_atomic > 0);
+            }
         }
     }
 
@@ -186,6 +199,7 @@ impl Connection {
             Arena::new(rng, node, self.pd, count, len)
         });
         let mut plans = Vec::new();
+        let mut binds_of = [Vec::new(), Vec::new()];
         for side in [0, 1] {
             let style = &self.styles[side];
             let [a, b] = &mut arenas;
@@ -193,32 +207,94 @@ impl Connection {
             let node = self.nodes[1 - side];
             let content = rng.bytes(style.max_message.max(64));
             let addr = rng.next_u64() >> rng.range(1..=40);
-            let mr = world.nodes[node].reg_mr(self.pd, addr, everything(), content.clone());
+            let responder = &mut world.nodes[node];
+            let mr = responder.reg_mr(self.pd, addr, everything(), content.clone());
+            let lendable = self.reg_bindable(responder);
+            let mut binds = Vec::new();
+            let mut bound = |mw_type, mr: &Mr, length, access| {
+                let (op, rkey) = bind(responder, self.pd, mw_type, mr, length, access);
+                binds.push(op);
+                rkey
+            };
+            let mut lend = || bound(MwType::Two, &lendable, 8, Access::REMOTE_READ);
+            let lent = vec![lend(), lend()];
+            let mut doors = Vec::new();
+            if self.has_doors {
+                let len = content.len() as u64;
+                let rights = Access(everything().0 & !(Access::LOCAL_WRITE | Access::MW_BIND).0);
+                let mut door = |mw_type, access, addr| {
+                    doors.push(Door { rkey: bound(mw_type, &mr, len, access), addr });
+                };
+                door(MwType::One, rights, mr.addr);
+                door(MwType::Two, rights, mr.addr);
+                door(MwType::Two, rights | Access::ZERO_BASED, 0);
+            }
+            let requester = &mut world.nodes[self.nodes[side]];
+            let own = [MwType::One, MwType::Two].map(|mw_type| OwnWindow {
+                mw_type,
+                rkey: requester.alloc_mw(self.pd, mw_type),
+                is_bound: false,
+            });
+            let own = (self.reg_bindable(requester), own.to_vec());
             let plan = Planner {
                 style,
                 rng: rng.fork(),
                 local,
                 remote,
                 window: (mr, content),
+                doors: doors.clone(),
                 counter: counters[node],
+                lent,
+                own,
                 number: 2 * number + side as u64,
             }
             .plan();
-            let window = Window { node, mr, model: plan.window.clone(), forgotten: Vec::new() };
+            let doors = doors.iter().map(|door| door.rkey).collect();
+            let model = plan.window.clone();
+            let window = Window { node, mr, doors, model, forgotten: Vec::new() };
             plans.push((plan, window));
+            binds_of[1 - side] = binds;
         }
         world.connect(&ends, &self.attrs, self.mtu);
+        for (end, binds) in ends.iter().zip(&binds_of) {
+            binds.iter().for_each(|&op| world.bind(end, op));
+        }
 
         let mut pace = || if self.eager { Pace::eager() } else { Pace::draw(rng) };
         let (plan_b, window_b) = plans.pop().expect("two plans");
         let (plan_a, window_a) = plans.pop().expect("two plans");
         let [arena_a, arena_b] = arenas;
+        let [binds_a, binds_b] = binds_of.map(|binds| binds.len() as u64);
         [
-            (ends[0], arena_a, window_a, (plan_a.sends, plan_b.recvs)),
-            (ends[1], arena_b, window_b, (plan_b.sends, plan_a.recvs)),
+            (ends[0], arena_a, window_a, (plan_a.sends, plan_b.recvs), binds_a),
+            (ends[1], arena_b, window_b, (plan_b.sends, plan_a.recvs), binds_b),
         ]
-        .map(|(end, arena, window, work)| Party::new(end, arena, window, work, (pace(), pace())))
+        .map(|(end, arena, window, work, binds_before)| {
+            let mut party = Party::new(end, arena, window, work, (pace(), pace()));
+            party.binds_before = binds_before;
+            party
+        })
     }
+
+    /// A little memory of a program that windows can be bound to.
+    fn reg_bindable(&self, node: &mut Node) -> Mr {
+        node.reg_mr(self.pd, 0x1000, Access::LOCAL_WRITE | Access::MW_BIND, vec![0; 8])
+    }
+}
+
+/// A new window, to be bound to the first `length` bytes of an MR: the bind, and its key then.
+fn bind(
+    node: &mut Node,
+    pd: PdId,
+    mw_type: MwType,
+    mr: &Mr,
+    length: u64,
+    access: Access,
+) -> (SendOp, u32) {
+    let mw = node.alloc_mw(pd, mw_type);
+    let rkey = next_key(mw);
+    let (mw, new_rkey, lkey) = (Rkey(mw), Rkey(rkey), Lkey(mr.key));
+    (SendOp::BindMw { mw, new_rkey, mr: lkey, addr: mr.addr, length, access }, rkey)
 }
 
 /// A first PSN, often one that wraps soon.

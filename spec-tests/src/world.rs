@@ -8,8 +8,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use urxe_engine::{
-    Access, AddressVector, CqId, Device, DeviceConfig, MrSpec, PdId, QpAttr, QpInit, QpState,
-    QpType, QueueId, RecvSource, RegionId,
+    Access, AddressVector, CqId, Device, DeviceConfig, MrSpec, MwType, PdId, QpAttr, QpInit,
+    QpState, QpType, QueueId, RecvSource, RegionId, SendOp, SendWqe,
 };
 use urxe_port::sim::{Link, SimNetwork, SimPort};
 use urxe_port::{Port, RxBatch, SendOutcome};
@@ -126,7 +126,12 @@ impl EndAttr {
 
 /// All rights.
 pub fn everything() -> Access {
-    Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
+    Access::LOCAL_WRITE
+        | Access::REMOTE_WRITE
+        | Access::REMOTE_READ
+        | Access::REMOTE_ATOMIC
+        | Access::MW_BIND
+        | Access::FLUSH_GLOBAL
 }
 
 /// The attributes that UC has of these.
@@ -172,6 +177,11 @@ impl Node {
         let key = key.expect("the simulation registers nothing impossible");
         self.host.learn_mr(key, region, addr);
         Mr { key, addr, region }
+    }
+
+    /// Allocates a memory window; its first key.
+    pub fn alloc_mw(&mut self, pd: PdId, mw_type: MwType) -> u32 {
+        self.device.alloc_mw(pd, mw_type).expect("the simulation stays far below the limits")
     }
 
     /// When something happens here that nobody has to ask for.
@@ -446,6 +456,29 @@ impl World {
         self.to_init(b, attr_b);
         self.to_rts(a, attr_a, b, attr_b, mtu);
         self.to_rts(b, attr_b, a, attr_a, mtu);
+    }
+
+    /// Binds a window on a QP, now; nobody is told.
+    ///
+    /// # Panics
+    /// If that is not possible.
+    pub fn bind(&mut self, end: &End, bind: SendOp) {
+        let SendOp::BindMw { new_rkey, .. } = bind else { panic!("{bind:?} is no bind") };
+        let wqe = SendWqe {
+            wr_id: 0,
+            op: bind,
+            fence: false,
+            signaled: false,
+            solicited: false,
+            to: None,
+            sges: Vec::new(),
+            inline: None,
+        };
+        self.nodes[end.node].host.send_queue(end.send_queue).post(Entry::Good(wqe));
+        self.ring(end);
+        self.transmit();
+        let window = self.nodes[end.node].device.query_mw(new_rkey.0).expect("it is allocated");
+        assert!(window.bound.is_some_and(|_| window.rkey == new_rkey.0));
     }
 
     /// Posts a send; the doorbell is a matter of its own.

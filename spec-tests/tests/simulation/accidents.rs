@@ -114,7 +114,10 @@ impl Accident {
                 node.device.dereg_mr(local.key).expect("it is registered");
             }
             DeregWindow => {
-                node.device.dereg_mr(window.key).expect("it is registered");
+                for &door in &b.window.doors {
+                    assert!(node.device.dealloc_mw(door));
+                }
+                node.device.dereg_mr(window.key).expect("no window is bound to it any more");
             }
             UnmapLocal { late: false } => {
                 node.host.memory.unmap_after(local.region, rng.range(1..=5) as u32);
@@ -157,10 +160,10 @@ impl Accident {
     }
 }
 
-fn draw(rng: &mut Rng) -> Draw {
+fn draw(rng: &mut Rng, seed: u64) -> Draw {
     let calm = rng.percent(50);
     let weather = if calm { Weather::calm(rng) } else { Weather::stormy(rng) };
-    let mut draw = Draw::new(rng, weather, 3);
+    let mut draw = Draw::new(rng, weather, 3).enrich(seed);
     for style in &mut draw.connections[0].styles {
         style.count = 60;
     }
@@ -170,7 +173,7 @@ fn draw(rng: &mut Rng) -> Draw {
 fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let accident = rng.pick(&ALL);
-    let draw = draw(&mut rng);
+    let draw = draw(&mut rng, seed);
     let mut traffic = draw.make(&mut rng, prints);
     if accident != Drain {
         traffic.parties[0].expects = Expects::Failure;

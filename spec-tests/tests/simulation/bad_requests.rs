@@ -3,8 +3,9 @@
 
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::{Access, AsyncEvent, Cause, Extra, PdId, QpAttr, QpState, SendOp, Sge, Status};
+use urxe_spec_tests::host::has_sink;
 use urxe_spec_tests::party::{Expects, Failed, Party};
-use urxe_spec_tests::plan::{Effect, PlannedSend};
+use urxe_spec_tests::plan::{Effect, Mix, PlannedSend};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::scene::{PD, Weather};
 use urxe_spec_tests::seeds::for_each_seed;
@@ -128,13 +129,13 @@ impl Mistake {
                 find(&|send| send.len > 0 && is_rdma(send))
             }
             NotEnabled => (0..sends.len()).find(|&i| is_rdma(&sends[i])),
-            NoReads => (0..sends.len()).find(|&i| takes_answer(&sends[i])),
-            MisalignedAtomic | AtomicLength => find(&is_atomic),
+            NoReads => (0..sends.len()).find(|&i| takes_resource(&sends[i])),
+            MisalignedAtomic | AtomicLength => find(&is_word),
             InvalidateForbidden => find(&|send| matches!(send.wqe.op, SendOp::Send(_))),
-            LocalRight => find(&|send| send.len > 0 && takes_answer(send)),
+            LocalRight => find(&|send| send.len > 0 && has_sink(&send.wqe.op)),
             WrongLkey => find(&|send| send.len > 0 && send.wqe.inline.is_none()),
             LocalBounds => {
-                find(&|send| send.len > 0 && send.wqe.inline.is_none() && !is_atomic(send))
+                find(&|send| send.len > 0 && send.wqe.inline.is_none() && !is_word(send))
             }
             MalformedSend => find(&|_| true),
             ReceiveTooShort => find(&|send| send.len > 0 && matches!(send.wqe.op, SendOp::Send(_))),
@@ -157,13 +158,14 @@ impl Mistake {
             OutOfBounds => {
                 let window = a.window.mr.addr..a.window.mr.addr + a.window.model.len() as u64;
                 let over = 8 * rng.range(1..=len(send).div_ceil(8));
-                let atomic = is_atomic(send);
+                let is_word = is_word(send);
                 let addr = match rng.percent(50) {
                     true => window.end - len(send) + over,
                     false => window.start - over.min(window.start),
                 };
-                let addr = if atomic { addr.next_multiple_of(8) } else { addr };
-                set_remote(send, |va, _| *va = addr);
+                let addr = if is_word { addr.next_multiple_of(8) } else { addr };
+                let key = a.window.mr.key;
+                set_remote(send, |va, rkey| (*va, *rkey) = (addr, key));
             }
             NotEnabled => {
                 let access = Some(Access(everything().0 & !needs(send).0));
@@ -188,6 +190,7 @@ impl Mistake {
             AtomicLength => {
                 let mr = fresh_mr(world, a.end.node, PD, everything(), 9);
                 send.wqe.sges = vec![whole(mr, rng.pick(&[0, 7, 9]))];
+                send.wqe.inline = None;
             }
             NoReads => {}
             MalformedSend => send.malformed = true,
@@ -205,38 +208,45 @@ impl Mistake {
     }
 }
 
+/// Whether it names a key of the responder.
 fn is_rdma(send: &PlannedSend) -> bool {
-    !matches!(send.wqe.op, SendOp::Send(_))
+    !send.is_local() && !matches!(send.wqe.op, SendOp::Send(_))
 }
 
-fn is_atomic(send: &PlannedSend) -> bool {
-    matches!(send.wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+/// Whether it is of 8 bytes at a multiple of 8.
+fn is_word(send: &PlannedSend) -> bool {
+    let op = send.wqe.op;
+    let is_atomic = matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+    is_atomic || matches!(op, SendOp::AtomicWrite { .. })
 }
 
-fn takes_answer(send: &PlannedSend) -> bool {
-    is_atomic(send) || matches!(send.wqe.op, SendOp::Read { .. })
+/// Whether it takes a place of max_rd_atomic.
+fn takes_resource(send: &PlannedSend) -> bool {
+    is_word(send) || matches!(send.wqe.op, SendOp::Read { .. })
 }
 
 /// The right that a work request needs at the responder.
 fn needs(send: &PlannedSend) -> Access {
     match send.wqe.op {
         SendOp::Send(_) => Access::default(),
-        SendOp::Write { .. } => Access::REMOTE_WRITE,
+        SendOp::Write { .. } | SendOp::AtomicWrite { .. } => Access::REMOTE_WRITE,
         SendOp::Read { .. } => Access::REMOTE_READ,
         SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Access::REMOTE_ATOMIC,
-        _ => unreachable!("plans have no such work"),
+        SendOp::Flush { .. } => Access::FLUSH_GLOBAL,
+        SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => Access::default(),
     }
 }
 
-/// Changes the address and the key of a WRITE, READ or atomic.
+/// Changes the address and the key of the responder that it names.
 fn set_remote(send: &mut PlannedSend, change: impl FnOnce(&mut u64, &mut u32)) {
     match &mut send.wqe.op {
-        SendOp::Send(_) => {}
+        SendOp::Send(_) | SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => {}
         SendOp::Write { remote_addr, rkey, .. }
         | SendOp::Read { remote_addr, rkey }
         | SendOp::CompareSwap { remote_addr, rkey, .. }
-        | SendOp::FetchAdd { remote_addr, rkey, .. } => change(remote_addr, &mut rkey.0),
-        _ => unreachable!("plans have no such work"),
+        | SendOp::FetchAdd { remote_addr, rkey, .. }
+        | SendOp::AtomicWrite { remote_addr, rkey }
+        | SendOp::Flush { remote_addr, rkey, .. } => change(remote_addr, &mut rkey.0),
     }
 }
 
@@ -252,9 +262,10 @@ fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let calm = rng.percent(50);
     let weather = if calm { Weather::calm(&mut rng) } else { Weather::stormy(&mut rng) };
-    let mut draw = Draw::new(&mut rng, weather, 3);
+    let mut draw = Draw::new(&mut rng, weather, 3).enrich(seed);
     let victim = &mut draw.connections[0];
-    victim.styles[0].mix = [2, 2, 2, 1, 1];
+    let mix = &mut victim.styles[0].mix;
+    *mix = Mix { send: 2, write: 2, read: 2, compare_swap: 1, fetch_add: 1, ..*mix };
     victim.styles[0].count = 40;
     victim.attrs[0].max_rd_atomic = victim.attrs[0].max_rd_atomic.max(1);
     victim.attrs[1].max_dest_rd_atomic = victim.attrs[0].max_rd_atomic;

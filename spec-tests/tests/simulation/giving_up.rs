@@ -5,6 +5,7 @@ use crate::{Draw, LIMIT, check_connected};
 use std::time::Duration;
 use urxe_engine::{Cause, Counter, QpState, Status};
 use urxe_spec_tests::party::{Expects, Pace, Party};
+use urxe_spec_tests::plan::Mix;
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::scene::Weather;
 use urxe_spec_tests::seeds::for_each_seed;
@@ -50,7 +51,7 @@ fn gone(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let mut draw = draw(&mut rng);
     let victim = &mut draw.connections[0];
-    victim.styles[0].mix = [0, 1, 0, 0, 0];
+    victim.styles[0].mix = Mix { write: 1, ..Mix::default() };
     victim.styles[0].immediate = 0;
     victim.attrs[0].retry_cnt = rng.range(0..=7) as u8;
     victim.attrs[0].timeout = rng.range(11..=15) as u8;
@@ -85,7 +86,7 @@ fn never_ready(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let mut draw = draw(&mut rng);
     let victim = &mut draw.connections[0];
-    victim.styles[0].mix = [1, 1, 0, 0, 0];
+    victim.styles[0].mix = Mix { send: 1, write: 1, ..Mix::default() };
     victim.attrs[0].rnr_retry = rng.range(0..=6) as u8;
     let tries = u64::from(victim.attrs[0].rnr_retry) + 1;
     let mut traffic = make(&draw, &mut rng, prints);
@@ -111,7 +112,7 @@ fn late(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let mut draw = draw(&mut rng);
     let victim = &mut draw.connections[0];
-    victim.styles[0].mix = [1, 1, 0, 0, 0];
+    victim.styles[0].mix = Mix { send: 1, write: 1, ..Mix::default() };
     victim.attrs[0].rnr_retry = rng.range(3..=6) as u8;
     // Code 14 is 1.28 ms.
     victim.attrs[1].min_rnr_timer = 14;

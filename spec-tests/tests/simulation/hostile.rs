@@ -51,12 +51,12 @@ fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let calm = rng.percent(50);
     let weather = if calm { Weather::calm(&mut rng) } else { Weather::stormy(&mut rng) };
-    let mut draw = Draw::new(&mut rng, weather, 3);
+    let mut draw = Draw::new(&mut rng, weather, 3).enrich(seed);
     draw.connections[0].pd = ATTACKED_PD;
     draw.connections[0].nodes = [0, 1];
     // What adds to the shared counters needs a key of the others' protection domain.
     for style in &mut draw.connections[0].styles {
-        style.mix[4] = 0;
+        style.mix.fetch_add = 0;
     }
     let mut traffic = draw.make(&mut rng, prints);
     for party in &mut traffic.parties[..2] {

@@ -18,7 +18,7 @@ fn run(seed: u64, prints: bool) {
     connection.eager = true;
     connection.styles[0].signaled = 100;
     // Nobody knows what those add whose completions are lost.
-    connection.styles.iter_mut().for_each(|style| style.mix[4] = 0);
+    connection.styles.iter_mut().for_each(|style| style.mix.fetch_add = 0);
     let world = &mut traffic.world;
     let ends = connection.nodes.map(|node| {
         let host = &mut world.nodes[node].host;

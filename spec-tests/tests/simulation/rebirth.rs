@@ -11,7 +11,7 @@ use urxe_spec_tests::seeds::for_each_seed;
 fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let weather = Weather::stormy(&mut rng);
-    let mut draw = Draw::new(&mut rng, weather, 2);
+    let mut draw = Draw::new(&mut rng, weather, 2).enrich(seed);
     draw.connections[0].styles[0].count = 60;
     let mut traffic = draw.make(&mut rng, prints);
     for life in 1..=3 {
