@@ -37,7 +37,7 @@ impl Qp {
         reth: &Reth,
     ) -> Result<(), Refusal> {
         let word = packet.payload.try_into().map_err(|_| Refusal::InvalidRequest)?;
-        if reth.va % 8 != 0 {
+        if !reth.va.is_multiple_of(8) {
             return Err(Refusal::InvalidRequest);
         }
         let span = self.check_rkey(cx, reth.rkey, reth.va, 8, Access::REMOTE_WRITE)?;

@@ -45,8 +45,8 @@ pub(crate) enum Resource {
     AtomicWrite(Placed),
 }
 
-/// The newest `max_dest_rd_atomic` READs, atomics and ATOMIC WRITEs. A peer that keeps to that number never asks
-/// for an older one: it had all answers before it sent one more.
+/// The newest `max_dest_rd_atomic` READs, atomics and ATOMIC WRITEs. A peer that keeps to that
+/// number never asks for an older one: it had all answers before it sent one more.
 #[derive(Debug, Default)]
 pub(crate) struct Resources {
     kept: VecDeque<Resource>,

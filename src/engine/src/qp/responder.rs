@@ -126,8 +126,8 @@ impl Responder {
         self.replies.push_back(Reply::Nak { psn: self.unanswered_from, syndrome });
     }
 
-    /// READs, atomics and ATOMIC WRITEs accepted and not answered. An answer that is repeated does not count: the
-    /// peer may have had it long ago.
+    /// READs, atomics and ATOMIC WRITEs accepted and not answered. An answer that is repeated does
+    /// not count: the peer may have had it long ago.
     fn unanswered(&self) -> usize {
         let is_first_answer = |reply: &&Reply| match reply {
             Reply::Read { read, .. } => {

@@ -114,8 +114,8 @@ pub(crate) struct SendQueue {
     sent: Psn,
     /// Work requests started that have a response of their own to come.
     responses_expected: u32,
-    /// Where the answers to requests that take a resource of the responder end that were sent since the last rewind and
-    /// are not answered in full.
+    /// Where the answers to requests that take a resource of the responder end that were sent
+    /// since the last rewind and are not answered in full.
     asked: VecDeque<Psn>,
 }
 
