@@ -4,6 +4,7 @@ use crate::messenger::Messengers;
 use crate::party::Party;
 use crate::queues::Completed;
 use crate::rng::Rng;
+use crate::scene::PD;
 use crate::world::{Mr, World};
 use std::time::{Duration, Instant};
 use urxe_engine::CqId;
@@ -28,7 +29,7 @@ const MAX_STEPS: u64 = 2_000_000;
 impl Traffic {
     /// Programs that are about to begin.
     pub fn new(world: World, parties: Vec<Party>, counters: Vec<Mr>, rng: Rng) -> Traffic {
-        let messengers = Messengers::default();
+        let messengers = Messengers::none(PD);
         let none = Vec::new();
         let mut traffic = Traffic { world, parties: none, counters, messengers, rng, steps: 0 };
         for party in parties {

@@ -3,7 +3,7 @@
 use super::{Fate, Message, Messenger, Messengers, Network, Receives, WR_ID};
 use crate::party::Pace;
 use crate::rng::Rng;
-use crate::scene::{PD, Weather, draw_cqs, draw_psn};
+use crate::scene::{Weather, draw_cqs, draw_psn};
 use crate::world::{End, EndAttr, Mr, World, everything};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ use urxe_port::Chance;
 use urxe_wire::{GRH_LEN, Lkey, PathMtu, Qkey, Qpn, Rkey};
 
 /// The protection domain of shared receives, which is not that of the QPs.
-const SRQ_PD: PdId = PdId(7);
+const SRQ_PD: PdId = PdId(8);
 
 /// Q_Keys that QPs have.
 const QKEYS: [Qkey; 2] = [Qkey(0x1111_1111), Qkey(0x2222_2222)];
@@ -28,14 +28,15 @@ const BUDGET: usize = 60_000;
 
 impl Messengers {
     /// Draws messengers on all nodes: connected ones (UC, and RC on shared receive queues),
-    /// datagrams to one or to many. They are about to begin.
-    pub fn draw(rng: &mut Rng, world: &mut World, weather: &Weather) -> Messengers {
+    /// datagrams to one or to many. Their QPs are of one protection domain. They are about to
+    /// begin.
+    pub fn draw(rng: &mut Rng, world: &mut World, weather: &Weather, pd: PdId) -> Messengers {
         let impairment = &weather.link.impairment;
         let network = Network {
             duplicates: impairment.duplicate != Chance::NEVER,
             reorders: impairment.reorder != Chance::NEVER,
         };
-        let mut all = Messengers { network, ..Messengers::default() };
+        let mut all = Messengers { network, ..Messengers::none(pd) };
         for node in 0..world.nodes.len() {
             all.add_srq(rng, world, node);
         }
@@ -96,7 +97,7 @@ impl Messengers {
             return node;
         }
         let places = rng.pick(&[1, 8, 100]);
-        self.add_receives(rng, world, (node, PD, None), (places, len));
+        self.add_receives(rng, world, (node, self.pd, None), (places, len));
         self.receives.len() - 1
     }
 
@@ -110,7 +111,7 @@ impl Messengers {
         let Receives { queue, srq, .. } = self.receives[receives];
         let recv = srq.map_or(RecvSource::Own(queue), RecvSource::Shared);
         let places = rng.pick(&[1, 8, 64]);
-        let end = world.create_qp_of(node, qp_type, PD, cqs, places, recv);
+        let end = world.create_qp_of(node, qp_type, self.pd, cqs, places, recv);
         self.messengers.push(Messenger {
             end,
             qp_type,
@@ -151,8 +152,8 @@ impl Messengers {
 
     fn add_connected_messages(&mut self, rng: &mut Rng, world: &mut World, from: usize, to: usize) {
         let [sender, receiver] = [from, to].map(|number| self.messengers[number].end);
-        let source = reg_mr(rng, world, sender.node, PD, BUDGET);
-        let window = reg_mr(rng, world, receiver.node, PD, BUDGET);
+        let source = reg_mr(rng, world, sender.node, self.pd, BUDGET);
+        let window = reg_mr(rng, world, receiver.node, self.pd, BUDGET);
         let mut at = 0;
         for _ in 0..rng.pick(&[1, 10, 60]) {
             let len = message_len(rng, BUDGET / 4);
@@ -198,7 +199,7 @@ impl Messengers {
         });
         for from in first..self.messengers.len() {
             let node = self.messengers[from].end.node;
-            let source = reg_mr(rng, world, node, PD, BUDGET);
+            let source = reg_mr(rng, world, node, self.pd, BUDGET);
             let mut at = 0;
             for _ in 0..rng.pick(&[1, 10, 60]) {
                 let len = message_len(rng, MAX_DATAGRAM);
@@ -238,7 +239,9 @@ impl Messengers {
         };
         let device = &mut world.nodes[self.messengers[from].end.node].device;
         let path = match rng.percent(50) {
-            true => DatagramPath::Handle(device.create_ah(PD, &av).expect("a path that is one")),
+            true => {
+                DatagramPath::Handle(device.create_ah(self.pd, &av).expect("a path that is one"))
+            }
             false => DatagramPath::Vector(av),
         };
         let qkey = rng.pick(&QKEYS);

@@ -19,7 +19,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
 use urxe_engine::{
-    AsyncEvent, Completion, Counter, Extra, QpAttr, QpState, QpType, SendWqe, Status, WcOpcode,
+    AsyncEvent, Completion, Counter, Extra, PdId, QpAttr, QpState, QpType, SendWqe, Status,
+    WcOpcode,
 };
 use urxe_wire::{GRH_LEN, Qkey};
 
@@ -27,7 +28,7 @@ use urxe_wire::{GRH_LEN, Qkey};
 const WR_ID: u64 = 1 << 48;
 
 /// All messengers of a world, and what they have to say to each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Messengers {
     /// The QPs, with their programs.
     pub messengers: Vec<Messenger>,
@@ -35,6 +36,11 @@ pub struct Messengers {
     pub receives: Vec<Receives>,
     /// All messages, sent or still to be.
     pub messages: Vec<Message>,
+    /// Somebody sends what no messenger has sent: anything may arrive and fail, but nothing may
+    /// end twice or get lost.
+    pub attacked: bool,
+    /// The protection domain of the QPs.
+    pd: PdId,
     network: Network,
 }
 
@@ -114,6 +120,18 @@ impl Message {
 }
 
 impl Messengers {
+    /// Nobody.
+    pub fn none(pd: PdId) -> Messengers {
+        Messengers {
+            messengers: Vec::new(),
+            receives: Vec::new(),
+            messages: Vec::new(),
+            attacked: false,
+            pd,
+            network: Network::default(),
+        }
+    }
+
     /// Whether everything is posted and has ended.
     pub fn are_done(&self, world: &World) -> bool {
         self.messengers.iter().all(|messenger| {
@@ -154,9 +172,13 @@ impl Messengers {
             messenger.end.node == node && messenger.end.qpn == completed.completion.qpn
         };
         let Some(number) = self.messengers.iter().position(of) else { return false };
-        match completed.completion.wr_id & RECV_WR_ID {
-            0 => self.messengers[number].on_send(&mut self.messages, &completed.completion),
-            _ => self.on_receive(world, number, completed),
+        let Completion { wr_id, .. } = completed.completion;
+        let messenger = &mut self.messengers[number];
+        match (wr_id & RECV_WR_ID, self.attacked) {
+            (0, false) => messenger.on_send(&mut self.messages, &completed.completion),
+            (0, true) => {}
+            (_, false) => self.on_receive(world, number, completed),
+            (_, true) => self.receives[messenger.receives].ended(world, wr_id),
         }
         true
     }
@@ -252,7 +274,8 @@ impl Messengers {
         for receives in &mut self.receives {
             receives.stop();
         }
-        for messenger in &self.messengers {
+        for messenger in &mut self.messengers {
+            messenger.next_burst = None;
             world.set_state(&messenger.end, QpState::Err);
         }
     }
@@ -271,6 +294,10 @@ impl Messengers {
             let count = |event| node.host.events.iter().filter(|&&found| found == event).count();
             let is_shared = self.receives[*receives].srq.is_some();
             assert_eq!(count(AsyncEvent::LastWqeReached(end.qpn)), usize::from(is_shared));
+            assert!(node.host.sends[end.send_queue.0 as usize].is_idle(), "sends never ended");
+            if self.attacked {
+                continue;
+            }
             let counters = node.device.qp_counters(end.qpn).expect("the QP is there");
             let fates = outgoing.iter().map(|&message| self.messages[message].fate);
             let sent = fates.filter(|&fate| fate == Fate::Sent).count() as u64;
@@ -279,7 +306,7 @@ impl Messengers {
                 assert_eq!(counters.get(Counter::ReceivedMessages), *received);
             }
         }
-        for message in &self.messages {
+        for message in self.messages.iter().filter(|_| !self.attacked) {
             assert_ne!(message.fate, Fate::NotPosted);
             if self.messengers[message.from].qp_type == QpType::Rc && message.takes_receive() {
                 assert!(
@@ -402,7 +429,7 @@ impl Messenger {
 impl Messengers {
     /// Looks for send queues that are empty.
     pub(crate) fn see_idle_sends(&mut self, world: &mut World) {
-        for messenger in &mut self.messengers {
+        for messenger in self.messengers.iter_mut().filter(|_| !self.attacked) {
             messenger.see_idle_sends(world, &mut self.messages);
         }
     }

@@ -5,6 +5,7 @@
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::{Counters, PdId, QpState};
 use urxe_spec_tests::hostile::Forger;
+use urxe_spec_tests::messenger::Messengers;
 use urxe_spec_tests::party::{Expects, Party};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::scene::Weather;
@@ -43,6 +44,22 @@ fn idle_qps(traffic: &mut Traffic, node: usize) -> Vec<End> {
     ends
 }
 
+/// Programs of the other transports, all of which may be deceived. Returns who on this node can be
+/// told something.
+fn attacked_messengers(
+    rng: &mut Rng,
+    weather: &Weather,
+    traffic: &mut Traffic,
+    node: usize,
+) -> Vec<Qpn> {
+    let mut messengers = Messengers::draw(rng, &mut traffic.world, weather, ATTACKED_PD);
+    messengers.attacked = true;
+    let here = messengers.messengers.iter().filter(|messenger| messenger.end.node == node);
+    let qpns = here.map(|messenger| messenger.end.qpn).chain([Qpn::MULTICAST]).collect();
+    traffic.messengers = messengers;
+    qpns
+}
+
 fn sum(counters: &Counters) -> u64 {
     counters.iter().map(|(_, value, _)| value).sum()
 }
@@ -66,6 +83,7 @@ fn run(seed: u64, prints: bool) {
     let mut targets: Vec<Qpn> = idle_qps(&mut traffic, node).iter().map(|end| end.qpn).collect();
     let attacked = traffic.parties[0].end.qpn;
     targets.extend([attacked; 10]);
+    targets.extend(attacked_messengers(&mut rng, &draw.weather, &mut traffic, node));
     let [here, there] = [0, 1].map(|number| traffic.world.nodes[number].addr);
     let flow =
         Flow { src: there, dst: here, src_port: 0xc000, tclass: 0, hop_limit: 64, flow_label: 0 };
@@ -90,7 +108,9 @@ fn run(seed: u64, prints: bool) {
         let end = traffic.parties[side].end;
         traffic.world.set_state(&end, QpState::Err);
     }
+    traffic.messengers.end(&mut traffic.world);
     traffic.run_to_rest();
+    traffic.messengers.check_end(&traffic.world);
     traffic.check_memory();
     check_connected(&traffic, &traffic.parties[2..]);
     for party in &traffic.parties[..2] {

@@ -5,7 +5,7 @@ use crate::{LIMIT, check_connected};
 use urxe_spec_tests::messenger::Messengers;
 use urxe_spec_tests::party::Party;
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scene::{self, Connection, Weather};
+use urxe_spec_tests::scene::{self, Connection, PD, Weather};
 use urxe_spec_tests::seeds::for_each_seed;
 use urxe_spec_tests::traffic::Traffic;
 
@@ -25,7 +25,7 @@ fn run(seed: u64, prints: bool, weather: impl Fn(&mut Rng) -> Weather) -> u64 {
         }
         parties.extend(connection.make(&mut rng, &mut world, number, &counters));
     }
-    let messengers = Messengers::draw(&mut rng, &mut world, &weather);
+    let messengers = Messengers::draw(&mut rng, &mut world, &weather, PD);
     let mut traffic = Traffic::new(world, parties, counters, rng.fork());
     traffic.messengers = messengers;
 
