@@ -1,9 +1,9 @@
 //! Ways to reach the wire.
 //!
-//! A [`Port`] carries whole RoCE datagrams (the UDP payload, ICRC included) in batches, for one local
-//! address, or all those of an interface, and UDP port 4791. It knows no QP and no work request; it
-//! knows the outer headers, because the ICRC covers them, and says in [`Caps`] what it can do about
-//! them. Which links and addresses there are is what a [`watch::Watch`] knows.
+//! A [`Port`] carries whole RoCE datagrams (the UDP payload, ICRC included) in batches, for one
+//! local address, or all those of an interface, and UDP port 4791. It knows no QP and no work
+//! request; it knows the outer headers, because the ICRC covers them, and says in [`Caps`] what it
+//! can do about them. Which links and addresses there are is what a [`watch::Watch`] knows.
 //!
 //! | back-end | needs | outer headers |
 //! | --- | --- | --- |
