@@ -159,3 +159,238 @@ impl Nic {
 pub(crate) fn first_of_table(addrs: Vec<IpAddr>) -> impl Iterator<Item = IpAddr> {
     addrs.into_iter().take(GID_TABLE_LEN)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event_pipe::EventPipe;
+    use crate::nic::Identity;
+    use crate::objects::EventTarget;
+    use std::collections::BTreeSet;
+    use std::os::fd::{BorrowedFd, OwnedFd};
+    use std::sync::{Arc, Mutex};
+    use urxe_port::{Caps, Port, PortCounters, RxBatch, Segmentation, SendOutcome, SourcePort};
+    use urxe_shm::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR, RECORD_LEN};
+    use urxe_wire::batch::{TxBatch, TxLimits};
+
+    /// A port that has any address but those that are taken.
+    #[derive(Clone, Default)]
+    struct FakePort(Arc<Mutex<State>>);
+
+    #[derive(Default)]
+    struct State {
+        addrs: BTreeSet<IpAddr>,
+        taken: BTreeSet<IpAddr>,
+    }
+
+    impl Port for FakePort {
+        fn caps(&self) -> Caps {
+            Caps {
+                backend: "fake",
+                addrs: self.0.lock().unwrap().addrs.iter().copied().collect(),
+                interface: None,
+                link_mtu: 1500,
+                tx_limits: TxLimits::SINGLE,
+                source_port: SourcePort::OfFlow,
+                sees_ident: true,
+                receive_buffer: 1 << 20,
+                segmentation: Segmentation::Off,
+            }
+        }
+
+        fn send(&mut self, _: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+            batch.clear();
+            Ok(SendOutcome::Done)
+        }
+
+        fn recv(&mut self, _: Instant, rx: &mut RxBatch) -> io::Result<usize> {
+            rx.clear();
+            Ok(0)
+        }
+
+        fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
+            let mut state = self.0.lock().unwrap();
+            if state.taken.contains(&addr) {
+                return Err(OpenError::PortTaken { addr });
+            }
+            assert!(state.addrs.insert(addr), "{addr} is added twice");
+            Ok(())
+        }
+
+        fn remove_address(&mut self, addr: IpAddr) {
+            assert!(self.0.lock().unwrap().addrs.remove(&addr), "{addr} is not there");
+        }
+
+        fn join(&mut self, _: IpAddr) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn leave(&mut self, _: IpAddr) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn poll_timeout(&self) -> Option<Instant> {
+            None
+        }
+
+        fn fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn counters(&self) -> PortCounters {
+            PortCounters::default()
+        }
+    }
+
+    /// A device with one context, and the machine around it.
+    struct Machine {
+        nic: Nic,
+        port: FakePort,
+        pipe: OwnedFd,
+        link: Option<Link>,
+    }
+
+    impl Machine {
+        /// A device of eth0, on a machine without any such link yet.
+        fn new(served: Served) -> Machine {
+            let port = FakePort::default();
+            let identity = Identity { name: "urxe0".into(), guid: [2; 8], served };
+            let mut nic = Nic::new(identity, Box::new(port.clone()), 1, Instant::now());
+            let (pipe, read_end) = EventPipe::new().unwrap();
+            let pipe = nic.host.pipes.insert(pipe).unwrap();
+            nic.host.objects.contexts.insert(pipe, EventTarget::new(pipe, 1, 5));
+            rustix::io::ioctl_fionbio(&read_end, true).unwrap();
+            Machine { nic, port, pipe: read_end, link: None }
+        }
+
+        /// The link is as this says from now on. Returns the events that the context is told.
+        fn becomes(&mut self, up: bool, mtu: u32, addrs: &[&str]) -> Vec<u32> {
+            let addrs = addrs.iter().map(|addr| (addr.parse().unwrap(), 64)).collect();
+            let (name, index) = ("eth0".into(), 2);
+            let link = Link { name, index, mtu, up, loopback: false, mac: None, addrs };
+            self.link = Some(link);
+            self.follow()
+        }
+
+        fn follow(&mut self) -> Vec<u32> {
+            let links: Links = self.link.clone().into_iter().collect();
+            // What is known already changes nothing.
+            for _ in 0..2 {
+                self.nic.follow(Instant::now(), &links).unwrap();
+            }
+            let table: BTreeSet<IpAddr> =
+                self.nic.device.gids().iter().flatten().copied().collect();
+            assert_eq!(self.port.0.lock().unwrap().addrs, table, "the port has what the table has");
+            let mut told = Vec::new();
+            let mut record = [0; RECORD_LEN];
+            while rustix::io::read(&self.pipe, &mut record).is_ok() {
+                let record = EventRecord::from_bytes(record);
+                assert_eq!((record.user_handle, record.object), (1, 5));
+                told.push(record.kind);
+            }
+            told
+        }
+
+        /// The GID table up to its last entry.
+        fn table(&self) -> Vec<String> {
+            let gids = self.nic.device.gids();
+            let len = gids.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+            let text = |gid: &Option<IpAddr>| gid.map_or("-".into(), |gid| gid.to_string());
+            gids[..len].iter().map(text).collect()
+        }
+    }
+
+    fn of_eth0() -> Machine {
+        Machine::new(Served::Interface("eth0".into()))
+    }
+
+    #[test]
+    fn a_new_table_has_the_kernels_order_and_later_ones_take_the_first_hole() {
+        let mut machine = of_eth0();
+        assert_eq!(machine.follow(), []);
+        let told = machine.becomes(true, 1500, &["10.0.0.1", "10.0.0.2", "fd00::1", "fe80::1"]);
+        assert_eq!(told, [GID_CHANGE, PORT_ACTIVE]);
+        assert_eq!(machine.table(), ["fe80::1", "10.0.0.1", "10.0.0.2", "fd00::1"]);
+        let told = machine.becomes(true, 1500, &["10.0.0.2", "fe80::1"]);
+        assert_eq!(told, [GID_CHANGE], "one change is told of once, however much it is");
+        assert_eq!(machine.table(), ["fe80::1", "-", "10.0.0.2"]);
+        machine.becomes(true, 1500, &["10.0.0.2", "fe80::1", "fd00::7", "fd00::8"]);
+        assert_eq!(machine.table(), ["fe80::1", "fd00::7", "10.0.0.2", "fd00::8"]);
+    }
+
+    #[test]
+    fn the_ports_state_is_told_when_it_changes_and_never_twice() {
+        let mut machine = of_eth0();
+        let addrs = ["10.0.0.1"];
+        assert_eq!(machine.becomes(true, 1500, &addrs), [GID_CHANGE, PORT_ACTIVE]);
+        assert_eq!(machine.becomes(false, 1500, &addrs), [PORT_ERR]);
+        assert_eq!(machine.becomes(true, 1500, &addrs), [PORT_ACTIVE]);
+        machine.link = None;
+        assert_eq!(machine.follow(), [GID_CHANGE, PORT_ERR]);
+        assert_eq!(machine.nic.link.interface.as_deref(), Some("eth0"), "still what it is for");
+        assert_eq!(machine.becomes(true, 1500, &addrs), [GID_CHANGE, PORT_ACTIVE]);
+        assert_eq!(machine.nic.host.counters.port_errors, 2);
+    }
+
+    #[test]
+    fn a_device_of_one_address_is_down_without_it_whatever_the_link_says() {
+        let mut machine = Machine::new(Served::Address([10, 0, 0, 1].into()));
+        let both = ["10.0.0.1", "10.0.0.2"];
+        assert_eq!(machine.becomes(true, 1500, &both), [GID_CHANGE, PORT_ACTIVE]);
+        assert_eq!(machine.table(), ["10.0.0.1"]);
+        assert_eq!(machine.becomes(true, 1500, &both[1..]), [GID_CHANGE, PORT_ERR]);
+        assert_eq!(machine.becomes(true, 1500, &both), [GID_CHANGE, PORT_ACTIVE]);
+        assert_eq!(machine.table(), ["10.0.0.1"]);
+    }
+
+    #[test]
+    fn an_address_on_another_link_is_another_socket() {
+        let mut machine = Machine::new(Served::Address([10, 0, 0, 1].into()));
+        machine.becomes(true, 1500, &["10.0.0.1"]);
+        let link = machine.link.as_mut().unwrap();
+        (link.name, link.index) = ("eth1".into(), 3);
+        assert_eq!(machine.follow(), [GID_CHANGE]);
+        assert_eq!(machine.nic.link.interface.as_deref(), Some("eth1"));
+    }
+
+    #[test]
+    fn the_path_mtu_follows_and_ipv6_needs_more_room() {
+        let mut machine = of_eth0();
+        let mut mtu = |link_mtu, addr| {
+            machine.becomes(true, link_mtu, &[addr]);
+            machine.nic.mtu
+        };
+        assert_eq!(mtu(1500, "10.0.0.1"), PathMtu::Mtu1024);
+        assert_eq!(mtu(9000, "10.0.0.1"), PathMtu::Mtu4096);
+        let exact = (1..).find(|mtu| PathMtu::largest_for_link(*mtu, false).is_some());
+        let exact = exact.unwrap() + 256;
+        assert_eq!(mtu(exact, "10.0.0.1"), PathMtu::Mtu512);
+        assert_eq!(mtu(exact, "fd00::1"), PathMtu::Mtu256);
+        assert_eq!(mtu(100, "10.0.0.1"), PathMtu::Mtu256, "no less than there is");
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_served_is_counted_once_and_taken_when_it_can() {
+        let mut machine = of_eth0();
+        let addrs = ["10.0.0.1", "10.0.0.2"];
+        machine.port.0.lock().unwrap().taken.insert([10, 0, 0, 1].into());
+        machine.becomes(true, 1500, &addrs);
+        assert_eq!(machine.table(), ["10.0.0.2"]);
+        assert_eq!(machine.nic.host.counters.addresses_refused, 1);
+        machine.port.0.lock().unwrap().taken.clear();
+        assert_eq!(machine.becomes(true, 1400, &addrs), [GID_CHANGE]);
+        assert_eq!(machine.table(), ["10.0.0.2", "10.0.0.1"]);
+    }
+
+    #[test]
+    fn more_addresses_than_the_table_holds_are_left_out_and_counted() {
+        let mut machine = of_eth0();
+        let addrs: Vec<String> = (1..=GID_TABLE_LEN + 3).map(|i| format!("10.0.0.{i}")).collect();
+        let addrs: Vec<&str> = addrs.iter().map(String::as_str).collect();
+        machine.becomes(true, 1500, &addrs);
+        assert_eq!(machine.table().len(), GID_TABLE_LEN);
+        assert_eq!(machine.nic.host.counters.addresses_refused, 3);
+        machine.becomes(true, 1500, &addrs[1..]);
+        assert_eq!(machine.table()[0], addrs[GID_TABLE_LEN], "the first of them takes the hole");
+    }
+}

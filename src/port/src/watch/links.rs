@@ -59,11 +59,6 @@ impl Links {
         self.by_index.values().find(|link| link.has(addr))
     }
 
-    /// Adds a link as a whole.
-    pub(super) fn insert(&mut self, link: Link) {
-        self.by_index.insert(link.index, link);
-    }
-
     /// Takes in what the kernel says. Returns whether that changed anything.
     pub(super) fn apply(&mut self, message: Message) -> bool {
         match message {
@@ -99,6 +94,12 @@ impl Links {
             }
             Message::Done | Message::Refused { .. } | Message::Overrun | Message::Other => false,
         }
+    }
+}
+
+impl FromIterator<Link> for Links {
+    fn from_iter<I: IntoIterator<Item = Link>>(links: I) -> Links {
+        Links { by_index: links.into_iter().map(|link| (link.index, link)).collect() }
     }
 }
 

@@ -10,10 +10,11 @@ pub use links::{Link, Links};
 
 use crate::sys::{netlink, option};
 use message::{Message, Question};
-use pnet::datalink;
+use pnet::datalink::{self, NetworkInterface};
 use rustix::net::RecvFlags;
 use socket2::{Domain, Socket, Type};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,7 @@ pub struct Watch {
 /// How changes are learned of.
 enum Source {
     /// The kernel tells.
-    Netlink { socket: Socket, datagram: Box<[u8]>, unread: std::ops::Range<usize> },
+    Netlink { socket: Socket, datagram: Box<[u8]>, unread: Range<usize> },
     /// We look.
     Looking { reason: io::Error, again: Instant },
 }
@@ -117,7 +118,7 @@ impl Watch {
 fn next_told(
     socket: &Socket,
     datagram: &mut [u8],
-    unread: &mut std::ops::Range<usize>,
+    unread: &mut Range<usize>,
     links: &mut Links,
 ) -> io::Result<bool> {
     loop {
@@ -192,22 +193,18 @@ fn ask_for_all(socket: &Socket, datagram: &mut [u8]) -> io::Result<Links> {
 
 /// What the interfaces are like at the moment, as far as everybody may see.
 fn look() -> Links {
-    let mut links = Links::default();
-    let socket = Socket::new(Domain::UNIX, Type::DGRAM, None);
-    for interface in datalink::interfaces() {
-        let mtu = socket.as_ref().ok();
-        let mtu = mtu.and_then(|s| option::interface_mtu(s.as_fd(), &interface.name).ok());
-        links.insert(Link {
-            index: interface.index,
-            mtu: mtu.unwrap_or(0),
-            up: interface.is_up() && interface.is_running(),
-            loopback: interface.is_loopback(),
-            mac: interface.mac.map(|mac| mac.octets()),
-            addrs: interface.ips.iter().map(|network| (network.ip(), network.prefix())).collect(),
-            name: interface.name,
-        });
-    }
-    links
+    let socket = Socket::new(Domain::UNIX, Type::DGRAM, None).ok();
+    let mtu_of = |name: &str| option::interface_mtu(socket.as_ref()?.as_fd(), name).ok();
+    let link = |interface: NetworkInterface| Link {
+        index: interface.index,
+        mtu: mtu_of(&interface.name).unwrap_or(0),
+        up: interface.is_up() && interface.is_running(),
+        loopback: interface.is_loopback(),
+        mac: interface.mac.map(|mac| mac.octets()),
+        addrs: interface.ips.iter().map(|network| (network.ip(), network.prefix())).collect(),
+        name: interface.name,
+    };
+    datalink::interfaces().into_iter().map(link).collect()
 }
 
 #[cfg(test)]
