@@ -2,7 +2,7 @@
 
 use crate::harness::{CAPS, Client, End, Kind, Random, connected, eventually, read_events, start};
 use rustix::io::Errno;
-use urxe_shm::control::{QpAttr, QpState, Request};
+use urxe_shm::control::{QpAttr, QpState, Request, ResourceDetail, ResourceKind};
 use urxe_shm::entry::{Extra, SendData, SendOp};
 use urxe_shm::event::{COMPLETION, CQ_ERR};
 
@@ -187,4 +187,20 @@ fn an_overrun_is_told_once_and_the_cq_takes_no_more() {
     let told = events.iter().filter(|record| record.kind == CQ_ERR);
     let told: Vec<u64> = told.map(|record| record.object).collect();
     assert_eq!(told, [u64::from(cq.handle.0)]);
+
+    // Another size does not heal it, and whoever lists it sees what is wrong.
+    a.client.resize_cq(&mut cq, 100).unwrap();
+    a.client.modify(&a.qp, QpAttr { state: Some(QpState::Reset), ..QpAttr::default() }).unwrap();
+    a.connect(b.addr, b.qp.created.qpn);
+    a.post_send(11, write, SendData::Inline(b"x"));
+    eventually("it fails again", || (a.client.state(&a.qp) == QpState::Err).then_some(()));
+    assert_eq!(cq.poll(), []);
+    assert_eq!(read_events(&a.events).iter().filter(|record| record.kind == CQ_ERR).count(), 0);
+    let failed: Vec<bool> = a
+        .client
+        .resources("urxe0", ResourceKind::Cq)
+        .into_iter()
+        .map(|cq| matches!(cq.detail, ResourceDetail::Cq { failed: true, .. }))
+        .collect();
+    assert_eq!(failed, [false, true]);
 }

@@ -1,12 +1,15 @@
 //! Programs do not harm each other: not by dying, not by scribbling over what they share with the
 //! daemon.
 
-use crate::harness::{CAPS, Client, End, Kind, Random, connected, eventually, start};
+use crate::harness::{
+    CAPS, Client, End, Kind, Random, attrs, connected, datagram_attrs, eventually, start,
+    unreliable_attrs,
+};
 use rustix::fs::MemfdFlags;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
-use urxe_shm::control::{Backing, QpAttr, QpState, Reply, Request};
+use urxe_shm::control::{Backing, MwType, QpAttr, QpState, QpType, Reply, Request};
 use urxe_shm::entry::{Extra, SendData, SendOp};
 use urxe_shm::event::{CQ_ERR, EventRecord, QP_FATAL, RECORD_LEN};
 use urxe_shm::region::{Mapping, create_memfd};
@@ -161,6 +164,65 @@ fn death_in_the_middle_of_traffic_hurts_only_the_peer() {
             }
             witness.is_served();
         }
+    }
+}
+
+#[test]
+fn death_in_the_middle_of_datagrams_and_of_every_other_operation_hurts_nobody() {
+    let (first, second) = (start(1), start(1));
+    let mut witness = Witness::new(&first, &second);
+    for round in 0..20u64 {
+        let mut random = Random::new(round);
+        let qp_type = [QpType::Rc, QpType::Uc, QpType::Ud][random.below(3) as usize];
+        let kind = if random.below(2) == 0 { Kind::Shared } else { Kind::Process };
+        let [mut a, mut b] = [&first, &second]
+            .map(|daemon| End::of_type(daemon.socket(), "urxe0", qp_type, kind, MIB));
+        let addresses = [(b.addr, b.qp.created.qpn), (a.addr, a.qp.created.qpn)];
+        for (end, (peer, qpn)) in [&mut a, &mut b].into_iter().zip(addresses) {
+            let way = match qp_type {
+                QpType::Rc => attrs(peer, qpn),
+                QpType::Uc => unreliable_attrs(peer, qpn),
+                QpType::Ud => datagram_attrs(),
+            };
+            way.into_iter().for_each(|attr| end.client.modify(&end.qp, attr).unwrap());
+        }
+        let to = b.destination();
+        let (_, window) = a.client.alloc_mw(a.pd, MwType::Two);
+        for wr_id in 0..100 {
+            b.post_recv(wr_id, &[b.mr.sge(0, MIB)]);
+            let (remote_addr, rkey) = (b.mr.addr, b.mr.rkey);
+            let sge = a.mr.sge(0, if wr_id % 5 == 0 { 8 } else { 4096 });
+            let mr = a.mr.lkey;
+            let op = match wr_id % 6 {
+                _ if qp_type == QpType::Ud => {
+                    a.post_datagram(wr_id, to, SendData::Sges(&[a.mr.sge(0, 4096)]));
+                    continue;
+                }
+                1 => SendOp::AtomicWrite { remote_addr, rkey },
+                2 => SendOp::Flush { remote_addr, rkey, length: 8, placement: 1, selectivity: 0 },
+                3 => SendOp::BindMw {
+                    mw: window,
+                    new_rkey: window ^ 1,
+                    mr,
+                    addr: a.mr.addr,
+                    length: 8,
+                    access: 2,
+                },
+                4 => SendOp::Write { remote_addr, rkey, imm: Some(1) },
+                _ => SendOp::Send(Extra::None),
+            };
+            // Some of these fail the QP, which is as good a moment to die as any.
+            a.post_send(wr_id, op, SendData::Sges(&[sge]));
+        }
+        for _ in 0..random.below(200) {
+            std::thread::yield_now();
+        }
+        match random.below(3) {
+            0 => drop(a),
+            1 => drop(b),
+            _ => drop((a, b)),
+        }
+        witness.is_served();
     }
 }
 
