@@ -3,7 +3,8 @@
 use crate::harness::{CAPS, Client, End, Kind, connected, eventually, start};
 use urxe_daemon::limits;
 use urxe_shm::control::{QpAttr, QpCaps, QpState, QpType, Reply, Request, ResourceKind};
-use urxe_shm::entry::{Extra, SendData, SendOp};
+use urxe_shm::entry::{Extra, SendData, SendOp, SendWr};
+use urxe_shm::layout::WC_RECV;
 
 const FLUSHED: u32 = 5;
 
@@ -56,43 +57,42 @@ fn serve(a: &mut End, b: &mut End) {
 }
 
 #[test]
-fn a_deep_queue_is_flushed_whole_and_in_order() {
+fn deep_queues_are_flushed_whole_and_in_order() {
     const DEPTH: u32 = 10_000;
     let (first, second) = (start(1), start(1));
     let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
-    let mut end = End::new(&first, 0, Kind::Shared, 64);
-    let mut cq = end.client.create_cq(end.context, 2 * DEPTH, None);
-    let caps = QpCaps { max_send_wr: DEPTH, max_recv_wr: DEPTH, ..CAPS };
-    end.qp = end.client.create_qp(end.pd, cq.handle, caps);
-    let [init, ..] = crate::harness::attrs(end.addr, 1);
-    end.client.modify(&end.qp, init).unwrap();
-    let wr = urxe_shm::entry::SendWr {
-        wr_id: 0,
-        op: SendOp::Send(Extra::None),
-        to: None,
-        fence: false,
-        signaled: true,
-        solicited: false,
-    };
-    for wr_id in 0..u64::from(DEPTH) {
-        end.qp.rq().push(wr_id, &[]).unwrap();
-        end.qp.sq.push(&urxe_shm::entry::SendWr { wr_id, ..wr }, SendData::Sges(&[])).unwrap();
-    }
-    assert!(!end.qp.rq().publish());
-    end.qp.sq.publish();
-    let err = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
-    end.client.modify(&end.qp, err).unwrap();
-    b.post_recv(1, &[]);
-    a.exchange(SendOp::Send(Extra::None), &[]);
+    for (sends, recvs) in [(DEPTH, 0), (0, DEPTH), (DEPTH, DEPTH)] {
+        let mut end = End::new(&first, 0, Kind::Shared, 64);
+        let mut cq = end.client.create_cq(end.context, sends + recvs, None);
+        let caps = QpCaps { max_send_wr: DEPTH, max_recv_wr: DEPTH, ..CAPS };
+        end.qp = end.client.create_qp(end.pd, cq.handle, caps);
+        let [init, ..] = crate::harness::attrs(end.addr, 1);
+        end.client.modify(&end.qp, init).unwrap();
+        for wr_id in 0..recvs.into() {
+            end.qp.rq().push(wr_id, &[]).unwrap();
+        }
+        assert!(!end.qp.rq().publish());
+        for wr_id in 0..sends.into() {
+            let op = SendOp::Send(Extra::None);
+            let (fence, signaled, solicited) = (false, true, false);
+            let wr = SendWr { wr_id, op, to: None, fence, signaled, solicited };
+            end.qp.sq.push(&wr, SendData::Sges(&[])).unwrap();
+        }
+        end.qp.sq.publish();
+        let err = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
+        end.client.modify(&end.qp, err).unwrap();
+        serve(&mut a, &mut b);
 
-    let (mut sends, mut recvs) = (0, 0);
-    for entry in cq.wait(2 * DEPTH as usize) {
-        assert_eq!(entry.status, FLUSHED);
-        let next = if entry.opcode & 128 == 0 { &mut sends } else { &mut recvs };
-        assert_eq!(entry.wr_id, *next);
-        *next += 1;
+        let (mut next_send, mut next_recv) = (0, 0);
+        for entry in cq.wait((sends + recvs) as usize) {
+            assert_eq!(entry.status, FLUSHED);
+            let is_recv = entry.opcode & WC_RECV != 0;
+            let next = if is_recv { &mut next_recv } else { &mut next_send };
+            assert_eq!(entry.wr_id, *next);
+            *next += 1;
+        }
+        assert_eq!((next_send, next_recv), (sends.into(), recvs.into()));
     }
-    assert_eq!((sends, recvs), (u64::from(DEPTH), u64::from(DEPTH)));
 }
 
 #[test]
