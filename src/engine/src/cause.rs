@@ -53,6 +53,7 @@ causes! {
     NoPath = 34, "The address vector leads nowhere: the GID table has nothing at its sgid_index, or the destination is of another address family than the GID or no address to send to.";
 
     FlushKind = 19, "The FLUSH asks for what does not exist: its placement is global (1), persistent (2) or both, its selectivity the range (0) or the whole MR (1).";
+    CqOverrun = 20, "A CQ of this QP was full and takes no more, so the QP went to ERR. Make the CQ larger, or poll it sooner.";
 
     // Local operations.
     BindNoWindow = 40, "The bind names no window by its present rkey. A window has the rkey that its last bind gave it.";

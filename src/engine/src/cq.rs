@@ -1,24 +1,41 @@
-//! Completion queues that have overrun.
+//! Completion queues: who uses which, and which have overrun.
 
+use crate::attr::QpInit;
 use crate::host::CqId;
 use std::collections::BTreeSet;
+use urxe_wire::Qpn;
 
-/// The CQs that had no room for a completion and take no more.
+/// What the engine knows of the CQs, which are the host's.
 #[derive(Debug, Default)]
-pub(crate) struct FailedCqs {
+pub(crate) struct Cqs {
+    /// CQ and QPN.
+    users: BTreeSet<(CqId, u32)>,
+    /// Those that had no room for a completion and take no more.
     failed: BTreeSet<CqId>,
     /// Those of them whose QPs are still to be stopped.
     news: Vec<CqId>,
 }
 
-impl FailedCqs {
+impl Cqs {
+    /// A QP was made.
+    pub(crate) fn attach(&mut self, qpn: Qpn, init: &QpInit) {
+        self.users.extend([init.send_cq, init.recv_cq].map(|cq| (cq, qpn.get())));
+    }
+
+    /// A QP is no more.
+    pub(crate) fn detach(&mut self, qpn: Qpn, init: &QpInit) {
+        for cq in [init.send_cq, init.recv_cq] {
+            self.users.remove(&(cq, qpn.get()));
+        }
+    }
+
     /// Whether a CQ takes no more.
-    pub(crate) fn contains(&self, cq: CqId) -> bool {
+    pub(crate) fn has_failed(&self, cq: CqId) -> bool {
         self.failed.contains(&cq)
     }
 
     /// A CQ had no room. Returns whether it is the first time.
-    pub(crate) fn add(&mut self, cq: CqId) -> bool {
+    pub(crate) fn fail(&mut self, cq: CqId) -> bool {
         let is_new = self.failed.insert(cq);
         if is_new {
             self.news.push(cq);
@@ -26,9 +43,11 @@ impl FailedCqs {
         is_new
     }
 
-    /// A CQ whose QPs are still to be stopped; asked once.
-    pub(crate) fn take_news(&mut self) -> Option<CqId> {
-        self.news.pop()
+    /// The QPs of a CQ that has failed, by number, where they are still to be stopped; told once.
+    pub(crate) fn take_news(&mut self) -> Option<Vec<Qpn>> {
+        let cq = self.news.pop()?;
+        let users = self.users.range((cq, 0)..=(cq, u32::MAX));
+        Some(users.map(|&(_, qpn)| Qpn::new(qpn)).collect())
     }
 
     /// The CQ is no more; its number may come again.

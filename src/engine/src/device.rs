@@ -3,7 +3,7 @@
 use crate::address_handle::AhTable;
 use crate::attr::{DeviceConfig, MwType, PdId, QpAttr, QpInfo, QpInit, QpType, RecvSource, SrqId};
 use crate::counters::{Counter, Counters};
-use crate::cq::FailedCqs;
+use crate::cq::Cqs;
 use crate::host::{CqId, Host, RegionId};
 use crate::limits::{GID_TABLE_LEN, MAX_QP, MAX_QPN, MIN_QPN, PACKETS_PER_TURN};
 use crate::management::Management;
@@ -15,7 +15,7 @@ use crate::table::IntMap;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 use urxe_wire::batch::TxBatch;
@@ -60,7 +60,7 @@ pub struct Device {
     pub(crate) multicast: MulticastTable,
     pub(crate) management: Management,
     pub(crate) qps: IntMap<Box<Qp>>,
-    cqs: FailedCqs,
+    cqs: Cqs,
     next_qpn: u32,
     /// QPs with something to send, in the order of their turns.
     active: VecDeque<Qpn>,
@@ -93,7 +93,7 @@ impl Device {
             multicast: MulticastTable::default(),
             management: Management::new(),
             qps: IntMap::default(),
-            cqs: FailedCqs::default(),
+            cqs: Cqs::default(),
             next_qpn,
             active: VecDeque::new(),
             timers: BinaryHeap::new(),
@@ -179,6 +179,7 @@ impl Device {
         let qpn = Qpn::new(self.next_qpn);
         // The number of a destroyed QP stays unused for long: its peer may still be sending.
         self.next_qpn = following_qpn(self.next_qpn);
+        self.cqs.attach(qpn, &init);
         self.qps.insert(qpn.get(), Box::new(Qp::new(qpn, init, recv_pd)));
         Ok(qpn)
     }
@@ -208,6 +209,7 @@ impl Device {
     /// type 2 windows that were bound on it are closed. Returns whether it was there.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> bool {
         let Some(qp) = self.qps.remove(&qpn.get()) else { return false };
+        self.cqs.detach(qpn, &qp.init);
         if let RecvSource::Shared(srq) = qp.init.recv {
             self.srqs.detach(srq);
         }
@@ -366,10 +368,9 @@ impl Device {
     /// Takes the QPs of CQs that have failed meanwhile to ERR. What that flushes may be too much
     /// for another CQ, and so on.
     fn stop_qps_of_failed_cqs(&mut self, now: Instant, host: &mut impl Host) {
-        while let Some(cq) = self.cqs.take_news() {
-            let users = self.qps.values().filter(|qp| qp.uses(cq)).map(|qp| qp.qpn.get());
-            for qpn in users.collect::<BTreeSet<_>>() {
-                self.stir_only(now, host, Qpn::new(qpn), |qp, _| qp.on_cq_failed());
+        while let Some(users) = self.cqs.take_news() {
+            for qpn in users {
+                self.stir_only(now, host, qpn, |qp, _| qp.on_cq_failed());
             }
         }
     }

@@ -94,9 +94,9 @@ pub enum SendOp {
         /// What the peer may do.
         access: Access,
     },
-    /// Closes a window's or an MR's key; nothing is sent.
+    /// Closes a type 2 window that is bound on this QP; nothing is sent.
     LocalInvalidate {
-        /// The key.
+        /// The window's present rkey.
         key: u32,
     },
 }
@@ -142,7 +142,8 @@ pub struct SendWqe {
     pub wr_id: u64,
     /// The operation and its arguments.
     pub op: SendOp,
-    /// `IBV_SEND_FENCE`: starts only when all READs and atomics before it have completed.
+    /// `IBV_SEND_FENCE`: starts only when all READs, atomics, ATOMIC WRITEs and FLUSHes before it
+    /// have completed.
     pub fence: bool,
     /// `IBV_SEND_SIGNALED`, or the QP's `sq_sig_all`: completes with a CQE also on success.
     pub signaled: bool,

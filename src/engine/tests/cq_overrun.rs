@@ -3,7 +3,9 @@
 mod script;
 
 use script::*;
-use urxe_engine::{AsyncEvent, Counter, CqId, Extra, QpInit, QpState, QpType, SendOp, Status};
+use urxe_engine::{
+    AsyncEvent, Cause, Counter, CqId, Extra, QpInit, QpState, QpType, SendOp, Status,
+};
 use urxe_wire::{Opcode, Qpn};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
@@ -46,13 +48,15 @@ fn an_overrun_is_told_of_the_cq_and_of_the_qp_once() {
 }
 
 #[test]
-fn what_goes_to_the_other_cq_is_flushed_there() {
+fn what_goes_to_the_other_cq_is_flushed_there_and_says_why() {
     let mut t = Script::new();
     t.post_recv(2, &[]);
     t.post_recv(3, &[]);
     overrun(&mut t);
-    t.expect_recv(2, Status::WrFlush);
-    t.expect_recv(3, Status::WrFlush);
+    for wr_id in [2, 3] {
+        let completion = t.expect_recv(wr_id, Status::WrFlush);
+        assert_eq!(completion.vendor_err, Cause::CqOverrun as u32, "the only place that says why");
+    }
 }
 
 #[test]

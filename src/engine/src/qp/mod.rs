@@ -25,7 +25,7 @@ use crate::address_handle::AhTable;
 use crate::attr::{DeviceConfig, PdId, QpAttr, QpInfo, QpInit, QpState, QpType, RecvSource};
 use crate::cause::Cause;
 use crate::counters::{Counter, Counters};
-use crate::cq::FailedCqs;
+use crate::cq::Cqs;
 use crate::host::{AsyncEvent, CqId, Host, Taken};
 use crate::memory;
 use crate::srq::SrqTable;
@@ -50,7 +50,7 @@ pub(crate) struct Cx<'a, H> {
     pub(crate) keys: &'a mut memory::Table,
     pub(crate) srqs: &'a mut SrqTable,
     pub(crate) ahs: &'a AhTable,
-    pub(crate) cqs: &'a mut FailedCqs,
+    pub(crate) cqs: &'a mut Cqs,
     pub(crate) counters: &'a mut Counters,
     pub(crate) config: &'a DeviceConfig,
 }
@@ -100,6 +100,8 @@ pub(crate) struct Qp {
     failure: Option<Failure>,
     /// The program was told [`QpFatal`](AsyncEvent::QpFatal).
     told_fatal: bool,
+    /// Why what is flushed is flushed.
+    flush_cause: Cause,
     pub(crate) counters: Counters,
     /// It stands in the device's list of QPs with something to send.
     pub(crate) scheduled: bool,
@@ -124,6 +126,7 @@ impl Qp {
             dirty: false,
             failure: None,
             told_fatal: false,
+            flush_cause: Cause::Flushed,
             counters: Counters::default(),
             scheduled: false,
             timer_queued: None,
@@ -296,6 +299,12 @@ impl Qp {
             Failure::Send(..) if !reliable => QpState::Sqe,
             _ => QpState::Err,
         };
+        self.flush_cause = match failure {
+            // No completion has told, or can tell.
+            Failure::CqOverrun => Cause::CqOverrun,
+            Failure::BrokenQueue => Cause::BrokenQueue,
+            _ => Cause::Flushed,
+        };
         self.retry.stop();
         match failure {
             Failure::Send(status, cause) => {
@@ -337,11 +346,6 @@ impl Qp {
         }
     }
 
-    /// Whether its completions go to this CQ.
-    pub(crate) fn uses(&self, cq: CqId) -> bool {
-        self.init.send_cq == cq || self.init.recv_cq == cq
-    }
-
     /// A CQ that it uses takes no more completions.
     pub(crate) fn on_cq_failed(&mut self) {
         if !matches!(self.state, QpState::Reset | QpState::Err) {
@@ -364,7 +368,7 @@ impl Qp {
                 }
             };
             self.count(cx, Counter::FlushedRequests, 1);
-            self.complete_send(cx, &pending, Status::WrFlush, Cause::Flushed);
+            self.complete_send(cx, &pending, Status::WrFlush, self.flush_cause);
             cx.host.retire_sends(self.init.send_queue, 1);
             self.sq.put_back(pending);
         }
@@ -374,13 +378,13 @@ impl Qp {
         }
         if let Some(wr_id) = self.responder.take_recv() {
             self.count(cx, Counter::FlushedRequests, 1);
-            self.complete_recv(cx, wr_id, Status::WrFlush, Cause::Flushed);
+            self.complete_recv(cx, wr_id, Status::WrFlush, self.flush_cause);
         }
         let RecvSource::Own(queue) = self.init.recv else { return };
         let mut recv = RecvWqe::default();
         while let Taken::Ready | Taken::Malformed = cx.host.next_recv(queue, &mut recv) {
             self.count(cx, Counter::FlushedRequests, 1);
-            self.complete_recv(cx, recv.wr_id, Status::WrFlush, Cause::Flushed);
+            self.complete_recv(cx, recv.wr_id, Status::WrFlush, self.flush_cause);
         }
     }
 
@@ -420,11 +424,11 @@ impl Qp {
     /// Puts a completion on a CQ. Where it is of a success that stands for memory, the memory has
     /// been [made visible](Self::sync) before.
     fn complete<H: Host>(&mut self, cx: &mut Cx<'_, H>, cq: CqId, completion: &Completion) {
-        if !cx.cqs.contains(cq) && cx.host.complete(cq, completion).is_ok() {
+        if !cx.cqs.has_failed(cq) && cx.host.complete(cq, completion).is_ok() {
             return;
         }
         self.count(cx, Counter::CqOverruns, 1);
-        if cx.cqs.add(cq) {
+        if cx.cqs.fail(cq) {
             cx.host.event(AsyncEvent::CqError(cq));
         }
         self.failure.get_or_insert(Failure::CqOverrun);
