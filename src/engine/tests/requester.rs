@@ -6,7 +6,8 @@ mod script;
 use script::*;
 use std::time::Duration;
 use urxe_engine::{
-    Access, Cause, Counter, Extra, MrSpec, QpAttr, QpState, RegionId, SendOp, Status, WcOpcode,
+    Access, AsyncEvent, Cause, Counter, Extra, MrSpec, QpAttr, QpState, RegionId, SendOp, Status,
+    WcOpcode,
 };
 use urxe_wire::{NakCode, Opcode, Psn, Rkey, Syndrome};
 
@@ -505,6 +506,18 @@ fn a_read_on_a_qp_without_rd_atomic_fails_and_does_not_hang() {
     t.expect_nothing();
     let completion = t.expect_send(1, Status::LocalQpOperation);
     assert_eq!(completion.vendor_err, Cause::NoReadsAllowed as u32);
+}
+
+#[test]
+fn a_send_queue_that_cannot_be_read_ends_the_qp_and_what_is_flushed_says_why() {
+    let mut t = Script::new();
+    t.post_recv(1, &[]);
+    let queue = t.device.query_qp(t.qpn).unwrap().init.send_queue;
+    t.program.broken.insert(queue);
+    t.device.ring_doorbell(t.qpn);
+    t.expect_nothing();
+    assert_eq!(t.expect_recv(1, Status::WrFlush).vendor_err, Cause::BrokenQueue as u32);
+    assert_eq!(t.program.events, [AsyncEvent::QpFatal(t.qpn)]);
 }
 
 #[test]
