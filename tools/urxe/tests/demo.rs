@@ -9,7 +9,7 @@ use std::net::UdpSocket;
 use std::process::Output;
 use std::sync::{Mutex, PoisonError};
 
-const OPERATIONS: [&str; 7] = [
+const OPERATIONS: [&str; 18] = [
     "send",
     "send_with_imm",
     "write",
@@ -17,6 +17,17 @@ const OPERATIONS: [&str; 7] = [
     "read",
     "compare_and_swap",
     "fetch_and_add",
+    "atomic_write",
+    "write_and_flush",
+    "write_through_window_1",
+    "write_through_window_2b",
+    "send_with_invalidate",
+    "send_to_srq",
+    "uc_send",
+    "uc_write_with_imm",
+    "ud_send",
+    "ud_send_with_imm",
+    "ud_multicast",
 ];
 
 /// Runs a demo to its end. One at a time: each takes all cores there are.
@@ -38,7 +49,9 @@ fn check(report: &Value) {
     let operations = report["operations"].as_array().unwrap();
     for name in OPERATIONS {
         let sizes = operations.iter().filter(|row| row["op"] == name).map(|row| {
-            assert!(row["iterations"].as_u64().unwrap() > 0, "{row}");
+            let lost = row["lost"].as_u64().unwrap();
+            assert!(row["iterations"].as_u64().unwrap() > lost, "nothing arrived: {row}");
+            assert!(lost == 0 || name.starts_with('u'), "{row}");
             assert!(row["messages_per_s"].as_f64().unwrap() > 0.0, "{row}");
             assert!(row["bandwidth_gbit_s"].is_number(), "{row}");
             assert!(row["latency_us"]["median"].as_f64().unwrap() > 0.0, "{row}");
@@ -47,7 +60,16 @@ fn check(report: &Value) {
         });
         let sizes: Vec<u64> = sizes.collect();
         match name {
-            "compare_and_swap" | "fetch_and_add" => assert_eq!(sizes, [8], "{name}"),
+            "compare_and_swap" | "fetch_and_add" | "atomic_write" => {
+                assert_eq!(sizes, [8], "{name}");
+            }
+            "ud_send" | "ud_send_with_imm" | "ud_multicast" => {
+                let mtu = report["daemons"][0]["active_mtu"].as_u64().unwrap();
+                assert_eq!(sizes, [64, mtu], "{name}");
+            }
+            name if OPERATIONS[8..].contains(&name) => {
+                assert_eq!(sizes, [64, 64 << 10], "{name}");
+            }
             _ => assert!(sizes.contains(&1) && sizes.contains(&(1 << 20)), "{name}: {sizes:?}"),
         }
     }
@@ -78,6 +100,8 @@ fn a_network_that_loses_packets_is_repaired_and_the_loss_counted() {
     check(&report);
     assert!(report["lost_packets"].as_u64().unwrap() > 0, "{report}");
     assert!(report["resent_packets"].as_u64().unwrap() > 0, "{report}");
+    // What nothing repairs stays lost, and is counted as such.
+    assert!(report["figures"]["lost"].as_u64().unwrap() > 0, "{report}");
 }
 
 #[test]

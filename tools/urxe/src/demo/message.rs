@@ -1,9 +1,9 @@
 //! What the two programs of the demo tell each other over their pipes.
 
 use serde::{Deserialize, Serialize};
-use urxe_verbs::{QpEndpoint, RemoteBuf};
+use urxe_verbs::{QpEndpoint, QpType, RemoteBuf};
 
-/// The operations that the demo shows.
+/// The operations that the demo shows, on a reliable connection unless they say otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Operation {
@@ -14,11 +14,24 @@ pub(super) enum Operation {
     Read,
     CompareAndSwap,
     FetchAndAdd,
+    AtomicWrite,
+    WriteAndFlush,
+    #[serde(rename = "write_through_window_1")]
+    WriteThroughWindow1,
+    #[serde(rename = "write_through_window_2b")]
+    WriteThroughWindow2,
+    SendWithInvalidate,
+    SendToSrq,
+    UcSend,
+    UcWriteWithImm,
+    UdSend,
+    UdSendWithImm,
+    UdMulticast,
 }
 
 impl Operation {
     /// All of them, in the order in which they are shown.
-    pub(super) const ALL: [Operation; 7] = [
+    pub(super) const ALL: [Operation; 18] = [
         Operation::Send,
         Operation::SendWithImm,
         Operation::Write,
@@ -26,6 +39,17 @@ impl Operation {
         Operation::Read,
         Operation::CompareAndSwap,
         Operation::FetchAndAdd,
+        Operation::AtomicWrite,
+        Operation::WriteAndFlush,
+        Operation::WriteThroughWindow1,
+        Operation::WriteThroughWindow2,
+        Operation::SendWithInvalidate,
+        Operation::SendToSrq,
+        Operation::UcSend,
+        Operation::UcWriteWithImm,
+        Operation::UdSend,
+        Operation::UdSendWithImm,
+        Operation::UdMulticast,
     ];
 
     /// Its name for people.
@@ -38,17 +62,73 @@ impl Operation {
             Operation::Read => "READ",
             Operation::CompareAndSwap => "COMPARE-AND-SWAP",
             Operation::FetchAndAdd => "FETCH-AND-ADD",
+            Operation::AtomicWrite => "ATOMIC WRITE",
+            Operation::WriteAndFlush => "WRITE and FLUSH",
+            Operation::WriteThroughWindow1 => "WRITE through a window of type 1",
+            Operation::WriteThroughWindow2 => "WRITE through a window of type 2B",
+            Operation::SendWithInvalidate => "SEND with invalidate",
+            Operation::SendToSrq => "SEND to an SRQ of two QPs",
+            Operation::UcSend => "UC SEND",
+            Operation::UcWriteWithImm => "UC WRITE with immediate",
+            Operation::UdSend => "UD SEND",
+            Operation::UdSendWithImm => "UD SEND with immediate",
+            Operation::UdMulticast => "UD SEND to a multicast group",
         }
     }
 
-    /// Whether it is an atomic.
+    /// The transport that it is shown on.
+    pub(super) const fn transport(self) -> QpType {
+        match self {
+            Operation::UcSend | Operation::UcWriteWithImm => QpType::Uc,
+            Operation::UdSend | Operation::UdSendWithImm | Operation::UdMulticast => QpType::Ud,
+            _ => QpType::Rc,
+        }
+    }
+
+    /// Whether its messages can be lost.
+    pub(super) fn is_lossy(self) -> bool {
+        self.transport() != QpType::Rc
+    }
+
+    /// Whether it brings back a number that was there before.
     pub(super) const fn is_atomic(self) -> bool {
         matches!(self, Operation::CompareAndSwap | Operation::FetchAndAdd)
     }
 
-    /// Whether the partner gets a completion for it, and must post a receive.
+    /// Whether the partner gets a completion for each message, in their order.
     pub(super) const fn is_received(self) -> bool {
-        matches!(self, Operation::Send | Operation::SendWithImm | Operation::WriteWithImm)
+        matches!(
+            self,
+            Operation::Send
+                | Operation::SendWithImm
+                | Operation::WriteWithImm
+                | Operation::SendWithInvalidate
+        )
+    }
+
+    /// Whether messages carry immediate data.
+    pub(super) const fn has_immediate(self) -> bool {
+        matches!(
+            self,
+            Operation::SendWithImm
+                | Operation::WriteWithImm
+                | Operation::UcWriteWithImm
+                | Operation::UdSendWithImm
+        )
+    }
+
+    /// Sizes of its messages in bytes, on a path with this MTU.
+    pub(super) fn sizes(self, mtu: u16) -> Vec<u32> {
+        match self {
+            Operation::Send
+            | Operation::SendWithImm
+            | Operation::Write
+            | Operation::WriteWithImm
+            | Operation::Read => vec![0, 1, 64, 4 << 10, 64 << 10, 1 << 20],
+            Operation::CompareAndSwap | Operation::FetchAndAdd | Operation::AtomicWrite => vec![8],
+            operation if operation.transport() == QpType::Ud => vec![64, mtu.into()],
+            _ => vec![64, 64 << 10],
+        }
     }
 }
 
@@ -64,25 +144,39 @@ pub(super) struct Round {
     pub(super) first: u64,
 }
 
+/// The queue pairs of a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Endpoints {
+    pub(super) rc: QpEndpoint,
+    pub(super) uc: QpEndpoint,
+    pub(super) ud: QpEndpoint,
+    /// Those that share their receives.
+    pub(super) shared: [QpEndpoint; 2],
+}
+
 /// Said by either side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// Partner: this is my queue pair and my memory.
+    /// Partner: these are my queue pairs and my memory.
     Hello {
-        endpoint: QpEndpoint,
+        endpoints: Endpoints,
         /// Where messages come in.
         incoming: RemoteBuf,
         /// Where messages can be read.
         outgoing: RemoteBuf,
     },
-    /// Requester: this is my queue pair; connect to it.
-    Connect { endpoint: QpEndpoint },
+    /// Requester: these are my queue pairs; connect to them.
+    Connect { endpoints: Endpoints },
     /// Requester: prepare memory, and receives if need be, for a round.
     Prepare(Round),
     /// Requester: the round is over; check what you got.
     Check,
     /// Partner: done as asked, and all is well.
     Done,
+    /// Partner: prepared, and these keys open the memory where messages come in.
+    Lent { rkeys: Vec<u32> },
+    /// Partner: what arrived is right; so many messages did not.
+    Checked { lost: u32 },
     /// Partner: the check failed.
     Wrong { reason: String },
     /// Partner: I cannot go on.

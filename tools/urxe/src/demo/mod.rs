@@ -5,8 +5,10 @@
 //! They tell each other over pipes what comes next, and exchange the data by RDMA.
 
 mod address;
+mod arrivals;
 mod atomics;
 mod household;
+mod loans;
 mod message;
 mod partner;
 mod program;
@@ -31,7 +33,8 @@ Examples:
   urxe demo
       See it work: every operation in several sizes, each byte checked, bandwidth and latency.
   urxe demo --fault drop=1%
-      The same over a network that loses every hundredth packet.
+      The same over a network that loses every hundredth packet: reliable connections repair
+      it, and of unreliable ones and datagrams the lost messages are counted.
   urxe demo --ipv6
       The same over IPv6.
   urxe demo --keep
@@ -41,9 +44,11 @@ Examples:
 
 /// See RDMA work on this machine: two daemons and two programs, every byte checked.
 ///
-/// Starts two daemons on two loopback addresses, lets two programs exchange data over them by
-/// SEND, WRITE, READ and atomics in sizes up to 1 MiB, checks every byte on both sides, and shows
-/// bandwidth and latency. Takes some seconds, needs no privilege, and leaves nothing behind.
+/// Starts two daemons on two loopback addresses, and lets two programs exchange data over them: on
+/// a reliable connection by SEND, WRITE, READ, atomics, ATOMIC WRITE and FLUSH in sizes up to 1 MiB,
+/// through memory windows and to a shared receive queue; on an unreliable connection; and by
+/// datagrams to one and to a multicast group. Checks every byte of what arrives on both sides, and
+/// shows bandwidth and latency. Takes some seconds, needs no privilege, and leaves nothing behind.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {

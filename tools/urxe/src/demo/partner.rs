@@ -1,8 +1,8 @@
 //! The second program: prepares memory and receives, and checks what came.
 
-use super::atomics;
 use super::message::{Message, Operation, Round};
 use super::program::{Program, collect, immediate};
+use super::{arrivals, atomics, loans};
 use crate::error::Error;
 use crate::link::Link;
 use std::io;
@@ -30,32 +30,48 @@ pub(super) fn run(socket: &Path) -> Result<(), Error> {
 fn serve(socket: &Path, link: &mut Link<Message>) -> Result<(), Error> {
     let mut program = Program::open(socket)?;
     link.send(&Message::Hello {
-        endpoint: program.qp.endpoint()?,
+        endpoints: program.endpoints()?,
         incoming: program.incoming.remote_buf()?,
         outgoing: program.outgoing.remote_buf()?,
     })?;
     let mut round = None;
     loop {
-        match (link.recv(None)?, round) {
-            (Message::Connect { endpoint }, _) => program.connect(&endpoint)?,
+        let answer = match (link.recv(None)?, round) {
+            (Message::Connect { endpoints }, _) => {
+                program.connect(endpoints)?;
+                Message::Done
+            }
             (Message::Prepare(next), _) => {
                 prepare(&mut program, &next)?;
                 round = Some(next);
+                Message::Lent { rkeys: loans::lend(&mut program, &next)? }
             }
-            (Message::Check, Some(round)) => check(&mut program, &round)?,
+            (Message::Check, Some(round)) => {
+                let lost = check(&mut program, &round)?;
+                loans::take_back(&mut program, &round)?;
+                Message::Checked { lost }
+            }
             (Message::Finish, _) => return Ok(()),
             (message, _) => {
                 return Err(Error::Failed(format!("{message:?} was not expected here")));
             }
-        }
-        link.send(&Message::Done)?;
+        };
+        link.send(&answer)?;
     }
+}
+
+/// Whether messages of a round may come in any order, or not at all.
+fn is_scattered(round: &Round) -> bool {
+    round.operation.is_lossy() || round.operation == Operation::SendToSrq
 }
 
 /// Fills the memory, and posts the receives.
 fn prepare(program: &mut Program, round: &Round) -> Result<(), Error> {
     let is_read = round.operation == Operation::Read;
     program.outgoing.prepare(round, is_read)?;
+    if is_scattered(round) {
+        return arrivals::prepare(program, round);
+    }
     program.incoming.prepare(round, false)?;
     if round.operation.is_atomic() {
         program.incoming.set_word(atomics::initial(round))?;
@@ -65,14 +81,17 @@ fn prepare(program: &mut Program, round: &Round) -> Result<(), Error> {
             // A WRITE brings its own address; its receive only takes the notice.
             let sge = [program.incoming.sge(round, index)?];
             let room = if round.operation == Operation::WriteWithImm { &[] } else { &sge[..] };
-            program.qp.post_recv(&[RecvWr::new(round.first + u64::from(index), room)])?;
+            program.qps.rc.post_recv(&[RecvWr::new(round.first + u64::from(index), room)])?;
         }
     }
     Ok(())
 }
 
-/// Checks completions and memory.
-fn check(program: &mut Program, round: &Round) -> Result<(), Error> {
+/// Checks completions and memory. Says how many messages were lost.
+fn check(program: &mut Program, round: &Round) -> Result<u32, Error> {
+    if is_scattered(round) {
+        return arrivals::check(program, round);
+    }
     if round.operation.is_received() {
         collect(&mut program.recvs, round.count, |index, wc| {
             let opcode = match round.operation {
@@ -82,7 +101,8 @@ fn check(program: &mut Program, round: &Round) -> Result<(), Error> {
             let imm = immediate(round, index);
             let expected = (round.first + u64::from(index), opcode, round.size, imm);
             let found = (wc.wr_id, wc.opcode, wc.byte_len, wc.imm);
-            if found == expected {
+            let invalidates = round.operation == Operation::SendWithInvalidate;
+            if found == expected && wc.invalidated_rkey.is_some() == invalidates {
                 return Ok(());
             }
             Err(Error::WrongData(format!(
@@ -93,18 +113,18 @@ fn check(program: &mut Program, round: &Round) -> Result<(), Error> {
         })?;
     }
     match round.operation {
-        Operation::Read => program.outgoing.check(round, "partner, which was read"),
+        Operation::Read => program.outgoing.check(round, "partner, which was read").map(|()| 0),
         operation if operation.is_atomic() => {
             let expected = atomics::value_before(round, round.count);
             let found = program.incoming.word(round, 0)?;
             if found == expected {
-                return Ok(());
+                return Ok(0);
             }
             Err(Error::WrongData(format!(
                 "{}: at the end the partner has {found:#x}, expected {expected:#x}",
                 operation.name()
             )))
         }
-        _ => program.incoming.check(round, "partner, which received"),
+        _ => program.incoming.check(round, "partner, which received").map(|()| 0),
     }
 }

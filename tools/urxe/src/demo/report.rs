@@ -31,6 +31,9 @@ pub(super) struct Report {
 struct Totals {
     seconds: f64,
     messages: u64,
+    /// Messages of UC and UD that did not arrive.
+    lost: u64,
+    /// Bytes of those that did.
     bytes: u64,
     best_bandwidth_gbit_s: f64,
     best_median_latency_us: f64,
@@ -50,7 +53,11 @@ impl Report {
         let figures = Totals {
             seconds: elapsed.as_secs_f64(),
             messages: operations.iter().map(|figures| figures.iterations).sum(),
-            bytes: operations.iter().map(|f| f.iterations * u64::from(f.size)).sum(),
+            lost: operations.iter().map(|figures| figures.lost).sum(),
+            bytes: operations
+                .iter()
+                .map(|figures| (figures.iterations - figures.lost) * u64::from(figures.size))
+                .sum(),
             best_bandwidth_gbit_s: bandwidths.fold(0.0, f64::max),
             best_median_latency_us: medians.fold(f64::INFINITY, f64::min),
         };
@@ -66,6 +73,7 @@ impl fmt::Display for Report {
             ("operation", Left),
             ("bytes", Right),
             ("messages", Right),
+            ("lost", Right),
             ("Gbit/s", Right),
             ("messages/s", Right),
             ("median us", Right),
@@ -77,6 +85,7 @@ impl fmt::Display for Report {
                 row.op.name().into(),
                 units::size(row.size.into()),
                 count(row.iterations),
+                if row.op.is_lossy() { count(row.lost) } else { "-".into() },
                 figure(row.bandwidth_gbit_s),
                 count(row.messages_per_s as u64),
                 figure(row.latency_us.median),
@@ -86,7 +95,11 @@ impl fmt::Display for Report {
         }
         writeln!(f, "\n{table}")?;
         writeln!(f, "Bandwidth with many messages under way; latency is a full round trip, from")?;
-        writeln!(f, "post to completion, with one. On {}.", self.machine)?;
+        writeln!(
+            f,
+            "post to completion, with one. On UC and UD both are of what was sent, and what"
+        )?;
+        writeln!(f, "is lost stays lost. On {}.", self.machine)?;
         let Faults { lost_packets, resent_packets, .. } = self.faults;
         let broken = [
             (lost_packets, "lost"),
@@ -103,12 +116,12 @@ impl fmt::Display for Report {
         } else {
             writeln!(f, "Packets broken on purpose: {broken}; resent: {}.", count(resent_packets))?;
         }
-        let Totals { messages, bytes, .. } = self.figures;
+        let Totals { messages, lost, bytes, .. } = self.figures;
         let elapsed = seconds(Duration::from_secs_f64(self.figures.seconds));
         writeln!(
             f,
             "Verified: every byte of {} messages ({} bytes) on both sides, in {elapsed}.",
-            count(messages),
+            count(messages - lost),
             count(bytes)
         )?;
         if self.kept { self.keepsake(f) } else { Ok(()) }

@@ -1,8 +1,8 @@
 //! The first program: asks for the operations, measures them, and checks what came back.
 
 use super::atomics;
-use super::message::{Message, Operation, Round};
-use super::program::{Program, SIZES, collect, send_wr};
+use super::message::{Endpoints, Message, Operation, Round};
+use super::program::{Program, collect};
 use super::rounds::{Figures, Pace, Tally};
 use crate::error::Error;
 use crate::link::Link;
@@ -10,7 +10,7 @@ use crate::units;
 use std::fmt::Display;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use urxe_verbs::{QpEndpoint, RemoteBuf, Sge, Wc, WcOpcode};
+use urxe_verbs::{QpEndpoint, RemoteBuf, SendWr, Sge, Wc, WcOpcode, WcStatus};
 
 /// How long the partner may take to prepare or check a round.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -19,14 +19,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) struct Requester {
     program: Program,
     link: Link<Message>,
-    local: QpEndpoint,
-    remote: QpEndpoint,
+    local: Endpoints,
+    remote: Endpoints,
     remote_incoming: RemoteBuf,
     remote_outgoing: RemoteBuf,
     /// Number of the next message.
     next: u64,
     deadline: Instant,
     sges: Vec<[Sge; 1]>,
+    /// Keys that the partner has lent for the round.
+    keys: Vec<u32>,
 }
 
 impl Requester {
@@ -36,12 +38,12 @@ impl Requester {
         mut link: Link<Message>,
         deadline: Instant,
     ) -> Result<Self, Error> {
-        let program = Program::open(socket)?;
-        let Message::Hello { endpoint: remote, incoming, outgoing } = answer(&mut link)? else {
+        let mut program = Program::open(socket)?;
+        let Message::Hello { endpoints: remote, incoming, outgoing } = answer(&mut link)? else {
             return Err(unexpected());
         };
-        program.connect(&remote)?;
-        let local = program.qp.endpoint()?;
+        program.connect(remote.clone())?;
+        let local = program.endpoints()?;
         let mut requester = Requester {
             program,
             link,
@@ -52,29 +54,43 @@ impl Requester {
             next: 0,
             deadline,
             sges: Vec::new(),
+            keys: Vec::new(),
         };
-        requester.order(&Message::Connect { endpoint: local })?;
-        Ok(requester)
+        let connect = Message::Connect { endpoints: requester.local.clone() };
+        match requester.order(&connect)? {
+            Message::Done => Ok(requester),
+            _ => Err(unexpected()),
+        }
     }
 
     /// Who talks to whom.
     pub(super) fn path(&self) -> String {
         let end = |endpoint: &QpEndpoint| format!("QP {:#08x} on {}", endpoint.qpn, endpoint.gid);
-        format!("{} and {}", end(&self.local), end(&self.remote))
+        format!("{} and {}", end(&self.local.rc), end(&self.remote.rc))
     }
 
     /// Runs all operations in all sizes.
     pub(super) fn run(&mut self, say: impl Fn(&dyn Display)) -> Result<Vec<Figures>, Error> {
         let mut all = Vec::new();
+        let mtu = self.local.ud.mtu.min(self.remote.ud.mtu);
         for operation in Operation::ALL {
-            let sizes: &[u32] = if operation.is_atomic() { &[8] } else { &SIZES };
-            for &size in sizes {
-                all.push(self.measure(operation, size)?);
+            let sizes = operation.sizes(mtu);
+            let mut lost = 0;
+            for &size in &sizes {
+                let figures = self.measure(operation, size)?;
+                lost += figures.lost;
+                all.push(figures);
             }
             let sizes = sizes.iter().map(|&size| units::size(size.into()));
             let sizes = sizes.collect::<Vec<_>>().join(", ");
-            say(&format_args!("{}: {sizes}: every byte is right", operation.name()));
+            let lost = match lost {
+                0 => String::new(),
+                lost => format!(" of what arrived; {} lost", units::count(lost)),
+            };
+            say(&format_args!("{}: {sizes}: every byte is right{lost}", operation.name()));
         }
+        self.use_a_key_that_was_taken_back()?;
+        say(&"a key that was taken back opens nothing any more");
         Ok(all)
     }
 
@@ -112,12 +128,13 @@ impl Requester {
         pace: Pace,
         tally: &mut Tally,
     ) -> Result<(), Error> {
-        let round = Round { operation, size, count: pace.messages(size), first: self.next };
+        let count = pace.messages(operation, size);
+        let round = Round { operation, size, count, first: self.next };
         self.next += u64::from(round.count);
         let brings_back = operation == Operation::Read || operation.is_atomic();
         self.program.outgoing.prepare(&round, !brings_back)?;
         self.program.incoming.prepare(&round, false)?;
-        self.order(&Message::Prepare(round))?;
+        self.keys = self.prepare_partner(&round)?;
 
         let area = if brings_back { &self.program.incoming } else { &self.program.outgoing };
         let sges = (0..round.count).map(|index| Ok([area.sge(&round, index)?]));
@@ -126,16 +143,58 @@ impl Requester {
             Pace::OneByOne => self.one_by_one(&round, tally)?,
             Pace::AllAtOnce => self.all_at_once(&round, tally)?,
         }
-        self.order(&Message::Check)?;
+        match self.order(&Message::Check)? {
+            Message::Checked { lost } => tally.lost(lost),
+            _ => return Err(unexpected()),
+        }
         self.check(&round)
+    }
+
+    fn prepare_partner(&mut self, round: &Round) -> Result<Vec<u32>, Error> {
+        match self.order(&Message::Prepare(*round))? {
+            Message::Lent { rkeys } => Ok(rkeys),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The last thing that the connection can show: the peer refuses, and the connection is broken.
+    fn use_a_key_that_was_taken_back(&mut self) -> Result<(), Error> {
+        let operation = Operation::WriteThroughWindow2;
+        let round = Round { operation, size: 64, count: 1, first: self.next };
+        self.program.outgoing.prepare(&round, true)?;
+        let keys = self.prepare_partner(&round)?;
+        let sge = [self.program.outgoing.sge(&round, 0)?];
+        let mut list = Vec::new();
+        self.program.send_wrs(&round, 0, &sge, self.remote_incoming, &keys, &mut list)?;
+        self.program.qps.rc.post_send(&list)?;
+        collect(&mut self.program.sends, 1, |_, _| Ok(()))?;
+        self.order(&Message::Check)?;
+
+        let mut again = Vec::new();
+        self.program.send_wrs(&round, 0, &sge, self.remote_incoming, &keys, &mut again)?;
+        self.program.qps.rc.post_send(&again)?;
+        loop {
+            let Some(wc) = self.program.sends.wait()?.first().copied() else { continue };
+            if wc.status == WcStatus::RemoteAccess {
+                return Ok(());
+            }
+            return Err(Error::WrongData(format!(
+                "a WRITE with a key that was taken back ended with {}, expected {}",
+                wc.status,
+                WcStatus::RemoteAccess
+            )));
+        }
     }
 
     fn one_by_one(&mut self, round: &Round, tally: &mut Tally) -> Result<(), Error> {
         let remote = self.remote(round);
         for index in 0..round.count {
-            let wr = send_wr(round, index, &self.sges[index as usize], remote)?;
+            let mut list = Vec::with_capacity(2);
+            let sge = &self.sges[index as usize];
+            self.program.send_wrs(round, index, sge, remote, &self.keys, &mut list)?;
             let posted = Instant::now();
-            self.program.qp.post_send(&[wr])?;
+            self.program.qp(round.operation, index).post_send(&list)?;
+            drop(list);
             collect(&mut self.program.sends, 1, |_, wc| check_completion(round, index, wc))?;
             tally.single(posted.elapsed());
         }
@@ -144,12 +203,24 @@ impl Requester {
 
     fn all_at_once(&mut self, round: &Round, tally: &mut Tally) -> Result<(), Error> {
         let remote = self.remote(round);
-        let wrs = (0..).zip(&self.sges).map(|(index, sge)| send_wr(round, index, sge, remote));
-        let wrs = wrs.collect::<Result<Vec<_>, _>>()?;
+        let is_shared = round.operation == Operation::SendToSrq;
+        // What is shared goes over two queue pairs in turn.
+        let mut lists: [Vec<SendWr<'_>>; 2] = Default::default();
+        for (index, sge) in (0..).zip(&self.sges) {
+            let list = &mut lists[if is_shared { index as usize % 2 } else { 0 }];
+            self.program.send_wrs(round, index, sge, remote, &self.keys, list)?;
+        }
         let posted = Instant::now();
-        self.program.qp.post_send(&wrs)?;
+        for (index, list) in (0..).zip(&lists) {
+            self.program.qp(round.operation, index).post_send(list)?;
+        }
+        drop(lists);
         let sends = &mut self.program.sends;
-        collect(sends, round.count, |index, wc| check_completion(round, index, wc))?;
+        collect(sends, round.count, |index, wc| {
+            // Those of two queue pairs end in any order.
+            let number = if is_shared { wc.wr_id.wrapping_sub(round.first) as u32 } else { index };
+            check_completion(round, number, wc)
+        })?;
         tally.many(round.count, posted.elapsed());
         Ok(())
     }
@@ -181,12 +252,9 @@ impl Requester {
     }
 
     /// Lets the partner do something, and waits until it has.
-    fn order(&mut self, message: &Message) -> Result<(), Error> {
+    fn order(&mut self, message: &Message) -> Result<Message, Error> {
         self.link.send(message)?;
-        match answer(&mut self.link)? {
-            Message::Done => Ok(()),
-            _ => Err(unexpected()),
-        }
+        answer(&mut self.link)
     }
 }
 
@@ -205,8 +273,21 @@ fn unexpected() -> Error {
 
 fn check_completion(round: &Round, index: u32, wc: &Wc) -> Result<(), Error> {
     let opcode = match round.operation {
-        Operation::Send | Operation::SendWithImm => WcOpcode::Send,
-        Operation::Write | Operation::WriteWithImm => WcOpcode::RdmaWrite,
+        Operation::Send
+        | Operation::SendWithImm
+        | Operation::SendWithInvalidate
+        | Operation::SendToSrq
+        | Operation::UcSend
+        | Operation::UdSend
+        | Operation::UdSendWithImm
+        | Operation::UdMulticast => WcOpcode::Send,
+        Operation::Write
+        | Operation::WriteWithImm
+        | Operation::WriteThroughWindow1
+        | Operation::WriteThroughWindow2
+        | Operation::UcWriteWithImm => WcOpcode::RdmaWrite,
+        Operation::WriteAndFlush => WcOpcode::Flush,
+        Operation::AtomicWrite => WcOpcode::AtomicWrite,
         Operation::Read => WcOpcode::RdmaRead,
         Operation::CompareAndSwap => WcOpcode::CompareSwap,
         Operation::FetchAndAdd => WcOpcode::FetchAdd,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// Rounds of one pace end after this time ...
-const ENOUGH_TIME: Duration = Duration::from_millis(120);
+const ENOUGH_TIME: Duration = Duration::from_millis(60);
 /// ... or so many messages, whatever comes first.
 const ENOUGH_MESSAGES: u64 = 20_000;
 
@@ -26,10 +26,10 @@ pub(super) enum Pace {
 
 impl Pace {
     /// Messages of a round.
-    pub(super) fn messages(self, size: u32) -> u32 {
+    pub(super) fn messages(self, operation: Operation, size: u32) -> u32 {
         match self {
-            Pace::OneByOne => window(size).min(MAX_ONE_BY_ONE),
-            Pace::AllAtOnce => window(size),
+            Pace::OneByOne => window(operation, size).min(MAX_ONE_BY_ONE),
+            Pace::AllAtOnce => window(operation, size),
         }
     }
 }
@@ -41,6 +41,7 @@ pub(super) struct Tally {
     latencies: Latencies,
     messages: u64,
     time: Duration,
+    lost: u64,
 }
 
 /// What was measured of one operation in one size.
@@ -49,20 +50,23 @@ pub(super) struct Figures {
     pub(super) op: Operation,
     /// Length of a message in bytes.
     pub(super) size: u32,
-    /// Messages in all, each of them checked.
+    /// Messages in all, each of those that arrived checked.
     pub(super) iterations: u64,
+    /// Messages that did not arrive, where nothing repairs that.
+    pub(super) lost: u64,
     /// With many messages under way.
     pub(super) bandwidth_gbit_s: f64,
     /// With many messages under way.
     pub(super) messages_per_s: f64,
-    /// From post to completion, a full round trip, with one message under way.
+    /// From post to completion with one message under way: a full round trip, or on UC and UD
+    /// until it was sent.
     pub(super) latency_us: LatencySummary,
 }
 
 impl Tally {
     pub(super) fn new(operation: Operation, size: u32) -> Self {
         let (messages, time) = (0, Duration::ZERO);
-        Tally { operation, size, latencies: Latencies::new(), messages, time }
+        Tally { operation, size, latencies: Latencies::new(), messages, time, lost: 0 }
     }
 
     /// Whether rounds of this pace, which have taken so long, were enough.
@@ -85,6 +89,11 @@ impl Tally {
         self.time += time;
     }
 
+    /// So many messages of a round did not arrive.
+    pub(super) fn lost(&mut self, messages: u32) {
+        self.lost += u64::from(messages);
+    }
+
     /// What came out. There was at least one round of each pace.
     pub(super) fn figures(&self) -> Figures {
         let messages_per_s = self.messages as f64 / self.time.as_secs_f64().max(1e-9);
@@ -92,6 +101,7 @@ impl Tally {
             op: self.operation,
             size: self.size,
             iterations: self.messages + self.latencies.len(),
+            lost: self.lost,
             bandwidth_gbit_s: messages_per_s * f64::from(self.size) * 8.0 / 1e9,
             messages_per_s,
             latency_us: self.latencies.summary(),
