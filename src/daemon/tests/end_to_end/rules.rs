@@ -152,7 +152,8 @@ fn quotas_end_in_enomem_and_leave_the_rest_alone() {
     let mut client = Client::connect(daemon.socket());
     let context = client.open("urxe0");
 
-    for _ in 0..limits::MAX_PDS {
+    let kept_pd = client.alloc_pd(context);
+    for _ in 1..limits::MAX_PDS {
         client.alloc_pd(context);
     }
     let pd = client.call(Request::AllocPd { context });
@@ -164,6 +165,19 @@ fn quotas_end_in_enomem_and_leave_the_rest_alone() {
     }
     let channel = client.call(Request::CreateCompChannel { context });
     assert_refused(channel, Errno::NOMEM, "completion channels: this session has 256");
+
+    let av = crate::harness::av([127, 0, 0, 1].into());
+    let mut handles = Vec::new();
+    for _ in 0..limits::MAX_AHS {
+        let Ok(Reply::Ah { ah, .. }) = client.call(Request::CreateAh { pd: kept_pd, av }) else {
+            panic!()
+        };
+        handles.push(ah);
+    }
+    let ah = client.call(Request::CreateAh { pd: kept_pd, av });
+    assert_refused(ah, Errno::NOMEM, "address handles: this session has 32767");
+    client.call(Request::DestroyAh { ah: handles[7] }).unwrap();
+    client.create_ah(kept_pd, [127, 0, 0, 1].into());
 
     let largest = Request::CreateCq {
         context,
