@@ -186,9 +186,9 @@ pub struct QpAttr {
     pub rq_psn: Option<Psn>,
     /// First PSN sent.
     pub sq_psn: Option<Psn>,
-    /// READs and atomics that we may have outstanding.
+    /// READs, atomics and ATOMIC WRITEs that we may have outstanding.
     pub max_rd_atomic: Option<u8>,
-    /// READs and atomics that the peer may have outstanding.
+    /// READs, atomics and ATOMIC WRITEs that the peer may have outstanding.
     pub max_dest_rd_atomic: Option<u8>,
     /// Code (0 to 31) of the time a peer shall wait when we have no receive posted.
     pub min_rnr_timer: Option<u8>,

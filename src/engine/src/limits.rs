@@ -39,7 +39,8 @@ pub const MAX_MR: usize = 524_288;
 /// Memory windows of one device.
 pub const MAX_MW: usize = 524_288;
 
-/// READs and atomics outstanding in either direction on one QP (`max_qp_rd_atom`), as in rxe.
+/// READs, atomics and ATOMIC WRITEs outstanding in either direction on one QP (`max_qp_rd_atom`),
+/// as in rxe.
 pub const MAX_RD_ATOMIC: u8 = 128;
 
 /// Replies that may wait for the port before no more NAKs join them. A peer that asks for one NAK
