@@ -57,6 +57,13 @@ impl Host {
         self.run(&format!("ip {arguments}"));
     }
 
+    /// Sets a link up. No link-local address comes by itself, so that every change is one of the
+    /// test's.
+    fn bring_up(&self, link: &str) {
+        self.ip(&format!("link set {link} addrgenmode none"));
+        self.ip(&format!("link set {link} up"));
+    }
+
     /// Starts the daemon.
     fn serve(&mut self, what: &[&str]) {
         let mut child = Command::new("ip")
@@ -96,8 +103,7 @@ fn cable() -> Option<[Host; 2]> {
 fn add_cable([a, b]: &[Host; 2], name: &str) {
     a.ip(&format!("link add {name} type veth peer name {name} netns {}", b.name));
     for host in [a, b] {
-        // No link-local address comes by itself, so that every change is one of the test's.
-        host.ip(&format!("link set {name} addrgenmode none up"));
+        host.bring_up(name);
     }
 }
 
@@ -320,7 +326,7 @@ fn over(kind: &str, make: impl Fn(&Host) -> bool) {
             return could_not_run(&format!("this kernel has no {kind}"));
         }
         host.ip(&format!("addr add 10.0.0.{i}/24 dev upper"));
-        host.ip("link set upper addrgenmode none up");
+        host.bring_up("upper");
         host.serve(&["--interface", "upper"]);
     }
     let mut watcher = Watcher::new(&hosts[0]);
