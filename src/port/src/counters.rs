@@ -51,7 +51,7 @@ counters! {
     tx_refused: "not sent: the peer has no RoCE port open (ECONNREFUSED)",
     tx_forbidden: "not sent: a firewall or policy forbids it (EPERM, EACCES)",
     tx_no_buffer: "not sent: the kernel had no memory or the device queue was full (ENOBUFS, ENOMEM)",
-    tx_wrong_flow: "not sent: the flow's source is not one that this port can send from",
+    tx_wrong_flow: "not sent: the flow's source is none of this port, an address that was taken away for example",
     tx_failed: "not sent: any other error",
     rx_datagrams: "datagrams received",
     rx_bytes: "bytes received, UDP payloads only",

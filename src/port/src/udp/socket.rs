@@ -134,16 +134,17 @@ pub(super) fn message<'a>(
 ///
 /// It has none over the loopback interface on most machines, unlike for IPv4, and only root can
 /// make one. There the only one to hear us is ourselves (a second port cannot have ::1), so that
-/// the port does without; on any other interface it is an error.
+/// the port does without.
 fn has_route(group: Ipv6Addr, interface: &Interface) -> io::Result<bool> {
+    if !interface.loopback {
+        return Ok(true);
+    }
     let probe = Socket::new(open::domain(group.into()), Type::DGRAM, Some(Protocol::UDP))?;
-    let name = SocketAddrV6::new(group, ROCE_PORT, 0, interface.index);
     probe.set_multicast_if_v6(interface.index)?;
+    let name = SocketAddrV6::new(group, ROCE_PORT, 0, interface.index);
     match probe.connect(&name.into()) {
         Ok(()) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(libc::ENETUNREACH) && interface.loopback => {
-            Ok(false)
-        }
+        Err(error) if error.raw_os_error() == Some(libc::ENETUNREACH) => Ok(false),
         Err(error) => Err(error),
     }
 }
