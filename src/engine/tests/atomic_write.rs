@@ -10,7 +10,7 @@ use urxe_wire::{NakCode, Opcode, Rkey, Syndrome};
 const WORD: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
 fn request(t: &Script, psn: u32, word: [u8; 8]) -> Pkt {
-    pkt(Opcode::RC_ATOMIC_WRITE, psn).reth(VA, t.key, 8).payload(&word)
+    pkt(Opcode::RC_ATOMIC_WRITE, psn).reth(VA, t.key, 8).payload(&word).ack_req()
 }
 
 /// The answer: a READ response of nothing.

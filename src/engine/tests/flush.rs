@@ -24,7 +24,7 @@ fn script() -> Script {
 }
 
 fn request(t: &Script, psn: u32) -> Pkt {
-    pkt(Opcode::RC_FLUSH, psn).reth(VA, t.key, 64).feth(GLOBAL, RANGE)
+    pkt(Opcode::RC_FLUSH, psn).reth(VA, t.key, 64).feth(GLOBAL, RANGE).ack_req()
 }
 
 /// The answer: a READ response of nothing.
