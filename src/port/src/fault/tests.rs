@@ -1,8 +1,10 @@
 use super::*;
+use crate::capture::Capture;
 use crate::sim::{Link, SimNetwork, SimPort};
 use crate::testing::*;
 use crate::udp::{UdpOptions, UdpPort};
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::SystemTime;
 use urxe_wire::icrc::Verdict;
 
 const MS: Duration = Duration::from_millis(1);
@@ -199,4 +201,28 @@ fn a_blocked_port_below_loses_nothing_and_keeps_the_order() {
     let twice: Vec<u32> = (0..750).flat_map(|psn| [psn, psn]).collect();
     assert_eq!(psns(&arrived), twice);
     assert!(arrived.iter().all(|d| d.verdict == Verdict::Exact));
+}
+
+#[test]
+fn wrappers_pass_on_addresses_and_memberships() {
+    let wrap = |port| -> Box<dyn Port> {
+        let capture = Capture::new(port, std::io::sink(), Instant::now(), SystemTime::now());
+        Box::new(Fault::new(capture, FaultSpec::default()))
+    };
+    let udp = UdpPort::open_interface("lo", &UdpOptions::default()).unwrap();
+    let (mut port, own) = (wrap(udp), fresh_addr());
+    port.add_address(own).unwrap();
+    assert_eq!(port.caps().addrs, [own]);
+    let group = IpAddr::from([239, 47, 91, 5]);
+    port.join(group).unwrap();
+    let mut batch = batch(&port.caps());
+    push_write(&mut batch, &flow(&port.caps(), group), 0, 4, 1024);
+    assert_eq!(port.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
+    assert_eq!(psns(&recv_all(&mut port, Instant::now())), [0, 1, 2, 3]);
+    port.leave(group).unwrap();
+    push_write(&mut batch, &flow(&port.caps(), group), 10, 4, 1024);
+    assert_eq!(port.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
+    assert_eq!(recv_all(&mut port, Instant::now()), []);
+    port.remove_address(own);
+    assert!(port.caps().addrs.is_empty());
 }

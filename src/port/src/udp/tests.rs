@@ -446,3 +446,34 @@ fn over_a_cable_the_members_on_both_ends_hear_and_so_does_the_sender() {
         assert_eq!(b.counters().rx_calls, 1, "all of it in one call");
     }
 }
+
+#[test]
+fn a_port_that_goes_to_another_interface_is_a_member_there() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let (addr, group) = (Cable::V4[0], IpAddr::from([239, 47, 91, 4]));
+    let mut port = cable.a.run(move || {
+        let mut port = open(addr);
+        port.join(group).unwrap();
+        port
+    });
+    cable.a.ip("link del wire");
+    port.remove_address(addr);
+    for command in [
+        "link add other type veth peer name far",
+        "link set far up",
+        "link set other up",
+        "addr add 10.47.91.1/24 dev other",
+    ] {
+        cable.a.ip(command);
+    }
+    while !cable.a.ip("link show other").contains("state UP") {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let mut port = cable.a.run(move || {
+        port.add_address(addr).unwrap();
+        port
+    });
+    assert_eq!(port.caps().interface.as_deref(), Some("other"));
+    let flow = send_to_group(&mut port, group, 0);
+    hears(&mut port, &flow, 0);
+}
