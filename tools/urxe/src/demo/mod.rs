@@ -45,8 +45,8 @@ Examples:
 /// See RDMA work on this machine: two daemons and two programs, every byte checked.
 ///
 /// Starts two daemons on two loopback addresses, and lets two programs exchange data over them: on
-/// a reliable connection by SEND, WRITE, READ, atomics, ATOMIC WRITE and FLUSH in sizes up to 1 MiB,
-/// through memory windows and to a shared receive queue; on an unreliable connection; and by
+/// a reliable connection by SEND, WRITE, READ, atomics, ATOMIC WRITE and FLUSH in sizes up to
+/// 1 MiB, through memory windows and to a shared receive queue; on an unreliable connection; and by
 /// datagrams to one and to a multicast group. Checks every byte of what arrives on both sides, and
 /// shows bandwidth and latency. Takes some seconds, needs no privilege, and leaves nothing behind.
 #[derive(Args, Debug)]

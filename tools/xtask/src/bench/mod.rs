@@ -47,8 +47,24 @@ const BANDWIDTH: [(&str, u32); 7] = [
 const LATENCY: [(&str, u32); 4] =
     [("write-lat", 8), ("send-lat", 8), ("read-lat", 8), ("atomic-lat", 8)];
 
+/// What else is measured: name, test and message size (0: the longest datagram), and the options of
+/// both ends.
+const OTHERS: [(&str, &str, u32, &[&str]); 4] = [
+    ("UC send-bw", "send-bw", 65_536, &["--transport", "uc"]),
+    ("UC send-bw", "send-bw", 4096, &["--transport", "uc"]),
+    ("UD send-bw", "send-bw", 0, &["--transport", "ud"]),
+    ("send-bw, 4 QPs, SRQ", "send-bw", 65_536, &["--qps", "4", "--srq"]),
+];
+
+/// Queue pairs that are active at a time, in turn, and what each of them has under way.
+const ACTIVE_QPS: [&str; 2] = ["1", "1000"];
+const ACTIVE_OPTIONS: [&str; 4] = ["--depth", "16", "--cq-mod", "4"];
+
+/// Queue pairs that do nothing.
+const IDLE_QPS: &str = "10000";
+
 /// One measured figure: the median of all rounds.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Figure {
     /// MTU of the link.
     link_mtu: u32,
@@ -64,6 +80,12 @@ struct Figure {
     by_udp: Option<f64>,
     /// Messages a second.
     messages_s: Option<f64>,
+    /// Messages a second by those of one active QP in the same run.
+    by_one_qp: Option<f64>,
+    /// Of 100 messages that were sent, so many were lost.
+    lost_percent: Option<f64>,
+    /// Bytes of the daemon's memory for each idle QP, without its rings.
+    bytes_per_qp: Option<f64>,
     /// Median, 99th and 99.9th percentile in microseconds.
     latency_us: Option<[f64; 3]>,
 }
@@ -121,11 +143,7 @@ fn measure_round(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Resu
         link_mtu: mtu,
         test: test.to_owned(),
         size,
-        gbit_s: None,
-        by_tcp: None,
-        by_udp: None,
-        messages_s: None,
-        latency_us: None,
+        ..Figure::default()
     };
     let tcp = measure_tcp(options, pair, server)?;
     let udp = measure_bare_udp(options, pair, server, mtu)?;
@@ -139,18 +157,52 @@ fn measure_round(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Resu
         },
     ];
     for (test, size) in BANDWIDTH {
-        let report = perf(options, pair, server, test, size)?;
-        let gbit_s = number(&report, "bandwidth_gbit_s")?;
+        let report = &perf(options, pair, server, test, size, &[])?["results"][0];
+        let gbit_s = number(report, "bandwidth_gbit_s")?;
         figures.push(Figure {
             gbit_s: Some(gbit_s),
             by_tcp: Some(gbit_s / tcp),
             by_udp: Some(gbit_s / udp),
-            messages_s: Some(number(&report, "messages_per_s")?),
+            messages_s: Some(number(report, "messages_per_s")?),
             ..figure(test, Some(size))
         });
     }
+    for (name, test, size, more) in OTHERS {
+        let report = &perf(options, pair, server, test, size, more)?["results"][0];
+        let size = number(report, "size")? as u32;
+        // Where messages can be lost, what counts is what arrived.
+        let received = report.get("received");
+        let gbit_s = number(received.unwrap_or(report), "bandwidth_gbit_s")?;
+        let lost = received.map(|received| number(received, "lost")).transpose()?;
+        let sent = number(report, "iterations")?.max(1.0);
+        figures.push(Figure {
+            gbit_s: Some(gbit_s),
+            by_tcp: Some(gbit_s / tcp),
+            by_udp: Some(gbit_s / udp),
+            messages_s: Some(number(received.unwrap_or(report), "messages_per_s")?),
+            lost_percent: lost.map(|lost| lost / sent * 100.0),
+            ..figure(name, Some(size))
+        });
+    }
+    let mut of_one = None;
+    for qps in ACTIVE_QPS {
+        let more = [&ACTIVE_OPTIONS[..], &["--qps", qps]].concat();
+        let report = &perf(options, pair, server, "write-bw", 64, &more)?["results"][0];
+        let messages_s = number(report, "messages_per_s")?;
+        figures.push(Figure {
+            messages_s: Some(messages_s),
+            by_one_qp: Some(messages_s / *of_one.get_or_insert(messages_s)),
+            ..figure(&format!("write-bw, {qps} active QPs"), Some(64))
+        });
+    }
+    let report = perf(options, pair, server, "write-bw", 64, &["--idle", IDLE_QPS])?;
+    figures.push(Figure {
+        messages_s: Some(number(&report["results"][0], "messages_per_s")?),
+        bytes_per_qp: Some(number(&report["idle"], "own_bytes_per_qp")?),
+        ..figure(&format!("write-bw, {IDLE_QPS} idle QPs"), Some(64))
+    });
     for (test, size) in LATENCY {
-        let report = perf(options, pair, server, test, size)?;
+        let report = &perf(options, pair, server, test, size, &[])?["results"][0];
         let latency = &report["latency_us"];
         let percentiles =
             [number(latency, "median")?, number(latency, "p99")?, number(latency, "p99_9")?];
@@ -159,23 +211,25 @@ fn measure_round(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Resu
     Ok(figures)
 }
 
-/// One test of `urxe perf`: the result of the client, as JSON.
+/// One test of `urxe perf`: the report of the client, as JSON. A size of 0 leaves it to the test.
 fn perf(
     options: &Options,
     pair: &Pair,
     server: &str,
     test: &str,
     size: u32,
+    more: &[&str],
 ) -> Result<serde_json::Value> {
-    let size = size.to_string();
-    let seconds = options.seconds.to_string();
-    let args = ["perf", test, "--json", "--size", &size, "--duration", &seconds];
-    let mut serving = start(pair.urxe(Side::B).args(args))?;
-    let text = output(pair.urxe(Side::A).args(args).arg(server));
+    let (bytes, seconds) = (size.to_string(), options.seconds.to_string());
+    let mut args = vec!["perf", test, "--json", "--duration", &seconds];
+    if size > 0 {
+        args.extend(["--size", &bytes]);
+    }
+    args.extend(more);
+    let mut serving = start(pair.urxe(Side::B).args(&args))?;
+    let text = output(pair.urxe(Side::A).args(&args).arg(server));
     finish(&mut serving);
-    let report: serde_json::Value =
-        serde_json::from_str(&text?).map_err(|error| format!("urxe perf {test}: {error}"))?;
-    Ok(report["results"][0].clone())
+    serde_json::from_str(&text?).map_err(|error| format!("urxe perf {test}: {error}"))
 }
 
 fn measure_tcp(options: &Options, pair: &Pair, server: &str) -> Result<f64> {

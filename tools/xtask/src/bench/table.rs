@@ -24,6 +24,9 @@ pub(super) fn medians(rounds: &[Vec<Figure>]) -> Vec<Figure> {
                 by_tcp: middle(|figure| figure.by_tcp),
                 by_udp: middle(|figure| figure.by_udp),
                 messages_s: middle(|figure| figure.messages_s),
+                by_one_qp: middle(|figure| figure.by_one_qp),
+                lost_percent: middle(|figure| figure.lost_percent),
+                bytes_per_qp: middle(|figure| figure.bytes_per_qp),
                 latency_us,
             }
         })
@@ -45,8 +48,20 @@ pub(super) fn print(results: &Results) {
         results.family, results.rounds, results.seconds
     );
     println!(
-        "{:>5}  {:<20} {:>8} {:>8} {:>7} {:>7} {:>11} {:>8} {:>8} {:>8}",
-        "MTU", "test", "bytes", "Gbit/s", "x TCP", "x UDP", "messages/s", "p50 us", "p99", "p99.9"
+        "{:>5}  {:<26} {:>8} {:>8} {:>7} {:>7} {:>11} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}",
+        "MTU",
+        "test",
+        "bytes",
+        "Gbit/s",
+        "x TCP",
+        "x UDP",
+        "messages/s",
+        "x 1 QP",
+        "lost %",
+        "B / QP",
+        "p50 us",
+        "p99",
+        "p99.9"
     );
     for figure in &results.figures {
         let optional = |value: Option<f64>, digits: usize| {
@@ -54,7 +69,7 @@ pub(super) fn print(results: &Results) {
         };
         let latency = |which: usize| optional(figure.latency_us.map(|all| all[which]), 1);
         println!(
-            "{:>5}  {:<20} {:>8} {:>8} {:>7} {:>7} {:>11} {:>8} {:>8} {:>8}",
+            "{:>5}  {:<26} {:>8} {:>8} {:>7} {:>7} {:>11} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}",
             figure.link_mtu,
             figure.test,
             figure.size.map_or(String::new(), |size| size.to_string()),
@@ -62,11 +77,18 @@ pub(super) fn print(results: &Results) {
             optional(figure.by_tcp, 2),
             optional(figure.by_udp, 2),
             optional(figure.messages_s, 0),
+            optional(figure.by_one_qp, 2),
+            optional(figure.lost_percent, 1),
+            optional(figure.bytes_per_qp, 0),
             latency(0),
             latency(1),
             latency(2),
         );
     }
+    println!(
+        "\nWhere messages can be lost, Gbit/s and messages/s are of what arrived. \"B / QP\" is the \
+         daemon's own memory for each idle QP, without its rings."
+    );
 }
 
 #[cfg(test)]

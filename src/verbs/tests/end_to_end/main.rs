@@ -1,5 +1,8 @@
 //! Programs, daemon and wire together: what a verbs program relies on.
 
+mod objects;
+mod transports;
+
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
