@@ -60,6 +60,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     transport: Transport,
 
+    /// Index of the address to use in the device's GID table, which `urxe devinfo` shows.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    gid_index: u8,
+
     /// Length of a message: bytes, or with a unit such as 64K or 1M [default: 65536, or with ud
     /// the path MTU; for latency 8].
     #[arg(long, value_name = "BYTES", value_parser = parse_message_size, conflicts_with = "all")]
@@ -157,6 +161,8 @@ pub(super) enum Memory {
 #[derive(Clone, Debug)]
 pub(super) struct Local {
     pub(super) device: OpenOptions,
+    /// Which of the device's addresses.
+    pub(super) gid_index: u8,
     pub(super) poll: PollMode,
     pub(super) memory: Memory,
 }
@@ -236,7 +242,7 @@ impl Arguments {
             Some(name) => device.device(name),
             None => device,
         };
-        Ok(Local { device, poll, memory: self.memory })
+        Ok(Local { device, gid_index: self.gid_index, poll, memory: self.memory })
     }
 }
 

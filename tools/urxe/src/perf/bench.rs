@@ -29,6 +29,7 @@ pub(super) const QKEY: u32 = 0x0075_7278;
 /// One end of a test.
 pub(super) struct Bench {
     pub(super) plan: Plan,
+    gid_index: u8,
     pub(super) poll: PollMode,
     pub(super) memory_kind: Memory,
     pub(super) context: Context,
@@ -172,6 +173,7 @@ impl Bench {
         let (poll, memory_kind) = (local.poll, local.memory);
         Ok(Bench {
             plan,
+            gid_index: local.gid_index,
             poll,
             memory_kind,
             context,
@@ -198,8 +200,11 @@ impl Bench {
                  {device} carries"
             )));
         }
-        let endpoints =
-            self.lanes.iter().map(|lane| Ok(QpEndpoint { mtu: wanted, ..lane.qp.endpoint()? }));
+        let gid = self.gid_index;
+        let endpoints = self
+            .lanes
+            .iter()
+            .map(|lane| Ok(QpEndpoint { mtu: wanted, ..lane.qp.endpoint_at(gid)? }));
         let endpoints = endpoints.collect::<Result<_, Error>>()?;
         Ok(End { endpoints, memory: self.memory.mr.remote_buf(..)? })
     }
@@ -213,13 +218,15 @@ impl Bench {
                 self.lanes.len()
             )));
         }
+        let gid = self.gid_index;
         for (lane, endpoint) in self.lanes.iter_mut().zip(&remote.endpoints) {
             if self.plan.transport == Transport::Ud {
                 lane.qp.start_datagrams(QKEY)?;
-                let ah = lane.qp.pd().create_ah(&AddressVector::to(endpoint.gid))?;
+                let av = AddressVector { sgid_index: gid, ..AddressVector::to(endpoint.gid) };
+                let ah = lane.qp.pd().create_ah(&av)?;
                 lane.to = Some((ah, endpoint.qpn));
             } else {
-                lane.qp.connect(endpoint, ACCESS)?;
+                lane.qp.connect_from(gid, endpoint, ACCESS)?;
             }
         }
         self.check_datagrams(remote)?;
