@@ -56,9 +56,10 @@ const OTHERS: [(&str, &str, u32, &[&str]); 4] = [
     ("send-bw, 4 QPs, SRQ", "send-bw", 65_536, &["--qps", "4", "--srq"]),
 ];
 
-/// Queue pairs that are active at a time, in turn, and what each of them has under way.
-const ACTIVE_QPS: [&str; 2] = ["1", "1000"];
-const ACTIVE_OPTIONS: [&str; 4] = ["--depth", "16", "--cq-mod", "4"];
+/// Queue pairs that are active in turn, and the messages that each has under way: in all as many,
+/// and posted in lists as long, so that only the number of queue pairs differs.
+const ACTIVE_QPS: [(&str, &str); 2] = [("1", "4000"), ("1000", "4")];
+const ACTIVE_LIST: &str = "4";
 
 /// Queue pairs that do nothing.
 const IDLE_QPS: &str = "10000";
@@ -185,21 +186,21 @@ fn measure_round(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Resu
         });
     }
     let mut of_one = None;
-    for qps in ACTIVE_QPS {
-        let more = [&ACTIVE_OPTIONS[..], &["--qps", qps]].concat();
+    for (qps, depth) in ACTIVE_QPS {
+        let more = ["--qps", qps, "--depth", depth, "--cq-mod", ACTIVE_LIST];
         let report = &perf(options, pair, server, "write-bw", 64, &more)?["results"][0];
         let messages_s = number(report, "messages_per_s")?;
         figures.push(Figure {
             messages_s: Some(messages_s),
             by_one_qp: Some(messages_s / *of_one.get_or_insert(messages_s)),
-            ..figure(&format!("write-bw, {qps} active QPs"), Some(64))
+            ..figure(&format!("write-bw, QPs active: {qps}"), Some(64))
         });
     }
     let report = perf(options, pair, server, "write-bw", 64, &["--idle", IDLE_QPS])?;
     figures.push(Figure {
         messages_s: Some(number(&report["results"][0], "messages_per_s")?),
         bytes_per_qp: Some(number(&report["idle"], "own_bytes_per_qp")?),
-        ..figure(&format!("write-bw, {IDLE_QPS} idle QPs"), Some(64))
+        ..figure(&format!("write-bw, QPs idle: {IDLE_QPS}"), Some(64))
     });
     for (test, size) in LATENCY {
         let report = &perf(options, pair, server, test, size, &[])?["results"][0];
