@@ -217,6 +217,7 @@ mod tests {
         assert_eq!(check(key, PD, 0xfff, 1, Access(0)), Err(KeyError::Bounds));
         assert_eq!(check(key, PD, 0x10ff, 2, Access(0)), Err(KeyError::Bounds));
         assert_eq!(check(key, PD, u64::MAX, u64::MAX, Access(0)), Err(KeyError::Bounds));
+        assert_eq!(check(key, PD, 0x1080, u64::MAX, Access(0)), Err(KeyError::Bounds));
         assert_eq!(check(key, PD, 0x1000, 1, Access::REMOTE_WRITE), Err(KeyError::Rights));
     }
 

@@ -33,8 +33,8 @@ impl Qp {
             Operation::ReadRequest => Access::REMOTE_READ,
             Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
             Operation::Flush => {
-                let rights = packet.headers.feth.as_ref().and_then(placement::flush_rights);
-                rights.ok_or(Refusal::InvalidRequest)?
+                // A kind that does not exist is refused where it would be executed.
+                packet.headers.feth.as_ref().and_then(placement::flush_rights).unwrap_or_default()
             }
             _ => return Err(Refusal::InvalidRequest),
         };
