@@ -375,6 +375,21 @@ fn rnr_retry_seven_is_for_ever() {
 }
 
 #[test]
+fn an_rnr_nak_is_a_sign_of_life_and_restores_the_other_tries() {
+    let mut t = Script::with(QpAttr { retry_cnt: Some(1), rnr_retry: Some(7), ..usual() });
+    t.post(1, SEND, &[]);
+    t.sent();
+    for _ in 0..3 {
+        t.wait(TIMEOUT);
+        assert!(!t.sent().is_empty(), "its RNR NAK was lost: it is sent again");
+        t.receive(&[rnr(1, 200, 0)]);
+        t.wait(Duration::from_micros(10));
+        t.expect(pkt(Opcode::RC_SEND_ONLY, 200).ack_req());
+    }
+    t.expect_no_completion();
+}
+
+#[test]
 fn the_ack_timeout_does_not_run_during_an_rnr_wait() {
     let mut t = Script::with(QpAttr { retry_cnt: Some(0), ..usual() });
     t.post(1, SEND, &[]);

@@ -115,6 +115,8 @@ impl Qp {
         if self.retry.is_rnr_waiting() {
             return;
         }
+        // The peer is there: only its silence uses up the other tries.
+        self.retry.tries = self.attr.retry_cnt.unwrap_or(0);
         match self.retry.rnr_tries {
             0 => {
                 self.count(cx, Counter::RnrRetriesExceeded, 1);
