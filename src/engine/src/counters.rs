@@ -72,7 +72,7 @@ counters! {
 
     // Responder.
     DuplicateRequests = "duplicate_requests", "Requests that had arrived before; acknowledged or answered again.";
-    DropUnknownDuplicate = "drop_unknown_duplicate", "Dropped: a READ, atomic or ATOMIC WRITE repeated so late that its answer is no longer kept.";
+    DropUnknownDuplicate = "drop_unknown_duplicate", "Dropped: a READ, atomic or ATOMIC WRITE repeated so late that its answer is no longer kept, or its memory no longer open.";
     OutOfSequence = "out_of_sequence", "Requests ahead of the expected PSN: something before them was lost or overtaken.";
     SequenceNaksSent = "sequence_naks_sent", "NAKs sent to ask for a lost packet; one per gap.";
     RnrNaksSent = "rnr_naks_sent", "NAKs sent because no receive was posted.";

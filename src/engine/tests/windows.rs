@@ -528,3 +528,23 @@ fn a_window_says_what_it_is_bound_to() {
     assert_eq!((bound.access, bound.qpn), (READ_WRITE, t.qpn));
     assert_ne!(bound.qpn, Qpn::new(0));
 }
+
+#[test]
+fn a_window_that_is_closed_while_a_repeated_read_waits_does_not_end_the_connection() {
+    let mut t = Script::new();
+    let rkey = t.window(0, 64, READ_WRITE);
+    t.fill(0, b"data");
+    t.post_recv(1, &[]);
+    let read = pkt(Opcode::RC_READ_REQUEST, 100).reth(VA, rkey, 4);
+    t.receive(std::slice::from_ref(&read));
+    let response = pkt(Opcode::RC_READ_RESPONSE_ONLY, 100).aeth(urxe_wire::Syndrome::ACK, 1);
+    t.expect(response.payload(b"data"));
+    // The answer was late, so that it was asked for again. It came, and all was said.
+    let done = pkt(Opcode::RC_SEND_ONLY_INV, 101).invalidate(rkey).ack_req();
+    t.receive(&[read, done]);
+    t.expect(ack(101, 2));
+    t.expect_nothing();
+    assert_eq!(t.state(), QpState::Rts);
+    assert_eq!(t.counted(Counter::DropUnknownDuplicate), 1);
+    t.expect_recv(1, Status::Success);
+}

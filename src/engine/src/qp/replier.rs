@@ -55,7 +55,10 @@ impl Qp {
                 Reply::Read { read, sent } => {
                     *budget -= 1;
                     if self.send_read_response(cx, tx, read, sent).is_err() {
-                        self.fail_read(cx, read.first_psn + sent);
+                        match self.responder.was_answered(&read) {
+                            true => self.drop_repeat(cx),
+                            false => self.fail_read(cx, read.first_psn + sent),
+                        }
                         continue;
                     }
                     if sent + 1 < read.packets {
@@ -135,6 +138,14 @@ impl Qp {
         if self.responder.unanswered_from.precedes(psn.next()) {
             self.responder.unanswered_from = psn.next();
         }
+    }
+
+    /// The memory of a READ that was answered before is gone. The peer most likely had the answer,
+    /// which was only late, and what it then did is why the memory is gone (it had the window
+    /// closed, for example). So this is no reason to end the connection.
+    fn drop_repeat<H>(&mut self, cx: &mut Cx<'_, H>) {
+        self.count(cx, Counter::DropUnknownDuplicate, 1);
+        self.responder.replies.pop_front();
     }
 
     /// The memory of a READ under way is gone: a NAK takes the place of the rest.

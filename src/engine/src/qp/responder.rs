@@ -126,13 +126,16 @@ impl Responder {
         self.replies.push_back(Reply::Nak { psn: self.unanswered_from, syndrome });
     }
 
+    /// Whether all data of a READ was sent before.
+    pub(super) fn was_answered(&self, read: &ReadResource) -> bool {
+        !self.unanswered_from.precedes(read.first_psn + read.packets)
+    }
+
     /// READs, atomics and ATOMIC WRITEs accepted and not answered. An answer that is repeated does
     /// not count: the peer may have had it long ago.
     fn unanswered(&self) -> usize {
         let is_first_answer = |reply: &&Reply| match reply {
-            Reply::Read { read, .. } => {
-                self.unanswered_from.precedes(read.first_psn + read.packets)
-            }
+            Reply::Read { read, .. } => !self.was_answered(read),
             Reply::Atomic(AtomicResource { psn, .. }) | Reply::AtomicWrite(Placed { psn, .. }) => {
                 self.unanswered_from.precedes(psn.next())
             }
