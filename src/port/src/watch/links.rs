@@ -85,11 +85,11 @@ impl Links {
                 }
                 new
             }
-            Message::Address { link, addr, usable: false, .. }
-            | Message::AddressGone { link, addr } => {
+            Message::Address { link, addr, prefix, usable: false }
+            | Message::AddressGone { link, addr, prefix } => {
                 let Some(link) = self.by_index.get_mut(&link) else { return false };
                 let before = link.addrs.len();
-                link.addrs.retain(|(own, _)| *own != addr);
+                link.addrs.retain(|own| *own != (addr, prefix));
                 link.addrs.len() != before
             }
             Message::Done | Message::Refused { .. } | Message::Overrun | Message::Other => false,
@@ -117,6 +117,24 @@ mod tests {
         Message::Address { link, addr: addr.parse().unwrap(), prefix: 64, usable }
     }
 
+    fn gone(link: u32, addr: &str, prefix: u8) -> Message {
+        Message::AddressGone { link, addr: addr.parse().unwrap(), prefix }
+    }
+
+    #[test]
+    fn an_address_stays_until_it_is_gone_with_every_prefix() {
+        let mut links = Links::default();
+        links.apply(link(2, "eth0", UP));
+        let addr = IpAddr::from([10, 0, 0, 1]);
+        for prefix in [24, 23] {
+            assert!(links.apply(Message::Address { link: 2, addr, prefix, usable: true }));
+        }
+        assert!(links.apply(gone(2, "10.0.0.1", 24)));
+        assert!(links.named("eth0").unwrap().has(addr), "it is there with the new prefix");
+        assert!(links.apply(gone(2, "10.0.0.1", 23)));
+        assert!(!links.named("eth0").unwrap().has(addr));
+    }
+
     #[test]
     fn every_change_is_one_and_what_is_said_again_is_none() {
         let mut links = Links::default();
@@ -130,7 +148,7 @@ mod tests {
             (link(2, "eth0", flags_down), true),
             (address(2, "fe80::1", false), true),
             (address(3, "fe80::1", true), false),
-            (Message::AddressGone { link: 2, addr: "fe80::1".parse().unwrap() }, false),
+            (gone(2, "fe80::1", 64), false),
             (link(2, "lan", UP), true),
             (Message::Other, false),
             (Message::LinkGone { index: 2 }, true),

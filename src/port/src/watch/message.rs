@@ -40,8 +40,8 @@ pub(super) enum Message {
         /// It can be used: nobody else is known, or still suspected, to have it.
         usable: bool,
     },
-    /// A link has an address no more.
-    AddressGone { link: u32, addr: IpAddr },
+    /// A link has an address no more; it may have it still with a prefix of another length.
+    AddressGone { link: u32, addr: IpAddr, prefix: u8 },
     /// All that was asked for has been said.
     Done,
     /// The question was refused; an `errno`.
@@ -96,7 +96,9 @@ pub(super) fn take(datagram: &mut &[u8]) -> Option<Message> {
         }),
         libc::RTM_NEWADDR => address(body),
         libc::RTM_DELADDR => address(body).map(|message| match message {
-            Message::Address { link, addr, .. } => Message::AddressGone { link, addr },
+            Message::Address { link, addr, prefix, .. } => {
+                Message::AddressGone { link, addr, prefix }
+            }
             other => other,
         }),
         kind => match i32::from(kind) {
