@@ -117,7 +117,10 @@ impl RecvQueue {
         call: u64,
         sges: &mut Vec<Sge>,
     ) -> Result<Next<RecvWqe>, IndexError> {
-        match self.allowance.take(call) {
+        // An SRQ is never flushed. Of one multicast datagram each of its QPs takes a receive, so
+        // that many may rightly be taken in one call.
+        let is_shared = self.qpn.is_none();
+        match is_shared || self.allowance.take(call) {
             true => self.ring.take(sges).map(Next::Taken),
             false => Ok(Next::Later),
         }
@@ -189,5 +192,37 @@ impl CompletionQueue {
         self.ring.move_to(window, geometry)?;
         self.cqe = geometry.capacity();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urxe_shm::arena::Arena;
+    use urxe_shm::ring::RqProducer;
+
+    /// Whether all of more receives than one call may flush can be taken in one call.
+    fn gives_all(qpn: Option<Qpn>) -> bool {
+        let posted = TAKES_PER_CALL + 1;
+        let shape = Geometry::recv(posted, 1).unwrap();
+        let mut arena = Arena::new(1 << 20).unwrap();
+        let (_, window) = arena.alloc(shape.size().into()).unwrap();
+        let ring = RqConsumer::create(window.clone(), shape).unwrap();
+        let mut program = RqProducer::attach(window, shape).unwrap();
+        for wr_id in 0..u64::from(posted) {
+            program.push(wr_id, &[]).unwrap();
+        }
+        let _ = program.publish();
+        let mut queue = RecvQueue { qpn, ..RecvQueue::new(ring) };
+        (0..posted).all(|_| {
+            let next = queue.take(1, &mut Vec::new()).unwrap();
+            matches!(next, Next::Taken(Taken::Ready(_)))
+        })
+    }
+
+    #[test]
+    fn an_srq_gives_all_its_receives_in_one_call_and_a_queue_that_may_be_flushed_does_not() {
+        assert!(gives_all(None));
+        assert!(!gives_all(Some(Qpn::new(17))));
     }
 }
