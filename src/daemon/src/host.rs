@@ -287,17 +287,25 @@ impl Host for ProgramHost {
         offset: u64,
         data: [u8; 8],
     ) -> Result<(), MemoryFault> {
-        if let Some(Region::Shared(mapping)) = self.regions.get(region.0) {
-            match mapping.store_u64(offset, u64::from_ne_bytes(data)) {
-                Ok(()) => return Ok(()),
-                Err(AccessError::Misaligned { .. }) => {}
-                Err(AccessError::OutOfBounds(_)) => return Err(self.fault()),
+        // What the peer wrote before is there before: a reader of these bytes may go by them. If it
+        // is not, that is for `sync` to tell.
+        let result = self.staging.carry_out_all().and_then(|()| match self.regions.get(region.0) {
+            Some(Region::Shared(mapping)) => {
+                match mapping.store_u64(offset, u64::from_ne_bytes(data)) {
+                    Ok(()) => Ok(()),
+                    Err(AccessError::Misaligned { .. }) => {
+                        mapping.write(offset, &data).map_err(|_| MemoryFault)
+                    }
+                    Err(AccessError::OutOfBounds(_)) => Err(MemoryFault),
+                }
             }
-        }
-        // Alone, not as part of a longer copy, which could be seen half done.
-        self.sync()?;
-        self.write(region, offset, &data)?;
-        self.sync()
+            // Alone, not as part of a longer copy, which could be seen half done.
+            Some(Region::Process { memory, addr }) => {
+                self.staging.write_alone(memory, addr.wrapping_add(offset), &data)
+            }
+            None => Err(MemoryFault),
+        });
+        result.map_err(|_| self.fault())
     }
 
     fn posted_recvs(&mut self, queue: QueueId) -> u32 {

@@ -99,6 +99,28 @@ impl Staging {
         Ok(())
     }
 
+    /// Writes at once and by itself, after all writes before. If one of those has failed, nothing
+    /// is written, and it is still for [`sync`](Self::sync) to tell.
+    pub(crate) fn write_alone(
+        &mut self,
+        memory: &Rc<ProcessMemory>,
+        addr: u64,
+        data: &[u8],
+    ) -> Result<(), MemoryFault> {
+        self.carry_out_all()?;
+        self.ahead.forget_overlapping(memory, addr, data.len() as u64);
+        memory.write(addr, data).map_err(|_| MemoryFault)
+    }
+
+    /// Carries out all held-back writes. An error tells of every write since the last
+    /// [`sync`](Self::sync), and is still for that to tell.
+    pub(crate) fn carry_out_all(&mut self) -> Result<(), MemoryFault> {
+        for held in &mut self.writes {
+            self.faulted |= held.carry_out().is_err();
+        }
+        if self.faulted { Err(MemoryFault) } else { Ok(()) }
+    }
+
     /// Reads what the program and all writes so far have put there.
     pub(crate) fn read(
         &mut self,
@@ -146,10 +168,9 @@ impl Staging {
 
     /// Carries out all held-back writes. An error tells of every write since the last time.
     pub(crate) fn sync(&mut self) -> Result<(), MemoryFault> {
-        for held in &mut self.writes {
-            self.faulted |= held.carry_out().is_err();
-        }
-        if std::mem::take(&mut self.faulted) { Err(MemoryFault) } else { Ok(()) }
+        let result = self.carry_out_all();
+        self.faulted = false;
+        result
     }
 
     /// Carries out what is held back for a program's memory, and lets go of it.
@@ -337,6 +358,19 @@ mod tests {
         let _ = staging.read(&memory, 64, &mut [0; 8]);
         assert_eq!(staging.sync(), Err(MemoryFault));
         assert_eq!(staging.sync(), Ok(()));
+    }
+
+    #[test]
+    fn a_write_by_itself_comes_after_all_others_and_hides_none_that_failed() {
+        let (memory, _bytes, addr) = arena(64);
+        let mut staging = Staging::new();
+        staging.write(&memory, addr, &[1; 8]).unwrap();
+        staging.write_alone(&memory, addr + 8, &[2; 8]).unwrap();
+        assert_eq!(behind(&memory, addr, 16), [[1; 8], [2; 8]].concat());
+        staging.write(&memory, 64, &[1; 8]).unwrap();
+        assert_eq!(staging.write_alone(&memory, addr + 16, &[3; 8]), Err(MemoryFault));
+        assert_eq!(behind(&memory, addr + 16, 8), [0; 8]);
+        assert_eq!(staging.sync(), Err(MemoryFault), "the write before is lost all the same");
     }
 
     #[test]
