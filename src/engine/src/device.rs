@@ -5,7 +5,7 @@ use crate::attr::{DeviceConfig, MwType, PdId, QpAttr, QpInfo, QpInit, QpType, Re
 use crate::counters::{Counter, Counters};
 use crate::cq::Cqs;
 use crate::host::{CqId, Host, RegionId};
-use crate::limits::{GID_TABLE_LEN, MAX_QP, MAX_QPN, MIN_QPN, PACKETS_PER_TURN};
+use crate::limits::{GID_TABLE_LEN, IDLE_TURNS, MAX_QP, MAX_QPN, MIN_QPN, PACKETS_PER_TURN};
 use crate::management::Management;
 use crate::memory::{self, AllocMwError, DeregMrError, MrSpec, MwInfo, RegMrError};
 use crate::multicast::MulticastTable;
@@ -308,16 +308,19 @@ impl Device {
     }
 
     /// Puts packets into a batch until it is full or nothing is left to send. Returns whether
-    /// there is more: then send the batch and call again.
+    /// there is more: then send the batch, which may even be empty after much work of another kind,
+    /// and call again.
     pub fn poll_transmit(&mut self, now: Instant, host: &mut impl Host, tx: &mut TxBatch) -> bool {
         if self.transmit_mads(tx) {
             return true;
         }
+        let mut idle_turns = 0;
         while let Some(qpn) = self.active.pop_front() {
-            if !tx.has_room() {
+            if !tx.has_room() || idle_turns == IDLE_TURNS {
                 self.active.push_front(qpn);
                 return true;
             }
+            let before = tx.len();
             let more = self.with_qp(now, host, qpn, |qp, cx| {
                 qp.scheduled = qp.transmit(cx, tx, PACKETS_PER_TURN);
                 qp.scheduled
@@ -325,6 +328,7 @@ impl Device {
             if more == Some(true) {
                 self.active.push_back(qpn);
             }
+            idle_turns += u32::from(tx.len() == before);
             self.stop_qps_of_failed_cqs(now, host);
         }
         false

@@ -58,6 +58,10 @@ pub const MAX_SPARE_SENDS: usize = 128;
 /// Packets that one QP may put into a batch before the next QP has its turn.
 pub const PACKETS_PER_TURN: u32 = 64;
 
+/// Turns without a packet in one call of `poll_transmit`. What QPs do in them (local operations,
+/// flushes) fills no batch, which would end the call, and others are to have their turn too.
+pub const IDLE_TURNS: u32 = 32;
+
 /// What a requester keeps in flight on a path that it knows nothing of, in bytes. It fits several
 /// times into the default socket buffer of an unprivileged peer (212,992 bytes).
 pub const INITIAL_WINDOW: u32 = 64 << 10;

@@ -6,6 +6,7 @@ use script::*;
 use urxe_engine::{
     AsyncEvent, Cause, Counter, CqId, Extra, QpInit, QpState, QpType, SendOp, Status,
 };
+use urxe_wire::batch::{TxBatch, TxLimits};
 use urxe_wire::{Opcode, Qpn};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
@@ -17,12 +18,13 @@ fn another(t: &mut Script, send_cq: CqId, recv_cq: CqId) -> Qpn {
     qpn
 }
 
-/// Completes a send where there is no room for it.
+/// Completes a send where there is no room for it, and lets all QPs have their turns.
 fn overrun(t: &mut Script) {
     t.program.full.insert(SCQ);
     t.post(1, SEND, &[]);
     t.sent();
     t.receive(&[ack(200, 1)]);
+    t.expect_nothing();
 }
 
 fn state(t: &Script, qpn: Qpn) -> QpState {
@@ -140,6 +142,7 @@ fn a_flush_that_fills_another_cq_stops_the_qps_of_that_one_too() {
     t.post(1, SEND, &[]);
     t.sent();
     t.receive(&[ack(200, 1)]);
+    t.expect_nothing();
     for (cq, qpn) in cqs.into_iter().zip(qps) {
         assert_eq!(state(&t, qpn), QpState::Err);
         assert_eq!(told(&t, AsyncEvent::QpFatal(qpn)), 1);
@@ -198,4 +201,25 @@ fn a_new_cq_of_the_same_number_begins_anew() {
     t.sent();
     t.receive(&[ack(201, 2)]);
     assert_eq!(told(&t, AsyncEvent::CqError(SCQ)), 2);
+}
+
+#[test]
+fn the_qps_of_a_failed_cq_are_flushed_each_in_its_turn() {
+    let mut t = Script::new();
+    let first = t.qpn;
+    for wr_id in 0..100 {
+        another(&mut t, SCQ, CqId(7));
+        t.post_recv(wr_id, &[]);
+    }
+    t.select(first);
+    t.program.full.insert(SCQ);
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+    t.expect_no_completion();
+    let mut tx = TxBatch::new(TxLimits::SINGLE, 4096);
+    assert!(t.device.poll_transmit(t.now, &mut t.program, &mut tx));
+    assert!((1..50).contains(&t.program.completions.len()));
+    t.expect_nothing();
+    assert_eq!(t.program.completions.len(), 100);
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use urxe_engine::{
     Access, Cause, Counter, Extra, MwType, QpState, QpType, SendOp, Status, WcOpcode,
 };
+use urxe_wire::batch::{TxBatch, TxLimits};
 use urxe_wire::{Lkey, NakCode, Opcode, Rkey, Syndrome};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
@@ -243,4 +244,28 @@ fn uc_has_local_operations_and_ud_has_not() {
     t.bind(mw, 0, 64, Access::REMOTE_WRITE);
     let completion = t.expect_send(BIND_WR_ID, Status::LocalQpOperation);
     assert_eq!(completion.vendor_err, Cause::NotOfThisTransport as u32);
+}
+
+#[test]
+fn others_have_their_turn_however_many_local_operations_are_posted() {
+    const POSTED: u64 = 10_000;
+    let mut t = Script::new();
+    let mw = t.alloc_mw(MwType::One);
+    let op = SendOp::BindMw {
+        mw: Rkey(mw),
+        new_rkey: Rkey(mw),
+        mr: Lkey(t.key),
+        addr: VA,
+        length: 64,
+        access: Access::REMOTE_WRITE,
+    };
+    for wr_id in 0..POSTED {
+        t.post(wr_id, op, &[]);
+    }
+    let mut tx = TxBatch::new(TxLimits::SINGLE, 4096);
+    let more = t.device.poll_transmit(t.now, &mut t.program, &mut tx);
+    assert!(more && tx.is_empty());
+    assert!((1..POSTED / 2).contains(&t.counted(Counter::WindowsBound)));
+    t.expect_nothing();
+    assert_eq!(t.counted(Counter::WindowsBound), POSTED, "in the calls that follow");
 }

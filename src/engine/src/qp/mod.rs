@@ -219,7 +219,7 @@ impl Qp {
                     || (!self.retry.is_rnr_waiting()
                         && (self.requester.may_have_work() || self.sq.current().is_some()))
             }
-            QpState::Sqe | QpState::Err => self.owes_replies() || !self.requester.queue_empty,
+            QpState::Sqe | QpState::Err => self.owes_replies() || self.is_to_flush(),
             _ => self.owes_replies(),
         }
     }
@@ -232,13 +232,18 @@ impl Qp {
         tx: &mut TxBatch,
         mut budget: u32,
     ) -> bool {
-        if matches!(self.state, QpState::Sqe | QpState::Err) && !self.requester.queue_empty {
+        if self.is_to_flush() {
             self.flush(cx);
         }
         let more = self.transmit_replies(cx, tx, &mut budget)
             || self.transmit_requests(cx, tx, &mut budget);
         self.settle(cx);
-        more || self.owes_replies()
+        more || self.owes_replies() || self.is_to_flush()
+    }
+
+    /// Whether something may be posted that is to be flushed.
+    fn is_to_flush(&self) -> bool {
+        matches!(self.state, QpState::Sqe | QpState::Err) && !self.requester.queue_empty
     }
 
     /// The next time at which a timer of this QP runs out.
@@ -333,7 +338,14 @@ impl Qp {
             }
             Failure::Asked => {}
         }
-        self.flush(cx);
+        match failure {
+            // Very many QPs may use a CQ: each is flushed when it has its turn.
+            Failure::CqOverrun => {
+                self.flush_recv_in_use(cx);
+                self.requester.queue_empty = false;
+            }
+            _ => self.flush(cx),
+        }
         if self.state == QpState::Err && self.init.srq().is_some() {
             cx.host.event(AsyncEvent::LastWqeReached(self.qpn));
         }
@@ -376,15 +388,19 @@ impl Qp {
         if self.state == QpState::Sqe {
             return;
         }
-        if let Some(wr_id) = self.responder.take_recv() {
-            self.count(cx, Counter::FlushedRequests, 1);
-            self.complete_recv(cx, wr_id, Status::WrFlush, self.flush_cause);
-        }
+        self.flush_recv_in_use(cx);
         let RecvSource::Own(queue) = self.init.recv else { return };
         let mut recv = RecvWqe::default();
         while let Taken::Ready | Taken::Malformed = cx.host.next_recv(queue, &mut recv) {
             self.count(cx, Counter::FlushedRequests, 1);
             self.complete_recv(cx, recv.wr_id, Status::WrFlush, self.flush_cause);
+        }
+    }
+
+    fn flush_recv_in_use<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        if let Some(wr_id) = self.responder.take_recv() {
+            self.count(cx, Counter::FlushedRequests, 1);
+            self.complete_recv(cx, wr_id, Status::WrFlush, self.flush_cause);
         }
     }
 
