@@ -13,8 +13,8 @@ pub const MAX_SESSIONS: usize = 1024;
 /// nothing of each other, a few times.
 pub const MAX_CONTEXTS: usize = 256;
 
-/// Protection domains of one session.
-pub const MAX_PDS: usize = 4096;
+/// Protection domains of one session: one for each of its QPs is as much as makes sense.
+pub const MAX_PDS: usize = MAX_QPS;
 
 /// Completion channels of one session: each is a descriptor of ours.
 pub const MAX_CHANNELS: usize = 256;
@@ -31,14 +31,14 @@ pub const MAX_SRQS: usize = 16_384;
 /// Address handles of one session, as many as rxe has in all.
 pub const MAX_AHS: usize = 32_767;
 
-/// Memory windows of one session.
-pub const MAX_MWS: usize = 65_536;
+/// Memory windows of one session: as many as the device has, and rxe.
+pub const MAX_MWS: usize = urxe_engine::limits::MAX_MW;
 
-/// Attachments of one session's QPs to multicast groups.
-pub const MAX_MCAST_ATTACHMENTS: usize = 4096;
+/// Attachments of one session's QPs to multicast groups: as many as rxe has groups.
+pub const MAX_MCAST_ATTACHMENTS: usize = 8192;
 
-/// Memory registrations of one session. Registration caches hold thousands.
-pub const MAX_MRS: usize = 65_536;
+/// Memory registrations of one session: as many as the device has, and rxe.
+pub const MAX_MRS: usize = urxe_engine::limits::MAX_MR;
 
 /// Registrations of one session that are mapped into the daemon.
 pub const MAX_MAPPED_MRS: usize = 4096;

@@ -9,8 +9,7 @@ use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
 use urxe_engine::Cause;
 use urxe_engine::limits::{
-    GID_TABLE_LEN, MAX_AH, MAX_GROUP_MEMBERS, MAX_MR, MAX_MULTICAST_GROUPS, MAX_MW, MAX_QP,
-    MAX_RD_ATOMIC, MAX_SRQ,
+    GID_TABLE_LEN, MAX_AH, MAX_GROUP_MEMBERS, MAX_QP, MAX_RD_ATOMIC, MAX_SRQ,
 };
 use urxe_shm::control::{
     ContextHandle, ControlError, DeviceAttr, DeviceInfo, Gid, PortAttr, Reply,
@@ -82,16 +81,16 @@ impl Session {
             max_inline_data: limits::MAX_INLINE_DATA,
             max_cq: limits::MAX_CQS as u32,
             max_cqe: limits::MAX_CQE,
-            max_mr: limits::MAX_MRS.min(MAX_MR) as u32,
+            max_mr: limits::MAX_MRS as u32,
             max_pd: limits::MAX_PDS as u32,
             max_qp_rd_atom: MAX_RD_ATOMIC,
             max_qp_init_rd_atom: MAX_RD_ATOMIC,
             max_srq: limits::MAX_SRQS.min(MAX_SRQ) as u32,
             max_srq_wr: limits::MAX_SRQ_WR,
             max_srq_sge: limits::MAX_SGE,
-            max_mw: limits::MAX_MWS.min(MAX_MW) as u32,
+            max_mw: limits::MAX_MWS as u32,
             max_ah: limits::MAX_AHS.min(MAX_AH) as u32,
-            max_mcast_grp: limits::MAX_MCAST_ATTACHMENTS.min(MAX_MULTICAST_GROUPS) as u32,
+            max_mcast_grp: limits::MAX_MCAST_ATTACHMENTS as u32,
             max_mcast_qp_attach: MAX_GROUP_MEMBERS as u32,
             num_comp_vectors: 1,
             phys_port_cnt: 1,

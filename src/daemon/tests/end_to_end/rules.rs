@@ -157,7 +157,7 @@ fn quotas_end_in_enomem_and_leave_the_rest_alone() {
         client.alloc_pd(context);
     }
     let pd = client.call(Request::AllocPd { context });
-    assert_refused(pd, Errno::NOMEM, "protection domains: this session has 4096");
+    assert_refused(pd, Errno::NOMEM, "protection domains: this session has 65536");
 
     let mut pipes = Vec::new();
     for _ in 0..limits::MAX_CHANNELS {
