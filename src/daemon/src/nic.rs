@@ -272,7 +272,9 @@ impl Nic {
 
     /// Has the port leave the multicast groups that no QP is attached to any more.
     pub(crate) fn leave_unused_groups(&mut self) {
-        if self.groups.is_empty() {
+        // The port is in all groups that are in use, so as many are the same. To count them is
+        // cheap, and of very many QPs that end at once hardly any was the last of a group.
+        if self.device.mcast_groups().count() == self.groups.len() {
             return;
         }
         let used: BTreeSet<IpAddr> = self.device.mcast_groups().collect();
