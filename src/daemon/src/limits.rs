@@ -37,6 +37,9 @@ pub const MAX_MWS: usize = urxe_engine::limits::MAX_MW;
 /// Attachments of one session's QPs to multicast groups: as many as rxe has groups.
 pub const MAX_MCAST_ATTACHMENTS: usize = 8192;
 
+/// Multicast groups that one session's QPs are attached to: each is a descriptor of ours.
+pub const MAX_MCAST_GROUPS: usize = 256;
+
 /// Memory registrations of one session: as many as the device has, and rxe.
 pub const MAX_MRS: usize = urxe_engine::limits::MAX_MR;
 

@@ -90,7 +90,7 @@ impl Session {
             max_srq_sge: limits::MAX_SGE,
             max_mw: limits::MAX_MWS as u32,
             max_ah: limits::MAX_AHS.min(MAX_AH) as u32,
-            max_mcast_grp: limits::MAX_MCAST_ATTACHMENTS as u32,
+            max_mcast_grp: limits::MAX_MCAST_GROUPS as u32,
             max_mcast_qp_attach: MAX_GROUP_MEMBERS as u32,
             num_comp_vectors: 1,
             phys_port_cnt: 1,

@@ -1,10 +1,11 @@
 //! Multicast: which of a session's UD QPs receive what is sent to a group.
 
 use super::{Refusal, check_quota, find, refuse};
-use crate::limits::MAX_MCAST_ATTACHMENTS;
+use crate::limits::{MAX_MCAST_ATTACHMENTS, MAX_MCAST_GROUPS};
 use crate::nic::Nic;
 use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use urxe_engine::McastError;
 use urxe_shm::control::{ControlError, Gid, QpHandle, Reply};
@@ -20,7 +21,12 @@ impl Session {
         let found = find(&self.qps, "queue pair", qp.0)?;
         let attachment = (qp.0, gid.to_ip());
         if !self.attachments.contains(&attachment) {
-            check_quota("multicast groups", self.attachments.len(), MAX_MCAST_ATTACHMENTS)?;
+            check_quota("multicast attachments", self.attachments.len(), MAX_MCAST_ATTACHMENTS)?;
+            let groups: BTreeSet<IpAddr> =
+                self.attachments.iter().map(|&(_, group)| group).collect();
+            if !groups.contains(&gid.to_ip()) {
+                check_quota("multicast groups", groups.len(), MAX_MCAST_GROUPS)?;
+            }
             world.nics[found.nic].attach_mcast(found.qpn, gid.to_ip())?;
             self.attachments.insert(attachment);
         }

@@ -5,7 +5,9 @@ use crate::harness::{
     pattern, start,
 };
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use std::net::{IpAddr, Ipv4Addr};
+use urxe_daemon::limits;
 use urxe_shm::control::{ControlError, Gid, QpAttr, QpState, Request};
 use urxe_shm::entry::{DatagramPath, Destination, SendData};
 use urxe_shm::layout::{WC_GRH, WC_RECV};
@@ -257,6 +259,23 @@ fn a_group_is_left_with_its_last_qp_however_that_goes() {
         sender.cq.wait(1);
         witness.cq.wait(1);
     }
+}
+
+/// Each group is a descriptor of the daemon's, which other programs need too.
+#[test]
+fn one_program_is_in_so_many_groups_and_no_more() {
+    let mut descriptors = getrlimit(Resource::Nofile);
+    descriptors.current = descriptors.maximum;
+    setrlimit(Resource::Nofile, descriptors).unwrap();
+    let daemon = start(1);
+    let mut end = End::datagram(&daemon, 0, Kind::Shared, 64);
+    let groups: Vec<IpAddr> = (0..limits::MAX_MCAST_GROUPS).map(|_| fresh_group()).collect();
+    for &group in &groups {
+        attach(&mut end, group).unwrap();
+    }
+    assert_refused(attach(&mut end, fresh_group()), Errno::NOMEM, "this session has 256");
+    detach(&mut end, groups[0]).unwrap();
+    attach(&mut end, fresh_group()).unwrap();
 }
 
 #[test]
