@@ -111,7 +111,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     }
     let [requester, partner] = [&daemons[0], daemons.last().unwrap_or(&daemons[0])];
     let link = household.start_partner(&partner.socket)?;
-    let mut requester = Requester::connect(&requester.socket, link, started + TIME_LIMIT)?;
+    let deadline = started + TIME_LIMIT;
+    let is_lossy = arguments.fault.is_some();
+    let mut requester = Requester::connect(&requester.socket, link, deadline, is_lossy)?;
     say(&format_args!("two programs are connected: {}", requester.path()));
     let operations = requester.run(say)?;
     let faults = Faults::count(&daemons)?;

@@ -29,6 +29,8 @@ pub(super) struct Requester {
     sges: Vec<[Sge; 1]>,
     /// Keys that the partner has lent for the round.
     keys: Vec<u32>,
+    /// Whether packets get lost on purpose.
+    is_lossy: bool,
 }
 
 impl Requester {
@@ -37,6 +39,7 @@ impl Requester {
         socket: &Path,
         mut link: Link<Message>,
         deadline: Instant,
+        is_lossy: bool,
     ) -> Result<Self, Error> {
         let mut program = Program::open(socket)?;
         let Message::Hello { endpoints: remote, incoming, outgoing } = answer(&mut link)? else {
@@ -55,6 +58,7 @@ impl Requester {
             deadline,
             sges: Vec::new(),
             keys: Vec::new(),
+            is_lossy,
         };
         let connect = Message::Connect { endpoints: requester.local.clone() };
         match requester.order(&connect)? {
@@ -175,7 +179,10 @@ impl Requester {
         self.program.qps.rc.post_send(&again)?;
         loop {
             let Some(wc) = self.program.sends.wait()?.first().copied() else { continue };
-            if wc.status == WcStatus::RemoteAccess {
+            // The refusal is said once: a queue pair in the error state answers nothing any more.
+            // If it is lost, all that the requester sees is silence.
+            let is_silence = self.is_lossy && wc.status == WcStatus::RetryExceeded;
+            if wc.status == WcStatus::RemoteAccess || is_silence {
                 return Ok(());
             }
             return Err(Error::WrongData(format!(

@@ -131,12 +131,28 @@ fn measure_link(options: &Options, mtu: u32) -> Result<Vec<Figure>> {
         pair.start_daemon(side, &address(side))?;
     }
     let server = address(Side::B);
+    // First of all: later, the daemon would fill what earlier tests have left of its memory.
+    let idle = measure_idle(options, &pair, &server, mtu)?;
     let mut rounds = Vec::new();
     for round in 1..=options.rounds {
         eprintln!("MTU {mtu}, round {round} of {}", options.rounds);
         rounds.push(measure_round(options, &pair, &server, mtu)?);
     }
-    Ok(table::medians(&rounds))
+    let mut figures = table::medians(&rounds);
+    figures.push(idle);
+    Ok(figures)
+}
+
+fn measure_idle(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Result<Figure> {
+    let report = perf(options, pair, server, "write-bw", 64, &["--idle", IDLE_QPS])?;
+    Ok(Figure {
+        link_mtu: mtu,
+        test: format!("write-bw, QPs idle: {IDLE_QPS}"),
+        size: Some(64),
+        messages_s: Some(number(&report["results"][0], "messages_per_s")?),
+        bytes_per_qp: Some(number(&report["idle"], "own_bytes_per_qp")?),
+        ..Figure::default()
+    })
 }
 
 fn measure_round(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Result<Vec<Figure>> {
@@ -196,12 +212,6 @@ fn measure_round(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Resu
             ..figure(&format!("write-bw, QPs active: {qps}"), Some(64))
         });
     }
-    let report = perf(options, pair, server, "write-bw", 64, &["--idle", IDLE_QPS])?;
-    figures.push(Figure {
-        messages_s: Some(number(&report["results"][0], "messages_per_s")?),
-        bytes_per_qp: Some(number(&report["idle"], "own_bytes_per_qp")?),
-        ..figure(&format!("write-bw, QPs idle: {IDLE_QPS}"), Some(64))
-    });
     for (test, size) in LATENCY {
         let report = &perf(options, pair, server, test, size, &[])?["results"][0];
         let latency = &report["latency_us"];
