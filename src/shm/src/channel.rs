@@ -1,7 +1,7 @@
 //! The socket that requests and replies travel on: Unix, `SOCK_SEQPACKET`, with descriptors.
 
 use crate::control::{self, DecodeError, MAX_FDS, MAX_MESSAGE, Reply, Request, TooLong};
-use crate::socket_path;
+use crate::{client, socket_path};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -78,6 +78,11 @@ impl Channel {
 
     fn new(socket: OwnedFd) -> Self {
         Self { socket, buf: vec![0; MAX_MESSAGE] }
+    }
+
+    /// The same on a descriptor from `lowest` on, if this process may have one.
+    pub(crate) fn renumbered(self, lowest: RawFd) -> Self {
+        Self { socket: client::renumbered(self.socket, lowest), ..self }
     }
 
     /// A program's question: sends a request, waits for its reply.

@@ -12,6 +12,7 @@
 //!   [`process_memory`]: any other memory of a program.
 //! - [`control`]: requests and replies. [`channel`]: the socket they travel on. [`event`]: what
 //!   the daemon says unasked, through pipes.
+//! - [`client`]: a program's end of all that. [`process`]: noticing that it has forked.
 //!
 //! Two laws hold for everything that both sides can write (after the example of rust-vmm's
 //! `volatile_memory`): no `&` or `&mut` to plain data is ever made into it, only to atomics; and
@@ -33,6 +34,8 @@ pub mod arena;
 #[cfg(not(loom))]
 pub mod channel;
 #[cfg(not(loom))]
+pub mod client;
+#[cfg(not(loom))]
 pub mod control;
 #[cfg(not(loom))]
 pub mod entry;
@@ -42,6 +45,8 @@ pub mod event;
 pub mod geometry;
 #[cfg(not(loom))]
 pub mod layout;
+#[cfg(not(loom))]
+pub mod process;
 #[cfg(not(loom))]
 pub mod process_memory;
 #[cfg(not(loom))]

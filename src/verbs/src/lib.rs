@@ -145,7 +145,6 @@ mod cq;
 mod endpoint;
 mod error;
 mod event_pipe;
-mod fork;
 mod grh;
 mod mr;
 mod mw;

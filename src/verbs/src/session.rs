@@ -2,65 +2,31 @@
 
 use crate::Error;
 use crate::error::{PostError, PostReason};
-use crate::fork::Process;
-use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::Shutdown;
+use rustix::event::Timespec;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use urxe_shm::channel::{Channel, ChannelError};
+use urxe_shm::client::{self, CallError, ConnectError, Connection};
 use urxe_shm::control::{Reply, Request, RingLocation};
-use urxe_shm::doorbell::Bell;
-use urxe_shm::process_memory;
-use urxe_shm::region::{Mapping, Window};
+use urxe_shm::region::Window;
 
 /// One program's connection to a daemon.
 #[derive(Debug)]
 pub(crate) struct Session {
     path: Arc<Path>,
-    process: Process,
-    /// The daemon was found to be gone. Never becomes false again.
-    gone: AtomicBool,
-    channel: Mutex<Channel>,
-    /// The channel's socket once more, to look at without waiting for a request of another thread.
-    socket: OwnedFd,
-    /// The session's memfd: doorbells and rings.
-    memory: Arc<Mapping>,
-    bell: Bell,
-    /// Wakes the daemon when it sleeps.
-    wake: OwnedFd,
+    connection: Connection,
 }
 
 impl Session {
     pub(crate) fn connect(path: &Path) -> Result<Session, Error> {
-        let process = Process::current()?;
-        let mut channel = Channel::connect(path)
-            .map_err(|source| Error::Connect { path: path.to_owned(), source })?;
-        let path = Arc::from(path);
-        // Without it only `reg_mr` is refused, and says so; everything else works.
-        let own_memory = process_memory::open_own().ok();
-        let fds: Vec<_> = own_memory.iter().map(AsFd::as_fd).collect();
-        let hello = Request::Hello { program: program_name() };
-        let (reply, fds) = channel.call(&hello, &fds).map_err(|error| lost(&path, error))?;
-        let Reply::Hello { memory_limit } = accept("hello", reply)? else {
-            return Err(unexpected("hello"));
-        };
-        let [memory, wake] = descriptors("hello", fds)?;
-        let memory = usize::try_from(memory_limit)
-            .map_err(|_| std::io::Error::from_raw_os_error(libc::ENOMEM))
-            .and_then(|len| Mapping::new(&memory, 0, len))
-            .map_err(Error::system("mapping the session's memory"))?;
-        let memory = Arc::new(memory);
-        let bell = Bell::new(memory.clone()).map_err(nonsense)?;
-        let socket = channel
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(Error::system("duplicating the control socket"))?;
-        let (gone, channel) = (AtomicBool::new(false), Mutex::new(channel));
-        Ok(Session { path, process, gone, channel, socket, memory, bell, wake })
+        let connection =
+            client::connect(path, &program_name(), 0).map_err(|error| match error {
+                ConnectError::Unreachable(source) => {
+                    Error::Connect { path: path.to_owned(), source }
+                }
+                ConnectError::Hello(error) => explain(&Arc::from(path), "hello", error),
+            })?;
+        Ok(Session { path: Arc::from(path), connection })
     }
 
     /// Asks the daemon for something and waits for the answer. `call` names it in errors.
@@ -75,21 +41,7 @@ impl Session {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), Error> {
-        // Before the lock: in a fork, another thread of the parent may hold it for ever.
-        self.check_process()?;
-        if self.gone.load(Ordering::Relaxed) {
-            return Err(self.daemon_gone());
-        }
-        let (reply, fds) = self.channel.lock().call(request, fds).map_err(|error| {
-            if matches!(error, ChannelError::Closed | ChannelError::Os(_)) {
-                self.gone.store(true, Ordering::Relaxed);
-                // Nobody can tell any more which reply belongs to which request. If the daemon
-                // still lives, this tells it to free everything.
-                let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
-            }
-            lost(&self.path, error)
-        })?;
-        Ok((accept(call, reply)?, fds))
+        self.connection.call(request, fds).map_err(|error| explain(&self.path, call, error))
     }
 
     /// Asks for something that is answered by [`Reply::Done`].
@@ -108,28 +60,24 @@ impl Session {
 
     /// Makes the daemon look at a queue pair.
     pub(crate) fn ring(&self, slot: u32) {
-        if self.bell.ring(slot) {
-            // An eventfd refuses only when it would overflow, and then it is readable anyway.
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        }
+        self.connection.ring(slot);
     }
 
     /// Who answers at the other end of the socket.
     pub(crate) fn daemon_pid(&self) -> Option<u32> {
-        let pid = rustix::net::sockopt::socket_peercred(&self.socket).ok()?.pid;
-        u32::try_from(pid.as_raw_pid()).ok().filter(|&pid| pid > 0)
+        self.connection.daemon_pid()
     }
 
     /// The memory of a ring.
     pub(crate) fn window(&self, ring: RingLocation) -> Result<Window, Error> {
-        Window::new(self.memory.clone(), ring.offset, u64::from(ring.size)).map_err(nonsense)
+        self.connection.window(ring).map_err(nonsense)
     }
 
     /// Whether work may be posted: two loads, no system call.
     pub(crate) fn check_post(&self) -> Result<(), PostReason> {
-        if !self.process.is_this() {
+        if !self.connection.process().is_this() {
             Err(PostReason::Forked)
-        } else if self.gone.load(Ordering::Relaxed) {
+        } else if self.connection.is_gone() {
             Err(PostReason::DaemonGone { path: self.path.clone() })
         } else {
             Ok(())
@@ -155,19 +103,12 @@ impl Session {
 
     /// Fails in a fork of the process that made the session.
     pub(crate) fn check_process(&self) -> Result<(), Error> {
-        if self.process.is_this() {
-            return Ok(());
-        }
-        Err(Error::Forked { owner: self.process.pid, child: std::process::id() })
+        self.connection.check_process().map_err(|error| explain(&self.path, "fork", error))
     }
 
     /// Asks the system, without waiting, whether the daemon is still there.
     pub(crate) fn check_daemon(&self) -> Result<(), Error> {
-        let mut socket = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        match poll(&mut socket, Some(&Timespec::default())) {
-            Ok(1..) => Err(self.daemon_gone()),
-            Ok(0) | Err(_) => Ok(()),
-        }
+        self.connection.look_for_daemon().map_err(|error| explain(&self.path, "poll", error))
     }
 
     /// Waits until a descriptor is readable, the time is over, or a signal came: the caller looks
@@ -177,19 +118,13 @@ impl Session {
         fd: impl AsFd,
         timeout: Option<&Timespec>,
     ) -> Result<(), Error> {
-        let mut fds =
-            [PollFd::new(&fd, PollFlags::IN), PollFd::new(&self.socket, PollFlags::RDHUP)];
-        match poll(&mut fds, timeout) {
-            Ok(0) | Err(Errno::INTR) => Ok(()),
-            Ok(_) if fds[1].revents().is_empty() => Ok(()),
-            Ok(_) => Err(self.daemon_gone()),
-            Err(errno) => Err(Error::system("poll")(errno)),
-        }
+        let waited = self.connection.wait_readable(fd, timeout);
+        waited.map_err(|error| explain(&self.path, "poll", error))
     }
 
     /// The error that says so, and the note for everybody else.
     pub(crate) fn daemon_gone(&self) -> Error {
-        self.gone.store(true, Ordering::Relaxed);
+        self.connection.note_gone();
         Error::DaemonGone { path: self.path.clone() }
     }
 }
@@ -199,16 +134,6 @@ fn program_name() -> String {
     let name = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&name).file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
-}
-
-/// A refusal becomes an error.
-fn accept(call: &'static str, reply: Reply) -> Result<Reply, Error> {
-    match reply {
-        Reply::Error(error) => {
-            Err(Error::Refused { call, errno: error.errno, reason: error.message })
-        }
-        reply => Ok(reply),
-    }
 }
 
 /// Just as many descriptors as expected.
@@ -231,10 +156,15 @@ pub(crate) fn nonsense(error: impl std::error::Error) -> Error {
     Error::Protocol(error.to_string())
 }
 
-fn lost(path: &Arc<Path>, error: ChannelError) -> Error {
+/// What went wrong, with the daemon's socket or the call that people know.
+fn explain(path: &Arc<Path>, call: &'static str, error: CallError) -> Error {
     match error {
-        ChannelError::Closed => Error::DaemonGone { path: path.clone() },
-        ChannelError::Os(source) => Error::System { call: "the control socket", source },
-        error => Error::Protocol(error.to_string()),
+        CallError::Refused(error) => {
+            Error::Refused { call, errno: error.errno, reason: error.message }
+        }
+        CallError::Gone => Error::DaemonGone { path: path.clone() },
+        CallError::Forked { owner } => Error::Forked { owner, child: std::process::id() },
+        CallError::Protocol(what) => Error::Protocol(what),
+        CallError::System { what, source } => Error::System { call: what, source },
     }
 }

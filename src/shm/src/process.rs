@@ -1,11 +1,11 @@
-//! Noticing that this process is a fork of the one that opened a context.
+//! Noticing that this process is a fork of the one that opened a session.
 //!
 //! A child inherits the rings as shared memory; what it posted there would land among its
 //! parent's work. So every process has a number of its own, that the kernel itself takes away
 //! from a child: it stands in a page which is wiped on fork. Reading it is one load, and no kind
 //! of `fork` or `clone` gets around it.
 
-use crate::Error;
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,22 +15,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A child's number is larger than those of all its ancestors that ever had one, and that is all
 /// it has to differ from: nobody else's objects can come into its hands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Process {
+pub struct Process {
     word: &'static AtomicU32,
     number: u32,
-    /// Process id, for people.
-    pub(crate) pid: u32,
+    pid: u32,
 }
 
 impl Process {
-    /// The one that calls.
-    pub(crate) fn current() -> Result<Process, Error> {
+    /// The one that calls. Fails only if the system has no page left.
+    pub fn current() -> Result<Process, Errno> {
         /// The last number given; a child goes on counting from its parent's.
         static LAST: AtomicU32 = AtomicU32::new(0);
-        static PAGE: OnceLock<Result<&'static AtomicU32, rustix::io::Errno>> = OnceLock::new();
+        static PAGE: OnceLock<Result<&'static AtomicU32, Errno>> = OnceLock::new();
 
-        let word = (*PAGE.get_or_init(wiped_on_fork))
-            .map_err(Error::system("making a page that is wiped on fork"))?;
+        let word = (*PAGE.get_or_init(wiped_on_fork))?;
         let fresh = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         let number = match word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => fresh,
@@ -40,13 +38,18 @@ impl Process {
     }
 
     /// Whether this still is that process, and not a fork of it.
-    pub(crate) fn is_this(&self) -> bool {
+    pub fn is_this(&self) -> bool {
         self.word.load(Ordering::Relaxed) == self.number
+    }
+
+    /// Its process id, for people.
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 }
 
 /// A word in a page that reads as 0 in every child.
-fn wiped_on_fork() -> Result<&'static AtomicU32, rustix::io::Errno> {
+fn wiped_on_fork() -> Result<&'static AtomicU32, Errno> {
     const LEN: usize = 4096;
     let flags = MapFlags::PRIVATE;
     // SAFETY: a null hint without MAP_FIXED: the kernel chooses where, and replaces nothing.

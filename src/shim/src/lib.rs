@@ -1,0 +1,21 @@
+//! `liburxe_shim.so`: stands where the kernel's uverbs device would be, under stock libibverbs.
+//!
+//! The library is preloaded into a program that knows nothing of urxe. Where the program opens
+//! an RDMA device it gets a descriptor of ours, and what it writes there, commands of the kernel's
+//! user ABI, becomes requests to the daemon. Nothing is decided here: limits, states, rights and
+//! errors are the daemon's, so that this client and the Rust library behave alike.
+//!
+//! ```text
+//! program ─ libibverbs ─ librxe ─ write(2) ─ hooks ─ descriptors ─ uverbs ─ session ─ urxed
+//!                          └───── rings in the session's memfd, mapped natively ──────┘
+//! ```
+//!
+//! - [`hooks`]: the functions of libc that are interposed. [`next`]: those of libc itself.
+//! - [`descriptors`]: which descriptor of the program is what. All others cost one look-up.
+//! - [`paths`]: which paths are ours, and where they really lead.
+//! - [`session`]: the one connection of this process to its daemon.
+//! - [`uverbs`]: the kernel's commands: framing, decoding, doing, answering; event accounting.
+
+pub(crate) mod descriptors;
+pub(crate) mod session;
+pub(crate) mod uverbs;
