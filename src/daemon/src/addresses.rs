@@ -61,7 +61,15 @@ pub(crate) struct LinkState {
     /// The interface.
     pub(crate) interface: Option<String>,
     /// Its number.
-    index: Option<u32>,
+    pub(crate) index: Option<u32>,
+}
+
+impl LinkState {
+    /// The speed of the interface in Mbit/s, where the kernel knows it.
+    pub(crate) fn speed_mbps(&self) -> Option<u32> {
+        let path = format!("/sys/class/net/{}/speed", self.interface.as_deref()?);
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
 }
 
 /// The largest path MTU of a link for a device with these addresses.
@@ -77,9 +85,10 @@ pub(crate) fn is_passing(error: &OpenError) -> bool {
 }
 
 impl Nic {
-    /// Makes the device what the machine's links and addresses say that it should be, and tells its
-    /// programs what has changed.
-    pub(crate) fn follow(&mut self, now: Instant, links: &Links) -> io::Result<()> {
+    /// Makes the device what the machine's links and addresses say that it should be. Returns what
+    /// its programs are to be [told](Self::port_event).
+    pub(crate) fn follow(&mut self, now: Instant, links: &Links) -> io::Result<Vec<PortEvent>> {
+        let mut events = Vec::new();
         let link = self.served.link(links);
         let wanted = self.served.addresses(links);
         let index = link.map(|link| link.index);
@@ -106,7 +115,7 @@ impl Nic {
         }
         if changed {
             self.host.counters.gid_changes += 1;
-            self.port_event(PortEvent::GidChange);
+            events.push(PortEvent::GidChange);
             if self.is_blocked() {
                 // It may have waited for an address that is gone.
                 self.send(now)?;
@@ -122,12 +131,12 @@ impl Nic {
         match (was_active.active, active) {
             (true, false) => {
                 self.host.counters.port_errors += 1;
-                self.port_event(PortEvent::Error);
+                events.push(PortEvent::Error);
             }
-            (false, true) => self.port_event(PortEvent::Active),
+            (false, true) => events.push(PortEvent::Active),
             _ => {}
         }
-        Ok(())
+        Ok(events)
     }
 
     /// Takes an address into the first hole of the GID table. Returns whether that worked.
@@ -276,7 +285,9 @@ mod tests {
             let links: Links = self.link.clone().into_iter().collect();
             // What is known already changes nothing.
             for _ in 0..2 {
-                self.nic.follow(Instant::now(), &links).unwrap();
+                for event in self.nic.follow(Instant::now(), &links).unwrap() {
+                    self.nic.port_event(event);
+                }
             }
             let table: BTreeSet<IpAddr> =
                 self.nic.device.gids().iter().flatten().copied().collect();

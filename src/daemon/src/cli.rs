@@ -18,9 +18,13 @@ Examples:
       One device with all addresses of eth0, IPv4 and IPv6, as they come and go.
   urxed --addr 10.0.0.1 --fault drop=1%,delay=100us..2ms --capture bad-day.pcapng
       A bad network, reproduced and recorded.
+  urxed --addr 10.0.0.1 --linger 10
+      Ends ten seconds after the last program, for those who start it in the background.
 
 Programs find the daemon by its socket: $URXE_SOCKET, or the default that both sides know.
-The daemon ends on SIGINT or SIGTERM. Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
+Programs of rdma-core find its devices as files in the directory beside the socket
+(urxed.sock: urxed.sysfs), through `urxe run` or `urxe sysfs-overlay`.
+The daemon ends on SIGINT or SIGTERM, or when --linger says so. Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
 
 /// The RoCEv2 NIC in user space: gives programs RDMA devices that need no RDMA hardware, no
 /// kernel module and no privilege.
@@ -89,6 +93,12 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
         eprintln!(
             "urxed: changes of links and addresses are noticed within a second only, because this \
              system refuses a netlink socket: {reason}"
+        );
+    }
+    if let Some(reason) = daemon.why_no_sysfs() {
+        eprintln!(
+            "urxed: stock rdma-core (`urxe run`, ibv_devices ...) will find no device, because its \
+             files cannot be written: {reason}; `urxe` and programs of its own library work"
         );
     }
     let line = ready_line(&daemon);

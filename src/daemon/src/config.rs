@@ -5,8 +5,10 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 use urxe_port::fault::FaultSpec;
 
 /// What can be set, under the same names on the command line and in the configuration file.
@@ -60,6 +62,13 @@ pub struct Settings {
     /// extension: `roce.pcapng` becomes `roce.urxe0.pcapng`, `roce.urxe1.pcapng`.
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
+
+    /// End by itself so many seconds after the last program went, or after the start if none
+    /// comes [default: never].
+    ///
+    /// A program that is connected is there, even if it has asked for nothing yet.
+    #[arg(long, value_name = "SECONDS")]
+    pub linger: Option<NonZeroU32>,
 }
 
 /// How packets reach the wire.
@@ -176,6 +185,7 @@ impl Settings {
             port_backend: self.port_backend.or(others.port_backend),
             fault: self.fault.or(others.fault),
             capture: self.capture.or(others.capture),
+            linger: self.linger.or(others.linger),
         }
     }
 }
@@ -198,6 +208,8 @@ pub struct Config {
     /// Record all packets here, or, if there are several addresses, in one file for each, with the
     /// device's name before the extension.
     pub capture: Option<PathBuf>,
+    /// End by itself so long after the last program went, or after the start if none comes.
+    pub linger: Option<Duration>,
 }
 
 impl Config {
@@ -211,6 +223,7 @@ impl Config {
             port_backend: PortBackend::default(),
             fault: None,
             capture: None,
+            linger: None,
         }
     }
 
@@ -247,6 +260,7 @@ impl TryFrom<Settings> for Config {
             port_backend: settings.port_backend.unwrap_or(defaults.port_backend),
             fault: settings.fault,
             capture: settings.capture,
+            linger: settings.linger.map(|seconds| Duration::from_secs(seconds.get().into())),
             addrs: defaults.addrs,
             interfaces: settings.interface,
         };
@@ -274,6 +288,7 @@ mod tests {
             port-backend = "raw"
             fault = "drop=1%"
             capture = "/tmp/a.pcapng"
+            linger = 10
             "#,
         )
         .unwrap();
@@ -285,6 +300,7 @@ mod tests {
             port_backend: Some(PortBackend::Raw),
             fault: Some("drop=1%".parse().unwrap()),
             capture: Some("/tmp/a.pcapng".into()),
+            linger: NonZeroU32::new(10),
         };
         assert_eq!(settings, expected);
     }
@@ -308,6 +324,14 @@ mod tests {
     fn a_fault_that_makes_no_sense_is_an_error_that_names_it() {
         let error = parse("fault = \"dorp=1%\"").unwrap_err().to_string();
         assert!(error.contains("dorp=1%"), "{error}");
+    }
+
+    #[test]
+    fn a_daemon_lingers_a_second_at_least() {
+        let settings = parse("addr = [\"10.0.0.1\"]\nlinger = 1").unwrap();
+        assert_eq!(Config::try_from(settings).unwrap().linger, Some(Duration::from_secs(1)));
+        let error = parse("linger = 0").unwrap_err().to_string();
+        assert!(error.contains("linger") && error.contains("nonzero"), "{error}");
     }
 
     #[test]

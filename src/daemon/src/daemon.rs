@@ -14,6 +14,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime};
 use urxe_port::capture::Capture;
@@ -118,11 +119,13 @@ pub struct Daemon;
 
 impl Daemon {
     /// Opens the ports and the socket, and serves them in a thread of its own. When this returns,
-    /// programs can connect.
+    /// programs can connect, and find the devices as files in the
+    /// [`sysfs_directory`](urxe_shm::sysfs_directory) of the socket.
     ///
     /// # Errors
     /// If the configuration makes no sense, an address cannot be served, or the socket cannot be
-    /// had. Nothing is left behind then.
+    /// had. Nothing is left behind then. That the files cannot be written is none: see
+    /// [`Handle::why_no_sysfs`].
     pub fn start(config: Config) -> Result<Handle, StartError> {
         config.check()?;
         // The ports first: of two daemons for one address only one comes to touch the socket.
@@ -141,6 +144,8 @@ impl Daemon {
         let seeds = (0..ports.len()).map(|_| random_seed()).collect::<Result<Vec<u64>, _>>();
         let seeds = seeds.map_err(system("getting random numbers"))?;
 
+        let sysfs_directory = urxe_shm::sysfs_directory(&config.socket);
+        let (tell_ready, ready) = mpsc::channel();
         let serve = move || {
             // Timers of the transport are microseconds; the default slack is 50 of them. Where
             // this is refused they are only less exact.
@@ -148,13 +153,28 @@ impl Daemon {
             let now = Instant::now();
             let nics = ports.into_iter().zip(seeds);
             let nics = nics.map(|(opened, seed)| Nic::new(opened.identity, opened.port, seed, now));
-            EventLoop::new(listener, nics.collect(), watch, stop_read)?.run()
+            let mut event_loop = EventLoop::new(now, listener, nics.collect(), watch, stop_read)?;
+            if let Some(linger) = config.linger {
+                event_loop.linger(linger);
+            }
+            // Nobody waits for it no more: then there is nobody to be told.
+            let _ = tell_ready.send(event_loop.show_devices(&sysfs_directory, config.mode));
+            event_loop.run()
         };
         let thread = std::thread::Builder::new().name("urxed".into()).spawn(serve);
         let thread =
             thread.map_err(|source| StartError::System { step: "starting a thread", source })?;
         let (stop, thread) = (stop_write, Some(thread));
-        Ok(Handle { socket: config.socket, devices, slow_watch, stop, thread })
+        let mut handle =
+            Handle { socket: config.socket, devices, slow_watch, no_sysfs: None, stop, thread };
+        match ready.recv() {
+            Ok(shown) => handle.no_sysfs = shown.err().map(|error| error.to_string()),
+            // It ended instead.
+            Err(mpsc::RecvError) => handle
+                .join()
+                .map_err(|source| StartError::System { step: "starting the event loop", source })?,
+        }
+        Ok(handle)
     }
 }
 
@@ -165,6 +185,7 @@ pub struct Handle {
     socket: PathBuf,
     devices: Vec<DeviceSummary>,
     slow_watch: Option<String>,
+    no_sysfs: Option<String>,
     /// A byte written here ends the daemon.
     stop: OwnedFd,
     thread: Option<JoinHandle<io::Result<()>>>,
@@ -182,12 +203,19 @@ impl Handle {
         self.slow_watch.as_deref()
     }
 
+    /// Why the devices are not shown as files, if they are not: native programs can use them, but
+    /// stock rdma-core finds none.
+    pub fn why_no_sysfs(&self) -> Option<&str> {
+        self.no_sysfs.as_deref()
+    }
+
     /// The devices, in the order of the addresses and interfaces.
     pub fn devices(&self) -> &[DeviceSummary] {
         &self.devices
     }
 
-    /// Serves until [`stopper`](Self::stopper) is used, or a port fails for good.
+    /// Serves until [`stopper`](Self::stopper) is used, the daemon has [lingered](Config::linger)
+    /// long enough, or a port fails for good.
     ///
     /// # Errors
     /// If a port or the event loop failed.

@@ -10,6 +10,7 @@
 //! time, and then sleeps. Before it does, it tells the sessions through their doorbell pages;
 //! whoever rings from then on also writes to the session's eventfd.
 
+use crate::config::SocketMode;
 use crate::counters::DaemonCounters;
 use crate::limits::{
     ACCEPT_PAUSE, ACCEPTS_PER_TURN, BURIALS_PER_TURN, EVENTS_PER_TURN, MAX_SESSIONS,
@@ -19,6 +20,7 @@ use crate::nic::Nic;
 use crate::resources::refuse;
 use crate::session::{Answer, Session, World};
 use crate::slab::Slab;
+use crate::sysfs::Sysfs;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
 use rustix::io::Errno;
@@ -28,6 +30,7 @@ use rustix::time::{
 };
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use urxe_port::watch::Watch;
 use urxe_shm::channel::{ChannelError, Listener};
@@ -102,7 +105,14 @@ pub(crate) struct EventLoop {
     ready: Vec<Token>,
     /// Becomes readable when the daemon is to end.
     _stop: OwnedFd,
+    /// The devices as files. Before the listener, so that it goes first: when the socket is free
+    /// for another daemon, so is the directory.
+    sysfs: Option<Sysfs>,
     listener: Listener,
+    /// The daemon ends so long after its last program went.
+    linger: Option<Duration>,
+    /// When the last program went.
+    alone_since: Instant,
     /// When to accept again, after the system had no room for another connection.
     accept_again: Option<Instant>,
     /// The machine's links and addresses.
@@ -116,6 +126,7 @@ pub(crate) struct EventLoop {
 
 impl EventLoop {
     pub(crate) fn new(
+        now: Instant,
         listener: Listener,
         nics: Vec<Nic>,
         watch: Watch,
@@ -125,13 +136,16 @@ impl EventLoop {
             TimerfdClockId::Monotonic,
             TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
         )?;
-        let event_loop = EventLoop {
+        let mut event_loop = EventLoop {
             poll: Poll::new()?,
             events: Events::with_capacity(EVENTS_PER_TURN),
             alarm,
             ready: Vec::new(),
             _stop: stop,
+            sysfs: None,
             listener,
+            linger: None,
+            alone_since: now,
             accept_again: None,
             watch,
             nics,
@@ -150,7 +164,19 @@ impl EventLoop {
                 event_loop.register(fd, Token::Port { nic }, Interest::READABLE)?;
             }
         }
+        event_loop.let_devices_follow(now)?;
         Ok(event_loop)
+    }
+
+    /// Shows the devices as files from now on.
+    pub(crate) fn show_devices(&mut self, directory: &Path, mode: SocketMode) -> io::Result<()> {
+        self.sysfs = Some(Sysfs::create(directory, mode, &self.nics)?);
+        Ok(())
+    }
+
+    /// Ends so long after the last program went, or after now if none comes.
+    pub(crate) fn linger(&mut self, linger: Duration) {
+        self.linger = Some(linger);
     }
 
     /// Asks to be told when a descriptor becomes ready.
@@ -164,15 +190,12 @@ impl EventLoop {
         let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_fd().as_raw_fd()));
     }
 
-    /// Serves until told to stop. An error means that a port or the loop itself is of no use any
-    /// more.
+    /// Serves until told to stop, or until no program has been there for as long as the daemon
+    /// lingers. An error means that a port or the loop itself is of no use any more.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut last_work = Instant::now();
         let mut now = last_work;
-        for nic in &mut self.nics {
-            nic.follow(now, self.watch.links())?;
-        }
-        loop {
+        while self.end_of_linger().is_none_or(|end| now < end) {
             let spinning = now.duration_since(last_work) < SPIN || self.has_more();
             if spinning {
                 self.wait(Some(Duration::ZERO))?;
@@ -198,6 +221,13 @@ impl EventLoop {
                 rustix::thread::sched_yield();
             }
         }
+        Ok(())
+    }
+
+    /// When the daemon is to end, if no program comes. A program that has connected is there, even
+    /// if it has said nothing yet.
+    fn end_of_linger(&self) -> Option<Instant> {
+        self.linger.filter(|_| self.sessions.is_empty()).map(|linger| self.alone_since + linger)
     }
 
     /// What needs no descriptor to be ready.
@@ -269,11 +299,23 @@ impl EventLoop {
     fn follow(&mut self, now: Instant) -> io::Result<Served> {
         let changed = self.watch.next_change(now);
         if changed {
-            for nic in &mut self.nics {
-                nic.follow(now, self.watch.links())?;
-            }
+            self.let_devices_follow(now)?;
         }
         Ok(Served { worked: changed, more: changed })
+    }
+
+    /// Makes all devices what the machine's links and addresses say that they should be.
+    fn let_devices_follow(&mut self, now: Instant) -> io::Result<()> {
+        for (index, nic) in self.nics.iter_mut().enumerate() {
+            let events = nic.follow(now, self.watch.links())?;
+            // First the files: who is told of a change may look there at once.
+            let shown = self.sysfs.as_mut().map_or(Ok(()), |sysfs| sysfs.show(index, nic));
+            self.counters.sysfs_errors += u64::from(shown.is_err());
+            for event in events {
+                nic.port_event(event);
+            }
+        }
+        Ok(())
     }
 
     /// Accepts programs that want to connect.
@@ -389,6 +431,7 @@ impl EventLoop {
     /// The program is gone, or is to go.
     fn end_session(&mut self, key: u32) {
         let Some(mut session) = self.sessions.remove(key) else { return };
+        self.alone_since = Instant::now();
         // The program may keep its end of the eventfd, and with it the registration.
         if let Some(fd) = session.wake_fd() {
             self.deregister(fd);
@@ -409,6 +452,7 @@ impl EventLoop {
         let nobody_rang = self.sessions.iter().all(|(_, session)| session.fall_asleep());
         let deadlines = self.nics.iter().filter_map(Nic::deadline);
         let deadlines = deadlines.chain(self.accept_again).chain(self.watch.poll_timeout());
+        let deadlines = deadlines.chain(self.end_of_linger());
         let left = deadlines.min().map(|at| at.saturating_duration_since(now));
         let timeout = if nobody_rang && left != Some(Duration::ZERO) {
             self.counters.sleeps += 1;

@@ -11,7 +11,7 @@
 //!                                          │
 //!                   event_loop.rs ─► nic.rs ─► engine ─► port ─► wire
 //!                                       ▲
-//!    addresses and links ─► addresses.rs
+//!    addresses and links ─► addresses.rs ─► sysfs/   the devices as files, for rdma-core
 //! ```
 //!
 //! # No trust between programs
@@ -44,6 +44,7 @@ mod resources;
 mod session;
 mod slab;
 mod staging;
+mod sysfs;
 
 pub use cli::{Arguments, run};
 pub use config::{Config, ConfigError, PortBackend, Settings, SocketMode};

@@ -37,6 +37,11 @@ impl<T> Slab<T> {
         self.slots.len() - self.free.len()
     }
 
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Puts an entry in; `None` when all 2^20 slots are taken.
     pub(crate) fn insert(&mut self, entry: T) -> Option<u32> {
         let index = match self.free.pop() {

@@ -17,6 +17,7 @@
 mod attr;
 mod codec;
 mod handle;
+mod rate;
 mod resource;
 mod stats;
 
@@ -29,6 +30,7 @@ pub use handle::{
     AhHandle, CompChannelHandle, ContextHandle, CqHandle, MrHandle, MwHandle, PdHandle, QpHandle,
     SrqHandle,
 };
+pub use rate::LinkRate;
 pub use resource::{BoundTo, Resource, ResourceDetail, ResourceKind, ResourcePage};
 pub use stats::{CounterInfo, QpStats, StatsPage};
 
@@ -59,7 +61,9 @@ pub enum Request {
         /// Name of the program, for people who look at the daemon. Cut at 64 bytes.
         program: String,
     },
-    /// Names the devices that can be opened. Answered by [`Reply::Devices`].
+    /// Names the devices that can be opened. Answered by [`Reply::Devices`]. Their order is a
+    /// promise: it never changes while the daemon lives, and the device at index N is the
+    /// `uverbsN` of the daemon's [`sysfs_directory`](crate::sysfs_directory).
     ListDevices,
     /// Asks what the numbers in a completion's `vendor_err` mean. Answered by [`Reply::Causes`].
     ListCauses,

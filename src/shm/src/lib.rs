@@ -57,4 +57,4 @@ pub mod ring;
 mod socket_path;
 
 #[cfg(not(loom))]
-pub use socket_path::socket_path;
+pub use socket_path::{socket_path, sysfs_directory};

@@ -1,7 +1,8 @@
-//! Where the daemon's control socket is, if nobody says otherwise.
+//! Where the daemon's control socket is, if nobody says otherwise, and what lies beside it.
 
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,15 @@ fn path_from(var: impl Fn(&str) -> Option<OsString>, is_root: bool) -> PathBuf {
     } else {
         shared_directory().join("urxed.sock")
     }
+}
+
+/// The directory in which the daemon of a socket shows its devices as files, the way `/sys/class`
+/// and `/dev` would: beside the socket, with its name, and `.sysfs` instead of `.sock`.
+pub fn sysfs_directory(socket: &Path) -> PathBuf {
+    let socket = socket.as_os_str().as_bytes();
+    let mut directory = socket.strip_suffix(b".sock").unwrap_or(socket).to_vec();
+    directory.extend(b".sysfs");
+    OsString::from_vec(directory).into()
 }
 
 /// Our own directory in a place where anybody might have made it.
@@ -86,6 +96,16 @@ mod tests {
         assert_eq!(path_with(&[("URXE_SOCKET", "")], true), Path::new("/run/urxe/urxed.sock"));
         let in_tmp = format!("/tmp/urxe-{}/urxed.sock", rustix::process::geteuid().as_raw());
         assert_eq!(path_with(&[("XDG_RUNTIME_DIR", "")], false), Path::new(&in_tmp));
+    }
+
+    #[test]
+    fn every_socket_has_a_sysfs_directory_of_its_own() {
+        let of = |socket| sysfs_directory(Path::new(socket));
+        assert_eq!(of("/run/urxe/urxed.sock"), Path::new("/run/urxe/urxed.sysfs"));
+        assert_eq!(of("urxed-10.0.0.1.sock"), Path::new("urxed-10.0.0.1.sysfs"));
+        // Not every dot begins an extension.
+        assert_eq!(of("/tmp/urxed-10.0.0.1"), Path::new("/tmp/urxed-10.0.0.1.sysfs"));
+        assert_eq!(of("/tmp/urxed.socket"), Path::new("/tmp/urxed.socket.sysfs"));
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Session {
             pkey_tbl_len: 1,
             max_msg_sz: urxe_engine::limits::MAX_MESSAGE as u32,
             interface: nic.link.interface.clone(),
-            speed_mbps: nic.link.interface.as_deref().and_then(speed_of),
+            speed_mbps: nic.link.speed_mbps(),
         };
         Ok(Reply::Port(attr).into())
     }
@@ -152,10 +152,4 @@ fn check_port(port: u8) -> Result<(), ControlError> {
         return Ok(());
     }
     Err(refuse(Errno::INVAL, format!("port {port}: the device has 1 port, expected 1")))
-}
-
-/// The speed of a link in Mbit/s, where the kernel knows it.
-fn speed_of(interface: &str) -> Option<u32> {
-    let speed = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
-    speed.trim().parse().ok()
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use urxe_shm::control::{ContextHandle, Gid, PortAttr, Reply, Request};
 use urxe_shm::entry::{Extra, SendOp};
 use urxe_shm::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR};
+use urxe_shm::sysfs_directory;
 
 /// A network of its own, and a daemon in it. Both are gone when it is dropped.
 struct Host {
@@ -80,6 +81,14 @@ impl Host {
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         self.daemon = Some(child);
         assert!(line.contains("ready"), "urxed {what:?} did not start");
+    }
+}
+
+impl Host {
+    /// What a file of the device's port says.
+    fn port_file(&self, name: &str) -> String {
+        let port = sysfs_directory(&self.socket).join("class/infiniband/urxe0/ports/1");
+        std::fs::read_to_string(port.join(name)).unwrap().trim_end().into()
     }
 }
 
@@ -315,6 +324,50 @@ fn between_link_local_addresses_too() {
         host.serve(&["--interface", "wire"]);
     }
     talk(&hosts);
+}
+
+/// A program that is told of a change looks into the files, and finds it there.
+#[test]
+fn the_files_follow_before_the_programs_are_told() {
+    let Some([mut host, peer]) = cable() else { return };
+    host.ip("addr add 10.0.0.1/24 dev wire");
+    host.serve(&["--interface", "wire"]);
+    let mut watcher = Watcher::new(&host);
+    let device = sysfs_directory(&host.socket).join("class/infiniband/urxe0");
+    let birthday = std::fs::metadata(&device).unwrap().modified().unwrap();
+    let (empty, second) = ("0000:".repeat(7) + "0000", "0000:0000:0000:0000:0000:ffff:0a00:0002");
+    assert_eq!([host.port_file("gids/1"), host.port_file("gid_attrs/ndevs/1")], [&empty, ""]);
+    for _ in 0..10 {
+        host.ip("addr add 10.0.0.2/24 dev wire");
+        watcher.is_told(&[GID_CHANGE]);
+        assert_eq!(host.port_file("gids/1"), second);
+        assert_eq!(host.port_file("gid_attrs/ndevs/1"), "wire");
+        host.ip("addr del 10.0.0.2/24 dev wire");
+        watcher.is_told(&[GID_CHANGE]);
+        assert_eq!([host.port_file("gids/1"), host.port_file("gid_attrs/ndevs/1")], [&empty, ""]);
+        peer.ip("link set wire down");
+        watcher.is_told(&[PORT_ERR]);
+        assert_eq!(host.port_file("state"), "1: DOWN");
+        peer.ip("link set wire up");
+        watcher.is_told(&[PORT_ACTIVE]);
+        assert_eq!(host.port_file("state"), "4: ACTIVE");
+    }
+    assert_eq!(std::fs::metadata(&device).unwrap().modified().unwrap(), birthday);
+    assert_eq!(watcher.client.counter("urxe0", "sysfs_errors"), 0);
+}
+
+#[test]
+fn the_files_name_the_interface_that_has_the_address() {
+    let Some([mut host, _peer]) = cable() else { return };
+    host.ip("addr add 10.0.0.1/24 dev wire");
+    host.serve(&["--addr", "10.0.0.1"]);
+    let net = sysfs_directory(&host.socket).join("class/infiniband/urxe0/device/net");
+    assert!(net.join("wire").is_dir());
+    host.ip("addr del 10.0.0.1/24 dev wire");
+    host.ip("addr add 10.0.0.1/24 dev lo");
+    eventually("it is on lo", || (host.port_file("gid_attrs/ndevs/0") == "lo").then_some(()));
+    eventually("wire is gone", || (!net.join("wire").exists()).then_some(()));
+    assert!(net.join("lo").is_dir());
 }
 
 /// Two daemons over links that are made of links, as soon as the kernel can make them.

@@ -13,6 +13,7 @@ mod rules;
 mod scale;
 mod shared_receives;
 mod startup;
+mod sysfs;
 mod traffic;
 mod unreliable;
 mod windows;

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use urxe_daemon::{Config, Daemon, StartError};
+use urxe_shm::sysfs_directory;
 
 /// A running `urxed`, and the line with which it said that it was ready.
 fn urxed(arguments: &[&str]) -> (Child, String) {
@@ -59,17 +60,21 @@ fn urxed_says_that_it_is_ready_serves_and_cleans_up() {
         signal(&child, end);
         assert!(child.wait().unwrap().success());
         assert!(!socket.exists());
+        assert!(!sysfs_directory(&socket).exists());
     }
 }
 
 #[test]
-fn the_socket_of_a_killed_daemon_is_replaced() {
+fn the_socket_and_the_files_of_a_killed_daemon_are_replaced() {
     let socket = fresh_path();
     let (mut child, _) = urxed_at(&socket);
     signal(&child, Signal::KILL);
     child.wait().unwrap();
     assert!(socket.exists());
+    let stale = sysfs_directory(&socket).join("class/infiniband/urxe9");
+    std::fs::create_dir(&stale).unwrap();
     let (mut child, _) = urxed_at(&socket);
+    assert!(!stale.exists());
     Client::connect(&socket).open("urxe0");
     signal(&child, Signal::TERM);
     child.wait().unwrap();
@@ -81,6 +86,7 @@ fn the_socket_of_a_living_daemon_is_not() {
     let socket = daemon.socket().to_path_buf();
     let error = try_start(1, |config| config.socket = socket.clone()).unwrap_err();
     assert!(matches!(&error, StartError::SocketInUse(path) if path == daemon.socket()), "{error}");
+    assert!(sysfs_directory(&socket).exists(), "its files are left alone");
     assert!(error.to_string().contains("another urxed answers there"));
     Client::connect(daemon.socket()).open("urxe0");
 }
@@ -126,7 +132,7 @@ fn an_address_that_is_taken_is_named() {
 fn mistakes_on_the_command_line_are_sentences() {
     let socket = fresh_path();
     let socket = socket.to_str().unwrap();
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["--socket", socket], "no address and no interface: give at least one"),
         (&["--addr", "192.0.2.1", "--socket", socket], "192.0.2.1 is no address of this machine"),
         (&["--addr", "127.31.0.1", "--addr", "127.31.0.1"], "given twice"),
@@ -134,6 +140,7 @@ fn mistakes_on_the_command_line_are_sentences() {
         (&["--interface", "lo", "--interface", "lo"], "interface lo is given twice"),
         (&["--addr", "127.31.0.1", "--mode", "rw"], "expected octal"),
         (&["--addr", "127.31.0.1", "--fault", "dorp=1%"], "dorp=1%"),
+        (&["--addr", "127.31.0.1", "--linger", "0"], "--linger"),
         (&["--addr", "nonsense"], "invalid IP address"),
         (&["--config", "/nonexistent/urxed.toml"], "/nonexistent/urxed.toml"),
     ];
@@ -169,10 +176,27 @@ fn a_configuration_file_sets_what_the_command_line_does_not() {
 }
 
 #[test]
+fn urxed_warns_when_stock_programs_will_find_no_device() {
+    let socket = fresh_path();
+    let in_the_way = sysfs_directory(&socket);
+    std::fs::write(&in_the_way, "").unwrap();
+    let (mut child, _) = urxed_at(&socket);
+    signal(&child, Signal::TERM);
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    child.wait().unwrap();
+    let warning = "stock rdma-core (`urxe run`, ibv_devices ...) will find no device";
+    assert!(stderr.contains(warning), "{stderr}");
+    assert!(stderr.contains(in_the_way.to_str().unwrap()), "{stderr}");
+    std::fs::remove_file(in_the_way).unwrap();
+}
+
+#[test]
 fn help_teaches() {
     let output = urxed_fails(&["--help"]);
     let help = String::from_utf8(output.stdout).unwrap();
-    for word in ["--addr", "--port-backend", "--fault", "--capture", "Examples:", "CAP_NET_RAW"] {
+    let options = ["--addr", "--port-backend", "--fault", "--capture", "--linger"];
+    for word in options.into_iter().chain(["Examples:", "CAP_NET_RAW", "urxe run"]) {
         assert!(help.contains(word), "{word}");
     }
 }

@@ -148,7 +148,8 @@ pub struct PortAttr {
     pub max_msg_sz: u32,
     /// Name of the network interface that holds its address, if there is one.
     pub interface: Option<String>,
-    /// Speed of the link in Mbit/s, if known.
+    /// Speed of the link in Mbit/s, if known; [`LinkRate`](super::LinkRate) has it in the terms of
+    /// the verbs.
     pub speed_mbps: Option<u32>,
 }
 

@@ -1,0 +1,99 @@
+//! The devices as files: the part of `/sys/class` and of `/dev` by which a stock rdma-core finds a
+//! device, and much else is read from it (GIDs, for example).
+//!
+//! These are ordinary files in a directory beside the socket
+//! ([`sysfs_directory`](urxe_shm::sysfs_directory)). Our shim leads a program's look into `/sys`
+//! and `/dev` there; `urxe sysfs-overlay` lays them over the real ones.
+//!
+//! What belongs to a device of `/sys/class` and is not here: `counters` and `hw_counters`, since
+//! ordinary files would show yesterday's numbers; `urxe stat` has today's.
+
+mod files;
+mod tree;
+
+use crate::config::SocketMode;
+use crate::nic::Nic;
+use files::{Face, Files};
+use std::io;
+use std::path::Path;
+use tree::Tree;
+
+/// The devices of a daemon as files, gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Sysfs {
+    tree: Tree,
+    /// What is there of each device.
+    shown: Vec<Files>,
+}
+
+impl Sysfs {
+    /// Writes all files, below a directory that is open to those to whom the socket is. What a
+    /// killed daemon left there is replaced.
+    pub(crate) fn create(directory: &Path, socket: SocketMode, nics: &[Nic]) -> io::Result<Sysfs> {
+        let shown: Vec<Files> = nics
+            .iter()
+            .enumerate()
+            .map(|(index, nic)| files::of_device(face(index, nic)))
+            .collect();
+        let tree = Tree::create(directory, directory_mode(socket), |tree| {
+            let class = files::of_class();
+            let mut all = shown.iter().chain([&class]).flatten();
+            all.try_for_each(|(name, content)| tree.put(name, content))
+        })?;
+        Ok(Sysfs { tree, shown })
+    }
+
+    /// Brings the files of a device up to date. What could not be written is tried again the next
+    /// time.
+    ///
+    /// The directory of the device itself is never changed: libibverbs takes its time of change
+    /// for the birthday of the device.
+    pub(crate) fn show(&mut self, index: usize, nic: &Nic) -> io::Result<()> {
+        let Some(shown) = self.shown.get_mut(index) else { return Ok(()) };
+        let wanted = files::of_device(face(index, nic));
+        for (name, content) in &wanted {
+            if shown.get(name) != Some(content) {
+                self.tree.put(name, content)?;
+                shown.insert(name.clone(), content.clone());
+            }
+        }
+        let gone: Vec<String> =
+            shown.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
+        for name in gone {
+            self.tree.remove(&name)?;
+            shown.remove(&name);
+        }
+        Ok(())
+    }
+}
+
+fn face(index: usize, nic: &Nic) -> Face<'_> {
+    Face {
+        index,
+        name: &nic.name,
+        guid: nic.guid,
+        link: &nic.link,
+        speed_mbps: nic.link.speed_mbps(),
+        gids: nic.device.gids(),
+    }
+}
+
+/// The mode of a directory that is open to those who may write to the socket, and so connect.
+fn directory_mode(socket: SocketMode) -> u32 {
+    let open_if = |writable, bits| if socket.0 & writable != 0 { bits } else { 0 };
+    0o700 | open_if(0o020, 0o050) | open_if(0o002, 0o005)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_connect_may_read() {
+        let mode = |socket| directory_mode(SocketMode(socket));
+        assert_eq!(mode(0o600), 0o700);
+        assert_eq!(mode(0o660), 0o750);
+        assert_eq!(mode(0o666), 0o755);
+        assert_eq!(mode(0o644), 0o700, "to read a socket is of no use");
+    }
+}

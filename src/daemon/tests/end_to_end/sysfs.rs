@@ -1,0 +1,142 @@
+//! The devices as files, and when a daemon ends by itself.
+
+use crate::harness::{Client, eventually, fresh_path, start, start_with};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use urxe_daemon::{Handle, SocketMode};
+use urxe_shm::channel::Channel;
+use urxe_shm::control::{Reply, Request};
+use urxe_shm::sysfs_directory;
+
+fn tree(daemon: &Handle) -> PathBuf {
+    sysfs_directory(daemon.socket())
+}
+
+fn read(path: PathBuf) -> String {
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn permissions(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn each_uverbs_is_the_device_at_its_place_in_the_list() {
+    let daemon = start(3);
+    let mut client = Client::connect(daemon.socket());
+    let Ok(Reply::Devices(devices)) = client.call(Request::ListDevices) else { panic!() };
+    assert_eq!(devices.len(), 3);
+    let verbs = tree(&daemon).join("class/infiniband_verbs");
+    assert_eq!(read(verbs.join("abi_version")), "6\n");
+    assert_eq!(std::fs::read_dir(&verbs).unwrap().count(), 1 + devices.len());
+    for (index, device) in devices.iter().enumerate() {
+        let uverbs = verbs.join(format!("uverbs{index}"));
+        assert_eq!(read(uverbs.join("ibdev")), format!("{}\n", device.name));
+        assert_eq!(read(uverbs.join("dev")), format!("231:{}\n", 192 + index));
+        let placeholder = tree(&daemon).join(format!("dev/infiniband/uverbs{index}"));
+        assert!(std::fs::metadata(placeholder).unwrap().is_file());
+        let of_device = tree(&daemon).join("class/infiniband").join(&device.name);
+        let guid: String = read(of_device.join("node_guid")).replace([':', '\n'], "");
+        assert_eq!(u64::from_str_radix(&guid, 16).unwrap().to_be_bytes(), device.node_guid);
+    }
+}
+
+/// libibverbs gives up the whole GID table of all devices where one index has no file.
+#[test]
+fn every_index_of_the_gid_table_has_all_its_files() {
+    let daemon = start(1);
+    let mut client = Client::connect(daemon.socket());
+    let context = client.open("urxe0");
+    let query = Request::QueryPort { context, port: 1 };
+    let Ok(Reply::Port(port)) = client.call(query) else { panic!() };
+    let files = tree(&daemon).join("class/infiniband/urxe0/ports/1");
+    for index in 0..port.gid_tbl_len {
+        let query = Request::QueryGid { context, port: 1, index };
+        let Ok(Reply::Gid(gid)) = client.call(query) else { panic!() };
+        assert_eq!(read(files.join(format!("gids/{index}"))), format!("{gid}\n"));
+        assert_eq!(read(files.join(format!("gid_attrs/types/{index}"))), "RoCE v2\n");
+        let interface = read(files.join(format!("gid_attrs/ndevs/{index}")));
+        assert_eq!(interface, if index == 0 { "lo\n" } else { "" });
+    }
+    for directory in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
+        let count = std::fs::read_dir(files.join(directory)).unwrap().count();
+        assert_eq!(count, port.gid_tbl_len as usize, "{directory}");
+    }
+    for index in 0..port.pkey_tbl_len {
+        assert_eq!(read(files.join(format!("pkeys/{index}"))), "0xffff\n");
+    }
+}
+
+#[test]
+fn the_files_are_there_for_those_who_may_connect_as_long_as_the_daemon_is() {
+    for (socket, directory) in [(0o600, 0o700), (0o660, 0o750), (0o666, 0o755)] {
+        let daemon = start_with(1, |config| config.mode = SocketMode(socket));
+        let tree = tree(&daemon);
+        assert_eq!(permissions(&tree), directory);
+        assert_eq!(permissions(&tree.join("class/infiniband")), 0o755);
+        drop(daemon);
+        assert!(!tree.exists());
+    }
+}
+
+#[test]
+fn without_files_there_is_still_a_daemon_and_it_says_why() {
+    let socket = fresh_path();
+    let in_the_way = sysfs_directory(&socket);
+    std::fs::write(&in_the_way, "precious").unwrap();
+    let daemon = start_with(1, |config| config.socket = socket.clone());
+    let reason = daemon.why_no_sysfs().unwrap();
+    assert!(reason.contains(in_the_way.to_str().unwrap()), "{reason}");
+    Client::connect(daemon.socket()).open("urxe0");
+    drop(daemon);
+    assert_eq!(std::fs::read_to_string(&in_the_way).unwrap(), "precious");
+    std::fs::remove_file(in_the_way).unwrap();
+    assert_eq!(start(1).why_no_sysfs(), None);
+}
+
+/// libibverbs takes a device whose directory has changed for another one.
+#[test]
+fn two_devices_are_never_taken_for_each_other() {
+    let daemon = start(1);
+    let device = tree(&daemon).join("class/infiniband/urxe0");
+    let birthday = |path: &Path| {
+        let found = std::fs::metadata(path).unwrap();
+        (found.mtime(), found.mtime_nsec())
+    };
+    let first = birthday(&device);
+    let socket = daemon.socket().to_path_buf();
+    drop(daemon);
+    let daemon = start_with(1, |config| config.socket = socket.clone());
+    assert_ne!(birthday(&tree(&daemon).join("class/infiniband/urxe0")), first);
+}
+
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A daemon that is to end by itself.
+fn lingering() -> Handle {
+    start_with(1, |config| config.linger = Some(LINGER))
+}
+
+#[test]
+fn a_daemon_that_nobody_comes_to_ends() {
+    let daemon = lingering();
+    let socket = daemon.socket().to_path_buf();
+    daemon.wait().unwrap();
+    assert!(!socket.exists() && !sysfs_directory(&socket).exists());
+}
+
+#[test]
+fn a_daemon_ends_after_its_last_program_and_not_before() {
+    let daemon = lingering();
+    let socket = daemon.socket().to_path_buf();
+    // One has said hello, the other is only connected.
+    let client = Client::connect(&socket);
+    let silent = Channel::connect(&socket).unwrap();
+    drop(client);
+    std::thread::sleep(2 * LINGER);
+    Client::connect(&socket).open("urxe0");
+    drop(silent);
+    eventually("it ends", || (!socket.exists()).then_some(()));
+    daemon.wait().unwrap();
+}
