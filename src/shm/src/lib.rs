@@ -57,4 +57,4 @@ pub mod ring;
 mod socket_path;
 
 #[cfg(not(loom))]
-pub use socket_path::{socket_path, sysfs_directory};
+pub use socket_path::{make_directory as make_socket_directory, socket_path, sysfs_directory};

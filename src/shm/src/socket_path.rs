@@ -40,8 +40,11 @@ fn shared_directory() -> PathBuf {
     format!("/tmp/urxe-{}", rustix::process::geteuid().as_raw()).into()
 }
 
-/// Makes the socket's directory, for its owner alone, if there is none.
-pub(crate) fn make_directory(socket: &Path) -> io::Result<()> {
+/// Makes the socket's directory, for its owner alone (root's is open to all), if there is none.
+///
+/// # Errors
+/// If it cannot be made, or is not ours alone although it should be.
+pub fn make_directory(socket: &Path) -> io::Result<()> {
     let Some(directory) = socket.parent() else { return Ok(()) };
     let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
     match std::fs::DirBuilder::new().mode(mode).create(directory) {

@@ -1,7 +1,7 @@
 //! The command line: which commands there are. What each takes stands with the command.
 
 use crate::error::EXIT_CODES;
-use crate::{daemon, demo, devinfo, output, perf, res, stat};
+use crate::{daemon, demo, devinfo, output, perf, res, run, stat};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,6 +11,8 @@ const EXAMPLES: &str = "\
 Examples:
   urxe demo
       See RDMA work on this machine within seconds: no hardware, no root, no set-up.
+  urxe run ib_write_bw                in one terminal, and
+  urxe run ib_write_bw localhost      in another: stock verbs programs, unmodified.
   urxe daemon --addr 10.0.0.1
       Give this machine an RDMA device on the network.
   urxe devinfo
@@ -36,6 +38,7 @@ enum Command {
     Demo(demo::Arguments),
     #[command(hide = true)]
     DemoPartner(demo::PartnerArguments),
+    Run(run::Arguments),
     Daemon(daemon::Arguments),
     Devinfo(devinfo::Arguments),
     Perf(perf::Arguments),
@@ -67,6 +70,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     let result = match cli.command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoPartner(arguments) => demo::run_partner(&arguments),
+        Command::Run(arguments) => return run::run(&arguments),
         Command::Daemon(arguments) => return daemon::run(arguments),
         Command::Devinfo(arguments) => devinfo::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),
@@ -112,6 +116,8 @@ mod tests {
             ("urxe stat --watch soon", ["--watch", "soon"]),
             ("urxe res everything", ["everything", "qp"]),
             ("urxe daemon --addr here", ["--addr", "here"]),
+            ("urxe run", ["PROGRAM", "required"]),
+            ("urxe run --addr here ls", ["--addr", "here"]),
             ("urxe demo --fault drop=often", ["--fault", "drop=often"]),
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err().to_string();

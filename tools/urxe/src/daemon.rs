@@ -1,9 +1,11 @@
 //! `urxe daemon`: `urxed` under another name, so that one binary is enough.
 
-use crate::output;
+use crate::{detach, output};
 use clap::Args;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,6 +28,9 @@ pub(crate) struct Arguments {
     daemon: urxe_daemon::Arguments,
     #[command(flatten)]
     lifetime: Lifetime,
+    /// Go on in the background, away from whoever started it.
+    #[arg(long, hide = true)]
+    detach: bool,
 }
 
 /// How long a process that we start for ourselves lives.
@@ -55,9 +60,36 @@ impl Lifetime {
 
 /// Runs the daemon until it is told to stop.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    if arguments.detach {
+        return match detach::go_on_in_background("--detach") {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                output::note(format_args!("urxe daemon: going into the background: {error}"));
+                ExitCode::FAILURE
+            }
+        };
+    }
     if !arguments.lifetime.bind() {
         output::note("urxe daemon: the process that this daemon was started for is gone");
         return ExitCode::FAILURE;
     }
     urxe_daemon::run(arguments.daemon)
+}
+
+/// This program again, with a command.
+pub(crate) fn ourselves(subcommand: &str) -> Command {
+    // By its name, which lists of processes show; unless the file has been replaced since.
+    let program = std::env::current_exe().ok().filter(|path| path.exists());
+    let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
+    command.arg0("urxe").arg(subcommand);
+    command
+}
+
+/// What a daemon wrote to its log before it ended.
+pub(crate) fn last_words(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    // The error stands first; what may follow is advice.
+    let line = lines.next().unwrap_or("it said nothing");
+    line.trim_start_matches("urxed: ").trim_start_matches("error: ").to_owned()
 }

@@ -49,6 +49,11 @@ pub struct Links {
 }
 
 impl Links {
+    /// All of them, by their numbers.
+    pub fn all(&self) -> impl Iterator<Item = &Link> {
+        self.by_index.values()
+    }
+
     /// The link of a name.
     pub fn named(&self, name: &str) -> Option<&Link> {
         self.by_index.values().find(|link| link.name == name)

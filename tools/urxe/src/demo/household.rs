@@ -2,7 +2,7 @@
 
 use super::message::Message;
 use crate::cli::DaemonArguments;
-use crate::daemon::Lifetime;
+use crate::daemon::{Lifetime, last_words, ourselves};
 use crate::error::Error;
 use crate::link::Link;
 use crate::output;
@@ -125,7 +125,7 @@ impl Household {
         let number = belongings.daemons.len();
         let socket = self.directory.join(format!("urxed{number}.sock"));
         let log = self.directory.join(format!("urxed{number}.log"));
-        let mut command = ourselves("daemon");
+        let mut command = child("daemon");
         command.arg("--addr").arg(address.to_string()).arg("--socket").arg(&socket);
         command.args(["--ready-fd", "1"]);
         if let Some(fault) = fault {
@@ -163,7 +163,7 @@ impl Household {
     /// Starts the partner, and gives the pipes to talk to it.
     pub(super) fn start_partner(&self, socket: &Path) -> Result<Link<Message>, Error> {
         let mut belongings = lock(&self.belongings);
-        let mut command = ourselves("demo-partner");
+        let mut command = child("demo-partner");
         command.arg("--socket").arg(socket).args(Lifetime::with_us());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(Error::system("starting the second program"))?;
@@ -225,21 +225,10 @@ fn end(children: &mut Vec<Child>) {
 
 /// This program again, with a command. In a process group of its own: Ctrl-C is for us, and we
 /// see to the children.
-fn ourselves(subcommand: &str) -> Command {
-    // By its name, which lists of processes show; unless the file has been replaced since.
-    let program = std::env::current_exe().ok().filter(|path| path.exists());
-    let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
-    command.arg0("urxe").arg(subcommand).process_group(0);
+fn child(subcommand: &str) -> Command {
+    let mut command = ourselves(subcommand);
+    command.process_group(0);
     command
-}
-
-/// What a daemon said before it ended.
-fn last_words(log: &Path) -> String {
-    let text = fs::read_to_string(log).unwrap_or_default();
-    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
-    // The error stands first; what may follow is advice.
-    let line = lines.next().unwrap_or("it said nothing");
-    line.trim_start_matches("urxed: ").trim_start_matches("error: ").to_owned()
 }
 
 /// A directory that nobody else can look into.

@@ -1,0 +1,196 @@
+//! The daemon that a program will use: one that runs, or one that is started for it.
+
+use super::{absolute, address, library};
+use crate::daemon::{last_words, ourselves};
+use crate::output;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, IntoRawFd};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use urxe_shm::channel::Channel;
+use urxe_verbs::{Context, DeviceInfo, OpenOptions};
+
+/// The daemon that an administrator runs for all users.
+const SYSTEM_SOCKET: &str = "/run/urxe/urxed.sock";
+
+/// How long a daemon that we start stays after its last program, in seconds.
+const LINGER: u32 = 10;
+
+/// How long a daemon may take to start, or another `urxe run` to start one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where the connection that holds the daemon is kept: above what programs count on.
+const HOLD_FD_MIN: i32 = 512;
+
+/// Why there is no daemon for the program.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoDaemon {
+    #[error("no daemon answers at {}; `urxe run` without --daemon starts one", .0.display())]
+    Silent(PathBuf),
+    #[error("no daemon runs, and one for {addr} did not start: {reason}")]
+    NotStarted { addr: IpAddr, reason: String },
+    #[error(
+        "{}: {source}; a daemon's socket and log would be there, unless URXE_SOCKET names another \
+         place", .path.display()
+    )]
+    System { path: PathBuf, source: io::Error },
+}
+
+/// A daemon that answers.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    socket: PathBuf,
+    /// While it is open, the daemon has somebody to stay for.
+    hold: Channel,
+    devices: Vec<DeviceInfo>,
+}
+
+impl Daemon {
+    /// The daemon at a socket, if one answers.
+    fn at(socket: &Path) -> Option<Daemon> {
+        let socket = absolute(socket);
+        let hold = Channel::connect(&socket).ok()?;
+        // It answers this after it has seen the other connection, so it does not end in between.
+        let devices = urxe_verbs::devices(&OpenOptions::new().socket(&socket)).ok()?;
+        Some(Daemon { socket, hold, devices })
+    }
+
+    /// Where programs connect to it.
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The device that has an address.
+    fn device_with(&self, addr: IpAddr) -> Option<&DeviceInfo> {
+        self.devices.iter().find(|device| {
+            let options = OpenOptions::new().socket(&self.socket).device(&device.name);
+            let gids = Context::open(&options).and_then(|context| context.gids(1));
+            gids.is_ok_and(|gids| gids.iter().any(|&(_, gid)| gid.to_canonical() == addr))
+        })
+    }
+
+    /// Leaves a connection to the program that this process becomes, and to its children: while
+    /// one of them lives the daemon does, however late they open a device.
+    pub(super) fn hold_for_ever(&self) {
+        let high = fcntl_dupfd_cloexec(&self.hold, HOLD_FD_MIN);
+        let hold = high.or_else(|_| fcntl_dupfd_cloexec(&self.hold, 0));
+        // Without it the program has the daemon's linger time to open a device.
+        if let Ok(hold) = hold {
+            let _ = fcntl_setfd(&hold, FdFlags::empty());
+            let _ = hold.into_raw_fd();
+        }
+    }
+}
+
+/// The sockets at which a daemon for our programs may answer, the best first.
+fn sockets() -> Vec<PathBuf> {
+    let own = absolute(&urxe_shm::socket_path());
+    let is_named = std::env::var_os("URXE_SOCKET").is_some_and(|path| !path.is_empty());
+    let system = (!is_named && own != Path::new(SYSTEM_SOCKET)).then(|| SYSTEM_SOCKET.into());
+    std::iter::once(own).chain(system).collect()
+}
+
+/// The daemon at a socket, which must be running.
+pub(super) fn find(socket: &Path) -> Result<Daemon, NoDaemon> {
+    Daemon::at(socket).ok_or_else(|| NoDaemon::Silent(absolute(socket)))
+}
+
+/// A daemon that runs, with a device of this address if one is given; else one that is started.
+pub(super) fn find_or_start(wanted: Option<IpAddr>) -> Result<Daemon, NoDaemon> {
+    let own = absolute(&urxe_shm::socket_path());
+    let addr = wanted.unwrap_or_else(address::choose);
+    let for_addr = own.with_file_name(format!("urxed-{addr}.sock"));
+    let look = || {
+        let usual = sockets().into_iter().filter_map(|socket| Daemon::at(&socket));
+        let fits = |daemon: &Daemon| wanted.is_none() || daemon.device_with(addr).is_some();
+        usual.into_iter().find(fits).or_else(|| Daemon::at(&for_addr))
+    };
+    if let Some(daemon) = look() {
+        return Ok(daemon);
+    }
+    let _lock = lock_directory(&own)?;
+    // Another `urxe run` may have started one while we waited.
+    match look() {
+        Some(daemon) => Ok(daemon),
+        None => start(addr, if wanted.is_some() { &for_addr } else { &own }),
+    }
+}
+
+/// Keeps other `urxe run` from starting daemons for the same sockets, as long as it is open.
+fn lock_directory(socket: &Path) -> Result<File, NoDaemon> {
+    let directory = socket.parent().unwrap_or(Path::new("/"));
+    urxe_shm::make_socket_directory(socket).map_err(system(directory))?;
+    let file = File::open(directory).map_err(system(directory))?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => sleep(Duration::from_millis(5)),
+            Err(errno) => return Err(system(directory)(errno.into())),
+        }
+    }
+}
+
+/// Starts a daemon that ends by itself after its last program, and waits until it is ready.
+fn start(addr: IpAddr, socket: &Path) -> Result<Daemon, NoDaemon> {
+    let refused = |reason| NoDaemon::NotStarted { addr, reason };
+    let log = socket.with_extension("log");
+    let flags =
+        OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let log_file = rustix::fs::open(&log, flags, Mode::RUSR | Mode::WUSR);
+    let log_file = log_file.map_err(|errno| system(&log)(errno.into()))?;
+    let mut command = ourselves("daemon");
+    command.args(["--detach", "--ready-fd", "1", "--linger", &LINGER.to_string()]);
+    command.arg("--addr").arg(addr.to_string()).arg("--socket").arg(socket);
+    // This process may itself be one that was started by `urxe run`.
+    library::forget(&mut command);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
+    let mut starter = command.spawn().map_err(|error| refused(error.to_string()))?;
+    let became_ready = starter.stdout.take().is_some_and(|pipe| says_a_line(pipe, PATIENCE));
+    // The daemon is no child of ours, and so none of the program that we become.
+    let _ = starter.wait();
+    if !became_ready {
+        return Err(refused(last_words(&log)));
+    }
+    let ended = || refused(format!("it ended at once; its log is {}", log.display()));
+    let daemon = Daemon::at(socket).ok_or_else(ended)?;
+    let device = daemon.devices.first().map_or("no device", |device| &device.name);
+    output::note(format_args!(
+        "urxe run: started a daemon with {device} on {addr}; it ends {LINGER} seconds after its \
+         last program"
+    ));
+    Ok(daemon)
+}
+
+/// Whether a line comes through a pipe before it is closed or the time is over.
+fn says_a_line(mut pipe: impl Read + AsFd, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    let mut byte = [0];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).unwrap_or_default();
+        match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&left)) {
+            Ok(1..) => {}
+            Err(Errno::INTR) => continue,
+            Ok(0) | Err(_) => return false,
+        }
+        match pipe.read(&mut byte) {
+            Ok(0) | Err(_) => return false,
+            Ok(_) if byte == *b"\n" => return true,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// For `map_err`: the system refuses something about a file.
+fn system(path: &Path) -> impl FnOnce(io::Error) -> NoDaemon + use<> {
+    let path = path.to_owned();
+    move |source| NoDaemon::System { path, source }
+}

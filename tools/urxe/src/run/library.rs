@@ -1,0 +1,170 @@
+//! Where `liburxe_shim.so` is, and how the loader is told to load it.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Its file name.
+const NAME: &str = "liburxe_shim.so";
+
+/// Says where the library is, if it is nowhere else.
+const VARIABLE: &str = "URXE_SHIM";
+
+/// Where it may be, seen from the directory of this binary: as cargo builds it, and as packages
+/// install it.
+const PLACES: [&str; 3] = ["", "../lib/urxe", "../lib"];
+
+/// Why there is no library to load.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// It is not there.
+    Nowhere { looked: Vec<PathBuf> },
+    /// The loader takes a list of paths, and this one would be read as several.
+    Unspeakable { path: PathBuf },
+}
+
+impl std::error::Error for Missing {}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Missing::Nowhere { looked } => {
+                let looked: Vec<_> = looked.iter().map(|path| path.display().to_string()).collect();
+                let looked = looked.join(", ");
+                write!(
+                    f,
+                    "{NAME} is not there; looked for {looked}. Build it with `cargo build \
+                           --release --package urxe-shim`, or name it in {VARIABLE}"
+                )
+            }
+            Missing::Unspeakable { path } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "{path}: the loader cannot be told of a path with a space or colon in it; \
+                           copy the library elsewhere and name it in {VARIABLE}"
+                )
+            }
+        }
+    }
+}
+
+/// The library to load.
+pub(super) fn find() -> Result<PathBuf, Missing> {
+    let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
+    let binary = std::env::current_exe().unwrap_or_default();
+    find_from(named, binary.parent().unwrap_or(Path::new("/")))
+}
+
+fn find_from(named: Option<OsString>, directory: &Path) -> Result<PathBuf, Missing> {
+    let places = match named {
+        Some(path) => vec![PathBuf::from(path)],
+        None => PLACES.iter().map(|place| directory.join(place).join(NAME)).collect(),
+    };
+    let found =
+        places.iter().filter(|path| path.is_file()).find_map(|path| path.canonicalize().ok());
+    let Some(path) = found else { return Err(Missing::Nowhere { looked: places }) };
+    match path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte)) {
+        true => Err(Missing::Unspeakable { path }),
+        false => Ok(path),
+    }
+}
+
+/// The value of `LD_PRELOAD` with the library as its first entry, whatever it was before.
+pub(super) fn preload(library: &Path, before: Option<OsString>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(others) = before.and_then(|before| without(library, &before)) {
+        value.push(":");
+        value.push(others);
+    }
+    value
+}
+
+/// Keeps our library out of a program of our own.
+pub(super) fn forget(command: &mut Command) {
+    let (Ok(library), Some(value)) = (find(), std::env::var_os("LD_PRELOAD")) else { return };
+    match without(&library, &value) {
+        Some(others) => command.env("LD_PRELOAD", others),
+        None => command.env_remove("LD_PRELOAD"),
+    };
+}
+
+/// The value of `LD_PRELOAD` without the library; `None` if that leaves nothing.
+fn without(library: &Path, value: &OsStr) -> Option<OsString> {
+    let entries = value.as_bytes().split(|byte| b" :".contains(byte));
+    let others =
+        entries.filter(|entry| !entry.is_empty() && *entry != library.as_os_str().as_bytes());
+    let others: Vec<&[u8]> = others.collect();
+    (!others.is_empty()).then(|| OsString::from_vec(others.join(&b':')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A directory that goes with the test.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Directory {
+            let path = std::env::temp_dir().join(format!("urxe-{}-{name}", std::process::id()));
+            fs::create_dir_all(path.join("bin")).unwrap();
+            Directory(path.canonicalize().unwrap())
+        }
+
+        fn with(&self, file: &str) -> PathBuf {
+            let path = self.0.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "").unwrap();
+            path
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_nearest_place_is_taken_and_the_variable_before_all() {
+        let directory = Directory::new("library");
+        let bin = directory.0.join("bin");
+        let missing = find_from(None, &bin).unwrap_err().to_string();
+        for part in ["bin/liburxe_shim.so", "lib/urxe/liburxe_shim.so", "cargo build", "URXE_SHIM"]
+        {
+            assert!(missing.contains(part), "{missing}");
+        }
+        for file in ["lib/liburxe_shim.so", "lib/urxe/liburxe_shim.so", "bin/liburxe_shim.so"] {
+            let path = directory.with(file);
+            assert_eq!(find_from(None, &bin), Ok(path));
+        }
+        let other = directory.with("other.so");
+        assert_eq!(find_from(Some(other.clone().into()), &bin), Ok(other));
+        let gone = find_from(Some("/nonexistent/x.so".into()), &bin).unwrap_err().to_string();
+        assert!(gone.contains("/nonexistent/x.so") && !gone.contains("bin/"), "{gone}");
+    }
+
+    #[test]
+    fn a_path_that_the_loader_would_cut_is_refused() {
+        let directory = Directory::new("library two");
+        let path = directory.with("liburxe_shim.so");
+        assert_eq!(find_from(None, &directory.0), Err(Missing::Unspeakable { path }));
+    }
+
+    #[test]
+    fn other_libraries_stay_and_ours_comes_once_and_first() {
+        let value = |before: Option<&str>| {
+            let value = preload(Path::new("/x/us.so"), before.map(OsString::from));
+            value.into_string().unwrap()
+        };
+        assert_eq!(value(None), "/x/us.so");
+        assert_eq!(value(Some("")), "/x/us.so");
+        assert_eq!(value(Some("/x/us.so")), "/x/us.so");
+        assert_eq!(value(Some("a.so b.so")), "/x/us.so:a.so:b.so");
+        assert_eq!(value(Some("a.so:/x/us.so:b.so")), "/x/us.so:a.so:b.so");
+    }
+}

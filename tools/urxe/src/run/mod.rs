@@ -1,0 +1,172 @@
+//! `urxe run`: an unmodified verbs program on urxe.
+//!
+//! Nothing of the program or of its libraries is replaced. The loader is told to load
+//! `liburxe_shim.so` first, which stands where the kernel's verbs devices would be; a daemon is
+//! found or started; and then this process becomes the program, so that signals and the exit
+//! status are its own.
+
+mod address;
+mod background;
+mod library;
+mod program;
+
+use crate::output;
+use clap::Args;
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::str::FromStr;
+
+const EXAMPLES: &str = "\
+Examples:
+  urxe run ib_write_bw                in one terminal, and
+  urxe run ib_write_bw localhost      in another: RDMA on this machine, by stock programs.
+  urxe run ibv_devinfo -v
+      Look at the device that programs see.
+  urxe run ib_write_bw 10.0.0.1
+      The peer is another machine, where `urxe run ib_write_bw` waits.
+  urxe run --addr 127.0.0.1 -- ibv_rc_pingpong -g 0                 in one terminal, and
+  urxe run --addr 127.0.0.2 -- ibv_rc_pingpong -g 0 localhost       in another:
+      two devices, each with a daemon of its own.
+  urxe run -- bash
+      Every program that is started in this shell.
+
+If no daemon runs, one is started for the address with which this machine reaches the network; it
+ends by itself 10 seconds after its last program. `urxe doctor` tells what is missing if something
+is. The program keeps its name, its terminal, its signals and its exit code; if it cannot be run,
+the exit code is 127 (not found), 126 (cannot be executed) or 125 (anything else).";
+
+/// Run a program that uses libibverbs, unmodified, on urxe.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// Use a device on this address of this machine, and if no daemon has it, start one for it.
+    #[arg(long, value_name = "ADDR")]
+    addr: Option<IpAddr>,
+
+    /// The daemon: `auto` takes one that runs ($URXE_SOCKET, this user's, the system's) or starts
+    /// one; a path is the socket of one that runs.
+    #[arg(long, value_name = "auto|PATH", default_value_t)]
+    daemon: DaemonChoice,
+
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// Which daemon a program is to have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum DaemonChoice {
+    /// One that runs, or else one that is started.
+    #[default]
+    Auto,
+    /// The one that answers at this socket.
+    At(PathBuf),
+}
+
+impl FromStr for DaemonChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("expected `auto` or the path of a daemon's socket".into()),
+            "auto" => Ok(DaemonChoice::Auto),
+            path => Ok(DaemonChoice::At(path.into())),
+        }
+    }
+}
+
+impl fmt::Display for DaemonChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DaemonChoice::Auto => f.write_str("auto"),
+            DaemonChoice::At(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Why a program was not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    /// Arguments that contradict each other.
+    #[error("--addr {addr} and --daemon {}: the daemon that runs there has its addresses; \
+             give one of the two", .socket.display())]
+    AddrOfDaemon { addr: IpAddr, socket: PathBuf },
+    #[error(transparent)]
+    Library(#[from] library::Missing),
+    #[error(transparent)]
+    Program(#[from] program::Unfit),
+    #[error(transparent)]
+    Daemon(#[from] background::NoDaemon),
+    /// The system does not execute it.
+    #[error("{}: {source}", .program.display())]
+    Exec { program: PathBuf, source: io::Error },
+}
+
+impl RunError {
+    /// The exit code, as `env` and `nohup` have it: the program's own are other ones.
+    fn exit_code(&self) -> u8 {
+        match self {
+            RunError::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            RunError::Exec { .. } | RunError::Program(_) => 126,
+            _ => 125,
+        }
+    }
+}
+
+/// Becomes the program; returns only if that fails.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let error = become_program(arguments);
+    output::note(format_args!("urxe run: {error}"));
+    error.exit_code().into()
+}
+
+fn become_program(arguments: &Arguments) -> RunError {
+    match prepare(arguments) {
+        Ok((mut command, daemon)) => {
+            daemon.hold_for_ever();
+            let source = command.exec();
+            RunError::Exec { program: command.get_program().into(), source }
+        }
+        Err(error) => error,
+    }
+}
+
+/// The program as it is to be executed, and the daemon that it will use.
+fn prepare(arguments: &Arguments) -> Result<(Command, background::Daemon), RunError> {
+    let Some((name, rest)) = arguments.command.split_first() else {
+        unreachable!("clap requires a program");
+    };
+    let library = library::find()?;
+    if let Some(path) = program::search(name) {
+        // Before a daemon is started for nothing.
+        if let Some(warning) = program::check(&path, &library)? {
+            output::note(format_args!("urxe run: {warning}"));
+        }
+    } else {
+        let source = io::ErrorKind::NotFound.into();
+        return Err(RunError::Exec { program: name.into(), source });
+    }
+    let daemon = match (&arguments.daemon, arguments.addr) {
+        (DaemonChoice::Auto, addr) => background::find_or_start(addr)?,
+        (DaemonChoice::At(socket), None) => background::find(socket)?,
+        (DaemonChoice::At(socket), Some(addr)) => {
+            return Err(RunError::AddrOfDaemon { addr, socket: socket.clone() });
+        }
+    };
+    let mut command = Command::new(name);
+    command.args(rest);
+    command.env("LD_PRELOAD", library::preload(&library, std::env::var_os("LD_PRELOAD")));
+    command.env("URXE_SOCKET", daemon.socket());
+    Ok((command, daemon))
+}
+
+/// A path that means the same in every directory.
+fn absolute(path: &Path) -> PathBuf {
+    // It fails for an empty path only, and for one in a directory that is gone.
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}

@@ -1,0 +1,239 @@
+//! Whether the loader will load our library into a program.
+
+use rustix::process::{getegid, geteuid};
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why a program cannot be run on urxe.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unfit {
+    #[error(
+        "{} is statically linked, and the shim comes in through the loader, which such a program \
+         does without; use a dynamically linked one", .0.display()
+    )]
+    Static(PathBuf),
+    #[error(
+        "{} is for another kind of machine than {}; both must be for the same", .program.display(),
+        .library.display()
+    )]
+    OtherMachine { program: PathBuf, library: PathBuf },
+}
+
+/// Where the program of a name is, as `execvp` looks for it.
+pub(super) fn search(name: &OsStr) -> Option<PathBuf> {
+    let is_executable = |path: &PathBuf| {
+        let found = path.metadata();
+        found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    if Path::new(name).components().nth(1).is_some() || name.as_encoded_bytes().contains(&b'/') {
+        // The system will say what is wrong with it, if something is.
+        return Some(name.into()).filter(|path: &PathBuf| path.exists());
+    }
+    let path = std::env::var_os("PATH").unwrap_or("/bin:/usr/bin".into());
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(is_executable)
+}
+
+/// Whether the library will be loaded into the program: an error if certainly not, a sentence if
+/// perhaps not.
+pub(super) fn check(program: &Path, library: &Path) -> Result<Option<String>, Unfit> {
+    // What cannot be read can perhaps be executed.
+    let Ok(file) = File::open(program) else { return Ok(None) };
+    // A script's interpreter is not looked at: what it starts may well be fit.
+    if let Ok(Some(elf)) = Elf::read(&file) {
+        if !elf.has_loader && !is_loader(program) {
+            return Err(Unfit::Static(program.into()));
+        }
+        let ours = File::open(library).and_then(|file| Elf::read(&file));
+        if ours.is_ok_and(|ours| ours.is_some_and(|ours| ours.machine != elf.machine)) {
+            let (program, library) = (program.into(), library.into());
+            return Err(Unfit::OtherMachine { program, library });
+        }
+    }
+    let gains = file.metadata().ok().and_then(|found| {
+        let has_capabilities = has_capabilities(&file);
+        gained_rights(&found, has_capabilities, geteuid().as_raw(), getegid().as_raw())
+    });
+    Ok(gains.map(|gains| {
+        format!(
+            "{} is {gains}: the loader ignores LD_PRELOAD for programs that gain rights, so it \
+             will find no urxe device; run a copy without that, or become that user first",
+            program.display()
+        )
+    }))
+}
+
+/// Whether this is the loader itself, given a program as its argument.
+fn is_loader(program: &Path) -> bool {
+    let name = program.file_name().unwrap_or_default().as_encoded_bytes();
+    name.starts_with(b"ld") && name.windows(3).any(|part| part == b".so")
+}
+
+/// Rights that a program of this file has and its caller has not.
+fn gained_rights(
+    file: &Metadata,
+    has_capabilities: bool,
+    uid: u32,
+    gid: u32,
+) -> Option<&'static str> {
+    let mode = file.mode();
+    if mode & 0o4000 != 0 && file.uid() != uid {
+        Some("setuid")
+    } else if mode & 0o2010 == 0o2010 && file.gid() != gid {
+        Some("setgid")
+    } else if has_capabilities && uid != 0 {
+        Some("given capabilities by its file")
+    } else {
+        None
+    }
+}
+
+fn has_capabilities(file: &File) -> bool {
+    let mut no_room: [u8; 0] = [];
+    // Without room for it, only its length is told.
+    rustix::fs::fgetxattr(file, "security.capability", &mut no_room[..]).is_ok_and(|len| len > 0)
+}
+
+/// What an executable file says of itself at its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Elf {
+    /// Word size, byte order and instruction set.
+    machine: [u8; 4],
+    /// It asks for a loader.
+    has_loader: bool,
+}
+
+/// Type of the program header that names the loader.
+const PT_INTERP: u32 = 3;
+
+impl Elf {
+    /// `None` if it is no ELF file that this machine could execute.
+    fn read(file: &File) -> io::Result<Option<Elf>> {
+        let mut head = [0; 64];
+        file.read_exact_at(&mut head, 0)?;
+        let is_64 = head[4] == 2;
+        let [little, native] = [head[5] == 1, cfg!(target_endian = "little")];
+        if head[..4] != *b"\x7fELF" || little != native {
+            return Ok(None);
+        }
+        let u16_at = |at: usize| u16::from_ne_bytes([head[at], head[at + 1]]);
+        let (table, entry_len, count) = if is_64 {
+            let mut table = [0; 8];
+            table.copy_from_slice(&head[32..40]);
+            (u64::from_ne_bytes(table), u16_at(54), u16_at(56))
+        } else {
+            let mut table = [0; 4];
+            table.copy_from_slice(&head[28..32]);
+            (u32::from_ne_bytes(table).into(), u16_at(42), u16_at(44))
+        };
+        let mut has_loader = false;
+        for index in 0..u64::from(count) {
+            let mut kind = [0; 4];
+            file.read_exact_at(&mut kind, table.saturating_add(index * u64::from(entry_len)))?;
+            has_loader |= u32::from_ne_bytes(kind) == PT_INTERP;
+        }
+        Ok(Some(Elf { machine: [head[4], head[5], head[18], head[19]], has_loader }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A file that goes with the test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str, contents: &[u8]) -> Scratch {
+            let path = std::env::temp_dir().join(format!("urxe-{}-{name}", std::process::id()));
+            std::fs::write(&path, contents).unwrap();
+            Scratch(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    /// A 64-bit file of nothing but headers, of these types.
+    fn elf(machine: u8, kinds: &[u32]) -> Vec<u8> {
+        let mut bytes = vec![0; 64];
+        bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        bytes[18] = machine;
+        bytes[32] = 64;
+        bytes[54] = 56;
+        bytes[56] = kinds.len() as u8;
+        for kind in kinds {
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend([0; 52]);
+        }
+        bytes
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn static_and_foreign_programs_are_refused() {
+        let library = Scratch::new("library", &elf(62, &[1]));
+        let fit = Scratch::new("fit", &elf(62, &[6, PT_INTERP, 1]));
+        assert!(check(&fit.0, &library.0).unwrap().is_none());
+        let fixed = Scratch::new("static", &elf(62, &[1, 2]));
+        assert!(matches!(check(&fixed.0, &library.0), Err(Unfit::Static(_))));
+        assert!(is_loader(Path::new("/lib64/ld-linux-x86-64.so.2")));
+        assert!(!is_loader(Path::new("/usr/bin/ldconfig")));
+        let foreign = Scratch::new("foreign", &elf(183, &[PT_INTERP]));
+        let refused = check(&foreign.0, &library.0).unwrap_err();
+        assert!(matches!(refused, Unfit::OtherMachine { .. }), "{refused}");
+    }
+
+    #[test]
+    fn what_is_no_elf_file_is_left_to_the_system() {
+        let library = Scratch::new("library2", &elf(62, &[1]));
+        for contents in ["#!/bin/sh\n", "", "\x7fELF"] {
+            let file = Scratch::new("script", contents.as_bytes());
+            assert!(check(&file.0, &library.0).unwrap().is_none(), "{contents:?}");
+        }
+        // Headers that point beyond the end.
+        let mut torn = elf(62, &[PT_INTERP]);
+        torn[39] = 0xff;
+        let torn = Scratch::new("torn", &torn);
+        assert!(check(&torn.0, &library.0).unwrap().is_none());
+    }
+
+    #[test]
+    fn this_test_has_a_loader() {
+        let file = File::open(std::env::current_exe().unwrap()).unwrap();
+        assert!(Elf::read(&file).unwrap().unwrap().has_loader);
+    }
+
+    #[test]
+    fn only_rights_that_the_caller_lacks_are_gained() {
+        let file = Scratch::new("setuid", b"");
+        let with_mode = |mode| {
+            std::fs::set_permissions(&file.0, PermissionsExt::from_mode(mode)).unwrap();
+            std::fs::metadata(&file.0).unwrap()
+        };
+        let plain = with_mode(0o755);
+        let (uid, gid) = (plain.uid(), plain.gid());
+        assert_eq!(gained_rights(&plain, false, uid + 1, gid + 1), None);
+        assert_eq!(gained_rights(&plain, true, 1000, gid), Some("given capabilities by its file"));
+        assert_eq!(gained_rights(&plain, true, 0, gid), None);
+        let setuid = with_mode(0o4755);
+        assert_eq!(gained_rights(&setuid, false, uid, gid), None);
+        assert_eq!(gained_rights(&setuid, false, uid + 1, gid), Some("setuid"));
+        let setgid = with_mode(0o2755);
+        assert_eq!(gained_rights(&setgid, false, uid, gid + 1), Some("setgid"));
+    }
+
+    #[test]
+    fn programs_are_searched_as_the_system_does() {
+        assert!(search(OsStr::new("sh")).is_some_and(|path| path.is_absolute()));
+        assert_eq!(search(OsStr::new("/bin/sh")), Some("/bin/sh".into()));
+        assert_eq!(search(OsStr::new("no-such-program-anywhere")), None);
+        assert_eq!(search(OsStr::new("./no-such-program")), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! `urxe run`, from the outside. What it runs is no verbs program: what the shim does is the
+//! shim's to test. Any library serves as one that is loaded first.
+
+mod common;
+
+use common::{Daemon, Directory, PATIENCE, Process, run, text, urxe};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A library that every machine has, and that does nothing when it is loaded once more.
+fn library() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    paths.find(|path| path.contains("/libc.so")).expect("this test has a libc").into()
+}
+
+/// An address that nobody else tests with.
+fn address(last: u8) -> String {
+    format!("127.51.{}.{last}", std::process::id() % 250)
+}
+
+/// A place of its own for the sockets of daemons.
+struct Home(Directory);
+
+impl Home {
+    fn new() -> Home {
+        Home(Directory::new())
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.path().join("urxed.sock")
+    }
+
+    /// `urxe run` there.
+    fn run(&self, line: &str, program: &[&str]) -> Command {
+        let mut command = urxe(&format!("run {line}"));
+        command.arg("--").args(program).env("URXE_SHIM", library());
+        command.env("URXE_SOCKET", self.socket());
+        command
+    }
+
+    /// Daemons that serve sockets of this place.
+    fn daemons(&self) -> Vec<u32> {
+        let place = self.0.path().to_str().unwrap().to_owned();
+        let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let entry = entry.unwrap();
+            let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let words = text(&words);
+            let is_ours = words.contains("\0daemon\0") && words.contains(&place);
+            entry.file_name().to_str()?.parse().ok().filter(|_| is_ours)
+        });
+        pids.collect()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        for pid in self.daemons() {
+            let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+    }
+}
+
+fn assert_failed(output: &Output, code: i32, parts: &[&str]) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.starts_with("urxe run: ") && said.lines().count() == 1, "{said}");
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+}
+
+#[test]
+fn the_program_is_told_of_library_and_daemon_and_keeps_its_exit_code() {
+    let (daemon, home) = (Daemon::start(), Home::new());
+    let script = "echo $LD_PRELOAD; echo $URXE_SOCKET; exit 7";
+    let line = format!("--daemon {}", daemon.socket.display());
+    let output = run(home.run(&line, &["sh", "-c", script]));
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    let library = library().canonicalize().unwrap();
+    let expected = format!("{}\n{}\n", library.display(), daemon.socket.display());
+    assert_eq!(text(&output.stdout), expected);
+    assert_eq!(text(&output.stderr), "");
+    assert!(home.daemons().is_empty());
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let (daemon, home) = (Daemon::start(), Home::new());
+    let line = format!("--daemon {}", daemon.socket.display());
+    let script = "trap 'exit 9' TERM; echo ready >&2; while :; do sleep 0.01; done";
+    let mut program = Process::start(home.run(&line, &["sh", "-c", script]));
+    program.wait_for("ready");
+    program.signal(rustix::process::Signal::TERM);
+    assert_eq!(program.output().status.code(), Some(9));
+}
+
+#[test]
+fn of_many_at_once_one_starts_a_daemon_which_goes_by_itself() {
+    let home = Home::new();
+    let line = format!("--addr {}", address(1));
+    let programs: Vec<Process> =
+        (0..4).map(|_| Process::start(home.run(&line, &["echo"]))).collect();
+    let outputs: Vec<Output> = programs.into_iter().map(Process::output).collect();
+    let said: String = outputs.iter().map(|output| text(&output.stderr)).collect();
+    assert!(outputs.iter().all(|output| output.stdout == b"\n"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("started a daemon") && said.contains(&address(1)), "{said}");
+    let [daemon] = home.daemons()[..] else { panic!("{:?}", home.daemons()) };
+    let directory = std::fs::read_link(format!("/proc/{daemon}/cwd")).unwrap();
+    assert_eq!(directory, PathBuf::from("/"));
+    let deadline = Instant::now() + PATIENCE;
+    while !home.daemons().is_empty() {
+        assert!(Instant::now() < deadline, "the daemon stays for ever");
+        sleep(Duration::from_millis(100));
+    }
+    assert!(!home.0.path().join(format!("urxed-{}.sock", address(1))).exists());
+}
+
+#[test]
+fn a_daemon_stays_as_long_as_a_program_that_has_not_opened_a_device_yet() {
+    let home = Home::new();
+    let line = format!("--addr {}", address(2));
+    let program = Process::start(home.run(&line, &["sh", "-c", "sleep 14; exit 3"]));
+    let deadline = Instant::now() + Duration::from_secs(13);
+    while home.daemons().is_empty() {
+        assert!(Instant::now() < deadline, "no daemon was started");
+        sleep(Duration::from_millis(10));
+    }
+    // A program may wait for its children, and knows of none.
+    let [daemon] = home.daemons()[..] else { panic!("{:?}", home.daemons()) };
+    let stat = std::fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap();
+    let parent = stat.rsplit(')').next().unwrap().split_whitespace().nth(1);
+    assert_ne!(parent, Some(program.id().to_string().as_str()));
+    // Longer than it lingers.
+    sleep(Duration::from_secs(12));
+    assert_eq!(home.daemons().len(), 1);
+    assert_eq!(program.output().status.code(), Some(3));
+}
+
+#[test]
+fn a_running_daemon_that_has_the_address_is_taken() {
+    let (daemon, home) = (Daemon::start(), Home::new());
+    let mut command = home.run(&format!("--addr {}", daemon.address), &["env"]);
+    command.env("URXE_SOCKET", &daemon.socket);
+    let output = run(command);
+    let socket = format!("URXE_SOCKET={}\n", daemon.socket.display());
+    assert!(text(&output.stdout).contains(&socket), "{}", text(&output.stdout));
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn what_keeps_a_program_from_running_is_said_in_a_sentence() {
+    let (daemon, home) = (Daemon::start(), Home::new());
+    let there = format!("--daemon {}", daemon.socket.display());
+    let nobody = home.0.path().join("nobody.sock");
+    let nowhere = format!("--daemon {}", nobody.display());
+    assert_failed(&run(home.run(&nowhere, &["true"])), 125, &["nobody.sock", "without --daemon"]);
+    // Somebody else has the port, and answers at another socket.
+    let taken = run(home.run(&format!("--addr {}", daemon.address), &["true"]));
+    assert_failed(&taken, 125, &[&daemon.address, "4791", "taken", "--addr"]);
+    let foreign = run(home.run("--addr 203.0.113.77", &["true"]));
+    assert_failed(&foreign, 125, &["203.0.113.77", "no address of this machine"]);
+    let both = run(home.run(&format!("{there} --addr 127.0.0.1"), &["true"]));
+    assert_failed(&both, 125, &["--addr 127.0.0.1", "--daemon"]);
+    assert_failed(&run(home.run(&there, &["no-such-program"])), 127, &["no-such-program"]);
+    let file = home.0.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let file = file.to_str().unwrap();
+    assert_failed(&run(home.run(&there, &[file])), 126, &[file, "ermission"]);
+    let mut command = home.run(&there, &["true"]);
+    command.env("URXE_SHIM", "/nonexistent/shim.so");
+    assert_failed(&run(command), 125, &["/nonexistent/shim.so", "cargo build"]);
+    assert!(home.daemons().is_empty());
+}
