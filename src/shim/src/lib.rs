@@ -17,5 +17,8 @@
 //! - [`uverbs`]: the kernel's commands: framing, decoding, doing, answering; event accounting.
 
 pub(crate) mod descriptors;
+mod hooks;
+mod next;
+mod paths;
 pub(crate) mod session;
 pub(crate) mod uverbs;

@@ -1,10 +1,13 @@
 //! The one connection of this process to its daemon.
 
-use crate::descriptors::{DESCRIPTORS, Descriptor};
+use crate::descriptors::{DESCRIPTORS, Descriptor, FileIdentity};
 use parking_lot::Mutex;
-use rustix::io::Errno;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{DupFlags, Errno};
+use std::cell::UnsafeCell;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Weak};
 use urxe_shm::client::{self, CallError, ConnectError, Connection};
 use urxe_shm::control::{Reply, Request};
 
@@ -12,27 +15,77 @@ use urxe_shm::control::{Reply, Request};
 /// numbers, or close them all.
 const LOWEST_DESCRIPTOR: RawFd = 512;
 
-/// A session with the daemon. All contexts of the process share it.
+/// A session with the daemon. All contexts of the process share it, and it ends with the last.
 #[derive(Debug)]
 pub(crate) struct Session {
-    connection: Connection,
+    connection: ManuallyDrop<Connection>,
+    /// What the connection keeps open.
+    own: [(RawFd, Option<FileIdentity>); 4],
 }
 
-static CURRENT: Mutex<Option<Arc<Session>>> = Mutex::new(None);
+/// The session that the next context will share.
+struct Current(UnsafeCell<Mutex<State>>);
 
-/// The session of this process: the present one, unless its daemon is gone or it is a fork's
-/// parent's; else a new one. `EIO` and the like if no daemon can be talked to.
+struct State {
+    session: Weak<Session>,
+    is_fork_watched: bool,
+}
+
+// SAFETY: what is in the cell is a lock, and it is changed only in a child right after `fork`,
+// where no other thread is.
+unsafe impl Sync for Current {}
+
+static CURRENT: Current = Current(UnsafeCell::new(Mutex::new(State::new(false))));
+
+impl State {
+    const fn new(is_fork_watched: bool) -> State {
+        State { session: Weak::new(), is_fork_watched }
+    }
+}
+
+/// The session of this process: the present one, unless its daemon is gone; else a new one.
+/// `ENODEV` if no daemon answers.
 pub(crate) fn current() -> Result<Arc<Session>, Errno> {
-    let mut current = CURRENT.lock();
-    if let Some(session) = &*current
-        && session.connection.check_process().is_ok()
-        && session.connection.look_for_daemon().is_ok()
+    // SAFETY: see `Current`.
+    let mut current = unsafe { &*CURRENT.0.get() }.lock();
+    if let Some(session) = current.session.upgrade()
+        && session.is_usable()
     {
-        return Ok(session.clone());
+        return Ok(session);
+    }
+    if !current.is_fork_watched {
+        // SAFETY: the function is there as long as the process: this library is never unloaded
+        // before it, for it was loaded with the program.
+        let failed = unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+        current.is_fork_watched = failed == 0;
     }
     let session = Arc::new(Session::connect()?);
-    *current = Some(session.clone());
+    current.session = Arc::downgrade(&session);
     Ok(session)
+}
+
+/// What a child does first. Its parent's session is not its own: it forgets it, and lets go of
+/// the connection, so that the daemon notices the parent's end though the child lives on.
+extern "C" fn after_fork_in_child() {
+    DESCRIPTORS.adopt();
+    // SAFETY: no other thread is there to look. The lock, which another thread of the parent may
+    // have held, is not dropped but overwritten.
+    unsafe { CURRENT.0.get().write(Mutex::new(State::new(true))) };
+    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let Ok(null) = null.map(ManuallyDrop::new) else { return };
+    let mut from = 0;
+    while let Some(fd) = DESCRIPTORS.next_from(from) {
+        from = fd + 1;
+        if let Some(Descriptor::Private) = DESCRIPTORS.genuine(fd) {
+            // The number stays taken: the session that it belongs to may yet end, and close it.
+            // SAFETY: the number is open and ours; it is not closed by this name.
+            let mut own = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
+            let _ = rustix::io::dup3(&*null, &mut own, DupFlags::CLOEXEC);
+            DESCRIPTORS.insert(fd, Descriptor::Private);
+        }
+    }
+    // SAFETY: it was opened just now, and nobody else knows it.
+    unsafe { rustix::io::close(null.as_raw_fd()) };
 }
 
 impl Session {
@@ -40,13 +93,18 @@ impl Session {
         let path = urxe_shm::socket_path();
         let connection = client::connect(&path, &program_name(), LOWEST_DESCRIPTOR);
         let connection = connection.map_err(|error| match error {
-            ConnectError::Unreachable(error) => Errno::from_io_error(&error).unwrap_or(Errno::IO),
+            ConnectError::Unreachable(error) => match Errno::from_io_error(&error) {
+                // There is no daemon, or no more: so there is no device.
+                Some(Errno::NOENT | Errno::CONNREFUSED) => Errno::NODEV,
+                errno => errno.unwrap_or(Errno::IO),
+            },
             ConnectError::Hello(error) => errno_of(&error),
         })?;
-        for fd in connection.descriptors() {
+        let own = connection.descriptors().map(|fd| {
             DESCRIPTORS.insert(fd, Descriptor::Private);
-        }
-        Ok(Session { connection })
+            (fd, FileIdentity::of(fd))
+        });
+        Ok(Session { connection: ManuallyDrop::new(connection), own })
     }
 
     /// Asks the daemon for something and waits for the answer. What it refuses has the errno that
@@ -61,6 +119,10 @@ impl Session {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), Errno> {
+        if !self.has_its_descriptors() {
+            self.connection.note_gone();
+            return Err(Errno::IO);
+        }
         self.connection.call(request, fds).map_err(|error| errno_of(&error))
     }
 
@@ -68,21 +130,43 @@ impl Session {
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }
+
+    /// Whether the daemon still answers.
+    fn is_usable(&self) -> bool {
+        self.has_its_descriptors()
+            && self.connection.check_process().is_ok()
+            && !self.connection.is_gone()
+            && self.connection.look_for_daemon().is_ok()
+    }
+
+    /// Whether nobody has closed what is ours behind our back. The numbers may be a stranger's
+    /// by now, who gets nothing from us and is not closed by us.
+    fn has_its_descriptors(&self) -> bool {
+        self.own.iter().all(|&(fd, file)| FileIdentity::of(fd) == file)
+    }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        for fd in self.connection.descriptors() {
+        // In a child the numbers stand for other files than they did.
+        let is_intact = self.has_its_descriptors() || self.connection.check_process().is_err();
+        for (fd, _) in self.own {
             DESCRIPTORS.remove(fd);
+        }
+        if is_intact {
+            // SAFETY: this is the end; nobody uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.connection) };
         }
     }
 }
 
 fn errno_of(error: &CallError) -> Errno {
     match error {
-        CallError::Refused(error) => Errno::from_raw_os_error(error.errno),
+        CallError::Refused(error) if (1..4096).contains(&error.errno) => {
+            Errno::from_raw_os_error(error.errno)
+        }
         CallError::System { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::IO),
-        CallError::Gone | CallError::Forked { .. } | CallError::Protocol(_) => Errno::IO,
+        _ => Errno::IO,
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::session::Session;
 use rustix::io::Errno;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// An opened uverbs device: `ibv_context` as the kernel knows it.
@@ -23,6 +24,11 @@ impl Context {
         Context { session, device }
     }
 
+    /// N of `/dev/infiniband/uverbsN`.
+    pub(crate) fn device(&self) -> u32 {
+        self.device
+    }
+
     /// `write(2)`: one command. Gives back the number of bytes taken.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
         let _ = (&self.session, self.device, bytes);
@@ -34,6 +40,20 @@ impl Context {
 #[derive(Debug)]
 pub(crate) struct CompletionEvents;
 
+impl CompletionEvents {
+    /// `read(2)`: one event.
+    pub(crate) fn read(&self, _fd: RawFd, _buf: &mut [u8]) -> Result<usize, Errno> {
+        Err(Errno::NOSYS)
+    }
+}
+
 /// The asynchronous events of a context.
 #[derive(Debug)]
 pub(crate) struct AsyncEvents;
+
+impl AsyncEvents {
+    /// `read(2)`: one event.
+    pub(crate) fn read(&self, _fd: RawFd, _buf: &mut [u8]) -> Result<usize, Errno> {
+        Err(Errno::NOSYS)
+    }
+}

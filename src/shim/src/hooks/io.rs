@@ -1,0 +1,119 @@
+//! Reading and writing. What is written to a uverbs device is a command; what is read from a
+//! completion channel, or from the asynchronous events of a context, is an event.
+
+use super::{answer, fail, hooks};
+use crate::descriptors::{DESCRIPTORS, Descriptor};
+use crate::next;
+use libc::{c_int, c_void, iovec, size_t, ssize_t};
+use rustix::io::Errno;
+
+hooks! {
+    fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+        if !DESCRIPTORS.has(fd) {
+            return next::read(fd, buf, len);
+        }
+        read_ours(fd, buf, len, || next::read(fd, buf, len))
+    }
+
+    fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+        // Where there is less room than is to be read, libc ends the program.
+        if !DESCRIPTORS.has(fd) || room < len {
+            return next::__read_chk(fd, buf, len, room);
+        }
+        read_ours(fd, buf, len, || next::read(fd, buf, len))
+    }
+
+    fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        match first_part(fd, parts, count) {
+            None => next::readv(fd, parts, count),
+            // One event goes into one part; like any read, this one may end early.
+            Some(part) => read_ours(fd, part.iov_base, part.iov_len, || {
+                next::readv(fd, parts, count)
+            }),
+        }
+    }
+
+    fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+        if !DESCRIPTORS.has(fd) {
+            return next::write(fd, buf, len);
+        }
+        write_ours(fd, buf, len, || next::write(fd, buf, len))
+    }
+
+    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        match first_part(fd, parts, count) {
+            None => next::writev(fd, parts, count),
+            // One command is one part; like any write, this one may end early.
+            Some(part) => write_ours(fd, part.iov_base, part.iov_len, || {
+                next::writev(fd, parts, count)
+            }),
+        }
+    }
+}
+
+/// The first part that is not empty, if `fd` is ours.
+///
+/// # Safety
+/// `parts` must be `count` parts.
+unsafe fn first_part(fd: c_int, parts: *const iovec, count: c_int) -> Option<iovec> {
+    if !DESCRIPTORS.has(fd) || parts.is_null() {
+        return None;
+    }
+    let count = usize::try_from(count).ok()?;
+    // SAFETY: the caller's promise.
+    let parts = unsafe { std::slice::from_raw_parts(parts, count) };
+    parts.iter().find(|part| part.iov_len != 0).copied()
+}
+
+/// Reads from a descriptor that the table has, or natively if it is not ours after all.
+///
+/// # Safety
+/// Nobody else may use the `len` bytes at `buf` meanwhile, unless it is null.
+unsafe fn read_ours(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    native: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    let read = |read: &dyn Fn(&mut [u8]) -> Result<usize, Errno>| {
+        answer(|| {
+            if buf.is_null() {
+                return Err(Errno::FAULT);
+            }
+            // SAFETY: the caller's promise.
+            let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast(), len) };
+            Ok(read(buf)? as ssize_t)
+        })
+    };
+    match DESCRIPTORS.genuine(fd) {
+        None | Some(Descriptor::Private) => native(),
+        // The device has no `read`.
+        Some(Descriptor::Uverbs(_)) => fail(Errno::INVAL),
+        Some(Descriptor::CompletionChannel(events)) => read(&|buf| events.read(fd, buf)),
+        Some(Descriptor::AsyncEvents(events)) => read(&|buf| events.read(fd, buf)),
+    }
+}
+
+/// Writes to a descriptor that the table has, or natively if it is not ours after all.
+///
+/// # Safety
+/// Nobody else may change the `len` bytes at `buf` meanwhile, unless it is null.
+unsafe fn write_ours(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    native: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    match DESCRIPTORS.genuine(fd) {
+        Some(Descriptor::Uverbs(context)) => answer(|| {
+            if buf.is_null() {
+                return Err(Errno::FAULT);
+            }
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { std::slice::from_raw_parts(buf.cast(), len) };
+            Ok(context.write(bytes)? as ssize_t)
+        }),
+        // Events cannot be written: they are the read ends of pipes, and libc says so.
+        None | Some(_) => native(),
+    }
+}

@@ -1,0 +1,65 @@
+//! The functions of libc that are interposed.
+//!
+//! Each does what libc does, except where a path or a descriptor of ours is concerned. On that
+//! way, and only there, a panic is caught: it must not go on into a program that knows nothing
+//! of it. `errno` is touched by failures alone.
+
+mod close;
+mod duplicate;
+mod io;
+mod name;
+mod open;
+mod socket;
+mod stat;
+
+use crate::next::Failure;
+use libc::c_int;
+use rustix::io::Errno;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Defines functions that the program, and the libraries it uses, call instead of libc's.
+macro_rules! hooks {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $ret:ty $body:block
+    )*) => {$(
+        $(#[$doc])*
+        // SAFETY: the name is libc's; the signature and the meaning are those of libc.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
+            // SAFETY: the program promises what the C function of this name asks for, and libc's
+            // own function asks for no more.
+            unsafe { $body }
+        }
+    )*};
+}
+use hooks;
+
+/// Does what is ours to do, and says how it went as a C function does.
+fn answer<R: Failure>(work: impl FnOnce() -> Result<R, Errno>) -> R {
+    let before = errno();
+    match catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::IO)) {
+        Ok(result) => {
+            put_errno(before);
+            result
+        }
+        Err(errno) => fail(errno),
+    }
+}
+
+/// A failure, and why.
+pub(crate) fn fail<R: Failure>(errno: Errno) -> R {
+    put_errno(errno.raw_os_error());
+    R::FAILURE
+}
+
+/// This thread's `errno`, which may be 0.
+fn errno() -> c_int {
+    // SAFETY: libc gives the address of this thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+fn put_errno(errno: c_int) {
+    // SAFETY: libc gives the address of this thread's own.
+    unsafe { *libc::__errno_location() = errno };
+}
