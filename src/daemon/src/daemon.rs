@@ -145,6 +145,7 @@ impl Daemon {
         let seeds = seeds.map_err(system("getting random numbers"))?;
 
         let sysfs_directory = urxe_shm::sysfs_directory(&config.socket);
+        let directory = sysfs_directory.clone();
         let (tell_ready, ready) = mpsc::channel();
         let serve = move || {
             // Timers of the transport are microseconds; the default slack is 50 of them. Where
@@ -158,7 +159,7 @@ impl Daemon {
                 event_loop.linger(linger);
             }
             // Nobody waits for it no more: then there is nobody to be told.
-            let _ = tell_ready.send(event_loop.show_devices(&sysfs_directory, config.mode));
+            let _ = tell_ready.send(event_loop.show_devices(&directory, config.mode));
             event_loop.run()
         };
         let thread = std::thread::Builder::new().name("urxed".into()).spawn(serve);
@@ -168,7 +169,10 @@ impl Daemon {
         let mut handle =
             Handle { socket: config.socket, devices, slow_watch, no_sysfs: None, stop, thread };
         match ready.recv() {
-            Ok(shown) => handle.no_sysfs = shown.err().map(|error| error.to_string()),
+            Ok(shown) => {
+                let reason = |error| format!("{}: {error}", sysfs_directory.display());
+                handle.no_sysfs = shown.err().map(reason);
+            }
             // It ended instead.
             Err(mpsc::RecvError) => handle
                 .join()

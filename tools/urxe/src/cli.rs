@@ -1,7 +1,7 @@
 //! The command line: which commands there are. What each takes stands with the command.
 
 use crate::error::EXIT_CODES;
-use crate::{daemon, demo, devinfo, output, perf, res, run, stat};
+use crate::{daemon, demo, devinfo, output, perf, res, run, stat, sysfs_overlay};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,6 +44,7 @@ enum Command {
     Perf(perf::Arguments),
     Stat(stat::Arguments),
     Res(res::Arguments),
+    SysfsOverlay(sysfs_overlay::Arguments),
 }
 
 /// Which daemon to ask.
@@ -76,6 +77,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Perf(arguments) => perf::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Res(arguments) => res::run(&arguments),
+        Command::SysfsOverlay(arguments) => sysfs_overlay::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -16,6 +16,7 @@ mod perf;
 mod res;
 mod run;
 mod stat;
+mod sysfs_overlay;
 mod table;
 mod units;
 

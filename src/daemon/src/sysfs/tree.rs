@@ -75,11 +75,12 @@ impl Tree {
             return self.make_directory(name);
         }
         let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
+        // One that could not be moved may be there still; whoever wrote it may write to it again.
         let file = rustix::fs::openat(&self.top, UNFINISHED, flags, Mode::RUSR | Mode::WUSR)?;
         let mut file = File::from(file);
         file.write_all(content.as_bytes())?;
         // Whatever our umask is: the top directory says who may come in.
-        file.set_permissions(PermissionsExt::from_mode(0o444))?;
+        file.set_permissions(PermissionsExt::from_mode(0o644))?;
         Ok(rustix::fs::renameat(&self.top, UNFINISHED, &self.top, name)?)
     }
 
@@ -122,7 +123,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     if names.as_mut().is_some_and(|names| names.all(is_known)) {
         return std::fs::remove_dir_all(path);
     }
-    let message = format!("{} exists and was not made by a urxed of this user", path.display());
+    let message = "exists and was not made by a urxed of this user";
     Err(io::Error::new(io::ErrorKind::AlreadyExists, message))
 }
 
@@ -168,7 +169,7 @@ mod tests {
         let _tree = create(&path).unwrap();
         assert_eq!(mode_of(path.clone()), 0o750);
         assert_eq!(mode_of(path.join("class/a")), 0o755);
-        assert_eq!(mode_of(path.join("class/a/b")), 0o444);
+        assert_eq!(mode_of(path.join("class/a/b")), 0o644);
     }
 
     #[test]
@@ -187,7 +188,7 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         std::fs::write(path.join("thesis.tex"), "precious").unwrap();
         let error = create(&path).unwrap_err();
-        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        assert!(error.to_string().contains("not made by a urxed"), "{error}");
         assert!(path.join("thesis.tex").exists());
         let link = fresh_path();
         std::os::unix::fs::symlink(&path, &link).unwrap();
