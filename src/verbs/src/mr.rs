@@ -126,7 +126,7 @@ impl Mr {
             return Err(Error::invalid("address of the memory region", "null", "a valid pointer"));
         };
         let writable = access.contains(Access::LOCAL_WRITE);
-        populate(addr.addr() as u64, length as u64, writable)?;
+        populate(addr.addr() as u64, length as u64, access.needs_writable())?;
         let memory = Memory { base, length, writable, _mapping: None };
         Self::new(pd, memory, access, Backing::Process, &[])
     }

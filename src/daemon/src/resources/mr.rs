@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use urxe_engine::{Access, MrSpec, RegMrError, RegionId};
 use urxe_shm::control::{self, Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply};
+use urxe_shm::layout::page_size;
 use urxe_shm::process_memory::ProcessMemory;
 use urxe_shm::region::{ForeignMemoryError, Mapping};
 
@@ -26,6 +27,9 @@ const KNOWN_ACCESS: u32 = Access::LOCAL_WRITE.0
     | Access::FLUSH_GLOBAL.0
     | Access::FLUSH_PERSISTENT.0;
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
+
+/// Access bits that exist for other devices: on-demand paging and huge pages.
+const FOREIGN_ACCESS: u32 = 0x40 | 0x80;
 
 /// A memory registration.
 pub(crate) struct Mr {
@@ -59,8 +63,8 @@ impl Session {
         let owner = find(&self.pds, "protection domain", pd.0)?;
         let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
         check_quota("memory registrations", self.mrs.len(), MAX_MRS)?;
-        check_range(&request)?;
         let access = check_access(request.access)?;
+        check_range(&request)?;
         let handle = self.new_handle()?;
         let (region, mapped) = match (request.backing, memory) {
             (Backing::Shared { offset }, Some(memfd)) => {
@@ -86,7 +90,8 @@ impl Session {
             on.host.remove_region(region);
             let errno = match error {
                 RegMrError::TooMany => Errno::NOMEM,
-                _ => Errno::INVAL,
+                RegMrError::NotPersistent(_) => Errno::OPNOTSUPP,
+                RegMrError::Wraps { .. } | RegMrError::RemoteWithoutLocalWrite(_) => Errno::INVAL,
             };
             refuse(errno, error.to_string())
         })?;
@@ -188,7 +193,7 @@ fn probe(memory: &ProcessMemory, addr: u64) -> Result<(), urxe_shm::process_memo
 }
 
 fn check_range(request: &MrRequest) -> Result<(), ControlError> {
-    let &MrRequest { addr, length, .. } = request;
+    let &MrRequest { addr, length, iova, .. } = request;
     if length == 0 || length > MAX_MR_SIZE {
         let sentence = format!("length {length}: expected 1 to {MAX_MR_SIZE} bytes");
         return Err(refuse(Errno::INVAL, sentence));
@@ -197,19 +202,27 @@ fn check_range(request: &MrRequest) -> Result<(), ControlError> {
         let sentence = format!("addr {addr:#x}: {length} bytes from there wrap around");
         return Err(refuse(Errno::INVAL, sentence));
     }
+    // The kernel insists, for devices that translate whole pages.
+    let page = page_size() as u64;
+    if addr % page != iova % page {
+        let sentence = format!("iova {iova:#x}: expected the offset in its page of addr {addr:#x}");
+        return Err(refuse(Errno::INVAL, sentence));
+    }
     Ok(())
 }
 
 fn check_access(access: control::Access) -> Result<Access, ControlError> {
-    let unknown = access.0 & !(KNOWN_ACCESS | OPTIONAL_ACCESS);
-    if unknown != 0 {
+    let unsupported = access.0 & !(KNOWN_ACCESS | OPTIONAL_ACCESS);
+    if unsupported != 0 {
         let sentence = format!(
-            "access {:#x}: bits {unknown:#x} are not supported; expected a combination of local \
+            "access {:#x}: bits {unsupported:#x} are not supported; expected a combination of local \
              write (1), remote write (2), remote read (4), remote atomic (8), window binding \
              (0x10), zero-based (0x20) and flush global (0x100)",
             access.0
         );
-        return Err(refuse(Errno::INVAL, sentence));
+        let is_known = unsupported & !FOREIGN_ACCESS == 0;
+        let errno = if is_known { Errno::OPNOTSUPP } else { Errno::INVAL };
+        return Err(refuse(errno, sentence));
     }
     Ok(Access(access.0 & KNOWN_ACCESS))
 }

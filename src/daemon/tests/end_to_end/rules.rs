@@ -233,8 +233,14 @@ fn refused_registrations_say_why() {
 
     refused(request(addr, 0, ALL, process), &[], Errno::INVAL, "length 0: expected 1 to");
     refused(request(u64::MAX - 9, 11, ALL, process), &[], Errno::INVAL, "wrap around");
-    refused(request(addr, 4096, Access(1 << 6), process), &[], Errno::INVAL, "bits 0x40");
+    refused(request(addr, 4096, Access(1 << 6), process), &[], Errno::OPNOTSUPP, "bits 0x40");
+    refused(request(addr, 4096, Access(1 << 10), process), &[], Errno::INVAL, "bits 0x400");
+    let persistent = Access::FLUSH_PERSISTENT;
+    refused(request(addr, 4096, persistent, process), &[], Errno::OPNOTSUPP, "persistent");
     refused(request(addr, 1, Access::REMOTE_WRITE, process), &[], Errno::INVAL, "local write");
+    let iova = addr + 1;
+    let shifted = Request::RegMr { pd, addr, length: 1, iova, access: ALL, backing: process };
+    refused(shifted, &[], Errno::INVAL, "expected the offset in its page");
     refused(request(4096, 1, ALL, process), &[], Errno::FAULT, "cannot be reached");
     refused(request(addr, 1 << 40, ALL, process), &[], Errno::FAULT, "cannot be reached");
     refused(request(addr, 1, ALL, process), &[sealed.as_fd()], Errno::PROTO, "no descriptor");

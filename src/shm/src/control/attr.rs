@@ -62,6 +62,13 @@ impl Access {
     pub fn contains(self, other: Access) -> bool {
         self.0 & other.0 == other.0
     }
+
+    /// Whether memory that is registered for this must be writable. That is so with
+    /// [`MW_BIND`](Self::MW_BIND) too, because a window may let the peer write.
+    pub fn needs_writable(self) -> bool {
+        let writes = Access::LOCAL_WRITE.0 | Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0;
+        self.0 & (writes | Access::MW_BIND.0) != 0
+    }
 }
 
 impl std::ops::BitOr for Access {
