@@ -281,7 +281,7 @@ impl EventLoop {
                 let received = nic.receive(now)?;
                 Ok(Served { worked: received || sent, more: received })
             }
-            Token::Session { key } => Ok(self.answer(now, key)),
+            Token::Session { key } => self.answer(now, key),
             Token::Watch => self.follow(now),
             Token::Pipe { nic, pipe } => {
                 if let Some(entry) = self.nics[nic].host.pipes.get_mut(pipe)
@@ -350,8 +350,8 @@ impl EventLoop {
     }
 
     /// Answers a few requests of a session.
-    fn answer(&mut self, now: Instant, key: u32) -> Served {
-        let ended = Served { worked: true, more: false };
+    fn answer(&mut self, now: Instant, key: u32) -> io::Result<Served> {
+        let ended = Ok(Served { worked: true, more: false });
         for served in 0..REQUESTS_PER_TURN {
             let Some(session) = self.sessions.get_mut(key) else { return ended };
             if session.is_ending() {
@@ -360,16 +360,17 @@ impl EventLoop {
                 if is_over && !self.reply(key, Ok(Reply::Done.into())) {
                     return ended;
                 }
-                return Served { worked: true, more: true };
+                return Ok(Served { worked: true, more: true });
             }
             let was_open = session.wake_fd().is_some();
             let answer = match session.receive() {
                 Ok((request, fds)) => {
+                    post(session, &mut self.nics, now)?;
                     let (nics, counters) = (&mut self.nics[..], &self.counters);
                     session.handle(&mut World { nics, now, counters }, request, fds)
                 }
                 Err(ChannelError::WouldBlock) => {
-                    return Served { worked: served > 0, more: false };
+                    return Ok(Served { worked: served > 0, more: false });
                 }
                 Err(ChannelError::Closed) => {
                     self.end_session(key);
@@ -412,7 +413,7 @@ impl EventLoop {
                 return ended;
             }
         }
-        Served { worked: true, more: true }
+        Ok(Served { worked: true, more: true })
     }
 
     /// Sends the answer to a request. Returns whether the session goes on.
@@ -498,6 +499,16 @@ impl EventLoop {
         }
         Ok(())
     }
+}
+
+/// Sends what a session has posted so far. What it asks for is done after that: the QP that it
+/// destroys has sent, the CQ that it resizes holds the completions.
+fn post(session: &Session, nics: &mut [Nic], now: Instant) -> io::Result<()> {
+    session.take_doorbells(|nic, qpn| nics[nic].ring(qpn));
+    for nic in nics {
+        nic.transmit(now)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

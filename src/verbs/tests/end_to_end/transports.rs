@@ -72,6 +72,20 @@ fn a_datagram_tells_where_it_came_from_and_can_be_answered() {
 }
 
 #[test]
+fn what_was_posted_before_its_qp_is_destroyed_is_sent() {
+    let Net { near, far, daemon: _daemon } = Net::unconnected();
+    let to = datagrams(&far);
+    let ah = near.pd.create_ah(&AddressVector::to(far.context.device().address)).unwrap();
+    for round in 0..50 {
+        receive(&far, &to, round, 0, 100);
+        let from = datagrams(&near);
+        from.post_send(&[SendWr::send(1, Inline(b"last")).to(&ah, to.qpn(), QKEY)]).unwrap();
+        drop(from);
+        assert_eq!((far.done().wr_id, far.bytes(40, 4)), (round, b"last".to_vec()));
+    }
+}
+
+#[test]
 fn a_datagram_with_another_q_key_is_not_received() {
     let Net { near, far, daemon: _daemon } = Net::unconnected();
     let (from, to) = (datagrams(&near), datagrams(&far));
