@@ -1,7 +1,7 @@
 //! The command line: which commands there are. What each takes stands with the command.
 
 use crate::error::EXIT_CODES;
-use crate::{daemon, demo, devinfo, output, perf, res, run, stat, sysfs_overlay};
+use crate::{daemon, demo, devinfo, doctor, output, perf, res, run, stat, sysfs_overlay};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,6 +13,8 @@ Examples:
       See RDMA work on this machine within seconds: no hardware, no root, no set-up.
   urxe run ib_write_bw                in one terminal, and
   urxe run ib_write_bw localhost      in another: stock verbs programs, unmodified.
+  urxe doctor
+      See what such programs lack on this machine.
   urxe daemon --addr 10.0.0.1
       Give this machine an RDMA device on the network.
   urxe devinfo
@@ -39,6 +41,7 @@ enum Command {
     #[command(hide = true)]
     DemoPartner(demo::PartnerArguments),
     Run(run::Arguments),
+    Doctor(doctor::Arguments),
     Daemon(daemon::Arguments),
     Devinfo(devinfo::Arguments),
     Perf(perf::Arguments),
@@ -72,6 +75,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::DemoPartner(arguments) => demo::run_partner(&arguments),
         Command::Run(arguments) => return run::run(&arguments),
+        Command::Doctor(arguments) => return doctor::run(&arguments),
         Command::Daemon(arguments) => return daemon::run(arguments),
         Command::Devinfo(arguments) => devinfo::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),

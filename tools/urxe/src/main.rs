@@ -6,6 +6,7 @@ mod daemon;
 mod demo;
 mod detach;
 mod devinfo;
+mod doctor;
 mod error;
 mod latency;
 mod link;

@@ -174,3 +174,30 @@ fn what_keeps_a_program_from_running_is_said_in_a_sentence() {
     assert_failed(&run(command), 125, &["/nonexistent/shim.so", "cargo build"]);
     assert!(home.daemons().is_empty());
 }
+
+#[test]
+fn the_doctor_tells_a_healthy_place_from_a_sick_one() {
+    let daemon = Daemon::start();
+    let doctor = |shim: PathBuf| {
+        let mut command = urxe("doctor --json");
+        command.env("URXE_SHIM", shim).env("URXE_SOCKET", &daemon.socket);
+        let output = run(command);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["can_run"], output.status.success());
+        report
+    };
+    let check = |report: &serde_json::Value, name: &str| {
+        let checks = report["checks"].as_array().unwrap();
+        checks.iter().find(|check| check["name"] == name).unwrap().clone()
+    };
+    let report = doctor(library());
+    assert_eq!(check(&report, "shim")["level"], "ok");
+    assert_eq!(check(&report, "device")["says"], format!("urxe0: GID 0 = {}", daemon.address));
+    let pid = format!("process {}, ", daemon.process.id());
+    assert!(check(&report, "daemon")["says"].as_str().unwrap().starts_with(&pid), "{report}");
+    let report = doctor("/nonexistent/shim.so".into());
+    assert_eq!(
+        (check(&report, "shim")["level"].as_str(), &report["can_run"]),
+        (Some("problem"), &false.into())
+    );
+}

@@ -5,7 +5,7 @@ use std::time::Instant;
 use urxe_port::watch::{Links, Watch};
 
 /// The port of RoCEv2.
-const ROCE_PORT: u16 = 4791;
+pub(crate) const ROCE_PORT: u16 = 4791;
 
 /// Addresses that are everywhere behind the default route: they are for documentation.
 const FAR_AWAY: [IpAddr; 2] = [
@@ -16,7 +16,7 @@ const FAR_AWAY: [IpAddr; 2] = [
 /// The address of this machine by which peers most likely reach it, and programs on it each other:
 /// the one that the default route would send from, else the first that is not only local to a
 /// link, else loopback.
-pub(super) fn choose() -> IpAddr {
+pub(crate) fn choose() -> IpAddr {
     let mut routed = FAR_AWAY.into_iter().filter_map(source_towards);
     let routed = routed.find(|addr| is_reachable(*addr));
     routed.unwrap_or_else(|| without_route(Watch::open(Instant::now()).links()))

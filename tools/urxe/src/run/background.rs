@@ -18,7 +18,7 @@ use urxe_shm::channel::Channel;
 use urxe_verbs::{Context, DeviceInfo, OpenOptions};
 
 /// The daemon that an administrator runs for all users.
-const SYSTEM_SOCKET: &str = "/run/urxe/urxed.sock";
+pub(crate) const SYSTEM_SOCKET: &str = "/run/urxe/urxed.sock";
 
 /// How long a daemon that we start stays after its last program, in seconds.
 const LINGER: u32 = 10;
@@ -90,7 +90,7 @@ impl Daemon {
 }
 
 /// The sockets at which a daemon for our programs may answer, the best first.
-fn sockets() -> Vec<PathBuf> {
+pub(crate) fn sockets() -> Vec<PathBuf> {
     let own = absolute(&urxe_shm::socket_path());
     let is_named = std::env::var_os("URXE_SOCKET").is_some_and(|path| !path.is_empty());
     let system = (!is_named && own != Path::new(SYSTEM_SOCKET)).then(|| SYSTEM_SOCKET.into());

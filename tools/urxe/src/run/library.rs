@@ -52,7 +52,7 @@ impl fmt::Display for Missing {
 }
 
 /// The library to load.
-pub(super) fn find() -> Result<PathBuf, Missing> {
+pub(crate) fn find() -> Result<PathBuf, Missing> {
     let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
     let binary = std::env::current_exe().unwrap_or_default();
     find_from(named, binary.parent().unwrap_or(Path::new("/")))

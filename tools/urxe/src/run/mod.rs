@@ -10,6 +10,10 @@ mod background;
 mod library;
 mod program;
 
+pub(crate) use address::{ROCE_PORT, choose as choose_address};
+pub(crate) use background::{SYSTEM_SOCKET, sockets};
+pub(crate) use library::find as find_library;
+
 use crate::output;
 use clap::Args;
 use std::ffi::OsString;

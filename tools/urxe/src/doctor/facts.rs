@@ -1,0 +1,197 @@
+//! What there is on this machine, as far as verbs programs need it. Nothing is judged here.
+
+use super::port_owner;
+use crate::run::{ROCE_PORT, SYSTEM_SOCKET, choose_address, find_library, sockets};
+use std::fs;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use urxe_port::watch::Watch;
+use urxe_verbs::{Context, OpenOptions};
+
+/// What was seen.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    /// The verbs library.
+    pub(super) libibverbs: Option<PathBuf>,
+    /// Its provider for rxe devices.
+    pub(super) librxe: Option<PathBuf>,
+    /// The file that tells it to load that provider.
+    pub(super) driver_file: bool,
+    /// Programs to try.
+    pub(super) perftest: bool,
+    /// Our shim, or why there is none.
+    pub(super) library: Result<PathBuf, String>,
+    /// The daemons that answer at the usual places.
+    pub(super) daemons: Vec<Daemon>,
+    /// The system's daemon is there, but not for us.
+    pub(super) system_daemon_refuses: bool,
+    /// What a daemon that is started would serve.
+    pub(super) address: IpAddr,
+    /// Its UDP port 4791.
+    pub(super) port: PortState,
+    /// The interface of that address, and its MTU.
+    pub(super) link: Option<(String, u32)>,
+    /// `/proc/self/mem` can be opened.
+    pub(super) own_memory: Result<(), String>,
+    /// How far processes may look into each other (Yama).
+    pub(super) ptrace_scope: Option<u8>,
+    /// A filter of system calls is on us.
+    pub(super) is_filtered: bool,
+    /// We may use userfaultfd, of which root always may.
+    pub(super) userfaultfd: bool,
+    /// `URXE_MR=remap` is set.
+    pub(super) wants_remap: bool,
+    /// RDMA devices of the kernel.
+    pub(super) kernel_devices: Vec<String>,
+    /// Most bytes of a socket's receive buffer.
+    pub(super) rmem_max: Option<u64>,
+    /// Most bytes of a socket's send buffer.
+    pub(super) wmem_max: Option<u64>,
+    /// Processors that we may use.
+    pub(super) cores: usize,
+}
+
+/// A daemon that answers.
+#[derive(Clone, Debug)]
+pub(super) struct Daemon {
+    pub(super) socket: PathBuf,
+    pub(super) pid: Option<u32>,
+    pub(super) devices: Vec<Device>,
+}
+
+/// A device of a daemon.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    pub(super) name: String,
+    pub(super) firmware: String,
+    pub(super) active: bool,
+    pub(super) mtu: u16,
+    pub(super) gids: Vec<(u8, IpAddr)>,
+}
+
+/// Whether a daemon could have the port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PortState {
+    Free,
+    /// Somebody has it, and who, if that can be seen.
+    Taken(Option<String>),
+    /// The system refuses it.
+    Refused(String),
+}
+
+impl Facts {
+    /// Looks at this machine.
+    pub(super) fn of_this_machine() -> Facts {
+        let address = choose_address();
+        let watch = Watch::open(Instant::now());
+        let link = watch.links().with_address(address);
+        let libraries = library_directories();
+        let daemons: Vec<Daemon> = sockets().iter().filter_map(|path| Daemon::at(path)).collect();
+        Facts {
+            libibverbs: libraries
+                .iter()
+                .map(|directory| directory.join("libibverbs.so.1"))
+                .find(|path| path.exists()),
+            librxe: libraries.iter().find_map(|directory| provider(&directory.join("libibverbs"))),
+            driver_file: Path::new("/etc/libibverbs.d/rxe.driver").exists(),
+            perftest: is_in_path("ib_write_bw"),
+            library: find_library().map_err(|missing| missing.to_string()),
+            system_daemon_refuses: Path::new(SYSTEM_SOCKET).exists()
+                && daemons.iter().all(|daemon| daemon.socket != Path::new(SYSTEM_SOCKET)),
+            daemons,
+            address,
+            port: port_state(address),
+            link: link.map(|link| (link.name.clone(), link.mtu)),
+            own_memory: urxe_shm::process_memory::open_own()
+                .map(drop)
+                .map_err(|error| error.to_string()),
+            ptrace_scope: number("/proc/sys/kernel/yama/ptrace_scope"),
+            is_filtered: is_filtered(),
+            userfaultfd: rustix::process::geteuid().is_root()
+                || number("/proc/sys/vm/unprivileged_userfaultfd") == Some(1),
+            wants_remap: std::env::var_os("URXE_MR").is_some_and(|value| value == "remap"),
+            kernel_devices: names("/sys/class/infiniband"),
+            rmem_max: number("/proc/sys/net/core/rmem_max"),
+            wmem_max: number("/proc/sys/net/core/wmem_max"),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+impl Daemon {
+    /// Asks the daemon at a socket, if one answers.
+    fn at(socket: &Path) -> Option<Daemon> {
+        let options = OpenOptions::new().socket(socket);
+        let mut pid = None;
+        let devices = urxe_verbs::devices(&options).ok()?.into_iter().filter_map(|device| {
+            let context = Context::open(&options.clone().device(device.name)).ok()?;
+            pid = pid.or(context.daemon_pid());
+            let port = context.query_port(1).ok()?;
+            Some(Device {
+                name: context.device().name.clone(),
+                firmware: context.query_device().ok()?.fw_ver,
+                active: port.active,
+                mtu: port.active_mtu,
+                gids: context.gids(1).ok()?,
+            })
+        });
+        let devices = devices.collect();
+        Some(Daemon { socket: socket.to_owned(), pid, devices })
+    }
+}
+
+/// Where the loader looks for libraries.
+fn library_directories() -> Vec<PathBuf> {
+    let named = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let mut directories: Vec<PathBuf> = std::env::split_paths(&named).collect();
+    for base in ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"] {
+        let multiarch = names(base).into_iter().filter(|name| name.ends_with("-linux-gnu"));
+        let multiarch = multiarch.map(|name| Path::new(base).join(name));
+        directories.extend(multiarch.chain([base.into()]));
+    }
+    directories
+}
+
+/// The provider for rxe devices in a directory, whatever release it is of.
+fn provider(directory: &Path) -> Option<PathBuf> {
+    let is_librxe = |name: &String| name.starts_with("librxe") && name.ends_with(".so");
+    names(directory).into_iter().find(is_librxe).map(|name| directory.join(name))
+}
+
+fn is_in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+fn port_state(address: IpAddr) -> PortState {
+    match UdpSocket::bind((address, ROCE_PORT)) {
+        Ok(_) => PortState::Free,
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            PortState::Taken(port_owner::find(address, ROCE_PORT))
+        }
+        Err(error) => PortState::Refused(error.to_string()),
+    }
+}
+
+/// Whether some system calls are forbidden to us, as in many containers.
+fn is_filtered() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
+    mode.is_some_and(|mode| mode.trim() == "2")
+}
+
+/// The number in a file of the kernel's.
+fn number<T: std::str::FromStr>(path: &str) -> Option<T> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// What is in a directory, in order; nothing if it is not there.
+fn names(directory: impl AsRef<Path>) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}

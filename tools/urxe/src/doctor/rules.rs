@@ -1,0 +1,392 @@
+//! What the facts mean for a verbs program.
+
+use super::facts::{Daemon, Facts, PortState};
+use serde::Serialize;
+use std::fmt;
+use urxe_wire::PathMtu;
+
+/// How bad something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Level {
+    /// As it should be.
+    Ok,
+    /// Programs run, though not as well as they might.
+    Warning,
+    /// No program runs.
+    Problem,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Level::Ok => "ok",
+            Level::Warning => "warning",
+            Level::Problem => "problem",
+        })
+    }
+}
+
+/// What came of one check.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Finding {
+    /// The check.
+    pub(super) name: &'static str,
+    pub(super) level: Level,
+    /// What was found.
+    pub(super) says: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) mend: Option<String>,
+}
+
+impl Finding {
+    fn ok(name: &'static str, says: impl Into<String>) -> Finding {
+        Finding { name, level: Level::Ok, says: says.into(), mend: None }
+    }
+
+    fn warning(name: &'static str, says: impl Into<String>, mend: impl Into<String>) -> Finding {
+        Finding { name, level: Level::Warning, says: says.into(), mend: Some(mend.into()) }
+    }
+
+    fn problem(name: &'static str, says: impl Into<String>, mend: impl Into<String>) -> Finding {
+        Finding { name, level: Level::Problem, says: says.into(), mend: Some(mend.into()) }
+    }
+}
+
+/// Every check, in the order in which a program would meet them.
+pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
+    let checks = [rdma_core, perftest, shim, memory, remap, hardware, buffers, cores];
+    let checks = checks.into_iter().filter_map(|check| check(facts));
+    checks.chain(daemon(facts)).collect()
+}
+
+fn rdma_core(facts: &Facts) -> Option<Finding> {
+    let name = "rdma-core";
+    let install = "apt-get install libibverbs1 ibverbs-providers ibverbs-utils, or dnf install \
+                   libibverbs libibverbs-utils";
+    Some(match (&facts.libibverbs, &facts.librxe) {
+        (None, _) => Finding::problem(name, "libibverbs.so.1 is not installed", install),
+        (Some(_), None) => {
+            let says = "libibverbs has no provider for rxe devices (librxe)";
+            Finding::problem(
+                name,
+                says,
+                "apt-get install ibverbs-providers, or dnf install rdma-core",
+            )
+        }
+        (Some(_), Some(_)) if !facts.driver_file => {
+            let says =
+                "/etc/libibverbs.d/rxe.driver is missing, so libibverbs does not load librxe";
+            Finding::problem(name, says, "echo 'driver rxe' > /etc/libibverbs.d/rxe.driver")
+        }
+        (Some(library), Some(provider)) => {
+            Finding::ok(name, format!("{}, {}", library.display(), provider.display()))
+        }
+    })
+}
+
+fn perftest(facts: &Facts) -> Option<Finding> {
+    Some(match facts.perftest {
+        true => Finding::ok("perftest", "ib_write_bw and its like are there"),
+        false => {
+            let says = "ib_write_bw and its like are not installed; nothing else needs them";
+            Finding::warning("perftest", says, "apt-get install perftest")
+        }
+    })
+}
+
+fn shim(facts: &Facts) -> Option<Finding> {
+    Some(match &facts.library {
+        Ok(path) => Finding::ok("shim", path.display().to_string()),
+        Err(missing) => {
+            let mend = "cargo build --release --workspace, or set URXE_SHIM to where it is";
+            Finding::problem("shim", missing, mend)
+        }
+    })
+}
+
+/// The daemons that run; else whether one could be started.
+fn daemon(facts: &Facts) -> Vec<Finding> {
+    if !facts.daemons.is_empty() {
+        return facts.daemons.iter().flat_map(running).collect();
+    }
+    let address = facts.address;
+    let other = "`urxe run --addr ADDR` with another address of this machine, such as 127.0.0.2";
+    let mut findings = vec![match &facts.port {
+        PortState::Free => Finding::ok(
+            "daemon",
+            format!(
+                "none runs; `urxe run` will start one on {address}, whose UDP port 4791 is free"
+            ),
+        ),
+        PortState::Taken(owner) => {
+            let owner = owner.as_deref().unwrap_or("a program that we may not see");
+            let mut says = format!("none answers us, and {owner} has UDP port 4791 of {address}");
+            if facts.system_daemon_refuses {
+                says += "; the system's daemon does not let this user in";
+            }
+            Finding::problem("daemon", says, other)
+        }
+        PortState::Refused(reason) => {
+            let says = format!("none runs, and UDP port 4791 of {address} is refused: {reason}");
+            Finding::problem("daemon", says, other)
+        }
+    }];
+    if let Some((interface, link_mtu)) = &facts.link {
+        let mtu = PathMtu::largest_for_link(*link_mtu, address.is_ipv6());
+        findings.push(path_mtu(
+            format!("{interface} has MTU {link_mtu}"),
+            mtu.map_or(0, PathMtu::bytes),
+        ));
+    }
+    findings
+}
+
+/// A daemon that answers, and its devices.
+fn running(daemon: &Daemon) -> Vec<Finding> {
+    let socket = daemon.socket.display();
+    let pid = daemon.pid.map_or("unknown".into(), |pid| pid.to_string());
+    let firmware = daemon.devices.first().map_or("unknown", |device| &device.firmware);
+    let mut findings =
+        vec![Finding::ok("daemon", format!("process {pid}, version {firmware}, at {socket}"))];
+    for device in &daemon.devices {
+        let gids = device.gids.iter().map(|(index, addr)| format!("GID {index} = {addr}"));
+        let gids: Vec<String> = gids.collect();
+        let says = format!("{}: {}", device.name, gids.join(", "));
+        findings.push(if gids.is_empty() {
+            let says = format!("{} has no address", device.name);
+            Finding::problem("device", says, "ip address add ... to its interface")
+        } else if !device.active {
+            Finding::problem("device", format!("{says}; its port is down"), "ip link set ... up")
+        } else {
+            Finding::ok("device", says)
+        });
+        findings.push(path_mtu(device.name.clone(), device.mtu.into()));
+    }
+    findings
+}
+
+fn path_mtu(what: String, bytes: usize) -> Finding {
+    let says = format!("{what}: path MTU {bytes}");
+    match bytes {
+        0 => {
+            let says = format!("{what}, too little for any path MTU");
+            Finding::problem("path MTU", says, "ip link set ... mtu 1500, or more")
+        }
+        1..1024 => Finding::warning(
+            "path MTU",
+            format!("{says}; programs that ask for 1024 will fail"),
+            "ip link set ... mtu 1500, or more",
+        ),
+        _ => Finding::ok("path MTU", says),
+    }
+}
+
+fn memory(facts: &Facts) -> Option<Finding> {
+    let name = "memory";
+    if let Err(reason) = &facts.own_memory {
+        let says =
+            format!("/proc/self/mem cannot be opened, so no memory can be registered: {reason}");
+        let mend = "let /proc be mounted, and the program be dumpable (prctl PR_SET_DUMPABLE)";
+        return Some(Finding::problem(name, says, mend));
+    }
+    // Both only bear on process_vm_*, which is the faster of two ways.
+    let slower = match (facts.ptrace_scope, facts.is_filtered) {
+        (Some(scope @ 2..), _) => format!("ptrace_scope {scope}"),
+        (_, true) => "a seccomp filter (a container's?)".into(),
+        _ => return Some(Finding::ok(name, "the daemon can reach registered memory")),
+    };
+    let says = format!(
+        "the daemon can reach registered memory; {slower} may keep it from the faster way for \
+         large messages"
+    );
+    Some(Finding::ok(name, says))
+}
+
+fn remap(facts: &Facts) -> Option<Finding> {
+    // Nobody has to know of what he does not use.
+    facts.wants_remap.then(|| match facts.userfaultfd {
+        true => Finding::ok("remap", "URXE_MR=remap: userfaultfd is allowed"),
+        false => Finding::warning(
+            "remap",
+            "URXE_MR=remap is set, and userfaultfd is not allowed here: memory is copied instead",
+            "sysctl vm.unprivileged_userfaultfd=1",
+        ),
+    })
+}
+
+fn hardware(facts: &Facts) -> Option<Finding> {
+    let devices = facts.kernel_devices.join(", ");
+    (!devices.is_empty()).then(|| {
+        let says = format!(
+            "the kernel has RDMA devices ({devices}); under `urxe run` programs see urxe's only"
+        );
+        Finding::ok("hardware", says)
+    })
+}
+
+/// Bytes that a message burst may need.
+const BUFFER_MIN: u64 = 1 << 20;
+
+fn buffers(facts: &Facts) -> Option<Finding> {
+    let limits = [("rmem_max", facts.rmem_max), ("wmem_max", facts.wmem_max)];
+    let small = |&(_, limit): &(_, Option<u64>)| limit.is_some_and(|limit| limit < BUFFER_MIN);
+    let (name, limit) = limits.into_iter().find(small)?;
+    let says = format!("net.core.{name} is {} bytes: bursts may be lost and sent again", limit?);
+    Some(Finding::warning("buffers", says, format!("sysctl net.core.{name}=4194304")))
+}
+
+fn cores(facts: &Facts) -> Option<Finding> {
+    (facts.cores < 2).then(|| {
+        let says = "one processor for the daemon and the program: they take turns";
+        Finding::warning("cores", says, "more processors, or a larger cgroup share")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::Device;
+    use super::*;
+
+    /// A machine on which everything is as it should be.
+    fn healthy() -> Facts {
+        Facts {
+            libibverbs: Some("/usr/lib/libibverbs.so.1".into()),
+            librxe: Some("/usr/lib/libibverbs/librxe-rdmav34.so".into()),
+            driver_file: true,
+            perftest: true,
+            library: Ok("/opt/liburxe_shim.so".into()),
+            daemons: Vec::new(),
+            system_daemon_refuses: false,
+            address: [10, 0, 0, 1].into(),
+            port: PortState::Free,
+            link: Some(("eth0".into(), 1500)),
+            own_memory: Ok(()),
+            ptrace_scope: None,
+            is_filtered: false,
+            userfaultfd: true,
+            wants_remap: false,
+            kernel_devices: Vec::new(),
+            rmem_max: Some(4 << 20),
+            wmem_max: Some(4 << 20),
+            cores: 4,
+        }
+    }
+
+    /// The one finding of a check, on a machine that differs from the healthy one.
+    fn finding(name: &str, change: impl FnOnce(&mut Facts)) -> Option<Finding> {
+        let mut facts = healthy();
+        change(&mut facts);
+        judge(&facts).into_iter().find(|finding| finding.name == name)
+    }
+
+    #[track_caller]
+    fn assert_finding(name: &str, level: Level, part: &str, change: impl FnOnce(&mut Facts)) {
+        let found = finding(name, change).expect("a finding");
+        assert_eq!(found.level, level, "{found:?}");
+        assert_eq!(found.mend.is_some(), level > Level::Ok, "{found:?}");
+        let text = format!("{} {}", found.says, found.mend.unwrap_or_default());
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+
+    fn daemon_with(mtu: u16, active: bool, gids: &[(u8, std::net::IpAddr)]) -> Daemon {
+        let (name, firmware, gids) = ("urxe0".into(), "0.1.0".into(), gids.to_vec());
+        let device = Device { name, firmware, active, mtu, gids };
+        Daemon { socket: "/run/x.sock".into(), pid: Some(77), devices: vec![device] }
+    }
+
+    #[test]
+    fn nothing_is_wrong_with_a_healthy_machine() {
+        let findings = judge(&healthy());
+        assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:?}");
+        for name in ["remap", "hardware", "buffers", "cores"] {
+            assert!(finding(name, |_| ()).is_none(), "{name} is of no interest here");
+        }
+    }
+
+    #[test]
+    fn each_part_of_rdma_core_is_needed() {
+        use Level::Problem;
+        assert_finding("rdma-core", Problem, "libibverbs1", |facts| facts.libibverbs = None);
+        assert_finding("rdma-core", Problem, "ibverbs-providers", |facts| facts.librxe = None);
+        assert_finding("rdma-core", Problem, "rxe.driver", |facts| facts.driver_file = false);
+        assert_finding("rdma-core", Level::Ok, "librxe-rdmav34.so", |_| ());
+        assert_finding("perftest", Level::Warning, "apt-get", |facts| facts.perftest = false);
+    }
+
+    #[test]
+    fn without_the_shim_nothing_runs() {
+        let gone = |facts: &mut Facts| facts.library = Err("looked for /a/b".into());
+        assert_finding("shim", Level::Problem, "/a/b", gone);
+        assert_finding("shim", Level::Problem, "cargo build", gone);
+    }
+
+    #[test]
+    fn a_daemon_runs_or_could_be_started() {
+        assert_finding("daemon", Level::Ok, "10.0.0.1", |_| ());
+        let taken = |facts: &mut Facts| facts.port = PortState::Taken(Some("x (process 9)".into()));
+        assert_finding("daemon", Level::Problem, "x (process 9)", taken);
+        assert_finding("daemon", Level::Problem, "--addr", taken);
+        assert_finding("daemon", Level::Problem, "does not let this user in", |facts| {
+            facts.port = PortState::Taken(None);
+            facts.system_daemon_refuses = true;
+        });
+        assert_finding("daemon", Level::Problem, "not today", |facts| {
+            facts.port = PortState::Refused("not today".into());
+        });
+        // The port of a daemon that answers is taken, and rightly so.
+        assert_finding("daemon", Level::Ok, "process 77", |facts| {
+            facts.port = PortState::Taken(None);
+            facts.daemons = vec![daemon_with(1024, true, &[(0, [10, 0, 0, 1].into())])];
+        });
+    }
+
+    #[test]
+    fn a_device_needs_an_address_and_a_link() {
+        let addr = [(2, [10, 0, 0, 1].into())];
+        let with = |daemon| move |facts: &mut Facts| facts.daemons = vec![daemon];
+        let up = daemon_with(1024, true, &addr);
+        assert_finding("device", Level::Ok, "GID 2 = 10.0.0.1", with(up));
+        assert_finding("device", Level::Problem, "down", with(daemon_with(1024, false, &addr)));
+        assert_finding("device", Level::Problem, "no address", with(daemon_with(1024, true, &[])));
+        assert_finding("path MTU", Level::Warning, "512", with(daemon_with(512, true, &addr)));
+    }
+
+    #[test]
+    fn the_path_mtu_follows_from_the_links() {
+        let link = |mtu| move |facts: &mut Facts| facts.link = Some(("eth0".into(), mtu));
+        assert_finding("path MTU", Level::Ok, "path MTU 1024", link(1500));
+        assert_finding("path MTU", Level::Ok, "path MTU 4096", link(9000));
+        assert_finding("path MTU", Level::Warning, "path MTU 256", link(576));
+        assert_finding("path MTU", Level::Problem, "too little", link(100));
+    }
+
+    #[test]
+    fn memory_must_be_reachable_and_may_be_so_more_slowly() {
+        assert_finding("memory", Level::Problem, "EACCES", |facts| {
+            facts.own_memory = Err("EACCES".into());
+        });
+        assert_finding("memory", Level::Ok, "ptrace_scope 3", |facts| facts.ptrace_scope = Some(3));
+        assert_finding("memory", Level::Ok, "seccomp", |facts| facts.is_filtered = true);
+    }
+
+    #[test]
+    fn what_a_program_asks_for_is_checked_only_then() {
+        let refused = |facts: &mut Facts| facts.userfaultfd = false;
+        assert!(finding("remap", refused).is_none());
+        assert_finding("remap", Level::Warning, "userfaultfd", |facts| {
+            facts.userfaultfd = false;
+            facts.wants_remap = true;
+        });
+    }
+
+    #[test]
+    fn what_slows_programs_down_is_a_warning() {
+        assert_finding("buffers", Level::Warning, "212992", |facts| facts.wmem_max = Some(212_992));
+        assert_finding("cores", Level::Warning, "one processor", |facts| facts.cores = 1);
+        assert_finding("hardware", Level::Ok, "mlx5_0", |facts| {
+            facts.kernel_devices = vec!["mlx5_0".into()];
+        });
+    }
+}
