@@ -22,7 +22,7 @@ mod resource;
 mod stats;
 
 pub use attr::{
-    Access, AddressVector, DeviceAttr, DeviceInfo, Gid, MwType, PortAttr, QpAttr, QpCaps,
+    Access, AddressVector, DeviceAttr, DeviceInfo, Gid, MwType, OdpCaps, PortAttr, QpAttr, QpCaps,
     QpQueried, QpState, QpType, SrqAttr,
 };
 pub use codec::{DecodeError, TooLong, decode, encode};

@@ -170,8 +170,8 @@ pub use pd::Pd;
 pub use qp::{MULTICAST_QPN, Qp};
 pub use srq::Srq;
 pub use urxe_shm::control::{
-    Access, AddressVector, BoundTo, DeviceAttr, DeviceInfo, Gid, MwType, PortAttr, QpAttr, QpCaps,
-    QpQueried, QpState, QpType, Resource, ResourceDetail, ResourceKind, SrqAttr,
+    Access, AddressVector, BoundTo, DeviceAttr, DeviceInfo, Gid, MwType, OdpCaps, PortAttr, QpAttr,
+    QpCaps, QpQueried, QpState, QpType, Resource, ResourceDetail, ResourceKind, SrqAttr,
 };
 pub use urxe_shm::cursor::IndexError;
 pub use urxe_shm::entry::EntryError;

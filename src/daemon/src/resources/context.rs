@@ -12,12 +12,19 @@ use urxe_engine::limits::{
     GID_TABLE_LEN, MAX_AH, MAX_GROUP_MEMBERS, MAX_QP, MAX_RD_ATOMIC, MAX_SRQ,
 };
 use urxe_shm::control::{
-    ContextHandle, ControlError, DeviceAttr, DeviceInfo, Gid, PortAttr, Reply,
+    ContextHandle, ControlError, DeviceAttr, DeviceInfo, Gid, OdpCaps, PortAttr, Reply,
 };
 use urxe_wire::PathMtu;
 
 /// The number of a device's one port.
 const PORT: u8 = 1;
+
+/// No memory of a program is pinned, so every operation there is does with memory on demand.
+const ODP_CAPS: OdpCaps = {
+    let ud = OdpCaps::SEND | OdpCaps::RECV | OdpCaps::SRQ_RECV;
+    let uc = ud | OdpCaps::WRITE;
+    OdpCaps { rc: uc | OdpCaps::READ | OdpCaps::ATOMIC, uc, ud }
+};
 
 /// An opened device.
 pub(crate) struct Context {
@@ -92,6 +99,7 @@ impl Session {
             max_ah: limits::MAX_AHS.min(MAX_AH) as u32,
             max_mcast_grp: limits::MAX_MCAST_GROUPS as u32,
             max_mcast_qp_attach: MAX_GROUP_MEMBERS as u32,
+            odp_caps: ODP_CAPS,
             num_comp_vectors: 1,
             phys_port_cnt: 1,
         };

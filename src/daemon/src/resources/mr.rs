@@ -28,8 +28,9 @@ const KNOWN_ACCESS: u32 = Access::LOCAL_WRITE.0
     | Access::FLUSH_PERSISTENT.0;
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
-/// Access bits that exist for other devices: on-demand paging and huge pages.
-const FOREIGN_ACCESS: u32 = 0x40 | 0x80;
+/// On-demand paging, and memory of huge pages. They ask for nothing: a program's memory is never
+/// pinned, and what pages it is made of does not matter.
+const PAGING_ACCESS: u32 = control::Access::ON_DEMAND.0 | control::Access::HUGETLB.0;
 
 /// A memory registration.
 pub(crate) struct Mr {
@@ -212,17 +213,15 @@ fn check_range(request: &MrRequest) -> Result<(), ControlError> {
 }
 
 fn check_access(access: control::Access) -> Result<Access, ControlError> {
-    let unsupported = access.0 & !(KNOWN_ACCESS | OPTIONAL_ACCESS);
-    if unsupported != 0 {
+    let unknown = access.0 & !(KNOWN_ACCESS | PAGING_ACCESS | OPTIONAL_ACCESS);
+    if unknown != 0 {
         let sentence = format!(
-            "access {:#x}: bits {unsupported:#x} are not supported; expected a combination of local \
-             write (1), remote write (2), remote read (4), remote atomic (8), window binding \
-             (0x10), zero-based (0x20) and flush global (0x100)",
+            "access {:#x}: bits {unknown:#x} do not exist; expected a combination of local write (1), \
+             remote write (2), remote read (4), remote atomic (8), window binding (0x10), \
+             zero-based (0x20), on demand (0x40), huge pages (0x80) and flush global (0x100)",
             access.0
         );
-        let is_known = unsupported & !FOREIGN_ACCESS == 0;
-        let errno = if is_known { Errno::OPNOTSUPP } else { Errno::INVAL };
-        return Err(refuse(errno, sentence));
+        return Err(refuse(Errno::INVAL, sentence));
     }
     Ok(Access(access.0 & KNOWN_ACCESS))
 }

@@ -233,7 +233,6 @@ fn refused_registrations_say_why() {
 
     refused(request(addr, 0, ALL, process), &[], Errno::INVAL, "length 0: expected 1 to");
     refused(request(u64::MAX - 9, 11, ALL, process), &[], Errno::INVAL, "wrap around");
-    refused(request(addr, 4096, Access(1 << 6), process), &[], Errno::OPNOTSUPP, "bits 0x40");
     refused(request(addr, 4096, Access(1 << 10), process), &[], Errno::INVAL, "bits 0x400");
     let persistent = Access::FLUSH_PERSISTENT;
     refused(request(addr, 4096, persistent, process), &[], Errno::OPNOTSUPP, "persistent");
@@ -247,6 +246,22 @@ fn refused_registrations_say_why() {
     refused(request(addr, 1, ALL, shared), &[], Errno::PROTO, "no descriptor");
     refused(request(addr, 1, ALL, shared), &[plain.as_fd()], Errno::INVAL, "memfd");
     refused(request(addr, 4097, ALL, shared), &[sealed.as_fd()], Errno::INVAL, "4096 bytes");
+}
+
+#[test]
+fn memory_may_be_registered_on_demand() {
+    let daemon = start(1);
+    let mut client = Client::connect(daemon.socket());
+    let context = client.open("urxe0");
+    let Ok(Reply::Device(attr)) = client.call(Request::QueryDevice { context }) else { panic!() };
+    assert_eq!((attr.odp_caps.rc, attr.odp_caps.ud), (0x3f, 0x23));
+    let pd = client.alloc_pd(context);
+    let bytes = vec![0u8; 4096];
+    let addr = bytes.as_ptr() as u64;
+    let access = Access(ALL.0 | Access::ON_DEMAND.0 | Access::HUGETLB.0);
+    let backing = Backing::Process;
+    let request = Request::RegMr { pd, addr, length: 4096, iova: addr, access, backing };
+    assert!(matches!(client.call(request), Ok(Reply::Mr { .. })));
 }
 
 #[test]

@@ -53,6 +53,10 @@ impl Access {
     pub const MW_BIND: Access = Access(1 << 4);
     /// Addresses count from 0 at the first byte.
     pub const ZERO_BASED: Access = Access(1 << 5);
+    /// The memory need not be pinned.
+    pub const ON_DEMAND: Access = Access(1 << 6);
+    /// The memory is made of huge pages.
+    pub const HUGETLB: Access = Access(1 << 7);
     /// The peer may FLUSH for global visibility.
     pub const FLUSH_GLOBAL: Access = Access(1 << 8);
     /// The peer may FLUSH for persistence.
@@ -132,10 +136,39 @@ pub struct DeviceAttr {
     pub max_mcast_grp: u32,
     /// QPs that may be attached to one of them.
     pub max_mcast_qp_attach: u32,
+    /// On-demand paging: what each transport does with memory registered for it.
+    pub odp_caps: OdpCaps,
     /// Completion vectors.
     pub num_comp_vectors: u32,
     /// Ports.
     pub phys_port_cnt: u8,
+}
+
+/// What the transports do with memory that is not pinned: the bits of
+/// `ibv_odp_transport_cap_bits`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OdpCaps {
+    /// Reliable connection.
+    pub rc: u32,
+    /// Unreliable connection.
+    pub uc: u32,
+    /// Unreliable datagram.
+    pub ud: u32,
+}
+
+impl OdpCaps {
+    /// Sends from it.
+    pub const SEND: u32 = 1;
+    /// Receives into it.
+    pub const RECV: u32 = 1 << 1;
+    /// RDMA WRITEs from it and into it.
+    pub const WRITE: u32 = 1 << 2;
+    /// RDMA READs from it and into it.
+    pub const READ: u32 = 1 << 3;
+    /// Atomics on it.
+    pub const ATOMIC: u32 = 1 << 4;
+    /// Receives of an SRQ into it.
+    pub const SRQ_RECV: u32 = 1 << 5;
 }
 
 /// State of a port: those parts of `ibv_port_attr` that RoCEv2 has.
