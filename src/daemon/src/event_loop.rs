@@ -111,7 +111,7 @@ pub(crate) struct EventLoop {
     listener: Listener,
     /// The daemon ends so long after its last program went.
     linger: Option<Duration>,
-    /// When the last program went.
+    /// When the last program went; if none came, when we began to serve.
     alone_since: Instant,
     /// When to accept again, after the system had no room for another connection.
     accept_again: Option<Instant>,
@@ -195,6 +195,7 @@ impl EventLoop {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut last_work = Instant::now();
         let mut now = last_work;
+        self.alone_since = now;
         while self.end_of_linger().is_none_or(|end| now < end) {
             let spinning = now.duration_since(last_work) < SPIN || self.has_more();
             if spinning {

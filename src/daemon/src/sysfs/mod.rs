@@ -11,10 +11,12 @@
 mod files;
 mod tree;
 
+use crate::addresses::LinkState;
 use crate::config::SocketMode;
 use crate::nic::Nic;
 use files::{Face, Files};
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use tree::Tree;
 
@@ -22,25 +24,29 @@ use tree::Tree;
 #[derive(Debug)]
 pub(crate) struct Sysfs {
     tree: Tree,
-    /// What is there of each device.
-    shown: Vec<Files>,
+    devices: Vec<Shown>,
+}
+
+/// What is there of a device.
+#[derive(Debug)]
+struct Shown {
+    files: Files,
+    /// What they were made from, if they are all up to date.
+    of: Option<(LinkState, Vec<Option<IpAddr>>)>,
 }
 
 impl Sysfs {
     /// Writes all files, below a directory that is open to those to whom the socket is. What a
     /// killed daemon left there is replaced.
     pub(crate) fn create(directory: &Path, socket: SocketMode, nics: &[Nic]) -> io::Result<Sysfs> {
-        let shown: Vec<Files> = nics
-            .iter()
-            .enumerate()
-            .map(|(index, nic)| files::of_device(face(index, nic)))
-            .collect();
+        let shown = |(index, nic)| Shown { files: files::of_device(face(index, nic)), of: None };
+        let devices: Vec<Shown> = nics.iter().enumerate().map(shown).collect();
         let tree = Tree::create(directory, directory_mode(socket), |tree| {
             let class = files::of_class();
-            let mut all = shown.iter().chain([&class]).flatten();
+            let mut all = devices.iter().map(|device| &device.files).chain([&class]).flatten();
             all.try_for_each(|(name, content)| tree.put(name, content))
         })?;
-        Ok(Sysfs { tree, shown })
+        Ok(Sysfs { tree, devices })
     }
 
     /// Brings the files of a device up to date. What could not be written is tried again the next
@@ -49,20 +55,26 @@ impl Sysfs {
     /// The directory of the device itself is never changed: libibverbs takes its time of change
     /// for the birthday of the device.
     pub(crate) fn show(&mut self, index: usize, nic: &Nic) -> io::Result<()> {
-        let Some(shown) = self.shown.get_mut(index) else { return Ok(()) };
+        let Some(shown) = self.devices.get_mut(index) else { return Ok(()) };
+        let gids = nic.device.gids();
+        if shown.of.as_ref().is_some_and(|(link, of)| *link == nic.link && of == gids) {
+            return Ok(());
+        }
+        shown.of = None;
         let wanted = files::of_device(face(index, nic));
         for (name, content) in &wanted {
-            if shown.get(name) != Some(content) {
+            if shown.files.get(name) != Some(content) {
                 self.tree.put(name, content)?;
-                shown.insert(name.clone(), content.clone());
+                shown.files.insert(name.clone(), content.clone());
             }
         }
         let gone: Vec<String> =
-            shown.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
+            shown.files.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
         for name in gone {
             self.tree.remove(&name)?;
-            shown.remove(&name);
+            shown.files.remove(&name);
         }
+        shown.of = Some((nic.link.clone(), gids.to_vec()));
         Ok(())
     }
 }

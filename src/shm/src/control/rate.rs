@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Width and signalling speed of a port: what `ibv_port_attr` has in `active_width` and
-/// `active_speed`. Chosen as the kernel does for its RoCE devices.
+/// `active_speed`. Up to 40 Gbit/s, and for 100, it is what the kernel gives its RoCE devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRate {
     /// The fastest link in Mbit/s that this stands for.
