@@ -9,7 +9,7 @@
 //! - [`cursor`]: the protocol of the two indices. [`ring`]: the six typed ends built on it.
 //! - [`doorbell`]: how a program says "look at this QP", and how a sleeping daemon is woken.
 //! - [`region`]: memfds and mappings. [`arena`]: room for rings inside a session's memfd.
-//!   [`process_memory`]: any other memory of a program.
+//!   [`process_memory`]: any other memory of a program. [`remap`]: how such memory becomes shared.
 //! - [`control`]: requests and replies. [`channel`]: the socket they travel on. [`event`]: what
 //!   the daemon says unasked, through pipes.
 //! - [`client`]: a program's end of all that. [`process`]: noticing that it has forked.
@@ -51,6 +51,8 @@ pub mod process;
 pub mod process_memory;
 #[cfg(not(loom))]
 pub mod region;
+#[cfg(not(loom))]
+pub mod remap;
 #[cfg(not(loom))]
 pub mod ring;
 #[cfg(not(loom))]

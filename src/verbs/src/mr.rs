@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicU64;
 use urxe_shm::control::{Backing, MrHandle, Reply, Request};
 use urxe_shm::process_memory::populate;
 use urxe_shm::region::{Mapping, create_memfd};
+use urxe_shm::remap::{self, Shared};
 
 /// A memory region: `ibv_mr`. Memory that work requests and peers may name.
 ///
@@ -49,8 +50,16 @@ struct Memory {
     length: usize,
     /// Whether our own methods may write.
     writable: bool,
-    /// The owner, if it is ours; else whoever registered it has promised to keep it.
-    _mapping: Option<Mapping>,
+    _owner: Owner,
+}
+
+/// Who keeps memory there.
+#[derive(Debug)]
+enum Owner {
+    /// It is ours.
+    Mapping(#[expect(dead_code, reason = "is only to be kept")] Mapping),
+    /// Whoever registered it has promised so. It may be remapped for as long.
+    Caller(#[expect(dead_code, reason = "is only to be kept")] Option<Shared>),
 }
 
 // SAFETY: the memory belongs to the process, not to a thread.
@@ -109,7 +118,7 @@ impl Mr {
         let memfd = create_memfd("urxe-mr", length as u64).map_err(failed())?;
         let mapping = Mapping::new(&memfd, 0, length).map_err(failed())?;
         let base = mapping.base();
-        let memory = Memory { base, length, writable: true, _mapping: Some(mapping) };
+        let memory = Memory { base, length, writable: true, _owner: Owner::Mapping(mapping) };
         Self::new(pd, memory, access, Backing::Shared { offset: 0 }, &[memfd.as_fd()])
     }
 
@@ -127,8 +136,20 @@ impl Mr {
         };
         let writable = access.contains(Access::LOCAL_WRITE);
         populate(addr.addr() as u64, length as u64, access.needs_writable())?;
-        let memory = Memory { base, length, writable, _mapping: None };
-        Self::new(pd, memory, access, Backing::Process, &[])
+        let memory = |shared| Memory { base, length, writable, _owner: Owner::Caller(shared) };
+        // What is not remapped, for whatever reason, is reached by system calls, more slowly.
+        let wanted = remap::is_wanted().then(|| remap::share(addr.addr() as u64, length as u64));
+        if let Some(Ok(shared)) = wanted {
+            let backing = Backing::Shared { offset: shared.offset() };
+            let memfd = shared.memfd().try_clone_to_owned();
+            let memfd = memfd.map_err(Error::system("duplicating a memfd"))?;
+            let shared = Self::new(pd, memory(Some(shared)), access, backing, &[memfd.as_fd()]);
+            // The daemon maps only so many of them.
+            if !matches!(&shared, Err(error) if error.errno() == libc::ENOMEM) {
+                return shared;
+            }
+        }
+        Self::new(pd, memory(None), access, Backing::Process, &[])
     }
 
     fn new(

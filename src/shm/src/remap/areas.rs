@@ -1,0 +1,105 @@
+//! What is mapped where in this process: `/proc/self/maps`.
+
+use super::{NotRemapped, system};
+use std::io;
+use std::ops::Range;
+
+/// One mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Area {
+    pub(super) range: Range<u64>,
+    /// Of a file, mapped `MAP_SHARED`, readable and writable.
+    pub(super) is_shared: bool,
+    /// Ordinary memory: private, anonymous, readable and writable, and no stack.
+    pub(super) is_private_memory: bool,
+    /// Where it begins in its file.
+    pub(super) offset: u64,
+    /// The file's; 0 if there is none.
+    pub(super) inode: u64,
+}
+
+impl Area {
+    /// All of this process, by address.
+    pub(super) fn all() -> io::Result<Vec<Area>> {
+        let text = std::fs::read("/proc/self/maps")?;
+        let lines = String::from_utf8_lossy(&text);
+        Ok(lines.lines().filter_map(Area::parse).collect())
+    }
+
+    /// Those that a range lies in, which leave no gap in it.
+    pub(super) fn all_of(range: Range<u64>) -> Result<Vec<Area>, NotRemapped> {
+        let mut areas = Area::all().map_err(system("reading /proc/self/maps"))?;
+        areas.retain(|area| area.range.start < range.end && range.start < area.range.end);
+        let mut covered = range.start;
+        for area in areas.iter().filter(|area| area.range.start <= range.start) {
+            covered = area.range.end;
+        }
+        for area in areas.iter().filter(|area| area.range.start > range.start) {
+            if area.range.start == covered {
+                covered = area.range.end;
+            }
+        }
+        match covered >= range.end {
+            true => Ok(areas),
+            false => Err(NotRemapped::OtherMemory(covered)),
+        }
+    }
+
+    /// A line: `start-end rights offset device inode name`.
+    fn parse(line: &str) -> Option<Area> {
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let rights = words.next()?;
+        let offset = words.next()?;
+        let _device = words.next()?;
+        let inode = words.next()?.parse().ok()?;
+        let name = words.next().unwrap_or_default();
+        let hex = |word| u64::from_str_radix(word, 16).ok();
+        let is_plain = name.is_empty() || name == "[heap]" || name.starts_with("[anon:");
+        Some(Area {
+            range: hex(start)?..hex(end)?,
+            is_shared: rights == "rw-s",
+            is_private_memory: rights == "rw-p" && inode == 0 && is_plain,
+            offset: hex(offset)?,
+            inode,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ordinary_memory_is_ordinary() {
+        let is_ordinary = |line| Area::parse(line).unwrap().is_private_memory;
+        assert!(is_ordinary("55d0c000-55d2d000 rw-p 00000000 00:00 0                 [heap]"));
+        assert!(is_ordinary("7f4a8c000000-7f4a8c021000 rw-p 00000000 00:00 0 "));
+        assert!(is_ordinary("7f4a8c000000-7f4a8c021000 rw-p 00000000 00:00 0  [anon:my name]"));
+        for other in [
+            "7ffd2a5e8000-7ffd2a609000 rw-p 00000000 00:00 0    [stack]",
+            "7f4a8c000000-7f4a8c021000 rwxp 00000000 00:00 0 ",
+            "7f4a8c000000-7f4a8c021000 r--p 00000000 00:00 0 ",
+            "7f4a8c000000-7f4a8c021000 rw-s 00000000 00:01 1027  /memfd:x (deleted)",
+            "7f4a8c000000-7f4a8c021000 rw-p 00000000 00:0f 1027  /anon_hugepage (deleted)",
+            "7f4a8c000000-7f4a8c021000 rw-p 00001000 fe:01 77  /usr/lib/libc.so.6",
+        ] {
+            assert!(!is_ordinary(other), "{other}");
+        }
+        assert_eq!(Area::parse("nonsense"), None);
+        assert_eq!(Area::parse(""), None);
+    }
+
+    #[test]
+    fn our_own_memory_is_found_without_gaps() {
+        let page = 0u8;
+        let here = &raw const page as u64;
+        let areas = Area::all_of(here..here + 1).unwrap();
+        assert_eq!(areas.len(), 1);
+        assert!(areas[0].range.contains(&here));
+        // Below `vm.mmap_min_addr`, where nothing ever is.
+        assert!(matches!(Area::all_of(4096..8192), Err(NotRemapped::OtherMemory(4096))));
+        let gap = Area::all_of(areas[0].range.start..u64::MAX);
+        assert!(matches!(gap, Err(NotRemapped::OtherMemory(_))), "{gap:?}");
+    }
+}

@@ -1,0 +1,291 @@
+use super::*;
+use crate::region::Mapping;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const LEN: usize = 256 * 1024;
+
+/// Memory as a program has it, touched word by word.
+struct Memory {
+    start: *mut c_void,
+    len: usize,
+}
+
+// SAFETY: what it gives access to are atomics.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn new(len: usize) -> Memory {
+        // SAFETY: a null hint without MAP_FIXED replaces nothing.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, READ_WRITE, MapFlags::PRIVATE)
+        };
+        let memory = Memory { start: start.unwrap(), len };
+        for (number, word) in (0..).zip(memory.words()) {
+            word.store(number, Ordering::Relaxed);
+        }
+        memory
+    }
+
+    fn addr(&self) -> u64 {
+        self.start.expose_provenance() as u64
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: mapped for as long as `self`, whatever is mapped there, and zeroed at first.
+        unsafe { std::slice::from_raw_parts(self.start.cast(), self.len / 8) }
+    }
+
+    fn share(&self) -> Result<Shared, NotRemapped> {
+        // Tests run in threads of one process.
+        loop {
+            match share(self.addr(), self.len as u64) {
+                Err(NotRemapped::Busy) => std::thread::yield_now(),
+                result => return result,
+            }
+        }
+    }
+
+    /// `None`, and said so, where this user cannot be tested.
+    fn shared(&self) -> Option<Shared> {
+        match self.share() {
+            Err(NotRemapped::Threads) => {
+                eprintln!("NOT TESTED: this user may not use userfaultfd");
+                None
+            }
+            result => Some(result.unwrap()),
+        }
+    }
+
+    fn holds_its_numbers(&self) -> bool {
+        (0..).zip(self.words()).all(|(number, word)| word.load(Ordering::Relaxed) == number)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: what `new` has mapped.
+        unsafe { rustix::mm::munmap(self.start, self.len) }.unwrap();
+    }
+}
+
+fn daemons_view(shared: &Shared, len: usize) -> Mapping {
+    Mapping::of_foreign(shared.memfd(), shared.offset(), len as u64).unwrap()
+}
+
+/// What becomes of a child that does this.
+fn in_child(work: impl FnOnce() -> bool) -> ExitStatus {
+    // SAFETY: the child of a process with other threads keeps to system calls and atomics, or
+    // to what glibc makes safe in a child: allocating.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = i32::from(!work());
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    ExitStatus::from_raw(status)
+}
+
+#[test]
+fn the_program_and_the_daemon_see_the_same_bytes() {
+    let memory = Memory::new(LEN);
+    let Some(shared) = memory.shared() else { return };
+    let view = daemons_view(&shared, LEN);
+    assert!(memory.holds_its_numbers());
+    view.store_u64(80, 1).unwrap();
+    assert_eq!(memory.words()[10].load(Ordering::Relaxed), 1);
+    memory.words()[LEN / 8 - 1].store(2, Ordering::Relaxed);
+    assert_eq!(view.fetch_add(LEN as u64 - 8, 0), Ok(2));
+}
+
+#[test]
+fn no_write_is_lost() {
+    const THREADS: usize = 3;
+    const ROUNDS: usize = 40;
+    for _ in 0..ROUNDS {
+        let memory = Memory::new(LEN);
+        let is_over = AtomicBool::new(false);
+        let written: Vec<u64> = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (memory, is_over) = (&memory, &is_over);
+                    scope.spawn(move || {
+                        let mine = memory.words().iter().skip(thread).step_by(THREADS);
+                        let mut rounds = 0;
+                        while !is_over.load(Ordering::Relaxed) {
+                            for word in mine.clone() {
+                                let value = word.load(Ordering::Relaxed);
+                                word.store(value + 1, Ordering::Relaxed);
+                            }
+                            rounds += 1;
+                        }
+                        rounds
+                    })
+                })
+                .collect();
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            drop(memory.shared());
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            is_over.store(true, Ordering::Relaxed);
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        for (number, word) in memory.words().iter().enumerate() {
+            let expected = number as u64 + written[number % THREADS];
+            assert_eq!(word.load(Ordering::Relaxed), expected, "word {number}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_ordinary_memory_of_whole_pages_is_refused() {
+    let memory = Memory::new(LEN);
+    let page = page_size() as u64;
+    let shared = |addr, len| {
+        loop {
+            match share(addr, len) {
+                Err(NotRemapped::Busy) => std::thread::yield_now(),
+                result => return result.map(|_| ()).unwrap_err(),
+            }
+        }
+    };
+    assert!(matches!(shared(memory.addr(), MIN_LEN - 1), NotRemapped::Short(_)));
+    for (addr, len) in [
+        (memory.addr() + 8, MIN_LEN),
+        (memory.addr(), MIN_LEN + 8),
+        (memory.addr() + 8, MIN_LEN - 8 + page),
+        (0u64.wrapping_sub(page), MIN_LEN),
+    ] {
+        let refused = shared(addr, len);
+        assert!(matches!(refused, NotRemapped::PartialPages { .. }), "{addr:#x} {len} {refused}");
+    }
+    // Nothing there; then a file.
+    assert!(matches!(shared(page, MIN_LEN), NotRemapped::OtherMemory(_)));
+    let memfd = create_memfd("test", MIN_LEN).unwrap();
+    for flags in [MapFlags::PRIVATE, MapFlags::SHARED] {
+        // SAFETY: replaces pages of `memory`, which is made of atomics only.
+        unsafe {
+            rustix::mm::mmap(
+                memory.start,
+                MIN_LEN as usize,
+                READ_WRITE,
+                flags | MapFlags::FIXED,
+                &memfd,
+                0,
+            )
+        }
+        .unwrap();
+        assert!(matches!(memory.share(), Err(NotRemapped::OtherMemory(at)) if at == memory.addr()));
+    }
+    let read_only = Memory::new(LEN);
+    let (middle, protection) = (MIN_LEN as usize, rustix::mm::MprotectFlags::READ);
+    // SAFETY: nobody writes to this memory any more.
+    unsafe { rustix::mm::mprotect(read_only.start.byte_add(middle), 4096, protection) }.unwrap();
+    let at = read_only.addr() + MIN_LEN;
+    assert!(matches!(read_only.share(), Err(NotRemapped::OtherMemory(found)) if found == at));
+    assert!(read_only.holds_its_numbers());
+}
+
+#[test]
+fn the_stack_of_the_caller_is_refused() {
+    let stack = vec![0u8; 0];
+    let page = page_size() as u64;
+    let here = (&raw const stack).addr() as u64 / page * page;
+    let refused = loop {
+        match share(here - MIN_LEN + page, MIN_LEN) {
+            Err(NotRemapped::Busy) => std::thread::yield_now(),
+            result => break result.unwrap_err(),
+        }
+    };
+    assert!(matches!(refused, NotRemapped::OwnStack { .. }), "{refused}");
+}
+
+#[test]
+fn a_range_within_one_that_is_shared_is_in_the_same_memfd() {
+    let memory = Memory::new(LEN);
+    let Some(whole) = memory.shared() else { return };
+    let part = loop {
+        match share(memory.addr() + MIN_LEN, 2 * MIN_LEN) {
+            Err(NotRemapped::Busy) => std::thread::yield_now(),
+            result => break result.unwrap(),
+        }
+    };
+    assert_eq!((whole.offset(), part.offset()), (0, MIN_LEN));
+    drop(whole);
+    daemons_view(&part, 8).store_u64(0, 1).unwrap();
+    assert_eq!(memory.words()[MIN_LEN as usize / 8].load(Ordering::Relaxed), 1, "still shared");
+}
+
+#[test]
+fn in_the_end_the_memory_is_the_programs_own_again() {
+    let memory = Memory::new(LEN);
+    let Some(shared) = memory.shared() else { return };
+    let view = daemons_view(&shared, LEN);
+    memory.words()[5].store(55, Ordering::Relaxed);
+    drop(shared);
+    assert_eq!(memory.words()[5].swap(5, Ordering::Relaxed), 55);
+    assert!(memory.holds_its_numbers());
+    let mut bytes = [1; 8];
+    view.read(8, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 8], "the memfd holds no memory any more");
+    // A child has a copy, and giving memory back zeroes it, as allocators expect.
+    assert!(in_child(|| memory.holds_its_numbers()).success());
+    // SAFETY: the memory is made of atomics, and may change at any time.
+    unsafe { rustix::mm::madvise(memory.start, LEN, Advice::LinuxDontNeed) }.unwrap();
+    assert!(memory.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
+}
+
+#[test]
+fn a_child_does_not_have_what_is_shared() {
+    let memory = Memory::new(LEN);
+    let Some(_shared) = memory.shared() else { return };
+    let child = in_child(|| memory.holds_its_numbers());
+    assert_eq!(child.signal(), Some(libc::SIGSEGV));
+    assert!(memory.holds_its_numbers());
+}
+
+#[test]
+fn memory_that_the_program_has_unmapped_and_used_otherwise_is_left_alone() {
+    let memory = Memory::new(LEN);
+    let Some(shared) = memory.shared() else { return };
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+    // SAFETY: replaces `memory`, which is made of atomics only.
+    unsafe { rustix::mm::mmap_anonymous(memory.start, LEN / 2, READ_WRITE, flags) }.unwrap();
+    memory.words()[7].store(77, Ordering::Relaxed);
+    drop(shared);
+    assert_eq!(memory.words()[7].load(Ordering::Relaxed), 77);
+    assert_eq!(memory.words()[8].load(Ordering::Relaxed), 0);
+    let last = LEN / 8 - 1;
+    assert_eq!(memory.words()[last].load(Ordering::Relaxed), last as u64);
+}
+
+/// An ordinary user may stop only what runs in user mode. That is everything, if nobody else is
+/// there.
+#[test]
+fn an_ordinary_user_is_served_in_a_program_of_one_thread() {
+    const NOBODY: libc::uid_t = 65534;
+    let is_root = rustix::process::geteuid().is_root();
+    let memory = Memory::new(LEN);
+    let child = in_child(|| {
+        // SAFETY: gives up rights, in a process of one thread.
+        if is_root && unsafe { libc::setuid(NOBODY) } != 0 {
+            return false;
+        }
+        let shared = match share(memory.addr(), LEN as u64) {
+            Ok(shared) => shared,
+            // Another thread held the lock when the child was made; or nobody at all is served.
+            // SAFETY: ends the child at once.
+            Err(NotRemapped::Busy | NotRemapped::System { .. }) => unsafe { libc::_exit(2) },
+            Err(_) => return false,
+        };
+        daemons_view(&shared, LEN).store_u64(0, 9).unwrap();
+        memory.words()[0].swap(0, Ordering::Relaxed) == 9 && memory.holds_its_numbers()
+    });
+    match child.code() {
+        Some(2) => eprintln!("NOT TESTED: this system has no userfaultfd for ordinary users"),
+        code => assert_eq!(code, Some(0), "{child}"),
+    }
+}

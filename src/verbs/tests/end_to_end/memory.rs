@@ -1,0 +1,139 @@
+//! Memory of the program's own: remapped, unmapped under way.
+
+use crate::{ALL, Net, Side, pattern};
+use std::process::Command;
+use urxe_shm::remap;
+use urxe_verbs::*;
+
+/// Memory of whole pages, which can go while it is registered.
+struct Pages {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Pages {
+    fn new(len: usize) -> Pages {
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
+        // SAFETY: a null hint without MAP_FIXED replaces nothing.
+        let start = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, rights, flags | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        assert_ne!(start, libc::MAP_FAILED);
+        Pages { start: start.cast(), len }
+    }
+
+    fn register(&self, side: &Side) -> Mr {
+        // SAFETY: `lose_half` says what becomes of it.
+        unsafe { side.pd.reg_mr(self.start, self.len, ALL) }.unwrap()
+    }
+
+    /// Unmaps the second half. Nobody but the daemon touches it any more.
+    fn lose_half(&self) {
+        let half = self.len / 2;
+        // SAFETY: what `new` has mapped; no reference into it exists.
+        assert_eq!(unsafe { libc::munmap(self.start.byte_add(half).cast(), half) }, 0);
+    }
+}
+
+const LEN: usize = 4 << 20;
+
+/// After a request has failed: the daemon lives, and new connections work.
+fn are_well(near: &Side, far: &Side) {
+    near.qp.to_reset().unwrap();
+    far.qp.to_reset().unwrap();
+    Net::connect(&Net { daemon: None, near: near.again(), far: far.again() });
+    while near.cq.poll(&mut [Wc::default()]).unwrap() > 0 {}
+    let there = far.mr.remote_buf(..5).unwrap();
+    near.qp.post_send(&[SendWr::write(9, Inline(b"alive"), there).signaled()]).unwrap();
+    assert_eq!(near.done().wr_id, 9);
+    assert_eq!(far.bytes(0, 5), b"alive");
+}
+
+#[test]
+fn a_message_whose_memory_ends_in_the_middle_fails_and_harms_nobody() {
+    let Net { near, far, daemon: _daemon } = Net::new();
+    let whole = Pages::new(LEN).register(&near);
+    let lost = |side: &Side| {
+        let pages = Pages::new(LEN);
+        let mr = pages.register(side);
+        pages.lose_half();
+        mr
+    };
+    let (from, to) = (lost(&near), lost(&far));
+    let there = Pages::new(LEN).register(&far);
+    let status = |wr: SendWr<'_>| {
+        near.qp.post_send(&[wr.signaled()]).unwrap();
+        let status = near.next().status;
+        are_well(&near, &far);
+        status
+    };
+    let [from, whole] = [&from, &whole].map(|mr| [mr.sge(..).unwrap()]);
+    let [to, there] = [&to, &there].map(|mr| mr.remote_buf(..).unwrap());
+    assert_eq!(status(SendWr::write(1, &from, there)), WcStatus::LocalProtection);
+    assert_eq!(status(SendWr::write(2, &whole, to)), WcStatus::RemoteOperation);
+    assert_eq!(status(SendWr::read(3, &whole, to)), WcStatus::RemoteAccess);
+    assert_ne!(status(SendWr::read(4, &from, there)), WcStatus::Success);
+    assert_eq!(status(SendWr::write(5, &whole, there)), WcStatus::Success);
+}
+
+#[test]
+fn memory_that_goes_under_way_fails_its_message_or_not_and_harms_nobody() {
+    let Net { near, far, daemon: _daemon } = Net::new();
+    for round in 0..8 {
+        let (from, to) = (Pages::new(LEN), Pages::new(LEN));
+        let (from_mr, to_mr) = (from.register(&near), to.register(&far));
+        let (list, there) = ([from_mr.sge(..).unwrap()], to_mr.remote_buf(..).unwrap());
+        near.qp.post_send(&[SendWr::write(1, &list, there).signaled()]).unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(300 * round));
+        let losing = if round % 2 == 0 { &from } else { &to };
+        losing.lose_half();
+        let status = near.next().status;
+        let expected = [WcStatus::Success, WcStatus::LocalProtection, WcStatus::RemoteOperation];
+        assert!(expected.contains(&status), "{status:?}");
+        are_well(&near, &far);
+    }
+}
+
+/// How often a remapped range is mapped, by the program and its daemon, which is here too.
+fn views_of_remapped() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_view = |line: &&str| line.contains("urxe-remapped") && line.contains(" rw-s ");
+    maps.lines().filter(is_view).count()
+}
+
+#[test]
+fn remapped_memory_is_reached_without_system_calls_and_is_the_programs_own_afterwards() {
+    if !remap::is_wanted() {
+        let this = "memory::remapped_memory_is_reached_without_system_calls_and_is_the_programs_own_afterwards";
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        let again = again.args([this, "--exact", "--nocapture"]).env("URXE_MR", "remap");
+        assert!(again.status().unwrap().success());
+        return;
+    }
+    let Net { near, far, daemon: _daemon } = Net::new();
+    let (source, target) = (Pages::new(LEN), Pages::new(LEN));
+    let (from, to) = (source.register(&near), target.register(&far));
+    match views_of_remapped() {
+        0 => return eprintln!("NOT TESTED: this user may not use userfaultfd"),
+        views => assert_eq!(views, 4),
+    }
+    let data = pattern(LEN);
+    from.write_at(0, &data).unwrap();
+    let (list, there) = ([from.sge(..).unwrap()], to.remote_buf(..).unwrap());
+    near.qp.post_send(&[SendWr::write(1, &list, there).signaled()]).unwrap();
+    near.done();
+    from.fill(.., 0).unwrap();
+    near.qp.post_send(&[SendWr::read(2, &list, there).signaled()]).unwrap();
+    near.done();
+    drop((from, to));
+    assert_eq!(views_of_remapped(), 0);
+    for pages in [&source, &target] {
+        // SAFETY: mapped, and no longer registered, so that nobody else touches it.
+        let bytes = unsafe { std::slice::from_raw_parts(pages.start, LEN) };
+        assert!(bytes == data);
+    }
+    // What is remapped is no other memory to others: a part of it, an odd one.
+    let odd = Pages { start: source.start.wrapping_add(1), len: 100 }.register(&near);
+    assert_eq!(views_of_remapped(), 0);
+    drop(odd);
+}
