@@ -153,7 +153,8 @@ pub(super) enum Memory {
     /// In memory made through the client library, which the daemon maps: the fast way.
     #[default]
     Shared,
-    /// In ordinary memory of the program, as any verbs program registers it.
+    /// In ordinary memory of the program, as any verbs program registers it. With URXE_MR=remap in
+    /// the environment it is made shared when it is registered.
     Process,
 }
 
