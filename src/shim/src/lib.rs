@@ -15,9 +15,11 @@
 //! - [`paths`]: which paths are ours, and where they really lead.
 //! - [`session`]: the one connection of this process to its daemon.
 //! - [`uverbs`]: the kernel's commands: framing, decoding, doing, answering; event accounting.
+//! - [`memory`]: the program's memory.
 
 pub(crate) mod descriptors;
 mod hooks;
+mod memory;
 mod next;
 mod paths;
 pub(crate) mod session;

@@ -1,9 +1,14 @@
 //! The kernel's uverbs device, as far as stock rdma-core sees it.
 //!
-//! Data takes one way: [`Context::write`] gets the bytes of a command; `frame` takes its framing
-//! apart, `command` decodes it, `context` does it, by requests to the daemon, and `reply` writes
-//! the answer to where the program wants it.
+//! Data takes one way: [`Context::write`] gets the bytes of a command; [`frame`] takes its framing
+//! apart, [`command`] decodes it, [`context`] does it, by requests to the daemon, and [`reply`]
+//! lays the answer out for the program. All but [`context`] is pure. A doorbell leaves this way at
+//! once ([`doorbells`]); [`events`] go the other way.
+//!
+//! - [`abi`]: the kernel's structures. [`method`]: which commands there are, and their lengths.
+//! - [`attr`], [`device`]: the kernel's numbers for what the daemon says in ours.
 
+<<<<<<< HEAD
 use crate::session::Session;
 use rustix::io::Errno;
 use std::os::fd::RawFd;
@@ -57,3 +62,19 @@ impl AsyncEvents {
         Err(Errno::NOSYS)
     }
 }
+=======
+mod abi;
+mod attr;
+mod command;
+mod context;
+mod device;
+mod doorbells;
+mod events;
+mod frame;
+mod method;
+mod reply;
+
+pub(crate) use command::Registration;
+pub(crate) use context::Context;
+pub(crate) use events::{AsyncEvents, CompletionEvents};
+>>>>>>> cdfaff0 (shim: the kernel's commands: framing, decoding, doing and answering them)

@@ -1,0 +1,67 @@
+//! Memory of the program: registering it, and answers written into it.
+
+use crate::session::Session;
+use crate::uverbs::Registration;
+use rustix::io::Errno;
+use urxe_shm::control::{Access, Backing, Reply, Request};
+use urxe_shm::process_memory::populate;
+use zerocopy::{Immutable, IntoBytes};
+
+/// What makes the device write into memory.
+const WRITING: u32 =
+    Access::LOCAL_WRITE.0 | Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0 | Access::MW_BIND.0;
+
+/// Registers memory, after its pages have been brought in, which finds out whether the program
+/// itself may do there what is asked for (`EFAULT`). All else is the daemon's to judge.
+pub(crate) fn register(session: &Session, wanted: &Registration) -> Result<Reply, Errno> {
+    let &Registration { pd, start, length, iova, access } = wanted;
+    populate(start, length, access.0 & WRITING != 0).map_err(|fault| fault.errno)?;
+    let backing = Backing::Process;
+    session.call(&Request::RegMr { pd, addr: start, length, iova, access, backing })
+}
+
+/// Writes into the program at an address that it has given, which may be any: `EFAULT` if there is
+/// nothing that it may write to.
+pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<(), Errno> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let place = std::ptr::with_exposed_provenance_mut(address as usize);
+    let remote = libc::iovec { iov_base: place, iov_len: bytes.len() };
+    // SAFETY: `local` is only read. Where `remote` leads is checked by the kernel, which copies as
+    // it does for any command; that the program expects an answer there is what the command says.
+    let copied = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
+    if copied == bytes.len() as isize {
+        return Ok(());
+    }
+    // Less than all: it ran into something that is not there.
+    Err(if copied < 0 { last_error() } else { Errno::FAULT })
+}
+
+/// The same with a structure.
+pub(crate) fn write_value(address: u64, value: &(impl IntoBytes + Immutable)) -> Result<(), Errno> {
+    write(address, value.as_bytes())
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::FAULT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_go_only_where_the_program_may_write() {
+        let mut place = [0u8; 16];
+        let address = place.as_mut_ptr().expose_provenance() as u64;
+        write(address + 1, &[7; 8]).unwrap();
+        assert_eq!(place, [0, 7, 7, 7, 7, 7, 7, 7, 7, 0, 0, 0, 0, 0, 0, 0]);
+        let constant = b"this is in read-only memory".as_ptr().expose_provenance() as u64;
+        for address in [0, 1, 4096, u64::MAX, u64::MAX - 7, 1 << 62, constant] {
+            assert_eq!(write(address, &[7; 8]), Err(Errno::FAULT), "{address:#x}");
+            assert_eq!(write(address, &[]), Ok(()));
+        }
+    }
+}

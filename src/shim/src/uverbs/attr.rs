@@ -1,0 +1,290 @@
+//! The attributes of QPs and paths: the kernel's numbers and ours.
+
+use super::abi::{AhAttr, ModifyQp, QpDest, QueryQpResp};
+use rustix::io::Errno;
+use urxe_shm::control::{Access, AddressVector, Gid, QpAttr, QpCaps, QpQueried, QpState, QpType};
+
+/// The only port.
+pub(crate) const PORT: u8 = 1;
+
+/// The bits of `ibv_qp_attr_mask`.
+mod mask {
+    pub(super) const STATE: u32 = 1;
+    pub(super) const CUR_STATE: u32 = 1 << 1;
+    pub(super) const ACCESS_FLAGS: u32 = 1 << 3;
+    pub(super) const PKEY_INDEX: u32 = 1 << 4;
+    pub(super) const PORT: u32 = 1 << 5;
+    pub(super) const QKEY: u32 = 1 << 6;
+    pub(super) const AV: u32 = 1 << 7;
+    pub(super) const PATH_MTU: u32 = 1 << 8;
+    pub(super) const TIMEOUT: u32 = 1 << 9;
+    pub(super) const RETRY_CNT: u32 = 1 << 10;
+    pub(super) const RNR_RETRY: u32 = 1 << 11;
+    pub(super) const RQ_PSN: u32 = 1 << 12;
+    pub(super) const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+    pub(super) const ALT_PATH: u32 = 1 << 14;
+    pub(super) const MIN_RNR_TIMER: u32 = 1 << 15;
+    pub(super) const SQ_PSN: u32 = 1 << 16;
+    pub(super) const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    pub(super) const CAP: u32 = 1 << 19;
+    pub(super) const DEST_QPN: u32 = 1 << 20;
+    /// All that the kernel takes from this command.
+    pub(super) const STANDARD: u32 = (1 << 21) - 1;
+}
+
+/// What a `MODIFY_QP` is to change. Two bits of the mask mean nothing here: that an event is
+/// wanted when the SQ has drained (there always is one), and the state of path migration, which
+/// RoCE devices of this kind do not have. An alternate path, and other capacities, are refused.
+pub(crate) fn to_change(command: &ModifyQp) -> Result<QpAttr, Errno> {
+    let bits = command.attr_mask;
+    if bits & !mask::STANDARD != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if bits & (mask::ALT_PATH | mask::CAP) != 0 {
+        return Err(Errno::INVAL);
+    }
+    let has = |bit| bits & bit != 0;
+    let state = |bit, number| has(bit).then(|| qp_state(number)).transpose();
+    Ok(QpAttr {
+        state: state(mask::STATE, command.qp_state)?,
+        cur_state: state(mask::CUR_STATE, command.cur_qp_state)?,
+        access: has(mask::ACCESS_FLAGS).then_some(Access(command.qp_access_flags)),
+        pkey_index: has(mask::PKEY_INDEX).then_some(command.pkey_index),
+        port: has(mask::PORT).then_some(command.port_num),
+        av: has(mask::AV).then(|| path_of_qp(&command.dest)).transpose()?,
+        path_mtu: has(mask::PATH_MTU).then(|| mtu_bytes(command.path_mtu)).transpose()?,
+        dest_qpn: has(mask::DEST_QPN).then_some(command.dest_qp_num),
+        qkey: has(mask::QKEY).then_some(command.qkey),
+        // The kernel cuts PSNs to their 24 bits, and programs rely on it.
+        rq_psn: has(mask::RQ_PSN).then_some(command.rq_psn & 0xff_ffff),
+        sq_psn: has(mask::SQ_PSN).then_some(command.sq_psn & 0xff_ffff),
+        max_rd_atomic: has(mask::MAX_QP_RD_ATOMIC).then_some(command.max_rd_atomic),
+        max_dest_rd_atomic: has(mask::MAX_DEST_RD_ATOMIC).then_some(command.max_dest_rd_atomic),
+        min_rnr_timer: has(mask::MIN_RNR_TIMER).then_some(command.min_rnr_timer),
+        timeout: has(mask::TIMEOUT).then_some(command.timeout),
+        retry_cnt: has(mask::RETRY_CNT).then_some(command.retry_cnt),
+        rnr_retry: has(mask::RNR_RETRY).then_some(command.rnr_retry),
+    })
+}
+
+/// A QP's attributes as `QUERY_QP` answers them; what was never set is 0, as with the kernel.
+pub(crate) fn queried(qp: &QpQueried) -> QueryQpResp {
+    let QpQueried { attr, caps, sq_sig_all, sq_draining } = qp;
+    let &QpCaps { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = caps;
+    let state = attr.state.map_or(0, |state| state as u8);
+    QueryQpResp {
+        dest: attr.av.as_ref().map(dest).unwrap_or_default(),
+        max_send_wr,
+        max_recv_wr,
+        max_send_sge,
+        max_recv_sge,
+        max_inline_data,
+        qkey: attr.qkey.unwrap_or(0),
+        rq_psn: attr.rq_psn.unwrap_or(0),
+        sq_psn: attr.sq_psn.unwrap_or(0),
+        dest_qp_num: attr.dest_qpn.unwrap_or(0),
+        qp_access_flags: attr.access.unwrap_or_default().0,
+        pkey_index: attr.pkey_index.unwrap_or(0),
+        qp_state: state,
+        cur_qp_state: state,
+        // A QP begins with the smallest.
+        path_mtu: attr.path_mtu.map_or(1, mtu_number),
+        sq_draining: u8::from(*sq_draining),
+        max_rd_atomic: attr.max_rd_atomic.unwrap_or(0),
+        max_dest_rd_atomic: attr.max_dest_rd_atomic.unwrap_or(0),
+        min_rnr_timer: attr.min_rnr_timer.unwrap_or(0),
+        port_num: attr.port.unwrap_or(0),
+        timeout: attr.timeout.unwrap_or(0),
+        retry_cnt: attr.retry_cnt.unwrap_or(0),
+        rnr_retry: attr.rnr_retry.unwrap_or(0),
+        sq_sig_all: u8::from(*sq_sig_all),
+        ..QueryQpResp::default()
+    }
+}
+
+/// The path of an address handle. `EINVAL` without a GRH, which is all of the path that RoCE has,
+/// or for a port that does not exist.
+pub(crate) fn path_of_ah(attr: &AhAttr) -> Result<AddressVector, Errno> {
+    if attr.is_global == 0 || attr.port_num != PORT {
+        return Err(Errno::INVAL);
+    }
+    Ok(AddressVector {
+        dgid: Gid(attr.grh.dgid),
+        sgid_index: attr.grh.sgid_index,
+        traffic_class: attr.grh.traffic_class,
+        hop_limit: hop_limit(attr.grh.hop_limit),
+        flow_label: attr.grh.flow_label,
+    })
+}
+
+fn path_of_qp(dest: &QpDest) -> Result<AddressVector, Errno> {
+    if dest.is_global == 0 || dest.port_num != PORT {
+        return Err(Errno::INVAL);
+    }
+    Ok(AddressVector {
+        dgid: Gid(dest.dgid),
+        sgid_index: dest.sgid_index,
+        traffic_class: dest.traffic_class,
+        hop_limit: hop_limit(dest.hop_limit),
+        flow_label: dest.flow_label,
+    })
+}
+
+fn dest(path: &AddressVector) -> QpDest {
+    QpDest {
+        dgid: path.dgid.0,
+        flow_label: path.flow_label,
+        sgid_index: path.sgid_index,
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        is_global: 1,
+        port_num: PORT,
+        ..QpDest::default()
+    }
+}
+
+/// The kernel takes the hop limit of the route, whatever the program says; so programs leave 0 or
+/// 1 there, and yet reach peers behind routers.
+fn hop_limit(said: u8) -> u8 {
+    const USUAL: u8 = 64;
+    if said <= 1 { USUAL } else { said }
+}
+
+/// `ibv_qp_state`.
+fn qp_state(number: u8) -> Result<QpState, Errno> {
+    Ok(match number {
+        0 => QpState::Reset,
+        1 => QpState::Init,
+        2 => QpState::Rtr,
+        3 => QpState::Rts,
+        4 => QpState::Sqd,
+        5 => QpState::Sqe,
+        6 => QpState::Err,
+        _ => return Err(Errno::INVAL),
+    })
+}
+
+/// `ibv_qp_type`. `EOPNOTSUPP` for those that verbs has, and we have not.
+pub(crate) fn qp_type(number: u8) -> Result<QpType, Errno> {
+    Ok(match number {
+        2 => QpType::Rc,
+        3 => QpType::Uc,
+        4 => QpType::Ud,
+        // Raw packets, XRC, drivers' own.
+        8 | 9 | 10 | 0xff => return Err(Errno::OPNOTSUPP),
+        _ => return Err(Errno::INVAL),
+    })
+}
+
+/// The bytes of an `ibv_mtu`.
+fn mtu_bytes(number: u8) -> Result<u16, Errno> {
+    if (1..=5).contains(&number) { Ok(128 << number) } else { Err(Errno::INVAL) }
+}
+
+/// The largest `ibv_mtu` of no more bytes than these.
+pub(crate) fn mtu_number(bytes: u16) -> u8 {
+    (1..=5).rev().find(|number| 128 << number <= bytes).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn modify() -> ModifyQp {
+        let dest = QpDest {
+            dgid: [9; 16],
+            flow_label: 5,
+            sgid_index: 2,
+            hop_limit: 7,
+            traffic_class: 8,
+            is_global: 1,
+            port_num: 1,
+            ..QpDest::default()
+        };
+        ModifyQp {
+            dest,
+            qkey: 1,
+            rq_psn: 0xff00_0002,
+            sq_psn: 3,
+            dest_qp_num: 4,
+            qp_access_flags: 6,
+            qp_state: 2,
+            path_mtu: 3,
+            max_rd_atomic: 10,
+            max_dest_rd_atomic: 11,
+            min_rnr_timer: 12,
+            port_num: 1,
+            timeout: 13,
+            retry_cnt: 6,
+            rnr_retry: 7,
+            ..ModifyQp::default()
+        }
+    }
+
+    #[test]
+    fn only_what_the_mask_names_is_changed() {
+        let change = |attr_mask| to_change(&ModifyQp { attr_mask, ..modify() });
+        assert_eq!(change(0), Ok(QpAttr::default()));
+        let state = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };
+        assert_eq!(change(1), Ok(state));
+        let mut bits = 0;
+        for bit in (0..21).filter(|bit| ![14, 19].contains(bit)) {
+            let before = change(bits).unwrap();
+            bits |= 1 << bit;
+            let silent = [2, 18].contains(&bit);
+            assert_eq!(change(bits).unwrap() == before, silent, "bit {bit}");
+        }
+        let all = change(bits).unwrap();
+        assert_eq!((all.rq_psn, all.path_mtu, all.timeout), (Some(2), Some(512), Some(13)));
+        let av = all.av.unwrap();
+        assert_eq!((av.dgid, av.sgid_index, av.hop_limit, av.flow_label), (Gid([9; 16]), 2, 7, 5));
+    }
+
+    #[test]
+    fn what_cannot_be_changed_is_refused() {
+        let change = |attr_mask| to_change(&ModifyQp { attr_mask, ..modify() });
+        assert_eq!(change(1 << 21), Err(Errno::OPNOTSUPP));
+        assert_eq!(change(mask::ALT_PATH), Err(Errno::INVAL));
+        let refused = |command: ModifyQp| to_change(&command).unwrap_err();
+        let attr_mask = mask::STATE | mask::AV | mask::PATH_MTU;
+        assert_eq!(refused(ModifyQp { attr_mask, qp_state: 7, ..modify() }), Errno::INVAL);
+        assert_eq!(refused(ModifyQp { attr_mask, path_mtu: 6, ..modify() }), Errno::INVAL);
+        let lid = QpDest { is_global: 0, ..modify().dest };
+        assert_eq!(refused(ModifyQp { attr_mask, dest: lid, ..modify() }), Errno::INVAL);
+        let port = QpDest { port_num: 2, ..modify().dest };
+        assert_eq!(refused(ModifyQp { attr_mask, dest: port, ..modify() }), Errno::INVAL);
+    }
+
+    #[test]
+    fn what_was_changed_is_what_is_queried() {
+        let attr_mask = mask::STANDARD & !(mask::ALT_PATH | mask::CAP);
+        let command = ModifyQp { attr_mask, rq_psn: 2, ..modify() };
+        let caps = QpCaps { max_send_wr: 100, ..QpCaps::default() };
+        let attr = to_change(&command).unwrap();
+        let answer = queried(&QpQueried { attr, caps, sq_sig_all: true, sq_draining: false });
+        assert_eq!(answer.dest, command.dest);
+        assert_eq!((answer.rq_psn, answer.sq_psn, answer.qkey), (2, 3, 1));
+        assert_eq!((answer.qp_state, answer.path_mtu, answer.port_num), (2, 3, 1));
+        assert_eq!((answer.max_send_wr, answer.sq_sig_all, answer.timeout), (100, 1, 13));
+    }
+
+    #[test]
+    fn a_path_goes_further_than_the_next_router() {
+        let limit = |hop_limit| {
+            let grh = crate::uverbs::abi::GlobalRoute { hop_limit, ..Default::default() };
+            let attr = AhAttr { grh, is_global: 1, port_num: 1, ..Default::default() };
+            path_of_ah(&attr).unwrap().hop_limit
+        };
+        assert_eq!([0, 1, 2, 255].map(limit), [64, 64, 2, 255]);
+    }
+
+    #[test]
+    fn path_mtus_have_numbers() {
+        assert_eq!([256, 512, 1024, 2048, 4096].map(mtu_number), [1, 2, 3, 4, 5]);
+        assert_eq!([0, 1500, 65_535].map(mtu_number), [1, 3, 5]);
+        assert_eq!(
+            [0, 1, 5, 6].map(|number| mtu_bytes(number).ok()),
+            [None, Some(256), Some(4096), None]
+        );
+    }
+}

@@ -1,0 +1,410 @@
+//! What a command asks for.
+
+use super::abi::{self, number};
+use super::attr;
+use super::frame::Frame;
+use rustix::io::Errno;
+use std::os::fd::RawFd;
+use urxe_shm::control::{
+    Access, AddressVector, AhHandle, CqHandle, Gid, MrHandle, MwHandle, MwType, PdHandle, QpAttr,
+    QpCaps, QpType, Request, SrqAttr, SrqHandle,
+};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// A command, decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// `GET_CONTEXT`: opens the device; the first of all.
+    GetContext,
+    /// `QUERY_DEVICE`.
+    QueryDevice,
+    /// `QUERY_PORT`.
+    QueryPort {
+        /// Port number, from 1.
+        port: u8,
+    },
+    /// `ALLOC_PD`.
+    AllocPd,
+    /// `CREATE_AH`.
+    CreateAh {
+        /// Its protection domain.
+        pd: PdHandle,
+        /// The path.
+        av: AddressVector,
+    },
+    /// `REG_MR`.
+    RegMr(Registration),
+    /// `ALLOC_MW`.
+    AllocMw {
+        /// Its protection domain.
+        pd: PdHandle,
+        /// Its kind.
+        mw_type: MwType,
+    },
+    /// `CREATE_COMP_CHANNEL`.
+    CreateCompChannel,
+    /// `CREATE_CQ`.
+    CreateCq {
+        /// The program's own number of it.
+        user_handle: u64,
+        /// Completions that it must hold.
+        cqe: u32,
+        /// Completion vector.
+        comp_vector: u32,
+        /// The descriptor of its completion channel.
+        channel: Option<RawFd>,
+    },
+    /// `RESIZE_CQ`.
+    ResizeCq {
+        /// The CQ.
+        cq: CqHandle,
+        /// Completions that it must hold.
+        cqe: u32,
+    },
+    /// `REQ_NOTIFY_CQ`.
+    ReqNotifyCq {
+        /// The CQ.
+        cq: CqHandle,
+        /// Only completions that are solicited, or errors, count.
+        solicited_only: bool,
+    },
+    /// `DESTROY_CQ`.
+    DestroyCq(CqHandle),
+    /// `CREATE_QP`.
+    CreateQp(NewQp),
+    /// `QUERY_QP`.
+    QueryQp(QpSlot),
+    /// `MODIFY_QP`.
+    ModifyQp {
+        /// The QP.
+        qp: QpSlot,
+        /// What is to change.
+        attr: QpAttr,
+    },
+    /// `DESTROY_QP`.
+    DestroyQp(QpSlot),
+    /// `POST_SEND`, in any other form than that of the doorbell.
+    PostSend(QpSlot),
+    /// `ATTACH_MCAST`.
+    AttachMcast {
+        /// The QP.
+        qp: QpSlot,
+        /// The group.
+        gid: Gid,
+    },
+    /// `DETACH_MCAST`.
+    DetachMcast {
+        /// The QP.
+        qp: QpSlot,
+        /// The group.
+        gid: Gid,
+    },
+    /// `CREATE_SRQ`.
+    CreateSrq {
+        /// Its protection domain.
+        pd: PdHandle,
+        /// What it must hold.
+        attr: SrqAttr,
+        /// The program's own number of it.
+        user_handle: u64,
+    },
+    /// `MODIFY_SRQ`.
+    ModifySrq {
+        /// The SRQ.
+        srq: SrqHandle,
+        /// Work requests that it must hold.
+        max_wr: Option<u32>,
+        /// When it warns.
+        limit: Option<u32>,
+        /// Where in the program a new ring's place is wanted.
+        ring_place: u64,
+    },
+    /// `QUERY_SRQ`.
+    QuerySrq(SrqHandle),
+    /// `DESTROY_SRQ`.
+    DestroySrq(SrqHandle),
+    /// What the daemon does without our help, and answers by a mere yes.
+    Order(Request),
+}
+
+/// A QP, as programs know it: by the slot of its doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct QpSlot(pub(crate) u32);
+
+/// What `REG_MR` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Registration {
+    /// The protection domain.
+    pub(crate) pd: PdHandle,
+    /// Address of the first byte.
+    pub(crate) start: u64,
+    /// Bytes.
+    pub(crate) length: u64,
+    /// Address by which work requests and peers name it.
+    pub(crate) iova: u64,
+    /// What is allowed.
+    pub(crate) access: Access,
+}
+
+/// What `CREATE_QP` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NewQp {
+    /// The protection domain.
+    pub(crate) pd: PdHandle,
+    /// The transport.
+    pub(crate) qp_type: QpType,
+    /// Where send completions go.
+    pub(crate) send_cq: CqHandle,
+    /// Where receive completions go.
+    pub(crate) recv_cq: CqHandle,
+    /// Where receives come from, if it has no RQ of its own.
+    pub(crate) srq: Option<SrqHandle>,
+    /// What its queues must hold.
+    pub(crate) caps: QpCaps,
+    /// Whether every send completes with a CQE.
+    pub(crate) sq_sig_all: bool,
+    /// The program's own number of it.
+    pub(crate) user_handle: u64,
+}
+
+impl Command {
+    /// Decodes a command. Its errors are those of the kernel; what only the daemon can judge is
+    /// left to it.
+    pub(crate) fn decode(frame: &Frame<'_>) -> Result<Command, Errno> {
+        if frame.extended {
+            return extended(frame);
+        }
+        Ok(match frame.number {
+            number::GET_CONTEXT => Command::GetContext,
+            number::QUERY_DEVICE => Command::QueryDevice,
+            number::QUERY_PORT => {
+                Command::QueryPort { port: request::<abi::QueryPort>(frame)?.port_num }
+            }
+            number::ALLOC_PD => Command::AllocPd,
+            number::DEALLOC_PD => {
+                let pd = PdHandle(request::<abi::DeallocPd>(frame)?.pd_handle);
+                Command::Order(Request::DeallocPd { pd })
+            }
+            number::CREATE_AH => {
+                let it: abi::CreateAh = request(frame)?;
+                let av = attr::path_of_ah(&it.attr)?;
+                Command::CreateAh { pd: PdHandle(it.pd_handle), av }
+            }
+            number::DESTROY_AH => {
+                let ah = AhHandle(request::<abi::DestroyAh>(frame)?.ah_handle);
+                Command::Order(Request::DestroyAh { ah })
+            }
+            number::REG_MR => Command::RegMr(registration(&request(frame)?)),
+            number::DEREG_MR => {
+                let mr = MrHandle(request::<abi::DeregMr>(frame)?.mr_handle);
+                Command::Order(Request::DeregMr { mr })
+            }
+            number::ALLOC_MW => {
+                let it: abi::AllocMw = request(frame)?;
+                Command::AllocMw { pd: PdHandle(it.pd_handle), mw_type: mw_type(it.mw_type)? }
+            }
+            number::DEALLOC_MW => {
+                let mw = MwHandle(request::<abi::DeallocMw>(frame)?.mw_handle);
+                Command::Order(Request::DeallocMw { mw })
+            }
+            number::CREATE_COMP_CHANNEL => Command::CreateCompChannel,
+            number::CREATE_CQ | number::RESIZE_CQ | number::DESTROY_CQ | number::REQ_NOTIFY_CQ => {
+                completion_queue(frame)?
+            }
+            number::CREATE_QP
+            | number::QUERY_QP
+            | number::MODIFY_QP
+            | number::DESTROY_QP
+            | number::POST_SEND
+            | number::ATTACH_MCAST
+            | number::DETACH_MCAST => queue_pair(frame)?,
+            number::CREATE_SRQ | number::MODIFY_SRQ | number::QUERY_SRQ | number::DESTROY_SRQ => {
+                shared_receive_queue(frame)?
+            }
+            _ => return Err(Errno::OPNOTSUPP),
+        })
+    }
+}
+
+fn extended(frame: &Frame<'_>) -> Result<Command, Errno> {
+    Ok(match frame.number {
+        number::QUERY_DEVICE => {
+            let it: abi::ExQueryDevice = request(frame)?;
+            if it.comp_mask != 0 || it.reserved != 0 {
+                return Err(Errno::INVAL);
+            }
+            Command::QueryDevice
+        }
+        number::CREATE_CQ => {
+            let it: abi::ExCreateCq = request(frame)?;
+            if it.comp_mask != 0 || it.reserved != 0 {
+                return Err(Errno::INVAL);
+            }
+            if it.flags != 0 {
+                return Err(Errno::OPNOTSUPP);
+            }
+            let abi::ExCreateCq { user_handle, cqe, comp_vector, comp_channel, .. } = it;
+            needs_driver_room::<abi::MmInfo>(frame)?;
+            Command::CreateCq { user_handle, cqe, comp_vector, channel: channel(comp_channel) }
+        }
+        number::CREATE_QP => create_qp(frame, &request(frame)?)?,
+        number::MODIFY_QP => {
+            let it: abi::ExModifyQp = request(frame)?;
+            // A rate limit is the only thing that this form has more, and we have none.
+            let attr = attr::to_change(&it.base)?;
+            Command::ModifyQp { qp: QpSlot(it.base.qp_handle), attr }
+        }
+        _ => return Err(Errno::OPNOTSUPP),
+    })
+}
+
+fn completion_queue(frame: &Frame<'_>) -> Result<Command, Errno> {
+    Ok(match frame.number {
+        number::CREATE_CQ => {
+            let it: abi::CreateCq = request(frame)?;
+            needs_driver_room::<abi::MmInfo>(frame)?;
+            let abi::CreateCq { user_handle, cqe, comp_vector, comp_channel, .. } = it;
+            Command::CreateCq { user_handle, cqe, comp_vector, channel: channel(comp_channel) }
+        }
+        number::RESIZE_CQ => {
+            let it: abi::ResizeCq = request(frame)?;
+            needs_driver_room::<abi::MmInfo>(frame)?;
+            Command::ResizeCq { cq: CqHandle(it.cq_handle), cqe: it.cqe }
+        }
+        number::DESTROY_CQ => {
+            Command::DestroyCq(CqHandle(request::<abi::DestroyCq>(frame)?.cq_handle))
+        }
+        _ => {
+            let it: abi::ReqNotifyCq = request(frame)?;
+            let solicited_only = it.solicited_only != 0;
+            Command::ReqNotifyCq { cq: CqHandle(it.cq_handle), solicited_only }
+        }
+    })
+}
+
+fn queue_pair(frame: &Frame<'_>) -> Result<Command, Errno> {
+    Ok(match frame.number {
+        number::CREATE_QP => {
+            // Behind the response's address it is the beginning of an extended one.
+            let extended = &frame.core[size_of::<u64>()..];
+            create_qp(frame, &request(&Frame { core: extended, ..*frame })?)?
+        }
+        number::QUERY_QP => Command::QueryQp(QpSlot(request::<abi::QueryQp>(frame)?.qp_handle)),
+        number::MODIFY_QP => {
+            let it: abi::ModifyQp = request(frame)?;
+            Command::ModifyQp { qp: QpSlot(it.qp_handle), attr: attr::to_change(&it)? }
+        }
+        number::DESTROY_QP => {
+            Command::DestroyQp(QpSlot(request::<abi::DestroyQp>(frame)?.qp_handle))
+        }
+        number::POST_SEND => Command::PostSend(QpSlot(request::<abi::PostSend>(frame)?.qp_handle)),
+        attach_or_detach => {
+            let it: abi::AttachMcast = request(frame)?;
+            let (qp, gid) = (QpSlot(it.qp_handle), Gid(it.gid));
+            match attach_or_detach {
+                number::ATTACH_MCAST => Command::AttachMcast { qp, gid },
+                _ => Command::DetachMcast { qp, gid },
+            }
+        }
+    })
+}
+
+fn create_qp(frame: &Frame<'_>, it: &abi::ExCreateQp) -> Result<Command, Errno> {
+    if it.reserved != 0 {
+        return Err(Errno::INVAL);
+    }
+    // An indirection table, or flags: not with this device.
+    if it.comp_mask != 0 || it.create_flags != 0 || it.source_qpn != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    needs_driver_room::<abi::RxeCreateQpResp>(frame)?;
+    Ok(Command::CreateQp(NewQp {
+        pd: PdHandle(it.pd_handle),
+        qp_type: attr::qp_type(it.qp_type)?,
+        send_cq: CqHandle(it.send_cq_handle),
+        recv_cq: CqHandle(it.recv_cq_handle),
+        srq: (it.is_srq != 0).then_some(SrqHandle(it.srq_handle)),
+        caps: QpCaps {
+            max_send_wr: it.max_send_wr,
+            max_recv_wr: it.max_recv_wr,
+            max_send_sge: it.max_send_sge,
+            max_recv_sge: it.max_recv_sge,
+            max_inline_data: it.max_inline_data,
+        },
+        sq_sig_all: it.sq_sig_all != 0,
+        user_handle: it.user_handle,
+    }))
+}
+
+fn shared_receive_queue(frame: &Frame<'_>) -> Result<Command, Errno> {
+    Ok(match frame.number {
+        number::CREATE_SRQ => {
+            let it: abi::CreateSrq = request(frame)?;
+            needs_driver_room::<abi::RxeCreateSrqResp>(frame)?;
+            let abi::CreateSrq { user_handle, pd_handle, max_wr, max_sge, srq_limit, .. } = it;
+            let attr = SrqAttr { max_wr, max_sge, limit: srq_limit };
+            Command::CreateSrq { pd: PdHandle(pd_handle), attr, user_handle }
+        }
+        number::MODIFY_SRQ => {
+            const MAX_WR: u32 = 1;
+            const LIMIT: u32 = 2;
+            let it: abi::ModifySrq = request(frame)?;
+            if it.attr_mask & !(MAX_WR | LIMIT) != 0 {
+                return Err(Errno::INVAL);
+            }
+            let (driver, _) =
+                abi::RxeModifySrq::read_from_prefix(frame.driver).map_err(|_| Errno::INVAL)?;
+            Command::ModifySrq {
+                srq: SrqHandle(it.srq_handle),
+                max_wr: (it.attr_mask & MAX_WR != 0).then_some(it.max_wr),
+                limit: (it.attr_mask & LIMIT != 0).then_some(it.srq_limit),
+                ring_place: driver.mmap_info_addr,
+            }
+        }
+        number::QUERY_SRQ => {
+            Command::QuerySrq(SrqHandle(request::<abi::QuerySrq>(frame)?.srq_handle))
+        }
+        _ => Command::DestroySrq(SrqHandle(request::<abi::DestroySrq>(frame)?.srq_handle)),
+    })
+}
+
+fn registration(it: &abi::RegMr) -> Registration {
+    Registration {
+        pd: PdHandle(it.pd_handle),
+        start: it.start,
+        length: it.length,
+        iova: it.hca_va,
+        access: Access(it.access_flags),
+    }
+}
+
+/// `ibv_mw_type`.
+fn mw_type(number: u8) -> Result<MwType, Errno> {
+    match number {
+        1 => Ok(MwType::One),
+        2 => Ok(MwType::Two),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// -1 is none.
+fn channel(fd: i32) -> Option<RawFd> {
+    (fd >= 0).then_some(fd)
+}
+
+/// The request as a structure. One that is shorter, from an older library, ends in zeroes; one
+/// that is longer, from a newer, may have nothing else there.
+fn request<T: FromBytes + IntoBytes + FromZeros>(frame: &Frame<'_>) -> Result<T, Errno> {
+    let mut value = T::new_zeroed();
+    let common = frame.core.len().min(size_of::<T>());
+    value.as_mut_bytes()[..common].copy_from_slice(&frame.core[..common]);
+    if frame.core[common..].iter().any(|&byte| byte != 0) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok(value)
+}
+
+/// Without the driver's part of the response, the program cannot find the ring.
+fn needs_driver_room<T>(frame: &Frame<'_>) -> Result<(), Errno> {
+    if frame.driver_out >= size_of::<T>() { Ok(()) } else { Err(Errno::INVAL) }
+}

@@ -1,0 +1,375 @@
+//! An opened uverbs device: commands are done here, by requests to the daemon.
+
+use super::abi;
+use super::attr;
+use super::command::{Command, NewQp, QpSlot};
+use super::device;
+use super::doorbells::{self, Doorbells};
+use super::events::{AsyncEvents, CompletionEvents, Ledger, Source};
+use super::frame::Frame;
+use super::reply::{Answer, mm_info};
+use crate::descriptors::{DESCRIPTORS, Descriptor};
+use crate::memory;
+use crate::session::Session;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, OnceLock};
+use urxe_shm::control::{
+    ContextHandle, CqHandle, DeviceAttr, QpHandle, Reply, Request, RingLocation, SrqHandle,
+};
+use urxe_shm::geometry::Geometry;
+use urxe_shm::ring::CqConsumer;
+
+/// The daemon answered something else.
+const UNEXPECTED: Errno = Errno::IO;
+
+/// An opened uverbs device: `ibv_context` as the kernel knows it.
+#[derive(Debug)]
+pub(crate) struct Context {
+    session: Arc<Session>,
+    /// N of `/dev/infiniband/uverbsN`, and of the daemon's list of devices.
+    device: u32,
+    /// The daemon's name for it, once the program has said `GET_CONTEXT`.
+    handle: OnceLock<ContextHandle>,
+    /// The QPs that may be rung.
+    doorbells: Doorbells,
+    ledger: Arc<Ledger>,
+    objects: Mutex<Objects>,
+}
+
+/// What has to be known here of the context's objects.
+#[derive(Debug, Default)]
+struct Objects {
+    cqs: BTreeMap<CqHandle, Cq>,
+    qps: BTreeMap<QpSlot, QpHandle>,
+}
+
+#[derive(Debug)]
+struct Cq {
+    /// The ring is the program's; of ours is only the word that says whether it waits.
+    ring: CqConsumer,
+    channel: Option<Arc<CompletionEvents>>,
+}
+
+impl Context {
+    /// What `open("/dev/infiniband/uverbsN")` makes. Nothing is asked of the daemon before the
+    /// first command.
+    pub(crate) fn open(session: Arc<Session>, device: u32) -> Context {
+        Context {
+            session,
+            device,
+            handle: OnceLock::new(),
+            doorbells: Doorbells::new(),
+            ledger: Arc::default(),
+            objects: Mutex::default(),
+        }
+    }
+
+    /// `write(2)`: one command. Gives back the number of bytes taken. For a doorbell: no lock, no
+    /// allocation, no system call while the daemon is awake.
+    #[inline]
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        match doorbells::rung(bytes) {
+            Some(slot) => self.ring(slot)?,
+            None => self.command(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    /// Rings a QP's doorbell. `EINVAL` if it is not one of this context; `EIO` in a fork, and when
+    /// the daemon is gone.
+    #[inline]
+    fn ring(&self, slot: QpSlot) -> Result<(), Errno> {
+        let connection = self.session.connection();
+        if !connection.process().is_this() || connection.is_gone() {
+            return Err(Errno::IO);
+        }
+        if !self.doorbells.has(slot) {
+            return Err(Errno::INVAL);
+        }
+        connection.ring(slot.0);
+        Ok(())
+    }
+
+    fn command(&self, bytes: &[u8]) -> Result<(), Errno> {
+        // Before any lock: in a fork, another thread of the parent may hold it for ever.
+        self.session.connection().check_process().map_err(|_| Errno::IO)?;
+        let frame = Frame::parse(bytes)?;
+        let command = Command::decode(&frame)?;
+        // An answer that cannot be given is found out before anything is done.
+        memory::write(frame.response, &Answer::none().lay_out(&frame))?;
+        let answer = self.perform(&frame, command)?;
+        memory::write(frame.response, &answer.lay_out(&frame))
+    }
+
+    fn perform(&self, frame: &Frame<'_>, command: Command) -> Result<Answer, Errno> {
+        match command {
+            Command::GetContext => self.get_context(),
+            Command::QueryDevice => Ok(Answer::device(frame, &self.query_device(self.handle()?)?)),
+            Command::QueryPort { port } => {
+                let request = Request::QueryPort { context: self.handle()?, port };
+                let Reply::Port(attr) = self.ask(&request)? else { return Err(UNEXPECTED) };
+                Ok(Answer::core(&device::port(&attr)))
+            }
+            Command::AllocPd => {
+                let request = Request::AllocPd { context: self.handle()? };
+                let Reply::Pd(pd) = self.ask(&request)? else { return Err(UNEXPECTED) };
+                Ok(Answer::core(&abi::AllocPdResp { pd_handle: pd.0 }))
+            }
+            Command::CreateAh { pd, av } => {
+                let reply = self.ask(&Request::CreateAh { pd, av })?;
+                let Reply::Ah { ah, ah_num } = reply else { return Err(UNEXPECTED) };
+                Ok(Answer::core(&abi::CreateAhResp { ah_handle: ah.0 })
+                    .with_driver(&abi::RxeCreateAhResp { ah_num, reserved: 0 }))
+            }
+            Command::RegMr(wanted) => {
+                let reply = memory::register(&self.session, &wanted)?;
+                let Reply::Mr { mr, lkey, rkey } = reply else { return Err(UNEXPECTED) };
+                Ok(Answer::core(&abi::RegMrResp { mr_handle: mr.0, lkey, rkey }))
+            }
+            Command::AllocMw { pd, mw_type } => {
+                let reply = self.ask(&Request::AllocMw { pd, mw_type })?;
+                let Reply::Mw { mw, rkey } = reply else { return Err(UNEXPECTED) };
+                Ok(Answer::core(&abi::AllocMwResp { mw_handle: mw.0, rkey }))
+            }
+            Command::CreateCompChannel => self.create_comp_channel(),
+            Command::CreateCq { user_handle, cqe, comp_vector, channel } => {
+                let channel = channel.map(|fd| self.channel_of(fd)).transpose()?;
+                let request = Request::CreateCq {
+                    context: self.handle()?,
+                    cqe,
+                    channel: channel.as_ref().map(|events| events.channel),
+                    user_handle,
+                    comp_vector,
+                };
+                self.create_cq(frame, &request, channel)
+            }
+            Command::ResizeCq { cq, cqe } => self.resize_cq(cq, cqe),
+            Command::ReqNotifyCq { cq, solicited_only } => {
+                let mut objects = self.objects.lock();
+                objects.cqs.get_mut(&cq).ok_or(Errno::NOENT)?.ring.arm(solicited_only);
+                Ok(Answer::none())
+            }
+            Command::DestroyCq(cq) => self.destroy_cq(cq),
+            Command::CreateQp(wanted) => self.create_qp(frame, &wanted),
+            Command::QueryQp(qp) => {
+                let reply = self.ask(&Request::QueryQp { qp: self.qp(qp)? })?;
+                let Reply::QpAttr(queried) = reply else { return Err(UNEXPECTED) };
+                Ok(Answer::core(&attr::queried(&queried)))
+            }
+            Command::ModifyQp { qp, attr } => {
+                self.order(&Request::ModifyQp { qp: self.qp(qp)?, attr })?;
+                Ok(Answer::qp_modified(frame))
+            }
+            Command::DestroyQp(slot) => self.destroy_qp(slot),
+            Command::PostSend(slot) => {
+                self.ring(slot)?;
+                Ok(Answer::none())
+            }
+            Command::AttachMcast { qp, gid } => {
+                self.order(&Request::AttachMcast { qp: self.qp(qp)?, gid })
+            }
+            Command::DetachMcast { qp, gid } => {
+                self.order(&Request::DetachMcast { qp: self.qp(qp)?, gid })
+            }
+            Command::CreateSrq { pd, attr, user_handle } => {
+                let reply = self.ask(&Request::CreateSrq { pd, attr, user_handle })?;
+                let Reply::Srq { srq, srqn, attr, ring } = reply else { return Err(UNEXPECTED) };
+                self.ledger.open(Source::Srq(srq));
+                Ok(Answer::srq(srq, srqn, attr, ring))
+            }
+            Command::ModifySrq { srq, max_wr, limit, ring_place } => {
+                self.check_srq(srq)?;
+                let reply = self.ask(&Request::ModifySrq { srq, max_wr, limit })?;
+                let Reply::SrqModified { ring, .. } = reply else { return Err(UNEXPECTED) };
+                if let Some(ring) = ring {
+                    memory::write_value(ring_place, &mm_info(ring))?;
+                }
+                Ok(Answer::none())
+            }
+            Command::QuerySrq(srq) => {
+                self.check_srq(srq)?;
+                let reply = self.ask(&Request::QuerySrq { srq })?;
+                let Reply::SrqAttr(attr) = reply else { return Err(UNEXPECTED) };
+                Ok(Answer::core(&abi::QuerySrqResp {
+                    max_wr: attr.max_wr,
+                    max_sge: attr.max_sge,
+                    srq_limit: attr.limit,
+                    reserved: 0,
+                }))
+            }
+            Command::DestroySrq(srq) => {
+                self.check_srq(srq)?;
+                self.order(&Request::DestroySrq { srq })?;
+                let events_reported = self.ledger.close(Source::Srq(srq)).asynchronous;
+                Ok(Answer::core(&abi::DestroySrqResp { events_reported }))
+            }
+            Command::Order(request) => self.order(&request),
+        }
+    }
+
+    /// The first command of all, and the only one of its kind.
+    fn get_context(&self) -> Result<Answer, Errno> {
+        // One at a time.
+        let _objects = self.objects.lock();
+        if self.handle.get().is_some() {
+            return Err(Errno::INVAL);
+        }
+        let Reply::Devices(devices) = self.ask(&Request::ListDevices)? else {
+            return Err(UNEXPECTED);
+        };
+        let device = devices.into_iter().nth(self.device as usize).ok_or(Errno::NODEV)?;
+        let request = Request::OpenDevice { name: device.name };
+        let (reply, fds) = self.session.call_with_fds(&request, &[])?;
+        let Reply::Context(context) = reply else { return Err(UNEXPECTED) };
+        let attr = self.query_device(context)?;
+        let events = AsyncEvents::new(self.session.clone(), self.ledger.clone());
+        let fd = give(fds, Descriptor::AsyncEvents(Arc::new(events)))?;
+        let _ = self.handle.set(context);
+        let num_comp_vectors = attr.num_comp_vectors;
+        Ok(Answer::core(&abi::GetContextResp { async_fd: fd as u32, num_comp_vectors }))
+    }
+
+    fn query_device(&self, context: ContextHandle) -> Result<DeviceAttr, Errno> {
+        let reply = self.ask(&Request::QueryDevice { context })?;
+        let Reply::Device(attr) = reply else { return Err(UNEXPECTED) };
+        Ok(attr)
+    }
+
+    fn create_comp_channel(&self) -> Result<Answer, Errno> {
+        let context = self.handle()?;
+        let request = Request::CreateCompChannel { context };
+        let (reply, fds) = self.session.call_with_fds(&request, &[])?;
+        let Reply::CompChannel(channel) = reply else { return Err(UNEXPECTED) };
+        let (session, ledger) = (self.session.clone(), self.ledger.clone());
+        let events = CompletionEvents::new(session, ledger, context, channel);
+        let fd = give(fds, Descriptor::CompletionChannel(Arc::new(events)))?;
+        Ok(Answer::core(&abi::CreateCompChannelResp { fd: fd as u32 }))
+    }
+
+    /// The completion channel that a descriptor is. `EBADF` if it is none of this context.
+    fn channel_of(&self, fd: RawFd) -> Result<Arc<CompletionEvents>, Errno> {
+        match DESCRIPTORS.get(fd) {
+            Some(Descriptor::CompletionChannel(events))
+                if Some(&events.context) == self.handle.get() =>
+            {
+                Ok(events)
+            }
+            _ => Err(Errno::BADF),
+        }
+    }
+
+    fn create_cq(
+        &self,
+        frame: &Frame<'_>,
+        request: &Request,
+        channel: Option<Arc<CompletionEvents>>,
+    ) -> Result<Answer, Errno> {
+        let Reply::Cq { cq, cqe, ring } = self.ask(request)? else { return Err(UNEXPECTED) };
+        let entry = Cq { ring: self.cq_ring(cqe, ring)?, channel };
+        self.ledger.open(Source::Cq(cq));
+        self.objects.lock().cqs.insert(cq, entry);
+        Ok(Answer::cq(frame, cq, cqe, ring))
+    }
+
+    fn resize_cq(&self, cq: CqHandle, cqe: u32) -> Result<Answer, Errno> {
+        // Until it is done: who arms the CQ meanwhile must not do so in the old ring.
+        let mut objects = self.objects.lock();
+        let entry = objects.cqs.get_mut(&cq).ok_or(Errno::NOENT)?;
+        let reply = self.ask(&Request::ResizeCq { cq, cqe })?;
+        let Reply::CqResized { cqe, ring } = reply else { return Err(UNEXPECTED) };
+        entry.ring = self.cq_ring(cqe, ring)?;
+        Ok(Answer::core(&abi::ResizeCqResp { cqe, reserved: 0 }).with_driver(&mm_info(ring)))
+    }
+
+    fn cq_ring(&self, cqe: u32, ring: RingLocation) -> Result<CqConsumer, Errno> {
+        let geometry = Geometry::completion(cqe).map_err(|_| UNEXPECTED)?;
+        let window = self.session.connection().window(ring).map_err(|_| UNEXPECTED)?;
+        CqConsumer::attach(window, geometry).map_err(|_| UNEXPECTED)
+    }
+
+    fn destroy_cq(&self, cq: CqHandle) -> Result<Answer, Errno> {
+        let entry = self.objects.lock().cqs.remove(&cq).ok_or(Errno::NOENT)?;
+        if let Err(errno) = self.order(&Request::DestroyCq { cq }) {
+            self.objects.lock().cqs.insert(cq, entry);
+            return Err(errno);
+        }
+        let counts = self.ledger.close(Source::Cq(cq));
+        // Only now, for the channel may end with it.
+        drop(entry.channel);
+        Ok(Answer::core(&abi::DestroyCqResp {
+            comp_events_reported: counts.completion,
+            async_events_reported: counts.asynchronous,
+        }))
+    }
+
+    fn create_qp(&self, frame: &Frame<'_>, wanted: &NewQp) -> Result<Answer, Errno> {
+        let &NewQp { pd, qp_type, send_cq, recv_cq, srq, caps, sq_sig_all, user_handle } = wanted;
+        let request =
+            Request::CreateQp { pd, qp_type, send_cq, recv_cq, srq, caps, sq_sig_all, user_handle };
+        let Reply::Qp(created) = self.ask(&request)? else { return Err(UNEXPECTED) };
+        let slot = QpSlot(created.doorbell_slot);
+        self.ledger.open(Source::Qp(created.qp));
+        self.objects.lock().qps.insert(slot, created.qp);
+        self.doorbells.install(slot);
+        Ok(Answer::qp(frame, &created))
+    }
+
+    fn destroy_qp(&self, slot: QpSlot) -> Result<Answer, Errno> {
+        // First, for once the daemon has done it, the slot may be another QP's.
+        let qp = self.objects.lock().qps.remove(&slot).ok_or(Errno::NOENT)?;
+        self.doorbells.remove(slot);
+        if let Err(errno) = self.order(&Request::DestroyQp { qp }) {
+            self.objects.lock().qps.insert(slot, qp);
+            self.doorbells.install(slot);
+            return Err(errno);
+        }
+        let events_reported = self.ledger.close(Source::Qp(qp)).asynchronous;
+        Ok(Answer::core(&abi::DestroyQpResp { events_reported }))
+    }
+
+    /// The daemon's name for the context. `EINVAL` before `GET_CONTEXT`.
+    fn handle(&self) -> Result<ContextHandle, Errno> {
+        self.handle.get().copied().ok_or(Errno::INVAL)
+    }
+
+    fn qp(&self, slot: QpSlot) -> Result<QpHandle, Errno> {
+        self.objects.lock().qps.get(&slot).copied().ok_or(Errno::NOENT)
+    }
+
+    /// `ENOENT` if the SRQ is none of this context.
+    fn check_srq(&self, srq: SrqHandle) -> Result<(), Errno> {
+        if self.ledger.is_open(Source::Srq(srq)) { Ok(()) } else { Err(Errno::NOENT) }
+    }
+
+    fn ask(&self, request: &Request) -> Result<Reply, Errno> {
+        self.session.call(request)
+    }
+
+    /// Asks for something that is answered by a mere yes.
+    fn order(&self, request: &Request) -> Result<Answer, Errno> {
+        match self.ask(request)? {
+            Reply::Done => Ok(Answer::none()),
+            _ => Err(UNEXPECTED),
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if let Some(&context) = self.handle.get() {
+            // A daemon that is gone has closed it already; and in a fork it is not ours.
+            let _ = self.session.call(&Request::CloseDevice { context });
+        }
+    }
+}
+
+/// Gives the one descriptor that came with a reply to the program.
+fn give(fds: Vec<OwnedFd>, descriptor: Descriptor) -> Result<RawFd, Errno> {
+    let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| UNEXPECTED)?;
+    let fd = fd.into_raw_fd();
+    DESCRIPTORS.insert(fd, descriptor);
+    Ok(fd)
+}

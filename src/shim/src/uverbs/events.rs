@@ -1,0 +1,222 @@
+//! Events: reading them, and counting what was read.
+//!
+//! A program that destroys an object waits until it has acknowledged as many events of it as the
+//! destroy command reports: one too many, and it waits for ever. So an event counts when it is
+//! read, and only then; and one that is still in the pipe when its object is destroyed is never
+//! handed out.
+
+use super::abi::{AsyncEvent, CompEvent};
+use crate::session::Session;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+use urxe_shm::control::{CompChannelHandle, ContextHandle, CqHandle, QpHandle, Request, SrqHandle};
+use urxe_shm::event::{self, EventRecord, RECORD_LEN};
+use zerocopy::{Immutable, IntoBytes};
+
+/// What events are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// A CQ.
+    Cq(CqHandle),
+    /// A QP.
+    Qp(QpHandle),
+    /// An SRQ.
+    Srq(SrqHandle),
+}
+
+impl Source {
+    /// Of a record; `None` if it is the port.
+    fn of(record: &EventRecord) -> Option<Source> {
+        // The daemon's handles have 32 bits.
+        let handle = record.object as u32;
+        match record.kind {
+            event::COMPLETION | event::CQ_ERR => Some(Source::Cq(CqHandle(handle))),
+            event::QP_FATAL
+            | event::QP_REQ_ERR
+            | event::QP_ACCESS_ERR
+            | event::COMM_EST
+            | event::SQ_DRAINED
+            | event::LAST_WQE_REACHED => Some(Source::Qp(QpHandle(handle))),
+            event::SRQ_ERR | event::SRQ_LIMIT => Some(Source::Srq(SrqHandle(handle))),
+            _ => None,
+        }
+    }
+}
+
+/// Events of one object that the program has read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// From a completion channel.
+    pub(crate) completion: u32,
+    /// Asynchronous ones.
+    pub(crate) asynchronous: u32,
+}
+
+/// The objects of a context that live, and what was read of their events.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger(Mutex<BTreeMap<Source, Counts>>);
+
+impl Ledger {
+    /// An object was made.
+    pub(crate) fn open(&self, source: Source) {
+        self.0.lock().insert(source, Counts::default());
+    }
+
+    /// Whether the object lives.
+    pub(crate) fn is_open(&self, source: Source) -> bool {
+        self.0.lock().contains_key(&source)
+    }
+
+    /// An object was destroyed: from now on its events are not handed out.
+    pub(crate) fn close(&self, source: Source) -> Counts {
+        self.0.lock().remove(&source).unwrap_or_default()
+    }
+
+    /// Counts an event that was read; `false` if its object is no more.
+    fn count(&self, record: &EventRecord) -> bool {
+        let Some(source) = Source::of(record) else { return true };
+        let mut counts = self.0.lock();
+        let Some(counts) = counts.get_mut(&source) else { return false };
+        match record.kind {
+            event::COMPLETION => counts.completion += 1,
+            _ => counts.asynchronous += 1,
+        }
+        true
+    }
+
+    /// Reads an event, as the pipe's own `read` does: waiting or not, as the program has set it.
+    fn read(&self, session: &Session, fd: RawFd) -> Result<EventRecord, Errno> {
+        // In a fork, another thread of the parent may hold the lock for ever.
+        session.connection().check_process().map_err(|_| Errno::IO)?;
+        loop {
+            let mut bytes = [0; RECORD_LEN];
+            // SAFETY: the program has just named this descriptor in a call of its own.
+            let pipe = unsafe { BorrowedFd::borrow_raw(fd) };
+            match rustix::io::read(pipe, &mut bytes)? {
+                RECORD_LEN => {}
+                // The daemon is gone.
+                _ => return Err(Errno::IO),
+            }
+            let record = EventRecord::from_bytes(bytes);
+            if self.count(&record) {
+                return Ok(record);
+            }
+        }
+    }
+}
+
+/// The CQ events of a completion channel. It ends with its last descriptor, and the last CQ that
+/// uses it.
+#[derive(Debug)]
+pub(crate) struct CompletionEvents {
+    session: Arc<Session>,
+    ledger: Arc<Ledger>,
+    /// The context that it is of.
+    pub(super) context: ContextHandle,
+    pub(super) channel: CompChannelHandle,
+}
+
+impl CompletionEvents {
+    pub(super) fn new(
+        session: Arc<Session>,
+        ledger: Arc<Ledger>,
+        context: ContextHandle,
+        channel: CompChannelHandle,
+    ) -> CompletionEvents {
+        CompletionEvents { session, ledger, context, channel }
+    }
+
+    /// `read(2)`: the `user_handle` of the next CQ that has an event. `EINVAL` if it does not fit.
+    pub(crate) fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
+        fits::<CompEvent>(buf)?;
+        let record = self.ledger.read(&self.session, fd)?;
+        Ok(hand_out(&CompEvent { cq_handle: record.user_handle }, buf))
+    }
+}
+
+impl Drop for CompletionEvents {
+    fn drop(&mut self) {
+        // A daemon that is gone has freed it already, as it has when the context was closed; and
+        // in a fork it is not ours.
+        let _ = self.session.call(&Request::DestroyCompChannel { channel: self.channel });
+    }
+}
+
+/// The asynchronous events of a context.
+#[derive(Debug)]
+pub(crate) struct AsyncEvents {
+    session: Arc<Session>,
+    ledger: Arc<Ledger>,
+}
+
+impl AsyncEvents {
+    pub(super) fn new(session: Arc<Session>, ledger: Arc<Ledger>) -> AsyncEvents {
+        AsyncEvents { session, ledger }
+    }
+
+    /// `read(2)`: the next event. `EINVAL` if it does not fit.
+    pub(crate) fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
+        fits::<AsyncEvent>(buf)?;
+        let record = self.ledger.read(&self.session, fd)?;
+        let event = AsyncEvent {
+            element: record.user_handle,
+            event_type: record.kind,
+            ..AsyncEvent::default()
+        };
+        Ok(hand_out(&event, buf))
+    }
+}
+
+fn fits<T>(buf: &[u8]) -> Result<(), Errno> {
+    if buf.len() >= size_of::<T>() { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// Hands out one event, as the kernel does, also where there is room for more.
+fn hand_out(event: &(impl IntoBytes + Immutable), buf: &mut [u8]) -> usize {
+    let bytes = event.as_bytes();
+    buf[..bytes.len()].copy_from_slice(bytes);
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u32, object: u64) -> EventRecord {
+        EventRecord { user_handle: 99, object, kind, reserved: 0 }
+    }
+
+    #[test]
+    fn what_was_read_of_an_object_that_lives_counts() {
+        let ledger = Ledger::default();
+        let cq = Source::Cq(CqHandle(1));
+        ledger.open(cq);
+        assert!(ledger.count(&record(event::COMPLETION, 1)));
+        assert!(ledger.count(&record(event::COMPLETION, 1)));
+        assert!(ledger.count(&record(event::CQ_ERR, 1)));
+        assert_eq!(ledger.close(cq), Counts { completion: 2, asynchronous: 1 });
+        assert!(!ledger.count(&record(event::COMPLETION, 1)), "it is no more");
+        assert_eq!(ledger.close(cq), Counts::default());
+    }
+
+    #[test]
+    fn objects_of_different_kinds_do_not_share_a_count() {
+        let ledger = Ledger::default();
+        let (qp, srq) = (Source::Qp(QpHandle(1)), Source::Srq(SrqHandle(1)));
+        ledger.open(qp);
+        ledger.open(srq);
+        assert!(ledger.count(&record(event::LAST_WQE_REACHED, 1)));
+        assert!(!ledger.count(&record(event::CQ_ERR, 1)), "there is no such CQ");
+        assert_eq!(ledger.close(srq), Counts::default());
+        assert_eq!(ledger.close(qp).asynchronous, 1);
+    }
+
+    #[test]
+    fn events_of_the_port_are_nobodys() {
+        assert!(Ledger::default().count(&record(event::PORT_ACTIVE, 1)));
+        assert!(Ledger::default().count(&record(event::GID_CHANGE, 1)));
+    }
+}
