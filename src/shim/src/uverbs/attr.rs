@@ -235,7 +235,7 @@ mod tests {
             assert_eq!(change(bits).unwrap() == before, silent, "bit {bit}");
         }
         let all = change(bits).unwrap();
-        assert_eq!((all.rq_psn, all.path_mtu, all.timeout), (Some(2), Some(512), Some(13)));
+        assert_eq!((all.rq_psn, all.path_mtu, all.timeout), (Some(2), Some(1024), Some(13)));
         let av = all.av.unwrap();
         assert_eq!((av.dgid, av.sgid_index, av.hop_limit, av.flow_label), (Gid([9; 16]), 2, 7, 5));
     }

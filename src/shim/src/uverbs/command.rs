@@ -83,7 +83,7 @@ pub(crate) enum Command {
     },
     /// `DESTROY_QP`.
     DestroyQp(QpSlot),
-    /// `POST_SEND`, in any other form than that of the doorbell.
+    /// `POST_SEND`: the doorbell, in whatever form.
     PostSend(QpSlot),
     /// `ATTACH_MCAST`.
     AttachMcast {

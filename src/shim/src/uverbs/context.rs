@@ -67,14 +67,29 @@ impl Context {
         }
     }
 
-    /// `write(2)`: one command. Gives back the number of bytes taken. For a doorbell: no lock, no
+    /// N of `/dev/infiniband/uverbsN`.
+    pub(crate) fn device(&self) -> u32 {
+        self.device
+    }
+
+    /// What `write(2)` does if the bytes are a doorbell; `None` if they are not. No lock, no
     /// allocation, no system call while the daemon is awake.
     #[inline]
+    pub(crate) fn doorbell(&self, bytes: &[u8]) -> Option<Result<usize, Errno>> {
+        let slot = doorbells::rung(bytes)?;
+        Some(self.ring(slot).map(|()| bytes.len()))
+    }
+
+    /// `write(2)`: one command. Gives back the number of bytes taken.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
-        match doorbells::rung(bytes) {
-            Some(slot) => self.ring(slot)?,
-            None => self.command(bytes)?,
-        }
+        // Before any lock: in a fork, another thread of the parent may hold it for ever.
+        self.session.connection().check_process().map_err(|_| Errno::IO)?;
+        let frame = Frame::parse(bytes)?;
+        let command = Command::decode(&frame)?;
+        // An answer that cannot be given is found out before anything is done.
+        memory::write(frame.response, &Answer::none().lay_out(&frame))?;
+        let answer = self.perform(&frame, command)?;
+        memory::write(frame.response, &answer.lay_out(&frame))?;
         Ok(bytes.len())
     }
 
@@ -91,17 +106,6 @@ impl Context {
         }
         connection.ring(slot.0);
         Ok(())
-    }
-
-    fn command(&self, bytes: &[u8]) -> Result<(), Errno> {
-        // Before any lock: in a fork, another thread of the parent may hold it for ever.
-        self.session.connection().check_process().map_err(|_| Errno::IO)?;
-        let frame = Frame::parse(bytes)?;
-        let command = Command::decode(&frame)?;
-        // An answer that cannot be given is found out before anything is done.
-        memory::write(frame.response, &Answer::none().lay_out(&frame))?;
-        let answer = self.perform(&frame, command)?;
-        memory::write(frame.response, &answer.lay_out(&frame))
     }
 
     fn perform(&self, frame: &Frame<'_>, command: Command) -> Result<Answer, Errno> {
@@ -251,7 +255,7 @@ impl Context {
 
     /// The completion channel that a descriptor is. `EBADF` if it is none of this context.
     fn channel_of(&self, fd: RawFd) -> Result<Arc<CompletionEvents>, Errno> {
-        match DESCRIPTORS.get(fd) {
+        match DESCRIPTORS.genuine(fd) {
             Some(Descriptor::CompletionChannel(events))
                 if Some(&events.context) == self.handle.get() =>
             {
