@@ -31,6 +31,7 @@ mod tests;
 pub(crate) mod write_protect;
 
 use crate::layout::page_size;
+use crate::process::Process;
 use crate::region::create_memfd;
 use areas::Area;
 use rustix::fs::FallocateFlags;
@@ -38,6 +39,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use write_protect::{SignalsBlocked, WriteProtection};
@@ -45,6 +47,13 @@ use write_protect::{SignalsBlocked, WriteProtection};
 /// The shortest range that is remapped, in bytes. Remapping takes 70 us, as seven copies through
 /// the kernel would, so that a message of this length is worth it soon.
 pub const MIN_LEN: u64 = 64 * 1024;
+
+/// Ranges that are remapped at a time, at most: each costs the program a descriptor.
+pub const MAX_RANGES: usize = 128;
+
+/// Their descriptors are numbered from here on, out of the way of programs that count on low
+/// numbers, or close them all.
+const LOWEST_DESCRIPTOR: i32 = 512;
 
 /// All that is remapped in this process.
 static REMAPPED: Mutex<Vec<Weak<Remapped>>> = Mutex::new(Vec::new());
@@ -81,6 +90,9 @@ pub enum NotRemapped {
         "memory is not remapped: the program has several threads, and only a privileged user may stop their system calls (see vm.unprivileged_userfaultfd)"
     )]
     Threads,
+    /// As much is remapped as may be.
+    #[error("memory is not remapped: {MAX_RANGES} ranges are, and there can be no more")]
+    TooMany,
     /// Another thread is remapping.
     #[error("memory is not remapped: another thread is about it")]
     Busy,
@@ -137,12 +149,13 @@ pub fn share(addr: u64, len: u64) -> Result<Shared, NotRemapped> {
     let end = addr.checked_add(len).filter(|end| addr.is_multiple_of(page) && end % page == 0);
     let end = end.ok_or(NotRemapped::PartialPages { addr, len })?;
     let mut remapped = REMAPPED.try_lock().map_err(|_| NotRemapped::Busy)?;
+    remapped.retain(|other| other.strong_count() > 0);
     let areas = Area::all_of(addr..end)?;
     if let [area] = &areas[..]
         && area.is_shared
     {
-        remapped.retain(|other| other.strong_count() > 0);
-        let found = remapped.iter().filter_map(Weak::upgrade).find(|r| r.inode == area.inode);
+        let mut ranges = remapped.iter().filter_map(Weak::upgrade);
+        let found = ranges.find(|range| range.inode == area.inode && range.has_its_memfd());
         let remapped = found.ok_or(NotRemapped::OtherMemory(addr))?;
         return Ok(Shared { remapped, offset: area.offset + (addr - area.range.start) });
     }
@@ -152,6 +165,9 @@ pub fn share(addr: u64, len: u64) -> Result<Shared, NotRemapped> {
     if write_protect::is_needed_by_caller(&(addr..end)) {
         return Err(NotRemapped::OwnStack { addr, len });
     }
+    if remapped.len() >= MAX_RANGES {
+        return Err(NotRemapped::TooMany);
+    }
     let new = Arc::new(Remapped::new(addr, len)?);
     remapped.push(Arc::downgrade(&new));
     Ok(Shared { remapped: new, offset: 0 })
@@ -160,16 +176,22 @@ pub fn share(addr: u64, len: u64) -> Result<Shared, NotRemapped> {
 /// A range of the program's memory that was put into a memfd.
 #[derive(Debug)]
 struct Remapped {
-    memfd: OwnedFd,
+    /// Open, unless the program has closed it though it was not its own.
+    memfd: ManuallyDrop<OwnedFd>,
     inode: u64,
     addr: u64,
     len: u64,
+    /// Whose memory it is: not that of a child.
+    process: Process,
 }
 
 impl Remapped {
     fn new(addr: u64, len: u64) -> Result<Remapped, NotRemapped> {
         let memfd = create_memfd("urxe-remapped", len).map_err(system("memfd_create"))?;
+        let memfd = rustix::io::fcntl_dupfd_cloexec(&memfd, LOWEST_DESCRIPTOR);
+        let memfd = memfd.map_err(system("fcntl(F_DUPFD_CLOEXEC)"))?;
         let inode = rustix::fs::fstat(&memfd).map_err(system("fstat"))?.st_ino;
+        let process = Process::current().map_err(system("making a page that is wiped on fork"))?;
         let new = Replacement::of(&memfd, len)?;
         // From here to the end nothing may touch the range, nor what the program keeps beside
         // it: no memory is allocated, and no signal handler runs.
@@ -179,7 +201,12 @@ impl Remapped {
         new.move_to(addr)?;
         drop(protection);
         drop(signals);
-        Ok(Remapped { memfd, inode, addr, len })
+        Ok(Remapped { memfd: ManuallyDrop::new(memfd), inode, addr, len, process })
+    }
+
+    /// Whether the descriptor still is what it was.
+    fn has_its_memfd(&self) -> bool {
+        rustix::fs::fstat(&*self.memfd).is_ok_and(|file| file.st_ino == self.inode)
     }
 }
 
@@ -188,23 +215,31 @@ impl Drop for Remapped {
     /// view of the memfd, from one moment to the next; then copies of all its pages; and when
     /// nothing of the memfd is seen any more, its pages are freed.
     fn drop(&mut self) {
-        let mut all_copied = true;
-        for area in Area::all().unwrap_or_default() {
-            let is_ours = area.is_shared && area.inode == self.inode;
-            let place = self.addr.checked_add(area.offset);
-            if is_ours && place == Some(area.range.start) && area.range.end <= self.addr + self.len
-            {
-                all_copied &= self.give_back(&area).is_ok();
-            }
+        if !self.has_its_memfd() {
+            return;
         }
-        if all_copied {
+        if self.process.is_this() && self.give_back_all().is_ok() {
             let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let _ = rustix::fs::fallocate(&self.memfd, mode, 0, self.len);
+            let _ = rustix::fs::fallocate(&*self.memfd, mode, 0, self.len);
         }
+        // SAFETY: this is the end; nobody uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.memfd) };
     }
 }
 
 impl Remapped {
+    fn give_back_all(&self) -> io::Result<()> {
+        for area in Area::all()? {
+            let is_ours = area.is_shared && area.inode == self.inode;
+            let place = self.addr.checked_add(area.offset);
+            if is_ours && place == Some(area.range.start) && area.range.end <= self.addr + self.len
+            {
+                self.give_back(&area)?;
+            }
+        }
+        Ok(())
+    }
+
     fn give_back(&self, area: &Area) -> Result<(), Errno> {
         let start = pointer(area.range.start);
         let len = (area.range.end - area.range.start) as usize;
@@ -212,7 +247,7 @@ impl Remapped {
         // SAFETY: the range was found to be a view of our memfd, and is replaced by another view
         // of the same bytes. (A program that has unmapped memory before deregistering it, and
         // maps something else just there in this moment, has not kept what `share` asks for.)
-        unsafe { rustix::mm::mmap(start, len, rights, flags, &self.memfd, area.offset)? };
+        unsafe { rustix::mm::mmap(start, len, rights, flags, &*self.memfd, area.offset)? };
         // SAFETY: populating changes neither contents nor what is mapped.
         unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateWrite) }
     }

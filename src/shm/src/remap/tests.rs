@@ -1,5 +1,6 @@
 use super::*;
 use crate::region::Mapping;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -241,10 +242,34 @@ fn in_the_end_the_memory_is_the_programs_own_again() {
 #[test]
 fn a_child_does_not_have_what_is_shared() {
     let memory = Memory::new(LEN);
-    let Some(_shared) = memory.shared() else { return };
+    let Some(shared) = memory.shared() else { return };
     let child = in_child(|| memory.holds_its_numbers());
     assert_eq!(child.signal(), Some(libc::SIGSEGV));
+    let child = in_child(|| {
+        // SAFETY: the child's own copy, which it ends without using it again.
+        drop(unsafe { std::ptr::read(&shared) });
+        true
+    });
+    assert!(child.success(), "{child}");
     assert!(memory.holds_its_numbers());
+}
+
+#[test]
+fn a_descriptor_that_the_program_has_taken_is_left_to_it() {
+    let memory = Memory::new(LEN);
+    let Some(shared) = memory.shared() else { return };
+    let number = shared.memfd().as_raw_fd();
+    assert!(number >= LOWEST_DESCRIPTOR);
+    let file = create_memfd("the program's", 8).unwrap();
+    // SAFETY: the number is open, and `shared` notices that it is another file's.
+    let taken = unsafe { libc::dup2(file.as_raw_fd(), number) };
+    assert_eq!(taken, number);
+    assert!(matches!(memory.share(), Err(NotRemapped::OtherMemory(_))));
+    drop(shared);
+    assert!(memory.holds_its_numbers());
+    // SAFETY: the descriptor is open, and nobody else's.
+    let taken = unsafe { OwnedFd::from_raw_fd(taken) };
+    assert_eq!(rustix::io::pwrite(&taken, b"his own", 0), Ok(7));
 }
 
 #[test]

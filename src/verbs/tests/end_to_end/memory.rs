@@ -1,7 +1,9 @@
 //! Memory of the program's own: remapped, unmapped under way.
 
 use crate::{ALL, Net, Side, pattern};
+use std::os::fd::AsRawFd;
 use std::process::Command;
+use urxe_shm::region::create_memfd;
 use urxe_shm::remap;
 use urxe_verbs::*;
 
@@ -27,11 +29,17 @@ impl Pages {
         unsafe { side.pd.reg_mr(self.start, self.len, ALL) }.unwrap()
     }
 
-    /// Unmaps the second half. Nobody but the daemon touches it any more.
+    /// The second half is gone. (An empty file is mapped there: where nothing is, another test
+    /// could map something.) Nobody but the daemon touches it any more.
     fn lose_half(&self) {
-        let half = self.len / 2;
-        // SAFETY: what `new` has mapped; no reference into it exists.
-        assert_eq!(unsafe { libc::munmap(self.start.byte_add(half).cast(), half) }, 0);
+        let (half, flags) = (self.len / 2, libc::MAP_SHARED | libc::MAP_FIXED);
+        let nothing = create_memfd("nothing", 0).unwrap();
+        // SAFETY: what `new` has mapped is replaced; no reference into it exists.
+        let start = unsafe {
+            let place = self.start.byte_add(half).cast();
+            libc::mmap(place, half, libc::PROT_READ, flags, nothing.as_raw_fd(), 0)
+        };
+        assert_ne!(start, libc::MAP_FAILED);
     }
 }
 
