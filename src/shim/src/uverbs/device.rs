@@ -2,7 +2,7 @@
 
 use super::abi::{ExQueryDeviceResp, QueryDeviceResp, QueryPortResp};
 use super::attr::mtu_number;
-use urxe_shm::control::{DeviceAttr, PortAttr};
+use urxe_shm::control::{DeviceAttr, LinkRate, PortAttr};
 
 /// `ib_uverbs_device_cap_flags`: what rxe claims and we keep. Not among it: path migration, and
 /// counters of bad P_Keys and Q_Keys in the port's attributes.
@@ -94,7 +94,7 @@ pub(crate) fn port(attr: &PortAttr) -> QueryPortResp {
         true => (STATE_ACTIVE, PHYS_STATE_LINK_UP),
         false => (STATE_DOWN, PHYS_STATE_DISABLED),
     };
-    let (active_width, active_speed) = width_and_speed(attr.speed_mbps);
+    let rate = LinkRate::of_ethernet(attr.speed_mbps);
     QueryPortResp {
         port_cap_flags: CM_SUP_AND_IP_BASED_GIDS,
         max_msg_sz: attr.max_msg_sz,
@@ -104,8 +104,8 @@ pub(crate) fn port(attr: &PortAttr) -> QueryPortResp {
         max_mtu: mtu_number(attr.max_mtu),
         active_mtu: mtu_number(attr.active_mtu),
         max_vl_num: 1,
-        active_width,
-        active_speed,
+        active_width: rate.active_width(),
+        active_speed: rate.active_speed(),
         phys_state,
         link_layer: LINK_LAYER_ETHERNET,
         ..QueryPortResp::default()
@@ -119,24 +119,6 @@ fn firmware_version(text: &str) -> u64 {
     next() << 32 | next() << 16 | next()
 }
 
-/// `active_width` and `active_speed` of an Ethernet link, as the kernel translates them.
-fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
-    const X1: u8 = 1;
-    const X4: u8 = 2;
-    const SDR: u8 = 1;
-    const DDR: u8 = 2;
-    const FDR10: u8 = 8;
-    const EDR: u8 = 32;
-    match mbps.unwrap_or(0) {
-        0..=1_000 => (X1, SDR),
-        1_001..=10_000 => (X1, FDR10),
-        10_001..=20_000 => (X4, DDR),
-        20_001..=25_000 => (X1, EDR),
-        25_001..=40_000 => (X4, FDR10),
-        _ => (X4, EDR),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,12 +128,5 @@ mod tests {
         assert_eq!(firmware_version("1.2.3"), 0x1_0002_0003);
         assert_eq!(firmware_version("0.1.0-rc"), 1 << 16);
         assert_eq!(firmware_version(""), 0);
-    }
-
-    #[test]
-    fn links_have_widths_and_speeds() {
-        assert_eq!(width_and_speed(None), (1, 1));
-        assert_eq!(width_and_speed(Some(10_000)), (1, 8));
-        assert_eq!(width_and_speed(Some(100_000)), (2, 32));
     }
 }
