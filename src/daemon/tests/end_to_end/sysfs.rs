@@ -111,16 +111,14 @@ fn two_devices_are_never_taken_for_each_other() {
     assert_ne!(birthday(&tree(&daemon).join("class/infiniband/urxe0")), first);
 }
 
-const LINGER: Duration = Duration::from_secs(1);
-
 /// A daemon that is to end by itself.
-fn lingering() -> Handle {
-    start_with(1, |config| config.linger = Some(LINGER))
+fn lingering(seconds: u64) -> Handle {
+    start_with(1, |config| config.linger = Some(Duration::from_secs(seconds)))
 }
 
 #[test]
 fn a_daemon_that_nobody_comes_to_ends() {
-    let daemon = lingering();
+    let daemon = lingering(1);
     let socket = daemon.socket().to_path_buf();
     daemon.wait().unwrap();
     assert!(!socket.exists() && !sysfs_directory(&socket).exists());
@@ -128,13 +126,14 @@ fn a_daemon_that_nobody_comes_to_ends() {
 
 #[test]
 fn a_daemon_ends_after_its_last_program_and_not_before() {
-    let daemon = lingering();
+    // Long enough for us to be there in time, on a busy machine too.
+    let daemon = lingering(3);
     let socket = daemon.socket().to_path_buf();
     // One has said hello, the other is only connected.
     let client = Client::connect(&socket);
     let silent = Channel::connect(&socket).unwrap();
     drop(client);
-    std::thread::sleep(2 * LINGER);
+    std::thread::sleep(Duration::from_secs(4));
     Client::connect(&socket).open("urxe0");
     drop(silent);
     eventually("it ends", || (!socket.exists()).then_some(()));
