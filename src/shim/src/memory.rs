@@ -5,19 +5,36 @@ use crate::uverbs::Registration;
 use rustix::io::Errno;
 use urxe_shm::control::{Access, Backing, Reply, Request};
 use urxe_shm::process_memory::populate;
+use urxe_shm::remap::{self, Shared};
 use zerocopy::{Immutable, IntoBytes};
 
-/// What makes the device write into memory.
-const WRITING: u32 =
-    Access::LOCAL_WRITE.0 | Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0 | Access::MW_BIND.0;
-
-/// Registers memory, after its pages have been brought in, which finds out whether the program
-/// itself may do there what is asked for (`EFAULT`). All else is the daemon's to judge.
-pub(crate) fn register(session: &Session, wanted: &Registration) -> Result<Reply, Errno> {
+/// Registers memory, after its pages have been brought in (unless they are to come on demand),
+/// which finds out whether the program itself may do there what is asked for (`EFAULT`). All else
+/// is the daemon's to judge. With the answer comes what is to be kept until the memory is
+/// deregistered, if it was remapped.
+pub(crate) fn register(
+    session: &Session,
+    wanted: &Registration,
+) -> Result<(Reply, Option<Shared>), Errno> {
     let &Registration { pd, start, length, iova, access } = wanted;
-    populate(start, length, access.0 & WRITING != 0).map_err(|fault| fault.errno)?;
-    let backing = Backing::Process;
-    session.call(&Request::RegMr { pd, addr: start, length, iova, access, backing })
+    let on_demand = access.contains(Access::ON_DEMAND);
+    if !on_demand {
+        populate(start, length, access.needs_writable()).map_err(|fault| fault.errno)?;
+    }
+    let request = |backing| Request::RegMr { pd, addr: start, length, iova, access, backing };
+    // What is not remapped, for whatever reason, is reached by system calls, more slowly.
+    if remap::is_wanted()
+        && !on_demand
+        && let Ok(shared) = remap::share(start, length)
+    {
+        let backing = Backing::Shared { offset: shared.offset() };
+        match session.call_with_fds(&request(backing), &[shared.memfd()]) {
+            // The daemon maps only so much.
+            Err(Errno::NOMEM) => {}
+            result => return Ok((result?.0, Some(shared))),
+        }
+    }
+    Ok((session.call(&request(Backing::Process))?, None))
 }
 
 /// Writes into the program at an address that it has given, which may be any: `EFAULT` if there is

@@ -34,6 +34,8 @@ pub(crate) enum Command {
     },
     /// `REG_MR`.
     RegMr(Registration),
+    /// `DEREG_MR`.
+    DeregMr(MrHandle),
     /// `ALLOC_MW`.
     AllocMw {
         /// Its protection domain.
@@ -197,7 +199,7 @@ impl Command {
             number::REG_MR => Command::RegMr(registration(&request(frame)?)),
             number::DEREG_MR => {
                 let mr = MrHandle(request::<abi::DeregMr>(frame)?.mr_handle);
-                Command::Order(Request::DeregMr { mr })
+                Command::DeregMr(mr)
             }
             number::ALLOC_MW => {
                 let it: abi::AllocMw = request(frame)?;

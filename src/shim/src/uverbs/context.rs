@@ -17,9 +17,11 @@ use std::collections::BTreeMap;
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use urxe_shm::control::{
-    ContextHandle, CqHandle, DeviceAttr, QpHandle, Reply, Request, RingLocation, SrqHandle,
+    ContextHandle, CqHandle, DeviceAttr, MrHandle, QpHandle, Reply, Request, RingLocation,
+    SrqHandle,
 };
 use urxe_shm::geometry::Geometry;
+use urxe_shm::remap::Shared;
 use urxe_shm::ring::CqConsumer;
 
 /// The daemon answered something else.
@@ -44,6 +46,8 @@ pub(crate) struct Context {
 struct Objects {
     cqs: BTreeMap<CqHandle, Cq>,
     qps: BTreeMap<QpSlot, QpHandle>,
+    /// Registered memory that was remapped.
+    remapped: BTreeMap<MrHandle, Shared>,
 }
 
 #[derive(Debug)]
@@ -129,9 +133,19 @@ impl Context {
                     .with_driver(&abi::RxeCreateAhResp { ah_num, reserved: 0 }))
             }
             Command::RegMr(wanted) => {
-                let reply = memory::register(&self.session, &wanted)?;
+                let (reply, remapped) = memory::register(&self.session, &wanted)?;
                 let Reply::Mr { mr, lkey, rkey } = reply else { return Err(UNEXPECTED) };
+                if let Some(shared) = remapped {
+                    self.objects.lock().remapped.insert(mr, shared);
+                }
                 Ok(Answer::core(&abi::RegMrResp { mr_handle: mr.0, lkey, rkey }))
+            }
+            Command::DeregMr(mr) => {
+                self.order(&Request::DeregMr { mr })?;
+                // Now that the daemon has let go of it. Not under the lock, for it takes a while.
+                let remapped = self.objects.lock().remapped.remove(&mr);
+                drop(remapped);
+                Ok(Answer::none())
             }
             Command::AllocMw { pd, mw_type } => {
                 let reply = self.ask(&Request::AllocMw { pd, mw_type })?;
