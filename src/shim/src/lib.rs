@@ -17,6 +17,9 @@
 //! - [`uverbs`]: the kernel's commands: framing, decoding, doing, answering; event accounting.
 //! - [`memory`]: the program's memory.
 
+// Nothing here is public: the library's interface is libc's.
+#![allow(rustdoc::private_intra_doc_links)]
+
 pub(crate) mod descriptors;
 mod hooks;
 mod memory;

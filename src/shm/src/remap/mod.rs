@@ -8,7 +8,7 @@
 //!
 //! # How no write is lost
 //! While the pages are copied, they are protected against writing by a `userfaultfd`
-//! ([`write_protect`]): whoever writes waits for the few microseconds until the new memory is in
+//! (`write_protect`): whoever writes waits for the few microseconds until the new memory is in
 //! place, and then writes there. That holds for other threads, and for system calls that write on
 //! their behalf, which an ordinary user may not stop, however (`vm.unprivileged_userfaultfd`). For
 //! him only a program of one thread is remapped, in which nobody is left to make such a call. Where
