@@ -68,6 +68,11 @@ impl Access {
         self.0 & other.0 == other.0
     }
 
+    /// These rights, but for `other`'s.
+    pub(crate) fn without(self, other: Access) -> Access {
+        Access(self.0 & !other.0)
+    }
+
     /// Whether any of `other`'s rights is among these.
     pub fn intersects(self, other: Access) -> bool {
         self.0 & other.0 != 0

@@ -149,6 +149,9 @@ impl Table {
     /// What a window will open, if the MR lets it.
     fn check_bind(&self, pd: PdId, mw_type: MwType, bind: &MwBinding) -> Result<Opening, Cause> {
         let MwBinding { addr, length, access, .. } = *bind;
+        // Asked for as with an MR, where the peer's right to write needs it. It is not the
+        // window's to give.
+        let access = access.without(Access::LOCAL_WRITE);
         let zero_based = access.contains(Access::ZERO_BASED);
         if !WINDOW_RIGHTS.contains(access) || (zero_based && mw_type == MwType::One) {
             return Err(Cause::BindAccess);
