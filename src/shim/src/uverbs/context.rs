@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use urxe_shm::control::{
-    ContextHandle, CqHandle, DeviceAttr, MrHandle, QpHandle, Reply, Request, RingLocation,
+    ContextHandle, CqHandle, DeviceAttr, MrHandle, QpHandle, QpState, Reply, Request, RingLocation,
     SrqHandle,
 };
 use urxe_shm::geometry::Geometry;
@@ -35,7 +35,7 @@ pub(crate) struct Context {
     device: u32,
     /// The daemon's name for it, once the program has said `GET_CONTEXT`.
     handle: OnceLock<ContextHandle>,
-    /// The QPs that may be rung.
+    /// The QPs that may send.
     doorbells: Doorbells,
     ledger: Arc<Ledger>,
     objects: Mutex<Objects>,
@@ -97,8 +97,8 @@ impl Context {
         Ok(bytes.len())
     }
 
-    /// Rings a QP's doorbell. `EINVAL` if it is not one of this context; `EIO` in a fork, and when
-    /// the daemon is gone.
+    /// Rings a QP's doorbell. `EINVAL` if it is not one of this context that may send; `EIO` in a
+    /// fork, and when the daemon is gone.
     #[inline]
     fn ring(&self, slot: QpSlot) -> Result<(), Errno> {
         let connection = self.session.connection();
@@ -178,7 +178,11 @@ impl Context {
                 Ok(Answer::core(&attr::queried(&queried)))
             }
             Command::ModifyQp { qp, attr } => {
+                let state = attr.state;
                 self.order(&Request::ModifyQp { qp: self.qp(qp)?, attr })?;
+                if let Some(state) = state {
+                    self.let_send(qp, state);
+                }
                 Ok(Answer::qp_modified(frame))
             }
             Command::DestroyQp(slot) => self.destroy_qp(slot),
@@ -331,21 +335,39 @@ impl Context {
         let slot = QpSlot(created.doorbell_slot);
         self.ledger.open(Source::Qp(created.qp));
         self.objects.lock().qps.insert(slot, created.qp);
-        self.doorbells.install(slot);
         Ok(Answer::qp(frame, &created))
     }
 
     fn destroy_qp(&self, slot: QpSlot) -> Result<Answer, Errno> {
         // First, for once the daemon has done it, the slot may be another QP's.
         let qp = self.objects.lock().qps.remove(&slot).ok_or(Errno::NOENT)?;
+        let may_send = self.doorbells.has(slot);
         self.doorbells.remove(slot);
         if let Err(errno) = self.order(&Request::DestroyQp { qp }) {
             self.objects.lock().qps.insert(slot, qp);
-            self.doorbells.install(slot);
+            if may_send {
+                self.doorbells.install(slot);
+            }
             return Err(errno);
         }
         let events_reported = self.ledger.close(Source::Qp(qp)).asynchronous;
         Ok(Answer::core(&abi::DestroyQpResp { events_reported }))
+    }
+
+    /// Lets a QP's doorbell be rung from RTS on, as the kernel does. Where the daemon moves a QP by
+    /// itself, to SQE or ERR, that does not change.
+    fn let_send(&self, slot: QpSlot, state: QpState) {
+        // With the lock, for a slot whose QP is destroyed meanwhile may be another QP's.
+        let objects = self.objects.lock();
+        if !objects.qps.contains_key(&slot) {
+            return;
+        }
+        match state {
+            QpState::Reset | QpState::Init | QpState::Rtr => self.doorbells.remove(slot),
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {
+                self.doorbells.install(slot);
+            }
+        }
     }
 
     /// The daemon's name for the context. `EINVAL` before `GET_CONTEXT`.

@@ -19,7 +19,7 @@ pub(crate) fn rung(bytes: &[u8]) -> Option<QpSlot> {
     (word(0) == number::POST_SEND && in_words == IN_WORDS).then(|| QpSlot(word(QP)))
 }
 
-/// The slots of the QPs that live in a context: one bit for each.
+/// The slots of a context's QPs that may send: one bit for each.
 #[derive(Debug)]
 pub(crate) struct Doorbells(Box<[AtomicU64]>);
 
@@ -28,21 +28,21 @@ impl Doorbells {
         Doorbells((0..SLOTS / 64).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Whether the slot is one of ours.
+    /// Whether the slot is of such a QP.
     #[inline]
     pub(crate) fn has(&self, slot: QpSlot) -> bool {
         let word = self.0.get(slot.0 as usize / 64);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & bit(slot) != 0)
     }
 
-    /// A QP was made.
+    /// A QP may send from now on.
     pub(crate) fn install(&self, slot: QpSlot) {
         if let Some(word) = self.0.get(slot.0 as usize / 64) {
             word.fetch_or(bit(slot), Ordering::Relaxed);
         }
     }
 
-    /// A QP is about to be destroyed.
+    /// A QP may not send any more, or is about to be destroyed.
     pub(crate) fn remove(&self, slot: QpSlot) {
         if let Some(word) = self.0.get(slot.0 as usize / 64) {
             word.fetch_and(!bit(slot), Ordering::Relaxed);
