@@ -1,8 +1,8 @@
 //! What the kernel says of an rxe device, where the daemon has nothing to say.
 
-use super::abi::{ExQueryDeviceResp, QueryDeviceResp, QueryPortResp};
+use super::abi::{ExQueryDeviceResp, OdpCaps, QueryDeviceResp, QueryPortResp};
 use super::attr::mtu_number;
-use urxe_shm::control::{DeviceAttr, LinkRate, PortAttr};
+use urxe_shm::control::{self, DeviceAttr, LinkRate, PortAttr};
 
 /// `ib_uverbs_device_cap_flags`: what rxe claims and we keep. Not among it: path migration, and
 /// counters of bad P_Keys and Q_Keys in the port's attributes.
@@ -72,13 +72,24 @@ pub(crate) fn attributes(attr: &DeviceAttr) -> QueryDeviceResp {
     }
 }
 
-/// The answer to the extended `QUERY_DEVICE`, but for its length: what it has more, we have not.
+/// The answer to the extended `QUERY_DEVICE`, but for its length. Of what it has more, we have
+/// on-demand paging.
 pub(crate) fn extended_attributes(attr: &DeviceAttr) -> ExQueryDeviceResp {
     ExQueryDeviceResp {
         base: attributes(attr),
+        odp_caps: odp_caps(&attr.odp_caps),
         device_cap_flags_ex: capability::ALL,
         ..ExQueryDeviceResp::default()
     }
+}
+
+/// On-demand paging: all that the transports can do, but for a region of all memory there is.
+fn odp_caps(caps: &control::OdpCaps) -> OdpCaps {
+    /// `IB_ODP_SUPPORT`.
+    const SUPPORT: u64 = 1;
+    let per_transport_caps = [caps.rc, caps.uc, caps.ud];
+    let any = per_transport_caps != [0; 3];
+    OdpCaps { general_caps: if any { SUPPORT } else { 0 }, per_transport_caps, reserved: 0 }
 }
 
 /// The answer to `QUERY_PORT`.
