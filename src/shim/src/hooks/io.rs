@@ -4,8 +4,11 @@
 use super::{answer, fail, hooks};
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::next;
+use crate::uverbs::MAX_EVENT_LEN;
 use libc::{c_int, c_void, iovec, size_t, ssize_t};
 use rustix::io::Errno;
+use std::ptr;
+use urxe_shm::event::{EventRecord, RECORD_LEN};
 
 hooks! {
     fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
@@ -75,22 +78,66 @@ unsafe fn read_ours(
     len: size_t,
     native: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    let read = |read: &dyn Fn(&mut [u8]) -> Result<usize, Errno>| {
-        answer(|| {
-            if buf.is_null() {
-                return Err(Errno::FAULT);
-            }
-            // SAFETY: the caller's promise.
-            let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast(), len) };
-            Ok(read(buf)? as ssize_t)
-        })
-    };
+    match answer(|| Ok(isize::from(has_events(fd, len)?))) {
+        0 => native(),
+        1 if buf.is_null() => fail(Errno::FAULT),
+        // SAFETY: the caller's promise; an event fits.
+        1 => unsafe { read_event(fd, buf) },
+        failure => failure,
+    }
+}
+
+/// Whether a descriptor is one of events, of which one fits into `len` bytes.
+fn has_events(fd: c_int, len: usize) -> Result<bool, Errno> {
     match DESCRIPTORS.genuine(fd) {
-        None | Some(Descriptor::Private) => native(),
+        None | Some(Descriptor::Private) => return Ok(false),
         // The device has no `read`.
-        Some(Descriptor::Uverbs(_)) => fail(Errno::INVAL),
-        Some(Descriptor::CompletionChannel(events)) => read(&|buf| events.read(fd, buf)),
-        Some(Descriptor::AsyncEvents(events)) => read(&|buf| events.read(fd, buf)),
+        Some(Descriptor::Uverbs(_)) => return Err(Errno::INVAL),
+        Some(Descriptor::CompletionChannel(events)) => events.check_read(len)?,
+        Some(Descriptor::AsyncEvents(events)) => events.check_read(len)?,
+    }
+    Ok(true)
+}
+
+/// Reads records from a pipe until one is of an object that lives, and hands it out. Waiting, or
+/// not, is the pipe's own, and so is what a signal or the thread's cancellation does to it: nothing
+/// is held meanwhile.
+///
+/// # Safety
+/// At `buf` there must be room for an event.
+unsafe fn read_event(fd: c_int, buf: *mut c_void) -> ssize_t {
+    loop {
+        let mut record = [0; RECORD_LEN];
+        // SAFETY: a record may be written there.
+        let got = unsafe { next::read(fd, record.as_mut_ptr().cast(), RECORD_LEN) };
+        if got < 0 {
+            return got;
+        }
+        let mut event = [0; MAX_EVENT_LEN];
+        let len = answer(|| {
+            // The end of the pipe: the daemon is gone.
+            if got != RECORD_LEN as ssize_t {
+                return Err(Errno::IO);
+            }
+            let record = EventRecord::from_bytes(record);
+            let handed = DESCRIPTORS.with(fd, |descriptor| match descriptor {
+                Descriptor::CompletionChannel(events) => events.hand_out(&record, &mut event),
+                Descriptor::AsyncEvents(events) => events.hand_out(&record, &mut event),
+                Descriptor::Uverbs(_) | Descriptor::Private => None,
+            });
+            // Closed by another thread meanwhile.
+            let handed = handed.ok_or(Errno::BADF)?;
+            Ok(handed.unwrap_or(0) as ssize_t)
+        });
+        match len {
+            0 => {}
+            1.. => {
+                // SAFETY: the caller's promise.
+                unsafe { ptr::copy_nonoverlapping(event.as_ptr(), buf.cast(), len as usize) };
+                return len;
+            }
+            _ => return len,
+        }
     }
 }
 

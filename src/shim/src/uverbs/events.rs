@@ -1,4 +1,4 @@
-//! Events: reading them, and counting what was read.
+//! Events: handing them out, and counting them.
 //!
 //! A program that destroys an object waits until it has acknowledged as many events of it as the
 //! destroy command reports: one too many, and it waits for ever. So an event counts when it is
@@ -10,10 +10,9 @@ use crate::session::Session;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use urxe_shm::control::{CompChannelHandle, ContextHandle, CqHandle, QpHandle, Request, SrqHandle};
-use urxe_shm::event::{self, EventRecord, RECORD_LEN};
+use urxe_shm::event::{self, EventRecord};
 use zerocopy::{Immutable, IntoBytes};
 
 /// What events are of.
@@ -86,27 +85,10 @@ impl Ledger {
         }
         true
     }
-
-    /// Reads an event, as the pipe's own `read` does: waiting or not, as the program has set it.
-    fn read(&self, session: &Session, fd: RawFd) -> Result<EventRecord, Errno> {
-        // In a fork, another thread of the parent may hold the lock for ever.
-        session.connection().check_process().map_err(|_| Errno::IO)?;
-        loop {
-            let mut bytes = [0; RECORD_LEN];
-            // SAFETY: the program has just named this descriptor in a call of its own.
-            let pipe = unsafe { BorrowedFd::borrow_raw(fd) };
-            match rustix::io::read(pipe, &mut bytes)? {
-                RECORD_LEN => {}
-                // The daemon is gone.
-                _ => return Err(Errno::IO),
-            }
-            let record = EventRecord::from_bytes(bytes);
-            if self.count(&record) {
-                return Ok(record);
-            }
-        }
-    }
 }
+
+/// The longest event as a program reads it.
+pub(crate) const MAX_EVENT_LEN: usize = size_of::<AsyncEvent>();
 
 /// The CQ events of a completion channel. It ends with its last descriptor, and the last CQ that
 /// uses it.
@@ -129,11 +111,16 @@ impl CompletionEvents {
         CompletionEvents { session, ledger, context, channel }
     }
 
-    /// `read(2)`: the `user_handle` of the next CQ that has an event. `EINVAL` if it does not fit.
-    pub(crate) fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
-        fits::<CompEvent>(buf)?;
-        let record = self.ledger.read(&self.session, fd)?;
-        Ok(hand_out(&CompEvent { cq_handle: record.user_handle }, buf))
+    /// Fails if a read of `len` bytes must: `EINVAL` if no event fits, `EIO` in a fork.
+    pub(crate) fn check_read(&self, len: usize) -> Result<(), Errno> {
+        check_read::<CompEvent>(&self.session, len)
+    }
+
+    /// What the program reads of a record: the `user_handle` of the CQ. Gives its length; `None`
+    /// if the CQ is no more.
+    pub(crate) fn hand_out(&self, record: &EventRecord, buf: &mut [u8]) -> Option<usize> {
+        let event = CompEvent { cq_handle: record.user_handle };
+        self.ledger.count(record).then(|| hand_out(&event, buf))
     }
 }
 
@@ -157,21 +144,28 @@ impl AsyncEvents {
         AsyncEvents { session, ledger }
     }
 
-    /// `read(2)`: the next event. `EINVAL` if it does not fit.
-    pub(crate) fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
-        fits::<AsyncEvent>(buf)?;
-        let record = self.ledger.read(&self.session, fd)?;
+    /// Fails if a read of `len` bytes must: `EINVAL` if no event fits, `EIO` in a fork.
+    pub(crate) fn check_read(&self, len: usize) -> Result<(), Errno> {
+        check_read::<AsyncEvent>(&self.session, len)
+    }
+
+    /// What the program reads of a record. Gives its length; `None` if the object is no more.
+    pub(crate) fn hand_out(&self, record: &EventRecord, buf: &mut [u8]) -> Option<usize> {
         let event = AsyncEvent {
             element: record.user_handle,
             event_type: record.kind,
             ..AsyncEvent::default()
         };
-        Ok(hand_out(&event, buf))
+        self.ledger.count(record).then(|| hand_out(&event, buf))
     }
 }
 
-fn fits<T>(buf: &[u8]) -> Result<(), Errno> {
-    if buf.len() >= size_of::<T>() { Ok(()) } else { Err(Errno::INVAL) }
+fn check_read<T>(session: &Session, len: usize) -> Result<(), Errno> {
+    if len < size_of::<T>() {
+        return Err(Errno::INVAL);
+    }
+    // The events are the parent's, and another of its threads may hold the lock for ever.
+    session.connection().check_process().map_err(|_| Errno::IO)
 }
 
 /// Hands out one event, as the kernel does, also where there is room for more.

@@ -21,4 +21,4 @@ mod reply;
 
 pub(crate) use command::Registration;
 pub(crate) use context::Context;
-pub(crate) use events::{AsyncEvents, CompletionEvents};
+pub(crate) use events::{AsyncEvents, CompletionEvents, MAX_EVENT_LEN};
