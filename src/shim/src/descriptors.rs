@@ -39,37 +39,37 @@ impl FileIdentity {
 }
 
 /// A descriptor in the table.
-struct Entry {
-    descriptor: Descriptor,
+struct Entry<D> {
+    descriptor: D,
     /// What the number was when it was put here. A program may close it behind our back, by a
     /// system call of its own or `fclose`, and get the number again for something else.
     file: Option<FileIdentity>,
     /// The next of those that are retired.
-    next: *mut Entry,
+    next: *mut Entry<D>,
 }
 
 /// Descriptors with numbers up to a million, the kernel's default bound, in pages of 1,024.
 const PAGES: usize = 1024;
 const PAGE_LEN: usize = 1024;
 
-type Page = [AtomicPtr<Entry>; PAGE_LEN];
+type Page<D> = [AtomicPtr<Entry<D>>; PAGE_LEN];
 
 /// The table of a process.
-pub(crate) struct Table {
-    pages: [AtomicPtr<Page>; PAGES],
+pub(crate) struct Table<D> {
+    pages: [AtomicPtr<Page<D>>; PAGES],
     /// Look-ups that are under way.
     readers: AtomicUsize,
     /// Taken out of the table, but perhaps still looked at: a list.
-    retired: AtomicPtr<Entry>,
+    retired: AtomicPtr<Entry<D>>,
     /// The process whose descriptors these are.
     pid: AtomicI32,
 }
 
 /// The one of this process.
-pub(crate) static DESCRIPTORS: Table = Table::new();
+pub(crate) static DESCRIPTORS: Table<Descriptor> = Table::new();
 
-impl Table {
-    const fn new() -> Table {
+impl<D: Clone> Table<D> {
+    const fn new() -> Table<D> {
         Table {
             pages: [const { AtomicPtr::new(ptr::null_mut()) }; PAGES],
             readers: AtomicUsize::new(0),
@@ -87,12 +87,12 @@ impl Table {
     /// Calls `look` with what `fd` is, if it is ours. `look` must not block: it delays the end of
     /// descriptors that were closed.
     #[inline]
-    pub(crate) fn with<R>(&self, fd: RawFd, look: impl FnOnce(&Descriptor) -> R) -> Option<R> {
+    pub(crate) fn with<R>(&self, fd: RawFd, look: impl FnOnce(&D) -> R) -> Option<R> {
         self.with_entry(fd, |entry| look(&entry.descriptor))
     }
 
     #[inline]
-    fn with_entry<R>(&self, fd: RawFd, look: impl FnOnce(&Entry) -> R) -> Option<R> {
+    fn with_entry<R>(&self, fd: RawFd, look: impl FnOnce(&Entry<D>) -> R) -> Option<R> {
         let slot = self.slot(fd)?;
         if slot.load(Ordering::Relaxed).is_null() {
             return None;
@@ -110,7 +110,7 @@ impl Table {
 
     /// What `fd` is, if it still is the file that it was. If it is not, the program has closed it
     /// behind our back, and it is forgotten.
-    pub(crate) fn genuine(&self, fd: RawFd) -> Option<Descriptor> {
+    pub(crate) fn genuine(&self, fd: RawFd) -> Option<D> {
         let found = self.with_entry(fd, |entry| (entry.descriptor.clone(), entry.file))?;
         match found {
             (descriptor, file) if file == FileIdentity::of(fd) => Some(descriptor),
@@ -122,7 +122,7 @@ impl Table {
     }
 
     /// Says what `fd` is from now on.
-    pub(crate) fn insert(&self, fd: RawFd, descriptor: Descriptor) {
+    pub(crate) fn insert(&self, fd: RawFd, descriptor: D) {
         self.pid.store(own_pid(), Ordering::Relaxed);
         let entry = Entry { descriptor, file: FileIdentity::of(fd), next: ptr::null_mut() };
         let Some(slot) = self.make_slot(fd) else { return };
@@ -144,7 +144,7 @@ impl Table {
             // SAFETY: a page, once made, is never freed.
             let Some(page) = (unsafe { page.load(Ordering::Acquire).as_ref() }) else { continue };
             let skipped = if number == first_page { fd % PAGE_LEN } else { 0 };
-            let is_ours = |slot: &AtomicPtr<Entry>| !slot.load(Ordering::Relaxed).is_null();
+            let is_ours = |slot: &AtomicPtr<Entry<D>>| !slot.load(Ordering::Relaxed).is_null();
             if let Some(found) = page[skipped..].iter().position(is_ours) {
                 return RawFd::try_from(number * PAGE_LEN + skipped + found).ok();
             }
@@ -166,7 +166,7 @@ impl Table {
     }
 
     /// Frees an entry that was taken out of its slot, or null, as soon as nobody looks at it.
-    fn retire(&self, entry: *mut Entry) {
+    fn retire(&self, entry: *mut Entry<D>) {
         if !entry.is_null() {
             self.push_retired(entry, entry);
             self.free_retired();
@@ -174,7 +174,7 @@ impl Table {
     }
 
     /// Adds a list, from `first` to `last`, to the retired.
-    fn push_retired(&self, first: *mut Entry, last: *mut Entry) {
+    fn push_retired(&self, first: *mut Entry<D>, last: *mut Entry<D>) {
         let mut head = self.retired.load(Ordering::Relaxed);
         loop {
             // SAFETY: only we know these entries: they are out of the table, and on no list.
@@ -222,7 +222,7 @@ impl Table {
     }
 
     #[inline]
-    fn slot(&self, fd: RawFd) -> Option<&AtomicPtr<Entry>> {
+    fn slot(&self, fd: RawFd) -> Option<&AtomicPtr<Entry<D>>> {
         let fd = usize::try_from(fd).ok()?;
         let page = self.pages.get(fd / PAGE_LEN)?.load(Ordering::Acquire);
         // SAFETY: a page, once made, is never freed.
@@ -230,12 +230,12 @@ impl Table {
         Some(&page[fd % PAGE_LEN])
     }
 
-    fn make_slot(&self, fd: RawFd) -> Option<&AtomicPtr<Entry>> {
+    fn make_slot(&self, fd: RawFd) -> Option<&AtomicPtr<Entry<D>>> {
         if let Some(slot) = self.slot(fd) {
             return Some(slot);
         }
         let place = self.pages.get(usize::try_from(fd).ok()? / PAGE_LEN)?;
-        let page: Box<Page> = Box::new([const { AtomicPtr::new(ptr::null_mut()) }; PAGE_LEN]);
+        let page: Box<Page<D>> = Box::new([const { AtomicPtr::new(ptr::null_mut()) }; PAGE_LEN]);
         let page = Box::into_raw(page);
         let made =
             place.compare_exchange(ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire);
@@ -248,7 +248,7 @@ impl Table {
 }
 
 /// Frees a list of entries that nobody else knows.
-fn free(mut entry: *mut Entry) {
+fn free<D>(mut entry: *mut Entry<D>) {
     while !entry.is_null() {
         // SAFETY: what stood in a slot came from `Box::into_raw`, and whoever took it out of the
         // slot, and then off the list of the retired, is the only one who has it.
@@ -258,4 +258,120 @@ fn free(mut entry: *mut Entry) {
 
 fn own_pid() -> i32 {
     rustix::process::getpid().as_raw_pid()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::AtomicBool;
+
+    /// Something that says when it ends.
+    fn watched() -> (Arc<()>, impl Fn() -> bool) {
+        let value = Arc::new(());
+        let watch = Arc::downgrade(&value);
+        (value, move || watch.strong_count() == 0)
+    }
+
+    #[test]
+    fn what_is_put_in_is_there_until_it_is_replaced_or_removed() {
+        let table = Table::new();
+        for fd in [0, 1023, 1024, 1_048_575] {
+            assert!(!table.has(fd));
+            table.insert(fd, fd);
+            assert!(table.has(fd));
+            assert_eq!(table.with(fd, |&it| it), Some(fd));
+            table.insert(fd, -1);
+            assert_eq!(table.with(fd, |&it| it), Some(-1));
+            table.remove(fd);
+            table.remove(fd);
+            assert_eq!(table.with(fd, |&it| it), None);
+        }
+        for fd in [-1, 1_048_576, i32::MIN, i32::MAX] {
+            table.insert(fd, fd);
+            assert!(!table.has(fd), "there is no such number");
+        }
+    }
+
+    #[test]
+    fn those_of_a_range_are_found_in_order() {
+        let table = Table::new();
+        assert_eq!(table.next_from(0), None);
+        for fd in [5, 1023, 1024, 70_000] {
+            table.insert(fd, ());
+        }
+        table.remove(1024);
+        let found =
+            [0, 5, 6, 1023, 1024, 70_000, 70_001, i32::MAX, -1].map(|fd| table.next_from(fd));
+        let (five, last) = (Some(5), Some(70_000));
+        let expected = [five, five, Some(1023), Some(1023), last, last, None, None, None];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn it_ends_when_it_is_taken_out_but_not_while_somebody_looks() {
+        let table = Table::new();
+        let (value, is_over) = watched();
+        table.insert(7, value);
+        table.with(7, |_| {
+            table.remove(7);
+            assert!(!is_over(), "it is being looked at");
+        });
+        assert!(is_over());
+    }
+
+    #[test]
+    fn a_number_that_became_another_file_is_forgotten() {
+        let table = Table::new();
+        let mut file = rustix::pipe::pipe().unwrap().0;
+        let fd = file.as_raw_fd();
+        let (value, is_over) = watched();
+        table.insert(fd, value);
+        assert!(table.genuine(fd).is_some());
+        rustix::io::dup2(rustix::pipe::pipe().unwrap().0, &mut file).unwrap();
+        assert!(table.genuine(fd).is_none());
+        assert!(is_over() && !table.has(fd));
+    }
+
+    #[test]
+    fn threads_look_at_what_lives_and_nothing_is_left_behind() {
+        const ROUNDS: usize = 20_000;
+        let table = Table::new();
+        let is_over = AtomicBool::new(false);
+        let lives = Arc::new(());
+        std::thread::scope(|scope| {
+            let (table, lives, is_over) = (&table, &lives, &is_over);
+            let look = move || {
+                let mut seen = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    for fd in 0..4 {
+                        // Freed memory would hold anything but these two.
+                        let it = table.with(fd, |it: &(usize, Arc<()>, usize)| (it.0, it.2));
+                        if let Some((number, same)) = it {
+                            assert_eq!(number, !same);
+                            seen += 1;
+                        }
+                    }
+                }
+                seen
+            };
+            let lookers = [scope.spawn(look), scope.spawn(look)];
+            let change = move |odd: usize| {
+                for round in 0..ROUNDS {
+                    let number = round * 2 + odd;
+                    let fd = (number % 4) as RawFd;
+                    table.insert(fd, (number, lives.clone(), !number));
+                    if round % 3 == 0 {
+                        table.remove(fd);
+                    }
+                }
+            };
+            let changers = [0, 1].map(|odd| scope.spawn(move || change(odd)));
+            changers.into_iter().for_each(|thread| thread.join().unwrap());
+            is_over.store(true, Ordering::Relaxed);
+            lookers.into_iter().for_each(|thread| assert_ne!(thread.join().unwrap(), 0));
+        });
+        (0..4).for_each(|fd| table.remove(fd));
+        assert_eq!(Arc::strong_count(&lives), 1, "something was never freed");
+    }
 }

@@ -7,7 +7,7 @@
 //! Functions may be left by cancellation of their thread, which unwinds: that is why all are
 //! `C-unwind`, and why what calls them has nothing to drop, where a call may block.
 
-use crate::hooks::fail;
+use crate::hooks::{errno, fail, put_errno};
 use libc::{DIR, FILE, c_char, c_int, c_uint, c_ulong, c_void, dirent, mode_t, size_t, ssize_t};
 pub(crate) use libc::{stat as Stat, statx as Statx};
 use rustix::io::Errno;
@@ -58,8 +58,15 @@ macro_rules! functions {
 
 #[cold]
 fn look_up(name: &CStr, address: &AtomicPtr<c_void>) -> *mut c_void {
+    let before = errno();
     // SAFETY: a name that ends in a zero.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if found.is_null() {
+        // The program did not look for it, and is not to find a message about it.
+        // SAFETY: it only forgets this thread's last message.
+        unsafe { libc::dlerror() };
+    }
+    put_errno(before);
     address.store(found, Ordering::Relaxed);
     found
 }

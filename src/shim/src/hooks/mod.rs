@@ -54,12 +54,35 @@ pub(crate) fn fail<R: Failure>(errno: Errno) -> R {
 }
 
 /// This thread's `errno`, which may be 0.
-fn errno() -> c_int {
+pub(crate) fn errno() -> c_int {
     // SAFETY: libc gives the address of this thread's own.
     unsafe { *libc::__errno_location() }
 }
 
-fn put_errno(errno: c_int) {
+/// Sets it.
+pub(crate) fn put_errno(errno: c_int) {
     // SAFETY: libc gives the address of this thread's own.
     unsafe { *libc::__errno_location() = errno };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errno_says_why_something_failed_and_is_left_alone_else() {
+        put_errno(77);
+        let done = answer(|| {
+            put_errno(5);
+            Ok(3)
+        });
+        assert_eq!((done, errno()), (3, 77));
+        assert_eq!((answer::<c_int>(|| Err(Errno::BUSY)), errno()), (-1, libc::EBUSY));
+    }
+
+    #[test]
+    fn a_panic_stays_here() {
+        let failed: isize = answer(|| panic!("on purpose"));
+        assert_eq!((failed, errno()), (-1, libc::EIO));
+    }
 }

@@ -1,0 +1,162 @@
+//! Plain C programs with the shim preloaded, and a daemon: descriptors, files, forks, threads and
+//! signals behave as with a kernel's device.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+use urxe_daemon::{Config, Daemon, Handle};
+
+/// Long enough that nothing that works reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory, a daemon of two devices in it, and programs.
+struct Bench {
+    directory: PathBuf,
+    daemon: Option<Handle>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        static COUNT: AtomicU8 = AtomicU8::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("urxe-shim-test-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        let mut config = Config::new([[127, 41, number, 1].into(), [127, 41, number, 2].into()]);
+        config.socket = directory.join("urxed.sock");
+        Bench { daemon: Some(Daemon::start(config).unwrap()), directory }
+    }
+
+    /// Compiles `tests/under_preload/<name>.c`.
+    fn compile(&self, name: &str, options: &[&str]) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/under_preload");
+        let output = self.directory.join(name);
+        let compiled = Command::new("cc")
+            .args(["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g"])
+            .args(options)
+            .arg(source.join(name).with_extension("c"))
+            .arg("-o")
+            .arg(&output)
+            .arg("-pthread")
+            .status();
+        let compiled = compiled.expect("a C compiler is part of what these tests need");
+        assert!(compiled.success(), "{name}.c does not compile");
+        output
+    }
+
+    /// The program with the shim before it, and `before` before the shim.
+    fn command(&self, program: &Path, before: &[&Path]) -> Command {
+        let mut preload = before.to_vec();
+        let shim = shim();
+        preload.push(&shim);
+        let preload: Vec<_> = preload.iter().map(|path| path.to_str().unwrap()).collect();
+        let mut command = Command::new(program);
+        command.env("LD_PRELOAD", preload.join(":"));
+        command.env("URXE_SOCKET", self.directory.join("urxed.sock"));
+        command
+    }
+
+    fn run(&self, name: &str) {
+        self.check(name, self.command(&self.compile(name, &[]), &[]));
+    }
+
+    fn check(&self, name: &str, mut command: Command) {
+        let program = command.stdin(Stdio::null()).spawn().unwrap();
+        let status = wait(program).unwrap_or_else(|| panic!("{name} hangs"));
+        assert!(status.success(), "{name}: {status}");
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.daemon = None;
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// How a program ended; none that does not end is left behind.
+fn wait(mut program: Child) -> Option<ExitStatus> {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        if let Some(status) = program.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = program.kill();
+    let _ = program.wait();
+    None
+}
+
+/// The library, which Cargo builds before these tests, where it puts them too.
+fn shim() -> PathBuf {
+    let path = std::env::current_exe().unwrap().with_file_name("liburxe_shim.so");
+    assert!(path.exists(), "there is no {}", path.display());
+    path
+}
+
+#[test]
+fn files_of_devices_are_as_the_kernels() {
+    Bench::new().run("files");
+}
+
+#[test]
+fn duplicates_are_the_device_and_the_last_close_ends_it() {
+    Bench::new().run("descriptors");
+}
+
+#[test]
+fn what_was_closed_behind_our_back_is_a_strangers() {
+    Bench::new().run("behind");
+}
+
+#[test]
+fn a_child_has_sessions_of_its_own_and_leaves_its_parents_alone() {
+    Bench::new().run("fork");
+}
+
+#[test]
+fn threads_signals_and_cancellation_are_harmless() {
+    Bench::new().run("threads");
+}
+
+#[test]
+fn without_a_daemon_nothing_changes() {
+    let mut bench = Bench::new();
+    bench.daemon = None;
+    bench.run("no_daemon");
+}
+
+#[test]
+fn libraries_that_are_loaded_before_the_shim_may_use_it() {
+    let bench = Bench::new();
+    let library = bench.compile("constructor", &["-shared", "-fPIC"]);
+    bench.check("constructor", bench.command(Path::new("/bin/true"), &[&library]));
+}
+
+#[test]
+fn every_function_that_programs_may_call_is_there() {
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(shim()).output();
+    let output = output.expect("nm, of the package binutils, which the compiler needs too");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let found: Vec<&str> = text.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    let expected = "
+        open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2
+        stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
+        __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64
+        read __read_chk readv write writev
+        close close_range closefrom dup dup2 dup3 fcntl fcntl64 socket
+        fopen fopen64 freopen freopen64 opendir scandir scandir64 scandirat scandirat64
+        access faccessat euidaccess eaccess readlink readlinkat __readlink_chk __readlinkat_chk
+        realpath __realpath_chk canonicalize_file_name chdir inotify_add_watch
+        getxattr lgetxattr listxattr llistxattr";
+    for name in expected.split_whitespace() {
+        assert!(found.contains(&name), "{name} is not exported");
+    }
+    // And none that would stand before a program's own by accident.
+    for name in found {
+        let is_meant = expected.split_whitespace().any(|expected| expected == name);
+        assert!(is_meant || name.starts_with("rust_") || name.starts_with("_"), "{name}");
+    }
+}
