@@ -1,6 +1,6 @@
 //! What is mapped where in this process: `/proc/self/maps`.
 
-use super::{NotRemapped, system};
+use super::{MEMFD_NAME, NotRemapped, system};
 use std::io;
 use std::ops::Range;
 
@@ -10,7 +10,8 @@ pub(super) struct Area {
     pub(super) range: Range<u64>,
     /// Of a file, mapped `MAP_SHARED`, readable and writable.
     pub(super) is_shared: bool,
-    /// Ordinary memory: private, anonymous, readable and writable, and no stack.
+    /// Ordinary memory: private, anonymous, readable and writable, and no stack. What was remapped
+    /// and given back is as good.
     pub(super) is_private_memory: bool,
     /// Where it begins in its file.
     pub(super) offset: u64,
@@ -56,10 +57,11 @@ impl Area {
         let name = words.next().unwrap_or_default();
         let hex = |word| u64::from_str_radix(word, 16).ok();
         let is_plain = name.is_empty() || name == "[heap]" || name.starts_with("[anon:");
+        let was_ours = name.strip_prefix("/memfd:") == Some(MEMFD_NAME);
         Some(Area {
             range: hex(start)?..hex(end)?,
             is_shared: rights == "rw-s",
-            is_private_memory: rights == "rw-p" && inode == 0 && is_plain,
+            is_private_memory: rights == "rw-p" && (inode == 0 && is_plain || was_ours),
             offset: hex(offset)?,
             inode,
         })
@@ -76,6 +78,9 @@ mod tests {
         assert!(is_ordinary("55d0c000-55d2d000 rw-p 00000000 00:00 0                 [heap]"));
         assert!(is_ordinary("7f4a8c000000-7f4a8c021000 rw-p 00000000 00:00 0 "));
         assert!(is_ordinary("7f4a8c000000-7f4a8c021000 rw-p 00000000 00:00 0  [anon:my name]"));
+        assert!(is_ordinary(
+            "7f4a8c000000-7f4a8c021000 rw-p 00000000 00:01 9  /memfd:urxe-remapped (deleted)"
+        ));
         for other in [
             "7ffd2a5e8000-7ffd2a609000 rw-p 00000000 00:00 0    [stack]",
             "7f4a8c000000-7f4a8c021000 rwxp 00000000 00:00 0 ",

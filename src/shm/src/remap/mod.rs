@@ -7,8 +7,8 @@
 //! [`Shared`] of a range is dropped, the program gets memory back that is its own again.
 //!
 //! # How no write is lost
-//! While the pages are copied, they are protected against writing by a `userfaultfd`
-//! (`write_protect`): whoever writes waits for the few microseconds until the new memory is in
+//! While the pages are copied (70 us for 64 KiB, 0.7 ms for 1 MiB), they are protected against
+//! writing by a `userfaultfd` (`write_protect`): whoever writes waits until the new memory is in
 //! place, and then writes there. That holds for other threads, and for system calls that write on
 //! their behalf, which an ordinary user may not stop, however (`vm.unprivileged_userfaultfd`). For
 //! him only a program of one thread is remapped, in which nobody is left to make such a call. Where
@@ -22,8 +22,8 @@
 //!   back to an allocator only when it is no longer registered, and then this is over too.
 //! - Huge pages, NUMA placement, `mlock` and protection keys of the old pages are lost. What is
 //!   pinned (by `io_uring` or `O_DIRECT`) still goes to the old pages.
-//! - What the daemon writes in these microseconds through another registration of the same range
-//!   waits too, or fails if it is the daemon of an ordinary user's program.
+//! - What the daemon writes while the pages are copied, through another registration of the same
+//!   range, fails.
 
 mod areas;
 #[cfg(test)]
@@ -54,6 +54,9 @@ pub const MAX_RANGES: usize = 128;
 /// Their descriptors are numbered from here on, out of the way of programs that count on low
 /// numbers, or close them all.
 const LOWEST_DESCRIPTOR: i32 = 512;
+
+/// By which `/proc/<pid>/maps` shows what is remapped, and what was.
+const MEMFD_NAME: &str = "urxe-remapped";
 
 /// All that is remapped in this process.
 static REMAPPED: Mutex<Vec<Weak<Remapped>>> = Mutex::new(Vec::new());
@@ -187,7 +190,7 @@ struct Remapped {
 
 impl Remapped {
     fn new(addr: u64, len: u64) -> Result<Remapped, NotRemapped> {
-        let memfd = create_memfd("urxe-remapped", len).map_err(system("memfd_create"))?;
+        let memfd = create_memfd(MEMFD_NAME, len).map_err(system("memfd_create"))?;
         let memfd = rustix::io::fcntl_dupfd_cloexec(&memfd, LOWEST_DESCRIPTOR);
         let memfd = memfd.map_err(system("fcntl(F_DUPFD_CLOEXEC)"))?;
         let inode = rustix::fs::fstat(&memfd).map_err(system("fstat"))?.st_ino;

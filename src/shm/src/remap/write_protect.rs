@@ -40,6 +40,8 @@ const WRITEPROTECT: Opcode = opcode::read_write::<WriteProtect>(0xaa, 6);
 
 const API: u64 = 0xaa;
 const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
+/// `UFFD_FEATURE_WP_HUGETLBFS_SHMEM`.
+const FEATURE_WP_SHMEM: u64 = 1 << 12;
 const REGISTER_MODE_WP: u64 = 2;
 const WRITEPROTECT_MODE_WP: u64 = 1;
 /// `UFFD_USER_MODE_ONLY`: system calls are not stopped; they fail with `EFAULT`.
@@ -68,9 +70,14 @@ impl WriteProtection {
 
 /// Has a new `userfaultfd` stop whoever touches a range in a certain way.
 pub(crate) fn register(fd: &OwnedFd, start: u64, len: u64, mode: u64) -> Result<(), Errno> {
-    let mut api = Api { api: API, features: FEATURE_PAGEFAULT_FLAG_WP, ioctls: 0 };
-    // SAFETY: this request takes a `uffdio_api`, and only fills it in.
-    unsafe { ioctl(fd, Updater::<{ ENABLE }, _>::new(&mut api)) }?;
+    let enable = |features| {
+        let mut api = Api { api: API, features, ioctls: 0 };
+        // SAFETY: this request takes a `uffdio_api`, and only fills it in.
+        unsafe { ioctl(fd, Updater::<{ ENABLE }, _>::new(&mut api)) }
+    };
+    // What was remapped before is protected by kernels from 5.19 on.
+    enable(FEATURE_PAGEFAULT_FLAG_WP | FEATURE_WP_SHMEM)
+        .or_else(|_| enable(FEATURE_PAGEFAULT_FLAG_WP))?;
     let mut register = Register { start, len, mode, ioctls: 0 };
     // SAFETY: this request takes a `uffdio_register`, and changes nothing in memory.
     unsafe { ioctl(fd, Updater::<{ REGISTER }, _>::new(&mut register)) }
