@@ -16,6 +16,21 @@
 //! - [`session`]: the one connection of this process to its daemon.
 //! - [`uverbs`]: the kernel's commands: framing, decoding, doing, answering; event accounting.
 //! - [`memory`]: the program's memory.
+//!
+//! What holds everywhere, because the program knows nothing of us and may do anything:
+//!
+//! - Hooks are called before anything of ours has run, from any thread, from signal handlers and
+//!   after `fork`. What every call goes through needs no beginning, takes no lock and allocates
+//!   nothing; only what concerns a device of ours does more.
+//! - A child of `fork` has its parent's descriptors, but no session: commands fail with `EIO`, and
+//!   what it closes is not closed for its parent. Its own `open` makes a session of its own. A
+//!   child of `vfork` changes nothing here: its memory is its parent's.
+//! - A number says nothing for sure: the program may close any descriptor without our knowing, by
+//!   a system call of its own. Before anything but a doorbell is done, the file behind the number
+//!   must still be the one that it was.
+//!
+//! Programs that do not call libc (static ones, or with system calls of their own) are not helped,
+//! nor is one that is given an open device by another process.
 
 // Nothing here is public: the library's interface is libc's.
 #![allow(rustdoc::private_intra_doc_links)]

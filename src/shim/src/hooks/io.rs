@@ -62,7 +62,8 @@ unsafe fn first_part(fd: c_int, parts: *const iovec, count: c_int) -> Option<iov
     if !DESCRIPTORS.has(fd) || parts.is_null() {
         return None;
     }
-    let count = usize::try_from(count).ok()?;
+    // What libc refuses, it may.
+    let count = usize::try_from(count).ok().filter(|&count| count <= libc::UIO_MAXIOV as usize)?;
     // SAFETY: the caller's promise.
     let parts = unsafe { std::slice::from_raw_parts(parts, count) };
     parts.iter().find(|part| part.iov_len != 0).copied()
@@ -151,11 +152,9 @@ unsafe fn write_ours(
     len: size_t,
     native: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    let bytes = match buf.is_null() {
-        true => None,
-        // SAFETY: the caller's promise.
-        false => Some(unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) }),
-    };
+    let is_memory = !buf.is_null() && isize::try_from(len).is_ok();
+    // SAFETY: the caller's promise.
+    let bytes = is_memory.then(|| unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) });
     // The data path: a look at the bytes is enough, and a system call would cost more than all
     // the rest.
     let rung = DESCRIPTORS.with(fd, |descriptor| match (descriptor, bytes) {

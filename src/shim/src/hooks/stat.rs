@@ -153,14 +153,14 @@ unsafe fn of_descriptor(fd: c_int, buf: *mut Stat, result: c_int) -> c_int {
 /// # Safety
 /// `buf` must be what libc has written to, if `result` is 0.
 unsafe fn show(device: u32, buf: *mut Stat, result: c_int) -> c_int {
-    // SAFETY: the caller's promise; libc succeeded, so there is something to write to.
-    if result == 0
-        && let Some(buf) = unsafe { buf.as_mut() }
-    {
-        buf.st_mode = MODE;
-        buf.st_rdev = libc::makedev(MAJOR, FIRST_MINOR + device);
-        buf.st_size = 0;
+    if result != 0 {
+        return result;
     }
+    // SAFETY: the caller's promise: libc has written to it.
+    let buf = unsafe { &mut *buf };
+    buf.st_mode = MODE;
+    buf.st_rdev = libc::makedev(MAJOR, FIRST_MINOR + device);
+    buf.st_size = 0;
     result
 }
 

@@ -92,10 +92,15 @@ static void parts(void)
     int fd = open_device();
     char none = 0;
     void *volatile nowhere = NULL;
+    volatile size_t lots = SIZE_MAX;
+    volatile int too_many = 2000, negative = -1;
     struct iovec junk[] = {{&none, 0}, {"xyz", 3}};
     FAILS(EINVAL, writev(fd, junk, 2));
     FAILS(EINVAL, readv(fd, (struct iovec[]){{&none, 1}}, 1));
     FAILS(EFAULT, write(fd, nowhere, 32));
+    FAILS(EFAULT, write(fd, junk, lots));
+    FAILS(EINVAL, writev(fd, junk, too_many));
+    FAILS(EINVAL, writev(fd, junk, negative));
     close(fd);
 }
 
