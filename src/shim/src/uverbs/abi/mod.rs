@@ -1,0 +1,174 @@
+//! The kernel's structures, as they stand in `rdma/ib_user_verbs.h` and `rdma/rdma_user_rxe.h`.
+//!
+//! Names of fields are the kernel's, so that a test can ask the C compiler about every size and
+//! offset. Everything is in the machine's own byte order, except GUIDs and GIDs.
+
+mod device;
+mod objects;
+mod queues;
+
+pub(crate) use device::*;
+pub(crate) use objects::*;
+pub(crate) use queues::*;
+
+/// Defines structures of the kernel: ours, the kernel's name, its size, its fields.
+macro_rules! kernel_structs {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident = $theirs:ident ($size:literal) { $($field:ident: $type:ty,)* }
+    )*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(
+                Clone, Copy, Debug, Default, PartialEq, Eq,
+                zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::KnownLayout,
+                zerocopy::Immutable,
+            )]
+            pub(crate) struct $name {
+                $(pub(crate) $field: $type,)*
+            }
+            const _: () = assert!(size_of::<$name>() == $size);
+        )*
+
+        /// Each structure's name and size, and its fields' names and offsets.
+        #[cfg(test)]
+        pub(super) const LAYOUTS: &[(&str, usize, &[(&str, usize)])] = &[$((
+            stringify!($theirs),
+            size_of::<$name>(),
+            &[$((stringify!($field), std::mem::offset_of!($name, $field)),)*],
+        ),)*];
+    };
+}
+use kernel_structs;
+
+kernel_structs! {
+    /// What every command begins with.
+    CommandHeader = ib_uverbs_cmd_hdr (8) {
+        command: u32,
+        in_words: u16,
+        out_words: u16,
+    }
+    /// What follows it in an extended command.
+    ExtendedHeader = ib_uverbs_ex_cmd_hdr (16) {
+        response: u64,
+        provider_in_words: u16,
+        provider_out_words: u16,
+        cmd_hdr_reserved: u32,
+    }
+}
+
+/// In [`CommandHeader::command`]: it is an extended one.
+pub(crate) const EXTENDED: u32 = 0x8000_0000;
+
+/// The numbers of the commands: `ib_uverbs_write_cmds`.
+pub(crate) mod number {
+    pub(crate) const GET_CONTEXT: u32 = 0;
+    pub(crate) const QUERY_DEVICE: u32 = 1;
+    pub(crate) const QUERY_PORT: u32 = 2;
+    pub(crate) const ALLOC_PD: u32 = 3;
+    pub(crate) const DEALLOC_PD: u32 = 4;
+    pub(crate) const CREATE_AH: u32 = 5;
+    pub(crate) const DESTROY_AH: u32 = 8;
+    pub(crate) const REG_MR: u32 = 9;
+    pub(crate) const DEREG_MR: u32 = 13;
+    pub(crate) const ALLOC_MW: u32 = 14;
+    pub(crate) const DEALLOC_MW: u32 = 16;
+    pub(crate) const CREATE_COMP_CHANNEL: u32 = 17;
+    pub(crate) const CREATE_CQ: u32 = 18;
+    pub(crate) const RESIZE_CQ: u32 = 19;
+    pub(crate) const DESTROY_CQ: u32 = 20;
+    pub(crate) const REQ_NOTIFY_CQ: u32 = 23;
+    pub(crate) const CREATE_QP: u32 = 24;
+    pub(crate) const QUERY_QP: u32 = 25;
+    pub(crate) const MODIFY_QP: u32 = 26;
+    pub(crate) const DESTROY_QP: u32 = 27;
+    pub(crate) const POST_SEND: u32 = 28;
+    pub(crate) const ATTACH_MCAST: u32 = 30;
+    pub(crate) const DETACH_MCAST: u32 = 31;
+    pub(crate) const CREATE_SRQ: u32 = 32;
+    pub(crate) const MODIFY_SRQ: u32 = 33;
+    pub(crate) const QUERY_SRQ: u32 = 34;
+    pub(crate) const DESTROY_SRQ: u32 = 35;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write as _;
+    use std::io::Write as _;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    /// The kernel's names of the numbers that we use.
+    const NUMBERS: &[(&str, u32)] = &[
+        ("IB_USER_VERBS_CMD_FLAG_EXTENDED", EXTENDED),
+        ("IB_USER_VERBS_CMD_GET_CONTEXT", number::GET_CONTEXT),
+        ("IB_USER_VERBS_CMD_QUERY_DEVICE", number::QUERY_DEVICE),
+        ("IB_USER_VERBS_CMD_QUERY_PORT", number::QUERY_PORT),
+        ("IB_USER_VERBS_CMD_ALLOC_PD", number::ALLOC_PD),
+        ("IB_USER_VERBS_CMD_DEALLOC_PD", number::DEALLOC_PD),
+        ("IB_USER_VERBS_CMD_CREATE_AH", number::CREATE_AH),
+        ("IB_USER_VERBS_CMD_DESTROY_AH", number::DESTROY_AH),
+        ("IB_USER_VERBS_CMD_REG_MR", number::REG_MR),
+        ("IB_USER_VERBS_CMD_DEREG_MR", number::DEREG_MR),
+        ("IB_USER_VERBS_CMD_ALLOC_MW", number::ALLOC_MW),
+        ("IB_USER_VERBS_CMD_DEALLOC_MW", number::DEALLOC_MW),
+        ("IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL", number::CREATE_COMP_CHANNEL),
+        ("IB_USER_VERBS_CMD_CREATE_CQ", number::CREATE_CQ),
+        ("IB_USER_VERBS_CMD_RESIZE_CQ", number::RESIZE_CQ),
+        ("IB_USER_VERBS_CMD_DESTROY_CQ", number::DESTROY_CQ),
+        ("IB_USER_VERBS_CMD_REQ_NOTIFY_CQ", number::REQ_NOTIFY_CQ),
+        ("IB_USER_VERBS_CMD_CREATE_QP", number::CREATE_QP),
+        ("IB_USER_VERBS_CMD_QUERY_QP", number::QUERY_QP),
+        ("IB_USER_VERBS_CMD_MODIFY_QP", number::MODIFY_QP),
+        ("IB_USER_VERBS_CMD_DESTROY_QP", number::DESTROY_QP),
+        ("IB_USER_VERBS_CMD_POST_SEND", number::POST_SEND),
+        ("IB_USER_VERBS_CMD_ATTACH_MCAST", number::ATTACH_MCAST),
+        ("IB_USER_VERBS_CMD_DETACH_MCAST", number::DETACH_MCAST),
+        ("IB_USER_VERBS_CMD_CREATE_SRQ", number::CREATE_SRQ),
+        ("IB_USER_VERBS_CMD_MODIFY_SRQ", number::MODIFY_SRQ),
+        ("IB_USER_VERBS_CMD_QUERY_SRQ", number::QUERY_SRQ),
+        ("IB_USER_VERBS_CMD_DESTROY_SRQ", number::DESTROY_SRQ),
+    ];
+
+    #[test]
+    fn the_kernel_headers_say_the_same() {
+        let headers = ["/usr/include/rdma/rdma_user_rxe.h", "/usr/include/rdma/ib_user_verbs.h"];
+        if let Some(missing) = headers.iter().find(|header| !Path::new(header).exists()) {
+            eprintln!("could not run: no {missing} (package linux-libc-dev)");
+            return;
+        }
+        let mut c = String::from(
+            "#include <stddef.h>\n#include <linux/in.h>\n#include <linux/in6.h>\n\
+             #include <rdma/rdma_user_rxe.h>\n#include <rdma/ib_user_verbs.h>\n",
+        );
+        let mut says = |what: String, value: usize| {
+            writeln!(c, "_Static_assert({what} == {value}, \"{what}\");").unwrap();
+        };
+        let parts = [LAYOUTS, device::LAYOUTS, objects::LAYOUTS, queues::LAYOUTS];
+        for &(name, size, fields) in parts.into_iter().flatten() {
+            says(format!("sizeof(struct {name})"), size);
+            for (field, offset) in fields {
+                says(format!("offsetof(struct {name}, {field})"), *offset);
+            }
+        }
+        // Another name for the same thing.
+        says("sizeof(struct ib_uverbs_detach_mcast)".into(), size_of::<AttachMcast>());
+        for &(name, value) in NUMBERS {
+            says(name.into(), value as usize);
+        }
+        let compiler = Command::new("cc")
+            .args(["-x", "c", "-fsyntax-only", "-"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let Ok(mut compiler) = compiler else {
+            eprintln!("could not run: no C compiler");
+            return;
+        };
+        compiler.stdin.take().unwrap().write_all(c.as_bytes()).unwrap();
+        let output = compiler.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
