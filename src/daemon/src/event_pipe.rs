@@ -1,10 +1,11 @@
 //! The daemon's end of the pipes that carry events to programs.
 
 use crate::limits::MAX_WAITING_EVENTS;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use urxe_shm::event::{EventRecord, RECORD_LEN};
 
 /// Records on their way to one program. A program that does not read makes its records wait here,
@@ -54,6 +55,33 @@ impl EventPipe {
         }
         self.waiting.push_back(record);
         Delivery::Delivered
+    }
+
+    /// Takes back what was sent of an object that is no more, so that the pipe is readable only if
+    /// there is something to read. Who reads just now may find it empty for a moment, or get such
+    /// a record all the same.
+    pub(crate) fn withdraw(&mut self, object: u32) {
+        let is_other =
+            |record: &[u8; RECORD_LEN]| EventRecord::from_bytes(*record).object != object.into();
+        self.waiting.retain(is_other);
+        if rustix::io::ioctl_fionread(&self.write_end) == Ok(0) {
+            return;
+        }
+        // A read end of our own, since the program's may be one that waits.
+        let name = format!("/proc/self/fd/{}", self.write_end.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(read_end) = rustix::fs::open(name, flags, Mode::empty()) else { return };
+        let mut others = Vec::new();
+        let mut record = [0; RECORD_LEN];
+        while rustix::io::read(&read_end, &mut record) == Ok(RECORD_LEN) {
+            if is_other(&record) {
+                others.push(record);
+            }
+        }
+        // There is room: nobody else writes.
+        for record in others {
+            let _ = rustix::io::write(&self.write_end, &record);
+        }
     }
 
     /// Sends what waits. Returns whether nothing is left waiting.
@@ -110,6 +138,25 @@ mod tests {
             pipe.flush();
         }
         assert!(pipe.flush());
+    }
+
+    #[test]
+    fn records_of_an_object_that_is_no_more_are_taken_back() {
+        let (mut pipe, read_end) = EventPipe::new().unwrap();
+        let of = |object, number| EventRecord { object, ..record(number) };
+        for number in 0..6 {
+            assert_eq!(pipe.send(of(number % 2, number)), Delivery::Delivered);
+        }
+        pipe.withdraw(1);
+        assert_eq!([(); 3].map(|()| read(&read_end)), [0, 2, 4]);
+        assert_eq!(rustix::io::ioctl_fionread(&read_end), Ok(0));
+        // Also of those that wait.
+        while pipe.send(of(7, 0)) != Delivery::Blocked {}
+        assert_eq!(pipe.send(of(8, 1)), Delivery::Delivered);
+        pipe.withdraw(7);
+        assert!(pipe.flush());
+        assert_eq!(read(&read_end), 1);
+        assert_eq!(rustix::io::ioctl_fionread(&read_end), Ok(0));
     }
 
     #[test]

@@ -90,9 +90,12 @@ impl ProgramHost {
     }
 
     /// Shows the programs their completions, and wakes those who wait for them. To be called
-    /// after the engine was: what a completion stands for is in memory by then.
+    /// after the engine was: what a completion stands for is in memory by then. CQs have their
+    /// turns in the order of their first completions, for a program that waits for two of them on
+    /// one channel (as perftest's `ib_send_lat -e`) may count on it.
     pub(crate) fn publish(&mut self) {
-        while let Some(id) = self.unpublished.pop() {
+        let mut unpublished = std::mem::take(&mut self.unpublished);
+        for id in unpublished.drain(..) {
             let Some(cq) = self.cqs.get_mut(id.0) else { continue };
             cq.listed = false;
             if cq.publish()
@@ -103,6 +106,7 @@ impl ProgramHost {
                 self.send(channel, record);
             }
         }
+        self.unpublished = unpublished;
     }
 
     /// QPs that may have gone to ERR since the last time.

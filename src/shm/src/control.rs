@@ -167,11 +167,11 @@ pub enum Request {
         /// Completion vector: only 0 exists.
         comp_vector: u32,
     },
-    /// Destroys a completion queue: `ibv_destroy_cq`. Once answered, its ring is no more, and no
-    /// further event of it is written; those already in a pipe carry its handle, by which a
-    /// reader recognises and drops them. How many events the program has *read* is known to the
-    /// reader alone, so the counts that `ibv_destroy_cq` waits for are kept there. Answered by
-    /// [`Reply::Done`]. `EBUSY` while a QP uses it.
+    /// Destroys a completion queue: `ibv_destroy_cq`. Once answered, its ring is no more, no
+    /// further event of it is written, and those that nobody has read are taken back. A reader
+    /// that was quicker recognises them by the handle, and drops them. How many events the
+    /// program has *read* is known to the reader alone, so the counts that `ibv_destroy_cq` waits
+    /// for are kept there. Answered by [`Reply::Done`]. `EBUSY` while a QP uses it.
     DestroyCq {
         /// The completion queue.
         cq: CqHandle,

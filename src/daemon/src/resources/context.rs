@@ -72,6 +72,15 @@ impl Session {
         host.pipes.remove(context.async_events);
     }
 
+    /// Takes back the asynchronous events of an object that is no more.
+    pub(super) fn withdraw_events(&self, nics: &mut [Nic], context: ContextHandle, object: u32) {
+        if let Some(context) = self.contexts.get(&context.0)
+            && let Some(pipe) = nics[context.nic].host.pipes.get_mut(context.async_events)
+        {
+            pipe.withdraw(object);
+        }
+    }
+
     pub(crate) fn query_device(
         &self,
         world: &World<'_>,

@@ -112,7 +112,14 @@ impl Session {
         let qps = world.nics[found.nic].host.cqs.get(found.id.0).map_or(0, |cq| cq.qps);
         check_unused("completion queue", qps as usize, "queue pairs")?;
         let freed = self.cqs.remove(&cq.0).ok_or_else(|| no_such("completion queue", cq.0))?;
+        let &Cq { context, channel, nic, .. } = &freed;
         self.free_cq(world.nics, freed);
+        self.withdraw_events(world.nics, context, cq.0);
+        if let Some(channel) = channel.and_then(|channel| self.channels.get(&channel.0))
+            && let Some(pipe) = world.nics[nic].host.pipes.get_mut(channel.pipe)
+        {
+            pipe.withdraw(cq.0);
+        }
         Ok(Reply::Done.into())
     }
 

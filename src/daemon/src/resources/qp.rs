@@ -176,7 +176,9 @@ impl Session {
     ) -> Result<Answer, ControlError> {
         let freed = self.qps.remove(&qp.0).ok_or_else(|| no_such("queue pair", qp.0))?;
         self.attachments.retain(|&(attached, _)| attached != qp.0);
+        let context = freed.context;
         self.free_qp(world.nics, freed);
+        self.withdraw_events(world.nics, context, qp.0);
         Ok(Reply::Done.into())
     }
 

@@ -150,7 +150,9 @@ impl Session {
         check_unused("shared receive queue", qps, "queue pairs")?;
         let freed =
             self.srqs.remove(&srq.0).ok_or_else(|| no_such("shared receive queue", srq.0))?;
+        let context = freed.context;
         self.free_srq(world.nics, freed);
+        self.withdraw_events(world.nics, context, srq.0);
         Ok(Reply::Done.into())
     }
 

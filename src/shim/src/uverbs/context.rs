@@ -370,6 +370,12 @@ impl Context {
         }
     }
 
+    /// Where the program has a ring.
+    #[cfg(test)]
+    pub(super) fn window(&self, ring: RingLocation) -> urxe_shm::region::Window {
+        self.session.connection().window(ring).unwrap()
+    }
+
     /// The daemon's name for the context. `EINVAL` before `GET_CONTEXT`.
     fn handle(&self) -> Result<ContextHandle, Errno> {
         self.handle.get().copied().ok_or(Errno::INVAL)

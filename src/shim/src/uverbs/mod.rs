@@ -18,6 +18,8 @@ mod events;
 mod frame;
 mod method;
 mod reply;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use command::Registration;
 pub(crate) use context::Context;

@@ -60,7 +60,7 @@ kernel_structs! {
         comp_mask: u32,
         reserved: u32,
     }
-    /// On-demand paging. We have none.
+    /// On-demand paging.
     OdpCaps = ib_uverbs_odp_caps (24) {
         general_caps: u64,
         per_transport_caps: [u32; 3],
