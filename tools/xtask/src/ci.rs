@@ -3,7 +3,7 @@
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
 use crate::shell::{Result, build_release, cargo, files_below, is_root, release_binary, root, run};
-use crate::{rules, tidy, wire};
+use crate::{interop, rules, tidy, wire};
 use std::process::{Command, ExitCode, Stdio};
 
 pub(crate) fn run_all() -> ExitCode {
@@ -28,6 +28,10 @@ pub(crate) fn run_all() -> ExitCode {
     report.stage("demo as an ordinary user", lacks_ordinary_user(), demo_as_nobody);
     report.stage("ICRC of captures by Scapy", packages::lacking(&[SCAPY]), captures_by_scapy);
     report.stage("the wire between two namespaces", wire::lacks(), wire::check);
+    let lacks = interop::lacks_python_tests();
+    report.stage("rdma-core's Python tests", lacks, interop::python_tests);
+    let lacks = interop::lacks_generations();
+    report.stage("two generations of rdma-core", lacks, interop::generations);
     match report.finish() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,

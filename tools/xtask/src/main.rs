@@ -2,6 +2,7 @@
 
 mod bench;
 mod ci;
+mod interop;
 mod netns;
 mod packages;
 mod report;

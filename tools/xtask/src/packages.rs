@@ -21,6 +21,15 @@ pub(crate) const SCAPY: Package = Package {
     program: "/usr/lib/python3/dist-packages/scapy/contrib/roce.py",
     package: "python3-scapy",
 };
+pub(crate) const IBVERBS_UTILS: Package =
+    Package { program: "ibv_rc_pingpong", package: "ibverbs-utils" };
+pub(crate) const PERFTEST: Package = Package { program: "ib_write_bw", package: "perftest" };
+pub(crate) const PYVERBS: Package = Package {
+    program: "/usr/lib/python3/dist-packages/pyverbs/__init__.py",
+    package: "python3-pyverbs",
+};
+pub(crate) const RXE_PROVIDER: Package =
+    Package { program: "/etc/libibverbs.d/rxe.driver", package: "ibverbs-providers" };
 
 impl Package {
     fn is_there(self) -> bool {

@@ -41,9 +41,9 @@ pub(crate) fn release_binary(name: &str) -> PathBuf {
     target.join("release").join(name)
 }
 
-/// Builds the release binaries.
+/// Builds the release binaries, and the shim, which is a library.
 pub(crate) fn build_release() -> Result {
-    run(cargo().args(["build", "--release", "--workspace", "--bins"]))
+    run(cargo().args(["build", "--release", "--workspace"]))
 }
 
 /// Runs to the end, output going where ours goes; an error if it fails.

@@ -1,0 +1,44 @@
+//! Stock programs of rdma-core, by the scripts of `interop/`.
+
+use crate::packages::{self, IBVERBS_UTILS, PERFTEST, PYVERBS, RXE_PROVIDER};
+use crate::shell::{Result, output, release_binary, root, run};
+use std::process::Command;
+
+/// The address of the device that the Python tests run on: no other stage has it.
+const ADDR: &str = "127.0.5.9";
+
+/// What keeps rdma-core's Python tests from running.
+pub(crate) fn lacks_python_tests() -> Option<String> {
+    packages::lacking(&[PYVERBS, RXE_PROVIDER])
+        .or_else(|| cannot(script("pyverbs/run").arg("--unpack")))
+}
+
+/// rdma-core's Python tests, compared with the list of what is expected.
+pub(crate) fn python_tests() -> Result {
+    let urxe = release_binary("urxe");
+    let prefix = format!("{} run --addr {ADDR} --", urxe.display());
+    run(script("pyverbs/run").args(["--with", &prefix]))
+}
+
+/// What keeps two generations of rdma-core from being tried.
+pub(crate) fn lacks_generations() -> Option<String> {
+    // A program of the other release that does nothing.
+    let other = ["--", "/usr/bin/python3", "-c", ""];
+    packages::lacking(&[IBVERBS_UTILS, PERFTEST, RXE_PROVIDER])
+        .or_else(|| cannot(script("rdma-core/newer").args(other)))
+}
+
+/// Programs of two generations of rdma-core, each as server and as client of the other.
+pub(crate) fn generations() -> Result {
+    let folder = release_binary("");
+    run(script("rdma-core/both-ways").arg("--bin").arg(folder))
+}
+
+fn script(name: &str) -> Command {
+    Command::new(root().join("interop").join(name))
+}
+
+/// Why a command cannot be done here.
+fn cannot(command: &mut Command) -> Option<String> {
+    output(command).err()
+}
