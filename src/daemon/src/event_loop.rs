@@ -7,11 +7,12 @@
 //! its share stays on the list of those that are ready, since mio tells of each one only once.
 //!
 //! After the last piece of work the loop keeps looking for [`SPIN`], yielding the processor each
-//! time, and then sleeps. Before it does, it tells the sessions through their doorbell pages;
-//! whoever rings from then on also writes to the session's eventfd.
+//! time if there is [`Courtesy`] in return, and then sleeps. Before it does, it tells the sessions
+//! through their doorbell pages; whoever rings from then on also writes to the session's eventfd.
 
 use crate::config::SocketMode;
 use crate::counters::DaemonCounters;
+use crate::courtesy::Courtesy;
 use crate::limits::{
     ACCEPT_PAUSE, ACCEPTS_PER_TURN, BURIALS_PER_TURN, EVENTS_PER_TURN, MAX_SESSIONS,
     REQUESTS_PER_TURN, SPIN,
@@ -196,6 +197,7 @@ impl EventLoop {
         let mut last_work = Instant::now();
         let mut now = last_work;
         self.alone_since = now;
+        let (mut courtesy, mut yielded) = (Courtesy::new(now), false);
         while self.end_of_linger().is_none_or(|end| now < end) {
             let spinning = now.duration_since(last_work) < SPIN || self.has_more();
             if spinning {
@@ -203,7 +205,10 @@ impl EventLoop {
             } else {
                 self.sleep(now)?;
             }
-            now = Instant::now();
+            let before = std::mem::replace(&mut now, Instant::now());
+            if std::mem::take(&mut yielded) {
+                courtesy.came_back(now, now.duration_since(before));
+            }
             let mut worked = false;
             for token in std::mem::take(&mut self.ready) {
                 if token == Token::Stop {
@@ -218,8 +223,9 @@ impl EventLoop {
             worked |= self.turn(now)?;
             if worked {
                 last_work = now;
-            } else if spinning {
+            } else if spinning && courtesy.is_due(now) {
                 rustix::thread::sched_yield();
+                yielded = true;
             }
         }
         Ok(())

@@ -31,6 +31,7 @@ mod addresses;
 mod cli;
 mod config;
 mod counters;
+mod courtesy;
 mod daemon;
 mod event_loop;
 mod event_pipe;
