@@ -410,3 +410,105 @@ fn request<T: FromBytes + IntoBytes + FromZeros>(frame: &Frame<'_>) -> Result<T,
 fn needs_driver_room<T>(frame: &Frame<'_>) -> Result<(), Errno> {
     if frame.driver_out >= size_of::<T>() { Ok(()) } else { Err(Errno::INVAL) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uverbs::abi::EXTENDED;
+    use crate::uverbs::method::Method;
+    use proptest::prelude::*;
+
+    fn decode(number: u32, extended: bool, core: &[u8], driver: &[u8]) -> Result<Command, Errno> {
+        let driver_out = 64;
+        let frame =
+            Frame { number, extended, core, driver, response: 1, core_out: 512, driver_out };
+        Command::decode(&frame)
+    }
+
+    #[test]
+    fn commands_say_what_they_ask_for() {
+        let pd = abi::DeallocPd { pd_handle: 5 };
+        let order = Command::Order(Request::DeallocPd { pd: PdHandle(5) });
+        assert_eq!(decode(number::DEALLOC_PD, false, pd.as_bytes(), &[]), Ok(order));
+
+        let notify = abi::ReqNotifyCq { cq_handle: 3, solicited_only: 1 };
+        let expected = Command::ReqNotifyCq { cq: CqHandle(3), solicited_only: true };
+        assert_eq!(decode(number::REQ_NOTIFY_CQ, false, notify.as_bytes(), &[]), Ok(expected));
+
+        let srq = abi::ModifySrq { srq_handle: 9, attr_mask: 2, max_wr: 7, srq_limit: 4 };
+        let place = abi::RxeModifySrq { mmap_info_addr: 0x7000 };
+        let expected = Command::ModifySrq {
+            srq: SrqHandle(9),
+            max_wr: None,
+            limit: Some(4),
+            ring_place: 0x7000,
+        };
+        let decoded = decode(number::MODIFY_SRQ, false, srq.as_bytes(), place.as_bytes());
+        assert_eq!(decoded, Ok(expected));
+        let without = decode(number::MODIFY_SRQ, false, srq.as_bytes(), &[]);
+        assert_eq!(without, Err(Errno::INVAL), "librxe says where it wants the ring's place");
+    }
+
+    #[test]
+    fn a_channel_of_minus_one_is_none() {
+        let create = |comp_channel| {
+            let request = abi::CreateCq { cqe: 4, comp_channel, ..abi::CreateCq::default() };
+            match decode(number::CREATE_CQ, false, request.as_bytes(), &[]) {
+                Ok(Command::CreateCq { channel, .. }) => channel,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!([-1, 0, 8].map(create), [None, Some(0), Some(8)]);
+    }
+
+    /// A legacy `CREATE_QP` and an extended one are the same, but for where the response goes.
+    #[test]
+    fn both_forms_of_create_qp_ask_for_the_same() {
+        let it = abi::ExCreateQp {
+            user_handle: 1,
+            pd_handle: 2,
+            send_cq_handle: 3,
+            recv_cq_handle: 4,
+            srq_handle: 5,
+            max_send_wr: 6,
+            max_inline_data: 7,
+            sq_sig_all: 1,
+            qp_type: 4,
+            is_srq: 1,
+            ..abi::ExCreateQp::default()
+        };
+        let extended = decode(number::CREATE_QP, true, it.as_bytes(), &[]).unwrap();
+        let legacy = [&[0xff; 8], &it.as_bytes()[..48]].concat();
+        assert_eq!(decode(number::CREATE_QP, false, &legacy, &[]), Ok(extended.clone()));
+        let Command::CreateQp(qp) = extended else { panic!("{extended:?}") };
+        assert_eq!((qp.srq, qp.qp_type, qp.sq_sig_all), (Some(SrqHandle(5)), QpType::Ud, true));
+        assert_eq!((qp.caps.max_send_wr, qp.caps.max_inline_data), (6, 7));
+    }
+
+    #[test]
+    fn what_a_newer_library_may_add_must_be_nothing() {
+        let it = abi::ExCreateCq { cqe: 4, ..abi::ExCreateCq::default() };
+        let longer = |byte| {
+            let core = [it.as_bytes(), &[byte; 8]].concat();
+            decode(number::CREATE_CQ, true, &core, &[]).map(|_| ())
+        };
+        assert_eq!((longer(0), longer(1)), (Ok(()), Err(Errno::OPNOTSUPP)));
+        let flags = abi::ExCreateCq { flags: 1, ..it };
+        let decoded = decode(number::CREATE_CQ, true, flags.as_bytes(), &[]);
+        assert_eq!(decoded, Err(Errno::OPNOTSUPP), "timestamps");
+    }
+
+    proptest! {
+        /// Whatever stands in a request of the right length, it is decoded or refused.
+        #[test]
+        fn any_request_is_answered(
+            number in 0..60u32, extended: bool, bytes: [u8; 32], driver: Vec<u8>,
+        ) {
+            let flag = if extended { EXTENDED } else { 0 };
+            if let Ok(method) = Method::find(number | flag) {
+                let core: Vec<u8> = bytes.into_iter().cycle().take(method.request).collect();
+                let _ = decode(number, extended, &core, &driver);
+            }
+        }
+    }
+}
