@@ -24,6 +24,8 @@ fn daemon() -> &'static Handle {
         // SAFETY: nobody else in this test program sets variables, and this happens once, before
         // anybody asks for the socket.
         unsafe { std::env::set_var("URXE_SOCKET", &socket) };
+        // SAFETY: the function is as long there as the program.
+        unsafe { libc::atexit(clean_up) };
         let mut last = pid;
         loop {
             let [subnet, host] = [(last / 254 % 250) as u8, (last % 254 + 1) as u8];
@@ -37,6 +39,13 @@ fn daemon() -> &'static Handle {
             }
         }
     })
+}
+
+/// Removes what the daemon has, for it ends with the process, and has no chance to.
+extern "C" fn clean_up() {
+    let socket = urxe_shm::socket_path();
+    let _ = std::fs::remove_dir_all(urxe_shm::sysfs_directory(&socket));
+    let _ = std::fs::remove_file(socket);
 }
 
 /// A program with an opened device.
