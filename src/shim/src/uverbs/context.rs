@@ -181,7 +181,7 @@ impl Context {
                 let state = attr.state;
                 self.order(&Request::ModifyQp { qp: self.qp(qp)?, attr })?;
                 if let Some(state) = state {
-                    self.let_send(qp, state);
+                    self.moved(qp, state);
                 }
                 Ok(Answer::qp_modified(frame))
             }
@@ -354,19 +354,12 @@ impl Context {
         Ok(Answer::core(&abi::DestroyQpResp { events_reported }))
     }
 
-    /// Lets a QP's doorbell be rung from RTS on, as the kernel does. Where the daemon moves a QP by
-    /// itself, to SQE or ERR, that does not change.
-    fn let_send(&self, slot: QpSlot, state: QpState) {
+    /// A QP was moved to another state.
+    fn moved(&self, slot: QpSlot, state: QpState) {
         // With the lock, for a slot whose QP is destroyed meanwhile may be another QP's.
         let objects = self.objects.lock();
-        if !objects.qps.contains_key(&slot) {
-            return;
-        }
-        match state {
-            QpState::Reset | QpState::Init | QpState::Rtr => self.doorbells.remove(slot),
-            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {
-                self.doorbells.install(slot);
-            }
+        if objects.qps.contains_key(&slot) {
+            self.doorbells.follow(slot, state);
         }
     }
 

@@ -4,6 +4,7 @@ use super::abi::{CommandHeader, PostSend, number};
 use super::command::QpSlot;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
+use urxe_shm::control::QpState;
 use urxe_shm::doorbell::SLOTS;
 
 /// The slot in what `librxe` writes after posting sends, if these bytes are that: a `POST_SEND`
@@ -33,6 +34,15 @@ impl Doorbells {
     pub(crate) fn has(&self, slot: QpSlot) -> bool {
         let word = self.0.get(slot.0 as usize / 64);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & bit(slot) != 0)
+    }
+
+    /// A program moved a QP to another state: it may send from RTS on, as the kernel has it. Where the
+    /// daemon moves a QP by itself, to SQE or ERR, that does not change.
+    pub(crate) fn follow(&self, slot: QpSlot, state: QpState) {
+        match state {
+            QpState::Reset | QpState::Init | QpState::Rtr => self.remove(slot),
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => self.install(slot),
+        }
     }
 
     /// A QP may send from now on.
@@ -94,6 +104,17 @@ mod tests {
         for slot in [SLOTS, u32::MAX].map(QpSlot) {
             bells.install(slot);
             assert!(!bells.has(slot));
+        }
+    }
+    #[test]
+    fn a_qp_may_send_from_rts_on() {
+        use QpState::*;
+        let (bells, slot) = (Doorbells::new(), QpSlot(7));
+        for (state, may_send) in
+            [(Init, false), (Rtr, false), (Rts, true), (Sqd, true), (Err, true), (Reset, false)]
+        {
+            bells.follow(slot, state);
+            assert_eq!(bells.has(slot), may_send, "{state:?}");
         }
     }
 }
