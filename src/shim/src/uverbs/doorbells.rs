@@ -36,8 +36,8 @@ impl Doorbells {
         word.is_some_and(|word| word.load(Ordering::Relaxed) & bit(slot) != 0)
     }
 
-    /// A program moved a QP to another state: it may send from RTS on, as the kernel has it. Where the
-    /// daemon moves a QP by itself, to SQE or ERR, that does not change.
+    /// A program moved a QP to another state: it may send from RTS on, as the kernel has it. Where
+    /// the daemon moves a QP by itself, to SQE or ERR, that does not change.
     pub(crate) fn follow(&self, slot: QpSlot, state: QpState) {
         match state {
             QpState::Reset | QpState::Init | QpState::Rtr => self.remove(slot),
