@@ -3,7 +3,7 @@
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
 use crate::shell::{Result, build_release, cargo, files_below, is_root, release_binary, root, run};
-use crate::{interop, rules, tidy, wire};
+use crate::{interop, programs, rules, tidy, wire};
 use std::process::{Command, ExitCode, Stdio};
 
 pub(crate) fn run_all() -> ExitCode {
@@ -26,6 +26,9 @@ pub(crate) fn run_all() -> ExitCode {
     report.stage("demo with 1% loss", None, || demo(&["--fault", "drop=1%"]));
     report.stage("demo over IPv6", lacks_ipv6(), || demo(&["--ipv6"]));
     report.stage("demo as an ordinary user", lacks_ordinary_user(), demo_as_nobody);
+    report.stage("stock verbs programs", programs::lacks(), || {
+        programs::check(&programs::Options::default())
+    });
     report.stage("ICRC of captures by Scapy", packages::lacking(&[SCAPY]), captures_by_scapy);
     report.stage("the wire between two namespaces", wire::lacks(), wire::check);
     let lacks = interop::lacks_python_tests();

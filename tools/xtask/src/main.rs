@@ -5,6 +5,7 @@ mod ci;
 mod interop;
 mod netns;
 mod packages;
+mod programs;
 mod report;
 mod rules;
 mod shell;
@@ -36,6 +37,9 @@ enum Task {
     Tidy,
     /// Count the rules of `spec-tests/rules` and check that each has a test that breaks with it.
     Rules(rules::Options),
+    /// Run stock verbs programs on urxe, as an ordinary user: ibverbs-utils and perftest, with
+    /// every kind of option, and programs that fork, are killed, or close what is not theirs.
+    Programs(programs::Options),
     /// Look at the wire: two namespaces, a veth pair, a urxed in each, every packet judged by
     /// tshark and by Scapy's ICRC. Needs root.
     Wire,
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         Task::Ci => return ci::run_all(),
         Task::Tidy => tidy::check(),
         Task::Rules(options) => rules::run(&options),
+        Task::Programs(options) => programs::check(&options),
         Task::Wire => wire::check(),
         Task::Bench(options) => bench::run(&options),
         Task::BareUdp(options) => bench::bare_udp::run(&options),

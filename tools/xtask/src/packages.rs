@@ -30,6 +30,9 @@ pub(crate) const PYVERBS: Package = Package {
 };
 pub(crate) const RXE_PROVIDER: Package =
     Package { program: "/etc/libibverbs.d/rxe.driver", package: "ibverbs-providers" };
+pub(crate) const CC: Package = Package { program: "cc", package: "gcc" };
+pub(crate) const IBVERBS_DEV: Package =
+    Package { program: "/usr/include/infiniband/verbs.h", package: "libibverbs-dev" };
 
 impl Package {
     fn is_there(self) -> bool {

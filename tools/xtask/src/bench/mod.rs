@@ -1,11 +1,13 @@
-//! The benchmark: urxe beside kernel TCP and bare offloaded UDP, over the same veth pair between
-//! two network namespaces, in one run. Only ratios of one run mean anything.
+//! The benchmark: urxe, by its own client and by stock perftest, beside kernel TCP and bare
+//! offloaded UDP, over the same veth pair between two network namespaces, in one run. Only ratios
+//! of one run mean anything.
 
 pub(crate) mod bare_udp;
+mod stock;
 mod table;
 
 use crate::netns::{Pair, Side};
-use crate::packages::{IP, IPERF3, lacking_root_or};
+use crate::packages::{IP, IPERF3, PERFTEST, RXE_PROVIDER, lacking_root_or};
 use crate::shell::{Result, build_release, output, release_binary, root};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -103,7 +105,7 @@ struct Results {
 
 /// Measures everything and prints the table.
 pub(crate) fn run(options: &Options) -> Result {
-    if let Some(reason) = lacking_root_or(&[IP, IPERF3]) {
+    if let Some(reason) = lacking_root_or(&[IP, IPERF3, RXE_PROVIDER, PERFTEST]) {
         return Err(reason);
     }
     build_release()?;
@@ -184,6 +186,16 @@ fn measure_round(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Resu
             ..figure(test, Some(size))
         });
     }
+    for (program, size) in stock::BANDWIDTH {
+        let gbit_s = stock::bandwidth(pair, server, program, size, options.seconds)?;
+        figures.push(Figure {
+            gbit_s: Some(gbit_s),
+            by_tcp: Some(gbit_s / tcp),
+            by_udp: Some(gbit_s / udp),
+            messages_s: Some(gbit_s * 1e9 / 8.0 / f64::from(size)),
+            ..figure(&format!("stock {program}"), Some(size))
+        });
+    }
     for (name, test, size, more) in OTHERS {
         let report = &perf(options, pair, server, test, size, more)?["results"][0];
         let size = number(report, "size")? as u32;
@@ -218,6 +230,10 @@ fn measure_round(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Resu
         let percentiles =
             [number(latency, "median")?, number(latency, "p99")?, number(latency, "p99_9")?];
         figures.push(Figure { latency_us: Some(percentiles), ..figure(test, Some(size)) });
+    }
+    for (program, size) in stock::LATENCY {
+        let latency_us = Some(stock::latency(pair, server, program, size)?);
+        figures.push(Figure { latency_us, ..figure(&format!("stock {program}"), Some(size)) });
     }
     Ok(figures)
 }

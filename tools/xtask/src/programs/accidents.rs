@@ -1,0 +1,123 @@
+//! What programs do that nobody hopes for: none of it harms the daemon or another program.
+
+use super::place::{PATIENCE, Place, Side};
+use crate::shell::Result;
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Runs one, and gives the figure for the table.
+type Accident = fn(&Place) -> Result<String>;
+
+/// All of them.
+pub(super) const ALL: [(&str, Accident); 6] = [
+    ("two programs at once through one daemon", two_at_once),
+    ("fork in a program", fork),
+    ("a program closes descriptors it does not own", closes_descriptors),
+    ("a server is killed in a transfer", server_killed),
+    ("a client is killed in a transfer", client_killed),
+    ("200 starts and stops", starts_and_stops),
+];
+
+/// Between one daemon and itself.
+const ALONE: (Side, Side) = (Side::A, Side::A);
+
+/// Between two.
+const APART: (Side, Side) = (Side::B, Side::A);
+
+/// How long a transfer goes on, if nobody stops it: longer than anybody waits for its end.
+const ENDLESS: [&str; 2] = ["-D", "60"];
+
+/// How long it goes on before something happens.
+const A_WHILE: Duration = Duration::from_millis(1500);
+
+fn two_at_once(place: &Place) -> Result<String> {
+    let write = place.start_pair(ALONE, &["ib_write_bw", "-n", "2000"])?;
+    let send = place.start_pair(ALONE, &["ib_send_bw", "-n", "2000"])?;
+    for running in [write.0, write.1, send.0, send.1] {
+        running.wait(PATIENCE)?.success()?;
+    }
+    Ok(String::new())
+}
+
+fn fork(place: &Place) -> Result<String> {
+    run_own(place, "forks")
+}
+
+fn closes_descriptors(place: &Place) -> Result<String> {
+    run_own(place, "closes_descriptors")
+}
+
+/// Runs a program of `interop/programs`, which says itself what is wrong.
+fn run_own(place: &Place, name: &str) -> Result<String> {
+    let program = place.binary(name);
+    place.run(Side::A, &[&program.to_string_lossy()], PATIENCE)?.success()?;
+    place.wait_until_nothing_is_left().map(|()| String::new())
+}
+
+fn server_killed(place: &Place) -> Result<String> {
+    let words = [&["ib_send_bw"][..], &ENDLESS].concat();
+    let (server, mut client) = place.start_pair(APART, &words)?;
+    sleep(A_WHILE);
+    if client.has_ended() {
+        return Err(format!("the client {}", client.wait(PATIENCE)?.success()?));
+    }
+    server.kill();
+    failed(client.wait(PATIENCE)?.success(), "client")?;
+    place.wait_until_nothing_is_left().map(|()| String::new())
+}
+
+fn client_killed(place: &Place) -> Result<String> {
+    let words = [&["ib_write_bw"][..], &ENDLESS].concat();
+    let (server, mut client) = place.start_pair(APART, &words)?;
+    sleep(A_WHILE);
+    if client.has_ended() {
+        return Err(format!("the client {}", client.wait(PATIENCE)?.success()?));
+    }
+    client.kill();
+    failed(server.wait(PATIENCE)?.success(), "server")?;
+    place.wait_until_nothing_is_left().map(|()| String::new())
+}
+
+/// A program whose peer is gone has not ended well.
+fn failed(ended: Result<String>, who: &str) -> Result {
+    match ended {
+        Ok(output) => Err(format!("the {who} ended well although its peer was killed: {output}")),
+        Err(_) => Ok(()),
+    }
+}
+
+/// How much more memory a daemon may have after all of it than after the first tenth.
+const GROWTH_MAX_KIB: u64 = 1024;
+
+fn starts_and_stops(place: &Place) -> Result<String> {
+    let program = place.binary("leaves_objects");
+    let program = program.to_string_lossy();
+    let run = |count| -> Result<(usize, u64)> {
+        for _ in 0..count {
+            place.run(Side::A, &[&program], PATIENCE)?.success()?;
+        }
+        place.wait_until_nothing_is_left()?;
+        state(place.daemon(Side::A))
+    };
+    let (fds_before, memory_before) = run(20)?;
+    let (fds, memory) = run(180)?;
+    if fds != fds_before {
+        return Err(format!("the daemon had {fds_before} descriptors before, and {fds} after"));
+    }
+    let growth = memory.saturating_sub(memory_before);
+    match growth <= GROWTH_MAX_KIB {
+        true => Ok(format!("{fds} descriptors, {growth} KiB more")),
+        false => Err(format!("the daemon's memory grew by {growth} KiB")),
+    }
+}
+
+/// Descriptors and KiB of memory of a process.
+fn state(pid: u32) -> Result<(usize, u64)> {
+    let read = |error| format!("daemon {pid}: {error}");
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).map_err(read)?.count();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(read)?;
+    let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let memory = memory.and_then(|text| text.split_whitespace().next()?.parse().ok());
+    Ok((fds, memory.ok_or("no VmRSS")?))
+}

@@ -1,0 +1,137 @@
+//! Which programs are run, and with which options.
+
+/// What a program prints when all is well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prints {
+    /// A line with the device's name.
+    Device,
+    /// The device's attributes.
+    Attributes,
+    /// Bytes and iterations, with the time that they took.
+    Iterations,
+    /// Rows of figures, at least so many, each of as many bytes as it says.
+    Rows(usize),
+}
+
+/// A program with its options.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    program: &'static str,
+    options: &'static str,
+    pub(super) prints: Prints,
+}
+
+/// Programs of ibverbs-utils that need no peer.
+const ALONE: [(&str, &str, Prints); 2] =
+    [("ibv_devices", "", Prints::Device), ("ibv_devinfo", "-v", Prints::Attributes)];
+
+/// Programs of ibverbs-utils that play ping-pong, and the options of each: polling, sleeping on
+/// events, and looking at what arrives.
+const PINGPONG: [&str; 4] =
+    ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"];
+const PINGPONG_OPTIONS: [&str; 3] = ["-g 0", "-g 0 -e", "-g 0 -c"];
+
+/// Programs of perftest. UC and UD get so few messages that none is lost on the way: nobody
+/// repeats them, and a server that waits for all of them would wait for ever.
+const PERFTEST: [(&str, &[&str]); 8] = [
+    (
+        "ib_send_bw",
+        &[
+            "-n 1000",
+            "-a -n 20",
+            "-q 16 -n 200",
+            "-e -n 1000",
+            "-b -n 1000",
+            "-I 64 -s 64 -n 1000",
+            "--report_gbits -n 1000",
+            "-c UC -n 100",
+            "-c UD -n 100",
+        ],
+    ),
+    ("ib_send_lat", &["", "-a -n 20", "-e", "-I 64 -s 64", "-c UC", "-c UD"]),
+    (
+        "ib_write_bw",
+        &[
+            "-n 1000",
+            "-a -n 20",
+            "-q 16 -n 200",
+            "-b -n 1000",
+            "-I 64 -s 64 -n 1000",
+            "--report_gbits -n 1000",
+            "-c UC -n 100",
+        ],
+    ),
+    ("ib_write_lat", &["", "-a -n 20", "-I 64 -s 64", "-c UC"]),
+    (
+        "ib_read_bw",
+        &[
+            "-n 1000",
+            "-a -n 20",
+            "-q 16 -n 200",
+            "-e -n 1000",
+            "-b -n 1000",
+            "--report_gbits -n 1000",
+        ],
+    ),
+    ("ib_read_lat", &["", "-a -n 20", "-e"]),
+    (
+        "ib_atomic_bw",
+        &[
+            "-n 1000",
+            "-A CMP_AND_SWAP -n 1000",
+            "-q 16 -n 200",
+            "-e -n 1000",
+            "-b -n 1000",
+            "--report_gbits -n 1000",
+        ],
+    ),
+    ("ib_atomic_lat", &["", "-A CMP_AND_SWAP", "-e"]),
+];
+
+/// Sizes that `-a` goes through: 2 to 2^23 bytes.
+const ALL_SIZES: usize = 23;
+
+/// Everything.
+pub(super) fn all() -> impl Iterator<Item = Program> {
+    let new = |(program, options, prints)| Program { program, options, prints };
+    let pingpong = PINGPONG
+        .into_iter()
+        .flat_map(|program| PINGPONG_OPTIONS.map(|options| (program, options, Prints::Iterations)));
+    let perftest = PERFTEST.into_iter().flat_map(|(program, options)| {
+        options.iter().map(move |&options| {
+            let rows = if options.starts_with("-a") { ALL_SIZES } else { 1 };
+            (program, options, Prints::Rows(rows))
+        })
+    });
+    ALONE.into_iter().chain(pingpong).chain(perftest).map(new)
+}
+
+impl Program {
+    /// The command line, as people read it.
+    pub(super) fn name(&self) -> String {
+        format!("{} {}", self.program, self.options).trim_end().to_owned()
+    }
+
+    /// The command line.
+    pub(super) fn words(&self) -> Vec<&'static str> {
+        let mut words = vec![self.program];
+        words.extend(self.options.split_whitespace());
+        words
+    }
+
+    /// It needs no peer.
+    pub(super) fn is_alone(&self) -> bool {
+        matches!(self.prints, Prints::Device | Prints::Attributes)
+    }
+
+    /// Between how many daemons it is run: between two, and on one if its options are the usual
+    /// ones.
+    pub(super) fn daemons(&self) -> &'static [&'static str] {
+        let is_plain = matches!(self.options, "" | "-g 0" | "-n 1000");
+        match (self.is_alone(), is_plain) {
+            (true, _) => &["1"],
+            (false, true) => &["2", "1"],
+            (false, false) => &["2"],
+        }
+    }
+}

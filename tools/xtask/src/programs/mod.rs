@@ -1,0 +1,99 @@
+//! Stock verbs programs on urxe, as distributions ship them, run by an ordinary user: what each
+//! prints and how it ends is judged. And what programs do that nobody hopes for.
+
+mod accidents;
+pub(crate) mod judge;
+mod list;
+mod place;
+
+use crate::packages::{CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RXE_PROVIDER, lacking};
+use crate::shell::{Result, build_release};
+use list::Program;
+use place::{Place, Side};
+use std::fmt;
+
+/// Options of the stage.
+#[derive(clap::Args, Default)]
+pub(crate) struct Options {
+    /// Only what has this text in its name or options.
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+/// One line of the table.
+struct Row {
+    what: String,
+    daemons: &'static str,
+    /// The figure that it printed, or why it failed.
+    outcome: Result<String>,
+}
+
+/// Why it cannot run here.
+pub(crate) fn lacks() -> Option<String> {
+    lacking(&[CC, IBVERBS_DEV, RXE_PROVIDER, IBVERBS_UTILS, PERFTEST])
+}
+
+/// Runs everything and prints the table; an error if anything failed.
+pub(crate) fn check(options: &Options) -> Result {
+    if let Some(reason) = lacks() {
+        return Err(reason);
+    }
+    build_release()?;
+    let place = Place::new()?;
+    let mut rows = Vec::new();
+    let wanted = |name: &str| name.contains(&options.only);
+    for program in list::all().filter(|program| wanted(&program.name())) {
+        for daemons in program.daemons() {
+            rows.push(run_one(&place, &program, daemons));
+        }
+    }
+    for (name, accident) in accidents::ALL.into_iter().filter(|(name, _)| wanted(name)) {
+        rows.push(Row::new(name.into(), "", accident(&place)));
+    }
+    let nothing_left = place.wait_until_nothing_is_left().map(|()| String::new());
+    rows.push(Row::new("nothing is left".into(), "2", nothing_left));
+    print(&rows);
+    match rows.iter().filter(|row| row.outcome.is_err()).count() {
+        0 => Ok(()),
+        failed => Err(format!("{failed} of {} failed, see the table", rows.len())),
+    }
+}
+
+fn run_one(place: &Place, program: &Program, daemons: &'static str) -> Row {
+    let server = if daemons == "1" { Side::A } else { Side::B };
+    let outcome = if program.is_alone() {
+        let ended = place.run(Side::A, &program.words(), place::PATIENCE);
+        ended.and_then(|ended| judge::alone(program, &ended.success()?))
+    } else {
+        place
+            .run_pair((server, Side::A), &program.words())
+            .and_then(|(server, client)| judge::pair(program, &server, &client))
+    };
+    Row::new(program.name(), daemons, outcome)
+}
+
+impl Row {
+    /// Says how it went at once: the table comes at the end of minutes.
+    fn new(what: String, daemons: &'static str, outcome: Result<String>) -> Row {
+        let row = Row { what, daemons, outcome };
+        eprintln!("{row}");
+        row
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Row { what, daemons, outcome } = self;
+        let (how, text) = match outcome {
+            Ok(figure) => ("passed", figure),
+            Err(reason) => ("FAILED", reason),
+        };
+        write!(f, "{what:<46} {daemons:>7}  {how}  {text}")
+    }
+}
+
+#[allow(clippy::print_stdout)] // the table is what this is for
+fn print(rows: &[Row]) {
+    println!("\n{:<46} {:>7}  {:<6}  figure", "program", "daemons", "");
+    rows.iter().for_each(|row| println!("{row}"));
+}
