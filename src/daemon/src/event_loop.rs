@@ -7,12 +7,12 @@
 //! its share stays on the list of those that are ready, since mio tells of each one only once.
 //!
 //! After the last piece of work the loop keeps looking for [`SPIN`], yielding the processor each
-//! time if there is [`Courtesy`] in return, and then sleeps. Before it does, it tells the sessions
-//! through their doorbell pages; whoever rings from then on also writes to the session's eventfd.
+//! time, and then sleeps; at once if yielding meets no [`Courtesy`] in return. Before it sleeps, it
+//! tells the sessions through their doorbell pages; whoever rings from then on also writes to the
+//! session's eventfd.
 
 use crate::config::SocketMode;
 use crate::counters::DaemonCounters;
-use crate::courtesy::Courtesy;
 use crate::limits::{
     ACCEPT_PAUSE, ACCEPTS_PER_TURN, BURIALS_PER_TURN, EVENTS_PER_TURN, MAX_SESSIONS,
     REQUESTS_PER_TURN, SPIN,
@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use urxe_port::watch::Watch;
 use urxe_shm::channel::{ChannelError, Listener};
 use urxe_shm::control::{ControlError, Reply};
+use urxe_shm::courtesy::Courtesy;
 
 /// What a descriptor that is ready means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,9 +198,11 @@ impl EventLoop {
         let mut last_work = Instant::now();
         let mut now = last_work;
         self.alone_since = now;
-        let (mut courtesy, mut yielded) = (Courtesy::new(now), false);
+        let (mut courtesy, mut yielded) = (Courtesy::new(), false);
         while self.end_of_linger().is_none_or(|end| now < end) {
-            let spinning = now.duration_since(last_work) < SPIN || self.has_more();
+            // Without courtesy, to keep looking is to keep the processor from whom we wait for.
+            let patience = if courtesy.is_due(now) { SPIN } else { Duration::ZERO };
+            let spinning = now.duration_since(last_work) < patience || self.has_more();
             if spinning {
                 self.wait(Some(Duration::ZERO))?;
             } else {

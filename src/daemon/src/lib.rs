@@ -31,7 +31,6 @@ mod addresses;
 mod cli;
 mod config;
 mod counters;
-mod courtesy;
 mod daemon;
 mod event_loop;
 mod event_pipe;

@@ -104,13 +104,6 @@ pub(crate) const BATCHES_PER_TURN: usize = 4;
 /// cost more than it saves.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
-/// How long the processor may be away after it was yielded: others that yield give it back within
-/// microseconds, those that do not keep it until the clock ticks, every 1 to 10 ms.
-pub(crate) const YIELD_MAX: Duration = Duration::from_micros(500);
-
-/// How long it is not yielded again after that.
-pub(crate) const YIELD_PAUSE: Duration = Duration::from_millis(100);
-
 /// First interval at which a QP in ERR is looked at for receives to flush. A program that knows
 /// of our ring flags rings the doorbell; the stock librxe has none for receives.
 pub(crate) const FLUSH_INTERVAL_MIN: Duration = Duration::from_millis(1);

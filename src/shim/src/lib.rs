@@ -11,6 +11,7 @@
 //! ```
 //!
 //! - [`hooks`]: the functions of libc that are interposed. [`next`]: those of libc itself.
+//! - [`polling`]: programs that look for completions yield the processor meanwhile.
 //! - [`descriptors`]: which descriptor of the program is what. All others cost one look-up.
 //! - [`paths`]: which paths are ours, and where they really lead.
 //! - [`session`]: the one connection of this process to its daemon.
@@ -32,7 +33,7 @@
 //! Programs that do not call libc (static ones, or with system calls of their own) are not helped,
 //! nor is one that is given an open device by another process.
 
-// Nothing here is public: the library's interface is libc's.
+// Nothing here is public: the library's interface is that of the libraries it stands before.
 #![allow(rustdoc::private_intra_doc_links)]
 
 pub(crate) mod descriptors;
@@ -40,5 +41,6 @@ mod hooks;
 mod memory;
 mod next;
 mod paths;
+mod polling;
 pub(crate) mod session;
 pub(crate) mod uverbs;

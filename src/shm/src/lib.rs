@@ -13,6 +13,7 @@
 //! - [`control`]: requests and replies. [`channel`]: the socket they travel on. [`event`]: what
 //!   the daemon says unasked, through pipes.
 //! - [`client`]: a program's end of all that. [`process`]: noticing that it has forked.
+//! - [`courtesy`]: how both ends take turns where cores are scarce.
 //!
 //! Two laws hold for everything that both sides can write (after the example of rust-vmm's
 //! `volatile_memory`): no `&` or `&mut` to plain data is ever made into it, only to atomics; and
@@ -37,6 +38,8 @@ pub mod channel;
 pub mod client;
 #[cfg(not(loom))]
 pub mod control;
+#[cfg(not(loom))]
+pub mod courtesy;
 #[cfg(not(loom))]
 pub mod entry;
 #[cfg(not(loom))]

@@ -136,6 +136,15 @@ fn libraries_that_are_loaded_before_the_shim_may_use_it() {
 }
 
 #[test]
+fn who_polls_in_vain_yields_the_processor() {
+    let bench = Bench::new();
+    let library = bench.compile("libibverbs", &["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1"]);
+    let mut command = bench.command(&bench.compile("polling", &[]), &[]);
+    command.arg(library);
+    bench.check("polling", command);
+}
+
+#[test]
 fn every_function_that_programs_may_call_is_there() {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(shim()).output();
     let output = output.expect("nm, of the package binutils, which the compiler needs too");
@@ -150,7 +159,7 @@ fn every_function_that_programs_may_call_is_there() {
         fopen fopen64 freopen freopen64 opendir scandir scandir64 scandirat scandirat64
         access faccessat euidaccess eaccess readlink readlinkat __readlink_chk __readlinkat_chk
         realpath __realpath_chk canonicalize_file_name chdir inotify_add_watch
-        getxattr lgetxattr listxattr llistxattr";
+        getxattr lgetxattr listxattr llistxattr ibv_open_device";
     for name in expected.split_whitespace() {
         assert!(found.contains(&name), "{name} is not exported");
     }

@@ -298,20 +298,22 @@ pub(super) fn of_wr_id(wr_id: u64) -> (usize, u64) {
     ((wr_id >> NUMBER_BITS) as usize, wr_id & ((1 << NUMBER_BITS) - 1))
 }
 
-/// Registers memory of the kind that is wanted.
 const PAGE: usize = 4096;
 
 /// Registered memory is made of whole pages, as programs that care for speed have it.
 #[derive(Clone)]
 #[repr(align(4096))]
-struct Page([u8; PAGE]);
+struct Page {
+    _bytes: [u8; PAGE],
+}
 
+/// Registers memory of the kind that is wanted.
 fn memory(pd: &Pd, len: usize, kind: Memory) -> Result<Mr, Error> {
     match kind {
         Memory::Shared => Ok(pd.alloc_mr(len, ACCESS)?),
         Memory::Process => {
             // Given up for good: a test lives as long as its process.
-            let memory = Vec::leak(vec![Page([0; PAGE]); len.div_ceil(PAGE)]);
+            let memory = Vec::leak(vec![Page { _bytes: [0; PAGE] }; len.div_ceil(PAGE)]);
             let len = memory.len() * PAGE;
             // SAFETY: the memory is never freed, and writable. The only reference to it ends with
             // this call, for it is turned into a pointer here; from then on nobody uses it but

@@ -1,36 +1,44 @@
 //! When to yield the processor while looking for work.
 //!
-//! Programs of our own library yield while they poll, and so does the daemon: where cores are
-//! scarce they take turns within microseconds. A program that polls without ever yielding, as those
-//! of stock rdma-core do, gives the processor back with the next tick of the clock only, and then
-//! it is better to sleep: whoever is woken up gets it at once.
+//! The daemon yields while it looks for work, and programs while they poll: where cores are scarce
+//! they take turns within microseconds. Who never yields, such as a program that computes, gives
+//! the processor back with the next tick of the clock only. Then the daemon had better sleep, for
+//! whoever is woken up gets the processor soon, and a program had better keep what it has.
 
-use crate::limits::{YIELD_MAX, YIELD_PAUSE};
 use std::time::{Duration, Instant};
 
+/// How long the processor may be away after it was yielded: others that yield give it back within
+/// microseconds, those that do not keep it until the clock ticks, every 1 to 10 ms.
+pub const YIELD_MAX: Duration = Duration::from_micros(500);
+
+/// How long it is not yielded again after that.
+pub const YIELD_PAUSE: Duration = Duration::from_millis(100);
+
 /// Remembers how yielding went.
-pub(crate) struct Courtesy {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Courtesy {
     /// Yields in a row that took too long. One alone may be anybody's.
     slow: u32,
-    /// When to yield again.
-    again: Instant,
+    /// When to yield again; at once if `None`.
+    again: Option<Instant>,
 }
 
 impl Courtesy {
-    pub(crate) fn new(now: Instant) -> Courtesy {
-        Courtesy { slow: 0, again: now }
+    /// Of one who has not yielded yet.
+    pub const fn new() -> Courtesy {
+        Courtesy { slow: 0, again: None }
     }
 
     /// Whether to yield.
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.again <= now
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.again.is_none_or(|again| again <= now)
     }
 
     /// The processor was yielded, and came back after so long.
-    pub(crate) fn came_back(&mut self, now: Instant, away: Duration) {
+    pub fn came_back(&mut self, now: Instant, away: Duration) {
         self.slow = if away > YIELD_MAX { self.slow.saturating_add(1) } else { 0 };
         if self.slow > 1 {
-            self.again = now + YIELD_PAUSE;
+            self.again = Some(now + YIELD_PAUSE);
         }
     }
 }
@@ -42,7 +50,7 @@ mod tests {
     #[test]
     fn nobody_is_yielded_to_who_does_not_give_the_processor_back() {
         let (start, slow, quick) = (Instant::now(), 2 * YIELD_MAX, YIELD_MAX / 2);
-        let mut courtesy = Courtesy::new(start);
+        let mut courtesy = Courtesy::new();
         assert!(courtesy.is_due(start));
         for away in [slow, quick, slow] {
             courtesy.came_back(start, away);
