@@ -67,25 +67,33 @@ class Release:
         self._run('apt-get', 'update')
         (self.apt / 'updated').touch()
 
-    def unpack(self, packages, with_dependencies=False):
-        """Unpacks packages (`name` or `name=version`) into `root`, and returns that folder.
+    def depends(self, package):
+        """The names of the packages that a package needs directly."""
+        self._update()
+        out = self._run('apt-cache', 'depends', '--important', package)
+        return [line.split()[1] for line in out.splitlines() if 'Depends: ' in line]
 
-        With dependencies it unpacks all that they need, libc6 included.
+    def fetch(self, packages, with_dependencies=False):
+        """Downloads packages (`name` or `name=version`), and returns their files.
+
+        With dependencies these are all that they need, libc6 included.
         """
-        wanted = self.folder / 'unpacked'
-        stamp = f'{sorted(packages)} {with_dependencies}\n'
-        if wanted.exists() and stamp in wanted.read_text():
-            return self.root
         self._update()
         archives = self.apt / 'cache' / 'archives'
         if with_dependencies:
             self._run('apt-get', 'install', '--yes', '--download-only', *packages)
-            debs = sorted(archives.glob('*.deb'))
-        else:
-            uris = self._run('apt-get', 'download', '--print-uris', *packages)
-            self._run('apt-get', 'download', *packages)
-            names = [line.split()[1] for line in uris.splitlines() if line.startswith("'")]
-            debs = [self.folder / name for name in names]
+            return sorted(archives.glob('*.deb'))
+        self._run('apt-get', 'download', *packages)
+        names = [package.split('=')[0] for package in packages]
+        return [deb for name in names for deb in self.folder.glob(f'{name}_*.deb')]
+
+    def unpack(self, packages, with_dependencies=False):
+        """Fetches packages, unpacks them into `root`, and returns that folder."""
+        wanted = self.folder / 'unpacked'
+        stamp = f'{sorted(packages)} {with_dependencies}\n'
+        if wanted.exists() and stamp in wanted.read_text():
+            return self.root
+        debs = self.fetch(packages, with_dependencies)
         self.root.mkdir(exist_ok=True)
         for deb in debs:
             subprocess.run(['dpkg-deb', '--extract', deb, self.root], check=True)

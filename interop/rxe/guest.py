@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""A machine with the kernel's rdma_rxe, in QEMU, on a wire of its own.
+
+    interop/rxe/guest.py run 'rdma link'          boots, runs one command in the guest, ends
+    interop/rxe/guest.py run --kernel 6.12        the same with commands from the standard input
+    interop/rxe/guest.py build                    only builds what is missing
+
+Host: network namespace rxe-NAME, tap0, 10.77.0.1 and fd77::1. Guest: eth0, 10.77.0.2 and fd77::2,
+RDMA device rxe0 with GID 1 (IPv4) and GID 2 (IPv6). Needs root.
+"""
+
+import argparse
+import base64
+import os
+import pathlib
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from image import build  # noqa: E402
+
+NEEDED = {'qemu-system-x86_64': 'qemu-system-x86', 'ip': 'iproute2'}
+# How many commands may run in the guest at the same time.
+PORTS = 12
+BOOT_SECONDS = 180
+# What the guest has to answer within beyond the time that a command may take.
+PATIENCE = 30
+# These are slower emulated than what the kernel does without them (string copies, CRC).
+SLOW = 'la57=off,pclmulqdq=off,erms=off,fsrm=off'
+EMULATED = ['-accel', 'tcg,thread=multi', '-cpu', f'max,{SLOW}']
+VIRTUAL = ['-accel', 'kvm', '-cpu', 'host']
+KERNEL = ('console=ttyS0 quiet panic=-1 mitigations=off nokaslr init_on_alloc=0 tsc=reliable audit=0 apparmor=0'
+          ' random.trust_cpu=on nowatchdog rcupdate.rcu_expedited=1 net.ifnames=0')
+
+# Ends the guest, its namespace and all that runs there when the standard input ends, which it does
+# however the program that made the guest ends.
+KEEPER = '''
+trap : HUP INT TERM
+ip netns exec $0 "$@" >$FOLDER/qemu.log 2>&1 &
+cat
+for signal in TERM TERM KILL KILL; do
+    for pid in $(ip netns pids $0); do kill -$signal $pid; done
+    for i in 1 2 3 4 5; do [ "$(ip netns pids $0)" ] && sleep 0.1; done
+done
+ip netns delete $0
+rm -r $FOLDER
+'''
+
+
+class GuestError(Exception):
+    """The guest does not do what a guest should; its commands' failures are not meant."""
+
+
+class Command:
+    """A script that runs in the guest, on one of its ports."""
+
+    def __init__(self, guest, script):
+        self.guest, self.status = guest, None
+        self.output, self.buffer, self.begun = b'', b'', b''
+        self.id = os.urandom(8).hex()
+        if not guest.ports:
+            raise GuestError(f'{PORTS} commands run in the guest already')
+        self.port = guest.ports.pop()
+        line = b'%s %s\n' % (self.id.encode(), base64.b64encode(script.encode()))
+        try:
+            self.port.sendall(line)
+        except OSError:
+            raise self._ended() from None
+
+    @property
+    def text(self):
+        """The output so far."""
+        return self.output.decode(errors='replace')
+
+    def wait(self, timeout, echo=None):
+        """(exit status, output); what takes longer is killed, and its status is 124.
+
+        Output goes to the file `echo` as it comes.
+        """
+        if not self.read(timeout, echo):
+            self.kill()
+            self.status = 124
+        return self.status, self.text
+
+    def kill(self):
+        """Ends the script and all of its session, if it still runs."""
+        if self.status is None:
+            self.guest.run(f'pkill -KILL -s "$(pgrep -o -f "^bash /run/{self.id}")"')
+            if not self.read(PATIENCE):
+                raise GuestError('a command in the guest does not end')
+
+    def read(self, timeout, echo=None):
+        """Reads until the script has ended; False if it has not within this time."""
+        end = time.monotonic() + timeout
+        while self.status is None:
+            left = end - time.monotonic()
+            if left < 0:
+                return False
+            if not select.select([self.port], [], [], left)[0]:
+                continue
+            part = self.port.recv(1 << 16)
+            if not part:
+                raise self._ended()
+            self.buffer += part
+            self._take(echo)
+        return True
+
+    def _ended(self):
+        return GuestError(f'the guest has ended\n{self.guest.log()}')
+
+    def _take(self, echo):
+        """Takes what has come of the output, and of the status after it."""
+        if not self.begun:
+            # What precedes is from processes that an earlier script left behind.
+            _, self.begun, rest = self.buffer.partition(f'\1{self.id} begin\n'.encode())
+            if not self.begun:
+                return
+            self.buffer = rest
+        output, mark, rest = self.buffer.partition(f'\1{self.id} end '.encode())
+        if mark and rest.endswith(b'\n'):
+            self.status, self.buffer = int(rest), b''
+            self.guest.ports.append(self.port)
+        else:
+            # A mark may have come in part.
+            at = self.buffer.rfind(b'\1')
+            at = at if at >= 0 else len(self.buffer)
+            output, self.buffer = self.buffer[:at], self.buffer[at:]
+        self.output += output
+        if echo:
+            echo.write(output)
+            echo.flush()
+
+
+class Guest:
+    """Boots when entered, ends when left; `name` tells guests of one machine apart.
+    """
+
+    def __init__(self, kernel='6.1', name='guest', mtu=1500, memory=1536):
+        self.kernel, self.name, self.mtu, self.memory = kernel, name, mtu, memory
+        self.netns = f'rxe-{name}'
+        # What runs a command on our side of the wire.
+        self.host = ['ip', 'netns', 'exec', self.netns]
+        self.ports = []
+
+    def run(self, script, timeout=60):
+        """Runs a bash script in the guest: (exit status, output and error output)."""
+        return self.start(script).wait(timeout)
+
+    def start(self, script):
+        """Starts a bash script in the guest."""
+        return Command(self, script)
+
+    def log(self):
+        """The last that QEMU and the guest's kernel said."""
+        logs = [self.folder / name for name in ('qemu.log', 'console.log')]
+        text = ''.join(log.read_text(errors='replace') for log in logs if log.exists())
+        return '\n'.join(text.splitlines()[-30:])
+
+    def die(self):
+        """Ends QEMU at once, as if somebody had pulled the plug; the namespace stays."""
+        os.kill(int((self.folder / 'pid').read_text()), signal.SIGKILL)
+
+    def __enter__(self):
+        if os.geteuid():
+            raise SystemExit('the guest needs root, for a network namespace and a tap')
+        missing = build.lacks(NEEDED)
+        if missing:
+            raise SystemExit(f'the guest cannot boot: apt-get install {" ".join(missing)}')
+        vmlinux, initrd = build.image(self.kernel)
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f'{self.netns}-'))
+        # Both sides read and write here; in the guest it is /share.
+        self.share = self.folder / 'share'
+        self.share.mkdir()
+        self._make_namespace()
+        self.keeper = subprocess.Popen(
+            ['sh', '-c', KEEPER, self.netns, *self._qemu(vmlinux, initrd)], stdin=subprocess.PIPE,
+            env={**os.environ, 'FOLDER': str(self.folder)}, start_new_session=True)
+        try:
+            self._boot()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for port in self.ports:
+            port.close()
+        self.keeper.stdin.close()
+        self.keeper.wait()
+
+    def _make_namespace(self):
+        # What is left of a keeper that was killed, too, may have this name.
+        def ip(*command, check=True):
+            done = subprocess.run(['ip', *command], capture_output=True, text=True)
+            if check and done.returncode:
+                raise GuestError(f'ip {" ".join(command)}: {done.stderr.strip()}')
+            return done.stdout
+        if ip('netns', 'pids', self.netns, check=False):
+            raise GuestError(f'a guest named {self.name} runs already')
+        ip('netns', 'delete', self.netns, check=False)
+        ip('netns', 'add', self.netns)
+        inside = '-n', self.netns
+        ip(*inside, 'link', 'set', 'lo', 'up')
+        ip(*inside, 'tuntap', 'add', 'tap0', 'mode', 'tap')
+        ip(*inside, 'link', 'set', 'tap0', 'address', '02:77:00:00:00:01')
+        ip(*inside, 'link', 'set', 'tap0', 'mtu', str(self.mtu), 'up')
+        ip(*inside, 'address', 'add', '10.77.0.1/24', 'dev', 'tap0')
+        ip(*inside, 'address', 'add', 'fd77::1/64', 'dev', 'tap0', 'nodad')
+
+    def _qemu(self, vmlinux, initrd):
+        settings = {'kernel': self.kernel, 'mtu': self.mtu, 'ports': PORTS}
+        words = ' '.join(f'guest.{key}={value}' for key, value in settings.items())
+        command = [
+            'qemu-system-x86_64', '-nodefaults', '-no-user-config', '-display', 'none',
+            '-no-reboot', '-machine', 'q35', *(VIRTUAL if has_kvm() else EMULATED), '-smp', '2',
+            '-m', str(self.memory), '-kernel', vmlinux, '-initrd', initrd,
+            '-append', f'{KERNEL} {words}', '-pidfile', self.folder / 'pid',
+            '-serial', f'file:{self.folder}/console.log',
+            '-device', 'virtio-rng-pci',
+            '-netdev', 'tap,id=net,ifname=tap0,script=no,downscript=no',
+            '-device', 'virtio-net-pci,netdev=net,mac=02:77:00:00:00:02,romfile=',
+            '-virtfs', f'local,path={self.share},mount_tag=share,security_model=none,'
+                       'multidevs=remap',
+            '-device', f'virtio-serial-pci,max_ports={PORTS + 1}']
+        for number in range(PORTS):
+            command += [
+                '-chardev', f'socket,id=c{number},path={self.folder}/{number},server=on,wait=off',
+                '-device', f'virtserialport,chardev=c{number},nr={number + 1}']
+        return command
+
+    def _boot(self):
+        begin = time.monotonic()
+        print(f'booting kernel {self.kernel} ...', file=sys.stderr, flush=True)
+        while len(self.ports) < PORTS:
+            port = socket.socket(socket.AF_UNIX)
+            try:
+                port.connect(str(self.folder / str(len(self.ports))))
+                self.ports.append(port)
+            except OSError:
+                if time.monotonic() > begin + 10:
+                    raise GuestError(f'QEMU does not start\n{self.log()}') from None
+                time.sleep(0.05)
+        first = Command(self, 'rdma link show rxe0/1')
+        if not first.read(BOOT_SECONDS):
+            raise GuestError(f'the guest does not boot\n{self.log()}')
+        if first.status:
+            raise GuestError(f'the guest has no rxe0\n{first.text}{self.log()}')
+        seconds = time.monotonic() - begin
+        print(f'guest {self.name} is up, {seconds:.1f} s: kernel {self.kernel}, '
+              f'ip netns exec {self.netns}', file=sys.stderr, flush=True)
+
+
+def has_kvm():
+    """Whether KVM does what it should: within other virtual machines it may only seem to."""
+    probe = ['qemu-system-x86_64', '-nodefaults', '-display', 'none', '-monitor', 'stdio', '-S',
+             *VIRTUAL]
+    try:
+        done = subprocess.run(probe, input='quit\n', text=True, capture_output=True, timeout=10)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def options():
+    text, _, rest = __doc__.partition('\n\n')
+    parser = argparse.ArgumentParser(
+        description=text, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest='task', required=True)
+    for task, about in ('build', 'build what is missing'), ('run', 'boot, run commands, end'):
+        sub = commands.add_parser(task, help=about)
+        sub.add_argument('--kernel', default='6.1', choices=build.KERNELS)
+    sub.add_argument('--name', default='guest', help='tells guests of one machine apart')
+    sub.add_argument('--mtu', type=int, default=1500)
+    sub.add_argument('--timeout', type=float, default=3600, metavar='SECONDS')
+    sub.add_argument('command', nargs='*', help='a bash script; without one, each line of the '
+                                                'standard input is one')
+    return parser.parse_args()
+
+
+def main():
+    args = options()
+    if args.task == 'build':
+        build.image(args.kernel)
+        return 0
+    status = 0
+    with Guest(args.kernel, args.name, args.mtu) as guest:
+        print(f'the guest\'s /share is {guest.share}', file=sys.stderr)
+        for script in [' '.join(args.command)] if args.command else sys.stdin:
+            status, _ = guest.start(script).wait(args.timeout, echo=sys.stdout.buffer)
+    return status
+
+
+if __name__ == '__main__':
+    try:
+        sys.exit(main())
+    except GuestError as error:
+        sys.exit(f'{error}')
+    except KeyboardInterrupt:
+        sys.exit(130)
