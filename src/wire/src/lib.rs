@@ -3,7 +3,8 @@
 //! One file per header, each with its diagram; [`Opcode`] knows which headers a packet has,
 //! [`Packet`] reads and [`Headers`] writes them, [`icrc`] computes and checks the invariant CRC
 //! together with the [outer headers](Flow) that it covers, and [`batch`] lays finished datagrams
-//! into memory the way that a segmenting socket sends them.
+//! into memory the way that a segmenting socket sends them. [`mad`] has the messages of connection
+//! management.
 //!
 //! What this crate does not do: no I/O, no clock, no randomness, no state of any connection.
 //!
@@ -66,6 +67,7 @@ pub mod icrc;
 mod ieth;
 mod immdt;
 mod keys;
+pub mod mad;
 mod msn;
 mod mtu;
 mod opcode;

@@ -5,18 +5,22 @@
 mod pcap;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use urxe_wire::icrc::{self, Checker, Verdict};
-use urxe_wire::{Flow, Ident, Opcode, Outer, Packet, ROCE_PORT};
+use urxe_wire::mad::{self, IpCmHeader, Mad, Message, PortSpace, Reason};
+use urxe_wire::{Flow, Ident, Opcode, Outer, Packet, Qkey, Qpn, ROCE_PORT};
 
 /// File, RoCE packets in it, other frames in it.
-const CAPTURES: [(&str, usize, usize); 23] = [
+const CAPTURES: [(&str, usize, usize); 26] = [
+    ("6.1/cm-rdma_client.pcap", 10, 0),
     ("6.1/cm-reject-no-listener.pcap", 2, 0),
+    ("6.1/cm-rping-v6-refused.pcap", 2, 0),
     ("6.1/cm-rping-v6.pcap", 41, 0),
     ("6.1/cm-rping.pcap", 41, 0),
     ("6.1/cm-sidr-udaddy.pcap", 6, 0),
     ("6.1/cm-ucmatose.pcap", 26, 0),
+    ("6.1/cm-ucmatose-v6.pcap", 13, 0),
     ("6.1/loss-10pct-rc.pcap", 110, 0),
     ("6.1/mcast-mckey.pcap", 3, 7),
     ("6.1/perftest-atomic-lat.pcap", 10, 0),
@@ -191,4 +195,75 @@ fn the_captures_hold_every_opcode_but_five() {
         Opcode::CNP,
     ];
     assert_eq!(missing, expected);
+}
+
+/// Every management datagram in the captures, with its packet.
+fn for_each_mad(mut check: impl FnMut(&Captured, &[u8; mad::LEN], &Mad) -> Result<(), String>) {
+    for_each_packet(|captured| {
+        let packet = Packet::parse(&captured.udp_payload).map_err(|error| error.to_string())?;
+        if packet.headers.bth.dest_qp != Qpn::GSI {
+            return Ok(());
+        }
+        assert_eq!(packet.headers.deth.map(|deth| (deth.qkey, deth.src_qp)), GSI);
+        let bytes = packet.payload.try_into().map_err(|_| "not 256 bytes".to_owned())?;
+        let mad = Mad::parse(bytes).map_err(|error| error.to_string())?;
+        check(captured, bytes, &mad)
+    });
+}
+
+const GSI: Option<(Qkey, Qpn)> = Some((Qkey::GSI, Qpn::GSI));
+
+#[test]
+fn management_datagrams_are_rebuilt_byte_for_byte() {
+    let mut count = BTreeMap::new();
+    for_each_mad(|_, bytes, mad| {
+        *count.entry(mad.message.name()).or_insert(0) += 1;
+        if mad.bytes() == *bytes { Ok(()) } else { Err(format!("became {mad}")) }
+    });
+    let expected = [
+        ("DREP", 7),
+        ("DREQ", 8),
+        ("REJ", 2),
+        ("REP", 7),
+        ("REQ", 9),
+        ("RTU", 7),
+        ("SIDR REP", 2),
+        ("SIDR REQ", 2),
+    ];
+    assert_eq!(count, expected.into());
+}
+
+#[test]
+fn what_kernel_rxe_asks_for() {
+    for_each_mad(|captured, _, mad| {
+        let flow = captured.flow;
+        let (header, service) = match &mad.message {
+            Message::Req(req) => {
+                assert_eq!((req.primary.local_gid, req.primary.remote_gid), (flow.src, flow.dst));
+                assert_eq!((req.max_cm_retries, req.remote_response_timeout.code()), (15, 20));
+                let kernel_612 = 17;
+                let kernel_61 = 19;
+                assert!([kernel_612, kernel_61].contains(&req.primary.local_ack_timeout.code()));
+                assert_eq!((req.alternate, req.pkey.0, req.path_mtu), (None, 0xffff, 3));
+                // How the kernel chooses the flow label, and with it the UDP source port.
+                let header = IpCmHeader::parse(req.private_data.first_chunk().unwrap()).unwrap();
+                let Some((_, port)) = req.service_id.port() else { panic!() };
+                let label = (u32::from(header.src_port) * 31 + u32::from(port)) & 0xf_ffff;
+                assert_eq!(req.primary.flow_label, label);
+                (header, (req.service_id, PortSpace::Tcp))
+            }
+            Message::SidrReq(req) => {
+                let header = IpCmHeader::parse(req.private_data.first_chunk().unwrap()).unwrap();
+                (header, (req.service_id, PortSpace::Udp))
+            }
+            Message::Rej(rej) => {
+                assert!(matches!(rej.reason, Reason::InvalidServiceId | Reason::Consumer));
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        assert_eq!((header.src, header.dst), (flow.src, flow.dst));
+        assert_eq!(service.0.port().map(|(space, _)| space), Some(service.1));
+        Ok(())
+    });
 }
