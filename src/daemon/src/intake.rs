@@ -3,10 +3,11 @@
 
 use crate::counters::HostCounters;
 use urxe_engine::{
-    Access, AddressVector, AhId, Completion, DatagramPath, Destination, Extra, SendOp, Sge, Status,
+    Access, AddressVector, AhId, Completion, DatagramPath, Destination, Extra, GrhKind, SendOp,
+    Sge, Status,
 };
 use urxe_shm::entry::{self, EntryError};
-use urxe_shm::layout::{self, CqEntry, WC_GRH, WC_WITH_IMM, WC_WITH_INV};
+use urxe_shm::layout::{self, CqEntry, SL_IPV4, SL_IPV6, WC_GRH, WC_WITH_IMM, WC_WITH_INV};
 use urxe_wire::{Lkey, Qkey, Qpn, Rkey};
 
 /// An operation as the engine knows it.
@@ -87,6 +88,11 @@ pub(crate) fn cq_entry(completion: &Completion) -> CqEntry {
         Extra::Imm(imm) => (imm.to_be(), WC_WITH_IMM),
         Extra::Invalidate(rkey) => (rkey.0, WC_WITH_INV),
     };
+    let (grh, sl) = match completion.grh {
+        None => (0, 0),
+        Some(GrhKind::Ipv4) => (WC_GRH, SL_IPV4),
+        Some(GrhKind::Ipv6) => (WC_GRH, SL_IPV6),
+    };
     CqEntry {
         wr_id: completion.wr_id,
         status: completion.status as u32,
@@ -96,7 +102,8 @@ pub(crate) fn cq_entry(completion: &Completion) -> CqEntry {
         imm_or_rkey,
         qp_num: completion.qpn.get(),
         src_qp: completion.src_qpn.get(),
-        wc_flags: wc_flags | if completion.grh { WC_GRH } else { 0 },
+        wc_flags: wc_flags | grh,
+        sl,
         port_num: 1,
         ..CqEntry::default()
     }
@@ -112,9 +119,9 @@ mod tests {
     use super::*;
     use urxe_engine::WcOpcode;
 
-    #[test]
-    fn immediate_data_stands_in_the_ring_as_its_wire_bytes() {
-        let completion = Completion {
+    /// Of a message that was received with immediate data.
+    fn completion(grh: Option<GrhKind>) -> Completion {
+        Completion {
             wr_id: 1,
             status: Status::Success,
             opcode: WcOpcode::RecvRdmaWithImm,
@@ -123,10 +130,24 @@ mod tests {
             extra: Extra::Imm(0x0102_0304),
             qpn: Qpn::new(0x11),
             src_qpn: Qpn::new(0x12),
-            grh: false,
+            grh,
             solicited: false,
-        };
-        let entry = cq_entry(&completion);
+        }
+    }
+
+    #[test]
+    fn a_datagram_says_what_header_is_before_it() {
+        for (grh, flags, sl) in
+            [(None, 0, 0), (Some(GrhKind::Ipv4), WC_GRH, 2), (Some(GrhKind::Ipv6), WC_GRH, 1)]
+        {
+            let entry = cq_entry(&completion(grh));
+            assert_eq!((entry.wc_flags, entry.sl), (flags | WC_WITH_IMM, sl));
+        }
+    }
+
+    #[test]
+    fn immediate_data_stands_in_the_ring_as_its_wire_bytes() {
+        let entry = cq_entry(&completion(None));
         assert_eq!(entry.imm_or_rkey.to_ne_bytes(), [1, 2, 3, 4]);
         assert_eq!(entry.wc_flags, WC_WITH_IMM);
         assert_eq!((entry.opcode, entry.qp_num, entry.src_qp), (129, 0x11, 0x12));

@@ -65,5 +65,6 @@ pub use path::PathError;
 pub use qp::{Attribute, ModifyQpError};
 pub use srq::{CreateSrqError, DestroySrqError, ModifySrqError, SrqInfo};
 pub use work::{
-    Completion, DatagramPath, Destination, Extra, RecvWqe, SendOp, SendWqe, Sge, Status, WcOpcode,
+    Completion, DatagramPath, Destination, Extra, GrhKind, RecvWqe, SendOp, SendWqe, Sge, Status,
+    WcOpcode,
 };

@@ -207,6 +207,15 @@ pub enum WcOpcode {
     RecvRdmaWithImm = 129,
 }
 
+/// What stands in the 40 bytes before a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrhKind {
+    /// An IPv4 header, in the last 20.
+    Ipv4,
+    /// An IPv6 header.
+    Ipv6,
+}
+
 /// A completion: `ibv_wc`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -226,8 +235,8 @@ pub struct Completion {
     pub qpn: Qpn,
     /// The QP that sent, for a receive; 0 where verbs leaves it undefined.
     pub src_qpn: Qpn,
-    /// UD: the first 40 bytes received are a GRH. Always so with RoCE.
-    pub grh: bool,
+    /// UD: the first 40 bytes received are a GRH, and of which kind. Always so with RoCE.
+    pub grh: Option<GrhKind>,
     /// The receive was of a message with the solicited bit, or the completion is an error: wakes
     /// a CQ that was armed for solicited events only.
     pub solicited: bool,

@@ -277,7 +277,7 @@ pub struct CqEntry {
     pub pkey_index: u16,
     /// Not used by RoCE.
     pub slid: u16,
-    /// Not used by RoCE.
+    /// Of a datagram: [`SL_IPV4`] or [`SL_IPV6`].
     pub sl: u8,
     /// Not used by RoCE.
     pub dlid_path_bits: u8,
@@ -344,6 +344,11 @@ pub const WC_RECV: u32 = 128;
 /// [`CqEntry::opcode`]: an RDMA WRITE with immediate data was received.
 pub const WC_RECV_RDMA_WITH_IMM: u32 = 129;
 
+/// [`CqEntry::sl`]: the GRH is an IPv4 header. RoCE has no service levels; mlx5 puts the kind of
+/// header here, and UCX before 1.18 looks for it with every provider: without it, it drops all.
+pub const SL_IPV4: u8 = 2;
+/// [`CqEntry::sl`]: the GRH is an IPv6 header.
+pub const SL_IPV6: u8 = 1;
 /// [`CqEntry::wc_flags`]: a GRH precedes the received data.
 pub const WC_GRH: u32 = 1;
 /// [`CqEntry::wc_flags`]: immediate data came with it.

@@ -332,7 +332,7 @@ impl Qp {
             extra: Extra::None,
             qpn: self.qpn,
             src_qpn: Qpn::new(0),
-            grh: false,
+            grh: None,
             solicited: status != Status::Success,
         };
         self.complete(cx, self.init.send_cq, &completion);

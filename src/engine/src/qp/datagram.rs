@@ -7,7 +7,7 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::path::flow_to_any;
-use crate::work::{Completion, DatagramPath, Destination, Extra, SendOp, Status};
+use crate::work::{Completion, DatagramPath, Destination, Extra, GrhKind, SendOp, Status};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{
     Bth, Deth, Flow, GRH_LEN, Headers, Opcode, Outer, Packet, Qpn, datagram_source_port,
@@ -116,11 +116,12 @@ impl Qp {
         }
         self.count(cx, Counter::ReceivedMessages, 1);
         let Some(wr_id) = self.responder.take_recv() else { return Ok(()) };
+        let kind = if outer.flow.src.is_ipv4() { GrhKind::Ipv4 } else { GrhKind::Ipv6 };
         let completion = Completion {
             byte_len: length as u32,
             extra: packet.headers.imm.map_or(Extra::None, Extra::Imm),
             src_qpn,
-            grh: true,
+            grh: Some(kind),
             solicited: packet.headers.bth.solicited,
             ..self.received(wr_id)
         };

@@ -432,7 +432,7 @@ impl Qp {
             extra: Extra::None,
             qpn: self.qpn,
             src_qpn: Qpn::new(0),
-            grh: false,
+            grh: None,
             solicited: false,
         }
     }
