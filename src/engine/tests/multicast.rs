@@ -37,7 +37,7 @@ fn every_member_gets_its_own_copy() {
     for (wr_id, qpn, offset) in [(1, one, 0), (2, two, 100)] {
         let completion = t.expect_recv(wr_id, Status::Success);
         assert_eq!((completion.qpn, completion.byte_len), (qpn, 45));
-        assert_eq!((completion.src_qpn, completion.grh), (Qpn::new(0x77), true));
+        assert_eq!((completion.src_qpn, completion.grh), (Qpn::new(0x77), Some(GrhKind::Ipv4)));
         assert_eq!(t.memory(offset + 36, 4), [239, 1, 2, 3], "the group is the destination");
         assert_eq!(t.memory(offset + 40, 5), b"hello");
     }

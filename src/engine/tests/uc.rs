@@ -114,7 +114,7 @@ fn a_send_is_scattered_over_its_receive_and_not_answered() {
     let completion = t.expect_recv(1, Status::Success);
     assert_eq!((completion.opcode, completion.byte_len), (WcOpcode::Recv, 600));
     assert_eq!((completion.extra, completion.solicited), (Extra::Imm(5), true));
-    assert_eq!((completion.src_qpn, completion.grh), (Qpn::new(PEER_QPN), false));
+    assert_eq!((completion.src_qpn, completion.grh), (Qpn::new(PEER_QPN), None));
     assert_eq!([t.memory(0, 300), t.memory(1000, 300)].concat(), data);
 }
 

@@ -189,7 +189,7 @@ fn a_datagram_lies_behind_forty_bytes_with_the_ipv4_header_in_the_last_twenty() 
     t.receive_along(&flow, &datagram_to(&t, b"hello"));
     let completion = t.expect_recv(1, Status::Success);
     assert_eq!((completion.opcode, completion.byte_len), (WcOpcode::Recv, 45));
-    assert_eq!((completion.src_qpn, completion.grh), (Qpn::new(0x77), true));
+    assert_eq!((completion.src_qpn, completion.grh), (Qpn::new(0x77), Some(GrhKind::Ipv4)));
     let stored = [t.memory(0, 10), t.memory(100, 35)].concat();
     assert_eq!(stored[..20], [0; 20]);
     let header = &stored[20..GRH];
@@ -210,7 +210,8 @@ fn a_datagram_over_ipv6_lies_behind_its_ipv6_header() {
     t.post_recv(1, &[t.sge(0, 100)]);
     let flow = Flow { tclass: 0x12, hop_limit: 9, flow_label: 0x34567, ..flow(src, dst) };
     t.receive_along(&flow, &datagram_to(&t, b"1234"));
-    assert_eq!(t.expect_recv(1, Status::Success).byte_len, 44);
+    let completion = t.expect_recv(1, Status::Success);
+    assert_eq!((completion.byte_len, completion.grh), (44, Some(GrhKind::Ipv6)));
     assert_eq!(t.memory(0, 8), [0x61, 0x23, 0x45, 0x67, 0, 36, 17, 9]);
     assert_eq!((t.memory(8, 2), t.memory(23, 1)), (&[0xfe, 0x80][..], &[2][..]));
     assert_eq!((t.memory(24, 2), t.memory(39, 1)), (&[0xfe, 0x80][..], &[1][..]));
