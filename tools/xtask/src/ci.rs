@@ -35,6 +35,8 @@ pub(crate) fn run_all() -> ExitCode {
     report.stage("rdma-core's Python tests", lacks, interop::python_tests);
     let lacks = interop::lacks_generations();
     report.stage("two generations of rdma-core", lacks, interop::generations);
+    let lacks = interop::lacks_kernel_rxe();
+    report.stage("kernel rxe", lacks, interop::kernel_rxe);
     match report.finish() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,

@@ -1,6 +1,8 @@
 //! Stock programs of rdma-core, by the scripts of `interop/`.
 
-use crate::packages::{self, IBVERBS_UTILS, PERFTEST, PYVERBS, RXE_PROVIDER};
+use crate::packages::{
+    self, DEBIAN_KEYS, IBVERBS_UTILS, IP, KMOD, PERFTEST, PYVERBS, QEMU, RXE_PROVIDER, ZSTD,
+};
 use crate::shell::{Result, output, release_binary, root, run};
 use std::process::Command;
 
@@ -32,6 +34,19 @@ pub(crate) fn lacks_generations() -> Option<String> {
 pub(crate) fn generations() -> Result {
     let folder = release_binary("");
     run(script("rdma-core/both-ways").arg("--bin").arg(folder))
+}
+
+/// What keeps kernel rxe from being tried.
+pub(crate) fn lacks_kernel_rxe() -> Option<String> {
+    // To build the guest takes the mirror; what keeps it from being built is said here.
+    packages::lacking_root_or(&[QEMU, KMOD, ZSTD, DEBIAN_KEYS, IP, IBVERBS_UTILS, RXE_PROVIDER])
+        .or_else(|| cannot(script("rxe/guest.py").arg("build")))
+}
+
+/// Kernel rxe, in a virtual machine, on the other end of the wire.
+pub(crate) fn kernel_rxe() -> Result {
+    let folder = release_binary("");
+    run(script("run").args(["rxe", "--short", "--bin"]).arg(folder))
 }
 
 fn script(name: &str) -> Command {

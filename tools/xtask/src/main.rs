@@ -26,8 +26,8 @@ struct Args {
 #[derive(Subcommand)]
 enum Task {
     /// Run every check that CI runs: format, lints, documentation, house rules, the list of
-    /// protocol rules, tests, the ring protocols under loom, the demo, and what goes over a real
-    /// wire between two namespaces.
+    /// protocol rules, tests, the ring protocols under loom, the demo, what goes over a real wire
+    /// between two namespaces, and kernel rxe in a virtual machine.
     ///
     /// As root it installs the Debian packages it needs (tshark, Scapy, tcpdump ...). What cannot
     /// run on this machine says so and why.

@@ -31,6 +31,14 @@ pub(crate) const PYVERBS: Package = Package {
 pub(crate) const RXE_PROVIDER: Package =
     Package { program: "/etc/libibverbs.d/rxe.driver", package: "ibverbs-providers" };
 pub(crate) const CC: Package = Package { program: "cc", package: "gcc" };
+pub(crate) const QEMU: Package =
+    Package { program: "qemu-system-x86_64", package: "qemu-system-x86" };
+pub(crate) const KMOD: Package = Package { program: "depmod", package: "kmod" };
+pub(crate) const ZSTD: Package = Package { program: "zstd", package: "zstd" };
+pub(crate) const DEBIAN_KEYS: Package = Package {
+    program: "/usr/share/keyrings/debian-archive-keyring.gpg",
+    package: "debian-archive-keyring",
+};
 pub(crate) const IBVERBS_DEV: Package =
     Package { program: "/usr/include/infiniband/verbs.h", package: "libibverbs-dev" };
 
