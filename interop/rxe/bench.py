@@ -1,6 +1,8 @@
 """urxe beside kernel rxe beside kernel TCP: over one veth pair, inside one guest, in one run.
 
-Only ratios of one run mean anything: the guest's processors may be emulated, and carry both ends.
+Only ratios of one run mean anything: the guest has two processors, which may be emulated, and both
+ends share them. urxe takes part three times: with stock programs (perftest), and with its own, which
+wait for completions by polling as perftest does, or sleep until there is one.
 """
 
 import collections
@@ -35,6 +37,9 @@ def options(parser):
     parser.add_argument('--mtu', type=int, nargs='+', default=[1500, 9000], help='of the link')
     parser.add_argument('--rounds', type=int, default=3, help='the table shows the median')
     parser.add_argument('--seconds', type=int, default=2, help='of each measurement of bandwidth')
+
+
+WAYS = ['kernel rxe', 'urxe, stock', 'urxe, native', 'urxe, native, sleeping']
 
 
 class Failed(Exception):
@@ -103,7 +108,9 @@ class Bench:
             self.must('until [ -S /run/a.sock -a -S /run/b.sock ]; do sleep 0.05; done', 10)
             stock = {test: self.stock(test, 'urxe run --daemon /run/{1}.sock -- ib_{0}', say)
                      for test in TESTS}
-            return stock, {test: self.native(test, say) for test in TESTS}
+            native = [{test: self.native(test, poll, say) for test in TESTS}
+                      for poll in ('yield', 'event')]
+            return stock, *native
         except Failed as error:
             raise Failed(f'{error}\n' + '\n'.join(daemon.text for daemon in daemons)) from None
         finally:
@@ -127,10 +134,13 @@ class Bench:
         row = [float(field) for field in rows[-1]]
         return {'Gbit/s': row[3], '1000/s': row[4] * 1e3, 'µs': row[4]}[test.unit]
 
-    def native(self, test, say):
-        """Measures by our own program."""
+    def native(self, test, poll, say):
+        """Measures by our own program; None for what no event tells of."""
         say()
-        program = f'urxe perf {test.operation}-{test.kind} --port {PORT} --socket /run/'
+        name = f'{test.operation}-{test.kind}'
+        if (name, poll) == ('write-lat', 'event'):
+            return None
+        program = f'urxe perf {name} --port {PORT} --poll {poll} --socket /run/'
         rest = f' --size {test.size} --duration {self.args.seconds}s --json {SERVER}'
         text = self.exchange(f'{program}b.sock', f'{program}a.sock{rest}')
         [result] = json.loads(text)['results']
@@ -141,8 +151,8 @@ class Bench:
 
 
 def measure(bench, rounds, label):
-    """Medians of all rounds: of TCP, and a dict of test to (rxe, urxe stock, urxe native)."""
-    count = rounds * len(TESTS) * 3
+    """Medians of all rounds: of TCP, and a dict of test to a figure for each of the WAYS."""
+    count = rounds * len(TESTS) * len(WAYS)
     done = iter(range(1, count + 1))
 
     def say():
@@ -155,21 +165,26 @@ def measure(bench, rounds, label):
         for test in TESTS:
             found[test].append([way[test] for way in ways])
     print(file=sys.stderr)
-    medians = {test: [statistics.median(way) for way in zip(*rounds_of_test)]
-               for test, rounds_of_test in found.items()}
+    medians = {test: [None if None in way else statistics.median(way) for way in zip(*rows)]
+               for test, rows in found.items()}
     return statistics.median(tcp), medians
 
 
 def table(mtu, tcp, medians):
-    print(f'\nlink MTU {mtu}: kernel TCP (iperf3) {tcp:.2f} Gbit/s\n')
-    print('| | unit | kernel rxe | urxe, stock program | urxe, native '
-          '| stock by rxe | native by rxe | stock by TCP | native by TCP |')
-    print('|---|---|---|---|---|---|---|---|---|')
-    for test, (rxe, stock, native) in medians.items():
-        by_tcp = [f'{way / tcp:.2f}' if test.unit == 'Gbit/s' else '' for way in (stock, native)]
-        figures = [f'{way:.2f}' if way < 100 else f'{way:.0f}' for way in (rxe, stock, native)]
-        ratios = [f'{way / rxe:.2f}' for way in (stock, native)]
-        print('|', ' | '.join([test.title, test.unit, *figures, *ratios, *by_tcp]), '|')
+    print(f'\nlink MTU {mtu}; kernel TCP (iperf3): {tcp:.2f} Gbit/s\n')
+    print(f'| {" | ".join(["", *WAYS])} |\n{"|---" * (len(WAYS) + 1)}|')
+    for test, figures in medians.items():
+        cells = [cell(test, figure, figures[0], tcp) for figure in figures]
+        print('|', ' | '.join([f'{test.title}, {test.unit}', *cells]), '|', flush=True)
+
+
+def cell(test, figure, rxe, tcp):
+    if figure is None:
+        return ''
+    ratios = [f'{figure / rxe:.2f} rxe'] if figure is not rxe else []
+    if test.unit == 'Gbit/s':
+        ratios.append(f'{figure / tcp:.2f} TCP')
+    return f'{figure:.{2 if figure < 10 else 0}f}' + (f' ({", ".join(ratios)})' if ratios else '')
 
 
 def run(args):
@@ -183,8 +198,8 @@ def run(args):
             bench.link(mtu)
             tcp, medians = measure(bench, args.rounds, f'MTU {mtu}')
             table(mtu, tcp, medians)
-            rows = [{**test._asdict(), 'rxe': rxe, 'urxe_stock': stock, 'urxe_native': native}
-                    for test, (rxe, stock, native) in medians.items()]
+            rows = [{**test._asdict(), **dict(zip(WAYS, figures))}
+                    for test, figures in medians.items()]
             report['links'].append({'mtu': mtu, 'tcp_gbit_s': tcp, 'tests': rows})
     if args.json:
         args.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + '\n')
