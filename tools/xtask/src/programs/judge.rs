@@ -23,6 +23,7 @@ pub(super) fn pair(program: &Program, server: &Ended, client: &Ended) -> Result<
     let server = server.success().map_err(|reason| format!("the server {reason}"))?;
     match program.prints {
         Prints::Rows(rows) => row(&client, rows),
+        Prints::Final => final_row(&client),
         _ => iterations(&server).and_then(|_| iterations(&client)),
     }
 }
@@ -58,6 +59,17 @@ fn row(output: &str, rows_min: usize) -> Result<String> {
     match figures.collect::<Option<Vec<f64>>>().as_deref() {
         Some([.., last]) if is_rising => Ok(format!("{last} {unit}")),
         _ => Err(format!("printed a row without a figure under {:?}", head.trim())),
+    }
+}
+
+/// The overall average of a test of UCX: of its latency, or of the time between messages.
+fn final_row(output: &str) -> Result<String> {
+    let row = output.lines().find_map(|line| line.strip_prefix("Final:"));
+    // Iterations, median, average of the last second, overall average, and bandwidths.
+    let overall = row.and_then(|row| row.split_whitespace().nth(3)?.parse::<f64>().ok());
+    match overall.filter(|time| *time > 0.0) {
+        Some(time) => Ok(format!("{time} usec")),
+        None => Err(format!("printed no result: {}", last_line(output))),
     }
 }
 
@@ -105,6 +117,13 @@ Conflicting CPU frequency values detected: 2000 != 2100. CPU Frequency is not ma
         let half: String = output.lines().take(2).collect::<Vec<_>>().join("\n");
         assert!(iterations(&half).unwrap_err().contains("Mbit/sec"));
         assert!(iterations("Failed status 12\n").unwrap_err().contains("Failed status 12"));
+    }
+
+    #[test]
+    fn ucx_ends_with_a_row_of_figures() {
+        let output = "Final:   5000   16.707   30.319   31.5   0.25   0.25   32983   32983\n";
+        assert_eq!(final_row(output).unwrap(), "31.5 usec");
+        assert!(final_row("ud_ep.c:276  Fatal\n").unwrap_err().contains("Fatal"));
     }
 
     #[test]

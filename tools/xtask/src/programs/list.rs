@@ -11,6 +11,8 @@ pub(super) enum Prints {
     Iterations,
     /// Rows of figures, at least so many, each of as many bytes as it says.
     Rows(usize),
+    /// A last row of figures.
+    Final,
 }
 
 /// A program with its options.
@@ -88,6 +90,15 @@ const PERFTEST: [(&str, &[&str]); 8] = [
     ("ib_atomic_lat", &["", "-A CMP_AND_SWAP", "-e"]),
 ];
 
+/// UCX, which MPI libraries use: with RC, for which it connects by UD, and with UD alone, where it
+/// does itself what RC would do for it.
+const UCX: [&str; 4] = [
+    "UCX_TLS=rc_verbs,ud_verbs,self ucx_perftest -t tag_lat -n 500",
+    "UCX_TLS=rc_verbs,ud_verbs,self ucx_perftest -t ucp_get -s 65536 -n 200",
+    "UCX_TLS=ud_verbs,self ucx_perftest -t tag_lat -n 500",
+    "UCX_TLS=ud_verbs,self ucx_perftest -t tag_bw -s 65536 -n 200",
+];
+
 /// Sizes that `-a` goes through: 2 to 2^23 bytes.
 const ALL_SIZES: usize = 23;
 
@@ -103,7 +114,8 @@ pub(super) fn all() -> impl Iterator<Item = Program> {
             (program, options, Prints::Rows(rows))
         })
     });
-    ALONE.into_iter().chain(pingpong).chain(perftest).map(new)
+    let ucx = UCX.into_iter().map(|options| ("env", options, Prints::Final));
+    ALONE.into_iter().chain(pingpong).chain(perftest).chain(ucx).map(new)
 }
 
 impl Program {

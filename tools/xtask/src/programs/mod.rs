@@ -6,7 +6,7 @@ pub(crate) mod judge;
 mod list;
 mod place;
 
-use crate::packages::{CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RXE_PROVIDER, lacking};
+use crate::packages::{CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RXE_PROVIDER, UCX_UTILS, lacking};
 use crate::shell::{Result, build_release};
 use list::Program;
 use place::{Place, Side};
@@ -30,7 +30,7 @@ struct Row {
 
 /// Why it cannot run here.
 pub(crate) fn lacks() -> Option<String> {
-    lacking(&[CC, IBVERBS_DEV, RXE_PROVIDER, IBVERBS_UTILS, PERFTEST])
+    lacking(&[CC, IBVERBS_DEV, RXE_PROVIDER, IBVERBS_UTILS, PERFTEST, UCX_UTILS])
 }
 
 /// Runs everything and prints the table; an error if anything failed.
