@@ -10,10 +10,8 @@ RDMA device rxe0 with GID 1 (IPv4) and GID 2 (IPv6). Needs root.
 """
 
 import argparse
-import base64
 import os
 import pathlib
-import select
 import signal
 import socket
 import subprocess
@@ -22,6 +20,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from command import Command, GuestError  # noqa: E402
 from image import build  # noqa: E402
 
 NEEDED = {'qemu-system-x86_64': 'qemu-system-x86', 'ip': 'iproute2'}
@@ -29,8 +28,6 @@ NEEDED = {'qemu-system-x86_64': 'qemu-system-x86', 'ip': 'iproute2'}
 PORTS = 12
 MEMORY = '1536M'
 BOOT_SECONDS = 180
-# What the guest has to answer within beyond the time that a command may take.
-PATIENCE = 30
 # These are slower emulated than what the kernel does without them (string copies, CRC).
 SLOW = 'la57=off,pclmulqdq=off,erms=off,fsrm=off'
 EMULATED = ['-accel', 'tcg,thread=multi', '-cpu', f'max,{SLOW}']
@@ -52,92 +49,6 @@ done
 ip netns delete $0
 rm -r $FOLDER
 '''
-
-
-class GuestError(Exception):
-    """The guest does not do what a guest should; its commands' failures are not meant."""
-
-
-class Command:
-    """A script that runs in the guest, on one of its ports."""
-
-    def __init__(self, guest, script):
-        self.guest, self.status = guest, None
-        self.output, self.buffer, self.begun = b'', b'', b''
-        self.id = os.urandom(8).hex()
-        if not guest.free:
-            raise GuestError(f'{PORTS} commands run in the guest already')
-        self.port = guest.free.pop()
-        line = b'%s %s\n' % (self.id.encode(), base64.b64encode(script.encode()))
-        try:
-            self.port.sendall(line)
-        except OSError:
-            raise self._ended() from None
-
-    @property
-    def text(self):
-        """The output so far."""
-        return self.output.decode(errors='replace')
-
-    def wait(self, timeout, echo=None):
-        """(exit status, output); what takes longer is killed, and its status is 124.
-
-        Output goes to the file `echo` as it comes.
-        """
-        if not self.read(timeout, echo):
-            self.kill()
-            self.status = 124
-        return self.status, self.text
-
-    def kill(self):
-        """Ends the script and all of its session, if it still runs."""
-        if self.status is None:
-            session = f'/run/{self.id}.session'
-            self.guest.run(f'until [ -s {session} ]; do sleep 0.05; done\n'
-                           f'pkill -KILL -s "$(<{session})"', PATIENCE)
-            if not self.read(PATIENCE):
-                raise GuestError('a command in the guest does not end')
-
-    def read(self, timeout, echo=None):
-        """Reads until the script has ended; False if it has not within this time."""
-        end = time.monotonic() + timeout
-        while self.status is None:
-            left = end - time.monotonic()
-            if left < 0:
-                return False
-            if not select.select([self.port], [], [], left)[0]:
-                continue
-            part = self.port.recv(1 << 16)
-            if not part:
-                raise self._ended()
-            self.buffer += part
-            self._take(echo)
-        return True
-
-    def _ended(self):
-        return GuestError(f'the guest has ended\n{self.guest.log()}')
-
-    def _take(self, echo):
-        """Takes what has come of the output, and of the status after it."""
-        if not self.begun:
-            # What precedes is from processes that an earlier script left behind.
-            _, self.begun, rest = self.buffer.partition(f'\1{self.id} begin\n'.encode())
-            if not self.begun:
-                return
-            self.buffer = rest
-        output, mark, rest = self.buffer.partition(f'\1{self.id} end '.encode())
-        if mark and rest.endswith(b'\n'):
-            self.status, self.buffer = int(rest), b''
-            self.guest.free.append(self.port)
-        else:
-            # A mark may have come in part.
-            at = self.buffer.rfind(b'\1')
-            at = at if at >= 0 else len(self.buffer)
-            output, self.buffer = self.buffer[:at], self.buffer[at:]
-        self.output += output
-        if echo:
-            echo.write(output)
-            echo.flush()
 
 
 class Guest:
@@ -184,11 +95,11 @@ class Guest:
         if missing:
             raise SystemExit(f'the guest cannot boot: apt-get install {" ".join(missing)}')
         vmlinux, initrd = build.image(self.kernel)
+        self._make_namespace()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix=f'{self.netns}-'))
         # Both sides read and write here; in the guest it is /share.
         self.share = self.folder / 'share'
         self.share.mkdir()
-        self._make_namespace()
         self.keeper = subprocess.Popen(
             ['sh', '-c', KEEPER, self.netns, *self._qemu(vmlinux, initrd)], stdin=subprocess.PIPE,
             env={**os.environ, 'FOLDER': str(self.folder)}, start_new_session=True)
@@ -206,23 +117,18 @@ class Guest:
         self.keeper.wait()
 
     def _make_namespace(self):
-        # What is left of a keeper that was killed, too, may have this name.
-        def ip(*command, check=True):
-            done = subprocess.run(['ip', *command], capture_output=True, text=True)
-            if check and done.returncode:
-                raise GuestError(f'ip {" ".join(command)}: {done.stderr.strip()}')
-            return done.stdout
-        if ip('netns', 'pids', self.netns, check=False):
+        # One in which nothing runs is of a keeper that was killed, too.
+        if run_ip('netns', 'pids', self.netns, check=False):
             raise GuestError(f'a guest named {self.name} runs already')
-        ip('netns', 'delete', self.netns, check=False)
-        ip('netns', 'add', self.netns)
-        inside = '-n', self.netns
-        ip(*inside, 'link', 'set', 'lo', 'up')
-        ip(*inside, 'tuntap', 'add', 'tap0', 'mode', 'tap')
-        ip(*inside, 'link', 'set', 'tap0', 'address', '02:77:00:00:00:01')
-        ip(*inside, 'link', 'set', 'tap0', 'mtu', str(self.mtu), 'up')
-        ip(*inside, 'address', 'add', '10.77.0.1/24', 'dev', 'tap0')
-        ip(*inside, 'address', 'add', 'fd77::1/64', 'dev', 'tap0', 'nodad')
+        run_ip('netns', 'delete', self.netns, check=False)
+        run_ip('netns', 'add', self.netns)
+        for command in ('link set lo up',
+                        'tuntap add tap0 mode tap',
+                        'link set tap0 address 02:77:00:00:00:01',
+                        f'link set tap0 mtu {self.mtu} up',
+                        'address add 10.77.0.1/24 dev tap0',
+                        'address add fd77::1/64 dev tap0 nodad'):
+            run_ip('-n', self.netns, *command.split())
 
     def _qemu(self, vmlinux, initrd):
         settings = {'kernel': self.kernel, 'mtu': self.mtu, 'ports': PORTS}
@@ -274,6 +180,13 @@ class Guest:
         seconds = time.monotonic() - begin
         print(f'guest {self.name} is up, {seconds:.1f} s: kernel {self.kernel}, '
               f'ip netns exec {self.netns}', file=sys.stderr, flush=True)
+
+
+def run_ip(*command, check=True):
+    done = subprocess.run(['ip', *command], capture_output=True, text=True)
+    if check and done.returncode:
+        raise GuestError(f'ip {" ".join(command)}: {done.stderr.strip()}')
+    return done.stdout
 
 
 def has_kvm():
