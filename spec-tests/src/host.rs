@@ -8,8 +8,8 @@ use crate::memory::Memory;
 use crate::queues::{Completed, CompletionRing, RecvRing, SendRing};
 use std::collections::BTreeMap;
 use urxe_engine::{
-    AsyncEvent, Completion, CqId, CqOverrun, Host, MemoryFault, QueueId, RecvWqe, RegionId, SendOp,
-    SendWqe, Sge, Status, Taken, WcOpcode,
+    AsyncEvent, Completion, CqId, CqOverrun, Host, MAD_LEN, MadSource, MemoryFault, QueueId,
+    RecvWqe, RegionId, SendOp, SendWqe, Sge, Status, Taken, WcOpcode,
 };
 
 /// One machine's memory, queues and events.
@@ -25,6 +25,8 @@ pub struct SimHost {
     pub cqs: Vec<CompletionRing>,
     /// What the programs were told apart from completions, in order.
     pub events: Vec<AsyncEvent>,
+    /// Management datagrams that came, and where from.
+    pub mads: Vec<(MadSource, [u8; MAD_LEN])>,
     /// Completions that had no room.
     pub overruns: u64,
     /// Memory by key: its region and the address of its first byte.
@@ -187,6 +189,10 @@ impl Host for SimHost {
                 Err(CqOverrun)
             }
         }
+    }
+
+    fn mad(&mut self, from: &MadSource, mad: &[u8; MAD_LEN]) {
+        self.mads.push((*from, *mad));
     }
 
     fn event(&mut self, event: AsyncEvent) {

@@ -12,6 +12,7 @@
 //! | [`party`], [`traffic`] | programs that post plans and check every completion |
 //! | [`messenger`] | programs that exchange messages which may be lost: UC, UD, groups, SRQs |
 //! | [`scene`] | draws machines, networks and connections |
+//! | [`rendezvous`] | programs that find each other through connection managers, and die |
 //! | [`hostile`] | packets that nobody should send |
 //! | [`seeds`] | which runs are made, and how one of them is made again |
 //! | [`trace`], [`rng`] | the record of a run, and where its randomness comes from |
@@ -26,6 +27,7 @@ pub mod messenger;
 pub mod party;
 pub mod plan;
 pub mod queues;
+pub mod rendezvous;
 pub mod rng;
 pub mod scene;
 pub mod seeds;

@@ -3,6 +3,7 @@
 
 mod accidents;
 mod bad_requests;
+mod connecting;
 mod giving_up;
 mod hostile;
 mod messages;

@@ -1,34 +1,83 @@
 //! What the engine counts. Every packet dropped, NAK sent or received, and retry has a line here.
 
-/// Makes the enum, its names and its meanings from one table.
+/// Makes the enum, its names and its meanings, and the set of them, from one table.
 macro_rules! counters {
-    ($($(#[$group:meta])* $variant:ident = $name:literal, $meaning:literal;)*) => {
-        /// Something that is counted, per device and per QP.
+    (
+        $(#[$what:meta])* $counter:ident,
+        $(#[$set_of_what:meta])* $counters:ident;
+        $($variant:ident = $name:literal, $meaning:literal;)*
+    ) => {
+        $(#[$what])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Counter {
+        pub enum $counter {
             $(#[doc = $meaning] $variant,)*
         }
 
-        impl Counter {
+        impl $counter {
             /// All of them, in the order in which they are shown.
-            pub const ALL: &[Counter] = &[$(Counter::$variant),*];
+            pub const ALL: &[$counter] = &[$($counter::$variant),*];
 
             /// The name under which it is shown.
             pub const fn name(self) -> &'static str {
-                match self { $(Counter::$variant => $name),* }
+                match self { $($counter::$variant => $name),* }
             }
 
             /// What it means, in a sentence.
             pub const fn meaning(self) -> &'static str {
-                match self { $(Counter::$variant => $meaning),* }
+                match self { $($counter::$variant => $meaning),* }
             }
         }
 
-        const COUNT: usize = [$(Counter::$variant),*].len();
+        const COUNT: usize = [$($counter::$variant),*].len();
+
+        $(#[$set_of_what])*
+        #[derive(Clone, Debug)]
+        pub struct $counters {
+            values: [u64; COUNT],
+        }
+
+        impl Default for $counters {
+            fn default() -> Self {
+                $counters { values: [0; COUNT] }
+            }
+        }
+
+        impl $counters {
+            /// Adds to one counter.
+            pub fn add(&mut self, counter: $counter, amount: u64) {
+                self.values[counter as usize] += amount;
+            }
+
+            /// The value of one counter.
+            pub fn get(&self, counter: $counter) -> u64 {
+                self.values[counter as usize]
+            }
+
+            /// All counters: name, value, meaning.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> + '_ {
+                $counter::ALL.iter().map(|&c| (c.name(), self.get(c), c.meaning()))
+            }
+        }
+
+        #[cfg(test)]
+        #[test]
+        fn names_are_unique_and_meanings_are_sentences() {
+            let mut names: Vec<_> = $counter::ALL.iter().map(|c| c.name()).collect();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), COUNT);
+            assert!($counter::ALL.iter().all(|c| c.meaning().ends_with('.')));
+        }
     };
 }
+pub(crate) use counters;
 
 counters! {
+    /// Something that is counted, per device and per QP.
+    Counter,
+    /// A set of counters, all of them from zero.
+    Counters;
+
     // Traffic.
     SentPackets = "sent_packets", "Packets put on the wire, acknowledgements included.";
     SentBytes = "sent_bytes", "Payload bytes put on the wire, repeats included.";
@@ -107,47 +156,4 @@ counters! {
     LocalErrors = "local_errors", "Work requests ended by an error of our own side (keys, lengths, memory gone).";
     FlushedRequests = "flushed_requests", "Work requests flushed from a QP in ERR.";
     CqOverruns = "cq_overruns", "Completions lost because the CQ was full, or had been before; its QPs are in ERR.";
-}
-
-/// A set of counters, all of them from zero.
-#[derive(Clone, Debug)]
-pub struct Counters {
-    values: [u64; COUNT],
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        Counters { values: [0; COUNT] }
-    }
-}
-
-impl Counters {
-    /// Adds to one counter.
-    pub fn add(&mut self, counter: Counter, amount: u64) {
-        self.values[counter as usize] += amount;
-    }
-
-    /// The value of one counter.
-    pub fn get(&self, counter: Counter) -> u64 {
-        self.values[counter as usize]
-    }
-
-    /// All counters: name, value, meaning.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> + '_ {
-        Counter::ALL.iter().map(|&c| (c.name(), self.get(c), c.meaning()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_unique_and_meanings_are_sentences() {
-        let mut names: Vec<_> = Counter::ALL.iter().map(|c| c.name()).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), COUNT);
-        assert!(Counter::ALL.iter().all(|c| c.meaning().ends_with('.')));
-    }
 }

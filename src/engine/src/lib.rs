@@ -22,7 +22,8 @@
 //! `qp/local_ops.rs` binds and closes windows. `qp/state.rs` and `qp/modify.rs` are
 //! `ibv_modify_qp`. `memory/` knows what a key opens, `cq.rs` which CQs take no more, `srq.rs`,
 //! `address_handle.rs` and `multicast.rs` what their names say, and `management.rs` is QP1, which
-//! belongs to the device itself.
+//! belongs to the device itself. [`cm`] is the connection manager, which talks through QP1 and
+//! stands beside the device.
 //!
 //! # What is trusted
 //!
@@ -35,6 +36,7 @@
 mod address_handle;
 mod attr;
 mod cause;
+pub mod cm;
 mod counters;
 mod cq;
 mod device;

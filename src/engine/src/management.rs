@@ -17,7 +17,7 @@ use urxe_wire::{
 };
 
 /// Bytes of a management datagram.
-pub const MAD_LEN: usize = 256;
+pub const MAD_LEN: usize = urxe_wire::mad::LEN;
 
 /// Where a management datagram came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,403 @@
+//! What programs ask of the manager.
+
+use super::connection::{Conn, State, Terms, sidr_rep};
+use super::counters::CmCounter;
+use super::error::{CommandError, ConnectError, ListenError};
+#[cfg(doc)]
+use super::event::Event;
+use super::listener::{Listen, ListenerId};
+use super::manager::{ConnId, Manager};
+use super::parameters::{Accept, Connect, Path, Resolve, SidrAnswer};
+use crate::attr::{Access, AddressVector, QpAttr, QpState, QpType};
+use crate::limits::{MAX_CM_CONNECTIONS, MAX_CM_LISTENERS, MAX_RD_ATOMIC};
+use rand_chacha::rand_core::Rng;
+use std::net::SocketAddr;
+use std::time::Instant;
+use urxe_wire::mad::{
+    CmPath, Dreq, IpCmHeader, Rej, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, TimeCode,
+    TransportService,
+};
+use urxe_wire::{Pkey, Psn, Qkey};
+
+/// How long we may take for an ACK, as we tell peers: what kernel rxe says.
+const TARGET_ACK_DELAY: TimeCode = TimeCode::new(15);
+
+/// What RoCE has in place of a LID.
+const NO_LID: u16 = 0xffff;
+
+impl Manager {
+    /// Listens for requests.
+    ///
+    /// # Errors
+    /// If somebody listens there already, or there are too many listeners.
+    pub fn listen(&mut self, listen: &Listen) -> Result<ListenerId, ListenError> {
+        if self.listeners.len() >= MAX_CM_LISTENERS {
+            return Err(ListenError::TooMany);
+        }
+        let service = ServiceId::ip(listen.space, listen.port);
+        self.listeners.insert(listen).ok_or(ListenError::AddressInUse(service))
+    }
+
+    /// Listens no longer. Requests that the program has not [taken](Self::take_request) are
+    /// refused; the others are its own and stay. Returns whether the listener was there.
+    pub fn unlisten(&mut self, now: Instant, listener: ListenerId) -> bool {
+        let waits = |conn: &&Conn| conn.in_backlog && conn.listener == Some(listener);
+        let waiting: Vec<ConnId> = self.conns().filter(waits).map(|conn| conn.id).collect();
+        for conn in waiting {
+            self.destroy(now, conn);
+        }
+        self.listeners.remove(listener)
+    }
+
+    /// The program has taken notice of a request: its place in the backlog is free again. Whoever
+    /// accepts, rejects or destroys it has done so too.
+    pub fn take_request(&mut self, conn: ConnId) {
+        self.vacate_backlog(conn);
+    }
+
+    /// Asks for a connection. [`Event::ConnectResponse`], [`Event::Rejected`] or
+    /// [`Event::Unreachable`] will follow.
+    ///
+    /// # Errors
+    /// If it cannot be asked for.
+    pub fn connect(&mut self, now: Instant, connect: &Connect<'_>) -> Result<ConnId, ConnectError> {
+        let Connect { src, dst, qp, .. } = *connect;
+        let transport = match connect.qp_type {
+            QpType::Rc => TransportService::Rc,
+            QpType::Uc => TransportService::Uc,
+            QpType::Ud => return Err(ConnectError::Datagrams),
+        };
+        let mut private_data = [0; Req::PRIVATE_LEN];
+        self.check_request(src, dst)?;
+        put_header(&mut private_data, src, dst, connect.private_data)?;
+        let path = Path::between(src, dst, connect.traffic_class);
+        let service_id = ServiceId::ip(connect.space, dst.port());
+        let timing = self.config.timing;
+        let mut conn = self.new_conn(State::ReqSent, path, service_id);
+        let terms = Terms {
+            qp_type: connect.qp_type,
+            local_qpn: qp.qpn,
+            remote_qpn: None,
+            sq_psn: Psn::new(self.rng.next_u32()),
+            rq_psn: Psn::default(),
+            responder_resources: qp.responder_resources.min(MAX_RD_ATOMIC),
+            initiator_depth: qp.initiator_depth.min(MAX_RD_ATOMIC),
+            retry_count: connect.retry_count.min(7),
+            rnr_retry_count: qp.rnr_retry_count.min(7),
+            path_mtu: connect.path_mtu,
+            ack_timeout: connect.ack_timeout.unwrap_or(timing.ack_timeout),
+        };
+        conn.terms = Some(terms);
+        let req = Req {
+            local_comm_id: conn.local_id(),
+            service_id,
+            local_ca_guid: self.config.guid,
+            local_qkey: Qkey::default(),
+            local_qpn: qp.qpn,
+            responder_resources: terms.responder_resources,
+            initiator_depth: terms.initiator_depth,
+            remote_response_timeout: timing.response_timeout,
+            transport,
+            flow_control: qp.flow_control,
+            starting_psn: terms.sq_psn,
+            local_response_timeout: timing.response_timeout,
+            retry_count: terms.retry_count,
+            pkey: Pkey::DEFAULT,
+            path_mtu: connect.path_mtu.code(),
+            rnr_retry_count: terms.rnr_retry_count,
+            max_cm_retries: conn.max_retries,
+            srq: qp.srq,
+            extended_transport: 0,
+            primary: CmPath {
+                local_lid: NO_LID,
+                remote_lid: NO_LID,
+                local_gid: path.local,
+                remote_gid: path.peer,
+                flow_label: path.flow_label,
+                packet_rate: 0,
+                traffic_class: path.traffic_class,
+                hop_limit: path.hop_limit,
+                service_level: 0,
+                subnet_local: false,
+                local_ack_timeout: terms.ack_timeout,
+            },
+            alternate: None,
+            private_data,
+        };
+        self.counters.add(CmCounter::RequestsSent, 1);
+        conn.ask(&mut self.without(now), State::ReqSent, req);
+        let id = conn.id;
+        self.insert(conn);
+        Ok(id)
+    }
+
+    /// Asks for the QP of a service that takes datagrams. [`Event::SidrReply`] or
+    /// [`Event::Unreachable`] will follow.
+    ///
+    /// # Errors
+    /// If it cannot be asked for.
+    pub fn resolve(&mut self, now: Instant, resolve: &Resolve<'_>) -> Result<ConnId, ConnectError> {
+        let Resolve { src, dst, .. } = *resolve;
+        let mut private_data = [0; SidrReq::PRIVATE_LEN];
+        self.check_request(src, dst)?;
+        put_header(&mut private_data, src, dst, resolve.private_data)?;
+        let path = Path::between(src, dst, resolve.traffic_class);
+        let service_id = ServiceId::ip(resolve.space, dst.port());
+        let mut conn = self.new_conn(State::SidrReqSent, path, service_id);
+        let request_id = conn.local_id();
+        let req = SidrReq { request_id, pkey: Pkey::DEFAULT, service_id, private_data };
+        self.counters.add(CmCounter::RequestsSent, 1);
+        conn.ask(&mut self.without(now), State::SidrReqSent, req);
+        let id = conn.id;
+        self.insert(conn);
+        Ok(id)
+    }
+
+    fn check_request(&self, src: SocketAddr, dst: SocketAddr) -> Result<(), ConnectError> {
+        let (src, dst) = (src.ip(), dst.ip());
+        if src.is_ipv4() != dst.is_ipv4() {
+            return Err(ConnectError::FamilyMismatch { src, dst });
+        }
+        if let Some(no_host) =
+            [src, dst].into_iter().find(|ip| ip.is_unspecified() || ip.is_multicast())
+        {
+            return Err(ConnectError::NotAHost(no_host));
+        }
+        match self.owned_len() >= MAX_CM_CONNECTIONS {
+            true => Err(ConnectError::TooMany),
+            false => Ok(()),
+        }
+    }
+
+    /// Accepts a request; the QP is to be ready to receive. [`Event::Established`],
+    /// [`Event::Rejected`] or [`Event::Unreachable`] will follow.
+    ///
+    /// # Errors
+    /// If the connection is not a request for one.
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        accept: &Accept<'_>,
+    ) -> Result<(), CommandError> {
+        let private_data = padded(accept.private_data)?;
+        self.expect(conn, "be accepted", &[State::ReqReceived])?;
+        let guid = self.config.guid;
+        self.with(now, conn, |conn, cx| {
+            let Some(terms) = &mut conn.terms else { return };
+            terms.local_qpn = accept.qp.qpn;
+            terms.responder_resources = accept.qp.responder_resources.min(MAX_RD_ATOMIC);
+            terms.initiator_depth = accept.qp.initiator_depth.min(terms.initiator_depth);
+            let terms = *terms;
+            let rep = Rep {
+                local_comm_id: conn.local_id(),
+                remote_comm_id: conn.remote_id,
+                local_qkey: Qkey::default(),
+                local_qpn: terms.local_qpn,
+                starting_psn: terms.sq_psn,
+                responder_resources: terms.responder_resources,
+                initiator_depth: terms.initiator_depth,
+                target_ack_delay: TARGET_ACK_DELAY,
+                failover: 0,
+                flow_control: accept.qp.flow_control,
+                rnr_retry_count: accept.qp.rnr_retry_count.min(7),
+                srq: accept.qp.srq,
+                local_ca_guid: guid,
+                private_data,
+            };
+            conn.ask(cx, State::RepSent, rep);
+        });
+        Ok(())
+    }
+
+    /// The peer's acceptance is fine, and the QP ready: the connection is established.
+    ///
+    /// # Errors
+    /// If the connection was not accepted by its peer, or was established already.
+    pub fn establish(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        private_data: &[u8],
+    ) -> Result<(), CommandError> {
+        let private_data = padded(private_data)?;
+        self.expect(conn, "be established", &[State::RepReceived])?;
+        self.with(now, conn, |conn, cx| {
+            let rtu = Rtu {
+                local_comm_id: conn.local_id(),
+                remote_comm_id: conn.remote_id,
+                private_data,
+            };
+            cx.counters.add(CmCounter::Established, 1);
+            conn.send(cx, rtu);
+            conn.rest(State::Established);
+            // Given again should the REP come again.
+            conn.message = Some(conn.mad(rtu));
+        });
+        Ok(())
+    }
+
+    /// A packet came on the QP of a connection whose RTU did not:
+    /// [`AsyncEvent::CommunicationEstablished`](crate::AsyncEvent). The peer is ready then.
+    pub fn communication_established(&mut self, now: Instant, conn: ConnId) {
+        self.with(now, conn, |conn, cx| {
+            if conn.state == State::RepSent {
+                conn.established(cx, [0; Rtu::PRIVATE_LEN]);
+            }
+        });
+    }
+
+    /// Refuses a request, or the peer's acceptance. Nothing more is heard of the connection.
+    ///
+    /// # Errors
+    /// If there is nothing to refuse.
+    pub fn reject(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        private_data: &[u8],
+    ) -> Result<(), CommandError> {
+        let private_data: [u8; Rej::PRIVATE_LEN] = padded(private_data)?;
+        let states = [State::ReqReceived, State::RepReceived, State::SidrReqReceived];
+        self.expect(conn, "be rejected", &states)?;
+        self.with(now, conn, |conn, cx| match conn.state {
+            State::SidrReqReceived => conn.refuse_sidr(cx),
+            _ => conn.refuse(cx, private_data),
+        });
+        Ok(())
+    }
+
+    /// Answers the question for the QP of a service. Nothing more is heard of it.
+    ///
+    /// # Errors
+    /// If it is no such question.
+    pub fn answer(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        answer: &SidrAnswer<'_>,
+    ) -> Result<(), CommandError> {
+        let private_data = padded(answer.private_data)?;
+        self.expect(conn, "be answered", &[State::SidrReqReceived])?;
+        self.with(now, conn, |conn, cx| {
+            let rep = sidr_rep(conn.remote_id, conn.service_id, answer.status);
+            let (qpn, qkey) = (answer.qpn, answer.qkey);
+            conn.answer_and_keep(cx, SidrRep { qpn, qkey, private_data, ..rep });
+        });
+        Ok(())
+    }
+
+    /// Ends a connection. [`Event::Disconnected`] and [`Event::TimewaitExit`] will follow, if they
+    /// have not come already: to disconnect what the peer has disconnected is no error.
+    ///
+    /// # Errors
+    /// If it was not established.
+    pub fn disconnect(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        private_data: &[u8],
+    ) -> Result<(), CommandError> {
+        let private_data: [u8; Dreq::PRIVATE_LEN] = padded(private_data)?;
+        let states = [State::Established, State::DreqSent, State::TimeWait];
+        self.expect(conn, "be disconnected", &states)?;
+        self.with(now, conn, |conn, cx| {
+            if conn.state == State::Established {
+                conn.disconnect(cx, private_data);
+            }
+        });
+        Ok(())
+    }
+
+    /// The program has no more use for a connection, or is gone. The peer is told, in whatever
+    /// state the connection is; our program is told nothing more.
+    pub fn destroy(&mut self, now: Instant, conn: ConnId) {
+        if self.owned(conn).is_some() {
+            self.with(now, conn, |conn, cx| conn.abandon(cx));
+        }
+    }
+
+    /// What the QP of a connection is to be set to on its way to this state, if the connection is
+    /// that far: for INIT, RTR and RTS. `sgid_index` is where our own address stands.
+    pub fn qp_attr(&self, conn: ConnId, state: QpState, sgid_index: u8) -> Option<QpAttr> {
+        let conn = self.owned(conn)?;
+        let terms = conn.terms?;
+        let is_rc = terms.qp_type == QpType::Rc;
+        let reads = Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let mut attr = QpAttr { state: Some(state), ..QpAttr::default() };
+        match state {
+            QpState::Init => {
+                let takes_reads = is_rc && terms.responder_resources > 0;
+                let reads = if takes_reads { reads } else { Access::default() };
+                attr.pkey_index = Some(0);
+                attr.port = Some(1);
+                attr.access = Some(Access::REMOTE_WRITE | reads);
+            }
+            QpState::Rtr => {
+                attr.av = Some(AddressVector {
+                    dgid: conn.path.peer,
+                    sgid_index,
+                    tclass: conn.path.traffic_class,
+                    hop_limit: conn.path.hop_limit,
+                    flow_label: conn.path.flow_label,
+                });
+                attr.path_mtu = Some(terms.path_mtu);
+                attr.dest_qpn = Some(terms.remote_qpn?);
+                attr.rq_psn = Some(terms.rq_psn);
+                attr.max_dest_rd_atomic = is_rc.then_some(terms.responder_resources);
+                attr.min_rnr_timer = is_rc.then_some(0);
+            }
+            QpState::Rts => {
+                terms.remote_qpn?;
+                attr.sq_psn = Some(terms.sq_psn);
+                attr.timeout = is_rc.then_some(terms.ack_timeout.code());
+                attr.retry_cnt = is_rc.then_some(terms.retry_count);
+                attr.rnr_retry = is_rc.then_some(terms.rnr_retry_count);
+                attr.max_rd_atomic = is_rc.then_some(terms.initiator_depth);
+            }
+            _ => return None,
+        }
+        Some(attr)
+    }
+
+    fn expect(
+        &self,
+        conn: ConnId,
+        command: &'static str,
+        states: &[State],
+    ) -> Result<(), CommandError> {
+        let state = self.state(conn).ok_or(CommandError::NoSuchConnection(conn))?;
+        match states.contains(&state) {
+            true => Ok(()),
+            false => Err(CommandError::WrongState { conn, command, state }),
+        }
+    }
+}
+
+/// Private data as it stands in a message.
+fn padded<const N: usize>(data: &[u8]) -> Result<[u8; N], CommandError> {
+    let mut padded = [0; N];
+    let room = padded
+        .get_mut(..data.len())
+        .ok_or(CommandError::PrivateData { len: data.len(), max: N })?;
+    room.copy_from_slice(data);
+    Ok(padded)
+}
+
+/// Private data behind the header of the RDMA IP CM service.
+fn put_header<const N: usize>(
+    room: &mut [u8; N],
+    src: SocketAddr,
+    dst: SocketAddr,
+    data: &[u8],
+) -> Result<(), ConnectError> {
+    let header = IpCmHeader { src_port: src.port(), src: src.ip(), dst: dst.ip() };
+    let max = N - IpCmHeader::LEN;
+    if let Some((header_room, rest)) = room.split_first_chunk_mut() {
+        header.emit(header_room);
+        rest.get_mut(..data.len())
+            .ok_or(ConnectError::PrivateData { len: data.len(), max })?
+            .copy_from_slice(data);
+    }
+    Ok(())
+}

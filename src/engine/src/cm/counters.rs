@@ -1,0 +1,46 @@
+//! What a connection manager counts. Every message dropped and every request refused has a line.
+
+use crate::counters::counters;
+
+counters! {
+    /// Something that a connection manager counts.
+    CmCounter,
+    /// A set of counters of a connection manager, all of them from zero.
+    CmCounters;
+
+    // What happened.
+    RequestsSent = "cm_requests_sent", "Connections and resolutions of services that programs here asked for.";
+    RequestsReceived = "cm_requests_received", "Connections and resolutions of services that peers asked for, shown to a program.";
+    Established = "cm_established", "Connections established, on either side.";
+    Disconnected = "cm_disconnected", "Established connections that ended.";
+    Repeats = "cm_repeats", "Messages sent again because no answer had come.";
+    AnsweredAgain = "cm_answered_again", "Answers given again because the question had come again.";
+    MoreTimeAsked = "cm_more_time_asked", "Times that a peer was asked to wait for a program of ours (MRA).";
+    MoreTimeGiven = "cm_more_time_given", "Times that a peer asked us to wait for its program (MRA).";
+    GivenUp = "cm_given_up", "Messages given up because no answer had come to any of their repeats.";
+    RejectionsReceived = "cm_rejections_received", "Rejections by peers.";
+
+    // Refused.
+    RefusedNoListener = "cm_refused_no_listener", "Requests refused: nobody listens there (reason 8).";
+    RefusedTransport = "cm_refused_transport", "Requests refused: the listener is of another transport (reason 9).";
+    RefusedAddresses = "cm_refused_addresses", "Requests refused: the addresses in them are not those they came with (reason 12).";
+    RefusedHeader = "cm_refused_header", "Requests refused: they do not begin with the RDMA IP CM service's header (reason 28).";
+    RefusedPathMtu = "cm_refused_path_mtu", "Requests refused: the path MTU is larger than ours (reason 26).";
+    RefusedStale = "cm_refused_stale", "Requests and replies refused: the peer's QP, or its number of the connection, is still known from an earlier one (reason 10).";
+    RefusedFull = "cm_refused_full", "Requests refused: there are too many connections (reason 3).";
+    RefusedByProgram = "cm_refused_by_program", "Requests and replies refused by a program here, or because it went away (reason 28).";
+    RefusedUnknown = "cm_refused_unknown", "Replies refused: what they answer is not known any more (reason 6).";
+    RefusedAlternatePath = "cm_refused_alternate_path", "Alternate paths refused: there are none.";
+
+    // Dropped.
+    DropNoMessage = "cm_drop_no_message", "Dropped: management datagrams that are no messages of connection management.";
+    DropBacklog = "cm_drop_backlog", "Dropped: requests to a listener whose backlog is full; the peer asks again. Take requests faster, or listen with a larger backlog.";
+    DropTooManyRequests = "cm_drop_too_many_requests", "Dropped: requests while programs had left too many of them without an answer; the peer asks again.";
+    DropUnknown = "cm_drop_unknown", "Dropped: messages about a connection that is not known.";
+    DropForeign = "cm_drop_foreign", "Dropped: messages about a connection from another address than its peer's, or with another number than its peer's.";
+    DropWrongQpn = "cm_drop_wrong_qpn", "Dropped: a DREQ for another QP than the connection's.";
+    DropDuplicate = "cm_drop_duplicate", "Dropped: messages that had come before, and whose answer is under way.";
+    DropOutOfPlace = "cm_drop_out_of_place", "Dropped: messages that the connection, as it stands, does not wait for.";
+    DropNotSent = "cm_drop_not_sent", "Dropped: messages of ours, because too many were waiting to be sent.";
+    ForgottenEarly = "cm_forgotten_early", "Ended connections forgotten before their time because there were too many of them.";
+}

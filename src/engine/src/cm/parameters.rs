@@ -1,0 +1,152 @@
+//! What programs say when they connect and accept.
+
+use crate::attr::{AddressVector, QpType};
+use std::net::{IpAddr, SocketAddr};
+use urxe_wire::mad::{IpCmHeader, PortSpace, Rep, Req, SidrRep, SidrReq, SidrStatus, TimeCode};
+use urxe_wire::{Flow, PathMtu, Qkey, Qpn};
+
+/// Between whom: where messages of a connection go, and its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Our own address.
+    pub local: IpAddr,
+    /// The peer's.
+    pub peer: IpAddr,
+    /// Traffic class, or type of service.
+    pub traffic_class: u8,
+    /// Hop limit, or time to live.
+    pub hop_limit: u8,
+    /// The flow label of the connection's packets, by which their UDP source port is chosen.
+    pub flow_label: u32,
+}
+
+/// The hop limit that rdma_cm asks for.
+const HOP_LIMIT: u8 = 64;
+
+impl Path {
+    /// The path that rdma_cm takes between two sockets.
+    pub fn between(src: SocketAddr, dst: SocketAddr, traffic_class: u8) -> Path {
+        // The kernel's choice, so that a network sees from us what it sees from the kernel.
+        let flow_label = (u32::from(src.port()) * 31 + u32::from(dst.port())) & 0xf_ffff;
+        let (local, peer) = (src.ip(), dst.ip());
+        Path { local, peer, traffic_class, hop_limit: HOP_LIMIT, flow_label }
+    }
+
+    /// The way back to where something came from.
+    pub(super) fn back(flow: &Flow) -> Path {
+        Path {
+            local: flow.dst,
+            peer: flow.src,
+            traffic_class: flow.tclass,
+            hop_limit: HOP_LIMIT,
+            flow_label: 0,
+        }
+    }
+
+    /// The same as an address vector, if our own address is (still) in the GID table.
+    pub fn address_vector(&self, gids: &[Option<IpAddr>]) -> Option<AddressVector> {
+        let index = gids.iter().position(|gid| *gid == Some(self.local))?;
+        Some(AddressVector {
+            dgid: self.peer,
+            sgid_index: u8::try_from(index).ok()?,
+            tclass: self.traffic_class,
+            hop_limit: self.hop_limit,
+            flow_label: self.flow_label,
+        })
+    }
+}
+
+/// What a program says of its own QP: of `rdma_conn_param`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Qp {
+    /// Its number.
+    pub qpn: Qpn,
+    /// READs and atomics that its responder takes at a time.
+    pub responder_resources: u8,
+    /// READs and atomics that its requester wants to have outstanding.
+    pub initiator_depth: u8,
+    /// It obeys credits.
+    pub flow_control: bool,
+    /// How often the peer shall try after an RNR NAK: 0 to 7.
+    pub rnr_retry_count: u8,
+    /// It receives from an SRQ.
+    pub srq: bool,
+}
+
+/// `rdma_connect` for connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connect<'a> {
+    /// RC or UC.
+    pub qp_type: QpType,
+    /// The port space of the destination's port.
+    pub space: PortSpace,
+    /// From where.
+    pub src: SocketAddr,
+    /// To where.
+    pub dst: SocketAddr,
+    /// Traffic class, or type of service.
+    pub traffic_class: u8,
+    /// Largest payload of a packet.
+    pub path_mtu: PathMtu,
+    /// Our own QP.
+    pub qp: Qp,
+    /// How often both sides try after a timeout or a sequence error: 0 to 7.
+    pub retry_count: u8,
+    /// The ACK timeout of both sides, if it is not to be the usual one.
+    pub ack_timeout: Option<TimeCode>,
+    /// What the other program is told; at most [`Connect::PRIVATE_LEN`] bytes.
+    pub private_data: &'a [u8],
+}
+
+/// `rdma_accept` for connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accept<'a> {
+    /// Our own QP.
+    pub qp: Qp,
+    /// What the other program is told; at most [`Accept::PRIVATE_LEN`] bytes.
+    pub private_data: &'a [u8],
+}
+
+/// `rdma_connect` for datagrams: asks for the QP of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolve<'a> {
+    /// The port space of the destination's port.
+    pub space: PortSpace,
+    /// From where.
+    pub src: SocketAddr,
+    /// To where.
+    pub dst: SocketAddr,
+    /// Traffic class, or type of service.
+    pub traffic_class: u8,
+    /// What the other program is told; at most [`Resolve::PRIVATE_LEN`] bytes.
+    pub private_data: &'a [u8],
+}
+
+/// `rdma_accept` or `rdma_reject` for datagrams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SidrAnswer<'a> {
+    /// Whether the service is to be had.
+    pub status: SidrStatus,
+    /// The QP that takes its datagrams.
+    pub qpn: Qpn,
+    /// What they must carry.
+    pub qkey: Qkey,
+    /// What the other program is told; at most [`SidrAnswer::PRIVATE_LEN`] bytes.
+    pub private_data: &'a [u8],
+}
+
+macro_rules! private_len {
+    ($($parameters:ident = $len:expr;)*) => {
+        $(impl $parameters<'_> {
+            /// Most bytes of private data.
+            pub const PRIVATE_LEN: usize = $len;
+        })*
+    };
+}
+
+private_len! {
+    Connect = Req::PRIVATE_LEN - IpCmHeader::LEN;
+    Accept = Rep::PRIVATE_LEN;
+    Resolve = SidrReq::PRIVATE_LEN - IpCmHeader::LEN;
+    SidrAnswer = SidrRep::PRIVATE_LEN;
+}

@@ -1,0 +1,264 @@
+//! Messages that come in, and requests in particular.
+
+use super::connection::{State, Terms, sidr_rep};
+use super::counters::CmCounter;
+use super::event::{ConnectRequest, Event, SidrRequest};
+use super::listener::Service;
+use super::manager::{ConnId, Manager, RequestKey};
+use super::parameters::{Path, Qp};
+use crate::attr::QpType;
+use crate::limits::{MAX_CM_CONNECTIONS, MAX_CM_REQUESTS, MAX_RD_ATOMIC};
+use crate::management::{MAD_LEN, MadSource};
+use rand_chacha::rand_core::Rng;
+use std::net::SocketAddr;
+use std::time::Instant;
+use urxe_wire::mad::{
+    Ari, CommId, IpCmHeader, Mad, Message, Reason, Received, Rej, Rejected, Req, ServiceId,
+    SidrReq, SidrStatus, TransportService,
+};
+use urxe_wire::{Flow, PathMtu, Psn, Qpn};
+
+impl Manager {
+    /// Takes a management datagram that came to QP1.
+    pub fn handle_mad(&mut self, now: Instant, from: &MadSource, mad: &[u8; MAD_LEN]) {
+        let Ok(mad) = Mad::parse(mad) else {
+            return self.counters.add(CmCounter::DropNoMessage, 1);
+        };
+        match &mad.message {
+            Message::Req(req) => self.handle_req(now, from, mad.tid, req),
+            Message::Rep(rep) => self.handle_rep(now, from, mad.tid, rep),
+            Message::Rtu(rtu) => self.handle_rtu(now, from, rtu),
+            Message::Rej(rej) => self.handle_rej(now, from, rej),
+            Message::Mra(mra) => self.handle_mra(now, from, mra),
+            Message::Dreq(dreq) => self.handle_dreq(now, from, mad.tid, dreq),
+            Message::Drep(drep) => self.handle_drep(now, from, drep),
+            Message::SidrReq(req) => self.handle_sidr_req(now, from, mad.tid, req),
+            Message::SidrRep(rep) => self.handle_sidr_rep(now, from, rep),
+            Message::Lap(lap) => self.handle_lap(now, from, mad.tid, lap),
+            // We never ask for another path.
+            Message::Apr(_) => self.counters.add(CmCounter::DropOutOfPlace, 1),
+        }
+    }
+
+    /// Sends a message that belongs to no connection.
+    pub(super) fn send_back(
+        &mut self,
+        now: Instant,
+        from: &MadSource,
+        tid: u64,
+        message: impl Into<Message>,
+    ) {
+        let bytes = Mad::new(tid, message).bytes();
+        self.without(now).send(Path::back(&from.flow), from.src_qpn, &bytes);
+    }
+
+    fn handle_req(&mut self, now: Instant, from: &MadSource, tid: u64, req: &Req) {
+        let key = RequestKey { peer: from.flow.src, number: req.local_comm_id, sidr: false };
+        if let Some(known) = self.find_request(key) {
+            let same = self.conn(known).and_then(|conn| conn.terms).is_some_and(|terms| {
+                terms.remote_qpn == Some(req.local_qpn) && terms.rq_psn == req.starting_psn
+            });
+            return match same {
+                true => self.handle_req_again(now, known),
+                false => self.refuse_stale(now, from, tid, req, known),
+            };
+        }
+        let request = match self.check_req(&from.flow, req) {
+            Ok(request) => request,
+            Err((counter, reason, ari)) => {
+                self.counters.add(counter, 1);
+                let rej = Rej { ari, ..refusal(req, reason) };
+                return self.send_back(now, from, tid, rej);
+            }
+        };
+        if let Some(known) = self.find_qpn(from.flow.src, req.local_qpn) {
+            return self.refuse_stale(now, from, tid, req, known);
+        }
+        let service = self.listeners.find(req.service_id, request.dst.ip(), false);
+        let listener = match service {
+            Some((listener, Service::Connected(qp_type))) if qp_type == request.qp_type => listener,
+            other => {
+                let (counter, reason) = match other {
+                    None => (CmCounter::RefusedNoListener, Reason::InvalidServiceId),
+                    Some(_) => (CmCounter::RefusedTransport, Reason::InvalidTransport),
+                };
+                self.counters.add(counter, 1);
+                return self.send_back(now, from, tid, refusal(req, reason));
+            }
+        };
+        if self.owned_len() >= MAX_CM_CONNECTIONS {
+            self.counters.add(CmCounter::RefusedFull, 1);
+            return self.send_back(now, from, tid, refusal(req, Reason::NoResources));
+        }
+        if !self.has_room_for_request() {
+            return;
+        }
+        if !self.listeners.occupy(listener) {
+            return self.counters.add(CmCounter::DropBacklog, 1);
+        }
+        let path = Path {
+            traffic_class: req.primary.traffic_class,
+            hop_limit: req.primary.hop_limit,
+            flow_label: req.primary.flow_label,
+            ..Path::back(&from.flow)
+        };
+        let mut conn = self.new_conn(State::ReqReceived, path, req.service_id);
+        conn.listener = Some(listener);
+        conn.in_backlog = true;
+        conn.peer_gsi = from.src_qpn;
+        conn.tid = tid;
+        conn.remote_id = req.local_comm_id;
+        conn.max_retries = req.max_cm_retries;
+        conn.terms = Some(Terms {
+            qp_type: request.qp_type,
+            local_qpn: Qpn::default(),
+            remote_qpn: Some(req.local_qpn),
+            sq_psn: Psn::new(self.rng.next_u32()),
+            rq_psn: req.starting_psn,
+            responder_resources: request.offered.responder_resources,
+            initiator_depth: request.offered.initiator_depth,
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+            path_mtu: PathMtu::from_code(req.path_mtu).unwrap_or(self.config.active_mtu),
+            ack_timeout: req.primary.local_ack_timeout,
+        });
+        let event = Event::ConnectRequest { listener, conn: conn.id, request };
+        self.counters.add(CmCounter::RequestsReceived, 1);
+        conn.tell(&mut self.without(now), event);
+        self.insert(conn);
+    }
+
+    /// The same REQ came before.
+    fn handle_req_again(&mut self, now: Instant, known: ConnId) {
+        self.with(now, known, |conn, cx| match conn.state {
+            State::ReqReceived => conn.ask_for_time(cx, Received::Req),
+            State::RepSent | State::Answered if conn.message.is_some() => {
+                conn.send_again(cx, CmCounter::AnsweredAgain);
+            }
+            _ => cx.counters.add(CmCounter::DropDuplicate, 1),
+        });
+    }
+
+    /// What a REQ asks for, if it can be had at all.
+    fn check_req(
+        &self,
+        flow: &Flow,
+        req: &Req,
+    ) -> Result<ConnectRequest, (CmCounter, Reason, Ari)> {
+        let refuse = |counter, reason| Err((counter, reason, Ari::NONE));
+        let qp_type = match req.transport {
+            TransportService::Rc => QpType::Rc,
+            TransportService::Uc => QpType::Uc,
+            TransportService::Rd | TransportService::Extended => {
+                return refuse(CmCounter::RefusedTransport, Reason::InvalidTransport);
+            }
+        };
+        // Packets and messages of a connection go between the same two addresses.
+        if (req.primary.local_gid, req.primary.remote_gid) != (flow.src, flow.dst) {
+            return refuse(CmCounter::RefusedAddresses, Reason::InvalidGid);
+        }
+        let largest = self.config.active_mtu;
+        if PathMtu::from_code(req.path_mtu).is_none_or(|mtu| mtu > largest) {
+            let ari = Ari::path_mtu(largest.code());
+            return Err((CmCounter::RefusedPathMtu, Reason::InvalidPathMtu, ari));
+        }
+        let Some((src, dst, private_data)) = sockets(flow, req.service_id, &req.private_data)
+        else {
+            return refuse(CmCounter::RefusedHeader, Reason::Consumer);
+        };
+        let offered = Qp {
+            qpn: req.local_qpn,
+            responder_resources: req.initiator_depth.min(MAX_RD_ATOMIC),
+            initiator_depth: req.responder_resources.min(MAX_RD_ATOMIC),
+            flow_control: req.flow_control,
+            rnr_retry_count: req.rnr_retry_count,
+            srq: req.srq,
+        };
+        let retry_count = req.retry_count;
+        Ok(ConnectRequest { qp_type, src, dst, offered, retry_count, private_data })
+    }
+
+    /// The peer uses a QP or a number that we know from an earlier connection: it has lost that
+    /// one, which ends here too.
+    fn refuse_stale(&mut self, now: Instant, from: &MadSource, tid: u64, req: &Req, known: ConnId) {
+        self.counters.add(CmCounter::RefusedStale, 1);
+        self.send_back(now, from, tid, refusal(req, Reason::StaleConnection));
+        self.end_stale(now, known);
+    }
+
+    fn has_room_for_request(&mut self) -> bool {
+        let has_room = self.unanswered() < MAX_CM_REQUESTS;
+        self.counters.add(CmCounter::DropTooManyRequests, u64::from(!has_room));
+        has_room
+    }
+
+    fn handle_sidr_req(&mut self, now: Instant, from: &MadSource, tid: u64, req: &SidrReq) {
+        let key = RequestKey { peer: from.flow.src, number: req.request_id, sidr: true };
+        if let Some(known) = self.find_request(key) {
+            self.with(now, known, |conn, cx| match conn.message {
+                Some(_) => conn.send_again(cx, CmCounter::AnsweredAgain),
+                None => cx.counters.add(CmCounter::DropDuplicate, 1),
+            });
+            return;
+        }
+        let Some((src, dst, private_data)) = sockets(&from.flow, req.service_id, &req.private_data)
+        else {
+            self.counters.add(CmCounter::RefusedHeader, 1);
+            let rep = sidr_rep(req.request_id, req.service_id, SidrStatus::Rejected);
+            return self.send_back(now, from, tid, rep);
+        };
+        let Some((listener, _)) = self.listeners.find(req.service_id, dst.ip(), true) else {
+            self.counters.add(CmCounter::RefusedNoListener, 1);
+            let rep = sidr_rep(req.request_id, req.service_id, SidrStatus::Unsupported);
+            return self.send_back(now, from, tid, rep);
+        };
+        if !self.has_room_for_request() {
+            return;
+        }
+        if !self.listeners.occupy(listener) {
+            return self.counters.add(CmCounter::DropBacklog, 1);
+        }
+        let path = Path::back(&from.flow);
+        let mut conn = self.new_conn(State::SidrReqReceived, path, req.service_id);
+        conn.listener = Some(listener);
+        conn.in_backlog = true;
+        conn.peer_gsi = from.src_qpn;
+        conn.tid = tid;
+        conn.remote_id = req.request_id;
+        let request = SidrRequest { src, dst, private_data };
+        self.counters.add(CmCounter::RequestsReceived, 1);
+        let event = Event::SidrRequest { listener, conn: conn.id, request };
+        conn.tell(&mut self.without(now), event);
+        self.insert(conn);
+    }
+}
+
+/// Refuses a REQ for which there is no connection.
+fn refusal(req: &Req, reason: Reason) -> Rej {
+    Rej {
+        local_comm_id: CommId::NONE,
+        remote_comm_id: req.local_comm_id,
+        rejected: Rejected::Req,
+        reason,
+        ari: Ari::NONE,
+        private_data: [0; Rej::PRIVATE_LEN],
+    }
+}
+
+/// From which socket to which, and what the program said, if the service has sockets and the
+/// private data tells of the addresses that the request came with.
+fn sockets<const N: usize, const M: usize>(
+    flow: &Flow,
+    service: ServiceId,
+    private_data: &[u8; N],
+) -> Option<(SocketAddr, SocketAddr, [u8; M])> {
+    const { assert!(N == M + IpCmHeader::LEN) };
+    let (header, data) = private_data.split_first_chunk()?;
+    let header = IpCmHeader::parse(header).ok()?;
+    if (header.src, header.dst) != (flow.src, flow.dst) {
+        return None;
+    }
+    let (_, port) = service.port()?;
+    let src = SocketAddr::new(header.src, header.src_port);
+    Some((src, SocketAddr::new(header.dst, port), data.try_into().ok()?))
+}

@@ -1,0 +1,179 @@
+//! How connections end.
+
+use crate::script::*;
+use std::time::Duration;
+use urxe_engine::cm::*;
+use urxe_wire::Qpn;
+use urxe_wire::mad::*;
+
+/// The ACK timeouts that the script's connections have.
+const OURS: Duration = TimeCode::new(17).duration();
+const THEIRS: Duration = TimeCode::new(19).duration();
+
+#[test]
+fn who_disconnects_is_confirmed_and_then_waits_for_what_is_under_way() {
+    let (mut t, conn) = Script::connected();
+    t.cm.disconnect(t.now, conn, b"bye").unwrap();
+    let Message::Dreq(dreq) = t.sent() else { panic!() };
+    assert_eq!((dreq.local_comm_id, dreq.remote_comm_id), (CommId(conn.0), PEER_ID));
+    assert_eq!((dreq.remote_qpn, dreq.private_data), (PEER_QPN, starting(b"bye")));
+    t.receive(drep(conn));
+    let by = Ending::Confirmed { private_data: starting(b"bye bye") };
+    assert_eq!(t.event(), Event::Disconnected { conn, by });
+    // No error, whoever was first.
+    t.cm.disconnect(t.now, conn, b"").unwrap();
+    t.nothing();
+    assert_eq!(t.wait(), OURS);
+    assert_eq!(t.event(), Event::TimewaitExit { conn });
+    assert!(t.cm.is_empty());
+}
+
+#[test]
+fn a_dreq_is_answered_in_every_state() {
+    let named = |make: fn() -> (Script, ConnId), told: bool| {
+        let (mut t, conn) = make();
+        t.receive(dreq(conn));
+        let Message::Drep(answer) = t.sent() else { panic!() };
+        assert_eq!((answer.local_comm_id, answer.remote_comm_id), (CommId(conn.0), PEER_ID));
+        if told {
+            let by = Ending::Peer { private_data: starting(b"bye") };
+            let mut events: Vec<Event> = std::iter::from_fn(|| t.cm.poll_event()).collect();
+            assert_eq!(events.pop(), Some(Event::Disconnected { conn, by }));
+            // Who disconnects had been connected, even if its RTU was lost.
+            let private_data = [0; Rtu::PRIVATE_LEN];
+            let established = [Event::Established { conn, private_data }];
+            assert!(events.is_empty() || events == established);
+            assert_eq!(t.cm.state(conn), Some(State::TimeWait));
+        }
+        // Its answer was lost.
+        t.receive(dreq(conn));
+        assert_eq!(t.sent(), Message::Drep(answer));
+        assert_eq!(t.cm.poll_event(), None);
+    };
+    named(Script::accepted, true);
+    named(Script::connected, true);
+    named(Script::accepting, true);
+    named(Script::served, true);
+    let disconnecting = || {
+        let (mut t, conn) = Script::served();
+        t.cm.disconnect(t.now, conn, b"").unwrap();
+        t.sent();
+        (t, conn)
+    };
+    named(disconnecting, true);
+    let over = || {
+        let (mut t, conn) = Script::served();
+        t.cm.disconnect(t.now, conn, b"").unwrap();
+        t.sent();
+        t.receive(drep(conn));
+        t.event();
+        t.wait();
+        t.event();
+        assert!(t.cm.is_empty());
+        (t, conn)
+    };
+    named(over, false);
+    named(|| (Script::new(), ConnId(9)), false);
+}
+
+#[test]
+fn both_sides_may_disconnect_at_once() {
+    let (mut t, conn) = Script::connected();
+    t.cm.disconnect(t.now, conn, b"").unwrap();
+    t.sent();
+    t.receive(dreq(conn));
+    assert_eq!(t.sent().name(), "DREP");
+    assert!(matches!(t.event(), Event::Disconnected { .. }));
+    t.receive(drep(conn));
+    t.dropped(CmCounter::DropOutOfPlace, 0);
+    assert_eq!(t.wait_for_all(), (OURS, vec![]));
+    assert_eq!(t.event(), Event::TimewaitExit { conn });
+}
+
+#[test]
+fn a_dreq_without_an_answer_is_repeated_and_the_connection_ends_all_the_same() {
+    let (mut t, conn) = Script::served();
+    t.cm.disconnect(t.now, conn, b"").unwrap();
+    let dreq = t.sent();
+    assert_eq!(dreq.name(), "DREQ");
+    let (waited, sent) = t.wait_for_all();
+    assert_eq!(sent, ["DREQ"; 15]);
+    assert_eq!(waited, Timing::default().give_up() + THEIRS);
+    let by = Ending::Unconfirmed;
+    assert_eq!(t.cm.poll_event(), Some(Event::Disconnected { conn, by }));
+    assert_eq!(t.event(), Event::TimewaitExit { conn });
+    assert!(t.cm.is_empty());
+}
+
+#[test]
+fn a_program_that_goes_disconnects() {
+    let (mut t, conn) = Script::served();
+    t.cm.destroy(t.now, conn);
+    assert_eq!(t.sent().name(), "DREQ");
+    assert_eq!((t.cm.state(conn), t.cm.len()), (None, 1));
+    t.receive(drep(conn));
+    t.wait();
+    t.nothing();
+    assert!(t.cm.is_empty());
+}
+
+#[test]
+fn the_time_after_a_connection_is_its_ack_timeout_within_bounds() {
+    let mut t = Script::new();
+    t.cm.listen(&listen()).unwrap();
+    let primary = CmPath { local_ack_timeout: TimeCode::MAX, ..req().primary };
+    t.receive(Req { primary, ..req() });
+    let conn = t.requested();
+    t.cm.accept(t.now, conn, &ACCEPT).unwrap();
+    t.sent();
+    t.receive(dreq(conn));
+    t.sent();
+    assert_eq!(t.wait(), TimeCode::new(24).duration());
+}
+
+#[test]
+fn a_peer_that_rejects_an_established_connection_ends_it() {
+    let (mut t, conn) = Script::connected();
+    t.receive(rej(CommId(conn.0), Rejected::Nothing, Reason::Timeout));
+    assert!(matches!(t.event(), Event::Rejected { reason: Reason::Timeout, .. }));
+    assert_eq!((t.cm.state(conn), t.wait()), (None, OURS));
+    assert!(t.cm.is_empty());
+}
+
+#[test]
+fn a_peer_that_knows_nothing_of_what_we_end_has_ended_it() {
+    let (mut t, conn) = Script::connected();
+    t.cm.disconnect(t.now, conn, b"").unwrap();
+    t.sent();
+    t.receive(rej(CommId(conn.0), Rejected::Nothing, Reason::InvalidCommId));
+    assert_eq!(t.event(), Event::Disconnected { conn, by: Ending::Unconfirmed });
+}
+
+#[test]
+fn a_dreq_for_another_qp_ends_nothing() {
+    let (mut t, conn) = Script::connected();
+    t.receive(Dreq { remote_qpn: Qpn::new(0x99), ..dreq(conn) });
+    t.dropped(CmCounter::DropWrongQpn, 0);
+    assert_eq!(t.cm.state(conn), Some(State::Established));
+}
+
+#[test]
+fn alternate_paths_are_refused() {
+    let (mut t, conn) = Script::connected();
+    let lap = Lap {
+        local_comm_id: PEER_ID,
+        remote_comm_id: CommId(conn.0),
+        remote_qpn: QPN,
+        remote_response_timeout: TimeCode::new(20),
+        alternate: req().primary,
+        private_data: [0; Lap::PRIVATE_LEN],
+    };
+    t.receive(lap);
+    let Message::Apr(apr) = t.sent() else { panic!() };
+    assert_eq!((apr.remote_comm_id, apr.status), (PEER_ID, AprStatus::Unsupported));
+    t.receive(Lap { remote_comm_id: CommId(1), ..lap });
+    let Message::Apr(apr) = t.sent() else { panic!() };
+    assert_eq!(apr.status, AprStatus::InvalidCommId);
+    t.receive(apr);
+    t.dropped(CmCounter::DropOutOfPlace, 0);
+}

@@ -1,0 +1,241 @@
+//! What strangers send.
+
+use crate::script::*;
+use proptest::prelude::*;
+use urxe_engine::MAD_LEN;
+use urxe_engine::cm::*;
+use urxe_engine::limits::MAX_CM_OUTGOING;
+use urxe_wire::mad::*;
+
+#[test]
+fn what_is_no_message_is_dropped() {
+    let mut t = Script::new();
+    t.receive_bytes(PEER, &[0; MAD_LEN]);
+    t.dropped(CmCounter::DropNoMessage, 0);
+}
+
+#[test]
+fn messages_about_nothing_are_dropped() {
+    let mut t = Script::new();
+    let nothing = ConnId(9);
+    let messages: [Message; 5] = [
+        rtu(nothing).into(),
+        drep(nothing).into(),
+        mra(nothing, Received::Req, 24).into(),
+        rej(CommId(9), Rejected::Req, Reason::Consumer).into(),
+        rej(CommId::NONE, Rejected::Nothing, Reason::Timeout).into(),
+    ];
+    for (before, message) in (0..).zip(messages) {
+        t.receive(message);
+        t.dropped(CmCounter::DropUnknown, before);
+    }
+}
+
+#[test]
+fn another_address_or_number_touches_no_connection() {
+    let (mut t, conn) = Script::connected();
+    let mut before = 0;
+    let mut ends_nothing = |peer, message: Message| {
+        t.receive_from(peer, message);
+        t.dropped(CmCounter::DropForeign, before);
+        before += 1;
+        assert_eq!(t.cm.state(conn), Some(State::Established));
+    };
+    let ours = CommId(conn.0);
+    ends_nothing(STRANGER, rej(ours, Rejected::Nothing, Reason::Timeout).into());
+    ends_nothing(STRANGER, rep(conn).into());
+    ends_nothing(STRANGER, drep(conn).into());
+    let other = CommId(0x6666);
+    let rej = Rej { local_comm_id: other, ..rej(ours, Rejected::Nothing, Reason::Timeout) };
+    ends_nothing(PEER, rej.into());
+    ends_nothing(PEER, Rep { local_comm_id: other, ..rep(conn) }.into());
+
+    // A DREQ is answered, but ends nothing.
+    t.receive_from(STRANGER, dreq(conn));
+    assert_eq!(t.sent_to().0, STRANGER);
+    t.receive(Dreq { local_comm_id: other, ..dreq(conn) });
+    assert_eq!(t.sent().name(), "DREP");
+    assert_eq!((t.cm.state(conn), t.cm.poll_event()), (Some(State::Established), None));
+}
+
+#[test]
+fn a_stranger_cannot_answer_for_the_peer() {
+    let (mut t, conn, _) = Script::connecting();
+    t.receive_from(STRANGER, rep(conn));
+    t.dropped(CmCounter::DropForeign, 0);
+    t.receive_from(STRANGER, rej(CommId(conn.0), Rejected::Req, Reason::Consumer));
+    t.dropped(CmCounter::DropForeign, 1);
+    assert_eq!(t.cm.state(conn), Some(State::ReqSent));
+}
+
+#[test]
+fn numbers_cannot_be_guessed_from_earlier_ones() {
+    let mut t = Script::new();
+    let ids: Vec<u32> = (0..100)
+        .map(|n| {
+            let connect = Connect { src: socket(LOCAL, 40000 + n), ..connect() };
+            t.cm.connect(t.now, &connect).unwrap().0
+        })
+        .collect();
+    assert!(ids.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 100));
+    let other = Manager::new(Config { seed: 2, ..config() }).connect(t.now, &connect()).unwrap();
+    assert!(!ids.contains(&other.0));
+}
+
+#[test]
+fn messages_that_nobody_fetches_do_not_pile_up() {
+    let mut t = Script::new();
+    for _ in 0..MAX_CM_OUTGOING + 3 {
+        t.receive(req());
+    }
+    assert_eq!(t.count(CmCounter::DropNotSent), 3);
+    assert_eq!(std::iter::from_fn(|| t.cm.poll_mad()).count(), MAX_CM_OUTGOING);
+}
+
+/// Something that happens to a manager with a few connections.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Any message at all, from the peer or somebody else, about one of the connections or none.
+    Receive {
+        attribute: u16,
+        body: Vec<u8>,
+        peer: bool,
+        ours: usize,
+        theirs: u32,
+    },
+    Command {
+        which: u8,
+        conn: usize,
+    },
+    Wait,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let body = proptest::collection::vec(any::<u8>(), 232);
+    prop_oneof![
+        4 => (0x10u16..0x1b, body, any::<bool>(), 0usize..8, 0u32..4).prop_map(
+            |(attribute, body, peer, ours, theirs)| Step::Receive {
+                attribute, body, peer, ours, theirs
+            }
+        ),
+        3 => (0u8..9, 0usize..8).prop_map(|(which, conn)| Step::Command { which, conn }),
+        1 => Just(Step::Wait),
+    ]
+}
+
+/// Makes a message about a connection of random bytes: with an eye to its numbers and, if it is a
+/// request, to what is looked at first.
+fn aimed(attribute: u16, body: &[u8], ours: u32, theirs: u32) -> [u8; MAD_LEN] {
+    let mut bytes = [0; MAD_LEN];
+    bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
+    bytes[16..18].copy_from_slice(&attribute.to_be_bytes());
+    bytes[24..].copy_from_slice(body);
+    bytes[24..28].copy_from_slice(&theirs.to_be_bytes());
+    let mut mad = Mad::parse(&bytes).unwrap();
+    match &mut mad.message {
+        Message::Req(random) => {
+            let private_data = req().private_data;
+            let primary = CmPath { local_gid: PEER, remote_gid: LOCAL, ..random.primary };
+            let transport = TransportService::Rc;
+            *random = Req {
+                service_id: SERVICE,
+                path_mtu: 3,
+                primary,
+                private_data,
+                transport,
+                ..*random
+            };
+        }
+        Message::Rep(rep) => rep.remote_comm_id = CommId(ours),
+        Message::Rtu(rtu) => rtu.remote_comm_id = CommId(ours),
+        Message::Rej(rej) => rej.remote_comm_id = CommId(ours),
+        Message::Mra(mra) => mra.remote_comm_id = CommId(ours),
+        Message::Dreq(dreq) => {
+            dreq.remote_comm_id = CommId(ours);
+            dreq.remote_qpn = QPN;
+        }
+        Message::Drep(drep) => drep.remote_comm_id = CommId(ours),
+        Message::SidrRep(rep) => rep.request_id = CommId(ours),
+        Message::SidrReq(_) | Message::Lap(_) | Message::Apr(_) => {}
+    }
+    mad.bytes()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn any_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), MAD_LEN)) {
+        let (mut t, conn) = Script::connected();
+        t.receive_bytes(PEER, &bytes.try_into().unwrap());
+        prop_assert_eq!(t.cm.state(conn), Some(State::Established));
+    }
+
+    /// Whatever is said and done, nothing is left once the programs are gone and time has passed,
+    /// and the last event of a connection is its last.
+    #[test]
+    fn nothing_is_left_of_anything(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut t = Script::new();
+        t.cm.listen(&listen()).unwrap();
+        let mut conns: Vec<ConnId> = Vec::new();
+        let mut over: Vec<ConnId> = Vec::new();
+        for step in steps {
+            let pick = |conns: &[ConnId], n: usize| conns.iter().rev().nth(n).copied();
+            match step {
+                Step::Receive { attribute, body, peer, ours, theirs } => {
+                    let ours = pick(&conns, ours).map_or(0, |conn| conn.0);
+                    let peer = if peer { PEER } else { STRANGER };
+                    t.receive_bytes(peer, &aimed(attribute, &body, ours, theirs));
+                }
+                Step::Command { which: 0, .. } => {
+                    conns.push(t.cm.connect(t.now, &connect()).unwrap());
+                }
+                Step::Command { which, conn } => {
+                    let Some(conn) = pick(&conns, conn) else { continue };
+                    let _ = match which {
+                        1 => t.cm.accept(t.now, conn, &ACCEPT),
+                        2 => t.cm.establish(t.now, conn, b""),
+                        3 => t.cm.reject(t.now, conn, b""),
+                        4 => t.cm.disconnect(t.now, conn, b""),
+                        5 => { t.cm.destroy(t.now, conn); over.push(conn); Ok(()) }
+                        6 => { t.cm.communication_established(t.now, conn); Ok(()) }
+                        _ => { t.cm.take_request(conn); Ok(()) }
+                    };
+                }
+                Step::Wait => {
+                    if let Some(at) = t.cm.poll_timeout() {
+                        t.now = at;
+                        t.cm.handle_timeout(at);
+                    }
+                }
+            }
+            while t.cm.poll_mad().is_some() {}
+            while let Some(event) = t.cm.poll_event() {
+                let (conn, last) = match event {
+                    Event::ConnectRequest { conn, .. } | Event::SidrRequest { conn, .. } => {
+                        conns.push(conn);
+                        (conn, false)
+                    }
+                    Event::Unreachable { conn }
+                    | Event::Rejected { conn, .. }
+                    | Event::TimewaitExit { conn }
+                    | Event::SidrReply { conn, .. } => (conn, true),
+                    Event::ConnectResponse { conn, .. }
+                    | Event::Established { conn, .. }
+                    | Event::Disconnected { conn, .. } => (conn, false),
+                };
+                prop_assert!(!over.contains(&conn), "{event:?} after the last");
+                if last {
+                    over.push(conn);
+                    prop_assert_eq!(t.cm.state(conn), None);
+                }
+            }
+        }
+        for conn in conns {
+            t.cm.destroy(t.now, conn);
+        }
+        t.wait_for_all();
+        prop_assert!(t.cm.is_empty());
+        prop_assert_eq!((t.cm.unanswered(), t.cm.poll_event()), (0, None));
+    }
+}

@@ -1,0 +1,386 @@
+//! The side that listens.
+
+use crate::script::*;
+use urxe_engine::cm::*;
+use urxe_engine::limits::MAX_CM_REQUESTS;
+use urxe_engine::{Access, QpState, QpType};
+use urxe_wire::mad::*;
+use urxe_wire::{PathMtu, Psn, Qpn};
+
+#[test]
+fn a_req_is_shown_with_all_that_it_says() {
+    let mut t = Script::new();
+    let listener = t.cm.listen(&listen()).unwrap();
+    t.receive(req());
+    let Event::ConnectRequest { listener: told, conn, request } = t.event() else { panic!() };
+    assert_eq!(told, listener);
+    assert_eq!((request.src, request.dst), (socket(PEER, 50000), socket(LOCAL, PORT)));
+    assert_eq!((request.qp_type, request.retry_count), (QpType::Rc, 6));
+    assert_eq!(request.private_data, starting(b"hello"));
+    // What the peer wants to have outstanding is what we are to take.
+    assert_eq!((request.offered.responder_resources, request.offered.initiator_depth), (5, 2));
+    assert_eq!((request.offered.qpn, request.offered.rnr_retry_count), (PEER_QPN, 5));
+    assert_eq!(t.cm.path(conn).unwrap().flow_label, 0x12345);
+    assert_eq!(t.cm.unanswered(), 1);
+    t.nothing();
+}
+
+#[test]
+fn an_accepted_request_is_established_by_the_rtu() {
+    let (mut t, conn) = Script::asked();
+    t.cm.accept(t.now, conn, &ACCEPT).unwrap();
+    let (_, mad) = t.sent_to();
+    let Message::Rep(rep) = mad.message else { panic!() };
+    assert_eq!((mad.tid, rep.remote_comm_id, rep.local_qpn), (TID, PEER_ID, QPN));
+    // Three wanted, two to be had.
+    assert_eq!((rep.responder_resources, rep.initiator_depth), (4, 2));
+    assert_eq!(rep.private_data, starting(b"welcome"));
+
+    let init = t.cm.qp_attr(conn, QpState::Init, 0).unwrap();
+    let reads = Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    assert_eq!(init.access, Some(Access::REMOTE_WRITE | reads));
+    let rtr = t.cm.qp_attr(conn, QpState::Rtr, 0).unwrap();
+    assert_eq!((rtr.dest_qpn, rtr.rq_psn), (Some(PEER_QPN), Some(PEER_PSN)));
+    assert_eq!((rtr.path_mtu, rtr.max_dest_rd_atomic), (Some(PathMtu::Mtu1024), Some(4)));
+    assert_eq!(rtr.av.unwrap().flow_label, 0x12345);
+    let rts = t.cm.qp_attr(conn, QpState::Rts, 0).unwrap();
+    assert_eq!((rts.sq_psn, rts.max_rd_atomic), (Some(rep.starting_psn), Some(2)));
+    assert_eq!((rts.retry_cnt, rts.rnr_retry, rts.timeout), (Some(6), Some(5), Some(19)));
+
+    t.receive(rtu(conn));
+    assert_eq!(t.event(), Event::Established { conn, private_data: starting(b"go") });
+    assert_eq!((t.cm.state(conn), t.cm.poll_timeout()), (Some(State::Established), None));
+    t.receive(rtu(conn));
+    t.dropped(CmCounter::DropDuplicate, 0);
+    t.receive(req());
+    t.dropped(CmCounter::DropDuplicate, 1);
+}
+
+#[test]
+fn data_before_the_rtu_establishes_too() {
+    let (mut t, conn) = Script::accepting();
+    t.cm.communication_established(t.now, conn);
+    assert_eq!(t.event(), Event::Established { conn, private_data: [0; Rtu::PRIVATE_LEN] });
+    t.cm.communication_established(t.now, conn);
+    t.receive(rtu(conn));
+    t.dropped(CmCounter::DropDuplicate, 0);
+}
+
+#[test]
+fn a_req_that_comes_again_makes_no_second_request() {
+    let (mut t, conn) = Script::asked();
+    t.receive(req());
+    let Message::Mra(mra) = t.sent() else { panic!() };
+    assert_eq!((mra.received, mra.service_timeout.code()), (Received::Req, 24));
+    assert_eq!((mra.local_comm_id, mra.remote_comm_id), (CommId(conn.0), PEER_ID));
+    t.cm.accept(t.now, conn, &ACCEPT).unwrap();
+    let rep = t.sent();
+    t.receive(req());
+    assert_eq!(t.sent(), rep);
+    assert_eq!(t.cm.poll_event(), None);
+}
+
+#[test]
+fn a_rep_without_an_answer_is_repeated_and_given_up() {
+    let (mut t, conn) = Script::accepting();
+    let (waited, sent) = t.wait_for_all();
+    assert_eq!(sent[..15], ["REP"; 15]);
+    assert_eq!(sent[15..], ["REJ"]);
+    let timing = Timing::default();
+    assert_eq!(waited, timing.give_up() + timing.keep_answer());
+    assert_eq!(t.event(), Event::Unreachable { conn });
+    assert!(t.cm.is_empty());
+}
+
+#[test]
+fn a_rep_is_repeated_as_often_as_the_req_allows() {
+    let mut t = Script::new();
+    t.cm.listen(&listen()).unwrap();
+    t.receive(Req { max_cm_retries: 2, ..req() });
+    let conn = t.requested();
+    t.cm.accept(t.now, conn, &ACCEPT).unwrap();
+    assert_eq!(t.sent().name(), "REP");
+    assert_eq!(t.wait_for_all().1, ["REP", "REP", "REJ"]);
+}
+
+#[test]
+fn an_mra_gives_a_rep_more_time() {
+    let (mut t, conn) = Script::accepting();
+    t.receive(mra(conn, Received::Rep, 24));
+    assert_eq!(t.wait(), TimeCode::new(20).duration());
+    assert_eq!(t.sent().name(), "REP");
+    t.receive(mra(conn, Received::Req, 24));
+    t.dropped(CmCounter::DropOutOfPlace, 0);
+}
+
+#[test]
+fn a_rejected_request_is_rejected_again_if_it_comes_again() {
+    let (mut t, conn) = Script::asked();
+    t.cm.reject(t.now, conn, b"no").unwrap();
+    for _ in 0..2 {
+        let rej = t.sent_rej();
+        assert_eq!((rej.rejected, rej.reason), (Rejected::Req, Reason::Consumer));
+        assert_eq!((rej.local_comm_id, rej.remote_comm_id), (CommId(conn.0), PEER_ID));
+        assert_eq!(rej.private_data, starting(b"no"));
+        t.receive(req());
+    }
+    t.sent();
+    assert_eq!((t.cm.poll_event(), t.cm.state(conn), t.cm.unanswered()), (None, None, 0));
+    assert_eq!(t.wait_for_all().0, Timing::default().keep_answer());
+    assert!(t.cm.is_empty());
+}
+
+#[test]
+fn the_qp_of_a_rejected_request_may_ask_again() {
+    let (mut t, conn) = Script::asked();
+    t.cm.reject(t.now, conn, b"").unwrap();
+    t.sent();
+    t.receive(Req { local_comm_id: CommId(0x6666), ..req() });
+    assert_ne!(t.requested(), conn);
+}
+
+#[test]
+fn a_peer_that_gives_up_ends_a_request() {
+    for ours in [true, false] {
+        let (mut t, conn) = Script::asked();
+        // It knows our number if an MRA told it.
+        let ours = if ours { CommId(conn.0) } else { CommId::NONE };
+        t.receive(rej(ours, Rejected::Nothing, Reason::Timeout));
+        assert!(matches!(t.event(), Event::Rejected { reason: Reason::Timeout, .. }));
+        assert_eq!((t.cm.state(conn), t.cm.unanswered()), (None, 0));
+        // A REQ that was under way is no new request.
+        t.receive(req());
+        t.dropped(CmCounter::DropDuplicate, 0);
+        assert_eq!(t.wait_for_all().1, [""; 0]);
+        assert!(t.cm.is_empty());
+    }
+}
+
+#[test]
+fn nobody_listening_is_reason_8() {
+    let mut t = Script::new();
+    t.receive(req());
+    let rej = t.sent_rej();
+    assert_eq!((rej.rejected, rej.reason.code()), (Rejected::Req, 8));
+    assert_eq!((rej.local_comm_id, rej.remote_comm_id), (CommId::NONE, PEER_ID));
+    assert_eq!(t.count(CmCounter::RefusedNoListener), 1);
+    assert!(t.cm.is_empty());
+    // So it is after somebody has listened, and at another port.
+    let listener = t.cm.listen(&listen()).unwrap();
+    t.receive(Req { service_id: ServiceId::ip(PortSpace::Tcp, PORT + 1), ..req() });
+    assert_eq!(t.sent_rej().reason, Reason::InvalidServiceId);
+    assert!(t.cm.unlisten(t.now, listener));
+    assert!(!t.cm.unlisten(t.now, listener));
+    t.receive(req());
+    assert_eq!(t.sent_rej().reason, Reason::InvalidServiceId);
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_with_its_reason() {
+    let mut t = Script::new();
+    t.cm.listen(&listen()).unwrap();
+    let elsewhere = CmPath { remote_gid: STRANGER, ..req().primary };
+    let spoofed = CmPath { local_gid: STRANGER, ..req().primary };
+    let mut wrong_version = req().private_data;
+    wrong_version[0] = 1;
+    for (req, reason, counter) in [
+        (
+            Req { transport: TransportService::Rd, ..req() },
+            Reason::InvalidTransport,
+            CmCounter::RefusedTransport,
+        ),
+        (
+            Req { transport: TransportService::Uc, ..req() },
+            Reason::InvalidTransport,
+            CmCounter::RefusedTransport,
+        ),
+        (Req { primary: elsewhere, ..req() }, Reason::InvalidGid, CmCounter::RefusedAddresses),
+        (Req { primary: spoofed, ..req() }, Reason::InvalidGid, CmCounter::RefusedAddresses),
+        (Req { path_mtu: 4, ..req() }, Reason::InvalidPathMtu, CmCounter::RefusedPathMtu),
+        (Req { path_mtu: 0, ..req() }, Reason::InvalidPathMtu, CmCounter::RefusedPathMtu),
+        (Req { private_data: wrong_version, ..req() }, Reason::Consumer, CmCounter::RefusedHeader),
+        (
+            Req { private_data: with_header(socket(PEER, 1), STRANGER, b""), ..req() },
+            Reason::Consumer,
+            CmCounter::RefusedHeader,
+        ),
+        (Req { service_id: ServiceId(7), ..req() }, Reason::Consumer, CmCounter::RefusedHeader),
+    ] {
+        let before = t.count(counter);
+        t.receive(req);
+        let rej = t.sent_rej();
+        assert_eq!((rej.reason, t.count(counter)), (reason, before + 1));
+        if reason == Reason::InvalidPathMtu {
+            assert_eq!(rej.ari.information(), [3 << 4]);
+        }
+    }
+    assert!(t.cm.is_empty());
+}
+
+#[test]
+fn the_most_particular_listener_gets_the_request() {
+    let ids: Vec<CommId> = (1..=4).map(CommId).collect();
+    let mut t = Script::new();
+    let mut expected = Vec::new();
+    let places = [ListenOn::Any, ListenOn::AnyV4, ListenOn::Address(LOCAL)];
+    for (on, id) in places.into_iter().zip(&ids) {
+        let listener = t.cm.listen(&Listen { on, ..listen() }).unwrap();
+        expected.push(listener);
+        t.receive(Req { local_comm_id: *id, local_qpn: Qpn::new(0x30 + id.0), ..req() });
+        let Event::ConnectRequest { listener: told, .. } = t.event() else { panic!() };
+        assert_eq!(told, listener);
+    }
+    for on in [ListenOn::AnyV6, ListenOn::Address(STRANGER)] {
+        t.cm.listen(&Listen { on, ..listen() }).unwrap();
+    }
+    t.receive(req());
+    let Event::ConnectRequest { listener: told, .. } = t.event() else { panic!() };
+    assert_eq!(Some(&told), expected.last());
+}
+
+#[test]
+fn a_place_that_is_taken_is_refused_and_free_afterwards() {
+    let mut t = Script::new();
+    let listener = t.cm.listen(&listen()).unwrap();
+    assert_eq!(t.cm.listen(&listen()), Err(ListenError::AddressInUse(SERVICE)));
+    let text = t.cm.listen(&listen()).unwrap_err().to_string();
+    assert_eq!(text, "tcp:7174: somebody listens on this address and port already");
+    t.cm.listen(&Listen { port: 1, ..listen() }).unwrap();
+    t.cm.listen(&Listen { on: ListenOn::Address(LOCAL), ..listen() }).unwrap();
+    t.cm.unlisten(t.now, listener);
+    t.cm.listen(&listen()).unwrap();
+}
+
+#[test]
+fn a_full_backlog_drops_requests_until_the_program_takes_some() {
+    let mut t = Script::new();
+    t.cm.listen(&listen()).unwrap();
+    let request =
+        |n: u32| Req { local_comm_id: CommId(n), local_qpn: Qpn::new(0x100 + n), ..req() };
+    t.receive(request(1));
+    let first = t.requested();
+    t.receive(request(2));
+    let second = t.requested();
+    t.receive(request(3));
+    t.dropped(CmCounter::DropBacklog, 0);
+    t.cm.take_request(first);
+    t.cm.take_request(first);
+    t.receive(request(3));
+    t.requested();
+    t.receive(request(4));
+    t.dropped(CmCounter::DropBacklog, 1);
+    // Who is answered was taken.
+    t.cm.reject(t.now, second, b"").unwrap();
+    t.sent();
+    t.receive(request(4));
+    t.requested();
+}
+
+#[test]
+fn a_flood_of_requests_costs_bounded_memory() {
+    let mut t = Script::new();
+    t.cm.listen(&Listen { backlog: usize::MAX, ..listen() }).unwrap();
+    let flood = 3 * MAX_CM_REQUESTS as u32;
+    for n in 1..=flood {
+        t.receive(Req { local_comm_id: CommId(n), local_qpn: Qpn::new(0x100 + n), ..req() });
+    }
+    assert_eq!((t.cm.len(), t.cm.unanswered()), (MAX_CM_REQUESTS, MAX_CM_REQUESTS));
+    assert_eq!(t.count(CmCounter::DropTooManyRequests), u64::from(flood) - MAX_CM_REQUESTS as u64);
+}
+
+#[test]
+fn what_lingers_is_bounded_and_keeps_nobody_out() {
+    let mut t = Script::new();
+    t.cm.listen(&listen()).unwrap();
+    let most = urxe_engine::limits::MAX_CM_LINGERING as u32;
+    for n in 1..=most + 10 {
+        t.receive(Req { local_comm_id: CommId(n), ..req() });
+        let conn = t.requested();
+        t.cm.reject(t.now, conn, b"").unwrap();
+        t.sent();
+    }
+    assert_eq!((t.cm.len(), t.count(CmCounter::ForgottenEarly)), (most as usize, 10));
+    t.wait_for_all();
+    assert!(t.cm.is_empty());
+}
+
+#[test]
+fn a_listener_that_goes_refuses_what_its_program_did_not_take() {
+    let mut t = Script::new();
+    let listener = t.cm.listen(&listen()).unwrap();
+    t.receive(req());
+    let taken = t.requested();
+    t.cm.take_request(taken);
+    t.receive(Req { local_comm_id: CommId(1), local_qpn: Qpn::new(1), ..req() });
+    t.requested();
+    t.cm.unlisten(t.now, listener);
+    let rej = t.sent_rej();
+    assert_eq!((rej.remote_comm_id, rej.reason), (CommId(1), Reason::Consumer));
+    t.cm.accept(t.now, taken, &ACCEPT).unwrap();
+    assert_eq!(t.sent().name(), "REP");
+}
+
+#[test]
+fn a_program_that_goes_refuses_what_it_had_not_agreed_to() {
+    let (mut t, conn) = Script::asked();
+    t.cm.destroy(t.now, conn);
+    assert_eq!(t.sent_rej().rejected, Rejected::Req);
+
+    let (mut t, conn) = Script::accepting();
+    t.cm.destroy(t.now, conn);
+    assert_eq!(t.sent_rej().rejected, Rejected::Nothing);
+    // The peer had not heard of it when it sent this.
+    t.receive(rtu(conn));
+    assert_eq!(t.sent_rej().reason, Reason::Consumer);
+    assert_eq!(t.cm.poll_event(), None);
+    t.wait_for_all();
+    assert!(t.cm.is_empty());
+}
+
+#[test]
+fn a_request_of_a_connected_qp_is_stale_and_ends_the_old_connection() {
+    let (mut t, conn) = Script::served();
+    let reborn = Req { local_comm_id: CommId(0x6666), starting_psn: Psn::new(9), ..req() };
+    t.receive(reborn);
+    let sent: Vec<Message> = std::iter::from_fn(|| t.cm.poll_mad())
+        .map(|out| Mad::parse(&out.mad).unwrap().message)
+        .collect();
+    let [Message::Rej(rej), Message::Dreq(dreq)] = sent[..] else { panic!("{sent:?}") };
+    assert_eq!((rej.reason.code(), rej.remote_comm_id), (10, CommId(0x6666)));
+    assert_eq!((dreq.local_comm_id, dreq.remote_comm_id), (CommId(conn.0), PEER_ID));
+    t.receive(drep(conn));
+    assert!(matches!(t.event(), Event::Disconnected { .. }));
+    // Still stale, until TIME-WAIT is over.
+    t.receive(reborn);
+    assert_eq!(t.sent_rej().reason, Reason::StaleConnection);
+    t.wait();
+    assert_eq!(t.event(), Event::TimewaitExit { conn });
+    t.receive(reborn);
+    t.requested();
+}
+
+#[test]
+fn a_number_that_is_used_for_another_connection_is_stale() {
+    let (mut t, conn) = Script::served();
+    t.receive(Req { local_qpn: Qpn::new(0x99), ..req() });
+    let first = t.cm.poll_mad().unwrap();
+    let Message::Rej(rej) = Mad::parse(&first.mad).unwrap().message else { panic!() };
+    assert_eq!(rej.reason, Reason::StaleConnection);
+    assert_eq!(t.sent().name(), "DREQ");
+    assert_eq!(t.cm.state(conn), Some(State::DreqSent));
+}
+
+#[test]
+fn unreliable_connections_are_asked_for_and_accepted_too() {
+    let mut t = Script::new();
+    let service = Service::Connected(QpType::Uc);
+    t.cm.listen(&Listen { service, ..listen() }).unwrap();
+    t.receive(Req { transport: TransportService::Uc, ..req() });
+    let conn = t.requested();
+    let rts = t.cm.qp_attr(conn, QpState::Rts, 0).unwrap();
+    assert_eq!((rts.timeout, rts.retry_cnt, rts.max_rd_atomic), (None, None, None));
+    let init = t.cm.qp_attr(conn, QpState::Init, 0).unwrap();
+    assert_eq!(init.access, Some(Access::REMOTE_WRITE));
+    t.receive(Req { local_comm_id: CommId(1), local_qpn: Qpn::new(1), ..req() });
+    assert_eq!(t.sent_rej().reason, Reason::InvalidTransport);
+}

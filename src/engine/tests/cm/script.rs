@@ -1,0 +1,346 @@
+//! One manager at [`LOCAL`], and what its peer at [`PEER`] says.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+use urxe_engine::cm::*;
+use urxe_engine::{MAD_LEN, MadSource, QpType};
+use urxe_wire::mad::*;
+use urxe_wire::{Flow, PathMtu, Pkey, Psn, Qkey, Qpn};
+
+pub(crate) const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+pub(crate) const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+pub(crate) const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
+pub(crate) const PORT: u16 = 7174;
+pub(crate) const SERVICE: ServiceId = ServiceId::ip(PortSpace::Tcp, PORT);
+/// The peer's number of the connection, and its QP.
+pub(crate) const PEER_ID: CommId = CommId(0x5555);
+pub(crate) const PEER_QPN: Qpn = Qpn::new(0x22);
+pub(crate) const PEER_PSN: Psn = Psn::new(0x123456);
+pub(crate) const TID: u64 = 0x7777;
+/// Our own QP.
+pub(crate) const QPN: Qpn = Qpn::new(0x11);
+pub(crate) const QP: Qp = Qp {
+    qpn: QPN,
+    responder_resources: 4,
+    initiator_depth: 3,
+    flow_control: false,
+    rnr_retry_count: 7,
+    srq: false,
+};
+pub(crate) const ACCEPT: Accept<'static> = Accept { qp: QP, private_data: b"welcome" };
+
+pub(crate) struct Script {
+    pub(crate) cm: Manager,
+    pub(crate) now: Instant,
+}
+
+pub(crate) fn config() -> Config {
+    Config { guid: 0x1234, seed: 1, active_mtu: PathMtu::Mtu1024, timing: Timing::default() }
+}
+
+/// The address of a socket of the peer, or of ours.
+pub(crate) fn socket(ip: IpAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(ip, port)
+}
+
+pub(crate) fn connect() -> Connect<'static> {
+    Connect {
+        qp_type: QpType::Rc,
+        space: PortSpace::Tcp,
+        src: socket(LOCAL, 40000),
+        dst: socket(PEER, PORT),
+        traffic_class: 0,
+        path_mtu: PathMtu::Mtu1024,
+        qp: QP,
+        retry_count: 7,
+        ack_timeout: None,
+        private_data: b"hello",
+    }
+}
+
+pub(crate) fn listen() -> Listen {
+    Listen {
+        space: PortSpace::Tcp,
+        port: PORT,
+        on: ListenOn::Any,
+        service: Service::Connected(QpType::Rc),
+        backlog: 2,
+    }
+}
+
+/// Bytes at the beginning of a field of private data.
+pub(crate) fn starting<const N: usize>(data: &[u8]) -> [u8; N] {
+    std::array::from_fn(|i| data.get(i).copied().unwrap_or(0))
+}
+
+pub(crate) fn with_header<const N: usize>(src: SocketAddr, dst: IpAddr, data: &[u8]) -> [u8; N] {
+    let mut header = [0; IpCmHeader::LEN];
+    IpCmHeader { src_port: src.port(), src: src.ip(), dst }.emit(&mut header);
+    let mut all = header.to_vec();
+    all.extend(data);
+    starting(&all)
+}
+
+/// A REQ from this address to ours.
+pub(crate) fn req_from(peer: IpAddr) -> Req {
+    Req {
+        local_comm_id: PEER_ID,
+        service_id: SERVICE,
+        local_ca_guid: 0x9999,
+        local_qkey: Qkey::default(),
+        local_qpn: PEER_QPN,
+        responder_resources: 2,
+        initiator_depth: 5,
+        remote_response_timeout: TimeCode::new(20),
+        transport: TransportService::Rc,
+        flow_control: false,
+        starting_psn: PEER_PSN,
+        local_response_timeout: TimeCode::new(20),
+        retry_count: 6,
+        pkey: Pkey::DEFAULT,
+        path_mtu: 3,
+        rnr_retry_count: 5,
+        max_cm_retries: 15,
+        srq: false,
+        extended_transport: 0,
+        primary: CmPath {
+            local_lid: 0xffff,
+            remote_lid: 0xffff,
+            local_gid: peer,
+            remote_gid: LOCAL,
+            flow_label: 0x12345,
+            packet_rate: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            service_level: 0,
+            subnet_local: false,
+            local_ack_timeout: TimeCode::new(19),
+        },
+        alternate: None,
+        private_data: with_header(socket(peer, 50000), LOCAL, b"hello"),
+    }
+}
+
+pub(crate) fn req() -> Req {
+    req_from(PEER)
+}
+
+/// The peer accepts our connection of this number.
+pub(crate) fn rep(ours: ConnId) -> Rep {
+    Rep {
+        local_comm_id: PEER_ID,
+        remote_comm_id: CommId(ours.0),
+        local_qkey: Qkey::default(),
+        local_qpn: PEER_QPN,
+        starting_psn: PEER_PSN,
+        responder_resources: 2,
+        initiator_depth: 5,
+        target_ack_delay: TimeCode::new(15),
+        failover: 0,
+        flow_control: false,
+        rnr_retry_count: 5,
+        srq: false,
+        local_ca_guid: 0x9999,
+        private_data: starting(b"welcome"),
+    }
+}
+
+pub(crate) fn rtu(ours: ConnId) -> Rtu {
+    Rtu { local_comm_id: PEER_ID, remote_comm_id: CommId(ours.0), private_data: starting(b"go") }
+}
+
+pub(crate) fn dreq(ours: ConnId) -> Dreq {
+    Dreq {
+        local_comm_id: PEER_ID,
+        remote_comm_id: CommId(ours.0),
+        remote_qpn: QPN,
+        private_data: starting(b"bye"),
+    }
+}
+
+pub(crate) fn drep(ours: ConnId) -> Drep {
+    Drep {
+        local_comm_id: PEER_ID,
+        remote_comm_id: CommId(ours.0),
+        private_data: starting(b"bye bye"),
+    }
+}
+
+pub(crate) fn rej(ours: CommId, rejected: Rejected, reason: Reason) -> Rej {
+    Rej {
+        local_comm_id: PEER_ID,
+        remote_comm_id: ours,
+        rejected,
+        reason,
+        ari: Ari::NONE,
+        private_data: starting(b"no"),
+    }
+}
+
+pub(crate) fn mra(ours: ConnId, received: Received, code: u8) -> Mra {
+    Mra {
+        local_comm_id: PEER_ID,
+        remote_comm_id: CommId(ours.0),
+        received,
+        service_timeout: TimeCode::new(code),
+        private_data: [0; Mra::PRIVATE_LEN],
+    }
+}
+
+pub(crate) fn source(peer: IpAddr) -> MadSource {
+    let flow =
+        Flow { src: peer, dst: LOCAL, src_port: 55410, tclass: 0, hop_limit: 64, flow_label: 0 };
+    MadSource { flow, src_qpn: Qpn::GSI }
+}
+
+impl Script {
+    pub(crate) fn new() -> Script {
+        Script { cm: Manager::new(config()), now: Instant::now() }
+    }
+
+    /// With a connection that was asked for, and the REQ.
+    pub(crate) fn connecting() -> (Script, ConnId, Req) {
+        let mut t = Script::new();
+        let conn = t.cm.connect(t.now, &connect()).unwrap();
+        let Message::Req(req) = t.sent() else { panic!("no REQ") };
+        (t, conn, req)
+    }
+
+    /// With a connection that the peer has accepted.
+    pub(crate) fn accepted() -> (Script, ConnId) {
+        let (mut t, conn, _) = Script::connecting();
+        t.receive(rep(conn));
+        assert!(matches!(t.event(), Event::ConnectResponse { .. }));
+        (t, conn)
+    }
+
+    /// With a connection that we asked for, and that is established.
+    pub(crate) fn connected() -> (Script, ConnId) {
+        let (mut t, conn) = Script::accepted();
+        t.cm.establish(t.now, conn, b"go").unwrap();
+        assert_eq!(t.sent().name(), "RTU");
+        (t, conn)
+    }
+
+    /// With a listener, and a REQ that came to it.
+    pub(crate) fn asked() -> (Script, ConnId) {
+        let mut t = Script::new();
+        t.cm.listen(&listen()).unwrap();
+        t.receive(req());
+        let conn = t.requested();
+        (t, conn)
+    }
+
+    /// With a request that we accepted.
+    pub(crate) fn accepting() -> (Script, ConnId) {
+        let (mut t, conn) = Script::asked();
+        t.cm.accept(t.now, conn, &ACCEPT).unwrap();
+        assert_eq!(t.sent().name(), "REP");
+        (t, conn)
+    }
+
+    /// With a connection that the peer asked for, and that is established.
+    pub(crate) fn served() -> (Script, ConnId) {
+        let (mut t, conn) = Script::accepting();
+        t.receive(rtu(conn));
+        assert!(matches!(t.event(), Event::Established { .. }));
+        (t, conn)
+    }
+
+    pub(crate) fn receive(&mut self, message: impl Into<Message>) {
+        self.receive_from(PEER, message);
+    }
+
+    pub(crate) fn receive_from(&mut self, peer: IpAddr, message: impl Into<Message>) {
+        self.receive_bytes(peer, &Mad::new(TID, message).bytes());
+    }
+
+    pub(crate) fn receive_bytes(&mut self, peer: IpAddr, mad: &[u8; MAD_LEN]) {
+        self.cm.handle_mad(self.now, &source(peer), mad);
+    }
+
+    /// The message that was sent: just one, to the peer.
+    #[track_caller]
+    pub(crate) fn sent(&mut self) -> Message {
+        let (peer, mad) = self.sent_to();
+        assert_eq!(peer, PEER);
+        mad.message
+    }
+
+    #[track_caller]
+    pub(crate) fn sent_to(&mut self) -> (IpAddr, Mad) {
+        let out = self.cm.poll_mad().expect("something was sent");
+        assert_eq!((self.cm.poll_mad(), out.qpn, out.path.local), (None, Qpn::GSI, LOCAL));
+        (out.path.peer, Mad::parse(&out.mad).unwrap())
+    }
+
+    /// The rejection that was sent.
+    #[track_caller]
+    pub(crate) fn sent_rej(&mut self) -> Rej {
+        match self.sent() {
+            Message::Rej(rej) => rej,
+            other => panic!("{other}"),
+        }
+    }
+
+    /// What a program was told: just one thing.
+    #[track_caller]
+    pub(crate) fn event(&mut self) -> Event {
+        let event = self.cm.poll_event().expect("an event");
+        assert_eq!(self.cm.poll_event(), None);
+        event
+    }
+
+    /// The connection that was asked for.
+    #[track_caller]
+    pub(crate) fn requested(&mut self) -> ConnId {
+        match self.event() {
+            Event::ConnectRequest { conn, .. } | Event::SidrRequest { conn, .. } => conn,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Nothing was sent, and nobody was told anything.
+    #[track_caller]
+    pub(crate) fn nothing(&mut self) {
+        assert_eq!((self.cm.poll_mad(), self.cm.poll_event()), (None, None));
+    }
+
+    /// Nothing was sent or told, and this was counted, once more.
+    #[track_caller]
+    pub(crate) fn dropped(&mut self, counter: CmCounter, before: u64) {
+        self.nothing();
+        assert_eq!(self.count(counter), before + 1, "{}", counter.name());
+    }
+
+    pub(crate) fn count(&self, counter: CmCounter) -> u64 {
+        self.cm.counters().get(counter)
+    }
+
+    /// Lets so much time pass.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.cm.handle_timeout(self.now);
+    }
+
+    /// Waits for the next thing to do, and does it. Returns how long it took.
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> Duration {
+        let at = self.cm.poll_timeout().expect("something to wait for");
+        let waited = at - self.now;
+        self.pass(waited);
+        waited
+    }
+
+    /// Waits until nothing is left to wait for. Returns how long it took, and what was sent.
+    pub(crate) fn wait_for_all(&mut self) -> (Duration, Vec<&'static str>) {
+        let (mut waited, mut sent) = (Duration::ZERO, Vec::new());
+        while self.cm.poll_timeout().is_some() {
+            waited += self.wait();
+            while let Some(out) = self.cm.poll_mad() {
+                sent.push(Mad::parse(&out.mad).unwrap().message.name());
+            }
+        }
+        (waited, sent)
+    }
+}
