@@ -39,7 +39,9 @@ pub(crate) fn generations() -> Result {
 /// What keeps kernel rxe from being tried.
 pub(crate) fn lacks_kernel_rxe() -> Option<String> {
     // To build the guest takes the mirror; what keeps it from being built is said here.
-    packages::lacking_root_or(&[QEMU, KMOD, ZSTD, DEBIAN_KEYS, IP, IBVERBS_UTILS, RXE_PROVIDER])
+    let guest = [QEMU, KMOD, ZSTD, DEBIAN_KEYS, IP];
+    let ours = [IBVERBS_UTILS, PYVERBS, RXE_PROVIDER];
+    packages::lacking_root_or(&[&guest[..], &ours].concat())
         .or_else(|| cannot(script("rxe/guest.py").arg("build")))
 }
 
