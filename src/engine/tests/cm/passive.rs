@@ -1,11 +1,12 @@
 //! The side that listens.
 
 use crate::script::*;
+use std::net::IpAddr;
 use urxe_engine::cm::*;
 use urxe_engine::limits::MAX_CM_REQUESTS;
-use urxe_engine::{Access, QpState, QpType};
+use urxe_engine::{Access, MAD_LEN, MadSource, QpState, QpType};
 use urxe_wire::mad::*;
-use urxe_wire::{PathMtu, Psn, Qpn};
+use urxe_wire::{Flow, PathMtu, Psn, Qpn};
 
 #[test]
 fn a_req_is_shown_with_all_that_it_says() {
@@ -383,4 +384,22 @@ fn unreliable_connections_are_asked_for_and_accepted_too() {
     assert_eq!(init.access, Some(Access::REMOTE_WRITE));
     t.receive(Req { local_comm_id: CommId(1), local_qpn: Qpn::new(1), ..req() });
     assert_eq!(t.sent_rej().reason, Reason::InvalidTransport);
+}
+
+#[test]
+fn the_req_of_kernel_rxe_is_taken_as_it_comes() {
+    let capture = include_bytes!("../../../../interop/captures/6.1/cm-reject-no-listener.pcap");
+    // Headers of the file, the record, Ethernet, IPv4, UDP, BTH and DETH.
+    let mad = &capture[24 + 16 + 14 + 20 + 8 + 20..][..MAD_LEN];
+    let [kernel, ours]: [IpAddr; 2] = ["10.78.0.1", "10.78.0.2"].map(|ip| ip.parse().unwrap());
+    let flow = Flow { src: kernel, dst: ours, ..source(PEER).flow };
+    let from = MadSource { flow, src_qpn: Qpn::GSI };
+    let mut t = Script::new();
+    t.cm.listen(&Listen { port: 9999, ..listen() }).unwrap();
+    t.cm.handle_mad(t.now, &from, mad.try_into().unwrap());
+    let Event::ConnectRequest { conn, request, .. } = t.event() else { panic!() };
+    assert_eq!((request.src, request.dst), (socket(kernel, 0x8c10), socket(ours, 9999)));
+    assert_eq!((request.offered.qpn, request.retry_count), (Qpn::new(0x34), 7));
+    assert_eq!((request.offered.responder_resources, request.offered.initiator_depth), (1, 1));
+    assert_eq!(t.cm.qp_attr(conn, QpState::Rtr, 0).unwrap().rq_psn, Some(Psn::new(0xe41c2e)));
 }
