@@ -24,7 +24,7 @@ const UNSAFE_ROOMS: [&str; 6] = [
 pub(crate) fn check() -> Result {
     let root = root();
     let mut files = Vec::new();
-    for dir in ["src", "spec-tests", "tools"] {
+    for dir in ["src", "spec-tests", "tools", "interop"] {
         files_below(&root.join(dir), "rs", &mut files)
             .map_err(|error| format!("{dir}: {error}"))?;
     }
