@@ -40,7 +40,7 @@ pub(crate) fn generations() -> Result {
 pub(crate) fn lacks_kernel_rxe() -> Option<String> {
     // To build the guest takes the mirror; what keeps it from being built is said here.
     let guest = [QEMU, KMOD, ZSTD, DEBIAN_KEYS, IP];
-    let ours = [IBVERBS_UTILS, PYVERBS, RXE_PROVIDER];
+    let ours = [IBVERBS_UTILS, PERFTEST, PYVERBS, RXE_PROVIDER];
     packages::lacking_root_or(&[&guest[..], &ours].concat())
         .or_else(|| cannot(script("rxe/guest.py").arg("build")))
 }
