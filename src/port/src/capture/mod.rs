@@ -1,4 +1,5 @@
-//! Writing down what passes a port, for tshark, Wireshark and Scapy: pcapng.
+//! Writing down what passes a port, for tshark, Wireshark and Scapy: pcapng. And [`read`]ing
+//! captures, whoever made them.
 //!
 //! Around [`Fault`](crate::fault::Fault) it records what the engine sees, inside of it what the
 //! wire sees.
@@ -13,6 +14,9 @@
 //! - Headers of the link are left out.
 
 mod pcapng;
+mod read;
+
+pub use read::{Content, Frame, ReadError, Unusable, read};
 
 use crate::headers;
 use crate::{Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};

@@ -2,14 +2,13 @@
 //!
 //! The captures and how they were made: `interop/captures/README.md`.
 
-mod pcap;
-
-use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use urxe_port::capture::{self, Content};
 use urxe_wire::icrc::{self, Checker, Verdict};
 use urxe_wire::mad::{self, IpCmHeader, Mad, Message, PortSpace, Reason};
-use urxe_wire::{Flow, Ident, Opcode, Outer, Packet, Qkey, Qpn, ROCE_PORT};
+use urxe_wire::{Flow, Ident, Opcode, Outer, Packet, Qkey, Qpn};
 
 /// File, RoCE packets in it, other frames in it.
 const CAPTURES: [(&str, usize, usize); 26] = [
@@ -53,50 +52,25 @@ struct Captured {
     udp_payload: Vec<u8>,
 }
 
-/// The RoCE packet in a frame; `None` if it holds something else.
-fn roce_packet(frame: &[u8]) -> Option<Captured> {
-    let sliced = SlicedPacket::from_ethernet(frame).expect("a frame that was sent whole");
-    let Some(TransportSlice::Udp(udp)) = sliced.transport else { return None };
-    if udp.destination_port() != ROCE_PORT {
-        return None;
-    }
-    let src_port = udp.source_port();
-    let (flow, ident) = match sliced.net? {
-        NetSlice::Ipv4(ip) => {
-            let ip = ip.header();
-            let flow = Flow {
-                src: ip.source_addr().into(),
-                dst: ip.destination_addr().into(),
-                src_port,
-                tclass: ip.slice()[1],
-                hop_limit: ip.ttl(),
-                flow_label: 0,
-            };
-            let fragment = u16::from_be_bytes([ip.slice()[6], ip.slice()[7]]);
-            (flow, Some((ip.identification(), fragment)))
-        }
-        NetSlice::Ipv6(ip) => {
-            let ip = ip.header();
-            let flow = Flow {
-                src: ip.source_addr().into(),
-                dst: ip.destination_addr().into(),
-                src_port,
-                tclass: ip.traffic_class(),
-                hop_limit: ip.hop_limit(),
-                flow_label: ip.flow_label().value(),
-            };
-            (flow, None)
-        }
-        NetSlice::Arp(_) => return None,
-    };
-    Some(Captured { flow, ident, udp_payload: udp.payload().to_vec() })
-}
-
 /// All RoCE packets of a file, and how many other frames there are.
 fn read(file: &str) -> (Vec<Captured>, usize) {
-    let frames = pcap::frames(&captures().join(file));
-    let packets: Vec<Captured> = frames.iter().filter_map(|frame| roce_packet(frame)).collect();
-    let others = frames.len() - packets.len();
+    let (mut packets, mut others) = (Vec::new(), 0);
+    let result = capture::read(File::open(captures().join(file)).unwrap(), |frame| {
+        match frame.content {
+            Content::Roce { outer: Outer { flow, ident }, bytes } => {
+                let ident = match ident {
+                    Ident::Known { ident, fragment } if flow.src.is_ipv4() => {
+                        Some((ident, fragment))
+                    }
+                    _ => None,
+                };
+                packets.push(Captured { flow, ident, udp_payload: bytes.to_vec() });
+            }
+            Content::Other => others += 1,
+            Content::Unusable(why) => panic!("{file}: frame {}: {why}", frame.number),
+        }
+    });
+    result.unwrap_or_else(|error| panic!("{file}: {error}"));
     (packets, others)
 }
 

@@ -1,0 +1,358 @@
+//! Reading captures again, ours and those of others: pcap and pcapng, of the links that RoCEv2 is
+//! captured on.
+//!
+//! A capture may be anybody's, so nothing in it is trusted: what cannot be used is told frame by
+//! frame, and a file that ends amid a block gives what stands before that.
+
+use crate::headers;
+use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
+use std::borrow::Cow;
+use std::io::Read;
+use std::time::Duration;
+use urxe_wire::Outer;
+use urxe_wire::batch::MAX_DATAGRAM;
+
+/// Room for the largest block that is read.
+const BUFFER: usize = 4 << 20;
+
+/// No packet is longer; what claims to be is cut off here.
+const MAX_PACKET: usize = 65_535 + 64;
+
+/// One frame of a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// Its number as other programs count it: the first one's is 1.
+    pub number: u64,
+    /// When it was captured, since 1970. Frames do not always stand in the order of their times.
+    pub time: Duration,
+    /// What it holds.
+    pub content: Content<'a>,
+}
+
+/// What a frame holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// A datagram for port 4791.
+    Roce {
+        /// The headers that it came with.
+        outer: Outer,
+        /// The UDP payload, the ICRC last.
+        bytes: &'a [u8],
+    },
+    /// Something else: ARP, TCP, a fragment.
+    Other,
+    /// It is of RoCEv2, or may be, and cannot be used.
+    Unusable(Unusable),
+}
+
+/// Why a frame cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum Unusable {
+    /// Only its beginning was written down.
+    #[error("cut off by the capture; capture whole frames (tcpdump -s 0)")]
+    CutOff,
+    /// Longer than any packet: the sender's segmentation or the receiver's coalescing was still
+    /// in effect where it was captured.
+    #[error(
+        "several packets in one frame, as segmentation offload passes them on; capture where they are single (urxed --capture does) or turn it off (ethtool -K)"
+    )]
+    SeveralPackets,
+    /// A link that we do not know.
+    #[error("captured on a link of type {0}, which is not read (Ethernet, raw IP and Linux cooked are)")]
+    Link(i32),
+}
+
+/// Why reading ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Neither pcap nor pcapng.
+    #[error("is no capture: neither pcap nor pcapng")]
+    NotACapture,
+    /// Damaged or cut off behind so many frames, which were read.
+    #[error("is damaged or cut off behind frame {0}")]
+    Damaged(u64),
+}
+
+/// An interface of a capture.
+struct Interface {
+    link: Linktype,
+    /// Ticks of its clock in a second, and the second that it counts from.
+    ticks: u64,
+    offset: i64,
+}
+
+impl Interface {
+    fn time(&self, high: u32, low: u32) -> Duration {
+        let ticks = u128::from(high) << 32 | u128::from(low);
+        let nanoseconds = ticks * 1_000_000_000 / u128::from(self.ticks.max(1));
+        let nanoseconds = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
+        let offset = Duration::from_secs(self.offset.unsigned_abs());
+        match self.offset < 0 {
+            true => nanoseconds.saturating_sub(offset),
+            false => nanoseconds.saturating_add(offset),
+        }
+    }
+}
+
+/// Hands every frame of a capture to `each`, in the order of the file.
+///
+/// # Errors
+/// If it is no capture, or ends early; then `each` has had all frames before that.
+pub fn read(input: impl Read + Send, mut each: impl FnMut(Frame<'_>)) -> Result<(), ReadError> {
+    let mut reader = create_reader(BUFFER, input).map_err(|_| ReadError::NotACapture)?;
+    let mut interfaces: Vec<Interface> = Vec::new();
+    let mut number = 0;
+    let mut starved = false;
+    loop {
+        match reader.next() {
+            Ok((used, block)) => {
+                starved = false;
+                read_block(&block, &mut interfaces, |time, content| {
+                    number += 1;
+                    each(Frame { number, time, content });
+                });
+                reader.consume(used);
+            }
+            Err(PcapError::Eof) => return Ok(()),
+            Err(PcapError::Incomplete(_)) if !starved => {
+                starved = true;
+                reader.refill().map_err(|_| ReadError::Damaged(number))?;
+            }
+            Err(_) => return Err(ReadError::Damaged(number)),
+        }
+    }
+}
+
+fn read_block(
+    block: &PcapBlockOwned<'_>,
+    interfaces: &mut Vec<Interface>,
+    mut each: impl FnMut(Duration, Content<'_>),
+) {
+    match block {
+        PcapBlockOwned::LegacyHeader(header) => {
+            let ticks = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
+            *interfaces = vec![Interface { link: header.network, ticks, offset: 0 }];
+        }
+        PcapBlockOwned::Legacy(block) => {
+            let Some(interface) = interfaces.first() else { return };
+            let part = interface.time(0, block.ts_usec);
+            let time = Duration::from_secs(block.ts_sec.into()).saturating_add(part);
+            each(time, content(interface.link, block.data, block.origlen));
+        }
+        PcapBlockOwned::NG(Block::SectionHeader(_)) => interfaces.clear(),
+        PcapBlockOwned::NG(Block::InterfaceDescription(block)) => {
+            let ticks = block.ts_resolution().unwrap_or(1_000_000);
+            interfaces.push(Interface { link: block.linktype, ticks, offset: block.ts_offset() });
+        }
+        PcapBlockOwned::NG(Block::EnhancedPacket(block)) => {
+            let Some(interface) = interfaces.get(block.if_id as usize) else { return };
+            let data = block.data.get(..block.caplen as usize).unwrap_or(block.data);
+            let time = interface.time(block.ts_high, block.ts_low);
+            each(time, content(interface.link, data, block.origlen));
+        }
+        PcapBlockOwned::NG(Block::SimplePacket(block)) => {
+            let Some(interface) = interfaces.first() else { return };
+            let data = block.data.get(..block.origlen as usize).unwrap_or(block.data);
+            each(Duration::ZERO, content(interface.link, data, block.origlen));
+        }
+        PcapBlockOwned::NG(_) => {}
+    }
+}
+
+fn content(link: Linktype, frame: &[u8], length: u32) -> Content<'_> {
+    let Some(ip_at) = ip_offset(link, frame) else {
+        return match is_known(link) {
+            true => Content::Other,
+            false => Content::Unusable(Unusable::Link(link.0)),
+        };
+    };
+    let whole = (length as usize).min(MAX_PACKET);
+    let cut_off = frame.len() < whole;
+    let mut bytes = Cow::Borrowed(&frame[ip_at..]);
+    if cut_off {
+        // Enough to tell what it was.
+        bytes.to_mut().resize(whole - ip_at, 0);
+    }
+    match (headers::parse(&bytes), bytes) {
+        (None, _) => Content::Other,
+        (Some(_), Cow::Owned(_)) => Content::Unusable(Unusable::CutOff),
+        (Some(parsed), _) if parsed.len > MAX_DATAGRAM => {
+            Content::Unusable(Unusable::SeveralPackets)
+        }
+        (Some(parsed), Cow::Borrowed(bytes)) => Content::Roce {
+            outer: parsed.outer,
+            bytes: &bytes[parsed.start..parsed.start + parsed.len],
+        },
+    }
+}
+
+fn is_known(link: Linktype) -> bool {
+    use Linktype as Link;
+    const RAW_OLD: Linktype = Linktype(12);
+    const SLL2: Linktype = Linktype(276);
+    let known = [Link::ETHERNET, Link::RAW, RAW_OLD, Link::IPV4, Link::IPV6, Link::LINUX_SLL, SLL2];
+    known.contains(&link)
+}
+
+/// Where the IP header begins; `None` if there is none.
+fn ip_offset(link: Linktype, frame: &[u8]) -> Option<usize> {
+    const ETHERTYPE_IPV4: u16 = 0x0800;
+    const ETHERTYPE_IPV6: u16 = 0x86dd;
+    const VLAN_TAGS: [u16; 2] = [0x8100, 0x88a8];
+    let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
+    let (mut type_at, mut ip_at) = match link {
+        Linktype::ETHERNET => (12, 14),
+        Linktype::LINUX_SLL => (14, 16),
+        Linktype(276) => (0, 20),
+        _ if is_known(link) => return (!frame.is_empty()).then_some(0),
+        _ => return None,
+    };
+    while VLAN_TAGS.contains(&word(type_at)?) {
+        type_at = ip_at + 2;
+        ip_at += 4;
+    }
+    let is_ip = matches!(word(type_at)?, ETHERTYPE_IPV4 | ETHERTYPE_IPV6);
+    (is_ip && ip_at < frame.len()).then_some(ip_at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::pcapng::{PcapNg, Way};
+    use proptest::prelude::*;
+    use urxe_wire::{DONT_FRAGMENT, Flow, Ident};
+
+    fn flow() -> Flow {
+        Flow {
+            src: "10.0.0.1".parse().unwrap(),
+            dst: "10.0.0.2".parse().unwrap(),
+            src_port: 0xc001,
+            tclass: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        }
+    }
+
+    /// An IP packet with so many bytes of datagram.
+    fn packet(len: usize) -> Vec<u8> {
+        let (header, header_len) = headers::emit(&flow(), 7, DONT_FRAGMENT, len);
+        let mut packet = header[..header_len].to_vec();
+        packet.resize(header_len + len, 0xa5);
+        packet
+    }
+
+    fn all(file: &[u8]) -> (Vec<(u64, Duration, String)>, Result<(), ReadError>) {
+        let mut frames = Vec::new();
+        let result = read(file, |frame| {
+            let content = match frame.content {
+                Content::Roce { bytes, .. } => format!("{} bytes", bytes.len()),
+                other => format!("{other:?}"),
+            };
+            frames.push((frame.number, frame.time, content));
+        });
+        (frames, result)
+    }
+
+    /// A classic capture of one frame, of which `captured` bytes are there.
+    fn classic(big_endian: bool, link: u32, frame: &[u8], captured: usize) -> Vec<u8> {
+        let words =
+            [0xa1b2_c3d4, 0x0002_0004, 0, 0, 0x4_0000, link, 5, 6, captured as u32];
+        let mut file = Vec::new();
+        for (i, word) in words.into_iter().chain([frame.len() as u32]).enumerate() {
+            let word: u32 = if i == 1 && !big_endian { 0x0004_0002 } else { word };
+            file.extend(if big_endian { word.to_be_bytes() } else { word.to_le_bytes() });
+        }
+        file.extend(&frame[..captured]);
+        file
+    }
+
+    #[test]
+    fn what_we_capture_is_read_again() {
+        let mut file = Vec::new();
+        let mut out = PcapNg::begin(&mut file, "eth0").unwrap();
+        for (time, len) in [(1_000_000_007, 20), (3, 4000)] {
+            let packet = packet(len);
+            out.packet(time, Way::Inbound, &packet[..28], &packet[28..]).unwrap();
+        }
+        let mut frames = Vec::new();
+        read(file.as_slice(), |frame| {
+            let Content::Roce { outer, bytes } = frame.content else { panic!("{frame:?}") };
+            assert_eq!(outer.flow, flow());
+            assert_eq!(outer.ident, Ident::Known { ident: 7, fragment: DONT_FRAGMENT });
+            frames.push((frame.number, frame.time.as_nanos(), bytes.len()));
+        })
+        .unwrap();
+        assert_eq!(frames, [(1, 1_000_000_007, 20), (2, 3, 4000)]);
+    }
+
+    #[test]
+    fn links_and_byte_orders_are_read() {
+        let ethernet = |tags: &[u8]| [&[2; 12], tags, &[8, 0], &packet(20)].concat();
+        let sll2 = [&[8, 0][..], &[0; 18], &packet(20)].concat();
+        for (link, frame) in [
+            (1, ethernet(&[])),
+            (1, ethernet(&[0x81, 0, 0, 5])),
+            (1, ethernet(&[0x88, 0xa8, 0, 5, 0x81, 0, 0, 5])),
+            (101, packet(20)),
+            (113, [&[0; 14][..], &[8, 0], &packet(20)].concat()),
+            (276, sll2),
+        ] {
+            for big_endian in [false, true] {
+                let file = classic(big_endian, link, &frame, frame.len());
+                let (frames, result) = all(&file);
+                let time = Duration::new(5, 6000);
+                assert_eq!(frames, [(1, time, "20 bytes".to_owned())], "link {link}");
+                result.unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_says_why() {
+        let frame = packet(1000);
+        let (frames, _) = all(&classic(false, 101, &frame, 100));
+        assert_eq!(frames[0].2, "Unusable(CutOff)");
+        let (frames, _) = all(&classic(false, 101, &packet(9000), 9028));
+        assert_eq!(frames[0].2, "Unusable(SeveralPackets)");
+        let (frames, _) = all(&classic(false, 197, &frame, frame.len()));
+        assert_eq!(frames[0].2, "Unusable(Link(197))");
+        let arp = [&[2; 12], &[8, 6][..], &[0; 28]].concat();
+        assert_eq!(all(&classic(false, 1, &arp, arp.len())).0[0].2, "Other");
+    }
+
+    #[test]
+    fn a_file_that_ends_early_gives_what_is_there() {
+        let frame = packet(1000);
+        let mut file = classic(false, 101, &frame, frame.len());
+        file.extend(&file.clone()[24..60]);
+        let (frames, result) = all(&file);
+        assert_eq!(frames.len(), 1);
+        assert!(matches!(result, Err(ReadError::Damaged(1))), "{result:?}");
+        assert!(matches!(all(b"PK\x03\x04 is no capture").1, Err(ReadError::NotACapture)));
+        assert!(matches!(all(b"").1, Err(ReadError::NotACapture)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_makes_it_panic(
+            pcapng: bool,
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+            end in any::<prop::sample::Index>(),
+        ) {
+            let mut file = match pcapng {
+                false => classic(false, 1, &[&[2; 12], &[8, 0][..], &packet(60)].concat(), 102),
+                true => {
+                    let mut file = Vec::new();
+                    let mut out = PcapNg::begin(&mut file, "eth0").unwrap();
+                    out.packet(1, Way::Outbound, &packet(60)[..28], &[0; 60]).unwrap();
+                    file
+                }
+            };
+            for (at, byte) in damage {
+                let at = at.index(file.len());
+                file[at] = byte;
+            }
+            let _ = all(&file[..end.index(file.len() + 1)]);
+        }
+    }
+}
