@@ -55,8 +55,8 @@ struct Captured {
 /// All RoCE packets of a file, and how many other frames there are.
 fn read(file: &str) -> (Vec<Captured>, usize) {
     let (mut packets, mut others) = (Vec::new(), 0);
-    let result = capture::read(File::open(captures().join(file)).unwrap(), |frame| {
-        match frame.content {
+    let result =
+        capture::read(File::open(captures().join(file)).unwrap(), |frame| match frame.content {
             Content::Roce { outer: Outer { flow, ident }, bytes } => {
                 let ident = match ident {
                     Ident::Known { ident, fragment } if flow.src.is_ipv4() => {
@@ -68,8 +68,7 @@ fn read(file: &str) -> (Vec<Captured>, usize) {
             }
             Content::Other => others += 1,
             Content::Unusable(why) => panic!("{file}: frame {}: {why}", frame.number),
-        }
-    });
+        });
     result.unwrap_or_else(|error| panic!("{file}: {error}"));
     (packets, others)
 }

@@ -1,7 +1,7 @@
 //! The command line: which commands there are. What each takes stands with the command.
 
 use crate::error::EXIT_CODES;
-use crate::{daemon, demo, devinfo, doctor, output, perf, res, run, stat, sysfs_overlay};
+use crate::{daemon, demo, devinfo, doctor, output, perf, replay, res, run, stat, sysfs_overlay};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,6 +25,8 @@ Examples:
       See what was sent, received, lost and repeated.
   urxe res qp
       See which queue pairs there are, whose, and in which state.
+  urxe replay roce.pcap
+      Have a capture of some other NIC judged, response by response.
 ";
 
 /// RoCEv2 in user space: RDMA over any network, without RDMA hardware, kernel module or root.
@@ -47,6 +49,7 @@ enum Command {
     Perf(perf::Arguments),
     Stat(stat::Arguments),
     Res(res::Arguments),
+    Replay(replay::Arguments),
     SysfsOverlay(sysfs_overlay::Arguments),
 }
 
@@ -81,6 +84,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Perf(arguments) => perf::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Res(arguments) => res::run(&arguments),
+        Command::Replay(arguments) => return replay::run(&arguments),
         Command::SysfsOverlay(arguments) => sysfs_overlay::run(&arguments),
     };
     match result {
@@ -121,6 +125,7 @@ mod tests {
             ("urxe perf nothing", ["nothing", "write-bw"]),
             ("urxe stat --watch soon", ["--watch", "soon"]),
             ("urxe res everything", ["everything", "qp"]),
+            ("urxe replay", ["CAPTURE", "required"]),
             ("urxe daemon --addr here", ["--addr", "here"]),
             ("urxe run", ["PROGRAM", "required"]),
             ("urxe run --addr here ls", ["--addr", "here"]),

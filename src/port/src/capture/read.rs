@@ -58,7 +58,9 @@ pub enum Unusable {
     )]
     SeveralPackets,
     /// A link that we do not know.
-    #[error("captured on a link of type {0}, which is not read (Ethernet, raw IP and Linux cooked are)")]
+    #[error(
+        "captured on a link of type {0}, which is not read (Ethernet, raw IP and Linux cooked are)"
+    )]
     Link(i32),
 }
 
@@ -241,7 +243,10 @@ mod tests {
         packet
     }
 
-    fn all(file: &[u8]) -> (Vec<(u64, Duration, String)>, Result<(), ReadError>) {
+    /// A frame's number, its time and what it holds.
+    type Seen = (u64, Duration, String);
+
+    fn all(file: &[u8]) -> (Vec<Seen>, Result<(), ReadError>) {
         let mut frames = Vec::new();
         let result = read(file, |frame| {
             let content = match frame.content {
@@ -255,8 +260,7 @@ mod tests {
 
     /// A classic capture of one frame, of which `captured` bytes are there.
     fn classic(big_endian: bool, link: u32, frame: &[u8], captured: usize) -> Vec<u8> {
-        let words =
-            [0xa1b2_c3d4, 0x0002_0004, 0, 0, 0x4_0000, link, 5, 6, captured as u32];
+        let words = [0xa1b2_c3d4, 0x0002_0004, 0, 0, 0x4_0000, link, 5, 6, captured as u32];
         let mut file = Vec::new();
         for (i, word) in words.into_iter().chain([frame.len() as u32]).enumerate() {
             let word: u32 = if i == 1 && !big_endian { 0x0004_0002 } else { word };

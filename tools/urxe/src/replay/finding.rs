@@ -1,0 +1,127 @@
+//! What is found when answers are compared.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Something in a response that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Difference {
+    /// The response.
+    pub(super) frame: u64,
+    /// Which part of it.
+    pub(super) field: &'static str,
+    /// What stands there.
+    pub(super) captured: String,
+    /// What our engine answers.
+    pub(super) expected: String,
+    /// Why that is wrong, in a sentence.
+    pub(super) says: String,
+}
+
+/// Something that the standard leaves open, or that a capture cannot show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Freedom {
+    /// ACKs that our engine sends and the responder left to a later one.
+    CoalescedAck,
+    /// ACKs that the requester did not ask for.
+    UnaskedAck,
+    /// ACKs of what was acknowledged before.
+    RepeatedAck,
+    /// Credits in ACKs.
+    Credits,
+    /// The migration bit.
+    MigReq,
+    /// The congestion bits.
+    Congestion,
+    /// Memory that the responder's own program changed.
+    ProgramWrote,
+    /// Requests that were lost behind the place of the capture.
+    RequestLost,
+    /// Answers that the capture does not have, though it has later ones.
+    AnswerMissing,
+    /// Requests without any answer, at the end.
+    Unanswered,
+    /// A failure on the responder's own side.
+    LocalFailure,
+}
+
+impl Freedom {
+    /// What it is and why it is no fault, in a sentence.
+    pub(super) const fn says(self) -> &'static str {
+        match self {
+            Freedom::CoalescedAck => {
+                "One ACK speaks for all requests up to its PSN; these were left to a later one."
+            }
+            Freedom::UnaskedAck => {
+                "A responder may acknowledge more often than it is asked to (AckReq)."
+            }
+            Freedom::RepeatedAck => {
+                "What was acknowledged before may be acknowledged again, and must be when the request is repeated."
+            }
+            Freedom::Credits => {
+                "The ACK tells credits of end-to-end flow control; 31, as our engine sends it, says that it is not used."
+            }
+            Freedom::MigReq => {
+                "The migration bit differs (our engine and hardware set it, kernel rxe does not); without alternate paths nobody looks at it."
+            }
+            Freedom::Congestion => {
+                "A congestion bit of the BTH is set; it may be, on the way as well."
+            }
+            Freedom::ProgramWrote => {
+                "The data differs from what the capture last showed of that memory, but the responder's program was active since and may have written it."
+            }
+            Freedom::RequestLost => {
+                "The responder asks again for requests that the capture has: they were lost between the place of the capture and the responder."
+            }
+            Freedom::AnswerMissing => {
+                "Our engine gives an answer here that the capture does not have: lost on its way, or not captured."
+            }
+            Freedom::Unanswered => {
+                "Nothing answers these requests to the end of the capture: the responder's QP is gone or in ERR, or the capture ends."
+            }
+            Freedom::LocalFailure => {
+                "The responder says that it failed on its own side, which no packet can prove. Kernel rxe says so of a SEND longer than the receive, where the standard has an invalid request."
+            }
+        }
+    }
+}
+
+/// How often something was seen, and where first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Seen {
+    pub(super) count: u64,
+    pub(super) first_frame: u64,
+}
+
+/// Counts things with the frame in which they were seen first.
+#[derive(Clone, Debug)]
+pub(super) struct Tally<K>(pub(super) BTreeMap<K, Seen>);
+
+impl<K> Default for Tally<K> {
+    fn default() -> Self {
+        Tally(BTreeMap::new())
+    }
+}
+
+impl<K: Ord> Tally<K> {
+    pub(super) fn add(&mut self, what: K, frame: u64, count: u64) {
+        if count > 0 {
+            let seen = self.0.entry(what).or_insert(Seen { count: 0, first_frame: frame });
+            seen.count += count;
+        }
+    }
+}
+
+/// All that is found in one direction.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Findings {
+    pub(super) differences: Vec<Difference>,
+    pub(super) freedoms: Tally<Freedom>,
+    /// Packets that were not replayed or compared, by reason.
+    pub(super) unused: Tally<String>,
+    /// What the replay's responder was given.
+    pub(super) inferred: Vec<String>,
+    /// Responses compared.
+    pub(super) compared: u64,
+}

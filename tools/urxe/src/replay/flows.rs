@@ -1,0 +1,195 @@
+//! Who talks to whom: packets to one QP are a flow, two flows that answer each other a connection.
+//!
+//! A packet of a connection names the QP that it goes to and not the one that it comes from. So
+//! the two flows are brought together by what they say: responses bear the PSNs of requests that
+//! were sent the other way not long before.
+
+use super::trace::{Captured, Trace};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
+use urxe_wire::{Operation, Psn, Qpn, Transport};
+
+/// How many of the flows that were busy last are asked whether a response is for them.
+const BUSY_FLOWS: usize = 64;
+
+/// Packets of one transport service, from one address to one QP.
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    pub(super) transport: Transport,
+    /// The QP that they go to.
+    pub(super) qpn: Qpn,
+    /// Indices into the trace.
+    pub(super) packets: Vec<usize>,
+}
+
+/// Requests to one QP, and the flow in which their responses are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Direction {
+    pub(super) requests: usize,
+    pub(super) responses: Option<usize>,
+}
+
+/// All flows of a trace, and which belong together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Flows {
+    pub(super) flows: Vec<Flow>,
+    /// The flow of each packet; `None` if it is of no QP whose traffic is replayed.
+    pub(super) of_packet: Vec<Option<usize>>,
+    /// By flow: the one the other way.
+    pub(super) partner: Vec<Option<usize>>,
+}
+
+impl Flows {
+    /// Sorts the packets of a trace. Those that belong to no flow are told to the trace.
+    pub(super) fn of(trace: &mut Trace) -> Flows {
+        let mut flows = Flows::default();
+        let mut by_key = HashMap::new();
+        let mut aside = Vec::new();
+        for (i, packet) in trace.packets.iter().enumerate() {
+            let why = why_aside(packet);
+            flows.of_packet.push(None);
+            if let Some(why) = why {
+                aside.push((packet.frame, why));
+                continue;
+            }
+            let bth = &packet.headers.bth;
+            let (src, dst) = (packet.outer.flow.src, packet.outer.flow.dst);
+            let key = (src, dst, bth.opcode.transport(), bth.dest_qp);
+            let number = *by_key.entry(key).or_insert_with(|| {
+                let (transport, qpn) = (bth.opcode.transport(), bth.dest_qp);
+                flows.flows.push(Flow { src, dst, transport, qpn, packets: Vec::new() });
+                flows.flows.len() - 1
+            });
+            flows.flows[number].packets.push(i);
+            flows.of_packet[i] = Some(number);
+        }
+        for (frame, why) in aside {
+            trace.cannot_use(frame, why.to_owned());
+        }
+        flows.partner = flows.pair(trace);
+        flows
+    }
+
+    /// What is to be replayed: every flow with requests.
+    pub(super) fn directions<'a>(
+        &'a self,
+        trace: &'a Trace,
+    ) -> impl Iterator<Item = Direction> + 'a {
+        (0..self.flows.len()).filter(|&flow| self.has(trace, flow, true)).map(|requests| {
+            let partner = self.partner[requests];
+            let responses = partner.filter(|&flow| self.has(trace, flow, false));
+            Direction { requests, responses }
+        })
+    }
+
+    /// Whether a flow has any requests, or any responses.
+    fn has(&self, trace: &Trace, flow: usize, requests: bool) -> bool {
+        let mut packets = self.flows[flow].packets.iter().map(|&i| &trace.packets[i]);
+        packets.any(|packet| packet.is_request() == requests)
+    }
+
+    /// Finds the partner of each flow.
+    fn pair(&self, trace: &Trace) -> Vec<Option<usize>> {
+        let mut votes: Vec<_> = self.votes(trace).into_iter().collect();
+        // The most votes first; then the order of the trace, so that it is the same each time.
+        votes.sort_by_key(|&(flows, votes)| (std::cmp::Reverse(votes), flows));
+        let mut partner = vec![None; self.flows.len()];
+        for ((a, b), _) in votes {
+            if partner[a].is_none() && partner[b].is_none() {
+                partner[a] = Some(b);
+                partner[b] = Some(a);
+            }
+        }
+        partner
+    }
+
+    /// Each response votes for the flows whose requests it may answer, and most for the likeliest.
+    fn votes(&self, trace: &Trace) -> HashMap<(usize, usize), u64> {
+        const SAME_PORT: u64 = 4;
+        let mut votes = HashMap::new();
+        let mut spans: HashMap<usize, Span> = HashMap::new();
+        let mut busy: HashMap<(IpAddr, IpAddr), VecDeque<usize>> = HashMap::new();
+        for (packet, flow) in trace.packets.iter().zip(&self.of_packet) {
+            let (Some(flow), outer) = (*flow, &packet.outer.flow) else { continue };
+            if packet.headers.bth.opcode.transport() != Transport::Rc || !packet.intact {
+                continue;
+            }
+            if packet.is_request() {
+                spans.entry(flow).or_insert_with(|| Span::of(packet)).extend(packet);
+                let recent = busy.entry((outer.src, outer.dst)).or_default();
+                recent.retain(|&other| other != flow);
+                recent.push_front(flow);
+                recent.truncate(BUSY_FLOWS);
+                continue;
+            }
+            let psn = packet.headers.bth.psn;
+            let recent = busy.get(&(outer.dst, outer.src)).into_iter().flatten();
+            let asked = recent.filter(|&flow| spans.get(flow).is_some_and(|span| span.has(psn)));
+            for (place, &request_flow) in asked.enumerate() {
+                let same_port = spans[&request_flow].src_port == outer.src_port;
+                let vote = u64::from(place == 0) + u64::from(same_port) * SAME_PORT;
+                let key = (request_flow.min(flow), request_flow.max(flow));
+                *votes.entry(key).or_insert(0) += vote + 1;
+            }
+        }
+        votes
+    }
+
+    /// Flows of responses whose requests are not in the capture.
+    pub(super) fn orphans<'a>(&'a self, trace: &'a Trace) -> impl Iterator<Item = usize> + 'a {
+        let served: HashSet<usize> =
+            self.directions(trace).filter_map(|direction| direction.responses).collect();
+        (0..self.flows.len())
+            .filter(move |flow| !served.contains(flow) && self.has(trace, *flow, false))
+    }
+}
+
+/// The PSNs that the requests of a flow took.
+struct Span {
+    first: Psn,
+    end: Psn,
+    src_port: u16,
+}
+
+impl Span {
+    fn of(packet: &Captured) -> Span {
+        let psn = packet.headers.bth.psn;
+        Span { first: psn, end: psn, src_port: packet.outer.flow.src_port }
+    }
+
+    fn extend(&mut self, packet: &Captured) {
+        const SMALLEST_MTU: u32 = 256;
+        let Captured { headers, outer, .. } = packet;
+        let psns = match (headers.bth.opcode.operation(), headers.reth) {
+            (Operation::ReadRequest, Some(reth)) => reth.len.div_ceil(SMALLEST_MTU).max(1),
+            _ => 1,
+        };
+        let end = headers.bth.psn + psns;
+        if self.end.precedes(end) {
+            self.end = end;
+        }
+        if headers.bth.psn.precedes(self.first) {
+            self.first = headers.bth.psn;
+        }
+        self.src_port = outer.flow.src_port;
+    }
+
+    fn has(&self, psn: Psn) -> bool {
+        !psn.precedes(self.first) && psn.precedes(self.end)
+    }
+}
+
+/// Why a packet is not replayed, if it is not.
+fn why_aside(packet: &Captured) -> Option<&'static str> {
+    let bth = &packet.headers.bth;
+    match (bth.opcode.transport(), bth.dest_qp) {
+        (Transport::Cnp, _) => Some("congestion notification: nothing answers it"),
+        (_, Qpn::GSI) => Some("management datagram (QP1): a matter of programs, not of the NIC"),
+        _ if packet.outer.flow.src.is_ipv4() != packet.outer.flow.dst.is_ipv4() => {
+            Some("addresses of two families")
+        }
+        _ => None,
+    }
+}

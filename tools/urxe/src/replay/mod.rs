@@ -1,0 +1,103 @@
+//! `urxe replay`: how a responder in a capture behaves, judged by our engine in its place.
+//!
+//! The requests of the capture are handed to an engine, which is set up as the responder must have
+//! been; what it answers is compared with what the capture holds.
+//!
+//! | module | |
+//! | --- | --- |
+//! | [`trace`] | the packets of the file |
+//! | [`flows`] | which of them belong to one connection |
+//! | [`survey`], [`memory`] | what the responder must have been like: its QP, its memory |
+//! | [`machine`], [`program`] | our engine in its place, and the program behind it |
+//! | [`judge`], [`lane`] | packet after packet, response beside response |
+//! | [`finding`], [`report`] | what differs, what is free to differ, and how it is told |
+
+mod finding;
+mod flows;
+mod judge;
+mod lane;
+mod machine;
+mod memory;
+mod program;
+mod report;
+mod survey;
+mod trace;
+
+use crate::output;
+use clap::Args;
+use flows::Flows;
+use judge::Replay;
+use report::Report;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use trace::Trace;
+
+const LONG_ABOUT: &str = "\
+Judge the RoCEv2 responders in a capture: hardware, kernel rxe or urxe.
+
+The requests in the capture are handed to urxe's own protocol engine, which takes the place of
+each responder, and its answers are compared with the captured ones field by field: opcode, PSN,
+syndrome, MSN, data, lengths, ICRC, P_Key, reserved bits, the IP flags. No daemon is needed, and
+nothing is sent.
+
+A capture does not show what a responder is like inside: its path MTU, its receives, its memory.
+What its answers say of that is taken for so, and listed. What the standard leaves open (one ACK
+for several requests, credits, ...) is listed as allowed. What remains is a difference: either
+that responder is wrong, or urxe is.
+
+pcap and pcapng are read, of Ethernet (with VLAN tags), raw IP and Linux cooked links. Capture
+whole frames, best at the responder:
+  tcpdump -i eth0 -s 0 -w roce.pcap udp port 4791
+Hardware hides its packets from tcpdump; a mirror port of the switch shows them, or the NIC's own
+sniffer.";
+
+const EXAMPLES: &str = "\
+Examples:
+  urxe replay roce.pcap
+      What was taken for so, what differs and what is allowed, for each connection.
+  urxe replay roce.pcap --json | jq '.directions[].differences[]'
+      All differences, for a script.
+  urxed --addr 10.0.0.1 --capture urxe.pcapng
+      Makes a capture of urxe itself, which replays as well.
+
+Exit codes: 0 if nothing differs (what is allowed does not count), 1 if something does, 2 if the
+file is no capture that can be read.";
+
+/// Judge the RoCEv2 responders in a capture: hardware, kernel rxe or urxe.
+#[derive(Args, Debug)]
+#[command(long_about = LONG_ABOUT, after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// A pcap or pcapng file.
+    capture: PathBuf,
+
+    /// Print one JSON object in place of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads, replays and prints.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let printed = Trace::read(&arguments.capture).and_then(|trace| {
+        let report = replay(arguments.capture.display().to_string(), trace);
+        output::print(arguments.json, &report)?;
+        Ok(report)
+    });
+    match printed {
+        Ok(report) if report.differences == 0 => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            output::note(format_args!("urxe: {error}"));
+            error.exit_code().into()
+        }
+    }
+}
+
+/// Replays a capture.
+fn replay(name: String, mut trace: Trace) -> Report {
+    let flows = Flows::of(&mut trace);
+    let replay = Replay::run(&trace, &flows);
+    Report::new(name, &trace, &flows, replay)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! The program behind the replay's responder: its memory and its receives, as the engine asks for
+//! them.
+
+use super::memory::{Bytes, Key};
+use super::survey::Fate;
+use std::collections::{HashMap, VecDeque};
+use urxe_engine::{
+    AsyncEvent, Completion, CqId, CqOverrun, Host, MemoryFault, QueueId, RecvWqe, RegionId,
+    SendWqe, Sge, Status, Taken,
+};
+use urxe_wire::{Lkey, Rkey};
+
+/// Memory for received messages, whose bytes nobody looks at.
+pub(super) const SINK: RegionId = RegionId(0);
+/// Memory that cannot be reached.
+pub(super) const GONE: RegionId = RegionId(1);
+/// The first of the regions behind keys.
+const FIRST_KEYED: u32 = 2;
+
+/// Bytes of the sink: no message is longer.
+pub(super) const SINK_LEN: u32 = 1 << 31;
+
+/// A program that answers the engine as the capture says.
+#[derive(Debug, Default)]
+pub(super) struct Program {
+    /// By region, from [`FIRST_KEYED`] on.
+    regions: Vec<Region>,
+    region_of: HashMap<Rkey, RegionId>,
+    /// The keys of [`SINK`] and [`GONE`].
+    pub(super) sink: Lkey,
+    pub(super) gone: Lkey,
+    /// What the capture says of the packet that is being handled.
+    pub(super) fate: Option<Fate>,
+    /// Its number, the first packet's being 1.
+    pub(super) now: usize,
+    /// Work requests for the next send queue that asks: binds of windows.
+    pub(super) sends: VecDeque<SendWqe>,
+    /// Whether a receive is posted. Each packet has one: a QP in ERR takes as many as there are.
+    pub(super) receive_posted: bool,
+    /// Receives that completed well since the last look.
+    pub(super) received: u64,
+}
+
+#[derive(Debug)]
+struct Region {
+    /// The address of its first byte.
+    first: u64,
+    bytes: Bytes,
+}
+
+impl Program {
+    /// Adds the memory behind a key.
+    pub(super) fn add(&mut self, rkey: Rkey, key: &Key) -> RegionId {
+        let region = RegionId(FIRST_KEYED + self.regions.len() as u32);
+        self.regions.push(Region { first: key.first, bytes: key.bytes.clone() });
+        self.region_of.insert(rkey, region);
+        region
+    }
+
+    /// The memory behind a key of the capture.
+    pub(super) fn bytes(&mut self, rkey: Rkey) -> Option<&mut Bytes> {
+        let region = *self.region_of.get(&rkey)?;
+        Some(&mut self.region(region).ok()?.bytes)
+    }
+
+    fn region(&mut self, region: RegionId) -> Result<&mut Region, MemoryFault> {
+        if self.fate == Some(Fate::Failed) {
+            return Err(MemoryFault);
+        }
+        let number = region.0.checked_sub(FIRST_KEYED).ok_or(MemoryFault)?;
+        self.regions.get_mut(number as usize).ok_or(MemoryFault)
+    }
+
+    fn atomic(
+        &mut self,
+        region: RegionId,
+        offset: u64,
+        change: impl FnOnce(u64) -> u64,
+    ) -> Result<u64, MemoryFault> {
+        let now = self.now;
+        let Region { first, bytes } = self.region(region)?;
+        let addr = first.wrapping_add(offset);
+        let mut word = [0; 8];
+        bytes.read(addr, &mut word);
+        let was = u64::from_ne_bytes(word);
+        bytes.write(addr, &change(was).to_ne_bytes(), now);
+        Ok(was)
+    }
+}
+
+impl Host for Program {
+    fn read(&mut self, region: RegionId, offset: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
+        let Region { first, bytes } = self.region(region)?;
+        bytes.read(first.wrapping_add(offset), buf);
+        Ok(())
+    }
+
+    fn write(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        if region == SINK {
+            return Ok(());
+        }
+        let now = self.now;
+        let Region { first, bytes } = self.region(region)?;
+        bytes.write(first.wrapping_add(offset), data, now);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), MemoryFault> {
+        Ok(())
+    }
+
+    fn compare_swap(
+        &mut self,
+        region: RegionId,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, MemoryFault> {
+        self.atomic(region, offset, |was| if was == compare { swap } else { was })
+    }
+
+    fn fetch_add(&mut self, region: RegionId, offset: u64, add: u64) -> Result<u64, MemoryFault> {
+        self.atomic(region, offset, |was| was.wrapping_add(add))
+    }
+
+    fn write_atomic(
+        &mut self,
+        region: RegionId,
+        offset: u64,
+        data: [u8; 8],
+    ) -> Result<(), MemoryFault> {
+        self.atomic(region, offset, |_| u64::from_ne_bytes(data)).map(|_| ())
+    }
+
+    fn next_send(&mut self, _: QueueId, wqe: &mut SendWqe) -> Taken {
+        match self.sends.pop_front() {
+            Some(next) => {
+                *wqe = next;
+                Taken::Ready
+            }
+            None => Taken::Empty,
+        }
+    }
+
+    fn retire_sends(&mut self, _: QueueId, _: u32) {}
+
+    fn next_recv(&mut self, _: QueueId, wqe: &mut RecvWqe) -> Taken {
+        if !std::mem::take(&mut self.receive_posted) {
+            return Taken::Empty;
+        }
+        let enough = Sge { addr: 0, length: SINK_LEN, lkey: self.sink };
+        wqe.sges.clear();
+        match self.fate {
+            Some(Fate::NoReceive) => return Taken::Empty,
+            Some(Fate::ReceiveTooShort(bytes)) => wqe.sges.push(Sge { length: bytes, ..enough }),
+            Some(Fate::ReceiveFailed(bytes)) => {
+                wqe.sges.push(Sge { length: bytes, ..enough });
+                wqe.sges.push(Sge { lkey: self.gone, ..enough });
+            }
+            _ => wqe.sges.push(enough),
+        }
+        Taken::Ready
+    }
+
+    fn posted_recvs(&mut self, _: QueueId) -> u32 {
+        self.receive_posted.into()
+    }
+
+    fn complete(&mut self, _: CqId, completion: &Completion) -> Result<(), CqOverrun> {
+        self.received += u64::from(completion.status == Status::Success);
+        Ok(())
+    }
+
+    fn event(&mut self, _: AsyncEvent) {}
+}
