@@ -38,11 +38,14 @@ fn is_read_response(packet: &Captured) -> bool {
 }
 
 /// File, responses compared, differences.
-const CAPTURES: [(&str, u64, u64); 23] = [
+const CAPTURES: [(&str, u64, u64); 26] = [
+    ("6.1/cm-rdma_client.pcap", 2, 0),
     ("6.1/cm-reject-no-listener.pcap", 0, 0),
+    ("6.1/cm-rping-v6-refused.pcap", 0, 0),
     ("6.1/cm-rping-v6.pcap", 18, 0),
     ("6.1/cm-rping.pcap", 18, 0),
     ("6.1/cm-sidr-udaddy.pcap", 0, 0),
+    ("6.1/cm-ucmatose-v6.pcap", 4, 0),
     ("6.1/cm-ucmatose.pcap", 8, 0),
     ("6.1/loss-10pct-rc.pcap", 17, 0),
     ("6.1/mcast-mckey.pcap", 0, 0),
