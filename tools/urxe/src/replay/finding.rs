@@ -28,6 +28,8 @@ pub(super) enum Freedom {
     UnaskedAck,
     /// ACKs of what was acknowledged before.
     RepeatedAck,
+    /// The MSN of answers to repeated requests.
+    RepeatedMsn,
     /// Credits in ACKs.
     Credits,
     /// The migration bit.
@@ -58,6 +60,9 @@ impl Freedom {
             }
             Freedom::RepeatedAck => {
                 "What was acknowledged before may be acknowledged again, and must be when the request is repeated."
+            }
+            Freedom::RepeatedMsn => {
+                "The answer to a request that was repeated tells the messages completed by now, and not those at its first answer; a requester can use either."
             }
             Freedom::Credits => {
                 "The ACK tells credits of end-to-end flow control; 31, as our engine sends it, says that it is not used."

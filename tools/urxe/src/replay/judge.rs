@@ -5,7 +5,7 @@ use super::finding::Freedom;
 use super::flows::Flows;
 use super::lane::{After, Lane, Life, Said, Surroundings};
 use super::machine::{Answer, Machine};
-use super::memory::{Beginnings, stretch};
+use super::memory::{Beginnings, Fills, stretch};
 use super::survey::{Fate, Survey};
 use super::trace::{Captured, Trace};
 use std::collections::HashMap;
@@ -40,6 +40,8 @@ pub(super) struct Replay<'a> {
     active: HashMap<IpAddr, usize>,
     /// By lane: where a PSN was answered well, for the last time.
     done: Vec<HashMap<Psn, usize>>,
+    /// What must have been in memory when a request came.
+    fills: Fills,
 }
 
 impl<'a> Replay<'a> {
@@ -47,7 +49,7 @@ impl<'a> Replay<'a> {
     pub(super) fn run(trace: &'a Trace, flows: &'a Flows) -> Replay<'a> {
         let surveys: Vec<Survey> =
             flows.directions(trace).map(|direction| Survey::of(trace, flows, direction)).collect();
-        let mut keys = Beginnings::of(trace, flows, &surveys);
+        let (mut keys, fills) = Beginnings::of(trace, flows, &surveys);
         let epoch = Instant::now();
         let mut replay = Replay {
             trace,
@@ -58,6 +60,7 @@ impl<'a> Replay<'a> {
             machines: HashMap::new(),
             active: HashMap::new(),
             done: Vec::new(),
+            fills,
         };
         for (number, survey) in surveys.into_iter().enumerate() {
             let direction = survey.direction;
@@ -182,6 +185,11 @@ impl<'a> Replay<'a> {
         let Some(machine) = self.machines.get_mut(&host) else { return };
         let lane = &mut self.lanes[number];
         let fate = lane.survey.fates.get(&index).copied();
+        for fill in self.fills.remove(&index).into_iter().flatten() {
+            if let Some(bytes) = machine.program.bytes(fill.rkey) {
+                bytes.fill(fill.addr, &fill.data, &fill.new);
+            }
+        }
         let received = machine.program.received;
         let answers = machine.request(number, index, packet, fate, lane.budget);
         lane.replayed += 1;

@@ -30,12 +30,29 @@ pub(super) struct Life {
     unspoken: VecDeque<Psn>,
     /// PSNs of data (READs, atomics) that the capture has not answered yet.
     awaited: HashSet<Psn>,
-    /// Frame, and the MSNs there: captured and ours.
-    msns: Vec<(u64, u32, u32)>,
+    msns: Vec<MsnSeen>,
+    /// The highest MSN that our engine has told.
+    msn: Msn,
     /// PSNs that were acknowledged by themselves.
     spoken: HashSet<Psn>,
     /// The furthest PSN that a response was for.
     reached: Option<Psn>,
+}
+
+/// The MSN of a response.
+#[derive(Clone, Copy, Debug)]
+struct MsnSeen {
+    frame: u64,
+    captured: Msn,
+    /// What our engine told at this PSN first.
+    first: Msn,
+    /// How many messages it had done since, if the request was repeated.
+    since: u32,
+}
+
+/// How far an MSN is ahead of another.
+fn ahead(a: Msn, b: Msn) -> u32 {
+    Msn::new(a.get().wrapping_sub(b.get())).get()
 }
 
 impl Life {
@@ -46,6 +63,7 @@ impl Life {
             unspoken: VecDeque::new(),
             awaited: HashSet::new(),
             msns: Vec::new(),
+            msn: Msn::new(0),
             spoken: HashSet::new(),
             reached: None,
         }
@@ -54,6 +72,11 @@ impl Life {
     /// Our engine has said something. `asked`: the requester wanted an ACK.
     pub(super) fn says(&mut self, said: Said, asked: bool) {
         let psn = said.headers.bth.psn;
+        if let Some(aeth) = said.headers.aeth
+            && ahead(aeth.msn, self.msn) < 1 << 23
+        {
+            self.msn = aeth.msn;
+        }
         match said.headers.bth.opcode.operation() {
             Operation::Ack => {
                 let is_ack = matches!(syndrome(&said.headers), Some(Syndrome::Ack { .. }));
@@ -226,7 +249,6 @@ impl Lane {
             return After::LostTrack;
         };
         let is_data = said.headers.bth.opcode.operation() != Operation::Ack;
-        let msn = said.headers.aeth.map(|aeth| aeth.msn);
         if is_data && life.awaited.contains(&psn) {
             let fields = ("opcode", "RC ACK", said.headers.bth.opcode.to_string());
             self.differ(
@@ -236,7 +258,7 @@ impl Lane {
             );
             return After::GoOn;
         }
-        life.note_msn(frame, aeth.msn, msn);
+        life.note_msn(frame, psn, aeth.msn);
         let coalesced = life.spoken_before(psn);
         let freedoms = &mut self.findings.freedoms;
         freedoms.add(Freedom::CoalescedAck, frame, coalesced);
@@ -287,7 +309,7 @@ impl Lane {
             self.differ(frame, ("syndrome", format!("{} of {psn}", aeth.syndrome), expected), says);
             return After::LostTrack;
         };
-        life.note_msn(frame, aeth.msn, Some(ours.msn));
+        life.note_msn(frame, psn, aeth.msn);
         let coalesced = life.spoken_before(psn);
         let freedoms = &mut self.findings.freedoms;
         freedoms.add(Freedom::CoalescedAck, frame, coalesced);
@@ -322,7 +344,7 @@ impl Lane {
         life.awaited.remove(&bth.psn);
         let coalesced = life.spoken_before(bth.psn);
         if let Some(aeth) = packet.headers.aeth {
-            life.note_msn(frame, aeth.msn, ours.headers.aeth.map(|aeth| aeth.msn));
+            life.note_msn(frame, bth.psn, aeth.msn);
         }
         self.findings.freedoms.add(Freedom::CoalescedAck, frame, coalesced);
         if ours.headers.bth.opcode != bth.opcode {
@@ -395,14 +417,18 @@ impl Lane {
         let Some(life) = self.life.take() else { return };
         let frame = self.last_frame;
         let offset = life.msn_offset();
-        for &(frame, captured, ours) in &life.msns {
-            let expected = Msn::new(ours.wrapping_add(offset));
-            if captured != expected.get() {
-                self.differ(
+        for &MsnSeen { frame, captured, first, since } in &life.msns {
+            let expected = Msn::new(first.get().wrapping_add(offset));
+            match ahead(captured, expected) {
+                0 => {}
+                more if more <= since => {
+                    self.findings.freedoms.add(Freedom::RepeatedMsn, frame, 1);
+                }
+                _ => self.differ(
                     frame,
                     ("msn", captured, expected),
                     "The MSN is not the number of messages completed.",
-                );
+                ),
             }
         }
         if offset != 0 {
@@ -421,17 +447,19 @@ impl Lane {
 }
 
 impl Life {
-    fn note_msn(&mut self, frame: u64, captured: Msn, ours: Option<Msn>) {
-        if let Some(ours) = ours {
-            self.msns.push((frame, captured.get(), ours.get()));
-        }
+    fn note_msn(&mut self, frame: u64, psn: Psn, captured: Msn) {
+        let said = self.said.get(&psn).map(Vec::as_slice).unwrap_or_default();
+        let Some(first) = said.iter().find_map(|said| said.headers.aeth) else { return };
+        let since = if said.len() > 1 { ahead(self.msn, first.msn) } else { 0 };
+        self.msns.push(MsnSeen { frame, captured, first: first.msn, since });
     }
 
     /// How far the captured MSNs are ahead of ours: as most of them are.
     fn msn_offset(&self) -> u32 {
         let mut counts: HashMap<u32, u64> = HashMap::new();
-        for &(_, captured, ours) in &self.msns {
-            let offset = Msn::new(captured.wrapping_sub(ours)).get();
+        let repeated = self.msns.iter().all(|seen| seen.since > 0);
+        for seen in self.msns.iter().filter(|seen| repeated || seen.since == 0) {
+            let offset = ahead(seen.captured, seen.first);
             *counts.entry(offset).or_insert(0) += 1;
         }
         let best =

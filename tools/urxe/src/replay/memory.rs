@@ -1,4 +1,4 @@
-//! The responder's memory: what its keys open, and what was in it before anything was written.
+//! The responder's memory: what its keys open, and what was in it that no request has put there.
 
 use super::flows::Flows;
 use super::survey::Survey;
@@ -92,19 +92,31 @@ impl Bytes {
         }
     }
 
-    /// Fills in what was there, where nothing is known yet. Whether any of it was new.
-    fn learn(&mut self, addr: u64, data: &[u8]) -> bool {
-        let mut new = false;
-        for (page, offset, from, len) in parts(addr, data.len()) {
+    /// Which of these bytes were not known so far; now they are.
+    fn learn(&mut self, addr: u64, len: usize) -> Vec<bool> {
+        let mut new = vec![false; len];
+        for (page, offset, from, len) in parts(addr, len) {
             let page = self.pages.entry(page).or_default();
-            for i in 0..len {
-                if !std::mem::replace(&mut page.known[offset + i], true) {
-                    page.bytes[offset + i] = data[from + i];
-                    new = true;
-                }
+            for (known, new) in page.known[offset..offset + len].iter_mut().zip(&mut new[from..]) {
+                *new = !std::mem::replace(known, true);
             }
         }
         new
+    }
+
+    /// Puts bytes there that were learned, where `new` says so.
+    pub(super) fn fill(&mut self, addr: u64, data: &[u8], new: &[bool]) {
+        for (page, offset, from, len) in parts(addr, data.len()) {
+            let page = self.pages.entry(page).or_default();
+            for i in (0..len).filter(|i| new[from + i]) {
+                page.bytes[offset + i] = data[from + i];
+            }
+        }
+    }
+
+    /// Forgets what is known of it.
+    fn forget(&mut self) {
+        self.pages.clear();
     }
 }
 
@@ -150,12 +162,26 @@ pub(super) fn stretch(reth: Option<Reth>, atomic: Option<AtomicEth>) -> Option<S
 /// The keys of a host and what they open.
 pub(super) type Keys = HashMap<Rkey, Key>;
 
-/// What can be said of the memory of all responders before the first packet.
+/// What must have been in memory when a request came, as its answer tells.
+#[derive(Clone, Debug)]
+pub(super) struct Fill {
+    pub(super) rkey: Rkey,
+    pub(super) addr: u64,
+    pub(super) data: Vec<u8>,
+    /// Which of it.
+    pub(super) new: Vec<bool>,
+}
+
+/// By request.
+pub(super) type Fills = HashMap<usize, Vec<Fill>>;
+
+/// What can be said of the memory of all responders before anything is replayed.
 pub(super) struct Beginnings<'a> {
     trace: &'a Trace,
     flows: &'a Flows,
     surveys: &'a [Survey],
     keys: HashMap<IpAddr, Keys>,
+    fills: Fills,
     /// By survey: where each PSN was answered.
     answers: Vec<HashMap<Psn, Vec<usize>>>,
     /// How many answers may still be looked for: no capture is to keep us busy for ever.
@@ -175,7 +201,7 @@ impl<'a> Beginnings<'a> {
         trace: &'a Trace,
         flows: &'a Flows,
         surveys: &'a [Survey],
-    ) -> HashMap<IpAddr, Keys> {
+    ) -> (HashMap<IpAddr, Keys>, Fills) {
         let answers = surveys.iter().map(|survey| {
             let mut by_psn: HashMap<Psn, Vec<usize>> = HashMap::new();
             for &i in survey.responses.iter().filter(|&&i| trace.packets[i].intact) {
@@ -188,12 +214,17 @@ impl<'a> Beginnings<'a> {
             flows,
             surveys,
             keys: HashMap::new(),
+            fills: HashMap::new(),
             answers: answers.collect(),
             patience: 1000 + 8 * trace.packets.len(),
         };
         beginnings.find_keys();
         beginnings.find_contents();
-        beginnings.keys
+        let Beginnings { mut keys, fills, .. } = beginnings;
+        for key in keys.values_mut().flat_map(Keys::values_mut) {
+            key.bytes.forget();
+        }
+        (keys, fills)
     }
 
     /// Every request that names a key and is granted, in order, with its survey.
@@ -251,6 +282,11 @@ impl<'a> Beginnings<'a> {
             let trace = self.trace;
             let packet = &trace.packets[i];
             let (headers, host) = (&packet.headers, packet.outer.flow.dst);
+            if self.surveys[survey].start == Some(i) {
+                // A program that has just made a connection has had its hands on its memory.
+                let keys = self.keys.get_mut(&host).into_iter().flat_map(Keys::values_mut);
+                keys.for_each(|key| key.bytes.forget());
+            }
             match (headers.bth.opcode.operation(), headers.reth, headers.atomic) {
                 (Operation::Write | Operation::WriteImm | Operation::AtomicWrite, reth, _) => {
                     if let Some(reth) = reth {
@@ -267,9 +303,7 @@ impl<'a> Beginnings<'a> {
                 (Operation::CompareSwap | Operation::FetchAdd, _, Some(atomic)) => {
                     let Some(answer) = self.answer(survey, headers.bth.psn, i) else { continue };
                     let Some(found) = trace.packets[answer].headers.atomic_ack else { continue };
-                    if let Some(bytes) = self.bytes(host, atomic.rkey) {
-                        bytes.learn(atomic.va, &found.original.to_ne_bytes());
-                    }
+                    self.learn(i, host, atomic.rkey, atomic.va, &found.original.to_ne_bytes());
                 }
                 _ => {}
             }
@@ -300,9 +334,17 @@ impl<'a> Beginnings<'a> {
             };
             missing = 0;
             let addr = reth.va.wrapping_add(u64::from(number) * mtu);
-            if let Some(bytes) = self.bytes(packet.outer.flow.dst, reth.rkey) {
-                bytes.learn(addr, &answer.payload);
-            }
+            self.learn(request, packet.outer.flow.dst, reth.rkey, addr, &answer.payload);
+        }
+    }
+
+    /// An answer to a request brought this.
+    fn learn(&mut self, request: usize, host: IpAddr, rkey: Rkey, addr: u64, data: &[u8]) {
+        let Some(bytes) = self.bytes(host, rkey) else { return };
+        let new = bytes.learn(addr, data.len());
+        if new.contains(&true) {
+            let fill = Fill { rkey, addr, data: data.to_vec(), new };
+            self.fills.entry(request).or_default().push(fill);
         }
     }
 

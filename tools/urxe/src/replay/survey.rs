@@ -11,6 +11,9 @@ use std::collections::HashMap;
 use urxe_engine::Access;
 use urxe_wire::{NakCode, Operation, PathMtu, Psn, Syndrome, Transport};
 
+/// So many packets later, a PSN is that of another request.
+const WINDOW: usize = 1 << 20;
+
 /// What became of a request, other than that it was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -102,7 +105,7 @@ impl Survey {
         let requests = of(Some(self.direction.requests)).iter();
         let mut all: Vec<usize> = requests.chain(of(self.direction.responses)).copied().collect();
         all.sort_unstable();
-        let mut sent: HashMap<Psn, Sent> = HashMap::new();
+        let mut sent: HashMap<Psn, Vec<Sent>> = HashMap::new();
         let mut lost = Vec::new();
         let mut done = Access(0);
         let mut message: Option<Sent> = None;
@@ -118,7 +121,10 @@ impl Survey {
                     Some(begun) if !packet.headers.bth.opcode.position().starts() => begun,
                     _ => Sent { index, start: index, before: 0 },
                 };
-                sent.insert(psn, Sent { index, ..begun });
+                let same = sent.entry(psn).or_default();
+                // PSNs come again in the end.
+                same.retain(|before| index - before.index < WINDOW);
+                same.push(Sent { index, ..begun });
                 let before = begun.before.saturating_add(packet.payload.len() as u32);
                 message = Some(Sent { before, ..begun });
                 self.last_of.insert(psn, index);
@@ -126,31 +132,27 @@ impl Survey {
             }
             self.responses.push(index);
             let Some(aeth) = packet.headers.aeth else { continue };
-            let asked = sent.get(&psn).copied();
-            let request = asked.map(|asked| &trace.packets[asked.index]);
-            match (aeth.syndrome, asked.zip(request)) {
-                (Syndrome::Ack { .. }, Some((_, request))) => done = done | rights(request),
-                (Syndrome::Nak(NakCode::SequenceError), Some((asked, _))) => {
-                    lost.push((psn, asked))
-                }
-                (Syndrome::RnrNak { timer }, asked) => {
-                    self.min_rnr_timer.get_or_insert(timer);
-                    if let Some((asked, request)) = asked
-                        && takes_receive(request)
-                    {
-                        self.fates.insert(asked.index, Fate::NoReceive);
+            if let Syndrome::RnrNak { timer } = aeth.syndrome {
+                self.min_rnr_timer.get_or_insert(timer);
+            }
+            // What refuses a request speaks of all that was sent of it before.
+            for &asked in sent.get(&psn).into_iter().flatten() {
+                let request = &trace.packets[asked.index];
+                match aeth.syndrome {
+                    Syndrome::Ack { .. } => done = done | rights(request),
+                    Syndrome::Nak(NakCode::SequenceError) => lost.push((psn, asked)),
+                    Syndrome::RnrNak { .. } if takes_receive(request) => {
+                        self.fates.entry(asked.index).or_insert(Fate::NoReceive);
                     }
+                    Syndrome::Nak(code) => self.on_refusal(index, code, asked, request, done),
+                    _ => {}
                 }
-                (Syndrome::Nak(code), Some((asked, request))) => {
-                    self.on_refusal(index, code, asked, request, done);
-                }
-                _ => {}
             }
         }
         for (psn, sent) in lost {
             // What is sent again was lost before; what is not had arrived after all.
             if self.last_of.get(&psn).is_some_and(|&last| last > sent.index) {
-                self.fates.insert(sent.index, Fate::Lost);
+                self.fates.entry(sent.index).or_insert(Fate::Lost);
             }
         }
     }
@@ -182,7 +184,7 @@ impl Survey {
             _ => return,
         };
         let at = if fate == Fate::Failed { asked.index } else { asked.start };
-        self.fates.insert(at, fate);
+        self.fates.entry(at).or_insert(fate);
     }
 
     /// Whether a key that this request names must have opened what it asks for.
