@@ -6,21 +6,32 @@
 //! instead of 20, and one of 64 KiB 69 us instead of 45. So the one function that every poll goes
 //! through, `ibv_poll_cq` as the provider has it, is wrapped: what it answers is never touched, but
 //! after it has found nothing for a while, the processor is yielded, as long as there is
-//! [`Courtesy`] in return.
+//! [`Courtesy`] in return. Among many who poll, yielding gives the daemon but its share: who polls
+//! in vain for long, where others want the processor, naps between polls.
 //!
 //! Not covered: the extended completion queues (`ibv_start_poll`), and memory in which a program
 //! looks for what a peer has written.
 
 use libc::{c_int, c_void};
+use rustix::thread::{Timespec, nanosleep, sched_yield};
 use std::cell::Cell;
 use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use urxe_shm::courtesy::Courtesy;
 
 /// Polls without a completion after which the processor is yielded: a tenth of a microsecond.
 const EMPTY_POLLS: u32 = 8;
+
+/// A yield that takes longer has given the processor to somebody.
+const ALONE: Duration = Duration::from_micros(2);
+
+/// How long a thread polls in vain before it naps: longer than an exchange of small messages.
+const NAP_AFTER: Duration = Duration::from_micros(100);
+
+/// What is slept, with the 50 us that the system adds.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
 
 /// Where `poll_cq` stands in `struct ibv_context_ops`.
 const POLL_CQ: usize = 11;
@@ -52,6 +63,10 @@ struct Manners {
     /// Polls without a completion since the last completion or yield.
     empty: u32,
     courtesy: Courtesy,
+    /// Since when nothing was found.
+    waiting: Option<Instant>,
+    /// Somebody else wanted the processor when it was last yielded.
+    crowded: bool,
 }
 
 /// Lets the polls of a context that was opened just now yield.
@@ -84,7 +99,7 @@ unsafe extern "C-unwind" fn poll_politely(cq: *mut c_void, count: c_int, wc: *mu
 
 impl Manners {
     const fn new() -> Manners {
-        Manners { empty: 0, courtesy: Courtesy::new() }
+        Manners { empty: 0, courtesy: Courtesy::new(), waiting: None, crowded: false }
     }
 
     /// A poll gave so many completions, or an error.
@@ -92,18 +107,30 @@ impl Manners {
     fn polled(&mut self, found: c_int) {
         if found != 0 {
             self.empty = 0;
+            self.waiting = None;
             return;
         }
         self.empty += 1;
-        if self.empty < EMPTY_POLLS {
-            return;
+        if self.empty >= EMPTY_POLLS {
+            self.empty = 0;
+            self.make_room();
         }
-        self.empty = 0;
+    }
+
+    /// Lets others have the processor.
+    fn make_room(&mut self) {
         let before = Instant::now();
+        let waiting = *self.waiting.get_or_insert(before);
         if self.courtesy.is_due(before) {
-            rustix::thread::sched_yield();
+            sched_yield();
             let now = Instant::now();
-            self.courtesy.came_back(now, now.duration_since(before));
+            let away = now.duration_since(before);
+            self.courtesy.came_back(now, away);
+            self.crowded = away > ALONE;
+        }
+        if self.crowded && before.duration_since(waiting) > NAP_AFTER {
+            // A signal ends it early, and is no less welcome.
+            let _ = nanosleep(&NAP);
         }
     }
 }
