@@ -122,12 +122,9 @@ fn of_many_at_once_one_starts_a_daemon_which_goes_by_itself() {
 fn a_daemon_stays_as_long_as_a_program_that_has_not_opened_a_device_yet() {
     let home = Home::new();
     let line = format!("--addr {}", address(2));
-    let program = Process::start(home.run(&line, &["sh", "-c", "sleep 14; exit 3"]));
-    let deadline = Instant::now() + Duration::from_secs(13);
-    while home.daemons().is_empty() {
-        assert!(Instant::now() < deadline, "no daemon was started");
-        sleep(Duration::from_millis(10));
-    }
+    let script = "echo ready >&2; sleep 14; exit 3";
+    let mut program = Process::start(home.run(&line, &["sh", "-c", script]));
+    program.wait_for("ready");
     // A program may wait for its children, and knows of none.
     let [daemon] = home.daemons()[..] else { panic!("{:?}", home.daemons()) };
     let stat = std::fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap();
