@@ -16,11 +16,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from guest import Guest  # noqa: E402
 from image.build import KERNELS  # noqa: E402
+from programs import LISTENING, PORT  # noqa: E402
 
 ADDRESSES = {'a': '10.78.0.1', 'b': '10.78.0.2'}
 SERVER = ADDRESSES['b']
 BINARIES = ['urxed', 'urxe', 'liburxe_shim.so']
-PORT = 18515
 ROUND_TRIPS = 2000
 
 Test = collections.namedtuple('Test', 'title operation kind size unit')
@@ -76,8 +76,7 @@ class Bench:
         """What a client says whose server listens by then."""
         serving = self.guest.start(server)
         try:
-            return self.must(f"until ss -Hltn 'sport = {PORT}' | grep -q .; do sleep 0.05; done\n"
-                             f'{client}', self.args.seconds * 5 + 60)
+            return self.must(f'{LISTENING}\n{client}', self.args.seconds * 5 + 60)
         except Failed as error:
             raise Failed(f'{error}\nserver: {serving.text}') from None
         finally:

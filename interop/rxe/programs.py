@@ -13,7 +13,9 @@ PERFTEST = ['ib_send_bw -n 100', 'ib_send_bw -c UC -n 20', 'ib_send_bw -c UD -n 
             'ib_atomic_bw -n 100', 'ib_atomic_bw -A CMP_AND_SWAP -n 100', 'ib_atomic_lat -n 50']
 SHORT = [PINGPONG[0], PINGPONG[3], 'ib_write_bw -n 100', 'ib_read_lat -n 50', 'ib_atomic_lat -n 50']
 GID_INDEX = {'v4': 1, 'v6': 2}
-LISTENING = "until ss -Hltn 'sport = 18515' | grep -q .; do sleep 0.05; done"
+# Where all of them listen if they are not told otherwise.
+PORT = 18515
+LISTENING = f"until ss -Hltn 'sport = {PORT}' | grep -q .; do sleep 0.05; done"
 SECONDS = 40
 
 
