@@ -1,9 +1,9 @@
 //! Messages that come in, and requests in particular.
 
-use super::connection::{State, Terms, sidr_rep};
+use super::connection::{Conn, State, Terms, sidr_rep};
 use super::counters::CmCounter;
 use super::event::{ConnectRequest, Event, SidrRequest};
-use super::listener::Service;
+use super::listener::{ListenerId, Service};
 use super::manager::{ConnId, Manager, RequestKey};
 use super::parameters::{Path, Qp};
 use crate::attr::QpType;
@@ -90,21 +90,15 @@ impl Manager {
             self.counters.add(CmCounter::RefusedFull, 1);
             return self.send_back(now, from, tid, refusal(req, Reason::NoResources));
         }
-        if !self.has_room_for_request() {
-            return;
-        }
-        if !self.listeners.occupy(listener) {
-            return self.counters.add(CmCounter::DropBacklog, 1);
-        }
         let path = Path {
             traffic_class: req.primary.traffic_class,
             hop_limit: req.primary.hop_limit,
             flow_label: req.primary.flow_label,
             ..Path::back(&from.flow)
         };
-        let mut conn = self.new_conn(State::ReqReceived, path, req.service_id);
-        conn.listener = Some(listener);
-        conn.in_backlog = true;
+        let Some(mut conn) = self.admit(listener, State::ReqReceived, path, req.service_id) else {
+            return;
+        };
         conn.peer_gsi = from.src_qpn;
         conn.tid = tid;
         conn.remote_id = req.local_comm_id;
@@ -186,10 +180,26 @@ impl Manager {
         self.end_stale(now, known);
     }
 
-    fn has_room_for_request(&mut self) -> bool {
-        let has_room = self.unanswered() < MAX_CM_REQUESTS;
-        self.counters.add(CmCounter::DropTooManyRequests, u64::from(!has_room));
-        has_room
+    /// A request that came to a listener, if there is room for one more; else it is dropped.
+    fn admit(
+        &mut self,
+        listener: ListenerId,
+        state: State,
+        path: Path,
+        service_id: ServiceId,
+    ) -> Option<Conn> {
+        if self.unanswered() >= MAX_CM_REQUESTS {
+            self.counters.add(CmCounter::DropTooManyRequests, 1);
+            return None;
+        }
+        if !self.listeners.occupy(listener) {
+            self.counters.add(CmCounter::DropBacklog, 1);
+            return None;
+        }
+        let mut conn = self.new_conn(state, path, service_id);
+        conn.listener = Some(listener);
+        conn.in_backlog = true;
+        Some(conn)
     }
 
     fn handle_sidr_req(&mut self, now: Instant, from: &MadSource, tid: u64, req: &SidrReq) {
@@ -212,16 +222,11 @@ impl Manager {
             let rep = sidr_rep(req.request_id, req.service_id, SidrStatus::Unsupported);
             return self.send_back(now, from, tid, rep);
         };
-        if !self.has_room_for_request() {
-            return;
-        }
-        if !self.listeners.occupy(listener) {
-            return self.counters.add(CmCounter::DropBacklog, 1);
-        }
         let path = Path::back(&from.flow);
-        let mut conn = self.new_conn(State::SidrReqReceived, path, req.service_id);
-        conn.listener = Some(listener);
-        conn.in_backlog = true;
+        let Some(mut conn) = self.admit(listener, State::SidrReqReceived, path, req.service_id)
+        else {
+            return;
+        };
         conn.peer_gsi = from.src_qpn;
         conn.tid = tid;
         conn.remote_id = req.request_id;
