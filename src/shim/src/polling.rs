@@ -54,19 +54,18 @@ type PollCq = unsafe extern "C-unwind" fn(*mut c_void, c_int, *mut c_void) -> c_
 static PROVIDERS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 thread_local! {
-    static MANNERS: Cell<Manners> = const { Cell::new(Manners::new()) };
+    static MANNERS: Manners = const { Manners::new() };
 }
 
 /// How a thread polls.
-#[derive(Clone, Copy)]
 struct Manners {
     /// Polls without a completion since the last completion or yield.
-    empty: u32,
-    courtesy: Courtesy,
+    empty: Cell<u32>,
+    courtesy: Cell<Courtesy>,
     /// Since when nothing was found.
-    waiting: Option<Instant>,
+    waiting: Cell<Option<Instant>>,
     /// Somebody else wanted the processor when it was last yielded.
-    crowded: bool,
+    crowded: Cell<bool>,
 }
 
 /// Lets the polls of a context that was opened just now yield.
@@ -89,46 +88,51 @@ unsafe extern "C-unwind" fn poll_politely(cq: *mut c_void, count: c_int, wc: *mu
     // SAFETY: whoever put us into a context has stored the provider's function of that place
     // before, and the caller promises what that one asks for.
     let found = unsafe { transmute::<*mut c_void, PollCq>(provider)(cq, count, wc) };
-    MANNERS.with(|cell| {
-        let mut manners = cell.get();
-        manners.polled(found);
-        cell.set(manners);
-    });
+    MANNERS.with(|manners| manners.polled(found));
     found
 }
 
 impl Manners {
     const fn new() -> Manners {
-        Manners { empty: 0, courtesy: Courtesy::new(), waiting: None, crowded: false }
+        Manners {
+            empty: Cell::new(0),
+            courtesy: Cell::new(Courtesy::new()),
+            waiting: Cell::new(None),
+            crowded: Cell::new(false),
+        }
     }
 
     /// A poll gave so many completions, or an error.
     #[inline]
-    fn polled(&mut self, found: c_int) {
+    fn polled(&self, found: c_int) {
         if found != 0 {
-            self.empty = 0;
-            self.waiting = None;
+            self.empty.set(0);
+            self.waiting.set(None);
             return;
         }
-        self.empty += 1;
-        if self.empty >= EMPTY_POLLS {
-            self.empty = 0;
+        let empty = self.empty.get() + 1;
+        self.empty.set(empty);
+        if empty >= EMPTY_POLLS {
+            self.empty.set(0);
             self.make_room();
         }
     }
 
     /// Lets others have the processor.
-    fn make_room(&mut self) {
+    fn make_room(&self) {
         let before = Instant::now();
-        let waiting = *self.waiting.get_or_insert(before);
-        if self.courtesy.is_due(before) {
+        let waiting = self.waiting.get().unwrap_or(before);
+        self.waiting.set(Some(waiting));
+        let mut courtesy = self.courtesy.get();
+        if courtesy.is_due(before) {
             sched_yield();
             let now = Instant::now();
             let away = now.duration_since(before);
-            self.courtesy.came_back(now, away);
-            self.crowded = away > ALONE;
+            courtesy.came_back(now, away);
+            self.courtesy.set(courtesy);
+            self.crowded.set(away > ALONE);
         }
-        if self.crowded && before.duration_since(waiting) > NAP_AFTER {
+        if self.crowded.get() && before.duration_since(waiting) > NAP_AFTER {
             // A signal ends it early, and is no less welcome.
             let _ = nanosleep(&NAP);
         }
