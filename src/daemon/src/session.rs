@@ -204,6 +204,7 @@ impl Session {
                 self.list_resources(world, &device, kind, after)
             }
             Request::Stats { device, after_qpn } => self.stats(world, &device, after_qpn),
+            Request::Cm(_) => Err(refuse(Errno::NOSYS, "this daemon has no connection manager")),
         };
         answer.map(Some)
     }

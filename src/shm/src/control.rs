@@ -15,6 +15,7 @@
 //! quota, or the device's limit for this kind of object, is used up).
 
 mod attr;
+mod cm;
 mod codec;
 mod handle;
 mod rate;
@@ -25,10 +26,14 @@ pub use attr::{
     Access, AddressVector, DeviceAttr, DeviceInfo, Gid, MwType, OdpCaps, PortAttr, QpAttr, QpCaps,
     QpQueried, QpState, QpType, SrqAttr,
 };
+pub use cm::{
+    CM_MAX_PRIVATE_DATA, CmConnParam, CmEvent, CmEventKind, CmEventParam, CmOption, CmPath,
+    CmPortSpace, CmReply, CmRequest, CmRoute, CmSubject, CmUdParam,
+};
 pub use codec::{DecodeError, TooLong, decode, encode};
 pub use handle::{
-    AhHandle, CompChannelHandle, ContextHandle, CqHandle, MrHandle, MwHandle, PdHandle, QpHandle,
-    SrqHandle,
+    AhHandle, CmChannelHandle, CmIdHandle, CmMulticastHandle, CompChannelHandle, ContextHandle,
+    CqHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle,
 };
 pub use rate::LinkRate;
 pub use resource::{BoundTo, Resource, ResourceDetail, ResourceKind, ResourcePage};
@@ -38,7 +43,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of everything this crate lays down: messages, rings and doorbells. It stands, outside
 /// of the encoding, at the head of each message; two sides with different versions do not talk.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// Longest message in bytes. The longest that exists is a page of statistics, with a name and a
 /// meaning for each counter; 64 KiB hold several hundred, and are well below the 208 KiB that a
@@ -326,6 +331,9 @@ pub enum Request {
         /// Begins behind this QPN; `None` for the first page.
         after_qpn: Option<u32>,
     },
+    /// Asks something of the connection manager. Answered by [`Reply::Done`], or by [`Reply::Cm`]
+    /// if there is more to tell.
+    Cm(CmRequest),
 }
 
 /// How a request ended.
@@ -428,6 +436,8 @@ pub enum Reply {
     Resources(ResourcePage),
     /// Answer to [`Request::Stats`].
     Stats(StatsPage),
+    /// Answer to [`Request::Cm`].
+    Cm(CmReply),
 }
 
 /// Why a request failed.

@@ -57,3 +57,15 @@ handle!(
     /// Names a queue pair. Not its QPN, which is what peers name it by.
     QpHandle
 );
+handle!(
+    /// Names an event channel of the connection manager.
+    CmChannelHandle
+);
+handle!(
+    /// Names an id of the connection manager.
+    CmIdHandle
+);
+handle!(
+    /// Names a membership in a multicast group.
+    CmMulticastHandle
+);
