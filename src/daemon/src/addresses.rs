@@ -112,6 +112,7 @@ impl Nic {
         if let Some(link) = link {
             self.mtu = path_mtu(link.mtu, self.device.gids().iter().flatten().copied());
             self.device.set_active_mtu(self.mtu);
+            self.cm.set_active_mtu(self.mtu);
         }
         if changed {
             self.host.counters.gid_changes += 1;
@@ -264,7 +265,7 @@ mod tests {
         fn new(served: Served) -> Machine {
             let port = FakePort::default();
             let identity = Identity { name: "urxe0".into(), guid: [2; 8], served };
-            let mut nic = Nic::new(identity, Box::new(port.clone()), 1, Instant::now());
+            let mut nic = Nic::new(identity, Box::new(port.clone()), [1, 2], Instant::now());
             let (pipe, read_end) = EventPipe::new().unwrap();
             let pipe = nic.host.pipes.insert(pipe).unwrap();
             nic.host.objects.contexts.insert(pipe, EventTarget::new(pipe, 1, 5));

@@ -34,6 +34,7 @@ counters! {
         gid_changes: "Times that the GID table changed, because addresses of the machine came or went.",
         port_errors: "Times that the port went down, because its link did or its address was taken away.",
         addresses_refused: "Addresses of the interface that are not served: another urxed or rdma_rxe has UDP port 4791 of them, or the GID table is full.",
+        cm_messages_without_path: "Messages about connections that were not sent, because the address that they are from is gone.",
         lost_events: "Events lost because the program let thousands of them wait, or is gone.",
     }
 }

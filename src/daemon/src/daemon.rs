@@ -141,7 +141,8 @@ impl Daemon {
         let listener = listen(&config.socket, config.mode.0)?;
         let (stop_read, stop_write) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system("making a pipe"))?;
-        let seeds = (0..ports.len()).map(|_| random_seed()).collect::<Result<Vec<u64>, _>>();
+        let seeds = ports.iter().map(|_| Ok([random_seed()?, random_seed()?]));
+        let seeds = seeds.collect::<Result<Vec<[u64; 2]>, _>>();
         let seeds = seeds.map_err(system("getting random numbers"))?;
 
         let sysfs_directory = urxe_shm::sysfs_directory(&config.socket);

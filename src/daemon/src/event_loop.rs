@@ -11,6 +11,7 @@
 //! tells the sessions through their doorbell pages; whoever rings from then on also writes to the
 //! session's eventfd.
 
+use crate::cm::Cm;
 use crate::config::SocketMode;
 use crate::counters::DaemonCounters;
 use crate::limits::{
@@ -120,6 +121,7 @@ pub(crate) struct EventLoop {
     /// The machine's links and addresses.
     watch: Watch,
     nics: Vec<Nic>,
+    cm: Cm,
     sessions: Slab<Session>,
     /// Sessions whose programs are gone, and whose objects are not all freed.
     dead: Vec<Session>,
@@ -151,6 +153,7 @@ impl EventLoop {
             accept_again: None,
             watch,
             nics,
+            cm: Cm::new(),
             sessions: Slab::default(),
             dead: Vec::new(),
             counters: DaemonCounters::default(),
@@ -251,6 +254,7 @@ impl EventLoop {
         }
         for (index, nic) in self.nics.iter_mut().enumerate() {
             worked |= nic.mind_the_clock(now)?;
+            self.cm.attend(now, index, nic);
             worked |= nic.transmit(now)?;
             while let Some(pipe) = nic.host.take_full_pipe() {
                 if let Some(entry) = nic.host.pipes.get(pipe) {
@@ -262,7 +266,8 @@ impl EventLoop {
             }
         }
         if let Some(session) = self.dead.last_mut() {
-            session.free_some(&mut self.nics, BURIALS_PER_TURN);
+            let (nics, cm, counters) = (&mut self.nics[..], &mut self.cm, &self.counters);
+            session.free_some(&mut World { nics, cm, now, counters }, BURIALS_PER_TURN);
         }
         if let Some(session) = self.dead.last()
             && !session.is_ending()
@@ -365,7 +370,8 @@ impl EventLoop {
         for served in 0..REQUESTS_PER_TURN {
             let Some(session) = self.sessions.get_mut(key) else { return ended };
             if session.is_ending() {
-                session.free_some(&mut self.nics, BURIALS_PER_TURN);
+                let (nics, cm, counters) = (&mut self.nics[..], &mut self.cm, &self.counters);
+                session.free_some(&mut World { nics, cm, now, counters }, BURIALS_PER_TURN);
                 let is_over = !session.is_ending();
                 if is_over && !self.reply(key, Ok(Reply::Done.into())) {
                     return ended;
@@ -376,8 +382,8 @@ impl EventLoop {
             let answer = match session.receive() {
                 Ok((request, fds)) => {
                     post(session, &mut self.nics, now)?;
-                    let (nics, counters) = (&mut self.nics[..], &self.counters);
-                    session.handle(&mut World { nics, now, counters }, request, fds)
+                    let (nics, cm, counters) = (&mut self.nics[..], &mut self.cm, &self.counters);
+                    session.handle(&mut World { nics, cm, now, counters }, request, fds)
                 }
                 Err(ChannelError::WouldBlock) => {
                     return Ok(Served { worked: served > 0, more: false });

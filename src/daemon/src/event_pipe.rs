@@ -67,17 +67,12 @@ impl EventPipe {
         if rustix::io::ioctl_fionread(&self.write_end) == Ok(0) {
             return;
         }
-        // A read end of our own, since the program's may be one that waits.
-        let name = format!("/proc/self/fd/{}", self.write_end.as_raw_fd());
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let Ok(read_end) = rustix::fs::open(name, flags, Mode::empty()) else { return };
         let mut others = Vec::new();
-        let mut record = [0; RECORD_LEN];
-        while rustix::io::read(&read_end, &mut record) == Ok(RECORD_LEN) {
-            if is_other(&record) {
-                others.push(record);
+        drain(&self.write_end, &mut [0; RECORD_LEN], |record| {
+            if is_other(record) {
+                others.push(*record);
             }
-        }
+        });
         // There is room: nobody else writes.
         for record in others {
             let _ = rustix::io::write(&self.write_end, &record);
@@ -97,6 +92,21 @@ impl EventPipe {
             }
         }
         true
+    }
+}
+
+/// Reads a pipe of ours empty, in pieces.
+pub(crate) fn drain<const N: usize>(
+    write_end: &OwnedFd,
+    piece: &mut [u8; N],
+    mut on_piece: impl FnMut(&[u8; N]),
+) {
+    // A read end of our own, since the program's may be one that waits.
+    let name = format!("/proc/self/fd/{}", write_end.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(read_end) = rustix::fs::open(name, flags, Mode::empty()) else { return };
+    while rustix::io::read(&read_end, &mut piece[..]).is_ok_and(|len| len > 0) {
+        on_piece(piece);
     }
 }
 

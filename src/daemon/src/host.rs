@@ -10,8 +10,8 @@ use crate::slab::Slab;
 use crate::staging::Staging;
 use std::rc::Rc;
 use urxe_engine::{
-    AsyncEvent, Completion, CqId, CqOverrun, Host, MemoryFault, QpInit, QueueId, RecvWqe, RegionId,
-    SendWqe, SrqId, Taken,
+    AsyncEvent, Completion, CqId, CqOverrun, Host, MAD_LEN, MadSource, MemoryFault, QpInit,
+    QueueId, RecvWqe, RegionId, SendWqe, SrqId, Taken,
 };
 use urxe_shm::entry;
 use urxe_shm::event::{self, EventRecord};
@@ -54,6 +54,10 @@ pub(crate) struct ProgramHost {
     suspects: Vec<Qpn>,
     /// QPs whose queues have more than was given in this call.
     unfinished: Vec<Qpn>,
+    /// Management datagrams that have come.
+    mads: Vec<(MadSource, [u8; MAD_LEN])>,
+    /// QPs to which data came before their programs had taken them to RTS.
+    communicating: Vec<Qpn>,
     /// Pipes that have become full.
     full_pipes: Vec<u32>,
     /// Where ring entries are copied before they are decoded.
@@ -77,6 +81,8 @@ impl ProgramHost {
             unpublished: Vec::new(),
             suspects: Vec::new(),
             unfinished: Vec::new(),
+            mads: Vec::new(),
+            communicating: Vec::new(),
             full_pipes: Vec::new(),
             sges: Vec::new(),
             spare_inline: Vec::new(),
@@ -125,6 +131,16 @@ impl ProgramHost {
     /// A QP whose queues have more than was given in the last call: to be rung again.
     pub(crate) fn take_unfinished(&mut self) -> Option<Qpn> {
         self.unfinished.pop()
+    }
+
+    /// The management datagrams that have come since the last time.
+    pub(crate) fn take_mads(&mut self) -> Vec<(MadSource, [u8; MAD_LEN])> {
+        std::mem::take(&mut self.mads)
+    }
+
+    /// A QP to which data came, while its program may not know that its peer is ready.
+    pub(crate) fn take_communicating(&mut self) -> Option<Qpn> {
+        self.communicating.pop()
     }
 
     /// A pipe that has become full since the last time.
@@ -420,7 +436,10 @@ impl Host for ProgramHost {
             AsyncEvent::QpFatal(qpn) => (event::QP_FATAL, qpn),
             AsyncEvent::QpRequestError(qpn) => (event::QP_REQ_ERR, qpn),
             AsyncEvent::QpAccessError(qpn) => (event::QP_ACCESS_ERR, qpn),
-            AsyncEvent::CommunicationEstablished(qpn) => (event::COMM_EST, qpn),
+            AsyncEvent::CommunicationEstablished(qpn) => {
+                self.communicating.push(qpn);
+                (event::COMM_EST, qpn)
+            }
             AsyncEvent::SqDrained(qpn) => (event::SQ_DRAINED, qpn),
             AsyncEvent::LastWqeReached(qpn) => (event::LAST_WQE_REACHED, qpn),
             AsyncEvent::CqError(cq) => {
@@ -437,5 +456,9 @@ impl Host for ProgramHost {
             self.tell(target, kind);
         }
         self.suspect(qpn);
+    }
+
+    fn mad(&mut self, from: &MadSource, mad: &[u8; MAD_LEN]) {
+        self.mads.push((*from, *mad));
     }
 }

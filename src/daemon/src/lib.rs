@@ -11,6 +11,8 @@
 //!                                          │
 //!                   event_loop.rs ─► nic.rs ─► engine ─► port ─► wire
 //!                                       ▲
+//!                    cm/  connections between programs, over the engine's messages on QP1
+//!                                       ▲
 //!    addresses and links ─► addresses.rs ─► sysfs/   the devices as files, for rdma-core
 //! ```
 //!
@@ -29,6 +31,7 @@
 
 mod addresses;
 mod cli;
+mod cm;
 mod config;
 mod counters;
 mod daemon;

@@ -40,6 +40,26 @@ pub const MAX_MCAST_ATTACHMENTS: usize = 8192;
 /// Multicast groups that one session's QPs are attached to: each is a descriptor of ours.
 pub const MAX_MCAST_GROUPS: usize = 256;
 
+/// Event channels of the connection manager of one session: each is a descriptor of ours, and
+/// rsockets has one for each of its sockets.
+pub const MAX_CM_CHANNELS: usize = 4096;
+
+/// Ids of the connection manager of one session: several times as many as anybody connects, at a
+/// few hundred bytes each.
+pub const MAX_CM_IDS: usize = 1 << 16;
+
+/// Memberships of one session's ids in multicast groups: more than groups that its QPs can be
+/// attached to are of no use.
+pub const MAX_CM_MEMBERSHIPS: usize = MAX_MCAST_GROUPS;
+
+/// Requests of peers that wait at a listener for its program to take them, as in the kernel
+/// (`rdma_ucm.max_backlog`).
+pub const MAX_CM_BACKLOG: u32 = 1024;
+
+/// Events of one id that wait before requests are refused that would cause more. In its life it
+/// has no more than half a dozen, unless a program tries again and again what fails.
+pub const MAX_CM_WAITING_EVENTS: u32 = 64;
+
 /// Memory registrations of one session: as many as the device has, and rxe.
 pub const MAX_MRS: usize = urxe_engine::limits::MAX_MR;
 

@@ -15,6 +15,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
+use urxe_engine::cm::{self, Manager, Timing};
 use urxe_engine::{Device, DeviceConfig, ModifyQpError, QpAttr, QpState, QueueId};
 use urxe_port::{OpenError, Port, RxBatch, SendOutcome, SourcePort};
 use urxe_shm::event;
@@ -55,6 +56,8 @@ pub(crate) struct Nic {
     pub(crate) refused: BTreeSet<IpAddr>,
     pub(crate) device: Device,
     pub(crate) host: ProgramHost,
+    /// Its connections.
+    pub(crate) cm: Manager,
     /// Protection domains: they have a number and nothing else.
     pub(crate) pds: Slab<()>,
     port: Box<dyn Port>,
@@ -77,8 +80,14 @@ pub(crate) struct Nic {
 }
 
 impl Nic {
-    /// Puts a device on a port. `seed` makes its keys and numbers unpredictable.
-    pub(crate) fn new(identity: Identity, port: Box<dyn Port>, seed: u64, now: Instant) -> Nic {
+    /// Puts a device on a port. The seeds make the numbers of the device and of its connections
+    /// unpredictable; they are two, since the latter are told to everybody.
+    pub(crate) fn new(
+        identity: Identity,
+        port: Box<dyn Port>,
+        [seed, cm_seed]: [u64; 2],
+        now: Instant,
+    ) -> Nic {
         let Identity { name, guid, served } = identity;
         let caps = port.caps();
         let mtu = path_mtu(caps.link_mtu, caps.addrs.iter().copied());
@@ -92,6 +101,12 @@ impl Nic {
             seed,
             min_probe: MIN_PROBE,
         };
+        let cm = Manager::new(cm::Config {
+            guid: u64::from_be_bytes(guid),
+            seed: cm_seed,
+            active_mtu: mtu,
+            timing: Timing::default(),
+        });
         Nic {
             name,
             guid,
@@ -101,6 +116,7 @@ impl Nic {
             refused: BTreeSet::new(),
             device: Device::new(config),
             host: ProgramHost::new(),
+            cm,
             pds: Slab::default(),
             tx: TxBatch::new(caps.tx_limits, TX_BATCH_BYTES),
             rx: RxBatch::new(RX_BUFFERS),
@@ -186,6 +202,10 @@ impl Nic {
             self.device.handle_timeout(now, &mut self.host);
             self.due = true;
             self.after_engine(now);
+            worked = true;
+        }
+        if self.cm.poll_timeout().is_some_and(|at| at <= now) {
+            self.cm.handle_timeout(now);
             worked = true;
         }
         if self.look_at <= now && !self.failed_qps.is_empty() {
@@ -288,7 +308,26 @@ impl Nic {
     /// When to be called although nothing happens.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let look = (!self.failed_qps.is_empty()).then_some(self.look_at);
-        [look, self.device.poll_timeout(), self.port.poll_timeout()].into_iter().flatten().min()
+        let timers = [self.device.poll_timeout(), self.port.poll_timeout(), self.cm.poll_timeout()];
+        timers.into_iter().chain([look]).flatten().min()
+    }
+
+    /// Lets the connection manager see the management datagrams that have come.
+    pub(crate) fn take_mads(&mut self, now: Instant) {
+        for (from, mad) in self.host.take_mads() {
+            self.cm.handle_mad(now, &from, &mad);
+        }
+    }
+
+    /// Sends what the connection manager has to send.
+    pub(crate) fn send_mads(&mut self) {
+        while let Some(out) = self.cm.poll_mad() {
+            let to = out.path.address_vector(self.device.gids());
+            match to.map(|to| self.device.send_mad(&to, out.qpn, &out.mad)) {
+                Some(Ok(())) => self.due = true,
+                Some(Err(_)) | None => self.host.counters.cm_messages_without_path += 1,
+            }
+        }
     }
 
     /// Shows the programs what the engine has done for them.
@@ -460,7 +499,7 @@ mod tests {
     /// A NIC with one QP that is ready to send from an MR of 64 KiB, and the program's end of the
     /// send queue.
     fn nic_with_qp(port: Narrow, now: Instant) -> (Nic, Qpn, SqProducer, Sge) {
-        let mut nic = Nic::new(identity(), Box::new(port), 1, now);
+        let mut nic = Nic::new(identity(), Box::new(port), [1, 2], now);
         let mut arena = Arena::new(1 << 20).unwrap();
         let shape = Geometry::send(15, 1, 0).unwrap();
         let (extent, window) = arena.alloc(shape.size().into()).unwrap();
@@ -570,7 +609,7 @@ mod tests {
     fn every_context_is_told_what_happens_to_the_port_and_none_that_is_closed() {
         let now = Instant::now();
         let port = Narrow(Arc::default());
-        let mut nic = Nic::new(identity(), Box::new(port), 1, now);
+        let mut nic = Nic::new(identity(), Box::new(port), [1, 2], now);
         let mut contexts = Vec::new();
         for handle in 1..=3u32 {
             let (pipe, read_end) = EventPipe::new().unwrap();

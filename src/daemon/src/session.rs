@@ -4,6 +4,7 @@
 //! that sent it, so a handle of another session does not exist; and when the connection ends,
 //! these tables say what is to be freed.
 
+use crate::cm::Cm;
 use crate::counters::DaemonCounters;
 use crate::limits::MAX_PROGRAM_NAME;
 use crate::nic::Nic;
@@ -28,6 +29,8 @@ use urxe_wire::Qpn;
 /// What requests are about: the daemon as a session sees it.
 pub(crate) struct World<'a> {
     pub(crate) nics: &'a mut [Nic],
+    /// The connection manager.
+    pub(crate) cm: &'a mut Cm,
     pub(crate) now: Instant,
     /// The daemon's own counters.
     pub(crate) counters: &'a DaemonCounters,
@@ -65,6 +68,12 @@ pub(crate) struct Session {
     pub(crate) mws: BTreeMap<u32, Mw>,
     /// Which QP, by its handle, is attached to which multicast group.
     pub(crate) attachments: BTreeSet<(u32, IpAddr)>,
+    /// Event channels of the connection manager, by their keys there.
+    pub(crate) cm_channels: BTreeMap<u32, u32>,
+    /// Its ids.
+    pub(crate) cm_ids: BTreeMap<u32, u32>,
+    /// Memberships of ids in multicast groups.
+    pub(crate) cm_memberships: BTreeMap<u32, u32>,
     /// What is being freed: of a device that is being closed, or of a dead program everything.
     pub(crate) doomed: Vec<Doomed>,
     /// Bytes of program memory mapped into the daemon.
@@ -106,6 +115,9 @@ impl Session {
             ahs: BTreeMap::new(),
             mws: BTreeMap::new(),
             attachments: BTreeSet::new(),
+            cm_channels: BTreeMap::new(),
+            cm_ids: BTreeMap::new(),
+            cm_memberships: BTreeMap::new(),
             doomed: Vec::new(),
             mapped_bytes: 0,
             mapped_mrs: 0,
@@ -204,7 +216,7 @@ impl Session {
                 self.list_resources(world, &device, kind, after)
             }
             Request::Stats { device, after_qpn } => self.stats(world, &device, after_qpn),
-            Request::Cm(_) => Err(refuse(Errno::NOSYS, "this daemon has no connection manager")),
+            Request::Cm(request) => return self.handle_cm(world, request),
         };
         answer.map(Some)
     }
@@ -248,6 +260,11 @@ impl Session {
     /// Whose the objects of this session are.
     pub(crate) fn owner(&self) -> Owner {
         Owner { uid: self.uid, program: Rc::clone(&self.program) }
+    }
+
+    /// Whether the program is root's.
+    pub(crate) fn is_root(&self) -> bool {
+        self.uid == 0
     }
 
     /// Whether this session may see another's object.

@@ -42,6 +42,11 @@ impl<T> Slab<T> {
         self.len() == 0
     }
 
+    /// Whether another entry can be put in.
+    pub(crate) fn has_room(&self) -> bool {
+        self.len() <= INDEX_MASK as usize
+    }
+
     /// Puts an entry in; `None` when all 2^20 slots are taken.
     pub(crate) fn insert(&mut self, entry: T) -> Option<u32> {
         let index = match self.free.pop() {

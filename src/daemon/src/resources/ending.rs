@@ -1,11 +1,11 @@
 //! The end of many objects at once: those of a closed device, those of a dead program. They go in
 //! slices, so that nobody else notices.
 
-use super::no_such;
+use super::{find, no_such};
 use crate::nic::Nic;
-use crate::session::Session;
+use crate::session::{Session, World};
 use std::collections::BTreeMap;
-use urxe_shm::control::{ContextHandle, ControlError};
+use urxe_shm::control::{CmChannelHandle, ContextHandle, ControlError};
 
 /// An object that is to be freed, by its handle.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,8 @@ pub(crate) enum Doomed {
     Mr(u32),
     Pd(u32),
     Context(u32),
+    CmId(u32),
+    CmChannel(u32),
 }
 
 impl Session {
@@ -34,6 +36,21 @@ impl Session {
     /// Begins to free everything: the program is gone.
     pub(crate) fn begin_burial(&mut self) {
         self.doom(|_| true);
+        // The last goes first: peers are told while there is still somebody to tell of.
+        self.doomed.extend(self.cm_channels.keys().map(|&channel| Doomed::CmChannel(channel)));
+        self.doomed.extend(self.cm_ids.keys().map(|&id| Doomed::CmId(id)));
+    }
+
+    /// Begins to destroy an event channel with all ids that are in it.
+    pub(crate) fn begin_destroying_cm_channel(
+        &mut self,
+        world: &World<'_>,
+        channel: CmChannelHandle,
+    ) -> Result<(), ControlError> {
+        let key = *find(&self.cm_channels, "event channel", channel.0)?;
+        self.doomed.push(Doomed::CmChannel(channel.0));
+        self.doomed.extend(self.cm_ids_of(world, key).into_iter().map(Doomed::CmId));
+        Ok(())
     }
 
     /// Whether there is something left to be freed.
@@ -59,14 +76,15 @@ impl Session {
     }
 
     /// Frees up to `count` of the objects that are to be freed.
-    pub(crate) fn free_some(&mut self, nics: &mut [Nic], count: usize) {
+    pub(crate) fn free_some(&mut self, world: &mut World<'_>, count: usize) {
         for _ in 0..count {
             let Some(doomed) = self.doomed.pop() else { return };
-            self.free(nics, doomed);
+            self.free(world, doomed);
         }
     }
 
-    fn free(&mut self, nics: &mut [Nic], doomed: Doomed) {
+    fn free(&mut self, world: &mut World<'_>, doomed: Doomed) {
+        let nics: &mut [Nic] = world.nics;
         // Nothing else can have freed it: requests wait until the end.
         match doomed {
             Doomed::Qp(qp) => {
@@ -84,6 +102,12 @@ impl Session {
             Doomed::Pd(pd) => self.pds.remove(&pd).map(|pd| self.free_pd(nics, pd)),
             Doomed::Context(context) => {
                 self.contexts.remove(&context).map(|context| self.free_context(nics, context))
+            }
+            Doomed::CmId(id) => self.cm_ids.remove(&id).map(|key| {
+                self.free_cm_id(world, key);
+            }),
+            Doomed::CmChannel(channel) => {
+                self.cm_channels.remove(&channel).map(|key| self.free_cm_channel(world, key))
             }
         };
     }

@@ -29,7 +29,7 @@ pub(crate) use ending::Doomed;
 pub(crate) use mr::{Mr, MrRequest};
 pub(crate) use mw::Mw;
 pub(crate) use pd::Pd;
-pub(crate) use qp::{Qp, QpRequest};
+pub(crate) use qp::{Qp, QpRequest, av_from_engine, from_engine, state_to_engine};
 pub(crate) use rings::ArenaRings;
 pub(crate) use srq::Srq;
 
@@ -56,7 +56,7 @@ impl<T, E: Display> Refusal<T> for Result<T, E> {
 }
 
 /// Refuses what would go beyond a quota of this session.
-fn check_quota(what: &str, have: usize, max: usize) -> Result<(), ControlError> {
+pub(crate) fn check_quota(what: &str, have: usize, max: usize) -> Result<(), ControlError> {
     if have < max {
         return Ok(());
     }
@@ -70,7 +70,7 @@ fn device_full(what: &str) -> ControlError {
 }
 
 /// Looks a handle up.
-fn find<'a, T>(
+pub(crate) fn find<'a, T>(
     table: &'a BTreeMap<u32, T>,
     what: &str,
     handle: u32,

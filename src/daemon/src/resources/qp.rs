@@ -328,21 +328,26 @@ pub(super) fn av_to_engine(av: &control::AddressVector) -> AddressVector {
     }
 }
 
+/// A path in a program's terms.
+pub(crate) fn av_from_engine(av: &AddressVector) -> control::AddressVector {
+    control::AddressVector {
+        dgid: Gid::from(av.dgid),
+        sgid_index: av.sgid_index,
+        traffic_class: av.tclass,
+        hop_limit: av.hop_limit,
+        flow_label: av.flow_label,
+    }
+}
+
 /// The engine's attributes in a program's terms.
-fn from_engine(attr: &QpAttr) -> control::QpAttr {
+pub(crate) fn from_engine(attr: &QpAttr) -> control::QpAttr {
     control::QpAttr {
         state: attr.state.map(state_from_engine),
         cur_state: None,
         access: attr.access.map(|access| control::Access(access.0)),
         pkey_index: attr.pkey_index,
         port: attr.port,
-        av: attr.av.map(|av| control::AddressVector {
-            dgid: Gid::from(av.dgid),
-            sgid_index: av.sgid_index,
-            traffic_class: av.tclass,
-            hop_limit: av.hop_limit,
-            flow_label: av.flow_label,
-        }),
+        av: attr.av.as_ref().map(av_from_engine),
         path_mtu: attr.path_mtu.map(|mtu| mtu.bytes() as u16),
         dest_qpn: attr.dest_qpn.map(Qpn::get),
         qkey: attr.qkey.map(|qkey| qkey.0),
@@ -357,7 +362,7 @@ fn from_engine(attr: &QpAttr) -> control::QpAttr {
     }
 }
 
-fn state_to_engine(state: control::QpState) -> QpState {
+pub(crate) fn state_to_engine(state: control::QpState) -> QpState {
     match state {
         control::QpState::Reset => QpState::Reset,
         control::QpState::Init => QpState::Init,

@@ -57,7 +57,9 @@ fn device_counters(nic: &Nic, world: &World<'_>) -> Vec<(CounterInfo, u64)> {
     let port = nic.port().counters();
     let port = port.list().map(|counter| (counter.name, counter.value, counter.meaning));
     let engine = nic.device.counters().iter();
+    let cm = nic.cm.counters().iter();
     engine
+        .chain(cm)
         .chain(port)
         .chain(nic.host.counters.iter())
         .chain(world.counters.iter())

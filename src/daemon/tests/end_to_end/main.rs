@@ -2,6 +2,7 @@
 //! of the loopback network, with real rings and real memory.
 
 mod completion_queues;
+mod connections;
 mod datagrams;
 mod events;
 mod harness;
@@ -9,6 +10,7 @@ mod hostile;
 mod isolation;
 mod links;
 mod listing;
+mod rendezvous;
 mod rules;
 mod scale;
 mod shared_receives;

@@ -51,7 +51,8 @@ pub enum CmRequest {
     },
     /// Destroys an id: `rdma_destroy_id`. What it listens for or is connected with ends, as does
     /// its membership in groups; no event of it is told any more, and connections that wait to be
-    /// told are refused. Answered by [`CmReply::Events`]: how many of its events were taken.
+    /// told are refused. Answered by [`CmReply::Events`]: how many of its events were taken, those
+    /// of its memberships included.
     DestroyId {
         /// The id.
         id: CmIdHandle,
@@ -66,8 +67,9 @@ pub enum CmRequest {
     },
     /// Gives an id an address, or the wildcard, and a port: `rdma_bind_addr`. Port 0: any that is
     /// free. Answered by [`Reply::Done`](super::Reply). `EADDRINUSE` if another id has them,
-    /// `EADDRNOTAVAIL` if the machine has no such address, `ENODEV` if no device serves it,
-    /// `EACCES` for a port below 1,024 if the program is not root's.
+    /// `EADDRNOTAVAIL` if that is so because one of the two has the wildcard, if no port is free,
+    /// or if the machine has no such address, `ENODEV` if no device serves it, `EACCES` for a port
+    /// below 1,024 if the program is not root's.
     Bind {
         /// The id.
         id: CmIdHandle,
@@ -101,7 +103,8 @@ pub enum CmRequest {
         id: CmIdHandle,
     },
     /// Listens: `rdma_listen`; on the wildcard, on every device. An id without an address is given
-    /// the wildcard and any port. Answered by [`Reply::Done`](super::Reply). `EADDRINUSE`.
+    /// the wildcard and any port. Answered by [`Reply::Done`](super::Reply). `EADDRINUSE` or
+    /// `EADDRNOTAVAIL` if it was bound with [`CmOption::ReuseAddr`] to a port that others have.
     Listen {
         /// The id.
         id: CmIdHandle,
@@ -140,7 +143,8 @@ pub enum CmRequest {
         /// What the peer is told.
         private_data: Vec<u8>,
     },
-    /// Ends a connection: `rdma_disconnect`. Answered by [`Reply::Done`](super::Reply).
+    /// Ends a connection: `rdma_disconnect`. Answered by [`Reply::Done`](super::Reply), also if it
+    /// is over already; one that is not established yet stays as it is, as with the kernel.
     Disconnect {
         /// The id.
         id: CmIdHandle,

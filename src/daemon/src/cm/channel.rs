@@ -1,0 +1,158 @@
+//! Event channels: what waits to be told, and the pipe that says so.
+
+use crate::event_pipe::drain;
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use urxe_engine::cm::ConnId;
+use urxe_shm::control::{CmEventKind, CmEventParam, QpType};
+
+/// An event that waits.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// The key of the id in whose name it is counted.
+    pub(super) id: u32,
+    pub(super) told: Told,
+}
+
+/// What a program is told.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// Something of an id, or of a membership by its key.
+    Event { membership: Option<u32>, kind: CmEventKind, status: i32, param: CmEventParam },
+    /// A peer asks. The id for it is made when the program is told.
+    Request(Request),
+}
+
+/// What a peer asks for.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) nic: usize,
+    pub(super) conn: ConnId,
+    pub(super) qp_type: QpType,
+    /// Our own address.
+    pub(super) src: SocketAddr,
+    /// The peer's.
+    pub(super) dst: SocketAddr,
+    pub(super) param: CmEventParam,
+}
+
+/// A channel: the daemon's end of the pipe, which holds a byte if and only if events wait.
+#[derive(Debug)]
+pub(super) struct EventChannel {
+    write_end: OwnedFd,
+    queue: VecDeque<Waiting>,
+}
+
+impl EventChannel {
+    /// Makes a channel; returns the program's end of its pipe too.
+    pub(super) fn new() -> Result<(EventChannel, OwnedFd), Errno> {
+        let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        // The read end stays blocking: it is the program's, and `read` must mean what it does.
+        rustix::io::ioctl_fionbio(&write_end, true)?;
+        Ok((EventChannel { write_end, queue: VecDeque::new() }, read_end))
+    }
+
+    /// The event that is told next.
+    pub(super) fn first(&self) -> Option<&Waiting> {
+        self.queue.front()
+    }
+
+    /// Lets an event wait.
+    pub(super) fn push(&mut self, waiting: Waiting) {
+        self.queue.push_back(waiting);
+        self.show();
+    }
+
+    /// Takes the oldest event. The program has read the byte that told of it, so there must be
+    /// another if there is another event; and if it asked without reading, none.
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
+        let first = self.queue.pop_front();
+        self.show();
+        first
+    }
+
+    /// Takes all events back that are of a kind, in their order.
+    pub(super) fn withdraw(&mut self, is_meant: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+        let queue = std::mem::take(&mut self.queue);
+        let (meant, others): (Vec<_>, Vec<_>) = queue.into_iter().partition(is_meant);
+        self.queue = others.into();
+        self.show();
+        meant
+    }
+
+    /// Sees to it that the pipe holds a byte if and only if events wait.
+    fn show(&self) {
+        // It is never full. Who has closed the other end wants to know nothing.
+        let is_shown = rustix::io::ioctl_fionread(&self.write_end).is_ok_and(|bytes| bytes > 0);
+        match (self.queue.is_empty(), is_shown) {
+            (false, false) => drop(rustix::io::write(&self.write_end, &[1])),
+            (true, true) => drain(&self.write_end, &mut [0; 16], |_| ()),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(id: u32) -> Waiting {
+        let kind = CmEventKind::AddrResolved;
+        let told = Told::Event { membership: None, kind, status: 0, param: CmEventParam::None };
+        Waiting { id, told }
+    }
+
+    fn is_readable(read_end: &OwnedFd) -> bool {
+        rustix::io::ioctl_fionread(read_end).unwrap() > 0
+    }
+
+    fn read(read_end: &OwnedFd) {
+        assert_eq!(rustix::io::read(read_end, &mut [0; 1]), Ok(1));
+    }
+
+    #[test]
+    fn the_pipe_is_readable_if_and_only_if_events_wait() {
+        let (mut channel, read_end) = EventChannel::new().unwrap();
+        assert!(!is_readable(&read_end));
+        for id in 0..3 {
+            channel.push(waiting(id));
+        }
+        for id in 0..3 {
+            read(&read_end);
+            assert_eq!(channel.pop().unwrap().id, id);
+            assert_eq!(is_readable(&read_end), id < 2);
+        }
+        assert!(channel.pop().is_none());
+    }
+
+    #[test]
+    fn who_asks_without_having_read_finds_the_pipe_empty_all_the_same() {
+        let (mut channel, read_end) = EventChannel::new().unwrap();
+        channel.push(waiting(1));
+        assert_eq!(channel.pop().unwrap().id, 1);
+        assert!(!is_readable(&read_end));
+    }
+
+    #[test]
+    fn what_is_withdrawn_is_announced_no_more() {
+        let (mut channel, read_end) = EventChannel::new().unwrap();
+        for id in [1, 2, 1, 2] {
+            channel.push(waiting(id));
+        }
+        assert_eq!(channel.withdraw(|waiting| waiting.id == 1).len(), 2);
+        assert!(is_readable(&read_end));
+        assert_eq!(channel.withdraw(|waiting| waiting.id == 2).len(), 2);
+        assert!(!is_readable(&read_end));
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_does_no_harm() {
+        let (mut channel, read_end) = EventChannel::new().unwrap();
+        drop(read_end);
+        channel.push(waiting(1));
+        assert_eq!(channel.pop().unwrap().id, 1);
+    }
+}

@@ -1,0 +1,244 @@
+//! Connections: what programs ask of them.
+
+use super::bind::space_to_engine;
+use super::id::Phase;
+use super::{Cm, Holder};
+use crate::nic::Nic;
+use crate::resources::{from_engine, refuse, state_to_engine};
+use rustix::io::Errno;
+use std::time::Instant;
+use urxe_engine::cm::{Accept, CommandError, Connect, ConnectError, Path, Qp, Resolve, SidrAnswer};
+use urxe_shm::control::{
+    Access, CmConnParam, CmPath, CmRoute, ControlError, Gid, QpAttr, QpState, QpType,
+};
+use urxe_wire::mad::{SidrStatus, TimeCode};
+use urxe_wire::{Pkey, Qkey, Qpn};
+
+/// The Q_Key of port spaces of datagrams: `RDMA_UDP_QKEY`.
+pub(super) const UDP_QKEY: u32 = 0x0123_4567;
+
+impl Cm {
+    pub(super) fn connect(
+        &mut self,
+        nics: &mut [Nic],
+        now: Instant,
+        key: u32,
+        param: &CmConnParam,
+    ) -> Result<(), ControlError> {
+        let id = self.id(key)?;
+        let (Phase::RouteResolved, Some(nic), Some(src), Some(dst)) =
+            (&id.phase, id.nic, id.src, id.dst)
+        else {
+            return Err(id.cannot("connect"));
+        };
+        let qp = qp_to_engine(param)?;
+        let mtu = nics[nic].mtu;
+        let manager = &mut nics[nic].cm;
+        let (space, traffic_class) = (space_to_engine(id.space), id.traffic_class);
+        let private_data = &param.private_data[..];
+        let connected = |qp_type| Connect {
+            qp_type,
+            space,
+            src,
+            dst,
+            traffic_class,
+            path_mtu: mtu,
+            qp,
+            retry_count: param.retry_count,
+            ack_timeout: id.ack_timeout.map(TimeCode::new),
+            private_data,
+        };
+        let conn = match id.qp_type {
+            QpType::Rc => {
+                let connect = connected(urxe_engine::QpType::Rc);
+                manager.connect(now, &connect)
+            }
+            QpType::Uc => {
+                let connect = connected(urxe_engine::QpType::Uc);
+                manager.connect(now, &connect)
+            }
+            QpType::Ud => {
+                let resolve = Resolve { space, src, dst, traffic_class, private_data };
+                manager.resolve(now, &resolve)
+            }
+        };
+        let conn = conn.map_err(refuse_connect)?;
+        self.holders.insert((nic, conn), Holder::Id(key));
+        self.id_mut(key)?.phase = Phase::Connected { nic, conn };
+        Ok(())
+    }
+
+    pub(super) fn accept(
+        &mut self,
+        nics: &mut [Nic],
+        now: Instant,
+        key: u32,
+        user_handle: u64,
+        param: &CmConnParam,
+    ) -> Result<(), ControlError> {
+        let id = self.id(key)?;
+        let (nic, conn) = id.connection("accept")?;
+        let qp = qp_to_engine(param)?;
+        let private_data = &param.private_data[..];
+        let manager = &mut nics[nic].cm;
+        if id.qp_type == QpType::Ud {
+            let qkey = if param.qkey == 0 { UDP_QKEY } else { param.qkey };
+            let status = SidrStatus::Valid;
+            let answer = SidrAnswer { status, qpn: qp.qpn, qkey: Qkey(qkey), private_data };
+            manager.answer(now, conn, &answer).map_err(refuse_command)?;
+            self.over(key);
+            self.id_mut(key)?.user_handle = Some(user_handle);
+            return Ok(());
+        }
+        manager.accept(now, conn, &Accept { qp, private_data }).map_err(refuse_command)?;
+        self.accepted.insert((nic, param.qpn, key));
+        let id = self.id_mut(key)?;
+        (id.user_handle, id.accepted_qpn) = (Some(user_handle), Some(param.qpn));
+        Ok(())
+    }
+
+    pub(super) fn establish(
+        &mut self,
+        nics: &mut [Nic],
+        now: Instant,
+        key: u32,
+    ) -> Result<(), ControlError> {
+        let (nic, conn) = self.id(key)?.connection("confirm")?;
+        nics[nic].cm.establish(now, conn, &[]).map_err(refuse_command)
+    }
+
+    pub(super) fn reject(
+        &mut self,
+        nics: &mut [Nic],
+        now: Instant,
+        key: u32,
+        private_data: &[u8],
+    ) -> Result<(), ControlError> {
+        let (nic, conn) = self.id(key)?.connection("reject")?;
+        nics[nic].cm.reject(now, conn, private_data).map_err(refuse_command)?;
+        self.over(key);
+        Ok(())
+    }
+
+    pub(super) fn disconnect(
+        &mut self,
+        nics: &mut [Nic],
+        now: Instant,
+        key: u32,
+    ) -> Result<(), ControlError> {
+        let id = self.id(key)?;
+        if matches!(id.phase, Phase::Over) {
+            return Ok(());
+        }
+        let (nic, conn) = id.connection("disconnect")?;
+        match nics[nic].cm.disconnect(now, conn, &[]) {
+            // As in the kernel: what is not connected yet need not be disconnected, only destroyed.
+            Ok(()) | Err(CommandError::WrongState { .. }) => Ok(()),
+            Err(error) => Err(refuse_command(error)),
+        }
+    }
+
+    /// The manager has forgotten the id's connection, or will not speak of it again.
+    pub(super) fn over(&mut self, key: u32) {
+        self.confirmed(key);
+        let Some(id) = self.ids.get_mut(key) else { return };
+        if let Phase::Connected { nic, conn } = std::mem::replace(&mut id.phase, Phase::Over) {
+            self.holders.remove(&(nic, conn));
+        }
+    }
+
+    pub(super) fn qp_attr(
+        &self,
+        nics: &[Nic],
+        key: u32,
+        state: QpState,
+    ) -> Result<QpAttr, ControlError> {
+        let id = self.id(key)?;
+        let attr = QpAttr { state: Some(state), ..QpAttr::default() };
+        match (id.nic, &id.phase, id.qp_type, state) {
+            (None, ..) => Err(id.cannot("say anything of a QP")),
+            (Some(_), _, QpType::Ud, QpState::Init) => {
+                let qkey = Some(UDP_QKEY);
+                Ok(QpAttr { pkey_index: Some(0), port: Some(1), qkey, ..attr })
+            }
+            (Some(_), _, QpType::Ud, QpState::Rtr) => Ok(attr),
+            (Some(_), _, QpType::Ud, QpState::Rts) => Ok(QpAttr { sq_psn: Some(0), ..attr }),
+            (Some(_), &Phase::Connected { nic, conn }, QpType::Rc | QpType::Uc, _) => {
+                let nic = &nics[nic];
+                let at = nic.device.gids().iter().position(|gid| *gid == id.src.map(|s| s.ip()));
+                let at = at.ok_or_else(|| {
+                    refuse(Errno::ADDRNOTAVAIL, "the device has lost the address of this id")
+                })?;
+                let attr = nic.cm.qp_attr(conn, state_to_engine(state), at as u8);
+                attr.map(|attr| from_engine(&attr)).ok_or_else(|| {
+                    let handle = id.handle;
+                    let sentence =
+                        format!("id {handle}: is not so far that its QP could be {state:?}");
+                    refuse(Errno::INVAL, sentence)
+                })
+            }
+            // Before there is a connection nobody may do anything to it.
+            (Some(_), _, _, QpState::Init) => {
+                let access = Some(Access::default());
+                Ok(QpAttr { pkey_index: Some(0), port: Some(1), access, ..attr })
+            }
+            _ => Err(id.cannot("say what its QP is to be set to")),
+        }
+    }
+
+    pub(super) fn query(&self, nics: &[Nic], key: u32) -> Result<CmRoute, ControlError> {
+        let id = self.id(key)?;
+        let mut route = CmRoute { src: id.src, dst: id.dst, ..CmRoute::default() };
+        let Some(nic) = id.nic else { return Ok(route) };
+        let known =
+            matches!(id.phase, Phase::RouteResolved | Phase::Connected { .. } | Phase::Over);
+        if let (true, Some(src), Some(dst)) = (known, id.src, id.dst) {
+            let path = match id.phase {
+                Phase::Connected { nic, conn } => nics[nic].cm.path(conn),
+                _ => None,
+            };
+            let path = path.unwrap_or(Path::between(src, dst, id.traffic_class));
+            route.path = Some(CmPath {
+                dgid: Gid::from(path.peer),
+                sgid: Gid::from(path.local),
+                pkey: Pkey::DEFAULT.0,
+                mtu: nics[nic].mtu.bytes() as u16,
+                speed_mbps: nics[nic].link.speed_mbps(),
+                traffic_class: path.traffic_class,
+                hop_limit: path.hop_limit,
+                flow_label: path.flow_label,
+            });
+        }
+        route.device = Some(nic as u32);
+        (route.node_guid, route.port) = (nics[nic].guid, 1);
+        Ok(route)
+    }
+}
+
+/// What a program says of its QP in the engine's terms.
+fn qp_to_engine(param: &CmConnParam) -> Result<Qp, ControlError> {
+    if param.qpn > 0xff_ffff {
+        let sentence = format!("qp_num {:#x}: expected a number of 24 bits", param.qpn);
+        return Err(refuse(Errno::INVAL, sentence));
+    }
+    Ok(Qp {
+        qpn: Qpn::new(param.qpn),
+        responder_resources: param.responder_resources,
+        initiator_depth: param.initiator_depth,
+        flow_control: param.flow_control,
+        rnr_retry_count: param.rnr_retry_count,
+        srq: param.srq,
+    })
+}
+
+fn refuse_connect(error: ConnectError) -> ControlError {
+    let errno = match error {
+        ConnectError::TooMany => Errno::NOMEM,
+        _ => Errno::INVAL,
+    };
+    refuse(errno, error.to_string())
+}
+
+fn refuse_command(error: CommandError) -> ControlError {
+    refuse(Errno::INVAL, error.to_string())
+}

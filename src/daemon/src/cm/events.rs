@@ -1,0 +1,257 @@
+//! What the devices' managers say becomes events of programs.
+
+use super::channel::{Request, Told};
+use super::id::{Id, Phase};
+use super::{Cm, Holder};
+use crate::nic::Nic;
+use crate::resources::av_from_engine;
+use rustix::io::Errno;
+use std::net::SocketAddr;
+use std::time::Instant;
+use urxe_engine::cm::{ConnId, Ending, Event, ListenerId, Path, Qp, SidrReply};
+use urxe_shm::control::{
+    CmConnParam, CmEvent, CmEventKind, CmEventParam, CmIdHandle, CmMulticastHandle, CmSubject,
+    CmUdParam,
+};
+use urxe_wire::mad::SidrStatus;
+
+impl Cm {
+    /// Lets a device's manager see what came for it, and tells programs what it says.
+    pub(crate) fn attend(&mut self, now: Instant, index: usize, nic: &mut Nic) {
+        nic.take_mads(now);
+        while let Some(qpn) = nic.host.take_communicating() {
+            let keys = self.accepted.range((index, qpn.get(), 0)..=(index, qpn.get(), u32::MAX));
+            for &(_, _, key) in keys {
+                if let Some(Phase::Connected { conn, .. }) = self.ids.get(key).map(|id| &id.phase) {
+                    nic.cm.communication_established(now, *conn);
+                }
+            }
+        }
+        while let Some(event) = nic.cm.poll_event() {
+            self.on_event(now, index, nic, event);
+        }
+        nic.send_mads();
+    }
+
+    fn on_event(&mut self, now: Instant, index: usize, nic: &mut Nic, event: Event) {
+        let none = CmEventParam::None;
+        match event {
+            Event::ConnectRequest { listener, conn, request } => {
+                let mut param = conn_param(&request.offered, &request.private_data);
+                param.retry_count = request.retry_count;
+                let (src, dst) = (request.dst, request.src);
+                let param = CmEventParam::Conn(param);
+                self.on_request(now, index, nic, listener, conn, (src, dst), param);
+            }
+            Event::SidrRequest { listener, conn, request } => {
+                // Of the QP that asks nothing is known.
+                let path = Path::between(request.dst, request.src, 0);
+                let param = ud_param(nic, &path, 0, 0, &request.private_data);
+                let sockets = (request.dst, request.src);
+                self.on_request(now, index, nic, listener, conn, sockets, param);
+            }
+            Event::ConnectResponse { conn, response } => {
+                let param =
+                    CmEventParam::Conn(conn_param(&response.offered, &response.private_data));
+                self.on_progress(index, conn, CmEventKind::ConnectResponse, 0, param);
+            }
+            Event::Established { conn, .. } => {
+                if let Some(Holder::Id(key)) = self.holders.get(&(index, conn)).copied() {
+                    self.confirmed(key);
+                }
+                self.on_progress(index, conn, CmEventKind::Established, 0, none);
+            }
+            Event::Disconnected { conn, by } => {
+                let status = match by {
+                    Ending::Peer { .. } | Ending::Confirmed { .. } => 0,
+                    Ending::Unconfirmed => timed_out(),
+                };
+                self.on_progress(index, conn, CmEventKind::Disconnected, status, none);
+            }
+            Event::Rejected { conn, reason, private_data, .. } => {
+                let private_data = private_data.to_vec();
+                let param = CmConnParam { private_data, ..CmConnParam::default() };
+                let status = i32::from(reason.code());
+                self.on_end(index, conn, CmEventKind::Rejected, status, CmEventParam::Conn(param));
+            }
+            Event::Unreachable { conn } => {
+                self.on_end(index, conn, CmEventKind::Unreachable, timed_out(), none);
+            }
+            Event::TimewaitExit { conn } => {
+                self.on_end(index, conn, CmEventKind::TimewaitExit, 0, none);
+            }
+            Event::SidrReply { conn, reply } => self.on_reply(index, nic, conn, &reply),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // What a request consists of.
+    fn on_request(
+        &mut self,
+        now: Instant,
+        index: usize,
+        nic: &mut Nic,
+        listener: ListenerId,
+        conn: ConnId,
+        (src, dst): (SocketAddr, SocketAddr),
+        param: CmEventParam,
+    ) {
+        let key = self.listeners.get(&(index, listener)).copied();
+        let Some((key, id)) = key.and_then(|key| Some((key, self.ids.get(key)?))) else {
+            return nic.cm.destroy(now, conn);
+        };
+        let request = Request { nic: index, conn, qp_type: id.qp_type, src, dst, param };
+        self.holders.insert((index, conn), Holder::Waiting(key));
+        self.let_wait(key, Told::Request(request));
+    }
+
+    fn on_progress(
+        &mut self,
+        nic: usize,
+        conn: ConnId,
+        kind: CmEventKind,
+        status: i32,
+        param: CmEventParam,
+    ) {
+        if let Some(&Holder::Id(key)) = self.holders.get(&(nic, conn)) {
+            self.tell(key, kind, status, param);
+        }
+    }
+
+    /// Nothing more will be heard of a connection.
+    fn on_end(
+        &mut self,
+        nic: usize,
+        conn: ConnId,
+        kind: CmEventKind,
+        status: i32,
+        param: CmEventParam,
+    ) {
+        match self.holders.remove(&(nic, conn)) {
+            Some(Holder::Id(key)) => {
+                self.over(key);
+                self.tell(key, kind, status, param);
+            }
+            // Who asked has given up before the program has seen it.
+            Some(Holder::Waiting(key)) => self.withdraw_request(key, nic, conn),
+            None => {}
+        }
+    }
+
+    fn withdraw_request(&mut self, key: u32, nic: usize, conn: ConnId) {
+        let Some(id) = self.ids.get_mut(key) else { return };
+        let Some(channel) = self.channels.get_mut(id.channel) else { return };
+        let is_meant = |told: &Told| match told {
+            Told::Request(request) => (request.nic, request.conn) == (nic, conn),
+            Told::Event { .. } => false,
+        };
+        id.waiting -= channel.withdraw(|waiting| is_meant(&waiting.told)).len() as u32;
+    }
+
+    fn on_reply(&mut self, index: usize, nic: &Nic, conn: ConnId, reply: &SidrReply) {
+        let SidrReply { status, qpn, qkey, private_data } = reply;
+        let (kind, status) = match status {
+            SidrStatus::Valid => (CmEventKind::Established, 0),
+            status => (CmEventKind::Unreachable, i32::from(status.code())),
+        };
+        let Some(&Holder::Id(key)) = self.holders.get(&(index, conn)) else { return };
+        let Some(id) = self.ids.get(key) else { return };
+        let (Some(src), Some(dst)) = (id.src, id.dst) else { return };
+        let path = Path::between(src, dst, id.traffic_class);
+        let param = ud_param(nic, &path, qpn.get(), qkey.0, private_data);
+        self.on_end(index, conn, kind, status, param);
+    }
+
+    /// The event of a channel that is told next, if there is one: whether it is a request of a
+    /// peer, for which an id is to be made.
+    pub(super) fn next_is_request(&self, channel: u32) -> Option<bool> {
+        let first = self.channels.get(channel)?.first()?;
+        Some(matches!(first.told, Told::Request(_)))
+    }
+
+    /// Takes the oldest event of a channel. If it is a request of a peer, it is about a new id of
+    /// this handle, whose key is returned too.
+    pub(super) fn take_event(
+        &mut self,
+        nics: &mut [Nic],
+        channel: u32,
+        handle: u32,
+    ) -> Option<(CmEvent, Option<u32>)> {
+        let waiting = self.channels.get_mut(channel)?.pop()?;
+        let id = self.ids.get_mut(waiting.id)?;
+        id.waiting -= 1;
+        id.taken += 1;
+        let mut user_handle = id.user_handle.unwrap_or_default();
+        match waiting.told {
+            Told::Event { membership, kind, status, param } => {
+                let mut subject = CmSubject::Id(CmIdHandle(id.handle));
+                if let Some(membership) = membership.and_then(|key| self.memberships.get_mut(key)) {
+                    membership.taken += 1;
+                    user_handle = membership.user_handle;
+                    subject = CmSubject::Multicast(CmMulticastHandle(membership.handle));
+                }
+                Some((CmEvent { user_handle, subject, kind, status, param }, None))
+            }
+            Told::Request(request) => {
+                let Request { nic, conn, qp_type, src, dst, param } = request;
+                let new = Id {
+                    phase: Phase::Connected { nic, conn },
+                    nic: Some(nic),
+                    src: Some(src),
+                    dst: Some(dst),
+                    traffic_class: id.traffic_class,
+                    ..Id::new(handle, channel, id.space, qp_type)
+                };
+                let key = self.ids.insert(new)?;
+                self.holders.insert((nic, conn), Holder::Id(key));
+                nics[nic].cm.take_request(conn);
+                let event = CmEvent {
+                    user_handle,
+                    subject: CmSubject::Id(CmIdHandle(handle)),
+                    kind: CmEventKind::ConnectRequest,
+                    status: 0,
+                    param,
+                };
+                Some((event, Some(key)))
+            }
+        }
+    }
+}
+
+/// What a peer said of its QP.
+fn conn_param(offered: &Qp, private_data: &[u8]) -> CmConnParam {
+    CmConnParam {
+        qpn: offered.qpn.get(),
+        qkey: 0,
+        responder_resources: offered.responder_resources,
+        initiator_depth: offered.initiator_depth,
+        flow_control: offered.flow_control,
+        retry_count: 0,
+        rnr_retry_count: offered.rnr_retry_count,
+        srq: offered.srq,
+        private_data: private_data.to_vec(),
+    }
+}
+
+/// What belongs to an event of datagrams.
+pub(super) fn ud_param(
+    nic: &Nic,
+    path: &Path,
+    qpn: u32,
+    qkey: u32,
+    private_data: &[u8],
+) -> CmEventParam {
+    // Only of an address that has gone meanwhile there is no vector.
+    match path.address_vector(nic.device.gids()) {
+        Some(av) => CmEventParam::Ud(CmUdParam {
+            qpn,
+            qkey,
+            av: av_from_engine(&av),
+            private_data: private_data.to_vec(),
+        }),
+        None => CmEventParam::None,
+    }
+}
+
+fn timed_out() -> i32 {
+    -Errno::TIMEDOUT.raw_os_error()
+}

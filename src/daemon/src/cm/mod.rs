@@ -1,0 +1,182 @@
+//! The connection manager as programs see it: `rdma_cm`.
+//!
+//! Each device has a [`Manager`](urxe_engine::cm::Manager), which speaks with its peers. Here is
+//! what programs make of it: channels, the ids that tell their events there, memberships in
+//! multicast groups, and the ports, which all programs and devices of this daemon share.
+//!
+//! ```text
+//!  sessions ─► requests.rs ─► bind.rs, connect.rs, multicast.rs ─► a device's manager ─► MADs
+//!     ▲             │ handle to key           │ ports.rs, route.rs          │
+//!     └── pipe ◄─ channel.rs ◄──────────── events.rs ◄──────────────────────┘
+//! ```
+//!
+//! A program that does not take its events makes nobody wait, and costs a bounded amount: an id
+//! has only so many events in its life, requests of peers take places in a listener's backlog, and
+//! what a program could ask for again and again is refused while [`MAX_CM_WAITING_EVENTS`] of its
+//! events wait.
+
+mod bind;
+mod channel;
+mod connect;
+mod events;
+mod id;
+mod multicast;
+mod ports;
+mod requests;
+mod route;
+
+use crate::limits::MAX_CM_WAITING_EVENTS;
+use crate::nic::Nic;
+use crate::resources::refuse;
+use crate::slab::Slab;
+use channel::{EventChannel, Told, Waiting};
+use id::{Id, Phase};
+use multicast::Membership;
+use ports::Ports;
+use rustix::io::Errno;
+use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
+use urxe_engine::cm::{ConnId, ListenerId};
+use urxe_shm::control::{CmEventKind, CmEventParam, ControlError};
+
+/// All channels, ids and memberships of all programs.
+pub(crate) struct Cm {
+    channels: Slab<EventChannel>,
+    ids: Slab<Id>,
+    memberships: Slab<Membership>,
+    ports: Ports,
+    /// Whose a connection of a device's manager is.
+    holders: HashMap<(usize, ConnId), Holder>,
+    /// Whose a listener of a device's manager is: the key of the id.
+    listeners: HashMap<(usize, ListenerId), u32>,
+    /// Connections that their programs have accepted and their peers not confirmed: device, QPN,
+    /// key of the id. Programs name their QPNs themselves, so several may name the same.
+    accepted: BTreeSet<(usize, u32, u32)>,
+}
+
+/// Whose a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    /// Of the id of this key.
+    Id(u32),
+    /// A request to the listening id of this key that its program has not taken.
+    Waiting(u32),
+}
+
+impl Cm {
+    pub(crate) fn new() -> Cm {
+        Cm {
+            channels: Slab::default(),
+            ids: Slab::default(),
+            memberships: Slab::default(),
+            ports: Ports::new(),
+            holders: HashMap::new(),
+            listeners: HashMap::new(),
+            accepted: BTreeSet::new(),
+        }
+    }
+
+    /// The id of a key that a session has.
+    fn id(&self, key: u32) -> Result<&Id, ControlError> {
+        self.ids.get(key).ok_or_else(gone)
+    }
+
+    /// As [`id`](Self::id).
+    fn id_mut(&mut self, key: u32) -> Result<&mut Id, ControlError> {
+        self.ids.get_mut(key).ok_or_else(gone)
+    }
+
+    /// Lets an event of an id wait in its channel. A program that has not accepted a request is
+    /// told nothing of it: that it has come to nothing, it finds out when it accepts.
+    fn tell(&mut self, key: u32, kind: CmEventKind, status: i32, param: CmEventParam) {
+        self.let_wait(key, Told::Event { membership: None, kind, status, param });
+    }
+
+    fn let_wait(&mut self, key: u32, told: Told) {
+        let Some(id) = self.ids.get_mut(key).filter(|id| id.user_handle.is_some()) else { return };
+        if let Some(channel) = self.channels.get_mut(id.channel) {
+            id.waiting += 1;
+            channel.push(Waiting { id: key, told });
+        }
+    }
+
+    /// Refuses what would make one event more of an id that has too many waiting.
+    fn check_waiting(&self, key: u32) -> Result<(), ControlError> {
+        let waiting = self.id(key)?.waiting;
+        if waiting < MAX_CM_WAITING_EVENTS {
+            return Ok(());
+        }
+        Err(refuse(Errno::NOMEM, format!("{waiting} events of this id wait: take them first")))
+    }
+
+    /// Ends what an id is about, and takes its events back that were not taken. Returns how many
+    /// were.
+    fn destroy_id(&mut self, nics: &mut [Nic], now: Instant, key: u32) -> u32 {
+        self.confirmed(key);
+        let Some(mut id) = self.ids.remove(key) else { return 0 };
+        match std::mem::replace(&mut id.phase, Phase::Over) {
+            Phase::Listening(listeners) => {
+                for (nic, listener) in listeners {
+                    self.listeners.remove(&(nic, listener));
+                    nics[nic].cm.unlisten(now, listener);
+                }
+            }
+            Phase::Connected { nic, conn } => {
+                self.holders.remove(&(nic, conn));
+                nics[nic].cm.destroy(now, conn);
+            }
+            _ => {}
+        }
+        if let Some(port) = id.port() {
+            self.ports.release(id.space, port, key);
+        }
+        for membership in std::mem::take(&mut id.memberships) {
+            self.memberships.remove(membership);
+        }
+        if id.waiting > 0
+            && let Some(channel) = self.channels.get_mut(id.channel)
+        {
+            for waiting in channel.withdraw(|waiting| waiting.id == key) {
+                if let Told::Request(request) = waiting.told {
+                    self.holders.remove(&(request.nic, request.conn));
+                    nics[request.nic].cm.destroy(now, request.conn);
+                }
+            }
+        }
+        id.taken
+    }
+
+    /// Moves an id to another channel, and its waiting events with it. Returns how many of its
+    /// events were taken before.
+    fn migrate(&mut self, key: u32, channel: u32) -> Result<u32, ControlError> {
+        let id = self.id_mut(key)?;
+        let (before, taken) = (std::mem::replace(&mut id.channel, channel), id.taken);
+        let waiting = match self.channels.get_mut(before) {
+            Some(before) => before.withdraw(|waiting| waiting.id == key),
+            None => Vec::new(),
+        };
+        let channel = self.channels.get_mut(channel).ok_or_else(gone)?;
+        waiting.into_iter().for_each(|waiting| channel.push(waiting));
+        Ok(taken)
+    }
+
+    /// The handles of an id's memberships.
+    fn memberships_of(&self, key: u32) -> Vec<u32> {
+        let keys = self.ids.get(key).into_iter().flat_map(|id| &id.memberships);
+        keys.filter_map(|key| Some(self.memberships.get(*key)?.handle)).collect()
+    }
+
+    /// An id waits for its peer's word no more.
+    fn confirmed(&mut self, key: u32) {
+        if let Some(id) = self.ids.get_mut(key)
+            && let (Some(nic), Some(qpn)) = (id.nic, id.accepted_qpn.take())
+        {
+            self.accepted.remove(&(nic, qpn, key));
+        }
+    }
+}
+
+/// An id or a channel that a session knows is there; this is never seen.
+fn gone() -> ControlError {
+    refuse(Errno::NOENT, "it does not exist any more")
+}

@@ -1,0 +1,206 @@
+//! Ports in use: one table for all programs and devices of the daemon, with the rules of the
+//! kernel's `rdma_cm`.
+
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use urxe_shm::control::CmPortSpace;
+
+/// From where the kernel takes ports that programs do not choose, unless told otherwise.
+const LOCAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
+
+/// What an id claims of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    /// The id's key.
+    pub(super) id: u32,
+    /// On which address, perhaps the wildcard.
+    pub(super) addr: IpAddr,
+    /// The wildcard means its own family only.
+    pub(super) family_only: bool,
+    /// Others who say so too may have the port.
+    pub(super) reuse_addr: bool,
+}
+
+impl Claim {
+    /// Why both cannot be. The kernel has another number where a wildcard is involved.
+    fn conflict(&self, other: &Claim) -> Option<Errno> {
+        let (one, two) = (self.addr, other.addr);
+        let apart = one.is_ipv4() != two.is_ipv4() && self.family_only && other.family_only;
+        match () {
+            () if self.id == other.id || apart => None,
+            () if self.reuse_addr && other.reuse_addr => None,
+            () if one.is_unspecified() || two.is_unspecified() => Some(Errno::ADDRNOTAVAIL),
+            () if one == two => Some(Errno::ADDRINUSE),
+            () => None,
+        }
+    }
+}
+
+/// The ports in use.
+#[derive(Debug)]
+pub(super) struct Ports {
+    claims: HashMap<(CmPortSpace, u16), Vec<Claim>>,
+    /// Ports that programs do not choose are of these.
+    local: RangeInclusive<u16>,
+    /// Where to begin to look for the next.
+    next: u16,
+}
+
+impl Ports {
+    pub(super) fn new() -> Ports {
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+        let local = range.ok().and_then(|range| parse_range(&range)).unwrap_or(LOCAL_PORTS);
+        // Anywhere: a daemon that is started again shall not meet its own old connections.
+        let next = RandomState::new().hash_one(0) as u16;
+        Ports { claims: HashMap::new(), local, next }
+    }
+
+    /// Claims a port.
+    pub(super) fn claim(
+        &mut self,
+        space: CmPortSpace,
+        port: u16,
+        claim: Claim,
+    ) -> Result<(), Errno> {
+        self.check(space, port, &claim)?;
+        self.claims.entry((space, port)).or_default().push(claim);
+        Ok(())
+    }
+
+    /// Claims any port that nobody has.
+    pub(super) fn claim_any(&mut self, space: CmPortSpace, claim: Claim) -> Result<u16, Errno> {
+        // There is no port 0, so they are less than 65,536.
+        let (low, count) = (*self.local.start(), self.local.len() as u16);
+        for _ in 0..count {
+            let port = low + self.next % count;
+            self.next = self.next.wrapping_add(1);
+            if let Entry::Vacant(free) = self.claims.entry((space, port)) {
+                free.insert(vec![claim]);
+                return Ok(port);
+            }
+        }
+        Err(Errno::ADDRNOTAVAIL)
+    }
+
+    /// Whether a claim could stand beside those of others.
+    pub(super) fn check(&self, space: CmPortSpace, port: u16, claim: &Claim) -> Result<(), Errno> {
+        let others = self.claims.get(&(space, port)).into_iter().flatten();
+        others.filter_map(|other| claim.conflict(other)).next().map_or(Ok(()), Err)
+    }
+
+    /// Puts a claim in the place of an id's earlier one.
+    pub(super) fn replace(&mut self, space: CmPortSpace, port: u16, claim: Claim) {
+        let claims = self.claims.get_mut(&(space, port)).into_iter().flatten();
+        claims.filter(|known| known.id == claim.id).for_each(|known| *known = claim);
+    }
+
+    /// Gives an id's claim up.
+    pub(super) fn release(&mut self, space: CmPortSpace, port: u16, id: u32) {
+        if let Some(claims) = self.claims.get_mut(&(space, port)) {
+            claims.retain(|claim| claim.id != id);
+            if claims.is_empty() {
+                self.claims.remove(&(space, port));
+            }
+        }
+    }
+}
+
+fn parse_range(text: &str) -> Option<RangeInclusive<u16>> {
+    let mut numbers = text.split_whitespace().map(str::parse);
+    let (low, high) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    (low > 0 && low <= high).then_some(low..=high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TCP: CmPortSpace = CmPortSpace::Tcp;
+
+    fn claim(id: u32, addr: &str) -> Claim {
+        let addr: IpAddr = addr.parse().unwrap();
+        Claim { id, addr, family_only: addr.is_ipv4(), reuse_addr: false }
+    }
+
+    fn claim_both(first: Claim, second: Claim) -> Result<(), Errno> {
+        let mut ports = Ports::new();
+        ports.claim(TCP, 7174, first).unwrap();
+        let result = ports.claim(TCP, 7174, second);
+        // It does not matter who was first.
+        let mut ports = Ports::new();
+        ports.claim(TCP, 7174, second).unwrap();
+        assert_eq!(ports.claim(TCP, 7174, first), result, "{first:?}, {second:?}");
+        result
+    }
+
+    #[test]
+    fn the_rules_are_those_of_the_kernel() {
+        let (in_use, not_available) = (Err(Errno::ADDRINUSE), Err(Errno::ADDRNOTAVAIL));
+        let cases = [
+            ("10.0.0.1", "10.0.0.1", in_use),
+            ("10.0.0.1", "10.0.0.2", Ok(())),
+            ("10.0.0.1", "0.0.0.0", not_available),
+            ("0.0.0.0", "0.0.0.0", not_available),
+            ("10.0.0.1", "fd00::1", Ok(())),
+            ("fd00::1", "::", not_available),
+            // The wildcard of IPv6 means IPv4 too.
+            ("10.0.0.1", "::", not_available),
+            ("0.0.0.0", "::", not_available),
+        ];
+        for (one, two, expected) in cases {
+            assert_eq!(claim_both(claim(1, one), claim(2, two)), expected, "{one}, {two}");
+            assert_eq!(claim_both(claim(1, one), claim(1, two)), Ok(()), "the same id");
+            let reused = |id, addr| Claim { reuse_addr: true, ..claim(id, addr) };
+            assert_eq!(claim_both(reused(1, one), reused(2, two)), Ok(()), "{one}, {two}");
+            assert_eq!(claim_both(reused(1, one), claim(2, two)), expected, "one will not share");
+        }
+        let only = |id, addr| Claim { family_only: true, ..claim(id, addr) };
+        assert_eq!(claim_both(claim(1, "0.0.0.0"), only(2, "::")), Ok(()));
+        assert_eq!(claim_both(claim(1, "10.0.0.1"), only(2, "::")), Ok(()));
+        assert_eq!(claim_both(claim(1, "fd00::1"), only(2, "::")), not_available);
+    }
+
+    #[test]
+    fn port_spaces_have_nothing_to_do_with_each_other() {
+        let mut ports = Ports::new();
+        ports.claim(TCP, 7174, claim(1, "0.0.0.0")).unwrap();
+        assert_eq!(ports.claim(CmPortSpace::Udp, 7174, claim(2, "0.0.0.0")), Ok(()));
+    }
+
+    #[test]
+    fn a_port_that_was_given_up_can_be_had_again() {
+        let mut ports = Ports::new();
+        ports.claim(TCP, 7174, claim(1, "10.0.0.1")).unwrap();
+        ports.claim(TCP, 7174, claim(2, "10.0.0.2")).unwrap();
+        ports.release(TCP, 7174, 1);
+        assert_eq!(ports.claim(TCP, 7174, claim(3, "10.0.0.2")), Err(Errno::ADDRINUSE));
+        assert_eq!(ports.claim(TCP, 7174, claim(3, "10.0.0.1")), Ok(()));
+        ports.release(TCP, 7174, 2);
+        ports.release(TCP, 7174, 3);
+        assert!(ports.claims.is_empty());
+    }
+
+    #[test]
+    fn any_port_is_another_each_time_until_there_is_none() {
+        let mut ports = Ports { local: 50_000..=50_009, ..Ports::new() };
+        let mut had: Vec<u16> =
+            (0..10).map(|id| ports.claim_any(TCP, claim(id, "0.0.0.0")).unwrap()).collect();
+        had.sort_unstable();
+        assert_eq!(had, (50_000..=50_009).collect::<Vec<_>>());
+        let more = claim(10, "0.0.0.0");
+        assert_eq!(ports.claim_any(TCP, more), Err(Errno::ADDRNOTAVAIL));
+        ports.release(TCP, 50_004, had.iter().position(|port| *port == 50_004).unwrap() as u32);
+    }
+
+    #[test]
+    fn the_range_of_local_ports_is_that_of_the_system() {
+        assert_eq!(parse_range("32768\t60999\n"), Some(LOCAL_PORTS));
+        assert_eq!(parse_range("9 3"), None);
+        assert_eq!(parse_range("0 3"), None);
+        assert_eq!(parse_range("x"), None);
+    }
+}

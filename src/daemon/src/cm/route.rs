@@ -1,0 +1,91 @@
+//! Which device has an address, and which leads to one.
+
+use crate::nic::Nic;
+use rustix::io::Errno;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+/// The device that an address is of. A link-local one may be of several, so it must come with the
+/// number of the interface.
+pub(super) fn device_of(nics: &[Nic], addr: SocketAddr) -> Option<usize> {
+    nics.iter().position(|nic| {
+        let has_it = nic.device.gids().contains(&Some(addr.ip()));
+        has_it && interface_of(addr).is_none_or(|index| nic.link.index == Some(index))
+    })
+}
+
+/// The interface that a link-local address is of.
+fn interface_of(addr: SocketAddr) -> Option<u32> {
+    match addr {
+        SocketAddr::V6(addr) if addr.ip().is_unicast_link_local() => Some(addr.scope_id()),
+        _ => None,
+    }
+}
+
+/// Whether it is a link-local address of no particular interface, with which nothing can be done.
+pub(super) fn lacks_interface(addr: SocketAddr) -> bool {
+    interface_of(addr) == Some(0)
+}
+
+/// Why an address cannot be bound to that no device serves: the machine has it, or has not.
+pub(super) fn why_not_served(addr: SocketAddr) -> Errno {
+    match UdpSocket::bind(SocketAddr::new(addr.ip(), 0)) {
+        Err(error) if error.raw_os_error() == Some(Errno::ADDRNOTAVAIL.raw_os_error()) => {
+            Errno::ADDRNOTAVAIL
+        }
+        _ => Errno::NODEV,
+    }
+}
+
+/// The device that leads to an address, and the address of it that packets go from.
+///
+/// What is ours is reached through its own device. Of everything else the system knows the way; if
+/// its way goes over none of our devices, as between addresses of the loopback network, the first
+/// with an address of the family takes it.
+///
+/// # Errors
+/// If there is none, or the system knows no way.
+pub(super) fn way_to(nics: &[Nic], src: Option<IpAddr>, dst: SocketAddr) -> Result<IpAddr, Errno> {
+    if let Some(src) = src {
+        // Nothing is to be chosen, but there must be a way.
+        return source_of_system(src, dst).map(|_| src);
+    }
+    if device_of(nics, dst).is_some() {
+        return Ok(dst.ip());
+    }
+    let any = match dst {
+        SocketAddr::V4(_) => IpAddr::from([0; 4]),
+        SocketAddr::V6(_) => IpAddr::from([0; 16]),
+    };
+    let source = source_of_system(any, dst)?;
+    let gids = || nics.iter().flat_map(|nic| nic.device.gids().iter().flatten().copied());
+    match gids().any(|gid| gid == source) {
+        true => Ok(source),
+        false => gids().find(|gid| gid.is_ipv4() == dst.is_ipv4()).ok_or(Errno::NODEV),
+    }
+}
+
+/// The address from which the system would send.
+fn source_of_system(src: IpAddr, dst: SocketAddr) -> Result<IpAddr, Errno> {
+    let scope = match dst {
+        SocketAddr::V6(dst) => dst.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let mut src = SocketAddr::new(src, 0);
+    if let SocketAddr::V6(src) = &mut src {
+        src.set_scope_id(scope);
+    }
+    let mut dst = dst;
+    if dst.port() == 0 {
+        // Nowhere to connect to; and it is no matter.
+        dst.set_port(1);
+    }
+    let connect = || {
+        let socket = UdpSocket::bind(src)?;
+        socket.connect(dst)?;
+        socket.local_addr()
+    };
+    let source = connect();
+    source
+        .map(|source| source.ip())
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NETUNREACH))
+}

@@ -1,0 +1,181 @@
+//! Programs find each other by address and port, and connect: between two programs of one daemon
+//! and of two.
+
+use crate::harness::{start, start_with};
+use crate::rendezvous::{Caller, Line, conn, param};
+use rustix::io::Errno;
+use std::net::{IpAddr, SocketAddr};
+use urxe_daemon::Handle;
+use urxe_shm::control::{CmEventKind, CmEventParam, CmPortSpace, CmRequest, Gid, QpState, QpType};
+use urxe_shm::entry::{Extra, SendData, SendOp, SendWr};
+
+const TCP: CmPortSpace = CmPortSpace::Tcp;
+
+/// The reason with which a program refuses.
+const CONSUMER: i32 = 28;
+
+/// The reason with which nobody refuses.
+const NO_LISTENER: i32 = 8;
+
+/// The address of a daemon's first device.
+fn addr_of(daemon: &Handle) -> IpAddr {
+    daemon.devices()[0].addrs[0]
+}
+
+/// A program connects to another, sends it a message, and disconnects.
+fn converse(server: &Handle, client: &Handle) {
+    let addr = addr_of(server);
+    let (mut passive, mut active) = (Caller::new(server.socket()), Caller::new(client.socket()));
+    let listener = passive.listen(TCP, 1, SocketAddr::new(addr, 0));
+    let to = passive.query(listener).src.unwrap();
+    assert_eq!(to.ip(), addr);
+    assert!(to.port() >= 1024);
+
+    let id = active.resolve(TCP, 7, to);
+    let route = active.query(id);
+    assert_eq!((route.device, route.port, route.dst), (Some(0), 1, Some(to)));
+    let path = route.path.unwrap();
+    assert_eq!((path.sgid, path.dgid), (Gid::from(addr_of(client)), Gid::from(addr)));
+    let mut line = Line::new(&mut active.client, "urxe0");
+    let mut qp = line.qp(&mut active.client, QpType::Rc);
+    active.set_qp(id, &qp, &[QpState::Init]);
+    active.order(CmRequest::Connect { id, param: param(qp.created.qpn, b"hello") });
+
+    let (new, asked) = passive.expect_request(1);
+    let asked = conn(asked);
+    assert_eq!((asked.qpn, asked.private_data.len()), (qp.created.qpn, 56));
+    assert_eq!((asked.responder_resources, asked.initiator_depth, asked.retry_count), (4, 4, 7));
+    assert!(asked.private_data.starts_with(b"hello\0"));
+    let route_back = passive.query(new);
+    assert_eq!((route_back.src, route_back.dst), (Some(to), route.src));
+    assert_eq!(route_back.path.unwrap().dgid, path.sgid);
+    let mut their_line = Line::new(&mut passive.client, "urxe0");
+    let mut their_qp = their_line.qp(&mut passive.client, QpType::Rc);
+    passive.set_qp(new, &their_qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
+    their_qp.rq().push(1, &[their_line.mr.sge(0, 64)]).unwrap();
+    assert!(!their_qp.rq().publish());
+    let accept = param(their_qp.created.qpn, b"welcome");
+    passive.order(CmRequest::Accept { id: new, user_handle: 2, param: accept });
+
+    let response = active.expect(7, CmEventKind::ConnectResponse);
+    let response = conn(response.param);
+    assert_eq!((response.qpn, response.private_data.len()), (their_qp.created.qpn, 196));
+    assert!(response.private_data.starts_with(b"welcome\0"));
+    active.set_qp(id, &qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
+    active.order(CmRequest::Establish { id });
+    passive.expect(2, CmEventKind::Established);
+    active.refused(CmRequest::Establish { id }, Errno::INVAL);
+
+    line.mr.write(0, b"a word");
+    let (op, to) = (SendOp::Send(Extra::None), None);
+    let wr = SendWr { wr_id: 5, op, to, fence: false, signaled: true, solicited: false };
+    qp.sq.push(&wr, SendData::Sges(&[line.mr.sge(0, 6)])).unwrap();
+    qp.sq.publish();
+    active.client.ring(&qp);
+    assert_eq!(line.cq.wait(1)[0].status, 0);
+    assert_eq!(their_line.cq.wait(1)[0].status, 0);
+    assert_eq!(their_line.mr.read(0, 6), b"a word");
+
+    active.order(CmRequest::Disconnect { id });
+    assert_eq!(passive.expect(2, CmEventKind::Disconnected).status, 0);
+    assert_eq!(active.expect(7, CmEventKind::Disconnected).status, 0);
+    // It is over in any case.
+    passive.order(CmRequest::Disconnect { id: new });
+    active.expect(7, CmEventKind::TimewaitExit);
+    passive.expect(2, CmEventKind::TimewaitExit);
+    passive.order(CmRequest::Disconnect { id: new });
+    active.expect_nothing();
+    passive.expect_nothing();
+    // The request is counted in the listener's name.
+    passive.destroy(new, 3);
+    passive.destroy(listener, 1);
+    active.destroy(id, 5);
+    active.refused(CmRequest::DestroyId { id }, Errno::NOENT);
+}
+
+#[test]
+fn two_programs_of_one_daemon_connect() {
+    let daemon = start(1);
+    converse(&daemon, &daemon);
+}
+
+#[test]
+fn programs_of_two_daemons_connect() {
+    let (server, client) = (start(1), start(1));
+    converse(&server, &client);
+}
+
+#[test]
+fn programs_connect_over_ipv6() {
+    let daemon = start_with(1, |config| config.addrs = vec!["::1".parse().unwrap()]);
+    converse(&daemon, &daemon);
+}
+
+#[test]
+fn a_program_may_refuse() {
+    let (server, client) = (start(1), start(1));
+    let (mut passive, mut active) = (Caller::new(server.socket()), Caller::new(client.socket()));
+    let to = SocketAddr::new(addr_of(&server), 7174);
+    let listener = passive.listen(TCP, 1, to);
+    let id = active.resolve(TCP, 7, to);
+    active.order(CmRequest::Connect { id, param: param(17, b"") });
+    let (new, _) = passive.expect_request(1);
+    passive.order(CmRequest::Reject { id: new, private_data: b"no".to_vec() });
+    let event = active.expect(7, CmEventKind::Rejected);
+    assert_eq!(event.status, CONSUMER);
+    let reason = conn(event.param).private_data;
+    assert_eq!((reason.len(), &reason[..3]), (148, &b"no\0"[..]));
+    // Neither can go on with it.
+    passive.refused(
+        CmRequest::Accept { id: new, user_handle: 2, param: param(18, b"") },
+        Errno::INVAL,
+    );
+    active.refused(CmRequest::Connect { id, param: param(17, b"") }, Errno::INVAL);
+    passive.destroy(new, 0);
+    passive.destroy(listener, 1);
+    active.destroy(id, 3);
+}
+
+#[test]
+fn the_side_that_connects_may_refuse_the_acceptance() {
+    let daemon = start(1);
+    let (mut passive, mut active) = (Caller::new(daemon.socket()), Caller::new(daemon.socket()));
+    let to = SocketAddr::new(addr_of(&daemon), 7174);
+    passive.listen(TCP, 1, to);
+    let id = active.resolve(TCP, 7, to);
+    active.order(CmRequest::Connect { id, param: param(17, b"") });
+    let (new, _) = passive.expect_request(1);
+    passive.order(CmRequest::Accept { id: new, user_handle: 2, param: param(18, b"") });
+    active.expect(7, CmEventKind::ConnectResponse);
+    active.order(CmRequest::Reject { id, private_data: b"changed my mind".to_vec() });
+    let event = passive.expect(2, CmEventKind::Rejected);
+    assert_eq!(event.status, CONSUMER);
+    assert!(conn(event.param).private_data.starts_with(b"changed my mind\0"));
+    passive.destroy(new, 1);
+    active.destroy(id, 3);
+}
+
+#[test]
+fn where_nobody_listens_the_reason_is_8() {
+    let (server, client) = (start(1), start(1));
+    let mut active = Caller::new(client.socket());
+    let id = active.resolve(TCP, 7, SocketAddr::new(addr_of(&server), 7174));
+    active.order(CmRequest::Connect { id, param: param(17, b"") });
+    let event = active.expect(7, CmEventKind::Rejected);
+    assert_eq!(event.status, NO_LISTENER);
+    active.destroy(id, 3);
+}
+
+#[test]
+fn an_address_to_which_nobody_knows_a_way_is_an_event() {
+    let daemon = start(1);
+    let mut active = Caller::new(daemon.socket());
+    let id = active.create(TCP, 7);
+    // A device of this daemon has no address of the family.
+    let dst = SocketAddr::new("::1".parse().unwrap(), 7174);
+    active.order(CmRequest::ResolveAddr { id, src: None, dst, timeout_ms: 2000 });
+    let event = active.expect(7, CmEventKind::AddrError);
+    assert_eq!((event.status, event.param), (-Errno::NODEV.raw_os_error(), CmEventParam::None));
+    active.refused(CmRequest::ResolveRoute { id, timeout_ms: 2000 }, Errno::INVAL);
+    active.destroy(id, 1);
+}
