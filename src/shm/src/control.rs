@@ -20,6 +20,7 @@ mod codec;
 mod handle;
 mod rate;
 mod resource;
+mod socket;
 mod stats;
 
 pub use attr::{
@@ -717,6 +718,7 @@ mod tests {
             (any::<u32>(), attr())
                 .prop_map(|(qp, attr)| Request::ModifyQp { qp: QpHandle(qp), attr }),
             object_request(),
+            cm::tests::request().prop_map(Request::Cm),
             (text(), any::<Option<u32>>())
                 .prop_map(|(device, after_qpn)| Request::Stats { device, after_qpn }),
         ]
@@ -750,6 +752,7 @@ mod tests {
                 Reply::QpAttr(QpQueried { attr, caps, sq_sig_all, sq_draining })
             }),
             object_reply(),
+            cm::tests::reply().prop_map(Reply::Cm),
             page.prop_map(|(device, qp_counters, qps, more)| {
                 Reply::Stats(StatsPage { device, qp_counters, qps, more })
             }),

@@ -8,7 +8,7 @@
 //! says, and the program does it.
 
 use super::{AddressVector, Gid, QpAttr, QpState, QpType};
-use super::{CmChannelHandle, CmIdHandle, CmMulticastHandle};
+use super::{CmChannelHandle, CmIdHandle, CmMulticastHandle, socket};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -74,6 +74,7 @@ pub enum CmRequest {
         /// The id.
         id: CmIdHandle,
         /// The address and the port.
+        #[serde(with = "socket")]
         addr: SocketAddr,
     },
     /// Finds the device that leads to an address, and gives the id an address of it:
@@ -83,8 +84,10 @@ pub enum CmRequest {
         /// The id.
         id: CmIdHandle,
         /// From which address, if the program wants a certain one; binds the id.
+        #[serde(with = "socket::optional")]
         src: Option<SocketAddr>,
         /// To whom.
+        #[serde(with = "socket")]
         dst: SocketAddr,
         /// How long it may take, in milliseconds.
         timeout_ms: u32,
@@ -173,6 +176,7 @@ pub enum CmRequest {
         /// The program's own number, given back in the group's events.
         user_handle: u64,
         /// The group.
+        #[serde(with = "socket")]
         group: SocketAddr,
     },
     /// Leaves it: `rdma_leave_multicast`. Answered by [`CmReply::Events`]: how many of its events
@@ -339,8 +343,10 @@ pub struct CmRoute {
     /// The device's port; 0 without one.
     pub port: u8,
     /// Its own address.
+    #[serde(with = "socket::optional")]
     pub src: Option<SocketAddr>,
     /// The peer's.
+    #[serde(with = "socket::optional")]
     pub dst: Option<SocketAddr>,
     /// The path, once it is resolved.
     pub path: Option<CmPath>,
@@ -378,4 +384,205 @@ pub enum CmOption {
     FamilyOnly(bool),
     /// `RDMA_OPTION_ID_ACK_TIMEOUT`: code (0 to 31) of the ACK timeout, 4.096 us << code.
     AckTimeout(u8),
+}
+
+/// Any request and any reply, for the tests of the encoding.
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn space() -> impl Strategy<Value = CmPortSpace> {
+        use CmPortSpace::*;
+        prop::sample::select(vec![Ipoib, Tcp, Udp, Ib])
+    }
+
+    fn qp_type() -> impl Strategy<Value = QpType> {
+        prop::sample::select(vec![QpType::Rc, QpType::Uc, QpType::Ud])
+    }
+
+    fn state() -> impl Strategy<Value = QpState> {
+        prop::sample::select(vec![QpState::Init, QpState::Rtr, QpState::Rts, QpState::Err])
+    }
+
+    fn data() -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(any::<u8>(), 0..=CM_MAX_PRIVATE_DATA)
+    }
+
+    fn conn_param() -> impl Strategy<Value = CmConnParam> {
+        (any::<([u32; 2], [u8; 4], [bool; 2])>(), data()).prop_map(
+            |(([qpn, qkey], [resources, depth, retry, rnr], [flow_control, srq]), private_data)| {
+                CmConnParam {
+                    qpn,
+                    qkey,
+                    responder_resources: resources,
+                    initiator_depth: depth,
+                    flow_control,
+                    retry_count: retry,
+                    rnr_retry_count: rnr,
+                    srq,
+                    private_data,
+                }
+            },
+        )
+    }
+
+    fn option() -> impl Strategy<Value = CmOption> {
+        prop_oneof![
+            any::<u8>().prop_map(CmOption::TypeOfService),
+            any::<bool>().prop_map(CmOption::ReuseAddr),
+            any::<bool>().prop_map(CmOption::FamilyOnly),
+            any::<u8>().prop_map(CmOption::AckTimeout),
+        ]
+    }
+
+    /// With the interface of a link-local one, and without a flow label, which nobody needs.
+    fn addr() -> impl Strategy<Value = SocketAddr> {
+        any::<(SocketAddr, u32)>().prop_map(|(mut addr, scope)| {
+            if let SocketAddr::V6(addr) = &mut addr {
+                addr.set_flowinfo(0);
+                addr.set_scope_id(scope);
+            }
+            addr
+        })
+    }
+
+    pub(in super::super) fn request() -> impl Strategy<Value = CmRequest> {
+        let id = || any::<u32>().prop_map(CmIdHandle);
+        let channel = || any::<u32>().prop_map(CmChannelHandle);
+        let about_ids = prop_oneof![
+            (channel(), any::<u64>(), space(), qp_type()).prop_map(
+                |(channel, user_handle, space, qp_type)| {
+                    CmRequest::CreateId { channel, user_handle, space, qp_type }
+                }
+            ),
+            id().prop_map(|id| CmRequest::DestroyId { id }),
+            (id(), channel()).prop_map(|(id, channel)| CmRequest::MigrateId { id, channel }),
+            (id(), addr()).prop_map(|(id, addr)| CmRequest::Bind { id, addr }),
+            (id(), prop::option::of(addr()), addr(), any::<u32>()).prop_map(
+                |(id, src, dst, timeout_ms)| CmRequest::ResolveAddr { id, src, dst, timeout_ms }
+            ),
+            (id(), any::<u32>())
+                .prop_map(|(id, timeout_ms)| CmRequest::ResolveRoute { id, timeout_ms }),
+            id().prop_map(|id| CmRequest::Query { id }),
+            (id(), option()).prop_map(|(id, option)| CmRequest::SetOption { id, option }),
+        ];
+        let about_connections = prop_oneof![
+            (id(), any::<u32>()).prop_map(|(id, backlog)| CmRequest::Listen { id, backlog }),
+            (id(), conn_param()).prop_map(|(id, param)| CmRequest::Connect { id, param }),
+            (id(), any::<u64>(), conn_param()).prop_map(|(id, user_handle, param)| {
+                CmRequest::Accept { id, user_handle, param }
+            }),
+            id().prop_map(|id| CmRequest::Establish { id }),
+            (id(), data()).prop_map(|(id, private_data)| CmRequest::Reject { id, private_data }),
+            id().prop_map(|id| CmRequest::Disconnect { id }),
+            (id(), state()).prop_map(|(id, state)| CmRequest::QpAttr { id, state }),
+        ];
+        prop_oneof![
+            Just(CmRequest::CreateChannel),
+            channel().prop_map(|channel| CmRequest::DestroyChannel { channel }),
+            channel().prop_map(|channel| CmRequest::GetEvent { channel }),
+            about_ids,
+            about_connections,
+            (id(), any::<u64>(), addr()).prop_map(|(id, user_handle, group)| {
+                CmRequest::JoinMulticast { id, user_handle, group }
+            }),
+            any::<u32>().prop_map(|multicast| CmRequest::LeaveMulticast {
+                multicast: CmMulticastHandle(multicast)
+            }),
+        ]
+    }
+
+    fn event() -> impl Strategy<Value = CmEvent> {
+        use CmEventKind::*;
+        let kinds = vec![
+            AddrResolved,
+            AddrError,
+            RouteResolved,
+            RouteError,
+            ConnectRequest,
+            ConnectResponse,
+            ConnectError,
+            Unreachable,
+            Rejected,
+            Established,
+            Disconnected,
+            DeviceRemoval,
+            MulticastJoin,
+            MulticastError,
+            AddrChange,
+            TimewaitExit,
+        ];
+        let subject = prop_oneof![
+            any::<u32>().prop_map(|id| CmSubject::Id(CmIdHandle(id))),
+            any::<u32>().prop_map(|of| CmSubject::Multicast(CmMulticastHandle(of))),
+        ];
+        let ud = (any::<([u32; 2], [u8; 16], [u8; 3], u32)>(), data()).prop_map(
+            |(([qpn, qkey], dgid, [sgid_index, traffic_class, hop_limit], flow_label), data)| {
+                let dgid = Gid(dgid);
+                let av = AddressVector { dgid, sgid_index, traffic_class, hop_limit, flow_label };
+                CmUdParam { qpn, qkey, av, private_data: data }
+            },
+        );
+        let param = prop_oneof![
+            Just(CmEventParam::None),
+            conn_param().prop_map(CmEventParam::Conn),
+            ud.prop_map(CmEventParam::Ud),
+        ];
+        (any::<(u64, i32)>(), subject, prop::sample::select(kinds), param).prop_map(
+            |((user_handle, status), subject, kind, param)| CmEvent {
+                user_handle,
+                subject,
+                kind,
+                status,
+                param,
+            },
+        )
+    }
+
+    fn route() -> impl Strategy<Value = CmRoute> {
+        let path = any::<([[u8; 16]; 2], [u16; 2], Option<u32>, [u8; 2], u32)>().prop_map(
+            |([dgid, sgid], [pkey, mtu], speed_mbps, [traffic_class, hop_limit], flow_label)| {
+                let (dgid, sgid) = (Gid(dgid), Gid(sgid));
+                CmPath { dgid, sgid, pkey, mtu, speed_mbps, traffic_class, hop_limit, flow_label }
+            },
+        );
+        let ends = (prop::option::of(addr()), prop::option::of(addr()));
+        (any::<(Option<u32>, [u8; 8], u8)>(), ends, prop::option::of(path)).prop_map(
+            |((device, node_guid, port), (src, dst), path)| CmRoute {
+                device,
+                node_guid,
+                port,
+                src,
+                dst,
+                path,
+            },
+        )
+    }
+
+    pub(in super::super) fn reply() -> impl Strategy<Value = CmReply> {
+        prop_oneof![
+            any::<u32>().prop_map(|channel| CmReply::Channel(CmChannelHandle(channel))),
+            any::<u32>().prop_map(|id| CmReply::Id(CmIdHandle(id))),
+            event().prop_map(CmReply::Event),
+            any::<u32>().prop_map(CmReply::Events),
+            route().prop_map(CmReply::Route),
+            (any::<[Option<u32>; 3]>(), any::<[Option<u8>; 3]>(), state()).prop_map(
+                |([dest_qpn, rq_psn, sq_psn], [timeout, retry_cnt, rnr_retry], state)| {
+                    let state = Some(state);
+                    CmReply::QpAttr(QpAttr {
+                        state,
+                        dest_qpn,
+                        rq_psn,
+                        sq_psn,
+                        timeout,
+                        retry_cnt,
+                        rnr_retry,
+                        ..QpAttr::default()
+                    })
+                }
+            ),
+            any::<u32>().prop_map(|of| CmReply::Multicast(CmMulticastHandle(of))),
+        ]
+    }
 }
