@@ -40,6 +40,20 @@ counters! {
 }
 
 counters! {
+    /// Of what programs have of the connection manager. What began and has not ended is there.
+    RendezvousCounters {
+        cm_channels_created: "Event channels of the connection manager that programs made (whole daemon).",
+        cm_channels_destroyed: "Those of them that are gone (whole daemon).",
+        cm_ids_created: "Ids of the connection manager that programs made, or got with a request (whole daemon).",
+        cm_ids_destroyed: "Those of them that are gone (whole daemon).",
+        cm_ports_taken: "Ports that ids were bound to (whole daemon).",
+        cm_ports_freed: "Those of them that were given up (whole daemon).",
+        cm_events_taken: "Events of the connection manager that programs took (whole daemon).",
+        cm_events_withdrawn: "Those that nobody took, because what they were about was gone (whole daemon).",
+    }
+}
+
+counters! {
     /// Of the daemon's dealings with its sessions.
     DaemonCounters {
         sessions_opened: "Programs that connected (whole daemon).",
@@ -64,7 +78,8 @@ mod tests {
     #[test]
     fn names_are_unique_and_meanings_are_sentences() {
         let (host, daemon) = (HostCounters::default(), DaemonCounters::default());
-        let all: Vec<_> = host.iter().chain(daemon.iter()).collect();
+        let rendezvous = RendezvousCounters::default();
+        let all: Vec<_> = host.iter().chain(daemon.iter()).chain(rendezvous.iter()).collect();
         let mut names: Vec<_> = all.iter().map(|(name, ..)| name).collect();
         names.sort_unstable();
         names.dedup();

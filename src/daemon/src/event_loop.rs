@@ -252,6 +252,16 @@ impl EventLoop {
                 worked = true;
             });
         }
+        // Before the devices have their turn: peers are to be told of connections that end.
+        if let Some(session) = self.dead.last_mut() {
+            let (nics, cm, counters) = (&mut self.nics[..], &mut self.cm, &self.counters);
+            session.free_some(&mut World { nics, cm, now, counters }, BURIALS_PER_TURN);
+        }
+        if let Some(session) = self.dead.last()
+            && !session.is_ending()
+        {
+            self.dead.pop();
+        }
         for (index, nic) in self.nics.iter_mut().enumerate() {
             worked |= nic.mind_the_clock(now)?;
             self.cm.attend(now, index, nic);
@@ -264,15 +274,6 @@ impl EventLoop {
                     registry.register(&mut SourceFd(&fd), token, Interest::WRITABLE)?;
                 }
             }
-        }
-        if let Some(session) = self.dead.last_mut() {
-            let (nics, cm, counters) = (&mut self.nics[..], &mut self.cm, &self.counters);
-            session.free_some(&mut World { nics, cm, now, counters }, BURIALS_PER_TURN);
-        }
-        if let Some(session) = self.dead.last()
-            && !session.is_ending()
-        {
-            self.dead.pop();
         }
         if self.watch.poll_timeout().is_some_and(|at| at <= now) {
             self.ready.push(Token::Watch);

@@ -39,6 +39,7 @@ impl Cm {
             })?),
         };
         let port = self.take_port(is_root, key, addr)?;
+        self.counters.cm_ports_taken += 1;
         let id = self.id_mut(key)?;
         let mut src = addr;
         src.set_port(port);

@@ -144,7 +144,9 @@ impl Cm {
             Told::Request(request) => (request.nic, request.conn) == (nic, conn),
             Told::Event { .. } => false,
         };
-        id.waiting -= channel.withdraw(|waiting| is_meant(&waiting.told)).len() as u32;
+        let withdrawn = channel.withdraw(|waiting| is_meant(&waiting.told)).len() as u32;
+        id.waiting -= withdrawn;
+        self.counters.cm_events_withdrawn += u64::from(withdrawn);
     }
 
     fn on_reply(&mut self, index: usize, nic: &Nic, conn: ConnId, reply: &SidrReply) {
@@ -178,6 +180,7 @@ impl Cm {
     ) -> Option<(CmEvent, Option<u32>)> {
         let waiting = self.channels.get_mut(channel)?.pop()?;
         let id = self.ids.get_mut(waiting.id)?;
+        self.counters.cm_events_taken += 1;
         id.waiting -= 1;
         id.taken += 1;
         let mut user_handle = id.user_handle.unwrap_or_default();
@@ -202,6 +205,7 @@ impl Cm {
                     ..Id::new(handle, channel, id.space, qp_type)
                 };
                 let key = self.ids.insert(new)?;
+                self.counters.cm_ids_created += 1;
                 self.holders.insert((nic, conn), Holder::Id(key));
                 nics[nic].cm.take_request(conn);
                 let event = CmEvent {

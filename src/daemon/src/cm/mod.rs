@@ -25,6 +25,7 @@ mod ports;
 mod requests;
 mod route;
 
+use crate::counters::RendezvousCounters;
 use crate::limits::MAX_CM_WAITING_EVENTS;
 use crate::nic::Nic;
 use crate::resources::refuse;
@@ -52,6 +53,7 @@ pub(crate) struct Cm {
     /// Connections that their programs have accepted and their peers not confirmed: device, QPN,
     /// key of the id. Programs name their QPNs themselves, so several may name the same.
     accepted: BTreeSet<(usize, u32, u32)>,
+    pub(crate) counters: RendezvousCounters,
 }
 
 /// Whose a connection is.
@@ -73,6 +75,7 @@ impl Cm {
             holders: HashMap::new(),
             listeners: HashMap::new(),
             accepted: BTreeSet::new(),
+            counters: RendezvousCounters::default(),
         }
     }
 
@@ -114,6 +117,7 @@ impl Cm {
     fn destroy_id(&mut self, nics: &mut [Nic], now: Instant, key: u32) -> u32 {
         self.confirmed(key);
         let Some(mut id) = self.ids.remove(key) else { return 0 };
+        self.counters.cm_ids_destroyed += 1;
         match std::mem::replace(&mut id.phase, Phase::Over) {
             Phase::Listening(listeners) => {
                 for (nic, listener) in listeners {
@@ -128,6 +132,7 @@ impl Cm {
             _ => {}
         }
         if let Some(port) = id.port() {
+            self.counters.cm_ports_freed += 1;
             self.ports.release(id.space, port, key);
         }
         for membership in std::mem::take(&mut id.memberships) {
@@ -136,6 +141,7 @@ impl Cm {
         if id.waiting > 0
             && let Some(channel) = self.channels.get_mut(id.channel)
         {
+            self.counters.cm_events_withdrawn += u64::from(id.waiting);
             for waiting in channel.withdraw(|waiting| waiting.id == key) {
                 if let Told::Request(request) = waiting.told {
                     self.holders.remove(&(request.nic, request.conn));

@@ -42,8 +42,7 @@ impl Cm {
     ) -> Result<u32, ControlError> {
         self.check_waiting(key)?;
         let id = self.id(key)?;
-        let is_bound =
-            matches!(id.phase, Phase::Bound | Phase::AddrResolved | Phase::RouteResolved);
+        let is_bound = matches!(id.phase, Phase::Bound | Phase::AddrResolved);
         let (true, Some(nic), Some(src)) = (is_bound, id.nic, id.src) else {
             return Err(id.cannot("join a group"));
         };
@@ -78,7 +77,9 @@ impl Cm {
                 Told::Event { membership: of, .. } => *of == Some(membership),
                 Told::Request(_) => false,
             };
-            id.waiting -= channel.withdraw(|waiting| is_meant(&waiting.told)).len() as u32;
+            let withdrawn = channel.withdraw(|waiting| is_meant(&waiting.told)).len() as u32;
+            id.waiting -= withdrawn;
+            self.counters.cm_events_withdrawn += u64::from(withdrawn);
         }
         taken
     }

@@ -92,13 +92,15 @@ impl Session {
         let (channel, read_end) = EventChannel::new().or_refuse(Errno::MFILE, "event channel")?;
         let key = world.cm.channels.insert(channel);
         let key = key.ok_or_else(|| refuse(Errno::NOMEM, "the daemon has too many channels"))?;
+        world.cm.counters.cm_channels_created += 1;
         self.cm_channels.insert(handle, key);
         let reply = Reply::Cm(CmReply::Channel(CmChannelHandle(handle)));
         Ok(Answer { reply, fds: vec![read_end] })
     }
 
     pub(crate) fn free_cm_channel(&mut self, world: &mut World<'_>, key: u32) {
-        world.cm.channels.remove(key);
+        let removed = world.cm.channels.remove(key);
+        world.cm.counters.cm_channels_destroyed += u64::from(removed.is_some());
     }
 
     /// The handles of the ids in a channel.
@@ -130,6 +132,7 @@ impl Session {
         let handle = self.new_handle()?;
         let id = Id { user_handle: Some(user_handle), ..Id::new(handle, channel, space, qp_type) };
         let key = world.cm.ids.insert(id).ok_or_else(no_more_ids)?;
+        world.cm.counters.cm_ids_created += 1;
         self.cm_ids.insert(handle, key);
         Ok(answer(CmReply::Id(CmIdHandle(handle))))
     }

@@ -62,6 +62,7 @@ fn device_counters(nic: &Nic, world: &World<'_>) -> Vec<(CounterInfo, u64)> {
         .chain(cm)
         .chain(port)
         .chain(nic.host.counters.iter())
+        .chain(world.cm.counters.iter())
         .chain(world.counters.iter())
         .map(|(name, value, meaning)| (info(name, meaning), value))
         .collect()
@@ -91,7 +92,7 @@ mod tests {
     #[test]
     fn a_page_filled_to_the_brim_fits_into_a_message() {
         let mut page = StatsPage {
-            device: vec![(info(&"n".repeat(40), &"m".repeat(150)), u64::MAX); 120],
+            device: vec![(info(&"n".repeat(40), &"m".repeat(150)), u64::MAX); 180],
             qp_counters: vec![info(&"n".repeat(40), &"m".repeat(150)); Counter::ALL.len()],
             more: true,
             qps: Vec::new(),

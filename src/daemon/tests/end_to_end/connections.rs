@@ -2,9 +2,9 @@
 //! and of two.
 
 use crate::harness::{start, start_with};
-use crate::rendezvous::{Caller, Line, conn, param};
+use crate::rendezvous::{Caller, Line, addr_of, conn, param};
 use rustix::io::Errno;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use urxe_daemon::Handle;
 use urxe_shm::control::{CmEventKind, CmEventParam, CmPortSpace, CmRequest, Gid, QpState, QpType};
 use urxe_shm::entry::{Extra, SendData, SendOp, SendWr};
@@ -16,11 +16,6 @@ const CONSUMER: i32 = 28;
 
 /// The reason with which nobody refuses.
 const NO_LISTENER: i32 = 8;
-
-/// The address of a daemon's first device.
-fn addr_of(daemon: &Handle) -> IpAddr {
-    daemon.devices()[0].addrs[0]
-}
 
 /// A program connects to another, sends it a message, and disconnects.
 fn converse(server: &Handle, client: &Handle) {

@@ -1,6 +1,7 @@
 //! Daemons inside this process, and programs that speak their protocol by hand: over real sockets
 //! of the loopback network, with real rings and real memory.
 
+mod channels;
 mod completion_queues;
 mod connections;
 mod datagrams;
@@ -13,6 +14,7 @@ mod listing;
 mod rendezvous;
 mod rules;
 mod scale;
+mod services;
 mod shared_receives;
 mod startup;
 mod sysfs;

@@ -2,13 +2,14 @@
 
 use crate::harness::{Client, Cq, Kind, Mr, Qp, eventually};
 use rustix::io::Errno;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use urxe_daemon::Handle;
 use urxe_shm::control::{
     CmChannelHandle, CmConnParam, CmEvent, CmEventKind, CmEventParam, CmIdHandle, CmPortSpace,
-    CmReply, CmRequest, CmRoute, CmSubject, ControlError, PdHandle, QpState, QpType, Reply,
-    Request,
+    CmReply, CmRequest, CmRoute, CmSubject, CmUdParam, ControlError, PdHandle, QpState, QpType,
+    Reply, Request,
 };
 
 /// A program with an event channel.
@@ -194,4 +195,17 @@ pub(crate) fn conn(param: CmEventParam) -> CmConnParam {
         CmEventParam::Conn(param) => param,
         other => panic!("{other:?}"),
     }
+}
+
+/// Where datagrams go.
+pub(crate) fn ud(param: CmEventParam) -> CmUdParam {
+    match param {
+        CmEventParam::Ud(param) => param,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The address of a daemon's first device.
+pub(crate) fn addr_of(daemon: &Handle) -> IpAddr {
+    daemon.devices()[0].addrs[0]
 }

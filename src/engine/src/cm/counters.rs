@@ -11,6 +11,8 @@ counters! {
     // What happened.
     RequestsSent = "cm_requests_sent", "Connections and resolutions of services that programs here asked for.";
     RequestsReceived = "cm_requests_received", "Connections and resolutions of services that peers asked for, shown to a program.";
+    Begun = "cm_begun", "Connections and resolutions that began, on either side; what is refused at once is not among them.";
+    Forgotten = "cm_forgotten", "Those of them of which nothing is kept any more.";
     Established = "cm_established", "Connections established, on either side.";
     Disconnected = "cm_disconnected", "Established connections that ended.";
     Repeats = "cm_repeats", "Messages sent again because no answer had come.";

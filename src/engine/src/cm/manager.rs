@@ -268,6 +268,7 @@ impl Manager {
             self.by_qpn.insert((conn.path.peer, qpn), conn.id);
         }
         let id = conn.id;
+        self.counters.add(CmCounter::Begun, 1);
         self.conns.insert(id.0, conn);
         self.write_down(id);
     }
@@ -361,6 +362,7 @@ impl Manager {
     fn forget(&mut self, id: ConnId) {
         self.vacate_backlog(id);
         let Some(conn) = self.conns.remove(&id.0) else { return };
+        self.counters.add(CmCounter::Forgotten, 1);
         if let Some(at) = conn.books.deadline {
             self.deadlines.remove(&(at, id));
         }
