@@ -3,14 +3,14 @@
 use crate::context::ContextInner;
 use crate::cq::CqInner;
 use crate::event_pipe::{Deadline, EventPipe};
+use crate::inbox::Inbox;
 use crate::session::{descriptors, unexpected};
 use crate::{Cq, Error};
-use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 use urxe_shm::control::{CompChannelHandle, Reply, Request};
+use urxe_shm::event::EventRecord;
 
 /// A completion channel: `ibv_comp_channel`. Where completion queues announce that there is
 /// something in them, to a program that sleeps.
@@ -43,29 +43,8 @@ pub(crate) struct CompChannelInner {
     pub(crate) context: Arc<ContextInner>,
     pub(crate) handle: CompChannelHandle,
     pipe: EventPipe,
-    taken: Mutex<Taken>,
-    /// There is more in `taken`, or nobody reads any more.
-    changed: Condvar,
-}
-
-/// Events that were read from the pipe, and who reads it.
-#[derive(Debug, Default)]
-struct Taken {
-    /// Tokens of the completion queues, oldest first.
-    tokens: VecDeque<u64>,
-    /// A thread is reading the pipe; the others wait for it.
-    reading: bool,
-}
-
-impl Taken {
-    /// The oldest event, or the oldest of that completion queue.
-    fn take(&mut self, wanted: Option<u64>) -> Option<u64> {
-        let index = match wanted {
-            Some(wanted) => self.tokens.iter().position(|&token| token == wanted)?,
-            None => 0,
-        };
-        self.tokens.remove(index)
-    }
+    /// Tokens of the completion queues that events were of.
+    inbox: Inbox<u64>,
 }
 
 impl CompChannel {
@@ -79,8 +58,7 @@ impl CompChannel {
             context: context.clone(),
             handle,
             pipe: EventPipe::new(pipe)?,
-            taken: Mutex::default(),
-            changed: Condvar::new(),
+            inbox: Inbox::default(),
         })))
     }
 
@@ -108,36 +86,14 @@ impl CompChannelInner {
     }
 
     /// The next event, or the next of one completion queue, as its token.
-    ///
-    /// One thread at a time reads the pipe, one event at a time; what is not for itself it leaves
-    /// to the others.
     fn next(&self, wanted: Option<u64>, deadline: Deadline) -> Result<Option<u64>, Error> {
-        // Before the lock: in a fork, another thread of the parent may hold it for ever.
-        self.context.session.check_process()?;
-        let mut taken = self.taken.lock();
-        loop {
-            if let Some(token) = taken.take(wanted) {
-                return Ok(Some(token));
-            }
-            if !taken.reading {
-                taken.reading = true;
-                drop(taken);
-                let record = self.pipe.read(&self.context.session, deadline);
-                taken = self.taken.lock();
-                taken.reading = false;
-                self.changed.notify_all();
-                match record? {
-                    Some(record) => taken.tokens.push_back(record.user_handle),
-                    None => return Ok(None),
-                }
-            } else if deadline.is_over() {
-                return Ok(None);
-            } else if let Some(deadline) = deadline.instant() {
-                self.changed.wait_until(&mut taken, deadline);
-            } else {
-                self.changed.wait(&mut taken);
-            }
-        }
+        let session = &self.context.session;
+        session.check_process()?;
+        let is_wanted = |&token: &u64| wanted.is_none_or(|wanted| token == wanted);
+        self.inbox.next(is_wanted, deadline, |deadline| {
+            let record = self.pipe.read(session, deadline)?;
+            Ok(record.map(|record| EventRecord::from_bytes(record).user_handle))
+        })
     }
 }
 
@@ -157,22 +113,5 @@ impl Drop for CompChannelInner {
     fn drop(&mut self) {
         let request = Request::DestroyCompChannel { channel: self.handle };
         self.context.session.destroy("destroy_comp_channel", &request);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_of_others_keep_their_order() {
-        let mut taken = Taken { tokens: [1, 2, 1, 3].into(), reading: false };
-        assert_eq!(taken.take(Some(3)), Some(3));
-        assert_eq!(taken.take(Some(9)), None);
-        assert_eq!(taken.take(Some(2)), Some(2));
-        assert_eq!(
-            [taken.take(None), taken.take(None), taken.take(None)],
-            [Some(1), Some(1), None]
-        );
     }
 }

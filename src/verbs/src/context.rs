@@ -2,6 +2,7 @@
 
 use crate::async_event::AsyncEvent;
 use crate::causes::Causes;
+use crate::cm::EventChannel;
 use crate::cq::CqInner;
 use crate::event_pipe::{Deadline, EventPipe};
 use crate::qp::QpInner;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use urxe_shm::control::{
     ContextHandle, DeviceAttr, DeviceInfo, PortAttr, Reply, Request, Resource, ResourceKind,
 };
+use urxe_shm::event::EventRecord;
 use urxe_shm::socket_path;
 
 /// Which daemon, and which of its devices.
@@ -90,7 +92,10 @@ pub struct Context(pub(crate) Arc<ContextInner>);
 pub(crate) struct ContextInner {
     pub(crate) session: Session,
     pub(crate) handle: ContextHandle,
-    device: DeviceInfo,
+    /// Those of the daemon, in its order.
+    devices: Vec<DeviceInfo>,
+    /// Which of them this is.
+    index: usize,
     /// What the numbers in completions mean.
     pub(crate) causes: Causes,
     async_events: EventPipe,
@@ -120,7 +125,7 @@ impl Context {
             devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
         let wanted = options.device.as_deref();
         let found = |device: &DeviceInfo| wanted.is_none_or(|name| device.name == name);
-        let Some(device) = devices.iter().find(|device| found(device)).cloned() else {
+        let Some(index) = devices.iter().position(found) else {
             return Err(Error::invalid(
                 "device",
                 wanted.unwrap_or("any"),
@@ -130,14 +135,15 @@ impl Context {
         let Reply::Causes(causes) = session.call("list_causes", &Request::ListCauses)? else {
             return Err(unexpected("list_causes"));
         };
-        let request = Request::OpenDevice { name: device.name.clone() };
+        let request = Request::OpenDevice { name: devices[index].name.clone() };
         let (reply, fds) = session.call_with_fds(CALL, &request, &[])?;
         let Reply::Context(handle) = reply else { return Err(unexpected(CALL)) };
         let [async_events] = descriptors(CALL, fds)?;
         Ok(Context(Arc::new(ContextInner {
             session,
             handle,
-            device,
+            devices,
+            index,
             causes: Causes::intern(causes),
             async_events: EventPipe::new(async_events)?,
             objects: Mutex::default(),
@@ -153,7 +159,7 @@ impl Context {
 
     /// Which device this is.
     pub fn device(&self) -> &DeviceInfo {
-        &self.0.device
+        &self.0.devices[self.0.index]
     }
 
     /// The device's limits: `ibv_query_device`.
@@ -212,16 +218,26 @@ impl Context {
     /// multicast group, the first that the sender can be reached from.
     pub(crate) fn gid_index_for(&self, grh: &Grh) -> Result<u8, Error> {
         let gids = self.gids(1)?;
-        let link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        let near = |gid: IpAddr| {
-            gid.is_ipv4() == grh.source.is_ipv4() && link_local(gid) == link_local(grh.source)
-        };
         let found = gids
             .iter()
             .find(|(_, gid)| *gid == grh.destination)
-            .or_else(|| gids.iter().find(|(_, gid)| near(*gid)));
+            .or_else(|| gids.iter().find(|(_, gid)| reaches(*gid, grh.source)));
         found.map(|&(index, _)| index).ok_or_else(|| {
             Error::invalid("source of the datagram", grh.source, "one that a GID of ours reaches")
+        })
+    }
+
+    /// The address of the device from which another is reached: its first, if that will do.
+    pub(crate) fn address_for(&self, to: IpAddr) -> Result<IpAddr, Error> {
+        let DeviceInfo { name, address, .. } = self.device();
+        if reaches(*address, to) {
+            return Ok(*address);
+        }
+        let found = self.gids(1)?.into_iter().find(|(_, gid)| reaches(*gid, to));
+        found.map(|(_, gid)| gid).ok_or_else(|| {
+            let expected =
+                format!("one that an address of {name} ({address} and its GIDs) reaches");
+            Error::invalid("destination", to, expected)
         })
     }
 
@@ -234,7 +250,7 @@ impl Context {
         const CALL: &str = "resources";
         let (mut all, mut after) = (Vec::<Resource>::new(), None);
         loop {
-            let device = self.0.device.name.clone();
+            let device = self.device().name.clone();
             let request = Request::Resources { device, kind, after };
             let Reply::Resources(page) = self.0.session.call(CALL, &request)? else {
                 return Err(unexpected(CALL));
@@ -265,6 +281,14 @@ impl Context {
         CompChannel::create(&self.0)
     }
 
+    /// Makes an event channel of the connection manager: `rdma_create_event_channel`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there are too many; [`Error::DaemonGone`].
+    pub fn create_event_channel(&self) -> Result<EventChannel, Error> {
+        EventChannel::create(&self.0)
+    }
+
     /// Makes a completion queue for `depth` completions, or more, that announces them in
     /// `channel` when asked to: `ibv_create_cq`.
     ///
@@ -284,6 +308,7 @@ impl Context {
     pub fn async_event(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>, Error> {
         let deadline = Deadline::after(timeout);
         while let Some(record) = self.0.async_events.read(&self.0.session, deadline)? {
+            let record = EventRecord::from_bytes(record);
             if let Some(event) = AsyncEvent::from_record(record, &self.0) {
                 return Ok(Some(event));
             }
@@ -298,6 +323,16 @@ impl Context {
 }
 
 impl ContextInner {
+    /// The name of one of the daemon's devices, by its place in the list of them.
+    pub(crate) fn device_name(&self, index: u32) -> &str {
+        self.devices.get(index as usize).map_or("another", |device| &device.name)
+    }
+
+    /// The place of this device in the list.
+    pub(crate) fn device_index(&self) -> u32 {
+        self.index as u32
+    }
+
     /// A number for the events of a new object; never given twice.
     pub(crate) fn new_token(&self) -> u64 {
         self.last_token.fetch_add(1, Ordering::Relaxed) + 1
@@ -337,4 +372,10 @@ impl ContextInner {
             _ => None,
         }
     }
+}
+
+/// Whether packets from one address can go to another at all.
+fn reaches(from: IpAddr, to: IpAddr) -> bool {
+    let link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    from.is_ipv4() == to.is_ipv4() && link_local(from) == link_local(to)
 }

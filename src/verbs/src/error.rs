@@ -4,6 +4,7 @@ use crate::attr::state_name;
 use crate::{QpState, WcStatus};
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use urxe_shm::cursor::IndexError;
@@ -101,6 +102,34 @@ pub enum Error {
     /// A work request failed; made by [`Wc::check`](crate::Wc::check).
     #[error(transparent)]
     Completion(#[from] WcError),
+    /// The peer refuses a connection.
+    #[error("{peer} refuses the connection: {} (reason {reason})", rejection_text(*reason))]
+    Rejected {
+        /// The peer.
+        peer: SocketAddr,
+        /// Its reason, as it stands in the message: 8 if nobody listens, 28 if its program refuses.
+        reason: i32,
+        /// What its program says to it.
+        private_data: Vec<u8>,
+    },
+    /// The peer has no such service for datagrams, or refuses it.
+    #[error("{peer} offers no such service: {} (status {status})", service_text(*status))]
+    NoService {
+        /// The peer.
+        peer: SocketAddr,
+        /// Its reason, as it stands in the message: 1 if nobody listens, 2 if its program refuses.
+        status: i32,
+        /// What its program says to it.
+        private_data: Vec<u8>,
+    },
+    /// A connection, service or group could not be had.
+    #[error("{peer} is not reached: {} (errno {errno})", io::Error::from_raw_os_error(*errno))]
+    Unreachable {
+        /// The peer, or the group.
+        peer: SocketAddr,
+        /// What kept it: `ETIMEDOUT` if there was no answer in time.
+        errno: i32,
+    },
     /// A text that stands for a value could not be read.
     #[error("{text:?} is no {what}, expected {expected}")]
     Parse {
@@ -131,7 +160,8 @@ impl Error {
             Error::Connect { source, .. } | Error::System { source, .. } => {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }
-            Error::Refused { errno, .. } => *errno,
+            Error::Refused { errno, .. } | Error::Unreachable { errno, .. } => *errno,
+            Error::Rejected { .. } | Error::NoService { .. } => libc::ECONNREFUSED,
             Error::InvalidArgument { .. }
             | Error::OutOfBounds { .. }
             | Error::ForeignObject { .. }
@@ -158,6 +188,24 @@ impl Error {
     /// For `map_err`: the system refused `call`.
     pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> Error {
         move |source| Error::System { call, source: source.into() }
+    }
+}
+
+/// The reasons of a rejection that say something to a program.
+fn rejection_text(reason: i32) -> &'static str {
+    match reason {
+        8 => "nobody listens there",
+        28 => "its program says no",
+        _ => "its connection manager says no",
+    }
+}
+
+/// The same for services.
+fn service_text(status: i32) -> &'static str {
+    match status {
+        1 => "nobody listens there",
+        2 => "its program says no",
+        _ => "its connection manager says no",
     }
 }
 

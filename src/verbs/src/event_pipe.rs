@@ -7,7 +7,6 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
-use urxe_shm::event::{EventRecord, RECORD_LEN};
 
 /// The read end of one.
 #[derive(Debug)]
@@ -22,18 +21,18 @@ impl EventPipe {
         Ok(EventPipe(fd))
     }
 
-    /// The next event; `None` if there was none until the deadline. Fails when the daemon is
-    /// gone and has left no event.
-    pub(crate) fn read(
+    /// The next event, which has `LEN` bytes; `None` if there was none until the deadline. Fails
+    /// when the daemon is gone and has left no event.
+    pub(crate) fn read<const LEN: usize>(
         &self,
         session: &Session,
         deadline: Deadline,
-    ) -> Result<Option<EventRecord>, Error> {
+    ) -> Result<Option<[u8; LEN]>, Error> {
         session.check_process()?;
-        let mut record = [0; RECORD_LEN];
+        let mut event = [0; LEN];
         loop {
-            match rustix::io::read(&self.0, &mut record) {
-                Ok(RECORD_LEN) => return Ok(Some(EventRecord::from_bytes(record))),
+            match rustix::io::read(&self.0, &mut event) {
+                Ok(len) if len == LEN => return Ok(Some(event)),
                 Ok(0) => return Err(session.daemon_gone()),
                 Ok(len) => return Err(Error::Protocol(format!("an event of {len} bytes"))),
                 Err(Errno::AGAIN | Errno::INTR) => {}

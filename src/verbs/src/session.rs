@@ -63,6 +63,11 @@ impl Session {
         self.connection.ring(slot);
     }
 
+    /// The socket that the daemon is reached by.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Who answers at the other end of the socket.
     pub(crate) fn daemon_pid(&self) -> Option<u32> {
         self.connection.daemon_pid()

@@ -184,7 +184,12 @@ impl Qp {
         Ok(())
     }
 
-    fn context(&self) -> Context {
+    /// Whether the last transition led to RESET, or there was none.
+    pub(crate) fn is_reset(&self) -> bool {
+        self.0.send_queue.lock().state == QpState::Reset
+    }
+
+    pub(crate) fn context(&self) -> Context {
         Context(self.0.pd.context.clone())
     }
 

@@ -1,0 +1,134 @@
+//! An id of the connection manager: what all its objects have.
+
+use super::channel::{ChannelInner, Subject};
+use crate::session::unexpected;
+use crate::{Context, Error, Qp, QpState, QpType};
+use std::net::{SocketAddr, SocketAddrV6};
+use std::sync::Arc;
+use urxe_shm::control::{CmIdHandle, CmPortSpace, CmReply, CmRequest, CmRoute, QpAttr};
+
+/// How long the daemon may take to find an address or a route, in milliseconds. It knows both, or
+/// does not.
+const RESOLVE_TIMEOUT_MS: u32 = 2000;
+
+/// An id: `rdma_cm_id`. Destroyed when it is dropped.
+#[derive(Debug)]
+pub(super) struct Id {
+    pub(super) channel: Arc<ChannelInner>,
+    pub(super) handle: CmIdHandle,
+    /// What its events carry.
+    pub(super) token: u64,
+}
+
+impl Id {
+    pub(super) fn create(
+        channel: &Arc<ChannelInner>,
+        space: CmPortSpace,
+        qp_type: QpType,
+    ) -> Result<Id, Error> {
+        const CALL: &str = "create_id";
+        let token = channel.context.new_token();
+        let handle = channel.handle;
+        let request = CmRequest::CreateId { channel: handle, user_handle: token, space, qp_type };
+        let CmReply::Id(handle) = channel.call(CALL, request)? else {
+            return Err(unexpected(CALL));
+        };
+        Ok(Id { channel: channel.clone(), handle, token })
+    }
+
+    /// The id that came with a request.
+    pub(super) fn adopt(channel: &Arc<ChannelInner>, handle: CmIdHandle) -> Id {
+        Id { channel: channel.clone(), handle, token: channel.context.new_token() }
+    }
+
+    /// Says whom its events are told.
+    pub(super) fn register(&self, subject: Subject) {
+        self.channel.register(self.token, subject);
+    }
+
+    pub(super) fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
+        self.channel.order("bind_addr", CmRequest::Bind { id: self.handle, addr })
+    }
+
+    pub(super) fn resolve_addr(&self, src: SocketAddr, dst: SocketAddr) -> Result<(), Error> {
+        let (id, src, timeout_ms) = (self.handle, Some(src), RESOLVE_TIMEOUT_MS);
+        self.channel.order("resolve_addr", CmRequest::ResolveAddr { id, src, dst, timeout_ms })
+    }
+
+    pub(super) fn resolve_route(&self) -> Result<(), Error> {
+        let (id, timeout_ms) = (self.handle, RESOLVE_TIMEOUT_MS);
+        self.channel.order("resolve_route", CmRequest::ResolveRoute { id, timeout_ms })
+    }
+
+    pub(super) fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
+        let (id, private_data) = (self.handle, private_data.to_vec());
+        self.channel.order("reject", CmRequest::Reject { id, private_data })
+    }
+
+    pub(super) fn query(&self) -> Result<CmRoute, Error> {
+        const CALL: &str = "query_route";
+        match self.channel.call(CALL, CmRequest::Query { id: self.handle })? {
+            CmReply::Route(route) => Ok(route),
+            _ => Err(unexpected(CALL)),
+        }
+    }
+
+    /// Its own address and port.
+    pub(super) fn local_addr(&self) -> Result<SocketAddr, Error> {
+        self.query()?.src.ok_or_else(|| unexpected("query_route"))
+    }
+
+    /// Takes the queue pair on to a state, as the connection has it.
+    pub(super) fn carry(&self, qp: &Qp, state: QpState) -> Result<(), Error> {
+        const CALL: &str = "init_qp_attr";
+        let request = CmRequest::QpAttr { id: self.handle, state };
+        let CmReply::QpAttr(attr) = self.channel.call(CALL, request)? else {
+            return Err(unexpected(CALL));
+        };
+        qp.modify(&QpAttr { state: Some(state), ..attr })
+    }
+
+    /// Takes the queue pair from RESET, or from the INIT that the program took it to, to RTS.
+    pub(super) fn carry_to_rts(&self, qp: &Qp) -> Result<(), Error> {
+        if qp.is_reset() {
+            self.carry(qp, QpState::Init)?;
+        }
+        self.carry(qp, QpState::Rtr)?;
+        self.carry(qp, QpState::Rts)
+    }
+
+    /// Whether the queue pair is on the daemon, and on the device, that the id is on.
+    pub(super) fn check_device(&self, qp: &Qp, device: Option<u32>) -> Result<(), Error> {
+        let (ours, theirs) = (&self.channel.context, qp.context().0);
+        let (path, other) = (ours.session.path(), theirs.session.path());
+        if path != other {
+            let expected = format!("{}, which the event channel is of", path.display());
+            return Err(Error::invalid("daemon of the queue pair", other.display(), expected));
+        }
+        match device {
+            Some(device) if device != theirs.device_index() => {
+                let name = theirs.device_name(theirs.device_index());
+                let expected = format!("{}, which the request came to", ours.device_name(device));
+                Err(Error::invalid("device of the queue pair", name, expected))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where a device sends from to reach an address: any port of it.
+pub(super) fn source(context: &Context, to: SocketAddr) -> Result<SocketAddr, Error> {
+    let mut from = SocketAddr::new(context.address_for(to.ip())?, 0);
+    if let (SocketAddr::V6(from), SocketAddr::V6(to)) = (&mut from, to) {
+        // Both are on the same link, if they are of one link at all.
+        *from = SocketAddrV6::new(*from.ip(), 0, 0, to.scope_id());
+    }
+    Ok(from)
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        self.channel.forget(self.token);
+        self.channel.destroy_id(self.handle);
+    }
+}

@@ -1,0 +1,110 @@
+//! Events of many objects that come through one pipe, to threads that wait for different ones.
+
+use crate::Error;
+use crate::event_pipe::Deadline;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+
+/// Events that were read and that nobody has taken yet, oldest first.
+#[derive(Debug)]
+pub(crate) struct Inbox<T> {
+    taken: Mutex<Taken<T>>,
+    /// There is more in `taken`, or nobody reads any more.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Taken<T> {
+    events: VecDeque<T>,
+    /// A thread is reading the pipe; the others wait for it.
+    reading: bool,
+}
+
+impl<T> Default for Inbox<T> {
+    fn default() -> Self {
+        let taken = Taken { events: VecDeque::new(), reading: false };
+        Inbox { taken: Mutex::new(taken), changed: Condvar::new() }
+    }
+}
+
+impl<T> Taken<T> {
+    fn take(&mut self, is_wanted: impl Fn(&T) -> bool) -> Option<T> {
+        let index = self.events.iter().position(is_wanted)?;
+        self.events.remove(index)
+    }
+}
+
+impl<T> Inbox<T> {
+    /// The oldest event that is wanted; `None` if none came until the deadline.
+    ///
+    /// One thread at a time reads the pipe, one event at a time; what is not for itself it leaves
+    /// to the others. In a fork another thread of the parent may hold the lock for ever: callers
+    /// see to it first that this is none.
+    pub(crate) fn next(
+        &self,
+        is_wanted: impl Fn(&T) -> bool,
+        deadline: Deadline,
+        read: impl Fn(Deadline) -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        let mut taken = self.taken.lock();
+        loop {
+            if let Some(event) = taken.take(&is_wanted) {
+                return Ok(Some(event));
+            }
+            if !taken.reading {
+                taken.reading = true;
+                drop(taken);
+                let event = read(deadline);
+                taken = self.taken.lock();
+                taken.reading = false;
+                self.changed.notify_all();
+                match event? {
+                    Some(event) => taken.events.push_back(event),
+                    None => return Ok(None),
+                }
+            } else if deadline.is_over() {
+                return Ok(None);
+            } else if let Some(deadline) = deadline.instant() {
+                self.changed.wait_until(&mut taken, deadline);
+            } else {
+                self.changed.wait(&mut taken);
+            }
+        }
+    }
+
+    /// Takes out all that were read already and match.
+    pub(crate) fn remove(&self, matches: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut taken = self.taken.lock();
+        let (out, rest) = taken.events.drain(..).partition(matches);
+        taken.events = rest;
+        Vec::from_iter::<VecDeque<T>>(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_of_others_keep_their_order() {
+        let inbox = Inbox { taken: Mutex::new(taken([1, 2, 1, 3])), ..Inbox::default() };
+        let next = |is_wanted: fn(&i32) -> bool| {
+            inbox.next(is_wanted, Deadline::after(None), |_| Ok(None)).unwrap()
+        };
+        assert_eq!(next(|&event| event == 3), Some(3));
+        assert_eq!(next(|&event| event == 9), None);
+        assert_eq!(next(|&event| event == 2), Some(2));
+        assert_eq!([next(|_| true), next(|_| true), next(|_| true)], [Some(1), Some(1), None]);
+    }
+
+    #[test]
+    fn what_is_removed_is_gone_and_the_rest_is_not() {
+        let inbox = Inbox { taken: Mutex::new(taken([1, 2, 1, 3])), ..Inbox::default() };
+        assert_eq!(inbox.remove(|&event| event == 1), [1, 1]);
+        assert_eq!(inbox.remove(|_| true), [2, 3]);
+    }
+
+    fn taken<const N: usize>(events: [i32; N]) -> Taken<i32> {
+        Taken { events: events.into(), reading: false }
+    }
+}
