@@ -1,5 +1,8 @@
 //! Programs, daemon and wire together: what a verbs program relies on.
 
+mod connections;
+mod datagram_services;
+mod many_connections;
 mod memory;
 mod objects;
 mod transports;
@@ -45,13 +48,8 @@ impl Net {
         let net = COUNT.fetch_add(1, Ordering::Relaxed);
         // A test may run in a process of its own beside the others.
         let subnet = 40 + u8::from(urxe_shm::remap::is_wanted());
-        let addrs: [IpAddr; 2] = [[127, subnet, net, 1].into(), [127, subnet, net, 2].into()];
-        let mut config = Config::new(addrs);
-        let name = format!("urxe-verbs-test-{}-{net}.sock", std::process::id());
-        config.socket = std::env::temp_dir().join(name);
-        let daemon = Daemon::start(config).unwrap();
-        let options = OpenOptions::new().socket(daemon.socket());
-        let [near, far] = ["urxe0", "urxe1"].map(|name| Side::new(&options.clone().device(name)));
+        let daemon = start([[127, subnet, net, 1].into(), [127, subnet, net, 2].into()]);
+        let [near, far] = ["urxe0", "urxe1"].map(|name| Side::of(&daemon, name));
         Net { daemon: Some(daemon), near, far }
     }
 
@@ -61,7 +59,21 @@ impl Net {
     }
 }
 
+/// Starts a daemon with a device at each of the addresses.
+fn start(addrs: impl IntoIterator<Item = IpAddr>) -> Handle {
+    static COUNT: AtomicU8 = AtomicU8::new(0);
+    let daemon = COUNT.fetch_add(1, Ordering::Relaxed);
+    let mut config = Config::new(addrs);
+    let name = format!("urxe-verbs-test-{}-{daemon}.sock", std::process::id());
+    config.socket = std::env::temp_dir().join(name);
+    Daemon::start(config).unwrap()
+}
+
 impl Side {
+    fn of(daemon: &Handle, name: &str) -> Side {
+        Side::new(&OpenOptions::new().socket(daemon.socket()).device(name))
+    }
+
     fn new(options: &OpenOptions) -> Side {
         let context = Context::open(options).unwrap();
         let pd = context.alloc_pd().unwrap();
@@ -475,8 +487,7 @@ fn what_a_program_had_is_free_for_the_next() {
     near.qp.to_error().unwrap();
     assert_eq!(near.next().status, WcStatus::WrFlush);
     // And another can be where it was.
-    let socket = daemon.as_ref().unwrap().socket();
-    let far = Side::new(&OpenOptions::new().socket(socket).device("urxe1"));
+    let far = Side::of(daemon.as_ref().unwrap(), "urxe1");
     assert_ne!(far.mr.rkey(), key.rkey);
     assert_eq!(far.qp.endpoint().unwrap().gid, gone.gid);
 }
