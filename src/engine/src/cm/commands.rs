@@ -14,7 +14,7 @@ use rand_chacha::rand_core::Rng;
 use std::net::SocketAddr;
 use std::time::Instant;
 use urxe_wire::mad::{
-    CmPath, Dreq, IpCmHeader, Rej, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, TimeCode,
+    CmPath, Dreq, IpCmHeader, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, TimeCode,
     TransportService,
 };
 use urxe_wire::{Pkey, Psn, Qkey};
@@ -257,13 +257,15 @@ impl Manager {
         conn: ConnId,
         private_data: &[u8],
     ) -> Result<(), CommandError> {
-        let private_data: [u8; Rej::PRIVATE_LEN] = padded(private_data)?;
         let states = [State::ReqReceived, State::RepReceived, State::SidrReqReceived];
         self.expect(conn, "be rejected", &states)?;
-        self.with(now, conn, |conn, cx| match conn.state {
-            State::SidrReqReceived => conn.refuse_sidr(cx),
-            _ => conn.refuse(cx, private_data),
-        });
+        if self.state(conn) == Some(State::SidrReqReceived) {
+            let private_data = padded(private_data)?;
+            self.with(now, conn, |conn, cx| conn.refuse_sidr(cx, private_data));
+        } else {
+            let private_data = padded(private_data)?;
+            self.with(now, conn, |conn, cx| conn.refuse(cx, private_data));
+        }
         Ok(())
     }
 

@@ -309,10 +309,14 @@ impl Conn {
     }
 
     /// Our program refuses, or went away.
-    pub(super) fn refuse_sidr(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn refuse_sidr(
+        &mut self,
+        cx: &mut Cx<'_>,
+        private_data: [u8; SidrRep::PRIVATE_LEN],
+    ) {
         cx.counters.add(CmCounter::RefusedByProgram, 1);
         let rep = sidr_rep(self.remote_id, self.service_id, SidrStatus::Rejected);
-        self.answer_and_keep(cx, rep);
+        self.answer_and_keep(cx, SidrRep { private_data, ..rep });
     }
 
     pub(super) fn disconnect(&mut self, cx: &mut Cx<'_>, private_data: [u8; Dreq::PRIVATE_LEN]) {
@@ -336,7 +340,7 @@ impl Conn {
             State::ReqReceived | State::RepReceived | State::RepSent => {
                 self.refuse(cx, [0; Rej::PRIVATE_LEN]);
             }
-            State::SidrReqReceived => self.refuse_sidr(cx),
+            State::SidrReqReceived => self.refuse_sidr(cx, [0; SidrRep::PRIVATE_LEN]),
             State::Established => self.disconnect(cx, [0; Dreq::PRIVATE_LEN]),
             State::DreqSent | State::TimeWait | State::Answered => {}
         }

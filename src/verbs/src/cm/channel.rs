@@ -4,15 +4,15 @@ use super::connection::ConnectionInner;
 use super::event::{Event, Told, What};
 use super::listener::Asked;
 use super::multicast::MembershipInner;
+use super::raw_channel::RawChannel;
 use super::service::ServiceInner;
 use super::{
     ConnParam, ConnectRequest, Connection, Listener, Membership, Service, ServiceListener,
     ServiceRequest,
 };
 use crate::context::ContextInner;
-use crate::event_pipe::{Deadline, EventPipe};
+use crate::event_pipe::Deadline;
 use crate::inbox::Inbox;
-use crate::session::{descriptors, unexpected};
 use crate::{Error, Qp};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -20,10 +20,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use urxe_shm::control::{
-    CmChannelHandle, CmEvent, CmEventKind, CmIdHandle, CmReply, CmRequest, CmSubject, Reply,
-    Request,
-};
+use urxe_shm::control::{CmEvent, CmEventKind, CmIdHandle, CmRequest, CmSubject, Request};
 
 /// An event channel: `rdma_event_channel`. Where the connection manager tells what happens to the
 /// objects that were made by it.
@@ -40,12 +37,12 @@ pub struct EventChannel(pub(super) Arc<ChannelInner>);
 
 #[derive(Debug)]
 pub(super) struct ChannelInner {
-    pub(super) context: Arc<ContextInner>,
-    pub(super) handle: CmChannelHandle,
-    pipe: EventPipe,
+    pub(super) raw: RawChannel,
     inbox: Inbox<Told>,
     /// What events are of, by the number that they carry.
     subjects: Mutex<HashMap<u64, Subject>>,
+    /// Where ways are found: made when the first is looked for.
+    ways: Mutex<Option<RawChannel>>,
 }
 
 /// Something that events are of.
@@ -62,17 +59,11 @@ pub(super) enum Subject {
 
 impl EventChannel {
     pub(crate) fn create(context: &Arc<ContextInner>) -> Result<EventChannel, Error> {
-        const CALL: &str = "create_event_channel";
-        let request = Request::Cm(CmRequest::CreateChannel);
-        let (reply, fds) = context.session.call_with_fds(CALL, &request, &[])?;
-        let Reply::Cm(CmReply::Channel(handle)) = reply else { return Err(unexpected(CALL)) };
-        let [pipe] = descriptors(CALL, fds)?;
         Ok(EventChannel(Arc::new(ChannelInner {
-            context: context.clone(),
-            handle,
-            pipe: EventPipe::new(pipe)?,
+            raw: RawChannel::create(context)?,
             inbox: Inbox::default(),
             subjects: Mutex::default(),
+            ways: Mutex::default(),
         })))
     }
 
@@ -82,9 +73,9 @@ impl EventChannel {
     /// others are refused; 0: as many as the daemon allows.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `EADDRINUSE` if another listener has the port, `EADDRNOTAVAIL` if
-    /// the machine has no such address, `ENODEV` if no device has it, `EACCES` for a port below
-    /// 1,024 without privilege; [`Error::DaemonGone`].
+    /// [`Error::Refused`] with `EADDRINUSE` if another has the port at this address, `EADDRNOTAVAIL`
+    /// if one of both is the wildcard, or the machine has no such address; `ENODEV` if no device
+    /// has it, `EACCES` for a port below 1,024 without privilege; [`Error::DaemonGone`].
     pub fn listen(&self, at: SocketAddr, backlog: u32) -> Result<Listener, Error> {
         Listener::open(&self.0, at, backlog)
     }
@@ -101,16 +92,17 @@ impl EventChannel {
         ServiceListener::open(&self.0, at, backlog)
     }
 
-    /// Begins to connect a queue pair to who listens at `to`, from the address of its device by
-    /// which `to` is reached. Does not wait: [`Connection::wait_established`] does, or
-    /// [`next_event`](Self::next_event) tells how it went.
+    /// Asks who listens at `to` for a connection with a queue pair, from the address of its device
+    /// by which `to` is reached. Does not wait for the answer: [`Connection::wait_established`]
+    /// does, or [`next_event`](Self::next_event) tells how it went.
     ///
     /// The queue pair is in RESET, or in INIT and perhaps with receives; nobody else may change its
     /// state from now on.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the queue pair's device has no address of that family, or is
-    /// of another daemon; [`Error::Refused`] if it is UD, or there are too many connections;
+    /// of another daemon; [`Error::Unreachable`] if there is no way to `to`; [`Error::Refused`] if
+    /// the queue pair is not RC, the private data is too long, or there are too many connections;
     /// [`Error::DaemonGone`].
     pub fn connect(&self, to: SocketAddr, qp: &Qp, param: &ConnParam) -> Result<Connection, Error> {
         self.connect_from(super::id::source(&qp.context(), to)?, to, qp, param)
@@ -131,9 +123,9 @@ impl EventChannel {
         Connection::open(&self.0, from, to, qp, param)
     }
 
-    /// Begins to ask who listens at `to` which queue pair takes its datagrams, on behalf of `qp`
-    /// that will send them. At most 180 bytes of `private_data` are told to the other program.
-    /// Does not wait: [`Service::wait_found`] does, or [`next_event`](Self::next_event) tells.
+    /// Asks who listens at `to` which queue pair takes its datagrams, on behalf of `qp` that will
+    /// send them. At most 180 bytes of `private_data` are told to the other program. Does not wait
+    /// for the answer: [`Service::wait_found`] does, or [`next_event`](Self::next_event) tells.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -185,22 +177,26 @@ impl EventChannel {
 }
 
 impl ChannelInner {
-    /// Asks the connection manager for something. `call` names it in errors.
-    pub(super) fn call(&self, call: &'static str, request: CmRequest) -> Result<CmReply, Error> {
-        match self.context.session.call(call, &Request::Cm(request))? {
-            Reply::Cm(reply) => Ok(reply),
-            _ => Err(unexpected(call)),
-        }
-    }
-
-    /// Asks it for something that is answered by [`Reply::Done`].
-    pub(super) fn order(&self, call: &'static str, request: CmRequest) -> Result<(), Error> {
-        self.context.session.order(call, &Request::Cm(request))
+    /// Does something with a channel in which ways to peers are found, and nothing else happens.
+    ///
+    /// In the program's own, events of other objects would come up meanwhile, and a program that
+    /// sleeps until that is readable would not learn that they had been taken out of it.
+    pub(super) fn find_way<T>(
+        &self,
+        find: impl FnOnce(&RawChannel) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        // In a fork, another thread of the parent may hold the lock for ever.
+        self.raw.context.session.check_process()?;
+        let mut ways = self.ways.lock();
+        find(match &mut *ways {
+            Some(ways) => ways,
+            none => none.insert(RawChannel::create(&self.raw.context)?),
+        })
     }
 
     /// Destroys an id. That the answer tells how many events were taken matters to nobody here.
     pub(super) fn destroy_id(&self, id: CmIdHandle) {
-        self.context.session.destroy("destroy_id", &Request::Cm(CmRequest::DestroyId { id }));
+        self.raw.context.session.destroy("destroy_id", &Request::Cm(CmRequest::DestroyId { id }));
     }
 
     pub(super) fn register(&self, token: u64, subject: Subject) {
@@ -210,7 +206,7 @@ impl ChannelInner {
     /// Nobody asks for these events any more.
     pub(super) fn forget(&self, token: u64) {
         // In a fork, another thread of the parent may hold the locks for ever.
-        if self.context.session.check_process().is_err() {
+        if self.raw.context.session.check_process().is_err() {
             return;
         }
         self.subjects.lock().remove(&token);
@@ -225,18 +221,18 @@ impl ChannelInner {
         is_wanted: impl Fn(&Told) -> bool,
         deadline: Deadline,
     ) -> Result<Option<Told>, Error> {
-        self.context.session.check_process()?;
+        self.raw.context.session.check_process()?;
         self.inbox.next(is_wanted, deadline, |deadline| self.read(deadline))
     }
 
-    /// Waits for the outcome of what an object asked for. If it is known to have come already, it is
-    /// only taken, and somebody else may have done that.
+    /// Waits for the outcome of what an object asked for, and says whether it is there. If it is
+    /// known to have come already, it is only taken, and somebody else may have done that.
     pub(super) fn outcome(
         &self,
         token: u64,
         has_come: bool,
         timeout: Option<Duration>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let is_outcome =
             |told: &Told| told.token == token && matches!(told.what, What::Done | What::Failed(_));
         let told = match has_come {
@@ -245,25 +241,15 @@ impl ChannelInner {
         };
         match told.map(|told| told.what) {
             Some(What::Failed(error)) => Err(error),
-            _ => Ok(()),
+            outcome => Ok(outcome.is_some()),
         }
     }
 
     /// Takes events from the daemon until one is there that a program is to be told.
     fn read(&self, deadline: Deadline) -> Result<Option<Told>, Error> {
-        const CALL: &str = "get_event";
-        let session = &self.context.session;
-        while self.pipe.read::<1>(session, deadline)?.is_some() {
-            match self.call(CALL, CmRequest::GetEvent { channel: self.handle }) {
-                Ok(CmReply::Event(event)) => {
-                    if let Some(told) = self.handle(event) {
-                        return Ok(Some(told));
-                    }
-                }
-                Ok(_) => return Err(unexpected(CALL)),
-                // What was announced went with its id.
-                Err(Error::Refused { errno: libc::EAGAIN, .. }) => {}
-                Err(error) => return Err(error),
+        while let Some(event) = self.raw.next(deadline)? {
+            if let Some(told) = self.handle(event) {
+                return Ok(Some(told));
             }
         }
         Ok(None)
@@ -329,19 +315,12 @@ impl ChannelInner {
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.pipe.as_fd()
+        self.0.raw.as_fd()
     }
 }
 
 impl AsRawFd for EventChannel {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
-    }
-}
-
-impl Drop for ChannelInner {
-    fn drop(&mut self) {
-        let request = Request::Cm(CmRequest::DestroyChannel { channel: self.handle });
-        self.context.session.destroy("destroy_event_channel", &request);
     }
 }

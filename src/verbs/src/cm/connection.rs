@@ -2,7 +2,7 @@
 
 use super::channel::{ChannelInner, Subject};
 use super::event::{Event, Told, What, failure};
-use super::id::Id;
+use super::id::{Id, check_device};
 use super::listener::Asked;
 use super::{ConnParam, EventChannel};
 use crate::event_pipe::Deadline;
@@ -30,8 +30,6 @@ pub(super) struct ConnectionInner {
     id: Id,
     qp: Qp,
     peer: SocketAddr,
-    /// What is said of our side when the route is known.
-    param: ConnParam,
     /// What the peer said.
     peer_param: OnceLock<ConnParam>,
     phase: Mutex<Phase>,
@@ -49,7 +47,7 @@ enum Phase {
 }
 
 impl Connection {
-    /// Begins to connect.
+    /// Asks a peer.
     pub(super) fn open(
         channel: &Arc<ChannelInner>,
         from: SocketAddr,
@@ -57,10 +55,11 @@ impl Connection {
         qp: &Qp,
         param: &ConnParam,
     ) -> Result<Connection, Error> {
-        let id = Id::create(channel, CmPortSpace::Tcp, qp.qp_type())?;
-        id.check_device(qp, None)?;
-        let connection = Connection::new(id, qp, to, param.clone(), OnceLock::new());
-        connection.0.id.resolve_addr(from, to)?;
+        check_device(channel, qp, None)?;
+        let id = Id::create_towards(channel, CmPortSpace::Tcp, qp.qp_type(), (from, to))?;
+        let connection = Connection::new(id, qp, to, OnceLock::new());
+        let (id, param) = (connection.0.id.handle, param.of(qp));
+        channel.raw.order("connect", CmRequest::Connect { id, param })?;
         Ok(connection)
     }
 
@@ -71,26 +70,19 @@ impl Connection {
         qp: &Qp,
         param: &ConnParam,
     ) -> Result<Connection, Error> {
-        asked.id.check_device(qp, asked.device)?;
-        let (peer, param) = (asked.peer, param.within(&offered));
-        let connection = Connection::new(asked.id, qp, peer, param, offered.into());
-        let ConnectionInner { id, param, .. } = &*connection.0;
+        check_device(&asked.id.channel, qp, asked.device)?;
+        let param = param.within(&offered).of(qp);
+        let connection = Connection::new(asked.id, qp, asked.peer, offered.into());
+        let id = &connection.0.id;
         id.carry_to_rts(qp)?;
-        let (handle, user_handle, param) = (id.handle, id.token, param.of(qp));
-        let request = CmRequest::Accept { id: handle, user_handle, param };
-        id.channel.order("accept", request)?;
+        let request = CmRequest::Accept { id: id.handle, user_handle: id.token, param };
+        id.channel.raw.order("accept", request)?;
         Ok(connection)
     }
 
-    fn new(
-        id: Id,
-        qp: &Qp,
-        peer: SocketAddr,
-        param: ConnParam,
-        peer_param: OnceLock<ConnParam>,
-    ) -> Connection {
+    fn new(id: Id, qp: &Qp, peer: SocketAddr, peer_param: OnceLock<ConnParam>) -> Connection {
         let (qp, phase) = (qp.clone(), Mutex::new(Phase::Asking));
-        let inner = Arc::new(ConnectionInner { id, qp, peer, param, peer_param, phase });
+        let inner = Arc::new(ConnectionInner { id, qp, peer, peer_param, phase });
         inner.id.register(Subject::Connection(Arc::downgrade(&inner)));
         Connection(inner)
     }
@@ -106,7 +98,10 @@ impl Connection {
     pub fn wait_established(self, timeout: Option<Duration>) -> Result<Connection, Error> {
         let inner = &*self.0;
         let has_come = inner.phase() != Phase::Asking;
-        inner.id.channel.outcome(inner.id.token, has_come, timeout)?;
+        if inner.id.channel.outcome(inner.id.token, has_come, timeout)? {
+            // Though it may be over meanwhile.
+            return Ok(self);
+        }
         let errno = match inner.phase() {
             Phase::Standing => return Ok(self),
             Phase::Asking => libc::ETIMEDOUT,
@@ -186,23 +181,18 @@ impl ConnectionInner {
     /// Does what an event asks for.
     pub(super) fn handle(&self, event: CmEvent) -> Option<What> {
         match event.kind {
-            CmEventKind::AddrResolved => self.go_on(self.id.resolve_route()),
-            CmEventKind::RouteResolved => self.go_on(self.ask()),
-            CmEventKind::ConnectResponse => {
-                let ready = self.answer(event.param);
-                if ready.is_err() {
+            CmEventKind::ConnectResponse => match self.confirm(event.param) {
+                Ok(()) => self.stands(),
+                Err(error) => {
                     // The peer need not wait for us.
                     let _ = self.id.reject(&[]);
-                    return self.go_on(ready);
+                    self.fail(error)
                 }
-                self.stands()
-            }
+            },
             CmEventKind::Established => self.stands(),
-            CmEventKind::AddrError
-            | CmEventKind::RouteError
-            | CmEventKind::ConnectError
-            | CmEventKind::Unreachable
-            | CmEventKind::Rejected => self.fail(failure(self.peer, event)),
+            CmEventKind::ConnectError | CmEventKind::Unreachable | CmEventKind::Rejected => {
+                self.fail(failure(self.peer, event))
+            }
             CmEventKind::Disconnected => {
                 // Answers the peer, if it was the one; nothing depends on it.
                 let _ = self.end();
@@ -214,19 +204,13 @@ impl ConnectionInner {
         }
     }
 
-    /// The route is known: asks the peer.
-    fn ask(&self) -> Result<(), Error> {
-        let (id, param) = (self.id.handle, self.param.of(&self.qp));
-        self.id.channel.order("connect", CmRequest::Connect { id, param })
-    }
-
     /// The peer accepts: makes the queue pair ready, and confirms.
-    fn answer(&self, param: CmEventParam) -> Result<(), Error> {
+    fn confirm(&self, param: CmEventParam) -> Result<(), Error> {
         if let CmEventParam::Conn(param) = param {
             let _ = self.peer_param.set(ConnParam::from_peer(param));
         }
         self.id.carry_to_rts(&self.qp)?;
-        self.id.channel.order("establish", CmRequest::Establish { id: self.id.handle })
+        self.id.channel.raw.order("establish", CmRequest::Establish { id: self.id.handle })
     }
 
     /// The peer has what it needs of us.
@@ -236,11 +220,6 @@ impl ConnectionInner {
             *phase = Phase::Standing;
         }
         Some(What::Done)
-    }
-
-    /// A step was made; nothing is to be told unless it could not be.
-    fn go_on(&self, step: Result<(), Error>) -> Option<What> {
-        self.fail(step.err()?)
     }
 
     fn fail(&self, error: Error) -> Option<What> {
@@ -254,7 +233,7 @@ impl ConnectionInner {
             return Ok(());
         }
         self.qp.to_error()?;
-        self.id.channel.order("disconnect", CmRequest::Disconnect { id: self.id.handle })?;
+        self.id.channel.raw.order("disconnect", CmRequest::Disconnect { id: self.id.handle })?;
         *phase = Phase::Over;
         Ok(())
     }

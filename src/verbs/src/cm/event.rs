@@ -19,10 +19,12 @@ pub enum Event {
     /// the queue pair from being made ready.
     ConnectFailed(Connection, Error),
     /// The connection is over: the peer ended it, or we did and the peer knows or is silent. The
-    /// queue pair is in the error state; after [`Qp::to_reset`](crate::Qp::to_reset) it can be
-    /// used again.
+    /// queue pair is in the error state.
     Disconnected(Connection),
-    /// Nothing of the connection can still be under way: `RDMA_CM_EVENT_TIMEWAIT_EXIT`.
+    /// Nothing of the connection can still be under way: `RDMA_CM_EVENT_TIMEWAIT_EXIT`. From now
+    /// on the queue pair can be connected again, after
+    /// [`Qp::to_reset`](crate::Qp::to_reset); before, peers would take it for the old connection's
+    /// and refuse. (A new queue pair need not wait.)
     TimewaitExit(Connection),
     /// The queue pair of a service is known.
     ServiceFound(Service),

@@ -1,14 +1,19 @@
 //! An id of the connection manager: what all its objects have.
 
 use super::channel::{ChannelInner, Subject};
+use super::event::failure;
+use super::raw_channel::RawChannel;
+use crate::event_pipe::Deadline;
 use crate::session::unexpected;
 use crate::{Context, Error, Qp, QpState, QpType};
 use std::net::{SocketAddr, SocketAddrV6};
 use std::sync::Arc;
-use urxe_shm::control::{CmIdHandle, CmPortSpace, CmReply, CmRequest, CmRoute, QpAttr};
+use urxe_shm::control::{
+    CmChannelHandle, CmEvent, CmEventKind, CmIdHandle, CmPortSpace, CmReply, CmRequest, CmRoute,
+    QpAttr,
+};
 
-/// How long the daemon may take to find an address or a route, in milliseconds. It knows both, or
-/// does not.
+/// How long the daemon may take to find an address or a route, in milliseconds.
 const RESOLVE_TIMEOUT_MS: u32 = 2000;
 
 /// An id: `rdma_cm_id`. Destroyed when it is dropped.
@@ -26,19 +31,63 @@ impl Id {
         space: CmPortSpace,
         qp_type: QpType,
     ) -> Result<Id, Error> {
+        Id::create_in(channel, channel.raw.handle, space, qp_type)
+    }
+
+    /// The same, and finds the way from an address of ours to a peer's.
+    pub(super) fn create_towards(
+        channel: &Arc<ChannelInner>,
+        space: CmPortSpace,
+        qp_type: QpType,
+        (src, dst): (SocketAddr, SocketAddr),
+    ) -> Result<Id, Error> {
+        channel.find_way(|ways| {
+            let id = Id::create_in(channel, ways.handle, space, qp_type)?;
+            let (handle, src, timeout_ms) = (id.handle, Some(src), RESOLVE_TIMEOUT_MS);
+            let request = CmRequest::ResolveAddr { id: handle, src, dst, timeout_ms };
+            ways.order("resolve_addr", request)?;
+            id.hear(ways, CmEventKind::AddrResolved, dst)?;
+            ways.order("resolve_route", CmRequest::ResolveRoute { id: handle, timeout_ms })?;
+            id.hear(ways, CmEventKind::RouteResolved, dst)?;
+            let request = CmRequest::MigrateId { id: handle, channel: channel.raw.handle };
+            match ways.call("migrate_id", request)? {
+                CmReply::Events(_) => Ok(id),
+                _ => Err(unexpected("migrate_id")),
+            }
+        })
+    }
+
+    fn create_in(
+        channel: &Arc<ChannelInner>,
+        place: CmChannelHandle,
+        space: CmPortSpace,
+        qp_type: QpType,
+    ) -> Result<Id, Error> {
         const CALL: &str = "create_id";
-        let token = channel.context.new_token();
-        let handle = channel.handle;
-        let request = CmRequest::CreateId { channel: handle, user_handle: token, space, qp_type };
-        let CmReply::Id(handle) = channel.call(CALL, request)? else {
+        let token = channel.raw.context.new_token();
+        let request = CmRequest::CreateId { channel: place, user_handle: token, space, qp_type };
+        let CmReply::Id(handle) = channel.raw.call(CALL, request)? else {
             return Err(unexpected(CALL));
         };
         Ok(Id { channel: channel.clone(), handle, token })
     }
 
+    /// Waits until a step on the way to a peer is made. The daemon makes it or says why it cannot.
+    fn hear(&self, ways: &RawChannel, wanted: CmEventKind, peer: SocketAddr) -> Result<(), Error> {
+        while let Some(event) = ways.next(Deadline::after(None))? {
+            match event {
+                // Of somebody who has given up before.
+                CmEvent { user_handle, .. } if user_handle != self.token => {}
+                CmEvent { kind, .. } if kind == wanted => return Ok(()),
+                event => return Err(failure(peer, event)),
+            }
+        }
+        Err(Error::Unreachable { peer, errno: libc::ETIMEDOUT })
+    }
+
     /// The id that came with a request.
     pub(super) fn adopt(channel: &Arc<ChannelInner>, handle: CmIdHandle) -> Id {
-        Id { channel: channel.clone(), handle, token: channel.context.new_token() }
+        Id { channel: channel.clone(), handle, token: channel.raw.context.new_token() }
     }
 
     /// Says whom its events are told.
@@ -47,27 +96,17 @@ impl Id {
     }
 
     pub(super) fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
-        self.channel.order("bind_addr", CmRequest::Bind { id: self.handle, addr })
-    }
-
-    pub(super) fn resolve_addr(&self, src: SocketAddr, dst: SocketAddr) -> Result<(), Error> {
-        let (id, src, timeout_ms) = (self.handle, Some(src), RESOLVE_TIMEOUT_MS);
-        self.channel.order("resolve_addr", CmRequest::ResolveAddr { id, src, dst, timeout_ms })
-    }
-
-    pub(super) fn resolve_route(&self) -> Result<(), Error> {
-        let (id, timeout_ms) = (self.handle, RESOLVE_TIMEOUT_MS);
-        self.channel.order("resolve_route", CmRequest::ResolveRoute { id, timeout_ms })
+        self.channel.raw.order("bind_addr", CmRequest::Bind { id: self.handle, addr })
     }
 
     pub(super) fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
         let (id, private_data) = (self.handle, private_data.to_vec());
-        self.channel.order("reject", CmRequest::Reject { id, private_data })
+        self.channel.raw.order("reject", CmRequest::Reject { id, private_data })
     }
 
     pub(super) fn query(&self) -> Result<CmRoute, Error> {
         const CALL: &str = "query_route";
-        match self.channel.call(CALL, CmRequest::Query { id: self.handle })? {
+        match self.channel.raw.call(CALL, CmRequest::Query { id: self.handle })? {
             CmReply::Route(route) => Ok(route),
             _ => Err(unexpected(CALL)),
         }
@@ -82,7 +121,7 @@ impl Id {
     pub(super) fn carry(&self, qp: &Qp, state: QpState) -> Result<(), Error> {
         const CALL: &str = "init_qp_attr";
         let request = CmRequest::QpAttr { id: self.handle, state };
-        let CmReply::QpAttr(attr) = self.channel.call(CALL, request)? else {
+        let CmReply::QpAttr(attr) = self.channel.raw.call(CALL, request)? else {
             return Err(unexpected(CALL));
         };
         qp.modify(&QpAttr { state: Some(state), ..attr })
@@ -96,23 +135,27 @@ impl Id {
         self.carry(qp, QpState::Rtr)?;
         self.carry(qp, QpState::Rts)
     }
+}
 
-    /// Whether the queue pair is on the daemon, and on the device, that the id is on.
-    pub(super) fn check_device(&self, qp: &Qp, device: Option<u32>) -> Result<(), Error> {
-        let (ours, theirs) = (&self.channel.context, qp.context().0);
-        let (path, other) = (ours.session.path(), theirs.session.path());
-        if path != other {
-            let expected = format!("{}, which the event channel is of", path.display());
-            return Err(Error::invalid("daemon of the queue pair", other.display(), expected));
+/// Whether the queue pair is of the channel's daemon, and of the device that is meant.
+pub(super) fn check_device(
+    channel: &ChannelInner,
+    qp: &Qp,
+    device: Option<u32>,
+) -> Result<(), Error> {
+    let (ours, theirs) = (&channel.raw.context, qp.context().0);
+    let (path, other) = (ours.session.path(), theirs.session.path());
+    if path != other {
+        let expected = format!("{}, which the event channel is of", path.display());
+        return Err(Error::invalid("daemon of the queue pair", other.display(), expected));
+    }
+    match device {
+        Some(device) if device != theirs.device_index() => {
+            let name = theirs.device_name(theirs.device_index());
+            let expected = format!("{}, which the request came to", ours.device_name(device));
+            Err(Error::invalid("device of the queue pair", name, expected))
         }
-        match device {
-            Some(device) if device != theirs.device_index() => {
-                let name = theirs.device_name(theirs.device_index());
-                let expected = format!("{}, which the request came to", ours.device_name(device));
-                Err(Error::invalid("device of the queue pair", name, expected))
-            }
-            _ => Ok(()),
-        }
+        _ => Ok(()),
     }
 }
 

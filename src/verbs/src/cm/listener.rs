@@ -2,7 +2,7 @@
 
 use super::channel::{ChannelInner, Subject};
 use super::event::{Told, What};
-use super::id::Id;
+use super::id::{Id, check_device};
 use super::{ConnParam, Connection, EventChannel};
 use crate::event_pipe::Deadline;
 use crate::session::unexpected;
@@ -102,7 +102,7 @@ impl ListenerInner {
     ) -> Result<Arc<ListenerInner>, Error> {
         id.bind(at)?;
         id.register(subject);
-        id.channel.order("listen", CmRequest::Listen { id: id.handle, backlog })?;
+        id.channel.raw.order("listen", CmRequest::Listen { id: id.handle, backlog })?;
         let addr = id.local_addr()?;
         Ok(Arc::new(ListenerInner { id, addr }))
     }
@@ -137,7 +137,7 @@ impl Asked {
     }
 
     fn device_name(&self) -> &str {
-        let context = &self.id.channel.context;
+        let context = &self.id.channel.raw.context;
         self.device.map_or("unknown", |device| context.device_name(device))
     }
 }
@@ -229,7 +229,7 @@ impl ServiceRequest {
     /// private data is too long; [`Error::DaemonGone`]. The peer is then refused.
     pub fn answer(self, qp: &Qp, private_data: &[u8]) -> Result<(), Error> {
         let Asked { id, device, .. } = self.asked;
-        id.check_device(qp, device)?;
+        check_device(&id.channel, qp, device)?;
         let queried = qp.query()?.attr;
         let Some(qkey) = queried.qkey else {
             let state = queried.state.map_or("no state", crate::attr::state_name);
@@ -244,7 +244,7 @@ impl ServiceRequest {
             ..CmConnParam::default()
         };
         let request = CmRequest::Accept { id: id.handle, user_handle: id.token, param };
-        id.channel.order("accept", request)
+        id.channel.raw.order("accept", request)
     }
 
     /// Refuses; the peer's program is told at most 136 bytes of private data.

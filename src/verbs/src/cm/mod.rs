@@ -75,8 +75,9 @@
 //! # Steps that are taken by themselves
 //!
 //! Finding address and route, taking the queue pair through INIT, RTR and RTS at the right moment,
-//! confirming the peer's acceptance, answering its disconnect: the library does all that when it
-//! reads the events that ask for it, so a program hears only of what it must decide. A queue pair
+//! confirming the peer's acceptance, answering its disconnect: the library does all that, so a
+//! program hears only of what it must decide. What answers an event it does when that is read: a
+//! connection comes about while somebody waits for it, or for events of its channel. A queue pair
 //! in RESET is opened to the peer for WRITE, and for READ and atomics if
 //! [`ConnParam::responder_resources`] is not 0, wherever the memory region allows them; one that
 //! the program took to INIT itself keeps the rights that it was given there, and may have
@@ -136,6 +137,7 @@ mod id;
 mod listener;
 mod multicast;
 mod param;
+mod raw_channel;
 mod service;
 
 pub use channel::EventChannel;

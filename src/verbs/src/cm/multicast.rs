@@ -2,7 +2,7 @@
 
 use super::channel::{ChannelInner, Subject};
 use super::event::{Event, What, failure};
-use super::id::{Id, source};
+use super::id::{Id, check_device, source};
 use super::{EventChannel, UdParam};
 use crate::session::unexpected;
 use crate::{Error, Qp, QpType};
@@ -49,15 +49,15 @@ impl Membership {
         qp: &Qp,
     ) -> Result<Membership, Error> {
         const CALL: &str = "join_multicast";
+        check_device(channel, qp, None)?;
         let id = Id::create(channel, CmPortSpace::Udp, QpType::Ud)?;
-        id.check_device(qp, None)?;
         id.bind(source(&qp.context(), group)?)?;
         let qp = qp.clone();
         let inner = Arc::new(MembershipInner { id, qp, group, joined: Mutex::default() });
         let Id { handle, token, .. } = inner.id;
         inner.id.register(Subject::Membership(Arc::downgrade(&inner)));
         let request = CmRequest::JoinMulticast { id: handle, user_handle: token, group };
-        match channel.call(CALL, request)? {
+        match channel.raw.call(CALL, request)? {
             CmReply::Multicast(_) => Ok(Membership(inner)),
             _ => Err(unexpected(CALL)),
         }

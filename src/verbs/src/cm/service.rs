@@ -2,7 +2,7 @@
 
 use super::channel::{ChannelInner, Subject};
 use super::event::{Event, What, failure};
-use super::id::{Id, source};
+use super::id::{Id, check_device, source};
 use super::{EventChannel, UdParam};
 use crate::{Error, Qp, QpType};
 use parking_lot::Mutex;
@@ -35,8 +35,6 @@ pub struct Service(pub(super) Arc<ServiceInner>);
 pub(super) struct ServiceInner {
     id: Id,
     peer: SocketAddr,
-    /// What is said when the route is known.
-    param: CmConnParam,
     found: Mutex<Option<UdParam>>,
 }
 
@@ -47,14 +45,14 @@ impl Service {
         qp: &Qp,
         private_data: &[u8],
     ) -> Result<Service, Error> {
-        let id = Id::create(channel, CmPortSpace::Udp, QpType::Ud)?;
-        id.check_device(qp, None)?;
-        let from = source(&qp.context(), to)?;
-        let (qpn, private_data) = (qp.qpn(), private_data.to_vec());
-        let param = CmConnParam { qpn, private_data, ..CmConnParam::default() };
-        let inner = Arc::new(ServiceInner { id, peer: to, param, found: Mutex::default() });
+        check_device(channel, qp, None)?;
+        let way = (source(&qp.context(), to)?, to);
+        let id = Id::create_towards(channel, CmPortSpace::Udp, QpType::Ud, way)?;
+        let inner = Arc::new(ServiceInner { id, peer: to, found: Mutex::default() });
         inner.id.register(Subject::Service(Arc::downgrade(&inner)));
-        inner.id.resolve_addr(from, to)?;
+        let (id, qpn, private_data) = (inner.id.handle, qp.qpn(), private_data.to_vec());
+        let param = CmConnParam { qpn, private_data, ..CmConnParam::default() };
+        channel.raw.order("connect", CmRequest::Connect { id, param })?;
         Ok(Service(inner))
     }
 
@@ -99,26 +97,15 @@ impl ServiceInner {
     /// Does what an event asks for.
     pub(super) fn handle(&self, event: CmEvent) -> Option<What> {
         match (event.kind, event.param) {
-            (CmEventKind::AddrResolved, _) => self.id.resolve_route().err().map(What::Failed),
-            (CmEventKind::RouteResolved, _) => self.ask().err().map(What::Failed),
             (CmEventKind::Established, CmEventParam::Ud(param)) => {
                 *self.found.lock() = Some(param);
                 Some(What::Done)
             }
-            (
-                CmEventKind::AddrError
-                | CmEventKind::RouteError
-                | CmEventKind::ConnectError
-                | CmEventKind::Unreachable,
-                param,
-            ) => Some(What::Failed(failure(self.peer, CmEvent { param, ..event }))),
+            (CmEventKind::ConnectError | CmEventKind::Unreachable, param) => {
+                Some(What::Failed(failure(self.peer, CmEvent { param, ..event })))
+            }
             _ => None,
         }
-    }
-
-    fn ask(&self) -> Result<(), Error> {
-        let (id, param) = (self.id.handle, self.param.clone());
-        self.id.channel.order("connect", CmRequest::Connect { id, param })
     }
 }
 
