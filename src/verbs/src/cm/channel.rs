@@ -73,9 +73,10 @@ impl EventChannel {
     /// others are refused; 0: as many as the daemon allows.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `EADDRINUSE` if another has the port at this address, `EADDRNOTAVAIL`
-    /// if one of both is the wildcard, or the machine has no such address; `ENODEV` if no device
-    /// has it, `EACCES` for a port below 1,024 without privilege; [`Error::DaemonGone`].
+    /// [`Error::Refused`] with `EADDRINUSE` if another has the port at this address,
+    /// `EADDRNOTAVAIL` if one of both is the wildcard, or the machine has no such address; `ENODEV`
+    /// if no device has it, `EACCES` for a port below 1,024 without privilege;
+    /// [`Error::DaemonGone`].
     pub fn listen(&self, at: SocketAddr, backlog: u32) -> Result<Listener, Error> {
         Listener::open(&self.0, at, backlog)
     }

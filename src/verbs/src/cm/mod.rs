@@ -60,14 +60,20 @@
 //!
 //! | librdmacm | here | made by |
 //! |---|---|---|
-//! | `rdma_event_channel` | [`EventChannel`] | [`Context::create_event_channel`](crate::Context::create_event_channel) |
-//! | `rdma_cm_id` that listens | [`Listener`], [`ServiceListener`] | [`EventChannel::listen`], [`EventChannel::listen_for_datagrams`] |
-//! | `RDMA_CM_EVENT_CONNECT_REQUEST` | [`ConnectRequest`], [`ServiceRequest`] | [`Listener::wait`], [`ServiceListener::wait`], [`EventChannel::next_event`] |
-//! | `rdma_cm_id` of a connection | [`Connection`] | [`EventChannel::connect`], [`ConnectRequest::accept`] |
-//! | `rdma_cm_id` that looks for a service | [`Service`] | [`EventChannel::find_service`] |
-//! | membership in a group | [`Membership`] | [`EventChannel::join_multicast`] |
-//! | `rdma_conn_param`, `rdma_ud_param` | [`ConnParam`], [`UdParam`] | |
+//! | `rdma_event_channel` | [`EventChannel`] | [`Context::create_event_channel`] |
+//! | `rdma_cm_id` that listens | [`Listener`] | [`EventChannel::listen`] |
+//! | | [`ServiceListener`] | [`EventChannel::listen_for_datagrams`] |
+//! | a request of a peer | [`ConnectRequest`] | [`Listener::wait`] |
+//! | | [`ServiceRequest`] | [`ServiceListener::wait`] |
+//! | `rdma_cm_id` that connects | [`Connection`] | [`EventChannel::connect`] |
+//! | and that accepts | [`Connection`] | [`ConnectRequest::accept`] |
+//! | `rdma_cm_id` with datagrams | [`Service`] | [`EventChannel::find_service`] |
+//! | its membership in a group | [`Membership`] | [`EventChannel::join_multicast`] |
+//! | `rdma_conn_param` | [`ConnParam`] | the program |
+//! | `rdma_ud_param` | [`UdParam`] | [`Service::wait_found`], [`Membership::joined`] |
 //! | `rdma_cm_event` | [`Event`] | [`EventChannel::next_event`] |
+//!
+//! [`Context::create_event_channel`]: crate::Context::create_event_channel
 //!
 //! Their handles can be cloned, and what they stand for ends when the last one is dropped: a
 //! connection is closed, a request that nobody answered refused, a group left.
