@@ -10,7 +10,7 @@ mod transports;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
-use urxe_daemon::{Config, Daemon, Handle};
+use urxe_daemon::{Config, Daemon, Handle, StartError};
 use urxe_verbs::*;
 
 /// Long enough that nothing that works reaches it.
@@ -48,7 +48,7 @@ impl Net {
         let net = COUNT.fetch_add(1, Ordering::Relaxed);
         // A test may run in a process of its own beside the others.
         let subnet = 40 + u8::from(urxe_shm::remap::is_wanted());
-        let daemon = start([[127, subnet, net, 1].into(), [127, subnet, net, 2].into()]);
+        let daemon = start([[127, subnet, net, 1].into(), [127, subnet, net, 2].into()]).unwrap();
         let [near, far] = ["urxe0", "urxe1"].map(|name| Side::of(&daemon, name));
         Net { daemon: Some(daemon), near, far }
     }
@@ -60,13 +60,13 @@ impl Net {
 }
 
 /// Starts a daemon with a device at each of the addresses.
-fn start(addrs: impl IntoIterator<Item = IpAddr>) -> Handle {
+fn start(addrs: impl IntoIterator<Item = IpAddr>) -> Result<Handle, StartError> {
     static COUNT: AtomicU8 = AtomicU8::new(0);
     let daemon = COUNT.fetch_add(1, Ordering::Relaxed);
     let mut config = Config::new(addrs);
     let name = format!("urxe-verbs-test-{}-{daemon}.sock", std::process::id());
     config.socket = std::env::temp_dir().join(name);
-    Daemon::start(config).unwrap()
+    Daemon::start(config)
 }
 
 impl Side {
