@@ -229,6 +229,15 @@ impl Opcode {
 
     /// What the packet does.
     pub const fn operation(self) -> Operation {
+        MEANING[self.0 as usize].0
+    }
+
+    /// Where in its message the packet stands.
+    pub const fn position(self) -> Position {
+        MEANING[self.0 as usize].1
+    }
+
+    const fn decode_operation(self) -> Operation {
         if matches!(self.transport(), Transport::Cnp) {
             return Operation::Cnp;
         }
@@ -249,8 +258,7 @@ impl Opcode {
         }
     }
 
-    /// Where in its message the packet stands.
-    pub const fn position(self) -> Position {
+    const fn decode_position(self) -> Position {
         if matches!(self.transport(), Transport::Cnp) {
             return Position::Only;
         }
@@ -334,6 +342,11 @@ impl Opcode {
         )
     }
 
+    /// Whether anything comes between BTH and payload; in the middle of a message nothing does.
+    pub const fn has_extended_headers(self) -> bool {
+        self.header_len() > Bth::LEN
+    }
+
     /// Bytes of BTH and extended headers together.
     pub const fn header_len(self) -> usize {
         HEADER_LEN[self.0 as usize] as usize
@@ -364,6 +377,19 @@ static KNOWN: [bool; 256] = {
         i += 1;
     }
     known
+};
+
+/// Operation and position by opcode byte, which every packet is asked for several times: computed
+/// at compile time, anything where there is no opcode.
+static MEANING: [(Operation, Position); 256] = {
+    let mut meaning = [(Operation::Cnp, Position::Only); 256];
+    let mut i = 0;
+    while i < Opcode::ALL.len() {
+        let opcode = Opcode::ALL[i];
+        meaning[opcode.0 as usize] = (opcode.decode_operation(), opcode.decode_position());
+        i += 1;
+    }
+    meaning
 };
 
 /// Header bytes by opcode byte: computed at compile time, 0 where there is no opcode.

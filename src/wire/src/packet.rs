@@ -129,6 +129,9 @@ impl Headers {
         let (bth, mut rest) = bytes.split_first_chunk().ok_or(too_short(Bth::LEN + icrc::LEN))?;
         let mut headers = Headers::new(Bth::parse(bth)?);
         let opcode = headers.bth.opcode;
+        if !opcode.has_extended_headers() {
+            return Ok((headers, rest));
+        }
         let missing = too_short(opcode.header_len() + icrc::LEN);
 
         if opcode.has_deth() {
@@ -166,6 +169,9 @@ impl Headers {
         let opcode = self.bth.opcode;
         let mut rest = &mut buf[..opcode.header_len()];
         self.bth.emit(put(&mut rest));
+        if !opcode.has_extended_headers() {
+            return;
+        }
         if opcode.has_deth() {
             self.deth.expect("a datagram carries a DETH").emit(put(&mut rest));
         }
