@@ -418,6 +418,7 @@ mod tests {
     use urxe_shm::event::{EventRecord, RECORD_LEN};
     use urxe_shm::geometry::Geometry;
     use urxe_shm::layout::Sge;
+    use urxe_shm::news::Herald;
     use urxe_shm::region::{Mapping, create_memfd};
     use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer, SqProducer};
     use urxe_wire::batch::TxLimits;
@@ -514,7 +515,8 @@ mod tests {
         let (_, window) = arena.alloc(shape.size().into()).unwrap();
         let ring = CqProducer::create(window, shape).unwrap();
         let owner = Owner { uid: 0, program: "nobody".into() };
-        let cq = CompletionQueue::new(ring, 15, owner, None, EventTarget::new(0, 0, 0));
+        let herald = Herald::new(arena.mapping().clone()).unwrap();
+        let cq = CompletionQueue::new(ring, herald, 15, owner, None, EventTarget::new(0, 0, 0));
         let cq = CqId(nic.host.cqs.insert(cq).unwrap());
         let init = QpInit {
             qp_type: QpType::Rc,

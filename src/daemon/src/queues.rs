@@ -7,6 +7,7 @@ use urxe_shm::cursor::IndexError;
 use urxe_shm::entry::{RecvWqe, SendWqe, Taken};
 use urxe_shm::geometry::Geometry;
 use urxe_shm::layout::{CqEntry, Sge};
+use urxe_shm::news::Herald;
 use urxe_shm::region::Window;
 use urxe_shm::ring::{CqError, CqProducer, MoveError, RqConsumer, SqConsumer};
 use urxe_wire::Qpn;
@@ -60,6 +61,8 @@ pub(crate) enum Next<T> {
 /// A completion queue.
 pub(crate) struct CompletionQueue {
     ring: CqProducer,
+    /// Wakes the program's threads that sleep between polls.
+    herald: Herald,
     /// Completions that it holds.
     pub(crate) cqe: u32,
     pub(crate) owner: Owner,
@@ -164,12 +167,23 @@ impl Allowance {
 impl CompletionQueue {
     pub(crate) fn new(
         ring: CqProducer,
+        herald: Herald,
         cqe: u32,
         owner: Owner,
         channel: Option<u32>,
         events: EventTarget,
     ) -> CompletionQueue {
-        CompletionQueue { ring, cqe, owner, channel, events, qps: 0, listed: false, failed: false }
+        CompletionQueue {
+            ring,
+            herald,
+            cqe,
+            owner,
+            channel,
+            events,
+            qps: 0,
+            listed: false,
+            failed: false,
+        }
     }
 
     /// Writes a completion; it is not shown yet.
@@ -179,7 +193,9 @@ impl CompletionQueue {
 
     /// Shows the program what was pushed. Returns whether it waits for an event.
     pub(crate) fn publish(&mut self) -> bool {
-        self.ring.publish()
+        let is_awaited = self.ring.publish();
+        self.herald.announce();
+        is_awaited
     }
 
     /// Completions that the program has not read.

@@ -23,6 +23,7 @@ use std::time::Instant;
 use urxe_shm::channel::{Channel, ChannelError};
 use urxe_shm::control::{ControlError, Reply, Request};
 use urxe_shm::doorbell::Panel;
+use urxe_shm::news::Herald;
 use urxe_shm::process_memory::ProcessMemory;
 use urxe_wire::Qpn;
 
@@ -85,6 +86,8 @@ pub(crate) struct Session {
 /// What a session shares with its program from the beginning.
 pub(crate) struct Shared {
     pub(crate) rings: ArenaRings,
+    /// Tells the program's threads that sleep between polls.
+    pub(crate) herald: Herald,
     panel: Panel,
     /// Which QP each doorbell is of; device and number.
     doorbells: Vec<Option<(usize, Qpn)>>,
@@ -325,9 +328,17 @@ impl Shared {
     fn new() -> Result<Shared, ControlError> {
         let rings = ArenaRings::new()?;
         let panel = Panel::new(rings.mapping()).or_refuse(Errno::NOMEM, "doorbells")?;
+        let herald = Herald::new(rings.mapping()).or_refuse(Errno::NOMEM, "news")?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.or_refuse(Errno::MFILE, "wake-up descriptor")?;
-        Ok(Shared { rings, panel, doorbells: Vec::new(), spare_doorbells: Vec::new(), wake })
+        Ok(Shared {
+            rings,
+            herald,
+            panel,
+            doorbells: Vec::new(),
+            spare_doorbells: Vec::new(),
+            wake,
+        })
     }
 
     /// Gives a QP a doorbell.

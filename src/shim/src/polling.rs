@@ -1,37 +1,26 @@
-//! Programs that look for completions yield the processor meanwhile.
+//! Programs that look for completions share the processor meanwhile.
 //!
 //! A program that polls calls nothing of libc: completions lie in memory. Where there are fewer
 //! processors than programs and daemons, it keeps the one that the daemon needs in order to
 //! complete anything, until the clock ticks: on two processors a message of 8 bytes took 600 us
 //! instead of 20, and one of 64 KiB 69 us instead of 45. So the one function that every poll goes
 //! through, `ibv_poll_cq` as the provider has it, is wrapped: what it answers is never touched, but
-//! after it has found nothing for a while, the processor is yielded, as long as there is
-//! [`Courtesy`] in return. Among many who poll, yielding gives the daemon but its share: who polls
-//! in vain for long, where others want the processor, naps between polls.
+//! after it has found nothing for a while, the thread is taught [`Patience`].
 //!
 //! Not covered: the extended completion queues (`ibv_start_poll`), and memory in which a program
 //! looks for what a peer has written.
 
+use crate::descriptors::{DESCRIPTORS, Descriptor};
 use libc::{c_int, c_void};
-use rustix::thread::{Timespec, nanosleep, sched_yield};
 use std::cell::Cell;
 use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::time::{Duration, Instant};
-use urxe_shm::courtesy::Courtesy;
+use urxe_shm::news::News;
+use urxe_shm::patience::Patience;
 
-/// Polls without a completion after which the processor is yielded: a tenth of a microsecond.
+/// Polls without a completion after which the thread pauses: a tenth of a microsecond.
 const EMPTY_POLLS: u32 = 8;
-
-/// A yield that takes longer has given the processor to somebody.
-const ALONE: Duration = Duration::from_micros(2);
-
-/// How long a thread polls in vain before it naps: longer than an exchange of small messages.
-const NAP_AFTER: Duration = Duration::from_micros(100);
-
-/// What is slept, with the 50 us that the system adds.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000 };
 
 /// Where `poll_cq` stands in `struct ibv_context_ops`.
 const POLL_CQ: usize = 11;
@@ -59,13 +48,11 @@ thread_local! {
 
 /// How a thread polls.
 struct Manners {
-    /// Polls without a completion since the last completion or yield.
+    /// Polls without a completion since the last completion or pause.
     empty: Cell<u32>,
-    courtesy: Cell<Courtesy>,
-    /// Since when nothing was found.
-    waiting: Cell<Option<Instant>>,
-    /// Somebody else wanted the processor when it was last yielded.
-    crowded: Cell<bool>,
+    /// There was a pause since the last completion.
+    waiting: Cell<bool>,
+    patience: Cell<Patience>,
 }
 
 /// Lets the polls of a context that was opened just now yield.
@@ -88,53 +75,53 @@ unsafe extern "C-unwind" fn poll_politely(cq: *mut c_void, count: c_int, wc: *mu
     // SAFETY: whoever put us into a context has stored the provider's function of that place
     // before, and the caller promises what that one asks for.
     let found = unsafe { transmute::<*mut c_void, PollCq>(provider)(cq, count, wc) };
-    MANNERS.with(|manners| manners.polled(found));
+    // SAFETY: the caller promises that it is a completion queue, and the provider, who has read
+    // the same, that it begins with its context, as inline functions of `infiniband/verbs.h` know.
+    let context = || unsafe { *cq.cast::<*const VerbsContext>() };
+    // SAFETY: contexts are freed after their completion queues.
+    MANNERS.with(|manners| manners.polled(found, || unsafe { news_of(&*context()) }));
     found
+}
+
+/// What tells of completions in the queues of a context.
+fn news_of(context: &VerbsContext) -> Option<News> {
+    match DESCRIPTORS.genuine(context.cmd_fd) {
+        Some(Descriptor::Uverbs(context)) => Some(context.news()),
+        _ => None,
+    }
 }
 
 impl Manners {
     const fn new() -> Manners {
         Manners {
             empty: Cell::new(0),
-            courtesy: Cell::new(Courtesy::new()),
-            waiting: Cell::new(None),
-            crowded: Cell::new(false),
+            waiting: Cell::new(false),
+            patience: Cell::new(Patience::new()),
         }
     }
 
     /// A poll gave so many completions, or an error.
     #[inline]
-    fn polled(&self, found: c_int) {
+    fn polled(&self, found: c_int, news: impl FnOnce() -> Option<News>) {
         if found != 0 {
             self.empty.set(0);
-            self.waiting.set(None);
+            if self.waiting.replace(false) {
+                self.with_patience(Patience::found);
+            }
             return;
         }
         let empty = self.empty.get() + 1;
         self.empty.set(empty);
         if empty >= EMPTY_POLLS {
             self.empty.set(0);
-            self.make_room();
+            self.waiting.set(true);
+            self.with_patience(|patience| patience.pause(news));
         }
     }
 
-    /// Lets others have the processor.
-    fn make_room(&self) {
-        let before = Instant::now();
-        let waiting = self.waiting.get().unwrap_or(before);
-        self.waiting.set(Some(waiting));
-        let mut courtesy = self.courtesy.get();
-        if courtesy.is_due(before) {
-            sched_yield();
-            let now = Instant::now();
-            let away = now.duration_since(before);
-            courtesy.came_back(now, away);
-            self.courtesy.set(courtesy);
-            self.crowded.set(away > ALONE);
-        }
-        if self.crowded.get() && before.duration_since(waiting) > NAP_AFTER {
-            // A signal ends it early, and is no less welcome.
-            let _ = nanosleep(&NAP);
-        }
+    fn with_patience(&self, act: impl FnOnce(&mut Patience)) {
+        let mut patience = self.patience.get();
+        act(&mut patience);
+        self.patience.set(patience);
     }
 }

@@ -5,6 +5,7 @@
 use crate::channel::{Channel, ChannelError};
 use crate::control::{ControlError, Reply, Request, RingLocation};
 use crate::doorbell::Bell;
+use crate::news::News;
 use crate::process::Process;
 use crate::process_memory;
 use crate::region::{AccessError, Mapping, Window};
@@ -80,6 +81,7 @@ pub struct Connection {
     /// The memfd that it is mapped from.
     memfd: OwnedFd,
     bell: Bell,
+    news: News,
     /// Wakes the daemon when it sleeps.
     wake: OwnedFd,
 }
@@ -113,11 +115,12 @@ impl Connection {
             .map_err(CallError::system("mapping the session's memory"))?;
         let memory = Arc::new(memory);
         let bell = Bell::new(memory.clone()).map_err(CallError::nonsense)?;
+        let news = News::new(memory.clone()).map_err(CallError::nonsense)?;
         let socket = rustix::io::fcntl_dupfd_cloexec(&channel, lowest)
             .or_else(|_| rustix::io::fcntl_dupfd_cloexec(&channel, 0))
             .map_err(CallError::system("duplicating the control socket"))?;
         let (gone, channel) = (AtomicBool::new(false), Mutex::new(channel));
-        Ok(Connection { process, gone, channel, socket, memory, memfd, bell, wake })
+        Ok(Connection { process, gone, channel, socket, memory, memfd, bell, news, wake })
     }
 
     /// Asks the daemon for something and waits for the answer, with descriptors: those to send
@@ -152,6 +155,11 @@ impl Connection {
             // An eventfd refuses only when it would overflow, and then it is readable anyway.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
+    }
+
+    /// What tells of completions.
+    pub fn news(&self) -> &News {
+        &self.news
     }
 
     /// The memory of a ring.

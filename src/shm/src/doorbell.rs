@@ -12,6 +12,7 @@
 //! ```text
 //!    0  asleep, u32
 //!   64  summary, 16 words of 64 bits
+//!  256  what is told of completions: see [`news`](crate::news)
 //! 4096  bells, 1,024 words of 64 bits
 //! ```
 

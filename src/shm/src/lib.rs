@@ -13,7 +13,8 @@
 //! - [`control`]: requests and replies. [`channel`]: the socket they travel on. [`event`]: what
 //!   the daemon says unasked, through pipes.
 //! - [`client`]: a program's end of all that. [`process`]: noticing that it has forked.
-//! - [`courtesy`]: how both ends take turns where cores are scarce.
+//! - [`courtesy`]: how both ends take turns where cores are scarce. [`patience`]: how a program
+//!   that polls does. [`news`]: how it sleeps until there is something to find.
 //!
 //! Two laws hold for everything that both sides can write (after the example of rust-vmm's
 //! `volatile_memory`): no `&` or `&mut` to plain data is ever made into it, only to atomics; and
@@ -48,6 +49,10 @@ pub mod event;
 pub mod geometry;
 #[cfg(not(loom))]
 pub mod layout;
+#[cfg(not(loom))]
+pub mod news;
+#[cfg(not(loom))]
+pub mod patience;
 #[cfg(not(loom))]
 pub mod process;
 #[cfg(not(loom))]

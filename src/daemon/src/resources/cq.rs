@@ -55,12 +55,14 @@ impl Session {
         let handle = self.new_handle()?;
         let owner = self.owner();
 
-        let rings = &mut self.shared()?.rings;
+        let shared = self.shared()?;
+        let (rings, herald) = (&mut shared.rings, shared.herald.clone());
         let (ring, window) = rings.alloc("completion queue", &geometry)?;
         let events = EventTarget::new(async_events, user_handle, handle);
         let producer = CqProducer::create(window, geometry);
         let id = producer.or_refuse(Errno::NOMEM, "completion queue").and_then(|producer| {
-            let queue = CompletionQueue::new(producer, geometry.capacity(), owner, pipe, events);
+            let cqe = geometry.capacity();
+            let queue = CompletionQueue::new(producer, herald, cqe, owner, pipe, events);
             let id = world.nics[nic].host.cqs.insert(queue);
             id.ok_or_else(|| device_full("completion queues"))
         });

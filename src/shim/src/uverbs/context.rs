@@ -21,6 +21,7 @@ use urxe_shm::control::{
     SrqHandle,
 };
 use urxe_shm::geometry::Geometry;
+use urxe_shm::news::News;
 use urxe_shm::remap::Shared;
 use urxe_shm::ring::CqConsumer;
 
@@ -95,6 +96,11 @@ impl Context {
         let answer = self.perform(&frame, command)?;
         memory::write(frame.response, &answer.lay_out(&frame))?;
         Ok(bytes.len())
+    }
+
+    /// What tells of completions in the context's queues.
+    pub(crate) fn news(&self) -> News {
+        self.session.connection().news().clone()
     }
 
     /// Rings a QP's doorbell. `EINVAL` if it is not one of this context that may send; `EIO` in a

@@ -3,8 +3,10 @@
 #include <infiniband/verbs.h>
 #else
 struct ibv_device;
-struct ibv_cq;
 struct ibv_wc;
+struct ibv_cq {
+    struct ibv_context *context;
+};
 struct ibv_context {
     struct ibv_device *device;
     struct {
@@ -16,5 +18,4 @@ struct ibv_context {
 };
 #endif
 
-#define CQ ((struct ibv_cq *)0x1000)
 #define WC ((struct ibv_wc *)0x2000)

@@ -1,45 +1,54 @@
-/* Who polls in vain yields the processor, unless nobody gives it back. */
+/* Who polls in vain yields the processor, unless nobody gives it back; and in the end sleeps. */
 #include "check.h"
 #include "libibverbs.h"
 #include <linux/filter.h>
+#include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <time.h>
 
-static int yields, is_slow;
+static int yields, sleeps, is_slow;
 
 static void sleep_ms(long ms)
 {
     nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
 }
 
-static void yielded(int signal, siginfo_t *info, void *context)
+static void called(int signal, siginfo_t *info, void *context)
 {
     mcontext_t *registers = &((ucontext_t *)context)->uc_mcontext;
-    CHECK(signal == SIGSYS && info->si_syscall == SYS_sched_yield);
+    CHECK(signal == SIGSYS);
     /* The call succeeds. */
 #if defined(__x86_64__)
     registers->gregs[REG_RAX] = 0;
 #elif defined(__aarch64__)
     registers->regs[0] = 0;
 #endif
+    if (info->si_syscall == SYS_futex) {
+        sleeps++;
+        return;
+    }
+    CHECK(info->si_syscall == SYS_sched_yield);
     yields++;
     if (is_slow)
         sleep_ms(2);
 }
 
-/* Makes each sched_yield of this thread a SIGSYS. */
-static void count_yields(void)
+/* Makes each sched_yield of this thread a SIGSYS, and each wait for what other processes change. */
+static void count_calls(void)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_yield, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_yield, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_futex, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, FUTEX_WAIT, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
-    struct sigaction action = {.sa_sigaction = yielded, .sa_flags = SA_SIGINFO};
+    struct sigaction action = {.sa_sigaction = called, .sa_flags = SA_SIGINFO};
     CHECK(sigaction(SIGSYS, &action, NULL) == 0);
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
@@ -65,28 +74,31 @@ int main(int argc, char **argv)
     CHECK(theirs->ops.poll_cq != ours->ops.poll_cq && ours->ops.poll_cq == second->ops.poll_cq);
 
     /* What is found is what the provider finds. */
-    count_yields();
+    struct ibv_cq cq = {.context = ours};
+    count_calls();
     for (*completions = -1; *completions <= 3; ++*completions)
-        CHECK(ours->ops.poll_cq(CQ, 7, WC) == *completions);
+        CHECK(ours->ops.poll_cq(&cq, 7, WC) == *completions);
     CHECK(*polls == 5 && yields == 0);
 
     *completions = 0;
     for (int i = 0; i < 7; i++)
-        ours->ops.poll_cq(CQ, 7, WC);
+        ours->ops.poll_cq(&cq, 7, WC);
     CHECK(yields == 0);
-    ours->ops.poll_cq(CQ, 7, WC);
+    ours->ops.poll_cq(&cq, 7, WC);
     CHECK(yields == 1);
     while (yields < 10)
-        ours->ops.poll_cq(CQ, 7, WC);
+        ours->ops.poll_cq(&cq, 7, WC);
 
     /* When it has taken long twice in a row, that is not tried again for a while. On a busy machine
        it may take long by itself, and the while may be over soon. */
     is_slow = 1;
     for (int i = 0; i < 800; i++)
-        ours->ops.poll_cq(CQ, 7, WC);
+        ours->ops.poll_cq(&cq, 7, WC);
     CHECK(yields > 10 && yields < 20);
+    /* Those who kept the processor so long want it; who has waited long does not poll on. */
+    CHECK(sleeps > 0);
     is_slow = 0;
     while (yields < 30)
-        ours->ops.poll_cq(CQ, 7, WC);
+        ours->ops.poll_cq(&cq, 7, WC);
     return 0;
 }

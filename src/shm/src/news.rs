@@ -1,0 +1,134 @@
+//! How a program that looks for completions may sleep meanwhile.
+//!
+//! A session has a count of what its daemon has published, in any of its completion queues. A
+//! thread that has polled all its queues in vain since the count was last other may wait for the
+//! count to change (`futex`): whatever it waits for changes it. Before, the thread says in
+//! `sleepers` that somebody sleeps, so that the daemon wakes nobody in vain.
+//!
+//! Both words lie in the first of the session's [doorbell](crate::doorbell) pages, in cache lines
+//! of their own. A program that scribbles there makes the daemon call the system once for each
+//! batch of its own completions, and nothing else.
+
+use crate::doorbell::{DOORBELL_OFFSET, DOORBELL_SIZE};
+use crate::region::{AccessError, Mapping, Window};
+use rustix::thread::futex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const COUNT: usize = 256;
+const SLEEPERS: usize = 320;
+
+/// The daemon's side.
+#[derive(Clone, Debug)]
+pub struct Herald(Window);
+
+impl Herald {
+    /// In a mapping of the session's memfd from its first byte on.
+    pub fn new(mapping: Arc<Mapping>) -> Result<Herald, AccessError> {
+        Window::new(mapping, DOORBELL_OFFSET, DOORBELL_SIZE).map(Herald)
+    }
+
+    /// Says that something was published, and wakes whoever sleeps.
+    pub fn announce(&self) {
+        let (count, sleepers) = (self.0.atomic_u32(COUNT), self.0.atomic_u32(SLEEPERS));
+        // Either the thread that falls asleep sees the new count, or we see it sleep.
+        count.fetch_add(1, Ordering::SeqCst);
+        if sleepers.load(Ordering::SeqCst) != 0 && sleepers.swap(0, Ordering::SeqCst) != 0 {
+            // It fails only if nobody could be woken there.
+            let _ = futex::wake(count, futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+}
+
+/// The program's side.
+#[derive(Clone, Debug)]
+pub struct News(Window);
+
+impl News {
+    /// In a mapping of the session's memfd from its first byte on.
+    pub fn new(mapping: Arc<Mapping>) -> Result<News, AccessError> {
+        Window::new(mapping, DOORBELL_OFFSET, DOORBELL_SIZE).map(News)
+    }
+
+    /// How much was published so far, modulo 2^32.
+    pub fn count(&self) -> u32 {
+        self.0.atomic_u32(COUNT).load(Ordering::SeqCst)
+    }
+
+    /// Sleeps until something is published that is not among the first `seen`, the time is over, or
+    /// a signal comes. The time bounds also how long a daemon that was killed goes unnoticed.
+    pub fn wait(&self, seen: u32, timeout: Duration) {
+        self.0.atomic_u32(SLEEPERS).store(1, Ordering::SeqCst);
+        let timeout = futex::Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let count = self.0.atomic_u32(COUNT);
+        // However it ends, the caller looks for itself.
+        let _ = futex::wait(count, futex::Flags::empty(), seen, Some(&timeout));
+    }
+
+    /// Whether a wait has begun since the last announcement.
+    #[cfg(test)]
+    pub(crate) fn somebody_slept(&self) -> bool {
+        self.0.atomic_u32(SLEEPERS).load(Ordering::SeqCst) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::create_memfd;
+    use std::time::Instant;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn session() -> (Herald, News) {
+        let fd = create_memfd("news", DOORBELL_SIZE).unwrap();
+        let [daemon, program] =
+            [(); 2].map(|()| Arc::new(Mapping::new(&fd, 0, DOORBELL_SIZE as usize).unwrap()));
+        (Herald::new(daemon).unwrap(), News::new(program).unwrap())
+    }
+
+    /// Each side waits for the other's answer; a wake-up that is lost costs a minute.
+    #[test]
+    fn nobody_sleeps_through_what_is_published() {
+        let ((ping, pinged), (pong, ponged)) = (session(), session());
+        let before = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..20_000 {
+                    while pinged.count() == round {
+                        pinged.wait(round, LONG);
+                    }
+                    pong.announce();
+                }
+            });
+            for round in 0..20_000 {
+                ping.announce();
+                while ponged.count() == round {
+                    ponged.wait(round, LONG);
+                }
+            }
+        });
+        assert!(before.elapsed() < LONG, "{:?}", before.elapsed());
+    }
+
+    #[test]
+    fn who_has_not_seen_the_last_does_not_sleep() {
+        let (herald, news) = session();
+        let seen = news.count();
+        herald.announce();
+        let before = Instant::now();
+        news.wait(seen, LONG);
+        assert!(before.elapsed() < LONG);
+        assert_eq!(news.count(), seen + 1);
+    }
+
+    #[test]
+    fn a_wait_for_nothing_ends() {
+        let (_, news) = session();
+        news.wait(news.count(), Duration::from_micros(1));
+    }
+}
