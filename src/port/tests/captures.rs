@@ -235,3 +235,32 @@ fn what_kernel_rxe_asks_for() {
         Ok(())
     });
 }
+
+#[test]
+fn requests_begin_at_the_psn_that_the_peer_of_a_connection_has_told() {
+    let mut begun = 0;
+    for (file, _, _) in CAPTURES {
+        let mut told = BTreeMap::new();
+        for captured in read(file).0 {
+            let packet = Packet::parse(&captured.udp_payload).unwrap();
+            let bth = &packet.headers.bth;
+            let from = captured.flow.src;
+            match packet.payload.try_into().map(Mad::parse) {
+                Ok(Ok(Mad { message: Message::Req(req), .. })) => {
+                    told.insert((from, req.local_qpn), req.starting_psn);
+                }
+                Ok(Ok(Mad { message: Message::Rep(rep), .. })) => {
+                    told.insert((from, rep.local_qpn), rep.starting_psn);
+                }
+                _ if !bth.opcode.is_request() => {}
+                _ => {
+                    if let Some(psn) = told.remove(&(captured.flow.dst, bth.dest_qp)) {
+                        assert_eq!(bth.psn, psn, "{file}: requests to {}", bth.dest_qp);
+                        begun += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(begun > 10, "only {begun}");
+}

@@ -202,7 +202,7 @@ impl Conn {
             srq: rep.srq,
         };
         terms.remote_qpn = Some(rep.local_qpn);
-        terms.rq_psn = rep.starting_psn;
+        terms.sq_psn = rep.starting_psn;
         terms.rnr_retry_count = rep.rnr_retry_count;
         // Each side gets what it asked for, or what the other gives, whichever is less.
         terms.responder_resources = terms.responder_resources.min(offered.responder_resources);

@@ -94,7 +94,9 @@ pub(super) struct Terms {
     pub(super) local_qpn: Qpn,
     /// The peer's QP, once it is known.
     pub(super) remote_qpn: Option<Qpn>,
+    /// Where our requester begins, which the peer says.
     pub(super) sq_psn: Psn,
+    /// Where the peer's begins, which we say.
     pub(super) rq_psn: Psn,
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,

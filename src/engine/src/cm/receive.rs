@@ -56,7 +56,7 @@ impl Manager {
         let key = RequestKey { peer: from.flow.src, number: req.local_comm_id, sidr: false };
         if let Some(known) = self.find_request(key) {
             let same = self.conn(known).and_then(|conn| conn.terms).is_some_and(|terms| {
-                terms.remote_qpn == Some(req.local_qpn) && terms.rq_psn == req.starting_psn
+                terms.remote_qpn == Some(req.local_qpn) && terms.sq_psn == req.starting_psn
             });
             return match same {
                 true => self.handle_req_again(now, known),
@@ -107,8 +107,8 @@ impl Manager {
             qp_type: request.qp_type,
             local_qpn: Qpn::default(),
             remote_qpn: Some(req.local_qpn),
-            sq_psn: Psn::new(self.rng.next_u32()),
-            rq_psn: req.starting_psn,
+            sq_psn: req.starting_psn,
+            rq_psn: Psn::new(self.rng.next_u32()),
             responder_resources: request.offered.responder_resources,
             initiator_depth: request.offered.initiator_depth,
             retry_count: req.retry_count,

@@ -33,11 +33,11 @@ fn an_accepted_connection_is_established_with_an_rtu() {
     assert_eq!((response.offered.responder_resources, response.offered.initiator_depth), (5, 2));
 
     let rtr = t.cm.qp_attr(conn, QpState::Rtr, 1).unwrap();
-    assert_eq!((rtr.dest_qpn, rtr.rq_psn), (Some(PEER_QPN), Some(PEER_PSN)));
+    assert_eq!((rtr.dest_qpn, rtr.rq_psn), (Some(PEER_QPN), Some(req.starting_psn)));
     assert_eq!((rtr.path_mtu, rtr.max_dest_rd_atomic), (Some(PathMtu::Mtu1024), Some(4)));
     assert_eq!((rtr.av.unwrap().dgid, rtr.av.unwrap().sgid_index), (PEER, 1));
     let rts = t.cm.qp_attr(conn, QpState::Rts, 1).unwrap();
-    assert_eq!((rts.sq_psn, rts.max_rd_atomic), (Some(req.starting_psn), Some(2)));
+    assert_eq!((rts.sq_psn, rts.max_rd_atomic), (Some(PEER_PSN), Some(2)));
     assert_eq!((rts.retry_cnt, rts.rnr_retry, rts.timeout), (Some(7), Some(5), Some(17)));
 
     t.cm.establish(t.now, conn, b"go").unwrap();

@@ -41,11 +41,11 @@ fn an_accepted_request_is_established_by_the_rtu() {
     let reads = Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     assert_eq!(init.access, Some(Access::REMOTE_WRITE | reads));
     let rtr = t.cm.qp_attr(conn, QpState::Rtr, 0).unwrap();
-    assert_eq!((rtr.dest_qpn, rtr.rq_psn), (Some(PEER_QPN), Some(PEER_PSN)));
+    assert_eq!((rtr.dest_qpn, rtr.rq_psn), (Some(PEER_QPN), Some(rep.starting_psn)));
     assert_eq!((rtr.path_mtu, rtr.max_dest_rd_atomic), (Some(PathMtu::Mtu1024), Some(4)));
     assert_eq!(rtr.av.unwrap().flow_label, 0x12345);
     let rts = t.cm.qp_attr(conn, QpState::Rts, 0).unwrap();
-    assert_eq!((rts.sq_psn, rts.max_rd_atomic), (Some(rep.starting_psn), Some(2)));
+    assert_eq!((rts.sq_psn, rts.max_rd_atomic), (Some(PEER_PSN), Some(2)));
     assert_eq!((rts.retry_cnt, rts.rnr_retry, rts.timeout), (Some(6), Some(5), Some(19)));
 
     t.receive(rtu(conn));
@@ -401,5 +401,5 @@ fn the_req_of_kernel_rxe_is_taken_as_it_comes() {
     assert_eq!((request.src, request.dst), (socket(kernel, 0x8c10), socket(ours, 9999)));
     assert_eq!((request.offered.qpn, request.retry_count), (Qpn::new(0x34), 7));
     assert_eq!((request.offered.responder_resources, request.offered.initiator_depth), (1, 1));
-    assert_eq!(t.cm.qp_attr(conn, QpState::Rtr, 0).unwrap().rq_psn, Some(Psn::new(0xe41c2e)));
+    assert_eq!(t.cm.qp_attr(conn, QpState::Rts, 0).unwrap().sq_psn, Some(Psn::new(0xe41c2e)));
 }

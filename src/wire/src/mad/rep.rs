@@ -28,7 +28,7 @@ pub struct Rep {
     pub local_qkey: Qkey,
     /// The sender's QP.
     pub local_qpn: Qpn,
-    /// First PSN that the sender's requester uses.
+    /// First PSN that the receiver's requester is to use.
     pub starting_psn: Psn,
     /// READs and atomics that the sender's responder takes at a time.
     pub responder_resources: u8,

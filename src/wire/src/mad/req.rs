@@ -67,7 +67,7 @@ pub struct Req {
     pub transport: TransportService,
     /// The sender's requester obeys credits.
     pub flow_control: bool,
-    /// First PSN that the sender's requester uses.
+    /// First PSN that the receiver's requester is to use.
     pub starting_psn: Psn,
     /// In which time the sender answers.
     pub local_response_timeout: TimeCode,
