@@ -2,7 +2,7 @@
 
 use super::Cm;
 use super::id::{Id, Phase};
-use super::route::{device_of, lacks_interface, way_to, why_not_served};
+use super::route::{device_of, lacks_interface, way_to, why_not_served, wildcard_for};
 use crate::limits::MAX_CM_BACKLOG;
 use crate::nic::Nic;
 use crate::resources::{Refusal, refuse};
@@ -80,13 +80,7 @@ impl Cm {
         self.check_waiting(key)?;
         let id = self.id(key)?;
         let src = match id.phase {
-            Phase::Idle => {
-                let wildcard: IpAddr = match dst {
-                    SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                    SocketAddr::V6(_) => [0; 16].into(),
-                };
-                src.unwrap_or(SocketAddr::new(wildcard, 0))
-            }
+            Phase::Idle => src.unwrap_or(wildcard_for(dst)),
             Phase::Bound => id.src.unwrap_or(dst),
             _ => return Err(id.cannot("resolve an address")),
         };
@@ -114,7 +108,7 @@ impl Cm {
     fn find_way(&mut self, nics: &[Nic], key: u32, dst: SocketAddr) -> Result<(), Errno> {
         let id = self.ids.get_mut(key).ok_or(Errno::NOENT)?;
         let mut src = id.src.ok_or(Errno::INVAL)?;
-        let own = (!src.ip().is_unspecified()).then_some(src.ip());
+        let own = (!src.ip().is_unspecified()).then_some(src);
         let ip = way_to(nics, own, dst)?;
         if own.is_none() {
             src = with_ip(ip, src.port(), dst);

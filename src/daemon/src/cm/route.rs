@@ -2,7 +2,7 @@
 
 use crate::nic::Nic;
 use rustix::io::Errno;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// The device that an address is of. A link-local one may be of several, so it must come with the
 /// number of the interface.
@@ -44,19 +44,19 @@ pub(super) fn why_not_served(addr: SocketAddr) -> Errno {
 ///
 /// # Errors
 /// If there is none, or the system knows no way.
-pub(super) fn way_to(nics: &[Nic], src: Option<IpAddr>, dst: SocketAddr) -> Result<IpAddr, Errno> {
+pub(super) fn way_to(
+    nics: &[Nic],
+    src: Option<SocketAddr>,
+    dst: SocketAddr,
+) -> Result<IpAddr, Errno> {
     if let Some(src) = src {
         // Nothing is to be chosen, but there must be a way.
-        return source_of_system(src, dst).map(|_| src);
+        return source_of_system(src, dst).map(|_| src.ip());
     }
     if device_of(nics, dst).is_some() {
         return Ok(dst.ip());
     }
-    let any = match dst {
-        SocketAddr::V4(_) => IpAddr::from([0; 4]),
-        SocketAddr::V6(_) => IpAddr::from([0; 16]),
-    };
-    let source = source_of_system(any, dst)?;
+    let source = source_of_system(wildcard_for(dst), dst)?;
     let gids = || nics.iter().flat_map(|nic| nic.device.gids().iter().flatten().copied());
     match gids().any(|gid| gid == source) {
         true => Ok(source),
@@ -64,28 +64,25 @@ pub(super) fn way_to(nics: &[Nic], src: Option<IpAddr>, dst: SocketAddr) -> Resu
     }
 }
 
-/// The address from which the system would send.
-fn source_of_system(src: IpAddr, dst: SocketAddr) -> Result<IpAddr, Errno> {
-    let scope = match dst {
-        SocketAddr::V6(dst) => dst.scope_id(),
-        SocketAddr::V4(_) => 0,
+/// The wildcard of an address's family, and no port.
+pub(super) fn wildcard_for(addr: SocketAddr) -> SocketAddr {
+    let any = match addr {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let mut src = SocketAddr::new(src, 0);
-    if let SocketAddr::V6(src) = &mut src {
-        src.set_scope_id(scope);
-    }
-    let mut dst = dst;
-    if dst.port() == 0 {
-        // Nowhere to connect to; and it is no matter.
-        dst.set_port(1);
-    }
+    SocketAddr::new(any, 0)
+}
+
+/// The address from which the system would send.
+fn source_of_system(mut src: SocketAddr, mut dst: SocketAddr) -> Result<IpAddr, Errno> {
+    // The ports do not matter, but there is nothing to connect to at port 0.
+    src.set_port(0);
+    dst.set_port(1);
     let connect = || {
         let socket = UdpSocket::bind(src)?;
         socket.connect(dst)?;
         socket.local_addr()
     };
-    let source = connect();
-    source
-        .map(|source| source.ip())
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NETUNREACH))
+    let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::NETUNREACH);
+    connect().map(|source| source.ip()).map_err(errno)
 }

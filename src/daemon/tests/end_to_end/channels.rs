@@ -1,14 +1,15 @@
 //! Event channels and ids: what is told where, how often, and what is counted; ports in use;
 //! programs that end in the middle of it.
 
-use crate::harness::{eventually, start};
+use crate::harness::{Client, Random, eventually, start};
 use crate::rendezvous::{Caller, addr_of, create_channel, param};
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use urxe_daemon::Handle;
 use urxe_daemon::limits::MAX_CM_WAITING_EVENTS;
 use urxe_shm::control::{
-    CmEventKind, CmIdHandle, CmOption, CmPortSpace, CmReply, CmRequest, QpType,
+    CmChannelHandle, CmConnParam, CmEventKind, CmIdHandle, CmMulticastHandle, CmOption,
+    CmPortSpace, CmReply, CmRequest, CmSubject, QpState, QpType, Reply, Request,
 };
 
 const TCP: CmPortSpace = CmPortSpace::Tcp;
@@ -452,4 +453,135 @@ fn events_that_nobody_takes_are_bounded() {
     caller.refused(resolve.clone(), Errno::NOMEM);
     caller.expect(1, CmEventKind::AddrError);
     caller.order(resolve);
+}
+
+#[test]
+fn ten_thousand_connections_at_a_time_and_then_their_program_dies() {
+    const CONNECTIONS: u32 = 10_000;
+    let mut pair = Pair::new();
+    for qpn in 0..CONNECTIONS {
+        let id = pair.connect(0x1_0000 + qpn);
+        pair.accept(0x2_0000 + qpn);
+        pair.establish(id);
+    }
+    pair.active = Caller::new(pair.daemon.socket());
+    let mut told = [0; 2];
+    while told != [CONNECTIONS; 2] {
+        match pair.passive.next().kind {
+            CmEventKind::Disconnected => told[0] += 1,
+            CmEventKind::TimewaitExit => told[1] += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    pair.passive.expect_nothing();
+    drop(pair.passive);
+    let mut counter = |name: &str| pair.active.client.counter("urxe0", name);
+    eventually("all is forgotten", || {
+        let ids = counter("cm_ids_created") - counter("cm_ids_destroyed");
+        let connections = counter("cm_begun") - counter("cm_forgotten");
+        ([ids, connections] == [0; 2]).then_some(())
+    });
+}
+
+/// Anything that a program can ask, mostly of the ids that it got last.
+fn anything(
+    random: &mut Random,
+    channel: CmChannelHandle,
+    ids: &[CmIdHandle],
+    addrs: &[IpAddr],
+) -> CmRequest {
+    let any = CmIdHandle(random.below(40) as u32);
+    let id = *ids.iter().rev().nth(random.below(5) as usize).unwrap_or(&any);
+    let ip = addrs[random.below(addrs.len() as u64) as usize];
+    let addr = SocketAddr::new(ip, [7174, 7174, 7174, 7174, 7175, 0, 80][random.below(7) as usize]);
+    let src = (random.below(2) == 0).then_some(addr);
+    let channel = match random.below(20) {
+        0 if random.below(5) == 0 => CmChannelHandle(random.below(40) as u32),
+        _ => channel,
+    };
+    let len = if random.below(20) == 0 { 300 } else { random.below(40) as usize };
+    let private_data = random.bytes(len);
+    let param = CmConnParam { private_data, ..param(random.below(1 << 24) as u32, b"") };
+    let space = [TCP, TCP, TCP, UDP, CmPortSpace::Ib][random.below(5) as usize];
+    let qp_type =
+        [QpType::Rc, QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud][random.below(5) as usize];
+    let state = [QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd][random.below(4) as usize];
+    let user_handle = random.next();
+    match random.below(60) {
+        0 => CmRequest::DestroyId { id },
+        1 if random.below(200) == 0 => CmRequest::DestroyChannel { channel },
+        1 => CmRequest::CreateChannel,
+        2 => CmRequest::MigrateId { id, channel },
+        3..=5 => CmRequest::CreateId { channel, user_handle, space, qp_type },
+        6..=7 => CmRequest::Bind { id, addr },
+        8..=11 => CmRequest::ResolveAddr { id, src, dst: addr, timeout_ms: 1 },
+        12..=15 => CmRequest::ResolveRoute { id, timeout_ms: 1 },
+        16 => CmRequest::Query { id },
+        17..=19 => CmRequest::Listen { id, backlog: random.below(5) as u32 },
+        20..=23 => CmRequest::Connect { id, param },
+        24..=27 => CmRequest::Accept { id, user_handle, param },
+        28..=29 => CmRequest::Establish { id },
+        30 => CmRequest::Reject { id, private_data: param.private_data },
+        31 => CmRequest::Disconnect { id },
+        32 => CmRequest::QpAttr { id, state },
+        33 => CmRequest::SetOption { id, option: CmOption::ReuseAddr(random.below(2) == 0) },
+        34 => CmRequest::SetOption { id, option: CmOption::AckTimeout(random.next() as u8) },
+        35 => CmRequest::JoinMulticast { id, user_handle, group: addr },
+        36 => CmRequest::LeaveMulticast { multicast: CmMulticastHandle(id.0) },
+        _ => CmRequest::GetEvent { channel },
+    }
+}
+
+#[test]
+fn random_requests_are_answered_and_leave_nothing() {
+    let daemon = start(2);
+    let [one, two] = [0, 1].map(|device| daemon.devices()[device].addrs[0]);
+    let others = ["0.0.0.0", "::", "::1", "239.1.2.3", "ff02::7", "fe80::1", "192.0.2.1"];
+    let others = others.map(|addr| addr.parse().unwrap());
+    let addrs = [&[one, two].repeat(5)[..], &others].concat();
+    let mut random = Random::new(1974);
+    let mut succeeded = 0;
+    for _ in 0..20 {
+        let mut callers = [(); 2].map(|()| (Caller::new(daemon.socket()), Vec::new()));
+        for ((caller, _), addr) in callers.iter_mut().zip([one, two]) {
+            let id = caller.create(TCP, 0);
+            // The last round's may not be buried yet.
+            let bind = CmRequest::Bind { id, addr: on(addr, 7174) };
+            eventually("the port is free", || caller.ask(bind.clone()).ok());
+            caller.order(CmRequest::Listen { id, backlog: 0 });
+        }
+        for _ in 0..3000 {
+            let (caller, ids) = &mut callers[random.below(2) as usize];
+            let request = anything(&mut random, caller.channel, ids, &addrs);
+            if let CmRequest::DestroyId { id } = request {
+                ids.retain(|known| *known != id);
+            }
+            let reply = caller.client.call(Request::Cm(request));
+            succeeded += usize::from(reply.is_ok());
+            match reply {
+                Ok(Reply::Cm(CmReply::Id(id))) => ids.push(id),
+                Ok(Reply::Cm(CmReply::Event(event))) => match event.subject {
+                    CmSubject::Id(id) if !ids.contains(&id) => ids.push(id),
+                    _ => {}
+                },
+                _ => {}
+            }
+        }
+    }
+    assert!(succeeded > 3000, "{succeeded}");
+    let mut observer = Client::connect(daemon.socket());
+    let mut left =
+        |begun, ended| observer.counter("urxe0", begun) - observer.counter("urxe0", ended);
+    eventually("nothing is left", || {
+        let left = [
+            left("cm_ids_created", "cm_ids_destroyed"),
+            left("cm_channels_created", "cm_channels_destroyed"),
+            left("cm_ports_taken", "cm_ports_freed"),
+        ];
+        (left == [0; 3]).then_some(())
+    });
+    for name in ["cm_begun", "cm_established", "cm_refused_by_program"] {
+        let count = observer.counter("urxe0", name) + observer.counter("urxe1", name);
+        assert!(count > 10, "{name}: {count}");
+    }
 }

@@ -4,7 +4,8 @@
 use crate::harness::{start, start_with};
 use crate::rendezvous::{Caller, Line, addr_of, conn, param};
 use rustix::io::Errno;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use urxe_daemon::Handle;
 use urxe_shm::control::{CmEventKind, CmEventParam, CmPortSpace, CmRequest, Gid, QpState, QpType};
 use urxe_shm::entry::{Extra, SendData, SendOp, SendWr};
@@ -18,9 +19,8 @@ const CONSUMER: i32 = 28;
 const NO_LISTENER: i32 = 8;
 
 /// A program connects to another, sends it a message, and disconnects.
-fn converse(server: &Handle, client: &Handle) {
-    let addr = addr_of(server);
-    let (mut passive, mut active) = (Caller::new(server.socket()), Caller::new(client.socket()));
+pub(crate) fn converse((server, addr): (&Path, IpAddr), (client, client_addr): (&Path, IpAddr)) {
+    let (mut passive, mut active) = (Caller::new(server), Caller::new(client));
     let listener = passive.listen(TCP, 1, SocketAddr::new(addr, 0));
     let to = passive.query(listener).src.unwrap();
     assert_eq!(to.ip(), addr);
@@ -30,7 +30,7 @@ fn converse(server: &Handle, client: &Handle) {
     let route = active.query(id);
     assert_eq!((route.device, route.port, route.dst), (Some(0), 1, Some(to)));
     let path = route.path.unwrap();
-    assert_eq!((path.sgid, path.dgid), (Gid::from(addr_of(client)), Gid::from(addr)));
+    assert_eq!((path.sgid, path.dgid), (Gid::from(client_addr), Gid::from(addr)));
     let mut line = Line::new(&mut active.client, "urxe0");
     let mut qp = line.qp(&mut active.client, QpType::Rc);
     active.set_qp(id, &qp, &[QpState::Init]);
@@ -88,22 +88,21 @@ fn converse(server: &Handle, client: &Handle) {
     active.refused(CmRequest::DestroyId { id }, Errno::NOENT);
 }
 
+/// Where to reach a daemon, and its device.
+fn place(daemon: &Handle) -> (&Path, IpAddr) {
+    (daemon.socket(), addr_of(daemon))
+}
+
 #[test]
 fn two_programs_of_one_daemon_connect() {
     let daemon = start(1);
-    converse(&daemon, &daemon);
+    converse(place(&daemon), place(&daemon));
 }
 
 #[test]
 fn programs_of_two_daemons_connect() {
     let (server, client) = (start(1), start(1));
-    converse(&server, &client);
-}
-
-#[test]
-fn programs_connect_over_ipv6() {
-    let daemon = start_with(1, |config| config.addrs = vec!["::1".parse().unwrap()]);
-    converse(&daemon, &daemon);
+    converse(place(&server), place(&client));
 }
 
 #[test]
@@ -173,4 +172,29 @@ fn an_address_to_which_nobody_knows_a_way_is_an_event() {
     assert_eq!((event.status, event.param), (-Errno::NODEV.raw_os_error(), CmEventParam::None));
     active.refused(CmRequest::ResolveRoute { id, timeout_ms: 2000 }, Errno::INVAL);
     active.destroy(id, 1);
+}
+
+#[test]
+fn over_a_bad_network_programs_connect_all_the_same() {
+    let bad = |config: &mut urxe_daemon::Config| {
+        config.fault = Some("drop=5%,dup=2%,reorder=2%,corrupt=1%,seed=7".parse().unwrap());
+    };
+    let (server, client) = (start_with(1, bad), start_with(1, bad));
+    let (mut passive, mut active) = (Caller::new(server.socket()), Caller::new(client.socket()));
+    let to = SocketAddr::new(addr_of(&server), 7174);
+    passive.listen(TCP, 1, to);
+    for qpn in 0..30 {
+        let id = active.resolve(TCP, 7, to);
+        active.order(CmRequest::Connect { id, param: param(100 + qpn, b"") });
+        let (new, _) = passive.expect_request(1);
+        let param = param(200 + qpn, b"");
+        passive.order(CmRequest::Accept { id: new, user_handle: 2, param });
+        active.expect(7, CmEventKind::ConnectResponse);
+        active.order(CmRequest::Establish { id });
+        passive.expect(2, CmEventKind::Established);
+        passive.destroy(new, 1);
+        active.expect(7, CmEventKind::Disconnected);
+        active.destroy(id, 4);
+    }
+    assert!(active.client.counter("urxe0", "cm_repeats") > 0);
 }

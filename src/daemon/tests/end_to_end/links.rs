@@ -1,14 +1,18 @@
 //! Devices follow the machine's links and addresses. These need namespaces, and so root; where they
 //! cannot run they say so.
 
+use crate::connections::converse;
 use crate::harness::{Client, End, Kind, eventually, fresh_path, read_events};
+use crate::rendezvous::{Caller, param};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::io::{BufRead, BufReader, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use urxe_shm::control::{CmEventKind, CmIdHandle, CmPortSpace, CmRequest};
 use urxe_shm::control::{ContextHandle, Gid, PortAttr, Reply, Request};
 use urxe_shm::entry::{Extra, SendOp};
 use urxe_shm::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR};
@@ -436,4 +440,97 @@ fn over_a_macvlan() {
     over("macvlan", |host| {
         host.output("ip link add link wire name upper type macvlan mode bridge").status.success()
     });
+}
+
+const TCP: CmPortSpace = CmPortSpace::Tcp;
+
+/// Connects to a listener whose events carry 1; returns the ids of both sides.
+fn dial(active: &mut Caller, passive: &mut Caller, to: SocketAddr, qpn: u32) -> [CmIdHandle; 2] {
+    let id = active.resolve(TCP, 7, to);
+    active.order(CmRequest::Connect { id, param: param(qpn, b"") });
+    let (new, _) = passive.expect_request(1);
+    assert_eq!(passive.query(new).src.map(|src| src.ip()), Some(to.ip()));
+    passive.order(CmRequest::Accept { id: new, user_handle: 2, param: param(qpn, b"") });
+    active.expect(7, CmEventKind::ConnectResponse);
+    active.order(CmRequest::Establish { id });
+    passive.expect(2, CmEventKind::Established);
+    [id, new]
+}
+
+#[test]
+fn programs_connect_over_ipv6() {
+    let Some(mut hosts) = cable() else { return };
+    let addrs = addrs(["fd00::1", "fd00::2"]);
+    for (host, addr) in hosts.iter_mut().zip(&addrs) {
+        host.ip(&format!("addr add {addr}/64 dev wire"));
+        host.serve(&["--interface", "wire"]);
+    }
+    let places = [0, 1].map(|i| (&*hosts[i].socket, addrs[i]));
+    converse(places[0], places[1]);
+    converse(places[0], places[0]);
+}
+
+#[test]
+fn who_listens_on_the_wildcard_is_found_at_addresses_that_come_later() {
+    let Some(mut hosts) = cable() else { return };
+    for (host, i) in hosts.iter_mut().zip(1..) {
+        host.ip(&format!("addr add 10.0.0.{i}/24 dev wire"));
+        host.serve(&["--interface", "wire"]);
+    }
+    let [mut passive, mut active] = [0, 1].map(|host| Caller::new(&hosts[host].socket));
+    let any = SocketAddr::new(IpAddr::from([0; 16]), 7174);
+    passive.listen(TCP, 1, any);
+    let at = |addr: &str| SocketAddr::new(addr.parse().unwrap(), 7174);
+    let [id, _] = dial(&mut active, &mut passive, at("10.0.0.1"), 17);
+    let mut watcher = Watcher::new(&hosts[0]);
+    hosts[0].ip("addr add 10.0.0.3/24 dev wire");
+    watcher.is_told(&[GID_CHANGE]);
+    let [later, later_new] = dial(&mut active, &mut passive, at("10.0.0.3"), 18);
+    hosts[0].ip("addr add fd00::1/64 dev wire");
+    hosts[1].ip("addr add fd00::2/64 dev wire");
+    let mut other = Watcher::new(&hosts[1]);
+    eventually("the address is there", || {
+        let gids = [watcher.gids(3), other.gids(2)].concat();
+        gids.contains(&addrs(["fd00::1"])[0]).then_some(())?;
+        gids.contains(&addrs(["fd00::2"])[0]).then_some(())
+    });
+    dial(&mut active, &mut passive, at("fd00::1"), 19);
+
+    // The address of a connection goes: what it has to say is lost and counted. The others stand.
+    hosts[0].ip("addr del 10.0.0.3/24 dev wire");
+    eventually("it is gone", || (!watcher.gids(4).contains(&addrs(["10.0.0.3"])[0])).then_some(()));
+    passive.order(CmRequest::Disconnect { id: later_new });
+    eventually("it is counted", || {
+        (passive.client.counter("urxe0", "cm_messages_without_path") > 0).then_some(())
+    });
+    active.order(CmRequest::Disconnect { id });
+    passive.expect(2, CmEventKind::Disconnected);
+    active.expect(7, CmEventKind::Disconnected);
+    active.destroy(later, 3);
+    let bound = passive.create(TCP, 3);
+    let gone = at("10.0.0.3");
+    passive.refused(CmRequest::Bind { id: bound, addr: gone }, Errno::ADDRNOTAVAIL);
+}
+
+#[test]
+fn programs_connect_between_link_local_addresses_of_an_interface_that_they_name() {
+    let Some(mut hosts) = cable() else { return };
+    for (host, i) in hosts.iter_mut().zip(1..) {
+        host.ip(&format!("addr add fe80::{i}/64 dev wire"));
+        host.serve(&["--interface", "wire"]);
+    }
+    let [mut passive, mut active] = [0, 1].map(|host| Caller::new(&hosts[host].socket));
+    let index = |host: &Host| {
+        let output = host.output("cat /sys/class/net/wire/ifindex");
+        String::from_utf8(output.stdout).unwrap().trim().parse::<u32>().unwrap()
+    };
+    let at = |scope| SocketAddr::V6(SocketAddrV6::new("fe80::1".parse().unwrap(), 7174, 0, scope));
+    passive.listen(TCP, 1, at(index(&hosts[0])));
+    let to = at(index(&hosts[1]));
+    let [id, new] = dial(&mut active, &mut passive, to, 17);
+    assert_eq!(active.query(id).dst, Some(to));
+    assert_eq!(passive.query(new).src.map(|src| src.ip()), Some(to.ip()));
+    let id = active.create(TCP, 8);
+    let nowhere = CmRequest::ResolveAddr { id, src: None, dst: at(0), timeout_ms: 0 };
+    active.refused(nowhere, Errno::INVAL);
 }
