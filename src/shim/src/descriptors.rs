@@ -4,6 +4,7 @@
 //! allocates nothing and may be interrupted by a signal handler that asks too. For a descriptor
 //! that is not ours it is two loads.
 
+use crate::ucma::Channel;
 use crate::uverbs::{AsyncEvents, CompletionEvents, Context};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr;
@@ -19,6 +20,8 @@ pub(crate) enum Descriptor {
     CompletionChannel(Arc<CompletionEvents>),
     /// Asynchronous events of a context: `read` is one of them.
     AsyncEvents(Arc<AsyncEvents>),
+    /// An opened connection manager: `write` is a command.
+    RdmaCm(Arc<Channel>),
     /// The shim's own; not for the program to close.
     Private,
 }

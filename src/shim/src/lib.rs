@@ -1,4 +1,5 @@
-//! `liburxe_shim.so`: stands where the kernel's uverbs device would be, under stock libibverbs.
+//! `liburxe_shim.so`: stands where the kernel's verbs devices and its connection manager would be,
+//! under stock libibverbs and librdmacm.
 //!
 //! The library is preloaded into a program that knows nothing of urxe. Where the program opens
 //! an RDMA device it gets a descriptor of ours, and what it writes there, commands of the kernel's
@@ -16,6 +17,8 @@
 //! - [`paths`]: which paths are ours, and where they really lead.
 //! - [`session`]: the one connection of this process to its daemon.
 //! - [`uverbs`]: the kernel's commands: framing, decoding, doing, answering; event accounting.
+//! - [`ucma`]: the same for the connection manager's commands.
+//! - [`kernel`]: how the kernel's structures are written down.
 //! - [`memory`]: the program's memory.
 //!
 //! What holds everywhere, because the program knows nothing of us and may do anything:
@@ -38,9 +41,11 @@
 
 pub(crate) mod descriptors;
 mod hooks;
+mod kernel;
 mod memory;
 mod next;
 mod paths;
 mod polling;
 pub(crate) mod session;
+pub(crate) mod ucma;
 pub(crate) mod uverbs;

@@ -56,7 +56,23 @@ pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<(), Errno> {
     Err(if copied < 0 { last_error() } else { Errno::FAULT })
 }
 
-/// The same with a structure.
+/// Reads from the program at an address that it has given: `EFAULT` if it may not do so itself.
+pub(crate) fn read(address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let place = std::ptr::with_exposed_provenance_mut(address as usize);
+    let remote = libc::iovec { iov_base: place, iov_len: bytes.len() };
+    // SAFETY: `local` is ours to write to, and where `remote` leads is checked by the kernel.
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    if copied == bytes.len() as isize {
+        return Ok(());
+    }
+    Err(if copied < 0 { last_error() } else { Errno::FAULT })
+}
+
+/// The same as [`write`] with a structure.
 pub(crate) fn write_value(address: u64, value: &(impl IntoBytes + Immutable)) -> Result<(), Errno> {
     write(address, value.as_bytes())
 }
@@ -68,6 +84,18 @@ fn last_error() -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_come_only_from_where_the_program_may_read() {
+        let place = [1u8, 2, 3, 4];
+        let mut value = [0; 3];
+        read(place.as_ptr().expose_provenance() as u64 + 1, &mut value).unwrap();
+        assert_eq!(value, [2, 3, 4]);
+        for address in [0, 1, 4096, u64::MAX, 1 << 62] {
+            assert_eq!(read(address, &mut value), Err(Errno::FAULT), "{address:#x}");
+            assert_eq!(read(address, &mut []), Ok(()));
+        }
+    }
 
     #[test]
     fn answers_go_only_where_the_program_may_write() {

@@ -147,6 +147,8 @@ functions! {
     fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t;
     fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t;
 
+    fn pause() -> c_int;
+
     fn close(fd: c_int) -> c_int;
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int,
         or system!(SYS_close_range, first, last, flags);

@@ -19,8 +19,17 @@ pub(crate) enum Way<'a> {
     Untouched,
     /// To this file of the tree.
     Tree(&'a CStr),
-    /// To the uverbs device of this number, if this file of the tree exists.
-    Uverbs(u32, &'a CStr),
+    /// To a device, if this file of the tree exists.
+    Device(Device, &'a CStr),
+}
+
+/// A character device of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// `/dev/infiniband/uverbsN` of this number.
+    Uverbs(u32),
+    /// `/dev/infiniband/rdma_cm`.
+    RdmaCm,
 }
 
 /// A path below one of the directories of RDMA devices.
@@ -30,8 +39,8 @@ pub(crate) struct Place<'a> {
     below: &'static str,
     /// with this.
     tail: &'a [u8],
-    /// N of `/dev/infiniband/uverbsN`, if that is it.
-    uverbs: Option<u32>,
+    /// The device, if it is that of one.
+    device: Option<Device>,
 }
 
 /// The directories on the way to those of RDMA devices. None is ever a symbolic link, so `..`
@@ -103,8 +112,8 @@ pub(crate) fn place(path: &[u8]) -> Option<Place<'_>> {
             Step::Ours => match inside(path, at) {
                 Inside::Stays(leaf) => {
                     let leaf = leaf.filter(|_| directory == Directory::Dev);
-                    let uverbs = leaf.and_then(uverbs_number);
-                    return Some(Place { below: directory.name(), tail: &path[start..], uverbs });
+                    let device = leaf.and_then(Device::of_name);
+                    return Some(Place { below: directory.name(), tail: &path[start..], device });
                 }
                 // Back in the directory that it came from.
                 Inside::LeavesAt(next) => at = next,
@@ -144,6 +153,16 @@ fn inside(path: &[u8], mut at: usize) -> Inside<'_> {
 fn component(path: &[u8], at: usize) -> &[u8] {
     let rest = &path[at..];
     &rest[..rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len())]
+}
+
+impl Device {
+    /// By its name in `/dev/infiniband`.
+    fn of_name(name: &[u8]) -> Option<Device> {
+        match name {
+            b"rdma_cm" => Some(Device::RdmaCm),
+            name => uverbs_number(name).map(Device::Uverbs),
+        }
+    }
 }
 
 fn uverbs_number(name: &[u8]) -> Option<u32> {
@@ -191,10 +210,10 @@ pub(crate) unsafe fn follow<R>(path: *const c_char, go: impl FnOnce(Way<'_>) -> 
 fn follow_to<R>(place: Place<'_>, go: impl FnOnce(Way<'_>) -> R) -> R {
     let mut room = [MaybeUninit::uninit(); PATH_MAX as usize];
     let path = tree().and_then(|tree| place.in_tree(&tree, &mut room));
-    match (path, place.uverbs) {
+    match (path, place.device) {
         (None, _) => go(Way::Untouched),
         (Some(path), None) => go(Way::Tree(path)),
-        (Some(path), Some(device)) => go(Way::Uverbs(device, path)),
+        (Some(path), Some(device)) => go(Way::Device(device, path)),
     }
 }
 
@@ -215,7 +234,11 @@ mod tests {
         let place = place(path.as_bytes())?;
         let mut room = [MaybeUninit::uninit(); 200];
         let path = place.in_tree(Path::new("T"), &mut room).unwrap().to_str().unwrap();
-        Some(place.uverbs.map_or(path.to_owned(), |number| format!("{number}={path}")))
+        Some(match place.device {
+            None => path.to_owned(),
+            Some(Device::Uverbs(number)) => format!("{number}={path}"),
+            Some(Device::RdmaCm) => format!("cm={path}"),
+        })
     }
 
     #[test]
@@ -231,7 +254,7 @@ mod tests {
             ("/sys/class/infiniband_mad/umad0", "T/class/infiniband_mad/umad0"),
             ("/sys/class/misc/rdma_cm/abi_version", "T/class/misc/rdma_cm/abi_version"),
             ("/dev/infiniband", "T/dev/infiniband"),
-            ("/dev/infiniband/rdma_cm", "T/dev/infiniband/rdma_cm"),
+            ("/dev/infiniband/rdma_cm", "cm=T/dev/infiniband/rdma_cm"),
             ("/dev/infiniband/uverbs0", "0=T/dev/infiniband/uverbs0"),
             ("/dev/infiniband/uverbs12", "12=T/dev/infiniband/uverbs12"),
             ("//sys/./class//infiniband/./urxe0//x", "T/class/infiniband/./urxe0//x"),
@@ -269,12 +292,26 @@ mod tests {
 
     #[test]
     fn only_the_kernels_names_are_devices() {
-        for name in ["uverbs", "uverbs00", "uverbs01", "uverbs-1", "uverbs1/", "uverbs1/x", "x"] {
+        for name in [
+            "uverbs",
+            "uverbs00",
+            "uverbs01",
+            "uverbs-1",
+            "uverbs1/",
+            "uverbs1/x",
+            "x",
+            "rdma_cm/",
+            "rdma_cm0",
+            "rdma",
+            "rdma_cm/x",
+        ] {
             let place = format!("/dev/infiniband/{name}");
-            assert_eq!(super::place(place.as_bytes()).unwrap().uverbs, None, "{name}");
+            assert_eq!(super::place(place.as_bytes()).unwrap().device, None, "{name}");
         }
         let too_large = b"/dev/infiniband/uverbs99999999999";
-        assert_eq!(super::place(too_large).unwrap().uverbs, None);
+        assert_eq!(super::place(too_large).unwrap().device, None);
+        let of_class = b"/sys/class/misc/rdma_cm";
+        assert_eq!(super::place(of_class).unwrap().device, None);
     }
 
     #[test]

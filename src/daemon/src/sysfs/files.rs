@@ -1,5 +1,6 @@
-//! What the files say: the texts of the kernel's `/sys/class/infiniband_verbs` and
-//! `/sys/class/infiniband`, as far as stock rdma-core and the programs on top of it read them.
+//! What the files say: the texts of the kernel's `/sys/class/infiniband_verbs`,
+//! `/sys/class/infiniband` and `/sys/class/misc/rdma_cm`, as far as stock rdma-core and the
+//! programs on top of it read them.
 
 use crate::addresses::LinkState;
 use std::collections::BTreeMap;
@@ -19,6 +20,12 @@ const VERBS_ABI: u32 = 6;
 
 /// Version of the rings that `librxe` maps.
 const RXE_ABI: u32 = 2;
+
+/// The numbers of the connection manager's device: the kernel gives it any minor that is free.
+const RDMA_CM_DEV: (u32, u32) = (10, 58);
+
+/// Version of the commands that librdmacm gives to it.
+const RDMA_CM_ABI: u32 = 4;
 
 /// Under such a name `librxe` takes a device for its own, whatever the device is called.
 const MODALIAS: &str = "rdma_device:Nrxe0";
@@ -46,6 +53,10 @@ pub(super) struct Face<'a> {
 pub(super) fn of_class() -> Files {
     let mut files = Files::new();
     put(&mut files, "class/infiniband_verbs/abi_version", VERBS_ABI);
+    let (major, minor) = RDMA_CM_DEV;
+    put(&mut files, "class/misc/rdma_cm/abi_version", RDMA_CM_ABI);
+    put(&mut files, "class/misc/rdma_cm/dev", format!("{major}:{minor}"));
+    files.insert("dev/infiniband/rdma_cm".into(), String::new());
     files
 }
 
@@ -143,8 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn the_class_has_the_version_of_the_kernel_abi() {
-        check(&of_class(), &[("class/infiniband_verbs/abi_version", "6\n")]);
+    fn the_classes_have_the_versions_of_the_kernel_abi() {
+        let versions = [
+            ("class/infiniband_verbs/abi_version", "6\n"),
+            ("class/misc/rdma_cm/abi_version", "4\n"),
+            ("class/misc/rdma_cm/dev", "10:58\n"),
+            ("dev/infiniband/rdma_cm", ""),
+        ];
+        check(&of_class(), &versions);
     }
 
     /// `class/infiniband_verbs/uverbs2` is how libibverbs comes to a device.

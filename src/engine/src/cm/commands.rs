@@ -35,7 +35,9 @@ impl Manager {
             return Err(ListenError::TooMany);
         }
         let service = ServiceId::ip(listen.space, listen.port);
-        self.listeners.insert(listen).ok_or(ListenError::AddressInUse(service))
+        let listener = self.listeners.insert(listen).ok_or(ListenError::AddressInUse(service))?;
+        self.counters.add(CmCounter::Listens, 1);
+        Ok(listener)
     }
 
     /// Listens no longer. Requests that the program has not [taken](Self::take_request) are

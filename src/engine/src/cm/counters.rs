@@ -9,6 +9,7 @@ counters! {
     CmCounters;
 
     // What happened.
+    Listens = "cm_listens", "Times that a program here began to listen.";
     RequestsSent = "cm_requests_sent", "Connections and resolutions of services that programs here asked for.";
     RequestsReceived = "cm_requests_received", "Connections and resolutions of services that peers asked for, shown to a program.";
     Begun = "cm_begun", "Connections and resolutions that began, on either side; what is refused at once is not among them.";

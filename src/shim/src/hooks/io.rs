@@ -1,13 +1,15 @@
-//! Reading and writing. What is written to a uverbs device is a command; what is read from a
-//! completion channel, or from the asynchronous events of a context, is an event.
+//! Reading and writing. What is written to a device is a command; what is read from a completion
+//! channel, or from the asynchronous events of a context, is an event.
 
 use super::{answer, fail, hooks};
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::next;
+use crate::ucma::Done;
 use crate::uverbs::MAX_EVENT_LEN;
 use libc::{c_int, c_void, iovec, size_t, ssize_t};
 use rustix::io::Errno;
 use std::ptr;
+use urxe_shm::control::CmChannelHandle;
 use urxe_shm::event::{EventRecord, RECORD_LEN};
 
 hooks! {
@@ -92,8 +94,8 @@ unsafe fn read_ours(
 fn has_events(fd: c_int, len: usize) -> Result<bool, Errno> {
     match DESCRIPTORS.genuine(fd) {
         None | Some(Descriptor::Private) => return Ok(false),
-        // The device has no `read`.
-        Some(Descriptor::Uverbs(_)) => return Err(Errno::INVAL),
+        // The devices have no `read`.
+        Some(Descriptor::Uverbs(_) | Descriptor::RdmaCm(_)) => return Err(Errno::INVAL),
         Some(Descriptor::CompletionChannel(events)) => events.check_read(len)?,
         Some(Descriptor::AsyncEvents(events)) => events.check_read(len)?,
     }
@@ -124,7 +126,7 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void) -> ssize_t {
             let handed = DESCRIPTORS.with(fd, |descriptor| match descriptor {
                 Descriptor::CompletionChannel(events) => events.hand_out(&record, &mut event),
                 Descriptor::AsyncEvents(events) => events.hand_out(&record, &mut event),
-                Descriptor::Uverbs(_) | Descriptor::Private => None,
+                Descriptor::Uverbs(_) | Descriptor::RdmaCm(_) | Descriptor::Private => None,
             });
             // Closed by another thread meanwhile.
             let handed = handed.ok_or(Errno::BADF)?;
@@ -168,7 +170,64 @@ unsafe fn write_ours(
         Some(Descriptor::Uverbs(context)) => {
             answer(|| Ok(context.write(bytes.ok_or(Errno::FAULT)?)? as ssize_t))
         }
+        Some(Descriptor::RdmaCm(channel)) => {
+            let mut waits_in = None;
+            let done = answer(|| match channel.write(bytes.ok_or(Errno::FAULT)?)? {
+                Done::Taken(count) => Ok(count as ssize_t),
+                Done::NeedsEvent(channel) => {
+                    waits_in = Some(channel);
+                    Ok(0)
+                }
+            });
+            drop(channel);
+            match (waits_in, bytes) {
+                // SAFETY: the caller's promise.
+                (Some(channel), Some(bytes)) => unsafe { wait_for_cm_event(fd, channel, bytes) },
+                _ => done,
+            }
+        }
         // Events cannot be written: they are the read ends of pipes, and libc says so.
         None | Some(_) => native(),
+    }
+}
+
+/// Reads from the pipe of a channel until there is an event for a command that asks for one. Like
+/// [`read_event`], it waits as the pipe does, with nothing held.
+///
+/// Programs end while a thread of theirs waits for events of a channel that they have closed. It
+/// is to find out nothing of that: with the kernel, the channel then lasts as long as it waits.
+///
+/// # Safety
+/// `fd` must be for the program to read from.
+unsafe fn wait_for_cm_event(fd: c_int, channel: CmChannelHandle, command: &[u8]) -> ssize_t {
+    /// Closed by another thread.
+    const CLOSED: ssize_t = 0;
+    /// Another thread was faster.
+    const AGAIN: ssize_t = 1;
+    loop {
+        let mut announced = 0u8;
+        // SAFETY: a byte may be written there.
+        let got = unsafe { next::read(fd, (&raw mut announced).cast(), 1) };
+        if got < 0 {
+            return got;
+        }
+        let done = answer(|| {
+            let same = DESCRIPTORS.genuine(fd).and_then(|descriptor| match descriptor {
+                Descriptor::RdmaCm(same) if same.handle() == channel => Some(same),
+                _ => None,
+            });
+            match same {
+                None => Ok(CLOSED),
+                // The end of the pipe: the daemon is gone.
+                Some(_) if got == 0 => Err(Errno::IO),
+                Some(same) => Ok(same.take_event(command)?.map_or(AGAIN, |len| len as ssize_t)),
+            }
+        });
+        match done {
+            AGAIN => {}
+            // SAFETY: it only waits for a signal.
+            CLOSED => return unsafe { next::pause() } as ssize_t,
+            done => return done,
+        }
     }
 }

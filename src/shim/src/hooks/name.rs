@@ -117,7 +117,7 @@ impl Way<'_> {
     pub(super) fn or(self, path: *const c_char) -> *const c_char {
         match self {
             Way::Untouched => path,
-            Way::Tree(path) | Way::Uverbs(_, path) => path.as_ptr(),
+            Way::Tree(path) | Way::Device(_, path) => path.as_ptr(),
         }
     }
 
@@ -125,7 +125,7 @@ impl Way<'_> {
     /// device that exists, whatever the rights of its file in the tree.
     fn mode(self, mode: c_int) -> c_int {
         match self {
-            Way::Uverbs(..) => mode & !(libc::R_OK | libc::W_OK),
+            Way::Device(..) => mode & !(libc::R_OK | libc::W_OK),
             Way::Untouched | Way::Tree(_) => mode,
         }
     }

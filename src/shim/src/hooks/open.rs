@@ -1,14 +1,15 @@
-//! Opening files and directories. A uverbs device is opened by us, and nobody else.
+//! Opening files and directories. A device of ours is opened by us, and nobody else.
 
 use super::{answer, hooks};
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::next;
-use crate::paths::{Way, follow};
+use crate::paths::{Device, Way, follow};
 use crate::session;
+use crate::ucma::Channel;
 use crate::uverbs::Context;
 use libc::{DIR, FILE, c_char, c_int, mode_t};
-use rustix::fs::Access;
-use rustix::io::Errno;
+use rustix::fs::{Access, OFlags};
+use rustix::io::{Errno, FdFlags};
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
@@ -83,7 +84,7 @@ unsafe fn lead(
     unsafe {
         follow(path, |way| match way {
             // Just to name the file, or as what it is not: its file in the tree is as good.
-            Way::Uverbs(device, file) if flags & (libc::O_PATH | libc::O_DIRECTORY) == 0 => {
+            Way::Device(device, file) if flags & (libc::O_PATH | libc::O_DIRECTORY) == 0 => {
                 answer(|| open_device(device, file, flags))
             }
             way => open(way.or(path)),
@@ -91,17 +92,32 @@ unsafe fn lead(
     }
 }
 
-/// Opens uverbs device `device`, which the daemon shows as `file`.
-fn open_device(device: u32, file: &CStr, flags: c_int) -> Result<c_int, Errno> {
+/// Opens a device, which the daemon shows as `file`.
+fn open_device(device: Device, file: &CStr, flags: c_int) -> Result<c_int, Errno> {
     rustix::fs::access(file, Access::EXISTS)?;
     if flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {
         return Err(Errno::EXIST);
     }
     let session = session::current()?;
-    let fd = duplicate(session.connection().memfd(), flags & libc::O_CLOEXEC != 0)?;
-    let context = Arc::new(Context::open(session, device));
+    let close_on_exec = flags & libc::O_CLOEXEC != 0;
+    let (fd, descriptor) = match device {
+        Device::Uverbs(number) => {
+            let fd = duplicate(session.connection().memfd(), close_on_exec)?;
+            (fd, Descriptor::Uverbs(Arc::new(Context::open(session, number))))
+        }
+        Device::RdmaCm => {
+            let (channel, fd) = Channel::open(session)?;
+            if flags & libc::O_NONBLOCK != 0 {
+                rustix::fs::fcntl_setfl(&fd, OFlags::NONBLOCK)?;
+            }
+            if !close_on_exec {
+                rustix::io::fcntl_setfd(&fd, FdFlags::empty())?;
+            }
+            (fd, Descriptor::RdmaCm(Arc::new(channel)))
+        }
+    };
     let fd = fd.into_raw_fd();
-    DESCRIPTORS.insert(fd, Descriptor::Uverbs(context));
+    DESCRIPTORS.insert(fd, descriptor);
     Ok(fd)
 }
 

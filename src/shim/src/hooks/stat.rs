@@ -1,14 +1,17 @@
-//! What files are. A uverbs device is a character device, though below it is a memfd or a file.
+//! What files are. Our devices are character devices, though below them are memfds, pipes or files.
 
 use super::hooks;
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::next::{self, Stat, Statx};
-use crate::paths::{Way, follow};
+use crate::paths::{Device, Way, follow};
 use libc::{c_char, c_int, c_uint};
 
 /// Device numbers of uverbs devices, as the kernel gives them.
-const MAJOR: u32 = 231;
-const FIRST_MINOR: u32 = 192;
+const UVERBS_MAJOR: u32 = 231;
+const FIRST_UVERBS_MINOR: u32 = 192;
+/// Device numbers of the connection manager: the kernel gives it any minor that is free.
+const MISC_MAJOR: u32 = 10;
+const RDMA_CM_MINOR: u32 = 58;
 /// Anybody may open one.
 const MODE: libc::mode_t = libc::S_IFCHR | 0o666;
 
@@ -100,8 +103,7 @@ hooks! {
         }
         if let (0, Some(device)) = (result, device) {
             (*buf).stx_mode = MODE as u16;
-            (*buf).stx_rdev_major = MAJOR;
-            (*buf).stx_rdev_minor = FIRST_MINOR + device;
+            ((*buf).stx_rdev_major, (*buf).stx_rdev_minor) = device.numbers();
             (*buf).stx_size = 0;
         }
         result
@@ -152,36 +154,48 @@ unsafe fn of_descriptor(fd: c_int, buf: *mut Stat, result: c_int) -> c_int {
 ///
 /// # Safety
 /// `buf` must be what libc has written to, if `result` is 0.
-unsafe fn show(device: u32, buf: *mut Stat, result: c_int) -> c_int {
+unsafe fn show(device: Device, buf: *mut Stat, result: c_int) -> c_int {
     if result != 0 {
         return result;
     }
     // SAFETY: the caller's promise: libc has written to it.
     let buf = unsafe { &mut *buf };
     buf.st_mode = MODE;
-    buf.st_rdev = libc::makedev(MAJOR, FIRST_MINOR + device);
+    let (major, minor) = device.numbers();
+    buf.st_rdev = libc::makedev(major, minor);
     buf.st_size = 0;
     result
 }
 
-/// The uverbs device that a descriptor is.
+/// The device that a descriptor is.
 #[inline]
-fn device_of(fd: c_int) -> Option<u32> {
+fn device_of(fd: c_int) -> Option<Device> {
     if !DESCRIPTORS.has(fd) {
         return None;
     }
     match DESCRIPTORS.genuine(fd) {
-        Some(Descriptor::Uverbs(context)) => Some(context.device()),
+        Some(Descriptor::Uverbs(context)) => Some(Device::Uverbs(context.device())),
+        Some(Descriptor::RdmaCm(_)) => Some(Device::RdmaCm),
         _ => None,
     }
 }
 
 impl Way<'_> {
-    /// The uverbs device that it leads to.
-    fn device(self) -> Option<u32> {
+    /// The device that it leads to.
+    fn device(self) -> Option<Device> {
         match self {
-            Way::Uverbs(device, _) => Some(device),
+            Way::Device(device, _) => Some(device),
             Way::Untouched | Way::Tree(_) => None,
+        }
+    }
+}
+
+impl Device {
+    /// Major and minor.
+    fn numbers(self) -> (u32, u32) {
+        match self {
+            Device::Uverbs(number) => (UVERBS_MAJOR, FIRST_UVERBS_MINOR + number),
+            Device::RdmaCm => (MISC_MAJOR, RDMA_CM_MINOR),
         }
     }
 }

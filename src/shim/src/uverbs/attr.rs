@@ -1,6 +1,6 @@
 //! The attributes of QPs and paths: the kernel's numbers and ours.
 
-use super::abi::{AhAttr, ModifyQp, QpDest, QueryQpResp};
+use super::abi::{AhAttr, GlobalRoute, ModifyQp, QpDest, QueryQpResp, UserQpAttr};
 use rustix::io::Errno;
 use urxe_shm::control::{Access, AddressVector, Gid, QpAttr, QpCaps, QpQueried, QpState, QpType};
 
@@ -102,6 +102,51 @@ pub(crate) fn queried(qp: &QpQueried) -> QueryQpResp {
     }
 }
 
+/// The attributes that a QP is to be given, and which they are, as the connection manager tells it.
+pub(crate) fn qp_attr(attr: &QpAttr) -> UserQpAttr {
+    let mut bits = 0;
+    let mut note = |bit, is_there: bool| bits |= if is_there { bit } else { 0 };
+    note(mask::STATE, attr.state.is_some());
+    note(mask::CUR_STATE, attr.cur_state.is_some());
+    note(mask::ACCESS_FLAGS, attr.access.is_some());
+    note(mask::PKEY_INDEX, attr.pkey_index.is_some());
+    note(mask::PORT, attr.port.is_some());
+    note(mask::QKEY, attr.qkey.is_some());
+    note(mask::AV, attr.av.is_some());
+    note(mask::PATH_MTU, attr.path_mtu.is_some());
+    note(mask::TIMEOUT, attr.timeout.is_some());
+    note(mask::RETRY_CNT, attr.retry_cnt.is_some());
+    note(mask::RNR_RETRY, attr.rnr_retry.is_some());
+    note(mask::RQ_PSN, attr.rq_psn.is_some());
+    note(mask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic.is_some());
+    note(mask::MIN_RNR_TIMER, attr.min_rnr_timer.is_some());
+    note(mask::SQ_PSN, attr.sq_psn.is_some());
+    note(mask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic.is_some());
+    note(mask::DEST_QPN, attr.dest_qpn.is_some());
+    let state = |state: Option<QpState>| state.map_or(0, |state| state as u32);
+    UserQpAttr {
+        qp_attr_mask: bits,
+        qp_state: state(attr.state),
+        cur_qp_state: state(attr.cur_state),
+        path_mtu: attr.path_mtu.map_or(0, mtu_number).into(),
+        qkey: attr.qkey.unwrap_or(0),
+        rq_psn: attr.rq_psn.unwrap_or(0),
+        sq_psn: attr.sq_psn.unwrap_or(0),
+        dest_qp_num: attr.dest_qpn.unwrap_or(0),
+        qp_access_flags: attr.access.unwrap_or_default().0,
+        ah_attr: attr.av.as_ref().map(ah_attr).unwrap_or_default(),
+        pkey_index: attr.pkey_index.unwrap_or(0),
+        max_rd_atomic: attr.max_rd_atomic.unwrap_or(0),
+        max_dest_rd_atomic: attr.max_dest_rd_atomic.unwrap_or(0),
+        min_rnr_timer: attr.min_rnr_timer.unwrap_or(0),
+        port_num: attr.port.unwrap_or(0),
+        timeout: attr.timeout.unwrap_or(0),
+        retry_cnt: attr.retry_cnt.unwrap_or(0),
+        rnr_retry: attr.rnr_retry.unwrap_or(0),
+        ..UserQpAttr::default()
+    }
+}
+
 /// The path of an address handle. `EINVAL` without a GRH, which is all of the path that RoCE has,
 /// or for a port that does not exist.
 pub(crate) fn path_of_ah(attr: &AhAttr) -> Result<AddressVector, Errno> {
@@ -115,6 +160,19 @@ pub(crate) fn path_of_ah(attr: &AhAttr) -> Result<AddressVector, Errno> {
         hop_limit: hop_limit(attr.grh.hop_limit),
         flow_label: attr.grh.flow_label,
     })
+}
+
+/// The same, as the kernel tells it.
+pub(crate) fn ah_attr(path: &AddressVector) -> AhAttr {
+    let grh = GlobalRoute {
+        dgid: path.dgid.0,
+        flow_label: path.flow_label,
+        sgid_index: path.sgid_index,
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        reserved: 0,
+    };
+    AhAttr { grh, is_global: 1, port_num: PORT, ..AhAttr::default() }
 }
 
 fn path_of_qp(dest: &QpDest) -> Result<AddressVector, Errno> {
@@ -151,7 +209,7 @@ fn hop_limit(said: u8) -> u8 {
 }
 
 /// `ibv_qp_state`.
-fn qp_state(number: u8) -> Result<QpState, Errno> {
+pub(crate) fn qp_state(number: u8) -> Result<QpState, Errno> {
     Ok(match number {
         0 => QpState::Reset,
         1 => QpState::Init,

@@ -8,7 +8,7 @@
 //! - [`abi`]: the kernel's structures. [`method`]: which commands there are, and their lengths.
 //! - [`attr`], [`device`]: the kernel's numbers for what the daemon says in ours.
 
-mod abi;
+pub(crate) mod abi;
 mod attr;
 mod command;
 mod context;
@@ -21,6 +21,7 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use attr::{ah_attr, mtu_number, qp_attr, qp_state};
 pub(crate) use command::Registration;
 pub(crate) use context::Context;
 pub(crate) use events::{AsyncEvents, CompletionEvents, MAX_EVENT_LEN};

@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <rdma/ib_user_verbs.h>
+#include <rdma/rdma_user_cm.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -35,7 +35,7 @@ static void opens(void)
         CHECK(close(fds[i]) == 0);
     FAILS(EBADF, close(fds[0]));
     FAILS(ENOENT, open("/dev/infiniband/uverbs9", O_RDWR));
-    FAILS(ENOENT, open("/dev/infiniband/rdma_cm", O_RDWR));
+    FAILS(ENOENT, open("/dev/infiniband/umad0", O_RDWR));
     FAILS(EEXIST, open(DEVICE, O_RDWR | O_CREAT | O_EXCL, 0600));
     FAILS(ENOTDIR, open(DEVICE, O_RDONLY | O_DIRECTORY));
     FAILS(ENOTDIR, open(DEVICE "/", O_RDWR));

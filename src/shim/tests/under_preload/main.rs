@@ -1,6 +1,7 @@
 //! Plain C programs with the shim preloaded, and a daemon: descriptors, files, forks, threads and
 //! signals behave as with a kernel's device.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -13,6 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A directory, a daemon of two devices in it, and programs.
 struct Bench {
     directory: PathBuf,
+    addresses: [Ipv4Addr; 2],
     daemon: Option<Handle>,
 }
 
@@ -23,9 +25,10 @@ impl Bench {
         let name = format!("urxe-shim-test-{}-{number}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir(&directory).unwrap();
-        let mut config = Config::new([[127, 41, number, 1].into(), [127, 41, number, 2].into()]);
+        let addresses = [1, 2].map(|host| Ipv4Addr::new(127, 41, number, host));
+        let mut config = Config::new(addresses.map(IpAddr::from));
         config.socket = directory.join("urxed.sock");
-        Bench { daemon: Some(Daemon::start(config).unwrap()), directory }
+        Bench { daemon: Some(Daemon::start(config).unwrap()), addresses, directory }
     }
 
     /// Compiles `tests/under_preload/<name>.c`.
@@ -104,6 +107,14 @@ fn files_of_devices_are_as_the_kernels() {
 #[test]
 fn duplicates_are_the_device_and_the_last_close_ends_it() {
     Bench::new().run("descriptors");
+}
+
+#[test]
+fn a_connection_is_made_and_ended_by_commands_of_the_kernel() {
+    let bench = Bench::new();
+    let mut command = bench.command(&bench.compile("connections", &[]), &[]);
+    command.args(bench.addresses.map(|address| address.to_string()));
+    bench.check("connections", command);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Opening a device, and asking about it and its port.
 
-use super::kernel_structs;
+use crate::kernel::kernel_structs;
 
 kernel_structs! {
     GetContext = ib_uverbs_get_context (8) {

@@ -1,6 +1,6 @@
 //! Protection domains, address handles, memory regions and windows.
 
-use super::kernel_structs;
+use crate::kernel::kernel_structs;
 
 kernel_structs! {
     AllocPd = ib_uverbs_alloc_pd (8) {

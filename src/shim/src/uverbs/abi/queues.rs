@@ -1,6 +1,7 @@
 //! Completion queues, queue pairs and shared receive queues, and their events.
 
-use super::kernel_structs;
+use super::AhAttr;
+use crate::kernel::kernel_structs;
 
 kernel_structs! {
     CreateCompChannel = ib_uverbs_create_comp_channel (8) {
@@ -134,6 +135,40 @@ kernel_structs! {
         static_rate: u8,
         is_global: u8,
         port_num: u8,
+    }
+    /// A QP's attributes, as the connection manager tells them.
+    UserQpAttr = ib_uverbs_qp_attr (144) {
+        qp_attr_mask: u32,
+        qp_state: u32,
+        cur_qp_state: u32,
+        path_mtu: u32,
+        path_mig_state: u32,
+        qkey: u32,
+        rq_psn: u32,
+        sq_psn: u32,
+        dest_qp_num: u32,
+        qp_access_flags: u32,
+        ah_attr: AhAttr,
+        alt_ah_attr: AhAttr,
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        max_inline_data: u32,
+        pkey_index: u16,
+        alt_pkey_index: u16,
+        en_sqd_async_notify: u8,
+        sq_draining: u8,
+        max_rd_atomic: u8,
+        max_dest_rd_atomic: u8,
+        min_rnr_timer: u8,
+        port_num: u8,
+        timeout: u8,
+        retry_cnt: u8,
+        rnr_retry: u8,
+        alt_port_num: u8,
+        alt_timeout: u8,
+        reserved: [u8; 5],
     }
     QueryQp = ib_uverbs_query_qp (16) {
         response: u64,

@@ -1,0 +1,133 @@
+//! An opened connection manager: commands are done here, by requests to the daemon.
+
+use super::command::{Command, Place, Task};
+use super::{option, reply};
+use crate::descriptors::{DESCRIPTORS, Descriptor, FileIdentity};
+use crate::memory;
+use crate::session::Session;
+use rustix::io::Errno;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+use urxe_shm::control::{CmChannelHandle, CmIdHandle, CmReply, CmRequest, Reply, Request};
+
+/// The daemon answered something else.
+const UNEXPECTED: Errno = Errno::IO;
+
+/// An event channel, which is what an opened `/dev/infiniband/rdma_cm` is. It ends with its last
+/// descriptor, and its ids with it.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    session: Arc<Session>,
+    handle: CmChannelHandle,
+}
+
+/// How far a command has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// All was done, and so many bytes were taken.
+    Taken(usize),
+    /// The program is to get an event of this channel, for which it may have to wait:
+    /// [`take_event`](Channel::take_event) goes on after a byte was read.
+    NeedsEvent(CmChannelHandle),
+}
+
+impl Channel {
+    /// What `open("/dev/infiniband/rdma_cm")` makes, and the descriptor that the program gets.
+    pub(crate) fn open(session: Arc<Session>) -> Result<(Channel, OwnedFd), Errno> {
+        let request = Request::Cm(CmRequest::CreateChannel);
+        let (answer, fds) = session.call_with_fds(&request, &[])?;
+        let Reply::Cm(CmReply::Channel(handle)) = answer else { return Err(UNEXPECTED) };
+        let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| UNEXPECTED)?;
+        Ok((Channel { session, handle }, fd))
+    }
+
+    /// The daemon's name for it.
+    pub(crate) fn handle(&self) -> CmChannelHandle {
+        self.handle
+    }
+
+    /// `write(2)`: one command.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<Done, Errno> {
+        let Command { task, answer } = self.begin(bytes)?;
+        let reply = match task {
+            Task::GetEvent => return Ok(Done::NeedsEvent(self.handle)),
+            Task::Ask(request) => self.ask(request)?.as_ref().map(reply::bytes),
+            Task::Query(id, view) => match self.ask(CmRequest::Query { id })? {
+                Some(CmReply::Route(route)) => Some(reply::route_resp(&route, view)),
+                _ => return Err(UNEXPECTED),
+            },
+            // The daemon notices by itself what comes for a QP before its peer has confirmed it.
+            Task::Notify => None,
+            Task::Migrate { id, from } => Some(reply::bytes(&self.migrate(id, from)?)),
+            Task::SetOption { id, level, name, value, len } => {
+                let mut bytes = vec![0; len.min(option::MAX_LEN) as usize];
+                memory::read(value, &mut bytes)?;
+                self.ask(option::request(id, level, name, &bytes)?)?;
+                None
+            }
+        };
+        answer.put(&reply.unwrap_or_default())?;
+        Ok(Done::Taken(bytes.len()))
+    }
+
+    /// Goes on with a command that needs an event, after one was announced: gives back the number
+    /// of bytes taken; `None` if another thread was faster.
+    pub(crate) fn take_event(&self, bytes: &[u8]) -> Result<Option<usize>, Errno> {
+        let Command { answer, .. } = self.begin(bytes)?;
+        match self.ask(CmRequest::GetEvent { channel: self.handle }) {
+            Err(Errno::AGAIN) => Ok(None),
+            event => {
+                answer.put(&event?.as_ref().map(reply::bytes).unwrap_or_default())?;
+                Ok(Some(bytes.len()))
+            }
+        }
+    }
+
+    /// Decodes a command, and sees to it that it can be answered.
+    fn begin(&self, bytes: &[u8]) -> Result<Command, Errno> {
+        // Before any lock: in a fork, another thread of the parent may hold it for ever.
+        self.session.connection().check_process().map_err(|_| Errno::IO)?;
+        let command = Command::decode(bytes, self.handle)?;
+        command.answer.put(&[])?;
+        Ok(command)
+    }
+
+    /// Moves an id from the channel that a descriptor is. `ENOENT` if it is not open, `EINVAL` if
+    /// it is no channel.
+    fn migrate(&self, id: CmIdHandle, from: RawFd) -> Result<CmReply, Errno> {
+        match DESCRIPTORS.genuine(from) {
+            Some(Descriptor::RdmaCm(channel)) if Arc::ptr_eq(&channel.session, &self.session) => {
+                let request = CmRequest::MigrateId { id, channel: self.handle };
+                self.ask(request)?.ok_or(UNEXPECTED)
+            }
+            None if FileIdentity::of(from).is_none() => Err(Errno::NOENT),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// Asks the daemon; `None` if the answer is a mere yes.
+    fn ask(&self, request: CmRequest) -> Result<Option<CmReply>, Errno> {
+        match self.session.call(&Request::Cm(request))? {
+            Reply::Cm(reply) => Ok(Some(reply)),
+            Reply::Done => Ok(None),
+            _ => Err(UNEXPECTED),
+        }
+    }
+}
+
+impl Place {
+    /// Writes an answer, cut to its place, or filled up with zeroes. `EFAULT` if the program cannot
+    /// be written to there.
+    fn put(&self, bytes: &[u8]) -> Result<(), Errno> {
+        let mut answer = bytes.to_vec();
+        answer.resize(self.len, 0);
+        memory::write(self.address, &answer)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // A daemon that is gone has destroyed it already; and in a fork it is not ours.
+        let _ = self.session.call(&Request::Cm(CmRequest::DestroyChannel { channel: self.handle }));
+    }
+}
