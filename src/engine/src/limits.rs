@@ -86,8 +86,8 @@ pub const MAX_CM_LISTENERS: usize = 1 << 16;
 /// Connections of one connection manager that a program still knows of, requests included.
 pub const MAX_CM_CONNECTIONS: usize = 1 << 20;
 
-/// Requests of one connection manager that no program has answered yet. Each costs about a
-/// kilobyte, and anybody can send them.
+/// Requests of one connection manager that no program has answered yet, besides one that each
+/// listener may always have waiting. Each costs about a kilobyte, and anybody can send them.
 pub const MAX_CM_REQUESTS: usize = 4096;
 
 /// Connections of one connection manager that no program knows of any more, and that are kept for

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Instant;
 use urxe_engine::cm::{Listen, ListenError, ListenOn, Service};
-use urxe_shm::control::{CmEventKind, CmEventParam, CmOption, ControlError, QpType};
+use urxe_shm::control::{CmEventKind, CmEventParam, CmOption, CmPortSpace, ControlError, QpType};
 use urxe_wire::mad::PortSpace;
 
 /// Ports below this one are root's.
@@ -246,12 +246,35 @@ fn listen_on(id: &Id, addr: IpAddr) -> ListenOn {
 }
 
 /// A port space in the engine's terms.
-pub(super) fn space_to_engine(space: urxe_shm::control::CmPortSpace) -> PortSpace {
-    use urxe_shm::control::CmPortSpace;
+pub(super) fn space_to_engine(space: CmPortSpace) -> PortSpace {
     match space {
         CmPortSpace::Ipoib => PortSpace::Ipoib,
         CmPortSpace::Tcp => PortSpace::Tcp,
         CmPortSpace::Udp => PortSpace::Udp,
         CmPortSpace::Ib => PortSpace::Ib,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cm::channel::EventChannel;
+
+    #[test]
+    fn low_ports_are_for_root() {
+        let mut cm = Cm::new();
+        let (channel, _read_end) = EventChannel::new().unwrap();
+        let channel = cm.channels.insert(channel).unwrap();
+        let id = Id::new(1, channel, CmPortSpace::Tcp, QpType::Rc);
+        let key = cm.ids.insert(id).unwrap();
+        let addr = |port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+        for port in [1, 1023] {
+            let refused = cm.bind(&[], false, key, addr(port)).unwrap_err();
+            assert_eq!(refused.errno, Errno::ACCESS.raw_os_error(), "{refused}");
+            let dst = SocketAddr::new([10, 0, 0, 1].into(), 7174);
+            let refused = cm.resolve_addr(&[], false, key, Some(addr(port)), dst).unwrap_err();
+            assert_eq!(refused.errno, Errno::ACCESS.raw_os_error(), "{refused}");
+        }
+        cm.bind(&[], true, key, addr(1023)).unwrap();
     }
 }

@@ -105,6 +105,41 @@ fn programs_of_two_daemons_connect() {
     converse(place(&server), place(&client));
 }
 
+/// The active side's word may be lost while its data is not.
+#[test]
+fn data_before_the_peers_word_stands_for_it() {
+    let (server, client) = (start(1), start(1));
+    let (mut passive, mut active) = (Caller::new(server.socket()), Caller::new(client.socket()));
+    let to = SocketAddr::new(addr_of(&server), 7174);
+    passive.listen(TCP, 1, to);
+    let id = active.resolve(TCP, 7, to);
+    let mut line = Line::new(&mut active.client, "urxe0");
+    let mut qp = line.qp(&mut active.client, QpType::Rc);
+    active.order(CmRequest::Connect { id, param: param(qp.created.qpn, b"") });
+    let (new, _) = passive.expect_request(1);
+    let their_line = Line::new(&mut passive.client, "urxe0");
+    let their_qp = their_line.qp(&mut passive.client, QpType::Rc);
+    passive.set_qp(new, &their_qp, &[QpState::Init, QpState::Rtr]);
+    let accept = param(their_qp.created.qpn, b"");
+    passive.order(CmRequest::Accept { id: new, user_handle: 2, param: accept });
+    active.expect(7, CmEventKind::ConnectResponse);
+    active.set_qp(id, &qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
+    // It does not say that it goes on.
+    let (remote_addr, rkey) = (their_line.mr.addr, their_line.mr.rkey);
+    let op = SendOp::Write { remote_addr, rkey, imm: None };
+    let wr = SendWr { wr_id: 5, op, to: None, fence: false, signaled: true, solicited: false };
+    qp.sq.push(&wr, SendData::Sges(&[line.mr.sge(0, 6)])).unwrap();
+    qp.sq.publish();
+    active.client.ring(&qp);
+    passive.expect(2, CmEventKind::Established);
+    passive.set_qp(new, &their_qp, &[QpState::Rts]);
+    assert_eq!(line.cq.wait(1)[0].status, 0);
+    // And when it does say so, it is nothing new.
+    active.order(CmRequest::Establish { id });
+    active.order(CmRequest::Disconnect { id });
+    passive.expect(2, CmEventKind::Disconnected);
+}
+
 #[test]
 fn a_program_may_refuse() {
     let (server, client) = (start(1), start(1));

@@ -110,6 +110,11 @@ impl Listeners {
         Some((*id, self.listeners.get(id)?.service))
     }
 
+    /// Whether requests wait for the program to take them.
+    pub(super) fn has_waiting(&self, id: ListenerId) -> bool {
+        self.listeners.get(&id).is_some_and(|listener| listener.waiting > 0)
+    }
+
     /// Takes a place in the backlog, if there is one.
     pub(super) fn occupy(&mut self, id: ListenerId) -> bool {
         let Some(listener) = self.listeners.get_mut(&id) else { return false };

@@ -188,7 +188,9 @@ impl Manager {
         path: Path,
         service_id: ServiceId,
     ) -> Option<Conn> {
-        if self.unanswered() >= MAX_CM_REQUESTS {
+        // One of each listener's is always taken, so that no program can keep all others from
+        // being asked.
+        if self.unanswered() >= MAX_CM_REQUESTS && self.listeners.has_waiting(listener) {
             self.counters.add(CmCounter::DropTooManyRequests, 1);
             return None;
         }

@@ -245,6 +245,7 @@ fn commands_out_of_place_are_refused_by_name() {
     let gone = ConnId(conn.0 ^ 1);
     let text = t.cm.disconnect(t.now, gone, b"").unwrap_err().to_string();
     assert!(text.contains("does not exist"), "{text}");
+    let (mut t, conn) = Script::asked();
     let text = t.cm.reject(t.now, conn, &[0; 149]).unwrap_err().to_string();
     assert!(text.contains("149 bytes of private data; there is room for 148"), "{text}");
 }

@@ -290,6 +290,29 @@ fn a_flood_of_requests_costs_bounded_memory() {
 }
 
 #[test]
+fn a_listener_that_takes_nothing_keeps_others_from_nothing() {
+    let mut t = Script::new();
+    t.cm.listen(&Listen { backlog: usize::MAX, ..listen() }).unwrap();
+    let request =
+        |n: u32| Req { local_comm_id: CommId(n), local_qpn: Qpn::new(0x100 + n), ..req() };
+    for n in 1..=MAX_CM_REQUESTS as u32 {
+        t.receive(request(n));
+    }
+    while t.cm.poll_event().is_some() {}
+    let other = Listen { port: listen().port + 1, backlog: 10, ..listen() };
+    t.cm.listen(&other).unwrap();
+    let service_id = ServiceId::ip(other.space, other.port);
+    let request = |n: u32| Req { service_id, ..request(0x10_0000 + n) };
+    for n in 1..=3 {
+        t.receive(request(n));
+        let conn = t.requested();
+        t.receive(request(n + 3));
+        t.dropped(CmCounter::DropTooManyRequests, u64::from(n) - 1);
+        t.cm.take_request(conn);
+    }
+}
+
+#[test]
 fn what_lingers_is_bounded_and_keeps_nobody_out() {
     let mut t = Script::new();
     t.cm.listen(&listen()).unwrap();
