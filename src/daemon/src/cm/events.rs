@@ -182,13 +182,13 @@ impl Cm {
         let id = self.ids.get_mut(waiting.id)?;
         self.counters.cm_events_taken += 1;
         id.waiting -= 1;
-        id.taken += 1;
+        id.taken = id.taken.wrapping_add(1);
         let mut user_handle = id.user_handle.unwrap_or_default();
         match waiting.told {
             Told::Event { membership, kind, status, param } => {
                 let mut subject = CmSubject::Id(CmIdHandle(id.handle));
                 if let Some(membership) = membership.and_then(|key| self.memberships.get_mut(key)) {
-                    membership.taken += 1;
+                    membership.taken = membership.taken.wrapping_add(1);
                     user_handle = membership.user_handle;
                     subject = CmSubject::Multicast(CmMulticastHandle(membership.handle));
                 }

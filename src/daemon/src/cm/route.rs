@@ -57,11 +57,19 @@ pub(super) fn way_to(
         return Ok(dst.ip());
     }
     let source = source_of_system(wildcard_for(dst), dst)?;
-    let gids = || nics.iter().flat_map(|nic| nic.device.gids().iter().flatten().copied());
-    match gids().any(|gid| gid == source) {
-        true => Ok(source),
-        false => gids().find(|gid| gid.is_ipv4() == dst.is_ipv4()).ok_or(Errno::NODEV),
+    let gids = nics.iter().flat_map(|nic| nic.device.gids().iter().flatten().copied());
+    choose(source, gids.collect(), dst).ok_or(Errno::NODEV)
+}
+
+/// The address that the system would take, or the first that could stand for it. A link-local one
+/// cannot, nor can anything for it: it leads nowhere but along its own link.
+fn choose(source: IpAddr, ours: Vec<IpAddr>, dst: SocketAddr) -> Option<IpAddr> {
+    if ours.contains(&source) {
+        return Some(source);
     }
+    let is_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let fits = |ip: &IpAddr| ip.is_ipv4() == dst.is_ipv4() && !is_local(*ip);
+    ours.into_iter().filter(|_| !is_local(dst.ip())).find(fits)
 }
 
 /// The wildcard of an address's family, and no port.
@@ -85,4 +93,36 @@ fn source_of_system(mut src: SocketAddr, mut dst: SocketAddr) -> Result<IpAddr, 
     };
     let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::NETUNREACH);
     connect().map(|source| source.ip()).map_err(errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_is_the_systems_or_the_first_that_could_stand_for_it() {
+        let ours = ["fe80::1", "10.0.0.1", "10.0.0.2", "fd00::1"].map(|ip| ip.parse().unwrap());
+        let chosen = |source: &str, dst: &str| {
+            let dst = SocketAddr::new(dst.parse().unwrap(), 7174);
+            choose(source.parse().unwrap(), ours.to_vec(), dst).map(|ip| ip.to_string())
+        };
+        assert_eq!(chosen("10.0.0.2", "10.0.0.9").as_deref(), Some("10.0.0.2"));
+        assert_eq!(chosen("127.0.0.1", "127.0.0.9").as_deref(), Some("10.0.0.1"));
+        assert_eq!(chosen("fd00::9", "fd00::2").as_deref(), Some("fd00::1"));
+        assert_eq!(chosen("fe80::1", "fe80::2").as_deref(), Some("fe80::1"));
+        assert_eq!(chosen("fe80::9", "fe80::2"), None);
+    }
+
+    #[test]
+    fn where_the_system_knows_no_way_it_says_why() {
+        let nowhere = SocketAddr::new(Ipv4Addr::BROADCAST.into(), 7174);
+        assert_eq!(way_to(&[], None, nowhere), Err(Errno::ACCESS));
+        let ourselves = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 7174);
+        assert_eq!(way_to(&[], None, ourselves), Err(Errno::NODEV));
+        assert_eq!(way_to(&[], Some(ourselves), ourselves), Ok(ourselves.ip()));
+        let foreign = SocketAddr::new([192, 0, 2, 1].into(), 0);
+        assert_eq!(way_to(&[], Some(foreign), ourselves), Err(Errno::ADDRNOTAVAIL));
+        assert_eq!(why_not_served(foreign), Errno::ADDRNOTAVAIL);
+        assert_eq!(why_not_served(ourselves), Errno::NODEV);
+    }
 }
