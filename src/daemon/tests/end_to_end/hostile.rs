@@ -2,18 +2,23 @@
 //! the daemon goes on.
 
 use crate::harness::{Client, Kind, Random, connected, eventually, fresh_addr, start, start_with};
+use crate::rendezvous::{Caller, addr_of, param};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use urxe_shm::control::{Reply, Request, decode, encode};
+use std::time::Instant;
+use urxe_engine::MAD_LEN;
+use urxe_engine::cm::{Config, Connect, Manager, Timing};
+use urxe_shm::control::{CmEventKind, CmPortSpace, CmRequest, Reply, Request, decode, encode};
 use urxe_shm::entry::{Extra, SendOp};
-use urxe_wire::{Bth, Flow, Headers, Opcode, Qpn, icrc};
+use urxe_wire::mad::PortSpace;
+use urxe_wire::{Bth, Deth, Flow, Headers, Opcode, PathMtu, Psn, Qkey, Qpn, icrc};
 
 /// Sum of the counters by which a device drops packets, and of the port's.
 fn dropped(client: &mut Client) -> u64 {
@@ -254,4 +259,146 @@ fn a_bad_network_loses_nothing_in_the_end() {
         assert!(a.client.counter("urxe0", "retransmitted_packets") > 0);
         assert!(b.client.counter("urxe0", "drop_bad_icrc") > 0);
     }
+}
+
+/// A connection manager on a socket of its own, which sends whatever it likes.
+struct Stranger {
+    manager: Manager,
+    socket: UdpSocket,
+    flow: Flow,
+    sent: u64,
+}
+
+impl Stranger {
+    fn of(daemon: &urxe_daemon::Handle) -> Stranger {
+        let src = fresh_addr();
+        let socket = UdpSocket::bind((src, 0)).unwrap();
+        socket.connect((addr_of(daemon), 4791)).unwrap();
+        let config =
+            Config { guid: 7, seed: 7, active_mtu: PathMtu::Mtu1024, timing: Timing::default() };
+        let flow = Flow {
+            src,
+            dst: addr_of(daemon),
+            src_port: socket.local_addr().unwrap().port(),
+            tclass: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        Stranger { manager: Manager::new(config), socket, flow, sent: 0 }
+    }
+
+    /// A request for a connection, from a QP of this number.
+    fn request(&mut self, port: u16, qpn: u32) -> [u8; MAD_LEN] {
+        let qp = urxe_engine::cm::Qp {
+            qpn: Qpn::new(qpn),
+            responder_resources: 1,
+            initiator_depth: 1,
+            flow_control: false,
+            rnr_retry_count: 7,
+            srq: false,
+        };
+        let connect = Connect {
+            qp_type: urxe_engine::QpType::Rc,
+            space: PortSpace::Tcp,
+            src: SocketAddr::new(self.flow.src, 40_000),
+            dst: SocketAddr::new(self.flow.dst, port),
+            traffic_class: 0,
+            path_mtu: PathMtu::Mtu1024,
+            qp,
+            retry_count: 7,
+            ack_timeout: None,
+            private_data: b"",
+        };
+        self.manager.connect(Instant::now(), &connect).unwrap();
+        self.manager.poll_mad().unwrap().mad
+    }
+
+    /// Sends a management datagram, no more at a time than the smallest socket buffer holds.
+    fn send(&mut self, observer: &mut Client, mad: &[u8; MAD_LEN]) {
+        let headers = Headers {
+            deth: Some(Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI }),
+            ..Headers::new(Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::default()))
+        };
+        let mut bytes = vec![0; headers.len()];
+        headers.emit(&mut bytes);
+        bytes.extend(mad);
+        bytes.extend([0; 4]);
+        self.socket.send(&stamped(&self.flow, bytes)).unwrap();
+        self.sent += 1;
+        if self.sent % 100 == 0 {
+            eventually("all have come", || {
+                (observer.counter("urxe0", "mads_received") >= self.sent).then_some(())
+            });
+        }
+    }
+}
+
+#[test]
+fn a_stranger_who_floods_a_listener_costs_a_bounded_amount_and_keeps_nobody_out() {
+    const BACKLOG: u64 = 50;
+    const FLOOD: u32 = 2000;
+    let daemon = start(1);
+    let mut observer = Client::connect(daemon.socket());
+    let (mut passive, mut active) = (Caller::new(daemon.socket()), Caller::new(daemon.socket()));
+    let mut stranger = Stranger::of(&daemon);
+    let at = |port| SocketAddr::new(addr_of(&daemon), port);
+    let id = passive.create(CmPortSpace::Tcp, 1);
+    passive.order(CmRequest::Bind { id, addr: at(7174) });
+    passive.order(CmRequest::Listen { id, backlog: BACKLOG as u32 });
+    for qpn in 2..2 + FLOOD {
+        let request = stranger.request(7174, qpn);
+        stranger.send(&mut observer, &request);
+    }
+    let counts = ["cm_begun", "cm_drop_backlog"].map(|name| observer.counter("urxe0", name));
+    assert_eq!(counts, [BACKLOG, u64::from(FLOOD) - BACKLOG]);
+    // Another listener is not concerned.
+    passive.listen(CmPortSpace::Tcp, 2, at(7175));
+    let asking = active.resolve(CmPortSpace::Tcp, 7, at(7175));
+    active.order(CmRequest::Connect { id: asking, param: param(17, b"") });
+    passive.destroy(id, 0);
+    let (new, _) = passive.expect_request(2);
+    let accept = CmRequest::Accept { id: new, user_handle: 3, param: param(18, b"") };
+    passive.order(accept);
+    active.expect(7, CmEventKind::ConnectResponse);
+    assert_eq!(observer.counter("urxe0", "cm_refused_by_program"), BACKLOG);
+}
+
+#[test]
+fn random_management_datagrams_disturb_no_connection() {
+    let daemon = start(1);
+    let mut observer = Client::connect(daemon.socket());
+    let (mut passive, mut active) = (Caller::new(daemon.socket()), Caller::new(daemon.socket()));
+    let mut stranger = Stranger::of(&daemon);
+    let to = SocketAddr::new(addr_of(&daemon), 7174);
+    passive.listen(CmPortSpace::Tcp, 1, to);
+    let id = active.resolve(CmPortSpace::Tcp, 7, to);
+    active.order(CmRequest::Connect { id, param: param(17, b"") });
+    let (new, _) = passive.expect_request(1);
+    passive.order(CmRequest::Accept { id: new, user_handle: 2, param: param(18, b"") });
+    active.expect(7, CmEventKind::ConnectResponse);
+    active.order(CmRequest::Establish { id });
+    passive.expect(2, CmEventKind::Established);
+    let mut random = Random::new(12);
+    for qpn in 2..5000 {
+        let mut mad = match random.below(3) {
+            0 => random.bytes(MAD_LEN).try_into().unwrap(),
+            _ => stranger.request(7174, qpn),
+        };
+        // Of the messages that there are, with anything in them.
+        if random.below(2) == 0 {
+            mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+            mad[16..18].copy_from_slice(&(0x10 + random.below(12) as u16).to_be_bytes());
+        }
+        for _ in 0..random.below(6) {
+            mad[random.below(MAD_LEN as u64) as usize] ^= 1 << random.below(8);
+        }
+        stranger.send(&mut observer, &mad);
+    }
+    for name in ["cm_drop_no_message", "cm_drop_unknown", "cm_refused_addresses"] {
+        let count = observer.counter("urxe0", name);
+        assert!(count > 50, "{name}: {count}");
+    }
+    active.expect_nothing();
+    active.order(CmRequest::Disconnect { id });
+    active.expect(7, CmEventKind::Disconnected);
 }
