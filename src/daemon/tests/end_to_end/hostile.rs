@@ -325,7 +325,7 @@ impl Stranger {
         bytes.extend([0; 4]);
         self.socket.send(&stamped(&self.flow, bytes)).unwrap();
         self.sent += 1;
-        if self.sent % 100 == 0 {
+        if self.sent.is_multiple_of(100) {
             eventually("all have come", || {
                 (observer.counter("urxe0", "mads_received") >= self.sent).then_some(())
             });
