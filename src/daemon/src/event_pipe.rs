@@ -16,6 +16,9 @@ pub(crate) struct EventPipe {
     waiting: VecDeque<[u8; RECORD_LEN]>,
 }
 
+/// As many bytes of whole records as a pipe takes whole or not at all: no more than PIPE_BUF.
+const PIECE: usize = 4096 / RECORD_LEN * RECORD_LEN;
+
 /// What became of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
@@ -68,14 +71,13 @@ impl EventPipe {
             return;
         }
         let mut others = Vec::new();
-        drain(&self.write_end, &mut [0; RECORD_LEN], |record| {
-            if is_other(record) {
-                others.push(*record);
-            }
+        drain(&self.write_end, &mut [0; PIECE], |records| {
+            let records = records.as_chunks().0.iter();
+            others.extend(records.copied().filter(is_other));
         });
         // There is room: nobody else writes.
-        for record in others {
-            let _ = rustix::io::write(&self.write_end, &record);
+        for records in others.as_flattened().chunks(PIECE) {
+            let _ = rustix::io::write(&self.write_end, records);
         }
     }
 
@@ -99,14 +101,14 @@ impl EventPipe {
 pub(crate) fn drain<const N: usize>(
     write_end: &OwnedFd,
     piece: &mut [u8; N],
-    mut on_piece: impl FnMut(&[u8; N]),
+    mut on_piece: impl FnMut(&[u8]),
 ) {
     // A read end of our own, since the program's may be one that waits.
     let name = format!("/proc/self/fd/{}", write_end.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(read_end) = rustix::fs::open(name, flags, Mode::empty()) else { return };
-    while rustix::io::read(&read_end, &mut piece[..]).is_ok_and(|len| len > 0) {
-        on_piece(piece);
+    while let Ok(len @ 1..) = rustix::io::read(&read_end, &mut piece[..]) {
+        on_piece(&piece[..len]);
     }
 }
 

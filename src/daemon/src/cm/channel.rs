@@ -39,6 +39,9 @@ pub(super) struct Request {
     pub(super) param: CmEventParam,
 }
 
+/// Events that are taken back one by one; of more, the others are moved once.
+const FEW: u32 = 8;
+
 /// A channel: the daemon's end of the pipe, which holds a byte if and only if events wait.
 #[derive(Debug)]
 pub(super) struct EventChannel {
@@ -74,11 +77,29 @@ impl EventChannel {
         first
     }
 
-    /// Takes all events back that are of a kind, in their order.
-    pub(super) fn withdraw(&mut self, is_meant: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
-        let queue = std::mem::take(&mut self.queue);
-        let (meant, others): (Vec<_>, Vec<_>) = queue.into_iter().partition(is_meant);
-        self.queue = others.into();
+    /// Takes events back that are of a kind, in their order: `most` of them, or all if there are
+    /// fewer.
+    pub(super) fn withdraw(
+        &mut self,
+        most: u32,
+        is_meant: impl Fn(&Waiting) -> bool,
+    ) -> Vec<Waiting> {
+        let mut meant = Vec::new();
+        if most <= FEW {
+            // Those of one connection among those of thousands: most of them need not move.
+            let mut at = 0;
+            while meant.len() < most as usize && at < self.queue.len() {
+                match is_meant(&self.queue[at]) {
+                    true => meant.extend(self.queue.remove(at)),
+                    false => at += 1,
+                }
+            }
+        } else {
+            let queue = std::mem::take(&mut self.queue);
+            let others: Vec<_>;
+            (meant, others) = queue.into_iter().partition(is_meant);
+            self.queue = others.into();
+        }
         self.show();
         meant
     }
@@ -142,9 +163,9 @@ mod tests {
         for id in [1, 2, 1, 2] {
             channel.push(waiting(id));
         }
-        assert_eq!(channel.withdraw(|waiting| waiting.id == 1).len(), 2);
+        assert_eq!(channel.withdraw(2, |waiting| waiting.id == 1).len(), 2);
         assert!(is_readable(&read_end));
-        assert_eq!(channel.withdraw(|waiting| waiting.id == 2).len(), 2);
+        assert_eq!(channel.withdraw(u32::MAX, |waiting| waiting.id == 2).len(), 2);
         assert!(!is_readable(&read_end));
     }
 

@@ -144,7 +144,7 @@ impl Cm {
             Told::Request(request) => (request.nic, request.conn) == (nic, conn),
             Told::Event { .. } => false,
         };
-        let withdrawn = channel.withdraw(|waiting| is_meant(&waiting.told)).len() as u32;
+        let withdrawn = channel.withdraw(1, |waiting| is_meant(&waiting.told)).len() as u32;
         id.waiting -= withdrawn;
         self.counters.cm_events_withdrawn += u64::from(withdrawn);
     }

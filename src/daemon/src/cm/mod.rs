@@ -142,7 +142,7 @@ impl Cm {
             && let Some(channel) = self.channels.get_mut(id.channel)
         {
             self.counters.cm_events_withdrawn += u64::from(id.waiting);
-            for waiting in channel.withdraw(|waiting| waiting.id == key) {
+            for waiting in channel.withdraw(id.waiting, |waiting| waiting.id == key) {
                 if let Told::Request(request) = waiting.told {
                     self.holders.remove(&(request.nic, request.conn));
                     nics[request.nic].cm.destroy(now, request.conn);
@@ -157,8 +157,9 @@ impl Cm {
     fn migrate(&mut self, key: u32, channel: u32) -> Result<u32, ControlError> {
         let id = self.id_mut(key)?;
         let (before, taken) = (std::mem::replace(&mut id.channel, channel), id.taken);
+        let most = id.waiting;
         let waiting = match self.channels.get_mut(before) {
-            Some(before) => before.withdraw(|waiting| waiting.id == key),
+            Some(before) => before.withdraw(most, |waiting| waiting.id == key),
             None => Vec::new(),
         };
         let channel = self.channels.get_mut(channel).ok_or_else(gone)?;

@@ -77,7 +77,8 @@ impl Cm {
                 Told::Event { membership: of, .. } => *of == Some(membership),
                 Told::Request(_) => false,
             };
-            let withdrawn = channel.withdraw(|waiting| is_meant(&waiting.told)).len() as u32;
+            let withdrawn = channel.withdraw(id.waiting, |waiting| is_meant(&waiting.told));
+            let withdrawn = withdrawn.len() as u32;
             id.waiting -= withdrawn;
             self.counters.cm_events_withdrawn += u64::from(withdrawn);
         }
