@@ -75,6 +75,9 @@ impl<T> Inbox<T> {
     /// Takes out all that were read already and match.
     pub(crate) fn remove(&self, matches: impl Fn(&T) -> bool) -> Vec<T> {
         let mut taken = self.taken.lock();
+        if !taken.events.iter().any(&matches) {
+            return Vec::new();
+        }
         let (out, rest) = taken.events.drain(..).partition(matches);
         taken.events = rest;
         Vec::from_iter::<VecDeque<T>>(out)

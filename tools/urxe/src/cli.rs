@@ -1,7 +1,10 @@
 //! The command line: which commands there are. What each takes stands with the command.
 
 use crate::error::EXIT_CODES;
-use crate::{daemon, demo, devinfo, doctor, output, perf, replay, res, run, stat, sysfs_overlay};
+use crate::{
+    daemon, demo, devinfo, doctor, output, perf, perf_connect, replay, res, run, stat,
+    sysfs_overlay,
+};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,6 +50,7 @@ enum Command {
     Daemon(daemon::Arguments),
     Devinfo(devinfo::Arguments),
     Perf(perf::Arguments),
+    PerfConnect(perf_connect::Arguments),
     Stat(stat::Arguments),
     Res(res::Arguments),
     Replay(replay::Arguments),
@@ -82,6 +86,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Daemon(arguments) => return daemon::run(arguments),
         Command::Devinfo(arguments) => devinfo::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),
+        Command::PerfConnect(arguments) => perf_connect::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Res(arguments) => res::run(&arguments),
         Command::Replay(arguments) => return replay::run(&arguments),
@@ -123,6 +128,7 @@ mod tests {
             ("urxe perf write-bw --size 4X", ["--size", "4X"]),
             ("urxe perf write-bw --depth 0", ["--depth", "0"]),
             ("urxe perf nothing", ["nothing", "write-bw"]),
+            ("urxe perf-connect --count 0", ["--count", "0"]),
             ("urxe stat --watch soon", ["--watch", "soon"]),
             ("urxe res everything", ["everything", "qp"]),
             ("urxe replay", ["CAPTURE", "required"]),

@@ -14,6 +14,7 @@ mod machine;
 mod output;
 mod pattern;
 mod perf;
+mod perf_connect;
 mod replay;
 mod res;
 mod run;

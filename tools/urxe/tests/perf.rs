@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Daemon, perf_server, run, text};
+use common::{Daemon, Process, perf_server, run, text};
 use serde_json::Value;
 
 /// Runs both ends, and gives what both report.
@@ -139,4 +139,27 @@ fn a_server_is_not_kept_by_somebody_who_is_no_client() {
     let client = run(near.urxe(&format!("{client} --iters 10")));
     assert!(client.status.success(), "{}", text(&client.stderr));
     assert!(server.output().status.success());
+}
+
+#[test]
+fn connections_are_opened_used_and_closed_by_address() {
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    let mut server = Process::start(far.urxe("perf-connect --port 0"));
+    let waiting = server.wait_for("waiting for a client");
+    let port = waiting.trim().rsplit(' ').next().unwrap();
+    let line = format!("perf-connect {} --port {port} --count 150 --json", far.address);
+    let client = run(near.urxe(&line));
+    let server = server.output();
+    for output in [&client, &server] {
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    let report: Value = serde_json::from_slice(&client.stdout).unwrap();
+    assert_eq!(report["connections"], 150);
+    for phase in ["opened", "used", "closed", "all"] {
+        assert!(report[phase]["connections_per_s"].as_f64().unwrap() > 0.0, "{report}");
+    }
+    // Nobody listens any more, and that is said.
+    let refused = run(near.urxe(&line));
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("nobody listens there"), "{}", text(&refused.stderr));
 }

@@ -66,6 +66,9 @@ const ACTIVE_LIST: &str = "4";
 /// Queue pairs that do nothing.
 const IDLE_QPS: &str = "10000";
 
+/// Connections that are opened, used and closed through one listener.
+const CONNECTIONS: &str = "10000";
+
 /// One measured figure: the median of all rounds.
 #[derive(Debug, Default, Serialize)]
 struct Figure {
@@ -87,6 +90,8 @@ struct Figure {
     by_one_qp: Option<f64>,
     /// Of 100 messages that were sent, so many were lost.
     lost_percent: Option<f64>,
+    /// Connections a second: opened, or opened, used and closed.
+    connections_s: Option<f64>,
     /// Bytes of the daemon's memory for each idle QP, without its rings.
     bytes_per_qp: Option<f64>,
     /// Median, 99th and 99.9th percentile in microseconds.
@@ -224,6 +229,13 @@ fn measure_round(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Resu
             ..figure(&format!("write-bw, QPs active: {qps}"), Some(64))
         });
     }
+    let report = measure_connections(pair, server)?;
+    for (name, phase) in [("opened", "opened"), ("in all", "all")] {
+        figures.push(Figure {
+            connections_s: Some(number(&report[phase], "connections_per_s")?),
+            ..figure(&format!("{CONNECTIONS} connections {name}"), None)
+        });
+    }
     for (test, size) in LATENCY {
         let report = &perf(options, pair, server, test, size, &[])?["results"][0];
         let latency = &report["latency_us"];
@@ -257,6 +269,15 @@ fn perf(
     let text = output(pair.urxe(Side::A).args(&args).arg(server));
     finish(&mut serving);
     serde_json::from_str(&text?).map_err(|error| format!("urxe perf {test}: {error}"))
+}
+
+/// Connections of the connection manager: the report of the client, as JSON.
+fn measure_connections(pair: &Pair, server: &str) -> Result<serde_json::Value> {
+    let args = ["perf-connect", "--count", CONNECTIONS, "--json"];
+    let mut serving = start(pair.urxe(Side::B).args(args))?;
+    let text = output(pair.urxe(Side::A).args(args).arg(server));
+    finish(&mut serving);
+    serde_json::from_str(&text?).map_err(|error| format!("urxe perf-connect: {error}"))
 }
 
 fn measure_tcp(options: &Options, pair: &Pair, server: &str) -> Result<f64> {

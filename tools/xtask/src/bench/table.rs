@@ -26,6 +26,7 @@ pub(super) fn medians(rounds: &[Vec<Figure>]) -> Vec<Figure> {
                 messages_s: middle(|figure| figure.messages_s),
                 by_one_qp: middle(|figure| figure.by_one_qp),
                 lost_percent: middle(|figure| figure.lost_percent),
+                connections_s: middle(|figure| figure.connections_s),
                 bytes_per_qp: middle(|figure| figure.bytes_per_qp),
                 latency_us,
             }
@@ -48,7 +49,7 @@ pub(super) fn print(results: &Results) {
         results.family, results.rounds, results.seconds
     );
     println!(
-        "{:>5}  {:<26} {:>8} {:>8} {:>7} {:>7} {:>11} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}",
+        "{:>5}  {:<26} {:>8} {:>8} {:>7} {:>7} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}",
         "MTU",
         "test",
         "bytes",
@@ -58,6 +59,7 @@ pub(super) fn print(results: &Results) {
         "messages/s",
         "x 1 QP",
         "lost %",
+        "conn/s",
         "B / QP",
         "p50 us",
         "p99",
@@ -69,7 +71,7 @@ pub(super) fn print(results: &Results) {
         };
         let latency = |which: usize| optional(figure.latency_us.map(|all| all[which]), 1);
         println!(
-            "{:>5}  {:<26} {:>8} {:>8} {:>7} {:>7} {:>11} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}",
+            "{:>5}  {:<26} {:>8} {:>8} {:>7} {:>7} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}",
             figure.link_mtu,
             figure.test,
             figure.size.map_or(String::new(), |size| size.to_string()),
@@ -79,6 +81,7 @@ pub(super) fn print(results: &Results) {
             optional(figure.messages_s, 0),
             optional(figure.by_one_qp, 2),
             optional(figure.lost_percent, 1),
+            optional(figure.connections_s, 0),
             optional(figure.bytes_per_qp, 0),
             latency(0),
             latency(1),
@@ -87,7 +90,8 @@ pub(super) fn print(results: &Results) {
     }
     println!(
         "\nWhere messages can be lost, Gbit/s and messages/s are of what arrived. \"B / QP\" is the \
-         daemon's own memory for each idle QP, without its rings."
+         daemon's own memory for each idle QP, without its rings. \"In all\" connections are opened, \
+         used with one message each when all are open, and closed."
     );
 }
 
