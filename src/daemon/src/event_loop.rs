@@ -261,6 +261,8 @@ impl EventLoop {
             && !session.is_ending()
         {
             self.dead.pop();
+            let is_last = self.dead.is_empty() && self.sessions.is_empty();
+            debug_assert!(!is_last || self.cm.is_empty(), "nobody is there to free it");
         }
         for (index, nic) in self.nics.iter_mut().enumerate() {
             worked |= nic.mind_the_clock(now)?;

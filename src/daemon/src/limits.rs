@@ -40,9 +40,10 @@ pub const MAX_MCAST_ATTACHMENTS: usize = 8192;
 /// Multicast groups that one session's QPs are attached to: each is a descriptor of ours.
 pub const MAX_MCAST_GROUPS: usize = 256;
 
-/// Event channels of the connection manager of one session: each is a descriptor of ours, and
-/// rsockets has one for each of its sockets.
-pub const MAX_CM_CHANNELS: usize = 4096;
+/// Event channels of the connection manager of one session: each is a descriptor of ours, but
+/// librdmacm makes one for each id that is given none, and rsockets for each socket. So this is
+/// ten thousand connections, and some.
+pub const MAX_CM_CHANNELS: usize = 1 << 14;
 
 /// Ids of the connection manager of one session: several times as many as anybody connects, at a
 /// few hundred bytes each.

@@ -79,6 +79,13 @@ impl Cm {
         }
     }
 
+    /// Whether there is nothing of any program.
+    pub(crate) fn is_empty(&self) -> bool {
+        let kept = [self.channels.len(), self.ids.len(), self.memberships.len()];
+        let noted = [self.holders.len(), self.listeners.len(), self.accepted.len()];
+        kept == [0; 3] && noted == [0; 3] && self.ports.is_empty()
+    }
+
     /// The id of a key that a session has.
     fn id(&self, key: u32) -> Result<&Id, ControlError> {
         self.ids.get(key).ok_or_else(gone)

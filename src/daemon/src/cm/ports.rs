@@ -59,6 +59,11 @@ impl Ports {
         Ports { claims: HashMap::new(), local, next }
     }
 
+    /// Whether none is in use.
+    pub(super) fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+    }
+
     /// Claims a port.
     pub(super) fn claim(
         &mut self,
@@ -181,7 +186,7 @@ mod tests {
         assert_eq!(ports.claim(TCP, 7174, claim(3, "10.0.0.1")), Ok(()));
         ports.release(TCP, 7174, 2);
         ports.release(TCP, 7174, 3);
-        assert!(ports.claims.is_empty());
+        assert!(ports.is_empty());
     }
 
     #[test]
