@@ -46,6 +46,41 @@
 //! # }
 //! ```
 //!
+//! # By address
+//!
+//! Two programs that share nothing but an IP network meet through the connection manager, [`cm`]:
+//! one listens at an address and a port, the other connects its queue pair to them, and the peer
+//! may be any program that uses librdmacm, on any NIC.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use urxe_verbs::cm::ConnParam;
+//! use urxe_verbs::{Context, Error, Qp};
+//!
+//! const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+//!
+//! /// Takes the first who comes.
+//! fn serve(context: &Context, qp: &Qp) -> Result<(), Error> {
+//!     let channel = context.create_event_channel()?;
+//!     let listener = channel.listen("0.0.0.0:7471".parse().unwrap(), 10)?;
+//!     let Some(request) = listener.wait(PATIENCE)? else { return Ok(()) };
+//!     let connection = request.accept(qp, &ConnParam::default())?.wait_established(PATIENCE)?;
+//!     // Receives and sends go here.
+//!     connection.wait_disconnected(None)?;
+//!     Ok(())
+//! }
+//!
+//! /// Connects to it.
+//! fn visit(context: &Context, qp: &Qp) -> Result<(), Error> {
+//!     let channel = context.create_event_channel()?;
+//!     let to = "10.0.0.1:7471".parse().unwrap();
+//!     let connection =
+//!         channel.connect(to, qp, &ConnParam::default())?.wait_established(PATIENCE)?;
+//!     // The queue pair is in RTS.
+//!     connection.disconnect()
+//! }
+//! ```
+//!
 //! # The objects
 //!
 //! | verbs | here | made by |
@@ -62,6 +97,7 @@
 //! | `ibv_sge`, `ibv_send_wr`, `ibv_recv_wr` | [`Sge`], [`SendWr`], [`RecvWr`] | their functions |
 //! | `ibv_wc` | [`Wc`] | [`Cq::poll`], [`Cq::wait`] |
 //! | `ibv_async_event` | [`AsyncEvent`] | [`Context::async_event`] |
+//! | `rdma_event_channel`, `rdma_cm_id` | [`cm`] | [`Context::create_event_channel`] |
 //!
 //! All objects are handles that can be cloned. Each keeps alive what it was made from, so they
 //! can be dropped in any order; the object is destroyed in the daemon when its last handle goes.
@@ -90,8 +126,8 @@
 //! | to whom | its peer | its peer | anybody, multicast groups |
 //! | what is lost | is sent again | is lost, as a whole message | is lost |
 //!
-//! [`Qp::connect`] and [`Qp::start_datagrams`] make a queue pair ready; [`Qp`] shows both. Receives
-//! can be shared between any number of queue pairs: [`Srq`].
+//! [`Qp::connect`] and [`Qp::start_datagrams`] make a queue pair ready, as [`Qp`] shows; or [`cm`]
+//! does. Receives can be shared between any number of queue pairs: [`Srq`].
 //!
 //! # Work requests and completions
 //!
@@ -111,7 +147,7 @@
 //! processor for itself. One that would rather sleep makes the
 //! completion queue with a [`CompChannel`] and calls [`Cq::wait`]. One that waits for many things
 //! gives the channel's descriptor to `poll` or `epoll`: [`CompChannel`] tells the order of steps in
-//! which no wake-up is missed. [`Context::async_fd`] can wait there too.
+//! which no wake-up is missed. [`Context::async_fd`] and a [`cm::EventChannel`] can wait there too.
 //!
 //! # Errors
 //!

@@ -2,6 +2,7 @@
 //! work requests, events, and what happens when the daemon dies or the program forks.
 
 mod completion_queues;
+mod connections;
 mod datagrams;
 #[path = "../fake_daemon/mod.rs"]
 mod fake_daemon;

@@ -5,8 +5,8 @@
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use std::collections::HashMap;
-use std::net::IpAddr;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,6 +47,12 @@ pub struct State {
     /// The write end of the asynchronous events' pipe.
     pub async_events: Option<OwnedFd>,
     pub wake: Option<OwnedFd>,
+    /// What the connection manager has to tell, by channel.
+    pub cm_channels: HashMap<u32, FakeCmChannel>,
+    /// Of each id its channel and its number in the program.
+    pub cm_ids: HashMap<u32, (u32, u64)>,
+    /// No QP can change its state any more.
+    pub refuses_modify: bool,
     arena: Option<Arena>,
     last_handle: u32,
 }
@@ -64,6 +70,11 @@ pub struct FakeSrq {
     pub queue: RqConsumer,
     pub attr: SrqAttr,
     pub token: u64,
+}
+
+pub struct FakeCmChannel {
+    pub pipe: OwnedFd,
+    pub events: VecDeque<CmEvent>,
 }
 
 pub struct FakeCq {
@@ -100,6 +111,7 @@ impl FakeDaemon {
         let mut state = self.state.lock().unwrap();
         state.pipes.clear();
         (state.async_events, state.wake) = (None, None);
+        state.cm_channels.clear();
     }
 }
 
@@ -135,6 +147,68 @@ impl State {
     pub fn say(&self, user_handle: u64, kind: u32) {
         let record = EventRecord { user_handle, kind, ..Default::default() };
         rustix::io::write(self.async_events.as_ref().unwrap(), &record.to_bytes()).unwrap();
+    }
+
+    /// The connection manager tells something of an id, or in its name.
+    pub fn tell(&mut self, id: u32, kind: CmEventKind, about: u32, param: CmEventParam) {
+        let (channel, user_handle) = self.cm_ids[&id];
+        let channel = self.cm_channels.get_mut(&channel).unwrap();
+        let subject = CmSubject::Id(CmIdHandle(about));
+        channel.events.push_back(CmEvent { user_handle, subject, kind, status: 0, param });
+        rustix::io::write(&channel.pipe, &[1]).unwrap();
+    }
+
+    fn answer_cm(&mut self, request: CmRequest, fds: &mut Vec<OwnedFd>) -> Reply {
+        let reply = match request {
+            CmRequest::CreateChannel => {
+                let (read, pipe) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+                fds.push(read);
+                let handle = self.handle();
+                let events = VecDeque::new();
+                self.cm_channels.insert(handle, FakeCmChannel { pipe, events });
+                CmReply::Channel(CmChannelHandle(handle))
+            }
+            CmRequest::CreateId { channel, user_handle, .. } => {
+                let handle = self.handle();
+                self.cm_ids.insert(handle, (channel.0, user_handle));
+                CmReply::Id(CmIdHandle(handle))
+            }
+            CmRequest::Accept { id, user_handle, .. } => {
+                let channel = *self.cm_channels.keys().next().unwrap();
+                self.cm_ids.insert(id.0, (channel, user_handle));
+                return Reply::Done;
+            }
+            CmRequest::GetEvent { channel } => {
+                match self.cm_channels.get_mut(&channel.0).unwrap().events.pop_front() {
+                    Some(event) => CmReply::Event(event),
+                    None => {
+                        let errno = rustix::io::Errno::AGAIN.raw_os_error();
+                        return Reply::Error(ControlError { errno, message: "nothing".into() });
+                    }
+                }
+            }
+            CmRequest::ResolveAddr { id, .. } => {
+                self.tell(id.0, CmEventKind::AddrResolved, id.0, CmEventParam::None);
+                return Reply::Done;
+            }
+            CmRequest::ResolveRoute { id, .. } => {
+                self.tell(id.0, CmEventKind::RouteResolved, id.0, CmEventParam::None);
+                return Reply::Done;
+            }
+            CmRequest::MigrateId { id, channel } => {
+                self.cm_ids.get_mut(&id.0).unwrap().0 = channel.0;
+                CmReply::Events(2)
+            }
+            CmRequest::Query { .. } => {
+                let addr = |last| SocketAddr::from(([192, 0, 2, last], 7471));
+                let (src, dst) = (Some(addr(1)), Some(addr(2)));
+                CmReply::Route(CmRoute { device: Some(0), src, dst, ..CmRoute::default() })
+            }
+            CmRequest::QpAttr { .. } => CmReply::QpAttr(QpAttr::default()),
+            CmRequest::DestroyId { .. } => CmReply::Events(0),
+            _ => return Reply::Done,
+        };
+        Reply::Cm(reply)
     }
 
     /// Doorbells rung since the last time.
@@ -333,6 +407,11 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
                 doorbell_slot: handle,
             })
         }
+        Request::Cm(request) => state.answer_cm(request, &mut fds),
+        Request::ModifyQp { .. } if state.refuses_modify => Reply::Error(ControlError {
+            errno: rustix::io::Errno::INVAL.raw_os_error(),
+            message: "not this QP".into(),
+        }),
         Request::ModifyQp { qp, attr } => {
             let qp = state.qps.get_mut(&qp.0).unwrap();
             if attr.state == Some(QpState::Reset) {
