@@ -20,6 +20,7 @@ import struct
 import sys
 import time
 
+import cm
 import pyverbs.enums as e
 from pyverbs.addr import AH, AHAttr, GID, GlobalRoute
 from pyverbs.cq import CQ
@@ -79,6 +80,8 @@ class Peer:
         self.pd = PD(self.context)
         # What commands made, by the names that they gave it.
         self.things = {}
+        # RDMA-CM's part of it, made when it is asked for.
+        self.manager = None
 
     def hello(self, _):
         """The device, its GIDs and its MTU."""
@@ -276,6 +279,9 @@ class Peer:
     def do(self, command):
         what = command['do']
         try:
+            if what.startswith('cm_'):
+                self.manager = self.manager or cm.Manager()
+                return getattr(self.manager, what.removeprefix('cm_'))(command) or {}
             if what.startswith('_') or not hasattr(self, what):
                 raise NotImplementedError(f'no such command: {what}')
             return getattr(self, what)(command) or {}
@@ -299,6 +305,8 @@ class Peer:
             out.write(json.dumps(self.answer(line)) + '\n')
             out.flush()
         # Whoever gave the commands is gone, and what it made goes with it.
+        if self.manager:
+            self.manager.end()
         self.close({'names': [name for name in reversed(self.things)]})
 
 

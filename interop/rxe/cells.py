@@ -3,6 +3,7 @@
 import itertools
 from typing import NamedTuple
 
+import cm
 import programs
 from operations import OPERATIONS, Operation
 
@@ -45,12 +46,13 @@ def every(kernel):
                                operation, '', operation.missing(kernel, client, by))
     for backend, family in itertools.product(BACKENDS, FAMILIES):
         column = f'{backend} shim {family}'
-        for program, by in itertools.product(programs.PINGPONG + programs.PERFTEST,
+        for program, by in itertools.product([*programs.PINGPONG, *programs.PERFTEST, *cm.PROGRAMS],
                                              ('urxe', 'kernel')):
-            # The raw back-end carries the same packets; the pingpongs are enough to see it.
-            if backend == 'udp' or program in programs.PINGPONG:
-                yield Cell(kernel, f'{program}, {by} serves', column, backend, 'shim', family, 0,
-                           by, 'any', None, program, '')
+            # The raw back-end carries the same packets; a few programs are enough to see it.
+            if backend == 'udp' or program in programs.PINGPONG + cm.RAW:
+                kind = 'RDMA-CM ' if program in cm.PROGRAMS else ''
+                yield Cell(kernel, f'{kind}{program}, {by} serves', column, backend, 'shim', family,
+                           0, by, 'any', None, program, cm.missing(program, family))
 
 
 def short(kernel):
@@ -58,7 +60,8 @@ def short(kernel):
         if cell.operation:
             if (cell.backend, cell.client, cell.family, cell.mtu) in SHORT:
                 yield cell
-        elif cell.program in programs.SHORT and cell.column == 'udp shim v4':
+        elif (cell.program in programs.SHORT and cell.column == 'udp shim v4'
+              or (cell.program, cell.family, cell.by) in cm.SHORT and cell.backend == 'udp'):
             yield cell
 
 

@@ -8,20 +8,27 @@ All of it is required.
 
 import collections
 import contextlib
+import errno
+import itertools
 import json
 import subprocess
 import time
 
+import cm_faults
 import operations
 from daemon import Daemon, interface
 from exchange import AREA, TARGET, Exchange, Failure
 from guest import Guest
 from image.build import KERNELS
 from matrix import GUEST, HOST, LINK_MTU
+from meetings import Meeting, heard
 from peers import Gone, GuestPeer, ours
 
 COUNTERS = 'cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep . *'
 MTU = 1024
+# In seconds, more than the connection manager tries to be heard.
+GIVEN_UP = 60
+OTHER = {'urxe': 'kernel', 'kernel': 'urxe'}
 # What ends connections to peers that are gone: three times 67 ms.
 IMPATIENT = {'timeout': 14, 'retry_cnt': 2}
 
@@ -175,6 +182,10 @@ class Run:
                 self.row(f'a path that loses what is long, {by} requests',
                          lambda by=by: self.too_long_a_packet(by))
                 self.row(f'a program that was killed, {by} requests', lambda by=by: self.killed(by))
+            for name, case in cm_faults.CASES:
+                for by, family in itertools.product(('urxe', 'kernel'), HOST):
+                    self.row(f'RDMA-CM {family}: {name}, {by} asks',
+                             lambda case=case, by=by, family=family: case(self, by, family))
             self.row('a guest that was killed', self.plug)
         return self.results
 
@@ -206,8 +217,21 @@ class Run:
                 kernel.end()
 
     def connection(self, ends, by, mtu=MTU):
-        other = 'kernel' if by == 'urxe' else 'urxe'
-        return Connection(ends[by], ends[other], 'RC', 'v4', mtu)
+        return Connection(ends[by], ends[OTHER[by]], 'RC', 'v4', mtu)
+
+    @contextlib.contextmanager
+    def meeting(self, by, family, faults='', **how):
+        with self.ends(*(['--fault', faults] if faults else [])) as ends:
+            yield Meeting(ends[by], ends[OTHER[by]], family, **how)
+
+    def kill(self, end):
+        """A program dies by SIGKILL."""
+        if end.name == 'urxe':
+            end.process.kill()
+            end.process.wait()
+        else:
+            self.theirs.end()
+            self.theirs = GuestPeer(self.guest, GUEST)
 
     def counters(self):
         """What both ends have counted: of the kernel, and of us."""
@@ -246,14 +270,13 @@ class Run:
             return self.prove(fault.kernel, fault.ours)
 
     def refusal(self, run, by, counters):
-        other = 'kernel' if by == 'urxe' else 'urxe'
         with self.ends() as ends:
             x = self.connection(ends, by)
             try:
                 run(x)
             finally:
                 x.close()
-            needed = {by: counters[by][0], other: counters[other][1]}
+            needed = {by: counters[by][0], OTHER[by]: counters[OTHER[by]][1]}
             return self.prove(needed['kernel'], needed['urxe'])
 
     def narrow(self):
@@ -304,12 +327,8 @@ class Run:
             x = self.connection(ends, by)
             x.attributes = IMPATIENT
             x.open()
-            if by == 'kernel':
-                ends['urxe'].process.kill()
-                ends['urxe'].process.wait()
-            else:
-                self.theirs.end()
-                self.theirs = GuestPeer(self.guest, GUEST)
+            self.kill(ends[OTHER[by]])
+            if by == 'urxe':
                 # Its QP goes a while after it.
                 self.guest.run('while rdma resource show qp | grep -q RC; do sleep 0.1; done')
             x.ends(x.sends(one(x), 'RDMA_WRITE'), 'RETRY_EXC_ERR')
@@ -318,16 +337,25 @@ class Run:
                               ['retries_exceeded'] if urxe else ['drop_unknown_qp'])
 
     def plug(self):
-        """The machine at the other end is gone, and our daemon goes on."""
+        """The machine at the other end is gone, and our daemon goes on. Its connection manager asks
+        for 51 s before it says that nobody answers."""
         with self.ends() as ends:
-            x = self.connection(ends, 'urxe')
+            x, meeting = self.connection(ends, 'urxe'), Meeting(ends['urxe'], ends['kernel'], 'v4')
             x.attributes = IMPATIENT
             x.open()
+            meeting.ask()
+            meeting.asked()
+            meeting.accept()
+            meeting.established()
             self.guest.die()
             x.ends(x.sends(one(x), 'RDMA_WRITE'), 'RETRY_EXC_ERR')
             counted = self.stat()['retries_exceeded']
             if not counted:
                 raise Failure('not counted: urxe retries_exceeded')
+            meeting.ask(name='again')
+            heard(ends['urxe'], 'UNREACHABLE', -errno.ETIMEDOUT, timeout=GIVEN_UP)
+            ends['urxe'].call({'do': 'cm_disconnect', 'id': 'asks'})
+            heard(ends['urxe'], 'DISCONNECTED', timeout=GIVEN_UP)
             return f'urxe: retries_exceeded {counted}'
 
 

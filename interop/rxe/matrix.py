@@ -15,6 +15,7 @@ import time
 
 import captures
 import cells
+import cm
 import programs
 from daemon import Daemon
 from exchange import Exchange, Failure
@@ -61,6 +62,19 @@ def attempt(cell, requester, responder):
 def run_operation(cell, ours, theirs):
     requester, responder = (ours, theirs) if cell.by == 'urxe' else (theirs, ours)
     return attempt(cell, requester, responder)
+
+
+def run_program(cell, guest, binaries, daemon):
+    if cell.program in cm.PROGRAMS:
+        sides = cm.Urxe(guest, binaries, daemon), cm.Kernel(guest)
+        addresses = HOST[cell.family], GUEST[cell.family]
+        if cell.by == 'kernel':
+            sides, addresses = sides[::-1], addresses[::-1]
+        return cm.exchange(cm.PROGRAMS[cell.program], cell.family, *sides, addresses)
+    # They meet over TCP, and that over IPv4 in any case.
+    urxe = f'{binaries}/urxe run --daemon {daemon.socket} --'
+    return programs.exchange(cell.program, cell.family, cell.by, guest, urxe,
+                             (HOST['v4'], GUEST['v4']))
 
 
 def judged(cell, run):
@@ -113,13 +127,10 @@ class Run:
             finally:
                 peer.end()
                 kernel.end()
-        urxe = f'{self.args.bin}/urxe run --daemon {daemon.socket} --'
-        addresses = HOST['v4'], GUEST['v4']
         rest = [cell for cell in part if not cell.operation]
         for column, group in itertools.groupby(rest, key=lambda cell: cell.column):
             self.group(guest, column + ' programs', list(group),
-                       lambda cell: programs.exchange(cell.program, cell.family, cell.by, guest,
-                                                      urxe, addresses))
+                       lambda cell: run_program(cell, guest, self.args.bin, daemon))
 
     def group(self, guest, name, group, run):
         begin = time.monotonic()

@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import time
 
-PEER = pathlib.Path(__file__).resolve().parent.parent / 'peer' / 'peer.py'
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'peer'
+PEER = FOLDER / 'peer.py'
 # Debian's, for which python3-pyverbs is built; another may come first in PATH.
 PYTHON = '/usr/bin/python3'
 PORT = 7471
@@ -77,7 +78,8 @@ class GuestPeer:
 
     def __init__(self, guest, addresses):
         self.guest, self.addresses = guest, addresses
-        shutil.copy(PEER, guest.share / 'peer.py')
+        for file in FOLDER.glob('*.py'):
+            shutil.copy(file, guest.share)
         self.program = guest.start(f'python3 /share/peer.py --listen {PORT}')
 
     def connect(self):

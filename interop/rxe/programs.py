@@ -63,5 +63,5 @@ def exchange(program, family, serves, guest, urxe, addresses):
 
 def last_line(text):
     """What a program that failed had to say: not that it told its address, nor rules of tables."""
-    lines = [line.strip() for line in text.splitlines() if line.strip(' -')]
+    lines = [line.strip()[:150] for line in text.splitlines() if line.strip(' -')]
     return ' / '.join([line for line in lines if ' address: ' not in line][-2:])
