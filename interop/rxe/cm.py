@@ -1,4 +1,4 @@
-"""Stock programs that connect by RDMA-CM, between urxe and kernel rxe, each as server and as client."""
+"""Stock programs that connect by RDMA-CM, between urxe and kernel rxe, each side as server."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def perftest(program):
     return Program(f'{program} -R -F {{server}}', f'{program} -R -F', 'remote address', only_v4=why)
 
 
-UNSUPPORTED = 'the kernel has no multicast over IPv6 for RoCE v2: rdma_join_multicast fails with 524'
+UNSUPPORTED = 'the kernel joins no group of IPv6 over RoCE v2: rdma_join_multicast is answered 524'
 FIRST = 'its server takes the first wildcard that it is told, which is that of IPv4'
 PROGRAMS = {
     'rping -V': rping('-S 64'),

@@ -195,7 +195,7 @@ class Run:
             return
         begin = time.monotonic()
         try:
-            outcome, says = 'pass', run()
+            outcome, says = 'pass', run() or ''
         except (Failure, Gone, RuntimeError) as error:
             outcome, says = 'FAIL', str(error)
         seconds = time.monotonic() - begin
