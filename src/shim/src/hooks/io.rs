@@ -200,28 +200,29 @@ unsafe fn write_ours(
 /// # Safety
 /// `fd` must be for the program to read from.
 unsafe fn wait_for_cm_event(fd: c_int, channel: CmChannelHandle, command: &[u8]) -> ssize_t {
-    /// Closed by another thread.
+    /// Another thread has closed it.
     const CLOSED: ssize_t = 0;
-    /// Another thread was faster.
+    /// Another thread was faster, or the event was taken back.
     const AGAIN: ssize_t = 1;
+    let opened = || match DESCRIPTORS.genuine(fd) {
+        Some(Descriptor::RdmaCm(same)) if same.handle() == channel => Some(same),
+        _ => None,
+    };
     loop {
         let mut announced = 0u8;
         // SAFETY: a byte may be written there.
         let got = unsafe { next::read(fd, (&raw mut announced).cast(), 1) };
-        if got < 0 {
-            return got;
-        }
-        let done = answer(|| {
-            let same = DESCRIPTORS.genuine(fd).and_then(|descriptor| match descriptor {
-                Descriptor::RdmaCm(same) if same.handle() == channel => Some(same),
-                _ => None,
-            });
-            match same {
-                None => Ok(CLOSED),
-                // The end of the pipe: the daemon is gone.
-                Some(_) if got == 0 => Err(Errno::IO),
-                Some(same) => Ok(same.take_event(command)?.map_or(AGAIN, |len| len as ssize_t)),
-            }
+        let done = answer(|| match opened() {
+            None => Ok(CLOSED),
+            // What the read has said is the answer.
+            Some(_) if got < 0 => Ok(got),
+            // The end of the pipe: the daemon is gone.
+            Some(_) if got == 0 => Err(Errno::IO),
+            Some(same) => match same.take_event(command)? {
+                Some(len) => Ok(len as ssize_t),
+                // Not without a look: the number may be a stranger's now.
+                None => Ok(if opened().is_some() { AGAIN } else { CLOSED }),
+            },
         });
         match done {
             AGAIN => {}
