@@ -23,6 +23,7 @@ pub(crate) const SCAPY: Package = Package {
 };
 pub(crate) const IBVERBS_UTILS: Package =
     Package { program: "ibv_rc_pingpong", package: "ibverbs-utils" };
+pub(crate) const RDMACM_UTILS: Package = Package { program: "rping", package: "rdmacm-utils" };
 pub(crate) const PERFTEST: Package = Package { program: "ib_write_bw", package: "perftest" };
 pub(crate) const UCX_UTILS: Package = Package { program: "ucx_perftest", package: "ucx-utils" };
 pub(crate) const PYVERBS: Package = Package {

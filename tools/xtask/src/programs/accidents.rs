@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 /// Runs one, and gives the figure for the table.
-type Accident = fn(&Place) -> Result<String>;
+pub(super) type Accident = fn(&Place) -> Result<String>;
 
 /// All of them.
 pub(super) const ALL: [(&str, Accident); 6] = [

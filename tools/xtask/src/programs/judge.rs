@@ -43,7 +43,7 @@ fn iterations(output: &str) -> Result<String> {
 }
 
 /// The figure of the last row of a table of perftest, which has at least so many rows.
-fn row(output: &str, rows_min: usize) -> Result<String> {
+pub(super) fn row(output: &str, rows_min: usize) -> Result<String> {
     let (head, rows) = table(output);
     if rows.len() < rows_min {
         let count = rows.len();

@@ -2,11 +2,14 @@
 //! prints and how it ends is judged. And what programs do that nobody hopes for.
 
 mod accidents;
+mod connected;
 pub(crate) mod judge;
 mod list;
 mod place;
 
-use crate::packages::{CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RXE_PROVIDER, UCX_UTILS, lacking};
+use crate::packages::{
+    CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMACM_UTILS, RXE_PROVIDER, UCX_UTILS, lacking,
+};
 use crate::shell::{Result, build_release};
 use list::Program;
 use place::{Place, Side};
@@ -30,7 +33,7 @@ struct Row {
 
 /// Why it cannot run here.
 pub(crate) fn lacks() -> Option<String> {
-    lacking(&[CC, IBVERBS_DEV, RXE_PROVIDER, IBVERBS_UTILS, PERFTEST, UCX_UTILS])
+    lacking(&[CC, IBVERBS_DEV, RXE_PROVIDER, IBVERBS_UTILS, RDMACM_UTILS, PERFTEST, UCX_UTILS])
 }
 
 /// Runs everything and prints the table; an error if anything failed.
@@ -47,11 +50,18 @@ pub(crate) fn check(options: &Options) -> Result {
             rows.push(run_one(&place, &program, daemons));
         }
     }
-    for (name, accident) in accidents::ALL.into_iter().filter(|(name, _)| wanted(name)) {
-        rows.push(Row::new(name.into(), "", accident(&place)));
+    for meeting in connected::all() {
+        let name = meeting.name();
+        if wanted(&name) && meeting.is_possible(&place) {
+            rows.push(Row::new(name, meeting.daemons(), meeting.run(&place)));
+        }
+    }
+    let incidents = accidents::ALL.into_iter().chain(connected::INCIDENTS);
+    for (name, incident) in incidents.filter(|(name, _)| wanted(name)) {
+        rows.push(Row::new(name.into(), "", incident(&place)));
     }
     let nothing_left = place.wait_until_nothing_is_left().map(|()| String::new());
-    rows.push(Row::new("nothing is left".into(), "2", nothing_left));
+    rows.push(Row::new("nothing is left".into(), "all", nothing_left));
     print(&rows);
     match rows.iter().filter(|row| row.outcome.is_err()).count() {
         0 => Ok(()),

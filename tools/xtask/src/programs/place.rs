@@ -1,12 +1,14 @@
-//! Where the programs run: two daemons and everything that an ordinary user needs.
+//! Where the programs run: daemons and everything that an ordinary user needs.
 
 use super::judge::last_line;
 use crate::shell::{Result, is_root, output, release_binary, root, run};
+use serde_json::Value;
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -16,14 +18,26 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Whom the programs run as, if we are root: nobody.
 const ORDINARY_USER: u32 = 65_534;
 
-/// One of the two daemons.
+/// The port of RoCEv2.
+const ROCE_PORT: u16 = 4791;
+
+/// Runs a program on sockets of librdmacm.
+const PRELOADED: &str = "\
+LD_PRELOAD=$LD_PRELOAD:$(echo /usr/lib*/*/rsocket/librspreload.so)
+export LD_PRELOAD
+exec \"$@\"
+";
+
+/// One of the daemons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     A,
     B,
+    /// The one on this machine's own address of IPv6, if it has one that is free.
+    Ipv6,
 }
 
-/// A directory with our binaries, and two daemons on addresses of their own.
+/// A directory with our binaries, and daemons on addresses of their own.
 pub(super) struct Place {
     directory: PathBuf,
     daemons: Vec<Child>,
@@ -57,6 +71,13 @@ impl Place {
         for side in [Side::A, Side::B] {
             place.start_daemon(side)?;
         }
+        match UdpSocket::bind((place.address(Side::Ipv6), ROCE_PORT)) {
+            Ok(free) => {
+                drop(free);
+                place.start_daemon(Side::Ipv6)?;
+            }
+            Err(error) => eprintln!("nothing over IPv6: UDP port {ROCE_PORT} of ::1: {error}"),
+        }
         Ok(place)
     }
 
@@ -67,6 +88,7 @@ impl Place {
         for name in ["urxe", "urxed", "liburxe_shim.so"] {
             fs::copy(release_binary(name), bin.join(name))?;
         }
+        fs::write(bin.join("preloaded.sh"), PRELOADED)?;
         fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o755))?;
         if is_root() {
             std::os::unix::fs::chown(&run, Some(ORDINARY_USER), Some(ORDINARY_USER))?;
@@ -82,9 +104,37 @@ impl Place {
         self.directory.join(format!("run/{side:?}.sock"))
     }
 
-    /// One that nobody else on this machine tests with.
-    fn address(&self, side: Side) -> Ipv4Addr {
-        Ipv4Addr::new(127, 77, (std::process::id() % 250) as u8, 1 + side as u8)
+    /// Of IPv4, one that nobody else on this machine tests with.
+    pub(super) fn address(&self, side: Side) -> IpAddr {
+        let number = (std::process::id() % 250) as u8;
+        match side {
+            Side::A => Ipv4Addr::new(127, 77, number, 1).into(),
+            Side::B => Ipv4Addr::new(127, 77, number, 2).into(),
+            Side::Ipv6 => Ipv6Addr::LOCALHOST.into(),
+        }
+    }
+
+    /// Whether there is a daemon.
+    pub(super) fn has(&self, side: Side) -> bool {
+        self.daemons.len() > side as usize
+    }
+
+    fn sides(&self) -> impl Iterator<Item = Side> {
+        [Side::A, Side::B, Side::Ipv6].into_iter().filter(|&side| self.has(side))
+    }
+
+    /// A port for a server that the connection manager leads to, another one each time.
+    pub(super) fn next_port() -> u16 {
+        static NEXT: AtomicU16 = AtomicU16::new(7500);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A file of all bytes that programs may read, in a directory that they may write to.
+    pub(super) fn file(&self) -> Result<PathBuf> {
+        let path = self.directory.join("run/file");
+        let bytes: Vec<u8> = (0..1_000_003u32).map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect();
+        fs::write(&path, bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(path)
     }
 
     /// A command of an ordinary user.
@@ -129,8 +179,8 @@ impl Place {
 
     /// Starts a program on a daemon. Its name stands first.
     pub(super) fn start(&self, side: Side, words: &[&str]) -> Result<Running> {
-        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.join(format!("output-{number}"));
         let both = || {
             let file = File::create(&path)?;
@@ -161,15 +211,7 @@ impl Place {
         let mut words = words.to_vec();
         words.extend(["-p", &text]);
         let mut server = self.start(server, &words)?;
-        let deadline = Instant::now() + PATIENCE;
-        while !is_listening(port) {
-            if server.has_ended() || Instant::now() > deadline {
-                let ended = server.wait(Duration::ZERO)?;
-                let reason = ended.success().err().unwrap_or_else(|| "ended early".into());
-                return Err(format!("the server {reason}"));
-            }
-            sleep(Duration::from_millis(5));
-        }
+        server.wait_until(|_| Ok(is_listening(port)))?;
         words.push("127.0.0.1");
         let client = self.start(client, &words)?;
         Ok((server, client))
@@ -184,23 +226,47 @@ impl Place {
         Ok((server.wait(PATIENCE)?, client))
     }
 
-    /// Verbs objects that a daemon has.
-    fn objects(&self, side: Side) -> Result<usize> {
+    /// What `urxe` says of the devices of a daemon.
+    fn devices(&self, side: Side, words: &[&str]) -> Result<Vec<Value>> {
         let mut command = self.command(self.binary("urxe"));
-        let text = output(command.args(["res", "--json", "--socket"]).arg(self.socket(side)))?;
-        let report: serde_json::Value =
-            serde_json::from_str(&text).map_err(|error| format!("urxe res: {error}"))?;
-        let devices = report["devices"].as_array().ok_or("urxe res shows no devices")?;
+        command.args(words).args(["--json", "--socket"]).arg(self.socket(side));
+        let name = words.join(" ");
+        let report: Value = serde_json::from_str(&output(&mut command)?)
+            .map_err(|error| format!("urxe {name}: {error}"))?;
+        let devices = report["devices"].as_array().cloned();
+        devices.ok_or_else(|| format!("urxe {name} shows no devices"))
+    }
+
+    /// How often a daemon has counted something, on its only device.
+    pub(super) fn count(&self, side: Side, counter: &str) -> Result<u64> {
+        let devices = self.devices(side, &["stat"])?;
+        let count = devices.first().and_then(|device| device["counters"][counter].as_u64());
+        count.ok_or_else(|| format!("urxe stat does not know {counter}"))
+    }
+
+    /// Objects that a daemon has: those of verbs, and those of the connection manager.
+    fn objects(&self, side: Side) -> Result<usize> {
+        let devices = self.devices(side, &["res"])?;
         let lists = devices.iter().filter_map(|device| device.as_object());
         let lists = lists.flat_map(|device| device.values()).filter_map(|list| list.as_array());
-        Ok(lists.map(Vec::len).sum())
+        let verbs: usize = lists.map(Vec::len).sum();
+        let left = |made, gone| Ok(self.count(side, made)?.abs_diff(self.count(side, gone)?));
+        let connections: Result<u64> = [
+            ("cm_channels_created", "cm_channels_destroyed"),
+            ("cm_ids_created", "cm_ids_destroyed"),
+            ("cm_ports_taken", "cm_ports_freed"),
+        ]
+        .into_iter()
+        .map(|(made, gone)| left(made, gone))
+        .sum();
+        Ok(verbs + connections? as usize)
     }
 
     /// Programs that have ended leave nothing, though it may take a moment.
     pub(super) fn wait_until_nothing_is_left(&self) -> Result {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
-            let left = self.objects(Side::A)? + self.objects(Side::B)?;
+            let left: usize = self.sides().map(|side| self.objects(side)).sum::<Result<usize>>()?;
             if left == 0 {
                 return Ok(());
             }
@@ -233,6 +299,23 @@ impl Running {
         let _ = self.child.wait();
     }
 
+    /// Waits until a server is as `is_ready` finds it, who also knows what it has said.
+    pub(super) fn wait_until(&mut self, is_ready: impl Fn(&str) -> Result<bool>) -> Result {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let said = fs::read(&self.output).unwrap_or_default();
+            let said = String::from_utf8_lossy(&said);
+            if is_ready(&said)? {
+                return Ok(());
+            }
+            if self.has_ended() || Instant::now() > deadline {
+                let how = if self.has_ended() { "ended early" } else { "is not ready" };
+                return Err(format!("the server {how}: {}", last_line(&said)));
+            }
+            sleep(Duration::from_millis(5));
+        }
+    }
+
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
@@ -263,6 +346,11 @@ impl Drop for Running {
 }
 
 impl Ended {
+    /// What it printed.
+    pub(super) fn said(&self) -> &str {
+        &self.output
+    }
+
     /// What it printed, if it ended well.
     pub(super) fn success(&self) -> Result<String> {
         match self.status.success() {
