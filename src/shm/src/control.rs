@@ -37,7 +37,7 @@ pub use handle::{
     CqHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle,
 };
 pub use rate::LinkRate;
-pub use resource::{BoundTo, Resource, ResourceDetail, ResourceKind, ResourcePage};
+pub use resource::{BoundTo, CmIdState, Resource, ResourceDetail, ResourceKind, ResourcePage};
 pub use stats::{CounterInfo, QpStats, StatsPage};
 
 use serde::{Deserialize, Serialize};
@@ -585,7 +585,7 @@ mod tests {
     /// Requests about SRQs, address handles, windows, multicast groups and lists of objects.
     fn object_request() -> impl Strategy<Value = Request> {
         use ResourceKind::*;
-        let kind = prop::sample::select(vec![Qp, Cq, Srq, Mr, Mw]);
+        let kind = prop::sample::select(vec![Qp, Cq, Srq, Mr, Mw, CmId]);
         prop_oneof![
             (any::<(u32, u64)>(), srq_attr()).prop_map(|((pd, user_handle), attr)| {
                 Request::CreateSrq { pd: PdHandle(pd), attr, user_handle }
@@ -638,6 +638,7 @@ mod tests {
             }),
             (mw_type(), prop::option::of(bound))
                 .prop_map(|(mw_type, bound)| ResourceDetail::Mw { mw_type, bound }),
+            cm::tests::id_detail(),
         ];
         (any::<[u32; 3]>(), text(), detail).prop_map(|([number, uid, pd], program, detail)| {
             Resource { number, program, uid, pd, detail }

@@ -11,6 +11,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::fmt;
 use std::net::IpAddr;
+use urxe_verbs::cm::{IdState, PortSpace};
 use urxe_verbs::{Access, MwType, QpState, QpType, Resource, ResourceDetail, ResourceKind};
 
 const EXAMPLES: &str = "\
@@ -19,12 +20,14 @@ Examples:
       All objects of all devices.
   urxe res qp
       Queue pairs: transport, state, peer, PSNs, and the queues that they use.
+  urxe res cm-id
+      Who listens where, and who is connected with whom.
   urxe res mr --device urxe0 --json
       Memory registrations of one device, for a script.
 
 Objects of other users are shown to root and to the user that the daemon runs as.";
 
-/// List QPs, CQs, SRQs, MRs and memory windows with owner and state.
+/// List QPs, CQs, SRQs, MRs, memory windows and connections by address, with owner and state.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -58,6 +61,8 @@ enum Kind {
     Mw,
     /// Shared receive queues.
     Srq,
+    /// Ids of the connection manager: listeners and connections by address.
+    CmId,
 }
 
 impl Kind {
@@ -68,6 +73,7 @@ impl Kind {
             Kind::Mr => ResourceKind::Mr,
             Kind::Mw => ResourceKind::Mw,
             Kind::Srq => ResourceKind::Srq,
+            Kind::CmId => ResourceKind::CmId,
         }
     }
 
@@ -78,6 +84,7 @@ impl Kind {
             Kind::Mr => "memory registrations",
             Kind::Mw => "memory windows",
             Kind::Srq => "shared receive queues",
+            Kind::CmId => "connection manager ids",
         }
     }
 }
@@ -186,8 +193,17 @@ impl Row {
                 ("access", bound.map_or(Value::Null, |bound| rights(bound.access))),
                 ("qpn", bound.and_then(|bound| bound.qpn).map_or(Value::Null, hex)),
             ],
+            ResourceDetail::CmId { space, qp_type, state, qpn, local, peer } => vec![
+                ("cm_id", json!(number)),
+                ("type", json!(transport(*qp_type))),
+                ("state", json!(id_state(*state))),
+                ("ports", json!(port_space(*space))),
+                ("qpn", qpn.map_or(Value::Null, hex)),
+                ("local", json!(local)),
+                ("peer", json!(peer)),
+            ],
         };
-        if !matches!(detail, ResourceDetail::Cq { .. }) {
+        if !matches!(detail, ResourceDetail::Cq { .. } | ResourceDetail::CmId { .. }) {
             cells.push(("pd", json!(pd)));
         }
         cells.extend([("program", json!(program)), ("uid", json!(uid))]);
@@ -204,6 +220,27 @@ const fn transport(qp_type: QpType) -> &'static str {
         QpType::Rc => "RC",
         QpType::Uc => "UC",
         QpType::Ud => "UD",
+    }
+}
+
+/// The states of an id in the words of `rdma resource`, as far as they are the same.
+const fn id_state(state: IdState) -> &'static str {
+    match state {
+        IdState::Bound => "ADDR_BOUND",
+        IdState::AddrResolved => "ADDR_RESOLVED",
+        IdState::RouteResolved => "ROUTE_RESOLVED",
+        IdState::Listening => "LISTEN",
+        IdState::Connected => "CONNECT",
+        IdState::Over => "OVER",
+    }
+}
+
+const fn port_space(space: PortSpace) -> &'static str {
+    match space {
+        PortSpace::Ipoib => "IPOIB",
+        PortSpace::Tcp => "TCP",
+        PortSpace::Udp => "UDP",
+        PortSpace::Ib => "IB",
     }
 }
 
@@ -307,6 +344,24 @@ mod tests {
         );
         assert!(row["peer"].is_null());
         assert!(devices.to_string().contains(" - "), "{devices}");
+    }
+
+    #[test]
+    fn who_listens_is_shown_with_its_port() {
+        let id = ResourceDetail::CmId {
+            space: PortSpace::Tcp,
+            qp_type: QpType::Rc,
+            state: IdState::Listening,
+            qpn: None,
+            local: Some("0.0.0.0:7471".parse().unwrap()),
+            peer: None,
+        };
+        let devices = device(Kind::CmId, id);
+        let json = serde_json::to_value(&devices).unwrap();
+        let row = &json["devices"][0]["cm-id"][0];
+        assert_eq!((&row["state"], &row["local"]), (&json!("LISTEN"), &json!("0.0.0.0:7471")));
+        assert!(row["peer"].is_null() && row["pd"].is_null());
+        assert!(devices.to_string().contains("0.0.0.0:7471"), "{devices}");
     }
 
     #[test]

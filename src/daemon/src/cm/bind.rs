@@ -259,13 +259,15 @@ pub(super) fn space_to_engine(space: CmPortSpace) -> PortSpace {
 mod tests {
     use super::*;
     use crate::cm::channel::EventChannel;
+    use crate::objects::Owner;
 
     #[test]
     fn low_ports_are_for_root() {
         let mut cm = Cm::new();
         let (channel, _read_end) = EventChannel::new().unwrap();
         let channel = cm.channels.insert(channel).unwrap();
-        let id = Id::new(1, channel, CmPortSpace::Tcp, QpType::Rc);
+        let owner = Owner { uid: 0, program: "test".into() };
+        let id = Id::new(owner, 1, channel, CmPortSpace::Tcp, QpType::Rc);
         let key = cm.ids.insert(id).unwrap();
         let addr = |port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
         for port in [1, 1023] {

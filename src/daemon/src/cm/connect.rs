@@ -64,7 +64,8 @@ impl Cm {
         };
         let conn = conn.map_err(refuse_connect)?;
         self.holders.insert((nic, conn), Holder::Id(key));
-        self.id_mut(key)?.phase = Phase::Connected { nic, conn };
+        let id = self.id_mut(key)?;
+        (id.phase, id.qpn) = (Phase::Connected { nic, conn }, Some(param.qpn));
         Ok(())
     }
 
@@ -87,13 +88,15 @@ impl Cm {
             let answer = SidrAnswer { status, qpn: qp.qpn, qkey: Qkey(qkey), private_data };
             manager.answer(now, conn, &answer).map_err(refuse_command)?;
             self.over(key);
-            self.id_mut(key)?.user_handle = Some(user_handle);
+            let id = self.id_mut(key)?;
+            (id.user_handle, id.qpn) = (Some(user_handle), Some(param.qpn));
             return Ok(());
         }
         manager.accept(now, conn, &Accept { qp, private_data }).map_err(refuse_command)?;
         self.accepted.insert((nic, param.qpn, key));
         let id = self.id_mut(key)?;
-        (id.user_handle, id.accepted_qpn) = (Some(user_handle), Some(param.qpn));
+        (id.user_handle, id.qpn) = (Some(user_handle), Some(param.qpn));
+        id.accepted_qpn = id.qpn;
         Ok(())
     }
 

@@ -202,7 +202,7 @@ impl Cm {
                     src: Some(src),
                     dst: Some(dst),
                     traffic_class: id.traffic_class,
-                    ..Id::new(handle, channel, id.space, qp_type)
+                    ..Id::new(id.owner.clone(), handle, channel, id.space, qp_type)
                 };
                 let key = self.ids.insert(new)?;
                 self.counters.cm_ids_created += 1;

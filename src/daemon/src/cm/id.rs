@@ -1,15 +1,17 @@
 //! Ids: what a program connects and listens with.
 
 use super::ports::Claim;
+use crate::objects::Owner;
 use crate::resources::refuse;
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use urxe_engine::cm::{ConnId, ListenerId};
-use urxe_shm::control::{CmPortSpace, ControlError, QpType};
+use urxe_shm::control::{CmIdState, CmPortSpace, ControlError, QpType, ResourceDetail};
 
 /// An id: `rdma_cm_id`.
 #[derive(Debug)]
 pub(super) struct Id {
+    pub(super) owner: Owner,
     /// Its handle in the session that has it.
     pub(super) handle: u32,
     /// The program's own number; none of a request that is not accepted.
@@ -33,6 +35,8 @@ pub(super) struct Id {
     pub(super) family_only: Option<bool>,
     /// Code of the ACK timeout, if the program has said.
     pub(super) ack_timeout: Option<u8>,
+    /// The QP that the program named.
+    pub(super) qpn: Option<u32>,
     /// The QP that a request was accepted with, until the peer has confirmed it.
     pub(super) accepted_qpn: Option<u32>,
     /// Keys of its memberships in groups.
@@ -77,8 +81,15 @@ impl Phase {
 
 impl Id {
     /// An id without an address.
-    pub(super) fn new(handle: u32, channel: u32, space: CmPortSpace, qp_type: QpType) -> Id {
+    pub(super) fn new(
+        owner: Owner,
+        handle: u32,
+        channel: u32,
+        space: CmPortSpace,
+        qp_type: QpType,
+    ) -> Id {
         Id {
+            owner,
             handle,
             user_handle: None,
             channel,
@@ -93,6 +104,7 @@ impl Id {
             reuse_addr: false,
             family_only: None,
             ack_timeout: None,
+            qpn: None,
             accepted_qpn: None,
             memberships: Vec::new(),
             waiting: 0,
@@ -123,6 +135,23 @@ impl Id {
             Phase::Connected { nic, conn } => Ok((nic, conn)),
             _ => Err(self.cannot(command)),
         }
+    }
+
+    /// As a device lists it, if it is bound to that one or listens on it.
+    pub(super) fn detail(&self, nic: usize) -> Option<ResourceDetail> {
+        let (is_here, state) = match &self.phase {
+            Phase::Idle => return None,
+            Phase::Bound => (self.nic == Some(nic), CmIdState::Bound),
+            Phase::AddrResolved => (self.nic == Some(nic), CmIdState::AddrResolved),
+            Phase::RouteResolved => (self.nic == Some(nic), CmIdState::RouteResolved),
+            Phase::Listening(on) => {
+                (on.iter().any(|(device, _)| *device == nic), CmIdState::Listening)
+            }
+            Phase::Connected { .. } => (self.nic == Some(nic), CmIdState::Connected),
+            Phase::Over => (self.nic == Some(nic), CmIdState::Over),
+        };
+        let &Id { space, qp_type, qpn, src: local, dst: peer, .. } = self;
+        is_here.then_some(ResourceDetail::CmId { space, qp_type, state, qpn, local, peer })
     }
 
     /// It is not at that point of its life.

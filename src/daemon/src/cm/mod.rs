@@ -28,8 +28,9 @@ mod route;
 use crate::counters::RendezvousCounters;
 use crate::limits::MAX_CM_WAITING_EVENTS;
 use crate::nic::Nic;
+use crate::objects::Owner;
 use crate::resources::refuse;
-use crate::slab::Slab;
+use crate::slab::{Slab, index_of};
 use channel::{EventChannel, Told, Waiting};
 use id::{Id, Phase};
 use multicast::Membership;
@@ -38,7 +39,7 @@ use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 use urxe_engine::cm::{ConnId, ListenerId};
-use urxe_shm::control::{CmEventKind, CmEventParam, ControlError};
+use urxe_shm::control::{CmEventKind, CmEventParam, ControlError, ResourceDetail};
 
 /// All channels, ids and memberships of all programs.
 pub(crate) struct Cm {
@@ -157,6 +158,17 @@ impl Cm {
             }
         }
         id.taken
+    }
+
+    /// The ids of a device behind a number, with their numbers and owners.
+    pub(crate) fn listed(
+        &self,
+        nic: usize,
+        after: Option<u32>,
+    ) -> impl Iterator<Item = (u32, &Owner, ResourceDetail)> {
+        let ids = self.ids.iter().map(|(key, id)| (index_of(key), id));
+        let ids = ids.filter(move |(number, _)| after.is_none_or(|after| *number > after));
+        ids.filter_map(move |(number, id)| Some((number, &id.owner, id.detail(nic)?)))
     }
 
     /// Moves an id to another channel, and its waiting events with it. Returns how many of its

@@ -130,7 +130,8 @@ impl Session {
         }
         check_quota("ids", self.cm_ids.len(), MAX_CM_IDS)?;
         let handle = self.new_handle()?;
-        let id = Id { user_handle: Some(user_handle), ..Id::new(handle, channel, space, qp_type) };
+        let id = Id::new(self.owner(), handle, channel, space, qp_type);
+        let id = Id { user_handle: Some(user_handle), ..id };
         let key = world.cm.ids.insert(id).ok_or_else(no_more_ids)?;
         world.cm.counters.cm_ids_created += 1;
         self.cm_ids.insert(handle, key);

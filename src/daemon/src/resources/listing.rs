@@ -30,8 +30,8 @@ impl Session {
         kind: ResourceKind,
         after: Option<u32>,
     ) -> Result<Answer, ControlError> {
-        let nic = find_nic(world, device)?;
-        let nic = &mut world.nics[nic];
+        let index = find_nic(world, device)?;
+        let nic = &mut world.nics[index];
         let range = (behind(after), Bound::Unbounded);
         let page = match kind {
             ResourceKind::Qp => {
@@ -59,6 +59,11 @@ impl Session {
                 let mws = nic.host.objects.mws_behind(after);
                 let mws = mws.filter(|(_, owner)| self.may_see(owner));
                 page(mws.filter_map(|(rkey, owner)| mw(&nic.device, rkey, owner)))
+            }
+            ResourceKind::CmId => {
+                let ids = world.cm.listed(index, after);
+                let ids = ids.filter(|(_, owner, _)| self.may_see(owner));
+                page(ids.map(|(number, owner, detail)| resource(number, owner, None, detail)))
             }
         };
         Ok(Reply::Resources(page).into())
@@ -140,7 +145,8 @@ fn mw(device: &Device, rkey: u32, owner: &Owner) -> Option<Resource> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_shm::control::{QpState, QpType, encode};
+    use std::net::Ipv6Addr;
+    use urxe_shm::control::{CmIdState, CmPortSpace, QpState, QpType, encode};
 
     #[test]
     fn a_page_filled_to_the_brim_fits_into_a_message() {
@@ -154,6 +160,14 @@ mod tests {
                 peer: Some((Gid([0xff; 16]), u32::MAX)),
                 sq_psn: u32::MAX,
                 rq_psn: u32::MAX,
+            },
+            ResourceDetail::CmId {
+                space: CmPortSpace::Ib,
+                qp_type: QpType::Ud,
+                state: CmIdState::Over,
+                qpn: Some(u32::MAX),
+                local: Some((Ipv6Addr::from([0xff; 16]), u16::MAX).into()),
+                peer: Some((Ipv6Addr::from([0xff; 16]), u16::MAX).into()),
             },
             ResourceDetail::Mw {
                 mw_type: MwType::Two,

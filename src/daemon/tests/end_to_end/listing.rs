@@ -6,8 +6,14 @@ use urxe_shm::control::{
     Gid, QpCaps, QpState, QpType, Request, Resource, ResourceDetail, ResourceKind,
 };
 
-const KINDS: [ResourceKind; 5] =
-    [ResourceKind::Qp, ResourceKind::Cq, ResourceKind::Srq, ResourceKind::Mr, ResourceKind::Mw];
+const KINDS: [ResourceKind; 6] = [
+    ResourceKind::Qp,
+    ResourceKind::Cq,
+    ResourceKind::Srq,
+    ResourceKind::Mr,
+    ResourceKind::Mw,
+    ResourceKind::CmId,
+];
 
 fn numbers(resources: &[Resource]) -> Vec<u32> {
     resources.iter().map(|resource| resource.number).collect()

@@ -390,6 +390,7 @@ pub enum CmOption {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::control::ResourceDetail;
     use proptest::prelude::*;
 
     fn space() -> impl Strategy<Value = CmPortSpace> {
@@ -445,6 +446,20 @@ pub(super) mod tests {
             }
             addr
         })
+    }
+
+    /// An id in a list of objects.
+    pub(in super::super) fn id_detail() -> impl Strategy<Value = ResourceDetail> {
+        use crate::control::CmIdState::*;
+        let states = vec![Bound, AddrResolved, RouteResolved, Listening, Connected, Over];
+        let addrs = any::<[Option<(std::net::IpAddr, u16)>; 2]>();
+        let state = prop::sample::select(states);
+        (space(), qp_type(), state, any::<Option<u32>>(), addrs).prop_map(
+            |(space, qp_type, state, qpn, addrs)| {
+                let [local, peer] = addrs.map(|addr| addr.map(SocketAddr::from));
+                ResourceDetail::CmId { space, qp_type, state, qpn, local, peer }
+            },
+        )
     }
 
     pub(in super::super) fn request() -> impl Strategy<Value = CmRequest> {

@@ -1,7 +1,8 @@
 //! What exists on a device, as [`Request::Resources`](super::Request::Resources) asks for it.
 
-use super::{Access, Gid, MwType, QpState, QpType};
+use super::{Access, CmPortSpace, Gid, MwType, QpState, QpType};
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 
 /// A kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -16,6 +17,8 @@ pub enum ResourceKind {
     Mr,
     /// Memory windows, by rkey.
     Mw,
+    /// Ids of the connection manager that are bound to the device, or listen on it among others.
+    CmId,
 }
 
 /// Objects of one kind, or part of them.
@@ -36,7 +39,7 @@ pub struct Resource {
     pub program: String,
     /// The user that it runs as.
     pub uid: u32,
-    /// The number of its protection domain; 0 for a CQ, which is in none.
+    /// The number of its protection domain; 0 for a CQ or an id, which are in none.
     pub pd: u32,
     /// What only its kind has.
     pub detail: ResourceDetail,
@@ -104,6 +107,38 @@ pub enum ResourceDetail {
         /// What it opens; `None` if it is bound to nothing.
         bound: Option<BoundTo>,
     },
+    /// An id of the connection manager.
+    CmId {
+        /// Its port space.
+        space: CmPortSpace,
+        /// The transport of its QP.
+        qp_type: QpType,
+        /// How far it is.
+        state: CmIdState,
+        /// The QP that its program named.
+        qpn: Option<u32>,
+        /// Its own address, without the interface of a link-local one; may be the wildcard.
+        local: Option<SocketAddr>,
+        /// The peer's.
+        peer: Option<SocketAddr>,
+    },
+}
+
+/// How far an id of the connection manager is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum CmIdState {
+    /// It has an address.
+    Bound,
+    /// It knows its device and its peer's address.
+    AddrResolved,
+    /// It knows the path.
+    RouteResolved,
+    /// It listens.
+    Listening,
+    /// It is connected, or is to be.
+    Connected,
+    /// Its connection has come to nothing or has ended, or its question is answered.
+    Over,
 }
 
 /// What a memory window opens.

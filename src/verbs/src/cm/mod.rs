@@ -153,4 +153,4 @@ pub use listener::{ConnectRequest, Listener, ServiceListener, ServiceRequest};
 pub use multicast::Membership;
 pub use param::{ConnParam, UDP_QKEY};
 pub use service::Service;
-pub use urxe_shm::control::CmUdParam as UdParam;
+pub use urxe_shm::control::{CmIdState as IdState, CmPortSpace as PortSpace, CmUdParam as UdParam};

@@ -7,7 +7,9 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use urxe_daemon::StartError;
-use urxe_verbs::cm::{ConnParam, ConnectRequest, Connection, Event, EventChannel, Listener};
+use urxe_verbs::cm::{
+    ConnParam, ConnectRequest, Connection, Event, EventChannel, IdState, Listener, PortSpace,
+};
 use urxe_verbs::*;
 
 const A_WHILE: Duration = Duration::from_millis(100);
@@ -351,6 +353,33 @@ fn the_channels_descriptor_is_readable_when_there_is_something_to_do() {
     // And what is known is not told again.
     assert!(begun.wait_disconnected(PATIENCE).unwrap());
     assert!(begun.wait_established(A_MOMENT).is_err());
+}
+
+#[test]
+fn who_listens_and_who_is_connected_is_listed_by_device() {
+    let Net { near, far, daemon: _daemon } = Net::unconnected();
+    let everywhere = near.channel().listen("0.0.0.0:0".parse().unwrap(), 0).unwrap();
+    let (near_end, far_end) = connected(&near, &far);
+    let ids = |side: &Side| {
+        let ids = side.context.resources(ResourceKind::CmId).unwrap();
+        assert!(ids.iter().all(|id| id.program.contains(&std::process::id().to_string())));
+        let details = ids.into_iter().map(|id| match id.detail {
+            ResourceDetail::CmId { space, state, qpn, local, peer, .. } => {
+                assert_eq!(space, PortSpace::Tcp);
+                (state, qpn, local, peer)
+            }
+            other => panic!("{other:?}"),
+        });
+        details.collect::<Vec<_>>()
+    };
+    let listening = (IdState::Listening, None, Some(everywhere.local_addr()), None);
+    for (side, end) in [(&near, &near_end), (&far, &far_end)] {
+        let (local, peer) = (end.local_addr().unwrap(), end.peer_addr());
+        let stands = (IdState::Connected, Some(side.qp.qpn()), Some(local), Some(peer));
+        assert_eq!(ids(side), [listening, stands]);
+    }
+    drop((everywhere, near_end, far_end));
+    assert_eq!((ids(&near), ids(&far)), (vec![], vec![]));
 }
 
 #[test]
