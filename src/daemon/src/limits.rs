@@ -45,9 +45,10 @@ pub const MAX_MCAST_GROUPS: usize = 256;
 /// ten thousand connections, and some.
 pub const MAX_CM_CHANNELS: usize = 1 << 14;
 
-/// Ids of the connection manager of one session: several times as many as anybody connects, at a
-/// few hundred bytes each.
-pub const MAX_CM_IDS: usize = 1 << 16;
+/// Ids of the connection manager of one session, at a few hundred bytes each: both ends of ten
+/// thousand connections and more, but half of the ports and half of the listeners at most, so that
+/// no program has them all.
+pub const MAX_CM_IDS: usize = 1 << 15;
 
 /// Memberships of one session's ids in multicast groups: more than groups that its QPs can be
 /// attached to are of no use.
