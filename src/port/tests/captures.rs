@@ -11,13 +11,18 @@ use urxe_wire::mad::{self, IpCmHeader, Mad, Message, PortSpace, Reason};
 use urxe_wire::{Flow, Ident, Opcode, Outer, Packet, Qkey, Qpn};
 
 /// File, RoCE packets in it, other frames in it.
-const CAPTURES: [(&str, usize, usize); 28] = [
+const CAPTURES: [(&str, usize, usize); 33] = [
     ("6.1/cm-rdma_client.pcap", 10, 0),
     ("6.1/cm-reject-no-listener.pcap", 2, 0),
+    ("6.1/cm-rejected-by-urxe.pcap", 2, 0),
+    ("6.1/cm-rping-kernel-asks-v6.pcap", 21, 0),
+    ("6.1/cm-rping-urxe-asks.pcap", 17, 0),
     ("6.1/cm-rping-v6-refused.pcap", 2, 0),
     ("6.1/cm-rping-v6.pcap", 41, 0),
     ("6.1/cm-rping.pcap", 41, 0),
     ("6.1/cm-sidr-udaddy.pcap", 6, 0),
+    ("6.1/cm-sidr-udaddy-kernel-asks.pcap", 4, 0),
+    ("6.1/cm-sidr-udaddy-urxe-asks-v6.pcap", 4, 0),
     ("6.1/cm-ucmatose.pcap", 26, 0),
     ("6.1/cm-ucmatose-v6.pcap", 13, 0),
     ("6.1/loss-10pct-rc.pcap", 110, 0),
@@ -189,14 +194,14 @@ fn management_datagrams_are_rebuilt_byte_for_byte() {
         if mad.bytes() == *bytes { Ok(()) } else { Err(format!("became {mad}")) }
     });
     let expected = [
-        ("DREP", 7),
-        ("DREQ", 8),
-        ("REJ", 2),
-        ("REP", 7),
-        ("REQ", 9),
-        ("RTU", 7),
-        ("SIDR REP", 2),
-        ("SIDR REQ", 2),
+        ("DREP", 9),
+        ("DREQ", 10),
+        ("REJ", 3),
+        ("REP", 9),
+        ("REQ", 12),
+        ("RTU", 9),
+        ("SIDR REP", 4),
+        ("SIDR REQ", 4),
     ];
     assert_eq!(count, expected.into());
 }
