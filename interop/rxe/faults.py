@@ -355,7 +355,7 @@ class Run:
             meeting.ask(name='again')
             heard(ends['urxe'], 'UNREACHABLE', -errno.ETIMEDOUT, timeout=GIVEN_UP)
             ends['urxe'].call({'do': 'cm_disconnect', 'id': 'asks'})
-            heard(ends['urxe'], 'DISCONNECTED', timeout=GIVEN_UP)
+            heard(ends['urxe'], 'DISCONNECTED', -errno.ETIMEDOUT, timeout=GIVEN_UP)
             return f'urxe: retries_exceeded {counted}'
 
 

@@ -38,9 +38,11 @@ fn is_read_response(packet: &Captured) -> bool {
 }
 
 /// File, responses compared, differences.
-const CAPTURES: [(&str, u64, u64); 26] = [
+const CAPTURES: [(&str, u64, u64); 28] = [
     ("6.1/cm-rdma_client.pcap", 2, 0),
     ("6.1/cm-reject-no-listener.pcap", 0, 0),
+    ("6.1/cm-rping-kernel-asks-v6.pcap", 8, 0),
+    ("6.1/cm-rping-urxe-asks.pcap", 6, 0),
     ("6.1/cm-rping-v6-refused.pcap", 0, 0),
     ("6.1/cm-rping-v6.pcap", 18, 0),
     ("6.1/cm-rping.pcap", 18, 0),
