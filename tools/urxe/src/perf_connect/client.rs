@@ -23,11 +23,12 @@ pub(super) fn run(context: &Context, arguments: &Arguments, host: &str) -> Resul
         to,
         count,
     };
+    let pending = arguments.pending as usize;
     let first = client.find_server()?;
     let begin = Instant::now();
-    let open = client.open(first, arguments.pending as usize)?;
+    let open = client.open(first, pending)?;
     let opened = Instant::now();
-    client.use_all(&open)?;
+    client.use_all(&open, pending)?;
     let used = Instant::now();
     client.close(open)?;
     let phases = [opened - begin, used - opened, used.elapsed()];
@@ -94,14 +95,15 @@ impl Client {
         Ok(open)
     }
 
-    /// Sends a message on each, and waits until all have arrived.
-    fn use_all(&self, open: &[Connection]) -> Result<(), Error> {
-        for (number, connection) in (0..).zip(open) {
-            send_number(connection.qp(), number)?;
-        }
+    /// Sends a message on each, with no more than `pending` on their way at a time.
+    fn use_all(&self, open: &[Connection], pending: usize) -> Result<(), Error> {
         let mut wcs = [Wc::default(); 64];
-        let mut done = 0;
+        let (mut sent, mut done) = (0, 0);
         while done < open.len() {
+            while sent < open.len() && sent - done < pending {
+                send_number(open[sent].qp(), sent as u32)?;
+                sent += 1;
+            }
             let count = self.shared.cq.poll(&mut wcs)?;
             for wc in &wcs[..count] {
                 wc.check()?;

@@ -61,7 +61,8 @@ pub(crate) struct Arguments {
     )]
     count: u32,
 
-    /// Connections that are asked for and do not stand yet, at most.
+    /// Connections that are asked for and do not stand yet, and then messages that have not arrived
+    /// yet, at most.
     #[arg(
         long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=512)

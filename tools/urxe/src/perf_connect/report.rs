@@ -15,7 +15,7 @@ pub(super) struct Report {
     server: SocketAddr,
     /// How many there were, all open at the same time.
     connections: u32,
-    /// How many were on their way at a time, at most.
+    /// How many of them, and then of their messages, were on their way at a time, at most.
     pending: u32,
     opened: Phase,
     used: Phase,
@@ -56,7 +56,7 @@ impl fmt::Display for Report {
         let Report { device, server, connections, pending, .. } = self;
         let connections = count((*connections).into());
         writeln!(f, "{connections} connections of {device} to {server}, all open at once,")?;
-        writeln!(f, "no more than {pending} on their way at a time")?;
+        writeln!(f, "no more than {pending} (of the messages too) on their way at a time")?;
         writeln!(f, "{:>10} {:>10} {:>14}", "", "seconds", "connections/s")?;
         for (name, phase) in [
             ("opened", self.opened),
