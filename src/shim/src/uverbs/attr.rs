@@ -326,6 +326,51 @@ mod tests {
         assert_eq!((answer.max_send_wr, answer.sq_sig_all, answer.timeout), (100, 1, 13));
     }
 
+    /// What librdmacm makes of the attributes that it is told: the same, for another command.
+    fn told_to_modify(told: &UserQpAttr) -> ModifyQp {
+        let AhAttr { grh, is_global, port_num, .. } = told.ah_attr;
+        ModifyQp {
+            dest: QpDest {
+                dgid: grh.dgid,
+                flow_label: grh.flow_label,
+                sgid_index: grh.sgid_index,
+                hop_limit: grh.hop_limit,
+                traffic_class: grh.traffic_class,
+                is_global,
+                port_num,
+                ..QpDest::default()
+            },
+            attr_mask: told.qp_attr_mask,
+            qkey: told.qkey,
+            rq_psn: told.rq_psn,
+            sq_psn: told.sq_psn,
+            dest_qp_num: told.dest_qp_num,
+            qp_access_flags: told.qp_access_flags,
+            pkey_index: told.pkey_index,
+            qp_state: told.qp_state as u8,
+            cur_qp_state: told.cur_qp_state as u8,
+            path_mtu: told.path_mtu as u8,
+            max_rd_atomic: told.max_rd_atomic,
+            max_dest_rd_atomic: told.max_dest_rd_atomic,
+            min_rnr_timer: told.min_rnr_timer,
+            port_num: told.port_num,
+            timeout: told.timeout,
+            retry_cnt: told.retry_cnt,
+            rnr_retry: told.rnr_retry,
+            ..ModifyQp::default()
+        }
+    }
+
+    #[test]
+    fn what_the_connection_manager_tells_is_what_is_changed() {
+        let all = mask::STANDARD & !(mask::ALT_PATH | mask::CAP);
+        for bit in (0..21).map(|bit| 1 << bit).filter(|bit| all & bit != 0).chain([0, all]) {
+            let command = ModifyQp { attr_mask: bit, ..modify() };
+            let attr = to_change(&command).unwrap();
+            assert_eq!(to_change(&told_to_modify(&qp_attr(&attr))), Ok(attr), "{bit:#x}");
+        }
+    }
+
     #[test]
     fn a_path_goes_further_than_the_next_router() {
         let limit = |hop_limit| {
