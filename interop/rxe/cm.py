@@ -74,6 +74,7 @@ PROGRAMS = {
     'rdma_client': both('rdma_client', '', 'end 0', '-s {server}')._replace(
         server='rdma_server -s {server}'),
     'rdma_xclient': Program('rdma_xclient -s {server}', 'rdma_xserver', 'end 0', only_v4=FIRST),
+    # Not with -T a: it may hear that the other has hung up before it hears its last words.
     'rstream': both('rstream', '-I 5 -C 5 -S 3001 -T v', 'custom'),
     'rstream -T n -S 100000': both('rstream', '-I 3 -C 5 -S 100000 -T v -T n', 'custom'),
     'riostream': both('riostream', '-I 5 -C 5 -S 3001 -T v', 'custom'),
