@@ -52,7 +52,8 @@ def both(name, options, says='return status 0', server='-b {server}'):
 
 def perftest(program):
     why = 'perftest 4.5 asks for IPv4 addresses alone'
-    return Program(f'{program} -R -F {{server}}', f'{program} -R -F', 'remote address', only_v4=why)
+    return Program(f'{program} -R -F {{server}}', f'{program} -R -F', 'remote address', only_v4=why,
+                   seconds=15)
 
 
 UNSUPPORTED = 'the kernel joins no group of IPv6 over RoCE v2: rdma_join_multicast is answered 524'
