@@ -1,8 +1,9 @@
 """urxe beside kernel rxe beside kernel TCP: over one veth pair, inside one guest, in one run.
 
 Only ratios of one run mean anything: the guest has two processors, which may be emulated, and both
-ends share them. urxe takes part three times: with stock programs (perftest), and with its own, which
-wait for completions by polling as perftest does, or sleep until there is one.
+ends share them. urxe takes part four times: with stock programs (perftest), whose memory the
+daemons reach by system calls, or which is shared with them (`URXE_MR=remap`), and with its own
+programs, which wait for completions by polling as perftest does, or sleep until there is one.
 """
 
 import collections
@@ -39,7 +40,8 @@ def options(parser):
     parser.add_argument('--seconds', type=int, default=2, help='of each measurement of bandwidth')
 
 
-WAYS = ['kernel rxe', 'urxe, stock', 'urxe, native', 'urxe, native, sleeping']
+WAYS = ['kernel rxe', 'urxe, stock', 'urxe, stock, shared', 'urxe, native',
+        'urxe, native, sleeping']
 
 
 class Failed(Exception):
@@ -105,11 +107,12 @@ class Bench:
                    for end, address in ADDRESSES.items()]
         try:
             self.must('until [ -S /run/a.sock -a -S /run/b.sock ]; do sleep 0.05; done', 10)
-            stock = {test: self.stock(test, 'urxe run --daemon /run/{1}.sock -- ib_{0}', say)
-                     for test in TESTS}
+            program = 'urxe run --daemon /run/{1}.sock -- ib_{0}'
+            stock = [{test: self.stock(test, way + program, say) for test in TESTS}
+                     for way in ('', 'URXE_MR=remap ')]
             native = [{test: self.native(test, poll, say) for test in TESTS}
                       for poll in ('yield', 'event')]
-            return stock, *native
+            return *stock, *native
         except Failed as error:
             raise Failed(f'{error}\n' + '\n'.join(daemon.text for daemon in daemons)) from None
         finally:

@@ -10,10 +10,11 @@ use std::time::Duration;
 pub(super) type Accident = fn(&Place) -> Result<String>;
 
 /// All of them.
-pub(super) const ALL: [(&str, Accident); 6] = [
+pub(super) const ALL: [(&str, Accident); 7] = [
     ("two programs at once through one daemon", two_at_once),
     ("fork in a program", fork),
     ("a program closes descriptors it does not own", closes_descriptors),
+    ("a program under valgrind", under_valgrind),
     ("a server is killed in a transfer", server_killed),
     ("a client is killed in a transfer", client_killed),
     ("200 starts and stops", starts_and_stops),
@@ -46,6 +47,12 @@ fn fork(place: &Place) -> Result<String> {
 
 fn closes_descriptors(place: &Place) -> Result<String> {
     run_own(place, "closes_descriptors")
+}
+
+/// Valgrind shows a program another machine than there is: fewer instructions, no vDSO.
+fn under_valgrind(place: &Place) -> Result<String> {
+    place.run(Side::A, &["valgrind", "-q", "ibv_devinfo", "-v"], PATIENCE)?.success()?;
+    place.wait_until_nothing_is_left().map(|()| String::new())
 }
 
 /// Runs a program of `interop/programs`, which says itself what is wrong.

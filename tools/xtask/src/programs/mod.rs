@@ -8,7 +8,8 @@ mod list;
 mod place;
 
 use crate::packages::{
-    CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMACM_UTILS, RXE_PROVIDER, UCX_UTILS, lacking,
+    CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMACM_UTILS, RXE_PROVIDER, UCX_UTILS, VALGRIND,
+    lacking,
 };
 use crate::shell::{Result, build_release};
 use list::Program;
@@ -33,7 +34,16 @@ struct Row {
 
 /// Why it cannot run here.
 pub(crate) fn lacks() -> Option<String> {
-    lacking(&[CC, IBVERBS_DEV, RXE_PROVIDER, IBVERBS_UTILS, RDMACM_UTILS, PERFTEST, UCX_UTILS])
+    lacking(&[
+        CC,
+        IBVERBS_DEV,
+        RXE_PROVIDER,
+        IBVERBS_UTILS,
+        RDMACM_UTILS,
+        PERFTEST,
+        UCX_UTILS,
+        VALGRIND,
+    ])
 }
 
 /// Runs everything and prints the table; an error if anything failed.
