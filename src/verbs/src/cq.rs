@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use urxe_shm::control::{CqHandle, Reply, Request, RingLocation};
 use urxe_shm::geometry::Geometry;
-use urxe_shm::news::News;
 use urxe_shm::ring::CqConsumer;
 
 /// A completion queue: `ibv_cq`. Where ended work requests are reported.
@@ -191,11 +190,6 @@ impl Cq {
         locked.end = attach(session, depth, ring)?;
         self.0.depth.store(depth, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// What tells of completions, in this one and others.
-    pub(crate) fn news(&self) -> News {
-        self.0.context.session.news()
     }
 
     /// How many completions it holds; at least what was asked for. With more outstanding work

@@ -143,8 +143,7 @@
 //!
 //! # Waiting
 //!
-//! A program in a hurry calls [`Cq::poll`] in a loop, with [`Patience`] if it does not have the
-//! processor for itself. One that would rather sleep makes the
+//! A program in a hurry calls [`Cq::poll`] in a loop. One that would rather sleep makes the
 //! completion queue with a [`CompChannel`] and calls [`Cq::wait`]. One that waits for many things
 //! gives the channel's descriptor to `poll` or `epoll`: [`CompChannel`] tells the order of steps in
 //! which no wake-up is missed. [`Context::async_fd`] and a [`cm::EventChannel`] can wait there too.
@@ -187,7 +186,6 @@ mod grh;
 mod inbox;
 mod mr;
 mod mw;
-mod patience;
 mod pd;
 mod qp;
 mod session;
@@ -206,7 +204,6 @@ pub use error::{Error, PostError, PostReason, WcError};
 pub use grh::Grh;
 pub use mr::Mr;
 pub use mw::{BindInfo, Mw};
-pub use patience::Patience;
 pub use pd::Pd;
 pub use qp::{MULTICAST_QPN, Qp};
 pub use srq::Srq;

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 use urxe_shm::client::{self, CallError, ConnectError, Connection};
 use urxe_shm::control::{Reply, Request, RingLocation};
-use urxe_shm::news::News;
 use urxe_shm::region::Window;
 
 /// One program's connection to a daemon.
@@ -67,11 +66,6 @@ impl Session {
     /// The socket that the daemon is reached by.
     pub(crate) fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// What tells of completions.
-    pub(crate) fn news(&self) -> News {
-        self.connection.news().clone()
     }
 
     /// Who answers at the other end of the socket.

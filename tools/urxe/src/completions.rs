@@ -4,7 +4,7 @@ use crate::error::Error;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use urxe_verbs::{Context, Cq, Patience, Wc};
+use urxe_verbs::{Context, Cq, Wc};
 
 /// What to do while there is no completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -12,7 +12,7 @@ use urxe_verbs::{Context, Cq, Patience, Wc};
 pub(crate) enum PollMode {
     /// Look again at once: the fastest, where each program and each daemon has a core of its own.
     Spin,
-    /// Look again a few times, then give the core to somebody else; where cores are scarce, sleep.
+    /// Look again a few times, then give the core to somebody else.
     #[default]
     Yield,
     /// Sleep until the completion channel says that there is one.
@@ -35,28 +35,23 @@ const SLEEP_PER_LOOK: Duration = Duration::from_millis(100);
 pub(crate) struct Idle {
     mode: PollMode,
     looks: u32,
-    patience: Patience,
 }
 
 impl Idle {
     pub(crate) fn new(mode: PollMode) -> Self {
-        Idle { mode, looks: 0, patience: Patience::default() }
+        Idle { mode, looks: 0 }
     }
 
     /// It has happened.
     pub(crate) fn reset(&mut self) {
         self.looks = 0;
-        self.patience.found();
     }
 
-    /// It has not; waits a moment. `cq`: where a completion is waited for, if it is one. Now and
-    /// then it says `true`: time to look at other things.
-    pub(crate) fn pause(&mut self, cq: Option<&Cq>) -> bool {
+    /// It has not; waits a moment. Now and then it says `true`: time to look at other things.
+    pub(crate) fn pause(&mut self) -> bool {
         self.looks = self.looks.wrapping_add(1);
         if self.mode == PollMode::Spin || self.looks < SPINS {
             std::hint::spin_loop();
-        } else if let Some(cq) = cq {
-            self.patience.pause(cq);
         } else {
             std::thread::yield_now();
         }
@@ -105,7 +100,7 @@ impl Completions {
             self.idle.reset();
             loop {
                 let count = self.cq.poll(&mut self.wcs)?;
-                if count > 0 || self.idle.pause(Some(&self.cq)) {
+                if count > 0 || self.idle.pause() {
                     break count;
                 }
             }

@@ -247,7 +247,7 @@ impl WritePing {
         let word: &AtomicU64 = memory.mr.atomic_u64(self.word)?;
         let mut idle = Idle::new(*poll);
         while word.load(Ordering::Acquire).to_ne_bytes()[self.byte] != Self::mark(number) {
-            if !idle.pause(None) {
+            if !idle.pause() {
                 continue;
             }
             // Only a completion tells that the connection broke, or the daemon is gone.
