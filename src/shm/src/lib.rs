@@ -10,6 +10,7 @@
 //! - [`doorbell`]: how a program says "look at this QP", and how a sleeping daemon is woken.
 //! - [`region`]: memfds and mappings. [`arena`]: room for rings inside a session's memfd.
 //!   [`process_memory`]: any other memory of a program. [`remap`]: how such memory becomes shared.
+//!   [`store_order`]: in which order a program sees what is written to its memory.
 //! - [`control`]: requests and replies. [`channel`]: the socket they travel on. [`event`]: what
 //!   the daemon says unasked, through pipes.
 //! - [`client`]: a program's end of all that. [`process`]: noticing that it has forked.
@@ -65,6 +66,8 @@ pub mod remap;
 pub mod ring;
 #[cfg(not(loom))]
 mod socket_path;
+#[cfg(not(loom))]
+pub mod store_order;
 
 #[cfg(not(loom))]
 pub use socket_path::{make_directory as make_socket_directory, socket_path, sysfs_directory};

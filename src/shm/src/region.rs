@@ -10,7 +10,8 @@
 //!
 //! *They may change at any moment.* Another process writes to them as it likes, so no reference
 //! to plain data is ever made into a mapping, only to atomics, and everything else is copied.
-//! [`Mapping::read`] and [`Mapping::write`] copy with `ptr::copy_nonoverlapping`. Strictly, a
+//! [`Mapping::read`] and [`Mapping::write`] copy with `ptr::copy_nonoverlapping` (the latter all but
+//! the last word, which it stores after that). Strictly, a
 //! race between two such copies in one process is undefined in Rust's memory model, which has no
 //! bytewise atomic copy yet, and says nothing of other processes at all. In practice the call is
 //! a `memcpy` behind a pointer whose origin the compiler does not know (`mmap`), into or out of
@@ -20,6 +21,7 @@
 //! atomics word by word instead, through a [`Window`].
 
 use crate::layout::page_size;
+use crate::store_order::copy_last_bytes_last;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -189,12 +191,13 @@ impl Mapping {
         Ok(())
     }
 
-    /// Copies into the mapping.
+    /// Copies into the mapping: after what was written before, and the last bytes last
+    /// ([`store_order`](crate::store_order)).
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
         let target = self.at(offset, data.len() as u64)?;
         // SAFETY: `at` has checked that the target lies in the mapping; `data` does not, for
         // nobody makes a slice of a mapping. Concurrent readers: see the module's text.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), target.as_ptr(), data.len()) };
+        unsafe { copy_last_bytes_last(target, data) };
         Ok(())
     }
 
