@@ -128,6 +128,10 @@ impl Host for SimHost {
         self.memory.write(region, offset, data)
     }
 
+    fn write_barrier(&mut self) {
+        self.memory.barrier();
+    }
+
     fn sync(&mut self) -> Result<(), MemoryFault> {
         self.memory.sync()
     }

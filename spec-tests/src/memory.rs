@@ -1,7 +1,8 @@
 //! The programs' memory, as the engine and as the programs see it.
 //!
 //! A host may hold back the engine's writes until `sync`. This one always does: a completion or
-//! an acknowledgement that comes before its `sync` shows stale bytes, and a checker sees it.
+//! an acknowledgement that comes before its `sync` shows stale bytes, and a checker sees it. The
+//! order of the writes, as a program that polls its memory could see it, can be recorded.
 
 use std::ops::Range;
 use urxe_engine::{MemoryFault, RegionId};
@@ -13,6 +14,35 @@ pub struct Memory {
     held_back: Vec<(RegionId, Range<usize>)>,
     /// Accesses until this region is unmapped.
     doomed: Option<(RegionId, u32)>,
+    /// The order of stores, if somebody wants to know.
+    stores: Option<Vec<Store>>,
+}
+
+/// A step in which memory changes, as a program that polls it sees it at the earliest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// Bytes, in any order with the writes before and after it up to a barrier.
+    Write {
+        /// Where.
+        region: RegionId,
+        /// Offset of the first byte.
+        at: usize,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// A number at this offset; everything before it comes before, everything after it after it.
+    Atomic {
+        /// Where.
+        region: RegionId,
+        /// Offset of its first byte.
+        at: usize,
+        /// The number.
+        value: u64,
+    },
+    /// Everything before becomes visible before everything after.
+    Barrier,
+    /// Everything before is visible.
+    Sync,
 }
 
 #[derive(Debug)]
@@ -72,6 +102,27 @@ impl Memory {
         self.held_back.is_empty()
     }
 
+    /// Records from now on in which order memory changes.
+    pub fn record_stores(&mut self) {
+        self.stores = Some(Vec::new());
+    }
+
+    /// The recorded steps in which memory changed, since this was last asked.
+    pub fn take_stores(&mut self) -> Vec<Store> {
+        self.stores.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn record(&mut self, store: impl FnOnce() -> Store) {
+        if let Some(stores) = &mut self.stores {
+            stores.push(store());
+        }
+    }
+
+    /// The engine orders its writes.
+    pub fn barrier(&mut self) {
+        self.record(|| Store::Barrier);
+    }
+
     /// The engine reads.
     pub fn read(&mut self, region: RegionId, at: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
         let region = self.access(region)?;
@@ -91,11 +142,13 @@ impl Memory {
             Err(fault) => return Err(fault),
         }
         self.held_back.push((id, range));
+        self.record(|| Store::Write { region: id, at, bytes: data.to_vec() });
         Ok(())
     }
 
     /// The engine makes its writes visible.
     pub fn sync(&mut self) -> Result<(), MemoryFault> {
+        self.record(|| Store::Sync);
         let mut result = Ok(());
         for (id, range) in self.held_back.drain(..) {
             let region = &mut self.regions[id.0 as usize];
@@ -120,8 +173,10 @@ impl Memory {
         let range = at as usize..at as usize + 8;
         let word = region.engine[range.clone()].try_into().expect("8 bytes");
         let was = u64::from_ne_bytes(word);
-        region.engine[range.clone()].copy_from_slice(&change(was).to_ne_bytes());
+        let value = change(was);
+        region.engine[range.clone()].copy_from_slice(&value.to_ne_bytes());
         self.held_back.push((id, range));
+        self.record(|| Store::Atomic { region: id, at: at as usize, value });
         Ok(was)
     }
 

@@ -6,6 +6,7 @@ mod bad_requests;
 mod connecting;
 mod giving_up;
 mod hostile;
+mod memory_order;
 mod messages;
 mod overrun;
 mod rebirth;

@@ -218,18 +218,30 @@ impl ProgramHost {
         MemoryFault
     }
 
-    /// An atomic on memory that only copies reach. All atomics of the device come here one after
-    /// the other, which is all that `IBV_ATOMIC_HCA` promises.
+    /// An atomic: `on_shared` does it where memory is shared. On memory that only copies reach, and
+    /// on a number that is not aligned where it is mapped, it is a read and a write. All atomics
+    /// of the device come here one after the other, which is all that `IBV_ATOMIC_HCA` promises.
     fn modify(
         &mut self,
         region: RegionId,
         offset: u64,
+        on_shared: impl FnOnce(&Mapping) -> Result<u64, AccessError>,
         new: impl FnOnce(u64) -> u64,
     ) -> Result<u64, MemoryFault> {
+        if self.staging.before_store().is_err() {
+            return Err(self.fault());
+        }
+        if let Some(Region::Shared(mapping)) = self.regions.get(region.0) {
+            match on_shared(mapping) {
+                Ok(old) => return Ok(old),
+                Err(AccessError::Misaligned { .. }) => {}
+                Err(AccessError::OutOfBounds(_)) => return Err(self.fault()),
+            }
+        }
         let mut bytes = [0; 8];
         self.read(region, offset, &mut bytes)?;
         let old = u64::from_ne_bytes(bytes);
-        self.write(region, offset, &new(old).to_ne_bytes())?;
+        self.write_atomic(region, offset, new(old).to_ne_bytes())?;
         Ok(old)
     }
 }
@@ -254,13 +266,21 @@ impl Host for ProgramHost {
 
     fn write(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         let result = match self.regions.get(region.0) {
-            Some(Region::Shared(mapping)) => mapping.write(offset, data).map_err(|_| MemoryFault),
+            Some(Region::Shared(mapping)) => self
+                .staging
+                .before_store()
+                .and_then(|()| mapping.write(offset, data).map_err(|_| MemoryFault)),
             Some(Region::Process { memory, addr }) => {
                 self.staging.write(memory, addr.wrapping_add(offset), data)
             }
             None => Err(MemoryFault),
         };
         result.map_err(|_| self.fault())
+    }
+
+    // Shared memory has the order of the writes already.
+    fn write_barrier(&mut self) {
+        self.staging.barrier();
     }
 
     fn sync(&mut self) -> Result<(), MemoryFault> {
@@ -280,25 +300,21 @@ impl Host for ProgramHost {
         compare: u64,
         swap: u64,
     ) -> Result<u64, MemoryFault> {
-        if let Some(Region::Shared(mapping)) = self.regions.get(region.0) {
-            match mapping.compare_swap(offset, compare, swap) {
-                Ok(old) => return Ok(old),
-                Err(AccessError::Misaligned { .. }) => {}
-                Err(AccessError::OutOfBounds(_)) => return Err(self.fault()),
-            }
-        }
-        self.modify(region, offset, |old| if old == compare { swap } else { old })
+        self.modify(
+            region,
+            offset,
+            |mapping| mapping.compare_swap(offset, compare, swap),
+            |old| if old == compare { swap } else { old },
+        )
     }
 
     fn fetch_add(&mut self, region: RegionId, offset: u64, add: u64) -> Result<u64, MemoryFault> {
-        if let Some(Region::Shared(mapping)) = self.regions.get(region.0) {
-            match mapping.fetch_add(offset, add) {
-                Ok(old) => return Ok(old),
-                Err(AccessError::Misaligned { .. }) => {}
-                Err(AccessError::OutOfBounds(_)) => return Err(self.fault()),
-            }
-        }
-        self.modify(region, offset, |old| old.wrapping_add(add))
+        self.modify(
+            region,
+            offset,
+            |mapping| mapping.fetch_add(offset, add),
+            |old| old.wrapping_add(add),
+        )
     }
 
     fn write_atomic(
@@ -307,24 +323,23 @@ impl Host for ProgramHost {
         offset: u64,
         data: [u8; 8],
     ) -> Result<(), MemoryFault> {
-        // What the peer wrote before is there before: a reader of these bytes may go by them. If it
-        // is not, that is for `sync` to tell.
-        let result = self.staging.carry_out_all().and_then(|()| match self.regions.get(region.0) {
-            Some(Region::Shared(mapping)) => {
-                match mapping.store_u64(offset, u64::from_ne_bytes(data)) {
-                    Ok(()) => Ok(()),
-                    Err(AccessError::Misaligned { .. }) => {
-                        mapping.write(offset, &data).map_err(|_| MemoryFault)
+        let result =
+            match self.regions.get(region.0) {
+                Some(Region::Shared(mapping)) => self.staging.before_store().and_then(|()| {
+                    match mapping.store_u64(offset, u64::from_ne_bytes(data)) {
+                        Ok(()) => Ok(()),
+                        Err(AccessError::Misaligned { .. }) => {
+                            mapping.write(offset, &data).map_err(|_| MemoryFault)
+                        }
+                        Err(AccessError::OutOfBounds(_)) => Err(MemoryFault),
                     }
-                    Err(AccessError::OutOfBounds(_)) => Err(MemoryFault),
+                }),
+                // Alone, not as part of a longer copy, which could be seen half done.
+                Some(Region::Process { memory, addr }) => {
+                    self.staging.write_alone(memory, addr.wrapping_add(offset), &data)
                 }
-            }
-            // Alone, not as part of a longer copy, which could be seen half done.
-            Some(Region::Process { memory, addr }) => {
-                self.staging.write_alone(memory, addr.wrapping_add(offset), &data)
-            }
-            None => Err(MemoryFault),
-        });
+                None => Err(MemoryFault),
+            };
         result.map_err(|_| self.fault())
     }
 
@@ -460,5 +475,167 @@ impl Host for ProgramHost {
 
     fn mad(&mut self, from: &MadSource, mad: &[u8; MAD_LEN]) {
         self.mads.push((*from, *mad));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use urxe_shm::process_memory::open_own;
+    use urxe_shm::region::create_memfd;
+
+    /// Words of memory that a thread polls while the device writes to them.
+    const WORDS: usize = 64;
+    const ROUNDS: u64 = 30_000;
+
+    /// Memory of one kind, and how its program looks at it.
+    enum Polled {
+        Shared(Mapping),
+        Process(Box<[AtomicU64]>),
+    }
+
+    impl Polled {
+        /// Memory, and the region that the device has of it.
+        fn new(shared: bool) -> (Polled, Region) {
+            if shared {
+                let file = create_memfd("test", 4096).unwrap();
+                let map = || Mapping::new(&file, 0, 4096).unwrap();
+                return (Polled::Shared(map()), Region::Shared(map()));
+            }
+            let words: Box<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
+            let memory = Rc::new(ProcessMemory::accept(open_own().unwrap()).unwrap());
+            let addr = words.as_ptr() as u64;
+            (Polled::Process(words), Region::Process { memory, addr })
+        }
+
+        fn word(&self, index: usize) -> u64 {
+            match self {
+                Polled::Shared(mapping) => {
+                    let mut bytes = [0; 8];
+                    mapping.read(8 * index as u64, &mut bytes).unwrap();
+                    u64::from_ne_bytes(bytes)
+                }
+                Polled::Process(words) => words[index].load(Ordering::Acquire),
+            }
+        }
+    }
+
+    /// Polls the last of these words; whenever it has changed, all others must be as new. How
+    /// often it has.
+    fn poll(words: &[(&Polled, usize)], done: &AtomicBool) -> u64 {
+        let Some((&(last, at), others)) = words.split_last() else { return 0 };
+        let (mut seen, mut newest) = (0, 0);
+        while !done.load(Ordering::Relaxed) {
+            let flag = last.word(at);
+            if flag == newest {
+                std::hint::spin_loop();
+                continue;
+            }
+            (seen, newest) = (seen + 1, flag);
+            for (word, &(memory, at)) in others.iter().enumerate() {
+                let value = memory.word(at);
+                assert!(value >= flag, "word {word} is {value} behind a flag of {flag}");
+            }
+        }
+        seen
+    }
+
+    /// Has `write` write each number to all words that `polled` names, in their order, while they
+    /// are polled.
+    fn check_order(
+        polled: &[(&Polled, usize)],
+        host: &mut ProgramHost,
+        mut write: impl FnMut(&mut ProgramHost, u64),
+    ) {
+        let done = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let poller = scope.spawn(|| poll(polled, &done));
+            for number in 1..=ROUNDS {
+                write(host, number);
+                // Where there is but one core, the poller gets it now and then.
+                if number.is_multiple_of(64) {
+                    std::thread::yield_now();
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+            poller.join().unwrap()
+        });
+        assert!(seen > 0, "nothing was seen");
+    }
+
+    fn words_of(number: u64, count: usize) -> Vec<u8> {
+        number.to_ne_bytes().repeat(count)
+    }
+
+    #[test]
+    fn a_flag_is_never_seen_before_the_data_written_before_it() {
+        for [data_shared, flag_shared] in
+            [[false, false], [false, true], [true, false], [true, true]]
+        {
+            let mut host = ProgramHost::new();
+            let (data, region) = Polled::new(data_shared);
+            let data_region = host.insert_region(region).unwrap();
+            let (flag, region) = Polled::new(flag_shared);
+            let flag_region = host.insert_region(region).unwrap();
+            let mut polled: Vec<_> = (0..32).map(|word| (&data, word)).collect();
+            polled.push((&flag, 40));
+            check_order(&polled, &mut host, |host, number| {
+                host.write(data_region, 0, &words_of(number, 32)).unwrap();
+                host.write_barrier();
+                host.write(flag_region, 8 * 40, &words_of(number, 1)).unwrap();
+                host.write_barrier();
+                if number.is_multiple_of(8) {
+                    host.sync().unwrap();
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn the_last_word_of_a_message_is_seen_last() {
+        for shared in [false, true] {
+            let mut host = ProgramHost::new();
+            let (memory, region) = Polled::new(shared);
+            let region = host.insert_region(region).unwrap();
+            let polled: Vec<_> = (0..48).map(|word| (&memory, word)).collect();
+            check_order(&polled, &mut host, |host, number| {
+                // Two packets, and then another message.
+                host.write(region, 0, &words_of(number, 32)).unwrap();
+                host.write(region, 8 * 32, &words_of(number, 16)).unwrap();
+                host.write_barrier();
+                host.write(region, 8 * 50, &words_of(number, 2)).unwrap();
+                host.write_barrier();
+                host.sync().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn an_atomic_is_never_seen_before_the_data_written_before_it() {
+        for [data_shared, word_shared] in
+            [[false, false], [false, true], [true, false], [true, true]]
+        {
+            let mut host = ProgramHost::new();
+            let (data, region) = Polled::new(data_shared);
+            let data_region = host.insert_region(region).unwrap();
+            let (word, region) = Polled::new(word_shared);
+            let word_region = host.insert_region(region).unwrap();
+            let mut polled: Vec<_> = (0..32).map(|word| (&data, word)).collect();
+            polled.push((&word, 40));
+            check_order(&polled, &mut host, |host, number| {
+                host.write(data_region, 0, &words_of(number, 32)).unwrap();
+                host.write_barrier();
+                match number % 3 {
+                    0 => host.fetch_add(word_region, 8 * 40, 1).unwrap(),
+                    1 => host.compare_swap(word_region, 8 * 40, number - 1, number).unwrap(),
+                    _ => host
+                        .write_atomic(word_region, 8 * 40, number.to_ne_bytes())
+                        .map(|()| number - 1)
+                        .unwrap(),
+                };
+                host.sync().unwrap();
+            });
+        }
     }
 }

@@ -43,11 +43,13 @@ pub mod limits;
 mod nic;
 mod objects;
 mod queues;
+mod read_ahead;
 mod resources;
 mod session;
 mod slab;
 mod staging;
 mod sysfs;
+mod write_combiner;
 
 pub use cli::{Arguments, run};
 pub use config::{Config, ConfigError, PortBackend, Settings, SocketMode};

@@ -143,10 +143,6 @@ pub(crate) const TX_BATCH_BYTES: usize = 256 * 1024;
 /// Buffers of 64 KiB that one receive call can fill.
 pub(crate) const RX_BUFFERS: usize = 16;
 
-/// Stretches of process memory whose writes are held back at a time: a message scattered over as
-/// many pieces is still written piece by piece and not packet by packet.
-pub(crate) const HELD_WRITES: usize = 8;
-
 /// Bytes joined into one write at most: what one receive buffer can bring.
 pub(crate) const HELD_WRITE_LEN: usize = 64 * 1024;
 

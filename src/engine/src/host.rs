@@ -76,8 +76,16 @@ pub trait Host {
     fn read(&mut self, region: RegionId, offset: u64, buf: &mut [u8]) -> Result<(), MemoryFault>;
 
     /// Copies into a region. The host may hold the bytes back until [`sync`](Self::sync), as long
-    /// as its own reads see them.
+    /// as its own reads see them, and may join them with others, but it shows them in the order
+    /// of these calls as far as [`write_barrier`](Self::write_barrier) says.
     fn write(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Orders what programs that poll their memory see of it: everything written so far, atomics
+    /// included, becomes visible before anything that is written after this call; and of the last
+    /// [`write`](Self::write), the last bytes (those in its last aligned 8-byte word) become
+    /// visible last. The engine calls it at the end of every RDMA WRITE. An atomic needs none: it
+    /// becomes visible after all that was written before it, and before all that comes after.
+    fn write_barrier(&mut self);
 
     /// Makes every write so far visible to the program. The engine calls it before anything
     /// acknowledges or completes these writes.
@@ -89,7 +97,8 @@ pub trait Host {
 
     /// Atomically, towards all other atomics of this device: if the 8 bytes at `offset` (a number
     /// in the program's byte order) equal `compare`, makes them `swap`. Returns what was there. As
-    /// what is [written](Self::write), it may be held back until [`sync`](Self::sync).
+    /// what is [written](Self::write), it may be held back until [`sync`](Self::sync), but keeps
+    /// its place among the other writes ([`write_barrier`](Self::write_barrier)).
     fn compare_swap(
         &mut self,
         region: RegionId,

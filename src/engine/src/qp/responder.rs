@@ -407,6 +407,9 @@ impl Qp {
                 .map_err(|_| Refusal::Local(Cause::LocalMemory))?;
             self.dirty = true;
         }
+        if packet.headers.bth.opcode.position().ends() {
+            cx.host.write_barrier();
+        }
         let va = va.wrapping_add(u64::from(len));
         self.responder.message = Message::Write { va, rkey, length, remaining: remaining - len };
         Ok(())

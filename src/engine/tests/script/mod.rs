@@ -27,6 +27,19 @@ pub const RCQ: CqId = CqId(2);
 pub const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 pub const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
+/// Something that a program sees of its memory, at the earliest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// Bytes, in any order until the next barrier.
+    Write { at: u64, len: usize },
+    /// A number, after all before and before all after it.
+    Atomic { at: u64 },
+    /// Everything before comes before everything after.
+    Barrier,
+    /// Everything before is visible.
+    Sync,
+}
+
 /// The program behind the QP, in plain vectors.
 #[derive(Default)]
 pub struct Program {
@@ -45,6 +58,8 @@ pub struct Program {
     pub unmapped: bool,
     /// Writes are held back, and lost when the program goes: `sync` fails then.
     pub sync_fails: bool,
+    /// What was done to memory, in order.
+    pub stores: Vec<Store>,
 }
 
 impl Program {
@@ -69,10 +84,16 @@ impl Host for Program {
 
     fn write(&mut self, _: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         self.at(offset, data.len())?.copy_from_slice(data);
+        self.stores.push(Store::Write { at: offset, len: data.len() });
         Ok(())
     }
 
+    fn write_barrier(&mut self) {
+        self.stores.push(Store::Barrier);
+    }
+
     fn sync(&mut self) -> Result<(), MemoryFault> {
+        self.stores.push(Store::Sync);
         if self.sync_fails { Err(MemoryFault) } else { Ok(()) }
     }
 
@@ -88,6 +109,7 @@ impl Host for Program {
         if original == compare {
             *word = swap.to_ne_bytes();
         }
+        self.stores.push(Store::Atomic { at: offset });
         Ok(original)
     }
 
@@ -95,11 +117,13 @@ impl Host for Program {
         let word = self.word(offset)?;
         let original = u64::from_ne_bytes(*word);
         *word = original.wrapping_add(add).to_ne_bytes();
+        self.stores.push(Store::Atomic { at: offset });
         Ok(original)
     }
 
     fn write_atomic(&mut self, _: RegionId, offset: u64, data: [u8; 8]) -> Result<(), MemoryFault> {
         *self.word(offset)? = data;
+        self.stores.push(Store::Atomic { at: offset });
         Ok(())
     }
 

@@ -1,0 +1,195 @@
+//! The order in which a program sees its memory change that a peer writes to: a host that records
+//! every store, and a requester whose messages say their number in every word.
+
+use crate::LIMIT;
+use urxe_engine::{Extra, RecvWqe, SendOp, SendWqe, Sge};
+use urxe_spec_tests::host::RECV_WR_ID;
+use urxe_spec_tests::memory::Store;
+use urxe_spec_tests::queues::Entry;
+use urxe_spec_tests::rng::Rng;
+use urxe_spec_tests::scene::{self, Connection, PD, Weather};
+use urxe_spec_tests::seeds::for_each_seed;
+use urxe_spec_tests::world::{Mr, everything};
+use urxe_wire::{Lkey, Rkey};
+
+const MESSAGES: usize = 60;
+const SLOTS: usize = 4;
+/// Words of the longest message.
+const MAX_WORDS: usize = 1_100;
+
+/// What a message stores at the responder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// So many words, each the message's number.
+    Words(usize),
+    /// One word: its number.
+    AtomicWrite,
+    /// One word: how many were added to it so far.
+    FetchAdd,
+    /// Nothing: a READ.
+    Nothing,
+}
+
+/// Replays the recorded stores as a program that polls could see them.
+struct Replay<'a> {
+    messages: &'a [Kind],
+    /// The message whose stores are next.
+    message: usize,
+    /// Words of it that are stored, and where the next has to be.
+    words: usize,
+    next_at: usize,
+    /// Since the last word of a message was stored, nothing has ordered what follows.
+    unordered: bool,
+    added: u64,
+}
+
+impl Replay<'_> {
+    /// The next message that stores anything.
+    fn next_message(&self) -> Option<(usize, Kind)> {
+        let mut rest = self.messages.iter().copied().enumerate().skip(self.message);
+        rest.find(|(_, kind)| !matches!(kind, Kind::Nothing | Kind::Words(0)))
+    }
+
+    fn apply(&mut self, store: &Store) {
+        match store {
+            Store::Barrier | Store::Sync => self.unordered = false,
+            Store::Write { at, bytes, .. } => self.apply_write(*at, bytes),
+            Store::Atomic { value, .. } => self.apply_atomic(*value),
+        }
+    }
+
+    fn apply_write(&mut self, at: usize, bytes: &[u8]) {
+        let Some((number, Kind::Words(count))) = self.next_message() else {
+            panic!("{} bytes at {at} are of no message", bytes.len());
+        };
+        let (words, rest) = bytes.as_chunks::<8>();
+        assert!(rest.is_empty(), "packets have whole words");
+        for word in words {
+            assert_eq!(u64::from_ne_bytes(*word), number as u64, "messages keep their order");
+        }
+        match self.words {
+            0 => assert!(!self.unordered, "message {number} may be seen before the one before it"),
+            _ => assert_eq!(at, self.next_at, "message {number}: packets keep their order"),
+        }
+        self.words += words.len();
+        self.next_at = at + bytes.len();
+        assert!(self.words <= count, "message {number}: no byte is stored twice");
+        if self.words == count {
+            (self.message, self.words, self.unordered) = (number + 1, 0, true);
+        }
+    }
+
+    fn apply_atomic(&mut self, value: u64) {
+        let Some((number, kind)) = self.next_message() else { panic!("{value} is of no message") };
+        match kind {
+            Kind::AtomicWrite => assert_eq!(value, number as u64, "atomics keep their places"),
+            Kind::FetchAdd => {
+                self.added += 1;
+                assert_eq!(value, self.added, "atomics keep their places");
+            }
+            _ => panic!("message {number}, a {kind:?}, is overtaken by an atomic"),
+        }
+        assert!(!self.unordered, "atomic {number} may be seen before the message before it");
+        self.message = number + 1;
+    }
+}
+
+/// The work request of message `number`, and what it stores.
+fn draw_message(
+    rng: &mut Rng,
+    number: usize,
+    (window, local): (&Mr, &Mr),
+    has_atomics: bool,
+) -> (SendWqe, Kind) {
+    let words = rng.pick(&[0, 1, 1, 3, 32, 33, 300, MAX_WORDS]);
+    let slot = (number % SLOTS * MAX_WORDS * 8) as u64;
+    let rkey = Rkey(window.key);
+    let at = |slot: u64| window.addr + slot;
+    let atomic_at = at((SLOTS * MAX_WORDS * 8) as u64);
+    let write = |imm| SendOp::Write { remote_addr: at(slot), rkey, imm };
+    let (op, kind) = match rng.range(0..=if has_atomics { 7 } else { 3 }) {
+        0 | 1 => (write(None), Kind::Words(words)),
+        2 => (write(Some(number as u32)), Kind::Words(words)),
+        3 => (SendOp::Send(Extra::None), Kind::Words(words)),
+        4 => (SendOp::AtomicWrite { remote_addr: atomic_at, rkey }, Kind::AtomicWrite),
+        5 | 6 => (SendOp::FetchAdd { remote_addr: atomic_at + 8, rkey, add: 1 }, Kind::FetchAdd),
+        _ => (SendOp::Read { remote_addr: at(slot), rkey }, Kind::Nothing),
+    };
+    let stamp = |count: usize| Some((number as u64).to_ne_bytes().repeat(count));
+    // Answers go where nobody looks; what is stored at the peer comes with the work request.
+    let answer = |length| vec![Sge { addr: local.addr, length, lkey: Lkey(local.key) }];
+    let (inline, sges) = match kind {
+        Kind::Words(count) => (stamp(count), Vec::new()),
+        Kind::AtomicWrite => (stamp(1), Vec::new()),
+        Kind::FetchAdd => (None, answer(8)),
+        Kind::Nothing => (None, answer(words as u32 * 8)),
+    };
+    let wr_id = number as u64;
+    let wqe = SendWqe {
+        wr_id,
+        op,
+        fence: rng.percent(5),
+        signaled: rng.percent(50),
+        solicited: false,
+        to: None,
+        sges,
+        inline,
+    };
+    (wqe, kind)
+}
+
+fn run(seed: u64, prints: bool) {
+    let mut rng = Rng::new(seed);
+    let weather = Weather::stormy(&mut rng);
+    let nodes = scene::draw_nodes::<2>(&mut rng);
+    let mut world = scene::world(&mut rng, &nodes, &weather, prints);
+    let connection = Connection::draw(&mut rng);
+    let ends = [0, 1].map(|node| {
+        let cq = world.nodes[node].host.add_cq(4 * MESSAGES);
+        world.create_qp(node, PD, (cq, cq), (MESSAGES, MESSAGES))
+    });
+    world.connect(&ends, &connection.attrs, connection.mtu);
+    let [local, window, received] = [(0, MAX_WORDS), (1, SLOTS * MAX_WORDS + 2), (1, MAX_WORDS)]
+        .map(|(node, words): (usize, _)| {
+            world.nodes[node].reg_mr(PD, 0x10_0000, everything(), vec![0; 8 * words])
+        });
+    world.nodes[1].host.memory.record_stores();
+
+    let [requester, responder] = &ends;
+    let has_atomics = connection.attrs[0].max_rd_atomic > 0;
+    let mut messages = Vec::new();
+    for number in 0..MESSAGES {
+        let (wqe, kind) = draw_message(&mut rng, number, (&window, &local), has_atomics);
+        messages.push(kind);
+        let host = &mut world.nodes[1].host;
+        let length = 8 * MAX_WORDS as u32;
+        let sges = vec![Sge { addr: received.addr, length, lkey: Lkey(received.key) }];
+        let recv = RecvWqe { wr_id: RECV_WR_ID | number as u64, sges };
+        host.recv_queue(responder.recv_queue).post(Entry::Good(recv));
+        world.nodes[0].host.send_queue(requester.send_queue).post(Entry::Good(wqe));
+    }
+    world.ring(requester);
+    let until = world.now() + LIMIT;
+    while !world.nodes[0].host.send_queue(requester.send_queue).is_idle() {
+        assert!(world.now() < until, "it takes for ever");
+        world.step(until);
+    }
+    let mut replay = Replay {
+        messages: &messages,
+        message: 0,
+        words: 0,
+        next_at: 0,
+        unordered: false,
+        added: 0,
+    };
+    for store in world.nodes[1].host.memory.take_stores() {
+        replay.apply(&store);
+    }
+    assert_eq!(replay.next_message(), None, "every message is stored");
+}
+
+#[test]
+fn a_polling_program_sees_the_messages_of_a_qp_in_their_order() {
+    let family = "a_polling_program_sees_the_messages_of_a_qp_in_their_order";
+    for_each_seed(family, 140_000, 500, run);
+}
