@@ -46,8 +46,9 @@ def every(kernel):
                                operation, '', operation.missing(kernel, client, by))
     for backend, family in itertools.product(BACKENDS, FAMILIES):
         column = f'{backend} shim {family}'
-        for program, by in itertools.product([*programs.PINGPONG, *programs.PERFTEST, *cm.PROGRAMS],
-                                             ('urxe', 'kernel')):
+        for program, by in itertools.product(
+                [*programs.PINGPONG, *programs.PERFTEST, *programs.OWN, *cm.PROGRAMS],
+                ('urxe', 'kernel')):
             # The raw back-end carries the same packets; a few programs are enough to see it.
             if backend == 'udp' or program in programs.PINGPONG + cm.RAW:
                 kind = 'RDMA-CM ' if program in cm.PROGRAMS else ''

@@ -104,6 +104,7 @@ class Run:
 
     def run(self):
         with Guest(kernel=self.kernel, name=f'matrix{self.kernel}', mtu=LINK_MTU) as guest:
+            programs.bring(guest)
             theirs = GuestPeer(guest, GUEST)
             try:
                 wanted = sorted(self.wanted(), key=lambda cell: cells.BACKENDS.index(cell.backend))

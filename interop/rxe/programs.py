@@ -1,5 +1,6 @@
 """Stock programs between urxe and kernel rxe, each as server and as client."""
 
+import pathlib
 import subprocess
 
 PINGPONG = ['ibv_rc_pingpong -c -n 100 -s 4096', 'ibv_rc_pingpong -c -n 100 -s 4096 -e',
@@ -11,7 +12,11 @@ PERFTEST = ['ib_send_bw -n 100', 'ib_send_bw -c UC -n 20', 'ib_send_bw -c UD -n 
             'ib_write_bw -n 100', 'ib_write_bw -c UC -n 20', 'ib_write_lat -n 50',
             'ib_write_lat -c UC -n 20', 'ib_read_bw -n 100', 'ib_read_lat -n 50',
             'ib_atomic_bw -n 100', 'ib_atomic_bw -A CMP_AND_SWAP -n 100', 'ib_atomic_lat -n 50']
-SHORT = [PINGPONG[0], PINGPONG[3], 'ib_write_bw -n 100', 'ib_read_lat -n 50', 'ib_atomic_lat -n 50']
+# Programs of our own, which are as stock to both ends: what a reader of memory sees.
+OWN = ['polls_memory -n 300']
+SOURCES = pathlib.Path(__file__).parents[1] / 'programs'
+SHORT = [PINGPONG[0], PINGPONG[3], 'ib_write_bw -n 100', 'ib_read_lat -n 50', 'ib_atomic_lat -n 50',
+         OWN[0]]
 GID_INDEX = {'v4': 1, 'v6': 2}
 # Where all of them listen if they are not told otherwise.
 PORT = 18515
@@ -36,6 +41,16 @@ class Ours:
             return 124, self.process.communicate()[0]
 
 
+def bring(guest):
+    """Builds our own programs, for both ends."""
+    for name in {program.split()[0] for program in OWN}:
+        subprocess.run(['cc', '-Wall', '-Werror', '-O1', '-o', guest.share / name,
+                        SOURCES / f'{name}.c', '-libverbs'], check=True)
+        status, text = guest.run(f'cp /share/{name} /usr/bin')
+        if status:
+            raise RuntimeError(f'/usr/bin/{name} in the guest: {text}')
+
+
 def command(program, family):
     """The program with what it needs to take a GID of this family."""
     index = GID_INDEX[family]
@@ -46,7 +61,8 @@ def exchange(program, family, serves, guest, urxe, addresses):
     """What went wrong between a server and its client, in a line; nothing if all is well."""
     ours, theirs = addresses
     words = command(program, family)
-    here, there = f'exec timeout {SECONDS} {urxe} {words}', f'{words} -d rxe0'
+    here = f'PATH={guest.share}:$PATH exec timeout {SECONDS} {urxe} {words}'
+    there = f'{words} -d rxe0'
     if serves == 'urxe':
         server = Ours(guest, here)
         subprocess.run([*guest.host, 'timeout', str(SECONDS), 'bash', '-c', LISTENING])

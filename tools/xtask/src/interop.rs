@@ -1,8 +1,8 @@
 //! Stock programs of rdma-core, by the scripts of `interop/`.
 
 use crate::packages::{
-    self, DEBIAN_KEYS, IBVERBS_UTILS, IP, KMOD, PERFTEST, PYVERBS, QEMU, RDMACM_UTILS,
-    RXE_PROVIDER, ZSTD,
+    self, CC, DEBIAN_KEYS, IBVERBS_DEV, IBVERBS_UTILS, IP, KMOD, PERFTEST, PYVERBS, QEMU,
+    RDMACM_UTILS, RXE_PROVIDER, ZSTD,
 };
 use crate::shell::{Result, output, release_binary, root, run};
 use std::process::Command;
@@ -42,7 +42,7 @@ pub(crate) fn generations() -> Result {
 pub(crate) fn lacks_kernel_rxe() -> Option<String> {
     // To build the guest takes the mirror; what keeps it from being built is said here.
     let guest = [QEMU, KMOD, ZSTD, DEBIAN_KEYS, IP];
-    let ours = [IBVERBS_UTILS, PERFTEST, PYVERBS, RDMACM_UTILS, RXE_PROVIDER];
+    let ours = [CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, PYVERBS, RDMACM_UTILS, RXE_PROVIDER];
     packages::lacking_root_or(&[&guest[..], &ours].concat())
         .or_else(|| cannot(script("rxe/guest.py").arg("build")))
 }

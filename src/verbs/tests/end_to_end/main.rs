@@ -4,6 +4,7 @@ mod connections;
 mod datagram_services;
 mod many_connections;
 mod memory;
+mod memory_order;
 mod objects;
 mod transports;
 

@@ -102,6 +102,13 @@ fn memory_that_goes_under_way_fails_its_message_or_not_and_harms_nobody() {
     }
 }
 
+/// Runs a test of this program again, by itself, with memory remapped that it registers.
+pub(crate) fn again_with_remap(test: &str) {
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    let again = again.args([test, "--exact", "--nocapture"]).env("URXE_MR", "remap");
+    assert!(again.status().unwrap().success());
+}
+
 /// How often a remapped range is mapped, by the program and its daemon, which is here too.
 fn views_of_remapped() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -112,11 +119,9 @@ fn views_of_remapped() -> usize {
 #[test]
 fn remapped_memory_is_reached_without_system_calls_and_is_the_programs_own_afterwards() {
     if !remap::is_wanted() {
-        let this = "memory::remapped_memory_is_reached_without_system_calls_and_is_the_programs_own_afterwards";
-        let mut again = Command::new(std::env::current_exe().unwrap());
-        let again = again.args([this, "--exact", "--nocapture"]).env("URXE_MR", "remap");
-        assert!(again.status().unwrap().success());
-        return;
+        return again_with_remap(
+            "memory::remapped_memory_is_reached_without_system_calls_and_is_the_programs_own_afterwards",
+        );
     }
     let Net { near, far, daemon: _daemon } = Net::new();
     let (source, target) = (Pages::new(LEN), Pages::new(LEN));

@@ -5,6 +5,7 @@ mod accidents;
 mod connected;
 pub(crate) mod judge;
 mod list;
+mod memory_order;
 mod place;
 
 use crate::packages::{
@@ -66,7 +67,7 @@ pub(crate) fn check(options: &Options) -> Result {
             rows.push(Row::new(name, meeting.daemons(), meeting.run(&place)));
         }
     }
-    let incidents = accidents::ALL.into_iter().chain(connected::INCIDENTS);
+    let incidents = accidents::ALL.into_iter().chain(connected::INCIDENTS).chain(memory_order::ALL);
     for (name, incident) in incidents.filter(|(name, _)| wanted(name)) {
         rows.push(Row::new(name.into(), "", incident(&place)));
     }

@@ -62,7 +62,7 @@ impl Place {
         let mut place = Place { directory, daemons: Vec::new() };
         let shown = place.directory.display().to_string();
         place.prepare().map_err(|error| format!("{shown}: {error}"))?;
-        for source in ["leaves_objects", "forks", "closes_descriptors"] {
+        for source in ["leaves_objects", "forks", "closes_descriptors", "polls_memory"] {
             let mut cc = Command::new("cc");
             cc.args(["-Wall", "-Werror", "-O1", "-o"]).arg(place.binary(source));
             cc.arg(root().join(format!("interop/programs/{source}.c"))).arg("-libverbs");

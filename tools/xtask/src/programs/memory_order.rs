@@ -1,0 +1,32 @@
+//! The order in which a stock program that polls its memory sees what a peer writes there: of
+//! memory that is reached by system calls, and of memory that was remapped.
+
+use super::accidents::Accident;
+use super::place::{PATIENCE, Place, Side};
+use crate::shell::Result;
+
+pub(super) const ALL: [(&str, Accident); 2] = [
+    ("the order of memory", |place| check(place, &[])),
+    ("the order of memory, URXE_MR=remap", |place| check(place, &["env", "URXE_MR=remap"])),
+];
+
+/// Runs `polls_memory`, which fails if it finds data older than what it was told of.
+fn check(place: &Place, before: &[&str]) -> Result<String> {
+    let program = place.binary("polls_memory");
+    let program = program.to_string_lossy();
+    let words = [before, &[&program, "-n", "2000"]].concat();
+    let (server, client) = place.start_pair((Side::B, Side::A), &words)?;
+    client.wait(PATIENCE)?.success()?;
+    let output = server.wait(PATIENCE)?.success()?;
+    let looked: Option<u64> = output.lines().map(times_looked).sum();
+    match looked {
+        Some(looked) if looked > 0 => Ok(format!("looked {looked} times")),
+        _ => Err(format!("no line says how often it looked: {output}")),
+    }
+}
+
+/// From a line such as "... looked 12 times, older data behind it 0 times".
+fn times_looked(line: &str) -> Option<u64> {
+    let (_, rest) = line.split_once("looked ")?;
+    rest.split_once(' ')?.0.parse().ok()
+}
