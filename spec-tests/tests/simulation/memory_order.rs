@@ -16,6 +16,13 @@ const MESSAGES: usize = 60;
 const SLOTS: usize = 4;
 /// Words of the longest message.
 const MAX_WORDS: usize = 1_100;
+/// Words of the longest READ: so few that all of them can be kept.
+const LONGEST_READ: usize = 33;
+
+/// The first word of the slot that a message of this number is about.
+fn slot_of(number: usize) -> usize {
+    number % SLOTS * MAX_WORDS
+}
 
 /// What a message stores at the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +33,14 @@ enum Kind {
     AtomicWrite,
     /// One word: how many were added to it so far.
     FetchAdd,
-    /// Nothing: a READ.
-    Nothing,
+    /// Nothing: a READ of so many words.
+    Nothing(usize),
+}
+
+impl Kind {
+    fn stores(self) -> bool {
+        !matches!(self, Kind::Nothing(_) | Kind::Words(0))
+    }
 }
 
 /// Replays the recorded stores as a program that polls could see them.
@@ -47,7 +60,7 @@ impl Replay<'_> {
     /// The next message that stores anything.
     fn next_message(&self) -> Option<(usize, Kind)> {
         let mut rest = self.messages.iter().copied().enumerate().skip(self.message);
-        rest.find(|(_, kind)| !matches!(kind, Kind::Nothing | Kind::Words(0)))
+        rest.find(|(_, kind)| kind.stores())
     }
 
     fn apply(&mut self, store: &Store) {
@@ -102,7 +115,7 @@ fn draw_message(
     has_atomics: bool,
 ) -> (SendWqe, Kind) {
     let words = rng.pick(&[0, 1, 1, 3, 32, 33, 300, MAX_WORDS]);
-    let slot = (number % SLOTS * MAX_WORDS * 8) as u64;
+    let slot = slot_of(number) as u64 * 8;
     let rkey = Rkey(window.key);
     let at = |slot: u64| window.addr + slot;
     let atomic_at = at((SLOTS * MAX_WORDS * 8) as u64);
@@ -113,16 +126,19 @@ fn draw_message(
         3 => (SendOp::Send(Extra::None), Kind::Words(words)),
         4 => (SendOp::AtomicWrite { remote_addr: atomic_at, rkey }, Kind::AtomicWrite),
         5 | 6 => (SendOp::FetchAdd { remote_addr: atomic_at + 8, rkey, add: 1 }, Kind::FetchAdd),
-        _ => (SendOp::Read { remote_addr: at(slot), rkey }, Kind::Nothing),
+        _ => (SendOp::Read { remote_addr: at(slot), rkey }, Kind::Nothing(words.min(LONGEST_READ))),
     };
     let stamp = |count: usize| Some((number as u64).to_ne_bytes().repeat(count));
-    // Answers go where nobody looks; what is stored at the peer comes with the work request.
-    let answer = |length| vec![Sge { addr: local.addr, length, lkey: Lkey(local.key) }];
+    // Each answer has its own place; what is stored at the peer comes with the work request.
+    let answer = |words: usize| {
+        let addr = local.addr + (number * LONGEST_READ * 8) as u64;
+        vec![Sge { addr, length: 8 * words as u32, lkey: Lkey(local.key) }]
+    };
     let (inline, sges) = match kind {
         Kind::Words(count) => (stamp(count), Vec::new()),
         Kind::AtomicWrite => (stamp(1), Vec::new()),
-        Kind::FetchAdd => (None, answer(8)),
-        Kind::Nothing => (None, answer(words as u32 * 8)),
+        Kind::FetchAdd => (None, answer(1)),
+        Kind::Nothing(count) => (None, answer(count)),
     };
     let wr_id = number as u64;
     let wqe = SendWqe {
@@ -138,9 +154,15 @@ fn draw_message(
     (wqe, kind)
 }
 
-fn run(seed: u64, prints: bool) {
+/// Makes a run. Returns the messages, the stores at the responder, and what the READs brought, each
+/// at its place.
+fn run(
+    seed: u64,
+    prints: bool,
+    weather: impl Fn(&mut Rng) -> Weather,
+) -> (Vec<(SendOp, Kind)>, Vec<Store>, Vec<u64>) {
     let mut rng = Rng::new(seed);
-    let weather = Weather::stormy(&mut rng);
+    let weather = weather(&mut rng);
     let nodes = scene::draw_nodes::<2>(&mut rng);
     let mut world = scene::world(&mut rng, &nodes, &weather, prints);
     let connection = Connection::draw(&mut rng);
@@ -149,10 +171,12 @@ fn run(seed: u64, prints: bool) {
         world.create_qp(node, PD, (cq, cq), (MESSAGES, MESSAGES))
     });
     world.connect(&ends, &connection.attrs, connection.mtu);
-    let [local, window, received] = [(0, MAX_WORDS), (1, SLOTS * MAX_WORDS + 2), (1, MAX_WORDS)]
-        .map(|(node, words): (usize, _)| {
+    let answers = MESSAGES * LONGEST_READ;
+    let [local, window, received] = [(0, answers), (1, SLOTS * MAX_WORDS + 2), (1, MAX_WORDS)].map(
+        |(node, words): (usize, _)| {
             world.nodes[node].reg_mr(PD, 0x10_0000, everything(), vec![0; 8 * words])
-        });
+        },
+    );
     world.nodes[1].host.memory.record_stores();
 
     let [requester, responder] = &ends;
@@ -160,7 +184,7 @@ fn run(seed: u64, prints: bool) {
     let mut messages = Vec::new();
     for number in 0..MESSAGES {
         let (wqe, kind) = draw_message(&mut rng, number, (&window, &local), has_atomics);
-        messages.push(kind);
+        messages.push((wqe.op, kind));
         let host = &mut world.nodes[1].host;
         let length = 8 * MAX_WORDS as u32;
         let sges = vec![Sge { addr: received.addr, length, lkey: Lkey(received.key) }];
@@ -174,22 +198,46 @@ fn run(seed: u64, prints: bool) {
         assert!(world.now() < until, "it takes for ever");
         world.step(until);
     }
-    let mut replay = Replay {
-        messages: &messages,
-        message: 0,
-        words: 0,
-        next_at: 0,
-        unordered: false,
-        added: 0,
-    };
-    for store in world.nodes[1].host.memory.take_stores() {
-        replay.apply(&store);
-    }
-    assert_eq!(replay.next_message(), None, "every message is stored");
+    let (words, _) = world.nodes[0].host.memory.program(local.region).as_chunks();
+    let answers = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    (messages, world.nodes[1].host.memory.take_stores(), answers)
 }
 
 #[test]
 fn a_polling_program_sees_the_messages_of_a_qp_in_their_order() {
     let family = "a_polling_program_sees_the_messages_of_a_qp_in_their_order";
-    for_each_seed(family, 140_000, 500, run);
+    for_each_seed(family, 140_000, 500, |seed, prints| {
+        let (messages, stores, _) = run(seed, prints, Weather::stormy);
+        let messages: Vec<Kind> = messages.into_iter().map(|(_, kind)| kind).collect();
+        let mut replay = Replay {
+            messages: &messages,
+            message: 0,
+            words: 0,
+            next_at: 0,
+            unordered: false,
+            added: 0,
+        };
+        stores.iter().for_each(|store| replay.apply(store));
+        assert_eq!(replay.next_message(), None, "every message is stored");
+    });
+}
+
+#[test]
+fn a_read_sees_what_was_written_before_it_and_nothing_later() {
+    let family = "a_read_sees_what_was_written_before_it_and_nothing_later";
+    for_each_seed(family, 150_000, 300, |seed, prints| {
+        let (messages, _, answers) = run(seed, prints, Weather::calm);
+        let mut model = vec![0; SLOTS * MAX_WORDS];
+        for (number, (op, kind)) in messages.into_iter().enumerate() {
+            let slot = &mut model[slot_of(number)..];
+            match (op, kind) {
+                (SendOp::Write { .. }, Kind::Words(count)) => slot[..count].fill(number as u64),
+                (_, Kind::Nothing(count)) => {
+                    let answer = &answers[number * LONGEST_READ..][..count];
+                    assert_eq!(answer, &slot[..count], "READ {number}");
+                }
+                _ => {}
+            }
+        }
+    });
 }

@@ -130,6 +130,7 @@ counters! {
     RemoteOperationalNaksSent = "remote_operational_naks_sent", "NAKs sent because our own side could not do what was asked; the QP is in ERR.";
     NaksHeldBack = "naks_held_back", "NAKs not sent because too many replies were waiting for the port; the peer asks again. The link takes less than the peer provokes.";
     ReadsReplayed = "reads_replayed", "READ requests answered again.";
+    ReadsOvertaken = "reads_overtaken", "Packets that stored something where an earlier READ of the same QP, too long to be kept, had yet to take its answer from: it shows the newer bytes. Fence the later request (IBV_SEND_FENCE).";
     AtomicsReplayed = "atomics_replayed", "Atomics and ATOMIC WRITEs answered again from the kept result.";
     FlushesReplayed = "flushes_replayed", "FLUSHes answered again.";
     FlushesHeldBack = "flushes_held_back", "Dropped: FLUSHes that came while too many replies were waiting for the port; the peer asks again. The link takes less than the peer provokes.";

@@ -48,6 +48,10 @@ pub const MAX_RD_ATOMIC: u8 = 128;
 /// sent for one that was lost.
 pub const MAX_WAITING_REPLIES: usize = 512;
 
+/// Bytes of READ answers that a QP keeps because a later request stores something where they come
+/// from: four packets of the largest path MTU.
+pub const KEPT_READ_BYTES: usize = 16 << 10;
+
 /// Work requests that a requester takes from its send queue ahead of their completion. More would
 /// only copy the ring; fewer would stall small messages on a long path.
 pub const MAX_TAKEN_SENDS: usize = 256;

@@ -3,7 +3,7 @@
 mod script;
 
 use script::*;
-use urxe_engine::SendOp;
+use urxe_engine::{Counter, SendOp};
 use urxe_wire::{Opcode, Rkey, Syndrome};
 
 fn write(at: u64, len: usize) -> Store {
@@ -125,4 +125,78 @@ fn the_answer_to_a_read_is_visible_before_its_completion() {
         .aeth(Syndrome::ACK, 1)
         .payload(&bytes(1, 32))]);
     assert_eq!(t.program.stores, [write(128, 32), Store::Sync]);
+}
+
+fn read(t: &Script, psn: u32, len: u32) -> Pkt {
+    pkt(Opcode::RC_READ_REQUEST, psn).reth(VA, t.key, len)
+}
+
+fn answer(psn: u32, msn: u32, data: &[u8]) -> Pkt {
+    pkt(Opcode::RC_READ_RESPONSE_ONLY, psn).aeth(Syndrome::ACK, msn).payload(data)
+}
+
+#[test]
+fn a_read_does_not_see_what_a_later_request_stores() {
+    let mut t = Script::new();
+    let key = t.key;
+    t.fill(0, &[1; 8]);
+    t.receive(&[
+        read(&t, 100, 8),
+        pkt(Opcode::RC_WRITE_ONLY, 101).reth(VA + 4, key, 8).payload(&[2; 8]),
+        read(&t, 102, 12),
+        pkt(Opcode::RC_ATOMIC_WRITE, 103).reth(VA, key, 8).payload(&[3; 8]),
+    ]);
+    t.expect(answer(100, 1, &[1; 8]));
+    t.expect(answer(102, 3, &[1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2]));
+    t.expect(pkt(Opcode::RC_READ_RESPONSE_ONLY, 103).aeth(Syndrome::ACK, 4));
+    t.receive(&[
+        read(&t, 104, 8),
+        pkt(Opcode::RC_FETCH_ADD, 105).atomic(VA, key, 1, 0),
+        read(&t, 106, 1),
+    ]);
+    t.expect(answer(104, 5, &[3; 8]));
+    let original = u64::from_ne_bytes([3; 8]);
+    t.expect(pkt(Opcode::RC_ATOMIC_ACK, 105).aeth(Syndrome::ACK, 6).original(original));
+    t.expect(answer(106, 7, &[(original + 1).to_ne_bytes()[0]]));
+}
+
+#[test]
+fn a_read_of_several_packets_is_kept_as_a_whole() {
+    let mut t = Script::new();
+    let key = t.key;
+    let before = t.memory(0, 2 * MTU + 5).to_vec();
+    t.receive(&[
+        read(&t, 100, 2 * MTU as u32 + 5),
+        pkt(Opcode::RC_WRITE_ONLY, 103).reth(VA + 2 * MTU as u64, key, 1).payload(&[!before[512]]),
+        pkt(Opcode::RC_WRITE_ONLY, 104).reth(VA, key, 1).payload(&[!before[0]]),
+    ]);
+    let sent = t.sent();
+    let data: Vec<u8> = sent.iter().flat_map(|packet| packet.payload.clone()).collect();
+    assert_eq!((sent.len(), data), (3, before));
+}
+
+#[test]
+fn a_read_that_is_repeated_sees_what_is_there_by_then() {
+    let mut t = Script::new();
+    let key = t.key;
+    t.fill(0, &[1; 8]);
+    let write = pkt(Opcode::RC_WRITE_ONLY, 101).reth(VA, key, 8).payload(&[2; 8]);
+    t.receive(&[read(&t, 100, 8), write]);
+    t.expect(answer(100, 1, &[1; 8]));
+    t.receive(&[read(&t, 100, 8)]);
+    t.expect(answer(100, 2, &[2; 8]));
+}
+
+#[test]
+fn a_read_too_long_to_be_kept_is_counted() {
+    let mut t = Script::new();
+    let key = t.key;
+    let len = 20 << 10;
+    let psn = 100 + len / MTU as u32;
+    t.receive(&[
+        read(&t, 100, len),
+        pkt(Opcode::RC_WRITE_ONLY, psn).reth(VA + 5, key, 1).payload(&[7]),
+    ]);
+    assert_eq!(t.counted(Counter::ReadsOvertaken), 1);
+    assert_eq!(t.sent()[0].payload[5], 7);
 }

@@ -5,6 +5,7 @@
 mod checks;
 mod completer;
 mod datagram;
+mod kept_reads;
 mod local_ops;
 mod modify;
 mod placement;

@@ -42,6 +42,7 @@ impl Qp {
         }
         let span = self.check_rkey(cx, reth.rkey, reth.va, 8, Access::REMOTE_WRITE)?;
         let Some(span) = span else { return Err(Refusal::InvalidRequest) };
+        self.keep_reads(cx, &span, 8);
         cx.host
             .write_atomic(span.region, span.offset, word)
             .map_err(|_| Refusal::Local(Cause::LocalMemory))?;

@@ -66,6 +66,7 @@ impl Qp {
                         self.responder.replies[0] = rest;
                         continue;
                     }
+                    self.responder.kept.forget(read.first_psn + sent);
                     self.responder.replies.pop_front();
                     continue;
                 }
@@ -114,6 +115,7 @@ impl Qp {
         }
         let va = read.va.wrapping_add(u64::from(offset));
         let scope = self.key_scope();
+        let kept = self.responder.kept.find(read.first_psn + number, path.mtu);
         tx.push(&path.flow, &headers, len as usize, |buf| {
             if buf.is_empty() {
                 return Ok(());
@@ -123,6 +125,10 @@ impl Qp {
                 .keys
                 .remote(read.rkey.0, scope, va, buf.len() as u64, Access::REMOTE_READ)
                 .map_err(|_| Cause::RequestRefused)?;
+            if let Some(kept) = kept.and_then(|kept| kept.get(..buf.len())) {
+                buf.copy_from_slice(kept);
+                return Ok(());
+            }
             let left = u64::from(read.len - offset);
             cx.host.read_ahead(span.region, span.offset, left);
             cx.host.read(span.region, span.offset, buf).map_err(|_| Cause::LocalMemory)
@@ -152,7 +158,7 @@ impl Qp {
     fn fail_read<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) {
         self.count(cx, Counter::RemoteAccessNaksSent, 1);
         let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
-        self.responder.replies.clear();
+        self.responder.clear_replies();
         self.responder.replies.push_back(Reply::Nak { psn, syndrome });
         self.failure = Some(Failure::Receive {
             status: Status::LocalAccess,

@@ -4,6 +4,7 @@
 //! it fails says how ([`Refusal`]). What has to be answered waits in the order of its PSNs in
 //! `replies` until the batch of requests is through, so that many packets share one ACK.
 
+use super::kept_reads::KeptReads;
 use super::replay::{AtomicResource, Placed, ReadResource, Resource, Resources};
 use super::sges::{self, SgeWalk, Space};
 use super::{Cx, Failure, Qp};
@@ -35,6 +36,8 @@ pub(crate) struct Responder {
     /// The first PSN that no reply sent so far has spoken for.
     pub(crate) unanswered_from: Psn,
     pub(super) resources: Resources,
+    /// Answers to READs that were copied before a later request stored something there.
+    pub(super) kept: KeptReads,
 }
 
 /// The message under way.
@@ -101,6 +104,7 @@ impl Responder {
             replies: VecDeque::new(),
             unanswered_from: expected,
             resources: Resources::default(),
+            kept: KeptReads::default(),
         }
     }
 
@@ -122,8 +126,14 @@ impl Responder {
     /// What was done since the last reply was lost: the peer is told so, and nothing else.
     pub(crate) fn retract(&mut self) {
         let syndrome = Syndrome::Nak(NakCode::RemoteOperational);
-        self.replies.clear();
+        self.clear_replies();
         self.replies.push_back(Reply::Nak { psn: self.unanswered_from, syndrome });
+    }
+
+    /// Nothing that was to be said is said any more.
+    pub(super) fn clear_replies(&mut self) {
+        self.replies.clear();
+        self.kept.clear();
     }
 
     /// Whether all data of a READ was sent before.
@@ -402,6 +412,7 @@ impl Qp {
         if len > 0 {
             let span = self.check_rkey(cx, rkey, va, len, Access::REMOTE_WRITE)?;
             let Some(span) = span else { return Err(Refusal::InvalidRequest) };
+            self.keep_reads(cx, &span, u64::from(len));
             cx.host
                 .write(span.region, span.offset, packet.payload)
                 .map_err(|_| Refusal::Local(Cause::LocalMemory))?;
@@ -445,6 +456,7 @@ impl Qp {
         }
         let span = self.check_rkey(cx, eth.rkey, eth.va, 8, Access::REMOTE_ATOMIC)?;
         let Some(span) = span else { return Err(Refusal::InvalidRequest) };
+        self.keep_reads(cx, &span, 8);
         let original = match headers.bth.opcode.operation() {
             Operation::CompareSwap => {
                 cx.host.compare_swap(span.region, span.offset, eth.compare, eth.swap_or_add)
