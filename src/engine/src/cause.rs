@@ -57,7 +57,6 @@ causes! {
 
     // Local operations.
     BindNoWindow = 40, "The bind names no window by its present rkey. A window has the rkey that its last bind gave it.";
-    BindKeyIndex = 41, "The new rkey of the bind is not one of the window: it may differ from the present one in the low 8 bits only (ibv_inc_rkey).";
     BindPd = 42, "Window, MR and QP of the bind are not of one protection domain.";
     BindTwice = 43, "The type 2 window is bound already. It must be invalidated before it is bound again.";
     BindNothing = 44, "A type 2 window cannot be bound to 0 bytes. Invalidate it to close it.";

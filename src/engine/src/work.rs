@@ -83,7 +83,7 @@ pub enum SendOp {
     BindMw {
         /// The window's present rkey.
         mw: Rkey,
-        /// The rkey that it shall have: the present one but for the low 8 bits.
+        /// Gives the low 8 bits of the rkey that it shall have; the others stay.
         new_rkey: Rkey,
         /// The MR that it opens a part of.
         mr: Lkey,

@@ -200,10 +200,43 @@ fn a_bind_names_the_window_by_its_present_key() {
     });
 }
 
+/// Binds 64 bytes of the usual MR under this key.
+fn bind_as(t: &mut Script, mw: u32, new_rkey: u32) {
+    let op = SendOp::BindMw {
+        mw: Rkey(mw),
+        new_rkey: Rkey(new_rkey),
+        mr: Lkey(t.key),
+        addr: VA,
+        length: 64,
+        access: READ_WRITE,
+    };
+    t.post(1, op, &[]);
+    t.expect_nothing();
+    t.expect_send(1, Status::Success);
+}
+
 #[test]
-fn a_bind_changes_no_more_of_the_key_than_the_low_eight_bits() {
-    refused_if(MwType::One, Cause::BindKeyIndex, |_, asked| asked.new_rkey ^= 0x100);
-    refused_if(MwType::Two, Cause::BindKeyIndex, |t, asked| asked.new_rkey = t.key);
+fn a_bind_takes_the_low_eight_bits_of_the_key_asked_for_and_no_others() {
+    for mw_type in [MwType::One, MwType::Two] {
+        for asked in [0x5a, 0xffff_ff5a, 0x1234_565a] {
+            let mut t = Script::new();
+            let mw = t.alloc_mw(mw_type);
+            bind_as(&mut t, mw, asked);
+            let rkey = mw & !0xff | 0x5a;
+            assert_eq!(t.device.query_mw(mw).unwrap().rkey, rkey);
+            opens(&mut t, VA, rkey);
+        }
+    }
+}
+
+#[test]
+fn a_bind_that_asks_for_the_key_of_another_object_leaves_that_alone() {
+    let mut t = Script::new();
+    let (mw, mr) = (t.alloc_mw(MwType::Two), t.key);
+    bind_as(&mut t, mw, mr);
+    opens(&mut t, VA + 1000, mr);
+    t.receive(&[write(VA, mw & !0xff | mr & 0xff, 101, b"w")]);
+    t.expect(ack(101, 2));
 }
 
 #[test]

@@ -80,7 +80,7 @@ pub enum SendOp {
     BindMw {
         /// The window's present rkey.
         mw: u32,
-        /// The rkey that it shall have.
+        /// Gives the low 8 bits of the rkey that it shall have.
         new_rkey: u32,
         /// lkey of the MR that it opens a part of.
         mr: u32,

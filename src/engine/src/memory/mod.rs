@@ -107,6 +107,12 @@ fn index(key: u32) -> u32 {
     key >> 8
 }
 
+/// A key with the program's bits of another. Whatever else stands in the other is of no meaning, as
+/// in rxe and in hardware: the index of an object never changes.
+fn with_program_bits(key: u32, other: u32) -> u32 {
+    key & !0xff | other & 0xff
+}
+
 impl Table {
     /// Puts an object under a new key.
     fn insert(&mut self, pd: PdId, object: Object, rng: &mut ChaCha8Rng) -> u32 {

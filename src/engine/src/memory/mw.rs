@@ -1,6 +1,6 @@
 //! Memory windows: keys that open a part of an MR, by a work request and not by a verb.
 
-use super::{Object, Opening, Table, index};
+use super::{Object, Opening, Table, index, with_program_bits};
 use crate::attr::{Access, MwType, PdId};
 use crate::cause::Cause;
 use crate::limits::MAX_MW;
@@ -48,7 +48,7 @@ pub struct MwBinding {
 pub(crate) struct Bind {
     /// The window's present key.
     pub(crate) mw: u32,
-    /// The key that it shall have.
+    /// Gives the low 8 bits of the key that it shall have.
     pub(crate) new_rkey: u32,
     /// What it shall open.
     pub(crate) binding: MwBinding,
@@ -117,9 +117,6 @@ impl Table {
     pub(crate) fn bind_mw(&mut self, pd: PdId, bind: &Bind) -> Result<(), Cause> {
         let window = self.query_mw(bind.mw).filter(|window| window.rkey == bind.mw);
         let window = window.ok_or(Cause::BindNoWindow)?;
-        if index(bind.new_rkey) != index(bind.mw) {
-            return Err(Cause::BindKeyIndex);
-        }
         if window.pd != pd {
             return Err(Cause::BindPd);
         }
@@ -138,7 +135,7 @@ impl Table {
             self.bound_on.insert((bind.binding.qpn.get(), index(bind.mw)));
         }
         if let Some(entry) = self.get_mut(bind.mw) {
-            entry.key = bind.new_rkey;
+            entry.key = with_program_bits(bind.mw, bind.new_rkey);
         }
         if let Some(mw) = self.mw(bind.mw) {
             mw.bound = opening.map(|opening| (bind.binding, opening));
