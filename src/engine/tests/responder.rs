@@ -3,8 +3,10 @@
 mod script;
 
 use script::*;
-use urxe_engine::{Access, AsyncEvent, Cause, Counter, Extra, QpAttr, QpState, Status, WcOpcode};
-use urxe_wire::{NakCode, Opcode, Pkey, Psn, Qpn, Syndrome};
+use urxe_engine::{
+    Access, AsyncEvent, Cause, Counter, Extra, QpAttr, QpState, Sge, Status, WcOpcode,
+};
+use urxe_wire::{Lkey, NakCode, Opcode, Pkey, Psn, Qpn, Syndrome};
 
 // SEND.
 
@@ -79,6 +81,47 @@ fn send_into_a_receive_with_a_bad_lkey_is_our_own_fault() {
     t.expect(nak(NakCode::RemoteOperational, 100, 0));
     let completion = t.expect_recv(1, Status::LocalProtection);
     assert_eq!(completion.vendor_err, Cause::LocalKey as u32);
+}
+
+/// A stretch of this length whose key opens nothing.
+fn bad_sge(t: &Script, length: u32) -> Sge {
+    let sge = t.sge(0, length);
+    Sge { lkey: Lkey(sge.lkey.0 ^ 1), ..sge }
+}
+
+#[test]
+fn a_receive_is_checked_only_as_far_as_the_message_reaches() {
+    let mut t = Script::new();
+    t.post_recv(1, &[bad_sge(&t, 8)]);
+    t.post_recv(2, &[t.sge(0, 2), bad_sge(&t, 8)]);
+    t.post_recv(3, &[t.sge(0, MTU as u32), bad_sge(&t, 8)]);
+    t.receive(&[
+        pkt(Opcode::RC_SEND_ONLY, 100),
+        pkt(Opcode::RC_SEND_ONLY, 101).payload(b"ab").ack_req(),
+    ]);
+    t.expect(ack(101, 2));
+    t.expect_recv(1, Status::Success);
+    t.expect_recv(2, Status::Success);
+    assert_eq!(t.memory(0, 2), b"ab");
+    // The first packet fits, the second one does not.
+    t.receive(&[
+        pkt(Opcode::RC_SEND_FIRST, 102).payload(&bytes(1, MTU)),
+        pkt(Opcode::RC_SEND_LAST, 103).payload(b"x").ack_req(),
+    ]);
+    t.expect(nak(NakCode::RemoteOperational, 103, 2));
+    t.expect_recv(3, Status::LocalProtection);
+    assert_eq!(t.state(), QpState::Err);
+}
+
+#[test]
+fn the_receive_that_immediate_data_of_a_write_takes_is_not_written_to_and_not_checked() {
+    let mut t = Script::new();
+    let key = t.key;
+    t.post_recv(1, &[bad_sge(&t, 8)]);
+    let write = pkt(Opcode::RC_WRITE_ONLY_IMM, 100).reth(VA, key, 1).imm(5).payload(b"w");
+    t.receive(&[write.ack_req()]);
+    t.expect(ack(100, 1));
+    t.expect_recv(1, Status::Success);
 }
 
 // Receiver not ready.

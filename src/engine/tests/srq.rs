@@ -74,6 +74,24 @@ fn its_receives_are_checked_against_its_own_protection_domain() {
     assert_eq!(completion.vendor_err, Cause::LocalKey as u32);
 }
 
+#[test]
+fn its_receives_are_checked_only_as_far_as_the_message_reaches() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let (mut t, _) = with_srq(qp_type);
+        let mut bad = t.sge(0, 8);
+        bad.lkey.0 ^= 1;
+        t.post_recv(1, &[bad]);
+        t.post_recv(2, &[t.sge(0, 1), bad]);
+        let opcode = match qp_type {
+            QpType::Rc => Opcode::RC_SEND_ONLY,
+            _ => Opcode::UC_SEND_ONLY,
+        };
+        t.receive(&[pkt(opcode, 100), pkt(opcode, 101).payload(b"x")]);
+        t.expect_recv(1, Status::Success);
+        t.expect_recv(2, Status::Success);
+    }
+}
+
 // The limit.
 
 #[test]

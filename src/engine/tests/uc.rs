@@ -324,6 +324,25 @@ fn a_receive_with_a_bad_lkey_fails_and_ends_the_qp() {
 }
 
 #[test]
+fn a_receive_is_checked_only_as_far_as_the_message_reaches() {
+    let mut t = uc();
+    let mut bad = t.sge(0, 8);
+    bad.lkey.0 ^= 1;
+    t.post_recv(1, &[bad]);
+    t.post_recv(2, &[t.sge(0, 1), bad]);
+    t.post_recv(3, &[t.sge(0, 1), bad]);
+    t.receive(&[
+        pkt(Opcode::UC_SEND_ONLY, 100),
+        pkt(Opcode::UC_SEND_ONLY, 101).payload(b"x"),
+        pkt(Opcode::UC_SEND_ONLY, 102).payload(b"xy"),
+    ]);
+    t.expect_recv(1, Status::Success);
+    t.expect_recv(2, Status::Success);
+    t.expect_recv(3, Status::LocalProtection);
+    assert_eq!(t.state(), QpState::Err);
+}
+
+#[test]
 fn memory_that_is_gone_ends_the_qp_with_an_event_if_no_receive_can_tell() {
     let mut t = uc();
     let key = t.key;

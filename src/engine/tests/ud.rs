@@ -373,6 +373,23 @@ fn a_receive_with_a_bad_lkey_fails_and_ends_the_qp() {
 }
 
 #[test]
+fn a_receive_is_checked_only_as_far_as_the_grh_and_the_message_reach() {
+    let mut t = ud();
+    let mut bad = t.sge(0, 8);
+    bad.lkey.0 ^= 1;
+    t.post_recv(1, &[t.sge(0, GRH as u32), bad]);
+    t.post_recv(2, &[t.sge(0, GRH as u32 + 1), bad]);
+    t.post_recv(3, &[t.sge(0, GRH as u32 - 1), bad]);
+    t.receive(&[datagram_to(&t, b""), datagram_to(&t, b"x")]);
+    t.expect_recv(1, Status::Success);
+    t.expect_recv(2, Status::Success);
+    assert_eq!(t.memory(GRH, 1), b"x");
+    t.receive(&[datagram_to(&t, b"")]);
+    t.expect_recv(3, Status::LocalProtection);
+    assert_eq!(t.state(), QpState::Err);
+}
+
+#[test]
 fn a_congestion_mark_is_counted_and_the_datagram_taken() {
     let mut t = ud();
     t.post_recv(1, &[t.sge(0, 100)]);
