@@ -6,10 +6,10 @@ mod script;
 use script::*;
 use std::time::Duration;
 use urxe_engine::{
-    Access, AsyncEvent, Cause, Counter, Extra, MrSpec, QpAttr, QpState, RegionId, SendOp, Status,
-    WcOpcode,
+    Access, AsyncEvent, Cause, Counter, Extra, MrSpec, QpAttr, QpState, RegionId, SendOp, Sge,
+    Status, WcOpcode,
 };
-use urxe_wire::{NakCode, Opcode, Psn, Rkey, Syndrome};
+use urxe_wire::{Lkey, NakCode, Opcode, Psn, Rkey, Syndrome};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 const REMOTE: u64 = 0x7000;
@@ -490,16 +490,72 @@ fn a_list_beyond_its_mr_fails_in_its_turn() {
     });
 }
 
+/// Where nothing can be placed: a stretch of `length` bytes without a key, one that reaches
+/// outside of its MR, one of an MR without local write access.
+fn no_place(t: &mut Script, length: u32) -> [(Cause, Sge); 3] {
+    let access = Access::REMOTE_READ;
+    let spec = MrSpec { pd: PD, addr: 0, length: 64, access, region: RegionId(0) };
+    let read_only = t.device.reg_mr(spec).unwrap();
+    let sge = t.sge(0, length);
+    [
+        (Cause::LocalKey, Sge { lkey: Lkey(sge.lkey.0 ^ 1), ..sge }),
+        (Cause::LocalBounds, t.sge(65_536 - u64::from(length) + 1, length)),
+        (Cause::LocalRights, Sge { addr: 0, length, lkey: Lkey(read_only) }),
+    ]
+}
+
 #[test]
-fn a_read_into_memory_without_local_write_fails_in_its_turn() {
-    local_error(Status::LocalProtection, Cause::LocalRights, |t| {
-        let access = Access::REMOTE_READ;
-        let spec = MrSpec { pd: PD, addr: 0, length: 64, access, region: RegionId(0) };
-        let key = t.device.reg_mr(spec).unwrap();
-        let mut sge = t.sge(0, 8);
-        (sge.addr, sge.lkey.0) = (0, key);
-        t.post(2, READ, &[sge]);
-    });
+fn a_read_is_asked_for_and_its_place_is_checked_when_the_data_comes() {
+    for number in 0..3 {
+        let mut t = Script::new();
+        let (cause, sge) = no_place(&mut t, 8)[number];
+        t.post(1, READ, &[sge]);
+        t.post(2, SEND, &[]);
+        t.expect(pkt(Opcode::RC_READ_REQUEST, 200).reth(REMOTE, KEY, 8).ack_req());
+        t.sent();
+        t.expect_no_completion();
+        let answer = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).payload(b"whatever");
+        t.receive(&[answer.aeth(Syndrome::ACK, 1)]);
+        assert_eq!(t.expect_send(1, Status::LocalProtection).vendor_err, cause as u32);
+        t.expect_send(2, Status::WrFlush);
+        assert_eq!(t.state(), QpState::Err);
+    }
+}
+
+#[test]
+fn an_atomic_is_executed_even_if_its_result_has_no_place() {
+    for number in 0..3 {
+        let mut t = Script::new();
+        let (cause, sge) = no_place(&mut t, 8)[number];
+        t.post(1, ADD, &[sge]);
+        t.expect(pkt(Opcode::RC_FETCH_ADD, 200).atomic(REMOTE, KEY, 3, 0).ack_req());
+        t.expect_no_completion();
+        t.receive(&[pkt(Opcode::RC_ATOMIC_ACK, 200).aeth(Syndrome::ACK, 1).original(7)]);
+        assert_eq!(t.expect_send(1, Status::LocalProtection).vendor_err, cause as u32);
+        assert_eq!(t.state(), QpState::Err);
+    }
+}
+
+#[test]
+fn the_refusal_of_a_read_is_told_and_not_that_it_had_no_place() {
+    for op in [READ, ADD] {
+        let mut t = Script::new();
+        let (_, sge) = no_place(&mut t, 8)[0];
+        t.post(1, op, &[sge]);
+        t.sent();
+        t.receive(&[nak(NakCode::RemoteAccess, 200, 0)]);
+        t.expect_send(1, Status::RemoteAccess);
+    }
+}
+
+#[test]
+fn a_read_of_nothing_needs_no_place() {
+    let mut t = Script::new();
+    let sge = no_place(&mut t, 0)[0].1;
+    t.post(1, READ, &[sge]);
+    t.sent();
+    t.receive(&[pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).aeth(Syndrome::ACK, 1)]);
+    t.expect_send(1, Status::Success);
 }
 
 #[test]

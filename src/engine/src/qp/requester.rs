@@ -4,7 +4,7 @@ use super::retry::ack_timeout;
 use super::send_queue::{Pending, distance};
 use super::sges::{self, Space};
 use super::{Cx, Failure, Qp, placement};
-use crate::attr::{Access, QpState, QpType};
+use crate::attr::{QpState, QpType};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{Host, Taken};
@@ -164,18 +164,17 @@ impl Qp {
         if !exists_on(self.init.qp_type, wqe.op) {
             return Err((Status::LocalQpOperation, Cause::NotOfThisTransport));
         }
-        let (access, is_atomic) = match wqe.op {
-            SendOp::Send(_) | SendOp::Write { .. } => (Access::default(), false),
-            SendOp::Read { .. } => (Access::LOCAL_WRITE, false),
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (Access::LOCAL_WRITE, true),
-            SendOp::AtomicWrite { .. } => (Access::default(), true),
+        let (writes_here, is_atomic) = match wqe.op {
+            SendOp::Send(_) | SendOp::Write { .. } => (false, false),
+            SendOp::Read { .. } => (true, false),
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (true, true),
+            SendOp::AtomicWrite { .. } => (false, true),
             SendOp::Flush { length, placement, selectivity, .. } => {
                 return judge_flush(length, &Feth { placement, selectivity });
             }
             // They are judged when they are done.
             SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => return Ok(0),
         };
-        let writes_here = access == Access::LOCAL_WRITE;
         if (writes_here || is_atomic) && self.attr.max_rd_atomic.unwrap_or(0) == 0 {
             return Err((Status::LocalQpOperation, Cause::NoReadsAllowed));
         }
@@ -187,10 +186,12 @@ impl Qp {
         if length > MAX_MESSAGE || (is_atomic && length != 8) {
             return Err((Status::LocalLength, Cause::LocalLength));
         }
-        if inline.is_some() {
+        // Where the answer goes is checked when it is placed there, as rxe and hardware do: the
+        // peer's refusal is told before our own, and an atomic is executed all the same.
+        if inline.is_some() || writes_here {
             return Ok(length);
         }
-        sges::check(cx.keys, self.init.pd, &wqe.sges, access)
+        sges::check(cx.keys, self.init.pd, &wqe.sges)
             .map_err(|cause| (Status::LocalProtection, cause))?;
         Ok(length)
     }

@@ -53,10 +53,10 @@ pub(crate) fn total(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
 
-/// Checks every entry against its MR.
-pub(crate) fn check(keys: &Table, pd: PdId, sges: &[Sge], access: Access) -> Result<(), Cause> {
+/// Checks every entry that is to be read against its MR.
+pub(crate) fn check(keys: &Table, pd: PdId, sges: &[Sge]) -> Result<(), Cause> {
     let mut entries = sges.iter().filter(|sge| sge.length > 0);
-    entries.try_for_each(|sge| span(keys, pd, sge, access).map(drop))
+    entries.try_for_each(|sge| span(keys, pd, sge, Access::default()).map(drop))
 }
 
 /// Where the memory of an entry lies.
