@@ -167,8 +167,8 @@ impl Host for SimHost {
         self.send_queue(queue).take(wqe)
     }
 
-    fn retire_sends(&mut self, queue: QueueId, count: u32) {
-        self.send_queue(queue).retire(count);
+    fn retire_send(&mut self, queue: QueueId) {
+        self.send_queue(queue).retire();
     }
 
     fn next_recv(&mut self, queue: QueueId, wqe: &mut RecvWqe) -> Taken {

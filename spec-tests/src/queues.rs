@@ -19,6 +19,8 @@ pub struct SendRing {
     posted: VecDeque<Entry<SendWqe>>,
     /// Taken and not retired, oldest first.
     taken: VecDeque<TakenSend>,
+    /// Retired last, with its completion still to come.
+    uncompleted: Option<TakenSend>,
     broken: bool,
     /// The CQ has failed: what ends is not told any more.
     completions_lost: bool,
@@ -38,6 +40,7 @@ impl SendRing {
             places,
             posted: VecDeque::new(),
             taken: VecDeque::new(),
+            uncompleted: None,
             broken: false,
             completions_lost: false,
         }
@@ -50,7 +53,8 @@ impl SendRing {
 
     /// Nothing is posted that was not retired.
     pub fn is_idle(&self) -> bool {
-        self.posted.is_empty() && self.taken.is_empty()
+        let owes = self.uncompleted.as_ref().is_some_and(|send| send.owes_completion);
+        self.posted.is_empty() && self.taken.is_empty() && (!owes || self.completions_lost)
     }
 
     /// Posts.
@@ -101,22 +105,21 @@ impl SendRing {
     /// The engine completes one.
     ///
     /// # Panics
-    /// If it was not taken, or was completed or retired before.
+    /// If it is not the one that was retired last: its place must be free by then.
     pub fn completed(&mut self, wr_id: u64) {
-        let taken = self.taken.iter_mut().find(|taken| taken.wr_id == wr_id);
-        let taken = taken.unwrap_or_else(|| panic!("completion of {wr_id:#x}, which is not taken"));
-        taken.owes_completion = false;
+        let retired = self.uncompleted.take().map(|send| send.wr_id);
+        assert_eq!(retired, Some(wr_id), "a completion of what was not just retired");
     }
 
     /// The engine retires the oldest.
     ///
     /// # Panics
-    /// If they were not taken, or a completion of theirs was due before.
-    pub fn retire(&mut self, count: u32) {
-        for _ in 0..count {
-            let taken = self.taken.pop_front().expect("only what was taken is retired");
-            let told = !taken.owes_completion || self.completions_lost;
-            assert!(told, "{:#x} retired before its completion", taken.wr_id);
+    /// If none was taken, or the completion of the one before has not come and was due.
+    pub fn retire(&mut self) {
+        let retired = self.taken.pop_front().expect("only what was taken is retired");
+        if let Some(before) = self.uncompleted.replace(retired) {
+            let told = !before.owes_completion || self.completions_lost;
+            assert!(told, "{:#x} was retired and never completed", before.wr_id);
         }
     }
 }

@@ -390,9 +390,9 @@ impl Host for ProgramHost {
         result
     }
 
-    fn retire_sends(&mut self, queue: QueueId, count: u32) {
+    fn retire_send(&mut self, queue: QueueId) {
         if let Some(queue) = self.send_queues.get_mut(queue.0) {
-            queue.retire(count);
+            queue.retire();
         }
     }
 

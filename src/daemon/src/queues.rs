@@ -97,9 +97,9 @@ impl SendQueue {
         }
     }
 
-    /// Gives the places of the oldest `count` taken back.
-    pub(crate) fn retire(&mut self, count: u32) {
-        self.ring.retire(count);
+    /// Gives the place of the oldest that was taken back.
+    pub(crate) fn retire(&mut self) {
+        self.ring.retire(1);
     }
 
     /// Empties and rewinds the ring.

@@ -122,9 +122,10 @@ pub trait Host {
     /// Takes the next work request off a send queue.
     fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken;
 
-    /// Says that the oldest `count` work requests taken from a send queue have ended, so that
-    /// the program may use their places again. Comes after their completions.
-    fn retire_sends(&mut self, queue: QueueId, count: u32);
+    /// Says that the oldest work request taken from a send queue has ended, so that the program
+    /// may use its place again. Comes before its completion: a program that has seen that can post
+    /// another, however short its queue is.
+    fn retire_send(&mut self, queue: QueueId);
 
     /// Takes the next work request off a receive queue; its place is free at once.
     fn next_recv(&mut self, queue: QueueId, wqe: &mut RecvWqe) -> Taken;

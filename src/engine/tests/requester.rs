@@ -116,6 +116,22 @@ fn an_unsignaled_send_retires_without_a_completion() {
     assert_eq!(t.program.retired, 2);
 }
 
+#[test]
+fn the_place_of_a_send_is_free_when_its_completion_is_told() {
+    let mut t = Script::new();
+    t.post_with(1, SEND, &[], |wqe| wqe.signaled = false);
+    for wr_id in 2..=4 {
+        t.post(wr_id, SEND, &[]);
+    }
+    t.sent();
+    // The third fails, and the last is flushed.
+    t.receive(&[ack(201, 2), nak(NakCode::RemoteOperational, 202, 2)]);
+    t.expect_send(2, Status::Success);
+    t.expect_send(3, Status::RemoteOperation);
+    t.expect_send(4, Status::WrFlush);
+    assert_eq!(t.program.retired_when_completed, [2, 3, 4]);
+}
+
 // READ and atomics.
 
 #[test]

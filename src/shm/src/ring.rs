@@ -237,8 +237,8 @@ impl SqConsumer {
         ))
     }
 
-    /// Gives the places of the oldest `count` work requests taken back to the program, after
-    /// their completions were published. Never more than were taken.
+    /// Gives the places of the oldest `count` work requests taken back to the program, before
+    /// their completions are published. Never more than were taken.
     pub fn retire(&mut self, count: u32) {
         self.cursor.release(&self.ring, count);
     }

@@ -293,10 +293,10 @@ impl Qp {
     pub(crate) fn end_front<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
         while let Some(pending) = self.sq.pop_front() {
             self.count(cx, Counter::SentMessages, 1);
+            cx.host.retire_send(self.init.send_queue);
             if pending.wqe.signaled {
                 self.complete_send(cx, &pending, Status::Success, Cause::None);
             }
-            cx.host.retire_sends(self.init.send_queue, 1);
             self.sq.put_back(pending);
             if !self.sq.front().is_some_and(|next| next.is_local() && next.started) {
                 return;

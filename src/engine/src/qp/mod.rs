@@ -318,8 +318,8 @@ impl Qp {
                     if !is_told_by_peer(status) {
                         self.count(cx, Counter::LocalErrors, 1);
                     }
+                    cx.host.retire_send(self.init.send_queue);
                     self.complete_send(cx, &pending, status, cause);
-                    cx.host.retire_sends(self.init.send_queue, 1);
                 }
             }
             Failure::Receive { status, cause, event } => {
@@ -381,8 +381,8 @@ impl Qp {
                 }
             };
             self.count(cx, Counter::FlushedRequests, 1);
+            cx.host.retire_send(self.init.send_queue);
             self.complete_send(cx, &pending, Status::WrFlush, self.flush_cause);
-            cx.host.retire_sends(self.init.send_queue, 1);
             self.sq.put_back(pending);
         }
         self.requester.queue_empty = true;

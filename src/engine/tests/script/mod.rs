@@ -51,7 +51,9 @@ pub struct Program {
     pub completions: VecDeque<(CqId, Completion)>,
     pub events: Vec<AsyncEvent>,
     pub mads: Vec<(MadSource, [u8; MAD_LEN])>,
+    /// Send queue entries whose places are free again; and how many were with each completion.
     pub retired: u32,
+    pub retired_when_completed: Vec<u32>,
     /// CQs that take no completion.
     pub full: BTreeSet<CqId>,
     /// The memory is gone.
@@ -136,8 +138,8 @@ impl Host for Program {
         taken(self.broken.contains(&queue), next, wqe)
     }
 
-    fn retire_sends(&mut self, _: QueueId, count: u32) {
-        self.retired += count;
+    fn retire_send(&mut self, _: QueueId) {
+        self.retired += 1;
     }
 
     fn next_recv(&mut self, queue: QueueId, wqe: &mut RecvWqe) -> Taken {
@@ -150,6 +152,7 @@ impl Host for Program {
             return Err(CqOverrun);
         }
         self.completions.push_back((cq, completion.clone()));
+        self.retired_when_completed.push(self.retired);
         Ok(())
     }
 

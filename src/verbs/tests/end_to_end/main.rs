@@ -194,6 +194,41 @@ fn unsignaled_sends_make_room_for_others_by_themselves() {
     assert_eq!(far.mr.atomic_u64(0).unwrap().load(Ordering::Acquire), 1999);
 }
 
+/// Fills a send queue of this depth again as soon as the completion of its last send was polled,
+/// very often. Only the last one of each round is signaled.
+fn refill_after_each_poll(depth: u32) {
+    let Net { near, far, daemon: _daemon } = Net::unconnected();
+    let caps = QpCaps { max_send_wr: depth, max_inline_data: 8, ..QpCaps::default() };
+    let qp = near.pd.create_qp(&QpInit { caps, ..QpInit::new(&near.cq) }).unwrap();
+    assert_eq!(qp.caps().max_send_wr, depth);
+    qp.connect(&far.qp.endpoint().unwrap(), ALL).unwrap();
+    far.qp.connect(&qp.endpoint().unwrap(), ALL).unwrap();
+    let there = far.mr.remote_buf(..8).unwrap();
+    let mut wc = [Wc::default()];
+    for round in 0..5000 {
+        for number in 1..depth {
+            let write = SendWr::write(number.into(), Inline(b"unsigned"), there);
+            qp.post_send(&[write]).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+        let write = SendWr::write(0, Inline(b"signaled"), there).signaled();
+        qp.post_send(&[write]).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        while near.cq.poll(&mut wc).unwrap() == 0 {
+            std::thread::yield_now();
+        }
+        wc[0].check().unwrap();
+    }
+}
+
+#[test]
+fn a_send_queue_of_one_place_can_be_posted_to_after_each_poll() {
+    refill_after_each_poll(1);
+}
+
+#[test]
+fn the_places_of_unsignaled_sends_are_free_after_the_poll_of_the_signaled_one() {
+    refill_after_each_poll(3);
+}
+
 #[test]
 fn with_signal_all_every_send_completes() {
     let Net { near, far, daemon: _daemon } = Net::unconnected();

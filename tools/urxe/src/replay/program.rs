@@ -145,7 +145,7 @@ impl Host for Program {
         }
     }
 
-    fn retire_sends(&mut self, _: QueueId, _: u32) {}
+    fn retire_send(&mut self, _: QueueId) {}
 
     fn next_recv(&mut self, _: QueueId, wqe: &mut RecvWqe) -> Taken {
         if !std::mem::take(&mut self.receive_posted) {
