@@ -18,7 +18,7 @@ pub(crate) fn register(
 ) -> Result<(Reply, Option<Shared>), Errno> {
     let &Registration { pd, start, length, iova, access } = wanted;
     let on_demand = access.contains(Access::ON_DEMAND);
-    if !on_demand {
+    if !on_demand && length > 0 {
         populate(start, length, access.needs_writable()).map_err(|fault| fault.errno)?;
     }
     let request = |backing| Request::RegMr { pd, addr: start, length, iova, access, backing };

@@ -131,7 +131,7 @@ pub enum Request {
         pd: PdHandle,
         /// The program's own address of the first byte.
         addr: u64,
-        /// Length in bytes.
+        /// Length in bytes; nothing is reached, or mapped, for 0.
         length: u64,
         /// Address by which work requests and peers name the first byte.
         iova: u64,
@@ -141,7 +141,7 @@ pub enum Request {
         backing: Backing,
     },
     /// Takes a registration back: `ibv_dereg_mr`. Once answered, the daemon touches the memory
-    /// no more. Answered by [`Reply::Done`]. `EINVAL` while memory windows are bound to it.
+    /// no more. Answered by [`Reply::Done`]. `EBUSY` while memory windows are bound to it.
     DeregMr {
         /// The registration.
         mr: MrHandle,

@@ -19,7 +19,8 @@ use urxe_shm::remap::{self, Shared};
 /// Made by [`Pd::alloc_mr`] or [`Pd::reg_mr`]. A clone is another name for the same region; it is
 /// deregistered when the last one is dropped. Work requests do not keep it alive: one that names
 /// a region which is gone fails with a protection error. (If a [memory window](crate::Mw) is bound
-/// to it then, it stays registered until the program ends, so unbind that first.)
+/// to it then, it stays registered until the program ends, so unbind that first;
+/// [`deregister`](Self::deregister) says so.)
 ///
 /// # Looking into it
 /// The daemon, and through it the peers, write into the memory while the program runs, so it is
@@ -41,6 +42,8 @@ struct MrInner {
     rkey: u32,
     access: Access,
     memory: Memory,
+    /// It was [deregistered](Mr::deregister) before it is dropped.
+    deregistered: bool,
 }
 
 /// Memory that is there for as long as this value.
@@ -69,6 +72,14 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    /// No bytes, which are everywhere.
+    const NOTHING: Memory = Memory {
+        base: NonNull::dangling(),
+        length: 0,
+        writable: true,
+        _owner: Owner::Caller(None),
+    };
+
     /// Where `length` bytes at `offset` are, if they all lie in it.
     fn at(&self, offset: usize, length: usize) -> Result<NonNull<u8>, Error> {
         match offset.checked_add(length) {
@@ -112,9 +123,11 @@ impl Memory {
 
 impl Mr {
     pub(crate) fn alloc(pd: &Arc<PdInner>, length: usize, access: Access) -> Result<Mr, Error> {
-        check_length(length)?;
         let failed = || Error::system("making memory for a memory region");
         pd.context.session.check_process()?;
+        if length == 0 {
+            return Self::new(pd, Memory::NOTHING, access, Backing::Process, &[]);
+        }
         let memfd = create_memfd("urxe-mr", length as u64).map_err(failed())?;
         let mapping = Mapping::new(&memfd, 0, length).map_err(failed())?;
         let base = mapping.base();
@@ -130,12 +143,13 @@ impl Mr {
         length: usize,
         access: Access,
     ) -> Result<Mr, Error> {
-        check_length(length)?;
         let Some(base) = NonNull::new(addr) else {
             return Err(Error::invalid("address of the memory region", "null", "a valid pointer"));
         };
         let writable = access.contains(Access::LOCAL_WRITE);
-        populate(addr.addr() as u64, length as u64, access.needs_writable())?;
+        if length > 0 {
+            populate(addr.addr() as u64, length as u64, access.needs_writable())?;
+        }
         let memory = |shared| Memory { base, length, writable, _owner: Owner::Caller(shared) };
         // What is not remapped, for whatever reason, is reached by system calls, more slowly.
         let wanted = remap::is_wanted().then(|| remap::share(addr.addr() as u64, length as u64));
@@ -166,7 +180,9 @@ impl Mr {
         let Reply::Mr { mr: handle, lkey, rkey } = reply else {
             return Err(unexpected("reg_mr"));
         };
-        Ok(Mr(Arc::new(MrInner { pd: pd.clone(), handle, lkey, rkey, access, memory })))
+        let deregistered = false;
+        let pd = pd.clone();
+        Ok(Mr(Arc::new(MrInner { pd, handle, lkey, rkey, access, memory, deregistered })))
     }
 
     /// Address of the first byte, as work requests and peers name it.
@@ -174,7 +190,7 @@ impl Mr {
         self.0.memory.base.addr().get() as u64
     }
 
-    /// Length in bytes; never 0.
+    /// Length in bytes.
     pub fn length(&self) -> usize {
         self.0.memory.length
     }
@@ -323,6 +339,27 @@ impl Mr {
         unsafe { std::slice::from_raw_parts_mut(base.as_ptr(), *length) }
     }
 
+    /// Deregisters it now: `ibv_dereg_mr`. Dropping it does the same, but cannot say that it was
+    /// refused.
+    ///
+    /// # Errors
+    /// The region, which stays as it was, and the reason: [`Error::Refused`] with `EBUSY` while a
+    /// [memory window](crate::Mw) is bound to it; [`Error::InvalidArgument`] while there is another
+    /// clone of it.
+    pub fn deregister(mut self) -> Result<(), (Mr, Error)> {
+        let Some(inner) = Arc::get_mut(&mut self.0) else {
+            let expected = "the only one that is left of its clones";
+            return Err((self, Error::invalid("memory region", "one of several clones", expected)));
+        };
+        match inner.deregister() {
+            Ok(()) => {
+                inner.deregistered = true;
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+
     fn resolve(&self, range: impl RangeBounds<usize>) -> Result<(u64, u64), Error> {
         let range = (
             range.start_bound().map(|&start| start as u64),
@@ -332,16 +369,17 @@ impl Mr {
     }
 }
 
-impl Drop for MrInner {
-    fn drop(&mut self) {
-        // The daemon lets go of the memory before it is unmapped.
-        self.pd.context.session.destroy("dereg_mr", &Request::DeregMr { mr: self.handle });
+impl MrInner {
+    fn deregister(&self) -> Result<(), Error> {
+        self.pd.context.session.order("dereg_mr", &Request::DeregMr { mr: self.handle })
     }
 }
 
-fn check_length(length: usize) -> Result<(), Error> {
-    if length > 0 {
-        return Ok(());
+impl Drop for MrInner {
+    fn drop(&mut self) {
+        // The daemon lets go of the memory before it is unmapped.
+        if !self.deregistered {
+            let _ = self.deregister();
+        }
     }
-    Err(Error::invalid("length of the memory region", length, "at least 1"))
 }

@@ -37,9 +37,8 @@ impl Pd {
     /// the fast way, and the one that needs no `unsafe`. It lives as long as the [`Mr`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `length` is 0; [`Error::Refused`] if it is larger than the
-    /// device's `max_mr_size`, or if `access` contradicts itself (remote write or atomic without
-    /// local write).
+    /// [`Error::Refused`] if `length` is larger than the device's `max_mr_size`, or if `access`
+    /// contradicts itself (remote write or atomic without local write).
     pub fn alloc_mr(&self, length: usize, access: Access) -> Result<Mr, Error> {
         Mr::alloc(&self.0, length, access)
     }
@@ -52,7 +51,7 @@ impl Pd {
     ///
     /// # Errors
     /// [`Error::Memory`] if the range is not mapped, or not writable though `access` asks for it;
-    /// [`Error::InvalidArgument`] if `length` is 0; [`Error::Refused`] for what
+    /// [`Error::InvalidArgument`] if `addr` is null; [`Error::Refused`] for what
     /// [`alloc_mr`](Self::alloc_mr) says, or if the program could not open its own memory because
     /// it must not be dumped.
     ///

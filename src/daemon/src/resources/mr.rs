@@ -32,6 +32,9 @@ const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 /// pinned, and what pages it is made of does not matter.
 const PAGING_ACCESS: u32 = control::Access::ON_DEMAND.0 | control::Access::HUGETLB.0;
 
+/// What is behind an MR of no bytes: no region has this number.
+const NO_MEMORY: RegionId = RegionId(u32::MAX);
+
 /// A memory registration.
 pub(crate) struct Mr {
     pub(crate) context: ContextHandle,
@@ -68,11 +71,12 @@ impl Session {
         check_range(&request)?;
         let handle = self.new_handle()?;
         let (region, mapped) = match (request.backing, memory) {
-            (Backing::Shared { offset }, Some(memfd)) => {
+            (Backing::Shared { offset }, Some(memfd)) if request.length > 0 => {
                 let mapping = self.map(world, &memfd, offset, request.length)?;
-                (Region::Shared(mapping), Some(request.length))
+                (Some(Region::Shared(mapping)), Some(request.length))
             }
-            (Backing::Process, None) => (self.reach(&request)?, None),
+            (Backing::Process, None) if request.length > 0 => (Some(self.reach(&request)?), None),
+            (Backing::Shared { .. }, Some(_)) | (Backing::Process, None) => (None, None),
             (Backing::Shared { .. }, None) => {
                 let sentence = "shared memory was to be registered, but no descriptor came with it";
                 return Err(refuse(Errno::PROTO, sentence));
@@ -84,7 +88,10 @@ impl Session {
         };
 
         let on = &mut world.nics[nic];
-        let region = on.host.insert_region(region);
+        let region = match region {
+            Some(region) => on.host.insert_region(region),
+            None => Some(NO_MEMORY),
+        };
         let region = region.ok_or_else(|| device_full("memory registrations"))?;
         let spec = MrSpec { pd: pd_id, addr: request.iova, length: request.length, access, region };
         let key = on.device.reg_mr(spec).map_err(|error| {
@@ -117,7 +124,7 @@ impl Session {
         mr: MrHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.mrs, "memory registration", mr.0)?;
-        world.nics[found.nic].device.dereg_mr(found.key).or_refuse(Errno::INVAL, "mr")?;
+        world.nics[found.nic].device.dereg_mr(found.key).or_refuse(Errno::BUSY, "mr")?;
         let freed = self.mrs.remove(&mr.0).ok_or_else(|| no_such("memory registration", mr.0))?;
         self.forget_mr(world.nics, freed);
         Ok(Reply::Done.into())
@@ -195,8 +202,8 @@ fn probe(memory: &ProcessMemory, addr: u64) -> Result<(), urxe_shm::process_memo
 
 fn check_range(request: &MrRequest) -> Result<(), ControlError> {
     let &MrRequest { addr, length, iova, .. } = request;
-    if length == 0 || length > MAX_MR_SIZE {
-        let sentence = format!("length {length}: expected 1 to {MAX_MR_SIZE} bytes");
+    if length > MAX_MR_SIZE {
+        let sentence = format!("length {length}: expected at most {MAX_MR_SIZE} bytes");
         return Err(refuse(Errno::INVAL, sentence));
     }
     if addr.checked_add(length).is_none() {

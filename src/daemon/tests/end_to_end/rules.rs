@@ -231,7 +231,9 @@ fn refused_registrations_say_why() {
     let sealed = create_memfd("sealed", 4096).unwrap();
     let plain = rustix::fs::memfd_create("plain", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
 
-    refused(request(addr, 0, ALL, process), &[], Errno::INVAL, "length 0: expected 1 to");
+    let too_long = limits::MAX_MR_SIZE + 1;
+    refused(request(addr, too_long, ALL, process), &[], Errno::INVAL, "expected at most");
+    refused(request(addr, 0, ALL, shared), &[], Errno::PROTO, "no descriptor");
     refused(request(u64::MAX - 9, 11, ALL, process), &[], Errno::INVAL, "wrap around");
     refused(request(addr, 4096, Access(1 << 10), process), &[], Errno::INVAL, "bits 0x400");
     let persistent = Access::FLUSH_PERSISTENT;
@@ -246,6 +248,30 @@ fn refused_registrations_say_why() {
     refused(request(addr, 1, ALL, shared), &[], Errno::PROTO, "no descriptor");
     refused(request(addr, 1, ALL, shared), &[plain.as_fd()], Errno::INVAL, "memfd");
     refused(request(addr, 4097, ALL, shared), &[sealed.as_fd()], Errno::INVAL, "4096 bytes");
+}
+
+#[test]
+fn memory_of_no_bytes_can_be_registered_and_opens_nothing() {
+    const REMOTE_ACCESS: u32 = 10;
+    let (first, second) = (start(1), start(1));
+    let memfd = create_memfd("nothing", 0).unwrap();
+    let shared = Backing::Shared { offset: 0 };
+    let backings = [(Backing::Process, &[][..]), (shared, &[memfd.as_fd()][..])];
+    for (backing, fds) in backings {
+        let (mut a, mut b) = crate::harness::connected(&first, &second, Kind::Shared, 4096);
+        // There may be nothing at all at its address.
+        let (pd, addr) = (b.pd, 4096);
+        let request = Request::RegMr { pd, addr, length: 0, iova: addr, access: ALL, backing };
+        let (reply, _) = b.client.call_with(&request, fds).unwrap();
+        let Reply::Mr { mr, rkey, .. } = reply else { panic!("{reply:?}") };
+        let sge = |length| [a.mr.sge(0, length)];
+        let (none, one) = (sge(0), sge(1));
+        let write = SendOp::Write { remote_addr: addr, rkey, imm: None };
+        assert_eq!(a.exchange(write, &none).status, 0);
+        a.post_send(1, write, urxe_shm::entry::SendData::Sges(&one));
+        assert_eq!(a.cq.wait(1)[0].status, REMOTE_ACCESS);
+        b.client.call(Request::DeregMr { mr }).unwrap();
+    }
 }
 
 #[test]

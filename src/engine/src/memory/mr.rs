@@ -52,7 +52,7 @@ pub enum DeregMrError {
     /// There is no such MR.
     #[error("key {0:#x}: is of no MR")]
     NoSuchMr(u32),
-    /// Windows are bound to it; rxe refuses that as well.
+    /// Windows are bound to it.
     #[error("key {key:#x}: {windows} memory windows are bound to the MR; close or free them first")]
     WindowsBound {
         /// The MR's key.

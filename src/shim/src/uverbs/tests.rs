@@ -452,17 +452,22 @@ fn memory_is_registered_where_the_program_may_do_what_it_asks_for() {
     let program = Program::start();
     let pd_handle = program.alloc_pd();
     let buffer = vec![0u8; 10_000];
-    let register = |start: u64, access_flags| {
+    let register_some = |start: u64, length: u64, access_flags| {
         let request = abi::RegMr {
             start,
             hca_va: start,
-            length: 10_000,
+            length,
             pd_handle,
             access_flags,
             ..abi::RegMr::default()
         };
         program.ask::<abi::RegMrResp>(number::REG_MR, &request)
     };
+    let register = |start, access_flags| register_some(start, 10_000, access_flags);
+    for start in [0, 1, buffer.as_ptr().expose_provenance() as u64] {
+        let mr = register_some(start, 0, 7).unwrap().mr_handle;
+        program.order(number::DEREG_MR, &abi::DeregMr { mr_handle: mr }).unwrap();
+    }
     let mr = register(buffer.as_ptr().expose_provenance() as u64, 7).unwrap();
     assert_eq!(mr.lkey, mr.rkey);
     program.order(number::DEREG_MR, &abi::DeregMr { mr_handle: mr.mr_handle }).unwrap();

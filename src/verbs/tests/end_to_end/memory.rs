@@ -150,3 +150,36 @@ fn remapped_memory_is_reached_without_system_calls_and_is_the_programs_own_after
     assert_eq!(views_of_remapped(), 0);
     drop(odd);
 }
+
+#[test]
+fn a_region_of_no_bytes_serves_messages_of_no_bytes() {
+    let Net { near, far, daemon: _daemon } = Net::new();
+    let mut byte = 0u8;
+    let made = [&near, &far].map(|side| side.pd.alloc_mr(0, ALL).unwrap());
+    // SAFETY: there is nothing that could be accessed.
+    let registered =
+        [&near, &far].map(|side| unsafe { side.pd.reg_mr(&mut byte, 0, ALL) }.unwrap());
+    for [from, to] in [made, registered] {
+        assert_eq!((from.length(), from.lkey() == 0), (0, false));
+        let (sge, there) = ([from.sge(..).unwrap()], to.remote_buf(..).unwrap());
+        far.qp.post_recv(&[RecvWr::new(1, &[to.sge(..).unwrap()])]).unwrap();
+        for wr in [SendWr::write(1, &sge, there), SendWr::read(2, &sge, there)] {
+            near.qp.post_send(&[wr.signaled()]).unwrap();
+            near.done();
+        }
+        near.qp.post_send(&[SendWr::send(3, &sge).signaled()]).unwrap();
+        near.done();
+        assert_eq!(far.done().byte_len, 0);
+        assert!(
+            from.sge(..1).is_err()
+                && to.remote_buf(..1).is_err()
+                && from.write_at(0, b"x").is_err()
+        );
+        from.deregister().unwrap();
+        // It opens nothing.
+        let there = RemoteBuf { len: 1, ..there };
+        near.qp.post_send(&[SendWr::write(4, Inline(b"x"), there)]).unwrap();
+        assert_eq!(near.next().status, WcStatus::RemoteAccess);
+        are_well(&near, &far);
+    }
+}

@@ -87,6 +87,34 @@ fn a_window_of_type_1_opens_its_part_to_peers_until_it_is_bound_anew() {
 }
 
 #[test]
+fn a_region_with_a_window_bound_to_it_is_not_deregistered_and_stays_as_it_was() {
+    let Net { near, far, daemon: _daemon } = Net::new();
+    for mw_type in [MwType::One, MwType::Two] {
+        let (mr, mw) = (bindable(&far), far.pd.alloc_mw(mw_type).unwrap());
+        let part = mr.bind_info(..64, Access::REMOTE_WRITE).unwrap();
+        let there = match mw_type {
+            MwType::One => far.qp.bind_mw(1, &mw, part).unwrap(),
+            MwType::Two => {
+                let rkey = mw.next_rkey();
+                far.qp.post_send(&[SendWr::bind_mw(1, &mw, rkey, part).signaled()]).unwrap();
+                part.remote_buf(rkey)
+            }
+        };
+        far.done();
+        let (mr, error) = mr.deregister().unwrap_err();
+        assert_eq!(error.errno(), libc::EBUSY);
+        assert!(error.to_string().contains("1 memory windows are bound"), "{error}");
+        near.qp.post_send(&[SendWr::write(2, Inline(b"in"), there).signaled()]).unwrap();
+        near.done();
+        let clone = mr.clone();
+        let (mr, error) = mr.deregister().unwrap_err();
+        assert!(error.to_string().contains("clone"), "{error}");
+        drop((clone, mw));
+        mr.deregister().unwrap();
+    }
+}
+
+#[test]
 fn a_window_opens_no_more_than_its_part_and_its_rights() {
     for wrong in 0..3 {
         let Net { near, far, daemon: _daemon } = Net::new();
