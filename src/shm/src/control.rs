@@ -293,7 +293,8 @@ pub enum Request {
     /// Changes a queue pair's state or attributes: `ibv_modify_qp`. Going to RESET empties both
     /// rings and rewinds them; the program's ends must be reset too. Answered by
     /// [`Reply::Done`]. `EINVAL` if the step from the present state does not exist, lacks an
-    /// attribute, or has one too many, or if a value is out of range.
+    /// attribute, or has one too many, or if a value is out of range. `EPERM` if the Q_Key has its
+    /// highest bit set and the program is not root's.
     ModifyQp {
         /// The queue pair.
         qp: QpHandle,

@@ -77,7 +77,8 @@ pub struct InitAttr {
     /// RC and UC: what the peer may do through this queue pair, where the memory region allows it
     /// too.
     pub access: Access,
-    /// UD: what a datagram must carry to be received here.
+    /// UD: what a datagram must carry to be received here. Those from 0x8000_0000 on are for
+    /// programs of root (`EPERM`).
     pub qkey: u32,
     /// Index into the P_Key table. Default 0, the only one there is.
     pub pkey_index: u16,

@@ -142,6 +142,7 @@ impl Session {
     ) -> Result<Answer, ControlError> {
         let &Qp { nic, qpn, .. } = find(&self.qps, "queue pair", qp.0)?;
         let attr = to_engine(attr)?;
+        self.check_qkey(&attr)?;
         world.nics[nic].modify_qp(world.now, qpn, &attr).map_err(|error| {
             let errno = match error {
                 ModifyQpError::NoSuchQp(_) => Errno::NOENT,
@@ -150,6 +151,23 @@ impl Session {
             refuse(errno, error.to_string())
         })?;
         Ok(Reply::Done.into())
+    }
+
+    /// A controlled Q_Key is for privileged programs, so that no other pretends to be the
+    /// management of a machine. The kernel (from 6.4 on) asks for CAP_NET_RAW, of which nothing
+    /// is known here but that root has it.
+    fn check_qkey(&self, attr: &QpAttr) -> Result<(), ControlError> {
+        match attr.qkey {
+            Some(qkey) if qkey.is_controlled() && !self.is_root() => {
+                let sentence = format!(
+                    "qkey {:#x}: those from 0x80000000 on are for programs of root; expected at most \
+                     0x7fffffff",
+                    qkey.0
+                );
+                Err(refuse(Errno::PERM, sentence))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn query_qp(&self, world: &World<'_>, qp: QpHandle) -> Result<Answer, ControlError> {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::net::{IpAddr, Ipv4Addr};
 use urxe_daemon::limits;
-use urxe_shm::control::{ControlError, Gid, QpAttr, QpState, Request};
+use urxe_shm::control::{ControlError, Gid, QpAttr, QpState, QpType, Request};
 use urxe_shm::entry::{DatagramPath, Destination, SendData};
 use urxe_shm::layout::{WC_GRH, WC_RECV};
 
@@ -317,5 +317,27 @@ fn a_group_that_cannot_be_joined_is_refused_and_nothing_is_attached() {
     for &group in &groups[joined..] {
         attach(&mut end, group).unwrap();
         detach(&mut end, group).unwrap();
+    }
+}
+
+#[test]
+fn a_controlled_qkey_is_for_programs_of_root() {
+    let daemon = start(1);
+    let client = Client::of_ordinary_user(daemon.socket());
+    let mut ordinary = End::with(client, "urxe0", QpType::Ud, Kind::Process, 64);
+    let [init, rtr, rts] = datagram_attrs();
+    let with = |qkey, attr: &QpAttr| QpAttr { qkey: Some(qkey), ..attr.clone() };
+    let mut modify = |attr| ordinary.client.modify(&ordinary.qp, attr);
+    let refused = modify(with(0x8001_0000, &init)).unwrap_err();
+    assert_eq!(refused.errno, Errno::PERM.raw_os_error());
+    assert!(refused.message.contains("qkey 0x80010000"), "{refused}");
+    for attr in [with(0x7fff_ffff, &init), rtr, rts] {
+        modify(attr).unwrap();
+    }
+    let refused = modify(with(0x8000_0000, &QpAttr::default())).unwrap_err();
+    assert_eq!(refused.errno, Errno::PERM.raw_os_error());
+    if rustix::process::geteuid().is_root() {
+        let mut root = End::of_type(daemon.socket(), "urxe0", QpType::Ud, Kind::Shared, 64);
+        root.client.modify(&root.qp, with(0x8000_0000, &init)).unwrap();
     }
 }

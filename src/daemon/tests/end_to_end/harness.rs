@@ -1,8 +1,12 @@
 //! Starting daemons, and being a program with nothing but messages, rings and doorbells, so that a
 //! test can also do what no library would.
 
+use rustix::process::{Uid, geteuid};
+use rustix::thread::set_thread_uid;
+use std::fs::Permissions;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -107,7 +111,24 @@ pub(crate) struct Client {
 impl Client {
     /// Connects and says hello.
     pub(crate) fn connect(socket: &Path) -> Client {
-        let mut channel = Channel::connect(socket).unwrap();
+        Client::over(Channel::connect(socket).unwrap())
+    }
+
+    /// As [`connect`](Self::connect), as a program of another user than root.
+    pub(crate) fn of_ordinary_user(socket: &Path) -> Client {
+        let socket = socket.to_owned();
+        std::fs::set_permissions(&socket, Permissions::from_mode(0o666)).unwrap();
+        let connect = move || {
+            if geteuid().is_root() {
+                // Of this thread alone, and for good.
+                set_thread_uid(Uid::from_raw(65_534)).unwrap();
+            }
+            Channel::connect(&socket).unwrap()
+        };
+        Client::over(std::thread::spawn(connect).join().unwrap())
+    }
+
+    fn over(mut channel: Channel) -> Client {
         let own = process_memory::open_own().unwrap();
         let hello = Request::Hello { program: "test".into() };
         let (reply, fds) = channel.call(&hello, &[own.as_fd()]).unwrap();
@@ -553,7 +574,17 @@ impl End {
         kind: Kind,
         len: usize,
     ) -> End {
-        let mut client = Client::connect(socket);
+        End::with(Client::connect(socket), device, qp_type, kind, len)
+    }
+
+    /// What this program makes at a device.
+    pub(crate) fn with(
+        mut client: Client,
+        device: &str,
+        qp_type: QpType,
+        kind: Kind,
+        len: usize,
+    ) -> End {
         let (context, events) = client.open_with_events(device);
         let query = Request::QueryGid { context, port: 1, index: 0 };
         let Ok(Reply::Gid(gid)) = client.call(query) else { panic!() };
