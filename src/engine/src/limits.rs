@@ -81,6 +81,10 @@ pub const READS_IN_WINDOW: u32 = 4;
 /// and not as timeouts.
 pub const MIN_WINDOW_PACKETS: u32 = 4;
 
+/// The shortest ACK timeout that is kept: one tick of the clock that kernel rxe's timers have. The
+/// standard's codes go down to 8 us, in which a program on a machine cannot answer.
+pub const MIN_ACK_TIMEOUT: Duration = Duration::from_millis(4);
+
 /// The longest a requester waits between two probes for a lost tail.
 pub const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 

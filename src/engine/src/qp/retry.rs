@@ -1,7 +1,9 @@
 //! When to give up waiting: the ACK timeout, the RNR timer, the early probe, and how much may be
 //! in flight meanwhile.
 
-use crate::limits::{INITIAL_WINDOW, MAX_PROBE_INTERVAL, MAX_WINDOW, MIN_WINDOW_PACKETS};
+use crate::limits::{
+    INITIAL_WINDOW, MAX_PROBE_INTERVAL, MAX_WINDOW, MIN_ACK_TIMEOUT, MIN_WINDOW_PACKETS,
+};
 use std::time::{Duration, Instant};
 use urxe_wire::Psn;
 
@@ -84,7 +86,7 @@ impl Retry {
     /// Something was sent that will be answered.
     pub(crate) fn on_sent(&mut self, now: Instant, timeout: Option<Duration>, min_probe: Duration) {
         if self.ack_deadline.is_none() {
-            self.ack_deadline = timeout.map(|timeout| now + timeout);
+            self.ack_deadline = self.ack_deadline_from(now, timeout);
         }
         if self.probe_deadline.is_none() {
             self.arm_probe(now, min_probe);
@@ -134,17 +136,27 @@ impl Retry {
         if self.is_rnr_waiting() {
             return;
         }
-        self.ack_deadline = timeout.filter(|_| waiting).map(|timeout| now + timeout);
+        self.ack_deadline = self.ack_deadline_from(now, timeout.filter(|_| waiting));
         self.probe_deadline = None;
         if waiting {
             self.arm_probe(now, min_probe);
         }
     }
 
+    /// When a try is lost that begins now. A timeout that is shorter than what the path takes would
+    /// lose tries, and repeat everything, for nothing: it is made as long as that needs.
+    fn ack_deadline_from(&self, now: Instant, timeout: Option<Duration>) -> Option<Instant> {
+        timeout.map(|timeout| now + timeout.max(MIN_ACK_TIMEOUT).max(self.four_trips()))
+    }
+
+    /// Four times as long as an answer took so far.
+    fn four_trips(&self) -> Duration {
+        self.smoothed_rtt.map_or(Duration::ZERO, |rtt| rtt * 4).min(MAX_PROBE_INTERVAL)
+    }
+
     fn arm_probe(&mut self, now: Instant, min_probe: Duration) {
         if self.probe_interval.is_zero() {
-            let four_trips = self.smoothed_rtt.map_or(Duration::ZERO, |rtt| rtt * 4);
-            self.probe_interval = four_trips.min(MAX_PROBE_INTERVAL).max(min_probe);
+            self.probe_interval = self.four_trips().max(min_probe);
         }
         self.probe_deadline = Some(now + self.probe_interval);
     }
@@ -177,7 +189,7 @@ impl Retry {
             return Some(Expired::Rnr);
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
-            self.ack_deadline = timeout.map(|timeout| now + timeout);
+            self.ack_deadline = self.ack_deadline_from(now, timeout);
             return Some(Expired::Ack);
         }
         if self.probe_deadline.is_some_and(|at| at <= now) {
@@ -273,6 +285,27 @@ mod tests {
         assert_eq!(retry.deadline(), Some(t0 + 8 * MS));
         assert_eq!(retry.expire(t0 + 8 * MS, None), Some(Expired::Probe));
         assert_eq!(retry.deadline(), Some(t0 + 24 * MS));
+    }
+
+    #[test]
+    fn an_ack_timeout_is_never_shorter_than_a_tick_or_four_round_trips() {
+        let t0 = Instant::now();
+        let deadline = |code, rtt: Option<Duration>| {
+            let mut retry = Retry::new(7, 7, 1024);
+            if let Some(rtt) = rtt {
+                retry.time_packet(t0, Psn::new(0));
+                retry.on_timed_acknowledged(t0 + rtt);
+            }
+            retry.on_sent(t0, ack_timeout(code), Duration::from_secs(3600));
+            retry.deadline().map(|at| at - t0)
+        };
+        assert_eq!(deadline(1, None), Some(4 * MS));
+        assert_eq!(deadline(9, Some(MS)), Some(4 * MS));
+        assert_eq!(deadline(9, Some(3 * MS)), Some(12 * MS));
+        assert_eq!(deadline(14, Some(3 * MS)), ack_timeout(14));
+        // A peer that answers late does not make it endless.
+        assert_eq!(deadline(9, Some(3600 * 1000 * MS)), Some(MAX_PROBE_INTERVAL));
+        assert_eq!(deadline(0, Some(MS)), Some(Duration::from_secs(3600)), "that of the probe");
     }
 
     #[test]
