@@ -1,12 +1,13 @@
-//! What is sent again although nothing was lost: packets counted in a network that drops nothing
-
+//! What is sent again although nothing was lost: packets counted in a network that drops nothing,
+//! with ACK timeouts shorter than the round trip, and with receivers that are not ready.
 
 use std::net::IpAddr;
 use std::time::Duration;
-use urxe_engine::{Access, Counter, PdId, SendOp, SendWqe, Sge, Status};
+use urxe_engine::{Access, Counter, Extra, PdId, RecvWqe, SendOp, SendWqe, Sge, Status, WcOpcode};
 use urxe_port::Impairment;
 use urxe_port::sim::Link;
-use urxe_spec_tests::plan::{Effect, PlannedSend};
+use urxe_spec_tests::host::RECV_WR_ID;
+use urxe_spec_tests::plan::{Effect, PlannedRecv, PlannedSend};
 use urxe_spec_tests::world::{End, EndAttr, Mr, NodeConfig, World, everything};
 use urxe_wire::{Lkey, PathMtu, Rkey};
 
@@ -62,6 +63,20 @@ impl Pair {
             malformed: false,
         };
         self.world.post_send(&self.ends[0], &send);
+    }
+
+    fn receive(&mut self, wr_id: u64, len: usize) {
+        let sge = Sge { addr: self.remote.addr, length: len as u32, lkey: Lkey(self.remote.key) };
+        let recv = PlannedRecv {
+            wqe: RecvWqe { wr_id, sges: vec![sge] },
+            opcode: WcOpcode::Recv,
+            byte_len: len,
+            data: Vec::new(),
+            extra: Extra::None,
+            solicited: false,
+            malformed: false,
+        };
+        self.world.post_recv(&self.ends[1], &recv);
     }
 
     /// Completions that there are at an end, all of success.
@@ -124,6 +139,60 @@ fn an_ack_timeout_shorter_than_the_round_trip_repeats_nothing() {
             ] {
                 let repeated = with_timeout(timeout, round_trip, operation, len);
                 assert_eq!(repeated, (0, 0), "{timeout} {round_trip:?} {operation:?} {len}");
+            }
+        }
+    }
+}
+
+const MESSAGES: u64 = 500;
+
+/// Sends [`MESSAGES`], 16 under way, to a program that posts its receives `burst` at a time, each
+/// time `gap` after the last one was used. The packets sent again, and the RNR NAKs.
+fn slow_receiver(len: usize, burst: u64, gap: Duration, min_rnr_timer: u8) -> (u64, u64) {
+    let attr = EndAttr { min_rnr_timer, ..EndAttr::generous() };
+    let mut pair = Pair::new(Duration::from_micros(20), attr, len, 16, burst as usize);
+    let (mut sends, mut sent, mut receives, mut received) = (0, 0, 0, 0);
+    let mut next_post = Some(pair.world.now() + gap);
+    while sent < MESSAGES {
+        while sends < MESSAGES && sends - sent < 16 {
+            pair.send(sends, SendOp::Send(Extra::None), len);
+            sends += 1;
+        }
+        pair.world.ring(&pair.ends[0]);
+        if next_post.is_some_and(|at| at <= pair.world.now()) {
+            for _ in 0..burst.min(MESSAGES - receives) {
+                pair.receive(RECV_WR_ID | receives, len);
+                receives += 1;
+            }
+            next_post = None;
+        }
+        let limit = pair.world.now() + LIMIT;
+        pair.world.step(next_post.unwrap_or(limit).min(limit));
+        assert!(pair.world.now() < limit, "stuck at {sent}");
+        sent += pair.completions(0) as u64;
+        received += pair.completions(1) as u64;
+        if next_post.is_none() && received == receives && receives < MESSAGES {
+            next_post = Some(pair.world.now() + gap);
+        }
+    }
+    (pair.count(0, Counter::RetransmittedPackets), pair.count(1, Counter::RnrNaksSent))
+}
+
+/// The packet that an RNR NAK refuses is sent again, and hardly another one behind it: what went
+/// before the first NAK, and where the receiver was taken to have more than it had.
+#[test]
+fn a_receiver_that_is_not_ready_has_hardly_more_repeated_than_what_it_refused() {
+    for (len, burst) in [(64, 1), (4096, 1), (65_536, 1), (64, 8), (4096, 64)] {
+        for gap in [5, 50, 500].map(Duration::from_micros) {
+            // 10 us, 640 us and 1.28 ms.
+            for timer in [1, 12, 14] {
+                let (repeated, rnr_naks) = slow_receiver(len, burst, gap, timer);
+                let figures = format!(
+                    "{repeated} packets repeated for {rnr_naks} RNR NAKs: {len} bytes, {burst} \
+                     receives at a time after {gap:?}, timer {timer}"
+                );
+                assert!(repeated <= rnr_naks + 350, "{figures}");
+                assert!(rnr_naks <= 7 * MESSAGES / burst, "{figures}");
             }
         }
     }

@@ -85,6 +85,11 @@ pub const MIN_WINDOW_PACKETS: u32 = 4;
 /// standard's codes go down to 8 us, in which a program on a machine cannot answer.
 pub const MIN_ACK_TIMEOUT: Duration = Duration::from_millis(4);
 
+/// The longest that an RNR wait is made because the same request was refused before: so that a peer
+/// that is slow is asked some thousands of times a second and no more, and loses little time by it.
+/// (Kernel rxe waits far longer always: for a tick of its timers, which is 1 ms or more.)
+pub const MAX_RNR_BACKOFF: Duration = Duration::from_micros(160);
+
 /// The longest a requester waits between two probes for a lost tail.
 pub const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 

@@ -348,6 +348,9 @@ fn sequence_naks_without_progress_use_up_the_tries() {
 
 // Receiver not ready.
 
+/// The longest that a short RNR wait becomes.
+const MAX_RNR_BACKOFF: Duration = Duration::from_micros(160);
+
 #[test]
 fn after_an_rnr_nak_the_requester_is_silent_for_the_time_it_says() {
     let mut t = Script::new();
@@ -359,7 +362,66 @@ fn after_an_rnr_nak_the_requester_is_silent_for_the_time_it_says() {
     t.expect_nothing();
     t.wait(Duration::from_micros(1));
     t.expect(pkt(Opcode::RC_SEND_ONLY, 200).ack_req());
-    t.expect(pkt(Opcode::RC_SEND_ONLY, 201).ack_req());
+}
+
+#[test]
+fn what_was_refused_for_want_of_a_receive_goes_alone_until_it_is_acknowledged() {
+    let mut t = Script::new();
+    t.fill(0, &bytes(1, 600));
+    t.post(1, WRITE, &[t.sge(0, 1)]);
+    t.post(2, SEND, &[t.sge(0, 300)]);
+    t.post(3, WRITE, &[t.sge(0, 1)]);
+    for wr_id in 4..=8 {
+        t.post(wr_id, SEND, &[t.sge(0, 1)]);
+    }
+    assert_eq!(t.sent().len(), 9);
+    t.receive(&[rnr(12, 201, 1)]);
+    t.wait(Duration::from_micros(640));
+    let psns = |t: &mut Script| -> Vec<_> {
+        t.sent().iter().map(|sent| (sent.headers.bth.psn.get(), sent.headers.bth.ack_req)).collect()
+    };
+    // The first packet of the SEND takes the receive, so nothing goes behind it.
+    assert_eq!(psns(&mut t), [(201, true)]);
+    t.receive(&[ack(201, 1)]);
+    // What it has taken is not refused again. Of the next, two go.
+    assert_eq!(psns(&mut t), [(202, true), (203, true), (204, true), (205, true)]);
+    t.receive(&[rnr(12, 204, 3)]);
+    t.wait(Duration::from_micros(640));
+    assert_eq!(psns(&mut t), [(204, true)]);
+    t.receive(&[ack(208, 8)]);
+    for wr_id in 1..=3 {
+        t.expect_send(wr_id, Status::Success);
+    }
+}
+
+#[test]
+fn a_write_whose_immediate_data_was_refused_goes_on_with_its_last_packet_alone() {
+    let mut t = Script::new();
+    let op = SendOp::Write { remote_addr: REMOTE, rkey: Rkey(KEY), imm: Some(9) };
+    t.post(1, op, &[t.sge(0, 600)]);
+    t.post(2, op, &[t.sge(0, 600)]);
+    t.sent();
+    t.receive(&[rnr(12, 202, 0)]);
+    t.wait(Duration::from_micros(640));
+    t.expect(pkt(Opcode::RC_WRITE_LAST_IMM, 202).payload(&[0; 88]).imm(9).ack_req());
+    t.expect_nothing();
+    t.receive(&[ack(202, 1)]);
+    let opcodes: Vec<_> = t.sent().iter().map(|sent| sent.headers.bth.opcode).collect();
+    let expected = [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE, Opcode::RC_WRITE_LAST_IMM];
+    assert_eq!(opcodes, expected);
+}
+
+#[test]
+fn what_is_refused_again_and_again_is_waited_for_longer() {
+    let mut t = Script::with(QpAttr { rnr_retry: Some(7), ..usual() });
+    t.post(1, SEND, &[]);
+    for wait in [10, 20, 40, 80, 160, 160] {
+        assert_eq!(t.sent().len(), 1);
+        t.receive(&[rnr(1, 200, 0)]);
+        t.wait(Duration::from_micros(wait - 1));
+        t.expect_nothing();
+        t.wait(Duration::from_micros(1));
+    }
 }
 
 /// Answers one SEND by RNR NAKs only; counts how often it is sent before it fails, or `None` if
@@ -374,7 +436,7 @@ fn rnr_tries(rnr_retry: u8) -> Option<usize> {
             t.expect_send(1, Status::RnrRetryExceeded);
             return Some(round);
         }
-        t.wait(Duration::from_micros(10));
+        t.wait(MAX_RNR_BACKOFF);
     }
     None
 }
@@ -399,7 +461,7 @@ fn an_rnr_nak_is_a_sign_of_life_and_restores_the_other_tries() {
         t.wait(TIMEOUT);
         assert!(!t.sent().is_empty(), "its RNR NAK was lost: it is sent again");
         t.receive(&[rnr(1, 200, 0)]);
-        t.wait(Duration::from_micros(10));
+        t.wait(MAX_RNR_BACKOFF);
         t.expect(pkt(Opcode::RC_SEND_ONLY, 200).ack_req());
     }
     t.expect_no_completion();

@@ -127,7 +127,8 @@ impl Qp {
             _ => self.retry.rnr_tries -= 1,
         }
         self.retry.on_rewind(self.sq.una());
-        self.retry.wait_rnr(cx.now, rnr_wait(timer));
+        let wait = self.retry.readiness.on_refused(rnr_wait(timer));
+        self.retry.wait_rnr(cx.now, wait);
     }
 
     fn on_read_response<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
@@ -241,6 +242,7 @@ impl Qp {
         self.retry.tries = self.attr.retry_cnt.unwrap_or(0);
         self.retry.rnr_tries = self.attr.rnr_retry.unwrap_or(0);
         self.retry.window.on_acknowledged(packets);
+        self.retry.readiness.on_acknowledged(una);
         let waiting = self.sq.outstanding() > 0;
         let timeout = self.ack_timeout();
         self.retry.on_progress(cx.now, waiting, timeout, cx.config.min_probe);

@@ -9,6 +9,7 @@ mod kept_reads;
 mod local_ops;
 mod modify;
 mod placement;
+mod readiness;
 mod replay;
 mod replier;
 mod requester;

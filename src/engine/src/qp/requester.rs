@@ -226,10 +226,13 @@ impl Qp {
     }
 
     /// A READ request counts with all its responses: they are in flight towards us. The first
-    /// thing in flight may always go.
+    /// thing in flight may always go. Nothing goes behind what a peer may have no receive for.
     fn check_window(&mut self) -> Result<(), Hold> {
         let in_flight = self.sq.in_flight();
         let window = self.retry.window.packets();
+        if !self.retry.readiness.may_send() {
+            return Err(Hold::Wait);
+        }
         let Some((pending, packet)) = self.sq.current() else { return Err(Hold::Wait) };
         let needs = pending.after(packet) - packet;
         match in_flight == 0 || in_flight.saturating_add(needs) <= window {
@@ -248,8 +251,11 @@ impl Qp {
         let window = self.retry.window.packets();
         let ack_every = (window / 4).max(1);
         let fills_window = in_flight + 1 >= window;
-        let ack_req = fills_window || self.requester.since_ack_req + 1 >= ack_every;
-        let Some((_, packet)) = self.sq.current() else { return Ok(()) };
+        let Some((pending, packet)) = self.sq.current() else { return Ok(()) };
+        let takes_receive = pending.takes_receive_at(packet);
+        let ack_req = fills_window
+            || self.requester.since_ack_req + 1 >= ack_every
+            || (takes_receive && self.retry.readiness.is_next_the_last());
         let (psn, asked) = self.emit(cx, tx, Place::Current, packet, ack_req)?;
 
         self.requester.since_ack_req = if asked { 0 } else { self.requester.since_ack_req + 1 };
@@ -257,6 +263,9 @@ impl Qp {
             true => self.count(cx, Counter::RetransmittedPackets, 1),
             false if asked => self.retry.time_packet(cx.now, psn),
             false => {}
+        }
+        if takes_receive {
+            self.retry.readiness.on_sent(psn);
         }
         self.sq.sent_current();
         let timeout = self.ack_timeout();

@@ -1,6 +1,7 @@
 //! When to give up waiting: the ACK timeout, the RNR timer, the early probe, and how much may be
 //! in flight meanwhile.
 
+use super::readiness::Readiness;
 use crate::limits::{
     INITIAL_WINDOW, MAX_PROBE_INTERVAL, MAX_WINDOW, MIN_ACK_TIMEOUT, MIN_WINDOW_PACKETS,
 };
@@ -54,6 +55,7 @@ pub(crate) struct Retry {
     /// The PSN that was last repeated as a probe.
     probed: Option<Psn>,
     pub(crate) window: Window,
+    pub(crate) readiness: Readiness,
 }
 
 impl Retry {
@@ -70,6 +72,7 @@ impl Retry {
             timed: None,
             probed: None,
             window: Window::new(mtu),
+            readiness: Readiness::new(),
         }
     }
 
@@ -165,6 +168,7 @@ impl Retry {
     pub(crate) fn on_rewind(&mut self, psn: Psn) {
         self.rewound_at = Some(psn);
         self.timed = None;
+        self.readiness.on_rewind();
     }
 
     /// Silence until `now + wait`; the other timers rest.

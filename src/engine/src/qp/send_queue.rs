@@ -60,6 +60,15 @@ impl Pending {
         self.is_read() || self.is_atomic() || self.is_placement()
     }
 
+    /// Whether the responder needs a receive when this packet comes.
+    pub(crate) fn takes_receive_at(&self, packet: u32) -> bool {
+        match self.wqe.op {
+            SendOp::Send(_) => packet == 0,
+            SendOp::Write { imm, .. } => imm.is_some() && packet + 1 == self.packets,
+            _ => false,
+        }
+    }
+
     /// Whether it takes one of the responder's places for READs and atomics. A FLUSH takes none:
     /// nothing of it has to be kept for a repeat (rxe counts it on neither side).
     pub(crate) fn takes_resource(&self) -> bool {
