@@ -1,5 +1,6 @@
 //! One work request of a plan is wrong: all before it succeed, it ends with the error that verbs
-//! documents, all after it are flushed without having done anything, and other QPs go on.
+//! documents, all after it are flushed without having done anything (unless it was found out when
+//! the answer came), and other QPs go on.
 
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::{Access, AsyncEvent, Cause, Extra, PdId, QpAttr, QpState, SendOp, Sge, Status};
@@ -92,6 +93,12 @@ impl Mistake {
         matches!(self, ReceiveTooShort | ReceiveWrongLkey | MalformedReceive)
     }
 
+    /// Whether it is found out when the answer is there: by then the peer has done what was asked,
+    /// and what was posted behind it.
+    fn is_found_late(self, send: &PlannedSend) -> bool {
+        matches!(self, WrongLkey | LocalBounds | LocalRight) && has_sink(&send.wqe.op)
+    }
+
     /// How the receive that it was to consume ends.
     fn receive_ends(self) -> (Status, Cause) {
         match self {
@@ -139,7 +146,11 @@ impl Mistake {
             }
             MalformedSend => find(&|_| true),
             ReceiveTooShort => find(&|send| send.len > 0 && matches!(send.wqe.op, SendOp::Send(_))),
-            ReceiveWrongLkey | MalformedReceive => find(&PlannedSend::consumes_receive),
+            // The key is looked at where the message reaches.
+            ReceiveWrongLkey => {
+                find(&|send| send.len > 0 && matches!(send.wqe.op, SendOp::Send(_)))
+            }
+            MalformedReceive => find(&PlannedSend::consumes_receive),
         };
         let index = found?;
         let recv = sends[..index].iter().filter(|send| send.consumes_receive()).count();
@@ -181,7 +192,7 @@ impl Mistake {
             }
             LocalBounds => {
                 let mr = fresh_mr(world, a.end.node, PD, everything(), send.len);
-                send.wqe.sges = vec![whole(mr, send.len + 1)];
+                send.wqe.sges = vec![Sge { addr: mr.addr + 1, ..whole(mr, send.len) }];
             }
             LocalRight => {
                 let mr = fresh_mr(world, a.end.node, PD, Access::REMOTE_READ, send.len);
@@ -285,8 +296,12 @@ fn run(seed: u64, prints: bool) {
     }
     a.expects = Expects::Failure;
     b.expects = Expects::Failure;
-    // A WRITE with immediate data needs its receive last: by then it may have written.
-    let without_effect = if mistake.is_of_receive() { index + 1 } else { index };
+    let without_effect = match &a.sends[index] {
+        // A WRITE with immediate data needs its receive last: by then it may have written.
+        _ if mistake.is_of_receive() => index + 1,
+        send if mistake.is_found_late(send) => a.sends.len(),
+        _ => index,
+    };
     a.sends[without_effect..].iter_mut().for_each(|send| send.effect = Effect::None);
 
     let sends_ended = |party: &Party| party.send_progress.ended == party.sends.len();
