@@ -10,8 +10,9 @@ use std::time::Duration;
 pub(super) type Accident = fn(&Place) -> Result<String>;
 
 /// All of them.
-pub(super) const ALL: [(&str, Accident); 7] = [
+pub(super) const ALL: [(&str, Accident); 8] = [
     ("two programs at once through one daemon", two_at_once),
+    ("a program that relies on rules of verbs", keeps_to_verbs),
     ("fork in a program", fork),
     ("a program closes descriptors it does not own", closes_descriptors),
     ("a program under valgrind", under_valgrind),
@@ -43,6 +44,10 @@ fn two_at_once(place: &Place) -> Result<String> {
 
 fn fork(place: &Place) -> Result<String> {
     run_own(place, "forks")
+}
+
+fn keeps_to_verbs(place: &Place) -> Result<String> {
+    run_own(place, "keeps_to_verbs")
 }
 
 fn closes_descriptors(place: &Place) -> Result<String> {

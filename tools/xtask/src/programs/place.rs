@@ -28,6 +28,10 @@ export LD_PRELOAD
 exec \"$@\"
 ";
 
+/// Programs of `interop/programs`.
+const OWN_PROGRAMS: [&str; 5] =
+    ["leaves_objects", "forks", "closes_descriptors", "keeps_to_verbs", "polls_memory"];
+
 /// One of the daemons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
@@ -62,7 +66,7 @@ impl Place {
         let mut place = Place { directory, daemons: Vec::new() };
         let shown = place.directory.display().to_string();
         place.prepare().map_err(|error| format!("{shown}: {error}"))?;
-        for source in ["leaves_objects", "forks", "closes_descriptors", "polls_memory"] {
+        for source in OWN_PROGRAMS {
             let mut cc = Command::new("cc");
             cc.args(["-Wall", "-Werror", "-O1", "-o"]).arg(place.binary(source));
             cc.arg(root().join(format!("interop/programs/{source}.c"))).arg("-libverbs");
