@@ -17,16 +17,16 @@ const IN_FLIGHT: u64 = 8;
 /// How the program learns that new data is there.
 #[derive(Clone, Copy, Debug)]
 enum Told {
-    ByFlag,
-    ByFetchAdd,
-    ByLastWord,
+    Flag,
+    FetchAdd,
+    LastWord,
 }
 
 /// Polls until the last round has come; whenever a round is told of, its data must be there.
 fn poll(mr: &Mr, told: Told, failed: &AtomicBool) -> u64 {
     let word = |index: usize| mr.atomic_u64(8 * index).unwrap();
     let (flag, words) = match told {
-        Told::ByLastWord => (word(WORDS - 1), WORDS - 1),
+        Told::LastWord => (word(WORDS - 1), WORDS - 1),
         _ => (word(FLAG), WORDS),
     };
     let data: Vec<&AtomicU64> = (0..words).map(word).collect();
@@ -60,12 +60,12 @@ fn write(net: &Net, mr: &Mr, told: Told) {
         let before = [source.sge(1 << 19..(1 << 19) + 8).unwrap()];
         let data = SendWr::write(round, &from, there);
         let posted = match told {
-            Told::ByLastWord => net.near.qp.post_send(&[data.signaled()]),
-            Told::ByFlag => {
+            Told::LastWord => net.near.qp.post_send(&[data.signaled()]),
+            Told::Flag => {
                 let flag = SendWr::write(round, Inline(&number), flag).signaled();
                 net.near.qp.post_send(&[data, flag])
             }
-            Told::ByFetchAdd => {
+            Told::FetchAdd => {
                 let add = SendWr::fetch_add(round, &before, flag, 1).signaled();
                 net.near.qp.post_send(&[data, add])
             }
@@ -80,7 +80,7 @@ fn write(net: &Net, mr: &Mr, told: Told) {
 }
 
 fn check(net: &Net, mr: &Mr) {
-    for told in [Told::ByFlag, Told::ByFetchAdd, Told::ByLastWord] {
+    for told in [Told::Flag, Told::FetchAdd, Told::LastWord] {
         mr.fill(.., 0).unwrap();
         let failed = AtomicBool::new(false);
         std::thread::scope(|scope| {
