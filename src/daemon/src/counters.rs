@@ -66,6 +66,7 @@ counters! {
         requests_with_lost_descriptors: "Control messages with more descriptors than any may have (whole daemon).",
         replies_undeliverable: "Sessions closed because their program does not read its replies (whole daemon).",
         sockets_failed: "Sessions closed because their socket failed (whole daemon).",
+        event_pipes_failed: "Sessions closed because the system refused to watch a pipe of theirs that was full of events (whole daemon).",
         sysfs_errors: "Times that the files in which rdma-core looks for devices could not be brought up to date (whole daemon).",
         sleeps: "Times that the event loop slept for want of work (whole daemon).",
     }

@@ -24,7 +24,7 @@ use crate::session::{Answer, Session, World};
 use crate::slab::Slab;
 use crate::sysfs::Sysfs;
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll};
+use mio::{Events, Interest, Poll, Registry};
 use rustix::io::Errno;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -186,13 +186,12 @@ impl EventLoop {
 
     /// Asks to be told when a descriptor becomes ready.
     fn register(&self, fd: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
-        let fd = fd.as_fd().as_raw_fd();
-        self.poll.registry().register(&mut SourceFd(&fd), token.to_mio(), interest)
+        register(self.poll.registry(), fd, token, interest)
     }
 
     /// Asks no more. It does not matter if the descriptor was not registered.
     fn deregister(&self, fd: impl AsFd) {
-        let _ = self.poll.registry().deregister(&mut SourceFd(&fd.as_fd().as_raw_fd()));
+        deregister(self.poll.registry(), fd);
     }
 
     /// Serves until told to stop, or until no program has been there for as long as the daemon
@@ -268,15 +267,8 @@ impl EventLoop {
             worked |= nic.mind_the_clock(now)?;
             self.cm.attend(now, index, nic);
             worked |= nic.transmit(now)?;
-            while let Some(pipe) = nic.host.take_full_pipe() {
-                if let Some(entry) = nic.host.pipes.get(pipe) {
-                    let fd = entry.as_fd().as_raw_fd();
-                    let token = Token::Pipe { nic: index, pipe }.to_mio();
-                    let registry = self.poll.registry();
-                    registry.register(&mut SourceFd(&fd), token, Interest::WRITABLE)?;
-                }
-            }
         }
+        self.watch_full_pipes();
         if self.watch.poll_timeout().is_some_and(|at| at <= now) {
             self.ready.push(Token::Watch);
         }
@@ -291,7 +283,7 @@ impl EventLoop {
     fn serve(&mut self, now: Instant, token: Token) -> io::Result<Served> {
         match token {
             Token::Stop | Token::Wake => Ok(NOTHING),
-            Token::Listener => self.accept(now),
+            Token::Listener => Ok(self.accept(now)),
             Token::Port { nic } => {
                 let nic = &mut self.nics[nic];
                 let sent = nic.is_blocked() && nic.send(now)?;
@@ -302,13 +294,33 @@ impl EventLoop {
             Token::Session { key } => self.answer(now, key),
             Token::Watch => self.follow(now),
             Token::Pipe { nic, pipe } => {
+                let registry = self.poll.registry();
                 if let Some(entry) = self.nics[nic].host.pipes.get_mut(pipe)
                     && entry.flush()
-                    && let Some(entry) = self.nics[nic].host.pipes.get(pipe)
                 {
-                    self.deregister(entry);
+                    entry.unwatch(|fd| deregister(registry, fd));
                 }
                 Ok(NOTHING)
+            }
+        }
+    }
+
+    /// Has the pipes watched that have become full. The session of one for which the system refuses
+    /// that ends: it would wait for its events for ever.
+    fn watch_full_pipes(&mut self) {
+        for nic in 0..self.nics.len() {
+            while let Some(pipe) = self.nics[nic].host.take_full_pipe() {
+                let Some(entry) = self.nics[nic].host.pipes.get_mut(pipe) else { continue };
+                let token = Token::Pipe { nic, pipe };
+                let registry = self.poll.registry();
+                if entry.watch(|fd| register(registry, fd, token, Interest::WRITABLE)).is_ok() {
+                    continue;
+                }
+                self.counters.event_pipes_failed += 1;
+                let owner = self.sessions.iter().find(|(_, session)| session.has_pipe(nic, pipe));
+                if let Some((key, _)) = owner {
+                    self.end_session(key);
+                }
             }
         }
     }
@@ -337,17 +349,17 @@ impl EventLoop {
     }
 
     /// Accepts programs that want to connect.
-    fn accept(&mut self, now: Instant) -> io::Result<Served> {
+    fn accept(&mut self, now: Instant) -> Served {
         for _ in 0..ACCEPTS_PER_TURN {
             let channel = match self.listener.accept() {
                 Ok(Some(channel)) => channel,
-                Ok(None) => return Ok(Served { worked: true, more: false }),
+                Ok(None) => return Served { worked: true, more: false },
                 Err(_) => {
                     // Out of descriptors or memory, and the program goes on waiting. Looking
                     // again at once would find the same.
                     self.counters.sessions_refused += 1;
                     self.accept_again = Some(now + ACCEPT_PAUSE);
-                    return Ok(Served { worked: true, more: false });
+                    return Served { worked: true, more: false };
                 }
             };
             let session = if self.sessions.len() + self.dead.len() < MAX_SESSIONS {
@@ -360,11 +372,14 @@ impl EventLoop {
                 continue;
             };
             self.counters.sessions_opened += 1;
-            if let Some(session) = self.sessions.get(key) {
-                self.register(session, Token::Session { key }, Interest::READABLE)?;
+            if let Some(session) = self.sessions.get(key)
+                && self.register(session, Token::Session { key }, Interest::READABLE).is_err()
+            {
+                self.counters.sockets_failed += 1;
+                self.end_session(key);
             }
         }
-        Ok(Served { worked: true, more: true })
+        Served { worked: true, more: true }
     }
 
     /// Answers a few requests of a session.
@@ -414,11 +429,7 @@ impl EventLoop {
             };
             let woken = match session.wake_fd().filter(|_| !was_open) {
                 // Every write wakes us once, and nobody has to read it.
-                Some(fd) => {
-                    let fd = fd.as_raw_fd();
-                    let token = Token::Wake.to_mio();
-                    self.poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE)
-                }
+                Some(fd) => register(self.poll.registry(), fd, Token::Wake, Interest::READABLE),
                 None => Ok(()),
             };
             if woken.is_err() {
@@ -518,6 +529,21 @@ impl EventLoop {
         }
         Ok(())
     }
+}
+
+/// Asks to be told when a descriptor becomes ready.
+fn register(
+    registry: &Registry,
+    fd: impl AsFd,
+    token: Token,
+    interest: Interest,
+) -> io::Result<()> {
+    registry.register(&mut SourceFd(&fd.as_fd().as_raw_fd()), token.to_mio(), interest)
+}
+
+/// Asks no more.
+fn deregister(registry: &Registry, fd: impl AsFd) {
+    let _ = registry.deregister(&mut SourceFd(&fd.as_fd().as_raw_fd()));
 }
 
 /// Sends what a session has posted so far. What it asks for is done after that: the QP that it

@@ -14,6 +14,9 @@ use urxe_shm::event::{EventRecord, RECORD_LEN};
 pub(crate) struct EventPipe {
     write_end: OwnedFd,
     waiting: VecDeque<[u8; RECORD_LEN]>,
+    /// The event loop is told when the pipe has room. It stays so while records come, go and are
+    /// taken back, until [`flush`](Self::flush) has found nothing left waiting.
+    watched: bool,
 }
 
 /// As many bytes of whole records as a pipe takes whole or not at all: no more than PIPE_BUF.
@@ -24,7 +27,8 @@ const PIECE: usize = 4096 / RECORD_LEN * RECORD_LEN;
 pub(crate) enum Delivery {
     /// It is in the pipe, or waits behind others that do.
     Delivered,
-    /// The pipe has just become full: have [`EventPipe::flush`] called when it is writable.
+    /// The pipe has just become full: it has to be [watched](EventPipe::watch), and
+    /// [`EventPipe::flush`] called when it is writable.
     Blocked,
     /// It is lost, because the reader does not read, or is gone.
     Lost,
@@ -36,7 +40,27 @@ impl EventPipe {
         let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         // The read end stays blocking: it is the program's, and `read` must mean what it does.
         rustix::io::ioctl_fionbio(&write_end, true)?;
-        Ok((EventPipe { write_end, waiting: VecDeque::new() }, read_end))
+        Ok((EventPipe { write_end, waiting: VecDeque::new(), watched: false }, read_end))
+    }
+
+    /// Has the pipe watched by means of `register`, if records wait and it is not watched already.
+    pub(crate) fn watch<E>(
+        &mut self,
+        register: impl FnOnce(BorrowedFd<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if !self.watched && !self.waiting.is_empty() {
+            register(self.write_end.as_fd())?;
+            self.watched = true;
+        }
+        Ok(())
+    }
+
+    /// Has it watched no longer by means of `deregister`, if no record waits.
+    pub(crate) fn unwatch(&mut self, deregister: impl FnOnce(BorrowedFd<'_>)) {
+        if self.watched && self.waiting.is_empty() {
+            deregister(self.write_end.as_fd());
+            self.watched = false;
+        }
     }
 
     /// Sends a record, or lets it wait.
@@ -62,32 +86,39 @@ impl EventPipe {
 
     /// Takes back what was sent of an object that is no more, so that the pipe is readable only if
     /// there is something to read. Who reads just now may find it empty for a moment, or get such
-    /// a record all the same.
-    pub(crate) fn withdraw(&mut self, object: u32) {
+    /// a record all the same. Returns whether records of others are left waiting, so that the pipe
+    /// has to be [watched](Self::watch).
+    pub(crate) fn withdraw(&mut self, object: u32) -> bool {
         let is_other =
             |record: &[u8; RECORD_LEN]| EventRecord::from_bytes(*record).object != object.into();
         self.waiting.retain(is_other);
-        if rustix::io::ioctl_fionread(&self.write_end) == Ok(0) {
-            return;
-        }
         let mut others = Vec::new();
         drain(&self.write_end, &mut [0; PIECE], |records| {
             let records = records.as_chunks().0.iter();
             others.extend(records.copied().filter(is_other));
         });
-        // There is room: nobody else writes.
-        for records in others.as_flattened().chunks(PIECE) {
-            let _ = rustix::io::write(&self.write_end, records);
+        // Usually there is room, for nobody else should write. But the program may have made the
+        // pipe smaller meanwhile, or have written into it.
+        for record in others.into_iter().rev() {
+            self.waiting.push_front(record);
         }
+        !self.flush()
     }
 
     /// Sends what waits. Returns whether nothing is left waiting.
     pub(crate) fn flush(&mut self) -> bool {
-        while let Some(record) = self.waiting.front() {
-            match rustix::io::write(&self.write_end, record) {
-                Ok(_) => {
-                    self.waiting.pop_front();
-                }
+        while !self.waiting.is_empty() {
+            let records = self.waiting.make_contiguous();
+            let count = records.len().min(PIECE / RECORD_LEN);
+            // A piece goes whole or not at all, and where there is no room for it, there may be
+            // for its first record.
+            let written = match rustix::io::write(&self.write_end, records[..count].as_flattened())
+            {
+                Err(Errno::AGAIN) => rustix::io::write(&self.write_end, &records[0]),
+                written => written,
+            };
+            match written {
+                Ok(len) => drop(self.waiting.drain(..len.div_ceil(RECORD_LEN).min(count))),
                 Err(Errno::AGAIN | Errno::INTR) => return false,
                 // The reader is gone; its session will follow.
                 Err(_) => self.waiting.clear(),
@@ -97,30 +128,35 @@ impl EventPipe {
     }
 }
 
-/// Reads a pipe of ours empty, in pieces.
+/// Reads out of a pipe of ours what it holds now, in pieces; not what a program writes into it
+/// meanwhile, for that may never end.
 pub(crate) fn drain<const N: usize>(
     write_end: &OwnedFd,
     piece: &mut [u8; N],
     mut on_piece: impl FnMut(&[u8]),
 ) {
+    let mut left = rustix::io::ioctl_fionread(write_end).unwrap_or(0) as usize;
+    if left == 0 {
+        return;
+    }
     // A read end of our own, since the program's may be one that waits.
     let name = format!("/proc/self/fd/{}", write_end.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(read_end) = rustix::fs::open(name, flags, Mode::empty()) else { return };
-    while let Ok(len @ 1..) = rustix::io::read(&read_end, &mut piece[..]) {
+    while left > 0
+        && let Ok(len @ 1..) = rustix::io::read(&read_end, &mut piece[..left.min(N)])
+    {
+        left -= len;
         on_piece(&piece[..len]);
-    }
-}
-
-impl AsFd for EventPipe {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.write_end.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use rustix::event::epoll;
+    use rustix::time::Timespec;
 
     fn record(number: u64) -> EventRecord {
         EventRecord { user_handle: number, ..EventRecord::default() }
@@ -159,13 +195,13 @@ mod tests {
         for number in 0..6 {
             assert_eq!(pipe.send(of(number % 2, number)), Delivery::Delivered);
         }
-        pipe.withdraw(1);
+        assert!(!pipe.withdraw(1));
         assert_eq!([(); 3].map(|()| read(&read_end)), [0, 2, 4]);
         assert_eq!(rustix::io::ioctl_fionread(&read_end), Ok(0));
         // Also of those that wait.
         while pipe.send(of(7, 0)) != Delivery::Blocked {}
         assert_eq!(pipe.send(of(8, 1)), Delivery::Delivered);
-        pipe.withdraw(7);
+        assert!(!pipe.withdraw(7));
         assert!(pipe.flush());
         assert_eq!(read(&read_end), 1);
         assert_eq!(rustix::io::ioctl_fionread(&read_end), Ok(0));
@@ -188,5 +224,118 @@ mod tests {
         drop(read_end);
         assert_eq!(pipe.send(record(0)), Delivery::Lost);
         assert!(pipe.flush());
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        /// Events of an object.
+        Send { object: u32, count: u32 },
+        /// An object is destroyed.
+        Withdraw { object: u32 },
+        /// The program reads so many records, or as many as there are.
+        Read { count: u32 },
+        /// The program makes the pipe as small as it can be.
+        Shrink,
+        /// The event loop has its turn.
+        Turn,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let object = 0..3u32;
+        prop_oneof![
+            4 => (object.clone(), 1..200u32).prop_map(|(object, count)| Op::Send { object, count }),
+            2 => object.prop_map(|object| Op::Withdraw { object }),
+            2 => (1..200u32).prop_map(|count| Op::Read { count }),
+            1 => Just(Op::Shrink),
+            2 => Just(Op::Turn),
+        ]
+    }
+
+    /// A pipe as the event loop watches it, and its reader.
+    struct Watched {
+        pipe: EventPipe,
+        read_end: OwnedFd,
+        epoll: OwnedFd,
+        expected: VecDeque<EventRecord>,
+    }
+
+    impl Watched {
+        fn new() -> Watched {
+            let (pipe, read_end) = EventPipe::new().unwrap();
+            rustix::io::ioctl_fionbio(&read_end, true).unwrap();
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+            Watched { pipe, read_end, epoll, expected: VecDeque::new() }
+        }
+
+        fn watch(&mut self) {
+            let flags = epoll::EventFlags::OUT | epoll::EventFlags::ET;
+            let register = |fd: BorrowedFd<'_>| {
+                epoll::add(&self.epoll, fd, epoll::EventData::new_u64(1), flags)
+            };
+            self.pipe.watch(register).unwrap();
+        }
+
+        fn turn(&mut self) {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let mut events = Vec::with_capacity(1);
+            epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now))
+                .unwrap();
+            if !events.is_empty() && self.pipe.flush() {
+                self.pipe.unwatch(|fd| epoll::delete(&self.epoll, fd).unwrap());
+            }
+        }
+
+        /// Reads a record and says whether there was one; it is the one that was to come.
+        fn read(&mut self) -> bool {
+            let mut bytes = [0; RECORD_LEN];
+            let got = rustix::io::read(&self.read_end, &mut bytes).is_ok();
+            if got {
+                assert_eq!(Some(EventRecord::from_bytes(bytes)), self.expected.pop_front());
+            }
+            got
+        }
+    }
+
+    proptest! {
+        /// Whatever the program does with its pipe, and in whatever order, the pipe is registered
+        /// when it has to be and never twice, and what was delivered comes in order.
+        #[test]
+        fn a_pipe_is_watched_while_records_wait_and_none_is_left_behind(
+            ops in prop::collection::vec(op(), 0..60),
+        ) {
+            let mut it = Watched::new();
+            let mut sent = 0;
+            for op in ops {
+                match op {
+                    Op::Send { object, count } => for _ in 0..count {
+                        sent += 1;
+                        let record = EventRecord { object: object.into(), ..record(sent) };
+                        match it.pipe.send(record) {
+                            Delivery::Delivered => it.expected.push_back(record),
+                            Delivery::Blocked => {
+                                it.expected.push_back(record);
+                                it.watch();
+                            }
+                            Delivery::Lost => {}
+                        }
+                    },
+                    Op::Withdraw { object } => {
+                        it.expected.retain(|record| record.object != object.into());
+                        if it.pipe.withdraw(object) {
+                            it.watch();
+                        }
+                    }
+                    Op::Read { count } => {
+                        for _ in 0..count {
+                            it.read();
+                        }
+                    }
+                    Op::Shrink => drop(rustix::pipe::fcntl_setpipe_size(&it.read_end, 4096)),
+                    Op::Turn => it.turn(),
+                }
+            }
+            while it.read() || { it.turn(); it.read() } {}
+            prop_assert!(it.expected.is_empty(), "{} are left behind", it.expected.len());
+        }
     }
 }

@@ -148,6 +148,13 @@ impl ProgramHost {
         self.full_pipes.pop()
     }
 
+    /// Takes back the events of an object that is no more from a pipe.
+    pub(crate) fn withdraw_events(&mut self, pipe: u32, object: u32) {
+        if self.pipes.get_mut(pipe).is_some_and(|pipe| pipe.withdraw(object)) {
+            self.full_pipes.push(pipe);
+        }
+    }
+
     /// Takes in the memory behind an MR; `None` if there is no room for another.
     pub(crate) fn insert_region(&mut self, region: Region) -> Option<RegionId> {
         let mapped = usize::from(matches!(region, Region::Shared(_)));

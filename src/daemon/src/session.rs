@@ -265,6 +265,13 @@ impl Session {
         Owner { uid: self.uid, program: Rc::clone(&self.program) }
     }
 
+    /// Whether an event pipe of a device is of this session.
+    pub(crate) fn has_pipe(&self, nic: usize, pipe: u32) -> bool {
+        let is_async = |context: &Context| context.nic == nic && context.async_events == pipe;
+        let is_channel = |channel: &CompChannel| channel.nic == nic && channel.pipe == pipe;
+        self.contexts.values().any(is_async) || self.channels.values().any(is_channel)
+    }
+
     /// Whether the program is root's.
     pub(crate) fn is_root(&self) -> bool {
         self.uid == 0

@@ -12,7 +12,7 @@ use urxe_shm::control::{CompChannelHandle, ContextHandle, ControlError, Reply};
 pub(crate) struct CompChannel {
     pub(crate) context: ContextHandle,
     /// The device's number.
-    nic: usize,
+    pub(crate) nic: usize,
     pub(crate) pipe: u32,
 }
 

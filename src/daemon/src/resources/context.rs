@@ -74,10 +74,8 @@ impl Session {
 
     /// Takes back the asynchronous events of an object that is no more.
     pub(super) fn withdraw_events(&self, nics: &mut [Nic], context: ContextHandle, object: u32) {
-        if let Some(context) = self.contexts.get(&context.0)
-            && let Some(pipe) = nics[context.nic].host.pipes.get_mut(context.async_events)
-        {
-            pipe.withdraw(object);
+        if let Some(context) = self.contexts.get(&context.0) {
+            nics[context.nic].host.withdraw_events(context.async_events, object);
         }
     }
 

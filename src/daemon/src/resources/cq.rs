@@ -117,10 +117,8 @@ impl Session {
         let &Cq { context, channel, nic, .. } = &freed;
         self.free_cq(world.nics, freed);
         self.withdraw_events(world.nics, context, cq.0);
-        if let Some(channel) = channel.and_then(|channel| self.channels.get(&channel.0))
-            && let Some(pipe) = world.nics[nic].host.pipes.get_mut(channel.pipe)
-        {
-            pipe.withdraw(cq.0);
+        if let Some(channel) = channel.and_then(|channel| self.channels.get(&channel.0)) {
+            world.nics[nic].host.withdraw_events(channel.pipe, cq.0);
         }
         Ok(Reply::Done.into())
     }

@@ -1,7 +1,10 @@
 //! Nonsense from the wire and from the control socket: counted by cause, answered or closed, and
 //! the daemon goes on.
 
-use crate::harness::{Client, Kind, Random, connected, eventually, fresh_addr, start, start_with};
+use crate::harness::{
+    Client, Kind, Qp, Random, attrs, connected, eventually, fresh_addr, read_events, start,
+    start_with,
+};
 use crate::rendezvous::{Caller, addr_of, param};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -9,14 +12,17 @@ use rustix::net::{
 };
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
 use urxe_engine::MAD_LEN;
 use urxe_engine::cm::{Config, Connect, Manager, Timing};
-use urxe_shm::control::{CmEventKind, CmPortSpace, CmRequest, Reply, Request, decode, encode};
+use urxe_shm::control::{
+    CmEventKind, CmPortSpace, CmRequest, QpAttr, QpState, QpType, Reply, Request, decode, encode,
+};
 use urxe_shm::entry::{Extra, SendOp};
+use urxe_shm::event::RECORD_LEN;
 use urxe_wire::mad::PortSpace;
 use urxe_wire::{Bth, Deth, Flow, Headers, Opcode, PathMtu, Psn, Qkey, Qpn, icrc};
 
@@ -222,6 +228,43 @@ fn a_program_that_reads_no_replies_loses_its_session_and_holds_up_nobody() {
         (observer.counter("urxe0", "replies_undeliverable") == 1).then_some(())
     });
     observer.open("urxe0");
+}
+
+#[test]
+fn a_program_that_shrinks_and_fills_its_event_pipe_ends_nobody() {
+    /// Records that a pipe of one page holds.
+    const RECORDS: usize = 4096 / RECORD_LEN;
+    let daemon = start(1);
+    let mut client = Client::connect(daemon.socket());
+    let (context, events) = client.open_with_events("urxe0");
+    rustix::pipe::fcntl_setpipe_size(&events, 4096).unwrap();
+    let pd = client.alloc_pd(context);
+    let cq = client.create_cq(context, 16, None);
+    let srq = client.create_srq(pd, 16);
+    let [first, second] =
+        [(); 2].map(|()| client.create_qp_of(pd, cq.handle, QpType::Rc, Some(srq.handle)).unwrap());
+    // Each time it says that it takes no more receives from the SRQ.
+    let [init, ..] = attrs(Ipv4Addr::LOCALHOST.into(), 1);
+    let fail = |client: &mut Client, qp: &Qp| {
+        client.modify(qp, init.clone()).unwrap();
+        for state in [QpState::Err, QpState::Reset] {
+            client.modify(qp, QpAttr { state: Some(state), ..QpAttr::default() }).unwrap();
+        }
+    };
+    for _ in 0..RECORDS {
+        fail(&mut client, &second);
+    }
+    // The pipe is full, and this one waits; then it is taken back, and another one waits.
+    fail(&mut client, &first);
+    client.call(Request::DestroyQp { qp: first.created.qp }).unwrap();
+    fail(&mut client, &second);
+    assert_eq!(client.state(&second), QpState::Reset, "the daemon serves on");
+    let mut found = 0;
+    eventually("all events of the other have come", || {
+        found += read_events(&events).len();
+        (found == RECORDS + 1).then_some(())
+    });
+    assert_eq!(Client::connect(daemon.socket()).counter("urxe0", "lost_events"), 0);
 }
 
 #[test]
