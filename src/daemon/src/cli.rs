@@ -1,12 +1,14 @@
 //! The command line of `urxed`, which is also that of `urxe daemon`.
 
 use crate::config::{Config, ConfigError, Settings};
-use crate::daemon::{Daemon, Handle, StartError};
+use crate::daemon::{Daemon, Handle, StartError, StopPipe};
 use rustix::process::Resource;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +26,8 @@ Examples:
 Programs find the daemon by its socket: $URXE_SOCKET, or the default that both sides know.
 Programs of rdma-core find its devices as files in the directory beside the socket
 (urxed.sock: urxed.sysfs), through `urxe run` or `urxe sysfs-overlay`.
-The daemon ends on SIGINT or SIGTERM, or when --linger says so. Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
+The daemon ends on SIGINT or SIGTERM, at once, or when --linger says so; SIGHUP does nothing. Programs
+that it leaves behind see their work requests flushed and IBV_EVENT_DEVICE_FATAL. Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
 
 /// The RoCEv2 NIC in user space: gives programs RDMA devices that need no RDMA hardware, no
 /// kernel module and no privilege.
@@ -82,13 +85,10 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
         settings = settings.or(Settings::read(path)?);
     }
     allow_many_descriptors();
-    let daemon = Daemon::start(Config::try_from(settings)?)?;
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        daemon
-            .stopper()
-            .and_then(|stopper| signal_hook::low_level::pipe::register(signal, stopper))
-            .map_err(RunError::Signals)?;
-    }
+    let stop = StopPipe::new()?;
+    // Before there are any files that a signal could leave behind.
+    heed_signals(&stop).map_err(RunError::Signals)?;
+    let daemon = Daemon::start_with(Config::try_from(settings)?, stop)?;
     if let Some(reason) = daemon.why_slow_watch() {
         eprintln!(
             "urxed: changes of links and addresses are noticed within a second only, because this \
@@ -107,6 +107,16 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
         tell(fd, &line).map_err(|source| RunError::ReadyFd { fd, source })?;
     }
     daemon.wait().map_err(RunError::Failed)
+}
+
+/// SIGINT and SIGTERM end the daemon. SIGHUP, which comes when the terminal is closed, does nothing:
+/// programs that others have started would lose their devices.
+fn heed_signals(stop: &StopPipe) -> io::Result<()> {
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, stop.stopper()?)?;
+    }
+    signal_hook::flag::register(SIGHUP, Arc::default())?;
+    Ok(())
 }
 
 fn ready_line(daemon: &Handle) -> String {

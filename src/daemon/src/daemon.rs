@@ -127,6 +127,11 @@ impl Daemon {
     /// had. Nothing is left behind then. That the files cannot be written is none: see
     /// [`Handle::why_no_sysfs`].
     pub fn start(config: Config) -> Result<Handle, StartError> {
+        Daemon::start_with(config, StopPipe::new()?)
+    }
+
+    /// The same, to be ended by what is written to a pipe that is there already.
+    pub(crate) fn start_with(config: Config, stop: StopPipe) -> Result<Handle, StartError> {
         config.check()?;
         // The ports first: of two daemons for one address only one comes to touch the socket.
         let watch = Watch::open(Instant::now());
@@ -139,8 +144,7 @@ impl Daemon {
         }
         let devices: Vec<DeviceSummary> = ports.iter().map(|port| port.summary.clone()).collect();
         let listener = listen(&config.socket, config.mode.0)?;
-        let (stop_read, stop_write) =
-            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system("making a pipe"))?;
+        let StopPipe { read: stop_read, write: stop_write } = stop;
         let seeds = ports.iter().map(|_| Ok([random_seed()?, random_seed()?]));
         let seeds = seeds.collect::<Result<Vec<[u64; 2]>, _>>();
         let seeds = seeds.map_err(system("getting random numbers"))?;
@@ -180,6 +184,25 @@ impl Daemon {
                 .map_err(|source| StartError::System { step: "starting the event loop", source })?,
         }
         Ok(handle)
+    }
+}
+
+/// How a daemon is told to end: by a byte.
+pub(crate) struct StopPipe {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+impl StopPipe {
+    pub(crate) fn new() -> Result<StopPipe, StartError> {
+        let ends = rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+        let (read, write) = ends.map_err(system("making a pipe"))?;
+        Ok(StopPipe { read, write })
+    }
+
+    /// A descriptor to write the byte to.
+    pub(crate) fn stopper(&self) -> io::Result<OwnedFd> {
+        self.write.try_clone()
     }
 }
 

@@ -1,11 +1,14 @@
 //! Starting and ending: sockets alive and stale, configuration, and the `urxed` binary.
 
-use crate::harness::{Client, eventually, fresh_addr, fresh_path, start, try_start};
+use crate::harness::{Client, End, Kind, eventually, fresh_addr, fresh_path, start, try_start};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 use urxe_daemon::{Config, Daemon, StartError};
+use urxe_shm::control::Request;
+use urxe_shm::entry::{SendData, SendOp};
 use urxe_shm::sysfs_directory;
 
 /// A running `urxed`, and the line with which it said that it was ready.
@@ -62,6 +65,71 @@ fn urxed_says_that_it_is_ready_serves_and_cleans_up() {
         assert!(!socket.exists());
         assert!(!sysfs_directory(&socket).exists());
     }
+}
+
+/// Two connected programs write to each other for as long as the daemon lives.
+fn keep_busy(socket: &Path) -> std::thread::JoinHandle<()> {
+    let mut a = End::at(socket, "urxe0", Kind::Process, 1 << 20);
+    let mut b = End::at(socket, "urxe0", Kind::Shared, 1 << 20);
+    a.connect(b.addr, b.qp.created.qpn);
+    b.connect(a.addr, a.qp.created.qpn);
+    std::thread::spawn(move || {
+        let b = b;
+        let write = SendOp::Write { remote_addr: b.mr.addr, rkey: b.mr.rkey, imm: None };
+        let sges = [a.mr.sge(0, 1 << 20)];
+        let mut posted = 0;
+        loop {
+            posted -= a.cq.poll().len();
+            while posted < 100 {
+                a.post_send(1, write, SendData::Sges(&sges));
+                posted += 1;
+            }
+            a.client.ring(&a.qp);
+            if a.client.channel.call(&Request::ListDevices, &[]).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+#[test]
+fn a_busy_daemon_ends_at_once_and_leaves_no_files() {
+    for end in [Signal::TERM, Signal::INT] {
+        let socket = fresh_path();
+        let (mut child, _) = urxed_at(&socket);
+        let programs = [keep_busy(&socket), keep_busy(&socket)];
+        let mut observer = Client::connect(&socket);
+        eventually("it is busy", || {
+            (observer.counter("urxe0", "tx_datagrams") > 1000).then_some(())
+        });
+        let before = Instant::now();
+        signal(&child, end);
+        assert!(child.wait().unwrap().success());
+        // Generous: a busy machine is no news.
+        assert!(before.elapsed() < Duration::from_secs(10), "{:?}", before.elapsed());
+        let name = socket.file_stem().unwrap().to_str().unwrap();
+        let is_left = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.unwrap().file_name().to_str().unwrap().starts_with(name)
+        };
+        assert!(!std::fs::read_dir(socket.parent().unwrap()).unwrap().any(is_left));
+        for program in programs {
+            program.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_hangup_does_not_end_the_daemon() {
+    let socket = fresh_path();
+    let (mut child, _) = urxed_at(&socket);
+    signal(&child, Signal::HUP);
+    for _ in 0..10 {
+        Client::connect(&socket).open("urxe0");
+        assert!(child.try_wait().unwrap().is_none());
+    }
+    signal(&child, Signal::TERM);
+    assert!(child.wait().unwrap().success());
+    assert!(!socket.exists());
 }
 
 #[test]
