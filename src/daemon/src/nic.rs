@@ -506,7 +506,7 @@ mod tests {
         let (extent, window) = arena.alloc(shape.size().into()).unwrap();
         let send = SendQueue::new(SqConsumer::create(window, shape, false).unwrap(), false);
         let window =
-            urxe_shm::region::Window::new(arena.mapping().clone(), extent.offset, extent.len);
+            urxe_shm::region::Window::new(arena.doorbells().clone(), extent.offset, extent.len);
         let program = SqProducer::attach(window.unwrap(), shape).unwrap();
         let shape = Geometry::recv(15, 1).unwrap();
         let (_, window) = arena.alloc(shape.size().into()).unwrap();
@@ -515,7 +515,7 @@ mod tests {
         let (_, window) = arena.alloc(shape.size().into()).unwrap();
         let ring = CqProducer::create(window, shape).unwrap();
         let owner = Owner { uid: 0, program: "nobody".into() };
-        let herald = Herald::new(arena.mapping().clone()).unwrap();
+        let herald = Herald::new(arena.doorbells().clone()).unwrap();
         let cq = CompletionQueue::new(ring, herald, 15, owner, None, EventTarget::new(0, 0, 0));
         let cq = CqId(nic.host.cqs.insert(cq).unwrap());
         let init = QpInit {

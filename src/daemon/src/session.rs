@@ -334,8 +334,8 @@ impl AsFd for Session {
 impl Shared {
     fn new() -> Result<Shared, ControlError> {
         let rings = ArenaRings::new()?;
-        let panel = Panel::new(rings.mapping()).or_refuse(Errno::NOMEM, "doorbells")?;
-        let herald = Herald::new(rings.mapping()).or_refuse(Errno::NOMEM, "news")?;
+        let panel = Panel::new(rings.doorbells()).or_refuse(Errno::NOMEM, "doorbells")?;
+        let herald = Herald::new(rings.doorbells()).or_refuse(Errno::NOMEM, "news")?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.or_refuse(Errno::MFILE, "wake-up descriptor")?;
         Ok(Shared {

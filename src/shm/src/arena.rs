@@ -3,10 +3,11 @@
 use crate::doorbell::DOORBELL_SIZE;
 use crate::layout::page_size;
 use crate::region::{Mapping, Window, create_memfd};
+use crate::session_memory::{SessionMemory, WindowError};
 use rustix::fs::FallocateFlags;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A part of the memfd: offset and length in bytes, both multiples of the page size.
@@ -32,13 +33,15 @@ pub enum ArenaError {
     /// The system refuses.
     #[error("the session's memory cannot grow: {0}")]
     Os(#[from] io::Error),
+    /// It cannot be mapped.
+    #[error(transparent)]
+    Window(#[from] WindowError),
 }
 
 /// A session's memfd: the doorbells, and room for rings.
 #[derive(Debug)]
 pub struct Arena {
-    fd: OwnedFd,
-    mapping: Arc<Mapping>,
+    memory: SessionMemory,
     extents: Extents,
     /// Length of the file. It only grows.
     file_len: u64,
@@ -50,12 +53,8 @@ impl Arena {
         let page = page_size() as u64;
         let first = DOORBELL_SIZE.next_multiple_of(page);
         let limit = (limit - limit % page).max(first);
-        let len =
-            usize::try_from(limit).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        let fd = create_memfd("urxe-session", first)?;
-        // The whole quota is mapped at once, so that rings never move while the file grows.
-        let mapping = Arc::new(Mapping::new(&fd, 0, len)?);
-        Ok(Self { fd, mapping, extents: Extents::new(first, limit), file_len: first })
+        let memory = SessionMemory::new(create_memfd("urxe-session", first)?, limit)?;
+        Ok(Self { memory, extents: Extents::new(first, limit), file_len: first })
     }
 
     /// Hands out `len` zero bytes, rounded up to pages.
@@ -65,15 +64,18 @@ impl Arena {
         let Some(extent) = self.extents.alloc(len) else { return Err(no_room) };
         let end = extent.offset + extent.len;
         if end > self.file_len {
-            if let Err(error) = rustix::fs::ftruncate(&self.fd, end) {
+            if let Err(error) = rustix::fs::ftruncate(self.memory.memfd(), end) {
                 self.extents.free(extent);
                 return Err(ArenaError::Os(error.into()));
             }
             self.file_len = end;
         }
-        match Window::new(self.mapping.clone(), extent.offset, extent.len) {
+        match self.memory.window(extent.offset, extent.len) {
             Ok(window) => Ok((extent, window)),
-            Err(_) => unreachable!("an extent lies within the mapping of the whole quota"),
+            Err(error) => {
+                self.extents.free(extent);
+                Err(error.into())
+            }
         }
     }
 
@@ -81,19 +83,19 @@ impl Arena {
     /// mapped; it then sees zeros, and later whatever is put there.
     pub fn free(&mut self, extent: Extent) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let punched = rustix::fs::fallocate(&self.fd, flags, extent.offset, extent.len);
+        let punched = rustix::fs::fallocate(self.memory.memfd(), flags, extent.offset, extent.len);
         self.extents.free(extent);
         Ok(punched?)
     }
 
     /// The memfd, for the program.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.memory.memfd()
     }
 
-    /// The whole of it, as far as it may ever grow.
-    pub fn mapping(&self) -> &Arc<Mapping> {
-        &self.mapping
+    /// The doorbell pages: the memfd from its first byte on.
+    pub fn doorbells(&self) -> &Arc<Mapping> {
+        self.memory.doorbells()
     }
 
     /// The quota in bytes: what [`Reply::Hello`](crate::control::Reply::Hello) tells the program.
@@ -249,7 +251,7 @@ mod tests {
     fn a_quota_of_nothing_still_has_doorbells() {
         let mut arena = Arena::new(0).unwrap();
         assert!(arena.limit() >= DOORBELL_SIZE);
-        assert!(crate::doorbell::Panel::new(arena.mapping().clone()).is_ok());
+        assert!(crate::doorbell::Panel::new(arena.doorbells().clone()).is_ok());
         assert!(arena.alloc(1).is_err());
     }
 }

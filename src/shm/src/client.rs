@@ -8,7 +8,8 @@ use crate::doorbell::Bell;
 use crate::news::News;
 use crate::process::Process;
 use crate::process_memory;
-use crate::region::{AccessError, Mapping, Window};
+use crate::region::Window;
+use crate::session_memory::{SessionMemory, WindowError};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -16,7 +17,6 @@ use rustix::net::Shutdown;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A request was not done.
@@ -77,9 +77,7 @@ pub struct Connection {
     /// The channel's socket once more, to look at without waiting for a request of another thread.
     socket: OwnedFd,
     /// The session's memory: doorbells and rings.
-    memory: Arc<Mapping>,
-    /// The memfd that it is mapped from.
-    memfd: OwnedFd,
+    memory: SessionMemory,
     bell: Bell,
     news: News,
     /// Wakes the daemon when it sleeps.
@@ -109,18 +107,15 @@ impl Connection {
             CallError::Protocol(format!("hello brought {count} descriptors, expected 2"))
         })?;
         let [memfd, wake] = [memfd, wake].map(|fd| renumbered(fd, lowest));
-        let memory = usize::try_from(memory_limit)
-            .map_err(|_| Errno::NOMEM.into())
-            .and_then(|len| Mapping::new(&memfd, 0, len))
+        let memory = SessionMemory::new(memfd, memory_limit)
             .map_err(CallError::system("mapping the session's memory"))?;
-        let memory = Arc::new(memory);
-        let bell = Bell::new(memory.clone()).map_err(CallError::nonsense)?;
-        let news = News::new(memory.clone()).map_err(CallError::nonsense)?;
+        let bell = Bell::new(memory.doorbells().clone()).map_err(CallError::nonsense)?;
+        let news = News::new(memory.doorbells().clone()).map_err(CallError::nonsense)?;
         let socket = rustix::io::fcntl_dupfd_cloexec(&channel, lowest)
             .or_else(|_| rustix::io::fcntl_dupfd_cloexec(&channel, 0))
             .map_err(CallError::system("duplicating the control socket"))?;
         let (gone, channel) = (AtomicBool::new(false), Mutex::new(channel));
-        Ok(Connection { process, gone, channel, socket, memory, memfd, bell, news, wake })
+        Ok(Connection { process, gone, channel, socket, memory, bell, news, wake })
     }
 
     /// Asks the daemon for something and waits for the answer, with descriptors: those to send
@@ -163,21 +158,20 @@ impl Connection {
     }
 
     /// The memory of a ring.
-    pub fn window(&self, ring: RingLocation) -> Result<Window, AccessError> {
-        Window::new(self.memory.clone(), ring.offset, u64::from(ring.size))
+    pub fn window(&self, ring: RingLocation) -> Result<Window, WindowError> {
+        self.memory.window(ring.offset, u64::from(ring.size))
     }
 
     /// The session's memfd, in which rings lie at their [`RingLocation::offset`].
     pub fn memfd(&self) -> BorrowedFd<'_> {
-        self.memfd.as_fd()
+        self.memory.memfd()
     }
 
     /// The numbers of everything that the session keeps open.
     pub fn descriptors(&self) -> [RawFd; 4] {
         let channel = self.channel.lock().as_fd().as_raw_fd();
-        let others = [&self.socket, &self.memfd, &self.wake].map(AsRawFd::as_raw_fd);
-        let [socket, memfd, wake] = others;
-        [channel, socket, memfd, wake]
+        let [socket, wake] = [&self.socket, &self.wake].map(AsRawFd::as_raw_fd);
+        [channel, socket, self.memory.memfd().as_raw_fd(), wake]
     }
 
     /// The process that connected.

@@ -9,6 +9,7 @@
 //! - [`cursor`]: the protocol of the two indices. [`ring`]: the six typed ends built on it.
 //! - [`doorbell`]: how a program says "look at this QP", and how a sleeping daemon is woken.
 //! - [`region`]: memfds and mappings. [`arena`]: room for rings inside a session's memfd.
+//!   [`session_memory`]: that memfd in one's own address space.
 //!   [`process_memory`]: any other memory of a program. [`remap`]: how such memory becomes shared.
 //!   [`store_order`]: in which order a program sees what is written to its memory.
 //! - [`control`]: requests and replies. [`channel`]: the socket they travel on. [`event`]: what
@@ -64,6 +65,8 @@ pub mod region;
 pub mod remap;
 #[cfg(not(loom))]
 pub mod ring;
+#[cfg(not(loom))]
+pub mod session_memory;
 #[cfg(not(loom))]
 mod socket_path;
 #[cfg(not(loom))]

@@ -164,6 +164,13 @@ impl Mapping {
         }
     }
 
+    /// Has a core file of this process not contain it. Where the system refuses that, it does.
+    pub fn leave_out_of_core_files(&self) {
+        let advice = rustix::mm::Advice::LinuxDontDump;
+        // SAFETY: exactly what `new` mapped; it changes nothing of what is there.
+        let _ = unsafe { rustix::mm::madvise(self.pages.as_ptr().cast(), self.pages_len, advice) };
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use urxe_shm::client::{self, CallError, ConnectError, Connection};
 use urxe_shm::control::{Reply, Request, RingLocation};
 use urxe_shm::region::Window;
+use urxe_shm::session_memory::WindowError;
 
 /// One program's connection to a daemon.
 #[derive(Debug)]
@@ -75,7 +76,10 @@ impl Session {
 
     /// The memory of a ring.
     pub(crate) fn window(&self, ring: RingLocation) -> Result<Window, Error> {
-        self.connection.window(ring).map_err(nonsense)
+        self.connection.window(ring).map_err(|error| match error {
+            WindowError::Os { source, .. } => Error::System { call: "mapping a ring", source },
+            WindowError::Access(error) => nonsense(error),
+        })
     }
 
     /// Whether work may be posted: two loads, no system call.

@@ -27,8 +27,8 @@ impl ArenaRings {
         self.arena.fd()
     }
 
-    pub(crate) fn mapping(&self) -> Arc<Mapping> {
-        Arc::clone(self.arena.mapping())
+    pub(crate) fn doorbells(&self) -> Arc<Mapping> {
+        Arc::clone(self.arena.doorbells())
     }
 
     pub(crate) fn limit(&self) -> u64 {
@@ -42,7 +42,7 @@ impl ArenaRings {
         geometry: &Geometry,
     ) -> Result<(Extent, Window), ControlError> {
         self.arena.alloc(geometry.size().into()).map_err(|error| match error {
-            ArenaError::QuotaExceeded { .. } | ArenaError::Os(_) => {
+            ArenaError::QuotaExceeded { .. } | ArenaError::Os(_) | ArenaError::Window(_) => {
                 refuse(Errno::NOMEM, format!("{what}: {error}"))
             }
         })

@@ -24,6 +24,7 @@ use urxe_shm::geometry::Geometry;
 use urxe_shm::news::News;
 use urxe_shm::remap::Shared;
 use urxe_shm::ring::CqConsumer;
+use urxe_shm::session_memory::WindowError;
 
 /// The daemon answered something else.
 const UNEXPECTED: Errno = Errno::IO;
@@ -296,7 +297,10 @@ impl Context {
         channel: Option<Arc<CompletionEvents>>,
     ) -> Result<Answer, Errno> {
         let Reply::Cq { cq, cqe, ring } = self.ask(request)? else { return Err(UNEXPECTED) };
-        let entry = Cq { ring: self.cq_ring(cqe, ring)?, channel };
+        let mapped = self.cq_ring(cqe, ring).inspect_err(|_| {
+            let _ = self.order(&Request::DestroyCq { cq });
+        });
+        let entry = Cq { ring: mapped?, channel };
         self.ledger.open(Source::Cq(cq));
         self.objects.lock().cqs.insert(cq, entry);
         Ok(Answer::cq(frame, cq, cqe, ring))
@@ -314,7 +318,10 @@ impl Context {
 
     fn cq_ring(&self, cqe: u32, ring: RingLocation) -> Result<CqConsumer, Errno> {
         let geometry = Geometry::completion(cqe).map_err(|_| UNEXPECTED)?;
-        let window = self.session.connection().window(ring).map_err(|_| UNEXPECTED)?;
+        let window = self.session.connection().window(ring).map_err(|error| match error {
+            WindowError::Os { .. } => Errno::NOMEM,
+            WindowError::Access(_) => UNEXPECTED,
+        })?;
         CqConsumer::attach(window, geometry).map_err(|_| UNEXPECTED)
     }
 

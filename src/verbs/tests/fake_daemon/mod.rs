@@ -266,7 +266,7 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
             let flags =
                 rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
             let wake = rustix::event::eventfd(0, flags).unwrap();
-            let mut panel = Panel::new(arena.mapping().clone()).unwrap();
+            let mut panel = Panel::new(arena.doorbells().clone()).unwrap();
             panel.set_slots(64);
             state.panel = Some(panel);
             fds.push(arena.fd().try_clone_to_owned().unwrap());
