@@ -120,11 +120,12 @@ pub(crate) struct EventLoop {
     accept_again: Option<Instant>,
     /// The machine's links and addresses.
     watch: Watch,
-    nics: Vec<Nic>,
-    cm: Cm,
+    /// Before what they have: when the daemon ends, programs notice at once, by their sockets.
     sessions: Slab<Session>,
     /// Sessions whose programs are gone, and whose objects are not all freed.
     dead: Vec<Session>,
+    nics: Vec<Nic>,
+    cm: Cm,
     counters: DaemonCounters,
 }
 

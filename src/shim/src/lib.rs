@@ -13,6 +13,7 @@
 //!
 //! - [`hooks`]: the functions of libc that are interposed. [`next`]: those of libc itself.
 //! - [`polling`]: programs that look for completions yield the processor meanwhile.
+//! - [`lost`]: what they are told when their daemon is gone.
 //! - [`descriptors`]: which descriptor of the program is what. All others cost one look-up.
 //! - [`paths`]: which paths are ours, and where they really lead.
 //! - [`session`]: the one connection of this process to its daemon.
@@ -42,6 +43,7 @@
 pub(crate) mod descriptors;
 mod hooks;
 mod kernel;
+pub(crate) mod lost;
 mod memory;
 mod next;
 mod paths;

@@ -198,27 +198,4 @@ functions! {
     fn inotify_add_watch(fd: c_int, path: *const c_char, mask: u32) -> c_int;
 
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
-
-    // Of libibverbs, which a library of the program's may have loaded for itself alone.
-    fn ibv_open_device(device: *mut c_void) -> *mut c_void,
-        or of_libibverbs(c"ibv_open_device", device);
-}
-
-/// Calls a function of libibverbs that is nobody's but of those who loaded it.
-unsafe fn of_libibverbs(name: &CStr, device: *mut c_void) -> *mut c_void {
-    type Function = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
-    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-    // SAFETY: names that end in a zero. Only what is loaded already is looked at, and that our
-    // handle to it is kept means that it stays.
-    let address = unsafe {
-        match libc::dlopen(c"libibverbs.so.1".as_ptr(), flags) {
-            library if library.is_null() => ptr::null_mut(),
-            library => libc::dlsym(library, name.as_ptr()),
-        }
-    };
-    if address.is_null() {
-        return fail(Errno::NOSYS);
-    }
-    // SAFETY: the function of this name has this signature, and the caller promises what it asks.
-    unsafe { std::mem::transmute::<*mut c_void, Function>(address)(device) }
 }

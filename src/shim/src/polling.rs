@@ -1,19 +1,27 @@
-//! Programs that look for completions share the processor meanwhile.
+//! Programs that look for completions share the processor meanwhile, and notice when there is no
+//! daemon any more.
 //!
 //! A program that polls calls nothing of libc: completions lie in memory. Where there are fewer
 //! processors than programs and daemons, it keeps the one that the daemon needs in order to
 //! complete anything, until the clock ticks: on two processors a message of 8 bytes took 600 us
-//! instead of 20, and one of 64 KiB 69 us instead of 45. So the one function that every poll goes
-//! through, `ibv_poll_cq` as the provider has it, is wrapped: what it answers is never touched, but
-//! after it has found nothing for a while, the thread is taught [`Patience`].
+//! instead of 20, and one of 64 KiB 69 us instead of 45. And when the daemon is gone, it would poll
+//! for ever. So the functions that every poll goes through, `ibv_poll_cq` and `ibv_start_poll` as
+//! the provider has them, are wrapped. What they answer is never touched while there is a daemon,
+//! but after they have found nothing for a while, the thread is taught [`Patience`], and looks
+//! whether the daemon is [`lost`].
 //!
-//! Not covered: the extended completion queues (`ibv_start_poll`), and memory in which a program
-//! looks for what a peer has written.
+//! No function of libibverbs is interposed for that, so that debuggers and other preloaded
+//! libraries find there what they expect. Instead, the address of the program's `struct ibv_cq`,
+//! which `CREATE_CQ` carries as its user handle, leads to its `struct ibv_context` as soon as
+//! libibverbs has filled the structure in, which is before the next command.
+//!
+//! Not covered: memory in which a program looks for what a peer has written.
 
 use crate::descriptors::{DESCRIPTORS, Descriptor};
+use crate::{lost, memory};
 use libc::{c_int, c_void};
 use std::cell::Cell;
-use std::mem::transmute;
+use std::mem::{offset_of, transmute};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use urxe_shm::news::News;
@@ -22,6 +30,13 @@ use urxe_shm::patience::Patience;
 /// Polls without a completion after which the thread pauses: a tenth of a microsecond.
 const EMPTY_POLLS: u32 = 8;
 
+/// How long a thread polls in vain before it looks whether there is a daemon, in milliseconds.
+const LOOK_AFTER_MS: i64 = 100;
+
+/// Commands after which a CQ whose context is not found is given up: its user handle is no
+/// `struct ibv_cq`, or it is not polled by `ibv_start_poll`.
+const TRIES: u8 = 4;
+
 /// Where `poll_cq` stands in `struct ibv_context_ops`.
 const POLL_CQ: usize = 11;
 
@@ -29,94 +44,261 @@ const POLL_CQ: usize = 11;
 /// `infiniband/verbs.h` use it; so it never changes.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct VerbsContext {
+struct VerbsContext {
     device: *mut c_void,
     ops: [*mut c_void; 32],
     /// The descriptor of `/dev/infiniband/uverbsN`.
-    pub(crate) cmd_fd: c_int,
+    cmd_fd: c_int,
+}
+
+/// The same of `struct ibv_cq_ex`, which begins as `struct ibv_cq` does. The provider makes room
+/// for it also where the program asked for the other.
+#[repr(C)]
+struct VerbsCq {
+    context: *mut VerbsContext,
+    channel: *mut c_void,
+    cq_context: *mut c_void,
+    handle: u32,
+    cqe: c_int,
+    mutex: libc::pthread_mutex_t,
+    cond: libc::pthread_cond_t,
+    comp_events_completed: u32,
+    async_events_completed: u32,
+    comp_mask: u32,
+    status: u32,
+    wr_id: u64,
+    start_poll: *mut c_void,
 }
 
 /// `poll_cq` of a provider.
 type PollCq = unsafe extern "C-unwind" fn(*mut c_void, c_int, *mut c_void) -> c_int;
+/// `start_poll` of a provider: 0, `ENOENT` if there is nothing, or why not.
+type StartPoll = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> c_int;
 
 /// `librxe`'s. There is one library of the name in a process, so its contexts have all the same.
-static PROVIDERS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static POLL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+/// The same of its extended CQs.
+static START_POLL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 thread_local! {
-    static MANNERS: Manners = const { Manners::new() };
+    static POLLING: Polling = const { Polling::new() };
 }
 
 /// How a thread polls.
-struct Manners {
+struct Polling {
     /// Polls without a completion since the last completion or pause.
     empty: Cell<u32>,
     /// There was a pause since the last completion.
     waiting: Cell<bool>,
     patience: Cell<Patience>,
+    /// When it was last seen that there is a daemon.
+    seen_ms: Cell<i64>,
 }
 
-/// Lets the polls of a context that was opened just now yield.
-pub(crate) fn teach(context: &mut VerbsContext) {
-    let poll_cq = &mut context.ops[POLL_CQ];
-    if poll_cq.is_null() {
-        return;
+/// A CQ that was made just now.
+#[derive(Debug)]
+pub(crate) struct NewCq {
+    /// Where the program has its structure, or so it seems.
+    address: u64,
+    tries: u8,
+}
+
+/// Whether the polls of a CQ go through us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wrapped {
+    /// They do, as far as they can.
+    Done,
+    /// The structure is not filled in yet.
+    NotYet,
+}
+
+impl NewCq {
+    pub(crate) fn at(address: u64) -> NewCq {
+        NewCq { address, tries: 0 }
+    }
+
+    pub(crate) fn is_at(&self, address: u64) -> bool {
+        self.address == address
+    }
+
+    /// Has the polls of the CQ and of its context go through us, if its structure leads to the
+    /// descriptor of an opened device that `is_ours`.
+    pub(crate) fn wrap(&mut self, is_ours: impl Fn(c_int) -> bool) -> Wrapped {
+        self.tries += 1;
+        let later = if self.tries < TRIES { Wrapped::NotYet } else { Wrapped::Done };
+        // The address is only a number so far, and read by the system.
+        let Some(context) = read_word(self.address, offset_of!(VerbsCq, context)) else {
+            return later;
+        };
+        let mut cmd_fd = [0; size_of::<c_int>()];
+        let place = context.wrapping_add(offset_of!(VerbsContext, cmd_fd) as u64);
+        if memory::read(place, &mut cmd_fd).is_err() || !is_ours(c_int::from_ne_bytes(cmd_fd)) {
+            return later;
+        }
+        let poll_cq = offset_of!(VerbsContext, ops) + POLL_CQ * size_of::<usize>();
+        wrap(context, poll_cq, &POLL, poll_cq_and_wait as PollCq as *mut c_void);
+        let start_poll = offset_of!(VerbsCq, start_poll);
+        let ours = start_poll_and_wait as StartPoll as *mut c_void;
+        match wrap(self.address, start_poll, &START_POLL, ours) {
+            true => Wrapped::Done,
+            // No extended CQ, or not yet.
+            false => later,
+        }
+    }
+}
+
+/// Puts a function of ours before the provider's, which is remembered. `false` if there is none.
+fn wrap(base: u64, offset: usize, provider: &AtomicPtr<c_void>, ours: *mut c_void) -> bool {
+    let Some(present) = read_word(base, offset) else { return false };
+    let present = std::ptr::with_exposed_provenance_mut::<c_void>(present as usize);
+    if present == ours {
+        return true;
     }
     let (set, unset) = (Ordering::Relaxed, Ordering::Relaxed);
-    match PROVIDERS.compare_exchange(null_mut(), *poll_cq, set, unset) {
+    match provider.compare_exchange(null_mut(), present, set, unset) {
         // Of a second copy of the library: what it polls with is not known to us.
-        Err(other) if other != *poll_cq => (),
-        _ => *poll_cq = poll_politely as PollCq as *mut c_void,
+        Err(other) if other != present => {}
+        _ => {
+            let place = base as usize + offset;
+            let place = std::ptr::with_exposed_provenance_mut::<*mut c_void>(place);
+            // SAFETY: it is a field of a structure that libibverbs has made and lets the provider
+            // fill in, as its descriptor in the other shows; it was read just now, and the program
+            // uses it as long as the descriptor is open. Other threads may read it meanwhile, a
+            // word that is aligned.
+            unsafe { AtomicPtr::from_ptr(place) }.store(ours, Ordering::Relaxed);
+        }
     }
+    true
+}
+
+/// A word of the program's memory that is not zero.
+fn read_word(base: u64, offset: usize) -> Option<u64> {
+    let mut word = [0; 8];
+    memory::read(base.checked_add(offset as u64)?, &mut word).ok()?;
+    Some(u64::from_ne_bytes(word)).filter(|&word| word != 0)
 }
 
 /// `ibv_poll_cq` of contexts of ours.
-unsafe extern "C-unwind" fn poll_politely(cq: *mut c_void, count: c_int, wc: *mut c_void) -> c_int {
-    let provider = PROVIDERS.load(Ordering::Relaxed);
+unsafe extern "C-unwind" fn poll_cq_and_wait(
+    cq: *mut c_void,
+    count: c_int,
+    wc: *mut c_void,
+) -> c_int {
+    /// What `ibv_poll_cq` says of a CQ that is no use.
+    const FAILED: c_int = -1;
+    let provider = POLL.load(Ordering::Relaxed);
     // SAFETY: whoever put us into a context has stored the provider's function of that place
     // before, and the caller promises what that one asks for.
-    let found = unsafe { transmute::<*mut c_void, PollCq>(provider)(cq, count, wc) };
-    // SAFETY: the caller promises that it is a completion queue, and the provider, who has read
-    // the same, that it begins with its context, as inline functions of `infiniband/verbs.h` know.
-    let context = || unsafe { *cq.cast::<*const VerbsContext>() };
-    // SAFETY: contexts are freed after their completion queues.
-    MANNERS.with(|manners| manners.polled(found, || unsafe { news_of(&*context()) }));
-    found
+    let poll = || unsafe { transmute::<*mut c_void, PollCq>(provider)(cq, count, wc) };
+    let found = poll();
+    // SAFETY: the caller promises that it is a completion queue.
+    match unsafe { POLLING.with(|polling| polling.polled(found != 0, cq)) } {
+        false => found,
+        // What was flushed; when all that has been found, nothing will ever come.
+        true => match poll() {
+            0 if count > 0 => FAILED,
+            found => found,
+        },
+    }
+}
+
+/// `ibv_start_poll` of CQs of ours.
+unsafe extern "C-unwind" fn start_poll_and_wait(cq: *mut c_void, attr: *mut c_void) -> c_int {
+    let provider = START_POLL.load(Ordering::Relaxed);
+    // SAFETY: as above.
+    let poll = || unsafe { transmute::<*mut c_void, StartPoll>(provider)(cq, attr) };
+    let found = poll();
+    // SAFETY: the caller promises that it is a completion queue.
+    match unsafe { POLLING.with(|polling| polling.polled(found != libc::ENOENT, cq)) } {
+        false => found,
+        true => match poll() {
+            libc::ENOENT => libc::EIO,
+            found => found,
+        },
+    }
+}
+
+/// The descriptor that a completion queue's context is opened by.
+///
+/// # Safety
+/// It must be a completion queue.
+unsafe fn cmd_fd_of(cq: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise; it begins with its context, which is freed after it, as inline
+    // functions of `infiniband/verbs.h` know.
+    unsafe { (**cq.cast::<*const VerbsContext>()).cmd_fd }
 }
 
 /// What tells of completions in the queues of a context.
-fn news_of(context: &VerbsContext) -> Option<News> {
-    match DESCRIPTORS.genuine(context.cmd_fd) {
+fn news_of(cmd_fd: c_int) -> Option<News> {
+    match DESCRIPTORS.genuine(cmd_fd) {
         Some(Descriptor::Uverbs(context)) => Some(context.news()),
         _ => None,
     }
 }
 
-impl Manners {
-    const fn new() -> Manners {
-        Manners {
+/// Whether a context has lost its daemon. What was outstanding is completed then.
+#[cold]
+fn is_lost(cmd_fd: c_int) -> bool {
+    let is_lost = match DESCRIPTORS.genuine(cmd_fd) {
+        Some(Descriptor::Uverbs(context)) => context.is_lost(),
+        _ => false,
+    };
+    if is_lost {
+        lost::flush_all();
+    }
+    is_lost
+}
+
+/// A clock that costs next to nothing to look at, and goes in steps of a few milliseconds.
+fn now_ms() -> i64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes to `now`, and nowhere else.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
+}
+
+impl Polling {
+    const fn new() -> Polling {
+        Polling {
             empty: Cell::new(0),
             waiting: Cell::new(false),
             patience: Cell::new(Patience::new()),
+            seen_ms: Cell::new(0),
         }
     }
 
-    /// A poll gave so many completions, or an error.
+    /// A poll of a CQ has found something, or failed, or neither. Returns whether there is no
+    /// daemon any more, and so nothing to wait for but what was flushed now.
+    ///
+    /// # Safety
+    /// It must be a completion queue.
     #[inline]
-    fn polled(&self, found: c_int, news: impl FnOnce() -> Option<News>) {
-        if found != 0 {
+    unsafe fn polled(&self, found: bool, cq: *mut c_void) -> bool {
+        if found {
             self.empty.set(0);
             if self.waiting.replace(false) {
                 self.with_patience(Patience::found);
             }
-            return;
+            return false;
+        }
+        let now = now_ms();
+        if now - self.seen_ms.get() >= LOOK_AFTER_MS {
+            // SAFETY: the caller's promise.
+            if is_lost(unsafe { cmd_fd_of(cq) }) {
+                // The time stays as it is, so that the next poll that finds nothing looks too.
+                return true;
+            }
+            self.seen_ms.set(now);
         }
         let empty = self.empty.get() + 1;
         self.empty.set(empty);
         if empty >= EMPTY_POLLS {
             self.empty.set(0);
             self.waiting.set(true);
-            self.with_patience(|patience| patience.pause(news));
+            // SAFETY: the caller's promise.
+            self.with_patience(|patience| patience.pause(|| news_of(unsafe { cmd_fd_of(cq) })));
         }
+        false
     }
 
     fn with_patience(&self, act: impl FnOnce(&mut Patience)) {

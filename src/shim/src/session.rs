@@ -1,6 +1,7 @@
 //! The one connection of this process to its daemon.
 
 use crate::descriptors::{DESCRIPTORS, Descriptor, FileIdentity};
+use crate::lost::{self, Loss};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{DupFlags, Errno};
@@ -8,12 +9,16 @@ use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use urxe_shm::client::{self, CallError, ConnectError, Connection};
-use urxe_shm::control::{Reply, Request};
+use urxe_shm::control::{CmReply, CmRequest, Reply, Request};
 
 /// Our own descriptors are numbered from here on, out of the way of programs that count on low
 /// numbers, or close them all.
 const LOWEST_DESCRIPTOR: RawFd = 512;
+
+/// How long a daemon whose pipes have ended may take until its socket does.
+const GOING: Duration = Duration::from_secs(1);
 
 /// A session with the daemon. All contexts of the process share it, and it ends with the last.
 #[derive(Debug)]
@@ -108,7 +113,8 @@ impl Session {
     }
 
     /// Asks the daemon for something and waits for the answer. What it refuses has the errno that
-    /// the kernel would give; a daemon that is gone, or a fork's parent's session, is `EIO`.
+    /// the kernel would give; a fork's parent's session is `EIO`, and so is a daemon that is gone,
+    /// unless something is to be destroyed: that is done then.
     pub(crate) fn call(&self, request: &Request) -> Result<Reply, Errno> {
         Ok(self.call_with_fds(request, &[])?.0)
     }
@@ -119,11 +125,50 @@ impl Session {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), Errno> {
-        if !self.has_its_descriptors() {
-            self.connection.note_gone();
+        if self.connection.check_process().is_err() {
             return Err(Errno::IO);
         }
-        self.connection.call(request, fds).map_err(|error| errno_of(&error))
+        if !self.has_its_descriptors() {
+            self.note_lost(Loss::Descriptors);
+            return without_daemon(request);
+        }
+        self.connection.call(request, fds).or_else(|error| {
+            if !self.connection.is_gone() {
+                return Err(errno_of(&error));
+            }
+            self.note_lost(Loss::Daemon);
+            without_daemon(request)
+        })
+    }
+
+    /// Whether the daemon is gone, and with it all that this process has of the session: asks the
+    /// system. In a fork of the process that it belongs to it is not.
+    pub(crate) fn is_lost(&self) -> bool {
+        if self.connection.check_process().is_err() {
+            return false;
+        }
+        if !self.has_its_descriptors() {
+            self.note_lost(Loss::Descriptors);
+        } else if !self.connection.is_gone() && self.connection.look_for_daemon().is_ok() {
+            return false;
+        } else {
+            self.note_lost(Loss::Daemon);
+        }
+        true
+    }
+
+    /// The same after a pipe of the daemon's has ended: where it is just going, its socket may be
+    /// the last to go.
+    pub(crate) fn is_lost_soon(&self) -> bool {
+        if self.connection.check_process().is_ok() && self.has_its_descriptors() {
+            self.connection.wait_gone(GOING);
+        }
+        self.is_lost()
+    }
+
+    fn note_lost(&self, loss: Loss) {
+        self.connection.note_gone();
+        lost::report(loss);
     }
 
     /// The connection: memory, doorbells, and whether it is this process's own.
@@ -158,6 +203,29 @@ impl Drop for Session {
             unsafe { ManuallyDrop::drop(&mut self.connection) };
         }
     }
+}
+
+/// What a request comes to when no daemon is there. All that the session had is gone with it, so
+/// whatever is to be destroyed is; nobody is waited for, for no event of it will be told any more.
+fn without_daemon(request: &Request) -> Result<(Reply, Vec<OwnedFd>), Errno> {
+    let reply = match request {
+        Request::CloseDevice { .. }
+        | Request::DeallocPd { .. }
+        | Request::DeregMr { .. }
+        | Request::DestroyCompChannel { .. }
+        | Request::DestroyCq { .. }
+        | Request::DestroyQp { .. }
+        | Request::DestroySrq { .. }
+        | Request::DestroyAh { .. }
+        | Request::DeallocMw { .. }
+        | Request::DetachMcast { .. }
+        | Request::Cm(CmRequest::DestroyChannel { .. }) => Reply::Done,
+        Request::Cm(CmRequest::DestroyId { .. } | CmRequest::LeaveMulticast { .. }) => {
+            Reply::Cm(CmReply::Events(0))
+        }
+        _ => return Err(Errno::IO),
+    };
+    Ok((reply, Vec::new()))
 }
 
 fn errno_of(error: &CallError) -> Errno {

@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A request was not done.
 #[derive(Debug, thiserror::Error)]
@@ -207,6 +208,13 @@ impl Connection {
             }
             Ok(0) | Err(_) => Ok(()),
         }
+    }
+
+    /// Waits until the daemon is gone, or the time is over.
+    pub fn wait_gone(&self, timeout: Duration) {
+        let timeout = Timespec::try_from(timeout).ok();
+        // The caller looks for itself.
+        let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::RDHUP)], timeout.as_ref());
     }
 
     /// Waits until a descriptor is readable, the time is over, or a signal came: the caller looks

@@ -57,6 +57,9 @@ pub const QP_ACCESS_ERR: u32 = 3;
 pub const COMM_EST: u32 = 4;
 /// [`EventRecord::kind`]: `IBV_EVENT_SQ_DRAINED`.
 pub const SQ_DRAINED: u32 = 5;
+/// [`EventRecord::kind`]: `IBV_EVENT_DEVICE_FATAL`. No daemon writes it: it is what a program is
+/// told when its daemon is gone.
+pub const DEVICE_FATAL: u32 = 8;
 /// [`EventRecord::kind`]: `IBV_EVENT_PORT_ACTIVE`.
 pub const PORT_ACTIVE: u32 = 9;
 /// [`EventRecord::kind`]: `IBV_EVENT_PORT_ERR`.

@@ -321,6 +321,9 @@ pub const SEND_SOLICITED: u32 = 4;
 /// [`SendEntry::send_flags`]: the data itself follows the entry.
 pub const SEND_INLINE: u32 = 8;
 
+/// [`CqEntry::status`]: `IBV_WC_WR_FLUSH_ERR`.
+pub const WC_WR_FLUSH_ERR: u32 = 5;
+
 /// [`CqEntry::opcode`]: a SEND was done.
 pub const WC_SEND: u32 = 0;
 /// [`CqEntry::opcode`]: an RDMA WRITE was done.

@@ -9,8 +9,14 @@
 //! An SRQ is an RQ that belongs to no QP. The daemon's end is made first and writes the header;
 //! the program's end checks it. Each end is used by one thread at a time (`&mut self`).
 //!
+//! When the daemon is gone, the program stands in for it: [`FlushCq`].
+//!
 //! A CQ and an SRQ can get another size: the daemon moves what is in the ring to a new one, and
 //! the program attaches to that. Meanwhile the program keeps its hands off the old ring.
+
+mod flush;
+
+pub use flush::{FlushCq, Posted};
 
 use crate::cursor::{ConsumerCursor, IndexError, Indices, ProducerCursor, Slots, arm, take_armed};
 use crate::entry::{PostError, RecvWqe, SendData, SendWqe, SendWr, Taken};

@@ -118,9 +118,8 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void) -> ssize_t {
         }
         let mut event = [0; MAX_EVENT_LEN];
         let len = answer(|| {
-            // The end of the pipe: the daemon is gone.
             if got != RECORD_LEN as ssize_t {
-                return Err(Errno::IO);
+                return at_the_end(fd, &mut event);
             }
             let record = EventRecord::from_bytes(record);
             let handed = DESCRIPTORS.with(fd, |descriptor| match descriptor {
@@ -142,6 +141,16 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void) -> ssize_t {
             _ => return len,
         }
     }
+}
+
+/// What a program reads at the end of a pipe, which is there when the daemon is gone.
+fn at_the_end(fd: c_int, event: &mut [u8]) -> Result<ssize_t, Errno> {
+    let len = match DESCRIPTORS.genuine(fd) {
+        Some(Descriptor::CompletionChannel(events)) => events.at_the_end(event)?,
+        Some(Descriptor::AsyncEvents(events)) => events.at_the_end(event)?,
+        _ => return Err(Errno::BADF),
+    };
+    Ok(len as ssize_t)
 }
 
 /// Writes to a descriptor that the table has, or natively if it is not ours after all.

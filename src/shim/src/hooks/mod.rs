@@ -1,4 +1,4 @@
-//! The functions of libc that are interposed, and one of libibverbs.
+//! The functions of libc that are interposed.
 //!
 //! Each does what libc does, except where a path or a descriptor of ours is concerned. On that
 //! way, and only there, a panic is caught: it must not go on into a program that knows nothing
@@ -11,7 +11,6 @@ mod name;
 mod open;
 mod socket;
 mod stat;
-mod verbs;
 
 use crate::next::Failure;
 use libc::c_int;

@@ -10,6 +10,7 @@ use super::frame::Frame;
 use super::reply::{Answer, mm_info};
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::memory;
+use crate::polling::{NewCq, Wrapped};
 use crate::session::Session;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -17,8 +18,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use urxe_shm::control::{
-    ContextHandle, CqHandle, DeviceAttr, MrHandle, QpHandle, QpState, Reply, Request, RingLocation,
-    SrqHandle,
+    ContextHandle, CqHandle, DeviceAttr, MrHandle, QpCreated, QpHandle, QpState, Reply, Request,
+    RingLocation, SrqHandle,
 };
 use urxe_shm::geometry::Geometry;
 use urxe_shm::news::News;
@@ -41,22 +42,37 @@ pub(crate) struct Context {
     doorbells: Doorbells,
     ledger: Arc<Ledger>,
     objects: Mutex<Objects>,
+    /// CQs through which the program's own structures can be found, but could not yet.
+    new_cqs: Mutex<Vec<NewCq>>,
 }
 
 /// What has to be known here of the context's objects.
 #[derive(Debug, Default)]
-struct Objects {
-    cqs: BTreeMap<CqHandle, Cq>,
-    qps: BTreeMap<QpSlot, QpHandle>,
+pub(super) struct Objects {
+    pub(super) cqs: BTreeMap<CqHandle, Cq>,
+    pub(super) qps: BTreeMap<QpSlot, Qp>,
     /// Registered memory that was remapped.
     remapped: BTreeMap<MrHandle, Shared>,
 }
 
 #[derive(Debug)]
-struct Cq {
+pub(super) struct Cq {
     /// The ring is the program's; of ours is only the word that says whether it waits.
     ring: CqConsumer,
-    channel: Option<Arc<CompletionEvents>>,
+    /// Where it lies.
+    pub(super) location: RingLocation,
+    /// Completions that it holds.
+    pub(super) cqe: u32,
+    /// What its events carry: where the program has its `ibv_cq`.
+    pub(super) user_handle: u64,
+    pub(super) channel: Option<Arc<CompletionEvents>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Qp {
+    pub(super) created: QpCreated,
+    pub(super) send_cq: CqHandle,
+    pub(super) recv_cq: CqHandle,
 }
 
 impl Context {
@@ -70,6 +86,7 @@ impl Context {
             doorbells: Doorbells::new(),
             ledger: Arc::default(),
             objects: Mutex::default(),
+            new_cqs: Mutex::default(),
         }
     }
 
@@ -90,6 +107,7 @@ impl Context {
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
         // Before any lock: in a fork, another thread of the parent may hold it for ever.
         self.session.connection().check_process().map_err(|_| Errno::IO)?;
+        self.wrap_polls();
         let frame = Frame::parse(bytes)?;
         let command = Command::decode(&frame)?;
         // An answer that cannot be given is found out before anything is done.
@@ -99,17 +117,41 @@ impl Context {
         Ok(bytes.len())
     }
 
+    /// Whether the daemon is gone: asks the system.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.session.is_lost()
+    }
+
+    /// Has polls of new CQs go through us: see [`polling`](crate::polling).
+    fn wrap_polls(&self) {
+        let is_ours = |fd| match DESCRIPTORS.genuine(fd) {
+            Some(Descriptor::Uverbs(context)) => std::ptr::eq(&*context, self),
+            _ => false,
+        };
+        self.new_cqs.lock().retain_mut(|cq| cq.wrap(is_ours) == Wrapped::NotYet);
+    }
+
     /// What tells of completions in the context's queues.
     pub(crate) fn news(&self) -> News {
         self.session.connection().news().clone()
     }
 
+    /// The session that it belongs to.
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Its objects.
+    pub(super) fn objects(&self) -> &Mutex<Objects> {
+        &self.objects
+    }
+
     /// Rings a QP's doorbell. `EINVAL` if it is not one of this context that may send; `EIO` in a
-    /// fork, and when the daemon is gone.
+    /// fork. When the daemon is gone, what was posted is completed as flushed by the next poll.
     #[inline]
     fn ring(&self, slot: QpSlot) -> Result<(), Errno> {
         let connection = self.session.connection();
-        if !connection.process().is_this() || connection.is_gone() {
+        if !connection.process().is_this() {
             return Err(Errno::IO);
         }
         if !self.doorbells.has(slot) {
@@ -169,7 +211,7 @@ impl Context {
                     user_handle,
                     comp_vector,
                 };
-                self.create_cq(frame, &request, channel)
+                self.create_cq(frame, &request, user_handle, channel)
             }
             Command::ResizeCq { cq, cqe } => self.resize_cq(cq, cqe),
             Command::ReqNotifyCq { cq, solicited_only } => {
@@ -294,15 +336,17 @@ impl Context {
         &self,
         frame: &Frame<'_>,
         request: &Request,
+        user_handle: u64,
         channel: Option<Arc<CompletionEvents>>,
     ) -> Result<Answer, Errno> {
         let Reply::Cq { cq, cqe, ring } = self.ask(request)? else { return Err(UNEXPECTED) };
         let mapped = self.cq_ring(cqe, ring).inspect_err(|_| {
             let _ = self.order(&Request::DestroyCq { cq });
         });
-        let entry = Cq { ring: mapped?, channel };
+        let entry = Cq { ring: mapped?, location: ring, cqe, user_handle, channel };
         self.ledger.open(Source::Cq(cq));
         self.objects.lock().cqs.insert(cq, entry);
+        self.new_cqs.lock().push(NewCq::at(user_handle));
         Ok(Answer::cq(frame, cq, cqe, ring))
     }
 
@@ -313,6 +357,7 @@ impl Context {
         let reply = self.ask(&Request::ResizeCq { cq, cqe })?;
         let Reply::CqResized { cqe, ring } = reply else { return Err(UNEXPECTED) };
         entry.ring = self.cq_ring(cqe, ring)?;
+        (entry.location, entry.cqe) = (ring, cqe);
         Ok(Answer::core(&abi::ResizeCqResp { cqe, reserved: 0 }).with_driver(&mm_info(ring)))
     }
 
@@ -327,6 +372,7 @@ impl Context {
 
     fn destroy_cq(&self, cq: CqHandle) -> Result<Answer, Errno> {
         let entry = self.objects.lock().cqs.remove(&cq).ok_or(Errno::NOENT)?;
+        self.new_cqs.lock().retain(|new| !new.is_at(entry.user_handle));
         if let Err(errno) = self.order(&Request::DestroyCq { cq }) {
             self.objects.lock().cqs.insert(cq, entry);
             return Err(errno);
@@ -347,8 +393,9 @@ impl Context {
         let Reply::Qp(created) = self.ask(&request)? else { return Err(UNEXPECTED) };
         let slot = QpSlot(created.doorbell_slot);
         self.ledger.open(Source::Qp(created.qp));
-        self.objects.lock().qps.insert(slot, created.qp);
-        Ok(Answer::qp(frame, &created))
+        let answer = Answer::qp(frame, &created);
+        self.objects.lock().qps.insert(slot, Qp { created, send_cq, recv_cq });
+        Ok(answer)
     }
 
     fn destroy_qp(&self, slot: QpSlot) -> Result<Answer, Errno> {
@@ -356,14 +403,15 @@ impl Context {
         let qp = self.objects.lock().qps.remove(&slot).ok_or(Errno::NOENT)?;
         let may_send = self.doorbells.has(slot);
         self.doorbells.remove(slot);
-        if let Err(errno) = self.order(&Request::DestroyQp { qp }) {
+        let handle = qp.created.qp;
+        if let Err(errno) = self.order(&Request::DestroyQp { qp: handle }) {
             self.objects.lock().qps.insert(slot, qp);
             if may_send {
                 self.doorbells.install(slot);
             }
             return Err(errno);
         }
-        let events_reported = self.ledger.close(Source::Qp(qp)).asynchronous;
+        let events_reported = self.ledger.close(Source::Qp(handle)).asynchronous;
         Ok(Answer::core(&abi::DestroyQpResp { events_reported }))
     }
 
@@ -388,7 +436,7 @@ impl Context {
     }
 
     fn qp(&self, slot: QpSlot) -> Result<QpHandle, Errno> {
-        self.objects.lock().qps.get(&slot).copied().ok_or(Errno::NOENT)
+        self.objects.lock().qps.get(&slot).map(|qp| qp.created.qp).ok_or(Errno::NOENT)
     }
 
     /// `ENOENT` if the SRQ is none of this context.

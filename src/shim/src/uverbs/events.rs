@@ -6,11 +6,13 @@
 //! handed out.
 
 use super::abi::{AsyncEvent, CompEvent};
+use crate::lost;
 use crate::session::Session;
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use urxe_shm::control::{CompChannelHandle, ContextHandle, CqHandle, QpHandle, Request, SrqHandle};
 use urxe_shm::event::{self, EventRecord};
 use zerocopy::{Immutable, IntoBytes};
@@ -99,6 +101,8 @@ pub(crate) struct CompletionEvents {
     /// The context that it is of.
     pub(super) context: ContextHandle,
     pub(super) channel: CompChannelHandle,
+    /// Events that nobody could write into the pipe, because the daemon is gone.
+    put_off: Mutex<VecDeque<EventRecord>>,
 }
 
 impl CompletionEvents {
@@ -108,12 +112,30 @@ impl CompletionEvents {
         context: ContextHandle,
         channel: CompChannelHandle,
     ) -> CompletionEvents {
-        CompletionEvents { session, ledger, context, channel }
+        CompletionEvents { session, ledger, context, channel, put_off: Mutex::default() }
     }
 
     /// Fails if a read of `len` bytes must: `EINVAL` if no event fits, `EIO` in a fork.
     pub(crate) fn check_read(&self, len: usize) -> Result<(), Errno> {
         check_read::<CompEvent>(&self.session, len)
+    }
+
+    /// Keeps an event until the program has read its pipe to the end.
+    pub(super) fn put_off(&self, record: EventRecord) {
+        self.put_off.lock().push_back(record);
+    }
+
+    /// What the program reads at the end of the pipe: events of flushed work requests, then `EIO`.
+    pub(crate) fn at_the_end(&self, buf: &mut [u8]) -> Result<usize, Errno> {
+        if self.session.is_lost_soon() {
+            lost::flush_all();
+        }
+        loop {
+            let record = self.put_off.lock().pop_front().ok_or(Errno::IO)?;
+            if let Some(len) = self.hand_out(&record, buf) {
+                return Ok(len);
+            }
+        }
     }
 
     /// What the program reads of a record: the `user_handle` of the CQ. Gives its length; `None`
@@ -137,16 +159,29 @@ impl Drop for CompletionEvents {
 pub(crate) struct AsyncEvents {
     session: Arc<Session>,
     ledger: Arc<Ledger>,
+    /// The program was told that the device is gone.
+    told_fatal: AtomicBool,
 }
 
 impl AsyncEvents {
     pub(super) fn new(session: Arc<Session>, ledger: Arc<Ledger>) -> AsyncEvents {
-        AsyncEvents { session, ledger }
+        AsyncEvents { session, ledger, told_fatal: AtomicBool::new(false) }
     }
 
     /// Fails if a read of `len` bytes must: `EINVAL` if no event fits, `EIO` in a fork.
     pub(crate) fn check_read(&self, len: usize) -> Result<(), Errno> {
         check_read::<AsyncEvent>(&self.session, len)
+    }
+
+    /// What the program reads at the end of the pipe: that the device is gone, if it is; then, or
+    /// if it only was closed, `EIO`.
+    pub(crate) fn at_the_end(&self, buf: &mut [u8]) -> Result<usize, Errno> {
+        if !self.session.is_lost_soon() || self.told_fatal.swap(true, Ordering::Relaxed) {
+            return Err(Errno::IO);
+        }
+        lost::flush_all();
+        let record = EventRecord { kind: event::DEVICE_FATAL, ..EventRecord::default() };
+        self.hand_out(&record, buf).ok_or(Errno::IO)
     }
 
     /// What the program reads of a record. Gives its length; `None` if the object is no more.

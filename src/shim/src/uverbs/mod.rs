@@ -5,6 +5,7 @@
 //! lays the answer out for the program. All but [`context`] is pure. A doorbell leaves this way at
 //! once ([`doorbells`]); [`events`] go the other way.
 //!
+//! - [`flush`]: what is done of that when the daemon is gone.
 //! - [`abi`]: the kernel's structures. [`method`]: which commands there are, and their lengths.
 //! - [`attr`], [`device`]: the kernel's numbers for what the daemon says in ours.
 
@@ -15,6 +16,7 @@ mod context;
 mod device;
 mod doorbells;
 mod events;
+mod flush;
 mod frame;
 mod method;
 mod reply;

@@ -54,51 +54,67 @@ static void count_calls(void)
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    struct ibv_context *(*open_device)(struct ibv_device *);
-    int device = open(DEVICE, O_RDWR), other = open("/dev/null", O_RDWR);
-    CHECK(argc == 2 && device >= 0 && other >= 0);
+    int device = open_device(), second = open_device(), other = open("/dev/null", O_RDWR);
+    CHECK(other >= 0);
+    struct ibv_context ours, again, theirs;
+    open_context(&ours, device);
+    open_context(&again, second);
+    open_context(&theirs, other);
 
-    /* As a plug-in of an application has it: nobody else sees its libraries. */
-    void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-    CHECK(library != NULL);
-    int *polls = dlsym(library, "polls"), *completions = dlsym(library, "completions");
-    void *genuine = dlsym(library, "ibv_open_device");
-    *(void **)&open_device = dlsym(RTLD_DEFAULT, "ibv_open_device");
-    CHECK((void *)open_device != genuine);
-
-    struct ibv_context *theirs = open_device((void *)&other);
-    struct ibv_context *ours = open_device((void *)&device);
-    struct ibv_context *second = open_device((void *)&device);
-    CHECK(theirs->ops.poll_cq != ours->ops.poll_cq && ours->ops.poll_cq == second->ops.poll_cq);
+    /* A command finds out what the one before could not know. */
+    struct ibv_cq_ex queue = {}, of_again = {}, of_theirs = {.context = &theirs};
+    create_cq(device, &queue);
+    CHECK(ours.ops.poll_cq == provider_poll_cq);
+    queue.context = &ours;
+    queue.start_poll = provider_start_poll;
+    WORKS(device);
+    CHECK(ours.ops.poll_cq != provider_poll_cq && queue.start_poll != provider_start_poll);
+    create_cq(second, &of_again);
+    of_again.context = &again;
+    WORKS(second);
+    CHECK(again.ops.poll_cq == ours.ops.poll_cq && of_again.start_poll == NULL);
+    /* What the handle leads to need be nothing of the kind. */
+    create_cq(device, &of_theirs);
+    create_cq(device, (void *)1);
+    create_cq(device, "just a text, and not a short one");
+    for (int i = 0; i < 10; i++)
+        WORKS(device);
+    CHECK(theirs.ops.poll_cq == provider_poll_cq);
 
     /* What is found is what the provider finds. */
-    struct ibv_cq cq = {.context = ours};
+    struct ibv_cq cq = {.context = &ours};
     count_calls();
-    for (*completions = -1; *completions <= 3; ++*completions)
-        CHECK(ours->ops.poll_cq(&cq, 7, WC) == *completions);
-    CHECK(*polls == 5 && yields == 0);
+    for (completions = -1; completions <= 3; ++completions)
+        CHECK(ours.ops.poll_cq(&cq, 7, WC) == completions);
+    CHECK(polls == 5 && yields == 0);
 
-    *completions = 0;
+    completions = 0;
     for (int i = 0; i < 7; i++)
-        ours->ops.poll_cq(&cq, 7, WC);
+        ours.ops.poll_cq(&cq, 7, WC);
     CHECK(yields == 0);
-    ours->ops.poll_cq(&cq, 7, WC);
+    ours.ops.poll_cq(&cq, 7, WC);
     CHECK(yields == 1);
     while (yields < 10)
-        ours->ops.poll_cq(&cq, 7, WC);
+        ours.ops.poll_cq(&cq, 7, WC);
 
     /* When it has taken long twice in a row, that is not tried again for a while. On a busy machine
        it may take long by itself, and the while may be over soon. */
     is_slow = 1;
     for (int i = 0; i < 800; i++)
-        ours->ops.poll_cq(&cq, 7, WC);
+        ours.ops.poll_cq(&cq, 7, WC);
     CHECK(yields > 10 && yields < 20);
     /* Those who kept the processor so long want it; who has waited long does not poll on. */
     CHECK(sleeps > 0);
     is_slow = 0;
     while (yields < 30)
-        ours->ops.poll_cq(&cq, 7, WC);
+        ours.ops.poll_cq(&cq, 7, WC);
+
+    /* And so it is with extended completion queues. */
+    while (yields < 40)
+        CHECK(queue.start_poll(&queue, ATTR) == ENOENT);
+    completions = 1;
+    CHECK(queue.start_poll(&queue, ATTR) == 0);
     return 0;
 }

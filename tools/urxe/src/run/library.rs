@@ -72,9 +72,15 @@ fn find_from(named: Option<OsString>, directory: &Path) -> Result<PathBuf, Missi
     }
 }
 
-/// The value of `LD_PRELOAD` with the library as its first entry, whatever it was before.
-pub(super) fn preload(library: &Path, before: Option<OsString>) -> OsString {
-    let mut value = library.as_os_str().to_owned();
+/// The value of `LD_PRELOAD` with the library as its first entry, whatever it was before; only a
+/// sanitizer's runtime is still before it.
+pub(super) fn preload(runtime: Option<&str>, library: &Path, before: Option<OsString>) -> OsString {
+    let mut value = OsString::new();
+    if let Some(runtime) = runtime {
+        value.push(runtime);
+        value.push(":");
+    }
+    value.push(library);
     if let Some(others) = before.and_then(|before| without(library, &before)) {
         value.push(":");
         value.push(others);
@@ -157,10 +163,12 @@ mod tests {
 
     #[test]
     fn other_libraries_stay_and_ours_comes_once_and_first() {
-        let value = |before: Option<&str>| {
-            let value = preload(Path::new("/x/us.so"), before.map(OsString::from));
+        let preloaded = |runtime, before: Option<&str>| {
+            let value = preload(runtime, Path::new("/x/us.so"), before.map(OsString::from));
             value.into_string().unwrap()
         };
+        let value = |before| preloaded(None, before);
+        assert_eq!(preloaded(Some("libasan.so.8"), Some("a.so")), "libasan.so.8:/x/us.so:a.so");
         assert_eq!(value(None), "/x/us.so");
         assert_eq!(value(Some("")), "/x/us.so");
         assert_eq!(value(Some("/x/us.so")), "/x/us.so");

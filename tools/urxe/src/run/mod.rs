@@ -9,6 +9,7 @@ mod address;
 mod background;
 mod library;
 mod program;
+mod sanitizer;
 
 pub(crate) use address::{ROCE_PORT, choose as choose_address};
 pub(crate) use background::{SYSTEM_SOCKET, sockets};
@@ -146,7 +147,9 @@ fn prepare(arguments: &Arguments) -> Result<(Command, background::Daemon), RunEr
         unreachable!("clap requires a program");
     };
     let library = library::find()?;
+    let mut runtime = None;
     if let Some(path) = program::search(name) {
+        runtime = sanitizer::runtime_of(&path);
         // Before a daemon is started for nothing.
         if let Some(warning) = program::check(&path, &library)? {
             output::note(format_args!("urxe run: {warning}"));
@@ -164,7 +167,8 @@ fn prepare(arguments: &Arguments) -> Result<(Command, background::Daemon), RunEr
     };
     let mut command = Command::new(name);
     command.args(rest);
-    command.env("LD_PRELOAD", library::preload(&library, std::env::var_os("LD_PRELOAD")));
+    let before = std::env::var_os("LD_PRELOAD");
+    command.env("LD_PRELOAD", library::preload(runtime.as_deref(), &library, before));
     command.env("URXE_SOCKET", daemon.socket());
     Ok((command, daemon))
 }
