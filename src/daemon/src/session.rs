@@ -220,6 +220,10 @@ impl Session {
             }
             Request::Stats { device, after_qpn } => self.stats(world, &device, after_qpn),
             Request::Cm(request) => return self.handle_cm(world, request),
+            Request::CmWithin { channel, request } => {
+                self.check_within(world, channel, &request)?;
+                return self.handle_cm(world, request);
+            }
         };
         answer.map(Some)
     }

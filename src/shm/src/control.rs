@@ -336,6 +336,14 @@ pub enum Request {
     /// Asks something of the connection manager. Answered by [`Reply::Done`], or by [`Reply::Cm`]
     /// if there is more to tell.
     Cm(CmRequest),
+    /// The same in the name of one event channel: `EINVAL` if the id or the membership that it is
+    /// about is in another. So the kernel has it, where a channel is an open file.
+    CmWithin {
+        /// The channel.
+        channel: CmChannelHandle,
+        /// What is asked.
+        request: CmRequest,
+    },
 }
 
 /// How a request ended.

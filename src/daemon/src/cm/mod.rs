@@ -186,6 +186,16 @@ impl Cm {
         Ok(taken)
     }
 
+    /// The key of the channel that an id is in.
+    fn channel_of(&self, key: u32) -> Option<u32> {
+        self.ids.get(key).map(|id| id.channel)
+    }
+
+    /// The key of the channel that the id of a membership is in.
+    fn channel_of_membership(&self, key: u32) -> Option<u32> {
+        self.channel_of(self.memberships.get(key)?.id)
+    }
+
     /// The handles of an id's memberships.
     fn memberships_of(&self, key: u32) -> Vec<u32> {
         let keys = self.ids.get(key).into_iter().flat_map(|id| &id.memberships);

@@ -25,7 +25,7 @@ pub(super) struct Membership {
     pub(super) handle: u32,
     pub(super) user_handle: u64,
     /// The key of the id.
-    id: u32,
+    pub(super) id: u32,
     /// Events that were taken.
     pub(super) taken: u32,
 }

@@ -8,8 +8,8 @@ use crate::session::{Answer, Session, World};
 use rustix::io::Errno;
 use std::net::SocketAddr;
 use urxe_shm::control::{
-    CmChannelHandle, CmIdHandle, CmMulticastHandle, CmPortSpace, CmReply, CmRequest, ControlError,
-    QpType, Reply,
+    CmChannelHandle, CmIdHandle, CmMulticastHandle, CmPortSpace, CmReply, CmRequest, CmSubject,
+    ControlError, QpType, Reply,
 };
 
 impl Session {
@@ -78,12 +78,35 @@ impl Session {
                 return self.join_cm_multicast(world, id, user_handle, group).map(Some);
             }
             CmRequest::LeaveMulticast { multicast } => {
-                let key = *find(&self.cm_memberships, "multicast membership", multicast.0)?;
+                let key = self.cm_membership(multicast)?;
                 self.cm_memberships.remove(&multicast.0);
                 return Ok(Some(answer(CmReply::Events(world.cm.leave(key)))));
             }
         }
         Ok(Some(Reply::Done.into()))
+    }
+
+    /// Refuses what is about an id or a membership of another channel than this one.
+    pub(crate) fn check_within(
+        &self,
+        world: &World<'_>,
+        channel: CmChannelHandle,
+        request: &CmRequest,
+    ) -> Result<(), ControlError> {
+        let wanted = self.cm_channel(channel)?;
+        let (what, handle, found) = match request.subject() {
+            None => return Ok(()),
+            Some(CmSubject::Id(id)) => ("id", id.0, world.cm.channel_of(self.cm_id(id)?)),
+            Some(CmSubject::Multicast(multicast)) => {
+                let key = self.cm_membership(multicast)?;
+                ("multicast membership", multicast.0, world.cm.channel_of_membership(key))
+            }
+        };
+        if found == Some(wanted) {
+            return Ok(());
+        }
+        let sentence = format!("{what} {handle}: is in another event channel than {channel}");
+        Err(refuse(Errno::INVAL, sentence))
     }
 
     fn create_cm_channel(&mut self, world: &mut World<'_>) -> Result<Answer, ControlError> {
@@ -186,6 +209,10 @@ impl Session {
 
     fn cm_channel(&self, channel: CmChannelHandle) -> Result<u32, ControlError> {
         find(&self.cm_channels, "event channel", channel.0).copied()
+    }
+
+    fn cm_membership(&self, multicast: CmMulticastHandle) -> Result<u32, ControlError> {
+        find(&self.cm_memberships, "multicast membership", multicast.0).copied()
     }
 
     fn cm_id(&self, id: CmIdHandle) -> Result<u32, ControlError> {

@@ -98,16 +98,16 @@ impl Channel {
         match DESCRIPTORS.genuine(from) {
             Some(Descriptor::RdmaCm(channel)) if Arc::ptr_eq(&channel.session, &self.session) => {
                 let request = CmRequest::MigrateId { id, channel: self.handle };
-                self.ask(request)?.ok_or(UNEXPECTED)
+                channel.ask(request)?.ok_or(UNEXPECTED)
             }
             None if FileIdentity::of(from).is_none() => Err(Errno::NOENT),
             _ => Err(Errno::INVAL),
         }
     }
 
-    /// Asks the daemon; `None` if the answer is a mere yes.
+    /// Asks the daemon for something of this channel; `None` if the answer is a mere yes.
     fn ask(&self, request: CmRequest) -> Result<Option<CmReply>, Errno> {
-        match self.session.call(&Request::Cm(request))? {
+        match self.session.call(&Request::CmWithin { channel: self.handle, request })? {
             Reply::Cm(reply) => Ok(Some(reply)),
             Reply::Done => Ok(None),
             _ => Err(UNEXPECTED),

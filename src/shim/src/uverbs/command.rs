@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::os::fd::RawFd;
 use urxe_shm::control::{
     Access, AddressVector, AhHandle, CqHandle, Gid, MrHandle, MwHandle, MwType, PdHandle, QpAttr,
-    QpCaps, QpType, Request, SrqAttr, SrqHandle,
+    QpCaps, QpType, SrqAttr, SrqHandle,
 };
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -25,6 +25,8 @@ pub(crate) enum Command {
     },
     /// `ALLOC_PD`.
     AllocPd,
+    /// `DEALLOC_PD`.
+    DeallocPd(PdHandle),
     /// `CREATE_AH`.
     CreateAh {
         /// Its protection domain.
@@ -32,6 +34,8 @@ pub(crate) enum Command {
         /// The path.
         av: AddressVector,
     },
+    /// `DESTROY_AH`.
+    DestroyAh(AhHandle),
     /// `REG_MR`.
     RegMr(Registration),
     /// `DEREG_MR`.
@@ -43,6 +47,8 @@ pub(crate) enum Command {
         /// Its kind.
         mw_type: MwType,
     },
+    /// `DEALLOC_MW`.
+    DeallocMw(MwHandle),
     /// `CREATE_COMP_CHANNEL`.
     CreateCompChannel,
     /// `CREATE_CQ`.
@@ -125,8 +131,6 @@ pub(crate) enum Command {
     QuerySrq(SrqHandle),
     /// `DESTROY_SRQ`.
     DestroySrq(SrqHandle),
-    /// What the daemon does without our help, and answers by a mere yes.
-    Order(Request),
 }
 
 /// A QP, as programs know it: by the slot of its doorbell.
@@ -184,8 +188,7 @@ impl Command {
             }
             number::ALLOC_PD => Command::AllocPd,
             number::DEALLOC_PD => {
-                let pd = PdHandle(request::<abi::DeallocPd>(frame)?.pd_handle);
-                Command::Order(Request::DeallocPd { pd })
+                Command::DeallocPd(PdHandle(request::<abi::DeallocPd>(frame)?.pd_handle))
             }
             number::CREATE_AH => {
                 let it: abi::CreateAh = request(frame)?;
@@ -193,8 +196,7 @@ impl Command {
                 Command::CreateAh { pd: PdHandle(it.pd_handle), av }
             }
             number::DESTROY_AH => {
-                let ah = AhHandle(request::<abi::DestroyAh>(frame)?.ah_handle);
-                Command::Order(Request::DestroyAh { ah })
+                Command::DestroyAh(AhHandle(request::<abi::DestroyAh>(frame)?.ah_handle))
             }
             number::REG_MR => Command::RegMr(registration(&request(frame)?)),
             number::DEREG_MR => {
@@ -206,8 +208,7 @@ impl Command {
                 Command::AllocMw { pd: PdHandle(it.pd_handle), mw_type: mw_type(it.mw_type)? }
             }
             number::DEALLOC_MW => {
-                let mw = MwHandle(request::<abi::DeallocMw>(frame)?.mw_handle);
-                Command::Order(Request::DeallocMw { mw })
+                Command::DeallocMw(MwHandle(request::<abi::DeallocMw>(frame)?.mw_handle))
             }
             number::CREATE_COMP_CHANNEL => Command::CreateCompChannel,
             number::CREATE_CQ | number::RESIZE_CQ | number::DESTROY_CQ | number::REQ_NOTIFY_CQ => {
@@ -428,8 +429,8 @@ mod tests {
     #[test]
     fn commands_say_what_they_ask_for() {
         let pd = abi::DeallocPd { pd_handle: 5 };
-        let order = Command::Order(Request::DeallocPd { pd: PdHandle(5) });
-        assert_eq!(decode(number::DEALLOC_PD, false, pd.as_bytes(), &[]), Ok(order));
+        let expected = Command::DeallocPd(PdHandle(5));
+        assert_eq!(decode(number::DEALLOC_PD, false, pd.as_bytes(), &[]), Ok(expected));
 
         let notify = abi::ReqNotifyCq { cq_handle: 3, solicited_only: 1 };
         let expected = Command::ReqNotifyCq { cq: CqHandle(3), solicited_only: true };

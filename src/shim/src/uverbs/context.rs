@@ -14,12 +14,12 @@ use crate::polling::{NewCq, Wrapped};
 use crate::session::Session;
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use urxe_shm::control::{
-    ContextHandle, CqHandle, DeviceAttr, MrHandle, QpCreated, QpHandle, QpState, Reply, Request,
-    RingLocation, SrqHandle,
+    AhHandle, ContextHandle, CqHandle, DeviceAttr, MrHandle, MwHandle, PdHandle, QpCreated,
+    QpHandle, QpState, Reply, Request, RingLocation, SrqHandle,
 };
 use urxe_shm::geometry::Geometry;
 use urxe_shm::news::News;
@@ -46,13 +46,17 @@ pub(crate) struct Context {
     new_cqs: Mutex<Vec<NewCq>>,
 }
 
-/// What has to be known here of the context's objects.
+/// What has to be known here of the context's objects. The daemon knows them by session, which all
+/// contexts of the process share, so that an object is of this context is checked here.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
+    pds: BTreeSet<PdHandle>,
+    ahs: BTreeSet<AhHandle>,
+    mws: BTreeSet<MwHandle>,
+    /// Registered memory; and, if it was remapped, what it was remapped to.
+    mrs: BTreeMap<MrHandle, Option<Shared>>,
     pub(super) cqs: BTreeMap<CqHandle, Cq>,
     pub(super) qps: BTreeMap<QpSlot, Qp>,
-    /// Registered memory that was remapped.
-    remapped: BTreeMap<MrHandle, Shared>,
 }
 
 #[derive(Debug)]
@@ -146,8 +150,9 @@ impl Context {
         &self.objects
     }
 
-    /// Rings a QP's doorbell. `EINVAL` if it is not one of this context that may send; `EIO` in a
-    /// fork. When the daemon is gone, what was posted is completed as flushed by the next poll.
+    /// Rings a QP's doorbell. `ENOENT` if it is not one of this context, `EINVAL` if it may not
+    /// send; `EIO` in a fork. When the daemon is gone, what was posted is completed as flushed by
+    /// the next poll.
     #[inline]
     fn ring(&self, slot: QpSlot) -> Result<(), Errno> {
         let connection = self.session.connection();
@@ -155,7 +160,7 @@ impl Context {
             return Err(Errno::IO);
         }
         if !self.doorbells.has(slot) {
-            return Err(Errno::INVAL);
+            return Err(self.qp(slot).err().unwrap_or(Errno::INVAL));
         }
         connection.ring(slot.0);
         Ok(())
@@ -173,33 +178,56 @@ impl Context {
             Command::AllocPd => {
                 let request = Request::AllocPd { context: self.handle()? };
                 let Reply::Pd(pd) = self.ask(&request)? else { return Err(UNEXPECTED) };
+                self.objects.lock().pds.insert(pd);
                 Ok(Answer::core(&abi::AllocPdResp { pd_handle: pd.0 }))
             }
+            Command::DeallocPd(pd) => {
+                self.check_pd(pd)?;
+                self.order(&Request::DeallocPd { pd })?;
+                self.objects.lock().pds.remove(&pd);
+                Ok(Answer::none())
+            }
             Command::CreateAh { pd, av } => {
+                self.check_pd(pd)?;
                 let reply = self.ask(&Request::CreateAh { pd, av })?;
                 let Reply::Ah { ah, ah_num } = reply else { return Err(UNEXPECTED) };
+                self.objects.lock().ahs.insert(ah);
                 Ok(Answer::core(&abi::CreateAhResp { ah_handle: ah.0 })
                     .with_driver(&abi::RxeCreateAhResp { ah_num, reserved: 0 }))
             }
+            Command::DestroyAh(ah) => {
+                known(self.objects.lock().ahs.contains(&ah))?;
+                self.order(&Request::DestroyAh { ah })?;
+                self.objects.lock().ahs.remove(&ah);
+                Ok(Answer::none())
+            }
             Command::RegMr(wanted) => {
+                self.check_pd(wanted.pd)?;
                 let (reply, remapped) = memory::register(&self.session, &wanted)?;
                 let Reply::Mr { mr, lkey, rkey } = reply else { return Err(UNEXPECTED) };
-                if let Some(shared) = remapped {
-                    self.objects.lock().remapped.insert(mr, shared);
-                }
+                self.objects.lock().mrs.insert(mr, remapped);
                 Ok(Answer::core(&abi::RegMrResp { mr_handle: mr.0, lkey, rkey }))
             }
             Command::DeregMr(mr) => {
+                known(self.objects.lock().mrs.contains_key(&mr))?;
                 self.order(&Request::DeregMr { mr })?;
                 // Now that the daemon has let go of it. Not under the lock, for it takes a while.
-                let remapped = self.objects.lock().remapped.remove(&mr);
+                let remapped = self.objects.lock().mrs.remove(&mr);
                 drop(remapped);
                 Ok(Answer::none())
             }
             Command::AllocMw { pd, mw_type } => {
+                self.check_pd(pd)?;
                 let reply = self.ask(&Request::AllocMw { pd, mw_type })?;
                 let Reply::Mw { mw, rkey } = reply else { return Err(UNEXPECTED) };
+                self.objects.lock().mws.insert(mw);
                 Ok(Answer::core(&abi::AllocMwResp { mw_handle: mw.0, rkey }))
+            }
+            Command::DeallocMw(mw) => {
+                known(self.objects.lock().mws.contains(&mw))?;
+                self.order(&Request::DeallocMw { mw })?;
+                self.objects.lock().mws.remove(&mw);
+                Ok(Answer::none())
             }
             Command::CreateCompChannel => self.create_comp_channel(),
             Command::CreateCq { user_handle, cqe, comp_vector, channel } => {
@@ -246,6 +274,7 @@ impl Context {
                 self.order(&Request::DetachMcast { qp: self.qp(qp)?, gid })
             }
             Command::CreateSrq { pd, attr, user_handle } => {
+                self.check_pd(pd)?;
                 let reply = self.ask(&Request::CreateSrq { pd, attr, user_handle })?;
                 let Reply::Srq { srq, srqn, attr, ring } = reply else { return Err(UNEXPECTED) };
                 self.ledger.open(Source::Srq(srq));
@@ -277,7 +306,6 @@ impl Context {
                 let events_reported = self.ledger.close(Source::Srq(srq)).asynchronous;
                 Ok(Answer::core(&abi::DestroySrqResp { events_reported }))
             }
-            Command::Order(request) => self.order(&request),
         }
     }
 
@@ -388,6 +416,12 @@ impl Context {
 
     fn create_qp(&self, frame: &Frame<'_>, wanted: &NewQp) -> Result<Answer, Errno> {
         let &NewQp { pd, qp_type, send_cq, recv_cq, srq, caps, sq_sig_all, user_handle } = wanted;
+        self.check_pd(pd)?;
+        {
+            let cqs = &self.objects.lock().cqs;
+            known(cqs.contains_key(&send_cq) && cqs.contains_key(&recv_cq))?;
+        }
+        srq.map_or(Ok(()), |srq| self.check_srq(srq))?;
         let request =
             Request::CreateQp { pd, qp_type, send_cq, recv_cq, srq, caps, sq_sig_all, user_handle };
         let Reply::Qp(created) = self.ask(&request)? else { return Err(UNEXPECTED) };
@@ -439,9 +473,14 @@ impl Context {
         self.objects.lock().qps.get(&slot).map(|qp| qp.created.qp).ok_or(Errno::NOENT)
     }
 
-    /// `ENOENT` if the SRQ is none of this context.
+    /// `ENOENT` if the PD is none of this context.
+    fn check_pd(&self, pd: PdHandle) -> Result<(), Errno> {
+        known(self.objects.lock().pds.contains(&pd))
+    }
+
+    /// The same of an SRQ.
     fn check_srq(&self, srq: SrqHandle) -> Result<(), Errno> {
-        if self.ledger.is_open(Source::Srq(srq)) { Ok(()) } else { Err(Errno::NOENT) }
+        known(self.ledger.is_open(Source::Srq(srq)))
     }
 
     fn ask(&self, request: &Request) -> Result<Reply, Errno> {
@@ -464,6 +503,11 @@ impl Drop for Context {
             let _ = self.session.call(&Request::CloseDevice { context });
         }
     }
+}
+
+/// `ENOENT` if an object is none of this context.
+fn known(is_known: bool) -> Result<(), Errno> {
+    if is_known { Ok(()) } else { Err(Errno::NOENT) }
 }
 
 /// Gives the one descriptor that came with a reply to the program.

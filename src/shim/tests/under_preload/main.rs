@@ -119,6 +119,11 @@ fn a_connection_is_made_and_ended_by_commands_of_the_kernel() {
 }
 
 #[test]
+fn a_handle_is_unknown_in_every_context_but_its_own() {
+    Bench::new().run("handles");
+}
+
+#[test]
 fn what_was_closed_behind_our_back_is_a_strangers() {
     Bench::new().run("behind");
 }

@@ -187,6 +187,34 @@ pub enum CmRequest {
     },
 }
 
+impl CmRequest {
+    /// The id or the membership that it is about, if that is there already.
+    pub fn subject(&self) -> Option<CmSubject> {
+        match *self {
+            CmRequest::CreateChannel
+            | CmRequest::DestroyChannel { .. }
+            | CmRequest::GetEvent { .. }
+            | CmRequest::CreateId { .. } => None,
+            CmRequest::DestroyId { id }
+            | CmRequest::MigrateId { id, .. }
+            | CmRequest::Bind { id, .. }
+            | CmRequest::ResolveAddr { id, .. }
+            | CmRequest::ResolveRoute { id, .. }
+            | CmRequest::Query { id }
+            | CmRequest::Listen { id, .. }
+            | CmRequest::Connect { id, .. }
+            | CmRequest::Accept { id, .. }
+            | CmRequest::Establish { id }
+            | CmRequest::Reject { id, .. }
+            | CmRequest::Disconnect { id }
+            | CmRequest::QpAttr { id, .. }
+            | CmRequest::SetOption { id, .. }
+            | CmRequest::JoinMulticast { id, .. } => Some(CmSubject::Id(id)),
+            CmRequest::LeaveMulticast { multicast } => Some(CmSubject::Multicast(multicast)),
+        }
+    }
+}
+
 /// What only the connection manager answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CmReply {
