@@ -2,7 +2,9 @@
 
 use super::Cm;
 use super::id::{Id, Phase};
-use super::route::{device_of, lacks_interface, way_to, why_not_served, wildcard_for};
+use super::route::{
+    device_of, lacks_interface, meant, meant_peer, way_to, why_not_served, wildcard_for,
+};
 use crate::limits::MAX_CM_BACKLOG;
 use crate::nic::Nic;
 use crate::resources::{Refusal, refuse};
@@ -32,6 +34,7 @@ impl Cm {
             let sentence = format!("address {addr}: is link-local, expected an interface with it");
             return Err(refuse(Errno::INVAL, sentence));
         }
+        let addr = meant(nics, addr);
         let nic = match addr.ip().is_unspecified() {
             true => None,
             false => Some(device_of(nics, addr).ok_or_else(|| {
@@ -113,7 +116,7 @@ impl Cm {
         if own.is_none() {
             src = with_ip(ip, src.port(), dst);
         }
-        let mut dst = dst;
+        let mut dst = meant_peer(nics, ip, dst);
         if dst.ip().is_unspecified() {
             // Who names nobody means itself.
             dst = with_ip(ip, dst.port(), src);

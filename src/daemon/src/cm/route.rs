@@ -26,6 +26,24 @@ pub(super) fn lacks_interface(addr: SocketAddr) -> bool {
     interface_of(addr) == Some(0)
 }
 
+/// What a program means by an address of its own: one of the loopback network that no device serves
+/// means any, as in the kernel. On a port of its own it leads to every device, and beside the
+/// wildcard it is the wildcard.
+pub(super) fn meant(nics: &[Nic], addr: SocketAddr) -> SocketAddr {
+    let is_any = addr.ip().is_loopback() && device_of(nics, addr).is_none();
+    match is_any {
+        true => SocketAddr::new(wildcard_for(addr).ip(), addr.port()),
+        false => addr,
+    }
+}
+
+/// What a program means by the address of a peer to whom its packets go from this one. Where
+/// devices have no addresses of the loopback network, one of these means the program itself; where
+/// they do, it may be that of another daemon.
+pub(super) fn meant_peer(nics: &[Nic], from: IpAddr, peer: SocketAddr) -> SocketAddr {
+    if from.is_loopback() { peer } else { meant(nics, peer) }
+}
+
 /// Why an address cannot be bound to that no device serves: the machine has it, or has not.
 pub(super) fn why_not_served(addr: SocketAddr) -> Errno {
     match UdpSocket::bind(SocketAddr::new(addr.ip(), 0)) {
@@ -61,15 +79,18 @@ pub(super) fn way_to(
     choose(source, gids.collect(), dst).ok_or(Errno::NODEV)
 }
 
-/// The address that the system would take, or the first that could stand for it. A link-local one
-/// cannot, nor can anything for it: it leads nowhere but along its own link.
+/// The address that the system would take, or the first that could stand for it; for one of the
+/// loopback network, first of all another one of it. A link-local one cannot, nor can anything for
+/// it: it leads nowhere but along its own link.
 fn choose(source: IpAddr, ours: Vec<IpAddr>, dst: SocketAddr) -> Option<IpAddr> {
     if ours.contains(&source) {
         return Some(source);
     }
     let is_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let fits = |ip: &IpAddr| ip.is_ipv4() == dst.is_ipv4() && !is_local(*ip);
-    ours.into_iter().filter(|_| !is_local(dst.ip())).find(fits)
+    let mut fitting = ours.into_iter().filter(|_| !is_local(dst.ip())).filter(fits).peekable();
+    let first = fitting.peek().copied();
+    fitting.find(|ip| ip.is_loopback() && dst.ip().is_loopback()).or(first)
 }
 
 /// The wildcard of an address's family, and no port.
@@ -101,13 +122,15 @@ mod tests {
 
     #[test]
     fn the_source_is_the_systems_or_the_first_that_could_stand_for_it() {
-        let ours = ["fe80::1", "10.0.0.1", "10.0.0.2", "fd00::1"].map(|ip| ip.parse().unwrap());
+        let ours = ["fe80::1", "10.0.0.1", "10.0.0.2", "127.0.0.2", "fd00::1"];
+        let ours = ours.map(|ip| ip.parse().unwrap());
         let chosen = |source: &str, dst: &str| {
             let dst = SocketAddr::new(dst.parse().unwrap(), 7174);
             choose(source.parse().unwrap(), ours.to_vec(), dst).map(|ip| ip.to_string())
         };
         assert_eq!(chosen("10.0.0.2", "10.0.0.9").as_deref(), Some("10.0.0.2"));
-        assert_eq!(chosen("127.0.0.1", "127.0.0.9").as_deref(), Some("10.0.0.1"));
+        assert_eq!(chosen("127.0.0.1", "127.0.0.9").as_deref(), Some("127.0.0.2"));
+        assert_eq!(chosen("10.0.0.7", "10.0.0.9").as_deref(), Some("10.0.0.1"));
         assert_eq!(chosen("fd00::9", "fd00::2").as_deref(), Some("fd00::1"));
         assert_eq!(chosen("fe80::1", "fe80::2").as_deref(), Some("fe80::1"));
         assert_eq!(chosen("fe80::9", "fe80::2"), None);

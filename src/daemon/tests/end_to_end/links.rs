@@ -446,11 +446,29 @@ const TCP: CmPortSpace = CmPortSpace::Tcp;
 
 /// Connects to a listener whose events carry 1; returns the ids of both sides.
 fn dial(active: &mut Caller, passive: &mut Caller, to: SocketAddr, qpn: u32) -> [CmIdHandle; 2] {
-    let id = active.resolve(TCP, 7, to);
+    let [id, new] = dial_from(active, passive, None, to, qpn);
+    assert_eq!(passive.query(new).src.map(|src| src.ip()), Some(to.ip()));
+    [id, new]
+}
+
+/// The same from an address of the program's choice.
+fn dial_from(
+    active: &mut Caller,
+    passive: &mut Caller,
+    src: Option<SocketAddr>,
+    dst: SocketAddr,
+    qpn: u32,
+) -> [CmIdHandle; 2] {
+    let id = active.create(TCP, 7);
+    active.order(CmRequest::ResolveAddr { id, src, dst, timeout_ms: 2000 });
+    active.expect(7, CmEventKind::AddrResolved);
+    active.order(CmRequest::ResolveRoute { id, timeout_ms: 2000 });
+    active.expect(7, CmEventKind::RouteResolved);
     active.order(CmRequest::Connect { id, param: param(qpn, b"") });
     let (new, _) = passive.expect_request(1);
-    assert_eq!(passive.query(new).src.map(|src| src.ip()), Some(to.ip()));
-    passive.order(CmRequest::Accept { id: new, user_handle: 2, param: param(qpn, b"") });
+    // Another QP, for both may be of one device.
+    let param = param(qpn + 100, b"");
+    passive.order(CmRequest::Accept { id: new, user_handle: 2, param });
     active.expect(7, CmEventKind::ConnectResponse);
     active.order(CmRequest::Establish { id });
     passive.expect(2, CmEventKind::Established);
@@ -533,4 +551,35 @@ fn programs_connect_between_link_local_addresses_of_an_interface_that_they_name(
     let id = active.create(TCP, 8);
     let nowhere = CmRequest::ResolveAddr { id, src: None, dst: at(0), timeout_ms: 0 };
     active.refused(nowhere, Errno::INVAL);
+}
+
+#[test]
+fn a_loopback_address_that_no_device_serves_means_any() {
+    let Some(hosts) = cable() else { return };
+    let [mut host, _peer] = hosts;
+    host.ip("addr add 10.0.0.1/24 dev wire");
+    host.ip("addr add fd00::1/64 dev wire");
+    host.serve(&["--interface", "wire"]);
+    let [mut passive, mut active] = [(); 2].map(|()| Caller::new(&host.socket));
+    let at = |addr: &str| SocketAddr::new(addr.parse().unwrap(), 7174);
+    for (loopback, real, qpn) in [("127.0.0.1", "10.0.0.1", 17), ("::1", "fd00::1", 18)] {
+        let listener = passive.listen(TCP, 1, at(loopback));
+        // As good as the wildcard: so it takes the port of every address.
+        let other = passive.create(TCP, 9);
+        passive.refused(CmRequest::Bind { id: other, addr: at(real) }, Errno::ADDRNOTAVAIL);
+        let [id, new] = dial_from(&mut active, &mut passive, None, at(loopback), qpn);
+        let between = |caller: &mut Caller, id| {
+            let route = caller.query(id);
+            [route.src, route.dst].map(|addr| addr.map(|addr| addr.ip().to_string()))
+        };
+        assert_eq!(between(&mut active, id), [Some(real.into()), Some(real.into())]);
+        assert_eq!(between(&mut passive, new), [Some(real.into()), Some(real.into())]);
+        let src = Some(SocketAddr::new(at(loopback).ip(), 0));
+        let [id, _] = dial_from(&mut active, &mut passive, src, at(real), qpn + 2);
+        assert_eq!(between(&mut active, id), [Some(real.into()), Some(real.into())]);
+        let src = Some(SocketAddr::new(at(real).ip(), 0));
+        let [id, _] = dial_from(&mut active, &mut passive, src, at(loopback), qpn + 4);
+        assert_eq!(between(&mut active, id), [Some(real.into()), Some(real.into())]);
+        passive.destroy(listener, 3);
+    }
 }
