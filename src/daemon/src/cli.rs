@@ -18,6 +18,8 @@ Examples:
       Two devices that can talk to each other: RDMA on a laptop, for a first try.
   urxed --interface eth0
       One device with all addresses of eth0, IPv4 and IPv6, as they come and go.
+  urxed --addr 10.0.0.1 --name mlx5_0
+      One device with a name that programs insist on.
   urxed --addr 10.0.0.1 --fault drop=1%,delay=100us..2ms --capture bad-day.pcapng
       A bad network, reproduced and recorded.
   urxed --addr 10.0.0.1 --linger 10

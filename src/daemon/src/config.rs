@@ -32,6 +32,14 @@ pub struct Settings {
     #[arg(long, value_name = "NAME")]
     pub interface: Vec<String>,
 
+    /// Name of a device, in place of urxe0, urxe1 ...: for programs that insist on one such as rxe0
+    /// or mlx5_0.
+    ///
+    /// The first name is that of the first device, and so on; devices that are left have the names
+    /// that they would have anyway.
+    #[arg(long, value_name = "NAME")]
+    pub name: Vec<String>,
+
     /// Socket that programs connect to [default: $URXE_SOCKET, or urxe/urxed.sock in
     /// $XDG_RUNTIME_DIR; for root /run/urxe/urxed.sock].
     #[arg(long, value_name = "PATH")]
@@ -141,6 +149,23 @@ pub enum ConfigError {
         max = crate::limits::MAX_DEVICES
     )]
     TooManyDevices(usize),
+    /// A name that no device can have.
+    #[error(
+        "name {0:?}: expected 1 to {MAX_NAME} letters, digits, `_`, `-` or `.`, and first a letter \
+         or a digit"
+    )]
+    Name(String),
+    /// Two devices of one name.
+    #[error("name {0}: two devices would have it; each needs a name of its own")]
+    NameTwice(String),
+    /// More names than devices.
+    #[error("{names} names for {devices} devices: expected at most one for each")]
+    TooManyNames {
+        /// Names given.
+        names: usize,
+        /// Addresses and interfaces.
+        devices: usize,
+    },
     /// Not a set of permissions.
     #[error("mode {0:?}: expected octal permissions from 000 to 777, such as 600 or 666")]
     Mode(String),
@@ -162,6 +187,16 @@ pub enum ConfigError {
     },
 }
 
+/// The longest name that a device can have: the kernel's, less the zero behind it.
+const MAX_NAME: usize = 63;
+
+/// Whether a device can have this name, which is also that of a directory.
+fn is_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    let begins_well = name.starts_with(|first: char| first.is_ascii_alphanumeric());
+    begins_well && name.len() <= MAX_NAME && name.bytes().all(is_plain)
+}
+
 impl Settings {
     /// Reads a configuration file.
     pub fn read(path: &Path) -> Result<Settings, ConfigError> {
@@ -180,6 +215,7 @@ impl Settings {
             // What is to be served is said in one place.
             addr: if serves_nothing { others.addr } else { self.addr },
             interface: if serves_nothing { others.interface } else { self.interface },
+            name: if self.name.is_empty() { others.name } else { self.name },
             socket: self.socket.or(others.socket),
             mode: self.mode.or(others.mode),
             port_backend: self.port_backend.or(others.port_backend),
@@ -193,10 +229,12 @@ impl Settings {
 /// What a daemon serves, and how.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The addresses to serve, one device each: `urxe0`, `urxe1` ...
+    /// The addresses to serve, one device each: `urxe0`, `urxe1` ..., unless they are named.
     pub addrs: Vec<IpAddr>,
     /// The interfaces to serve with all their addresses, one device each, numbered behind those.
     pub interfaces: Vec<String>,
+    /// Names of the devices, in the same order, in place of those.
+    pub names: Vec<String>,
     /// The socket that programs connect to.
     pub socket: PathBuf,
     /// Permissions of the socket.
@@ -218,12 +256,38 @@ impl Config {
         Config {
             addrs: addrs.into_iter().collect(),
             interfaces: Vec::new(),
+            names: Vec::new(),
             socket: urxe_shm::socket_path(),
             mode: SocketMode::default(),
             port_backend: PortBackend::default(),
             fault: None,
             capture: None,
             linger: None,
+        }
+    }
+
+    /// The names of all devices.
+    pub(crate) fn device_names(&self) -> Vec<String> {
+        let devices = 0..self.addrs.len() + self.interfaces.len();
+        let name = |index: usize| match self.names.get(index) {
+            Some(name) => name.clone(),
+            None => format!("urxe{index}"),
+        };
+        devices.map(name).collect()
+    }
+
+    fn check_names(&self) -> Result<(), ConfigError> {
+        let (names, devices) = (self.names.len(), self.addrs.len() + self.interfaces.len());
+        if names > devices {
+            return Err(ConfigError::TooManyNames { names, devices });
+        }
+        if let Some(name) = self.names.iter().find(|name| !is_name(name)) {
+            return Err(ConfigError::Name(name.clone()));
+        }
+        let names = self.device_names();
+        match (1..names.len()).find(|&index| names[..index].contains(&names[index])) {
+            Some(index) => Err(ConfigError::NameTwice(names[index].clone())),
+            None => Ok(()),
         }
     }
 
@@ -245,7 +309,7 @@ impl Config {
                 return Err(ConfigError::InterfaceTwice(name.clone()));
             }
         }
-        Ok(())
+        self.check_names()
     }
 }
 
@@ -263,6 +327,7 @@ impl TryFrom<Settings> for Config {
             linger: settings.linger.map(|seconds| Duration::from_secs(seconds.get().into())),
             addrs: defaults.addrs,
             interfaces: settings.interface,
+            names: settings.name,
         };
         config.check()?;
         Ok(config)
@@ -283,6 +348,7 @@ mod tests {
             r#"
             addr = ["10.0.0.1", "fd00::1"]
             interface = ["eth0"]
+            name = ["mlx5_0", "rxe0"]
             socket = "/run/urxe/a.sock"
             mode = "666"
             port-backend = "raw"
@@ -295,6 +361,7 @@ mod tests {
         let expected = Settings {
             addr: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
             interface: vec!["eth0".into()],
+            name: vec!["mlx5_0".into(), "rxe0".into()],
             socket: Some("/run/urxe/a.sock".into()),
             mode: Some(SocketMode(0o666)),
             port_backend: Some(PortBackend::Raw),
@@ -312,6 +379,27 @@ mod tests {
         let both = line.or(file);
         assert_eq!(both.mode, Some(SocketMode(0o660)));
         assert_eq!(both.addr.len(), 1);
+    }
+
+    #[test]
+    fn devices_are_named_in_their_order_and_each_has_a_name_of_its_own() {
+        let config = |names: &[&str]| Config {
+            names: names.iter().map(ToString::to_string).collect(),
+            ..Config::new(["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()])
+        };
+        assert_eq!(config(&[]).device_names(), ["urxe0", "urxe1"]);
+        assert_eq!(config(&["mlx5_0"]).device_names(), ["mlx5_0", "urxe1"]);
+        config(&["mlx5_0", "rocep1s0f0-x.2"]).check().unwrap();
+        let refused = |names: &[&str]| config(names).check().unwrap_err().to_string();
+        assert!(refused(&["a", "b", "c"]).contains("3 names for 2 devices"));
+        for twice in [["rxe0", "rxe0"].as_slice(), &["urxe1"]] {
+            assert!(refused(twice).contains("two devices would have it"), "{twice:?}");
+        }
+        let long = "x".repeat(MAX_NAME + 1);
+        for name in ["", ".", "..", "a/b", "-a", "a b", "é", "a\n", long.as_str()] {
+            let error = refused(&[name]);
+            assert!(error.contains("expected 1 to 63 letters"), "{name:?}: {error}");
+        }
     }
 
     #[test]

@@ -76,7 +76,8 @@ pub enum StartError {
 /// A device of a running daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSummary {
-    /// Its name: `urxe0`, `urxe1` ... in the order of the addresses and interfaces.
+    /// Its name: `urxe0`, `urxe1` ... in the order of the addresses and interfaces, or the one that
+    /// it was given.
     pub name: String,
     /// The addresses that it began with, in the order of its GID table.
     pub addrs: Vec<IpAddr>,
@@ -138,9 +139,11 @@ impl Daemon {
         let slow_watch = watch.why_slow().map(ToString::to_string);
         let addrs = config.addrs.iter().copied().map(Served::Address);
         let interfaces = config.interfaces.iter().cloned().map(Served::Interface);
+        let names = config.device_names();
         let mut ports = Vec::new();
         for (index, served) in addrs.chain(interfaces).enumerate() {
-            ports.push(open_port(&config, index, served, watch.links())?);
+            let name = names.get(index).cloned().unwrap_or_default();
+            ports.push(open_port(&config, name, served, watch.links())?);
         }
         let devices: Vec<DeviceSummary> = ports.iter().map(|port| port.summary.clone()).collect();
         let listener = listen(&config.socket, config.mode.0)?;
@@ -287,11 +290,10 @@ struct Opened {
 
 fn open_port(
     config: &Config,
-    index: usize,
+    name: String,
     served: Served,
     links: &Links,
 ) -> Result<Opened, StartError> {
-    let name = format!("urxe{index}");
     let mut port = bare_port(config.port_backend, &served)?;
     for addr in first_of_table(served.addresses(links)) {
         match port.add_address(addr) {

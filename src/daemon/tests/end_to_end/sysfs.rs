@@ -42,6 +42,27 @@ fn each_uverbs_is_the_device_at_its_place_in_the_list() {
     }
 }
 
+#[test]
+fn a_device_has_the_name_that_it_was_given_everywhere() {
+    let daemon = start_with(3, |config| config.names = ["mlx5_0", "rxe0"].map(Into::into).into());
+    let mut client = Client::connect(daemon.socket());
+    let Ok(Reply::Devices(devices)) = client.call(Request::ListDevices) else { panic!() };
+    let class = tree(&daemon).join("class");
+    for (index, name) in ["mlx5_0", "rxe0", "urxe2"].into_iter().enumerate() {
+        assert_eq!(daemon.devices()[index].name, name);
+        assert_eq!(devices[index].name, name);
+        client.open(name);
+        let uverbs = class.join(format!("infiniband_verbs/uverbs{index}"));
+        assert_eq!(read(uverbs.join("ibdev")), format!("{name}\n"));
+        let device = class.join("infiniband").join(name);
+        assert_eq!(read(device.join("node_desc")), format!("{name}\n"));
+        // By this librxe knows what is its own, and other providers what is not theirs.
+        assert_eq!(read(device.join("device/modalias")), "rdma_device:Nrxe0\n");
+    }
+    let error = client.call(Request::OpenDevice { name: "urxe0".into() }).unwrap_err();
+    assert!(error.message.contains("there are mlx5_0, rxe0, urxe2"), "{error}");
+}
+
 /// libibverbs gives up the whole GID table of all devices where one index has no file.
 #[test]
 fn every_index_of_the_gid_table_has_all_its_files() {

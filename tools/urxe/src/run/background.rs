@@ -67,13 +67,19 @@ impl Daemon {
         &self.socket
     }
 
-    /// The device that has an address.
-    fn device_with(&self, addr: IpAddr) -> Option<&DeviceInfo> {
-        self.devices.iter().find(|device| {
-            let options = OpenOptions::new().socket(&self.socket).device(&device.name);
-            let gids = Context::open(&options).and_then(|context| context.gids(1));
-            gids.is_ok_and(|gids| gids.iter().any(|&(_, gid)| gid.to_canonical() == addr))
+    /// Whether there is a device of this name with this address, as far as they are given.
+    fn has_device(&self, addr: Option<IpAddr>, name: Option<&str>) -> bool {
+        let mut devices = self.devices.iter();
+        devices.any(|device| {
+            name.is_none_or(|name| device.name == name)
+                && addr.is_none_or(|addr| self.has_address(device, addr))
         })
+    }
+
+    fn has_address(&self, device: &DeviceInfo, addr: IpAddr) -> bool {
+        let options = OpenOptions::new().socket(&self.socket).device(&device.name);
+        let gids = Context::open(&options).and_then(|context| context.gids(1));
+        gids.is_ok_and(|gids| gids.iter().any(|&(_, gid)| gid.to_canonical() == addr))
     }
 
     /// Leaves a connection to the program that this process becomes, and to its children: while
@@ -102,15 +108,24 @@ pub(super) fn find(socket: &Path) -> Result<Daemon, NoDaemon> {
     Daemon::at(socket).ok_or_else(|| NoDaemon::Silent(absolute(socket)))
 }
 
-/// A daemon that runs, with a device of this address if one is given; else one that is started.
-pub(super) fn find_or_start(wanted: Option<IpAddr>) -> Result<Daemon, NoDaemon> {
+/// A daemon that runs, with a device of this address and name, if they are given; else one that is
+/// started.
+pub(super) fn find_or_start(
+    wanted: Option<IpAddr>,
+    name: Option<&str>,
+) -> Result<Daemon, NoDaemon> {
     let own = absolute(&urxe_shm::socket_path());
     let addr = wanted.unwrap_or_else(address::choose);
-    let for_addr = own.with_file_name(format!("urxed-{addr}.sock"));
+    let is_special = wanted.is_some() || name.is_some();
+    let special = match name {
+        // A name that no device can have is the daemon's to refuse, and no part of a path.
+        Some(name) => own.with_file_name(format!("urxed-{addr}-{}.sock", name.replace('/', "_"))),
+        None => own.with_file_name(format!("urxed-{addr}.sock")),
+    };
     let look = || {
         let usual = sockets().into_iter().filter_map(|socket| Daemon::at(&socket));
-        let fits = |daemon: &Daemon| wanted.is_none() || daemon.device_with(addr).is_some();
-        usual.into_iter().find(fits).or_else(|| Daemon::at(&for_addr))
+        let fits = |daemon: &Daemon| daemon.has_device(wanted, name);
+        usual.into_iter().find(fits).or_else(|| Daemon::at(&special))
     };
     if let Some(daemon) = look() {
         return Ok(daemon);
@@ -119,7 +134,7 @@ pub(super) fn find_or_start(wanted: Option<IpAddr>) -> Result<Daemon, NoDaemon> 
     // Another `urxe run` may have started one while we waited.
     match look() {
         Some(daemon) => Ok(daemon),
-        None => start(addr, if wanted.is_some() { &for_addr } else { &own }),
+        None => start(addr, name, if is_special { &special } else { &own }),
     }
 }
 
@@ -139,7 +154,7 @@ fn lock_directory(socket: &Path) -> Result<File, NoDaemon> {
 }
 
 /// Starts a daemon that ends by itself after its last program, and waits until it is ready.
-fn start(addr: IpAddr, socket: &Path) -> Result<Daemon, NoDaemon> {
+fn start(addr: IpAddr, name: Option<&str>, socket: &Path) -> Result<Daemon, NoDaemon> {
     let refused = |reason| NoDaemon::NotStarted { addr, reason };
     let log = socket.with_extension("log");
     let flags =
@@ -149,6 +164,7 @@ fn start(addr: IpAddr, socket: &Path) -> Result<Daemon, NoDaemon> {
     let mut command = ourselves("daemon");
     command.args(["--detach", "--ready-fd", "1", "--linger", &LINGER.to_string()]);
     command.arg("--addr").arg(addr.to_string()).arg("--socket").arg(socket);
+    command.args(name.map(|name| format!("--name={name}")));
     // This process may itself be one that was started by `urxe run`.
     library::forget(&mut command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);

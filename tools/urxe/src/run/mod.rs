@@ -53,6 +53,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ADDR")]
     addr: Option<IpAddr>,
 
+    /// Use a device of this name, and if no daemon has it, start one that does: for programs that
+    /// insist on one such as mlx5_0.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+
     /// The daemon: `auto` takes one that runs ($URXE_SOCKET, this user's, the system's) or starts
     /// one; a path is the socket of one that runs.
     #[arg(long, value_name = "auto|PATH", default_value_t)]
@@ -98,9 +103,9 @@ impl fmt::Display for DaemonChoice {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
     /// Arguments that contradict each other.
-    #[error("--addr {addr} and --daemon {}: the daemon that runs there has its addresses; \
+    #[error("--{option} {value} and --daemon {}: the daemon that runs there has its devices; \
              give one of the two", .socket.display())]
-    AddrOfDaemon { addr: IpAddr, socket: PathBuf },
+    DeviceOfDaemon { option: &'static str, value: String, socket: PathBuf },
     #[error(transparent)]
     Library(#[from] library::Missing),
     #[error(transparent)]
@@ -158,11 +163,17 @@ fn prepare(arguments: &Arguments) -> Result<(Command, background::Daemon), RunEr
         let source = io::ErrorKind::NotFound.into();
         return Err(RunError::Exec { program: name.into(), source });
     }
-    let daemon = match (&arguments.daemon, arguments.addr) {
-        (DaemonChoice::Auto, addr) => background::find_or_start(addr)?,
-        (DaemonChoice::At(socket), None) => background::find(socket)?,
-        (DaemonChoice::At(socket), Some(addr)) => {
-            return Err(RunError::AddrOfDaemon { addr, socket: socket.clone() });
+    let (addr, device) = (arguments.addr, arguments.name.as_deref());
+    let daemon = match &arguments.daemon {
+        DaemonChoice::Auto => background::find_or_start(addr, device)?,
+        DaemonChoice::At(socket) => {
+            let addr = addr.map(|addr| ("addr", addr.to_string()));
+            let device = device.map(|name| ("name", name.to_owned()));
+            if let Some((option, value)) = addr.or(device) {
+                let socket = socket.clone();
+                return Err(RunError::DeviceOfDaemon { option, value, socket });
+            }
+            background::find(socket)?
         }
     };
     let mut command = Command::new(name);
