@@ -4,6 +4,7 @@ use crate::host::{SimHost, has_sink};
 use crate::plan::{PlannedRecv, PlannedSend};
 use crate::queues::Entry;
 use crate::trace::{Trace, Way};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -154,6 +155,7 @@ impl Node {
             gids: vec![Some(config.addr)],
             source_port: None,
             active_mtu: PathMtu::Mtu4096,
+            local_addrs: BTreeSet::new(),
             seed: config.seed,
             min_probe: config.min_probe,
         });

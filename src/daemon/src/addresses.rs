@@ -133,6 +133,11 @@ impl Nic {
             (true, false) => {
                 self.host.counters.port_errors += 1;
                 events.push(PortEvent::Error);
+        // A link-local one may be another machine's as well, on another link.
+        let is_unique =
+            |addr: &IpAddr| !matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
+        let local = links.all().flat_map(|link| link.addrs.iter().map(|&(addr, _)| addr));
+        self.device.set_local_addrs(local.filter(is_unique).collect());
             }
             (false, true) => events.push(PortEvent::Active),
             _ => {}

@@ -106,6 +106,7 @@ impl Nic {
             seed: cm_seed,
             active_mtu: mtu,
             timing: Timing::default(),
+            local_addrs: BTreeSet::new(),
         });
         Nic {
             name,

@@ -1,6 +1,7 @@
 //! What a QP is made with and what `modify_qp` may change.
 
 use crate::host::{CqId, QueueId};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 use urxe_wire::{PathMtu, Psn, Qkey, Qpn};
@@ -216,10 +217,20 @@ pub struct DeviceConfig {
     pub source_port: Option<u16>,
     /// Largest path MTU that its link carries.
     pub active_mtu: PathMtu,
+    /// Addresses of this machine that are not the device's own. What goes to these and to its own
+    /// never leaves the machine, so that every path MTU is carried there.
+    pub local_addrs: BTreeSet<IpAddr>,
     /// Seed of keys and QPNs: unpredictable in the daemon, fixed in a simulation.
     pub seed: u64,
     /// How long the requester waits, at least, before it probes for a lost tail.
     pub min_probe: Duration,
+}
+
+impl DeviceConfig {
+    /// Whether an address is of this machine.
+    pub(crate) fn is_local(&self, addr: IpAddr) -> bool {
+        addr.is_loopback() || self.gids.contains(&Some(addr)) || self.local_addrs.contains(&addr)
+    }
 }
 
 /// What `query_qp` tells.

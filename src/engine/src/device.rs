@@ -15,7 +15,7 @@ use crate::table::IntMap;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 use urxe_wire::batch::TxBatch;
@@ -157,6 +157,11 @@ impl Device {
     /// QPs that are connected already keep the path MTU that they have.
     pub fn set_active_mtu(&mut self, active_mtu: PathMtu) {
         self.config.active_mtu = active_mtu;
+    }
+
+    /// Changes which addresses are of this machine.
+    pub fn set_local_addrs(&mut self, local_addrs: BTreeSet<IpAddr>) {
+        self.config.local_addrs = local_addrs;
     }
 
     /// Creates a QP in RESET.

@@ -47,6 +47,25 @@ fn a_connected_qp_keeps_its_address_and_its_path_mtu() {
 }
 
 #[test]
+fn to_an_address_of_this_machine_every_path_mtu_is_carried() {
+    let local = ["10.0.0.77", "127.0.0.9"].map(ip);
+    for dgid in local.into_iter().chain([ip("10.0.0.78")]) {
+        let mut t = Script::in_reset();
+        t.device.set_local_addrs([local[0]].into());
+        let av = usual().av.map(|av| AddressVector { dgid, ..av });
+        let attr = QpAttr { av, path_mtu: Some(PathMtu::Mtu4096), ..usual() };
+        t.enter_init(&attr).unwrap();
+        match t.enter_rtr(&attr) {
+            Ok(()) => assert!(local.contains(&dgid), "{dgid}"),
+            Err(error) => {
+                assert!(!local.contains(&dgid), "{dgid}: {error}");
+                assert!(error.to_string().starts_with("path_mtu 4096: "), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_larger_link_mtu_allows_a_larger_path_mtu() {
     let attr = QpAttr { path_mtu: Some(PathMtu::Mtu4096), ..usual() };
     let mut t = Script::in_reset();

@@ -2,7 +2,7 @@
 //! cannot run they say so.
 
 use crate::connections::converse;
-use crate::harness::{Client, End, Kind, eventually, fresh_path, read_events};
+use crate::harness::{Client, End, Kind, attrs, av, eventually, fresh_path, read_events};
 use crate::rendezvous::{Caller, param};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use urxe_shm::control::{CmEventKind, CmIdHandle, CmPortSpace, CmRequest};
-use urxe_shm::control::{ContextHandle, Gid, PortAttr, Reply, Request};
+use urxe_shm::control::{ContextHandle, Gid, PortAttr, QpAttr, Reply, Request};
 use urxe_shm::entry::{Extra, SendOp};
 use urxe_shm::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR};
 use urxe_shm::sysfs_directory;
@@ -298,6 +298,34 @@ fn an_interface_that_goes_and_comes_back_is_served_again() {
     let number = |hosts: &[Host; 2]| {
         for (host, i) in hosts.iter().zip(1..) {
             host.ip(&format!("addr add 10.0.0.{i}/24 dev wire"));
+#[test]
+fn a_path_mtu_above_the_links_reaches_this_machine_and_no_other() {
+    let Some(hosts) = cable() else { return };
+    let [mut host, _peer] = hosts;
+    for addr in ["10.0.0.1", "10.0.0.2"] {
+        host.ip(&format!("addr add {addr}/24 dev wire"));
+    }
+    host.serve(&["--addr", "10.0.0.1", "--addr", "10.0.0.2"]);
+    assert_eq!(Watcher::new(&host).port().active_mtu, 1024);
+    let mut ends = ["urxe0", "urxe1"].map(|name| End::at(&host.socket, name, Kind::Shared, 8192));
+    let [a, b] = &mut ends;
+    let places = [&*b, a].map(|peer| (peer.addr, peer.qp.created.qpn));
+    for (end, (peer, qpn)) in [&mut *a, b].into_iter().zip(places) {
+        let [init, rtr, rts] = attrs(peer, qpn);
+        let rtr = QpAttr { path_mtu: Some(4096), ..rtr };
+        end.client.modify(&end.qp, init).unwrap();
+        let far = QpAttr { av: Some(av(addrs(["10.0.0.3"])[0])), ..rtr.clone() };
+        let error = end.client.modify(&end.qp, far).unwrap_err();
+        assert_eq!(error.errno, Errno::INVAL.raw_os_error());
+        assert!(error.message.starts_with("path_mtu 4096: "), "{error}");
+        end.client.modify(&end.qp, rtr).unwrap();
+        end.client.modify(&end.qp, rts).unwrap();
+    }
+    let [a, b] = &mut ends;
+    exchange(a, b);
+    exchange(b, a);
+}
+
         }
     };
     number(&hosts);

@@ -66,8 +66,11 @@ pub enum ModifyQpError {
         /// Largest value allowed.
         max: u64,
     },
-    /// The path MTU is larger than the link carries.
-    #[error("path_mtu {0}: the device's link carries at most {1}", .path_mtu.bytes(), .active.bytes())]
+    /// The path MTU is larger than the link carries, and the peer is another machine's.
+    #[error(
+        "path_mtu {}: the way to the peer is over the device's link, which carries at most {}",
+        .path_mtu.bytes(), .active.bytes()
+    )]
     MtuTooLarge {
         /// The path MTU asked for.
         path_mtu: PathMtu,
@@ -155,7 +158,8 @@ impl Qp {
                 .source_port
                 .unwrap_or_else(|| flow_source_port(flow.flow_label, self.qpn, dest_qpn));
             let mtu = attr.path_mtu.or(self.attr.path_mtu).unwrap_or(PathMtu::Mtu256);
-            if mtu > cx.config.active_mtu {
+            let is_local = cx.config.is_local(av.dgid);
+            if mtu > cx.config.active_mtu && !is_local {
                 return Err(ModifyQpError::MtuTooLarge {
                     path_mtu: mtu,
                     active: cx.config.active_mtu,

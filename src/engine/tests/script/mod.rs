@@ -380,6 +380,7 @@ impl Script {
             gids: vec![Some(LOCAL)],
             source_port: None,
             active_mtu: PathMtu::Mtu1024,
+            local_addrs: BTreeSet::new(),
             seed: 1,
             min_probe,
         });

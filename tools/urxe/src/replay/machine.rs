@@ -9,7 +9,7 @@ use super::memory::{Key, Keys, Stretch, stretch};
 use super::program::{GONE, Program, SINK, SINK_LEN};
 use super::survey::{Fate, Survey};
 use super::trace::Captured;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use urxe_engine::{
@@ -88,6 +88,7 @@ impl Machine {
             gids: vec![Some(addr)],
             source_port: None,
             active_mtu: PathMtu::Mtu4096,
+            local_addrs: BTreeSet::new(),
             seed: 1,
             min_probe: Duration::from_millis(1),
         });
