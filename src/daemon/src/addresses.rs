@@ -6,6 +6,10 @@
 //! was. A new table begins like the kernel's: the link-local address first (rxe's index 0, though
 //! the kernel puts one there that it derives from the MAC even where the interface has none), then
 //! IPv4 addresses, then the other IPv6 ones.
+//!
+//! An address that cannot be used yet, because the kernel is finding out whether another machine
+//! has it, has its place already, and is shown there: an index means the same address whenever the
+//! daemon was started. Until then a path that begins there is refused.
 
 use crate::nic::{Nic, PortEvent};
 use std::io;
@@ -35,14 +39,17 @@ impl Served {
     }
 
     /// The addresses that the device should have, in the order of a new GID table.
-    pub(crate) fn addresses(&self, links: &Links) -> Vec<IpAddr> {
+    pub(crate) fn addresses(&self, links: &Links) -> Vec<Wanted> {
         let Some(link) = self.link(links) else { return Vec::new() };
+        let wanted = |usable| move |&(addr, _): &(IpAddr, u8)| Wanted { addr, usable };
         match self {
-            Served::Address(addr) => vec![*addr],
+            Served::Address(addr) => vec![Wanted { addr: *addr, usable: true }],
             Served::Interface(_) => {
-                let mut addrs: Vec<IpAddr> = link.addrs.iter().map(|(addr, _)| *addr).collect();
+                let usable = link.addrs.iter().map(wanted(true));
+                let mut addrs: Vec<Wanted> =
+                    usable.chain(link.tentative.iter().map(wanted(false))).collect();
                 // A stable sort: those of a kind stay as the kernel lists them.
-                addrs.sort_by_key(|addr| match addr {
+                addrs.sort_by_key(|wanted| match wanted.addr {
                     IpAddr::V6(addr) if addr.is_unicast_link_local() => 0,
                     IpAddr::V4(_) => 1,
                     IpAddr::V6(_) => 2,
@@ -51,6 +58,14 @@ impl Served {
             }
         }
     }
+}
+
+/// An address that a device should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) addr: IpAddr,
+    /// It can be used already.
+    pub(crate) usable: bool,
 }
 
 /// What a device is known to be on.
@@ -94,21 +109,35 @@ impl Nic {
         let index = link.map(|link| link.index);
         // A socket is of no use on another link, even if the address is the same.
         let moved = self.link.index.is_some() && self.link.index != index;
-        let stays = |addr: &IpAddr| wanted.contains(addr) && !moved;
+        let is_wanted = |addr: &IpAddr| wanted.iter().any(|wanted| wanted.addr == *addr);
+        let stays = |addr: &IpAddr| {
+            !moved && wanted.iter().any(|wanted| wanted.addr == *addr && wanted.usable)
+        };
+        let shown_before = self.gid_table();
         let gids = (0u8..).zip(self.device.gids()).filter_map(|(at, gid)| Some((at, (*gid)?)));
         let gone: Vec<(u8, IpAddr)> = gids.filter(|(_, addr)| !stays(addr)).collect();
         for &(at, addr) in &gone {
             self.remove_address(addr);
             self.device.set_gid(at, None);
-        }
-        self.refused.retain(|addr| wanted.contains(addr));
-        let mut changed = !gone.is_empty();
-        for addr in wanted {
-            if !self.device.gids().contains(&Some(addr)) {
-                changed |= self.take_address(addr);
+            if is_wanted(&addr) && !moved {
+                self.awaited.insert(at, addr);
             }
         }
+        self.refused.retain(is_wanted);
+        self.awaited.retain(|_, addr| is_wanted(addr));
+        let mut changed = !gone.is_empty();
+        for wanted in &wanted {
+            if !self.device.gids().contains(&Some(wanted.addr)) {
+                changed |= self.take_address(*wanted);
+            }
+        }
+        changed |= self.gid_table() != shown_before;
 
+        // A link-local one may be another machine's as well, on another link.
+        let is_unique =
+            |addr: &IpAddr| !matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
+        let local = links.all().flat_map(|link| link.addrs.iter().map(|&(addr, _)| addr));
+        self.device.set_local_addrs(local.filter(is_unique).collect());
         if let Some(link) = link {
             self.mtu = path_mtu(link.mtu, self.device.gids().iter().flatten().copied());
             self.device.set_active_mtu(self.mtu);
@@ -133,11 +162,6 @@ impl Nic {
             (true, false) => {
                 self.host.counters.port_errors += 1;
                 events.push(PortEvent::Error);
-        // A link-local one may be another machine's as well, on another link.
-        let is_unique =
-            |addr: &IpAddr| !matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
-        let local = links.all().flat_map(|link| link.addrs.iter().map(|&(addr, _)| addr));
-        self.device.set_local_addrs(local.filter(is_unique).collect());
             }
             (false, true) => events.push(PortEvent::Active),
             _ => {}
@@ -145,22 +169,43 @@ impl Nic {
         Ok(events)
     }
 
-    /// Takes an address into the first hole of the GID table. Returns whether that worked.
-    fn take_address(&mut self, addr: IpAddr) -> bool {
-        let hole = self.device.gids().iter().position(Option::is_none);
-        let added = match hole {
-            Some(_) => self.add_address(addr),
-            None => return self.refuse_address(addr),
+    /// Takes an address to its place in the GID table: the one that awaits it, or the first hole.
+    /// Returns whether it is there now.
+    fn take_address(&mut self, wanted: Wanted) -> bool {
+        let addr = wanted.addr;
+        let awaiting = self.awaited.iter().find(|(_, awaited)| **awaited == addr);
+        let hole = || self.gid_table().iter().position(Option::is_none).map(|hole| hole as u8);
+        let Some(place) = awaiting.map(|(at, _)| *at).or_else(hole) else {
+            return self.refuse_address(addr);
         };
-        match (added, hole) {
-            (Ok(()), Some(hole)) => {
-                self.device.set_gid(hole as u8, Some(addr));
+        let added = wanted.usable.then(|| self.add_address(addr));
+        match added {
+            Some(Ok(())) => {
+                self.awaited.remove(&place);
+                self.device.set_gid(place, Some(addr));
                 self.refused.remove(&addr);
                 true
             }
-            (Err(error), _) if is_passing(&error) => false,
-            _ => self.refuse_address(addr),
+            Some(Err(error)) if !is_passing(&error) => {
+                self.awaited.remove(&place);
+                self.refuse_address(addr)
+            }
+            Some(Err(_)) | None => {
+                self.awaited.insert(place, addr);
+                false
+            }
         }
+    }
+
+    /// The GID table as it is shown: with the addresses that cannot be used yet.
+    pub(crate) fn gid_table(&self) -> Vec<Option<IpAddr>> {
+        let mut table = self.device.gids().to_vec();
+        for (&at, &addr) in &self.awaited {
+            if let Some(entry) = table.get_mut(usize::from(at)) {
+                *entry = Some(addr);
+            }
+        }
+        table
     }
 
     /// Counts an address that cannot be served, once.
@@ -171,7 +216,7 @@ impl Nic {
 }
 
 /// As many addresses of an interface as a GID table holds.
-pub(crate) fn first_of_table(addrs: Vec<IpAddr>) -> impl Iterator<Item = IpAddr> {
+pub(crate) fn first_of_table(addrs: Vec<Wanted>) -> impl Iterator<Item = Wanted> {
     addrs.into_iter().take(GID_TABLE_LEN)
 }
 
@@ -269,7 +314,8 @@ mod tests {
         /// A device of eth0, on a machine without any such link yet.
         fn new(served: Served) -> Machine {
             let port = FakePort::default();
-            let identity = Identity { name: "urxe0".into(), guid: [2; 8], served };
+            let table = Vec::new();
+            let identity = Identity { name: "urxe0".into(), guid: [2; 8], served, table };
             let mut nic = Nic::new(identity, Box::new(port.clone()), [1, 2], Instant::now());
             let (pipe, read_end) = EventPipe::new().unwrap();
             let pipe = nic.host.pipes.insert(pipe).unwrap();
@@ -280,9 +326,16 @@ mod tests {
 
         /// The link is as this says from now on. Returns the events that the context is told.
         fn becomes(&mut self, up: bool, mtu: u32, addrs: &[&str]) -> Vec<u32> {
-            let addrs = addrs.iter().map(|addr| (addr.parse().unwrap(), 64)).collect();
+            // One with a question mark cannot be used yet.
+            let (tentative, usable): (Vec<&str>, Vec<&str>) =
+                addrs.iter().partition(|addr| addr.ends_with('?'));
+            let all = |addrs: Vec<&str>| {
+                let addrs = addrs.iter().map(|addr| addr.trim_end_matches('?').parse().unwrap());
+                addrs.map(|addr| (addr, 64)).collect()
+            };
             let (name, index) = ("eth0".into(), 2);
-            let link = Link { name, index, mtu, up, loopback: false, mac: None, addrs };
+            let (addrs, tentative) = (all(usable), all(tentative));
+            let link = Link { name, index, mtu, up, loopback: false, mac: None, addrs, tentative };
             self.link = Some(link);
             self.follow()
         }
@@ -310,7 +363,7 @@ mod tests {
 
         /// The GID table up to its last entry.
         fn table(&self) -> Vec<String> {
-            let gids = self.nic.device.gids();
+            let gids = self.nic.gid_table();
             let len = gids.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
             let text = |gid: &Option<IpAddr>| gid.map_or("-".into(), |gid| gid.to_string());
             gids[..len].iter().map(text).collect()
@@ -333,6 +386,28 @@ mod tests {
         assert_eq!(machine.table(), ["fe80::1", "-", "10.0.0.2"]);
         machine.becomes(true, 1500, &["10.0.0.2", "fe80::1", "fd00::7", "fd00::8"]);
         assert_eq!(machine.table(), ["fe80::1", "fd00::7", "10.0.0.2", "fd00::8"]);
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_used_yet_has_its_place_already() {
+        let table = ["fe80::1", "10.0.0.1", "fd00::1"];
+        let mut early = of_eth0();
+        let told = early.becomes(true, 1500, &["10.0.0.1", "fd00::1", "fe80::1?"]);
+        assert_eq!(told, [GID_CHANGE, PORT_ACTIVE]);
+        assert_eq!(early.table(), table);
+        assert_eq!(early.nic.device.gids()[0], None, "nothing is sent from it");
+        let told = early.becomes(true, 1500, &["10.0.0.1", "fd00::1", "fe80::1"]);
+        assert_eq!(told, [GID_CHANGE], "now it can be used");
+        assert_eq!(early.table(), table);
+        assert_eq!(early.nic.device.gids()[0], Some("fe80::1".parse().unwrap()));
+        let mut late = of_eth0();
+        late.becomes(true, 1500, &["10.0.0.1", "fd00::1", "fe80::1"]);
+        assert_eq!(late.table(), table);
+        // It is doubted again, and then found to be another machine's.
+        assert_eq!(late.becomes(true, 1500, &["10.0.0.1", "fd00::1", "fe80::1?"]), [GID_CHANGE]);
+        assert_eq!(late.table(), table);
+        assert_eq!(late.becomes(true, 1500, &["10.0.0.1", "fd00::1"]), [GID_CHANGE]);
+        assert_eq!(late.table(), ["-", "10.0.0.1", "fd00::1"]);
     }
 
     #[test]

@@ -295,12 +295,15 @@ fn open_port(
     links: &Links,
 ) -> Result<Opened, StartError> {
     let mut port = bare_port(config.port_backend, &served)?;
-    for addr in first_of_table(served.addresses(links)) {
-        match port.add_address(addr) {
+    let mut table = Vec::new();
+    for wanted in first_of_table(served.addresses(links)) {
+        let added = if wanted.usable { port.add_address(wanted.addr) } else { Ok(()) };
+        match added {
             // An interface need not have any yet.
             Err(error) if matches!(served, Served::Interface(_)) && is_passing(&error) => {}
             result => result?,
         }
+        table.push(wanted.addr);
     }
     if let Some(path) = &config.capture {
         let path = capture_path(path, &name, config.addrs.len() + config.interfaces.len());
@@ -314,7 +317,7 @@ fn open_port(
     let mtu = path_mtu(link_mtu, addrs.iter().copied());
     let guid = guid(&served, links, addrs.first().copied());
     let summary = DeviceSummary { name: name.clone(), addrs, mtu, backend, interface };
-    Ok(Opened { port, identity: Identity { name, guid, served }, summary })
+    Ok(Opened { port, identity: Identity { name, guid, served, table }, summary })
 }
 
 /// A port without anything around it; that of an interface has no address yet.

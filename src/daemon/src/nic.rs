@@ -41,6 +41,9 @@ pub(crate) struct Identity {
     pub(crate) guid: [u8; 8],
     /// What it is made for.
     pub(crate) served: Served,
+    /// The addresses that its GID table begins with. Those that its port has not cannot be used
+    /// yet.
+    pub(crate) table: Vec<IpAddr>,
 }
 
 /// A NIC: one device on one port.
@@ -52,6 +55,8 @@ pub(crate) struct Nic {
     pub(crate) link: LinkState,
     /// The largest path MTU of its link.
     pub(crate) mtu: PathMtu,
+    /// Addresses that cannot be used yet, by their places in the GID table.
+    pub(crate) awaited: BTreeMap<u8, IpAddr>,
     /// Addresses that cannot be served.
     pub(crate) refused: BTreeSet<IpAddr>,
     pub(crate) device: Device,
@@ -88,16 +93,20 @@ impl Nic {
         [seed, cm_seed]: [u64; 2],
         now: Instant,
     ) -> Nic {
-        let Identity { name, guid, served } = identity;
+        let Identity { name, guid, served, table } = identity;
         let caps = port.caps();
         let mtu = path_mtu(caps.link_mtu, caps.addrs.iter().copied());
+        let is_usable = |addr: &IpAddr| caps.addrs.contains(addr);
+        let awaited = (0u8..).zip(&table).filter(|(_, addr)| !is_usable(addr));
+        let awaited = awaited.map(|(at, addr)| (at, *addr)).collect();
         let config = DeviceConfig {
-            gids: caps.addrs.iter().copied().map(Some).collect(),
+            gids: table.iter().map(|addr| Some(*addr).filter(is_usable)).collect(),
             source_port: match caps.source_port {
                 SourcePort::Fixed(source_port) => Some(source_port),
                 SourcePort::OfFlow => None,
             },
             active_mtu: mtu,
+            local_addrs: BTreeSet::new(),
             seed,
             min_probe: MIN_PROBE,
         };
@@ -106,7 +115,6 @@ impl Nic {
             seed: cm_seed,
             active_mtu: mtu,
             timing: Timing::default(),
-            local_addrs: BTreeSet::new(),
         });
         Nic {
             name,
@@ -114,6 +122,7 @@ impl Nic {
             served,
             link: LinkState::default(),
             mtu,
+            awaited,
             refused: BTreeSet::new(),
             device: Device::new(config),
             host: ProgramHost::new(),
@@ -427,7 +436,8 @@ mod tests {
 
     fn identity() -> Identity {
         let addr = IpAddr::from([127, 0, 0, 1]);
-        Identity { name: "urxe0".into(), guid: guid_of(addr), served: Served::Address(addr) }
+        let (served, table) = (Served::Address(addr), vec![addr]);
+        Identity { name: "urxe0".into(), guid: guid_of(addr), served, table }
     }
 
     /// What is left to be let through, and what was sent.

@@ -143,7 +143,8 @@ impl Session {
     ) -> Result<Answer, ControlError> {
         let nic = &world.nics[find(&self.contexts, "context", context.0)?.nic];
         check_port(port)?;
-        let entry = usize::try_from(index).ok().and_then(|index| nic.device.gids().get(index));
+        let table = nic.gid_table();
+        let entry = usize::try_from(index).ok().and_then(|index| table.get(index));
         let Some(entry) = entry else {
             let sentence = format!("GID index {index}: the table has {GID_TABLE_LEN}, from 0");
             return Err(refuse(Errno::INVAL, sentence));

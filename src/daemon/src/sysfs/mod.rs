@@ -39,7 +39,10 @@ impl Sysfs {
     /// Writes all files, below a directory that is open to those to whom the socket is. What a
     /// killed daemon left there is replaced.
     pub(crate) fn create(directory: &Path, socket: SocketMode, nics: &[Nic]) -> io::Result<Sysfs> {
-        let shown = |(index, nic)| Shown { files: files::of_device(face(index, nic)), of: None };
+        let shown = |(index, nic): (usize, &Nic)| {
+            let files = files::of_device(face(index, nic, &nic.gid_table()));
+            Shown { files, of: None }
+        };
         let devices: Vec<Shown> = nics.iter().enumerate().map(shown).collect();
         let tree = Tree::create(directory, directory_mode(socket), |tree| {
             let class = files::of_class();
@@ -56,12 +59,12 @@ impl Sysfs {
     /// for the birthday of the device.
     pub(crate) fn show(&mut self, index: usize, nic: &Nic) -> io::Result<()> {
         let Some(shown) = self.devices.get_mut(index) else { return Ok(()) };
-        let gids = nic.device.gids();
-        if shown.of.as_ref().is_some_and(|(link, of)| *link == nic.link && of == gids) {
+        let gids = nic.gid_table();
+        if shown.of.as_ref().is_some_and(|(link, of)| *link == nic.link && *of == gids) {
             return Ok(());
         }
         shown.of = None;
-        let wanted = files::of_device(face(index, nic));
+        let wanted = files::of_device(face(index, nic, &gids));
         for (name, content) in &wanted {
             if shown.files.get(name) != Some(content) {
                 self.tree.put(name, content)?;
@@ -74,19 +77,19 @@ impl Sysfs {
             self.tree.remove(&name)?;
             shown.files.remove(&name);
         }
-        shown.of = Some((nic.link.clone(), gids.to_vec()));
+        shown.of = Some((nic.link.clone(), gids));
         Ok(())
     }
 }
 
-fn face(index: usize, nic: &Nic) -> Face<'_> {
+fn face<'a>(index: usize, nic: &'a Nic, gids: &'a [Option<IpAddr>]) -> Face<'a> {
     Face {
         index,
         name: &nic.name,
         guid: nic.guid,
         link: &nic.link,
         speed_mbps: nic.link.speed_mbps(),
-        gids: nic.device.gids(),
+        gids,
     }
 }
 

@@ -226,6 +226,38 @@ fn the_gid_table_follows_the_interfaces_addresses() {
     assert_eq!(watcher.client.counter("urxe0", "addresses_refused"), 0);
 }
 
+/// The kernel asks the network for three seconds whether another machine has the address.
+#[test]
+fn an_index_means_the_same_address_before_and_after_its_check_for_duplicates() {
+    let Some(hosts) = cable() else { return };
+    let [mut host, _peer] = hosts;
+    host.run("sysctl -qw net.ipv6.conf.wire.accept_dad=1 net.ipv6.conf.wire.dad_transmits=3");
+    host.ip("addr add 10.0.0.1/24 dev wire");
+    host.ip("addr add fe80::1/64 dev wire");
+    host.serve(&["--interface", "wire"]);
+    let mut watcher = Watcher::new(&host);
+    let table = addrs(["fe80::1", "10.0.0.1", "::"]);
+    assert_eq!(watcher.gids(3), table);
+    let refuses = |watcher: &mut Watcher| {
+        let pd = watcher.client.alloc_pd(watcher.context);
+        let av = av("fe80::2".parse().unwrap());
+        watcher.client.call(Request::CreateAh { pd, av }).err()
+    };
+    let error = refuses(&mut watcher).expect("it cannot be used yet");
+    assert_eq!(error.errno, Errno::INVAL.raw_os_error(), "{error}");
+    watcher.is_told(&[GID_CHANGE]);
+    assert_eq!(watcher.gids(3), table);
+    assert_eq!(refuses(&mut watcher), None);
+    assert_eq!(host.port_file("gids/0"), "fe80:0000:0000:0000:0000:0000:0000:0001");
+    // Who starts later finds the same.
+    drop(watcher);
+    let mut daemon = host.daemon.take().unwrap();
+    kill_process(Pid::from_child(&daemon), Signal::TERM).unwrap();
+    daemon.wait().unwrap();
+    host.serve(&["--interface", "wire"]);
+    assert_eq!(Watcher::new(&host).gids(3), table);
+}
+
 #[test]
 fn every_context_is_told_once_when_the_link_goes_down_and_when_it_comes_up() {
     let Some([mut host, peer]) = cable() else { return };
@@ -267,6 +299,34 @@ fn the_path_mtu_is_the_interfaces() {
 }
 
 #[test]
+fn a_path_mtu_above_the_links_reaches_this_machine_and_no_other() {
+    let Some(hosts) = cable() else { return };
+    let [mut host, _peer] = hosts;
+    for addr in ["10.0.0.1", "10.0.0.2"] {
+        host.ip(&format!("addr add {addr}/24 dev wire"));
+    }
+    host.serve(&["--addr", "10.0.0.1", "--addr", "10.0.0.2"]);
+    assert_eq!(Watcher::new(&host).port().active_mtu, 1024);
+    let mut ends = ["urxe0", "urxe1"].map(|name| End::at(&host.socket, name, Kind::Shared, 8192));
+    let [a, b] = &mut ends;
+    let places = [&*b, a].map(|peer| (peer.addr, peer.qp.created.qpn));
+    for (end, (peer, qpn)) in [&mut *a, b].into_iter().zip(places) {
+        let [init, rtr, rts] = attrs(peer, qpn);
+        let rtr = QpAttr { path_mtu: Some(4096), ..rtr };
+        end.client.modify(&end.qp, init).unwrap();
+        let far = QpAttr { av: Some(av(addrs(["10.0.0.3"])[0])), ..rtr.clone() };
+        let error = end.client.modify(&end.qp, far).unwrap_err();
+        assert_eq!(error.errno, Errno::INVAL.raw_os_error());
+        assert!(error.message.starts_with("path_mtu 4096: "), "{error}");
+        end.client.modify(&end.qp, rtr).unwrap();
+        end.client.modify(&end.qp, rts).unwrap();
+    }
+    let [a, b] = &mut ends;
+    exchange(a, b);
+    exchange(b, a);
+}
+
+#[test]
 fn a_device_whose_address_is_gone_is_down_and_recovers_when_it_returns() {
     let Some(mut hosts) = cable() else { return };
     for (host, addr) in hosts.iter_mut().zip(["10.0.0.1", "10.0.0.2"]) {
@@ -298,34 +358,6 @@ fn an_interface_that_goes_and_comes_back_is_served_again() {
     let number = |hosts: &[Host; 2]| {
         for (host, i) in hosts.iter().zip(1..) {
             host.ip(&format!("addr add 10.0.0.{i}/24 dev wire"));
-#[test]
-fn a_path_mtu_above_the_links_reaches_this_machine_and_no_other() {
-    let Some(hosts) = cable() else { return };
-    let [mut host, _peer] = hosts;
-    for addr in ["10.0.0.1", "10.0.0.2"] {
-        host.ip(&format!("addr add {addr}/24 dev wire"));
-    }
-    host.serve(&["--addr", "10.0.0.1", "--addr", "10.0.0.2"]);
-    assert_eq!(Watcher::new(&host).port().active_mtu, 1024);
-    let mut ends = ["urxe0", "urxe1"].map(|name| End::at(&host.socket, name, Kind::Shared, 8192));
-    let [a, b] = &mut ends;
-    let places = [&*b, a].map(|peer| (peer.addr, peer.qp.created.qpn));
-    for (end, (peer, qpn)) in [&mut *a, b].into_iter().zip(places) {
-        let [init, rtr, rts] = attrs(peer, qpn);
-        let rtr = QpAttr { path_mtu: Some(4096), ..rtr };
-        end.client.modify(&end.qp, init).unwrap();
-        let far = QpAttr { av: Some(av(addrs(["10.0.0.3"])[0])), ..rtr.clone() };
-        let error = end.client.modify(&end.qp, far).unwrap_err();
-        assert_eq!(error.errno, Errno::INVAL.raw_os_error());
-        assert!(error.message.starts_with("path_mtu 4096: "), "{error}");
-        end.client.modify(&end.qp, rtr).unwrap();
-        end.client.modify(&end.qp, rts).unwrap();
-    }
-    let [a, b] = &mut ends;
-    exchange(a, b);
-    exchange(b, a);
-}
-
         }
     };
     number(&hosts);

@@ -1,6 +1,6 @@
 //! The machine's links and their addresses.
 
-use super::message::Message;
+use super::message::{Message, Standing};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -23,6 +23,9 @@ pub struct Link {
     /// Its addresses that can be used, with the lengths of their prefixes, in the order in which
     /// they came.
     pub addrs: Vec<(IpAddr, u8)>,
+    /// Those that cannot be used yet, for the kernel is finding out whether another machine has
+    /// them.
+    pub tentative: Vec<(IpAddr, u8)>,
 }
 
 impl Link {
@@ -82,23 +85,45 @@ impl Links {
                 *link != before
             }
             Message::LinkGone { index } => self.by_index.remove(&index).is_some(),
-            Message::Address { link, addr, prefix, usable: true } => {
-                let Some(link) = self.by_index.get_mut(&link) else { return false };
-                let new = !link.addrs.contains(&(addr, prefix));
-                if new {
-                    link.addrs.push((addr, prefix));
-                }
-                new
+            Message::Address { link, addr, prefix, standing } => {
+                let place = match standing {
+                    Standing::Usable => Some(Place::Usable),
+                    Standing::Tentative => Some(Place::Tentative),
+                    Standing::Duplicate => None,
+                };
+                self.put_address(link, (addr, prefix), place)
             }
-            Message::Address { link, addr, prefix, usable: false }
-            | Message::AddressGone { link, addr, prefix } => {
-                let Some(link) = self.by_index.get_mut(&link) else { return false };
-                let before = link.addrs.len();
-                link.addrs.retain(|own| *own != (addr, prefix));
-                link.addrs.len() != before
+            Message::AddressGone { link, addr, prefix } => {
+                self.put_address(link, (addr, prefix), None)
             }
             Message::Done | Message::Refused { .. } | Message::Overrun | Message::Other => false,
         }
+    }
+}
+
+/// In which of a link's lists an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Usable,
+    Tentative,
+}
+
+impl Links {
+    /// Puts an address of a link into one of its lists, or into none. Returns whether it was
+    /// elsewhere.
+    fn put_address(&mut self, link: u32, addr: (IpAddr, u8), place: Option<Place>) -> bool {
+        let Some(link) = self.by_index.get_mut(&link) else { return false };
+        let lists = [(Place::Usable, &mut link.addrs), (Place::Tentative, &mut link.tentative)];
+        let mut changed = false;
+        for (list, addrs) in lists {
+            match (addrs.contains(&addr), place == Some(list)) {
+                (true, false) => addrs.retain(|own| *own != addr),
+                (false, true) => addrs.push(addr),
+                _ => continue,
+            }
+            changed = true;
+        }
+        changed
     }
 }
 
@@ -118,8 +143,8 @@ mod tests {
         Message::Link { index, flags, name: Some(name.into()), mtu: Some(1500), mac: None }
     }
 
-    fn address(link: u32, addr: &str, usable: bool) -> Message {
-        Message::Address { link, addr: addr.parse().unwrap(), prefix: 64, usable }
+    fn address(link: u32, addr: &str, standing: Standing) -> Message {
+        Message::Address { link, addr: addr.parse().unwrap(), prefix: 64, standing }
     }
 
     fn gone(link: u32, addr: &str, prefix: u8) -> Message {
@@ -131,13 +156,32 @@ mod tests {
         let mut links = Links::default();
         links.apply(link(2, "eth0", UP));
         let addr = IpAddr::from([10, 0, 0, 1]);
+        let standing = Standing::Usable;
         for prefix in [24, 23] {
-            assert!(links.apply(Message::Address { link: 2, addr, prefix, usable: true }));
+            assert!(links.apply(Message::Address { link: 2, addr, prefix, standing }));
         }
         assert!(links.apply(gone(2, "10.0.0.1", 24)));
         assert!(links.named("eth0").unwrap().has(addr), "it is there with the new prefix");
         assert!(links.apply(gone(2, "10.0.0.1", 23)));
         assert!(!links.named("eth0").unwrap().has(addr));
+    }
+
+    #[test]
+    fn an_address_is_usable_or_tentative_and_never_both() {
+        let mut links = Links::default();
+        links.apply(link(2, "eth0", UP));
+        let addr = ("fe80::1".parse().unwrap(), 64);
+        for (standing, usable, tentative) in [
+            (Standing::Tentative, vec![], vec![addr]),
+            (Standing::Usable, vec![addr], vec![]),
+            (Standing::Tentative, vec![], vec![addr]),
+            (Standing::Duplicate, vec![], vec![]),
+        ] {
+            assert!(links.apply(address(2, "fe80::1", standing)));
+            let eth0 = links.named("eth0").unwrap();
+            assert_eq!((&eth0.addrs, &eth0.tentative), (&usable, &tentative), "{standing:?}");
+            assert_eq!(eth0.has(addr.0), standing == Standing::Usable);
+        }
     }
 
     #[test]
@@ -147,12 +191,14 @@ mod tests {
         for (message, changes) in [
             (link(2, "eth0", UP), true),
             (link(2, "eth0", UP), false),
-            (address(2, "fe80::1", false), false),
-            (address(2, "fe80::1", true), true),
-            (address(2, "fe80::1", true), false),
+            (address(2, "fe80::1", Standing::Tentative), true),
+            (address(2, "fe80::1", Standing::Tentative), false),
+            (address(2, "fe80::1", Standing::Usable), true),
+            (address(2, "fe80::1", Standing::Usable), false),
             (link(2, "eth0", flags_down), true),
-            (address(2, "fe80::1", false), true),
-            (address(3, "fe80::1", true), false),
+            (address(2, "fe80::1", Standing::Duplicate), true),
+            (address(2, "fe80::1", Standing::Duplicate), false),
+            (address(3, "fe80::1", Standing::Usable), false),
             (gone(2, "fe80::1", 64), false),
             (link(2, "lan", UP), true),
             (Message::Other, false),
@@ -184,7 +230,8 @@ mod tests {
         links.apply(link(2, "eth0", UP));
         for (index, addr) in [(1, [127, 0, 0, 1]), (2, [10, 0, 0, 1])] {
             let addr = addr.into();
-            links.apply(Message::Address { link: index, addr, prefix: 8, usable: true });
+            let standing = Standing::Usable;
+            links.apply(Message::Address { link: index, addr, prefix: 8, standing });
         }
         let name = |addr: [u8; 4]| links.with_address(addr.into()).map(|link| link.name.as_str());
         assert_eq!(name([127, 3, 2, 1]), Some("lo"));

@@ -33,13 +33,7 @@ pub(super) enum Message {
     /// A link is no more.
     LinkGone { index: u32 },
     /// A link has an address, or what is known about it has changed.
-    Address {
-        link: u32,
-        addr: IpAddr,
-        prefix: u8,
-        /// It can be used: nobody else is known, or still suspected, to have it.
-        usable: bool,
-    },
+    Address { link: u32, addr: IpAddr, prefix: u8, standing: Standing },
     /// A link has an address no more; it may have it still with a prefix of another length.
     AddressGone { link: u32, addr: IpAddr, prefix: u8 },
     /// All that was asked for has been said.
@@ -50,6 +44,17 @@ pub(super) enum Message {
     Overrun,
     /// Something else, which does not matter here.
     Other,
+}
+
+/// Whether an address can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It can.
+    Usable,
+    /// Not yet: another machine may have it, which the kernel is finding out.
+    Tentative,
+    /// It cannot: another machine has it.
+    Duplicate,
 }
 
 /// What can be asked for.
@@ -145,9 +150,14 @@ fn address(body: &[u8]) -> Option<Message> {
     }
     let addr = local.or(other)?;
     let has = |flag: u32| flags & flag != 0;
-    let suspected = has(libc::IFA_F_TENTATIVE) && !has(libc::IFA_F_OPTIMISTIC);
-    let usable = !suspected && !has(libc::IFA_F_DADFAILED);
-    Some(Message::Address { link, addr, prefix, usable })
+    let standing = if has(libc::IFA_F_DADFAILED) {
+        Standing::Duplicate
+    } else if has(libc::IFA_F_TENTATIVE) && !has(libc::IFA_F_OPTIMISTIC) {
+        Standing::Tentative
+    } else {
+        Standing::Usable
+    };
+    Some(Message::Address { link, addr, prefix, standing })
 }
 
 /// The attributes behind a header, each with its kind.
@@ -259,15 +269,16 @@ pub(super) mod tests {
         let attributes: [(u16, &[u8]); 2] = [(libc::IFA_ADDRESS, &peer), (libc::IFA_LOCAL, &own)];
         let told = said(&message(libc::RTM_NEWADDR, &header, &attributes));
         let (addr, prefix) = (IpAddr::from(own), 24);
-        assert_eq!(told, [Message::Address { link: 7, addr, prefix, usable: true }]);
+        let standing = Standing::Usable;
+        assert_eq!(told, [Message::Address { link: 7, addr, prefix, standing }]);
 
         let own = Ipv6Addr::LOCALHOST.octets();
         for (flags, expected) in [
-            (libc::IFA_F_PERMANENT, true),
-            (libc::IFA_F_TENTATIVE, false),
-            (libc::IFA_F_TENTATIVE | libc::IFA_F_OPTIMISTIC, true),
-            (libc::IFA_F_DADFAILED, false),
-            (libc::IFA_F_DEPRECATED, true),
+            (libc::IFA_F_PERMANENT, Standing::Usable),
+            (libc::IFA_F_TENTATIVE, Standing::Tentative),
+            (libc::IFA_F_TENTATIVE | libc::IFA_F_OPTIMISTIC, Standing::Usable),
+            (libc::IFA_F_DADFAILED, Standing::Duplicate),
+            (libc::IFA_F_DEPRECATED, Standing::Usable),
         ] {
             // The flags' own attribute is the one that has room for all of them.
             let wide = flags.to_ne_bytes();
@@ -275,8 +286,8 @@ pub(super) mod tests {
                 [(libc::IFA_ADDRESS, &own), (libc::IFA_FLAGS, &wide)];
             let header = address_header(libc::AF_INET6, 0, 7);
             let told = said(&message(libc::RTM_NEWADDR, &header, &attributes));
-            let [Message::Address { usable, .. }] = told[..] else { panic!("{told:?}") };
-            assert_eq!(usable, expected, "{flags:#x}");
+            let [Message::Address { standing, .. }] = told[..] else { panic!("{told:?}") };
+            assert_eq!(standing, expected, "{flags:#x}");
         }
     }
 

@@ -202,6 +202,8 @@ fn look() -> Links {
         loopback: interface.is_loopback(),
         mac: interface.mac.map(|mac| mac.octets()),
         addrs: interface.ips.iter().map(|network| (network.ip(), network.prefix())).collect(),
+        // Nobody says which these are. To bind to one fails until it can be used.
+        tentative: Vec::new(),
         name: interface.name,
     };
     datalink::interfaces().into_iter().map(link).collect()
