@@ -31,8 +31,8 @@ pub const MAX_SRQS: usize = 16_384;
 /// Address handles of one session, as many as rxe has in all.
 pub const MAX_AHS: usize = 32_767;
 
-/// Memory windows of one session: as many as the device has, and rxe.
-pub const MAX_MWS: usize = urxe_engine::limits::MAX_MW;
+/// Memory windows of one session, by the same reasoning.
+pub const MAX_MWS: usize = MAX_MRS;
 
 /// Attachments of one session's QPs to multicast groups: as many as rxe has groups.
 pub const MAX_MCAST_ATTACHMENTS: usize = 8192;
@@ -62,8 +62,9 @@ pub const MAX_CM_BACKLOG: u32 = 1024;
 /// has no more than half a dozen, unless a program tries again and again what fails.
 pub const MAX_CM_WAITING_EVENTS: u32 = 64;
 
-/// Memory registrations of one session: as many as the device has, and rxe.
-pub const MAX_MRS: usize = urxe_engine::limits::MAX_MR;
+/// Memory registrations of one session: nearly as many as the device has, and some are left for
+/// the others.
+pub const MAX_MRS: usize = 1_000_000;
 
 /// Registrations of one session that are mapped into the daemon.
 pub const MAX_MAPPED_MRS: usize = 4096;
@@ -75,10 +76,12 @@ pub const MAX_MAPPED_MRS_OF_ALL: usize = 32_768;
 /// Bytes mapped for one session: address space only, of which we have 128 TiB.
 pub const MAX_MAPPED_BYTES: u64 = 1 << 40;
 
-/// Bytes of rings of one session; these are memory that the daemon makes. A CQ of a million
-/// completions takes 64 MiB, an SQ of a million work requests 256 MiB or more, ten thousand QPs of
-/// the usual depth of 128 work requests 1 GiB.
-pub const MAX_RING_BYTES: u64 = 1 << 32;
+/// Bytes of rings of one session. These are addresses; memory is taken page by page when the
+/// program posts, or the daemon completes, so that a program pays for what it uses. A CQ of four
+/// million completions takes 256 MiB, a QP with as many and as long work requests as can be had
+/// 2 GiB, and all 65,536 QPs with the usual 128 work requests on either side 6 GiB. All sessions
+/// together need no more than a quarter of a process's addresses.
+pub const MAX_RING_BYTES: u64 = 1 << 35;
 
 /// Largest memory registration, in bytes: the whole of a program's address space.
 pub const MAX_MR_SIZE: u64 = 1 << 47;
@@ -96,8 +99,8 @@ pub const MAX_SGE: u32 = 32;
 /// Inline bytes that a send has: what the room for 32 SGEs holds.
 pub const MAX_INLINE_DATA: u32 = MAX_SGE * 16;
 
-/// Completions that a CQ holds. libfabric asks for more than 32,767, which is all that rxe has.
-pub const MAX_CQE: u32 = (1 << 20) - 1;
+/// Completions that a CQ holds. Libraries ask for two million, and rxe has 32,767.
+pub const MAX_CQE: u32 = (1 << 22) - 1;
 
 /// Event records that wait for one program to read its pipe. Arming a CQ gives one event at most,
 /// so only a program that arms thousands of CQs and never reads comes here.

@@ -33,11 +33,11 @@ pub const GID_TABLE_LEN: usize = 32;
 /// Management datagrams that may wait for the port.
 pub const MAX_WAITING_MADS: usize = 256;
 
-/// MRs of one device.
-pub const MAX_MR: usize = 524_288;
+/// MRs of one device: as many as the daemon can number.
+pub const MAX_MR: usize = 1 << 20;
 
-/// Memory windows of one device.
-pub const MAX_MW: usize = 524_288;
+/// Memory windows of one device: as many as MRs.
+pub const MAX_MW: usize = 1 << 20;
 
 /// READs, atomics and ATOMIC WRITEs outstanding in either direction on one QP (`max_qp_rd_atom`),
 /// as in rxe.

@@ -116,9 +116,9 @@ fn a_size_that_makes_no_sense_is_refused_and_changes_nothing() {
     let err = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
     a.client.modify(&a.qp, err).unwrap();
     for (cqe, sentence) in [
-        (0, "cqe 0: expected 1 to 1048575"),
-        (1 << 20, "cqe 1048576: expected 1 to 1048575"),
-        (19, "cqe 19: 20 completions are unread, expected 20 to 1048575"),
+        (0, "cqe 0: expected 1 to 4194303"),
+        (1 << 22, "cqe 4194304: expected 1 to 4194303"),
+        (19, "cqe 19: 20 completions are unread, expected 20 to 4194303"),
     ] {
         let error = a.client.resize_cq(&mut a.cq, cqe).unwrap_err();
         assert_eq!(error.errno, Errno::INVAL.raw_os_error());

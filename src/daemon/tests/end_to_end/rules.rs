@@ -302,8 +302,8 @@ fn refused_queues_say_why() {
         user_handle: 0,
         comp_vector,
     };
-    assert_refused(client.call(cq_of(0, 0)), Errno::INVAL, "cqe 0: expected 1 to 1048575");
-    assert_refused(client.call(cq_of(1 << 20, 0)), Errno::INVAL, "cqe 1048576");
+    assert_refused(client.call(cq_of(0, 0)), Errno::INVAL, "cqe 0: expected 1 to 4194303");
+    assert_refused(client.call(cq_of(1 << 22, 0)), Errno::INVAL, "cqe 4194304");
     assert_refused(client.call(cq_of(1, 1)), Errno::INVAL, "comp_vector 1");
 
     let pd = client.alloc_pd(context);

@@ -1,8 +1,12 @@
 //! Many objects and deep queues in one program.
 
 use crate::harness::{CAPS, Client, End, Kind, connected, eventually, start};
+use rustix::io::Errno;
 use urxe_daemon::limits;
-use urxe_shm::control::{QpAttr, QpCaps, QpState, QpType, Reply, Request, ResourceKind};
+use urxe_shm::control::{
+    Access, Backing, ControlError, MwType, QpAttr, QpCaps, QpState, QpType, Reply, Request,
+    ResourceKind,
+};
 use urxe_shm::entry::{Extra, SendData, SendOp, SendWr};
 use urxe_shm::layout::WC_RECV;
 
@@ -110,9 +114,13 @@ fn the_limits_that_are_told_can_be_had() {
         max_recv_sge: 1,
         max_inline_data: 0,
     };
-    let created = client.try_create_qp(pd, cq, cq, caps).unwrap();
-    assert_eq!(created.caps.max_send_wr, limits::MAX_QP_WR);
-    client.call(Request::DestroyQp { qp: created.qp }).unwrap();
+    // And several of them: what they do not use takes no memory.
+    let caps =
+        [1, device.max_sge].map(|sge| QpCaps { max_send_sge: sge, max_recv_sge: sge, ..caps });
+    for caps in [caps[0], caps[1], caps[1], caps[1]] {
+        let created = client.try_create_qp(pd, cq, cq, caps).unwrap();
+        assert_eq!(created.caps.max_send_wr, limits::MAX_QP_WR);
+    }
     let (sge, inline) = (device.max_sge, device.max_inline_data);
     let caps = QpCaps {
         max_send_wr: 1,
@@ -134,6 +142,82 @@ fn the_limits_that_are_told_can_be_had() {
         client.create_qp_of(pd, cq, qp_type, Some(srq)).unwrap();
     }
     // Those of rxe, and more where more is useful.
-    assert!(device.max_cqe >= 32_767 && device.max_qp_wr >= 16_384 && device.max_sge >= 32);
+    assert!(device.max_cqe >= 4_194_303 && device.max_mr >= 1_000_000);
+    assert!(device.max_qp_wr >= 16_384 && device.max_sge >= 32);
     assert!(device.max_srq_sge >= 27 && device.max_ah >= 32_767 && device.max_inline_data >= 512);
+}
+
+/// Asks for something again and again, some requests ahead of their answers, until it is refused.
+/// Returns how often it was granted, and what was said in the end.
+fn until_refused(client: &mut Client, request: &Request) -> (usize, ControlError) {
+    const AHEAD: usize = 16;
+    let mut granted = 0;
+    for _ in 0..AHEAD {
+        client.channel.send(request, &[]).unwrap();
+    }
+    loop {
+        let (reply, _) = client.channel.recv::<Reply>().unwrap();
+        match reply {
+            Reply::Error(error) => {
+                // What was asked for ahead is refused as well.
+                for _ in 1..AHEAD {
+                    assert!(matches!(client.channel.recv(), Ok((Reply::Error(_), _))));
+                }
+                return (granted, error);
+            }
+            _ => granted += 1,
+        }
+        client.channel.send(request, &[]).unwrap();
+    }
+}
+
+#[test]
+fn as_many_objects_as_are_told_can_be_had_and_not_one_more() {
+    let daemon = start(1);
+    let mut client = Client::connect(daemon.socket());
+    let context = client.open("urxe0");
+    let Ok(Reply::Device(device)) = client.call(Request::QueryDevice { context }) else { panic!() };
+    let pd = client.alloc_pd(context);
+    let addr = Vec::leak(vec![0u8; 64]).as_ptr().expose_provenance() as u64;
+    let register = Request::RegMr {
+        pd,
+        addr,
+        length: 64,
+        iova: addr,
+        access: Access::LOCAL_WRITE,
+        backing: Backing::Process,
+    };
+    let cq = client.create_cq(context, 1, None).handle;
+    // The usual depth, and more than the rings of as many took up once.
+    let caps = QpCaps { max_send_sge: 4, max_recv_sge: 4, ..CAPS };
+    let create_qp = Request::CreateQp {
+        pd,
+        qp_type: QpType::Rc,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        caps,
+        sq_sig_all: false,
+        user_handle: 0,
+    };
+    let create_cq =
+        Request::CreateCq { context, cqe: 127, channel: None, user_handle: 0, comp_vector: 0 };
+    for (what, request, max) in [
+        ("memory registrations", register, device.max_mr),
+        ("memory windows", Request::AllocMw { pd, mw_type: MwType::Two }, device.max_mw),
+        ("completion queues", create_cq, device.max_cq - 1),
+        ("queue pairs", create_qp, device.max_qp),
+        ("protection domains", Request::AllocPd { context }, device.max_pd - 1),
+    ] {
+        let (granted, error) = until_refused(&mut client, &request);
+        assert_eq!(granted, max as usize, "{what}: {error}");
+        assert_eq!(error.errno, Errno::NOMEM.raw_os_error(), "{error}");
+        assert!(error.message.contains("can have no more"), "{error}");
+    }
+    // Others are served meanwhile.
+    let second = start(1);
+    let (mut a, mut b) = connected(&daemon, &second, Kind::Shared, 4096);
+    serve(&mut a, &mut b);
+    drop(client);
+    serve(&mut a, &mut b);
 }
