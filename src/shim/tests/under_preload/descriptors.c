@@ -1,12 +1,18 @@
 /* Duplicating and closing, also of what the program does not know it has. */
 #include "check.h"
 
+/* The last number that a process may have by the usual limit of 1,024 descriptors. */
+#define LAST 1023
+
+/* The shim's own are between 512 and this, as long as there are few of them. */
+#define BEHIND_OWN 900
+
 static void duplicates(void)
 {
     int fd = open_device();
     int others[] = {
         dup(fd), dup2(fd, 40), dup3(fd, 41, O_CLOEXEC), fcntl(fd, F_DUPFD, 50),
-        fcntl(fd, F_DUPFD_CLOEXEC, 1500),
+        fcntl(fd, F_DUPFD_CLOEXEC, LAST),
     };
     CHECK(close(fd) == 0);
     for (int i = 0; i < 5; i++) {
@@ -41,7 +47,7 @@ static void replacing(void)
     WORKS(fd);
 
     /* What the program does not have is not replaced, and not closed. */
-    for (int own = 512; own < 1024; own++) {
+    for (int own = 512; own < BEHIND_OWN; own++) {
         if (syscall(SYS_fcntl, own, F_GETFD) < 0)
             continue;
         FAILS(EBUSY, dup2(0, own));
@@ -54,7 +60,7 @@ static void replacing(void)
 
 static void close_all_by_close(void)
 {
-    for (int fd = 3; fd < 1100; fd++)
+    for (int fd = 3; fd < BEHIND_OWN; fd++)
         close(fd);
 }
 
@@ -70,9 +76,9 @@ static void close_all_by_closefrom(void)
 
 static void closing_everything(void (*close_all)(void))
 {
-    int fd = open_device(), high = fcntl(fd, F_DUPFD, 1200);
+    int fd = open_device(), high = fcntl(fd, F_DUPFD, LAST);
     /* Above the shim's own, so that those are in the middle of what is closed. */
-    CHECK(close_range(3, 1100, 0) == 0 && !is_device(fd));
+    CHECK(close_range(3, BEHIND_OWN, 0) == 0 && !is_device(fd));
     WORKS(high);
     close_all();
     CHECK(close(high) == (close_all == close_all_by_close ? 0 : -1));
