@@ -41,7 +41,8 @@ pub struct Settings {
     pub name: Vec<String>,
 
     /// Socket that programs connect to [default: $URXE_SOCKET, or urxe/urxed.sock in
-    /// $XDG_RUNTIME_DIR; for root /run/urxe/urxed.sock].
+    /// $XDG_RUNTIME_DIR, or /tmp/urxe-UID/urxed.sock; for root /run/urxe/urxed.sock, where
+    /// programs of all users look].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 

@@ -73,4 +73,7 @@ mod socket_path;
 pub mod store_order;
 
 #[cfg(not(loom))]
-pub use socket_path::{make_directory as make_socket_directory, socket_path, sysfs_directory};
+pub use socket_path::{
+    NoDaemon, SYSTEM_SOCKET, connect_to_daemon, daemon_sockets,
+    make_directory as make_socket_directory, socket_path, sysfs_directory,
+};

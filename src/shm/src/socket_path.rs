@@ -1,14 +1,18 @@
 //! Where the daemon's control socket is, if nobody says otherwise, and what lies beside it.
 
+use crate::channel::Channel;
 use std::ffi::OsString;
+use std::fmt;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The control socket's path: `$URXE_SOCKET`, else for root `/run/urxe/urxed.sock`, else
-/// `$XDG_RUNTIME_DIR/urxe/urxed.sock`, else `/tmp/urxe-<uid>/urxed.sock`. Programs and the daemon
-/// ask here alike.
+/// The socket of root's daemon, which an administrator may open to all users (`--mode 666`).
+pub const SYSTEM_SOCKET: &str = "/run/urxe/urxed.sock";
+
+/// The socket that a daemon of ours listens at: `$URXE_SOCKET`, else for root [`SYSTEM_SOCKET`],
+/// else `$XDG_RUNTIME_DIR/urxe/urxed.sock`, else `/tmp/urxe-<uid>/urxed.sock`.
 pub fn socket_path() -> PathBuf {
     path_from(|name| std::env::var_os(name), rustix::process::geteuid().is_root())
 }
@@ -18,11 +22,64 @@ fn path_from(var: impl Fn(&str) -> Option<OsString>, is_root: bool) -> PathBuf {
     if let Some(path) = var("URXE_SOCKET") {
         path.into()
     } else if is_root {
-        "/run/urxe/urxed.sock".into()
+        SYSTEM_SOCKET.into()
     } else if let Some(directory) = var("XDG_RUNTIME_DIR") {
         PathBuf::from(directory).join("urxe/urxed.sock")
     } else {
         shared_directory().join("urxed.sock")
+    }
+}
+
+/// The sockets at which programs look for a daemon if nobody names one, in this order:
+/// [`socket_path`], then, unless `$URXE_SOCKET` is set, [`SYSTEM_SOCKET`].
+pub fn daemon_sockets() -> Vec<PathBuf> {
+    sockets_from(|name| std::env::var_os(name), rustix::process::geteuid().is_root())
+}
+
+fn sockets_from(var: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Vec<PathBuf> {
+    let is_named = var("URXE_SOCKET").is_some_and(|path| !path.is_empty());
+    let own = path_from(var, is_root);
+    let system = (!is_named && own != Path::new(SYSTEM_SOCKET)).then(|| SYSTEM_SOCKET.into());
+    std::iter::once(own).chain(system).collect()
+}
+
+/// Connects to the daemon at a socket, or, if none is named, to the first that answers at one of
+/// the [`daemon_sockets`]. Returns the socket too.
+///
+/// # Errors
+/// If no daemon answers at any of them.
+pub fn connect_to_daemon(named: Option<&Path>) -> Result<(PathBuf, Channel), NoDaemon> {
+    connect_to_first(named.map_or_else(daemon_sockets, |path| vec![path.to_owned()]))
+}
+
+fn connect_to_first(sockets: Vec<PathBuf>) -> Result<(PathBuf, Channel), NoDaemon> {
+    let mut tried = Vec::new();
+    for socket in sockets {
+        match Channel::connect(&socket) {
+            Ok(channel) => return Ok((socket, channel)),
+            Err(error) => tried.push((socket, error)),
+        }
+    }
+    Err(NoDaemon { tried })
+}
+
+/// No daemon answers.
+#[derive(Debug)]
+pub struct NoDaemon {
+    /// The sockets that were tried, and what the system said of each.
+    pub tried: Vec<(PathBuf, io::Error)>,
+}
+
+impl std::error::Error for NoDaemon {}
+
+impl fmt::Display for NoDaemon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no urxe daemon answers")?;
+        for (index, (socket, error)) in self.tried.iter().enumerate() {
+            let before = if index == 0 { "at" } else { "or at" };
+            write!(f, " {before} {} ({error})", socket.display())?;
+        }
+        Ok(())
     }
 }
 
@@ -99,6 +156,32 @@ mod tests {
         assert_eq!(path_with(&[("URXE_SOCKET", "")], true), Path::new("/run/urxe/urxed.sock"));
         let in_tmp = format!("/tmp/urxe-{}/urxed.sock", rustix::process::geteuid().as_raw());
         assert_eq!(path_with(&[("XDG_RUNTIME_DIR", "")], false), Path::new(&in_tmp));
+    }
+
+    #[test]
+    fn the_daemon_of_the_system_is_looked_for_after_ones_own() {
+        let sockets = |set: &[(&str, &str)], is_root| {
+            let var = |name: &str| {
+                let value = set.iter().find(|(key, _)| *key == name);
+                value.map(|(_, value)| OsString::from(value))
+            };
+            sockets_from(var, is_root)
+        };
+        let runtime = ("XDG_RUNTIME_DIR", "/run/user/1");
+        let both = ["/run/user/1/urxe/urxed.sock", "/run/urxe/urxed.sock"].map(PathBuf::from);
+        assert_eq!(sockets(&[runtime], false), both);
+        assert_eq!(sockets(&[runtime], true), both[1..]);
+        let named = [runtime, ("URXE_SOCKET", "/a/b.sock")];
+        assert_eq!(sockets(&named, false), [PathBuf::from("/a/b.sock")]);
+    }
+
+    #[test]
+    fn a_daemon_that_answers_nowhere_is_said_to_be_missing_at_each_place() {
+        let places = ["/nonexistent/a.sock", "/nonexistent/b.sock"].map(PathBuf::from);
+        let said = connect_to_first(places.to_vec()).unwrap_err().to_string();
+        for place in &places {
+            assert!(said.contains(&format!("at {} (No such file", place.display())), "{said}");
+        }
     }
 
     #[test]

@@ -21,7 +21,6 @@ use urxe_shm::control::{
     ContextHandle, DeviceAttr, DeviceInfo, PortAttr, Reply, Request, Resource, ResourceKind,
 };
 use urxe_shm::event::EventRecord;
-use urxe_shm::socket_path;
 
 /// Which daemon, and which of its devices.
 ///
@@ -41,9 +40,10 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// The first device of the daemon at the usual place: the socket `$URXE_SOCKET`, else
-    /// `/run/urxe/urxed.sock` for root, else `$XDG_RUNTIME_DIR/urxe/urxed.sock`, else
-    /// `/tmp/urxe-<uid>/urxed.sock`.
+    /// The first device of the daemon at the usual place. That is the socket `$URXE_SOCKET` if it
+    /// is set; else the first of these at which a daemon answers: that of this user
+    /// (`$XDG_RUNTIME_DIR/urxe/urxed.sock`, or `/tmp/urxe-<uid>/urxed.sock` where there is no such
+    /// directory), and that of the system, `/run/urxe/urxed.sock`. Root has the latter only.
     pub fn new() -> OpenOptions {
         OpenOptions::default()
     }
@@ -61,7 +61,7 @@ impl OpenOptions {
     }
 
     fn connect(&self) -> Result<Session, Error> {
-        Session::connect(&self.socket.clone().unwrap_or_else(socket_path))
+        Session::connect(self.socket.as_deref())
     }
 }
 

@@ -5,8 +5,9 @@ use crate::{QpState, WcStatus};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+use urxe_shm::NoDaemon;
 use urxe_shm::cursor::IndexError;
 use urxe_shm::entry::{self, EntryError};
 use urxe_shm::process_memory::Fault;
@@ -17,17 +18,9 @@ use urxe_shm::process_memory::Fault;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No daemon answers at the socket.
-    #[error(
-        "no urxe daemon answers at {}: {source}; start one with `urxed`, or name its socket in \
-         URXE_SOCKET", path.display()
-    )]
-    Connect {
-        /// The socket that was tried.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    /// No daemon answers at any of the sockets that were tried.
+    #[error("{0}; start one with `urxed`, or name its socket in URXE_SOCKET")]
+    Connect(#[from] NoDaemon),
     /// The daemon ended, or ended this session. Every object of the context is lost.
     #[error(
         "the urxe daemon at {} is gone, or has ended the session; all objects of the context are \
@@ -157,9 +150,11 @@ impl Error {
     /// The number that the C verbs would have left in `errno`; `EIO` where they have none.
     pub fn errno(&self) -> i32 {
         match self {
-            Error::Connect { source, .. } | Error::System { source, .. } => {
-                source.raw_os_error().unwrap_or(libc::EIO)
+            // Of the socket that comes first, which a daemon of the user's own would have.
+            Error::Connect(NoDaemon { tried }) => {
+                tried.first().and_then(|(_, error)| error.raw_os_error()).unwrap_or(libc::EIO)
             }
+            Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Error::Refused { errno, .. } | Error::Unreachable { errno, .. } => *errno,
             Error::Rejected { .. } | Error::NoService { .. } => libc::ECONNREFUSED,
             Error::InvalidArgument { .. }

@@ -6,7 +6,7 @@ use rustix::event::Timespec;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use urxe_shm::client::{self, CallError, ConnectError, Connection};
+use urxe_shm::client::{CallError, Connection};
 use urxe_shm::control::{Reply, Request, RingLocation};
 use urxe_shm::region::Window;
 use urxe_shm::session_memory::WindowError;
@@ -19,15 +19,14 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn connect(path: &Path) -> Result<Session, Error> {
-        let connection =
-            client::connect(path, &program_name(), 0).map_err(|error| match error {
-                ConnectError::Unreachable(source) => {
-                    Error::Connect { path: path.to_owned(), source }
-                }
-                ConnectError::Hello(error) => explain(&Arc::from(path), "hello", error),
-            })?;
-        Ok(Session { path: Arc::from(path), connection })
+    /// Begins a session with the daemon at a socket, or, if none is named, with the first that
+    /// answers at a usual one.
+    pub(crate) fn connect(socket: Option<&Path>) -> Result<Session, Error> {
+        let (path, channel) = urxe_shm::connect_to_daemon(socket)?;
+        let path = Arc::from(path);
+        let connection = Connection::new(channel, &program_name(), 0)
+            .map_err(|error| explain(&path, "hello", error))?;
+        Ok(Session { path, connection })
     }
 
     /// Asks the daemon for something and waits for the answer. `call` names it in errors.

@@ -60,8 +60,9 @@ enum Command {
 /// Which daemon to ask.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct DaemonArguments {
-    /// Socket of the daemon [default: $URXE_SOCKET, or urxe/urxed.sock in $XDG_RUNTIME_DIR; for
-    /// root /run/urxe/urxed.sock].
+    /// Socket of the daemon [default: $URXE_SOCKET; else the first at which a daemon answers of
+    /// urxe/urxed.sock in $XDG_RUNTIME_DIR (or /tmp/urxe-UID/urxed.sock) and
+    /// /run/urxe/urxed.sock].
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 }

@@ -65,7 +65,7 @@ impl Error {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) => 2,
-            Error::Verbs(urxe_verbs::Error::Connect { .. }) => 3,
+            Error::Verbs(urxe_verbs::Error::Connect(_)) => 3,
             Error::WrongData(_) => 4,
             _ => 1,
         }
@@ -83,10 +83,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_failure_has_the_code_that_help_tells() {
-        let no_daemon = urxe_verbs::Error::Connect {
-            path: "/run/x".into(),
-            source: io::ErrorKind::NotFound.into(),
-        };
+        let tried = vec![("/run/x".into(), io::ErrorKind::NotFound.into())];
+        let no_daemon = urxe_shm::NoDaemon { tried }.into();
         let all = [
             (Error::Failed("x".into()), 1),
             (Error::Usage("x".into()), 2),

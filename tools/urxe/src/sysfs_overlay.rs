@@ -16,7 +16,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use urxe_shm::channel::Channel;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -73,7 +72,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             false => Err(Error::Failed(format!("nothing of urxe is mounted on {CLASSES}"))),
         };
     }
-    let socket = arguments.daemon.socket.clone().unwrap_or_else(urxe_shm::socket_path);
+    let (socket, _) = urxe_shm::connect_to_daemon(arguments.daemon.socket.as_deref())
+        .map_err(urxe_verbs::Error::from)?;
     match &arguments.program[..] {
         [] => {
             classes_of(&socket)?;
@@ -185,9 +185,6 @@ fn is_ours(mountinfo: &str) -> bool {
 
 /// The classes that the daemon at a socket shows as files.
 fn classes_of(socket: &Path) -> Result<PathBuf, Error> {
-    let no_daemon =
-        |source| urxe_verbs::Error::Connect { path: socket.to_path_buf(), source }.into();
-    Channel::connect(socket).map_err(|source| -> Error { no_daemon(source) })?;
     let classes = urxe_shm::sysfs_directory(socket).join("class");
     let shown = OURS.iter().all(|class| classes.join(class).is_dir());
     shown.then_some(classes.clone()).ok_or_else(|| {

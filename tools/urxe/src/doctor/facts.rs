@@ -1,13 +1,14 @@
 //! What there is on this machine, as far as verbs programs need it. Nothing is judged here.
 
 use super::port_owner;
-use crate::run::{ROCE_PORT, SYSTEM_SOCKET, choose_address, find_library, sockets};
+use crate::run::{ROCE_PORT, choose_address, find_library};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use urxe_port::watch::Watch;
+use urxe_shm::{SYSTEM_SOCKET, daemon_sockets};
 use urxe_verbs::{Context, OpenOptions};
 
 /// What was seen.
@@ -88,7 +89,8 @@ impl Facts {
         let watch = Watch::open(Instant::now());
         let link = watch.links().with_address(address);
         let libraries = library_directories();
-        let daemons: Vec<Daemon> = sockets().iter().filter_map(|path| Daemon::at(path)).collect();
+        let daemons: Vec<Daemon> =
+            daemon_sockets().iter().filter_map(|path| Daemon::at(path)).collect();
         Facts {
             libibverbs: libraries
                 .iter()

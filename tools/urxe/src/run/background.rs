@@ -17,9 +17,6 @@ use std::time::{Duration, Instant};
 use urxe_shm::channel::Channel;
 use urxe_verbs::{Context, DeviceInfo, OpenOptions};
 
-/// The daemon that an administrator runs for all users.
-pub(crate) const SYSTEM_SOCKET: &str = "/run/urxe/urxed.sock";
-
 /// How long a daemon that we start stays after its last program, in seconds.
 const LINGER: u32 = 10;
 
@@ -95,14 +92,6 @@ impl Daemon {
     }
 }
 
-/// The sockets at which a daemon for our programs may answer, the best first.
-pub(crate) fn sockets() -> Vec<PathBuf> {
-    let own = absolute(&urxe_shm::socket_path());
-    let is_named = std::env::var_os("URXE_SOCKET").is_some_and(|path| !path.is_empty());
-    let system = (!is_named && own != Path::new(SYSTEM_SOCKET)).then(|| SYSTEM_SOCKET.into());
-    std::iter::once(own).chain(system).collect()
-}
-
 /// The daemon at a socket, which must be running.
 pub(super) fn find(socket: &Path) -> Result<Daemon, NoDaemon> {
     Daemon::at(socket).ok_or_else(|| NoDaemon::Silent(absolute(socket)))
@@ -123,7 +112,7 @@ pub(super) fn find_or_start(
         None => own.with_file_name(format!("urxed-{addr}.sock")),
     };
     let look = || {
-        let usual = sockets().into_iter().filter_map(|socket| Daemon::at(&socket));
+        let usual = urxe_shm::daemon_sockets().into_iter().filter_map(|socket| Daemon::at(&socket));
         let fits = |daemon: &Daemon| daemon.has_device(wanted, name);
         usual.into_iter().find(fits).or_else(|| Daemon::at(&special))
     };

@@ -12,7 +12,6 @@ mod program;
 mod sanitizer;
 
 pub(crate) use address::{ROCE_PORT, choose as choose_address};
-pub(crate) use background::{SYSTEM_SOCKET, sockets};
 pub(crate) use library::find as find_library;
 
 use crate::output;

@@ -33,9 +33,8 @@ impl DeviceStats {
 impl StatClient {
     /// Connects to a daemon.
     pub(crate) fn connect(daemon: &DaemonArguments) -> Result<Self, Error> {
-        let socket = daemon.socket.clone().unwrap_or_else(urxe_shm::socket_path);
-        let channel = Channel::connect(&socket)
-            .map_err(|source| urxe_verbs::Error::Connect { path: socket.clone(), source })?;
+        let (socket, channel) = urxe_shm::connect_to_daemon(daemon.socket.as_deref())
+            .map_err(urxe_verbs::Error::from)?;
         let mut client = StatClient { socket, channel };
         match client.call(&Request::Hello { program: "urxe stat".into() })? {
             Reply::Hello { .. } => Ok(client),
