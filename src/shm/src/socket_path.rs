@@ -74,10 +74,9 @@ impl std::error::Error for NoDaemon {}
 
 impl fmt::Display for NoDaemon {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no urxe daemon answers")?;
         for (index, (socket, error)) in self.tried.iter().enumerate() {
-            let before = if index == 0 { "at" } else { "or at" };
-            write!(f, " {before} {} ({error})", socket.display())?;
+            let before = if index == 0 { "no urxe daemon answers at" } else { ", nor at" };
+            write!(f, "{before} {}: {error}", socket.display())?;
         }
         Ok(())
     }
@@ -180,7 +179,7 @@ mod tests {
         let places = ["/nonexistent/a.sock", "/nonexistent/b.sock"].map(PathBuf::from);
         let said = connect_to_first(places.to_vec()).unwrap_err().to_string();
         for place in &places {
-            assert!(said.contains(&format!("at {} (No such file", place.display())), "{said}");
+            assert!(said.contains(&format!("at {}: No such file", place.display())), "{said}");
         }
     }
 

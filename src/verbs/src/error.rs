@@ -116,7 +116,7 @@ pub enum Error {
         private_data: Vec<u8>,
     },
     /// A connection, service or group could not be had.
-    #[error("{peer} is not reached: {} (errno {errno})", io::Error::from_raw_os_error(*errno))]
+    #[error("{peer} is not reached: {}", io::Error::from_raw_os_error(*errno))]
     Unreachable {
         /// The peer, or the group.
         peer: SocketAddr,

@@ -34,13 +34,21 @@ pub(crate) use rings::ArenaRings;
 pub(crate) use srq::Srq;
 
 use rustix::io::Errno;
+use rustix::process::Resource;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use urxe_shm::control::ControlError;
 
 /// A request is refused, for this reason.
 pub(crate) fn refuse(errno: Errno, sentence: impl Into<String>) -> ControlError {
-    ControlError { errno: errno.raw_os_error(), message: sentence.into() }
+    ControlError { errno: errno.raw_os_error(), message: without_number(&sentence.into()) }
+}
+
+/// A sentence without the number that the text of a system's error ends with: the refusal's own
+/// number goes with it, and would stand there twice.
+fn without_number(sentence: &str) -> String {
+    let text = sentence.rsplit_once(" (os error ").filter(|(_, number)| number.ends_with(')'));
+    text.map_or(sentence, |(text, _)| text).to_owned()
 }
 
 /// Turns the error of something that a request needed into its refusal.
@@ -51,7 +59,19 @@ pub(crate) trait Refusal<T> {
 
 impl<T, E: Display> Refusal<T> for Result<T, E> {
     fn or_refuse(self, errno: Errno, what: &str) -> Result<T, ControlError> {
-        self.map_err(|error| refuse(errno, format!("{what}: {error}")))
+        self.map_err(|error| match errno {
+            Errno::MFILE => {
+                let limit = rustix::process::getrlimit(Resource::Nofile).current;
+                let limit = limit.map_or_else(|| "no limit".into(), |limit| limit.to_string());
+                let error = without_number(&error.to_string());
+                let sentence = format!(
+                    "{what}: {error}; the daemon's limit of open descriptors is {limit}, and each \
+                     program takes some: raise it (ulimit -n) where the daemon is started"
+                );
+                refuse(errno, sentence)
+            }
+            errno => refuse(errno, format!("{what}: {error}")),
+        })
     }
 }
 
@@ -88,4 +108,23 @@ fn check_unused(what: &str, users: usize, of: &str) -> Result<(), ControlError> 
         return Ok(());
     }
     Err(refuse(Errno::BUSY, format!("{what}: still used by {users} {of}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_its_number_once() {
+        let refused: Result<(), _> = Err(Errno::MFILE);
+        let refused = refused.or_refuse(Errno::MFILE, "event pipe").unwrap_err();
+        assert_eq!(refused.errno, Errno::MFILE.raw_os_error());
+        let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap().to_string();
+        for part in ["event pipe: Too many open files; ", &limit, "ulimit -n"] {
+            assert!(refused.message.contains(part), "{}", refused.message);
+        }
+        let error = format!("port 7: {}", Errno::ACCESS);
+        assert_eq!(refuse(Errno::ACCESS, error).message, "port 7: Permission denied");
+        assert_eq!(refuse(Errno::INVAL, "7 (seven)").message, "7 (seven)");
+    }
 }
