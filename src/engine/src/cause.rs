@@ -32,10 +32,10 @@ causes! {
     AckTimeout = 2, "The peer did not answer within timeout x (retry_cnt + 1). It is gone, its QP is not in RTR or RTS, a firewall stands between, or the path MTU is too large for the path.";
     SequenceRetries = 3, "The peer missed packets more often than retry_cnt allows. The path loses too much, or the PSNs of the two sides do not match.";
     RnrRetries = 4, "The peer had no receive posted for rnr_retry tries. Post receives earlier, or raise rnr_retry (7 waits for ever).";
-    PeerInvalidRequest = 5, "The peer answered that the request is invalid: longer than its receive, not enabled by its access flags, or more READs and atomics than its max_dest_rd_atomic.";
+    PeerInvalidRequest = 5, "The peer answered that the request is invalid: longer than its receive, not enabled by its access flags, more READs and atomics than its max_dest_rd_atomic, or cut into packets of another length than its path MTU, which both sides must have alike.";
     PeerRemoteAccess = 6, "The peer refused access: the rkey is wrong or was deregistered, the range is outside of the MR, or the MR lacks the right.";
     PeerRemoteOperation = 7, "The peer failed on its own side while doing what was asked.";
-    BadResponse = 8, "The peer's response does not fit the request. It is not a conforming responder, or a QPN is used twice.";
+    BadResponse = 8, "The peer's response does not fit the request. It has another path MTU than this QP, it is not a conforming responder, or a QPN is used twice.";
     LocalKey = 9, "An lkey in the scatter/gather list is not valid in this protection domain.";
     LocalBounds = 10, "An entry of the scatter/gather list reaches outside of its MR.";
     LocalRights = 11, "An entry of the scatter/gather list is to be written, but its MR lacks local write access.";

@@ -175,6 +175,24 @@ fn two_queue_pairs_of_one_device_can_be_connected() {
 }
 
 #[test]
+fn two_sides_of_different_path_mtu_are_told_of_it() {
+    let at_512 = |read: bool| {
+        let Net { near, far, daemon: _daemon } = Net::unconnected();
+        let endpoint = QpEndpoint { mtu: 512, ..far.qp.endpoint().unwrap() };
+        near.qp.connect(&endpoint, ALL).unwrap();
+        far.qp.connect(&near.qp.endpoint().unwrap(), ALL).unwrap();
+        let sges = [near.mr.sge(..10_000).unwrap()];
+        let there = far.mr.remote_buf(..10_000).unwrap();
+        let wr = if read { SendWr::read(1, &sges, there) } else { SendWr::write(1, &sges, there) };
+        near.qp.post_send(&[wr.signaled()]).unwrap();
+        near.next()
+    };
+    for wc in [at_512(false), at_512(true)] {
+        assert!(wc.status != WcStatus::Success && wc.cause.contains("path MTU"), "{wc:?}");
+    }
+}
+
+#[test]
 fn unsignaled_sends_make_room_for_others_by_themselves() {
     let Net { near, far, daemon: _daemon } = Net::new();
     let there = far.mr.remote_buf(..8).unwrap();
