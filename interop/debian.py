@@ -5,12 +5,12 @@ installed packages are neither read nor changed, and nothing needs root. Signatu
 with the keys of the installed package debian-archive-keyring.
 """
 
-import pathlib
 import shutil
 import subprocess
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = ROOT / 'target' / 'interop'
+import cargo
+
+CACHE = cargo.target_directory() / 'interop'
 KEYS = '/usr/share/keyrings/debian-archive-keyring.gpg'
 
 

@@ -2,7 +2,9 @@
 
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
-use crate::shell::{Result, build_release, cargo, files_below, is_root, release_binary, root, run};
+use crate::shell::{
+    Result, build_release, cargo, files_below, is_root, release_binary, root, run, target_directory,
+};
 use crate::{interop, programs, rules, tidy, wire};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -63,7 +65,7 @@ fn lacks_component(component: &str) -> Option<String> {
 
 fn loom() -> Result {
     // Its own target folder: the flag changes every crate, and would evict the others' builds.
-    let target = root().join("target/loom");
+    let target = target_directory().join("loom");
     let target = target.to_string_lossy();
     run_cargo(
         &["test", "--package", "urxe-shm", "--release", "--lib", "--locked", "loom"],

@@ -1,7 +1,9 @@
 //! Running programs.
 
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 /// What went wrong, in a sentence.
 pub(crate) type Result<T = ()> = std::result::Result<T, String>;
@@ -35,10 +37,22 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// Where cargo puts what it builds: `CARGO_TARGET_DIR`, or what its configuration says, or
+/// `target`.
+pub(crate) fn target_directory() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let mut metadata = cargo();
+        metadata.args(["metadata", "--format-version", "1", "--no-deps"]);
+        let text = output(&mut metadata).unwrap_or_default();
+        let metadata: Value = serde_json::from_str(&text).unwrap_or_default();
+        metadata["target_directory"].as_str().map_or_else(|| root().join("target"), PathBuf::from)
+    })
+}
+
 /// Where cargo puts release binaries.
 pub(crate) fn release_binary(name: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from);
-    target.join("release").join(name)
+    target_directory().join("release").join(name)
 }
 
 /// Builds the release binaries, and the shim, which is a library.
@@ -87,4 +101,17 @@ fn cannot_start(command: &Command, error: &std::io::Error) -> String {
 fn show(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_built_lies_where_cargo_says() {
+        // This test itself was built: its folder is `deps` in that of a profile.
+        let test = std::env::current_exe().unwrap();
+        assert!(test.starts_with(target_directory()), "{}", target_directory().display());
+        assert!(release_binary("urxe").ends_with("release/urxe"));
+    }
 }

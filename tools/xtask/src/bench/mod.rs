@@ -8,7 +8,7 @@ mod table;
 
 use crate::netns::{Pair, Side};
 use crate::packages::{IP, IPERF3, PERFTEST, RXE_PROVIDER, lacking_root_or};
-use crate::shell::{Result, build_release, output, release_binary, root};
+use crate::shell::{Result, build_release, output, release_binary, target_directory};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -29,9 +29,9 @@ pub(crate) struct Options {
     /// Measure over IPv6 instead of IPv4.
     #[arg(long)]
     ipv6: bool,
-    /// Where the figures go, as JSON.
-    #[arg(long, default_value = "target/bench.json")]
-    json: PathBuf,
+    /// Where the figures go, as JSON [default: bench.json where cargo puts what it builds].
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 /// Bandwidth tests of `urxe perf`: name and message size.
@@ -126,7 +126,7 @@ pub(crate) fn run(options: &Options) -> Result {
         figures,
     };
     table::print(&results);
-    let path = root().join(&options.json);
+    let path = options.json.clone().unwrap_or_else(|| target_directory().join("bench.json"));
     let text = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
     std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
