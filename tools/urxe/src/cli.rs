@@ -47,6 +47,8 @@ enum Command {
     DemoPartner(demo::PartnerArguments),
     Run(run::Arguments),
     Doctor(doctor::Arguments),
+    #[command(hide = true)]
+    DoctorTrial(doctor::TrialArguments),
     Daemon(daemon::Arguments),
     Devinfo(devinfo::Arguments),
     Perf(perf::Arguments),
@@ -84,6 +86,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::DemoPartner(arguments) => demo::run_partner(&arguments),
         Command::Run(arguments) => return run::run(&arguments),
         Command::Doctor(arguments) => return doctor::run(&arguments),
+        Command::DoctorTrial(arguments) => return doctor::run_trial(&arguments),
         Command::Daemon(arguments) => return daemon::run(arguments),
         Command::Devinfo(arguments) => devinfo::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),

@@ -17,6 +17,7 @@ mod perf;
 mod perf_connect;
 mod replay;
 mod res;
+mod roce_port;
 mod run;
 mod stat;
 mod sysfs_overlay;

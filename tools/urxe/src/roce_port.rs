@@ -1,14 +1,60 @@
-//! Who has a UDP port.
+//! The UDP port of RoCEv2: whether it is free, and who has it if not.
 
+use std::fmt;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// The program that has a UDP port of an address, as far as that can be seen: of other users only
-/// root sees it, and of the kernel's own sockets nobody.
-pub(super) fn find(address: IpAddr, port: u16) -> Option<String> {
+/// The port of RoCEv2.
+pub(crate) const ROCE_PORT: u16 = 4791;
+
+/// Whether a daemon could have the port of an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PortState {
+    Free,
+    /// Another socket has it.
+    Taken(Owner),
+    /// The system refuses it.
+    Refused(String),
+}
+
+/// Who has a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// The program and its process, as far as that can be seen: of other users only root sees it.
+    pub(crate) program: Option<String>,
+    /// It has the port of every address of the machine.
+    pub(crate) everywhere: bool,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.program.as_deref().unwrap_or("a program of another user"))
+    }
+}
+
+/// The state of the port of an address.
+pub(crate) fn state(address: IpAddr) -> PortState {
+    match UdpSocket::bind((address, ROCE_PORT)) {
+        Ok(_) => PortState::Free,
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            PortState::Taken(owner(address, ROCE_PORT))
+        }
+        Err(error) => PortState::Refused(error.to_string()),
+    }
+}
+
+/// Who has a UDP port of an address.
+fn owner(address: IpAddr, port: u16) -> Owner {
     let tables = ["/proc/net/udp", "/proc/net/udp6"];
     let tables = tables.map(|table| fs::read_to_string(table).unwrap_or_default());
-    let inode = tables.iter().find_map(|table| inode(table, address, port))?;
+    let found = tables.iter().find_map(|table| find(table, address, port));
+    let Some((bound, inode)) = found else { return Owner::default() };
+    Owner { program: program(inode), everywhere: bound.is_unspecified() }
+}
+
+/// The program that has a socket.
+fn program(inode: u64) -> Option<String> {
     if inode == 0 {
         return Some("the kernel (rdma_rxe)".into());
     }
@@ -22,15 +68,16 @@ pub(super) fn find(address: IpAddr, port: u16) -> Option<String> {
     })
 }
 
-/// The inode of the socket that has the port, in a table like `/proc/net/udp`.
-fn inode(table: &str, address: IpAddr, port: u16) -> Option<u64> {
+/// What the socket that has the port is bound to, and its inode, in a table like `/proc/net/udp`.
+fn find(table: &str, address: IpAddr, port: u16) -> Option<(IpAddr, u64)> {
     table.lines().skip(1).find_map(|line| {
         let mut words = line.split_whitespace();
         let (local_address, local_port) = words.nth(1)?.split_once(':')?;
         let bound = parse_address(local_address)?;
         let is_it = u16::from_str_radix(local_port, 16).ok()? == port
             && (bound == address || bound.is_unspecified());
-        words.nth(7)?.parse().ok().filter(|_| is_it)
+        let inode = words.nth(7)?.parse().ok()?;
+        is_it.then_some((bound, inode))
     })
 }
 
@@ -50,7 +97,6 @@ fn parse_address(text: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::UdpSocket;
 
     const TABLE: &str = "\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -62,11 +108,14 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn the_socket_of_a_port_is_found_by_its_address_or_as_one_for_all() {
-        let found = |address: &str, port| inode(TABLE, address.parse().unwrap(), port);
-        assert_eq!(found("127.0.0.4", 4791), Some(2377));
+        let found = |address: &str, port| {
+            let (bound, inode) = find(TABLE, address.parse().unwrap(), port)?;
+            Some((bound.to_string(), inode))
+        };
+        assert_eq!(found("127.0.0.4", 4791), Some(("127.0.0.4".into(), 2377)));
         assert_eq!(found("127.0.0.5", 4791), None);
         assert_eq!(found("127.0.0.4", 4792), None);
-        assert_eq!(found("10.0.0.1", 5355), Some(0));
+        assert_eq!(found("10.0.0.1", 5355), Some(("0.0.0.0".into(), 0)));
         let six = "00000000000000000000000001000000";
         assert_eq!(parse_address(six), Some(Ipv6Addr::LOCALHOST.into()));
     }
@@ -74,7 +123,11 @@ mod tests {
     #[test]
     fn this_process_is_found() {
         let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
-        let owner = find([127, 0, 0, 1].into(), socket.local_addr().unwrap().port()).unwrap();
-        assert!(owner.contains(&format!("(process {})", std::process::id())), "{owner}");
+        let owner = owner([127, 0, 0, 1].into(), socket.local_addr().unwrap().port());
+        let process = format!("(process {})", std::process::id());
+        assert!(owner.program.as_ref().unwrap().contains(&process), "{owner}");
+        assert!(!owner.everywhere);
+        let socket = UdpSocket::bind(("0.0.0.0", 0)).unwrap();
+        assert!(self::owner([127, 0, 0, 1].into(), socket.local_addr().unwrap().port()).everywhere);
     }
 }

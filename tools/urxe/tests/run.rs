@@ -3,18 +3,11 @@
 
 mod common;
 
-use common::{Daemon, Directory, PATIENCE, Process, run, text, urxe};
+use common::{Daemon, Directory, PATIENCE, Process, library, run, text, urxe};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-/// A library that every machine has, and that does nothing when it is loaded once more.
-fn library() -> PathBuf {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let mut paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
-    paths.find(|path| path.contains("/libc.so")).expect("this test has a libc").into()
-}
 
 /// An address that nobody else tests with.
 fn address(last: u8) -> String {

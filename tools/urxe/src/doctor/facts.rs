@@ -1,13 +1,14 @@
 //! What there is on this machine, as far as verbs programs need it. Nothing is judged here.
 
-use super::port_owner;
-use crate::run::{ROCE_PORT, choose_address, find_library};
+use super::trial;
+use crate::roce_port::{self, PortState};
+use crate::run::{choose_address, find_library, free_loopback};
 use std::fs;
-use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use urxe_port::watch::Watch;
+use urxe_shm::channel::Listener;
 use urxe_shm::{SYSTEM_SOCKET, daemon_sockets};
 use urxe_verbs::{Context, OpenOptions};
 
@@ -32,12 +33,14 @@ pub(super) struct Facts {
     pub(super) address: IpAddr,
     /// Its UDP port 4791.
     pub(super) port: PortState,
+    /// Another address that it would serve if that is taken.
+    pub(super) loopback: Option<IpAddr>,
+    /// A socket could be made where that of a daemon would be, or why not.
+    pub(super) socket_place: Result<(), String>,
     /// The interface of that address, and its MTU.
     pub(super) link: Option<(String, u32)>,
-    /// `/proc/self/mem` can be opened.
-    pub(super) own_memory: Result<(), String>,
-    /// How far processes may look into each other (Yama).
-    pub(super) ptrace_scope: Option<u8>,
+    /// What came of doing what a program and a daemon do.
+    pub(super) trial: Result<(), trial::Failure>,
     /// A filter of system calls is on us.
     pub(super) is_filtered: bool,
     /// We may use userfaultfd, of which root always may.
@@ -72,16 +75,6 @@ pub(super) struct Device {
     pub(super) gids: Vec<(u8, IpAddr)>,
 }
 
-/// Whether a daemon could have the port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum PortState {
-    Free,
-    /// Somebody has it, and who, if that can be seen.
-    Taken(Option<String>),
-    /// The system refuses it.
-    Refused(String),
-}
-
 impl Facts {
     /// Looks at this machine.
     pub(super) fn of_this_machine() -> Facts {
@@ -89,6 +82,16 @@ impl Facts {
         let watch = Watch::open(Instant::now());
         let link = watch.links().with_address(address);
         let libraries = library_directories();
+        let place = urxe_shm::socket_path();
+        let place = place.with_file_name(format!("doctor-{}.sock", std::process::id()));
+        let socket_place = try_socket(&place);
+        let trial_socket = match &socket_place {
+            Ok(()) => place,
+            // What is wrong with that place is said; the rest is tried elsewhere.
+            Err(_) => std::env::temp_dir().join(place.file_name().unwrap_or_default()),
+        };
+        let port = roce_port::state(address);
+        let is_taken = matches!(port, PortState::Taken(_));
         let daemons: Vec<Daemon> =
             daemon_sockets().iter().filter_map(|path| Daemon::at(path)).collect();
         Facts {
@@ -104,12 +107,11 @@ impl Facts {
                 && daemons.iter().all(|daemon| daemon.socket != Path::new(SYSTEM_SOCKET)),
             daemons,
             address,
-            port: port_state(address),
+            port,
+            loopback: is_taken.then(free_loopback).flatten(),
+            socket_place,
             link: link.map(|link| (link.name.clone(), link.mtu)),
-            own_memory: urxe_shm::process_memory::open_own()
-                .map(drop)
-                .map_err(|error| error.to_string()),
-            ptrace_scope: number("/proc/sys/kernel/yama/ptrace_scope"),
+            trial: trial::run(&trial_socket),
             is_filtered: is_filtered(),
             userfaultfd: rustix::process::geteuid().is_root()
                 || number("/proc/sys/vm/unprivileged_userfaultfd") == Some(1),
@@ -167,13 +169,11 @@ fn is_in_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-fn port_state(address: IpAddr) -> PortState {
-    match UdpSocket::bind((address, ROCE_PORT)) {
-        Ok(_) => PortState::Free,
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            PortState::Taken(port_owner::find(address, ROCE_PORT))
-        }
-        Err(error) => PortState::Refused(error.to_string()),
+/// Makes a socket, and its directory if there is none, as a daemon would.
+fn try_socket(path: &Path) -> Result<(), String> {
+    match Listener::bind(path, 0o600) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{}: {error}", path.parent().unwrap_or(path).display())),
     }
 }
 

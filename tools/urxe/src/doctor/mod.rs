@@ -1,10 +1,13 @@
 //! `urxe doctor`: whether unmodified verbs programs can run on this machine, and what to do if not.
 //!
-//! [`facts`] looks at the machine, [`rules`] judges what it saw, and neither does the other's work.
+//! [`facts`] looks at the machine, [`trial`] tries what programs do, [`rules`] judges what came of
+//! it, and none does another's work.
 
 mod facts;
-mod port_owner;
 mod rules;
+mod trial;
+
+pub(crate) use trial::{Arguments as TrialArguments, run_here as run_trial};
 
 use crate::output;
 use clap::Args;

@@ -1,6 +1,7 @@
 //! What the facts mean for a verbs program.
 
-use super::facts::{Daemon, Facts, PortState};
+use super::facts::{Daemon, Facts};
+use crate::roce_port::PortState;
 use serde::Serialize;
 use std::fmt;
 use urxe_wire::PathMtu;
@@ -56,7 +57,7 @@ impl Finding {
 
 /// Every check, in the order in which a program would meet them.
 pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
-    let checks = [rdma_core, perftest, shim, memory, remap, hardware, buffers, cores];
+    let checks = [rdma_core, perftest, shim, trial, remap, hardware, buffers, cores];
     let checks = checks.into_iter().filter_map(|check| check(facts));
     checks.chain(daemon(facts)).collect()
 }
@@ -112,6 +113,13 @@ fn daemon(facts: &Facts) -> Vec<Finding> {
         return facts.daemons.iter().flat_map(running).collect();
     }
     let address = facts.address;
+    if let Err(reason) = &facts.socket_place {
+        let says =
+            format!("none answers, and none can be started: no place for its socket: {reason}");
+        let mend =
+            "set XDG_RUNTIME_DIR to a directory of this user's, or URXE_SOCKET to a path in one";
+        return vec![Finding::problem("daemon", says, mend)];
+    }
     let other = "`urxe run --addr ADDR` with another address of this machine, such as 127.0.0.2";
     let mut findings = vec![match &facts.port {
         PortState::Free => Finding::ok(
@@ -121,12 +129,29 @@ fn daemon(facts: &Facts) -> Vec<Finding> {
             ),
         ),
         PortState::Taken(owner) => {
-            let owner = owner.as_deref().unwrap_or("a program that we may not see");
-            let mut says = format!("none answers us, and {owner} has UDP port 4791 of {address}");
+            let whose = match owner.everywhere {
+                true => "every address of this machine".to_owned(),
+                false => address.to_string(),
+            };
+            let mut says = format!("none answers us, and {owner} has UDP port 4791 of {whose}");
             if facts.system_daemon_refuses {
-                says += "; the system's daemon does not let this user in";
+                says += "; the system's daemon does not let this user in (urxed --mode 666 would)";
             }
-            Finding::problem("daemon", says, other)
+            match facts.loopback {
+                Some(loopback) => {
+                    says += &format!(
+                        "; `urxe run` will start one on {loopback}, which only programs of this \
+                         machine reach"
+                    );
+                    Finding::warning("daemon", says, other)
+                }
+                None => Finding::problem(
+                    "daemon",
+                    says,
+                    "end that program, which `ss -lunp sport = :4791` shows to root, or let it \
+                     have the port of one address only",
+                ),
+            }
         }
         PortState::Refused(reason) => {
             let says = format!("none runs, and UDP port 4791 of {address} is refused: {reason}");
@@ -183,25 +208,26 @@ fn path_mtu(what: String, bytes: usize) -> Finding {
     }
 }
 
-fn memory(facts: &Facts) -> Option<Finding> {
-    let name = "memory";
-    if let Err(reason) = &facts.own_memory {
+/// What a program and a daemon do, done.
+fn trial(facts: &Facts) -> Option<Finding> {
+    let name = "trial";
+    let Err(failure) = &facts.trial else {
         let says =
-            format!("/proc/self/mem cannot be opened, so no memory can be registered: {reason}");
-        let mend = "let /proc be mounted, and the program be dumpable (prctl PR_SET_DUMPABLE)";
-        return Some(Finding::problem(name, says, mend));
-    }
-    // Both only bear on process_vm_*, which is the faster of two ways.
-    let slower = match (facts.ptrace_scope, facts.is_filtered) {
-        (Some(scope @ 2..), _) => format!("ptrace_scope {scope}"),
-        (_, true) => "a seccomp filter (a container's?)".into(),
-        _ => return Some(Finding::ok(name, "the daemon can reach registered memory")),
+            "system calls, /proc/self/mem and an RDMA WRITE through a daemon of its own work";
+        return Some(Finding::ok(name, says));
     };
-    let says = format!(
-        "the daemon can reach registered memory; {slower} may keep it from the faster way for \
-         large messages"
-    );
-    Some(Finding::ok(name, says))
+    let says = format!("{}: {}", failure.step, failure.reason);
+    let mend = match (facts.is_filtered, failure.step.contains("/proc/")) {
+        (true, _) => {
+            "a seccomp filter is on this process (a container's?): let it allow this system call"
+        }
+        (false, true) => {
+            "let /proc be mounted, and the program be dumpable (prctl PR_SET_DUMPABLE); a security \
+             module or the kernel's option proc_mem.force_override may forbid it too"
+        }
+        (false, false) => "see whether limits (ulimit -a) or a security module forbid it",
+    };
+    Some(Finding::problem(name, says, mend))
 }
 
 fn remap(facts: &Facts) -> Option<Finding> {
@@ -247,7 +273,9 @@ fn cores(facts: &Facts) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::super::facts::Device;
+    use super::super::trial::Failure;
     use super::*;
+    use crate::roce_port::Owner;
 
     /// A machine on which everything is as it should be.
     fn healthy() -> Facts {
@@ -261,9 +289,10 @@ mod tests {
             system_daemon_refuses: false,
             address: [10, 0, 0, 1].into(),
             port: PortState::Free,
+            loopback: None,
+            socket_place: Ok(()),
             link: Some(("eth0".into(), 1500)),
-            own_memory: Ok(()),
-            ptrace_scope: None,
+            trial: Ok(()),
             is_filtered: false,
             userfaultfd: true,
             wants_remap: false,
@@ -325,19 +354,36 @@ mod tests {
     #[test]
     fn a_daemon_runs_or_could_be_started() {
         assert_finding("daemon", Level::Ok, "10.0.0.1", |_| ());
-        let taken = |facts: &mut Facts| facts.port = PortState::Taken(Some("x (process 9)".into()));
-        assert_finding("daemon", Level::Problem, "x (process 9)", taken);
-        assert_finding("daemon", Level::Problem, "--addr", taken);
+        let owner = Owner { program: Some("x (process 9)".into()), everywhere: false };
+        let taken = |facts: &mut Facts| {
+            facts.port = PortState::Taken(owner.clone());
+            facts.loopback = Some([127, 0, 0, 3].into());
+        };
+        assert_finding("daemon", Level::Warning, "x (process 9) has UDP port 4791 of 10.0.", taken);
+        assert_finding("daemon", Level::Warning, "will start one on 127.0.0.3", taken);
+        assert_finding("daemon", Level::Warning, "--addr", taken);
         assert_finding("daemon", Level::Problem, "does not let this user in", |facts| {
-            facts.port = PortState::Taken(None);
+            facts.port = PortState::Taken(Owner::default());
             facts.system_daemon_refuses = true;
+        });
+        let everywhere = |facts: &mut Facts| {
+            facts.port = PortState::Taken(Owner { everywhere: true, ..owner.clone() });
+        };
+        assert_finding(
+            "daemon",
+            Level::Problem,
+            "x (process 9) has UDP port 4791 of ev",
+            everywhere,
+        );
+        assert_finding("daemon", Level::Problem, "XDG_RUNTIME_DIR", |facts| {
+            facts.socket_place = Err("/run/user/7: No such file or directory".into());
         });
         assert_finding("daemon", Level::Problem, "not today", |facts| {
             facts.port = PortState::Refused("not today".into());
         });
         // The port of a daemon that answers is taken, and rightly so.
         assert_finding("daemon", Level::Ok, "process 77", |facts| {
-            facts.port = PortState::Taken(None);
+            facts.port = PortState::Taken(Owner::default());
             facts.daemons = vec![daemon_with(1024, true, &[(0, [10, 0, 0, 1].into())])];
         });
     }
@@ -363,12 +409,23 @@ mod tests {
     }
 
     #[test]
-    fn memory_must_be_reachable_and_may_be_so_more_slowly() {
-        assert_finding("memory", Level::Problem, "EACCES", |facts| {
-            facts.own_memory = Err("EACCES".into());
+    fn a_step_of_the_trial_that_fails_is_a_problem() {
+        let failed = |step: &str| {
+            let (step, reason) = (step.into(), "Operation not permitted".into());
+            Err(Failure { step, reason })
+        };
+        assert_finding("trial", Level::Problem, "a step: Operation not permitted", |facts| {
+            facts.trial = failed("a step");
         });
-        assert_finding("memory", Level::Ok, "ptrace_scope 3", |facts| facts.ptrace_scope = Some(3));
-        assert_finding("memory", Level::Ok, "seccomp", |facts| facts.is_filtered = true);
+        assert_finding("trial", Level::Problem, "PR_SET_DUMPABLE", |facts| {
+            facts.trial = failed("opening /proc/self/mem");
+        });
+        assert_finding("trial", Level::Problem, "seccomp", |facts| {
+            facts.trial = failed("a step");
+            facts.is_filtered = true;
+        });
+        // A filter that forbids nothing of ours does no harm.
+        assert_finding("trial", Level::Ok, "RDMA WRITE", |facts| facts.is_filtered = true);
     }
 
     #[test]

@@ -1,11 +1,9 @@
 //! Which address a daemon that we start serves, if nobody says.
 
+use crate::roce_port::{self, PortState, ROCE_PORT};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Instant;
 use urxe_port::watch::{Links, Watch};
-
-/// The port of RoCEv2.
-pub(crate) const ROCE_PORT: u16 = 4791;
 
 /// Addresses that are everywhere behind the default route: they are for documentation.
 const FAR_AWAY: [IpAddr; 2] = [
@@ -20,6 +18,16 @@ pub(crate) fn choose() -> IpAddr {
     let mut routed = FAR_AWAY.into_iter().filter_map(source_towards);
     let routed = routed.find(|addr| is_reachable(*addr));
     routed.unwrap_or_else(|| without_route(Watch::open(Instant::now()).links()))
+}
+
+/// How many loopback addresses are tried.
+const LOOPBACKS: u8 = 32;
+
+/// A loopback address whose port of RoCEv2 is free.
+pub(crate) fn free_loopback() -> Option<IpAddr> {
+    let addrs = (1..=LOOPBACKS).map(|host| Ipv4Addr::new(127, 0, 0, host).into());
+    let mut addrs = addrs.chain([Ipv6Addr::LOCALHOST.into()]);
+    addrs.find(|addr| roce_port::state(*addr) == PortState::Free)
 }
 
 /// The address that packets to `peer` would have as their source. Sends none.

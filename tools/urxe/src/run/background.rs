@@ -3,6 +3,7 @@
 use super::{absolute, address, library};
 use crate::daemon::{last_words, ourselves};
 use crate::output;
+use crate::roce_port::{self, Owner, PortState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
@@ -31,6 +32,13 @@ const HOLD_FD_MIN: i32 = 512;
 pub(crate) enum NoDaemon {
     #[error("no daemon answers at {}; `urxe run` without --daemon starts one", .0.display())]
     Silent(PathBuf),
+    #[error(
+        "no daemon runs, and UDP port 4791 of {addr} is taken, and so is that of all loopback \
+         addresses that were tried: {owner} has it{}. End that program, or share one daemon: where \
+         root runs `urxed --addr {addr} --mode 666`, programs of all users find it",
+        if .owner.everywhere { " on every address" } else { "" }
+    )]
+    NoFreeAddress { addr: IpAddr, owner: Owner },
     #[error("no daemon runs, and one for {addr} did not start: {reason}")]
     NotStarted { addr: IpAddr, reason: String },
     #[error(
@@ -79,6 +87,15 @@ impl Daemon {
         gids.is_ok_and(|gids| gids.iter().any(|&(_, gid)| gid.to_canonical() == addr))
     }
 
+    /// Says that it was started, and, if it is not where one would expect it, why.
+    fn announce(&self, addr: IpAddr, why: &str) {
+        let device = self.devices.first().map_or("no device", |device| &device.name);
+        output::note(format_args!(
+            "urxe run: started a daemon with {device} on {addr}{why}; it ends {LINGER} seconds \
+             after its last program"
+        ));
+    }
+
     /// Leaves a connection to the program that this process becomes, and to its children: while
     /// one of them lives the daemon does, however late they open a device.
     pub(super) fn hold_for_ever(&self) {
@@ -123,8 +140,31 @@ pub(super) fn find_or_start(
     // Another `urxe run` may have started one while we waited.
     match look() {
         Some(daemon) => Ok(daemon),
-        None => start(addr, name, if is_special { &special } else { &own }),
+        None if wanted.is_some() => {
+            let daemon = start(addr, name, &special)?;
+            daemon.announce(addr, "");
+            Ok(daemon)
+        }
+        None => start_anywhere(addr, name, if is_special { &special } else { &own }),
     }
+}
+
+/// Starts a daemon on this address, or, if another socket has its port, on a loopback address.
+fn start_anywhere(addr: IpAddr, name: Option<&str>, socket: &Path) -> Result<Daemon, NoDaemon> {
+    let PortState::Taken(owner) = roce_port::state(addr) else {
+        let daemon = start(addr, name, socket)?;
+        daemon.announce(addr, "");
+        return Ok(daemon);
+    };
+    let Some(loopback) = address::free_loopback() else {
+        return Err(NoDaemon::NoFreeAddress { addr, owner });
+    };
+    let daemon = start(loopback, name, socket)?;
+    let why = format!(
+        " because {owner} has UDP port 4791 of {addr}; only programs of this machine reach it"
+    );
+    daemon.announce(loopback, &why);
+    Ok(daemon)
 }
 
 /// Keeps other `urxe run` from starting daemons for the same sockets, as long as it is open.
@@ -165,13 +205,7 @@ fn start(addr: IpAddr, name: Option<&str>, socket: &Path) -> Result<Daemon, NoDa
         return Err(refused(last_words(&log)));
     }
     let ended = || refused(format!("it ended at once; its log is {}", log.display()));
-    let daemon = Daemon::at(socket).ok_or_else(ended)?;
-    let device = daemon.devices.first().map_or("no device", |device| &device.name);
-    output::note(format_args!(
-        "urxe run: started a daemon with {device} on {addr}; it ends {LINGER} seconds after its \
-         last program"
-    ));
-    Ok(daemon)
+    Daemon::at(socket).ok_or_else(ended)
 }
 
 /// Whether a line comes through a pipe before it is closed or the time is over.

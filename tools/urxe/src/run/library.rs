@@ -89,7 +89,7 @@ pub(super) fn preload(runtime: Option<&str>, library: &Path, before: Option<OsSt
 }
 
 /// Keeps our library out of a program of our own.
-pub(super) fn forget(command: &mut Command) {
+pub(crate) fn forget(command: &mut Command) {
     let (Ok(library), Some(value)) = (find(), std::env::var_os("LD_PRELOAD")) else { return };
     match without(&library, &value) {
         Some(others) => command.env("LD_PRELOAD", others),

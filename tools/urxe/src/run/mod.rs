@@ -11,8 +11,8 @@ mod library;
 mod program;
 mod sanitizer;
 
-pub(crate) use address::{ROCE_PORT, choose as choose_address};
-pub(crate) use library::find as find_library;
+pub(crate) use address::{choose as choose_address, free_loopback};
+pub(crate) use library::{find as find_library, forget as forget_library};
 
 use crate::output;
 use clap::Args;
@@ -39,9 +39,10 @@ Examples:
   urxe run -- bash
       Every program that is started in this shell.
 
-If no daemon runs, one is started for the address with which this machine reaches the network; it
-ends by itself 10 seconds after its last program. `urxe doctor` tells what is missing if something
-is. The program keeps its name, its terminal, its signals and its exit code; if it cannot be run,
+If no daemon runs, one is started for the address with which this machine reaches the network, or,
+if another user's daemon has that, for a loopback address; it ends by itself 10 seconds after its
+last program. All users share the daemon that root runs with `urxed --mode 666`. `urxe doctor` tells
+what is missing if something is. The program keeps its name, its terminal, its signals and its exit code; if it cannot be run,
 the exit code is 127 (not found), 126 (cannot be executed) or 125 (anything else).";
 
 /// Run a program that uses libibverbs, unmodified, on urxe.

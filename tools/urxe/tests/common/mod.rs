@@ -22,6 +22,13 @@ pub(crate) fn urxe(line: &str) -> Command {
     command
 }
 
+/// A library that every machine has, and that does nothing when it is loaded once more.
+pub(crate) fn library() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    paths.find(|path| path.contains("/libc.so")).expect("this test has a libc").into()
+}
+
 /// A process that is killed with the test.
 pub(crate) struct Process {
     child: Child,
