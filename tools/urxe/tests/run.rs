@@ -154,7 +154,13 @@ fn what_keeps_a_program_from_running_is_said_in_a_sentence() {
     assert_failed(&foreign, 125, &["203.0.113.77", "no address of this machine"]);
     let both = run(home.run(&format!("{there} --addr 127.0.0.1"), &["true"]));
     assert_failed(&both, 125, &["--addr 127.0.0.1", "--daemon"]);
-    assert_failed(&run(home.run(&there, &["no-such-program"])), 127, &["no-such-program"]);
+    let unknown = run(home.run(&there, &["no-such-program"]));
+    assert_failed(&unknown, 127, &["no-such-program: command not found"]);
+    let mut known = home.run(&there, &["ib_write_bw"]);
+    known.env("PATH", "/nonexistent");
+    assert_failed(&run(known), 127, &["ib_write_bw: command not found", "package perftest"]);
+    assert_failed(&run(home.run(&there, &["./gone"])), 127, &["./gone: ", "o such file"]);
+    assert_failed(&run(home.run(&there, &["/tmp"])), 126, &["/tmp is a directory"]);
     let file = home.0.path().join("file");
     std::fs::write(&file, "").unwrap();
     let file = file.to_str().unwrap();

@@ -8,6 +8,7 @@
 mod address;
 mod background;
 mod library;
+mod package;
 mod program;
 mod sanitizer;
 
@@ -112,6 +113,8 @@ pub(crate) enum RunError {
     Program(#[from] program::Unfit),
     #[error(transparent)]
     Daemon(#[from] background::NoDaemon),
+    #[error("{}: command not found{}", .program.display(), whence(.program))]
+    NotFound { program: PathBuf },
     /// The system does not execute it.
     #[error("{}: {source}", .program.display())]
     Exec { program: PathBuf, source: io::Error },
@@ -121,11 +124,21 @@ impl RunError {
     /// The exit code, as `env` and `nohup` have it: the program's own are other ones.
     fn exit_code(&self) -> u8 {
         match self {
+            RunError::NotFound { .. } | RunError::Program(program::Unfit::NoInterpreter { .. }) => {
+                127
+            }
             RunError::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             RunError::Exec { .. } | RunError::Program(_) => 126,
             _ => 125,
         }
     }
+}
+
+/// Where a program is to be had, if that is known, to follow what is missing.
+fn whence(program: &Path) -> String {
+    package::of(program.as_os_str()).map_or_else(String::new, |package| {
+        format!("; it is in the Debian package {package} (apt-get install {package})")
+    })
 }
 
 /// Becomes the program; returns only if that fails.
@@ -160,8 +173,11 @@ fn prepare(arguments: &Arguments) -> Result<(Command, background::Daemon), RunEr
             output::note(format_args!("urxe run: {warning}"));
         }
     } else {
-        let source = io::ErrorKind::NotFound.into();
-        return Err(RunError::Exec { program: name.into(), source });
+        let (program, source) = (PathBuf::from(name), rustix::io::Errno::NOENT.into());
+        return Err(match name.as_encoded_bytes().contains(&b'/') {
+            true => RunError::Exec { program, source },
+            false => RunError::NotFound { program },
+        });
     }
     let (addr, device) = (arguments.addr, arguments.name.as_deref());
     let daemon = match &arguments.daemon {

@@ -4,6 +4,7 @@ use rustix::process::{getegid, geteuid};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,18 @@ pub(crate) enum Unfit {
          does without; use a dynamically linked one", .0.display()
     )]
     Static(PathBuf),
+    #[error(
+        "{} is linked with musl ({}), and the shim, as all of rdma-core here, with glibc; use a \
+         program that is linked with glibc", .program.display(), .loader.display()
+    )]
+    Musl { program: PathBuf, loader: PathBuf },
+    #[error("{} is a directory", .0.display())]
+    Directory(PathBuf),
+    #[error(
+        "{} cannot be executed: its interpreter {} is not there", .program.display(),
+        .interpreter.display()
+    )]
+    NoInterpreter { program: PathBuf, interpreter: PathBuf },
     #[error(
         "{} is for another kind of machine than {}; both must be for the same", .program.display(),
         .library.display()
@@ -41,11 +54,21 @@ pub(super) fn search(name: &OsStr) -> Option<PathBuf> {
 pub(super) fn check(program: &Path, library: &Path) -> Result<Option<String>, Unfit> {
     // What cannot be read can perhaps be executed.
     let Ok(file) = File::open(program) else { return Ok(None) };
-    // A script's interpreter is not looked at: what it starts may well be fit.
+    if file.metadata().is_ok_and(|found| found.is_dir()) {
+        return Err(Unfit::Directory(program.into()));
+    }
+    // A script's interpreter need only be there: what it starts may well be fit.
+    if let Ok(Some(interpreter)) = script_interpreter(&file) {
+        must_exist(program, interpreter)?;
+    }
     if let Ok(Some(elf)) = Elf::read(&file) {
-        if !elf.has_loader && !is_loader(program) {
-            return Err(Unfit::Static(program.into()));
+        let is_loader = is_loader(program);
+        let loader = elf.loader.as_deref().or(is_loader.then_some(program));
+        let Some(loader) = loader else { return Err(Unfit::Static(program.into())) };
+        if is_of_musl(loader) {
+            return Err(Unfit::Musl { program: program.into(), loader: loader.into() });
         }
+        must_exist(program, loader.into())?;
         let ours = File::open(library).and_then(|file| Elf::read(&file));
         if ours.is_ok_and(|ours| ours.is_some_and(|ours| ours.machine != elf.machine)) {
             let (program, library) = (program.into(), library.into());
@@ -63,6 +86,30 @@ pub(super) fn check(program: &Path, library: &Path) -> Result<Option<String>, Un
             program.display()
         )
     }))
+}
+
+/// Whatever executes a program must be there.
+fn must_exist(program: &Path, interpreter: PathBuf) -> Result<(), Unfit> {
+    match interpreter.exists() {
+        true => Ok(()),
+        false => Err(Unfit::NoInterpreter { program: program.into(), interpreter }),
+    }
+}
+
+/// What the first line of a script says that it is executed by.
+fn script_interpreter(file: &File) -> io::Result<Option<PathBuf>> {
+    let mut head = [0; 256];
+    let len = file.read_at(&mut head, 0)?;
+    let line = head[..len].split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let words = line.strip_prefix(b"#!").map(|rest| rest.split(|byte| b" \t".contains(byte)));
+    let word = words.and_then(|mut words| words.find(|word| !word.is_empty()));
+    Ok(word.map(|word| OsStr::from_bytes(word).into()))
+}
+
+/// Whether a loader is that of musl (`/lib/ld-musl-x86_64.so.1`).
+fn is_of_musl(loader: &Path) -> bool {
+    let name = loader.file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(b"ld-musl")
 }
 
 /// Whether this is the loader itself, given a program as its argument.
@@ -97,12 +144,12 @@ fn has_capabilities(file: &File) -> bool {
 }
 
 /// What an executable file says of itself at its beginning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Elf {
     /// Word size, byte order and instruction set.
     machine: [u8; 4],
-    /// It asks for a loader.
-    has_loader: bool,
+    /// The loader that it asks for.
+    loader: Option<PathBuf>,
 }
 
 /// Type of the program header that names the loader.
@@ -128,13 +175,32 @@ impl Elf {
             table.copy_from_slice(&head[28..32]);
             (u32::from_ne_bytes(table).into(), u16_at(42), u16_at(44))
         };
-        let mut has_loader = false;
+        let mut loader = None;
         for index in 0..u64::from(count) {
             let mut kind = [0; 4];
-            file.read_exact_at(&mut kind, table.saturating_add(index * u64::from(entry_len)))?;
-            has_loader |= u32::from_ne_bytes(kind) == PT_INTERP;
+            let at = table.saturating_add(index * u64::from(entry_len));
+            file.read_exact_at(&mut kind, at)?;
+            if u32::from_ne_bytes(kind) == PT_INTERP {
+                loader = Some(Self::loader(file, at, is_64)?);
+            }
         }
-        Ok(Some(Elf { machine: [head[4], head[5], head[18], head[19]], has_loader }))
+        Ok(Some(Elf { machine: [head[4], head[5], head[18], head[19]], loader }))
+    }
+
+    /// The path that a program header of type [`PT_INTERP`] names.
+    fn loader(file: &File, header: u64, is_64: bool) -> io::Result<PathBuf> {
+        let word = |at: u64| {
+            let mut word = [0; 4];
+            file.read_exact_at(&mut word, header.saturating_add(at))?;
+            Ok::<u64, io::Error>(u32::from_ne_bytes(word).into())
+        };
+        // The low half of a 64-bit offset: no loader's name lies beyond 4 GiB.
+        let low = if is_64 && cfg!(target_endian = "big") { 12 } else { 8 };
+        let offset = word(if is_64 { low } else { 4 })?;
+        let mut path = [0; 256];
+        let len = file.read_at(&mut path, offset)?;
+        let path = path[..len].split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(OsStr::from_bytes(path).into())
     }
 }
 
@@ -168,10 +234,21 @@ mod tests {
         bytes[32] = 64;
         bytes[54] = 56;
         bytes[56] = kinds.len() as u8;
+        let end = (64 + 56 * kinds.len()) as u64;
         for kind in kinds {
             bytes.extend(kind.to_le_bytes());
-            bytes.extend([0; 52]);
+            bytes.extend([0; 4]);
+            bytes.extend(end.to_le_bytes());
+            bytes.extend([0; 40]);
         }
+        bytes
+    }
+
+    /// The same with a loader.
+    fn elf_with_loader(machine: u8, loader: &str) -> Vec<u8> {
+        let mut bytes = elf(machine, &[6, PT_INTERP, 1]);
+        bytes.extend(loader.as_bytes());
+        bytes.push(0);
         bytes
     }
 
@@ -179,15 +256,35 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn static_and_foreign_programs_are_refused() {
         let library = Scratch::new("library", &elf(62, &[1]));
-        let fit = Scratch::new("fit", &elf(62, &[6, PT_INTERP, 1]));
+        let fit = Scratch::new("fit", &elf_with_loader(62, "/bin/sh"));
         assert!(check(&fit.0, &library.0).unwrap().is_none());
         let fixed = Scratch::new("static", &elf(62, &[1, 2]));
         assert!(matches!(check(&fixed.0, &library.0), Err(Unfit::Static(_))));
         assert!(is_loader(Path::new("/lib64/ld-linux-x86-64.so.2")));
         assert!(!is_loader(Path::new("/usr/bin/ldconfig")));
-        let foreign = Scratch::new("foreign", &elf(183, &[PT_INTERP]));
+        let foreign = Scratch::new("foreign", &elf_with_loader(183, "/bin/sh"));
         let refused = check(&foreign.0, &library.0).unwrap_err();
         assert!(matches!(refused, Unfit::OtherMachine { .. }), "{refused}");
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn programs_of_musl_or_without_their_interpreter_are_refused() {
+        let library = Scratch::new("library3", &elf(62, &[1]));
+        let refused = |contents: &[u8]| {
+            let program = Scratch::new("unfit", contents);
+            check(&program.0, &library.0).unwrap_err().to_string()
+        };
+        let musl = refused(&elf_with_loader(62, "/lib/ld-musl-x86_64.so.1"));
+        assert!(musl.contains("musl (/lib/ld-musl-x86_64.so.1)"), "{musl}");
+        for contents in
+            [elf_with_loader(62, "/nonexistent/ld.so"), b"#! /nonexistent/ld.so -x\n".to_vec()]
+        {
+            let gone = refused(&contents);
+            assert!(gone.contains("interpreter /nonexistent/ld.so is not there"), "{gone}");
+        }
+        let directory = check(Path::new("/bin"), &library.0).unwrap_err();
+        assert_eq!(directory.to_string(), "/bin is a directory");
     }
 
     #[test]
@@ -207,7 +304,8 @@ mod tests {
     #[test]
     fn this_test_has_a_loader() {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
-        assert!(Elf::read(&file).unwrap().unwrap().has_loader);
+        let loader = Elf::read(&file).unwrap().unwrap().loader.unwrap();
+        assert!(is_loader(&loader) && loader.exists(), "{}", loader.display());
     }
 
     #[test]
