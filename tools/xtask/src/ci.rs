@@ -5,7 +5,7 @@ use crate::report::Report;
 use crate::shell::{
     Result, build_release, cargo, files_below, is_root, release_binary, root, run, target_directory,
 };
-use crate::{interop, programs, rules, tidy, wire};
+use crate::{interop, ordinary_user, programs, rules, tidy, wire};
 use std::process::{Command, ExitCode, Stdio};
 
 pub(crate) fn run_all() -> ExitCode {
@@ -23,6 +23,12 @@ pub(crate) fn run_all() -> ExitCode {
     });
     report.stage("release build", None, build_release);
     report.stage("tests", None, || run_cargo(&["test", "--workspace", "--locked"], &[]));
+    let lacks = ordinary_user::lacks();
+    report.stage("tests as an ordinary user", lacks, || {
+        ordinary_user::tests(&ordinary_user::Options::default())
+    });
+    let lacks = ordinary_user::lacks_perftest();
+    report.stage("ib_write_bw as an ordinary user", lacks, ordinary_user::perftest);
     report.stage("ring protocols under loom", None, loom);
     report.stage("demo", None, || demo(&[]));
     report.stage("demo with 1% loss", None, || demo(&["--fault", "drop=1%"]));

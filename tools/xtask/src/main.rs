@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod interop;
 mod netns;
+mod ordinary_user;
 mod packages;
 mod programs;
 mod report;
@@ -26,8 +27,9 @@ struct Args {
 #[derive(Subcommand)]
 enum Task {
     /// Run every check that CI runs: format, lints, documentation, house rules, the list of
-    /// protocol rules, tests, the ring protocols under loom, the demo, what goes over a real wire
-    /// between two namespaces, and kernel rxe in a virtual machine.
+    /// protocol rules, tests, the tests as an ordinary user, the ring protocols under loom, the
+    /// demo, what goes over a real wire between two namespaces, and kernel rxe in a virtual
+    /// machine.
     ///
     /// As root it installs the Debian packages it needs (tshark, Scapy, tcpdump ...). What cannot
     /// run on this machine says so and why.
@@ -37,6 +39,9 @@ enum Task {
     Tidy,
     /// Count the rules of `spec-tests/rules` and check that each has a test that breaks with it.
     Rules(rules::Options),
+    /// Run the tests that make system calls, and `ib_write_bw`, as an ordinary user: no privilege,
+    /// an empty home, 1,024 descriptors. Needs root, to become that user.
+    OrdinaryUser(ordinary_user::Options),
     /// Run stock verbs programs on urxe, as an ordinary user: ibverbs-utils and perftest, with
     /// every kind of option, and programs that fork, are killed, or close what is not theirs.
     Programs(programs::Options),
@@ -56,6 +61,7 @@ fn main() -> ExitCode {
         Task::Ci => return ci::run_all(),
         Task::Tidy => tidy::check(),
         Task::Rules(options) => rules::run(&options),
+        Task::OrdinaryUser(options) => ordinary_user::run(&options),
         Task::Programs(options) => programs::check(&options),
         Task::Wire => wire::check(),
         Task::Bench(options) => bench::run(&options),

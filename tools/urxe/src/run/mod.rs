@@ -43,8 +43,9 @@ Examples:
 If no daemon runs, one is started for the address with which this machine reaches the network, or,
 if another user's daemon has that, for a loopback address; it ends by itself 10 seconds after its
 last program. All users share the daemon that root runs with `urxed --mode 666`. `urxe doctor` tells
-what is missing if something is. The program keeps its name, its terminal, its signals and its exit code; if it cannot be run,
-the exit code is 127 (not found), 126 (cannot be executed) or 125 (anything else).";
+what is missing if something is. The program keeps its name, its terminal, its signals and its exit
+code; if it cannot be run, the exit code is 127 (not found), 126 (cannot be executed) or 125
+(anything else).";
 
 /// Run a program that uses libibverbs, unmodified, on urxe.
 #[derive(Args, Debug)]
