@@ -166,19 +166,16 @@ fn prepare(arguments: &Arguments) -> Result<(Command, background::Daemon), RunEr
         unreachable!("clap requires a program");
     };
     let library = library::find()?;
-    let mut runtime = None;
-    if let Some(path) = program::search(name) {
-        runtime = sanitizer::runtime_of(&path);
-        // Before a daemon is started for nothing.
-        if let Some(warning) = program::check(&path, &library)? {
-            output::note(format_args!("urxe run: {warning}"));
-        }
-    } else {
+    let Some(path) = program::search(name) else {
         let (program, source) = (PathBuf::from(name), rustix::io::Errno::NOENT.into());
         return Err(match name.as_encoded_bytes().contains(&b'/') {
             true => RunError::Exec { program, source },
             false => RunError::NotFound { program },
         });
+    };
+    // Before a daemon is started for nothing.
+    if let Some(warning) = program::check(&path, &library)? {
+        output::note(format_args!("urxe run: {warning}"));
     }
     let (addr, device) = (arguments.addr, arguments.name.as_deref());
     let daemon = match &arguments.daemon {
@@ -195,7 +192,7 @@ fn prepare(arguments: &Arguments) -> Result<(Command, background::Daemon), RunEr
     };
     let mut command = Command::new(name);
     command.args(rest);
-    let before = std::env::var_os("LD_PRELOAD");
+    let (runtime, before) = (sanitizer::runtime_of(&path), std::env::var_os("LD_PRELOAD"));
     command.env("LD_PRELOAD", library::preload(runtime.as_deref(), &library, before));
     command.env("URXE_SOCKET", daemon.socket());
     Ok((command, daemon))
