@@ -9,8 +9,9 @@ use std::net::IpAddr;
 pub enum OpenError {
     /// Another socket has UDP port 4791 on this address.
     #[error(
-        "UDP port 4791 of {addr} is taken: another urxed has it, or the kernel's own rdma_rxe. \
-         `ss -lunp sport = :4791` shows who; stop that one, or choose another address with --addr"
+        "UDP port 4791 of {addr} is taken: another urxed has it, the kernel's own rdma_rxe, or a \
+         program that has the port of every address. `ss -lunp sport = :4791` shows who; stop that \
+         one, or, unless it has them all, choose another address with --addr"
     )]
     PortTaken {
         /// The address that was asked for.

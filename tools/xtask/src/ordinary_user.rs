@@ -3,12 +3,13 @@
 
 use crate::packages::{self, PERFTEST, Package, RXE_PROVIDER};
 use crate::shell::{
-    self, Result, build_release, cargo, is_root, output, release_binary, root, target_directory,
+    Result, build_release, cargo, is_root, output, release_binary, root, target_directory,
 };
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io;
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -106,9 +107,12 @@ pub(crate) fn perftest() -> Result {
     copy().map_err(said_of(&bin))?;
     let shown = Shown::everything();
     let urxe = bin.join("urxe");
+    // Others on this machine may use perftest's own port.
+    let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr());
+    let port = port.map_err(|error| format!("a free TCP port: {error}"))?.port().to_string();
     let command = |args: &[&str]| {
         let mut command = home.command(&shown, &urxe, &home.directory);
-        command.args(["run", "ib_write_bw", "-n", "1000"]).args(args);
+        command.args(["run", "ib_write_bw", "-n", "1000", "-p", &port]).args(args);
         command.stdout(Stdio::null());
         command
     };
@@ -116,13 +120,13 @@ pub(crate) fn perftest() -> Result {
     let mut server = Killed(start);
     let deadline = Instant::now() + PATIENCE;
     // It says nowhere that it waits for a client.
-    while shell::run(command(&["localhost"]).stderr(Stdio::null())).is_err() {
+    while output(&mut command(&["localhost"])).is_err() {
         let has_ended = server.0.try_wait().map_err(|error| error.to_string())?;
         if let Some(status) = has_ended {
             return Err(format!("urxe run ib_write_bw ended with {status}"));
         }
         if Instant::now() > deadline {
-            return shell::run(&mut command(&["localhost"]));
+            return output(&mut command(&["localhost"])).map(drop);
         }
         sleep(Duration::from_millis(200));
     }
