@@ -411,7 +411,9 @@ fn a_path_mtu_beyond_the_link_is_refused() {
     let mut t = Script::in_reset();
     t.enter_init(&usual()).unwrap();
     let error = t.enter_rtr(&QpAttr { path_mtu: Some(PathMtu::Mtu4096), ..usual() }).unwrap_err();
-    assert_eq!(error.to_string(), "path_mtu 4096: the device's link carries at most 1024");
+    let expected =
+        "path_mtu 4096: the way to the peer is over the device's link, which carries at most 1024";
+    assert_eq!(error.to_string(), expected);
 }
 
 #[test]
