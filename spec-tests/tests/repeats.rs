@@ -144,6 +144,25 @@ fn an_ack_timeout_shorter_than_the_round_trip_repeats_nothing() {
     }
 }
 
+/// What is repeated before the path is known, and nothing after that.
+#[test]
+fn a_path_longer_than_the_probe_interval_and_the_ack_timeout_is_soon_known() {
+    for (timeout, most_repeated, most_timeouts) in [(4, 150, 3), (14, 5, 0)] {
+        for round_trip in [2, 10].map(Duration::from_millis) {
+            for (operation, len) in
+                [(Operation::Write, 1 << 20), (Operation::Read, 1 << 20), (Operation::FetchAdd, 8)]
+            {
+                let (repeated, timeouts) = with_timeout(timeout, round_trip, operation, len);
+                let figures = format!("{repeated} repeated, {timeouts} timeouts: code {timeout}");
+                assert!(
+                    repeated <= most_repeated && timeouts <= most_timeouts,
+                    "{figures}, {round_trip:?}, {operation:?} of {len} bytes"
+                );
+            }
+        }
+    }
+}
+
 const MESSAGES: u64 = 500;
 
 /// Sends [`MESSAGES`], 16 under way, to a program that posts its receives `burst` at a time, each

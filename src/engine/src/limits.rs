@@ -85,6 +85,10 @@ pub const MIN_WINDOW_PACKETS: u32 = 4;
 /// standard's codes go down to 8 us, in which a program on a machine cannot answer.
 pub const MIN_ACK_TIMEOUT: Duration = Duration::from_millis(4);
 
+/// The longest that a shorter ACK timeout becomes where no round trip could be measured yet, because
+/// everything was repeated before its answer came.
+pub const MAX_UNKNOWN_ACK_TIMEOUT: Duration = Duration::from_millis(64);
+
 /// The longest that an RNR wait is made because the same request was refused before: so that a peer
 /// that is slow is asked some thousands of times a second and no more, and loses little time by it.
 /// (Kernel rxe waits far longer always: for a tick of its timers, which is 1 ms or more.)

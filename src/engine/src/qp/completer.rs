@@ -56,9 +56,10 @@ impl Qp {
                     self.count(cx, Counter::AckTimeouts, 1);
                     self.lose_try(cx, Cause::AckTimeout);
                 }
-                // Nothing is told by a lost READ or atomic response but asking again.
+                // Nothing is told by a lost READ or atomic response but asking again; where it may
+                // only be late, for the oldest alone.
                 Expired::Probe => match self.sq.front() {
-                    Some(front) if front.expects_response() => {
+                    Some(front) if front.expects_response() && self.retry.knows_path() => {
                         self.count(cx, Counter::Probes, 1);
                         self.go_back();
                     }

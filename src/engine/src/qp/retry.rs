@@ -3,7 +3,8 @@
 
 use super::readiness::Readiness;
 use crate::limits::{
-    INITIAL_WINDOW, MAX_PROBE_INTERVAL, MAX_WINDOW, MIN_ACK_TIMEOUT, MIN_WINDOW_PACKETS,
+    INITIAL_WINDOW, MAX_PROBE_INTERVAL, MAX_UNKNOWN_ACK_TIMEOUT, MAX_WINDOW, MIN_ACK_TIMEOUT,
+    MIN_WINDOW_PACKETS,
 };
 use std::time::{Duration, Instant};
 use urxe_wire::Psn;
@@ -49,6 +50,8 @@ pub(crate) struct Retry {
     /// of the same loss change nothing.
     pub(crate) rewound_at: Option<Psn>,
     probe_interval: Duration,
+    /// Twice what was waited for an answer in vain.
+    backed_off: Duration,
     smoothed_rtt: Option<Duration>,
     /// A packet whose acknowledgement is being timed, never one sent twice (Karn's rule).
     timed: Option<(Psn, Instant)>,
@@ -68,6 +71,7 @@ impl Retry {
             rnr_tries,
             rewound_at: None,
             probe_interval: Duration::ZERO,
+            backed_off: Duration::ZERO,
             smoothed_rtt: None,
             timed: None,
             probed: None,
@@ -104,6 +108,12 @@ impl Retry {
     /// `psn` was repeated to draw an answer.
     pub(crate) fn on_probe_sent(&mut self, psn: Psn) {
         self.probed = Some(psn);
+        self.timed = self.timed.filter(|&(timed, _)| timed != psn);
+    }
+
+    /// Whether it is known how long an answer takes on this path.
+    pub(crate) fn knows_path(&self) -> bool {
+        self.smoothed_rtt.is_some()
     }
 
     /// The PSN that was last repeated as a probe; asked once.
@@ -135,7 +145,11 @@ impl Retry {
         min_probe: Duration,
     ) {
         self.rewound_at = None;
-        self.probe_interval = Duration::ZERO;
+        // On a path of which nothing is known, an answer that came at last was maybe late and not
+        // lost: what was waited in vain before it is what is known.
+        if self.knows_path() {
+            self.probe_interval = Duration::ZERO;
+        }
         if self.is_rnr_waiting() {
             return;
         }
@@ -149,7 +163,11 @@ impl Retry {
     /// When a try is lost that begins now. A timeout that is shorter than what the path takes would
     /// lose tries, and repeat everything, for nothing: it is made as long as that needs.
     fn ack_deadline_from(&self, now: Instant, timeout: Option<Duration>) -> Option<Instant> {
-        timeout.map(|timeout| now + timeout.max(MIN_ACK_TIMEOUT).max(self.four_trips()))
+        let path = match self.smoothed_rtt {
+            Some(_) => self.four_trips(),
+            None => self.backed_off.min(MAX_UNKNOWN_ACK_TIMEOUT),
+        };
+        timeout.map(|timeout| now + timeout.max(MIN_ACK_TIMEOUT).max(path))
     }
 
     /// Four times as long as an answer took so far.
@@ -199,8 +217,8 @@ impl Retry {
         if self.probe_deadline.is_some_and(|at| at <= now) {
             let doubled = (self.probe_interval * 2).min(MAX_PROBE_INTERVAL);
             self.probe_interval = self.probe_interval.max(doubled);
+            self.backed_off = self.probe_interval;
             self.probe_deadline = Some(now + self.probe_interval);
-            self.timed = None;
             return Some(Expired::Probe);
         }
         None
@@ -310,6 +328,31 @@ mod tests {
         // A peer that answers late does not make it endless.
         assert_eq!(deadline(9, Some(3600 * 1000 * MS)), Some(MAX_PROBE_INTERVAL));
         assert_eq!(deadline(0, Some(MS)), Some(Duration::from_secs(3600)), "that of the probe");
+    }
+
+    #[test]
+    fn what_was_waited_in_vain_counts_until_the_path_is_known() {
+        let t0 = Instant::now();
+        let timeout = ack_timeout(1);
+        let mut retry = Retry::new(7, 7, 1024);
+        retry.time_packet(t0, Psn::new(1));
+        retry.on_sent(t0, timeout, MS);
+        assert_eq!(retry.expire(t0 + MS, timeout), Some(Expired::Probe));
+        retry.on_probe_sent(Psn::new(0));
+        assert_eq!(retry.timed_psn(), Some(Psn::new(1)), "another packet was repeated");
+        assert_eq!(retry.expire(t0 + 3 * MS, timeout), Some(Expired::Probe));
+        retry.on_probe_sent(Psn::new(1));
+        assert_eq!(retry.timed_psn(), None, "which of the two is acknowledged is not known");
+        assert_eq!(retry.expire(t0 + 7 * MS, timeout), Some(Expired::Ack));
+        assert_eq!(retry.expire(t0 + 7 * MS, timeout), Some(Expired::Probe));
+        // What was late comes. What is sent next has 8 ms before it is taken for lost.
+        let t1 = t0 + 8 * MS;
+        retry.on_progress(t1, true, timeout, MS);
+        assert_eq!(retry.deadline(), Some(t1 + 8 * MS));
+        retry.time_packet(t1, Psn::new(2));
+        retry.on_timed_acknowledged(t1 + 6 * MS);
+        retry.on_progress(t1 + 6 * MS, true, timeout, MS);
+        assert_eq!(retry.deadline(), Some(t1 + 30 * MS), "four round trips");
     }
 
     #[test]
