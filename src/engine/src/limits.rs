@@ -85,7 +85,7 @@ pub const MIN_WINDOW_PACKETS: u32 = 4;
 /// standard's codes go down to 8 us, in which a program on a machine cannot answer.
 pub const MIN_ACK_TIMEOUT: Duration = Duration::from_millis(4);
 
-/// The longest that a shorter ACK timeout becomes where no round trip could be measured yet, because
+/// The longest that a shorter ACK timeout becomes where no round trip could be measured yet, for
 /// everything was repeated before its answer came.
 pub const MAX_UNKNOWN_ACK_TIMEOUT: Duration = Duration::from_millis(64);
 

@@ -321,7 +321,8 @@ pub struct QpAttr {
     pub max_dest_rd_atomic: Option<u8>,
     /// Code (0 to 31) of the time a peer shall wait when there is no receive posted.
     pub min_rnr_timer: Option<u8>,
-    /// Code (0 to 31): the ACK timeout is 4.096 us << code; 0 waits for ever.
+    /// Code (0 to 31): the ACK timeout is 4.096 us << code, but never less than the path needs; 0
+    /// waits for ever.
     pub timeout: Option<u8>,
     /// Tries (0 to 7) after a timeout or a sequence error.
     pub retry_cnt: Option<u8>,
