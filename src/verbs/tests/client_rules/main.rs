@@ -319,7 +319,10 @@ fn memory_is_reached_by_copies_and_atomics_within_its_bounds() {
     assert_eq!((sge.addr, sge.length, sge.lkey), (mr.addr() + 8, 16, mr.lkey()));
     let remote = mr.remote_buf(..=7).unwrap();
     assert_eq!((remote.addr, remote.len, remote.rkey), (mr.addr(), 8, mr.rkey()));
-    assert!(pd.alloc_mr(0, Access::default()).is_err());
+    let nothing = pd.alloc_mr(0, Access::LOCAL_WRITE).unwrap();
+    nothing.write_at(0, b"").unwrap();
+    assert!(matches!(nothing.write_at(0, b"x"), Err(Error::OutOfBounds { size: 0, .. })));
+    assert!(nothing.atomic_u64(0).is_err());
 }
 
 #[test]
