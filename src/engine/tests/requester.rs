@@ -740,6 +740,20 @@ fn an_answer_to_the_probe_alone_means_that_the_rest_was_lost() {
 }
 
 #[test]
+fn an_answer_to_the_probe_says_nothing_of_what_was_sent_after_it() {
+    let mut t = Script::probing(MS);
+    t.connect(&usual());
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.wait(MS);
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 200).ack_req());
+    t.post(2, SEND, &[]);
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 201).ack_req());
+    t.receive(&[ack(200, 1)]);
+    t.expect_nothing();
+}
+
+#[test]
 fn a_probe_costs_no_tries() {
     let mut t = Script::probing(MS);
     t.connect(&QpAttr { retry_cnt: Some(0), ..usual() });

@@ -75,8 +75,7 @@ impl Qp {
                 self.count(cx, Counter::AcksReceived, 1);
                 // An ACK of a READ's or atomic's own PSN lacks the data.
                 self.acknowledge_before(cx, psn.next());
-                // The peer has the probe and nothing after it: the rest was lost.
-                if self.retry.take_probed() == Some(psn) && self.sq.outstanding() > 0 {
+                if self.retry.take_probed(psn) && self.sq.outstanding() > 0 {
                     self.go_back();
                 }
             }

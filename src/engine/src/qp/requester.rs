@@ -281,7 +281,7 @@ impl Qp {
         let packet = distance(front.first_psn, una);
         // Only the batch's room or memory that has gone can prevent it; both show elsewhere.
         if tx.has_room() && self.emit(cx, tx, Place::Front, packet, true).is_ok() {
-            self.retry.on_probe_sent(una);
+            self.retry.on_probe_sent(una, una + self.sq.outstanding());
             self.count(cx, Counter::Probes, 1);
             self.count(cx, Counter::RetransmittedPackets, 1);
         }

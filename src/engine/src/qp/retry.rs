@@ -55,8 +55,8 @@ pub(crate) struct Retry {
     smoothed_rtt: Option<Duration>,
     /// A packet whose acknowledgement is being timed, never one sent twice (Karn's rule).
     timed: Option<(Psn, Instant)>,
-    /// The PSN that was last repeated as a probe.
-    probed: Option<Psn>,
+    /// The PSN that was last repeated as a probe, and the one after all that was sent before.
+    probed: Option<(Psn, Psn)>,
     pub(crate) window: Window,
     pub(crate) readiness: Readiness,
 }
@@ -105,9 +105,9 @@ impl Retry {
         self.timed.get_or_insert((psn, now));
     }
 
-    /// `psn` was repeated to draw an answer.
-    pub(crate) fn on_probe_sent(&mut self, psn: Psn) {
-        self.probed = Some(psn);
+    /// `psn` was repeated to draw an answer, after everything before `sent` was sent.
+    pub(crate) fn on_probe_sent(&mut self, psn: Psn, sent: Psn) {
+        self.probed = Some((psn, sent));
         self.timed = self.timed.filter(|&(timed, _)| timed != psn);
     }
 
@@ -116,9 +116,10 @@ impl Retry {
         self.smoothed_rtt.is_some()
     }
 
-    /// The PSN that was last repeated as a probe; asked once.
-    pub(crate) fn take_probed(&mut self) -> Option<Psn> {
-        self.probed.take()
+    /// Whether an acknowledgement of `psn` means that the peer has the probe and that what was sent
+    /// behind it, before it was repeated, was lost; asked once.
+    pub(crate) fn take_probed(&mut self, psn: Psn) -> bool {
+        self.probed.take().is_some_and(|(probed, sent)| probed == psn && sent != psn.next())
     }
 
     /// The PSN being timed.
@@ -338,10 +339,10 @@ mod tests {
         retry.time_packet(t0, Psn::new(1));
         retry.on_sent(t0, timeout, MS);
         assert_eq!(retry.expire(t0 + MS, timeout), Some(Expired::Probe));
-        retry.on_probe_sent(Psn::new(0));
+        retry.on_probe_sent(Psn::new(0), Psn::new(2));
         assert_eq!(retry.timed_psn(), Some(Psn::new(1)), "another packet was repeated");
         assert_eq!(retry.expire(t0 + 3 * MS, timeout), Some(Expired::Probe));
-        retry.on_probe_sent(Psn::new(1));
+        retry.on_probe_sent(Psn::new(1), Psn::new(2));
         assert_eq!(retry.timed_psn(), None, "which of the two is acknowledged is not known");
         assert_eq!(retry.expire(t0 + 7 * MS, timeout), Some(Expired::Ack));
         assert_eq!(retry.expire(t0 + 7 * MS, timeout), Some(Expired::Probe));
