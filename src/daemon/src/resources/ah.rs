@@ -1,7 +1,7 @@
 //! Address handles.
 
 use super::qp::av_to_engine;
-use super::{check_quota, find, no_such, refuse};
+use super::{PdUser, check_quota, find, no_such, refuse};
 use crate::limits::MAX_AHS;
 use crate::nic::Nic;
 use crate::session::{Answer, Session, World};
@@ -37,6 +37,7 @@ impl Session {
             refuse(errno, error.to_string())
         })?;
         self.ahs.insert(handle, Ah { context, pd, nic, id });
+        self.join_pd(pd, PdUser::Ah);
         Ok(Reply::Ah { ah: AhHandle(handle), ah_num: id.0 }.into())
     }
 
@@ -51,6 +52,7 @@ impl Session {
     }
 
     pub(crate) fn free_ah(&mut self, nics: &mut [Nic], ah: Ah) {
+        self.leave_pd(ah.pd, PdUser::Ah);
         nics[ah.nic].device.destroy_ah(ah.id);
     }
 }

@@ -1,6 +1,6 @@
 //! Memory registrations.
 
-use super::{Refusal, check_quota, device_full, find, no_such, refuse};
+use super::{PdUser, Refusal, check_quota, device_full, find, no_such, refuse};
 use crate::host::Region;
 use crate::limits::{
     MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MAPPED_MRS_OF_ALL, MAX_MR_SIZE, MAX_MRS,
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use urxe_engine::{Access, MrSpec, RegMrError, RegionId};
 use urxe_shm::control::{self, Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply};
 use urxe_shm::layout::page_size;
-use urxe_shm::process_memory::ProcessMemory;
+use urxe_shm::process_memory::{Fault, ProcessMemory};
 use urxe_shm::region::{ForeignMemoryError, Mapping};
 
 /// Access bits that exist. `ibv_access_flags` from bit 20 on are optional, and are left alone.
@@ -115,6 +115,7 @@ impl Session {
         self.mapped_bytes += mapped.unwrap_or(0);
         self.mapped_mrs += usize::from(mapped.is_some());
         self.mrs.insert(handle, Mr { context, pd, nic, key, region, mapped });
+        self.join_pd(pd, PdUser::Mr);
         Ok(Reply::Mr { mr: MrHandle(handle), lkey: key, rkey: key }.into())
     }
 
@@ -139,6 +140,7 @@ impl Session {
     }
 
     fn forget_mr(&mut self, nics: &mut [Nic], mr: Mr) {
+        self.leave_pd(mr.pd, PdUser::Mr);
         let host = &mut nics[mr.nic].host;
         host.objects.mrs.remove(&mr.key);
         host.remove_region(mr.region);
@@ -188,15 +190,21 @@ impl Session {
             refuse(Errno::FAULT, sentence)
         })?;
         let last = request.addr + (request.length - 1);
-        for addr in [request.addr, last] {
-            probe(memory, addr)
-                .or_refuse(Errno::FAULT, &format!("{} bytes at {addr:#x}", request.length))?;
+        let page = page_size() as u64;
+        let is_one_page = request.addr / page == last / page;
+        let ends = [Some(request.addr), Some(last).filter(|_| !is_one_page)];
+        for addr in ends.into_iter().flatten() {
+            probe(memory, addr).map_err(|fault| refuse_reach(request, addr, &fault))?;
         }
         Ok(Region::Process { memory: Rc::clone(memory), addr: request.addr })
     }
 }
 
-fn probe(memory: &ProcessMemory, addr: u64) -> Result<(), urxe_shm::process_memory::Fault> {
+fn refuse_reach(request: &MrRequest, addr: u64, fault: &Fault) -> ControlError {
+    refuse(Errno::FAULT, format!("{} bytes at {addr:#x}: {fault}", request.length))
+}
+
+fn probe(memory: &ProcessMemory, addr: u64) -> Result<(), Fault> {
     memory.read(addr, &mut [0])
 }
 

@@ -1,6 +1,6 @@
 //! Memory windows.
 
-use super::{Refusal, check_quota, find, no_such};
+use super::{PdUser, Refusal, check_quota, find, no_such};
 use crate::limits::MAX_MWS;
 use crate::nic::Nic;
 use crate::session::{Answer, Session, World};
@@ -36,6 +36,7 @@ impl Session {
         let rkey = on.device.alloc_mw(pd_id, mw_type).or_refuse(Errno::NOMEM, "memory window")?;
         on.host.objects.insert_mw(rkey, self.owner());
         self.mws.insert(handle, Mw { context, pd, nic, rkey });
+        self.join_pd(pd, PdUser::Mw);
         Ok(Reply::Mw { mw: MwHandle(handle), rkey }.into())
     }
 
@@ -50,6 +51,7 @@ impl Session {
     }
 
     pub(crate) fn free_mw(&mut self, nics: &mut [Nic], mw: Mw) {
+        self.leave_pd(mw.pd, PdUser::Mw);
         let nic = &mut nics[mw.nic];
         nic.device.dealloc_mw(mw.rkey);
         nic.host.objects.remove_mw(mw.rkey);

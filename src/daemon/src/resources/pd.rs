@@ -13,6 +13,32 @@ pub(crate) struct Pd {
     /// The device's number.
     pub(crate) nic: usize,
     pub(crate) id: PdId,
+    /// How many of each kind are in it. Counted, for to look for them among a million takes long.
+    users: [usize; PdUser::ALL.len()],
+}
+
+/// What is in a protection domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PdUser {
+    Mr,
+    Mw,
+    Qp,
+    Srq,
+    Ah,
+}
+
+impl PdUser {
+    const ALL: [PdUser; 5] = [PdUser::Mr, PdUser::Mw, PdUser::Qp, PdUser::Srq, PdUser::Ah];
+
+    fn plural(self) -> &'static str {
+        match self {
+            PdUser::Mr => "memory registrations",
+            PdUser::Mw => "memory windows",
+            PdUser::Qp => "queue pairs",
+            PdUser::Srq => "shared receive queues",
+            PdUser::Ah => "address handles",
+        }
+    }
 }
 
 impl Session {
@@ -25,7 +51,8 @@ impl Session {
         check_quota("protection domains", self.pds.len(), MAX_PDS)?;
         let handle = self.new_handle()?;
         let id = world.nics[nic].pds.insert(()).ok_or_else(|| device_full("protection domains"))?;
-        self.pds.insert(handle, Pd { context, nic, id: PdId(id) });
+        let users = [0; PdUser::ALL.len()];
+        self.pds.insert(handle, Pd { context, nic, id: PdId(id), users });
         Ok(Reply::Pd(PdHandle(handle)).into())
     }
 
@@ -34,20 +61,27 @@ impl Session {
         world: &mut World<'_>,
         pd: PdHandle,
     ) -> Result<Answer, ControlError> {
-        find(&self.pds, "protection domain", pd.0)?;
-        let mrs = self.mrs.values().filter(|mr| mr.pd == pd).count();
-        check_unused("protection domain", mrs, "memory registrations")?;
-        let mws = self.mws.values().filter(|mw| mw.pd == pd).count();
-        check_unused("protection domain", mws, "memory windows")?;
-        let qps = self.qps.values().filter(|qp| qp.pd == pd).count();
-        check_unused("protection domain", qps, "queue pairs")?;
-        let srqs = self.srqs.values().filter(|srq| srq.pd == pd).count();
-        check_unused("protection domain", srqs, "shared receive queues")?;
-        let ahs = self.ahs.values().filter(|ah| ah.pd == pd).count();
-        check_unused("protection domain", ahs, "address handles")?;
+        let found = find(&self.pds, "protection domain", pd.0)?;
+        for user in PdUser::ALL {
+            check_unused("protection domain", found.users[user as usize], user.plural())?;
+        }
         let freed = self.pds.remove(&pd.0).ok_or_else(|| no_such("protection domain", pd.0))?;
         self.free_pd(world.nics, freed);
         Ok(Reply::Done.into())
+    }
+
+    /// Something is in a protection domain from now on.
+    pub(crate) fn join_pd(&mut self, pd: PdHandle, user: PdUser) {
+        if let Some(pd) = self.pds.get_mut(&pd.0) {
+            pd.users[user as usize] += 1;
+        }
+    }
+
+    /// Something is no more that was in a protection domain.
+    pub(crate) fn leave_pd(&mut self, pd: PdHandle, user: PdUser) {
+        if let Some(pd) = self.pds.get_mut(&pd.0) {
+            pd.users[user as usize] -= 1;
+        }
     }
 
     pub(crate) fn free_pd(&mut self, nics: &mut [Nic], pd: Pd) {

@@ -1,7 +1,7 @@
 //! Queue pairs.
 
 use super::rings::location;
-use super::{Refusal, check_quota, device_full, find, no_such, refuse};
+use super::{PdUser, Refusal, check_quota, device_full, find, no_such, refuse};
 use crate::limits::{MAX_INLINE_DATA, MAX_QP_WR, MAX_QPS, MAX_SGE};
 use crate::nic::Nic;
 use crate::objects::{EventTarget, QpObject};
@@ -123,6 +123,7 @@ impl Session {
         let sq_sig_all = wanted.sq_sig_all;
         let qp = Qp { context, pd, nic, qpn, caps, sq_sig_all, send_ring, recv_ring, doorbell };
         self.qps.insert(handle, qp);
+        self.join_pd(pd, PdUser::Qp);
         Ok(Reply::Qp(QpCreated {
             qp: QpHandle(handle),
             qpn: qpn.get(),
@@ -202,6 +203,7 @@ impl Session {
 
     pub(crate) fn free_qp(&mut self, nics: &mut [Nic], qp: Qp) {
         nics[qp.nic].destroy_qp(qp.qpn);
+        self.leave_pd(qp.pd, PdUser::Qp);
         if let Some(shared) = &mut self.shared {
             shared.remove_doorbell(qp.doorbell);
             shared.rings.free(qp.send_ring);

@@ -1,7 +1,7 @@
 //! Shared receive queues.
 
 use super::rings::location;
-use super::{Refusal, check_quota, check_unused, device_full, find, no_such, refuse};
+use super::{PdUser, Refusal, check_quota, check_unused, device_full, find, no_such, refuse};
 use crate::limits::{MAX_SGE, MAX_SRQ_WR, MAX_SRQS};
 use crate::nic::Nic;
 use crate::objects::{EventTarget, SrqObject};
@@ -63,6 +63,7 @@ impl Session {
             });
         let (id, queue) = created.inspect_err(|_| rings.free(ring))?;
         self.srqs.insert(handle, Srq { context, pd, nic, id, queue, shape, ring });
+        self.join_pd(pd, PdUser::Srq);
         Ok(Reply::Srq {
             srq: SrqHandle(handle),
             srqn: id.0,
@@ -157,6 +158,7 @@ impl Session {
     }
 
     pub(crate) fn free_srq(&mut self, nics: &mut [Nic], srq: Srq) {
+        self.leave_pd(srq.pd, PdUser::Srq);
         let nic = &mut nics[srq.nic];
         let destroyed = nic.device.destroy_srq(srq.id);
         debug_assert!(destroyed.is_ok(), "its QPs go first: {destroyed:?}");
