@@ -141,6 +141,28 @@ fn a_running_daemon_that_has_the_address_is_taken() {
 }
 
 #[test]
+fn a_device_of_the_name_that_a_program_insists_on_is_found_or_started() {
+    let home = Home::new();
+    let line = format!("--addr {} --name mlx5_0", address(3));
+    let started = run(home.run(&line, &["env"]));
+    assert!(text(&started.stderr).contains("started a daemon with mlx5_0"), "{started:?}");
+    // The next one finds it, by its name alone as well if it is told where to look.
+    let found = run(home.run(&line, &["env"]));
+    assert_eq!(text(&found.stderr), "");
+    let output = text(&found.stdout);
+    let socket = output.lines().find_map(|line| line.strip_prefix("URXE_SOCKET=")).unwrap();
+    let mut command = home.run("--name mlx5_0", &["env"]);
+    command.env("URXE_SOCKET", socket);
+    let again = run(command);
+    assert!(text(&again.stdout).contains(&format!("URXE_SOCKET={socket}\n")), "{again:?}");
+    assert_eq!(text(&again.stderr), "");
+    let bad = run(home.run(&format!("--addr {} --name a/b", address(4)), &["env"]));
+    assert_failed(&bad, 125, &["name \"a/b\"", "expected 1 to 63 letters"]);
+    let both = run(home.run(&format!("--daemon {socket} --name mlx5_0"), &["env"]));
+    assert_failed(&both, 125, &["--name mlx5_0", "--daemon"]);
+}
+
+#[test]
 fn what_keeps_a_program_from_running_is_said_in_a_sentence() {
     let (daemon, home) = (Daemon::start(), Home::new());
     let there = format!("--daemon {}", daemon.socket.display());
