@@ -24,14 +24,12 @@ use std::cell::Cell;
 use std::mem::{offset_of, transmute};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use urxe_shm::lookout::Lookout;
 use urxe_shm::news::News;
 use urxe_shm::patience::Patience;
 
 /// Polls without a completion after which the thread pauses: a tenth of a microsecond.
 const EMPTY_POLLS: u32 = 8;
-
-/// How long a thread polls in vain before it looks whether there is a daemon, in milliseconds.
-const LOOK_AFTER_MS: i64 = 100;
 
 /// Commands after which a CQ whose context is not found is given up: its user handle is no
 /// `struct ibv_cq`, or it is not polled by `ibv_start_poll`.
@@ -91,8 +89,7 @@ struct Polling {
     /// There was a pause since the last completion.
     waiting: Cell<bool>,
     patience: Cell<Patience>,
-    /// When it was last seen that there is a daemon.
-    seen_ms: Cell<i64>,
+    lookout: Cell<Lookout>,
 }
 
 /// A CQ that was made just now.
@@ -249,21 +246,13 @@ fn is_lost(cmd_fd: c_int) -> bool {
     is_lost
 }
 
-/// A clock that costs next to nothing to look at, and goes in steps of a few milliseconds.
-fn now_ms() -> i64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes to `now`, and nowhere else.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
-    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
-}
-
 impl Polling {
     const fn new() -> Polling {
         Polling {
             empty: Cell::new(0),
             waiting: Cell::new(false),
             patience: Cell::new(Patience::new()),
-            seen_ms: Cell::new(0),
+            lookout: Cell::new(Lookout::new()),
         }
     }
 
@@ -281,14 +270,14 @@ impl Polling {
             }
             return false;
         }
-        let now = now_ms();
-        if now - self.seen_ms.get() >= LOOK_AFTER_MS {
+        let mut lookout = self.lookout.get();
+        if lookout.is_due() {
             // SAFETY: the caller's promise.
             if is_lost(unsafe { cmd_fd_of(cq) }) {
-                // The time stays as it is, so that the next poll that finds nothing looks too.
                 return true;
             }
-            self.seen_ms.set(now);
+            lookout.seen();
+            self.lookout.set(lookout);
         }
         let empty = self.empty.get() + 1;
         self.empty.set(empty);

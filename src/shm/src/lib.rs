@@ -16,7 +16,8 @@
 //!   the daemon says unasked, through pipes.
 //! - [`client`]: a program's end of all that. [`process`]: noticing that it has forked.
 //! - [`courtesy`]: how both ends take turns where cores are scarce. [`patience`]: how a program
-//!   that polls does. [`news`]: how it sleeps until there is something to find.
+//!   that polls does. [`news`]: how it sleeps until there is something to find. [`lookout`]: when
+//!   it looks whether there is a daemon.
 //!
 //! Two laws hold for everything that both sides can write (after the example of rust-vmm's
 //! `volatile_memory`): no `&` or `&mut` to plain data is ever made into it, only to atomics; and
@@ -51,6 +52,8 @@ pub mod event;
 pub mod geometry;
 #[cfg(not(loom))]
 pub mod layout;
+#[cfg(not(loom))]
+pub mod lookout;
 #[cfg(not(loom))]
 pub mod news;
 #[cfg(not(loom))]

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use urxe_shm::control::{CqHandle, Reply, Request, RingLocation};
 use urxe_shm::geometry::Geometry;
+use urxe_shm::lookout::Lookout;
 use urxe_shm::ring::CqConsumer;
 
 /// A completion queue: `ibv_cq`. Where ended work requests are reported.
@@ -38,14 +39,8 @@ pub(crate) struct CqInner {
 #[derive(Debug)]
 struct Ring {
     end: CqConsumer,
-    /// Polls that found nothing, since the daemon was last seen alive.
-    empty_polls: u32,
+    lookout: Lookout,
 }
-
-/// After so many empty polls in a row the system is asked whether the daemon still lives. The
-/// question costs as much as some 30 empty polls, so this makes them a tenth slower, and a program
-/// that polls once in a millisecond learns of a death within a third of a second.
-const EMPTY_POLLS_PER_CHECK: u32 = 256;
 
 impl Cq {
     pub(crate) fn create(
@@ -75,7 +70,7 @@ impl Cq {
             handle,
             token,
             channel: channel.map(|channel| channel.0.clone()),
-            ring: Mutex::new(Ring { end, empty_polls: 0 }),
+            ring: Mutex::new(Ring { end, lookout: Lookout::new() }),
             depth: AtomicU32::new(depth),
         });
         context.register(token, Object::Cq(Arc::downgrade(&cq)));
@@ -87,7 +82,7 @@ impl Cq {
     ///
     /// # Errors
     /// [`Error::DaemonGone`] once the completions that the daemon left are taken; this is noticed
-    /// not at once, but within a few hundred empty polls. [`Error::Forked`].
+    /// not at once, but by polling in vain for a tenth of a second. [`Error::Forked`].
     pub fn poll(&self, wcs: &mut [Wc]) -> Result<usize, Error> {
         let mut next = 0;
         self.poll_each(wcs.len(), |wc| {
@@ -112,14 +107,9 @@ impl Cq {
         let causes = self.0.context.causes;
         let mut ring = self.0.ring.lock();
         let count = ring.end.poll(max, |entry| each(Wc::from_entry(entry, causes)))?;
-        if count > 0 {
-            ring.empty_polls = 0;
-        } else if max > 0 {
-            ring.empty_polls += 1;
-            if ring.empty_polls >= EMPTY_POLLS_PER_CHECK {
-                session.check_daemon()?;
-                ring.empty_polls = 0;
-            }
+        if count == 0 && max > 0 && ring.lookout.is_due() {
+            session.check_daemon()?;
+            ring.lookout.seen();
         }
         Ok(count)
     }

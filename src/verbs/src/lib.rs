@@ -156,8 +156,8 @@
 //!
 //! When the daemon dies, every object of the context dies with it. Completions that it had made
 //! can still be polled; after that every call gives [`Error::DaemonGone`] (a post, a
-//! [`PostError`] that says the same), and who waits is woken. Polling notices within a few
-//! hundred empty polls.
+//! [`PostError`] that says the same), and who waits is woken. Polling notices within a
+//! tenth of a second of polling in vain; who looks only at memory that a peer writes to, never.
 //!
 //! # Threads and processes
 //!

@@ -225,8 +225,7 @@ unsafe fn wait_for_cm_event(fd: c_int, channel: CmChannelHandle, command: &[u8])
             None => Ok(CLOSED),
             // What the read has said is the answer.
             Some(_) if got < 0 => Ok(got),
-            // The end of the pipe: the daemon is gone.
-            Some(_) if got == 0 => Err(Errno::IO),
+            Some(same) if got == 0 => Err(same.at_the_end()),
             Some(same) => match same.take_event(command)? {
                 Some(len) => Ok(len as ssize_t),
                 // Not without a look: the number may be a stranger's now.

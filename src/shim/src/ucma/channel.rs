@@ -3,6 +3,7 @@
 use super::command::{Command, Place, Task};
 use super::{option, reply};
 use crate::descriptors::{DESCRIPTORS, Descriptor, FileIdentity};
+use crate::lost;
 use crate::memory;
 use crate::session::Session;
 use rustix::io::Errno;
@@ -81,6 +82,14 @@ impl Channel {
                 Ok(Some(bytes.len()))
             }
         }
+    }
+
+    /// What a program is told at the end of the pipe, which is there when the daemon is gone.
+    pub(crate) fn at_the_end(&self) -> Errno {
+        if self.session.is_lost_soon() {
+            lost::flush_all();
+        }
+        Errno::IO
     }
 
     /// Decodes a command, and sees to it that it can be answered.

@@ -499,6 +499,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if let Some(&context) = self.handle.get() {
+            self.ledger.end();
             // A daemon that is gone has closed it already; and in a fork it is not ours.
             let _ = self.session.call(&Request::CloseDevice { context });
         }

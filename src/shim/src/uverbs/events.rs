@@ -58,28 +58,42 @@ pub(crate) struct Counts {
 
 /// The objects of a context that live, and what was read of their events.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(Mutex<BTreeMap<Source, Counts>>);
+pub(crate) struct Ledger {
+    counts: Mutex<BTreeMap<Source, Counts>>,
+    /// The context was closed, and with it its pipes.
+    is_over: AtomicBool,
+}
 
 impl Ledger {
     /// An object was made.
     pub(crate) fn open(&self, source: Source) {
-        self.0.lock().insert(source, Counts::default());
+        self.counts.lock().insert(source, Counts::default());
     }
 
     /// Whether the object lives.
     pub(crate) fn is_open(&self, source: Source) -> bool {
-        self.0.lock().contains_key(&source)
+        self.counts.lock().contains_key(&source)
     }
 
     /// An object was destroyed: from now on its events are not handed out.
     pub(crate) fn close(&self, source: Source) -> Counts {
-        self.0.lock().remove(&source).unwrap_or_default()
+        self.counts.lock().remove(&source).unwrap_or_default()
+    }
+
+    /// The context is about to be closed: that its pipes end says nothing of the daemon.
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the daemon is gone, which the end of a pipe may mean.
+    fn has_lost(&self, session: &Session) -> bool {
+        !self.is_over.load(Ordering::Relaxed) && session.is_lost_soon()
     }
 
     /// Counts an event that was read; `false` if its object is no more.
     fn count(&self, record: &EventRecord) -> bool {
         let Some(source) = Source::of(record) else { return true };
-        let mut counts = self.0.lock();
+        let mut counts = self.counts.lock();
         let Some(counts) = counts.get_mut(&source) else { return false };
         match record.kind {
             event::COMPLETION => counts.completion += 1,
@@ -127,7 +141,7 @@ impl CompletionEvents {
 
     /// What the program reads at the end of the pipe: events of flushed work requests, then `EIO`.
     pub(crate) fn at_the_end(&self, buf: &mut [u8]) -> Result<usize, Errno> {
-        if self.session.is_lost_soon() {
+        if self.ledger.has_lost(&self.session) {
             lost::flush_all();
         }
         loop {
@@ -176,7 +190,7 @@ impl AsyncEvents {
     /// What the program reads at the end of the pipe: that the device is gone, if it is; then, or
     /// if it only was closed, `EIO`.
     pub(crate) fn at_the_end(&self, buf: &mut [u8]) -> Result<usize, Errno> {
-        if !self.session.is_lost_soon() || self.told_fatal.swap(true, Ordering::Relaxed) {
+        if !self.ledger.has_lost(&self.session) || self.told_fatal.swap(true, Ordering::Relaxed) {
             return Err(Errno::IO);
         }
         lost::flush_all();

@@ -174,6 +174,20 @@ fn a_dead_daemon_is_an_error_everywhere_after_its_last_completions() {
 }
 
 #[test]
+fn a_program_that_polls_seldom_notices_a_dead_daemon_too() {
+    let mut daemon = FakeDaemon::start();
+    let cq = daemon.open().create_cq(8, None).unwrap();
+    let mut poll = || cq.poll(&mut [Wc::default()]);
+    assert_eq!(poll().unwrap(), 0);
+    daemon.kill();
+    let error = (0..20).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        poll().err()
+    });
+    assert!(matches!(error, Some(Error::DaemonGone { .. })), "{error:?}");
+}
+
+#[test]
 fn a_full_queue_of_a_dead_daemon_says_that_it_is_dead() {
     let mut daemon = FakeDaemon::start();
     let context = daemon.open();
