@@ -33,6 +33,7 @@ pub(crate) const PYVERBS: Package = Package {
 pub(crate) const RXE_PROVIDER: Package =
     Package { program: "/etc/libibverbs.d/rxe.driver", package: "ibverbs-providers" };
 pub(crate) const VALGRIND: Package = Package { program: "valgrind", package: "valgrind" };
+pub(crate) const CLANG: Package = Package { program: "clang", package: "clang" };
 pub(crate) const CC: Package = Package { program: "cc", package: "gcc" };
 pub(crate) const QEMU: Package =
     Package { program: "qemu-system-x86_64", package: "qemu-system-x86" };

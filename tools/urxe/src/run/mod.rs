@@ -45,7 +45,13 @@ if another user's daemon has that, for a loopback address; it ends by itself 10 
 last program. All users share the daemon that root runs with `urxed --mode 666`. `urxe doctor` tells
 what is missing if something is. The program keeps its name, its terminal, its signals and its exit
 code; if it cannot be run, the exit code is 127 (not found), 126 (cannot be executed) or 125
-(anything else).";
+(anything else).
+
+When the daemon ends before the program, outstanding work requests complete with
+IBV_WC_WR_FLUSH_ERR, then ibv_poll_cq fails; IBV_EVENT_DEVICE_FATAL comes, and a line on stderr says
+so (URXE_QUIET=1 keeps it away). A program that looks only at memory which its peer writes to cannot
+be told. The shared runtime of a sanitizer (gcc -fsanitize=address) is loaded before the shim if
+PROGRAM itself asks for it; in a script, set ASAN_OPTIONS=verify_asan_link_order=0.";
 
 /// Run a program that uses libibverbs, unmodified, on urxe.
 #[derive(Args, Debug)]

@@ -1,21 +1,27 @@
 //! What programs do that nobody hopes for: none of it harms the daemon or another program.
 
 use super::place::{PATIENCE, Place, Side};
-use crate::shell::Result;
+use crate::packages::{CLANG, lacking};
+use crate::shell::{Result, output};
 use std::fs;
+use std::process::Command;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Runs one, and gives the figure for the table.
 pub(super) type Accident = fn(&Place) -> Result<String>;
 
 /// All of them.
-pub(super) const ALL: [(&str, Accident); 8] = [
+pub(super) const ALL: [(&str, Accident); 12] = [
     ("two programs at once through one daemon", two_at_once),
     ("a program that relies on rules of verbs", keeps_to_verbs),
     ("fork in a program", fork),
     ("a program closes descriptors it does not own", closes_descriptors),
     ("a program under valgrind", under_valgrind),
+    ("valgrind's leak check of an open device", leak_check),
+    ("programs with sanitizers", with_sanitizers),
+    ("a limit of the address space", with_little_address_space),
+    ("a daemon is killed under its programs", daemon_killed),
     ("a server is killed in a transfer", server_killed),
     ("a client is killed in a transfer", client_killed),
     ("200 starts and stops", starts_and_stops),
@@ -58,6 +64,64 @@ fn closes_descriptors(place: &Place) -> Result<String> {
 fn under_valgrind(place: &Place) -> Result<String> {
     place.run(Side::A, &["valgrind", "-q", "ibv_devinfo", "-v"], PATIENCE)?.success()?;
     place.wait_until_nothing_is_left().map(|()| String::new())
+}
+
+/// What the shim keeps mapped is looked through, and must not be much.
+fn leak_check(place: &Place) -> Result<String> {
+    let program = place.binary("sends_to_itself");
+    let words = ["valgrind", "-q", "--leak-check=full", &program.to_string_lossy(), "open"];
+    place.run(Side::A, &words, PATIENCE)?.success()?;
+    place.wait_until_nothing_is_left().map(|()| String::new())
+}
+
+/// gcc has the runtimes as shared libraries, and clang links them into the program.
+fn with_sanitizers(place: &Place) -> Result<String> {
+    let mut compilers = vec!["gcc"];
+    compilers.extend(lacking(&[CLANG]).is_none().then_some("clang"));
+    for compiler in &compilers {
+        for sanitizer in ["address", "thread"] {
+            let option = format!("-fsanitize={sanitizer}");
+            let name = format!("sends_to_itself-{compiler}-{sanitizer}");
+            let program = place.compile(compiler, &[&option], "sends_to_itself", &name)?;
+            let ended = place.run(Side::A, &[&program.to_string_lossy()], PATIENCE)?;
+            ended.success().map_err(|reason| format!("{name} {reason}"))?;
+        }
+    }
+    place.wait_until_nothing_is_left().map(|()| compilers.join(" and "))
+}
+
+fn with_little_address_space(place: &Place) -> Result<String> {
+    let program = place.binary("sends_to_itself");
+    let words = ["sh", "-c", "ulimit -v 3000000 && exec \"$0\"", &program.to_string_lossy()];
+    place.run(Side::A, &words, PATIENCE)?.success()?;
+    place.wait_until_nothing_is_left().map(|()| String::new())
+}
+
+/// However they wait, they are told, clean up, and end.
+fn daemon_killed(place: &Place) -> Result<String> {
+    let program = place.binary("loses_daemon");
+    let mut slowest = Duration::ZERO;
+    for how in ["poll", "extended", "events"] {
+        for signal in ["-KILL", "-TERM"] {
+            let (mut daemon, socket) = place.spare_daemon()?;
+            let started = place.start_at(&socket, &[&program.to_string_lossy(), how]);
+            let waited = started.and_then(|mut program| {
+                program.wait_until(|said| Ok(said.contains("ready")))?;
+                Ok(program)
+            });
+            let killed = output(Command::new("kill").arg(signal).arg(daemon.id().to_string()));
+            let since = Instant::now();
+            let _ = daemon.wait();
+            killed?;
+            let said = waited?.wait(PATIENCE)?.success();
+            slowest = slowest.max(since.elapsed());
+            let said = said.map_err(|reason| format!("{how} {signal} {reason}"))?;
+            if said.matches("urxe: the urxed of").count() != 1 {
+                return Err(format!("{how} {signal} does not say once what has happened: {said}"));
+            }
+        }
+    }
+    Ok(format!("within {} ms", slowest.as_millis()))
 }
 
 /// Runs a program of `interop/programs`, which says itself what is wrong.

@@ -29,7 +29,7 @@ exec \"$@\"
 ";
 
 /// Programs of `interop/programs`.
-const OWN_PROGRAMS: [&str; 5] =
+const OWN_PROGRAMS: [&str; 7] =
     ["leaves_objects", "forks", "closes_descriptors", "keeps_to_verbs", "polls_memory"];
 
 /// One of the daemons.
@@ -67,10 +67,7 @@ impl Place {
         let shown = place.directory.display().to_string();
         place.prepare().map_err(|error| format!("{shown}: {error}"))?;
         for source in OWN_PROGRAMS {
-            let mut cc = Command::new("cc");
-            cc.args(["-Wall", "-Werror", "-O1", "-o"]).arg(place.binary(source));
-            cc.arg(root().join(format!("interop/programs/{source}.c"))).arg("-libverbs");
-            run(&mut cc)?;
+            place.compile("cc", &[], source, source)?;
         }
         for side in [Side::A, Side::B] {
             place.start_daemon(side)?;
@@ -98,6 +95,22 @@ impl Place {
             std::os::unix::fs::chown(&run, Some(ORDINARY_USER), Some(ORDINARY_USER))?;
         }
         Ok(())
+    }
+
+    /// Compiles a program of `interop/programs`.
+    pub(super) fn compile(
+        &self,
+        compiler: &str,
+        options: &[&str],
+        source: &str,
+        binary: &str,
+    ) -> Result<PathBuf> {
+        let output = self.binary(binary);
+        let mut command = Command::new(compiler);
+        command.args(["-Wall", "-Werror", "-O1", "-g", "-o"]).arg(&output).args(options);
+        command.arg(root().join(format!("interop/programs/{source}.c")));
+        run(command.args(["-libverbs", "-pthread"]))?;
+        Ok(output)
     }
 
     pub(super) fn binary(&self, name: &str) -> PathBuf {
@@ -159,10 +172,24 @@ impl Place {
     }
 
     fn start_daemon(&mut self, side: Side) -> Result {
-        let socket = self.socket(side);
+        let daemon =
+            self.new_daemon(&format!("{side:?}"), self.address(side), &self.socket(side))?;
+        self.daemons.push(daemon);
+        Ok(())
+    }
+
+    /// A daemon of IPv4 that is nobody else's, and its socket.
+    pub(super) fn spare_daemon(&self) -> Result<(Child, PathBuf)> {
+        let number = (std::process::id() % 250) as u8;
+        let socket = self.directory.join("run/spare.sock");
+        let daemon = self.new_daemon("spare", Ipv4Addr::new(127, 77, number, 3).into(), &socket)?;
+        Ok((daemon, socket))
+    }
+
+    fn new_daemon(&self, name: &str, address: IpAddr, socket: &Path) -> Result<Child> {
         let mut command = self.command(self.binary("urxed"));
-        command.arg("--addr").arg(self.address(side).to_string()).arg("--socket").arg(&socket);
-        let log = self.directory.join(format!("{side:?}.log"));
+        command.arg("--addr").arg(address.to_string()).arg("--socket").arg(socket);
+        let log = self.directory.join(format!("{name}.log"));
         let file = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let mut child = command.stderr(file).spawn().map_err(|error| format!("urxed: {error}"))?;
         let said = || fs::read_to_string(&log).unwrap_or_default();
@@ -172,8 +199,7 @@ impl Place {
             }
             sleep(Duration::from_millis(5));
         }
-        self.daemons.push(child);
-        Ok(())
+        Ok(child)
     }
 
     /// The process of a daemon.
@@ -183,6 +209,11 @@ impl Place {
 
     /// Starts a program on a daemon. Its name stands first.
     pub(super) fn start(&self, side: Side, words: &[&str]) -> Result<Running> {
+        self.start_at(&self.socket(side), words)
+    }
+
+    /// The same on the daemon of a socket.
+    pub(super) fn start_at(&self, socket: &Path, words: &[&str]) -> Result<Running> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.join(format!("output-{number}"));
@@ -193,7 +224,7 @@ impl Place {
         let (stdout, stderr) =
             both().map_err(|error: std::io::Error| format!("{}: {error}", path.display()))?;
         let mut command = self.command(self.binary("urxe"));
-        command.arg("run").arg("--daemon").arg(self.socket(side)).arg("--").args(words);
+        command.arg("run").arg("--daemon").arg(socket).arg("--").args(words);
         command.stdout(stdout).stderr(stderr);
         let child = command.spawn().map_err(|error| format!("urxe run: {error}"))?;
         Ok(Running { child, words: words.join(" "), output: path })
