@@ -28,8 +28,9 @@ Examples:
 Programs find the daemon by its socket: $URXE_SOCKET, or the default that both sides know.
 Programs of rdma-core find its devices as files in the directory beside the socket
 (urxed.sock: urxed.sysfs), through `urxe run` or `urxe sysfs-overlay`.
-The daemon ends on SIGINT or SIGTERM, at once, or when --linger says so; SIGHUP does nothing. Programs
-that it leaves behind see their work requests flushed and IBV_EVENT_DEVICE_FATAL. Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
+The daemon ends on SIGINT or SIGTERM, at once, or when --linger says so; SIGHUP does nothing.
+Programs that it leaves behind see their work requests flushed, and IBV_EVENT_DEVICE_FATAL.
+Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
 
 /// The RoCEv2 NIC in user space: gives programs RDMA devices that need no RDMA hardware, no
 /// kernel module and no privilege.
@@ -111,8 +112,8 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
     daemon.wait().map_err(RunError::Failed)
 }
 
-/// SIGINT and SIGTERM end the daemon. SIGHUP, which comes when the terminal is closed, does nothing:
-/// programs that others have started would lose their devices.
+/// SIGINT and SIGTERM end the daemon. SIGHUP, which comes when the terminal is closed, does
+/// nothing: programs that others have started would lose their devices.
 fn heed_signals(stop: &StopPipe) -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::low_level::pipe::register(signal, stop.stopper()?)?;
