@@ -1,7 +1,7 @@
 //! Starting and ending: sockets alive and stale, configuration, and the `urxed` binary.
 
 use crate::harness::{Client, End, Kind, eventually, fresh_addr, fresh_path, start, try_start};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -130,6 +130,39 @@ fn a_hangup_does_not_end_the_daemon() {
     signal(&child, Signal::TERM);
     assert!(child.wait().unwrap().success());
     assert!(!socket.exists());
+}
+
+/// Processor time of a process so far, in ticks of the clock.
+fn ticks(child: &Child) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+    fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn a_daemon_without_descriptors_waits_for_one_and_does_not_spin() {
+    let socket = fresh_path();
+    let (mut child, _) = urxed_at(&socket);
+    let mut first = Client::connect(&socket);
+    // Descriptors have the lowest numbers that are free.
+    let open = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap().count() as u64;
+    let limit = Rlimit { current: Some(open + 8), maximum: Some(open + 8) };
+    prlimit(Some(Pid::from_child(&child)), Resource::Nofile, limit).unwrap();
+    let mut others: Vec<_> =
+        (0..40).map(|_| urxe_shm::channel::Channel::connect(&socket).unwrap()).collect();
+    eventually("one is turned away", || {
+        (first.counter("urxe0", "sessions_refused") > 0).then_some(())
+    });
+    let before = ticks(&child);
+    std::thread::sleep(Duration::from_millis(500));
+    // There are 100 in a second.
+    assert!(ticks(&child) - before < 25, "it uses the processor to no purpose");
+    others.clear();
+    eventually("there is room again", || {
+        first.call(Request::OpenDevice { name: "urxe0".into() }).ok()
+    });
+    signal(&child, Signal::TERM);
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]
