@@ -177,7 +177,7 @@ fn a_dead_daemon_is_an_error_everywhere_after_its_last_completions() {
 fn a_program_that_polls_seldom_notices_a_dead_daemon_too() {
     let mut daemon = FakeDaemon::start();
     let cq = daemon.open().create_cq(8, None).unwrap();
-    let mut poll = || cq.poll(&mut [Wc::default()]);
+    let poll = || cq.poll(&mut [Wc::default()]);
     assert_eq!(poll().unwrap(), 0);
     daemon.kill();
     let error = (0..20).find_map(|_| {
