@@ -29,8 +29,15 @@ exec \"$@\"
 ";
 
 /// Programs of `interop/programs`.
-const OWN_PROGRAMS: [&str; 7] =
-    ["leaves_objects", "forks", "closes_descriptors", "keeps_to_verbs", "polls_memory"];
+const OWN_PROGRAMS: [&str; 7] = [
+    "leaves_objects",
+    "forks",
+    "closes_descriptors",
+    "keeps_to_verbs",
+    "loses_daemon",
+    "polls_memory",
+    "sends_to_itself",
+];
 
 /// One of the daemons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
