@@ -313,7 +313,7 @@ fn ports_in_use_are_refused_as_the_kernel_does_it() {
     one.destroy(holder, 0);
     let id = two.create(TCP, 1);
     two.order(CmRequest::Bind { id, addr: on(addr, 7174) });
-    // An address that nobody has, and one that no device has.
+    // An address that nobody has, and one that may be on any link.
     let id = two.create(TCP, 1);
     let nobodys = "192.0.2.1".parse().unwrap();
     two.refused(CmRequest::Bind { id, addr: on(nobodys, 7176) }, Errno::ADDRNOTAVAIL);

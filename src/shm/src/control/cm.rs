@@ -65,11 +65,12 @@ pub enum CmRequest {
         /// The new channel.
         channel: CmChannelHandle,
     },
-    /// Gives an id an address, or the wildcard, and a port: `rdma_bind_addr`. Port 0: any that is
-    /// free. Answered by [`Reply::Done`](super::Reply). `EADDRINUSE` if another id has them,
-    /// `EADDRNOTAVAIL` if that is so because one of the two has the wildcard, if no port is free,
-    /// or if the machine has no such address, `ENODEV` if no device serves it, `EACCES` for a port
-    /// below 1,024 if the program is not root's.
+    /// Gives an id an address, or the wildcard, and a port: `rdma_bind_addr`. A loopback address
+    /// that no device serves means the wildcard. Port 0: any that is free. Answered by
+    /// [`Reply::Done`](super::Reply). `EADDRINUSE` if another id has them, `EADDRNOTAVAIL` if that
+    /// is so because one of the two has the wildcard, if no port is free, or if the machine has no
+    /// such address, `ENODEV` if no device serves it, `EACCES` for a port below 1,024 if the
+    /// program is not root's.
     Bind {
         /// The id.
         id: CmIdHandle,
