@@ -214,7 +214,8 @@ mod tests {
 
     impl Scratch {
         fn new(name: &str, contents: &[u8]) -> Scratch {
-            let path = std::env::temp_dir().join(format!("urxe-{}-{name}", std::process::id()));
+            let path =
+                std::env::temp_dir().join(format!("urxe-{}-file-{name}", std::process::id()));
             std::fs::write(&path, contents).unwrap();
             Scratch(path)
         }

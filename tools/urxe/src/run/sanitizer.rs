@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_torn_file_names_none() {
         let whole = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let path = std::env::temp_dir().join(format!("urxe-{}-torn", std::process::id()));
+        let path = std::env::temp_dir().join(format!("urxe-{}-torn-program", std::process::id()));
         let mut torn = whole[..4096].to_vec();
         for at in (0..torn.len()).step_by(7) {
             torn[at] ^= 0xff;
