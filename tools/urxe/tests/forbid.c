@@ -12,8 +12,8 @@
 
 static int number_of(const char *name)
 {
-    if (strcmp(name, "pwrite64") == 0)
-        return SYS_pwrite64;
+    if (strcmp(name, "pwritev") == 0)
+        return SYS_pwritev;
     if (strcmp(name, "memfd_create") == 0)
         return SYS_memfd_create;
     if (strcmp(name, "process_vm_readv") == 0)

@@ -125,8 +125,8 @@ fn the_doctor_finds_system_calls_that_are_forbidden() {
         command.env("URXE_SOCKET", socket_in(&directory)).env("URXE_SHIM", library());
         Process::start(command).output().stdout
     };
-    let parts = ["pwrite64", "Operation not permitted", "seccomp"];
-    assert_check(&doctor("pwrite64", "errno"), "trial", "problem", &parts);
+    let parts = ["pwritev", "Operation not permitted", "seccomp"];
+    assert_check(&doctor("pwritev", "errno"), "trial", "problem", &parts);
     let parts = ["memfd_create", "killed by a filter", "seccomp"];
     assert_check(&doctor("memfd_create", "kill"), "trial", "problem", &parts);
     // This one we do without.

@@ -145,7 +145,7 @@ fn try_all(socket: &Path) -> Result<(), String> {
     step("reading a program's memory through /proc/PID/mem (pread64)", || {
         memory.read(addr, &mut [0; 8])
     })?;
-    step("writing a program's memory through /proc/PID/mem (pwrite64)", || {
+    step("writing a program's memory through /proc/PID/mem (pwritev)", || {
         memory.write(addr, &8u64.to_ne_bytes()).map_err(|error| error.to_string())?;
         match word.load(Ordering::Relaxed) {
             8 => Ok(()),
