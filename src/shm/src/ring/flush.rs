@@ -1,10 +1,11 @@
 //! Rings whose daemon is gone: the program's side does what is left to do.
 //!
 //! What was posted and not completed is completed as flushed, as a QP in the error state does it.
-//! The daemon moves the consumer of a send queue after its completions are in the CQ, so all that
-//! lies between the two indices is outstanding; if it was killed between the two steps, the few
-//! work requests whose completions it had just published are completed twice. A receive into which
-//! a message was coming has left its queue already, and is not completed.
+//! The daemon moves the consumer of a send queue when a work request ends, and publishes its
+//! completion soon after that, so all that lies between the two indices is outstanding; if it was
+//! killed in between, the few work requests that had just ended are not completed at all. Nor is a
+//! receive into which a message was coming, for it has left its queue already. Polling fails after
+//! what is completed here, so no program waits for them.
 //!
 //! The caller sees to it that only one thread at a time does this, for it stands in for the one
 //! daemon.
