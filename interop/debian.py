@@ -5,6 +5,7 @@ installed packages are neither read nor changed, and nothing needs root. Signatu
 with the keys of the installed package debian-archive-keyring.
 """
 
+import pathlib
 import shutil
 import subprocess
 

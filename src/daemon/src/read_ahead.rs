@@ -44,7 +44,7 @@ impl ReadAhead {
     }
 
     /// Says that this stretch is going to be read, soon and from its start. What was fetched and is
-    /// announced again stays, so that a long stretch can be announced anew with each of its packets.
+    /// announced again stays, so that a long stretch can be announced anew with each packet.
     pub(crate) fn announce(&mut self, memory: &Rc<ProcessMemory>, addr: u64, len: u64) {
         let fetched_to = self.addr + self.data.len() as u64;
         let end = addr.saturating_add(len);

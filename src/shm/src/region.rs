@@ -10,15 +10,15 @@
 //!
 //! *They may change at any moment.* Another process writes to them as it likes, so no reference
 //! to plain data is ever made into a mapping, only to atomics, and everything else is copied.
-//! [`Mapping::read`] and [`Mapping::write`] copy with `ptr::copy_nonoverlapping` (the latter all but
-//! the last word, which it stores after that). Strictly, a
-//! race between two such copies in one process is undefined in Rust's memory model, which has no
-//! bytewise atomic copy yet, and says nothing of other processes at all. In practice the call is
-//! a `memcpy` behind a pointer whose origin the compiler does not know (`mmap`), into or out of
-//! a buffer that is ours alone, and no decision depends on the bytes being read twice or torn;
-//! rust-vmm's `volatile_memory` takes the same stand for the memory of a virtual machine, and an
-//! RNIC would tear them too. What we *decide* by, ring entries and indices, is read through
-//! atomics word by word instead, through a [`Window`].
+//! [`Mapping::read`] and [`Mapping::write`] copy with `ptr::copy_nonoverlapping` (the latter all
+//! but the last word, which it stores after that). Strictly, a race between two such copies in one
+//! process is undefined in Rust's memory model, which has no bytewise atomic copy yet, and says
+//! nothing of other processes at all. In practice the call is a `memcpy` behind a pointer whose
+//! origin the compiler does not know (`mmap`), into or out of a buffer that is ours alone, and no
+//! decision depends on the bytes being read twice or torn; rust-vmm's `volatile_memory` takes the
+//! same stand for the memory of a virtual machine, and an RNIC would tear them too. What we
+//! *decide* by, ring entries and indices, is read through atomics word by word instead, through a
+//! [`Window`].
 
 use crate::layout::page_size;
 use crate::store_order::copy_last_bytes_last;

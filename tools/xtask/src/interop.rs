@@ -57,7 +57,10 @@ fn script(name: &str) -> Command {
     Command::new(root().join("interop").join(name))
 }
 
-/// Why a command cannot be done here.
+/// Why a command cannot be done here. A script that is broken lacks nothing: its stage is run, and
+/// fails.
 fn cannot(command: &mut Command) -> Option<String> {
-    output(command).err()
+    const BROKEN: [&str; 4] = ["NameError:", "AttributeError:", "SyntaxError:", "TypeError:"];
+    let is_broken = |reason: &String| BROKEN.iter().any(|error| reason.contains(error));
+    output(command).err().filter(|reason| !is_broken(reason))
 }
