@@ -4,9 +4,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-
-/// The port of RoCEv2.
-pub(crate) const ROCE_PORT: u16 = 4791;
+use urxe_wire::ROCE_PORT;
 
 /// Whether a daemon could have the port of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]

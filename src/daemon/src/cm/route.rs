@@ -2,7 +2,9 @@
 
 use crate::nic::Nic;
 use rustix::io::Errno;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use urxe_wire::ROCE_PORT;
 
 /// The device that an address is of. A link-local one may be of several, so it must come with the
 /// number of the interface.
@@ -37,11 +39,20 @@ pub(super) fn meant(nics: &[Nic], addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// What a program means by the address of a peer to whom its packets go from this one. Where
-/// devices have no addresses of the loopback network, one of these means the program itself; where
-/// they do, it may be that of another daemon.
+/// What a program means by the address of a peer to whom its packets go from this one: one of the
+/// loopback network means the program itself, unless it is that of another daemon, which an address
+/// of that network leads to.
 pub(super) fn meant_peer(nics: &[Nic], from: IpAddr, peer: SocketAddr) -> SocketAddr {
-    if from.is_loopback() { peer } else { meant(nics, peer) }
+    match from.is_loopback() && is_served_elsewhere(peer.ip()) {
+        true => peer,
+        false => meant(nics, peer),
+    }
+}
+
+/// Whether another socket has the port of RoCEv2 of an address.
+fn is_served_elsewhere(addr: IpAddr) -> bool {
+    let taken = UdpSocket::bind((addr, ROCE_PORT)).map_err(|error| error.kind());
+    matches!(taken, Err(ErrorKind::AddrInUse))
 }
 
 /// Why an address cannot be bound to that no device serves: the machine has it, or has not.
@@ -119,6 +130,19 @@ fn source_of_system(mut src: SocketAddr, mut dst: SocketAddr) -> Result<IpAddr, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loopback_address_means_the_program_itself_unless_another_daemon_has_it() {
+        // Of a network of the tests' own, one that nobody has.
+        let at = |host| Ipv4Addr::new(127, 131, (std::process::id() % 256) as u8, host);
+        let other = (1..=254).find_map(|host| UdpSocket::bind((at(host), ROCE_PORT)).ok());
+        let other = other.expect("one of 254 addresses is free");
+        let peer = SocketAddr::new(other.local_addr().unwrap().ip(), 7174);
+        let from = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(meant_peer(&[], from, peer), peer);
+        drop(other);
+        assert_eq!(meant_peer(&[], from, peer), "0.0.0.0:7174".parse().unwrap());
+    }
 
     #[test]
     fn the_source_is_the_systems_or_the_first_that_could_stand_for_it() {

@@ -1,9 +1,9 @@
 //! Which loopback addresses the demo uses.
 
 use crate::error::Error;
-use crate::roce_port::ROCE_PORT;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use urxe_wire::ROCE_PORT;
 
 /// Pairs that are tried beside the first one.
 const OTHER_PAIRS: u8 = 16;

@@ -1,9 +1,10 @@
 //! Which address a daemon that we start serves, if nobody says.
 
-use crate::roce_port::{self, PortState, ROCE_PORT};
+use crate::roce_port::{self, PortState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Instant;
 use urxe_port::watch::{Links, Watch};
+use urxe_wire::ROCE_PORT;
 
 /// Addresses that are everywhere behind the default route: they are for documentation.
 const FAR_AWAY: [IpAddr; 2] = [
