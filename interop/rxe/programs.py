@@ -13,7 +13,7 @@ PERFTEST = ['ib_send_bw -n 100', 'ib_send_bw -c UC -n 20', 'ib_send_bw -c UD -n 
             'ib_write_lat -c UC -n 20', 'ib_read_bw -n 100', 'ib_read_lat -n 50',
             'ib_atomic_bw -n 100', 'ib_atomic_bw -A CMP_AND_SWAP -n 100', 'ib_atomic_lat -n 50']
 # Programs of our own, which are as stock to both ends: what a reader of memory sees.
-OWN = ['polls_memory -n 300']
+OWN = ['polls_memory -n 300 -m', 'polls_memory -n 300']
 SOURCES = pathlib.Path(__file__).parents[1] / 'programs'
 SHORT = [PINGPONG[0], PINGPONG[3], 'ib_write_bw -n 100', 'ib_read_lat -n 50', 'ib_atomic_lat -n 50',
          OWN[0]]
