@@ -7,9 +7,9 @@
 //! its share stays on the list of those that are ready, since mio tells of each one only once.
 //!
 //! After the last piece of work the loop keeps looking for [`SPIN`], yielding the processor each
-//! time, and then sleeps; at once if yielding meets no [`Courtesy`] in return. Before it sleeps, it
-//! tells the sessions through their doorbell pages; whoever rings from then on also writes to the
-//! session's eventfd.
+//! time, and then sleeps; at once if others do not give the processor back ([`YieldPolicy`]).
+//! Before it sleeps, it tells the sessions through their doorbell pages; whoever rings from then on
+//! also writes to the session's eventfd.
 
 use crate::cm::Cm;
 use crate::config::SocketMode;
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 use urxe_port::watch::Watch;
 use urxe_shm::channel::{ChannelError, Listener};
 use urxe_shm::control::{ControlError, Reply};
-use urxe_shm::courtesy::Courtesy;
+use urxe_shm::yield_policy::YieldPolicy;
 
 /// What a descriptor that is ready means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,10 +201,11 @@ impl EventLoop {
         let mut last_work = Instant::now();
         let mut now = last_work;
         self.alone_since = now;
-        let (mut courtesy, mut yielded) = (Courtesy::new(), false);
+        let (mut yield_policy, mut yielded) = (YieldPolicy::new(), false);
         while self.end_of_linger().is_none_or(|end| now < end) {
-            // Without courtesy, to keep looking is to keep the processor from whom we wait for.
-            let patience = if courtesy.is_due(now) { SPIN } else { Duration::ZERO };
+            // Where others do not yield, to keep looking is to keep the processor from whom we wait
+            // for.
+            let patience = if yield_policy.is_due(now) { SPIN } else { Duration::ZERO };
             let spinning = now.duration_since(last_work) < patience || self.has_more();
             if spinning {
                 self.wait(Some(Duration::ZERO))?;
@@ -213,7 +214,7 @@ impl EventLoop {
             }
             let before = std::mem::replace(&mut now, Instant::now());
             if std::mem::take(&mut yielded) {
-                courtesy.came_back(now, now.duration_since(before));
+                yield_policy.on_yield(now, now.duration_since(before));
             }
             let mut worked = false;
             for token in std::mem::take(&mut self.ready) {
@@ -229,7 +230,7 @@ impl EventLoop {
             worked |= self.turn(now)?;
             if worked {
                 last_work = now;
-            } else if spinning && courtesy.is_due(now) {
+            } else if spinning && yield_policy.is_due(now) {
                 rustix::thread::sched_yield();
                 yielded = true;
             }

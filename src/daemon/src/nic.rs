@@ -424,11 +424,11 @@ mod tests {
     use urxe_engine::{Access, AddressVector, CqId, MrSpec, PdId, QpInit, QpType, RecvSource};
     use urxe_port::{Caps, PortCounters, Segmentation};
     use urxe_shm::arena::Arena;
+    use urxe_shm::completion_notifier::CompletionNotifier;
     use urxe_shm::entry::{SendData, SendOp, SendWr};
     use urxe_shm::event::{EventRecord, RECORD_LEN};
     use urxe_shm::geometry::Geometry;
     use urxe_shm::layout::Sge;
-    use urxe_shm::news::Herald;
     use urxe_shm::region::{Mapping, create_memfd};
     use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer, SqProducer};
     use urxe_wire::batch::TxLimits;
@@ -526,8 +526,8 @@ mod tests {
         let (_, window) = arena.alloc(shape.size().into()).unwrap();
         let ring = CqProducer::create(window, shape).unwrap();
         let owner = Owner { uid: 0, program: "nobody".into() };
-        let herald = Herald::new(arena.doorbells().clone()).unwrap();
-        let cq = CompletionQueue::new(ring, herald, 15, owner, None, EventTarget::new(0, 0, 0));
+        let notifier = CompletionNotifier::new(arena.doorbells().clone()).unwrap();
+        let cq = CompletionQueue::new(ring, notifier, 15, owner, None, EventTarget::new(0, 0, 0));
         let cq = CqId(nic.host.cqs.insert(cq).unwrap());
         let init = QpInit {
             qp_type: QpType::Rc,

@@ -3,11 +3,11 @@
 use crate::limits::TAKES_PER_CALL;
 use crate::objects::{EventTarget, Owner};
 use urxe_engine::{QpInit, QueueId, RecvSource};
+use urxe_shm::completion_notifier::CompletionNotifier;
 use urxe_shm::cursor::IndexError;
 use urxe_shm::entry::{RecvWqe, SendWqe, Taken};
 use urxe_shm::geometry::Geometry;
 use urxe_shm::layout::{CqEntry, Sge};
-use urxe_shm::news::Herald;
 use urxe_shm::region::Window;
 use urxe_shm::ring::{CqError, CqProducer, MoveError, RqConsumer, SqConsumer};
 use urxe_wire::Qpn;
@@ -62,7 +62,7 @@ pub(crate) enum Next<T> {
 pub(crate) struct CompletionQueue {
     ring: CqProducer,
     /// Wakes the program's threads that sleep between polls.
-    herald: Herald,
+    notifier: CompletionNotifier,
     /// Completions that it holds.
     pub(crate) cqe: u32,
     pub(crate) owner: Owner,
@@ -167,7 +167,7 @@ impl Allowance {
 impl CompletionQueue {
     pub(crate) fn new(
         ring: CqProducer,
-        herald: Herald,
+        notifier: CompletionNotifier,
         cqe: u32,
         owner: Owner,
         channel: Option<u32>,
@@ -175,7 +175,7 @@ impl CompletionQueue {
     ) -> CompletionQueue {
         CompletionQueue {
             ring,
-            herald,
+            notifier,
             cqe,
             owner,
             channel,
@@ -194,7 +194,7 @@ impl CompletionQueue {
     /// Shows the program what was pushed. Returns whether it waits for an event.
     pub(crate) fn publish(&mut self) -> bool {
         let is_awaited = self.ring.publish();
-        self.herald.announce();
+        self.notifier.notify();
         is_awaited
     }
 

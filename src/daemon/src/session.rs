@@ -21,9 +21,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 use urxe_shm::channel::{Channel, ChannelError};
+use urxe_shm::completion_notifier::CompletionNotifier;
 use urxe_shm::control::{ControlError, Reply, Request};
-use urxe_shm::doorbell::Panel;
-use urxe_shm::news::Herald;
+use urxe_shm::doorbell::DoorbellReader;
 use urxe_shm::process_memory::ProcessMemory;
 use urxe_wire::Qpn;
 
@@ -87,8 +87,8 @@ pub(crate) struct Session {
 pub(crate) struct Shared {
     pub(crate) rings: ArenaRings,
     /// Tells the program's threads that sleep between polls.
-    pub(crate) herald: Herald,
-    panel: Panel,
+    pub(crate) notifier: CompletionNotifier,
+    doorbell_reader: DoorbellReader,
     /// Which QP each doorbell is of; device and number.
     doorbells: Vec<Option<(usize, Qpn)>>,
     /// Doorbells that were given back.
@@ -304,7 +304,7 @@ impl Session {
     /// Calls `rung` with the device and number of each QP whose doorbell was rung.
     pub(crate) fn take_doorbells(&self, mut rung: impl FnMut(usize, Qpn)) {
         let Some(shared) = &self.shared else { return };
-        shared.panel.take(|slot| {
+        shared.doorbell_reader.take(|slot| {
             if let Some(&Some((nic, qpn))) = shared.doorbells.get(slot as usize) {
                 rung(nic, qpn);
             }
@@ -313,13 +313,13 @@ impl Session {
 
     /// Tells the program that the daemon is about to sleep; `false` if it must not.
     pub(crate) fn fall_asleep(&self) -> bool {
-        self.shared.as_ref().is_none_or(|shared| shared.panel.fall_asleep())
+        self.shared.as_ref().is_none_or(|shared| shared.doorbell_reader.fall_asleep())
     }
 
     /// Tells the program that the daemon is awake.
     pub(crate) fn wake_up(&self) {
         if let Some(shared) = &self.shared {
-            shared.panel.wake_up();
+            shared.doorbell_reader.wake_up();
         }
     }
 
@@ -338,14 +338,16 @@ impl AsFd for Session {
 impl Shared {
     fn new() -> Result<Shared, ControlError> {
         let rings = ArenaRings::new()?;
-        let panel = Panel::new(rings.doorbells()).or_refuse(Errno::NOMEM, "doorbells")?;
-        let herald = Herald::new(rings.doorbells()).or_refuse(Errno::NOMEM, "news")?;
+        let doorbell_reader =
+            DoorbellReader::new(rings.doorbells()).or_refuse(Errno::NOMEM, "doorbells")?;
+        let notifier = CompletionNotifier::new(rings.doorbells())
+            .or_refuse(Errno::NOMEM, "completion notifier")?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.or_refuse(Errno::MFILE, "wake-up descriptor")?;
         Ok(Shared {
             rings,
-            herald,
-            panel,
+            notifier,
+            doorbell_reader,
             doorbells: Vec::new(),
             spare_doorbells: Vec::new(),
             wake,
@@ -357,7 +359,7 @@ impl Shared {
         let slot = self.spare_doorbells.pop().unwrap_or_else(|| {
             self.doorbells.push(None);
             let slots = self.doorbells.len() as u32;
-            self.panel.set_slots(slots);
+            self.doorbell_reader.set_slots(slots);
             slots - 1
         });
         self.doorbells[slot as usize] = Some((nic, qpn));

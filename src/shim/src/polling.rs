@@ -7,7 +7,7 @@
 //! instead of 20, and one of 64 KiB 69 us instead of 45. And when the daemon is gone, it would poll
 //! for ever. So the functions that every poll goes through, `ibv_poll_cq` and `ibv_start_poll` as
 //! the provider has them, are wrapped. What they answer is never touched while there is a daemon,
-//! but after they have found nothing for a while, the thread is taught [`Patience`], and looks
+//! but after they have found nothing for a while, the thread backs off ([`PollBackoff`]), and looks
 //! whether the daemon is [`lost`].
 //!
 //! No function of libibverbs is interposed for that, so that debuggers and other preloaded
@@ -24,9 +24,9 @@ use std::cell::Cell;
 use std::mem::{offset_of, transmute};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use urxe_shm::completion_notifier::CompletionWaiter;
 use urxe_shm::lookout::Lookout;
-use urxe_shm::news::News;
-use urxe_shm::patience::Patience;
+use urxe_shm::poll_backoff::PollBackoff;
 
 /// Polls without a completion after which the thread pauses: a tenth of a microsecond.
 const EMPTY_POLLS: u32 = 8;
@@ -88,7 +88,7 @@ struct Polling {
     empty: Cell<u32>,
     /// There was a pause since the last completion.
     waiting: Cell<bool>,
-    patience: Cell<Patience>,
+    backoff: Cell<PollBackoff>,
     lookout: Cell<Lookout>,
 }
 
@@ -226,9 +226,9 @@ unsafe fn cmd_fd_of(cq: *mut c_void) -> c_int {
 }
 
 /// What tells of completions in the queues of a context.
-fn news_of(cmd_fd: c_int) -> Option<News> {
+fn waiter_of(cmd_fd: c_int) -> Option<CompletionWaiter> {
     match DESCRIPTORS.genuine(cmd_fd) {
-        Some(Descriptor::Uverbs(context)) => Some(context.news()),
+        Some(Descriptor::Uverbs(context)) => Some(context.waiter()),
         _ => None,
     }
 }
@@ -251,7 +251,7 @@ impl Polling {
         Polling {
             empty: Cell::new(0),
             waiting: Cell::new(false),
-            patience: Cell::new(Patience::new()),
+            backoff: Cell::new(PollBackoff::new()),
             lookout: Cell::new(Lookout::new()),
         }
     }
@@ -266,7 +266,7 @@ impl Polling {
         if found {
             self.empty.set(0);
             if self.waiting.replace(false) {
-                self.with_patience(Patience::found);
+                self.with_backoff(PollBackoff::found);
             }
             return false;
         }
@@ -285,14 +285,14 @@ impl Polling {
             self.empty.set(0);
             self.waiting.set(true);
             // SAFETY: the caller's promise.
-            self.with_patience(|patience| patience.pause(|| news_of(unsafe { cmd_fd_of(cq) })));
+            self.with_backoff(|backoff| backoff.pause(|| waiter_of(unsafe { cmd_fd_of(cq) })));
         }
         false
     }
 
-    fn with_patience(&self, act: impl FnOnce(&mut Patience)) {
-        let mut patience = self.patience.get();
-        act(&mut patience);
-        self.patience.set(patience);
+    fn with_backoff(&self, act: impl FnOnce(&mut PollBackoff)) {
+        let mut backoff = self.backoff.get();
+        act(&mut backoff);
+        self.backoff.set(backoff);
     }
 }

@@ -251,7 +251,7 @@ mod tests {
     fn a_quota_of_nothing_still_has_doorbells() {
         let mut arena = Arena::new(0).unwrap();
         assert!(arena.limit() >= DOORBELL_SIZE);
-        assert!(crate::doorbell::Panel::new(arena.doorbells().clone()).is_ok());
+        assert!(crate::doorbell::DoorbellReader::new(arena.doorbells().clone()).is_ok());
         assert!(arena.alloc(1).is_err());
     }
 }

@@ -3,9 +3,9 @@
 //! Both kinds of client, the Rust library and the shim under stock libibverbs, stand on this.
 
 use crate::channel::{Channel, ChannelError};
+use crate::completion_notifier::CompletionWaiter;
 use crate::control::{ControlError, Reply, Request, RingLocation};
-use crate::doorbell::Bell;
-use crate::news::News;
+use crate::doorbell::DoorbellWriter;
 use crate::process::Process;
 use crate::process_memory;
 use crate::region::Window;
@@ -79,8 +79,8 @@ pub struct Connection {
     socket: OwnedFd,
     /// The session's memory: doorbells and rings.
     memory: SessionMemory,
-    bell: Bell,
-    news: News,
+    doorbells: DoorbellWriter,
+    waiter: CompletionWaiter,
     /// Wakes the daemon when it sleeps.
     wake: OwnedFd,
 }
@@ -110,13 +110,15 @@ impl Connection {
         let [memfd, wake] = [memfd, wake].map(|fd| renumbered(fd, lowest));
         let memory = SessionMemory::new(memfd, memory_limit)
             .map_err(CallError::system("mapping the session's memory"))?;
-        let bell = Bell::new(memory.doorbells().clone()).map_err(CallError::nonsense)?;
-        let news = News::new(memory.doorbells().clone()).map_err(CallError::nonsense)?;
+        let doorbells =
+            DoorbellWriter::new(memory.doorbells().clone()).map_err(CallError::nonsense)?;
+        let waiter =
+            CompletionWaiter::new(memory.doorbells().clone()).map_err(CallError::nonsense)?;
         let socket = rustix::io::fcntl_dupfd_cloexec(&channel, lowest)
             .or_else(|_| rustix::io::fcntl_dupfd_cloexec(&channel, 0))
             .map_err(CallError::system("duplicating the control socket"))?;
         let (gone, channel) = (AtomicBool::new(false), Mutex::new(channel));
-        Ok(Connection { process, gone, channel, socket, memory, bell, news, wake })
+        Ok(Connection { process, gone, channel, socket, memory, doorbells, waiter, wake })
     }
 
     /// Asks the daemon for something and waits for the answer, with descriptors: those to send
@@ -147,15 +149,15 @@ impl Connection {
 
     /// Makes the daemon look at a queue pair. No system call, unless the daemon sleeps.
     pub fn ring(&self, slot: u32) {
-        if self.bell.ring(slot) {
+        if self.doorbells.ring(slot) {
             // An eventfd refuses only when it would overflow, and then it is readable anyway.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
     }
 
     /// What tells of completions.
-    pub fn news(&self) -> &News {
-        &self.news
+    pub fn waiter(&self) -> &CompletionWaiter {
+        &self.waiter
     }
 
     /// The memory of a ring.

@@ -497,7 +497,7 @@ pub struct QpCreated {
     pub send_ring: RingLocation,
     /// Its RQ, of shape [`Geometry::recv`](crate::geometry::Geometry::recv), unless it has an SRQ.
     pub recv_ring: Option<RingLocation>,
-    /// Its doorbell: what to [`ring`](crate::doorbell::Bell::ring) after posting sends.
+    /// Its doorbell: what to [`ring`](crate::doorbell::DoorbellWriter::ring) after posting sends.
     pub doorbell_slot: u32,
 }
 

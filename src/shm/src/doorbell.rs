@@ -12,7 +12,7 @@
 //! ```text
 //!    0  asleep, u32
 //!   64  summary, 16 words of 64 bits
-//!  256  what is told of completions: see [`news`](crate::news)
+//!  256  what is told of completions: see [`completion_notifier`](crate::completion_notifier)
 //! 4096  bells, 1,024 words of 64 bits
 //! ```
 
@@ -137,10 +137,10 @@ impl Bells for MappedBells {
 /// The program's side of a session's doorbells.
 #[cfg(not(loom))]
 #[derive(Clone, Debug)]
-pub struct Bell(MappedBells);
+pub struct DoorbellWriter(MappedBells);
 
 #[cfg(not(loom))]
-impl Bell {
+impl DoorbellWriter {
     /// The doorbells in a mapping of the session's memfd from its first byte on.
     pub fn new(mapping: Arc<Mapping>) -> Result<Self, AccessError> {
         MappedBells::new(mapping).map(Self)
@@ -157,13 +157,13 @@ impl Bell {
 /// The daemon's side of a session's doorbells.
 #[cfg(not(loom))]
 #[derive(Debug)]
-pub struct Panel {
+pub struct DoorbellReader {
     bells: MappedBells,
     slots: u32,
 }
 
 #[cfg(not(loom))]
-impl Panel {
+impl DoorbellReader {
     /// The doorbells in a mapping of the session's memfd from its first byte on. No slot is
     /// looked at before [`set_slots`](Self::set_slots).
     pub fn new(mapping: Arc<Mapping>) -> Result<Self, AccessError> {
@@ -203,17 +203,17 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn session() -> (Arc<Mapping>, Bell, Panel) {
+    fn session() -> (Arc<Mapping>, DoorbellWriter, DoorbellReader) {
         let fd = create_memfd("doorbells", DOORBELL_SIZE).unwrap();
         let mapping = Arc::new(Mapping::new(&fd, 0, DOORBELL_SIZE as usize).unwrap());
-        let bell = Bell::new(mapping.clone()).unwrap();
-        let panel = Panel::new(mapping.clone()).unwrap();
-        (mapping, bell, panel)
+        let writer = DoorbellWriter::new(mapping.clone()).unwrap();
+        let reader = DoorbellReader::new(mapping.clone()).unwrap();
+        (mapping, writer, reader)
     }
 
-    fn taken(panel: &Panel) -> Vec<u32> {
+    fn taken(reader: &DoorbellReader) -> Vec<u32> {
         let mut slots = Vec::new();
-        panel.take(|slot| slots.push(slot));
+        reader.take(|slot| slots.push(slot));
         slots
     }
 
@@ -223,14 +223,14 @@ mod tests {
         fn each_bell_rung_is_taken_once(
             rounds in prop::collection::vec(prop::collection::vec(0..SLOTS, 0..40), 0..6),
         ) {
-            let (_, bell, mut panel) = session();
-            panel.set_slots(SLOTS);
+            let (_, writer, mut reader) = session();
+            reader.set_slots(SLOTS);
             for slots in rounds {
                 for &slot in &slots {
-                    prop_assert!(!bell.ring(slot), "the daemon does not sleep");
+                    prop_assert!(!writer.ring(slot), "the daemon does not sleep");
                 }
                 let expected: BTreeSet<u32> = slots.into_iter().collect();
-                prop_assert_eq!(taken(&panel), expected.into_iter().collect::<Vec<_>>());
+                prop_assert_eq!(taken(&reader), expected.into_iter().collect::<Vec<_>>());
             }
         }
 
@@ -239,55 +239,55 @@ mod tests {
         fn a_scribbling_program_rings_its_own_bells(
             bytes: Vec<u8>, offset in 0..12_000u64, slots in 0..300u32,
         ) {
-            let (mapping, _, mut panel) = session();
-            panel.set_slots(slots);
+            let (mapping, _, mut reader) = session();
+            reader.set_slots(slots);
             let _ = mapping.write(offset, &bytes);
-            let taken = taken(&panel);
+            let taken = taken(&reader);
             prop_assert!(taken.windows(2).all(|pair| pair[0] < pair[1]));
             prop_assert!(taken.iter().all(|&slot| slot < slots));
-            prop_assert!(panel.fall_asleep(), "nothing is left that keeps the daemon awake");
+            prop_assert!(reader.fall_asleep(), "nothing is left that keeps the daemon awake");
         }
     }
 
     #[test]
     fn the_first_and_last_slots_have_bells_and_others_have_none() {
-        let (_, bell, mut panel) = session();
-        panel.set_slots(u32::MAX);
+        let (_, writer, mut reader) = session();
+        reader.set_slots(u32::MAX);
         for slot in [0, 63, 64, 4095, 4096, SLOTS - 1, SLOTS, u32::MAX] {
-            assert!(!bell.ring(slot));
+            assert!(!writer.ring(slot));
         }
-        assert_eq!(taken(&panel), [0, 63, 64, 4095, 4096, SLOTS - 1]);
+        assert_eq!(taken(&reader), [0, 63, 64, 4095, 4096, SLOTS - 1]);
     }
 
     #[test]
     fn slots_that_were_not_handed_out_are_not_looked_at() {
-        let (_, bell, mut panel) = session();
-        let _ = bell.ring(5);
-        let _ = bell.ring(6);
-        panel.set_slots(6);
-        assert_eq!(taken(&panel), [5]);
+        let (_, writer, mut reader) = session();
+        let _ = writer.ring(5);
+        let _ = writer.ring(6);
+        reader.set_slots(6);
+        assert_eq!(taken(&reader), [5]);
     }
 
     #[test]
     fn a_daemon_does_not_fall_asleep_over_a_rung_bell() {
-        let (_, bell, mut panel) = session();
-        panel.set_slots(10);
-        assert!(!bell.ring(9));
-        assert!(!panel.fall_asleep());
-        assert!(!bell.ring(9), "and is not asleep afterwards");
+        let (_, writer, mut reader) = session();
+        reader.set_slots(10);
+        assert!(!writer.ring(9));
+        assert!(!reader.fall_asleep());
+        assert!(!writer.ring(9), "and is not asleep afterwards");
     }
 
     #[test]
     fn a_sleeping_daemon_is_woken_once() {
-        let (_, bell, mut panel) = session();
-        panel.set_slots(10);
-        assert!(panel.fall_asleep());
-        assert!(bell.ring(1));
-        assert!(!bell.ring(2), "somebody is already waking it");
-        assert!(!panel.fall_asleep());
-        assert_eq!(taken(&panel), [1, 2]);
-        assert!(panel.fall_asleep());
-        panel.wake_up();
-        assert!(!bell.ring(1), "it woke up for another reason");
+        let (_, writer, mut reader) = session();
+        reader.set_slots(10);
+        assert!(reader.fall_asleep());
+        assert!(writer.ring(1));
+        assert!(!writer.ring(2), "somebody is already waking it");
+        assert!(!reader.fall_asleep());
+        assert_eq!(taken(&reader), [1, 2]);
+        assert!(reader.fall_asleep());
+        reader.wake_up();
+        assert!(!writer.ring(1), "it woke up for another reason");
     }
 }

@@ -1,7 +1,7 @@
 //! What `urxed` and a program share: rings, doorbells, memory and control messages.
 //!
-//! The daemon is the NIC, and this crate is its front panel. It knows nothing of packets; it
-//! knows where bytes lie, in which order they are written, and whom to believe.
+//! The daemon is the NIC, and this crate is the interface between it and programs. It knows nothing
+//! of packets; it knows where bytes lie, in which order they are written, and what may be trusted.
 //!
 //! - [`layout`]: the rings' bytes, which are those of the kernel's `rdma_rxe` user ABI, so that
 //!   the stock `librxe` can post into them too. [`geometry`]: how large a ring is.
@@ -15,9 +15,9 @@
 //! - [`control`]: requests and replies. [`channel`]: the socket they travel on. [`event`]: what
 //!   the daemon says unasked, through pipes.
 //! - [`client`]: a program's end of all that. [`process`]: noticing that it has forked.
-//! - [`courtesy`]: how both ends take turns where cores are scarce. [`patience`]: how a program
-//!   that polls does. [`news`]: how it sleeps until there is something to find. [`lookout`]: when
-//!   it looks whether there is a daemon.
+//! - [`yield_policy`]: how both ends take turns where cores are scarce. [`poll_backoff`]: how a
+//!   program that polls does. [`completion_notifier`]: how it sleeps until there is something to
+//!   find. [`lookout`]: when it looks whether there is a daemon.
 //!
 //! Two laws hold for everything that both sides can write (after the example of rust-vmm's
 //! `volatile_memory`): no `&` or `&mut` to plain data is ever made into it, only to atomics; and
@@ -41,9 +41,9 @@ pub mod channel;
 #[cfg(not(loom))]
 pub mod client;
 #[cfg(not(loom))]
-pub mod control;
+pub mod completion_notifier;
 #[cfg(not(loom))]
-pub mod courtesy;
+pub mod control;
 #[cfg(not(loom))]
 pub mod entry;
 #[cfg(not(loom))]
@@ -55,9 +55,7 @@ pub mod layout;
 #[cfg(not(loom))]
 pub mod lookout;
 #[cfg(not(loom))]
-pub mod news;
-#[cfg(not(loom))]
-pub mod patience;
+pub mod poll_backoff;
 #[cfg(not(loom))]
 pub mod process;
 #[cfg(not(loom))]
@@ -74,6 +72,8 @@ pub mod session_memory;
 mod socket_path;
 #[cfg(not(loom))]
 pub mod store_order;
+#[cfg(not(loom))]
+pub mod yield_policy;
 
 #[cfg(not(loom))]
 pub use socket_path::{

@@ -56,13 +56,13 @@ impl Session {
         let owner = self.owner();
 
         let shared = self.shared()?;
-        let (rings, herald) = (&mut shared.rings, shared.herald.clone());
+        let (rings, notifier) = (&mut shared.rings, shared.notifier.clone());
         let (ring, window) = rings.alloc("completion queue", &geometry)?;
         let events = EventTarget::new(async_events, user_handle, handle);
         let producer = CqProducer::create(window, geometry);
         let id = producer.or_refuse(Errno::NOMEM, "completion queue").and_then(|producer| {
             let cqe = geometry.capacity();
-            let queue = CompletionQueue::new(producer, herald, cqe, owner, pipe, events);
+            let queue = CompletionQueue::new(producer, notifier, cqe, owner, pipe, events);
             let id = world.nics[nic].host.cqs.insert(queue);
             id.ok_or_else(|| device_full("completion queues"))
         });

@@ -20,7 +20,7 @@ use urxe_shm::control::{
     CqHandle, MrHandle, MwHandle, MwType, PdHandle, QpAttr, QpCaps, QpCreated, QpState, QpType,
     Reply, Request, Resource, ResourceKind, RingLocation, SrqAttr, SrqHandle, StatsPage,
 };
-use urxe_shm::doorbell::Bell;
+use urxe_shm::doorbell::DoorbellWriter;
 use urxe_shm::entry::{DatagramPath, Destination, Extra, SendData, SendOp, SendWr};
 use urxe_shm::event::{EventRecord, RECORD_LEN};
 use urxe_shm::geometry::Geometry;
@@ -104,7 +104,7 @@ pub(crate) struct Client {
     pub(crate) channel: Channel,
     /// The memory shared with the daemon.
     pub(crate) memory: Arc<Mapping>,
-    bell: Bell,
+    doorbells: DoorbellWriter,
     wake: OwnedFd,
 }
 
@@ -135,8 +135,8 @@ impl Client {
         let Reply::Hello { memory_limit } = reply else { panic!("{reply:?}") };
         let [memfd, wake] = <[OwnedFd; 2]>::try_from(fds).unwrap();
         let memory = Arc::new(Mapping::new(memfd, 0, memory_limit as usize).unwrap());
-        let bell = Bell::new(memory.clone()).unwrap();
-        Client { channel, memory, bell, wake }
+        let doorbells = DoorbellWriter::new(memory.clone()).unwrap();
+        Client { channel, memory, doorbells, wake }
     }
 
     /// Asks something.
@@ -404,7 +404,7 @@ impl Client {
     }
 
     pub(crate) fn ring_slot(&self, slot: u32) {
-        if self.bell.ring(slot) {
+        if self.doorbells.ring(slot) {
             rustix::io::write(&self.wake, &1u64.to_ne_bytes()).unwrap();
         }
     }

@@ -17,12 +17,12 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
+use urxe_shm::completion_notifier::CompletionWaiter;
 use urxe_shm::control::{
     AhHandle, ContextHandle, CqHandle, DeviceAttr, MrHandle, MwHandle, PdHandle, QpCreated,
     QpHandle, QpState, Reply, Request, RingLocation, SrqHandle,
 };
 use urxe_shm::geometry::Geometry;
-use urxe_shm::news::News;
 use urxe_shm::remap::Shared;
 use urxe_shm::ring::CqConsumer;
 use urxe_shm::session_memory::WindowError;
@@ -136,8 +136,8 @@ impl Context {
     }
 
     /// What tells of completions in the context's queues.
-    pub(crate) fn news(&self) -> News {
-        self.session.connection().news().clone()
+    pub(crate) fn waiter(&self) -> CompletionWaiter {
+        self.session.connection().waiter().clone()
     }
 
     /// The session that it belongs to.

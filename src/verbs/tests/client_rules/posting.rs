@@ -83,7 +83,7 @@ fn a_list_rings_once_and_wakes_only_a_sleeping_daemon() {
     post();
     assert_eq!(state.rung(), [slot]);
     assert!(!woken(), "it was awake");
-    assert!(state.panel.as_ref().unwrap().fall_asleep());
+    assert!(state.doorbells.as_ref().unwrap().fall_asleep());
     post();
     assert!(woken());
     post();

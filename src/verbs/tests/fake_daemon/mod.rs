@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use urxe_shm::arena::Arena;
 use urxe_shm::channel::{Channel, ChannelError, Listener};
 use urxe_shm::control::*;
-use urxe_shm::doorbell::Panel;
+use urxe_shm::doorbell::DoorbellReader;
 use urxe_shm::entry::Taken;
 use urxe_shm::event::{COMPLETION, EventRecord};
 use urxe_shm::geometry::Geometry;
@@ -37,7 +37,7 @@ pub struct FakeDaemon {
 pub struct State {
     /// Every request so far, in order.
     pub requests: Vec<Request>,
-    pub panel: Option<Panel>,
+    pub doorbells: Option<DoorbellReader>,
     pub qps: HashMap<u32, FakeQp>,
     pub cqs: HashMap<u32, FakeCq>,
     pub srqs: HashMap<u32, FakeSrq>,
@@ -214,7 +214,7 @@ impl State {
     /// Doorbells rung since the last time.
     pub fn rung(&self) -> Vec<u32> {
         let mut rung = Vec::new();
-        self.panel.as_ref().unwrap().take(|slot| rung.push(slot));
+        self.doorbells.as_ref().unwrap().take(|slot| rung.push(slot));
         rung
     }
 
@@ -266,9 +266,9 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
             let flags =
                 rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
             let wake = rustix::event::eventfd(0, flags).unwrap();
-            let mut panel = Panel::new(arena.doorbells().clone()).unwrap();
-            panel.set_slots(64);
-            state.panel = Some(panel);
+            let mut doorbells = DoorbellReader::new(arena.doorbells().clone()).unwrap();
+            doorbells.set_slots(64);
+            state.doorbells = Some(doorbells);
             fds.push(arena.fd().try_clone_to_owned().unwrap());
             fds.push(wake.try_clone().unwrap());
             state.wake = Some(wake);

@@ -3,11 +3,11 @@
 //! Polling is the fastest way to wait where each program and each daemon has a processor of its
 //! own. Where they share one, who polls keeps it from the daemon without which there will be
 //! nothing to find. So after a number of polls without a completion the processor is yielded, as
-//! long as there is [`Courtesy`] in return; and who has polled in vain for long, where others want
-//! the processor, sleeps until the daemon has published something.
+//! long as others give it back soon ([`YieldPolicy`]); and who has polled in vain for long, where
+//! others want the processor, sleeps until the daemon has published something.
 
-use crate::courtesy::Courtesy;
-use crate::news::News;
+use crate::completion_notifier::CompletionWaiter;
+use crate::yield_policy::YieldPolicy;
 use rustix::thread::sched_yield;
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(10);
 
 /// How a thread polls.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Patience {
-    courtesy: Courtesy,
+pub struct PollBackoff {
+    yield_policy: YieldPolicy,
     /// Since when nothing was found.
     waiting: Option<Instant>,
     /// Somebody else wanted the processor when it was last yielded.
@@ -35,11 +35,11 @@ pub struct Patience {
     seen: Option<u32>,
 }
 
-impl Patience {
-    /// Of one who has not polled yet.
-    pub const fn new() -> Patience {
-        Patience {
-            courtesy: Courtesy::new(),
+impl PollBackoff {
+    /// The initial state.
+    pub const fn new() -> PollBackoff {
+        PollBackoff {
+            yield_policy: YieldPolicy::new(),
             waiting: None,
             crowded: false,
             slow: false,
@@ -56,28 +56,28 @@ impl Patience {
     }
 
     /// Nothing was found since the last call, in any of the queues that the thread polls: lets
-    /// others have the processor. `news`, of the session that the queues are of, is asked for only
-    /// by who has waited long.
-    pub fn pause(&mut self, news: impl FnOnce() -> Option<News>) {
+    /// others have the processor. `waiter`, of the session that the queues are of, is asked for
+    /// only by who has waited long.
+    pub fn pause(&mut self, waiter: impl FnOnce() -> Option<CompletionWaiter>) {
         let before = Instant::now();
         let waited = before.duration_since(*self.waiting.get_or_insert(before));
-        if self.courtesy.is_due(before) {
+        if self.yield_policy.is_due(before) {
             // What it says is of no use: it cannot fail.
             sched_yield();
             let now = Instant::now();
             let away = now.duration_since(before);
-            self.courtesy.came_back(now, away);
+            self.yield_policy.on_yield(now, away);
             self.crowded = away > ALONE;
         }
         if !self.crowded || !self.slow && waited < SLEEP_AFTER {
             return;
         }
-        let Some(news) = news() else { return };
-        let count = news.count();
+        let Some(waiter) = waiter() else { return };
+        let count = waiter.count();
         // What was published since we paused last may not have been polled for yet.
         match self.seen.replace(count) {
             Some(seen) if seen == count => {
-                news.wait(seen, waited.clamp(SLEEP_AFTER, SLEEP_MAX));
+                waiter.wait(seen, waited.clamp(SLEEP_AFTER, SLEEP_MAX));
             }
             _ => (),
         }
@@ -87,31 +87,31 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::completion_notifier::CompletionNotifier;
     use crate::doorbell::DOORBELL_SIZE;
-    use crate::news::Herald;
     use crate::region::{Mapping, create_memfd};
     use std::cell::Cell;
     use std::sync::Arc;
 
-    fn session() -> (Herald, News) {
-        let fd = create_memfd("patience", DOORBELL_SIZE).unwrap();
+    fn session() -> (CompletionNotifier, CompletionWaiter) {
+        let fd = create_memfd("backoff", DOORBELL_SIZE).unwrap();
         let mapping = Arc::new(Mapping::new(&fd, 0, DOORBELL_SIZE as usize).unwrap());
-        (Herald::new(mapping.clone()).unwrap(), News::new(mapping).unwrap())
+        (CompletionNotifier::new(mapping.clone()).unwrap(), CompletionWaiter::new(mapping).unwrap())
     }
 
     /// Of one whose yields are never answered, so that what was noticed before stays.
-    fn unanswered(crowded: bool, slow: bool) -> Patience {
-        let mut patience = Patience { crowded, slow, ..Patience::new() };
+    fn unanswered(crowded: bool, slow: bool) -> PollBackoff {
+        let mut backoff = PollBackoff { crowded, slow, ..PollBackoff::new() };
         let now = Instant::now();
         for _ in 0..2 {
-            patience.courtesy.came_back(now, Duration::from_secs(1));
+            backoff.yield_policy.on_yield(now, Duration::from_secs(1));
         }
-        patience
+        backoff
     }
 
-    fn asks_for_news(mut patience: Patience) -> bool {
+    fn asks_for_news(mut backoff: PollBackoff) -> bool {
         let asked = Cell::new(false);
-        patience.pause(|| {
+        backoff.pause(|| {
             asked.set(true);
             None
         });
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn only_who_shares_the_processor_and_waits_long_sleeps() {
         let long_ago = Some(Instant::now() - SLEEP_AFTER);
-        let since = |waiting, patience: Patience| Patience { waiting, ..patience };
+        let since = |waiting, backoff: PollBackoff| PollBackoff { waiting, ..backoff };
         assert!(asks_for_news(since(long_ago, unanswered(true, false))));
         assert!(!asks_for_news(since(long_ago, unanswered(false, false))), "alone");
         assert!(!asks_for_news(since(None, unanswered(true, false))), "just begun");
@@ -130,26 +130,26 @@ mod tests {
 
     #[test]
     fn a_short_wait_makes_the_next_one_start_by_polling() {
-        let mut patience = unanswered(true, true);
-        patience.waiting = Some(Instant::now() - 2 * SLEEP_AFTER);
-        patience.found();
-        assert!(patience.slow);
-        patience.waiting = Some(Instant::now());
-        patience.found();
-        assert!(!patience.slow);
+        let mut backoff = unanswered(true, true);
+        backoff.waiting = Some(Instant::now() - 2 * SLEEP_AFTER);
+        backoff.found();
+        assert!(backoff.slow);
+        backoff.waiting = Some(Instant::now());
+        backoff.found();
+        assert!(!backoff.slow);
     }
 
     /// What was published between two pauses was perhaps not polled for: then nobody sleeps.
     #[test]
     fn who_has_just_heard_news_polls_again() {
-        let (herald, news) = session();
-        let mut patience = unanswered(true, true);
+        let (notifier, waiter) = session();
+        let mut backoff = unanswered(true, true);
         let mut slept = || {
-            patience.pause(|| Some(news.clone()));
-            news.somebody_slept()
+            backoff.pause(|| Some(waiter.clone()));
+            waiter.somebody_slept()
         };
         assert!(!slept(), "what came before the first look may not have been polled for");
-        herald.announce();
+        notifier.notify();
         assert!(!slept());
         assert!(slept());
     }

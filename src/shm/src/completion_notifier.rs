@@ -21,16 +21,16 @@ const SLEEPERS: usize = 320;
 
 /// The daemon's side.
 #[derive(Clone, Debug)]
-pub struct Herald(Window);
+pub struct CompletionNotifier(Window);
 
-impl Herald {
+impl CompletionNotifier {
     /// In a mapping of the session's memfd from its first byte on.
-    pub fn new(mapping: Arc<Mapping>) -> Result<Herald, AccessError> {
-        Window::new(mapping, DOORBELL_OFFSET, DOORBELL_SIZE).map(Herald)
+    pub fn new(mapping: Arc<Mapping>) -> Result<CompletionNotifier, AccessError> {
+        Window::new(mapping, DOORBELL_OFFSET, DOORBELL_SIZE).map(CompletionNotifier)
     }
 
     /// Says that something was published, and wakes whoever sleeps.
-    pub fn announce(&self) {
+    pub fn notify(&self) {
         let (count, sleepers) = (self.0.atomic_u32(COUNT), self.0.atomic_u32(SLEEPERS));
         // Either the thread that falls asleep sees the new count, or we see it sleep.
         count.fetch_add(1, Ordering::SeqCst);
@@ -43,12 +43,12 @@ impl Herald {
 
 /// The program's side.
 #[derive(Clone, Debug)]
-pub struct News(Window);
+pub struct CompletionWaiter(Window);
 
-impl News {
+impl CompletionWaiter {
     /// In a mapping of the session's memfd from its first byte on.
-    pub fn new(mapping: Arc<Mapping>) -> Result<News, AccessError> {
-        Window::new(mapping, DOORBELL_OFFSET, DOORBELL_SIZE).map(News)
+    pub fn new(mapping: Arc<Mapping>) -> Result<CompletionWaiter, AccessError> {
+        Window::new(mapping, DOORBELL_OFFSET, DOORBELL_SIZE).map(CompletionWaiter)
     }
 
     /// How much was published so far, modulo 2^32.
@@ -84,16 +84,16 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn session() -> (Herald, News) {
-        let fd = create_memfd("news", DOORBELL_SIZE).unwrap();
+    fn session() -> (CompletionNotifier, CompletionWaiter) {
+        let fd = create_memfd("session", DOORBELL_SIZE).unwrap();
         let [daemon, program] =
             [(); 2].map(|()| Arc::new(Mapping::new(&fd, 0, DOORBELL_SIZE as usize).unwrap()));
-        (Herald::new(daemon).unwrap(), News::new(program).unwrap())
+        (CompletionNotifier::new(daemon).unwrap(), CompletionWaiter::new(program).unwrap())
     }
 
     /// Each side waits for the other's answer; a wake-up that is lost costs a minute.
     #[test]
-    fn nobody_sleeps_through_what_is_published() {
+    fn no_notification_is_slept_through() {
         let ((ping, pinged), (pong, ponged)) = (session(), session());
         let before = Instant::now();
         std::thread::scope(|scope| {
@@ -102,11 +102,11 @@ mod tests {
                     while pinged.count() == round {
                         pinged.wait(round, LONG);
                     }
-                    pong.announce();
+                    pong.notify();
                 }
             });
             for round in 0..20_000 {
-                ping.announce();
+                ping.notify();
                 while ponged.count() == round {
                     ponged.wait(round, LONG);
                 }
@@ -116,19 +116,19 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_seen_the_last_does_not_sleep() {
-        let (herald, news) = session();
-        let seen = news.count();
-        herald.announce();
+    fn a_wait_ends_at_once_where_the_last_notification_is_not_seen() {
+        let (notifier, waiter) = session();
+        let seen = waiter.count();
+        notifier.notify();
         let before = Instant::now();
-        news.wait(seen, LONG);
+        waiter.wait(seen, LONG);
         assert!(before.elapsed() < LONG);
-        assert_eq!(news.count(), seen + 1);
+        assert_eq!(waiter.count(), seen + 1);
     }
 
     #[test]
     fn a_wait_for_nothing_ends() {
-        let (_, news) = session();
-        news.wait(news.count(), Duration::from_micros(1));
+        let (_, waiter) = session();
+        waiter.wait(waiter.count(), Duration::from_micros(1));
     }
 }

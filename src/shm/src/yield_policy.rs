@@ -16,17 +16,17 @@ pub const YIELD_PAUSE: Duration = Duration::from_millis(100);
 
 /// Remembers how yielding went.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Courtesy {
+pub struct YieldPolicy {
     /// Yields in a row that took too long. One alone may be anybody's.
     slow: u32,
     /// When to yield again; at once if `None`.
     again: Option<Instant>,
 }
 
-impl Courtesy {
-    /// Of one who has not yielded yet.
-    pub const fn new() -> Courtesy {
-        Courtesy { slow: 0, again: None }
+impl YieldPolicy {
+    /// The initial state.
+    pub const fn new() -> YieldPolicy {
+        YieldPolicy { slow: 0, again: None }
     }
 
     /// Whether to yield.
@@ -35,7 +35,7 @@ impl Courtesy {
     }
 
     /// The processor was yielded, and came back after so long.
-    pub fn came_back(&mut self, now: Instant, away: Duration) {
+    pub fn on_yield(&mut self, now: Instant, away: Duration) {
         self.slow = if away > YIELD_MAX { self.slow.saturating_add(1) } else { 0 };
         if self.slow > 1 {
             self.again = Some(now + YIELD_PAUSE);
@@ -48,23 +48,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_yielded_to_who_does_not_give_the_processor_back() {
+    fn yielding_pauses_where_the_processor_does_not_come_back_soon() {
         let (start, slow, quick) = (Instant::now(), 2 * YIELD_MAX, YIELD_MAX / 2);
-        let mut courtesy = Courtesy::new();
-        assert!(courtesy.is_due(start));
+        let mut yield_policy = YieldPolicy::new();
+        assert!(yield_policy.is_due(start));
         for away in [slow, quick, slow] {
-            courtesy.came_back(start, away);
-            assert!(courtesy.is_due(start), "one alone is an accident");
+            yield_policy.on_yield(start, away);
+            assert!(yield_policy.is_due(start), "one alone is an accident");
         }
-        courtesy.came_back(start, slow);
-        assert!(!courtesy.is_due(start));
+        yield_policy.on_yield(start, slow);
+        assert!(!yield_policy.is_due(start));
         // Then once to see whether it is better now.
         let later = start + YIELD_PAUSE;
-        assert!(courtesy.is_due(later));
-        courtesy.came_back(later, slow);
-        assert!(!courtesy.is_due(later));
-        courtesy.came_back(later + YIELD_PAUSE, quick);
-        courtesy.came_back(later + YIELD_PAUSE, slow);
-        assert!(courtesy.is_due(later + YIELD_PAUSE));
+        assert!(yield_policy.is_due(later));
+        yield_policy.on_yield(later, slow);
+        assert!(!yield_policy.is_due(later));
+        yield_policy.on_yield(later + YIELD_PAUSE, quick);
+        yield_policy.on_yield(later + YIELD_PAUSE, slow);
+        assert!(yield_policy.is_due(later + YIELD_PAUSE));
     }
 }
