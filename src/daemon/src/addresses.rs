@@ -102,7 +102,11 @@ pub(crate) fn is_passing(error: &OpenError) -> bool {
 impl Nic {
     /// Makes the device what the machine's links and addresses say that it should be. Returns what
     /// its programs are to be [told](Self::port_event).
-    pub(crate) fn follow(&mut self, now: Instant, links: &Links) -> io::Result<Vec<PortEvent>> {
+    pub(crate) fn sync_with_links(
+        &mut self,
+        now: Instant,
+        links: &Links,
+    ) -> io::Result<Vec<PortEvent>> {
         let mut events = Vec::new();
         let link = self.served.link(links);
         let wanted = self.served.addresses(links);
@@ -344,7 +348,7 @@ mod tests {
             let links: Links = self.link.clone().into_iter().collect();
             // What is known already changes nothing.
             for _ in 0..2 {
-                for event in self.nic.follow(Instant::now(), &links).unwrap() {
+                for event in self.nic.sync_with_links(Instant::now(), &links).unwrap() {
                     self.nic.port_event(event);
                 }
             }

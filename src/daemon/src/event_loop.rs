@@ -20,7 +20,7 @@ use crate::limits::{
 };
 use crate::nic::Nic;
 use crate::resources::refuse;
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use crate::slab::Slab;
 use crate::sysfs::Sysfs;
 use mio::unix::SourceFd;
@@ -170,7 +170,7 @@ impl EventLoop {
                 event_loop.register(fd, Token::Port { nic }, Interest::READABLE)?;
             }
         }
-        event_loop.let_devices_follow(now)?;
+        event_loop.sync_devices_with_links(now)?;
         Ok(event_loop)
     }
 
@@ -256,7 +256,7 @@ impl EventLoop {
         // Before the devices have their turn: peers are to be told of connections that end.
         if let Some(session) = self.dead.last_mut() {
             let (nics, cm, counters) = (&mut self.nics[..], &mut self.cm, &self.counters);
-            session.free_some(&mut World { nics, cm, now, counters }, BURIALS_PER_TURN);
+            session.free_some(&mut DaemonCtx { nics, cm, now, counters }, BURIALS_PER_TURN);
         }
         if let Some(session) = self.dead.last()
             && !session.is_ending()
@@ -266,8 +266,8 @@ impl EventLoop {
             debug_assert!(!is_last || self.cm.is_empty(), "nobody is there to free it");
         }
         for (index, nic) in self.nics.iter_mut().enumerate() {
-            worked |= nic.mind_the_clock(now)?;
-            self.cm.attend(now, index, nic);
+            worked |= nic.handle_timers(now)?;
+            self.cm.poll(now, index, nic);
             worked |= nic.transmit(now)?;
         }
         self.watch_full_pipes();
@@ -294,7 +294,7 @@ impl EventLoop {
                 Ok(Served { worked: received || sent, more: received })
             }
             Token::Session { key } => self.answer(now, key),
-            Token::Watch => self.follow(now),
+            Token::Watch => self.handle_link_change(now),
             Token::Pipe { nic, pipe } => {
                 let registry = self.poll.registry();
                 if let Some(entry) = self.nics[nic].host.pipes.get_mut(pipe)
@@ -328,18 +328,18 @@ impl EventLoop {
     }
 
     /// Lets all devices follow one change of a link or an address.
-    fn follow(&mut self, now: Instant) -> io::Result<Served> {
+    fn handle_link_change(&mut self, now: Instant) -> io::Result<Served> {
         let changed = self.watch.next_change(now);
         if changed {
-            self.let_devices_follow(now)?;
+            self.sync_devices_with_links(now)?;
         }
         Ok(Served { worked: changed, more: changed })
     }
 
     /// Makes all devices what the machine's links and addresses say that they should be.
-    fn let_devices_follow(&mut self, now: Instant) -> io::Result<()> {
+    fn sync_devices_with_links(&mut self, now: Instant) -> io::Result<()> {
         for (index, nic) in self.nics.iter_mut().enumerate() {
-            let events = nic.follow(now, self.watch.links())?;
+            let events = nic.sync_with_links(now, self.watch.links())?;
             // First the files: who is told of a change may look there at once.
             let shown = self.sysfs.as_mut().map_or(Ok(()), |sysfs| sysfs.show(index, nic));
             self.counters.sysfs_errors += u64::from(shown.is_err());
@@ -391,7 +391,7 @@ impl EventLoop {
             let Some(session) = self.sessions.get_mut(key) else { return ended };
             if session.is_ending() {
                 let (nics, cm, counters) = (&mut self.nics[..], &mut self.cm, &self.counters);
-                session.free_some(&mut World { nics, cm, now, counters }, BURIALS_PER_TURN);
+                session.free_some(&mut DaemonCtx { nics, cm, now, counters }, BURIALS_PER_TURN);
                 let is_over = !session.is_ending();
                 if is_over && !self.reply(key, Ok(Reply::Done.into())) {
                     return ended;
@@ -403,7 +403,7 @@ impl EventLoop {
                 Ok((request, fds)) => {
                     post(session, &mut self.nics, now)?;
                     let (nics, cm, counters) = (&mut self.nics[..], &mut self.cm, &self.counters);
-                    session.handle(&mut World { nics, cm, now, counters }, request, fds)
+                    session.handle(&mut DaemonCtx { nics, cm, now, counters }, request, fds)
                 }
                 Err(ChannelError::WouldBlock) => {
                     return Ok(Served { worked: served > 0, more: false });
@@ -471,7 +471,7 @@ impl EventLoop {
         }
         self.deregister(&session);
         self.counters.sessions_closed += 1;
-        session.begin_burial();
+        session.begin_teardown();
         self.dead.push(session);
     }
 

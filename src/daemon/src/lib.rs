@@ -7,7 +7,7 @@
 //! ```text
 //!  programs ── socket ──► session.rs ─► resources/   requests, one kind of object each
 //!     │                                    │
-//!     └── rings, doorbells, memory ──► host.rs, queues.rs, intake.rs, staging.rs
+//!     └── rings, doorbells, memory ──► engine_host.rs, queues.rs, convert.rs, staging.rs
 //!                                          │
 //!                   event_loop.rs ─► nic.rs ─► engine ─► port ─► wire
 //!                                       ▲
@@ -33,12 +33,12 @@ mod addresses;
 mod cli;
 mod cm;
 mod config;
+mod convert;
 mod counters;
 mod daemon;
+mod engine_host;
 mod event_loop;
 mod event_pipe;
-mod host;
-mod intake;
 pub mod limits;
 mod nic;
 mod objects;

@@ -2,7 +2,7 @@
 //! of what it says.
 
 use crate::addresses::{LinkState, Served, path_mtu};
-use crate::host::ProgramHost;
+use crate::engine_host::ProgramHost;
 use crate::limits::{
     BATCHES_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, LOOKS_PER_TURN, MIN_PROBE,
     RX_BUFFERS, TX_BATCH_BYTES,
@@ -201,7 +201,7 @@ impl Nic {
     }
 
     /// Sees to everything whose time has come. Returns whether there was anything.
-    pub(crate) fn mind_the_clock(&mut self, now: Instant) -> io::Result<bool> {
+    pub(crate) fn handle_timers(&mut self, now: Instant) -> io::Result<bool> {
         let mut worked = false;
         if self.port.poll_timeout().is_some_and(|at| at <= now) {
             worked = self.receive(now)?;
@@ -277,7 +277,7 @@ impl Nic {
             self.failed_qps.remove(&qpn.get());
         }
         self.due = true;
-        self.host.suspect(qpn);
+        self.host.maybe_failed(qpn);
         self.after_engine(now);
         Ok(())
     }
@@ -343,10 +343,10 @@ impl Nic {
     /// Shows the programs what the engine has done for them.
     fn after_engine(&mut self, now: Instant) {
         self.host.publish();
-        while let Some(qpn) = self.host.take_suspect() {
+        while let Some(qpn) = self.host.take_maybe_failed_qp() {
             self.watch_if_failed(now, qpn);
         }
-        while let Some(qpn) = self.host.take_unfinished() {
+        while let Some(qpn) = self.host.take_requeue_qp() {
             self.ring(qpn);
         }
     }
@@ -414,8 +414,8 @@ pub(crate) fn guid_of_mac(mac: [u8; 6]) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine_host::Region;
     use crate::event_pipe::EventPipe;
-    use crate::host::Region;
     use crate::objects::{EventTarget, Owner};
     use crate::queues::{CompletionQueue, RecvQueue, SendQueue};
     use std::collections::VecDeque;

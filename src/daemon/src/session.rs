@@ -10,7 +10,7 @@ use crate::limits::MAX_PROGRAM_NAME;
 use crate::nic::Nic;
 use crate::objects::Owner;
 use crate::resources::{
-    Ah, ArenaRings, CompChannel, Context, Cq, Doomed, Mr, MrRequest, Mw, Pd, Qp, QpRequest,
+    Ah, ArenaRings, CompChannel, Context, Cq, Mr, MrRequest, Mw, Pd, PendingFree, Qp, QpRequest,
     Refusal, Srq, refuse,
 };
 use rustix::event::EventfdFlags;
@@ -28,7 +28,7 @@ use urxe_shm::process_memory::ProcessMemory;
 use urxe_wire::Qpn;
 
 /// What requests are about: the daemon as a session sees it.
-pub(crate) struct World<'a> {
+pub(crate) struct DaemonCtx<'a> {
     pub(crate) nics: &'a mut [Nic],
     /// The connection manager.
     pub(crate) cm: &'a mut Cm,
@@ -76,7 +76,7 @@ pub(crate) struct Session {
     /// Memberships of ids in multicast groups.
     pub(crate) cm_memberships: BTreeMap<u32, u32>,
     /// What is being freed: of a device that is being closed, or of a dead program everything.
-    pub(crate) doomed: Vec<Doomed>,
+    pub(crate) pending_frees: Vec<PendingFree>,
     /// Bytes of program memory mapped into the daemon.
     pub(crate) mapped_bytes: u64,
     /// Registrations that are mapped.
@@ -121,7 +121,7 @@ impl Session {
             cm_channels: BTreeMap::new(),
             cm_ids: BTreeMap::new(),
             cm_memberships: BTreeMap::new(),
-            doomed: Vec::new(),
+            pending_frees: Vec::new(),
             mapped_bytes: 0,
             mapped_mrs: 0,
         })
@@ -142,7 +142,7 @@ impl Session {
     /// the answer is [`Reply::Done`] when [`is_ending`](Self::is_ending) says no more.
     pub(crate) fn handle(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         request: Request,
         mut fds: Vec<OwnedFd>,
     ) -> Result<Option<Answer>, ControlError> {
@@ -163,29 +163,27 @@ impl Session {
         }
         let answer = match request {
             Request::Hello { .. } => unreachable!("answered above"),
-            Request::ListDevices => Ok(self.list_devices(world)),
+            Request::ListDevices => Ok(self.list_devices(ctx)),
             Request::ListCauses => Ok(self.list_causes()),
-            Request::OpenDevice { name } => self.open_device(world, &name),
+            Request::OpenDevice { name } => self.open_device(ctx, &name),
             Request::CloseDevice { context } => return self.begin_closing(context).map(|()| None),
-            Request::QueryDevice { context } => self.query_device(world, context),
-            Request::QueryPort { context, port } => self.query_port(world, context, port),
-            Request::QueryGid { context, port, index } => {
-                self.query_gid(world, context, port, index)
-            }
-            Request::AllocPd { context } => self.alloc_pd(world, context),
-            Request::DeallocPd { pd } => self.dealloc_pd(world, pd),
+            Request::QueryDevice { context } => self.query_device(ctx, context),
+            Request::QueryPort { context, port } => self.query_port(ctx, context, port),
+            Request::QueryGid { context, port, index } => self.query_gid(ctx, context, port, index),
+            Request::AllocPd { context } => self.alloc_pd(ctx, context),
+            Request::DeallocPd { pd } => self.dealloc_pd(ctx, pd),
             Request::RegMr { pd, addr, length, iova, access, backing } => {
                 let spec = MrRequest { addr, length, iova, access, backing };
-                self.reg_mr(world, pd, spec, memory)
+                self.reg_mr(ctx, pd, spec, memory)
             }
-            Request::DeregMr { mr } => self.dereg_mr(world, mr),
-            Request::CreateCompChannel { context } => self.create_comp_channel(world, context),
-            Request::DestroyCompChannel { channel } => self.destroy_comp_channel(world, channel),
+            Request::DeregMr { mr } => self.dereg_mr(ctx, mr),
+            Request::CreateCompChannel { context } => self.create_comp_channel(ctx, context),
+            Request::DestroyCompChannel { channel } => self.destroy_comp_channel(ctx, channel),
             Request::CreateCq { context, cqe, channel, user_handle, comp_vector } => {
-                self.create_cq(world, context, cqe, channel, user_handle, comp_vector)
+                self.create_cq(ctx, context, cqe, channel, user_handle, comp_vector)
             }
-            Request::ResizeCq { cq, cqe } => self.resize_cq(world, cq, cqe),
-            Request::DestroyCq { cq } => self.destroy_cq(world, cq),
+            Request::ResizeCq { cq, cqe } => self.resize_cq(ctx, cq, cqe),
+            Request::DestroyCq { cq } => self.destroy_cq(ctx, cq),
             Request::CreateQp {
                 pd,
                 qp_type,
@@ -198,31 +196,31 @@ impl Session {
             } => {
                 let cqs = (send_cq, recv_cq);
                 let wanted = QpRequest { qp_type, cqs, srq, caps, sq_sig_all, user_handle };
-                self.create_qp(world, pd, &wanted)
+                self.create_qp(ctx, pd, &wanted)
             }
-            Request::ModifyQp { qp, attr } => self.modify_qp(world, qp, &attr),
-            Request::QueryQp { qp } => self.query_qp(world, qp),
-            Request::DestroyQp { qp } => self.destroy_qp(world, qp),
+            Request::ModifyQp { qp, attr } => self.modify_qp(ctx, qp, &attr),
+            Request::QueryQp { qp } => self.query_qp(ctx, qp),
+            Request::DestroyQp { qp } => self.destroy_qp(ctx, qp),
             Request::CreateSrq { pd, attr, user_handle } => {
-                self.create_srq(world, pd, attr, user_handle)
+                self.create_srq(ctx, pd, attr, user_handle)
             }
-            Request::ModifySrq { srq, max_wr, limit } => self.modify_srq(world, srq, max_wr, limit),
-            Request::QuerySrq { srq } => self.query_srq(world, srq),
-            Request::DestroySrq { srq } => self.destroy_srq(world, srq),
-            Request::CreateAh { pd, av } => self.create_ah(world, pd, &av),
-            Request::DestroyAh { ah } => self.destroy_ah(world, ah),
-            Request::AllocMw { pd, mw_type } => self.alloc_mw(world, pd, mw_type),
-            Request::DeallocMw { mw } => self.dealloc_mw(world, mw),
-            Request::AttachMcast { qp, gid } => self.attach_mcast(world, qp, gid),
-            Request::DetachMcast { qp, gid } => self.detach_mcast(world, qp, gid),
+            Request::ModifySrq { srq, max_wr, limit } => self.modify_srq(ctx, srq, max_wr, limit),
+            Request::QuerySrq { srq } => self.query_srq(ctx, srq),
+            Request::DestroySrq { srq } => self.destroy_srq(ctx, srq),
+            Request::CreateAh { pd, av } => self.create_ah(ctx, pd, &av),
+            Request::DestroyAh { ah } => self.destroy_ah(ctx, ah),
+            Request::AllocMw { pd, mw_type } => self.alloc_mw(ctx, pd, mw_type),
+            Request::DeallocMw { mw } => self.dealloc_mw(ctx, mw),
+            Request::AttachMcast { qp, gid } => self.attach_mcast(ctx, qp, gid),
+            Request::DetachMcast { qp, gid } => self.detach_mcast(ctx, qp, gid),
             Request::Resources { device, kind, after } => {
-                self.list_resources(world, &device, kind, after)
+                self.list_resources(ctx, &device, kind, after)
             }
-            Request::Stats { device, after_qpn } => self.stats(world, &device, after_qpn),
-            Request::Cm(request) => return self.handle_cm(world, request),
+            Request::Stats { device, after_qpn } => self.stats(ctx, &device, after_qpn),
+            Request::Cm(request) => return self.handle_cm(ctx, request),
             Request::CmWithin { channel, request } => {
-                self.check_within(world, channel, &request)?;
-                return self.handle_cm(world, request);
+                self.check_within(ctx, channel, &request)?;
+                return self.handle_cm(ctx, request);
             }
         };
         answer.map(Some)

@@ -17,9 +17,9 @@ use urxe_wire::mad::SidrStatus;
 
 impl Cm {
     /// Lets a device's manager see what came for it, and tells programs what it says.
-    pub(crate) fn attend(&mut self, now: Instant, index: usize, nic: &mut Nic) {
+    pub(crate) fn poll(&mut self, now: Instant, index: usize, nic: &mut Nic) {
         nic.take_mads(now);
-        while let Some(qpn) = nic.host.take_communicating() {
+        while let Some(qpn) = nic.host.take_comm_est_qp() {
             let keys = self.accepted.range((index, qpn.get(), 0)..=(index, qpn.get(), u32::MAX));
             for &(_, _, key) in keys {
                 if let Some(Phase::Connected { conn, .. }) = self.ids.get(key).map(|id| &id.phase) {

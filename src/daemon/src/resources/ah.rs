@@ -4,7 +4,7 @@ use super::qp::av_to_engine;
 use super::{PdUser, check_quota, find, no_such, refuse};
 use crate::limits::MAX_AHS;
 use crate::nic::Nic;
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::{AhError, AhId};
 use urxe_shm::control::{AddressVector, AhHandle, ContextHandle, ControlError, PdHandle, Reply};
@@ -21,7 +21,7 @@ pub(crate) struct Ah {
 impl Session {
     pub(crate) fn create_ah(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         pd: PdHandle,
         av: &AddressVector,
     ) -> Result<Answer, ControlError> {
@@ -29,7 +29,7 @@ impl Session {
         let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
         check_quota("address handles", self.ahs.len(), MAX_AHS)?;
         let handle = self.new_handle()?;
-        let id = world.nics[nic].device.create_ah(pd_id, &av_to_engine(av)).map_err(|error| {
+        let id = ctx.nics[nic].device.create_ah(pd_id, &av_to_engine(av)).map_err(|error| {
             let errno = match error {
                 AhError::TooMany => Errno::NOMEM,
                 AhError::Path(_) => Errno::INVAL,
@@ -43,11 +43,11 @@ impl Session {
 
     pub(crate) fn destroy_ah(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         ah: AhHandle,
     ) -> Result<Answer, ControlError> {
         let freed = self.ahs.remove(&ah.0).ok_or_else(|| no_such("address handle", ah.0))?;
-        self.free_ah(world.nics, freed);
+        self.free_ah(ctx.nics, freed);
         Ok(Reply::Done.into())
     }
 

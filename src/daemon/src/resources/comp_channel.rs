@@ -4,7 +4,7 @@ use super::{Refusal, check_quota, check_unused, device_full, find, no_such};
 use crate::event_pipe::EventPipe;
 use crate::limits::MAX_CHANNELS;
 use crate::nic::Nic;
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_shm::control::{CompChannelHandle, ContextHandle, ControlError, Reply};
 
@@ -19,14 +19,14 @@ pub(crate) struct CompChannel {
 impl Session {
     pub(crate) fn create_comp_channel(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         context: ContextHandle,
     ) -> Result<Answer, ControlError> {
         let nic = find(&self.contexts, "context", context.0)?.nic;
         check_quota("completion channels", self.channels.len(), MAX_CHANNELS)?;
         let handle = self.new_handle()?;
         let (pipe, read_end) = EventPipe::new().or_refuse(Errno::MFILE, "event pipe")?;
-        let pipe = world.nics[nic].host.pipes.insert(pipe);
+        let pipe = ctx.nics[nic].host.pipes.insert(pipe);
         let pipe = pipe.ok_or_else(|| device_full("event pipes"))?;
         self.channels.insert(handle, CompChannel { context, nic, pipe });
         Ok(Answer { reply: Reply::CompChannel(CompChannelHandle(handle)), fds: vec![read_end] })
@@ -34,7 +34,7 @@ impl Session {
 
     pub(crate) fn destroy_comp_channel(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         channel: CompChannelHandle,
     ) -> Result<Answer, ControlError> {
         find(&self.channels, "completion channel", channel.0)?;
@@ -44,7 +44,7 @@ impl Session {
             .channels
             .remove(&channel.0)
             .ok_or_else(|| no_such("completion channel", channel.0))?;
-        self.free_comp_channel(world.nics, freed);
+        self.free_comp_channel(ctx.nics, freed);
         Ok(Reply::Done.into())
     }
 

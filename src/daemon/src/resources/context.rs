@@ -5,7 +5,7 @@ use crate::event_pipe::EventPipe;
 use crate::limits;
 use crate::nic::Nic;
 use crate::objects::EventTarget;
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::Cause;
 use urxe_engine::limits::{
@@ -35,13 +35,13 @@ pub(crate) struct Context {
 }
 
 impl Session {
-    pub(crate) fn list_devices(&self, world: &World<'_>) -> Answer {
+    pub(crate) fn list_devices(&self, ctx: &DaemonCtx<'_>) -> Answer {
         let info = |nic: &Nic| DeviceInfo {
             name: nic.name.clone(),
             node_guid: nic.guid,
             address: nic.address(),
         };
-        Reply::Devices(world.nics.iter().map(info).collect()).into()
+        Reply::Devices(ctx.nics.iter().map(info).collect()).into()
     }
 
     pub(crate) fn list_causes(&self) -> Answer {
@@ -51,17 +51,17 @@ impl Session {
 
     pub(crate) fn open_device(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         name: &str,
     ) -> Result<Answer, ControlError> {
         check_quota("contexts", self.contexts.len(), limits::MAX_CONTEXTS)?;
-        let nic = find_nic(world, name)?;
+        let nic = find_nic(ctx, name)?;
         let handle = self.new_handle()?;
         let (pipe, read_end) = EventPipe::new().or_refuse(Errno::MFILE, "event pipe")?;
-        let async_events = world.nics[nic].host.pipes.insert(pipe);
+        let async_events = ctx.nics[nic].host.pipes.insert(pipe);
         let async_events = async_events.ok_or_else(|| device_full("event pipes"))?;
         let target = EventTarget::new(async_events, PORT.into(), handle);
-        world.nics[nic].host.objects.contexts.insert(async_events, target);
+        ctx.nics[nic].host.objects.contexts.insert(async_events, target);
         self.contexts.insert(handle, Context { nic, async_events });
         Ok(Answer { reply: Reply::Context(ContextHandle(handle)), fds: vec![read_end] })
     }
@@ -81,10 +81,10 @@ impl Session {
 
     pub(crate) fn query_device(
         &self,
-        world: &World<'_>,
+        ctx: &DaemonCtx<'_>,
         context: ContextHandle,
     ) -> Result<Answer, ControlError> {
-        let nic = &world.nics[find(&self.contexts, "context", context.0)?.nic];
+        let nic = &ctx.nics[find(&self.contexts, "context", context.0)?.nic];
         let attr = DeviceAttr {
             fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
             node_guid: nic.guid,
@@ -115,11 +115,11 @@ impl Session {
 
     pub(crate) fn query_port(
         &self,
-        world: &World<'_>,
+        ctx: &DaemonCtx<'_>,
         context: ContextHandle,
         port: u8,
     ) -> Result<Answer, ControlError> {
-        let nic = &world.nics[find(&self.contexts, "context", context.0)?.nic];
+        let nic = &ctx.nics[find(&self.contexts, "context", context.0)?.nic];
         check_port(port)?;
         let attr = PortAttr {
             active: nic.link.active,
@@ -136,12 +136,12 @@ impl Session {
 
     pub(crate) fn query_gid(
         &self,
-        world: &World<'_>,
+        ctx: &DaemonCtx<'_>,
         context: ContextHandle,
         port: u8,
         index: u32,
     ) -> Result<Answer, ControlError> {
-        let nic = &world.nics[find(&self.contexts, "context", context.0)?.nic];
+        let nic = &ctx.nics[find(&self.contexts, "context", context.0)?.nic];
         check_port(port)?;
         let table = nic.gid_table();
         let entry = usize::try_from(index).ok().and_then(|index| table.get(index));
@@ -155,9 +155,9 @@ impl Session {
 }
 
 /// The number of the device with a name.
-pub(super) fn find_nic(world: &World<'_>, name: &str) -> Result<usize, ControlError> {
-    world.nics.iter().position(|nic| nic.name == name).ok_or_else(|| {
-        let known: Vec<_> = world.nics.iter().map(|nic| nic.name.as_str()).collect();
+pub(super) fn find_nic(ctx: &DaemonCtx<'_>, name: &str) -> Result<usize, ControlError> {
+    ctx.nics.iter().position(|nic| nic.name == name).ok_or_else(|| {
+        let known: Vec<_> = ctx.nics.iter().map(|nic| nic.name.as_str()).collect();
         let known = known.join(", ");
         refuse(Errno::NODEV, format!("device {name:?}: does not exist; there are {known}"))
     })

@@ -6,7 +6,7 @@ use crate::limits::{MAX_CQE, MAX_CQS};
 use crate::nic::Nic;
 use crate::objects::EventTarget;
 use crate::queues::CompletionQueue;
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::CqId;
 use urxe_shm::arena::Extent;
@@ -27,7 +27,7 @@ pub(crate) struct Cq {
 impl Session {
     pub(crate) fn create_cq(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         context: ContextHandle,
         cqe: u32,
         channel: Option<CompChannelHandle>,
@@ -63,7 +63,7 @@ impl Session {
         let id = producer.or_refuse(Errno::NOMEM, "completion queue").and_then(|producer| {
             let cqe = geometry.capacity();
             let queue = CompletionQueue::new(producer, notifier, cqe, owner, pipe, events);
-            let id = world.nics[nic].host.cqs.insert(queue);
+            let id = ctx.nics[nic].host.cqs.insert(queue);
             id.ok_or_else(|| device_full("completion queues"))
         });
         let id = id.inspect_err(|_| rings.free(ring))?;
@@ -78,13 +78,13 @@ impl Session {
 
     pub(crate) fn resize_cq(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         cq: CqHandle,
         cqe: u32,
     ) -> Result<Answer, ControlError> {
         let &Cq { nic, id, ring: old, .. } = find(&self.cqs, "completion queue", cq.0)?;
         let geometry = shape(cqe)?;
-        let queue = world.nics[nic].host.cqs.get_mut(id.0);
+        let queue = ctx.nics[nic].host.cqs.get_mut(id.0);
         let queue = queue.ok_or_else(|| no_such("completion queue", cq.0))?;
         let unread = queue.unread().or_refuse(Errno::INVAL, "completion queue")?;
         if cqe < unread {
@@ -107,18 +107,18 @@ impl Session {
 
     pub(crate) fn destroy_cq(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         cq: CqHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.cqs, "completion queue", cq.0)?;
-        let qps = world.nics[found.nic].host.cqs.get(found.id.0).map_or(0, |cq| cq.qps);
+        let qps = ctx.nics[found.nic].host.cqs.get(found.id.0).map_or(0, |cq| cq.qps);
         check_unused("completion queue", qps as usize, "queue pairs")?;
         let freed = self.cqs.remove(&cq.0).ok_or_else(|| no_such("completion queue", cq.0))?;
         let &Cq { context, channel, nic, .. } = &freed;
-        self.free_cq(world.nics, freed);
-        self.withdraw_events(world.nics, context, cq.0);
+        self.free_cq(ctx.nics, freed);
+        self.withdraw_events(ctx.nics, context, cq.0);
         if let Some(channel) = channel.and_then(|channel| self.channels.get(&channel.0)) {
-            world.nics[nic].host.withdraw_events(channel.pipe, cq.0);
+            ctx.nics[nic].host.withdraw_events(channel.pipe, cq.0);
         }
         Ok(Reply::Done.into())
     }

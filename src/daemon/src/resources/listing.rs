@@ -6,7 +6,7 @@ use crate::limits::MAX_PROGRAM_NAME;
 use crate::nic::Nic;
 use crate::objects::{MrObject, Owner, QpObject, SrqObject};
 use crate::queues::{CompletionQueue, RecvQueue};
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use crate::slab::{self, Slab};
 use std::ops::Bound;
 use urxe_engine::{Device, PdId, SrqId};
@@ -25,13 +25,13 @@ const PAGE_LEN: usize = (MAX_MESSAGE - 64) / (MAX_PROGRAM_NAME + OBJECT_LEN);
 impl Session {
     pub(crate) fn list_resources(
         &self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         device: &str,
         kind: ResourceKind,
         after: Option<u32>,
     ) -> Result<Answer, ControlError> {
-        let index = find_nic(world, device)?;
-        let nic = &mut world.nics[index];
+        let index = find_nic(ctx, device)?;
+        let nic = &mut ctx.nics[index];
         let range = (behind(after), Bound::Unbounded);
         let page = match kind {
             ResourceKind::Qp => {
@@ -61,7 +61,7 @@ impl Session {
                 page(mws.filter_map(|(rkey, owner)| mw(&nic.device, rkey, owner)))
             }
             ResourceKind::CmId => {
-                let ids = world.cm.listed(index, after);
+                let ids = ctx.cm.listed(index, after);
                 let ids = ids.filter(|(_, owner, _)| self.may_see(owner));
                 page(ids.map(|(number, owner, detail)| resource(number, owner, None, detail)))
             }

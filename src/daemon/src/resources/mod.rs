@@ -10,7 +10,6 @@ mod ah;
 mod comp_channel;
 mod context;
 mod cq;
-mod ending;
 mod listing;
 mod mr;
 mod multicast;
@@ -20,18 +19,19 @@ mod qp;
 mod rings;
 mod srq;
 mod stats;
+mod teardown;
 
 pub(crate) use ah::Ah;
 pub(crate) use comp_channel::CompChannel;
 pub(crate) use context::Context;
 pub(crate) use cq::Cq;
-pub(crate) use ending::Doomed;
 pub(crate) use mr::{Mr, MrRequest};
 pub(crate) use mw::Mw;
 pub(crate) use pd::{Pd, PdUser};
 pub(crate) use qp::{Qp, QpRequest, av_from_engine, from_engine, state_to_engine};
 pub(crate) use rings::ArenaRings;
 pub(crate) use srq::Srq;
+pub(crate) use teardown::PendingFree;
 
 use rustix::io::Errno;
 use rustix::process::Resource;

@@ -1,13 +1,13 @@
 //! Memory registrations.
 
 use super::{PdUser, Refusal, check_quota, device_full, find, no_such, refuse};
-use crate::host::Region;
+use crate::engine_host::Region;
 use crate::limits::{
     MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MAPPED_MRS_OF_ALL, MAX_MR_SIZE, MAX_MRS,
 };
 use crate::nic::Nic;
 use crate::objects::MrObject;
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -59,7 +59,7 @@ pub(crate) struct MrRequest {
 impl Session {
     pub(crate) fn reg_mr(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         pd: PdHandle,
         request: MrRequest,
         memory: Option<OwnedFd>,
@@ -72,7 +72,7 @@ impl Session {
         let handle = self.new_handle()?;
         let (region, mapped) = match (request.backing, memory) {
             (Backing::Shared { offset }, Some(memfd)) if request.length > 0 => {
-                let mapping = self.map(world, &memfd, offset, request.length)?;
+                let mapping = self.map(ctx, &memfd, offset, request.length)?;
                 (Some(Region::Shared(mapping)), Some(request.length))
             }
             (Backing::Process, None) if request.length > 0 => (Some(self.reach(&request)?), None),
@@ -87,7 +87,7 @@ impl Session {
             }
         };
 
-        let on = &mut world.nics[nic];
+        let on = &mut ctx.nics[nic];
         let region = match region {
             Some(region) => on.host.insert_region(region),
             None => Some(NO_MEMORY),
@@ -121,13 +121,13 @@ impl Session {
 
     pub(crate) fn dereg_mr(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         mr: MrHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.mrs, "memory registration", mr.0)?;
-        world.nics[found.nic].device.dereg_mr(found.key).or_refuse(Errno::BUSY, "mr")?;
+        ctx.nics[found.nic].device.dereg_mr(found.key).or_refuse(Errno::BUSY, "mr")?;
         let freed = self.mrs.remove(&mr.0).ok_or_else(|| no_such("memory registration", mr.0))?;
-        self.forget_mr(world.nics, freed);
+        self.forget_mr(ctx.nics, freed);
         Ok(Reply::Done.into())
     }
 
@@ -151,13 +151,13 @@ impl Session {
     /// Maps memory that the program shares with us.
     fn map(
         &self,
-        world: &World<'_>,
+        ctx: &DaemonCtx<'_>,
         memfd: &OwnedFd,
         offset: u64,
         length: u64,
     ) -> Result<Mapping, ControlError> {
         check_quota("mapped memory registrations", self.mapped_mrs, MAX_MAPPED_MRS)?;
-        let mapped: usize = world.nics.iter().map(|nic| nic.host.mapped_regions()).sum();
+        let mapped: usize = ctx.nics.iter().map(|nic| nic.host.mapped_regions()).sum();
         if mapped >= MAX_MAPPED_MRS_OF_ALL {
             let sentence = format!(
                 "mapped memory registrations: all sessions together have {mapped}, and can have no \

@@ -3,7 +3,7 @@
 use super::{Refusal, check_quota, find, refuse};
 use crate::limits::{MAX_MCAST_ATTACHMENTS, MAX_MCAST_GROUPS};
 use crate::nic::Nic;
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use urxe_wire::Qpn;
 impl Session {
     pub(crate) fn attach_mcast(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         qp: QpHandle,
         gid: Gid,
     ) -> Result<Answer, ControlError> {
@@ -27,7 +27,7 @@ impl Session {
             if !groups.contains(&gid.to_ip()) {
                 check_quota("multicast groups", groups.len(), MAX_MCAST_GROUPS)?;
             }
-            world.nics[found.nic].attach_mcast(found.qpn, gid.to_ip())?;
+            ctx.nics[found.nic].attach_mcast(found.qpn, gid.to_ip())?;
             self.attachments.insert(attachment);
         }
         Ok(Reply::Done.into())
@@ -35,12 +35,12 @@ impl Session {
 
     pub(crate) fn detach_mcast(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         qp: QpHandle,
         gid: Gid,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.qps, "queue pair", qp.0)?;
-        world.nics[found.nic].detach_mcast(found.qpn, gid.to_ip())?;
+        ctx.nics[found.nic].detach_mcast(found.qpn, gid.to_ip())?;
         self.attachments.remove(&(qp.0, gid.to_ip()));
         Ok(Reply::Done.into())
     }

@@ -3,7 +3,7 @@
 use super::{PdUser, Refusal, check_quota, find, no_such};
 use crate::limits::MAX_MWS;
 use crate::nic::Nic;
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_shm::control::{self, ContextHandle, ControlError, MwHandle, PdHandle, Reply};
 
@@ -20,7 +20,7 @@ pub(crate) struct Mw {
 impl Session {
     pub(crate) fn alloc_mw(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         pd: PdHandle,
         mw_type: control::MwType,
     ) -> Result<Answer, ControlError> {
@@ -32,7 +32,7 @@ impl Session {
             control::MwType::Two => urxe_engine::MwType::Two,
         };
         let handle = self.new_handle()?;
-        let on = &mut world.nics[nic];
+        let on = &mut ctx.nics[nic];
         let rkey = on.device.alloc_mw(pd_id, mw_type).or_refuse(Errno::NOMEM, "memory window")?;
         on.host.objects.insert_mw(rkey, self.owner());
         self.mws.insert(handle, Mw { context, pd, nic, rkey });
@@ -42,11 +42,11 @@ impl Session {
 
     pub(crate) fn dealloc_mw(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         mw: MwHandle,
     ) -> Result<Answer, ControlError> {
         let freed = self.mws.remove(&mw.0).ok_or_else(|| no_such("memory window", mw.0))?;
-        self.free_mw(world.nics, freed);
+        self.free_mw(ctx.nics, freed);
         Ok(Reply::Done.into())
     }
 

@@ -3,7 +3,7 @@
 use super::{check_quota, check_unused, device_full, find, no_such};
 use crate::limits::MAX_PDS;
 use crate::nic::Nic;
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use urxe_engine::PdId;
 use urxe_shm::control::{ContextHandle, ControlError, PdHandle, Reply};
 
@@ -44,13 +44,13 @@ impl PdUser {
 impl Session {
     pub(crate) fn alloc_pd(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         context: ContextHandle,
     ) -> Result<Answer, ControlError> {
         let nic = find(&self.contexts, "context", context.0)?.nic;
         check_quota("protection domains", self.pds.len(), MAX_PDS)?;
         let handle = self.new_handle()?;
-        let id = world.nics[nic].pds.insert(()).ok_or_else(|| device_full("protection domains"))?;
+        let id = ctx.nics[nic].pds.insert(()).ok_or_else(|| device_full("protection domains"))?;
         let users = [0; PdUser::ALL.len()];
         self.pds.insert(handle, Pd { context, nic, id: PdId(id), users });
         Ok(Reply::Pd(PdHandle(handle)).into())
@@ -58,7 +58,7 @@ impl Session {
 
     pub(crate) fn dealloc_pd(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         pd: PdHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.pds, "protection domain", pd.0)?;
@@ -66,7 +66,7 @@ impl Session {
             check_unused("protection domain", found.users[user as usize], user.plural())?;
         }
         let freed = self.pds.remove(&pd.0).ok_or_else(|| no_such("protection domain", pd.0))?;
-        self.free_pd(world.nics, freed);
+        self.free_pd(ctx.nics, freed);
         Ok(Reply::Done.into())
     }
 

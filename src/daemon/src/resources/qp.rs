@@ -6,7 +6,7 @@ use crate::limits::{MAX_INLINE_DATA, MAX_QP_WR, MAX_QPS, MAX_SGE};
 use crate::nic::Nic;
 use crate::objects::{EventTarget, QpObject};
 use crate::queues::{RecvQueue, SendQueue, own_recv_queue};
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::{
     Access, AddressVector, ModifyQpError, QpAttr, QpInit, QpState, QueueId, RecvSource, SrqId,
@@ -61,7 +61,7 @@ enum Recv {
 impl Session {
     pub(crate) fn create_qp(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         pd: PdHandle,
         wanted: &QpRequest,
     ) -> Result<Answer, ControlError> {
@@ -103,7 +103,7 @@ impl Session {
                     send_queue,
                     recv,
                 };
-                world.nics[nic].create_qp(Queues { send, recv }, object, init)
+                ctx.nics[nic].create_qp(Queues { send, recv }, object, init)
             });
         let qpn = qpn.inspect_err(|_| {
             shared.rings.free(send_ring);
@@ -137,14 +137,14 @@ impl Session {
 
     pub(crate) fn modify_qp(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         qp: QpHandle,
         attr: &control::QpAttr,
     ) -> Result<Answer, ControlError> {
         let &Qp { nic, qpn, .. } = find(&self.qps, "queue pair", qp.0)?;
         let attr = to_engine(attr)?;
         self.check_qkey(&attr)?;
-        world.nics[nic].modify_qp(world.now, qpn, &attr).map_err(|error| {
+        ctx.nics[nic].modify_qp(ctx.now, qpn, &attr).map_err(|error| {
             let errno = match error {
                 ModifyQpError::NoSuchQp(_) => Errno::NOENT,
                 _ => Errno::INVAL,
@@ -171,9 +171,13 @@ impl Session {
         }
     }
 
-    pub(crate) fn query_qp(&self, world: &World<'_>, qp: QpHandle) -> Result<Answer, ControlError> {
+    pub(crate) fn query_qp(
+        &self,
+        ctx: &DaemonCtx<'_>,
+        qp: QpHandle,
+    ) -> Result<Answer, ControlError> {
         let found = find(&self.qps, "queue pair", qp.0)?;
-        let info = world.nics[found.nic].device.query_qp(found.qpn);
+        let info = ctx.nics[found.nic].device.query_qp(found.qpn);
         let info = info.ok_or_else(|| no_such("queue pair", qp.0))?;
         let mut attr = from_engine(&info.attr);
         attr.state = Some(state_from_engine(info.state));
@@ -190,14 +194,14 @@ impl Session {
 
     pub(crate) fn destroy_qp(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         qp: QpHandle,
     ) -> Result<Answer, ControlError> {
         let freed = self.qps.remove(&qp.0).ok_or_else(|| no_such("queue pair", qp.0))?;
         self.attachments.retain(|&(attached, _)| attached != qp.0);
         let context = freed.context;
-        self.free_qp(world.nics, freed);
-        self.withdraw_events(world.nics, context, qp.0);
+        self.free_qp(ctx.nics, freed);
+        self.withdraw_events(ctx.nics, context, qp.0);
         Ok(Reply::Done.into())
     }
 

@@ -6,7 +6,7 @@ use crate::limits::{MAX_SGE, MAX_SRQ_WR, MAX_SRQS};
 use crate::nic::Nic;
 use crate::objects::{EventTarget, SrqObject};
 use crate::queues::RecvQueue;
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::{QueueId, SrqId, SrqInit};
 use urxe_shm::arena::Extent;
@@ -31,7 +31,7 @@ pub(crate) struct Srq {
 impl Session {
     pub(crate) fn create_srq(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         pd: PdHandle,
         attr: SrqAttr,
         user_handle: u64,
@@ -50,7 +50,7 @@ impl Session {
         let created = RqConsumer::create(window, shape)
             .or_refuse(Errno::NOMEM, "shared receive queue")
             .and_then(|consumer| {
-                let nic = &mut world.nics[nic];
+                let nic = &mut ctx.nics[nic];
                 let queue = nic.host.recv_queues.insert(RecvQueue::new(consumer));
                 let queue = QueueId(queue.ok_or_else(|| device_full("shared receive queues"))?);
                 let id = nic.device.create_srq(SrqInit { pd: pd_id, queue, limit: attr.limit });
@@ -75,7 +75,7 @@ impl Session {
 
     pub(crate) fn modify_srq(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         srq: SrqHandle,
         max_wr: Option<u32>,
         limit: Option<u32>,
@@ -83,7 +83,7 @@ impl Session {
         let found = find(&self.srqs, "shared receive queue", srq.0)?;
         let (nic, id, old) = (found.nic, found.id, found.shape);
         let new = max_wr.map(|max_wr| shape(max_wr, old.max_sge())).transpose()?;
-        let queue = world.nics[nic].host.recv_queues.get_mut(found.queue.0);
+        let queue = ctx.nics[nic].host.recv_queues.get_mut(found.queue.0);
         let posted = queue.map_or(0, RecvQueue::posted);
         if let Some(max_wr) = max_wr.filter(|&max_wr| max_wr < posted) {
             let sentence = format!(
@@ -91,14 +91,14 @@ impl Session {
             );
             return Err(refuse(Errno::INVAL, sentence));
         }
-        let info = world.nics[nic].device.query_srq(id);
+        let info = ctx.nics[nic].device.query_srq(id);
         let info = info.ok_or_else(|| no_such("shared receive queue", srq.0))?;
         check_limit(limit.unwrap_or(info.limit), new.unwrap_or(old).capacity())?;
         let ring = match new {
-            Some(shape) => Some(self.resize_srq(&mut world.nics[nic], srq, shape)?),
+            Some(shape) => Some(self.resize_srq(&mut ctx.nics[nic], srq, shape)?),
             None => None,
         };
-        let nic = &mut world.nics[nic];
+        let nic = &mut ctx.nics[nic];
         if let Some(limit) = limit {
             let armed = nic.device.modify_srq(&mut nic.host, id, limit);
             armed.or_refuse(Errno::NOENT, "shared receive queue")?;
@@ -133,27 +133,27 @@ impl Session {
 
     pub(crate) fn query_srq(
         &self,
-        world: &World<'_>,
+        ctx: &DaemonCtx<'_>,
         srq: SrqHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.srqs, "shared receive queue", srq.0)?;
-        let limit = world.nics[found.nic].device.query_srq(found.id).map_or(0, |info| info.limit);
+        let limit = ctx.nics[found.nic].device.query_srq(found.id).map_or(0, |info| info.limit);
         Ok(Reply::SrqAttr(attr_of(&found.shape, limit)).into())
     }
 
     pub(crate) fn destroy_srq(
         &mut self,
-        world: &mut World<'_>,
+        ctx: &mut DaemonCtx<'_>,
         srq: SrqHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.srqs, "shared receive queue", srq.0)?;
-        let qps = world.nics[found.nic].device.query_srq(found.id).map_or(0, |info| info.qps);
+        let qps = ctx.nics[found.nic].device.query_srq(found.id).map_or(0, |info| info.qps);
         check_unused("shared receive queue", qps, "queue pairs")?;
         let freed =
             self.srqs.remove(&srq.0).ok_or_else(|| no_such("shared receive queue", srq.0))?;
         let context = freed.context;
-        self.free_srq(world.nics, freed);
-        self.withdraw_events(world.nics, context, srq.0);
+        self.free_srq(ctx.nics, freed);
+        self.withdraw_events(ctx.nics, context, srq.0);
         Ok(Reply::Done.into())
     }
 

@@ -5,7 +5,7 @@ use super::listing::behind;
 use super::qp::state_from_engine;
 use crate::nic::Nic;
 use crate::objects::QpObject;
-use crate::session::{Answer, Session, World};
+use crate::session::{Answer, DaemonCtx, Session};
 use std::ops::Bound;
 use urxe_engine::Counter;
 use urxe_shm::control::{
@@ -21,14 +21,14 @@ const QP_LEN: usize = crate::limits::MAX_PROGRAM_NAME + 40;
 impl Session {
     pub(crate) fn stats(
         &self,
-        world: &World<'_>,
+        ctx: &DaemonCtx<'_>,
         device: &str,
         after_qpn: Option<u32>,
     ) -> Result<Answer, ControlError> {
-        let nic = &world.nics[find_nic(world, device)?];
+        let nic = &ctx.nics[find_nic(ctx, device)?];
         let mut page = StatsPage::default();
         if after_qpn.is_none() {
-            page.device = device_counters(nic, world);
+            page.device = device_counters(nic, ctx);
             page.qp_counters = Counter::ALL.iter().map(|c| info(c.name(), c.meaning())).collect();
         }
         let room = (MAX_MESSAGE - head_len(&page)) / (QP_LEN + Counter::ALL.len() * NUMBER_LEN);
@@ -53,7 +53,7 @@ fn head_len(page: &StatsPage) -> usize {
     texts + page.device.len() * NUMBER_LEN + 64
 }
 
-fn device_counters(nic: &Nic, world: &World<'_>) -> Vec<(CounterInfo, u64)> {
+fn device_counters(nic: &Nic, ctx: &DaemonCtx<'_>) -> Vec<(CounterInfo, u64)> {
     let port = nic.port().counters();
     let port = port.list().map(|counter| (counter.name, counter.value, counter.meaning));
     let engine = nic.device.counters().iter();
@@ -62,8 +62,8 @@ fn device_counters(nic: &Nic, world: &World<'_>) -> Vec<(CounterInfo, u64)> {
         .chain(cm)
         .chain(port)
         .chain(nic.host.counters.iter())
-        .chain(world.cm.counters.iter())
-        .chain(world.counters.iter())
+        .chain(ctx.cm.counters.iter())
+        .chain(ctx.counters.iter())
         .map(|(name, value, meaning)| (info(name, meaning), value))
         .collect()
 }

@@ -1,8 +1,8 @@
 //! The engine's view of the programs: their memory, rings and completions, by dense numbers.
 
+use crate::convert;
 use crate::counters::HostCounters;
 use crate::event_pipe::{Delivery, EventPipe};
-use crate::intake;
 use crate::limits::SPARE_INLINE_BUFFERS;
 use crate::objects::{EventTarget, Objects};
 use crate::queues::{CompletionQueue, Next, RecvQueue, SendQueue, own_recv_queue};
@@ -51,13 +51,13 @@ pub(crate) struct ProgramHost {
     /// CQs with completions that the program does not see yet.
     unpublished: Vec<CqId>,
     /// QPs that may have gone to ERR.
-    suspects: Vec<Qpn>,
+    maybe_failed_qps: Vec<Qpn>,
     /// QPs whose queues have more than was given in this call.
-    unfinished: Vec<Qpn>,
+    requeue_qps: Vec<Qpn>,
     /// Management datagrams that have come.
     mads: Vec<(MadSource, [u8; MAD_LEN])>,
     /// QPs to which data came before their programs had taken them to RTS.
-    communicating: Vec<Qpn>,
+    comm_est_qps: Vec<Qpn>,
     /// Pipes that have become full.
     full_pipes: Vec<u32>,
     /// Where ring entries are copied before they are decoded.
@@ -79,10 +79,10 @@ impl ProgramHost {
             staging: Staging::new(),
             call: 1,
             unpublished: Vec::new(),
-            suspects: Vec::new(),
-            unfinished: Vec::new(),
+            maybe_failed_qps: Vec::new(),
+            requeue_qps: Vec::new(),
             mads: Vec::new(),
-            communicating: Vec::new(),
+            comm_est_qps: Vec::new(),
             full_pipes: Vec::new(),
             sges: Vec::new(),
             spare_inline: Vec::new(),
@@ -116,21 +116,21 @@ impl ProgramHost {
     }
 
     /// QPs that may have gone to ERR since the last time.
-    pub(crate) fn take_suspect(&mut self) -> Option<Qpn> {
-        self.suspects.pop()
+    pub(crate) fn take_maybe_failed_qp(&mut self) -> Option<Qpn> {
+        self.maybe_failed_qps.pop()
     }
 
     /// Says that a QP may have gone to ERR.
-    pub(crate) fn suspect(&mut self, qpn: Qpn) {
+    pub(crate) fn maybe_failed(&mut self, qpn: Qpn) {
         // One failure flushes many work requests.
-        if self.suspects.last() != Some(&qpn) {
-            self.suspects.push(qpn);
+        if self.maybe_failed_qps.last() != Some(&qpn) {
+            self.maybe_failed_qps.push(qpn);
         }
     }
 
     /// A QP whose queues have more than was given in the last call: to be rung again.
-    pub(crate) fn take_unfinished(&mut self) -> Option<Qpn> {
-        self.unfinished.pop()
+    pub(crate) fn take_requeue_qp(&mut self) -> Option<Qpn> {
+        self.requeue_qps.pop()
     }
 
     /// The management datagrams that have come since the last time.
@@ -139,8 +139,8 @@ impl ProgramHost {
     }
 
     /// A QP to which data came, while its program may not know that its peer is ready.
-    pub(crate) fn take_communicating(&mut self) -> Option<Qpn> {
-        self.communicating.pop()
+    pub(crate) fn take_comm_est_qp(&mut self) -> Option<Qpn> {
+        self.comm_est_qps.pop()
     }
 
     /// A pipe that has become full since the last time.
@@ -364,23 +364,23 @@ impl Host for ProgramHost {
         self.staging.forget_reads();
         let (result, is_inline) = match taken {
             Ok(Next::Later) => {
-                self.unfinished.extend(queue.qpn);
+                self.requeue_qps.extend(queue.qpn);
                 (Taken::Empty, false)
             }
             Ok(Next::Taken(entry::Taken::Empty)) => (Taken::Empty, false),
             Ok(Next::Taken(entry::Taken::Ready(entry))) => {
                 wqe.wr_id = entry.wr.wr_id;
-                wqe.op = intake::send_op(entry.wr.op);
-                wqe.to = entry.wr.to.as_ref().map(intake::destination);
+                wqe.op = convert::send_op(entry.wr.op);
+                wqe.to = entry.wr.to.as_ref().map(convert::destination);
                 wqe.fence = entry.wr.fence;
                 wqe.signaled = entry.wr.signaled || queue.all_signaled;
                 wqe.solicited = entry.wr.solicited;
-                intake::fill_sges(&mut wqe.sges, &self.sges);
+                convert::fill_sges(&mut wqe.sges, &self.sges);
                 (Taken::Ready, entry.inline)
             }
             Ok(Next::Taken(entry::Taken::Malformed { wr_id, error })) => {
                 wqe.wr_id = wr_id;
-                intake::count_malformed(&mut self.counters, error);
+                convert::count_malformed(&mut self.counters, error);
                 (Taken::Malformed, false)
             }
             Err(_) => {
@@ -408,18 +408,18 @@ impl Host for ProgramHost {
         self.sges.clear();
         match queue.take(self.call, &mut self.sges) {
             Ok(Next::Later) => {
-                self.unfinished.extend(queue.qpn);
+                self.requeue_qps.extend(queue.qpn);
                 Taken::Empty
             }
             Ok(Next::Taken(entry::Taken::Empty)) => Taken::Empty,
             Ok(Next::Taken(entry::Taken::Ready(entry))) => {
                 wqe.wr_id = entry.wr_id;
-                intake::fill_sges(&mut wqe.sges, &self.sges);
+                convert::fill_sges(&mut wqe.sges, &self.sges);
                 Taken::Ready
             }
             Ok(Next::Taken(entry::Taken::Malformed { wr_id, error })) => {
                 wqe.wr_id = wr_id;
-                intake::count_malformed(&mut self.counters, error);
+                convert::count_malformed(&mut self.counters, error);
                 Taken::Malformed
             }
             Err(_) => {
@@ -431,11 +431,11 @@ impl Host for ProgramHost {
     }
 
     fn complete(&mut self, cq: CqId, completion: &Completion) -> Result<(), CqOverrun> {
-        if intake::is_error(completion) {
-            self.suspect(completion.qpn);
+        if convert::is_error(completion) {
+            self.maybe_failed(completion.qpn);
         }
         let Some(queue) = self.cqs.get_mut(cq.0) else { return Err(CqOverrun) };
-        match queue.push(&intake::cq_entry(completion), completion.solicited) {
+        match queue.push(&convert::cq_entry(completion), completion.solicited) {
             Ok(()) => {
                 if !queue.listed {
                     queue.listed = true;
@@ -459,7 +459,7 @@ impl Host for ProgramHost {
             AsyncEvent::QpRequestError(qpn) => (event::QP_REQ_ERR, qpn),
             AsyncEvent::QpAccessError(qpn) => (event::QP_ACCESS_ERR, qpn),
             AsyncEvent::CommunicationEstablished(qpn) => {
-                self.communicating.push(qpn);
+                self.comm_est_qps.push(qpn);
                 (event::COMM_EST, qpn)
             }
             AsyncEvent::SqDrained(qpn) => (event::SQ_DRAINED, qpn),
@@ -477,7 +477,7 @@ impl Host for ProgramHost {
             let target = qp.events;
             self.tell(target, kind);
         }
-        self.suspect(qpn);
+        self.maybe_failed(qpn);
     }
 
     fn mad(&mut self, from: &MadSource, mad: &[u8; MAD_LEN]) {
