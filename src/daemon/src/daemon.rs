@@ -166,7 +166,7 @@ impl Daemon {
             if let Some(linger) = config.linger {
                 event_loop.linger(linger);
             }
-            // Nobody waits for it no more: then there is nobody to be told.
+            // It fails only if nobody waits for it any more.
             let _ = tell_ready.send(event_loop.show_devices(&directory, config.mode));
             event_loop.run()
         };

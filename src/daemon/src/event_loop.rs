@@ -190,7 +190,7 @@ impl EventLoop {
         register(self.poll.registry(), fd, token, interest)
     }
 
-    /// Asks no more. It does not matter if the descriptor was not registered.
+    /// Stops watching a descriptor. It does not matter if it was not registered.
     fn deregister(&self, fd: impl AsFd) {
         deregister(self.poll.registry(), fd);
     }
@@ -543,7 +543,7 @@ fn register(
     registry.register(&mut SourceFd(&fd.as_fd().as_raw_fd()), token.to_mio(), interest)
 }
 
-/// Asks no more.
+/// Stops watching a descriptor.
 fn deregister(registry: &Registry, fd: impl AsFd) {
     let _ = registry.deregister(&mut SourceFd(&fd.as_fd().as_raw_fd()));
 }

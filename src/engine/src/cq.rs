@@ -13,7 +13,7 @@ pub(crate) struct Cqs {
     /// Those that had no room for a completion and take no more.
     failed: BTreeSet<CqId>,
     /// Those of them whose QPs are still to be stopped.
-    news: Vec<CqId>,
+    failed_cqs: Vec<CqId>,
 }
 
 impl Cqs {
@@ -22,7 +22,7 @@ impl Cqs {
         self.users.extend([init.send_cq, init.recv_cq].map(|cq| (cq, qpn.get())));
     }
 
-    /// A QP is no more.
+    /// A QP was destroyed.
     pub(crate) fn detach(&mut self, qpn: Qpn, init: &QpInit) {
         for cq in [init.send_cq, init.recv_cq] {
             self.users.remove(&(cq, qpn.get()));
@@ -38,19 +38,19 @@ impl Cqs {
     pub(crate) fn fail(&mut self, cq: CqId) -> bool {
         let is_new = self.failed.insert(cq);
         if is_new {
-            self.news.push(cq);
+            self.failed_cqs.push(cq);
         }
         is_new
     }
 
     /// The QPs of a CQ that has failed, by number, where they are still to be stopped; told once.
-    pub(crate) fn take_news(&mut self) -> Option<Vec<Qpn>> {
-        let cq = self.news.pop()?;
+    pub(crate) fn take_failed(&mut self) -> Option<Vec<Qpn>> {
+        let cq = self.failed_cqs.pop()?;
         let users = self.users.range((cq, 0)..=(cq, u32::MAX));
         Some(users.map(|&(_, qpn)| Qpn::new(qpn)).collect())
     }
 
-    /// The CQ is no more; its number may come again.
+    /// The CQ was destroyed; its number may come again.
     pub(crate) fn forget(&mut self, cq: CqId) {
         self.failed.remove(&cq);
     }

@@ -201,7 +201,7 @@ impl Device {
         qpn: Qpn,
         attr: &QpAttr,
     ) -> Result<(), ModifyQpError> {
-        self.stir_qp(now, host, qpn, |qp, cx| qp.modify(cx, attr))
+        self.update_qp(now, host, qpn, |qp, cx| qp.modify(cx, attr))
             .unwrap_or(Err(ModifyQpError::NoSuchQp(qpn)))
     }
 
@@ -274,7 +274,7 @@ impl Device {
             // What came for another QP is a batch of its own: it answers for its own memory.
             self.end_of_batch(now, host);
         }
-        let dirty = self.stir_qp(now, host, qpn, |qp, cx| {
+        let dirty = self.update_qp(now, host, qpn, |qp, cx| {
             qp.handle_packet(cx, outer, packet);
             qp.dirty
         });
@@ -308,7 +308,7 @@ impl Device {
     /// may be acknowledged.
     pub fn end_of_batch(&mut self, now: Instant, host: &mut impl Host) {
         if let Some(qpn) = self.unsynced.take() {
-            self.stir_qp(now, host, qpn, |qp, cx| qp.sync(cx));
+            self.update_qp(now, host, qpn, |qp, cx| qp.sync(cx));
         }
     }
 
@@ -352,7 +352,7 @@ impl Device {
                 break;
             }
             self.timers.pop();
-            self.stir_qp(now, host, Qpn::new(qpn), |qp, cx| {
+            self.update_qp(now, host, Qpn::new(qpn), |qp, cx| {
                 if qp.timer_queued == Some(at) {
                     qp.timer_queued = None;
                     qp.handle_timers(cx);
@@ -362,14 +362,14 @@ impl Device {
     }
 
     /// Does something with a QP that may give it something to send.
-    fn stir_qp<H: Host, R>(
+    fn update_qp<H: Host, R>(
         &mut self,
         now: Instant,
         host: &mut H,
         qpn: Qpn,
         action: impl FnOnce(&mut Qp, &mut Cx<'_, H>) -> R,
     ) -> Option<R> {
-        let result = self.stir_only(now, host, qpn, action);
+        let result = self.update_one_qp(now, host, qpn, action);
         self.stop_qps_of_failed_cqs(now, host);
         result
     }
@@ -377,15 +377,15 @@ impl Device {
     /// Takes the QPs of CQs that have failed meanwhile to ERR. What that flushes may be too much
     /// for another CQ, and so on.
     fn stop_qps_of_failed_cqs(&mut self, now: Instant, host: &mut impl Host) {
-        while let Some(users) = self.cqs.take_news() {
+        while let Some(users) = self.cqs.take_failed() {
             for qpn in users {
-                self.stir_only(now, host, qpn, |qp, _| qp.on_cq_failed());
+                self.update_one_qp(now, host, qpn, |qp, _| qp.on_cq_failed());
             }
         }
     }
 
     /// Does something with this QP, whatever follows for others.
-    fn stir_only<H: Host, R>(
+    fn update_one_qp<H: Host, R>(
         &mut self,
         now: Instant,
         host: &mut H,
@@ -394,7 +394,7 @@ impl Device {
     ) -> Option<R> {
         let (result, newly_active) = self.with_qp(now, host, qpn, |qp, cx| {
             let result = action(qp, cx);
-            qp.settle(cx);
+            qp.process_failures(cx);
             let newly_active = !qp.scheduled && qp.may_transmit();
             qp.scheduled |= newly_active;
             (result, newly_active)

@@ -16,9 +16,9 @@
 //! # Where things are
 //!
 //! `qp/requester.rs` turns work requests into packets, `qp/responder.rs` executes the peer's
-//! requests and `qp/replier.rs` answers them, `qp/completer.rs` turns answers into completions.
-//! `qp/checks.rs` is what a request must pass first. `qp/placement.rs` is FLUSH and ATOMIC WRITE at
-//! the responder, `qp/unreliable.rs` the responder of UC, `qp/datagram.rs` all of UD.
+//! requests and `qp/response.rs` answers them, `qp/completer.rs` turns answers into completions.
+//! `qp/checks.rs` is what a request must pass first. `qp/flush_atomic_write.rs` is FLUSH and ATOMIC
+//! WRITE at the responder, `qp/unreliable.rs` the responder of UC, `qp/datagram.rs` all of UD.
 //! `qp/local_ops.rs` binds and closes windows. `qp/state.rs` and `qp/modify.rs` are
 //! `ibv_modify_qp`. `memory/` knows what a key opens, `cq.rs` which CQs take no more, `srq.rs`,
 //! `address_handle.rs` and `multicast.rs` what their names say, and `management.rs` is QP1, which

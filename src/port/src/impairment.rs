@@ -70,7 +70,7 @@ impl Default for Impairment {
 
 /// What happens to one datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fate {
+pub(crate) struct Impairments {
     pub(crate) drop: bool,
     pub(crate) duplicate: bool,
     pub(crate) corrupt: bool,
@@ -80,12 +80,12 @@ pub(crate) struct Fate {
     pub(crate) reorder: Option<Duration>,
 }
 
-impl Fate {
+impl Impairments {
     /// How many of the datagram arrive.
     pub(crate) fn copies(&self) -> usize {
         match self {
-            Fate { drop: true, .. } => 0,
-            Fate { duplicate: true, .. } => 2,
+            Impairments { drop: true, .. } => 0,
+            Impairments { duplicate: true, .. } => 2,
             _ => 1,
         }
     }
@@ -94,14 +94,14 @@ impl Fate {
 impl Impairment {
     /// Decides about the next datagram. Draws the same number of times whatever comes out, so that
     /// changing one chance does not change what the others hit.
-    pub(crate) fn decide(&self, rng: &mut Rng) -> Fate {
+    pub(crate) fn decide(&self, rng: &mut Rng) -> Impairments {
         let drop = self.drop.comes_true(rng);
         let duplicate = self.duplicate.comes_true(rng);
         let reorder = self.reorder.comes_true(rng);
         let corrupt = self.corrupt.comes_true(rng);
         let delay = rng.duration(&self.delay);
         let extra = rng.duration(&REORDER_EXTRA);
-        Fate { drop, duplicate, corrupt, delay, reorder: reorder.then_some(extra) }
+        Impairments { drop, duplicate, corrupt, delay, reorder: reorder.then_some(extra) }
     }
 }
 

@@ -29,7 +29,6 @@ pub mod sim;
 pub mod udp;
 pub mod watch;
 
-mod bundle;
 mod caps;
 mod counters;
 mod delay_line;
@@ -40,6 +39,7 @@ mod open;
 mod os_error;
 mod rng;
 mod rx_batch;
+mod socket_set;
 mod sys;
 #[cfg(test)]
 mod testing;

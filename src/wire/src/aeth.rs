@@ -1,4 +1,4 @@
-//! ACK extended transport header: how the responder fares.
+//! ACK extended transport header: ACK or NAK syndrome, and MSN.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -48,9 +48,9 @@ pub enum Syndrome {
         /// Code of the receives that the responder has posted, 5 bits; 31 is "not told".
         credits: u8,
     },
-    /// The responder had no receive posted: try again after a while.
+    /// RNR NAK: the responder had no receive posted.
     RnrNak {
-        /// Code of the while, 5 bits.
+        /// RNR timer code, 5 bits: how long the requester waits before it tries again.
         timer: u8,
     },
     /// The request was refused.

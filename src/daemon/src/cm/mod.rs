@@ -202,7 +202,7 @@ impl Cm {
         keys.filter_map(|key| Some(self.memberships.get(*key)?.handle)).collect()
     }
 
-    /// An id waits for its peer's word no more.
+    /// An id no longer waits for its peer's answer.
     fn confirmed(&mut self, key: u32) {
         if let Some(id) = self.ids.get_mut(key)
             && let (Some(nic), Some(qpn)) = (id.nic, id.accepted_qpn.take())

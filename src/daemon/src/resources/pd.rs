@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// Something is no more that was in a protection domain.
+    /// Something that was in a protection domain is gone.
     pub(crate) fn leave_pd(&mut self, pd: PdHandle, user: PdUser) {
         if let Some(pd) = self.pds.get_mut(&pd.0) {
             pd.users[user as usize] -= 1;

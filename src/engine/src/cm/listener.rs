@@ -59,15 +59,15 @@ pub(super) struct Listener {
     backlog: usize,
     /// Requests that the program has not taken yet.
     waiting: usize,
-    place: Place,
+    place: ListenKey,
 }
 
 /// Where one listens: a service on some addresses, for connections or for datagrams.
-type Place = (ServiceId, ListenOn, bool);
+type ListenKey = (ServiceId, ListenOn, bool);
 
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    places: HashMap<Place, ListenerId>,
+    places: HashMap<ListenKey, ListenerId>,
     listeners: HashMap<ListenerId, Listener>,
     last: u64,
 }

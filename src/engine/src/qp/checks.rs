@@ -1,7 +1,7 @@
 //! What a request is checked for before anything of it is executed.
 
 use super::responder::{Message, Refusal};
-use super::{Cx, Qp, placement};
+use super::{Cx, Qp, flush_atomic_write};
 use crate::attr::Access;
 use crate::limits::MAX_MESSAGE;
 use crate::memory::{KeyError, Span};
@@ -34,7 +34,12 @@ impl Qp {
             Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
             Operation::Flush => {
                 // A kind that does not exist is refused where it would be executed.
-                packet.headers.feth.as_ref().and_then(placement::flush_rights).unwrap_or_default()
+                packet
+                    .headers
+                    .feth
+                    .as_ref()
+                    .and_then(flush_atomic_write::flush_rights)
+                    .unwrap_or_default()
             }
             _ => return Err(Refusal::InvalidRequest),
         };

@@ -4,7 +4,7 @@
 //! sent, and nothing is waited for. Being done once, they stay done when what was sent before them
 //! is sent again.
 
-use super::requester::Hold;
+use super::requester::Blocked;
 use super::{Cx, Qp};
 use crate::cause::Cause;
 use crate::counters::Counter;
@@ -14,9 +14,12 @@ use crate::work::{SendOp, Status};
 
 impl Qp {
     /// Does the local operation whose turn it is, unless it was done before, and moves on.
-    pub(super) fn do_current_locally<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Hold> {
+    pub(super) fn do_current_locally<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+    ) -> Result<(), Blocked> {
         let scope = self.key_scope();
-        let Some((pending, _)) = self.sq.current() else { return Err(Hold::Wait) };
+        let Some((pending, _)) = self.sq.current() else { return Err(Blocked::Wait) };
         if !pending.started {
             let done = match pending.wqe.op {
                 SendOp::BindMw { mw, new_rkey, mr, addr, length, access } => {
@@ -35,7 +38,7 @@ impl Qp {
                 Ok(counter) => self.count(cx, counter, 1),
                 Err(failed) => {
                     pending.failed = Some(failed);
-                    return Err(Hold::Wait);
+                    return Err(Blocked::Wait);
                 }
             }
             self.sq.start_current(1);

@@ -5,15 +5,15 @@
 mod checks;
 mod completer;
 mod datagram;
+mod flush_atomic_write;
 mod kept_reads;
 mod local_ops;
 mod modify;
-mod placement;
 mod readiness;
 mod replay;
-mod replier;
 mod requester;
 mod responder;
+mod response;
 mod retry;
 mod send_queue;
 mod sges;
@@ -77,7 +77,7 @@ pub(crate) enum Failure {
     /// A CQ had no room for a completion, of this QP or of another.
     CqOverrun,
     /// The program asked for it.
-    Asked,
+    Requested,
 }
 
 /// A queue pair.
@@ -98,7 +98,7 @@ pub(crate) struct Qp {
     communication_established: bool,
     /// Program memory was written and the host not yet told to [`sync`](Host::sync).
     pub(crate) dirty: bool,
-    /// Something went wrong for good; [`settle`](Qp::settle) sees to it.
+    /// Something went wrong for good; [`process_failures`](Qp::process_failures) sees to it.
     failure: Option<Failure>,
     /// The program was told [`QpFatal`](AsyncEvent::QpFatal).
     told_fatal: bool,
@@ -239,7 +239,7 @@ impl Qp {
         }
         let more = self.transmit_replies(cx, tx, &mut budget)
             || self.transmit_requests(cx, tx, &mut budget);
-        self.settle(cx);
+        self.process_failures(cx);
         more || self.owes_replies() || self.is_to_flush()
     }
 
@@ -262,7 +262,7 @@ impl Qp {
         if self.failure.is_none() {
             if self.init.qp_type == QpType::Rc {
                 self.count(cx, Counter::RemoteOperationalNaksSent, 1);
-                self.responder.retract();
+                self.responder.fail_unacked();
             }
             self.failure = Some(Failure::Receive {
                 status: Status::LocalProtection,
@@ -274,7 +274,7 @@ impl Qp {
     }
 
     /// Sees to the marks: failed work requests whose turn it is, failures, a drained SQ.
-    pub(crate) fn settle<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+    pub(crate) fn process_failures<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
         if self.failure.is_none()
             && let Some(front) = self.sq.front()
             && let Some((status, cause)) = front.failed
@@ -338,7 +338,7 @@ impl Qp {
                 self.count(cx, Counter::LocalErrors, 1);
                 self.tell_fatal(cx);
             }
-            Failure::Asked => {}
+            Failure::Requested => {}
         }
         match failure {
             // Very many QPs may use a CQ: each is flushed when it has its turn.

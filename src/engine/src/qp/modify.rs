@@ -110,8 +110,8 @@ impl Qp {
                 return Ok(());
             }
             QpState::Err => {
-                self.failure = Some(Failure::Asked);
-                self.settle(cx);
+                self.failure = Some(Failure::Requested);
+                self.process_failures(cx);
                 return Ok(());
             }
             _ => {}
@@ -135,7 +135,7 @@ impl Qp {
             (QpState::Rts, QpState::Sqd) => self.requester.drained = false,
             _ => {}
         }
-        self.settle(cx);
+        self.process_failures(cx);
         Ok(())
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct AtomicResource {
 
 /// An ATOMIC WRITE or FLUSH that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Placed {
+pub(crate) struct Done {
     pub(crate) psn: Psn,
     /// Messages completed with it.
     pub(crate) msn: Msn,
@@ -42,7 +42,7 @@ pub(crate) struct Placed {
 pub(crate) enum Resource {
     Read(ReadResource),
     Atomic(AtomicResource),
-    AtomicWrite(Placed),
+    AtomicWrite(Done),
 }
 
 /// The newest `max_dest_rd_atomic` READs, atomics and ATOMIC WRITEs. A peer that keeps to that
@@ -86,9 +86,9 @@ impl Resources {
     }
 
     /// The ATOMIC WRITE that was done at this PSN.
-    pub(crate) fn find_atomic_write(&self, psn: Psn) -> Option<Placed> {
+    pub(crate) fn find_atomic_write(&self, psn: Psn) -> Option<Done> {
         self.kept.iter().rev().find_map(|resource| match resource {
-            Resource::AtomicWrite(placed) if placed.psn == psn => Some(*placed),
+            Resource::AtomicWrite(done) if done.psn == psn => Some(*done),
             _ => None,
         })
     }

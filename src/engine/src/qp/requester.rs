@@ -3,7 +3,7 @@
 use super::retry::ack_timeout;
 use super::send_queue::{Pending, distance};
 use super::sges::{self, Space};
-use super::{Cx, Failure, Qp, placement};
+use super::{Cx, Failure, Qp, flush_atomic_write};
 use crate::attr::{QpState, QpType};
 use crate::cause::Cause;
 use crate::counters::Counter;
@@ -37,7 +37,7 @@ impl Requester {
 }
 
 /// Why the requester does not send the next packet now.
-pub(super) enum Hold {
+pub(super) enum Blocked {
     /// Something that will come (an acknowledgement, a doorbell, a timer) must come first.
     Wait,
     /// The batch or this QP's turn is full.
@@ -65,8 +65,8 @@ impl Qp {
         loop {
             match self.transmit_one(cx, tx, budget) {
                 Ok(()) => {}
-                Err(Hold::Wait) => return false,
-                Err(Hold::Full) => return true,
+                Err(Blocked::Wait) => return false,
+                Err(Blocked::Full) => return true,
             }
         }
     }
@@ -76,16 +76,16 @@ impl Qp {
         cx: &mut Cx<'_, H>,
         tx: &mut TxBatch,
         budget: &mut u32,
-    ) -> Result<(), Hold> {
+    ) -> Result<(), Blocked> {
         if self.failure.is_some() {
-            return Err(Hold::Wait);
+            return Err(Blocked::Wait);
         }
         if self.sq.current().is_none() {
             self.take_send(cx)?;
         }
         self.check_may_start()?;
         if *budget == 0 || !tx.has_room() {
-            return Err(Hold::Full);
+            return Err(Blocked::Full);
         }
         if self.sq.current().is_some_and(|(pending, _)| pending.is_local()) {
             *budget -= 1;
@@ -112,22 +112,22 @@ impl Qp {
                 if let Some((pending, _)) = self.sq.current() {
                     pending.failed = Some(failed);
                 }
-                Err(Hold::Wait)
+                Err(Blocked::Wait)
             }
         }
     }
 
     /// Takes the next work request off the program's queue and judges it.
-    fn take_send<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Hold> {
+    fn take_send<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Blocked> {
         let may_take = self.state == QpState::Rts
             && !self.requester.queue_empty
             && self.sq.len() < MAX_TAKEN_SENDS;
         if !may_take {
-            return Err(Hold::Wait);
+            return Err(Blocked::Wait);
         }
         let mut pending = self.sq.blank();
         match cx.host.next_send(self.init.send_queue, &mut pending.wqe) {
-            Taken::Ready => match self.judge(cx, &pending.wqe) {
+            Taken::Ready => match self.validate(cx, &pending.wqe) {
                 Ok(length) => {
                     let mtu = u64::from(self.mtu(cx.config));
                     pending.length = length;
@@ -147,12 +147,12 @@ impl Qp {
             Taken::Empty => {
                 self.requester.queue_empty = true;
                 self.sq.put_back(pending);
-                return Err(Hold::Wait);
+                return Err(Blocked::Wait);
             }
             Taken::Broken => {
                 self.sq.put_back(pending);
                 self.failure = Some(Failure::BrokenQueue);
-                return Err(Hold::Wait);
+                return Err(Blocked::Wait);
             }
         }
         self.sq.push(pending);
@@ -160,7 +160,7 @@ impl Qp {
     }
 
     /// Whether a work request can be done as far as our own side is concerned; its length.
-    fn judge<H>(&self, cx: &Cx<'_, H>, wqe: &SendWqe) -> Result<u64, (Status, Cause)> {
+    fn validate<H>(&self, cx: &Cx<'_, H>, wqe: &SendWqe) -> Result<u64, (Status, Cause)> {
         if !exists_on(self.init.qp_type, wqe.op) {
             return Err((Status::LocalQpOperation, Cause::NotOfThisTransport));
         }
@@ -170,7 +170,7 @@ impl Qp {
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (true, true),
             SendOp::AtomicWrite { .. } => (false, true),
             SendOp::Flush { length, placement, selectivity, .. } => {
-                return judge_flush(length, &Feth { placement, selectivity });
+                return validate_flush(length, &Feth { placement, selectivity });
             }
             // They are judged when they are done.
             SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => return Ok(0),
@@ -198,11 +198,11 @@ impl Qp {
 
     /// What must wait: one that failed; one with a fence, an invalidation, a READ or atomic beyond
     /// the peer's resources for work requests before it; one that has not begun for the end of SQD.
-    fn check_may_start(&mut self) -> Result<(), Hold> {
+    fn check_may_start(&mut self) -> Result<(), Blocked> {
         let responses_expected = self.sq.responses_expected();
         let all_asked = self.sq.asked() >= usize::from(self.attr.max_rd_atomic.unwrap_or(0));
         let is_oldest = self.sq.is_current_oldest();
-        let Some((pending, _)) = self.sq.current() else { return Err(Hold::Wait) };
+        let Some((pending, _)) = self.sq.current() else { return Err(Blocked::Wait) };
         let fenced = !pending.started
             && match pending.wqe.op {
                 // What is before it may still need the key (IBTA 10.6.5.1; rxe waits always).
@@ -212,7 +212,7 @@ impl Qp {
         let beyond = pending.takes_resource() && all_asked;
         let draining = !pending.started && self.state == QpState::Sqd;
         match pending.failed.is_some() || fenced || beyond || draining {
-            true => Err(Hold::Wait),
+            true => Err(Blocked::Wait),
             false => Ok(()),
         }
     }
@@ -227,17 +227,17 @@ impl Qp {
 
     /// A READ request counts with all its responses: they are in flight towards us. The first
     /// thing in flight may always go. Nothing goes behind what a peer may have no receive for.
-    fn check_window(&mut self) -> Result<(), Hold> {
+    fn check_window(&mut self) -> Result<(), Blocked> {
         let in_flight = self.sq.in_flight();
         let window = self.retry.window.packets();
         if !self.retry.readiness.may_send() {
-            return Err(Hold::Wait);
+            return Err(Blocked::Wait);
         }
-        let Some((pending, packet)) = self.sq.current() else { return Err(Hold::Wait) };
+        let Some((pending, packet)) = self.sq.current() else { return Err(Blocked::Wait) };
         let needs = pending.after(packet) - packet;
         match in_flight == 0 || in_flight.saturating_add(needs) <= window {
             true => Ok(()),
-            false => Err(Hold::Wait),
+            false => Err(Blocked::Wait),
         }
     }
 
@@ -256,7 +256,7 @@ impl Qp {
         let ack_req = fills_window
             || self.requester.since_ack_req + 1 >= ack_every
             || (takes_receive && self.retry.readiness.is_next_the_last());
-        let (psn, asked) = self.emit(cx, tx, Place::Current, packet, ack_req)?;
+        let (psn, asked) = self.emit(cx, tx, PacketSource::Current, packet, ack_req)?;
 
         self.requester.since_ack_req = if asked { 0 } else { self.requester.since_ack_req + 1 };
         match self.sq.is_outstanding(psn) {
@@ -280,7 +280,7 @@ impl Qp {
         let Some(front) = self.sq.front().filter(|front| front.started) else { return };
         let packet = distance(front.first_psn, una);
         // Only the batch's room or memory that has gone can prevent it; both show elsewhere.
-        if tx.has_room() && self.emit(cx, tx, Place::Front, packet, true).is_ok() {
+        if tx.has_room() && self.emit(cx, tx, PacketSource::Front, packet, true).is_ok() {
             self.retry.on_probe_sent(una, una + self.sq.outstanding());
             self.count(cx, Counter::Probes, 1);
             self.count(cx, Counter::RetransmittedPackets, 1);
@@ -296,7 +296,7 @@ impl Qp {
     ) -> Result<(), (Status, Cause)> {
         let Some((pending, packet)) = self.sq.current() else { return Ok(()) };
         let is_last = packet + 1 == pending.packets;
-        self.emit(cx, tx, Place::Current, packet, false)?;
+        self.emit(cx, tx, PacketSource::Current, packet, false)?;
         self.sq.sent_current();
         if is_last {
             self.end_front(cx);
@@ -310,16 +310,16 @@ impl Qp {
         &mut self,
         cx: &mut Cx<'_, H>,
         tx: &mut TxBatch,
-        place: Place,
+        source: PacketSource,
         packet: u32,
         ack_req: bool,
     ) -> Result<(Psn, bool), (Status, Cause)> {
         let reliable = self.init.qp_type == QpType::Rc;
         let transport = if reliable { Transport::Rc } else { Transport::Uc };
         let path = *self.path();
-        let found = match place {
-            Place::Current => self.sq.current().map(|(pending, _)| pending),
-            Place::Front => self.sq.front(),
+        let found = match source {
+            PacketSource::Current => self.sq.current().map(|(pending, _)| pending),
+            PacketSource::Front => self.sq.front(),
         };
         let Some(pending) = found else {
             return Err((Status::LocalQpOperation, Cause::None));
@@ -360,7 +360,7 @@ impl Qp {
 }
 
 /// Which work request a packet is built from.
-enum Place {
+enum PacketSource {
     /// The one whose turn it is.
     Current,
     /// The oldest.
@@ -379,11 +379,11 @@ fn exists_on(qp_type: QpType, op: SendOp) -> bool {
 }
 
 /// Whether a FLUSH can be asked for. It has no data, so its length is 0.
-fn judge_flush(length: u32, feth: &Feth) -> Result<u64, (Status, Cause)> {
+fn validate_flush(length: u32, feth: &Feth) -> Result<u64, (Status, Cause)> {
     if u64::from(length) > MAX_MESSAGE {
         return Err((Status::LocalLength, Cause::LocalLength));
     }
-    match placement::flush_rights(feth) {
+    match flush_atomic_write::flush_rights(feth) {
         Some(_) => Ok(0),
         None => Err((Status::LocalQpOperation, Cause::FlushKind)),
     }
@@ -413,7 +413,7 @@ fn opcode(transport: Transport, pending: &Pending, packet: u32) -> Opcode {
         (false, false) => Position::Middle,
         (false, true) => Position::Last,
     };
-    Opcode::new(transport, operation, position).expect("judge refuses what the transport lacks")
+    Opcode::new(transport, operation, position).expect("validate refuses what the transport lacks")
 }
 
 /// The headers of the packet that carries this part of its message, or asks for it. Which of them

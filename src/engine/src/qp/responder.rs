@@ -5,7 +5,7 @@
 //! `replies` until the batch of requests is through, so that many packets share one ACK.
 
 use super::kept_reads::KeptReads;
-use super::replay::{AtomicResource, Placed, ReadResource, Resource, Resources};
+use super::replay::{AtomicResource, Done, ReadResource, Resource, Resources};
 use super::sges::{SgeWalk, Space};
 use super::{Cx, Failure, Qp};
 use crate::attr::{Access, QpState, RecvSource};
@@ -25,7 +25,7 @@ pub(crate) struct Responder {
     /// Messages completed.
     pub(crate) msn: Msn,
     /// A NAK asked for `expected`: silence until it comes.
-    silenced: bool,
+    nak_sent: bool,
     /// What the next packet must go on with.
     pub(super) message: Message,
     /// The receive in use.
@@ -71,9 +71,9 @@ pub(crate) enum Reply {
     /// An atomic's answer.
     Atomic(AtomicResource),
     /// An ATOMIC WRITE's answer.
-    AtomicWrite(Placed),
+    AtomicWrite(Done),
     /// A FLUSH's answer.
-    Flush(Placed),
+    Flush(Done),
 }
 
 /// Why a request is not executed.
@@ -96,7 +96,7 @@ impl Responder {
         Responder {
             expected,
             msn: Msn::new(0),
-            silenced: false,
+            nak_sent: false,
             message: Message::None,
             recv: RecvWqe::default(),
             recv_walk: SgeWalk::default(),
@@ -124,7 +124,7 @@ impl Responder {
     }
 
     /// What was done since the last reply was lost: the peer is told so, and nothing else.
-    pub(crate) fn retract(&mut self) {
+    pub(crate) fn fail_unacked(&mut self) {
         let syndrome = Syndrome::Nak(NakCode::RemoteOperational);
         self.clear_replies();
         self.replies.push_back(Reply::Nak { psn: self.unanswered_from, syndrome });
@@ -146,7 +146,7 @@ impl Responder {
     fn unanswered(&self) -> usize {
         let is_first_answer = |reply: &&Reply| match reply {
             Reply::Read { read, .. } => !self.was_answered(read),
-            Reply::Atomic(AtomicResource { psn, .. }) | Reply::AtomicWrite(Placed { psn, .. }) => {
+            Reply::Atomic(AtomicResource { psn, .. }) | Reply::AtomicWrite(Done { psn, .. }) => {
                 self.unanswered_from.precedes(psn.next())
             }
             Reply::Flush(_) | Reply::Ack { .. } | Reply::Nak { .. } => false,
@@ -162,12 +162,12 @@ impl Qp {
             return self.count(cx, Counter::DropQpNotReady, 1);
         }
         self.establish(cx);
-        if self.is_flood(packet) {
+        if self.over_reply_limit(packet) {
             return self.count(cx, Counter::FlushesHeldBack, 1);
         }
         let psn = packet.headers.bth.psn;
         match psn.diff(self.responder.expected) {
-            0 => self.responder.silenced = false,
+            0 => self.responder.nak_sent = false,
             ..0 => return self.on_duplicate(cx, packet),
             1.. => return self.on_gap(cx),
         }
@@ -206,7 +206,7 @@ impl Qp {
     /// A request ahead of the expected one: one NAK asks for what is missing.
     fn on_gap<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.count(cx, Counter::OutOfSequence, 1);
-        if !std::mem::replace(&mut self.responder.silenced, true) {
+        if !std::mem::replace(&mut self.responder.nak_sent, true) {
             let syndrome = Syndrome::Nak(NakCode::SequenceError);
             self.queue_nak(cx, Counter::SequenceNaksSent, syndrome);
         }
@@ -543,7 +543,7 @@ impl Qp {
         };
         self.queue_nak(cx, counter, syndrome);
         // What follows was sent before the peer saw the NAK.
-        self.responder.silenced = true;
+        self.responder.nak_sent = true;
         self.fail_receive(refusal);
     }
 

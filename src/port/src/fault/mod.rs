@@ -7,7 +7,7 @@ pub use rule::{Packets, Rule};
 pub use spec::{Action, Direction, FaultSpec, FaultSpecError};
 
 use crate::delay_line::{DelayLine, Path};
-use crate::impairment::{self, Fate};
+use crate::impairment::{self, Impairments};
 use crate::rng::Rng;
 use crate::{Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use bytes::Bytes;
@@ -77,11 +77,16 @@ impl<H> Way<H> {
     }
 
     /// What happens to the next datagram.
-    fn decide(&mut self, spec: &FaultSpec, datagram: &[u8], counters: &mut PortCounters) -> Fate {
+    fn decide(
+        &mut self,
+        spec: &FaultSpec,
+        datagram: &[u8],
+        counters: &mut PortCounters,
+    ) -> Impairments {
         if !self.concerned {
-            return Fate::default();
+            return Impairments::default();
         }
-        let mut fate = spec.impairment.decide(&mut self.rng);
+        let mut impairments = spec.impairment.decide(&mut self.rng);
         for (rule, seen) in spec.rules.iter().zip(&mut self.seen) {
             if !rule.packets.contain(datagram) {
                 continue;
@@ -89,30 +94,36 @@ impl<H> Way<H> {
             *seen += 1;
             if rule.which.contains(seen) {
                 match rule.action {
-                    Action::Drop => fate.drop = true,
-                    Action::Duplicate => fate.duplicate = true,
-                    Action::Corrupt => fate.corrupt = true,
+                    Action::Drop => impairments.drop = true,
+                    Action::Duplicate => impairments.duplicate = true,
+                    Action::Corrupt => impairments.corrupt = true,
                     Action::Reorder => {
-                        fate.reorder = Some(impairment::reorder_extra(&mut self.rng));
+                        impairments.reorder = Some(impairment::reorder_extra(&mut self.rng));
                     }
                 }
             }
         }
-        if fate.drop {
+        if impairments.drop {
             counters.fault_dropped += 1;
         } else {
-            counters.fault_duplicated += u64::from(fate.duplicate);
-            counters.fault_corrupted += u64::from(fate.corrupt);
-            counters.fault_reordered += u64::from(fate.reorder.is_some());
-            counters.fault_delayed += u64::from(fate.delay > Duration::ZERO);
+            counters.fault_duplicated += u64::from(impairments.duplicate);
+            counters.fault_corrupted += u64::from(impairments.corrupt);
+            counters.fault_reordered += u64::from(impairments.reorder.is_some());
+            counters.fault_delayed += u64::from(impairments.delay > Duration::ZERO);
         }
-        fate
+        impairments
     }
 
     /// Holds a datagram back until it is due. If it is due now and nothing is before it, gives back
     /// what goes with it.
-    fn hold(&mut self, now: Instant, with: H, datagram: &[u8], fate: &Fate) -> Option<H> {
-        let arrival = self.path.arrival(now, fate.delay, fate.reorder);
+    fn hold(
+        &mut self,
+        now: Instant,
+        with: H,
+        datagram: &[u8],
+        impairments: &Impairments,
+    ) -> Option<H> {
+        let arrival = self.path.arrival(now, impairments.delay, impairments.reorder);
         if arrival <= now && self.held.peek_due(now).is_none() {
             return Some(with);
         }
@@ -162,10 +173,10 @@ impl<P: Port> Fault<P> {
                 return Ok(SendOutcome::Blocked);
             }
             for datagram in run.datagrams() {
-                let fate = self.tx.decide(&self.spec, datagram.bytes, &mut self.counters);
-                for _ in 0..fate.copies() {
-                    let with = Leaving { flow: *datagram.flow, corrupt: fate.corrupt };
-                    if let Some(with) = self.tx.hold(now, with, datagram.bytes, &fate) {
+                let impairments = self.tx.decide(&self.spec, datagram.bytes, &mut self.counters);
+                for _ in 0..impairments.copies() {
+                    let with = Leaving { flow: *datagram.flow, corrupt: impairments.corrupt };
+                    if let Some(with) = self.tx.hold(now, with, datagram.bytes, &impairments) {
                         leave(&mut self.outgoing, &mut self.tx.rng, &with, datagram.bytes);
                     }
                 }
@@ -199,12 +210,12 @@ impl<P: Port> Port for Fault<P> {
         let released = rx.len();
         let received = self.inner.recv(now, &mut self.incoming)?;
         while let Some((outer, bytes)) = self.incoming.next_datagram() {
-            let fate = self.rx.decide(&self.spec, bytes, &mut self.counters);
-            if fate.corrupt {
+            let impairments = self.rx.decide(&self.spec, bytes, &mut self.counters);
+            if impairments.corrupt {
                 impairment::corrupt(&mut self.rx.rng, bytes);
             }
-            for _ in 0..fate.copies() {
-                let Some(outer) = self.rx.hold(now, *outer, bytes, &fate) else { continue };
+            for _ in 0..impairments.copies() {
+                let Some(outer) = self.rx.hold(now, *outer, bytes, &impairments) else { continue };
                 if !rx.push(&outer, bytes) {
                     // The caller's batch is full: the next one begins with this.
                     self.rx.keep(now, outer, bytes);

@@ -15,11 +15,11 @@
 mod filter;
 mod socket;
 
-use crate::bundle::Bundle;
 use crate::caps::{Caps, Segmentation, SourcePort};
 use crate::headers::{self, Headers};
 use crate::open::{self, Interface};
 use crate::os_error;
+use crate::socket_set::SocketSet;
 use crate::sys::packet::{self, VNET_HEADER_LEN};
 use crate::sys::{Message, Receiver, SEND_MAX, Sender};
 use crate::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
@@ -64,7 +64,7 @@ pub struct RawPort {
     raw_v4: Option<Socket>,
     raw_v6: Option<Socket>,
     /// Receive.
-    sockets: Bundle<RawSocket>,
+    sockets: SocketSet<RawSocket>,
     first_ident: u16,
     sender: Sender,
     /// Headers of the datagrams that one call sends.
@@ -92,7 +92,7 @@ impl RawPort {
 
     fn on(interface: Interface, options: &RawOptions) -> Result<RawPort, OpenError> {
         Ok(RawPort {
-            sockets: Bundle::new(&interface)?,
+            sockets: SocketSet::new(&interface)?,
             // The standard library's hash maps are seeded by the system: randomness enough here.
             first_ident: options
                 .first_ident

@@ -3,8 +3,8 @@
 
 use super::{RawOptions, filter};
 use crate::OpenError;
-use crate::bundle::Member;
 use crate::open::{self, Interface};
+use crate::socket_set::Member;
 use crate::sys::{option, packet};
 use pnet::datalink;
 use socket2::{InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Type};

@@ -3,7 +3,7 @@
 use super::{LINK_MTU, Link, SimCounters};
 use crate::delay_line::{DelayLine, Path};
 use crate::headers;
-use crate::impairment::{self, Fate};
+use crate::impairment::{self, Impairments};
 use crate::rng::Rng;
 use crate::{PortCounters, RxBatch};
 use bytes::{Bytes, BytesMut};
@@ -165,28 +165,28 @@ impl Network {
             return;
         }
         let link = self.link(flow.src, to);
-        let fate = link.link.impairment.decide(&mut link.rng);
+        let impairments = link.link.impairment.decide(&mut link.rng);
         let packet_len = headers::len(flow.dst.is_ipv6()) + bytes.len();
-        let Some((arrival, marked)) = link.pass(now, &mut flow, packet_len, &fate) else {
+        let Some((arrival, marked)) = link.pass(now, &mut flow, packet_len, &impairments) else {
             self.counters.queue_full += 1;
             return;
         };
-        if fate.corrupt {
+        if impairments.corrupt {
             impairment::corrupt(&mut link.rng, &mut bytes);
         }
         self.counters.marked += u64::from(marked);
-        if fate.drop {
+        if impairments.drop {
             self.counters.dropped += 1;
         } else {
-            self.counters.corrupted += u64::from(fate.corrupt);
-            self.counters.reordered += u64::from(fate.reorder.is_some());
-            self.counters.duplicated += u64::from(fate.duplicate);
+            self.counters.corrupted += u64::from(impairments.corrupt);
+            self.counters.reordered += u64::from(impairments.reorder.is_some());
+            self.counters.duplicated += u64::from(impairments.duplicate);
         }
 
         let ident = Ident::Known { ident: datagram.ident, fragment: DONT_FRAGMENT };
         let arriving = Arriving { outer: Outer { flow, ident }, bytes: bytes.freeze() };
         let Some(endpoint) = self.endpoints.get_mut(&to) else { return };
-        for _ in 0..fate.copies() {
+        for _ in 0..impairments.copies() {
             endpoint.push(arrival, arriving.clone());
         }
     }
@@ -239,7 +239,7 @@ impl LinkState {
         now: Instant,
         flow: &mut Flow,
         packet_len: usize,
-        fate: &Fate,
+        impairments: &Impairments,
     ) -> Option<(Instant, bool)> {
         let waits = self.free_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         if self.link.queue_limit.is_some_and(|limit| waits > limit) {
@@ -255,7 +255,7 @@ impl LinkState {
         });
         let leaves = now + waits + takes;
         self.free_at = Some(leaves);
-        Some((self.path.arrival(leaves, fate.delay, fate.reorder), marked))
+        Some((self.path.arrival(leaves, impairments.delay, impairments.reorder), marked))
     }
 }
 

@@ -15,10 +15,10 @@
 
 mod socket;
 
-use crate::bundle::{Bundle, Member};
 use crate::caps::{Caps, Segmentation, SourcePort};
 use crate::open::{self, Interface};
 use crate::os_error;
+use crate::socket_set::{Member, SocketSet};
 use crate::sys::{Received, Receiver, Sender};
 use crate::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use socket::{UdpSocket, message};
@@ -58,7 +58,7 @@ impl Default for UdpOptions {
 pub struct UdpPort {
     interface: Interface,
     options: UdpOptions,
-    sockets: Bundle<UdpSocket>,
+    sockets: SocketSet<UdpSocket>,
     segmentation: Segmentation,
     sender: Sender,
     receiver: Receiver,
@@ -82,7 +82,7 @@ impl UdpPort {
 
     fn on(interface: Interface, options: &UdpOptions) -> Result<UdpPort, OpenError> {
         Ok(UdpPort {
-            sockets: Bundle::new(&interface)?,
+            sockets: SocketSet::new(&interface)?,
             interface,
             options: options.clone(),
             segmentation: if options.segmentation { Segmentation::On } else { Segmentation::Off },

@@ -2,8 +2,8 @@
 
 use super::UdpOptions;
 use crate::OpenError;
-use crate::bundle::{Bundle, Member};
 use crate::open::{self, HOP_LIMIT, Interface};
+use crate::socket_set::{Member, SocketSet};
 use crate::sys::{Message, option};
 use socket2::{InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::io;
@@ -105,7 +105,7 @@ impl AsFd for UdpSocket {
 pub(super) fn message<'a>(
     run: &Run<'a>,
     interface: u32,
-    sockets: &Bundle<UdpSocket>,
+    sockets: &SocketSet<UdpSocket>,
 ) -> Message<'a> {
     let flow = run.flow;
     let heard_at = if flow.dst.is_multicast() {

@@ -2,7 +2,7 @@
 //!
 //! Both are answered by a READ response of nothing, as rxe does it.
 
-use super::replay::{Placed, Resource};
+use super::replay::{Done, Resource};
 use super::responder::{Refusal, Reply};
 use super::{Cx, Qp};
 use crate::attr::Access;
@@ -47,9 +47,9 @@ impl Qp {
             .write_atomic(span.region, span.offset, word)
             .map_err(|_| Refusal::Local(Cause::LocalMemory))?;
         self.dirty = true;
-        let placed = self.placed(packet);
-        self.remember(Resource::AtomicWrite(placed));
-        self.end_single(cx, Reply::AtomicWrite(placed));
+        let done = self.done(packet);
+        self.remember(Resource::AtomicWrite(done));
+        self.end_single(cx, Reply::AtomicWrite(done));
         Ok(())
     }
 
@@ -73,8 +73,8 @@ impl Qp {
             _ => cx.keys.remote_all(rkey.0, scope, rights),
         }
         .map_err(|_| Refusal::RemoteAccess)?;
-        let placed = self.placed(packet);
-        self.end_single(cx, Reply::Flush(placed));
+        let done = self.done(packet);
+        self.end_single(cx, Reply::Flush(done));
         Ok(())
     }
 
@@ -85,10 +85,10 @@ impl Qp {
         let (reply, counter) = match packet.headers.bth.opcode.operation() {
             Operation::Flush => {
                 let msn = self.responder.msn;
-                (Reply::Flush(Placed { psn, msn }), Counter::FlushesReplayed)
+                (Reply::Flush(Done { psn, msn }), Counter::FlushesReplayed)
             }
             _ => match self.responder.resources.find_atomic_write(psn) {
-                Some(placed) => (Reply::AtomicWrite(placed), Counter::AtomicsReplayed),
+                Some(done) => (Reply::AtomicWrite(done), Counter::AtomicsReplayed),
                 None => return self.count(cx, Counter::DropUnknownDuplicate, 1),
             },
         };
@@ -100,13 +100,13 @@ impl Qp {
 
     /// Whether a request is one FLUSH too many: nothing else bounds how many may wait for their
     /// answers. It is taken for lost.
-    pub(super) fn is_flood(&self, packet: &Packet<'_>) -> bool {
+    pub(super) fn over_reply_limit(&self, packet: &Packet<'_>) -> bool {
         packet.headers.bth.opcode.operation() == Operation::Flush
             && self.responder.replies.len() >= MAX_WAITING_REPLIES
     }
 
     /// The request in this packet, as done.
-    fn placed(&self, packet: &Packet<'_>) -> Placed {
-        Placed { psn: packet.headers.bth.psn, msn: self.responder.msn.next() }
+    fn done(&self, packet: &Packet<'_>) -> Done {
+        Done { psn: packet.headers.bth.psn, msn: self.responder.msn.next() }
     }
 }

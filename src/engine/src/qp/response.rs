@@ -47,10 +47,10 @@ impl Qp {
                     };
                     self.reply(cx, tx, Opcode::RC_ATOMIC_ACK, atomic.psn, answer);
                 }
-                Reply::AtomicWrite(placed) | Reply::Flush(placed) => {
-                    self.answered(placed.psn);
-                    let answer = aeth(Syndrome::ACK, placed.msn);
-                    self.reply(cx, tx, Opcode::RC_READ_RESPONSE_ONLY, placed.psn, answer);
+                Reply::AtomicWrite(done) | Reply::Flush(done) => {
+                    self.answered(done.psn);
+                    let answer = aeth(Syndrome::ACK, done.msn);
+                    self.reply(cx, tx, Opcode::RC_READ_RESPONSE_ONLY, done.psn, answer);
                 }
                 Reply::Read { read, sent } => {
                     *budget -= 1;

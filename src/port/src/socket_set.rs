@@ -23,7 +23,7 @@ pub(crate) trait Member: AsFd {
 /// The sockets of a port, in the order in which they were opened, and a descriptor that is readable
 /// while any of them has what it is watched for: an epoll instance, which an event loop can watch
 /// like a socket.
-pub(crate) struct Bundle<S> {
+pub(crate) struct SocketSet<S> {
     epoll: OwnedFd,
     members: Vec<S>,
     /// What the epoll instance knows each by; never used again for another.
@@ -38,15 +38,15 @@ pub(crate) struct Bundle<S> {
     dropped_by_closed: u64,
 }
 
-impl<S: Member> Bundle<S> {
+impl<S: Member> SocketSet<S> {
     /// For a port on this interface.
-    pub(crate) fn new(interface: &Interface) -> Result<Bundle<S>, OpenError> {
+    pub(crate) fn new(interface: &Interface) -> Result<SocketSet<S>, OpenError> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| OpenError::Interface {
             interface: interface.name.clone(),
             step: "making an epoll instance",
             source: errno.into(),
         });
-        Ok(Bundle {
+        Ok(SocketSet {
             epoll: epoll?,
             members: Vec::new(),
             numbers: Vec::new(),
@@ -157,7 +157,7 @@ impl<S: Member> Bundle<S> {
     }
 }
 
-impl<S> Index<usize> for Bundle<S> {
+impl<S> Index<usize> for SocketSet<S> {
     type Output = S;
 
     fn index(&self, place: usize) -> &S {
@@ -165,7 +165,7 @@ impl<S> Index<usize> for Bundle<S> {
     }
 }
 
-impl<S> AsFd for Bundle<S> {
+impl<S> AsFd for SocketSet<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
