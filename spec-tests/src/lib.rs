@@ -9,10 +9,10 @@
 //! | [`world`] | engines, hosts and the network; time, one event after the other |
 //! | [`host`], [`memory`], [`queues`] | where the programs live, on plain vectors |
 //! | [`arena`], [`plan`] | random work requests, and what they must do to memory |
-//! | [`party`], [`traffic`] | programs that post plans and check every completion |
-//! | [`messenger`] | programs that exchange messages which may be lost: UC, UD, groups, SRQs |
-//! | [`scene`] | draws machines, networks and connections |
-//! | [`rendezvous`] | programs that find each other through connection managers, and die |
+//! | [`rc_workload`], [`traffic`] | programs that post plans and check every completion |
+//! | [`datagram_workload`] | programs whose messages may be lost: UC, UD, groups, SRQs |
+//! | [`scenario`] | draws machines, networks and connections |
+//! | [`cm_workload`] | programs that find each other through connection managers, and die |
 //! | [`hostile`] | packets that nobody should send |
 //! | [`seeds`] | which runs are made, and how one of them is made again |
 //! | [`trace`], [`rng`] | the record of a run, and where its randomness comes from |
@@ -20,16 +20,16 @@
 #![forbid(unsafe_code)]
 
 pub mod arena;
+pub mod cm_workload;
+pub mod datagram_workload;
 pub mod host;
 pub mod hostile;
 pub mod memory;
-pub mod messenger;
-pub mod party;
 pub mod plan;
 pub mod queues;
-pub mod rendezvous;
+pub mod rc_workload;
 pub mod rng;
-pub mod scene;
+pub mod scenario;
 pub mod seeds;
 pub mod trace;
 pub mod traffic;

@@ -196,7 +196,7 @@ pub struct Planner<'a> {
     /// The window, and its content before the first request.
     pub window: (Mr, Vec<u8>),
     /// Windows of the responder that open the same, but that may count from another address.
-    pub doors: Vec<Door>,
+    pub open_windows: Vec<OpenWindow>,
     /// The shared counter.
     pub counter: Mr,
     /// Keys of the responder that a SEND may invalidate.
@@ -209,7 +209,7 @@ pub struct Planner<'a> {
 
 /// A key that opens the responder's window.
 #[derive(Clone, Copy, Debug)]
-pub struct Door {
+pub struct OpenWindow {
     /// The key.
     pub rkey: u32,
     /// The address of the first byte, in the terms that go with it.
@@ -484,11 +484,11 @@ impl Planner<'_> {
 
     /// The address of a place in the responder's window, and a key that opens it.
     fn remote(&mut self, at: usize) -> (u64, Rkey) {
-        match self.doors.is_empty() {
+        match self.open_windows.is_empty() {
             true => self.remote_word(at),
             false => {
-                let door = self.rng.pick(&self.doors);
-                (door.addr + at as u64, Rkey(door.rkey))
+                let open_window = self.rng.pick(&self.open_windows);
+                (open_window.addr + at as u64, Rkey(open_window.rkey))
             }
         }
     }

@@ -1,10 +1,10 @@
 //! A world with programs in it, all at work.
 
-use crate::messenger::Messengers;
-use crate::party::Party;
+use crate::datagram_workload::DatagramWorkloads;
 use crate::queues::Completed;
+use crate::rc_workload::RcWorkload;
 use crate::rng::Rng;
-use crate::scene::PD;
+use crate::scenario::PD;
 use crate::world::{Mr, World};
 use std::time::{Duration, Instant};
 use urxe_engine::CqId;
@@ -14,11 +14,11 @@ pub struct Traffic {
     /// The world.
     pub world: World,
     /// Both ends of every connection.
-    pub parties: Vec<Party>,
+    pub workloads: Vec<RcWorkload>,
     /// The counter of each node, to which all add.
     pub counters: Vec<Mr>,
     /// The programs that exchange messages over other transports, if there are any.
-    pub messengers: Messengers,
+    pub datagram_workloads: DatagramWorkloads,
     rng: Rng,
     steps: u64,
 }
@@ -28,27 +28,29 @@ const MAX_STEPS: u64 = 2_000_000;
 
 impl Traffic {
     /// Programs that are about to begin.
-    pub fn new(world: World, parties: Vec<Party>, counters: Vec<Mr>, rng: Rng) -> Traffic {
-        let messengers = Messengers::none(PD);
+    pub fn new(world: World, workloads: Vec<RcWorkload>, counters: Vec<Mr>, rng: Rng) -> Traffic {
+        let datagram_workloads = DatagramWorkloads::none(PD);
         let none = Vec::new();
-        let mut traffic = Traffic { world, parties: none, counters, messengers, rng, steps: 0 };
-        for party in parties {
-            traffic.add(party);
+        let mut traffic =
+            Traffic { world, workloads: none, counters, datagram_workloads, rng, steps: 0 };
+        for workload in workloads {
+            traffic.add(workload);
         }
         traffic
     }
 
     /// Adds a program that is about to begin.
-    pub fn add(&mut self, mut party: Party) {
-        party.begin(self.world.now(), &mut self.rng);
-        self.parties.push(party);
+    pub fn add(&mut self, mut workload: RcWorkload) {
+        workload.begin(self.world.now(), &mut self.rng);
+        self.workloads.push(workload);
     }
 
     /// Runs until everybody is done.
     pub fn run_to_end(&mut self, limit: Duration) {
         self.run_until(limit, |traffic| {
-            let messengers = &traffic.messengers;
-            traffic.parties.iter().all(Party::is_done) && messengers.are_done(&traffic.world)
+            let datagram_workloads = &traffic.datagram_workloads;
+            traffic.workloads.iter().all(RcWorkload::is_done)
+                && datagram_workloads.are_done(&traffic.world)
         });
     }
 
@@ -81,14 +83,14 @@ impl Traffic {
     fn turn(&mut self, end: Instant) {
         self.steps += 1;
         assert!(self.steps < MAX_STEPS, "endless: {}", self.summary());
-        let bursts = self.parties.iter().filter_map(|party| party.next_burst(&self.world));
-        let bursts = bursts.chain(self.messengers.next_burst(&self.world));
+        let bursts = self.workloads.iter().filter_map(|workload| workload.next_burst(&self.world));
+        let bursts = bursts.chain(self.datagram_workloads.next_burst(&self.world));
         let until = bursts.min().map_or(end, |at| at.min(end));
         self.world.step(until);
-        for party in &mut self.parties {
-            party.post(&mut self.world, &mut self.rng);
+        for workload in &mut self.workloads {
+            workload.post(&mut self.world, &mut self.rng);
         }
-        self.messengers.post(&mut self.world, &mut self.rng);
+        self.datagram_workloads.post(&mut self.world, &mut self.rng);
         self.see();
     }
 
@@ -114,15 +116,15 @@ impl Traffic {
     /// # Panics
     /// If it is something else.
     pub fn check_memory(&self) {
-        for party in &self.parties {
-            party.check_memory(&self.world);
+        for workload in &self.workloads {
+            workload.check_memory(&self.world);
         }
         for (number, (node, counter)) in self.world.nodes.iter().zip(&self.counters).enumerate() {
-            let adders = || self.parties.iter().filter(|party| party.window.node == number);
-            if adders().any(|party| party.count_unknown) {
+            let adders = || self.workloads.iter().filter(|workload| workload.window.node == number);
+            if adders().any(|workload| workload.count_unknown) {
                 continue;
             }
-            let sum = adders().fold(0u64, |sum, party| sum.wrapping_add(party.counted));
+            let sum = adders().fold(0u64, |sum, workload| sum.wrapping_add(workload.counted));
             let found = node.host.memory.program(counter.region);
             assert_eq!(found, sum.to_ne_bytes(), "additions were lost or done twice");
         }
@@ -137,29 +139,36 @@ impl Traffic {
                 }
             }
         }
-        for party in &mut self.parties {
-            party.see_idle_sends(&mut self.world);
+        for workload in &mut self.workloads {
+            workload.see_idle_sends(&mut self.world);
         }
-        self.messengers.see_idle_sends(&mut self.world);
-        self.messengers.see_events(&mut self.world, &mut self.rng);
+        self.datagram_workloads.see_idle_sends(&mut self.world);
+        self.datagram_workloads.see_events(&mut self.world, &mut self.rng);
     }
 
     fn on_completion(&mut self, node: usize, cq: CqId, completed: Completed) {
         let now = self.world.now();
         self.world.trace.completion(now, node, &completed.completion);
-        if self.messengers.see_completion(&mut self.world, node, &completed) {
+        if self.datagram_workloads.see_completion(&mut self.world, node, &completed) {
             return;
         }
         let qpn = completed.completion.qpn;
-        let party = self.parties.iter_mut().rev().find(|p| p.end.node == node && p.end.qpn == qpn);
-        let party = party.unwrap_or_else(|| panic!("completion of QP {qpn}, which is nobody's"));
-        party.see_completion(&mut self.world, cq, completed);
+        let workload =
+            self.workloads.iter_mut().rev().find(|p| p.end.node == node && p.end.qpn == qpn);
+        let workload =
+            workload.unwrap_or_else(|| panic!("completion of QP {qpn}, which is nobody's"));
+        workload.see_completion(&mut self.world, cq, completed);
     }
 
     /// How far everybody is.
     fn summary(&self) -> String {
-        let lines = self.parties.iter().map(|party| format!("\n  {}", party.summary(&self.world)));
-        let parties = lines.collect::<String>();
-        format!("{:?}{parties}{}", self.world.elapsed(), self.messengers.summary(&self.world))
+        let lines =
+            self.workloads.iter().map(|workload| format!("\n  {}", workload.summary(&self.world)));
+        let workloads = lines.collect::<String>();
+        format!(
+            "{:?}{workloads}{}",
+            self.world.elapsed(),
+            self.datagram_workloads.summary(&self.world)
+        )
     }
 }

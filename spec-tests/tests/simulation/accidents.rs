@@ -4,9 +4,9 @@
 
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::{AsyncEvent, QpAttr, QpState, Status};
-use urxe_spec_tests::party::{Expects, Party, Progress};
+use urxe_spec_tests::rc_workload::{Expects, Progress, RcWorkload};
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scene::Weather;
+use urxe_spec_tests::scenario::NetworkProfile;
 use urxe_spec_tests::seeds::for_each_seed;
 use urxe_spec_tests::traffic::Traffic;
 
@@ -105,7 +105,7 @@ impl Accident {
     /// Happens to A.
     fn strike(self, rng: &mut Rng, traffic: &mut Traffic) {
         let world = &mut traffic.world;
-        let [a, b, ..] = &mut traffic.parties[..] else { unreachable!("three connections") };
+        let [a, b, ..] = &mut traffic.workloads[..] else { unreachable!("three connections") };
         let node = &mut world.nodes[a.end.node];
         let local = rng.pick(&a.arena.mrs().collect::<Vec<_>>());
         let window = b.window.mr;
@@ -114,8 +114,8 @@ impl Accident {
                 node.device.dereg_mr(local.key).expect("it is registered");
             }
             DeregWindow => {
-                for &door in &b.window.doors {
-                    assert!(node.device.dealloc_mw(door));
+                for &open_window in &b.window.open_windows {
+                    assert!(node.device.dealloc_mw(open_window));
                 }
                 node.device.dereg_mr(window.key).expect("no window is bound to it any more");
             }
@@ -148,11 +148,11 @@ impl Accident {
             Drain => {
                 world.set_state(&a.end, QpState::Sqd);
                 traffic.run_until(LIMIT, |traffic| {
-                    let end = &traffic.parties[0].end;
+                    let end = &traffic.workloads[0].end;
                     let events = &traffic.world.nodes[end.node].host.events;
                     events.contains(&AsyncEvent::SqDrained(end.qpn))
                 });
-                let end = traffic.parties[0].end;
+                let end = traffic.workloads[0].end;
                 let rts = QpAttr { state: Some(QpState::Rts), ..QpAttr::default() };
                 traffic.world.modify(&end, &rts);
             }
@@ -162,8 +162,8 @@ impl Accident {
 
 fn draw(rng: &mut Rng, seed: u64) -> Draw {
     let calm = rng.percent(50);
-    let weather = if calm { Weather::calm(rng) } else { Weather::stormy(rng) };
-    let mut draw = Draw::new(rng, weather, 3).enrich(seed);
+    let profile = if calm { NetworkProfile::calm(rng) } else { NetworkProfile::stormy(rng) };
+    let mut draw = Draw::new(rng, profile, 3).enrich(seed);
     for style in &mut draw.connections[0].styles {
         style.count = 60;
     }
@@ -176,39 +176,39 @@ fn run(seed: u64, prints: bool) {
     let draw = draw(&mut rng, seed);
     let mut traffic = draw.make(&mut rng, prints);
     if accident != Drain {
-        traffic.parties[0].expects = Expects::Failure;
-        traffic.parties[1].expects = Expects::Failure;
+        traffic.workloads[0].expects = Expects::Failure;
+        traffic.workloads[1].expects = Expects::Failure;
     }
-    let [ends_a, ends_b] =
-        [0, 1].map(|side: usize| rng.range(0..=traffic.parties[side].sends.len() as u64) as usize);
+    let [ends_a, ends_b] = [0, 1]
+        .map(|side: usize| rng.range(0..=traffic.workloads[side].sends.len() as u64) as usize);
     let either = rng.percent(50);
     traffic.run_until(LIMIT, |traffic| {
-        let ended = |side: usize| traffic.parties[side].send_progress.ended;
+        let ended = |side: usize| traffic.workloads[side].send_progress.ended;
         if either { ended(0) >= ends_a } else { ended(1) >= ends_b }
     });
-    traffic.world.note(&traffic.parties[0].end, format_args!("meets with {accident:?}"));
+    traffic.world.note(&traffic.workloads[0].end, format_args!("meets with {accident:?}"));
     accident.strike(&mut rng, &mut traffic);
 
     traffic.run_until(LIMIT, |traffic| {
-        let (victims, others) = traffic.parties.split_at(2);
+        let (victims, others) = traffic.workloads.split_at(2);
         // What stands in a ring that cannot be read any more will not end.
         let a_has_sent = accident == BreakSends || victims[0].has_sent();
-        a_has_sent && victims[1].has_sent() && others.iter().all(Party::is_done)
+        a_has_sent && victims[1].has_sent() && others.iter().all(RcWorkload::is_done)
     });
     for side in [0, 1] {
-        traffic.parties[side].stop();
-        let end = traffic.parties[side].end;
+        traffic.workloads[side].stop();
+        let end = traffic.workloads[side].end;
         if ![None, Some(QpState::Reset)].contains(&traffic.world.state(&end)) {
             traffic.world.set_state(&end, QpState::Err);
         }
     }
     traffic.run_to_rest();
-    check(accident, &traffic.parties[0], &traffic.parties[1]);
+    check(accident, &traffic.workloads[0], &traffic.workloads[1]);
     traffic.check_memory();
-    check_connected(&traffic, &traffic.parties[2..]);
+    check_connected(&traffic, &traffic.workloads[2..]);
 }
 
-fn check(accident: Accident, a: &Party, b: &Party) {
+fn check(accident: Accident, a: &RcWorkload, b: &RcWorkload) {
     let endings = accident.endings();
     let check_queue = |name: &str, progress: &Progress, allowed: &[Status], loses: bool| {
         if let Some(failed) = progress.failed {

@@ -5,10 +5,10 @@
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::{Access, AsyncEvent, Cause, Extra, PdId, QpAttr, QpState, SendOp, Sge, Status};
 use urxe_spec_tests::host::has_sink;
-use urxe_spec_tests::party::{Expects, Failed, Party};
 use urxe_spec_tests::plan::{Effect, Mix, PlannedSend};
+use urxe_spec_tests::rc_workload::{Expects, Failed, RcWorkload};
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scene::{PD, Weather};
+use urxe_spec_tests::scenario::{NetworkProfile, PD};
 use urxe_spec_tests::seeds::for_each_seed;
 use urxe_spec_tests::world::{Mr, World, everything};
 use urxe_wire::{Lkey, Qpn, Rkey};
@@ -124,7 +124,13 @@ impl Mistake {
     }
 
     /// Makes one work request of `a` wrong, if there is one that can be so; its number.
-    fn make(self, rng: &mut Rng, world: &mut World, a: &mut Party, b: &mut Party) -> Option<usize> {
+    fn make(
+        self,
+        rng: &mut Rng,
+        world: &mut World,
+        a: &mut RcWorkload,
+        b: &mut RcWorkload,
+    ) -> Option<usize> {
         let sends = &mut a.sends;
         let mut find = |suits: &dyn Fn(&PlannedSend) -> bool| {
             let suitable: Vec<usize> = (0..sends.len()).filter(|&i| suits(&sends[i])).collect();
@@ -272,8 +278,9 @@ fn whole(mr: Mr, len: usize) -> Sge {
 fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let calm = rng.percent(50);
-    let weather = if calm { Weather::calm(&mut rng) } else { Weather::stormy(&mut rng) };
-    let mut draw = Draw::new(&mut rng, weather, 3).enrich(seed);
+    let profile =
+        if calm { NetworkProfile::calm(&mut rng) } else { NetworkProfile::stormy(&mut rng) };
+    let mut draw = Draw::new(&mut rng, profile, 3).enrich(seed);
     let victim = &mut draw.connections[0];
     let mix = &mut victim.styles[0].mix;
     *mix = Mix { send: 2, write: 2, read: 2, compare_swap: 1, fetch_add: 1, ..*mix };
@@ -285,7 +292,7 @@ fn run(seed: u64, prints: bool) {
         victim.attrs[0].max_rd_atomic = 0;
     }
     let mut traffic = draw.make(&mut rng, prints);
-    let [a, b, ..] = &mut traffic.parties[..] else { unreachable!("three connections") };
+    let [a, b, ..] = &mut traffic.workloads[..] else { unreachable!("three connections") };
     let mut make = |mistake: Mistake| mistake.make(&mut rng, &mut traffic.world, a, b);
     let index = make(mistake).unwrap_or_else(|| {
         mistake = MalformedSend;
@@ -304,28 +311,28 @@ fn run(seed: u64, prints: bool) {
     };
     a.sends[without_effect..].iter_mut().for_each(|send| send.effect = Effect::None);
 
-    let sends_ended = |party: &Party| party.send_progress.ended == party.sends.len();
+    let sends_ended = |workload: &RcWorkload| workload.send_progress.ended == workload.sends.len();
     traffic.run_until(LIMIT, |traffic| {
-        let (victims, others) = traffic.parties.split_at(2);
-        victims.iter().all(sends_ended) && others.iter().all(Party::is_done)
+        let (victims, others) = traffic.workloads.split_at(2);
+        victims.iter().all(sends_ended) && others.iter().all(RcWorkload::is_done)
     });
     for side in [0, 1] {
-        traffic.parties[side].stop();
-        let end = traffic.parties[side].end;
+        traffic.workloads[side].stop();
+        let end = traffic.workloads[side].end;
         traffic.world.set_state(&end, QpState::Err);
     }
     traffic.run_to_rest();
-    check(mistake, index, calm, &traffic.parties[0], &traffic.parties[1]);
-    let events = &traffic.world.nodes[traffic.parties[1].end.node].host.events;
-    if let Some(event) = mistake.event(traffic.parties[1].end.qpn) {
+    check(mistake, index, calm, &traffic.workloads[0], &traffic.workloads[1]);
+    let events = &traffic.world.nodes[traffic.workloads[1].end.node].host.events;
+    if let Some(event) = mistake.event(traffic.workloads[1].end.qpn) {
         assert!(events.contains(&event), "{event:?} is not among {events:?}");
     }
     traffic.check_memory();
-    check_connected(&traffic, &traffic.parties[2..]);
+    check_connected(&traffic, &traffic.workloads[2..]);
 }
 
 /// The connection ended as the mistake says.
-fn check(mistake: Mistake, index: usize, calm: bool, a: &Party, b: &Party) {
+fn check(mistake: Mistake, index: usize, calm: bool, a: &RcWorkload, b: &RcWorkload) {
     let (status, cause) = mistake.ends();
     let documented = Failed { index, status, cause };
     let failed = a.send_progress.failed.expect("a mistake is found");
@@ -349,8 +356,8 @@ fn check(mistake: Mistake, index: usize, calm: bool, a: &Party, b: &Party) {
     assert!([None, Some(peer_ends)].contains(&peer_failed), "{peer_failed:?}");
     let receive_failed = status_of(a.recv_progress.failed);
     assert!([None, Some(Status::WrFlush)].contains(&receive_failed), "{receive_failed:?}");
-    for party in [a, b] {
-        for progress in [&party.send_progress, &party.recv_progress] {
+    for workload in [a, b] {
+        for progress in [&workload.send_progress, &workload.recv_progress] {
             assert_eq!(progress.ended, progress.posted, "something never completed");
         }
     }

@@ -1,11 +1,13 @@
-//! Programs connect through connection managers in all weathers, and die at every step of it.
+//! Programs connect through connection managers on every kind of network, and die at every step.
 
 use std::time::Duration;
 use urxe_engine::cm::{CmCounter, Timing};
 use urxe_port::{Chance, Impairment};
-use urxe_spec_tests::rendezvous::{CLIENT, Death, Habits, Rendezvous, SERVER, Told, makes_sense};
+use urxe_spec_tests::cm_workload::{
+    CLIENT, CmBehavior, CmWorkload, Death, SERVER, Told, makes_sense,
+};
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scene::{self, Weather};
+use urxe_spec_tests::scenario::{self, NetworkProfile};
 use urxe_spec_tests::seeds::for_each_seed;
 
 /// Longer than the slowest run takes, in virtual time.
@@ -13,8 +15,8 @@ const LIMIT: Duration = Duration::from_secs(1200);
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn habits(think: u64) -> Habits {
-    Habits {
+fn behavior(think: u64) -> CmBehavior {
+    CmBehavior {
         think: think / 2..=think,
         refuses: 0,
         declines: 0,
@@ -24,36 +26,42 @@ fn habits(think: u64) -> Habits {
     }
 }
 
-/// Weather in which a share of all datagrams is lost, and others come twice or late.
-fn lossy(rng: &mut Rng, drop: f64) -> Weather {
-    let mut weather = Weather::calm(rng);
-    let impairment = &mut weather.link.impairment;
+/// NetworkProfile in which a share of all datagrams is lost, and others come twice or late.
+fn lossy(rng: &mut Rng, drop: f64) -> NetworkProfile {
+    let mut profile = NetworkProfile::calm(rng);
+    let impairment = &mut profile.link.impairment;
     *impairment = Impairment {
         drop: Chance::percent(drop),
         duplicate: Chance::percent(2.0),
         reorder: Chance::percent(5.0),
         ..impairment.clone()
     };
-    weather
+    profile
 }
 
-fn begin(rng: &mut Rng, weather: &Weather, habits: Habits, count: u64, prints: bool) -> Rendezvous {
-    let nodes: [_; 2] = scene::draw_nodes(rng);
-    let world = scene::world(rng, &nodes, weather, prints);
-    Rendezvous::new(world, rng.fork(), habits, count, Duration::from_millis(200))
+fn begin(
+    rng: &mut Rng,
+    profile: &NetworkProfile,
+    behavior: CmBehavior,
+    count: u64,
+    prints: bool,
+) -> CmWorkload {
+    let nodes: [_; 2] = scenario::draw_nodes(rng);
+    let world = scenario::world(rng, &nodes, profile, prints);
+    CmWorkload::new(world, rng.fork(), behavior, count, Duration::from_millis(200))
 }
 
-fn run_to_rest(rendezvous: &mut Rendezvous) {
-    while !rendezvous.is_at_rest() {
-        rendezvous.step();
-        let known = [rendezvous.known(CLIENT), rendezvous.known(SERVER)];
-        assert!(rendezvous.world.elapsed() < LIMIT, "still known: {known:?}");
+fn run_to_rest(cm_workload: &mut CmWorkload) {
+    while !cm_workload.is_at_rest() {
+        cm_workload.step();
+        let known = [cm_workload.known(CLIENT), cm_workload.known(SERVER)];
+        assert!(cm_workload.world.elapsed() < LIMIT, "still known: {known:?}");
     }
 }
 
-fn check_past(rendezvous: &Rendezvous) {
+fn check_past(cm_workload: &CmWorkload) {
     for side in [CLIENT, SERVER] {
-        for (told, _) in rendezvous.past(side) {
+        for (told, _) in cm_workload.past(side) {
             assert!(makes_sense(side, told), "side {side}: {told:?}");
         }
     }
@@ -64,13 +72,13 @@ fn connections_succeed_whatever_is_lost() {
     for_each_seed("connections_succeed_whatever_is_lost", 500_000, 100, |seed, prints| {
         let mut rng = Rng::new(seed);
         let drop = rng.pick(&[0.0, 1.0, 5.0, 20.0]);
-        let weather = lossy(&mut rng, drop);
+        let profile = lossy(&mut rng, drop);
         let count = rng.range(1..=40);
-        let mut rendezvous = begin(&mut rng, &weather, habits(5_000), count, prints);
-        run_to_rest(&mut rendezvous);
-        check_past(&rendezvous);
+        let mut cm_workload = begin(&mut rng, &profile, behavior(5_000), count, prints);
+        run_to_rest(&mut cm_workload);
+        check_past(&cm_workload);
         for side in [CLIENT, SERVER] {
-            let past = rendezvous.past(side);
+            let past = cm_workload.past(side);
             assert_eq!(past.len() as u64, count, "side {side}");
             // The client may be disconnected before its message is acknowledged.
             let good = |(told, talked): &(Vec<Told>, bool)| {
@@ -86,33 +94,33 @@ fn refusals_arrive_whatever_is_lost() {
     for_each_seed("refusals_arrive_whatever_is_lost", 510_000, 100, |seed, prints| {
         let mut rng = Rng::new(seed);
         let drop = rng.pick(&[0.0, 5.0, 20.0]);
-        let weather = lossy(&mut rng, drop);
-        let habits = Habits { refuses: 40, declines: 40, backlog: 3, ..habits(300_000) };
-        let mut rendezvous = begin(&mut rng, &weather, habits, 20, prints);
-        run_to_rest(&mut rendezvous);
-        check_past(&rendezvous);
+        let profile = lossy(&mut rng, drop);
+        let behavior = CmBehavior { refuses: 40, declines: 40, backlog: 3, ..behavior(300_000) };
+        let mut cm_workload = begin(&mut rng, &profile, behavior, 20, prints);
+        run_to_rest(&mut cm_workload);
+        check_past(&cm_workload);
         // Nobody who asked is left without an answer, and nothing was asked twice.
-        assert_eq!(rendezvous.past(CLIENT).len(), 20);
-        assert_eq!(rendezvous.past(SERVER).len(), 20);
+        assert_eq!(cm_workload.past(CLIENT).len(), 20);
+        assert_eq!(cm_workload.past(SERVER).len(), 20);
         let unreachable = |(told, _): &(Vec<Told>, bool)| told.contains(&Told::Unreachable);
-        assert!(!rendezvous.past(CLIENT).iter().any(unreachable));
+        assert!(!cm_workload.past(CLIENT).iter().any(unreachable));
     });
 }
 
 #[test]
-fn nobody_is_told_anything_twice_in_any_weather() {
-    for_each_seed("nobody_is_told_anything_twice", 520_000, 150, |seed, prints| {
+fn no_event_is_told_twice_whatever_is_lost() {
+    for_each_seed("no_event_is_told_twice", 520_000, 150, |seed, prints| {
         let mut rng = Rng::new(seed);
-        let mut weather = Weather::stormy(&mut rng);
-        for (from, lasts) in &mut weather.partitions {
+        let mut profile = NetworkProfile::stormy(&mut rng);
+        for (from, lasts) in &mut profile.partitions {
             (*from, *lasts) = (rng.micros(0..=400_000), rng.micros(0..=90_000_000));
         }
-        let habits = Habits { refuses: 10, declines: 10, ..habits(20_000) };
+        let behavior = CmBehavior { refuses: 10, declines: 10, ..behavior(20_000) };
         let count = rng.range(1..=20);
-        let mut rendezvous = begin(&mut rng, &weather, habits, count, prints);
-        run_to_rest(&mut rendezvous);
-        check_past(&rendezvous);
-        assert_eq!(rendezvous.past(CLIENT).len() as u64, count);
+        let mut cm_workload = begin(&mut rng, &profile, behavior, count, prints);
+        run_to_rest(&mut cm_workload);
+        check_past(&cm_workload);
+        assert_eq!(cm_workload.past(CLIENT).len() as u64, count);
     });
 }
 
@@ -120,27 +128,27 @@ fn nobody_is_told_anything_twice_in_any_weather() {
 fn kill_after(steps: u32, side: usize, death: Death, seed: u64, calm: bool, prints: bool) -> bool {
     let mut rng = Rng::new(seed);
     let drop = if calm { 0.0 } else { 15.0 };
-    let weather = if calm { Weather::calm(&mut rng) } else { lossy(&mut rng, drop) };
-    let mut rendezvous = begin(&mut rng, &weather, habits(5_000), 1, prints);
+    let profile = if calm { NetworkProfile::calm(&mut rng) } else { lossy(&mut rng, drop) };
+    let mut cm_workload = begin(&mut rng, &profile, behavior(5_000), 1, prints);
     for _ in 0..steps {
-        rendezvous.step();
+        cm_workload.step();
     }
-    let busy = !rendezvous.is_at_rest();
-    rendezvous.kill(side, death);
-    let killed = rendezvous.world.elapsed();
+    let busy = !cm_workload.is_at_rest();
+    cm_workload.kill(side, death);
+    let killed = cm_workload.world.elapsed();
     let timing = Timing::default();
     // A survivor with an established connection hears nothing, and gives up at some time itself.
     let documented = PATIENCE + timing.give_up() + timing.keep_answer();
     // One side may have asked the other to wait before it died.
     let asked = timing.service_timeout.duration() + timing.response_timeout.duration();
     let documented = documented + if calm { Duration::ZERO } else { asked };
-    while !rendezvous.is_at_rest() {
-        rendezvous.step();
-        let took = rendezvous.world.elapsed() - killed;
-        let known = [rendezvous.known(CLIENT), rendezvous.known(SERVER)];
+    while !cm_workload.is_at_rest() {
+        cm_workload.step();
+        let took = cm_workload.world.elapsed() - killed;
+        let known = [cm_workload.known(CLIENT), cm_workload.known(SERVER)];
         assert!(took <= documented, "{death:?} of {side} after {steps} steps: {known:?} {took:?}");
     }
-    check_past(&rendezvous);
+    check_past(&cm_workload);
     busy
 }
 
@@ -163,11 +171,11 @@ fn nothing_is_left_after_a_death_at_any_step() {
 #[test]
 fn a_thousand_connections_through_one_listener() {
     let mut rng = Rng::new(540_000);
-    let weather = lossy(&mut rng, 5.0);
-    let mut rendezvous = begin(&mut rng, &weather, habits(50_000), 1000, false);
-    run_to_rest(&mut rendezvous);
-    let talked = rendezvous.past(SERVER).iter().filter(|(_, talked)| *talked).count();
-    assert_eq!((rendezvous.past(CLIENT).len(), talked), (1000, 1000));
-    let counters = rendezvous.manager(SERVER).expect("it lives").counters();
+    let profile = lossy(&mut rng, 5.0);
+    let mut cm_workload = begin(&mut rng, &profile, behavior(50_000), 1000, false);
+    run_to_rest(&mut cm_workload);
+    let talked = cm_workload.past(SERVER).iter().filter(|(_, talked)| *talked).count();
+    assert_eq!((cm_workload.past(CLIENT).len(), talked), (1000, 1000));
+    let counters = cm_workload.manager(SERVER).expect("it lives").counters();
     assert_eq!(counters.get(CmCounter::Established), 1000);
 }

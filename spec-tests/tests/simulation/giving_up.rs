@@ -4,17 +4,17 @@
 use crate::{Draw, LIMIT, check_connected};
 use std::time::Duration;
 use urxe_engine::{Cause, Counter, QpState, Status};
-use urxe_spec_tests::party::{Expects, Pace, Party};
 use urxe_spec_tests::plan::Mix;
+use urxe_spec_tests::rc_workload::{Expects, Pace, RcWorkload};
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scene::Weather;
+use urxe_spec_tests::scenario::NetworkProfile;
 use urxe_spec_tests::seeds::for_each_seed;
 use urxe_spec_tests::traffic::Traffic;
 
 /// A connection of which end A gives up on end B, and one that goes on.
 fn draw(rng: &mut Rng) -> Draw {
-    let weather = Weather::calm(rng);
-    let mut draw = Draw::new(rng, weather, 2);
+    let profile = NetworkProfile::calm(rng);
+    let mut draw = Draw::new(rng, profile, 2);
     let victim = &mut draw.connections[0];
     victim.eager = true;
     victim.styles[0].count = 60;
@@ -24,26 +24,26 @@ fn draw(rng: &mut Rng) -> Draw {
 
 fn make(draw: &Draw, rng: &mut Rng, prints: bool) -> Traffic {
     let mut traffic = draw.make(rng, prints);
-    traffic.parties[0].expects = Expects::Failure;
-    traffic.parties[1].expects = Expects::Failure;
+    traffic.workloads[0].expects = Expects::Failure;
+    traffic.workloads[1].expects = Expects::Failure;
     traffic
 }
 
 /// Runs on until A has nothing posted and the others are done; what B has posted is flushed.
 fn finish(traffic: &mut Traffic) {
     traffic.run_until(LIMIT, |traffic| {
-        traffic.parties[0].has_sent() && traffic.parties[2..].iter().all(Party::is_done)
+        traffic.workloads[0].has_sent() && traffic.workloads[2..].iter().all(RcWorkload::is_done)
     });
     for side in [0, 1] {
-        traffic.parties[side].stop();
-        let end = traffic.parties[side].end;
+        traffic.workloads[side].stop();
+        let end = traffic.workloads[side].end;
         if traffic.world.state(&end).is_some() {
             traffic.world.set_state(&end, QpState::Err);
         }
     }
     traffic.run_to_rest();
     traffic.check_memory();
-    check_connected(traffic, &traffic.parties[2..]);
+    check_connected(traffic, &traffic.workloads[2..]);
 }
 
 /// The peer's QP is destroyed: RETRY_EXC_ERR after retry_cnt + 1 timeouts.
@@ -58,17 +58,17 @@ fn gone(seed: u64, prints: bool) {
     let attr = victim.attrs[0].clone();
     let mut traffic = make(&draw, &mut rng, prints);
 
-    let ended = rng.index(traffic.parties[0].sends.len());
-    traffic.run_until(LIMIT, |traffic| traffic.parties[0].send_progress.ended >= ended);
+    let ended = rng.index(traffic.workloads[0].sends.len());
+    traffic.run_until(LIMIT, |traffic| traffic.workloads[0].send_progress.ended >= ended);
     let at = traffic.world.elapsed();
-    let b = traffic.parties[1].end;
+    let b = traffic.workloads[1].end;
     traffic.world.note(&b, format_args!("is destroyed"));
     traffic.world.nodes[b.node].device.destroy_qp(b.qpn);
-    traffic.parties[1].abandon();
+    traffic.workloads[1].abandon();
     traffic.run_until(LIMIT, |traffic| {
-        traffic.parties[0].send_progress.failed.is_some() || traffic.parties[0].has_sent()
+        traffic.workloads[0].send_progress.failed.is_some() || traffic.workloads[0].has_sent()
     });
-    if let Some(failed) = traffic.parties[0].send_progress.failed {
+    if let Some(failed) = traffic.workloads[0].send_progress.failed {
         assert_eq!((failed.status, failed.cause), (Status::RetryExceeded, Cause::AckTimeout));
         let took = traffic.world.elapsed() - at;
         let timeout = Duration::from_nanos(4096 << attr.timeout);
@@ -90,15 +90,15 @@ fn never_ready(seed: u64, prints: bool) {
     victim.attrs[0].rnr_retry = rng.range(0..=6) as u8;
     let tries = u64::from(victim.attrs[0].rnr_retry) + 1;
     let mut traffic = make(&draw, &mut rng, prints);
-    traffic.parties[1].stop_receiving();
-    let first = traffic.parties[0].sends.iter().position(|send| send.consumes_receive());
+    traffic.workloads[1].stop_receiving();
+    let first = traffic.workloads[0].sends.iter().position(|send| send.consumes_receive());
     finish(&mut traffic);
 
-    let failed = traffic.parties[0].send_progress.failed;
+    let failed = traffic.workloads[0].send_progress.failed;
     assert_eq!(failed.map(|failed| failed.index), first);
     let Some(failed) = failed else { return };
     assert_eq!((failed.status, failed.cause), (Status::RnrRetryExceeded, Cause::RnrRetries));
-    let b = traffic.parties[1].end;
+    let b = traffic.workloads[1].end;
     let counters = traffic.world.nodes[b.node].device.qp_counters(b.qpn).expect("it is there");
     let naks = counters.get(Counter::RnrNaksSent);
     // A probe that crosses a NAK draws another one.
@@ -117,15 +117,15 @@ fn late(seed: u64, prints: bool) {
     // Code 14 is 1.28 ms.
     victim.attrs[1].min_rnr_timer = 14;
     let mut traffic = draw.make(&mut rng, prints);
-    traffic.parties[1].recv_pace = Pace { burst: 1..=1, gap: 500..=1_000 };
+    traffic.workloads[1].recv_pace = Pace { burst: 1..=1, gap: 500..=1_000 };
     traffic.run_to_end(LIMIT);
     traffic.check_memory();
-    check_connected(&traffic, &traffic.parties);
+    check_connected(&traffic, &traffic.workloads);
 }
 
 /// The longest that a packet and its answer take.
 fn round_trip(draw: &Draw) -> Duration {
-    2 * *draw.weather.link.impairment.delay.end() + Duration::from_micros(10)
+    2 * *draw.profile.link.impairment.delay.end() + Duration::from_micros(10)
 }
 
 #[test]

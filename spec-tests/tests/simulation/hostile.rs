@@ -4,11 +4,11 @@
 
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::{Counters, PdId, QpState};
+use urxe_spec_tests::datagram_workload::DatagramWorkloads;
 use urxe_spec_tests::hostile::Forger;
-use urxe_spec_tests::messenger::Messengers;
-use urxe_spec_tests::party::{Expects, Party};
+use urxe_spec_tests::rc_workload::{Expects, RcWorkload};
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scene::Weather;
+use urxe_spec_tests::scenario::NetworkProfile;
 use urxe_spec_tests::seeds::for_each_seed;
 use urxe_spec_tests::traffic::Traffic;
 use urxe_spec_tests::world::{End, EndAttr};
@@ -23,7 +23,7 @@ fn idle_qps(traffic: &mut Traffic, node: usize) -> Vec<End> {
     let host = &mut traffic.world.nodes[node].host;
     let cq = host.add_cq(100);
     let attr = EndAttr::generous();
-    let peer = traffic.parties[1].end;
+    let peer = traffic.workloads[1].end;
     let mut ends = Vec::new();
     for state in 0..5 {
         let world = &mut traffic.world;
@@ -46,17 +46,22 @@ fn idle_qps(traffic: &mut Traffic, node: usize) -> Vec<End> {
 
 /// Programs of the other transports, all of which may be deceived. Returns who on this node can be
 /// told something.
-fn attacked_messengers(
+fn attacked_datagram_workloads(
     rng: &mut Rng,
-    weather: &Weather,
+    profile: &NetworkProfile,
     traffic: &mut Traffic,
     node: usize,
 ) -> Vec<Qpn> {
-    let mut messengers = Messengers::draw(rng, &mut traffic.world, weather, ATTACKED_PD);
-    messengers.attacked = true;
-    let here = messengers.messengers.iter().filter(|messenger| messenger.end.node == node);
-    let qpns = here.map(|messenger| messenger.end.qpn).chain([Qpn::MULTICAST]).collect();
-    traffic.messengers = messengers;
+    let mut datagram_workloads =
+        DatagramWorkloads::draw(rng, &mut traffic.world, profile, ATTACKED_PD);
+    datagram_workloads.attacked = true;
+    let here = datagram_workloads
+        .datagram_workloads
+        .iter()
+        .filter(|datagram_workload| datagram_workload.end.node == node);
+    let qpns =
+        here.map(|datagram_workload| datagram_workload.end.qpn).chain([Qpn::MULTICAST]).collect();
+    traffic.datagram_workloads = datagram_workloads;
     qpns
 }
 
@@ -67,8 +72,9 @@ fn sum(counters: &Counters) -> u64 {
 fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let calm = rng.percent(50);
-    let weather = if calm { Weather::calm(&mut rng) } else { Weather::stormy(&mut rng) };
-    let mut draw = Draw::new(&mut rng, weather, 3).enrich(seed);
+    let profile =
+        if calm { NetworkProfile::calm(&mut rng) } else { NetworkProfile::stormy(&mut rng) };
+    let mut draw = Draw::new(&mut rng, profile, 3).enrich(seed);
     draw.connections[0].pd = ATTACKED_PD;
     draw.connections[0].nodes = [0, 1];
     // What adds to the shared counters needs a key of the others' protection domain.
@@ -76,14 +82,14 @@ fn run(seed: u64, prints: bool) {
         style.mix.fetch_add = 0;
     }
     let mut traffic = draw.make(&mut rng, prints);
-    for party in &mut traffic.parties[..2] {
-        party.expects = Expects::Anything;
+    for workload in &mut traffic.workloads[..2] {
+        workload.expects = Expects::Anything;
     }
-    let node = traffic.parties[0].end.node;
+    let node = traffic.workloads[0].end.node;
     let mut targets: Vec<Qpn> = idle_qps(&mut traffic, node).iter().map(|end| end.qpn).collect();
-    let attacked = traffic.parties[0].end.qpn;
+    let attacked = traffic.workloads[0].end.qpn;
     targets.extend([attacked; 10]);
-    targets.extend(attacked_messengers(&mut rng, &draw.weather, &mut traffic, node));
+    targets.extend(attacked_datagram_workloads(&mut rng, &draw.profile, &mut traffic, node));
     let [here, there] = [0, 1].map(|number| traffic.world.nodes[number].addr);
     let flow =
         Flow { src: there, dst: here, src_port: 0xc000, tclass: 0, hop_limit: 64, flow_label: 0 };
@@ -102,19 +108,19 @@ fn run(seed: u64, prints: bool) {
             assert!(sum(traffic.world.nodes[node].device.counters()) > before, "not counted");
         }
     }
-    traffic.run_until(LIMIT, |traffic| traffic.parties[2..].iter().all(Party::is_done));
+    traffic.run_until(LIMIT, |traffic| traffic.workloads[2..].iter().all(RcWorkload::is_done));
     for side in [0, 1] {
-        traffic.parties[side].stop();
-        let end = traffic.parties[side].end;
+        traffic.workloads[side].stop();
+        let end = traffic.workloads[side].end;
         traffic.world.set_state(&end, QpState::Err);
     }
-    traffic.messengers.end(&mut traffic.world);
+    traffic.datagram_workloads.end(&mut traffic.world);
     traffic.run_to_rest();
-    traffic.messengers.check_end(&traffic.world);
+    traffic.datagram_workloads.check_end(&traffic.world);
     traffic.check_memory();
-    check_connected(&traffic, &traffic.parties[2..]);
-    for party in &traffic.parties[..2] {
-        for progress in [&party.send_progress, &party.recv_progress] {
+    check_connected(&traffic, &traffic.workloads[2..]);
+    for workload in &traffic.workloads[..2] {
+        for progress in [&workload.send_progress, &workload.recv_progress] {
             assert_eq!(progress.ended, progress.posted, "something never completed");
         }
     }

@@ -14,9 +14,9 @@ mod success;
 
 use std::time::Duration;
 use urxe_engine::{Counter, QpState};
-use urxe_spec_tests::party::Party;
+use urxe_spec_tests::rc_workload::RcWorkload;
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scene::{self, Connection, Weather};
+use urxe_spec_tests::scenario::{self, Connection, NetworkProfile};
 use urxe_spec_tests::traffic::Traffic;
 use urxe_spec_tests::world::NodeConfig;
 
@@ -29,16 +29,16 @@ const NAMED: [u64; 4] = [31, 30_012, 40_000, 40_028];
 /// What a run is drawn to be.
 #[derive(Debug)]
 struct Draw {
-    weather: Weather,
+    profile: NetworkProfile,
     nodes: [NodeConfig; 2],
     connections: Vec<Connection>,
 }
 
 impl Draw {
-    fn new(rng: &mut Rng, weather: Weather, connections: u64) -> Draw {
-        let nodes = scene::draw_nodes(rng);
+    fn new(rng: &mut Rng, profile: NetworkProfile, connections: u64) -> Draw {
+        let nodes = scenario::draw_nodes(rng);
         let connections = (0..connections).map(|_| Connection::draw(rng)).collect();
-        Draw { weather, nodes, connections }
+        Draw { profile, nodes, connections }
     }
 
     /// Lets it have ATOMIC WRITE, FLUSH, local operations and windows, unless the run has a name:
@@ -51,29 +51,32 @@ impl Draw {
         self
     }
 
-    /// The world, its programs set up and about to begin; connection `n` is that of parties
+    /// The world, its programs set up and about to begin; connection `n` is that of workloads
     /// `2 * n` and `2 * n + 1`.
     fn make(&self, rng: &mut Rng, prints: bool) -> Traffic {
         if prints {
             eprintln!("{self:#?}");
         }
-        let mut world = scene::world(rng, &self.nodes, &self.weather, prints);
-        let counters = scene::counters(rng, &mut world);
-        let mut parties: Vec<Party> = Vec::new();
+        let mut world = scenario::world(rng, &self.nodes, &self.profile, prints);
+        let counters = scenario::counters(rng, &mut world);
+        let mut workloads: Vec<RcWorkload> = Vec::new();
         for (number, connection) in (0..).zip(&self.connections) {
-            parties.extend(connection.make(rng, &mut world, number, &counters));
+            workloads.extend(connection.make(rng, &mut world, number, &counters));
         }
-        Traffic::new(world, parties, counters, rng.fork())
+        Traffic::new(world, workloads, counters, rng.fork())
     }
 }
 
 /// A connection to which nothing happened is still connected.
-fn check_connected(traffic: &Traffic, parties: &[Party]) {
-    for party in parties {
-        assert_eq!(traffic.world.state(&party.end), Some(QpState::Rts));
-        let counters = traffic.world.nodes[party.end.node].device.qp_counters(party.end.qpn);
+fn check_connected(traffic: &Traffic, workloads: &[RcWorkload]) {
+    for workload in workloads {
+        assert_eq!(traffic.world.state(&workload.end), Some(QpState::Rts));
+        let counters = traffic.world.nodes[workload.end.node].device.qp_counters(workload.end.qpn);
         let count = |counter| counters.expect("the QP is there").get(counter);
-        assert_eq!(count(Counter::SentMessages), party.binds_before + party.sends.len() as u64);
+        assert_eq!(
+            count(Counter::SentMessages),
+            workload.binds_before + workload.sends.len() as u64
+        );
         for never in [
             Counter::GhostResponses,
             Counter::BadResponses,

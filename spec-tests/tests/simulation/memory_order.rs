@@ -7,7 +7,7 @@ use urxe_spec_tests::host::RECV_WR_ID;
 use urxe_spec_tests::memory::Store;
 use urxe_spec_tests::queues::Entry;
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scene::{self, Connection, PD, Weather};
+use urxe_spec_tests::scenario::{self, Connection, NetworkProfile, PD};
 use urxe_spec_tests::seeds::for_each_seed;
 use urxe_spec_tests::world::{Mr, everything};
 use urxe_wire::{Lkey, Rkey};
@@ -159,12 +159,12 @@ fn draw_message(
 fn run(
     seed: u64,
     prints: bool,
-    weather: impl Fn(&mut Rng) -> Weather,
+    profile: impl Fn(&mut Rng) -> NetworkProfile,
 ) -> (Vec<(SendOp, Kind)>, Vec<Store>, Vec<u64>) {
     let mut rng = Rng::new(seed);
-    let weather = weather(&mut rng);
-    let nodes = scene::draw_nodes::<2>(&mut rng);
-    let mut world = scene::world(&mut rng, &nodes, &weather, prints);
+    let profile = profile(&mut rng);
+    let nodes = scenario::draw_nodes::<2>(&mut rng);
+    let mut world = scenario::world(&mut rng, &nodes, &profile, prints);
     let connection = Connection::draw(&mut rng);
     let ends = [0, 1].map(|node| {
         let cq = world.nodes[node].host.add_cq(4 * MESSAGES);
@@ -207,7 +207,7 @@ fn run(
 fn a_polling_program_sees_the_messages_of_a_qp_in_their_order() {
     let family = "a_polling_program_sees_the_messages_of_a_qp_in_their_order";
     for_each_seed(family, 140_000, 500, |seed, prints| {
-        let (messages, stores, _) = run(seed, prints, Weather::stormy);
+        let (messages, stores, _) = run(seed, prints, NetworkProfile::stormy);
         let messages: Vec<Kind> = messages.into_iter().map(|(_, kind)| kind).collect();
         let mut replay = Replay {
             messages: &messages,
@@ -226,7 +226,7 @@ fn a_polling_program_sees_the_messages_of_a_qp_in_their_order() {
 fn a_read_sees_what_was_written_before_it_and_nothing_later() {
     let family = "a_read_sees_what_was_written_before_it_and_nothing_later";
     for_each_seed(family, 150_000, 300, |seed, prints| {
-        let (messages, _, answers) = run(seed, prints, Weather::calm);
+        let (messages, _, answers) = run(seed, prints, NetworkProfile::calm);
         let mut model = vec![0; SLOTS * MAX_WORDS];
         for (number, (op, kind)) in messages.into_iter().enumerate() {
             let slot = &mut model[slot_of(number)..];

@@ -3,18 +3,18 @@
 
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::{AsyncEvent, Counter, QpState};
-use urxe_spec_tests::party::{Expects, Party};
+use urxe_spec_tests::rc_workload::{Expects, RcWorkload};
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scene::{self, Weather};
+use urxe_spec_tests::scenario::{self, NetworkProfile};
 use urxe_spec_tests::seeds::for_each_seed;
 
 fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
-    let weather = Weather::stormy(&mut rng);
-    let draw = Draw::new(&mut rng, weather, 2);
+    let profile = NetworkProfile::stormy(&mut rng);
+    let draw = Draw::new(&mut rng, profile, 2);
     let mut traffic = draw.make(&mut rng, prints);
 
-    let mut connection = scene::Connection::draw(&mut rng);
+    let mut connection = scenario::Connection::draw(&mut rng);
     connection.eager = true;
     connection.styles[0].signaled = 100;
     // Nobody knows what those add whose completions are lost.
@@ -26,22 +26,23 @@ fn run(seed: u64, prints: bool) {
         world.create_qp(node, connection.pd, cqs, (64, 64))
     });
     let counters = traffic.counters.clone();
-    let parties = connection.make_on(&mut rng, &mut traffic.world, 2, &counters, ends);
-    for mut party in parties {
-        party.expects = Expects::Anything;
-        traffic.add(party);
+    let workloads = connection.make_on(&mut rng, &mut traffic.world, 2, &counters, ends);
+    for mut workload in workloads {
+        workload.expects = Expects::Anything;
+        traffic.add(workload);
     }
 
     let (others, tight) = (0..4, 4..6);
     traffic.run_until(LIMIT, |traffic| {
-        let is_err = |party: &Party| traffic.world.state(&party.end) == Some(QpState::Err);
-        let tight = &traffic.parties[tight.clone()];
-        let tight_is_over = tight.iter().any(is_err) || tight.iter().all(Party::is_done);
-        tight_is_over && traffic.parties[others.clone()].iter().all(Party::is_done)
+        let is_err =
+            |workload: &RcWorkload| traffic.world.state(&workload.end) == Some(QpState::Err);
+        let tight = &traffic.workloads[tight.clone()];
+        let tight_is_over = tight.iter().any(is_err) || tight.iter().all(RcWorkload::is_done);
+        tight_is_over && traffic.workloads[others.clone()].iter().all(RcWorkload::is_done)
     });
-    for party in tight.clone() {
-        let end = traffic.parties[party].end;
-        traffic.parties[party].stop();
+    for workload in tight.clone() {
+        let end = traffic.workloads[workload].end;
+        traffic.workloads[workload].stop();
         let device = &traffic.world.nodes[end.node].device;
         let counters = device.qp_counters(end.qpn).expect("the QP is there");
         let count = |counter| counters.get(counter);
@@ -56,7 +57,7 @@ fn run(seed: u64, prints: bool) {
     }
     traffic.run_to_rest();
     traffic.check_memory();
-    check_connected(&traffic, &traffic.parties[others]);
+    check_connected(&traffic, &traffic.workloads[others]);
 }
 
 #[test]

@@ -3,26 +3,26 @@
 
 use crate::{Draw, LIMIT};
 use urxe_engine::QpState;
-use urxe_spec_tests::party::Expects;
+use urxe_spec_tests::rc_workload::Expects;
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scene::Weather;
+use urxe_spec_tests::scenario::NetworkProfile;
 use urxe_spec_tests::seeds::for_each_seed;
 
 fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
-    let weather = Weather::stormy(&mut rng);
-    let mut draw = Draw::new(&mut rng, weather, 2).enrich(seed);
+    let profile = NetworkProfile::stormy(&mut rng);
+    let mut draw = Draw::new(&mut rng, profile, 2).enrich(seed);
     draw.connections[0].styles[0].count = 60;
     let mut traffic = draw.make(&mut rng, prints);
     for life in 1..=3 {
-        let first = traffic.parties.len() - if life == 1 { 4 } else { 2 };
+        let first = traffic.workloads.len() - if life == 1 { 4 } else { 2 };
         let sides = [first, first + 1];
-        let ended = rng.range(0..=traffic.parties[first].sends.len() as u64) as usize;
-        traffic.run_until(LIMIT, |traffic| traffic.parties[first].send_progress.ended >= ended);
+        let ended = rng.range(0..=traffic.workloads[first].sends.len() as u64) as usize;
+        traffic.run_until(LIMIT, |traffic| traffic.workloads[first].send_progress.ended >= ended);
         for side in sides {
-            let end = traffic.parties[side].end;
+            let end = traffic.workloads[side].end;
             traffic.world.set_state(&end, QpState::Reset);
-            traffic.parties[side].abandon();
+            traffic.workloads[side].abandon();
         }
         traffic.run_for(rng.micros(0..=100));
 
@@ -31,20 +31,20 @@ fn run(seed: u64, prints: bool) {
             // Far from where the former life was and will have been.
             attr.sq_psn = attr.sq_psn + life * (1 << 21) + rng.range(0..=1 << 16) as u32;
         }
-        let ends = sides.map(|side| traffic.parties[side].end);
+        let ends = sides.map(|side| traffic.workloads[side].end);
         let counters = traffic.counters.clone();
         let number = 2 + u64::from(life);
-        let parties = connection.make_on(&mut rng, &mut traffic.world, number, &counters, ends);
-        parties.into_iter().for_each(|party| traffic.add(party));
+        let workloads = connection.make_on(&mut rng, &mut traffic.world, number, &counters, ends);
+        workloads.into_iter().for_each(|workload| traffic.add(workload));
     }
     traffic.run_until(LIMIT, |traffic| {
-        traffic.parties.iter().all(|party| party.is_done() || party.is_abandoned())
+        traffic.workloads.iter().all(|workload| workload.is_done() || workload.is_abandoned())
     });
     traffic.run_to_rest();
     traffic.check_memory();
-    for party in &traffic.parties {
-        assert_eq!(party.expects, Expects::Success);
-        assert_eq!(traffic.world.state(&party.end), Some(QpState::Rts));
+    for workload in &traffic.workloads {
+        assert_eq!(workload.expects, Expects::Success);
+        assert_eq!(traffic.world.state(&workload.end), Some(QpState::Rts));
     }
 }
 

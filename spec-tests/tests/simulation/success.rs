@@ -4,23 +4,23 @@
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::Counter;
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scene::Weather;
+use urxe_spec_tests::scenario::NetworkProfile;
 use urxe_spec_tests::seeds::for_each_seed;
 use urxe_spec_tests::traffic::Traffic;
 
 /// Makes a run; returns its hash.
-fn run(seed: u64, prints: bool, weather: impl Fn(&mut Rng) -> Weather) -> u64 {
+fn run(seed: u64, prints: bool, profile: impl Fn(&mut Rng) -> NetworkProfile) -> u64 {
     let mut rng = Rng::new(seed);
-    let weather = weather(&mut rng);
+    let profile = profile(&mut rng);
     let connections = rng.pick(&[1, 1, 2, 4]);
-    let draw = Draw::new(&mut rng, weather, connections).enrich(seed);
+    let draw = Draw::new(&mut rng, profile, connections).enrich(seed);
     let mut traffic = draw.make(&mut rng, prints);
     traffic.run_to_end(LIMIT);
     traffic.run_to_rest();
     traffic.check_memory();
-    check_connected(&traffic, &traffic.parties);
+    check_connected(&traffic, &traffic.workloads);
     check_devices(&traffic);
-    if draw.weather.is_calm() {
+    if draw.profile.is_calm() {
         check_calm(&draw, &traffic);
     }
     traffic.world.trace.hash()
@@ -30,8 +30,8 @@ fn run(seed: u64, prints: bool, weather: impl Fn(&mut Rng) -> Weather) -> u64 {
 fn check_devices(traffic: &Traffic) {
     for (number, node) in traffic.world.nodes.iter().enumerate() {
         let count = |counter| node.device.counters().get(counter);
-        let senders = traffic.parties.iter().filter(|party| party.window.node == number);
-        let sends = senders.flat_map(|party| &party.sends);
+        let senders = traffic.workloads.iter().filter(|workload| workload.window.node == number);
+        let sends = senders.flat_map(|workload| &workload.sends);
         let received = sends.filter(|send| !send.is_local()).count();
         // A READ may be asked for in several requests.
         assert!(count(Counter::ReceivedMessages) >= received as u64);
@@ -60,7 +60,7 @@ fn check_calm(draw: &Draw, traffic: &Traffic) {
         let count = |counter| node.device.counters().get(counter);
         assert_eq!(count(Counter::DropBadIcrc), 0);
         assert_eq!(count(Counter::AckTimeouts), 0);
-        let longest = 2 * *draw.weather.link.impairment.delay.end();
+        let longest = 2 * *draw.profile.link.impairment.delay.end();
         if rnr_naks == 0 && longest < config.min_probe {
             assert_eq!(count(Counter::RetransmittedPackets), 0);
             assert_eq!(count(Counter::ImpliedNaks), 0);
@@ -69,25 +69,25 @@ fn check_calm(draw: &Draw, traffic: &Traffic) {
 }
 
 #[test]
-fn everything_succeeds_in_calm_weather() {
-    for_each_seed("everything_succeeds_in_calm_weather", 0, 300, |seed, prints| {
-        run(seed, prints, Weather::calm);
+fn everything_succeeds_on_a_perfect_network() {
+    for_each_seed("everything_succeeds_on_a_perfect_network", 0, 300, |seed, prints| {
+        run(seed, prints, NetworkProfile::calm);
     });
 }
 
 #[test]
-fn everything_succeeds_in_any_weather() {
-    for_each_seed("everything_succeeds_in_any_weather", 10_000, 3_000, |seed, prints| {
-        run(seed, prints, Weather::stormy);
+fn everything_succeeds_on_any_network() {
+    for_each_seed("everything_succeeds_on_any_network", 10_000, 3_000, |seed, prints| {
+        run(seed, prints, NetworkProfile::stormy);
     });
 }
 
 #[test]
 fn the_same_seed_is_the_same_run() {
     for_each_seed("the_same_seed_is_the_same_run", 20_000, 20, |seed, prints| {
-        let first = run(seed, prints, Weather::stormy);
-        assert_eq!(run(seed, false, Weather::stormy), first);
-        assert_ne!(run(seed + 1, false, Weather::stormy), first);
+        let first = run(seed, prints, NetworkProfile::stormy);
+        assert_eq!(run(seed, false, NetworkProfile::stormy), first);
+        assert_ne!(run(seed + 1, false, NetworkProfile::stormy), first);
     });
 }
 
@@ -95,5 +95,5 @@ fn the_same_seed_is_the_same_run() {
 /// that probe, the next atomic: with max_dest_rd_atomic 1 it was refused as one too many.
 #[test]
 fn seed_31_a_repeated_answer_counted_as_a_request_outstanding() {
-    run(31, false, Weather::calm);
+    run(31, false, NetworkProfile::calm);
 }

@@ -101,7 +101,7 @@ pub trait Port: Send {
     /// As when a port is opened; the other addresses are not touched.
     fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError>;
 
-    /// Has a local address no more. It does not matter if it had not.
+    /// Takes a local address away. It does not matter if it was not there.
     ///
     /// What is still to be sent from there is dropped under `tx_wrong_flow`: after this a blocked
     /// [`send`](Self::send) is to be continued at once, for it may have waited for this address.

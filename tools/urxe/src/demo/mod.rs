@@ -5,23 +5,23 @@
 //! They tell each other over pipes what comes next, and exchange the data by RDMA.
 
 mod address;
-mod arrivals;
 mod atomics;
-mod household;
-mod loans;
+mod environment;
 mod message;
 mod partner;
 mod program;
 mod report;
 mod requester;
 mod rounds;
+mod unordered;
+mod windows;
 
 use crate::daemon::Lifetime;
 use crate::error::Error;
 use crate::{output, units};
 use address::Addresses;
 use clap::Args;
-use household::{Faults, Household};
+use environment::{Environment, Faults};
 use report::Report;
 use requester::Requester;
 use std::path::PathBuf;
@@ -101,8 +101,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             output::note(text);
         }
     };
-    let household = Household::new(arguments.keep)?;
-    let (daemons, remark) = start_daemons(&household, arguments)?;
+    let environment = Environment::new(arguments.keep)?;
+    let (daemons, remark) = start_daemons(&environment, arguments)?;
     for daemon in &daemons {
         say(&format_args!("started {daemon}"));
     }
@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         say(remark);
     }
     let [requester, partner] = [&daemons[0], daemons.last().unwrap_or(&daemons[0])];
-    let link = household.start_partner(&partner.socket)?;
+    let link = environment.start_partner(&partner.socket)?;
     let deadline = started + TIME_LIMIT;
     let is_lossy = arguments.fault.is_some();
     let mut requester = Requester::connect(&requester.socket, link, deadline, is_lossy)?;
@@ -121,9 +121,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let elapsed = started.elapsed();
     let report = Report::new(operations, daemons, remark, faults, elapsed, arguments.keep);
     if arguments.keep {
-        household.keep();
+        environment.keep();
     } else {
-        household.clean_up();
+        environment.clean_up();
     }
     output::print(arguments.json, &report)
 }
@@ -138,9 +138,9 @@ pub(crate) fn run_partner(arguments: &PartnerArguments) -> Result<(), Error> {
 
 /// Starts daemons on the first addresses that nobody else uses. Also says what is unusual.
 fn start_daemons(
-    household: &Household,
+    environment: &Environment,
     arguments: &Arguments,
-) -> Result<(Vec<household::Daemon>, Option<String>), Error> {
+) -> Result<(Vec<environment::Daemon>, Option<String>), Error> {
     let candidates = Addresses::candidates(arguments.ipv6)?;
     let mut taken = Vec::new();
     for addresses in candidates {
@@ -149,7 +149,7 @@ fn start_daemons(
             continue;
         }
         let fault = arguments.fault.as_deref();
-        let started = addresses.list().iter().map(|&addr| household.start_daemon(addr, fault));
+        let started = addresses.list().iter().map(|&addr| environment.start_daemon(addr, fault));
         match started.collect::<Result<Vec<_>, _>>() {
             Ok(daemons) => return Ok((daemons, addresses.remark(&taken))),
             // Somebody may have been faster.
@@ -158,7 +158,7 @@ fn start_daemons(
                 None => return Err(error),
             },
         }
-        household.stop_daemons();
+        environment.stop_daemons();
     }
     Err(Error::Failed(format!(
         "UDP port 4791 is taken on {}; expected one free pair of loopback addresses. \

@@ -2,7 +2,7 @@
 
 use super::message::{Message, Operation, Round};
 use super::program::{Program, collect, immediate};
-use super::{arrivals, atomics, loans};
+use super::{atomics, unordered, windows};
 use crate::error::Error;
 use crate::link::Link;
 use std::io;
@@ -44,11 +44,11 @@ fn serve(socket: &Path, link: &mut Link<Message>) -> Result<(), Error> {
             (Message::Prepare(next), _) => {
                 prepare(&mut program, &next)?;
                 round = Some(next);
-                Message::Lent { rkeys: loans::lend(&mut program, &next)? }
+                Message::Lent { rkeys: windows::lend(&mut program, &next)? }
             }
             (Message::Check, Some(round)) => {
                 let lost = check(&mut program, &round)?;
-                loans::take_back(&mut program, &round)?;
+                windows::take_back(&mut program, &round)?;
                 Message::Checked { lost }
             }
             (Message::Finish, _) => return Ok(()),
@@ -70,7 +70,7 @@ fn prepare(program: &mut Program, round: &Round) -> Result<(), Error> {
     let is_read = round.operation == Operation::Read;
     program.outgoing.prepare(round, is_read)?;
     if is_scattered(round) {
-        return arrivals::prepare(program, round);
+        return unordered::prepare(program, round);
     }
     program.incoming.prepare(round, false)?;
     if round.operation.is_atomic() {
@@ -90,7 +90,7 @@ fn prepare(program: &mut Program, round: &Round) -> Result<(), Error> {
 /// Checks completions and memory. Says how many messages were lost.
 fn check(program: &mut Program, round: &Round) -> Result<u32, Error> {
     if is_scattered(round) {
-        return arrivals::check(program, round);
+        return unordered::check(program, round);
     }
     if round.operation.is_received() {
         collect(&mut program.recvs, round.count, |index, wc| {

@@ -1,6 +1,6 @@
 //! What the demo says at its end.
 
-use super::household::{Daemon, Faults};
+use super::environment::{Daemon, Faults};
 use super::rounds::Figures;
 use super::seconds;
 use crate::machine::Machine;

@@ -1,9 +1,9 @@
 //! Programs of librdmacm, and those of perftest that are told to use it: a server and a client that
 //! find each other by address and port, through the connection manager.
 
-use super::accidents::Accident;
+use super::faults::Fault;
 use super::judge::{last_line, row};
-use super::place::{PATIENCE, Place, Running, Side};
+use super::testbed::{PATIENCE, Running, Side, Testbed};
 use crate::shell::Result;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -288,8 +288,8 @@ impl Meeting {
     }
 
     /// Whether it can be run here.
-    pub(super) fn is_possible(&self, place: &Place) -> bool {
-        place.has(self.server_side())
+    pub(super) fn is_possible(&self, testbed: &Testbed) -> bool {
+        testbed.has(self.server_side())
     }
 
     fn server_side(&self) -> Side {
@@ -305,9 +305,9 @@ impl Meeting {
     }
 
     /// Runs it, and gives the client's figure, if it has one.
-    pub(super) fn run(&self, place: &Place) -> Result<String> {
-        let file = place.file()?.to_string_lossy().into_owned();
-        let (server, client) = self.start(place, &file)?;
+    pub(super) fn run(&self, testbed: &Testbed) -> Result<String> {
+        let file = testbed.file()?.to_string_lossy().into_owned();
+        let (server, client) = self.start(testbed, &file)?;
         // A server whose client has failed may wait for ever, and is no news then.
         let client = client.wait(PATIENCE)?;
         let said = client.success().map_err(|reason| format!("the client {reason}"))?;
@@ -321,12 +321,12 @@ impl Meeting {
         self.judge(&said, &file)
     }
 
-    fn start(&self, place: &Place, file: &str) -> Result<(Running, Running)> {
+    fn start(&self, testbed: &Testbed, file: &str) -> Result<(Running, Running)> {
         let side = self.server_side();
-        let addr = place.address(side).to_string();
-        let here = place.address(self.client_side()).to_string();
-        let port = Place::next_port().to_string();
-        let preloaded = place.binary("preloaded.sh").to_string_lossy().into_owned();
+        let addr = testbed.address(side).to_string();
+        let here = testbed.address(self.client_side()).to_string();
+        let port = Testbed::next_port().to_string();
+        let preloaded = testbed.binary("preloaded.sh").to_string_lossy().into_owned();
         let line = |template: &str| {
             template
                 .replace("OPTIONS", self.options)
@@ -337,14 +337,14 @@ impl Meeting {
                 .replace("PRELOADED", &preloaded)
         };
         let (server, client) = (line(self.group.server), line(self.group.client));
-        let listened = place.count(side, LISTENS)?;
-        let mut server = place.start(side, &server.split_whitespace().collect::<Vec<_>>())?;
+        let listened = testbed.count(side, LISTENS)?;
+        let mut server = testbed.start(side, &server.split_whitespace().collect::<Vec<_>>())?;
         server.wait_until(|said| match self.group.ready {
-            Ready::Listens => Ok(place.count(side, LISTENS)? > listened),
+            Ready::Listens => Ok(testbed.count(side, LISTENS)? > listened),
             Ready::HasSaid(text) => Ok(said.contains(text)),
         })?;
         let client = client.split_whitespace().collect::<Vec<_>>();
-        Ok((server, place.start(self.client_side(), &client)?))
+        Ok((server, testbed.start(self.client_side(), &client)?))
     }
 
     fn judge(&self, said: &str, file: &str) -> Result<String> {
@@ -365,7 +365,7 @@ impl Meeting {
 }
 
 /// What else happens where programs connect.
-pub(super) const INCIDENTS: [(&str, Accident); 4] = [
+pub(super) const INCIDENTS: [(&str, Fault); 4] = [
     ("rping connects to nobody", to_nobody),
     ("rping serves at a port that is taken", taken_port),
     ("rping's server is killed", killed_server),
@@ -373,45 +373,45 @@ pub(super) const INCIDENTS: [(&str, Accident); 4] = [
 ];
 
 /// A server of rping that listens at a port.
-fn rping_server(place: &Place, options: &str, port: u16) -> Result<Running> {
-    let listened = place.count(Side::B, LISTENS)?;
-    let mut server = rping(place, Side::B, &format!("-s {options}"), port)?;
-    server.wait_until(|_| Ok(place.count(Side::B, LISTENS)? > listened))?;
+fn rping_server(testbed: &Testbed, options: &str, port: u16) -> Result<Running> {
+    let listened = testbed.count(Side::B, LISTENS)?;
+    let mut server = rping(testbed, Side::B, &format!("-s {options}"), port)?;
+    server.wait_until(|_| Ok(testbed.count(Side::B, LISTENS)? > listened))?;
     Ok(server)
 }
 
-fn rping(place: &Place, side: Side, options: &str, port: u16) -> Result<Running> {
-    let line = format!("rping {options} -a {} -p {port}", place.address(Side::B));
-    place.start(side, &line.split_whitespace().collect::<Vec<_>>())
+fn rping(testbed: &Testbed, side: Side, options: &str, port: u16) -> Result<Running> {
+    let line = format!("rping {options} -a {} -p {port}", testbed.address(Side::B));
+    testbed.start(side, &line.split_whitespace().collect::<Vec<_>>())
 }
 
-fn to_nobody(place: &Place) -> Result<String> {
-    let client = rping(place, Side::A, "-c -C 1", Place::next_port())?;
+fn to_nobody(testbed: &Testbed) -> Result<String> {
+    let client = rping(testbed, Side::A, "-c -C 1", Testbed::next_port())?;
     fails_saying(client, "RDMA_CM_EVENT_REJECTED, error 8")
 }
 
-fn taken_port(place: &Place) -> Result<String> {
-    let port = Place::next_port();
-    let first = rping_server(place, "-C 1", port)?;
-    let second = rping(place, Side::B, "-s -C 1", port)?;
+fn taken_port(testbed: &Testbed) -> Result<String> {
+    let port = Testbed::next_port();
+    let first = rping_server(testbed, "-C 1", port)?;
+    let second = rping(testbed, Side::B, "-s -C 1", port)?;
     fails_saying(second, "rdma_bind_addr: Address already in use")?;
-    rping(place, Side::A, "-c -C 1", port)?.wait(PATIENCE)?.success()?;
+    rping(testbed, Side::A, "-c -C 1", port)?.wait(PATIENCE)?.success()?;
     first.wait(PATIENCE)?.success()?;
     Ok(String::new())
 }
 
-fn killed_server(place: &Place) -> Result<String> {
-    let port = Place::next_port();
-    let server = rping_server(place, "-C 100000000", port)?;
-    let mut client = rping(place, Side::A, "-c -C 100000000", port)?;
-    let before = place.count(Side::B, "received_messages")?;
-    client.wait_until(|_| Ok(place.count(Side::B, "received_messages")? > before + 100))?;
+fn killed_server(testbed: &Testbed) -> Result<String> {
+    let port = Testbed::next_port();
+    let server = rping_server(testbed, "-C 100000000", port)?;
+    let mut client = rping(testbed, Side::A, "-c -C 100000000", port)?;
+    let before = testbed.count(Side::B, "received_messages")?;
+    client.wait_until(|_| Ok(testbed.count(Side::B, "received_messages")? > before + 100))?;
     server.kill();
     let ended = client.wait(PATIENCE)?;
     if !ended.said().contains("DISCONNECT EVENT") {
         return Err(format!("was not told: {}", last_line(ended.said())));
     }
-    place.wait_until_nothing_is_left().map(|()| String::new())
+    testbed.wait_until_nothing_is_left().map(|()| String::new())
 }
 
 /// A program ends with an error, and says why.
@@ -434,22 +434,22 @@ while [ $i -lt COUNT ]; do
 done
 echo $i times, then $(cat said)";
 
-fn in_a_row(place: &Place) -> Result<String> {
+fn in_a_row(testbed: &Testbed) -> Result<String> {
     const COUNT: u32 = 1000;
     const LONG: Duration = Duration::from_secs(300);
-    let port = Place::next_port();
-    let server = rping_server(place, "-P", port)?;
+    let port = Testbed::next_port();
+    let server = rping_server(testbed, "-P", port)?;
     let script = IN_A_ROW
         .replace("COUNT", &COUNT.to_string())
-        .replace("ADDR", &place.address(Side::B).to_string())
+        .replace("ADDR", &testbed.address(Side::B).to_string())
         .replace("PORT", &port.to_string());
     let start = Instant::now();
-    let said = place.start(Side::A, &["sh", "-c", &script])?.wait(LONG)?.success()?;
+    let said = testbed.start(Side::A, &["sh", "-c", &script])?.wait(LONG)?.success()?;
     let seconds = start.elapsed().as_secs_f64();
     server.kill();
     if !said.starts_with(&format!("{COUNT} times")) {
         return Err(said.replace('\n', " "));
     }
-    place.wait_until_nothing_is_left()?;
+    testbed.wait_until_nothing_is_left()?;
     Ok(format!("{:.0} a second", f64::from(COUNT) / seconds))
 }

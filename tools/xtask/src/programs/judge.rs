@@ -1,7 +1,7 @@
 //! Whether a program did what it is for, by what it printed.
 
 use super::list::{Prints, Program};
-use super::place::Ended;
+use super::testbed::Ended;
 use crate::shell::Result;
 
 /// A program without a peer: what it printed.

@@ -1,21 +1,21 @@
 //! The order in which a stock program that polls its memory sees what a peer writes there: of
 //! memory that is reached by system calls, and of memory that was remapped.
 
-use super::accidents::Accident;
-use super::place::{PATIENCE, Place, Side};
+use super::faults::Fault;
+use super::testbed::{PATIENCE, Side, Testbed};
 use crate::shell::Result;
 
-pub(super) const ALL: [(&str, Accident); 2] = [
-    ("the order of memory", |place| check(place, &[])),
-    ("the order of memory, URXE_MR=remap", |place| check(place, &["env", "URXE_MR=remap"])),
+pub(super) const ALL: [(&str, Fault); 2] = [
+    ("the order of memory", |testbed| check(testbed, &[])),
+    ("the order of memory, URXE_MR=remap", |testbed| check(testbed, &["env", "URXE_MR=remap"])),
 ];
 
 /// Runs `polls_memory`, which fails if it finds data older than what it was told of.
-fn check(place: &Place, before: &[&str]) -> Result<String> {
-    let program = place.binary("polls_memory");
+fn check(testbed: &Testbed, before: &[&str]) -> Result<String> {
+    let program = testbed.binary("polls_memory");
     let program = program.to_string_lossy();
     let words = [before, &[&program, "-n", "2000"]].concat();
-    let (server, client) = place.start_pair((Side::B, Side::A), &words)?;
+    let (server, client) = testbed.start_pair((Side::B, Side::A), &words)?;
     client.wait(PATIENCE)?.success()?;
     let output = server.wait(PATIENCE)?.success()?;
     let looked: Option<u64> = output.lines().map(times_looked).sum();

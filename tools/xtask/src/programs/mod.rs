@@ -1,12 +1,12 @@
 //! Stock verbs programs on urxe, as distributions ship them, run by an ordinary user: what each
 //! prints and how it ends is judged. And what programs do that nobody hopes for.
 
-mod accidents;
 mod connected;
+mod faults;
 pub(crate) mod judge;
 mod list;
 mod memory_order;
-mod place;
+mod testbed;
 
 use crate::packages::{
     CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMACM_UTILS, RXE_PROVIDER, UCX_UTILS, VALGRIND,
@@ -14,8 +14,8 @@ use crate::packages::{
 };
 use crate::shell::{Result, build_release};
 use list::Program;
-use place::{Place, Side};
 use std::fmt;
+use testbed::{Side, Testbed};
 
 /// Options of the stage.
 #[derive(clap::Args, Default)]
@@ -53,25 +53,25 @@ pub(crate) fn check(options: &Options) -> Result {
         return Err(reason);
     }
     build_release()?;
-    let place = Place::new()?;
+    let testbed = Testbed::new()?;
     let mut rows = Vec::new();
     let wanted = |name: &str| name.contains(&options.only);
     for program in list::all().filter(|program| wanted(&program.name())) {
         for daemons in program.daemons() {
-            rows.push(run_one(&place, &program, daemons));
+            rows.push(run_one(&testbed, &program, daemons));
         }
     }
     for meeting in connected::all() {
         let name = meeting.name();
-        if wanted(&name) && meeting.is_possible(&place) {
-            rows.push(Row::new(name, meeting.daemons(), meeting.run(&place)));
+        if wanted(&name) && meeting.is_possible(&testbed) {
+            rows.push(Row::new(name, meeting.daemons(), meeting.run(&testbed)));
         }
     }
-    let incidents = accidents::ALL.into_iter().chain(connected::INCIDENTS).chain(memory_order::ALL);
+    let incidents = faults::ALL.into_iter().chain(connected::INCIDENTS).chain(memory_order::ALL);
     for (name, incident) in incidents.filter(|(name, _)| wanted(name)) {
-        rows.push(Row::new(name.into(), "", incident(&place)));
+        rows.push(Row::new(name.into(), "", incident(&testbed)));
     }
-    let nothing_left = place.wait_until_nothing_is_left().map(|()| String::new());
+    let nothing_left = testbed.wait_until_nothing_is_left().map(|()| String::new());
     rows.push(Row::new("nothing is left".into(), "all", nothing_left));
     print(&rows);
     match rows.iter().filter(|row| row.outcome.is_err()).count() {
@@ -80,13 +80,13 @@ pub(crate) fn check(options: &Options) -> Result {
     }
 }
 
-fn run_one(place: &Place, program: &Program, daemons: &'static str) -> Row {
+fn run_one(testbed: &Testbed, program: &Program, daemons: &'static str) -> Row {
     let server = if daemons == "1" { Side::A } else { Side::B };
     let outcome = if program.is_alone() {
-        let ended = place.run(Side::A, &program.words(), place::PATIENCE);
+        let ended = testbed.run(Side::A, &program.words(), testbed::PATIENCE);
         ended.and_then(|ended| judge::alone(program, &ended.success()?))
     } else {
-        place
+        testbed
             .run_pair((server, Side::A), &program.words())
             .and_then(|(server, client)| judge::pair(program, &server, &client))
     };

@@ -11,8 +11,8 @@ mod receives;
 pub use receives::Receives;
 
 use crate::host::RECV_WR_ID;
-use crate::party::Pace;
 use crate::queues::{Completed, Entry};
+use crate::rc_workload::Pace;
 use crate::rng::Rng;
 use crate::world::{End, Mr, World};
 use std::collections::BTreeMap;
@@ -24,19 +24,19 @@ use urxe_engine::{
 };
 use urxe_wire::{GRH_LEN, Qkey};
 
-/// Put into the `wr_id`s of messengers, far from those of other programs.
+/// Put into the `wr_id`s of datagram_workloads, far from those of other programs.
 const WR_ID: u64 = 1 << 48;
 
-/// All messengers of a world, and what they have to say to each other.
+/// All datagram programs of a world, and what they have to say to each other.
 #[derive(Debug)]
-pub struct Messengers {
+pub struct DatagramWorkloads {
     /// The QPs, with their programs.
-    pub messengers: Vec<Messenger>,
+    pub datagram_workloads: Vec<DatagramWorkload>,
     /// Receive queues, of one QP or of many.
     pub receives: Vec<Receives>,
     /// All messages, sent or still to be.
     pub messages: Vec<Message>,
-    /// Somebody sends what no messenger has sent: anything may arrive and fail, but nothing may
+    /// Somebody sends what no program of it has sent: anything may arrive and fail, but nothing may
     /// end twice or get lost.
     pub attacked: bool,
     /// The protection domain of the QPs.
@@ -53,7 +53,7 @@ struct Network {
 
 /// A QP, and the program behind it.
 #[derive(Debug)]
-pub struct Messenger {
+pub struct DatagramWorkload {
     /// Its QP.
     pub end: End,
     /// The transport service.
@@ -80,7 +80,7 @@ pub struct Messenger {
 #[derive(Debug)]
 pub struct Message {
     from: usize,
-    /// The messengers that it is for, all of which have its Q_Key.
+    /// The programs that it is for, all of which have its Q_Key.
     to: Vec<usize>,
     wqe: SendWqe,
     bytes: Vec<u8>,
@@ -91,7 +91,7 @@ pub struct Message {
     /// The error that it cannot but end with.
     doomed: Option<Status>,
     fate: Fate,
-    /// How often it was delivered to each messenger.
+    /// How often it was delivered to each program.
     deliveries: BTreeMap<usize, u64>,
 }
 
@@ -119,11 +119,11 @@ impl Message {
     }
 }
 
-impl Messengers {
+impl DatagramWorkloads {
     /// Nobody.
-    pub fn none(pd: PdId) -> Messengers {
-        Messengers {
-            messengers: Vec::new(),
+    pub fn none(pd: PdId) -> DatagramWorkloads {
+        DatagramWorkloads {
+            datagram_workloads: Vec::new(),
             receives: Vec::new(),
             messages: Vec::new(),
             attacked: false,
@@ -134,19 +134,19 @@ impl Messengers {
 
     /// Whether everything is posted and has ended.
     pub fn are_done(&self, world: &World) -> bool {
-        self.messengers.iter().all(|messenger| {
-            let host = &world.nodes[messenger.end.node].host;
-            let queue = &host.sends[messenger.end.send_queue.0 as usize];
-            messenger.posted == messenger.outgoing.len() && queue.is_idle()
+        self.datagram_workloads.iter().all(|datagram_workload| {
+            let host = &world.nodes[datagram_workload.end.node].host;
+            let queue = &host.sends[datagram_workload.end.send_queue.0 as usize];
+            datagram_workload.posted == datagram_workload.outgoing.len() && queue.is_idle()
         })
     }
 
     /// When somebody posts next.
     pub(crate) fn next_burst(&self, world: &World) -> Option<Instant> {
-        let sends = self.messengers.iter().filter_map(|messenger| {
-            let host = &world.nodes[messenger.end.node].host;
-            let room = host.sends[messenger.end.send_queue.0 as usize].room();
-            messenger.next_burst.filter(|_| room > 0)
+        let sends = self.datagram_workloads.iter().filter_map(|datagram_workload| {
+            let host = &world.nodes[datagram_workload.end.node].host;
+            let room = host.sends[datagram_workload.end.send_queue.0 as usize].room();
+            datagram_workload.next_burst.filter(|_| room > 0)
         });
         sends.chain(self.receives.iter().filter_map(Receives::next_burst)).min()
     }
@@ -156,8 +156,8 @@ impl Messengers {
         for receives in &mut self.receives {
             receives.post(world, rng);
         }
-        for messenger in &mut self.messengers {
-            messenger.post(world, rng, &mut self.messages);
+        for datagram_workload in &mut self.datagram_workloads {
+            datagram_workload.post(world, rng, &mut self.messages);
         }
     }
 
@@ -168,35 +168,36 @@ impl Messengers {
         node: usize,
         completed: &Completed,
     ) -> bool {
-        let of = |messenger: &Messenger| {
-            messenger.end.node == node && messenger.end.qpn == completed.completion.qpn
+        let of = |datagram_workload: &DatagramWorkload| {
+            datagram_workload.end.node == node
+                && datagram_workload.end.qpn == completed.completion.qpn
         };
-        let Some(number) = self.messengers.iter().position(of) else { return false };
+        let Some(number) = self.datagram_workloads.iter().position(of) else { return false };
         let Completion { wr_id, .. } = completed.completion;
-        let messenger = &mut self.messengers[number];
+        let datagram_workload = &mut self.datagram_workloads[number];
         match (wr_id & RECV_WR_ID, self.attacked) {
-            (0, false) => messenger.on_send(&mut self.messages, &completed.completion),
+            (0, false) => datagram_workload.on_send(&mut self.messages, &completed.completion),
             (0, true) => {}
             (_, false) => self.on_receive(world, number, completed),
-            (_, true) => self.receives[messenger.receives].ended(world, wr_id),
+            (_, true) => self.receives[datagram_workload.receives].ended(world, wr_id),
         }
         true
     }
 
     fn on_receive(&mut self, world: &mut World, number: usize, completed: &Completed) {
         let Completed { completion, data } = completed;
-        let messenger = &mut self.messengers[number];
-        self.receives[messenger.receives].ended(world, completion.wr_id);
+        let datagram_workload = &mut self.datagram_workloads[number];
+        self.receives[datagram_workload.receives].ended(world, completion.wr_id);
         match completion.status {
             Status::Success => {}
             Status::WrFlush => {
-                assert_eq!(world.state(&messenger.end), Some(QpState::Err), "flushed");
+                assert_eq!(world.state(&datagram_workload.end), Some(QpState::Err), "flushed");
                 return;
             }
             status => panic!("receive {:#x}: {status:?}", completion.wr_id),
         }
         let written = completion.opcode == WcOpcode::RecvRdmaWithImm;
-        let is_datagram = messenger.qp_type == QpType::Ud;
+        let is_datagram = datagram_workload.qp_type == QpType::Ud;
         let header = if is_datagram { GRH_LEN } else { 0 };
         let length = completion.byte_len as usize - header;
         let found = match (written, completion.extra) {
@@ -215,7 +216,7 @@ impl Messengers {
         assert_eq!((written, length), (message.place.is_some(), message.bytes.len()), "{id}");
         match message.place {
             Some((mr, at)) => {
-                let window = world.nodes[messenger.end.node].host.memory.program(mr.region);
+                let window = world.nodes[datagram_workload.end.node].host.memory.program(mr.region);
                 assert!(window[at..at + length] == message.bytes, "message {id} is not there");
             }
             None => assert!(found == message.bytes, "message {id} was changed"),
@@ -223,11 +224,11 @@ impl Messengers {
         let imm = message.immediate().map_or(Extra::None, Extra::Imm);
         assert_eq!((completion.extra, completion.grh.is_some()), (imm, is_datagram));
         assert_eq!(completion.solicited, message.wqe.solicited);
-        messenger.received += 1;
+        datagram_workload.received += 1;
         *message.deliveries.entry(number).or_default() += 1;
         let (from, dgid) = (message.from, message.dgid);
         self.check_order(number, id);
-        let sender = &self.messengers[from].end;
+        let sender = &self.datagram_workloads[from].end;
         assert_eq!(completion.src_qpn, sender.qpn);
         if let Some(dgid) = dgid {
             check_grh(&data[..GRH_LEN], world.nodes[sender.node].addr, dgid);
@@ -237,18 +238,18 @@ impl Messengers {
     /// A connection never goes back, unless a network may that nobody repairs.
     fn check_order(&mut self, number: usize, id: usize) {
         let Network { duplicates, reorders } = self.network;
-        let messenger = &mut self.messengers[number];
-        let is_reliable = messenger.qp_type == QpType::Rc;
+        let datagram_workload = &mut self.datagram_workloads[number];
+        let is_reliable = datagram_workload.qp_type == QpType::Rc;
         if is_reliable || !duplicates {
             let message = &self.messages[id];
             assert_eq!(message.deliveries[&number], 1, "message {id} came twice");
         }
-        let is_ordered = match messenger.qp_type {
+        let is_ordered = match datagram_workload.qp_type {
             QpType::Rc => true,
             QpType::Uc => !duplicates && !reorders,
             QpType::Ud => false,
         };
-        let before = messenger.newest.insert(self.messages[id].from, id);
+        let before = datagram_workload.newest.insert(self.messages[id].from, id);
         assert!(!is_ordered || before.is_none_or(|before| before < id), "{before:?}, then {id}");
     }
 
@@ -258,13 +259,15 @@ impl Messengers {
         for receives in &mut self.receives {
             receives.see_limit(world, rng);
         }
-        for messenger in self.messengers.iter_mut().filter(|messenger| messenger.failed) {
-            let end = &messenger.end;
+        for datagram_workload in
+            self.datagram_workloads.iter_mut().filter(|datagram_workload| datagram_workload.failed)
+        {
+            let end = &datagram_workload.end;
             let host = &mut world.nodes[end.node].host;
             if host.send_queue(end.send_queue).is_idle() {
                 assert_eq!(world.state(end), Some(QpState::Sqe));
                 world.modify(end, &QpAttr { state: Some(QpState::Rts), ..QpAttr::default() });
-                messenger.failed = false;
+                datagram_workload.failed = false;
             }
         }
     }
@@ -274,9 +277,9 @@ impl Messengers {
         for receives in &mut self.receives {
             receives.stop();
         }
-        for messenger in &mut self.messengers {
-            messenger.next_burst = None;
-            world.set_state(&messenger.end, QpState::Err);
+        for datagram_workload in &mut self.datagram_workloads {
+            datagram_workload.next_burst = None;
+            world.set_state(&datagram_workload.end, QpState::Err);
         }
     }
 
@@ -288,8 +291,9 @@ impl Messengers {
         for receives in &self.receives {
             receives.check_end(world);
         }
-        for messenger in &self.messengers {
-            let Messenger { end, receives, outgoing, received, qp_type, .. } = messenger;
+        for datagram_workload in &self.datagram_workloads {
+            let DatagramWorkload { end, receives, outgoing, received, qp_type, .. } =
+                datagram_workload;
             let node = &world.nodes[end.node];
             let count = |event| node.host.events.iter().filter(|&&found| found == event).count();
             let is_shared = self.receives[*receives].srq.is_some();
@@ -308,7 +312,9 @@ impl Messengers {
         }
         for message in self.messages.iter().filter(|_| !self.attacked) {
             assert_ne!(message.fate, Fate::NotPosted);
-            if self.messengers[message.from].qp_type == QpType::Rc && message.takes_receive() {
+            if self.datagram_workloads[message.from].qp_type == QpType::Rc
+                && message.takes_receive()
+            {
                 assert!(
                     message.deliveries.values().copied().eq([1]),
                     "lost on a reliable connection"
@@ -322,11 +328,11 @@ impl Messengers {
     /// in its midst.
     fn check_window(&self, world: &World, message: &Message) {
         let Some((mr, at)) = message.place else { return };
-        let node = self.messengers[message.to[0]].end.node;
+        let node = self.datagram_workloads[message.to[0]].end.node;
         let found = &world.nodes[node].host.memory.program(mr.region)[at..];
         let pairs = || found.iter().zip(&message.bytes);
         let is_whole = pairs().all(|(found, byte)| found == byte);
-        match self.messengers[message.from].qp_type {
+        match self.datagram_workloads[message.from].qp_type {
             QpType::Rc => assert!(is_whole, "a WRITE is not there"),
             _ => assert!(pairs().all(|(&found, &byte)| found == byte || found == 0)),
         }
@@ -338,8 +344,10 @@ impl Messengers {
     /// # Panics
     /// If something is missing.
     pub fn check_nothing_lost(&self, world: &World) {
-        for (number, messenger) in self.messengers.iter().enumerate() {
-            let counters = world.nodes[messenger.end.node].device.qp_counters(messenger.end.qpn);
+        for (number, datagram_workload) in self.datagram_workloads.iter().enumerate() {
+            let counters = world.nodes[datagram_workload.end.node]
+                .device
+                .qp_counters(datagram_workload.end.qpn);
             let counters = counters.expect("the QP is there");
             let is_mine = |message: &&Message| {
                 message.fate == Fate::Sent
@@ -349,22 +357,22 @@ impl Messengers {
             let expected = self.messages.iter().filter(is_mine).count() as u64;
             let dropped = [Counter::DropNoReceive, Counter::DropReceiveTooShort]
                 .map(|counter| counters.get(counter));
-            assert_eq!(messenger.received + dropped.iter().sum::<u64>(), expected);
+            assert_eq!(datagram_workload.received + dropped.iter().sum::<u64>(), expected);
         }
     }
 
     /// How far everybody is.
     pub(crate) fn summary(&self, world: &World) -> String {
-        let line = |messenger: &Messenger| {
-            let Messenger { end, qp_type, posted, ended, outgoing, .. } = messenger;
+        let line = |datagram_workload: &DatagramWorkload| {
+            let DatagramWorkload { end, qp_type, posted, ended, outgoing, .. } = datagram_workload;
             let (node, qpn, state, of) = (end.node, end.qpn, world.state(end), outgoing.len());
             format!("\n  node {node} {qpn} {qp_type:?} {state:?}: {posted}, {ended} of {of}")
         };
-        self.messengers.iter().map(line).collect()
+        self.datagram_workloads.iter().map(line).collect()
     }
 }
 
-impl Messenger {
+impl DatagramWorkload {
     fn post(&mut self, world: &mut World, rng: &mut Rng, messages: &mut [Message]) {
         if self.next_burst.is_none_or(|at| at > world.now()) {
             return;
@@ -386,21 +394,21 @@ impl Messenger {
     fn on_send(&mut self, messages: &mut [Message], completion: &Completion) {
         let Completion { wr_id, status, .. } = *completion;
         let number = (wr_id & !WR_ID) as usize;
-        let mut end = |messenger: &mut Messenger| {
-            assert!(messenger.ended < messenger.posted, "{number} is not due");
-            let ended = messenger.outgoing[messenger.ended];
-            messenger.ended += 1;
+        let mut end = |datagram_workload: &mut DatagramWorkload| {
+            assert!(datagram_workload.ended < datagram_workload.posted, "{number} is not due");
+            let ended = datagram_workload.outgoing[datagram_workload.ended];
+            datagram_workload.ended += 1;
             let message = &mut messages[ended];
             message.fate = Fate::Sent;
             if ended == number {
                 let expected = match message.doomed {
-                    _ if messenger.failed => Status::WrFlush,
+                    _ if datagram_workload.failed => Status::WrFlush,
                     Some(status) => status,
                     None => Status::Success,
                 };
                 assert_eq!(status, expected, "message {number}");
                 if status != Status::Success {
-                    messenger.failed = true;
+                    datagram_workload.failed = true;
                     message.fate = Fate::Failed;
                 }
                 return true;
@@ -426,11 +434,11 @@ impl Messenger {
     }
 }
 
-impl Messengers {
+impl DatagramWorkloads {
     /// Looks for send queues that are empty.
     pub(crate) fn see_idle_sends(&mut self, world: &mut World) {
-        for messenger in self.messengers.iter_mut().filter(|_| !self.attacked) {
-            messenger.see_idle_sends(world, &mut self.messages);
+        for datagram_workload in self.datagram_workloads.iter_mut().filter(|_| !self.attacked) {
+            datagram_workload.see_idle_sends(world, &mut self.messages);
         }
     }
 }

@@ -84,7 +84,7 @@ pub struct Window {
     /// Its MR.
     pub mr: Mr,
     /// Memory windows that are bound to it.
-    pub doors: Vec<u32>,
+    pub open_windows: Vec<u32>,
     /// What must be there.
     pub model: Vec<u8>,
     /// Where nobody can say.
@@ -93,7 +93,7 @@ pub struct Window {
 
 /// One end of a connection, and the program behind it.
 #[derive(Debug)]
-pub struct Party {
+pub struct RcWorkload {
     /// Its QP.
     pub end: End,
     /// What it sends.
@@ -114,7 +114,7 @@ pub struct Party {
     pub arena: Arena,
     /// The peer's memory that it may write to.
     pub window: Window,
-    /// The peer's node's counter: what this party's completed requests added, and whether some
+    /// The peer's node's counter: what this program's completed requests added, and whether some
     /// may have added without completing.
     pub counted: u64,
     /// Some request of unknown fate may have added to the counter.
@@ -124,7 +124,7 @@ pub struct Party {
     abandoned: bool,
 }
 
-/// What may become of a party's work.
+/// What may become of a program's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expects {
     /// It succeeds.
@@ -136,7 +136,7 @@ pub enum Expects {
     Anything,
 }
 
-impl Party {
+impl RcWorkload {
     /// A program that has a QP and memory, and has not begun its work.
     pub fn new(
         end: End,
@@ -144,8 +144,8 @@ impl Party {
         window: Window,
         (sends, recvs): (Vec<PlannedSend>, Vec<PlannedRecv>),
         (send_pace, recv_pace): (Pace, Pace),
-    ) -> Party {
-        Party {
+    ) -> RcWorkload {
+        RcWorkload {
             end,
             sends,
             recvs,
@@ -168,7 +168,7 @@ impl Party {
         self.send_progress.ended == self.sends.len() && self.recv_progress.ended == self.recvs.len()
     }
 
-    /// A work request of this party succeeded: what it did is from now on expected to be there.
+    /// A work request of this program succeeded: what it did is from now on expected to be there.
     fn send_succeeded(&mut self, world: &mut World, index: usize, found: Option<Vec<u8>>) {
         let host = &mut world.nodes[self.end.node].host;
         let send = &self.sends[index];
@@ -338,7 +338,7 @@ impl Party {
 
     /// Posts what it is time to post.
     pub(crate) fn post(&mut self, world: &mut World, rng: &mut Rng) {
-        let Party { end, sends, recvs, .. } = self;
+        let RcWorkload { end, sends, recvs, .. } = self;
         let room = world.nodes[end.node].host.recv_queue(end.recv_queue).room();
         let due = self.recv_progress.burst(world.now(), rng, &self.recv_pace, room, recvs.len());
         if !due.is_empty() {
@@ -414,7 +414,7 @@ impl Party {
         )
     }
 
-    /// Compares the memory that this party uses and writes to with what must be there.
+    /// Compares the memory that this program uses and writes to with what must be there.
     pub(crate) fn check_memory(&self, world: &World) {
         if self.expects == Expects::Anything {
             return;

@@ -30,14 +30,14 @@ const MAX_DIRECTORY_LEN: usize = 60;
 
 /// Everything that the demo starts and makes. Dropping it ends and removes all of it; so does a
 /// signal that ends this process.
-pub(super) struct Household {
-    belongings: Arc<Mutex<Belongings>>,
+pub(super) struct Environment {
+    children: Arc<Mutex<Children>>,
     directory: PathBuf,
     kept: bool,
 }
 
 #[derive(Default)]
-struct Belongings {
+struct Children {
     directory: Option<PathBuf>,
     daemons: Vec<Child>,
     partner: Option<Child>,
@@ -93,26 +93,26 @@ impl Faults {
     }
 }
 
-impl Household {
+impl Environment {
     /// Makes the directory. With `kept`, daemons are started so that they can go on without us.
     pub(super) fn new(kept: bool) -> Result<Self, Error> {
         let directory = make_directory()?;
-        let belongings = Belongings { directory: Some(directory.clone()), ..Belongings::default() };
-        let belongings = Arc::new(Mutex::new(belongings));
-        let household = Household { belongings: belongings.clone(), directory, kept };
+        let children = Children { directory: Some(directory.clone()), ..Children::default() };
+        let children = Arc::new(Mutex::new(children));
+        let environment = Environment { children: children.clone(), directory, kept };
         let mut signals =
             Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::system("catching signals"))?;
         std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
                 // Held to the end, so that the main thread, whose children are dying, does not
                 // get to say what it thinks of that.
-                let mut belongings = lock(&belongings);
-                belongings.clean_up();
+                let mut children = lock(&children);
+                children.clean_up();
                 output::note("urxe demo: interrupted; everything is cleaned up");
                 std::process::exit(128 + signal);
             }
         });
-        Ok(household)
+        Ok(environment)
     }
 
     /// Starts a daemon and waits until programs can connect to it.
@@ -121,8 +121,8 @@ impl Household {
         address: IpAddr,
         fault: Option<&str>,
     ) -> Result<Daemon, Error> {
-        let mut belongings = lock(&self.belongings);
-        let number = belongings.daemons.len();
+        let mut children = lock(&self.children);
+        let number = children.daemons.len();
         let socket = self.directory.join(format!("urxed{number}.sock"));
         let log = self.directory.join(format!("urxed{number}.log"));
         let mut command = child("daemon");
@@ -138,8 +138,8 @@ impl Household {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
         let mut child = command.spawn().map_err(Error::system("starting a daemon"))?;
         let (pid, stdout) = (child.id(), child.stdout.take());
-        belongings.daemons.push(child);
-        drop(belongings);
+        children.daemons.push(child);
+        drop(children);
 
         // It says a line when it is ready, or ends without a word and closes its end.
         let mut line = String::new();
@@ -157,18 +157,18 @@ impl Household {
 
     /// Ends the daemons that were started so far.
     pub(super) fn stop_daemons(&self) {
-        end(&mut lock(&self.belongings).daemons);
+        end(&mut lock(&self.children).daemons);
     }
 
     /// Starts the partner, and gives the pipes to talk to it.
     pub(super) fn start_partner(&self, socket: &Path) -> Result<Link<Message>, Error> {
-        let mut belongings = lock(&self.belongings);
+        let mut children = lock(&self.children);
         let mut command = child("demo-partner");
         command.arg("--socket").arg(socket).args(Lifetime::with_us());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(Error::system("starting the second program"))?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        belongings.partner = Some(child);
+        children.partner = Some(child);
         match (stdout, stdin) {
             (Some(stdout), Some(stdin)) => Ok(Link::new(stdout, stdin, "the second program")),
             _ => Err(Error::Failed("the second program has no pipes".into())),
@@ -182,19 +182,19 @@ impl Household {
 
     /// Leaves the daemons running, and their files.
     pub(super) fn keep(self) {
-        let mut belongings = lock(&self.belongings);
-        belongings.daemons.clear();
-        belongings.directory = None;
+        let mut children = lock(&self.children);
+        children.daemons.clear();
+        children.directory = None;
     }
 }
 
-impl Drop for Household {
+impl Drop for Environment {
     fn drop(&mut self) {
-        lock(&self.belongings).clean_up();
+        lock(&self.children).clean_up();
     }
 }
 
-impl Belongings {
+impl Children {
     fn clean_up(&mut self) {
         end(&mut self.partner.take().into_iter().collect());
         end(&mut self.daemons);
@@ -248,6 +248,6 @@ fn make_directory() -> Result<PathBuf, Error> {
 }
 
 /// A panic elsewhere must not keep us from cleaning up.
-fn lock(belongings: &Mutex<Belongings>) -> MutexGuard<'_, Belongings> {
-    belongings.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(children: &Mutex<Children>) -> MutexGuard<'_, Children> {
+    children.lock().unwrap_or_else(PoisonError::into_inner)
 }

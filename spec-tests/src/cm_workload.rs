@@ -4,7 +4,7 @@
 use crate::host::RECV_WR_ID;
 use crate::queues::Entry;
 use crate::rng::Rng;
-use crate::scene::PD;
+use crate::scenario::PD;
 use crate::world::{End, World};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +31,7 @@ const CQ_PLACES: usize = 1 << 12;
 
 /// What the programs do.
 #[derive(Clone, Debug)]
-pub struct Habits {
+pub struct CmBehavior {
     /// How long a program thinks before it does what is its turn, in microseconds.
     pub think: std::ops::RangeInclusive<u64>,
     /// How many requests of a hundred the server refuses.
@@ -104,25 +104,25 @@ struct Side {
 }
 
 /// Two machines with connection managers.
-pub struct Rendezvous {
+pub struct CmWorkload {
     /// The machines, and the network between them.
     pub world: World,
-    habits: Habits,
+    behavior: CmBehavior,
     rng: Rng,
     sides: [Side; 2],
     acts: BTreeMap<(Instant, u64), (usize, Act)>,
     acted: u64,
 }
 
-impl Rendezvous {
+impl CmWorkload {
     /// Two machines; `count` connections will be asked for within `spread`.
     pub fn new(
         mut world: World,
         mut rng: Rng,
-        habits: Habits,
+        behavior: CmBehavior,
         count: u64,
         spread: Duration,
-    ) -> Rendezvous {
+    ) -> CmWorkload {
         let sides = [CLIENT, SERVER].map(|number| {
             let host = &mut world.nodes[number].host;
             let config = Config {
@@ -140,13 +140,13 @@ impl Rendezvous {
                 past: Vec::new(),
             }
         });
-        let mut new = Rendezvous { world, habits, rng, sides, acts: BTreeMap::new(), acted: 0 };
+        let mut new = CmWorkload { world, behavior, rng, sides, acts: BTreeMap::new(), acted: 0 };
         let listen = Listen {
             space: PortSpace::Tcp,
             port: PORT,
             on: ListenOn::Any,
             service: Service::Connected(QpType::Rc),
-            backlog: new.habits.backlog,
+            backlog: new.behavior.backlog,
         };
         let manager = new.sides[SERVER].manager.as_mut().expect("it lives");
         new.sides[SERVER].listener = Some(manager.listen(&listen).expect("nobody else listens"));
@@ -163,7 +163,7 @@ impl Rendezvous {
     }
 
     fn plan_after_thinking(&mut self, side: usize, act: Act) {
-        let think = self.rng.micros(self.habits.think.clone());
+        let think = self.rng.micros(self.behavior.think.clone());
         self.plan(side, think, act);
     }
 
@@ -288,10 +288,10 @@ impl Rendezvous {
             call.talked |= completion.status == Status::Success;
             // Whose turn it is to end the connection is the QPN's affair, which both know; the
             // other one waits, but not for ever.
-            let ends = call.end.qpn.get() as u64 % 100 < self.habits.server_ends;
+            let ends = call.end.qpn.get() as u64 % 100 < self.behavior.server_ends;
             let patient = completion.status == Status::Success && ends != (number == SERVER);
             match patient {
-                true => self.plan(number, self.habits.patience, Act::Disconnect(conn)),
+                true => self.plan(number, self.behavior.patience, Act::Disconnect(conn)),
                 false => self.plan_after_thinking(number, Act::Disconnect(conn)),
             }
         }
@@ -344,7 +344,7 @@ impl Rendezvous {
     /// The server accepts, or refuses.
     fn answer(&mut self, conn: ConnId) {
         let now = self.world.now();
-        let refuses = self.rng.percent(self.habits.refuses);
+        let refuses = self.rng.percent(self.behavior.refuses);
         let accepting = !refuses && self.has_state(SERVER, conn);
         if accepting {
             let end = self.sides[SERVER].calls[&conn].end;
@@ -353,7 +353,7 @@ impl Rendezvous {
             let manager = self.sides[SERVER].manager.as_mut().expect("the program lives");
             manager.accept(now, conn, &accept).expect("it is a request");
             // If the client's message never comes.
-            self.plan(SERVER, self.habits.patience, Act::Disconnect(conn));
+            self.plan(SERVER, self.behavior.patience, Act::Disconnect(conn));
         } else if let Some(manager) = &mut self.sides[SERVER].manager
             && manager.reject(now, conn, b"no").is_ok()
         {
@@ -364,7 +364,7 @@ impl Rendezvous {
     /// The client goes on, or does not.
     fn proceed(&mut self, conn: ConnId) {
         let now = self.world.now();
-        let declines = self.rng.percent(self.habits.declines);
+        let declines = self.rng.percent(self.behavior.declines);
         if !self.has_state(CLIENT, conn) {
             return;
         }

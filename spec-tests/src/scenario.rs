@@ -1,8 +1,8 @@
 //! Drawing a run: machines, the network between them, connections and their work.
 
 use crate::arena::Arena;
-use crate::party::{Pace, Party, Window};
-use crate::plan::{Door, OwnWindow, Planner, Style, next_key};
+use crate::plan::{OpenWindow, OwnWindow, Planner, Style, next_key};
+use crate::rc_workload::{Pace, RcWorkload, Window};
 use crate::rng::Rng;
 use crate::world::{End, EndAttr, Mr, Node, NodeConfig, World, everything};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,40 +17,40 @@ pub const PD: PdId = PdId(1);
 
 /// What the network does.
 #[derive(Clone, Debug)]
-pub struct Weather {
+pub struct NetworkProfile {
     /// What every link does.
     pub link: Link,
     /// When nothing passes: from when, for how long.
     pub partitions: Vec<(Duration, Duration)>,
 }
 
-impl Weather {
+impl NetworkProfile {
     /// Nothing happens by chance.
-    pub fn calm(rng: &mut Rng) -> Weather {
+    pub fn calm(rng: &mut Rng) -> NetworkProfile {
         let micros = rng.pick(&[0, 1, 10, 50, 500]);
         let delay = Duration::from_micros(micros)..=Duration::from_micros(micros * 2);
         let impairment = Impairment { delay, ..Impairment::default() };
-        Weather { link: Link { impairment, ..Link::default() }, partitions: Vec::new() }
+        NetworkProfile { link: Link { impairment, ..Link::default() }, partitions: Vec::new() }
     }
 
     /// Anything may happen.
-    pub fn stormy(rng: &mut Rng) -> Weather {
-        let mut weather = Weather::calm(rng);
-        let impairment = &mut weather.link.impairment;
+    pub fn stormy(rng: &mut Rng) -> NetworkProfile {
+        let mut profile = NetworkProfile::calm(rng);
+        let impairment = &mut profile.link.impairment;
         let mut chance = |percents: &[f64]| Chance::percent(rng.pick(percents));
         impairment.drop = chance(&[0.0, 0.1, 1.0, 5.0, 10.0]);
         impairment.duplicate = chance(&[0.0, 0.0, 1.0, 10.0]);
         impairment.reorder = chance(&[0.0, 0.0, 1.0, 10.0]);
         impairment.corrupt = chance(&[0.0, 0.0, 1.0]);
         if rng.percent(30) {
-            weather.link.rate = Some(rng.pick(&[1, 10, 100]) * 1_000_000_000);
+            profile.link.rate = Some(rng.pick(&[1, 10, 100]) * 1_000_000_000);
             // A link that never drops makes any timeout too short.
-            weather.link.queue_limit = Some(rng.micros(200..=5_000));
+            profile.link.queue_limit = Some(rng.micros(200..=5_000));
         }
         for _ in 0..rng.pick(&[0, 0, 1, 2]) {
-            weather.partitions.push((rng.micros(0..=5_000), rng.micros(0..=20_000)));
+            profile.partitions.push((rng.micros(0..=5_000), rng.micros(0..=20_000)));
         }
-        weather
+        profile
     }
 
     /// Whether nothing is ever lost, late or twice.
@@ -84,10 +84,10 @@ fn draw_node(rng: &mut Rng, ipv6: bool, last: u16) -> NodeConfig {
     }
 }
 
-/// A world of these machines in this weather.
-pub fn world(rng: &mut Rng, nodes: &[NodeConfig], weather: &Weather, prints: bool) -> World {
-    let world = World::new(rng.next_u64(), weather.link.clone(), nodes, prints);
-    for &(from, lasts) in &weather.partitions {
+/// A world of these machines in this profile.
+pub fn world(rng: &mut Rng, nodes: &[NodeConfig], profile: &NetworkProfile, prints: bool) -> World {
+    let world = World::new(rng.next_u64(), profile.link.clone(), nodes, prints);
+    for &(from, lasts) in &profile.partitions {
         let from = world.now() + from;
         world.network.partition(nodes[0].addr, nodes[1].addr, from..from + lasts);
     }
@@ -121,7 +121,7 @@ pub struct Connection {
     /// Whether its programs post as fast as they can.
     pub eager: bool,
     /// Whether they reach each other's memory by the keys of windows, too.
-    pub has_doors: bool,
+    pub has_windows: bool,
 }
 
 impl Connection {
@@ -149,14 +149,14 @@ impl Connection {
             styles: [Style::draw(rng, mtu, a > 0), Style::draw(rng, mtu, b > 0)],
             places: [(); 2].map(|()| (rng.pick(&[1, 8, 64, 300]), rng.pick(&[1, 8, 300]))),
             eager: rng.percent(30),
-            has_doors: false,
+            has_windows: false,
         }
     }
 
     /// Draws, for half of the connections, ATOMIC WRITE, FLUSH, local operations and windows.
     pub fn enrich(&mut self, rng: &mut Rng) {
         if rng.percent(50) {
-            self.has_doors = true;
+            self.has_windows = true;
             for (style, attr) in self.styles.iter_mut().zip(&self.attrs) {
                 style.enrich(rng, attr.max_rd_atomic > 0);
             }
@@ -171,7 +171,7 @@ impl Connection {
         world: &mut World,
         number: u64,
         counters: &[Mr],
-    ) -> [Party; 2] {
+    ) -> [RcWorkload; 2] {
         let ends = [0, 1].map(|side| {
             let cqs = draw_cqs(rng, world, self.nodes[side]);
             world.create_qp(self.nodes[side], self.pd, cqs, self.places[side])
@@ -187,7 +187,7 @@ impl Connection {
         number: u64,
         counters: &[Mr],
         ends: [End; 2],
-    ) -> [Party; 2] {
+    ) -> [RcWorkload; 2] {
         let mut arenas = [0, 1].map(|side: usize| {
             let [own, peer] = [&self.styles[side], &self.styles[1 - side]];
             // What is sent, what is received with some spare room, and the gaps between.
@@ -218,16 +218,16 @@ impl Connection {
             };
             let mut lend = || bound(MwType::Two, &lendable, 8, Access::REMOTE_READ);
             let lent = vec![lend(), lend()];
-            let mut doors = Vec::new();
-            if self.has_doors {
+            let mut open_windows = Vec::new();
+            if self.has_windows {
                 let len = content.len() as u64;
                 let rights = Access(everything().0 & !(Access::LOCAL_WRITE | Access::MW_BIND).0);
-                let mut door = |mw_type, access, addr| {
-                    doors.push(Door { rkey: bound(mw_type, &mr, len, access), addr });
+                let mut open_window = |mw_type, access, addr| {
+                    open_windows.push(OpenWindow { rkey: bound(mw_type, &mr, len, access), addr });
                 };
-                door(MwType::One, rights, mr.addr);
-                door(MwType::Two, rights, mr.addr);
-                door(MwType::Two, rights | Access::ZERO_BASED, 0);
+                open_window(MwType::One, rights, mr.addr);
+                open_window(MwType::Two, rights, mr.addr);
+                open_window(MwType::Two, rights | Access::ZERO_BASED, 0);
             }
             let requester = &mut world.nodes[self.nodes[side]];
             let own = [MwType::One, MwType::Two].map(|mw_type| OwnWindow {
@@ -242,16 +242,16 @@ impl Connection {
                 local,
                 remote,
                 window: (mr, content),
-                doors: doors.clone(),
+                open_windows: open_windows.clone(),
                 counter: counters[node],
                 lent,
                 own,
                 number: 2 * number + side as u64,
             }
             .plan();
-            let doors = doors.iter().map(|door| door.rkey).collect();
+            let open_windows = open_windows.iter().map(|open_window| open_window.rkey).collect();
             let model = plan.window.clone();
-            let window = Window { node, mr, doors, model, forgotten: Vec::new() };
+            let window = Window { node, mr, open_windows, model, forgotten: Vec::new() };
             plans.push((plan, window));
             binds_of[1 - side] = binds;
         }
@@ -270,9 +270,9 @@ impl Connection {
             (ends[1], arena_b, window_b, (plan_b.sends, plan_a.recvs), binds_b),
         ]
         .map(|(end, arena, window, work, binds_before)| {
-            let mut party = Party::new(end, arena, window, work, (pace(), pace()));
-            party.binds_before = binds_before;
-            party
+            let mut workload = RcWorkload::new(end, arena, window, work, (pace(), pace()));
+            workload.binds_before = binds_before;
+            workload
         })
     }
 

@@ -49,7 +49,7 @@ pub(super) enum Side {
 }
 
 /// A directory with our binaries, and daemons on addresses of their own.
-pub(super) struct Place {
+pub(super) struct Testbed {
     directory: PathBuf,
     daemons: Vec<Child>,
 }
@@ -67,26 +67,26 @@ pub(super) struct Ended {
     output: String,
 }
 
-impl Place {
-    pub(super) fn new() -> Result<Place> {
+impl Testbed {
+    pub(super) fn new() -> Result<Testbed> {
         let directory = std::env::temp_dir().join(format!("urxe-programs-{}", std::process::id()));
-        let mut place = Place { directory, daemons: Vec::new() };
-        let shown = place.directory.display().to_string();
-        place.prepare().map_err(|error| format!("{shown}: {error}"))?;
+        let mut testbed = Testbed { directory, daemons: Vec::new() };
+        let shown = testbed.directory.display().to_string();
+        testbed.prepare().map_err(|error| format!("{shown}: {error}"))?;
         for source in OWN_PROGRAMS {
-            place.compile("cc", &[], source, source)?;
+            testbed.compile("cc", &[], source, source)?;
         }
         for side in [Side::A, Side::B] {
-            place.start_daemon(side)?;
+            testbed.start_daemon(side)?;
         }
-        match UdpSocket::bind((place.address(Side::Ipv6), ROCE_PORT)) {
+        match UdpSocket::bind((testbed.address(Side::Ipv6), ROCE_PORT)) {
             Ok(free) => {
                 drop(free);
-                place.start_daemon(Side::Ipv6)?;
+                testbed.start_daemon(Side::Ipv6)?;
             }
             Err(error) => eprintln!("nothing over IPv6: UDP port {ROCE_PORT} of ::1: {error}"),
         }
-        Ok(place)
+        Ok(testbed)
     }
 
     fn prepare(&self) -> std::io::Result<()> {
@@ -320,7 +320,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Testbed {
     fn drop(&mut self) {
         for daemon in &mut self.daemons {
             let _ = output(Command::new("kill").arg(daemon.id().to_string()));

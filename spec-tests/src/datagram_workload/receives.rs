@@ -1,9 +1,9 @@
 //! A receive queue that is filled again and again: that of one QP, or a shared one.
 
+use crate::datagram_workload::WR_ID;
 use crate::host::RECV_WR_ID;
-use crate::messenger::WR_ID;
-use crate::party::Pace;
 use crate::queues::Entry;
+use crate::rc_workload::Pace;
 use crate::rng::Rng;
 use crate::world::{Mr, World};
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
-//! Drawing messengers: who there is, and what they have to say.
+//! Drawing datagram_workloads: who there is, and what they have to say.
 
-use super::{Fate, Message, Messenger, Messengers, Network, Receives, WR_ID};
-use crate::party::Pace;
+use super::{DatagramWorkload, DatagramWorkloads, Fate, Message, Network, Receives, WR_ID};
+use crate::rc_workload::Pace;
 use crate::rng::Rng;
-use crate::scene::{Weather, draw_cqs, draw_psn};
+use crate::scenario::{NetworkProfile, draw_cqs, draw_psn};
 use crate::world::{End, EndAttr, Mr, World, everything};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,20 +23,25 @@ const QKEYS: [Qkey; 2] = [Qkey(0x1111_1111), Qkey(0x2222_2222)];
 /// The largest datagram: the link's MTU.
 const MAX_DATAGRAM: usize = 4096;
 
-/// Bytes that one messenger sends at most.
+/// Bytes that one program sends at most.
 const BUDGET: usize = 60_000;
 
-impl Messengers {
-    /// Draws messengers on all nodes: connected ones (UC, and RC on shared receive queues),
+impl DatagramWorkloads {
+    /// Draws datagram programs on all nodes: connected ones (UC, and RC on shared receive queues),
     /// datagrams to one or to many. Their QPs are of one protection domain. They are about to
     /// begin.
-    pub fn draw(rng: &mut Rng, world: &mut World, weather: &Weather, pd: PdId) -> Messengers {
-        let impairment = &weather.link.impairment;
+    pub fn draw(
+        rng: &mut Rng,
+        world: &mut World,
+        profile: &NetworkProfile,
+        pd: PdId,
+    ) -> DatagramWorkloads {
+        let impairment = &profile.link.impairment;
         let network = Network {
             duplicates: impairment.duplicate != Chance::NEVER,
             reorders: impairment.reorder != Chance::NEVER,
         };
-        let mut all = Messengers { network, ..Messengers::none(pd) };
+        let mut all = DatagramWorkloads { network, ..DatagramWorkloads::none(pd) };
         for node in 0..world.nodes.len() {
             all.add_srq(rng, world, node);
         }
@@ -44,8 +49,8 @@ impl Messengers {
             all.add_connection(rng, world);
         }
         all.add_datagrams(rng, world);
-        for messenger in &mut all.messengers {
-            messenger.next_burst = Some(world.now() + rng.micros(0..=100));
+        for datagram_workload in &mut all.datagram_workloads {
+            datagram_workload.next_burst = Some(world.now() + rng.micros(0..=100));
         }
         all
     }
@@ -112,7 +117,7 @@ impl Messengers {
         let recv = srq.map_or(RecvSource::Own(queue), RecvSource::Shared);
         let places = rng.pick(&[1, 8, 64]);
         let end = world.create_qp_of(node, qp_type, self.pd, cqs, places, recv);
-        self.messengers.push(Messenger {
+        self.datagram_workloads.push(DatagramWorkload {
             end,
             qp_type,
             receives,
@@ -126,7 +131,7 @@ impl Messengers {
             received: 0,
             newest: BTreeMap::new(),
         });
-        self.messengers.len() - 1
+        self.datagram_workloads.len() - 1
     }
 
     /// Two QPs, each of which sends to the other.
@@ -141,7 +146,7 @@ impl Messengers {
             let receives = self.receives_for(rng, world, (node, on_srq, recv_len));
             self.add_qp(rng, world, (node, qp_type, receives))
         });
-        let ends = sides.map(|number| self.messengers[number].end);
+        let ends = sides.map(|number| self.datagram_workloads[number].end);
         let attrs = [0, 1].map(|_| EndAttr { sq_psn: draw_psn(rng), ..EndAttr::generous() });
         let mtu = rng.pick(&PathMtu::ALL);
         world.connect(&ends, &attrs, mtu);
@@ -151,7 +156,7 @@ impl Messengers {
     }
 
     fn add_connected_messages(&mut self, rng: &mut Rng, world: &mut World, from: usize, to: usize) {
-        let [sender, receiver] = [from, to].map(|number| self.messengers[number].end);
+        let [sender, receiver] = [from, to].map(|number| self.datagram_workloads[number].end);
         let source = reg_mr(rng, world, sender.node, self.pd, BUDGET);
         let window = reg_mr(rng, world, receiver.node, self.pd, BUDGET);
         let mut at = 0;
@@ -178,27 +183,27 @@ impl Messengers {
 
     /// UD QPs, some of them in groups.
     fn add_datagrams(&mut self, rng: &mut Rng, world: &mut World) {
-        let first = self.messengers.len();
+        let first = self.datagram_workloads.len();
         for _ in 0..rng.range(1..=4) {
             let node = rng.index(world.nodes.len());
             let len = GRH_LEN + if rng.percent(70) { MAX_DATAGRAM } else { 1000 };
             let on_srq = rng.percent(50);
             let receives = self.receives_for(rng, world, (node, on_srq, len));
             let number = self.add_qp(rng, world, (node, QpType::Ud, receives));
-            let Messenger { end, qkey, .. } = self.messengers[number];
+            let DatagramWorkload { end, qkey, .. } = self.datagram_workloads[number];
             world.start_datagrams(&end, qkey, draw_psn(rng));
         }
         let groups = group_addresses(world.nodes[0].addr.is_ipv6());
         let members = groups.map(|group| {
-            let mut members: Vec<usize> = (first..self.messengers.len()).collect();
+            let mut members: Vec<usize> = (first..self.datagram_workloads.len()).collect();
             members.retain(|_| rng.percent(60));
             for &member in &members {
-                world.attach_mcast(&self.messengers[member].end, group);
+                world.attach_mcast(&self.datagram_workloads[member].end, group);
             }
             members
         });
-        for from in first..self.messengers.len() {
-            let node = self.messengers[from].end.node;
+        for from in first..self.datagram_workloads.len() {
+            let node = self.datagram_workloads[from].end.node;
             let source = reg_mr(rng, world, node, self.pd, BUDGET);
             let mut at = 0;
             for _ in 0..rng.pick(&[1, 10, 60]) {
@@ -210,8 +215,8 @@ impl Messengers {
                 let (dgid, qpn, to) = match groups.get(group) {
                     Some(&group_addr) => (group_addr, Qpn::MULTICAST, members[group].clone()),
                     None => {
-                        let to = first + rng.index(self.messengers.len() - first);
-                        let End { node, qpn, .. } = self.messengers[to].end;
+                        let to = first + rng.index(self.datagram_workloads.len() - first);
+                        let End { node, qpn, .. } = self.datagram_workloads[to].end;
                         (world.nodes[node].addr, qpn, vec![to])
                     }
                 };
@@ -237,7 +242,7 @@ impl Messengers {
             hop_limit: 64,
             flow_label: rng.range(0..=0xf_ffff) as u32,
         };
-        let device = &mut world.nodes[self.messengers[from].end.node].device;
+        let device = &mut world.nodes[self.datagram_workloads[from].end.node].device;
         let path = match rng.percent(50) {
             true => {
                 DatagramPath::Handle(device.create_ah(self.pd, &av).expect("a path that is one"))
@@ -247,8 +252,8 @@ impl Messengers {
         let qkey = rng.pick(&QKEYS);
         // With the high bit set the sender's own is sent.
         let own = rng.percent(20);
-        let sent = if own { self.messengers[from].qkey } else { qkey };
-        to.retain(|&to| self.messengers[to].qkey == sent);
+        let sent = if own { self.datagram_workloads[from].qkey } else { qkey };
+        to.retain(|&to| self.datagram_workloads[to].qkey == sent);
         let mut message = self.message(rng, from, to, len);
         let qkey = if own { Qkey(1 << 31) } else { qkey };
         message.wqe.to = Some(Destination { path, qpn, qkey });
@@ -301,7 +306,7 @@ impl Messengers {
         let lkey = Lkey(source.key);
         let rest = Sge { addr: addr + u64::from(cut), length: length - cut, lkey };
         message.wqe.sges = vec![Sge { addr, length: cut, lkey }, rest];
-        let sender = &self.messengers[message.from];
+        let sender = &self.datagram_workloads[message.from];
         world.nodes[sender.end.node].host.program_scatter(&message.wqe.sges, &message.bytes);
         if sender.qp_type != QpType::Rc && rng.percent(3) {
             message.doomed = Some(Status::LocalProtection);
@@ -309,7 +314,7 @@ impl Messengers {
         } else if rng.percent(30) {
             message.wqe.inline = Some(message.bytes.clone());
         }
-        self.messengers[message.from].outgoing.push(self.messages.len());
+        self.datagram_workloads[message.from].outgoing.push(self.messages.len());
         self.messages.push(message);
     }
 }

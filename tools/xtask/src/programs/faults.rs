@@ -1,6 +1,6 @@
 //! What programs do that nobody hopes for: none of it harms the daemon or another program.
 
-use super::place::{PATIENCE, Place, Side};
+use super::testbed::{PATIENCE, Side, Testbed};
 use crate::packages::{CLANG, lacking};
 use crate::shell::{Result, output};
 use std::fs;
@@ -9,10 +9,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Runs one, and gives the figure for the table.
-pub(super) type Accident = fn(&Place) -> Result<String>;
+pub(super) type Fault = fn(&Testbed) -> Result<String>;
 
 /// All of them.
-pub(super) const ALL: [(&str, Accident); 12] = [
+pub(super) const ALL: [(&str, Fault); 12] = [
     ("two programs at once through one daemon", two_at_once),
     ("a program that relies on rules of verbs", keeps_to_verbs),
     ("fork in a program", fork),
@@ -39,72 +39,72 @@ const ENDLESS: [&str; 2] = ["-D", "60"];
 /// How long it goes on before something happens.
 const A_WHILE: Duration = Duration::from_millis(1500);
 
-fn two_at_once(place: &Place) -> Result<String> {
-    let write = place.start_pair(ALONE, &["ib_write_bw", "-n", "2000"])?;
-    let send = place.start_pair(ALONE, &["ib_send_bw", "-n", "2000"])?;
+fn two_at_once(testbed: &Testbed) -> Result<String> {
+    let write = testbed.start_pair(ALONE, &["ib_write_bw", "-n", "2000"])?;
+    let send = testbed.start_pair(ALONE, &["ib_send_bw", "-n", "2000"])?;
     for running in [write.0, write.1, send.0, send.1] {
         running.wait(PATIENCE)?.success()?;
     }
     Ok(String::new())
 }
 
-fn fork(place: &Place) -> Result<String> {
-    run_own(place, "forks")
+fn fork(testbed: &Testbed) -> Result<String> {
+    run_own(testbed, "forks")
 }
 
-fn keeps_to_verbs(place: &Place) -> Result<String> {
-    run_own(place, "keeps_to_verbs")
+fn keeps_to_verbs(testbed: &Testbed) -> Result<String> {
+    run_own(testbed, "keeps_to_verbs")
 }
 
-fn closes_descriptors(place: &Place) -> Result<String> {
-    run_own(place, "closes_descriptors")
+fn closes_descriptors(testbed: &Testbed) -> Result<String> {
+    run_own(testbed, "closes_descriptors")
 }
 
 /// Valgrind shows a program another machine than there is: fewer instructions, no vDSO.
-fn under_valgrind(place: &Place) -> Result<String> {
-    place.run(Side::A, &["valgrind", "-q", "ibv_devinfo", "-v"], PATIENCE)?.success()?;
-    place.wait_until_nothing_is_left().map(|()| String::new())
+fn under_valgrind(testbed: &Testbed) -> Result<String> {
+    testbed.run(Side::A, &["valgrind", "-q", "ibv_devinfo", "-v"], PATIENCE)?.success()?;
+    testbed.wait_until_nothing_is_left().map(|()| String::new())
 }
 
 /// What the shim keeps mapped is looked through, and must not be much.
-fn leak_check(place: &Place) -> Result<String> {
-    let program = place.binary("sends_to_itself");
+fn leak_check(testbed: &Testbed) -> Result<String> {
+    let program = testbed.binary("sends_to_itself");
     let words = ["valgrind", "-q", "--leak-check=full", &program.to_string_lossy(), "open"];
-    place.run(Side::A, &words, PATIENCE)?.success()?;
-    place.wait_until_nothing_is_left().map(|()| String::new())
+    testbed.run(Side::A, &words, PATIENCE)?.success()?;
+    testbed.wait_until_nothing_is_left().map(|()| String::new())
 }
 
 /// gcc has the runtimes as shared libraries, and clang links them into the program.
-fn with_sanitizers(place: &Place) -> Result<String> {
+fn with_sanitizers(testbed: &Testbed) -> Result<String> {
     let mut compilers = vec!["gcc"];
     compilers.extend(lacking(&[CLANG]).is_none().then_some("clang"));
     for compiler in &compilers {
         for sanitizer in ["address", "thread"] {
             let option = format!("-fsanitize={sanitizer}");
             let name = format!("sends_to_itself-{compiler}-{sanitizer}");
-            let program = place.compile(compiler, &[&option], "sends_to_itself", &name)?;
-            let ended = place.run(Side::A, &[&program.to_string_lossy()], PATIENCE)?;
+            let program = testbed.compile(compiler, &[&option], "sends_to_itself", &name)?;
+            let ended = testbed.run(Side::A, &[&program.to_string_lossy()], PATIENCE)?;
             ended.success().map_err(|reason| format!("{name} {reason}"))?;
         }
     }
-    place.wait_until_nothing_is_left().map(|()| compilers.join(" and "))
+    testbed.wait_until_nothing_is_left().map(|()| compilers.join(" and "))
 }
 
-fn with_little_address_space(place: &Place) -> Result<String> {
-    let program = place.binary("sends_to_itself");
+fn with_little_address_space(testbed: &Testbed) -> Result<String> {
+    let program = testbed.binary("sends_to_itself");
     let words = ["sh", "-c", "ulimit -v 3000000 && exec \"$0\"", &program.to_string_lossy()];
-    place.run(Side::A, &words, PATIENCE)?.success()?;
-    place.wait_until_nothing_is_left().map(|()| String::new())
+    testbed.run(Side::A, &words, PATIENCE)?.success()?;
+    testbed.wait_until_nothing_is_left().map(|()| String::new())
 }
 
 /// However they wait, they are told, clean up, and end.
-fn daemon_killed(place: &Place) -> Result<String> {
-    let program = place.binary("loses_daemon");
+fn daemon_killed(testbed: &Testbed) -> Result<String> {
+    let program = testbed.binary("loses_daemon");
     let mut slowest = Duration::ZERO;
     for how in ["poll", "extended", "events"] {
         for signal in ["-KILL", "-TERM"] {
-            let (mut daemon, socket) = place.spare_daemon()?;
-            let started = place.start_at(&socket, &[&program.to_string_lossy(), how]);
+            let (mut daemon, socket) = testbed.spare_daemon()?;
+            let started = testbed.start_at(&socket, &[&program.to_string_lossy(), how]);
             let waited = started.and_then(|mut program| {
                 program.wait_until(|said| Ok(said.contains("ready")))?;
                 Ok(program)
@@ -125,34 +125,34 @@ fn daemon_killed(place: &Place) -> Result<String> {
 }
 
 /// Runs a program of `interop/programs`, which says itself what is wrong.
-fn run_own(place: &Place, name: &str) -> Result<String> {
-    let program = place.binary(name);
-    place.run(Side::A, &[&program.to_string_lossy()], PATIENCE)?.success()?;
-    place.wait_until_nothing_is_left().map(|()| String::new())
+fn run_own(testbed: &Testbed, name: &str) -> Result<String> {
+    let program = testbed.binary(name);
+    testbed.run(Side::A, &[&program.to_string_lossy()], PATIENCE)?.success()?;
+    testbed.wait_until_nothing_is_left().map(|()| String::new())
 }
 
-fn server_killed(place: &Place) -> Result<String> {
+fn server_killed(testbed: &Testbed) -> Result<String> {
     let words = [&["ib_send_bw"][..], &ENDLESS].concat();
-    let (server, mut client) = place.start_pair(APART, &words)?;
+    let (server, mut client) = testbed.start_pair(APART, &words)?;
     sleep(A_WHILE);
     if client.has_ended() {
         return Err(format!("the client {}", client.wait(PATIENCE)?.success()?));
     }
     server.kill();
     failed(client.wait(PATIENCE)?.success(), "client")?;
-    place.wait_until_nothing_is_left().map(|()| String::new())
+    testbed.wait_until_nothing_is_left().map(|()| String::new())
 }
 
-fn client_killed(place: &Place) -> Result<String> {
+fn client_killed(testbed: &Testbed) -> Result<String> {
     let words = [&["ib_write_bw"][..], &ENDLESS].concat();
-    let (server, mut client) = place.start_pair(APART, &words)?;
+    let (server, mut client) = testbed.start_pair(APART, &words)?;
     sleep(A_WHILE);
     if client.has_ended() {
         return Err(format!("the client {}", client.wait(PATIENCE)?.success()?));
     }
     client.kill();
     failed(server.wait(PATIENCE)?.success(), "server")?;
-    place.wait_until_nothing_is_left().map(|()| String::new())
+    testbed.wait_until_nothing_is_left().map(|()| String::new())
 }
 
 /// A program whose peer is gone has not ended well.
@@ -166,15 +166,15 @@ fn failed(ended: Result<String>, who: &str) -> Result {
 /// How much more memory a daemon may have after all of it than after the first tenth.
 const GROWTH_MAX_KIB: u64 = 1024;
 
-fn starts_and_stops(place: &Place) -> Result<String> {
-    let program = place.binary("leaves_objects");
+fn starts_and_stops(testbed: &Testbed) -> Result<String> {
+    let program = testbed.binary("leaves_objects");
     let program = program.to_string_lossy();
     let run = |count| -> Result<(usize, u64)> {
         for _ in 0..count {
-            place.run(Side::A, &[&program], PATIENCE)?.success()?;
+            testbed.run(Side::A, &[&program], PATIENCE)?.success()?;
         }
-        place.wait_until_nothing_is_left()?;
-        state(place.daemon(Side::A))
+        testbed.wait_until_nothing_is_left()?;
+        state(testbed.daemon(Side::A))
     };
     let (fds_before, memory_before) = run(20)?;
     let (fds, memory) = run(180)?;
