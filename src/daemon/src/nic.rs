@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_blocked_port_left_behind_goes_out_first_and_nothing_is_lost() {
+    fn a_blocked_port_sends_its_rest_first_and_loses_nothing() {
         let passage = Arc::new(Mutex::new(Passage { runs: 3, ..Passage::default() }));
         let now = Instant::now();
         let (mut nic, qpn, mut program, sge) = nic_with_qp(Narrow(passage.clone()), now);

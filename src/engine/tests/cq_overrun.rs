@@ -50,7 +50,7 @@ fn an_overrun_is_told_of_the_cq_and_of_the_qp_once() {
 }
 
 #[test]
-fn what_goes_to_the_other_cq_is_flushed_there_and_says_why() {
+fn flushed_requests_of_the_other_cq_say_why() {
     let mut t = Script::new();
     t.post_recv(2, &[]);
     t.post_recv(3, &[]);
@@ -97,7 +97,7 @@ fn the_cq_takes_no_more_even_if_there_is_room_again() {
 }
 
 #[test]
-fn what_was_completed_before_stays() {
+fn earlier_completions_stay() {
     let mut t = Script::new();
     t.post(1, SEND, &[]);
     t.sent();

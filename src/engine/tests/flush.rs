@@ -45,7 +45,7 @@ fn a_flush_is_answered_by_a_read_response_of_nothing() {
 }
 
 #[test]
-fn what_cannot_be_made_visible_is_not_flushed() {
+fn a_flush_of_data_that_cannot_be_made_visible_fails() {
     let mut t = script();
     t.program.sync_fails = true;
     let write = pkt(Opcode::RC_WRITE_ONLY, 100).reth(VA, t.key, 1).payload(b"x");

@@ -160,7 +160,7 @@ fn an_rnr_wait_holds_up_a_local_operation_behind_it_once() {
 }
 
 #[test]
-fn what_fails_here_fails_after_all_before_it_has_ended() {
+fn a_local_failure_is_told_after_all_earlier_requests_have_ended() {
     let mut t = Script::new();
     let mw = t.alloc_mw(MwType::Two);
     t.post(1, SEND, &[]);
@@ -188,7 +188,7 @@ fn in_err_local_operations_are_flushed_and_not_done() {
 }
 
 #[test]
-fn what_was_done_before_the_qp_failed_is_flushed_in_its_turn() {
+fn local_operations_done_before_a_failure_are_flushed_in_turn() {
     let mut t = Script::new();
     let mw = t.alloc_mw(MwType::Two);
     t.post(1, SEND, &[]);

@@ -24,7 +24,7 @@ fn a_mad_is_handed_to_the_host_with_where_it_came_from() {
 }
 
 #[test]
-fn what_is_no_mad_is_dropped_and_counted() {
+fn datagrams_other_than_mads_are_dropped_and_counted() {
     let mut t = Script::in_reset();
     for (counter, packet) in [
         (Counter::DropBadQkey, mad().deth(Qkey(0x8001_0001), 1)),

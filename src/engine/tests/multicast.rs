@@ -94,7 +94,7 @@ fn a_datagram_goes_to_the_group_that_it_was_addressed_to() {
 }
 
 #[test]
-fn who_is_attached_twice_gets_one_copy_and_is_detached_at_once() {
+fn a_qp_attached_twice_gets_one_copy_and_is_detached_at_once() {
     let mut t = Script::of(QpType::Ud);
     assert_eq!(t.device.attach_mcast(t.qpn, ip(GROUP)), Ok(true));
     assert_eq!(t.device.attach_mcast(t.qpn, ip(GROUP)), Ok(false));

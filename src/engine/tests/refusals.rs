@@ -80,7 +80,7 @@ fn a_qp_that_takes_no_reads_refuses_the_first() {
 }
 
 #[test]
-fn what_comes_behind_a_refused_request_is_not_carried_out() {
+fn requests_behind_a_refused_one_are_not_executed() {
     let mut t = Script::new();
     let key = t.key;
     t.post_recv(1, &[t.sge(8, 8)]);

@@ -365,7 +365,7 @@ fn after_an_rnr_nak_the_requester_is_silent_for_the_time_it_says() {
 }
 
 #[test]
-fn what_was_refused_for_want_of_a_receive_goes_alone_until_it_is_acknowledged() {
+fn a_request_refused_by_rnr_goes_alone_until_it_is_acknowledged() {
     let mut t = Script::new();
     t.fill(0, &bytes(1, 600));
     t.post(1, WRITE, &[t.sge(0, 1)]);
@@ -412,7 +412,7 @@ fn a_write_whose_immediate_data_was_refused_goes_on_with_its_last_packet_alone()
 }
 
 #[test]
-fn what_is_refused_again_and_again_is_waited_for_longer() {
+fn rnr_waits_grow_while_the_same_request_is_refused() {
     let mut t = Script::with(QpAttr { rnr_retry: Some(7), ..usual() });
     t.post(1, SEND, &[]);
     for wait in [10, 20, 40, 80, 160, 160] {

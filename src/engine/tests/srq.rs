@@ -187,7 +187,7 @@ fn a_qp_with_a_queue_of_its_own_has_no_last_receive() {
 }
 
 #[test]
-fn what_goes_wrong_with_one_qp_is_not_the_others_affair() {
+fn a_failure_of_one_qp_does_not_touch_the_others() {
     let (mut t, srq) = with_srq(QpType::Rc);
     let healthy = t.qpn;
     t.another(QpType::Rc, Some(srq));

@@ -69,7 +69,7 @@ fn a_draining_queue_ends_what_it_began_and_says_so_once() {
 }
 
 #[test]
-fn what_waits_at_a_fence_does_not_begin_in_sqd() {
+fn a_fenced_request_does_not_begin_in_sqd() {
     let mut t = Script::new();
     t.post(1, SendOp::Read { remote_addr: 0, rkey: Rkey(1) }, &[t.sge(0, 1)]);
     t.post_with(2, SEND, &[], |wqe| wqe.fence = true);
@@ -87,7 +87,7 @@ fn what_waits_at_a_fence_does_not_begin_in_sqd() {
 }
 
 #[test]
-fn what_cannot_be_done_fails_after_sqd_if_it_had_not_begun() {
+fn a_bad_request_not_begun_before_sqd_fails_after_it() {
     let mut t = Script::new();
     t.post(1, SendOp::Read { remote_addr: 0, rkey: Rkey(1) }, &[t.sge(0, 1)]);
     t.post(2, SEND, &[Sge { addr: 0, ..t.sge(0, 1) }]);
@@ -212,7 +212,7 @@ fn a_send_that_fails_here_stops_the_sends_of_uc_and_ud_and_not_their_receives() 
 }
 
 #[test]
-fn what_is_posted_in_sqe_is_flushed_and_what_is_posted_after_it_is_sent() {
+fn requests_posted_in_sqe_are_flushed_and_later_ones_are_sent() {
     for qp_type in [QpType::Uc, QpType::Ud] {
         let mut t = in_sqe(qp_type);
         t.sent();
@@ -304,7 +304,7 @@ fn going_to_err_flushes_sends_and_receives_in_order() {
 }
 
 #[test]
-fn what_is_posted_in_err_is_flushed_at_the_doorbell() {
+fn requests_posted_in_err_are_flushed_at_the_doorbell() {
     let mut t = Script::new();
     t.enter(QpState::Err);
     t.post_recv(1, &[]);
@@ -380,7 +380,7 @@ fn a_pkey_index_and_a_port_that_are_not_there_are_named() {
 }
 
 #[test]
-fn what_was_set_is_what_is_queried() {
+fn set_attributes_are_queried() {
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
         let t = Script::of(qp_type);
         assert_eq!(t.device.query_qp(t.qpn).unwrap().attr, usual_of(qp_type));

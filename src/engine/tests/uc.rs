@@ -167,7 +167,7 @@ fn whichever_packet_is_lost_the_message_is_dropped_and_the_next_gets_its_receive
 }
 
 #[test]
-fn what_is_left_of_a_message_is_counted() {
+fn the_rest_of_a_message_is_counted() {
     let mut t = uc();
     t.post_recv(1, &[t.sge(0, 1000)]);
     let [first, _, last] = three_packets(100, &bytes(1, 600));

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_icrc_does_not_know_is_refused() {
+    fn packets_without_a_known_icrc_are_refused() {
         let good = packet(&flow("10.77.0.1", "10.77.0.2"), 1, 20);
         for (place, value, what) in [
             (0, 0x46, "options"),
@@ -237,7 +237,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_what_is_read(
+        fn written_values_are_read_back(
             v6: bool, src: u128, dst: u128, src_port: u16, tclass: u8, hop_limit: u8,
             label in 0u32..0x10_0000, ident: u16, len in 1usize..5000,
         ) {

@@ -250,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_pushed_comes_out_in_order_and_once(
+        fn entries_come_out_in_order_and_once(
             lens in prop::collection::vec(1usize..3000, 0..60), taken in 0usize..60,
         ) {
             let mut rx = RxBatch::new(4);

@@ -207,7 +207,7 @@ fn management_datagrams_are_rebuilt_byte_for_byte() {
 }
 
 #[test]
-fn what_kernel_rxe_asks_for() {
+fn requests_of_kernel_rxe() {
     for_each_mad(|captured, _, mad| {
         let flow = captured.flow;
         let (header, service) = match &mad.message {

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_is_there_until_it_is_replaced_or_removed() {
+    fn entries_stay_until_they_are_replaced_or_removed() {
         let table = Table::new();
         for fd in [0, 1023, 1024, 1_048_575] {
             assert!(!table.has(fd));

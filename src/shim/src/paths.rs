@@ -367,7 +367,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_leads_into_the_tree_is_a_path_of_an_rdma_device(path in paths()) {
+        fn only_paths_of_rdma_devices_lead_into_the_tree(path in paths()) {
             if let Some(to) = led(&path) {
                 let meant = plain(&path);
                 prop_assert!(is_ours(&meant), "{path} led to {to}");
@@ -379,7 +379,7 @@ mod tests {
         }
 
         #[test]
-        fn what_goes_no_detours_and_is_ours_leads_into_the_tree(path in paths()) {
+        fn direct_paths_of_ours_lead_into_the_tree(path in paths()) {
             if !path.contains("..") && is_ours(&plain(&path)) {
                 prop_assert!(led(&path).is_some());
             }

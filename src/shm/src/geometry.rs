@@ -146,7 +146,7 @@ mod tests {
         /// Asking again for what was granted gives the same ring; it holds at least what was
         /// asked for, and all its elements lie within it.
         #[test]
-        fn what_was_granted_is_granted_again(wr: u32, sge: u32, inline: u32, small in 0..12u32) {
+        fn granted_capacities_are_granted_again(wr: u32, sge: u32, inline: u32, small in 0..12u32) {
             let [wr, sge, inline] = [wr, sge, inline].map(|value| value >> (small + 16));
             if let Ok(geometry) = Geometry::send(wr, sge, inline) {
                 prop_assert!(geometry.capacity() >= wr);

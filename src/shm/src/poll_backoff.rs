@@ -141,7 +141,7 @@ mod tests {
 
     /// What was published between two pauses was perhaps not polled for: then nobody sleeps.
     #[test]
-    fn who_has_just_heard_news_polls_again() {
+    fn a_thread_polls_again_before_it_sleeps_after_a_notification() {
         let (notifier, waiter) = session();
         let mut backoff = unanswered(true, true);
         let mut slept = || {

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_after_a_fork_is_the_parents() {
+    fn writes_after_a_fork_reach_the_parent_only() {
         let (memory, pages) = (own_memory(), Pages::new(ProtFlags::READ | ProtFlags::WRITE));
         memory.write(pages.addr, b"before").unwrap();
         let (asked, ask) = rustix::pipe::pipe().unwrap();

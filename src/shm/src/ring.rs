@@ -742,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_entry_is_named() {
+    fn errors_of_an_entry_are_named() {
         let opcode = offset_of!(SendEntry, opcode);
         let (length, num_sge) = (offset_of!(SendEntry, dma), offset_of!(SendEntry, dma) + 12);
         for unknown in [10, 11, 13, 16, u32::MAX] {
@@ -827,7 +827,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_posted() {
+    fn requests_that_do_not_fit_are_not_posted() {
         let (_, mut producer, mut consumer) = send_queue(Geometry::send(1, 1, 0).unwrap());
         let sges = [Sge::default(); 2];
         assert_eq!(

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beyond_the_limit_is_refused() {
+    fn windows_beyond_the_limit_are_refused() {
         let memory = memory();
         for (offset, len) in [(LIMIT, 1), (LIMIT - 64, 65), (u64::MAX, 1), (0, LIMIT + 1)] {
             let refused = memory.window(offset, len);

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_gone_and_the_rest_is_not() {
+    fn removing_an_entry_leaves_the_others() {
         let inbox = Inbox { taken: Mutex::new(taken([1, 2, 1, 3])), ..Inbox::default() };
         assert_eq!(inbox.remove(|&event| event == 1), [1, 1]);
         assert_eq!(inbox.remove(|_| true), [2, 3]);

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_change_on_the_way_is_not_covered() {
+    fn fields_that_may_change_on_the_way_are_not_covered() {
         for flow in [v4("10.0.0.1", "10.0.0.2", 49152), v4("fd00::1", "fd00::2", 49152)] {
             let mut packet = stamped(&flow, 7, 64);
             packet[4] = 0x80; // a switch has marked FECN
@@ -412,7 +412,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_stamped_checks(flow in flow(), ident: u16, len in MIN_UDP_PAYLOAD..2000) {
+        fn a_stamped_icrc_is_right(flow in flow(), ident: u16, len in MIN_UDP_PAYLOAD..2000) {
             let packet = stamped(&flow, ident, len);
             let mut checker = Checker::new();
             prop_assert_eq!(checker.check(&known(flow, ident), &packet), Verdict::Exact);

@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_cannot_be_made() {
+    fn objects_of_unknown_kinds_cannot_be_made() {
         use {Operation::*, Position::*, Transport::*};
         for (transport, operation, position) in [
             (Rc, SendImm, First),

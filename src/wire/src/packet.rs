@@ -478,7 +478,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(
+        fn written_frames_are_read_again(
             (mut headers, payload) in
                 headers().prop_flat_map(|headers| (Just(headers), payload_for(&headers))),
         ) {

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_are_named() {
         for (line, parts) in [
             ("urxe perf write-bw --size 4X", ["--size", "4X"]),
             ("urxe perf write-bw --depth 0", ["--depth", "0"]),

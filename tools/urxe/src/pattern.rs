@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_filled_checks() {
+    fn a_filled_message_passes_its_check() {
         for len in [0, 1, 7, 8, 9, 4096, 5000] {
             let mut bytes = vec![0; len];
             Pattern::new(3, 4).fill(&mut bytes);

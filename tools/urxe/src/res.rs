@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_object_has_not_is_null_and_a_dash() {
+    fn fields_that_an_object_lacks_are_null_and_a_dash() {
         let qp = ResourceDetail::Qp {
             qp_type: QpType::Ud,
             state: QpState::Rts,
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_is_shown_with_its_port() {
+    fn listeners_are_shown_with_their_ports() {
         let id = ResourceDetail::CmId {
             space: PortSpace::Tcp,
             qp_type: QpType::Rc,

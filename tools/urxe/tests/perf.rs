@@ -112,7 +112,7 @@ fn two_ends_that_want_different_things_both_hear_why() {
 }
 
 #[test]
-fn what_the_device_cannot_do_is_said_by_name_and_value() {
+fn a_limit_of_the_device_is_told_by_name_and_value() {
     let daemon = Daemon::start();
     for (arguments, code, parts) in [
         ("perf write-bw 127.0.0.1 --device urxe7", 1, ["urxe7", "urxe0"]),

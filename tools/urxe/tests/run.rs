@@ -163,7 +163,7 @@ fn a_device_of_the_name_that_a_program_insists_on_is_found_or_started() {
 }
 
 #[test]
-fn what_keeps_a_program_from_running_is_said_in_a_sentence() {
+fn obstacles_to_running_a_program_are_told_in_a_sentence() {
     let (daemon, home) = (Daemon::start(), Home::new());
     let there = format!("--daemon {}", daemon.socket.display());
     let nobody = home.0.path().join("nobody.sock");

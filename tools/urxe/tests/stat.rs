@@ -5,7 +5,7 @@ mod common;
 use common::{Daemon, json, perf_server, run, text, urxe};
 
 #[test]
-fn what_happened_can_be_seen() {
+fn events_can_be_seen() {
     let [near, far] = [Daemon::start(), Daemon::start()];
     let before = near.stat();
     assert_eq!(before["counters"]["sent_packets"], 0);

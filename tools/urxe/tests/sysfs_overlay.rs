@@ -111,7 +111,7 @@ fn all_programs_see_the_devices_until_they_are_hidden() {
 
 /// Not only as they were when they were first looked at.
 #[test]
-fn what_changes_is_seen_to_change() {
+fn changes_are_seen() {
     if !can_mount() {
         return;
     }

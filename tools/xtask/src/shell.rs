@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_built_lies_where_cargo_says() {
+    fn build_output_lies_where_cargo_says() {
         // This test itself was built: its folder is `deps` in that of a profile.
         let test = std::env::current_exe().unwrap();
         assert!(test.starts_with(target_directory()), "{}", target_directory().display());

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_without_having_read_finds_the_pipe_empty_all_the_same() {
+    fn taking_an_event_empties_the_pipe_even_if_it_was_not_read() {
         let (mut channel, read_end) = EventChannel::new().unwrap();
         channel.push(waiting(1));
         assert_eq!(channel.pop().unwrap().id, 1);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withdrawn_is_announced_no_more() {
+    fn withdrawn_events_are_no_longer_announced() {
         let (mut channel, read_end) = EventChannel::new().unwrap();
         for id in [1, 2, 1, 2] {
             channel.push(waiting(id));

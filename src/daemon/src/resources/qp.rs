@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_engine_cannot_even_be_told_is_refused() {
+    fn requests_the_engine_cannot_express_are_refused() {
         let refused = |attr: control::QpAttr| to_engine(&attr).unwrap_err();
         let mtu = control::QpAttr { path_mtu: Some(1500), ..Default::default() };
         assert!(refused(mtu).message.starts_with("path_mtu 1500: expected"));
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_may_be_asked_for() {
+    fn granted_capacities_can_be_requested_again() {
         let caps = QpCaps {
             max_send_wr: MAX_QP_WR,
             max_recv_wr: MAX_QP_WR,

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_connect_may_read() {
+    fn permission_to_connect_is_permission_to_read() {
         let mode = |socket| directory_mode(SocketMode(socket));
         assert_eq!(mode(0o600), 0o700);
         assert_eq!(mode(0o660), 0o750);

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_daemon_left_is_replaced() {
+    fn files_of_a_killed_daemon_are_replaced() {
         let path = fresh_path();
         std::mem::forget(create(&path).unwrap());
         std::fs::write(path.join("class/a/stale"), "").unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_left_alone() {
+    fn foreign_files_are_left_alone() {
         let path = fresh_path();
         std::fs::create_dir(&path).unwrap();
         std::fs::write(path.join("thesis.tex"), "precious").unwrap();

@@ -367,7 +367,7 @@ fn the_wildcard_of_ipv6_means_ipv4_too_unless_the_program_says_otherwise() {
 }
 
 #[test]
-fn who_listens_on_the_wildcard_is_asked_through_every_device() {
+fn a_wildcard_listener_is_asked_through_every_device() {
     let daemon = start(3);
     let (mut passive, mut active) = (Caller::new(daemon.socket()), Caller::new(daemon.socket()));
     let id = passive.create(TCP, 1);

@@ -77,7 +77,7 @@ fn a_drained_send_queue_is_told_once_and_drains_until_then() {
 }
 
 #[test]
-fn what_the_peer_did_wrong_is_told_once_at_the_responder() {
+fn an_error_of_the_peer_is_told_once_at_the_responder() {
     for (offset, kind) in [(0, QP_ACCESS_ERR), (4, QP_REQ_ERR)] {
         let (first, second) = (start(1), start(1));
         let (mut a, mut b) = connected(&first, &second, Kind::Shared, 64);

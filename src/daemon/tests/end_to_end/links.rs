@@ -549,7 +549,7 @@ fn programs_connect_over_ipv6() {
 }
 
 #[test]
-fn who_listens_on_the_wildcard_is_found_at_addresses_that_come_later() {
+fn a_wildcard_listener_is_found_at_addresses_that_come_later() {
     let Some(mut hosts) = cable() else { return };
     for (host, i) in hosts.iter_mut().zip(1..) {
         host.ip(&format!("addr add 10.0.0.{i}/24 dev wire"));

@@ -51,7 +51,7 @@ fn hello_takes_no_other_descriptor_than_the_programs_memory() {
 }
 
 #[test]
-fn what_is_in_use_cannot_be_destroyed() {
+fn objects_in_use_cannot_be_destroyed() {
     let daemon = start(1);
     let mut client = Client::connect(daemon.socket());
     let context = client.open("urxe0");

@@ -179,7 +179,7 @@ fn members_of_a_group_hear_each_other() {
 }
 
 #[test]
-fn what_is_no_group_is_not_joined_nor_by_whom_it_makes_no_sense_for() {
+fn only_ud_qps_join_and_only_groups() {
     let daemon = start(1);
     let mut caller = Caller::new(daemon.socket());
     let group = |addr: &str| SocketAddr::new(addr.parse().unwrap(), 0);

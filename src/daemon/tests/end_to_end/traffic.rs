@@ -251,7 +251,7 @@ fn a_qp_that_is_reset_starts_with_empty_queues() {
 }
 
 #[test]
-fn what_is_posted_to_a_failed_qp_is_flushed_with_or_without_a_doorbell() {
+fn requests_to_a_failed_qp_are_flushed_with_or_without_a_doorbell() {
     const FLUSHED: u32 = 5;
     let daemon = start(1);
     let mut a = crate::harness::End::new(&daemon, 0, Kind::Shared, 4096);

@@ -49,7 +49,7 @@ fn uc_sends_and_writes_arrive() {
 }
 
 #[test]
-fn what_uc_does_not_have_fails_where_it_is_posted() {
+fn operations_that_uc_lacks_fail_where_they_are_posted() {
     let (first, second) = (start(1), start(1));
     let (mut a, mut b) = connected(&first, &second, Kind::Shared);
     let (remote_addr, rkey) = (b.mr.addr, b.mr.rkey);

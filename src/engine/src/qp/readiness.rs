@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_alone_is_sent_alone_again() {
+    fn a_request_refused_alone_is_repeated_alone() {
         let mut readiness = Readiness::new();
         for _ in 0..100 {
             readiness.on_refused(WAIT);

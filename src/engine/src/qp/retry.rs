@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_waited_in_vain_counts_until_the_path_is_known() {
+    fn time_waited_in_vain_counts_until_the_path_is_known() {
         let t0 = Instant::now();
         let timeout = ack_timeout(1);
         let mut retry = Retry::new(7, 7, 1024);

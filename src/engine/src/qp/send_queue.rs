@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_again_ends_where_a_request_ended_before() {
+    fn a_repeated_read_ends_where_a_request_ended_before() {
         let mut queue = queue_of_read(0, 10);
         ask(&mut queue, 4, 8);
         queue.acknowledge_before(Psn::new(3));

@@ -209,7 +209,7 @@ fn two_sides_that_connect_to_each_other_have_two_connections() {
 }
 
 #[test]
-fn what_cannot_be_asked_for_is_refused_by_name() {
+fn an_impossible_request_is_refused_by_name() {
     let mut t = Script::new();
     let mut refuse = |connect: Connect<'_>| t.cm.connect(t.now, &connect).unwrap_err().to_string();
     let long = [0; Connect::PRIVATE_LEN + 1];

@@ -11,7 +11,7 @@ const OURS: Duration = TimeCode::new(17).duration();
 const THEIRS: Duration = TimeCode::new(19).duration();
 
 #[test]
-fn who_disconnects_is_confirmed_and_then_waits_for_what_is_under_way() {
+fn a_disconnect_is_confirmed_and_then_waits_for_packets_under_way() {
     let (mut t, conn) = Script::connected();
     t.cm.disconnect(t.now, conn, b"bye").unwrap();
     let Message::Dreq(dreq) = t.sent() else { panic!() };

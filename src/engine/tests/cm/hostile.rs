@@ -8,7 +8,7 @@ use urxe_engine::limits::MAX_CM_OUTGOING;
 use urxe_wire::mad::*;
 
 #[test]
-fn what_is_no_message_is_dropped() {
+fn malformed_messages_are_dropped() {
     let mut t = Script::new();
     t.receive_bytes(PEER, &[0; MAD_LEN]);
     t.dropped(CmCounter::DropNoMessage, 0);

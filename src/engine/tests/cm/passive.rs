@@ -158,7 +158,7 @@ fn a_peer_that_gives_up_ends_a_request() {
 }
 
 #[test]
-fn nobody_listening_is_reason_8() {
+fn a_request_to_a_port_without_listener_is_rejected_with_reason_8() {
     let mut t = Script::new();
     t.receive(req());
     let rej = t.sent_rej();
@@ -177,7 +177,7 @@ fn nobody_listening_is_reason_8() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused_with_its_reason() {
+fn an_unavailable_resource_is_refused_with_its_reason() {
     let mut t = Script::new();
     t.cm.listen(&listen()).unwrap();
     let elsewhere = CmPath { remote_gid: STRANGER, ..req().primary };
@@ -313,7 +313,7 @@ fn a_listener_that_takes_nothing_keeps_others_from_nothing() {
 }
 
 #[test]
-fn what_lingers_is_bounded_and_keeps_nobody_out() {
+fn lingering_connections_are_bounded_and_block_no_new_ones() {
     let mut t = Script::new();
     t.cm.listen(&listen()).unwrap();
     let most = urxe_engine::limits::MAX_CM_LINGERING as u32;

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_capture_is_read_again() {
+    fn our_captures_can_be_read() {
         let mut file = Vec::new();
         let mut out = PcapNg::begin(&mut file, "eth0").unwrap();
         for (time, len) in [(1_000_000_007, 20), (3, 4000)] {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_says_why() {
+    fn unusable_memory_says_why() {
         let frame = packet(1000);
         let (frames, _) = all(&classic(false, 101, &frame, 100));
         assert_eq!(frames[0].2, "Unusable(CutOff)");

@@ -183,7 +183,7 @@ fn a_blocked_batch_is_written_down_once() {
 }
 
 #[test]
-fn what_is_captured_can_be_read_after_a_while_without_ending_the_capture() {
+fn a_capture_can_be_read_while_it_grows() {
     let network = SimNetwork::new(0, Link::default());
     let addrs = [1, 2].map(|host| IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)));
     let (mut a, file, now) = capture(network.attach(addrs[0]).unwrap());

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_what_is_allowed() {
+    fn errors_name_the_value_and_what_is_allowed() {
         for (text, named, allowed) in [
             ("", "``", "drop=1%"),
             ("lose=1%", "`lose=1%`", "drop=1%"),

@@ -85,7 +85,7 @@ fn rules_say_twice_late_and_damaged_too() {
 }
 
 #[test]
-fn what_is_sent_damaged_has_a_wrong_icrc_and_the_rest_a_right_one() {
+fn only_damaged_packets_have_a_wrong_icrc() {
     for spec in ["corrupt:any:1-,dir=tx", "corrupt:any:1-,dir=rx"] {
         let (mut a, mut b) = pair(spec);
         let now = Instant::now();
@@ -162,7 +162,7 @@ fn the_same_seed_does_the_same_and_another_something_else() {
 }
 
 #[test]
-fn what_the_callers_batch_has_no_room_for_comes_with_the_next() {
+fn datagrams_beyond_the_batch_come_with_the_next() {
     let (mut a, mut b) = pair("dup:any:1-,dir=rx");
     let now = Instant::now();
     for i in 0..10 {

@@ -119,7 +119,7 @@ fn an_open_raw_port_keeps_the_kernel_from_answering() {
 }
 
 #[test]
-fn what_is_for_others_is_not_received() {
+fn datagrams_for_others_are_not_received() {
     let Some(mut raw) = open_raw(fresh_addr(), None) else { return };
     let other = open_udp(fresh_addr());
     let peer = std::net::UdpSocket::bind((fresh_addr(), 0)).unwrap();
@@ -181,7 +181,7 @@ fn a_raw_port_hears_itself_whatever_interface_has_the_address() {
 }
 
 #[test]
-fn what_is_too_large_for_the_link_is_counted_and_segmentation_stays_on() {
+fn datagrams_too_large_for_the_link_are_counted_and_segmentation_stays_on() {
     let Some(cable) = Cable::new(1500) else { return };
     for (i, addrs) in [Cable::V4, Cable::V6].into_iter().enumerate() {
         let mut raw = cable.a.run(move || RawPort::open(addrs[0], &RawOptions::default())).unwrap();

@@ -153,7 +153,7 @@ fn a_partition_lasts_as_long_as_it_was_said_to_and_spares_others() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_counted_by_its_cause() {
+fn datagrams_that_cannot_be_sent_are_counted_by_cause() {
     let (_network, mut a, mut b) = pair(8, Link::default());
     let now = Instant::now();
     let good = flow(&a.caps(), addr(2));

@@ -219,7 +219,7 @@ fn each_datagram_leaves_from_the_address_that_its_flow_names() {
 }
 
 #[test]
-fn what_is_sent_to_any_of_the_addresses_is_received_and_says_which() {
+fn datagrams_to_any_address_are_received_and_say_which() {
     let ((mut a, addrs), mut b) = (open_two(), open(fresh_addr()));
     let mut batch = batch(&b.caps());
     for (i, dst) in addrs.into_iter().enumerate() {

@@ -256,7 +256,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_bridge_says_of_its_ports_is_not_about_links() {
+    fn messages_of_a_bridge_about_its_ports_are_not_about_links() {
         let bridge = libc::AF_BRIDGE as u8;
         let bytes = message(libc::RTM_DELLINK, &link_header(bridge, 3, 0), &[]);
         assert_eq!(said(&bytes), [Message::Other]);

@@ -19,7 +19,7 @@ fn wait_until(watch: &mut Watch, what: &str, is_so: impl Fn(&Links) -> bool) -> 
 }
 
 #[test]
-fn what_the_kernel_tells_is_what_can_be_seen() {
+fn kernel_messages_agree_with_the_tables() {
     let watch = Watch::open(Instant::now());
     assert!(watch.why_slow().is_none(), "{:?}", watch.why_slow());
     let lo = watch.links().named("lo").unwrap();

@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(
+        fn encoding_and_decoding_are_inverse(
             v4: bool, ip: [u8; 16], port: u16, flowinfo: u32, scope_id: u32,
         ) {
             let address = match v4 {

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_librdmacm_tries_at_its_start_is_refused() {
+    fn probes_of_librdmacm_at_its_start_are_refused() {
         let mut addr = [0; 128];
         addr[0] = 27;
         let bind = abi::Bind { id: 5, addr_size: 48, addr, ..Default::default() };
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_qp_is_cut_to_what_the_message_holds() {
+    fn the_description_of_a_qp_is_cut_to_the_message() {
         let mut said = abi::ConnParam {
             qp_num: 0x1200_0034,
             qkey: 77,
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_refused_as_the_kernel_does() {
+    fn unknown_commands_are_refused_as_the_kernel_does() {
         let refused = |bytes: &[u8]| Command::decode(bytes, CHANNEL).unwrap_err();
         assert_eq!(refused(&[]), Errno::INVAL);
         assert_eq!(refused(&[0; 7]), Errno::INVAL);

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_a_number() {
+    fn a_new_object_is_a_number() {
         assert_eq!(bytes(&CmReply::Id(CmIdHandle(7))), 7u32.to_ne_bytes());
         assert_eq!(bytes(&CmReply::Multicast(CmMulticastHandle(8))), 8u32.to_ne_bytes());
         assert_eq!(bytes(&CmReply::Events(9)), 9u32.to_ne_bytes());

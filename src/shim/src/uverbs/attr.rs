@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_changed_is_refused() {
+    fn attributes_that_cannot_change_are_refused() {
         let change = |attr_mask| to_change(&ModifyQp { attr_mask, ..modify() });
         assert_eq!(change(1 << 21), Err(Errno::OPNOTSUPP));
         assert_eq!(change(mask::ALT_PATH), Err(Errno::INVAL));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_is_what_is_queried() {
+    fn modified_attributes_are_queried() {
         let attr_mask = mask::STANDARD & !(mask::ALT_PATH | mask::CAP);
         let command = ModifyQp { attr_mask, rq_psn: 2, ..modify() };
         let caps = QpCaps { max_send_wr: 100, ..QpCaps::default() };
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_connection_manager_tells_is_what_is_changed() {
+    fn attributes_from_the_connection_manager_are_those_that_change() {
         let all = mask::STANDARD & !(mask::ALT_PATH | mask::CAP);
         for bit in (0..21).map(|bit| 1 << bit).filter(|bit| all & bit != 0).chain([0, all]) {
             let command = ModifyQp { attr_mask: bit, ..modify() };

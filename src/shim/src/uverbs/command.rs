@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_library_may_add_must_be_nothing() {
+    fn fields_that_a_newer_library_adds_must_be_zero() {
         let it = abi::ExCreateCq { cqe: 4, ..abi::ExCreateCq::default() };
         let longer = |byte| {
             let core = [it.as_bytes(), &[byte; 8]].concat();

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_of_an_object_that_lives_counts() {
+    fn events_read_of_a_living_object_count() {
         let ledger = Ledger::default();
         let cq = Source::Cq(CqHandle(1));
         ledger.open(cq);

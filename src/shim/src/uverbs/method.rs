@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_exist_is_told_apart_from_nonsense() {
+    fn a_missing_object_and_a_malformed_request_have_different_errors() {
         assert_eq!(Method::find(number::ALLOC_PD).map(|method| method.response), Ok(Some(4)));
         // XRC domains, flows.
         assert_eq!(Method::find(37), Err(Errno::OPNOTSUPP));

@@ -124,7 +124,7 @@ fn a_handle_is_unknown_in_every_context_but_its_own() {
 }
 
 #[test]
-fn what_was_closed_behind_our_back_is_a_strangers() {
+fn descriptors_closed_by_system_calls_belong_to_others() {
     Bench::new().run("behind");
 }
 
@@ -153,7 +153,7 @@ fn libraries_that_are_loaded_before_the_shim_may_use_it() {
 }
 
 #[test]
-fn who_polls_in_vain_yields_the_processor() {
+fn a_program_that_polls_in_vain_yields_the_processor() {
     Bench::new().run("polling");
 }
 

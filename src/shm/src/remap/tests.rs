@@ -152,7 +152,7 @@ fn no_write_is_lost() {
 }
 
 #[test]
-fn what_is_no_ordinary_memory_of_whole_pages_is_refused() {
+fn only_ordinary_memory_of_whole_pages_is_remapped() {
     let memory = Memory::new(LEN);
     let page = page_size() as u64;
     let shared = |addr, len| {

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_into_the_queue_is_completed_when_there_is_room() {
+    fn completions_beyond_the_queue_follow_when_there_is_room() {
         let mut session = session();
         let [of_cq, of_sq] = [Geometry::completion(3).unwrap(), Geometry::send(15, 1, 0).unwrap()];
         let [cq, sq] = [of_cq, of_sq].map(|geometry| session.window(geometry));

@@ -92,7 +92,7 @@ fn a_connection_can_begin_at_any_gid() {
 }
 
 #[test]
-fn what_a_transport_cannot_do_is_refused_by_name() {
+fn an_operation_the_transport_lacks_is_refused_by_name() {
     let daemon = FakeDaemon::start();
     let context = daemon.open();
     let pd = context.alloc_pd().unwrap();
@@ -167,7 +167,7 @@ fn the_daemon_finds_where_a_datagram_goes() {
 }
 
 #[test]
-fn who_sent_a_datagram_can_be_answered_from_where_it_came_to() {
+fn a_datagram_can_be_answered_from_where_it_came_to() {
     let daemon = FakeDaemon::start();
     let gids = ["fe80::5", "2001:db8::5", "2001:db8::6"].map(|text| text.parse().unwrap());
     daemon.state.lock().unwrap().gids = gids.to_vec();

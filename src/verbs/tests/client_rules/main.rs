@@ -133,7 +133,7 @@ fn events_of_objects_that_are_gone_are_never_seen() {
 }
 
 #[test]
-fn what_a_device_has_is_asked_for_page_by_page() {
+fn objects_of_a_device_are_listed_page_by_page() {
     let daemon = FakeDaemon::start();
     let context = daemon.open();
     let all = context.resources(urxe_verbs::ResourceKind::Cq).unwrap();

@@ -9,7 +9,7 @@ use urxe_verbs::{
 };
 
 #[test]
-fn what_stands_before_a_bad_work_request_is_posted_and_nothing_behind_it() {
+fn requests_before_a_bad_one_are_posted_and_none_behind_it() {
     let daemon = FakeDaemon::start();
     let context = daemon.open();
     let cq = context.create_cq(8, None).unwrap();

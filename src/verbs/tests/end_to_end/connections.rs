@@ -141,7 +141,7 @@ fn two_programs_meet_over_ipv6() {
 }
 
 #[test]
-fn what_the_peer_may_do_and_how_often_it_tries_is_as_both_said() {
+fn access_and_retries_are_as_both_sides_said() {
     let Net { near, far, daemon: _daemon } = Net::unconnected();
     let listener = far.listen();
     let wish = ConnParam {
@@ -356,7 +356,7 @@ fn the_channels_descriptor_is_readable_when_there_is_something_to_do() {
 }
 
 #[test]
-fn who_listens_and_who_is_connected_is_listed_by_device() {
+fn listeners_and_connections_are_listed_by_device() {
     let Net { near, far, daemon: _daemon } = Net::unconnected();
     let everywhere = near.channel().listen("0.0.0.0:0".parse().unwrap(), 0).unwrap();
     let (near_end, far_end) = connected(&near, &far);

@@ -120,7 +120,7 @@ fn members_of_a_group_receive_what_is_sent_to_it_while_they_are() {
 }
 
 #[test]
-fn what_is_no_group_is_not_joined() {
+fn addresses_other_than_groups_are_not_joined() {
     let Net { near, daemon: _daemon, .. } = Net::unconnected();
     let qp = datagrams(&near, UDP_QKEY);
     let error = channel(&near).join_multicast("10.0.0.1:0".parse().unwrap(), &qp).unwrap_err();

@@ -393,7 +393,7 @@ fn a_wrong_step_is_refused_in_words() {
 }
 
 #[test]
-fn what_a_device_cannot_do_is_refused_in_words() {
+fn an_operation_the_device_lacks_is_refused_with_a_sentence() {
     let Net { near, daemon: _daemon, .. } = Net::unconnected();
     let limits = near.context.query_device().unwrap();
     let mut init = QpInit::new(&near.cq);
@@ -531,7 +531,7 @@ fn the_end_of_the_daemon_is_an_error_and_no_hang() {
 }
 
 #[test]
-fn what_a_program_had_is_free_for_the_next() {
+fn resources_of_an_ended_program_are_free_for_the_next() {
     let Net { near, far, daemon } = Net::new();
     let gone = far.qp.endpoint().unwrap();
     let key = far.mr.remote_buf(..1).unwrap();

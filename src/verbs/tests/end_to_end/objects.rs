@@ -229,7 +229,7 @@ fn an_overrun_is_told_once_and_stops_its_queue_pairs() {
 }
 
 #[test]
-fn what_a_program_has_can_be_listed() {
+fn objects_of_a_program_can_be_listed() {
     let Net { near, far: _far, daemon: _daemon } = Net::new();
     let srq = near.pd.create_srq(&SrqInit::default()).unwrap();
     let mw = near.pd.alloc_mw(MwType::Two).unwrap();

@@ -72,7 +72,7 @@ fn a_datagram_tells_where_it_came_from_and_can_be_answered() {
 }
 
 #[test]
-fn what_was_posted_before_its_qp_is_destroyed_is_sent() {
+fn requests_posted_before_destroy_are_sent() {
     let Net { near, far, daemon: _daemon } = Net::unconnected();
     let to = datagrams(&far);
     let ah = near.pd.create_ah(&AddressVector::to(far.context.device().address)).unwrap();

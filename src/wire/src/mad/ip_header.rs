@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_again(bytes: [u8; IpCmHeader::LEN], v6: bool, known: bool) {
+        fn parsing_and_emitting_are_inverse(bytes: [u8; IpCmHeader::LEN], v6: bool, known: bool) {
             let mut bytes = bytes;
             if known {
                 bytes[..2].copy_from_slice(&[0, if v6 { 0x60 } else { 0x40 }]);

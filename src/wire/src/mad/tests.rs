@@ -130,7 +130,7 @@ fn an_alternate_path_is_there_or_not() {
 }
 
 #[test]
-fn what_is_no_message_is_refused_by_name() {
+fn malformed_messages_are_refused_by_name() {
     let good = datagram(0x14, &[]);
     for (at, byte, error, text) in [
         (0, 2, MadError::WrongBaseVersion(2), "base version 2"),
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_is_written_again(bytes in halves(), attribute in select(ATTRIBUTES)) {
+    fn parsed_headers_are_emitted_unchanged(bytes in halves(), attribute in select(ATTRIBUTES)) {
         let mut bytes = bytes;
         bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
         bytes[16..18].copy_from_slice(&attribute.to_be_bytes());

@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_asks_for_is_checked_only_then() {
+    fn requests_are_checked_when_they_are_made() {
         let refused = |facts: &mut Facts| facts.userfaultfd = false;
         assert!(finding("remap", refused).is_none());
         assert_finding("remap", Level::Warning, "userfaultfd", |facts| {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slows_programs_down_is_a_warning() {
+    fn obstacles_to_speed_are_warnings() {
         assert_finding("buffers", Level::Warning, "212992", |facts| facts.wmem_max = Some(212_992));
         assert_finding("cores", Level::Warning, "one processor", |facts| facts.cores = 1);
         assert_finding("hardware", Level::Ok, "mlx5_0", |facts| {

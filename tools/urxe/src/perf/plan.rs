@@ -345,7 +345,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named_with_its_value() {
+    fn invalid_values_are_named() {
         let good = plan(Test::WriteBw, 4096);
         assert_eq!(good.check(), Ok(()));
         let wrong: [(&str, Plan); 9] = [

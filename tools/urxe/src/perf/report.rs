@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_arrive_is_lost() {
+    fn messages_that_did_not_arrive_count_as_lost() {
         let received = Received::new(1000, 75, 100, Duration::from_secs(1));
         assert_eq!((received.messages, received.lost), (75, 25));
         let row = Row { received: Some(received), ..Row::bandwidth(1000, 100, Duration::ZERO) };

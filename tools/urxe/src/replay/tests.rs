@@ -137,7 +137,7 @@ fn a_wrong_atomic_value_is_found() {
 }
 
 #[test]
-fn what_is_wrong_in_any_response_is_found() {
+fn errors_in_any_response_are_found() {
     for (field, change) in [
         ("icrc", (|packet: &mut Captured| packet.intact = false) as fn(&mut Captured)),
         ("p_key", |packet| packet.headers.bth.pkey = urxe_wire::Pkey(0x8001)),

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_is_left_to_the_system() {
+    fn files_other_than_elf_are_left_to_the_system() {
         let library = Scratch::new("library2", &elf(62, &[1]));
         for contents in ["#!/bin/sh\n", "", "\x7fELF"] {
             let file = Scratch::new("script", contents.as_bytes());

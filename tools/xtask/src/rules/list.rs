@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_named_with_its_file() {
+    fn a_malformed_list_is_named_with_its_file() {
         wrong("{ id = 'A-001', rule = 'One.', test = ['a.rs::runs'] }", "a.toml: ");
         wrong("{ id = 7 }", "a.toml: ");
     }
