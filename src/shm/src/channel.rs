@@ -8,6 +8,7 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
     UCred,
 };
+use rustix::thread::sched_yield;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -15,6 +16,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a reply is looked for before the thread sleeps: longer than a daemon takes that is
+/// awake.
+const LOOK_FOR_REPLY: Duration = Duration::from_micros(30);
 
 /// A message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
@@ -85,14 +91,23 @@ impl Channel {
         Self { socket: client::renumbered(self.socket, lowest), ..self }
     }
 
-    /// A program's question: sends a request, waits for its reply.
+    /// A program's question: sends a request, waits for its reply. That mostly comes sooner than a
+    /// thread that sleeps is woken up, so it is looked for first; a daemon that shares the
+    /// processor has it meanwhile.
     pub fn call(
         &mut self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), ChannelError> {
         self.send(request, fds)?;
-        self.recv()
+        let asked = Instant::now();
+        loop {
+            match self.receive(RecvFlags::DONTWAIT) {
+                Err(ChannelError::WouldBlock) if asked.elapsed() < LOOK_FOR_REPLY => sched_yield(),
+                Err(ChannelError::WouldBlock) => return self.recv(),
+                received => return received,
+            }
+        }
     }
 
     /// Sends one message. A reader that does not read may make it [`ChannelError::WouldBlock`];
@@ -118,10 +133,17 @@ impl Channel {
 
     /// Receives one message and the descriptors that came with it.
     pub fn recv<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<OwnedFd>), ChannelError> {
+        self.receive(RecvFlags::empty())
+    }
+
+    fn receive<T: DeserializeOwned>(
+        &mut self,
+        flags: RecvFlags,
+    ) -> Result<(T, Vec<OwnedFd>), ChannelError> {
         let mut space = [MaybeUninit::uninit(); FD_SPACE];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [IoSliceMut::new(&mut self.buf)];
-        let flags = RecvFlags::CMSG_CLOEXEC;
+        let flags = flags | RecvFlags::CMSG_CLOEXEC;
         let got = retry(|| rustix::net::recvmsg(&self.socket, &mut bytes, &mut ancillary, flags))?;
         let mut fds = Vec::new();
         for message in ancillary.drain() {
