@@ -3,7 +3,8 @@
 use super::Cm;
 use super::id::{Id, Phase};
 use super::route::{
-    device_of, lacks_interface, meant, meant_peer, way_to, why_not_served, wildcard_for,
+    device_of, is_served_elsewhere, lacks_interface, meant, meant_peer, way_to, why_not_served,
+    wildcard_for,
 };
 use crate::limits::MAX_CM_BACKLOG;
 use crate::nic::Nic;
@@ -116,7 +117,7 @@ impl Cm {
         if own.is_none() {
             src = with_ip(ip, src.port(), dst);
         }
-        let mut dst = meant_peer(nics, ip, dst);
+        let mut dst = meant_peer(nics, ip, dst, is_served_elsewhere);
         if dst.ip().is_unspecified() {
             // Who names nobody means itself.
             dst = with_ip(ip, dst.port(), src);

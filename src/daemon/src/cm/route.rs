@@ -40,17 +40,25 @@ pub(super) fn meant(nics: &[Nic], addr: SocketAddr) -> SocketAddr {
 }
 
 /// What a program means by the address of a peer to whom its packets go from this one: one of the
-/// loopback network means the program itself, unless it is that of another daemon, which an address
-/// of that network leads to.
-pub(super) fn meant_peer(nics: &[Nic], from: IpAddr, peer: SocketAddr) -> SocketAddr {
-    match from.is_loopback() && is_served_elsewhere(peer.ip()) {
+/// loopback network means the program itself. But an address of that network leads to others of it,
+/// which may be of other daemons: so from there only localhost does, and only where `is_served`
+/// says that no other daemon has it.
+pub(super) fn meant_peer(
+    nics: &[Nic],
+    from: IpAddr,
+    peer: SocketAddr,
+    is_served: impl Fn(IpAddr) -> bool,
+) -> SocketAddr {
+    let localhost = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let may_be_another = !localhost.contains(&peer.ip()) || is_served(peer.ip());
+    match from.is_loopback() && may_be_another {
         true => peer,
         false => meant(nics, peer),
     }
 }
 
 /// Whether another socket has the port of RoCEv2 of an address.
-fn is_served_elsewhere(addr: IpAddr) -> bool {
+pub(super) fn is_served_elsewhere(addr: IpAddr) -> bool {
     let taken = UdpSocket::bind((addr, ROCE_PORT)).map_err(|error| error.kind());
     matches!(taken, Err(ErrorKind::AddrInUse))
 }
@@ -132,16 +140,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loopback_address_means_the_program_itself_unless_another_daemon_has_it() {
+    fn localhost_means_the_program_itself_unless_another_daemon_has_it() {
+        let [real, loopback] = ["10.0.0.1", "127.9.9.9"].map(|ip| ip.parse().unwrap());
+        let meant = |from, peer: &str, is_served| {
+            let peer = SocketAddr::new(peer.parse().unwrap(), 7174);
+            meant_peer(&[], from, peer, |_| is_served).ip().to_string()
+        };
+        for (localhost, itself) in [("127.0.0.1", "0.0.0.0"), ("::1", "::")] {
+            assert_eq!(meant(loopback, localhost, false), itself);
+            assert_eq!(meant(loopback, localhost, true), localhost);
+            assert_eq!(meant(real, localhost, true), itself);
+        }
+        assert_eq!(meant(loopback, "127.9.9.8", false), "127.9.9.8");
+        assert_eq!(meant(real, "127.9.9.8", false), "0.0.0.0");
+        assert_eq!(meant(real, "10.0.0.2", false), "10.0.0.2");
+    }
+
+    #[test]
+    fn a_port_that_a_socket_has_is_served_elsewhere() {
         // Of a network of the tests' own, one that nobody has.
         let at = |host| Ipv4Addr::new(127, 131, (std::process::id() % 256) as u8, host);
         let other = (1..=254).find_map(|host| UdpSocket::bind((at(host), ROCE_PORT)).ok());
         let other = other.expect("one of 254 addresses is free");
-        let peer = SocketAddr::new(other.local_addr().unwrap().ip(), 7174);
-        let from = IpAddr::from([127, 0, 0, 1]);
-        assert_eq!(meant_peer(&[], from, peer), peer);
+        let addr = other.local_addr().unwrap().ip();
+        assert!(is_served_elsewhere(addr));
         drop(other);
-        assert_eq!(meant_peer(&[], from, peer), "0.0.0.0:7174".parse().unwrap());
+        assert!(!is_served_elsewhere(addr));
     }
 
     #[test]
