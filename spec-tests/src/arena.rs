@@ -4,8 +4,8 @@ use crate::host::SimHost;
 use crate::rng::Rng;
 use crate::world::{Mr, Node};
 use std::ops::Range;
-use urxe_engine::{Access, PdId, Sge};
-use urxe_wire::Lkey;
+use urxe_engine::PdId;
+use urxe_types::{Access, Lkey, Sge};
 
 /// Entries that a scatter/gather list may have.
 pub const MAX_SGE: usize = 32;

@@ -13,10 +13,8 @@ use urxe_engine::cm::{
     Accept, Config, ConnId, Connect, Event, Listen, ListenOn, ListenerId, Manager, Qp, Service,
     Timing,
 };
-use urxe_engine::{
-    AsyncEvent, CqId, Extra, QpAttr, QpState, QpType, RecvWqe, SendOp, SendWqe, Status,
-};
-use urxe_wire::PathMtu;
+use urxe_engine::{AsyncEvent, CqId};
+use urxe_types::{Extra, PathMtu, QpAttr, QpState, QpType, RecvWqe, SendOp, SendWqe, WcStatus};
 use urxe_wire::mad::PortSpace;
 
 /// The side that connects, and the side that listens.
@@ -285,11 +283,11 @@ impl CmWorkload {
             let Some((&conn, call)) = calls.find(|(_, call)| call.end.qpn == completion.qpn) else {
                 continue;
             };
-            call.talked |= completion.status == Status::Success;
+            call.talked |= completion.status == WcStatus::Success;
             // Whose turn it is to end the connection is the QPN's affair, which both know; the
             // other one waits, but not for ever.
             let ends = call.end.qpn.get() as u64 % 100 < self.behavior.server_ends;
-            let patient = completion.status == Status::Success && ends != (number == SERVER);
+            let patient = completion.status == WcStatus::Success && ends != (number == SERVER);
             match patient {
                 true => self.plan(number, self.behavior.patience, Act::Disconnect(conn)),
                 false => self.plan_after_thinking(number, Act::Disconnect(conn)),

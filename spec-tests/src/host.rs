@@ -8,9 +8,9 @@ use crate::memory::Memory;
 use crate::queues::{Completed, CompletionRing, RecvRing, SendRing};
 use std::collections::BTreeMap;
 use urxe_engine::{
-    AsyncEvent, Completion, CqId, CqOverrun, Host, MAD_LEN, MadSource, MemoryFault, QueueId,
-    RecvWqe, RegionId, SendOp, SendWqe, Sge, Status, Taken, WcOpcode,
+    AsyncEvent, CqId, CqOverrun, Host, MAD_LEN, MadSource, MemoryFault, QueueId, RegionId, Taken,
 };
+use urxe_types::{Completion, RecvWqe, SendOp, SendWqe, Sge, WcOpcode, WcStatus};
 
 /// One machine's memory, queues and events.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ impl SimHost {
     }
 
     /// Remembers which send queue a QP has, and where its completions go.
-    pub fn learn_qp(&mut self, qpn: urxe_wire::Qpn, send_queue: QueueId, send_cq: CqId) {
+    pub fn learn_qp(&mut self, qpn: urxe_types::Qpn, send_queue: QueueId, send_cq: CqId) {
         self.sends_of.insert(qpn.get(), (send_queue, send_cq));
     }
 
@@ -177,7 +177,7 @@ impl Host for SimHost {
 
     fn complete(&mut self, cq: CqId, completion: &Completion) -> Result<(), CqOverrun> {
         let data = match (completion.status, self.sinks.remove(&completion.wr_id)) {
-            (Status::Success, Some(sges)) => self.program_gather(&sges),
+            (WcStatus::Success, Some(sges)) => self.program_gather(&sges),
             _ => Vec::new(),
         };
         if is_of_send_queue(completion.wr_id) {

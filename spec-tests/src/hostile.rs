@@ -1,7 +1,8 @@
 //! Packets that nobody should send.
 
 use crate::rng::Rng;
-use urxe_wire::{Bth, DONT_FRAGMENT, Flow, Ident, Opcode, Outer, Packet, Psn, Qpn, icrc};
+use urxe_types::{Psn, Qpn};
+use urxe_wire::{Bth, DONT_FRAGMENT, Flow, Ident, Opcode, Outer, Packet, icrc};
 
 /// Makes packets up, mostly by damaging real ones and making their ICRC right again.
 pub struct Forger {

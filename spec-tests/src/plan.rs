@@ -12,8 +12,9 @@ use crate::host::RECV_WR_ID;
 use crate::rng::Rng;
 use crate::world::Mr;
 use std::ops::Range;
-use urxe_engine::{Access, Extra, MwType, RecvWqe, SendOp, SendWqe, Sge, WcOpcode};
-use urxe_wire::{Lkey, PathMtu, Rkey};
+use urxe_types::{
+    Access, Extra, Lkey, MwType, PathMtu, RecvWqe, Rkey, SendOp, SendWqe, Sge, WcOpcode,
+};
 
 /// How often, relatively, each kind of work is drawn.
 #[derive(Clone, Copy, Debug, Default)]

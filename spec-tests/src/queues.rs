@@ -1,7 +1,8 @@
 //! The programs' queues: what they posted and what they were told.
 
 use std::collections::VecDeque;
-use urxe_engine::{Completion, RecvWqe, SendWqe, Taken};
+use urxe_engine::Taken;
+use urxe_types::{Completion, RecvWqe, SendWqe};
 
 /// What stands in a queue.
 #[derive(Clone, Debug)]

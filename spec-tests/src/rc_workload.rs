@@ -8,7 +8,8 @@ use crate::rng::Rng;
 use crate::world::{End, Mr, World};
 use std::ops::{Range, RangeInclusive};
 use std::time::Instant;
-use urxe_engine::{Cause, Completion, CqId, QpState, Status};
+use urxe_engine::{Cause, CqId};
+use urxe_types::{Completion, QpState, WcStatus};
 
 /// How a program goes about its work.
 #[derive(Clone, Debug)]
@@ -38,7 +39,7 @@ pub struct Failed {
     /// Its number in the plan.
     pub index: usize,
     /// How it ended.
-    pub status: Status,
+    pub status: WcStatus,
     /// Why, in the engine's terms.
     pub cause: Cause,
 }
@@ -236,7 +237,7 @@ impl RcWorkload {
         }
         if let Some(failed) = failed {
             assert_eq!(number, ended, "flushed out of order after {failed:?}");
-            assert_eq!(status, Status::WrFlush, "{wr_id:#x}, after {failed:?}");
+            assert_eq!(status, WcStatus::WrFlush, "{wr_id:#x}, after {failed:?}");
             return self.send_failed(number);
         }
         for index in ended..number {
@@ -244,7 +245,7 @@ impl RcWorkload {
             assert!(!send.wqe.signaled, "no completion of {:#x}", send.wqe.wr_id);
             self.send_succeeded(world, index, None);
         }
-        if status != Status::Success {
+        if status != WcStatus::Success {
             self.send_progress.failed = Some(self.first_failure(number, &completion));
             return self.send_failed(number);
         }
@@ -270,9 +271,11 @@ impl RcWorkload {
         if self.expects == Expects::Anything {
             return;
         }
-        if status != Status::Success {
+        if status != WcStatus::Success {
             match failed {
-                Some(failed) => assert_eq!(status, Status::WrFlush, "{wr_id:#x} after {failed:?}"),
+                Some(failed) => {
+                    assert_eq!(status, WcStatus::WrFlush, "{wr_id:#x} after {failed:?}")
+                }
                 None => {
                     self.recv_progress.failed = Some(self.first_failure(number, &completion));
                     self.arena.forget(&self.recvs[number].wqe.sges);

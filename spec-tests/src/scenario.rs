@@ -7,10 +7,10 @@ use crate::rng::Rng;
 use crate::world::{End, EndAttr, Mr, Node, NodeConfig, World, everything};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
-use urxe_engine::{Access, CqId, MwType, PdId, SendOp};
+use urxe_engine::{CqId, PdId};
 use urxe_port::sim::Link;
 use urxe_port::{Chance, Impairment};
-use urxe_wire::{Lkey, PathMtu, Psn, Rkey};
+use urxe_types::{Access, Lkey, MwType, PathMtu, Psn, Rkey, SendOp};
 
 /// The protection domain of everything that a scene does not set apart.
 pub const PD: PdId = PdId(1);
@@ -221,7 +221,7 @@ impl Connection {
             let mut open_windows = Vec::new();
             if self.has_windows {
                 let len = content.len() as u64;
-                let rights = Access(everything().0 & !(Access::LOCAL_WRITE | Access::MW_BIND).0);
+                let rights = everything() - (Access::LOCAL_WRITE | Access::MW_BIND);
                 let mut open_window = |mw_type, access, addr| {
                     open_windows.push(OpenWindow { rkey: bound(mw_type, &mr, len, access), addr });
                 };

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::time::{Duration, Instant};
-use urxe_engine::Completion;
+use urxe_types::Completion;
 use urxe_wire::{Packet, ParseError};
 
 /// The record of one run.

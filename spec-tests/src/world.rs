@@ -9,13 +9,16 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use urxe_engine::{
-    Access, AddressVector, CqId, Device, DeviceConfig, MrSpec, MwType, PdId, QpAttr, QpInit,
-    QpState, QpType, QueueId, RecvSource, RegionId, SendOp, SendWqe,
+    CqId, Device, DeviceConfig, MrSpec, PdId, QpInit, QueueId, RecvSource, RegionId,
 };
 use urxe_port::sim::{Link, SimNetwork, SimPort};
 use urxe_port::{Port, RxBatch, SendOutcome};
+use urxe_types::{
+    Access, AddressVector, MwType, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn, SendOp,
+    SendWqe,
+};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Flow, Outer, PathMtu, Psn, Qkey, Qpn};
+use urxe_wire::{Flow, Outer};
 
 /// One machine: an engine, its host, and its port to the network.
 pub struct Node {
@@ -403,7 +406,7 @@ impl World {
         let av = AddressVector {
             dgid: self.nodes[peer.node].addr,
             sgid_index: 0,
-            tclass: 0,
+            traffic_class: 0,
             hop_limit: 64,
             flow_label: attr.flow_label,
         };

@@ -10,12 +10,12 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
-use urxe_engine::{Access, Counter, PdId, SendOp, SendWqe, Sge, Status};
+use urxe_engine::{Counter, PdId};
 use urxe_port::sim::Link;
 use urxe_port::{Chance, Impairment};
 use urxe_spec_tests::plan::{Effect, PlannedSend};
 use urxe_spec_tests::world::{EndAttr, NodeConfig, World, everything};
-use urxe_wire::{Lkey, PathMtu, Rkey};
+use urxe_types::{Access, Lkey, PathMtu, Rkey, SendOp, SendWqe, Sge, WcStatus};
 
 const SEED: u64 = 1;
 
@@ -103,7 +103,7 @@ fn run(operation: Operation, loss: f64, len: usize, count: usize, depth: usize) 
         world.step(limit);
         assert!(world.now() < limit, "stuck at message {ended} of {len} bytes");
         while let Some(completed) = world.nodes[0].host.cq(ends[0].send_cq).poll() {
-            assert_eq!(completed.completion.status, Status::Success);
+            assert_eq!(completed.completion.status, WcStatus::Success);
             ended += 1;
         }
     }

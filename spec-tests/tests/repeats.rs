@@ -3,13 +3,15 @@
 
 use std::net::IpAddr;
 use std::time::Duration;
-use urxe_engine::{Access, Counter, Extra, PdId, RecvWqe, SendOp, SendWqe, Sge, Status, WcOpcode};
+use urxe_engine::{Counter, PdId};
 use urxe_port::Impairment;
 use urxe_port::sim::Link;
 use urxe_spec_tests::host::RECV_WR_ID;
 use urxe_spec_tests::plan::{Effect, PlannedRecv, PlannedSend};
 use urxe_spec_tests::world::{End, EndAttr, Mr, NodeConfig, World, everything};
-use urxe_wire::{Lkey, PathMtu, Rkey};
+use urxe_types::{
+    Access, Extra, Lkey, PathMtu, RecvWqe, Rkey, SendOp, SendWqe, Sge, WcOpcode, WcStatus,
+};
 
 const PD: PdId = PdId(1);
 const RATE: u64 = 25_000_000_000;
@@ -84,7 +86,7 @@ impl Pair {
         let End { node, send_cq, .. } = self.ends[number];
         let mut found = 0;
         while let Some(completed) = self.world.nodes[node].host.cq(send_cq).poll() {
-            assert_eq!(completed.completion.status, Status::Success);
+            assert_eq!(completed.completion.status, WcStatus::Success);
             found += 1;
         }
         found

@@ -38,7 +38,7 @@ impl Peer {
         match command {
             Command::Hello => return self.hello(),
             Command::RegMr { name, len, access } => {
-                let mr = self.pd.alloc_mr(len, Access(access))?;
+                let mr = self.pd.alloc_mr(len, Access::from_bits_retain(access))?;
                 let answer = json!({"addr": mr.addr(), "rkey": mr.rkey(), "lkey": mr.lkey()});
                 self.things.add_mr(name, mr);
                 return Ok(answer);
@@ -74,7 +74,7 @@ impl Peer {
             }
             Command::Connect { qp, access, mtu, dqpn, sq_psn, rq_psn, path } => {
                 let qp = things.qp(&qp)?;
-                qp.to_init(InitAttr::new(Access(access)))?;
+                qp.to_init(InitAttr::new(Access::from_bits_retain(access)))?;
                 qp.to_rtr(RtrAttr {
                     av: vector(&path),
                     path_mtu: Some(mtu),

@@ -82,7 +82,7 @@ pub(crate) fn bind_info(things: &Things, window: &Window) -> Done<BindInfo> {
         return Ok(BindInfo::NOTHING);
     }
     let range = window.off..window.off + window.len;
-    Ok(things.mr(&window.of)?.bind_info(range, Access(window.access))?)
+    Ok(things.mr(&window.of)?.bind_info(range, Access::from_bits_retain(window.access))?)
 }
 
 fn gather(mr: &Mr, list: &[(usize, usize)]) -> Done<Vec<Sge>> {

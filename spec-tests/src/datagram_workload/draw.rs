@@ -7,12 +7,13 @@ use crate::scenario::{NetworkProfile, draw_cqs, draw_psn};
 use crate::world::{End, EndAttr, Mr, World, everything};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use urxe_engine::{
-    AddressVector, DatagramPath, Destination, Extra, PdId, QpType, RecvSource, SendOp, SendWqe,
-    Sge, SrqId, SrqInit, Status,
-};
+use urxe_engine::{PdId, RecvSource, SrqId, SrqInit};
 use urxe_port::Chance;
-use urxe_wire::{GRH_LEN, Lkey, PathMtu, Qkey, Qpn, Rkey};
+use urxe_types::{
+    AddressVector, DatagramPath, Destination, Extra, Lkey, PathMtu, Qkey, QpType, Qpn, Rkey,
+    SendOp, SendWqe, Sge, WcStatus,
+};
+use urxe_wire::GRH_LEN;
 
 /// The protection domain of shared receives, which is not that of the QPs.
 const SRQ_PD: PdId = PdId(8);
@@ -238,7 +239,7 @@ impl DatagramWorkloads {
         let av = AddressVector {
             dgid,
             sgid_index: 0,
-            tclass: 0,
+            traffic_class: 0,
             hop_limit: 64,
             flow_label: rng.range(0..=0xf_ffff) as u32,
         };
@@ -309,7 +310,7 @@ impl DatagramWorkloads {
         let sender = &self.datagram_workloads[message.from];
         world.nodes[sender.end.node].host.program_scatter(&message.wqe.sges, &message.bytes);
         if sender.qp_type != QpType::Rc && rng.percent(3) {
-            message.doomed = Some(Status::LocalProtection);
+            message.doomed = Some(WcStatus::LocalProtection);
             message.wqe.sges.push(Sge { addr: source.addr, length: 1, lkey: Lkey(source.key ^ 1) });
         } else if rng.percent(30) {
             message.wqe.inline = Some(message.bytes.clone());

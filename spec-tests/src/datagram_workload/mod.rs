@@ -18,11 +18,9 @@ use crate::world::{End, Mr, World};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
-use urxe_engine::{
-    AsyncEvent, Completion, Counter, Extra, PdId, QpAttr, QpState, QpType, SendWqe, Status,
-    WcOpcode,
-};
-use urxe_wire::{GRH_LEN, Qkey};
+use urxe_engine::{AsyncEvent, Counter, PdId};
+use urxe_types::{Completion, Extra, Qkey, QpAttr, QpState, QpType, SendWqe, WcOpcode, WcStatus};
+use urxe_wire::GRH_LEN;
 
 /// Put into the `wr_id`s of datagram_workloads, far from those of other programs.
 const WR_ID: u64 = 1 << 48;
@@ -89,7 +87,7 @@ pub struct Message {
     /// Where it goes, for a datagram.
     dgid: Option<IpAddr>,
     /// The error that it cannot but end with.
-    doomed: Option<Status>,
+    doomed: Option<WcStatus>,
     fate: Fate,
     /// How often it was delivered to each program.
     deliveries: BTreeMap<usize, u64>,
@@ -112,8 +110,8 @@ impl Message {
 
     fn immediate(&self) -> Option<u32> {
         match self.wqe.op {
-            urxe_engine::SendOp::Send(Extra::Imm(imm)) => Some(imm),
-            urxe_engine::SendOp::Write { imm, .. } => imm,
+            urxe_types::SendOp::Send(Extra::Imm(imm)) => Some(imm),
+            urxe_types::SendOp::Write { imm, .. } => imm,
             _ => None,
         }
     }
@@ -189,8 +187,8 @@ impl DatagramWorkloads {
         let datagram_workload = &mut self.datagram_workloads[number];
         self.receives[datagram_workload.receives].ended(world, completion.wr_id);
         match completion.status {
-            Status::Success => {}
-            Status::WrFlush => {
+            WcStatus::Success => {}
+            WcStatus::WrFlush => {
                 assert_eq!(world.state(&datagram_workload.end), Some(QpState::Err), "flushed");
                 return;
             }
@@ -402,12 +400,12 @@ impl DatagramWorkload {
             message.fate = Fate::Sent;
             if ended == number {
                 let expected = match message.doomed {
-                    _ if datagram_workload.failed => Status::WrFlush,
+                    _ if datagram_workload.failed => WcStatus::WrFlush,
                     Some(status) => status,
-                    None => Status::Success,
+                    None => WcStatus::Success,
                 };
                 assert_eq!(status, expected, "message {number}");
-                if status != Status::Success {
+                if status != WcStatus::Success {
                     datagram_workload.failed = true;
                     message.fate = Fate::Failed;
                 }

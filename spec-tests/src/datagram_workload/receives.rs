@@ -8,8 +8,8 @@ use crate::rng::Rng;
 use crate::world::{Mr, World};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use urxe_engine::{AsyncEvent, QueueId, RecvWqe, Sge, SrqId};
-use urxe_wire::Lkey;
+use urxe_engine::{AsyncEvent, QueueId, SrqId};
+use urxe_types::{Lkey, RecvWqe, Sge};
 
 /// Receives of one queue: a few places in memory, each posted again when its receive has ended.
 #[derive(Debug)]

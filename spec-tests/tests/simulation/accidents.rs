@@ -3,12 +3,13 @@
 //! order, with an error that says what happened; other QPs go on.
 
 use crate::{Draw, LIMIT, check_connected};
-use urxe_engine::{AsyncEvent, QpAttr, QpState, Status};
+use urxe_engine::AsyncEvent;
 use urxe_spec_tests::rc_workload::{Expects, Progress, RcWorkload};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::scenario::NetworkProfile;
 use urxe_spec_tests::seeds::for_each_seed;
 use urxe_spec_tests::traffic::Traffic;
+use urxe_types::{QpAttr, QpState, WcStatus};
 
 /// What happens. A is the end that it happens to, B its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +55,12 @@ const ALL: [Accident; 12] = [
 
 /// How the first work request of each queue may end that does not succeed.
 struct Endings {
-    a_sends: &'static [Status],
-    a_recvs: &'static [Status],
-    b_sends: &'static [Status],
+    a_sends: &'static [WcStatus],
+    a_recvs: &'static [WcStatus],
+    b_sends: &'static [WcStatus],
 }
 
-use Status::{
+use WcStatus::{
     LocalAccess, LocalProtection, LocalQpOperation, RemoteAccess, RemoteOperation, RetryExceeded,
     WrFlush,
 };
@@ -210,7 +211,7 @@ fn run(seed: u64, prints: bool) {
 
 fn check(accident: Accident, a: &RcWorkload, b: &RcWorkload) {
     let endings = accident.endings();
-    let check_queue = |name: &str, progress: &Progress, allowed: &[Status], loses: bool| {
+    let check_queue = |name: &str, progress: &Progress, allowed: &[WcStatus], loses: bool| {
         if let Some(failed) = progress.failed {
             assert!(allowed.contains(&failed.status), "{name}: {failed:?} after {accident:?}");
         }

@@ -3,7 +3,7 @@
 //! the answer came), and other QPs go on.
 
 use crate::{Draw, LIMIT, check_connected};
-use urxe_engine::{Access, AsyncEvent, Cause, Extra, PdId, QpAttr, QpState, SendOp, Sge, Status};
+use urxe_engine::{AsyncEvent, Cause, PdId};
 use urxe_spec_tests::host::has_sink;
 use urxe_spec_tests::plan::{Effect, Mix, PlannedSend};
 use urxe_spec_tests::rc_workload::{Expects, Failed, RcWorkload};
@@ -11,7 +11,7 @@ use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::scenario::{NetworkProfile, PD};
 use urxe_spec_tests::seeds::for_each_seed;
 use urxe_spec_tests::world::{Mr, World, everything};
-use urxe_wire::{Lkey, Qpn, Rkey};
+use urxe_types::{Access, Extra, Lkey, QpAttr, QpState, Qpn, Rkey, SendOp, Sge, WcStatus};
 
 /// What is wrong with a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,23 +60,23 @@ const ALL: [Mistake; 16] = [
 
 impl Mistake {
     /// How the work request ends.
-    fn ends(self) -> (Status, Cause) {
+    fn ends(self) -> (WcStatus, Cause) {
         match self {
             WrongRkey | OtherPd | OutOfBounds | MissingRight | InvalidateForbidden => {
-                (Status::RemoteAccess, Cause::PeerRemoteAccess)
+                (WcStatus::RemoteAccess, Cause::PeerRemoteAccess)
             }
             NotEnabled | MisalignedAtomic | ReceiveTooShort => {
-                (Status::RemoteInvalidRequest, Cause::PeerInvalidRequest)
+                (WcStatus::RemoteInvalidRequest, Cause::PeerInvalidRequest)
             }
             ReceiveWrongLkey | MalformedReceive => {
-                (Status::RemoteOperation, Cause::PeerRemoteOperation)
+                (WcStatus::RemoteOperation, Cause::PeerRemoteOperation)
             }
-            WrongLkey => (Status::LocalProtection, Cause::LocalKey),
-            LocalBounds => (Status::LocalProtection, Cause::LocalBounds),
-            LocalRight => (Status::LocalProtection, Cause::LocalRights),
-            AtomicLength => (Status::LocalLength, Cause::LocalLength),
-            NoReads => (Status::LocalQpOperation, Cause::NoReadsAllowed),
-            MalformedSend => (Status::LocalQpOperation, Cause::MalformedEntry),
+            WrongLkey => (WcStatus::LocalProtection, Cause::LocalKey),
+            LocalBounds => (WcStatus::LocalProtection, Cause::LocalBounds),
+            LocalRight => (WcStatus::LocalProtection, Cause::LocalRights),
+            AtomicLength => (WcStatus::LocalLength, Cause::LocalLength),
+            NoReads => (WcStatus::LocalQpOperation, Cause::NoReadsAllowed),
+            MalformedSend => (WcStatus::LocalQpOperation, Cause::MalformedEntry),
         }
     }
 
@@ -100,15 +100,15 @@ impl Mistake {
     }
 
     /// How the receive that it was to consume ends.
-    fn receive_ends(self) -> (Status, Cause) {
+    fn receive_ends(self) -> (WcStatus, Cause) {
         match self {
             WrongRkey | OtherPd | OutOfBounds | MissingRight | InvalidateForbidden => {
-                (Status::LocalAccess, Cause::RequestRefused)
+                (WcStatus::LocalAccess, Cause::RequestRefused)
             }
-            ReceiveTooShort => (Status::LocalLength, Cause::ReceiveTooShort),
-            ReceiveWrongLkey => (Status::LocalProtection, Cause::LocalKey),
-            MalformedReceive => (Status::LocalQpOperation, Cause::MalformedEntry),
-            _ => (Status::WrFlush, Cause::Flushed),
+            ReceiveTooShort => (WcStatus::LocalLength, Cause::ReceiveTooShort),
+            ReceiveWrongLkey => (WcStatus::LocalProtection, Cause::LocalKey),
+            MalformedReceive => (WcStatus::LocalQpOperation, Cause::MalformedEntry),
+            _ => (WcStatus::WrFlush, Cause::Flushed),
         }
     }
 
@@ -168,7 +168,7 @@ impl Mistake {
                 set_remote(send, |addr, rkey| (*addr, *rkey) = (mr.addr, mr.key));
             }
             MissingRight => {
-                let right = Access(everything().0 & !needs(send).0 & !Access::REMOTE_ATOMIC.0);
+                let right = everything() - needs(send) - Access::REMOTE_ATOMIC;
                 let mr = fresh_mr(world, a.window.node, PD, right, send.len);
                 set_remote(send, |addr, rkey| (*addr, *rkey) = (mr.addr, mr.key));
             }
@@ -185,7 +185,7 @@ impl Mistake {
                 set_remote(send, |va, rkey| (*va, *rkey) = (addr, key));
             }
             NotEnabled => {
-                let access = Some(Access(everything().0 & !needs(send).0));
+                let access = Some(everything() - needs(send));
                 world.modify(&b.end, &QpAttr { access, ..QpAttr::default() });
             }
             MisalignedAtomic => set_remote(send, |addr, _| *addr += rng.range(1..=7)),
@@ -339,23 +339,23 @@ fn check(mistake: Mistake, index: usize, calm: bool, a: &RcWorkload, b: &RcWorkl
     // A NAK is said once. If it is lost, all the requester can find out is that nobody answers.
     let silenced = mistake.is_remote()
         && !calm
-        && failed.status == Status::RetryExceeded
+        && failed.status == WcStatus::RetryExceeded
         && failed.index <= index;
     assert!(failed == documented || silenced, "{failed:?} where {documented:?} is due");
 
     let receive_failed = b.recv_progress.failed.map(|failed| (failed.status, failed.cause));
-    let flushed = (Status::WrFlush, Cause::Flushed);
+    let flushed = (WcStatus::WrFlush, Cause::Flushed);
     let due = mistake.receive_ends();
     assert!([None, Some(flushed), Some(due)].contains(&receive_failed), "{receive_failed:?}");
     if mistake.is_of_receive() {
         assert_eq!(receive_failed, Some(due));
     }
     let status_of = |failed: Option<Failed>| failed.map(|failed| failed.status);
-    let peer_ends = if mistake.is_remote() { Status::WrFlush } else { Status::RetryExceeded };
+    let peer_ends = if mistake.is_remote() { WcStatus::WrFlush } else { WcStatus::RetryExceeded };
     let peer_failed = status_of(b.send_progress.failed);
     assert!([None, Some(peer_ends)].contains(&peer_failed), "{peer_failed:?}");
     let receive_failed = status_of(a.recv_progress.failed);
-    assert!([None, Some(Status::WrFlush)].contains(&receive_failed), "{receive_failed:?}");
+    assert!([None, Some(WcStatus::WrFlush)].contains(&receive_failed), "{receive_failed:?}");
     for workload in [a, b] {
         for progress in [&workload.send_progress, &workload.recv_progress] {
             assert_eq!(progress.ended, progress.posted, "something never completed");

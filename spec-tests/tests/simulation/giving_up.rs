@@ -3,13 +3,14 @@
 
 use crate::{Draw, LIMIT, check_connected};
 use std::time::Duration;
-use urxe_engine::{Cause, Counter, QpState, Status};
+use urxe_engine::{Cause, Counter};
 use urxe_spec_tests::plan::Mix;
 use urxe_spec_tests::rc_workload::{Expects, Pace, RcWorkload};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::scenario::NetworkProfile;
 use urxe_spec_tests::seeds::for_each_seed;
 use urxe_spec_tests::traffic::Traffic;
+use urxe_types::{QpState, WcStatus};
 
 /// A connection of which end A gives up on end B, and one that goes on.
 fn draw(rng: &mut Rng) -> Draw {
@@ -69,7 +70,7 @@ fn gone(seed: u64, prints: bool) {
         traffic.workloads[0].send_progress.failed.is_some() || traffic.workloads[0].has_sent()
     });
     if let Some(failed) = traffic.workloads[0].send_progress.failed {
-        assert_eq!((failed.status, failed.cause), (Status::RetryExceeded, Cause::AckTimeout));
+        assert_eq!((failed.status, failed.cause), (WcStatus::RetryExceeded, Cause::AckTimeout));
         let took = traffic.world.elapsed() - at;
         let timeout = Duration::from_nanos(4096 << attr.timeout);
         let due = timeout * (u32::from(attr.retry_cnt) + 1);
@@ -97,7 +98,7 @@ fn never_ready(seed: u64, prints: bool) {
     let failed = traffic.workloads[0].send_progress.failed;
     assert_eq!(failed.map(|failed| failed.index), first);
     let Some(failed) = failed else { return };
-    assert_eq!((failed.status, failed.cause), (Status::RnrRetryExceeded, Cause::RnrRetries));
+    assert_eq!((failed.status, failed.cause), (WcStatus::RnrRetryExceeded, Cause::RnrRetries));
     let b = traffic.workloads[1].end;
     let counters = traffic.world.nodes[b.node].device.qp_counters(b.qpn).expect("it is there");
     let naks = counters.get(Counter::RnrNaksSent);

@@ -3,7 +3,7 @@
 //! find a wrong byte.
 
 use crate::{Draw, LIMIT, check_connected};
-use urxe_engine::{Counters, PdId, QpState};
+use urxe_engine::{Counters, PdId};
 use urxe_spec_tests::datagram_workload::DatagramWorkloads;
 use urxe_spec_tests::hostile::Forger;
 use urxe_spec_tests::rc_workload::{Expects, RcWorkload};
@@ -12,7 +12,8 @@ use urxe_spec_tests::scenario::NetworkProfile;
 use urxe_spec_tests::seeds::for_each_seed;
 use urxe_spec_tests::traffic::Traffic;
 use urxe_spec_tests::world::{End, EndAttr};
-use urxe_wire::{Flow, PathMtu, Qpn};
+use urxe_types::{PathMtu, QpState, Qpn};
+use urxe_wire::Flow;
 
 /// The attacked connection has a protection domain of its own: forged packets are as good as real
 /// ones, so whatever it lets its peer do is lost.
@@ -91,8 +92,14 @@ fn run(seed: u64, prints: bool) {
     targets.extend([attacked; 10]);
     targets.extend(attacked_datagram_workloads(&mut rng, &draw.profile, &mut traffic, node));
     let [here, there] = [0, 1].map(|number| traffic.world.nodes[number].addr);
-    let flow =
-        Flow { src: there, dst: here, src_port: 0xc000, tclass: 0, hop_limit: 64, flow_label: 0 };
+    let flow = Flow {
+        src: there,
+        dst: here,
+        src_port: 0xc000,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    };
 
     let mut forger = Forger::new(rng.fork());
     traffic.world.watch(node);

@@ -13,12 +13,13 @@ mod rebirth;
 mod success;
 
 use std::time::Duration;
-use urxe_engine::{Counter, QpState};
+use urxe_engine::Counter;
 use urxe_spec_tests::rc_workload::RcWorkload;
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::scenario::{self, Connection, NetworkProfile};
 use urxe_spec_tests::traffic::Traffic;
 use urxe_spec_tests::world::NodeConfig;
+use urxe_types::QpState;
 
 /// Longer than the slowest run takes, in virtual time.
 const LIMIT: Duration = Duration::from_secs(600);

@@ -2,7 +2,6 @@
 //! every store, and a requester whose messages say their number in every word.
 
 use crate::LIMIT;
-use urxe_engine::{Extra, RecvWqe, SendOp, SendWqe, Sge};
 use urxe_spec_tests::host::RECV_WR_ID;
 use urxe_spec_tests::memory::Store;
 use urxe_spec_tests::queues::Entry;
@@ -10,7 +9,7 @@ use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::scenario::{self, Connection, NetworkProfile, PD};
 use urxe_spec_tests::seeds::for_each_seed;
 use urxe_spec_tests::world::{Mr, everything};
-use urxe_wire::{Lkey, Rkey};
+use urxe_types::{Extra, Lkey, RecvWqe, Rkey, SendOp, SendWqe, Sge};
 
 const MESSAGES: usize = 60;
 const SLOTS: usize = 4;

@@ -2,11 +2,12 @@
 //! says so, and other QPs go on.
 
 use crate::{Draw, LIMIT, check_connected};
-use urxe_engine::{AsyncEvent, Counter, QpState};
+use urxe_engine::{AsyncEvent, Counter};
 use urxe_spec_tests::rc_workload::{Expects, RcWorkload};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::scenario::{self, NetworkProfile};
 use urxe_spec_tests::seeds::for_each_seed;
+use urxe_types::QpState;
 
 fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);

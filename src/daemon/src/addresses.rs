@@ -18,7 +18,8 @@ use std::time::Instant;
 use urxe_engine::limits::GID_TABLE_LEN;
 use urxe_port::OpenError;
 use urxe_port::watch::{Link, Links};
-use urxe_wire::PathMtu;
+use urxe_types::PathMtu;
+use urxe_wire::largest_path_mtu;
 
 /// What a device is made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +91,7 @@ impl LinkState {
 /// The largest path MTU of a link for a device with these addresses.
 pub(crate) fn path_mtu(link_mtu: u32, mut addrs: impl Iterator<Item = IpAddr>) -> PathMtu {
     // A port that opened has room for the smallest at least.
-    PathMtu::largest_for_link(link_mtu, addrs.any(|addr| addr.is_ipv6())).unwrap_or(PathMtu::Mtu256)
+    largest_path_mtu(link_mtu, addrs.any(|addr| addr.is_ipv6())).unwrap_or(PathMtu::Mtu256)
 }
 
 /// Whether an address that the kernel lists will be told of again before it can be used, or is
@@ -458,7 +459,7 @@ mod tests {
         };
         assert_eq!(mtu(1500, "10.0.0.1"), PathMtu::Mtu1024);
         assert_eq!(mtu(9000, "10.0.0.1"), PathMtu::Mtu4096);
-        let exact = (1..).find(|mtu| PathMtu::largest_for_link(*mtu, false).is_some());
+        let exact = (1..).find(|mtu| largest_path_mtu(*mtu, false).is_some());
         let exact = exact.unwrap() + 256;
         assert_eq!(mtu(exact, "10.0.0.1"), PathMtu::Mtu512);
         assert_eq!(mtu(exact, "fd00::1"), PathMtu::Mtu256);

@@ -2,13 +2,12 @@
 //! memory and those of the engine.
 
 use crate::counters::HostCounters;
-use urxe_engine::{
-    Access, AddressVector, AhId, Completion, DatagramPath, Destination, Extra, GrhKind, SendOp,
-    Sge, Status,
-};
 use urxe_shm::entry::{self, EntryError};
 use urxe_shm::layout::{self, CqEntry, SL_IPV4, SL_IPV6, WC_GRH, WC_WITH_IMM, WC_WITH_INV};
-use urxe_wire::{Lkey, Qkey, Qpn, Rkey};
+use urxe_types::{
+    Access, AddressVector, AhId, Completion, DatagramPath, Destination, Extra, GrhKind, Lkey, Qkey,
+    Qpn, Rkey, SendOp, Sge, WcStatus,
+};
 
 /// An operation as the engine knows it.
 pub(crate) fn send_op(op: entry::SendOp) -> SendOp {
@@ -40,7 +39,7 @@ pub(crate) fn send_op(op: entry::SendOp) -> SendOp {
             mr: Lkey(mr),
             addr,
             length,
-            access: Access(access),
+            access: Access::from_bits_retain(access),
         },
         entry::SendOp::LocalInvalidate { key } => SendOp::LocalInvalidate { key },
     }
@@ -53,7 +52,7 @@ pub(crate) fn destination(to: &entry::Destination) -> Destination {
         entry::DatagramPath::Vector(av) => DatagramPath::Vector(AddressVector {
             dgid: av.dgid.to_ip(),
             sgid_index: av.sgid_index,
-            tclass: av.traffic_class,
+            traffic_class: av.traffic_class,
             hop_limit: av.hop_limit,
             flow_label: av.flow_label,
         }),
@@ -111,19 +110,19 @@ pub(crate) fn cq_entry(completion: &Completion) -> CqEntry {
 
 /// Whether a completion says that its QP has failed.
 pub(crate) fn is_error(completion: &Completion) -> bool {
-    completion.status != Status::Success
+    completion.status != WcStatus::Success
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_engine::WcOpcode;
+    use urxe_types::WcOpcode;
 
     /// Of a message that was received with immediate data.
     fn completion(grh: Option<GrhKind>) -> Completion {
         Completion {
             wr_id: 1,
-            status: Status::Success,
+            status: WcStatus::Success,
             opcode: WcOpcode::RecvRdmaWithImm,
             vendor_err: 0,
             byte_len: 5,

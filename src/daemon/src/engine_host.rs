@@ -10,8 +10,8 @@ use crate::slab::Slab;
 use crate::staging::Staging;
 use std::rc::Rc;
 use urxe_engine::{
-    AsyncEvent, Completion, CqId, CqOverrun, Host, MAD_LEN, MadSource, MemoryFault, QpInit,
-    QueueId, RecvWqe, RegionId, SendWqe, SrqId, Taken,
+    AsyncEvent, CqId, CqOverrun, Host, MAD_LEN, MadSource, MemoryFault, QpInit, QueueId, RegionId,
+    SrqId, Taken,
 };
 use urxe_shm::entry;
 use urxe_shm::event::{self, EventRecord};
@@ -19,7 +19,7 @@ use urxe_shm::layout::Sge;
 use urxe_shm::process_memory::ProcessMemory;
 use urxe_shm::region::{AccessError, Mapping};
 use urxe_shm::ring::CqError;
-use urxe_wire::Qpn;
+use urxe_types::{Completion, Qpn, RecvWqe, SendWqe};
 
 /// The memory behind an MR.
 pub(crate) enum Region {

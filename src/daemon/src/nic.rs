@@ -16,11 +16,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 use urxe_engine::cm::{self, Manager, Timing};
-use urxe_engine::{Device, DeviceConfig, ModifyQpError, QpAttr, QpState, QueueId};
+use urxe_engine::{Device, DeviceConfig, ModifyQpError, QueueId};
 use urxe_port::{OpenError, Port, RxBatch, SendOutcome, SourcePort};
 use urxe_shm::event;
+use urxe_types::{PathMtu, QpAttr, QpState, Qpn};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{PathMtu, Qpn};
 
 /// What happens to a port: told to every context of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -421,7 +421,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::os::fd::BorrowedFd;
     use std::sync::{Arc, Mutex};
-    use urxe_engine::{Access, AddressVector, CqId, MrSpec, PdId, QpInit, QpType, RecvSource};
+    use urxe_engine::{CqId, MrSpec, PdId, QpInit, RecvSource};
     use urxe_port::{Caps, PortCounters, Segmentation};
     use urxe_shm::arena::Arena;
     use urxe_shm::completion_notifier::CompletionNotifier;
@@ -431,8 +431,10 @@ mod tests {
     use urxe_shm::layout::Sge;
     use urxe_shm::region::{Mapping, create_memfd};
     use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer, SqProducer};
+    use urxe_types::Psn;
+    use urxe_types::{Access, AddressVector, QpType};
+    use urxe_wire::Packet;
     use urxe_wire::batch::TxLimits;
-    use urxe_wire::{Packet, Psn};
 
     fn identity() -> Identity {
         let addr = IpAddr::from([127, 0, 0, 1]);
@@ -564,7 +566,7 @@ mod tests {
                 av: Some(AddressVector {
                     dgid: IpAddr::from([127, 0, 0, 2]),
                     sgid_index: 0,
-                    tclass: 0,
+                    traffic_class: 0,
                     hop_limit: 64,
                     flow_label: 0,
                 }),

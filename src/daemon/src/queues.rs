@@ -10,7 +10,7 @@ use urxe_shm::geometry::Geometry;
 use urxe_shm::layout::{CqEntry, Sge};
 use urxe_shm::region::Window;
 use urxe_shm::ring::{CqError, CqProducer, MoveError, RqConsumer, SqConsumer};
-use urxe_wire::Qpn;
+use urxe_types::Qpn;
 
 /// The receive queue that belongs to a QP alone.
 pub(crate) fn own_recv_queue(init: &QpInit) -> Option<QueueId> {

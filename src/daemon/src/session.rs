@@ -25,7 +25,7 @@ use urxe_shm::completion_notifier::CompletionNotifier;
 use urxe_shm::control::{ControlError, Reply, Request};
 use urxe_shm::doorbell::DoorbellReader;
 use urxe_shm::process_memory::ProcessMemory;
-use urxe_wire::Qpn;
+use urxe_types::Qpn;
 
 /// What requests are about: the daemon as a session sees it.
 pub(crate) struct DaemonCtx<'a> {

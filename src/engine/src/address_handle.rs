@@ -1,11 +1,12 @@
 //! Address handles: paths that datagrams are sent along.
 
-use crate::attr::{AddressVector, AhId, PdId};
+use crate::attr::PdId;
 use crate::cause::Cause;
 use crate::device::Device;
 use crate::limits::MAX_AH;
 use crate::path::{PathError, flow_to_any};
 use crate::table::Slab;
+use urxe_types::{AddressVector, AhId};
 
 /// Why an address handle was not created, or a path to a host not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

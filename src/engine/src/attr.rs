@@ -4,88 +4,11 @@ use crate::host::{CqId, QueueId};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
-use urxe_wire::{PathMtu, Psn, Qkey, Qpn};
+use urxe_types::{PathMtu, Psn, QpAttr, QpState, QpType};
 
 /// A protection domain: the host's own number. Objects work together only inside one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
-
-/// The transport service of a QP: `ibv_qp_type`, with the same numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum QpType {
-    /// Reliable connection.
-    Rc = 2,
-    /// Unreliable connection: in order, but what is lost stays lost.
-    Uc = 3,
-    /// Unreliable datagram: one packet, to anybody.
-    Ud = 4,
-}
-
-/// The QP states of the verbs, with `ibv_qp_state`'s numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum QpState {
-    /// Just made, or set back: does nothing.
-    Reset = 0,
-    /// Receives may be posted; nothing moves.
-    Init = 1,
-    /// Ready to receive: the responder works.
-    Rtr = 2,
-    /// Ready to send: requester and responder work.
-    Rts = 3,
-    /// Send queue draining: what has begun ends, nothing new begins.
-    Sqd = 4,
-    /// Send queue error (not RC): the responder still works.
-    Sqe = 5,
-    /// Error: everything is flushed.
-    Err = 6,
-}
-
-/// Rights on memory, or of a QP's peer: `ibv_access_flags`, with the same bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Access(pub u32);
-
-impl Access {
-    /// The owner's receives and reads may write.
-    pub const LOCAL_WRITE: Access = Access(1);
-    /// The peer may WRITE.
-    pub const REMOTE_WRITE: Access = Access(2);
-    /// The peer may READ.
-    pub const REMOTE_READ: Access = Access(4);
-    /// The peer may do atomics.
-    pub const REMOTE_ATOMIC: Access = Access(8);
-    /// Windows may be bound to the MR.
-    pub const MW_BIND: Access = Access(1 << 4);
-    /// Addresses count from 0 at the first byte.
-    pub const ZERO_BASED: Access = Access(1 << 5);
-    /// The peer may FLUSH for global visibility.
-    pub const FLUSH_GLOBAL: Access = Access(1 << 8);
-    /// The peer may FLUSH for persistence.
-    pub const FLUSH_PERSISTENT: Access = Access(1 << 9);
-
-    /// Whether all of `other`'s rights are among these.
-    pub fn contains(self, other: Access) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// These rights, but for `other`'s.
-    pub(crate) fn without(self, other: Access) -> Access {
-        Access(self.0 & !other.0)
-    }
-
-    /// Whether any of `other`'s rights is among these.
-    pub fn intersects(self, other: Access) -> bool {
-        self.0 & other.0 != 0
-    }
-}
-
-impl std::ops::BitOr for Access {
-    type Output = Access;
-    fn bitor(self, other: Access) -> Access {
-        Access(self.0 | other.0)
-    }
-}
 
 /// Where a QP takes its receives from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,75 +59,6 @@ pub struct SrqInit {
     pub queue: QueueId,
     /// Its first limit, looked at when receives are taken (the queue is empty yet); 0 is none.
     pub limit: u32,
-}
-
-/// An address handle: the engine's own number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AhId(pub u32);
-
-/// Kinds of memory window: `ibv_mw_type`, with the same numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum MwType {
-    /// Bound by `ibv_bind_mw`; opens to every QP of its protection domain.
-    One = 1,
-    /// Type 2B: bound by a posted work request; opens to the QP that it was bound on only.
-    Two = 2,
-}
-
-/// The path to the peer: the part of `ibv_ah_attr` that RoCEv2 has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AddressVector {
-    /// The peer's address: its GID as an IP address.
-    pub dgid: IpAddr,
-    /// Index of our own GID in the device's table.
-    pub sgid_index: u8,
-    /// Traffic class (IPv6) or type of service (IPv4).
-    pub tclass: u8,
-    /// Hop limit or time to live.
-    pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits; also chooses the UDP source port where the port lets us.
-    pub flow_label: u32,
-}
-
-/// `ibv_qp_attr` with its mask: what is `Some` is to be changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct QpAttr {
-    /// The state to go to; `None` changes attributes in the current state.
-    pub state: Option<QpState>,
-    /// The state the caller believes the QP to be in.
-    pub cur_state: Option<QpState>,
-    /// What the peer may do.
-    pub access: Option<Access>,
-    /// Index into the P_Key table; only 0 exists.
-    pub pkey_index: Option<u16>,
-    /// Port number; only 1 exists.
-    pub port: Option<u8>,
-    /// The path to the peer.
-    pub av: Option<AddressVector>,
-    /// Largest payload of a packet.
-    pub path_mtu: Option<PathMtu>,
-    /// The peer's QPN.
-    pub dest_qpn: Option<Qpn>,
-    /// UD: what a datagram must carry to be taken.
-    pub qkey: Option<Qkey>,
-    /// First PSN expected.
-    pub rq_psn: Option<Psn>,
-    /// First PSN sent.
-    pub sq_psn: Option<Psn>,
-    /// READs, atomics and ATOMIC WRITEs that we may have outstanding.
-    pub max_rd_atomic: Option<u8>,
-    /// READs, atomics and ATOMIC WRITEs that the peer may have outstanding.
-    pub max_dest_rd_atomic: Option<u8>,
-    /// Code (0 to 31) of the time a peer shall wait when we have no receive posted.
-    pub min_rnr_timer: Option<u8>,
-    /// Code (0 to 31): the ACK timeout is 4.096 us << code, but never less than the path needs; 0
-    /// waits for ever.
-    pub timeout: Option<u8>,
-    /// Tries (0 to 7) after a timeout or a sequence error, each meaning just that many.
-    pub retry_cnt: Option<u8>,
-    /// Tries (0 to 6) after an RNR NAK; 7 is for ever.
-    pub rnr_retry: Option<u8>,
 }
 
 /// What a device is made with.

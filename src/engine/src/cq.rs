@@ -3,7 +3,7 @@
 use crate::attr::QpInit;
 use crate::host::CqId;
 use std::collections::BTreeSet;
-use urxe_wire::Qpn;
+use urxe_types::Qpn;
 
 /// What the engine knows of the CQs, which are the host's.
 #[derive(Debug, Default)]

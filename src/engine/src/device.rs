@@ -1,7 +1,7 @@
 //! The device: finds the QP of each packet, gives each QP its turn, and minds the clock.
 
 use crate::address_handle::AhTable;
-use crate::attr::{DeviceConfig, MwType, PdId, QpAttr, QpInfo, QpInit, QpType, RecvSource, SrqId};
+use crate::attr::{DeviceConfig, PdId, QpInfo, QpInit, RecvSource, SrqId};
 use crate::counters::{Counter, Counters};
 use crate::cq::Cqs;
 use crate::host::{CqId, Host, RegionId};
@@ -18,9 +18,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
+use urxe_types::{MwType, PathMtu, Pkey, QpAttr, QpType, Qpn};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::{Checker, Verdict};
-use urxe_wire::{Outer, Packet, ParseError, PathMtu, Pkey, Qpn};
+use urxe_wire::{Outer, Packet, ParseError};
 
 /// Why a QP was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

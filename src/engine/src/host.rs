@@ -6,8 +6,7 @@
 
 use crate::attr::SrqId;
 use crate::management::{MAD_LEN, MadSource};
-use crate::work::{Completion, RecvWqe, SendWqe};
-use urxe_wire::Qpn;
+use urxe_types::{Completion, Qpn, RecvWqe, SendWqe};
 
 /// A queue that work requests are taken from: a QP's SQ, its RQ, or an SRQ. The host's own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

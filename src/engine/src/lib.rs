@@ -49,13 +49,9 @@ mod path;
 mod qp;
 mod srq;
 mod table;
-mod work;
 
 pub use address_handle::AhError;
-pub use attr::{
-    Access, AddressVector, AhId, DeviceConfig, MwType, PdId, QpAttr, QpInfo, QpInit, QpState,
-    QpType, RecvSource, SrqId, SrqInit,
-};
+pub use attr::{DeviceConfig, PdId, QpInfo, QpInit, RecvSource, SrqId, SrqInit};
 pub use cause::Cause;
 pub use counters::{Counter, Counters};
 pub use device::{CreateQpError, Device};
@@ -66,7 +62,3 @@ pub use multicast::McastError;
 pub use path::PathError;
 pub use qp::{Attribute, ModifyQpError};
 pub use srq::{CreateSrqError, DestroySrqError, ModifySrqError, SrqInfo};
-pub use work::{
-    Completion, DatagramPath, Destination, Extra, GrhKind, RecvWqe, SendOp, SendWqe, Sge, Status,
-    WcOpcode,
-};

@@ -4,17 +4,15 @@
 //! what is dropped here is counted, and sent again by those who need it.
 
 use crate::address_handle::AhError;
-use crate::attr::AddressVector;
 use crate::counters::Counter;
 use crate::device::Device;
 use crate::host::Host;
 use crate::limits::MAX_WAITING_MADS;
 use crate::path::flow_to_host;
 use std::collections::VecDeque;
+use urxe_types::{AddressVector, Psn, Qkey, Qpn};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{
-    Bth, Deth, Flow, Headers, Opcode, Outer, Packet, Psn, Qkey, Qpn, datagram_source_port,
-};
+use urxe_wire::{Bth, Deth, Flow, Headers, Opcode, Outer, Packet, datagram_source_port};
 
 /// Bytes of a management datagram.
 pub const MAD_LEN: usize = urxe_wire::mad::LEN;

@@ -1,6 +1,5 @@
 //! Multicast groups: which UD QPs a datagram to a group goes to.
 
-use crate::attr::QpType;
 use crate::counters::Counter;
 use crate::device::Device;
 use crate::host::Host;
@@ -8,7 +7,8 @@ use crate::limits::{MAX_GROUP_MEMBERS, MAX_MULTICAST_GROUPS};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
-use urxe_wire::{Outer, Packet, Qpn};
+use urxe_types::{QpType, Qpn};
+use urxe_wire::{Outer, Packet};
 
 /// Why a QP was not attached to a group, or not detached from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

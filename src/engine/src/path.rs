@@ -1,7 +1,7 @@
 //! From an address vector to the headers that it stands for.
 
-use crate::attr::AddressVector;
 use std::net::IpAddr;
+use urxe_types::AddressVector;
 use urxe_wire::{Flow, ROCE_PORT};
 
 /// The hop limit where the address vector leaves it at 0, which nothing would survive.
@@ -64,7 +64,7 @@ fn flow(gids: &[Option<IpAddr>], av: &AddressVector) -> Result<Flow, PathError> 
         src,
         dst,
         src_port: ROCE_PORT,
-        tclass: av.tclass,
+        traffic_class: av.traffic_class,
         hop_limit: if av.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { av.hop_limit },
         flow_label: av.flow_label & 0xf_ffff,
     })

@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::host::{AsyncEvent, Host, Taken};
 use crate::limits::MAX_SRQ;
 use crate::table::Slab;
-use crate::work::RecvWqe;
+use urxe_types::RecvWqe;
 
 /// Why an SRQ was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

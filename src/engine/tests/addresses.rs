@@ -5,7 +5,8 @@ mod script;
 use script::*;
 use std::net::IpAddr;
 use urxe_engine::*;
-use urxe_wire::{Opcode, PathMtu};
+use urxe_types::*;
+use urxe_wire::Opcode;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()

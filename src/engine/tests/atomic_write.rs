@@ -4,8 +4,9 @@ mod script;
 
 use script::*;
 use std::time::Duration;
-use urxe_engine::{Access, Cause, Counter, Extra, QpAttr, QpState, SendOp, Status, WcOpcode};
-use urxe_wire::{NakCode, Opcode, Rkey, Syndrome};
+use urxe_engine::{Cause, Counter};
+use urxe_types::{Access, Extra, QpAttr, QpState, Rkey, SendOp, WcOpcode, WcStatus};
+use urxe_wire::{NakCode, Opcode, Syndrome};
 
 const WORD: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
@@ -178,7 +179,7 @@ fn it_is_asked_for_in_one_packet_and_completes_with_its_answer() {
     t.post(1, OP, &[t.sge(0, 3), t.sge(3, 5)]);
     t.expect(sent_request(200, WORD));
     t.receive(&[done(200, 1)]);
-    let completion = t.expect_send(1, Status::Success);
+    let completion = t.expect_send(1, WcStatus::Success);
     assert_eq!((completion.opcode, completion.byte_len), (WcOpcode::AtomicWrite, 8));
 }
 
@@ -195,13 +196,13 @@ fn eight_bytes_it_must_be() {
         let mut t = Script::new();
         t.post(1, OP, &[t.sge(0, len)]);
         t.expect_nothing();
-        let completion = t.expect_send(1, Status::LocalLength);
+        let completion = t.expect_send(1, WcStatus::LocalLength);
         assert_eq!(completion.vendor_err, Cause::LocalLength as u32);
 
         let mut t = Script::new();
         t.post_with(1, OP, &[], |wqe| wqe.inline = Some(vec![0; len as usize]));
         t.expect_nothing();
-        t.expect_send(1, Status::LocalLength);
+        t.expect_send(1, WcStatus::LocalLength);
     }
 }
 
@@ -212,7 +213,7 @@ fn a_bad_lkey_fails_in_its_turn() {
     sge.lkey.0 ^= 1;
     t.post(1, OP, &[sge]);
     t.expect_nothing();
-    assert_eq!(t.expect_send(1, Status::LocalProtection).vendor_err, Cause::LocalKey as u32);
+    assert_eq!(t.expect_send(1, WcStatus::LocalProtection).vendor_err, Cause::LocalKey as u32);
 }
 
 #[test]
@@ -228,7 +229,7 @@ fn it_takes_a_place_of_max_rd_atomic() {
     let mut t = Script::with(QpAttr { max_rd_atomic: Some(0), ..usual() });
     t.post(1, OP, &[t.sge(0, 8)]);
     t.expect_nothing();
-    let completion = t.expect_send(1, Status::LocalQpOperation);
+    let completion = t.expect_send(1, WcStatus::LocalQpOperation);
     assert_eq!(completion.vendor_err, Cause::NoReadsAllowed as u32);
 }
 
@@ -251,7 +252,7 @@ fn a_lost_one_is_asked_for_again() {
     t.wait(Duration::from_millis(100));
     t.expect(sent_request(200, [0; 8]));
     t.receive(&[done(200, 1)]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
 }
 
 #[test]
@@ -280,7 +281,7 @@ fn an_answer_that_brings_data_is_a_bad_response() {
         t.post(1, OP, &[t.sge(0, 8)]);
         t.sent();
         t.receive(&[answer]);
-        assert_eq!(t.expect_send(1, Status::BadResponse).vendor_err, Cause::BadResponse as u32);
+        assert_eq!(t.expect_send(1, WcStatus::BadResponse).vendor_err, Cause::BadResponse as u32);
         assert_eq!(t.counted(Counter::BadResponses), 1);
     }
 }
@@ -291,5 +292,5 @@ fn a_refusal_fails_it() {
     t.post(1, OP, &[t.sge(0, 8)]);
     t.sent();
     t.receive(&[nak(NakCode::RemoteAccess, 200, 0)]);
-    t.expect_send(1, Status::RemoteAccess);
+    t.expect_send(1, WcStatus::RemoteAccess);
 }

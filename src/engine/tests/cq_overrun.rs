@@ -3,11 +3,10 @@
 mod script;
 
 use script::*;
-use urxe_engine::{
-    AsyncEvent, Cause, Counter, CqId, Extra, QpInit, QpState, QpType, SendOp, Status,
-};
+use urxe_engine::{AsyncEvent, Cause, Counter, CqId, QpInit};
+use urxe_types::{Extra, QpState, QpType, Qpn, SendOp, WcStatus};
+use urxe_wire::Opcode;
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::{Opcode, Qpn};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 
@@ -56,7 +55,7 @@ fn flushed_requests_of_the_other_cq_say_why() {
     t.post_recv(3, &[]);
     overrun(&mut t);
     for wr_id in [2, 3] {
-        let completion = t.expect_recv(wr_id, Status::WrFlush);
+        let completion = t.expect_recv(wr_id, WcStatus::WrFlush);
         assert_eq!(completion.vendor_err, Cause::CqOverrun as u32, "the only place that says why");
     }
 }
@@ -106,7 +105,7 @@ fn earlier_completions_stay() {
     t.post(2, SEND, &[]);
     t.sent();
     t.receive(&[ack(201, 2)]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
     t.expect_no_completion();
 }
 
@@ -195,7 +194,7 @@ fn a_new_cq_of_the_same_number_begins_anew() {
     t.post(1, SEND, &[]);
     t.sent();
     t.receive(&[ack(200, 1)]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
     t.program.full.insert(SCQ);
     t.post(2, SEND, &[]);
     t.sent();

@@ -3,7 +3,8 @@
 mod script;
 
 use script::*;
-use urxe_engine::{Counter, Extra, MrSpec, QpState, RegionId, SendOp};
+use urxe_engine::{Counter, MrSpec, RegionId};
+use urxe_types::{Extra, QpState, SendOp};
 use urxe_wire::{Opcode, icrc};
 
 /// A SEND for the script's QP with these bytes changed, and a right ICRC.

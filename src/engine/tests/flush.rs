@@ -5,10 +5,9 @@ mod script;
 use script::*;
 use std::time::Duration;
 use urxe_engine::limits::MAX_WAITING_REPLIES;
-use urxe_engine::{
-    Access, AsyncEvent, Cause, Counter, Extra, MwType, QpAttr, QpState, SendOp, Status, WcOpcode,
-};
-use urxe_wire::{NakCode, Opcode, Rkey, Syndrome};
+use urxe_engine::{AsyncEvent, Cause, Counter};
+use urxe_types::{Access, Extra, MwType, QpAttr, QpState, Rkey, SendOp, WcOpcode, WcStatus};
+use urxe_wire::{NakCode, Opcode, Syndrome};
 
 const GLOBAL: u8 = 1;
 const PERSISTENT: u8 = 2;
@@ -166,7 +165,7 @@ fn a_repeated_flush_is_answered_again() {
 #[test]
 fn a_flush_repeated_however_late_is_answered_and_pushes_no_read_out() {
     let attr = QpAttr { max_dest_rd_atomic: Some(1), ..usual() };
-    let mut t = Script::with(QpAttr { access: Some(Access(0x3ff)), ..attr });
+    let mut t = Script::with(QpAttr { access: Some(Access::from_bits_retain(0x3ff)), ..attr });
     t.key = t.reg_mr(PD, Access::LOCAL_WRITE | Access::REMOTE_READ | Access::FLUSH_GLOBAL);
     let read = pkt(Opcode::RC_READ_REQUEST, 100).reth(VA, t.key, 8);
     t.receive(std::slice::from_ref(&read));
@@ -234,7 +233,7 @@ fn a_flush_is_one_packet_however_long_and_completes_with_its_answer() {
     t.expect(sent_request(200));
     t.expect_nothing();
     t.receive(&[done(200, 1)]);
-    let completion = t.expect_send(1, Status::Success);
+    let completion = t.expect_send(1, WcStatus::Success);
     assert_eq!((completion.opcode, completion.byte_len), (WcOpcode::Flush, 0));
 }
 
@@ -256,7 +255,7 @@ fn a_kind_that_does_not_exist_fails_in_its_turn() {
         let op = SendOp::Flush { remote_addr, rkey, length, placement, selectivity };
         t.post(1, op, &[]);
         t.expect_nothing();
-        let completion = t.expect_send(1, Status::LocalQpOperation);
+        let completion = t.expect_send(1, WcStatus::LocalQpOperation);
         assert_eq!(completion.vendor_err, Cause::FlushKind as u32);
     }
 }
@@ -289,7 +288,7 @@ fn a_lost_one_is_asked_for_again() {
     t.wait(Duration::from_millis(100));
     t.expect(sent_request(200));
     t.receive(&[done(200, 1)]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
 }
 
 #[test]
@@ -311,8 +310,8 @@ fn its_answer_speaks_for_what_is_before_it() {
     t.post(2, OP, &[]);
     t.sent();
     t.receive(&[done(201, 2)]);
-    t.expect_send(1, Status::Success);
-    t.expect_send(2, Status::Success);
+    t.expect_send(1, WcStatus::Success);
+    t.expect_send(2, WcStatus::Success);
 }
 
 #[test]
@@ -321,5 +320,5 @@ fn an_answer_that_brings_data_is_a_bad_response() {
     t.post(1, OP, &[]);
     t.sent();
     t.receive(&[done(200, 1).payload(b"data")]);
-    assert_eq!(t.expect_send(1, Status::BadResponse).vendor_err, Cause::BadResponse as u32);
+    assert_eq!(t.expect_send(1, WcStatus::BadResponse).vendor_err, Cause::BadResponse as u32);
 }

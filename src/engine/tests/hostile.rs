@@ -4,8 +4,9 @@ mod script;
 
 use script::*;
 use urxe_engine::*;
+use urxe_types::*;
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::{DONT_FRAGMENT, Ident, Opcode, Outer, Qpn};
+use urxe_wire::{DONT_FRAGMENT, Ident, Opcode, Outer};
 
 /// These bytes arrive with a valid ICRC in place of the last four.
 fn receive_raw(t: &mut Script, bytes: &[u8]) {

@@ -4,11 +4,10 @@ mod script;
 
 use script::*;
 use std::time::Duration;
-use urxe_engine::{
-    Access, Cause, Counter, Extra, MwType, QpState, QpType, SendOp, Status, WcOpcode,
-};
+use urxe_engine::{Cause, Counter};
+use urxe_types::{Access, Extra, Lkey, MwType, QpState, QpType, Rkey, SendOp, WcOpcode, WcStatus};
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::{Lkey, NakCode, Opcode, Rkey, Syndrome};
+use urxe_wire::{NakCode, Opcode, Syndrome};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 
@@ -45,11 +44,11 @@ fn alone_it_completes_at_once() {
     let mw = t.alloc_mw(MwType::Two);
     t.post(1, bind(&t, mw), &[]);
     t.expect_nothing();
-    let completion = t.expect_send(1, Status::Success);
+    let completion = t.expect_send(1, WcStatus::Success);
     assert_eq!((completion.opcode, completion.byte_len), (WcOpcode::BindMw, 0));
     t.post(2, invalidate(next_key(mw)), &[]);
     t.expect_nothing();
-    assert_eq!(t.expect_send(2, Status::Success).opcode, WcOpcode::LocalInvalidate);
+    assert_eq!(t.expect_send(2, WcStatus::Success).opcode, WcOpcode::LocalInvalidate);
     assert_eq!(t.program.retired, 2);
 }
 
@@ -64,9 +63,9 @@ fn a_bind_is_done_in_its_turn_and_told_after_all_before_it() {
     assert!(t.is_bound(mw), "the second SEND may tell the peer of it");
     t.expect_no_completion();
     t.receive(&[ack(201, 2)]);
-    t.expect_send(1, Status::Success);
-    t.expect_send(2, Status::Success);
-    t.expect_send(3, Status::Success);
+    t.expect_send(1, WcStatus::Success);
+    t.expect_send(2, WcStatus::Success);
+    t.expect_send(3, WcStatus::Success);
     assert_eq!(t.program.retired, 3);
 }
 
@@ -83,8 +82,8 @@ fn an_invalidation_waits_for_all_before_it() {
     t.receive(&[ack(200, 1)]);
     t.expect(send_only(201));
     assert!(!t.is_bound(rkey));
-    t.expect_send(1, Status::Success);
-    t.expect_send(2, Status::Success);
+    t.expect_send(1, WcStatus::Success);
+    t.expect_send(2, WcStatus::Success);
 }
 
 #[test]
@@ -118,12 +117,12 @@ fn a_retry_does_not_repeat_what_was_done_here() {
     assert_eq!(t.counted(Counter::WindowsBound), 1);
     // Half of it is acknowledged, and the rest lost once more.
     t.receive(&[ack(200, 1)]);
-    t.expect_send(1, Status::Success);
-    t.expect_send(2, Status::Success);
+    t.expect_send(1, WcStatus::Success);
+    t.expect_send(2, WcStatus::Success);
     t.receive(&[nak(NakCode::SequenceError, 201, 1)]);
     t.expect(send_only(201));
     t.receive(&[ack(201, 2)]);
-    t.expect_send(3, Status::Success);
+    t.expect_send(3, WcStatus::Success);
     assert_eq!(t.counted(Counter::WindowsBound), 1);
     assert_eq!(t.state(), QpState::Rts);
 }
@@ -154,8 +153,8 @@ fn an_rnr_wait_holds_up_a_local_operation_behind_it_once() {
     t.wait(Duration::from_millis(1));
     t.expect(send_only(200));
     t.receive(&[ack(200, 1)]);
-    t.expect_send(1, Status::Success);
-    t.expect_send(2, Status::Success);
+    t.expect_send(1, WcStatus::Success);
+    t.expect_send(2, WcStatus::Success);
     assert_eq!(t.counted(Counter::WindowsBound), 1);
 }
 
@@ -170,9 +169,9 @@ fn a_local_failure_is_told_after_all_earlier_requests_have_ended() {
     t.expect_nothing();
     t.expect_no_completion();
     t.receive(&[ack(200, 1)]);
-    t.expect_send(1, Status::Success);
-    t.expect_send(2, Status::MwBind);
-    t.expect_send(3, Status::WrFlush);
+    t.expect_send(1, WcStatus::Success);
+    t.expect_send(2, WcStatus::MwBind);
+    t.expect_send(3, WcStatus::WrFlush);
     assert_eq!(t.state(), QpState::Err);
 }
 
@@ -183,7 +182,7 @@ fn in_err_local_operations_are_flushed_and_not_done() {
     t.enter(QpState::Err);
     t.post(1, bind(&t, mw), &[]);
     t.expect_nothing();
-    assert_eq!(t.expect_send(1, Status::WrFlush).vendor_err, Cause::Flushed as u32);
+    assert_eq!(t.expect_send(1, WcStatus::WrFlush).vendor_err, Cause::Flushed as u32);
     assert!(!t.is_bound(mw));
 }
 
@@ -195,8 +194,8 @@ fn local_operations_done_before_a_failure_are_flushed_in_turn() {
     t.post(2, bind(&t, mw), &[]);
     t.sent();
     t.receive(&[nak(NakCode::RemoteOperational, 200, 0)]);
-    t.expect_send(1, Status::RemoteOperation);
-    t.expect_send(2, Status::WrFlush);
+    t.expect_send(1, WcStatus::RemoteOperation);
+    t.expect_send(2, WcStatus::WrFlush);
     assert!(t.is_bound(mw), "it had its turn");
 }
 
@@ -229,7 +228,7 @@ fn sqd_does_not_begin_it() {
     assert!(!t.is_bound(mw));
     t.enter(QpState::Rts);
     t.expect_nothing();
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
 }
 
 #[test]
@@ -242,7 +241,7 @@ fn uc_has_local_operations_and_ud_has_not() {
     let mut t = Script::of(QpType::Ud);
     let mw = t.alloc_mw(MwType::Two);
     t.bind(mw, 0, 64, Access::REMOTE_WRITE);
-    let completion = t.expect_send(BIND_WR_ID, Status::LocalQpOperation);
+    let completion = t.expect_send(BIND_WR_ID, WcStatus::LocalQpOperation);
     assert_eq!(completion.vendor_err, Cause::NotOfThisTransport as u32);
 }
 

@@ -4,7 +4,8 @@ mod script;
 
 use script::*;
 use urxe_engine::*;
-use urxe_wire::{Deth, Opcode, Qkey, Qpn, datagram_source_port};
+use urxe_types::*;
+use urxe_wire::{Deth, Opcode, datagram_source_port};
 
 const MAD: [u8; MAD_LEN] = [7; MAD_LEN];
 

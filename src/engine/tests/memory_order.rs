@@ -3,8 +3,9 @@
 mod script;
 
 use script::*;
-use urxe_engine::{Counter, SendOp};
-use urxe_wire::{Opcode, Rkey, Syndrome};
+use urxe_engine::Counter;
+use urxe_types::{Rkey, SendOp};
+use urxe_wire::{Opcode, Syndrome};
 
 fn write(at: u64, len: usize) -> Store {
     Store::Write { at, len }

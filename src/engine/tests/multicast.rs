@@ -5,7 +5,8 @@ mod script;
 use script::*;
 use std::net::IpAddr;
 use urxe_engine::*;
-use urxe_wire::{Opcode, Qkey, Qpn};
+use urxe_types::*;
+use urxe_wire::Opcode;
 
 const GROUP: &str = "239.1.2.3";
 
@@ -35,7 +36,7 @@ fn every_member_gets_its_own_copy() {
     let (mut t, one, two) = two_members();
     t.receive_along(&flow(PEER, ip(GROUP)), &to_group(b"hello"));
     for (wr_id, qpn, offset) in [(1, one, 0), (2, two, 100)] {
-        let completion = t.expect_recv(wr_id, Status::Success);
+        let completion = t.expect_recv(wr_id, WcStatus::Success);
         assert_eq!((completion.qpn, completion.byte_len), (qpn, 45));
         assert_eq!((completion.src_qpn, completion.grh), (Qpn::new(0x77), Some(GrhKind::Ipv4)));
         assert_eq!(t.memory(offset + 36, 4), [239, 1, 2, 3], "the group is the destination");
@@ -50,7 +51,7 @@ fn each_member_checks_its_own_qkey() {
     let qkey = Some(Qkey(9));
     t.modify(&QpAttr { state: Some(QpState::Rts), qkey, ..QpAttr::default() }).unwrap();
     t.receive_along(&flow(PEER, ip(GROUP)), &to_group(b"x"));
-    t.expect_recv(2, Status::Success);
+    t.expect_recv(2, WcStatus::Success);
     t.expect_no_completion();
     assert_eq!(t.device.qp_counters(one).unwrap().get(Counter::DropBadQkey), 1);
 }
@@ -59,11 +60,11 @@ fn each_member_checks_its_own_qkey() {
 fn a_member_without_a_receive_does_not_keep_it_from_the_others() {
     let (mut t, ..) = two_members();
     t.receive_along(&flow(PEER, ip(GROUP)), &to_group(b"x"));
-    t.expect_recv(1, Status::Success);
-    t.expect_recv(2, Status::Success);
+    t.expect_recv(1, WcStatus::Success);
+    t.expect_recv(2, WcStatus::Success);
     t.post_recv(3, &[t.sge(0, 100)]);
     t.receive_along(&flow(PEER, ip(GROUP)), &to_group(b"y"));
-    t.expect_recv(3, Status::Success);
+    t.expect_recv(3, WcStatus::Success);
     assert_eq!(t.counted(Counter::DropNoReceive), 1);
 }
 
@@ -78,8 +79,8 @@ fn a_member_that_fails_does_not_keep_it_from_the_others() {
     t.device.attach_mcast(two, ip(GROUP)).unwrap();
     t.post_recv(2, &[t.sge(0, 100)]);
     t.receive_along(&flow(PEER, ip(GROUP)), &to_group(b"x"));
-    t.expect_recv(1, Status::LocalProtection);
-    t.expect_recv(2, Status::Success);
+    t.expect_recv(1, WcStatus::LocalProtection);
+    t.expect_recv(2, WcStatus::Success);
 }
 
 #[test]
@@ -101,7 +102,7 @@ fn a_qp_attached_twice_gets_one_copy_and_is_detached_at_once() {
     t.post_recv(1, &[t.sge(0, 100)]);
     t.post_recv(2, &[t.sge(0, 100)]);
     t.receive_along(&flow(PEER, ip(GROUP)), &to_group(b"x"));
-    t.expect_recv(1, Status::Success);
+    t.expect_recv(1, WcStatus::Success);
     t.expect_no_completion();
     assert_eq!(t.device.detach_mcast(t.qpn, ip(GROUP)), Ok(true));
 }
@@ -152,7 +153,7 @@ fn a_send_to_a_group_goes_to_its_address_and_the_multicast_qpn() {
     });
     let (flow, packet) = t.next_sent();
     assert_eq!((flow.dst, packet.headers.bth.dest_qp), (ip(GROUP), Qpn::MULTICAST));
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
 }
 
 #[test]

@@ -4,7 +4,8 @@
 mod script;
 
 use script::*;
-use urxe_engine::{Access, AsyncEvent, Counter, MrSpec, PdId, QpAttr, QpState, RegionId, Status};
+use urxe_engine::{AsyncEvent, Counter, MrSpec, PdId, RegionId};
+use urxe_types::{Access, QpAttr, QpState, WcStatus};
 use urxe_wire::{NakCode, Opcode};
 
 /// One request of each kind that needs a right, with that right.
@@ -17,7 +18,7 @@ fn requests(key: u32) -> [(Access, Pkt); 3] {
 
 /// The usual rights but for one.
 fn all_but(one: Access) -> Access {
-    Access(usual().access.unwrap().0 & !one.0)
+    usual().access.unwrap() - one
 }
 
 #[test]
@@ -91,7 +92,7 @@ fn requests_behind_a_refused_one_are_not_executed() {
     ]);
     t.expect(nak(NakCode::RemoteAccess, 100, 0));
     t.expect_nothing();
-    t.expect_recv(1, Status::WrFlush);
+    t.expect_recv(1, WcStatus::WrFlush);
     t.expect_no_completion();
     assert_eq!(t.memory(0, 16), [0; 16]);
     assert_eq!(t.counted(Counter::DropQpNotReady), 2);

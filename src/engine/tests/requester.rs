@@ -5,11 +5,11 @@ mod script;
 
 use script::*;
 use std::time::Duration;
-use urxe_engine::{
-    Access, AsyncEvent, Cause, Counter, Extra, MrSpec, QpAttr, QpState, RegionId, SendOp, Sge,
-    Status, WcOpcode,
+use urxe_engine::{AsyncEvent, Cause, Counter, MrSpec, RegionId};
+use urxe_types::{
+    Access, Extra, Lkey, Psn, QpAttr, QpState, Rkey, SendOp, Sge, WcOpcode, WcStatus,
 };
-use urxe_wire::{Lkey, NakCode, Opcode, Psn, Rkey, Syndrome};
+use urxe_wire::{NakCode, Opcode, Syndrome};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 const REMOTE: u64 = 0x7000;
@@ -31,7 +31,7 @@ fn a_small_send_is_one_packet_that_asks_for_an_ack() {
     t.expect(pkt(Opcode::RC_SEND_ONLY, 200).payload(b"hello").solicited().ack_req());
     t.expect_nothing();
     t.receive(&[ack(200, 1)]);
-    assert_eq!(t.expect_send(1, Status::Success).opcode, WcOpcode::Send);
+    assert_eq!(t.expect_send(1, WcStatus::Success).opcode, WcOpcode::Send);
     assert_eq!(t.program.retired, 1);
 }
 
@@ -68,7 +68,7 @@ fn a_write_names_its_range_in_the_first_packet() {
     t.expect(pkt(Opcode::RC_WRITE_FIRST, 200).reth(REMOTE, KEY, 257).payload(&data[..256]));
     t.expect(pkt(Opcode::RC_WRITE_LAST_IMM, 201).payload(&data[256..]).imm(9).ack_req());
     t.receive(&[ack(201, 1)]);
-    assert_eq!(t.expect_send(1, Status::Success).opcode, WcOpcode::RdmaWrite);
+    assert_eq!(t.expect_send(1, WcStatus::Success).opcode, WcOpcode::RdmaWrite);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn an_unsignaled_send_retires_without_a_completion() {
     t.post(2, SEND, &[t.sge(0, 1)]);
     t.sent();
     t.receive(&[ack(201, 2)]);
-    t.expect_send(2, Status::Success);
+    t.expect_send(2, WcStatus::Success);
     t.expect_no_completion();
     assert_eq!(t.program.retired, 2);
 }
@@ -126,9 +126,9 @@ fn the_place_of_a_send_is_free_when_its_completion_is_told() {
     t.sent();
     // The third fails, and the last is flushed.
     t.receive(&[ack(201, 2), nak(NakCode::RemoteOperational, 202, 2)]);
-    t.expect_send(2, Status::Success);
-    t.expect_send(3, Status::RemoteOperation);
-    t.expect_send(4, Status::WrFlush);
+    t.expect_send(2, WcStatus::Success);
+    t.expect_send(3, WcStatus::RemoteOperation);
+    t.expect_send(4, WcStatus::WrFlush);
     assert_eq!(t.program.retired_when_completed, [2, 3, 4]);
 }
 
@@ -153,8 +153,8 @@ fn a_read_takes_a_psn_for_each_response_and_stores_them() {
         response(Opcode::RC_READ_RESPONSE_LAST, 202, 512..600).aeth(Syndrome::ACK, 1),
         ack(203, 2),
     ]);
-    assert_eq!(t.expect_send(1, Status::Success).byte_len, 600);
-    t.expect_send(2, Status::Success);
+    assert_eq!(t.expect_send(1, WcStatus::Success).byte_len, 600);
+    t.expect_send(2, WcStatus::Success);
     assert_eq!([t.memory(0, 100), t.memory(500, 500)].concat(), data);
 }
 
@@ -164,7 +164,7 @@ fn an_atomic_stores_what_was_there() {
     t.post(1, ADD, &[t.sge(16, 8)]);
     t.expect(pkt(Opcode::RC_FETCH_ADD, 200).atomic(REMOTE, KEY, 3, 0).ack_req());
     t.receive(&[pkt(Opcode::RC_ATOMIC_ACK, 200).aeth(Syndrome::ACK, 1).original(0x1122)]);
-    assert_eq!(t.expect_send(1, Status::Success).opcode, WcOpcode::FetchAdd);
+    assert_eq!(t.expect_send(1, WcStatus::Success).opcode, WcOpcode::FetchAdd);
     assert_eq!(t.memory(16, 8), 0x1122u64.to_ne_bytes());
 }
 
@@ -202,8 +202,8 @@ fn a_response_acknowledges_everything_before_it() {
     t.sent();
     let response = pkt(Opcode::RC_READ_RESPONSE_ONLY, 201).payload(b"x");
     t.receive(&[response.aeth(Syndrome::ACK, 2)]);
-    t.expect_send(1, Status::Success);
-    t.expect_send(2, Status::Success);
+    t.expect_send(1, WcStatus::Success);
+    t.expect_send(2, WcStatus::Success);
 }
 
 #[test]
@@ -221,8 +221,8 @@ fn a_lost_response_is_asked_for_again_from_where_it_broke_off() {
     t.expect_nothing();
     let first = pkt(Opcode::RC_READ_RESPONSE_FIRST, 201).payload(&data[256..512]);
     t.receive(&[first.aeth(Syndrome::ACK, 1), last.aeth(Syndrome::ACK, 1), ack(203, 2)]);
-    t.expect_send(1, Status::Success);
-    t.expect_send(2, Status::Success);
+    t.expect_send(1, WcStatus::Success);
+    t.expect_send(2, WcStatus::Success);
     assert_eq!(t.memory(0, 600), data);
     assert_eq!(t.counted(Counter::ImpliedNaks), 2, "the LAST and the ACK both skipped 201");
 }
@@ -234,7 +234,7 @@ fn a_read_response_of_a_wrong_length_is_a_bad_response() {
     t.sent();
     let response = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).payload(b"xyz");
     t.receive(&[response.aeth(Syndrome::ACK, 1)]);
-    t.expect_send(1, Status::BadResponse);
+    t.expect_send(1, WcStatus::BadResponse);
     assert_eq!(t.state(), QpState::Err);
 }
 
@@ -257,8 +257,8 @@ fn a_sequence_nak_acknowledges_what_is_before_it_and_repeats_the_rest() {
     }
     t.sent();
     t.receive(&[nak(NakCode::SequenceError, 202, 2)]);
-    t.expect_send(1, Status::Success);
-    t.expect_send(2, Status::Success);
+    t.expect_send(1, WcStatus::Success);
+    t.expect_send(2, WcStatus::Success);
     t.expect(pkt(Opcode::RC_SEND_ONLY, 202).ack_req());
     t.expect(pkt(Opcode::RC_SEND_ONLY, 203).ack_req());
     t.receive(&[nak(NakCode::SequenceError, 202, 2)]);
@@ -293,9 +293,9 @@ fn tries(retry_cnt: u8) -> usize {
     t.expect_no_completion();
     t.wait(TIMEOUT);
     t.expect_nothing();
-    let completion = t.expect_send(1, Status::RetryExceeded);
+    let completion = t.expect_send(1, WcStatus::RetryExceeded);
     assert_eq!(completion.vendor_err, Cause::AckTimeout as u32);
-    t.expect_send(2, Status::WrFlush);
+    t.expect_send(2, WcStatus::WrFlush);
     assert_eq!(t.state(), QpState::Err);
     sent
 }
@@ -343,7 +343,7 @@ fn sequence_naks_without_progress_use_up_the_tries() {
     t.post(1, SEND, &[]);
     t.sent();
     t.receive(&[nak(NakCode::SequenceError, 200, 0)]);
-    assert_eq!(t.expect_send(1, Status::RetryExceeded).vendor_err, Cause::SequenceRetries as u32);
+    assert_eq!(t.expect_send(1, WcStatus::RetryExceeded).vendor_err, Cause::SequenceRetries as u32);
 }
 
 // Receiver not ready.
@@ -390,7 +390,7 @@ fn a_request_refused_by_rnr_goes_alone_until_it_is_acknowledged() {
     assert_eq!(psns(&mut t), [(204, true)]);
     t.receive(&[ack(208, 8)]);
     for wr_id in 1..=3 {
-        t.expect_send(wr_id, Status::Success);
+        t.expect_send(wr_id, WcStatus::Success);
     }
 }
 
@@ -433,7 +433,7 @@ fn rnr_tries(rnr_retry: u8) -> Option<usize> {
         assert_eq!(t.sent().len(), 1);
         t.receive(&[rnr(1, 200, 0)]);
         if !t.program.completions.is_empty() {
-            t.expect_send(1, Status::RnrRetryExceeded);
+            t.expect_send(1, WcStatus::RnrRetryExceeded);
             return Some(round);
         }
         t.wait(MAX_RNR_BACKOFF);
@@ -482,7 +482,7 @@ fn the_ack_timeout_does_not_run_during_an_rnr_wait() {
 // Fatal NAKs.
 
 #[track_caller]
-fn fatal(code: NakCode, status: Status) {
+fn fatal(code: NakCode, status: WcStatus) {
     let mut t = Script::new();
     for wr_id in 1..=3 {
         t.post_with(wr_id, SEND, &[], |wqe| wqe.signaled = false);
@@ -491,25 +491,25 @@ fn fatal(code: NakCode, status: Status) {
     t.sent();
     t.receive(&[nak(code, 201, 1)]);
     t.expect_send(2, status);
-    t.expect_send(3, Status::WrFlush);
-    t.expect_recv(9, Status::WrFlush);
+    t.expect_send(3, WcStatus::WrFlush);
+    t.expect_recv(9, WcStatus::WrFlush);
     t.expect_no_completion();
     assert_eq!((t.state(), t.program.retired), (QpState::Err, 3));
 }
 
 #[test]
 fn an_invalid_request_nak_fails_its_work_request_and_flushes_the_rest() {
-    fatal(NakCode::InvalidRequest, Status::RemoteInvalidRequest);
+    fatal(NakCode::InvalidRequest, WcStatus::RemoteInvalidRequest);
 }
 
 #[test]
 fn a_remote_access_nak_fails_its_work_request_and_flushes_the_rest() {
-    fatal(NakCode::RemoteAccess, Status::RemoteAccess);
+    fatal(NakCode::RemoteAccess, WcStatus::RemoteAccess);
 }
 
 #[test]
 fn a_remote_operational_nak_fails_its_work_request_and_flushes_the_rest() {
-    fatal(NakCode::RemoteOperational, Status::RemoteOperation);
+    fatal(NakCode::RemoteOperational, WcStatus::RemoteOperation);
 }
 
 // Responses that belong to nothing.
@@ -538,7 +538,7 @@ fn a_late_answer_is_dropped() {
 // Local errors.
 
 #[track_caller]
-fn local_error(status: Status, cause: Cause, post: impl FnOnce(&mut Script)) {
+fn local_error(status: WcStatus, cause: Cause, post: impl FnOnce(&mut Script)) {
     let mut t = Script::new();
     t.post(1, SEND, &[]);
     post(&mut t);
@@ -547,14 +547,14 @@ fn local_error(status: Status, cause: Cause, post: impl FnOnce(&mut Script)) {
     t.expect_nothing();
     t.expect_no_completion();
     t.receive(&[ack(200, 1)]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
     assert_eq!(t.expect_send(2, status).vendor_err, cause as u32);
-    t.expect_send(3, Status::WrFlush);
+    t.expect_send(3, WcStatus::WrFlush);
 }
 
 #[test]
 fn a_bad_lkey_fails_in_its_turn() {
-    local_error(Status::LocalProtection, Cause::LocalKey, |t| {
+    local_error(WcStatus::LocalProtection, Cause::LocalKey, |t| {
         let mut sge = t.sge(0, 8);
         sge.lkey.0 ^= 1;
         t.post(2, SEND, &[sge]);
@@ -563,7 +563,7 @@ fn a_bad_lkey_fails_in_its_turn() {
 
 #[test]
 fn a_list_beyond_its_mr_fails_in_its_turn() {
-    local_error(Status::LocalProtection, Cause::LocalBounds, |t| {
+    local_error(WcStatus::LocalProtection, Cause::LocalBounds, |t| {
         t.post(2, WRITE, &[t.sge(65_530, 7)]);
     });
 }
@@ -594,8 +594,8 @@ fn a_read_is_asked_for_and_its_place_is_checked_when_the_data_comes() {
         t.expect_no_completion();
         let answer = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).payload(b"whatever");
         t.receive(&[answer.aeth(Syndrome::ACK, 1)]);
-        assert_eq!(t.expect_send(1, Status::LocalProtection).vendor_err, cause as u32);
-        t.expect_send(2, Status::WrFlush);
+        assert_eq!(t.expect_send(1, WcStatus::LocalProtection).vendor_err, cause as u32);
+        t.expect_send(2, WcStatus::WrFlush);
         assert_eq!(t.state(), QpState::Err);
     }
 }
@@ -609,7 +609,7 @@ fn an_atomic_is_executed_even_if_its_result_has_no_place() {
         t.expect(pkt(Opcode::RC_FETCH_ADD, 200).atomic(REMOTE, KEY, 3, 0).ack_req());
         t.expect_no_completion();
         t.receive(&[pkt(Opcode::RC_ATOMIC_ACK, 200).aeth(Syndrome::ACK, 1).original(7)]);
-        assert_eq!(t.expect_send(1, Status::LocalProtection).vendor_err, cause as u32);
+        assert_eq!(t.expect_send(1, WcStatus::LocalProtection).vendor_err, cause as u32);
         assert_eq!(t.state(), QpState::Err);
     }
 }
@@ -622,7 +622,7 @@ fn the_refusal_of_a_read_is_told_and_not_that_it_had_no_place() {
         t.post(1, op, &[sge]);
         t.sent();
         t.receive(&[nak(NakCode::RemoteAccess, 200, 0)]);
-        t.expect_send(1, Status::RemoteAccess);
+        t.expect_send(1, WcStatus::RemoteAccess);
     }
 }
 
@@ -633,17 +633,17 @@ fn a_read_of_nothing_needs_no_place() {
     t.post(1, READ, &[sge]);
     t.sent();
     t.receive(&[pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).aeth(Syndrome::ACK, 1)]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
 }
 
 #[test]
 fn an_atomic_of_another_length_than_eight_fails_in_its_turn() {
-    local_error(Status::LocalLength, Cause::LocalLength, |t| t.post(2, ADD, &[t.sge(0, 4)]));
+    local_error(WcStatus::LocalLength, Cause::LocalLength, |t| t.post(2, ADD, &[t.sge(0, 4)]));
 }
 
 #[test]
 fn a_message_longer_than_two_gigabytes_fails_in_its_turn() {
-    local_error(Status::LocalLength, Cause::LocalLength, |t| {
+    local_error(WcStatus::LocalLength, Cause::LocalLength, |t| {
         t.post(2, WRITE, &[t.sge(0, 1 << 31), t.sge(0, 1)]);
     });
 }
@@ -653,7 +653,7 @@ fn a_read_on_a_qp_without_rd_atomic_fails_and_does_not_hang() {
     let mut t = Script::with(QpAttr { max_rd_atomic: Some(0), ..usual() });
     t.post(1, READ, &[t.sge(0, 1)]);
     t.expect_nothing();
-    let completion = t.expect_send(1, Status::LocalQpOperation);
+    let completion = t.expect_send(1, WcStatus::LocalQpOperation);
     assert_eq!(completion.vendor_err, Cause::NoReadsAllowed as u32);
 }
 
@@ -665,7 +665,7 @@ fn a_send_queue_that_cannot_be_read_ends_the_qp_and_what_is_flushed_says_why() {
     t.program.broken.insert(queue);
     t.device.ring_doorbell(t.qpn);
     t.expect_nothing();
-    assert_eq!(t.expect_recv(1, Status::WrFlush).vendor_err, Cause::BrokenQueue as u32);
+    assert_eq!(t.expect_recv(1, WcStatus::WrFlush).vendor_err, Cause::BrokenQueue as u32);
     assert_eq!(t.program.events, [AsyncEvent::QpFatal(t.qpn)]);
 }
 
@@ -675,7 +675,7 @@ fn memory_gone_while_sending_fails_the_work_request() {
     t.program.unmapped = true;
     t.post(1, SEND, &[t.sge(0, 8)]);
     t.expect_nothing();
-    let completion = t.expect_send(1, Status::LocalProtection);
+    let completion = t.expect_send(1, WcStatus::LocalProtection);
     assert_eq!(completion.vendor_err, Cause::LocalMemory as u32);
 }
 
@@ -688,7 +688,7 @@ fn psns_wrap_around() {
     t.expect(pkt(Opcode::RC_SEND_FIRST, 0xff_ffff).payload(&[0; 256]));
     t.expect(pkt(Opcode::RC_SEND_LAST, 0).payload(&[0; 44]).ack_req());
     t.receive(&[ack(0, 1)]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
 }
 
 #[test]
@@ -764,7 +764,7 @@ fn a_probe_costs_no_tries() {
     }
     t.expect_no_completion();
     t.receive(&[ack(200, 1)]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
 }
 
 #[test]

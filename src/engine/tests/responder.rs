@@ -3,10 +3,9 @@
 mod script;
 
 use script::*;
-use urxe_engine::{
-    Access, AsyncEvent, Cause, Counter, Extra, QpAttr, QpState, Sge, Status, WcOpcode,
-};
-use urxe_wire::{Lkey, NakCode, Opcode, Pkey, Psn, Qpn, Syndrome};
+use urxe_engine::{AsyncEvent, Cause, Counter};
+use urxe_types::{Access, Extra, Lkey, Pkey, Psn, QpAttr, QpState, Qpn, Sge, WcOpcode, WcStatus};
+use urxe_wire::{NakCode, Opcode, Syndrome};
 
 // SEND.
 
@@ -16,7 +15,7 @@ fn send_is_put_into_the_receive_and_acknowledged() {
     t.post_recv(1, &[t.sge(0, 100)]);
     t.receive(&[pkt(Opcode::RC_SEND_ONLY, 100).payload(b"hello").ack_req()]);
     t.expect(ack(100, 1));
-    let completion = t.expect_recv(1, Status::Success);
+    let completion = t.expect_recv(1, WcStatus::Success);
     assert_eq!((completion.opcode, completion.byte_len), (WcOpcode::Recv, 5));
     assert_eq!(completion.src_qpn, Qpn::new(PEER_QPN));
     assert_eq!(t.memory(0, 5), b"hello");
@@ -33,7 +32,7 @@ fn send_in_three_packets_is_scattered_over_the_list() {
         pkt(Opcode::RC_SEND_LAST_IMM, 102).payload(&data[512..]).imm(0xa0b0_c0d0).ack_req(),
     ]);
     t.expect(ack(102, 1));
-    let completion = t.expect_recv(1, Status::Success);
+    let completion = t.expect_recv(1, WcStatus::Success);
     assert_eq!((completion.byte_len, completion.extra), (600, Extra::Imm(0xa0b0_c0d0)));
     let stored = [t.memory(0, 300), t.memory(1000, 1), t.memory(2000, 299)].concat();
     assert_eq!(stored, data);
@@ -45,7 +44,7 @@ fn send_of_nothing_completes_with_length_zero() {
     t.post_recv(1, &[]);
     t.receive(&[pkt(Opcode::RC_SEND_ONLY, 100).solicited().ack_req()]);
     t.expect(ack(100, 1));
-    let completion = t.expect_recv(1, Status::Success);
+    let completion = t.expect_recv(1, WcStatus::Success);
     assert_eq!((completion.byte_len, completion.solicited), (0, true));
 }
 
@@ -56,9 +55,9 @@ fn send_longer_than_its_receive_fails_on_both_sides() {
     t.post_recv(2, &[t.sge(0, 4)]);
     t.receive(&[pkt(Opcode::RC_SEND_ONLY, 100).payload(b"hello").ack_req()]);
     t.expect(nak(NakCode::InvalidRequest, 100, 0));
-    let completion = t.expect_recv(1, Status::LocalLength);
+    let completion = t.expect_recv(1, WcStatus::LocalLength);
     assert_eq!(completion.vendor_err, Cause::ReceiveTooShort as u32);
-    t.expect_recv(2, Status::WrFlush);
+    t.expect_recv(2, WcStatus::WrFlush);
     assert_eq!(t.state(), QpState::Err);
 }
 
@@ -79,7 +78,7 @@ fn send_into_a_receive_with_a_bad_lkey_is_our_own_fault() {
     t.post_recv(1, &[sge]);
     t.receive(&[pkt(Opcode::RC_SEND_ONLY, 100).payload(b"x")]);
     t.expect(nak(NakCode::RemoteOperational, 100, 0));
-    let completion = t.expect_recv(1, Status::LocalProtection);
+    let completion = t.expect_recv(1, WcStatus::LocalProtection);
     assert_eq!(completion.vendor_err, Cause::LocalKey as u32);
 }
 
@@ -100,8 +99,8 @@ fn a_receive_is_checked_only_as_far_as_the_message_reaches() {
         pkt(Opcode::RC_SEND_ONLY, 101).payload(b"ab").ack_req(),
     ]);
     t.expect(ack(101, 2));
-    t.expect_recv(1, Status::Success);
-    t.expect_recv(2, Status::Success);
+    t.expect_recv(1, WcStatus::Success);
+    t.expect_recv(2, WcStatus::Success);
     assert_eq!(t.memory(0, 2), b"ab");
     // The first packet fits, the second one does not.
     t.receive(&[
@@ -109,7 +108,7 @@ fn a_receive_is_checked_only_as_far_as_the_message_reaches() {
         pkt(Opcode::RC_SEND_LAST, 103).payload(b"x").ack_req(),
     ]);
     t.expect(nak(NakCode::RemoteOperational, 103, 2));
-    t.expect_recv(3, Status::LocalProtection);
+    t.expect_recv(3, WcStatus::LocalProtection);
     assert_eq!(t.state(), QpState::Err);
 }
 
@@ -121,7 +120,7 @@ fn the_receive_that_immediate_data_of_a_write_takes_is_not_written_to_and_not_ch
     let write = pkt(Opcode::RC_WRITE_ONLY_IMM, 100).reth(VA, key, 1).imm(5).payload(b"w");
     t.receive(&[write.ack_req()]);
     t.expect(ack(100, 1));
-    t.expect_recv(1, Status::Success);
+    t.expect_recv(1, WcStatus::Success);
 }
 
 // Receiver not ready.
@@ -142,7 +141,7 @@ fn without_a_receive_there_is_one_rnr_nak_and_then_silence_until_the_repeat() {
         pkt(Opcode::RC_SEND_LAST, 101).payload(b"x").ack_req(),
     ]);
     t.expect(ack(101, 1));
-    assert_eq!(t.expect_recv(1, Status::Success).byte_len, 257);
+    assert_eq!(t.expect_recv(1, WcStatus::Success).byte_len, 257);
 }
 
 #[test]
@@ -158,7 +157,7 @@ fn write_with_immediate_needs_its_receive_at_the_last_packet() {
     t.post_recv(9, &[]);
     t.receive(&[last]);
     t.expect(ack(101, 1));
-    let completion = t.expect_recv(9, Status::Success);
+    let completion = t.expect_recv(9, WcStatus::Success);
     assert_eq!(completion.opcode, WcOpcode::RecvRdmaWithImm);
     assert_eq!((completion.byte_len, completion.extra), (258, Extra::Imm(5)));
     assert_eq!(t.memory(256, 2), b"yz");
@@ -172,8 +171,8 @@ fn a_solicited_write_with_immediate_says_so() {
     t.post_recv(1, &[]);
     t.post_recv(2, &[]);
     t.receive(&[write(100), write(101).solicited()]);
-    assert!(!t.expect_recv(1, Status::Success).solicited);
-    assert!(t.expect_recv(2, Status::Success).solicited);
+    assert!(!t.expect_recv(1, WcStatus::Success).solicited);
+    assert!(t.expect_recv(2, WcStatus::Success).solicited);
 }
 
 // WRITE.
@@ -371,7 +370,7 @@ fn a_repeated_send_consumes_no_second_receive() {
     let send = pkt(Opcode::RC_SEND_ONLY, 100).payload(b"x").ack_req();
     t.receive(&[send.clone(), send]);
     t.expect(ack(100, 1));
-    t.expect_recv(1, Status::Success);
+    t.expect_recv(1, WcStatus::Success);
     t.expect_no_completion();
 }
 

@@ -3,8 +3,9 @@
 mod script;
 
 use script::*;
-use urxe_engine::{Cause, Counter, Extra, QpState, SendOp, Status};
-use urxe_wire::{NakCode, Opcode, Rkey, Syndrome};
+use urxe_engine::{Cause, Counter};
+use urxe_types::{Extra, QpState, Rkey, SendOp, WcStatus};
+use urxe_wire::{NakCode, Opcode, Syndrome};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 const READ: SendOp = SendOp::Read { remote_addr: 0x7000, rkey: Rkey(7) };
@@ -17,10 +18,10 @@ fn an_ack_inside_a_message_completes_what_ended_before_it() {
     t.post(2, SEND, &[t.sge(0, 600)]);
     t.sent();
     t.receive(&[ack(202, 1)]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
     t.expect_no_completion();
     t.receive(&[ack(203, 2)]);
-    t.expect_send(2, Status::Success);
+    t.expect_send(2, WcStatus::Success);
 }
 
 /// One work request, and a response to it that is none.
@@ -31,7 +32,7 @@ fn bad_response(op: SendOp, length: u32, response: Pkt) {
     t.sent();
     t.receive(&[response]);
     t.expect_nothing();
-    let completion = t.expect_send(1, Status::BadResponse);
+    let completion = t.expect_send(1, WcStatus::BadResponse);
     assert_eq!(completion.vendor_err, Cause::BadResponse as u32);
     t.expect_no_completion();
     assert_eq!(t.state(), QpState::Err);
@@ -86,7 +87,7 @@ fn a_read_response_that_comes_twice_changes_nothing() {
         pkt(Opcode::RC_READ_RESPONSE_MIDDLE, 201).payload(&data[256..512]),
         pkt(Opcode::RC_READ_RESPONSE_LAST, 202).payload(&data[512..]).aeth(Syndrome::ACK, 1),
     ]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
     t.expect_nothing();
     assert_eq!(t.memory(0, 600), data);
     assert_eq!(t.counted(Counter::StaleResponses), 1);
@@ -101,8 +102,8 @@ fn an_error_counts_as_solicited() {
     }
     t.sent();
     t.receive(&[nak(NakCode::RemoteAccess, 201, 1)]);
-    assert!(!t.expect_send(1, Status::Success).solicited);
-    assert!(t.expect_send(2, Status::RemoteAccess).solicited);
-    assert!(t.expect_send(3, Status::WrFlush).solicited);
-    assert!(t.expect_recv(9, Status::WrFlush).solicited);
+    assert!(!t.expect_send(1, WcStatus::Success).solicited);
+    assert!(t.expect_send(2, WcStatus::RemoteAccess).solicited);
+    assert!(t.expect_send(3, WcStatus::WrFlush).solicited);
+    assert!(t.expect_recv(9, WcStatus::WrFlush).solicited);
 }

@@ -4,6 +4,7 @@ mod script;
 
 use script::*;
 use urxe_engine::*;
+use urxe_types::*;
 use urxe_wire::{NakCode, Opcode};
 
 const QUEUE: QueueId = QueueId(1000);
@@ -30,16 +31,16 @@ fn qps_of_every_transport_take_from_one_queue_in_the_order_of_their_packets() {
         t.post_recv(wr_id, &[t.sge(0, 100)]);
     }
     t.receive(&[pkt(Opcode::UD_SEND_ONLY, 0).deth(QKEY, 1)]);
-    assert_eq!(t.expect_recv(1, Status::Success).qpn, ud);
+    assert_eq!(t.expect_recv(1, WcStatus::Success).qpn, ud);
     t.select(rc);
     t.receive(&[send(100)]);
-    assert_eq!(t.expect_recv(2, Status::Success).qpn, rc);
+    assert_eq!(t.expect_recv(2, WcStatus::Success).qpn, rc);
     t.select(uc);
     t.receive(&[pkt(Opcode::UC_SEND_ONLY, 100)]);
-    assert_eq!(t.expect_recv(3, Status::Success).qpn, uc);
+    assert_eq!(t.expect_recv(3, WcStatus::Success).qpn, uc);
     t.select(rc);
     t.receive(&[send(101)]);
-    assert_eq!(t.expect_recv(4, Status::Success).qpn, rc);
+    assert_eq!(t.expect_recv(4, WcStatus::Success).qpn, rc);
 }
 
 #[test]
@@ -50,7 +51,7 @@ fn an_empty_srq_is_a_receiver_not_ready() {
     t.post_recv(1, &[t.sge(0, 100)]);
     t.receive(&[send(100)]);
     t.expect(ack(100, 1));
-    t.expect_recv(1, Status::Success);
+    t.expect_recv(1, WcStatus::Success);
 }
 
 #[test]
@@ -69,8 +70,8 @@ fn its_receives_are_checked_against_its_own_protection_domain() {
         t.post_recv(psn.into(), &[sge]);
         t.receive(&[send(psn)]);
     }
-    t.expect_recv(100, Status::Success);
-    let completion = t.expect_recv(101, Status::LocalProtection);
+    t.expect_recv(100, WcStatus::Success);
+    let completion = t.expect_recv(101, WcStatus::LocalProtection);
     assert_eq!(completion.vendor_err, Cause::LocalKey as u32);
 }
 
@@ -87,8 +88,8 @@ fn its_receives_are_checked_only_as_far_as_the_message_reaches() {
             _ => Opcode::UC_SEND_ONLY,
         };
         t.receive(&[pkt(opcode, 100), pkt(opcode, 101).payload(b"x")]);
-        t.expect_recv(1, Status::Success);
-        t.expect_recv(2, Status::Success);
+        t.expect_recv(1, WcStatus::Success);
+        t.expect_recv(2, WcStatus::Success);
     }
 }
 
@@ -146,7 +147,7 @@ fn a_qp_going_to_err_says_once_that_it_took_its_last_and_leaves_the_queue_alone(
     }
     t.receive(&[pkt(Opcode::RC_SEND_FIRST, 100).payload(&[1; MTU])]);
     t.enter(QpState::Err);
-    t.expect_recv(1, Status::WrFlush);
+    t.expect_recv(1, WcStatus::WrFlush);
     t.expect_no_completion();
     assert_eq!(t.program.events, [AsyncEvent::LastWqeReached(t.qpn)]);
     t.enter(QpState::Err);
@@ -156,7 +157,7 @@ fn a_qp_going_to_err_says_once_that_it_took_its_last_and_leaves_the_queue_alone(
     t.expect_no_completion();
     t.another(QpType::Rc, Some(srq));
     t.receive(&[send(100)]);
-    t.expect_recv(2, Status::Success);
+    t.expect_recv(2, WcStatus::Success);
 }
 
 #[test]
@@ -173,7 +174,7 @@ fn a_qp_in_sqe_still_takes_receives_and_says_nothing_of_a_last_one() {
     let (mut t, _) = with_srq(QpType::Uc);
     t.post(1, SendOp::Send(Extra::None), &[Sge { addr: 0, ..t.sge(0, 1) }]);
     t.expect_nothing();
-    t.expect_send(1, Status::LocalProtection);
+    t.expect_send(1, WcStatus::LocalProtection);
     assert_eq!((t.state(), &t.program.events[..]), (QpState::Sqe, &[][..]));
     t.enter(QpState::Err);
     assert_eq!(t.program.events, [AsyncEvent::LastWqeReached(t.qpn)]);
@@ -195,11 +196,11 @@ fn a_failure_of_one_qp_does_not_touch_the_others() {
     t.post_recv(2, &[t.sge(0, 100)]);
     t.receive(&[pkt(Opcode::RC_SEND_ONLY, 100).payload(b"too long")]);
     t.expect(nak(NakCode::InvalidRequest, 100, 0));
-    t.expect_recv(1, Status::LocalLength);
+    t.expect_recv(1, WcStatus::LocalLength);
     t.select(healthy);
     t.receive(&[send(100)]);
     t.expect(ack(100, 1));
-    t.expect_recv(2, Status::Success);
+    t.expect_recv(2, WcStatus::Success);
 }
 
 #[test]
@@ -249,7 +250,7 @@ fn a_reset_qp_still_receives_from_its_srq() {
     t.connect(&usual());
     t.post_recv(1, &[t.sge(0, 100)]);
     t.receive(&[send(100)]);
-    t.expect_recv(1, Status::Success);
+    t.expect_recv(1, WcStatus::Success);
 }
 
 #[test]

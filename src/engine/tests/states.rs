@@ -4,8 +4,9 @@ mod script;
 
 use script::*;
 use urxe_engine::*;
+use urxe_types::*;
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::{Opcode, PathMtu, Qpn, Rkey, Syndrome};
+use urxe_wire::{Opcode, Syndrome};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 
@@ -34,7 +35,7 @@ fn reset_forgets_and_begins_anew() {
     t.post(2, SEND, &[]);
     t.expect(pkt(Opcode::RC_SEND_ONLY, 200).ack_req());
     t.receive(&[ack(200, 1)]);
-    t.expect_send(2, Status::Success);
+    t.expect_send(2, WcStatus::Success);
 }
 
 #[test]
@@ -46,7 +47,7 @@ fn reset_forgets_a_message_under_way() {
     t.connect(&usual_uc());
     t.post_recv(2, &[t.sge(0, 1000)]);
     t.receive(&[pkt(Opcode::UC_SEND_LAST, 100), pkt(Opcode::UC_SEND_ONLY, 101)]);
-    t.expect_recv(2, Status::Success);
+    t.expect_recv(2, WcStatus::Success);
     t.expect_no_completion();
 }
 
@@ -62,7 +63,7 @@ fn a_draining_queue_ends_what_it_began_and_says_so_once() {
     t.expect_nothing();
     assert_eq!(t.program.events, []);
     t.receive(&[ack(200, 1)]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
     assert_eq!(t.program.events, [AsyncEvent::SqDrained(t.qpn)]);
     t.enter(QpState::Rts);
     t.expect(pkt(Opcode::RC_SEND_ONLY, 201).ack_req());
@@ -77,7 +78,7 @@ fn a_fenced_request_does_not_begin_in_sqd() {
     t.enter(QpState::Sqd);
     assert!(t.device.query_qp(t.qpn).unwrap().sq_draining);
     t.receive(&[pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).aeth(Syndrome::ACK, 1).payload(b"x")]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
     t.expect_nothing();
     assert_eq!(t.program.events, [AsyncEvent::SqDrained(t.qpn)]);
     assert!(!t.device.query_qp(t.qpn).unwrap().sq_draining);
@@ -94,11 +95,11 @@ fn a_bad_request_not_begun_before_sqd_fails_after_it() {
     assert_eq!(t.sent().len(), 1);
     t.enter(QpState::Sqd);
     t.receive(&[pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).aeth(Syndrome::ACK, 1).payload(b"x")]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
     t.expect_no_completion();
     assert_eq!(t.program.events, [AsyncEvent::SqDrained(t.qpn)]);
     t.enter(QpState::Rts);
-    t.expect_send(2, Status::LocalProtection);
+    t.expect_send(2, WcStatus::LocalProtection);
 }
 
 #[test]
@@ -112,7 +113,7 @@ fn a_long_message_of_which_all_that_was_sent_is_acknowledged_still_drains() {
     assert_eq!(t.program.events, []);
     assert_eq!(t.sent().len(), 256, "what has begun is sent to its end");
     t.receive(&[ack(200 + 511, 1)]);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
     assert_eq!(t.program.events, [AsyncEvent::SqDrained(t.qpn)]);
 }
 
@@ -153,7 +154,7 @@ fn a_message_that_nobody_acknowledges_drains_with_its_last_packet() {
     t.enter(QpState::Sqd);
     assert_eq!(t.program.events, []);
     assert_eq!(t.sent().len(), 2);
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
     assert_eq!(t.program.events, [AsyncEvent::SqDrained(t.qpn)]);
     t.enter(QpState::Rts);
     t.expect(pkt(Opcode::UC_SEND_ONLY, 203));
@@ -163,11 +164,11 @@ fn a_message_that_nobody_acknowledges_drains_with_its_last_packet() {
 fn the_path_can_be_changed_in_sqd() {
     let mut t = Script::new();
     t.enter(QpState::Sqd);
-    let av = usual().av.map(|av| AddressVector { tclass: 0x40, ..av });
+    let av = usual().av.map(|av| AddressVector { traffic_class: 0x40, ..av });
     t.modify(&QpAttr { av, timeout: Some(20), ..QpAttr::default() }).unwrap();
     t.enter(QpState::Rts);
     t.post(1, SEND, &[]);
-    assert_eq!(t.next_sent().0.tclass, 0x40);
+    assert_eq!(t.next_sent().0.traffic_class, 0x40);
 }
 
 // SQE: a send that failed on our own side, where the peer knows nothing of it.
@@ -196,9 +197,9 @@ fn a_send_that_fails_here_stops_the_sends_of_uc_and_ud_and_not_their_receives() 
         let mut t = in_sqe(qp_type);
         t.post_recv(10, &[t.sge(0, 100)]);
         assert_eq!(t.sent().len(), 1);
-        t.expect_send(1, Status::Success);
-        assert_eq!(t.expect_send(2, Status::LocalProtection).vendor_err, Cause::LocalKey as u32);
-        t.expect_send(3, Status::WrFlush);
+        t.expect_send(1, WcStatus::Success);
+        assert_eq!(t.expect_send(2, WcStatus::LocalProtection).vendor_err, Cause::LocalKey as u32);
+        t.expect_send(3, WcStatus::WrFlush);
         assert_eq!((t.state(), t.program.retired), (QpState::Sqe, 3));
 
         t.expect_no_completion();
@@ -206,7 +207,7 @@ fn a_send_that_fails_here_stops_the_sends_of_uc_and_ud_and_not_their_receives() 
             QpType::Uc => pkt(Opcode::UC_SEND_ONLY, 100),
             _ => pkt(Opcode::UD_SEND_ONLY, 100).deth(QKEY, 1),
         }]);
-        t.expect_recv(10, Status::Success);
+        t.expect_recv(10, WcStatus::Success);
         assert_eq!(t.program.events, []);
     }
 }
@@ -219,12 +220,12 @@ fn requests_posted_in_sqe_are_flushed_and_later_ones_are_sent() {
         t.program.completions.clear();
         post_to_peer(&mut t, 4, &[]);
         t.expect_nothing();
-        t.expect_send(4, Status::WrFlush);
+        t.expect_send(4, WcStatus::WrFlush);
         t.enter(QpState::Rts);
         t.expect_nothing();
         post_to_peer(&mut t, 5, &[]);
         assert_eq!(t.sent().len(), 1);
-        t.expect_send(5, Status::Success);
+        t.expect_send(5, WcStatus::Success);
     }
 }
 
@@ -235,7 +236,7 @@ fn from_sqe_a_qp_may_go_on_to_err() {
     t.program.completions.clear();
     t.post_recv(10, &[]);
     t.enter(QpState::Err);
-    t.expect_recv(10, Status::WrFlush);
+    t.expect_recv(10, WcStatus::WrFlush);
 }
 
 #[test]
@@ -243,9 +244,9 @@ fn a_send_that_fails_here_ends_an_rc_qp() {
     let mut t = in_sqe(QpType::Rc);
     t.sent();
     t.receive(&[ack(200, 1)]);
-    t.expect_send(1, Status::Success);
-    t.expect_send(2, Status::LocalProtection);
-    t.expect_send(3, Status::WrFlush);
+    t.expect_send(1, WcStatus::Success);
+    t.expect_send(2, WcStatus::LocalProtection);
+    t.expect_send(3, WcStatus::WrFlush);
     assert_eq!(t.state(), QpState::Err);
 }
 
@@ -254,17 +255,17 @@ fn a_message_broken_off_in_its_midst_leaves_a_gap_for_the_peer_to_see() {
     let mut t = Script::of(QpType::Uc);
     t.post(1, SEND, &[t.sge(0, 256), Sge { addr: 0, ..t.sge(0, 1) }]);
     t.expect_nothing();
-    t.expect_send(1, Status::LocalProtection);
+    t.expect_send(1, WcStatus::LocalProtection);
     t.enter(QpState::Rts);
     t.post(2, SEND, &[t.sge(0, 600)]);
     assert_eq!(t.sent().len(), 3);
-    t.expect_send(2, Status::Success);
+    t.expect_send(2, WcStatus::Success);
     t.post(3, SEND, &[t.sge(0, 600)]);
     let mut tx = TxBatch::new(TxLimits::SINGLE, 1);
     t.device.poll_transmit(t.now, &mut t.program, &mut tx);
     t.program.unmapped = true;
     t.expect_nothing();
-    t.expect_send(3, Status::LocalProtection);
+    t.expect_send(3, WcStatus::LocalProtection);
     t.program.unmapped = false;
     t.enter(QpState::Rts);
     t.post(4, SEND, &[]);
@@ -296,10 +297,10 @@ fn going_to_err_flushes_sends_and_receives_in_order() {
     t.post_recv(11, &[]);
     t.enter(QpState::Err);
     for wr_id in 1..=3 {
-        t.expect_send(wr_id, Status::WrFlush);
+        t.expect_send(wr_id, WcStatus::WrFlush);
     }
-    t.expect_recv(10, Status::WrFlush);
-    t.expect_recv(11, Status::WrFlush);
+    t.expect_recv(10, WcStatus::WrFlush);
+    t.expect_recv(11, WcStatus::WrFlush);
     t.expect_no_completion();
 }
 
@@ -310,8 +311,8 @@ fn requests_posted_in_err_are_flushed_at_the_doorbell() {
     t.post_recv(1, &[]);
     t.post(2, SEND, &[]);
     t.expect_nothing();
-    t.expect_send(2, Status::WrFlush);
-    t.expect_recv(1, Status::WrFlush);
+    t.expect_send(2, WcStatus::WrFlush);
+    t.expect_recv(1, WcStatus::WrFlush);
 }
 
 #[test]
@@ -322,13 +323,13 @@ fn every_transport_flushes_its_sends_and_receives() {
         t.post(1, SEND, &[]);
         t.post_recv(2, &[]);
         t.enter(QpState::Err);
-        t.expect_send(1, Status::WrFlush);
-        t.expect_recv(2, Status::WrFlush);
+        t.expect_send(1, WcStatus::WrFlush);
+        t.expect_recv(2, WcStatus::WrFlush);
         t.post(3, SEND, &[]);
         t.post_recv(4, &[]);
         t.expect_nothing();
-        t.expect_send(3, Status::WrFlush);
-        t.expect_recv(4, Status::WrFlush);
+        t.expect_send(3, WcStatus::WrFlush);
+        t.expect_recv(4, WcStatus::WrFlush);
     }
 }
 
@@ -339,8 +340,8 @@ fn a_receive_in_use_is_flushed_first() {
     t.post_recv(2, &[]);
     t.receive(&[pkt(Opcode::RC_SEND_FIRST, 100).payload(&bytes(0, MTU))]);
     t.enter(QpState::Err);
-    t.expect_recv(1, Status::WrFlush);
-    t.expect_recv(2, Status::WrFlush);
+    t.expect_recv(1, WcStatus::WrFlush);
+    t.expect_recv(2, WcStatus::WrFlush);
 }
 
 // What modify_qp refuses. It changes nothing then.

@@ -4,8 +4,9 @@ mod script;
 
 use script::*;
 use urxe_engine::*;
+use urxe_types::*;
+use urxe_wire::Opcode;
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::{Opcode, Psn, Qpn, Rkey};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 const REMOTE: u64 = 0x7000;
@@ -28,7 +29,7 @@ fn a_send_is_cut_into_packets_that_ask_for_nothing() {
     t.expect(pkt(Opcode::UC_SEND_MIDDLE, 201).payload(&data[256..512]));
     t.expect(pkt(Opcode::UC_SEND_LAST_IMM, 202).payload(&data[512..]).imm(77).solicited());
     t.expect_nothing();
-    assert_eq!(t.expect_send(1, Status::Success).opcode, WcOpcode::Send);
+    assert_eq!(t.expect_send(1, WcStatus::Success).opcode, WcOpcode::Send);
     assert_eq!(t.program.retired, 1);
 }
 
@@ -43,8 +44,8 @@ fn a_write_names_its_range_in_the_first_packet() {
     t.expect(pkt(Opcode::UC_WRITE_FIRST, 200).reth(REMOTE, KEY, 257).payload(&data[..256]));
     t.expect(pkt(Opcode::UC_WRITE_LAST_IMM, 201).payload(&data[256..]).imm(9));
     t.expect(pkt(Opcode::UC_WRITE_ONLY, 202).reth(REMOTE, KEY, 0));
-    assert_eq!(t.expect_send(1, Status::Success).opcode, WcOpcode::RdmaWrite);
-    t.expect_send(2, Status::Success);
+    assert_eq!(t.expect_send(1, WcStatus::Success).opcode, WcOpcode::RdmaWrite);
+    t.expect_send(2, WcStatus::Success);
 }
 
 #[test]
@@ -58,7 +59,7 @@ fn a_message_completes_with_its_last_packet_and_not_before() {
         t.device.poll_transmit(t.now, &mut t.program, &mut tx);
         assert_eq!((tx.len(), t.counted(Counter::SentPackets)), (1, packets));
     }
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
 }
 
 #[test]
@@ -93,7 +94,7 @@ fn operations_that_need_an_answer_are_refused() {
         let mut t = uc();
         t.post(1, op, &[t.sge(0, 8)]);
         t.expect_nothing();
-        let completion = t.expect_send(1, Status::LocalQpOperation);
+        let completion = t.expect_send(1, WcStatus::LocalQpOperation);
         assert_eq!(completion.vendor_err, Cause::NotOfThisTransport as u32);
     }
 }
@@ -111,7 +112,7 @@ fn a_send_is_scattered_over_its_receive_and_not_answered() {
         pkt(Opcode::UC_SEND_LAST_IMM, 102).payload(&data[512..]).imm(5).solicited().ack_req(),
     ]);
     t.expect_nothing();
-    let completion = t.expect_recv(1, Status::Success);
+    let completion = t.expect_recv(1, WcStatus::Success);
     assert_eq!((completion.opcode, completion.byte_len), (WcOpcode::Recv, 600));
     assert_eq!((completion.extra, completion.solicited), (Extra::Imm(5), true));
     assert_eq!((completion.src_qpn, completion.grh), (Qpn::new(PEER_QPN), None));
@@ -129,7 +130,7 @@ fn a_write_lands_in_memory_and_only_its_immediate_data_is_told() {
         pkt(Opcode::UC_WRITE_LAST_IMM, 102).payload(&data[256..]).imm(6),
     ]);
     t.expect_nothing();
-    let completion = t.expect_recv(1, Status::Success);
+    let completion = t.expect_recv(1, WcStatus::Success);
     assert_eq!((completion.opcode, completion.byte_len), (WcOpcode::RecvRdmaWithImm, 300));
     assert_eq!(completion.extra, Extra::Imm(6));
     t.expect_no_completion();
@@ -156,7 +157,7 @@ fn whichever_packet_is_lost_the_message_is_dropped_and_the_next_gets_its_receive
         t.expect_no_completion();
         let next = bytes(9, 555);
         t.receive(&three_packets(103, &next));
-        assert_eq!(t.expect_recv(1, Status::Success).byte_len, 555);
+        assert_eq!(t.expect_recv(1, WcStatus::Success).byte_len, 555);
         assert_eq!(t.memory(0, 555), next, "packet {lost} of the message before was lost");
         t.expect_no_completion();
         t.expect_nothing();
@@ -182,7 +183,7 @@ fn after_a_gap_the_psn_that_came_is_the_one_to_go_on_from() {
     for (psn, gaps) in [(100, 0), (105, 1), (106, 1), (50, 2), (51, 2)] {
         t.post_recv(psn.into(), &[]);
         t.receive(&[pkt(Opcode::UC_SEND_ONLY, psn)]);
-        t.expect_recv(psn.into(), Status::Success);
+        t.expect_recv(psn.into(), WcStatus::Success);
         assert_eq!(t.counted(Counter::UcGaps), gaps);
     }
 }
@@ -212,7 +213,7 @@ fn a_receive_that_a_dropped_message_left_is_not_completed_by_a_write() {
     t.expect_no_completion();
     assert_eq!(t.memory(4096, 1), b"x");
     t.receive(&[pkt(Opcode::UC_SEND_ONLY, 102).payload(b"y")]);
-    t.expect_recv(1, Status::Success);
+    t.expect_recv(1, WcStatus::Success);
 }
 
 #[test]
@@ -223,7 +224,7 @@ fn a_new_message_inside_another_takes_its_place() {
         pkt(Opcode::UC_SEND_FIRST, 100).payload(&bytes(0, MTU)),
         pkt(Opcode::UC_SEND_ONLY, 101).payload(b"new"),
     ]);
-    assert_eq!(t.expect_recv(1, Status::Success).byte_len, 3);
+    assert_eq!(t.expect_recv(1, WcStatus::Success).byte_len, 3);
     assert_eq!(t.counted(Counter::UcMessagesDropped), 1);
 }
 
@@ -261,7 +262,7 @@ fn a_message_longer_than_its_receive_is_dropped_and_the_receive_stays() {
     dropped(&mut t, Counter::DropReceiveTooShort, &three_packets(100, &bytes(0, 600)));
     assert_eq!(t.counted(Counter::UcMessagesDropped), 1);
     t.receive(&[pkt(Opcode::UC_SEND_ONLY, 104)]);
-    t.expect_recv(99, Status::Success);
+    t.expect_recv(99, WcStatus::Success);
 }
 
 #[test]
@@ -317,9 +318,9 @@ fn a_receive_with_a_bad_lkey_fails_and_ends_the_qp() {
     t.post_recv(2, &[]);
     t.receive(&[pkt(Opcode::UC_SEND_ONLY, 100).payload(b"x")]);
     t.expect_nothing();
-    let completion = t.expect_recv(1, Status::LocalProtection);
+    let completion = t.expect_recv(1, WcStatus::LocalProtection);
     assert_eq!(completion.vendor_err, Cause::LocalKey as u32);
-    t.expect_recv(2, Status::WrFlush);
+    t.expect_recv(2, WcStatus::WrFlush);
     assert_eq!(t.state(), QpState::Err);
 }
 
@@ -336,9 +337,9 @@ fn a_receive_is_checked_only_as_far_as_the_message_reaches() {
         pkt(Opcode::UC_SEND_ONLY, 101).payload(b"x"),
         pkt(Opcode::UC_SEND_ONLY, 102).payload(b"xy"),
     ]);
-    t.expect_recv(1, Status::Success);
-    t.expect_recv(2, Status::Success);
-    t.expect_recv(3, Status::LocalProtection);
+    t.expect_recv(1, WcStatus::Success);
+    t.expect_recv(2, WcStatus::Success);
+    t.expect_recv(3, WcStatus::LocalProtection);
     assert_eq!(t.state(), QpState::Err);
 }
 
@@ -362,7 +363,7 @@ fn a_write_that_cannot_be_made_visible_ends_the_qp_and_sends_nothing() {
     t.post_recv(1, &[t.sge(0, 8)]);
     t.receive(&[pkt(Opcode::UC_SEND_ONLY, 100).payload(b"x")]);
     t.expect_nothing();
-    t.expect_recv(1, Status::LocalProtection);
+    t.expect_recv(1, WcStatus::LocalProtection);
     assert_eq!(t.counted(Counter::RemoteOperationalNaksSent), 0);
 }
 
@@ -383,7 +384,7 @@ fn nothing_is_executed_in_err() {
     let mut t = uc();
     t.post_recv(1, &[]);
     t.enter(QpState::Err);
-    t.expect_recv(1, Status::WrFlush);
+    t.expect_recv(1, WcStatus::WrFlush);
     let key = t.key;
     t.receive(&[pkt(Opcode::UC_WRITE_ONLY, 100).reth(VA, key, 1).payload(b"x")]);
     assert_eq!((t.counted(Counter::DropQpNotReady), t.memory(0, 1)), (1, &[0][..]));

@@ -5,7 +5,8 @@ mod script;
 use script::*;
 use std::net::IpAddr;
 use urxe_engine::*;
-use urxe_wire::{Flow, Opcode, Pkey, Qkey, Qpn, datagram_source_port};
+use urxe_types::*;
+use urxe_wire::{Flow, Opcode, datagram_source_port};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 const GRH: usize = 40;
@@ -41,8 +42,8 @@ fn a_send_is_one_packet_and_complete_with_it() {
     t.expect(pkt(Opcode::UD_SEND_ONLY, 200).deth(QKEY, src).payload(b"hello"));
     t.expect(pkt(Opcode::UD_SEND_ONLY_IMM, 201).deth(QKEY, src).imm(7).payload(b"he"));
     t.expect_nothing();
-    assert_eq!(t.expect_send(1, Status::Success).opcode, WcOpcode::Send);
-    t.expect_send(2, Status::Success);
+    assert_eq!(t.expect_send(1, WcStatus::Success).opcode, WcOpcode::Send);
+    t.expect_send(2, WcStatus::Success);
     assert_eq!((t.program.retired, t.device.poll_timeout()), (2, None));
 }
 
@@ -50,13 +51,13 @@ fn a_send_is_one_packet_and_complete_with_it() {
 fn the_outer_headers_are_those_of_the_address_vector() {
     let mut t = ud();
     let source_port = datagram_source_port(t.qpn);
-    let av = AddressVector { tclass: 0x20, hop_limit: 3, flow_label: 0x12345, ..av() };
+    let av = AddressVector { traffic_class: 0x20, hop_limit: 3, flow_label: 0x12345, ..av() };
     t.post_with(1, SEND, &[], |wqe| wqe.to = to(DatagramPath::Vector(av)));
     let expected = Flow {
         src: LOCAL,
         dst: PEER,
         src_port: source_port,
-        tclass: 0x20,
+        traffic_class: 0x20,
         hop_limit: 3,
         flow_label: 0x12345,
     };
@@ -95,15 +96,15 @@ fn a_datagram_may_be_as_long_as_the_link_allows_and_no_longer() {
     assert_eq!(t.next_sent().1.payload.len(), 1024);
     send(&mut t, 2, SEND, 1025);
     t.expect_nothing();
-    t.expect_send(1, Status::Success);
-    let completion = t.expect_send(2, Status::LocalLength);
+    t.expect_send(1, WcStatus::Success);
+    let completion = t.expect_send(2, WcStatus::LocalLength);
     assert_eq!(completion.vendor_err, Cause::DatagramTooLong as u32);
 }
 
 #[test]
 fn a_larger_link_mtu_is_followed_at_once() {
     let mut t = ud();
-    t.device.set_active_mtu(urxe_wire::PathMtu::Mtu4096);
+    t.device.set_active_mtu(urxe_types::PathMtu::Mtu4096);
     send(&mut t, 1, SEND, 4096);
     assert_eq!(t.next_sent().1.payload.len(), 4096);
 }
@@ -112,7 +113,7 @@ fn a_larger_link_mtu_is_followed_at_once() {
 fn refused(t: &mut Script, op: SendOp, to: Option<Destination>, cause: Cause) {
     t.post_with(1, op, &[], |wqe| wqe.to = to);
     t.expect_nothing();
-    let completion = t.expect_send(1, Status::LocalQpOperation);
+    let completion = t.expect_send(1, WcStatus::LocalQpOperation);
     assert_eq!(Cause::from_number(completion.vendor_err), Some(cause));
     assert_eq!(t.state(), QpState::Sqe);
 }
@@ -148,7 +149,7 @@ fn a_send_without_a_destination_is_refused() {
 
 #[test]
 fn a_write_is_refused() {
-    let op = SendOp::Write { remote_addr: 0, rkey: urxe_wire::Rkey(1), imm: None };
+    let op = SendOp::Write { remote_addr: 0, rkey: urxe_types::Rkey(1), imm: None };
     refused(&mut ud(), op, to(DatagramPath::Vector(av())), Cause::NotOfThisTransport);
 }
 
@@ -158,7 +159,7 @@ fn memory_gone_while_sending_fails_the_work_request() {
     send(&mut t, 1, SEND, 8);
     t.program.unmapped = true;
     t.expect_nothing();
-    t.expect_send(1, Status::LocalProtection);
+    t.expect_send(1, WcStatus::LocalProtection);
 }
 
 #[test]
@@ -185,9 +186,9 @@ fn datagram_to(t: &Script, payload: &[u8]) -> Pkt {
 fn a_datagram_lies_behind_forty_bytes_with_the_ipv4_header_in_the_last_twenty() {
     let mut t = ud();
     t.post_recv(1, &[t.sge(0, 10), t.sge(100, 100)]);
-    let flow = Flow { tclass: 0x20, hop_limit: 9, ..flow(PEER, LOCAL) };
+    let flow = Flow { traffic_class: 0x20, hop_limit: 9, ..flow(PEER, LOCAL) };
     t.receive_along(&flow, &datagram_to(&t, b"hello"));
-    let completion = t.expect_recv(1, Status::Success);
+    let completion = t.expect_recv(1, WcStatus::Success);
     assert_eq!((completion.opcode, completion.byte_len), (WcOpcode::Recv, 45));
     assert_eq!((completion.src_qpn, completion.grh), (Qpn::new(0x77), Some(GrhKind::Ipv4)));
     let stored = [t.memory(0, 10), t.memory(100, 35)].concat();
@@ -208,9 +209,9 @@ fn a_datagram_over_ipv6_lies_behind_its_ipv6_header() {
     let (src, dst): (IpAddr, IpAddr) = ("fe80::2".parse().unwrap(), "fe80::1".parse().unwrap());
     t.device.set_gid(1, Some(dst));
     t.post_recv(1, &[t.sge(0, 100)]);
-    let flow = Flow { tclass: 0x12, hop_limit: 9, flow_label: 0x34567, ..flow(src, dst) };
+    let flow = Flow { traffic_class: 0x12, hop_limit: 9, flow_label: 0x34567, ..flow(src, dst) };
     t.receive_along(&flow, &datagram_to(&t, b"1234"));
-    let completion = t.expect_recv(1, Status::Success);
+    let completion = t.expect_recv(1, WcStatus::Success);
     assert_eq!((completion.byte_len, completion.grh), (44, Some(GrhKind::Ipv6)));
     assert_eq!(t.memory(0, 8), [0x61, 0x23, 0x45, 0x67, 0, 36, 17, 9]);
     assert_eq!((t.memory(8, 2), t.memory(23, 1)), (&[0xfe, 0x80][..], &[2][..]));
@@ -224,7 +225,7 @@ fn immediate_data_and_the_solicited_bit_are_told() {
     t.post_recv(1, &[t.sge(0, 40)]);
     let packet = pkt(Opcode::UD_SEND_ONLY_IMM, 5).deth(QKEY, 0x77).imm(0xa1b2).solicited();
     t.receive(&[packet]);
-    let completion = t.expect_recv(1, Status::Success);
+    let completion = t.expect_recv(1, WcStatus::Success);
     assert_eq!((completion.extra, completion.solicited), (Extra::Imm(0xa1b2), true));
     assert_eq!(completion.byte_len, 40);
 }
@@ -236,7 +237,7 @@ fn any_host_may_send_in_any_order_of_psns() {
         t.post_recv(1, &[t.sge(0, 100)]);
         let packet = pkt(Opcode::UD_SEND_ONLY, psn).deth(QKEY, 1).to(t.qpn);
         t.receive_from(src.parse().unwrap(), &packet);
-        t.expect_recv(1, Status::Success);
+        t.expect_recv(1, WcStatus::Success);
     }
     t.expect_nothing();
 }
@@ -271,7 +272,7 @@ fn a_changed_qkey_holds_at_once() {
     t.receive(&[datagram_to(&t, b"x")]);
     assert_eq!(t.counted(Counter::DropBadQkey), 1);
     t.receive(&[datagram_to(&t, b"x").deth(Qkey(0x2222), 1)]);
-    t.expect_recv(1, Status::Success);
+    t.expect_recv(1, WcStatus::Success);
 }
 
 #[test]
@@ -301,7 +302,7 @@ fn a_datagram_longer_than_its_receive_is_dropped_and_the_receive_stays() {
     dropped(&mut t, Counter::DropReceiveTooShort, packet);
     assert!(t.program.memory[44..].iter().all(|&byte| byte == 0));
     t.receive(&[datagram_to(&t, b"")]);
-    t.expect_recv(99, Status::Success);
+    t.expect_recv(99, WcStatus::Success);
 }
 
 #[test]
@@ -351,7 +352,7 @@ fn nothing_is_received_before_rtr_and_in_err() {
     t.receive(&[datagram_to(&t, b"x")]);
     t.enter_rtr(&usual_ud()).unwrap();
     t.receive(&[datagram_to(&t, b"x")]);
-    t.expect_recv(1, Status::Success);
+    t.expect_recv(1, WcStatus::Success);
     t.enter(QpState::Err);
     t.receive(&[datagram_to(&t, b"x")]);
     assert_eq!(t.counted(Counter::DropQpNotReady), 2);
@@ -366,9 +367,9 @@ fn a_receive_with_a_bad_lkey_fails_and_ends_the_qp() {
     t.post_recv(1, &[sge]);
     t.post_recv(2, &[t.sge(0, 100)]);
     t.receive(&[datagram_to(&t, b"x")]);
-    let completion = t.expect_recv(1, Status::LocalProtection);
+    let completion = t.expect_recv(1, WcStatus::LocalProtection);
     assert_eq!(completion.vendor_err, Cause::LocalKey as u32);
-    t.expect_recv(2, Status::WrFlush);
+    t.expect_recv(2, WcStatus::WrFlush);
     assert_eq!(t.state(), QpState::Err);
 }
 
@@ -381,11 +382,11 @@ fn a_receive_is_checked_only_as_far_as_the_grh_and_the_message_reach() {
     t.post_recv(2, &[t.sge(0, GRH as u32 + 1), bad]);
     t.post_recv(3, &[t.sge(0, GRH as u32 - 1), bad]);
     t.receive(&[datagram_to(&t, b""), datagram_to(&t, b"x")]);
-    t.expect_recv(1, Status::Success);
-    t.expect_recv(2, Status::Success);
+    t.expect_recv(1, WcStatus::Success);
+    t.expect_recv(2, WcStatus::Success);
     assert_eq!(t.memory(GRH, 1), b"x");
     t.receive(&[datagram_to(&t, b"")]);
-    t.expect_recv(3, Status::LocalProtection);
+    t.expect_recv(3, WcStatus::LocalProtection);
     assert_eq!(t.state(), QpState::Err);
 }
 
@@ -393,7 +394,7 @@ fn a_receive_is_checked_only_as_far_as_the_grh_and_the_message_reach() {
 fn a_congestion_mark_is_counted_and_the_datagram_taken() {
     let mut t = ud();
     t.post_recv(1, &[t.sge(0, 100)]);
-    t.receive_along(&Flow { tclass: 3, ..flow(PEER, LOCAL) }, &datagram_to(&t, b"x"));
-    t.expect_recv(1, Status::Success);
+    t.receive_along(&Flow { traffic_class: 3, ..flow(PEER, LOCAL) }, &datagram_to(&t, b"x"));
+    t.expect_recv(1, WcStatus::Success);
     assert_eq!(t.counted(Counter::EcnMarked), 1);
 }

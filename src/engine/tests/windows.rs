@@ -3,13 +3,13 @@
 mod script;
 
 use script::*;
-use urxe_engine::{
-    Access, AsyncEvent, Cause, Counter, DeregMrError, Extra, MwType, PdId, QpAttr, QpState, QpType,
-    SendOp, Status,
+use urxe_engine::{AsyncEvent, Cause, Counter, DeregMrError, PdId};
+use urxe_types::{
+    Access, Extra, Lkey, MwType, QpAttr, QpState, QpType, Qpn, Rkey, SendOp, WcStatus,
 };
-use urxe_wire::{Lkey, NakCode, Opcode, Qpn, Rkey};
+use urxe_wire::{NakCode, Opcode};
 
-const READ_WRITE: Access = Access(Access::REMOTE_READ.0 | Access::REMOTE_WRITE.0);
+const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
 fn write(va: u64, rkey: u32, psn: u32, data: &[u8]) -> Pkt {
     let packet = pkt(Opcode::RC_WRITE_ONLY, psn).reth(va, rkey, data.len() as u32);
@@ -126,7 +126,7 @@ fn a_window_is_no_lkey() {
     sge.lkey = Lkey(rkey);
     t.post(1, SendOp::Send(Extra::None), &[sge]);
     t.expect_nothing();
-    assert_eq!(t.expect_send(1, Status::LocalProtection).vendor_err, Cause::LocalKey as u32);
+    assert_eq!(t.expect_send(1, WcStatus::LocalProtection).vendor_err, Cause::LocalKey as u32);
 }
 
 // To whom.
@@ -158,8 +158,8 @@ fn refused(t: &mut Script, cause: Cause, op: SendOp) {
     t.post(1, op, &[]);
     t.post(2, SendOp::Send(Extra::None), &[]);
     t.expect_nothing();
-    assert_eq!(t.expect_send(1, Status::MwBind).vendor_err, cause as u32);
-    t.expect_send(2, Status::WrFlush);
+    assert_eq!(t.expect_send(1, WcStatus::MwBind).vendor_err, cause as u32);
+    t.expect_send(2, WcStatus::WrFlush);
     assert_eq!(t.state(), QpState::Err);
     assert_eq!(t.counted(Counter::LocalErrors), 1);
 }
@@ -212,7 +212,7 @@ fn bind_as(t: &mut Script, mw: u32, new_rkey: u32) {
     };
     t.post(1, op, &[]);
     t.expect_nothing();
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn a_bind_stays_inside_of_its_mr() {
 
 #[test]
 fn a_window_gives_no_rights_of_the_owner() {
-    for access in [Access::MW_BIND, Access(1 << 31)] {
+    for access in [Access::MW_BIND, Access::from_bits_retain(1 << 31)] {
         refused_if(MwType::Two, Cause::BindAccess, |_, asked| asked.access = access);
     }
 }
@@ -337,7 +337,7 @@ fn a_type_2_window_is_invalidated_before_it_is_bound_again() {
     let rkey = t.window(0, 64, READ_WRITE);
     let binding = t.device.query_mw(rkey);
     t.bind(rkey, 64, 64, READ_WRITE);
-    let completion = t.expect_send(BIND_WR_ID, Status::MwBind);
+    let completion = t.expect_send(BIND_WR_ID, WcStatus::MwBind);
     assert_eq!(completion.vendor_err, Cause::BindTwice as u32);
     assert_eq!(t.device.query_mw(rkey), binding, "it stays bound as it was");
 }
@@ -377,7 +377,7 @@ fn an_invalidated_window_opens_nothing_until_it_is_bound_again() {
     let rkey = t.window(0, 64, READ_WRITE);
     t.post(1, invalidate(rkey), &[]);
     t.expect_nothing();
-    t.expect_send(1, Status::Success);
+    t.expect_send(1, WcStatus::Success);
     assert_eq!(t.counted(Counter::KeysInvalidated), 1);
     let again = t.bound(rkey, 0, 64, READ_WRITE);
     opens(&mut t, VA, again);
@@ -391,7 +391,7 @@ fn an_invalidated_window_opens_nothing_until_it_is_bound_again() {
 fn not_invalidated(t: &mut Script, key: u32) {
     t.post(1, invalidate(key), &[]);
     t.expect_nothing();
-    let completion = t.expect_send(1, Status::LocalQpOperation);
+    let completion = t.expect_send(1, WcStatus::LocalQpOperation);
     assert_eq!(completion.vendor_err, Cause::InvalidateKey as u32);
     assert_eq!(t.state(), QpState::Err);
 }
@@ -430,7 +430,7 @@ fn a_send_with_invalidate_closes_the_window_and_tells_the_key() {
     t.post_recv(1, &[t.sge(0, 8)]);
     t.receive(&[pkt(Opcode::RC_SEND_ONLY_INV, 100).invalidate(rkey).ack_req()]);
     t.expect(ack(100, 1));
-    assert_eq!(t.expect_recv(1, Status::Success).extra, Extra::Invalidate(Rkey(rkey)));
+    assert_eq!(t.expect_recv(1, WcStatus::Success).extra, Extra::Invalidate(Rkey(rkey)));
     assert!(!t.is_bound(rkey));
     assert_eq!(t.counted(Counter::KeysInvalidated), 1);
     t.receive(&[write(VA, rkey, 101, b"w")]);
@@ -455,7 +455,7 @@ fn not_closed(t: &mut Script, rkey: u32) {
     t.post_recv(1, &[t.sge(0, 8)]);
     t.receive(&[pkt(Opcode::RC_SEND_ONLY_INV, 100).invalidate(rkey).ack_req()]);
     t.expect(nak(NakCode::RemoteAccess, 100, 0));
-    t.expect_recv(1, Status::WrFlush);
+    t.expect_recv(1, WcStatus::WrFlush);
     assert!(t.program.events.contains(&AsyncEvent::QpAccessError(t.qpn)));
 }
 
@@ -586,5 +586,5 @@ fn a_window_that_is_closed_while_a_repeated_read_waits_does_not_end_the_connecti
     t.expect_nothing();
     assert_eq!(t.state(), QpState::Rts);
     assert_eq!(t.counted(Counter::DropUnknownDuplicate), 1);
-    t.expect_recv(1, Status::Success);
+    t.expect_recv(1, WcStatus::Success);
 }

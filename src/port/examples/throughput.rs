@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 use urxe_port::raw::{RawOptions, RawPort};
 use urxe_port::udp::{UdpOptions, UdpPort};
 use urxe_port::{Port, RxBatch};
+use urxe_types::{Psn, Qpn};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::{Checker, Verdict};
-use urxe_wire::{Bth, Flow, Headers, Opcode, Psn, Qpn, ROCE_PORT};
+use urxe_wire::{Bth, Flow, Headers, Opcode, ROCE_PORT};
 
 /// Bytes of datagrams that are pushed before each send.
 const BATCH: usize = 512 << 10;
@@ -56,7 +57,7 @@ fn send(
         src: caps.addrs[0],
         dst: peer,
         src_port: ROCE_PORT,
-        tclass: 0,
+        traffic_class: 0,
         hop_limit: 64,
         flow_label: 0,
     };

@@ -59,8 +59,8 @@ fn emit_ipv4(
     let mut ip = MutableIpv4Packet::new(&mut bytes[..IPV4_LEN]).expect("room for a header");
     ip.set_version(4);
     ip.set_header_length((IPV4_LEN / 4) as u8);
-    ip.set_dscp(flow.tclass >> 2);
-    ip.set_ecn(flow.tclass & 3);
+    ip.set_dscp(flow.traffic_class >> 2);
+    ip.set_ecn(flow.traffic_class & 3);
     ip.set_total_length((IPV4_LEN + udp_len) as u16);
     ip.set_identification(ident);
     ip.set_flags((fragment >> 13) as u8);
@@ -75,7 +75,7 @@ fn emit_ipv4(
 fn emit_ipv6(bytes: &mut [u8], flow: &Flow, (src, dst): (Ipv6Addr, Ipv6Addr), udp_len: usize) {
     let mut ip = MutableIpv6Packet::new(&mut bytes[..IPV6_LEN]).expect("room for a header");
     ip.set_version(6);
-    ip.set_traffic_class(flow.tclass);
+    ip.set_traffic_class(flow.traffic_class);
     ip.set_flow_label(flow.flow_label & 0xf_ffff);
     ip.set_payload_length(udp_len as u16);
     ip.set_next_header(IpNextHeaderProtocols::Udp);
@@ -137,7 +137,7 @@ fn parse_ipv4(packet: &[u8]) -> Option<(Flow, Ident, usize, usize)> {
         src: ip.get_source().into(),
         dst: ip.get_destination().into(),
         src_port: 0,
-        tclass: ip.get_dscp() << 2 | ip.get_ecn(),
+        traffic_class: ip.get_dscp() << 2 | ip.get_ecn(),
         hop_limit: ip.get_ttl(),
         flow_label: 0,
     };
@@ -154,7 +154,7 @@ fn parse_ipv6(packet: &[u8]) -> Option<(Flow, Ident, usize, usize)> {
         src: ip.get_source().into(),
         dst: ip.get_destination().into(),
         src_port: 0,
-        tclass: ip.get_traffic_class(),
+        traffic_class: ip.get_traffic_class(),
         hop_limit: ip.get_hop_limit(),
         flow_label: ip.get_flow_label(),
     };
@@ -172,7 +172,7 @@ mod tests {
             src: src.parse().unwrap(),
             dst: dst.parse().unwrap(),
             src_port: 49441,
-            tclass: 0x69,
+            traffic_class: 0x69,
             hop_limit: 64,
             flow_label: 0,
         }
@@ -238,7 +238,7 @@ mod tests {
     proptest! {
         #[test]
         fn written_values_are_read_back(
-            v6: bool, src: u128, dst: u128, src_port: u16, tclass: u8, hop_limit: u8,
+            v6: bool, src: u128, dst: u128, src_port: u16, traffic_class: u8, hop_limit: u8,
             label in 0u32..0x10_0000, ident: u16, len in 1usize..5000,
         ) {
             let addr = |bits: u128| match v6 {
@@ -246,8 +246,8 @@ mod tests {
                 false => IpAddr::from(Ipv4Addr::from(bits as u32)),
             };
             let flow_label = if v6 { label } else { 0 };
-            let flow =
-                Flow { src: addr(src), dst: addr(dst), src_port, tclass, hop_limit, flow_label };
+            let (src, dst) = (addr(src), addr(dst));
+            let flow = Flow { src, dst, src_port, traffic_class, hop_limit, flow_label };
             let fragment = if v6 { 0 } else { DONT_FRAGMENT };
             let ident = if v6 { 0 } else { ident };
             let parsed = parse(&packet(&flow, ident, len)).unwrap();

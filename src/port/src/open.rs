@@ -8,7 +8,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
-use urxe_wire::{PathMtu, ROCE_PORT};
+use urxe_wire::ROCE_PORT;
+use urxe_wire::largest_path_mtu;
 
 /// The hop limit that sockets send with where a flow does not ask for another.
 pub(crate) const HOP_LIMIT: u8 = 64;
@@ -148,7 +149,7 @@ fn has(interface: &NetworkInterface, addr: IpAddr) -> bool {
 
 /// The smallest link MTU that carries RoCE at all, in bytes.
 fn mtu_needed(ipv6: bool) -> u32 {
-    let fits = |mtu: &u32| PathMtu::largest_for_link(*mtu, ipv6).is_some();
+    let fits = |mtu: &u32| largest_path_mtu(*mtu, ipv6).is_some();
     (0..u32::from(u16::MAX)).find(fits).unwrap_or(u32::from(u16::MAX))
 }
 
@@ -156,6 +157,7 @@ fn mtu_needed(ipv6: bool) -> u32 {
 mod tests {
     use super::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
+    use urxe_types::PathMtu;
 
     #[test]
     fn every_address_of_the_loopback_network_is_on_lo() {
@@ -185,8 +187,8 @@ mod tests {
     fn the_smallest_mtu_is_that_of_256_bytes_and_no_more() {
         for ipv6 in [false, true] {
             let needed = mtu_needed(ipv6);
-            assert_eq!(PathMtu::largest_for_link(needed, ipv6), Some(PathMtu::Mtu256));
-            assert_eq!(PathMtu::largest_for_link(needed - 1, ipv6), None);
+            assert_eq!(largest_path_mtu(needed, ipv6), Some(PathMtu::Mtu256));
+            assert_eq!(largest_path_mtu(needed - 1, ipv6), None);
         }
     }
 }

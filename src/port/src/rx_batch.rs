@@ -201,8 +201,14 @@ mod tests {
 
     fn outer(guess: u16) -> Outer {
         let addr = Ipv4Addr::LOCALHOST.into();
-        let flow =
-            Flow { src: addr, dst: addr, src_port: 1, tclass: 0, hop_limit: 64, flow_label: 0 };
+        let flow = Flow {
+            src: addr,
+            dst: addr,
+            src_port: 1,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
         Outer { flow, ident: Ident::Hidden { guess } }
     }
 

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use urxe_port::capture::{self, Content};
+use urxe_types::{Qkey, Qpn};
 use urxe_wire::icrc::{self, Checker, Verdict};
 use urxe_wire::mad::{self, IpCmHeader, Mad, Message, PortSpace, Reason};
-use urxe_wire::{Flow, Ident, Opcode, Outer, Packet, Qkey, Qpn};
+use urxe_wire::{Flow, Ident, Opcode, Outer, Packet};
 
 /// File, RoCE packets in it, other frames in it.
 const CAPTURES: [(&str, usize, usize); 33] = [

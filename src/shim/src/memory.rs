@@ -3,9 +3,10 @@
 use crate::session::Session;
 use crate::uverbs::Registration;
 use rustix::io::Errno;
-use urxe_shm::control::{Access, Backing, Reply, Request};
+use urxe_shm::control::{Backing, Reply, Request};
 use urxe_shm::process_memory::populate;
 use urxe_shm::remap::{self, Shared};
+use urxe_types::Access;
 use zerocopy::{Immutable, IntoBytes};
 
 /// Registers memory, after its pages have been brought in (unless they are to come on demand),

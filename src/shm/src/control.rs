@@ -24,8 +24,8 @@ mod socket;
 mod stats;
 
 pub use attr::{
-    Access, AddressVector, DeviceAttr, DeviceInfo, Gid, MwType, OdpCaps, PortAttr, QpAttr, QpCaps,
-    QpQueried, QpState, QpType, SrqAttr,
+    AddressVector, DeviceAttr, DeviceInfo, Gid, OdpCaps, PortAttr, QpAttr, QpCaps, QpQueried,
+    SrqAttr,
 };
 pub use cm::{
     CM_MAX_PRIVATE_DATA, CmConnParam, CmEvent, CmEventKind, CmEventParam, CmOption, CmPath,
@@ -41,6 +41,7 @@ pub use resource::{BoundTo, CmIdState, Resource, ResourceDetail, ResourceKind, R
 pub use stats::{CounterInfo, QpStats, StatsPage};
 
 use serde::{Deserialize, Serialize};
+use urxe_types::{Access, MwType, QpType};
 
 /// Version of everything this crate lays down: messages, rings and doorbells. It stands, outside
 /// of the encoding, at the head of each message; two sides with different versions do not talk.
@@ -512,8 +513,8 @@ mod tests {
         "\\PC{0,20}"
     }
 
-    fn state() -> impl Strategy<Value = QpState> {
-        use QpState::*;
+    fn state() -> impl Strategy<Value = urxe_types::QpState> {
+        use urxe_types::QpState::*;
         prop::sample::select(vec![Reset, Init, Rtr, Rts, Sqd, Sqe, Err])
     }
 
@@ -571,7 +572,7 @@ mod tests {
                 QpAttr {
                     state,
                     cur_state,
-                    access: access.map(Access),
+                    access: access.map(Access::from_bits_retain),
                     pkey_index,
                     port,
                     av,
@@ -628,7 +629,7 @@ mod tests {
                 mr,
                 addr,
                 length,
-                access: Access(access),
+                access: Access::from_bits_retain(access),
                 qpn,
             },
         );
@@ -643,7 +644,12 @@ mod tests {
                 ResourceDetail::Srq { max_wr, posted, limit, qps }
             }),
             any::<([u64; 2], u32, bool)>().prop_map(|([iova, length], access, mapped)| {
-                ResourceDetail::Mr { iova, length, access: Access(access), mapped }
+                ResourceDetail::Mr {
+                    iova,
+                    length,
+                    access: Access::from_bits_retain(access),
+                    mapped,
+                }
             }),
             (mw_type(), prop::option::of(bound))
                 .prop_map(|(mw_type, bound)| ResourceDetail::Mw { mw_type, bound }),
@@ -697,7 +703,7 @@ mod tests {
                     addr,
                     length,
                     iova,
-                    access: Access(access),
+                    access: Access::from_bits_retain(access),
                     backing,
                 }
             ),

@@ -4,7 +4,8 @@
 
 use crate::{Cq, Srq};
 use std::net::IpAddr;
-use urxe_shm::control::{Access, AddressVector, QpAttr, QpCaps, QpState, QpType, SrqAttr};
+use urxe_shm::control::{AddressVector, QpAttr, QpCaps, SrqAttr};
+use urxe_types::{Access, QpState, QpType};
 
 /// What a queue pair is made with: `ibv_qp_init_attr`.
 #[derive(Clone, Debug)]

@@ -208,12 +208,13 @@ pub use pd::Pd;
 pub use qp::{MULTICAST_QPN, Qp};
 pub use srq::Srq;
 pub use urxe_shm::control::{
-    Access, AddressVector, BoundTo, DeviceAttr, DeviceInfo, Gid, MwType, OdpCaps, PortAttr, QpAttr,
-    QpCaps, QpQueried, QpState, QpType, Resource, ResourceDetail, ResourceKind, SrqAttr,
+    AddressVector, BoundTo, DeviceAttr, DeviceInfo, Gid, OdpCaps, PortAttr, QpAttr, QpCaps,
+    QpQueried, Resource, ResourceDetail, ResourceKind, SrqAttr,
 };
 pub use urxe_shm::cursor::IndexError;
 pub use urxe_shm::entry::EntryError;
 pub use urxe_shm::layout::Sge;
 pub use urxe_shm::process_memory::Fault;
+pub use urxe_types::{Access, MwType, QpState, QpType};
 pub use wc::{Wc, WcOpcode, WcStatus};
 pub use wr::{Inline, Payload, Placement, RecvWr, SendWr};

@@ -249,13 +249,13 @@ impl Mr {
         access: Access,
     ) -> Result<BindInfo, Error> {
         let (offset, length) = self.resolve(range)?;
-        let writes = Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0;
-        let needed = match access.0 & writes {
+        let writes = Access::REMOTE_WRITE.bits() | Access::REMOTE_ATOMIC.bits();
+        let needed = match access.bits() & writes {
             0 => Access::MW_BIND,
             _ => Access::MW_BIND | Access::LOCAL_WRITE,
         };
         if !self.0.access.contains(needed) {
-            let lacks = format!("{:#x}", self.0.access.0);
+            let lacks = format!("{:#x}", self.0.access.bits());
             let expected = "MW_BIND, and LOCAL_WRITE for a window that peers write through";
             return Err(Error::invalid("access of the memory region", lacks, expected));
         }

@@ -107,7 +107,7 @@ pub struct BindInfo {
 
 impl BindInfo {
     /// Nothing: takes back what a window of type 1 has opened.
-    pub const NOTHING: BindInfo = BindInfo { mr: 0, addr: 0, length: 0, access: Access(0) };
+    pub const NOTHING: BindInfo = BindInfo { mr: 0, addr: 0, length: 0, access: Access::empty() };
 
     /// What a peer must name to come through the window once it has the key `rkey`. With
     /// [`Access::ZERO_BASED`] the addresses begin at 0.

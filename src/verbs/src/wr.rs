@@ -197,7 +197,8 @@ impl<'a> SendWr<'a> {
         info: BindInfo,
     ) -> Self {
         let BindInfo { mr, addr, length, access } = info;
-        let op = SendOp::BindMw { mw: mw.rkey(), new_rkey, mr, addr, length, access: access.0 };
+        let op =
+            SendOp::BindMw { mw: mw.rkey(), new_rkey, mr, addr, length, access: access.bits() };
         let names = Names::Mw(mw, mw_type);
         SendWr { names, ..Self::new(wr_id, op, Payload(SendData::Sges(&[]))) }
     }

@@ -11,8 +11,9 @@
 //! Type 0 is an ACK with a credit code, 1 an RNR NAK with a timer code, 3 a NAK with its reason;
 //! 2 is reserved, and so is everything with the top bit set.
 
-use crate::{Msn, u24};
+use crate::u24;
 use std::fmt;
+use urxe_types::Msn;
 
 /// The ACK extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@
 //! +---------------------------------------------------------------+
 //! ```
 
-use crate::Rkey;
+use urxe_types::Rkey;
 
 /// The atomic extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,8 @@
 //! The ICRC is stamped while the bytes are in the cache, when a datagram is pushed. It covers the
 //! IPv4 identification, so [`IdentPolicy`] says what that will be.
 
-use crate::{Bth, Flow, Headers, MAX_UDP_PAYLOAD, PathMtu, icrc};
+use crate::{Bth, Flow, Headers, MAX_UDP_PAYLOAD, icrc};
+use urxe_types::PathMtu;
 
 /// The longest RoCEv2 datagram (UDP payload), in bytes: what [`TxBatch::has_room`] has room for.
 pub const MAX_DATAGRAM: usize = Headers::MAX_LEN + PathMtu::Mtu4096.bytes() + icrc::LEN;
@@ -317,9 +318,10 @@ mod tests {
     use super::*;
     use crate::icrc::{Checker, Verdict};
     use crate::testing::{UNWRITTEN, headers};
-    use crate::{DONT_FRAGMENT, Ident, Opcode, Outer, Packet, Psn, Qpn, Reth, Rkey};
+    use crate::{DONT_FRAGMENT, Ident, Opcode, Outer, Packet, Reth};
     use proptest::prelude::*;
     use std::convert::Infallible;
+    use urxe_types::{Psn, Qpn, Rkey};
 
     const MTU: usize = 1024;
 
@@ -328,7 +330,7 @@ mod tests {
             src: [10, 0, 0, 1].into(),
             dst: [10, 0, 0, last_octet].into(),
             src_port: 49152,
-            tclass: 0,
+            traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
         }
@@ -407,7 +409,7 @@ mod tests {
             push_sends(&mut batch, &flow(to), &[100]);
         }
         assert_eq!(segments(&batch), [2, 1, 1]);
-        push_sends(&mut batch, &Flow { tclass: 2, ..flow(2) }, &[100]);
+        push_sends(&mut batch, &Flow { traffic_class: 2, ..flow(2) }, &[100]);
         assert_eq!(segments(&batch), [2, 1, 1, 1], "the traffic class is part of the flow");
     }
 

@@ -15,7 +15,8 @@
 //! S solicited event, M MigReq, F FECN, B BECN, A AckReq. Byte 4 may change on the way (a switch
 //! marks FECN), so the ICRC takes it as all ones.
 
-use crate::{Opcode, ParseError, Pkey, Psn, Qpn, u24};
+use crate::{Opcode, ParseError, u24};
+use urxe_types::{Pkey, Psn, Qpn};
 
 /// The base transport header.
 ///

@@ -10,7 +10,8 @@
 //! +---------------+-----------------------------------------------+
 //! ```
 
-use crate::{Qkey, Qpn, u24};
+use crate::u24;
+use urxe_types::{Qkey, Qpn};
 
 /// The datagram extended transport header. Its reserved byte is sent as 0 and ignored on receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,7 +27,7 @@ impl Outer {
                 grh[GRH_LEN - IPV4_LEN..].copy_from_slice(&header);
             }
             (src, dst) => {
-                let label = u32::from(flow.tclass) << 20 | flow.flow_label & 0xf_ffff;
+                let label = u32::from(flow.traffic_class) << 20 | flow.flow_label & 0xf_ffff;
                 grh[0..4].copy_from_slice(&(6 << 28 | label).to_be_bytes());
                 grh[4..6].copy_from_slice(&((UDP_LEN + udp_len) as u16).to_be_bytes());
                 grh[6] = PROTOCOL_UDP;
@@ -46,7 +46,7 @@ impl Outer {
         };
         let mut header = [0; IPV4_LEN];
         header[0] = 0x45;
-        header[1] = self.flow.tclass;
+        header[1] = self.flow.traffic_class;
         header[2..4].copy_from_slice(&((IPV4_LEN + UDP_LEN + udp_len) as u16).to_be_bytes());
         header[4..6].copy_from_slice(&ident.to_be_bytes());
         header[6..8].copy_from_slice(&fragment.to_be_bytes());
@@ -82,8 +82,14 @@ mod tests {
 
     fn outer(src: &str, dst: &str, ident: Ident) -> Outer {
         let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
-        let flow =
-            Flow { src, dst, src_port: 0xc000, tclass: 0x2a, hop_limit: 63, flow_label: 0x54321 };
+        let flow = Flow {
+            src,
+            dst,
+            src_port: 0xc000,
+            traffic_class: 0x2a,
+            hop_limit: 63,
+            flow_label: 0x54321,
+        };
         Outer { flow, ident }
     }
 
@@ -107,7 +113,7 @@ mod tests {
         // From RFC 1071's rule, worked out by hand for a header of few bits.
         let ident = Ident::Hidden { guess: 7 };
         let mut outer = outer("0.0.0.1", "0.0.0.2", ident);
-        outer.flow.tclass = 0;
+        outer.flow.traffic_class = 0;
         let header = &outer.grh(0)[20..];
         // 4500 + 001c + 0000 + 4000 + 3f11 + 0001 + 0002 = c430.
         assert_eq!(header[10..12], (!0xc430_u16).to_be_bytes());

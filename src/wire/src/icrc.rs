@@ -217,7 +217,7 @@ mod tests {
             src: src.parse().unwrap(),
             dst: dst.parse().unwrap(),
             src_port,
-            tclass: 0,
+            traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
         }
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn known_answer_ipv6() {
         let flow = Flow {
-            tclass: 226,
+            traffic_class: 226,
             hop_limit: 255,
             flow_label: 0x1face,
             ..v4("2022::1023", "2023::1024", 49152)
@@ -283,7 +283,7 @@ mod tests {
         let mut packet = [0; 32];
         packet[..8].copy_from_slice(&[0x81, 0x00, 0xff, 0xff, 0x40, 0x00, 0x01, 0x18]);
         packet[28..].copy_from_slice(&[0x82, 0xfd, 0x00, 0x2a]);
-        let flow = Flow { tclass: 0xc2, ..v4("10.0.17.1", "10.0.18.1", 0) };
+        let flow = Flow { traffic_class: 0xc2, ..v4("10.0.17.1", "10.0.18.1", 0) };
         let mut checker = Checker::new();
         assert_eq!(checker.check(&known(flow, 0x718c), &packet), Verdict::Exact);
         let recovered = Verdict::Recovered { ident: 0x718c };
@@ -295,7 +295,7 @@ mod tests {
         for flow in [v4("10.0.0.1", "10.0.0.2", 49152), v4("fd00::1", "fd00::2", 49152)] {
             let mut packet = stamped(&flow, 7, 64);
             packet[4] = 0x80; // a switch has marked FECN
-            let changed = Flow { tclass: 3, hop_limit: 1, flow_label: 0xfffff, ..flow };
+            let changed = Flow { traffic_class: 3, hop_limit: 1, flow_label: 0xfffff, ..flow };
             assert_eq!(Checker::new().check(&known(changed, 7), &packet), Verdict::Exact);
         }
     }

@@ -8,7 +8,7 @@
 //! +---------------------------------------------------------------+
 //! ```
 
-use crate::Rkey;
+use urxe_types::Rkey;
 
 /// The invalidate extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

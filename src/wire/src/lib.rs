@@ -11,13 +11,14 @@
 //! ```
 //! use urxe_wire::batch::{TxBatch, TxLimits};
 //! use urxe_wire::icrc::{Checker, Verdict};
-//! use urxe_wire::{Bth, Flow, Headers, Ident, Opcode, Outer, Packet, Psn, Qpn};
+//! use urxe_wire::{Bth, Flow, Headers, Ident, Opcode, Outer, Packet};
+//! use urxe_types::{Psn, Qpn};
 //!
 //! let flow = Flow {
 //!     src: [192, 0, 2, 1].into(),
 //!     dst: [192, 0, 2, 2].into(),
 //!     src_port: 49152,
-//!     tclass: 0,
+//!     traffic_class: 0,
 //!     hop_limit: 64,
 //!     flow_label: 0,
 //! };
@@ -66,15 +67,11 @@ mod grh;
 pub mod icrc;
 mod ieth;
 mod immdt;
-mod keys;
+mod link_mtu;
 pub mod mad;
-mod msn;
-mod mtu;
 mod opcode;
 mod outer;
 mod packet;
-mod psn;
-mod qpn;
 mod reth;
 mod source_port;
 #[cfg(test)]
@@ -89,13 +86,9 @@ pub use feth::Feth;
 pub use grh::GRH_LEN;
 pub use ieth::Ieth;
 pub use immdt::ImmDt;
-pub use keys::{Lkey, Pkey, Qkey, Rkey};
-pub use msn::Msn;
-pub use mtu::PathMtu;
+pub use link_mtu::largest_path_mtu;
 pub use opcode::{Opcode, Operation, Position, Transport};
 pub use outer::{DONT_FRAGMENT, Flow, Ident, MAX_UDP_PAYLOAD, Outer, ROCE_PORT};
 pub use packet::{Headers, Packet, ParseError};
-pub use psn::Psn;
-pub use qpn::Qpn;
 pub use reth::Reth;
 pub use source_port::{datagram_source_port, flow_source_port};

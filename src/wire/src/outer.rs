@@ -29,7 +29,7 @@ pub struct Flow {
     /// UDP source port: gives the network something to spread connections by.
     pub src_port: u16,
     /// Traffic class, or IPv4 type of service, with the two ECN bits lowest. Not under the ICRC.
-    pub tclass: u8,
+    pub traffic_class: u8,
     /// Hop limit, or IPv4 time to live. Not under the ICRC.
     pub hop_limit: u8,
     /// IPv6 flow label, 20 bits; 0 on IPv4. Not under the ICRC.

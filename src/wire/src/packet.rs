@@ -8,10 +8,9 @@
 //!
 //! Which extended headers come, and in which order, follows from the opcode.
 
-use crate::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Reth, Rkey, icrc,
-};
+use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Opcode, Reth, icrc};
 use std::fmt;
+use urxe_types::Rkey;
 
 /// Why bytes are not a RoCEv2 packet. None of these is answered; the packet is counted and
 /// dropped.
@@ -307,9 +306,10 @@ impl fmt::Display for Headers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Syndrome;
     use crate::testing::{UNWRITTEN, headers};
-    use crate::{Msn, Psn, Qkey, Qpn, Syndrome};
     use proptest::prelude::*;
+    use urxe_types::{Msn, Psn, Qkey, Qpn};
 
     /// A packet as it stands on the wire, with nonsense for an ICRC.
     fn built(headers: &Headers, payload: &[u8]) -> Vec<u8> {

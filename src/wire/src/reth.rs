@@ -14,7 +14,7 @@
 //! +---------------------------------------------------------------+
 //! ```
 
-use crate::Rkey;
+use urxe_types::Rkey;
 
 /// The RDMA extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! from us what it sees from rxe: always the upper quarter of all ports, the two ends of a
 //! connection the same one.
 
-use crate::Qpn;
+use urxe_types::Qpn;
 
 /// The lowest port of those used.
 const BASE: u16 = 0xc000;

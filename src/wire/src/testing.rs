@@ -1,13 +1,13 @@
 //! What the tests of several files share.
 
 use crate::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Flow, Headers, Msn, Opcode, Pkey, Psn, Qkey,
-    Qpn, Reth, Rkey, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Flow, Headers, Opcode, Reth, Syndrome,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
 use std::fmt::Debug;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use urxe_types::{Msn, Pkey, Psn, Qkey, Qpn, Rkey};
 
 /// What fresh buffers hold: a byte that nobody wrote shows.
 pub(crate) const UNWRITTEN: u8 = 0xa5;
@@ -89,11 +89,11 @@ pub(crate) fn flow() -> impl Strategy<Value = Flow> {
 /// Some IPv4 flow.
 pub(crate) fn ipv4_flow() -> impl Strategy<Value = Flow> {
     (any::<[u32; 2]>(), any::<u16>(), any::<[u8; 2]>()).prop_map(
-        |([src, dst], src_port, [tclass, hop_limit])| Flow {
+        |([src, dst], src_port, [traffic_class, hop_limit])| Flow {
             src: Ipv4Addr::from(src).into(),
             dst: Ipv4Addr::from(dst).into(),
             src_port,
-            tclass,
+            traffic_class,
             hop_limit,
             flow_label: 0,
         },
@@ -103,11 +103,11 @@ pub(crate) fn ipv4_flow() -> impl Strategy<Value = Flow> {
 /// Some IPv6 flow.
 pub(crate) fn ipv6_flow() -> impl Strategy<Value = Flow> {
     (any::<[u128; 2]>(), any::<u16>(), any::<[u8; 2]>(), 0u32..1 << 20).prop_map(
-        |([src, dst], src_port, [tclass, hop_limit], flow_label)| Flow {
+        |([src, dst], src_port, [traffic_class, hop_limit], flow_label)| Flow {
             src: Ipv6Addr::from(src).into(),
             dst: Ipv6Addr::from(dst).into(),
             src_port,
-            tclass,
+            traffic_class,
             hop_limit,
             flow_label,
         },

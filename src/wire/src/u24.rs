@@ -1,12 +1,4 @@
-//! 24-bit big-endian numbers. The one place where the mask stands.
-
-/// How many values a 24-bit number has.
-pub(crate) const MODULUS: u32 = 1 << 24;
-
-/// Keeps the low 24 bits.
-pub(crate) const fn truncate(value: u32) -> u32 {
-    value & (MODULUS - 1)
-}
+//! 24-bit big-endian numbers.
 
 /// Reads three big-endian bytes.
 pub(crate) const fn read(bytes: [u8; 3]) -> u32 {

@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Instant;
 use urxe_engine::cm::{Listen, ListenError, ListenOn, Service};
-use urxe_shm::control::{CmEventKind, CmEventParam, CmOption, CmPortSpace, ControlError, QpType};
+use urxe_shm::control::{CmEventKind, CmEventParam, CmOption, CmPortSpace, ControlError};
+use urxe_types::QpType;
 use urxe_wire::mad::PortSpace;
 
 /// Ports below this one are root's.
@@ -172,8 +173,8 @@ impl Cm {
             port: src.port(),
             on: listen_on(id, src.ip()),
             service: match id.qp_type {
-                QpType::Rc => Service::Connected(urxe_engine::QpType::Rc),
-                QpType::Uc => Service::Connected(urxe_engine::QpType::Uc),
+                QpType::Rc => Service::Connected(urxe_types::QpType::Rc),
+                QpType::Uc => Service::Connected(urxe_types::QpType::Uc),
                 QpType::Ud => Service::Datagrams,
             },
             backlog: backlog as usize,

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use urxe_engine::cm::ConnId;
-use urxe_shm::control::{CmEventKind, CmEventParam, QpType};
+use urxe_shm::control::{CmEventKind, CmEventParam};
+use urxe_types::QpType;
 
 /// An event that waits.
 #[derive(Debug)]

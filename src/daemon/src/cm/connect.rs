@@ -4,15 +4,13 @@ use super::bind::space_to_engine;
 use super::id::Phase;
 use super::{Cm, Holder};
 use crate::nic::Nic;
-use crate::resources::{from_engine, refuse, state_to_engine};
+use crate::resources::{from_engine, refuse};
 use rustix::io::Errno;
 use std::time::Instant;
 use urxe_engine::cm::{Accept, CommandError, Connect, ConnectError, Path, Qp, Resolve, SidrAnswer};
-use urxe_shm::control::{
-    Access, CmConnParam, CmPath, CmRoute, ControlError, Gid, QpAttr, QpState, QpType,
-};
-use urxe_wire::mad::{SidrStatus, TimeCode};
-use urxe_wire::{Pkey, Qkey, Qpn};
+use urxe_shm::control::{CmConnParam, CmPath, CmRoute, ControlError, Gid, QpAttr};
+use urxe_types::{Access, Pkey, Qkey, QpState, QpType, Qpn, TimeCode};
+use urxe_wire::mad::SidrStatus;
 
 /// The Q_Key of port spaces of datagrams: `RDMA_UDP_QKEY`.
 pub(super) const UDP_QKEY: u32 = 0x0123_4567;
@@ -50,11 +48,11 @@ impl Cm {
         };
         let conn = match id.qp_type {
             QpType::Rc => {
-                let connect = connected(urxe_engine::QpType::Rc);
+                let connect = connected(urxe_types::QpType::Rc);
                 manager.connect(now, &connect)
             }
             QpType::Uc => {
-                let connect = connected(urxe_engine::QpType::Uc);
+                let connect = connected(urxe_types::QpType::Uc);
                 manager.connect(now, &connect)
             }
             QpType::Ud => {
@@ -172,7 +170,7 @@ impl Cm {
                 let at = at.ok_or_else(|| {
                     refuse(Errno::ADDRNOTAVAIL, "the device has lost the address of this id")
                 })?;
-                let attr = nic.cm.qp_attr(conn, state_to_engine(state), at as u8);
+                let attr = nic.cm.qp_attr(conn, state, at as u8);
                 attr.map(|attr| from_engine(&attr)).ok_or_else(|| {
                     let handle = id.handle;
                     let sentence =

@@ -6,7 +6,8 @@ use crate::resources::refuse;
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use urxe_engine::cm::{ConnId, ListenerId};
-use urxe_shm::control::{CmIdState, CmPortSpace, ControlError, QpType, ResourceDetail};
+use urxe_shm::control::{CmIdState, CmPortSpace, ControlError, ResourceDetail};
+use urxe_types::QpType;
 
 /// An id: `rdma_cm_id`.
 #[derive(Debug)]

@@ -13,7 +13,8 @@ use crate::resources::refuse;
 use rustix::io::Errno;
 use std::net::SocketAddr;
 use urxe_engine::cm::Path;
-use urxe_shm::control::{CmEventKind, ControlError, QpType};
+use urxe_shm::control::{CmEventKind, ControlError};
+use urxe_types::QpType;
 
 /// The QPN of all members of a group.
 const MULTICAST_QPN: u32 = 0xff_ffff;

@@ -9,8 +9,9 @@ use rustix::io::Errno;
 use std::net::SocketAddr;
 use urxe_shm::control::{
     CmChannelHandle, CmIdHandle, CmMulticastHandle, CmPortSpace, CmReply, CmRequest, CmSubject,
-    ControlError, QpType, Reply,
+    ControlError, Reply,
 };
+use urxe_types::QpType;
 
 impl Session {
     /// Does what a program asks of the connection manager. `None`: it has only begun.

@@ -6,8 +6,9 @@ use crate::limits::MAX_AHS;
 use crate::nic::Nic;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
-use urxe_engine::{AhError, AhId};
+use urxe_engine::AhError;
 use urxe_shm::control::{AddressVector, AhHandle, ContextHandle, ControlError, PdHandle, Reply};
+use urxe_types::AhId;
 
 /// An address handle.
 pub(crate) struct Ah {

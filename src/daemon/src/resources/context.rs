@@ -14,7 +14,7 @@ use urxe_engine::limits::{
 use urxe_shm::control::{
     ContextHandle, ControlError, DeviceAttr, DeviceInfo, Gid, OdpCaps, PortAttr, Reply,
 };
-use urxe_wire::PathMtu;
+use urxe_types::PathMtu;
 
 /// The number of a device's one port.
 const PORT: u8 = 1;

@@ -1,7 +1,6 @@
 //! What objects a device has, whose they are and how they do, page by page.
 
 use super::context::find_nic;
-use super::qp::{state_from_engine, type_from_engine};
 use crate::limits::MAX_PROGRAM_NAME;
 use crate::nic::Nic;
 use crate::objects::{MrObject, Owner, QpObject, SrqObject};
@@ -11,10 +10,10 @@ use crate::slab::{self, Slab};
 use std::ops::Bound;
 use urxe_engine::{Device, PdId, SrqId};
 use urxe_shm::control::{
-    Access, BoundTo, ControlError, Gid, MAX_MESSAGE, MwType, Reply, Resource, ResourceDetail,
-    ResourceKind, ResourcePage,
+    BoundTo, ControlError, Gid, MAX_MESSAGE, Reply, Resource, ResourceDetail, ResourceKind,
+    ResourcePage,
 };
-use urxe_wire::Qpn;
+use urxe_types::{MwType, Qpn};
 
 /// Bytes of a page that an object takes at most beside its program's name and process id.
 const OBJECT_LEN: usize = 100;
@@ -90,8 +89,8 @@ fn qp(nic: &Nic, qpn: u32, object: &QpObject) -> Option<Resource> {
     let info = nic.device.query_qp(Qpn::new(qpn))?;
     let attr = &info.attr;
     let detail = ResourceDetail::Qp {
-        qp_type: type_from_engine(info.init.qp_type),
-        state: state_from_engine(info.state),
+        qp_type: info.init.qp_type,
+        state: info.state,
         send_cq: slab::index_of(info.init.send_cq.0),
         recv_cq: slab::index_of(info.init.recv_cq.0),
         srq: info.init.srq().map(|srq| srq.0),
@@ -130,12 +129,12 @@ fn srq(
 
 fn mw(device: &Device, rkey: u32, owner: &Owner) -> Option<Resource> {
     let info = device.query_mw(rkey)?;
-    let is_type_1 = info.mw_type == urxe_engine::MwType::One;
+    let is_type_1 = info.mw_type == urxe_types::MwType::One;
     let bound = info.bound.map(|bound| BoundTo {
         mr: bound.mr,
         addr: bound.addr,
         length: bound.length,
-        access: Access(bound.access.0),
+        access: bound.access,
         qpn: (!is_type_1).then_some(bound.qpn.get()),
     });
     let mw_type = if is_type_1 { MwType::One } else { MwType::Two };
@@ -146,7 +145,8 @@ fn mw(device: &Device, rkey: u32, owner: &Owner) -> Option<Resource> {
 mod tests {
     use super::*;
     use std::net::Ipv6Addr;
-    use urxe_shm::control::{CmIdState, CmPortSpace, QpState, QpType, encode};
+    use urxe_shm::control::{CmIdState, CmPortSpace, encode};
+    use urxe_types::{QpState, QpType};
 
     #[test]
     fn a_page_filled_to_the_brim_fits_into_a_message() {
@@ -175,7 +175,7 @@ mod tests {
                     mr: u32::MAX,
                     addr: u64::MAX,
                     length: u64::MAX,
-                    access: Access(u32::MAX),
+                    access: urxe_types::Access::from_bits_retain(u32::MAX),
                     qpn: Some(u32::MAX),
                 }),
             },

@@ -28,7 +28,7 @@ pub(crate) use cq::Cq;
 pub(crate) use mr::{Mr, MrRequest};
 pub(crate) use mw::Mw;
 pub(crate) use pd::{Pd, PdUser};
-pub(crate) use qp::{Qp, QpRequest, av_from_engine, from_engine, state_to_engine};
+pub(crate) use qp::{Qp, QpRequest, av_from_engine, from_engine};
 pub(crate) use rings::ArenaRings;
 pub(crate) use srq::Srq;
 pub(crate) use teardown::PendingFree;

@@ -11,26 +11,27 @@ use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use urxe_engine::{Access, MrSpec, RegMrError, RegionId};
-use urxe_shm::control::{self, Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply};
+use urxe_engine::{MrSpec, RegMrError, RegionId};
+use urxe_shm::control::{Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply};
 use urxe_shm::layout::page_size;
 use urxe_shm::process_memory::{Fault, ProcessMemory};
 use urxe_shm::region::{ForeignMemoryError, Mapping};
+use urxe_types::Access;
 
 /// Access bits that exist. `ibv_access_flags` from bit 20 on are optional, and are left alone.
-const KNOWN_ACCESS: u32 = Access::LOCAL_WRITE.0
-    | Access::REMOTE_WRITE.0
-    | Access::REMOTE_READ.0
-    | Access::REMOTE_ATOMIC.0
-    | Access::MW_BIND.0
-    | Access::ZERO_BASED.0
-    | Access::FLUSH_GLOBAL.0
-    | Access::FLUSH_PERSISTENT.0;
-const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
+const KNOWN_ACCESS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND)
+    .union(Access::ZERO_BASED)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::FLUSH_PERSISTENT);
+const OPTIONAL_ACCESS: Access = Access::from_bits_retain(0x3ff0_0000);
 
 /// On-demand paging, and memory of huge pages. They ask for nothing: a program's memory is never
 /// pinned, and what pages it is made of does not matter.
-const PAGING_ACCESS: u32 = control::Access::ON_DEMAND.0 | control::Access::HUGETLB.0;
+const PAGING_ACCESS: Access = Access::ON_DEMAND.union(Access::HUGETLB);
 
 /// What is behind an MR of no bytes: no region has this number.
 const NO_MEMORY: RegionId = RegionId(u32::MAX);
@@ -52,7 +53,7 @@ pub(crate) struct MrRequest {
     pub(crate) addr: u64,
     pub(crate) length: u64,
     pub(crate) iova: u64,
-    pub(crate) access: control::Access,
+    pub(crate) access: Access,
     pub(crate) backing: Backing,
 }
 
@@ -108,7 +109,7 @@ impl Session {
             pd: pd_id,
             iova: request.iova,
             length: request.length,
-            access: control::Access(access.0),
+            access,
             mapped: mapped.is_some(),
         };
         on.host.objects.mrs.insert(key, object);
@@ -227,16 +228,17 @@ fn check_range(request: &MrRequest) -> Result<(), ControlError> {
     Ok(())
 }
 
-fn check_access(access: control::Access) -> Result<Access, ControlError> {
-    let unknown = access.0 & !(KNOWN_ACCESS | PAGING_ACCESS | OPTIONAL_ACCESS);
-    if unknown != 0 {
+fn check_access(access: Access) -> Result<Access, ControlError> {
+    let unknown = access - (KNOWN_ACCESS | PAGING_ACCESS | OPTIONAL_ACCESS);
+    if !unknown.is_empty() {
         let sentence = format!(
             "access {:#x}: bits {unknown:#x} do not exist; expected a combination of local write (1), \
              remote write (2), remote read (4), remote atomic (8), window binding (0x10), \
              zero-based (0x20), on demand (0x40), huge pages (0x80) and flush global (0x100)",
-            access.0
+            access.bits(),
+            unknown = unknown.bits(),
         );
         return Err(refuse(Errno::INVAL, sentence));
     }
-    Ok(Access(access.0 & KNOWN_ACCESS))
+    Ok(access & KNOWN_ACCESS)
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use urxe_engine::McastError;
 use urxe_shm::control::{ControlError, Gid, QpHandle, Reply};
-use urxe_wire::Qpn;
+use urxe_types::Qpn;
 
 impl Session {
     pub(crate) fn attach_mcast(

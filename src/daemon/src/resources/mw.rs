@@ -5,7 +5,8 @@ use crate::limits::MAX_MWS;
 use crate::nic::Nic;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
-use urxe_shm::control::{self, ContextHandle, ControlError, MwHandle, PdHandle, Reply};
+use urxe_shm::control::{ContextHandle, ControlError, MwHandle, PdHandle, Reply};
+use urxe_types::MwType;
 
 /// A memory window.
 pub(crate) struct Mw {
@@ -22,15 +23,11 @@ impl Session {
         &mut self,
         ctx: &mut DaemonCtx<'_>,
         pd: PdHandle,
-        mw_type: control::MwType,
+        mw_type: MwType,
     ) -> Result<Answer, ControlError> {
         let owner = find(&self.pds, "protection domain", pd.0)?;
         let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
         check_quota("memory windows", self.mws.len(), MAX_MWS)?;
-        let mw_type = match mw_type {
-            control::MwType::One => urxe_engine::MwType::One,
-            control::MwType::Two => urxe_engine::MwType::Two,
-        };
         let handle = self.new_handle()?;
         let on = &mut ctx.nics[nic];
         let rkey = on.device.alloc_mw(pd_id, mw_type).or_refuse(Errno::NOMEM, "memory window")?;

@@ -8,17 +8,15 @@ use crate::objects::{EventTarget, QpObject};
 use crate::queues::{RecvQueue, SendQueue, own_recv_queue};
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
-use urxe_engine::{
-    Access, AddressVector, ModifyQpError, QpAttr, QpInit, QpState, QueueId, RecvSource, SrqId,
-};
+use urxe_engine::{ModifyQpError, QpInit, QueueId, RecvSource, SrqId};
 use urxe_shm::arena::Extent;
 use urxe_shm::control::{
     self, ContextHandle, ControlError, CqHandle, Gid, PdHandle, QpCaps, QpCreated, QpHandle,
-    QpQueried, QpType, Reply, SrqHandle,
+    QpQueried, Reply, SrqHandle,
 };
 use urxe_shm::geometry::Geometry;
 use urxe_shm::ring::{RqConsumer, SqConsumer};
-use urxe_wire::{PathMtu, Psn, Qkey, Qpn};
+use urxe_types::{AddressVector, PathMtu, Psn, Qkey, QpAttr, QpType, Qpn};
 
 /// A queue pair.
 pub(crate) struct Qp {
@@ -94,7 +92,7 @@ impl Session {
                         Recv::Own(RecvQueue::new(ring.or_refuse(Errno::NOMEM, "receive queue")?))
                     }
                 };
-                let qp_type = type_to_engine(wanted.qp_type);
+                let qp_type = wanted.qp_type;
                 let init = |send_queue, recv| QpInit {
                     qp_type,
                     pd: pd_id,
@@ -180,7 +178,7 @@ impl Session {
         let info = ctx.nics[found.nic].device.query_qp(found.qpn);
         let info = info.ok_or_else(|| no_such("queue pair", qp.0))?;
         let mut attr = from_engine(&info.attr);
-        attr.state = Some(state_from_engine(info.state));
+        attr.state = Some(info.state);
         attr.sq_psn = attr.sq_psn.map(|_| info.sq_psn.get());
         attr.rq_psn = attr.rq_psn.map(|_| info.rq_psn.get());
         let queried = QpQueried {
@@ -321,9 +319,9 @@ fn to_engine(attr: &control::QpAttr) -> Result<QpAttr, ControlError> {
         value => Ok(value),
     };
     Ok(QpAttr {
-        state: attr.state.map(state_to_engine),
-        cur_state: attr.cur_state.map(state_to_engine),
-        access: attr.access.map(|access| Access(access.0)),
+        state: attr.state,
+        cur_state: attr.cur_state,
+        access: attr.access,
         pkey_index: attr.pkey_index,
         port: attr.port,
         av: attr.av.as_ref().map(av_to_engine),
@@ -346,7 +344,7 @@ pub(super) fn av_to_engine(av: &control::AddressVector) -> AddressVector {
     AddressVector {
         dgid: av.dgid.to_ip(),
         sgid_index: av.sgid_index,
-        tclass: av.traffic_class,
+        traffic_class: av.traffic_class,
         hop_limit: av.hop_limit,
         flow_label: av.flow_label,
     }
@@ -357,7 +355,7 @@ pub(crate) fn av_from_engine(av: &AddressVector) -> control::AddressVector {
     control::AddressVector {
         dgid: Gid::from(av.dgid),
         sgid_index: av.sgid_index,
-        traffic_class: av.tclass,
+        traffic_class: av.traffic_class,
         hop_limit: av.hop_limit,
         flow_label: av.flow_label,
     }
@@ -366,9 +364,9 @@ pub(crate) fn av_from_engine(av: &AddressVector) -> control::AddressVector {
 /// The engine's attributes in a program's terms.
 pub(crate) fn from_engine(attr: &QpAttr) -> control::QpAttr {
     control::QpAttr {
-        state: attr.state.map(state_from_engine),
+        state: attr.state,
         cur_state: None,
-        access: attr.access.map(|access| control::Access(access.0)),
+        access: attr.access,
         pkey_index: attr.pkey_index,
         port: attr.port,
         av: attr.av.as_ref().map(av_from_engine),
@@ -386,46 +384,6 @@ pub(crate) fn from_engine(attr: &QpAttr) -> control::QpAttr {
     }
 }
 
-pub(crate) fn state_to_engine(state: control::QpState) -> QpState {
-    match state {
-        control::QpState::Reset => QpState::Reset,
-        control::QpState::Init => QpState::Init,
-        control::QpState::Rtr => QpState::Rtr,
-        control::QpState::Rts => QpState::Rts,
-        control::QpState::Sqd => QpState::Sqd,
-        control::QpState::Sqe => QpState::Sqe,
-        control::QpState::Err => QpState::Err,
-    }
-}
-
-pub(super) fn state_from_engine(state: QpState) -> control::QpState {
-    match state {
-        QpState::Reset => control::QpState::Reset,
-        QpState::Init => control::QpState::Init,
-        QpState::Rtr => control::QpState::Rtr,
-        QpState::Rts => control::QpState::Rts,
-        QpState::Sqd => control::QpState::Sqd,
-        QpState::Sqe => control::QpState::Sqe,
-        QpState::Err => control::QpState::Err,
-    }
-}
-
-fn type_to_engine(qp_type: QpType) -> urxe_engine::QpType {
-    match qp_type {
-        QpType::Rc => urxe_engine::QpType::Rc,
-        QpType::Uc => urxe_engine::QpType::Uc,
-        QpType::Ud => urxe_engine::QpType::Ud,
-    }
-}
-
-pub(super) fn type_from_engine(qp_type: urxe_engine::QpType) -> QpType {
-    match qp_type {
-        urxe_engine::QpType::Rc => QpType::Rc,
-        urxe_engine::QpType::Uc => QpType::Uc,
-        urxe_engine::QpType::Ud => QpType::Ud,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -434,9 +392,9 @@ mod tests {
     #[test]
     fn attributes_survive_the_way_to_the_engine_and_back() {
         let attr = control::QpAttr {
-            state: Some(control::QpState::Rtr),
+            state: Some(urxe_types::QpState::Rtr),
             cur_state: None,
-            access: Some(control::Access(7)),
+            access: Some(urxe_types::Access::from_bits_retain(7)),
             pkey_index: Some(0),
             port: Some(1),
             av: Some(control::AddressVector {

@@ -2,15 +2,13 @@
 
 use super::context::find_nic;
 use super::listing::behind;
-use super::qp::state_from_engine;
 use crate::nic::Nic;
 use crate::objects::QpObject;
 use crate::session::{Answer, DaemonCtx, Session};
 use std::ops::Bound;
 use urxe_engine::Counter;
-use urxe_shm::control::{
-    ControlError, CounterInfo, MAX_MESSAGE, QpState, QpStats, Reply, StatsPage,
-};
+use urxe_shm::control::{ControlError, CounterInfo, MAX_MESSAGE, QpStats, Reply, StatsPage};
+use urxe_types::QpState;
 
 /// Bytes of a page that a number takes at most.
 const NUMBER_LEN: usize = 10;
@@ -69,8 +67,8 @@ fn device_counters(nic: &Nic, ctx: &DaemonCtx<'_>) -> Vec<(CounterInfo, u64)> {
 }
 
 fn qp_stats(nic: &Nic, qpn: u32, qp: &QpObject) -> Option<QpStats> {
-    let number = urxe_wire::Qpn::new(qpn);
-    let state: QpState = state_from_engine(nic.device.query_qp(number)?.state);
+    let number = urxe_types::Qpn::new(qpn);
+    let state: QpState = nic.device.query_qp(number)?.state;
     let counters = nic.device.qp_counters(number)?;
     Some(QpStats {
         qpn,

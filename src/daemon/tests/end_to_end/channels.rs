@@ -9,8 +9,9 @@ use urxe_daemon::Handle;
 use urxe_daemon::limits::MAX_CM_WAITING_EVENTS;
 use urxe_shm::control::{
     CmChannelHandle, CmConnParam, CmEventKind, CmIdHandle, CmMulticastHandle, CmOption,
-    CmPortSpace, CmReply, CmRequest, CmSubject, QpState, QpType, Reply, Request,
+    CmPortSpace, CmReply, CmRequest, CmSubject, Reply, Request,
 };
+use urxe_types::{QpState, QpType};
 
 const TCP: CmPortSpace = CmPortSpace::Tcp;
 const UDP: CmPortSpace = CmPortSpace::Udp;
@@ -404,7 +405,7 @@ fn ids_are_used_in_their_order_or_not_at_all() {
         CmRequest::Establish { id },
         CmRequest::Reject { id, private_data: Vec::new() },
         CmRequest::Disconnect { id },
-        CmRequest::QpAttr { id, state: urxe_shm::control::QpState::Init },
+        CmRequest::QpAttr { id, state: urxe_types::QpState::Init },
     ] {
         caller.refused(request, Errno::INVAL);
     }

@@ -2,9 +2,10 @@
 
 use crate::harness::{CAPS, Client, End, Kind, Random, connected, eventually, read_events, start};
 use rustix::io::Errno;
-use urxe_shm::control::{QpAttr, QpState, Request, ResourceDetail, ResourceKind};
+use urxe_shm::control::{QpAttr, Request, ResourceDetail, ResourceKind};
 use urxe_shm::entry::{Extra, SendData, SendOp};
 use urxe_shm::event::{COMPLETION, CQ_ERR};
+use urxe_types::QpState;
 
 const FLUSHED: u32 = 5;
 

@@ -7,8 +7,9 @@ use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use urxe_daemon::Handle;
-use urxe_shm::control::{CmEventKind, CmEventParam, CmPortSpace, CmRequest, Gid, QpState, QpType};
+use urxe_shm::control::{CmEventKind, CmEventParam, CmPortSpace, CmRequest, Gid};
 use urxe_shm::entry::{Extra, SendData, SendOp, SendWr};
+use urxe_types::{QpState, QpType};
 
 const TCP: CmPortSpace = CmPortSpace::Tcp;
 

@@ -16,9 +16,9 @@ use urxe_port::OpenError;
 use urxe_port::sim;
 use urxe_shm::channel::Channel;
 use urxe_shm::control::{
-    Access, AddressVector, AhHandle, Backing, CompChannelHandle, ContextHandle, ControlError,
-    CqHandle, MrHandle, MwHandle, MwType, PdHandle, QpAttr, QpCaps, QpCreated, QpState, QpType,
-    Reply, Request, Resource, ResourceKind, RingLocation, SrqAttr, SrqHandle, StatsPage,
+    AddressVector, AhHandle, Backing, CompChannelHandle, ContextHandle, ControlError, CqHandle,
+    MrHandle, MwHandle, PdHandle, QpAttr, QpCaps, QpCreated, Reply, Request, Resource,
+    ResourceKind, RingLocation, SrqAttr, SrqHandle, StatsPage,
 };
 use urxe_shm::doorbell::DoorbellWriter;
 use urxe_shm::entry::{DatagramPath, Destination, Extra, SendData, SendOp, SendWr};
@@ -28,12 +28,13 @@ use urxe_shm::layout::{CqEntry, Sge};
 use urxe_shm::process_memory;
 use urxe_shm::region::{Mapping, Window, create_memfd};
 use urxe_shm::ring::{CqConsumer, RqProducer, SqProducer};
+use urxe_types::{Access, MwType, QpState, QpType};
 
 /// How long anything may take before a test gives up. No test depends on it to pass.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// All rights.
-pub(crate) const ALL: Access = Access(15);
+pub(crate) const ALL: Access = Access::from_bits_retain(15);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 

@@ -19,12 +19,13 @@ use std::time::Instant;
 use urxe_engine::MAD_LEN;
 use urxe_engine::cm::{Config, Connect, Manager, Timing};
 use urxe_shm::control::{
-    CmEventKind, CmPortSpace, CmRequest, QpAttr, QpState, QpType, Reply, Request, decode, encode,
+    CmEventKind, CmPortSpace, CmRequest, QpAttr, Reply, Request, decode, encode,
 };
 use urxe_shm::entry::{Extra, SendOp};
 use urxe_shm::event::RECORD_LEN;
+use urxe_types::{PathMtu, Psn, Qkey, QpState, QpType, Qpn};
 use urxe_wire::mad::PortSpace;
-use urxe_wire::{Bth, Deth, Flow, Headers, Opcode, PathMtu, Psn, Qkey, Qpn, icrc};
+use urxe_wire::{Bth, Deth, Flow, Headers, Opcode, icrc};
 
 /// Sum of the counters by which a device drops packets, and of the port's.
 fn dropped(client: &mut Client) -> u64 {
@@ -51,7 +52,7 @@ fn ten_thousand_random_datagrams_are_dropped_by_cause() {
         src: stranger,
         dst: b.addr,
         src_port: socket.local_addr().unwrap().port(),
-        tclass: 0,
+        traffic_class: 0,
         hop_limit: 64,
         flow_label: 0,
     };
@@ -323,7 +324,7 @@ impl Stranger {
             src,
             dst: addr_of(daemon),
             src_port: socket.local_addr().unwrap().port(),
-            tclass: 0,
+            traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
         };
@@ -341,7 +342,7 @@ impl Stranger {
             srq: false,
         };
         let connect = Connect {
-            qp_type: urxe_engine::QpType::Rc,
+            qp_type: urxe_types::QpType::Rc,
             space: PortSpace::Tcp,
             src: SocketAddr::new(self.flow.src, 40_000),
             dst: SocketAddr::new(self.flow.dst, port),

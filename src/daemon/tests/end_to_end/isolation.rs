@@ -9,10 +9,11 @@ use rustix::fs::MemfdFlags;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
-use urxe_shm::control::{Backing, MwType, QpAttr, QpState, QpType, Reply, Request};
+use urxe_shm::control::{Backing, QpAttr, Reply, Request};
 use urxe_shm::entry::{Extra, SendData, SendOp};
 use urxe_shm::event::{CQ_ERR, EventRecord, QP_FATAL, RECORD_LEN};
 use urxe_shm::region::{Mapping, create_memfd};
+use urxe_types::{MwType, QpState, QpType};
 
 /// Offsets into a ring's header.
 const PRODUCER: u64 = 128;

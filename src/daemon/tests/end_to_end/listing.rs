@@ -2,9 +2,8 @@
 
 use crate::harness::{CAPS, Client, End, Kind, connected, start};
 use rustix::io::Errno;
-use urxe_shm::control::{
-    Gid, QpCaps, QpState, QpType, Request, Resource, ResourceDetail, ResourceKind,
-};
+use urxe_shm::control::{Gid, QpCaps, Request, Resource, ResourceDetail, ResourceKind};
+use urxe_types::{QpState, QpType};
 
 const KINDS: [ResourceKind; 6] = [
     ResourceKind::Qp,

@@ -8,9 +8,9 @@ use std::path::Path;
 use urxe_daemon::Handle;
 use urxe_shm::control::{
     CmChannelHandle, CmConnParam, CmEvent, CmEventKind, CmEventParam, CmIdHandle, CmPortSpace,
-    CmReply, CmRequest, CmRoute, CmSubject, CmUdParam, ControlError, PdHandle, QpState, QpType,
-    Reply, Request,
+    CmReply, CmRequest, CmRoute, CmSubject, CmUdParam, ControlError, PdHandle, Reply, Request,
 };
+use urxe_types::{QpState, QpType};
 
 /// A program with an event channel.
 pub(crate) struct Caller {

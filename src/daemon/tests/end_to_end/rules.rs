@@ -7,11 +7,12 @@ use std::os::fd::AsFd;
 use urxe_daemon::limits;
 use urxe_shm::channel::Channel;
 use urxe_shm::control::{
-    Access, Backing, ContextHandle, ControlError, CqHandle, Gid, MwType, PdHandle, QpAttr, QpCaps,
-    QpHandle, QpState, QpType, Reply, Request, SrqAttr, SrqHandle,
+    Backing, ContextHandle, ControlError, CqHandle, Gid, PdHandle, QpAttr, QpCaps, QpHandle, Reply,
+    Request, SrqAttr, SrqHandle,
 };
 use urxe_shm::entry::{Extra, SendOp};
 use urxe_shm::region::create_memfd;
+use urxe_types::{Access, MwType, QpState, QpType};
 
 fn assert_refused<T: std::fmt::Debug>(
     result: Result<T, ControlError>,
@@ -235,7 +236,12 @@ fn refused_registrations_say_why() {
     refused(request(addr, too_long, ALL, process), &[], Errno::INVAL, "expected at most");
     refused(request(addr, 0, ALL, shared), &[], Errno::PROTO, "no descriptor");
     refused(request(u64::MAX - 9, 11, ALL, process), &[], Errno::INVAL, "wrap around");
-    refused(request(addr, 4096, Access(1 << 10), process), &[], Errno::INVAL, "bits 0x400");
+    refused(
+        request(addr, 4096, Access::from_bits_retain(1 << 10), process),
+        &[],
+        Errno::INVAL,
+        "bits 0x400",
+    );
     let persistent = Access::FLUSH_PERSISTENT;
     refused(request(addr, 4096, persistent, process), &[], Errno::OPNOTSUPP, "persistent");
     refused(request(addr, 1, Access::REMOTE_WRITE, process), &[], Errno::INVAL, "local write");
@@ -284,7 +290,7 @@ fn memory_may_be_registered_on_demand() {
     let pd = client.alloc_pd(context);
     let bytes = vec![0u8; 4096];
     let addr = bytes.as_ptr() as u64;
-    let access = Access(ALL.0 | Access::ON_DEMAND.0 | Access::HUGETLB.0);
+    let access = ALL | Access::ON_DEMAND | Access::HUGETLB;
     let backing = Backing::Process;
     let request = Request::RegMr { pd, addr, length: 4096, iova: addr, access, backing };
     assert!(matches!(client.call(request), Ok(Reply::Mr { .. })));

@@ -6,10 +6,10 @@ use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use urxe_daemon::Handle;
 use urxe_shm::control::{
-    CmConnParam, CmEventKind, CmPortSpace, CmReply, CmRequest, CmSubject, CmUdParam, QpState,
-    QpType, Request,
+    CmConnParam, CmEventKind, CmPortSpace, CmReply, CmRequest, CmSubject, CmUdParam, Request,
 };
 use urxe_shm::entry::{DatagramPath, Destination, Extra, SendData, SendOp, SendWr};
+use urxe_types::{QpState, QpType};
 
 const UDP: CmPortSpace = CmPortSpace::Udp;
 

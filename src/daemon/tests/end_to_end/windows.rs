@@ -4,11 +4,10 @@ use crate::harness::{ALL, CAPS, Client, End, Kind, Random, connected, eventually
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 use urxe_daemon::Handle;
-use urxe_shm::control::{
-    Access, BoundTo, MwType, QpAttr, QpState, Request, ResourceDetail, ResourceKind,
-};
+use urxe_shm::control::{BoundTo, QpAttr, Request, ResourceDetail, ResourceKind};
 use urxe_shm::entry::{Extra, SendData, SendOp};
 use urxe_shm::layout::{WC_ATOMIC_WRITE, WC_BIND_MW, WC_FLUSH, WC_LOCAL_INV, WC_WITH_INV};
+use urxe_types::{Access, MwType, QpState};
 
 const LOCAL_QP_OPERATION: u32 = 2;
 const BIND_FAILED: u32 = 6;
@@ -16,7 +15,7 @@ const REMOTE_INVALID_REQUEST: u32 = 9;
 const REMOTE_ACCESS: u32 = 10;
 
 /// What an MR needs so that windows can be bound to it and be flushed through.
-const WINDOWED: Access = Access(0x1 | 0x10 | 0x100);
+const WINDOWED: Access = Access::from_bits_retain(0x1 | 0x10 | 0x100);
 const WRITE: u32 = 2;
 const READ: u32 = 4;
 
@@ -121,7 +120,7 @@ fn windows_are_listed_with_what_they_open() {
     };
     let bound_to = |offset, length, access, qpn| {
         let (mr, addr) = (b.mr.lkey, b.mr.addr + offset);
-        Some(BoundTo { mr, addr, length, access: Access(access), qpn })
+        Some(BoundTo { mr, addr, length, access: Access::from_bits_retain(access), qpn })
     };
     let (mw_type, bound) = (MwType::One, bound_to(0, 10, 6, None));
     assert_eq!(detail(one), Some(ResourceDetail::Mw { mw_type, bound }));

@@ -8,16 +8,14 @@ use super::event::Event;
 use super::listener::{Listen, ListenerId};
 use super::manager::{ConnId, Manager};
 use super::parameters::{Accept, Connect, Path, Resolve, SidrAnswer};
-use crate::attr::{Access, AddressVector, QpAttr, QpState, QpType};
 use crate::limits::{MAX_CM_CONNECTIONS, MAX_CM_LISTENERS, MAX_RD_ATOMIC};
 use rand_chacha::rand_core::Rng;
 use std::net::SocketAddr;
 use std::time::Instant;
+use urxe_types::{Access, AddressVector, Pkey, Psn, Qkey, QpAttr, QpState, QpType, TimeCode};
 use urxe_wire::mad::{
-    CmPath, Dreq, IpCmHeader, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, TimeCode,
-    TransportService,
+    CmPath, Dreq, IpCmHeader, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, TransportService,
 };
-use urxe_wire::{Pkey, Psn, Qkey};
 
 /// How long we may take for an ACK, as we tell peers: what kernel rxe says.
 const TARGET_ACK_DELAY: TimeCode = TimeCode::new(15);
@@ -341,7 +339,7 @@ impl Manager {
                 attr.av = Some(AddressVector {
                     dgid: conn.path.peer,
                     sgid_index,
-                    tclass: conn.path.traffic_class,
+                    traffic_class: conn.path.traffic_class,
                     hop_limit: conn.path.hop_limit,
                     flow_label: conn.path.flow_label,
                 });

@@ -6,15 +6,14 @@ use super::listener::ListenerId;
 use super::manager::{ConnId, Cx};
 use super::parameters::Path;
 use super::schedule::Repeats;
-use crate::attr::QpType;
 use crate::limits::MAX_PEER_TIME;
 use crate::management::MAD_LEN;
 use std::time::{Duration, Instant};
+use urxe_types::{PathMtu, Psn, Qkey, QpType, Qpn, TimeCode};
 use urxe_wire::mad::{
     Ari, CommId, Drep, Dreq, Mad, Message, Mra, Reason, Received, Rej, Rejected, ServiceId,
-    SidrRep, SidrStatus, TimeCode,
+    SidrRep, SidrStatus,
 };
-use urxe_wire::{PathMtu, Psn, Qkey, Qpn};
 
 /// Where a connection stands. The names of IBTA 12.9.5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,11 +3,10 @@
 use super::listener::ListenerId;
 use super::manager::ConnId;
 use super::parameters::Qp;
-use crate::attr::QpType;
 use std::net::SocketAddr;
+use urxe_types::{Qkey, QpType, Qpn};
 use urxe_wire::mad::SidrStatus;
 use urxe_wire::mad::{Ari, Drep, Dreq, IpCmHeader, Reason, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
-use urxe_wire::{Qkey, Qpn};
 
 /// Something that a program is to be told: `rdma_cm_event`.
 ///

@@ -1,9 +1,9 @@
 //! Who listens where.
 
-use crate::attr::QpType;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
+use urxe_types::QpType;
 use urxe_wire::mad::{PortSpace, ServiceId};
 
 /// A listener: the manager's own number, never given out twice.

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Instant;
+use urxe_types::{PathMtu, Qpn};
 use urxe_wire::mad::{CommId, ServiceId};
-use urxe_wire::{PathMtu, Qpn};
 
 /// A connection, or the resolution of a service: the manager's own number, random, and the
 /// communication ID on the wire.

@@ -1,9 +1,9 @@
 //! What programs say when they connect and accept.
 
-use crate::attr::{AddressVector, QpType};
 use std::net::{IpAddr, SocketAddr};
-use urxe_wire::mad::{IpCmHeader, PortSpace, Rep, Req, SidrRep, SidrReq, SidrStatus, TimeCode};
-use urxe_wire::{Flow, PathMtu, Qkey, Qpn};
+use urxe_types::{AddressVector, PathMtu, Qkey, QpType, Qpn, TimeCode};
+use urxe_wire::Flow;
+use urxe_wire::mad::{IpCmHeader, PortSpace, Rep, Req, SidrRep, SidrReq, SidrStatus};
 
 /// Between whom: where messages of a connection go, and its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Path {
         Path {
             local: flow.dst,
             peer: flow.src,
-            traffic_class: flow.tclass,
+            traffic_class: flow.traffic_class,
             hop_limit: HOP_LIMIT,
             flow_label: 0,
         }
@@ -49,7 +49,7 @@ impl Path {
         Some(AddressVector {
             dgid: self.peer,
             sgid_index: u8::try_from(index).ok()?,
-            tclass: self.traffic_class,
+            traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
             flow_label: self.flow_label,
         })

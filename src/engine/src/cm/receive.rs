@@ -6,17 +6,17 @@ use super::event::{ConnectRequest, Event, SidrRequest};
 use super::listener::{ListenerId, Service};
 use super::manager::{ConnId, Manager, RequestKey};
 use super::parameters::{Path, Qp};
-use crate::attr::QpType;
 use crate::limits::{MAX_CM_CONNECTIONS, MAX_CM_REQUESTS, MAX_RD_ATOMIC};
 use crate::management::{MAD_LEN, MadSource};
 use rand_chacha::rand_core::Rng;
 use std::net::SocketAddr;
 use std::time::Instant;
+use urxe_types::{PathMtu, Psn, QpType, Qpn};
+use urxe_wire::Flow;
 use urxe_wire::mad::{
     Ari, CommId, IpCmHeader, Mad, Message, Reason, Received, Rej, Rejected, Req, ServiceId,
     SidrReq, SidrStatus, TransportService,
 };
-use urxe_wire::{Flow, PathMtu, Psn, Qpn};
 
 impl Manager {
     /// Takes a management datagram that came to QP1.

@@ -1,7 +1,7 @@
 //! How long what is waited for.
 
 use std::time::Duration;
-use urxe_wire::mad::TimeCode;
+use urxe_types::TimeCode;
 
 /// The times of connection management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ pub use mr::{DeregMrError, MrSpec, RegMrError};
 pub(crate) use mw::Bind;
 pub use mw::{AllocMwError, MwBinding, MwInfo};
 
-use crate::attr::{Access, PdId};
+use crate::attr::PdId;
 use crate::cause::Cause;
 use crate::host::RegionId;
 use crate::table::IntMap;
@@ -20,7 +20,7 @@ use mw::Mw;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 use std::collections::BTreeSet;
-use urxe_wire::Qpn;
+use urxe_types::{Access, Qpn};
 
 /// Why an access through a key was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,7 +209,7 @@ mod tests {
     fn an_access_inside_is_granted_with_its_offset() {
         let (table, key) = table(0x1000, 0x100, Access::REMOTE_READ);
         let span = Ok(Span { region: RegionId(7), offset: 0x10 });
-        assert_eq!(table.local(key, PD, 0x1010, 0xf0, Access(0)), span);
+        assert_eq!(table.local(key, PD, 0x1010, 0xf0, Access::empty()), span);
         assert_eq!(table.remote(key, QP, 0x1010, 0xf0, Access::REMOTE_READ), span);
     }
 
@@ -217,29 +217,34 @@ mod tests {
     fn key_bounds_and_rights_are_told_apart() {
         let (table, key) = table(0x1000, 0x100, Access::REMOTE_READ);
         let check = |key, pd, addr, len, access| table.local(key, pd, addr, len, access);
-        assert_eq!(check(key ^ 1, PD, 0x1000, 1, Access(0)), Err(KeyError::Key), "program's bits");
-        assert_eq!(check(key ^ 256, PD, 0x1000, 1, Access(0)), Err(KeyError::Key), "index");
-        assert_eq!(check(key, PdId(2), 0x1000, 1, Access(0)), Err(KeyError::Key));
-        assert_eq!(check(key, PD, 0xfff, 1, Access(0)), Err(KeyError::Bounds));
-        assert_eq!(check(key, PD, 0x10ff, 2, Access(0)), Err(KeyError::Bounds));
-        assert_eq!(check(key, PD, u64::MAX, u64::MAX, Access(0)), Err(KeyError::Bounds));
-        assert_eq!(check(key, PD, 0x1080, u64::MAX, Access(0)), Err(KeyError::Bounds));
+        assert_eq!(
+            check(key ^ 1, PD, 0x1000, 1, Access::empty()),
+            Err(KeyError::Key),
+            "program's bits"
+        );
+        assert_eq!(check(key ^ 256, PD, 0x1000, 1, Access::empty()), Err(KeyError::Key), "index");
+        assert_eq!(check(key, PdId(2), 0x1000, 1, Access::empty()), Err(KeyError::Key));
+        assert_eq!(check(key, PD, 0xfff, 1, Access::empty()), Err(KeyError::Bounds));
+        assert_eq!(check(key, PD, 0x10ff, 2, Access::empty()), Err(KeyError::Bounds));
+        assert_eq!(check(key, PD, u64::MAX, u64::MAX, Access::empty()), Err(KeyError::Bounds));
+        assert_eq!(check(key, PD, 0x1080, u64::MAX, Access::empty()), Err(KeyError::Bounds));
         assert_eq!(check(key, PD, 0x1000, 1, Access::REMOTE_WRITE), Err(KeyError::Rights));
     }
 
     #[test]
     fn a_zero_based_mr_counts_from_its_first_byte() {
         let (table, key) = table(0x1000, 0x100, Access::ZERO_BASED);
-        let span = table.local(key, PD, 0x10, 0xf0, Access(0));
+        let span = table.local(key, PD, 0x10, 0xf0, Access::empty());
         assert_eq!(span, Ok(Span { region: RegionId(7), offset: 0x10 }));
-        assert_eq!(table.local(key, PD, 0x1000, 1, Access(0)), Err(KeyError::Bounds));
+        assert_eq!(table.local(key, PD, 0x1000, 1, Access::empty()), Err(KeyError::Bounds));
     }
 
     #[test]
     fn keys_differ_in_index_and_an_index_is_never_zero() {
         let mut table = Table::default();
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let spec = MrSpec { pd: PD, addr: 0, length: 8, access: Access(0), region: RegionId(0) };
+        let spec =
+            MrSpec { pd: PD, addr: 0, length: 8, access: Access::empty(), region: RegionId(0) };
         let mut seen = BTreeSet::new();
         for _ in 0..10_000 {
             let key = table.reg_mr(spec, &mut rng).unwrap();

@@ -1,10 +1,11 @@
 //! Memory regions: what they are registered with.
 
 use super::{Object, Opening, Table};
-use crate::attr::{Access, PdId};
+use crate::attr::PdId;
 use crate::host::RegionId;
 use crate::limits::MAX_MR;
 use rand_chacha::ChaCha8Rng;
+use urxe_types::Access;
 
 /// What an MR is registered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,10 +78,10 @@ impl Table {
         if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
             && !access.contains(Access::LOCAL_WRITE)
         {
-            return Err(RegMrError::RemoteWithoutLocalWrite(access.0));
+            return Err(RegMrError::RemoteWithoutLocalWrite(access.bits()));
         }
         if access.contains(Access::FLUSH_PERSISTENT) {
-            return Err(RegMrError::NotPersistent(access.0));
+            return Err(RegMrError::NotPersistent(access.bits()));
         }
         let base = if access.contains(Access::ZERO_BASED) { 0 } else { spec.addr };
         if base.checked_add(length).is_none() {
@@ -131,7 +132,7 @@ mod tests {
     #[test]
     fn impossible_registrations_are_refused() {
         assert_eq!(
-            reg(u64::MAX, 2, Access(0)),
+            reg(u64::MAX, 2, Access::empty()),
             Err(RegMrError::Wraps { addr: u64::MAX, length: 2 })
         );
         assert_eq!(reg(0, 1, Access::REMOTE_WRITE), Err(RegMrError::RemoteWithoutLocalWrite(2)));

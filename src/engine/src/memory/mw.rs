@@ -1,11 +1,11 @@
 //! Memory windows: keys that open a part of an MR, by a work request and not by a verb.
 
 use super::{Object, Opening, Table, index, with_program_bits};
-use crate::attr::{Access, MwType, PdId};
+use crate::attr::PdId;
 use crate::cause::Cause;
 use crate::limits::MAX_MW;
 use rand_chacha::ChaCha8Rng;
-use urxe_wire::Qpn;
+use urxe_types::{Access, MwType, Qpn};
 
 /// Why a window was not allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,13 +55,11 @@ pub(crate) struct Bind {
 }
 
 /// What a window can give.
-const WINDOW_RIGHTS: Access = Access(
-    Access::REMOTE_WRITE.0
-        | Access::REMOTE_READ.0
-        | Access::REMOTE_ATOMIC.0
-        | Access::FLUSH_GLOBAL.0
-        | Access::ZERO_BASED.0,
-);
+const WINDOW_RIGHTS: Access = Access::REMOTE_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::ZERO_BASED);
 
 /// An allocated window.
 #[derive(Debug)]
@@ -148,7 +146,7 @@ impl Table {
         let MwBinding { addr, length, access, .. } = *bind;
         // Asked for as with an MR, where the peer's right to write needs it. It is not the
         // window's to give.
-        let access = access.without(Access::LOCAL_WRITE);
+        let access = access.difference(Access::LOCAL_WRITE);
         let zero_based = access.contains(Access::ZERO_BASED);
         if !WINDOW_RIGHTS.contains(access) || (zero_based && mw_type == MwType::One) {
             return Err(Cause::BindAccess);
@@ -169,7 +167,7 @@ impl Table {
         if !allows {
             return Err(Cause::BindRights);
         }
-        let span = mr.opening.span(addr, length, Access(0)).map_err(|_| Cause::BindBounds)?;
+        let span = mr.opening.span(addr, length, Access::empty()).map_err(|_| Cause::BindBounds)?;
         let base = if zero_based { 0 } else { addr };
         Ok(Opening { base, length, access, region: span.region, offset: span.offset })
     }

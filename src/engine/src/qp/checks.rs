@@ -2,10 +2,10 @@
 
 use super::responder::{Message, Refusal};
 use super::{Cx, Qp, flush_atomic_write};
-use crate::attr::Access;
 use crate::limits::MAX_MESSAGE;
 use crate::memory::{KeyError, Span};
-use urxe_wire::{Operation, Packet, Rkey};
+use urxe_types::{Access, Rkey};
+use urxe_wire::{Operation, Packet};
 
 impl Qp {
     /// First, middle and last packets come in the order of their message.

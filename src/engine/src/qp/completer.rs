@@ -9,12 +9,11 @@ use super::retry::rnr_wait;
 use super::send_queue::{Pending, distance};
 use super::sges::Space;
 use super::{Cx, Failure, Qp};
-use crate::attr::QpState;
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
-use crate::work::{Completion, Extra, SendOp, Status, WcOpcode};
-use urxe_wire::{Aeth, NakCode, Opcode, Operation, Packet, Psn, Qpn, Syndrome};
+use urxe_types::{Completion, Extra, Psn, QpState, Qpn, SendOp, WcOpcode, WcStatus};
+use urxe_wire::{Aeth, NakCode, Opcode, Operation, Packet, Syndrome};
 
 impl Qp {
     /// A response packet arrived: an ACK, a NAK, or data.
@@ -95,13 +94,13 @@ impl Qp {
                 if self.acknowledge_before(cx, psn) {
                     let (status, cause) = match code {
                         NakCode::InvalidRequest => {
-                            (Status::RemoteInvalidRequest, Cause::PeerInvalidRequest)
+                            (WcStatus::RemoteInvalidRequest, Cause::PeerInvalidRequest)
                         }
-                        NakCode::RemoteAccess => (Status::RemoteAccess, Cause::PeerRemoteAccess),
+                        NakCode::RemoteAccess => (WcStatus::RemoteAccess, Cause::PeerRemoteAccess),
                         NakCode::RemoteOperational => {
-                            (Status::RemoteOperation, Cause::PeerRemoteOperation)
+                            (WcStatus::RemoteOperation, Cause::PeerRemoteOperation)
                         }
-                        _ => (Status::BadResponse, Cause::BadResponse),
+                        _ => (WcStatus::BadResponse, Cause::BadResponse),
                     };
                     self.failure = Some(Failure::Send(status, cause));
                 }
@@ -120,7 +119,7 @@ impl Qp {
         match self.retry.rnr_tries {
             0 => {
                 self.count(cx, Counter::RnrRetriesExceeded, 1);
-                self.failure = Some(Failure::Send(Status::RnrRetryExceeded, Cause::RnrRetries));
+                self.failure = Some(Failure::Send(WcStatus::RnrRetryExceeded, Cause::RnrRetries));
                 return;
             }
             7 => {}
@@ -158,7 +157,7 @@ impl Qp {
         let mut space = Space { keys: cx.keys, pd, host: cx.host };
         let Pending { wqe, walk, .. } = front;
         if let Err(cause) = space.scatter(walk, &wqe.sges, offset, packet.payload) {
-            self.failure = Some(Failure::Send(Status::LocalProtection, cause));
+            self.failure = Some(Failure::Send(WcStatus::LocalProtection, cause));
             return;
         }
         match is_last {
@@ -195,7 +194,7 @@ impl Qp {
         // The program reads it as one of its own numbers.
         let value = answer.original.to_ne_bytes();
         if let Err(cause) = space.scatter(walk, &wqe.sges, 0, &value) {
-            self.failure = Some(Failure::Send(Status::LocalProtection, cause));
+            self.failure = Some(Failure::Send(WcStatus::LocalProtection, cause));
             return;
         }
         self.end_front_with_data(cx);
@@ -263,7 +262,7 @@ impl Qp {
             }
             None => {
                 self.count(cx, Counter::RetriesExceeded, 1);
-                self.failure = Some(Failure::Send(Status::RetryExceeded, cause));
+                self.failure = Some(Failure::Send(WcStatus::RetryExceeded, cause));
             }
         }
     }
@@ -276,7 +275,7 @@ impl Qp {
 
     fn bad_response<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.count(cx, Counter::BadResponses, 1);
-        self.failure = Some(Failure::Send(Status::BadResponse, Cause::BadResponse));
+        self.failure = Some(Failure::Send(WcStatus::BadResponse, Cause::BadResponse));
     }
 
     /// Ends the oldest work request, whose data has all come: with success if the program can see
@@ -285,7 +284,7 @@ impl Qp {
         match self.sync(cx) {
             true => self.end_front(cx),
             false => {
-                self.failure = Some(Failure::Send(Status::LocalProtection, Cause::LocalMemory));
+                self.failure = Some(Failure::Send(WcStatus::LocalProtection, Cause::LocalMemory));
             }
         }
     }
@@ -297,7 +296,7 @@ impl Qp {
             self.count(cx, Counter::SentMessages, 1);
             cx.host.retire_send(self.init.send_queue);
             if pending.wqe.signaled {
-                self.complete_send(cx, &pending, Status::Success, Cause::None);
+                self.complete_send(cx, &pending, WcStatus::Success, Cause::None);
             }
             self.sq.put_back(pending);
             if !self.sq.front().is_some_and(|next| next.is_local() && next.started) {
@@ -311,7 +310,7 @@ impl Qp {
         &mut self,
         cx: &mut Cx<'_, H>,
         pending: &Pending,
-        status: Status,
+        status: WcStatus,
         cause: Cause,
     ) {
         let opcode = match pending.wqe.op {
@@ -335,7 +334,7 @@ impl Qp {
             qpn: self.qpn,
             src_qpn: Qpn::new(0),
             grh: None,
-            solicited: status != Status::Success,
+            solicited: status != WcStatus::Success,
         };
         self.complete(cx, self.init.send_cq, &completion);
     }

@@ -7,11 +7,9 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::path::flow_to_any;
-use crate::work::{Completion, DatagramPath, Destination, Extra, GrhKind, SendOp, Status};
+use urxe_types::{Completion, DatagramPath, Destination, Extra, GrhKind, Qpn, SendOp, WcStatus};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{
-    Bth, Deth, Flow, GRH_LEN, Headers, Opcode, Outer, Packet, Qpn, datagram_source_port,
-};
+use urxe_wire::{Bth, Deth, Flow, GRH_LEN, Headers, Opcode, Outer, Packet, datagram_source_port};
 
 impl Qp {
     /// Sends the datagram whose turn it is; it ends with that.
@@ -19,13 +17,13 @@ impl Qp {
         &mut self,
         cx: &mut Cx<'_, H>,
         tx: &mut TxBatch,
-    ) -> Result<(), (Status, Cause)> {
+    ) -> Result<(), (WcStatus, Cause)> {
         let Some((pending, _)) = self.sq.current() else { return Ok(()) };
         let Some(to) = pending.wqe.to else {
-            return Err((Status::LocalQpOperation, Cause::MalformedEntry));
+            return Err((WcStatus::LocalQpOperation, Cause::MalformedEntry));
         };
         let flow =
-            self.datagram_flow(cx, &to).map_err(|cause| (Status::LocalQpOperation, cause))?;
+            self.datagram_flow(cx, &to).map_err(|cause| (WcStatus::LocalQpOperation, cause))?;
         let qkey = match to.qkey.is_controlled() {
             true => self.attr.qkey.unwrap_or_default(),
             false => to.qkey,
@@ -49,7 +47,7 @@ impl Qp {
             }
             None => space.gather(walk, &wqe.sges, 0, buf, len as u64),
         })
-        .map_err(|cause| (Status::LocalProtection, cause))?;
+        .map_err(|cause| (WcStatus::LocalProtection, cause))?;
         self.count(cx, Counter::SentPackets, 1);
         self.count(cx, Counter::SentBytes, len as u64);
         self.sq.sent_current();

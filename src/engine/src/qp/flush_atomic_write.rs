@@ -5,11 +5,11 @@
 use super::replay::{Done, Resource};
 use super::responder::{Refusal, Reply};
 use super::{Cx, Qp};
-use crate::attr::Access;
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::MAX_WAITING_REPLIES;
+use urxe_types::Access;
 use urxe_wire::{Feth, Headers, Operation, Packet, Reth};
 
 const GLOBAL: u8 = 1;

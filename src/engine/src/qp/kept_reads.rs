@@ -8,12 +8,11 @@
 use super::responder::Reply;
 use super::send_queue::distance;
 use super::{Cx, Qp};
-use crate::attr::Access;
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::KEPT_READ_BYTES;
 use crate::memory::Span;
-use urxe_wire::Psn;
+use urxe_types::{Access, Psn};
 
 /// Answers that were copied and are yet to be sent.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::memory::{Bind, MwBinding};
-use crate::work::{SendOp, Status};
+use urxe_types::{SendOp, WcStatus};
 
 impl Qp {
     /// Does the local operation whose turn it is, unless it was done before, and moves on.
@@ -26,13 +26,13 @@ impl Qp {
                     let binding = MwBinding { mr: mr.0, addr, length, access, qpn: scope.1 };
                     let bind = Bind { mw: mw.0, new_rkey: new_rkey.0, binding };
                     let bound = cx.keys.bind_mw(scope.0, &bind);
-                    bound.map(|()| Counter::WindowsBound).map_err(|cause| (Status::MwBind, cause))
+                    bound.map(|()| Counter::WindowsBound).map_err(|cause| (WcStatus::MwBind, cause))
                 }
                 SendOp::LocalInvalidate { key } if cx.keys.may_invalidate(key, scope) => {
                     cx.keys.unbind(key);
                     Ok(Counter::KeysInvalidated)
                 }
-                _ => Err((Status::LocalQpOperation, Cause::InvalidateKey)),
+                _ => Err((WcStatus::LocalQpOperation, Cause::InvalidateKey)),
             };
             match done {
                 Ok(counter) => self.count(cx, counter, 1),

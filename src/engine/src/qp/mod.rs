@@ -24,21 +24,23 @@ pub use modify::ModifyQpError;
 pub use state::Attribute;
 
 use crate::address_handle::AhTable;
-use crate::attr::{DeviceConfig, PdId, QpAttr, QpInfo, QpInit, QpState, QpType, RecvSource};
+use crate::attr::{DeviceConfig, PdId, QpInfo, QpInit, RecvSource};
 use crate::cause::Cause;
 use crate::counters::{Counter, Counters};
 use crate::cq::Cqs;
 use crate::host::{AsyncEvent, CqId, Host, Taken};
 use crate::memory;
 use crate::srq::SrqTable;
-use crate::work::{Completion, Extra, RecvWqe, Status, WcOpcode};
 use requester::Requester;
 use responder::Responder;
 use retry::Retry;
 use send_queue::SendQueue;
 use std::time::Instant;
+use urxe_types::{
+    Completion, Extra, Psn, QpAttr, QpState, QpType, Qpn, RecvWqe, WcOpcode, WcStatus,
+};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Flow, Outer, Packet, Psn, Qpn, Transport};
+use urxe_wire::{Flow, Outer, Packet, Transport};
 
 /// The two lowest bits of the traffic class (RFC 3168).
 const ECN_MASK: u8 = 0b11;
@@ -69,9 +71,9 @@ pub(crate) struct Path {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The oldest send work request ends with this.
-    Send(Status, Cause),
+    Send(WcStatus, Cause),
     /// The responder gave up; the receive in use, if any, ends with this.
-    Receive { status: Status, cause: Cause, event: Option<AsyncEvent> },
+    Receive { status: WcStatus, cause: Cause, event: Option<AsyncEvent> },
     /// The send queue cannot be read any more.
     BrokenQueue,
     /// A CQ had no room for a completion, of this QP or of another.
@@ -203,7 +205,7 @@ impl Qp {
     fn count_received<H>(&mut self, cx: &mut Cx<'_, H>, outer: &Outer, packet: &Packet<'_>) {
         self.count(cx, Counter::ReceivedPackets, 1);
         self.count(cx, Counter::ReceivedBytes, packet.payload.len() as u64);
-        if outer.flow.tclass & ECN_MASK == ECN_CONGESTION_EXPERIENCED {
+        if outer.flow.traffic_class & ECN_MASK == ECN_CONGESTION_EXPERIENCED {
             self.count(cx, Counter::EcnMarked, 1);
         }
     }
@@ -265,7 +267,7 @@ impl Qp {
                 self.responder.fail_unacked();
             }
             self.failure = Some(Failure::Receive {
-                status: Status::LocalProtection,
+                status: WcStatus::LocalProtection,
                 cause: Cause::LocalMemory,
                 event: Some(AsyncEvent::QpFatal(self.qpn)),
             });
@@ -383,7 +385,7 @@ impl Qp {
             };
             self.count(cx, Counter::FlushedRequests, 1);
             cx.host.retire_send(self.init.send_queue);
-            self.complete_send(cx, &pending, Status::WrFlush, self.flush_cause);
+            self.complete_send(cx, &pending, WcStatus::WrFlush, self.flush_cause);
             self.sq.put_back(pending);
         }
         self.requester.queue_empty = true;
@@ -395,14 +397,14 @@ impl Qp {
         let mut recv = RecvWqe::default();
         while let Taken::Ready | Taken::Malformed = cx.host.next_recv(queue, &mut recv) {
             self.count(cx, Counter::FlushedRequests, 1);
-            self.complete_recv(cx, recv.wr_id, Status::WrFlush, self.flush_cause);
+            self.complete_recv(cx, recv.wr_id, WcStatus::WrFlush, self.flush_cause);
         }
     }
 
     fn flush_recv_in_use<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
         if let Some(wr_id) = self.responder.take_recv() {
             self.count(cx, Counter::FlushedRequests, 1);
-            self.complete_recv(cx, wr_id, Status::WrFlush, self.flush_cause);
+            self.complete_recv(cx, wr_id, WcStatus::WrFlush, self.flush_cause);
         }
     }
 
@@ -411,7 +413,7 @@ impl Qp {
         &mut self,
         cx: &mut Cx<'_, H>,
         wr_id: u64,
-        status: Status,
+        status: WcStatus,
         cause: Cause,
     ) {
         let completion = Completion {
@@ -427,7 +429,7 @@ impl Qp {
     fn received(&self, wr_id: u64) -> Completion {
         Completion {
             wr_id,
-            status: Status::Success,
+            status: WcStatus::Success,
             opcode: WcOpcode::Recv,
             vendor_err: Cause::None as u32,
             byte_len: 0,
@@ -454,14 +456,14 @@ impl Qp {
 }
 
 /// Whether an error is about the peer or the way to it, and not about our own side.
-fn is_told_by_peer(status: Status) -> bool {
+fn is_told_by_peer(status: WcStatus) -> bool {
     matches!(
         status,
-        Status::RemoteInvalidRequest
-            | Status::RemoteAccess
-            | Status::RemoteOperation
-            | Status::RetryExceeded
-            | Status::RnrRetryExceeded
-            | Status::BadResponse
+        WcStatus::RemoteInvalidRequest
+            | WcStatus::RemoteAccess
+            | WcStatus::RemoteOperation
+            | WcStatus::RetryExceeded
+            | WcStatus::RnrRetryExceeded
+            | WcStatus::BadResponse
     )
 }

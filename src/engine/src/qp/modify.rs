@@ -6,11 +6,11 @@ use super::retry::Retry;
 use super::send_queue::SendQueue;
 use super::state::{Attribute, transition};
 use super::{Cx, Failure, Path, Qp};
-use crate::attr::{QpAttr, QpState, QpType};
 use crate::host::Host;
 use crate::limits::MAX_RD_ATOMIC;
 use crate::path::{PathError, flow_to_host};
-use urxe_wire::{PathMtu, Psn, Qpn, flow_source_port};
+use urxe_types::{PathMtu, Psn, QpAttr, QpState, QpType, Qpn};
+use urxe_wire::flow_source_port;
 
 /// Why a change was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,7 +9,7 @@
 use crate::limits::MAX_RNR_BACKOFF;
 use std::collections::VecDeque;
 use std::time::Duration;
-use urxe_wire::Psn;
+use urxe_types::Psn;
 
 /// So many more than the last time, and the peer is taken to be ready.
 const UNLIMITED: u32 = 64;

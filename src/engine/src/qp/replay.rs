@@ -2,7 +2,7 @@
 //! for again.
 
 use std::collections::VecDeque;
-use urxe_wire::{Msn, Psn, Rkey};
+use urxe_types::{Msn, Psn, Rkey};
 
 use super::send_queue::distance;
 

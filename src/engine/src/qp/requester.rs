@@ -4,17 +4,14 @@ use super::retry::ack_timeout;
 use super::send_queue::{Pending, distance};
 use super::sges::{self, Space};
 use super::{Cx, Failure, Qp, flush_atomic_write};
-use crate::attr::{QpState, QpType};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{Host, Taken};
 use crate::limits::{MAX_MESSAGE, MAX_TAKEN_SENDS, READS_IN_WINDOW};
-use crate::work::{Extra, SendOp, SendWqe, Status};
 use std::ops::Range;
+use urxe_types::{Extra, Psn, QpState, QpType, Rkey, SendOp, SendWqe, WcStatus};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{
-    AtomicEth, Bth, Feth, Headers, Opcode, Operation, Position, Psn, Reth, Rkey, Transport,
-};
+use urxe_wire::{AtomicEth, Bth, Feth, Headers, Opcode, Operation, Position, Reth, Transport};
 
 /// The requester's own marks.
 #[derive(Debug, Default)]
@@ -136,13 +133,13 @@ impl Qp {
                         false => (length.div_ceil(mtu) as u32).max(1),
                     };
                     if pending.packets > 1 && self.init.qp_type == QpType::Ud {
-                        pending.failed = Some((Status::LocalLength, Cause::DatagramTooLong));
+                        pending.failed = Some((WcStatus::LocalLength, Cause::DatagramTooLong));
                     }
                 }
                 Err(failed) => pending.failed = Some(failed),
             },
             Taken::Malformed => {
-                pending.failed = Some((Status::LocalQpOperation, Cause::MalformedEntry));
+                pending.failed = Some((WcStatus::LocalQpOperation, Cause::MalformedEntry));
             }
             Taken::Empty => {
                 self.requester.queue_empty = true;
@@ -160,9 +157,9 @@ impl Qp {
     }
 
     /// Whether a work request can be done as far as our own side is concerned; its length.
-    fn validate<H>(&self, cx: &Cx<'_, H>, wqe: &SendWqe) -> Result<u64, (Status, Cause)> {
+    fn validate<H>(&self, cx: &Cx<'_, H>, wqe: &SendWqe) -> Result<u64, (WcStatus, Cause)> {
         if !exists_on(self.init.qp_type, wqe.op) {
-            return Err((Status::LocalQpOperation, Cause::NotOfThisTransport));
+            return Err((WcStatus::LocalQpOperation, Cause::NotOfThisTransport));
         }
         let (writes_here, is_atomic) = match wqe.op {
             SendOp::Send(_) | SendOp::Write { .. } => (false, false),
@@ -176,15 +173,15 @@ impl Qp {
             SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => return Ok(0),
         };
         if (writes_here || is_atomic) && self.attr.max_rd_atomic.unwrap_or(0) == 0 {
-            return Err((Status::LocalQpOperation, Cause::NoReadsAllowed));
+            return Err((WcStatus::LocalQpOperation, Cause::NoReadsAllowed));
         }
         if writes_here && wqe.inline.is_some() {
-            return Err((Status::LocalQpOperation, Cause::MalformedEntry));
+            return Err((WcStatus::LocalQpOperation, Cause::MalformedEntry));
         }
         let inline = wqe.inline.as_ref().map(|data| data.len() as u64);
         let length = inline.unwrap_or_else(|| sges::total(&wqe.sges));
         if length > MAX_MESSAGE || (is_atomic && length != 8) {
-            return Err((Status::LocalLength, Cause::LocalLength));
+            return Err((WcStatus::LocalLength, Cause::LocalLength));
         }
         // Where the answer goes is checked when it is placed there, as rxe and hardware do: the
         // peer's refusal is told before our own, and an atomic is executed all the same.
@@ -192,7 +189,7 @@ impl Qp {
             return Ok(length);
         }
         sges::check(cx.keys, self.init.pd, &wqe.sges)
-            .map_err(|cause| (Status::LocalProtection, cause))?;
+            .map_err(|cause| (WcStatus::LocalProtection, cause))?;
         Ok(length)
     }
 
@@ -246,7 +243,7 @@ impl Qp {
         &mut self,
         cx: &mut Cx<'_, H>,
         tx: &mut TxBatch,
-    ) -> Result<(), (Status, Cause)> {
+    ) -> Result<(), (WcStatus, Cause)> {
         let in_flight = self.sq.in_flight();
         let window = self.retry.window.packets();
         let ack_every = (window / 4).max(1);
@@ -293,7 +290,7 @@ impl Qp {
         &mut self,
         cx: &mut Cx<'_, H>,
         tx: &mut TxBatch,
-    ) -> Result<(), (Status, Cause)> {
+    ) -> Result<(), (WcStatus, Cause)> {
         let Some((pending, packet)) = self.sq.current() else { return Ok(()) };
         let is_last = packet + 1 == pending.packets;
         self.emit(cx, tx, PacketSource::Current, packet, false)?;
@@ -313,7 +310,7 @@ impl Qp {
         source: PacketSource,
         packet: u32,
         ack_req: bool,
-    ) -> Result<(Psn, bool), (Status, Cause)> {
+    ) -> Result<(Psn, bool), (WcStatus, Cause)> {
         let reliable = self.init.qp_type == QpType::Rc;
         let transport = if reliable { Transport::Rc } else { Transport::Uc };
         let path = *self.path();
@@ -322,7 +319,7 @@ impl Qp {
             PacketSource::Front => self.sq.front(),
         };
         let Some(pending) = found else {
-            return Err((Status::LocalQpOperation, Cause::None));
+            return Err((WcStatus::LocalQpOperation, Cause::None));
         };
         let offset = u64::from(packet) * u64::from(path.mtu);
         let end = pending.length.min(u64::from(pending.after(packet)) * u64::from(path.mtu));
@@ -347,7 +344,7 @@ impl Qp {
             }
             None => space.gather(walk, &wqe.sges, offset, buf, *length - offset),
         })
-        .map_err(|cause| (Status::LocalProtection, cause))?;
+        .map_err(|cause| (WcStatus::LocalProtection, cause))?;
         self.count(cx, Counter::SentPackets, 1);
         self.count(cx, Counter::SentBytes, len as u64);
         Ok((psn, ack_req))
@@ -379,13 +376,13 @@ fn exists_on(qp_type: QpType, op: SendOp) -> bool {
 }
 
 /// Whether a FLUSH can be asked for. It has no data, so its length is 0.
-fn validate_flush(length: u32, feth: &Feth) -> Result<u64, (Status, Cause)> {
+fn validate_flush(length: u32, feth: &Feth) -> Result<u64, (WcStatus, Cause)> {
     if u64::from(length) > MAX_MESSAGE {
-        return Err((Status::LocalLength, Cause::LocalLength));
+        return Err((WcStatus::LocalLength, Cause::LocalLength));
     }
     match flush_atomic_write::flush_rights(feth) {
         Some(_) => Ok(0),
-        None => Err((Status::LocalQpOperation, Cause::FlushKind)),
+        None => Err((WcStatus::LocalQpOperation, Cause::FlushKind)),
     }
 }
 

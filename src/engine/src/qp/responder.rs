@@ -8,14 +8,14 @@ use super::kept_reads::KeptReads;
 use super::replay::{AtomicResource, Done, ReadResource, Resource, Resources};
 use super::sges::{SgeWalk, Space};
 use super::{Cx, Failure, Qp};
-use crate::attr::{Access, QpState, RecvSource};
+use crate::attr::RecvSource;
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host, Taken};
 use crate::limits::MAX_WAITING_REPLIES;
-use crate::work::{Completion, Extra, RecvWqe, Status, WcOpcode};
 use std::collections::VecDeque;
-use urxe_wire::{Headers, Msn, NakCode, Operation, Packet, Psn, Reth, Rkey, Syndrome};
+use urxe_types::{Access, Completion, Extra, Msn, Psn, QpState, RecvWqe, Rkey, WcOpcode, WcStatus};
+use urxe_wire::{Headers, NakCode, Operation, Packet, Reth, Syndrome};
 
 /// The state of one responder.
 #[derive(Debug)]
@@ -554,19 +554,19 @@ impl Qp {
             Refusal::ReceiverNotReady => return,
             Refusal::InvalidRequest => {
                 let event = AsyncEvent::QpRequestError(qpn);
-                (Status::LocalQpOperation, Cause::RequestRefused, Some(event))
+                (WcStatus::LocalQpOperation, Cause::RequestRefused, Some(event))
             }
             Refusal::RemoteAccess => {
                 let event = AsyncEvent::QpAccessError(qpn);
-                (Status::LocalAccess, Cause::RequestRefused, Some(event))
+                (WcStatus::LocalAccess, Cause::RequestRefused, Some(event))
             }
-            Refusal::ReceiveTooShort => (Status::LocalLength, Cause::ReceiveTooShort, None),
+            Refusal::ReceiveTooShort => (WcStatus::LocalLength, Cause::ReceiveTooShort, None),
             Refusal::Local(cause) => {
                 let status = match cause {
                     Cause::MalformedEntry | Cause::LocalMemory | Cause::BrokenQueue => {
-                        Status::LocalQpOperation
+                        WcStatus::LocalQpOperation
                     }
-                    _ => Status::LocalProtection,
+                    _ => WcStatus::LocalProtection,
                 };
                 // Without a receive there is no completion that tells of it.
                 let untold = !self.responder.recv_in_use;

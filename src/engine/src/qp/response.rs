@@ -3,13 +3,12 @@
 use super::replay::ReadResource;
 use super::responder::Reply;
 use super::{Cx, Failure, Qp};
-use crate::attr::Access;
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host};
-use crate::work::Status;
+use urxe_types::{Access, Msn, Psn, WcStatus};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Aeth, AtomicAckEth, Bth, Headers, Msn, NakCode, Opcode, Psn, Syndrome};
+use urxe_wire::{Aeth, AtomicAckEth, Bth, Headers, NakCode, Opcode, Syndrome};
 
 impl Qp {
     /// Whether something is owed to the peer.
@@ -161,7 +160,7 @@ impl Qp {
         self.responder.clear_replies();
         self.responder.replies.push_back(Reply::Nak { psn, syndrome });
         self.failure = Some(Failure::Receive {
-            status: Status::LocalAccess,
+            status: WcStatus::LocalAccess,
             cause: Cause::RequestRefused,
             event: Some(AsyncEvent::QpAccessError(self.qpn)),
         });

@@ -7,7 +7,7 @@ use crate::limits::{
     MIN_WINDOW_PACKETS,
 };
 use std::time::{Duration, Instant};
-use urxe_wire::Psn;
+use urxe_types::Psn;
 
 /// The ACK timeout of a code: 4.096 us << code; code 0 waits for ever (IBTA 9.7.6.1.3).
 pub(crate) fn ack_timeout(code: u8) -> Option<Duration> {

@@ -3,9 +3,8 @@
 use super::sges::SgeWalk;
 use crate::cause::Cause;
 use crate::limits::MAX_SPARE_SENDS;
-use crate::work::{Extra, SendOp, SendWqe, Status};
 use std::collections::VecDeque;
-use urxe_wire::Psn;
+use urxe_types::{Extra, Psn, SendOp, SendWqe, WcStatus};
 
 /// A work request under way.
 #[derive(Clone, Debug)]
@@ -22,7 +21,7 @@ pub(crate) struct Pending {
     /// Its PSNs are assigned: something of it was sent. A local operation was done.
     pub(crate) started: bool,
     /// It cannot be done for this reason, and ends the QP when all before it have ended.
-    pub(crate) failed: Option<(Status, Cause)>,
+    pub(crate) failed: Option<(WcStatus, Cause)>,
     /// The place in its scatter/gather list.
     pub(crate) walk: SgeWalk,
 }
@@ -315,7 +314,7 @@ pub(crate) fn distance(from: Psn, to: Psn) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_wire::Rkey;
+    use urxe_types::Rkey;
 
     fn queue(first: u32, packets: &[u32]) -> SendQueue {
         let mut queue = SendQueue::new(Psn::new(first));

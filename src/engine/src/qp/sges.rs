@@ -1,10 +1,10 @@
 //! Walking a scatter/gather list: message offsets to registered memory.
 
-use crate::attr::{Access, PdId};
+use crate::attr::PdId;
 use crate::cause::Cause;
 use crate::host::Host;
 use crate::memory::{Span, Table};
-use crate::work::Sge;
+use urxe_types::{Access, Sge};
 
 /// A place in a scatter/gather list. Messages are walked front to back, so the place is kept from
 /// one packet to the next; going back (a retransmission) starts over.
@@ -133,7 +133,7 @@ impl<H: Host> Space<'_, H> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_wire::Lkey;
+    use urxe_types::Lkey;
 
     fn list(lengths: &[u32]) -> Vec<Sge> {
         let mut addr = 0;

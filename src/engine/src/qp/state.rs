@@ -15,9 +15,9 @@
 //!                                                +-----+
 //! ```
 
-use crate::attr::{QpAttr, QpState, QpType};
 use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use QpType::{Rc, Uc, Ud};
+use urxe_types::{QpAttr, QpState, QpType};
 
 /// An attribute of [`QpAttr`], named as in `ibv_qp_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,9 +3,8 @@
 use crate::script::*;
 use std::time::Duration;
 use urxe_engine::cm::*;
-use urxe_engine::{QpState, QpType};
+use urxe_types::{PathMtu, QpState, QpType, Qpn, TimeCode};
 use urxe_wire::mad::*;
-use urxe_wire::{PathMtu, Qpn};
 
 #[test]
 fn a_req_says_what_rdma_cm_says() {

@@ -3,7 +3,7 @@
 use crate::script::*;
 use std::time::Duration;
 use urxe_engine::cm::*;
-use urxe_wire::Qpn;
+use urxe_types::{Qpn, TimeCode};
 use urxe_wire::mad::*;
 
 /// The ACK timeouts that the script's connections have.

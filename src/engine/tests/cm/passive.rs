@@ -4,9 +4,10 @@ use crate::script::*;
 use std::net::IpAddr;
 use urxe_engine::cm::*;
 use urxe_engine::limits::MAX_CM_REQUESTS;
-use urxe_engine::{Access, MAD_LEN, MadSource, QpState, QpType};
+use urxe_engine::{MAD_LEN, MadSource};
+use urxe_types::{Access, PathMtu, Psn, QpState, QpType, Qpn, TimeCode};
+use urxe_wire::Flow;
 use urxe_wire::mad::*;
-use urxe_wire::{Flow, PathMtu, Psn, Qpn};
 
 #[test]
 fn a_req_is_shown_with_all_that_it_says() {

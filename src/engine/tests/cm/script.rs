@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 use urxe_engine::cm::*;
-use urxe_engine::{MAD_LEN, MadSource, QpType};
+use urxe_engine::{MAD_LEN, MadSource};
+use urxe_types::{PathMtu, Pkey, Psn, Qkey, QpType, Qpn, TimeCode};
+use urxe_wire::Flow;
 use urxe_wire::mad::*;
-use urxe_wire::{Flow, PathMtu, Pkey, Psn, Qkey, Qpn};
 
 pub(crate) const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 pub(crate) const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -188,8 +189,14 @@ pub(crate) fn mra(ours: ConnId, received: Received, code: u8) -> Mra {
 }
 
 pub(crate) fn source(peer: IpAddr) -> MadSource {
-    let flow =
-        Flow { src: peer, dst: LOCAL, src_port: 55410, tclass: 0, hop_limit: 64, flow_label: 0 };
+    let flow = Flow {
+        src: peer,
+        dst: LOCAL,
+        src_port: 55410,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    };
     MadSource { flow, src_qpn: Qpn::GSI }
 }
 

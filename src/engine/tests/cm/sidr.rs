@@ -2,8 +2,8 @@
 
 use crate::script::*;
 use urxe_engine::cm::*;
+use urxe_types::{Pkey, Qkey, Qpn};
 use urxe_wire::mad::*;
-use urxe_wire::{Pkey, Qkey, Qpn};
 
 const UDP: ServiceId = ServiceId::ip(PortSpace::Udp, PORT);
 const QKEY: Qkey = Qkey(0x0123_4567);

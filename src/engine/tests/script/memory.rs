@@ -34,7 +34,7 @@ impl Script {
     /// As [`bind`](Self::bind), which must succeed.
     pub fn bound(&mut self, mw: u32, offset: u64, len: u64, access: Access) -> u32 {
         let rkey = self.bind(mw, offset, len, access);
-        let completion = self.expect_send(BIND_WR_ID, Status::Success);
+        let completion = self.expect_send(BIND_WR_ID, WcStatus::Success);
         assert_eq!(completion.opcode, WcOpcode::BindMw);
         rkey
     }

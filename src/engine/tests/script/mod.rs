@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 use urxe_engine::*;
+use urxe_types::*;
 use urxe_wire::batch::{TxBatch, TxLimits};
 use urxe_wire::*;
 
@@ -293,7 +294,7 @@ pub fn usual() -> QpAttr {
         av: Some(AddressVector {
             dgid: PEER,
             sgid_index: 0,
-            tclass: 0,
+            traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
         }),
@@ -618,14 +619,14 @@ impl Script {
     }
 
     /// The next completion is of this send.
-    pub fn expect_send(&mut self, wr_id: u64, status: Status) -> Completion {
+    pub fn expect_send(&mut self, wr_id: u64, status: WcStatus) -> Completion {
         let (cq, completion) = self.completion();
         assert_eq!((cq, completion.wr_id, completion.status), (SCQ, wr_id, status));
         completion
     }
 
     /// The next completion is of this receive.
-    pub fn expect_recv(&mut self, wr_id: u64, status: Status) -> Completion {
+    pub fn expect_recv(&mut self, wr_id: u64, status: WcStatus) -> Completion {
         let (cq, completion) = self.completion();
         assert_eq!((cq, completion.wr_id, completion.status), (RCQ, wr_id, status));
         completion
@@ -642,7 +643,7 @@ impl Script {
 
 /// The outer headers between two addresses.
 pub fn flow(src: IpAddr, dst: IpAddr) -> Flow {
-    Flow { src, dst, src_port: 0xc000, tclass: 0, hop_limit: 64, flow_label: 0 }
+    Flow { src, dst, src_port: 0xc000, traffic_class: 0, hop_limit: 64, flow_label: 0 }
 }
 
 /// A packet as it stands on the wire, from this address to the device's.

@@ -229,7 +229,7 @@ mod tests {
             src: "10.0.0.1".parse().unwrap(),
             dst: "10.0.0.2".parse().unwrap(),
             src_port: 0xc001,
-            tclass: 0,
+            traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
         }

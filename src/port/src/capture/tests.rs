@@ -105,7 +105,7 @@ fn both_ways_are_in_the_file_with_time_direction_and_every_byte() {
         let network = SimNetwork::new(0, Link::default());
         let (mut a, file, now) = capture(network.attach(addrs[0]).unwrap());
         let mut b = network.attach(addrs[1]).unwrap();
-        let out = Flow { tclass: 0x69, ..flow(&a.caps(), addrs[1]) };
+        let out = Flow { traffic_class: 0x69, ..flow(&a.caps(), addrs[1]) };
         let mut batch = batch(&a.caps());
         push_write(&mut batch, &out, 0, 5, 1024);
         push(&mut batch, &out, Opcode::RC_SEND_ONLY, 5, 1);

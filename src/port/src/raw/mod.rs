@@ -185,7 +185,7 @@ impl Port for RawPort {
                 parts: [&header[..*len], datagram.bytes],
                 to: open::socket_addr(datagram.flow.dst, 0, interface),
                 segment: None,
-                tclass: None,
+                traffic_class: None,
                 hop_limit: None,
             });
             self.counters.tx_calls += 1;

@@ -26,7 +26,7 @@ fn open_udp(addr: IpAddr) -> UdpPort {
 /// A flow with a value in every field.
 fn full_flow(from: &impl Port, dst: IpAddr) -> Flow {
     let flow_label = if dst.is_ipv6() { 0xabcde } else { 0 };
-    Flow { flow_label, tclass: 0x69, hop_limit: 63, ..flow(&from.caps(), dst) }
+    Flow { flow_label, traffic_class: 0x69, hop_limit: 63, ..flow(&from.caps(), dst) }
 }
 
 /// A batch with WRITEs of two sizes towards an address, and how many datagrams that is.
@@ -63,7 +63,7 @@ fn between_raw_ports_every_header_field_arrives_as_it_was_sent() {
     // The identification counts through 0, which the kernel must leave as it is.
     let Some(mut a) = open_raw(fresh_addr(), Some(0xfff0)) else { return };
     let Some(mut b) = open_raw(fresh_addr(), None) else { return };
-    let flow = Flow { tclass: 0x69, hop_limit: 7, ..flow(&a.caps(), b.caps().addrs[0]) };
+    let flow = Flow { traffic_class: 0x69, hop_limit: 7, ..flow(&a.caps(), b.caps().addrs[0]) };
     let mut batch = batch(&a.caps());
     push_write(&mut batch, &flow, 0, 32, 1024);
     let arrived = carry(&mut a, &mut batch, &mut b, 32);

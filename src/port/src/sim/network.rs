@@ -246,9 +246,9 @@ impl LinkState {
             return None;
         }
         let marked = self.link.mark_above.is_some_and(|limit| waits > limit)
-            && flow.tclass & ECN != NOT_ECN_CAPABLE;
+            && flow.traffic_class & ECN != NOT_ECN_CAPABLE;
         if marked {
-            flow.tclass |= CONGESTION_EXPERIENCED;
+            flow.traffic_class |= CONGESTION_EXPERIENCED;
         }
         let takes = self.link.rate.map_or(Duration::ZERO, |rate| {
             Duration::from_nanos(packet_len as u64 * 8 * 1_000_000_000 / rate.max(1))

@@ -116,19 +116,19 @@ fn a_rate_spreads_datagrams_and_a_full_queue_loses_them() {
 #[test]
 fn congestion_marks_only_flows_that_understand_marks() {
     let link = Link { rate: Some(8_544_000), mark_above: Some(2_500 * US), ..Link::default() };
-    for (tclass, marked) in [(0b10, 0b11), (0b01, 0b11), (0b00, 0b00)] {
+    for (traffic_class, marked) in [(0b10, 0b11), (0b01, 0b11), (0b00, 0b00)] {
         let (network, mut a, mut b) = pair(6, link.clone());
         let now = Instant::now();
         let mut batch = batch(&a.caps());
-        let flow = Flow { tclass, ..flow(&a.caps(), addr(2)) };
+        let flow = Flow { traffic_class, ..flow(&a.caps(), addr(2)) };
         push_write(&mut batch, &flow, 0, 6, 1024);
         assert_eq!(a.send(now, &mut batch).unwrap(), SendOutcome::Done);
         let arrived = run(&network, &mut b, now);
-        let tclasses: Vec<u8> = arrived.iter().map(|(_, d)| d.outer.flow.tclass).collect();
-        assert_eq!(tclasses, [tclass, tclass, tclass, marked, marked, marked]);
+        let tclasses: Vec<u8> = arrived.iter().map(|(_, d)| d.outer.flow.traffic_class).collect();
+        assert_eq!(tclasses, [traffic_class, traffic_class, traffic_class, marked, marked, marked]);
         // The traffic class is not under the ICRC.
         assert!(arrived.iter().all(|(_, d)| d.verdict == Verdict::Exact));
-        assert_eq!(network.counters().marked, if marked == tclass { 0 } else { 3 });
+        assert_eq!(network.counters().marked, if marked == traffic_class { 0 } else { 3 });
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Received {
     /// The length of the datagrams that the kernel gathered here (`UDP_GRO`).
     pub(crate) segment: Option<u16>,
     /// Type of service or traffic class, where the socket asks for it.
-    pub(crate) tclass: u8,
+    pub(crate) traffic_class: u8,
     /// IPv6 flow label, where the socket asks for it.
     pub(crate) flow_label: u32,
     /// Time to live or hop limit, where the socket asks for it.
@@ -90,7 +90,7 @@ impl Receiver {
             from: self.headers.names[place].addr(header.msg_namelen as usize),
             truncated: header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
             segment: None,
-            tclass: 0,
+            traffic_class: 0,
             flow_label: 0,
             hop_limit: 0,
             network_at: 0,
@@ -101,11 +101,11 @@ impl Receiver {
         while let Some((level, kind, data, next)) = control::read(control, at, end) {
             match (level, kind) {
                 (libc::SOL_UDP, libc::UDP_GRO) => received.segment = Some(number(data) as u16),
-                (libc::IPPROTO_IP, libc::IP_TOS) => received.tclass = number(data) as u8,
+                (libc::IPPROTO_IP, libc::IP_TOS) => received.traffic_class = number(data) as u8,
                 (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => {
                     // As in the header: traffic class and flow label are its lower 28 bits.
                     let flow_info = u32::from_be(number(data) as u32);
-                    received.tclass = (flow_info >> 20) as u8;
+                    received.traffic_class = (flow_info >> 20) as u8;
                     received.flow_label = flow_info & 0xf_ffff;
                 }
                 (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {

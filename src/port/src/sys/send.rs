@@ -19,7 +19,7 @@ pub(crate) struct Message<'a> {
     /// The length of the datagrams to cut the bytes into (`UDP_SEGMENT`); `None`: it is one.
     pub(crate) segment: Option<u16>,
     /// Type of service or traffic class, if not the socket's own.
-    pub(crate) tclass: Option<u8>,
+    pub(crate) traffic_class: Option<u8>,
     /// Time to live or hop limit, if not the socket's own.
     pub(crate) hop_limit: Option<u8>,
 }
@@ -84,13 +84,13 @@ fn write_control(control: &mut Control, message: &Message<'_>) -> usize {
     if let Some(segment) = message.segment {
         at += control::put(control, at, libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
     }
-    if let Some(tclass) = message.tclass {
+    if let Some(traffic_class) = message.traffic_class {
         let (level, kind) = if v4 {
             (libc::IPPROTO_IP, libc::IP_TOS)
         } else {
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
         };
-        at += control::put(control, at, level, kind, &i32::from(tclass).to_ne_bytes());
+        at += control::put(control, at, level, kind, &i32::from(traffic_class).to_ne_bytes());
     }
     if let Some(hop_limit) = message.hop_limit {
         let (level, kind) = if v4 {

@@ -11,9 +11,10 @@ use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use urxe_types::{Psn, Qpn, Rkey};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::{Checker, Verdict};
-use urxe_wire::{Bth, Flow, Headers, Opcode, Outer, Psn, Qpn, Reth, Rkey};
+use urxe_wire::{Bth, Flow, Headers, Opcode, Outer, Reth};
 
 /// Bytes of arena that the tests' batches have.
 const CAPACITY: usize = 1 << 20;
@@ -43,7 +44,7 @@ pub(crate) fn flow(caps: &Caps, dst: IpAddr) -> Flow {
         crate::SourcePort::Fixed(port) => port,
         crate::SourcePort::OfFlow => 49441,
     };
-    Flow { src: caps.addrs[0], dst, src_port, tclass: 0, hop_limit: 64, flow_label: 0 }
+    Flow { src: caps.addrs[0], dst, src_port, traffic_class: 0, hop_limit: 64, flow_label: 0 }
 }
 
 /// The headers of a packet with this opcode and PSN.

@@ -168,7 +168,7 @@ impl UdpPort {
             src: from.ip(),
             dst,
             src_port: from.port(),
-            tclass: received.tclass,
+            traffic_class: received.traffic_class,
             hop_limit: received.hop_limit,
             flow_label: received.flow_label,
         };

@@ -87,8 +87,8 @@ fn a_run_goes_out_in_one_call_and_comes_in_as_one_message() {
 #[test]
 fn traffic_class_and_hop_limit_are_the_flows() {
     let (mut a, mut b) = pair();
-    for (tclass, hop_limit) in [(0x69, 64), (0, 3), (0x02, 255), (0x03, 1)] {
-        let flow = Flow { tclass, hop_limit, ..flow(&a.caps(), b.caps().addrs[0]) };
+    for (traffic_class, hop_limit) in [(0x69, 64), (0, 3), (0x02, 255), (0x03, 1)] {
+        let flow = Flow { traffic_class, hop_limit, ..flow(&a.caps(), b.caps().addrs[0]) };
         let mut batch = batch(&a.caps());
         push_write(&mut batch, &flow, 0, 4, 256);
         let arrived = carry(&mut a, &mut batch, &mut b, 4);
@@ -261,7 +261,8 @@ fn a_vanished_address_costs_its_own_datagrams_and_no_others() {
 fn a_port_without_addresses_sends_nothing_and_hears_nothing() {
     let mut port = UdpPort::open_interface("lo", &UdpOptions::default()).unwrap();
     let src = fresh_addr();
-    let flow = Flow { src, dst: src, src_port: ROCE_PORT, tclass: 0, hop_limit: 64, flow_label: 0 };
+    let flow =
+        Flow { src, dst: src, src_port: ROCE_PORT, traffic_class: 0, hop_limit: 64, flow_label: 0 };
     let mut batch = batch(&port.caps());
     push_write(&mut batch, &flow, 0, 10, 1024);
     assert_eq!(port.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);

@@ -7,8 +7,9 @@ use rustix::io::Errno;
 use std::mem::offset_of;
 use std::os::fd::RawFd;
 use urxe_shm::control::{
-    CmChannelHandle, CmConnParam, CmIdHandle, CmMulticastHandle, CmPortSpace, CmRequest, QpType,
+    CmChannelHandle, CmConnParam, CmIdHandle, CmMulticastHandle, CmPortSpace, CmRequest,
 };
+use urxe_types::QpType;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// A command, decoded.

@@ -228,9 +228,8 @@ fn private_data(data: &[u8]) -> ([u8; abi::PRIVATE_DATA], u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_shm::control::{
-        AddressVector, CmEventKind, CmIdHandle, CmMulticastHandle, QpAttr, QpState,
-    };
+    use urxe_shm::control::{AddressVector, CmEventKind, CmIdHandle, CmMulticastHandle, QpAttr};
+    use urxe_types::QpState;
     use zerocopy::FromBytes;
 
     fn read<T: FromBytes>(bytes: &[u8]) -> T {

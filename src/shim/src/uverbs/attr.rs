@@ -2,7 +2,8 @@
 
 use super::abi::{AhAttr, GlobalRoute, ModifyQp, QpDest, QueryQpResp, UserQpAttr};
 use rustix::io::Errno;
-use urxe_shm::control::{Access, AddressVector, Gid, QpAttr, QpCaps, QpQueried, QpState, QpType};
+use urxe_shm::control::{AddressVector, Gid, QpAttr, QpCaps, QpQueried};
+use urxe_types::{Access, QpState, QpType};
 
 /// The only port.
 pub(crate) const PORT: u8 = 1;
@@ -48,7 +49,8 @@ pub(crate) fn to_change(command: &ModifyQp) -> Result<QpAttr, Errno> {
     Ok(QpAttr {
         state: state(mask::STATE, command.qp_state)?,
         cur_state: state(mask::CUR_STATE, command.cur_qp_state)?,
-        access: has(mask::ACCESS_FLAGS).then_some(Access(command.qp_access_flags)),
+        access: has(mask::ACCESS_FLAGS)
+            .then_some(Access::from_bits_retain(command.qp_access_flags)),
         pkey_index: has(mask::PKEY_INDEX).then_some(command.pkey_index),
         port: has(mask::PORT).then_some(command.port_num),
         av: has(mask::AV).then(|| path_of_qp(&command.dest)).transpose()?,
@@ -83,7 +85,7 @@ pub(crate) fn queried(qp: &QpQueried) -> QueryQpResp {
         rq_psn: attr.rq_psn.unwrap_or(0),
         sq_psn: attr.sq_psn.unwrap_or(0),
         dest_qp_num: attr.dest_qpn.unwrap_or(0),
-        qp_access_flags: attr.access.unwrap_or_default().0,
+        qp_access_flags: attr.access.unwrap_or_default().bits(),
         pkey_index: attr.pkey_index.unwrap_or(0),
         qp_state: state,
         cur_qp_state: state,
@@ -133,7 +135,7 @@ pub(crate) fn qp_attr(attr: &QpAttr) -> UserQpAttr {
         rq_psn: attr.rq_psn.unwrap_or(0),
         sq_psn: attr.sq_psn.unwrap_or(0),
         dest_qp_num: attr.dest_qpn.unwrap_or(0),
-        qp_access_flags: attr.access.unwrap_or_default().0,
+        qp_access_flags: attr.access.unwrap_or_default().bits(),
         ah_attr: attr.av.as_ref().map(ah_attr).unwrap_or_default(),
         pkey_index: attr.pkey_index.unwrap_or(0),
         max_rd_atomic: attr.max_rd_atomic.unwrap_or(0),

@@ -6,9 +6,10 @@ use super::frame::Frame;
 use rustix::io::Errno;
 use std::os::fd::RawFd;
 use urxe_shm::control::{
-    Access, AddressVector, AhHandle, CqHandle, Gid, MrHandle, MwHandle, MwType, PdHandle, QpAttr,
-    QpCaps, QpType, SrqAttr, SrqHandle,
+    AddressVector, AhHandle, CqHandle, Gid, MrHandle, MwHandle, PdHandle, QpAttr, QpCaps, SrqAttr,
+    SrqHandle,
 };
+use urxe_types::{Access, MwType, QpType};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// A command, decoded.
@@ -377,7 +378,7 @@ fn registration(it: &abi::RegMr) -> Registration {
         start: it.start,
         length: it.length,
         iova: it.hca_va,
-        access: Access(it.access_flags),
+        access: Access::from_bits_retain(it.access_flags),
     }
 }
 

@@ -20,12 +20,13 @@ use std::sync::{Arc, OnceLock};
 use urxe_shm::completion_notifier::CompletionWaiter;
 use urxe_shm::control::{
     AhHandle, ContextHandle, CqHandle, DeviceAttr, MrHandle, MwHandle, PdHandle, QpCreated,
-    QpHandle, QpState, Reply, Request, RingLocation, SrqHandle,
+    QpHandle, Reply, Request, RingLocation, SrqHandle,
 };
 use urxe_shm::geometry::Geometry;
 use urxe_shm::remap::Shared;
 use urxe_shm::ring::CqConsumer;
 use urxe_shm::session_memory::WindowError;
+use urxe_types::QpState;
 
 /// The daemon answered something else.
 const UNEXPECTED: Errno = Errno::IO;

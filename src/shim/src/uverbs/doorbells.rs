@@ -4,8 +4,8 @@ use super::abi::{CommandHeader, PostSend, number};
 use super::command::QpSlot;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
-use urxe_shm::control::QpState;
 use urxe_shm::doorbell::SLOTS;
+use urxe_types::QpState;
 
 /// The slot in what `librxe` writes after posting sends, if these bytes are that: a `POST_SEND`
 /// of nothing, always of the same length.

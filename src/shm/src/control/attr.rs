@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+use urxe_types::{Access, QpState};
 
 /// A port address: `ibv_gid`. With RoCEv2 it is an IPv6 address, or an IPv4 address mapped into
 /// one.
@@ -32,53 +33,6 @@ impl fmt::Display for Gid {
         let [first, groups @ ..] = Ipv6Addr::from(self.0).segments();
         write!(f, "{first:04x}")?;
         groups.iter().try_for_each(|group| write!(f, ":{group:04x}"))
-    }
-}
-
-/// Rights on memory, or of a QP's peer: `ibv_access_flags`, with the same bits, and one of ours.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Access(pub u32);
-
-impl Access {
-    /// The owner's receives and reads may write.
-    pub const LOCAL_WRITE: Access = Access(1);
-    /// The peer may WRITE.
-    pub const REMOTE_WRITE: Access = Access(2);
-    /// The peer may READ.
-    pub const REMOTE_READ: Access = Access(4);
-    /// The peer may do atomics.
-    pub const REMOTE_ATOMIC: Access = Access(8);
-    /// Windows may be bound to the MR.
-    pub const MW_BIND: Access = Access(1 << 4);
-    /// Addresses count from 0 at the first byte.
-    pub const ZERO_BASED: Access = Access(1 << 5);
-    /// The memory need not be pinned.
-    pub const ON_DEMAND: Access = Access(1 << 6);
-    /// The memory is made of huge pages.
-    pub const HUGETLB: Access = Access(1 << 7);
-    /// The peer may FLUSH for global visibility.
-    pub const FLUSH_GLOBAL: Access = Access(1 << 8);
-    /// The peer may FLUSH for persistence.
-    pub const FLUSH_PERSISTENT: Access = Access(1 << 9);
-
-    /// Whether all of `other`'s rights are among these.
-    pub fn contains(self, other: Access) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Whether memory that is registered for this must be writable. That is so with
-    /// [`MW_BIND`](Self::MW_BIND) too, because a window may let the peer write.
-    pub fn needs_writable(self) -> bool {
-        let writes = Access::LOCAL_WRITE.0 | Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0;
-        self.0 & (writes | Access::MW_BIND.0) != 0
-    }
-}
-
-impl std::ops::BitOr for Access {
-    type Output = Access;
-    fn bitor(self, other: Access) -> Access {
-        Access(self.0 | other.0)
     }
 }
 
@@ -193,38 +147,6 @@ pub struct PortAttr {
     pub speed_mbps: Option<u32>,
 }
 
-/// Transports: `ibv_qp_type`, with the same numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum QpType {
-    /// Reliable connection.
-    Rc = 2,
-    /// Unreliable connection.
-    Uc = 3,
-    /// Unreliable datagram.
-    Ud = 4,
-}
-
-/// The QP states of the verbs, with `ibv_qp_state`'s numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum QpState {
-    /// Just made, or set back: does nothing.
-    Reset = 0,
-    /// Receives may be posted; nothing moves.
-    Init = 1,
-    /// Ready to receive: the responder works.
-    Rtr = 2,
-    /// Ready to send: requester and responder work.
-    Rts = 3,
-    /// Send queue draining: what has begun ends, nothing new begins.
-    Sqd = 4,
-    /// Send queue error (not RC): the responder still works.
-    Sqe = 5,
-    /// Error: everything is flushed.
-    Err = 6,
-}
-
 /// What a QP's queues hold: `ibv_qp_cap`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpCaps {
@@ -238,16 +160,6 @@ pub struct QpCaps {
     pub max_recv_sge: u32,
     /// Inline bytes of a send.
     pub max_inline_data: u32,
-}
-
-/// Kinds of memory window: `ibv_mw_type`, with the same numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum MwType {
-    /// Bound by `ibv_bind_mw`; opens to every QP of its protection domain.
-    One = 1,
-    /// Type 2B: bound by a posted work request; opens to the QP that it was bound on only.
-    Two = 2,
 }
 
 /// What a shared receive queue holds, and when it warns: `ibv_srq_attr`.

@@ -7,10 +7,11 @@
 //! The daemon touches no QP on behalf of an id. What a QP is to be set to, [`CmRequest::QpAttr`]
 //! says, and the program does it.
 
-use super::{AddressVector, Gid, QpAttr, QpState, QpType};
+use super::{AddressVector, Gid, QpAttr};
 use super::{CmChannelHandle, CmIdHandle, CmMulticastHandle, socket};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use urxe_types::{QpState, QpType};
 
 /// Most bytes of private data in any direction; how much really fits depends on the message:
 /// 56 in a request for a connection, 196 in an acceptance, 148 in a rejection, and with datagrams

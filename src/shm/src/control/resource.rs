@@ -1,8 +1,9 @@
 //! What exists on a device, as [`Request::Resources`](super::Request::Resources) asks for it.
 
-use super::{Access, CmPortSpace, Gid, MwType, QpState, QpType};
+use super::{CmPortSpace, Gid};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use urxe_types::{Access, MwType, QpState, QpType};
 
 /// A kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! Statistics, as [`Request::Stats`](super::Request::Stats) asks for them.
 
-use super::QpState;
 use serde::{Deserialize, Serialize};
+use urxe_types::QpState;
 
 /// A counter: its name, and in a sentence what it counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

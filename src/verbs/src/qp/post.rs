@@ -172,7 +172,7 @@ fn check_bind(op: SendOp, mw: &Mw, mw_type: MwType, qp: &QpInner) -> Result<(), 
         return Err(PostReason::WindowKey { rkey: new_rkey, present });
     }
     match mw_type {
-        MwType::One if Access(access).contains(Access::ZERO_BASED) => {
+        MwType::One if Access::from_bits_retain(access).contains(Access::ZERO_BASED) => {
             Err(PostReason::ZeroBasedWindow)
         }
         MwType::Two if length == 0 => Err(PostReason::EmptyWindow),

@@ -5,8 +5,8 @@ use crate::small_qp;
 use urxe_shm::entry::{SendOp, Taken};
 use urxe_verbs::{Access, BindInfo, MwType, PostReason, RemoteBuf, SendWr};
 
-const OPEN: Access = Access(Access::REMOTE_WRITE.0 | Access::REMOTE_READ.0);
-const BINDABLE: Access = Access(Access::LOCAL_WRITE.0 | Access::MW_BIND.0);
+const OPEN: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
+const BINDABLE: Access = Access::LOCAL_WRITE.union(Access::MW_BIND);
 
 /// The operations that the daemon finds in the only QP.
 fn posted(daemon: &FakeDaemon) -> Vec<SendOp> {
@@ -37,7 +37,7 @@ fn a_bind_of_type_1_draws_the_next_key_each_time() {
     // The last 8 bits go round, and leave the others alone.
     assert_eq!(qp.bind_mw(2, &mw, BindInfo::NOTHING).unwrap().rkey, index);
     assert_eq!(mw.rkey(), index);
-    let (addr, access) = (mr.addr() + 64, OPEN.0);
+    let (addr, access) = (mr.addr() + 64, OPEN.bits());
     let bind =
         |mw, new_rkey| SendOp::BindMw { mw, new_rkey, mr: mr.lkey(), addr, length: 64, access };
     let unbind =

@@ -164,8 +164,8 @@ fn access_and_retries_are_as_both_sides_said() {
     assert_eq!((ours.retry_cnt, theirs.retry_cnt), (Some(3), Some(3)));
     assert_eq!(theirs.rnr_retry, Some(4));
     // Who serves no READs opens nothing to them; who serves some does.
-    assert_eq!(ours.access.unwrap().0 & Access::REMOTE_READ.0, 0);
-    assert_ne!(theirs.access.unwrap().0 & Access::REMOTE_READ.0, 0);
+    assert!(!ours.access.unwrap().contains(Access::REMOTE_READ));
+    assert!(theirs.access.unwrap().contains(Access::REMOTE_READ));
     assert_eq!((ours.sq_psn, ours.rq_psn), (theirs.rq_psn, theirs.sq_psn));
 }
 

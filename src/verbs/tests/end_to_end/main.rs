@@ -16,7 +16,7 @@ use urxe_verbs::*;
 
 /// Long enough that nothing that works reaches it.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
-const ALL: Access = Access(15);
+const ALL: Access = Access::from_bits_retain(15);
 
 /// Two devices of one daemon, and a connected queue pair at each.
 struct Net {

@@ -21,6 +21,7 @@ use urxe_shm::event::{COMPLETION, EventRecord};
 use urxe_shm::geometry::Geometry;
 use urxe_shm::layout::CqEntry;
 use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer};
+use urxe_types::{QpState, QpType};
 use urxe_verbs::{Context, OpenOptions};
 
 /// Serves one session, on a thread of its own.

@@ -7,8 +7,8 @@
 
 use super::CommId;
 use super::body::Body;
-use crate::Qpn;
 use std::fmt;
+use urxe_types::Qpn;
 
 /// A request to disconnect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

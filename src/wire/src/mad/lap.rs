@@ -13,9 +13,9 @@
 
 use super::body::Body;
 use super::path::{address, gid};
-use super::{CmPath, CommId, TimeCode};
-use crate::Qpn;
+use super::{CmPath, CommId};
 use std::fmt;
+use urxe_types::{Qpn, TimeCode};
 
 /// A request to load an alternate path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

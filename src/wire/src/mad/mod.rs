@@ -1,6 +1,7 @@
 //! Management datagrams of connection management: how two sides agree on a connection.
 //!
-//! They go from QP 1 to QP 1 as SENDs of 256 bytes with the Q_Key [`Qkey::GSI`](crate::Qkey::GSI).
+//! They go from QP 1 to QP 1 as SENDs of 256 bytes with the Q_Key
+//! [`Qkey::GSI`](urxe_types::Qkey::GSI).
 //! One message per file; the offsets in their diagrams count from the end of the common header:
 //!
 //! ```text
@@ -40,7 +41,6 @@ mod rtu;
 mod service;
 mod sidr_rep;
 mod sidr_req;
-mod time;
 
 pub use apr::{Apr, AprStatus};
 pub use comm_id::CommId;
@@ -58,7 +58,6 @@ pub use rtu::Rtu;
 pub use service::{PortSpace, ServiceId};
 pub use sidr_rep::{SidrRep, SidrStatus};
 pub use sidr_req::SidrReq;
-pub use time::TimeCode;
 
 use body::Body;
 use std::fmt;

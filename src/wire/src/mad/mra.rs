@@ -6,9 +6,10 @@
 //!                                          10  private data (222)
 //! ```
 
+use super::CommId;
 use super::body::Body;
-use super::{CommId, TimeCode};
 use std::fmt;
+use urxe_types::TimeCode;
 
 /// What an MRA is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

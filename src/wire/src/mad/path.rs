@@ -19,8 +19,8 @@
 //! L says that both ends are in one subnet. "Local" is the sender's side.
 
 use super::body::Body;
-use super::time::TimeCode;
 use std::net::{IpAddr, Ipv6Addr};
+use urxe_types::TimeCode;
 
 /// A path from the sender of a REQ to its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

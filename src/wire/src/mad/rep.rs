@@ -12,10 +12,10 @@
 //!
 //! EECN belongs to reliable datagrams, which nothing has: it is ignored, and sent as 0.
 
+use super::CommId;
 use super::body::Body;
-use super::{CommId, TimeCode};
-use crate::{Psn, Qkey, Qpn};
 use std::fmt;
+use urxe_types::{Psn, Qkey, Qpn, TimeCode};
 
 /// An acceptance. "Local" is the sender, the one that was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,9 +16,9 @@
 //! EECN and RDC belong to reliable datagrams, which nothing has: they are ignored, and sent as 0.
 
 use super::body::Body;
-use super::{CmPath, CommId, ServiceId, TimeCode};
-use crate::{Pkey, Psn, Qkey, Qpn};
+use super::{CmPath, CommId, ServiceId};
 use std::fmt;
+use urxe_types::{Pkey, Psn, Qkey, Qpn, TimeCode};
 
 /// What kind of connection is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +75,7 @@ pub struct Req {
     pub retry_count: u8,
     /// The partition.
     pub pkey: Pkey,
-    /// Code of the path MTU (see [`PathMtu`](crate::PathMtu)), 4 bits, of which a peer may send
+    /// Code of the path MTU (see [`urxe_types::PathMtu`]), 4 bits, of which a peer may send
     /// any.
     pub path_mtu: u8,
     /// Tries after an RNR NAK, 3 bits.

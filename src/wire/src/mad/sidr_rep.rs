@@ -9,8 +9,8 @@
 
 use super::body::Body;
 use super::{CommId, ServiceId};
-use crate::{Qkey, Qpn};
 use std::fmt;
+use urxe_types::{Qkey, Qpn};
 
 /// A service ID resolution response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

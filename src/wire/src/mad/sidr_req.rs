@@ -7,8 +7,8 @@
 
 use super::body::Body;
 use super::{CommId, ServiceId};
-use crate::Pkey;
 use std::fmt;
+use urxe_types::Pkey;
 
 /// A service ID resolution request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

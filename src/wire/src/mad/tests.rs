@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use proptest::sample::select;
+use urxe_types::TimeCode;
 
 /// A datagram of this attribute with this body, and a transaction ID of sevens.
 fn datagram(attribute: u16, body: &[u8]) -> [u8; LEN] {
@@ -94,7 +95,7 @@ fn lap_and_apr() {
     let message = Lap {
         local_comm_id: CommId(1),
         remote_comm_id: CommId(2),
-        remote_qpn: crate::Qpn::new(0x13),
+        remote_qpn: urxe_types::Qpn::new(0x13),
         remote_response_timeout: TimeCode::new(20),
         alternate,
         private_data,

@@ -196,14 +196,12 @@ struct Peer {
 }
 
 /// What the other side may do.
-const ACCESS: Access = Access(
-    Access::LOCAL_WRITE.0
-        | Access::REMOTE_WRITE.0
-        | Access::REMOTE_READ.0
-        | Access::REMOTE_ATOMIC.0
-        | Access::MW_BIND.0
-        | Access::FLUSH_GLOBAL.0,
-);
+const ACCESS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND)
+    .union(Access::FLUSH_GLOBAL);
 
 impl Program {
     /// Opens the first device of a daemon and makes all that is needed in it.

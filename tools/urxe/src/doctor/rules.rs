@@ -4,7 +4,8 @@ use super::facts::{Daemon, Facts};
 use crate::roce_port::PortState;
 use serde::Serialize;
 use std::fmt;
-use urxe_wire::PathMtu;
+use urxe_types::PathMtu;
+use urxe_wire::largest_path_mtu;
 
 /// How bad something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -159,7 +160,7 @@ fn daemon(facts: &Facts) -> Vec<Finding> {
         }
     }];
     if let Some((interface, link_mtu)) = &facts.link {
-        let mtu = PathMtu::largest_for_link(*link_mtu, address.is_ipv6());
+        let mtu = largest_path_mtu(*link_mtu, address.is_ipv6());
         findings.push(path_mtu(
             format!("{interface} has MTU {link_mtu}"),
             mtu.map_or(0, PathMtu::bytes),

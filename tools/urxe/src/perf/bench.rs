@@ -15,12 +15,10 @@ use urxe_verbs::{
     SrqInit, Wc,
 };
 
-const ACCESS: Access = Access(
-    Access::LOCAL_WRITE.0
-        | Access::REMOTE_WRITE.0
-        | Access::REMOTE_READ.0
-        | Access::REMOTE_ATOMIC.0,
-);
+const ACCESS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
 
 /// The Q_Key of datagrams. The device gives the two ends' queue pairs numbers that nobody else has,
 /// so that it need not be a secret.

@@ -7,7 +7,8 @@
 use super::trace::{Captured, Trace};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
-use urxe_wire::{Operation, Psn, Qpn, Transport};
+use urxe_types::{Psn, Qpn};
+use urxe_wire::{Operation, Transport};
 
 /// How many of the flows that were busy last are asked whether a response is for them.
 const BUSY_FLOWS: usize = 64;

@@ -12,7 +12,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Instant;
 use urxe_engine::Counter;
-use urxe_wire::{Psn, Syndrome, Transport};
+use urxe_types::Psn;
+use urxe_wire::{Syndrome, Transport};
 
 /// A connection that is unreliable is judged by what our engine takes of it, and these are the
 /// reasons not to that are the requester's fault.

@@ -6,7 +6,8 @@ use super::program::Program;
 use super::survey::Survey;
 use super::trace::Captured;
 use std::collections::{HashMap, HashSet, VecDeque};
-use urxe_wire::{Aeth, Headers, Msn, NakCode, Operation, Pkey, Psn, Rkey, Syndrome};
+use urxe_types::{Msn, Pkey, Psn, Rkey};
+use urxe_wire::{Aeth, Headers, NakCode, Operation, Syndrome};
 
 /// Something that our engine said.
 #[derive(Clone, Debug)]

@@ -12,15 +12,13 @@ use super::trace::Captured;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use urxe_engine::{
-    Access, AddressVector, Counter, CqId, Device, DeviceConfig, MrSpec, MwType, PdId, QpAttr,
-    QpInit, QpState, QpType, QueueId, RecvSource, SendOp, SendWqe,
+use urxe_engine::{Counter, CqId, Device, DeviceConfig, MrSpec, PdId, QpInit, QueueId, RecvSource};
+use urxe_types::{
+    Access, AddressVector, Lkey, MwType, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn, Rkey,
+    SendOp, SendWqe,
 };
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::{
-    DONT_FRAGMENT, Headers, Ident, Lkey, Outer, Packet, PathMtu, Psn, Qkey, Qpn, Rkey, Transport,
-    icrc,
-};
+use urxe_wire::{DONT_FRAGMENT, Headers, Ident, Outer, Packet, Transport, icrc};
 
 const PD: PdId = PdId(1);
 const CQ: CqId = CqId(1);
@@ -98,7 +96,7 @@ impl Machine {
             let access = access | Access::LOCAL_WRITE | Access::MW_BIND;
             device.reg_mr(MrSpec { pd: PD, addr, length, access, region })
         };
-        let own = Access(0);
+        let own = Access::empty();
         program.sink = Lkey(register(0, SINK_LEN.into(), own, SINK).unwrap_or(NO_KEY));
         program.gone = Lkey(register(0, SINK_LEN.into(), own, GONE).unwrap_or(NO_KEY));
         let mut translated = HashMap::new();
@@ -331,13 +329,13 @@ fn attributes(number: usize, survey: &Survey, first: &Captured) -> QpAttr {
     ];
     let allowed = allowed.into_iter().filter(|right| !survey.denied.intersects(*right));
     QpAttr {
-        access: Some(allowed.fold(Access(0), |all, right| all | right)),
+        access: Some(allowed.fold(Access::empty(), |all, right| all | right)),
         pkey_index: Some(0),
         port: Some(1),
         av: Some(AddressVector {
             dgid: first.outer.flow.src,
             sgid_index: 0,
-            tclass: first.outer.flow.tclass,
+            traffic_class: first.outer.flow.traffic_class,
             hop_limit: 64,
             flow_label: 0,
         }),

@@ -5,8 +5,8 @@ use super::survey::Survey;
 use super::trace::Trace;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use urxe_engine::Access;
-use urxe_wire::{AtomicEth, Operation, Psn, Reth, Rkey};
+use urxe_types::{Access, Psn, Rkey};
+use urxe_wire::{AtomicEth, Operation, Reth};
 
 /// Small, so that a capture that names an address here and one there costs little.
 const PAGE: u64 = 256;
@@ -250,7 +250,7 @@ impl<'a> Beginnings<'a> {
             let new = |first, last| Key {
                 first,
                 last,
-                access: Access(0),
+                access: Access::empty(),
                 is_window: false,
                 last_use: i,
                 bytes: Bytes::default(),
@@ -271,7 +271,7 @@ impl<'a> Beginnings<'a> {
             let key = keys.entry(rkey).or_insert_with(|| new(addr, last));
             key.first = key.first.min(addr);
             key.last = key.last.max(last);
-            key.access = key.access | super::survey::rights(packet);
+            key.access |= super::survey::rights(packet);
             key.last_use = i;
         }
     }

@@ -4,11 +4,8 @@
 use super::memory::{Bytes, Key};
 use super::survey::Fate;
 use std::collections::{HashMap, VecDeque};
-use urxe_engine::{
-    AsyncEvent, Completion, CqId, CqOverrun, Host, MemoryFault, QueueId, RecvWqe, RegionId,
-    SendWqe, Sge, Status, Taken,
-};
-use urxe_wire::{Lkey, Rkey};
+use urxe_engine::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
+use urxe_types::{Completion, Lkey, RecvWqe, Rkey, SendWqe, Sge, WcStatus};
 
 /// Memory for received messages, whose bytes nobody looks at.
 pub(super) const SINK: RegionId = RegionId(0);
@@ -170,7 +167,7 @@ impl Host for Program {
     }
 
     fn complete(&mut self, _: CqId, completion: &Completion) -> Result<(), CqOverrun> {
-        self.received += u64::from(completion.status == Status::Success);
+        self.received += u64::from(completion.status == WcStatus::Success);
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
-use urxe_engine::Access;
+use urxe_types::Access;
 use urxe_wire::Transport;
 
 /// Differences of one direction that are shown as text.

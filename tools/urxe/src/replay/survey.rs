@@ -8,8 +8,8 @@
 use super::flows::{Direction, Flows};
 use super::trace::{Captured, Trace};
 use std::collections::HashMap;
-use urxe_engine::Access;
-use urxe_wire::{NakCode, Operation, PathMtu, Psn, Syndrome, Transport};
+use urxe_types::{Access, PathMtu, Psn};
+use urxe_wire::{NakCode, Operation, Syndrome, Transport};
 
 /// So many packets later, a PSN is that of another request.
 const WINDOW: usize = 1 << 20;
@@ -90,7 +90,7 @@ impl Survey {
             mtu_from,
             fates: HashMap::new(),
             min_rnr_timer: None,
-            denied: Access(0),
+            denied: Access::empty(),
             ended_at: None,
             last_of: HashMap::new(),
             responses: Vec::new(),
@@ -107,7 +107,7 @@ impl Survey {
         all.sort_unstable();
         let mut sent: HashMap<Psn, Vec<Sent>> = HashMap::new();
         let mut lost = Vec::new();
-        let mut done = Access(0);
+        let mut done = Access::empty();
         let mut message: Option<Sent> = None;
         for index in all {
             let packet = &trace.packets[index];
@@ -139,7 +139,7 @@ impl Survey {
             for &asked in sent.get(&psn).into_iter().flatten() {
                 let request = &trace.packets[asked.index];
                 match aeth.syndrome {
-                    Syndrome::Ack { .. } => done = done | rights(request),
+                    Syndrome::Ack { .. } => done |= rights(request),
                     Syndrome::Nak(NakCode::SequenceError) => lost.push((psn, asked)),
                     Syndrome::RnrNak { .. } if takes_receive(request) => {
                         self.fates.entry(asked.index).or_insert(Fate::NoReceive);
@@ -177,7 +177,7 @@ impl Survey {
                 // Nothing that was allowed before is denied.
                 let needs = rights(request);
                 if !done.intersects(needs) {
-                    self.denied = self.denied | needs;
+                    self.denied |= needs;
                 }
                 return;
             }
@@ -202,7 +202,7 @@ pub(super) fn rights(request: &Captured) -> Access {
         Operation::ReadRequest => Access::REMOTE_READ,
         Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
         Operation::Flush => Access::FLUSH_GLOBAL,
-        _ => Access(0),
+        _ => Access::empty(),
     }
 }
 

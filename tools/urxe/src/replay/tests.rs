@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use std::path::Path;
 use trace::Captured;
 use urxe_port::capture::{Content, Frame};
-use urxe_wire::{Msn, NakCode, Operation, Syndrome, icrc};
+use urxe_types::Msn;
+use urxe_wire::{NakCode, Operation, Syndrome, icrc};
 
 fn trace(file: &str) -> Trace {
     let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../interop/captures");
@@ -140,7 +141,7 @@ fn a_wrong_atomic_value_is_found() {
 fn errors_in_any_response_are_found() {
     for (field, change) in [
         ("icrc", (|packet: &mut Captured| packet.intact = false) as fn(&mut Captured)),
-        ("p_key", |packet| packet.headers.bth.pkey = urxe_wire::Pkey(0x8001)),
+        ("p_key", |packet| packet.headers.bth.pkey = urxe_types::Pkey(0x8001)),
         ("reserved", |packet| packet.headers.bth.resv7 = 1),
         ("ip flags", |packet| {
             packet.outer.ident = urxe_wire::Ident::Known { ident: 0, fragment: 0 };

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use urxe_shm::control::{CounterInfo, DeviceInfo, QpState, QpStats};
+use urxe_shm::control::{CounterInfo, DeviceInfo, QpStats};
+use urxe_types::QpState;
 
 /// What of the statistics is wanted.
 #[derive(Clone, Debug, Default)]

@@ -3,18 +3,19 @@
 //! PSNs wrap, so "earlier" and "later" only mean something between numbers less than half the
 //! range apart. That comparison lives here and nowhere else; there is deliberately no `Ord`.
 
-use crate::u24;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Add, Sub};
 
 /// A packet sequence number: 24 bits, wrapping.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq, Hash)]
+#[serde(from = "u32")]
 pub struct Psn(u32);
 
 impl Psn {
     /// Takes the low 24 bits of `value`.
     pub const fn new(value: u32) -> Psn {
-        Psn(u24::truncate(value))
+        Psn(value & 0xff_ffff)
     }
 
     /// The number, below 2^24.
@@ -58,6 +59,13 @@ impl Sub<u32> for Psn {
     type Output = Psn;
     fn sub(self, packets: u32) -> Psn {
         Psn::new(self.0.wrapping_sub(packets))
+    }
+}
+
+impl From<u32> for Psn {
+    /// Takes the low 24 bits.
+    fn from(value: u32) -> Psn {
+        Psn::new(value)
     }
 }
 

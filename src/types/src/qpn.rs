@@ -1,10 +1,11 @@
 //! Queue pair number.
 
-use crate::u24;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A queue pair number: 24 bits.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[serde(from = "u32")]
 pub struct Qpn(u32);
 
 impl Qpn {
@@ -15,12 +16,19 @@ impl Qpn {
 
     /// Takes the low 24 bits of `value`.
     pub const fn new(value: u32) -> Qpn {
-        Qpn(u24::truncate(value))
+        Qpn(value & 0xff_ffff)
     }
 
     /// The number, below 2^24.
     pub const fn get(self) -> u32 {
         self.0
+    }
+}
+
+impl From<u32> for Qpn {
+    /// Takes the low 24 bits.
+    fn from(value: u32) -> Qpn {
+        Qpn::new(value)
     }
 }
 

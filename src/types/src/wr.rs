@@ -1,10 +1,9 @@
-//! Work requests and completions: what a program asks of a QP, and what it is told.
+//! Work requests: `ibv_send_wr` and `ibv_recv_wr`.
 //!
 //! These are plain, already decoded values. The rules that need the QP or a memory key (bounds,
 //! rights, limits) are checked by the requester and the responder when the work is executed.
 
-use crate::attr::{Access, AddressVector, AhId};
-use urxe_wire::{Lkey, Qkey, Qpn, Rkey};
+use crate::{Access, AddressVector, AhId, Lkey, Qkey, Qpn, Rkey};
 
 /// A stretch of registered memory: `ibv_sge`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,7 +134,7 @@ pub enum Extra {
 /// A send work request as the engine takes it from the send queue.
 ///
 /// The vectors are reused from one work request to the next, so that taking work allocates
-/// nothing once a QP is warm: a [`Host`](crate::Host) clears and refills them.
+/// nothing once a QP is warm: who takes it clears and refills them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendWqe {
     /// The program's own number, given back in the completion.
@@ -164,80 +163,4 @@ pub struct RecvWqe {
     pub wr_id: u64,
     /// Where the message is to be put.
     pub sges: Vec<Sge>,
-}
-
-/// How a work request ended: `ibv_wc_status`, with the same numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-#[allow(missing_docs)] // the names are the verbs' own; `text` explains each
-pub enum Status {
-    Success = 0,
-    LocalLength = 1,
-    LocalQpOperation = 2,
-    LocalProtection = 4,
-    WrFlush = 5,
-    MwBind = 6,
-    BadResponse = 7,
-    LocalAccess = 8,
-    RemoteInvalidRequest = 9,
-    RemoteAccess = 10,
-    RemoteOperation = 11,
-    RetryExceeded = 12,
-    RnrRetryExceeded = 13,
-    RemoteAborted = 16,
-    Fatal = 19,
-    General = 21,
-}
-
-/// What kind of work request a completion is of: `ibv_wc_opcode`, with the same numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-#[allow(missing_docs)] // the names are the verbs' own
-pub enum WcOpcode {
-    Send = 0,
-    RdmaWrite = 1,
-    RdmaRead = 2,
-    CompareSwap = 3,
-    FetchAdd = 4,
-    BindMw = 5,
-    LocalInvalidate = 6,
-    Flush = 8,
-    AtomicWrite = 9,
-    Recv = 128,
-    RecvRdmaWithImm = 129,
-}
-
-/// What stands in the 40 bytes before a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GrhKind {
-    /// An IPv4 header, in the last 20.
-    Ipv4,
-    /// An IPv6 header.
-    Ipv6,
-}
-
-/// A completion: `ibv_wc`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// The work request's own number.
-    pub wr_id: u64,
-    /// How it ended.
-    pub status: Status,
-    /// What it was. Only meaningful on success, as in verbs.
-    pub opcode: WcOpcode,
-    /// Why, in our own terms, when `status` is an error: a [`Cause`](crate::Cause) number.
-    pub vendor_err: u32,
-    /// Bytes received or read.
-    pub byte_len: u32,
-    /// Immediate data or invalidated key that came with a receive.
-    pub extra: Extra,
-    /// The QP it belongs to.
-    pub qpn: Qpn,
-    /// The QP that sent, for a receive; 0 where verbs leaves it undefined.
-    pub src_qpn: Qpn,
-    /// UD: the first 40 bytes received are a GRH, and of which kind. Always so with RoCE.
-    pub grh: Option<GrhKind>,
-    /// The receive was of a message with the solicited bit, or the completion is an error: wakes
-    /// a CQ that was armed for solicited events only.
-    pub solicited: bool,
 }

@@ -1,17 +1,21 @@
 //! The keys that packets and work requests carry: rkey, lkey, P_Key, Q_Key.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Remote key: lets a peer name a memory region or window of ours.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Rkey(pub u32);
 
 /// Local key: lets our own work requests name a memory region.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Lkey(pub u32);
 
 /// Queue key: a datagram is taken only if it shows the receiving QP's.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Qkey(pub u32);
 
 impl Qkey {

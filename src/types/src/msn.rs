@@ -1,6 +1,5 @@
 //! Message sequence number: how many messages a responder has completed, modulo 2^24.
 
-use crate::u24;
 use std::fmt;
 
 /// A message sequence number, as an AETH carries it: 24 bits, wrapping.
@@ -10,7 +9,7 @@ pub struct Msn(u32);
 impl Msn {
     /// Takes the low 24 bits of `value`.
     pub const fn new(value: u32) -> Msn {
-        Msn(u24::truncate(value))
+        Msn(value & 0xff_ffff)
     }
 
     /// The number, below 2^24.

@@ -1,0 +1,33 @@
+//! The vocabulary of the verbs, each word once: what a QP, a right, a work request, a completion
+//! and a number of the wire is. All other crates carry these types and do not translate them.
+//!
+//! There is no I/O here, no clock and no bytes of a wire or a ring; but a type can only be made of
+//! values that it may have, so that a check stands where bytes become types and nowhere else.
+//!
+//! The names are those of `libibverbs` and of the InfiniBand Architecture Specification.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod address;
+mod keys;
+mod msn;
+mod mtu;
+mod psn;
+mod qp;
+mod qpn;
+mod time;
+mod wc;
+mod wr;
+
+pub use access::{Access, MwType};
+pub use address::{AddressVector, AhId};
+pub use keys::{Lkey, Pkey, Qkey, Rkey};
+pub use msn::Msn;
+pub use mtu::PathMtu;
+pub use psn::Psn;
+pub use qp::{QpAttr, QpState, QpType};
+pub use qpn::Qpn;
+pub use time::{RnrTimer, TimeCode};
+pub use wc::{Completion, GrhKind, WcOpcode, WcStatus};
+pub use wr::{DatagramPath, Destination, Extra, RecvWqe, SendOp, SendWqe, Sge};
