@@ -9,10 +9,11 @@ use crate::world::{End, World};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
-use urxe_engine::cm::{
+use urxe_cm::{
     Accept, Config, ConnId, Connect, Event, Listen, ListenOn, ListenerId, Manager, Qp, Service,
     Timing,
 };
+use urxe_engine::limits::MAX_RD_ATOMIC;
 use urxe_engine::{AsyncEvent, CqId};
 use urxe_types::{Extra, PathMtu, QpAttr, QpState, QpType, RecvWqe, SendOp, SendWqe, WcStatus};
 use urxe_wire::mad::PortSpace;
@@ -127,6 +128,7 @@ impl CmWorkload {
                 guid: 1 + number as u64,
                 seed: rng.next_u64(),
                 active_mtu: PathMtu::Mtu4096,
+                max_rd_atomic: MAX_RD_ATOMIC,
                 timing: Timing::default(),
             };
             Side {
@@ -375,7 +377,7 @@ impl CmWorkload {
             return;
         }
         let state = manager.state(conn);
-        if state != Some(urxe_engine::cm::State::RepReceived) {
+        if state != Some(urxe_cm::State::RepReceived) {
             return;
         }
         self.set_qp(CLIENT, conn, &end, &[QpState::Rtr, QpState::Rts]);

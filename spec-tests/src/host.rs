@@ -7,10 +7,9 @@
 use crate::memory::Memory;
 use crate::queues::{Completed, CompletionRing, RecvRing, SendRing};
 use std::collections::BTreeMap;
-use urxe_engine::{
-    AsyncEvent, CqId, CqOverrun, Host, MAD_LEN, MadSource, MemoryFault, QueueId, RegionId, Taken,
-};
+use urxe_engine::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
 use urxe_types::{Completion, RecvWqe, SendOp, SendWqe, Sge, WcOpcode, WcStatus};
+use urxe_wire::mad::{MAD_LEN, MadSource};
 
 /// One machine's memory, queues and events.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Programs connect through connection managers on every kind of network, and die at every step.
 
 use std::time::Duration;
-use urxe_engine::cm::{CmCounter, Timing};
+use urxe_cm::{CmCounter, Timing};
 use urxe_port::{Chance, Impairment};
 use urxe_spec_tests::cm_workload::{
     CLIENT, CmBehavior, CmWorkload, Death, SERVER, Told, makes_sense,

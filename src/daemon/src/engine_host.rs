@@ -10,8 +10,7 @@ use crate::slab::Slab;
 use crate::staging::Staging;
 use std::rc::Rc;
 use urxe_engine::{
-    AsyncEvent, CqId, CqOverrun, Host, MAD_LEN, MadSource, MemoryFault, QpInit, QueueId, RegionId,
-    SrqId, Taken,
+    AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QpInit, QueueId, RegionId, SrqId, Taken,
 };
 use urxe_shm::entry;
 use urxe_shm::event::{self, EventRecord};
@@ -20,6 +19,7 @@ use urxe_shm::process_memory::ProcessMemory;
 use urxe_shm::region::{AccessError, Mapping};
 use urxe_shm::ring::CqError;
 use urxe_types::{Completion, Qpn, RecvWqe, SendWqe};
+use urxe_wire::mad::{MAD_LEN, MadSource};
 
 /// The memory behind an MR.
 pub(crate) enum Region {

@@ -15,7 +15,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
-use urxe_engine::cm::{self, Manager, Timing};
+use urxe_cm::{Manager, Timing};
+use urxe_engine::limits::MAX_RD_ATOMIC;
 use urxe_engine::{Device, DeviceConfig, ModifyQpError, QueueId};
 use urxe_port::{OpenError, Port, RxBatch, SendOutcome, SourcePort};
 use urxe_shm::event;
@@ -110,10 +111,11 @@ impl Nic {
             seed,
             min_probe: MIN_PROBE,
         };
-        let cm = Manager::new(cm::Config {
+        let cm = Manager::new(urxe_cm::Config {
             guid: u64::from_be_bytes(guid),
             seed: cm_seed,
             active_mtu: mtu,
+            max_rd_atomic: MAX_RD_ATOMIC,
             timing: Timing::default(),
         });
         Nic {

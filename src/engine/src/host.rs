@@ -5,8 +5,8 @@
 //! simulation for plain vectors.
 
 use crate::attr::SrqId;
-use crate::management::{MAD_LEN, MadSource};
 use urxe_types::{Completion, Qpn, RecvWqe, SendWqe};
+use urxe_wire::mad::{MAD_LEN, MadSource};
 
 /// A queue that work requests are taken from: a QP's SQ, its RQ, or an SRQ. The host's own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -22,8 +22,8 @@
 //! `qp/local_ops.rs` binds and closes windows. `qp/state.rs` and `qp/modify.rs` are
 //! `ibv_modify_qp`. `memory/` knows what a key opens, `cq.rs` which CQs take no more, `srq.rs`,
 //! `address_handle.rs` and `multicast.rs` what their names say, and `management.rs` is QP1, which
-//! belongs to the device itself. [`cm`] is the connection manager, which talks through QP1 and
-//! stands beside the device.
+//! belongs to the device itself; the connection manager, which talks through it, is a crate of its
+//! own.
 //!
 //! # What is trusted
 //!
@@ -36,7 +36,6 @@
 mod address_handle;
 mod attr;
 mod cause;
-pub mod cm;
 mod counters;
 mod cq;
 mod device;
@@ -56,7 +55,6 @@ pub use cause::Cause;
 pub use counters::{Counter, Counters};
 pub use device::{CreateQpError, Device};
 pub use host::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
-pub use management::{MAD_LEN, MadSource};
 pub use memory::{AllocMwError, DeregMrError, MrSpec, MwBinding, MwInfo, RegMrError};
 pub use multicast::McastError;
 pub use path::PathError;

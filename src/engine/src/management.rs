@@ -12,19 +12,8 @@ use crate::path::flow_to_host;
 use std::collections::VecDeque;
 use urxe_types::{AddressVector, Psn, Qkey, Qpn};
 use urxe_wire::batch::TxBatch;
+use urxe_wire::mad::{MAD_LEN, MadSource};
 use urxe_wire::{Bth, Deth, Flow, Headers, Opcode, Outer, Packet, datagram_source_port};
-
-/// Bytes of a management datagram.
-pub const MAD_LEN: usize = urxe_wire::mad::LEN;
-
-/// Where a management datagram came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MadSource {
-    /// The headers it came with: an answer goes from `dst` to `src`.
-    pub flow: Flow,
-    /// The QP that sent it, and that an answer goes to.
-    pub src_qpn: Qpn,
-}
 
 /// The device's own QP1.
 #[derive(Debug)]

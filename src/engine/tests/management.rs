@@ -5,6 +5,7 @@ mod script;
 use script::*;
 use urxe_engine::*;
 use urxe_types::*;
+use urxe_wire::mad::{MAD_LEN, MadSource};
 use urxe_wire::{Deth, Opcode, datagram_source_port};
 
 const MAD: [u8; MAD_LEN] = [7; MAD_LEN];

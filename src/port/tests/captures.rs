@@ -172,7 +172,7 @@ fn the_captures_hold_every_opcode_but_three() {
 }
 
 /// Every management datagram in the captures, with its packet.
-fn for_each_mad(mut check: impl FnMut(&Captured, &[u8; mad::LEN], &Mad) -> Result<(), String>) {
+fn for_each_mad(mut check: impl FnMut(&Captured, &[u8; mad::MAD_LEN], &Mad) -> Result<(), String>) {
     for_each_packet(|captured| {
         let packet = Packet::parse(&captured.udp_payload).map_err(|error| error.to_string())?;
         if packet.headers.bth.dest_qp != Qpn::GSI {

@@ -10,6 +10,7 @@
 
 mod access;
 mod address;
+mod counters;
 mod keys;
 mod msn;
 mod mtu;

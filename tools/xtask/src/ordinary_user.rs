@@ -23,7 +23,7 @@ const USER: u32 = 65_534;
 const DESCRIPTORS: &str = "--nofile=1024:1024";
 
 /// Packages whose tests make no system calls, and so cannot tell one user from another.
-const PURE: [&str; 3] = ["urxe-wire", "urxe-engine", "urxe-spec-tests"];
+const PURE: [&str; 4] = ["urxe-wire", "urxe-engine", "urxe-cm", "urxe-spec-tests"];
 
 /// How long two programs may take.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -12,7 +12,7 @@ use crate::resources::{Refusal, refuse};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Instant;
-use urxe_engine::cm::{Listen, ListenError, ListenOn, Service};
+use urxe_cm::{Listen, ListenError, ListenOn, Service};
 use urxe_shm::control::{CmEventKind, CmEventParam, CmOption, CmPortSpace, ControlError};
 use urxe_types::QpType;
 use urxe_wire::mad::PortSpace;

@@ -6,7 +6,7 @@ use rustix::pipe::PipeFlags;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use urxe_engine::cm::ConnId;
+use urxe_cm::ConnId;
 use urxe_shm::control::{CmEventKind, CmEventParam};
 use urxe_types::QpType;
 

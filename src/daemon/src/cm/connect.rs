@@ -7,7 +7,7 @@ use crate::nic::Nic;
 use crate::resources::{from_engine, refuse};
 use rustix::io::Errno;
 use std::time::Instant;
-use urxe_engine::cm::{Accept, CommandError, Connect, ConnectError, Path, Qp, Resolve, SidrAnswer};
+use urxe_cm::{Accept, CommandError, Connect, ConnectError, Path, Qp, Resolve, SidrAnswer};
 use urxe_shm::control::{CmConnParam, CmPath, CmRoute, ControlError, Gid, QpAttr};
 use urxe_types::{Access, Pkey, Qkey, QpState, QpType, Qpn, TimeCode};
 use urxe_wire::mad::SidrStatus;

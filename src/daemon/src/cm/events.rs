@@ -8,7 +8,7 @@ use crate::resources::av_from_engine;
 use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::time::Instant;
-use urxe_engine::cm::{ConnId, Ending, Event, ListenerId, Path, Qp, SidrReply};
+use urxe_cm::{ConnId, Ending, Event, ListenerId, Path, Qp, SidrReply};
 use urxe_shm::control::{
     CmConnParam, CmEvent, CmEventKind, CmEventParam, CmIdHandle, CmMulticastHandle, CmSubject,
     CmUdParam,

@@ -5,7 +5,7 @@ use crate::objects::Owner;
 use crate::resources::refuse;
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
-use urxe_engine::cm::{ConnId, ListenerId};
+use urxe_cm::{ConnId, ListenerId};
 use urxe_shm::control::{CmIdState, CmPortSpace, ControlError, ResourceDetail};
 use urxe_types::QpType;
 

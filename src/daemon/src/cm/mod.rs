@@ -1,6 +1,6 @@
 //! The connection manager as programs see it: `rdma_cm`.
 //!
-//! Each device has a [`Manager`](urxe_engine::cm::Manager), which speaks with its peers. Here is
+//! Each device has a [`Manager`](urxe_cm::Manager), which speaks with its peers. Here is
 //! what programs make of it: channels, the ids that tell their events there, memberships in
 //! multicast groups, and the ports, which all programs and devices of this daemon share.
 //!
@@ -38,7 +38,7 @@ use ports::Ports;
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
-use urxe_engine::cm::{ConnId, ListenerId};
+use urxe_cm::{ConnId, ListenerId};
 use urxe_shm::control::{CmEventKind, CmEventParam, ControlError, ResourceDetail};
 
 /// All channels, ids and memberships of all programs.

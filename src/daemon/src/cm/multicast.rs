@@ -12,7 +12,7 @@ use crate::nic::Nic;
 use crate::resources::refuse;
 use rustix::io::Errno;
 use std::net::SocketAddr;
-use urxe_engine::cm::Path;
+use urxe_cm::Path;
 use urxe_shm::control::{CmEventKind, ControlError};
 use urxe_types::QpType;
 

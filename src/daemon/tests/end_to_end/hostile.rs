@@ -16,15 +16,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
-use urxe_engine::MAD_LEN;
-use urxe_engine::cm::{Config, Connect, Manager, Timing};
+use urxe_cm::{Config, Connect, Manager, Timing};
 use urxe_shm::control::{
     CmEventKind, CmPortSpace, CmRequest, QpAttr, Reply, Request, decode, encode,
 };
 use urxe_shm::entry::{Extra, SendOp};
 use urxe_shm::event::RECORD_LEN;
 use urxe_types::{PathMtu, Psn, Qkey, QpState, QpType, Qpn};
-use urxe_wire::mad::PortSpace;
+use urxe_wire::mad::{MAD_LEN, PortSpace};
 use urxe_wire::{Bth, Deth, Flow, Headers, Opcode, icrc};
 
 /// Sum of the counters by which a device drops packets, and of the port's.
@@ -318,8 +317,13 @@ impl Stranger {
         let src = fresh_addr();
         let socket = UdpSocket::bind((src, 0)).unwrap();
         socket.connect((addr_of(daemon), 4791)).unwrap();
-        let config =
-            Config { guid: 7, seed: 7, active_mtu: PathMtu::Mtu1024, timing: Timing::default() };
+        let config = Config {
+            guid: 7,
+            seed: 7,
+            active_mtu: PathMtu::Mtu1024,
+            max_rd_atomic: 1,
+            timing: Timing::default(),
+        };
         let flow = Flow {
             src,
             dst: addr_of(daemon),
@@ -333,7 +337,7 @@ impl Stranger {
 
     /// A request for a connection, from a QP of this number.
     fn request(&mut self, port: u16, qpn: u32) -> [u8; MAD_LEN] {
-        let qp = urxe_engine::cm::Qp {
+        let qp = urxe_cm::Qp {
             qpn: Qpn::new(qpn),
             responder_resources: 1,
             initiator_depth: 1,

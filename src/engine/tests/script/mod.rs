@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use urxe_engine::*;
 use urxe_types::*;
 use urxe_wire::batch::{TxBatch, TxLimits};
+use urxe_wire::mad::{MAD_LEN, MadSource};
 use urxe_wire::*;
 
 pub const VA: u64 = 0x10_0000;

@@ -1,10 +1,10 @@
 //! The 232 bytes that a management datagram has for its message.
 
-use super::{HEADER_LEN, LEN};
+use super::{HEADER_LEN, MAD_LEN};
 use crate::u24;
 
 /// Bytes of a message.
-pub(super) const BODY_LEN: usize = LEN - HEADER_LEN;
+pub(super) const BODY_LEN: usize = MAD_LEN - HEADER_LEN;
 
 /// The bytes of a message, by the offsets of the specification's tables, all of which are
 /// constants of ours and inside. What nothing was put into is zero.

@@ -59,11 +59,13 @@ pub use service::{PortSpace, ServiceId};
 pub use sidr_rep::{SidrRep, SidrStatus};
 pub use sidr_req::SidrReq;
 
+use crate::Flow;
 use body::Body;
 use std::fmt;
+use urxe_types::Qpn;
 
 /// Bytes of a management datagram.
-pub const LEN: usize = 256;
+pub const MAD_LEN: usize = 256;
 
 const HEADER_LEN: usize = 24;
 const BASE_VERSION: u8 = 1;
@@ -80,6 +82,15 @@ pub struct Mad {
     pub tid: u64,
     /// What it says.
     pub message: Message,
+}
+
+/// Where a management datagram came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadSource {
+    /// The headers it came with: an answer goes from `dst` to `src`.
+    pub flow: Flow,
+    /// The QP that sent it, and that an answer goes to.
+    pub src_qpn: Qpn,
 }
 
 /// Why 256 bytes are no message of connection management.
@@ -177,7 +188,7 @@ impl Mad {
     ///
     /// # Errors
     /// If it is not one of connection management.
-    pub fn parse(bytes: &[u8; LEN]) -> Result<Mad, MadError> {
+    pub fn parse(bytes: &[u8; MAD_LEN]) -> Result<Mad, MadError> {
         let [base_version, class, class_version, method, s0, s1, _, _, rest @ ..] = *bytes;
         let [t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, _, _, _, _, _, _, body @ ..] = rest;
         if base_version != BASE_VERSION {
@@ -200,10 +211,10 @@ impl Mad {
     }
 
     /// The bytes of the datagram.
-    pub fn bytes(&self) -> [u8; LEN] {
+    pub fn bytes(&self) -> [u8; MAD_LEN] {
         let mut body = Body::ZERO;
         self.message.emit(&mut body);
-        let mut bytes = [0; LEN];
+        let mut bytes = [0; MAD_LEN];
         bytes[..4].copy_from_slice(&[BASE_VERSION, CLASS, CLASS_VERSION, METHOD_SEND]);
         bytes[4..6].copy_from_slice(&self.status.to_be_bytes());
         bytes[8..16].copy_from_slice(&self.tid.to_be_bytes());

@@ -4,8 +4,8 @@ use proptest::sample::select;
 use urxe_types::TimeCode;
 
 /// A datagram of this attribute with this body, and a transaction ID of sevens.
-fn datagram(attribute: u16, body: &[u8]) -> [u8; LEN] {
-    let mut bytes = [0; LEN];
+fn datagram(attribute: u16, body: &[u8]) -> [u8; MAD_LEN] {
+    let mut bytes = [0; MAD_LEN];
     bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
     bytes[8..16].fill(7);
     bytes[16..18].copy_from_slice(&attribute.to_be_bytes());
@@ -18,7 +18,7 @@ const IDS: [u8; 8] = [0, 0, 0, 1, 0, 0, 0, 2];
 
 /// These bytes mean this message, both ways.
 #[track_caller]
-fn assert_means(bytes: [u8; LEN], message: impl Into<Message>) {
+fn assert_means(bytes: [u8; MAD_LEN], message: impl Into<Message>) {
     let mad = Mad::new(TID, message);
     assert_eq!(Mad::parse(&bytes), Ok(mad));
     assert_eq!(mad.bytes(), bytes);
@@ -158,7 +158,7 @@ fn the_status_is_kept() {
 }
 
 /// 256 bytes in two halves: as many as arrays may have in a strategy.
-fn halves() -> impl Strategy<Value = [u8; LEN]> {
+fn halves() -> impl Strategy<Value = [u8; MAD_LEN]> {
     any::<[[u8; 32]; 8]>().prop_map(|parts| std::array::from_fn(|i| parts[i / 32][i % 32]))
 }
 
@@ -192,6 +192,6 @@ proptest! {
             Message::SidrReq(_) => SidrReq::PRIVATE_LEN,
             Message::SidrRep(_) => SidrRep::PRIVATE_LEN,
         };
-        prop_assert_eq!(&again[LEN - private..], &bytes[LEN - private..]);
+        prop_assert_eq!(&again[MAD_LEN - private..], &bytes[MAD_LEN - private..]);
     }
 }

@@ -1,7 +1,7 @@
 //! Services that take datagrams.
 
 use crate::script::*;
-use urxe_engine::cm::*;
+use urxe_cm::*;
 use urxe_types::{Pkey, Qkey, Qpn};
 use urxe_wire::mad::*;
 

@@ -27,7 +27,7 @@ pub struct Listen {
     pub on: ListenOn,
     /// For what.
     pub service: Service,
-    /// How many requests may wait until the program [takes](super::Manager::take_request) them.
+    /// How many requests may wait until the program [takes](crate::Manager::take_request) them.
     pub backlog: usize,
 }
 
@@ -54,8 +54,8 @@ pub enum Service {
 }
 
 #[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) service: Service,
+pub(crate) struct Listener {
+    pub(crate) service: Service,
     backlog: usize,
     /// Requests that the program has not taken yet.
     waiting: usize,
@@ -66,19 +66,19 @@ pub(super) struct Listener {
 type ListenKey = (ServiceId, ListenOn, bool);
 
 #[derive(Debug, Default)]
-pub(super) struct Listeners {
+pub(crate) struct Listeners {
     places: HashMap<ListenKey, ListenerId>,
     listeners: HashMap<ListenerId, Listener>,
     last: u64,
 }
 
 impl Listeners {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.listeners.len()
     }
 
     /// Adds a listener, if its place is free.
-    pub(super) fn insert(&mut self, listen: &Listen) -> Option<ListenerId> {
+    pub(crate) fn insert(&mut self, listen: &Listen) -> Option<ListenerId> {
         let Listen { space, port, on, service, backlog } = *listen;
         let place = (ServiceId::ip(space, port), on, service == Service::Datagrams);
         if self.places.contains_key(&place) {
@@ -91,13 +91,13 @@ impl Listeners {
         Some(id)
     }
 
-    pub(super) fn remove(&mut self, id: ListenerId) -> bool {
+    pub(crate) fn remove(&mut self, id: ListenerId) -> bool {
         let removed = self.listeners.remove(&id);
         removed.is_some_and(|listener| self.places.remove(&listener.place).is_some())
     }
 
     /// Who listens for this service on this address, the most particular of them.
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         service: ServiceId,
         address: IpAddr,
@@ -111,12 +111,12 @@ impl Listeners {
     }
 
     /// Whether requests wait for the program to take them.
-    pub(super) fn has_waiting(&self, id: ListenerId) -> bool {
+    pub(crate) fn has_waiting(&self, id: ListenerId) -> bool {
         self.listeners.get(&id).is_some_and(|listener| listener.waiting > 0)
     }
 
     /// Takes a place in the backlog, if there is one.
-    pub(super) fn occupy(&mut self, id: ListenerId) -> bool {
+    pub(crate) fn occupy(&mut self, id: ListenerId) -> bool {
         let Some(listener) = self.listeners.get_mut(&id) else { return false };
         let free = listener.waiting < listener.backlog;
         listener.waiting += usize::from(free);
@@ -124,7 +124,7 @@ impl Listeners {
     }
 
     /// Gives a place in the backlog back.
-    pub(super) fn vacate(&mut self, id: ListenerId) {
+    pub(crate) fn vacate(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(&id) {
             listener.waiting = listener.waiting.saturating_sub(1);
         }

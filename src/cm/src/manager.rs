@@ -1,14 +1,12 @@
 //! The manager: all connections of a device, and its clock.
 
-use super::connection::{Books, Conn, State};
-use super::counters::{CmCounter, CmCounters};
-use super::event::Event;
-use super::listener::Listeners;
-use super::parameters::Path;
-use super::schedule::{Repeats, Timing};
-use crate::limits::{MAX_CM_LINGERING, MAX_CM_OUTGOING};
-use crate::management::MAD_LEN;
-use crate::table::IntMap;
+use crate::connection::{Books, Conn, State};
+use crate::counters::{CmCounter, CmCounters};
+use crate::event::Event;
+use crate::limits::{MAX_LINGERING, MAX_OUTGOING};
+use crate::listener::Listeners;
+use crate::parameters::Path;
+use crate::schedule::{Repeats, Timing};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -16,6 +14,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Instant;
 use urxe_types::{PathMtu, Qpn};
+use urxe_wire::mad::MAD_LEN;
 use urxe_wire::mad::{CommId, ServiceId};
 
 /// A connection, or the resolution of a service: the manager's own number, random, and the
@@ -38,11 +37,13 @@ pub struct Config {
     pub seed: u64,
     /// Largest path MTU that the link carries.
     pub active_mtu: PathMtu,
+    /// READs and atomics that a QP may have outstanding in either direction (`max_qp_rd_atom`).
+    pub max_rd_atomic: u8,
     /// How long what is waited for.
     pub timing: Timing,
 }
 
-/// A management datagram to be sent: [`Device::send_mad`](crate::Device::send_mad) does it.
+/// A management datagram to be sent: `Device::send_mad` of the engine does it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     /// From where to where; its flow label is that of the connection's packets.
@@ -62,7 +63,7 @@ pub struct Outgoing {
 /// 1. *Commands* of programs, at any time: [`listen`](Self::listen), [`connect`](Self::connect),
 ///    [`accept`](Self::accept), [`destroy`](Self::destroy) and their kin.
 /// 2. *Input*: [`handle_mad`](Self::handle_mad) for each management datagram that
-///    [`Host::mad`](crate::Host::mad) was given; [`handle_timeout`](Self::handle_timeout) when
+///    `Host::mad` of the engine was given; [`handle_timeout`](Self::handle_timeout) when
 ///    [`poll_timeout`](Self::poll_timeout) has come.
 /// 3. *Output*: after any of these, [`poll_mad`](Self::poll_mad) and
 ///    [`poll_event`](Self::poll_event) until they return `None`.
@@ -71,10 +72,10 @@ pub struct Outgoing {
 ///
 /// `now` never runs backwards from one call to the next.
 pub struct Manager {
-    pub(super) config: Config,
-    pub(super) rng: ChaCha8Rng,
-    pub(super) listeners: Listeners,
-    conns: IntMap<Conn>,
+    pub(crate) config: Config,
+    pub(crate) rng: ChaCha8Rng,
+    pub(crate) listeners: Listeners,
+    conns: BTreeMap<ConnId, Conn>,
     /// Connections that peers asked for, by the peer's number.
     by_request: HashMap<RequestKey, ConnId>,
     /// Connections by the peer's QP.
@@ -87,29 +88,29 @@ pub struct Manager {
     requests: usize,
     out: VecDeque<Outgoing>,
     events: VecDeque<Event>,
-    pub(super) counters: CmCounters,
+    pub(crate) counters: CmCounters,
 }
 
 /// A peer, its number, and whether it is the number of a connection or of a resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct RequestKey {
-    pub(super) peer: IpAddr,
-    pub(super) number: CommId,
-    pub(super) sidr: bool,
+pub(crate) struct RequestKey {
+    pub(crate) peer: IpAddr,
+    pub(crate) number: CommId,
+    pub(crate) sidr: bool,
 }
 
 /// What a connection needs of its manager.
-pub(super) struct Cx<'a> {
-    pub(super) now: Instant,
-    pub(super) config: &'a Config,
-    pub(super) events: &'a mut VecDeque<Event>,
-    pub(super) counters: &'a mut CmCounters,
+pub(crate) struct Cx<'a> {
+    pub(crate) now: Instant,
+    pub(crate) config: &'a Config,
+    pub(crate) events: &'a mut VecDeque<Event>,
+    pub(crate) counters: &'a mut CmCounters,
     out: &'a mut VecDeque<Outgoing>,
 }
 
 impl Cx<'_> {
-    pub(super) fn send(&mut self, path: Path, qpn: Qpn, mad: &[u8; MAD_LEN]) {
-        match self.out.len() >= MAX_CM_OUTGOING {
+    pub(crate) fn send(&mut self, path: Path, qpn: Qpn, mad: &[u8; MAD_LEN]) {
+        match self.out.len() >= MAX_OUTGOING {
             true => self.counters.add(CmCounter::DropNotSent, 1),
             false => self.out.push_back(Outgoing { path, qpn, mad: *mad }),
         }
@@ -123,7 +124,7 @@ impl Manager {
             rng: ChaCha8Rng::seed_from_u64(config.seed),
             config,
             listeners: Listeners::default(),
-            conns: IntMap::default(),
+            conns: BTreeMap::new(),
             by_request: HashMap::new(),
             by_qpn: HashMap::new(),
             deadlines: BTreeSet::new(),
@@ -197,41 +198,41 @@ impl Manager {
     }
 
     /// How many of them programs know of.
-    pub(super) fn owned_len(&self) -> usize {
+    pub(crate) fn owned_len(&self) -> usize {
         self.conns.len() - self.lingering.len()
     }
 
-    pub(super) fn owned(&self, id: ConnId) -> Option<&Conn> {
-        self.conns.get(&id.0).filter(|conn| conn.owned)
+    pub(crate) fn owned(&self, id: ConnId) -> Option<&Conn> {
+        self.conns.get(&id).filter(|conn| conn.owned)
     }
 
-    pub(super) fn conn(&self, id: ConnId) -> Option<&Conn> {
-        self.conns.get(&id.0)
+    pub(crate) fn conn(&self, id: ConnId) -> Option<&Conn> {
+        self.conns.get(&id)
     }
 
-    pub(super) fn conns(&self) -> impl Iterator<Item = &Conn> {
+    pub(crate) fn conns(&self) -> impl Iterator<Item = &Conn> {
         self.conns.values()
     }
 
-    pub(super) fn find_request(&self, key: RequestKey) -> Option<ConnId> {
+    pub(crate) fn find_request(&self, key: RequestKey) -> Option<ConnId> {
         self.by_request.get(&key).copied()
     }
 
     /// The connection with this QP of a peer.
-    pub(super) fn find_qpn(&self, peer: IpAddr, qpn: Qpn) -> Option<ConnId> {
+    pub(crate) fn find_qpn(&self, peer: IpAddr, qpn: Qpn) -> Option<ConnId> {
         self.by_qpn.get(&(peer, qpn)).copied()
     }
 
-    pub(super) fn occupy_qpn(&mut self, peer: IpAddr, qpn: Qpn, conn: ConnId) {
+    pub(crate) fn occupy_qpn(&mut self, peer: IpAddr, qpn: Qpn, conn: ConnId) {
         self.by_qpn.insert((peer, qpn), conn);
     }
 
     /// A connection as it begins. It is not known yet.
-    pub(super) fn new_conn(&mut self, state: State, path: Path, service_id: ServiceId) -> Conn {
+    pub(crate) fn new_conn(&mut self, state: State, path: Path, service_id: ServiceId) -> Conn {
         let id = loop {
             let id = ConnId(self.rng.next_u32());
             // 0 stands for no number on the wire.
-            if id.0 != 0 && !self.conns.contains_key(&id.0) {
+            if id.0 != 0 && !self.conns.contains_key(&id) {
                 break id;
             }
         };
@@ -260,7 +261,7 @@ impl Manager {
     }
 
     /// Makes a connection known.
-    pub(super) fn insert(&mut self, conn: Conn) {
+    pub(crate) fn insert(&mut self, conn: Conn) {
         if conn.is_passive() {
             self.by_request.insert(request_key(&conn), conn.id);
         }
@@ -269,13 +270,13 @@ impl Manager {
         }
         let id = conn.id;
         self.counters.add(CmCounter::Begun, 1);
-        self.conns.insert(id.0, conn);
+        self.conns.insert(id, conn);
         self.write_down(id);
     }
 
     /// Gives the place of a request in its listener's backlog back.
-    pub(super) fn vacate_backlog(&mut self, id: ConnId) {
-        if let Some(conn) = self.conns.get_mut(&id.0)
+    pub(crate) fn vacate_backlog(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.get_mut(&id)
             && std::mem::take(&mut conn.in_backlog)
             && let Some(listener) = conn.listener
         {
@@ -284,7 +285,7 @@ impl Manager {
     }
 
     /// What has to do with no connection.
-    pub(super) fn without(&mut self, now: Instant) -> Cx<'_> {
+    pub(crate) fn without(&mut self, now: Instant) -> Cx<'_> {
         Cx {
             now,
             config: &self.config,
@@ -295,13 +296,13 @@ impl Manager {
     }
 
     /// Does something with a connection, then writes down what became of it.
-    pub(super) fn with<R>(
+    pub(crate) fn with<R>(
         &mut self,
         now: Instant,
         id: ConnId,
         action: impl FnOnce(&mut Conn, &mut Cx<'_>) -> R,
     ) -> Option<R> {
-        let conn = self.conns.get_mut(&id.0)?;
+        let conn = self.conns.get_mut(&id)?;
         let mut cx = Cx {
             now,
             config: &self.config,
@@ -311,7 +312,7 @@ impl Manager {
         };
         let result = action(conn, &mut cx);
         self.write_down(id);
-        if self.lingering.len() > MAX_CM_LINGERING
+        if self.lingering.len() > MAX_LINGERING
             && let Some((_, &oldest)) = self.lingering.first_key_value()
         {
             self.counters.add(CmCounter::ForgottenEarly, 1);
@@ -322,7 +323,7 @@ impl Manager {
 
     /// Brings the manager's books up to date with a connection.
     fn write_down(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(&id.0) else { return };
+        let Some(conn) = self.conns.get_mut(&id) else { return };
         if conn.gone {
             return self.forget(id);
         }
@@ -361,7 +362,7 @@ impl Manager {
 
     fn forget(&mut self, id: ConnId) {
         self.vacate_backlog(id);
-        let Some(conn) = self.conns.remove(&id.0) else { return };
+        let Some(conn) = self.conns.remove(&id) else { return };
         self.counters.add(CmCounter::Forgotten, 1);
         if let Some(at) = conn.books.deadline {
             self.deadlines.remove(&(at, id));

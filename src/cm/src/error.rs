@@ -1,8 +1,8 @@
 //! What programs cannot do.
 
-use super::connection::State;
-use super::manager::ConnId;
-use crate::limits::{MAX_CM_CONNECTIONS, MAX_CM_LISTENERS};
+use crate::connection::State;
+use crate::limits::{MAX_CONNECTIONS, MAX_LISTENERS};
+use crate::manager::ConnId;
 use std::net::IpAddr;
 use urxe_wire::mad::ServiceId;
 
@@ -13,7 +13,7 @@ pub enum ListenError {
     #[error("{0}: somebody listens on this address and port already")]
     AddressInUse(ServiceId),
     /// The manager has no room for another.
-    #[error("the device has {MAX_CM_LISTENERS} listeners, and can have no more")]
+    #[error("the device has {MAX_LISTENERS} listeners, and can have no more")]
     TooMany,
 }
 
@@ -43,7 +43,7 @@ pub enum ConnectError {
         max: usize,
     },
     /// The manager has no room for another.
-    #[error("the device has {MAX_CM_CONNECTIONS} connections, and can have no more")]
+    #[error("the device has {MAX_CONNECTIONS} connections, and can have no more")]
     TooMany,
 }
 

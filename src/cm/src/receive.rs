@@ -1,13 +1,12 @@
 //! Messages that come in, and requests in particular.
 
-use super::connection::{Conn, State, Terms, sidr_rep};
-use super::counters::CmCounter;
-use super::event::{ConnectRequest, Event, SidrRequest};
-use super::listener::{ListenerId, Service};
-use super::manager::{ConnId, Manager, RequestKey};
-use super::parameters::{Path, Qp};
-use crate::limits::{MAX_CM_CONNECTIONS, MAX_CM_REQUESTS, MAX_RD_ATOMIC};
-use crate::management::{MAD_LEN, MadSource};
+use crate::connection::{Conn, State, Terms, sidr_rep};
+use crate::counters::CmCounter;
+use crate::event::{ConnectRequest, Event, SidrRequest};
+use crate::limits::{MAX_CONNECTIONS, MAX_REQUESTS};
+use crate::listener::{ListenerId, Service};
+use crate::manager::{ConnId, Manager, RequestKey};
+use crate::parameters::{Path, Qp};
 use rand_chacha::rand_core::Rng;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -17,6 +16,7 @@ use urxe_wire::mad::{
     Ari, CommId, IpCmHeader, Mad, Message, Reason, Received, Rej, Rejected, Req, ServiceId,
     SidrReq, SidrStatus, TransportService,
 };
+use urxe_wire::mad::{MAD_LEN, MadSource};
 
 impl Manager {
     /// Takes a management datagram that came to QP1.
@@ -41,7 +41,7 @@ impl Manager {
     }
 
     /// Sends a message that belongs to no connection.
-    pub(super) fn send_back(
+    pub(crate) fn send_back(
         &mut self,
         now: Instant,
         from: &MadSource,
@@ -86,7 +86,7 @@ impl Manager {
                 return self.send_back(now, from, tid, refusal(req, reason));
             }
         };
-        if self.owned_len() >= MAX_CM_CONNECTIONS {
+        if self.owned_len() >= MAX_CONNECTIONS {
             self.counters.add(CmCounter::RefusedFull, 1);
             return self.send_back(now, from, tid, refusal(req, Reason::NoResources));
         }
@@ -162,8 +162,8 @@ impl Manager {
         };
         let offered = Qp {
             qpn: req.local_qpn,
-            responder_resources: req.initiator_depth.min(MAX_RD_ATOMIC),
-            initiator_depth: req.responder_resources.min(MAX_RD_ATOMIC),
+            responder_resources: req.initiator_depth.min(self.config.max_rd_atomic),
+            initiator_depth: req.responder_resources.min(self.config.max_rd_atomic),
             flow_control: req.flow_control,
             rnr_retry_count: req.rnr_retry_count,
             srq: req.srq,
@@ -190,7 +190,7 @@ impl Manager {
     ) -> Option<Conn> {
         // One of each listener's is always taken, so that no program can keep all others from
         // being asked.
-        if self.unanswered() >= MAX_CM_REQUESTS && self.listeners.has_waiting(listener) {
+        if self.unanswered() >= MAX_REQUESTS && self.listeners.has_waiting(listener) {
             self.counters.add(CmCounter::DropTooManyRequests, 1);
             return None;
         }

@@ -52,25 +52,25 @@ impl Timing {
 
 /// The waits for one answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Repeats {
+pub(crate) struct Repeats {
     wait: TimeCode,
     longest: TimeCode,
     left: u8,
 }
 
 impl Repeats {
-    pub(super) fn new(timing: &Timing, max_retries: u8) -> Repeats {
+    pub(crate) fn new(timing: &Timing, max_retries: u8) -> Repeats {
         let longest = timing.response_timeout;
         Repeats { wait: timing.first_wait.min(longest), longest, left: max_retries }
     }
 
     /// How long to wait now.
-    pub(super) fn wait(&self) -> Duration {
+    pub(crate) fn wait(&self) -> Duration {
         self.wait.duration()
     }
 
     /// Goes on to the next try; `false` if there is none.
-    pub(super) fn next(&mut self) -> bool {
+    pub(crate) fn next(&mut self) -> bool {
         let more = self.left > 0;
         self.left = self.left.saturating_sub(1);
         if self.wait < self.longest {

@@ -1,6 +1,6 @@
 //! What a connection manager counts. Every message dropped and every request refused has a line.
 
-use crate::counters::counters;
+use urxe_types::counters;
 
 counters! {
     /// Something that a connection manager counts.

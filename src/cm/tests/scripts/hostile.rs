@@ -2,9 +2,8 @@
 
 use crate::script::*;
 use proptest::prelude::*;
-use urxe_engine::MAD_LEN;
-use urxe_engine::cm::*;
-use urxe_engine::limits::MAX_CM_OUTGOING;
+use urxe_cm::limits::MAX_OUTGOING;
+use urxe_cm::*;
 use urxe_wire::mad::*;
 
 #[test]
@@ -85,11 +84,11 @@ fn numbers_cannot_be_guessed_from_earlier_ones() {
 #[test]
 fn messages_that_nobody_fetches_do_not_pile_up() {
     let mut t = Script::new();
-    for _ in 0..MAX_CM_OUTGOING + 3 {
+    for _ in 0..MAX_OUTGOING + 3 {
         t.receive(req());
     }
     assert_eq!(t.count(CmCounter::DropNotSent), 3);
-    assert_eq!(std::iter::from_fn(|| t.cm.poll_mad()).count(), MAX_CM_OUTGOING);
+    assert_eq!(std::iter::from_fn(|| t.cm.poll_mad()).count(), MAX_OUTGOING);
 }
 
 /// Something that happens to a manager with a few connections.

@@ -1,17 +1,15 @@
 //! Messages about a connection that is there already.
 
-use super::connection::{Conn, State};
-use super::counters::CmCounter;
-use super::event::{ConnectResponse, Ending, Event, SidrReply};
-use super::manager::{ConnId, Cx, Manager, RequestKey};
-use super::parameters::Qp;
-use crate::limits::MAX_RD_ATOMIC;
-use crate::management::MadSource;
+use crate::connection::{Conn, State};
+use crate::counters::CmCounter;
+use crate::event::{ConnectResponse, Ending, Event, SidrReply};
+use crate::manager::{ConnId, Cx, Manager, RequestKey};
+use crate::parameters::Qp;
 use std::net::IpAddr;
 use std::time::Instant;
 use urxe_wire::mad::{
-    Apr, AprStatus, Ari, CommId, Drep, Dreq, Lap, Mra, Reason, Received, Rej, Rejected, Rep, Rtu,
-    SidrRep, SidrStatus,
+    Apr, AprStatus, Ari, CommId, Drep, Dreq, Lap, MadSource, Mra, Reason, Received, Rej, Rejected,
+    Rep, Rtu, SidrRep, SidrStatus,
 };
 
 impl Manager {
@@ -39,7 +37,7 @@ impl Manager {
         }
     }
 
-    pub(super) fn handle_rep(&mut self, now: Instant, from: &MadSource, tid: u64, rep: &Rep) {
+    pub(crate) fn handle_rep(&mut self, now: Instant, from: &MadSource, tid: u64, rep: &Rep) {
         let peer = from.flow.src;
         // As long as no REP has come, there is no number of the peer to compare.
         let first = self.find(peer, rep.remote_comm_id, CommId::NONE);
@@ -64,7 +62,7 @@ impl Manager {
     }
 
     /// The peer has lost a connection and goes on with its QP or its number: it ends for us too.
-    pub(super) fn end_stale(&mut self, now: Instant, known: ConnId) {
+    pub(crate) fn end_stale(&mut self, now: Instant, known: ConnId) {
         self.with(now, known, |conn, cx| {
             if conn.state == State::Established {
                 conn.disconnect(cx, [0; Dreq::PRIVATE_LEN]);
@@ -72,7 +70,7 @@ impl Manager {
         });
     }
 
-    pub(super) fn handle_rtu(&mut self, now: Instant, from: &MadSource, rtu: &Rtu) {
+    pub(crate) fn handle_rtu(&mut self, now: Instant, from: &MadSource, rtu: &Rtu) {
         let named = self.find(from.flow.src, rtu.remote_comm_id, rtu.local_comm_id);
         self.with_named(now, named, |conn, cx| match conn.state {
             State::RepSent => conn.established(cx, rtu.private_data),
@@ -85,7 +83,7 @@ impl Manager {
         });
     }
 
-    pub(super) fn handle_rej(&mut self, now: Instant, from: &MadSource, rej: &Rej) {
+    pub(crate) fn handle_rej(&mut self, now: Instant, from: &MadSource, rej: &Rej) {
         let peer = from.flow.src;
         let (ours, theirs) = (rej.remote_comm_id, rej.local_comm_id);
         let named = match ours {
@@ -99,7 +97,7 @@ impl Manager {
         self.with_named(now, named, |conn, cx| conn.handle_rej(cx, rej));
     }
 
-    pub(super) fn handle_mra(&mut self, now: Instant, from: &MadSource, mra: &Mra) {
+    pub(crate) fn handle_mra(&mut self, now: Instant, from: &MadSource, mra: &Mra) {
         let peer = from.flow.src;
         let (ours, theirs) = (mra.remote_comm_id, mra.local_comm_id);
         let first = self.find(peer, ours, CommId::NONE);
@@ -112,7 +110,7 @@ impl Manager {
         });
     }
 
-    pub(super) fn handle_dreq(&mut self, now: Instant, from: &MadSource, tid: u64, dreq: &Dreq) {
+    pub(crate) fn handle_dreq(&mut self, now: Instant, from: &MadSource, tid: u64, dreq: &Dreq) {
         match self.find(from.flow.src, dreq.remote_comm_id, dreq.local_comm_id) {
             Ok(id) => drop(self.with(now, id, |conn, cx| conn.handle_dreq(cx, tid, dreq))),
             // Whoever wants to end something that is not there shall have it.
@@ -128,7 +126,7 @@ impl Manager {
         }
     }
 
-    pub(super) fn handle_drep(&mut self, now: Instant, from: &MadSource, drep: &Drep) {
+    pub(crate) fn handle_drep(&mut self, now: Instant, from: &MadSource, drep: &Drep) {
         let named = self.find(from.flow.src, drep.remote_comm_id, drep.local_comm_id);
         self.with_named(now, named, |conn, cx| match conn.state {
             State::DreqSent => {
@@ -138,7 +136,7 @@ impl Manager {
         });
     }
 
-    pub(super) fn handle_sidr_rep(&mut self, now: Instant, from: &MadSource, rep: &SidrRep) {
+    pub(crate) fn handle_sidr_rep(&mut self, now: Instant, from: &MadSource, rep: &SidrRep) {
         let id = ConnId(rep.request_id.0);
         let named = match self.conn(id) {
             Some(conn) if conn.path.peer != from.flow.src => Err(CmCounter::DropForeign),
@@ -158,7 +156,7 @@ impl Manager {
         });
     }
 
-    pub(super) fn handle_lap(&mut self, now: Instant, from: &MadSource, tid: u64, lap: &Lap) {
+    pub(crate) fn handle_lap(&mut self, now: Instant, from: &MadSource, tid: u64, lap: &Lap) {
         self.counters.add(CmCounter::RefusedAlternatePath, 1);
         let named = self.find(from.flow.src, lap.remote_comm_id, lap.local_comm_id);
         let apr = Apr {
@@ -195,8 +193,8 @@ impl Conn {
         let Some(terms) = &mut self.terms else { return false };
         let offered = Qp {
             qpn: rep.local_qpn,
-            responder_resources: rep.initiator_depth.min(MAX_RD_ATOMIC),
-            initiator_depth: rep.responder_resources.min(MAX_RD_ATOMIC),
+            responder_resources: rep.initiator_depth.min(cx.config.max_rd_atomic),
+            initiator_depth: rep.responder_resources.min(cx.config.max_rd_atomic),
             flow_control: rep.flow_control,
             rnr_retry_count: rep.rnr_retry_count,
             srq: rep.srq,
@@ -214,7 +212,7 @@ impl Conn {
         true
     }
 
-    pub(super) fn established(&mut self, cx: &mut Cx<'_>, private_data: [u8; Rtu::PRIVATE_LEN]) {
+    pub(crate) fn established(&mut self, cx: &mut Cx<'_>, private_data: [u8; Rtu::PRIVATE_LEN]) {
         cx.counters.add(CmCounter::Established, 1);
         self.rest(State::Established);
         self.tell(cx, Event::Established { conn: self.id, private_data });

@@ -2,8 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
-use urxe_engine::cm::*;
-use urxe_engine::{MAD_LEN, MadSource};
+use urxe_cm::*;
 use urxe_types::{PathMtu, Pkey, Psn, Qkey, QpType, Qpn, TimeCode};
 use urxe_wire::Flow;
 use urxe_wire::mad::*;
@@ -36,7 +35,13 @@ pub(crate) struct Script {
 }
 
 pub(crate) fn config() -> Config {
-    Config { guid: 0x1234, seed: 1, active_mtu: PathMtu::Mtu1024, timing: Timing::default() }
+    Config {
+        guid: 0x1234,
+        seed: 1,
+        active_mtu: PathMtu::Mtu1024,
+        max_rd_atomic: 128,
+        timing: Timing::default(),
+    }
 }
 
 /// The address of a socket of the peer, or of ours.

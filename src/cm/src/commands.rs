@@ -1,14 +1,14 @@
 //! What programs ask of the manager.
 
-use super::connection::{Conn, State, Terms, sidr_rep};
-use super::counters::CmCounter;
-use super::error::{CommandError, ConnectError, ListenError};
+use crate::connection::{Conn, State, Terms, sidr_rep};
+use crate::counters::CmCounter;
+use crate::error::{CommandError, ConnectError, ListenError};
 #[cfg(doc)]
-use super::event::Event;
-use super::listener::{Listen, ListenerId};
-use super::manager::{ConnId, Manager};
-use super::parameters::{Accept, Connect, Path, Resolve, SidrAnswer};
-use crate::limits::{MAX_CM_CONNECTIONS, MAX_CM_LISTENERS, MAX_RD_ATOMIC};
+use crate::event::Event;
+use crate::limits::{MAX_CONNECTIONS, MAX_LISTENERS};
+use crate::listener::{Listen, ListenerId};
+use crate::manager::{Config, ConnId, Manager};
+use crate::parameters::{Accept, Connect, Path, Resolve, SidrAnswer};
 use rand_chacha::rand_core::Rng;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -29,7 +29,7 @@ impl Manager {
     /// # Errors
     /// If somebody listens there already, or there are too many listeners.
     pub fn listen(&mut self, listen: &Listen) -> Result<ListenerId, ListenError> {
-        if self.listeners.len() >= MAX_CM_LISTENERS {
+        if self.listeners.len() >= MAX_LISTENERS {
             return Err(ListenError::TooMany);
         }
         let service = ServiceId::ip(listen.space, listen.port);
@@ -72,7 +72,7 @@ impl Manager {
         put_header(&mut private_data, src, dst, connect.private_data)?;
         let path = Path::between(src, dst, connect.traffic_class);
         let service_id = ServiceId::ip(connect.space, dst.port());
-        let timing = self.config.timing;
+        let Config { timing, max_rd_atomic, .. } = self.config;
         let mut conn = self.new_conn(State::ReqSent, path, service_id);
         let terms = Terms {
             qp_type: connect.qp_type,
@@ -80,8 +80,8 @@ impl Manager {
             remote_qpn: None,
             sq_psn: Psn::default(),
             rq_psn: Psn::new(self.rng.next_u32()),
-            responder_resources: qp.responder_resources.min(MAX_RD_ATOMIC),
-            initiator_depth: qp.initiator_depth.min(MAX_RD_ATOMIC),
+            responder_resources: qp.responder_resources.min(max_rd_atomic),
+            initiator_depth: qp.initiator_depth.min(max_rd_atomic),
             retry_count: connect.retry_count.min(7),
             rnr_retry_count: qp.rnr_retry_count.min(7),
             path_mtu: connect.path_mtu,
@@ -163,7 +163,7 @@ impl Manager {
         {
             return Err(ConnectError::NotAHost(no_host));
         }
-        match self.owned_len() >= MAX_CM_CONNECTIONS {
+        match self.owned_len() >= MAX_CONNECTIONS {
             true => Err(ConnectError::TooMany),
             false => Ok(()),
         }
@@ -186,7 +186,7 @@ impl Manager {
         self.with(now, conn, |conn, cx| {
             let Some(terms) = &mut conn.terms else { return };
             terms.local_qpn = accept.qp.qpn;
-            terms.responder_resources = accept.qp.responder_resources.min(MAX_RD_ATOMIC);
+            terms.responder_resources = accept.qp.responder_resources.min(cx.config.max_rd_atomic);
             terms.initiator_depth = accept.qp.initiator_depth.min(terms.initiator_depth);
             let terms = *terms;
             let rep = Rep {
@@ -237,8 +237,8 @@ impl Manager {
         Ok(())
     }
 
-    /// A packet came on the QP of a connection whose RTU did not:
-    /// [`AsyncEvent::CommunicationEstablished`](crate::AsyncEvent). The peer is ready then.
+    /// A packet came on the QP of a connection whose RTU did not (`IBV_EVENT_COMM_EST`): the peer
+    /// is ready.
     pub fn communication_established(&mut self, now: Instant, conn: ConnId) {
         self.with(now, conn, |conn, cx| {
             if conn.state == State::RepSent {

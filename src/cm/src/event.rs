@@ -1,8 +1,8 @@
 //! What a connection manager tells programs.
 
-use super::listener::ListenerId;
-use super::manager::ConnId;
-use super::parameters::Qp;
+use crate::listener::ListenerId;
+use crate::manager::ConnId;
+use crate::parameters::Qp;
 use std::net::SocketAddr;
 use urxe_types::{Qkey, QpType, Qpn};
 use urxe_wire::mad::SidrStatus;

@@ -2,9 +2,8 @@
 
 use crate::script::*;
 use std::net::IpAddr;
-use urxe_engine::cm::*;
-use urxe_engine::limits::MAX_CM_REQUESTS;
-use urxe_engine::{MAD_LEN, MadSource};
+use urxe_cm::limits::MAX_REQUESTS;
+use urxe_cm::*;
 use urxe_types::{Access, PathMtu, Psn, QpState, QpType, Qpn, TimeCode};
 use urxe_wire::Flow;
 use urxe_wire::mad::*;
@@ -282,12 +281,12 @@ fn a_full_backlog_drops_requests_until_the_program_takes_some() {
 fn a_flood_of_requests_costs_bounded_memory() {
     let mut t = Script::new();
     t.cm.listen(&Listen { backlog: usize::MAX, ..listen() }).unwrap();
-    let flood = 3 * MAX_CM_REQUESTS as u32;
+    let flood = 3 * MAX_REQUESTS as u32;
     for n in 1..=flood {
         t.receive(Req { local_comm_id: CommId(n), local_qpn: Qpn::new(0x100 + n), ..req() });
     }
-    assert_eq!((t.cm.len(), t.cm.unanswered()), (MAX_CM_REQUESTS, MAX_CM_REQUESTS));
-    assert_eq!(t.count(CmCounter::DropTooManyRequests), u64::from(flood) - MAX_CM_REQUESTS as u64);
+    assert_eq!((t.cm.len(), t.cm.unanswered()), (MAX_REQUESTS, MAX_REQUESTS));
+    assert_eq!(t.count(CmCounter::DropTooManyRequests), u64::from(flood) - MAX_REQUESTS as u64);
 }
 
 #[test]
@@ -296,7 +295,7 @@ fn a_listener_that_takes_nothing_keeps_others_from_nothing() {
     t.cm.listen(&Listen { backlog: usize::MAX, ..listen() }).unwrap();
     let request =
         |n: u32| Req { local_comm_id: CommId(n), local_qpn: Qpn::new(0x100 + n), ..req() };
-    for n in 1..=MAX_CM_REQUESTS as u32 {
+    for n in 1..=MAX_REQUESTS as u32 {
         t.receive(request(n));
     }
     while t.cm.poll_event().is_some() {}
@@ -317,7 +316,7 @@ fn a_listener_that_takes_nothing_keeps_others_from_nothing() {
 fn lingering_connections_are_bounded_and_block_no_new_ones() {
     let mut t = Script::new();
     t.cm.listen(&listen()).unwrap();
-    let most = urxe_engine::limits::MAX_CM_LINGERING as u32;
+    let most = urxe_cm::limits::MAX_LINGERING as u32;
     for n in 1..=most + 10 {
         t.receive(Req { local_comm_id: CommId(n), ..req() });
         let conn = t.requested();

@@ -33,7 +33,7 @@ impl Path {
     }
 
     /// The way back to where something came from.
-    pub(super) fn back(flow: &Flow) -> Path {
+    pub(crate) fn back(flow: &Flow) -> Path {
         Path {
             local: flow.dst,
             peer: flow.src,

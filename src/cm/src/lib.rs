@@ -1,10 +1,9 @@
 //! The connection manager: how programs find each other and agree on a connection, as rdma_cm does
 //! it (IBTA chapter 12 and annex A11).
 //!
-//! Like the rest of the engine it does no I/O: management datagrams of QP1 come in and go out as
-//! bytes, time and randomness are arguments. [`Manager`] says how it is driven. It stands beside
-//! the [`Device`](crate::Device) and touches no QP: what a QP is to be set to, it tells
-//! ([`Manager::qp_attr`]), and the caller does it.
+//! Like the engine it does no I/O: management datagrams of QP1 come in and go out as
+//! bytes, time and randomness are arguments. [`Manager`] says how it is driven. It touches no QP:
+//! what a QP is to be set to, it tells ([`Manager::qp_attr`]), and the caller does it.
 //!
 //! # A connection
 //!
@@ -51,12 +50,15 @@
 //! names both its numbers, which are random; what does not count is dropped under a name
 //! ([`CmCounter`]). Requests of strangers are bounded in number, per listener and in all.
 
+#![forbid(unsafe_code)]
+
 mod answers;
 mod commands;
 mod connection;
 mod counters;
 mod error;
 mod event;
+pub mod limits;
 mod listener;
 mod manager;
 mod parameters;

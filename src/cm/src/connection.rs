@@ -1,15 +1,15 @@
 //! One connection, or one resolution of a service, and the messages that it sends.
 
-use super::counters::CmCounter;
-use super::event::{Ending, Event};
-use super::listener::ListenerId;
-use super::manager::{ConnId, Cx};
-use super::parameters::Path;
-use super::schedule::Repeats;
+use crate::counters::CmCounter;
+use crate::event::{Ending, Event};
 use crate::limits::MAX_PEER_TIME;
-use crate::management::MAD_LEN;
+use crate::listener::ListenerId;
+use crate::manager::{ConnId, Cx};
+use crate::parameters::Path;
+use crate::schedule::Repeats;
 use std::time::{Duration, Instant};
 use urxe_types::{PathMtu, Psn, Qkey, QpType, Qpn, TimeCode};
+use urxe_wire::mad::MAD_LEN;
 use urxe_wire::mad::{
     Ari, CommId, Drep, Dreq, Mad, Message, Mra, Reason, Received, Rej, Rejected, ServiceId,
     SidrRep, SidrStatus,
@@ -42,100 +42,100 @@ pub enum State {
 
 /// A connection, or the resolution of a service.
 #[derive(Debug)]
-pub(super) struct Conn {
-    pub(super) id: ConnId,
-    pub(super) state: State,
+pub(crate) struct Conn {
+    pub(crate) id: ConnId,
+    pub(crate) state: State,
     /// The listener that it came to; none on the active side.
-    pub(super) listener: Option<ListenerId>,
+    pub(crate) listener: Option<ListenerId>,
     /// It has a place in the listener's backlog.
-    pub(super) in_backlog: bool,
+    pub(crate) in_backlog: bool,
     /// A program knows of it, and is to be told what becomes of it.
-    pub(super) owned: bool,
+    pub(crate) owned: bool,
     /// Nothing of it is to be kept.
-    pub(super) gone: bool,
-    pub(super) path: Path,
+    pub(crate) gone: bool,
+    pub(crate) path: Path,
     /// The peer's QP for management: always 1, but it may say otherwise.
-    pub(super) peer_gsi: Qpn,
-    pub(super) tid: u64,
-    pub(super) service_id: ServiceId,
+    pub(crate) peer_gsi: Qpn,
+    pub(crate) tid: u64,
+    pub(crate) service_id: ServiceId,
     /// The peer's number of it; none on the active side before the REP has come.
-    pub(super) remote_id: CommId,
+    pub(crate) remote_id: CommId,
     /// What is agreed on; datagrams have nothing of the kind.
-    pub(super) terms: Option<Terms>,
+    pub(crate) terms: Option<Terms>,
     /// The message that is repeated, or given again, in this state.
-    pub(super) message: Option<Box<[u8; MAD_LEN]>>,
-    pub(super) repeats: Repeats,
+    pub(crate) message: Option<Box<[u8; MAD_LEN]>>,
+    pub(crate) repeats: Repeats,
     /// How often either side repeats, as the REQ said.
-    pub(super) max_retries: u8,
+    pub(crate) max_retries: u8,
     /// Until when the peer has asked for more time, and how often.
-    pub(super) patience: Option<Instant>,
-    pub(super) extensions: u8,
+    pub(crate) patience: Option<Instant>,
+    pub(crate) extensions: u8,
     /// When something is to be done.
-    pub(super) deadline: Option<Instant>,
-    pub(super) books: Books,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) books: Books,
 }
 
 /// Where the manager has written a connection down.
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(crate) struct Books {
     /// The deadline that the queue of deadlines has.
-    pub(super) deadline: Option<Instant>,
+    pub(crate) deadline: Option<Instant>,
     /// Its place among those that no program knows of.
-    pub(super) lingering: Option<u64>,
+    pub(crate) lingering: Option<u64>,
     /// It is counted as a request without an answer.
-    pub(super) request: bool,
+    pub(crate) request: bool,
 }
 
 /// What the two sides of a connection agree on, piece by piece.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
-    pub(super) qp_type: QpType,
-    pub(super) local_qpn: Qpn,
+pub(crate) struct Terms {
+    pub(crate) qp_type: QpType,
+    pub(crate) local_qpn: Qpn,
     /// The peer's QP, once it is known.
-    pub(super) remote_qpn: Option<Qpn>,
+    pub(crate) remote_qpn: Option<Qpn>,
     /// Where our requester begins, which the peer says.
-    pub(super) sq_psn: Psn,
+    pub(crate) sq_psn: Psn,
     /// Where the peer's begins, which we say.
-    pub(super) rq_psn: Psn,
-    pub(super) responder_resources: u8,
-    pub(super) initiator_depth: u8,
-    pub(super) retry_count: u8,
-    pub(super) rnr_retry_count: u8,
-    pub(super) path_mtu: PathMtu,
-    pub(super) ack_timeout: TimeCode,
+    pub(crate) rq_psn: Psn,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) path_mtu: PathMtu,
+    pub(crate) ack_timeout: TimeCode,
 }
 
 impl Conn {
     /// The number by which the peer knows it.
-    pub(super) fn local_id(&self) -> CommId {
+    pub(crate) fn local_id(&self) -> CommId {
         CommId(self.id.0)
     }
 
     /// Whether our program has not answered it yet.
-    pub(super) fn is_request(&self) -> bool {
+    pub(crate) fn is_request(&self) -> bool {
         matches!(self.state, State::ReqReceived | State::SidrReqReceived)
     }
 
-    pub(super) fn is_passive(&self) -> bool {
+    pub(crate) fn is_passive(&self) -> bool {
         self.listener.is_some()
     }
 
-    pub(super) fn remote_qpn(&self) -> Option<Qpn> {
+    pub(crate) fn remote_qpn(&self) -> Option<Qpn> {
         self.terms.and_then(|terms| terms.remote_qpn)
     }
 
     /// A message of this connection.
-    pub(super) fn mad(&self, message: impl Into<Message>) -> Box<[u8; MAD_LEN]> {
+    pub(crate) fn mad(&self, message: impl Into<Message>) -> Box<[u8; MAD_LEN]> {
         Box::new(Mad::new(self.tid, message).bytes())
     }
 
     /// Sends a message now, once.
-    pub(super) fn send(&self, cx: &mut Cx<'_>, message: impl Into<Message>) {
+    pub(crate) fn send(&self, cx: &mut Cx<'_>, message: impl Into<Message>) {
         cx.send(self.path, self.peer_gsi, &self.mad(message));
     }
 
     /// Sends the kept message once more.
-    pub(super) fn send_again(&self, cx: &mut Cx<'_>, counter: CmCounter) {
+    pub(crate) fn send_again(&self, cx: &mut Cx<'_>, counter: CmCounter) {
         if let Some(message) = &self.message {
             cx.counters.add(counter, 1);
             cx.send(self.path, self.peer_gsi, message);
@@ -143,7 +143,7 @@ impl Conn {
     }
 
     /// Sends a message until it is answered, or too often.
-    pub(super) fn ask(&mut self, cx: &mut Cx<'_>, state: State, message: impl Into<Message>) {
+    pub(crate) fn ask(&mut self, cx: &mut Cx<'_>, state: State, message: impl Into<Message>) {
         let message = self.mad(message);
         cx.send(self.path, self.peer_gsi, &message);
         self.state = state;
@@ -155,7 +155,7 @@ impl Conn {
     }
 
     /// Gives the last answer, and keeps it for a while. No program hears of this any more.
-    pub(super) fn answer_and_keep(&mut self, cx: &mut Cx<'_>, message: impl Into<Message>) {
+    pub(crate) fn answer_and_keep(&mut self, cx: &mut Cx<'_>, message: impl Into<Message>) {
         let message = self.mad(message);
         cx.send(self.path, self.peer_gsi, &message);
         self.state = State::Answered;
@@ -165,19 +165,19 @@ impl Conn {
     }
 
     /// Waits for what the program says, or the peer.
-    pub(super) fn rest(&mut self, state: State) {
+    pub(crate) fn rest(&mut self, state: State) {
         self.state = state;
         self.message = None;
         self.deadline = None;
     }
 
-    pub(super) fn enter_time_wait(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn enter_time_wait(&mut self, cx: &mut Cx<'_>) {
         self.rest(State::TimeWait);
         let wait = self.terms.map_or(Duration::ZERO, |terms| at_most(terms.ack_timeout));
         self.deadline = Some(cx.now + wait);
     }
 
-    pub(super) fn disconnected(&mut self, cx: &mut Cx<'_>, by: Ending) {
+    pub(crate) fn disconnected(&mut self, cx: &mut Cx<'_>, by: Ending) {
         cx.counters.add(CmCounter::Disconnected, 1);
         self.tell(cx, Event::Disconnected { conn: self.id, by });
         self.enter_time_wait(cx);
@@ -185,7 +185,7 @@ impl Conn {
 
     /// The connection comes to nothing. On the passive side the peer's number of it is kept for a
     /// while, lest a late REQ be taken for a new one.
-    pub(super) fn fail(&mut self, cx: &mut Cx<'_>, event: Event) {
+    pub(crate) fn fail(&mut self, cx: &mut Cx<'_>, event: Event) {
         self.tell(cx, event);
         self.owned = false;
         self.rest(State::Answered);
@@ -193,14 +193,14 @@ impl Conn {
         self.deadline = Some(cx.now + cx.config.timing.keep_answer());
     }
 
-    pub(super) fn tell(&self, cx: &mut Cx<'_>, event: Event) {
+    pub(crate) fn tell(&self, cx: &mut Cx<'_>, event: Event) {
         if self.owned {
             cx.events.push_back(event);
         }
     }
 
     /// A rejection by our side.
-    pub(super) fn rej(&self, rejected: Rejected, reason: Reason) -> Rej {
+    pub(crate) fn rej(&self, rejected: Rejected, reason: Reason) -> Rej {
         Rej {
             local_comm_id: self.local_id(),
             remote_comm_id: self.remote_id,
@@ -218,7 +218,7 @@ impl Conn {
     }
 
     /// Asks the peer to wait for our program.
-    pub(super) fn ask_for_time(&self, cx: &mut Cx<'_>, received: Received) {
+    pub(crate) fn ask_for_time(&self, cx: &mut Cx<'_>, received: Received) {
         cx.counters.add(CmCounter::MoreTimeAsked, 1);
         let mra = Mra {
             local_comm_id: self.local_id(),
@@ -232,7 +232,7 @@ impl Conn {
 
     /// The peer asks us to wait for its program. We go on asking, lest its last word be lost, but
     /// do not count how often; it may ask as often as we might have repeated.
-    pub(super) fn give_time(&mut self, cx: &mut Cx<'_>, mra: &Mra) {
+    pub(crate) fn give_time(&mut self, cx: &mut Cx<'_>, mra: &Mra) {
         let waiting = self.patience.is_some_and(|until| cx.now < until);
         if waiting || self.extensions >= self.max_retries {
             return cx.counters.add(CmCounter::DropDuplicate, 1);
@@ -243,7 +243,7 @@ impl Conn {
         self.deadline = Some(cx.now + cx.config.timing.response_timeout.duration());
     }
 
-    pub(super) fn drep(&self) -> Drep {
+    pub(crate) fn drep(&self) -> Drep {
         Drep {
             local_comm_id: self.local_id(),
             remote_comm_id: self.remote_id,
@@ -252,7 +252,7 @@ impl Conn {
     }
 
     /// The deadline has come.
-    pub(super) fn on_deadline(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn on_deadline(&mut self, cx: &mut Cx<'_>) {
         self.deadline = None;
         match self.state {
             State::ReqSent | State::RepSent | State::DreqSent | State::SidrReqSent => {
@@ -298,7 +298,7 @@ impl Conn {
     }
 
     /// Our program refuses, or went away before it had agreed.
-    pub(super) fn refuse(&mut self, cx: &mut Cx<'_>, private_data: [u8; Rej::PRIVATE_LEN]) {
+    pub(crate) fn refuse(&mut self, cx: &mut Cx<'_>, private_data: [u8; Rej::PRIVATE_LEN]) {
         cx.counters.add(CmCounter::RefusedByProgram, 1);
         let rejected = match self.state {
             State::ReqReceived => Rejected::Req,
@@ -310,7 +310,7 @@ impl Conn {
     }
 
     /// Our program refuses, or went away.
-    pub(super) fn refuse_sidr(
+    pub(crate) fn refuse_sidr(
         &mut self,
         cx: &mut Cx<'_>,
         private_data: [u8; SidrRep::PRIVATE_LEN],
@@ -320,7 +320,7 @@ impl Conn {
         self.answer_and_keep(cx, SidrRep { private_data, ..rep });
     }
 
-    pub(super) fn disconnect(&mut self, cx: &mut Cx<'_>, private_data: [u8; Dreq::PRIVATE_LEN]) {
+    pub(crate) fn disconnect(&mut self, cx: &mut Cx<'_>, private_data: [u8; Dreq::PRIVATE_LEN]) {
         let dreq = Dreq {
             local_comm_id: self.local_id(),
             remote_comm_id: self.remote_id,
@@ -331,7 +331,7 @@ impl Conn {
     }
 
     /// The program that it belongs to wants no more of it.
-    pub(super) fn abandon(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn abandon(&mut self, cx: &mut Cx<'_>) {
         match self.state {
             State::ReqSent => {
                 self.send(cx, self.timeout_rej(cx));
@@ -355,7 +355,7 @@ fn at_most(time: TimeCode) -> Duration {
 }
 
 /// An answer that names no QP.
-pub(super) fn sidr_rep(request_id: CommId, service_id: ServiceId, status: SidrStatus) -> SidrRep {
+pub(crate) fn sidr_rep(request_id: CommId, service_id: ServiceId, status: SidrStatus) -> SidrRep {
     SidrRep {
         request_id,
         status,

@@ -2,7 +2,7 @@
 
 use crate::script::*;
 use std::time::Duration;
-use urxe_engine::cm::*;
+use urxe_cm::*;
 use urxe_types::{Qpn, TimeCode};
 use urxe_wire::mad::*;
 
