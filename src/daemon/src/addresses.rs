@@ -235,7 +235,7 @@ mod tests {
     use std::os::fd::{BorrowedFd, OwnedFd};
     use std::sync::{Arc, Mutex};
     use urxe_port::{Caps, Port, PortCounters, RxBatch, Segmentation, SendOutcome, SourcePort};
-    use urxe_shm::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR, RECORD_LEN};
+    use urxe_shm::control::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR, RECORD_LEN};
     use urxe_wire::batch::{TxBatch, TxLimits};
 
     /// A port that has any address but those that are taken.

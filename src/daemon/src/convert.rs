@@ -2,8 +2,8 @@
 //! memory and those of the engine.
 
 use crate::counters::HostCounters;
-use urxe_shm::entry::{self, EntryError};
-use urxe_shm::layout::{self, CqEntry, SL_IPV4, SL_IPV6, WC_GRH, WC_WITH_IMM, WC_WITH_INV};
+use urxe_shm::ring::entry::{self, EntryError};
+use urxe_shm::ring::layout::{self, CqEntry, SL_IPV4, SL_IPV6, WC_GRH, WC_WITH_IMM, WC_WITH_INV};
 use urxe_types::{
     Access, AddressVector, AhId, Completion, DatagramPath, Destination, Extra, GrhKind, Lkey, Qkey,
     Qpn, Rkey, SendOp, Sge, WcStatus,

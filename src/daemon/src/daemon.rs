@@ -23,7 +23,7 @@ use urxe_port::raw::{RawOptions, RawPort};
 use urxe_port::udp::{UdpOptions, UdpPort};
 use urxe_port::watch::{Links, Watch};
 use urxe_port::{Caps, OpenError, Port};
-use urxe_shm::channel::Listener;
+use urxe_shm::control::channel::Listener;
 use urxe_types::PathMtu;
 
 /// Why a daemon did not start.

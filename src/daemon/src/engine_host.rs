@@ -12,12 +12,12 @@ use std::rc::Rc;
 use urxe_engine::{
     AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QpInit, QueueId, RegionId, SrqId, Taken,
 };
-use urxe_shm::entry;
-use urxe_shm::event::{self, EventRecord};
-use urxe_shm::layout::Sge;
-use urxe_shm::process_memory::ProcessMemory;
-use urxe_shm::region::{AccessError, Mapping};
+use urxe_shm::control::event::{self, EventRecord};
+use urxe_shm::memory::process_memory::ProcessMemory;
+use urxe_shm::memory::region::{AccessError, Mapping};
 use urxe_shm::ring::CqError;
+use urxe_shm::ring::entry;
+use urxe_shm::ring::layout::Sge;
 use urxe_types::{Completion, Qpn, RecvWqe, SendWqe};
 use urxe_wire::mad::{MAD_LEN, MadSource};
 
@@ -489,8 +489,8 @@ impl Host for ProgramHost {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-    use urxe_shm::process_memory::open_own;
-    use urxe_shm::region::create_memfd;
+    use urxe_shm::memory::process_memory::open_own;
+    use urxe_shm::memory::region::create_memfd;
 
     /// Words of memory that a thread polls while the device writes to them.
     const WORDS: usize = 64;

@@ -35,9 +35,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use urxe_port::watch::Watch;
-use urxe_shm::channel::{ChannelError, Listener};
+use urxe_shm::client::yield_policy::YieldPolicy;
+use urxe_shm::control::channel::{ChannelError, Listener};
 use urxe_shm::control::{ControlError, Reply};
-use urxe_shm::yield_policy::YieldPolicy;
 
 /// What a descriptor that is ready means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

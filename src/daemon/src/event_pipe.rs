@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use urxe_shm::event::{EventRecord, RECORD_LEN};
+use urxe_shm::control::event::{EventRecord, RECORD_LEN};
 
 /// Records on their way to one program. A program that does not read makes its records wait here,
 /// up to [`MAX_WAITING_EVENTS`] of them, and nobody else.

@@ -23,7 +23,7 @@ pub const MAX_CHANNELS: usize = 256;
 pub const MAX_CQS: usize = MAX_QPS;
 
 /// QPs of one session: as many as it has doorbells.
-pub const MAX_QPS: usize = urxe_shm::doorbell::SLOTS as usize;
+pub const MAX_QPS: usize = urxe_shm::ring::doorbell::SLOTS as usize;
 
 /// SRQs of one session.
 pub const MAX_SRQS: usize = 16_384;

@@ -19,7 +19,7 @@ use urxe_cm::{Manager, Timing};
 use urxe_engine::limits::MAX_RD_ATOMIC;
 use urxe_engine::{Device, DeviceConfig, ModifyQpError, QueueId};
 use urxe_port::{OpenError, Port, RxBatch, SendOutcome, SourcePort};
-use urxe_shm::event;
+use urxe_shm::control::event;
 use urxe_types::{PathMtu, QpAttr, QpState, Qpn};
 use urxe_wire::batch::TxBatch;
 
@@ -425,13 +425,13 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use urxe_engine::{CqId, MrSpec, PdId, QpInit, RecvSource};
     use urxe_port::{Caps, PortCounters, Segmentation};
-    use urxe_shm::arena::Arena;
-    use urxe_shm::completion_notifier::CompletionNotifier;
-    use urxe_shm::entry::{SendData, SendOp, SendWr};
-    use urxe_shm::event::{EventRecord, RECORD_LEN};
-    use urxe_shm::geometry::Geometry;
-    use urxe_shm::layout::Sge;
-    use urxe_shm::region::{Mapping, create_memfd};
+    use urxe_shm::control::event::{EventRecord, RECORD_LEN};
+    use urxe_shm::memory::arena::Arena;
+    use urxe_shm::memory::region::{Mapping, create_memfd};
+    use urxe_shm::ring::completion_notifier::CompletionNotifier;
+    use urxe_shm::ring::entry::{SendData, SendOp, SendWr};
+    use urxe_shm::ring::geometry::Geometry;
+    use urxe_shm::ring::layout::Sge;
     use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer, SqProducer};
     use urxe_types::Psn;
     use urxe_types::{Access, AddressVector, QpType};
@@ -520,8 +520,11 @@ mod tests {
         let shape = Geometry::send(15, 1, 0).unwrap();
         let (extent, window) = arena.alloc(shape.size().into()).unwrap();
         let send = SendQueue::new(SqConsumer::create(window, shape, false).unwrap(), false);
-        let window =
-            urxe_shm::region::Window::new(arena.doorbells().clone(), extent.offset, extent.len);
+        let window = urxe_shm::memory::region::Window::new(
+            arena.doorbells().clone(),
+            extent.offset,
+            extent.len,
+        );
         let program = SqProducer::attach(window.unwrap(), shape).unwrap();
         let shape = Geometry::recv(15, 1).unwrap();
         let (_, window) = arena.alloc(shape.size().into()).unwrap();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
 use urxe_engine::PdId;
-use urxe_shm::event::EventRecord;
+use urxe_shm::control::event::EventRecord;
 use urxe_types::Access;
 
 /// The program that an object belongs to.

@@ -3,12 +3,12 @@
 use crate::limits::TAKES_PER_CALL;
 use crate::objects::{EventTarget, Owner};
 use urxe_engine::{QpInit, QueueId, RecvSource};
-use urxe_shm::completion_notifier::CompletionNotifier;
-use urxe_shm::cursor::IndexError;
-use urxe_shm::entry::{RecvWqe, SendWqe, Taken};
-use urxe_shm::geometry::Geometry;
-use urxe_shm::layout::{CqEntry, Sge};
-use urxe_shm::region::Window;
+use urxe_shm::memory::region::Window;
+use urxe_shm::ring::completion_notifier::CompletionNotifier;
+use urxe_shm::ring::cursor::IndexError;
+use urxe_shm::ring::entry::{RecvWqe, SendWqe, Taken};
+use urxe_shm::ring::geometry::Geometry;
+use urxe_shm::ring::layout::{CqEntry, Sge};
 use urxe_shm::ring::{CqError, CqProducer, MoveError, RqConsumer, SqConsumer};
 use urxe_types::Qpn;
 
@@ -214,7 +214,7 @@ impl CompletionQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_shm::arena::Arena;
+    use urxe_shm::memory::arena::Arena;
     use urxe_shm::ring::RqProducer;
 
     /// Whether all of more receives than one call may flush can be taken in one call.

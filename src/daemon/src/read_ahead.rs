@@ -9,7 +9,7 @@
 use crate::limits::{READ_AHEAD_LEN, READ_AHEAD_LEN_MIN};
 use std::ops::Range;
 use std::rc::Rc;
-use urxe_shm::process_memory::ProcessMemory;
+use urxe_shm::memory::process_memory::ProcessMemory;
 
 /// The stretch of a program's memory that is going to be read, and what is fetched of it.
 pub(crate) struct ReadAhead {

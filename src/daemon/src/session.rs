@@ -20,11 +20,11 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
-use urxe_shm::channel::{Channel, ChannelError};
-use urxe_shm::completion_notifier::CompletionNotifier;
+use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{ControlError, Reply, Request};
-use urxe_shm::doorbell::DoorbellReader;
-use urxe_shm::process_memory::ProcessMemory;
+use urxe_shm::memory::process_memory::ProcessMemory;
+use urxe_shm::ring::completion_notifier::CompletionNotifier;
+use urxe_shm::ring::doorbell::DoorbellReader;
 use urxe_types::Qpn;
 
 /// What requests are about: the daemon as a session sees it.

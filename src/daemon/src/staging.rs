@@ -7,7 +7,7 @@ use crate::read_ahead::ReadAhead;
 use crate::write_combiner::WriteCombiner;
 use std::rc::Rc;
 use urxe_engine::MemoryFault;
-use urxe_shm::process_memory::ProcessMemory;
+use urxe_shm::memory::process_memory::ProcessMemory;
 
 /// Held-back writes and fetched reads.
 pub(crate) struct Staging {
@@ -107,7 +107,7 @@ impl Staging {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use urxe_shm::process_memory::open_own;
+    use urxe_shm::memory::process_memory::open_own;
 
     /// Our own memory, as a program would pass it.
     fn own_memory() -> Rc<ProcessMemory> {

@@ -10,8 +10,8 @@
 
 use std::rc::Rc;
 use urxe_engine::MemoryFault;
-use urxe_shm::process_memory::{MAX_PIECES, ProcessMemory};
-use urxe_shm::store_order;
+use urxe_shm::memory::process_memory::{MAX_PIECES, ProcessMemory};
+use urxe_shm::memory::store_order;
 
 /// One stretch of a program's memory that is yet to be written.
 pub(crate) struct WriteCombiner {
@@ -127,7 +127,7 @@ impl WriteCombiner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_shm::process_memory::open_own;
+    use urxe_shm::memory::process_memory::open_own;
 
     /// Our own memory, as a program would pass it, and bytes of it that are only touched through
     /// it while a test runs, from the start of a cache line.

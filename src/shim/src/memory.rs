@@ -4,8 +4,8 @@ use crate::session::Session;
 use crate::uverbs::Registration;
 use rustix::io::Errno;
 use urxe_shm::control::{Backing, Reply, Request};
-use urxe_shm::process_memory::populate;
-use urxe_shm::remap::{self, Shared};
+use urxe_shm::memory::process_memory::populate;
+use urxe_shm::memory::remap::{self, Shared};
 use urxe_types::Access;
 use zerocopy::{Immutable, IntoBytes};
 

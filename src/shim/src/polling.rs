@@ -24,9 +24,9 @@ use std::cell::Cell;
 use std::mem::{offset_of, transmute};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use urxe_shm::completion_notifier::CompletionWaiter;
-use urxe_shm::lookout::Lookout;
-use urxe_shm::poll_backoff::PollBackoff;
+use urxe_shm::client::lookout::Lookout;
+use urxe_shm::client::poll_backoff::PollBackoff;
+use urxe_shm::ring::completion_notifier::CompletionWaiter;
 
 /// Polls without a completion after which the thread pauses: a tenth of a microsecond.
 const EMPTY_POLLS: u32 = 8;

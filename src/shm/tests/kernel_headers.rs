@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::mem::{offset_of, size_of};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use urxe_shm::layout::*;
+use urxe_shm::ring::layout::*;
 
 /// Appends C assertions that a kernel structure has our type's size and its fields our offsets.
 macro_rules! same_layout {

@@ -11,8 +11,8 @@ mod fake_daemon;
 use fake_daemon::{FakeDaemon, State};
 use std::hint::black_box;
 use std::time::Instant;
-use urxe_shm::entry::Taken;
-use urxe_shm::layout::CqEntry;
+use urxe_shm::ring::entry::Taken;
+use urxe_shm::ring::layout::CqEntry;
 use urxe_verbs::{Access, Cq, Inline, Qp, QpInit, RemoteBuf, SendWr, Sge, Wc};
 
 const BATCHES: u32 = 2000;

@@ -2,7 +2,7 @@
 
 use crate::context::ContextInner;
 use crate::{Cq, Qp, Srq};
-use urxe_shm::event::{self, EventRecord};
+use urxe_shm::control::event::{self, EventRecord};
 
 /// Something that no completion can tell: `ibv_async_event`. Comes from
 /// [`Context::async_event`](crate::Context::async_event).

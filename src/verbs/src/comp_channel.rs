@@ -9,8 +9,8 @@ use crate::{Cq, Error};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
+use urxe_shm::control::event::EventRecord;
 use urxe_shm::control::{CompChannelHandle, Reply, Request};
-use urxe_shm::event::EventRecord;
 
 /// A completion channel: `ibv_comp_channel`. Where completion queues announce that there is
 /// something in them, to a program that sleeps.

@@ -17,10 +17,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use urxe_shm::control::event::EventRecord;
 use urxe_shm::control::{
     ContextHandle, DeviceAttr, DeviceInfo, PortAttr, Reply, Request, Resource, ResourceKind,
 };
-use urxe_shm::event::EventRecord;
 
 /// Which daemon, and which of its devices.
 ///

@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use urxe_shm::client::lookout::Lookout;
 use urxe_shm::control::{CqHandle, Reply, Request, RingLocation};
-use urxe_shm::geometry::Geometry;
-use urxe_shm::lookout::Lookout;
 use urxe_shm::ring::CqConsumer;
+use urxe_shm::ring::geometry::Geometry;
 
 /// A completion queue: `ibv_cq`. Where ended work requests are reported.
 ///

@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use urxe_shm::NoDaemon;
-use urxe_shm::cursor::IndexError;
-use urxe_shm::entry::{self, EntryError};
-use urxe_shm::process_memory::Fault;
+use urxe_shm::memory::process_memory::Fault;
+use urxe_shm::ring::cursor::IndexError;
+use urxe_shm::ring::entry::{self, EntryError};
 
 /// Why a call failed. Each message names the parameter, its value and what was expected.
 ///

@@ -211,10 +211,10 @@ pub use urxe_shm::control::{
     AddressVector, BoundTo, DeviceAttr, DeviceInfo, Gid, OdpCaps, PortAttr, QpAttr, QpCaps,
     QpQueried, Resource, ResourceDetail, ResourceKind, SrqAttr,
 };
-pub use urxe_shm::cursor::IndexError;
-pub use urxe_shm::entry::EntryError;
-pub use urxe_shm::layout::Sge;
-pub use urxe_shm::process_memory::Fault;
+pub use urxe_shm::memory::process_memory::Fault;
+pub use urxe_shm::ring::cursor::IndexError;
+pub use urxe_shm::ring::entry::EntryError;
+pub use urxe_shm::ring::layout::Sge;
 pub use urxe_types::{Access, MwType, QpState, QpType};
 pub use wc::{Wc, WcOpcode, WcStatus};
 pub use wr::{Inline, Payload, Placement, RecvWr, SendWr};

@@ -10,9 +10,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use urxe_shm::control::{Backing, MrHandle, Reply, Request};
-use urxe_shm::process_memory::populate;
-use urxe_shm::region::{Mapping, create_memfd};
-use urxe_shm::remap::{self, Shared};
+use urxe_shm::memory::process_memory::populate;
+use urxe_shm::memory::region::{Mapping, create_memfd};
+use urxe_shm::memory::remap::{self, Shared};
 
 /// A memory region: `ibv_mr`. Memory that work requests and peers may name.
 ///
@@ -106,7 +106,7 @@ impl Memory {
         // or promised to `register`). `buf` does not overlap with it: a `&mut` into the memory
         // must not exist while this method runs, by the promises of `register` and
         // `as_mut_slice`. Others may write meanwhile: another process, of which Rust's memory
-        // model says nothing; or another thread with `copy_in`, a race that `urxe_shm::region`
+        // model says nothing; or another thread with `copy_in`, a race that `urxe_shm::memory::region`
         // argues for. Nothing here is decided by the bytes.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), buf.as_mut_ptr(), buf.len()) };
         Ok(())

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use urxe_shm::client::{CallError, Connection};
 use urxe_shm::control::{Reply, Request, RingLocation};
-use urxe_shm::region::Window;
-use urxe_shm::session_memory::WindowError;
+use urxe_shm::memory::region::Window;
+use urxe_shm::memory::session_memory::WindowError;
 
 /// One program's connection to a daemon.
 #[derive(Debug)]

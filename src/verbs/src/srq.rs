@@ -8,8 +8,8 @@ use crate::{Error, Pd, RecvWr, SrqAttr, SrqInit};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use urxe_shm::control::{Reply, Request, RingLocation, SrqHandle};
-use urxe_shm::geometry::Geometry;
 use urxe_shm::ring::RqProducer;
+use urxe_shm::ring::geometry::Geometry;
 
 /// A shared receive queue: `ibv_srq`. Receives that many queue pairs take from.
 ///

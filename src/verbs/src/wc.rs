@@ -3,7 +3,7 @@
 use crate::WcError;
 use crate::causes::Causes;
 use std::fmt;
-use urxe_shm::layout::{self, CqEntry};
+use urxe_shm::ring::layout::{self, CqEntry};
 
 /// How a work request ended: `ibv_wc_status`, with the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,7 @@
 //! posts it: the list is copied into the queue.
 
 use crate::{Ah, BindInfo, Mw, MwType, RemoteBuf, Sge};
-use urxe_shm::entry::{self, DatagramPath, Destination, Extra, SendData, SendOp};
+use urxe_shm::ring::entry::{self, DatagramPath, Destination, Extra, SendData, SendOp};
 
 /// Data that goes into the work request itself: `IBV_SEND_INLINE`.
 ///

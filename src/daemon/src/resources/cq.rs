@@ -9,10 +9,10 @@ use crate::queues::CompletionQueue;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::CqId;
-use urxe_shm::arena::Extent;
 use urxe_shm::control::{CompChannelHandle, ContextHandle, ControlError, CqHandle, Reply};
-use urxe_shm::geometry::Geometry;
+use urxe_shm::memory::arena::Extent;
 use urxe_shm::ring::CqProducer;
+use urxe_shm::ring::geometry::Geometry;
 
 /// A completion queue.
 pub(crate) struct Cq {

@@ -13,9 +13,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use urxe_engine::{MrSpec, RegMrError, RegionId};
 use urxe_shm::control::{Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply};
-use urxe_shm::layout::page_size;
-use urxe_shm::process_memory::{Fault, ProcessMemory};
-use urxe_shm::region::{ForeignMemoryError, Mapping};
+use urxe_shm::memory::process_memory::{Fault, ProcessMemory};
+use urxe_shm::memory::region::{ForeignMemoryError, Mapping};
+use urxe_shm::ring::layout::page_size;
 use urxe_types::Access;
 
 /// Access bits that exist. `ibv_access_flags` from bit 20 on are optional, and are left alone.

@@ -9,12 +9,12 @@ use crate::queues::{RecvQueue, SendQueue, own_recv_queue};
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::{ModifyQpError, QpInit, QueueId, RecvSource, SrqId};
-use urxe_shm::arena::Extent;
 use urxe_shm::control::{
     self, ContextHandle, ControlError, CqHandle, Gid, PdHandle, QpCaps, QpCreated, QpHandle,
     QpQueried, Reply, SrqHandle,
 };
-use urxe_shm::geometry::Geometry;
+use urxe_shm::memory::arena::Extent;
+use urxe_shm::ring::geometry::Geometry;
 use urxe_shm::ring::{RqConsumer, SqConsumer};
 use urxe_types::{AddressVector, PathMtu, Psn, Qkey, QpAttr, QpType, Qpn};
 

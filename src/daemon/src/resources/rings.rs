@@ -5,10 +5,10 @@ use crate::limits::MAX_RING_BYTES;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use urxe_shm::arena::{Arena, ArenaError, Extent};
 use urxe_shm::control::{ControlError, RingLocation};
-use urxe_shm::geometry::Geometry;
-use urxe_shm::region::{Mapping, Window};
+use urxe_shm::memory::arena::{Arena, ArenaError, Extent};
+use urxe_shm::memory::region::{Mapping, Window};
+use urxe_shm::ring::geometry::Geometry;
 
 /// A session's memory for rings and doorbells.
 pub(crate) struct ArenaRings {

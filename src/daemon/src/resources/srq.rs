@@ -9,12 +9,12 @@ use crate::queues::RecvQueue;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::{QueueId, SrqId, SrqInit};
-use urxe_shm::arena::Extent;
 use urxe_shm::control::{
     ContextHandle, ControlError, PdHandle, Reply, RingLocation, SrqAttr, SrqHandle,
 };
-use urxe_shm::geometry::Geometry;
+use urxe_shm::memory::arena::Extent;
 use urxe_shm::ring::RqConsumer;
+use urxe_shm::ring::geometry::Geometry;
 
 /// A shared receive queue.
 pub(crate) struct Srq {

@@ -2,9 +2,9 @@
 
 use crate::harness::{CAPS, Client, End, Kind, Random, connected, eventually, read_events, start};
 use rustix::io::Errno;
+use urxe_shm::control::event::{COMPLETION, CQ_ERR};
 use urxe_shm::control::{QpAttr, Request, ResourceDetail, ResourceKind};
-use urxe_shm::entry::{Extra, SendData, SendOp};
-use urxe_shm::event::{COMPLETION, CQ_ERR};
+use urxe_shm::ring::entry::{Extra, SendData, SendOp};
 use urxe_types::QpState;
 
 const FLUSHED: u32 = 5;
@@ -88,7 +88,7 @@ fn a_cq_armed_for_solicited_is_woken_by_solicited_receives_and_errors_only() {
         b.qp.rq().push(1, &[]).unwrap();
         assert!(!b.qp.rq().publish());
         let op = SendOp::Send(Extra::None);
-        let wr = urxe_shm::entry::SendWr {
+        let wr = urxe_shm::ring::entry::SendWr {
             wr_id: 1,
             op,
             to: None,

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use urxe_daemon::Handle;
 use urxe_shm::control::{CmEventKind, CmEventParam, CmPortSpace, CmRequest, Gid};
-use urxe_shm::entry::{Extra, SendData, SendOp, SendWr};
+use urxe_shm::ring::entry::{Extra, SendData, SendOp, SendWr};
 use urxe_types::{QpState, QpType};
 
 const TCP: CmPortSpace = CmPortSpace::Tcp;

@@ -9,8 +9,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use std::net::{IpAddr, Ipv4Addr};
 use urxe_daemon::limits;
 use urxe_shm::control::{ControlError, Gid, QpAttr, Request};
-use urxe_shm::entry::{DatagramPath, Destination, SendData};
-use urxe_shm::layout::{WC_GRH, WC_RECV};
+use urxe_shm::ring::entry::{DatagramPath, Destination, SendData};
+use urxe_shm::ring::layout::{WC_GRH, WC_RECV};
 use urxe_types::{QpState, QpType};
 
 /// Bytes in front of every datagram received.

@@ -2,9 +2,9 @@
 //! itself.
 
 use crate::harness::{ALL, End, Kind, QKEY, attrs, av, connected, eventually, read_events, start};
+use urxe_shm::control::event::{COMM_EST, QP_ACCESS_ERR, QP_FATAL, QP_REQ_ERR, SQ_DRAINED};
 use urxe_shm::control::{QpAttr, QpQueried, Reply, Request};
-use urxe_shm::entry::{Extra, SendData, SendOp};
-use urxe_shm::event::{COMM_EST, QP_ACCESS_ERR, QP_FATAL, QP_REQ_ERR, SQ_DRAINED};
+use urxe_shm::ring::entry::{Extra, SendData, SendOp};
 use urxe_types::{Access, QpState, QpType};
 
 const SEND: SendOp = SendOp::Send(Extra::None);

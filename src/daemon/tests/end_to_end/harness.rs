@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 use urxe_daemon::{Config, Daemon, Handle, StartError};
 use urxe_port::OpenError;
 use urxe_port::sim;
-use urxe_shm::channel::Channel;
+use urxe_shm::control::channel::Channel;
+use urxe_shm::control::event::{EventRecord, RECORD_LEN};
 use urxe_shm::control::{
     AddressVector, AhHandle, Backing, CompChannelHandle, ContextHandle, ControlError, CqHandle,
     MrHandle, MwHandle, PdHandle, QpAttr, QpCaps, QpCreated, Reply, Request, Resource,
     ResourceKind, RingLocation, SrqAttr, SrqHandle, StatsPage,
 };
-use urxe_shm::doorbell::DoorbellWriter;
-use urxe_shm::entry::{DatagramPath, Destination, Extra, SendData, SendOp, SendWr};
-use urxe_shm::event::{EventRecord, RECORD_LEN};
-use urxe_shm::geometry::Geometry;
-use urxe_shm::layout::{CqEntry, Sge};
-use urxe_shm::process_memory;
-use urxe_shm::region::{Mapping, Window, create_memfd};
+use urxe_shm::memory::process_memory;
+use urxe_shm::memory::region::{Mapping, Window, create_memfd};
+use urxe_shm::ring::doorbell::DoorbellWriter;
+use urxe_shm::ring::entry::{DatagramPath, Destination, Extra, SendData, SendOp, SendWr};
+use urxe_shm::ring::geometry::Geometry;
+use urxe_shm::ring::layout::{CqEntry, Sge};
 use urxe_shm::ring::{CqConsumer, RqProducer, SqProducer};
 use urxe_types::{Access, MwType, QpState, QpType};
 

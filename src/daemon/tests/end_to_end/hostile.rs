@@ -17,11 +17,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
 use urxe_cm::{Config, Connect, Manager, Timing};
+use urxe_shm::control::event::RECORD_LEN;
 use urxe_shm::control::{
     CmEventKind, CmPortSpace, CmRequest, QpAttr, Reply, Request, decode, encode,
 };
-use urxe_shm::entry::{Extra, SendOp};
-use urxe_shm::event::RECORD_LEN;
+use urxe_shm::ring::entry::{Extra, SendOp};
 use urxe_types::{PathMtu, Psn, Qkey, QpState, QpType, Qpn};
 use urxe_wire::mad::{MAD_LEN, PortSpace};
 use urxe_wire::{Bth, Deth, Flow, Headers, Opcode, icrc};
@@ -199,7 +199,7 @@ fn oversized_messages_and_too_many_descriptors_are_counted() {
     assert!(matches!(client.reply(), Some(Reply::Error(_))));
     assert_eq!(observer.counter("urxe0", "requests_oversized"), 1);
 
-    let memfd = urxe_shm::region::create_memfd("many", 4096).unwrap();
+    let memfd = urxe_shm::memory::region::create_memfd("many", 4096).unwrap();
     let mut hello = vec![0; 100];
     let len = encode(&Request::Hello { program: "x".into() }, &mut hello).unwrap();
     client.send(&hello[..len], &[memfd.as_fd(); 10]).unwrap();

@@ -9,10 +9,10 @@ use rustix::fs::MemfdFlags;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
+use urxe_shm::control::event::{CQ_ERR, EventRecord, QP_FATAL, RECORD_LEN};
 use urxe_shm::control::{Backing, QpAttr, Reply, Request};
-use urxe_shm::entry::{Extra, SendData, SendOp};
-use urxe_shm::event::{CQ_ERR, EventRecord, QP_FATAL, RECORD_LEN};
-use urxe_shm::region::{Mapping, create_memfd};
+use urxe_shm::memory::region::{Mapping, create_memfd};
+use urxe_shm::ring::entry::{Extra, SendData, SendOp};
 use urxe_types::{MwType, QpState, QpType};
 
 /// Offsets into a ring's header.
@@ -233,7 +233,7 @@ fn memory_that_is_unmapped_fails_the_qp_that_uses_it() {
     let mut witness = Witness::new(&first, &second);
     let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
     // Its pages go away, while its addresses stay taken: this process is all programs at once.
-    let page = urxe_shm::layout::page_size();
+    let page = urxe_shm::ring::layout::page_size();
     let memfd = rustix::fs::memfd_create("gone", MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&memfd, page as u64).unwrap();
     let mapping = Mapping::new(&memfd, 0, page).unwrap();

@@ -12,10 +12,10 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use urxe_shm::control::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR};
 use urxe_shm::control::{CmEventKind, CmIdHandle, CmPortSpace, CmRequest};
 use urxe_shm::control::{ContextHandle, Gid, PortAttr, QpAttr, Reply, Request};
-use urxe_shm::entry::{Extra, SendOp};
-use urxe_shm::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR};
+use urxe_shm::ring::entry::{Extra, SendOp};
 use urxe_shm::sysfs_directory;
 
 /// A network of its own, and a daemon in it. Both are gone when it is dropped.

@@ -4,8 +4,8 @@ use crate::harness::{CAPS, Client, End, Kind, connected, eventually, start};
 use rustix::io::Errno;
 use urxe_daemon::limits;
 use urxe_shm::control::{Backing, ControlError, QpAttr, QpCaps, Reply, Request, ResourceKind};
-use urxe_shm::entry::{Extra, SendData, SendOp, SendWr};
-use urxe_shm::layout::WC_RECV;
+use urxe_shm::ring::entry::{Extra, SendData, SendOp, SendWr};
+use urxe_shm::ring::layout::WC_RECV;
 use urxe_types::{Access, MwType, QpState, QpType};
 
 const FLUSHED: u32 = 5;

@@ -8,7 +8,7 @@ use urxe_daemon::Handle;
 use urxe_shm::control::{
     CmConnParam, CmEventKind, CmPortSpace, CmReply, CmRequest, CmSubject, CmUdParam, Request,
 };
-use urxe_shm::entry::{DatagramPath, Destination, Extra, SendData, SendOp, SendWr};
+use urxe_shm::ring::entry::{DatagramPath, Destination, Extra, SendData, SendOp, SendWr};
 use urxe_types::{QpState, QpType};
 
 const UDP: CmPortSpace = CmPortSpace::Udp;

@@ -3,9 +3,9 @@
 use crate::harness::{End, Kind, Random, Srq, eventually, read_events, start};
 use rustix::io::Errno;
 use urxe_daemon::Handle;
+use urxe_shm::control::event::{LAST_WQE_REACHED, SRQ_ERR, SRQ_LIMIT};
 use urxe_shm::control::{QpAttr, Reply, Request, ResourceDetail, ResourceKind};
-use urxe_shm::entry::{Extra, SendData, SendOp};
-use urxe_shm::event::{LAST_WQE_REACHED, SRQ_ERR, SRQ_LIMIT};
+use urxe_shm::ring::entry::{Extra, SendData, SendOp};
 use urxe_types::{QpState, QpType};
 
 const FLUSHED: u32 = 5;

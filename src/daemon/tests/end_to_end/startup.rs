@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use urxe_daemon::{Config, Daemon, StartError};
 use urxe_shm::control::Request;
-use urxe_shm::entry::{SendData, SendOp};
+use urxe_shm::ring::entry::{SendData, SendOp};
 use urxe_shm::sysfs_directory;
 
 /// A running `urxed`, and the line with which it said that it was ready.
@@ -149,7 +149,7 @@ fn a_daemon_without_descriptors_waits_for_one_and_does_not_spin() {
     let limit = Rlimit { current: Some(open + 8), maximum: Some(open + 8) };
     prlimit(Some(Pid::from_child(&child)), Resource::Nofile, limit).unwrap();
     let mut others: Vec<_> =
-        (0..40).map(|_| urxe_shm::channel::Channel::connect(&socket).unwrap()).collect();
+        (0..40).map(|_| urxe_shm::control::channel::Channel::connect(&socket).unwrap()).collect();
     eventually("one is turned away", || {
         (first.counter("urxe0", "sessions_refused") > 0).then_some(())
     });
@@ -314,7 +314,7 @@ fn each_device_has_its_own_capture() {
     a.connect(b.addr, b.qp.created.qpn);
     b.connect(a.addr, a.qp.created.qpn);
     b.post_recv(1, &[]);
-    a.exchange(urxe_shm::entry::SendOp::Send(urxe_shm::entry::Extra::None), &[]);
+    a.exchange(urxe_shm::ring::entry::SendOp::Send(urxe_shm::ring::entry::Extra::None), &[]);
     drop(daemon);
     for device in ["urxe0", "urxe1"] {
         let bytes = std::fs::read(of(device)).unwrap();

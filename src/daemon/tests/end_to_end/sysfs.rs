@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use urxe_daemon::{Handle, SocketMode};
-use urxe_shm::channel::Channel;
+use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{Reply, Request};
 use urxe_shm::sysfs_directory;
 

@@ -2,9 +2,9 @@
 
 use crate::harness::{Kind, attrs, connected, eventually, pattern, start};
 use urxe_shm::control::QpAttr;
-use urxe_shm::entry::{Extra, SendData, SendOp};
-use urxe_shm::event::{COMPLETION, EventRecord, RECORD_LEN};
-use urxe_shm::layout::{
+use urxe_shm::control::event::{COMPLETION, EventRecord, RECORD_LEN};
+use urxe_shm::ring::entry::{Extra, SendData, SendOp};
+use urxe_shm::ring::layout::{
     WC_RDMA_READ, WC_RDMA_WRITE, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_SEND, WC_WITH_IMM,
 };
 use urxe_types::QpState;

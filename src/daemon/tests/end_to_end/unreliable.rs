@@ -2,8 +2,8 @@
 
 use crate::harness::{End, Kind, pattern, start, unreliable_attrs};
 use urxe_daemon::Handle;
-use urxe_shm::entry::{Extra, SendData, SendOp};
-use urxe_shm::layout::{WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_WITH_IMM};
+use urxe_shm::ring::entry::{Extra, SendData, SendOp};
+use urxe_shm::ring::layout::{WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_WITH_IMM};
 use urxe_types::QpType;
 
 const KIB_64: usize = 1 << 16;

@@ -5,8 +5,8 @@ use rustix::io::Errno;
 use std::os::fd::AsFd;
 use urxe_daemon::Handle;
 use urxe_shm::control::{BoundTo, QpAttr, Request, ResourceDetail, ResourceKind};
-use urxe_shm::entry::{Extra, SendData, SendOp};
-use urxe_shm::layout::{WC_ATOMIC_WRITE, WC_BIND_MW, WC_FLUSH, WC_LOCAL_INV, WC_WITH_INV};
+use urxe_shm::ring::entry::{Extra, SendData, SendOp};
+use urxe_shm::ring::layout::{WC_ATOMIC_WRITE, WC_BIND_MW, WC_FLUSH, WC_LOCAL_INV, WC_WITH_INV};
 use urxe_types::{Access, MwType, QpState};
 
 const LOCAL_QP_OPERATION: u32 = 2;
@@ -309,7 +309,7 @@ fn a_flush_makes_what_was_written_visible() {
 fn persistent_memory_is_not_promised() {
     let daemon = start(1);
     let mut end = End::new(&daemon, 0, Kind::Shared, 64);
-    let memfd = urxe_shm::region::create_memfd("persistent", 4096).unwrap();
+    let memfd = urxe_shm::memory::region::create_memfd("persistent", 4096).unwrap();
     let request = Request::RegMr {
         pd: end.pd,
         addr: 0,

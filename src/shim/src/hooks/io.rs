@@ -10,7 +10,7 @@ use libc::{c_int, c_void, iovec, size_t, ssize_t};
 use rustix::io::Errno;
 use std::ptr;
 use urxe_shm::control::CmChannelHandle;
-use urxe_shm::event::{EventRecord, RECORD_LEN};
+use urxe_shm::control::event::{EventRecord, RECORD_LEN};
 
 hooks! {
     fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {

@@ -17,15 +17,15 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
-use urxe_shm::completion_notifier::CompletionWaiter;
 use urxe_shm::control::{
     AhHandle, ContextHandle, CqHandle, DeviceAttr, MrHandle, MwHandle, PdHandle, QpCreated,
     QpHandle, Reply, Request, RingLocation, SrqHandle,
 };
-use urxe_shm::geometry::Geometry;
-use urxe_shm::remap::Shared;
+use urxe_shm::memory::remap::Shared;
+use urxe_shm::memory::session_memory::WindowError;
 use urxe_shm::ring::CqConsumer;
-use urxe_shm::session_memory::WindowError;
+use urxe_shm::ring::completion_notifier::CompletionWaiter;
+use urxe_shm::ring::geometry::Geometry;
 use urxe_types::QpState;
 
 /// The daemon answered something else.
@@ -461,7 +461,7 @@ impl Context {
 
     /// Where the program has a ring.
     #[cfg(test)]
-    pub(super) fn window(&self, ring: RingLocation) -> urxe_shm::region::Window {
+    pub(super) fn window(&self, ring: RingLocation) -> urxe_shm::memory::region::Window {
         self.session.connection().window(ring).unwrap()
     }
 

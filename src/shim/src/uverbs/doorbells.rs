@@ -4,7 +4,7 @@ use super::abi::{CommandHeader, PostSend, number};
 use super::command::QpSlot;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
-use urxe_shm::doorbell::SLOTS;
+use urxe_shm::ring::doorbell::SLOTS;
 use urxe_types::QpState;
 
 /// The slot in what `librxe` writes after posting sends, if these bytes are that: a `POST_SEND`

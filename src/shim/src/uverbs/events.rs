@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use urxe_shm::control::event::{self, EventRecord};
 use urxe_shm::control::{CompChannelHandle, ContextHandle, CqHandle, QpHandle, Request, SrqHandle};
-use urxe_shm::event::{self, EventRecord};
 use zerocopy::{Immutable, IntoBytes};
 
 /// What events are of.

@@ -1,8 +1,8 @@
 //! Completing what is outstanding when the daemon is gone: see [`lost`](crate::lost).
 
 use super::context::{Context, Cq, Qp};
-use urxe_shm::event::{self, EventRecord};
-use urxe_shm::geometry::Geometry;
+use urxe_shm::control::event::{self, EventRecord};
+use urxe_shm::ring::geometry::Geometry;
 use urxe_shm::ring::{FlushCq, Posted};
 
 impl Context {

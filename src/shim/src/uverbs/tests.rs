@@ -10,9 +10,9 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use urxe_daemon::{Config, Daemon, Handle, StartError};
 use urxe_shm::control::RingLocation;
-use urxe_shm::event::{EventRecord, RECORD_LEN};
-use urxe_shm::geometry::Geometry;
+use urxe_shm::control::event::{EventRecord, RECORD_LEN};
 use urxe_shm::ring::RqProducer;
+use urxe_shm::ring::geometry::Geometry;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The daemon of this process: all contexts share a session, and so all tests a daemon.

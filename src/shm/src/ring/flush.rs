@@ -10,11 +10,11 @@
 //! The caller sees to it that only one thread at a time does this, for it stands in for the one
 //! daemon.
 
-use super::{Ring, RingError};
-use crate::cursor::{Indices, take_armed};
-use crate::geometry::Geometry;
-use crate::layout::{CqEntry, WC_RECV, WC_SEND, WC_WR_FLUSH_ERR};
-use crate::region::Window;
+use super::ends::{Ring, RingError};
+use crate::memory::region::Window;
+use crate::ring::cursor::{Indices, take_armed};
+use crate::ring::geometry::Geometry;
+use crate::ring::layout::{CqEntry, WC_RECV, WC_SEND, WC_WR_FLUSH_ERR};
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 
@@ -99,8 +99,8 @@ impl FlushCq {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arena::Arena;
-    use crate::entry::{Extra, SendData, SendOp, SendWr};
+    use crate::memory::arena::Arena;
+    use crate::ring::entry::{Extra, SendData, SendOp, SendWr};
     use crate::ring::{CqConsumer, CqProducer, RqConsumer, RqProducer, SqConsumer, SqProducer};
 
     struct Session {

@@ -16,7 +16,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 use urxe_shm::control::{Gid, QpCreated, QpHandle, Reply, Request};
-use urxe_shm::geometry::Geometry;
+use urxe_shm::ring::geometry::Geometry;
 use urxe_shm::ring::{RqProducer, SqProducer};
 
 /// A queue pair: `ibv_qp`. One end of a connection, or of any number of datagrams.

@@ -6,8 +6,8 @@ use crate::error::{PostError, PostReason};
 use crate::wr::Names;
 use crate::{Access, Ah, BindInfo, Mw, MwType, QpState, QpType, RecvWr, RemoteBuf, SendWr};
 use std::sync::Arc;
-use urxe_shm::entry::{Extra, SendData, SendOp};
 use urxe_shm::ring::SqProducer;
+use urxe_shm::ring::entry::{Extra, SendData, SendOp};
 
 /// The longest message in bytes: 31 bits of the length field may be used (`max_msg_sz`).
 const MAX_MESSAGE: u64 = 1 << 31;

@@ -3,7 +3,7 @@
 use crate::fake_daemon::FakeDaemon;
 use std::net::IpAddr;
 use urxe_shm::control::Request;
-use urxe_shm::entry::{DatagramPath, Destination, Taken};
+use urxe_shm::ring::entry::{DatagramPath, Destination, Taken};
 use urxe_verbs::{
     Access, AddressVector, Ah, Context, Grh, Inline, MULTICAST_QPN, Pd, PostReason, Qp, QpAttr,
     QpEndpoint, QpInit, QpState, QpType, RemoteBuf, SendWr, Sge, Wc,

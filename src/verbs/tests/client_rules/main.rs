@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use urxe_shm::control::Request;
-use urxe_shm::event;
+use urxe_shm::control::event;
 use urxe_verbs::{
     Access, AsyncEvent, Context, Cq, Error, Inline, PostReason, Qp, QpCaps, QpInit, RecvWr, SendWr,
     Wc,

@@ -2,7 +2,7 @@
 
 use crate::fake_daemon::FakeDaemon;
 use crate::small_qp;
-use urxe_shm::entry::{SendOp, Taken};
+use urxe_shm::ring::entry::{SendOp, Taken};
 use urxe_verbs::{Access, BindInfo, MwType, PostReason, RemoteBuf, SendWr};
 
 const OPEN: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);

@@ -3,7 +3,7 @@
 use crate::fake_daemon::FakeDaemon;
 use crate::small_qp;
 use urxe_shm::control::Request;
-use urxe_shm::entry::Taken;
+use urxe_shm::ring::entry::Taken;
 use urxe_verbs::{
     Access, InitAttr, Inline, PostReason, QpInit, QpState, RecvWr, RemoteBuf, SendWr,
 };
@@ -54,7 +54,8 @@ fn the_daemon_finds_what_was_posted() {
         other => panic!("{other:?}"),
     };
     let (write, send) = (take(), take());
-    let expected = urxe_shm::entry::SendOp::Write { remote_addr: 0x7000, rkey: 9, imm: Some(7) };
+    let expected =
+        urxe_shm::ring::entry::SendOp::Write { remote_addr: 0x7000, rkey: 9, imm: Some(7) };
     assert_eq!((write.wr_id, write.op), (1, expected));
     assert!(write.signaled && write.fence && !write.solicited);
     assert_eq!(sges, [sge]);

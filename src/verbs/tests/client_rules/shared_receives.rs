@@ -2,7 +2,7 @@
 
 use crate::fake_daemon::FakeDaemon;
 use urxe_shm::control::Request;
-use urxe_shm::entry::Taken;
+use urxe_shm::ring::entry::Taken;
 use urxe_verbs::{PostReason, QpInit, RecvWr, SrqInit};
 
 /// The receives that the daemon finds in the only SRQ.

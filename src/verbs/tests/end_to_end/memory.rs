@@ -3,8 +3,8 @@
 use crate::{ALL, Net, Side, pattern};
 use std::os::fd::AsRawFd;
 use std::process::Command;
-use urxe_shm::region::create_memfd;
-use urxe_shm::remap;
+use urxe_shm::memory::region::create_memfd;
+use urxe_shm::memory::remap;
 use urxe_verbs::*;
 
 /// Memory of whole pages, which can go while it is registered.

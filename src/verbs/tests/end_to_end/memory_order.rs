@@ -4,7 +4,7 @@
 use crate::memory::again_with_remap;
 use crate::{ALL, Net};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use urxe_shm::remap;
+use urxe_shm::memory::remap;
 use urxe_verbs::*;
 
 /// Words of the data, which the flag stands behind.

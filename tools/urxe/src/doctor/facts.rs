@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use urxe_port::watch::Watch;
-use urxe_shm::channel::Listener;
+use urxe_shm::control::channel::Listener;
 use urxe_shm::{SYSTEM_SOCKET, daemon_sockets};
 use urxe_verbs::{Context, OpenOptions};
 

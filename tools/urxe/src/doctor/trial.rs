@@ -15,8 +15,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use urxe_daemon::{Config, Daemon, StartError};
 use urxe_port::OpenError;
-use urxe_shm::process_memory::{self, ProcessMemory};
-use urxe_shm::region::{Mapping, create_memfd};
+use urxe_shm::memory::process_memory::{self, ProcessMemory};
+use urxe_shm::memory::region::{Mapping, create_memfd};
 use urxe_verbs::{Access, Context, OpenOptions, QpInit, SendWr, Wc};
 
 /// How long the whole of it may take.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use urxe_shm::channel::Channel;
+use urxe_shm::control::channel::Channel;
 use urxe_verbs::{Context, DeviceInfo, OpenOptions};
 
 /// How long a daemon that we start stays after its last program, in seconds.

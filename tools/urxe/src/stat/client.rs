@@ -3,7 +3,7 @@
 use crate::cli::DaemonArguments;
 use crate::error::Error;
 use std::path::PathBuf;
-use urxe_shm::channel::{Channel, ChannelError};
+use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{CounterInfo, DeviceInfo, QpStats, Reply, Request, Resource, ResourceKind};
 
 /// A session with a daemon that only looks.

@@ -5,12 +5,12 @@
 //! count to change (`futex`): whatever it waits for changes it. Before, the thread says in
 //! `sleepers` that somebody sleeps, so that the daemon wakes nobody in vain.
 //!
-//! Both words lie in the first of the session's [doorbell](crate::doorbell) pages, in cache lines
+//! Both words lie in the first of the session's [doorbell](crate::ring::doorbell) pages, in cache lines
 //! of their own. A program that scribbles there makes the daemon call the system once for each
 //! batch of its own completions, and nothing else.
 
-use crate::doorbell::{DOORBELL_OFFSET, DOORBELL_SIZE};
-use crate::region::{AccessError, Mapping, Window};
+use crate::memory::region::{AccessError, Mapping, Window};
+use crate::ring::doorbell::{DOORBELL_OFFSET, DOORBELL_SIZE};
 use rustix::thread::futex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -79,7 +79,7 @@ impl CompletionWaiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::create_memfd;
+    use crate::memory::region::create_memfd;
     use std::time::Instant;
 
     const LONG: Duration = Duration::from_secs(60);

@@ -1,15 +1,23 @@
 //! A program's connection to the daemon: requests, doorbells, and noticing that it is gone.
 //!
 //! Both kinds of client, the Rust library and the shim under stock libibverbs, stand on this.
+//!
+//! - [`lookout`]: when a program looks whether there is a daemon.
+//! - [`poll_backoff`]: how a program that polls makes room. [`yield_policy`]: how it and the daemon
+//!   take turns where cores are scarce.
 
-use crate::channel::{Channel, ChannelError};
-use crate::completion_notifier::CompletionWaiter;
+pub mod lookout;
+pub mod poll_backoff;
+pub mod yield_policy;
+
+use crate::control::channel::{Channel, ChannelError};
 use crate::control::{ControlError, Reply, Request, RingLocation};
-use crate::doorbell::DoorbellWriter;
-use crate::process::Process;
-use crate::process_memory;
-use crate::region::Window;
-use crate::session_memory::{SessionMemory, WindowError};
+use crate::memory::process::Process;
+use crate::memory::process_memory;
+use crate::memory::region::Window;
+use crate::memory::session_memory::{SessionMemory, WindowError};
+use crate::ring::completion_notifier::CompletionWaiter;
+use crate::ring::doorbell::DoorbellWriter;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

@@ -12,13 +12,13 @@
 //! ```text
 //!    0  asleep, u32
 //!   64  summary, 16 words of 64 bits
-//!  256  what is told of completions: see [`completion_notifier`](crate::completion_notifier)
+//!  256  what is told of completions: see [`completion_notifier`](crate::ring::completion_notifier)
 //! 4096  bells, 1,024 words of 64 bits
 //! ```
 
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
-use crate::region::{AccessError, Mapping, Window};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::memory::region::{AccessError, Mapping, Window};
 #[cfg(not(loom))]
 use std::sync::Arc;
 
@@ -199,7 +199,7 @@ impl DoorbellReader {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::region::create_memfd;
+    use crate::memory::region::create_memfd;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 

@@ -21,10 +21,10 @@
 //! the call, the program may execute another one, or end and leave its number to a stranger, and
 //! then a daemon that has the right to trace reads or writes what it never was given. And they do
 //! wait for a `userfaultfd`, so that any program could stop the daemon. Who wants more speed than
-//! this file gives shares the memory ([`region`](crate::region), [`remap`](crate::remap)), where
+//! this file gives shares the memory ([`region`](crate::memory::region), [`remap`](crate::memory::remap)), where
 //! 64 KiB take 1.5 us.
 
-use crate::layout::page_size;
+use crate::ring::layout::page_size;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::Advice;
@@ -185,8 +185,8 @@ fn advise(addr: u64, len: usize, advice: Advice) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::create_memfd;
-    use crate::remap::write_protect::{USER_MODE_ONLY, register};
+    use crate::memory::region::create_memfd;
+    use crate::memory::remap::write_protect::{USER_MODE_ONLY, register};
     use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, userfaultfd};
 
     /// Two pages of which only the first can be accessed, and it as `rights` say.

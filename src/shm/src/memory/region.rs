@@ -20,8 +20,8 @@
 //! *decide* by, ring entries and indices, is read through atomics word by word instead, through a
 //! [`Window`].
 
-use crate::layout::page_size;
-use crate::store_order::copy_last_bytes_last;
+use crate::memory::store_order::copy_last_bytes_last;
+use crate::ring::layout::page_size;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -199,7 +199,7 @@ impl Mapping {
     }
 
     /// Copies into the mapping: after what was written before, and the last bytes last
-    /// ([`store_order`](crate::store_order)).
+    /// ([`store_order`](crate::memory::store_order)).
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
         let target = self.at(offset, data.len() as u64)?;
         // SAFETY: `at` has checked that the target lies in the mapping; `data` does not, for

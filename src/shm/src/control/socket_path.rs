@@ -1,6 +1,6 @@
 //! Where the daemon's control socket is, if nobody says otherwise, and what lies beside it.
 
-use crate::channel::Channel;
+use crate::control::channel::Channel;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;

@@ -9,20 +9,18 @@
 //! An SRQ is an RQ that belongs to no QP. The daemon's end is made first and writes the header;
 //! the program's end checks it. Each end is used by one thread at a time (`&mut self`).
 //!
-//! When the daemon is gone, the program stands in for it: [`FlushCq`].
+//! When the daemon is gone, the program stands in for it: [`FlushCq`](super::FlushCq).
 //!
 //! A CQ and an SRQ can get another size: the daemon moves what is in the ring to a new one, and
 //! the program attaches to that. Meanwhile the program keeps its hands off the old ring.
 
-mod flush;
-
-pub use flush::{FlushCq, Posted};
-
-use crate::cursor::{ConsumerCursor, IndexError, Indices, ProducerCursor, Slots, arm, take_armed};
-use crate::entry::{PostError, RecvWqe, SendData, SendWqe, SendWr, Taken};
-use crate::geometry::Geometry;
-use crate::layout::{CqEntry, FLAG_RING_AFTER_POST, QueueHeader, RecvEntry, Sge};
-use crate::region::Window;
+use crate::memory::region::Window;
+use crate::ring::cursor::{
+    ConsumerCursor, IndexError, Indices, ProducerCursor, Slots, arm, take_armed,
+};
+use crate::ring::entry::{PostError, RecvWqe, SendData, SendWqe, SendWr, Taken};
+use crate::ring::geometry::Geometry;
+use crate::ring::layout::{CqEntry, FLAG_RING_AFTER_POST, QueueHeader, RecvEntry, Sge};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use zerocopy::IntoBytes;
@@ -77,9 +75,9 @@ impl From<IndexError> for MoveError {
 
 /// A ring's memory and shape: what the six ends have in common.
 #[derive(Debug)]
-struct Ring {
-    window: Window,
-    geometry: Geometry,
+pub(super) struct Ring {
+    pub(super) window: Window,
+    pub(super) geometry: Geometry,
 }
 
 impl Indices for Ring {
@@ -103,7 +101,7 @@ impl Ring {
     }
 
     /// Finds the ring that the daemon made.
-    fn attach(window: Window, geometry: Geometry) -> Result<Self, RingError> {
+    pub(super) fn attach(window: Window, geometry: Geometry) -> Result<Self, RingError> {
         let ring = Self::new(window, geometry)?;
         for (field, offset, expected) in ring.shape() {
             let actual = ring.window.atomic_u32(offset).load(Ordering::Acquire);
@@ -160,7 +158,7 @@ impl Ring {
         self.window.atomic_u32(offset_of!(QueueHeader, flags))
     }
 
-    fn armed(&self) -> &AtomicU32 {
+    pub(super) fn armed(&self) -> &AtomicU32 {
         self.window.atomic_u32(offset_of!(QueueHeader, armed))
     }
 }
@@ -474,11 +472,11 @@ impl CqConsumer {
 mod tests {
     use super::*;
     use crate::control::{AddressVector, Gid};
-    use crate::entry::{DatagramPath, Destination, EntryError, Extra, SendOp};
-    use crate::layout::{
+    use crate::memory::region::{Mapping, create_memfd};
+    use crate::ring::entry::{DatagramPath, Destination, EntryError, Extra, SendOp};
+    use crate::ring::layout::{
         ARMED_ANY, ARMED_SOLICITED, RecvEntry, SEND_INLINE, SendEntry, WR_RDMA_READ,
     };
-    use crate::region::{Mapping, create_memfd};
     use proptest::prelude::*;
     use std::mem::size_of;
     use std::sync::Arc;

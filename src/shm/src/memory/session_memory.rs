@@ -9,8 +9,8 @@
 //! None of it is in a core file: it would be as long as all rings, and says little without the
 //! other side.
 
-use crate::doorbell::DOORBELL_SIZE;
-use crate::region::{AccessError, Mapping, OutOfBounds, Window};
+use crate::memory::region::{AccessError, Mapping, OutOfBounds, Window};
+use crate::ring::doorbell::DOORBELL_SIZE;
 use parking_lot::Mutex;
 use std::io;
 use std::ops::Range;
@@ -122,8 +122,8 @@ fn map(memfd: &OwnedFd, range: Range<u64>) -> io::Result<Mapping> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::page_size;
-    use crate::region::create_memfd;
+    use crate::memory::region::create_memfd;
+    use crate::ring::layout::page_size;
     use proptest::prelude::*;
 
     const LIMIT: u64 = 1 << 32;

@@ -1,7 +1,8 @@
 //! The socket that requests and replies travel on: Unix, `SOCK_SEQPACKET`, with descriptors.
 
+use crate::client;
+use crate::control::socket_path;
 use crate::control::{self, DecodeError, MAX_FDS, MAX_MESSAGE, Reply, Request, TooLong};
-use crate::{client, socket_path};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,

@@ -1,7 +1,7 @@
 //! Registered memory of a program, put into a memfd where it lies: the opt-in `URXE_MR=remap`.
 //!
 //! The daemon reaches ordinary memory by a system call for each copy
-//! ([`process_memory`](crate::process_memory)), shared memory by plain loads and stores. So
+//! ([`process_memory`](crate::memory::process_memory)), shared memory by plain loads and stores. So
 //! [`share`] copies a range into a memfd and maps that in its place: the same addresses and the
 //! same bytes, but from then on anybody who has the memfd reaches them too. When the last
 //! [`Shared`] of a range is dropped, the program gets memory back that is its own again.
@@ -30,9 +30,9 @@ mod areas;
 mod tests;
 pub(crate) mod write_protect;
 
-use crate::layout::page_size;
-use crate::process::Process;
-use crate::region::create_memfd;
+use crate::memory::process::Process;
+use crate::memory::region::create_memfd;
+use crate::ring::layout::page_size;
 use areas::Area;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;

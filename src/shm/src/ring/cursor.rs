@@ -10,7 +10,7 @@
 //! that is out of range, or that moved where the other side cannot have moved it, breaks the
 //! ring for good (until a reset), for there is no telling what else is wrong with it.
 
-use crate::sync::{AtomicU32, Ordering, fence};
+use super::sync::{AtomicU32, Ordering, fence};
 
 /// Where a ring's indices live.
 pub(crate) trait Indices {
@@ -290,7 +290,7 @@ const ANY: u32 = 1;
 const SOLICITED: u32 = 2;
 #[cfg(not(loom))]
 const _: () = {
-    use crate::layout::{ARMED_ANY, ARMED_NONE, ARMED_SOLICITED};
+    use crate::ring::layout::{ARMED_ANY, ARMED_NONE, ARMED_SOLICITED};
     assert!(NONE == ARMED_NONE && ANY == ARMED_ANY && SOLICITED == ARMED_SOLICITED);
 };
 

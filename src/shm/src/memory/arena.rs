@@ -1,9 +1,9 @@
 //! The daemon's room for rings: page-aligned extents of a session's memfd.
 
-use crate::doorbell::DOORBELL_SIZE;
-use crate::layout::page_size;
-use crate::region::{Mapping, Window, create_memfd};
-use crate::session_memory::{SessionMemory, WindowError};
+use crate::memory::region::{Mapping, Window, create_memfd};
+use crate::memory::session_memory::{SessionMemory, WindowError};
+use crate::ring::doorbell::DOORBELL_SIZE;
+use crate::ring::layout::page_size;
 use rustix::fs::FallocateFlags;
 use std::collections::BTreeMap;
 use std::io;
@@ -251,7 +251,7 @@ mod tests {
     fn a_quota_of_nothing_still_has_doorbells() {
         let mut arena = Arena::new(0).unwrap();
         assert!(arena.limit() >= DOORBELL_SIZE);
-        assert!(crate::doorbell::DoorbellReader::new(arena.doorbells().clone()).is_ok());
+        assert!(crate::ring::doorbell::DoorbellReader::new(arena.doorbells().clone()).is_ok());
         assert!(arena.alloc(1).is_err());
     }
 }

@@ -6,8 +6,8 @@
 //! long as others give it back soon ([`YieldPolicy`]); and who has polled in vain for long, where
 //! others want the processor, sleeps until the daemon has published something.
 
-use crate::completion_notifier::CompletionWaiter;
-use crate::yield_policy::YieldPolicy;
+use crate::client::yield_policy::YieldPolicy;
+use crate::ring::completion_notifier::CompletionWaiter;
 use rustix::thread::sched_yield;
 use std::time::{Duration, Instant};
 
@@ -87,9 +87,9 @@ impl PollBackoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::completion_notifier::CompletionNotifier;
-    use crate::doorbell::DOORBELL_SIZE;
-    use crate::region::{Mapping, create_memfd};
+    use crate::memory::region::{Mapping, create_memfd};
+    use crate::ring::completion_notifier::CompletionNotifier;
+    use crate::ring::doorbell::DOORBELL_SIZE;
     use std::cell::Cell;
     use std::sync::Arc;
 

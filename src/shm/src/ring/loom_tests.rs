@@ -5,8 +5,8 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p urxe-shm --release --lib loom_tests
 //! ```
 
-use crate::cursor::{ConsumerCursor, Indices, ProducerCursor, arm, take_armed};
-use crate::doorbell::{Bells, fall_asleep, ring, take};
+use crate::ring::cursor::{ConsumerCursor, Indices, ProducerCursor, arm, take_armed};
+use crate::ring::doorbell::{Bells, fall_asleep, ring, take};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -4,15 +4,15 @@
 //! entry, believes nothing in it, and gives each malformed thing a name.
 
 use crate::control::{AddressVector, Gid};
-use crate::geometry::Geometry;
-use crate::layout::{
+use crate::memory::region::Window;
+use crate::ring::geometry::Geometry;
+use crate::ring::layout::{
     AtomicArgs, Av, DmaInfo, FlushArgs, MwArgs, NETWORK_IPV4, NETWORK_IPV6, RdmaArgs, RecvEntry,
     SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, SendEntry, Sge, UdArgs,
     WR_ATOMIC_WRITE, WR_BIND_MW, WR_COMPARE_SWAP, WR_FETCH_ADD, WR_FLUSH, WR_LOCAL_INV,
     WR_RDMA_READ, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM, WR_SEND, WR_SEND_WITH_IMM,
     WR_SEND_WITH_INV,
 };
-use crate::region::Window;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// What a send work request does.
@@ -249,7 +249,7 @@ pub enum PostError {
     Entry(#[from] EntryError),
     /// The daemon's side of the ring is broken.
     #[error(transparent)]
-    Index(#[from] crate::cursor::IndexError),
+    Index(#[from] crate::ring::cursor::IndexError),
 }
 
 impl SendWr {

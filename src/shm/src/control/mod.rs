@@ -13,14 +13,20 @@
 //! names itself: `EPROTO` (a reply's worth of nonsense: wrong descriptors, or not yet
 //! [`Request::Hello`]), `ENOENT` (no such handle in this session), `ENOMEM` (the session's
 //! quota, or the device's limit for this kind of object, is used up).
+//!
+//! [`channel`]: the socket that messages travel on. [`event`]: what the daemon says unasked, through
+//! pipes.
 
 mod attr;
+pub mod channel;
 mod cm;
 mod codec;
+pub mod event;
 mod handle;
 mod rate;
 mod resource;
 mod socket;
+pub(crate) mod socket_path;
 mod stats;
 
 pub use attr::{
@@ -77,7 +83,7 @@ pub enum Request {
     /// Opens a device: makes a context, in which all other objects live. A device may be opened
     /// several times. Answered by [`Reply::Context`] with one descriptor: the pipe that
     /// asynchronous events of the context's objects are read from
-    /// ([`EventRecord`](crate::event::EventRecord)). `ENODEV` if there is no such device.
+    /// ([`EventRecord`](crate::control::event::EventRecord)). `ENODEV` if there is no such device.
     OpenDevice {
         /// The device's name, as [`Request::ListDevices`] gives it.
         name: String,
@@ -149,7 +155,7 @@ pub enum Request {
     },
     /// Makes a completion channel: `ibv_create_comp_channel`. Answered by [`Reply::CompChannel`]
     /// with one descriptor: the pipe that completion events are read from
-    /// ([`EventRecord`](crate::event::EventRecord)).
+    /// ([`EventRecord`](crate::control::event::EventRecord)).
     CreateCompChannel {
         /// The context.
         context: ContextHandle,
@@ -355,7 +361,7 @@ pub enum Reply {
     /// The request did what it says; there is nothing more to tell.
     Done,
     /// Answer to [`Request::Hello`]. Comes with two descriptors, in this order: the session's
-    /// memfd, with the doorbells at [`DOORBELL_OFFSET`](crate::doorbell::DOORBELL_OFFSET) and
+    /// memfd, with the doorbells at [`DOORBELL_OFFSET`](crate::ring::doorbell::DOORBELL_OFFSET) and
     /// rings elsewhere; and the eventfd to write to when a doorbell asks for a wake-up.
     Hello {
         /// How long the memfd may ever grow, in bytes: a program maps this much once. What lies
@@ -395,7 +401,7 @@ pub enum Reply {
         cq: CqHandle,
         /// Completions it holds: what was asked for, or more.
         cqe: u32,
-        /// Its ring, of shape [`Geometry::completion`](crate::geometry::Geometry::completion).
+        /// Its ring, of shape [`Geometry::completion`](crate::ring::geometry::Geometry::completion).
         ring: RingLocation,
     },
     /// Answer to [`Request::ResizeCq`].
@@ -413,7 +419,7 @@ pub enum Reply {
         srqn: u32,
         /// What it holds: what was asked for, or more.
         attr: SrqAttr,
-        /// Its ring, of shape [`Geometry::recv`](crate::geometry::Geometry::recv).
+        /// Its ring, of shape [`Geometry::recv`](crate::ring::geometry::Geometry::recv).
         ring: RingLocation,
     },
     /// Answer to [`Request::ModifySrq`].
@@ -472,7 +478,7 @@ pub enum Backing {
     },
     /// The memory is whatever the program has at the address, reached through the
     /// `/proc/self/mem` descriptor of [`Request::Hello`]. The program must have populated the
-    /// range first ([`populate`](crate::process_memory::populate)).
+    /// range first ([`populate`](crate::memory::process_memory::populate)).
     Process,
 }
 
@@ -494,11 +500,11 @@ pub struct QpCreated {
     pub qpn: u32,
     /// What its queues hold: what was asked for, or more.
     pub caps: QpCaps,
-    /// Its SQ, of shape [`Geometry::send`](crate::geometry::Geometry::send).
+    /// Its SQ, of shape [`Geometry::send`](crate::ring::geometry::Geometry::send).
     pub send_ring: RingLocation,
-    /// Its RQ, of shape [`Geometry::recv`](crate::geometry::Geometry::recv), unless it has an SRQ.
+    /// Its RQ, of shape [`Geometry::recv`](crate::ring::geometry::Geometry::recv), unless it has an SRQ.
     pub recv_ring: Option<RingLocation>,
-    /// Its doorbell: what to [`ring`](crate::doorbell::DoorbellWriter::ring) after posting sends.
+    /// Its doorbell: what to [`ring`](crate::ring::doorbell::DoorbellWriter::ring) after posting sends.
     pub doorbell_slot: u32,
 }
 
