@@ -4,7 +4,7 @@
 //! the two flows are brought together by what they say: responses bear the PSNs of requests that
 //! were sent the other way not long before.
 
-use super::trace::{Captured, Trace};
+use crate::trace::{Captured, Trace};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use urxe_types::{Psn, Qpn};
@@ -15,36 +15,36 @@ const BUSY_FLOWS: usize = 64;
 
 /// Packets of one transport service, from one address to one QP.
 #[derive(Clone, Debug)]
-pub(super) struct Flow {
-    pub(super) src: IpAddr,
-    pub(super) dst: IpAddr,
-    pub(super) transport: Transport,
+pub(crate) struct Flow {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) transport: Transport,
     /// The QP that they go to.
-    pub(super) qpn: Qpn,
+    pub(crate) qpn: Qpn,
     /// Indices into the trace.
-    pub(super) packets: Vec<usize>,
+    pub(crate) packets: Vec<usize>,
 }
 
 /// Requests to one QP, and the flow in which their responses are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Direction {
-    pub(super) requests: usize,
-    pub(super) responses: Option<usize>,
+pub(crate) struct Direction {
+    pub(crate) requests: usize,
+    pub(crate) responses: Option<usize>,
 }
 
 /// All flows of a trace, and which belong together.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Flows {
-    pub(super) flows: Vec<Flow>,
+pub(crate) struct Flows {
+    pub(crate) flows: Vec<Flow>,
     /// The flow of each packet; `None` if it is of no QP whose traffic is replayed.
-    pub(super) of_packet: Vec<Option<usize>>,
+    pub(crate) of_packet: Vec<Option<usize>>,
     /// By flow: the one the other way.
-    pub(super) partner: Vec<Option<usize>>,
+    pub(crate) partner: Vec<Option<usize>>,
 }
 
 impl Flows {
     /// Sorts the packets of a trace. Those that belong to no flow are told to the trace.
-    pub(super) fn of(trace: &mut Trace) -> Flows {
+    pub(crate) fn of(trace: &mut Trace) -> Flows {
         let mut flows = Flows::default();
         let mut by_key = HashMap::new();
         let mut aside = Vec::new();
@@ -74,7 +74,7 @@ impl Flows {
     }
 
     /// What is to be replayed: every flow with requests.
-    pub(super) fn directions<'a>(
+    pub(crate) fn directions<'a>(
         &'a self,
         trace: &'a Trace,
     ) -> impl Iterator<Item = Direction> + 'a {
@@ -139,7 +139,7 @@ impl Flows {
     }
 
     /// Flows of responses whose requests are not in the capture.
-    pub(super) fn orphans<'a>(&'a self, trace: &'a Trace) -> impl Iterator<Item = usize> + 'a {
+    pub(crate) fn orphans<'a>(&'a self, trace: &'a Trace) -> impl Iterator<Item = usize> + 'a {
         let served: HashSet<usize> =
             self.directions(trace).filter_map(|direction| direction.responses).collect();
         (0..self.flows.len())

@@ -1,7 +1,7 @@
 //! The captures of kernel rxe, as they are and damaged on purpose.
 
-use super::finding::Freedom;
 use super::*;
+use crate::finding::Freedom;
 use proptest::prelude::*;
 use std::path::Path;
 use trace::Captured;
@@ -15,7 +15,7 @@ fn trace(file: &str) -> Trace {
 }
 
 fn replayed(trace: Trace) -> Report {
-    replay("a test".to_owned(), trace)
+    judge("a test".to_owned(), trace)
 }
 
 /// The fields that differ in a capture after something was done to one of its responses.

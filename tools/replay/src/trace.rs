@@ -1,9 +1,8 @@
 //! What a capture holds, in order: packets that were understood, and why the others were not.
 
-use crate::error::Error;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use urxe_port::capture::{self, Content, Frame, ReadError};
 use urxe_wire::icrc::{Checker, Verdict};
@@ -11,40 +10,48 @@ use urxe_wire::{Headers, Outer, Packet};
 
 /// A packet of RoCEv2.
 #[derive(Clone, Debug)]
-pub(super) struct Captured {
+pub(crate) struct Captured {
     /// The number of its frame, as other programs count.
-    pub(super) frame: u64,
+    pub(crate) frame: u64,
     /// Since the first packet. Never less than that of the packet before.
-    pub(super) at: Duration,
-    pub(super) outer: Outer,
-    pub(super) headers: Headers,
-    pub(super) payload: Vec<u8>,
+    pub(crate) at: Duration,
+    pub(crate) outer: Outer,
+    pub(crate) headers: Headers,
+    pub(crate) payload: Vec<u8>,
     /// Whether its ICRC is right.
-    pub(super) intact: bool,
+    pub(crate) intact: bool,
 }
 
 impl Captured {
     /// Whether it is a request, for the responder.
-    pub(super) fn is_request(&self) -> bool {
+    pub(crate) fn is_request(&self) -> bool {
         self.headers.bth.opcode.is_request()
     }
 }
 
 /// Frames that cannot be used, for one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unused {
-    pub(super) count: u64,
-    pub(super) first_frame: u64,
+pub(crate) struct Unused {
+    pub(crate) count: u64,
+    pub(crate) first_frame: u64,
+}
+
+/// Why a file is of no use.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {reason}", path = path.display())]
+pub struct Unreadable {
+    path: PathBuf,
+    reason: String,
 }
 
 /// A capture.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Trace {
-    pub(super) packets: Vec<Captured>,
+pub struct Trace {
+    pub(crate) packets: Vec<Captured>,
     /// Frames of something else.
-    pub(super) others: u64,
+    pub(crate) others: u64,
     /// Frames that cannot be used, by reason.
-    pub(super) unused: BTreeMap<String, Unused>,
+    pub(crate) unused: BTreeMap<String, Unused>,
     clock: Clock,
     checker: Checker,
 }
@@ -69,9 +76,11 @@ impl Trace {
     ///
     /// # Errors
     /// If it cannot be read, or is no capture. One that ends early is used as far as it goes.
-    pub(super) fn read(path: &Path) -> Result<Trace, Error> {
-        let unreadable =
-            |why: &dyn std::fmt::Display| Error::Usage(format!("{}: {why}", path.display()));
+    pub fn read(path: &Path) -> Result<Trace, Unreadable> {
+        let unreadable = |reason: &dyn std::fmt::Display| Unreadable {
+            path: path.to_owned(),
+            reason: reason.to_string(),
+        };
         let file = File::open(path).map_err(|error| unreadable(&error))?;
         let mut trace = Trace::default();
         match capture::read(file, |frame| trace.push(&frame)) {
@@ -85,7 +94,7 @@ impl Trace {
     }
 
     /// Adds a frame.
-    pub(super) fn push(&mut self, frame: &Frame<'_>) {
+    pub fn push(&mut self, frame: &Frame<'_>) {
         let at = self.clock.at(frame.time);
         let (outer, bytes) = match frame.content {
             Content::Roce { outer, bytes } => (outer, bytes),
@@ -106,7 +115,7 @@ impl Trace {
     }
 
     /// Says that a frame is of no use.
-    pub(super) fn cannot_use(&mut self, frame: u64, why: String) {
+    pub(crate) fn cannot_use(&mut self, frame: u64, why: String) {
         let unused = self.unused.entry(why).or_insert(Unused { count: 0, first_frame: frame });
         unused.count += 1;
     }

@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 
 /// Something in a response that is not as it must be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Difference {
+pub(crate) struct Difference {
     /// The response.
-    pub(super) frame: u64,
+    pub(crate) frame: u64,
     /// Which part of it.
-    pub(super) field: &'static str,
+    pub(crate) field: &'static str,
     /// What stands there.
-    pub(super) captured: String,
+    pub(crate) captured: String,
     /// What our engine answers.
-    pub(super) expected: String,
+    pub(crate) expected: String,
     /// Why that is wrong, in a sentence.
-    pub(super) says: String,
+    pub(crate) says: String,
 }
 
 /// Something that the standard leaves open, or that a capture cannot show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Freedom {
+pub(crate) enum Freedom {
     /// ACKs that our engine sends and the responder left to a later one.
     CoalescedAck,
     /// ACKs that the requester did not ask for.
@@ -50,7 +50,7 @@ pub(super) enum Freedom {
 
 impl Freedom {
     /// What it is and why it is no fault, in a sentence.
-    pub(super) const fn says(self) -> &'static str {
+    pub(crate) const fn says(self) -> &'static str {
         match self {
             Freedom::CoalescedAck => {
                 "One ACK speaks for all requests up to its PSN; these were left to a later one."
@@ -94,14 +94,14 @@ impl Freedom {
 
 /// How often something was seen, and where first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Seen {
-    pub(super) count: u64,
-    pub(super) first_frame: u64,
+pub(crate) struct Seen {
+    pub(crate) count: u64,
+    pub(crate) first_frame: u64,
 }
 
 /// Counts things with the frame in which they were seen first.
 #[derive(Clone, Debug)]
-pub(super) struct Tally<K>(pub(super) BTreeMap<K, Seen>);
+pub(crate) struct Tally<K>(pub(crate) BTreeMap<K, Seen>);
 
 impl<K> Default for Tally<K> {
     fn default() -> Self {
@@ -110,7 +110,7 @@ impl<K> Default for Tally<K> {
 }
 
 impl<K: Ord> Tally<K> {
-    pub(super) fn add(&mut self, what: K, frame: u64, count: u64) {
+    pub(crate) fn add(&mut self, what: K, frame: u64, count: u64) {
         if count > 0 {
             let seen = self.0.entry(what).or_insert(Seen { count: 0, first_frame: frame });
             seen.count += count;
@@ -120,13 +120,13 @@ impl<K: Ord> Tally<K> {
 
 /// All that is found in one direction.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Findings {
-    pub(super) differences: Vec<Difference>,
-    pub(super) freedoms: Tally<Freedom>,
+pub(crate) struct Findings {
+    pub(crate) differences: Vec<Difference>,
+    pub(crate) freedoms: Tally<Freedom>,
     /// Packets that were not replayed or compared, by reason.
-    pub(super) unused: Tally<String>,
+    pub(crate) unused: Tally<String>,
     /// What the replay's responder was given.
-    pub(super) inferred: Vec<String>,
+    pub(crate) inferred: Vec<String>,
     /// Responses compared.
-    pub(super) compared: u64,
+    pub(crate) compared: u64,
 }

@@ -5,10 +5,10 @@
 //! of a request is changed but AckReq, which is set on all of them: so the engine tells with each
 //! packet where it stands, whatever the requester asked for.
 
-use super::memory::{Key, Keys, Stretch, stretch};
-use super::program::{GONE, Program, SINK, SINK_LEN};
-use super::survey::{Fate, Survey};
-use super::trace::Captured;
+use crate::memory::{Key, Keys, Stretch, stretch};
+use crate::program::{GONE, Program, SINK, SINK_LEN};
+use crate::survey::{Fate, Survey};
+use crate::trace::Captured;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -32,11 +32,11 @@ const FIRST_PEER: u32 = 0x1000;
 
 /// A packet of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// The survey that it is of.
-    pub(super) survey: usize,
-    pub(super) headers: Headers,
-    pub(super) payload: Vec<u8>,
+    pub(crate) survey: usize,
+    pub(crate) headers: Headers,
+    pub(crate) payload: Vec<u8>,
 }
 
 /// What a key of the capture has become.
@@ -64,9 +64,9 @@ impl Translated {
 const NO_KEY: u32 = 0;
 
 /// A host.
-pub(super) struct Machine {
+pub(crate) struct Machine {
     device: Device,
-    pub(super) program: Program,
+    pub(crate) program: Program,
     keys: HashMap<Rkey, Translated>,
     /// By survey.
     qps: HashMap<usize, Qpn>,
@@ -74,14 +74,14 @@ pub(super) struct Machine {
     now: Instant,
     tx: TxBatch,
     /// What could not be set up, and why.
-    pub(super) troubles: Vec<String>,
+    pub(crate) troubles: Vec<String>,
     /// Keys that stopped to open what they had opened.
-    pub(super) closed: HashSet<Rkey>,
+    pub(crate) closed: HashSet<Rkey>,
 }
 
 impl Machine {
     /// A host of this address, with the memory that the capture tells of.
-    pub(super) fn new(addr: IpAddr, keys: Keys, epoch: Instant) -> Machine {
+    pub(crate) fn new(addr: IpAddr, keys: Keys, epoch: Instant) -> Machine {
         let mut device = Device::new(DeviceConfig {
             gids: vec![Some(addr)],
             source_port: None,
@@ -128,7 +128,7 @@ impl Machine {
 
     /// Makes a responder for a direction, or takes the one that it has back to its beginning.
     /// `first` is its first request.
-    pub(super) fn connect(&mut self, number: usize, survey: &Survey, first: &Captured) {
+    pub(crate) fn connect(&mut self, number: usize, survey: &Survey, first: &Captured) {
         let (qp_type, id) = match survey.transport {
             Transport::Uc => (QpType::Uc, 1),
             Transport::Ud => (QpType::Ud, 2),
@@ -167,24 +167,24 @@ impl Machine {
     }
 
     /// The PSN that a responder expects.
-    pub(super) fn expected(&self, number: usize) -> Option<Psn> {
+    pub(crate) fn expected(&self, number: usize) -> Option<Psn> {
         Some(self.device.query_qp(*self.qps.get(&number)?)?.rq_psn)
     }
 
     /// Whether a responder has given up its connection.
-    pub(super) fn has_failed(&self, number: usize) -> bool {
+    pub(crate) fn has_failed(&self, number: usize) -> bool {
         let info = self.qps.get(&number).and_then(|&qpn| self.device.query_qp(qpn));
         info.is_some_and(|info| info.state == QpState::Err)
     }
 
     /// What a QP has counted.
-    pub(super) fn counted(&self, number: usize, counter: Counter) -> u64 {
+    pub(crate) fn counted(&self, number: usize, counter: Counter) -> u64 {
         let counters = self.qps.get(&number).and_then(|&qpn| self.device.qp_counters(qpn));
         counters.map_or(0, |counters| counters.get(counter))
     }
 
     /// Hands a request to its responder. Returns what the engine says, at most `limit` packets.
-    pub(super) fn request(
+    pub(crate) fn request(
         &mut self,
         number: usize,
         index: usize,
@@ -222,7 +222,7 @@ impl Machine {
     }
 
     /// Takes a responder away.
-    pub(super) fn disconnect(&mut self, number: usize) {
+    pub(crate) fn disconnect(&mut self, number: usize) {
         if let Some(qpn) = self.qps.remove(&number) {
             self.device.destroy_qp(qpn);
         }
@@ -267,7 +267,7 @@ impl Machine {
             && let Some(key) = self.keys.get_mut(&rkey)
         {
             let refused_for_good = fate == Some(Fate::Refused) && index > key.spec.last_use;
-            if refused_for_good && key.spec.opens(addr, len, super::survey::rights(packet)) {
+            if refused_for_good && key.spec.opens(addr, len, crate::survey::rights(packet)) {
                 key.deregistered = true;
                 self.closed.insert(rkey);
             }

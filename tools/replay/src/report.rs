@@ -1,11 +1,11 @@
 //! What a replay found, for people and for programs.
 
-use super::finding::{Difference, Findings, Freedom, Seen, Tally};
-use super::flows::Flows;
-use super::judge::Replay;
-use super::lane::Lane;
-use super::survey::{MtuFrom, Survey};
-use super::trace::Trace;
+use crate::finding::{Difference, Findings, Freedom, Seen, Tally};
+use crate::flows::Flows;
+use crate::judge::Replay;
+use crate::lane::Lane;
+use crate::survey::{MtuFrom, Survey};
+use crate::trace::Trace;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -18,15 +18,16 @@ const SHOWN: usize = 20;
 
 /// A whole capture.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Report {
+pub struct Report {
     capture: String,
     packets: u64,
     other_frames: u64,
-    /// Responses that were compared, and those of them that differ.
-    pub(super) compared: u64,
-    pub(super) differing: u64,
+    /// Responses that were compared.
+    pub compared: u64,
+    /// Those of them that differ.
+    pub differing: u64,
     /// All differences: a response may have several.
-    pub(super) differences: u64,
+    pub differences: u64,
     directions: Vec<DirectionReport>,
     unused: Vec<Line>,
 }
@@ -71,7 +72,7 @@ struct Line {
 
 impl Report {
     /// Of a replay that is through.
-    pub(super) fn new(capture: String, trace: &Trace, flows: &Flows, replay: Replay<'_>) -> Report {
+    pub(crate) fn new(capture: String, trace: &Trace, flows: &Flows, replay: Replay<'_>) -> Report {
         let directions: Vec<DirectionReport> =
             replay.lanes.into_iter().map(|lane| DirectionReport::new(trace, flows, lane)).collect();
         let mut unused = Tally::default();
@@ -179,8 +180,8 @@ fn inferred(survey: &Survey) -> Vec<String> {
     inferred
 }
 
-fn fate(fate: &super::survey::Fate) -> &'static str {
-    use super::survey::Fate;
+fn fate(fate: &crate::survey::Fate) -> &'static str {
+    use crate::survey::Fate;
     match fate {
         Fate::Lost => "a request was lost on its way: the responder asks for it",
         Fate::NoReceive => "no receive was posted: the responder says so by RNR NAK",
@@ -289,13 +290,13 @@ impl fmt::Display for Seen {
 #[cfg(test)]
 impl Report {
     /// The fields that differ.
-    pub(super) fn fields(&self) -> Vec<String> {
+    pub(crate) fn fields(&self) -> Vec<String> {
         let found = self.directions.iter().flat_map(|direction| &direction.differences);
         found.map(|difference| difference.field.to_owned()).collect()
     }
 
     /// How often a freedom was taken.
-    pub(super) fn freedoms(&self, freedom: Freedom) -> u64 {
+    pub(crate) fn freedoms(&self, freedom: Freedom) -> u64 {
         let found = self.directions.iter().flat_map(|direction| &direction.freedoms);
         found.filter(|line| line.freedom == freedom).map(|line| line.seen.count).sum()
     }

@@ -1,36 +1,11 @@
 //! `urxe replay`: how a responder in a capture behaves, judged by our engine in its place.
-//!
-//! The requests of the capture are handed to an engine, which is set up as the responder must have
-//! been; what it answers is compared with what the capture holds.
-//!
-//! | module | |
-//! | --- | --- |
-//! | [`trace`] | the packets of the file |
-//! | [`flows`] | which of them belong to one connection |
-//! | [`survey`], [`memory`] | what the responder must have been like: its QP, its memory |
-//! | [`machine`], [`program`] | our engine in its place, and the program behind it |
-//! | [`judge`], [`lane`] | packet after packet, response beside response |
-//! | [`finding`], [`report`] | what differs, what is free to differ, and how it is told |
 
-mod finding;
-mod flows;
-mod judge;
-mod lane;
-mod machine;
-mod memory;
-mod program;
-mod report;
-mod survey;
-mod trace;
-
+use crate::error::Error;
 use crate::output;
 use clap::Args;
-use flows::Flows;
-use judge::Replay;
-use report::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use trace::Trace;
+use urxe_replay::{Report, Trace};
 
 const LONG_ABOUT: &str = "\
 Judge the RoCEv2 responders in a capture: hardware, kernel rxe or urxe.
@@ -77,12 +52,7 @@ pub(crate) struct Arguments {
 
 /// Reads, replays and prints.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let printed = Trace::read(&arguments.capture).and_then(|trace| {
-        let report = replay(arguments.capture.display().to_string(), trace);
-        output::print(arguments.json, &report)?;
-        Ok(report)
-    });
-    match printed {
+    match judge(arguments) {
         Ok(report) if report.differences == 0 => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
@@ -92,12 +62,9 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Replays a capture.
-fn replay(name: String, mut trace: Trace) -> Report {
-    let flows = Flows::of(&mut trace);
-    let replay = Replay::run(&trace, &flows);
-    Report::new(name, &trace, &flows, replay)
+fn judge(arguments: &Arguments) -> Result<Report, Error> {
+    let trace = Trace::read(&arguments.capture).map_err(|error| Error::Usage(error.to_string()))?;
+    let report = urxe_replay::judge(arguments.capture.display().to_string(), trace);
+    output::print(arguments.json, &report)?;
+    Ok(report)
 }
-
-#[cfg(test)]
-mod tests;

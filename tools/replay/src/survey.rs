@@ -5,8 +5,8 @@
 //! state (an RNR NAK by an empty receive queue), the replay's responder is given it, so that what
 //! is compared is what the answers must be under it.
 
-use super::flows::{Direction, Flows};
-use super::trace::{Captured, Trace};
+use crate::flows::{Direction, Flows};
+use crate::trace::{Captured, Trace};
 use std::collections::HashMap;
 use urxe_types::{Access, PathMtu, Psn};
 use urxe_wire::{NakCode, Operation, Syndrome, Transport};
@@ -16,7 +16,7 @@ const WINDOW: usize = 1 << 20;
 
 /// What became of a request, other than that it was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(crate) enum Fate {
     /// It never arrived: the responder asked for it, though it was sent.
     Lost,
     /// No receive was posted for it.
@@ -33,7 +33,7 @@ pub(super) enum Fate {
 
 /// Where the path MTU is known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MtuFrom {
+pub(crate) enum MtuFrom {
     /// From the packets that must be full.
     FullPackets,
     /// Only that it is at least this: the largest packet fits.
@@ -42,25 +42,25 @@ pub(super) enum MtuFrom {
 
 /// What is known of one direction of a connection.
 #[derive(Clone, Debug)]
-pub(super) struct Survey {
-    pub(super) direction: Direction,
-    pub(super) transport: Transport,
+pub(crate) struct Survey {
+    pub(crate) direction: Direction,
+    pub(crate) transport: Transport,
     /// The first packet that begins a message; `None` if none does.
-    pub(super) start: Option<usize>,
-    pub(super) mtu: PathMtu,
-    pub(super) mtu_from: MtuFrom,
+    pub(crate) start: Option<usize>,
+    pub(crate) mtu: PathMtu,
+    pub(crate) mtu_from: MtuFrom,
     /// By packet.
-    pub(super) fates: HashMap<usize, Fate>,
+    pub(crate) fates: HashMap<usize, Fate>,
     /// The timer code of RNR NAKs.
-    pub(super) min_rnr_timer: Option<u8>,
+    pub(crate) min_rnr_timer: Option<u8>,
     /// What the responder's QP does not let its peer do.
-    pub(super) denied: Access,
+    pub(crate) denied: Access,
     /// From here on the responder's QP was in ERR, having refused a request for good.
-    pub(super) ended_at: Option<usize>,
+    pub(crate) ended_at: Option<usize>,
     /// Where each PSN was requested last.
-    pub(super) last_of: HashMap<Psn, usize>,
+    pub(crate) last_of: HashMap<Psn, usize>,
     /// Responses, in order.
-    pub(super) responses: Vec<usize>,
+    pub(crate) responses: Vec<usize>,
 }
 
 /// A message under way, as the requester sends it.
@@ -75,7 +75,7 @@ struct Sent {
 
 impl Survey {
     /// Looks at both flows of a direction.
-    pub(super) fn of(trace: &Trace, flows: &Flows, direction: Direction) -> Survey {
+    pub(crate) fn of(trace: &Trace, flows: &Flows, direction: Direction) -> Survey {
         let requests = &flows.flows[direction.requests];
         let (mtu, mtu_from) = path_mtu(trace, flows, direction);
         let starts = |&&i: &&usize| {
@@ -188,7 +188,7 @@ impl Survey {
     }
 
     /// Whether a key that this request names must have opened what it asks for.
-    pub(super) fn grants(&self, index: usize) -> bool {
+    pub(crate) fn grants(&self, index: usize) -> bool {
         self.start.is_some_and(|start| index >= start)
             && self.ended_at.is_none_or(|end| index < end)
             && self.fates.get(&index) != Some(&Fate::Refused)
@@ -196,7 +196,7 @@ impl Survey {
 }
 
 /// The right that a request needs of the QP.
-pub(super) fn rights(request: &Captured) -> Access {
+pub(crate) fn rights(request: &Captured) -> Access {
     match request.headers.bth.opcode.operation() {
         Operation::Write | Operation::WriteImm | Operation::AtomicWrite => Access::REMOTE_WRITE,
         Operation::ReadRequest => Access::REMOTE_READ,
@@ -206,7 +206,7 @@ pub(super) fn rights(request: &Captured) -> Access {
     }
 }
 
-pub(super) fn is_send(request: &Captured) -> bool {
+pub(crate) fn is_send(request: &Captured) -> bool {
     let operation = request.headers.bth.opcode.operation();
     matches!(operation, Operation::Send | Operation::SendImm | Operation::SendInv)
 }

@@ -1,41 +1,41 @@
 //! The program behind the replay's responder: its memory and its receives, as the engine asks for
 //! them.
 
-use super::memory::{Bytes, Key};
-use super::survey::Fate;
+use crate::memory::{Bytes, Key};
+use crate::survey::Fate;
 use std::collections::{HashMap, VecDeque};
 use urxe_engine::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
 use urxe_types::{Completion, Lkey, RecvWqe, Rkey, SendWqe, Sge, WcStatus};
 
 /// Memory for received messages, whose bytes nobody looks at.
-pub(super) const SINK: RegionId = RegionId(0);
+pub(crate) const SINK: RegionId = RegionId(0);
 /// Memory that cannot be reached.
-pub(super) const GONE: RegionId = RegionId(1);
+pub(crate) const GONE: RegionId = RegionId(1);
 /// The first of the regions behind keys.
 const FIRST_KEYED: u32 = 2;
 
 /// Bytes of the sink: no message is longer.
-pub(super) const SINK_LEN: u32 = 1 << 31;
+pub(crate) const SINK_LEN: u32 = 1 << 31;
 
 /// A program that answers the engine as the capture says.
 #[derive(Debug, Default)]
-pub(super) struct Program {
+pub(crate) struct Program {
     /// By region, from [`FIRST_KEYED`] on.
     regions: Vec<Region>,
     region_of: HashMap<Rkey, RegionId>,
     /// The keys of [`SINK`] and [`GONE`].
-    pub(super) sink: Lkey,
-    pub(super) gone: Lkey,
+    pub(crate) sink: Lkey,
+    pub(crate) gone: Lkey,
     /// What the capture says of the packet that is being handled.
-    pub(super) fate: Option<Fate>,
+    pub(crate) fate: Option<Fate>,
     /// Its number, the first packet's being 1.
-    pub(super) now: usize,
+    pub(crate) now: usize,
     /// Work requests for the next send queue that asks: binds of windows.
-    pub(super) sends: VecDeque<SendWqe>,
+    pub(crate) sends: VecDeque<SendWqe>,
     /// Whether a receive is posted. Each packet has one: a QP in ERR takes as many as there are.
-    pub(super) receive_posted: bool,
+    pub(crate) receive_posted: bool,
     /// Receives that completed well since the last look.
-    pub(super) received: u64,
+    pub(crate) received: u64,
 }
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct Region {
 
 impl Program {
     /// Adds the memory behind a key.
-    pub(super) fn add(&mut self, rkey: Rkey, key: &Key) -> RegionId {
+    pub(crate) fn add(&mut self, rkey: Rkey, key: &Key) -> RegionId {
         let region = RegionId(FIRST_KEYED + self.regions.len() as u32);
         self.regions.push(Region { first: key.first, bytes: key.bytes.clone() });
         self.region_of.insert(rkey, region);
@@ -55,7 +55,7 @@ impl Program {
     }
 
     /// The memory behind a key of the capture.
-    pub(super) fn bytes(&mut self, rkey: Rkey) -> Option<&mut Bytes> {
+    pub(crate) fn bytes(&mut self, rkey: Rkey) -> Option<&mut Bytes> {
         let region = *self.region_of.get(&rkey)?;
         Some(&mut self.region(region).ok()?.bytes)
     }

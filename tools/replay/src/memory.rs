@@ -1,8 +1,8 @@
 //! The responder's memory: what its keys open, and what was in it that no request has put there.
 
-use super::flows::Flows;
-use super::survey::Survey;
-use super::trace::Trace;
+use crate::flows::Flows;
+use crate::survey::Survey;
+use crate::trace::Trace;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use urxe_types::{Access, Psn, Rkey};
@@ -13,7 +13,7 @@ const PAGE: u64 = 256;
 
 /// Bytes by address, of which only those exist that anything was said of.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Bytes {
+pub(crate) struct Bytes {
     pages: BTreeMap<u64, Page>,
 }
 
@@ -50,7 +50,7 @@ fn parts(addr: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, usiz
 
 impl Bytes {
     /// What is there; 0 where nothing is known.
-    pub(super) fn read(&self, addr: u64, buf: &mut [u8]) {
+    pub(crate) fn read(&self, addr: u64, buf: &mut [u8]) {
         for (page, offset, from, len) in parts(addr, buf.len()) {
             match self.pages.get(&page) {
                 Some(page) => {
@@ -62,7 +62,7 @@ impl Bytes {
     }
 
     /// Writes, as of this packet.
-    pub(super) fn write(&mut self, addr: u64, data: &[u8], by: usize) {
+    pub(crate) fn write(&mut self, addr: u64, data: &[u8], by: usize) {
         for (page, offset, from, len) in parts(addr, data.len()) {
             let page = self.pages.entry(page).or_default();
             page.bytes[offset..offset + len].copy_from_slice(&data[from..from + len]);
@@ -72,7 +72,7 @@ impl Bytes {
     }
 
     /// Notes that a packet has told what is there.
-    pub(super) fn touch(&mut self, addr: u64, len: usize, by: usize) {
+    pub(crate) fn touch(&mut self, addr: u64, len: usize, by: usize) {
         for (page, ..) in parts(addr, len) {
             let page = self.pages.entry(page).or_default();
             page.touched = page.touched.max(by);
@@ -80,7 +80,7 @@ impl Bytes {
     }
 
     /// The last packet that touched any of this.
-    pub(super) fn touched(&self, addr: u64, len: usize) -> usize {
+    pub(crate) fn touched(&self, addr: u64, len: usize) -> usize {
         let pages = parts(addr, len).filter_map(|(page, ..)| self.pages.get(&page));
         pages.map(|page| page.touched).max().unwrap_or(0)
     }
@@ -105,7 +105,7 @@ impl Bytes {
     }
 
     /// Puts bytes there that were learned, where `new` says so.
-    pub(super) fn fill(&mut self, addr: u64, data: &[u8], new: &[bool]) {
+    pub(crate) fn fill(&mut self, addr: u64, data: &[u8], new: &[bool]) {
         for (page, offset, from, len) in parts(addr, data.len()) {
             let page = self.pages.entry(page).or_default();
             for i in (0..len).filter(|i| new[from + i]) {
@@ -122,21 +122,21 @@ impl Bytes {
 
 /// What a key opens.
 #[derive(Clone, Debug)]
-pub(super) struct Key {
-    pub(super) first: u64,
+pub(crate) struct Key {
+    pub(crate) first: u64,
     /// The last byte.
-    pub(super) last: u64,
-    pub(super) access: Access,
+    pub(crate) last: u64,
+    pub(crate) access: Access,
     /// A SEND invalidates it: it is that of a memory window of type 2.
-    pub(super) is_window: bool,
+    pub(crate) is_window: bool,
     /// The last request that it opened.
-    pub(super) last_use: usize,
-    pub(super) bytes: Bytes,
+    pub(crate) last_use: usize,
+    pub(crate) bytes: Bytes,
 }
 
 impl Key {
     /// Whether it would open so much.
-    pub(super) fn opens(&self, addr: u64, len: u64, access: Access) -> bool {
+    pub(crate) fn opens(&self, addr: u64, len: u64, access: Access) -> bool {
         let last = addr.saturating_add(len.saturating_sub(1));
         self.access.contains(access) && addr >= self.first && last <= self.last
     }
@@ -144,14 +144,14 @@ impl Key {
 
 /// A stretch of memory that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stretch {
-    pub(super) rkey: Rkey,
-    pub(super) addr: u64,
-    pub(super) len: u64,
+pub(crate) struct Stretch {
+    pub(crate) rkey: Rkey,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
 }
 
 /// The memory that a request begins to reach; `None` if it names none.
-pub(super) fn stretch(reth: Option<Reth>, atomic: Option<AtomicEth>) -> Option<Stretch> {
+pub(crate) fn stretch(reth: Option<Reth>, atomic: Option<AtomicEth>) -> Option<Stretch> {
     match (reth, atomic) {
         (Some(Reth { va, rkey, len }), _) => Some(Stretch { rkey, addr: va, len: len.into() }),
         (_, Some(AtomicEth { va, rkey, .. })) => Some(Stretch { rkey, addr: va, len: 8 }),
@@ -160,23 +160,23 @@ pub(super) fn stretch(reth: Option<Reth>, atomic: Option<AtomicEth>) -> Option<S
 }
 
 /// The keys of a host and what they open.
-pub(super) type Keys = HashMap<Rkey, Key>;
+pub(crate) type Keys = HashMap<Rkey, Key>;
 
 /// What must have been in memory when a request came, as its answer tells.
 #[derive(Clone, Debug)]
-pub(super) struct Fill {
-    pub(super) rkey: Rkey,
-    pub(super) addr: u64,
-    pub(super) data: Vec<u8>,
+pub(crate) struct Fill {
+    pub(crate) rkey: Rkey,
+    pub(crate) addr: u64,
+    pub(crate) data: Vec<u8>,
     /// Which of it.
-    pub(super) new: Vec<bool>,
+    pub(crate) new: Vec<bool>,
 }
 
 /// By request.
-pub(super) type Fills = HashMap<usize, Vec<Fill>>;
+pub(crate) type Fills = HashMap<usize, Vec<Fill>>;
 
 /// What can be said of the memory of all responders before anything is replayed.
-pub(super) struct Beginnings<'a> {
+pub(crate) struct Beginnings<'a> {
     trace: &'a Trace,
     flows: &'a Flows,
     surveys: &'a [Survey],
@@ -197,7 +197,7 @@ struct Cursor {
 
 impl<'a> Beginnings<'a> {
     /// Learns from the whole trace.
-    pub(super) fn of(
+    pub(crate) fn of(
         trace: &'a Trace,
         flows: &'a Flows,
         surveys: &'a [Survey],
@@ -271,7 +271,7 @@ impl<'a> Beginnings<'a> {
             let key = keys.entry(rkey).or_insert_with(|| new(addr, last));
             key.first = key.first.min(addr);
             key.last = key.last.max(last);
-            key.access |= super::survey::rights(packet);
+            key.access |= crate::survey::rights(packet);
             key.last_use = i;
         }
     }

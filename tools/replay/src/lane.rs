@@ -1,32 +1,32 @@
 //! One direction of a connection in replay: what our engine has said, and what the captured
 //! responder says beside it.
 
-use super::finding::{Difference, Findings, Freedom};
-use super::program::Program;
-use super::survey::Survey;
-use super::trace::Captured;
+use crate::finding::{Difference, Findings, Freedom};
+use crate::program::Program;
+use crate::survey::Survey;
+use crate::trace::Captured;
 use std::collections::{HashMap, HashSet, VecDeque};
 use urxe_types::{Msn, Pkey, Psn, Rkey};
 use urxe_wire::{Aeth, Headers, NakCode, Operation, Syndrome};
 
 /// Something that our engine said.
 #[derive(Clone, Debug)]
-pub(super) struct Said {
-    pub(super) headers: Headers,
-    pub(super) payload: Vec<u8>,
+pub(crate) struct Said {
+    pub(crate) headers: Headers,
+    pub(crate) payload: Vec<u8>,
     /// The number of the request that it answers.
-    pub(super) to: usize,
+    pub(crate) to: usize,
     /// Where its data is from, and the packet that had touched that before.
-    pub(super) from: Option<(Rkey, u64, usize)>,
+    pub(crate) from: Option<(Rkey, u64, usize)>,
 }
 
 /// From the beginning of a connection, or the place where the replay found it again, to where it
 /// was lost.
 #[derive(Debug)]
-pub(super) struct Life {
-    pub(super) first: Psn,
+pub(crate) struct Life {
+    pub(crate) first: Psn,
     /// By PSN, the newest last.
-    pub(super) said: HashMap<Psn, Vec<Said>>,
+    pub(crate) said: HashMap<Psn, Vec<Said>>,
     /// Requests done that asked for an ACK, of which none has spoken yet.
     unspoken: VecDeque<Psn>,
     /// PSNs of data (READs, atomics) that the capture has not answered yet.
@@ -57,7 +57,7 @@ fn ahead(a: Msn, b: Msn) -> u32 {
 }
 
 impl Life {
-    pub(super) fn new(first: Psn) -> Life {
+    pub(crate) fn new(first: Psn) -> Life {
         Life {
             first,
             said: HashMap::new(),
@@ -71,7 +71,7 @@ impl Life {
     }
 
     /// Our engine has said something. `asked`: the requester wanted an ACK.
-    pub(super) fn says(&mut self, said: Said, asked: bool) {
+    pub(crate) fn says(&mut self, said: Said, asked: bool) {
         let psn = said.headers.bth.psn;
         if let Some(aeth) = said.headers.aeth
             && ahead(aeth.msn, self.msn) < 1 << 23
@@ -107,42 +107,42 @@ impl Life {
 }
 
 /// One direction.
-pub(super) struct Lane {
-    pub(super) survey: Survey,
-    pub(super) findings: Findings,
+pub(crate) struct Lane {
+    pub(crate) survey: Survey,
+    pub(crate) findings: Findings,
     /// `None` while the replay waits for a message to begin with.
-    pub(super) life: Option<Life>,
+    pub(crate) life: Option<Life>,
     /// The P_Key of the requests.
-    pub(super) pkey: Option<Pkey>,
+    pub(crate) pkey: Option<Pkey>,
     /// How many packets our engine may still give.
-    pub(super) budget: usize,
+    pub(crate) budget: usize,
     /// Requests replayed.
-    pub(super) replayed: u64,
-    pub(super) last_frame: u64,
+    pub(crate) replayed: u64,
+    pub(crate) last_frame: u64,
 }
 
 /// What the replay knows beside a lane while it judges a response.
-pub(super) struct Surroundings<'a> {
+pub(crate) struct Surroundings<'a> {
     /// The PSN that our responder expects.
-    pub(super) expected: Option<Psn>,
+    pub(crate) expected: Option<Psn>,
     /// The last packet with which the responder's program was active.
-    pub(super) active: usize,
+    pub(crate) active: usize,
     /// The number of the response.
-    pub(super) number: usize,
+    pub(crate) number: usize,
     /// The responder's program, whose memory it is.
-    pub(super) program: &'a mut Program,
+    pub(crate) program: &'a mut Program,
 }
 
 /// What follows for the replay from a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(crate) enum After {
     GoOn,
     /// Captured and replayed responder do not agree on what was done: begin anew.
     LostTrack,
 }
 
 impl Lane {
-    pub(super) fn new(survey: Survey) -> Lane {
+    pub(crate) fn new(survey: Survey) -> Lane {
         let budget = 4096 + 8 * survey.responses.len();
         Lane {
             survey,
@@ -156,7 +156,7 @@ impl Lane {
     }
 
     /// Compares a response.
-    pub(super) fn judge(&mut self, packet: &Captured, around: &mut Surroundings<'_>) -> After {
+    pub(crate) fn judge(&mut self, packet: &Captured, around: &mut Surroundings<'_>) -> After {
         let frame = packet.frame;
         self.last_frame = frame;
         if !packet.intact {
@@ -414,7 +414,7 @@ impl Lane {
     }
 
     /// Ends the life of the connection: what is left is told.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         let Some(life) = self.life.take() else { return };
         let frame = self.last_frame;
         let offset = life.msn_offset();

@@ -1,13 +1,13 @@
 //! The replay itself: packet after packet, requests to our engine and responses beside its
 //! answers.
 
-use super::finding::Freedom;
-use super::flows::Flows;
-use super::lane::{After, Lane, Life, Said, Surroundings};
-use super::machine::{Answer, Machine};
-use super::memory::{Beginnings, Fills, stretch};
-use super::survey::{Fate, Survey};
-use super::trace::{Captured, Trace};
+use crate::finding::Freedom;
+use crate::flows::Flows;
+use crate::lane::{After, Lane, Life, Said, Surroundings};
+use crate::machine::{Answer, Machine};
+use crate::memory::{Beginnings, Fills, stretch};
+use crate::survey::{Fate, Survey};
+use crate::trace::{Captured, Trace};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Instant;
@@ -28,10 +28,10 @@ const REFUSALS: [Counter; 4] = [
 const LOSSES: [Counter; 2] = [Counter::UcGaps, Counter::DropMessagePart];
 
 /// A replay of a whole capture.
-pub(super) struct Replay<'a> {
+pub(crate) struct Replay<'a> {
     trace: &'a Trace,
     flows: &'a Flows,
-    pub(super) lanes: Vec<Lane>,
+    pub(crate) lanes: Vec<Lane>,
     /// By flow: the lane whose requests it holds.
     requests_of: HashMap<usize, usize>,
     /// By flow: the lane whose responses it holds.
@@ -47,7 +47,7 @@ pub(super) struct Replay<'a> {
 
 impl<'a> Replay<'a> {
     /// Sets everything up, and runs it.
-    pub(super) fn run(trace: &'a Trace, flows: &'a Flows) -> Replay<'a> {
+    pub(crate) fn run(trace: &'a Trace, flows: &'a Flows) -> Replay<'a> {
         let surveys: Vec<Survey> =
             flows.directions(trace).map(|direction| Survey::of(trace, flows, direction)).collect();
         let (mut keys, fills) = Beginnings::of(trace, flows, &surveys);
@@ -262,7 +262,7 @@ impl<'a> Replay<'a> {
         for counter in REFUSALS {
             let count = machine.counted(number, counter);
             if count > 0 {
-                lane.findings.differences.push(super::finding::Difference {
+                lane.findings.differences.push(crate::finding::Difference {
                     frame,
                     field: counter.name(),
                     captured: format!("{count} packets"),
