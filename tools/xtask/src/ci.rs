@@ -2,11 +2,11 @@
 
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
-use crate::shell::{
-    Result, build_release, cargo, files_below, is_root, release_binary, root, run, target_directory,
-};
 use crate::{interop, ordinary_user, programs, rules, tidy, wire};
 use std::process::{Command, ExitCode, Stdio};
+use urxe_shell::{
+    Result, build_release, cargo, files_below, is_root, release_binary, root, run, target_directory,
+};
 
 pub(crate) fn run_all() -> ExitCode {
     let mut report = Report::default();

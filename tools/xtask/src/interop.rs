@@ -4,8 +4,8 @@ use crate::packages::{
     self, CC, DEBIAN_KEYS, IBVERBS_DEV, IBVERBS_UTILS, IP, KMOD, PERFTEST, PYVERBS, QEMU,
     RDMACM_UTILS, RXE_PROVIDER, ZSTD,
 };
-use crate::shell::{Result, output, release_binary, root, run};
 use std::process::Command;
+use urxe_shell::{Result, output, release_binary, root, run};
 
 /// The address of the device that the Python tests run on. Those of the connection manager take
 /// the first address that the device's interface has, so it must be that one.

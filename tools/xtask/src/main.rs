@@ -9,7 +9,6 @@ mod packages;
 mod programs;
 mod report;
 mod rules;
-mod shell;
 mod tidy;
 mod wire;
 

@@ -1,9 +1,9 @@
 //! Two network namespaces with a veth pair between them: two hosts on one machine.
 
-use crate::shell::{Result, output, release_binary, run};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use urxe_shell::{Result, output, release_binary, run};
 
 /// One of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,6 @@
 //! usual limit of open descriptors.
 
 use crate::packages::{self, PERFTEST, Package, RXE_PROVIDER};
-use crate::shell::{
-    Result, build_release, cargo, is_root, output, release_binary, root, target_directory,
-};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -15,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use urxe_shell::{
+    Result, build_release, cargo, is_root, output, release_binary, root, target_directory,
+};
 
 /// Whom everything runs as: nobody.
 const USER: u32 = 65_534;

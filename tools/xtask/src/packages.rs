@@ -1,7 +1,7 @@
 //! Programs that come from distribution packages.
 
-use crate::shell::{has, is_root, run};
 use std::process::Command;
+use urxe_shell::{has, is_root, run};
 
 /// A program and the Debian package that has it.
 #[derive(Clone, Copy)]

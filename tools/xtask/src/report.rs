@@ -1,7 +1,7 @@
 //! Stages, and how they ended.
 
-use crate::shell::Result;
 use std::time::Instant;
+use urxe_shell::Result;
 
 /// How a stage ended.
 enum Outcome {

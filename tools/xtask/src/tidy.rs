@@ -1,6 +1,6 @@
 //! House rules that no other tool checks.
 
-use crate::shell::{Result, files_below, root};
+use urxe_shell::{Result, files_below, root};
 
 /// Longest line of a source file, in characters; a line with a text may be longer.
 const LINE_MAX: usize = 100;

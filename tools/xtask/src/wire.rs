@@ -2,10 +2,10 @@
 
 use crate::netns::{Pair, Side};
 use crate::packages::{ETHTOOL, IP, SCAPY, TCPDUMP, TSHARK, lacking_root_or};
-use crate::shell::{Result, build_release, output, root, run};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use urxe_shell::{Result, build_release, output, root, run};
 
 /// Tests of `urxe perf`, each with arguments that make it short.
 const TESTS: [(&str, &[&str]); 4] = [

@@ -1,11 +1,11 @@
 //! Bare offloaded UDP: 64 KiB a system call by `UDP_SEGMENT`, received by `UDP_GRO`. What is left
 //! of it is the most that any protocol over these sockets can have.
 
-use crate::shell::Result;
 use nix::sys::socket::sockopt::{RcvBufForce, UdpGroSegment, UdpGsoSegment};
 use nix::sys::socket::{getsockopt, setsockopt};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
+use urxe_shell::Result;
 
 /// How long it may be silent before the receiver takes it as ended.
 const SILENCE: Duration = Duration::from_secs(1);

@@ -8,11 +8,11 @@ mod table;
 
 use crate::netns::{Pair, Side};
 use crate::packages::{IP, IPERF3, PERFTEST, RXE_PROVIDER, lacking_root_or};
-use crate::shell::{Result, build_release, output, release_binary, target_directory};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use urxe_shell::{Result, build_release, output, release_binary, target_directory};
 
 /// Options of the benchmark.
 #[derive(clap::Args)]

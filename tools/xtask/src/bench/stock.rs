@@ -2,10 +2,10 @@
 
 use super::{finish, start};
 use crate::netns::{Pair, Side};
-use crate::programs::judge::table;
-use crate::shell::{Result, output};
 use std::thread::sleep;
 use std::time::Duration;
+use urxe_programs::table;
+use urxe_shell::{Result, output};
 
 /// Programs for bandwidth, and message sizes.
 pub(super) const BANDWIDTH: [(&str, u32); 2] = [("ib_write_bw", 65_536), ("ib_send_bw", 65_536)];

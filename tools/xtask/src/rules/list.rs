@@ -1,9 +1,9 @@
 //! One list of rules, and what makes it a good one.
 
 use super::source::Sources;
-use crate::shell::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use urxe_shell::Result;
 
 /// The rules of one area: one file.
 #[derive(Debug, Deserialize, Serialize)]

@@ -3,10 +3,10 @@
 mod list;
 mod source;
 
-use crate::shell::{Result, files_below, root};
 use list::{Area, Problems, Rule};
 use serde::Serialize;
 use std::io::Write;
+use urxe_shell::{Result, files_below, root};
 
 /// How the rules are shown.
 #[derive(clap::Args, Default)]

@@ -1,15 +1,15 @@
 //! Programs of librdmacm, and those of perftest that are told to use it: a server and a client that
 //! find each other by address and port, through the connection manager.
 
-use super::faults::Fault;
-use super::judge::{last_line, row};
-use super::testbed::{PATIENCE, Running, Side, Testbed};
-use crate::shell::Result;
+use crate::faults::Fault;
+use crate::judge::{last_line, row};
+use crate::testbed::{PATIENCE, Running, Side, Testbed};
 use std::fs;
 use std::time::{Duration, Instant};
+use urxe_shell::Result;
 
 /// Programs that are the same but for options.
-pub(super) struct Group {
+pub(crate) struct Group {
     name: &'static str,
     /// Command lines. In them stand `ADDR` and `PORT` for where the server is, `HERE` for the
     /// client's own address, `FILE` for a file, `PRELOADED` for a script that makes sockets of the
@@ -48,7 +48,7 @@ enum Ready {
 }
 
 /// One run.
-pub(super) struct Meeting {
+pub(crate) struct Meeting {
     group: &'static Group,
     options: &'static str,
     says: Says,
@@ -266,7 +266,7 @@ const GROUPS: &[Group] = &[
 
 /// Everything: between two daemons, and the first of each group on one too. IPv6 is on one alone,
 /// for a machine has but one address of it that needs no setting up.
-pub(super) fn all() -> impl Iterator<Item = Meeting> {
+pub(crate) fn all() -> impl Iterator<Item = Meeting> {
     GROUPS.iter().flat_map(|group| {
         let meeting = move |apart| {
             move |&(options, says): &'static (&str, Says)| Meeting { group, options, says, apart }
@@ -278,17 +278,17 @@ pub(super) fn all() -> impl Iterator<Item = Meeting> {
 
 impl Meeting {
     /// As people read it.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{} {}", self.group.name, self.options).trim().to_owned()
     }
 
     /// How many daemons take part.
-    pub(super) fn daemons(&self) -> &'static str {
+    pub(crate) fn daemons(&self) -> &'static str {
         if self.apart { "2" } else { "1" }
     }
 
     /// Whether it can be run here.
-    pub(super) fn is_possible(&self, testbed: &Testbed) -> bool {
+    pub(crate) fn is_possible(&self, testbed: &Testbed) -> bool {
         testbed.has(self.server_side())
     }
 
@@ -305,7 +305,7 @@ impl Meeting {
     }
 
     /// Runs it, and gives the client's figure, if it has one.
-    pub(super) fn run(&self, testbed: &Testbed) -> Result<String> {
+    pub(crate) fn run(&self, testbed: &Testbed) -> Result<String> {
         let file = testbed.file()?.to_string_lossy().into_owned();
         let (server, client) = self.start(testbed, &file)?;
         // A server whose client has failed may wait for ever, and is no news then.
@@ -365,7 +365,7 @@ impl Meeting {
 }
 
 /// What else happens where programs connect.
-pub(super) const INCIDENTS: [(&str, Fault); 4] = [
+pub(crate) const INCIDENTS: [(&str, Fault); 4] = [
     ("rping connects to nobody", to_nobody),
     ("rping serves at a port that is taken", taken_port),
     ("rping's server is killed", killed_server),

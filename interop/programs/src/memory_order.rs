@@ -1,11 +1,11 @@
 //! The order in which a stock program that polls its memory sees what a peer writes there: of
 //! memory that is reached by system calls, and of memory that was remapped.
 
-use super::faults::Fault;
-use super::testbed::{PATIENCE, Side, Testbed};
-use crate::shell::Result;
+use crate::faults::Fault;
+use crate::testbed::{PATIENCE, Side, Testbed};
+use urxe_shell::Result;
 
-pub(super) const ALL: [(&str, Fault); 2] = [
+pub(crate) const ALL: [(&str, Fault); 2] = [
     ("the order of memory", |testbed| check(testbed, &[])),
     ("the order of memory, URXE_MR=remap", |testbed| check(testbed, &["env", "URXE_MR=remap"])),
 ];

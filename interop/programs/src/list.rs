@@ -2,7 +2,7 @@
 
 /// What a program prints when all is well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Prints {
+pub(crate) enum Prints {
     /// A line with the device's name.
     Device,
     /// The device's attributes.
@@ -17,10 +17,10 @@ pub(super) enum Prints {
 
 /// A program with its options.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
+pub(crate) struct Program {
     program: &'static str,
     options: &'static str,
-    pub(super) prints: Prints,
+    pub(crate) prints: Prints,
 }
 
 /// Programs of ibverbs-utils that need no peer.
@@ -103,7 +103,7 @@ const UCX: [&str; 4] = [
 const ALL_SIZES: usize = 23;
 
 /// Everything.
-pub(super) fn all() -> impl Iterator<Item = Program> {
+pub(crate) fn all() -> impl Iterator<Item = Program> {
     let new = |(program, options, prints)| Program { program, options, prints };
     let pingpong = PINGPONG
         .into_iter()
@@ -120,25 +120,25 @@ pub(super) fn all() -> impl Iterator<Item = Program> {
 
 impl Program {
     /// The command line, as people read it.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{} {}", self.program, self.options).trim_end().to_owned()
     }
 
     /// The command line.
-    pub(super) fn words(&self) -> Vec<&'static str> {
+    pub(crate) fn words(&self) -> Vec<&'static str> {
         let mut words = vec![self.program];
         words.extend(self.options.split_whitespace());
         words
     }
 
     /// It needs no peer.
-    pub(super) fn is_alone(&self) -> bool {
+    pub(crate) fn is_alone(&self) -> bool {
         matches!(self.prints, Prints::Device | Prints::Attributes)
     }
 
     /// Between how many daemons it is run: between two, and on one if its options are the usual
     /// ones.
-    pub(super) fn daemons(&self) -> &'static [&'static str] {
+    pub(crate) fn daemons(&self) -> &'static [&'static str] {
         let is_plain = matches!(self.options, "" | "-g 0" | "-n 1000");
         match (self.is_alone(), is_plain) {
             (true, _) => &["1"],

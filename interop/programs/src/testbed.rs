@@ -1,7 +1,6 @@
 //! Where the programs run: daemons and everything that an ordinary user needs.
 
-use super::judge::last_line;
-use crate::shell::{Result, is_root, output, release_binary, root, run};
+use crate::judge::last_line;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
@@ -11,9 +10,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use urxe_shell::{Result, is_root, output, release_binary, root, run};
 
 /// How long a program may take before it counts as hanging.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whom the programs run as, if we are root: nobody.
 const ORDINARY_USER: u32 = 65_534;
@@ -41,7 +41,7 @@ const OWN_PROGRAMS: [&str; 7] = [
 
 /// One of the daemons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(crate) enum Side {
     A,
     B,
     /// The one on this machine's own address of IPv6, if it has one that is free.
@@ -49,26 +49,26 @@ pub(super) enum Side {
 }
 
 /// A directory with our binaries, and daemons on addresses of their own.
-pub(super) struct Testbed {
+pub(crate) struct Testbed {
     directory: PathBuf,
     daemons: Vec<Child>,
 }
 
 /// A program that runs. Killed when dropped.
-pub(super) struct Running {
+pub(crate) struct Running {
     child: Child,
     words: String,
     output: PathBuf,
 }
 
 /// A program that has ended.
-pub(super) struct Ended {
+pub(crate) struct Ended {
     status: ExitStatus,
     output: String,
 }
 
 impl Testbed {
-    pub(super) fn new() -> Result<Testbed> {
+    pub(crate) fn new() -> Result<Testbed> {
         let directory = std::env::temp_dir().join(format!("urxe-programs-{}", std::process::id()));
         let mut testbed = Testbed { directory, daemons: Vec::new() };
         let shown = testbed.directory.display().to_string();
@@ -105,7 +105,7 @@ impl Testbed {
     }
 
     /// Compiles a program of `interop/programs`.
-    pub(super) fn compile(
+    pub(crate) fn compile(
         &self,
         compiler: &str,
         options: &[&str],
@@ -120,7 +120,7 @@ impl Testbed {
         Ok(output)
     }
 
-    pub(super) fn binary(&self, name: &str) -> PathBuf {
+    pub(crate) fn binary(&self, name: &str) -> PathBuf {
         self.directory.join("bin").join(name)
     }
 
@@ -129,7 +129,7 @@ impl Testbed {
     }
 
     /// Of IPv4, one that nobody else on this machine tests with.
-    pub(super) fn address(&self, side: Side) -> IpAddr {
+    pub(crate) fn address(&self, side: Side) -> IpAddr {
         let number = (std::process::id() % 250) as u8;
         match side {
             Side::A => Ipv4Addr::new(127, 77, number, 1).into(),
@@ -139,7 +139,7 @@ impl Testbed {
     }
 
     /// Whether there is a daemon.
-    pub(super) fn has(&self, side: Side) -> bool {
+    pub(crate) fn has(&self, side: Side) -> bool {
         self.daemons.len() > side as usize
     }
 
@@ -148,13 +148,13 @@ impl Testbed {
     }
 
     /// A port for a server that the connection manager leads to, another one each time.
-    pub(super) fn next_port() -> u16 {
+    pub(crate) fn next_port() -> u16 {
         static NEXT: AtomicU16 = AtomicU16::new(7500);
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A file of all bytes that programs may read, in a directory that they may write to.
-    pub(super) fn file(&self) -> Result<PathBuf> {
+    pub(crate) fn file(&self) -> Result<PathBuf> {
         let path = self.directory.join("run/file");
         let bytes: Vec<u8> = (0..1_000_003u32).map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect();
         fs::write(&path, bytes).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -186,7 +186,7 @@ impl Testbed {
     }
 
     /// A daemon of IPv4 that is nobody else's, and its socket.
-    pub(super) fn spare_daemon(&self) -> Result<(Child, PathBuf)> {
+    pub(crate) fn spare_daemon(&self) -> Result<(Child, PathBuf)> {
         let number = (std::process::id() % 250) as u8;
         let socket = self.directory.join("run/spare.sock");
         let daemon = self.new_daemon("spare", Ipv4Addr::new(127, 77, number, 3).into(), &socket)?;
@@ -210,17 +210,17 @@ impl Testbed {
     }
 
     /// The process of a daemon.
-    pub(super) fn daemon(&self, side: Side) -> u32 {
+    pub(crate) fn daemon(&self, side: Side) -> u32 {
         self.daemons[side as usize].id()
     }
 
     /// Starts a program on a daemon. Its name stands first.
-    pub(super) fn start(&self, side: Side, words: &[&str]) -> Result<Running> {
+    pub(crate) fn start(&self, side: Side, words: &[&str]) -> Result<Running> {
         self.start_at(&self.socket(side), words)
     }
 
     /// The same on the daemon of a socket.
-    pub(super) fn start_at(&self, socket: &Path, words: &[&str]) -> Result<Running> {
+    pub(crate) fn start_at(&self, socket: &Path, words: &[&str]) -> Result<Running> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.join(format!("output-{number}"));
@@ -238,12 +238,12 @@ impl Testbed {
     }
 
     /// Runs a program to its end.
-    pub(super) fn run(&self, side: Side, words: &[&str], patience: Duration) -> Result<Ended> {
+    pub(crate) fn run(&self, side: Side, words: &[&str], patience: Duration) -> Result<Ended> {
         self.start(side, words)?.wait(patience)
     }
 
     /// Starts a program as a server, and once more as its client.
-    pub(super) fn start_pair(
+    pub(crate) fn start_pair(
         &self,
         (server, client): (Side, Side),
         words: &[&str],
@@ -260,7 +260,7 @@ impl Testbed {
     }
 
     /// Runs a program as a server and as its client, to the end of both.
-    pub(super) fn run_pair(&self, sides: (Side, Side), words: &[&str]) -> Result<(Ended, Ended)> {
+    pub(crate) fn run_pair(&self, sides: (Side, Side), words: &[&str]) -> Result<(Ended, Ended)> {
         let (server, client) = self.start_pair(sides, words)?;
         // A server whose client has failed may wait for ever, and is no news then.
         let client = client.wait(PATIENCE)?;
@@ -280,7 +280,7 @@ impl Testbed {
     }
 
     /// How often a daemon has counted something, on its only device.
-    pub(super) fn count(&self, side: Side, counter: &str) -> Result<u64> {
+    pub(crate) fn count(&self, side: Side, counter: &str) -> Result<u64> {
         let devices = self.devices(side, &["stat"])?;
         let count = devices.first().and_then(|device| device["counters"][counter].as_u64());
         count.ok_or_else(|| format!("urxe stat does not know {counter}"))
@@ -305,7 +305,7 @@ impl Testbed {
     }
 
     /// Programs that have ended leave nothing, though it may take a moment.
-    pub(super) fn wait_until_nothing_is_left(&self) -> Result {
+    pub(crate) fn wait_until_nothing_is_left(&self) -> Result {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             let left: usize = self.sides().map(|side| self.objects(side)).sum::<Result<usize>>()?;
@@ -332,7 +332,7 @@ impl Drop for Testbed {
 
 impl Running {
     /// Kills it, as `kill -9` does.
-    pub(super) fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.stop();
     }
 
@@ -342,7 +342,7 @@ impl Running {
     }
 
     /// Waits until a server is as `is_ready` finds it, who also knows what it has said.
-    pub(super) fn wait_until(&mut self, is_ready: impl Fn(&str) -> Result<bool>) -> Result {
+    pub(crate) fn wait_until(&mut self, is_ready: impl Fn(&str) -> Result<bool>) -> Result {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let said = fs::read(&self.output).unwrap_or_default();
@@ -358,12 +358,12 @@ impl Running {
         }
     }
 
-    pub(super) fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Waits for its end; an error if it does not come.
-    pub(super) fn wait(mut self, patience: Duration) -> Result<Ended> {
+    pub(crate) fn wait(mut self, patience: Duration) -> Result<Ended> {
         let deadline = Instant::now() + patience;
         loop {
             let status = self.child.try_wait().map_err(|error| error.to_string())?;
@@ -389,12 +389,12 @@ impl Drop for Running {
 
 impl Ended {
     /// What it printed.
-    pub(super) fn said(&self) -> &str {
+    pub(crate) fn said(&self) -> &str {
         &self.output
     }
 
     /// What it printed, if it ended well.
-    pub(super) fn success(&self) -> Result<String> {
+    pub(crate) fn success(&self) -> Result<String> {
         match self.status.success() {
             true => Ok(self.output.clone()),
             false => Err(format!("ended with {}: {}", self.status, last_line(&self.output))),

@@ -1,18 +1,17 @@
 //! What programs do that nobody hopes for: none of it harms the daemon or another program.
 
-use super::testbed::{PATIENCE, Side, Testbed};
-use crate::packages::{CLANG, lacking};
-use crate::shell::{Result, output};
+use crate::testbed::{PATIENCE, Side, Testbed};
 use std::fs;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use urxe_shell::{Result, has, output};
 
 /// Runs one, and gives the figure for the table.
-pub(super) type Fault = fn(&Testbed) -> Result<String>;
+pub(crate) type Fault = fn(&Testbed) -> Result<String>;
 
 /// All of them.
-pub(super) const ALL: [(&str, Fault); 12] = [
+pub(crate) const ALL: [(&str, Fault); 12] = [
     ("two programs at once through one daemon", two_at_once),
     ("a program that relies on rules of verbs", keeps_to_verbs),
     ("fork in a program", fork),
@@ -77,7 +76,7 @@ fn leak_check(testbed: &Testbed) -> Result<String> {
 /// gcc has the runtimes as shared libraries, and clang links them into the program.
 fn with_sanitizers(testbed: &Testbed) -> Result<String> {
     let mut compilers = vec!["gcc"];
-    compilers.extend(lacking(&[CLANG]).is_none().then_some("clang"));
+    compilers.extend(has("clang").then_some("clang"));
     for compiler in &compilers {
         for sanitizer in ["address", "thread"] {
             let option = format!("-fsanitize={sanitizer}");

@@ -3,27 +3,17 @@
 
 mod connected;
 mod faults;
-pub(crate) mod judge;
+mod judge;
 mod list;
 mod memory_order;
 mod testbed;
 
-use crate::packages::{
-    CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMACM_UTILS, RXE_PROVIDER, UCX_UTILS, VALGRIND,
-    lacking,
-};
-use crate::shell::{Result, build_release};
+pub use judge::table;
+
 use list::Program;
 use std::fmt;
 use testbed::{Side, Testbed};
-
-/// Options of the stage.
-#[derive(clap::Args, Default)]
-pub(crate) struct Options {
-    /// Only what has this text in its name or options.
-    #[arg(long, default_value = "")]
-    only: String,
-}
+use urxe_shell::Result;
 
 /// One line of the table.
 struct Row {
@@ -33,29 +23,12 @@ struct Row {
     outcome: Result<String>,
 }
 
-/// Why it cannot run here.
-pub(crate) fn lacks() -> Option<String> {
-    lacking(&[
-        CC,
-        IBVERBS_DEV,
-        RXE_PROVIDER,
-        IBVERBS_UTILS,
-        RDMACM_UTILS,
-        PERFTEST,
-        UCX_UTILS,
-        VALGRIND,
-    ])
-}
-
-/// Runs everything and prints the table; an error if anything failed.
-pub(crate) fn check(options: &Options) -> Result {
-    if let Some(reason) = lacks() {
-        return Err(reason);
-    }
-    build_release()?;
+/// Runs everything that has `only` in its name or options, on the release build, and prints the
+/// table; an error if anything failed.
+pub fn check(only: &str) -> Result {
     let testbed = Testbed::new()?;
     let mut rows = Vec::new();
-    let wanted = |name: &str| name.contains(&options.only);
+    let wanted = |name: &str| name.contains(only);
     for program in list::all().filter(|program| wanted(&program.name())) {
         for daemons in program.daemons() {
             rows.push(run_one(&testbed, &program, daemons));

@@ -1,11 +1,11 @@
 //! Whether a program did what it is for, by what it printed.
 
-use super::list::{Prints, Program};
-use super::testbed::Ended;
-use crate::shell::Result;
+use crate::list::{Prints, Program};
+use crate::testbed::Ended;
+use urxe_shell::Result;
 
 /// A program without a peer: what it printed.
-pub(super) fn alone(program: &Program, output: &str) -> Result<String> {
+pub(crate) fn alone(program: &Program, output: &str) -> Result<String> {
     let wanted: &[&str] = match program.prints {
         Prints::Device => &["urxe0"],
         _ => &["urxe0", "PORT_ACTIVE", "Ethernet", "GID[  0]", "RoCE v2"],
@@ -17,7 +17,7 @@ pub(super) fn alone(program: &Program, output: &str) -> Result<String> {
 }
 
 /// Server and client: both ended well and printed what they should. Returns the client's figure.
-pub(super) fn pair(program: &Program, server: &Ended, client: &Ended) -> Result<String> {
+pub(crate) fn pair(program: &Program, server: &Ended, client: &Ended) -> Result<String> {
     // The client's words first: they tell more.
     let client = client.success().map_err(|reason| format!("the client {reason}"))?;
     let server = server.success().map_err(|reason| format!("the server {reason}"))?;
@@ -43,7 +43,7 @@ fn iterations(output: &str) -> Result<String> {
 }
 
 /// The figure of the last row of a table of perftest, which has at least so many rows.
-pub(super) fn row(output: &str, rows_min: usize) -> Result<String> {
+pub(crate) fn row(output: &str, rows_min: usize) -> Result<String> {
     let (head, rows) = table(output);
     if rows.len() < rows_min {
         let count = rows.len();
@@ -74,7 +74,7 @@ fn final_row(output: &str) -> Result<String> {
 }
 
 /// The table that a program of perftest prints: its head, and the numbers of its rows.
-pub(crate) fn table(output: &str) -> (&str, Vec<Vec<f64>>) {
+pub fn table(output: &str) -> (&str, Vec<Vec<f64>>) {
     let mut lines = output.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
     let head = lines.next().unwrap_or_default();
     let numbers = |line: &str| -> Option<Vec<f64>> {
@@ -85,7 +85,7 @@ pub(crate) fn table(output: &str) -> (&str, Vec<Vec<f64>>) {
 }
 
 /// What was said last, for whoever looks into a failure.
-pub(super) fn last_line(output: &str) -> &str {
+pub(crate) fn last_line(output: &str) -> &str {
     output.lines().rfind(|line| line.contains(char::is_alphanumeric)).unwrap_or("nothing")
 }
 

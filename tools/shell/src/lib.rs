@@ -6,19 +6,15 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 /// What went wrong, in a sentence.
-pub(crate) type Result<T = ()> = std::result::Result<T, String>;
+pub type Result<T = ()> = std::result::Result<T, String>;
 
 /// The root of the repository.
-pub(crate) fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).into()
 }
 
 /// Collects the files below a folder whose names end so; build folders are left out.
-pub(crate) fn files_below(
-    dir: &Path,
-    extension: &str,
-    files: &mut Vec<PathBuf>,
-) -> std::io::Result<()> {
+pub fn files_below(dir: &Path, extension: &str, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
@@ -31,7 +27,7 @@ pub(crate) fn files_below(
 }
 
 /// The cargo that runs us.
-pub(crate) fn cargo() -> Command {
+pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     command.current_dir(root());
     command
@@ -39,7 +35,7 @@ pub(crate) fn cargo() -> Command {
 
 /// Where cargo puts what it builds: `CARGO_TARGET_DIR`, or what its configuration says, or
 /// `target`.
-pub(crate) fn target_directory() -> &'static Path {
+pub fn target_directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
         let mut metadata = cargo();
@@ -51,17 +47,17 @@ pub(crate) fn target_directory() -> &'static Path {
 }
 
 /// Where cargo puts release binaries.
-pub(crate) fn release_binary(name: &str) -> PathBuf {
+pub fn release_binary(name: &str) -> PathBuf {
     target_directory().join("release").join(name)
 }
 
 /// Builds the release binaries, and the shim, which is a library.
-pub(crate) fn build_release() -> Result {
+pub fn build_release() -> Result {
     run(cargo().args(["build", "--release", "--workspace"]))
 }
 
 /// Runs to the end, output going where ours goes; an error if it fails.
-pub(crate) fn run(command: &mut Command) -> Result {
+pub fn run(command: &mut Command) -> Result {
     let status = command.status().map_err(|error| cannot_start(command, &error))?;
     match status.success() {
         true => Ok(()),
@@ -70,7 +66,7 @@ pub(crate) fn run(command: &mut Command) -> Result {
 }
 
 /// Runs to the end and returns what it printed; an error, with its error output, if it fails.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
+pub fn output(command: &mut Command) -> Result<String> {
     let Output { status, stdout, stderr } =
         command.stdin(Stdio::null()).output().map_err(|error| cannot_start(command, &error))?;
     match status.success() {
@@ -84,14 +80,14 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 }
 
 /// Whether a program can be found.
-pub(crate) fn has(program: &str) -> bool {
+pub fn has(program: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
 
 /// Whether we are root.
-pub(crate) fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 fn cannot_start(command: &Command, error: &std::io::Error) -> String {

@@ -1,0 +1,40 @@
+//! Stock verbs programs on urxe: what they need of this machine, and the run itself.
+
+use crate::packages::{
+    CC, CLANG, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMACM_UTILS, RXE_PROVIDER, UCX_UTILS,
+    VALGRIND, lacking,
+};
+use urxe_shell::{Result, build_release};
+
+/// Options of the stage.
+#[derive(clap::Args, Default)]
+pub(crate) struct Options {
+    /// Only what has this text in its name or options.
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+/// Why it cannot run here.
+pub(crate) fn lacks() -> Option<String> {
+    lacking(&[
+        CC,
+        IBVERBS_DEV,
+        RXE_PROVIDER,
+        IBVERBS_UTILS,
+        RDMACM_UTILS,
+        PERFTEST,
+        UCX_UTILS,
+        VALGRIND,
+    ])
+}
+
+/// Runs everything and prints the table; an error if anything failed.
+pub(crate) fn check(options: &Options) -> Result {
+    if let Some(reason) = lacks() {
+        return Err(reason);
+    }
+    // Used where it is there.
+    let _ = lacking(&[CLANG]);
+    build_release()?;
+    urxe_programs::check(&options.only)
+}
