@@ -4,11 +4,11 @@
 
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::AsyncEvent;
-use urxe_spec_tests::rc_workload::{Expects, Progress, RcWorkload};
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scenario::NetworkProfile;
-use urxe_spec_tests::seeds::for_each_seed;
-use urxe_spec_tests::traffic::Traffic;
+use urxe_spec_tests::simulation::scenario::NetworkProfile;
+use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::workloads::rc::{Expects, Progress, RcWorkload};
+use urxe_spec_tests::simulation::workloads::traffic::Traffic;
 use urxe_types::{QpAttr, QpState, WcStatus};
 
 /// What happens. A is the end that it happens to, B its peer.

@@ -4,13 +4,13 @@
 
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::{AsyncEvent, Cause, PdId};
-use urxe_spec_tests::host::has_sink;
-use urxe_spec_tests::plan::{Effect, Mix, PlannedSend};
-use urxe_spec_tests::rc_workload::{Expects, Failed, RcWorkload};
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scenario::{NetworkProfile, PD};
-use urxe_spec_tests::seeds::for_each_seed;
-use urxe_spec_tests::world::{Mr, World, everything};
+use urxe_spec_tests::simulation::host::has_sink;
+use urxe_spec_tests::simulation::plan::{Effect, Mix, PlannedSend};
+use urxe_spec_tests::simulation::scenario::{NetworkProfile, PD};
+use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::workloads::rc::{Expects, Failed, RcWorkload};
+use urxe_spec_tests::simulation::world::{Mr, World, everything};
 use urxe_types::{Access, Extra, Lkey, QpAttr, QpState, Qpn, Rkey, SendOp, Sge, WcStatus};
 
 /// What is wrong with a work request.

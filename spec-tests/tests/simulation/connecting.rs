@@ -3,12 +3,12 @@
 use std::time::Duration;
 use urxe_cm::{CmCounter, Timing};
 use urxe_port::{Chance, Impairment};
-use urxe_spec_tests::cm_workload::{
+use urxe_spec_tests::rng::Rng;
+use urxe_spec_tests::simulation::scenario::{self, NetworkProfile};
+use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::workloads::cm::{
     CLIENT, CmBehavior, CmWorkload, Death, SERVER, Told, makes_sense,
 };
-use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scenario::{self, NetworkProfile};
-use urxe_spec_tests::seeds::for_each_seed;
 
 /// Longer than the slowest run takes, in virtual time.
 const LIMIT: Duration = Duration::from_secs(1200);

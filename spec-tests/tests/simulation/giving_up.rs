@@ -4,12 +4,12 @@
 use crate::{Draw, LIMIT, check_connected};
 use std::time::Duration;
 use urxe_engine::{Cause, Counter};
-use urxe_spec_tests::plan::Mix;
-use urxe_spec_tests::rc_workload::{Expects, Pace, RcWorkload};
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scenario::NetworkProfile;
-use urxe_spec_tests::seeds::for_each_seed;
-use urxe_spec_tests::traffic::Traffic;
+use urxe_spec_tests::simulation::plan::Mix;
+use urxe_spec_tests::simulation::scenario::NetworkProfile;
+use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::workloads::rc::{Expects, Pace, RcWorkload};
+use urxe_spec_tests::simulation::workloads::traffic::Traffic;
 use urxe_types::{QpState, WcStatus};
 
 /// A connection of which end A gives up on end B, and one that goes on.

@@ -4,14 +4,14 @@
 
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::{Counters, PdId};
-use urxe_spec_tests::datagram_workload::DatagramWorkloads;
-use urxe_spec_tests::hostile::Forger;
-use urxe_spec_tests::rc_workload::{Expects, RcWorkload};
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scenario::NetworkProfile;
-use urxe_spec_tests::seeds::for_each_seed;
-use urxe_spec_tests::traffic::Traffic;
-use urxe_spec_tests::world::{End, EndAttr};
+use urxe_spec_tests::simulation::hostile::Forger;
+use urxe_spec_tests::simulation::scenario::NetworkProfile;
+use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::workloads::datagram::DatagramWorkloads;
+use urxe_spec_tests::simulation::workloads::rc::{Expects, RcWorkload};
+use urxe_spec_tests::simulation::workloads::traffic::Traffic;
+use urxe_spec_tests::simulation::world::{End, EndAttr};
 use urxe_types::{PathMtu, QpState, Qpn};
 use urxe_wire::Flow;
 

@@ -1,24 +1,26 @@
 //! Random work, accidents and attacks, in virtual time. What fails prints its seed, and how to
-//! make that run again; see [`urxe_spec_tests::seeds`].
+//! make that run again; see [`urxe_spec_tests::simulation::seeds`].
 
 mod accidents;
 mod bad_requests;
 mod connecting;
 mod giving_up;
 mod hostile;
+mod loss_table;
 mod memory_order;
 mod messages;
 mod overrun;
 mod rebirth;
+mod repeats;
 mod success;
 
 use std::time::Duration;
 use urxe_engine::Counter;
-use urxe_spec_tests::rc_workload::RcWorkload;
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scenario::{self, Connection, NetworkProfile};
-use urxe_spec_tests::traffic::Traffic;
-use urxe_spec_tests::world::NodeConfig;
+use urxe_spec_tests::simulation::scenario::{self, Connection, NetworkProfile};
+use urxe_spec_tests::simulation::workloads::rc::RcWorkload;
+use urxe_spec_tests::simulation::workloads::traffic::Traffic;
+use urxe_spec_tests::simulation::world::NodeConfig;
 use urxe_types::QpState;
 
 /// Longer than the slowest run takes, in virtual time.

@@ -2,13 +2,13 @@
 //! every store, and a requester whose messages say their number in every word.
 
 use crate::LIMIT;
-use urxe_spec_tests::host::RECV_WR_ID;
-use urxe_spec_tests::memory::Store;
-use urxe_spec_tests::queues::Entry;
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scenario::{self, Connection, NetworkProfile, PD};
-use urxe_spec_tests::seeds::for_each_seed;
-use urxe_spec_tests::world::{Mr, everything};
+use urxe_spec_tests::simulation::host::RECV_WR_ID;
+use urxe_spec_tests::simulation::memory::Store;
+use urxe_spec_tests::simulation::queues::Entry;
+use urxe_spec_tests::simulation::scenario::{self, Connection, NetworkProfile, PD};
+use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::world::{Mr, everything};
 use urxe_types::{Extra, Lkey, RecvWqe, Rkey, SendOp, SendWqe, Sge};
 
 const MESSAGES: usize = 60;

@@ -2,12 +2,12 @@
 //! arrives is a message that was sent, whole; every send ends; no receive is lost.
 
 use crate::{LIMIT, check_connected};
-use urxe_spec_tests::datagram_workload::DatagramWorkloads;
-use urxe_spec_tests::rc_workload::RcWorkload;
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scenario::{self, Connection, NetworkProfile, PD};
-use urxe_spec_tests::seeds::for_each_seed;
-use urxe_spec_tests::traffic::Traffic;
+use urxe_spec_tests::simulation::scenario::{self, Connection, NetworkProfile, PD};
+use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::workloads::datagram::DatagramWorkloads;
+use urxe_spec_tests::simulation::workloads::rc::RcWorkload;
+use urxe_spec_tests::simulation::workloads::traffic::Traffic;
 
 /// Makes a run; returns its hash.
 fn run(seed: u64, prints: bool, profile: impl Fn(&mut Rng) -> NetworkProfile) -> u64 {

@@ -3,10 +3,10 @@
 
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::{AsyncEvent, Counter};
-use urxe_spec_tests::rc_workload::{Expects, RcWorkload};
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scenario::{self, NetworkProfile};
-use urxe_spec_tests::seeds::for_each_seed;
+use urxe_spec_tests::simulation::scenario::{self, NetworkProfile};
+use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::workloads::rc::{Expects, RcWorkload};
 use urxe_types::QpState;
 
 fn run(seed: u64, prints: bool) {

@@ -2,10 +2,10 @@
 //! PSNs, while packets of their former life are still under way: the new one knows nothing of it.
 
 use crate::{Draw, LIMIT};
-use urxe_spec_tests::rc_workload::Expects;
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scenario::NetworkProfile;
-use urxe_spec_tests::seeds::for_each_seed;
+use urxe_spec_tests::simulation::scenario::NetworkProfile;
+use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::workloads::rc::Expects;
 use urxe_types::QpState;
 
 fn run(seed: u64, prints: bool) {

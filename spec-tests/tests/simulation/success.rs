@@ -4,9 +4,9 @@
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::Counter;
 use urxe_spec_tests::rng::Rng;
-use urxe_spec_tests::scenario::NetworkProfile;
-use urxe_spec_tests::seeds::for_each_seed;
-use urxe_spec_tests::traffic::Traffic;
+use urxe_spec_tests::simulation::scenario::NetworkProfile;
+use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::workloads::traffic::Traffic;
 
 /// Makes a run; returns its hash.
 fn run(seed: u64, prints: bool, profile: impl Fn(&mut Rng) -> NetworkProfile) -> u64 {

@@ -1,10 +1,10 @@
 //! Drawing a run: machines, the network between them, connections and their work.
 
-use crate::arena::Arena;
-use crate::plan::{OpenWindow, OwnWindow, Planner, Style, next_key};
-use crate::rc_workload::{Pace, RcWorkload, Window};
 use crate::rng::Rng;
-use crate::world::{End, EndAttr, Mr, Node, NodeConfig, World, everything};
+use crate::simulation::arena::Arena;
+use crate::simulation::plan::{OpenWindow, OwnWindow, Planner, Style, next_key};
+use crate::simulation::workloads::rc::{Pace, RcWorkload, Window};
+use crate::simulation::world::{End, EndAttr, Mr, Node, NodeConfig, World, everything};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use urxe_engine::{CqId, PdId};

@@ -10,11 +10,11 @@ mod receives;
 
 pub use receives::Receives;
 
-use crate::host::RECV_WR_ID;
-use crate::queues::{Completed, Entry};
-use crate::rc_workload::Pace;
 use crate::rng::Rng;
-use crate::world::{End, Mr, World};
+use crate::simulation::host::RECV_WR_ID;
+use crate::simulation::queues::{Completed, Entry};
+use crate::simulation::workloads::rc::Pace;
+use crate::simulation::world::{End, Mr, World};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;

@@ -7,10 +7,10 @@
 //! of the responder's memory to itself, and wherever a request would write to what an earlier READ
 //! may still be reading, or gather from what it may still be writing, the plan has a fence.
 
-use crate::arena::Arena;
-use crate::host::RECV_WR_ID;
 use crate::rng::Rng;
-use crate::world::Mr;
+use crate::simulation::arena::Arena;
+use crate::simulation::host::RECV_WR_ID;
+use crate::simulation::world::Mr;
 use std::ops::Range;
 use urxe_types::{
     Access, Extra, Lkey, MwType, PathMtu, RecvWqe, Rkey, SendOp, SendWqe, Sge, WcOpcode,

@@ -1,11 +1,11 @@
 //! A program: it carries out a plan, and checks whatever it is told.
 
-use crate::arena::{Arena, check_memory};
-use crate::host::{RECV_WR_ID, completion_opcode, has_sink};
-use crate::plan::{Effect, PlannedRecv, PlannedSend};
-use crate::queues::Completed;
 use crate::rng::Rng;
-use crate::world::{End, Mr, World};
+use crate::simulation::arena::{Arena, check_memory};
+use crate::simulation::host::{RECV_WR_ID, completion_opcode, has_sink};
+use crate::simulation::plan::{Effect, PlannedRecv, PlannedSend};
+use crate::simulation::queues::Completed;
+use crate::simulation::world::{End, Mr, World};
 use std::ops::{Range, RangeInclusive};
 use std::time::Instant;
 use urxe_engine::{Cause, CqId};

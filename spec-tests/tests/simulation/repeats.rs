@@ -6,9 +6,9 @@ use std::time::Duration;
 use urxe_engine::{Counter, PdId};
 use urxe_port::Impairment;
 use urxe_port::sim::Link;
-use urxe_spec_tests::host::RECV_WR_ID;
-use urxe_spec_tests::plan::{Effect, PlannedRecv, PlannedSend};
-use urxe_spec_tests::world::{End, EndAttr, Mr, NodeConfig, World, everything};
+use urxe_spec_tests::simulation::host::RECV_WR_ID;
+use urxe_spec_tests::simulation::plan::{Effect, PlannedRecv, PlannedSend};
+use urxe_spec_tests::simulation::world::{End, EndAttr, Mr, NodeConfig, World, everything};
 use urxe_types::{
     Access, Extra, Lkey, PathMtu, RecvWqe, Rkey, SendOp, SendWqe, Sge, WcOpcode, WcStatus,
 };

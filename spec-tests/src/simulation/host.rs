@@ -4,8 +4,8 @@
 //! (completion before retirement, `sync` before completion), and takes a picture of the memory
 //! that a completion speaks of at the instant at which the program could see that completion.
 
-use crate::memory::Memory;
-use crate::queues::{Completed, CompletionRing, RecvRing, SendRing};
+use crate::simulation::memory::Memory;
+use crate::simulation::queues::{Completed, CompletionRing, RecvRing, SendRing};
 use std::collections::BTreeMap;
 use urxe_engine::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
 use urxe_types::{Completion, RecvWqe, SendOp, SendWqe, Sge, WcOpcode, WcStatus};

@@ -1,11 +1,11 @@
 //! A receive queue that is filled again and again: that of one QP, or a shared one.
 
-use crate::datagram_workload::WR_ID;
-use crate::host::RECV_WR_ID;
-use crate::queues::Entry;
-use crate::rc_workload::Pace;
 use crate::rng::Rng;
-use crate::world::{Mr, World};
+use crate::simulation::host::RECV_WR_ID;
+use crate::simulation::queues::Entry;
+use crate::simulation::workloads::datagram::WR_ID;
+use crate::simulation::workloads::rc::Pace;
+use crate::simulation::world::{Mr, World};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use urxe_engine::{AsyncEvent, QueueId, SrqId};

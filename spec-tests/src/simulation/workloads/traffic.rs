@@ -1,11 +1,11 @@
 //! A world with programs in it, all at work.
 
-use crate::datagram_workload::DatagramWorkloads;
-use crate::queues::Completed;
-use crate::rc_workload::RcWorkload;
 use crate::rng::Rng;
-use crate::scenario::PD;
-use crate::world::{Mr, World};
+use crate::simulation::queues::Completed;
+use crate::simulation::scenario::PD;
+use crate::simulation::workloads::datagram::DatagramWorkloads;
+use crate::simulation::workloads::rc::RcWorkload;
+use crate::simulation::world::{Mr, World};
 use std::time::{Duration, Instant};
 use urxe_engine::CqId;
 

@@ -1,10 +1,10 @@
 //! Drawing datagram_workloads: who there is, and what they have to say.
 
 use super::{DatagramWorkload, DatagramWorkloads, Fate, Message, Network, Receives, WR_ID};
-use crate::rc_workload::Pace;
 use crate::rng::Rng;
-use crate::scenario::{NetworkProfile, draw_cqs, draw_psn};
-use crate::world::{End, EndAttr, Mr, World, everything};
+use crate::simulation::scenario::{NetworkProfile, draw_cqs, draw_psn};
+use crate::simulation::workloads::rc::Pace;
+use crate::simulation::world::{End, EndAttr, Mr, World, everything};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use urxe_engine::{PdId, RecvSource, SrqId, SrqInit};

@@ -1,9 +1,9 @@
 //! Engines, their hosts and the network between them, in virtual time.
 
-use crate::host::{SimHost, has_sink};
-use crate::plan::{PlannedRecv, PlannedSend};
-use crate::queues::Entry;
-use crate::trace::{Trace, Way};
+use crate::simulation::host::{SimHost, has_sink};
+use crate::simulation::plan::{PlannedRecv, PlannedSend};
+use crate::simulation::queues::Entry;
+use crate::simulation::trace::{Trace, Way};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;

@@ -1,11 +1,11 @@
 //! Two machines with a connection manager each: programs of the one connect to a program of the
 //! other, exchange a message and disconnect. Programs may die, and machines.
 
-use crate::host::RECV_WR_ID;
-use crate::queues::Entry;
 use crate::rng::Rng;
-use crate::scenario::PD;
-use crate::world::{End, World};
+use crate::simulation::host::RECV_WR_ID;
+use crate::simulation::queues::Entry;
+use crate::simulation::scenario::PD;
+use crate::simulation::world::{End, World};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -453,7 +453,7 @@ impl CmWorkload {
             state: Some(QpState::Init),
             pkey_index: Some(0),
             port: Some(1),
-            access: Some(crate::world::everything()),
+            access: Some(crate::simulation::world::everything()),
             ..QpAttr::default()
         };
         self.world.modify(&end, &init);

@@ -1,8 +1,8 @@
 //! Local memory of one program: where its work requests gather from and scatter to.
 
-use crate::host::SimHost;
 use crate::rng::Rng;
-use crate::world::{Mr, Node};
+use crate::simulation::host::SimHost;
+use crate::simulation::world::{Mr, Node};
 use std::ops::Range;
 use urxe_engine::PdId;
 use urxe_types::{Access, Lkey, Sge};

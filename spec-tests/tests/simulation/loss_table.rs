@@ -1,9 +1,9 @@
 //! What losses cost: a table of loss rate and message size to time per message and packets sent
 //! again, in virtual time. Tuning of retries, windows and probes shows as a diff of
-//! `tests/loss_table.txt`; read it before you accept it:
+//! `tests/simulation/loss_table.txt`; read it before you accept it:
 //!
 //! ```text
-//! URXE_BLESS=1 cargo test -p urxe-spec-tests --test loss_table
+//! URXE_BLESS=1 cargo test -p urxe-spec-tests --test simulation loss_table
 //! ```
 
 use std::fmt::Write;
@@ -13,8 +13,8 @@ use std::time::Duration;
 use urxe_engine::{Counter, PdId};
 use urxe_port::sim::Link;
 use urxe_port::{Chance, Impairment};
-use urxe_spec_tests::plan::{Effect, PlannedSend};
-use urxe_spec_tests::world::{EndAttr, NodeConfig, World, everything};
+use urxe_spec_tests::simulation::plan::{Effect, PlannedSend};
+use urxe_spec_tests::simulation::world::{EndAttr, NodeConfig, World, everything};
 use urxe_types::{Access, Lkey, PathMtu, Rkey, SendOp, SendWqe, Sge, WcStatus};
 
 const SEED: u64 = 1;
@@ -158,7 +158,7 @@ fn table() -> String {
 
 #[test]
 fn losses_cost_what_the_table_says() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/loss_table.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/loss_table.txt");
     let found = table();
     if std::env::var_os("URXE_BLESS").is_some() {
         std::fs::write(&path, &found).expect("the table can be written");
@@ -168,6 +168,6 @@ fn losses_cost_what_the_table_says() {
         found == kept,
         "what losses cost has changed. Found:\n{found}\nThe table says:\n{kept}\n\
          If the change is for the better: \
-         URXE_BLESS=1 cargo test -p urxe-spec-tests --test loss_table"
+         URXE_BLESS=1 cargo test -p urxe-spec-tests --test simulation loss_table"
     );
 }
