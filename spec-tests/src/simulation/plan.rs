@@ -10,6 +10,7 @@
 use crate::rng::Rng;
 use crate::simulation::arena::Arena;
 use crate::simulation::host::RECV_WR_ID;
+use crate::simulation::queues::send_wqe;
 use crate::simulation::world::Mr;
 use std::ops::Range;
 use urxe_types::{
@@ -124,6 +125,18 @@ pub struct PlannedSend {
 }
 
 impl PlannedSend {
+    /// A work request that has no effect and brings no answer.
+    pub fn new(wqe: SendWqe, len: usize) -> PlannedSend {
+        PlannedSend {
+            wqe,
+            len,
+            effect: Effect::None,
+            answer: None,
+            reuses_memory: false,
+            malformed: false,
+        }
+    }
+
     /// Whether the responder hears nothing of it.
     pub fn is_local(&self) -> bool {
         matches!(self.wqe.op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. })
@@ -563,24 +576,14 @@ impl Planner<'_> {
     }
 
     fn blank(&mut self, op: SendOp, len: usize, number: usize) -> PlannedSend {
+        let wr_id = self.number << 32 | number as u64;
         let wqe = SendWqe {
-            wr_id: self.number << 32 | number as u64,
-            op,
             fence: self.rng.percent(self.style.fenced),
             signaled: self.rng.percent(self.style.signaled),
             solicited: self.rng.percent(20),
-            to: None,
-            sges: Vec::new(),
-            inline: None,
+            ..send_wqe(wr_id, op, Vec::new())
         };
-        PlannedSend {
-            wqe,
-            len,
-            effect: Effect::None,
-            answer: None,
-            reuses_memory: false,
-            malformed: false,
-        }
+        PlannedSend::new(wqe, len)
     }
 
     fn recv(&mut self, number: usize, len: usize) -> Option<RecvWqe> {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use urxe_engine::Taken;
-use urxe_types::{Completion, RecvWqe, SendWqe};
+use urxe_types::{Completion, RecvWqe, SendOp, SendWqe, Sge};
 
 /// What stands in a queue.
 #[derive(Clone, Debug)]
@@ -11,6 +11,20 @@ pub enum Entry<Wqe> {
     Good(Wqe),
     /// Something with this number that is no work request.
     Malformed(u64),
+}
+
+/// A signaled work request, with no other flag and no inline data.
+pub fn send_wqe(wr_id: u64, op: SendOp, sges: Vec<Sge>) -> SendWqe {
+    SendWqe {
+        wr_id,
+        op,
+        fence: false,
+        signaled: true,
+        solicited: false,
+        to: None,
+        sges,
+        inline: None,
+    }
 }
 
 /// A send queue with a bounded number of places.

@@ -2,7 +2,7 @@
 
 use crate::simulation::host::{SimHost, has_sink};
 use crate::simulation::plan::{PlannedRecv, PlannedSend};
-use crate::simulation::queues::Entry;
+use crate::simulation::queues::{Entry, send_wqe};
 use crate::simulation::trace::{Trace, Way};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -469,16 +469,7 @@ impl World {
     /// If that is not possible.
     pub fn bind(&mut self, end: &End, bind: SendOp) {
         let SendOp::BindMw { new_rkey, .. } = bind else { panic!("{bind:?} is no bind") };
-        let wqe = SendWqe {
-            wr_id: 0,
-            op: bind,
-            fence: false,
-            signaled: false,
-            solicited: false,
-            to: None,
-            sges: Vec::new(),
-            inline: None,
-        };
+        let wqe = SendWqe { signaled: false, ..send_wqe(0, bind, Vec::new()) };
         self.nodes[end.node].host.send_queue(end.send_queue).post(Entry::Good(wqe));
         self.ring(end);
         self.transmit();

@@ -6,25 +6,19 @@
 //! URXE_BLESS=1 cargo test -p urxe-spec-tests --test simulation loss_table
 //! ```
 
+use crate::pair::{MTU, Operation, Pair, RATE, SEED};
 use std::fmt::Write;
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
-use urxe_engine::{Counter, PdId};
+use urxe_engine::Counter;
 use urxe_port::sim::Link;
 use urxe_port::{Chance, Impairment};
-use urxe_spec_tests::simulation::plan::{Effect, PlannedSend};
-use urxe_spec_tests::simulation::world::{EndAttr, NodeConfig, World, everything};
-use urxe_types::{Access, Lkey, PathMtu, Rkey, SendOp, SendWqe, Sge, WcStatus};
+use urxe_spec_tests::simulation::world::EndAttr;
 
-const SEED: u64 = 1;
-
-/// The network: 25 Gbit/s, 10 us each way, and room for 200 KB before a receiver, which is what the
+/// The network: [`RATE`], 10 us each way, and room for 200 KB before a receiver, which is what the
 /// socket of an unprivileged one has.
-const RATE: u64 = 25_000_000_000;
 const DELAY: Duration = Duration::from_micros(10);
 const QUEUE: Duration = Duration::from_micros(64);
-const MTU: PathMtu = PathMtu::Mtu1024;
 
 /// Percent of packets lost, each way.
 const LOSSES: [f64; 4] = [0.0, 0.1, 1.0, 5.0];
@@ -35,12 +29,6 @@ const SIZES: [(usize, usize); 5] =
 
 /// How many messages are under way at once.
 const DEPTHS: [usize; 2] = [1, 16];
-
-#[derive(Clone, Copy)]
-enum Operation {
-    Write,
-    Read,
-}
 
 /// What a run cost.
 struct Cost {
@@ -57,61 +45,11 @@ fn run(operation: Operation, loss: f64, len: usize, count: usize, depth: usize) 
     let impairment =
         Impairment { drop: Chance::percent(loss), delay: DELAY..=DELAY, ..Impairment::default() };
     let link = Link { impairment, rate: Some(RATE), queue_limit: Some(QUEUE), ..Link::default() };
-    let nodes = [1, 2].map(|last| NodeConfig::plain(IpAddr::from([10, 0, 0, last])));
-    let mut world = World::new(SEED, link, &nodes, false);
-    let pd = PdId(1);
-    let local = world.nodes[0].reg_mr(pd, 0, Access::LOCAL_WRITE, vec![0; len]);
-    let remote = world.nodes[1].reg_mr(pd, 0, everything(), vec![0; len]);
-    let ends = [0, 1].map(|node| {
-        let cq = world.nodes[node].host.add_cq(depth);
-        world.create_qp(node, pd, (cq, cq), (depth, 1))
-    });
-    world.connect(&ends, &[EndAttr::generous(), EndAttr::generous()], MTU);
-
-    let (remote_addr, rkey) = (remote.addr, Rkey(remote.key));
-    let op = match operation {
-        Operation::Write => SendOp::Write { remote_addr, rkey, imm: None },
-        Operation::Read => SendOp::Read { remote_addr, rkey },
-    };
-    let sge = Sge { addr: local.addr, length: len as u32, lkey: Lkey(local.key) };
-    let send = |wr_id| PlannedSend {
-        wqe: SendWqe {
-            wr_id,
-            op,
-            fence: false,
-            signaled: true,
-            solicited: false,
-            to: None,
-            sges: vec![sge],
-            inline: None,
-        },
-        len,
-        effect: Effect::None,
-        answer: None,
-        reuses_memory: false,
-        malformed: false,
-    };
-    let mut posted = 0;
-    let mut ended = 0;
-    while ended < count {
-        while posted < count && posted - ended < depth {
-            world.post_send(&ends[0], &send(posted as u64));
-            posted += 1;
-        }
-        world.ring(&ends[0]);
-        let limit = world.now() + Duration::from_secs(10);
-        world.step(limit);
-        assert!(world.now() < limit, "stuck at message {ended} of {len} bytes");
-        while let Some(completed) = world.nodes[0].host.cq(ends[0].send_cq).poll() {
-            assert_eq!(completed.completion.status, WcStatus::Success);
-            ended += 1;
-        }
-    }
-    let total = |counter| -> u64 {
-        world.nodes.iter().map(|node| node.device.counters().get(counter)).sum()
-    };
+    let mut pair = Pair::new(link, EndAttr::generous(), len, depth, 1);
+    pair.run(operation, count, depth);
+    let total = |counter| pair.count(0, counter) + pair.count(1, counter);
     Cost {
-        time: world.elapsed() / count as u32,
+        time: pair.world.elapsed() / count as u32,
         sent: total(Counter::SentBytes) as f64 / (count * len) as f64,
         probes: total(Counter::Probes),
         timeouts: total(Counter::AckTimeouts),

@@ -10,6 +10,7 @@ mod loss_table;
 mod memory_order;
 mod messages;
 mod overrun;
+mod pair;
 mod rebirth;
 mod repeats;
 mod success;

@@ -5,7 +5,7 @@ use crate::LIMIT;
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::host::RECV_WR_ID;
 use urxe_spec_tests::simulation::memory::Store;
-use urxe_spec_tests::simulation::queues::Entry;
+use urxe_spec_tests::simulation::queues::{Entry, send_wqe};
 use urxe_spec_tests::simulation::scenario::{self, Connection, NetworkProfile, PD};
 use urxe_spec_tests::simulation::seeds::for_each_seed;
 use urxe_spec_tests::simulation::world::{Mr, everything};
@@ -139,16 +139,11 @@ fn draw_message(
         Kind::FetchAdd => (None, answer(1)),
         Kind::Nothing(count) => (None, answer(count)),
     };
-    let wr_id = number as u64;
     let wqe = SendWqe {
-        wr_id,
-        op,
         fence: rng.percent(5),
         signaled: rng.percent(50),
-        solicited: false,
-        to: None,
-        sges,
         inline,
+        ..send_wqe(number as u64, op, sges)
     };
     (wqe, kind)
 }

@@ -3,7 +3,7 @@
 
 use crate::rng::Rng;
 use crate::simulation::host::RECV_WR_ID;
-use crate::simulation::queues::Entry;
+use crate::simulation::queues::{Entry, send_wqe};
 use crate::simulation::scenario::PD;
 use crate::simulation::world::{End, World};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use urxe_cm::{
 };
 use urxe_engine::limits::MAX_RD_ATOMIC;
 use urxe_engine::{AsyncEvent, CqId};
-use urxe_types::{Extra, PathMtu, QpAttr, QpState, QpType, RecvWqe, SendOp, SendWqe, WcStatus};
+use urxe_types::{Extra, PathMtu, QpAttr, QpState, QpType, RecvWqe, SendOp, WcStatus};
 use urxe_wire::mad::PortSpace;
 
 /// The side that connects, and the side that listens.
@@ -383,16 +383,7 @@ impl CmWorkload {
         self.set_qp(CLIENT, conn, &end, &[QpState::Rtr, QpState::Rts]);
         let manager = self.sides[CLIENT].manager.as_mut().expect("the program lives");
         manager.establish(now, conn, b"go").expect("it was accepted");
-        let wqe = SendWqe {
-            wr_id: u64::from(end.qpn.get()),
-            op: SendOp::Send(Extra::None),
-            fence: false,
-            signaled: true,
-            solicited: false,
-            to: None,
-            sges: Vec::new(),
-            inline: None,
-        };
+        let wqe = send_wqe(end.qpn.get().into(), SendOp::Send(Extra::None), Vec::new());
         self.world.nodes[CLIENT].host.send_queue(end.send_queue).post(Entry::Good(wqe));
         self.world.ring(&end);
     }

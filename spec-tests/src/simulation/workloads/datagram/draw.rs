@@ -2,6 +2,7 @@
 
 use super::{DatagramWorkload, DatagramWorkloads, Fate, Message, Network, Receives, WR_ID};
 use crate::rng::Rng;
+use crate::simulation::queues::send_wqe;
 use crate::simulation::scenario::{NetworkProfile, draw_cqs, draw_psn};
 use crate::simulation::workloads::rc::Pace;
 use crate::simulation::world::{End, EndAttr, Mr, World, everything};
@@ -265,15 +266,11 @@ impl DatagramWorkloads {
     }
 
     fn message(&self, rng: &mut Rng, from: usize, to: Vec<usize>, len: usize) -> Message {
+        let wr_id = WR_ID | self.messages.len() as u64;
         let wqe = SendWqe {
-            wr_id: WR_ID | self.messages.len() as u64,
-            op: SendOp::Send(Extra::None),
-            fence: false,
             signaled: rng.percent(70),
             solicited: rng.percent(20),
-            to: None,
-            sges: Vec::new(),
-            inline: None,
+            ..send_wqe(wr_id, SendOp::Send(Extra::None), Vec::new())
         };
         Message {
             from,
