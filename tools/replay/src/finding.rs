@@ -1,34 +1,35 @@
-//! What is found when answers are compared.
+//! The results of comparing responses: differences, and deviations that are allowed.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Something in a response that is not as it must be.
+/// Something in a response that is not as the standard requires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Difference {
+pub struct Difference {
     /// The response.
-    pub(crate) frame: u64,
-    /// Which part of it.
-    pub(crate) field: &'static str,
-    /// What stands there.
-    pub(crate) captured: String,
-    /// What our engine answers.
-    pub(crate) expected: String,
+    pub frame: u64,
+    /// The field that differs.
+    pub field: &'static str,
+    /// Its value in the capture.
+    pub captured: String,
+    /// Its value in our engine's response.
+    pub expected: String,
     /// Why that is wrong, in a sentence.
-    pub(crate) says: String,
+    #[serde(rename = "says")]
+    pub explanation: String,
 }
 
-/// Something that the standard leaves open, or that a capture cannot show.
+/// A deviation that is no error: the standard leaves it open, or a capture cannot decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Freedom {
-    /// ACKs that our engine sends and the responder left to a later one.
+pub enum Tolerance {
+    /// ACKs that our engine sends and the responder replaced by a later one.
     CoalescedAck,
     /// ACKs that the requester did not ask for.
     UnaskedAck,
     /// ACKs of what was acknowledged before.
     RepeatedAck,
-    /// The MSN of answers to repeated requests.
+    /// The MSN of responses to repeated requests.
     RepeatedMsn,
     /// Credits in ACKs.
     Credits,
@@ -38,55 +39,55 @@ pub(crate) enum Freedom {
     Congestion,
     /// Memory that the responder's own program changed.
     ProgramWrote,
-    /// Requests that were lost behind the place of the capture.
+    /// Requests that were lost between the capture and the responder.
     RequestLost,
-    /// Answers that the capture does not have, though it has later ones.
+    /// Responses that the capture does not have, though it has later ones.
     AnswerMissing,
-    /// Requests without any answer, at the end.
+    /// Requests without any response, at the end.
     Unanswered,
     /// A failure on the responder's own side.
     LocalFailure,
 }
 
-impl Freedom {
-    /// What it is and why it is no fault, in a sentence.
-    pub(crate) const fn says(self) -> &'static str {
+impl Tolerance {
+    /// What it is and why it is no error, in a sentence.
+    pub const fn explanation(self) -> &'static str {
         match self {
-            Freedom::CoalescedAck => {
-                "One ACK speaks for all requests up to its PSN; these were left to a later one."
+            Tolerance::CoalescedAck => {
+                "One ACK acknowledges all requests up to its PSN; these were acknowledged by a later one."
             }
-            Freedom::UnaskedAck => {
+            Tolerance::UnaskedAck => {
                 "A responder may acknowledge more often than it is asked to (AckReq)."
             }
-            Freedom::RepeatedAck => {
+            Tolerance::RepeatedAck => {
                 "What was acknowledged before may be acknowledged again, and must be when the request is repeated."
             }
-            Freedom::RepeatedMsn => {
-                "The answer to a request that was repeated tells the messages completed by now, and not those at its first answer; a requester can use either."
+            Tolerance::RepeatedMsn => {
+                "The response to a repeated request has the current MSN, not that of the first response; a requester can use either."
             }
-            Freedom::Credits => {
-                "The ACK tells credits of end-to-end flow control; 31, as our engine sends it, says that it is not used."
+            Tolerance::Credits => {
+                "The ACK carries credits of end-to-end flow control; 31, which our engine sends, means that it is not used."
             }
-            Freedom::MigReq => {
-                "The migration bit differs (our engine and hardware set it, kernel rxe does not); without alternate paths nobody looks at it."
+            Tolerance::MigReq => {
+                "The migration bit differs (our engine and hardware set it, kernel rxe does not); without alternate paths it has no meaning."
             }
-            Freedom::Congestion => {
-                "A congestion bit of the BTH is set; it may be, on the way as well."
+            Tolerance::Congestion => {
+                "A congestion bit of the BTH is set, by the responder or on the way."
             }
-            Freedom::ProgramWrote => {
+            Tolerance::ProgramWrote => {
                 "The data differs from what the capture last showed of that memory, but the responder's program was active since and may have written it."
             }
-            Freedom::RequestLost => {
-                "The responder asks again for requests that the capture has: they were lost between the place of the capture and the responder."
+            Tolerance::RequestLost => {
+                "The responder asks again for requests that the capture has: they were lost between the capture and the responder."
             }
-            Freedom::AnswerMissing => {
-                "Our engine gives an answer here that the capture does not have: lost on its way, or not captured."
+            Tolerance::AnswerMissing => {
+                "Our engine sends a response here that the capture does not have: it was lost on its way, or not captured."
             }
-            Freedom::Unanswered => {
-                "Nothing answers these requests to the end of the capture: the responder's QP is gone or in ERR, or the capture ends."
+            Tolerance::Unanswered => {
+                "These requests have no response until the end of the capture: the responder's QP is gone or in ERR, or the capture ends too early."
             }
-            Freedom::LocalFailure => {
-                "The responder says that it failed on its own side, which no packet can prove. Kernel rxe says so of a SEND longer than the receive, where the standard has an invalid request."
+            Tolerance::LocalFailure => {
+                "The responder reports a failure on its own side (remote operational error), which no packet can prove. Kernel rxe reports it for a SEND longer than the receive, where the standard has an invalid request."
             }
         }
     }
@@ -94,14 +95,16 @@ impl Freedom {
 
 /// How often something was seen, and where first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Seen {
-    pub(crate) count: u64,
-    pub(crate) first_frame: u64,
+pub struct Occurrences {
+    /// How often.
+    pub count: u64,
+    /// The first frame in which it was seen.
+    pub first_frame: u64,
 }
 
 /// Counts things with the frame in which they were seen first.
 #[derive(Clone, Debug)]
-pub(crate) struct Tally<K>(pub(crate) BTreeMap<K, Seen>);
+pub(crate) struct Tally<K>(pub(crate) BTreeMap<K, Occurrences>);
 
 impl<K> Default for Tally<K> {
     fn default() -> Self {
@@ -110,22 +113,23 @@ impl<K> Default for Tally<K> {
 }
 
 impl<K: Ord> Tally<K> {
-    pub(crate) fn add(&mut self, what: K, frame: u64, count: u64) {
+    pub(crate) fn add(&mut self, key: K, frame: u64, count: u64) {
         if count > 0 {
-            let seen = self.0.entry(what).or_insert(Seen { count: 0, first_frame: frame });
-            seen.count += count;
+            let occurrences =
+                self.0.entry(key).or_insert(Occurrences { count: 0, first_frame: frame });
+            occurrences.count += count;
         }
     }
 }
 
-/// All that is found in one direction.
+/// The results of one direction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) differences: Vec<Difference>,
-    pub(crate) freedoms: Tally<Freedom>,
+    pub(crate) tolerances: Tally<Tolerance>,
     /// Packets that were not replayed or compared, by reason.
     pub(crate) unused: Tally<String>,
-    /// What the replay's responder was given.
+    /// State of the responder that was inferred.
     pub(crate) inferred: Vec<String>,
     /// Responses compared.
     pub(crate) compared: u64,

@@ -1,6 +1,6 @@
-//! The responder's memory: what its keys open, and what was in it that no request has put there.
+//! The responder's memory: the ranges of its keys, and its content that no request has written.
 
-use crate::flows::Flows;
+use crate::flow_table::FlowTable;
 use crate::survey::Survey;
 use crate::trace::Trace;
 use std::collections::{BTreeMap, HashMap};
@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use urxe_types::{Access, Psn, Rkey};
 use urxe_wire::{AtomicEth, Operation, Reth};
 
-/// Small, so that a capture that names an address here and one there costs little.
+/// Small, so that a capture with scattered addresses costs little.
 const PAGE: u64 = 256;
 
-/// Bytes by address, of which only those exist that anything was said of.
+/// Bytes by address; only pages that a packet named exist.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bytes {
     pages: BTreeMap<u64, Page>,
@@ -49,7 +49,7 @@ fn parts(addr: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, usiz
 }
 
 impl Bytes {
-    /// What is there; 0 where nothing is known.
+    /// Reads; 0 where nothing is known.
     pub(crate) fn read(&self, addr: u64, buf: &mut [u8]) {
         for (page, offset, from, len) in parts(addr, buf.len()) {
             match self.pages.get(&page) {
@@ -61,7 +61,7 @@ impl Bytes {
         }
     }
 
-    /// Writes, as of this packet.
+    /// Writes on behalf of this packet.
     pub(crate) fn write(&mut self, addr: u64, data: &[u8], by: usize) {
         for (page, offset, from, len) in parts(addr, data.len()) {
             let page = self.pages.entry(page).or_default();
@@ -71,7 +71,7 @@ impl Bytes {
         }
     }
 
-    /// Notes that a packet has told what is there.
+    /// Notes that a packet has shown the content.
     pub(crate) fn touch(&mut self, addr: u64, len: usize, by: usize) {
         for (page, ..) in parts(addr, len) {
             let page = self.pages.entry(page).or_default();
@@ -79,20 +79,20 @@ impl Bytes {
         }
     }
 
-    /// The last packet that touched any of this.
+    /// The last packet that touched any of this range.
     pub(crate) fn touched(&self, addr: u64, len: usize) -> usize {
         let pages = parts(addr, len).filter_map(|(page, ..)| self.pages.get(&page));
         pages.map(|page| page.touched).max().unwrap_or(0)
     }
 
-    /// Says that these bytes will be written, whatever was there.
+    /// Marks bytes as known: a request writes them.
     fn mark(&mut self, addr: u64, len: usize) {
         for (page, offset, _, len) in parts(addr, len) {
             self.pages.entry(page).or_default().known[offset..offset + len].fill(true);
         }
     }
 
-    /// Which of these bytes were not known so far; now they are.
+    /// Marks bytes as known, and returns which of them were not before.
     fn learn(&mut self, addr: u64, len: usize) -> Vec<bool> {
         let mut new = vec![false; len];
         for (page, offset, from, len) in parts(addr, len) {
@@ -104,7 +104,7 @@ impl Bytes {
         new
     }
 
-    /// Puts bytes there that were learned, where `new` says so.
+    /// Writes the bytes that `new` selects.
     pub(crate) fn fill(&mut self, addr: u64, data: &[u8], new: &[bool]) {
         for (page, offset, from, len) in parts(addr, data.len()) {
             let page = self.pages.entry(page).or_default();
@@ -114,120 +114,120 @@ impl Bytes {
         }
     }
 
-    /// Forgets what is known of it.
+    /// Forgets all content.
     fn forget(&mut self) {
         self.pages.clear();
     }
 }
 
-/// What a key opens.
+/// The memory that a key grants access to.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     pub(crate) first: u64,
     /// The last byte.
     pub(crate) last: u64,
     pub(crate) access: Access,
-    /// A SEND invalidates it: it is that of a memory window of type 2.
+    /// A SEND invalidates it, so it belongs to a memory window of type 2.
     pub(crate) is_window: bool,
-    /// The last request that it opened.
+    /// The last request that used it.
     pub(crate) last_use: usize,
     pub(crate) bytes: Bytes,
 }
 
 impl Key {
-    /// Whether it would open so much.
-    pub(crate) fn opens(&self, addr: u64, len: u64, access: Access) -> bool {
+    /// Whether it grants this access to the whole range.
+    pub(crate) fn grants(&self, addr: u64, len: u64, access: Access) -> bool {
         let last = addr.saturating_add(len.saturating_sub(1));
         self.access.contains(access) && addr >= self.first && last <= self.last
     }
 }
 
-/// A stretch of memory that a request names.
+/// A range of memory that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct MemoryRange {
     pub(crate) rkey: Rkey,
     pub(crate) addr: u64,
     pub(crate) len: u64,
 }
 
-/// The memory that a request begins to reach; `None` if it names none.
-pub(crate) fn stretch(reth: Option<Reth>, atomic: Option<AtomicEth>) -> Option<Stretch> {
+/// The memory that a request names, if it names any.
+pub(crate) fn named_range(reth: Option<Reth>, atomic: Option<AtomicEth>) -> Option<MemoryRange> {
     match (reth, atomic) {
-        (Some(Reth { va, rkey, len }), _) => Some(Stretch { rkey, addr: va, len: len.into() }),
-        (_, Some(AtomicEth { va, rkey, .. })) => Some(Stretch { rkey, addr: va, len: 8 }),
+        (Some(Reth { va, rkey, len }), _) => Some(MemoryRange { rkey, addr: va, len: len.into() }),
+        (_, Some(AtomicEth { va, rkey, .. })) => Some(MemoryRange { rkey, addr: va, len: 8 }),
         _ => None,
     }
 }
 
-/// The keys of a host and what they open.
+/// The keys of a host.
 pub(crate) type Keys = HashMap<Rkey, Key>;
 
-/// What must have been in memory when a request came, as its answer tells.
+/// Content that memory must have had when a request came, as its response shows.
 #[derive(Clone, Debug)]
 pub(crate) struct Fill {
     pub(crate) rkey: Rkey,
     pub(crate) addr: u64,
     pub(crate) data: Vec<u8>,
-    /// Which of it.
+    /// Which bytes of it were not known before.
     pub(crate) new: Vec<bool>,
 }
 
-/// By request.
+/// Content by the request that read it.
 pub(crate) type Fills = HashMap<usize, Vec<Fill>>;
 
-/// What can be said of the memory of all responders before anything is replayed.
-pub(crate) struct Beginnings<'a> {
+/// Finds the keys and the initial content of all responders' memory before anything is replayed.
+pub(crate) struct InitialMemory<'a> {
     trace: &'a Trace,
-    flows: &'a Flows,
+    flows: &'a FlowTable,
     surveys: &'a [Survey],
     keys: HashMap<IpAddr, Keys>,
     fills: Fills,
-    /// By survey: where each PSN was answered.
-    answers: Vec<HashMap<Psn, Vec<usize>>>,
-    /// How many answers may still be looked for: no capture is to keep us busy for ever.
-    patience: usize,
+    /// By survey: the responses of each PSN.
+    responses: Vec<HashMap<Psn, Vec<usize>>>,
+    /// How many more responses are looked up: bounds the work for a hostile capture.
+    lookups_left: usize,
 }
 
-/// The rest of a WRITE under way.
+/// Where the next packet of a WRITE message goes.
 #[derive(Clone, Copy)]
 struct Cursor {
     rkey: Rkey,
     addr: u64,
 }
 
-impl<'a> Beginnings<'a> {
-    /// Learns from the whole trace.
+impl<'a> InitialMemory<'a> {
+    /// Analyses the whole trace.
     pub(crate) fn of(
         trace: &'a Trace,
-        flows: &'a Flows,
+        flows: &'a FlowTable,
         surveys: &'a [Survey],
     ) -> (HashMap<IpAddr, Keys>, Fills) {
-        let answers = surveys.iter().map(|survey| {
+        let responses = surveys.iter().map(|survey| {
             let mut by_psn: HashMap<Psn, Vec<usize>> = HashMap::new();
             for &i in survey.responses.iter().filter(|&&i| trace.packets[i].intact) {
                 by_psn.entry(trace.packets[i].headers.bth.psn).or_default().push(i);
             }
             by_psn
         });
-        let mut beginnings = Beginnings {
+        let mut initial = InitialMemory {
             trace,
             flows,
             surveys,
             keys: HashMap::new(),
             fills: HashMap::new(),
-            answers: answers.collect(),
-            patience: 1000 + 8 * trace.packets.len(),
+            responses: responses.collect(),
+            lookups_left: 1000 + 8 * trace.packets.len(),
         };
-        beginnings.find_keys();
-        beginnings.find_contents();
-        let Beginnings { mut keys, fills, .. } = beginnings;
+        initial.find_keys();
+        initial.find_contents();
+        let InitialMemory { mut keys, fills, .. } = initial;
         for key in keys.values_mut().flat_map(Keys::values_mut) {
             key.bytes.forget();
         }
         (keys, fills)
     }
 
-    /// Every request that names a key and is granted, in order, with its survey.
+    /// Every request whose key must have granted it, in order, with its survey.
     fn granted(&self) -> Vec<(usize, usize)> {
         let mut granted = Vec::new();
         for (number, survey) in self.surveys.iter().enumerate() {
@@ -260,8 +260,8 @@ impl<'a> Beginnings<'a> {
                 key.is_window = true;
                 key.last_use = i;
             }
-            let Some(Stretch { rkey, addr, len }) =
-                stretch(packet.headers.reth, packet.headers.atomic)
+            let Some(MemoryRange { rkey, addr, len }) =
+                named_range(packet.headers.reth, packet.headers.atomic)
             else {
                 continue;
             };
@@ -283,7 +283,7 @@ impl<'a> Beginnings<'a> {
             let packet = &trace.packets[i];
             let (headers, host) = (&packet.headers, packet.outer.flow.dst);
             if self.surveys[survey].start == Some(i) {
-                // A program that has just made a connection has had its hands on its memory.
+                // A program that connects may have changed its memory before.
                 let keys = self.keys.get_mut(&host).into_iter().flat_map(Keys::values_mut);
                 keys.for_each(|key| key.bytes.forget());
             }
@@ -301,8 +301,10 @@ impl<'a> Beginnings<'a> {
                 }
                 (Operation::ReadRequest, Some(reth), _) => self.learn_read(i, survey, &reth),
                 (Operation::CompareSwap | Operation::FetchAdd, _, Some(atomic)) => {
-                    let Some(answer) = self.answer(survey, headers.bth.psn, i) else { continue };
-                    let Some(found) = trace.packets[answer].headers.atomic_ack else { continue };
+                    let Some(response) = self.response(survey, headers.bth.psn, i) else {
+                        continue;
+                    };
+                    let Some(found) = trace.packets[response].headers.atomic_ack else { continue };
                     self.learn(i, host, atomic.rkey, atomic.va, &found.original.to_ne_bytes());
                 }
                 _ => {}
@@ -310,35 +312,36 @@ impl<'a> Beginnings<'a> {
         }
     }
 
-    /// What a READ brought was there before, unless it was written.
+    /// Takes what a READ returned as initial content, unless a request wrote it.
     fn learn_read(&mut self, request: usize, survey: usize, reth: &Reth) {
-        /// So many answers one after the other that the capture does not have end the search.
+        /// The search ends after so many missing responses in a row.
         const MISSING: u32 = 64;
         let packet = &self.trace.packets[request];
         let mtu = self.surveys[survey].mtu.bytes() as u64;
         let count = u64::from(reth.len).div_ceil(mtu).max(1) as u32;
         let mut missing = 0;
         for number in 0..count {
-            if missing == MISSING || self.patience == 0 {
+            if missing == MISSING || self.lookups_left == 0 {
                 return;
             }
-            self.patience -= 1;
+            self.lookups_left -= 1;
             let trace = self.trace;
             let psn = packet.headers.bth.psn + number;
-            let answer = self.answer(survey, psn, request).map(|answer| &trace.packets[answer]);
-            let Some(answer) = answer
-                .filter(|answer| answer.headers.bth.opcode.operation() == Operation::ReadResponse)
-            else {
+            let response =
+                self.response(survey, psn, request).map(|response| &trace.packets[response]);
+            let Some(response) = response.filter(|response| {
+                response.headers.bth.opcode.operation() == Operation::ReadResponse
+            }) else {
                 missing += 1;
                 continue;
             };
             missing = 0;
             let addr = reth.va.wrapping_add(u64::from(number) * mtu);
-            self.learn(request, packet.outer.flow.dst, reth.rkey, addr, &answer.payload);
+            self.learn(request, packet.outer.flow.dst, reth.rkey, addr, &response.payload);
         }
     }
 
-    /// An answer to a request brought this.
+    /// Takes data of a response as initial content.
     fn learn(&mut self, request: usize, host: IpAddr, rkey: Rkey, addr: u64, data: &[u8]) {
         let Some(bytes) = self.bytes(host, rkey) else { return };
         let new = bytes.learn(addr, data.len());
@@ -348,10 +351,10 @@ impl<'a> Beginnings<'a> {
         }
     }
 
-    /// The first answer to a PSN behind a packet.
-    fn answer(&self, survey: usize, psn: Psn, behind: usize) -> Option<usize> {
-        let answers = self.answers[survey].get(&psn)?;
-        answers.get(answers.partition_point(|&i| i < behind)).copied()
+    /// The first response to a PSN after a packet.
+    fn response(&self, survey: usize, psn: Psn, after: usize) -> Option<usize> {
+        let responses = self.responses[survey].get(&psn)?;
+        responses.get(responses.partition_point(|&i| i < after)).copied()
     }
 
     fn bytes(&mut self, host: IpAddr, rkey: Rkey) -> Option<&mut Bytes> {

@@ -1,23 +1,22 @@
-//! The program behind the replay's responder: its memory and its receives, as the engine asks for
-//! them.
+//! The program of our responder: the memory and the receives that the engine uses.
 
 use crate::memory::{Bytes, Key};
-use crate::survey::Fate;
+use crate::survey::Outcome;
 use std::collections::{HashMap, VecDeque};
 use urxe_engine::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
 use urxe_types::{Completion, Lkey, RecvWqe, Rkey, SendWqe, Sge, WcStatus};
 
-/// Memory for received messages, whose bytes nobody looks at.
+/// Memory for received messages, whose content is not compared.
 pub(crate) const SINK: RegionId = RegionId(0);
-/// Memory that cannot be reached.
+/// Memory of which every access fails.
 pub(crate) const GONE: RegionId = RegionId(1);
-/// The first of the regions behind keys.
+/// The first of the regions of keys.
 const FIRST_KEYED: u32 = 2;
 
 /// Bytes of the sink: no message is longer.
 pub(crate) const SINK_LEN: u32 = 1 << 31;
 
-/// A program that answers the engine as the capture says.
+/// A program that behaves as the survey of the capture says.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     /// By region, from [`FIRST_KEYED`] on.
@@ -26,15 +25,15 @@ pub(crate) struct Program {
     /// The keys of [`SINK`] and [`GONE`].
     pub(crate) sink: Lkey,
     pub(crate) gone: Lkey,
-    /// What the capture says of the packet that is being handled.
-    pub(crate) fate: Option<Fate>,
+    /// What happened to the packet that is being handled.
+    pub(crate) outcome: Option<Outcome>,
     /// Its number, the first packet's being 1.
     pub(crate) now: usize,
-    /// Work requests for the next send queue that asks: binds of windows.
+    /// Work requests for the send queue that is read next: binds of windows.
     pub(crate) sends: VecDeque<SendWqe>,
-    /// Whether a receive is posted. Each packet has one: a QP in ERR takes as many as there are.
+    /// Whether a receive is posted. Each packet has one: a QP in ERR flushes all that there are.
     pub(crate) receive_posted: bool,
-    /// Receives that completed well since the last look.
+    /// Receives that completed successfully.
     pub(crate) received: u64,
 }
 
@@ -46,7 +45,7 @@ struct Region {
 }
 
 impl Program {
-    /// Adds the memory behind a key.
+    /// Adds the memory of a key.
     pub(crate) fn add(&mut self, rkey: Rkey, key: &Key) -> RegionId {
         let region = RegionId(FIRST_KEYED + self.regions.len() as u32);
         self.regions.push(Region { first: key.first, bytes: key.bytes.clone() });
@@ -54,14 +53,14 @@ impl Program {
         region
     }
 
-    /// The memory behind a key of the capture.
+    /// The memory of a key of the capture.
     pub(crate) fn bytes(&mut self, rkey: Rkey) -> Option<&mut Bytes> {
         let region = *self.region_of.get(&rkey)?;
         Some(&mut self.region(region).ok()?.bytes)
     }
 
     fn region(&mut self, region: RegionId) -> Result<&mut Region, MemoryFault> {
-        if self.fate == Some(Fate::Failed) {
+        if self.outcome == Some(Outcome::Failed) {
             return Err(MemoryFault);
         }
         let number = region.0.checked_sub(FIRST_KEYED).ok_or(MemoryFault)?;
@@ -102,7 +101,7 @@ impl Host for Program {
         Ok(())
     }
 
-    // Nobody looks at this memory meanwhile.
+    // No program polls this memory.
     fn write_barrier(&mut self) {}
 
     fn sync(&mut self) -> Result<(), MemoryFault> {
@@ -150,10 +149,10 @@ impl Host for Program {
         }
         let enough = Sge { addr: 0, length: SINK_LEN, lkey: self.sink };
         wqe.sges.clear();
-        match self.fate {
-            Some(Fate::NoReceive) => return Taken::Empty,
-            Some(Fate::ReceiveTooShort(bytes)) => wqe.sges.push(Sge { length: bytes, ..enough }),
-            Some(Fate::ReceiveFailed(bytes)) => {
+        match self.outcome {
+            Some(Outcome::NoReceive) => return Taken::Empty,
+            Some(Outcome::ReceiveTooShort(bytes)) => wqe.sges.push(Sge { length: bytes, ..enough }),
+            Some(Outcome::ReceiveFailed(bytes)) => {
                 wqe.sges.push(Sge { length: bytes, ..enough });
                 wqe.sges.push(Sge { lkey: self.gone, ..enough });
             }

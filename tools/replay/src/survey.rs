@@ -1,46 +1,45 @@
-//! What the responder must have been like, as far as the capture tells: path MTU, first PSN,
-//! receives, rights.
+//! The state of a responder as inferred from the capture: path MTU, first PSN, receives, rights.
 //!
-//! A responder has state that no packet shows. Where an answer can only be explained by such
-//! state (an RNR NAK by an empty receive queue), the replay's responder is given it, so that what
-//! is compared is what the answers must be under it.
+//! A responder has state that no packet shows. Where a response can only be explained by such
+//! state (an RNR NAK by an empty receive queue), our responder is put into it, so that responses
+//! are compared under equal conditions.
 
-use crate::flows::{Direction, Flows};
+use crate::flow_table::{Direction, FlowTable};
 use crate::trace::{Captured, Trace};
 use std::collections::HashMap;
 use urxe_types::{Access, PathMtu, Psn};
 use urxe_wire::{NakCode, Operation, Syndrome, Transport};
 
-/// So many packets later, a PSN is that of another request.
+/// After this many packets, a PSN belongs to another request.
 const WINDOW: usize = 1 << 20;
 
-/// What became of a request, other than that it was carried out.
+/// What happened to a request that was not executed normally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// It never arrived: the responder asked for it, though it was sent.
+pub(crate) enum Outcome {
+    /// It never arrived: the responder asked for it again.
     Lost,
     /// No receive was posted for it.
     NoReceive,
-    /// Its message met a receive of just so many bytes.
+    /// The receive of its message has only so many bytes.
     ReceiveTooShort(u32),
-    /// Its message met a receive that failed behind so many bytes, on the responder's own side.
+    /// The receive of its message failed after so many bytes, on the responder's own side.
     ReceiveFailed(u32),
-    /// The responder failed in carrying it out.
+    /// The responder failed while executing it.
     Failed,
     /// Its key was refused.
     Refused,
 }
 
-/// Where the path MTU is known from.
+/// What the path MTU is inferred from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MtuFrom {
-    /// From the packets that must be full.
+    /// FIRST and MIDDLE packets, which are full.
     FullPackets,
-    /// Only that it is at least this: the largest packet fits.
+    /// The largest packet: it is at least this.
     LargestPacket,
 }
 
-/// What is known of one direction of a connection.
+/// What is known about one direction of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Survey {
     pub(crate) direction: Direction,
@@ -50,32 +49,32 @@ pub(crate) struct Survey {
     pub(crate) mtu: PathMtu,
     pub(crate) mtu_from: MtuFrom,
     /// By packet.
-    pub(crate) fates: HashMap<usize, Fate>,
+    pub(crate) outcomes: HashMap<usize, Outcome>,
     /// The timer code of RNR NAKs.
     pub(crate) min_rnr_timer: Option<u8>,
-    /// What the responder's QP does not let its peer do.
+    /// Access that the responder's QP does not grant.
     pub(crate) denied: Access,
-    /// From here on the responder's QP was in ERR, having refused a request for good.
+    /// The packet after which the responder's QP was in ERR: it refused a request with a fatal NAK.
     pub(crate) ended_at: Option<usize>,
-    /// Where each PSN was requested last.
+    /// The last request of each PSN.
     pub(crate) last_of: HashMap<Psn, usize>,
     /// Responses, in order.
     pub(crate) responses: Vec<usize>,
 }
 
-/// A message under way, as the requester sends it.
+/// A request packet and its message.
 #[derive(Clone, Copy)]
 struct Sent {
     index: usize,
-    /// Where its message begins.
+    /// The first packet of its message.
     start: usize,
     /// Bytes of the message before it.
     before: u32,
 }
 
 impl Survey {
-    /// Looks at both flows of a direction.
-    pub(crate) fn of(trace: &Trace, flows: &Flows, direction: Direction) -> Survey {
+    /// Analyses both flows of a direction.
+    pub(crate) fn of(trace: &Trace, flows: &FlowTable, direction: Direction) -> Survey {
         let requests = &flows.flows[direction.requests];
         let (mtu, mtu_from) = path_mtu(trace, flows, direction);
         let starts = |&&i: &&usize| {
@@ -88,7 +87,7 @@ impl Survey {
             start: requests.packets.iter().find(starts).copied(),
             mtu,
             mtu_from,
-            fates: HashMap::new(),
+            outcomes: HashMap::new(),
             min_rnr_timer: None,
             denied: Access::empty(),
             ended_at: None,
@@ -100,7 +99,7 @@ impl Survey {
     }
 
     /// Goes through requests and responses in their order.
-    fn walk(&mut self, trace: &Trace, flows: &Flows) {
+    fn walk(&mut self, trace: &Trace, flows: &FlowTable) {
         let of = |flow: Option<usize>| flow.map_or(&[][..], |flow| &flows.flows[flow].packets);
         let requests = of(Some(self.direction.requests)).iter();
         let mut all: Vec<usize> = requests.chain(of(self.direction.responses)).copied().collect();
@@ -122,7 +121,7 @@ impl Survey {
                     _ => Sent { index, start: index, before: 0 },
                 };
                 let same = sent.entry(psn).or_default();
-                // PSNs come again in the end.
+                // PSNs wrap around.
                 same.retain(|before| index - before.index < WINDOW);
                 same.push(Sent { index, ..begun });
                 let before = begun.before.saturating_add(packet.payload.len() as u32);
@@ -135,46 +134,46 @@ impl Survey {
             if let Syndrome::RnrNak { timer } = aeth.syndrome {
                 self.min_rnr_timer.get_or_insert(timer);
             }
-            // What refuses a request speaks of all that was sent of it before.
-            for &asked in sent.get(&psn).into_iter().flatten() {
-                let request = &trace.packets[asked.index];
+            // A NAK applies to every earlier transmission of the request.
+            for &earlier in sent.get(&psn).into_iter().flatten() {
+                let request = &trace.packets[earlier.index];
                 match aeth.syndrome {
                     Syndrome::Ack { .. } => done |= rights(request),
-                    Syndrome::Nak(NakCode::SequenceError) => lost.push((psn, asked)),
-                    Syndrome::RnrNak { .. } if takes_receive(request) => {
-                        self.fates.entry(asked.index).or_insert(Fate::NoReceive);
+                    Syndrome::Nak(NakCode::SequenceError) => lost.push((psn, earlier)),
+                    Syndrome::RnrNak { .. } if consumes_receive(request) => {
+                        self.outcomes.entry(earlier.index).or_insert(Outcome::NoReceive);
                     }
-                    Syndrome::Nak(code) => self.on_refusal(index, code, asked, request, done),
+                    Syndrome::Nak(code) => self.on_refusal(index, code, earlier, request, done),
                     _ => {}
                 }
             }
         }
         for (psn, sent) in lost {
-            // What is sent again was lost before; what is not had arrived after all.
+            // A request that is sent again was lost before; any other had arrived after all.
             if self.last_of.get(&psn).is_some_and(|&last| last > sent.index) {
-                self.fates.entry(sent.index).or_insert(Fate::Lost);
+                self.outcomes.entry(sent.index).or_insert(Outcome::Lost);
             }
         }
     }
 
-    /// The responder has refused a request for good.
+    /// The responder has refused a request with a fatal NAK.
     fn on_refusal(
         &mut self,
         index: usize,
         code: NakCode,
-        asked: Sent,
+        sent: Sent,
         request: &Captured,
         done: Access,
     ) {
         self.ended_at.get_or_insert(index);
         let sends = is_send(request);
-        let fate = match code {
-            NakCode::RemoteAccess => Fate::Refused,
-            NakCode::InvalidRequest if sends => Fate::ReceiveTooShort(asked.before),
-            NakCode::RemoteOperational if sends => Fate::ReceiveFailed(asked.before),
-            NakCode::RemoteOperational => Fate::Failed,
+        let outcome = match code {
+            NakCode::RemoteAccess => Outcome::Refused,
+            NakCode::InvalidRequest if sends => Outcome::ReceiveTooShort(sent.before),
+            NakCode::RemoteOperational if sends => Outcome::ReceiveFailed(sent.before),
+            NakCode::RemoteOperational => Outcome::Failed,
             NakCode::InvalidRequest => {
-                // Nothing that was allowed before is denied.
+                // Access that was used before is not denied.
                 let needs = rights(request);
                 if !done.intersects(needs) {
                     self.denied |= needs;
@@ -183,19 +182,19 @@ impl Survey {
             }
             _ => return,
         };
-        let at = if fate == Fate::Failed { asked.index } else { asked.start };
-        self.fates.entry(at).or_insert(fate);
+        let at = if outcome == Outcome::Failed { sent.index } else { sent.start };
+        self.outcomes.entry(at).or_insert(outcome);
     }
 
-    /// Whether a key that this request names must have opened what it asks for.
+    /// Whether the key of this request must have granted it.
     pub(crate) fn grants(&self, index: usize) -> bool {
         self.start.is_some_and(|start| index >= start)
             && self.ended_at.is_none_or(|end| index < end)
-            && self.fates.get(&index) != Some(&Fate::Refused)
+            && self.outcomes.get(&index) != Some(&Outcome::Refused)
     }
 }
 
-/// The right that a request needs of the QP.
+/// The access that a request needs.
 pub(crate) fn rights(request: &Captured) -> Access {
     match request.headers.bth.opcode.operation() {
         Operation::Write | Operation::WriteImm | Operation::AtomicWrite => Access::REMOTE_WRITE,
@@ -211,8 +210,8 @@ pub(crate) fn is_send(request: &Captured) -> bool {
     matches!(operation, Operation::Send | Operation::SendImm | Operation::SendInv)
 }
 
-/// Whether a receive is taken when this packet arrives.
-fn takes_receive(request: &Captured) -> bool {
+/// Whether this packet consumes a receive.
+fn consumes_receive(request: &Captured) -> bool {
     let opcode = request.headers.bth.opcode;
     match opcode.operation() {
         Operation::WriteImm => true,
@@ -220,8 +219,8 @@ fn takes_receive(request: &Captured) -> bool {
     }
 }
 
-/// The path MTU: the size of the packets that must be full, of which most are believed.
-fn path_mtu(trace: &Trace, flows: &Flows, direction: Direction) -> (PathMtu, MtuFrom) {
+/// The path MTU: the most frequent size of the packets that must be full.
+fn path_mtu(trace: &Trace, flows: &FlowTable, direction: Direction) -> (PathMtu, MtuFrom) {
     let both = [Some(direction.requests), flows.partner[direction.requests]];
     let mut sizes: HashMap<usize, u64> = HashMap::new();
     let mut largest = 0;

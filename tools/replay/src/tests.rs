@@ -1,7 +1,7 @@
 //! The captures of kernel rxe, as they are and damaged on purpose.
 
 use super::*;
-use crate::finding::Freedom;
+use crate::finding::Tolerance;
 use proptest::prelude::*;
 use std::path::Path;
 use trace::Captured;
@@ -71,7 +71,7 @@ const CAPTURES: [(&str, u64, u64); 28] = [
 ];
 
 #[test]
-fn kernel_rxe_answers_as_our_engine_does() {
+fn kernel_rxe_responds_as_our_engine_does() {
     for (file, compared, differences) in CAPTURES {
         let report = replayed(trace(file));
         let found = (report.compared, report.differences);
@@ -95,7 +95,7 @@ fn a_wrong_msn_is_found() {
     assert_eq!(differences("6.1/vectors-rc-v4.pcap", is_ack, change), ["msn"]);
 }
 
-/// The first READ of some memory only tells what is in it; what was written or read before and not
+/// The first READ of some memory only shows its content; what was written or read before and not
 /// touched since can be wrong.
 #[test]
 fn wrong_data_is_found_if_the_capture_shows_what_is_right() {
@@ -152,29 +152,29 @@ fn errors_in_any_response_are_found() {
 }
 
 #[test]
-fn an_ack_that_waits_for_the_next_is_allowed() {
+fn a_coalesced_ack_is_allowed() {
     let mut trace = trace("6.1/vectors-rc-v4.pcap");
     let first = trace.packets.iter().position(is_ack).unwrap();
     trace.packets.remove(first);
     let report = replayed(trace);
     assert_eq!(report.differences, 0, "{report}");
-    assert_eq!(report.freedoms(Freedom::CoalescedAck), 1, "{report}");
+    assert_eq!(report.tolerances(Tolerance::CoalescedAck), 1, "{report}");
 }
 
 #[test]
-fn a_capture_that_begins_or_has_a_hole_amid_a_connection_is_used() {
+fn a_capture_that_begins_within_a_connection_or_has_a_gap_is_replayed() {
     let whole = trace("6.1/vectors-rc-v4.pcap");
-    for hole in [0..11, 0..40, 30..37, 61..62, 100..131] {
+    for gap in [0..11, 0..40, 30..37, 61..62, 100..131] {
         let mut trace = whole.clone();
-        trace.packets.drain(hole.clone());
+        trace.packets.drain(gap.clone());
         let report = replayed(trace);
-        assert_eq!(report.differences, 0, "{hole:?}\n{report}");
-        assert!(report.compared > 20, "{hole:?}\n{report}");
+        assert_eq!(report.differences, 0, "{gap:?}\n{report}");
+        assert!(report.compared > 20, "{gap:?}\n{report}");
     }
 }
 
 #[test]
-fn a_capture_of_requests_alone_says_that_nothing_was_compared() {
+fn a_capture_of_requests_alone_reports_that_nothing_was_compared() {
     let mut trace = trace("6.1/vectors-rc-v4.pcap");
     trace.packets.retain(Captured::is_request);
     let report = replayed(trace);
@@ -182,7 +182,7 @@ fn a_capture_of_requests_alone_says_that_nothing_was_compared() {
     assert!(report.to_string().contains("Nothing to compare"), "{report}");
 }
 
-/// The packets of a capture as bytes, each with what came before it on the wire.
+/// The packets of a capture as bytes, each with its outer headers.
 fn datagrams(trace: &Trace) -> Vec<(urxe_wire::Outer, Vec<u8>)> {
     let bytes = |packet: &Captured| {
         let mut bytes = vec![0; packet.headers.len()];
@@ -197,9 +197,9 @@ fn datagrams(trace: &Trace) -> Vec<(urxe_wire::Outer, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Headers are damaged and the ICRC made right again, so that it keeps nothing away.
+    /// Headers are damaged and the ICRC corrected, so that every packet is parsed.
     #[test]
-    fn no_capture_makes_it_panic(
+    fn no_capture_causes_a_panic(
         file in prop::sample::select(CAPTURES.map(|(file, ..)| file).to_vec()),
         damage in prop::collection::vec(
             (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..60,
@@ -212,7 +212,7 @@ proptest! {
         let len = packets.len();
         for (packet, place, byte) in damage {
             let (_, bytes) = &mut packets[packet.index(len)];
-            // Headers are where it hurts.
+            // Damage to headers finds the most.
             let place = place.index(bytes.len().min(44));
             bytes[place] = byte;
         }

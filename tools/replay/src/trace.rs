@@ -1,6 +1,6 @@
 //! What a capture holds, in order: packets that were understood, and why the others were not.
 
-use std::collections::BTreeMap;
+use crate::finding::Tally;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,14 +29,7 @@ impl Captured {
     }
 }
 
-/// Frames that cannot be used, for one reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unused {
-    pub(crate) count: u64,
-    pub(crate) first_frame: u64,
-}
-
-/// Why a file is of no use.
+/// Why a file is not a capture that can be replayed.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {reason}", path = path.display())]
 pub struct Unreadable {
@@ -48,15 +41,15 @@ pub struct Unreadable {
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     pub(crate) packets: Vec<Captured>,
-    /// Frames of something else.
-    pub(crate) others: u64,
+    /// Frames of other protocols.
+    pub(crate) other_frames: u64,
     /// Frames that cannot be used, by reason.
-    pub(crate) unused: BTreeMap<String, Unused>,
+    pub(crate) unused: Tally<String>,
     clock: Clock,
     checker: Checker,
 }
 
-/// Makes times of a capture, which may run backwards, such that never do.
+/// Makes times that never run backwards of those of a capture, which may.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
     first: Option<Duration>,
@@ -87,7 +80,7 @@ impl Trace {
             Ok(()) => Ok(trace),
             Err(error @ ReadError::NotACapture) => Err(unreadable(&error)),
             Err(error @ ReadError::Damaged(frame)) => {
-                trace.cannot_use(frame, format!("the file {error}"));
+                trace.record_unused(frame, format!("the file {error}"));
                 Ok(trace)
             }
         }
@@ -98,11 +91,13 @@ impl Trace {
         let at = self.clock.at(frame.time);
         let (outer, bytes) = match frame.content {
             Content::Roce { outer, bytes } => (outer, bytes),
-            Content::Unusable(why) => return self.cannot_use(frame.number, why.to_string()),
-            Content::Other => return self.others += 1,
+            Content::Unusable(reason) => {
+                return self.record_unused(frame.number, reason.to_string());
+            }
+            Content::Other => return self.other_frames += 1,
         };
         match Packet::parse(bytes) {
-            Err(why) => self.cannot_use(frame.number, format!("not understood: {why}")),
+            Err(error) => self.record_unused(frame.number, format!("not understood: {error}")),
             Ok(Packet { headers, payload }) => self.packets.push(Captured {
                 frame: frame.number,
                 at,
@@ -114,9 +109,8 @@ impl Trace {
         }
     }
 
-    /// Says that a frame is of no use.
-    pub(crate) fn cannot_use(&mut self, frame: u64, why: String) {
-        let unused = self.unused.entry(why).or_insert(Unused { count: 0, first_frame: frame });
-        unused.count += 1;
+    /// Counts a frame that cannot be used.
+    pub(crate) fn record_unused(&mut self, frame: u64, reason: String) {
+        self.unused.add(reason, frame, 1);
     }
 }

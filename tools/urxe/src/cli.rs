@@ -29,7 +29,7 @@ Examples:
   urxe res qp
       See which queue pairs there are, whose, and in which state.
   urxe replay roce.pcap
-      Have a capture of some other NIC judged, response by response.
+      Check a capture of another NIC, response by response.
 ";
 
 /// RoCEv2 in user space: RDMA over any network, without RDMA hardware, kernel module or root.

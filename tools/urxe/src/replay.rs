@@ -11,14 +11,14 @@ const LONG_ABOUT: &str = "\
 Judge the RoCEv2 responders in a capture: hardware, kernel rxe or urxe.
 
 The requests in the capture are handed to urxe's own protocol engine, which takes the place of
-each responder, and its answers are compared with the captured ones field by field: opcode, PSN,
+each responder, and its responses are compared with the captured ones field by field: opcode, PSN,
 syndrome, MSN, data, lengths, ICRC, P_Key, reserved bits, the IP flags. No daemon is needed, and
 nothing is sent.
 
-A capture does not show what a responder is like inside: its path MTU, its receives, its memory.
-What its answers say of that is taken for so, and listed. What the standard leaves open (one ACK
-for several requests, credits, ...) is listed as allowed. What remains is a difference: either
-that responder is wrong, or urxe is.
+A capture does not show the state of a responder: its path MTU, its receives, its memory. That is
+inferred from its responses, and listed. What the standard leaves open (one ACK for several
+requests, credits, ...) is listed as allowed. What remains is a difference: either that responder
+is wrong, or urxe is.
 
 pcap and pcapng are read, of Ethernet (with VLAN tags), raw IP and Linux cooked links. Capture
 whole frames, best at the responder:
@@ -29,14 +29,14 @@ sniffer.";
 const EXAMPLES: &str = "\
 Examples:
   urxe replay roce.pcap
-      What was taken for so, what differs and what is allowed, for each connection.
+      What was inferred, what differs and what is allowed, for each connection.
   urxe replay roce.pcap --json | jq '.directions[].differences[]'
       All differences, for a script.
   urxed --addr 10.0.0.1 --capture urxe.pcapng
-      Makes a capture of urxe itself, which replays as well.
+      Makes a capture of urxe itself, which can be replayed as well.
 
 Exit codes: 0 if nothing differs (what is allowed does not count), 1 if something does, 2 if the
-file is no capture that can be read.";
+file cannot be read as a capture.";
 
 /// Judge the RoCEv2 responders in a capture: hardware, kernel rxe or urxe.
 #[derive(Args, Debug)]

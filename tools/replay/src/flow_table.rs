@@ -1,8 +1,8 @@
-//! Who talks to whom: packets to one QP are a flow, two flows that answer each other a connection.
+//! Packets to one QP are a flow; two flows in opposite directions are a connection.
 //!
 //! A packet of a connection names the QP that it goes to and not the one that it comes from. So
-//! the two flows are brought together by what they say: responses bear the PSNs of requests that
-//! were sent the other way not long before.
+//! the two flows are paired by PSNs: responses bear those of requests that were sent the other way
+//! not long before.
 
 use crate::trace::{Captured, Trace};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use urxe_types::{Psn, Qpn};
 use urxe_wire::{Operation, Transport};
 
-/// How many of the flows that were busy last are asked whether a response is for them.
+/// How many of the most recently active flows of requests a response is matched against.
 const BUSY_FLOWS: usize = 64;
 
 /// Packets of one transport service, from one address to one QP.
@@ -34,7 +34,7 @@ pub(crate) struct Direction {
 
 /// All flows of a trace, and which belong together.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Flows {
+pub(crate) struct FlowTable {
     pub(crate) flows: Vec<Flow>,
     /// The flow of each packet; `None` if it is of no QP whose traffic is replayed.
     pub(crate) of_packet: Vec<Option<usize>>,
@@ -42,17 +42,17 @@ pub(crate) struct Flows {
     pub(crate) partner: Vec<Option<usize>>,
 }
 
-impl Flows {
-    /// Sorts the packets of a trace. Those that belong to no flow are told to the trace.
-    pub(crate) fn of(trace: &mut Trace) -> Flows {
-        let mut flows = Flows::default();
+impl FlowTable {
+    /// Sorts the packets of a trace. It records those that belong to no flow as unused.
+    pub(crate) fn of(trace: &mut Trace) -> FlowTable {
+        let mut flows = FlowTable::default();
         let mut by_key = HashMap::new();
-        let mut aside = Vec::new();
+        let mut excluded = Vec::new();
         for (i, packet) in trace.packets.iter().enumerate() {
-            let why = why_aside(packet);
+            let reason = exclusion(packet);
             flows.of_packet.push(None);
-            if let Some(why) = why {
-                aside.push((packet.frame, why));
+            if let Some(reason) = reason {
+                excluded.push((packet.frame, reason));
                 continue;
             }
             let bth = &packet.headers.bth;
@@ -66,8 +66,8 @@ impl Flows {
             flows.flows[number].packets.push(i);
             flows.of_packet[i] = Some(number);
         }
-        for (frame, why) in aside {
-            trace.cannot_use(frame, why.to_owned());
+        for (frame, reason) in excluded {
+            trace.record_unused(frame, reason.to_owned());
         }
         flows.partner = flows.pair(trace);
         flows
@@ -106,7 +106,7 @@ impl Flows {
         partner
     }
 
-    /// Each response votes for the flows whose requests it may answer, and most for the likeliest.
+    /// Each response votes for the flows whose requests it may answer, most for the likeliest one.
     fn votes(&self, trace: &Trace) -> HashMap<(usize, usize), u64> {
         const SAME_PORT: u64 = 4;
         let mut votes = HashMap::new();
@@ -127,10 +127,11 @@ impl Flows {
             }
             let psn = packet.headers.bth.psn;
             let recent = busy.get(&(outer.dst, outer.src)).into_iter().flatten();
-            let asked = recent.filter(|&flow| spans.get(flow).is_some_and(|span| span.has(psn)));
-            for (place, &request_flow) in asked.enumerate() {
+            let candidates =
+                recent.filter(|&flow| spans.get(flow).is_some_and(|span| span.has(psn)));
+            for (rank, &request_flow) in candidates.enumerate() {
                 let same_port = spans[&request_flow].src_port == outer.src_port;
-                let vote = u64::from(place == 0) + u64::from(same_port) * SAME_PORT;
+                let vote = u64::from(rank == 0) + u64::from(same_port) * SAME_PORT;
                 let key = (request_flow.min(flow), request_flow.max(flow));
                 *votes.entry(key).or_insert(0) += vote + 1;
             }
@@ -138,16 +139,16 @@ impl Flows {
         votes
     }
 
-    /// Flows of responses whose requests are not in the capture.
+    /// FlowTable of responses whose requests are not in the capture.
     pub(crate) fn orphans<'a>(&'a self, trace: &'a Trace) -> impl Iterator<Item = usize> + 'a {
-        let served: HashSet<usize> =
+        let answered: HashSet<usize> =
             self.directions(trace).filter_map(|direction| direction.responses).collect();
         (0..self.flows.len())
-            .filter(move |flow| !served.contains(flow) && self.has(trace, *flow, false))
+            .filter(move |flow| !answered.contains(flow) && self.has(trace, *flow, false))
     }
 }
 
-/// The PSNs that the requests of a flow took.
+/// The PSNs that the requests of a flow occupy.
 struct Span {
     first: Psn,
     end: Psn,
@@ -183,11 +184,11 @@ impl Span {
 }
 
 /// Why a packet is not replayed, if it is not.
-fn why_aside(packet: &Captured) -> Option<&'static str> {
+fn exclusion(packet: &Captured) -> Option<&'static str> {
     let bth = &packet.headers.bth;
     match (bth.opcode.transport(), bth.dest_qp) {
-        (Transport::Cnp, _) => Some("congestion notification: nothing answers it"),
-        (_, Qpn::GSI) => Some("management datagram (QP1): a matter of programs, not of the NIC"),
+        (Transport::Cnp, _) => Some("congestion notification: it has no response"),
+        (_, Qpn::GSI) => Some("management datagram (QP1): answered by programs, not by the NIC"),
         _ if packet.outer.flow.src.is_ipv4() != packet.outer.flow.dst.is_ipv4() => {
             Some("addresses of two families")
         }

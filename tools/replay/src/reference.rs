@@ -1,13 +1,13 @@
-//! A host whose responders are ours: a device of the engine, with a QP for each direction that is
+//! Our engine in place of a captured host: one device, with a QP for each direction that is
 //! replayed to it.
 //!
-//! The engine chooses its own QPNs and keys, so those of the capture are translated; nothing else
-//! of a request is changed but AckReq, which is set on all of them: so the engine tells with each
-//! packet where it stands, whatever the requester asked for.
+//! The engine chooses its own QPNs and keys, so those of the capture are translated. Beside that
+//! only AckReq is changed: it is set in every request, so that the engine acknowledges each packet,
+//! whatever the requester asked for.
 
-use crate::memory::{Key, Keys, Stretch, stretch};
+use crate::memory::{Key, Keys, MemoryRange, named_range};
 use crate::program::{GONE, Program, SINK, SINK_LEN};
-use crate::survey::{Fate, Survey};
+use crate::survey::{Outcome, Survey};
 use crate::trace::Captured;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -23,34 +23,33 @@ use urxe_wire::{DONT_FRAGMENT, Headers, Ident, Outer, Packet, Transport, icrc};
 const PD: PdId = PdId(1);
 const CQ: CqId = CqId(1);
 
-/// Bytes of packets that the engine gives at once.
+/// Bytes of packets in one transmit batch.
 const BATCH: usize = 64 << 10;
 
-/// No QP of the capture: the peers of ours are numbered from here, so that their packets can be
-/// told apart.
+/// The destination QPNs of our QPs count from here, so that a response names its survey.
 const FIRST_PEER: u32 = 0x1000;
 
-/// A packet of the engine.
+/// A response packet of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    /// The survey that it is of.
+pub(crate) struct EngineResponse {
+    /// The survey of its direction.
     pub(crate) survey: usize,
     pub(crate) headers: Headers,
     pub(crate) payload: Vec<u8>,
 }
 
-/// What a key of the capture has become.
-struct Translated {
+/// A key of the capture, and the engine's keys in its place.
+struct TranslatedKey {
     spec: Key,
     mr: u32,
     /// The window's present key, where it is one.
     window: Option<u32>,
-    /// What the window was allocated as.
+    /// The key with which the window was allocated, or last bound.
     allocated: u32,
     deregistered: bool,
 }
 
-impl Translated {
+impl TranslatedKey {
     fn key(&self) -> u32 {
         match (self.deregistered, self.spec.is_window) {
             (true, _) => NO_KEY,
@@ -60,28 +59,28 @@ impl Translated {
     }
 }
 
-/// A key that opens nothing: no key of the engine has index 0.
+/// A key that grants nothing: no key of the engine has index 0.
 const NO_KEY: u32 = 0;
 
-/// A host.
-pub(crate) struct Machine {
+/// A host of the capture.
+pub(crate) struct ReferenceHost {
     device: Device,
     pub(crate) program: Program,
-    keys: HashMap<Rkey, Translated>,
+    keys: HashMap<Rkey, TranslatedKey>,
     /// By survey.
     qps: HashMap<usize, Qpn>,
     epoch: Instant,
     now: Instant,
     tx: TxBatch,
-    /// What could not be set up, and why.
-    pub(crate) troubles: Vec<String>,
-    /// Keys that stopped to open what they had opened.
+    /// Why something could not be set up.
+    pub(crate) setup_errors: Vec<String>,
+    /// Keys that were deregistered.
     pub(crate) closed: HashSet<Rkey>,
 }
 
-impl Machine {
-    /// A host of this address, with the memory that the capture tells of.
-    pub(crate) fn new(addr: IpAddr, keys: Keys, epoch: Instant) -> Machine {
+impl ReferenceHost {
+    /// A host with this address and these keys.
+    pub(crate) fn new(addr: IpAddr, keys: Keys, epoch: Instant) -> ReferenceHost {
         let mut device = Device::new(DeviceConfig {
             gids: vec![Some(addr)],
             source_port: None,
@@ -91,7 +90,7 @@ impl Machine {
             min_probe: Duration::from_millis(1),
         });
         let mut program = Program::default();
-        let mut troubles = Vec::new();
+        let mut setup_errors = Vec::new();
         let mut register = |addr, length, access, region| {
             let access = access | Access::LOCAL_WRITE | Access::MW_BIND;
             device.reg_mr(MrSpec { pd: PD, addr, length, access, region })
@@ -106,14 +105,14 @@ impl Machine {
             let region = program.add(rkey, &spec);
             let length = (spec.last - spec.first).saturating_add(1);
             let mr = register(spec.first, length, spec.access, region).unwrap_or_else(|error| {
-                troubles.push(format!("rkey {rkey}: {error}"));
+                setup_errors.push(format!("rkey {rkey}: {error}"));
                 NO_KEY
             });
             let (window, allocated) = (None, NO_KEY);
-            let key = Translated { spec, mr, window, allocated, deregistered: false };
+            let key = TranslatedKey { spec, mr, window, allocated, deregistered: false };
             translated.insert(rkey, key);
         }
-        Machine {
+        ReferenceHost {
             device,
             program,
             keys: translated,
@@ -121,13 +120,13 @@ impl Machine {
             epoch,
             now: epoch,
             tx: TxBatch::new(TxLimits::SINGLE, BATCH),
-            troubles,
+            setup_errors,
             closed: HashSet::new(),
         }
     }
 
-    /// Makes a responder for a direction, or takes the one that it has back to its beginning.
-    /// `first` is its first request.
+    /// Creates and connects the responder of a direction, or resets and connects it again. `first`
+    /// is its first request.
     pub(crate) fn connect(&mut self, number: usize, survey: &Survey, first: &Captured) {
         let (qp_type, id) = match survey.transport {
             Transport::Uc => (QpType::Uc, 1),
@@ -147,7 +146,7 @@ impl Machine {
         };
         let qpn = match created {
             Ok(qpn) => qpn,
-            Err(error) => return self.troubles.push(error.to_string()),
+            Err(error) => return self.setup_errors.push(error.to_string()),
         };
         self.qps.insert(number, qpn);
         let attr = attributes(number, survey, first);
@@ -155,48 +154,48 @@ impl Machine {
         for state in steps {
             let attr = step(state, id, &attr);
             if let Err(error) = self.device.modify_qp(self.now, &mut self.program, qpn, &attr) {
-                return self.troubles.push(error.to_string());
+                return self.setup_errors.push(error.to_string());
             }
         }
         let group = first.outer.flow.dst;
         if group.is_multicast()
             && let Err(error) = self.device.attach_mcast(qpn, group)
         {
-            self.troubles.push(error.to_string());
+            self.setup_errors.push(error.to_string());
         }
     }
 
-    /// The PSN that a responder expects.
+    /// The PSN that a responder expects next.
     pub(crate) fn expected(&self, number: usize) -> Option<Psn> {
         Some(self.device.query_qp(*self.qps.get(&number)?)?.rq_psn)
     }
 
-    /// Whether a responder has given up its connection.
+    /// Whether a responder's QP is in ERR.
     pub(crate) fn has_failed(&self, number: usize) -> bool {
         let info = self.qps.get(&number).and_then(|&qpn| self.device.query_qp(qpn));
         info.is_some_and(|info| info.state == QpState::Err)
     }
 
-    /// What a QP has counted.
-    pub(crate) fn counted(&self, number: usize, counter: Counter) -> u64 {
+    /// A counter of a QP.
+    pub(crate) fn counter(&self, number: usize, counter: Counter) -> u64 {
         let counters = self.qps.get(&number).and_then(|&qpn| self.device.qp_counters(qpn));
         counters.map_or(0, |counters| counters.get(counter))
     }
 
-    /// Hands a request to its responder. Returns what the engine says, at most `limit` packets.
+    /// Hands a request to its responder. Returns the responses, about `limit` packets at most.
     pub(crate) fn request(
         &mut self,
         number: usize,
         index: usize,
         packet: &Captured,
-        fate: Option<Fate>,
+        outcome: Option<Outcome>,
         limit: usize,
-    ) -> Vec<Answer> {
+    ) -> Vec<EngineResponse> {
         let Some(&qpn) = self.qps.get(&number) else { return Vec::new() };
         self.now = self.now.max(self.epoch + packet.at);
         self.device.handle_timeout(self.now, &mut self.program);
         self.program.now = index + 1;
-        self.see_to_keys(qpn, index, packet, fate);
+        self.update_keys(qpn, index, packet, outcome);
         let headers = self.translate(qpn, packet);
         let mut bytes = vec![0; headers.len()];
         headers.emit(&mut bytes);
@@ -205,49 +204,49 @@ impl Machine {
         let flow = packet.outer.flow;
         icrc::stamp(&flow, 0, &mut bytes);
         let ident = Ident::Known { ident: 0, fragment: DONT_FRAGMENT };
-        self.program.fate = fate;
+        self.program.outcome = outcome;
         self.program.receive_posted = true;
         let invalidated = self.device.counters().get(Counter::KeysInvalidated);
         let (device, program) = (&mut self.device, &mut self.program);
         device.handle_datagram(self.now, program, &Outer { flow, ident }, &bytes);
         device.end_of_batch(self.now, program);
-        let answers = self.answers(limit);
-        self.program.fate = None;
+        let responses = self.responses(limit);
+        self.program.outcome = None;
         if self.device.counters().get(Counter::KeysInvalidated) > invalidated
             && let Some(key) = packet.headers.ieth.and_then(|rkey| self.keys.get_mut(&rkey))
         {
             key.window = None;
         }
-        answers
+        responses
     }
 
-    /// Takes a responder away.
+    /// Destroys a responder.
     pub(crate) fn disconnect(&mut self, number: usize) {
         if let Some(qpn) = self.qps.remove(&number) {
             self.device.destroy_qp(qpn);
         }
     }
 
-    /// What the engine has to say.
-    fn answers(&mut self, limit: usize) -> Vec<Answer> {
-        let mut answers = Vec::new();
+    /// What the engine transmits.
+    fn responses(&mut self, limit: usize) -> Vec<EngineResponse> {
+        let mut responses = Vec::new();
         loop {
             let more = self.device.poll_transmit(self.now, &mut self.program, &mut self.tx);
             for sent in self.tx.datagrams() {
                 let Ok(Packet { headers, payload }) = Packet::parse(sent.bytes) else { continue };
                 let survey = headers.bth.dest_qp.get().saturating_sub(FIRST_PEER) as usize;
-                answers.push(Answer { survey, headers, payload: payload.to_vec() });
+                responses.push(EngineResponse { survey, headers, payload: payload.to_vec() });
             }
             self.tx.clear();
-            if !more || answers.len() >= limit {
-                return answers;
+            if !more || responses.len() >= limit {
+                return responses;
             }
         }
     }
 
-    /// A request in the engine's terms.
+    /// The headers of a request with the engine's QPN and keys.
     fn translate(&self, qpn: Qpn, packet: &Captured) -> Headers {
-        let key = |rkey: Rkey| Rkey(self.keys.get(&rkey).map_or(NO_KEY, Translated::key));
+        let key = |rkey: Rkey| Rkey(self.keys.get(&rkey).map_or(NO_KEY, TranslatedKey::key));
         let mut headers = packet.headers;
         if headers.bth.dest_qp != Qpn::MULTICAST {
             headers.bth.dest_qp = qpn;
@@ -260,19 +259,20 @@ impl Machine {
         headers
     }
 
-    /// Opens and closes keys, as the responder's program must have done before this request.
-    fn see_to_keys(&mut self, qpn: Qpn, index: usize, packet: &Captured, fate: Option<Fate>) {
-        let named = stretch(packet.headers.reth, packet.headers.atomic);
-        if let Some(Stretch { rkey, addr, len }) = named
+    /// Deregisters keys and binds windows, as the responder's program must have done before this
+    /// request.
+    fn update_keys(&mut self, qpn: Qpn, index: usize, packet: &Captured, outcome: Option<Outcome>) {
+        let named = named_range(packet.headers.reth, packet.headers.atomic);
+        if let Some(MemoryRange { rkey, addr, len }) = named
             && let Some(key) = self.keys.get_mut(&rkey)
         {
-            let refused_for_good = fate == Some(Fate::Refused) && index > key.spec.last_use;
-            if refused_for_good && key.spec.opens(addr, len, crate::survey::rights(packet)) {
+            let is_revoked = outcome == Some(Outcome::Refused) && index > key.spec.last_use;
+            if is_revoked && key.spec.grants(addr, len, crate::survey::rights(packet)) {
                 key.deregistered = true;
                 self.closed.insert(rkey);
             }
         }
-        if fate != Some(Fate::Refused) {
+        if outcome != Some(Outcome::Refused) {
             let rkeys = [named.map(|named| named.rkey), packet.headers.ieth];
             for rkey in rkeys.into_iter().flatten() {
                 self.bind(qpn, rkey);
@@ -280,7 +280,7 @@ impl Machine {
         }
     }
 
-    /// Binds a window that is not, as the capture shows that it must be.
+    /// Binds a window that must be bound and is not.
     fn bind(&mut self, qpn: Qpn, rkey: Rkey) {
         let Some(key) = self.keys.get_mut(&rkey) else { return };
         if !key.spec.is_window || key.window.is_some() || key.mr == NO_KEY {
@@ -312,13 +312,13 @@ impl Machine {
         });
         self.device.ring_doorbell(qpn);
         // A bind sends nothing.
-        self.answers(0);
+        self.responses(0);
     }
 }
 
-/// What a responder is connected with.
+/// The attributes of a responder.
 fn attributes(number: usize, survey: &Survey, first: &Captured) -> QpAttr {
-    /// The most that the engine takes: how many the responder took is not in the capture.
+    /// The most that the engine accepts: the responder's value is not in the capture.
     const READS: u8 = urxe_engine::limits::MAX_RD_ATOMIC;
     let allowed = [
         Access::LOCAL_WRITE,
@@ -354,7 +354,7 @@ fn attributes(number: usize, survey: &Survey, first: &Captured) -> QpAttr {
     }
 }
 
-/// Those of the attributes that go with one change of state, for RC (0), UC (1) or UD (2).
+/// The attributes of one change of state, for RC (0), UC (1) or UD (2).
 fn step(state: QpState, id: u8, all: &QpAttr) -> QpAttr {
     let all = all.clone();
     let to = QpAttr { state: Some(state), ..QpAttr::default() };
