@@ -3,75 +3,25 @@
 //! InfiniBand puts its global routing header there. RoCEv2 puts the IP header that stands in its
 //! place: an IPv6 header is as long, an IPv4 header is the last 20 bytes.
 
-use crate::outer::DONT_FRAGMENT;
+use crate::outer::{DONT_FRAGMENT, OuterHeaders};
 use crate::{Ident, Outer};
-use std::net::{IpAddr, Ipv4Addr};
 
 /// Bytes in front of a datagram.
 pub const GRH_LEN: usize = 40;
-
-const IPV4_LEN: usize = 20;
-const UDP_LEN: usize = 8;
-const PROTOCOL_UDP: u8 = 17;
 
 impl Outer {
     /// The IP header that a packet of `udp_len` bytes (UDP payload) came with, as a program finds
     /// it in front of a datagram. An IPv4 identification that is not known is shown as 0; the
     /// checksum is right for what is shown.
     pub fn grh(&self, udp_len: usize) -> [u8; GRH_LEN] {
-        let flow = &self.flow;
-        let mut grh = [0; GRH_LEN];
-        match (flow.src, flow.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let header = self.ipv4_header(udp_len, src, dst);
-                grh[GRH_LEN - IPV4_LEN..].copy_from_slice(&header);
-            }
-            (src, dst) => {
-                let label = u32::from(flow.traffic_class) << 20 | flow.flow_label & 0xf_ffff;
-                grh[0..4].copy_from_slice(&(6 << 28 | label).to_be_bytes());
-                grh[4..6].copy_from_slice(&((UDP_LEN + udp_len) as u16).to_be_bytes());
-                grh[6] = PROTOCOL_UDP;
-                grh[7] = flow.hop_limit;
-                grh[8..24].copy_from_slice(&ipv6_octets(src));
-                grh[24..40].copy_from_slice(&ipv6_octets(dst));
-            }
-        }
-        grh
-    }
-
-    fn ipv4_header(&self, udp_len: usize, src: Ipv4Addr, dst: Ipv4Addr) -> [u8; IPV4_LEN] {
         let (ident, fragment) = match self.ident {
             Ident::Known { ident, fragment } => (ident, fragment),
             Ident::Hidden { .. } => (0, DONT_FRAGMENT),
         };
-        let mut header = [0; IPV4_LEN];
-        header[0] = 0x45;
-        header[1] = self.flow.traffic_class;
-        header[2..4].copy_from_slice(&((IPV4_LEN + UDP_LEN + udp_len) as u16).to_be_bytes());
-        header[4..6].copy_from_slice(&ident.to_be_bytes());
-        header[6..8].copy_from_slice(&fragment.to_be_bytes());
-        header[8] = self.flow.hop_limit;
-        header[9] = PROTOCOL_UDP;
-        header[12..16].copy_from_slice(&src.octets());
-        header[16..20].copy_from_slice(&dst.octets());
-        let checksum = !ones_complement_sum(&header);
-        header[10..12].copy_from_slice(&checksum.to_be_bytes());
-        header
-    }
-}
-
-/// The sum of the 16-bit words, carries added back in (RFC 1071).
-fn ones_complement_sum(header: &[u8; IPV4_LEN]) -> u16 {
-    let words = header.chunks_exact(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
-    let sum: u32 = words.sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    ((folded & 0xffff) + (folded >> 16)) as u16
-}
-
-fn ipv6_octets(addr: IpAddr) -> [u8; 16] {
-    match addr {
-        IpAddr::V4(addr) => addr.to_ipv6_mapped().octets(),
-        IpAddr::V6(addr) => addr.octets(),
+        let headers = OuterHeaders::new(&self.flow, ident, fragment, udp_len);
+        let mut grh = [0; GRH_LEN];
+        grh[GRH_LEN - headers.ip().len()..].copy_from_slice(headers.ip());
+        grh
     }
 }
 
@@ -105,7 +55,8 @@ mod tests {
             0x45, 0x2a, 0, 64,  0x12, 0x34, 0x40, 0,  63, 17, checksum[0], checksum[1],
             10, 0, 0, 2,  10, 0, 0, 1,
         ]);
-        assert_eq!(ones_complement_sum(&header), 0xffff);
+        let checked = etherparse::Ipv4Header::from_slice(&header).unwrap().0;
+        assert_eq!(checked.header_checksum, checked.calc_header_checksum());
     }
 
     #[test]

@@ -35,9 +35,8 @@ mod gf2;
 mod ident;
 
 use self::ident::Backwards;
-use crate::outer::{DONT_FRAGMENT, MAX_UDP_PAYLOAD};
-use crate::{Bth, Flow, Ident, Outer, ROCE_PORT};
-use std::net::IpAddr;
+use crate::outer::{DONT_FRAGMENT, MAX_UDP_PAYLOAD, OuterHeaders};
+use crate::{Bth, Flow, Ident, Outer};
 
 /// Bytes on the wire.
 pub const LEN: usize = 4;
@@ -47,10 +46,6 @@ const MIN_UDP_PAYLOAD: usize = Bth::LEN + LEN;
 
 /// Bytes of ones that stand where InfiniBand had its own routing header.
 const LRH_LEN: usize = 8;
-const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
-const UDP_LEN: usize = 8;
-const PROTOCOL_UDP: u8 = 17;
 
 /// The ICRC of a packet whose UDP payload, without the ICRC, is `covered`.
 ///
@@ -62,50 +57,18 @@ pub fn compute(flow: &Flow, ident: u16, fragment: u16, covered: &[u8]) -> u32 {
     assert!(covered.len() + LEN <= MAX_UDP_PAYLOAD, "{} bytes in a datagram", covered.len());
     let (bth, rest) = covered.split_first_chunk::<{ Bth::LEN }>().expect("there is a BTH");
 
-    // Ones from the start: a field that may change on the way is one that is not filled in.
-    let mut head = [0xff; LRH_LEN + IPV6_LEN + UDP_LEN + Bth::LEN];
-    let udp_len = (UDP_LEN + covered.len() + LEN) as u16;
-    let udp_at = match (flow.src, flow.dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let ip = &mut head[LRH_LEN..][..IPV4_LEN];
-            ip[0] = 0x45;
-            ip[2..4].copy_from_slice(&(IPV4_LEN as u16 + udp_len).to_be_bytes());
-            ip[4..6].copy_from_slice(&ident.to_be_bytes());
-            ip[6..8].copy_from_slice(&fragment.to_be_bytes());
-            ip[9] = PROTOCOL_UDP;
-            ip[12..16].copy_from_slice(&src.octets());
-            ip[16..20].copy_from_slice(&dst.octets());
-            LRH_LEN + IPV4_LEN
-        }
-        (src, dst) => {
-            let ip = &mut head[LRH_LEN..][..IPV6_LEN];
-            ip[0] = 0x6f;
-            ip[4..6].copy_from_slice(&udp_len.to_be_bytes());
-            ip[6] = PROTOCOL_UDP;
-            ip[8..24].copy_from_slice(&ipv6_octets(src));
-            ip[24..40].copy_from_slice(&ipv6_octets(dst));
-            LRH_LEN + IPV6_LEN
-        }
-    };
-    let udp = &mut head[udp_at..][..UDP_LEN];
-    udp[0..2].copy_from_slice(&flow.src_port.to_be_bytes());
-    udp[2..4].copy_from_slice(&ROCE_PORT.to_be_bytes());
-    udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-    let masked_bth = &mut head[udp_at + UDP_LEN..][..Bth::LEN];
+    let mut head = [0xff; LRH_LEN + OuterHeaders::MAX_LEN + Bth::LEN];
+    let headers = head[LRH_LEN..].first_chunk_mut().expect("room for the longest headers");
+    let udp_payload = covered.len() + LEN;
+    let bth_at = LRH_LEN + OuterHeaders::write_masked(headers, flow, ident, fragment, udp_payload);
+    let masked_bth = &mut head[bth_at..][..Bth::LEN];
     masked_bth.copy_from_slice(bth);
     masked_bth[Bth::MUTABLE_BYTE] = 0xff;
 
     let mut crc = crc32fast::Hasher::new();
-    crc.update(&head[..udp_at + UDP_LEN + Bth::LEN]);
+    crc.update(&head[..bth_at + Bth::LEN]);
     crc.update(rest);
     crc.finalize()
-}
-
-fn ipv6_octets(addr: IpAddr) -> [u8; 16] {
-    match addr {
-        IpAddr::V4(addr) => addr.to_ipv6_mapped().octets(),
-        IpAddr::V6(addr) => addr.octets(),
-    }
 }
 
 /// Writes the ICRC into the last four bytes of a packet that is sent with "don't fragment" and

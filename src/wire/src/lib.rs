@@ -88,7 +88,7 @@ pub use ieth::Ieth;
 pub use immdt::ImmDt;
 pub use link_mtu::largest_path_mtu;
 pub use opcode::{Opcode, Operation, Position, Transport};
-pub use outer::{DONT_FRAGMENT, Flow, Ident, MAX_UDP_PAYLOAD, Outer, ROCE_PORT};
+pub use outer::{DONT_FRAGMENT, Flow, Ident, MAX_UDP_PAYLOAD, Outer, OuterHeaders, ROCE_PORT};
 pub use packet::{Headers, Packet, ParseError};
 pub use reth::Reth;
 pub use source_port::{datagram_source_port, flow_source_port};

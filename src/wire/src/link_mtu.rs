@@ -1,6 +1,6 @@
 //! What path MTU a link carries.
 
-use crate::{Headers, icrc};
+use crate::{Headers, OuterHeaders, icrc};
 use urxe_types::PathMtu;
 
 /// The largest MTU that fits a link whose IP packets have at most `link_mtu` bytes, whatever
@@ -8,9 +8,8 @@ use urxe_types::PathMtu;
 ///
 /// A 1500-byte link carries 1024, a 9000-byte one 4096, as kernel rxe computes it too.
 pub fn largest_path_mtu(link_mtu: u32, ipv6: bool) -> Option<PathMtu> {
-    let ip_and_udp = if ipv6 { 40 + 8 } else { 20 + 8 };
-    let overhead = ip_and_udp + (Headers::MAX_LEN + icrc::LEN) as u32;
-    let room = link_mtu.checked_sub(overhead)? as usize;
+    let overhead = OuterHeaders::len(ipv6) + Headers::MAX_LEN + icrc::LEN;
+    let room = (link_mtu as usize).checked_sub(overhead)?;
     PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)
 }
 

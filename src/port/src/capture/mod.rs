@@ -18,7 +18,6 @@ mod read;
 
 pub use read::{Content, Frame, ReadError, Unusable, read};
 
-use crate::headers;
 use crate::{Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use pcapng::{PcapNg, Way};
 use std::io::{self, BufWriter, Write};
@@ -27,7 +26,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant, SystemTime};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::{Checker, Verdict};
-use urxe_wire::{DONT_FRAGMENT, Flow, Ident, Outer};
+use urxe_wire::{DONT_FRAGMENT, Flow, Ident, Outer, OuterHeaders};
 
 /// How long packets may stay in the buffer while the port is being used.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
@@ -95,8 +94,8 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
         bytes: &[u8],
     ) {
         let time = self.clock.nanoseconds(now);
-        let (headers, headers_len) = headers::emit(flow, ident, fragment, bytes.len());
-        self.write(|file| file.packet(time, way, &headers[..headers_len], bytes));
+        let headers = OuterHeaders::new(flow, ident, fragment, bytes.len());
+        self.write(|file| file.packet(time, way, headers.as_bytes(), bytes));
         self.counters.captured += u64::from(self.file.is_some());
     }
 

@@ -5,6 +5,7 @@
 //! frame, and a file that ends amid a block gives what stands before that.
 
 use crate::headers;
+use etherparse::{EtherType, Ethernet2Slice, SingleVlanSlice};
 use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
 use std::borrow::Cow;
 use std::io::Read;
@@ -162,18 +163,17 @@ fn read_block(
 }
 
 fn content(link: Linktype, frame: &[u8], length: u32) -> Content<'_> {
-    let Some(ip_at) = ip_offset(link, frame) else {
-        return match is_known(link) {
-            true => Content::Other,
-            false => Content::Unusable(Unusable::Link(link.0)),
-        };
+    let packet = match ip_packet(link, frame) {
+        Ok(Some(packet)) => packet,
+        Ok(None) => return Content::Other,
+        Err(unusable) => return Content::Unusable(unusable),
     };
     let whole = (length as usize).min(MAX_PACKET);
-    let cut_off = frame.len() < whole;
-    let mut bytes = Cow::Borrowed(&frame[ip_at..]);
-    if cut_off {
+    let mut bytes = Cow::Borrowed(packet);
+    if frame.len() < whole {
         // Enough to tell what it was.
-        bytes.to_mut().resize(whole - ip_at, 0);
+        let link_header = frame.len() - packet.len();
+        bytes.to_mut().resize(whole - link_header, 0);
     }
     match (headers::parse(&bytes), bytes) {
         (None, _) => Content::Other,
@@ -188,33 +188,40 @@ fn content(link: Linktype, frame: &[u8], length: u32) -> Content<'_> {
     }
 }
 
-fn is_known(link: Linktype) -> bool {
-    use Linktype as Link;
+/// The IP packet in a frame; `None` if it holds something else.
+fn ip_packet(link: Linktype, frame: &[u8]) -> Result<Option<&[u8]>, Unusable> {
+    /// What OpenBSD calls `LINKTYPE_RAW`, and some captures of others do.
     const RAW_OLD: Linktype = Linktype(12);
-    const SLL2: Linktype = Linktype(276);
-    let known = [Link::ETHERNET, Link::RAW, RAW_OLD, Link::IPV4, Link::IPV6, Link::LINUX_SLL, SLL2];
-    known.contains(&link)
+    const LINUX_SLL2: Linktype = Linktype(276);
+    let payload = match link {
+        Linktype::ETHERNET => Ethernet2Slice::from_slice_without_fcs(frame)
+            .ok()
+            .map(|ethernet| (ethernet.ether_type(), ethernet.payload_slice())),
+        // Read by hand, whatever hardware the header tells of: etherparse knows but a few.
+        Linktype::LINUX_SLL => cooked(frame, 14, 16),
+        LINUX_SLL2 => cooked(frame, 0, 20),
+        Linktype::RAW | RAW_OLD | Linktype::IPV4 | Linktype::IPV6 => {
+            return Ok(Some(frame).filter(|packet| !packet.is_empty()));
+        }
+        Linktype(other) => return Err(Unusable::Link(other)),
+    };
+    Ok(payload.and_then(|(ether_type, payload)| untagged_ip(ether_type, payload)))
 }
 
-/// Where the IP header begins; `None` if there is none.
-fn ip_offset(link: Linktype, frame: &[u8]) -> Option<usize> {
-    const ETHERTYPE_IPV4: u16 = 0x0800;
-    const ETHERTYPE_IPV6: u16 = 0x86dd;
-    const VLAN_TAGS: [u16; 2] = [0x8100, 0x88a8];
-    let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
-    let (mut type_at, mut ip_at) = match link {
-        Linktype::ETHERNET => (12, 14),
-        Linktype::LINUX_SLL => (14, 16),
-        Linktype(276) => (0, 20),
-        _ if is_known(link) => return (!frame.is_empty()).then_some(0),
-        _ => return None,
-    };
-    while VLAN_TAGS.contains(&word(type_at)?) {
-        type_at = ip_at + 2;
-        ip_at += 4;
+/// The EtherType of a frame with a Linux cooked header, and what is behind the header.
+fn cooked(frame: &[u8], type_at: usize, header: usize) -> Option<(EtherType, &[u8])> {
+    let payload = frame.get(header..)?;
+    Some((EtherType(u16::from_be_bytes([frame[type_at], frame[type_at + 1]])), payload))
+}
+
+/// The IP packet behind any VLAN tags.
+fn untagged_ip(mut ether_type: EtherType, mut payload: &[u8]) -> Option<&[u8]> {
+    while [EtherType::VLAN_TAGGED_FRAME, EtherType::PROVIDER_BRIDGING].contains(&ether_type) {
+        let tagged = SingleVlanSlice::from_slice(payload).ok()?;
+        (ether_type, payload) = (tagged.ether_type(), tagged.payload_slice());
     }
-    let is_ip = matches!(word(type_at)?, ETHERTYPE_IPV4 | ETHERTYPE_IPV6);
-    (is_ip && ip_at < frame.len()).then_some(ip_at)
+    let is_ip = [EtherType::IPV4, EtherType::IPV6].contains(&ether_type) && !payload.is_empty();
+    is_ip.then_some(payload)
 }
 
 #[cfg(test)]
@@ -222,7 +229,7 @@ mod tests {
     use super::*;
     use crate::capture::pcapng::{PcapNg, Way};
     use proptest::prelude::*;
-    use urxe_wire::{DONT_FRAGMENT, Flow, Ident};
+    use urxe_wire::{DONT_FRAGMENT, Flow, Ident, OuterHeaders};
 
     fn flow() -> Flow {
         Flow {
@@ -237,9 +244,8 @@ mod tests {
 
     /// An IP packet with so many bytes of datagram.
     fn packet(len: usize) -> Vec<u8> {
-        let (header, header_len) = headers::emit(&flow(), 7, DONT_FRAGMENT, len);
-        let mut packet = header[..header_len].to_vec();
-        packet.resize(header_len + len, 0xa5);
+        let mut packet = OuterHeaders::new(&flow(), 7, DONT_FRAGMENT, len).as_bytes().to_vec();
+        packet.resize(packet.len() + len, 0xa5);
         packet
     }
 

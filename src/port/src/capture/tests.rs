@@ -1,5 +1,6 @@
 use super::*;
 use crate::fault::Fault;
+use crate::headers;
 use crate::sim::{Link, SimNetwork};
 use crate::testing::*;
 use crate::udp::{UdpOptions, UdpPort};

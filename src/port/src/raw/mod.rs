@@ -16,7 +16,7 @@ mod filter;
 mod socket;
 
 use crate::caps::{Caps, Segmentation, SourcePort};
-use crate::headers::{self, Headers};
+use crate::headers;
 use crate::open::{self, Interface};
 use crate::os_error;
 use crate::socket_set::SocketSet;
@@ -31,7 +31,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use urxe_wire::batch::{Datagram, IdentPolicy, TxBatch, TxLimits};
-use urxe_wire::{DONT_FRAGMENT, Flow};
+use urxe_wire::{DONT_FRAGMENT, Flow, OuterHeaders};
 
 /// Messages that one call receives at most.
 const RECV_MAX: usize = 64;
@@ -68,7 +68,7 @@ pub struct RawPort {
     first_ident: u16,
     sender: Sender,
     /// Headers of the datagrams that one call sends.
-    headers: Vec<Headers>,
+    headers: Vec<OuterHeaders>,
     receiver: Receiver,
     /// Set while the way out is full.
     retry_at: Option<Instant>,
@@ -178,11 +178,11 @@ impl Port for RawPort {
             self.headers.clear();
             self.headers.extend(
                 sendable(batch, ipv4)
-                    .map(|d| headers::emit(d.flow, d.ident, DONT_FRAGMENT, d.bytes.len())),
+                    .map(|d| OuterHeaders::new(d.flow, d.ident, DONT_FRAGMENT, d.bytes.len())),
             );
             let with_headers = sendable(batch, ipv4).zip(&self.headers);
-            let messages = with_headers.map(|(datagram, (header, len))| Message {
-                parts: [&header[..*len], datagram.bytes],
+            let messages = with_headers.map(|(datagram, headers)| Message {
+                parts: [headers.as_bytes(), datagram.bytes],
                 to: open::socket_addr(datagram.flow.dst, 0, interface),
                 segment: None,
                 traffic_class: None,

@@ -2,7 +2,6 @@
 
 use super::{LINK_MTU, Link, SimCounters};
 use crate::delay_line::{DelayLine, Path};
-use crate::headers;
 use crate::impairment::{self, Impairments};
 use crate::rng::Rng;
 use crate::{PortCounters, RxBatch};
@@ -12,7 +11,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use urxe_wire::batch::{Datagram, TxBatch};
-use urxe_wire::{DONT_FRAGMENT, Flow, Ident, Outer};
+use urxe_wire::{DONT_FRAGMENT, Flow, Ident, Outer, OuterHeaders};
 
 /// The two lowest bits of the traffic class: ECN (RFC 3168).
 const ECN: u8 = 0b11;
@@ -127,7 +126,7 @@ impl Network {
                 sender.tx_unreachable += datagrams;
                 continue;
             }
-            let header_len = headers::len(flow.dst.is_ipv6());
+            let header_len = OuterHeaders::len(flow.dst.is_ipv6());
             // One allocation for all datagrams of the run.
             let mut bytes = BytesMut::from(run.bytes);
             for datagram in run.datagrams() {
@@ -166,7 +165,7 @@ impl Network {
         }
         let link = self.link(flow.src, to);
         let impairments = link.link.impairment.decide(&mut link.rng);
-        let packet_len = headers::len(flow.dst.is_ipv6()) + bytes.len();
+        let packet_len = OuterHeaders::len(flow.dst.is_ipv6()) + bytes.len();
         let Some((arrival, marked)) = link.pass(now, &mut flow, packet_len, &impairments) else {
             self.counters.queue_full += 1;
             return;

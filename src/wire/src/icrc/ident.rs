@@ -4,14 +4,14 @@
 //! wire order are a register as `from_le_bytes` reads them: here the identification and, after
 //! it, flags and fragment offset.
 
-use super::{IPV4_LEN, LEN, UDP_LEN, gf2};
+use super::{LEN, gf2};
+use crate::outer::{IPV4_IDENT_AT, OuterHeaders};
 
 /// How many bits go through the CRC register from where these four bytes have been added to it to
 /// the end of a packet of `len` bytes of UDP payload.
 fn register_bits_after_ident(len: usize) -> u32 {
-    const IDENT_AT: usize = 4;
     // A UDP payload's length is a 16-bit number, so its bits are far from overflowing 32.
-    8 * (IPV4_LEN - IDENT_AT + UDP_LEN + len - LEN) as u32
+    8 * (OuterHeaders::len(false) - IPV4_IDENT_AT + len - LEN) as u32
 }
 
 /// What the ICRC of a packet of `len` bytes changes by when the bits of `change` are flipped in its
