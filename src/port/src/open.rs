@@ -2,8 +2,7 @@
 
 use crate::OpenError;
 use crate::sys::option;
-use pnet::datalink::{self, NetworkInterface};
-use pnet::ipnetwork::IpNetwork;
+use crate::watch::{Link, Links};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -14,19 +13,8 @@ use urxe_wire::largest_path_mtu;
 /// The hop limit that sockets send with where a flow does not ask for another.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
-/// The interface that has a port's addresses.
-#[derive(Clone, Debug)]
-pub(crate) struct Interface {
-    pub(crate) name: String,
-    pub(crate) index: u32,
-    /// The largest IP packet, in bytes.
-    pub(crate) mtu: u32,
-    /// Whether nothing leaves the machine here.
-    pub(crate) loopback: bool,
-}
-
 /// A UDP socket bound to port 4791 of an address of `interface`.
-pub(crate) fn bind(addr: IpAddr, interface: &Interface) -> Result<Socket, OpenError> {
+pub(crate) fn bind(addr: IpAddr, interface: &Link) -> Result<Socket, OpenError> {
     let system = |step| move |source| OpenError::System { addr, step, source };
     let socket = match Socket::new(domain(addr), Type::DGRAM, Some(Protocol::UDP)) {
         Ok(socket) => socket,
@@ -93,58 +81,44 @@ pub(crate) fn receive_buffer(socket: &Socket) -> usize {
 
 /// Finds the interface of `addr`, and checks that RoCE fits through it. Of several with this
 /// address (a link-local one need not be unique), the one of the name `near` is preferred.
-pub(crate) fn find_interface(addr: IpAddr, near: Option<&str>) -> Result<Interface, OpenError> {
-    let system = |step| move |source| OpenError::System { addr, step, source };
-    let all = datalink::interfaces();
-    let ours = || all.iter().flat_map(|i| i.ips.iter().map(IpNetwork::ip)).collect();
+pub(crate) fn find_interface(addr: IpAddr, near: Option<&str>) -> Result<Link, OpenError> {
+    let links = Links::now().map_err(|source| {
+        let step = "listing the network interfaces";
+        OpenError::System { addr, step, source }
+    })?;
+    let ours = || links.all().flat_map(all_addresses).collect();
     if addr.is_unspecified() || addr.is_multicast() {
         return Err(OpenError::NotOneAddress { addr, ours: ours() });
     }
-    let with_addr = || all.iter().filter(|interface| has(interface, addr));
-    let is_near = |interface: &&NetworkInterface| near == Some(interface.name.as_str());
+    // One that is tentative still is found too: to bind to it tells what is wrong.
+    let with_addr =
+        || links.all().filter(|link| link.has(addr) || all_addresses(link).any(|own| own == addr));
+    let is_near = |link: &&Link| near == Some(link.name.as_str());
     let Some(found) = with_addr().find(is_near).or_else(|| with_addr().next()) else {
         return Err(OpenError::NotOurs { addr, ours: ours() });
     };
-    let interface = with_mtu(found).map_err(system("asking for the interface's MTU"))?;
     let needed = mtu_needed(addr.is_ipv6());
-    if interface.mtu < needed {
-        let Interface { name: interface, mtu, .. } = interface;
+    if found.mtu < needed {
+        let (interface, mtu) = (found.name.clone(), found.mtu);
         return Err(OpenError::MtuTooSmall { interface, mtu, needed });
     }
-    Ok(interface)
+    Ok(found.clone())
 }
 
 /// The interface of a name, whatever addresses it has.
-pub(crate) fn interface_named(name: &str) -> Result<Interface, OpenError> {
-    let all = datalink::interfaces();
-    match all.iter().find(|interface| interface.name == name) {
-        Some(found) => with_mtu(found).map_err(|source| OpenError::Interface {
-            interface: name.to_owned(),
-            step: "asking for its MTU",
-            source,
+pub(crate) fn interface_named(name: &str) -> Result<Link, OpenError> {
+    let interface = name.to_owned();
+    match Links::now() {
+        Ok(links) => links.named(name).cloned().ok_or_else(|| OpenError::NoSuchInterface {
+            interface,
+            ours: links.all().map(|link| link.name.clone()).collect(),
         }),
-        None => Err(OpenError::NoSuchInterface {
-            interface: name.to_owned(),
-            ours: all.into_iter().map(|interface| interface.name).collect(),
-        }),
+        Err(source) => Err(OpenError::Interface { interface, step: "looking for it", source }),
     }
 }
 
-fn with_mtu(found: &NetworkInterface) -> io::Result<Interface> {
-    // Any socket can be asked about an interface; a Unix one exists on every kernel.
-    let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
-    let mtu = option::interface_mtu(socket.as_fd(), &found.name)?;
-    let (name, index, loopback) = (found.name.clone(), found.index, found.is_loopback());
-    Ok(Interface { name, index, mtu, loopback })
-}
-
-/// Whether an interface has an address. All of a loopback interface's network is local to the
-/// machine: 127.0.0.2 is, although only 127.0.0.1 is listed.
-fn has(interface: &NetworkInterface, addr: IpAddr) -> bool {
-    interface.ips.iter().any(|network| {
-        network.ip() == addr
-            || interface.is_loopback() && network.is_ipv4() && network.contains(addr)
-    })
+fn all_addresses(link: &Link) -> impl Iterator<Item = IpAddr> {
+    link.addrs.iter().chain(&link.tentative).map(|&(addr, _)| addr)
 }
 
 /// The smallest link MTU that carries RoCE at all, in bytes.

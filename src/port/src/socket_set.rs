@@ -1,8 +1,8 @@
 //! The sockets of a port behind one descriptor.
 
 use crate::OpenError;
-use crate::open::Interface;
 use crate::sys::option;
+use crate::watch::Link;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use std::io;
@@ -40,7 +40,7 @@ pub(crate) struct SocketSet<S> {
 
 impl<S: Member> SocketSet<S> {
     /// For a port on this interface.
-    pub(crate) fn new(interface: &Interface) -> Result<SocketSet<S>, OpenError> {
+    pub(crate) fn new(interface: &Link) -> Result<SocketSet<S>, OpenError> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| OpenError::Interface {
             interface: interface.name.clone(),
             step: "making an epoll instance",

@@ -17,11 +17,12 @@ mod socket;
 
 use crate::caps::{Caps, Segmentation, SourcePort};
 use crate::headers;
-use crate::open::{self, Interface};
+use crate::open;
 use crate::os_error;
 use crate::socket_set::SocketSet;
 use crate::sys::packet::{self, VNET_HEADER_LEN};
 use crate::sys::{Message, Receiver, SEND_MAX, Sender};
+use crate::watch::Link;
 use crate::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use socket::RawSocket;
 use socket2::Socket;
@@ -58,7 +59,7 @@ impl Default for RawOptions {
 
 /// A port over raw and packet sockets.
 pub struct RawPort {
-    interface: Interface,
+    interface: Link,
     options: RawOptions,
     /// Send, one for each address family that the port has or had an address of.
     raw_v4: Option<Socket>,
@@ -90,7 +91,7 @@ impl RawPort {
         RawPort::on(open::interface_named(name)?, options)
     }
 
-    fn on(interface: Interface, options: &RawOptions) -> Result<RawPort, OpenError> {
+    fn on(interface: Link, options: &RawOptions) -> Result<RawPort, OpenError> {
         Ok(RawPort {
             sockets: SocketSet::new(&interface)?,
             // The standard library's hash maps are seeded by the system: randomness enough here.

@@ -3,10 +3,10 @@
 
 use super::{RawOptions, filter};
 use crate::OpenError;
-use crate::open::{self, Interface};
+use crate::open;
 use crate::socket_set::Member;
 use crate::sys::{option, packet};
-use pnet::datalink;
+use crate::watch::{Link, Links};
 use socket2::{InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Type};
 use std::io;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ impl RawSocket {
     /// What receives for one of our addresses.
     pub(super) fn of_address(
         addr: IpAddr,
-        interface: &Interface,
+        interface: &Link,
         options: &RawOptions,
     ) -> Result<RawSocket, OpenError> {
         let system = |step| move |source| OpenError::System { addr, step, source };
@@ -33,7 +33,8 @@ impl RawSocket {
         let packet = packet.map_err(unprivileged_or(system("making a packet socket")))?;
         let hold = open::bind(addr, interface)?;
         hold.attach_filter(&filter::nothing()).map_err(system("closing the bound socket"))?;
-        let filter = filter::roce_for(addr, interface.index, loopback_index());
+        let loopback = loopback_index().map_err(system("looking for the loopback interface"))?;
+        let filter = filter::roce_for(addr, interface.index, loopback);
         listen(&packet, packet::protocol(addr), &filter, options)
             .map_err(system("opening the packet socket"))?;
         Ok(RawSocket { packet, dst: addr, _hold: hold })
@@ -42,7 +43,7 @@ impl RawSocket {
     /// What receives for a multicast group, of which many ports of this machine can be members.
     pub(super) fn of_group(
         group: IpAddr,
-        interface: &Interface,
+        interface: &Link,
         options: &RawOptions,
     ) -> io::Result<RawSocket> {
         // What ports of this machine send, this one included, is seen on its way out.
@@ -82,7 +83,7 @@ impl AsFd for RawSocket {
 /// The socket that sends from all addresses of a family.
 pub(super) fn sender(
     addr: IpAddr,
-    interface: &Interface,
+    interface: &Link,
     options: &RawOptions,
 ) -> Result<Socket, OpenError> {
     let system = |step| move |source| OpenError::System { addr, step, source };
@@ -119,6 +120,6 @@ fn unprivileged_or(other: impl Fn(io::Error) -> OpenError) -> impl Fn(io::Error)
 
 /// The loopback interface: what we send to our own address comes in there, whatever interface has
 /// the address.
-fn loopback_index() -> u32 {
-    datalink::interfaces().iter().find(|i| i.is_loopback()).map_or(0, |i| i.index)
+fn loopback_index() -> io::Result<u32> {
+    Ok(Links::now()?.all().find(|link| link.loopback).map_or(0, |link| link.index))
 }

@@ -3,7 +3,6 @@
 mod control;
 mod message;
 mod name;
-pub(crate) mod netlink;
 pub(crate) mod option;
 pub(crate) mod packet;
 mod recv;

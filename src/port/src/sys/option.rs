@@ -1,4 +1,4 @@
-//! Socket options and what a socket or an interface tells about itself.
+//! Socket options, and what a socket tells about itself.
 
 use std::io;
 use std::mem;
@@ -72,25 +72,4 @@ pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> u64 {
         )
     };
     if result == 0 { u64::from(info[SK_MEMINFO_DROPS]) } else { 0 }
-}
-
-/// The MTU of an interface, in bytes. Any socket will do for asking.
-pub(crate) fn interface_mtu(fd: BorrowedFd<'_>, interface: &str) -> io::Result<u32> {
-    // SAFETY: an ifreq is plain old data; all zeroes is a valid value of it.
-    let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    if interface.len() >= request.ifr_name.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
-        *to = from as libc::c_char;
-    }
-    // SAFETY: SIOCGIFMTU reads the name, which is zero-terminated as it is shorter than its
-    // array, and writes the MTU, both in `request`, which outlives the call.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call succeeded, so this is the field of the union that the kernel wrote.
-    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-    u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
 }

@@ -16,10 +16,11 @@
 mod socket;
 
 use crate::caps::{Caps, Segmentation, SourcePort};
-use crate::open::{self, Interface};
+use crate::open;
 use crate::os_error;
 use crate::socket_set::{Member, SocketSet};
 use crate::sys::{Received, Receiver, Sender};
+use crate::watch::Link;
 use crate::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use socket::{UdpSocket, message};
 use std::io;
@@ -56,7 +57,7 @@ impl Default for UdpOptions {
 
 /// A port over plain UDP sockets.
 pub struct UdpPort {
-    interface: Interface,
+    interface: Link,
     options: UdpOptions,
     sockets: SocketSet<UdpSocket>,
     segmentation: Segmentation,
@@ -80,7 +81,7 @@ impl UdpPort {
         UdpPort::on(open::interface_named(name)?, options)
     }
 
-    fn on(interface: Interface, options: &UdpOptions) -> Result<UdpPort, OpenError> {
+    fn on(interface: Link, options: &UdpOptions) -> Result<UdpPort, OpenError> {
         Ok(UdpPort {
             sockets: SocketSet::new(&interface)?,
             interface,

@@ -2,9 +2,10 @@
 
 use super::UdpOptions;
 use crate::OpenError;
-use crate::open::{self, HOP_LIMIT, Interface};
+use crate::open::{self, HOP_LIMIT};
 use crate::socket_set::{Member, SocketSet};
 use crate::sys::{Message, option};
+use crate::watch::Link;
 use socket2::{InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -25,7 +26,7 @@ impl UdpSocket {
     /// The socket of one of our addresses, which also sends what comes from there.
     pub(super) fn of_address(
         addr: IpAddr,
-        interface: &Interface,
+        interface: &Link,
         options: &UdpOptions,
     ) -> Result<UdpSocket, OpenError> {
         let system = |step| move |source| OpenError::System { addr, step, source };
@@ -41,7 +42,7 @@ impl UdpSocket {
     pub(super) fn of_group(
         group: IpAddr,
         addr: Option<IpAddr>,
-        interface: &Interface,
+        interface: &Link,
         options: &UdpOptions,
     ) -> io::Result<UdpSocket> {
         let socket = Socket::new(open::domain(group), Type::DGRAM, Some(Protocol::UDP))?;
@@ -135,7 +136,7 @@ pub(super) fn message<'a>(
 /// It has none over the loopback interface on most machines, unlike for IPv4, and only root can
 /// make one. There the only one to hear us is ourselves (a second port cannot have ::1), so that
 /// the port does without.
-fn has_route(group: Ipv6Addr, interface: &Interface) -> io::Result<bool> {
+fn has_route(group: Ipv6Addr, interface: &Link) -> io::Result<bool> {
     if !interface.loopback {
         return Ok(true);
     }

@@ -1,7 +1,10 @@
 //! The machine's links and their addresses.
 
-use super::message::{Message, Standing};
+use super::message::{AddressState, Message};
+use super::route_socket::RouteSocket;
+use netlink_packet_route::link::LinkFlags;
 use std::collections::BTreeMap;
+use std::io;
 use std::net::IpAddr;
 
 /// A link (network interface).
@@ -62,6 +65,14 @@ impl Links {
         self.by_index.values().find(|link| link.name == name)
     }
 
+    /// What there is at the moment.
+    ///
+    /// # Errors
+    /// If the kernel does not say: a sandbox forbids netlink sockets, for example.
+    pub fn now() -> io::Result<Links> {
+        RouteSocket::open(&[])?.dump()
+    }
+
     /// The link that has an address.
     pub fn with_address(&self, addr: IpAddr) -> Option<&Link> {
         self.by_index.values().find(|link| link.has(addr))
@@ -74,9 +85,8 @@ impl Links {
                 let unknown = Link { index, ..Link::default() };
                 let link = self.by_index.entry(index).or_insert(unknown);
                 let before = link.clone();
-                let has = |flags_wanted: i32| flags & flags_wanted as u32 == flags_wanted as u32;
-                link.up = has(libc::IFF_UP | libc::IFF_RUNNING);
-                link.loopback = has(libc::IFF_LOOPBACK);
+                link.up = flags.contains(LinkFlags::Up | LinkFlags::Running);
+                link.loopback = flags.contains(LinkFlags::Loopback);
                 if let Some(name) = name {
                     link.name = name;
                 }
@@ -85,38 +95,26 @@ impl Links {
                 *link != before
             }
             Message::LinkGone { index } => self.by_index.remove(&index).is_some(),
-            Message::Address { link, addr, prefix, standing } => {
-                let place = match standing {
-                    Standing::Usable => Some(Place::Usable),
-                    Standing::Tentative => Some(Place::Tentative),
-                    Standing::Duplicate => None,
-                };
-                self.put_address(link, (addr, prefix), place)
+            Message::Address { link, addr, prefix, state } => {
+                self.set_address(link, (addr, prefix), Some(state))
             }
             Message::AddressGone { link, addr, prefix } => {
-                self.put_address(link, (addr, prefix), None)
+                self.set_address(link, (addr, prefix), None)
             }
             Message::Done | Message::Refused { .. } | Message::Overrun | Message::Other => false,
         }
     }
-}
 
-/// In which of a link's lists an address is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Usable,
-    Tentative,
-}
-
-impl Links {
-    /// Puts an address of a link into one of its lists, or into none. Returns whether it was
-    /// elsewhere.
-    fn put_address(&mut self, link: u32, addr: (IpAddr, u8), place: Option<Place>) -> bool {
+    /// Puts an address of a link into the list of its state, or into none. Returns whether that
+    /// changed anything.
+    fn set_address(&mut self, link: u32, addr: (IpAddr, u8), state: Option<AddressState>) -> bool {
         let Some(link) = self.by_index.get_mut(&link) else { return false };
-        let lists = [(Place::Usable, &mut link.addrs), (Place::Tentative, &mut link.tentative)];
         let mut changed = false;
-        for (list, addrs) in lists {
-            match (addrs.contains(&addr), place == Some(list)) {
+        for (list, addrs) in [
+            (AddressState::Usable, &mut link.addrs),
+            (AddressState::Tentative, &mut link.tentative),
+        ] {
+            match (addrs.contains(&addr), state == Some(list)) {
                 (true, false) => addrs.retain(|own| *own != addr),
                 (false, true) => addrs.push(addr),
                 _ => continue,
@@ -137,14 +135,14 @@ impl FromIterator<Link> for Links {
 mod tests {
     use super::*;
 
-    const UP: u32 = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
+    const UP: LinkFlags = LinkFlags::Up.union(LinkFlags::Running);
 
-    fn link(index: u32, name: &str, flags: u32) -> Message {
+    fn link(index: u32, name: &str, flags: LinkFlags) -> Message {
         Message::Link { index, flags, name: Some(name.into()), mtu: Some(1500), mac: None }
     }
 
-    fn address(link: u32, addr: &str, standing: Standing) -> Message {
-        Message::Address { link, addr: addr.parse().unwrap(), prefix: 64, standing }
+    fn address(link: u32, addr: &str, state: AddressState) -> Message {
+        Message::Address { link, addr: addr.parse().unwrap(), prefix: 64, state }
     }
 
     fn gone(link: u32, addr: &str, prefix: u8) -> Message {
@@ -156,9 +154,9 @@ mod tests {
         let mut links = Links::default();
         links.apply(link(2, "eth0", UP));
         let addr = IpAddr::from([10, 0, 0, 1]);
-        let standing = Standing::Usable;
+        let state = AddressState::Usable;
         for prefix in [24, 23] {
-            assert!(links.apply(Message::Address { link: 2, addr, prefix, standing }));
+            assert!(links.apply(Message::Address { link: 2, addr, prefix, state }));
         }
         assert!(links.apply(gone(2, "10.0.0.1", 24)));
         assert!(links.named("eth0").unwrap().has(addr), "it is there with the new prefix");
@@ -171,34 +169,34 @@ mod tests {
         let mut links = Links::default();
         links.apply(link(2, "eth0", UP));
         let addr = ("fe80::1".parse().unwrap(), 64);
-        for (standing, usable, tentative) in [
-            (Standing::Tentative, vec![], vec![addr]),
-            (Standing::Usable, vec![addr], vec![]),
-            (Standing::Tentative, vec![], vec![addr]),
-            (Standing::Duplicate, vec![], vec![]),
+        for (state, usable, tentative) in [
+            (AddressState::Tentative, vec![], vec![addr]),
+            (AddressState::Usable, vec![addr], vec![]),
+            (AddressState::Tentative, vec![], vec![addr]),
+            (AddressState::Duplicate, vec![], vec![]),
         ] {
-            assert!(links.apply(address(2, "fe80::1", standing)));
+            assert!(links.apply(address(2, "fe80::1", state)));
             let eth0 = links.named("eth0").unwrap();
-            assert_eq!((&eth0.addrs, &eth0.tentative), (&usable, &tentative), "{standing:?}");
-            assert_eq!(eth0.has(addr.0), standing == Standing::Usable);
+            assert_eq!((&eth0.addrs, &eth0.tentative), (&usable, &tentative), "{state:?}");
+            assert_eq!(eth0.has(addr.0), state == AddressState::Usable);
         }
     }
 
     #[test]
     fn every_change_is_one_and_what_is_said_again_is_none() {
         let mut links = Links::default();
-        let flags_down = libc::IFF_UP as u32;
+        let flags_down = LinkFlags::Up;
         for (message, changes) in [
             (link(2, "eth0", UP), true),
             (link(2, "eth0", UP), false),
-            (address(2, "fe80::1", Standing::Tentative), true),
-            (address(2, "fe80::1", Standing::Tentative), false),
-            (address(2, "fe80::1", Standing::Usable), true),
-            (address(2, "fe80::1", Standing::Usable), false),
+            (address(2, "fe80::1", AddressState::Tentative), true),
+            (address(2, "fe80::1", AddressState::Tentative), false),
+            (address(2, "fe80::1", AddressState::Usable), true),
+            (address(2, "fe80::1", AddressState::Usable), false),
             (link(2, "eth0", flags_down), true),
-            (address(2, "fe80::1", Standing::Duplicate), true),
-            (address(2, "fe80::1", Standing::Duplicate), false),
-            (address(3, "fe80::1", Standing::Usable), false),
+            (address(2, "fe80::1", AddressState::Duplicate), true),
+            (address(2, "fe80::1", AddressState::Duplicate), false),
+            (address(3, "fe80::1", AddressState::Usable), false),
             (gone(2, "fe80::1", 64), false),
             (link(2, "lan", UP), true),
             (Message::Other, false),
@@ -214,24 +212,24 @@ mod tests {
         let mut links = Links::default();
         for (flags, up) in [
             (UP, true),
-            (libc::IFF_UP as u32, false),
-            (libc::IFF_RUNNING as u32, false),
-            (0, false),
+            (LinkFlags::Up, false),
+            (LinkFlags::Running, false),
+            (LinkFlags::empty(), false),
         ] {
             links.apply(link(2, "eth0", flags));
-            assert_eq!(links.named("eth0").unwrap().up, up, "{flags:#x}");
+            assert_eq!(links.named("eth0").unwrap().up, up, "{flags:?}");
         }
     }
 
     #[test]
     fn all_of_the_loopback_network_is_on_the_loopback_link_and_of_no_other() {
         let mut links = Links::default();
-        links.apply(link(1, "lo", UP | libc::IFF_LOOPBACK as u32));
+        links.apply(link(1, "lo", UP | LinkFlags::Loopback));
         links.apply(link(2, "eth0", UP));
         for (index, addr) in [(1, [127, 0, 0, 1]), (2, [10, 0, 0, 1])] {
             let addr = addr.into();
-            let standing = Standing::Usable;
-            links.apply(Message::Address { link: index, addr, prefix: 8, standing });
+            let state = AddressState::Usable;
+            links.apply(Message::Address { link: index, addr, prefix: 8, state });
         }
         let name = |addr: [u8; 4]| links.with_address(addr.into()).map(|link| link.name.as_str());
         assert_eq!(name([127, 3, 2, 1]), Some("lo"));
