@@ -15,7 +15,7 @@ pub(crate) struct DelayLine<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     due: Instant,
-    place: u64,
+    order: u64,
     item: T,
 }
 
@@ -25,7 +25,7 @@ impl<T> DelayLine<T> {
     }
 
     pub(crate) fn push(&mut self, due: Instant, item: T) {
-        self.heap.push(Reverse(Waiting { due, place: self.pushed, item }));
+        self.heap.push(Reverse(Waiting { due, order: self.pushed, item }));
         self.pushed += 1;
     }
 
@@ -48,7 +48,7 @@ impl<T> DelayLine<T> {
 
 impl<T> Waiting<T> {
     fn key(&self) -> (Instant, u64) {
-        (self.due, self.place)
+        (self.due, self.order)
     }
 }
 

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentence_names_the_value_and_the_way_out() {
+    fn an_error_names_the_value_and_the_remedy() {
         let addr = "10.9.8.7".parse().unwrap();
         let ours = vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()];
         assert_eq!(

@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn packets_without_a_known_icrc_are_refused() {
         let good = packet(&flow("10.77.0.1", "10.77.0.2"), 1, 20);
-        for (place, value, what) in [
+        for (index, value, what) in [
             (0, 0x46, "options"),
             (6, 0x20, "a first fragment"),
             (7, 0x01, "a later fragment"),
@@ -126,7 +126,7 @@ mod tests {
             (25, 8, "an empty datagram"),
         ] {
             let mut bytes = good.clone();
-            bytes[place] = value;
+            bytes[index] = value;
             assert_eq!(parse(&bytes), None, "{what}");
         }
     }

@@ -30,7 +30,7 @@ impl Chance {
         Chance::from_percent(percent).expect("a percentage is from 0 to 100")
     }
 
-    fn comes_true(self, rng: &mut Rng) -> bool {
+    fn happens(self, rng: &mut Rng) -> bool {
         rng.next_u64() >> 32 < self.0
     }
 }
@@ -95,10 +95,10 @@ impl Impairment {
     /// Decides about the next datagram. Draws the same number of times whatever comes out, so that
     /// changing one chance does not change what the others hit.
     pub(crate) fn decide(&self, rng: &mut Rng) -> Impairments {
-        let drop = self.drop.comes_true(rng);
-        let duplicate = self.duplicate.comes_true(rng);
-        let reorder = self.reorder.comes_true(rng);
-        let corrupt = self.corrupt.comes_true(rng);
+        let drop = self.drop.happens(rng);
+        let duplicate = self.duplicate.happens(rng);
+        let reorder = self.reorder.happens(rng);
+        let corrupt = self.corrupt.happens(rng);
         let delay = rng.duration(&self.delay);
         let extra = rng.duration(&REORDER_EXTRA);
         Impairments { drop, duplicate, corrupt, delay, reorder: reorder.then_some(extra) }
@@ -123,18 +123,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn never_and_always_are_what_they_say() {
+    fn chances_of_0_and_100_percent_are_exact() {
         let mut rng = Rng::new(1);
-        assert!((0..1000).all(|_| Chance::ALWAYS.comes_true(&mut rng)));
-        assert!((0..1000).all(|_| !Chance::NEVER.comes_true(&mut rng)));
+        assert!((0..1000).all(|_| Chance::ALWAYS.happens(&mut rng)));
+        assert!((0..1000).all(|_| !Chance::NEVER.happens(&mut rng)));
         assert_eq!(Chance::percent(100.0), Chance::ALWAYS);
         assert_eq!(Chance::percent(0.0), Chance::NEVER);
     }
 
     #[test]
-    fn a_chance_comes_true_about_as_often_as_it_says() {
+    fn an_event_happens_at_about_the_rate_of_its_chance() {
         let mut rng = Rng::new(2);
-        let hits = (0..100_000).filter(|_| Chance::percent(1.0).comes_true(&mut rng)).count();
+        let hits = (0..100_000).filter(|_| Chance::percent(1.0).happens(&mut rng)).count();
         assert!((800..1200).contains(&hits), "{hits}");
     }
 
@@ -147,13 +147,13 @@ mod tests {
 
     #[test]
     fn one_chance_does_not_move_what_another_hits() {
-        let fates = |corrupt| {
+        let drops = |corrupt| {
             let mut rng = Rng::new(3);
             let impairment =
                 Impairment { drop: Chance::percent(30.0), corrupt, ..Impairment::default() };
             (0..100).map(|_| impairment.decide(&mut rng).drop).collect::<Vec<_>>()
         };
-        assert_eq!(fates(Chance::NEVER), fates(Chance::ALWAYS));
+        assert_eq!(drops(Chance::NEVER), drops(Chance::ALWAYS));
     }
 
     #[test]

@@ -11,8 +11,8 @@
 //! | [`raw`] | CAP_NET_RAW | written and seen by us, byte for byte |
 //! | [`sim`] | nothing | a seeded network in virtual time |
 //!
-//! [`fault::Fault`] and [`capture::Capture`] are ports around a port, and any of them composes:
-//! `Capture<Fault<UdpPort>>` is a port like another.
+//! [`fault::Fault`] and [`capture::Capture`] are ports around a port ([`Wrapper`]), and any of them
+//! composes: `Capture<Fault<UdpPort>>` is a port like another.
 //!
 //! # What checks what
 //!
@@ -43,12 +43,14 @@ mod socket_set;
 mod sys;
 #[cfg(test)]
 mod testing;
+mod wrapper;
 
 pub use caps::{Caps, Segmentation, SourcePort};
 pub use counters::{Counter, PortCounters};
 pub use error::OpenError;
 pub use impairment::{Chance, Impairment};
 pub use rx_batch::RxBatch;
+pub use wrapper::Wrapper;
 
 use std::io;
 use std::net::IpAddr;
@@ -62,7 +64,7 @@ use urxe_wire::batch::TxBatch;
 pub enum SendOutcome {
     /// Every datagram was handed over (or dropped under a counter). The batch is empty.
     Done,
-    /// The way out is full. What was not sent is still in the batch, or held by a wrapper: call
+    /// The queue below is full. What was not sent is still in the batch, or held by a wrapper: call
     /// [`Port::send`] again, even with an empty batch, when [`Port::fd`] is ready or
     /// [`Port::poll_timeout`] has come.
     Blocked,
@@ -91,8 +93,8 @@ pub trait Port: Send {
     /// until then.
     fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize>;
 
-    /// Has another local address from now on, whose datagrams it sends and receives. It does not
-    /// matter if it has it already.
+    /// Adds a local address: from now on its datagrams are sent and received. It does not matter
+    /// if the port has it already.
     ///
     /// Where the address is on another interface than the port was (the old one may be gone), the
     /// port goes there, with its memberships in multicast groups.
@@ -134,46 +136,4 @@ pub trait Port: Send {
 
     /// What has happened so far. Makes a system call on some ports; not for every packet.
     fn counters(&self) -> PortCounters;
-}
-
-impl<P: Port + ?Sized> Port for Box<P> {
-    fn caps(&self) -> Caps {
-        (**self).caps()
-    }
-
-    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
-        (**self).send(now, batch)
-    }
-
-    fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
-        (**self).recv(now, rx)
-    }
-
-    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
-        (**self).add_address(addr)
-    }
-
-    fn remove_address(&mut self, addr: IpAddr) {
-        (**self).remove_address(addr);
-    }
-
-    fn join(&mut self, group: IpAddr) -> io::Result<()> {
-        (**self).join(group)
-    }
-
-    fn leave(&mut self, group: IpAddr) -> io::Result<()> {
-        (**self).leave(group)
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        (**self).poll_timeout()
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).fd()
-    }
-
-    fn counters(&self) -> PortCounters {
-        (**self).counters()
-    }
 }

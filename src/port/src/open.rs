@@ -61,6 +61,11 @@ pub(crate) fn check_group(group: IpAddr) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, sentence))
 }
 
+/// For `map_err`: what kept a port from taking its groups with it to the interface of `addr`.
+pub(crate) fn join_again(addr: IpAddr) -> impl Fn(io::Error) -> OpenError {
+    move |source| OpenError::System { addr, step: "joining a multicast group again", source }
+}
+
 /// Lets a socket send to groups: over its own interface, as far as any other datagram, and with a
 /// copy (which is the default) to the members on this machine.
 pub(crate) fn send_to_groups(socket: &Socket, addr: IpAddr, interface: u32) -> io::Result<()> {
@@ -143,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_somebody_else_is_refused_with_a_list_of_ours() {
+    fn a_foreign_address_is_refused_with_a_list_of_ours() {
         // 192.0.2.0/24 is for documentation.
         let error = find_interface(Ipv4Addr::new(192, 0, 2, 1).into(), None).unwrap_err();
         let OpenError::NotOurs { ours, .. } = &error else { panic!("{error}") };

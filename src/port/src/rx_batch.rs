@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_batch_says_so_and_takes_no_part_of_a_datagram() {
+    fn a_full_batch_takes_no_part_of_a_datagram() {
         let mut rx = RxBatch::new(1);
         let pushed = std::iter::repeat_with(|| rx.push(&outer(0), &[1; 20_000]));
         assert_eq!(pushed.take_while(|pushed| *pushed).count(), 3);

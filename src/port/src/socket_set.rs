@@ -1,6 +1,7 @@
 //! The sockets of a port behind one descriptor.
 
 use crate::OpenError;
+use crate::open;
 use crate::sys::option;
 use crate::watch::Link;
 use rustix::event::Timespec;
@@ -24,6 +25,8 @@ pub(crate) trait Member: AsFd {
 /// while any of them has what it is watched for: an epoll instance, which an event loop can watch
 /// like a socket.
 pub(crate) struct SocketSet<S> {
+    /// The interface that has the port's addresses.
+    interface: Link,
     epoll: OwnedFd,
     members: Vec<S>,
     /// What the epoll instance knows each by; never used again for another.
@@ -40,7 +43,7 @@ pub(crate) struct SocketSet<S> {
 
 impl<S: Member> SocketSet<S> {
     /// For a port on this interface.
-    pub(crate) fn new(interface: &Link) -> Result<SocketSet<S>, OpenError> {
+    pub(crate) fn new(interface: Link) -> Result<SocketSet<S>, OpenError> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| OpenError::Interface {
             interface: interface.name.clone(),
             step: "making an epoll instance",
@@ -48,6 +51,7 @@ impl<S: Member> SocketSet<S> {
         });
         Ok(SocketSet {
             epoll: epoll?,
+            interface,
             members: Vec::new(),
             numbers: Vec::new(),
             added: 0,
@@ -55,6 +59,32 @@ impl<S: Member> SocketSet<S> {
             full: None,
             dropped_by_closed: 0,
         })
+    }
+
+    /// The interface that has the port's addresses.
+    pub(crate) fn interface(&self) -> &Link {
+        &self.interface
+    }
+
+    /// Opens the socket of one of our addresses, unless it has one.
+    ///
+    /// Where the address is on another interface than the port was, the port goes there. The
+    /// sockets of multicast groups do not: they are closed, and the groups returned.
+    pub(crate) fn add_address(
+        &mut self,
+        addr: IpAddr,
+        open: impl FnOnce(&Link) -> Result<S, OpenError>,
+    ) -> Result<Vec<IpAddr>, OpenError> {
+        if self.position(addr).is_some() {
+            return Ok(Vec::new());
+        }
+        let interface = open::find_interface(addr, Some(&self.interface.name))?;
+        let step = "watching its socket";
+        let watching = |source| OpenError::System { addr, step, source };
+        self.push(open(&interface)?).map_err(watching)?;
+        let moved = interface.index != self.interface.index;
+        self.interface = interface;
+        Ok(if moved { self.close_groups() } else { Vec::new() })
     }
 
     /// Takes a socket in.
@@ -69,16 +99,16 @@ impl<S: Member> SocketSet<S> {
 
     /// Closes the socket of a destination, if there is one.
     pub(crate) fn close(&mut self, dst: IpAddr) {
-        if let Some(place) = self.place_of(dst) {
-            self.dropped_by_closed += option::receive_drops(self.members[place].as_fd());
-            self.numbers.remove(place);
+        if let Some(index) = self.position(dst) {
+            self.dropped_by_closed += option::receive_drops(self.members[index].as_fd());
+            self.numbers.remove(index);
             // The epoll instance forgets what is closed.
-            self.members.remove(place);
+            self.members.remove(index);
         }
     }
 
     /// Closes the sockets of all multicast groups, and returns the groups.
-    pub(crate) fn close_groups(&mut self) -> Vec<IpAddr> {
+    fn close_groups(&mut self) -> Vec<IpAddr> {
         let groups = self.members.iter().map(Member::dst).filter(IpAddr::is_multicast);
         let groups: Vec<IpAddr> = groups.collect();
         for &group in &groups {
@@ -97,7 +127,7 @@ impl<S: Member> SocketSet<S> {
     }
 
     /// Where the socket of a destination is.
-    pub(crate) fn place_of(&self, dst: IpAddr) -> Option<usize> {
+    pub(crate) fn position(&self, dst: IpAddr) -> Option<usize> {
         self.members.iter().position(|member| member.dst() == dst)
     }
 
@@ -116,9 +146,9 @@ impl<S: Member> SocketSet<S> {
             self.ready.extend(events.iter().map(|event| event.data.u64()));
         }
         while let Some(number) = self.ready.pop() {
-            let place = self.numbers.iter().position(|other| *other == number);
-            if place.is_some() {
-                return Ok(place);
+            let index = self.numbers.iter().position(|other| *other == number);
+            if index.is_some() {
+                return Ok(index);
             }
         }
         Ok(None)
@@ -130,24 +160,24 @@ impl<S: Member> SocketSet<S> {
     }
 
     /// Watches a socket that is full for room to send, until [`room_or_not`](Self::room_or_not).
-    pub(crate) fn watch_for_room(&mut self, place: usize) -> io::Result<()> {
-        let number = self.numbers[place];
+    pub(crate) fn watch_for_room(&mut self, index: usize) -> io::Result<()> {
+        let number = self.numbers[index];
         self.full = Some(number);
-        self.modify(place, EventFlags::IN | EventFlags::OUT)
+        self.modify(index, EventFlags::IN | EventFlags::OUT)
     }
 
     /// Watches for room no longer: the next send finds out.
     pub(crate) fn room_or_not(&mut self) -> io::Result<()> {
         let Some(number) = self.full.take() else { return Ok(()) };
         match self.numbers.iter().position(|other| *other == number) {
-            Some(place) => self.modify(place, EventFlags::IN),
+            Some(index) => self.modify(index, EventFlags::IN),
             None => Ok(()),
         }
     }
 
-    fn modify(&self, place: usize, flags: EventFlags) -> io::Result<()> {
-        let data = EventData::new_u64(self.numbers[place]);
-        Ok(epoll::modify(&self.epoll, &self.members[place], data, flags)?)
+    fn modify(&self, index: usize, flags: EventFlags) -> io::Result<()> {
+        let data = EventData::new_u64(self.numbers[index]);
+        Ok(epoll::modify(&self.epoll, &self.members[index], data, flags)?)
     }
 
     /// Datagrams that the sockets' receive queues had no room for.
@@ -160,8 +190,8 @@ impl<S: Member> SocketSet<S> {
 impl<S> Index<usize> for SocketSet<S> {
     type Output = S;
 
-    fn index(&self, place: usize) -> &S {
-        &self.members[place]
+    fn index(&self, index: usize) -> &S {
+        &self.members[index]
     }
 }
 

@@ -243,7 +243,7 @@ fn requests_of_kernel_rxe() {
 }
 
 #[test]
-fn requests_begin_at_the_psn_that_the_peer_of_a_connection_has_told() {
+fn requests_begin_at_the_psn_that_the_peer_of_a_connection_has_named() {
     let mut begun = 0;
     for (file, _, _) in CAPTURES {
         let mut told = BTreeMap::new();

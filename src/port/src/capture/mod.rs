@@ -1,4 +1,4 @@
-//! Writing down what passes a port, for tshark, Wireshark and Scapy: pcapng. And [`read`]ing
+//! Capturing what passes a port, for tshark, Wireshark and Scapy: pcapng. And [`read`]ing
 //! captures, whoever made them.
 //!
 //! Around [`Fault`](crate::fault::Fault) it records what the engine sees, inside of it what the
@@ -18,11 +18,9 @@ mod read;
 
 pub use read::{Content, Frame, ReadError, Unusable, read};
 
-use crate::{Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};
-use pcapng::{PcapNg, Way};
+use crate::{Port, PortCounters, RxBatch, SendOutcome, Wrapper};
+use pcapng::{PacketDirection, PcapNg};
 use std::io::{self, BufWriter, Write};
-use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant, SystemTime};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::{Checker, Verdict};
@@ -31,7 +29,7 @@ use urxe_wire::{DONT_FRAGMENT, Flow, Ident, Outer, OuterHeaders};
 /// How long packets may stay in the buffer while the port is being used.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A port that writes down every datagram it sends and receives.
+/// A port that captures every datagram that it sends and receives.
 ///
 /// A write that fails ends the capture, under the counter `capture_failed`, and not the port.
 pub struct Capture<P, W: Write> {
@@ -41,7 +39,7 @@ pub struct Capture<P, W: Write> {
     clock: Clock,
     flushed_at: Instant,
     checker: Checker,
-    /// How many datagrams of a batch that was blocked have been written down already.
+    /// How many datagrams of a batch that was blocked have been captured already.
     recorded: usize,
     counters: PortCounters,
 }
@@ -87,7 +85,7 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
     fn record(
         &mut self,
         now: Instant,
-        way: Way,
+        direction: PacketDirection,
         flow: &Flow,
         ident: u16,
         fragment: u16,
@@ -95,7 +93,7 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
     ) {
         let time = self.clock.nanoseconds(now);
         let headers = OuterHeaders::new(flow, ident, fragment, bytes.len());
-        self.write(|file| file.packet(time, way, headers.as_bytes(), bytes));
+        self.write(|file| file.packet(time, direction, headers.as_bytes(), bytes));
         self.counters.captured += u64::from(self.file.is_some());
     }
 
@@ -107,7 +105,7 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
                 Verdict::Exact | Verdict::Bad => (guess, DONT_FRAGMENT),
             },
         };
-        self.record(now, Way::Inbound, &outer.flow, ident, fragment, bytes);
+        self.record(now, PacketDirection::Inbound, &outer.flow, ident, fragment, bytes);
     }
 
     fn flush_in_time(&mut self, now: Instant) {
@@ -128,15 +126,28 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
     }
 }
 
-impl<P: Port, W: Write + Send> Port for Capture<P, W> {
-    fn caps(&self) -> Caps {
-        self.inner.caps()
+impl<P: Port, W: Write + Send> Wrapper for Capture<P, W> {
+    type Inner = P;
+
+    fn inner(&self) -> &P {
+        &self.inner
     }
 
-    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+    fn inner_mut(&mut self) -> &mut P {
+        &mut self.inner
+    }
+
+    fn wrap_send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
         if self.file.is_some() {
             for sent in batch.datagrams().skip(self.recorded) {
-                self.record(now, Way::Outbound, sent.flow, sent.ident, DONT_FRAGMENT, sent.bytes);
+                self.record(
+                    now,
+                    PacketDirection::Outbound,
+                    sent.flow,
+                    sent.ident,
+                    DONT_FRAGMENT,
+                    sent.bytes,
+                );
             }
         }
         let outcome = self.inner.send(now, batch);
@@ -145,7 +156,7 @@ impl<P: Port, W: Write + Send> Port for Capture<P, W> {
         outcome
     }
 
-    fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
+    fn wrap_recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         let datagrams = self.inner.recv(now, rx)?;
         if self.file.is_some() {
             for (outer, bytes) in rx.iter() {
@@ -156,32 +167,8 @@ impl<P: Port, W: Write + Send> Port for Capture<P, W> {
         Ok(datagrams)
     }
 
-    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
-        self.inner.add_address(addr)
-    }
-
-    fn remove_address(&mut self, addr: IpAddr) {
-        self.inner.remove_address(addr);
-    }
-
-    fn join(&mut self, group: IpAddr) -> io::Result<()> {
-        self.inner.join(group)
-    }
-
-    fn leave(&mut self, group: IpAddr) -> io::Result<()> {
-        self.inner.leave(group)
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        self.inner.poll_timeout()
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters() + self.counters
+    fn own_counters(&self) -> PortCounters {
+        self.counters
     }
 }
 

@@ -26,9 +26,9 @@ const PACKET_FLAGS: u16 = 2;
 /// Timestamps count 10^-9 seconds.
 const NANOSECONDS: u8 = 9;
 
-/// Which way a packet went, as the packet flags tell it.
+/// Which way a packet went, as the packet flags have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum PacketDirection {
     Inbound = 1,
     Outbound = 2,
 }
@@ -65,7 +65,7 @@ impl<W: Write> PcapNg<W> {
     pub(super) fn packet(
         &mut self,
         time: u64,
-        way: Way,
+        direction: PacketDirection,
         headers: &[u8],
         payload: &[u8],
     ) -> io::Result<()> {
@@ -79,7 +79,7 @@ impl<W: Write> PcapNg<W> {
         self.body.extend(headers);
         self.body.extend(payload);
         self.pad();
-        self.option(PACKET_FLAGS, &(way as u32).to_le_bytes());
+        self.option(PACKET_FLAGS, &(direction as u32).to_le_bytes());
         self.option(END_OF_OPTIONS, &[]);
         self.block(ENHANCED_PACKET)
     }

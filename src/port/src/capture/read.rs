@@ -49,7 +49,7 @@ pub enum Content<'a> {
 /// Why a frame cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Unusable {
-    /// Only its beginning was written down.
+    /// Only its beginning was captured.
     #[error("cut off by the capture; capture whole frames (tcpdump -s 0)")]
     CutOff,
     /// Longer than any packet: the sender's segmentation or the receiver's coalescing was still
@@ -227,7 +227,7 @@ fn untagged_ip(mut ether_type: EtherType, mut payload: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::pcapng::{PcapNg, Way};
+    use crate::capture::pcapng::{PacketDirection, PcapNg};
     use proptest::prelude::*;
     use urxe_wire::{DONT_FRAGMENT, Flow, Ident, OuterHeaders};
 
@@ -282,7 +282,7 @@ mod tests {
         let mut out = PcapNg::begin(&mut file, "eth0").unwrap();
         for (time, len) in [(1_000_000_007, 20), (3, 4000)] {
             let packet = packet(len);
-            out.packet(time, Way::Inbound, &packet[..28], &packet[28..]).unwrap();
+            out.packet(time, PacketDirection::Inbound, &packet[..28], &packet[28..]).unwrap();
         }
         let mut frames = Vec::new();
         read(file.as_slice(), |frame| {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_memory_says_why() {
+    fn unusable_frames_carry_their_reason() {
         let frame = packet(1000);
         let (frames, _) = all(&classic(false, 101, &frame, 100));
         assert_eq!(frames[0].2, "Unusable(CutOff)");
@@ -354,7 +354,7 @@ mod tests {
                 true => {
                     let mut file = Vec::new();
                     let mut out = PcapNg::begin(&mut file, "eth0").unwrap();
-                    out.packet(1, Way::Outbound, &packet(60)[..28], &[0; 60]).unwrap();
+                    out.packet(1, PacketDirection::Outbound, &packet(60)[..28], &[0; 60]).unwrap();
                     file
                 }
             };

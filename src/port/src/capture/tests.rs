@@ -138,7 +138,7 @@ fn both_ways_are_in_the_file_with_time_direction_and_every_byte() {
 }
 
 #[test]
-fn an_identification_that_the_port_does_not_see_is_in_the_file_all_the_same() {
+fn an_identification_hidden_from_the_port_is_captured() {
     let options = UdpOptions::default();
     let (mut a, file, now) = capture(UdpPort::open(fresh_addr(), &options).unwrap());
     let mut b = UdpPort::open(fresh_addr(), &options).unwrap();
@@ -161,7 +161,7 @@ fn an_identification_that_the_port_does_not_see_is_in_the_file_all_the_same() {
 }
 
 #[test]
-fn a_blocked_batch_is_written_down_once() {
+fn a_blocked_batch_is_captured_once() {
     let network = SimNetwork::new(0, Link::default());
     let addrs = [1, 2].map(|host| IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)));
     let (mut a, file, now) = capture(Narrow::new(network.attach(addrs[0]).unwrap()));

@@ -9,11 +9,9 @@ pub use spec::{Action, Direction, FaultSpec, FaultSpecError};
 use crate::delay_line::{DelayLine, Path};
 use crate::impairment::{self, Impairments};
 use crate::rng::Rng;
-use crate::{Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use crate::{Port, PortCounters, RxBatch, SendOutcome, Wrapper};
 use bytes::Bytes;
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{Flow, Outer};
@@ -21,7 +19,7 @@ use urxe_wire::{Flow, Outer};
 /// Bytes of the batch that what survives is laid into.
 const OUTGOING_CAPACITY: usize = 1 << 20;
 
-/// When to try again after the way out was full.
+/// When to try again after sending was blocked.
 const BLOCKED_RETRY: Duration = Duration::from_micros(50);
 
 /// A port whose datagrams are lost, doubled, delayed, reordered and damaged as a [`FaultSpec`]
@@ -32,19 +30,19 @@ const BLOCKED_RETRY: Duration = Duration::from_micros(50);
 pub struct Fault<P> {
     inner: P,
     spec: FaultSpec,
-    tx: Way<Leaving>,
-    rx: Way<Outer>,
+    tx: DirectionState<Outgoing>,
+    rx: DirectionState<Outer>,
     outgoing: TxBatch,
     incoming: RxBatch,
-    /// Set while the way out is full: the caller's batch may be empty then, and give no reason to
+    /// Set while sending is blocked: the caller's batch may be empty then, and give no reason to
     /// call again.
     retry_at: Option<Instant>,
     counters: PortCounters,
 }
 
-/// One direction.
-struct Way<H> {
-    concerned: bool,
+/// The state of one direction.
+struct DirectionState<H> {
+    applies: bool,
     rng: Rng,
     /// How many packets each rule has counted.
     seen: Vec<u64>,
@@ -58,17 +56,17 @@ struct Held<H> {
     bytes: Bytes,
 }
 
-/// What goes with a datagram on its way out.
-struct Leaving {
+/// What goes with a datagram that is to be sent.
+struct Outgoing {
     flow: Flow,
     /// To be damaged when the ICRC is in.
     corrupt: bool,
 }
 
-impl<H> Way<H> {
+impl<H> DirectionState<H> {
     fn new(spec: &FaultSpec, other: Direction, seed: u64) -> Self {
-        Way {
-            concerned: spec.direction != other,
+        DirectionState {
+            applies: spec.direction != other,
             rng: Rng::new(seed),
             seen: vec![0; spec.rules.len()],
             path: Path::default(),
@@ -83,7 +81,7 @@ impl<H> Way<H> {
         datagram: &[u8],
         counters: &mut PortCounters,
     ) -> Impairments {
-        if !self.concerned {
+        if !self.applies {
             return Impairments::default();
         }
         let mut impairments = spec.impairment.decide(&mut self.rng);
@@ -141,8 +139,8 @@ impl<P: Port> Fault<P> {
     pub fn new(inner: P, spec: FaultSpec) -> Self {
         let mut seeds = Rng::new(spec.seed);
         Fault {
-            tx: Way::new(&spec, Direction::Rx, seeds.next_u64()),
-            rx: Way::new(&spec, Direction::Tx, seeds.next_u64()),
+            tx: DirectionState::new(&spec, Direction::Rx, seeds.next_u64()),
+            rx: DirectionState::new(&spec, Direction::Tx, seeds.next_u64()),
             outgoing: TxBatch::new(inner.caps().tx_limits, OUTGOING_CAPACITY),
             incoming: RxBatch::default(),
             retry_at: None,
@@ -161,7 +159,7 @@ impl<P: Port> Fault<P> {
                 return Ok(SendOutcome::Blocked);
             }
             if let Some(held) = self.tx.held.pop_due(now) {
-                leave(&mut self.outgoing, &mut self.tx.rng, &held.with, &held.bytes);
+                push_outgoing(&mut self.outgoing, &mut self.tx.rng, &held.with, &held.bytes);
             }
         }
         while !batch.is_empty() {
@@ -175,9 +173,9 @@ impl<P: Port> Fault<P> {
             for datagram in run.datagrams() {
                 let impairments = self.tx.decide(&self.spec, datagram.bytes, &mut self.counters);
                 for _ in 0..impairments.copies() {
-                    let with = Leaving { flow: *datagram.flow, corrupt: impairments.corrupt };
+                    let with = Outgoing { flow: *datagram.flow, corrupt: impairments.corrupt };
                     if let Some(with) = self.tx.hold(now, with, datagram.bytes, &impairments) {
-                        leave(&mut self.outgoing, &mut self.tx.rng, &with, datagram.bytes);
+                        push_outgoing(&mut self.outgoing, &mut self.tx.rng, &with, datagram.bytes);
                     }
                 }
             }
@@ -187,19 +185,25 @@ impl<P: Port> Fault<P> {
     }
 }
 
-impl<P: Port> Port for Fault<P> {
-    fn caps(&self) -> Caps {
-        self.inner.caps()
+impl<P: Port> Wrapper for Fault<P> {
+    type Inner = P;
+
+    fn inner(&self) -> &P {
+        &self.inner
     }
 
-    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+    fn inner_mut(&mut self) -> &mut P {
+        &mut self.inner
+    }
+
+    fn wrap_send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
         let outcome = self.send_on(now, batch);
         let blocked = matches!(outcome, Ok(SendOutcome::Blocked));
         self.retry_at = blocked.then(|| now + BLOCKED_RETRY);
         outcome
     }
 
-    fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
+    fn wrap_recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         rx.clear();
         while let Some(held) = self.rx.held.peek_due(now) {
             if !rx.push(&held.with, &held.bytes) {
@@ -225,38 +229,18 @@ impl<P: Port> Port for Fault<P> {
         Ok((released + received).max(rx.len()))
     }
 
-    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
-        self.inner.add_address(addr)
-    }
-
-    fn remove_address(&mut self, addr: IpAddr) {
-        self.inner.remove_address(addr);
-    }
-
-    fn join(&mut self, group: IpAddr) -> io::Result<()> {
-        self.inner.join(group)
-    }
-
-    fn leave(&mut self, group: IpAddr) -> io::Result<()> {
-        self.inner.leave(group)
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
+    fn own_timeout(&self) -> Option<Instant> {
         let own = [self.retry_at, self.tx.held.next_due(), self.rx.held.next_due()];
-        own.into_iter().flatten().chain(self.inner.poll_timeout()).min()
+        own.into_iter().flatten().min()
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters() + self.counters
+    fn own_counters(&self) -> PortCounters {
+        self.counters
     }
 }
 
 /// Lays a datagram into the batch that is sent, and damages it there if it is to be.
-fn leave(outgoing: &mut TxBatch, rng: &mut Rng, with: &Leaving, datagram: &[u8]) {
+fn push_outgoing(outgoing: &mut TxBatch, rng: &mut Rng, with: &Outgoing, datagram: &[u8]) {
     let bytes = outgoing.push_raw(&with.flow, datagram);
     if with.corrupt {
         impairment::corrupt(rng, bytes);

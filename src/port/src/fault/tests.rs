@@ -52,7 +52,7 @@ fn the_third_write_last_is_lost_and_nothing_else() {
 }
 
 #[test]
-fn one_direction_is_one_direction() {
+fn faults_of_one_direction_leave_the_other_alone() {
     let all = [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23];
     let (mut a, mut b) = pair("drop:any:1-,dir=tx");
     assert!(three_writes(&mut a, &mut b).is_empty());
@@ -63,7 +63,7 @@ fn one_direction_is_one_direction() {
 }
 
 #[test]
-fn rules_say_twice_late_and_damaged_too() {
+fn rules_duplicate_reorder_and_corrupt_too() {
     let (mut a, mut b) = pair("dup:write-first:2,corrupt:write-middle:1-2");
     let arrived = three_writes(&mut a, &mut b);
     assert_eq!(psns(&arrived), [0, 1, 2, 3, 10, 10, 11, 12, 13, 20, 21, 22, 23]);

@@ -37,7 +37,7 @@ use urxe_wire::{DONT_FRAGMENT, Flow, OuterHeaders};
 /// Messages that one call receives at most.
 const RECV_MAX: usize = 64;
 
-/// When to try again after the way out was full. The event loop watches the packet socket, which
+/// When to try again after sending was blocked. The event loop watches the packet socket, which
 /// says nothing about the raw one.
 const BLOCKED_RETRY: Duration = Duration::from_micros(50);
 
@@ -59,7 +59,6 @@ impl Default for RawOptions {
 
 /// A port over raw and packet sockets.
 pub struct RawPort {
-    interface: Link,
     options: RawOptions,
     /// Send, one for each address family that the port has or had an address of.
     raw_v4: Option<Socket>,
@@ -71,7 +70,7 @@ pub struct RawPort {
     /// Headers of the datagrams that one call sends.
     headers: Vec<OuterHeaders>,
     receiver: Receiver,
-    /// Set while the way out is full.
+    /// Set while sending is blocked.
     retry_at: Option<Instant>,
     counters: PortCounters,
 }
@@ -93,12 +92,11 @@ impl RawPort {
 
     fn on(interface: Link, options: &RawOptions) -> Result<RawPort, OpenError> {
         Ok(RawPort {
-            sockets: SocketSet::new(&interface)?,
+            sockets: SocketSet::new(interface)?,
             // The standard library's hash maps are seeded by the system: randomness enough here.
             first_ident: options
                 .first_ident
-                .unwrap_or_else(|| RandomState::new().hash_one(interface.index) as u16),
-            interface,
+                .unwrap_or_else(|| RandomState::new().hash_one(0) as u16),
             options: options.clone(),
             raw_v4: None,
             raw_v6: None,
@@ -124,14 +122,14 @@ impl RawPort {
     }
 
     /// Takes one received packet into the batch.
-    fn take(&mut self, place: usize, rx: &mut RxBatch) {
-        let received = self.receiver.received(place);
+    fn take(&mut self, index: usize, rx: &mut RxBatch) {
+        let received = self.receiver.received(index);
         if received.truncated {
             self.counters.rx_truncated += 1;
             return;
         }
         let ip_at = VNET_HEADER_LEN + received.network_at;
-        let packet = &rx.buffer(place)[..received.len];
+        let packet = &rx.buffer(index)[..received.len];
         let segment = packet.first_chunk().map(packet::segment_len);
         let parsed = packet.get(ip_at..).and_then(headers::parse);
         let (Some(segment), Some(parsed)) = (segment, parsed) else {
@@ -139,7 +137,7 @@ impl RawPort {
             return;
         };
         let start = ip_at + parsed.start;
-        let datagrams = rx.add(place, start, parsed.len, segment, parsed.outer);
+        let datagrams = rx.add(index, start, parsed.len, segment, parsed.outer);
         self.counters.rx_datagrams += datagrams as u64;
         self.counters.rx_bytes += parsed.len as u64;
     }
@@ -150,8 +148,8 @@ impl Port for RawPort {
         Caps {
             backend: "raw",
             addrs: self.sockets.addresses().collect(),
-            interface: Some(self.interface.name.clone()),
-            link_mtu: self.interface.mtu,
+            interface: Some(self.sockets.interface().name.clone()),
+            link_mtu: self.sockets.interface().mtu,
             tx_limits: TxLimits {
                 ident: IdentPolicy::Counting { next: self.first_ident },
                 ..TxLimits::SINGLE
@@ -169,7 +167,7 @@ impl Port for RawPort {
             batch.split();
         }
         while !batch.is_empty() {
-            let interface = self.interface.index;
+            let interface = self.sockets.interface().index;
             let ipv4 = batch.runs().next().is_some_and(|run| run.flow.src.is_ipv4());
             let Some(raw) = (if ipv4 { &self.raw_v4 } else { &self.raw_v6 }) else {
                 self.counters.tx_wrong_flow += 1;
@@ -224,8 +222,8 @@ impl Port for RawPort {
                 Err(error) if os_error::is_passing(&error) => return Ok(1),
                 Err(error) => return Err(error),
             };
-            for place in 0..packets {
-                self.take(place, rx);
+            for index in 0..packets {
+                self.take(index, rx);
             }
             if packets > 0 || self.sockets.is_single() {
                 return Ok(packets.max(rx.len()));
@@ -235,21 +233,16 @@ impl Port for RawPort {
     }
 
     fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
-        if self.sockets.place_of(addr).is_some() {
-            return Ok(());
+        let mut raw = None;
+        let groups = self.sockets.add_address(addr, |interface| {
+            raw = Some(socket::sender(addr, interface, &self.options)?);
+            RawSocket::of_address(addr, interface, &self.options)
+        })?;
+        if let Some(raw) = raw {
+            *(if addr.is_ipv4() { &mut self.raw_v4 } else { &mut self.raw_v6 }) = Some(raw);
         }
-        let system = |step| move |source| OpenError::System { addr, step, source };
-        let interface = open::find_interface(addr, Some(&self.interface.name))?;
-        let raw = socket::sender(addr, &interface, &self.options)?;
-        let socket = RawSocket::of_address(addr, &interface, &self.options)?;
-        self.sockets.push(socket).map_err(system("watching its socket"))?;
-        *(if addr.is_ipv4() { &mut self.raw_v4 } else { &mut self.raw_v6 }) = Some(raw);
-        let moved = interface.index != self.interface.index;
-        self.interface = interface;
-        if moved {
-            for group in self.sockets.close_groups() {
-                self.join(group).map_err(system("joining a multicast group again"))?;
-            }
+        for group in groups {
+            self.join(group).map_err(open::join_again(addr))?;
         }
         Ok(())
     }
@@ -260,10 +253,10 @@ impl Port for RawPort {
 
     fn join(&mut self, group: IpAddr) -> io::Result<()> {
         open::check_group(group)?;
-        if self.sockets.place_of(group).is_some() {
+        if self.sockets.position(group).is_some() {
             return Ok(());
         }
-        self.sockets.push(RawSocket::of_group(group, &self.interface, &self.options)?)
+        self.sockets.push(RawSocket::of_group(group, self.sockets.interface(), &self.options)?)
     }
 
     fn leave(&mut self, group: IpAddr) -> io::Result<()> {

@@ -89,8 +89,8 @@ pub(super) fn sender(
     let system = |step| move |source| OpenError::System { addr, step, source };
     let raw = Socket::new(open::domain(addr), Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)));
     let raw = raw.map_err(unprivileged_or(system("making a raw socket")))?;
-    let buffer = i32::try_from(options.socket_buffer).unwrap_or(i32::MAX);
-    option::ask_for_buffers(raw.as_fd(), buffer).map_err(system("sizing buffers"))?;
+    option::ask_for_buffers(raw.as_fd(), options.socket_buffer)
+        .map_err(system("sizing buffers"))?;
     raw.set_nonblocking(true).map_err(system("setting O_NONBLOCK"))?;
     let multicast = open::send_to_groups(&raw, addr, interface.index);
     multicast.map_err(system("setting multicast options"))?;
@@ -105,8 +105,7 @@ fn listen(
     options: &RawOptions,
 ) -> io::Result<()> {
     packet.attach_filter(filter)?;
-    let buffer = i32::try_from(options.socket_buffer).unwrap_or(i32::MAX);
-    option::ask_for_buffers(packet.as_fd(), buffer)?;
+    option::ask_for_buffers(packet.as_fd(), options.socket_buffer)?;
     packet::listen(packet, protocol)
 }
 

@@ -167,7 +167,7 @@ fn raw_and_udp_ports_understand_each_other_over_a_cable() {
 }
 
 #[test]
-fn a_raw_port_hears_itself_whatever_interface_has_the_address() {
+fn a_raw_port_receives_from_itself_whatever_interface_has_the_address() {
     let Some(cable) = Cable::new(1500) else { return };
     for addr in [Cable::V4[0], Cable::V6[0]] {
         let mut raw = cable.a.run(move || RawPort::open(addr, &RawOptions::default())).unwrap();
@@ -226,7 +226,7 @@ fn an_mtu_too_small_for_roce_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn raw_ports_are_members_like_any_other_and_each_hears_once() {
+fn raw_ports_are_members_like_any_other_and_each_receives_once() {
     let Some(cable) = Cable::new(9000) else { return };
     for (group, addrs) in [("239.47.91.2", Cable::V4), ("ff15::2", Cable::V6)] {
         let group: IpAddr = group.parse().unwrap();
@@ -259,7 +259,7 @@ fn raw_ports_are_members_like_any_other_and_each_hears_once() {
 }
 
 #[test]
-fn on_loopback_a_raw_member_hears_others_and_itself_once_too() {
+fn on_loopback_a_raw_member_receives_from_others_and_itself_once() {
     let group = IpAddr::from([239, 47, 91, 3]);
     let Some(mut raw) = open_raw(fresh_addr(), None) else { return };
     raw.join(group).unwrap();

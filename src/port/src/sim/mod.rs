@@ -121,7 +121,7 @@ impl SimNetwork {
         self.network.lock().partition(a, b, during);
     }
 
-    /// When the next datagram reaches any endpoint; `None`: nothing is under way. In the past if
+    /// When the next datagram reaches any endpoint; `None`: nothing is in flight. In the past if
     /// one has arrived and was not received yet.
     pub fn next_event(&self) -> Option<Instant> {
         self.network.lock().next_event()

@@ -1,4 +1,4 @@
-//! Links, queues and what is under way.
+//! Links, queues and what is in flight.
 
 use super::{LINK_MTU, Link, SimCounters};
 use crate::delay_line::{DelayLine, Path};
@@ -23,7 +23,7 @@ pub(super) struct Network {
     seed: u64,
     default_link: Link,
     links: BTreeMap<(IpAddr, IpAddr), LinkState>,
-    /// What is under way to each endpoint.
+    /// What is in flight to each endpoint.
     endpoints: BTreeMap<IpAddr, DelayLine<Arriving>>,
     /// The members of each multicast group.
     groups: BTreeMap<IpAddr, BTreeSet<IpAddr>>,

@@ -26,7 +26,7 @@ fn send(from: &mut SimPort, to: IpAddr, now: Instant, psn: u32, packets: u32) {
     assert!(batch.is_empty());
 }
 
-/// Lets time pass until nothing is under way, and returns what arrived when.
+/// Lets time pass until nothing is in flight, and returns what arrived when.
 fn run(network: &SimNetwork, to: &mut SimPort, start: Instant) -> Vec<(Duration, Arrived)> {
     let mut arrived = Vec::new();
     while let Some(now) = network.next_event() {
@@ -133,7 +133,7 @@ fn congestion_marks_only_flows_that_understand_marks() {
 }
 
 #[test]
-fn a_partition_lasts_as_long_as_it_was_said_to_and_spares_others() {
+fn a_partition_lasts_for_its_period_and_spares_other_pairs() {
     let (network, mut a, mut b) = pair(7, Link::default());
     let mut c = network.attach(addr(3)).unwrap();
     let now = Instant::now();
@@ -283,6 +283,6 @@ fn every_member_of_a_group_gets_its_own_copy_over_its_own_link() {
     send(&mut c, group, now, 20, 3);
     assert_eq!(recv_all(&mut b, now), []);
     assert_eq!(psns(&recv_all(&mut c, now)), [20, 21, 22]);
-    assert_eq!(network.next_event(), None, "nothing is under way to one that is gone");
+    assert_eq!(network.next_event(), None, "nothing is in flight to one that is gone");
     assert!(c.join(addr(2)).is_err());
 }

@@ -45,7 +45,8 @@ fn set_any<T: Copy>(
 
 /// Asks for a buffer of so many bytes, past the system's limit where we may
 /// (`SO_RCVBUFFORCE`, `SO_SNDBUFFORCE`: CAP_NET_ADMIN), up to the limit where not.
-pub(crate) fn ask_for_buffers(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
+pub(crate) fn ask_for_buffers(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
         .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))?;
     set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)

@@ -81,13 +81,13 @@ impl Receiver {
         }
     }
 
-    /// What came with a message of the last call, by its place among those received.
-    pub(crate) fn received(&self, place: usize) -> Received {
-        let message = &self.headers.messages[place];
+    /// What came with a message of the last call, by its number among those received.
+    pub(crate) fn received(&self, index: usize) -> Received {
+        let message = &self.headers.messages[index];
         let header = &message.msg_hdr;
         let mut received = Received {
             len: message.msg_len as usize,
-            from: self.headers.names[place].addr(header.msg_namelen as usize),
+            from: self.headers.names[index].addr(header.msg_namelen as usize),
             truncated: header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
             segment: None,
             traffic_class: 0,
@@ -95,7 +95,7 @@ impl Receiver {
             hop_limit: 0,
             network_at: 0,
         };
-        let control = &self.headers.controls[place];
+        let control = &self.headers.controls[index];
         let end = header.msg_controllen.min(mem::size_of::<Control>());
         let mut at = 0;
         while let Some((level, kind, data, next)) = control::read(control, at, end) {

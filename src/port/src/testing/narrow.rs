@@ -1,9 +1,7 @@
-//! A port whose way out is full most of the time.
+//! A port that is blocked most of the time.
 
-use crate::{Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use crate::{Port, SendOutcome, Wrapper};
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::time::Instant;
 use urxe_wire::batch::TxBatch;
 
@@ -19,12 +17,18 @@ impl<P: Port> Narrow<P> {
     }
 }
 
-impl<P: Port> Port for Narrow<P> {
-    fn caps(&self) -> Caps {
-        self.inner.caps()
+impl<P: Port> Wrapper for Narrow<P> {
+    type Inner = P;
+
+    fn inner(&self) -> &P {
+        &self.inner
     }
 
-    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+    fn inner_mut(&mut self) -> &mut P {
+        &mut self.inner
+    }
+
+    fn wrap_send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
         while !batch.is_empty() {
             if self.runs == 0 {
                 return Ok(SendOutcome::Blocked);
@@ -38,37 +42,5 @@ impl<P: Port> Port for Narrow<P> {
             batch.advance(1);
         }
         Ok(SendOutcome::Done)
-    }
-
-    fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
-        self.inner.recv(now, rx)
-    }
-
-    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
-        self.inner.add_address(addr)
-    }
-
-    fn remove_address(&mut self, addr: IpAddr) {
-        self.inner.remove_address(addr);
-    }
-
-    fn join(&mut self, group: IpAddr) -> io::Result<()> {
-        self.inner.join(group)
-    }
-
-    fn leave(&mut self, group: IpAddr) -> io::Result<()> {
-        self.inner.leave(group)
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        self.inner.poll_timeout()
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
     }
 }

@@ -57,7 +57,6 @@ impl Default for UdpOptions {
 
 /// A port over plain UDP sockets.
 pub struct UdpPort {
-    interface: Link,
     options: UdpOptions,
     sockets: SocketSet<UdpSocket>,
     segmentation: Segmentation,
@@ -83,8 +82,7 @@ impl UdpPort {
 
     fn on(interface: Link, options: &UdpOptions) -> Result<UdpPort, OpenError> {
         Ok(UdpPort {
-            sockets: SocketSet::new(&interface)?,
-            interface,
+            sockets: SocketSet::new(interface)?,
             options: options.clone(),
             segmentation: if options.segmentation { Segmentation::On } else { Segmentation::Off },
             sender: Sender::new(),
@@ -96,13 +94,13 @@ impl UdpPort {
     /// The socket that can send the first run.
     fn sender_of_first(&self, batch: &TxBatch) -> Option<usize> {
         let flow = batch.runs().next()?.flow;
-        self.sockets.place_of(flow.src).filter(|&place| self.sockets[place].can_send(flow))
+        self.sockets.position(flow.src).filter(|&index| self.sockets[index].can_send(flow))
     }
 
     /// Deals with a first run that could not be sent. Blocked: try again later.
     fn failed(
         &mut self,
-        place: usize,
+        index: usize,
         mut error: io::Error,
         batch: &mut TxBatch,
     ) -> io::Result<SendOutcome> {
@@ -110,7 +108,7 @@ impl UdpPort {
         if let Some(errno @ (libc::EIO | libc::EINVAL)) = error.raw_os_error()
             && segments > 1
         {
-            match self.send_first_alone(place, batch) {
+            match self.send_first_alone(index, batch) {
                 Ok(()) => {
                     self.segmentation = Segmentation::Refused { errno };
                     self.counters.segmentation_refused = 1;
@@ -124,7 +122,7 @@ impl UdpPort {
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
                 self.counters.tx_blocked += 1;
-                self.sockets.watch_for_room(place)?;
+                self.sockets.watch_for_room(index)?;
                 return Ok(SendOutcome::Blocked);
             }
             Some(libc::EINTR) => {}
@@ -139,12 +137,12 @@ impl UdpPort {
     /// A segmented send was refused. That may be the segmentation's fault, or even one datagram is
     /// too large for the path, which older kernels report the same way. The first datagram, sent by
     /// itself, tells; its identification is 0 either way.
-    fn send_first_alone(&mut self, place: usize, batch: &TxBatch) -> io::Result<()> {
+    fn send_first_alone(&mut self, index: usize, batch: &TxBatch) -> io::Result<()> {
         let Some(run) = batch.runs().next() else { return Ok(()) };
         let alone = Run { bytes: &run.bytes[..run.segment_len], segments: 1, ..run };
         self.counters.tx_calls += 1;
-        let message = message(&alone, self.interface.index, &self.sockets);
-        self.sender.send(self.sockets[place].as_fd(), std::iter::once(message)).map(|_| ())
+        let message = message(&alone, self.sockets.interface().index, &self.sockets);
+        self.sender.send(self.sockets[index].as_fd(), std::iter::once(message)).map(|_| ())
     }
 
     fn sent(&mut self, runs: usize, batch: &mut TxBatch) {
@@ -156,7 +154,7 @@ impl UdpPort {
     }
 
     /// Takes one received message into the batch.
-    fn take(&mut self, dst: IpAddr, place: usize, received: Received, rx: &mut RxBatch) {
+    fn take(&mut self, dst: IpAddr, index: usize, received: Received, rx: &mut RxBatch) {
         if received.truncated {
             self.counters.rx_truncated += 1;
             return;
@@ -175,7 +173,7 @@ impl UdpPort {
         };
         let outer = Outer { flow, ident: Ident::Hidden { guess: 0 } };
         let segment = received.segment.map_or(0, usize::from);
-        let datagrams = rx.add(place, 0, received.len, segment, outer);
+        let datagrams = rx.add(index, 0, received.len, segment, outer);
         self.counters.rx_datagrams += datagrams as u64;
         self.counters.rx_bytes += received.len as u64;
     }
@@ -186,8 +184,8 @@ impl Port for UdpPort {
         Caps {
             backend: "udp",
             addrs: self.sockets.addresses().collect(),
-            interface: Some(self.interface.name.clone()),
-            link_mtu: self.interface.mtu,
+            interface: Some(self.sockets.interface().name.clone()),
+            link_mtu: self.sockets.interface().mtu,
             tx_limits: match self.segmentation {
                 Segmentation::On => TxLimits::segmented(MAX_SEGMENTS),
                 _ => TxLimits::SINGLE,
@@ -205,13 +203,13 @@ impl Port for UdpPort {
             batch.split();
         }
         while !batch.is_empty() {
-            let Some(place) = self.sender_of_first(batch) else {
+            let Some(index) = self.sender_of_first(batch) else {
                 self.counters.tx_wrong_flow += segments_of_first(batch) as u64;
                 batch.advance(1);
                 continue;
             };
             // As many as come from the same address: all of them, unless a device has several.
-            let (socket, interface) = (&self.sockets[place], self.interface.index);
+            let (socket, interface) = (&self.sockets[index], self.sockets.interface().index);
             let messages = batch
                 .runs()
                 .take_while(|run| socket.can_send(run.flow))
@@ -220,7 +218,7 @@ impl Port for UdpPort {
             match self.sender.send(socket.as_fd(), messages) {
                 Ok(runs) => self.sent(runs, batch),
                 Err(error) => {
-                    if self.failed(place, error, batch)? == SendOutcome::Blocked {
+                    if self.failed(index, error, batch)? == SendOutcome::Blocked {
                         return Ok(SendOutcome::Blocked);
                     }
                 }
@@ -239,8 +237,8 @@ impl Port for UdpPort {
                 Err(error) => return Err(error),
             };
             let dst = self.sockets[socket].dst();
-            for place in 0..messages {
-                self.take(dst, place, self.receiver.received(place), rx);
+            for index in 0..messages {
+                self.take(dst, index, self.receiver.received(index), rx);
             }
             // One of several may only have been ready to send.
             if messages > 0 || self.sockets.is_single() {
@@ -251,19 +249,11 @@ impl Port for UdpPort {
     }
 
     fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
-        if self.sockets.place_of(addr).is_some() {
-            return Ok(());
-        }
-        let system = |step| move |source| OpenError::System { addr, step, source };
-        let interface = open::find_interface(addr, Some(&self.interface.name))?;
-        let socket = UdpSocket::of_address(addr, &interface, &self.options)?;
-        self.sockets.push(socket).map_err(system("watching its socket"))?;
-        let moved = interface.index != self.interface.index;
-        self.interface = interface;
-        if moved {
-            for group in self.sockets.close_groups() {
-                self.join(group).map_err(system("joining a multicast group again"))?;
-            }
+        let options = &self.options;
+        let open = |interface: &Link| UdpSocket::of_address(addr, interface, options);
+        let groups = self.sockets.add_address(addr, open)?;
+        for group in groups {
+            self.join(group).map_err(open::join_again(addr))?;
         }
         Ok(())
     }
@@ -274,11 +264,11 @@ impl Port for UdpPort {
 
     fn join(&mut self, group: IpAddr) -> io::Result<()> {
         open::check_group(group)?;
-        if self.sockets.place_of(group).is_some() {
+        if self.sockets.position(group).is_some() {
             return Ok(());
         }
         let own = self.sockets.addresses().find(|addr| addr.is_ipv4() == group.is_ipv4());
-        self.sockets.push(UdpSocket::of_group(group, own, &self.interface, &self.options)?)
+        self.sockets.push(UdpSocket::of_group(group, own, self.sockets.interface(), &self.options)?)
     }
 
     fn leave(&mut self, group: IpAddr) -> io::Result<()> {

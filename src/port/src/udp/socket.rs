@@ -18,8 +18,8 @@ pub(super) struct UdpSocket {
     socket: Socket,
     /// What the datagrams that it receives are sent to: one of our addresses, or a group.
     dst: IpAddr,
-    /// For a group that the kernel has no route to: where we send instead, to hear ourselves.
-    heard_at: Option<SocketAddr>,
+    /// For a group that the kernel has no route to: where we send instead, to receive our own.
+    loop_back_to: Option<SocketAddr>,
 }
 
 impl UdpSocket {
@@ -34,7 +34,7 @@ impl UdpSocket {
         set_options(&socket, addr, options).map_err(system("setting socket options"))?;
         open::send_to_groups(&socket, addr, interface.index)
             .map_err(system("setting multicast options"))?;
-        Ok(UdpSocket { socket, dst: addr, heard_at: None })
+        Ok(UdpSocket { socket, dst: addr, loop_back_to: None })
     }
 
     /// The socket of a multicast group, which many ports of this machine can have at a time. `addr`
@@ -46,7 +46,7 @@ impl UdpSocket {
         options: &UdpOptions,
     ) -> io::Result<UdpSocket> {
         let socket = Socket::new(open::domain(group), Type::DGRAM, Some(Protocol::UDP))?;
-        let mut heard_at = None;
+        let mut loop_back_to = None;
         match group {
             IpAddr::V4(v4) => {
                 share(&socket)?;
@@ -68,12 +68,12 @@ impl UdpSocket {
                 socket.set_only_v6(true)?;
                 let addr = addr.ok_or(io::ErrorKind::AddrNotAvailable)?;
                 socket.bind(&open::socket_addr(addr, 0, interface.index).into())?;
-                heard_at = socket.local_addr()?.as_socket();
+                loop_back_to = socket.local_addr()?.as_socket();
             }
         }
         socket.set_nonblocking(true)?;
         set_options(&socket, group, options)?;
-        Ok(UdpSocket { socket, dst: group, heard_at })
+        Ok(UdpSocket { socket, dst: group, loop_back_to })
     }
 
     /// Whether the kernel will send a flow's datagrams from here as the flow says, so that the ICRC
@@ -109,12 +109,12 @@ pub(super) fn message<'a>(
     sockets: &SocketSet<UdpSocket>,
 ) -> Message<'a> {
     let flow = run.flow;
-    let heard_at = if flow.dst.is_multicast() {
-        sockets.place_of(flow.dst).and_then(|place| sockets[place].heard_at)
+    let loop_back_to = if flow.dst.is_multicast() {
+        sockets.position(flow.dst).and_then(|index| sockets[index].loop_back_to)
     } else {
         None
     };
-    let to = heard_at.unwrap_or_else(|| open::socket_addr(flow.dst, ROCE_PORT, interface));
+    let to = loop_back_to.unwrap_or_else(|| open::socket_addr(flow.dst, ROCE_PORT, interface));
     Message {
         parts: [run.bytes, &[]],
         to: match to {
@@ -134,7 +134,7 @@ pub(super) fn message<'a>(
 /// Whether the kernel knows a way to a group over an interface.
 ///
 /// It has none over the loopback interface on most machines, unlike for IPv4, and only root can
-/// make one. There the only one to hear us is ourselves (a second port cannot have ::1), so that
+/// make one. There the only receiver of ours is the port itself (a second port cannot have ::1), so that
 /// the port does without.
 fn has_route(group: Ipv6Addr, interface: &Link) -> io::Result<bool> {
     if !interface.loopback {
@@ -176,8 +176,7 @@ fn set_options(socket: &Socket, addr: IpAddr, options: &UdpOptions) -> io::Resul
         set(SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
     }
     set(SOL_UDP, libc::UDP_GRO, 1)?;
-    let bytes = i32::try_from(options.socket_buffer).unwrap_or(i32::MAX);
-    option::ask_for_buffers(socket.as_fd(), bytes)
+    option::ask_for_buffers(socket.as_fd(), options.socket_buffer)
 }
 
 /// From linux/in6.h.

@@ -157,7 +157,7 @@ fn datagrams_that_cannot_go_are_counted_and_the_others_go() {
 }
 
 #[test]
-fn a_full_receiver_loses_datagrams_and_says_so() {
+fn a_full_receiver_loses_datagrams_and_counts_them() {
     let (mut a, mut b) = pair();
     option::set(b.sockets[0].as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 4096).unwrap();
     let mut batch = batch(&a.caps());
@@ -179,7 +179,7 @@ fn an_empty_datagram_is_counted_as_malformed() {
 }
 
 #[test]
-fn a_second_port_on_one_address_is_told_who_has_it() {
+fn a_second_port_on_one_address_is_refused_with_a_way_to_find_the_first() {
     let addr = fresh_addr();
     let _first = open(addr);
     let Err(error) = UdpPort::open(addr, &UdpOptions::default()) else { panic!("opened twice") };
@@ -258,7 +258,7 @@ fn a_vanished_address_costs_its_own_datagrams_and_no_others() {
 }
 
 #[test]
-fn a_port_without_addresses_sends_nothing_and_hears_nothing() {
+fn a_port_without_addresses_sends_nothing_and_receives_nothing() {
     let mut port = UdpPort::open_interface("lo", &UdpOptions::default()).unwrap();
     let src = fresh_addr();
     let flow =
@@ -294,8 +294,8 @@ fn a_full_socket_makes_the_port_ready_when_it_has_room_and_the_other_addresses_s
     if !cable.a.tc("qdisc add dev wire root tbf rate 500kbit burst 1600 limit 1000000") {
         return could_not_run("this kernel has no tbf queue discipline");
     }
-    let place = a.sockets.place_of(Cable::V4[0]).unwrap();
-    option::set(a.sockets[place].as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 4096).unwrap();
+    let index = a.sockets.position(Cable::V4[0]).unwrap();
+    option::set(a.sockets[index].as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 4096).unwrap();
     let one = flow(&a.caps(), Cable::V4[1]);
     let mut out = batch(&a.caps());
     for psn in 0..20 {
@@ -343,7 +343,7 @@ fn send_to_group(from: &mut UdpPort, group: IpAddr, psn: u32) -> Flow {
 }
 
 /// Checks that a port receives just what was sent, once, every ICRC exact.
-fn hears(port: &mut UdpPort, flow: &Flow, psn: u32) {
+fn assert_receives(port: &mut UdpPort, flow: &Flow, psn: u32) {
     let mut arrived = Vec::new();
     while arrived.len() < 20 {
         wait_readable(port);
@@ -365,25 +365,25 @@ fn every_member_of_a_group_gets_a_copy_the_sender_too() {
     let flow = send_to_group(&mut a, group, 0);
     assert_eq!(flow.dst, group, "the group is what the ICRC covers");
     for port in [&mut a, &mut b, &mut c] {
-        hears(port, &flow, 0);
+        assert_receives(port, &flow, 0);
     }
     b.leave(group).unwrap();
     b.leave(group).unwrap();
     let flow = send_to_group(&mut c, group, 100);
-    hears(&mut a, &flow, 100);
-    hears(&mut c, &flow, 100);
-    assert!(recv_all(&mut b, Instant::now()).is_empty(), "who has left hears nothing");
+    assert_receives(&mut a, &flow, 100);
+    assert_receives(&mut c, &flow, 100);
+    assert!(recv_all(&mut b, Instant::now()).is_empty(), "a port that has left receives nothing");
     b.join(group).unwrap();
     let flow = send_to_group(&mut a, group, 200);
-    hears(&mut b, &flow, 200);
+    assert_receives(&mut b, &flow, 200);
 }
 
 #[test]
-fn a_sender_that_is_no_member_hears_nothing_of_itself() {
+fn a_sender_that_is_no_member_receives_no_copy() {
     let (group, (mut a, mut b)) = (fresh_group(), pair());
     b.join(group).unwrap();
     let flow = send_to_group(&mut a, group, 0);
-    hears(&mut b, &flow, 0);
+    assert_receives(&mut b, &flow, 0);
     assert!(recv_all(&mut a, Instant::now()).is_empty());
 }
 
@@ -395,21 +395,21 @@ fn other_groups_and_own_traffic_do_not_mix() {
     b.join(other).unwrap();
     let to_one = send_to_group(&mut b, one, 0);
     let to_other = send_to_group(&mut a, other, 100);
-    hears(&mut a, &to_one, 0);
-    hears(&mut b, &to_other, 100);
+    assert_receives(&mut a, &to_one, 0);
+    assert_receives(&mut b, &to_other, 100);
     // And between the addresses as ever.
     round_trip_back(a, b);
 }
 
 #[test]
-fn over_the_ipv6_loopback_address_a_port_hears_itself() {
+fn over_the_ipv6_loopback_address_a_port_receives_from_itself() {
     let addr = Ipv6Addr::LOCALHOST.into();
     let mut port = open_shared(|| UdpPort::open(addr, &UdpOptions::default()));
     for group in ["ff02::4791", "ff15::4791"] {
         let group: IpAddr = group.parse().unwrap();
         port.join(group).unwrap();
         let flow = send_to_group(&mut port, group, 0);
-        hears(&mut port, &flow, 0);
+        assert_receives(&mut port, &flow, 0);
         port.leave(group).unwrap();
         let _ = send_to_group(&mut port, group, 100);
         assert!(recv_all(&mut port, Instant::now()).is_empty());
@@ -428,7 +428,7 @@ fn only_a_group_can_be_joined() {
 }
 
 #[test]
-fn over_a_cable_the_members_on_both_ends_hear_and_so_does_the_sender() {
+fn over_a_cable_members_on_both_ends_receive_and_so_does_the_sender() {
     let Some(cable) = Cable::new(9000) else { return };
     let groups = [("239.47.91.1", Cable::V4), ("ff02::4791", Cable::V6), ("ff15::1", Cable::V6)];
     for (group, addrs) in groups {
@@ -442,8 +442,8 @@ fn over_a_cable_the_members_on_both_ends_hear_and_so_does_the_sender() {
         };
         let (mut a, mut b) = (cable.a.run(joined(0)), cable.b.run(joined(1)));
         let flow = send_to_group(&mut a, group, 0);
-        hears(&mut a, &flow, 0);
-        hears(&mut b, &flow, 0);
+        assert_receives(&mut a, &flow, 0);
+        assert_receives(&mut b, &flow, 0);
         assert_eq!(b.counters().rx_calls, 1, "all of it in one call");
     }
 }
@@ -476,5 +476,5 @@ fn a_port_that_goes_to_another_interface_is_a_member_there() {
     });
     assert_eq!(port.caps().interface.as_deref(), Some("other"));
     let flow = send_to_group(&mut port, group, 0);
-    hears(&mut port, &flow, 0);
+    assert_receives(&mut port, &flow, 0);
 }

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_one_and_what_is_said_again_is_none() {
+    fn a_change_is_reported_once_and_a_repeated_message_is_none() {
         let mut links = Links::default();
         let flags_down = LinkFlags::Up;
         for (message, changes) in [

@@ -17,14 +17,14 @@ use netlink_packet_route::link::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use std::net::IpAddr;
 
-/// What is said about a link or an address, or about the conversation.
+/// What a message tells of a link or an address, or of the exchange itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// There is a link, or it has changed.
     Link {
         index: u32,
         flags: LinkFlags,
-        /// What was not said is as it was.
+        /// What was not told is as it was.
         name: Option<String>,
         mtu: Option<u32>,
         mac: Option<[u8; 6]>,
@@ -119,9 +119,9 @@ fn link(body: &[u8]) -> Option<Message> {
     let (mut name, mut mtu, mut mac) = (None, None, None);
     for attribute in NlasIterator::new(&body[size_of::<LinkMessageBuffer>()..]).flatten() {
         match LinkAttribute::parse_with_param(&attribute, header.interface_family) {
-            Ok(LinkAttribute::IfName(said)) => name = Some(said),
-            Ok(LinkAttribute::Mtu(said)) => mtu = Some(said),
-            Ok(LinkAttribute::Address(said)) => mac = said.try_into().ok(),
+            Ok(LinkAttribute::IfName(value)) => name = Some(value),
+            Ok(LinkAttribute::Mtu(value)) => mtu = Some(value),
+            Ok(LinkAttribute::Address(value)) => mac = value.try_into().ok(),
             _ => {}
         }
     }
@@ -139,10 +139,10 @@ fn address(body: &[u8]) -> Option<Message> {
     let (mut local, mut other) = (None, None);
     for attribute in NlasIterator::new(&body[size_of::<AddressMessageBuffer>()..]).flatten() {
         match AddressAttribute::parse(&attribute) {
-            Ok(AddressAttribute::Local(said)) => local = Some(said),
+            Ok(AddressAttribute::Local(value)) => local = Some(value),
             // The peer's on a point-to-point link, where there is a local one too.
-            Ok(AddressAttribute::Address(said)) => other = Some(said),
-            Ok(AddressAttribute::Flags(said)) => flags = said,
+            Ok(AddressAttribute::Address(value)) => other = Some(value),
+            Ok(AddressAttribute::Flags(value)) => flags = value,
             _ => {}
         }
     }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_a_bridge_about_its_ports_are_not_about_links() {
+    fn bridge_messages_about_ports_are_not_about_links() {
         let bridge = libc::AF_BRIDGE as u8;
         let bytes = message(libc::RTM_DELLINK, &link_header(bridge, 3, 0), &[]);
         assert_eq!(parsed(&bytes), [Message::Other]);

@@ -19,7 +19,7 @@ fn wait_until(watch: &mut Watch, what: &str, is_so: impl Fn(&Links) -> bool) -> 
 }
 
 #[test]
-fn kernel_messages_agree_with_the_tables() {
+fn the_links_are_those_of_sysfs() {
     let watch = Watch::open(Instant::now());
     assert!(watch.why_slow().is_none(), "{:?}", watch.why_slow());
     let lo = watch.links().named("lo").unwrap();
@@ -78,7 +78,7 @@ fn links_and_addresses_are_followed_as_they_come_change_and_go() {
 }
 
 #[test]
-fn more_changes_than_the_socket_holds_end_in_the_truth_all_the_same() {
+fn lost_notifications_are_made_up_for_by_asking_again() {
     let Some(namespace) = Namespace::new() else { return };
     let mut watch = namespace.run(|| Watch::open(Instant::now()));
     let Source::Notified(route) = &watch.source else { panic!() };

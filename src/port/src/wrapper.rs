@@ -1,0 +1,94 @@
+//! Ports around ports.
+
+use crate::{Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+use urxe_wire::batch::TxBatch;
+
+/// A port around another. It says what it does of its own; the rest is left to the inner port.
+pub trait Wrapper: Send {
+    /// The port inside.
+    type Inner: Port + ?Sized;
+
+    /// The port inside.
+    fn inner(&self) -> &Self::Inner;
+
+    /// The port inside.
+    fn inner_mut(&mut self) -> &mut Self::Inner;
+
+    /// [`Port::send`] of the whole.
+    fn wrap_send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+        self.inner_mut().send(now, batch)
+    }
+
+    /// [`Port::recv`] of the whole.
+    fn wrap_recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
+        self.inner_mut().recv(now, rx)
+    }
+
+    /// When the wrapper itself has something to do.
+    fn own_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// What the wrapper itself has counted.
+    fn own_counters(&self) -> PortCounters {
+        PortCounters::default()
+    }
+}
+
+impl<W: Wrapper> Port for W {
+    fn caps(&self) -> Caps {
+        self.inner().caps()
+    }
+
+    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+        self.wrap_send(now, batch)
+    }
+
+    fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
+        self.wrap_recv(now, rx)
+    }
+
+    fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
+        self.inner_mut().add_address(addr)
+    }
+
+    fn remove_address(&mut self, addr: IpAddr) {
+        self.inner_mut().remove_address(addr);
+    }
+
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        self.inner_mut().join(group)
+    }
+
+    fn leave(&mut self, group: IpAddr) -> io::Result<()> {
+        self.inner_mut().leave(group)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.own_timeout().into_iter().chain(self.inner().poll_timeout()).min()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner().fd()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.inner().counters() + self.own_counters()
+    }
+}
+
+impl<P: Port + ?Sized> Wrapper for Box<P> {
+    type Inner = P;
+
+    fn inner(&self) -> &P {
+        self
+    }
+
+    fn inner_mut(&mut self) -> &mut P {
+        self
+    }
+}
