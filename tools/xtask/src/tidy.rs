@@ -1,5 +1,6 @@
 //! House rules that no other tool checks.
 
+use std::path::Path;
 use urxe_shell::{Result, files_below, root};
 
 /// Longest line of a source file, in characters; a line with a text may be longer.
@@ -20,6 +21,14 @@ const UNSAFE_ROOMS: [&str; 6] = [
     "tools/urxe/src/detach.rs",
 ];
 
+/// The crates that do no I/O and know no clock, those that are there: folders of `src`. Clippy
+/// holds each of them to the same `clippy.toml`.
+pub(crate) fn crates_without_io() -> impl Iterator<Item = &'static str> {
+    let src = root().join("src");
+    let is_there = move |name: &&str| src.join(name).join("Cargo.toml").exists();
+    ["types", "wire", "engine", "cm"].into_iter().filter(is_there)
+}
+
 /// Checks every source file.
 pub(crate) fn check() -> Result {
     let root = root();
@@ -35,9 +44,19 @@ pub(crate) fn check() -> Result {
         let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
         check_file(&name, &text, &mut problems);
     }
+    check_clippy(&root, &mut problems);
     match problems.is_empty() {
         true => Ok(()),
         false => Err(format!("{} problems\n{}", problems.len(), problems.join("\n"))),
+    }
+}
+
+/// Clippy reads the nearest `clippy.toml` and no other, so each crate has its own: a link.
+fn check_clippy(root: &Path, problems: &mut Vec<String>) {
+    let read = |name: &str| std::fs::read(root.join("src").join(name).join("clippy.toml")).ok();
+    let wire = read("wire");
+    for name in crates_without_io().filter(|name| read(name) != wire || wire.is_none()) {
+        problems.push(format!("src/{name}/clippy.toml: must be a link to ../wire/clippy.toml"));
     }
 }
 

@@ -206,6 +206,7 @@ pub(crate) fn source(peer: IpAddr) -> MadSource {
 }
 
 impl Script {
+    #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
     pub(crate) fn new() -> Script {
         Script { cm: Manager::new(config()), now: Instant::now() }
     }

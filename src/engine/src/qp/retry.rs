@@ -268,6 +268,7 @@ impl Window {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
 mod tests {
     use super::*;
 

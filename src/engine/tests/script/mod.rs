@@ -390,6 +390,7 @@ impl Script {
         let spec = MrSpec { pd: PD, addr: VA, length: 65_536, access, region: RegionId(0) };
         let key = device.reg_mr(spec).unwrap();
         let program = Program { memory: vec![0; 65_536], ..Program::default() };
+        #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
         let now = Instant::now();
         let mut script =
             Script { device, program, qpn: Qpn::new(0), key, now, sent: VecDeque::new() };
