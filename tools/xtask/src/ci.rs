@@ -2,14 +2,49 @@
 
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
-use crate::{interop, ordinary_user, programs, rules, tidy, wire};
+use crate::{deny, interop, msrv, ordinary_user, programs, rules, setup, tidy, wire};
 use std::process::{Command, ExitCode, Stdio};
 use urxe_shell::{
     Result, build_release, cargo, files_below, is_root, release_binary, root, run, target_directory,
 };
 
-pub(crate) fn run_all() -> ExitCode {
+/// How much is run.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// The inner loop, less than two minutes once all is built: format, house rules, rules, lints,
+    /// the unit tests of all crates, and all tests of the crates that do no I/O.
+    ///
+    /// It leaves out: what needs a daemon, other programs, root or the release build (end-to-end
+    /// tests, shim, demo, wire, stock programs, kernel rxe), the simulation, loom, documentation,
+    /// the oldest Rust, and dependencies. It installs nothing.
+    #[arg(long)]
+    fast: bool,
+    /// Install nothing: what is missing keeps its stages from running, and they say so.
+    #[arg(long)]
+    no_setup: bool,
+}
+
+pub(crate) fn run_all(options: &Options) -> ExitCode {
     let mut report = Report::default();
+    if !options.fast && !options.no_setup {
+        // Its failure is no stage: what is still missing shows at the stages that need it.
+        if let Err(problem) = setup::run_all(&setup::Options::default()) {
+            eprintln!("setup: {problem}");
+        }
+    }
+    sources(&mut report);
+    match options.fast {
+        true => fast_tests(&mut report),
+        false => everything_else(&mut report),
+    }
+    match report.finish() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// What is seen without running anything of ours.
+fn sources(report: &mut Report) {
     report.stage("format", lacks_component("fmt"), || run_cargo(&["fmt", "--all", "--check"], &[]));
     report.stage("house rules", None, tidy::check);
     report.stage("rules and their tests", None, || rules::run(&rules::Options::default()));
@@ -17,10 +52,31 @@ pub(crate) fn run_all() -> ExitCode {
         let lints = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
         run_cargo(&lints, &[])
     });
+}
+
+/// Tests that need nothing but themselves.
+fn fast_tests(report: &mut Report) {
+    report.stage("unit tests", None, || {
+        run_cargo(&["test", "--workspace", "--lib", "--bins", "--locked"], &[])
+    });
+    report.stage("tests of the crates without I/O", None, || {
+        let packages = tidy::crates_without_io().map(|name| format!("--package=urxe-{name}"));
+        let packages: Vec<_> = packages.collect();
+        let mut args = vec!["test", "--test=*", "--locked"];
+        args.extend(packages.iter().map(String::as_str));
+        run_cargo(&args, &[])
+    });
+}
+
+fn everything_else(report: &mut Report) {
     report.stage("documentation", None, || {
         let doc = ["doc", "--workspace", "--no-deps", "--locked"];
         run_cargo(&doc, &[("RUSTDOCFLAGS", "-D warnings")])
     });
+    report.stage("the oldest Rust", msrv::lacks(), msrv::check);
+    let lacks = deny::lacks();
+    report.stage("licences, bans, sources of crates", lacks, deny::licences_bans_sources);
+    report.stage("advisories", deny::lacks_advisories(), deny::advisories);
     report.stage("release build", None, build_release);
     report.stage("tests", None, || run_cargo(&["test", "--workspace", "--locked"], &[]));
     let lacks = ordinary_user::lacks();
@@ -45,10 +101,6 @@ pub(crate) fn run_all() -> ExitCode {
     report.stage("two generations of rdma-core", lacks, interop::generations);
     let lacks = interop::lacks_kernel_rxe();
     report.stage("kernel rxe", lacks, interop::kernel_rxe);
-    match report.finish() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    }
 }
 
 fn run_cargo(args: &[&str], env: &[(&str, &str)]) -> Result {

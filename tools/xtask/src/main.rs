@@ -2,13 +2,16 @@
 
 mod bench;
 mod ci;
+mod deny;
 mod interop;
+mod msrv;
 mod netns;
 mod ordinary_user;
 mod packages;
 mod programs;
 mod report;
 mod rules;
+mod setup;
 mod tidy;
 mod wire;
 
@@ -30,9 +33,12 @@ enum Task {
     /// demo, what goes over a real wire between two namespaces, and kernel rxe in a virtual
     /// machine.
     ///
-    /// As root it installs the Debian packages it needs (tshark, Scapy, tcpdump ...). What cannot
-    /// run on this machine says so and why.
-    Ci,
+    /// First it installs what is missing, as `cargo xtask setup` does. What cannot run on this
+    /// machine says so and why.
+    Ci(ci::Options),
+    /// Install what the other commands need: Debian packages (as root) and the oldest Rust that is
+    /// promised. Nothing else of `cargo xtask` installs anything, but `ci`, which calls this.
+    Setup(setup::Options),
     /// Check the house rules that no other tool checks: line length, `unsafe` only where it may
     /// be.
     Tidy,
@@ -48,7 +54,7 @@ enum Task {
     /// tshark and by Scapy's ICRC. Needs root.
     Wire,
     /// Measure beside kernel TCP and bare offloaded UDP over the same veth pair, in one run.
-    /// Needs root and iperf3 (installed if missing).
+    /// Needs root and iperf3 (`cargo xtask setup`).
     Bench(bench::Options),
     /// One end of the bare offloaded UDP measurement; the benchmark starts it.
     #[command(hide = true)]
@@ -57,7 +63,8 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Args::parse().task {
-        Task::Ci => return ci::run_all(),
+        Task::Ci(options) => return ci::run_all(&options),
+        Task::Setup(options) => setup::run_all(&options),
         Task::Tidy => tidy::check(),
         Task::Rules(options) => rules::run(&options),
         Task::OrdinaryUser(options) => ordinary_user::run(&options),

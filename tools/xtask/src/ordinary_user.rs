@@ -1,7 +1,7 @@
 //! What CI runs once more as an ordinary user: one without privilege, with an empty home and the
 //! usual limit of open descriptors.
 
-use crate::packages::{self, PERFTEST, Package, RXE_PROVIDER};
+use crate::packages::{self, PERFTEST, PRLIMIT, RXE_PROVIDER, SETPRIV};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -27,9 +27,6 @@ const PURE: [&str; 4] = ["urxe-wire", "urxe-engine", "urxe-cm", "urxe-spec-tests
 
 /// How long two programs may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-const SETPRIV: Package = Package { program: "setpriv", package: "util-linux" };
-const PRLIMIT: Package = Package { program: "prlimit", package: "util-linux" };
 
 /// Options of the task.
 #[derive(clap::Args, Default)]

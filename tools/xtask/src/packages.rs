@@ -1,7 +1,6 @@
 //! Programs that come from distribution packages.
 
-use std::process::Command;
-use urxe_shell::{has, is_root, run};
+use urxe_shell::{has, is_root};
 
 /// A program and the Debian package that has it.
 #[derive(Clone, Copy)]
@@ -17,6 +16,8 @@ pub(crate) const ETHTOOL: Package = Package { program: "ethtool", package: "etht
 pub(crate) const TCPDUMP: Package = Package { program: "tcpdump", package: "tcpdump" };
 pub(crate) const TSHARK: Package = Package { program: "tshark", package: "tshark" };
 pub(crate) const IPERF3: Package = Package { program: "iperf3", package: "iperf3" };
+pub(crate) const SETPRIV: Package = Package { program: "setpriv", package: "util-linux" };
+pub(crate) const PRLIMIT: Package = Package { program: "prlimit", package: "util-linux" };
 pub(crate) const SCAPY: Package = Package {
     program: "/usr/lib/python3/dist-packages/scapy/contrib/roce.py",
     package: "python3-scapy",
@@ -46,6 +47,32 @@ pub(crate) const DEBIAN_KEYS: Package = Package {
 pub(crate) const IBVERBS_DEV: Package =
     Package { program: "/usr/include/infiniband/verbs.h", package: "libibverbs-dev" };
 
+/// Every package that a command of ours needs.
+pub(crate) const ALL: [Package; 22] = [
+    IP,
+    ETHTOOL,
+    TCPDUMP,
+    TSHARK,
+    IPERF3,
+    SETPRIV,
+    PRLIMIT,
+    SCAPY,
+    IBVERBS_UTILS,
+    RDMACM_UTILS,
+    PERFTEST,
+    UCX_UTILS,
+    PYVERBS,
+    RXE_PROVIDER,
+    VALGRIND,
+    CLANG,
+    CC,
+    QEMU,
+    KMOD,
+    ZSTD,
+    DEBIAN_KEYS,
+    IBVERBS_DEV,
+];
+
 impl Package {
     fn is_there(self) -> bool {
         match self.program.starts_with('/') {
@@ -55,24 +82,16 @@ impl Package {
     }
 }
 
-/// Installs what is missing, if we may. Returns what is still missing, in a sentence.
+/// The packages of these that are not installed.
+pub(crate) fn missing(packages: &[Package]) -> Vec<&'static str> {
+    packages.iter().filter(|package| !package.is_there()).map(|package| package.package).collect()
+}
+
+/// What keeps a stage from running that needs these packages.
 pub(crate) fn lacking(packages: &[Package]) -> Option<String> {
-    let missing = || packages.iter().filter(|package| !package.is_there());
-    missing().next()?;
-    let names: Vec<_> = missing().map(|package| package.package).collect();
-    if is_root() && has("apt-get") {
-        eprintln!("installing {}", names.join(", "));
-        let apt = |args: &[&str]| {
-            run(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(args))
-        };
-        // What fails here shows in what is still missing.
-        let _ = apt(&["-qq", "update"]);
-        let mut args = vec!["-qq", "install", "-y", "--no-install-recommends"];
-        args.extend(&names);
-        let _ = apt(&args);
-    }
-    missing().next()?;
-    Some(format!("needs {}: apt-get install {}", names.join(", "), names.join(" ")))
+    let missing = missing(packages).join(" ");
+    let how = || format!("needs {missing}: cargo xtask setup, or apt-get install {missing}");
+    (!missing.is_empty()).then(how)
 }
 
 /// What keeps a stage from running that needs root and these packages.

@@ -1,8 +1,8 @@
 //! Stock verbs programs on urxe: what they need of this machine, and the run itself.
 
 use crate::packages::{
-    CC, CLANG, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMACM_UTILS, RXE_PROVIDER, UCX_UTILS,
-    VALGRIND, lacking,
+    CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMACM_UTILS, RXE_PROVIDER, UCX_UTILS, VALGRIND,
+    lacking,
 };
 use urxe_shell::{Result, build_release};
 
@@ -33,8 +33,6 @@ pub(crate) fn check(options: &Options) -> Result {
     if let Some(reason) = lacks() {
         return Err(reason);
     }
-    // Used where it is there.
-    let _ = lacking(&[CLANG]);
     build_release()?;
     urxe_programs::check(&options.only)
 }

@@ -1,0 +1,85 @@
+//! What is installed on a machine, and only here: Debian packages, the oldest Rust, cargo-deny.
+
+use crate::packages;
+use crate::{deny, msrv};
+use std::process::Command;
+use urxe_shell::{Result, cargo, has, is_root, run};
+
+/// How much is installed.
+#[derive(clap::Args, Default)]
+pub(crate) struct Options {
+    /// Say what would be installed, and install nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Also what is built from source and takes minutes: cargo-deny.
+    #[arg(long)]
+    all: bool,
+}
+
+/// One thing to install.
+struct Step {
+    command: Vec<String>,
+    /// What comes before it, whether it succeeds or not.
+    before: Option<Vec<String>>,
+}
+
+/// Installs what is missing, each command said before it is run.
+///
+/// # Errors
+/// If a command fails, or needs root. All of them are tried.
+pub(crate) fn run_all(options: &Options) -> Result {
+    let mut problems = Vec::new();
+    let steps = steps(options.all);
+    if steps.is_empty() {
+        eprintln!("setup: nothing is missing");
+    }
+    for Step { command, before } in steps {
+        eprintln!("setup: {}", command.join(" "));
+        if options.dry_run {
+            continue;
+        }
+        if command[0] == "apt-get" && !is_root() {
+            problems.push(format!("needs root: {}", command.join(" ")));
+            continue;
+        }
+        if let Some(before) = before {
+            let _ = run(&mut words(&before));
+        }
+        problems.extend(run(&mut words(&command)).err());
+    }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(problems.join("\n")),
+    }
+}
+
+/// What is missing.
+fn steps(all: bool) -> Vec<Step> {
+    let split = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let mut steps = Vec::new();
+    let packages = packages::missing(&packages::ALL);
+    if !packages.is_empty() && has("apt-get") {
+        let install = "apt-get -qq install -y --no-install-recommends";
+        let command = split(&format!("{install} {}", packages.join(" ")));
+        steps.push(Step { command, before: Some(split("apt-get -qq update")) });
+    }
+    if has("rustup") && !msrv::is_installed() {
+        // No self-update: whoever has rustup decides about its version.
+        let install = "rustup toolchain install --profile minimal --no-self-update";
+        steps.push(Step { command: split(&format!("{install} {}", msrv::VERSION)), before: None });
+    }
+    if all && deny::lacks().is_some() {
+        let command = split(&format!("cargo install --locked cargo-deny@{}", deny::VERSION));
+        steps.push(Step { command, before: None });
+    }
+    steps
+}
+
+fn words(command: &[String]) -> Command {
+    let mut run = match command[0].as_str() {
+        "cargo" => cargo(),
+        program => Command::new(program),
+    };
+    run.args(&command[1..]).env("DEBIAN_FRONTEND", "noninteractive");
+    run
+}
