@@ -1,5 +1,6 @@
 //! One list of rules, and what makes it a good one.
 
+use super::place::{self, Place};
 use super::source::Sources;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -13,6 +14,9 @@ pub(super) struct Area {
     pub(super) area: String,
     /// What the IDs of its rules begin with.
     prefix: String,
+    /// Rules that have no place in the code yet: the list may only become shorter.
+    #[serde(default, skip_serializing)]
+    unplaced: Vec<String>,
     /// In the order of their IDs.
     #[serde(rename(deserialize = "rule"))]
     pub(super) rules: Vec<Rule>,
@@ -35,6 +39,11 @@ pub(super) struct Rule {
     pub(super) excepted: Option<String>,
     /// How the kernel's rxe does otherwise, and why we do not.
     pub(super) differs: Option<String>,
+    /// Why no line of the code decides it: it is a property of the whole.
+    pub(super) no_place: Option<String>,
+    /// Where the code decides it, each as `file:line`; found there, not in the list.
+    #[serde(skip_deserializing)]
+    pub(super) places: Vec<String>,
 }
 
 /// What is wrong with the lists.
@@ -104,6 +113,48 @@ pub(super) fn check(
     }
 }
 
+/// Gives every rule its places in a file, and says which IDs there are none.
+pub(super) fn place(areas: &mut [Area], file: &str, text: &str, problems: &mut Problems) {
+    let is_prefix = |prefix: &str| areas.iter().any(|area| area.prefix == prefix);
+    let (places, malformed) = place::places(text, is_prefix);
+    for line in malformed {
+        problems.add(format!("{file}:{line}: a comment with a rule must be `// ID, ID: reason`"));
+    }
+    for Place { id, line } in places {
+        let mut rules = areas.iter_mut().flat_map(|area| &mut area.rules);
+        match rules.find(|rule| rule.id == id) {
+            Some(rule) => rule.places.push(format!("{file}:{line}")),
+            None => problems.add(format!("{file}:{line}: {id}: there is no such rule")),
+        }
+    }
+}
+
+/// Checks that every rule that is kept has a place, or a reason why it has none.
+pub(super) fn check_places(areas: &[Area], problems: &mut Problems) {
+    for Area { unplaced, rules, .. } in areas {
+        for rule in rules {
+            let is_unplaced = unplaced.contains(&rule.id);
+            let needs_none = rule.no_place.is_some() || rule.excepted.is_some();
+            let problem = match (rule.places.first(), is_unplaced) {
+                (Some(place), true) => format!("decided at {place}: must leave `unplaced`"),
+                (Some(place), _) if rule.no_place.is_some() => {
+                    format!("no_place: must go, it is decided at {place}")
+                }
+                (None, true) if needs_none => "needs no place: must leave `unplaced`".to_owned(),
+                (None, false) if !needs_none => {
+                    "no line of src begins a comment with it, and no_place does not say why".into()
+                }
+                _ => continue,
+            };
+            problems.add(format!("{}: {problem}", rule.id));
+        }
+        let is_rule = |id: &&String| rules.iter().any(|rule| rule.id == **id);
+        for id in unplaced.iter().filter(|id| !is_rule(id)) {
+            problems.add(format!("unplaced: {id}: there is no such rule"));
+        }
+    }
+}
+
 /// The number of an ID, if it is one of this prefix.
 fn number(id: &str, prefix: &str) -> Option<u32> {
     let digits = id.strip_prefix(prefix)?.strip_prefix('-')?;
@@ -115,12 +166,13 @@ impl Rule {
     /// What is wrong with it, its tests left aside.
     fn problems(&self) -> Vec<&'static str> {
         let mut problems = Vec::new();
-        let Rule { id: _, rule, source, tests, excepted, differs } = self;
+        let Rule { id: _, rule, source, tests, excepted, differs, no_place, places: _ } = self;
         if !is_sentence(rule) {
             problems.push("rule: must be a sentence that ends with a full stop");
         }
-        if [excepted, differs].into_iter().flatten().any(|text| !is_sentence(text)) {
-            problems.push("excepted, differs: must be sentences that end with a full stop");
+        if [excepted, differs, no_place].into_iter().flatten().any(|text| !is_sentence(text)) {
+            problems
+                .push("excepted, differs, no_place: must be sentences that end with a full stop");
         }
         if source.as_ref().is_some_and(|source| source.trim().is_empty()) {
             problems.push("source: must be left out where it is not known");
@@ -205,9 +257,45 @@ mod tests {
     #[test]
     fn texts_are_sentences_and_an_unknown_source_is_left_out() {
         wrong("{ id = 'A-001', rule = 'one', tests = ['a.rs::runs'] }", "rule: must be a sentence");
-        wrong("{ id = 'A-001', rule = 'One.', excepted = '' }", "excepted, differs: must be");
+        wrong(
+            "{ id = 'A-001', rule = 'One.', excepted = '' }",
+            "excepted, differs, no_place: must be",
+        );
         let empty = "{ id = 'A-001', rule = 'One.', source = '', tests = ['a.rs::runs'] }";
         wrong(empty, "source: must be left out");
+    }
+
+    /// What is found wrong with the places of rules in `code`.
+    fn place_problems(fields: &str, unplaced: &str, code: &str) -> String {
+        let rule = "{ id = 'A-001', rule = 'One.', tests = ['a.rs::runs'] }";
+        let other = format!("{{ id = 'A-002', rule = 'Two.', tests = ['a.rs::runs'] {fields} }}");
+        let text =
+            format!("area = 'a'\nprefix = 'A'\nunplaced = [{unplaced}]\nrule = [{rule}, {other}]");
+        let mut problems = Problems::default();
+        let mut areas: Vec<_> = parse("a.toml", &text, &mut problems).into_iter().collect();
+        place(&mut areas, "src/a.rs", code, &mut problems);
+        check_places(&areas, &mut problems);
+        problems.0.join("\n")
+    }
+
+    #[test]
+    fn a_rule_has_a_place_or_a_reason_or_stands_in_the_list_of_those_without() {
+        let both = "// A-001\n// A-002: so.\n";
+        assert_eq!(place_problems("", "", both), "");
+        assert_eq!(place_problems(", no_place = 'All of it.'", "", "// A-001"), "");
+        assert_eq!(place_problems("", "'A-002'", "// A-001"), "");
+        assert!(place_problems("", "", "// A-001").starts_with("A-002: no line of src"));
+        let left = place_problems("", "'A-002'", both);
+        assert_eq!(left, "A-002: decided at src/a.rs:2: must leave `unplaced`");
+        let reason = place_problems(", no_place = 'All of it.'", "", both);
+        assert_eq!(reason, "A-002: no_place: must go, it is decided at src/a.rs:2");
+    }
+
+    #[test]
+    fn an_id_in_the_code_that_is_no_rule_is_wrong() {
+        let problems = place_problems("", "'A-001', 'A-002', 'A-003'", "\n// A-004: no.\n");
+        assert!(problems.contains("src/a.rs:2: A-004: there is no such rule"), "{problems}");
+        assert!(problems.contains("unplaced: A-003: there is no such rule"), "{problems}");
     }
 
     #[test]

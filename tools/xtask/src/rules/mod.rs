@@ -1,10 +1,13 @@
-//! The rules that the engine keeps, and the tests that say so: `spec-tests/rules/*.toml`.
+//! The rules that are kept, `spec-tests/rules/*.toml`: the tests that say so, and the lines of the
+//! code that decide them.
 
 mod list;
+mod place;
 mod source;
 
 use list::{Area, Problems, Rule};
 use serde::Serialize;
+use std::fmt::Display;
 use std::io::Write;
 use urxe_shell::{Result, files_below, root};
 
@@ -20,7 +23,8 @@ pub(crate) struct Options {
 ///
 /// # Errors
 /// If a list is no list, an ID is not unique or not well formed, or a rule has neither a test
-/// that exists nor a reason why it is not kept.
+/// that exists nor a reason why it is not kept, or neither a place in the code nor a reason why it
+/// has none.
 pub(crate) fn run(options: &Options) -> Result {
     let areas = read()?;
     let report = if options.json { json(&areas) } else { table(&areas) };
@@ -43,6 +47,17 @@ fn read() -> Result<Vec<Area>> {
     }
     let read_source = |file: &str| std::fs::read_to_string(root.join(file)).ok();
     list::check(&areas, read_source, &mut problems);
+    let mut files = Vec::new();
+    files_below(&root.join("src"), "rs", &mut files).map_err(|error| format!("src: {error}"))?;
+    files.sort();
+    for file in &files {
+        let name = file.strip_prefix(&root).unwrap_or(file).to_string_lossy().into_owned();
+        if place::is_product(&name) {
+            let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
+            list::place(&mut areas, &name, &text, &mut problems);
+        }
+    }
+    list::check_places(&areas, &mut problems);
     problems.into_result().map(|()| areas)
 }
 
@@ -52,6 +67,10 @@ struct Count {
     rules: usize,
     tested: usize,
     excepted: usize,
+    /// Decided at a line of the code that names it.
+    placed: usize,
+    /// Decided by no line, with a reason.
+    no_place: usize,
 }
 
 impl Count {
@@ -63,21 +82,29 @@ impl Count {
                 Some(_) => count.excepted += 1,
                 None => count.tested += 1,
             }
+            count.placed += usize::from(!rule.places.is_empty());
+            count.no_place += usize::from(rule.no_place.is_some());
         }
         count
+    }
+
+    fn columns(&self) -> [&dyn Display; 5] {
+        [&self.rules, &self.tested, &self.excepted, &self.placed, &self.no_place]
     }
 }
 
 /// The report for people.
 fn table(areas: &[Area]) -> String {
-    let mut text = format!("{:<20} {:>6} {:>7} {:>9}\n", "area", "rules", "tested", "excepted");
-    let line = |name: &str, Count { rules, tested, excepted }: Count| {
-        format!("{name:<20} {rules:>6} {tested:>7} {excepted:>9}\n")
+    let line = |name: &str, columns: [&dyn Display; 5]| {
+        let [rules, tested, excepted, placed, no_place] = columns;
+        format!("{name:<20} {rules:>6} {tested:>7} {excepted:>9} {placed:>7} {no_place:>9}\n")
     };
+    let head: [&dyn Display; 5] = [&"rules", &"tested", &"excepted", &"placed", &"no place"];
+    let mut text = line("area", head);
     for area in areas {
-        text += &line(&area.area, Count::of([area]));
+        text += &line(&area.area, Count::of([area]).columns());
     }
-    text += &line("all", Count::of(areas));
+    text += &line("all", Count::of(areas).columns());
     let rules = || areas.iter().flat_map(|area| &area.rules);
     let excepted = rules().filter_map(|rule| Some((rule, rule.excepted.as_ref()?)));
     text += &reasons("Not kept, and why:", excepted);
@@ -115,9 +142,13 @@ mod tests {
             ]
         "#;
         let area = list::parse("a.toml", text, &mut Problems::default()).unwrap();
-        assert_eq!(Count::of([&area]), Count { rules: 3, tested: 2, excepted: 1 });
+        let count = Count { rules: 3, tested: 2, excepted: 1, ..Count::default() };
+        assert_eq!(Count::of([&area]), count);
         let table = table(&[area]);
-        assert!(table.contains("\na                         3       2         1\n"), "{table}");
+        assert!(
+            table.contains("\na                         3       2         1       0         0\n"),
+            "{table}"
+        );
         assert!(table.ends_with("Not kept, and why:\n  A-002  Two.\n      Because.\n"), "{table}");
     }
 }
