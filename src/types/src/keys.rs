@@ -24,6 +24,7 @@ impl Qkey {
 
     /// Whether this is a controlled Q_Key: in a work request it stands for the QP's own one.
     pub const fn is_controlled(self) -> bool {
+        // WIRE-023
         self.0 & 0x8000_0000 != 0
     }
 }
@@ -44,6 +45,7 @@ impl Pkey {
     /// Whether two ends with these P_Keys may talk: the same partition, which is not the invalid
     /// partition 0, and at least one of them a full member.
     pub const fn matches(self, other: Pkey) -> bool {
+        // WIRE-022
         let partition = self.0 & 0x7fff;
         partition != 0
             && partition == other.0 & 0x7fff

@@ -9,6 +9,7 @@ pub struct Msn(u32);
 impl Msn {
     /// Takes the low 24 bits of `value`.
     pub const fn new(value: u32) -> Msn {
+        // WIRE-021
         Msn(value & 0xff_ffff)
     }
 

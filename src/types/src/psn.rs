@@ -37,6 +37,7 @@ impl Psn {
     /// `self` is ahead of `other`, negative when it is behind.
     pub const fn diff(self, other: Psn) -> i32 {
         // Up into the top 24 bits and back down again: the shift back extends the sign.
+        // WIRE-020
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
 

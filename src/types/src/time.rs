@@ -26,6 +26,7 @@ impl TimeCode {
 
     /// The time that it means.
     pub const fn duration(self) -> Duration {
+        // CM-006
         Duration::from_nanos(4096 << self.0)
     }
 

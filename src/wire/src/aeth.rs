@@ -88,6 +88,7 @@ impl Syndrome {
 
     /// Reads the byte; every byte means one syndrome.
     pub const fn from_byte(byte: u8) -> Syndrome {
+        // WIRE-016
         let value = byte & Syndrome::VALUE_MASK;
         match byte & !Syndrome::VALUE_MASK {
             Syndrome::TYPE_ACK => Syndrome::Ack { credits: value },

@@ -43,6 +43,7 @@ impl AtomicEth {
 
     /// Reads the header.
     pub fn parse(bytes: &[u8; AtomicEth::LEN]) -> AtomicEth {
+        // WIRE-015
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, data @ ..] = *bytes;
         let data = u128::from_be_bytes(data);
         AtomicEth {

@@ -178,6 +178,7 @@ impl TxBatch {
         headers.emit(datagram);
         Bth::emit_pad(datagram, (icrc_at - pad_at) as u8);
         fill(&mut datagram[payload_at..pad_at])?;
+        // WIRE-012
         datagram[pad_at..icrc_at].fill(0);
         icrc::stamp(flow, place.ident, datagram);
         self.append(flow, len, place);
@@ -275,6 +276,7 @@ impl TxBatch {
         });
         let ident = match (self.limits.ident, continued) {
             (IdentPolicy::Counting { next }, _) => next,
+            // WIRE-032
             (IdentPolicy::IndexInRun, Some(run)) => run.segments as u16,
             (IdentPolicy::IndexInRun, None) => 0,
         };

@@ -49,6 +49,7 @@ pub struct Bth {
     pub psn: Psn,
 }
 
+// WIRE-002
 const SOLICITED: u8 = 0x80;
 const MIGREQ: u8 = 0x40;
 const PAD_SHIFT: u32 = 4;
@@ -73,6 +74,7 @@ impl Bth {
         Bth {
             opcode,
             solicited: false,
+            // WIRE-003: there is no alternate path.
             migreq: true,
             pad: 0,
             pkey: Pkey::DEFAULT,
@@ -88,8 +90,11 @@ impl Bth {
 
     /// Reads the header; fails on an opcode or a transport version that we do not know.
     pub fn parse(bytes: &[u8; Bth::LEN]) -> Result<Bth, ParseError> {
+        // WIRE-001
         let [op, flags, p0, p1, ecn, q0, q1, q2, ack, n0, n1, n2] = *bytes;
+        // WIRE-005
         let opcode = Opcode::from_byte(op).ok_or(ParseError::UnknownOpcode { opcode: op })?;
+        // WIRE-004
         if flags & TVER_MASK != 0 {
             return Err(ParseError::UnknownVersion { tver: flags & TVER_MASK });
         }

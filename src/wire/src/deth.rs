@@ -28,6 +28,7 @@ impl Deth {
 
     /// Reads the header.
     pub fn parse(bytes: &[u8; Deth::LEN]) -> Deth {
+        // WIRE-017
         let [k0, k1, k2, k3, _, q0, q1, q2] = *bytes;
         Deth {
             qkey: Qkey(u32::from_be_bytes([k0, k1, k2, k3])),

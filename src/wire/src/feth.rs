@@ -28,6 +28,7 @@ impl Feth {
 
     /// Writes the header. Bits beyond the fields are dropped.
     pub fn emit(&self, bytes: &mut [u8; Feth::LEN]) {
+        // WIRE-018
         *bytes = [0, 0, 0, (self.selectivity & 0x3) << 4 | self.placement & 0xf];
     }
 }

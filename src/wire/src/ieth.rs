@@ -23,6 +23,7 @@ impl Ieth {
 
     /// Reads the header.
     pub fn parse(bytes: &[u8; Ieth::LEN]) -> Ieth {
+        // WIRE-019
         Ieth { rkey: Rkey(u32::from_be_bytes(*bytes)) }
     }
 

@@ -21,6 +21,7 @@ impl ImmDt {
 
     /// Reads the header.
     pub fn parse(bytes: &[u8; ImmDt::LEN]) -> ImmDt {
+        // WIRE-019
         ImmDt { data: u32::from_be_bytes(*bytes) }
     }
 

@@ -131,6 +131,7 @@ impl Headers {
         if !opcode.has_extended_headers() {
             return Ok((headers, rest));
         }
+        // WIRE-006, WIRE-007: the order of the headers is that of the lines.
         let missing = too_short(opcode.header_len() + icrc::LEN);
 
         if opcode.has_deth() {
@@ -236,17 +237,21 @@ impl<'a> Packet<'a> {
         let (covered, _icrc) = udp_payload
             .split_last_chunk::<{ icrc::LEN }>()
             .ok_or(ParseError::TooShort { len, need: Bth::LEN + icrc::LEN })?;
+        // WIRE-009
         if !len.is_multiple_of(4) {
             return Err(ParseError::Misaligned { len });
         }
         let (headers, rest) = Headers::parse(covered)?;
         let Bth { opcode, pad, .. } = headers.bth;
+        // WIRE-010
         if !opcode.has_payload() && !rest.is_empty() {
             return Err(ParseError::UnexpectedPayload { opcode, len: rest.len() });
         }
         let payload = rest
             .len()
+            // WIRE-008
             .checked_sub(usize::from(pad))
+            // WIRE-011
             .map(|payload_len| &rest[..payload_len])
             .ok_or(ParseError::PadTooLong { pad, available: rest.len() })?;
         Ok(Packet { headers, payload })

@@ -33,6 +33,7 @@ impl Reth {
 
     /// Reads the header.
     pub fn parse(bytes: &[u8; Reth::LEN]) -> Reth {
+        // WIRE-014
         let word = u128::from_be_bytes(*bytes);
         Reth { va: (word >> 64) as u64, rkey: Rkey((word >> 32) as u32), len: word as u32 }
     }

@@ -15,6 +15,7 @@ const BITS: u32 = 14;
 pub fn flow_source_port(flow_label: u32, local: Qpn, remote: Qpn) -> u16 {
     let label = if flow_label == 0 {
         let mut mixed = u64::from(local.get()) * u64::from(remote.get());
+        // WIRE-030
         mixed ^= mixed >> 20;
         mixed ^= mixed >> 40;
         mixed as u32 & 0xf_ffff

@@ -67,6 +67,7 @@ struct Opening {
 impl Opening {
     /// Checks bounds and rights, in this order.
     fn span(&self, addr: u64, len: u64, access: Access) -> Result<Span, KeyError> {
+        // MEM-001: bounds and rights; key and protection domain are looked at in `get`.
         let within = addr.checked_sub(self.base).ok_or(KeyError::Bounds)?;
         if within.checked_add(len).is_none_or(|end| end > self.length) {
             return Err(KeyError::Bounds);
@@ -118,7 +119,9 @@ impl Table {
     fn insert(&mut self, pd: PdId, object: Object, rng: &mut ChaCha8Rng) -> u32 {
         // At most one index in 16 is taken, so this ends soon.
         let key = loop {
+            // HOST-018, MEM-004: what comes next is not what was there before.
             let key = rng.next_u32();
+            // MEM-016
             if index(key) != 0 && !self.by_index.contains_key(&index(key)) {
                 break key;
             }
@@ -139,6 +142,7 @@ impl Table {
     /// The object of this very key in a protection domain.
     fn get(&self, key: u32, pd: PdId) -> Option<&Object> {
         let entry = self.by_index.get(&index(key))?;
+        // MEM-001, MW-006: only the present key opens, and only in its protection domain.
         (entry.key == key && entry.pd == pd).then_some(&entry.object)
     }
 
@@ -153,6 +157,7 @@ impl Table {
         access: Access,
     ) -> Result<Span, KeyError> {
         match self.get(lkey, pd) {
+            // MW-007: a window is no memory of the program's own.
             Some(Object::Mr(mr)) => mr.opening.span(addr, len, access),
             _ => Err(KeyError::Key),
         }
@@ -178,6 +183,7 @@ impl Table {
         access: Access,
     ) -> Result<Span, KeyError> {
         let opening = self.opening(rkey, scope).ok_or(KeyError::Key)?;
+        // FAW-002: all of it lies inside.
         opening.span(opening.base, opening.length, access)
     }
 

@@ -75,15 +75,19 @@ impl Table {
     /// Registers memory; its key, which is lkey and rkey in one, as in rxe.
     pub(crate) fn reg_mr(&mut self, spec: MrSpec, rng: &mut ChaCha8Rng) -> Result<u32, RegMrError> {
         let MrSpec { pd, length, access, region, .. } = spec;
+        // MEM-002
         if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
             && !access.contains(Access::LOCAL_WRITE)
         {
             return Err(RegMrError::RemoteWithoutLocalWrite(access.bits()));
         }
+        // FAW-005
         if access.contains(Access::FLUSH_PERSISTENT) {
             return Err(RegMrError::NotPersistent(access.bits()));
         }
+        // MEM-015
         let base = if access.contains(Access::ZERO_BASED) { 0 } else { spec.addr };
+        // MEM-003
         if base.checked_add(length).is_none() {
             return Err(RegMrError::Wraps { addr: base, length });
         }
@@ -99,6 +103,7 @@ impl Table {
     pub(crate) fn dereg_mr(&mut self, key: u32) -> Result<RegionId, DeregMrError> {
         let mr = self.mr(key).ok_or(DeregMrError::NoSuchMr(key))?;
         let (windows, region) = (mr.windows, mr.opening.region);
+        // MW-028
         if windows > 0 {
             return Err(DeregMrError::WindowsBound { key, windows });
         }

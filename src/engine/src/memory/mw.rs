@@ -71,7 +71,9 @@ pub(super) struct Mw {
 impl Mw {
     /// What it opens to the peer of a QP.
     pub(super) fn opening(&self, qpn: Qpn) -> Option<&Opening> {
+        // MW-005, MW-023: what is not bound opens nothing.
         let (binding, opening) = self.bound.as_ref()?;
+        // MW-008, MW-009
         (self.mw_type == MwType::One || binding.qpn == qpn).then_some(opening)
     }
 }
@@ -96,6 +98,7 @@ impl Table {
         if self.mw(rkey).is_none() {
             return false;
         }
+        // MW-030
         self.unbind(rkey);
         self.remove(rkey);
         self.mws -= 1;
@@ -113,18 +116,23 @@ impl Table {
     /// Binds a window, for a work request of a QP of this protection domain. A bind that is
     /// refused changes nothing.
     pub(crate) fn bind_mw(&mut self, pd: PdId, bind: &Bind) -> Result<(), Cause> {
+        // MW-010
         let window = self.query_mw(bind.mw).filter(|window| window.rkey == bind.mw);
         let window = window.ok_or(Cause::BindNoWindow)?;
+        // MW-012
         if window.pd != pd {
             return Err(Cause::BindPd);
         }
         let opening = match (window.mw_type, bind.binding.length) {
+            // MW-021
             (MwType::One, 0) => None,
+            // MW-020
             (MwType::Two, 0) => return Err(Cause::BindNothing),
             (MwType::Two, _) if window.bound.is_some() => return Err(Cause::BindTwice),
             _ => Some(self.check_bind(pd, window.mw_type, &bind.binding)?),
         };
 
+        // MW-022: all refusals are behind us, and nothing was changed.
         self.unbind(bind.mw);
         if let Some(mr) = opening.and_then(|_| self.mr(bind.binding.mr)) {
             mr.windows += 1;
@@ -133,6 +141,7 @@ impl Table {
             self.bound_on.insert((bind.binding.qpn.get(), index(bind.mw)));
         }
         if let Some(entry) = self.get_mut(bind.mw) {
+            // MW-011
             entry.key = with_program_bits(bind.mw, bind.new_rkey);
         }
         if let Some(mw) = self.mw(bind.mw) {
@@ -146,12 +155,15 @@ impl Table {
         let MwBinding { addr, length, access, .. } = *bind;
         // Asked for as with an MR, where the peer's right to write needs it. It is not the
         // window's to give.
+        // MW-018
         let access = access.difference(Access::LOCAL_WRITE);
         let zero_based = access.contains(Access::ZERO_BASED);
+        // MW-019
         if !WINDOW_RIGHTS.contains(access) || (zero_based && mw_type == MwType::One) {
             return Err(Cause::BindAccess);
         }
         let entry = self.by_index.get(&index(bind.mr)).filter(|entry| entry.key == bind.mr);
+        // MW-013
         let entry = entry.ok_or(Cause::BindNoMr)?;
         let Object::Mr(mr) = &entry.object else { return Err(Cause::BindNoMr) };
         if entry.pd != pd {
@@ -160,6 +172,7 @@ impl Table {
         let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let flushes = access.intersects(Access::FLUSH_GLOBAL);
         let of_mr = mr.opening.access;
+        // MW-002, MW-014, MW-015, MW-016: and none of the region's other rights.
         let allows = of_mr.contains(Access::MW_BIND)
             && !of_mr.contains(Access::ZERO_BASED)
             && (!writes || of_mr.contains(Access::LOCAL_WRITE))
@@ -167,7 +180,9 @@ impl Table {
         if !allows {
             return Err(Cause::BindRights);
         }
+        // MW-017
         let span = mr.opening.span(addr, length, Access::empty()).map_err(|_| Cause::BindBounds)?;
+        // MW-001, MW-004
         let base = if zero_based { 0 } else { addr };
         Ok(Opening { base, length, access, region: span.region, offset: span.offset })
     }
@@ -175,6 +190,7 @@ impl Table {
     /// Whether a key is one that a QP may close: that of a type 2 window that is bound on it.
     pub(crate) fn may_invalidate(&self, key: u32, (pd, qpn): (PdId, Qpn)) -> bool {
         match self.get(key, pd) {
+            // MW-024, MW-026, MEM-011: no region, no type 1 window, no other QP's.
             Some(Object::Mw(mw)) => mw.mw_type == MwType::Two && mw.opening(qpn).is_some(),
             _ => false,
         }
@@ -192,6 +208,7 @@ impl Table {
     /// Closes the type 2 windows that were bound on a QP, which is no more.
     pub(crate) fn unbind_all_on(&mut self, qpn: Qpn) {
         let of_qp = (qpn.get(), 0)..=(qpn.get(), u32::MAX);
+        // MW-029
         while let Some(&of_window @ (_, index)) = self.bound_on.range(of_qp.clone()).next() {
             self.bound_on.remove(&of_window);
             self.unbind(index << 8);

@@ -9,6 +9,7 @@ pub(super) const BODY_LEN: usize = MAD_LEN - HEADER_LEN;
 /// The bytes of a message, by the offsets of the specification's tables, all of which are
 /// constants of ours and inside. What nothing was put into is zero.
 #[derive(Clone, Copy)]
+// CM-001
 pub(super) struct Body(pub(super) [u8; BODY_LEN]);
 
 impl Body {

@@ -50,6 +50,7 @@ impl IpCmHeader {
     /// If it is of another version.
     pub fn parse(bytes: &[u8; IpCmHeader::LEN]) -> Result<IpCmHeader, IpCmError> {
         let [version, ip_version, p0, p1, addresses @ ..] = *bytes;
+        // CM-004
         if version != 0 {
             return Err(IpCmError::WrongVersion(version));
         }

@@ -39,6 +39,7 @@ impl ServiceId {
 
     /// Port space and port, if it is a service of the RDMA IP CM service.
     pub fn port(self) -> Option<(PortSpace, u16)> {
+        // CM-005
         let space = PortSpace::from_number(u16::try_from(self.0 >> 16).ok()?)?;
         Some((space, self.0 as u16))
     }
