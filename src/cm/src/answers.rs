@@ -18,6 +18,7 @@ impl Manager {
         let id = ConnId(ours.0);
         let conn = self.conn(id).filter(|conn| conn.terms.is_some());
         let conn = conn.ok_or(CmCounter::DropUnknown)?;
+        // CM-025
         match conn.path.peer == peer && conn.remote_id == theirs {
             true => Ok(id),
             false => Err(CmCounter::DropForeign),
@@ -45,10 +46,12 @@ impl Manager {
             Ok(id) => id,
             Err(CmCounter::DropUnknown) => {
                 self.counters.add(CmCounter::RefusedUnknown, 1);
+                // CM-015
                 return self.send_back(now, from, tid, refusal(rep, Reason::InvalidCommId));
             }
             Err(counter) => return self.counters.add(counter, 1),
         };
+        // CM-013
         let stale = self.find_qpn(peer, rep.local_qpn).filter(|known| *known != id);
         if let Some(known) = stale {
             self.counters.add(CmCounter::RefusedStale, 1);
@@ -94,6 +97,7 @@ impl Manager {
             // Who refuses our REQ, or does not know the connection, has no number for it.
             _ => self.find(peer, ours, CommId::NONE).or_else(|_| self.find(peer, ours, theirs)),
         };
+        // CM-014: one that names nothing is counted and not answered.
         self.with_named(now, named, |conn, cx| conn.handle_rej(cx, rej));
     }
 
@@ -116,6 +120,7 @@ impl Manager {
             // Whoever wants to end something that is not there shall have it.
             Err(counter) => {
                 self.counters.add(counter, 1);
+                // CM-017
                 let drep = Drep {
                     local_comm_id: dreq.remote_comm_id,
                     remote_comm_id: dreq.local_comm_id,
@@ -162,6 +167,7 @@ impl Manager {
         let apr = Apr {
             local_comm_id: lap.remote_comm_id,
             remote_comm_id: lap.local_comm_id,
+            // CM-026
             status: named.map_or(AprStatus::InvalidCommId, |_| AprStatus::Unsupported),
             information_len: 0,
             information: [0; Apr::INFORMATION_LEN],
@@ -214,6 +220,7 @@ impl Conn {
 
     pub(crate) fn established(&mut self, cx: &mut Cx<'_>, private_data: [u8; Rtu::PRIVATE_LEN]) {
         cx.counters.add(CmCounter::Established, 1);
+        // CM-008
         self.rest(State::Established);
         self.tell(cx, Event::Established { conn: self.id, private_data });
     }
@@ -244,11 +251,13 @@ impl Conn {
     }
 
     fn handle_dreq(&mut self, cx: &mut Cx<'_>, tid: u64, dreq: &Dreq) {
+        // CM-017
         if self.terms.is_none_or(|terms| terms.local_qpn != dreq.remote_qpn) {
             return cx.counters.add(CmCounter::DropWrongQpn, 1);
         }
         self.tid = tid;
         self.send(cx, self.drep());
+        // CM-016
         if self.state == State::RepSent {
             // Its RTU was lost.
             self.established(cx, [0; Rtu::PRIVATE_LEN]);

@@ -96,9 +96,11 @@ impl Manager {
             local_qpn: qp.qpn,
             responder_resources: terms.responder_resources,
             initiator_depth: terms.initiator_depth,
+            // CM-007
             remote_response_timeout: timing.response_timeout,
             transport,
             flow_control: qp.flow_control,
+            // CM-029
             starting_psn: terms.rq_psn,
             local_response_timeout: timing.response_timeout,
             retry_count: terms.retry_count,
@@ -155,10 +157,12 @@ impl Manager {
 
     fn check_request(&self, src: SocketAddr, dst: SocketAddr) -> Result<(), ConnectError> {
         let (src, dst) = (src.ip(), dst.ip());
+        // CM-028
         if src.is_ipv4() != dst.is_ipv4() {
             return Err(ConnectError::FamilyMismatch { src, dst });
         }
         if let Some(no_host) =
+            // ADDR-003
             [src, dst].into_iter().find(|ip| ip.is_unspecified() || ip.is_multicast())
         {
             return Err(ConnectError::NotAHost(no_host));
@@ -230,6 +234,7 @@ impl Manager {
             };
             cx.counters.add(CmCounter::Established, 1);
             conn.send(cx, rtu);
+            // CM-008
             conn.rest(State::Established);
             // Given again should the REP come again.
             conn.message = Some(conn.mad(rtu));
@@ -241,6 +246,7 @@ impl Manager {
     /// is ready.
     pub fn communication_established(&mut self, now: Instant, conn: ConnId) {
         self.with(now, conn, |conn, cx| {
+            // CM-016
             if conn.state == State::RepSent {
                 conn.established(cx, [0; Rtu::PRIVATE_LEN]);
             }
@@ -369,6 +375,7 @@ impl Manager {
         states: &[State],
     ) -> Result<(), CommandError> {
         let state = self.state(conn).ok_or(CommandError::NoSuchConnection(conn))?;
+        // CM-028
         match states.contains(&state) {
             true => Ok(()),
             false => Err(CommandError::WrongState { conn, command, state }),

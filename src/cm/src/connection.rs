@@ -173,6 +173,7 @@ impl Conn {
 
     pub(crate) fn enter_time_wait(&mut self, cx: &mut Cx<'_>) {
         self.rest(State::TimeWait);
+        // CM-018
         let wait = self.terms.map_or(Duration::ZERO, |terms| at_most(terms.ack_timeout));
         self.deadline = Some(cx.now + wait);
     }
@@ -234,6 +235,7 @@ impl Conn {
     /// do not count how often; it may ask as often as we might have repeated.
     pub(crate) fn give_time(&mut self, cx: &mut Cx<'_>, mra: &Mra) {
         let waiting = self.patience.is_some_and(|until| cx.now < until);
+        // CM-011
         if waiting || self.extensions >= self.max_retries {
             return cx.counters.add(CmCounter::DropDuplicate, 1);
         }
@@ -257,6 +259,7 @@ impl Conn {
         match self.state {
             State::ReqSent | State::RepSent | State::DreqSent | State::SidrReqSent => {
                 let patient = self.patience.is_some_and(|until| cx.now < until);
+                // CM-009
                 if patient || self.repeats.next() {
                     let wait = match patient {
                         true => cx.config.timing.response_timeout.duration(),
@@ -338,6 +341,7 @@ impl Conn {
                 self.gone = true;
             }
             State::SidrReqSent => self.gone = true,
+            // CM-019
             State::ReqReceived | State::RepReceived | State::RepSent => {
                 self.refuse(cx, [0; Rej::PRIVATE_LEN]);
             }

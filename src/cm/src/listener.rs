@@ -81,6 +81,7 @@ impl Listeners {
     pub(crate) fn insert(&mut self, listen: &Listen) -> Option<ListenerId> {
         let Listen { space, port, on, service, backlog } = *listen;
         let place = (ServiceId::ip(space, port), on, service == Service::Datagrams);
+        // CM-023
         if self.places.contains_key(&place) {
             return None;
         }
@@ -104,6 +105,7 @@ impl Listeners {
         datagrams: bool,
     ) -> Option<(ListenerId, Service)> {
         let family = if address.is_ipv4() { ListenOn::AnyV4 } else { ListenOn::AnyV6 };
+        // CM-023
         let id = [ListenOn::Address(address), family, ListenOn::Any]
             .into_iter()
             .find_map(|on| self.places.get(&(service, on, datagrams)))?;

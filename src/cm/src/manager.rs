@@ -230,6 +230,7 @@ impl Manager {
     /// A connection as it begins. It is not known yet.
     pub(crate) fn new_conn(&mut self, state: State, path: Path, service_id: ServiceId) -> Conn {
         let id = loop {
+            // CM-025
             let id = ConnId(self.rng.next_u32());
             // 0 stands for no number on the wire.
             if id.0 != 0 && !self.conns.contains_key(&id) {
