@@ -26,8 +26,7 @@ const HOP_LIMIT: u8 = 64;
 impl Path {
     /// The path that rdma_cm takes between two sockets.
     pub fn between(src: SocketAddr, dst: SocketAddr, traffic_class: u8) -> Path {
-        // The kernel's choice, so that a network sees from us what it sees from the kernel.
-        // CM-007
+        // CM-007: the kernel's choice, so that a network sees from us what it sees from the kernel.
         let flow_label = (u32::from(src.port()) * 31 + u32::from(dst.port())) & 0xf_ffff;
         let (local, peer) = (src.ip(), dst.ip());
         Path { local, peer, traffic_class, hop_limit: HOP_LIMIT, flow_label }

@@ -28,6 +28,7 @@ pub(crate) fn bind(addr: IpAddr, interface: &Link) -> Result<Socket, OpenError> 
     }
     let name = socket_addr(addr, ROCE_PORT, interface.index);
     socket.bind(&name.into()).map_err(|e| match e.kind() {
+        // ADDR-009
         io::ErrorKind::AddrInUse => OpenError::PortTaken { addr },
         io::ErrorKind::AddrNotAvailable => OpenError::NotYetUsable { addr },
         _ => system("binding UDP port 4791")(e),
@@ -100,6 +101,7 @@ pub(crate) fn find_interface(addr: IpAddr, near: Option<&str>) -> Result<Link, O
         || links.all().filter(|link| link.has(addr) || all_addresses(link).any(|own| own == addr));
     let is_near = |link: &&Link| near == Some(link.name.as_str());
     let Some(found) = with_addr().find(is_near).or_else(|| with_addr().next()) else {
+        // ADDR-009
         return Err(OpenError::NotOurs { addr, ours: ours() });
     };
     let needed = mtu_needed(addr.is_ipv6());

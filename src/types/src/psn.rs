@@ -36,8 +36,7 @@ impl Psn {
     /// `self - other` as a signed serial difference, from -2^23 to 2^23 - 1: how many packets
     /// `self` is ahead of `other`, negative when it is behind.
     pub const fn diff(self, other: Psn) -> i32 {
-        // Up into the top 24 bits and back down again: the shift back extends the sign.
-        // WIRE-020
+        // WIRE-020: up into the top 24 bits and back down again, where the shift extends the sign.
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
 

@@ -83,6 +83,7 @@ impl Memory {
     /// Where `length` bytes at `offset` are, if they all lie in it.
     fn at(&self, offset: usize, length: usize) -> Result<NonNull<u8>, Error> {
         match offset.checked_add(length) {
+            // CLIENT-011
             // SAFETY: `offset` is at most the memory's length.
             Some(end) if end <= self.length => Ok(unsafe { self.base.add(offset) }),
             _ => Err(Error::OutOfBounds {
@@ -94,6 +95,7 @@ impl Memory {
     }
 
     fn at_writable(&self, offset: usize, length: usize) -> Result<NonNull<u8>, Error> {
+        // CLIENT-011
         if self.writable {
             return self.at(offset, length);
         }

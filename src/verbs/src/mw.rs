@@ -70,6 +70,7 @@ impl Mw {
     /// `ibv_inc_rkey`.
     pub fn next_rkey(&self) -> u32 {
         let rkey = self.rkey();
+        // MW-037
         rkey & !0xff | rkey.wrapping_add(1) & 0xff
     }
 

@@ -83,9 +83,11 @@ impl Session {
 
     /// Whether work may be posted: two loads, no system call.
     pub(crate) fn check_post(&self) -> Result<(), PostReason> {
+        // CLIENT-009
         if !self.connection.process().is_this() {
             Err(PostReason::Forked)
         } else if self.connection.is_gone() {
+            // CLIENT-008
             Err(PostReason::DaemonGone { path: self.path.clone() })
         } else {
             Ok(())

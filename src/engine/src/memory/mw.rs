@@ -153,9 +153,8 @@ impl Table {
     /// What a window will open, if the MR lets it.
     fn check_bind(&self, pd: PdId, mw_type: MwType, bind: &MwBinding) -> Result<Opening, Cause> {
         let MwBinding { addr, length, access, .. } = *bind;
-        // Asked for as with an MR, where the peer's right to write needs it. It is not the
+        // MW-018: asked for as with an MR, where the peer's right to write needs it. It is not the
         // window's to give.
-        // MW-018
         let access = access.difference(Access::LOCAL_WRITE);
         let zero_based = access.contains(Access::ZERO_BASED);
         // MW-019

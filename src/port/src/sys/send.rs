@@ -84,6 +84,7 @@ fn write_control(control: &mut Control, message: &Message<'_>) -> usize {
     if let Some(segment) = message.segment {
         at += control::put(control, at, libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
     }
+    // ADDR-006
     if let Some(traffic_class) = message.traffic_class {
         let (level, kind) = if v4 {
             (libc::IPPROTO_IP, libc::IP_TOS)
@@ -92,6 +93,7 @@ fn write_control(control: &mut Control, message: &Message<'_>) -> usize {
         };
         at += control::put(control, at, level, kind, &i32::from(traffic_class).to_ne_bytes());
     }
+    // ADDR-006
     if let Some(hop_limit) = message.hop_limit {
         let (level, kind) = if v4 {
             (libc::IPPROTO_IP, libc::IP_TTL)

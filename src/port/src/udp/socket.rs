@@ -50,7 +50,7 @@ impl UdpSocket {
         match group {
             IpAddr::V4(v4) => {
                 share(&socket)?;
-                // Only what comes over the interface on which this socket joins.
+                // MCAST-010: only what comes over the interface on which this socket joins.
                 socket.set_multicast_all_v4(false)?;
                 socket.bind(&SocketAddr::new(group, ROCE_PORT).into())?;
                 let interface = InterfaceIndexOrAddress::Index(interface.index);
@@ -59,6 +59,7 @@ impl UdpSocket {
             IpAddr::V6(v6) if has_route(v6, interface)? => {
                 socket.set_only_v6(true)?;
                 share(&socket)?;
+                // MCAST-010
                 socket.set_multicast_all_v6(false)?;
                 let name = SocketAddrV6::new(v6, ROCE_PORT, 0, interface.index);
                 socket.bind(&name.into())?;

@@ -194,6 +194,7 @@ impl AsyncEvents {
             return Err(Errno::IO);
         }
         lost::flush_all();
+        // CLIENT-018
         let record = EventRecord { kind: event::DEVICE_FATAL, ..EventRecord::default() };
         self.hand_out(&record, buf).ok_or(Errno::IO)
     }

@@ -21,6 +21,7 @@ impl Gid {
 impl From<IpAddr> for Gid {
     fn from(ip: IpAddr) -> Self {
         match ip {
+            // ADDR-005
             IpAddr::V4(ip) => Gid(ip.to_ipv6_mapped().octets()),
             IpAddr::V6(ip) => Gid(ip.octets()),
         }

@@ -153,6 +153,7 @@ impl Mapping {
         if rustix::fs::fstatfs(fd).map_err(io::Error::from)?.f_type as u64 == HUGETLBFS_MAGIC {
             return Err(ForeignMemoryError::HugePages);
         }
+        // MEM-010
         if !seals.contains(SealFlags::SHRINK) {
             return Err(ForeignMemoryError::NotSealed);
         }
@@ -166,6 +167,7 @@ impl Mapping {
 
     /// Has a core file of this process not contain it. Where the system refuses that, it does.
     pub fn leave_out_of_core_files(&self) {
+        // CLIENT-019
         let advice = rustix::mm::Advice::LinuxDontDump;
         // SAFETY: exactly what `new` mapped; it changes nothing of what is there.
         let _ = unsafe { rustix::mm::madvise(self.pages.as_ptr().cast(), self.pages_len, advice) };

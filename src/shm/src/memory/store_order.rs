@@ -47,6 +47,7 @@ fn last_word(addr: u64, len: usize) -> usize {
 /// `target` must be good for writes of `data.len()` bytes, which may be accessed by other
 /// processes, and in this one by atomics only; `data` must not overlap them.
 pub(crate) unsafe fn copy_last_bytes_last(target: NonNull<u8>, data: &[u8]) {
+    // ORDER-002, ORDER-003
     let (body, tail) = data.split_at(last_word(target.addr().get() as u64, data.len()));
     // What was stored before comes before. On x86, these fences are for the compiler alone.
     fence(Ordering::Release);

@@ -67,6 +67,7 @@ pub enum IndexError {
 
 /// Checks a move of the other side's index.
 fn check_move(side: Side, from: u32, to: u32, limit: u32, mask: u32) -> Result<(), IndexError> {
+    // HOST-007
     if to > mask {
         return Err(IndexError::OutOfRange { side, index: to, slots: mask + 1 });
     }
@@ -130,6 +131,7 @@ impl ProducerCursor {
         let after = (self.next + 1) & self.mask;
         if after == self.consumer {
             self.look(shared)?;
+            // CQ-002
             if after == self.consumer {
                 return Ok(None);
             }
@@ -265,12 +267,13 @@ impl ConsumerCursor {
 /// the ring once more afterwards: an entry published before is no reason for an event.
 pub(crate) fn arm(armed: &AtomicU32, solicited_only: bool) {
     if solicited_only {
-        // One that waits for anything goes on doing so.
+        // CQ-007: one that waits for anything goes on doing so.
         let _ = armed.compare_exchange(NONE, SOLICITED, Ordering::Relaxed, Ordering::Relaxed);
     } else {
         armed.store(ANY, Ordering::Relaxed);
     }
-    // Either our next look at the ring sees what was published, or the producer sees us armed.
+    // CQ-008: either our next look at the ring sees what was published, or the producer sees us
+    // armed.
     fence(Ordering::SeqCst);
 }
 
@@ -279,7 +282,9 @@ pub(crate) fn take_armed(armed: &AtomicU32, solicited: bool) -> bool {
     fence(Ordering::SeqCst);
     match armed.load(Ordering::Relaxed) {
         NONE => false,
+        // CQ-005
         SOLICITED if !solicited => false,
+        // CQ-004
         _ => armed.swap(NONE, Ordering::Relaxed) != NONE,
     }
 }

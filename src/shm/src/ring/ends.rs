@@ -134,11 +134,13 @@ impl Ring {
         }
         let ring = Self::create(window, geometry)?;
         let mut entry = vec![0; ours as usize];
+        // CQ-023
         for (to, from) in (0..).zip(slots) {
             self.window.load(self.geometry.element(from), &mut entry);
             ring.window.store(geometry.element(to), &entry);
         }
         ring.flags().store(self.flags().load(Ordering::Relaxed), Ordering::Relaxed);
+        // CQ-024
         ring.armed().store(self.armed().load(Ordering::Relaxed), Ordering::Relaxed);
         ring.producer().store(entries, Ordering::Release);
         Ok(ring)
@@ -448,6 +450,7 @@ impl CqConsumer {
         mut each: impl FnMut(&CqEntry),
     ) -> Result<usize, IndexError> {
         let mut count = 0;
+        // CQ-009
         while count < max {
             let Some(slot) = self.cursor.take(&self.ring)? else { break };
             let mut entry = CqEntry::default();

@@ -394,6 +394,7 @@ impl SendWqe {
         inline: &mut Vec<u8>,
     ) -> Taken<Self> {
         let offset = geometry.element(slot);
+        // HOST-004: from here on only the copy is looked at.
         let entry: SendEntry = load(window, offset);
         let data = offset + size_of::<SendEntry>();
         let result = SendWr::decode(&entry, datagram).and_then(|wr| {
@@ -402,6 +403,7 @@ impl SendWqe {
                 load_bytes(window, data, len, inline);
                 Ok(Self { wr, inline: true, length: u64::from(len) })
             } else {
+                // HOST-003
                 let length = load_sges(window, data, entry.dma.num_sge, geometry, sges)?;
                 Ok(Self { wr, inline: false, length })
             }

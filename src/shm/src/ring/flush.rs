@@ -58,6 +58,7 @@ impl FlushCq {
             let opcode = if posted == Posted::Sends { WC_SEND } else { WC_RECV };
             let entry = CqEntry {
                 wr_id: u64::from_ne_bytes(wr_id),
+                // CLIENT-017
                 status: WC_WR_FLUSH_ERR,
                 opcode,
                 qp_num: qpn,

@@ -35,6 +35,7 @@ impl Qp {
                 let expected = "RTS, SQD, SQE or ERR";
                 return Err(PostReason::State { state: queue.state, expected });
             }
+            // CLIENT-001
             let result = wrs.iter().try_for_each(|wr| {
                 check_operation(wr, &self.0)?;
                 check_data(wr)?;
@@ -45,6 +46,7 @@ impl Qp {
             queue.end.publish();
             result
         });
+        // CLIENT-003
         if posted > 0 {
             session.ring(self.0.doorbell_slot);
         }
@@ -76,6 +78,7 @@ impl Qp {
             ring = queue.end.publish();
             result
         });
+        // CLIENT-004
         if ring {
             session.ring(self.0.doorbell_slot);
         }
@@ -109,6 +112,7 @@ fn push(queue: &mut SqProducer, wr: &SendWr<'_>) -> Result<(), PostReason> {
             *present = mw.rkey();
         }
         queue.push(&now, wr.data)?;
+        // MW-037: not before it is posted.
         mw.set_rkey(new_rkey);
         return Ok(());
     }
@@ -129,12 +133,14 @@ fn check_operation(wr: &SendWr<'_>, qp: &QpInner) -> Result<(), PostReason> {
         ),
         QpType::Ud => matches!(op, SendOp::Send(Extra::None | Extra::Imm(_))),
     };
+    // CLIENT-005
     if !is_offered {
         let transport = transport_name(qp_type);
         return Err(PostReason::Operation { operation: operation_name(op), transport });
     }
     match (wr.names, qp_type) {
         (Names::Ah(ah), QpType::Ud) => check_destination(wr, ah, qp),
+        // CLIENT-005
         (_, QpType::Ud) => Err(PostReason::NoDestination),
         (Names::Ah(_), _) => Err(PostReason::Destination { transport: transport_name(qp_type) }),
         (Names::Mw(mw, mw_type), _) => check_bind(op, mw, mw_type, qp),
@@ -143,6 +149,7 @@ fn check_operation(wr: &SendWr<'_>, qp: &QpInner) -> Result<(), PostReason> {
 }
 
 fn check_destination(wr: &SendWr<'_>, ah: &Ah, qp: &QpInner) -> Result<(), PostReason> {
+    // CLIENT-007
     if !Arc::ptr_eq(&ah.0.pd, &qp.pd) {
         return Err(PostReason::ForeignObject { what: "the address handle" });
     }
