@@ -112,8 +112,7 @@ impl Nic {
         let link = self.served.link(links);
         let wanted = self.served.addresses(links);
         let index = link.map(|link| link.index);
-        // ADDR-018, ADDR-023: a socket is of no use on another link, even if the address is the
-        // same.
+        // A socket is of no use on another link, even if the address is the same.
         let moved = self.link.index.is_some() && self.link.index != index;
         let is_wanted = |addr: &IpAddr| wanted.iter().any(|wanted| wanted.addr == *addr);
         let stays = |addr: &IpAddr| {
@@ -124,7 +123,6 @@ impl Nic {
         let gone: Vec<(u8, IpAddr)> = gids.filter(|(_, addr)| !stays(addr)).collect();
         for &(at, addr) in &gone {
             self.remove_address(addr);
-            // ADDR-011: its place stays empty, and the others keep theirs.
             self.device.set_gid(at, None);
             if is_wanted(&addr) && !moved {
                 self.awaited.insert(at, addr);
@@ -146,7 +144,6 @@ impl Nic {
         let local = links.all().flat_map(|link| link.addrs.iter().map(|&(addr, _)| addr));
         self.device.set_local_addrs(local.filter(is_unique).collect());
         if let Some(link) = link {
-            // ADDR-013, ADDR-016
             self.mtu = path_mtu(link.mtu, self.device.gids().iter().flatten().copied());
             self.device.set_active_mtu(self.mtu);
             self.cm.set_active_mtu(self.mtu);
@@ -163,11 +160,9 @@ impl Nic {
             Served::Address(addr) => self.device.gids().contains(&Some(*addr)),
             Served::Interface(_) => true,
         };
-        // ADDR-017
         let active = link.is_some_and(|link| link.up) && has_what_it_is_for;
         let interface = link.map(|link| link.name.clone()).or(self.link.interface.take());
         let was_active = std::mem::replace(&mut self.link, LinkState { active, interface, index });
-        // ADDR-015: only a change is told.
         match (was_active.active, active) {
             (true, false) => {
                 self.host.counters.port_errors += 1;
@@ -184,17 +179,14 @@ impl Nic {
     fn take_address(&mut self, wanted: Wanted) -> bool {
         let addr = wanted.addr;
         let awaiting = self.awaited.iter().find(|(_, awaited)| **awaited == addr);
-        // ADDR-010, ADDR-014
         let hole = || self.gid_table().iter().position(Option::is_none).map(|hole| hole as u8);
         let Some(place) = awaiting.map(|(at, _)| *at).or_else(hole) else {
-            // ADDR-022
             return self.refuse_address(addr);
         };
         let added = wanted.usable.then(|| self.add_address(addr));
         match added {
             Some(Ok(())) => {
                 self.awaited.remove(&place);
-                // ADDR-011
                 self.device.set_gid(place, Some(addr));
                 self.refused.remove(&addr);
                 true
@@ -204,7 +196,6 @@ impl Nic {
                 self.refuse_address(addr)
             }
             Some(Err(_)) | None => {
-                // ADDR-024
                 self.awaited.insert(place, addr);
                 false
             }
@@ -224,7 +215,6 @@ impl Nic {
 
     /// Counts an address that cannot be served, once.
     fn refuse_address(&mut self, addr: IpAddr) -> bool {
-        // ADDR-021: it is tried again at every change, and counted once.
         self.host.counters.addresses_refused += u64::from(self.refused.insert(addr));
         false
     }

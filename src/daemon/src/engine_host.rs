@@ -107,7 +107,6 @@ impl ProgramHost {
             if cq.publish()
                 && let Some(channel) = cq.channel
             {
-                // CQ-010
                 let record = cq.events.record(event::COMPLETION);
                 self.counters.completion_events += 1;
                 self.send(channel, record);
@@ -222,7 +221,6 @@ impl ProgramHost {
     }
 
     fn fault(&mut self) -> MemoryFault {
-        // MEM-007: the engine fails the QP that asked.
         self.counters.memory_faults += 1;
         MemoryFault
     }
@@ -345,7 +343,6 @@ impl Host for ProgramHost {
                 }),
                 // Alone, not as part of a longer copy, which could be seen half done.
                 Some(Region::Process { memory, addr }) => {
-                    // ORDER-004
                     self.staging.write_alone(memory, addr.wrapping_add(offset), &data)
                 }
                 None => Err(MemoryFault),
@@ -381,7 +378,6 @@ impl Host for ProgramHost {
                 convert::fill_sges(&mut wqe.sges, &self.sges);
                 (Taken::Ready, entry.inline)
             }
-            // HOST-002, HOST-005
             Ok(Next::Taken(entry::Taken::Malformed { wr_id, error })) => {
                 wqe.wr_id = wr_id;
                 convert::count_malformed(&mut self.counters, error);
@@ -421,14 +417,12 @@ impl Host for ProgramHost {
                 convert::fill_sges(&mut wqe.sges, &self.sges);
                 Taken::Ready
             }
-            // HOST-006
             Ok(Next::Taken(entry::Taken::Malformed { wr_id, error })) => {
                 wqe.wr_id = wr_id;
                 convert::count_malformed(&mut self.counters, error);
                 Taken::Malformed
             }
             Err(_) => {
-                // HOST-008
                 self.counters.broken_receive_queues += u64::from(!queue.broken);
                 queue.broken = true;
                 Taken::Broken
@@ -479,7 +473,6 @@ impl Host for ProgramHost {
                 return;
             }
         };
-        // CQ-030: one that was destroyed is not there.
         if let Some(qp) = self.objects.qps.get(&qpn.get()) {
             let target = qp.events;
             self.tell(target, kind);

@@ -360,7 +360,6 @@ impl EventLoop {
                     // Out of descriptors or memory, and the program goes on waiting. Looking
                     // again at once would find the same.
                     self.counters.sessions_refused += 1;
-                    // HOST-028
                     self.accept_again = Some(now + ACCEPT_PAUSE);
                     return Served { worked: true, more: false };
                 }
@@ -402,7 +401,6 @@ impl EventLoop {
             let was_open = session.wake_fd().is_some();
             let answer = match session.receive() {
                 Ok((request, fds)) => {
-                    // CLIENT-014
                     post(session, &mut self.nics, now)?;
                     let (nics, cm, counters) = (&mut self.nics[..], &mut self.cm, &self.counters);
                     session.handle(&mut DaemonCtx { nics, cm, now, counters }, request, fds)
@@ -425,7 +423,6 @@ impl EventLoop {
                             self.end_session(key);
                             return ended;
                         }
-                        // HOST-010
                         _ => &mut self.counters.requests_malformed,
                     };
                     *counter += 1;
@@ -458,7 +455,6 @@ impl EventLoop {
         let answer = answer.unwrap_or_else(|error| Answer::from(Reply::Error(error)));
         let delivered = self.sessions.get_mut(key).is_some_and(|s| s.answer(&answer).is_ok());
         if !delivered {
-            // HOST-011
             self.counters.replies_undeliverable += 1;
             self.end_session(key);
         }
@@ -475,7 +471,6 @@ impl EventLoop {
         }
         self.deregister(&session);
         self.counters.sessions_closed += 1;
-        // HOST-012
         session.begin_teardown();
         self.dead.push(session);
     }

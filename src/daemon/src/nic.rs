@@ -175,7 +175,6 @@ impl Nic {
 
     /// Tells every program that has opened the device what has happened to its port.
     pub(crate) fn port_event(&mut self, event: PortEvent) {
-        // CQ-027
         let contexts: Vec<EventTarget> = self.host.objects.contexts.values().copied().collect();
         for context in contexts {
             self.host.tell(context, event as u32);
@@ -311,7 +310,6 @@ impl Nic {
             return;
         }
         let used: BTreeSet<IpAddr> = self.device.mcast_groups().collect();
-        // MCAST-005
         for group in self.groups.difference(&used) {
             // What the kernel will not let go of is dropped by the engine.
             let _ = self.port.leave(*group);

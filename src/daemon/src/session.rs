@@ -149,7 +149,6 @@ impl Session {
         if let Request::Hello { program } = request {
             return self.hello(&program, fds).map(Some);
         }
-        // HOST-025
         if self.shared.is_none() {
             return Err(refuse(Errno::PROTO, "the first request must be Hello"));
         }
@@ -158,7 +157,6 @@ impl Session {
             Request::RegMr { .. } => fds.pop(),
             _ => None,
         };
-        // HOST-016
         if !fds.is_empty() {
             let sentence = format!("{} descriptors came with a request that takes none", fds.len());
             return Err(refuse(Errno::PROTO, sentence));
@@ -229,7 +227,6 @@ impl Session {
     }
 
     fn hello(&mut self, program: &str, mut fds: Vec<OwnedFd>) -> Result<Answer, ControlError> {
-        // HOST-025
         if self.shared.is_some() {
             return Err(refuse(Errno::PROTO, "Hello was said before"));
         }
@@ -291,7 +288,6 @@ impl Session {
     /// A number that no object of this session ever had.
     pub(crate) fn new_handle(&mut self) -> Result<u32, ControlError> {
         let handle = self.next_handle;
-        // HOST-014
         self.next_handle = handle
             .checked_add(1)
             .ok_or_else(|| refuse(Errno::NOMEM, "this session has used up all handles"))?;
@@ -307,7 +303,6 @@ impl Session {
     pub(crate) fn take_doorbells(&self, mut rung: impl FnMut(usize, Qpn)) {
         let Some(shared) = &self.shared else { return };
         shared.doorbell_reader.take(|slot| {
-            // HOST-009
             if let Some(&Some((nic, qpn))) = shared.doorbells.get(slot as usize) {
                 rung(nic, qpn);
             }

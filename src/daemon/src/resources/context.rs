@@ -144,7 +144,6 @@ impl Session {
         let nic = &ctx.nics[find(&self.contexts, "context", context.0)?.nic];
         check_port(port)?;
         let table = nic.gid_table();
-        // ADDR-001
         let entry = usize::try_from(index).ok().and_then(|index| table.get(index));
         let Some(entry) = entry else {
             let sentence = format!("GID index {index}: the table has {GID_TABLE_LEN}, from 0");
@@ -165,7 +164,6 @@ pub(super) fn find_nic(ctx: &DaemonCtx<'_>, name: &str) -> Result<usize, Control
 }
 
 fn check_port(port: u8) -> Result<(), ControlError> {
-    // ADDR-008
     if port == PORT {
         return Ok(());
     }

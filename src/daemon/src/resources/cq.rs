@@ -86,9 +86,7 @@ impl Session {
         let geometry = shape(cqe)?;
         let queue = ctx.nics[nic].host.cqs.get_mut(id.0);
         let queue = queue.ok_or_else(|| no_such("completion queue", cq.0))?;
-        // CQ-026
         let unread = queue.unread().or_refuse(Errno::INVAL, "completion queue")?;
-        // CQ-025
         if cqe < unread {
             let sentence = format!(
                 "cqe {cqe}: {unread} completions are unread, expected {unread} to {MAX_CQE}"
@@ -114,7 +112,6 @@ impl Session {
     ) -> Result<Answer, ControlError> {
         let found = find(&self.cqs, "completion queue", cq.0)?;
         let qps = ctx.nics[found.nic].host.cqs.get(found.id.0).map_or(0, |cq| cq.qps);
-        // CQ-014
         check_unused("completion queue", qps as usize, "queue pairs")?;
         let freed = self.cqs.remove(&cq.0).ok_or_else(|| no_such("completion queue", cq.0))?;
         let &Cq { context, channel, nic, .. } = &freed;
@@ -137,7 +134,6 @@ impl Session {
 
 /// The shape of a ring for so many completions.
 fn shape(cqe: u32) -> Result<Geometry, ControlError> {
-    // CQ-015
     if cqe == 0 || cqe > MAX_CQE {
         let sentence = format!("cqe {cqe}: expected 1 to {MAX_CQE} completions");
         return Err(refuse(Errno::INVAL, sentence));

@@ -91,7 +91,6 @@ impl Session {
         let on = &mut ctx.nics[nic];
         let region = match region {
             Some(region) => on.host.insert_region(region),
-            // MEM-017
             None => Some(NO_MEMORY),
         };
         let region = region.ok_or_else(|| device_full("memory registrations"))?;
@@ -127,7 +126,6 @@ impl Session {
         mr: MrHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.mrs, "memory registration", mr.0)?;
-        // MW-028
         ctx.nics[found.nic].device.dereg_mr(found.key).or_refuse(Errno::BUSY, "mr")?;
         let freed = self.mrs.remove(&mr.0).ok_or_else(|| no_such("memory registration", mr.0))?;
         self.forget_mr(ctx.nics, freed);
@@ -197,7 +195,6 @@ impl Session {
         let is_one_page = request.addr / page == last / page;
         let ends = [Some(request.addr), Some(last).filter(|_| !is_one_page)];
         for addr in ends.into_iter().flatten() {
-            // MEM-005
             probe(memory, addr).map_err(|fault| refuse_reach(request, addr, &fault))?;
         }
         Ok(Region::Process { memory: Rc::clone(memory), addr: request.addr })
@@ -232,7 +229,6 @@ fn check_range(request: &MrRequest) -> Result<(), ControlError> {
 }
 
 fn check_access(access: Access) -> Result<Access, ControlError> {
-    // MEM-006
     let unknown = access - (KNOWN_ACCESS | PAGING_ACCESS | OPTIONAL_ACCESS);
     if !unknown.is_empty() {
         let sentence = format!(
@@ -244,6 +240,5 @@ fn check_access(access: Access) -> Result<Access, ControlError> {
         );
         return Err(refuse(Errno::INVAL, sentence));
     }
-    // MEM-014: how it is paged in is the kernel's.
     Ok(access & KNOWN_ACCESS)
 }

@@ -25,7 +25,6 @@ impl Session {
             let groups: BTreeSet<IpAddr> =
                 self.attachments.iter().map(|&(_, group)| group).collect();
             if !groups.contains(&gid.to_ip()) {
-                // MCAST-014
                 check_quota("multicast groups", groups.len(), MAX_MCAST_GROUPS)?;
             }
             ctx.nics[found.nic].attach_mcast(found.qpn, gid.to_ip())?;
@@ -51,9 +50,7 @@ impl Nic {
     /// Attaches a QP to a group; with the group's first, the port joins it.
     fn attach_mcast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ControlError> {
         let is_first = self.device.attach_mcast(qpn, group).map_err(refuse_mcast)?;
-        // MCAST-005
         if is_first && let Err(error) = self.join(group) {
-            // MCAST-012
             let undone = self.device.detach_mcast(qpn, group);
             debug_assert!(undone.is_ok(), "{undone:?}");
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::INVAL);

@@ -50,7 +50,6 @@ impl Session {
     pub(crate) fn free_mw(&mut self, nics: &mut [Nic], mw: Mw) {
         self.leave_pd(mw.pd, PdUser::Mw);
         let nic = &mut nics[mw.nic];
-        // MW-040
         nic.device.dealloc_mw(mw.rkey);
         nic.host.objects.remove_mw(mw.rkey);
     }
