@@ -1,9 +1,9 @@
 //! A running daemon: started from a configuration, stopped by dropping its handle.
 
-use crate::addresses::{Served, first_of_table, is_passing, path_mtu};
+use crate::addresses::{AddressSource, first_of_table, is_passing, path_mtu};
 use crate::config::{Config, ConfigError, PortBackend};
+use crate::device::{Identity, RdmaDevice, guid_of, guid_of_mac};
 use crate::event_loop::EventLoop;
-use crate::nic::{Identity, Nic, guid_of, guid_of_mac};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -110,10 +110,10 @@ impl fmt::Display for DeviceSummary {
 /// use urxe_daemon::{Config, Daemon};
 ///
 /// let mut config = Config::new(["127.0.0.1".parse()?]);
-/// config.socket = "/tmp/my-nic.sock".into();
-/// let nic = Daemon::start(config)?;
-/// println!("connect to {}", nic.socket().display());
-/// // The NIC lives as long as `nic` does.
+/// config.socket = "/tmp/my-device.sock".into();
+/// let device = Daemon::start(config)?;
+/// println!("connect to {}", device.socket().display());
+/// // The NIC lives as long as `device` does.
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Daemon;
@@ -137,8 +137,8 @@ impl Daemon {
         // The ports first: of two daemons for one address only one comes to touch the socket.
         let watch = Watch::open(Instant::now());
         let slow_watch = watch.why_slow().map(ToString::to_string);
-        let addrs = config.addrs.iter().copied().map(Served::Address);
-        let interfaces = config.interfaces.iter().cloned().map(Served::Interface);
+        let addrs = config.addrs.iter().copied().map(AddressSource::Address);
+        let interfaces = config.interfaces.iter().cloned().map(AddressSource::Interface);
         let names = config.device_names();
         let mut ports = Vec::new();
         for (index, served) in addrs.chain(interfaces).enumerate() {
@@ -160,9 +160,11 @@ impl Daemon {
             // this is refused they are only less exact.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             let now = Instant::now();
-            let nics = ports.into_iter().zip(seeds);
-            let nics = nics.map(|(opened, seed)| Nic::new(opened.identity, opened.port, seed, now));
-            let mut event_loop = EventLoop::new(now, listener, nics.collect(), watch, stop_read)?;
+            let devices = ports.into_iter().zip(seeds);
+            let devices = devices
+                .map(|(opened, seed)| RdmaDevice::new(opened.identity, opened.port, seed, now));
+            let mut event_loop =
+                EventLoop::new(now, listener, devices.collect(), watch, stop_read)?;
             if let Some(linger) = config.linger {
                 event_loop.linger(linger);
             }
@@ -291,7 +293,7 @@ struct Opened {
 fn open_port(
     config: &Config,
     name: String,
-    served: Served,
+    served: AddressSource,
     links: &Links,
 ) -> Result<Opened, StartError> {
     let mut port = bare_port(config.port_backend, &served)?;
@@ -300,7 +302,7 @@ fn open_port(
         let added = if wanted.usable { port.add_address(wanted.addr) } else { Ok(()) };
         match added {
             // An interface need not have any yet.
-            Err(error) if matches!(served, Served::Interface(_)) && is_passing(&error) => {}
+            Err(error) if matches!(served, AddressSource::Interface(_)) && is_passing(&error) => {}
             result => result?,
         }
         table.push(wanted.addr);
@@ -321,15 +323,15 @@ fn open_port(
 }
 
 /// A port without anything around it; that of an interface has no address yet.
-fn bare_port(backend: PortBackend, served: &Served) -> Result<Box<dyn Port>, OpenError> {
+fn bare_port(backend: PortBackend, served: &AddressSource) -> Result<Box<dyn Port>, OpenError> {
     let (udp, raw) = (UdpOptions::default(), RawOptions::default());
     Ok(match (backend, served) {
-        (PortBackend::Udp, Served::Address(addr)) => Box::new(UdpPort::open(*addr, &udp)?),
-        (PortBackend::Udp, Served::Interface(name)) => {
+        (PortBackend::Udp, AddressSource::Address(addr)) => Box::new(UdpPort::open(*addr, &udp)?),
+        (PortBackend::Udp, AddressSource::Interface(name)) => {
             Box::new(UdpPort::open_interface(name, &udp)?)
         }
-        (PortBackend::Raw, Served::Address(addr)) => Box::new(RawPort::open(*addr, &raw)?),
-        (PortBackend::Raw, Served::Interface(name)) => {
+        (PortBackend::Raw, AddressSource::Address(addr)) => Box::new(RawPort::open(*addr, &raw)?),
+        (PortBackend::Raw, AddressSource::Interface(name)) => {
             Box::new(RawPort::open_interface(name, &raw)?)
         }
     })
@@ -337,10 +339,10 @@ fn bare_port(backend: PortBackend, served: &Served) -> Result<Box<dyn Port>, Ope
 
 /// What tells a device apart: its interface's hardware address where it stands for all of it, else
 /// its address.
-fn guid(served: &Served, links: &Links, first: Option<IpAddr>) -> [u8; 8] {
+fn guid(served: &AddressSource, links: &Links, first: Option<IpAddr>) -> [u8; 8] {
     let mac = match served {
-        Served::Address(_) => None,
-        Served::Interface(_) => served.link(links).and_then(|link| link.mac),
+        AddressSource::Address(_) => None,
+        AddressSource::Interface(_) => served.link(links).and_then(|link| link.mac),
     };
     match mac.filter(|mac| *mac != [0; 6]) {
         Some(mac) => guid_of_mac(mac),

@@ -14,14 +14,13 @@
 use crate::cm::Cm;
 use crate::config::SocketMode;
 use crate::counters::DaemonCounters;
+use crate::device::RdmaDevice;
 use crate::limits::{
     ACCEPT_PAUSE, ACCEPTS_PER_TURN, BURIALS_PER_TURN, EVENTS_PER_TURN, MAX_SESSIONS,
     REQUESTS_PER_TURN, SPIN,
 };
-use crate::nic::Nic;
 use crate::resources::refuse;
 use crate::session::{Answer, DaemonCtx, Session};
-use crate::slab::Slab;
 use crate::sysfs::Sysfs;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry};
@@ -34,6 +33,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use urxe_nic::slab::Slab;
 use urxe_port::watch::Watch;
 use urxe_shm::client::yield_policy::YieldPolicy;
 use urxe_shm::control::channel::{ChannelError, Listener};
@@ -50,38 +50,38 @@ enum Token {
     /// so are the timers.
     Wake,
     /// A device's port can receive, or send again.
-    Port { nic: usize },
+    Port { device: usize },
     /// A session's socket has a request, or its program is gone.
     Session { key: u32 },
     /// An event pipe that was full takes records again.
-    Pipe { nic: usize, pipe: u32 },
+    Pipe { device: usize, pipe: u32 },
     /// A link or an address of the machine has changed.
     Watch,
 }
 
 impl Token {
     fn to_mio(self) -> mio::Token {
-        let (kind, nic, key) = match self {
+        let (kind, device, key) = match self {
             Token::Stop => (0, 0, 0),
             Token::Listener => (1, 0, 0),
             Token::Wake => (2, 0, 0),
-            Token::Port { nic } => (3, nic, 0),
+            Token::Port { device } => (3, device, 0),
             Token::Session { key } => (4, 0, key),
-            Token::Pipe { nic, pipe } => (5, nic, pipe),
+            Token::Pipe { device, pipe } => (5, device, pipe),
             Token::Watch => (6, 0, 0),
         };
-        mio::Token(kind << 48 | nic << 32 | key as usize)
+        mio::Token(kind << 48 | device << 32 | key as usize)
     }
 
     fn from_mio(token: mio::Token) -> Token {
         let mio::Token(number) = token;
-        let (nic, key) = (number >> 32 & 0xffff, number as u32);
+        let (device, key) = (number >> 32 & 0xffff, number as u32);
         match number >> 48 {
             1 => Token::Listener,
             2 => Token::Wake,
-            3 => Token::Port { nic },
+            3 => Token::Port { device },
             4 => Token::Session { key },
-            5 => Token::Pipe { nic, pipe: key },
+            5 => Token::Pipe { device, pipe: key },
             6 => Token::Watch,
             _ => Token::Stop,
         }
@@ -89,14 +89,14 @@ impl Token {
 }
 
 /// What came of a descriptor that was ready.
-struct Served {
+struct Progress {
     /// There was something to do.
     worked: bool,
     /// There may be more, so it stays ready.
     more: bool,
 }
 
-const NOTHING: Served = Served { worked: false, more: false };
+const NOTHING: Progress = Progress { worked: false, more: false };
 
 /// The event loop and all that it serves.
 pub(crate) struct EventLoop {
@@ -124,7 +124,7 @@ pub(crate) struct EventLoop {
     sessions: Slab<Session>,
     /// Sessions whose programs are gone, and whose objects are not all freed.
     dead: Vec<Session>,
-    nics: Vec<Nic>,
+    devices: Vec<RdmaDevice>,
     cm: Cm,
     counters: DaemonCounters,
 }
@@ -133,7 +133,7 @@ impl EventLoop {
     pub(crate) fn new(
         now: Instant,
         listener: Listener,
-        nics: Vec<Nic>,
+        devices: Vec<RdmaDevice>,
         watch: Watch,
         stop: OwnedFd,
     ) -> io::Result<EventLoop> {
@@ -153,7 +153,7 @@ impl EventLoop {
             alone_since: now,
             accept_again: None,
             watch,
-            nics,
+            devices,
             cm: Cm::new(),
             sessions: Slab::default(),
             dead: Vec::new(),
@@ -165,9 +165,9 @@ impl EventLoop {
         if let Some(fd) = event_loop.watch.fd() {
             event_loop.register(fd, Token::Watch, Interest::READABLE)?;
         }
-        for (nic, entry) in event_loop.nics.iter().enumerate() {
-            if let Some(fd) = entry.port().fd() {
-                event_loop.register(fd, Token::Port { nic }, Interest::READABLE)?;
+        for (device, entry) in event_loop.devices.iter().enumerate() {
+            if let Some(fd) = entry.nic.port().fd() {
+                event_loop.register(fd, Token::Port { device }, Interest::READABLE)?;
             }
         }
         event_loop.sync_devices_with_links(now)?;
@@ -176,7 +176,7 @@ impl EventLoop {
 
     /// Shows the devices as files from now on.
     pub(crate) fn show_devices(&mut self, directory: &Path, mode: SocketMode) -> io::Result<()> {
-        self.sysfs = Some(Sysfs::create(directory, mode, &self.nics)?);
+        self.sysfs = Some(Sysfs::create(directory, mode, &self.devices)?);
         Ok(())
     }
 
@@ -248,15 +248,15 @@ impl EventLoop {
     fn turn(&mut self, now: Instant) -> io::Result<bool> {
         let mut worked = false;
         for (_, session) in self.sessions.iter() {
-            session.take_doorbells(|nic, qpn| {
-                self.nics[nic].ring(qpn);
+            session.take_doorbells(|device, qpn| {
+                self.devices[device].nic.ring(qpn);
                 worked = true;
             });
         }
         // Before the devices have their turn: peers are to be told of connections that end.
         if let Some(session) = self.dead.last_mut() {
-            let (nics, cm, counters) = (&mut self.nics[..], &mut self.cm, &self.counters);
-            session.free_some(&mut DaemonCtx { nics, cm, now, counters }, BURIALS_PER_TURN);
+            let (devices, cm, counters) = (&mut self.devices[..], &mut self.cm, &self.counters);
+            session.free_some(&mut DaemonCtx { devices, cm, now, counters }, BURIALS_PER_TURN);
         }
         if let Some(session) = self.dead.last()
             && !session.is_ending()
@@ -265,10 +265,10 @@ impl EventLoop {
             let is_last = self.dead.is_empty() && self.sessions.is_empty();
             debug_assert!(!is_last || self.cm.is_empty(), "nobody is there to free it");
         }
-        for (index, nic) in self.nics.iter_mut().enumerate() {
-            worked |= nic.handle_timers(now)?;
-            self.cm.poll(now, index, nic);
-            worked |= nic.transmit(now)?;
+        for (index, device) in self.devices.iter_mut().enumerate() {
+            worked |= device.handle_timers(now)?;
+            self.cm.poll(now, index, device);
+            worked |= device.nic.transmit(now)?;
         }
         self.watch_full_pipes();
         if self.watch.poll_timeout().is_some_and(|at| at <= now) {
@@ -282,22 +282,22 @@ impl EventLoop {
     }
 
     /// Sees to a descriptor that is ready.
-    fn serve(&mut self, now: Instant, token: Token) -> io::Result<Served> {
+    fn serve(&mut self, now: Instant, token: Token) -> io::Result<Progress> {
         match token {
             Token::Stop | Token::Wake => Ok(NOTHING),
             Token::Listener => Ok(self.accept(now)),
-            Token::Port { nic } => {
-                let nic = &mut self.nics[nic];
-                let sent = nic.is_blocked() && nic.send(now)?;
+            Token::Port { device } => {
+                let device = &mut self.devices[device];
+                let sent = device.nic.is_blocked() && device.nic.send(now)?;
                 // An error of the socket is read by receiving.
-                let received = nic.receive(now)?;
-                Ok(Served { worked: received || sent, more: received })
+                let received = device.nic.receive(now)?;
+                Ok(Progress { worked: received || sent, more: received })
             }
             Token::Session { key } => self.answer(now, key),
             Token::Watch => self.handle_link_change(now),
-            Token::Pipe { nic, pipe } => {
+            Token::Pipe { device, pipe } => {
                 let registry = self.poll.registry();
-                if let Some(entry) = self.nics[nic].host.pipes.get_mut(pipe)
+                if let Some(entry) = self.devices[device].nic.host.pipes.get_mut(pipe)
                     && entry.flush()
                 {
                     entry.unwatch(|fd| deregister(registry, fd));
@@ -310,16 +310,19 @@ impl EventLoop {
     /// Has the pipes watched that have become full. The session of one for which the system refuses
     /// that ends: it would wait for its events for ever.
     fn watch_full_pipes(&mut self) {
-        for nic in 0..self.nics.len() {
-            while let Some(pipe) = self.nics[nic].host.take_full_pipe() {
-                let Some(entry) = self.nics[nic].host.pipes.get_mut(pipe) else { continue };
-                let token = Token::Pipe { nic, pipe };
+        for device in 0..self.devices.len() {
+            while let Some(pipe) = self.devices[device].nic.host.take_full_pipe() {
+                let Some(entry) = self.devices[device].nic.host.pipes.get_mut(pipe) else {
+                    continue;
+                };
+                let token = Token::Pipe { device, pipe };
                 let registry = self.poll.registry();
                 if entry.watch(|fd| register(registry, fd, token, Interest::WRITABLE)).is_ok() {
                     continue;
                 }
                 self.counters.event_pipes_failed += 1;
-                let owner = self.sessions.iter().find(|(_, session)| session.has_pipe(nic, pipe));
+                let owner =
+                    self.sessions.iter().find(|(_, session)| session.has_pipe(device, pipe));
                 if let Some((key, _)) = owner {
                     self.end_session(key);
                 }
@@ -328,40 +331,40 @@ impl EventLoop {
     }
 
     /// Lets all devices follow one change of a link or an address.
-    fn handle_link_change(&mut self, now: Instant) -> io::Result<Served> {
+    fn handle_link_change(&mut self, now: Instant) -> io::Result<Progress> {
         let changed = self.watch.next_change(now);
         if changed {
             self.sync_devices_with_links(now)?;
         }
-        Ok(Served { worked: changed, more: changed })
+        Ok(Progress { worked: changed, more: changed })
     }
 
     /// Makes all devices what the machine's links and addresses say that they should be.
     fn sync_devices_with_links(&mut self, now: Instant) -> io::Result<()> {
-        for (index, nic) in self.nics.iter_mut().enumerate() {
-            let events = nic.sync_with_links(now, self.watch.links())?;
+        for (index, device) in self.devices.iter_mut().enumerate() {
+            let events = device.sync_with_links(now, self.watch.links())?;
             // First the files: who is told of a change may look there at once.
-            let shown = self.sysfs.as_mut().map_or(Ok(()), |sysfs| sysfs.show(index, nic));
+            let shown = self.sysfs.as_mut().map_or(Ok(()), |sysfs| sysfs.show(index, device));
             self.counters.sysfs_errors += u64::from(shown.is_err());
             for event in events {
-                nic.port_event(event);
+                device.nic.port_event(event);
             }
         }
         Ok(())
     }
 
     /// Accepts programs that want to connect.
-    fn accept(&mut self, now: Instant) -> Served {
+    fn accept(&mut self, now: Instant) -> Progress {
         for _ in 0..ACCEPTS_PER_TURN {
             let channel = match self.listener.accept() {
                 Ok(Some(channel)) => channel,
-                Ok(None) => return Served { worked: true, more: false },
+                Ok(None) => return Progress { worked: true, more: false },
                 Err(_) => {
                     // Out of descriptors or memory, and the program goes on waiting. Looking
                     // again at once would find the same.
                     self.counters.sessions_refused += 1;
                     self.accept_again = Some(now + ACCEPT_PAUSE);
-                    return Served { worked: true, more: false };
+                    return Progress { worked: true, more: false };
                 }
             };
             let session = if self.sessions.len() + self.dead.len() < MAX_SESSIONS {
@@ -381,32 +384,33 @@ impl EventLoop {
                 self.end_session(key);
             }
         }
-        Served { worked: true, more: true }
+        Progress { worked: true, more: true }
     }
 
     /// Answers a few requests of a session.
-    fn answer(&mut self, now: Instant, key: u32) -> io::Result<Served> {
-        let ended = Ok(Served { worked: true, more: false });
+    fn answer(&mut self, now: Instant, key: u32) -> io::Result<Progress> {
+        let ended = Ok(Progress { worked: true, more: false });
         for served in 0..REQUESTS_PER_TURN {
             let Some(session) = self.sessions.get_mut(key) else { return ended };
             if session.is_ending() {
-                let (nics, cm, counters) = (&mut self.nics[..], &mut self.cm, &self.counters);
-                session.free_some(&mut DaemonCtx { nics, cm, now, counters }, BURIALS_PER_TURN);
+                let (devices, cm, counters) = (&mut self.devices[..], &mut self.cm, &self.counters);
+                session.free_some(&mut DaemonCtx { devices, cm, now, counters }, BURIALS_PER_TURN);
                 let is_over = !session.is_ending();
                 if is_over && !self.reply(key, Ok(Reply::Done.into())) {
                     return ended;
                 }
-                return Ok(Served { worked: true, more: true });
+                return Ok(Progress { worked: true, more: true });
             }
             let was_open = session.wake_fd().is_some();
             let answer = match session.receive() {
                 Ok((request, fds)) => {
-                    post(session, &mut self.nics, now)?;
-                    let (nics, cm, counters) = (&mut self.nics[..], &mut self.cm, &self.counters);
-                    session.handle(&mut DaemonCtx { nics, cm, now, counters }, request, fds)
+                    post(session, &mut self.devices, now)?;
+                    let (devices, cm, counters) =
+                        (&mut self.devices[..], &mut self.cm, &self.counters);
+                    session.handle(&mut DaemonCtx { devices, cm, now, counters }, request, fds)
                 }
                 Err(ChannelError::WouldBlock) => {
-                    return Ok(Served { worked: served > 0, more: false });
+                    return Ok(Progress { worked: served > 0, more: false });
                 }
                 Err(ChannelError::Closed) => {
                     self.end_session(key);
@@ -445,7 +449,7 @@ impl EventLoop {
                 return ended;
             }
         }
-        Ok(Served { worked: true, more: true })
+        Ok(Progress { worked: true, more: true })
     }
 
     /// Sends the answer to a request. Returns whether the session goes on.
@@ -477,13 +481,15 @@ impl EventLoop {
 
     /// Whether there is more to do right away.
     fn has_more(&self) -> bool {
-        !self.dead.is_empty() || !self.ready.is_empty() || self.nics.iter().any(Nic::is_due)
+        !self.dead.is_empty()
+            || !self.ready.is_empty()
+            || self.devices.iter().any(|device| device.nic.is_due())
     }
 
     /// Sleeps until something happens or is due; not at all if a program has just rung.
     fn sleep(&mut self, now: Instant) -> io::Result<()> {
         let nobody_rang = self.sessions.iter().all(|(_, session)| session.fall_asleep());
-        let deadlines = self.nics.iter().filter_map(Nic::deadline);
+        let deadlines = self.devices.iter().filter_map(RdmaDevice::deadline);
         let deadlines = deadlines.chain(self.accept_again).chain(self.watch.poll_timeout());
         let deadlines = deadlines.chain(self.end_of_linger());
         let left = deadlines.min().map(|at| at.saturating_duration_since(now));
@@ -550,10 +556,10 @@ fn deregister(registry: &Registry, fd: impl AsFd) {
 
 /// Sends what a session has posted so far. What it asks for is done after that: the QP that it
 /// destroys has sent, the CQ that it resizes holds the completions.
-fn post(session: &Session, nics: &mut [Nic], now: Instant) -> io::Result<()> {
-    session.take_doorbells(|nic, qpn| nics[nic].ring(qpn));
-    for nic in nics {
-        nic.transmit(now)?;
+fn post(session: &Session, devices: &mut [RdmaDevice], now: Instant) -> io::Result<()> {
+    session.take_doorbells(|device, qpn| devices[device].nic.ring(qpn));
+    for device in devices {
+        device.nic.transmit(now)?;
     }
     Ok(())
 }
@@ -568,9 +574,9 @@ mod tests {
             Token::Stop,
             Token::Listener,
             Token::Wake,
-            Token::Port { nic: crate::limits::MAX_DEVICES - 1 },
+            Token::Port { device: crate::limits::MAX_DEVICES - 1 },
             Token::Session { key: u32::MAX },
-            Token::Pipe { nic: crate::limits::MAX_DEVICES - 1, pipe: u32::MAX },
+            Token::Pipe { device: crate::limits::MAX_DEVICES - 1, pipe: u32::MAX },
             Token::Watch,
         ];
         for token in tokens {

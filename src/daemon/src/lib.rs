@@ -9,7 +9,7 @@
 //!     │                                    │
 //!     └── rings, doorbells, memory ──► engine_host.rs, queues.rs, convert.rs, staging.rs
 //!                                          │
-//!                   event_loop.rs ─► nic.rs ─► engine ─► port ─► wire
+//!                   event_loop.rs ─► device.rs ─► engine ─► port ─► wire
 //!                                       ▲
 //!                    cm/  connections between programs, over the engine's messages on QP1
 //!                                       ▲
@@ -33,23 +33,14 @@ mod addresses;
 mod cli;
 mod cm;
 mod config;
-mod convert;
 mod counters;
 mod daemon;
-mod engine_host;
+mod device;
 mod event_loop;
-mod event_pipe;
 pub mod limits;
-mod nic;
-mod objects;
-mod queues;
-mod read_ahead;
 mod resources;
 mod session;
-mod slab;
-mod staging;
 mod sysfs;
-mod write_combiner;
 
 pub use cli::{Arguments, run};
 pub use config::{Config, ConfigError, PortBackend, Settings, SocketMode};

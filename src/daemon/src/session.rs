@@ -6,9 +6,8 @@
 
 use crate::cm::Cm;
 use crate::counters::DaemonCounters;
+use crate::device::RdmaDevice;
 use crate::limits::MAX_PROGRAM_NAME;
-use crate::nic::Nic;
-use crate::objects::Owner;
 use crate::resources::{
     Ah, ArenaRings, CompChannel, Context, Cq, Mr, MrRequest, Mw, Pd, PendingFree, Qp, QpRequest,
     Refusal, Srq, refuse,
@@ -20,6 +19,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
+use urxe_nic::objects::Owner;
 use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{ControlError, Reply, Request};
 use urxe_shm::memory::process_memory::ProcessMemory;
@@ -29,7 +29,7 @@ use urxe_types::Qpn;
 
 /// What requests are about: the daemon as a session sees it.
 pub(crate) struct DaemonCtx<'a> {
-    pub(crate) nics: &'a mut [Nic],
+    pub(crate) devices: &'a mut [RdmaDevice],
     /// The connection manager.
     pub(crate) cm: &'a mut Cm,
     pub(crate) now: Instant,
@@ -268,9 +268,9 @@ impl Session {
     }
 
     /// Whether an event pipe of a device is of this session.
-    pub(crate) fn has_pipe(&self, nic: usize, pipe: u32) -> bool {
-        let is_async = |context: &Context| context.nic == nic && context.async_events == pipe;
-        let is_channel = |channel: &CompChannel| channel.nic == nic && channel.pipe == pipe;
+    pub(crate) fn has_pipe(&self, device: usize, pipe: u32) -> bool {
+        let is_async = |context: &Context| context.device == device && context.async_events == pipe;
+        let is_channel = |channel: &CompChannel| channel.device == device && channel.pipe == pipe;
         self.contexts.values().any(is_async) || self.channels.values().any(is_channel)
     }
 
@@ -303,8 +303,8 @@ impl Session {
     pub(crate) fn take_doorbells(&self, mut rung: impl FnMut(usize, Qpn)) {
         let Some(shared) = &self.shared else { return };
         shared.doorbell_reader.take(|slot| {
-            if let Some(&Some((nic, qpn))) = shared.doorbells.get(slot as usize) {
-                rung(nic, qpn);
+            if let Some(&Some((device, qpn))) = shared.doorbells.get(slot as usize) {
+                rung(device, qpn);
             }
         });
     }
@@ -353,14 +353,14 @@ impl Shared {
     }
 
     /// Gives a QP a doorbell.
-    pub(crate) fn install_doorbell(&mut self, nic: usize, qpn: Qpn) -> u32 {
+    pub(crate) fn install_doorbell(&mut self, device: usize, qpn: Qpn) -> u32 {
         let slot = self.spare_doorbells.pop().unwrap_or_else(|| {
             self.doorbells.push(None);
             let slots = self.doorbells.len() as u32;
             self.doorbell_reader.set_slots(slots);
             slots - 1
         });
-        self.doorbells[slot as usize] = Some((nic, qpn));
+        self.doorbells[slot as usize] = Some((device, qpn));
         slot
     }
 

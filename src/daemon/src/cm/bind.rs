@@ -6,8 +6,8 @@ use super::route::{
     device_of, is_served_elsewhere, lacks_interface, meant, meant_peer, way_to, why_not_served,
     wildcard_for,
 };
+use crate::device::RdmaDevice;
 use crate::limits::MAX_CM_BACKLOG;
-use crate::nic::Nic;
 use crate::resources::{Refusal, refuse};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,7 +23,7 @@ const FIRST_FREE_PORT: u16 = 1024;
 impl Cm {
     pub(super) fn bind(
         &mut self,
-        nics: &[Nic],
+        devices: &[RdmaDevice],
         is_root: bool,
         key: u32,
         addr: SocketAddr,
@@ -36,10 +36,10 @@ impl Cm {
             let sentence = format!("address {addr}: is link-local, expected an interface with it");
             return Err(refuse(Errno::INVAL, sentence));
         }
-        let addr = meant(nics, addr);
-        let nic = match addr.ip().is_unspecified() {
+        let addr = meant(devices, addr);
+        let device = match addr.ip().is_unspecified() {
             true => None,
-            false => Some(device_of(nics, addr).ok_or_else(|| {
+            false => Some(device_of(devices, addr).ok_or_else(|| {
                 refuse(why_not_served(addr), format!("address {addr}: no device has it"))
             })?),
         };
@@ -48,7 +48,7 @@ impl Cm {
         let id = self.id_mut(key)?;
         let mut src = addr;
         src.set_port(port);
-        (id.src, id.nic, id.has_port, id.phase) = (Some(src), nic, true, Phase::Bound);
+        (id.src, id.device, id.has_port, id.phase) = (Some(src), device, true, Phase::Bound);
         Ok(())
     }
 
@@ -76,7 +76,7 @@ impl Cm {
 
     pub(super) fn resolve_addr(
         &mut self,
-        nics: &[Nic],
+        devices: &[RdmaDevice],
         is_root: bool,
         key: u32,
         src: Option<SocketAddr>,
@@ -98,9 +98,9 @@ impl Cm {
             return Err(refuse(Errno::INVAL, sentence));
         }
         if matches!(id.phase, Phase::Idle) {
-            self.bind(nics, is_root, key, src)?;
+            self.bind(devices, is_root, key, src)?;
         }
-        match self.find_way(nics, key, dst) {
+        match self.find_way(devices, key, dst) {
             Ok(()) => self.tell(key, CmEventKind::AddrResolved, 0, CmEventParam::None),
             Err(errno) => {
                 let status = -errno.raw_os_error();
@@ -110,20 +110,20 @@ impl Cm {
         Ok(())
     }
 
-    fn find_way(&mut self, nics: &[Nic], key: u32, dst: SocketAddr) -> Result<(), Errno> {
+    fn find_way(&mut self, devices: &[RdmaDevice], key: u32, dst: SocketAddr) -> Result<(), Errno> {
         let id = self.ids.get_mut(key).ok_or(Errno::NOENT)?;
         let mut src = id.src.ok_or(Errno::INVAL)?;
         let own = (!src.ip().is_unspecified()).then_some(src);
-        let ip = way_to(nics, own, dst)?;
+        let ip = way_to(devices, own, dst)?;
         if own.is_none() {
             src = with_ip(ip, src.port(), dst);
         }
-        let mut dst = meant_peer(nics, ip, dst, is_served_elsewhere);
+        let mut dst = meant_peer(devices, ip, dst, is_served_elsewhere);
         if dst.ip().is_unspecified() {
             // Who names nobody means itself.
             dst = with_ip(ip, dst.port(), src);
         }
-        id.nic = Some(device_of(nics, src).ok_or(Errno::NODEV)?);
+        id.device = Some(device_of(devices, src).ok_or(Errno::NODEV)?);
         (id.src, id.dst, id.phase) = (Some(src), Some(dst), Phase::AddrResolved);
         let (space, claim) = (id.space, id.claim(key, ip));
         self.ports.replace(space, src.port(), claim);
@@ -143,13 +143,13 @@ impl Cm {
 
     pub(super) fn listen(
         &mut self,
-        nics: &mut [Nic],
+        devices: &mut [RdmaDevice],
         now: Instant,
         key: u32,
         backlog: u32,
     ) -> Result<(), ControlError> {
         if matches!(self.id(key)?.phase, Phase::Idle) {
-            self.bind(nics, false, key, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
+            self.bind(devices, false, key, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
         }
         let id = self.id(key)?;
         let (Phase::Bound, Some(src)) = (&id.phase, id.src) else {
@@ -179,14 +179,14 @@ impl Cm {
             },
             backlog: backlog as usize,
         };
-        let on = id.nic.map_or(0..nics.len(), |nic| nic..nic + 1);
+        let on = id.device.map_or(0..devices.len(), |device| device..device + 1);
         let mut listeners = Vec::new();
-        for nic in on {
-            match nics[nic].cm.listen(&listen) {
-                Ok(listener) => listeners.push((nic, listener)),
+        for device in on {
+            match devices[device].cm.listen(&listen) {
+                Ok(listener) => listeners.push((device, listener)),
                 Err(error) => {
-                    for (nic, listener) in listeners {
-                        nics[nic].cm.unlisten(now, listener);
+                    for (device, listener) in listeners {
+                        devices[device].cm.unlisten(now, listener);
                     }
                     let errno = match error {
                         ListenError::AddressInUse(_) => Errno::ADDRINUSE,
@@ -264,7 +264,7 @@ pub(super) fn space_to_engine(space: CmPortSpace) -> PortSpace {
 mod tests {
     use super::*;
     use crate::cm::channel::EventChannel;
-    use crate::objects::Owner;
+    use urxe_nic::objects::Owner;
 
     #[test]
     fn low_ports_are_for_root() {

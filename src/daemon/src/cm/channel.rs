@@ -1,12 +1,12 @@
 //! Event channels: what waits to be told, and the pipe that says so.
 
-use crate::event_pipe::drain;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use urxe_cm::ConnId;
+use urxe_nic::event_pipe::drain;
 use urxe_shm::control::{CmEventKind, CmEventParam};
 use urxe_types::QpType;
 
@@ -30,7 +30,7 @@ pub(super) enum Told {
 /// What a peer asks for.
 #[derive(Debug)]
 pub(super) struct Request {
-    pub(super) nic: usize,
+    pub(super) device: usize,
     pub(super) conn: ConnId,
     pub(super) qp_type: QpType,
     /// Our own address.

@@ -3,7 +3,7 @@
 use super::bind::space_to_engine;
 use super::id::Phase;
 use super::{Cm, Holder};
-use crate::nic::Nic;
+use crate::device::RdmaDevice;
 use crate::resources::{from_engine, refuse};
 use rustix::io::Errno;
 use std::time::Instant;
@@ -18,20 +18,20 @@ pub(super) const UDP_QKEY: u32 = 0x0123_4567;
 impl Cm {
     pub(super) fn connect(
         &mut self,
-        nics: &mut [Nic],
+        devices: &mut [RdmaDevice],
         now: Instant,
         key: u32,
         param: &CmConnParam,
     ) -> Result<(), ControlError> {
         let id = self.id(key)?;
-        let (Phase::RouteResolved, Some(nic), Some(src), Some(dst)) =
-            (&id.phase, id.nic, id.src, id.dst)
+        let (Phase::RouteResolved, Some(device), Some(src), Some(dst)) =
+            (&id.phase, id.device, id.src, id.dst)
         else {
             return Err(id.cannot("connect"));
         };
         let qp = qp_to_engine(param)?;
-        let mtu = nics[nic].mtu;
-        let manager = &mut nics[nic].cm;
+        let mtu = devices[device].mtu;
+        let manager = &mut devices[device].cm;
         let (space, traffic_class) = (space_to_engine(id.space), id.traffic_class);
         let private_data = &param.private_data[..];
         let connected = |qp_type| Connect {
@@ -61,25 +61,25 @@ impl Cm {
             }
         };
         let conn = conn.map_err(refuse_connect)?;
-        self.holders.insert((nic, conn), Holder::Id(key));
+        self.holders.insert((device, conn), Holder::Id(key));
         let id = self.id_mut(key)?;
-        (id.phase, id.qpn) = (Phase::Connected { nic, conn }, Some(param.qpn));
+        (id.phase, id.qpn) = (Phase::Connected { device, conn }, Some(param.qpn));
         Ok(())
     }
 
     pub(super) fn accept(
         &mut self,
-        nics: &mut [Nic],
+        devices: &mut [RdmaDevice],
         now: Instant,
         key: u32,
         user_handle: u64,
         param: &CmConnParam,
     ) -> Result<(), ControlError> {
         let id = self.id(key)?;
-        let (nic, conn) = id.connection("accept")?;
+        let (device, conn) = id.connection("accept")?;
         let qp = qp_to_engine(param)?;
         let private_data = &param.private_data[..];
-        let manager = &mut nics[nic].cm;
+        let manager = &mut devices[device].cm;
         if id.qp_type == QpType::Ud {
             let qkey = if param.qkey == 0 { UDP_QKEY } else { param.qkey };
             let status = SidrStatus::Valid;
@@ -91,7 +91,7 @@ impl Cm {
             return Ok(());
         }
         manager.accept(now, conn, &Accept { qp, private_data }).map_err(refuse_command)?;
-        self.accepted.insert((nic, param.qpn, key));
+        self.accepted.insert((device, param.qpn, key));
         let id = self.id_mut(key)?;
         (id.user_handle, id.qpn) = (Some(user_handle), Some(param.qpn));
         id.accepted_qpn = id.qpn;
@@ -100,30 +100,30 @@ impl Cm {
 
     pub(super) fn establish(
         &mut self,
-        nics: &mut [Nic],
+        devices: &mut [RdmaDevice],
         now: Instant,
         key: u32,
     ) -> Result<(), ControlError> {
-        let (nic, conn) = self.id(key)?.connection("confirm")?;
-        nics[nic].cm.establish(now, conn, &[]).map_err(refuse_command)
+        let (device, conn) = self.id(key)?.connection("confirm")?;
+        devices[device].cm.establish(now, conn, &[]).map_err(refuse_command)
     }
 
     pub(super) fn reject(
         &mut self,
-        nics: &mut [Nic],
+        devices: &mut [RdmaDevice],
         now: Instant,
         key: u32,
         private_data: &[u8],
     ) -> Result<(), ControlError> {
-        let (nic, conn) = self.id(key)?.connection("reject")?;
-        nics[nic].cm.reject(now, conn, private_data).map_err(refuse_command)?;
+        let (device, conn) = self.id(key)?.connection("reject")?;
+        devices[device].cm.reject(now, conn, private_data).map_err(refuse_command)?;
         self.over(key);
         Ok(())
     }
 
     pub(super) fn disconnect(
         &mut self,
-        nics: &mut [Nic],
+        devices: &mut [RdmaDevice],
         now: Instant,
         key: u32,
     ) -> Result<(), ControlError> {
@@ -131,8 +131,8 @@ impl Cm {
         if matches!(id.phase, Phase::Over) {
             return Ok(());
         }
-        let (nic, conn) = id.connection("disconnect")?;
-        match nics[nic].cm.disconnect(now, conn, &[]) {
+        let (device, conn) = id.connection("disconnect")?;
+        match devices[device].cm.disconnect(now, conn, &[]) {
             // As in the kernel: what is not connected yet need not be disconnected, only destroyed.
             Ok(()) | Err(CommandError::WrongState { .. }) => Ok(()),
             Err(error) => Err(refuse_command(error)),
@@ -143,20 +143,20 @@ impl Cm {
     pub(super) fn over(&mut self, key: u32) {
         self.confirmed(key);
         let Some(id) = self.ids.get_mut(key) else { return };
-        if let Phase::Connected { nic, conn } = std::mem::replace(&mut id.phase, Phase::Over) {
-            self.holders.remove(&(nic, conn));
+        if let Phase::Connected { device, conn } = std::mem::replace(&mut id.phase, Phase::Over) {
+            self.holders.remove(&(device, conn));
         }
     }
 
     pub(super) fn qp_attr(
         &self,
-        nics: &[Nic],
+        devices: &[RdmaDevice],
         key: u32,
         state: QpState,
     ) -> Result<QpAttr, ControlError> {
         let id = self.id(key)?;
         let attr = QpAttr { state: Some(state), ..QpAttr::default() };
-        match (id.nic, &id.phase, id.qp_type, state) {
+        match (id.device, &id.phase, id.qp_type, state) {
             (None, ..) => Err(id.cannot("say anything of a QP")),
             (Some(_), _, QpType::Ud, QpState::Init) => {
                 let qkey = Some(UDP_QKEY);
@@ -164,13 +164,14 @@ impl Cm {
             }
             (Some(_), _, QpType::Ud, QpState::Rtr) => Ok(attr),
             (Some(_), _, QpType::Ud, QpState::Rts) => Ok(QpAttr { sq_psn: Some(0), ..attr }),
-            (Some(_), &Phase::Connected { nic, conn }, QpType::Rc | QpType::Uc, _) => {
-                let nic = &nics[nic];
-                let at = nic.device.gids().iter().position(|gid| *gid == id.src.map(|s| s.ip()));
+            (Some(_), &Phase::Connected { device, conn }, QpType::Rc | QpType::Uc, _) => {
+                let device = &devices[device];
+                let at =
+                    device.nic.device.gids().iter().position(|gid| *gid == id.src.map(|s| s.ip()));
                 let at = at.ok_or_else(|| {
                     refuse(Errno::ADDRNOTAVAIL, "the device has lost the address of this id")
                 })?;
-                let attr = nic.cm.qp_attr(conn, state, at as u8);
+                let attr = device.cm.qp_attr(conn, state, at as u8);
                 attr.map(|attr| from_engine(&attr)).ok_or_else(|| {
                     let handle = id.handle;
                     let sentence =
@@ -187,15 +188,15 @@ impl Cm {
         }
     }
 
-    pub(super) fn query(&self, nics: &[Nic], key: u32) -> Result<CmRoute, ControlError> {
+    pub(super) fn query(&self, devices: &[RdmaDevice], key: u32) -> Result<CmRoute, ControlError> {
         let id = self.id(key)?;
         let mut route = CmRoute { src: id.src, dst: id.dst, ..CmRoute::default() };
-        let Some(nic) = id.nic else { return Ok(route) };
+        let Some(device) = id.device else { return Ok(route) };
         let known =
             matches!(id.phase, Phase::RouteResolved | Phase::Connected { .. } | Phase::Over);
         if let (true, Some(src), Some(dst)) = (known, id.src, id.dst) {
             let path = match id.phase {
-                Phase::Connected { nic, conn } => nics[nic].cm.path(conn),
+                Phase::Connected { device, conn } => devices[device].cm.path(conn),
                 _ => None,
             };
             let path = path.unwrap_or(Path::between(src, dst, id.traffic_class));
@@ -203,15 +204,15 @@ impl Cm {
                 dgid: Gid::from(path.peer),
                 sgid: Gid::from(path.local),
                 pkey: Pkey::DEFAULT.0,
-                mtu: nics[nic].mtu.bytes() as u16,
-                speed_mbps: nics[nic].link.speed_mbps(),
+                mtu: devices[device].mtu.bytes() as u16,
+                speed_mbps: devices[device].link.speed_mbps(),
                 traffic_class: path.traffic_class,
                 hop_limit: path.hop_limit,
                 flow_label: path.flow_label,
             });
         }
-        route.device = Some(nic as u32);
-        (route.node_guid, route.port) = (nics[nic].guid, 1);
+        route.device = Some(device as u32);
+        (route.node_guid, route.port) = (devices[device].guid, 1);
         Ok(route)
     }
 }

@@ -3,7 +3,7 @@
 use super::channel::{Request, Told};
 use super::id::{Id, Phase};
 use super::{Cm, Holder};
-use crate::nic::Nic;
+use crate::device::RdmaDevice;
 use crate::resources::av_from_engine;
 use rustix::io::Errno;
 use std::net::SocketAddr;
@@ -17,23 +17,23 @@ use urxe_wire::mad::SidrStatus;
 
 impl Cm {
     /// Lets a device's manager see what came for it, and tells programs what it says.
-    pub(crate) fn poll(&mut self, now: Instant, index: usize, nic: &mut Nic) {
-        nic.take_mads(now);
-        while let Some(qpn) = nic.host.take_comm_est_qp() {
+    pub(crate) fn poll(&mut self, now: Instant, index: usize, device: &mut RdmaDevice) {
+        device.take_mads(now);
+        while let Some(qpn) = device.nic.host.take_comm_est_qp() {
             let keys = self.accepted.range((index, qpn.get(), 0)..=(index, qpn.get(), u32::MAX));
             for &(_, _, key) in keys {
                 if let Some(Phase::Connected { conn, .. }) = self.ids.get(key).map(|id| &id.phase) {
-                    nic.cm.communication_established(now, *conn);
+                    device.cm.communication_established(now, *conn);
                 }
             }
         }
-        while let Some(event) = nic.cm.poll_event() {
-            self.on_event(now, index, nic, event);
+        while let Some(event) = device.cm.poll_event() {
+            self.on_event(now, index, device, event);
         }
-        nic.send_mads();
+        device.send_mads();
     }
 
-    fn on_event(&mut self, now: Instant, index: usize, nic: &mut Nic, event: Event) {
+    fn on_event(&mut self, now: Instant, index: usize, device: &mut RdmaDevice, event: Event) {
         let none = CmEventParam::None;
         match event {
             Event::ConnectRequest { listener, conn, request } => {
@@ -41,14 +41,14 @@ impl Cm {
                 param.retry_count = request.retry_count;
                 let (src, dst) = (request.dst, request.src);
                 let param = CmEventParam::Conn(param);
-                self.on_request(now, index, nic, listener, conn, (src, dst), param);
+                self.on_request(now, index, device, listener, conn, (src, dst), param);
             }
             Event::SidrRequest { listener, conn, request } => {
                 // Of the QP that asks nothing is known.
                 let path = Path::between(request.dst, request.src, 0);
-                let param = ud_param(nic, &path, 0, 0, &request.private_data);
+                let param = ud_param(device, &path, 0, 0, &request.private_data);
                 let sockets = (request.dst, request.src);
-                self.on_request(now, index, nic, listener, conn, sockets, param);
+                self.on_request(now, index, device, listener, conn, sockets, param);
             }
             Event::ConnectResponse { conn, response } => {
                 let param =
@@ -80,7 +80,7 @@ impl Cm {
             Event::TimewaitExit { conn } => {
                 self.on_end(index, conn, CmEventKind::TimewaitExit, 0, none);
             }
-            Event::SidrReply { conn, reply } => self.on_reply(index, nic, conn, &reply),
+            Event::SidrReply { conn, reply } => self.on_reply(index, device, conn, &reply),
         }
     }
 
@@ -89,7 +89,7 @@ impl Cm {
         &mut self,
         now: Instant,
         index: usize,
-        nic: &mut Nic,
+        device: &mut RdmaDevice,
         listener: ListenerId,
         conn: ConnId,
         (src, dst): (SocketAddr, SocketAddr),
@@ -97,22 +97,22 @@ impl Cm {
     ) {
         let key = self.listeners.get(&(index, listener)).copied();
         let Some((key, id)) = key.and_then(|key| Some((key, self.ids.get(key)?))) else {
-            return nic.cm.destroy(now, conn);
+            return device.cm.destroy(now, conn);
         };
-        let request = Request { nic: index, conn, qp_type: id.qp_type, src, dst, param };
+        let request = Request { device: index, conn, qp_type: id.qp_type, src, dst, param };
         self.holders.insert((index, conn), Holder::Waiting(key));
         self.let_wait(key, Told::Request(request));
     }
 
     fn on_progress(
         &mut self,
-        nic: usize,
+        device: usize,
         conn: ConnId,
         kind: CmEventKind,
         status: i32,
         param: CmEventParam,
     ) {
-        if let Some(&Holder::Id(key)) = self.holders.get(&(nic, conn)) {
+        if let Some(&Holder::Id(key)) = self.holders.get(&(device, conn)) {
             self.tell(key, kind, status, param);
         }
     }
@@ -120,28 +120,28 @@ impl Cm {
     /// Nothing more will be heard of a connection.
     fn on_end(
         &mut self,
-        nic: usize,
+        device: usize,
         conn: ConnId,
         kind: CmEventKind,
         status: i32,
         param: CmEventParam,
     ) {
-        match self.holders.remove(&(nic, conn)) {
+        match self.holders.remove(&(device, conn)) {
             Some(Holder::Id(key)) => {
                 self.over(key);
                 self.tell(key, kind, status, param);
             }
             // Who asked has given up before the program has seen it.
-            Some(Holder::Waiting(key)) => self.withdraw_request(key, nic, conn),
+            Some(Holder::Waiting(key)) => self.withdraw_request(key, device, conn),
             None => {}
         }
     }
 
-    fn withdraw_request(&mut self, key: u32, nic: usize, conn: ConnId) {
+    fn withdraw_request(&mut self, key: u32, device: usize, conn: ConnId) {
         let Some(id) = self.ids.get_mut(key) else { return };
         let Some(channel) = self.channels.get_mut(id.channel) else { return };
         let is_meant = |told: &Told| match told {
-            Told::Request(request) => (request.nic, request.conn) == (nic, conn),
+            Told::Request(request) => (request.device, request.conn) == (device, conn),
             Told::Event { .. } => false,
         };
         let withdrawn = channel.withdraw(1, |waiting| is_meant(&waiting.told)).len() as u32;
@@ -149,7 +149,7 @@ impl Cm {
         self.counters.cm_events_withdrawn += u64::from(withdrawn);
     }
 
-    fn on_reply(&mut self, index: usize, nic: &Nic, conn: ConnId, reply: &SidrReply) {
+    fn on_reply(&mut self, index: usize, device: &RdmaDevice, conn: ConnId, reply: &SidrReply) {
         let SidrReply { status, qpn, qkey, private_data } = reply;
         let (kind, status) = match status {
             SidrStatus::Valid => (CmEventKind::Established, 0),
@@ -159,7 +159,7 @@ impl Cm {
         let Some(id) = self.ids.get(key) else { return };
         let (Some(src), Some(dst)) = (id.src, id.dst) else { return };
         let path = Path::between(src, dst, id.traffic_class);
-        let param = ud_param(nic, &path, qpn.get(), qkey.0, private_data);
+        let param = ud_param(device, &path, qpn.get(), qkey.0, private_data);
         self.on_end(index, conn, kind, status, param);
     }
 
@@ -174,7 +174,7 @@ impl Cm {
     /// this handle, whose key is returned too.
     pub(super) fn take_event(
         &mut self,
-        nics: &mut [Nic],
+        devices: &mut [RdmaDevice],
         channel: u32,
         handle: u32,
     ) -> Option<(CmEvent, Option<u32>)> {
@@ -195,10 +195,10 @@ impl Cm {
                 Some((CmEvent { user_handle, subject, kind, status, param }, None))
             }
             Told::Request(request) => {
-                let Request { nic, conn, qp_type, src, dst, param } = request;
+                let Request { device, conn, qp_type, src, dst, param } = request;
                 let new = Id {
-                    phase: Phase::Connected { nic, conn },
-                    nic: Some(nic),
+                    phase: Phase::Connected { device, conn },
+                    device: Some(device),
                     src: Some(src),
                     dst: Some(dst),
                     traffic_class: id.traffic_class,
@@ -206,8 +206,8 @@ impl Cm {
                 };
                 let key = self.ids.insert(new)?;
                 self.counters.cm_ids_created += 1;
-                self.holders.insert((nic, conn), Holder::Id(key));
-                nics[nic].cm.take_request(conn);
+                self.holders.insert((device, conn), Holder::Id(key));
+                devices[device].cm.take_request(conn);
                 let event = CmEvent {
                     user_handle,
                     subject: CmSubject::Id(CmIdHandle(handle)),
@@ -238,14 +238,14 @@ fn conn_param(offered: &Qp, private_data: &[u8]) -> CmConnParam {
 
 /// What belongs to an event of datagrams.
 pub(super) fn ud_param(
-    nic: &Nic,
+    device: &RdmaDevice,
     path: &Path,
     qpn: u32,
     qkey: u32,
     private_data: &[u8],
 ) -> CmEventParam {
     // Only of an address that has gone meanwhile there is no vector.
-    match path.address_vector(nic.device.gids()) {
+    match path.address_vector(device.nic.device.gids()) {
         Some(av) => CmEventParam::Ud(CmUdParam {
             qpn,
             qkey,

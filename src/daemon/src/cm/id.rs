@@ -1,11 +1,11 @@
 //! Ids: what a program connects and listens with.
 
 use super::ports::Claim;
-use crate::objects::Owner;
 use crate::resources::refuse;
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use urxe_cm::{ConnId, ListenerId};
+use urxe_nic::objects::Owner;
 use urxe_shm::control::{CmIdState, CmPortSpace, ControlError, ResourceDetail};
 use urxe_types::QpType;
 
@@ -23,7 +23,7 @@ pub(super) struct Id {
     pub(super) qp_type: QpType,
     pub(super) phase: Phase,
     /// The device that it is bound to.
-    pub(super) nic: Option<usize>,
+    pub(super) device: Option<usize>,
     /// Its own address; the port is its own too, unless it came with a request.
     pub(super) src: Option<SocketAddr>,
     /// The peer's.
@@ -61,7 +61,7 @@ pub(super) enum Phase {
     /// It listens, on these devices.
     Listening(Vec<(usize, ListenerId)>),
     /// It is, or is to be, connected; or waits for an answer to its question.
-    Connected { nic: usize, conn: ConnId },
+    Connected { device: usize, conn: ConnId },
     /// Its connection has come to nothing or has ended; or its question is answered.
     Over,
 }
@@ -97,7 +97,7 @@ impl Id {
             space,
             qp_type,
             phase: Phase::Idle,
-            nic: None,
+            device: None,
             src: None,
             dst: None,
             has_port: false,
@@ -133,23 +133,21 @@ impl Id {
     /// Its connection, if it has one.
     pub(super) fn connection(&self, command: &str) -> Result<(usize, ConnId), ControlError> {
         match self.phase {
-            Phase::Connected { nic, conn } => Ok((nic, conn)),
+            Phase::Connected { device, conn } => Ok((device, conn)),
             _ => Err(self.cannot(command)),
         }
     }
 
     /// As a device lists it, if it is bound to that one or listens on it.
-    pub(super) fn detail(&self, nic: usize) -> Option<ResourceDetail> {
+    pub(super) fn detail(&self, device: usize) -> Option<ResourceDetail> {
         let (is_here, state) = match &self.phase {
             Phase::Idle => return None,
-            Phase::Bound => (self.nic == Some(nic), CmIdState::Bound),
-            Phase::AddrResolved => (self.nic == Some(nic), CmIdState::AddrResolved),
-            Phase::RouteResolved => (self.nic == Some(nic), CmIdState::RouteResolved),
-            Phase::Listening(on) => {
-                (on.iter().any(|(device, _)| *device == nic), CmIdState::Listening)
-            }
-            Phase::Connected { .. } => (self.nic == Some(nic), CmIdState::Connected),
-            Phase::Over => (self.nic == Some(nic), CmIdState::Over),
+            Phase::Bound => (self.device == Some(device), CmIdState::Bound),
+            Phase::AddrResolved => (self.device == Some(device), CmIdState::AddrResolved),
+            Phase::RouteResolved => (self.device == Some(device), CmIdState::RouteResolved),
+            Phase::Listening(on) => (on.iter().any(|(on, _)| *on == device), CmIdState::Listening),
+            Phase::Connected { .. } => (self.device == Some(device), CmIdState::Connected),
+            Phase::Over => (self.device == Some(device), CmIdState::Over),
         };
         let &Id { space, qp_type, qpn, src: local, dst: peer, .. } = self;
         is_here.then_some(ResourceDetail::CmId { space, qp_type, state, qpn, local, peer })

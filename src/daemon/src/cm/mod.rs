@@ -25,12 +25,10 @@ mod ports;
 mod requests;
 mod route;
 
-use crate::counters::RendezvousCounters;
+use crate::counters::CmCounters;
+use crate::device::RdmaDevice;
 use crate::limits::MAX_CM_WAITING_EVENTS;
-use crate::nic::Nic;
-use crate::objects::Owner;
 use crate::resources::refuse;
-use crate::slab::{Slab, index_of};
 use channel::{EventChannel, Told, Waiting};
 use id::{Id, Phase};
 use multicast::Membership;
@@ -39,6 +37,10 @@ use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 use urxe_cm::{ConnId, ListenerId};
+use urxe_nic::{
+    objects::Owner,
+    slab::{Slab, index_of},
+};
 use urxe_shm::control::{CmEventKind, CmEventParam, ControlError, ResourceDetail};
 
 /// All channels, ids and memberships of all programs.
@@ -54,7 +56,7 @@ pub(crate) struct Cm {
     /// Connections that their programs have accepted and their peers not confirmed: device, QPN,
     /// key of the id. Programs name their QPNs themselves, so several may name the same.
     accepted: BTreeSet<(usize, u32, u32)>,
-    pub(crate) counters: RendezvousCounters,
+    pub(crate) counters: CmCounters,
 }
 
 /// Whose a connection is.
@@ -76,7 +78,7 @@ impl Cm {
             holders: HashMap::new(),
             listeners: HashMap::new(),
             accepted: BTreeSet::new(),
-            counters: RendezvousCounters::default(),
+            counters: CmCounters::default(),
         }
     }
 
@@ -122,20 +124,20 @@ impl Cm {
 
     /// Ends what an id is about, and takes its events back that were not taken. Returns how many
     /// were.
-    fn destroy_id(&mut self, nics: &mut [Nic], now: Instant, key: u32) -> u32 {
+    fn destroy_id(&mut self, devices: &mut [RdmaDevice], now: Instant, key: u32) -> u32 {
         self.confirmed(key);
         let Some(mut id) = self.ids.remove(key) else { return 0 };
         self.counters.cm_ids_destroyed += 1;
         match std::mem::replace(&mut id.phase, Phase::Over) {
             Phase::Listening(listeners) => {
-                for (nic, listener) in listeners {
-                    self.listeners.remove(&(nic, listener));
-                    nics[nic].cm.unlisten(now, listener);
+                for (device, listener) in listeners {
+                    self.listeners.remove(&(device, listener));
+                    devices[device].cm.unlisten(now, listener);
                 }
             }
-            Phase::Connected { nic, conn } => {
-                self.holders.remove(&(nic, conn));
-                nics[nic].cm.destroy(now, conn);
+            Phase::Connected { device, conn } => {
+                self.holders.remove(&(device, conn));
+                devices[device].cm.destroy(now, conn);
             }
             _ => {}
         }
@@ -152,8 +154,8 @@ impl Cm {
             self.counters.cm_events_withdrawn += u64::from(id.waiting);
             for waiting in channel.withdraw(id.waiting, |waiting| waiting.id == key) {
                 if let Told::Request(request) = waiting.told {
-                    self.holders.remove(&(request.nic, request.conn));
-                    nics[request.nic].cm.destroy(now, request.conn);
+                    self.holders.remove(&(request.device, request.conn));
+                    devices[request.device].cm.destroy(now, request.conn);
                 }
             }
         }
@@ -163,12 +165,12 @@ impl Cm {
     /// The ids of a device behind a number, with their numbers and owners.
     pub(crate) fn listed(
         &self,
-        nic: usize,
+        device: usize,
         after: Option<u32>,
     ) -> impl Iterator<Item = (u32, &Owner, ResourceDetail)> {
         let ids = self.ids.iter().map(|(key, id)| (index_of(key), id));
         let ids = ids.filter(move |(number, _)| after.is_none_or(|after| *number > after));
-        ids.filter_map(move |(number, id)| Some((number, &id.owner, id.detail(nic)?)))
+        ids.filter_map(move |(number, id)| Some((number, &id.owner, id.detail(device)?)))
     }
 
     /// Moves an id to another channel, and its waiting events with it. Returns how many of its
@@ -205,9 +207,9 @@ impl Cm {
     /// An id no longer waits for its peer's answer.
     fn confirmed(&mut self, key: u32) {
         if let Some(id) = self.ids.get_mut(key)
-            && let (Some(nic), Some(qpn)) = (id.nic, id.accepted_qpn.take())
+            && let (Some(device), Some(qpn)) = (id.device, id.accepted_qpn.take())
         {
-            self.accepted.remove(&(nic, qpn, key));
+            self.accepted.remove(&(device, qpn, key));
         }
     }
 }

@@ -8,7 +8,7 @@ use super::connect::UDP_QKEY;
 use super::events::ud_param;
 use super::id::Phase;
 use super::{Cm, Told};
-use crate::nic::Nic;
+use crate::device::RdmaDevice;
 use crate::resources::refuse;
 use rustix::io::Errno;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ impl Cm {
     /// Joins a group; returns the membership's key.
     pub(super) fn join(
         &mut self,
-        nics: &[Nic],
+        devices: &[RdmaDevice],
         key: u32,
         handle: u32,
         user_handle: u64,
@@ -44,7 +44,7 @@ impl Cm {
         self.check_waiting(key)?;
         let id = self.id(key)?;
         let is_bound = matches!(id.phase, Phase::Bound | Phase::AddrResolved);
-        let (true, Some(nic), Some(src)) = (is_bound, id.nic, id.src) else {
+        let (true, Some(device), Some(src)) = (is_bound, id.device, id.src) else {
             return Err(id.cannot("join a group"));
         };
         if id.qp_type != QpType::Ud {
@@ -55,7 +55,7 @@ impl Cm {
             return Err(refuse(Errno::INVAL, sentence));
         }
         let path = Path::between(src, group, id.traffic_class);
-        let param = ud_param(&nics[nic], &path, MULTICAST_QPN, UDP_QKEY, &[]);
+        let param = ud_param(&devices[device], &path, MULTICAST_QPN, UDP_QKEY, &[]);
         let membership = Membership { handle, user_handle, id: key, taken: 0 };
         let membership = self.memberships.insert(membership);
         let membership = membership

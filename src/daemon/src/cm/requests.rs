@@ -20,7 +20,7 @@ impl Session {
         ctx: &mut DaemonCtx<'_>,
         request: CmRequest,
     ) -> Result<Option<Answer>, ControlError> {
-        let DaemonCtx { nics, now, .. } = ctx;
+        let DaemonCtx { devices, now, .. } = ctx;
         let now = *now;
         match request {
             CmRequest::CreateChannel => return self.create_cm_channel(ctx).map(Some),
@@ -42,34 +42,34 @@ impl Session {
                 return Ok(Some(answer(CmReply::Events(ctx.cm.migrate(key, channel)?))));
             }
             CmRequest::Bind { id, addr } => {
-                ctx.cm.bind(nics, self.is_root(), self.cm_id(id)?, addr)?;
+                ctx.cm.bind(devices, self.is_root(), self.cm_id(id)?, addr)?;
             }
             CmRequest::ResolveAddr { id, src, dst, timeout_ms: _ } => {
-                ctx.cm.resolve_addr(nics, self.is_root(), self.cm_id(id)?, src, dst)?;
+                ctx.cm.resolve_addr(devices, self.is_root(), self.cm_id(id)?, src, dst)?;
             }
             CmRequest::ResolveRoute { id, timeout_ms: _ } => {
                 ctx.cm.resolve_route(self.cm_id(id)?)?;
             }
             CmRequest::Query { id } => {
-                let route = ctx.cm.query(nics, self.cm_id(id)?)?;
+                let route = ctx.cm.query(devices, self.cm_id(id)?)?;
                 return Ok(Some(answer(CmReply::Route(route))));
             }
             CmRequest::Listen { id, backlog } => {
-                ctx.cm.listen(nics, now, self.cm_id(id)?, backlog)?;
+                ctx.cm.listen(devices, now, self.cm_id(id)?, backlog)?;
             }
             CmRequest::Connect { id, param } => {
-                ctx.cm.connect(nics, now, self.cm_id(id)?, &param)?;
+                ctx.cm.connect(devices, now, self.cm_id(id)?, &param)?;
             }
             CmRequest::Accept { id, user_handle, param } => {
-                ctx.cm.accept(nics, now, self.cm_id(id)?, user_handle, &param)?;
+                ctx.cm.accept(devices, now, self.cm_id(id)?, user_handle, &param)?;
             }
-            CmRequest::Establish { id } => ctx.cm.establish(nics, now, self.cm_id(id)?)?,
+            CmRequest::Establish { id } => ctx.cm.establish(devices, now, self.cm_id(id)?)?,
             CmRequest::Reject { id, private_data } => {
-                ctx.cm.reject(nics, now, self.cm_id(id)?, &private_data)?;
+                ctx.cm.reject(devices, now, self.cm_id(id)?, &private_data)?;
             }
-            CmRequest::Disconnect { id } => ctx.cm.disconnect(nics, now, self.cm_id(id)?)?,
+            CmRequest::Disconnect { id } => ctx.cm.disconnect(devices, now, self.cm_id(id)?)?,
             CmRequest::QpAttr { id, state } => {
-                let attr = ctx.cm.qp_attr(nics, self.cm_id(id)?, state)?;
+                let attr = ctx.cm.qp_attr(devices, self.cm_id(id)?, state)?;
                 return Ok(Some(answer(CmReply::QpAttr(attr))));
             }
             CmRequest::SetOption { id, option } => {
@@ -167,7 +167,7 @@ impl Session {
         for handle in ctx.cm.memberships_of(key) {
             self.cm_memberships.remove(&handle);
         }
-        ctx.cm.destroy_id(ctx.nics, ctx.now, key)
+        ctx.cm.destroy_id(ctx.devices, ctx.now, key)
     }
 
     fn get_cm_event(
@@ -186,7 +186,7 @@ impl Session {
             }
             handle = self.new_handle()?;
         }
-        let (event, id) = ctx.cm.take_event(ctx.nics, key, handle).ok_or_else(nothing)?;
+        let (event, id) = ctx.cm.take_event(ctx.devices, key, handle).ok_or_else(nothing)?;
         if let Some(id) = id {
             self.cm_ids.insert(handle, id);
         }
@@ -203,7 +203,7 @@ impl Session {
         let id = self.cm_id(id)?;
         check_quota("memberships", self.cm_memberships.len(), MAX_CM_MEMBERSHIPS)?;
         let handle = self.new_handle()?;
-        let key = ctx.cm.join(ctx.nics, id, handle, user_handle, group)?;
+        let key = ctx.cm.join(ctx.devices, id, handle, user_handle, group)?;
         self.cm_memberships.insert(handle, key);
         Ok(answer(CmReply::Multicast(CmMulticastHandle(handle))))
     }

@@ -1,6 +1,6 @@
 //! Which device has an address, and which leads to one.
 
-use crate::nic::Nic;
+use crate::device::RdmaDevice;
 use rustix::io::Errno;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -8,10 +8,10 @@ use urxe_wire::ROCE_PORT;
 
 /// The device that an address is of. A link-local one may be of several, so it must come with the
 /// number of the interface.
-pub(super) fn device_of(nics: &[Nic], addr: SocketAddr) -> Option<usize> {
-    nics.iter().position(|nic| {
-        let has_it = nic.device.gids().contains(&Some(addr.ip()));
-        has_it && interface_of(addr).is_none_or(|index| nic.link.index == Some(index))
+pub(super) fn device_of(devices: &[RdmaDevice], addr: SocketAddr) -> Option<usize> {
+    devices.iter().position(|device| {
+        let has_it = device.nic.device.gids().contains(&Some(addr.ip()));
+        has_it && interface_of(addr).is_none_or(|index| device.link.index == Some(index))
     })
 }
 
@@ -31,8 +31,8 @@ pub(super) fn lacks_interface(addr: SocketAddr) -> bool {
 /// What a program means by an address of its own: one of the loopback network that no device serves
 /// means any, as in the kernel. On a port of its own it leads to every device, and beside the
 /// wildcard it is the wildcard.
-pub(super) fn meant(nics: &[Nic], addr: SocketAddr) -> SocketAddr {
-    let is_any = addr.ip().is_loopback() && device_of(nics, addr).is_none();
+pub(super) fn meant(devices: &[RdmaDevice], addr: SocketAddr) -> SocketAddr {
+    let is_any = addr.ip().is_loopback() && device_of(devices, addr).is_none();
     match is_any {
         true => SocketAddr::new(wildcard_for(addr).ip(), addr.port()),
         false => addr,
@@ -44,7 +44,7 @@ pub(super) fn meant(nics: &[Nic], addr: SocketAddr) -> SocketAddr {
 /// which may be of other daemons: so from there only localhost does, and only where `is_served`
 /// says that no other daemon has it.
 pub(super) fn meant_peer(
-    nics: &[Nic],
+    devices: &[RdmaDevice],
     from: IpAddr,
     peer: SocketAddr,
     is_served: impl Fn(IpAddr) -> bool,
@@ -53,7 +53,7 @@ pub(super) fn meant_peer(
     let may_be_another = !localhost.contains(&peer.ip()) || is_served(peer.ip());
     match from.is_loopback() && may_be_another {
         true => peer,
-        false => meant(nics, peer),
+        false => meant(devices, peer),
     }
 }
 
@@ -82,7 +82,7 @@ pub(super) fn why_not_served(addr: SocketAddr) -> Errno {
 /// # Errors
 /// If there is none, or the system knows no way.
 pub(super) fn way_to(
-    nics: &[Nic],
+    devices: &[RdmaDevice],
     src: Option<SocketAddr>,
     dst: SocketAddr,
 ) -> Result<IpAddr, Errno> {
@@ -90,11 +90,11 @@ pub(super) fn way_to(
         // Nothing is to be chosen, but there must be a way.
         return source_of_system(src, dst).map(|_| src.ip());
     }
-    if device_of(nics, dst).is_some() {
+    if device_of(devices, dst).is_some() {
         return Ok(dst.ip());
     }
     let source = source_of_system(wildcard_for(dst), dst)?;
-    let gids = nics.iter().flat_map(|nic| nic.device.gids().iter().flatten().copied());
+    let gids = devices.iter().flat_map(|device| device.nic.device.gids().iter().flatten().copied());
     choose(source, gids.collect(), dst).ok_or(Errno::NODEV)
 }
 

@@ -2,8 +2,8 @@
 
 use super::qp::av_to_engine;
 use super::{PdUser, check_quota, find, no_such, refuse};
+use crate::device::RdmaDevice;
 use crate::limits::MAX_AHS;
-use crate::nic::Nic;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::AhError;
@@ -15,7 +15,7 @@ pub(crate) struct Ah {
     pub(crate) context: ContextHandle,
     pub(crate) pd: PdHandle,
     /// The device's number.
-    nic: usize,
+    device: usize,
     id: AhId,
 }
 
@@ -27,17 +27,19 @@ impl Session {
         av: &AddressVector,
     ) -> Result<Answer, ControlError> {
         let owner = find(&self.pds, "protection domain", pd.0)?;
-        let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
+        let (context, device, pd_id) = (owner.context, owner.device, owner.id);
         check_quota("address handles", self.ahs.len(), MAX_AHS)?;
         let handle = self.new_handle()?;
-        let id = ctx.nics[nic].device.create_ah(pd_id, &av_to_engine(av)).map_err(|error| {
-            let errno = match error {
-                AhError::TooMany => Errno::NOMEM,
-                AhError::Path(_) => Errno::INVAL,
-            };
-            refuse(errno, error.to_string())
-        })?;
-        self.ahs.insert(handle, Ah { context, pd, nic, id });
+        let id = ctx.devices[device].nic.device.create_ah(pd_id, &av_to_engine(av)).map_err(
+            |error| {
+                let errno = match error {
+                    AhError::TooMany => Errno::NOMEM,
+                    AhError::Path(_) => Errno::INVAL,
+                };
+                refuse(errno, error.to_string())
+            },
+        )?;
+        self.ahs.insert(handle, Ah { context, pd, device, id });
         self.join_pd(pd, PdUser::Ah);
         Ok(Reply::Ah { ah: AhHandle(handle), ah_num: id.0 }.into())
     }
@@ -48,12 +50,12 @@ impl Session {
         ah: AhHandle,
     ) -> Result<Answer, ControlError> {
         let freed = self.ahs.remove(&ah.0).ok_or_else(|| no_such("address handle", ah.0))?;
-        self.free_ah(ctx.nics, freed);
+        self.free_ah(ctx.devices, freed);
         Ok(Reply::Done.into())
     }
 
-    pub(crate) fn free_ah(&mut self, nics: &mut [Nic], ah: Ah) {
+    pub(crate) fn free_ah(&mut self, devices: &mut [RdmaDevice], ah: Ah) {
         self.leave_pd(ah.pd, PdUser::Ah);
-        nics[ah.nic].device.destroy_ah(ah.id);
+        devices[ah.device].nic.device.destroy_ah(ah.id);
     }
 }

@@ -1,16 +1,16 @@
 //! Contexts: opened devices, and what can be asked of a device.
 
 use super::{Refusal, check_quota, device_full, find, refuse};
-use crate::event_pipe::EventPipe;
+use crate::device::RdmaDevice;
 use crate::limits;
-use crate::nic::Nic;
-use crate::objects::EventTarget;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::Cause;
 use urxe_engine::limits::{
     GID_TABLE_LEN, MAX_AH, MAX_GROUP_MEMBERS, MAX_QP, MAX_RD_ATOMIC, MAX_SRQ,
 };
+use urxe_nic::event_pipe::EventPipe;
+use urxe_nic::objects::EventTarget;
 use urxe_shm::control::{
     ContextHandle, ControlError, DeviceAttr, DeviceInfo, Gid, OdpCaps, PortAttr, Reply,
 };
@@ -29,19 +29,19 @@ const ODP_CAPS: OdpCaps = {
 /// An opened device.
 pub(crate) struct Context {
     /// The device's number.
-    pub(crate) nic: usize,
+    pub(crate) device: usize,
     /// The pipe of its asynchronous events.
     pub(crate) async_events: u32,
 }
 
 impl Session {
     pub(crate) fn list_devices(&self, ctx: &DaemonCtx<'_>) -> Answer {
-        let info = |nic: &Nic| DeviceInfo {
-            name: nic.name.clone(),
-            node_guid: nic.guid,
-            address: nic.address(),
+        let info = |device: &RdmaDevice| DeviceInfo {
+            name: device.name.clone(),
+            node_guid: device.guid,
+            address: device.address(),
         };
-        Reply::Devices(ctx.nics.iter().map(info).collect()).into()
+        Reply::Devices(ctx.devices.iter().map(info).collect()).into()
     }
 
     pub(crate) fn list_causes(&self) -> Answer {
@@ -55,27 +55,32 @@ impl Session {
         name: &str,
     ) -> Result<Answer, ControlError> {
         check_quota("contexts", self.contexts.len(), limits::MAX_CONTEXTS)?;
-        let nic = find_nic(ctx, name)?;
+        let device = find_nic(ctx, name)?;
         let handle = self.new_handle()?;
         let (pipe, read_end) = EventPipe::new().or_refuse(Errno::MFILE, "event pipe")?;
-        let async_events = ctx.nics[nic].host.pipes.insert(pipe);
+        let async_events = ctx.devices[device].nic.host.pipes.insert(pipe);
         let async_events = async_events.ok_or_else(|| device_full("event pipes"))?;
         let target = EventTarget::new(async_events, PORT.into(), handle);
-        ctx.nics[nic].host.objects.contexts.insert(async_events, target);
-        self.contexts.insert(handle, Context { nic, async_events });
+        ctx.devices[device].nic.host.objects.contexts.insert(async_events, target);
+        self.contexts.insert(handle, Context { device, async_events });
         Ok(Answer { reply: Reply::Context(ContextHandle(handle)), fds: vec![read_end] })
     }
 
-    pub(crate) fn free_context(&mut self, nics: &mut [Nic], context: Context) {
-        let host = &mut nics[context.nic].host;
+    pub(crate) fn free_context(&mut self, devices: &mut [RdmaDevice], context: Context) {
+        let host = &mut devices[context.device].nic.host;
         host.objects.contexts.remove(&context.async_events);
         host.pipes.remove(context.async_events);
     }
 
     /// Takes back the asynchronous events of an object that is no more.
-    pub(super) fn withdraw_events(&self, nics: &mut [Nic], context: ContextHandle, object: u32) {
+    pub(super) fn withdraw_events(
+        &self,
+        devices: &mut [RdmaDevice],
+        context: ContextHandle,
+        object: u32,
+    ) {
         if let Some(context) = self.contexts.get(&context.0) {
-            nics[context.nic].host.withdraw_events(context.async_events, object);
+            devices[context.device].nic.host.withdraw_events(context.async_events, object);
         }
     }
 
@@ -84,10 +89,10 @@ impl Session {
         ctx: &DaemonCtx<'_>,
         context: ContextHandle,
     ) -> Result<Answer, ControlError> {
-        let nic = &ctx.nics[find(&self.contexts, "context", context.0)?.nic];
+        let device = &ctx.devices[find(&self.contexts, "context", context.0)?.device];
         let attr = DeviceAttr {
             fw_ver: env!("CARGO_PKG_VERSION").to_owned(),
-            node_guid: nic.guid,
+            node_guid: device.guid,
             max_mr_size: limits::MAX_MR_SIZE,
             max_qp: limits::MAX_QPS.min(MAX_QP) as u32,
             max_qp_wr: limits::MAX_QP_WR,
@@ -119,17 +124,17 @@ impl Session {
         context: ContextHandle,
         port: u8,
     ) -> Result<Answer, ControlError> {
-        let nic = &ctx.nics[find(&self.contexts, "context", context.0)?.nic];
+        let device = &ctx.devices[find(&self.contexts, "context", context.0)?.device];
         check_port(port)?;
         let attr = PortAttr {
-            active: nic.link.active,
+            active: device.link.active,
             max_mtu: PathMtu::Mtu4096.bytes() as u16,
-            active_mtu: nic.mtu.bytes() as u16,
+            active_mtu: device.mtu.bytes() as u16,
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: 1,
             max_msg_sz: urxe_engine::limits::MAX_MESSAGE as u32,
-            interface: nic.link.interface.clone(),
-            speed_mbps: nic.link.speed_mbps(),
+            interface: device.link.interface.clone(),
+            speed_mbps: device.link.speed_mbps(),
         };
         Ok(Reply::Port(attr).into())
     }
@@ -141,9 +146,9 @@ impl Session {
         port: u8,
         index: u32,
     ) -> Result<Answer, ControlError> {
-        let nic = &ctx.nics[find(&self.contexts, "context", context.0)?.nic];
+        let device = &ctx.devices[find(&self.contexts, "context", context.0)?.device];
         check_port(port)?;
-        let table = nic.gid_table();
+        let table = device.gid_table();
         let entry = usize::try_from(index).ok().and_then(|index| table.get(index));
         let Some(entry) = entry else {
             let sentence = format!("GID index {index}: the table has {GID_TABLE_LEN}, from 0");
@@ -156,8 +161,8 @@ impl Session {
 
 /// The number of the device with a name.
 pub(super) fn find_nic(ctx: &DaemonCtx<'_>, name: &str) -> Result<usize, ControlError> {
-    ctx.nics.iter().position(|nic| nic.name == name).ok_or_else(|| {
-        let known: Vec<_> = ctx.nics.iter().map(|nic| nic.name.as_str()).collect();
+    ctx.devices.iter().position(|device| device.name == name).ok_or_else(|| {
+        let known: Vec<_> = ctx.devices.iter().map(|device| device.name.as_str()).collect();
         let known = known.join(", ");
         refuse(Errno::NODEV, format!("device {name:?}: does not exist; there are {known}"))
     })

@@ -2,13 +2,12 @@
 
 use super::rings::location;
 use super::{Context, Refusal, check_quota, check_unused, device_full, find, no_such, refuse};
+use crate::device::RdmaDevice;
 use crate::limits::{MAX_CQE, MAX_CQS};
-use crate::nic::Nic;
-use crate::objects::EventTarget;
-use crate::queues::CompletionQueue;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::CqId;
+use urxe_nic::{objects::EventTarget, queues::CompletionQueue};
 use urxe_shm::control::{CompChannelHandle, ContextHandle, ControlError, CqHandle, Reply};
 use urxe_shm::memory::arena::Extent;
 use urxe_shm::ring::CqProducer;
@@ -19,7 +18,7 @@ pub(crate) struct Cq {
     pub(crate) context: ContextHandle,
     pub(crate) channel: Option<CompChannelHandle>,
     /// The device's number.
-    pub(crate) nic: usize,
+    pub(crate) device: usize,
     pub(crate) id: CqId,
     ring: Extent,
 }
@@ -34,7 +33,7 @@ impl Session {
         user_handle: u64,
         comp_vector: u32,
     ) -> Result<Answer, ControlError> {
-        let &Context { nic, async_events } = find(&self.contexts, "context", context.0)?;
+        let &Context { device, async_events } = find(&self.contexts, "context", context.0)?;
         check_quota("completion queues", self.cqs.len(), MAX_CQS)?;
         let geometry = shape(cqe)?;
         if comp_vector != 0 {
@@ -63,11 +62,11 @@ impl Session {
         let id = producer.or_refuse(Errno::NOMEM, "completion queue").and_then(|producer| {
             let cqe = geometry.capacity();
             let queue = CompletionQueue::new(producer, notifier, cqe, owner, pipe, events);
-            let id = ctx.nics[nic].host.cqs.insert(queue);
+            let id = ctx.devices[device].nic.host.cqs.insert(queue);
             id.ok_or_else(|| device_full("completion queues"))
         });
         let id = id.inspect_err(|_| rings.free(ring))?;
-        self.cqs.insert(handle, Cq { context, channel, nic, id: CqId(id), ring });
+        self.cqs.insert(handle, Cq { context, channel, device, id: CqId(id), ring });
         Ok(Reply::Cq {
             cq: CqHandle(handle),
             cqe: geometry.capacity(),
@@ -82,9 +81,9 @@ impl Session {
         cq: CqHandle,
         cqe: u32,
     ) -> Result<Answer, ControlError> {
-        let &Cq { nic, id, ring: old, .. } = find(&self.cqs, "completion queue", cq.0)?;
+        let &Cq { device, id, ring: old, .. } = find(&self.cqs, "completion queue", cq.0)?;
         let geometry = shape(cqe)?;
-        let queue = ctx.nics[nic].host.cqs.get_mut(id.0);
+        let queue = ctx.devices[device].nic.host.cqs.get_mut(id.0);
         let queue = queue.ok_or_else(|| no_such("completion queue", cq.0))?;
         let unread = queue.unread().or_refuse(Errno::INVAL, "completion queue")?;
         if cqe < unread {
@@ -111,21 +110,21 @@ impl Session {
         cq: CqHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.cqs, "completion queue", cq.0)?;
-        let qps = ctx.nics[found.nic].host.cqs.get(found.id.0).map_or(0, |cq| cq.qps);
+        let qps = ctx.devices[found.device].nic.host.cqs.get(found.id.0).map_or(0, |cq| cq.qps);
         check_unused("completion queue", qps as usize, "queue pairs")?;
         let freed = self.cqs.remove(&cq.0).ok_or_else(|| no_such("completion queue", cq.0))?;
-        let &Cq { context, channel, nic, .. } = &freed;
-        self.free_cq(ctx.nics, freed);
-        self.withdraw_events(ctx.nics, context, cq.0);
+        let &Cq { context, channel, device, .. } = &freed;
+        self.free_cq(ctx.devices, freed);
+        self.withdraw_events(ctx.devices, context, cq.0);
         if let Some(channel) = channel.and_then(|channel| self.channels.get(&channel.0)) {
-            ctx.nics[nic].host.withdraw_events(channel.pipe, cq.0);
+            ctx.devices[device].nic.host.withdraw_events(channel.pipe, cq.0);
         }
         Ok(Reply::Done.into())
     }
 
-    pub(crate) fn free_cq(&mut self, nics: &mut [Nic], cq: Cq) {
-        nics[cq.nic].host.cqs.remove(cq.id.0);
-        nics[cq.nic].device.release_cq(cq.id);
+    pub(crate) fn free_cq(&mut self, devices: &mut [RdmaDevice], cq: Cq) {
+        devices[cq.device].nic.host.cqs.remove(cq.id.0);
+        devices[cq.device].nic.device.release_cq(cq.id);
         if let Some(shared) = &mut self.shared {
             shared.rings.free(cq.ring);
         }

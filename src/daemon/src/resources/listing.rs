@@ -1,14 +1,15 @@
 //! What objects a device has, whose they are and how they do, page by page.
 
 use super::context::find_nic;
+use crate::device::RdmaDevice;
 use crate::limits::MAX_PROGRAM_NAME;
-use crate::nic::Nic;
-use crate::objects::{MrObject, Owner, QpObject, SrqObject};
-use crate::queues::{CompletionQueue, RecvQueue};
 use crate::session::{Answer, DaemonCtx, Session};
-use crate::slab::{self, Slab};
 use std::ops::Bound;
 use urxe_engine::{Device, PdId, SrqId};
+use urxe_nic::Nic;
+use urxe_nic::objects::{MrObject, Owner, QpObject, SrqObject};
+use urxe_nic::queues::{CompletionQueue, RecvQueue};
+use urxe_nic::slab::{self, Slab};
 use urxe_shm::control::{
     BoundTo, ControlError, Gid, MAX_MESSAGE, Reply, Resource, ResourceDetail, ResourceKind,
     ResourcePage,
@@ -30,34 +31,34 @@ impl Session {
         after: Option<u32>,
     ) -> Result<Answer, ControlError> {
         let index = find_nic(ctx, device)?;
-        let nic = &mut ctx.nics[index];
+        let device = &mut ctx.devices[index];
         let range = (behind(after), Bound::Unbounded);
         let page = match kind {
             ResourceKind::Qp => {
-                let qps = nic.host.objects.qps.range(range);
+                let qps = device.nic.host.objects.qps.range(range);
                 let qps = qps.filter(|(_, qp)| self.may_see(&qp.owner));
-                page(qps.filter_map(|(&qpn, object)| qp(nic, qpn, object)))
+                page(qps.filter_map(|(&qpn, object)| qp(device, qpn, object)))
             }
             ResourceKind::Cq => {
                 let first = after.map_or(0, |after| after.saturating_add(1));
-                let cqs = nic.host.cqs.iter_mut_from(first);
+                let cqs = device.nic.host.cqs.iter_mut_from(first);
                 page(cqs.filter(|(_, cq)| self.may_see(&cq.owner)).map(cq))
             }
             ResourceKind::Mr => {
-                let mrs = nic.host.objects.mrs.range(range);
+                let mrs = device.nic.host.objects.mrs.range(range);
                 page(mrs.filter(|(_, mr)| self.may_see(&mr.owner)).map(mr))
             }
             ResourceKind::Srq => {
-                let Nic { device, host, .. } = nic;
+                let Nic { device, host, .. } = &mut device.nic;
                 let srqs = host.objects.srqs.range(range);
                 let srqs = srqs.filter(|(_, srq)| self.may_see(&srq.owner));
                 let queues = &mut host.recv_queues;
                 page(srqs.filter_map(|(&number, object)| srq(device, queues, number, object)))
             }
             ResourceKind::Mw => {
-                let mws = nic.host.objects.mws_behind(after);
+                let mws = device.nic.host.objects.mws_behind(after);
                 let mws = mws.filter(|(_, owner)| self.may_see(owner));
-                page(mws.filter_map(|(rkey, owner)| mw(&nic.device, rkey, owner)))
+                page(mws.filter_map(|(rkey, owner)| mw(&device.nic.device, rkey, owner)))
             }
             ResourceKind::CmId => {
                 let ids = ctx.cm.listed(index, after);
@@ -85,8 +86,8 @@ fn resource(number: u32, owner: &Owner, pd: Option<PdId>, detail: ResourceDetail
     Resource { number, program, uid: owner.uid, pd, detail }
 }
 
-fn qp(nic: &Nic, qpn: u32, object: &QpObject) -> Option<Resource> {
-    let info = nic.device.query_qp(Qpn::new(qpn))?;
+fn qp(device: &RdmaDevice, qpn: u32, object: &QpObject) -> Option<Resource> {
+    let info = device.nic.device.query_qp(Qpn::new(qpn))?;
     let attr = &info.attr;
     let detail = ResourceDetail::Qp {
         qp_type: info.init.qp_type,

@@ -1,17 +1,17 @@
 //! Memory registrations.
 
 use super::{PdUser, Refusal, check_quota, device_full, find, no_such, refuse};
-use crate::engine_host::Region;
+use crate::device::RdmaDevice;
 use crate::limits::{
     MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MAPPED_MRS_OF_ALL, MAX_MR_SIZE, MAX_MRS,
 };
-use crate::nic::Nic;
-use crate::objects::MrObject;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use urxe_engine::{MrSpec, RegMrError, RegionId};
+use urxe_nic::engine_host::Region;
+use urxe_nic::objects::MrObject;
 use urxe_shm::control::{Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply};
 use urxe_shm::memory::process_memory::{Fault, ProcessMemory};
 use urxe_shm::memory::region::{ForeignMemoryError, Mapping};
@@ -41,7 +41,7 @@ pub(crate) struct Mr {
     pub(crate) context: ContextHandle,
     pub(crate) pd: PdHandle,
     /// The device's number.
-    nic: usize,
+    device: usize,
     key: u32,
     region: RegionId,
     /// Bytes that are mapped into the daemon.
@@ -66,7 +66,7 @@ impl Session {
         memory: Option<OwnedFd>,
     ) -> Result<Answer, ControlError> {
         let owner = find(&self.pds, "protection domain", pd.0)?;
-        let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
+        let (context, device, pd_id) = (owner.context, owner.device, owner.id);
         check_quota("memory registrations", self.mrs.len(), MAX_MRS)?;
         let access = check_access(request.access)?;
         check_range(&request)?;
@@ -88,15 +88,15 @@ impl Session {
             }
         };
 
-        let on = &mut ctx.nics[nic];
+        let on = &mut ctx.devices[device];
         let region = match region {
-            Some(region) => on.host.insert_region(region),
+            Some(region) => on.nic.host.insert_region(region),
             None => Some(NO_MEMORY),
         };
         let region = region.ok_or_else(|| device_full("memory registrations"))?;
         let spec = MrSpec { pd: pd_id, addr: request.iova, length: request.length, access, region };
-        let key = on.device.reg_mr(spec).map_err(|error| {
-            on.host.remove_region(region);
+        let key = on.nic.device.reg_mr(spec).map_err(|error| {
+            on.nic.host.remove_region(region);
             let errno = match error {
                 RegMrError::TooMany => Errno::NOMEM,
                 RegMrError::NotPersistent(_) => Errno::OPNOTSUPP,
@@ -112,10 +112,10 @@ impl Session {
             access,
             mapped: mapped.is_some(),
         };
-        on.host.objects.mrs.insert(key, object);
+        on.nic.host.objects.mrs.insert(key, object);
         self.mapped_bytes += mapped.unwrap_or(0);
         self.mapped_mrs += usize::from(mapped.is_some());
-        self.mrs.insert(handle, Mr { context, pd, nic, key, region, mapped });
+        self.mrs.insert(handle, Mr { context, pd, device, key, region, mapped });
         self.join_pd(pd, PdUser::Mr);
         Ok(Reply::Mr { mr: MrHandle(handle), lkey: key, rkey: key }.into())
     }
@@ -126,23 +126,23 @@ impl Session {
         mr: MrHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.mrs, "memory registration", mr.0)?;
-        ctx.nics[found.nic].device.dereg_mr(found.key).or_refuse(Errno::BUSY, "mr")?;
+        ctx.devices[found.device].nic.device.dereg_mr(found.key).or_refuse(Errno::BUSY, "mr")?;
         let freed = self.mrs.remove(&mr.0).ok_or_else(|| no_such("memory registration", mr.0))?;
-        self.forget_mr(ctx.nics, freed);
+        self.forget_mr(ctx.devices, freed);
         Ok(Reply::Done.into())
     }
 
     /// Deregisters memory that no window is bound to any more, and lets go of it.
-    pub(crate) fn free_mr(&mut self, nics: &mut [Nic], mr: Mr) {
+    pub(crate) fn free_mr(&mut self, devices: &mut [RdmaDevice], mr: Mr) {
         // A window could only be left if one were freed after its MR.
-        let freed = nics[mr.nic].device.dereg_mr(mr.key);
+        let freed = devices[mr.device].nic.device.dereg_mr(mr.key);
         debug_assert!(freed.is_ok(), "{freed:?}");
-        self.forget_mr(nics, mr);
+        self.forget_mr(devices, mr);
     }
 
-    fn forget_mr(&mut self, nics: &mut [Nic], mr: Mr) {
+    fn forget_mr(&mut self, devices: &mut [RdmaDevice], mr: Mr) {
         self.leave_pd(mr.pd, PdUser::Mr);
-        let host = &mut nics[mr.nic].host;
+        let host = &mut devices[mr.device].nic.host;
         host.objects.mrs.remove(&mr.key);
         host.remove_region(mr.region);
         self.mapped_bytes -= mr.mapped.unwrap_or(0);
@@ -158,7 +158,7 @@ impl Session {
         length: u64,
     ) -> Result<Mapping, ControlError> {
         check_quota("mapped memory registrations", self.mapped_mrs, MAX_MAPPED_MRS)?;
-        let mapped: usize = ctx.nics.iter().map(|nic| nic.host.mapped_regions()).sum();
+        let mapped: usize = ctx.devices.iter().map(|device| device.nic.host.mapped_regions()).sum();
         if mapped >= MAX_MAPPED_MRS_OF_ALL {
             let sentence = format!(
                 "mapped memory registrations: all sessions together have {mapped}, and can have no \

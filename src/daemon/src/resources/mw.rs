@@ -1,8 +1,8 @@
 //! Memory windows.
 
 use super::{PdUser, Refusal, check_quota, find, no_such};
+use crate::device::RdmaDevice;
 use crate::limits::MAX_MWS;
-use crate::nic::Nic;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_shm::control::{ContextHandle, ControlError, MwHandle, PdHandle, Reply};
@@ -13,7 +13,7 @@ pub(crate) struct Mw {
     pub(crate) context: ContextHandle,
     pub(crate) pd: PdHandle,
     /// The device's number.
-    nic: usize,
+    device: usize,
     /// The rkey it had first; those that it had later name it as well.
     rkey: u32,
 }
@@ -26,13 +26,14 @@ impl Session {
         mw_type: MwType,
     ) -> Result<Answer, ControlError> {
         let owner = find(&self.pds, "protection domain", pd.0)?;
-        let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
+        let (context, device, pd_id) = (owner.context, owner.device, owner.id);
         check_quota("memory windows", self.mws.len(), MAX_MWS)?;
         let handle = self.new_handle()?;
-        let on = &mut ctx.nics[nic];
-        let rkey = on.device.alloc_mw(pd_id, mw_type).or_refuse(Errno::NOMEM, "memory window")?;
-        on.host.objects.insert_mw(rkey, self.owner());
-        self.mws.insert(handle, Mw { context, pd, nic, rkey });
+        let on = &mut ctx.devices[device];
+        let rkey =
+            on.nic.device.alloc_mw(pd_id, mw_type).or_refuse(Errno::NOMEM, "memory window")?;
+        on.nic.host.objects.insert_mw(rkey, self.owner());
+        self.mws.insert(handle, Mw { context, pd, device, rkey });
         self.join_pd(pd, PdUser::Mw);
         Ok(Reply::Mw { mw: MwHandle(handle), rkey }.into())
     }
@@ -43,14 +44,14 @@ impl Session {
         mw: MwHandle,
     ) -> Result<Answer, ControlError> {
         let freed = self.mws.remove(&mw.0).ok_or_else(|| no_such("memory window", mw.0))?;
-        self.free_mw(ctx.nics, freed);
+        self.free_mw(ctx.devices, freed);
         Ok(Reply::Done.into())
     }
 
-    pub(crate) fn free_mw(&mut self, nics: &mut [Nic], mw: Mw) {
+    pub(crate) fn free_mw(&mut self, devices: &mut [RdmaDevice], mw: Mw) {
         self.leave_pd(mw.pd, PdUser::Mw);
-        let nic = &mut nics[mw.nic];
-        nic.device.dealloc_mw(mw.rkey);
-        nic.host.objects.remove_mw(mw.rkey);
+        let device = &mut devices[mw.device];
+        device.nic.device.dealloc_mw(mw.rkey);
+        device.nic.host.objects.remove_mw(mw.rkey);
     }
 }

@@ -1,8 +1,8 @@
 //! Protection domains.
 
 use super::{check_quota, check_unused, device_full, find, no_such};
+use crate::device::RdmaDevice;
 use crate::limits::MAX_PDS;
-use crate::nic::Nic;
 use crate::session::{Answer, DaemonCtx, Session};
 use urxe_engine::PdId;
 use urxe_shm::control::{ContextHandle, ControlError, PdHandle, Reply};
@@ -11,7 +11,7 @@ use urxe_shm::control::{ContextHandle, ControlError, PdHandle, Reply};
 pub(crate) struct Pd {
     pub(crate) context: ContextHandle,
     /// The device's number.
-    pub(crate) nic: usize,
+    pub(crate) device: usize,
     pub(crate) id: PdId,
     /// How many of each kind are in it. Counted, for to look for them among a million takes long.
     users: [usize; PdUser::ALL.len()],
@@ -47,12 +47,16 @@ impl Session {
         ctx: &mut DaemonCtx<'_>,
         context: ContextHandle,
     ) -> Result<Answer, ControlError> {
-        let nic = find(&self.contexts, "context", context.0)?.nic;
+        let device = find(&self.contexts, "context", context.0)?.device;
         check_quota("protection domains", self.pds.len(), MAX_PDS)?;
         let handle = self.new_handle()?;
-        let id = ctx.nics[nic].pds.insert(()).ok_or_else(|| device_full("protection domains"))?;
+        let id = ctx.devices[device]
+            .nic
+            .pds
+            .insert(())
+            .ok_or_else(|| device_full("protection domains"))?;
         let users = [0; PdUser::ALL.len()];
-        self.pds.insert(handle, Pd { context, nic, id: PdId(id), users });
+        self.pds.insert(handle, Pd { context, device, id: PdId(id), users });
         Ok(Reply::Pd(PdHandle(handle)).into())
     }
 
@@ -66,7 +70,7 @@ impl Session {
             check_unused("protection domain", found.users[user as usize], user.plural())?;
         }
         let freed = self.pds.remove(&pd.0).ok_or_else(|| no_such("protection domain", pd.0))?;
-        self.free_pd(ctx.nics, freed);
+        self.free_pd(ctx.devices, freed);
         Ok(Reply::Done.into())
     }
 
@@ -84,7 +88,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn free_pd(&mut self, nics: &mut [Nic], pd: Pd) {
-        nics[pd.nic].pds.remove(pd.id.0);
+    pub(crate) fn free_pd(&mut self, devices: &mut [RdmaDevice], pd: Pd) {
+        devices[pd.device].nic.pds.remove(pd.id.0);
     }
 }

@@ -2,13 +2,16 @@
 
 use super::rings::location;
 use super::{PdUser, Refusal, check_quota, device_full, find, no_such, refuse};
+use crate::device::RdmaDevice;
 use crate::limits::{MAX_INLINE_DATA, MAX_QP_WR, MAX_QPS, MAX_SGE};
-use crate::nic::Nic;
-use crate::objects::{EventTarget, QpObject};
-use crate::queues::{RecvQueue, SendQueue, own_recv_queue};
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
-use urxe_engine::{ModifyQpError, QpInit, QueueId, RecvSource, SrqId};
+use urxe_engine::{ModifyQpError, QpInit, SrqId};
+use urxe_nic::{
+    CreateError, Queues, Recv,
+    objects::{EventTarget, QpObject},
+    queues::{RecvQueue, SendQueue},
+};
 use urxe_shm::control::{
     self, ContextHandle, ControlError, CqHandle, Gid, PdHandle, QpCaps, QpCreated, QpHandle,
     QpQueried, Reply, SrqHandle,
@@ -23,7 +26,7 @@ pub(crate) struct Qp {
     pub(crate) context: ContextHandle,
     pub(crate) pd: PdHandle,
     /// The device's number.
-    pub(super) nic: usize,
+    pub(super) device: usize,
     pub(super) qpn: Qpn,
     caps: QpCaps,
     sq_sig_all: bool,
@@ -44,18 +47,6 @@ pub(crate) struct QpRequest {
     pub(crate) user_handle: u64,
 }
 
-/// The queues of a QP that is about to be.
-struct Queues {
-    send: SendQueue,
-    recv: Recv,
-}
-
-/// Where it receives from.
-enum Recv {
-    Own(RecvQueue),
-    Shared(SrqId),
-}
-
 impl Session {
     pub(crate) fn create_qp(
         &mut self,
@@ -64,7 +55,7 @@ impl Session {
         wanted: &QpRequest,
     ) -> Result<Answer, ControlError> {
         let owner = find(&self.pds, "protection domain", pd.0)?;
-        let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
+        let (context, device, pd_id) = (owner.context, owner.device, owner.id);
         check_quota("queue pairs", self.qps.len(), MAX_QPS)?;
         let send_cq = self.cq_of(context, "send_cq", wanted.cqs.0)?;
         let recv_cq = self.cq_of(context, "recv_cq", wanted.cqs.1)?;
@@ -101,13 +92,18 @@ impl Session {
                     send_queue,
                     recv,
                 };
-                ctx.nics[nic].create_qp(Queues { send, recv }, object, init)
+                let created =
+                    ctx.devices[device].nic.create_qp(Queues { send, recv }, object, init);
+                created.map_err(|error| match error {
+                    CreateError::Full => device_full("queue pairs"),
+                    error => refuse(Errno::NOMEM, format!("queue pair: {error}")),
+                })
             });
         let qpn = qpn.inspect_err(|_| {
             shared.rings.free(send_ring);
             recv_ring.into_iter().for_each(|ring| shared.rings.free(ring));
         })?;
-        let doorbell = shared.install_doorbell(nic, qpn);
+        let doorbell = shared.install_doorbell(device, qpn);
         let mut caps = QpCaps {
             max_send_wr: send_shape.capacity(),
             max_send_sge: send_shape.max_sge(),
@@ -119,7 +115,7 @@ impl Session {
             caps.max_recv_sge = recv_shape.max_sge();
         }
         let sq_sig_all = wanted.sq_sig_all;
-        let qp = Qp { context, pd, nic, qpn, caps, sq_sig_all, send_ring, recv_ring, doorbell };
+        let qp = Qp { context, pd, device, qpn, caps, sq_sig_all, send_ring, recv_ring, doorbell };
         self.qps.insert(handle, qp);
         self.join_pd(pd, PdUser::Qp);
         Ok(Reply::Qp(QpCreated {
@@ -139,10 +135,10 @@ impl Session {
         qp: QpHandle,
         attr: &control::QpAttr,
     ) -> Result<Answer, ControlError> {
-        let &Qp { nic, qpn, .. } = find(&self.qps, "queue pair", qp.0)?;
+        let &Qp { device, qpn, .. } = find(&self.qps, "queue pair", qp.0)?;
         let attr = to_engine(attr)?;
         self.check_qkey(&attr)?;
-        ctx.nics[nic].modify_qp(ctx.now, qpn, &attr).map_err(|error| {
+        ctx.devices[device].nic.modify_qp(ctx.now, qpn, &attr).map_err(|error| {
             let errno = match error {
                 ModifyQpError::NoSuchQp(_) => Errno::NOENT,
                 _ => Errno::INVAL,
@@ -175,7 +171,7 @@ impl Session {
         qp: QpHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.qps, "queue pair", qp.0)?;
-        let info = ctx.nics[found.nic].device.query_qp(found.qpn);
+        let info = ctx.devices[found.device].nic.device.query_qp(found.qpn);
         let info = info.ok_or_else(|| no_such("queue pair", qp.0))?;
         let mut attr = from_engine(&info.attr);
         attr.state = Some(info.state);
@@ -198,13 +194,13 @@ impl Session {
         let freed = self.qps.remove(&qp.0).ok_or_else(|| no_such("queue pair", qp.0))?;
         self.attachments.retain(|&(attached, _)| attached != qp.0);
         let context = freed.context;
-        self.free_qp(ctx.nics, freed);
-        self.withdraw_events(ctx.nics, context, qp.0);
+        self.free_qp(ctx.devices, freed);
+        self.withdraw_events(ctx.devices, context, qp.0);
         Ok(Reply::Done.into())
     }
 
-    pub(crate) fn free_qp(&mut self, nics: &mut [Nic], qp: Qp) {
-        nics[qp.nic].destroy_qp(qp.qpn);
+    pub(crate) fn free_qp(&mut self, devices: &mut [RdmaDevice], qp: Qp) {
+        devices[qp.device].nic.destroy_qp(qp.qpn);
         self.leave_pd(qp.pd, PdUser::Qp);
         if let Some(shared) = &mut self.shared {
             shared.remove_doorbell(qp.doorbell);
@@ -236,41 +232,6 @@ impl Session {
             return Err(refuse(Errno::INVAL, sentence));
         }
         Ok(found.id)
-    }
-}
-
-impl Nic {
-    /// Puts a QP's queues where the engine finds them, and makes the QP.
-    fn create_qp(
-        &mut self,
-        queues: Queues,
-        object: QpObject,
-        init: impl FnOnce(QueueId, RecvSource) -> QpInit,
-    ) -> Result<Qpn, ControlError> {
-        let host = &mut self.host;
-        let full = || device_full("queue pairs");
-        let send = QueueId(host.send_queues.insert(queues.send).ok_or_else(full)?);
-        let recv = match queues.recv {
-            Recv::Shared(srq) => Ok(RecvSource::Shared(srq)),
-            Recv::Own(queue) => {
-                host.recv_queues.insert(queue).map(QueueId).ok_or_else(full).map(RecvSource::Own)
-            }
-        };
-        let recv = recv.inspect_err(|_| drop(host.send_queues.remove(send.0)))?;
-        let init = init(send, recv);
-        host.count_qp(&init);
-        let qpn = self.device.create_qp(init.clone()).or_refuse(Errno::NOMEM, "queue pair");
-        let qpn = qpn.inspect_err(|_| host.forget_qp(&init))?;
-        host.objects.qps.insert(qpn.get(), object);
-        if let Some(queue) = host.send_queues.get_mut(send.0) {
-            queue.qpn = Some(qpn);
-        }
-        if let Some(queue) = own_recv_queue(&init)
-            && let Some(queue) = host.recv_queues.get_mut(queue.0)
-        {
-            queue.qpn = Some(qpn);
-        }
-        Ok(qpn)
     }
 }
 

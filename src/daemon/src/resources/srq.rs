@@ -2,13 +2,15 @@
 
 use super::rings::location;
 use super::{PdUser, Refusal, check_quota, check_unused, device_full, find, no_such, refuse};
+use crate::device::RdmaDevice;
 use crate::limits::{MAX_SGE, MAX_SRQ_WR, MAX_SRQS};
-use crate::nic::Nic;
-use crate::objects::{EventTarget, SrqObject};
-use crate::queues::RecvQueue;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::{QueueId, SrqId, SrqInit};
+use urxe_nic::{
+    objects::{EventTarget, SrqObject},
+    queues::RecvQueue,
+};
 use urxe_shm::control::{
     ContextHandle, ControlError, PdHandle, Reply, RingLocation, SrqAttr, SrqHandle,
 };
@@ -21,7 +23,7 @@ pub(crate) struct Srq {
     pub(crate) context: ContextHandle,
     pub(crate) pd: PdHandle,
     /// The device's number.
-    nic: usize,
+    device: usize,
     pub(crate) id: SrqId,
     queue: QueueId,
     shape: Geometry,
@@ -37,7 +39,7 @@ impl Session {
         user_handle: u64,
     ) -> Result<Answer, ControlError> {
         let owner = find(&self.pds, "protection domain", pd.0)?;
-        let (context, nic, pd_id) = (owner.context, owner.nic, owner.id);
+        let (context, device, pd_id) = (owner.context, owner.device, owner.id);
         let async_events = find(&self.contexts, "context", context.0)?.async_events;
         check_quota("shared receive queues", self.srqs.len(), MAX_SRQS)?;
         let shape = shape(attr.max_wr, attr.max_sge)?;
@@ -50,19 +52,20 @@ impl Session {
         let created = RqConsumer::create(window, shape)
             .or_refuse(Errno::NOMEM, "shared receive queue")
             .and_then(|consumer| {
-                let nic = &mut ctx.nics[nic];
-                let queue = nic.host.recv_queues.insert(RecvQueue::new(consumer));
+                let device = &mut ctx.devices[device];
+                let queue = device.nic.host.recv_queues.insert(RecvQueue::new(consumer));
                 let queue = QueueId(queue.ok_or_else(|| device_full("shared receive queues"))?);
-                let id = nic.device.create_srq(SrqInit { pd: pd_id, queue, limit: attr.limit });
+                let id =
+                    device.nic.device.create_srq(SrqInit { pd: pd_id, queue, limit: attr.limit });
                 let id = id.or_refuse(Errno::NOMEM, "shared receive queue");
-                let id = id.inspect_err(|_| drop(nic.host.recv_queues.remove(queue.0)))?;
+                let id = id.inspect_err(|_| drop(device.nic.host.recv_queues.remove(queue.0)))?;
                 let events = EventTarget::new(async_events, user_handle, handle);
                 let object = SrqObject { owner, events, max_wr: shape.capacity() };
-                nic.host.objects.srqs.insert(id.0, object);
+                device.nic.host.objects.srqs.insert(id.0, object);
                 Ok((id, queue))
             });
         let (id, queue) = created.inspect_err(|_| rings.free(ring))?;
-        self.srqs.insert(handle, Srq { context, pd, nic, id, queue, shape, ring });
+        self.srqs.insert(handle, Srq { context, pd, device, id, queue, shape, ring });
         self.join_pd(pd, PdUser::Srq);
         Ok(Reply::Srq {
             srq: SrqHandle(handle),
@@ -81,9 +84,9 @@ impl Session {
         limit: Option<u32>,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.srqs, "shared receive queue", srq.0)?;
-        let (nic, id, old) = (found.nic, found.id, found.shape);
+        let (device, id, old) = (found.device, found.id, found.shape);
         let new = max_wr.map(|max_wr| shape(max_wr, old.max_sge())).transpose()?;
-        let queue = ctx.nics[nic].host.recv_queues.get_mut(found.queue.0);
+        let queue = ctx.devices[device].nic.host.recv_queues.get_mut(found.queue.0);
         let posted = queue.map_or(0, RecvQueue::posted);
         if let Some(max_wr) = max_wr.filter(|&max_wr| max_wr < posted) {
             let sentence = format!(
@@ -91,26 +94,26 @@ impl Session {
             );
             return Err(refuse(Errno::INVAL, sentence));
         }
-        let info = ctx.nics[nic].device.query_srq(id);
+        let info = ctx.devices[device].nic.device.query_srq(id);
         let info = info.ok_or_else(|| no_such("shared receive queue", srq.0))?;
         check_limit(limit.unwrap_or(info.limit), new.unwrap_or(old).capacity())?;
         let ring = match new {
-            Some(shape) => Some(self.resize_srq(&mut ctx.nics[nic], srq, shape)?),
+            Some(shape) => Some(self.resize_srq(&mut ctx.devices[device], srq, shape)?),
             None => None,
         };
-        let nic = &mut ctx.nics[nic];
+        let device = &mut ctx.devices[device];
         if let Some(limit) = limit {
-            let armed = nic.device.modify_srq(&mut nic.host, id, limit);
+            let armed = device.nic.device.modify_srq(&mut device.nic.host, id, limit);
             armed.or_refuse(Errno::NOENT, "shared receive queue")?;
         }
-        let limit = nic.device.query_srq(id).map_or(0, |info| info.limit);
+        let limit = device.nic.device.query_srq(id).map_or(0, |info| info.limit);
         Ok(Reply::SrqModified { attr: attr_of(&new.unwrap_or(old), limit), ring }.into())
     }
 
     /// Moves the posted receives to a new ring.
     fn resize_srq(
         &mut self,
-        nic: &mut Nic,
+        device: &mut RdmaDevice,
         srq: SrqHandle,
         shape: Geometry,
     ) -> Result<RingLocation, ControlError> {
@@ -118,14 +121,14 @@ impl Session {
         let Session { srqs, shared, .. } = self;
         let found = srqs.get_mut(&srq.0).ok_or_else(|| no_such(WHAT, srq.0))?;
         let shared = shared.as_mut().ok_or_else(|| no_such(WHAT, srq.0))?;
-        let queue = nic.host.recv_queues.get_mut(found.queue.0);
+        let queue = device.nic.host.recv_queues.get_mut(found.queue.0);
         let queue = queue.ok_or_else(|| no_such(WHAT, srq.0))?;
         let (ring, window) = shared.rings.alloc(WHAT, &shape)?;
         let moved = queue.move_to(window, shape).or_refuse(Errno::INVAL, "max_wr");
         moved.inspect_err(|_| shared.rings.free(ring))?;
         shared.rings.retire(std::mem::replace(&mut found.ring, ring));
         found.shape = shape;
-        if let Some(object) = nic.host.objects.srqs.get_mut(&found.id.0) {
+        if let Some(object) = device.nic.host.objects.srqs.get_mut(&found.id.0) {
             object.max_wr = shape.capacity();
         }
         Ok(location(ring, &shape))
@@ -137,7 +140,8 @@ impl Session {
         srq: SrqHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.srqs, "shared receive queue", srq.0)?;
-        let limit = ctx.nics[found.nic].device.query_srq(found.id).map_or(0, |info| info.limit);
+        let limit =
+            ctx.devices[found.device].nic.device.query_srq(found.id).map_or(0, |info| info.limit);
         Ok(Reply::SrqAttr(attr_of(&found.shape, limit)).into())
     }
 
@@ -147,23 +151,24 @@ impl Session {
         srq: SrqHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.srqs, "shared receive queue", srq.0)?;
-        let qps = ctx.nics[found.nic].device.query_srq(found.id).map_or(0, |info| info.qps);
+        let qps =
+            ctx.devices[found.device].nic.device.query_srq(found.id).map_or(0, |info| info.qps);
         check_unused("shared receive queue", qps, "queue pairs")?;
         let freed =
             self.srqs.remove(&srq.0).ok_or_else(|| no_such("shared receive queue", srq.0))?;
         let context = freed.context;
-        self.free_srq(ctx.nics, freed);
-        self.withdraw_events(ctx.nics, context, srq.0);
+        self.free_srq(ctx.devices, freed);
+        self.withdraw_events(ctx.devices, context, srq.0);
         Ok(Reply::Done.into())
     }
 
-    pub(crate) fn free_srq(&mut self, nics: &mut [Nic], srq: Srq) {
+    pub(crate) fn free_srq(&mut self, devices: &mut [RdmaDevice], srq: Srq) {
         self.leave_pd(srq.pd, PdUser::Srq);
-        let nic = &mut nics[srq.nic];
-        let destroyed = nic.device.destroy_srq(srq.id);
+        let device = &mut devices[srq.device];
+        let destroyed = device.nic.device.destroy_srq(srq.id);
         debug_assert!(destroyed.is_ok(), "its QPs go first: {destroyed:?}");
-        nic.host.objects.srqs.remove(&srq.id.0);
-        nic.host.recv_queues.remove(srq.queue.0);
+        device.nic.host.objects.srqs.remove(&srq.id.0);
+        device.nic.host.recv_queues.remove(srq.queue.0);
         if let Some(shared) = &mut self.shared {
             shared.rings.free(srq.ring);
         }

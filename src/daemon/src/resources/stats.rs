@@ -2,11 +2,11 @@
 
 use super::context::find_nic;
 use super::listing::behind;
-use crate::nic::Nic;
-use crate::objects::QpObject;
+use crate::device::RdmaDevice;
 use crate::session::{Answer, DaemonCtx, Session};
 use std::ops::Bound;
 use urxe_engine::Counter;
+use urxe_nic::objects::QpObject;
 use urxe_shm::control::{ControlError, CounterInfo, MAX_MESSAGE, QpStats, Reply, StatsPage};
 use urxe_types::QpState;
 
@@ -23,20 +23,21 @@ impl Session {
         device: &str,
         after_qpn: Option<u32>,
     ) -> Result<Answer, ControlError> {
-        let nic = &ctx.nics[find_nic(ctx, device)?];
+        let device = &ctx.devices[find_nic(ctx, device)?];
         let mut page = StatsPage::default();
         if after_qpn.is_none() {
-            page.device = device_counters(nic, ctx);
+            page.device = device_counters(device, ctx);
             page.qp_counters = Counter::ALL.iter().map(|c| info(c.name(), c.meaning())).collect();
         }
         let room = (MAX_MESSAGE - head_len(&page)) / (QP_LEN + Counter::ALL.len() * NUMBER_LEN);
-        let mut qps = nic
+        let mut qps = device
+            .nic
             .host
             .objects
             .qps
             .range((behind(after_qpn), Bound::Unbounded))
             .filter(|(_, qp)| self.may_see(&qp.owner))
-            .filter_map(|(&qpn, qp)| qp_stats(nic, qpn, qp));
+            .filter_map(|(&qpn, qp)| qp_stats(device, qpn, qp));
         page.qps = qps.by_ref().take(room).collect();
         page.more = qps.next().is_some();
         Ok(Reply::Stats(page).into())
@@ -51,25 +52,26 @@ fn head_len(page: &StatsPage) -> usize {
     texts + page.device.len() * NUMBER_LEN + 64
 }
 
-fn device_counters(nic: &Nic, ctx: &DaemonCtx<'_>) -> Vec<(CounterInfo, u64)> {
-    let port = nic.port().counters();
+fn device_counters(device: &RdmaDevice, ctx: &DaemonCtx<'_>) -> Vec<(CounterInfo, u64)> {
+    let port = device.nic.port().counters();
     let port = port.list().map(|counter| (counter.name, counter.value, counter.meaning));
-    let engine = nic.device.counters().iter();
-    let cm = nic.cm.counters().iter();
+    let engine = device.nic.device.counters().iter();
+    let cm = device.cm.counters().iter();
     engine
         .chain(cm)
         .chain(port)
-        .chain(nic.host.counters.iter())
+        .chain(device.nic.host.counters.iter())
+        .chain(device.counters.iter())
         .chain(ctx.cm.counters.iter())
         .chain(ctx.counters.iter())
         .map(|(name, value, meaning)| (info(name, meaning), value))
         .collect()
 }
 
-fn qp_stats(nic: &Nic, qpn: u32, qp: &QpObject) -> Option<QpStats> {
+fn qp_stats(device: &RdmaDevice, qpn: u32, qp: &QpObject) -> Option<QpStats> {
     let number = urxe_types::Qpn::new(qpn);
-    let state: QpState = nic.device.query_qp(number)?.state;
-    let counters = nic.device.qp_counters(number)?;
+    let state: QpState = device.nic.device.query_qp(number)?.state;
+    let counters = device.nic.device.qp_counters(number)?;
     Some(QpStats {
         qpn,
         state,

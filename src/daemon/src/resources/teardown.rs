@@ -2,7 +2,7 @@
 //! slices, so that nobody else notices.
 
 use super::{find, no_such};
-use crate::nic::Nic;
+use crate::device::RdmaDevice;
 use crate::session::{DaemonCtx, Session};
 use std::collections::BTreeMap;
 use urxe_shm::control::{CmChannelHandle, ContextHandle, ControlError};
@@ -89,24 +89,25 @@ impl Session {
     }
 
     fn free(&mut self, ctx: &mut DaemonCtx<'_>, pending_frees: PendingFree) {
-        let nics: &mut [Nic] = ctx.nics;
+        let devices: &mut [RdmaDevice] = ctx.devices;
         // Nothing else can have freed it: requests wait until the end.
         match pending_frees {
             PendingFree::Qp(qp) => {
                 self.attachments.retain(|&(attached, _)| attached != qp);
-                self.qps.remove(&qp).map(|qp| self.free_qp(nics, qp))
+                self.qps.remove(&qp).map(|qp| self.free_qp(devices, qp))
             }
-            PendingFree::Srq(srq) => self.srqs.remove(&srq).map(|srq| self.free_srq(nics, srq)),
-            PendingFree::Ah(ah) => self.ahs.remove(&ah).map(|ah| self.free_ah(nics, ah)),
-            PendingFree::Mw(mw) => self.mws.remove(&mw).map(|mw| self.free_mw(nics, mw)),
-            PendingFree::Cq(cq) => self.cqs.remove(&cq).map(|cq| self.free_cq(nics, cq)),
-            PendingFree::CompChannel(channel) => {
-                self.channels.remove(&channel).map(|channel| self.free_comp_channel(nics, channel))
-            }
-            PendingFree::Mr(mr) => self.mrs.remove(&mr).map(|mr| self.free_mr(nics, mr)),
-            PendingFree::Pd(pd) => self.pds.remove(&pd).map(|pd| self.free_pd(nics, pd)),
+            PendingFree::Srq(srq) => self.srqs.remove(&srq).map(|srq| self.free_srq(devices, srq)),
+            PendingFree::Ah(ah) => self.ahs.remove(&ah).map(|ah| self.free_ah(devices, ah)),
+            PendingFree::Mw(mw) => self.mws.remove(&mw).map(|mw| self.free_mw(devices, mw)),
+            PendingFree::Cq(cq) => self.cqs.remove(&cq).map(|cq| self.free_cq(devices, cq)),
+            PendingFree::CompChannel(channel) => self
+                .channels
+                .remove(&channel)
+                .map(|channel| self.free_comp_channel(devices, channel)),
+            PendingFree::Mr(mr) => self.mrs.remove(&mr).map(|mr| self.free_mr(devices, mr)),
+            PendingFree::Pd(pd) => self.pds.remove(&pd).map(|pd| self.free_pd(devices, pd)),
             PendingFree::Context(context) => {
-                self.contexts.remove(&context).map(|context| self.free_context(nics, context))
+                self.contexts.remove(&context).map(|context| self.free_context(devices, context))
             }
             PendingFree::CmId(id) => self.cm_ids.remove(&id).map(|key| {
                 self.free_cm_id(ctx, key);

@@ -13,7 +13,7 @@ mod tree;
 
 use crate::addresses::LinkState;
 use crate::config::SocketMode;
-use crate::nic::Nic;
+use crate::device::RdmaDevice;
 use files::{Face, Files};
 use std::io;
 use std::net::IpAddr;
@@ -38,12 +38,16 @@ struct Shown {
 impl Sysfs {
     /// Writes all files, below a directory that is open to those to whom the socket is. What a
     /// killed daemon left there is replaced.
-    pub(crate) fn create(directory: &Path, socket: SocketMode, nics: &[Nic]) -> io::Result<Sysfs> {
-        let shown = |(index, nic): (usize, &Nic)| {
-            let files = files::of_device(face(index, nic, &nic.gid_table()));
+    pub(crate) fn create(
+        directory: &Path,
+        socket: SocketMode,
+        devices: &[RdmaDevice],
+    ) -> io::Result<Sysfs> {
+        let shown = |(index, device): (usize, &RdmaDevice)| {
+            let files = files::of_device(face(index, device, &device.gid_table()));
             Shown { files, of: None }
         };
-        let devices: Vec<Shown> = nics.iter().enumerate().map(shown).collect();
+        let devices: Vec<Shown> = devices.iter().enumerate().map(shown).collect();
         let tree = Tree::create(directory, directory_mode(socket), |tree| {
             let class = files::of_class();
             let mut all = devices.iter().map(|device| &device.files).chain([&class]).flatten();
@@ -57,14 +61,14 @@ impl Sysfs {
     ///
     /// The directory of the device itself is never changed: libibverbs takes its time of change
     /// for the birthday of the device.
-    pub(crate) fn show(&mut self, index: usize, nic: &Nic) -> io::Result<()> {
+    pub(crate) fn show(&mut self, index: usize, device: &RdmaDevice) -> io::Result<()> {
         let Some(shown) = self.devices.get_mut(index) else { return Ok(()) };
-        let gids = nic.gid_table();
-        if shown.of.as_ref().is_some_and(|(link, of)| *link == nic.link && *of == gids) {
+        let gids = device.gid_table();
+        if shown.of.as_ref().is_some_and(|(link, of)| *link == device.link && *of == gids) {
             return Ok(());
         }
         shown.of = None;
-        let wanted = files::of_device(face(index, nic, &gids));
+        let wanted = files::of_device(face(index, device, &gids));
         for (name, content) in &wanted {
             if shown.files.get(name) != Some(content) {
                 self.tree.put(name, content)?;
@@ -77,18 +81,18 @@ impl Sysfs {
             self.tree.remove(&name)?;
             shown.files.remove(&name);
         }
-        shown.of = Some((nic.link.clone(), gids));
+        shown.of = Some((device.link.clone(), gids));
         Ok(())
     }
 }
 
-fn face<'a>(index: usize, nic: &'a Nic, gids: &'a [Option<IpAddr>]) -> Face<'a> {
+fn face<'a>(index: usize, device: &'a RdmaDevice, gids: &'a [Option<IpAddr>]) -> Face<'a> {
     Face {
         index,
-        name: &nic.name,
-        guid: nic.guid,
-        link: &nic.link,
-        speed_mbps: nic.link.speed_mbps(),
+        name: &device.name,
+        guid: device.guid,
+        link: &device.link,
+        speed_mbps: device.link.speed_mbps(),
         gids,
     }
 }

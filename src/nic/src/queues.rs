@@ -13,7 +13,7 @@ use urxe_shm::ring::{CqError, CqProducer, MoveError, RqConsumer, SqConsumer};
 use urxe_types::Qpn;
 
 /// The receive queue that belongs to a QP alone.
-pub(crate) fn own_recv_queue(init: &QpInit) -> Option<QueueId> {
+pub fn own_recv_queue(init: &QpInit) -> Option<QueueId> {
     match init.recv {
         RecvSource::Own(queue) => Some(queue),
         RecvSource::Shared(_) => None,
@@ -21,25 +21,25 @@ pub(crate) fn own_recv_queue(init: &QpInit) -> Option<QueueId> {
 }
 
 /// A QP's send queue.
-pub(crate) struct SendQueue {
+pub struct SendQueue {
     ring: SqConsumer,
     /// The QP that it is of, once there is one.
-    pub(crate) qpn: Option<Qpn>,
+    pub qpn: Option<Qpn>,
     /// Every send completes with a CQE, whether it says so or not.
-    pub(crate) all_signaled: bool,
+    pub all_signaled: bool,
     allowance: Allowance,
     /// Its indices were found to be nonsense, and this was counted.
-    pub(crate) broken: bool,
+    pub broken: bool,
 }
 
 /// A receive queue: a QP's own, or an SRQ's.
-pub(crate) struct RecvQueue {
+pub struct RecvQueue {
     ring: RqConsumer,
     /// The QP that it is of, once there is one; none has an SRQ's.
-    pub(crate) qpn: Option<Qpn>,
+    pub qpn: Option<Qpn>,
     allowance: Allowance,
     /// Its indices were found to be nonsense, and this was counted.
-    pub(crate) broken: bool,
+    pub broken: bool,
 }
 
 /// How many entries may still be taken in this call of the engine. A program that posts as fast
@@ -51,7 +51,7 @@ struct Allowance {
 }
 
 /// What a queue has.
-pub(crate) enum Next<T> {
+pub enum Next<T> {
     /// This; or the queue is empty.
     Taken(Taken<T>),
     /// Nothing more in this call of the engine.
@@ -59,33 +59,33 @@ pub(crate) enum Next<T> {
 }
 
 /// A completion queue.
-pub(crate) struct CompletionQueue {
+pub struct CompletionQueue {
     ring: CqProducer,
     /// Wakes the program's threads that sleep between polls.
     notifier: CompletionNotifier,
     /// Completions that it holds.
-    pub(crate) cqe: u32,
-    pub(crate) owner: Owner,
+    pub cqe: u32,
+    pub owner: Owner,
     /// The pipe that its completion events go to.
-    pub(crate) channel: Option<u32>,
+    pub channel: Option<u32>,
     /// Where its errors are told; and what an event of it says.
-    pub(crate) events: EventTarget,
+    pub events: EventTarget,
     /// QPs that use it, those that use it for both directions once.
-    pub(crate) qps: u32,
+    pub qps: u32,
     /// It is in the list of those with completions to publish.
-    pub(crate) listed: bool,
+    pub listed: bool,
     /// A completion was lost, and it takes no more.
-    pub(crate) failed: bool,
+    pub failed: bool,
 }
 
 impl SendQueue {
-    pub(crate) fn new(ring: SqConsumer, all_signaled: bool) -> SendQueue {
+    pub fn new(ring: SqConsumer, all_signaled: bool) -> SendQueue {
         let allowance = Allowance::default();
         SendQueue { ring, qpn: None, all_signaled, allowance, broken: false }
     }
 
     /// Takes the next work request, if one may be taken in this call of the engine.
-    pub(crate) fn take(
+    pub fn take(
         &mut self,
         call: u64,
         sges: &mut Vec<Sge>,
@@ -98,28 +98,24 @@ impl SendQueue {
     }
 
     /// Gives the place of the oldest that was taken back.
-    pub(crate) fn retire(&mut self) {
+    pub fn retire(&mut self) {
         self.ring.retire(1);
     }
 
     /// Empties and rewinds the ring.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.ring.reset();
         self.broken = false;
     }
 }
 
 impl RecvQueue {
-    pub(crate) fn new(ring: RqConsumer) -> RecvQueue {
+    pub fn new(ring: RqConsumer) -> RecvQueue {
         RecvQueue { ring, qpn: None, allowance: Allowance::default(), broken: false }
     }
 
     /// Takes the next receive, if one may be taken in this call of the engine.
-    pub(crate) fn take(
-        &mut self,
-        call: u64,
-        sges: &mut Vec<Sge>,
-    ) -> Result<Next<RecvWqe>, IndexError> {
+    pub fn take(&mut self, call: u64, sges: &mut Vec<Sge>) -> Result<Next<RecvWqe>, IndexError> {
         // An SRQ is never flushed. Of one multicast datagram each of its QPs takes a receive, so
         // that many may rightly be taken in one call.
         let is_shared = self.qpn.is_none();
@@ -130,23 +126,23 @@ impl RecvQueue {
     }
 
     /// Goes on with a new ring, to which what is posted is moved.
-    pub(crate) fn move_to(&mut self, window: Window, geometry: Geometry) -> Result<(), MoveError> {
+    pub fn move_to(&mut self, window: Window, geometry: Geometry) -> Result<(), MoveError> {
         self.ring.move_to(window, geometry)
     }
 
     /// Receives that are posted and not taken; none of a queue that is broken.
-    pub(crate) fn posted(&mut self) -> u32 {
+    pub fn posted(&mut self) -> u32 {
         self.ring.available().unwrap_or(0)
     }
 
     /// Empties and rewinds the ring.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.ring.reset();
         self.broken = false;
     }
 
     /// Asks the program to ring the doorbell after posting, because the QP is in ERR.
-    pub(crate) fn want_doorbell(&mut self) {
+    pub fn want_doorbell(&mut self) {
         self.ring.set_ring_after_post(true);
     }
 }
@@ -165,7 +161,7 @@ impl Allowance {
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(
+    pub fn new(
         ring: CqProducer,
         notifier: CompletionNotifier,
         cqe: u32,
@@ -187,24 +183,24 @@ impl CompletionQueue {
     }
 
     /// Writes a completion; it is not shown yet.
-    pub(crate) fn push(&mut self, entry: &CqEntry, solicited: bool) -> Result<(), CqError> {
+    pub fn push(&mut self, entry: &CqEntry, solicited: bool) -> Result<(), CqError> {
         self.ring.push(entry, solicited)
     }
 
     /// Shows the program what was pushed. Returns whether it waits for an event.
-    pub(crate) fn publish(&mut self) -> bool {
+    pub fn publish(&mut self) -> bool {
         let is_awaited = self.ring.publish();
         self.notifier.notify();
         is_awaited
     }
 
     /// Completions that the program has not read.
-    pub(crate) fn unread(&mut self) -> Result<u32, IndexError> {
+    pub fn unread(&mut self) -> Result<u32, IndexError> {
         self.ring.unread()
     }
 
     /// Goes on with a new ring, to which what is unread is moved.
-    pub(crate) fn move_to(&mut self, window: Window, geometry: Geometry) -> Result<(), MoveError> {
+    pub fn move_to(&mut self, window: Window, geometry: Geometry) -> Result<(), MoveError> {
         self.ring.move_to(window, geometry)?;
         self.cqe = geometry.capacity();
         Ok(())

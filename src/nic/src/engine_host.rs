@@ -22,7 +22,7 @@ use urxe_types::{Completion, Qpn, RecvWqe, SendWqe};
 use urxe_wire::mad::{MAD_LEN, MadSource};
 
 /// The memory behind an MR.
-pub(crate) enum Region {
+pub enum Region {
     /// Shared with the program: loads and stores.
     Shared(Mapping),
     /// Anything else the program has: system calls.
@@ -35,16 +35,16 @@ pub(crate) enum Region {
 }
 
 /// All memory, rings and pipes of one device.
-pub(crate) struct ProgramHost {
+pub struct ProgramHost {
     regions: Slab<Region>,
     /// Regions that are mapped.
     mapped: usize,
-    pub(crate) send_queues: Slab<SendQueue>,
-    pub(crate) recv_queues: Slab<RecvQueue>,
-    pub(crate) cqs: Slab<CompletionQueue>,
-    pub(crate) pipes: Slab<EventPipe>,
-    pub(crate) objects: Objects,
-    pub(crate) counters: HostCounters,
+    pub send_queues: Slab<SendQueue>,
+    pub recv_queues: Slab<RecvQueue>,
+    pub cqs: Slab<CompletionQueue>,
+    pub pipes: Slab<EventPipe>,
+    pub objects: Objects,
+    pub counters: HostCounters,
     staging: Staging,
     /// Counts the calls of the engine.
     call: u64,
@@ -66,7 +66,7 @@ pub(crate) struct ProgramHost {
 }
 
 impl ProgramHost {
-    pub(crate) fn new() -> ProgramHost {
+    pub fn new() -> ProgramHost {
         ProgramHost {
             regions: Slab::default(),
             mapped: 0,
@@ -90,7 +90,7 @@ impl ProgramHost {
     }
 
     /// To be called before the engine is: what was known of the programs' memory is old.
-    pub(crate) fn begin_call(&mut self) {
+    pub fn begin_call(&mut self) {
         self.call += 1;
         self.staging.forget_reads();
     }
@@ -99,7 +99,7 @@ impl ProgramHost {
     /// after the engine was: what a completion stands for is in memory by then. CQs have their
     /// turns in the order of their first completions, for a program that waits for two of them on
     /// one channel (as perftest's `ib_send_lat -e`) may count on it.
-    pub(crate) fn publish(&mut self) {
+    pub fn publish(&mut self) {
         let mut unpublished = std::mem::take(&mut self.unpublished);
         for id in unpublished.drain(..) {
             let Some(cq) = self.cqs.get_mut(id.0) else { continue };
@@ -116,12 +116,12 @@ impl ProgramHost {
     }
 
     /// QPs that may have gone to ERR since the last time.
-    pub(crate) fn take_maybe_failed_qp(&mut self) -> Option<Qpn> {
+    pub fn take_maybe_failed_qp(&mut self) -> Option<Qpn> {
         self.maybe_failed_qps.pop()
     }
 
     /// Says that a QP may have gone to ERR.
-    pub(crate) fn maybe_failed(&mut self, qpn: Qpn) {
+    pub fn maybe_failed(&mut self, qpn: Qpn) {
         // One failure flushes many work requests.
         if self.maybe_failed_qps.last() != Some(&qpn) {
             self.maybe_failed_qps.push(qpn);
@@ -129,34 +129,34 @@ impl ProgramHost {
     }
 
     /// A QP whose queues have more than was given in the last call: to be rung again.
-    pub(crate) fn take_requeue_qp(&mut self) -> Option<Qpn> {
+    pub fn take_requeue_qp(&mut self) -> Option<Qpn> {
         self.requeue_qps.pop()
     }
 
     /// The management datagrams that have come since the last time.
-    pub(crate) fn take_mads(&mut self) -> Vec<(MadSource, [u8; MAD_LEN])> {
+    pub fn take_mads(&mut self) -> Vec<(MadSource, [u8; MAD_LEN])> {
         std::mem::take(&mut self.mads)
     }
 
     /// A QP to which data came, while its program may not know that its peer is ready.
-    pub(crate) fn take_comm_est_qp(&mut self) -> Option<Qpn> {
+    pub fn take_comm_est_qp(&mut self) -> Option<Qpn> {
         self.comm_est_qps.pop()
     }
 
     /// A pipe that has become full since the last time.
-    pub(crate) fn take_full_pipe(&mut self) -> Option<u32> {
+    pub fn take_full_pipe(&mut self) -> Option<u32> {
         self.full_pipes.pop()
     }
 
     /// Takes back the events of an object that is no more from a pipe.
-    pub(crate) fn withdraw_events(&mut self, pipe: u32, object: u32) {
+    pub fn withdraw_events(&mut self, pipe: u32, object: u32) {
         if self.pipes.get_mut(pipe).is_some_and(|pipe| pipe.withdraw(object)) {
             self.full_pipes.push(pipe);
         }
     }
 
     /// Takes in the memory behind an MR; `None` if there is no room for another.
-    pub(crate) fn insert_region(&mut self, region: Region) -> Option<RegionId> {
+    pub fn insert_region(&mut self, region: Region) -> Option<RegionId> {
         let mapped = usize::from(matches!(region, Region::Shared(_)));
         let id = self.regions.insert(region)?;
         self.mapped += mapped;
@@ -164,7 +164,7 @@ impl ProgramHost {
     }
 
     /// Lets go of the memory behind an MR, after the writes to it.
-    pub(crate) fn remove_region(&mut self, region: RegionId) {
+    pub fn remove_region(&mut self, region: RegionId) {
         match self.regions.remove(region.0) {
             Some(Region::Shared(_)) => self.mapped -= 1,
             Some(Region::Process { memory, .. }) => self.staging.release(&memory),
@@ -173,12 +173,12 @@ impl ProgramHost {
     }
 
     /// How many regions are mapped into the daemon.
-    pub(crate) fn mapped_regions(&self) -> usize {
+    pub fn mapped_regions(&self) -> usize {
         self.mapped
     }
 
     /// Lets go of a QP's queues.
-    pub(crate) fn forget_qp(&mut self, init: &QpInit) {
+    pub fn forget_qp(&mut self, init: &QpInit) {
         self.send_queues.remove(init.send_queue.0);
         if let Some(queue) = own_recv_queue(init) {
             self.recv_queues.remove(queue.0);
@@ -191,7 +191,7 @@ impl ProgramHost {
     }
 
     /// Counts a QP among the users of its CQs.
-    pub(crate) fn count_qp(&mut self, init: &QpInit) {
+    pub fn count_qp(&mut self, init: &QpInit) {
         for cq in cqs_of(init) {
             if let Some(cq) = self.cqs.get_mut(cq.0) {
                 cq.qps += 1;
@@ -200,7 +200,7 @@ impl ProgramHost {
     }
 
     /// Tells a program what has happened to an object of it.
-    pub(crate) fn tell(&mut self, target: EventTarget, kind: u32) {
+    pub fn tell(&mut self, target: EventTarget, kind: u32) {
         self.counters.async_events += 1;
         self.send(target.pipe, target.record(kind));
     }

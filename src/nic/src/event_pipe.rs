@@ -11,7 +11,7 @@ use urxe_shm::control::event::{EventRecord, RECORD_LEN};
 /// Records on their way to one program. A program that does not read makes its records wait here,
 /// up to [`MAX_WAITING_EVENTS`] of them, and nobody else.
 #[derive(Debug)]
-pub(crate) struct EventPipe {
+pub struct EventPipe {
     write_end: OwnedFd,
     waiting: VecDeque<[u8; RECORD_LEN]>,
     /// The event loop is told when the pipe has room. It stays so while records come, go and are
@@ -24,7 +24,7 @@ const PIECE: usize = 4096 / RECORD_LEN * RECORD_LEN;
 
 /// What became of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Delivery {
+pub enum Delivery {
     /// It is in the pipe, or waits behind others that do.
     Delivered,
     /// The pipe has just become full: it has to be [watched](EventPipe::watch), and
@@ -36,7 +36,7 @@ pub(crate) enum Delivery {
 
 impl EventPipe {
     /// Makes a pipe; returns our end and the program's.
-    pub(crate) fn new() -> Result<(EventPipe, OwnedFd), Errno> {
+    pub fn new() -> Result<(EventPipe, OwnedFd), Errno> {
         let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         // The read end stays blocking: it is the program's, and `read` must mean what it does.
         rustix::io::ioctl_fionbio(&write_end, true)?;
@@ -44,7 +44,7 @@ impl EventPipe {
     }
 
     /// Has the pipe watched by means of `register`, if records wait and it is not watched already.
-    pub(crate) fn watch<E>(
+    pub fn watch<E>(
         &mut self,
         register: impl FnOnce(BorrowedFd<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -56,7 +56,7 @@ impl EventPipe {
     }
 
     /// Has it watched no longer by means of `deregister`, if no record waits.
-    pub(crate) fn unwatch(&mut self, deregister: impl FnOnce(BorrowedFd<'_>)) {
+    pub fn unwatch(&mut self, deregister: impl FnOnce(BorrowedFd<'_>)) {
         if self.watched && self.waiting.is_empty() {
             deregister(self.write_end.as_fd());
             self.watched = false;
@@ -64,7 +64,7 @@ impl EventPipe {
     }
 
     /// Sends a record, or lets it wait.
-    pub(crate) fn send(&mut self, record: EventRecord) -> Delivery {
+    pub fn send(&mut self, record: EventRecord) -> Delivery {
         let record = record.to_bytes();
         if self.waiting.is_empty() {
             match rustix::io::write(&self.write_end, &record) {
@@ -88,7 +88,7 @@ impl EventPipe {
     /// there is something to read. Who reads just now may find it empty for a moment, or get such
     /// a record all the same. Returns whether records of others are left waiting, so that the pipe
     /// has to be [watched](Self::watch).
-    pub(crate) fn withdraw(&mut self, object: u32) -> bool {
+    pub fn withdraw(&mut self, object: u32) -> bool {
         let is_other =
             |record: &[u8; RECORD_LEN]| EventRecord::from_bytes(*record).object != object.into();
         self.waiting.retain(is_other);
@@ -106,7 +106,7 @@ impl EventPipe {
     }
 
     /// Sends what waits. Returns whether nothing is left waiting.
-    pub(crate) fn flush(&mut self) -> bool {
+    pub fn flush(&mut self) -> bool {
         while !self.waiting.is_empty() {
             let records = self.waiting.make_contiguous();
             let count = records.len().min(PIECE / RECORD_LEN);
@@ -130,7 +130,7 @@ impl EventPipe {
 
 /// Reads out of a pipe of ours what it holds now, in pieces; not what a program writes into it
 /// meanwhile, for that may never end.
-pub(crate) fn drain<const N: usize>(
+pub fn drain<const N: usize>(
     write_end: &OwnedFd,
     piece: &mut [u8; N],
     mut on_piece: impl FnMut(&[u8]),

@@ -9,7 +9,7 @@ const GENERATION_MASK: u32 = u32::MAX >> INDEX_BITS;
 /// finds nothing, not even when the slot has a new owner (until the same slot has been reused
 /// 4,096 times).
 #[derive(Debug)]
-pub(crate) struct Slab<T> {
+pub struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
 }
@@ -27,28 +27,28 @@ impl<T> Default for Slab<T> {
 }
 
 /// The index of a key's slot: a small number, which no two entries have at a time.
-pub(crate) fn index_of(key: u32) -> u32 {
+pub fn index_of(key: u32) -> u32 {
     key & INDEX_MASK
 }
 
 impl<T> Slab<T> {
     /// Number of entries.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     /// Whether there is none.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Whether another entry can be put in.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.len() <= INDEX_MASK as usize
     }
 
     /// Puts an entry in; `None` when all 2^20 slots are taken.
-    pub(crate) fn insert(&mut self, entry: T) -> Option<u32> {
+    pub fn insert(&mut self, entry: T) -> Option<u32> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.slots.len() as u32 > INDEX_MASK => return None,
@@ -63,7 +63,7 @@ impl<T> Slab<T> {
     }
 
     /// Takes an entry out; its key is stale from now on.
-    pub(crate) fn remove(&mut self, key: u32) -> Option<T> {
+    pub fn remove(&mut self, key: u32) -> Option<T> {
         let slot = self.slots.get_mut(index_of(key) as usize)?;
         if slot.generation != key >> INDEX_BITS {
             return None;
@@ -74,24 +74,24 @@ impl<T> Slab<T> {
         Some(entry)
     }
 
-    pub(crate) fn get(&self, key: u32) -> Option<&T> {
+    pub fn get(&self, key: u32) -> Option<&T> {
         let slot = self.slots.get(index_of(key) as usize)?;
         slot.entry.as_ref().filter(|_| slot.generation == key >> INDEX_BITS)
     }
 
-    pub(crate) fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+    pub fn get_mut(&mut self, key: u32) -> Option<&mut T> {
         let slot = self.slots.get_mut(index_of(key) as usize)?;
         slot.entry.as_mut().filter(|_| slot.generation == key >> INDEX_BITS)
     }
 
     /// All entries from a slot on, with the indices of theirs.
-    pub(crate) fn iter_mut_from(&mut self, index: u32) -> impl Iterator<Item = (u32, &mut T)> {
+    pub fn iter_mut_from(&mut self, index: u32) -> impl Iterator<Item = (u32, &mut T)> {
         let entries = self.slots.iter_mut().zip(0..).skip(index as usize);
         entries.filter_map(|(slot, index)| Some((index, slot.entry.as_mut()?)))
     }
 
     /// All entries with their keys, by slot.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let entry = slot.entry.as_ref()?;
             Some((slot.generation << INDEX_BITS | index as u32, entry))

@@ -1,0 +1,49 @@
+//! What a data path counts beside the engine and the port.
+
+/// Defines a set of counters, each with its meaning.
+#[macro_export]
+macro_rules! counters {
+    ($(#[$doc:meta])* $set:ident { $($name:ident: $meaning:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default)]
+        pub struct $set {
+            $(#[doc = $meaning] pub $name: u64,)*
+        }
+
+        impl $set {
+            /// Name, value and meaning of each.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
+                [$((stringify!($name), self.$name, $meaning),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Of one device's dealings with the memory and the rings of programs.
+    HostCounters {
+        malformed_opcode: "Work requests whose opcode is none, or none that this device does.",
+        malformed_num_sge: "Work requests with more SGEs than their queue was made for.",
+        malformed_inline_length: "Work requests with more inline data than their queue was made for.",
+        malformed_inline_opcode: "READs, atomics and FLUSHes with inline data, which makes no sense.",
+        broken_send_queues: "Send queues whose cursors the program overwrote; their QPs are in ERR.",
+        broken_receive_queues: "Receive queues whose cursors the program overwrote; they take no more receives.",
+        broken_completion_queues: "Completion queues whose cursors the program overwrote; they take no more completions.",
+        memory_faults: "Accesses to registered memory that was not there any more; their QPs are in ERR.",
+        completion_events: "Events written to completion channels.",
+        async_events: "Asynchronous events written.",
+        lost_events: "Events lost because the program let thousands of them wait, or is gone.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_listed_with_its_own_value() {
+        let counters = HostCounters { memory_faults: 7, ..HostCounters::default() };
+        let found = counters.iter().find(|(name, ..)| *name == "memory_faults");
+        assert_eq!(found.map(|(_, value, _)| value), Some(7));
+    }
+}

@@ -1,0 +1,48 @@
+//! Every bound of one data path, with its reason. Limits of the protocol itself are the engine's.
+
+use std::time::Duration;
+
+/// Event records that wait for one program to read its pipe. Arming a CQ gives one event at most,
+/// so only a program that arms thousands of CQs and never reads comes here.
+pub(crate) const MAX_WAITING_EVENTS: usize = 8192;
+
+/// Work requests taken from one queue in one call of the engine: more than the datagrams that one
+/// receive call brings. What is flushed beyond that is flushed in the next calls.
+pub(crate) const TAKES_PER_CALL: u32 = 2048;
+
+/// Batches sent by one device in one turn; then packets, doorbells and requests have theirs.
+pub(crate) const BATCHES_PER_TURN: usize = 4;
+
+/// First interval at which a QP in ERR is looked at for receives to flush. A program that knows
+/// of our ring flags rings the doorbell; the stock librxe has none for receives.
+pub(crate) const FLUSH_INTERVAL_MIN: Duration = Duration::from_millis(1);
+
+/// QPs in ERR that are looked at in one turn; the others are in the next.
+pub(crate) const LOOKS_PER_TURN: usize = 1024;
+
+/// Longest such interval, reached by doubling while nothing is posted: ten looks a second cost
+/// nothing to speak of.
+pub(crate) const FLUSH_INTERVAL_MAX: Duration = Duration::from_millis(100);
+
+/// Bytes of a batch of datagrams on their way to a port: four full segmented sends.
+pub(crate) const TX_BATCH_BYTES: usize = 256 * 1024;
+
+/// Buffers of 64 KiB that one receive call can fill.
+pub(crate) const RX_BUFFERS: usize = 16;
+
+/// Bytes joined into one write at most: what one receive buffer can bring.
+pub(crate) const HELD_WRITE_LEN: usize = 64 * 1024;
+
+/// Bytes of process memory fetched by one read at most: what one segmented send can take.
+pub(crate) const READ_AHEAD_LEN: usize = 64 * 1024;
+
+/// Bytes fetched by one read at least, however little was used of the last: below this the copy
+/// costs nothing beside the system call.
+pub(crate) const READ_AHEAD_LEN_MIN: usize = 4 * 1024;
+
+/// Inline buffers kept for work requests to come.
+pub(crate) const SPARE_INLINE_BUFFERS: usize = 64;
+
+/// How long a requester waits, at least, before it repeats a packet whose acknowledgement is late.
+/// Well above what a peer that has to be woken on a busy machine takes to answer.
+pub(crate) const MIN_PROBE: Duration = Duration::from_millis(1);
