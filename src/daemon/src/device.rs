@@ -131,7 +131,8 @@ impl RdmaDevice {
         let link = self.served.link(links);
         let wanted = self.served.addresses(links);
         let index = link.map(|link| link.index);
-        // A socket is of no use on another link, even if the address is the same.
+        // ADDR-018, ADDR-023: a socket is of no use on another link, even if the address is the
+        // same.
         let moved = self.link.index.is_some() && self.link.index != index;
         let is_wanted = |addr: &IpAddr| wanted.iter().any(|wanted| wanted.addr == *addr);
         let stays = |addr: &IpAddr| {
@@ -179,9 +180,11 @@ impl RdmaDevice {
             AddressSource::Address(addr) => self.nic.device.gids().contains(&Some(*addr)),
             AddressSource::Interface(_) => true,
         };
+        // ADDR-017
         let active = link.is_some_and(|link| link.up) && has_what_it_is_for;
         let interface = link.map(|link| link.name.clone()).or(self.link.interface.take());
         let was_active = std::mem::replace(&mut self.link, LinkState { active, interface, index });
+        // ADDR-015: only a change is told.
         match (was_active.active, active) {
             (true, false) => {
                 self.counters.port_errors += 1;
@@ -198,8 +201,10 @@ impl RdmaDevice {
     fn take_address(&mut self, wanted: Wanted) -> bool {
         let addr = wanted.addr;
         let awaiting = self.awaited.iter().find(|(_, awaited)| **awaited == addr);
+        // ADDR-010, ADDR-014
         let hole = || self.gid_table().iter().position(Option::is_none).map(|hole| hole as u8);
         let Some(place) = awaiting.map(|(at, _)| *at).or_else(hole) else {
+            // ADDR-022
             return self.refuse_address(addr);
         };
         let added = wanted.usable.then(|| self.nic.add_address(addr));
@@ -215,6 +220,7 @@ impl RdmaDevice {
                 self.refuse_address(addr)
             }
             Some(Err(_)) | None => {
+                // ADDR-024
                 self.awaited.insert(place, addr);
                 false
             }

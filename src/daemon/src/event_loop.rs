@@ -427,6 +427,7 @@ impl EventLoop {
                             self.end_session(key);
                             return ended;
                         }
+                        // HOST-010
                         _ => &mut self.counters.requests_malformed,
                     };
                     *counter += 1;
@@ -459,6 +460,7 @@ impl EventLoop {
         let answer = answer.unwrap_or_else(|error| Answer::from(Reply::Error(error)));
         let delivered = self.sessions.get_mut(key).is_some_and(|s| s.answer(&answer).is_ok());
         if !delivered {
+            // HOST-011
             self.counters.replies_undeliverable += 1;
             self.end_session(key);
         }
@@ -475,6 +477,7 @@ impl EventLoop {
         }
         self.deregister(&session);
         self.counters.sessions_closed += 1;
+        // HOST-012
         session.begin_teardown();
         self.dead.push(session);
     }

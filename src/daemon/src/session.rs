@@ -149,6 +149,7 @@ impl Session {
         if let Request::Hello { program } = request {
             return self.hello(&program, fds).map(Some);
         }
+        // HOST-025
         if self.shared.is_none() {
             return Err(refuse(Errno::PROTO, "the first request must be Hello"));
         }
@@ -157,6 +158,7 @@ impl Session {
             Request::RegMr { .. } => fds.pop(),
             _ => None,
         };
+        // HOST-016
         if !fds.is_empty() {
             let sentence = format!("{} descriptors came with a request that takes none", fds.len());
             return Err(refuse(Errno::PROTO, sentence));
@@ -227,6 +229,7 @@ impl Session {
     }
 
     fn hello(&mut self, program: &str, mut fds: Vec<OwnedFd>) -> Result<Answer, ControlError> {
+        // HOST-025
         if self.shared.is_some() {
             return Err(refuse(Errno::PROTO, "Hello was said before"));
         }
@@ -288,6 +291,7 @@ impl Session {
     /// A number that no object of this session ever had.
     pub(crate) fn new_handle(&mut self) -> Result<u32, ControlError> {
         let handle = self.next_handle;
+        // HOST-014
         self.next_handle = handle
             .checked_add(1)
             .ok_or_else(|| refuse(Errno::NOMEM, "this session has used up all handles"))?;

@@ -107,6 +107,7 @@ impl ProgramHost {
             if cq.publish()
                 && let Some(channel) = cq.channel
             {
+                // CQ-010
                 let record = cq.events.record(event::COMPLETION);
                 self.counters.completion_events += 1;
                 self.send(channel, record);
@@ -221,6 +222,7 @@ impl ProgramHost {
     }
 
     fn fault(&mut self) -> MemoryFault {
+        // MEM-007: the engine fails the QP that asked.
         self.counters.memory_faults += 1;
         MemoryFault
     }
@@ -343,6 +345,7 @@ impl Host for ProgramHost {
                 }),
                 // Alone, not as part of a longer copy, which could be seen half done.
                 Some(Region::Process { memory, addr }) => {
+                    // ORDER-004
                     self.staging.write_alone(memory, addr.wrapping_add(offset), &data)
                 }
                 None => Err(MemoryFault),
@@ -423,6 +426,7 @@ impl Host for ProgramHost {
                 Taken::Malformed
             }
             Err(_) => {
+                // HOST-008
                 self.counters.broken_receive_queues += u64::from(!queue.broken);
                 queue.broken = true;
                 Taken::Broken
@@ -473,6 +477,7 @@ impl Host for ProgramHost {
                 return;
             }
         };
+        // CQ-030: one that was destroyed is not there.
         if let Some(qp) = self.objects.qps.get(&qpn.get()) {
             let target = qp.events;
             self.tell(target, kind);

@@ -77,6 +77,7 @@ impl EventPipe {
                 Err(_) => return Delivery::Lost,
             }
         }
+        // CQ-033
         if self.waiting.len() >= MAX_WAITING_EVENTS {
             return Delivery::Lost;
         }
@@ -91,6 +92,7 @@ impl EventPipe {
     pub fn withdraw(&mut self, object: u32) -> bool {
         let is_other =
             |record: &[u8; RECORD_LEN]| EventRecord::from_bytes(*record).object != object.into();
+        // CQ-010, CQ-011, CQ-028
         self.waiting.retain(is_other);
         let mut others = Vec::new();
         drain(&self.write_end, &mut [0; PIECE], |records| {
@@ -100,6 +102,7 @@ impl EventPipe {
         // Usually there is room, for nobody else should write. But the program may have made the
         // pipe smaller meanwhile, or have written into it.
         for record in others.into_iter().rev() {
+            // HOST-027
             self.waiting.push_front(record);
         }
         !self.flush()

@@ -165,6 +165,7 @@ impl Nic {
 
     /// Tells every program that has opened the device what has happened to its port.
     pub fn port_event(&mut self, event: PortEvent) {
+        // CQ-027
         let contexts: Vec<EventTarget> = self.host.objects.contexts.values().copied().collect();
         for context in contexts {
             self.host.tell(context, event as u32);
@@ -332,6 +333,7 @@ impl Nic {
             return;
         }
         let used: BTreeSet<IpAddr> = self.device.mcast_groups().collect();
+        // MCAST-005
         for group in self.groups.difference(&used) {
             // What the kernel will not let go of is dropped by the engine.
             let _ = self.port.leave(*group);
@@ -356,7 +358,9 @@ impl Nic {
     /// Attaches a QP to a group; with the group's first, the port joins it.
     pub fn attach_mcast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), AttachError> {
         let is_first = self.device.attach_mcast(qpn, group)?;
+        // MCAST-005
         if is_first && let Err(error) = self.join(group) {
+            // MCAST-012
             let undone = self.device.detach_mcast(qpn, group);
             debug_assert!(undone.is_ok(), "{undone:?}");
             return Err(AttachError::Port(error));

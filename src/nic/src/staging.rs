@@ -69,6 +69,7 @@ impl Staging {
             return Ok(());
         }
         let fetch = self.ahead.worth_fetching(memory, addr, buf.len());
+        // MEM-013
         if self.writes.overlaps(memory, addr, buf.len().max(fetch) as u64) {
             self.writes.carry_out()?;
         }

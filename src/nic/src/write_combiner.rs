@@ -72,6 +72,7 @@ impl WriteCombiner {
         if len == 0 {
             return;
         }
+        // ORDER-002
         let body = store_order::body_len(self.addr.wrapping_add(start as u64), len);
         if body > 0 {
             self.ends.push(start + body);
@@ -93,6 +94,7 @@ impl WriteCombiner {
     /// [`sync`](Self::sync), and is still for that to tell.
     pub(crate) fn carry_out(&mut self) -> Result<(), MemoryFault> {
         if let (Some(memory), false) = (&self.memory, self.data.is_empty()) {
+            // ORDER-001, ORDER-008
             self.faulted |= memory.write_in_order(self.addr, &self.data, &self.ends).is_err();
         }
         self.data.clear();

@@ -39,6 +39,7 @@ impl Session {
     ) -> Result<Answer, ControlError> {
         find(&self.channels, "completion channel", channel.0)?;
         let cqs = self.cqs.values().filter(|cq| cq.channel == Some(channel)).count();
+        // CQ-014
         check_unused("completion channel", cqs, "completion queues")?;
         let freed = self
             .channels

@@ -149,6 +149,7 @@ impl Session {
         let device = &ctx.devices[find(&self.contexts, "context", context.0)?.device];
         check_port(port)?;
         let table = device.gid_table();
+        // ADDR-001
         let entry = usize::try_from(index).ok().and_then(|index| table.get(index));
         let Some(entry) = entry else {
             let sentence = format!("GID index {index}: the table has {GID_TABLE_LEN}, from 0");
@@ -169,6 +170,7 @@ pub(super) fn find_nic(ctx: &DaemonCtx<'_>, name: &str) -> Result<usize, Control
 }
 
 fn check_port(port: u8) -> Result<(), ControlError> {
+    // ADDR-008
     if port == PORT {
         return Ok(());
     }

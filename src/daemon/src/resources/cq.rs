@@ -85,7 +85,9 @@ impl Session {
         let geometry = shape(cqe)?;
         let queue = ctx.devices[device].nic.host.cqs.get_mut(id.0);
         let queue = queue.ok_or_else(|| no_such("completion queue", cq.0))?;
+        // CQ-026
         let unread = queue.unread().or_refuse(Errno::INVAL, "completion queue")?;
+        // CQ-025
         if cqe < unread {
             let sentence = format!(
                 "cqe {cqe}: {unread} completions are unread, expected {unread} to {MAX_CQE}"
@@ -111,6 +113,7 @@ impl Session {
     ) -> Result<Answer, ControlError> {
         let found = find(&self.cqs, "completion queue", cq.0)?;
         let qps = ctx.devices[found.device].nic.host.cqs.get(found.id.0).map_or(0, |cq| cq.qps);
+        // CQ-014
         check_unused("completion queue", qps as usize, "queue pairs")?;
         let freed = self.cqs.remove(&cq.0).ok_or_else(|| no_such("completion queue", cq.0))?;
         let &Cq { context, channel, device, .. } = &freed;
@@ -133,6 +136,7 @@ impl Session {
 
 /// The shape of a ring for so many completions.
 fn shape(cqe: u32) -> Result<Geometry, ControlError> {
+    // CQ-015
     if cqe == 0 || cqe > MAX_CQE {
         let sentence = format!("cqe {cqe}: expected 1 to {MAX_CQE} completions");
         return Err(refuse(Errno::INVAL, sentence));

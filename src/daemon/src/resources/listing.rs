@@ -76,6 +76,7 @@ pub(super) fn behind(after: Option<u32>) -> Bound<u32> {
 }
 
 fn page(mut objects: impl Iterator<Item = Resource>) -> ResourcePage {
+    // COUNT-017
     let resources = objects.by_ref().take(PAGE_LEN).collect();
     ResourcePage { resources, more: objects.next().is_some() }
 }

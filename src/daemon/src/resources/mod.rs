@@ -77,6 +77,7 @@ impl<T, E: Display> Refusal<T> for Result<T, E> {
 
 /// Refuses what would go beyond a quota of this session.
 pub(crate) fn check_quota(what: &str, have: usize, max: usize) -> Result<(), ControlError> {
+    // HOST-015
     if have < max {
         return Ok(());
     }
@@ -95,6 +96,7 @@ pub(crate) fn find<'a, T>(
     what: &str,
     handle: u32,
 ) -> Result<&'a T, ControlError> {
+    // HOST-013, CLIENT-015: the table is the session's own.
     table.get(&handle).ok_or_else(|| no_such(what, handle))
 }
 

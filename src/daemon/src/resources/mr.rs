@@ -91,6 +91,7 @@ impl Session {
         let on = &mut ctx.devices[device];
         let region = match region {
             Some(region) => on.nic.host.insert_region(region),
+            // MEM-017
             None => Some(NO_MEMORY),
         };
         let region = region.ok_or_else(|| device_full("memory registrations"))?;
@@ -195,6 +196,7 @@ impl Session {
         let is_one_page = request.addr / page == last / page;
         let ends = [Some(request.addr), Some(last).filter(|_| !is_one_page)];
         for addr in ends.into_iter().flatten() {
+            // MEM-005
             probe(memory, addr).map_err(|fault| refuse_reach(request, addr, &fault))?;
         }
         Ok(Region::Process { memory: Rc::clone(memory), addr: request.addr })
@@ -229,6 +231,7 @@ fn check_range(request: &MrRequest) -> Result<(), ControlError> {
 }
 
 fn check_access(access: Access) -> Result<Access, ControlError> {
+    // MEM-006
     let unknown = access - (KNOWN_ACCESS | PAGING_ACCESS | OPTIONAL_ACCESS);
     if !unknown.is_empty() {
         let sentence = format!(
@@ -240,5 +243,6 @@ fn check_access(access: Access) -> Result<Access, ControlError> {
         );
         return Err(refuse(Errno::INVAL, sentence));
     }
+    // MEM-014: how it is paged in is the kernel's.
     Ok(access & KNOWN_ACCESS)
 }

@@ -24,6 +24,7 @@ impl Session {
             let groups: BTreeSet<IpAddr> =
                 self.attachments.iter().map(|&(_, group)| group).collect();
             if !groups.contains(&gid.to_ip()) {
+                // MCAST-014
                 check_quota("multicast groups", groups.len(), MAX_MCAST_GROUPS)?;
             }
             let group = gid.to_ip();

@@ -153,6 +153,7 @@ impl Session {
     /// is known here but that root has it.
     fn check_qkey(&self, attr: &QpAttr) -> Result<(), ControlError> {
         match attr.qkey {
+            // UD-036
             Some(qkey) if qkey.is_controlled() && !self.is_root() => {
                 let sentence = format!(
                     "qkey {:#x}: those from 0x80000000 on are for programs of root; expected at most \
@@ -211,6 +212,7 @@ impl Session {
 
     /// The device's number of an SRQ that a QP of this context may use.
     fn srq_of(&self, context: ContextHandle, srq: SrqHandle) -> Result<SrqId, ControlError> {
+        // SRQ-014
         let found = find(&self.srqs, "srq", srq.0)?;
         if found.context != context {
             let sentence = format!("srq {srq}: is of another context than the protection domain");

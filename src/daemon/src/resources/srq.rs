@@ -124,6 +124,7 @@ impl Session {
         let queue = device.nic.host.recv_queues.get_mut(found.queue.0);
         let queue = queue.ok_or_else(|| no_such(WHAT, srq.0))?;
         let (ring, window) = shared.rings.alloc(WHAT, &shape)?;
+        // SRQ-016
         let moved = queue.move_to(window, shape).or_refuse(Errno::INVAL, "max_wr");
         moved.inspect_err(|_| shared.rings.free(ring))?;
         shared.rings.retire(std::mem::replace(&mut found.ring, ring));
@@ -153,6 +154,7 @@ impl Session {
         let found = find(&self.srqs, "shared receive queue", srq.0)?;
         let qps =
             ctx.devices[found.device].nic.device.query_srq(found.id).map_or(0, |info| info.qps);
+        // SRQ-012
         check_unused("shared receive queue", qps, "queue pairs")?;
         let freed =
             self.srqs.remove(&srq.0).ok_or_else(|| no_such("shared receive queue", srq.0))?;

@@ -38,6 +38,7 @@ impl Session {
             .range((behind(after_qpn), Bound::Unbounded))
             .filter(|(_, qp)| self.may_see(&qp.owner))
             .filter_map(|(&qpn, qp)| qp_stats(device, qpn, qp));
+        // COUNT-014
         page.qps = qps.by_ref().take(room).collect();
         page.more = qps.next().is_some();
         Ok(Reply::Stats(page).into())

@@ -29,6 +29,7 @@ impl Session {
         if !self.contexts.contains_key(&context.0) {
             return Err(no_such("context", context.0));
         }
+        // HOST-026
         self.schedule_frees(|of| of == context);
         Ok(())
     }
