@@ -1,12 +1,10 @@
 //! What a connection manager counts. Every message dropped and every request refused has a line.
 
-use urxe_types::counters;
-
-counters! {
+urxe_types::counters! {
     /// Something that a connection manager counts.
-    CmCounter,
+    pub enum CmCounter;
     /// A set of counters of a connection manager, all of them from zero.
-    CmCounters;
+    pub struct CmCounters;
 
     // What happened.
     Listens = "cm_listens", "Times that a program here began to listen.";
@@ -46,4 +44,17 @@ counters! {
     DropOutOfPlace = "cm_drop_out_of_place", "Dropped: messages that the connection, as it stands, does not wait for.";
     DropNotSent = "cm_drop_not_sent", "Dropped: messages of ours, because too many were waiting to be sent.";
     ForgottenEarly = "cm_forgotten_early", "Ended connections forgotten before their time because there were too many of them.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CmCounter;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_meanings_are_sentences() {
+        let names: BTreeSet<_> = CmCounter::ALL.iter().map(|c| c.name()).collect();
+        assert_eq!(names.len(), CmCounter::ALL.len());
+        assert!(CmCounter::ALL.iter().all(|c| c.meaning().ends_with('.')));
+    }
 }

@@ -1,12 +1,10 @@
 //! What the engine counts. Every packet dropped, NAK sent or received, and retry has a line here.
 
-use urxe_types::counters;
-
-counters! {
+urxe_types::counters! {
     /// Something that is counted, per device and per QP.
-    Counter,
+    pub enum Counter;
     /// A set of counters, all of them from zero.
-    Counters;
+    pub struct Counters;
 
     // Traffic.
     SentPackets = "sent_packets", "Packets put on the wire, acknowledgements included.";
@@ -87,4 +85,17 @@ counters! {
     LocalErrors = "local_errors", "Work requests ended by an error of our own side (keys, lengths, memory gone).";
     FlushedRequests = "flushed_requests", "Work requests flushed from a QP in ERR.";
     CqOverruns = "cq_overruns", "Completions lost because the CQ was full, or had been before; its QPs are in ERR.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Counter;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_meanings_are_sentences() {
+        let names: BTreeSet<_> = Counter::ALL.iter().map(|c| c.name()).collect();
+        assert_eq!(names.len(), Counter::ALL.len());
+        assert!(Counter::ALL.iter().all(|c| c.meaning().ends_with('.')));
+    }
 }

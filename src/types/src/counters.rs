@@ -1,73 +1,112 @@
-//! Sets of named counters.
+//! Counters: each with the name under which it is shown and a sentence that says what it means.
 
-/// Makes the enum, its names and its meanings, and the set of them, from one table.
+/// Makes an enum of counters, with their names and meanings, and the set of their values.
+///
+/// ```
+/// urxe_types::counters! {
+///     /// What a door counts.
+///     pub enum DoorCounter;
+///     /// The counters of a door.
+///     pub struct DoorCounters;
+///     Opened = "opened", "Times that it was opened.";
+///     Closed = "closed", "Times that it was closed.";
+/// }
+///
+/// let mut counters = DoorCounters::default();
+/// counters.add(DoorCounter::Closed, 2);
+/// assert_eq!(counters.get(DoorCounter::Closed), 2);
+/// assert_eq!(counters.iter().nth(1), Some(("closed", 2, "Times that it was closed.")));
+/// assert_eq!((counters.clone() + &counters).get(DoorCounter::Closed), 4);
+/// ```
 #[macro_export]
 macro_rules! counters {
     (
-        $(#[$what:meta])* $counter:ident,
-        $(#[$set_of_what:meta])* $counters:ident;
+        $(#[$what:meta])* $vis:vis enum $counter:ident;
+        $(#[$set_of_what:meta])* $set_vis:vis struct $counters:ident;
         $($variant:ident = $name:literal, $meaning:literal;)*
     ) => {
         $(#[$what])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $counter {
+        $vis enum $counter {
             $(#[doc = $meaning] $variant,)*
         }
 
         impl $counter {
             /// All of them, in the order in which they are shown.
-            pub const ALL: &[$counter] = &[$($counter::$variant),*];
+            $vis const ALL: &[$counter] = &[$($counter::$variant),*];
 
             /// The name under which it is shown.
-            pub const fn name(self) -> &'static str {
+            $vis const fn name(self) -> &'static str {
                 match self { $($counter::$variant => $name),* }
             }
 
-            /// What it means, in a sentence.
-            pub const fn meaning(self) -> &'static str {
+            /// What it means.
+            $vis const fn meaning(self) -> &'static str {
                 match self { $($counter::$variant => $meaning),* }
             }
         }
 
-        const COUNT: usize = [$($counter::$variant),*].len();
-
         $(#[$set_of_what])*
-        #[derive(Clone, Debug)]
-        pub struct $counters {
-            values: [u64; COUNT],
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        $set_vis struct $counters {
+            values: [u64; $counter::ALL.len()],
         }
 
         impl Default for $counters {
             fn default() -> Self {
-                $counters { values: [0; COUNT] }
+                $counters { values: [0; $counter::ALL.len()] }
             }
         }
 
+        #[allow(dead_code)] // not every set is read and added to in every way
         impl $counters {
             /// Adds to one counter.
-            pub fn add(&mut self, counter: $counter, amount: u64) {
+            $set_vis fn add(&mut self, counter: $counter, amount: u64) {
                 self.values[counter as usize] += amount;
             }
 
             /// The value of one counter.
-            pub fn get(&self, counter: $counter) -> u64 {
+            $set_vis fn get(&self, counter: $counter) -> u64 {
                 self.values[counter as usize]
             }
 
             /// All counters: name, value, meaning.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> + '_ {
+            $set_vis fn iter(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> + '_ {
                 $counter::ALL.iter().map(|&c| (c.name(), self.get(c), c.meaning()))
             }
         }
 
-        #[cfg(test)]
-        #[test]
-        fn names_are_unique_and_meanings_are_sentences() {
-            let mut names: Vec<_> = $counter::ALL.iter().map(|c| c.name()).collect();
-            names.sort_unstable();
-            names.dedup();
-            assert_eq!(names.len(), COUNT);
-            assert!($counter::ALL.iter().all(|c| c.meaning().ends_with('.')));
+        /// Counter by counter.
+        impl ::std::ops::Add<&$counters> for $counters {
+            type Output = $counters;
+
+            fn add(mut self, other: &$counters) -> $counters {
+                for (value, other) in self.values.iter_mut().zip(other.values) {
+                    *value += other;
+                }
+                self
+            }
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    crate::counters! {
+        /// Two of them.
+        enum Counter;
+        /// Both.
+        struct Counters;
+        First = "first", "The first.";
+        Second = "second", "The second.";
+    }
+
+    #[test]
+    fn each_counter_is_listed_with_its_own_value() {
+        let mut counters = Counters::default();
+        counters.add(Counter::Second, 7);
+        let sum = counters.clone() + &counters;
+        let expected = [("first", 0, "The first."), ("second", 14, "The second.")];
+        assert_eq!(sum.iter().collect::<Vec<_>>(), expected);
+    }
 }
