@@ -20,10 +20,10 @@
 //! `qp/checks.rs` is what a request must pass first. `qp/flush_atomic_write.rs` is FLUSH and ATOMIC
 //! WRITE at the responder, `qp/unreliable.rs` the responder of UC, `qp/datagram.rs` all of UD.
 //! `qp/local_ops.rs` binds and closes windows. `qp/state.rs` and `qp/modify.rs` are
-//! `ibv_modify_qp`. `memory/` knows what a key opens, `cq.rs` which CQs take no more, `srq.rs`,
-//! `address_handle.rs` and `multicast.rs` what their names say, and `management.rs` is QP1, which
-//! belongs to the device itself; the connection manager, which talks through it, is a crate of its
-//! own.
+//! `ibv_modify_qp`. `memory/` knows what a key opens. `device/` has the QPs: `device/data_path.rs`
+//! has the one way into a QP and `device/verbs.rs` makes and changes objects; beside them are the
+//! tables of SRQs, address handles, multicast groups and CQs, and QP1, which belongs to the device
+//! itself; the connection manager, which talks through it, is a crate of its own.
 //!
 //! # What is trusted
 //!
@@ -33,30 +33,25 @@
 
 #![forbid(unsafe_code)]
 
-mod address_handle;
 mod attr;
 mod cause;
 mod counters;
-mod cq;
 mod device;
 mod host;
 pub mod limits;
-mod management;
 mod memory;
-mod multicast;
 mod path;
 mod qp;
-mod srq;
 mod table;
 
-pub use address_handle::AhError;
 pub use attr::{DeviceConfig, PdId, QpInfo, QpInit, RecvSource, SrqId, SrqInit};
 pub use cause::Cause;
 pub use counters::{Counter, Counters};
-pub use device::{CreateQpError, Device};
+pub use device::{
+    AhError, CreateQpError, CreateSrqError, DestroySrqError, Device, MAD_LEN, MadSource,
+    McastError, ModifySrqError, SrqInfo,
+};
 pub use host::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
 pub use memory::{AllocMwError, DeregMrError, MrSpec, MwBinding, MwInfo, RegMrError};
-pub use multicast::McastError;
 pub use path::PathError;
 pub use qp::{Attribute, ModifyQpError};
-pub use srq::{CreateSrqError, DestroySrqError, ModifySrqError, SrqInfo};

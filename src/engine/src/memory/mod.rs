@@ -81,7 +81,7 @@ impl Opening {
 
 /// The MRs and windows of a device, by the index in their keys.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct KeyTable {
     by_index: IntMap<Entry>,
     mrs: usize,
     mws: usize,
@@ -114,7 +114,7 @@ fn with_program_bits(key: u32, other: u32) -> u32 {
     key & !0xff | other & 0xff
 }
 
-impl Table {
+impl KeyTable {
     /// Puts an object under a new key.
     fn insert(&mut self, pd: PdId, object: Object, rng: &mut ChaCha8Rng) -> u32 {
         // At most one index in 16 is taken, so this ends soon.
@@ -204,8 +204,8 @@ mod tests {
     const PD: PdId = PdId(1);
     const QP: (PdId, Qpn) = (PD, Qpn::new(0x11));
 
-    fn table(addr: u64, length: u64, access: Access) -> (Table, u32) {
-        let mut table = Table::default();
+    fn table(addr: u64, length: u64, access: Access) -> (KeyTable, u32) {
+        let mut table = KeyTable::default();
         let spec = MrSpec { pd: PD, addr, length, access, region: RegionId(7) };
         let key = table.reg_mr(spec, &mut ChaCha8Rng::seed_from_u64(1)).unwrap();
         (table, key)
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn keys_differ_in_index_and_an_index_is_never_zero() {
-        let mut table = Table::default();
+        let mut table = KeyTable::default();
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let spec =
             MrSpec { pd: PD, addr: 0, length: 8, access: Access::empty(), region: RegionId(0) };

@@ -1,6 +1,6 @@
 //! Memory regions: what they are registered with.
 
-use super::{Object, Opening, Table};
+use super::{KeyTable, Object, Opening};
 use crate::attr::PdId;
 use crate::host::RegionId;
 use crate::limits::MAX_MR;
@@ -71,7 +71,7 @@ pub(super) struct Mr {
     pub(super) windows: u32,
 }
 
-impl Table {
+impl KeyTable {
     /// Registers memory; its key, which is lkey and rkey in one, as in rxe.
     pub(crate) fn reg_mr(&mut self, spec: MrSpec, rng: &mut ChaCha8Rng) -> Result<u32, RegMrError> {
         let MrSpec { pd, length, access, region, .. } = spec;
@@ -131,7 +131,7 @@ mod tests {
 
     fn reg(addr: u64, length: u64, access: Access) -> Result<u32, RegMrError> {
         let spec = MrSpec { pd: PdId(1), addr, length, access, region: RegionId(0) };
-        Table::default().reg_mr(spec, &mut ChaCha8Rng::seed_from_u64(1))
+        KeyTable::default().reg_mr(spec, &mut ChaCha8Rng::seed_from_u64(1))
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Memory windows: keys that open a part of an MR, by a work request and not by a verb.
 
-use super::{Object, Opening, Table, index, with_program_bits};
+use super::{KeyTable, Object, Opening, index, with_program_bits};
 use crate::attr::PdId;
 use crate::cause::Cause;
 use crate::limits::MAX_MW;
@@ -78,7 +78,7 @@ impl Mw {
     }
 }
 
-impl Table {
+impl KeyTable {
     /// Allocates a window that opens nothing; its first key.
     pub(crate) fn alloc_mw(
         &mut self,

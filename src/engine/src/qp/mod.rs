@@ -20,17 +20,17 @@ mod sges;
 mod state;
 mod unreliable;
 
+pub(crate) use modify::Change;
 pub use modify::ModifyQpError;
 pub use state::Attribute;
 
-use crate::address_handle::AhTable;
 use crate::attr::{DeviceConfig, PdId, QpInfo, QpInit, RecvSource};
 use crate::cause::Cause;
 use crate::counters::{Counter, Counters};
-use crate::cq::Cqs;
+use crate::device::{AhTable, Cqs, SrqTable, Tables};
 use crate::host::{AsyncEvent, CqId, Host, Taken};
-use crate::memory;
-use crate::srq::SrqTable;
+use crate::limits::PACKETS_PER_TURN;
+use crate::memory::KeyTable;
 use requester::Requester;
 use responder::Responder;
 use retry::Retry;
@@ -51,12 +51,35 @@ const ECN_CONGESTION_EXPERIENCED: u8 = 0b11;
 pub(crate) struct Cx<'a, H> {
     pub(crate) now: Instant,
     pub(crate) host: &'a mut H,
-    pub(crate) keys: &'a mut memory::Table,
+    pub(crate) keys: &'a mut KeyTable,
     pub(crate) srqs: &'a mut SrqTable,
     pub(crate) ahs: &'a AhTable,
     pub(crate) cqs: &'a mut Cqs,
     pub(crate) counters: &'a mut Counters,
     pub(crate) config: &'a DeviceConfig,
+}
+
+impl<'a, H> Cx<'a, H> {
+    pub(crate) fn new(now: Instant, host: &'a mut H, tables: &'a mut Tables) -> Self {
+        let Tables { config, keys, srqs, ahs, cqs, counters } = tables;
+        Cx { now, host, keys, srqs, ahs, cqs, counters, config }
+    }
+}
+
+/// What may happen to a QP.
+pub(crate) enum Event<'a> {
+    /// A packet came that carries its number.
+    Packet(&'a Outer, &'a Packet<'a>),
+    /// The batch of packets is through.
+    EndOfBatch,
+    /// A timer may have run out.
+    Timer,
+    /// It is its turn to send.
+    Turn(&'a mut TxBatch),
+    /// A CQ that it uses takes no more completions.
+    CqFailed,
+    /// The program changes it.
+    Modify(Change),
 }
 
 /// The way to the peer, settled when the QP goes to RTR.
@@ -85,13 +108,13 @@ pub(crate) enum Failure {
 /// A queue pair.
 #[derive(Debug)]
 pub(crate) struct Qp {
-    pub(crate) qpn: Qpn,
-    pub(crate) init: QpInit,
+    qpn: Qpn,
+    init: QpInit,
     /// The protection domain of its receives: that of the SRQ if it has one.
     recv_pd: PdId,
-    pub(crate) state: QpState,
+    state: QpState,
     /// The attributes as they were set.
-    pub(crate) attr: QpAttr,
+    attr: QpAttr,
     path: Option<Path>,
     sq: SendQueue,
     requester: Requester,
@@ -99,18 +122,14 @@ pub(crate) struct Qp {
     responder: Responder,
     communication_established: bool,
     /// Program memory was written and the host not yet told to [`sync`](Host::sync).
-    pub(crate) dirty: bool,
+    dirty: bool,
     /// Something went wrong for good; [`process_failures`](Qp::process_failures) sees to it.
     failure: Option<Failure>,
     /// The program was told [`QpFatal`](AsyncEvent::QpFatal).
     told_fatal: bool,
     /// Why what is flushed is flushed.
     flush_cause: Cause,
-    pub(crate) counters: Counters,
-    /// It stands in the device's list of QPs with something to send.
-    pub(crate) scheduled: bool,
-    /// The time under which it stands in the device's timer queue.
-    pub(crate) timer_queued: Option<Instant>,
+    counters: Counters,
 }
 
 impl Qp {
@@ -132,8 +151,6 @@ impl Qp {
             told_fatal: false,
             flush_cause: Cause::Flushed,
             counters: Counters::default(),
-            scheduled: false,
-            timer_queued: None,
         }
     }
 
@@ -173,13 +190,40 @@ impl Qp {
         }
     }
 
+    /// What it was created with.
+    pub(crate) fn init(&self) -> &QpInit {
+        &self.init
+    }
+
+    /// What it has counted.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Whether program memory was written that is not visible yet.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// Lets something happen to the QP. Returns whether it has something to send that only waits
+    /// for its turn.
+    pub(crate) fn handle<H: Host>(&mut self, cx: &mut Cx<'_, H>, event: Event<'_>) -> bool {
+        match event {
+            Event::Packet(outer, packet) => self.handle_packet(cx, outer, packet),
+            Event::EndOfBatch => {
+                self.sync(cx);
+            }
+            Event::Timer => self.handle_timers(cx),
+            Event::Turn(tx) => return self.transmit(cx, tx, PACKETS_PER_TURN),
+            Event::CqFailed => self.on_cq_failed(),
+            Event::Modify(change) => self.apply(cx.config, change),
+        }
+        self.process_failures(cx);
+        self.may_transmit()
+    }
+
     /// Takes in a packet that carries this QP's number.
-    pub(crate) fn handle_packet<H: Host>(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        outer: &Outer,
-        packet: &Packet<'_>,
-    ) {
+    fn handle_packet<H: Host>(&mut self, cx: &mut Cx<'_, H>, outer: &Outer, packet: &Packet<'_>) {
         let opcode = packet.headers.bth.opcode;
         match (self.init.qp_type, opcode.transport()) {
             (QpType::Rc, Transport::Rc) | (QpType::Uc, Transport::Uc) => {}
@@ -210,13 +254,15 @@ impl Qp {
         }
     }
 
-    /// The program rang the doorbell: its queues are worth a look.
-    pub(crate) fn on_doorbell(&mut self) {
+    /// The program rang the doorbell: its queues are worth a look. Returns whether it has
+    /// something to send that only waits for its turn.
+    pub(crate) fn on_doorbell(&mut self) -> bool {
         self.requester.queue_empty = false;
+        self.may_transmit()
     }
 
     /// Whether [`transmit`](Self::transmit) may find something to do.
-    pub(crate) fn may_transmit(&mut self) -> bool {
+    fn may_transmit(&mut self) -> bool {
         match self.state {
             QpState::Rts | QpState::Sqd => {
                 self.owes_replies()
@@ -230,12 +276,7 @@ impl Qp {
 
     /// Puts what is owed to the peer and what may be sent into the batch. Returns whether there
     /// is more, held up only by the batch's room or the end of this QP's turn.
-    pub(crate) fn transmit<H: Host>(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        tx: &mut TxBatch,
-        mut budget: u32,
-    ) -> bool {
+    fn transmit<H: Host>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBatch, mut budget: u32) -> bool {
         if self.is_to_flush() {
             self.flush(cx);
         }
@@ -257,7 +298,7 @@ impl Qp {
 
     /// Makes the writes to program memory visible, and returns whether they are; if not, the QP
     /// fails.
-    pub(crate) fn sync<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> bool {
+    fn sync<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> bool {
         if !std::mem::take(&mut self.dirty) || cx.host.sync().is_ok() {
             return true;
         }
@@ -276,7 +317,7 @@ impl Qp {
     }
 
     /// Sees to the marks: failed work requests whose turn it is, failures, a drained SQ.
-    pub(crate) fn process_failures<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+    fn process_failures<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
         if self.failure.is_none()
             && let Some(front) = self.sq.front()
             && let Some((status, cause)) = front.failed
@@ -363,7 +404,7 @@ impl Qp {
     }
 
     /// A CQ that it uses takes no more completions.
-    pub(crate) fn on_cq_failed(&mut self) {
+    fn on_cq_failed(&mut self) {
         if !matches!(self.state, QpState::Reset | QpState::Err) {
             self.failure.get_or_insert(Failure::CqOverrun);
         }

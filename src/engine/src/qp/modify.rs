@@ -5,8 +5,8 @@ use super::responder::Responder;
 use super::retry::Retry;
 use super::send_queue::SendQueue;
 use super::state::{Attribute, transition};
-use super::{Cx, Failure, Path, Qp};
-use crate::host::Host;
+use super::{Failure, Path, Qp};
+use crate::attr::DeviceConfig;
 use crate::limits::MAX_RD_ATOMIC;
 use crate::path::{PathError, flow_to_host};
 use urxe_types::{PathMtu, Psn, QpAttr, QpState, QpType, Qpn};
@@ -82,13 +82,21 @@ pub enum ModifyQpError {
     Path(#[from] PathError),
 }
 
+/// A change that was checked, and that nothing can refuse any more.
+pub(crate) struct Change {
+    to: QpState,
+    /// The attributes after it, as they were set.
+    attr: QpAttr,
+    path: Option<Path>,
+}
+
 impl Qp {
-    /// Checks a change and makes it.
-    pub(crate) fn modify<H: Host>(
-        &mut self,
-        cx: &mut Cx<'_, H>,
+    /// Checks a change.
+    pub(crate) fn check_modify(
+        &self,
+        config: &DeviceConfig,
         attr: &QpAttr,
-    ) -> Result<(), ModifyQpError> {
+    ) -> Result<Change, ModifyQpError> {
         let from = self.state;
         let qp_type = self.init.qp_type;
         if let Some(given) = attr.cur_state.filter(|&given| given != from) {
@@ -97,52 +105,55 @@ impl Qp {
         let to = attr.state.unwrap_or(from);
         check_attributes(qp_type, from, to, attr)?;
         check_ranges(attr)?;
-        let path = self.resolve_path(cx, to, attr)?;
+        let path = self.resolve_path(config, to, attr)?;
+        let mut merged = self.attr.clone();
+        merge(&mut merged, attr);
+        Ok(Change { to, attr: merged, path })
+    }
 
+    /// Makes a change.
+    pub(super) fn apply(&mut self, config: &DeviceConfig, change: Change) {
+        let Change { to, attr, path } = change;
+        let from = self.state;
         match to {
             QpState::Reset => {
                 *self = Qp {
-                    scheduled: self.scheduled,
-                    timer_queued: self.timer_queued,
                     counters: std::mem::take(&mut self.counters),
                     ..Qp::new(self.qpn, self.init.clone(), self.recv_pd)
                 };
-                return Ok(());
+                return;
             }
             QpState::Err => {
                 self.failure = Some(Failure::Requested);
-                self.process_failures(cx);
-                return Ok(());
+                return;
             }
             _ => {}
         }
-        merge(&mut self.attr, attr);
+        self.attr = attr;
         self.path = path;
         self.state = to;
         match (from, to) {
             (QpState::Init, QpState::Rtr) => {
-                self.responder = Responder::new(attr.rq_psn.unwrap_or(Psn::new(0)));
+                self.responder = Responder::new(self.attr.rq_psn.unwrap_or(Psn::new(0)));
             }
             (QpState::Rtr, QpState::Rts) => {
-                self.sq = SendQueue::new(attr.sq_psn.unwrap_or(Psn::new(0)));
+                self.sq = SendQueue::new(self.attr.sq_psn.unwrap_or(Psn::new(0)));
                 self.requester = Requester::default();
                 self.retry = Retry::new(
                     self.attr.retry_cnt.unwrap_or(0),
                     self.attr.rnr_retry.unwrap_or(0),
-                    self.mtu(cx.config),
+                    self.mtu(config),
                 );
             }
             (QpState::Rts, QpState::Sqd) => self.requester.drained = false,
             _ => {}
         }
-        self.process_failures(cx);
-        Ok(())
     }
 
     /// The path after the change, from RTR on.
-    fn resolve_path<H>(
+    fn resolve_path(
         &self,
-        cx: &Cx<'_, H>,
+        config: &DeviceConfig,
         to: QpState,
         attr: &QpAttr,
     ) -> Result<Option<Path>, ModifyQpError> {
@@ -152,17 +163,16 @@ impl Qp {
         let mut path = self.path;
         if let Some(av) = attr.av {
             let dest_qpn = attr.dest_qpn.or(self.attr.dest_qpn).unwrap_or(Qpn::new(0));
-            let mut flow = flow_to_host(&cx.config.gids, &av)?;
-            flow.src_port = cx
-                .config
+            let mut flow = flow_to_host(&config.gids, &av)?;
+            flow.src_port = config
                 .source_port
                 .unwrap_or_else(|| flow_source_port(flow.flow_label, self.qpn, dest_qpn));
             let mtu = attr.path_mtu.or(self.attr.path_mtu).unwrap_or(PathMtu::Mtu256);
-            let is_local = cx.config.is_local(av.dgid);
-            if mtu > cx.config.active_mtu && !is_local {
+            let is_local = config.is_local(av.dgid);
+            if mtu > config.active_mtu && !is_local {
                 return Err(ModifyQpError::MtuTooLarge {
                     path_mtu: mtu,
-                    active: cx.config.active_mtu,
+                    active: config.active_mtu,
                 });
             }
             path = Some(Path { flow, mtu: mtu.bytes() as u32, dest_qpn });

@@ -3,7 +3,7 @@
 use crate::attr::PdId;
 use crate::cause::Cause;
 use crate::host::Host;
-use crate::memory::{Span, Table};
+use crate::memory::{KeyTable, Span};
 use urxe_types::{Access, Sge};
 
 /// A place in a scatter/gather list. Messages are walked front to back, so the place is kept from
@@ -54,20 +54,20 @@ pub(crate) fn total(sges: &[Sge]) -> u64 {
 }
 
 /// Checks every entry that is to be read against its MR.
-pub(crate) fn check(keys: &Table, pd: PdId, sges: &[Sge]) -> Result<(), Cause> {
+pub(crate) fn check(keys: &KeyTable, pd: PdId, sges: &[Sge]) -> Result<(), Cause> {
     let mut entries = sges.iter().filter(|sge| sge.length > 0);
     entries.try_for_each(|sge| span(keys, pd, sge, Access::default()).map(drop))
 }
 
 /// Where the memory of an entry lies.
-fn span(keys: &Table, pd: PdId, sge: &Sge, access: Access) -> Result<Span, Cause> {
+fn span(keys: &KeyTable, pd: PdId, sge: &Sge, access: Access) -> Result<Span, Cause> {
     keys.local(sge.lkey.0, pd, sge.addr, u64::from(sge.length), access)
         .map_err(|error| error.local_cause())
 }
 
 /// Where a list's bytes live: what a copy needs besides the list.
 pub(crate) struct Space<'a, H> {
-    pub(crate) keys: &'a Table,
+    pub(crate) keys: &'a KeyTable,
     pub(crate) pd: PdId,
     pub(crate) host: &'a mut H,
 }

@@ -1,7 +1,6 @@
 //! Shared receive queues: receives that many QPs take from.
 
 use crate::attr::{PdId, SrqId, SrqInit};
-use crate::device::Device;
 use crate::host::{AsyncEvent, Host, Taken};
 use crate::limits::MAX_SRQ;
 use crate::table::Slab;
@@ -66,16 +65,54 @@ struct Srq {
 }
 
 impl SrqTable {
+    /// Adds an SRQ.
+    pub(super) fn create(&mut self, init: SrqInit) -> Result<SrqId, CreateSrqError> {
+        if self.srqs.len() >= MAX_SRQ {
+            return Err(CreateSrqError::TooMany);
+        }
+        let srq = Srq { init, limit: init.limit, qps: 0, broken: false };
+        Ok(SrqId(self.srqs.insert(srq)))
+    }
+
+    /// Arms the limit event.
+    pub(super) fn modify(
+        &mut self,
+        host: &mut impl Host,
+        id: SrqId,
+        limit: u32,
+    ) -> Result<(), ModifySrqError> {
+        let srq = self.srqs.get_mut(id.0).ok_or(ModifySrqError::NoSuchSrq(id))?;
+        srq.limit = limit;
+        srq.check_limit(host, id);
+        Ok(())
+    }
+
+    /// What an SRQ was made with, its limit and its QPs.
+    pub(super) fn query(&self, id: SrqId) -> Option<SrqInfo> {
+        let &Srq { init, limit, qps, .. } = self.srqs.get(id.0)?;
+        Some(SrqInfo { init, limit, qps })
+    }
+
+    /// Removes an SRQ that no QP uses.
+    pub(super) fn destroy(&mut self, id: SrqId) -> Result<(), DestroySrqError> {
+        let srq = self.srqs.get(id.0).ok_or(DestroySrqError::NoSuchSrq(id))?;
+        if srq.qps > 0 {
+            return Err(DestroySrqError::InUse { srq: id, qps: srq.qps });
+        }
+        self.srqs.remove(id.0);
+        Ok(())
+    }
+
     /// One more QP receives from it. Returns the protection domain of its receives, or `None` if
     /// there is no such SRQ.
-    pub(crate) fn attach(&mut self, id: SrqId) -> Option<PdId> {
+    pub(super) fn attach(&mut self, id: SrqId) -> Option<PdId> {
         let srq = self.srqs.get_mut(id.0)?;
         srq.qps += 1;
         Some(srq.init.pd)
     }
 
     /// One QP less receives from it.
-    pub(crate) fn detach(&mut self, id: SrqId) {
+    pub(super) fn detach(&mut self, id: SrqId) {
         if let Some(srq) = self.srqs.get_mut(id.0) {
             srq.qps -= 1;
         }
@@ -103,55 +140,5 @@ impl Srq {
             self.limit = 0;
             host.event(AsyncEvent::SrqLimit(id));
         }
-    }
-}
-
-impl Device {
-    /// Creates an SRQ.
-    ///
-    /// # Errors
-    /// If the device is full.
-    pub fn create_srq(&mut self, init: SrqInit) -> Result<SrqId, CreateSrqError> {
-        if self.srqs.srqs.len() >= MAX_SRQ {
-            return Err(CreateSrqError::TooMany);
-        }
-        let srq = Srq { init, limit: init.limit, qps: 0, broken: false };
-        Ok(SrqId(self.srqs.srqs.insert(srq)))
-    }
-
-    /// Arms the limit event: it comes once, as soon as fewer than `limit` receives are posted,
-    /// and that may be at once. 0 disarms it.
-    ///
-    /// # Errors
-    /// If there is no such SRQ.
-    pub fn modify_srq(
-        &mut self,
-        host: &mut impl Host,
-        id: SrqId,
-        limit: u32,
-    ) -> Result<(), ModifySrqError> {
-        let srq = self.srqs.srqs.get_mut(id.0).ok_or(ModifySrqError::NoSuchSrq(id))?;
-        srq.limit = limit;
-        srq.check_limit(host, id);
-        Ok(())
-    }
-
-    /// What an SRQ was made with, its limit and its QPs.
-    pub fn query_srq(&self, id: SrqId) -> Option<SrqInfo> {
-        let &Srq { init, limit, qps, .. } = self.srqs.srqs.get(id.0)?;
-        Some(SrqInfo { init, limit, qps })
-    }
-
-    /// Destroys an SRQ that no QP uses.
-    ///
-    /// # Errors
-    /// If there is no such SRQ, or QPs still receive from it.
-    pub fn destroy_srq(&mut self, id: SrqId) -> Result<(), DestroySrqError> {
-        let srq = self.srqs.srqs.get(id.0).ok_or(DestroySrqError::NoSuchSrq(id))?;
-        if srq.qps > 0 {
-            return Err(DestroySrqError::InUse { srq: id, qps: srq.qps });
-        }
-        self.srqs.srqs.remove(id.0);
-        Ok(())
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::attr::PdId;
 use crate::cause::Cause;
-use crate::device::Device;
 use crate::limits::MAX_AH;
 use crate::path::{PathError, flow_to_any};
 use crate::table::Slab;
+use std::net::IpAddr;
 use urxe_types::{AddressVector, AhId};
 
 /// Why an address handle was not created, or a path to a host not found.
@@ -41,24 +41,23 @@ impl AhTable {
             Some(handle) => Ok(&handle.av),
         }
     }
-}
 
-impl Device {
-    /// Creates an address handle, to a host or to a multicast group.
-    ///
-    /// # Errors
-    /// If the address vector leads nowhere, or the device is full.
-    pub fn create_ah(&mut self, pd: PdId, av: &AddressVector) -> Result<AhId, AhError> {
-        flow_to_any(&self.config.gids, av)?;
-        if self.ahs.handles.len() >= MAX_AH {
+    /// Adds a handle, if its path leads anywhere from these GIDs.
+    pub(super) fn create(
+        &mut self,
+        gids: &[Option<IpAddr>],
+        pd: PdId,
+        av: &AddressVector,
+    ) -> Result<AhId, AhError> {
+        flow_to_any(gids, av)?;
+        if self.handles.len() >= MAX_AH {
             return Err(AhError::TooMany);
         }
-        Ok(AhId(self.ahs.handles.insert(AddressHandle { pd, av: *av })))
+        Ok(AhId(self.handles.insert(AddressHandle { pd, av: *av })))
     }
 
-    /// Destroys an address handle; what is posted with it and not sent yet fails. Returns whether
-    /// it was there.
-    pub fn destroy_ah(&mut self, ah: AhId) -> bool {
-        self.ahs.handles.remove(ah.0).is_some()
+    /// Removes a handle. Returns whether it was there.
+    pub(super) fn destroy(&mut self, ah: AhId) -> bool {
+        self.handles.remove(ah.0).is_some()
     }
 }

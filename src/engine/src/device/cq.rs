@@ -18,12 +18,12 @@ pub(crate) struct Cqs {
 
 impl Cqs {
     /// A QP was made.
-    pub(crate) fn attach(&mut self, qpn: Qpn, init: &QpInit) {
+    pub(super) fn attach(&mut self, qpn: Qpn, init: &QpInit) {
         self.users.extend([init.send_cq, init.recv_cq].map(|cq| (cq, qpn.get())));
     }
 
     /// A QP was destroyed.
-    pub(crate) fn detach(&mut self, qpn: Qpn, init: &QpInit) {
+    pub(super) fn detach(&mut self, qpn: Qpn, init: &QpInit) {
         for cq in [init.send_cq, init.recv_cq] {
             self.users.remove(&(cq, qpn.get()));
         }
@@ -44,14 +44,14 @@ impl Cqs {
     }
 
     /// The QPs of a CQ that has failed, by number, where they are still to be stopped; told once.
-    pub(crate) fn take_failed(&mut self) -> Option<Vec<Qpn>> {
+    pub(super) fn take_failed(&mut self) -> Option<Vec<Qpn>> {
         let cq = self.failed_cqs.pop()?;
         let users = self.users.range((cq, 0)..=(cq, u32::MAX));
         Some(users.map(|&(_, qpn)| Qpn::new(qpn)).collect())
     }
 
     /// The CQ was destroyed; its number may come again.
-    pub(crate) fn forget(&mut self, cq: CqId) {
+    pub(super) fn forget(&mut self, cq: CqId) {
         self.failed.remove(&cq);
     }
 }

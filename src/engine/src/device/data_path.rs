@@ -1,0 +1,193 @@
+//! Packets in, packets out, timers; and the one way into a QP.
+
+use super::{Device, management};
+use crate::counters::Counter;
+use crate::host::Host;
+use crate::limits::IDLE_TURNS;
+use crate::qp::{Cx, Event};
+use std::time::Instant;
+use urxe_types::{Pkey, Qpn};
+use urxe_wire::batch::TxBatch;
+use urxe_wire::icrc::Verdict;
+use urxe_wire::{Outer, Packet, ParseError};
+
+impl Device {
+    /// Says that the program has posted sends, or has posted anything to a QP in ERR.
+    pub fn ring_doorbell(&mut self, qpn: Qpn) {
+        if let Some(scheduled) = self.qps.get_mut(&qpn.get())
+            && scheduled.qp.on_doorbell()
+        {
+            self.schedule.give_turn(qpn, scheduled);
+        }
+    }
+
+    /// Takes in one datagram: a UDP payload, and what it came with.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        outer: &Outer,
+        bytes: &[u8],
+    ) {
+        let packet = match self.accept(outer, bytes) {
+            Ok(packet) => packet,
+            Err(counter) => return self.tables.counters.add(counter, 1),
+        };
+        match packet.headers.bth.dest_qp {
+            Qpn::GSI => self.handle_mad(host, outer, &packet),
+            Qpn::MULTICAST => self.handle_multicast(now, host, outer, &packet),
+            qpn => self.deliver(now, host, qpn, outer, &packet),
+        }
+    }
+
+    /// The checks that need no QP.
+    fn accept<'a>(&mut self, outer: &Outer, bytes: &'a [u8]) -> Result<Packet<'a>, Counter> {
+        if bytes.len() < urxe_wire::Bth::LEN + urxe_wire::icrc::LEN {
+            return Err(Counter::DropTooShort);
+        }
+        if self.icrc.check(outer, bytes) == Verdict::Bad {
+            return Err(Counter::DropBadIcrc);
+        }
+        let packet = Packet::parse(bytes).map_err(|error| match error {
+            ParseError::TooShort { .. } => Counter::DropTooShort,
+            ParseError::UnknownOpcode { .. } => Counter::DropUnknownOpcode,
+            _ => Counter::DropMalformed,
+        })?;
+        match packet.headers.bth.pkey.matches(Pkey::DEFAULT) {
+            true => Ok(packet),
+            false => Err(Counter::DropBadPkey),
+        }
+    }
+
+    /// A packet for QP1.
+    fn handle_mad(&mut self, host: &mut impl Host, outer: &Outer, packet: &Packet<'_>) {
+        let counters = &mut self.tables.counters;
+        match management::parse(outer, packet) {
+            Ok((from, mad)) => {
+                counters.add(Counter::ReceivedPackets, 1);
+                counters.add(Counter::ReceivedBytes, mad.len() as u64);
+                counters.add(Counter::MadsReceived, 1);
+                host.mad(&from, mad);
+            }
+            Err(counter) => counters.add(counter, 1),
+        }
+    }
+
+    /// A packet for the multicast QPN: every QP of the group that it was addressed to gets it.
+    fn handle_multicast(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        outer: &Outer,
+        packet: &Packet<'_>,
+    ) {
+        let group = outer.flow.dst;
+        let mut members = 0;
+        while let Some(qpn) = self.multicast.member(group, members) {
+            self.deliver(now, host, qpn, outer, packet);
+            members += 1;
+        }
+        if members == 0 {
+            self.tables.counters.add(Counter::DropNoMulticastMember, 1);
+        }
+    }
+
+    /// Gives a packet to a QP.
+    fn deliver(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        qpn: Qpn,
+        outer: &Outer,
+        packet: &Packet<'_>,
+    ) {
+        if self.unsynced.is_some_and(|unsynced| unsynced != qpn) {
+            // What came for another QP is a batch of its own: it answers for its own memory.
+            self.end_of_batch(now, host);
+        }
+        if !self.run(now, host, qpn, Event::Packet(outer, packet)) {
+            self.tables.counters.add(Counter::DropUnknownQp, 1);
+        }
+    }
+
+    /// Says that a receive batch is through: its writes become visible, and what it acknowledges
+    /// may be acknowledged.
+    pub fn end_of_batch(&mut self, now: Instant, host: &mut impl Host) {
+        if let Some(qpn) = self.unsynced.take() {
+            self.run(now, host, qpn, Event::EndOfBatch);
+        }
+    }
+
+    /// Puts packets into a batch until it is full or nothing is left to send. Returns whether
+    /// there is more: then send the batch, which may even be empty after much work of another kind,
+    /// and call again.
+    pub fn poll_transmit(&mut self, now: Instant, host: &mut impl Host, tx: &mut TxBatch) -> bool {
+        if self.management.transmit(&mut self.tables.counters, tx) {
+            return true;
+        }
+        let mut idle_turns = 0;
+        while let Some(qpn) = self.schedule.next_turn() {
+            if !tx.has_room() || idle_turns == IDLE_TURNS {
+                self.schedule.put_back_turn(qpn);
+                return true;
+            }
+            let before = tx.len();
+            self.run(now, host, qpn, Event::Turn(tx));
+            idle_turns += u32::from(tx.len() == before);
+        }
+        false
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due; `None` if nothing is waited for. May
+    /// be early, never late.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.schedule.next_timer()
+    }
+
+    /// Sees to all timers that have run out.
+    pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
+        while let Some((at, qpn)) = self.schedule.take_expired(now) {
+            if self.qps.get_mut(&qpn.get()).is_some_and(|scheduled| scheduled.take_timer(at)) {
+                self.run(now, host, qpn, Event::Timer);
+            }
+        }
+    }
+
+    /// Lets something happen to a QP, and to others what follows for them: those of a CQ that has
+    /// failed go to ERR. What that flushes may be too much for another CQ, and so on. Returns
+    /// whether the QP is there.
+    pub(super) fn run(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        qpn: Qpn,
+        event: Event<'_>,
+    ) -> bool {
+        let is_there = self.run_one(now, host, qpn, event);
+        while let Some(users) = self.tables.cqs.take_failed() {
+            for qpn in users {
+                self.run_one(now, host, qpn, Event::CqFailed);
+            }
+        }
+        is_there
+    }
+
+    /// Lets something happen to this QP. All that is to be done about it then is done here.
+    fn run_one(&mut self, now: Instant, host: &mut impl Host, qpn: Qpn, event: Event<'_>) -> bool {
+        let Some(scheduled) = self.qps.get_mut(&qpn.get()) else { return false };
+        if let Event::Turn(_) = event {
+            scheduled.take_turn();
+        }
+        let wants_turn = scheduled.qp.handle(&mut Cx::new(now, host, &mut self.tables), event);
+        if wants_turn {
+            self.schedule.give_turn(qpn, scheduled);
+        }
+        if let Some(at) = scheduled.qp.deadline() {
+            self.schedule.set_timer(qpn, scheduled, at);
+        }
+        if scheduled.qp.is_dirty() {
+            self.unsynced = Some(qpn);
+        }
+        true
+    }
+}

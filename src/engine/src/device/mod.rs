@@ -1,0 +1,133 @@
+//! The device: its tables, its QPs, and in which order they are called.
+//!
+//! `verbs.rs` makes and changes objects; `data_path.rs` takes packets in and puts packets out, and
+//! has the one way into a QP; `schedule.rs` knows whose turn it is and whose timer runs out next.
+//! Each other file is one table.
+
+mod address_handle;
+mod cq;
+mod data_path;
+mod management;
+mod multicast;
+mod schedule;
+mod srq;
+mod tables;
+mod verbs;
+
+pub use address_handle::AhError;
+pub(crate) use address_handle::AhTable;
+pub(crate) use cq::Cqs;
+pub use multicast::McastError;
+pub(crate) use srq::SrqTable;
+pub use srq::{CreateSrqError, DestroySrqError, ModifySrqError, SrqInfo};
+pub(crate) use tables::Tables;
+pub use verbs::CreateQpError;
+
+use crate::attr::DeviceConfig;
+use crate::counters::Counters;
+use crate::limits::{GID_TABLE_LEN, MAX_QPN, MIN_QPN};
+use crate::table::IntMap;
+use management::Management;
+use multicast::MulticastTable;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use schedule::{Schedule, Scheduled};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use urxe_types::{PathMtu, Qpn};
+use urxe_wire::icrc::Checker;
+
+/// A RoCEv2 device: MRs, QPs and what belongs to them, and the protocol between QPs and their
+/// peers.
+///
+/// # Order of calls
+///
+/// The methods are of four kinds:
+///
+/// 1. *Verbs*, at any time: [`reg_mr`](Self::reg_mr), [`create_qp`](Self::create_qp),
+///    [`modify_qp`](Self::modify_qp) and their kin, [`ring_doorbell`](Self::ring_doorbell).
+/// 2. *Input*: [`handle_datagram`](Self::handle_datagram) for each datagram of a batch, then once
+///    [`end_of_batch`](Self::end_of_batch); [`handle_timeout`](Self::handle_timeout) when
+///    [`poll_timeout`](Self::poll_timeout) has come.
+/// 3. *Output*: after any of these, [`poll_transmit`](Self::poll_transmit) until it returns
+///    `false`, sending each batch it fills.
+/// 4. *Questions*: [`query_qp`](Self::query_qp), [`counters`](Self::counters) and so on.
+///
+/// `now` never runs backwards from one call to the next.
+pub struct Device {
+    rng: ChaCha8Rng,
+    icrc: Checker,
+    tables: Tables,
+    multicast: MulticastTable,
+    management: Management,
+    qps: IntMap<Box<Scheduled>>,
+    next_qpn: u32,
+    schedule: Schedule,
+    /// The QP whose writes the host was not yet told to make visible.
+    unsynced: Option<Qpn>,
+}
+
+impl Device {
+    /// A device without QPs and MRs.
+    ///
+    /// # Panics
+    /// If there are more than [`GID_TABLE_LEN`] GIDs.
+    pub fn new(mut config: DeviceConfig) -> Device {
+        assert!(config.gids.len() <= GID_TABLE_LEN, "{} GIDs", config.gids.len());
+        config.gids.resize(GID_TABLE_LEN, None);
+        let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
+        // A new daemon is not to get packets meant for the old one's QPs.
+        let next_qpn = MIN_QPN + rng.next_u32() % (MAX_QPN / 2);
+        Device {
+            rng,
+            icrc: Checker::new(),
+            tables: Tables::new(config),
+            multicast: MulticastTable::default(),
+            management: Management::default(),
+            qps: IntMap::default(),
+            next_qpn,
+            schedule: Schedule::default(),
+            unsynced: None,
+        }
+    }
+
+    /// The GID table: what stands at each index.
+    pub fn gids(&self) -> &[Option<IpAddr>] {
+        &self.tables.config.gids
+    }
+
+    /// Puts an address into the GID table, or takes one out. QPs that are connected already keep
+    /// the address that they have.
+    ///
+    /// # Panics
+    /// If `index` is not below [`GID_TABLE_LEN`].
+    pub fn set_gid(&mut self, index: u8, gid: Option<IpAddr>) {
+        self.tables.config.gids[usize::from(index)] = gid;
+    }
+
+    /// Changes the largest path MTU that the link carries, which is also the longest datagram.
+    /// QPs that are connected already keep the path MTU that they have.
+    pub fn set_active_mtu(&mut self, active_mtu: PathMtu) {
+        self.tables.config.active_mtu = active_mtu;
+    }
+
+    /// Changes which addresses are of this machine.
+    pub fn set_local_addrs(&mut self, local_addrs: BTreeSet<IpAddr>) {
+        self.tables.config.local_addrs = local_addrs;
+    }
+
+    /// What the whole device has counted.
+    pub fn counters(&self) -> &Counters {
+        &self.tables.counters
+    }
+
+    /// What one QP has counted.
+    pub fn qp_counters(&self, qpn: Qpn) -> Option<&Counters> {
+        self.qps.get(&qpn.get()).map(|scheduled| scheduled.qp.counters())
+    }
+
+    /// The QPNs that exist, in no particular order.
+    pub fn qpns(&self) -> impl Iterator<Item = Qpn> + '_ {
+        self.qps.keys().map(|&qpn| Qpn::new(qpn))
+    }
+}

@@ -1,0 +1,98 @@
+//! Multicast groups: which UD QPs a datagram to a group goes to.
+
+use crate::limits::{MAX_GROUP_MEMBERS, MAX_MULTICAST_GROUPS};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use urxe_types::Qpn;
+
+/// Why a QP was not attached to a group, or not detached from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum McastError {
+    /// There is no such QP.
+    #[error("QP {0}: does not exist")]
+    NoSuchQp(Qpn),
+    /// Only datagrams can go to a group.
+    #[error("QP {0}: must be UD to receive from a multicast group")]
+    NotUd(Qpn),
+    /// The address is of one host.
+    #[error("gid {0}: must be the address of a multicast group")]
+    NotMulticast(IpAddr),
+    /// The QP is no member of this group.
+    #[error("gid {group}: QP {qpn} is not attached to this group")]
+    NotAttached {
+        /// The QP.
+        qpn: Qpn,
+        /// The group.
+        group: IpAddr,
+    },
+    /// The device has no room for another group.
+    #[error("the device is in {MAX_MULTICAST_GROUPS} multicast groups, and can be in no more")]
+    TooManyGroups,
+    /// The group has no room for another QP.
+    #[error("gid {0}: {MAX_GROUP_MEMBERS} QPs are attached to this group, and no more can be")]
+    TooManyMembers(IpAddr),
+}
+
+/// The groups of a device, each with its QPs in the order of their coming.
+#[derive(Debug, Default)]
+pub(crate) struct MulticastTable {
+    groups: BTreeMap<IpAddr, Vec<Qpn>>,
+}
+
+impl MulticastTable {
+    /// Adds a QP to a group. Returns whether it is the group's first.
+    pub(super) fn attach(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, McastError> {
+        check_group(group)?;
+        let Some(members) = self.groups.get_mut(&group) else {
+            if self.groups.len() >= MAX_MULTICAST_GROUPS {
+                return Err(McastError::TooManyGroups);
+            }
+            self.groups.insert(group, vec![qpn]);
+            return Ok(true);
+        };
+        if members.contains(&qpn) {
+            return Ok(false);
+        }
+        if members.len() >= MAX_GROUP_MEMBERS {
+            return Err(McastError::TooManyMembers(group));
+        }
+        members.push(qpn);
+        Ok(false)
+    }
+
+    /// Takes a QP out of a group. Returns whether it was the group's last.
+    pub(super) fn detach(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, McastError> {
+        check_group(group)?;
+        let not_attached = McastError::NotAttached { qpn, group };
+        let members = self.groups.get_mut(&group).ok_or(not_attached)?;
+        let place = members.iter().position(|&member| member == qpn).ok_or(not_attached)?;
+        members.remove(place);
+        let was_last = members.is_empty();
+        if was_last {
+            self.groups.remove(&group);
+        }
+        Ok(was_last)
+    }
+
+    /// The groups that have members.
+    pub(super) fn groups(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.groups.keys().copied()
+    }
+
+    /// The QP that came to a group as number `index`.
+    pub(super) fn member(&self, group: IpAddr, index: usize) -> Option<Qpn> {
+        self.groups.get(&group)?.get(index).copied()
+    }
+
+    /// Takes a QP out of all its groups.
+    pub(super) fn forget(&mut self, qpn: Qpn) {
+        self.groups.retain(|_, members| {
+            members.retain(|&member| member != qpn);
+            !members.is_empty()
+        });
+    }
+}
+
+fn check_group(group: IpAddr) -> Result<(), McastError> {
+    group.is_multicast().then_some(()).ok_or(McastError::NotMulticast(group))
+}

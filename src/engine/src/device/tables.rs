@@ -1,0 +1,33 @@
+//! What the QPs of a device have in common.
+
+use super::address_handle::AhTable;
+use super::cq::Cqs;
+use super::srq::SrqTable;
+use crate::attr::DeviceConfig;
+use crate::counters::Counters;
+use crate::memory::KeyTable;
+
+/// The tables that every QP of a device works with.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(crate) config: DeviceConfig,
+    pub(crate) keys: KeyTable,
+    pub(crate) srqs: SrqTable,
+    pub(crate) ahs: AhTable,
+    pub(crate) cqs: Cqs,
+    pub(crate) counters: Counters,
+}
+
+impl Tables {
+    /// Those of a device that has nothing yet.
+    pub(super) fn new(config: DeviceConfig) -> Tables {
+        Tables {
+            config,
+            keys: KeyTable::default(),
+            srqs: SrqTable::default(),
+            ahs: AhTable::default(),
+            cqs: Cqs::default(),
+            counters: Counters::default(),
+        }
+    }
+}
