@@ -258,7 +258,7 @@ impl Config {
             addrs: addrs.into_iter().collect(),
             interfaces: Vec::new(),
             names: Vec::new(),
-            socket: urxe_shm::control::socket_path(),
+            socket: urxe_shm::socket_path(),
             mode: SocketMode::default(),
             port_backend: PortBackend::default(),
             fault: None,

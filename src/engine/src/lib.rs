@@ -48,8 +48,8 @@ pub use attr::{DeviceConfig, PdId, QpInfo, QpInit, RecvSource, SrqId, SrqInit};
 pub use cause::Cause;
 pub use counters::{Counter, Counters};
 pub use device::{
-    AhError, CreateQpError, CreateSrqError, DestroySrqError, Device, MAD_LEN, MadSource,
-    McastError, ModifySrqError, SrqInfo,
+    AhError, CreateQpError, CreateSrqError, DestroySrqError, Device, McastError, ModifySrqError,
+    SrqInfo,
 };
 pub use host::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
 pub use memory::{AllocMwError, DeregMrError, MrSpec, MwBinding, MwInfo, RegMrError};
