@@ -54,6 +54,7 @@ impl Manager {
 
     fn handle_req(&mut self, now: Instant, from: &MadSource, tid: u64, req: &Req) {
         let key = RequestKey { peer: from.flow.src, number: req.local_comm_id, sidr: false };
+        // CM-010
         if let Some(known) = self.find_request(key) {
             let same = self.conn(known).and_then(|conn| conn.terms).is_some_and(|terms| {
                 terms.remote_qpn == Some(req.local_qpn) && terms.sq_psn == req.starting_psn
@@ -71,6 +72,7 @@ impl Manager {
                 return self.send_back(now, from, tid, rej);
             }
         };
+        // CM-013
         if let Some(known) = self.find_qpn(from.flow.src, req.local_qpn) {
             return self.refuse_stale(now, from, tid, req, known);
         }
@@ -79,6 +81,7 @@ impl Manager {
             Some((listener, Service::Connected(qp_type))) if qp_type == request.qp_type => listener,
             other => {
                 let (counter, reason) = match other {
+                    // CM-012
                     None => (CmCounter::RefusedNoListener, Reason::InvalidServiceId),
                     Some(_) => (CmCounter::RefusedTransport, Reason::InvalidTransport),
                 };
@@ -125,6 +128,7 @@ impl Manager {
     /// The same REQ came before.
     fn handle_req_again(&mut self, now: Instant, known: ConnId) {
         self.with(now, known, |conn, cx| match conn.state {
+            // CM-011
             State::ReqReceived => conn.ask_for_time(cx, Received::Req),
             State::RepSent | State::Answered if conn.message.is_some() => {
                 conn.send_again(cx, CmCounter::AnsweredAgain);
@@ -147,7 +151,7 @@ impl Manager {
                 return refuse(CmCounter::RefusedTransport, Reason::InvalidTransport);
             }
         };
-        // Packets and messages of a connection go between the same two addresses.
+        // CM-012: packets and messages of a connection go between the same two addresses.
         if (req.primary.local_gid, req.primary.remote_gid) != (flow.src, flow.dst) {
             return refuse(CmCounter::RefusedAddresses, Reason::InvalidGid);
         }
@@ -188,12 +192,13 @@ impl Manager {
         path: Path,
         service_id: ServiceId,
     ) -> Option<Conn> {
-        // One of each listener's is always taken, so that no program can keep all others from
-        // being asked.
+        // CM-024: one of each listener's is always taken, so that no program can keep all others
+        // from being asked.
         if self.unanswered() >= MAX_REQUESTS && self.listeners.has_waiting(listener) {
             self.counters.add(CmCounter::DropTooManyRequests, 1);
             return None;
         }
+        // CM-024
         if !self.listeners.occupy(listener) {
             self.counters.add(CmCounter::DropBacklog, 1);
             return None;
@@ -221,6 +226,7 @@ impl Manager {
         };
         let Some((listener, _)) = self.listeners.find(req.service_id, dst.ip(), true) else {
             self.counters.add(CmCounter::RefusedNoListener, 1);
+            // CM-027
             let rep = sidr_rep(req.request_id, req.service_id, SidrStatus::Unsupported);
             return self.send_back(now, from, tid, rep);
         };

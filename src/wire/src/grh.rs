@@ -20,6 +20,7 @@ impl Outer {
         };
         let headers = OuterHeaders::new(&self.flow, ident, fragment, udp_len);
         let mut grh = [0; GRH_LEN];
+        // UD-011, UD-012: an IPv6 header fills all of it, an IPv4 header its end.
         grh[GRH_LEN - headers.ip().len()..].copy_from_slice(headers.ip());
         grh
     }

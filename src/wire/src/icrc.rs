@@ -60,13 +60,16 @@ pub fn compute(flow: &Flow, ident: u16, fragment: u16, covered: &[u8]) -> u32 {
     let mut head = [0xff; LRH_LEN + OuterHeaders::MAX_LEN + Bth::LEN];
     let headers = head[LRH_LEN..].first_chunk_mut().expect("room for the longest headers");
     let udp_payload = covered.len() + LEN;
+    // WIRE-026: what is filled in here is covered.
     let bth_at = LRH_LEN + OuterHeaders::write_masked(headers, flow, ident, fragment, udp_payload);
     let masked_bth = &mut head[bth_at..][..Bth::LEN];
     masked_bth.copy_from_slice(bth);
+    // WIRE-025
     masked_bth[Bth::MUTABLE_BYTE] = 0xff;
 
     let mut crc = crc32fast::Hasher::new();
     crc.update(&head[..bth_at + Bth::LEN]);
+    // WIRE-024
     crc.update(rest);
     crc.finalize()
 }
@@ -151,6 +154,7 @@ impl Checker {
         if !place.is_over(len) {
             *place = Backwards::over(len);
         }
+        // WIRE-027
         match place.explain(difference) {
             Some(change) => Verdict::Recovered { ident: guess ^ change },
             None => Verdict::Bad,

@@ -8,6 +8,7 @@ use urxe_types::PathMtu;
 ///
 /// A 1500-byte link carries 1024, a 9000-byte one 4096, as kernel rxe computes it too.
 pub fn largest_path_mtu(link_mtu: u32, ipv6: bool) -> Option<PathMtu> {
+    // WIRE-031
     let overhead = OuterHeaders::len(ipv6) + Headers::MAX_LEN + icrc::LEN;
     let room = (link_mtu as usize).checked_sub(overhead)?;
     PathMtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)

@@ -128,6 +128,7 @@ impl OuterHeaders {
         fragment: u16,
         udp_payload: usize,
     ) -> usize {
+        // WIRE-025
         let masked = Flow { traffic_class: 0xff, hop_limit: 0xff, flow_label: 0xf_ffff, ..*flow };
         write(bytes, &masked, ident, fragment, udp_payload, 0xffff) + UDP_LEN
     }

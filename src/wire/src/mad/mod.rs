@@ -189,6 +189,7 @@ impl Mad {
     /// # Errors
     /// If it is not one of connection management.
     pub fn parse(bytes: &[u8; MAD_LEN]) -> Result<Mad, MadError> {
+        // CM-003
         let [base_version, class, class_version, method, s0, s1, _, _, rest @ ..] = *bytes;
         let [t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, _, _, _, _, _, _, body @ ..] = rest;
         if base_version != BASE_VERSION {
