@@ -13,7 +13,7 @@ pub struct Memory {
     regions: Vec<Region>,
     held_back: Vec<(RegionId, Range<usize>)>,
     /// Accesses until this region is unmapped.
-    doomed: Option<(RegionId, u32)>,
+    unmapped_after: Option<(RegionId, u32)>,
     /// The order of stores, if somebody wants to know.
     stores: Option<Vec<Store>>,
 }
@@ -94,7 +94,7 @@ impl Memory {
 
     /// The program unmaps the region as the engine accesses it for the `accesses`-th time.
     pub fn unmap_after(&mut self, region: RegionId, accesses: u32) {
-        self.doomed = Some((region, accesses));
+        self.unmapped_after = Some((region, accesses));
     }
 
     /// Whether the engine's writes are all visible to the program.
@@ -181,13 +181,13 @@ impl Memory {
     }
 
     fn access(&mut self, id: RegionId) -> Result<&mut Region, MemoryFault> {
-        if let Some((region, left)) = &mut self.doomed
+        if let Some((region, left)) = &mut self.unmapped_after
             && *region == id
         {
             *left = left.saturating_sub(1);
             if *left == 0 {
                 self.unmap(id, false);
-                self.doomed = None;
+                self.unmapped_after = None;
             }
         }
         match &mut self.regions[id.0 as usize] {

@@ -71,8 +71,8 @@ impl FromStr for QpEndpoint {
 /// Made by [`Mr::remote_buf`](crate::Mr::remote_buf) at the side that owns the memory, and carried
 /// to the other side as text or through any serde format, as a [`QpEndpoint`] is.
 ///
-/// The length is a courtesy, for [`slice`](Self::slice) and for programs; what the owner enforces
-/// is the bounds of the whole memory region.
+/// The length is for [`slice`](Self::slice) and for programs; what the owner enforces is the
+/// bounds of the whole memory region.
 ///
 /// ```
 /// use urxe_verbs::RemoteBuf;

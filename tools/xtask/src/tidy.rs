@@ -21,6 +21,28 @@ const UNSAFE_ROOMS: [&str; 6] = [
     "tools/urxe/src/detach.rs",
 ];
 
+/// Words of ours that were in names once, and that nobody else has for these things.
+const PRIVATE_WORDS: [&str; 12] = [
+    "belongings",
+    "burial",
+    "courtesy",
+    "doomed",
+    "habits",
+    "herald",
+    "household",
+    "manners",
+    "messenger",
+    "politely",
+    "surroundings",
+    "weather",
+];
+
+/// What no name of a test begins with: it states the rule.
+const TEST_PREFIXES: [&str; 3] = ["fn who_", "fn what_", "fn nobody_"];
+
+/// The texts whose paths in backticks are looked for.
+const DOCUMENTS: [&str; 2] = ["ARCHITECTURE.md", "CONTRIBUTING.md"];
+
 /// The crates that do no I/O and know no clock, those that are there: folders of `src`. Clippy
 /// holds each of them to the same `clippy.toml`.
 pub(crate) fn crates_without_io() -> impl Iterator<Item = &'static str> {
@@ -45,6 +67,11 @@ pub(crate) fn check() -> Result {
         check_file(&name, &text, &mut problems);
     }
     check_clippy(&root, &mut problems);
+    for name in DOCUMENTS {
+        let text = std::fs::read_to_string(root.join(name));
+        let text = text.map_err(|error| format!("{name}: {error}"))?;
+        check_paths(name, &text, |path| root.join(path).exists(), &mut problems);
+    }
     match problems.is_empty() {
         true => Ok(()),
         false => Err(format!("{} problems\n{}", problems.len(), problems.join("\n"))),
@@ -60,6 +87,39 @@ fn check_clippy(root: &Path, problems: &mut Vec<String>) {
     }
 }
 
+/// Each path in backticks, from the root of the repository, must exist.
+fn check_paths(name: &str, text: &str, exists: impl Fn(&str) -> bool, problems: &mut Vec<String>) {
+    for (number, line) in text.lines().enumerate() {
+        for quoted in line.split('`').skip(1).step_by(2) {
+            // Folders of crates are seen at once.
+            let is_path = quoted.matches('/').count() > 1
+                && ["src/", "spec-tests/", "tools/", "interop/"]
+                    .iter()
+                    .any(|d| quoted.starts_with(d))
+                && !quoted.contains(' ');
+            if is_path && !exists(quoted) {
+                problems.push(format!("{name}:{}: {quoted} does not exist", number + 1));
+            }
+        }
+    }
+}
+
+/// The words of a line, those that names are made of too, in lower case.
+fn words(line: &str) -> impl Iterator<Item = String> {
+    let mut words = vec![String::new()];
+    let mut after_lower = false;
+    for c in line.chars() {
+        if !c.is_ascii_alphabetic() || (after_lower && c.is_ascii_uppercase()) {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| c.is_ascii_alphabetic()) {
+            word.push(c.to_ascii_lowercase());
+        }
+        after_lower = c.is_ascii_lowercase();
+    }
+    words.into_iter()
+}
+
 fn check_file(name: &str, text: &str, problems: &mut Vec<String>) {
     let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
     let before_tests = text.lines().take_while(|line| *line != "#[cfg(test)]");
@@ -72,6 +132,14 @@ fn check_file(name: &str, text: &str, problems: &mut Vec<String>) {
         let place = format!("{name}:{}", number + 1);
         if line.chars().count() > LINE_MAX && !line.contains('"') {
             problems.push(format!("{place}: longer than {LINE_MAX} characters"));
+        }
+        let private = words(line).find(|word| PRIVATE_WORDS.contains(&word.as_str()));
+        if let Some(word) = private.filter(|_| !name.ends_with("xtask/src/tidy.rs")) {
+            problems
+                .push(format!("{place}: {word:?} is a word of ours; an engineer's is asked for"));
+        }
+        if TEST_PREFIXES.iter().any(|prefix| line.trim_start().starts_with(prefix)) {
+            problems.push(format!("{place}: a test's name states the rule"));
         }
         let code = line.split("//").next().unwrap_or(line);
         let is_unsafe = code.contains(concat!("uns", "afe {"))
@@ -91,6 +159,21 @@ mod tests {
         let mut problems = Vec::new();
         check_file(name, text, &mut problems);
         problems.len()
+    }
+
+    #[test]
+    fn private_words_are_found_inside_of_names() {
+        assert_eq!(problems("src/wire/src/a.rs", "struct HeraldOfCq; // no heraldry\n"), 1);
+        assert_eq!(problems("src/wire/src/a.rs", "const COURTESY_TIME: u8 = 1;\n"), 1);
+        assert_eq!(problems("src/wire/src/a.rs", "    fn nobody_has_it() {}\n"), 1);
+    }
+
+    #[test]
+    fn paths_in_documents_exist() {
+        let mut problems = Vec::new();
+        let text = "`src/a/a.rs`, `src/a/b.rs`, `cargo src/a/b.rs`, src/a/b.rs, `b.rs`";
+        check_paths("A.md", text, |path| path == "src/a/a.rs", &mut problems);
+        assert_eq!(problems, ["A.md:1: src/a/b.rs does not exist"]);
     }
 
     #[test]

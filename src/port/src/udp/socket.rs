@@ -135,8 +135,8 @@ pub(super) fn message<'a>(
 /// Whether the kernel knows a way to a group over an interface.
 ///
 /// It has none over the loopback interface on most machines, unlike for IPv4, and only root can
-/// make one. There the only receiver of ours is the port itself (a second port cannot have ::1), so that
-/// the port does without.
+/// make one. There the only receiver of ours is the port itself (a second port cannot have ::1), so
+/// that the port does without.
 fn has_route(group: Ipv6Addr, interface: &Link) -> io::Result<bool> {
     if !interface.loopback {
         return Ok(true);

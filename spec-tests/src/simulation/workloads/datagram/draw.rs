@@ -279,7 +279,7 @@ impl DatagramWorkloads {
             bytes: rng.bytes(len),
             place: None,
             dgid: None,
-            doomed: None,
+            expected_error: None,
             fate: Fate::NotPosted,
             deliveries: BTreeMap::new(),
         }
@@ -307,7 +307,7 @@ impl DatagramWorkloads {
         let sender = &self.datagram_workloads[message.from];
         world.nodes[sender.end.node].host.program_scatter(&message.wqe.sges, &message.bytes);
         if sender.qp_type != QpType::Rc && rng.percent(3) {
-            message.doomed = Some(WcStatus::LocalProtection);
+            message.expected_error = Some(WcStatus::LocalProtection);
             message.wqe.sges.push(Sge { addr: source.addr, length: 1, lkey: Lkey(source.key ^ 1) });
         } else if rng.percent(30) {
             message.wqe.inline = Some(message.bytes.clone());

@@ -87,7 +87,7 @@ pub struct Message {
     /// Where it goes, for a datagram.
     dgid: Option<IpAddr>,
     /// The error that it cannot but end with.
-    doomed: Option<WcStatus>,
+    expected_error: Option<WcStatus>,
     fate: Fate,
     /// How often it was delivered to each program.
     deliveries: BTreeMap<usize, u64>,
@@ -399,7 +399,7 @@ impl DatagramWorkload {
             let message = &mut messages[ended];
             message.fate = Fate::Sent;
             if ended == number {
-                let expected = match message.doomed {
+                let expected = match message.expected_error {
                     _ if datagram_workload.failed => WcStatus::WrFlush,
                     Some(status) => status,
                     None => WcStatus::Success,
@@ -411,7 +411,10 @@ impl DatagramWorkload {
                 }
                 return true;
             }
-            assert!(!message.wqe.signaled && message.doomed.is_none(), "{ended} never completed");
+            assert!(
+                !message.wqe.signaled && message.expected_error.is_none(),
+                "{ended} never completed"
+            );
             false
         };
         while !end(self) {}
@@ -425,7 +428,10 @@ impl DatagramWorkload {
         }
         for &number in &self.outgoing[self.ended..self.posted] {
             let message = &mut messages[number];
-            assert!(!message.wqe.signaled && message.doomed.is_none(), "{number} never completed");
+            assert!(
+                !message.wqe.signaled && message.expected_error.is_none(),
+                "{number} never completed"
+            );
             message.fate = Fate::Sent;
         }
         self.ended = self.posted;
