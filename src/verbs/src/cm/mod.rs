@@ -20,7 +20,7 @@
 //!     let listener = channel.listen("0.0.0.0:7471".parse().unwrap(), 10)?;
 //!     let Some(request) = listener.wait(PATIENCE)? else { return Ok(Vec::new()) };
 //!     if !request.param().private_data.starts_with(b"hello") {
-//!         request.reject(b"password, please")?;
+//!         request.reject(b"expected hello")?;
 //!         return Ok(Vec::new());
 //!     }
 //!     let qp = pd.create_qp(&QpInit::new(&cq))?;
