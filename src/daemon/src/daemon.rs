@@ -6,7 +6,6 @@ use crate::device::{Identity, RdmaDevice, guid_of, guid_of_mac};
 use crate::event_loop::EventLoop;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -148,9 +147,12 @@ impl Daemon {
         let devices: Vec<DeviceSummary> = ports.iter().map(|port| port.summary.clone()).collect();
         let listener = listen(&config.socket, config.mode.0)?;
         let StopPipe { read: stop_read, write: stop_write } = stop;
-        let seeds = ports.iter().map(|_| Ok([random_seed()?, random_seed()?]));
-        let seeds = seeds.collect::<Result<Vec<[u64; 2]>, _>>();
-        let seeds = seeds.map_err(system("getting random numbers"))?;
+        let seeds = ports.iter().map(|_| Ok([getrandom::u64()?, getrandom::u64()?]));
+        let seeds = seeds.collect::<Result<Vec<[u64; 2]>, getrandom::Error>>();
+        let seeds = seeds.map_err(|error| StartError::System {
+            step: "getting random numbers",
+            source: error.into(),
+        })?;
 
         let sysfs_directory = urxe_shm::sysfs_directory(&config.socket);
         let directory = sysfs_directory.clone();
@@ -369,15 +371,6 @@ fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
         io::ErrorKind::AlreadyExists => StartError::NotASocket(path.to_path_buf()),
         _ => StartError::Socket { path: path.to_path_buf(), source },
     })
-}
-
-fn random_seed() -> Result<u64, Errno> {
-    let mut bytes = [0; 8];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
-    }
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 fn system(step: &'static str) -> impl FnOnce(Errno) -> StartError {

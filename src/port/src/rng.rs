@@ -1,25 +1,23 @@
 //! A small seeded generator, so that a run can be had again from its seed.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// SplitMix64 (Steele, Lea, Flood 2014): 64 bits of state, passes BigCrush, any seed is good.
+/// SplitMix64, of which any seed is good.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// The generator of a seed.
     pub fn new(seed: u64) -> Self {
-        Rng(seed)
+        Rng(SplitMix64::seed_from_u64(seed))
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// A number below `bound`, which is not 0. Biased by less than 2^-32 for the bounds used here.

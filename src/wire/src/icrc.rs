@@ -178,6 +178,8 @@ mod tests {
     use super::*;
     use crate::testing::{UNWRITTEN, flow, ipv4_flow, ipv6_flow};
     use proptest::prelude::*;
+    use rand_xoshiro::SplitMix64;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
     fn v4(src: &str, dst: &str, src_port: u16) -> Flow {
         Flow {
@@ -200,13 +202,8 @@ mod tests {
 
     /// Numbers that look random and are the same in every run.
     fn noise(seed: u64) -> impl Iterator<Item = u64> {
-        std::iter::successors(Some(seed), |x| Some(x.wrapping_add(0x9e37_79b9_7f4a_7c15))).map(
-            |x| {
-                let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-                x ^ x >> 31
-            },
-        )
+        let mut rng = SplitMix64::seed_from_u64(seed);
+        std::iter::repeat_with(move || rng.next_u64())
     }
 
     /// `len` bytes of noise, the last four being the ICRC.

@@ -1,5 +1,8 @@
 //! Test data: bytes that say which message they belong to, and where in it they stand.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
 /// The bytes of one message. Two messages with different keys differ in almost every byte, so a
 /// packet that lands in the wrong message, or at the wrong place of the right one, shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,7 +11,8 @@ pub(crate) struct Pattern(u64);
 impl Pattern {
     /// The pattern of message number `index` of some `stream`.
     pub(crate) fn new(stream: u64, index: u64) -> Self {
-        Pattern(mix(stream.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mix(index)))
+        let of_stream = SplitMix64::seed_from_u64(stream).next_u64();
+        Pattern(SplitMix64::seed_from_u64(of_stream ^ index).next_u64())
     }
 
     /// Writes the whole message.
@@ -38,15 +42,9 @@ impl Pattern {
     }
 
     fn words(self) -> impl Iterator<Item = u64> {
-        (1u64..).map(move |i| mix(self.0.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15))))
+        let mut rng = SplitMix64::seed_from_u64(self.0);
+        std::iter::repeat_with(move || rng.next_u64())
     }
-}
-
-/// The finisher of SplitMix64: every input bit moves about half of the output bits.
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// The first byte that is not what was sent.

@@ -4,7 +4,6 @@
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use urxe_shm::control::CmPortSpace;
@@ -55,7 +54,7 @@ impl Ports {
         let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
         let local = range.ok().and_then(|range| parse_range(&range)).unwrap_or(LOCAL_PORTS);
         // Anywhere: a daemon that is started again shall not meet its own old connections.
-        let next = RandomState::new().hash_one(0) as u16;
+        let next = getrandom::u32().unwrap_or_default() as u16;
         Ports { claims: HashMap::new(), local, next }
     }
 

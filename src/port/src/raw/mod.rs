@@ -26,7 +26,6 @@ use crate::watch::Link;
 use crate::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use socket::RawSocket;
 use socket2::Socket;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -91,12 +90,17 @@ impl RawPort {
     }
 
     fn on(interface: Link, options: &RawOptions) -> Result<RawPort, OpenError> {
+        let first_ident = match options.first_ident {
+            Some(ident) => ident,
+            None => getrandom::u32().map_err(|error| OpenError::Interface {
+                interface: interface.name.clone(),
+                step: "getting a random number",
+                source: error.into(),
+            })? as u16,
+        };
         Ok(RawPort {
             sockets: SocketSet::new(interface)?,
-            // The standard library's hash maps are seeded by the system: randomness enough here.
-            first_ident: options
-                .first_ident
-                .unwrap_or_else(|| RandomState::new().hash_one(0) as u16),
+            first_ident,
             options: options.clone(),
             raw_v4: None,
             raw_v6: None,

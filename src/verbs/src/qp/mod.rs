@@ -12,7 +12,6 @@ use crate::session::{Session, nonsense, unexpected};
 use crate::srq::SrqInner;
 use crate::{Cq, Error, Pd, QpCaps, QpInit, QpQueried, QpState, QpType, Srq};
 use parking_lot::Mutex;
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 use urxe_shm::control::{Gid, QpCreated, QpHandle, Reply, Request};
@@ -273,6 +272,6 @@ impl Drop for QpInner {
 
 /// A PSN that an old connection between the same two queue pairs is unlikely to have used lately.
 fn random_psn() -> u32 {
-    // The standard library's hasher is keyed at random, anew for each.
-    RandomState::new().hash_one(()) as u32 & 0xff_ffff
+    // Where the system has no random numbers, which is nowhere, any PSN is a legal one.
+    getrandom::u32().unwrap_or_default() & 0xff_ffff
 }
