@@ -1,6 +1,6 @@
 /* A program that closes every descriptor that it did not open itself, as daemons do, and then uses
- * the same numbers for files. What it writes there is its own business, even if it looks like a
- * command to a device; and it can open the device again. */
+ * the same numbers for files. What it writes there is not taken for a command to a device, even if
+ * it looks like one; and it can open the device again. */
 
 #include "verbs_program.h"
 #include <fcntl.h>
@@ -22,7 +22,7 @@ int main(void)
     const unsigned char doorbell[32] = {28, 0, 0, 0, 8, 0, 1, 0};
     int written = 0;
     for (int fd = 3; fd < 64; fd++) {
-        /* A number that cannot be had is somebody else's. */
+        /* This number is used by something else. */
         if (fd != file && (fcntl(fd, F_GETFD) >= 0 || dup2(file, fd) != fd))
             continue;
         EXPECT(write(fd, doorbell, sizeof doorbell) == sizeof doorbell);

@@ -1,5 +1,5 @@
-/* A program that forks while it has a device open. The child can do nothing with what is its
- * parent's, can open the device for itself, and when it ends its parent goes on as before. */
+/* A program that forks while it has a device open. The child cannot use its parent's
+ * objects, can open the device for itself, and when it ends its parent goes on as before. */
 
 #include "verbs_program.h"
 #include <sys/wait.h>

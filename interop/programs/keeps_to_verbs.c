@@ -1,4 +1,4 @@
-/* What programs rely on that no program of a distribution tries: a send queue of one place is free
+/* Guarantees of verbs that no program of a distribution tests: a send queue of one place is free
  * after each poll, memory of no bytes has keys, memory with a window bound to it is busy, a bind
  * takes the low 8 bits of a key, controlled Q_Keys are for root. */
 

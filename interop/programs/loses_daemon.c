@@ -1,5 +1,5 @@
 /* A program whose daemon is killed while it waits: by polling, by polling as extended completion
- * queues are, or for events. It says when it is ready, is told that its work requests were flushed
+ * queues are, or for events. It prints that it is ready, finds that its work requests were flushed
  * and that the device is gone, cleans up and ends. */
 
 #include "verbs_program.h"
@@ -16,7 +16,7 @@ static struct ibv_qp *qp;
 static struct ibv_mr *mr;
 static char memory[4096];
 
-/* To a QP that nobody has; no time is too long for an answer. */
+/* To a QP that does not exist; it waits for a response indefinitely. */
 static void connect_to_nobody(void)
 {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};

@@ -3,8 +3,8 @@
  *   polls_memory [-d DEVICE] [-x GID_INDEX] [-p PORT] [-n ROUNDS] [-s BYTES] [-m]          polls
  *   polls_memory [-d DEVICE] [-x GID_INDEX] [-p PORT] [-n ROUNDS] [-s BYTES] [-m] SERVER   writes
  *
- * Each round writes its number into every word of a slot of the server's memory, and then says so
- * in one of four ways. A server that has seen round n must find nothing older than n in the slot.
+ * Each round writes its number into every word of a slot of the server's memory, and then announces
+ * it in one of four ways. A server that has seen round n must find nothing older than n in the slot.
  * It prints how often it looked, and how often it found older data; that must be 0. With -m, only
  * messages are looked at, and not the order within one.
  */
@@ -46,7 +46,7 @@ struct side {
     struct ibv_mr *apart_mr;
 };
 
-/* What one side tells the other. */
+/* What the sides send each other. */
 struct hello {
     uint64_t data, flag, apart;
     uint32_t qpn, data_rkey, apart_rkey;
@@ -133,7 +133,7 @@ static void modify(struct ibv_qp *qp, struct ibv_qp_attr attr, int mask)
     EXPECT((errno = ibv_modify_qp(qp, &attr, mask | IBV_QP_STATE)) == 0);
 }
 
-/* Opens everything and connects; what the peer has said is in `peer`. */
+/* Opens everything and connects; what the peer has sent is in `peer`. */
 static void set_up(struct side *side, const char *server, struct hello *peer)
 {
     size_t len = (size_t)SLOTS * LONGEST + 4096;
@@ -196,7 +196,7 @@ static void set_up(struct side *side, const char *server, struct hello *peer)
                IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-/* Neither side goes on before the other is as far. */
+/* Waits until the other side is at the same point. */
 static void meet(const struct side *side)
 {
     char byte = 0;
@@ -217,7 +217,7 @@ static uint64_t poll_memory(const struct side *side, enum way way, uint64_t roun
     while (seen < rounds) {
         uint64_t now = seen, polls = 0;
         while (now <= seen) {
-            /* Nobody tells in which slot the next last word comes; some later one will do. */
+            /* The slot of the next last word is not announced; a later one will do. */
             uint64_t *flag = way == LAST_WORD    ? slot(side, seen + 1) + words - 1
                              : way == FLAG_APART ? side->apart
                                                  : side->flag;
@@ -265,7 +265,7 @@ static void write_memory(const struct side *side, const struct hello *peer, enum
                         .rkey = is_apart ? peer->apart_rkey : peer->data_rkey},
         };
         if (way == ATOMIC) {
-            /* What was there before comes back, to where nobody looks. */
+            /* The old value comes back, and is not looked at. */
             sges[1] = (struct ibv_sge){(uintptr_t)side->apart, 8, side->apart_mr->lkey};
             says.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
             says.wr.atomic.remote_addr = peer->flag;

@@ -1,5 +1,5 @@
 /* A program whose two queue pairs send to each other, one thread for each, sleeping on events and
- * polling. It cleans everything up: run under sanitizers and valgrind, it has nothing to be told. */
+ * polling. It cleans everything up, so that sanitizers and valgrind report nothing. */
 
 #include "verbs_program.h"
 #include <pthread.h>
@@ -143,7 +143,7 @@ int main(int argc, char **argv)
         EXPECT(pthread_join(threads[i], NULL) == 0);
     for (int i = 0; i < 2; i++)
         close_end(&ends[i]);
-    /* Valgrind may be asked what is left of a device that is open to the end. */
+    /* For valgrind, to look at a device that is open to the end. */
     if (argc < 2 || strcmp(argv[1], "open"))
         EXPECT(ibv_close_device(context) == 0);
     return 0;

@@ -1,4 +1,4 @@
-/* What the programs in this directory have in common. */
+/* Shared by the programs in this directory. */
 
 #include <errno.h>
 #include <infiniband/verbs.h>

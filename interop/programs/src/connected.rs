@@ -1,9 +1,9 @@
-//! Programs of librdmacm, and those of perftest that are told to use it: a server and a client that
-//! find each other by address and port, through the connection manager.
+//! Programs of librdmacm, and programs of perftest with `-R`: a server and a client that connect by
+//! address and port, through the connection manager.
 
 use crate::faults::Fault;
 use crate::judge::{last_line, row};
-use crate::testbed::{PATIENCE, Running, Side, Testbed};
+use crate::testbed::{Running, Side, TIMEOUT, Testbed};
 use std::fs;
 use std::time::{Duration, Instant};
 use urxe_shell::Result;
@@ -11,56 +11,56 @@ use urxe_shell::Result;
 /// Programs that are the same but for options.
 pub(crate) struct Group {
     name: &'static str,
-    /// Command lines. In them stand `ADDR` and `PORT` for where the server is, `HERE` for the
-    /// client's own address, `FILE` for a file, `PRELOADED` for a script that makes sockets of the
-    /// program that it runs RDMA's, and `OPTIONS`.
+    /// Command lines. In them `ADDR` and `PORT` stand for the server's address, `HERE` for the
+    /// client's own, `FILE` for a file, `PRELOADED` for a script that runs a program with
+    /// librspreload.so, and `OPTIONS` for the options.
     server: &'static str,
     client: &'static str,
-    /// What both are told beside, and what the client says if all is well.
-    options: &'static [(&'static str, Says)],
+    /// Options for both, and the output expected of the client.
+    options: &'static [(&'static str, Expect)],
     ready: Ready,
-    /// Whether the server ends with its client; else it waits for more.
+    /// Whether the server ends with its client; else it waits for another one.
     ends: bool,
     /// Whether it needs IPv6.
     ipv6: bool,
 }
 
-/// What a client says that has done all that it should. That it ends well is always asked for.
+/// The expected output of a client. In any case it must exit with status 0.
 #[derive(Clone, Copy)]
-enum Says {
-    /// Nothing that could be looked at.
+enum Expect {
+    /// Anything.
     Nothing,
     /// These words.
     Words(&'static str),
     /// A row of figures.
     Row,
-    /// Nothing, but the file is there a second time.
+    /// Anything, but the file was copied.
     Copied,
 }
 
-/// When a client may come.
+/// When the client is started.
 #[derive(Clone, Copy)]
 enum Ready {
     /// The server listens.
     Listens,
-    /// It has said this.
-    HasSaid(&'static str),
+    /// It has printed this.
+    HasPrinted(&'static str),
 }
 
 /// One run.
-pub(crate) struct Meeting {
+pub(crate) struct ConnectedTest {
     group: &'static Group,
     options: &'static str,
-    says: Says,
-    /// Whether each has a daemon of its own.
+    expect: Expect,
+    /// Whether server and client have a daemon each.
     apart: bool,
 }
 
-/// Counted whenever a server begins to listen.
+/// The counter of servers that began to listen.
 const LISTENS: &str = "cm_listens";
 
-const STATUS_0: Says = Says::Words("return status 0");
-const RESULT: Says = Says::Words("custom ");
+const STATUS_0: Expect = Expect::Words("return status 0");
+const RESULT: Expect = Expect::Words("custom ");
 
 const USUAL: Group = Group {
     name: "",
@@ -78,9 +78,9 @@ const GROUPS: &[Group] = &[
         server: "rping -s -a ADDR -p PORT OPTIONS",
         client: "rping -c -a ADDR -p PORT OPTIONS",
         options: &[
-            ("-C 20 -V", Says::Nothing),
-            ("-C 20 -v -S 4096", Says::Words("rdma-ping-19")),
-            ("-C 20 -V -q", Says::Nothing),
+            ("-C 20 -V", Expect::Nothing),
+            ("-C 20 -v -S 4096", Expect::Words("rdma-ping-19")),
+            ("-C 20 -V -q", Expect::Nothing),
         ],
         ..USUAL
     },
@@ -88,7 +88,7 @@ const GROUPS: &[Group] = &[
         name: "rping to -P",
         server: "rping -s -P -a ADDR -p PORT OPTIONS",
         client: "rping -c -a ADDR -p PORT OPTIONS",
-        options: &[("-C 5 -v", Says::Words("rdma-ping-4"))],
+        options: &[("-C 5 -v", Expect::Words("rdma-ping-4"))],
         ends: false,
         ..USUAL
     },
@@ -116,21 +116,21 @@ const GROUPS: &[Group] = &[
         server: "stdbuf -oL mckey -m 239.77.0.1 -b ADDR OPTIONS",
         client: "mckey -s -m 239.77.0.1 -b HERE OPTIONS",
         options: &[("-C 10", STATUS_0)],
-        ready: Ready::HasSaid("joined dgid"),
+        ready: Ready::HasPrinted("joined dgid"),
         ..USUAL
     },
     Group {
         name: "rdma_client",
         server: "rdma_server -s ADDR -p PORT OPTIONS",
         client: "rdma_client -s ADDR -p PORT OPTIONS",
-        options: &[("", Says::Words("rdma_client: end 0"))],
+        options: &[("", Expect::Words("rdma_client: end 0"))],
         ..USUAL
     },
     Group {
         name: "rdma_xclient",
         server: "rdma_xserver -p PORT OPTIONS",
         client: "rdma_xclient -s ADDR -p PORT OPTIONS",
-        options: &[("", Says::Words("rdma_xclient: end 0"))],
+        options: &[("", Expect::Words("rdma_xclient: end 0"))],
         ..USUAL
     },
     Group {
@@ -148,7 +148,7 @@ const GROUPS: &[Group] = &[
         ],
         ..USUAL
     },
-    // A program that knows nothing of RDMA.
+    // A program of sockets.
     Group {
         name: "librspreload, rstream",
         server: "sh PRELOADED rstream -T s -b ADDR -p PORT OPTIONS",
@@ -156,8 +156,8 @@ const GROUPS: &[Group] = &[
         options: &[("-S 4096", RESULT)],
         ..USUAL
     },
-    // Not both: librdmacm says that the peer has hung up before it hands out the peer's last words,
-    // and a client that polls takes that for the end. A server hangs up first.
+    // Not both: librdmacm reports that the peer has disconnected before it delivers the peer's last
+    // data, and a client that polls takes that for the end. A server disconnects first.
     Group {
         name: "rstream to -T a",
         server: "rstream -T a -b ADDR -p PORT OPTIONS",
@@ -182,7 +182,7 @@ const GROUPS: &[Group] = &[
         name: "rcopy",
         server: "rcopy -p PORT OPTIONS",
         client: "rcopy FILE ADDR:FILE.copy -p PORT OPTIONS",
-        options: &[("", Says::Copied)],
+        options: &[("", Expect::Copied)],
         ends: false,
         ..USUAL
     },
@@ -190,7 +190,7 @@ const GROUPS: &[Group] = &[
         name: "cmtime",
         server: "cmtime -b ADDR -p PORT OPTIONS",
         client: "cmtime -s ADDR -p PORT OPTIONS",
-        options: &[("-c 100", Says::Words("destroy "))],
+        options: &[("-c 100", Expect::Words("destroy "))],
         ends: false,
         ..USUAL
     },
@@ -199,17 +199,17 @@ const GROUPS: &[Group] = &[
         server: "OPTIONS -p PORT",
         client: "OPTIONS -p PORT ADDR",
         options: &[
-            ("ib_send_bw -R -n 1000", Says::Row),
-            ("ib_send_bw -R -q 16 -n 200", Says::Row),
-            ("ib_send_bw -R -c UD -n 100", Says::Row),
-            ("ib_send_lat -R", Says::Row),
-            ("ib_send_lat -R -c UD -n 100", Says::Row),
-            ("ib_write_bw -R -n 1000", Says::Row),
-            ("ib_write_bw -R -T 32 -n 1000", Says::Row),
-            ("ib_write_lat -R", Says::Row),
-            ("ib_read_bw -R -n 1000", Says::Row),
-            ("ib_read_lat -R", Says::Row),
-            ("ib_atomic_lat -R", Says::Row),
+            ("ib_send_bw -R -n 1000", Expect::Row),
+            ("ib_send_bw -R -q 16 -n 200", Expect::Row),
+            ("ib_send_bw -R -c UD -n 100", Expect::Row),
+            ("ib_send_lat -R", Expect::Row),
+            ("ib_send_lat -R -c UD -n 100", Expect::Row),
+            ("ib_write_bw -R -n 1000", Expect::Row),
+            ("ib_write_bw -R -T 32 -n 1000", Expect::Row),
+            ("ib_write_lat -R", Expect::Row),
+            ("ib_read_bw -R -n 1000", Expect::Row),
+            ("ib_read_lat -R", Expect::Row),
+            ("ib_atomic_lat -R", Expect::Row),
         ],
         ..USUAL
     },
@@ -217,7 +217,7 @@ const GROUPS: &[Group] = &[
         name: "rping, IPv6",
         server: "rping -s -a ADDR -p PORT OPTIONS",
         client: "rping -c -a ADDR -p PORT OPTIONS",
-        options: &[("-C 20 -V", Says::Nothing)],
+        options: &[("-C 20 -V", Expect::Nothing)],
         ipv6: true,
         ..USUAL
     },
@@ -225,7 +225,7 @@ const GROUPS: &[Group] = &[
         name: "rping to any, IPv6",
         server: "rping -s -a ::0 -p PORT OPTIONS",
         client: "rping -c -a ADDR -p PORT OPTIONS",
-        options: &[("-C 20 -V", Says::Nothing)],
+        options: &[("-C 20 -V", Expect::Nothing)],
         ipv6: true,
         ..USUAL
     },
@@ -250,7 +250,7 @@ const GROUPS: &[Group] = &[
         server: "stdbuf -oL mckey -m ff0e::77 -b ADDR OPTIONS",
         client: "mckey -s -m ff0e::77 -b HERE OPTIONS",
         options: &[("-C 10", STATUS_0)],
-        ready: Ready::HasSaid("joined dgid"),
+        ready: Ready::HasPrinted("joined dgid"),
         ipv6: true,
         ..USUAL
     },
@@ -264,25 +264,30 @@ const GROUPS: &[Group] = &[
     },
 ];
 
-/// Everything: between two daemons, and the first of each group on one too. IPv6 is on one alone,
-/// for a machine has but one address of it that needs no setting up.
-pub(crate) fn all() -> impl Iterator<Item = Meeting> {
+/// All tests: between two daemons, and the first of each group on one daemon too. IPv6 only on
+/// one: a machine has only one IPv6 address that needs no configuration.
+pub(crate) fn all() -> impl Iterator<Item = ConnectedTest> {
     GROUPS.iter().flat_map(|group| {
-        let meeting = move |apart| {
-            move |&(options, says): &'static (&str, Says)| Meeting { group, options, says, apart }
+        let test = move |apart| {
+            move |&(options, expect): &'static (&str, Expect)| ConnectedTest {
+                group,
+                options,
+                expect,
+                apart,
+            }
         };
         let apart = if group.ipv6 { &[] } else { group.options };
-        apart.iter().map(meeting(true)).chain(group.options.iter().take(1).map(meeting(false)))
+        apart.iter().map(test(true)).chain(group.options.iter().take(1).map(test(false)))
     })
 }
 
-impl Meeting {
-    /// As people read it.
+impl ConnectedTest {
+    /// The name in the table.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.group.name, self.options).trim().to_owned()
     }
 
-    /// How many daemons take part.
+    /// How many daemons it uses.
     pub(crate) fn daemons(&self) -> &'static str {
         if self.apart { "2" } else { "1" }
     }
@@ -304,21 +309,21 @@ impl Meeting {
         if self.group.ipv6 { Side::Ipv6 } else { Side::A }
     }
 
-    /// Runs it, and gives the client's figure, if it has one.
+    /// Runs it, and returns the client's figure, if it has one.
     pub(crate) fn run(&self, testbed: &Testbed) -> Result<String> {
         let file = testbed.file()?.to_string_lossy().into_owned();
         let (server, client) = self.start(testbed, &file)?;
-        // A server whose client has failed may wait for ever, and is no news then.
-        let client = client.wait(PATIENCE)?;
-        let said = client.success().map_err(|reason| format!("the client {reason}"))?;
+        // A server whose client has failed may wait indefinitely.
+        let client = client.wait(TIMEOUT)?;
+        let output = client.success().map_err(|reason| format!("the client {reason}"))?;
         match self.group.ends {
             true => {
-                let ended = server.wait(PATIENCE)?;
+                let ended = server.wait(TIMEOUT)?;
                 ended.success().map_err(|reason| format!("the server {reason}"))?;
             }
             false => server.kill(),
         }
-        self.judge(&said, &file)
+        self.judge(&output, &file)
     }
 
     fn start(&self, testbed: &Testbed, file: &str) -> Result<(Running, Running)> {
@@ -339,37 +344,37 @@ impl Meeting {
         let (server, client) = (line(self.group.server), line(self.group.client));
         let listened = testbed.count(side, LISTENS)?;
         let mut server = testbed.start(side, &server.split_whitespace().collect::<Vec<_>>())?;
-        server.wait_until(|said| match self.group.ready {
+        server.wait_until(|output| match self.group.ready {
             Ready::Listens => Ok(testbed.count(side, LISTENS)? > listened),
-            Ready::HasSaid(text) => Ok(said.contains(text)),
+            Ready::HasPrinted(text) => Ok(output.contains(text)),
         })?;
         let client = client.split_whitespace().collect::<Vec<_>>();
         Ok((server, testbed.start(self.client_side(), &client)?))
     }
 
-    fn judge(&self, said: &str, file: &str) -> Result<String> {
-        match self.says {
-            Says::Nothing => Ok(String::new()),
-            Says::Words(words) if said.contains(words) => Ok(String::new()),
-            Says::Words(words) => Err(format!("printed no {words:?}: {}", last_line(said))),
-            Says::Row => row(said, 1),
-            Says::Copied => {
+    fn judge(&self, output: &str, file: &str) -> Result<String> {
+        match self.expect {
+            Expect::Nothing => Ok(String::new()),
+            Expect::Words(words) if output.contains(words) => Ok(String::new()),
+            Expect::Words(words) => Err(format!("printed no {words:?}: {}", last_line(output))),
+            Expect::Row => row(output, 1),
+            Expect::Copied => {
                 let read = |name: &str| fs::read(name).map_err(|error| format!("{name}: {error}"));
                 match read(file)? == read(&format!("{file}.copy"))? {
                     true => Ok(String::new()),
-                    false => Err("the copy is not like the file".into()),
+                    false => Err("the copy differs from the file".into()),
                 }
             }
         }
     }
 }
 
-/// What else happens where programs connect.
-pub(crate) const INCIDENTS: [(&str, Fault); 4] = [
-    ("rping connects to nobody", to_nobody),
+/// Errors and faults of programs that connect.
+pub(crate) const FAULTS: [(&str, Fault); 4] = [
+    ("rping connects where no server listens", no_listener),
     ("rping serves at a port that is taken", taken_port),
     ("rping's server is killed", killed_server),
-    ("rping connects 1000 times in a row", in_a_row),
+    ("rping connects 1000 times in a row", repeated),
 ];
 
 /// A server of rping that listens at a port.
@@ -385,7 +390,7 @@ fn rping(testbed: &Testbed, side: Side, options: &str, port: u16) -> Result<Runn
     testbed.start(side, &line.split_whitespace().collect::<Vec<_>>())
 }
 
-fn to_nobody(testbed: &Testbed) -> Result<String> {
+fn no_listener(testbed: &Testbed) -> Result<String> {
     let client = rping(testbed, Side::A, "-c -C 1", Testbed::next_port())?;
     fails_saying(client, "RDMA_CM_EVENT_REJECTED, error 8")
 }
@@ -395,8 +400,8 @@ fn taken_port(testbed: &Testbed) -> Result<String> {
     let first = rping_server(testbed, "-C 1", port)?;
     let second = rping(testbed, Side::B, "-s -C 1", port)?;
     fails_saying(second, "rdma_bind_addr: Address already in use")?;
-    rping(testbed, Side::A, "-c -C 1", port)?.wait(PATIENCE)?.success()?;
-    first.wait(PATIENCE)?.success()?;
+    rping(testbed, Side::A, "-c -C 1", port)?.wait(TIMEOUT)?.success()?;
+    first.wait(TIMEOUT)?.success()?;
     Ok(String::new())
 }
 
@@ -407,26 +412,26 @@ fn killed_server(testbed: &Testbed) -> Result<String> {
     let before = testbed.count(Side::B, "received_messages")?;
     client.wait_until(|_| Ok(testbed.count(Side::B, "received_messages")? > before + 100))?;
     server.kill();
-    let ended = client.wait(PATIENCE)?;
-    if !ended.said().contains("DISCONNECT EVENT") {
-        return Err(format!("was not told: {}", last_line(ended.said())));
+    let ended = client.wait(TIMEOUT)?;
+    if !ended.output().contains("DISCONNECT EVENT") {
+        return Err(format!("was not told of it: {}", last_line(ended.output())));
     }
-    testbed.wait_until_nothing_is_left().map(|()| String::new())
+    testbed.wait_until_no_objects_left().map(|()| String::new())
 }
 
-/// A program ends with an error, and says why.
+/// A program ends with an error, and prints why.
 fn fails_saying(program: Running, why: &str) -> Result<String> {
-    let ended = program.wait(PATIENCE)?;
+    let ended = program.wait(TIMEOUT)?;
     match ended.success() {
-        Ok(said) => Err(format!("ended well: {}", last_line(&said))),
-        Err(_) if ended.said().contains(why) => Ok(String::new()),
-        Err(reason) => Err(format!("did not say {why:?} but {reason}")),
+        Ok(output) => Err(format!("succeeded: {}", last_line(&output))),
+        Err(_) if ended.output().contains(why) => Ok(String::new()),
+        Err(reason) => Err(format!("did not print {why:?} but {reason}")),
     }
 }
 
-/// rping as a client, so many times. It may read from its channel after it has closed it, once in
-/// ten thousand runs, when it has done all that it should.
-const IN_A_ROW: &str = "
+/// rping as a client, many times. Once in ten thousand runs it reads from its channel after it has
+/// closed it, when it has done its work.
+const REPEATED: &str = "
 i=0
 while [ $i -lt COUNT ]; do
     rping -c -C 1 -a ADDR -p PORT 2>said || grep -q 'get_cm_event: Bad file' said || break
@@ -434,22 +439,22 @@ while [ $i -lt COUNT ]; do
 done
 echo $i times, then $(cat said)";
 
-fn in_a_row(testbed: &Testbed) -> Result<String> {
+fn repeated(testbed: &Testbed) -> Result<String> {
     const COUNT: u32 = 1000;
     const LONG: Duration = Duration::from_secs(300);
     let port = Testbed::next_port();
     let server = rping_server(testbed, "-P", port)?;
-    let script = IN_A_ROW
+    let script = REPEATED
         .replace("COUNT", &COUNT.to_string())
         .replace("ADDR", &testbed.address(Side::B).to_string())
         .replace("PORT", &port.to_string());
     let start = Instant::now();
-    let said = testbed.start(Side::A, &["sh", "-c", &script])?.wait(LONG)?.success()?;
+    let output = testbed.start(Side::A, &["sh", "-c", &script])?.wait(LONG)?.success()?;
     let seconds = start.elapsed().as_secs_f64();
     server.kill();
-    if !said.starts_with(&format!("{COUNT} times")) {
-        return Err(said.replace('\n', " "));
+    if !output.starts_with(&format!("{COUNT} times")) {
+        return Err(output.replace('\n', " "));
     }
-    testbed.wait_until_nothing_is_left()?;
+    testbed.wait_until_no_objects_left()?;
     Ok(format!("{:.0} a second", f64::from(COUNT) / seconds))
 }

@@ -1,16 +1,17 @@
-//! What programs do that nobody hopes for: none of it harms the daemon or another program.
+//! Programs that fail, are killed, or misuse what they have: neither the daemon nor another program
+//! is affected.
 
-use crate::testbed::{PATIENCE, Side, Testbed};
+use crate::testbed::{Side, TIMEOUT, Testbed};
 use std::fs;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use urxe_shell::{Result, has, output};
 
-/// Runs one, and gives the figure for the table.
+/// Runs a test, and returns the figure for the table.
 pub(crate) type Fault = fn(&Testbed) -> Result<String>;
 
-/// All of them.
+/// All tests.
 pub(crate) const ALL: [(&str, Fault); 12] = [
     ("two programs at once through one daemon", two_at_once),
     ("a program that relies on rules of verbs", keeps_to_verbs),
@@ -26,51 +27,51 @@ pub(crate) const ALL: [(&str, Fault); 12] = [
     ("200 starts and stops", starts_and_stops),
 ];
 
-/// Between one daemon and itself.
-const ALONE: (Side, Side) = (Side::A, Side::A);
+/// Server and client on one daemon.
+const ONE_DAEMON: (Side, Side) = (Side::A, Side::A);
 
-/// Between two.
-const APART: (Side, Side) = (Side::B, Side::A);
+/// Server and client on two daemons.
+const TWO_DAEMONS: (Side, Side) = (Side::B, Side::A);
 
-/// How long a transfer goes on, if nobody stops it: longer than anybody waits for its end.
+/// The options of a transfer that takes longer than any timeout here.
 const ENDLESS: [&str; 2] = ["-D", "60"];
 
-/// How long it goes on before something happens.
-const A_WHILE: Duration = Duration::from_millis(1500);
+/// How long a transfer runs before something happens.
+const BEFORE_FAULT: Duration = Duration::from_millis(1500);
 
 fn two_at_once(testbed: &Testbed) -> Result<String> {
-    let write = testbed.start_pair(ALONE, &["ib_write_bw", "-n", "2000"])?;
-    let send = testbed.start_pair(ALONE, &["ib_send_bw", "-n", "2000"])?;
+    let write = testbed.start_pair(ONE_DAEMON, &["ib_write_bw", "-n", "2000"])?;
+    let send = testbed.start_pair(ONE_DAEMON, &["ib_send_bw", "-n", "2000"])?;
     for running in [write.0, write.1, send.0, send.1] {
-        running.wait(PATIENCE)?.success()?;
+        running.wait(TIMEOUT)?.success()?;
     }
     Ok(String::new())
 }
 
 fn fork(testbed: &Testbed) -> Result<String> {
-    run_own(testbed, "forks")
+    run_own_program(testbed, "forks")
 }
 
 fn keeps_to_verbs(testbed: &Testbed) -> Result<String> {
-    run_own(testbed, "keeps_to_verbs")
+    run_own_program(testbed, "keeps_to_verbs")
 }
 
 fn closes_descriptors(testbed: &Testbed) -> Result<String> {
-    run_own(testbed, "closes_descriptors")
+    run_own_program(testbed, "closes_descriptors")
 }
 
-/// Valgrind shows a program another machine than there is: fewer instructions, no vDSO.
+/// Valgrind emulates another machine: fewer instructions, no vDSO.
 fn under_valgrind(testbed: &Testbed) -> Result<String> {
-    testbed.run(Side::A, &["valgrind", "-q", "ibv_devinfo", "-v"], PATIENCE)?.success()?;
-    testbed.wait_until_nothing_is_left().map(|()| String::new())
+    testbed.run(Side::A, &["valgrind", "-q", "ibv_devinfo", "-v"], TIMEOUT)?.success()?;
+    testbed.wait_until_no_objects_left().map(|()| String::new())
 }
 
-/// What the shim keeps mapped is looked through, and must not be much.
+/// The memory that the shim keeps mapped is scanned, and must not be much.
 fn leak_check(testbed: &Testbed) -> Result<String> {
     let program = testbed.binary("sends_to_itself");
     let words = ["valgrind", "-q", "--leak-check=full", &program.to_string_lossy(), "open"];
-    testbed.run(Side::A, &words, PATIENCE)?.success()?;
-    testbed.wait_until_nothing_is_left().map(|()| String::new())
+    testbed.run(Side::A, &words, TIMEOUT)?.success()?;
+    testbed.wait_until_no_objects_left().map(|()| String::new())
 }
 
 /// gcc has the runtimes as shared libraries, and clang links them into the program.
@@ -82,21 +83,21 @@ fn with_sanitizers(testbed: &Testbed) -> Result<String> {
             let option = format!("-fsanitize={sanitizer}");
             let name = format!("sends_to_itself-{compiler}-{sanitizer}");
             let program = testbed.compile(compiler, &[&option], "sends_to_itself", &name)?;
-            let ended = testbed.run(Side::A, &[&program.to_string_lossy()], PATIENCE)?;
+            let ended = testbed.run(Side::A, &[&program.to_string_lossy()], TIMEOUT)?;
             ended.success().map_err(|reason| format!("{name} {reason}"))?;
         }
     }
-    testbed.wait_until_nothing_is_left().map(|()| compilers.join(" and "))
+    testbed.wait_until_no_objects_left().map(|()| compilers.join(" and "))
 }
 
 fn with_little_address_space(testbed: &Testbed) -> Result<String> {
     let program = testbed.binary("sends_to_itself");
     let words = ["sh", "-c", "ulimit -v 3000000 && exec \"$0\"", &program.to_string_lossy()];
-    testbed.run(Side::A, &words, PATIENCE)?.success()?;
-    testbed.wait_until_nothing_is_left().map(|()| String::new())
+    testbed.run(Side::A, &words, TIMEOUT)?.success()?;
+    testbed.wait_until_no_objects_left().map(|()| String::new())
 }
 
-/// However they wait, they are told, clean up, and end.
+/// Programs learn of it in whatever way they wait, clean up, and end.
 fn daemon_killed(testbed: &Testbed) -> Result<String> {
     let program = testbed.binary("loses_daemon");
     let mut slowest = Duration::ZERO;
@@ -105,64 +106,64 @@ fn daemon_killed(testbed: &Testbed) -> Result<String> {
             let (mut daemon, socket) = testbed.spare_daemon()?;
             let started = testbed.start_at(&socket, &[&program.to_string_lossy(), how]);
             let waited = started.and_then(|mut program| {
-                program.wait_until(|said| Ok(said.contains("ready")))?;
+                program.wait_until(|output| Ok(output.contains("ready")))?;
                 Ok(program)
             });
             let killed = output(Command::new("kill").arg(signal).arg(daemon.id().to_string()));
             let since = Instant::now();
             let _ = daemon.wait();
             killed?;
-            let said = waited?.wait(PATIENCE)?.success();
+            let output = waited?.wait(TIMEOUT)?.success();
             slowest = slowest.max(since.elapsed());
-            let said = said.map_err(|reason| format!("{how} {signal} {reason}"))?;
-            if said.matches("urxe: the urxed of").count() != 1 {
-                return Err(format!("{how} {signal} does not say once what has happened: {said}"));
+            let output = output.map_err(|reason| format!("{how} {signal} {reason}"))?;
+            if output.matches("urxe: the urxed of").count() != 1 {
+                return Err(format!("{how} {signal} does not print the reason once: {output}"));
             }
         }
     }
     Ok(format!("within {} ms", slowest.as_millis()))
 }
 
-/// Runs a program of `interop/programs`, which says itself what is wrong.
-fn run_own(testbed: &Testbed, name: &str) -> Result<String> {
+/// Runs a program of `interop/programs`, which prints itself what is wrong.
+fn run_own_program(testbed: &Testbed, name: &str) -> Result<String> {
     let program = testbed.binary(name);
-    testbed.run(Side::A, &[&program.to_string_lossy()], PATIENCE)?.success()?;
-    testbed.wait_until_nothing_is_left().map(|()| String::new())
+    testbed.run(Side::A, &[&program.to_string_lossy()], TIMEOUT)?.success()?;
+    testbed.wait_until_no_objects_left().map(|()| String::new())
 }
 
 fn server_killed(testbed: &Testbed) -> Result<String> {
     let words = [&["ib_send_bw"][..], &ENDLESS].concat();
-    let (server, mut client) = testbed.start_pair(APART, &words)?;
-    sleep(A_WHILE);
+    let (server, mut client) = testbed.start_pair(TWO_DAEMONS, &words)?;
+    sleep(BEFORE_FAULT);
     if client.has_ended() {
-        return Err(format!("the client {}", client.wait(PATIENCE)?.success()?));
+        return Err(format!("the client {}", client.wait(TIMEOUT)?.success()?));
     }
     server.kill();
-    failed(client.wait(PATIENCE)?.success(), "client")?;
-    testbed.wait_until_nothing_is_left().map(|()| String::new())
+    failed(client.wait(TIMEOUT)?.success(), "client")?;
+    testbed.wait_until_no_objects_left().map(|()| String::new())
 }
 
 fn client_killed(testbed: &Testbed) -> Result<String> {
     let words = [&["ib_write_bw"][..], &ENDLESS].concat();
-    let (server, mut client) = testbed.start_pair(APART, &words)?;
-    sleep(A_WHILE);
+    let (server, mut client) = testbed.start_pair(TWO_DAEMONS, &words)?;
+    sleep(BEFORE_FAULT);
     if client.has_ended() {
-        return Err(format!("the client {}", client.wait(PATIENCE)?.success()?));
+        return Err(format!("the client {}", client.wait(TIMEOUT)?.success()?));
     }
     client.kill();
-    failed(server.wait(PATIENCE)?.success(), "server")?;
-    testbed.wait_until_nothing_is_left().map(|()| String::new())
+    failed(server.wait(TIMEOUT)?.success(), "server")?;
+    testbed.wait_until_no_objects_left().map(|()| String::new())
 }
 
-/// A program whose peer is gone has not ended well.
-fn failed(ended: Result<String>, who: &str) -> Result {
+/// A program whose peer was killed must fail.
+fn failed(ended: Result<String>, name: &str) -> Result {
     match ended {
-        Ok(output) => Err(format!("the {who} ended well although its peer was killed: {output}")),
+        Ok(output) => Err(format!("the {name} succeeded although its peer was killed: {output}")),
         Err(_) => Ok(()),
     }
 }
 
-/// How much more memory a daemon may have after all of it than after the first tenth.
+/// How much more memory a daemon may have after all runs than after the first tenth of them.
 const GROWTH_MAX_KIB: u64 = 1024;
 
 fn starts_and_stops(testbed: &Testbed) -> Result<String> {
@@ -170,9 +171,9 @@ fn starts_and_stops(testbed: &Testbed) -> Result<String> {
     let program = program.to_string_lossy();
     let run = |count| -> Result<(usize, u64)> {
         for _ in 0..count {
-            testbed.run(Side::A, &[&program], PATIENCE)?.success()?;
+            testbed.run(Side::A, &[&program], TIMEOUT)?.success()?;
         }
-        testbed.wait_until_nothing_is_left()?;
+        testbed.wait_until_no_objects_left()?;
         state(testbed.daemon(Side::A))
     };
     let (fds_before, memory_before) = run(20)?;

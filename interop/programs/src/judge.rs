@@ -1,10 +1,10 @@
-//! Whether a program did what it is for, by what it printed.
+//! Checks the output of programs.
 
 use crate::list::{Prints, Program};
 use crate::testbed::Ended;
 use urxe_shell::Result;
 
-/// A program without a peer: what it printed.
+/// The output of a program without a peer.
 pub(crate) fn alone(program: &Program, output: &str) -> Result<String> {
     let wanted: &[&str] = match program.prints {
         Prints::Device => &["urxe0"],
@@ -16,9 +16,9 @@ pub(crate) fn alone(program: &Program, output: &str) -> Result<String> {
     }
 }
 
-/// Server and client: both ended well and printed what they should. Returns the client's figure.
+/// Server and client: both succeeded and printed what is expected. Returns the client's figure.
 pub(crate) fn pair(program: &Program, server: &Ended, client: &Ended) -> Result<String> {
-    // The client's words first: they tell more.
+    // The client first: its error says more.
     let client = client.success().map_err(|reason| format!("the client {reason}"))?;
     let server = server.success().map_err(|reason| format!("the server {reason}"))?;
     match program.prints {
@@ -28,7 +28,7 @@ pub(crate) fn pair(program: &Program, server: &Ended, client: &Ended) -> Result<
     }
 }
 
-/// The time of an iteration of a ping-pong, which also says how many bytes it was.
+/// The time of an iteration of a ping-pong, which also prints how many bytes it sent.
 fn iterations(output: &str) -> Result<String> {
     let ends_in = |end: &str, middle: &str| {
         let line = output.lines().find(|line| line.ends_with(end) && line.contains(middle))?;
@@ -84,7 +84,7 @@ pub fn table(output: &str) -> (&str, Vec<Vec<f64>>) {
     (head, lines.filter_map(numbers).filter(|row| !row.is_empty()).collect())
 }
 
-/// What was said last, for whoever looks into a failure.
+/// The last line of an output, for the message of a failure.
 pub(crate) fn last_line(output: &str) -> &str {
     output.lines().rfind(|line| line.contains(char::is_alphanumeric)).unwrap_or("nothing")
 }

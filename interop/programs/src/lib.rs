@@ -1,5 +1,13 @@
-//! Stock verbs programs on urxe, as distributions ship them, run by an ordinary user: what each
-//! prints and how it ends is judged. And what programs do that nobody hopes for.
+//! Stock verbs programs on urxe, as distributions ship them, run by an ordinary user: their output
+//! and exit status are checked. And programs that fail, are killed, or misuse what they have.
+//!
+//! | module | |
+//! | --- | --- |
+//! | `testbed` | daemons, and the environment of an ordinary user |
+//! | `list` | programs of ibverbs-utils, perftest and UCX |
+//! | `connected` | programs that connect through librdmacm |
+//! | `faults`, `memory_order` | our own programs: faults, and what polling programs see |
+//! | `judge` | whether the output of a program is right |
 
 mod connected;
 mod faults;
@@ -17,7 +25,7 @@ use urxe_shell::Result;
 
 /// One line of the table.
 struct Row {
-    what: String,
+    name: String,
     daemons: &'static str,
     /// The figure that it printed, or why it failed.
     outcome: Result<String>,
@@ -34,17 +42,17 @@ pub fn check(only: &str) -> Result {
             rows.push(run_one(&testbed, &program, daemons));
         }
     }
-    for meeting in connected::all() {
-        let name = meeting.name();
-        if wanted(&name) && meeting.is_possible(&testbed) {
-            rows.push(Row::new(name, meeting.daemons(), meeting.run(&testbed)));
+    for test in connected::all() {
+        let name = test.name();
+        if wanted(&name) && test.is_possible(&testbed) {
+            rows.push(Row::new(name, test.daemons(), test.run(&testbed)));
         }
     }
-    let incidents = faults::ALL.into_iter().chain(connected::INCIDENTS).chain(memory_order::ALL);
-    for (name, incident) in incidents.filter(|(name, _)| wanted(name)) {
-        rows.push(Row::new(name.into(), "", incident(&testbed)));
+    let faults = faults::ALL.into_iter().chain(connected::FAULTS).chain(memory_order::ALL);
+    for (name, fault) in faults.filter(|(name, _)| wanted(name)) {
+        rows.push(Row::new(name.into(), "", fault(&testbed)));
     }
-    let nothing_left = testbed.wait_until_nothing_is_left().map(|()| String::new());
+    let nothing_left = testbed.wait_until_no_objects_left().map(|()| String::new());
     rows.push(Row::new("nothing is left".into(), "all", nothing_left));
     print(&rows);
     match rows.iter().filter(|row| row.outcome.is_err()).count() {
@@ -56,7 +64,7 @@ pub fn check(only: &str) -> Result {
 fn run_one(testbed: &Testbed, program: &Program, daemons: &'static str) -> Row {
     let server = if daemons == "1" { Side::A } else { Side::B };
     let outcome = if program.is_alone() {
-        let ended = testbed.run(Side::A, &program.words(), testbed::PATIENCE);
+        let ended = testbed.run(Side::A, &program.words(), testbed::TIMEOUT);
         ended.and_then(|ended| judge::alone(program, &ended.success()?))
     } else {
         testbed
@@ -67,9 +75,9 @@ fn run_one(testbed: &Testbed, program: &Program, daemons: &'static str) -> Row {
 }
 
 impl Row {
-    /// Says how it went at once: the table comes at the end of minutes.
-    fn new(what: String, daemons: &'static str, outcome: Result<String>) -> Row {
-        let row = Row { what, daemons, outcome };
+    /// Prints the row at once: the table comes after minutes.
+    fn new(name: String, daemons: &'static str, outcome: Result<String>) -> Row {
+        let row = Row { name, daemons, outcome };
         eprintln!("{row}");
         row
     }
@@ -77,12 +85,12 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { what, daemons, outcome } = self;
+        let Row { name, daemons, outcome } = self;
         let (how, text) = match outcome {
             Ok(figure) => ("passed", figure),
             Err(reason) => ("FAILED", reason),
         };
-        write!(f, "{what:<46} {daemons:>7}  {how}  {text}")
+        write!(f, "{name:<46} {daemons:>7}  {how}  {text}")
     }
 }
 

@@ -1,15 +1,15 @@
 //! Which programs are run, and with which options.
 
-/// What a program prints when all is well.
+/// The expected output of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prints {
     /// A line with the device's name.
     Device,
     /// The device's attributes.
     Attributes,
-    /// Bytes and iterations, with the time that they took.
+    /// Bytes and iterations, with their times.
     Iterations,
-    /// Rows of figures, at least so many, each of as many bytes as it says.
+    /// At least so many rows of figures, one for each message size.
     Rows(usize),
     /// A last row of figures.
     Final,
@@ -33,8 +33,8 @@ const PINGPONG: [&str; 4] =
     ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"];
 const PINGPONG_OPTIONS: [&str; 3] = ["-g 0", "-g 0 -e", "-g 0 -c"];
 
-/// Programs of perftest. UC and UD get so few messages that none is lost on the way: nobody
-/// repeats them, and a server that waits for all of them would wait for ever.
+/// Programs of perftest. UC and UD get so few messages that none is lost on the way: they are not
+/// repeated, and a server would wait for the lost ones indefinitely.
 const PERFTEST: [(&str, &[&str]); 8] = [
     (
         "ib_send_bw",
@@ -90,8 +90,8 @@ const PERFTEST: [(&str, &[&str]); 8] = [
     ("ib_atomic_lat", &["", "-A CMP_AND_SWAP", "-e"]),
 ];
 
-/// UCX, which MPI libraries use: with RC, for which it connects by UD, and with UD alone, where it
-/// does itself what RC would do for it.
+/// UCX, which MPI libraries use: with RC, for which it connects by UD, and with UD alone, on which
+/// it implements reliability itself.
 const UCX: [&str; 4] = [
     "UCX_TLS=rc_verbs,ud_verbs,self ucx_perftest -t tag_lat -n 500",
     "UCX_TLS=rc_verbs,ud_verbs,self ucx_perftest -t ucp_get -s 65536 -n 200",
@@ -99,10 +99,10 @@ const UCX: [&str; 4] = [
     "UCX_TLS=ud_verbs,self ucx_perftest -t tag_bw -s 65536 -n 200",
 ];
 
-/// Sizes that `-a` goes through: 2 to 2^23 bytes.
+/// How many sizes `-a` measures: 2 to 2^23 bytes.
 const ALL_SIZES: usize = 23;
 
-/// Everything.
+/// All programs.
 pub(crate) fn all() -> impl Iterator<Item = Program> {
     let new = |(program, options, prints)| Program { program, options, prints };
     let pingpong = PINGPONG
@@ -119,7 +119,7 @@ pub(crate) fn all() -> impl Iterator<Item = Program> {
 }
 
 impl Program {
-    /// The command line, as people read it.
+    /// The name in the table.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.program, self.options).trim_end().to_owned()
     }
@@ -136,8 +136,7 @@ impl Program {
         matches!(self.prints, Prints::Device | Prints::Attributes)
     }
 
-    /// Between how many daemons it is run: between two, and on one if its options are the usual
-    /// ones.
+    /// How many daemons it is run on: two, and with plain options also one.
     pub(crate) fn daemons(&self) -> &'static [&'static str] {
         let is_plain = matches!(self.options, "" | "-g 0" | "-n 1000");
         match (self.is_alone(), is_plain) {

@@ -2,7 +2,7 @@
 //! memory that is reached by system calls, and of memory that was remapped.
 
 use crate::faults::Fault;
-use crate::testbed::{PATIENCE, Side, Testbed};
+use crate::testbed::{Side, TIMEOUT, Testbed};
 use urxe_shell::Result;
 
 pub(crate) const ALL: [(&str, Fault); 2] = [
@@ -10,18 +10,18 @@ pub(crate) const ALL: [(&str, Fault); 2] = [
     ("the order of memory, URXE_MR=remap", |testbed| check(testbed, &["env", "URXE_MR=remap"])),
 ];
 
-/// Runs `polls_memory`, which fails if it finds data older than what it was told of.
+/// Runs `polls_memory`, which fails if it finds older data behind newer.
 fn check(testbed: &Testbed, before: &[&str]) -> Result<String> {
     let program = testbed.binary("polls_memory");
     let program = program.to_string_lossy();
     let words = [before, &[&program, "-n", "2000"]].concat();
     let (server, client) = testbed.start_pair((Side::B, Side::A), &words)?;
-    client.wait(PATIENCE)?.success()?;
-    let output = server.wait(PATIENCE)?.success()?;
+    client.wait(TIMEOUT)?.success()?;
+    let output = server.wait(TIMEOUT)?.success()?;
     let looked: Option<u64> = output.lines().map(times_looked).sum();
     match looked {
-        Some(looked) if looked > 0 => Ok(format!("looked {looked} times")),
-        _ => Err(format!("no line says how often it looked: {output}")),
+        Some(looked) if looked > 0 => Ok(format!("polled {looked} times")),
+        _ => Err(format!("printed no line with a number of polls: {output}")),
     }
 }
 

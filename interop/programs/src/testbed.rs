@@ -1,4 +1,4 @@
-//! Where the programs run: daemons and everything that an ordinary user needs.
+//! Where the programs run: daemons, and the environment of an ordinary user.
 
 use crate::judge::last_line;
 use serde_json::Value;
@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 use urxe_shell::{Result, is_root, output, release_binary, root, run};
 
 /// How long a program may take before it counts as hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whom the programs run as, if we are root: nobody.
+/// The user of the programs if we are root: `nobody`.
 const ORDINARY_USER: u32 = 65_534;
 
 /// The port of RoCEv2.
 const ROCE_PORT: u16 = 4791;
 
-/// Runs a program on sockets of librdmacm.
+/// Runs a program with the sockets of librdmacm.
 const PRELOADED: &str = "\
 LD_PRELOAD=$LD_PRELOAD:$(echo /usr/lib*/*/rsocket/librspreload.so)
 export LD_PRELOAD
@@ -44,7 +44,7 @@ const OWN_PROGRAMS: [&str; 7] = [
 pub(crate) enum Side {
     A,
     B,
-    /// The one on this machine's own address of IPv6, if it has one that is free.
+    /// The daemon on ::1, if that address is there and free.
     Ipv6,
 }
 
@@ -128,7 +128,7 @@ impl Testbed {
         self.directory.join(format!("run/{side:?}.sock"))
     }
 
-    /// Of IPv4, one that nobody else on this machine tests with.
+    /// Of IPv4, one that other runs on this machine hardly use.
     pub(crate) fn address(&self, side: Side) -> IpAddr {
         let number = (std::process::id() % 250) as u8;
         match side {
@@ -153,7 +153,7 @@ impl Testbed {
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A file of all bytes that programs may read, in a directory that they may write to.
+    /// A file that programs may read, in a directory that they may write to.
     pub(crate) fn file(&self) -> Result<PathBuf> {
         let path = self.directory.join("run/file");
         let bytes: Vec<u8> = (0..1_000_003u32).map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect();
@@ -185,7 +185,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// A daemon of IPv4 that is nobody else's, and its socket.
+    /// Another daemon, for one test, and its socket.
     pub(crate) fn spare_daemon(&self) -> Result<(Child, PathBuf)> {
         let number = (std::process::id() % 250) as u8;
         let socket = self.directory.join("run/spare.sock");
@@ -199,10 +199,10 @@ impl Testbed {
         let log = self.directory.join(format!("{name}.log"));
         let file = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let mut child = command.stderr(file).spawn().map_err(|error| format!("urxed: {error}"))?;
-        let said = || fs::read_to_string(&log).unwrap_or_default();
-        while !said().contains("urxed: ready") {
+        let log_text = || fs::read_to_string(&log).unwrap_or_default();
+        while !log_text().contains("urxed: ready") {
             if !matches!(child.try_wait(), Ok(None)) {
-                return Err(format!("urxed ended: {}", last_line(&said())));
+                return Err(format!("urxed ended: {}", last_line(&log_text())));
             }
             sleep(Duration::from_millis(5));
         }
@@ -238,8 +238,8 @@ impl Testbed {
     }
 
     /// Runs a program to its end.
-    pub(crate) fn run(&self, side: Side, words: &[&str], patience: Duration) -> Result<Ended> {
-        self.start(side, words)?.wait(patience)
+    pub(crate) fn run(&self, side: Side, words: &[&str], timeout: Duration) -> Result<Ended> {
+        self.start(side, words)?.wait(timeout)
     }
 
     /// Starts a program as a server, and once more as its client.
@@ -262,13 +262,13 @@ impl Testbed {
     /// Runs a program as a server and as its client, to the end of both.
     pub(crate) fn run_pair(&self, sides: (Side, Side), words: &[&str]) -> Result<(Ended, Ended)> {
         let (server, client) = self.start_pair(sides, words)?;
-        // A server whose client has failed may wait for ever, and is no news then.
-        let client = client.wait(PATIENCE)?;
+        // A server whose client has failed may wait indefinitely.
+        let client = client.wait(TIMEOUT)?;
         client.success().map_err(|reason| format!("the client {reason}"))?;
-        Ok((server.wait(PATIENCE)?, client))
+        Ok((server.wait(TIMEOUT)?, client))
     }
 
-    /// What `urxe` says of the devices of a daemon.
+    /// What `urxe` shows of the devices of a daemon.
     fn devices(&self, side: Side, words: &[&str]) -> Result<Vec<Value>> {
         let mut command = self.command(self.binary("urxe"));
         command.args(words).args(["--json", "--socket"]).arg(self.socket(side));
@@ -279,14 +279,14 @@ impl Testbed {
         devices.ok_or_else(|| format!("urxe {name} shows no devices"))
     }
 
-    /// How often a daemon has counted something, on its only device.
+    /// A counter of the only device of a daemon.
     pub(crate) fn count(&self, side: Side, counter: &str) -> Result<u64> {
         let devices = self.devices(side, &["stat"])?;
         let count = devices.first().and_then(|device| device["counters"][counter].as_u64());
         count.ok_or_else(|| format!("urxe stat does not know {counter}"))
     }
 
-    /// Objects that a daemon has: those of verbs, and those of the connection manager.
+    /// How many objects a daemon has: of verbs, and of the connection manager.
     fn objects(&self, side: Side) -> Result<usize> {
         let devices = self.devices(side, &["res"])?;
         let lists = devices.iter().filter_map(|device| device.as_object());
@@ -304,8 +304,8 @@ impl Testbed {
         Ok(verbs + connections? as usize)
     }
 
-    /// Programs that have ended leave nothing, though it may take a moment.
-    pub(crate) fn wait_until_nothing_is_left(&self) -> Result {
+    /// Waits until all objects of programs that have ended are gone, which may take a moment.
+    pub(crate) fn wait_until_no_objects_left(&self) -> Result {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             let left: usize = self.sides().map(|side| self.objects(side)).sum::<Result<usize>>()?;
@@ -341,18 +341,18 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// Waits until a server is as `is_ready` finds it, who also knows what it has said.
+    /// Waits until `is_ready`, which is given the output so far.
     pub(crate) fn wait_until(&mut self, is_ready: impl Fn(&str) -> Result<bool>) -> Result {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            let said = fs::read(&self.output).unwrap_or_default();
-            let said = String::from_utf8_lossy(&said);
-            if is_ready(&said)? {
+            let output = fs::read(&self.output).unwrap_or_default();
+            let output = String::from_utf8_lossy(&output);
+            if is_ready(&output)? {
                 return Ok(());
             }
             if self.has_ended() || Instant::now() > deadline {
                 let how = if self.has_ended() { "ended early" } else { "is not ready" };
-                return Err(format!("the server {how}: {}", last_line(&said)));
+                return Err(format!("the server {how}: {}", last_line(&output)));
             }
             sleep(Duration::from_millis(5));
         }
@@ -363,8 +363,8 @@ impl Running {
     }
 
     /// Waits for its end; an error if it does not come.
-    pub(crate) fn wait(mut self, patience: Duration) -> Result<Ended> {
-        let deadline = Instant::now() + patience;
+    pub(crate) fn wait(mut self, timeout: Duration) -> Result<Ended> {
+        let deadline = Instant::now() + timeout;
         loop {
             let status = self.child.try_wait().map_err(|error| error.to_string())?;
             let output = fs::read(&self.output).unwrap_or_default();
@@ -373,7 +373,7 @@ impl Running {
                 return Ok(Ended { status, output });
             }
             if Instant::now() > deadline {
-                return Err(format!("{} hangs; it said {}", self.words, last_line(&output)));
+                return Err(format!("{} hangs; its last line: {}", self.words, last_line(&output)));
             }
             sleep(Duration::from_millis(5));
         }
@@ -389,11 +389,11 @@ impl Drop for Running {
 
 impl Ended {
     /// What it printed.
-    pub(crate) fn said(&self) -> &str {
+    pub(crate) fn output(&self) -> &str {
         &self.output
     }
 
-    /// What it printed, if it ended well.
+    /// What it printed, if it succeeded.
     pub(crate) fn success(&self) -> Result<String> {
         match self.status.success() {
             true => Ok(self.output.clone()),
@@ -407,8 +407,8 @@ fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// Whether somebody listens at a TCP port. Looking does not connect: a server would take that for
-/// its client.
+/// Whether a TCP port has a listener. It does not connect: a server would take that for its
+/// client.
 fn is_listening(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let port = format!("{port:04X}");
