@@ -27,7 +27,7 @@ Examples:
   urxe stat --nonzero
       See what was sent, received, lost and repeated.
   urxe res qp
-      See which queue pairs there are, whose, and in which state.
+      See which queue pairs there are, their owners and their states.
   urxe replay roce.pcap
       Check a capture of another NIC, response by response.
 ";
@@ -59,7 +59,7 @@ enum Command {
     SysfsOverlay(sysfs_overlay::Arguments),
 }
 
-/// Which daemon to ask.
+/// Which daemon to use.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct DaemonArguments {
     /// Socket of the daemon [default: $URXE_SOCKET; else the first at which a daemon answers of
@@ -79,7 +79,7 @@ impl DaemonArguments {
     }
 }
 
-/// Runs a command, and says on standard error why it failed.
+/// Runs a command, and prints on standard error why it failed.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let result = match cli.command {
         Command::Demo(arguments) => demo::run(&arguments),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_that_is_shown_teaches_by_example() {
+    fn every_visible_command_has_examples() {
         let cli = Cli::command();
         for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Waiting for completions, in the way that the user wants.
+//! Waiting for completions: by polling, yielding or events.
 
 use crate::error::Error;
 use clap::ValueEnum;
@@ -6,31 +6,31 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use urxe_verbs::{Context, Cq, Wc};
 
-/// What to do while there is no completion.
+/// How to wait for completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum PollMode {
-    /// Look again at once: the fastest, where each program and each daemon has a core of its own.
+    /// Poll again at once: the fastest, where each program and each daemon has a core of its own.
     Spin,
-    /// Look again a few times, then give the core to somebody else.
+    /// Poll again a few times, then yield the core.
     #[default]
     Yield,
     /// Sleep until the completion channel says that there is one.
     Event,
 }
 
-/// Empty polls before the core is given away: a few microseconds, in which an answer may come
-/// that is already under way.
+/// Empty polls before the core is yielded: a few microseconds, in which a response may arrive that
+/// is already under way.
 const SPINS: u32 = 32;
 
-/// Empty polls after which a wait returns, so that its caller can look at other things. Those
-/// cost little, so this is often.
+/// Empty polls after which a wait returns, so that its caller can check other things. Those cost
+/// little, so this is often.
 const SPINS_PER_LOOK: u32 = 256;
 
 /// How long one wait sleeps at most, for the same reason.
 const SLEEP_PER_LOOK: Duration = Duration::from_millis(100);
 
-/// What to do between two looks at something that has not happened yet.
+/// What to do between two polls of something that has not happened yet.
 #[derive(Debug)]
 pub(crate) struct Idle {
     mode: PollMode,
@@ -47,7 +47,7 @@ impl Idle {
         self.looks = 0;
     }
 
-    /// It has not; waits a moment. Now and then it says `true`: time to look at other things.
+    /// It has not; waits a moment. Returns `true` now and then: time to check other things.
     pub(crate) fn pause(&mut self) -> bool {
         self.looks = self.looks.wrapping_add(1);
         if self.mode == PollMode::Spin || self.looks < SPINS {
@@ -91,8 +91,8 @@ impl Completions {
         Ok(&self.wcs[..count])
     }
 
-    /// Waits for completions. There may be none: then it is time to look at other things, such
-    /// as a clock or a peer, and to wait again.
+    /// Waits for completions. There may be none: then it is time to check other things, such as a
+    /// clock or the peer, and to wait again.
     pub(crate) fn wait(&mut self) -> Result<&[Wc], Error> {
         let count = if self.idle.mode == PollMode::Event {
             self.cq.wait(&mut self.wcs, Some(SLEEP_PER_LOOK))?

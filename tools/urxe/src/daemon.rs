@@ -28,12 +28,12 @@ pub(crate) struct Arguments {
     daemon: urxe_daemon::Arguments,
     #[command(flatten)]
     lifetime: Lifetime,
-    /// Go on in the background, away from whoever started it.
+    /// Go on in the background, detached from the process that started it.
     #[arg(long, hide = true)]
     detach: bool,
 }
 
-/// How long a process that we start for ourselves lives.
+/// The lifetime of a process that we start for ourselves.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Lifetime {
     /// End when this process, our parent, ends.
@@ -42,12 +42,12 @@ pub(crate) struct Lifetime {
 }
 
 impl Lifetime {
-    /// Sees to it that this process does not outlive its parent.
+    /// Makes this process end with its parent.
     ///
     /// `false` if the parent is gone already.
     pub(crate) fn bind(self) -> bool {
         let Some(parent) = self.die_with else { return true };
-        // Without it we would only live longer than we should, should the parent be killed.
+        // If it fails, the process only lives too long when the parent is killed.
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
         getppid().map(Pid::as_raw_pid) == Some(parent)
     }
@@ -58,7 +58,7 @@ impl Lifetime {
     }
 }
 
-/// Runs the daemon until it is told to stop.
+/// Runs the daemon until a signal ends it.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     if arguments.detach {
         return match detach::go_on_in_background("--detach") {
@@ -90,6 +90,6 @@ pub(crate) fn last_words(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     // The error stands first; what may follow is advice.
-    let line = lines.next().unwrap_or("it said nothing");
+    let line = lines.next().unwrap_or("it printed nothing");
     line.trim_start_matches("urxed: ").trim_start_matches("error: ").to_owned()
 }

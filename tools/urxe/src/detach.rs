@@ -1,4 +1,4 @@
-//! Leaving those who started us.
+//! Detaching from the process that started us.
 
 use crate::daemon::ourselves;
 use std::fs;
@@ -7,8 +7,8 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::process::{Command, Stdio};
 
 /// Starts this program again without the argument that led here: in a session of its own, in no
-/// directory that somebody may want to unmount, and with none of our descriptors but the first
-/// three. When this process ends, nobody waits for the other one.
+/// directory that may be unmounted, and with none of our descriptors but the first three. This
+/// process is not its parent for long: it ends, and init takes it over.
 pub(crate) fn go_on_in_background(argument: &str) -> io::Result<()> {
     rustix::process::setsid()?;
     close_on_exec();

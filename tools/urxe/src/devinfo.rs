@@ -1,4 +1,4 @@
-//! `urxe devinfo`: what devices there are, and what they can do, in the manner of `ibv_devinfo`.
+//! `urxe devinfo`: the devices and their limits, in the manner of `ibv_devinfo`.
 
 use crate::cli::DaemonArguments;
 use crate::error::Error;
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Asks and prints.
+/// Queries the daemon and prints.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let options = arguments.daemon.open_options();
     let devices = match &arguments.device {

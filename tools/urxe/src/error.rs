@@ -12,29 +12,29 @@ pub(crate) enum Error {
     /// A verb failed.
     #[error(transparent)]
     Verbs(#[from] urxe_verbs::Error),
-    /// Data arrived that were not sent, or not there.
+    /// Data that arrived differ from what was sent.
     #[error("wrong data: {0}")]
     WrongData(String),
-    /// The other program gave up, and said why.
-    #[error("{who} failed: {reason}")]
+    /// The other program reported an error.
+    #[error("{peer} failed: {reason}")]
     Peer {
-        /// Which one.
-        who: String,
-        /// What it said.
+        /// Its name.
+        peer: String,
+        /// Its message.
         reason: String,
     },
-    /// The other program cannot be talked to.
+    /// The connection to the other program failed.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The operating system refused something.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
         /// What was attempted.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Anything else, said in a sentence.
+    /// Anything else, in a sentence.
     #[error("{0}")]
     Failed(String),
 }
@@ -61,7 +61,7 @@ Exit codes:
   4  wrong data arrived";
 
 impl Error {
-    /// The exit code, as [`EXIT_CODES`] tells.
+    /// The exit code, see [`EXIT_CODES`].
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) => 2,
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_failure_has_the_code_that_help_tells() {
+    fn every_kind_of_failure_has_the_code_that_help_lists() {
         let tried = vec![("/run/x".into(), io::ErrorKind::NotFound.into())];
         let no_daemon = urxe_shm::NoDaemon { tried }.into();
         let all = [

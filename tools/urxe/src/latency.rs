@@ -27,7 +27,7 @@ impl Latencies {
         self.0.len()
     }
 
-    /// What came out.
+    /// The distribution.
     pub(crate) fn summary(&self) -> LatencySummary {
         let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
         LatencySummary {

@@ -1,4 +1,4 @@
-//! How two programs talk before, between and after their RDMA: lines of JSON over a TCP
+//! The control connection between two programs, beside their RDMA: lines of JSON over a TCP
 //! connection or a pair of pipes.
 
 use serde::Serialize;
@@ -12,76 +12,76 @@ use std::time::Duration;
 /// less than a hundred bytes each.
 const MAX_LINE: u64 = 256 * 1024;
 
-/// The other program cannot be talked to.
+/// The control connection failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
-    /// It ended, or closed the connection.
-    #[error("{who} ended before its time")]
+    /// The peer ended, or closed the connection.
+    #[error("{peer} ended too early")]
     Closed {
-        /// Which program.
-        who: String,
+        /// The name of the peer.
+        peer: String,
     },
-    /// It says nothing.
-    #[error("{who} said nothing for {} s", .after.as_secs())]
+    /// No message came in time.
+    #[error("{peer} sent nothing for {} s", .after.as_secs())]
     Silent {
-        /// Which program.
-        who: String,
-        /// How long it was waited for.
+        /// The name of the peer.
+        peer: String,
+        /// The timeout.
         after: Duration,
     },
-    /// It says something else than a message of ours.
-    #[error("{who} said something that is no message of this version of urxe: {reason}")]
-    Nonsense {
-        /// Which program.
-        who: String,
+    /// The peer sent something else than a message.
+    #[error("{peer} sent something that is no message of this version of urxe: {reason}")]
+    Malformed {
+        /// The name of the peer.
+        peer: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// The system refuses.
-    #[error("talking to {who}: {source}")]
+    /// A system call failed.
+    #[error("connection to {peer}: {source}")]
     System {
-        /// Which program.
-        who: String,
-        /// What the system said.
+        /// The name of the peer.
+        peer: String,
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// A connection to the other program, which sends and receives messages of type `M`.
+/// A connection that sends and receives messages of type `M`.
 ///
 /// A thread of its own reads, so that a loop which polls completions learns without a system call
 /// whether something arrived or the other program is gone.
 pub(crate) struct Link<M> {
-    who: String,
+    peer: String,
     writer: Box<dyn Write + Send>,
     inbox: Receiver<Result<M, LinkError>>,
 }
 
 impl<M: Serialize + DeserializeOwned + Send + 'static> Link<M> {
-    /// Talks over a TCP connection.
-    pub(crate) fn over_tcp(stream: TcpStream, who: impl Into<String>) -> Result<Self, LinkError> {
-        let who = who.into();
-        let system = |source| LinkError::System { who: who.clone(), source };
+    /// Uses a TCP connection.
+    pub(crate) fn over_tcp(stream: TcpStream, peer: impl Into<String>) -> Result<Self, LinkError> {
+        let peer = peer.into();
+        let system = |source| LinkError::System { peer: peer.clone(), source };
         stream.set_nodelay(true).map_err(system)?;
         let reader = stream.try_clone().map_err(system)?;
-        Ok(Self::new(reader, stream, who))
+        Ok(Self::new(reader, stream, peer))
     }
 
-    /// Talks over any two streams of bytes.
+    /// Uses any two streams of bytes.
     pub(crate) fn new(
         reader: impl Read + Send + 'static,
         writer: impl Write + Send + 'static,
-        who: impl Into<String>,
+        peer: impl Into<String>,
     ) -> Self {
-        let (who, (outbox, inbox)) = (who.into(), mpsc::channel());
-        let name = who.clone();
+        let (peer, (outbox, inbox)) = (peer.into(), mpsc::channel());
+        let name = peer.clone();
         std::thread::spawn(move || read_lines(reader, &name, &outbox));
-        Link { who, writer: Box::new(writer), inbox }
+        Link { peer, writer: Box::new(writer), inbox }
     }
 
-    /// What the other program is called in errors.
-    pub(crate) fn who(&self) -> &str {
-        &self.who
+    /// The name of the peer in errors.
+    pub(crate) fn peer(&self) -> &str {
+        &self.peer
     }
 
     /// Sends a message.
@@ -96,11 +96,11 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> Link<M> {
         });
         sent.map_err(|source| match source.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => self.closed(),
-            _ => LinkError::System { who: self.who.clone(), source },
+            _ => LinkError::System { peer: self.peer.clone(), source },
         })
     }
 
-    /// Waits for a message, for ever or as long as `timeout`.
+    /// Waits for a message, without limit or as long as `timeout`.
     pub(crate) fn recv(&mut self, timeout: Option<Duration>) -> Result<M, LinkError> {
         match timeout {
             None => self.inbox.recv().unwrap_or_else(|_| Err(self.closed())),
@@ -108,7 +108,7 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> Link<M> {
                 Ok(message) => message,
                 Err(RecvTimeoutError::Disconnected) => Err(self.closed()),
                 Err(RecvTimeoutError::Timeout) => {
-                    Err(LinkError::Silent { who: self.who.clone(), after })
+                    Err(LinkError::Silent { peer: self.peer.clone(), after })
                 }
             },
         }
@@ -124,31 +124,31 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> Link<M> {
     }
 
     fn closed(&self) -> LinkError {
-        LinkError::Closed { who: self.who.clone() }
+        LinkError::Closed { peer: self.peer.clone() }
     }
 }
 
-/// Reads messages until there are no more, or nobody wants them.
+/// Reads messages until the stream or the receiver of the channel is gone.
 fn read_lines<M: DeserializeOwned>(
     reader: impl Read,
-    who: &str,
+    peer: &str,
     outbox: &Sender<Result<M, LinkError>>,
 ) {
     let mut reader = BufReader::new(reader);
     loop {
         let mut line = Vec::new();
         let message = match reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
-            Ok(_) if line.last() == Some(&b'\n') => parse(&line, who),
+            Ok(_) if line.last() == Some(&b'\n') => parse(&line, peer),
             Ok(len) if len as u64 == MAX_LINE => {
                 let reason = format!("a line longer than {MAX_LINE} bytes");
-                Err(LinkError::Nonsense { who: who.to_owned(), reason })
+                Err(LinkError::Malformed { peer: peer.to_owned(), reason })
             }
             // The end, or a process killed in the middle of a line.
-            Ok(_) => Err(LinkError::Closed { who: who.to_owned() }),
+            Ok(_) => Err(LinkError::Closed { peer: peer.to_owned() }),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                Err(LinkError::Closed { who: who.to_owned() })
+                Err(LinkError::Closed { peer: peer.to_owned() })
             }
-            Err(source) => Err(LinkError::System { who: who.to_owned(), source }),
+            Err(source) => Err(LinkError::System { peer: peer.to_owned(), source }),
         };
         let last = message.is_err();
         if outbox.send(message).is_err() || last {
@@ -157,9 +157,9 @@ fn read_lines<M: DeserializeOwned>(
     }
 }
 
-fn parse<M: DeserializeOwned>(line: &[u8], who: &str) -> Result<M, LinkError> {
+fn parse<M: DeserializeOwned>(line: &[u8], peer: &str) -> Result<M, LinkError> {
     serde_json::from_slice(line)
-        .map_err(|error| LinkError::Nonsense { who: who.to_owned(), reason: error.to_string() })
+        .map_err(|error| LinkError::Malformed { peer: peer.to_owned(), reason: error.to_string() })
 }
 
 #[cfg(test)]
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_in_order_and_then_the_end() {
+    fn messages_arrive_in_order_and_then_the_end() {
         let all = received(b"1\n2\n");
         assert!(matches!(all[..], [Ok(1), Ok(2), Err(LinkError::Closed { .. })]), "{all:?}");
     }
@@ -189,20 +189,20 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_said_to_be_nonsense() {
+    fn a_line_that_is_no_message_is_an_error() {
         let all = received(b"GET / HTTP/1.1\n");
         let Err(error) = &all[0] else { panic!("{all:?}") };
-        assert!(error.to_string().starts_with("the test said something"), "{error}");
+        assert!(error.to_string().starts_with("the test sent something"), "{error}");
     }
 
     #[test]
     fn an_endless_line_is_refused() {
         let mut link = Link::<u32>::new(io::repeat(b'1'), io::sink(), "the test");
-        assert!(matches!(link.recv(None), Err(LinkError::Nonsense { .. })));
+        assert!(matches!(link.recv(None), Err(LinkError::Malformed { .. })));
     }
 
     #[test]
-    fn silence_has_an_end() {
+    fn a_receive_times_out() {
         let (reader, _writer) = io::pipe().unwrap();
         let mut link = Link::<u32>::new(reader, io::sink(), "the test");
         assert!(matches!(link.try_recv(), Ok(None)));

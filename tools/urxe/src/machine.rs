@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::fs;
 
-/// What a reader must know of a machine to judge figures measured on it.
+/// What must be known of a machine to judge figures measured on it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
     /// Model of the processor.

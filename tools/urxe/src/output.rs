@@ -1,4 +1,4 @@
-//! What a command says on standard output: text for people, or JSON for programs.
+//! What a command prints on standard output: text for people, or JSON for programs.
 
 use crate::error::Error;
 use serde::Serialize;
@@ -19,7 +19,7 @@ pub(crate) fn json(result: &impl Serialize) -> Result<(), Error> {
 
 /// Writes text.
 ///
-/// A reader that has had enough (`urxe stat | head`) ends the program quietly.
+/// A closed pipe (`urxe stat | head`) ends the program quietly.
 pub(crate) fn text(text: impl Display) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     match write!(out, "{text}").and_then(|()| out.flush()) {
@@ -30,6 +30,6 @@ pub(crate) fn text(text: impl Display) -> Result<(), Error> {
 
 /// Writes a remark for people: to standard error, so that it never mixes with results.
 pub(crate) fn note(text: impl Display) {
-    // Nobody may be listening; then nobody misses it.
+    // If standard error is closed, there is no reader to miss it.
     let _ = writeln!(io::stderr(), "{text}");
 }

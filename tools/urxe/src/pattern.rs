@@ -1,4 +1,4 @@
-//! Test data: bytes that say which message they belong to, and where in it they stand.
+//! Test data: bytes that depend on their message and on their position in it.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -36,7 +36,7 @@ impl Pattern {
         Ok(())
     }
 
-    /// A number for those who need no more than that.
+    /// A number that depends on the message.
     pub(crate) fn number(self) -> u64 {
         self.0
     }

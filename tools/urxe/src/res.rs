@@ -1,4 +1,4 @@
-//! `urxe res`: which objects a device has, whose they are, and in which state, in the manner of
+//! `urxe res`: the objects of a device with their owners and states, in the manner of
 //! `rdma resource`.
 
 use crate::cli::DaemonArguments;
@@ -21,7 +21,7 @@ Examples:
   urxe res qp
       Queue pairs: transport, state, peer, PSNs, and the queues that they use.
   urxe res cm-id
-      Who listens where, and who is connected with whom.
+      Listeners and connections by address.
   urxe res mr --device urxe0 --json
       Memory registrations of one device, for a script.
 
@@ -89,7 +89,7 @@ impl Kind {
     }
 }
 
-/// Asks and prints.
+/// Queries the daemon and prints.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let mut client = StatClient::connect(&arguments.daemon)?;
     let all = client.devices()?;
@@ -248,7 +248,7 @@ fn state_name(state: QpState) -> String {
     format!("{state:?}").to_uppercase()
 }
 
-/// Rights as people write them.
+/// The names of access rights.
 fn rights(access: Access) -> Value {
     let all = [
         (Access::LOCAL_WRITE, "local-write"),

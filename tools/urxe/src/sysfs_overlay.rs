@@ -1,5 +1,5 @@
-//! `urxe sysfs-overlay`: the daemon's devices under `/sys/class`, for programs that look there by
-//! ways that `urxe run` cannot lead elsewhere.
+//! `urxe sysfs-overlay`: the daemon's devices under `/sys/class`, for programs that look there in
+//! ways that `urxe run` cannot redirect.
 //!
 //! An overlay of the daemon's files over `/sys/class` makes room for two directories more, and the
 //! files themselves are mounted on these. The overlay alone would show a file as it was when it was
@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
     in_namespace: bool,
 
     /// Program that sees the devices, with its arguments. It runs in a mount namespace of its own,
-    /// so that nobody else does. None: all programs see them, which needs root.
+    /// so that no other program does. Without PROGRAM all programs see them, which needs root.
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
@@ -61,7 +61,7 @@ const CLASSES: &str = "/sys/class";
 /// The classes of ours.
 const OURS: [&str; 2] = ["infiniband", "infiniband_verbs"];
 
-/// By this name our overlay is known among the mounts.
+/// The source of our overlay in the list of mounts.
 const SOURCE: &str = "urxe";
 
 /// Runs the command.
@@ -82,13 +82,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         }
         [program, args @ ..] if arguments.in_namespace => {
             show(&socket)?;
-            // What was needed for the mounts is not the program's.
+            // The program must not have the capabilities that the mounts needed.
             rustix::thread::clear_ambient_capability_set()
                 .map_err(|errno| Error::system("giving up capabilities")(errno.into()))?;
             Err(exec(Command::new(program).args(args)))
         }
         program => {
-            // Here already, where a mistake can be told from one of the program.
+            // Checked here, so that the error is not taken for one of the program.
             classes_of(&socket)?;
             Err(exec(&mut in_new_namespace(&socket, program)?))
         }
@@ -101,7 +101,7 @@ fn in_new_namespace(socket: &Path, program: &[OsString]) -> Result<Command, Erro
     let mut command = Command::new("unshare");
     command.arg("--mount");
     if !rustix::process::geteuid().is_root() {
-        // Who we are stays; but in the namespace we may mount.
+        // The user stays the same, but may mount in the namespace.
         command.args(["--user", "--map-current-user", "--keep-caps"]);
     }
     command.arg("--").arg(urxe).args(["sysfs-overlay", "--in-namespace", "--socket"]);
@@ -109,7 +109,7 @@ fn in_new_namespace(socket: &Path, program: &[OsString]) -> Result<Command, Erro
     Ok(command)
 }
 
-/// Becomes another program; comes back only if that fails.
+/// Executes another program; returns only if that fails.
 fn exec(command: &mut Command) -> Error {
     let error = command.exec();
     let program = command.get_program().to_string_lossy().into_owned();
@@ -138,7 +138,7 @@ fn show(socket: &Path) -> Result<(), Error> {
         };
         move |errno: rustix::io::Errno| Error::system(format!("{what}{hint}"))(errno.into())
     };
-    // By descriptor, since a path may have characters that mean something in a list of options.
+    // By descriptor, since a path may have characters with a meaning in a list of options.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let lower = rustix::fs::open(&classes, flags, Mode::empty())
         .map_err(refused(format!("opening {}", classes.display())))?;
@@ -158,12 +158,12 @@ fn show(socket: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes away what we have mounted, if there is anything.
+/// Unmounts what we have mounted, if there is anything.
 fn hide() -> Result<bool, Error> {
     if !is_ours(&mounts()?) {
         return Ok(false);
     }
-    // With all that is mounted below, and even if a program is just looking at it.
+    // With all that is mounted below, and even while a program uses it.
     rustix::mount::unmount(CLASSES, UnmountFlags::DETACH)
         .map_err(|errno| Error::system(format!("unmounting {CLASSES}"))(errno.into()))?;
     Ok(true)
@@ -189,7 +189,7 @@ fn classes_of(socket: &Path) -> Result<PathBuf, Error> {
     let shown = OURS.iter().all(|class| classes.join(class).is_dir());
     shown.then_some(classes.clone()).ok_or_else(|| {
         Error::Failed(format!(
-            "the daemon shows no devices in {}; it said why when it started",
+            "the daemon shows no devices in {}; its log says why",
             classes.display()
         ))
     })

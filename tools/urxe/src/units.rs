@@ -1,4 +1,4 @@
-//! Sizes, durations and shares as people write and read them.
+//! Sizes, durations and numbers as text.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "k" | "kb" | "kib" => 10,
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
-        _ => return Err(format!("{text:?} is no size, expected bytes such as 64, 4K or 1M")),
+        _ => return Err(format!("{text:?} is not a size, expected bytes such as 64, 4K or 1M")),
     };
     let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
-    bytes.ok_or_else(|| format!("{text:?} is no size, expected bytes such as 64, 4K or 1M"))
+    bytes.ok_or_else(|| format!("{text:?} is not a size, expected bytes such as 64, 4K or 1M"))
 }
 
 /// Reads a duration: `2s`, `500ms`, `1m`; a bare number is seconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration, expected one such as 2s, 500ms or 1m");
+    let wrong = || format!("{text:?} is not a duration, expected one such as 2s, 500ms or 1m");
     let (number, unit) = split_unit(text);
     let scale = match unit {
         "" | "s" => 1.0,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_for_people_reads_back_as_itself() {
+    fn a_formatted_size_parses_back_to_itself() {
         for bytes in [0, 1, 1023, 1024, 1536, 65536, 1 << 20, (1 << 20) + 1, 3 << 30] {
             assert_eq!(parse_size(&size(bytes)), Ok(bytes));
         }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Daemon, PATIENCE, Process, perf_server, text};
+use common::{Daemon, Process, TIMEOUT, perf_server, text};
 use std::time::Instant;
 use urxe_verbs::{
     Access, Context, Cq, Error, InitAttr, Mr, OpenOptions, Qp, QpInit, RtrAttr, RtsAttr, SendWr,
@@ -10,7 +10,7 @@ use urxe_verbs::{
 };
 
 #[test]
-fn a_killed_program_leaves_nothing_in_its_daemon_and_its_peer_hears_of_it() {
+fn a_killed_program_leaves_nothing_in_its_daemon_and_its_peer_gets_an_error() {
     let [near, far] = [Daemon::start(), Daemon::start()];
     let (server, client) = perf_server(&far, "send-bw");
     let client = format!("{client} --qps 4 --duration 1m");
@@ -21,7 +21,7 @@ fn a_killed_program_leaves_nothing_in_its_daemon_and_its_peer_hears_of_it() {
     near.wait_for_qps(0);
     let server = server.output();
     assert_eq!(server.status.code(), Some(1));
-    assert!(text(&server.stderr).contains("ended before its time"), "{}", text(&server.stderr));
+    assert!(text(&server.stderr).contains("ended too early"), "{}", text(&server.stderr));
     far.wait_for_qps(0);
     // And others can go on.
     let (server, client) = perf_server(&far, "send-bw");
@@ -42,7 +42,7 @@ fn a_killed_daemon_ends_the_tools_on_both_sides() {
         assert_eq!(client.status.code(), Some(1), "{test}");
         let error = text(&client.stderr);
         assert!(error.contains("is gone"), "{test}: {error}");
-        // The server hears it from its client.
+        // The server learns it from its client.
         let server = server.output();
         assert_eq!(server.status.code(), Some(1), "{test}");
     }
@@ -80,7 +80,7 @@ impl End {
 
     /// Polls until there is a completion or an error.
     fn wait(&self) -> Result<Wc, Error> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut wcs = [Wc::default()];
         while Instant::now() < deadline {
             if self.cq.poll(&mut wcs)? > 0 {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Daemon, Directory, PATIENCE, Process, library, run, text, urxe};
+use common::{Daemon, Directory, Process, TIMEOUT, library, run, text, urxe};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::thread::sleep;
@@ -103,7 +103,7 @@ fn of_many_at_once_one_starts_a_daemon_which_goes_by_itself() {
     let [daemon] = home.daemons()[..] else { panic!("{:?}", home.daemons()) };
     let directory = std::fs::read_link(format!("/proc/{daemon}/cwd")).unwrap();
     assert_eq!(directory, PathBuf::from("/"));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !home.daemons().is_empty() {
         assert!(Instant::now() < deadline, "the daemon stays for ever");
         sleep(Duration::from_millis(100));

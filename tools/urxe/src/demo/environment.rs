@@ -1,4 +1,4 @@
-//! The processes and files of the demo, and that nothing of them is left behind.
+//! The processes and files of the demo, and their cleanup.
 
 use super::message::Message;
 use crate::cli::DaemonArguments;
@@ -22,14 +22,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a child may take to end when it is asked to.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a child may take to end after SIGTERM.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Longest directory in which a socket's path stays below the 108 bytes that a path may have.
 const MAX_DIRECTORY_LEN: usize = 60;
 
-/// Everything that the demo starts and makes. Dropping it ends and removes all of it; so does a
-/// signal that ends this process.
+/// The processes and files of the demo. Dropping it ends and removes them all; so does a signal that
+/// ends this process.
 pub(super) struct Environment {
     children: Arc<Mutex<Children>>,
     directory: PathBuf,
@@ -64,7 +64,7 @@ impl std::fmt::Display for Daemon {
     }
 }
 
-/// What the faults that were asked for have done, and what it took to repair it.
+/// What the injected faults have done, and the packets that were sent again.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Faults {
     pub(super) lost_packets: u64,
@@ -76,7 +76,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Asks the daemons.
+    /// Reads the counters of the daemons.
     pub(super) fn count(daemons: &[Daemon]) -> Result<Self, Error> {
         let mut faults = Faults::default();
         for daemon in daemons {
@@ -104,8 +104,8 @@ impl Environment {
             Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::system("catching signals"))?;
         std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                // Held to the end, so that the main thread, whose children are dying, does not
-                // get to say what it thinks of that.
+                // Locked to the end, so that the main thread does not report that its children
+                // have ended.
                 let mut children = lock(&children);
                 children.clean_up();
                 output::note("urxe demo: interrupted; everything is cleaned up");
@@ -141,7 +141,7 @@ impl Environment {
         children.daemons.push(child);
         drop(children);
 
-        // It says a line when it is ready, or ends without a word and closes its end.
+        // It writes a line when it is ready, or ends and closes the pipe.
         let mut line = String::new();
         if let Some(stdout) = stdout {
             let _ = BufReader::new(stdout).read_line(&mut line);
@@ -160,7 +160,7 @@ impl Environment {
         end(&mut lock(&self.children).daemons);
     }
 
-    /// Starts the partner, and gives the pipes to talk to it.
+    /// Starts the partner, and returns the connection to it.
     pub(super) fn start_partner(&self, socket: &Path) -> Result<Link<Message>, Error> {
         let mut children = lock(&self.children);
         let mut command = child("demo-partner");
@@ -205,7 +205,7 @@ impl Children {
     }
 }
 
-/// Asks children to end, and makes those that do not.
+/// Sends children SIGTERM, and kills those that do not end.
 fn end(children: &mut Vec<Child>) {
     for child in children.iter() {
         if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
@@ -213,7 +213,7 @@ fn end(children: &mut Vec<Child>) {
             let _ = kill_process(pid, Signal::TERM);
         }
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     for mut child in children.drain(..) {
         while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
             sleep(Duration::from_millis(1));
@@ -223,15 +223,15 @@ fn end(children: &mut Vec<Child>) {
     }
 }
 
-/// This program again, with a command. In a process group of its own: Ctrl-C is for us, and we
-/// see to the children.
+/// This program again, with a command. In a process group of its own: Ctrl-C goes to us, and we end
+/// the children.
 fn child(subcommand: &str) -> Command {
     let mut command = ourselves(subcommand);
     command.process_group(0);
     command
 }
 
-/// A directory that nobody else can look into.
+/// A directory that other users cannot read.
 fn make_directory() -> Result<PathBuf, Error> {
     let base = Some(std::env::temp_dir()).filter(|dir| dir.as_os_str().len() <= MAX_DIRECTORY_LEN);
     let base = base.unwrap_or_else(|| "/tmp".into());

@@ -174,7 +174,7 @@ pub(super) enum Message {
     /// Partner: done as asked, and all is well.
     Done,
     /// Partner: prepared, and these keys open the memory where messages come in.
-    Lent { rkeys: Vec<u32> },
+    Bound { rkeys: Vec<u32> },
     /// Partner: what arrived is right; so many messages did not.
     Checked { lost: u32 },
     /// Partner: the check failed.

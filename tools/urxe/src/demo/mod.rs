@@ -1,8 +1,8 @@
 //! `urxe demo`: RDMA between two programs on this machine, without root, hardware or set-up.
 //!
 //! Two daemons on two loopback addresses are the NICs. Of the two programs one is this process,
-//! which asks for all operations (the requester), and the other a child of it (the partner).
-//! They tell each other over pipes what comes next, and exchange the data by RDMA.
+//! which posts all operations (the requester), and the other a child of it (the partner).
+//! They control each other over pipes, and exchange the data by RDMA.
 
 mod address;
 mod atomics;
@@ -61,11 +61,11 @@ pub(crate) struct Arguments {
 
     /// Break the network on purpose, for example `drop=1%` or `drop=1%,reorder=2%,corrupt=0.1%`.
     ///
-    /// What can be broken, `urxe daemon --help` tells.
+    /// `urxe daemon --help` lists the faults.
     #[arg(long, value_name = "SPEC", value_parser = parse_fault)]
     fault: Option<String>,
 
-    /// Leave the daemons running, and their directory, and say how to use and how to end them.
+    /// Leave the daemons and their directory, and print how to use and how to end them.
     #[arg(long)]
     keep: bool,
 
@@ -74,7 +74,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What the partner is started with.
+/// The arguments of the partner.
 #[derive(Args, Debug)]
 pub(crate) struct PartnerArguments {
     /// Socket of the partner's daemon.
@@ -84,13 +84,13 @@ pub(crate) struct PartnerArguments {
     lifetime: Lifetime,
 }
 
-/// Takes a specification of faults that a daemon will understand, and leaves it as it is.
+/// Checks a specification of faults, and returns it as it is.
 fn parse_fault(text: &str) -> Result<String, String> {
     let spec = text.parse::<FaultSpec>();
     spec.map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// The demo is meant to be seen, not to be waited for.
+/// The demo should not take longer.
 const TIME_LIMIT: Duration = Duration::from_secs(50);
 
 /// Runs the demo.
@@ -136,7 +136,7 @@ pub(crate) fn run_partner(arguments: &PartnerArguments) -> Result<(), Error> {
     partner::run(&arguments.socket)
 }
 
-/// Starts daemons on the first addresses that nobody else uses. Also says what is unusual.
+/// Starts daemons on the first free addresses. Also returns a remark, if they are unusual.
 fn start_daemons(
     environment: &Environment,
     arguments: &Arguments,
@@ -152,7 +152,7 @@ fn start_daemons(
         let started = addresses.list().iter().map(|&addr| environment.start_daemon(addr, fault));
         match started.collect::<Result<Vec<_>, _>>() {
             Ok(daemons) => return Ok((daemons, addresses.remark(&taken))),
-            // Somebody may have been faster.
+            // Another program may have taken it meanwhile.
             Err(error) => match addresses.busy() {
                 Some(busy) => taken.push(busy),
                 None => return Err(error),
@@ -162,12 +162,12 @@ fn start_daemons(
     }
     Err(Error::Failed(format!(
         "UDP port 4791 is taken on {}; expected one free pair of loopback addresses. \
-         `ss -lunp sport = :4791` shows who uses them",
+         `ss -lunp sport = :4791` shows by which programs",
         address::list(&taken)
     )))
 }
 
-/// A duration as the report has it.
+/// A duration in the format of the report.
 fn seconds(duration: Duration) -> String {
     format!("{} s", units::figure(duration.as_secs_f64()))
 }

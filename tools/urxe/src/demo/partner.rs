@@ -1,4 +1,4 @@
-//! The second program: prepares memory and receives, and checks what came.
+//! The second program: prepares memory and receives, and checks what arrived.
 
 use super::message::{Message, Operation, Round};
 use super::program::{Program, collect, immediate};
@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use urxe_verbs::{RecvWr, WcOpcode};
 
-/// Does what the requester asks for until it says that this was all.
+/// Serves the requester until it finishes.
 pub(super) fn run(socket: &Path) -> Result<(), Error> {
     let mut link = Link::new(io::stdin(), io::stdout(), "the demo");
     let result = serve(socket, &mut link);
@@ -19,9 +19,9 @@ pub(super) fn run(socket: &Path) -> Result<(), Error> {
             Error::WrongData(_) => Message::Wrong { reason },
             _ => Message::Failed { reason },
         };
-        // If it cannot be told any more, it knows.
+        // If the connection is closed, the requester has ended.
         let _ = link.send(&message);
-        // It has been said; saying it twice would only confuse.
+        // The requester prints the error; it need not be printed twice.
         std::process::exit(error.exit_code().into());
     }
     result
@@ -36,7 +36,7 @@ fn serve(socket: &Path, link: &mut Link<Message>) -> Result<(), Error> {
     })?;
     let mut round = None;
     loop {
-        let answer = match (link.recv(None)?, round) {
+        let reply = match (link.recv(None)?, round) {
             (Message::Connect { endpoints }, _) => {
                 program.connect(endpoints)?;
                 Message::Done
@@ -44,11 +44,11 @@ fn serve(socket: &Path, link: &mut Link<Message>) -> Result<(), Error> {
             (Message::Prepare(next), _) => {
                 prepare(&mut program, &next)?;
                 round = Some(next);
-                Message::Lent { rkeys: windows::lend(&mut program, &next)? }
+                Message::Bound { rkeys: windows::bind(&mut program, &next)? }
             }
             (Message::Check, Some(round)) => {
                 let lost = check(&mut program, &round)?;
-                windows::take_back(&mut program, &round)?;
+                windows::invalidate(&mut program, &round)?;
                 Message::Checked { lost }
             }
             (Message::Finish, _) => return Ok(()),
@@ -56,7 +56,7 @@ fn serve(socket: &Path, link: &mut Link<Message>) -> Result<(), Error> {
                 return Err(Error::Failed(format!("{message:?} was not expected here")));
             }
         };
-        link.send(&answer)?;
+        link.send(&reply)?;
     }
 }
 
@@ -78,16 +78,16 @@ fn prepare(program: &mut Program, round: &Round) -> Result<(), Error> {
     }
     if round.operation.is_received() {
         for index in 0..round.count {
-            // A WRITE brings its own address; its receive only takes the notice.
+            // A WRITE has its own address; its receive needs no memory.
             let sge = [program.incoming.sge(round, index)?];
-            let room = if round.operation == Operation::WriteWithImm { &[] } else { &sge[..] };
-            program.qps.rc.post_recv(&[RecvWr::new(round.first + u64::from(index), room)])?;
+            let sges = if round.operation == Operation::WriteWithImm { &[] } else { &sge[..] };
+            program.qps.rc.post_recv(&[RecvWr::new(round.first + u64::from(index), sges)])?;
         }
     }
     Ok(())
 }
 
-/// Checks completions and memory. Says how many messages were lost.
+/// Checks completions and memory. Returns how many messages were lost.
 fn check(program: &mut Program, round: &Round) -> Result<u32, Error> {
     if is_scattered(round) {
         return unordered::check(program, round);

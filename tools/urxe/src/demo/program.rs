@@ -1,5 +1,4 @@
-//! What each of the two programs has: queue pairs, and memory in which messages go out and come
-//! in.
+//! The objects of each program: queue pairs, and memory for outgoing and incoming messages.
 
 use super::atomics;
 use super::message::{Endpoints, Operation, Round};
@@ -24,27 +23,27 @@ const QKEY: u32 = 0x0075_7278;
 const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 71, 91);
 const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0x4791, 0x4791);
 
-/// Messages under way at a time: at most so many, ...
+/// Messages under way at a time: at most this many, ...
 const MAX_WINDOW: u32 = 256;
-/// ... at least so many, ...
+/// ... at least this many, ...
 const MIN_WINDOW: u32 = 8;
-/// ... and between them so many bytes.
+/// ... and in between by their bytes.
 const WINDOW_BYTES: u32 = 8 << 20;
 
-/// The same where nothing keeps messages from being lost if too many come at once.
+/// The same for transports without flow control, which lose messages if too many come at once.
 const LOSSY_WINDOW: u32 = 32;
 const LOSSY_WINDOW_BYTES: u32 = 128 << 10;
 
 /// Memory windows of a program.
 pub(super) const WINDOWS: u32 = 32;
 
-/// Bytes behind each message that nobody may touch.
+/// Bytes after each message that must not be written.
 const GUARD: usize = 64;
 
-/// What untouched memory holds.
+/// The content of unwritten memory.
 const UNTOUCHED: u8 = 0xa5;
 
-/// How long nothing at all may happen while something is expected.
+/// How long to wait for the next completion.
 const STALL: Duration = Duration::from_secs(15);
 
 /// Messages of this kind and size that are under way at a time.
@@ -61,7 +60,7 @@ fn stride(size: u32) -> usize {
     (size as usize + GUARD).next_multiple_of(64)
 }
 
-/// Bytes of memory that the largest window takes.
+/// Bytes of memory of the largest window.
 fn area_len() -> usize {
     let sizes = (0..=MAX_SIZE.ilog2()).map(|log2| 1 << log2);
     sizes.map(|size| window(Operation::Write, size) as usize * stride(size)).max().unwrap_or(0)
@@ -85,12 +84,12 @@ impl Area {
         Ok(self.mr.sge(start..start + round.size as usize)?)
     }
 
-    /// All of it, for the peer.
+    /// All of the memory, for the peer.
     pub(super) fn remote_buf(&self) -> Result<RemoteBuf, Error> {
         Ok(self.mr.remote_buf(..)?)
     }
 
-    /// Fills all slots of a round with their messages, or with nothing.
+    /// Fills all slots of a round with their messages, or marks them unwritten.
     pub(super) fn prepare(&mut self, round: &Round, with_messages: bool) -> Result<(), Error> {
         self.mr.fill(..round.count as usize * stride(round.size), UNTOUCHED)?;
         if with_messages {
@@ -103,7 +102,7 @@ impl Area {
         Ok(())
     }
 
-    /// Checks every byte of a round: the messages, and that nothing beside them was touched.
+    /// Checks every byte of a round: the messages, and that nothing else was written.
     pub(super) fn check(&mut self, round: &Round, side: &str) -> Result<(), Error> {
         for index in 0..round.count {
             let (bytes, guard) = self.slot(round, index)?;
@@ -117,19 +116,18 @@ impl Area {
             };
             message(round, index).check(bytes).map_err(|mismatch| wrong(&mismatch))?;
             if let Some(place) = touched(guard) {
-                return Err(wrong(&format_args!("byte {place} behind the message was written")));
+                return Err(wrong(&format_args!("byte {place} after the message was written")));
             }
         }
         Ok(())
     }
 
-    /// All of it, for a memory window through which the peer may write.
+    /// All of the memory, for a memory window through which the peer may write.
     pub(super) fn bind_info(&self) -> Result<BindInfo, Error> {
         Ok(self.mr.bind_info(.., Access::REMOTE_WRITE)?)
     }
 
-    /// What stands in the slot of message number `index`: the message, and what must be untouched
-    /// behind it.
+    /// The slot of message number `index`: the message, and the guard after it.
     pub(super) fn slot(&mut self, round: &Round, index: u32) -> Result<(&[u8], &[u8]), Error> {
         self.scratch.resize(stride(round.size), 0);
         self.mr.read_at(index as usize * stride(round.size), &mut self.scratch)?;
@@ -149,12 +147,12 @@ impl Area {
     }
 }
 
-/// The first byte that somebody has written, of those that nobody may.
+/// The first byte of a guard that was written.
 pub(super) fn touched(guard: &[u8]) -> Option<usize> {
     guard.iter().position(|&byte| byte != UNTOUCHED)
 }
 
-/// What message number `index` of a round contains.
+/// The content of message number `index` of a round.
 pub(super) fn message(round: &Round, index: u32) -> Pattern {
     Pattern::new(round.operation as u64, round.first + u64::from(index))
 }
@@ -174,7 +172,7 @@ pub(super) struct Program {
     pub(super) recvs: Completions,
     pub(super) outgoing: Area,
     pub(super) incoming: Area,
-    /// The other program's queue pairs, once they are known.
+    /// The other program's queue pairs, once it is connected.
     peer: Option<Peer>,
 }
 
@@ -187,7 +185,7 @@ pub(super) struct Qps {
     shared: [Qp; 2],
 }
 
-/// Where messages go.
+/// The destinations of messages.
 struct Peer {
     endpoints: Endpoints,
     ah: Ah,
@@ -195,7 +193,7 @@ struct Peer {
     group: IpAddr,
 }
 
-/// What the other side may do.
+/// The access rights of the memory and the queue pairs.
 const ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
@@ -204,7 +202,7 @@ const ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::FLUSH_GLOBAL);
 
 impl Program {
-    /// Opens the first device of a daemon and makes all that is needed in it.
+    /// Opens the first device of a daemon and creates all objects.
     pub(super) fn open(socket: &Path) -> Result<Self, Error> {
         let context = Context::open(&OpenOptions::new().socket(socket))?;
         let pd = context.alloc_pd()?;
@@ -236,7 +234,7 @@ impl Program {
         Ok(Program { qps, srq, windows, sends, recvs, outgoing, incoming, peer: None })
     }
 
-    /// What the other program must know.
+    /// The queue pairs, for the other program.
     pub(super) fn endpoints(&self) -> Result<Endpoints, Error> {
         let Qps { rc, uc, ud, shared: [first, second] } = &self.qps;
         Ok(Endpoints {
@@ -266,8 +264,8 @@ impl Program {
         Ok(())
     }
 
-    /// Begins anew with the queue pair on which messages of this kind can be lost, so that nothing
-    /// is left of receives that no message came for.
+    /// Resets and connects the queue pair of an unreliable operation, so that no receives are left
+    /// for which no message came.
     pub(super) fn restart(&self, operation: Operation) -> Result<(), Error> {
         let Peer { endpoints, group, .. } = self.peer()?;
         match operation.transport() {
@@ -307,7 +305,7 @@ impl Program {
     }
 
     /// Appends the work requests of message number `index` of a round to `list`; the last one is
-    /// signaled. `keys` are those that the partner has lent.
+    /// signaled. `keys` are those of the windows that the partner has bound.
     pub(super) fn send_wrs<'a>(
         &'a self,
         round: &Round,
@@ -323,7 +321,7 @@ impl Program {
         let slot = remote.slice(index as u64 * stride(round.size) as u64..)?;
         let slot = RemoteBuf { len: round.size.into(), ..slot };
         let key = |number: usize| {
-            let missing = || Error::Failed("the partner has lent too few keys".into());
+            let missing = || Error::Failed("the partner has bound too few windows".into());
             keys.get(number).copied().ok_or_else(missing)
         };
         let ud_qpn = peer.endpoints.ud.qpn;

@@ -1,4 +1,4 @@
-//! What the demo says at its end.
+//! The report of the demo.
 
 use super::environment::{Daemon, Faults};
 use super::rounds::Figures;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// The whole result. That there is one means that everything was right.
+/// The result of a demo without errors.
 #[derive(Serialize)]
 pub(super) struct Report {
     verified: bool,
@@ -26,7 +26,7 @@ pub(super) struct Report {
     kept: bool,
 }
 
-/// What it adds up to.
+/// The totals.
 #[derive(Serialize)]
 struct Totals {
     seconds: f64,
@@ -124,14 +124,14 @@ impl fmt::Display for Report {
             count(messages - lost),
             count(bytes)
         )?;
-        if self.kept { self.keepsake(f) } else { Ok(()) }
+        if self.kept { self.next_steps(f) } else { Ok(()) }
     }
 }
 
 impl Report {
     /// How to go on with daemons that were left running.
-    fn keepsake(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\nThe daemons go on. Try, each in a terminal of its own:")?;
+    fn next_steps(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nThe daemons keep running. Try, each in a terminal of its own:")?;
         let [first, last] = [&self.daemons[0], &self.daemons[self.daemons.len() - 1]];
         let (server, client) = (last.socket.display(), first.socket.display());
         writeln!(f, "  urxe perf write-bw --socket {server}")?;

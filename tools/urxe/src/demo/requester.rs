@@ -1,4 +1,4 @@
-//! The first program: asks for the operations, measures them, and checks what came back.
+//! The first program: posts the operations, measures them, and checks the results.
 
 use super::atomics;
 use super::message::{Endpoints, Message, Operation, Round};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use urxe_verbs::{QpEndpoint, RemoteBuf, SendWr, Sge, Wc, WcOpcode, WcStatus};
 
 /// How long the partner may take to prepare or check a round.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The requester, connected to its partner.
 pub(super) struct Requester {
@@ -27,9 +27,9 @@ pub(super) struct Requester {
     next: u64,
     deadline: Instant,
     sges: Vec<[Sge; 1]>,
-    /// Keys that the partner has lent for the round.
+    /// Keys of the windows that the partner has bound for the round.
     keys: Vec<u32>,
-    /// Whether packets get lost on purpose.
+    /// Whether packets are dropped on purpose.
     is_lossy: bool,
 }
 
@@ -42,7 +42,7 @@ impl Requester {
         is_lossy: bool,
     ) -> Result<Self, Error> {
         let mut program = Program::open(socket)?;
-        let Message::Hello { endpoints: remote, incoming, outgoing } = answer(&mut link)? else {
+        let Message::Hello { endpoints: remote, incoming, outgoing } = reply(&mut link)? else {
             return Err(unexpected());
         };
         program.connect(remote.clone())?;
@@ -61,13 +61,13 @@ impl Requester {
             is_lossy,
         };
         let connect = Message::Connect { endpoints: requester.local.clone() };
-        match requester.order(&connect)? {
+        match requester.request(&connect)? {
             Message::Done => Ok(requester),
             _ => Err(unexpected()),
         }
     }
 
-    /// Who talks to whom.
+    /// The two ends of the connection.
     pub(super) fn path(&self) -> String {
         let end = |endpoint: &QpEndpoint| format!("QP {:#08x} on {}", endpoint.qpn, endpoint.gid);
         format!("{} and {}", end(&self.local.rc), end(&self.remote.rc))
@@ -93,12 +93,12 @@ impl Requester {
             };
             say(&format_args!("{}: {sizes}: every byte is right{lost}", operation.name()));
         }
-        self.use_a_key_that_was_taken_back()?;
-        say(&"a key that was taken back opens nothing any more");
+        self.use_invalidated_key()?;
+        say(&"a key that was invalidated is refused");
         Ok(all)
     }
 
-    /// Says goodbye.
+    /// Ends the partner.
     pub(super) fn finish(mut self) -> Result<(), Error> {
         Ok(self.link.send(&Message::Finish)?)
     }
@@ -135,19 +135,19 @@ impl Requester {
         let count = pace.messages(operation, size);
         let round = Round { operation, size, count, first: self.next };
         self.next += u64::from(round.count);
-        let brings_back = operation == Operation::Read || operation.is_atomic();
-        self.program.outgoing.prepare(&round, !brings_back)?;
+        let returns_data = operation == Operation::Read || operation.is_atomic();
+        self.program.outgoing.prepare(&round, !returns_data)?;
         self.program.incoming.prepare(&round, false)?;
         self.keys = self.prepare_partner(&round)?;
 
-        let area = if brings_back { &self.program.incoming } else { &self.program.outgoing };
+        let area = if returns_data { &self.program.incoming } else { &self.program.outgoing };
         let sges = (0..round.count).map(|index| Ok([area.sge(&round, index)?]));
         self.sges = sges.collect::<Result<_, Error>>()?;
         match pace {
             Pace::OneByOne => self.one_by_one(&round, tally)?,
             Pace::AllAtOnce => self.all_at_once(&round, tally)?,
         }
-        match self.order(&Message::Check)? {
+        match self.request(&Message::Check)? {
             Message::Checked { lost } => tally.lost(lost),
             _ => return Err(unexpected()),
         }
@@ -155,14 +155,15 @@ impl Requester {
     }
 
     fn prepare_partner(&mut self, round: &Round) -> Result<Vec<u32>, Error> {
-        match self.order(&Message::Prepare(*round))? {
-            Message::Lent { rkeys } => Ok(rkeys),
+        match self.request(&Message::Prepare(*round))? {
+            Message::Bound { rkeys } => Ok(rkeys),
             _ => Err(unexpected()),
         }
     }
 
-    /// The last thing that the connection can show: the peer refuses, and the connection is broken.
-    fn use_a_key_that_was_taken_back(&mut self) -> Result<(), Error> {
+    /// Writes through an invalidated window. The last operation of the connection, which ends in
+    /// the error state.
+    fn use_invalidated_key(&mut self) -> Result<(), Error> {
         let operation = Operation::WriteThroughWindow2;
         let round = Round { operation, size: 64, count: 1, first: self.next };
         self.program.outgoing.prepare(&round, true)?;
@@ -172,17 +173,17 @@ impl Requester {
         self.program.send_wrs(&round, 0, &sge, self.remote_incoming, &keys, &mut list)?;
         self.program.qps.rc.post_send(&list)?;
         collect(&mut self.program.sends, 1, |_, _| Ok(()))?;
-        self.order(&Message::Check)?;
+        self.request(&Message::Check)?;
 
         let mut again = Vec::new();
         self.program.send_wrs(&round, 0, &sge, self.remote_incoming, &keys, &mut again)?;
         self.program.qps.rc.post_send(&again)?;
         loop {
             let Some(wc) = self.program.sends.wait()?.first().copied() else { continue };
-            // The refusal is said once: a queue pair in the error state answers nothing any more.
-            // If it is lost, all that the requester sees is silence.
-            let is_silence = self.is_lossy && wc.status == WcStatus::RetryExceeded;
-            if wc.status == WcStatus::RemoteAccess || is_silence {
+            // The NAK is sent once: a queue pair in the error state no longer responds. If it is
+            // lost, the requester gets no response at all.
+            let no_response = self.is_lossy && wc.status == WcStatus::RetryExceeded;
+            if wc.status == WcStatus::RemoteAccess || no_response {
                 return Ok(());
             }
             return Err(Error::WrongData(format!(
@@ -211,7 +212,7 @@ impl Requester {
     fn all_at_once(&mut self, round: &Round, tally: &mut Tally) -> Result<(), Error> {
         let remote = self.remote(round);
         let is_shared = round.operation == Operation::SendToSrq;
-        // What is shared goes over two queue pairs in turn.
+        // With an SRQ the messages alternate between two queue pairs.
         let mut lists: [Vec<SendWr<'_>>; 2] = Default::default();
         for (index, sge) in (0..).zip(&self.sges) {
             let list = &mut lists[if is_shared { index as usize % 2 } else { 0 }];
@@ -224,7 +225,7 @@ impl Requester {
         drop(lists);
         let sends = &mut self.program.sends;
         collect(sends, round.count, |index, wc| {
-            // Those of two queue pairs end in any order.
+            // The completions of two queue pairs come in any order.
             let number = if is_shared { wc.wr_id.wrapping_sub(round.first) as u32 } else { index };
             check_completion(round, number, wc)
         })?;
@@ -242,7 +243,7 @@ impl Requester {
                     return Ok(());
                 }
                 Err(Error::WrongData(format!(
-                    "{} number {} brought back {found:#x}, expected {expected:#x}",
+                    "{} number {} returned {found:#x}, expected {expected:#x}",
                     operation.name(),
                     round.first + u64::from(index)
                 )))
@@ -258,24 +259,24 @@ impl Requester {
         }
     }
 
-    /// Lets the partner do something, and waits until it has.
-    fn order(&mut self, message: &Message) -> Result<Message, Error> {
+    /// Sends the partner a message, and waits for the reply.
+    fn request(&mut self, message: &Message) -> Result<Message, Error> {
         self.link.send(message)?;
-        answer(&mut self.link)
+        reply(&mut self.link)
     }
 }
 
-/// What the partner says; bad news become errors.
-fn answer(link: &mut Link<Message>) -> Result<Message, Error> {
-    match link.recv(Some(PATIENCE))? {
+/// The partner's reply; errors that it reports are returned as errors.
+fn reply(link: &mut Link<Message>) -> Result<Message, Error> {
+    match link.recv(Some(TIMEOUT))? {
         Message::Wrong { reason } => Err(Error::WrongData(reason)),
-        Message::Failed { reason } => Err(Error::Peer { who: link.who().to_owned(), reason }),
+        Message::Failed { reason } => Err(Error::Peer { peer: link.peer().to_owned(), reason }),
         message => Ok(message),
     }
 }
 
 fn unexpected() -> Error {
-    Error::Failed("the second program answered something unexpected".into())
+    Error::Failed("the second program sent an unexpected reply".into())
 }
 
 fn check_completion(round: &Round, index: u32, wc: &Wc) -> Result<(), Error> {

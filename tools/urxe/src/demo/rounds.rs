@@ -1,4 +1,4 @@
-//! What rounds of one operation and size add up to.
+//! The figures of the rounds of one operation and size.
 
 use super::message::Operation;
 use super::program::window;
@@ -34,7 +34,7 @@ impl Pace {
     }
 }
 
-/// Figures in the making.
+/// Sums up rounds.
 pub(super) struct Tally {
     operation: Operation,
     size: u32,
@@ -52,7 +52,7 @@ pub(super) struct Figures {
     pub(super) size: u32,
     /// Messages in all, each of those that arrived checked.
     pub(super) iterations: u64,
-    /// Messages that did not arrive, where nothing repairs that.
+    /// Messages that did not arrive, on unreliable transports.
     pub(super) lost: u64,
     /// With many messages under way.
     pub(super) bandwidth_gbit_s: f64,
@@ -69,7 +69,7 @@ impl Tally {
         Tally { operation, size, latencies: Latencies::new(), messages, time, lost: 0 }
     }
 
-    /// Whether rounds of this pace, which have taken so long, were enough.
+    /// Whether the rounds of this pace, which have taken `elapsed`, were enough.
     pub(super) fn is_enough(&self, pace: Pace, elapsed: Duration) -> bool {
         let messages = match pace {
             Pace::OneByOne => self.latencies.len(),
@@ -94,7 +94,7 @@ impl Tally {
         self.lost += u64::from(messages);
     }
 
-    /// What came out. There was at least one round of each pace.
+    /// The figures. There was at least one round of each pace.
     pub(super) fn figures(&self) -> Figures {
         let messages_per_s = self.messages as f64 / self.time.as_secs_f64().max(1e-9);
         Figures {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn many_small_messages_are_enough_even_if_they_took_no_time() {
+    fn many_messages_are_enough_whatever_their_time() {
         let mut tally = Tally::new(Operation::Write, 1);
         assert!(!tally.is_enough(Pace::AllAtOnce, Duration::ZERO));
         assert!(tally.is_enough(Pace::AllAtOnce, ENOUGH_TIME));

@@ -1,19 +1,19 @@
-//! Memory windows that the partner opens for a round, and takes back after it.
+//! Memory windows that the partner binds for a round, and invalidates after it.
 
 use super::message::{Operation, Round};
 use super::program::{Program, collect};
 use crate::error::Error;
 use urxe_verbs::{BindInfo, SendWr, Wc, WcOpcode};
 
-/// Opens the windows that a round needs, and gives their keys.
-pub(super) fn lend(program: &mut Program, round: &Round) -> Result<Vec<u32>, Error> {
+/// Binds the windows that a round needs, and returns their keys.
+pub(super) fn bind(program: &mut Program, round: &Round) -> Result<Vec<u32>, Error> {
     let info = program.incoming.bind_info()?;
     let Program { qps, windows, sends, .. } = program;
     let count = match round.operation {
         Operation::WriteThroughWindow1 => {
-            let lent = qps.rc.bind_mw(0, &windows[0], info)?;
+            let bound = qps.rc.bind_mw(0, &windows[0], info)?;
             collect(sends, 1, |_, wc| expect(wc, WcOpcode::BindMw))?;
-            return Ok(vec![lent.rkey]);
+            return Ok(vec![bound.rkey]);
         }
         Operation::WriteThroughWindow2 => 1,
         Operation::SendWithInvalidate => round.count as usize,
@@ -28,8 +28,8 @@ pub(super) fn lend(program: &mut Program, round: &Round) -> Result<Vec<u32>, Err
     Ok(rkeys)
 }
 
-/// Closes the windows of a round that its messages have not closed.
-pub(super) fn take_back(program: &mut Program, round: &Round) -> Result<(), Error> {
+/// Invalidates the windows of a round that its messages have not invalidated.
+pub(super) fn invalidate(program: &mut Program, round: &Round) -> Result<(), Error> {
     let Program { qps, windows, sends, .. } = program;
     match round.operation {
         Operation::WriteThroughWindow1 => {

@@ -1,6 +1,6 @@
 //! Bandwidth: as many messages under way as the depth allows, on every queue pair.
 
-use super::bench::{Arrival, Bench, Lane, of_wr_id};
+use super::bench::{Arrival, Bench, BenchQp, of_wr_id};
 use super::partner::{Finished, Partner};
 use super::progress::Progress;
 use super::report::{Received, Row};
@@ -18,29 +18,29 @@ const SILENCE: Duration = Duration::from_millis(300);
 
 /// The client's part: posts, and takes completions, until it was enough.
 pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result<Finished, Error> {
-    let requests = (0..bench.lanes.len()).map(|lane| Requests::new(bench, lane, size));
+    let requests = (0..bench.qps.len()).map(|qp| Requests::new(bench, qp, size));
     let requests = requests.collect::<Result<Vec<_>, _>>()?;
-    let Bench { plan, sends, lanes, verifier, .. } = bench;
+    let Bench { plan, sends, qps, verifier, .. } = bench;
     let (burst, window) = (u64::from(plan.burst(size)), u64::from(plan.window()));
-    let first: Vec<u64> = lanes.iter().map(|lane| lane.posted).collect();
-    let done = |lanes: &[Lane]| -> Vec<u64> {
-        lanes.iter().zip(&first).map(|(lane, first)| lane.completed - first).collect()
+    let first: Vec<u64> = qps.iter().map(|qp| qp.posted).collect();
+    let done = |qps: &[BenchQp]| -> Vec<u64> {
+        qps.iter().zip(&first).map(|(qp, first)| qp.completed - first).collect()
     };
     let mut list = Vec::with_capacity(burst as usize);
     let mut progress = Progress::new(size);
     let begun = Instant::now();
     loop {
         let elapsed = begun.elapsed();
-        for (index, lane) in lanes.iter_mut().enumerate() {
+        for (index, qp) in qps.iter_mut().enumerate() {
             loop {
-                let count = plan.amount.left(lane.posted - first[index], elapsed).min(burst);
-                if count == 0 || lane.posted - lane.completed + count > window {
+                let count = plan.amount.left(qp.posted - first[index], elapsed).min(burst);
+                if count == 0 || qp.posted - qp.completed + count > window {
                     break;
                 }
-                post(lane, index, &requests[index], count, size, &mut list, verifier)?;
+                post(qp, index, &requests[index], count, size, &mut list, verifier)?;
             }
         }
-        if lanes.iter().all(|lane| lane.posted == lane.completed) {
+        if qps.iter().all(|qp| qp.posted == qp.completed) {
             break;
         }
         let wcs = sends.wait()?;
@@ -50,21 +50,21 @@ pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result
         for wc in wcs {
             let (index, number) = of_wr_id(wc.check()?.wr_id);
             if let Some(verifier) = verifier {
-                let ended = lanes[index].completed..=number;
+                let ended = qps[index].completed..=number;
                 ended.into_iter().try_for_each(|number| verifier.came_back(index, number, size))?;
             }
-            lanes[index].completed = number + 1;
+            qps[index].completed = number + 1;
         }
-        progress.tick(elapsed, || done(lanes).iter().sum());
+        progress.tick(elapsed, || done(qps).iter().sum());
     }
-    let (elapsed, messages) = (begun.elapsed(), done(lanes));
+    let (elapsed, messages) = (begun.elapsed(), done(qps));
     let row = Row::bandwidth(size, messages.iter().sum(), elapsed);
     Ok(Finished { messages, row })
 }
 
 /// Posts the next `count` messages as a list, and has the last one signaled.
 fn post<'a>(
-    lane: &mut Lane,
+    qp: &mut BenchQp,
     index: usize,
     requests: &'a Requests,
     count: u64,
@@ -73,7 +73,7 @@ fn post<'a>(
     verifier: &mut Option<Verifier>,
 ) -> Result<(), Error> {
     list.clear();
-    for number in lane.posted..lane.posted + count {
+    for number in qp.posted..qp.posted + count {
         if let Some(verifier) = verifier {
             verifier.before_post(index, number, size)?;
         }
@@ -82,8 +82,8 @@ fn post<'a>(
     if let Some(last) = list.last_mut() {
         *last = last.signaled();
     }
-    lane.qp.post_send(list)?;
-    lane.posted += count;
+    qp.qp.post_send(list)?;
+    qp.posted += count;
     Ok(())
 }
 
@@ -94,7 +94,7 @@ pub(super) fn receive(
     partner: &mut Partner,
     size: u32,
 ) -> Result<Finished, Error> {
-    let before: u64 = bench.lanes.iter().map(|lane| lane.received).sum();
+    let before: u64 = bench.qps.iter().map(|qp| qp.received).sum();
     let is_reliable = bench.plan.transport.is_reliable();
     let mut finished: Option<Finished> = None;
     let (mut received, mut first, mut last) = (0, None, Instant::now());
@@ -122,16 +122,16 @@ pub(super) fn receive(
         first.get_or_insert(last);
         for wc in &arrived {
             let arrival = bench.arrival(wc)?;
-            let Arrival { lane, number, len, .. } = arrival;
+            let Arrival { qp, number, len, .. } = arrival;
             if len != size {
-                let what = format!("QP {lane}, message {number}: {len} bytes, expected {size}");
+                let what = format!("QP {qp}, message {number}: {len} bytes, expected {size}");
                 return Err(Error::WrongData(what));
             }
             if let Some(verifier) = &mut bench.verifier {
                 verifier.received(&arrival, size)?;
             }
         }
-        received = bench.lanes.iter().map(|lane| lane.received).sum::<u64>() - before;
+        received = bench.qps.iter().map(|qp| qp.received).sum::<u64>() - before;
         bench.refill(RECEIVES)?;
     }
 }

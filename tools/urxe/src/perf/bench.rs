@@ -33,7 +33,7 @@ pub(super) struct Bench {
     pub(super) context: Context,
     pub(super) sends: Completions,
     pub(super) recvs: Completions,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) qps: Vec<BenchQp>,
     /// Those of each queue pair, or the only ones that all of them share; none if nothing is
     /// received.
     pub(super) receives: Vec<Receives>,
@@ -49,7 +49,7 @@ pub(super) struct Bench {
 
 /// A queue pair, and how far it has come.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct BenchQp {
     pub(super) qp: Qp,
     /// Number of the next message to send: how many were sent so far, of all lengths. It decides
     /// about place and contents.
@@ -66,7 +66,7 @@ pub(super) struct Lane {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     /// The queue pair.
-    pub(super) lane: usize,
+    pub(super) qp: usize,
     /// The message's number.
     pub(super) number: u64,
     /// Where its data are.
@@ -87,14 +87,14 @@ pub(super) struct Areas {
 
 impl Areas {
     /// Where message number `number` of a queue pair goes out, or comes back.
-    pub(super) fn outgoing(&self, lane: usize, number: u64) -> usize {
-        (self.place(lane, number)) as usize
+    pub(super) fn outgoing(&self, qp: usize, number: u64) -> usize {
+        (self.place(qp, number)) as usize
     }
 
     /// Where message number `number` of a queue pair comes in. It is the same offset at both
     /// ends.
-    pub(super) fn incoming(&self, lane: usize, number: u64) -> usize {
-        (self.area_len + self.place(lane, number)) as usize
+    pub(super) fn incoming(&self, qp: usize, number: u64) -> usize {
+        (self.area_len + self.place(qp, number)) as usize
     }
 
     /// Where a message comes in that took receive number `number` of those that all queue pairs
@@ -109,8 +109,8 @@ impl Areas {
         self.slots
     }
 
-    fn place(&self, lane: usize, number: u64) -> u64 {
-        (lane as u64 * self.slots + number % self.slots) * self.stride
+    fn place(&self, qp: usize, number: u64) -> u64 {
+        (qp as u64 * self.slots + number % self.slots) * self.stride
     }
 
     /// `size` bytes at an offset.
@@ -146,20 +146,20 @@ impl Bench {
         let (send_cq, recv_cq) = (sends.cq(), recvs.cq());
         let (qp_type, srq) = (plan.transport.qp_type(), srq.as_ref());
         let init = QpInit { qp_type, send_cq, recv_cq, srq, caps, ..QpInit::new(send_cq) };
-        let lanes = (0..plan.qps).map(|_| {
+        let qps = (0..plan.qps).map(|_| {
             let qp = pd.create_qp(&init)?;
-            Ok(Lane { qp, posted: 0, completed: 0, received: 0, to: None })
+            Ok(BenchQp { qp, posted: 0, completed: 0, received: 0, to: None })
         });
-        let lanes = lanes.collect::<Result<Vec<_>, Error>>()?;
+        let qps = qps.collect::<Result<Vec<_>, Error>>()?;
         let receives = match (srq, plan.is_received()) {
             (Some(srq), _) => vec![Receives::shared(srq.clone(), all.min(MAX_SHARED))],
             (None, true) => {
-                let each = lanes.iter().enumerate();
-                each.map(|(index, lane)| Receives::of_qp(index, &lane.qp, wanted)).collect()
+                let each = qps.iter().enumerate();
+                each.map(|(index, qp)| Receives::of_qp(index, &qp.qp, wanted)).collect()
             }
             (None, false) => Vec::new(),
         };
-        let by_qpn = lanes.iter().enumerate().map(|(index, lane)| (lane.qp.qpn(), index));
+        let by_qpn = qps.iter().enumerate().map(|(index, qp)| (qp.qp.qpn(), index));
         let by_qpn = by_qpn.collect();
         let idle = Idle::new(&context, &pd, plan.idle)?;
         let area_len = plan.area_len();
@@ -177,7 +177,7 @@ impl Bench {
             context,
             sends,
             recvs,
-            lanes,
+            qps,
             receives,
             by_qpn,
             idle,
@@ -199,32 +199,30 @@ impl Bench {
             )));
         }
         let gid = self.gid_index;
-        let endpoints = self
-            .lanes
-            .iter()
-            .map(|lane| Ok(QpEndpoint { mtu: wanted, ..lane.qp.endpoint_at(gid)? }));
+        let endpoints =
+            self.qps.iter().map(|qp| Ok(QpEndpoint { mtu: wanted, ..qp.qp.endpoint_at(gid)? }));
         let endpoints = endpoints.collect::<Result<_, Error>>()?;
         Ok(End { endpoints, memory: self.memory.mr.remote_buf(..)? })
     }
 
     /// Connects all queue pairs, and posts the first receives.
     pub(super) fn connect(&mut self, remote: &End) -> Result<(), Error> {
-        if remote.endpoints.len() != self.lanes.len() {
+        if remote.endpoints.len() != self.qps.len() {
             return Err(Error::Failed(format!(
                 "the other end has {} QPs, expected {}",
                 remote.endpoints.len(),
-                self.lanes.len()
+                self.qps.len()
             )));
         }
         let gid = self.gid_index;
-        for (lane, endpoint) in self.lanes.iter_mut().zip(&remote.endpoints) {
+        for (qp, endpoint) in self.qps.iter_mut().zip(&remote.endpoints) {
             if self.plan.transport == Transport::Ud {
-                lane.qp.start_datagrams(QKEY)?;
+                qp.qp.start_datagrams(QKEY)?;
                 let av = AddressVector { sgid_index: gid, ..AddressVector::to(endpoint.gid) };
-                let ah = lane.qp.pd().create_ah(&av)?;
-                lane.to = Some((ah, endpoint.qpn));
+                let ah = qp.qp.pd().create_ah(&av)?;
+                qp.to = Some((ah, endpoint.qpn));
             } else {
-                lane.qp.connect_from(gid, endpoint, ACCESS)?;
+                qp.qp.connect_from(gid, endpoint, ACCESS)?;
             }
         }
         self.check_datagrams(remote)?;
@@ -257,17 +255,16 @@ impl Bench {
     pub(super) fn arrival(&mut self, wc: &Wc) -> Result<Arrival, Error> {
         let (index, receive) = of_wr_id(wc.check()?.wr_id);
         let headroom = self.plan.headroom();
-        let (Some(&lane), Some(receives)) =
-            (self.by_qpn.get(&wc.qpn), self.receives.get_mut(index))
+        let (Some(&qp), Some(receives)) = (self.by_qpn.get(&wc.qpn), self.receives.get_mut(index))
         else {
             return Err(Error::Failed(format!("a completion of the unknown QP {:#08x}", wc.qpn)));
         };
         receives.take();
         let place = receives.place(&self.memory, receive) + headroom as usize;
         // Where messages can be lost, they carry their numbers.
-        let number = wc.imm.map_or(self.lanes[lane].received, u64::from);
-        self.lanes[lane].received += 1;
-        Ok(Arrival { lane, number, place, len: wc.byte_len.saturating_sub(headroom) })
+        let number = wc.imm.map_or(self.qps[qp].received, u64::from);
+        self.qps[qp].received += 1;
+        Ok(Arrival { qp, number, place, len: wc.byte_len.saturating_sub(headroom) })
     }
 
     /// Wipes the place where a ping-pong of WRITEs looks for its messages.
@@ -287,8 +284,8 @@ const MAX_SHARED: u32 = 32_767;
 const NUMBER_BITS: u32 = 48;
 
 /// The number of a work request: which queue pair, which message.
-pub(super) fn wr_id(lane: usize, number: u64) -> u64 {
-    (lane as u64) << NUMBER_BITS | number & ((1 << NUMBER_BITS) - 1)
+pub(super) fn wr_id(qp: usize, number: u64) -> u64 {
+    (qp as u64) << NUMBER_BITS | number & ((1 << NUMBER_BITS) - 1)
 }
 
 /// The queue pair and the message that a work request is of.
@@ -327,8 +324,8 @@ mod tests {
 
     #[test]
     fn the_number_of_a_work_request_tells_queue_pair_and_message() {
-        for (lane, number) in [(0, 0), (1, 2), (1023, (1 << NUMBER_BITS) - 1)] {
-            assert_eq!(of_wr_id(wr_id(lane, number)), (lane, number));
+        for (qp, number) in [(0, 0), (1, 2), (1023, (1 << NUMBER_BITS) - 1)] {
+            assert_eq!(of_wr_id(wr_id(qp, number)), (qp, number));
         }
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use urxe_verbs::Context;
 
 /// How long a server may take to come up: scripts start both ends at about the same time.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Measures against the server at `host`.
 pub(super) fn run(arguments: &Arguments, host: &str) -> Result<(), Error> {
@@ -32,7 +32,7 @@ pub(super) fn run(arguments: &Arguments, host: &str) -> Result<(), Error> {
 }
 
 fn connect(host: &str, port: u16) -> Result<TcpStream, Error> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match TcpStream::connect((host, port)) {
             Ok(stream) => return Ok(stream),

@@ -1,6 +1,6 @@
 //! Latency: one message under way at a time, each of them timed.
 
-use super::bench::{Arrival, Bench, Lane, of_wr_id};
+use super::bench::{Arrival, Bench, BenchQp, of_wr_id};
 use super::partner::{Finished, Partner};
 use super::plan::Verb;
 use super::progress::Progress;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use urxe_verbs::SendWr;
 
 /// How long an answer is waited for where it can be lost.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Of messages whose end nobody waits for, every so many one is signaled.
 const SIGNAL_EVERY: u64 = 16;
@@ -41,7 +41,7 @@ pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result
                 let lossy = !bench.plan.transport.is_reliable();
                 let arrival = wait_message(bench, |waited| {
                     partner.check()?;
-                    Ok(lossy && waited > PATIENCE)
+                    Ok(lossy && waited > TIMEOUT)
                 })?;
                 let elapsed = posted.elapsed();
                 let Some(arrival) = arrival else {
@@ -59,10 +59,10 @@ pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result
             measure(bench, partner, size, 1, |bench, partner, number| {
                 prepare(bench, number, size)?;
                 let posted = Instant::now();
-                let Bench { sends, lanes, .. } = bench;
-                lanes[0].qp.post_send(&[requests.get(number).signaled()])?;
-                while lanes[0].completed <= number {
-                    reap(sends, &mut lanes[0], partner)?;
+                let Bench { sends, qps, .. } = bench;
+                qps[0].qp.post_send(&[requests.get(number).signaled()])?;
+                while qps[0].completed <= number {
+                    reap(sends, &mut qps[0], partner)?;
                 }
                 let elapsed = posted.elapsed();
                 if let Some(verifier) = &mut bench.verifier {
@@ -82,19 +82,19 @@ fn measure(
     trips: u32,
     mut one: impl FnMut(&mut Bench, &mut Partner, u64) -> Result<Duration, Error>,
 ) -> Result<Finished, Error> {
-    let first = bench.lanes[0].posted;
+    let first = bench.qps[0].posted;
     let mut latencies = Latencies::new();
     let mut progress = Progress::new(size);
     let begun = Instant::now();
     loop {
-        let (elapsed, number) = (begun.elapsed(), bench.lanes[0].posted);
+        let (elapsed, number) = (begun.elapsed(), bench.qps[0].posted);
         // At least one, or there would be nothing to say.
         if number > first && bench.plan.amount.left(number - first, elapsed) == 0 {
             let row = Row::latency(size, latencies.len(), elapsed, latencies.summary());
             return Ok(Finished { messages: vec![number - first], row });
         }
         latencies.record(one(bench, partner, number)? / trips);
-        bench.lanes[0].posted = number + 1;
+        bench.qps[0].posted = number + 1;
         progress.tick(elapsed, || number - first);
     }
 }
@@ -114,7 +114,7 @@ pub(super) fn answer(
     if bench.plan.test.verb() == Verb::Write {
         let mut pinger = WritePing::new(bench, size)?;
         loop {
-            let number = bench.lanes[0].posted;
+            let number = bench.qps[0].posted;
             if !pinger.wait(bench, partner, number, &mut is_done)? {
                 break;
             }
@@ -122,16 +122,16 @@ pub(super) fn answer(
             // gone on.
             pinger.set(bench, number)?;
             pinger.post(bench, partner, number)?;
-            bench.lanes[0].posted = number + 1;
+            bench.qps[0].posted = number + 1;
         }
     } else {
         let requests = Requests::new(bench, 0, size)?;
         loop {
-            let number = bench.lanes[0].posted;
+            let number = bench.qps[0].posted;
             prepare(bench, number, size)?;
             let Some(arrival) = wait_message(bench, |_| is_done(partner))? else { break };
             post(bench, partner, requests.get(number))?;
-            bench.lanes[0].posted = number + 1;
+            bench.qps[0].posted = number + 1;
             received(bench, &arrival, size)?;
         }
     }
@@ -174,23 +174,23 @@ fn received(bench: &mut Bench, arrival: &Arrival, size: u32) -> Result<(), Error
 /// Posts a message whose end nobody waits for.
 fn post(bench: &mut Bench, partner: &mut Partner, wr: SendWr<'_>) -> Result<(), Error> {
     let window = u64::from(bench.plan.window());
-    let Bench { sends, lanes, .. } = bench;
-    let lane = &mut lanes[0];
-    while lane.posted - lane.completed >= window {
-        reap(sends, lane, partner)?;
+    let Bench { sends, qps, .. } = bench;
+    let qp = &mut qps[0];
+    while qp.posted - qp.completed >= window {
+        reap(sends, qp, partner)?;
     }
-    let signaled = (lane.posted + 1).is_multiple_of(SIGNAL_EVERY.min(window));
-    Ok(lane.qp.post_send(&[if signaled { wr.signaled() } else { wr }])?)
+    let signaled = (qp.posted + 1).is_multiple_of(SIGNAL_EVERY.min(window));
+    Ok(qp.qp.post_send(&[if signaled { wr.signaled() } else { wr }])?)
 }
 
 /// Waits a while for sends to end.
-fn reap(sends: &mut Completions, lane: &mut Lane, partner: &mut Partner) -> Result<(), Error> {
+fn reap(sends: &mut Completions, qp: &mut BenchQp, partner: &mut Partner) -> Result<(), Error> {
     let wcs = sends.wait()?;
     if wcs.is_empty() {
         partner.check()?;
     }
     for wc in wcs {
-        lane.completed = of_wr_id(wc.check()?.wr_id).1 + 1;
+        qp.completed = of_wr_id(wc.check()?.wr_id).1 + 1;
     }
     Ok(())
 }
@@ -243,7 +243,7 @@ impl WritePing {
         number: u64,
         mut give_up: impl FnMut(&mut Partner) -> Result<bool, Error>,
     ) -> Result<bool, Error> {
-        let Bench { poll, sends, lanes, memory, .. } = bench;
+        let Bench { poll, sends, qps, memory, .. } = bench;
         let word: &AtomicU64 = memory.mr.atomic_u64(self.word)?;
         let mut idle = Idle::new(*poll);
         while word.load(Ordering::Acquire).to_ne_bytes()[self.byte] != Self::mark(number) {
@@ -252,7 +252,7 @@ impl WritePing {
             }
             // Only a completion tells that the connection broke, or the daemon is gone.
             for wc in sends.poll()? {
-                lanes[0].completed = of_wr_id(wc.check()?.wr_id).1 + 1;
+                qps[0].completed = of_wr_id(wc.check()?.wr_id).1 + 1;
             }
             if give_up(partner)? {
                 return Ok(false);

@@ -8,7 +8,7 @@ use crate::link::Link;
 use std::time::Duration;
 
 /// How long the other end may take to open its device, connect or prepare.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The other end.
 pub(super) struct Partner(Link<Message>);
@@ -67,7 +67,7 @@ impl Partner {
 
     /// Server: what is to be measured.
     pub(super) fn hello(&mut self) -> Result<Plan, Error> {
-        match self.listen(Some(PATIENCE))? {
+        match self.listen(Some(TIMEOUT))? {
             Message::Hello { version: super::message::VERSION, plan } => Ok(plan),
             Message::Hello { version, .. } => Err(Error::Failed(format!(
                 "the client is of another version of urxe ({version}, expected {})",
@@ -79,7 +79,7 @@ impl Partner {
 
     /// What is to be connected to.
     pub(super) fn end(&mut self) -> Result<End, Error> {
-        match self.listen(Some(PATIENCE))? {
+        match self.listen(Some(TIMEOUT))? {
             Message::Connect(end) => Ok(end),
             message => Err(unexpected(&message)),
         }
@@ -87,7 +87,7 @@ impl Partner {
 
     /// Client: waits until the server is ready.
     pub(super) fn ready(&mut self) -> Result<(), Error> {
-        match self.listen(Some(PATIENCE))? {
+        match self.listen(Some(TIMEOUT))? {
             Message::Ready => Ok(()),
             message => Err(unexpected(&message)),
         }
@@ -95,7 +95,7 @@ impl Partner {
 
     /// Client: waits until the server has taken and checked everything, and hears what arrived.
     pub(super) fn taken(&mut self) -> Result<Option<Received>, Error> {
-        match self.listen(Some(PATIENCE))? {
+        match self.listen(Some(TIMEOUT))? {
             Message::Taken(received) => Ok(received),
             message => Err(unexpected(&message)),
         }
@@ -103,7 +103,7 @@ impl Partner {
 
     /// Server: the next length, or `None` if that was all.
     pub(super) fn next_size(&mut self) -> Result<Option<u32>, Error> {
-        match self.listen(Some(PATIENCE))? {
+        match self.listen(Some(TIMEOUT))? {
             Message::Begin { size } => Ok(Some(size)),
             Message::Bye => Ok(None),
             message => Err(unexpected(&message)),
@@ -122,7 +122,9 @@ impl Partner {
     /// Bad news become errors.
     fn accept(&self, message: Message) -> Result<Message, Error> {
         match message {
-            Message::Failed { reason } => Err(Error::Peer { who: self.0.who().to_owned(), reason }),
+            Message::Failed { reason } => {
+                Err(Error::Peer { peer: self.0.peer().to_owned(), reason })
+            }
             Message::Wrong { reason } => Err(Error::WrongData(reason)),
             message => Ok(message),
         }

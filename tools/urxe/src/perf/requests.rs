@@ -9,7 +9,7 @@ use urxe_verbs::{Ah, Inline, Payload, RemoteBuf, SendWr, Sge};
 /// before is.
 #[derive(Debug)]
 pub(super) struct Requests {
-    lane: usize,
+    qp: usize,
     verb: Verb,
     atomic: Atomic,
     /// For each place its memory here and there.
@@ -22,30 +22,30 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Those of queue pair `lane` for messages of `size`.
-    pub(super) fn new(bench: &Bench, lane: usize, size: u32) -> Result<Self, Error> {
+    /// Those of queue pair `qp` for messages of `size`.
+    pub(super) fn new(bench: &Bench, qp: usize, size: u32) -> Result<Self, Error> {
         let (plan, verb) = (&bench.plan, bench.plan.test.verb());
         let place = |number| {
-            let local = bench.memory.sge(bench.memory.outgoing(lane, number), size)?;
+            let local = bench.memory.sge(bench.memory.outgoing(qp, number), size)?;
             // Atomics of a queue pair all work on one number.
             let number = if verb == Verb::Atomic { 0 } else { number };
-            let remote = bench.memory.incoming(lane, number) as u64;
+            let remote = bench.memory.incoming(qp, number) as u64;
             Ok(([local], bench.remote.slice(remote..)?))
         };
         let places = (0..bench.memory.slots()).map(place).collect::<Result<_, Error>>()?;
         let inline = (size > 0 && size <= plan.inline).then(|| vec![0; size as usize]);
-        let to = bench.lanes[lane].to.clone();
+        let to = bench.qps[qp].to.clone();
         let numbered = match plan.transport {
             Transport::Rc => false,
             Transport::Uc => plan.verify || verb == Verb::Write,
             Transport::Ud => plan.verify,
         };
-        Ok(Requests { lane, verb, atomic: plan.atomic, places, inline, to, numbered })
+        Ok(Requests { qp, verb, atomic: plan.atomic, places, inline, to, numbered })
     }
 
     /// The one for message `number`.
     pub(super) fn get(&self, number: u64) -> SendWr<'_> {
-        let wr_id = wr_id(self.lane, number);
+        let wr_id = wr_id(self.qp, number);
         let (sge, remote) = &self.places[(number % self.places.len() as u64) as usize];
         let payload = || match &self.inline {
             None => Payload::from(sge),

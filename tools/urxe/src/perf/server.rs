@@ -105,8 +105,8 @@ fn attend(bench: &mut Bench, client: &mut Partner, size: u32) -> Result<Finished
         (Verb::Send | Verb::Write, true) => latency::answer(bench, client, size),
         _ => {
             let finished = client.wait_finished()?;
-            for (lane, messages) in bench.lanes.iter_mut().zip(&finished.messages) {
-                lane.posted = lane.posted.saturating_add(*messages);
+            for (qp, messages) in bench.qps.iter_mut().zip(&finished.messages) {
+                qp.posted = qp.posted.saturating_add(*messages);
             }
             Ok(finished)
         }
@@ -116,7 +116,6 @@ fn attend(bench: &mut Bench, client: &mut Partner, size: u32) -> Result<Finished
 /// Checks what is left of messages of one length.
 fn check(bench: &mut Bench, finished: &Finished, size: u32) -> Result<(), Error> {
     let Some(verifier) = &mut bench.verifier else { return Ok(()) };
-    let mut lanes = bench.lanes.iter().zip(&finished.messages).enumerate();
-    lanes
-        .try_for_each(|(index, (lane, &messages))| verifier.at_the_end(index, lane, messages, size))
+    let mut qps = bench.qps.iter().zip(&finished.messages).enumerate();
+    qps.try_for_each(|(index, (qp, &messages))| verifier.at_the_end(index, qp, messages, size))
 }

@@ -4,7 +4,7 @@
 //! uses while it is under way. Where messages can be lost, each carries its number.
 //! What a READ brings is decided by its place.
 
-use super::bench::{Areas, Arrival, Lane};
+use super::bench::{Areas, Arrival, BenchQp};
 use super::plan::{Plan, Verb};
 use crate::error::Error;
 use crate::pattern::Pattern;
@@ -33,9 +33,9 @@ impl Verifier {
         if self.verb != Verb::Read {
             return Ok(());
         }
-        for lane in 0..plan.qps as usize {
+        for qp in 0..plan.qps as usize {
             for slot in 0..self.memory.slots() {
-                self.fill(self.memory.incoming(lane, slot), pattern(lane, slot), plan.max_size())?;
+                self.fill(self.memory.incoming(qp, slot), pattern(qp, slot), plan.max_size())?;
             }
         }
         Ok(())
@@ -43,10 +43,10 @@ impl Verifier {
 
     /// Client, before message `number` is posted: puts there what is sent, or makes sure that
     /// what comes back is new.
-    pub(super) fn before_post(&mut self, lane: usize, number: u64, size: u32) -> Result<(), Error> {
-        let place = self.memory.outgoing(lane, number);
+    pub(super) fn before_post(&mut self, qp: usize, number: u64, size: u32) -> Result<(), Error> {
+        let place = self.memory.outgoing(qp, number);
         match self.verb {
-            Verb::Write | Verb::Send => self.fill(place, pattern(lane, number), size),
+            Verb::Write | Verb::Send => self.fill(place, pattern(qp, number), size),
             Verb::Read | Verb::Atomic => {
                 Ok(self.memory.mr.fill(place..place + size as usize, NOTHING_YET)?)
             }
@@ -55,29 +55,29 @@ impl Verifier {
 
     /// Client, when message `number` has ended: checks what it brought back, if it brings
     /// anything.
-    pub(super) fn came_back(&mut self, lane: usize, number: u64, size: u32) -> Result<(), Error> {
-        let place = self.memory.outgoing(lane, number);
+    pub(super) fn came_back(&mut self, qp: usize, number: u64, size: u32) -> Result<(), Error> {
+        let place = self.memory.outgoing(qp, number);
         let result = match self.verb {
             Verb::Write | Verb::Send => return Ok(()),
-            Verb::Read => self.check(place, pattern(lane, number % self.memory.slots()), size),
+            Verb::Read => self.check(place, pattern(qp, number % self.memory.slots()), size),
             // Every atomic so far has raised the number by one.
             Verb::Atomic => self.check_word(place, number),
         };
-        result.map_err(|what| wrong(&format!("QP {lane}, message {number}, came back"), &what))
+        result.map_err(|what| wrong(&format!("QP {qp}, message {number}, came back"), &what))
     }
 
     /// Receiver: checks a message that came.
     pub(super) fn received(&mut self, arrival: &Arrival, size: u32) -> Result<(), Error> {
-        let &Arrival { lane, number, place, .. } = arrival;
-        let result = self.check(place, pattern(lane, number), size);
-        result.map_err(|what| wrong(&format!("QP {lane}, message {number}, received"), &what))
+        let &Arrival { qp, number, place, .. } = arrival;
+        let result = self.check(place, pattern(qp, number), size);
+        result.map_err(|what| wrong(&format!("QP {qp}, message {number}, received"), &what))
     }
 
     /// Server, when `messages` of a length have ended on a queue pair: checks what they left.
     pub(super) fn at_the_end(
         &mut self,
         index: usize,
-        lane: &Lane,
+        qp: &BenchQp,
         messages: u64,
         size: u32,
     ) -> Result<(), Error> {
@@ -85,12 +85,12 @@ impl Verifier {
             Verb::Read | Verb::Send => return Ok(()),
             Verb::Write => {
                 let left = messages.min(self.memory.slots());
-                (lane.posted - left..lane.posted).try_for_each(|number| {
+                (qp.posted - left..qp.posted).try_for_each(|number| {
                     self.check(self.memory.incoming(index, number), pattern(index, number), size)
                         .map_err(|what| format!("message {number}: {what}"))
                 })
             }
-            Verb::Atomic => self.check_word(self.memory.incoming(index, 0), lane.posted),
+            Verb::Atomic => self.check_word(self.memory.incoming(index, 0), qp.posted),
         };
         result.map_err(|what| wrong(&format!("QP {index}, what was left in memory"), &what))
     }
@@ -116,8 +116,8 @@ impl Verifier {
 }
 
 /// Of a message's number only 32 bits count: no more travel with one that can be lost.
-fn pattern(lane: usize, number: u64) -> Pattern {
-    Pattern::new(lane as u64, u64::from(number as u32))
+fn pattern(qp: usize, number: u64) -> Pattern {
+    Pattern::new(qp as u64, u64::from(number as u32))
 }
 
 fn wrong(which: &str, what: &str) -> Error {

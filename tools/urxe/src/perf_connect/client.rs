@@ -1,7 +1,7 @@
 //! The client's end: opens, uses and closes.
 
 use super::report::Report;
-use super::{Arguments, PATIENCE, Shared, Ticket, send_number, unexpected};
+use super::{Arguments, Shared, TIMEOUT, Ticket, send_number, unexpected};
 use crate::error::Error;
 use crate::output;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -63,7 +63,7 @@ impl Client {
     fn find_server(&self) -> Result<Connection, Error> {
         let deadline = Instant::now() + START;
         loop {
-            match self.ask(0)?.wait_established(PATIENCE) {
+            match self.ask(0)?.wait_established(TIMEOUT) {
                 Ok(connection) => return Ok(connection),
                 // Nobody listens.
                 Err(VerbsError::Rejected { reason: 8, .. }) if Instant::now() < deadline => {
@@ -84,7 +84,7 @@ impl Client {
                 asked.push(self.ask(next)?);
                 next += 1;
             }
-            match self.channel.next_event(PATIENCE)? {
+            match self.channel.next_event(TIMEOUT)? {
                 Some(Event::Established(connection)) => {
                     asked.retain(|other| *other != connection);
                     open.push(connection);
@@ -123,7 +123,7 @@ impl Client {
         }
         let mut ended = 0;
         while ended < open.len() {
-            match self.channel.next_event(PATIENCE)? {
+            match self.channel.next_event(TIMEOUT)? {
                 Some(Event::Disconnected(_)) => ended += 1,
                 Some(Event::TimewaitExit(_)) => {}
                 event => return Err(unexpected(event)),

@@ -20,7 +20,7 @@ use urxe_verbs::{Access, Context, Cq, Mr, Pd, Qp, QpCaps, QpInit, RecvWr, SendWr
 const MAX_COUNT: u32 = 32_767;
 
 /// How long nothing may happen.
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(30));
 
 const EXAMPLES: &str = "\
 Examples:

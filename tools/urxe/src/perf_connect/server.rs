@@ -1,6 +1,6 @@
 //! The server's end: accepts whoever comes, and takes their messages.
 
-use super::{Arguments, PATIENCE, Shared, Ticket, unexpected};
+use super::{Arguments, Shared, TIMEOUT, Ticket, unexpected};
 use crate::error::Error;
 use crate::output;
 use crate::units::count;
@@ -19,7 +19,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> Result<(), Error>
     let mut server: Option<Server> = None;
     loop {
         // Before the first one comes there is no hurry.
-        let patience = if server.is_some() { PATIENCE } else { None };
+        let patience = if server.is_some() { TIMEOUT } else { None };
         match (channel.next_event(patience)?, &mut server) {
             (Some(Event::ConnectRequest(request)), server) => {
                 let ticket = Ticket::parse(&request.param().private_data)?;

@@ -63,7 +63,7 @@ impl StatClient {
             }
             stats.qps.extend(page.qps);
             let last = stats.qps.last().map(|qp| qp.qpn);
-            // Each page must bring us further, or a confused daemon would keep us here for ever.
+            // Each page must advance, or a faulty daemon would keep us here indefinitely.
             if !page.more || last <= after_qpn {
                 return Ok(stats);
             }

@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     nonzero: bool,
 
-    /// Go on for ever: after each interval show what was counted in it.
+    /// Repeat until interrupted: after each interval show what was counted in it.
     #[arg(long, value_name = "SECONDS", value_parser = units::parse_duration)]
     watch: Option<Duration>,
 

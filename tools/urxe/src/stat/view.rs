@@ -63,7 +63,7 @@ impl Snapshot {
                 for qp in &mut stats.qps {
                     let Some(old) = old.qps.iter().find(|old| old.qpn == qp.qpn) else { continue };
                     for (value, old) in qp.values.iter_mut().zip(&old.values) {
-                        // A QPN may have got a new owner, whose counters began anew.
+                        // A QPN may have a new owner, whose counters begin at 0.
                         *value = value.checked_sub(*old).unwrap_or(*value);
                     }
                 }
@@ -83,7 +83,7 @@ impl Snapshot {
             for CounterInfo { name, meaning } in infos {
                 meanings.entry(name.clone()).or_insert_with(|| meaning.clone());
             }
-            // Who asks for one QP wants no device around it.
+            // For one QP the counters of the device are left out.
             let own = stats.counters.iter().filter(|_| selection.qp.is_none());
             let counters = own.filter(|(_, value)| shown(*value));
             DeviceView {

@@ -13,7 +13,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long anything here may take before it counts as hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(100);
 
 /// The tool, with arguments separated by spaces.
 pub(crate) fn urxe(line: &str) -> Command {
@@ -87,7 +87,7 @@ impl Process {
             });
             let _ = sender.send((out, err));
         });
-        let (stdout, stderr) = receiver.recv_timeout(PATIENCE).expect("the process hangs");
+        let (stdout, stderr) = receiver.recv_timeout(TIMEOUT).expect("the process hangs");
         Output { status: self.child.wait().unwrap(), stdout, stderr }
     }
 }
@@ -183,7 +183,7 @@ impl Daemon {
 
     /// Waits until its device has so many QPs.
     pub(crate) fn wait_for_qps(&self, count: usize) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.stat()["qps"].as_array().unwrap().len() != count {
             assert!(Instant::now() < deadline, "there never were {count} QPs: {}", self.stat());
             sleep(Duration::from_millis(20));
