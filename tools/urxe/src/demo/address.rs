@@ -13,7 +13,7 @@ const OTHER_PAIRS: u8 = 16;
 pub(super) struct Addresses(Vec<IpAddr>);
 
 impl Addresses {
-    /// What to try, the best first.
+    /// The addresses to try, the best first.
     pub(super) fn candidates(ipv6: bool) -> Result<Vec<Addresses>, Error> {
         if !ipv6 {
             return Ok(Addresses::pairs(std::process::id()));
@@ -29,7 +29,7 @@ impl Addresses {
     }
 
     /// 127.0.0.1 and 127.0.0.2, and then other pairs. Where those begin depends on `seed`, so that
-    /// demos that run at the same time do not chase each other.
+    /// demos that run at the same time hardly use the same ones.
     fn pairs(seed: u32) -> Vec<Addresses> {
         let pair = |second, third| {
             Addresses([1, 2].map(|last| Ipv4Addr::new(127, second, third, last).into()).to_vec())

@@ -1,5 +1,5 @@
-//! What the atomics of the demo do: all of a round work on one number, so that each result tells
-//! whether those before it were done once, and in order.
+//! The atomics of the demo: all of a round work on one number, so that each result shows whether
+//! those before it were executed once, and in order.
 
 use super::message::{Operation, Round};
 use crate::pattern::Pattern;
@@ -9,8 +9,8 @@ pub(super) fn initial(round: &Round) -> u64 {
     Pattern::new(round.operation as u64, round.first).number()
 }
 
-/// What message number `index` compares with, and what it puts there. Every second one does not
-/// match, and must change nothing.
+/// The compare and swap values of message number `index`. Every second one does not match, and must
+/// change nothing.
 pub(super) fn compare_swap(round: &Round, index: u32) -> (u64, u64) {
     let present = value_before(round, index);
     let matches = index.is_multiple_of(2);
@@ -22,8 +22,8 @@ pub(super) fn add(round: &Round) -> u64 {
     Pattern::new(!0, round.first).number()
 }
 
-/// The number before message `index` is carried out, which is what it must bring back; and with
-/// `index` the length of the round, what must be there at the end.
+/// The number before message `index` is executed, which it must return; with the length of the round
+/// as `index`, the number at the end.
 pub(super) fn value_before(round: &Round, index: u32) -> u64 {
     match round.operation {
         Operation::FetchAndAdd => {

@@ -1,9 +1,9 @@
-//! What the two programs of the demo tell each other over their pipes.
+//! The messages between the two programs of the demo, over pipes.
 
 use serde::{Deserialize, Serialize};
 use urxe_verbs::{QpEndpoint, QpType, RemoteBuf};
 
-/// The operations that the demo shows, on a reliable connection unless they say otherwise.
+/// The operations of the demo, on a reliable connection unless their names say otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Operation {
@@ -52,7 +52,7 @@ impl Operation {
         Operation::UdMulticast,
     ];
 
-    /// Its name for people.
+    /// Its name in the report.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Operation::Send => "SEND",
@@ -90,7 +90,7 @@ impl Operation {
         self.transport() != QpType::Rc
     }
 
-    /// Whether it brings back a number that was there before.
+    /// Whether it returns the number that was there before.
     pub(super) const fn is_atomic(self) -> bool {
         matches!(self, Operation::CompareAndSwap | Operation::FetchAndAdd)
     }
@@ -140,7 +140,7 @@ pub(super) struct Round {
     pub(super) size: u32,
     /// How many messages.
     pub(super) count: u32,
-    /// Number of the first one, among all of the demo. It decides what the messages contain.
+    /// Number of the first one, among all of the demo. The contents of messages depend on it.
     pub(super) first: u64,
 }
 
@@ -154,33 +154,33 @@ pub(super) struct Endpoints {
     pub(super) shared: [QpEndpoint; 2],
 }
 
-/// Said by either side.
+/// A message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// Partner: these are my queue pairs and my memory.
+    /// Partner: its queue pairs and its memory.
     Hello {
         endpoints: Endpoints,
-        /// Where messages come in.
+        /// For incoming messages.
         incoming: RemoteBuf,
-        /// Where messages can be read.
+        /// For messages that are read.
         outgoing: RemoteBuf,
     },
-    /// Requester: these are my queue pairs; connect to them.
+    /// Requester: its queue pairs, to connect to.
     Connect { endpoints: Endpoints },
     /// Requester: prepare memory, and receives if need be, for a round.
     Prepare(Round),
-    /// Requester: the round is over; check what you got.
+    /// Requester: the round is over; check it.
     Check,
-    /// Partner: done as asked, and all is well.
+    /// Partner: done.
     Done,
-    /// Partner: prepared, and these keys open the memory where messages come in.
+    /// Partner: prepared, and these are the keys of windows on the memory for incoming messages.
     Bound { rkeys: Vec<u32> },
-    /// Partner: what arrived is right; so many messages did not.
+    /// Partner: what arrived is right; `lost` messages did not arrive.
     Checked { lost: u32 },
     /// Partner: the check failed.
     Wrong { reason: String },
-    /// Partner: I cannot go on.
+    /// Partner: an error.
     Failed { reason: String },
-    /// Requester: that was all.
+    /// Requester: the end.
     Finish,
 }

@@ -26,12 +26,12 @@ Examples:
       Both ends on one machine, over two daemons.
 
 The server needs only the name of the test; the client decides about the rest and tells it. How
-each end waits and which memory it uses (--poll, --events, --memory) is its own affair.";
+each end waits and which memory it uses (--poll, --events, --memory) it decides itself.";
 
 /// Measure bandwidth and latency between two programs, as perftest does.
 ///
 /// Without SERVER this is the server, and waits for one client; with SERVER, the client. The two
-/// find each other over TCP, and then exchange data by RDMA.
+/// connect over TCP, and then exchange data by RDMA.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -39,12 +39,11 @@ pub(crate) struct Arguments {
     #[arg(value_enum)]
     pub(super) test: Test,
 
-    /// Host name or address at which the server waits. (Any that TCP reaches; what RDMA uses, the
-    /// two devices tell each other.)
+    /// Host name or address of the server, for TCP. (The addresses for RDMA are exchanged over it.)
     #[arg(value_name = "SERVER")]
     pub(super) server: Option<String>,
 
-    /// TCP port at which the two meet; 0 lets a server choose a free one, and say which.
+    /// TCP port of the server; 0 lets it choose a free one, which it prints.
     #[arg(long, value_name = "PORT", default_value_t = 18515)]
     pub(super) port: u16,
 
@@ -55,8 +54,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
 
-    /// Transport of the queue pairs. With uc and ud messages can be lost; both ends then say what
-    /// was sent and what arrived.
+    /// Transport of the queue pairs. With uc and ud messages can be lost; both ends then print
+    /// what was sent and what arrived.
     #[arg(long, value_enum, default_value_t)]
     transport: Transport,
 
@@ -102,12 +101,12 @@ pub(crate) struct Arguments {
     #[arg(long)]
     srq: bool,
 
-    /// Make so many queue pairs more at each end that do nothing, and say what memory the daemon
-    /// takes for each.
+    /// Create so many additional queue pairs at each end that stay idle, and print how much memory
+    /// the daemon needs for each.
     #[arg(long, value_name = "N", default_value_t = 0)]
     idle: u32,
 
-    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that both ends can do].
+    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest that both ends support].
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u16>,
 
@@ -125,7 +124,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     verify: bool,
 
-    /// Which atomic.
+    /// The atomic operation.
     #[arg(long, value_enum, default_value_t)]
     atomic: Atomic,
 
@@ -133,11 +132,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     poll: PollMode,
 
-    /// Sleep until a completion channel tells of completions: the same as --poll event.
+    /// Sleep until a completion channel reports completions: the same as --poll event.
     #[arg(long, conflicts_with = "poll")]
     events: bool,
 
-    /// Where messages lie.
+    /// The memory of messages.
     #[arg(long, value_enum, default_value_t)]
     memory: Memory,
 
@@ -146,23 +145,23 @@ pub(crate) struct Arguments {
     pub(super) json: bool,
 }
 
-/// Where messages lie.
+/// The memory of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Memory {
-    /// In memory made through the client library, which the daemon maps: the fast way.
+    /// Memory allocated by the client library, which the daemon maps: the fast way.
     #[default]
     Shared,
-    /// In ordinary memory of the program, as any verbs program registers it. With URXE_MR=remap in
-    /// the environment it is made shared when it is registered.
+    /// Ordinary memory of the program, as any verbs program registers it. With URXE_MR=remap in the
+    /// environment it becomes shared when it is registered.
     Process,
 }
 
-/// What one end decides for itself.
+/// The options that each end decides for itself.
 #[derive(Clone, Debug)]
 pub(super) struct Local {
     pub(super) device: OpenOptions,
-    /// Which of the device's addresses.
+    /// Index into the device's GID table.
     pub(super) gid_index: u8,
     pub(super) poll: PollMode,
     pub(super) memory: Memory,
@@ -175,7 +174,7 @@ fn parse_message_size(text: &str) -> Result<u32, String> {
 }
 
 impl Arguments {
-    /// What the client asks for, on a device with this active MTU.
+    /// The client's plan, on a device with this active MTU.
     pub(super) fn plan(&self, active_mtu: u16) -> Result<Plan, Error> {
         let is_datagram = self.transport == Transport::Ud;
         let longest = u32::from(self.mtu.unwrap_or(active_mtu));
@@ -187,9 +186,7 @@ impl Arguments {
         };
         let sizes = match (self.all, self.test.verb()) {
             (Some(_), Verb::Atomic) => {
-                return Err(Error::Usage(
-                    "--all: expected no such thing; atomics have 8 bytes".into(),
-                ));
+                return Err(Error::Usage("--all: not expected; atomics have 8 bytes".into()));
             }
             (Some(max), _) => {
                 let max = if is_datagram { max.min(longest) } else { max };
@@ -218,8 +215,8 @@ impl Arguments {
         Ok(plan)
     }
 
-    /// Whether this end, on a device with this active MTU, was asked for something else than what
-    /// the client now wants.
+    /// Whether the options of this end, on a device with this active MTU, ask for something else
+    /// than the client's plan.
     pub(super) fn are_overruled_by(&self, plan: &Plan, active_mtu: u16) -> bool {
         let command = Self::augment_args(clap::Command::new("perf").no_binary_name(true));
         let plain = command.try_get_matches_from([self.test.name()]);
@@ -228,13 +225,13 @@ impl Arguments {
         self.plan(active_mtu).is_ok_and(|ours| ours != *plan && Some(ours) != plain)
     }
 
-    /// What is decided at each end.
+    /// The options that each end decides for itself.
     pub(super) fn local(&self) -> Result<Local, Error> {
         let poll = if self.events { PollMode::Event } else { self.poll };
         if poll == PollMode::Event && self.test == Test::WriteLat {
             return Err(Error::Usage(
                 "--poll is event, expected spin or yield: write-lat waits for a byte in memory, \
-                 which no event tells of; send-lat can wait for events"
+                 which no event reports; send-lat can wait for events"
                     .into(),
             ));
         }
@@ -274,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn all_goes_up_in_powers_of_two_and_leaves_the_server_alone() {
+    fn all_sizes_are_powers_of_two_and_take_no_server_name() {
         let arguments = parse("send-bw --all 10.0.0.1");
         assert_eq!(arguments.server.as_deref(), Some("10.0.0.1"));
         let sizes = arguments.plan(MTU).unwrap().sizes;
@@ -284,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_are_as_long_as_the_path_mtu_and_no_longer() {
+    fn datagrams_are_at_most_as_long_as_the_path_mtu() {
         let sizes = |line| parse(line).plan(MTU).unwrap().sizes;
         assert_eq!(sizes("send-bw host --transport ud"), [1024]);
         assert_eq!(sizes("send-bw host --transport ud --mtu 512"), [512]);
@@ -293,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn one_second_or_what_was_asked_for() {
+    fn the_amount_is_one_second_by_default() {
         let amount = |line| parse(line).plan(MTU).unwrap().amount;
         assert_eq!(amount("send-bw host"), Amount::Milliseconds(1000));
         assert_eq!(amount("send-bw host --duration 2.5s"), Amount::Milliseconds(2500));
@@ -301,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_was_asked_for_something_else_is_overruled() {
+    fn options_of_a_server_that_differ_from_the_plan_are_overruled() {
         let client = parse("write-bw host --size 4K --poll spin").plan(MTU).unwrap();
         assert!(!parse("write-bw").are_overruled_by(&client, MTU));
         assert!(!parse("write-bw --memory process --json").are_overruled_by(&client, MTU));
@@ -310,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_a_way_to_poll_but_not_for_memory() {
+    fn events_are_refused_for_tests_that_poll_memory() {
         assert_eq!(parse("send-lat host --events").local().unwrap().poll, PollMode::Event);
         let error = parse("write-lat host --events").local().unwrap_err();
         assert!(matches!(&error, Error::Usage(text) if text.contains("expected spin or yield")));

@@ -13,8 +13,8 @@ use urxe_verbs::{SendWr, Wc};
 /// Receives that are posted again together.
 const RECEIVES: u32 = 16;
 
-/// After so long without a message, and the client done, those that are missing are lost.
-const SILENCE: Duration = Duration::from_millis(300);
+/// After so long without a message, when the client has finished, those missing are lost.
+const LOST_AFTER: Duration = Duration::from_millis(300);
 
 /// The client's part: posts, and takes completions, until it was enough.
 pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result<Finished, Error> {
@@ -51,7 +51,7 @@ pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result
             let (index, number) = of_wr_id(wc.check()?.wr_id);
             if let Some(verifier) = verifier {
                 let ended = qps[index].completed..=number;
-                ended.into_iter().try_for_each(|number| verifier.came_back(index, number, size))?;
+                ended.into_iter().try_for_each(|number| verifier.completed(index, number, size))?;
             }
             qps[index].completed = number + 1;
         }
@@ -87,8 +87,8 @@ fn post<'a>(
     Ok(())
 }
 
-/// The server's part where it must receive: takes messages and posts receives again, until the
-/// client says that it is done and all have come; or, where messages can be lost, no more come.
+/// The server's part of a test that receives: takes messages and posts receives again, until the
+/// client has finished and all have arrived; or, on unreliable transports, no more arrive.
 pub(super) fn receive(
     bench: &mut Bench,
     partner: &mut Partner,
@@ -102,7 +102,7 @@ pub(super) fn receive(
     loop {
         if let Some(mut finished) = finished.take_if(|finished| {
             let sent: u64 = finished.messages.iter().sum();
-            received >= sent || !is_reliable && last.elapsed() > SILENCE
+            received >= sent || !is_reliable && last.elapsed() > LOST_AFTER
         }) {
             let sent = finished.messages.iter().sum();
             let elapsed = first.map_or(Duration::ZERO, |first| last - first);

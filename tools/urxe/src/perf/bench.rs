@@ -34,10 +34,9 @@ pub(super) struct Bench {
     pub(super) sends: Completions,
     pub(super) recvs: Completions,
     pub(super) qps: Vec<BenchQp>,
-    /// Those of each queue pair, or the only ones that all of them share; none if nothing is
-    /// received.
+    /// The receives of each queue pair, or the shared ones of all; none if nothing is received.
     pub(super) receives: Vec<Receives>,
-    /// Which queue pair has which number.
+    /// Index of a queue pair by QPN.
     by_qpn: HashMap<u32, usize>,
     pub(super) idle: Option<Idle>,
     pub(super) memory: Areas,
@@ -47,36 +46,36 @@ pub(super) struct Bench {
     pub(super) verifier: Option<Verifier>,
 }
 
-/// A queue pair, and how far it has come.
+/// A queue pair, and its progress.
 #[derive(Debug)]
 pub(super) struct BenchQp {
     pub(super) qp: Qp,
-    /// Number of the next message to send: how many were sent so far, of all lengths. It decides
-    /// about place and contents.
+    /// Number of the next message to send: how many were sent so far, of all lengths. Place and
+    /// contents depend on it.
     pub(super) posted: u64,
-    /// Number of the first one that is not known to have ended.
+    /// Number of the first message without a completion.
     pub(super) completed: u64,
-    /// Number of the next message to receive; where messages can be lost, how many came.
+    /// Number of the next message to receive; on unreliable transports, how many arrived.
     pub(super) received: u64,
     /// Where its datagrams go.
     pub(super) to: Option<(Ah, u32)>,
 }
 
-/// A message that came.
+/// A message that arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     /// The queue pair.
     pub(super) qp: usize,
     /// The message's number.
     pub(super) number: u64,
-    /// Where its data are.
+    /// Offset of its data.
     pub(super) place: usize,
     /// How many bytes.
     pub(super) len: u32,
 }
 
-/// Memory of one end: an area for messages that go out (and for what READs and atomics bring
-/// back), and one for those that come in. Each has as many places for each queue pair.
+/// Memory of one end: an area for outgoing messages (and for the results of READs and atomics), and
+/// one for incoming messages. Each has the same number of places for each queue pair.
 #[derive(Clone, Debug)]
 pub(super) struct Areas {
     pub(super) mr: Mr,
@@ -86,19 +85,17 @@ pub(super) struct Areas {
 }
 
 impl Areas {
-    /// Where message number `number` of a queue pair goes out, or comes back.
+    /// Offset of message `number` of a queue pair, outgoing or returned.
     pub(super) fn outgoing(&self, qp: usize, number: u64) -> usize {
         (self.place(qp, number)) as usize
     }
 
-    /// Where message number `number` of a queue pair comes in. It is the same offset at both
-    /// ends.
+    /// Offset of message `number` of a queue pair, incoming. It is the same at both ends.
     pub(super) fn incoming(&self, qp: usize, number: u64) -> usize {
         (self.area_len + self.place(qp, number)) as usize
     }
 
-    /// Where a message comes in that took receive number `number` of those that all queue pairs
-    /// share.
+    /// Offset of a message that consumed shared receive `number`.
     pub(super) fn incoming_shared(&self, number: u64) -> usize {
         let places = self.area_len / self.stride;
         (self.area_len + number % places * self.stride) as usize
@@ -120,7 +117,7 @@ impl Areas {
 }
 
 impl Bench {
-    /// Opens the device and makes everything in it.
+    /// Opens the device and creates all objects.
     pub(super) fn new(plan: Plan, local: &Local) -> Result<Self, Error> {
         let context = Context::open(&local.device)?;
         let pd = context.alloc_pd()?;
@@ -187,7 +184,7 @@ impl Bench {
         })
     }
 
-    /// What the other end must know.
+    /// The queue pairs and the memory, for the other end.
     pub(super) fn end(&self) -> Result<End, Error> {
         let active_mtu = self.context.query_port(1)?.active_mtu;
         let wanted = self.plan.mtu.unwrap_or(active_mtu);
@@ -251,7 +248,7 @@ impl Bench {
         receives.iter_mut().try_for_each(|receives| receives.refill(memory, len, least))
     }
 
-    /// What a receive completion tells.
+    /// The message of a receive completion.
     pub(super) fn arrival(&mut self, wc: &Wc) -> Result<Arrival, Error> {
         let (index, receive) = of_wr_id(wc.check()?.wr_id);
         let headroom = self.plan.headroom();
@@ -261,14 +258,14 @@ impl Bench {
         };
         receives.take();
         let place = receives.place(&self.memory, receive) + headroom as usize;
-        // Where messages can be lost, they carry their numbers.
+        // On unreliable transports messages carry their numbers.
         let number = wc.imm.map_or(self.qps[qp].received, u64::from);
         self.qps[qp].received += 1;
         Ok(Arrival { qp, number, place, len: wc.byte_len.saturating_sub(headroom) })
     }
 
-    /// Wipes the place where a ping-pong of WRITEs looks for its messages.
-    pub(super) fn forget_last_message(&self) -> Result<(), Error> {
+    /// Clears the place that a ping-pong of WRITEs polls.
+    pub(super) fn clear_last_message(&self) -> Result<(), Error> {
         let (place, len) = (self.memory.incoming(0, 0), self.memory.stride as usize);
         match (self.plan.test.verb(), self.plan.test.is_latency()) {
             (Verb::Write, true) => Ok(self.memory.mr.fill(place..place + len, 0)?),
@@ -280,39 +277,39 @@ impl Bench {
 /// Receives that a shared queue holds at most; devices have limits of their own.
 const MAX_SHARED: u32 = 32_767;
 
-/// Bits of a work request's number that count messages; those above are the queue pair's.
+/// Bits of a `wr_id` that number messages; those above are the queue pair's index.
 const NUMBER_BITS: u32 = 48;
 
-/// The number of a work request: which queue pair, which message.
+/// The `wr_id` of a message of a queue pair.
 pub(super) fn wr_id(qp: usize, number: u64) -> u64 {
     (qp as u64) << NUMBER_BITS | number & ((1 << NUMBER_BITS) - 1)
 }
 
-/// The queue pair and the message that a work request is of.
+/// The queue pair and the message of a `wr_id`.
 pub(super) fn of_wr_id(wr_id: u64) -> (usize, u64) {
     ((wr_id >> NUMBER_BITS) as usize, wr_id & ((1 << NUMBER_BITS) - 1))
 }
 
 const PAGE: usize = 4096;
 
-/// Registered memory is made of whole pages, as programs that care for speed have it.
+/// Registered memory consists of whole pages, as in programs that are written for speed.
 #[derive(Clone)]
 #[repr(align(4096))]
 struct Page {
     _bytes: [u8; PAGE],
 }
 
-/// Registers memory of the kind that is wanted.
+/// Registers memory of a kind.
 fn memory(pd: &Pd, len: usize, kind: Memory) -> Result<Mr, Error> {
     match kind {
         Memory::Shared => Ok(pd.alloc_mr(len, ACCESS)?),
         Memory::Process => {
-            // Given up for good: a test lives as long as its process.
+            // Never freed: a test lives as long as its process.
             let memory = Vec::leak(vec![Page { _bytes: [0; PAGE] }; len.div_ceil(PAGE)]);
             let len = memory.len() * PAGE;
             // SAFETY: the memory is never freed, and writable. The only reference to it ends with
-            // this call, for it is turned into a pointer here; from then on nobody uses it but
-            // through the `Mr`.
+            // this call, for it is turned into a pointer here; from then on it is used
+            // only through the `Mr`.
             Ok(unsafe { pd.reg_mr(memory.as_mut_ptr().cast(), len, ACCESS)? })
         }
     }
@@ -323,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_a_work_request_tells_queue_pair_and_message() {
+    fn a_wr_id_identifies_queue_pair_and_message() {
         for (qp, number) in [(0, 0), (1, 2), (1023, (1 << NUMBER_BITS) - 1)] {
             assert_eq!(of_wr_id(wr_id(qp, number)), (qp, number));
         }

@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use urxe_verbs::Context;
 
-/// How long a server may take to come up: scripts start both ends at about the same time.
+/// How long a server may take to start: scripts start both ends at about the same time.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Measures against the server at `host`.
@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &Arguments, host: &str) -> Result<(), Error> {
     let mut server = Partner::new(Link::over_tcp(stream, format!("the server {host}"))?);
     let measured = measure(bench, &mut server, arguments);
     if let Err(error) = &measured {
-        server.tell(error);
+        server.report(error);
     }
     measured
 }
@@ -39,7 +39,7 @@ fn connect(host: &str, port: u16) -> Result<TcpStream, Error> {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 if Instant::now() > deadline {
                     return Err(Error::Failed(format!(
-                        "no server waits at {host} on TCP port {port}; start one there with \
+                        "no server listens at {host} on TCP port {port}; start one there with \
                          `urxe perf` and the same test, but without a server's name"
                     )));
                 }
@@ -63,7 +63,7 @@ fn measure(mut bench: Bench, server: &mut Partner, arguments: &Arguments) -> Res
     let setting = Setting::new(Role::Client, &bench, ours, theirs);
     let mut reporter = Reporter::begin(setting, arguments.json)?;
     for size in bench.plan.sizes.clone() {
-        bench.forget_last_message()?;
+        bench.clear_last_message()?;
         server.send(&Message::Begin { size })?;
         server.ready()?;
         let finished = if bench.plan.test.is_latency() {

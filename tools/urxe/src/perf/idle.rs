@@ -1,4 +1,4 @@
-//! Queue pairs that do nothing, and what they take.
+//! Idle queue pairs, and the memory that they need.
 
 use crate::error::Error;
 use crate::units::count;
@@ -13,7 +13,7 @@ pub(super) struct Idle {
     pub(super) cost: IdleCost,
 }
 
-/// What they take of the daemon's memory.
+/// The memory that they need in the daemon.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct IdleCost {
     qps: u32,
@@ -26,13 +26,13 @@ pub(super) struct IdleCost {
 }
 
 impl Idle {
-    /// Makes `count` of them; none if there are to be none.
+    /// Creates `count` of them, if it is not 0.
     pub(super) fn new(context: &Context, pd: &Pd, count: u32) -> Result<Option<Idle>, Error> {
         if count == 0 {
             return Ok(None);
         }
         let cq = context.create_cq(1, None)?;
-        // The first one makes what all have in common.
+        // The first one creates what all share.
         let mut qps = vec![idle_qp(pd, &cq)?];
         let before = daemon_memory(context);
         for _ in 1..count {
@@ -83,13 +83,13 @@ impl fmt::Display for IdleCost {
 /// A process's resident memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Memory {
-    /// Anonymous: nobody else's.
+    /// Anonymous, so not shared.
     own: u64,
     /// Of memfds: rings and doorbells.
     shared: u64,
 }
 
-/// That of the daemon, if it runs where we can see it.
+/// The memory of the daemon, if it is visible here.
 fn daemon_memory(context: &Context) -> Option<Memory> {
     let pid = context.daemon_pid()?;
     parse_status(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)

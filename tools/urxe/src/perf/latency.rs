@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use urxe_verbs::SendWr;
 
-/// How long an answer is waited for where it can be lost.
+/// How long to wait for a reply that can be lost.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Of messages whose end nobody waits for, every so many one is signaled.
+/// Of messages whose completion is not waited for, every Nth is signaled.
 const SIGNAL_EVERY: u64 = 16;
 
-/// The client's part: sends, and waits for the answer, until it was enough.
+/// The client's part: sends, and waits for the reply, until it was enough.
 pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result<Finished, Error> {
     match bench.plan.test.verb() {
         Verb::Write => {
@@ -46,8 +46,8 @@ pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result
                 let elapsed = posted.elapsed();
                 let Some(arrival) = arrival else {
                     return Err(Error::Failed(format!(
-                        "message {number} or its answer was lost; on this transport nothing \
-                         repairs that, so latency can be measured only where nothing is lost"
+                        "message {number} or its reply was lost; this transport does not repeat \
+                         it, so latency can be measured only where nothing is lost"
                     )));
                 };
                 received(bench, &arrival, size)?;
@@ -66,7 +66,7 @@ pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result
                 }
                 let elapsed = posted.elapsed();
                 if let Some(verifier) = &mut bench.verifier {
-                    verifier.came_back(0, number, size)?;
+                    verifier.completed(0, number, size)?;
                 }
                 Ok(elapsed)
             })
@@ -74,7 +74,7 @@ pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result
     }
 }
 
-/// Repeats `one` message until it was enough; `trips` of what it measures are one latency.
+/// Repeats `one` message until it was enough; a latency is its time divided by `trips`.
 fn measure(
     bench: &mut Bench,
     partner: &mut Partner,
@@ -88,7 +88,7 @@ fn measure(
     let begun = Instant::now();
     loop {
         let (elapsed, number) = (begun.elapsed(), bench.qps[0].posted);
-        // At least one, or there would be nothing to say.
+        // At least one, or there would be no figure.
         if number > first && bench.plan.amount.left(number - first, elapsed) == 0 {
             let row = Row::latency(size, latencies.len(), elapsed, latencies.summary());
             return Ok(Finished { messages: vec![number - first], row });
@@ -99,9 +99,9 @@ fn measure(
     }
 }
 
-/// The server's part of a ping-pong: answers each message with one of its own, until the client
-/// says that it is done.
-pub(super) fn answer(
+/// The server's part of a ping-pong: replies to each message with one of its own, until the client
+/// has finished.
+pub(super) fn reply(
     bench: &mut Bench,
     partner: &mut Partner,
     size: u32,
@@ -118,8 +118,8 @@ pub(super) fn answer(
             if !pinger.wait(bench, partner, number, &mut is_done)? {
                 break;
             }
-            // Not before: the device may still be reading the last answer until its receiver has
-            // gone on.
+            // Not before: the device may be reading the last reply until its receiver has sent the
+            // next message.
             pinger.set(bench, number)?;
             pinger.post(bench, partner, number)?;
             bench.qps[0].posted = number + 1;
@@ -146,7 +146,7 @@ fn prepare(bench: &mut Bench, number: u64, size: u32) -> Result<(), Error> {
     }
 }
 
-/// Waits for the next message, or until `give_up` says so, which is told how long it took so far.
+/// Waits for the next message, or until `give_up`, which is given the time so far, returns true.
 fn wait_message(
     bench: &mut Bench,
     mut give_up: impl FnMut(Duration) -> Result<bool, Error>,
@@ -171,7 +171,7 @@ fn received(bench: &mut Bench, arrival: &Arrival, size: u32) -> Result<(), Error
     bench.refill(1)
 }
 
-/// Posts a message whose end nobody waits for.
+/// Posts a message whose completion is not waited for.
 fn post(bench: &mut Bench, partner: &mut Partner, wr: SendWr<'_>) -> Result<(), Error> {
     let window = u64::from(bench.plan.window());
     let Bench { sends, qps, .. } = bench;
@@ -183,7 +183,7 @@ fn post(bench: &mut Bench, partner: &mut Partner, wr: SendWr<'_>) -> Result<(), 
     Ok(qp.qp.post_send(&[if signaled { wr.signaled() } else { wr }])?)
 }
 
-/// Waits a while for sends to end.
+/// Waits a moment for sends to complete.
 fn reap(sends: &mut Completions, qp: &mut BenchQp, partner: &mut Partner) -> Result<(), Error> {
     let wcs = sends.wait()?;
     if wcs.is_empty() {
@@ -195,8 +195,8 @@ fn reap(sends: &mut Completions, qp: &mut BenchQp, partner: &mut Partner) -> Res
     Ok(())
 }
 
-/// A ping-pong of WRITEs, which nobody is told of: each side looks at the last byte in its memory
-/// until it is that of the next message.
+/// A ping-pong of WRITEs without completions: each side polls the last byte in its memory until it
+/// is that of the next message.
 struct WritePing {
     requests: Requests,
     /// Where the last byte of an outgoing message is.
@@ -218,7 +218,7 @@ impl WritePing {
         })
     }
 
-    /// Never the same twice in a row, and never that of untouched memory.
+    /// The last byte of a message: never the same twice in a row, and never that of cleared memory.
     fn mark(number: u64) -> u8 {
         (number % 255) as u8 + 1
     }
@@ -235,7 +235,7 @@ impl WritePing {
         post(bench, partner, self.requests.get(number))
     }
 
-    /// Waits for message `number`, or until `give_up` says so; `false` then.
+    /// Waits for message `number`, or until `give_up` returns true; `false` then.
     fn wait(
         &self,
         bench: &mut Bench,
@@ -250,7 +250,7 @@ impl WritePing {
             if !idle.pause() {
                 continue;
             }
-            // Only a completion tells that the connection broke, or the daemon is gone.
+            // Only a completion shows that the connection broke, or the daemon is gone.
             for wc in sends.poll()? {
                 qps[0].completed = of_wr_id(wc.check()?.wr_id).1 + 1;
             }

@@ -1,12 +1,11 @@
-//! What client and server of a test tell each other over TCP.
+//! The messages between client and server of a test, over TCP.
 
 use super::plan::Plan;
 use super::report::{Received, Row};
 use serde::{Deserialize, Serialize};
 use urxe_verbs::{QpEndpoint, RemoteBuf};
 
-/// Changes whenever messages do, so that two versions notice that they do not understand each
-/// other before they misunderstand.
+/// Changes whenever messages do, so that two versions detect that they differ.
 pub(super) const VERSION: u32 = 2;
 
 /// One end of a test: its queue pairs, and the memory into which the other end writes or from
@@ -17,24 +16,24 @@ pub(super) struct End {
     pub(super) memory: RemoteBuf,
 }
 
-/// Said by either end.
+/// A message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// Client, first of all: this is to be measured.
+    /// Client, first: the plan.
     Hello { version: u32, plan: Plan },
-    /// Either: these are my queue pairs; the client says it when it is connected to the server's.
+    /// Either: its queue pairs; the client sends them when it has connected to the server's.
     Connect(End),
     /// Client: prepare for messages of this length.
     Begin { size: u32 },
-    /// Server: done, go on.
+    /// Server: prepared.
     Ready,
-    /// Client: that was this length; so many messages on each queue pair, and this came out.
+    /// Client: this length is finished, with so many messages on each queue pair.
     Finished { messages: Vec<u64>, row: Row },
-    /// Server: has checked what there is to check; this arrived, if messages can be lost.
+    /// Server: has received and checked everything; what arrived, on unreliable transports.
     Taken(Option<Received>),
-    /// Client: that was all.
+    /// Client: the end.
     Bye,
-    /// Either: I cannot go on.
+    /// Either: an error.
     Failed { reason: String },
     /// Either: wrong data arrived.
     Wrong { reason: String },

@@ -1,4 +1,4 @@
-//! The other end of a test, as far as it is talked to.
+//! The control connection to the other end of a test.
 
 use super::message::{End, Message};
 use super::plan::Plan;
@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// The other end.
 pub(super) struct Partner(Link<Message>);
 
-/// The client says that a length is done.
+/// The client has finished a length.
 #[derive(Clone, Debug)]
 pub(super) struct Finished {
     /// Messages on each queue pair.
@@ -26,13 +26,13 @@ impl Partner {
         Partner(link)
     }
 
-    /// Says something.
+    /// Sends a message.
     pub(super) fn send(&mut self, message: &Message) -> Result<(), Error> {
         Ok(self.0.send(message)?)
     }
 
-    /// Says why this end cannot go on. If it cannot be said, the other end knows already.
-    pub(super) fn tell(&mut self, error: &Error) {
+    /// Reports an error of this end. If that fails, the other end is gone already.
+    pub(super) fn report(&mut self, error: &Error) {
         let reason = error.to_string();
         let _ = self.0.send(&match error {
             Error::WrongData(_) => Message::Wrong { reason },
@@ -40,9 +40,9 @@ impl Partner {
         });
     }
 
-    /// Whether the other end is still there and content; there must be nothing else to hear.
+    /// Checks that the other end is still there; no message is expected from it.
     pub(super) fn check(&mut self) -> Result<(), Error> {
-        match self.hear()? {
+        match self.try_receive()? {
             None => Ok(()),
             Some(message) => Err(unexpected(&message)),
         }
@@ -50,7 +50,7 @@ impl Partner {
 
     /// Server: whether the client is done with this length.
     pub(super) fn finished(&mut self) -> Result<Option<Finished>, Error> {
-        match self.hear()? {
+        match self.try_receive()? {
             None => Ok(None),
             Some(Message::Finished { messages, row }) => Ok(Some(Finished { messages, row })),
             Some(message) => Err(unexpected(&message)),
@@ -59,15 +59,15 @@ impl Partner {
 
     /// Server: waits until the client is done with this length.
     pub(super) fn wait_finished(&mut self) -> Result<Finished, Error> {
-        match self.listen(None)? {
+        match self.receive(None)? {
             Message::Finished { messages, row } => Ok(Finished { messages, row }),
             message => Err(unexpected(&message)),
         }
     }
 
-    /// Server: what is to be measured.
+    /// Server: the plan of the client.
     pub(super) fn hello(&mut self) -> Result<Plan, Error> {
-        match self.listen(Some(TIMEOUT))? {
+        match self.receive(Some(TIMEOUT))? {
             Message::Hello { version: super::message::VERSION, plan } => Ok(plan),
             Message::Hello { version, .. } => Err(Error::Failed(format!(
                 "the client is of another version of urxe ({version}, expected {})",
@@ -77,9 +77,9 @@ impl Partner {
         }
     }
 
-    /// What is to be connected to.
+    /// The queue pairs of the other end.
     pub(super) fn end(&mut self) -> Result<End, Error> {
-        match self.listen(Some(TIMEOUT))? {
+        match self.receive(Some(TIMEOUT))? {
             Message::Connect(end) => Ok(end),
             message => Err(unexpected(&message)),
         }
@@ -87,39 +87,39 @@ impl Partner {
 
     /// Client: waits until the server is ready.
     pub(super) fn ready(&mut self) -> Result<(), Error> {
-        match self.listen(Some(TIMEOUT))? {
+        match self.receive(Some(TIMEOUT))? {
             Message::Ready => Ok(()),
             message => Err(unexpected(&message)),
         }
     }
 
-    /// Client: waits until the server has taken and checked everything, and hears what arrived.
+    /// Client: waits until the server has received and checked everything; what arrived.
     pub(super) fn taken(&mut self) -> Result<Option<Received>, Error> {
-        match self.listen(Some(TIMEOUT))? {
+        match self.receive(Some(TIMEOUT))? {
             Message::Taken(received) => Ok(received),
             message => Err(unexpected(&message)),
         }
     }
 
-    /// Server: the next length, or `None` if that was all.
+    /// Server: the next length, or `None` at the end.
     pub(super) fn next_size(&mut self) -> Result<Option<u32>, Error> {
-        match self.listen(Some(TIMEOUT))? {
+        match self.receive(Some(TIMEOUT))? {
             Message::Begin { size } => Ok(Some(size)),
             Message::Bye => Ok(None),
             message => Err(unexpected(&message)),
         }
     }
 
-    fn listen(&mut self, timeout: Option<Duration>) -> Result<Message, Error> {
+    fn receive(&mut self, timeout: Option<Duration>) -> Result<Message, Error> {
         let message = self.0.recv(timeout)?;
         self.accept(message)
     }
 
-    fn hear(&mut self) -> Result<Option<Message>, Error> {
+    fn try_receive(&mut self) -> Result<Option<Message>, Error> {
         self.0.try_recv()?.map(|message| self.accept(message)).transpose()
     }
 
-    /// Bad news become errors.
+    /// Errors that the other end reports are returned as errors.
     fn accept(&self, message: Message) -> Result<Message, Error> {
         match message {
             Message::Failed { reason } => {
@@ -132,5 +132,5 @@ impl Partner {
 }
 
 fn unexpected(message: &Message) -> Error {
-    Error::Failed(format!("the other end said something unexpected: {message:?}"))
+    Error::Failed(format!("the other end sent an unexpected message: {message:?}"))
 }

@@ -17,17 +17,16 @@ pub(super) const MAX_SIZE: u32 = 1 << 30;
 /// Most work requests under way on one queue pair; devices have limits of their own.
 pub(super) const MAX_DEPTH: u32 = 32_768;
 
-/// Bytes of messages of one queue pair at most that have memory of their own; beyond that,
-/// messages share it. Small enough for the cache, so that the NIC is measured and not the memory.
+/// Bytes of messages of one queue pair that have memory of their own; further messages share it. Small enough for the cache, so that the NIC is measured and not the memory.
 const MEMORY_IN_USE: u64 = 256 << 10;
 
-/// The same when contents are checked, and sharing is out of the question.
+/// The same when contents are checked, so that messages cannot share memory.
 const MEMORY_IN_USE_VERIFIED: u64 = 64 << 20;
 
 /// Bytes of memory that a test takes at most, of each side.
 const MAX_MEMORY: u64 = 8 << 30;
 
-/// Places of messages are this far apart at least, and aligned to it.
+/// Alignment of the places of messages.
 const ALIGNMENT: u64 = 64;
 
 /// What is measured.
@@ -52,7 +51,7 @@ pub(crate) enum Test {
     AtomicLat,
 }
 
-/// What a test does over and over.
+/// The operation of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Write,
@@ -75,7 +74,7 @@ impl Test {
         matches!(self, Test::WriteLat | Test::ReadLat | Test::SendLat | Test::AtomicLat)
     }
 
-    /// What its latency is the time of.
+    /// What its latency measures.
     pub(super) const fn latency_meaning(self) -> &'static str {
         match self {
             Test::WriteLat | Test::SendLat => "half of a ping-pong",
@@ -89,7 +88,7 @@ impl Test {
     }
 }
 
-/// Which atomic.
+/// The atomic operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Atomic {
@@ -107,9 +106,9 @@ pub(crate) enum Transport {
     /// Reliable connection: every message arrives.
     #[default]
     Rc,
-    /// Unreliable connection: SEND and WRITE; what is lost is lost.
+    /// Unreliable connection: SEND and WRITE; lost messages are not repeated.
     Uc,
-    /// Unreliable datagram: SEND of one packet; what is lost is lost.
+    /// Unreliable datagram: SEND of one packet; lost messages are not repeated.
     Ud,
 }
 
@@ -131,14 +130,14 @@ impl Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Amount {
-    /// So many messages on each queue pair.
+    /// This many messages on each queue pair.
     Iterations(u64),
-    /// So long.
+    /// This long.
     Milliseconds(u64),
 }
 
 impl Amount {
-    /// How many messages more, after so many on a queue pair and so much time.
+    /// How many more messages, after `messages` on a queue pair and `elapsed`.
     pub(super) fn left(self, messages: u64, elapsed: Duration) -> u64 {
         match self {
             Amount::Iterations(iterations) => iterations.saturating_sub(messages),
@@ -148,7 +147,7 @@ impl Amount {
     }
 }
 
-/// All that both sides must know of a test.
+/// The parameters of a test that both ends need.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
     pub(super) test: Test,
@@ -162,14 +161,14 @@ pub(super) struct Plan {
     pub(super) qps: u32,
     /// Whether they share their receives.
     pub(super) srq: bool,
-    /// Queue pairs beside those that do nothing.
+    /// Additional queue pairs that stay idle.
     pub(super) idle: u32,
-    /// Path MTU in bytes, if it is to be smaller than what both ends can do.
+    /// Path MTU in bytes, if it is to be smaller than what both ends support.
     pub(super) mtu: Option<u16>,
     /// Messages up to this length are sent inline.
     pub(super) inline: u32,
-    /// Every so many messages one is signaled, and so many are posted as a list; by default
-    /// according to size and depth.
+    /// Every Nth message is signaled, and N are posted as a list; by default according to size and
+    /// depth.
     pub(super) cq_mod: Option<u32>,
     /// Whether contents are checked.
     pub(super) verify: bool,
@@ -177,7 +176,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Whether it makes sense. It may have come from anywhere.
+    /// Checks a plan, which may come from an untrusted client.
     pub(super) fn check(&self) -> Result<(), String> {
         let within = |name: &str, value: u64, min: u64, max: u64| {
             let fits = (min..=max).contains(&value);
@@ -229,7 +228,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether the transport can do it.
+    /// Whether the transport supports the test.
     fn check_transport(&self) -> Result<(), String> {
         let (test, verb) = (self.test.name(), self.test.verb());
         let refuse = |expected: &str| Err(format!("{test} on this transport: expected {expected}"));
@@ -245,7 +244,7 @@ impl Plan {
                 refuse("SEND, which is all that --transport ud has")
             }
             _ if self.test == Test::WriteLat => {
-                refuse("send-lat: a WRITE that is lost would be waited for for ever")
+                refuse("send-lat: a WRITE that is lost would be waited for indefinitely")
             }
             _ if self.verify && verb == Verb::Write => {
                 Err("--verify with write-bw on --transport uc: expected send-bw; nothing keeps a \
@@ -256,7 +255,7 @@ impl Plan {
         }
     }
 
-    /// Whether the server takes each message off a completion queue. An unreliable WRITE carries
+    /// Whether the server gets a completion for each message. An unreliable WRITE carries
     /// immediate data, so that the server can count what arrived.
     pub(super) fn is_received(&self) -> bool {
         match self.test.verb() {
@@ -266,7 +265,7 @@ impl Plan {
         }
     }
 
-    /// Bytes that stand before the data of a received message.
+    /// Bytes before the data of a received message: its GRH.
     pub(super) fn headroom(&self) -> u32 {
         if self.transport == Transport::Ud { Grh::LEN as u32 } else { 0 }
     }
@@ -283,14 +282,14 @@ impl Plan {
     }
 
     /// Messages that may be under way on each queue pair: the depth, unless they are checked and
-    /// there is not memory enough for so many.
+    /// there is not enough memory.
     pub(super) fn window(&self) -> u32 {
         let checked = (MEMORY_IN_USE_VERIFIED / 2 / self.stride()).clamp(1, MAX_DEPTH.into());
         if self.verify { self.depth.min(checked as u32) } else { self.depth }
     }
 
-    /// Receives that are posted on each queue pair: more than can be under way, so that the
-    /// server need not be as quick as its client.
+    /// Receives that are posted on each queue pair: more than can be under way, so that the server
+    /// may be slower than its client for a moment.
     pub(super) fn receives(&self) -> u32 {
         let most = MAX_DEPTH - 1;
         if self.verify { self.window() * 2 } else { (self.depth * 2).max(512).min(most) }
@@ -314,7 +313,7 @@ impl Plan {
 
     /// Messages of `size` that are posted as one list, of which the last is signaled.
     pub(super) fn burst(&self, size: u32) -> u32 {
-        /// Above this, posting and polling one by one costs nothing to speak of.
+        /// Above this, posting and polling one by one costs hardly anything.
         const SMALL: u32 = 8192;
         let small = (self.window() / 4).clamp(1, 32);
         let wanted = self.cq_mod.unwrap_or(if size <= SMALL { small } else { 1 });
@@ -366,7 +365,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_transport_is_asked_only_for_what_it_has() {
+    fn operations_that_a_transport_lacks_are_refused() {
         let on = |transport, test, verify| {
             Plan { transport, verify, ..plan(test, 8) }.check().map_err(drop)
         };
@@ -387,13 +386,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_datagram_has_room_for_what_stands_before_it() {
+    fn a_datagram_has_room_for_its_grh() {
         let datagram = Plan { transport: Transport::Ud, ..plan(Test::SendBw, 4096) };
         assert!(datagram.stride() >= 4096 + 40);
     }
 
     #[test]
-    fn places_fit_the_messages_and_checked_messages_never_share_one() {
+    fn places_fit_the_messages_and_checked_messages_share_none() {
         for verify in [false, true] {
             for size in [0, 1, 64, 65, 4096, 1 << 20, MAX_SIZE] {
                 let plan = Plan { verify, ..plan(Test::SendBw, size) };

@@ -1,4 +1,4 @@
-//! A line that shows, on long runs and to people only, that something happens.
+//! A line that shows the progress of long runs, on a terminal only.
 
 use super::report::Row;
 use crate::units::{count, figure};

@@ -1,4 +1,4 @@
-//! Where receives are posted, and where their messages lie.
+//! Receive queues, and the places of their messages.
 
 use super::bench::{Areas, wr_id};
 use crate::error::Error;
@@ -11,11 +11,11 @@ const LIST: usize = 32;
 #[derive(Debug)]
 pub(super) struct Receives {
     queue: Queue,
-    /// Its place among the others, which its work requests tell.
+    /// Its index, which is in the `wr_id`s.
     index: usize,
-    /// How many shall be posted at a time.
+    /// How many should be posted at a time.
     wanted: u32,
-    /// How many were posted so far, and how many of them were taken.
+    /// How many were posted so far, and how many of them were consumed.
     posted: u64,
     taken: u64,
 }
@@ -35,7 +35,7 @@ impl Receives {
         Receives { queue: Queue::Shared(srq), index: 0, wanted, posted: 0, taken: 0 }
     }
 
-    /// Where in memory the message lies that receive number `number` took.
+    /// Offset of the message that consumed receive `number`.
     pub(super) fn place(&self, memory: &Areas, number: u64) -> usize {
         match self.queue {
             Queue::Own(_) => memory.incoming(self.index, number),
@@ -43,7 +43,7 @@ impl Receives {
         }
     }
 
-    /// One was taken.
+    /// A receive was consumed.
     pub(super) fn take(&mut self) {
         self.taken += 1;
     }

@@ -1,4 +1,4 @@
-//! What a test says: rows as they come, or one JSON object at the end.
+//! The output of a test: rows as they are measured, or one JSON object at the end.
 
 use super::args::Memory;
 use super::bench::Bench;
@@ -17,24 +17,24 @@ use std::fmt;
 use std::time::Duration;
 use urxe_verbs::QpEndpoint;
 
-/// What came out for one length.
+/// The figures of one length.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
     /// Length of a message in bytes.
     pub(super) size: u32,
-    /// Messages in all; with a ping-pong, there and back are one.
+    /// Messages in all; of a ping-pong, both directions count as one.
     pub(super) iterations: u64,
     pub(super) seconds: f64,
     #[serde(flatten)]
     pub(super) bandwidth: Option<Bandwidth>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) latency_us: Option<LatencySummary>,
-    /// What arrived of it, where messages can be lost.
+    /// What arrived, on unreliable transports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) received: Option<Received>,
 }
 
-/// What the server took, where messages can be lost.
+/// What the server received, on unreliable transports.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Received {
     pub(super) messages: u64,
@@ -47,7 +47,7 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// So many messages of `size` in so much time, of those that were sent.
+    /// `messages` of `size` in this time, of those that were `sent`.
     pub(super) fn new(size: u32, messages: u64, sent: u64, elapsed: Duration) -> Self {
         let bandwidth = Bandwidth::new(size, messages, elapsed);
         let lost = sent.saturating_sub(messages);
@@ -55,7 +55,7 @@ impl Received {
     }
 }
 
-/// Bytes and messages per second. Of the bytes of the messages; headers are not counted.
+/// Bytes and messages per second, headers not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Bandwidth {
     /// 10^9 bits per second.
@@ -78,7 +78,7 @@ impl Bandwidth {
 }
 
 impl Row {
-    /// So many messages of `size` in so much time.
+    /// Messages of `size` in this time.
     pub(super) fn bandwidth(size: u32, iterations: u64, elapsed: Duration) -> Row {
         let bandwidth = Some(Bandwidth::new(size, iterations, elapsed));
         let seconds = elapsed.as_secs_f64();
@@ -131,24 +131,24 @@ pub(super) enum Role {
     Server,
 }
 
-/// Between whom, and how, it is measured.
+/// The two ends of a test, and how it is measured.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Setting {
     role: Role,
     plan: Plan,
-    local: Party,
-    remote: Party,
+    local: Side,
+    remote: Side,
     poll: PollMode,
     memory: Memory,
     path_mtu: u16,
-    /// What the idle queue pairs of this end take, if there are any.
+    /// The memory of the idle queue pairs of this end, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     idle: Option<IdleCost>,
     machine: Machine,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Party {
+struct Side {
     /// Known of our own end only.
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<String>,
@@ -156,18 +156,18 @@ struct Party {
 }
 
 impl Setting {
-    /// That of a connected bench.
+    /// The setting of a connected bench.
     pub(super) fn new(role: Role, bench: &Bench, ours: End, theirs: End) -> Self {
         let mtus = ours.endpoints.iter().chain(&theirs.endpoints).map(|endpoint| endpoint.mtu);
         Setting {
             role,
             plan: bench.plan.clone(),
             path_mtu: mtus.min().unwrap_or(0),
-            local: Party {
+            local: Side {
                 device: Some(bench.context.device().name.clone()),
                 endpoints: ours.endpoints,
             },
-            remote: Party { device: None, endpoints: theirs.endpoints },
+            remote: Side { device: None, endpoints: theirs.endpoints },
             poll: bench.poll,
             memory: bench.memory_kind,
             idle: bench.idle.as_ref().map(|idle| idle.cost),
@@ -209,7 +209,7 @@ impl fmt::Display for Setting {
     }
 }
 
-impl fmt::Display for Party {
+impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(device) = &self.device {
             write!(f, "{device}, ")?;
@@ -240,7 +240,7 @@ struct Report {
     results: Vec<Row>,
 }
 
-/// Says what comes out, as it comes out.
+/// Prints figures as they are measured.
 pub(super) struct Reporter {
     json: bool,
     setting: Setting,
@@ -248,7 +248,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Says what is measured, between whom.
+    /// Prints the setting.
     pub(super) fn begin(setting: Setting, json: bool) -> Result<Self, Error> {
         if !json {
             output::text(&setting)?;
@@ -256,7 +256,7 @@ impl Reporter {
         Ok(Reporter { json, setting, rows: Vec::new() })
     }
 
-    /// Says what came out for one length.
+    /// Prints the figures of one length.
     pub(super) fn row(&mut self, row: Row) -> Result<(), Error> {
         if !self.json {
             output::text(row.line())?;
@@ -265,7 +265,7 @@ impl Reporter {
         Ok(())
     }
 
-    /// Says what there is to say at the end.
+    /// Prints what remains at the end.
     pub(super) fn finish(self) -> Result<(), Error> {
         let Plan { test, verify: verified, .. } = self.setting.plan;
         if !self.json {
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_says_the_same_in_all_units() {
+    fn a_row_has_the_same_bandwidth_in_all_units() {
         let row = Row::bandwidth(1_000_000, 250, Duration::from_secs(2));
         let bandwidth = row.bandwidth.unwrap();
         assert_eq!(bandwidth.messages_per_s, 125.0);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_survive_the_way_to_the_server() {
+    fn rows_are_the_same_after_serialization() {
         let latency =
             LatencySummary { min: 1.0, median: 2.0, mean: 2.5, p99: 3.0, p99_9: 4.0, max: 5.0 };
         let rows = [

@@ -5,24 +5,24 @@ use super::plan::{Atomic, Transport, Verb};
 use crate::error::Error;
 use urxe_verbs::{Ah, Inline, Payload, RemoteBuf, SendWr, Sge};
 
-/// Makes the work requests of one queue pair for messages of one length. All that can be computed
-/// before is.
+/// The work requests of one queue pair for messages of one length, computed in advance as far as
+/// possible.
 #[derive(Debug)]
 pub(super) struct Requests {
     qp: usize,
     verb: Verb,
     atomic: Atomic,
-    /// For each place its memory here and there.
+    /// For each place, its local and remote memory.
     places: Vec<([Sge; 1], RemoteBuf)>,
     inline: Option<Vec<u8>>,
-    /// Where datagrams go.
+    /// The destination of datagrams.
     to: Option<(Ah, u32)>,
     /// Whether each carries its number, so that the other end knows which one arrived.
     numbered: bool,
 }
 
 impl Requests {
-    /// Those of queue pair `qp` for messages of `size`.
+    /// For queue pair `qp` and messages of `size`.
     pub(super) fn new(bench: &Bench, qp: usize, size: u32) -> Result<Self, Error> {
         let (plan, verb) = (&bench.plan, bench.plan.test.verb());
         let place = |number| {
@@ -43,7 +43,7 @@ impl Requests {
         Ok(Requests { qp, verb, atomic: plan.atomic, places, inline, to, numbered })
     }
 
-    /// The one for message `number`.
+    /// The work request of message `number`.
     pub(super) fn get(&self, number: u64) -> SendWr<'_> {
         let wr_id = wr_id(self.qp, number);
         let (sge, remote) = &self.places[(number % self.places.len() as u64) as usize];

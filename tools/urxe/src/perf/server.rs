@@ -13,23 +13,21 @@ use crate::output;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use urxe_verbs::Context;
 
-/// Waits for a client and does what it asks for.
+/// Waits for a client and runs its test.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
     let local = arguments.local()?;
-    // If there is no such device, better now than when a client comes.
+    // Fails now, and not when a client comes, if there is no such device.
     let active_mtu = Context::open(&local.device)?.query_port(1)?.active_mtu;
     arguments.plan(active_mtu)?;
     let (mut client, plan) = wait_for_client(arguments)?;
     if arguments.are_overruled_by(&plan, active_mtu) {
-        output::note(
-            "note: the client asks for something else than this server's options say, and decides",
-        );
+        output::note("note: the client's options differ from this server's, and are used");
     }
     let served = expect_test(arguments, &plan)
         .and_then(|()| Bench::new(plan, &local))
         .and_then(|bench| serve(bench, &mut client, arguments));
     if let Err(error) = &served {
-        client.tell(error);
+        client.report(error);
     }
     served
 }
@@ -42,11 +40,11 @@ fn wait_for_client(arguments: &Arguments) -> Result<(Partner, Plan), Error> {
     loop {
         let (stream, from) = listener.accept().map_err(Error::system("waiting for a client"))?;
         let mut client = Partner::new(Link::over_tcp(stream, "the client")?);
-        // Anybody may connect; only a client keeps us.
+        // Anything may connect; only a client is served.
         match client.hello() {
             Ok(plan) => return Ok((client, plan)),
             Err(error) => {
-                client.tell(&error);
+                client.report(&error);
                 output::note(format_args!("{}: {error}", from.ip()));
             }
         }
@@ -84,12 +82,12 @@ fn serve(mut bench: Bench, client: &mut Partner, arguments: &Arguments) -> Resul
     while let Some(size) = client.next_size()? {
         if !bench.plan.sizes.contains(&size) {
             return Err(Error::Failed(format!(
-                "the client begins {size} bytes, which it never announced"
+                "the client begins {size} bytes, which is not in its plan"
             )));
         }
-        bench.forget_last_message()?;
+        bench.clear_last_message()?;
         client.send(&Message::Ready)?;
-        let finished = attend(&mut bench, client, size)?;
+        let finished = serve_size(&mut bench, client, size)?;
         check(&mut bench, &finished, size)?;
         client.send(&Message::Taken(finished.row.received))?;
         reporter.row(finished.row)?;
@@ -97,12 +95,11 @@ fn serve(mut bench: Bench, client: &mut Partner, arguments: &Arguments) -> Resul
     reporter.finish()
 }
 
-/// Does the server's part for messages of one length, where it has one: most of it the device
-/// does by itself.
-fn attend(bench: &mut Bench, client: &mut Partner, size: u32) -> Result<Finished, Error> {
+/// The server's part for messages of one length. In most tests the device does all of it.
+fn serve_size(bench: &mut Bench, client: &mut Partner, size: u32) -> Result<Finished, Error> {
     match (bench.plan.test.verb(), bench.plan.test.is_latency()) {
         (_, false) if bench.plan.is_received() => bandwidth::receive(bench, client, size),
-        (Verb::Send | Verb::Write, true) => latency::answer(bench, client, size),
+        (Verb::Send | Verb::Write, true) => latency::reply(bench, client, size),
         _ => {
             let finished = client.wait_finished()?;
             for (qp, messages) in bench.qps.iter_mut().zip(&finished.messages) {
@@ -113,7 +110,7 @@ fn attend(bench: &mut Bench, client: &mut Partner, size: u32) -> Result<Finished
     }
 }
 
-/// Checks what is left of messages of one length.
+/// Checks memory after the messages of one length.
 fn check(bench: &mut Bench, finished: &Finished, size: u32) -> Result<(), Error> {
     let Some(verifier) = &mut bench.verifier else { return Ok(()) };
     let mut qps = bench.qps.iter().zip(&finished.messages).enumerate();

@@ -1,8 +1,8 @@
 //! Checking what arrives: `--verify`.
 //!
-//! Message number n of a queue pair has contents of its own, and goes to a place that nothing else
-//! uses while it is under way. Where messages can be lost, each carries its number.
-//! What a READ brings is decided by its place.
+//! Message number n of a queue pair has contents of its own, and a place that nothing else uses
+//! while it is under way. On unreliable transports each carries its number. What a READ returns
+//! depends on its place.
 
 use super::bench::{Areas, Arrival, BenchQp};
 use super::plan::{Plan, Verb};
@@ -10,8 +10,8 @@ use crate::error::Error;
 use crate::pattern::Pattern;
 use std::sync::atomic::Ordering;
 
-/// What places hold before something comes back into them.
-const NOTHING_YET: u8 = 0xa5;
+/// The content of places before a READ or an atomic returns into them.
+const UNWRITTEN: u8 = 0xa5;
 
 /// Fills and checks the places of messages.
 #[derive(Debug)]
@@ -22,13 +22,13 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// One for a plan that asks for it.
+    /// A verifier, if the plan asks for it.
     pub(super) fn wanted(plan: &Plan, memory: &Areas) -> Option<Self> {
         let (verb, memory) = (plan.test.verb(), memory.clone());
         plan.verify.then(|| Verifier { verb, memory, scratch: Vec::new() })
     }
 
-    /// Server, at the beginning: puts there what will be read.
+    /// Server, at the beginning: fills the memory that will be read.
     pub(super) fn prepare(&mut self, plan: &Plan) -> Result<(), Error> {
         if self.verb != Verb::Read {
             return Ok(());
@@ -41,21 +41,20 @@ impl Verifier {
         Ok(())
     }
 
-    /// Client, before message `number` is posted: puts there what is sent, or makes sure that
-    /// what comes back is new.
+    /// Client, before message `number` is posted: fills what is sent, or marks the place of the
+    /// result unwritten.
     pub(super) fn before_post(&mut self, qp: usize, number: u64, size: u32) -> Result<(), Error> {
         let place = self.memory.outgoing(qp, number);
         match self.verb {
             Verb::Write | Verb::Send => self.fill(place, pattern(qp, number), size),
             Verb::Read | Verb::Atomic => {
-                Ok(self.memory.mr.fill(place..place + size as usize, NOTHING_YET)?)
+                Ok(self.memory.mr.fill(place..place + size as usize, UNWRITTEN)?)
             }
         }
     }
 
-    /// Client, when message `number` has ended: checks what it brought back, if it brings
-    /// anything.
-    pub(super) fn came_back(&mut self, qp: usize, number: u64, size: u32) -> Result<(), Error> {
+    /// Client, when message `number` has completed: checks its result, if it has one.
+    pub(super) fn completed(&mut self, qp: usize, number: u64, size: u32) -> Result<(), Error> {
         let place = self.memory.outgoing(qp, number);
         let result = match self.verb {
             Verb::Write | Verb::Send => return Ok(()),
@@ -63,17 +62,17 @@ impl Verifier {
             // Every atomic so far has raised the number by one.
             Verb::Atomic => self.check_word(place, number),
         };
-        result.map_err(|what| wrong(&format!("QP {qp}, message {number}, came back"), &what))
+        result.map_err(|what| wrong(&format!("QP {qp}, message {number}, result"), &what))
     }
 
-    /// Receiver: checks a message that came.
+    /// Receiver: checks a message that arrived.
     pub(super) fn received(&mut self, arrival: &Arrival, size: u32) -> Result<(), Error> {
         let &Arrival { qp, number, place, .. } = arrival;
         let result = self.check(place, pattern(qp, number), size);
         result.map_err(|what| wrong(&format!("QP {qp}, message {number}, received"), &what))
     }
 
-    /// Server, when `messages` of a length have ended on a queue pair: checks what they left.
+    /// Server, when `messages` of a length have completed on a queue pair: checks its memory.
     pub(super) fn at_the_end(
         &mut self,
         index: usize,
@@ -92,7 +91,7 @@ impl Verifier {
             }
             Verb::Atomic => self.check_word(self.memory.incoming(index, 0), qp.posted),
         };
-        result.map_err(|what| wrong(&format!("QP {index}, what was left in memory"), &what))
+        result.map_err(|what| wrong(&format!("QP {index}, memory at the end"), &what))
     }
 
     fn fill(&mut self, place: usize, pattern: Pattern, size: u32) -> Result<(), Error> {
@@ -115,7 +114,7 @@ impl Verifier {
     }
 }
 
-/// Of a message's number only 32 bits count: no more travel with one that can be lost.
+/// Only 32 bits of a message's number count: on unreliable transports it is immediate data.
 fn pattern(qp: usize, number: u64) -> Pattern {
     Pattern::new(qp as u64, u64::from(number as u32))
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use urxe_verbs::cm::{ConnParam, Connection, Event, EventChannel};
 use urxe_verbs::{Context, Error as VerbsError, Wc};
 
-/// How long a server may take to come up: scripts start both ends at about the same time.
+/// How long a server may take to start: scripts start both ends at about the same time.
 const START: Duration = Duration::from_secs(3);
 
 /// Measures against the server at `host`.
@@ -39,7 +39,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments, host: &str) -> Resul
 /// An address of the server, of a family that the device has.
 fn resolve(context: &Context, host: &str, port: u16) -> Result<SocketAddr, Error> {
     let all = (host, port).to_socket_addrs();
-    let all: Vec<_> = all.map_err(Error::system(format!("looking for {host}")))?.collect();
+    let all: Vec<_> = all.map_err(Error::system(format!("resolving {host}")))?.collect();
     let is_ours = |to: &&SocketAddr| to.is_ipv4() == context.device().address.is_ipv4();
     let found = all.iter().find(is_ours).or(all.first());
     found.copied().ok_or_else(|| Error::Failed(format!("{host} has no address")))
@@ -53,7 +53,7 @@ struct Client {
 }
 
 impl Client {
-    fn ask(&self, number: u32) -> Result<Connection, Error> {
+    fn request(&self, number: u32) -> Result<Connection, Error> {
         let private_data = Ticket { number, count: self.count }.to_bytes();
         let param = ConnParam { private_data, ..ConnParam::default() };
         Ok(self.channel.connect(self.to, &self.shared.qp()?, &param)?)
@@ -63,9 +63,9 @@ impl Client {
     fn find_server(&self) -> Result<Connection, Error> {
         let deadline = Instant::now() + START;
         loop {
-            match self.ask(0)?.wait_established(TIMEOUT) {
+            match self.request(0)?.wait_established(TIMEOUT) {
                 Ok(connection) => return Ok(connection),
-                // Nobody listens.
+                // No listener.
                 Err(VerbsError::Rejected { reason: 8, .. }) if Instant::now() < deadline => {
                     sleep(Duration::from_millis(50));
                 }
@@ -74,19 +74,19 @@ impl Client {
         }
     }
 
-    /// Opens all others, with no more than `pending` on their way at a time.
+    /// Opens all others, at most `pending` at a time.
     fn open(&self, first: Connection, pending: usize) -> Result<Vec<Connection>, Error> {
         let mut open = vec![first];
-        let mut asked = Vec::new();
+        let mut requested = Vec::new();
         let mut next = 1;
         while open.len() < self.count as usize {
-            while asked.len() < pending && next < self.count {
-                asked.push(self.ask(next)?);
+            while requested.len() < pending && next < self.count {
+                requested.push(self.request(next)?);
                 next += 1;
             }
             match self.channel.next_event(TIMEOUT)? {
                 Some(Event::Established(connection)) => {
-                    asked.retain(|other| *other != connection);
+                    requested.retain(|other| *other != connection);
                     open.push(connection);
                 }
                 event => return Err(unexpected(event)),
@@ -95,7 +95,7 @@ impl Client {
         Ok(open)
     }
 
-    /// Sends a message on each, with no more than `pending` on their way at a time.
+    /// Sends a message on each, at most `pending` at a time.
     fn use_all(&self, open: &[Connection], pending: usize) -> Result<(), Error> {
         let mut wcs = [Wc::default(); 64];
         let (mut sent, mut done) = (0, 0);
@@ -116,7 +116,7 @@ impl Client {
         Ok(())
     }
 
-    /// Ends all, and waits until the server has agreed to that and nothing is left of them.
+    /// Disconnects all, and waits until the server has confirmed and they are destroyed.
     fn close(&self, open: Vec<Connection>) -> Result<(), Error> {
         for connection in &open {
             connection.disconnect()?;

@@ -1,7 +1,7 @@
 //! `urxe perf-connect`: how fast connections are made, used and ended through one listener.
 //!
-//! The two programs meet by the connection manager alone. What the client says with each request
-//! ([`Ticket`]) tells the server how many there will be.
+//! The two programs use the connection manager alone. The private data of each request ([`Ticket`])
+//! contain the number of connections.
 
 mod client;
 mod report;
@@ -16,10 +16,10 @@ use ticket::Ticket;
 use urxe_verbs::cm::Event;
 use urxe_verbs::{Access, Context, Cq, Mr, Pd, Qp, QpCaps, QpInit, RecvWr, SendWr, Srq, SrqInit};
 
-/// As many as an SRQ of any device holds receives.
+/// The most receives that an SRQ of any device holds.
 const MAX_COUNT: u32 = 32_767;
 
-/// How long nothing may happen.
+/// How long to wait for the next event.
 const TIMEOUT: Option<Duration> = Some(Duration::from_secs(30));
 
 const EXAMPLES: &str = "\
@@ -29,7 +29,7 @@ Examples:
   urxe perf-connect 10.0.0.1 --count 10000 --json
       Ten thousand, all of them open at the same time; for a script.
 
-The server needs no options but --port; the client tells it how many there will be.";
+The server needs no options but --port; the client sends it the number of connections.";
 
 /// Measure how many connections a second are opened by address, used and closed.
 ///
@@ -42,8 +42,8 @@ pub(crate) struct Arguments {
     #[arg(value_name = "SERVER")]
     server: Option<String>,
 
-    /// Port of the connection manager at which the two meet; 0 lets a server choose a free one, and
-    /// say which.
+    /// Port of the connection manager at which the server listens; 0 lets it choose a free one,
+    /// which it prints.
     #[arg(long, value_name = "PORT", default_value_t = 18516)]
     port: u16,
 
@@ -61,8 +61,8 @@ pub(crate) struct Arguments {
     )]
     count: u32,
 
-    /// Connections that are asked for and do not stand yet, and then messages that have not arrived
-    /// yet, at most.
+    /// Most connections that are requested and not established yet, and then messages that have not
+    /// arrived yet.
     #[arg(
         long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=512)
@@ -100,7 +100,7 @@ struct Shared {
 const MESSAGE: usize = 8;
 
 impl Shared {
-    /// For so many connections, each of which receives, or sends, one message.
+    /// For `count` connections, each of which receives, or sends, one message.
     fn new(context: &Context, count: u32) -> Result<Shared, Error> {
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(count, None)?;
@@ -109,11 +109,11 @@ impl Shared {
         Ok(Shared { pd, cq, srq, mr })
     }
 
-    /// A receive for each of them.
-    fn expect_messages(&self, count: u32) -> Result<(), Error> {
+    /// Posts a receive for each of them.
+    fn post_receives(&self, count: u32) -> Result<(), Error> {
         for number in 0..count as usize {
-            let room = [self.mr.sge(number * MESSAGE..(number + 1) * MESSAGE)?];
-            self.srq.post_recv(&[RecvWr::new(number as u64, &room)])?;
+            let sges = [self.mr.sge(number * MESSAGE..(number + 1) * MESSAGE)?];
+            self.srq.post_recv(&[RecvWr::new(number as u64, &sges)])?;
         }
         Ok(())
     }
@@ -137,11 +137,13 @@ fn send_number(qp: &Qp, number: u32) -> Result<(), Error> {
     Ok(qp.post_send(&[send])?)
 }
 
-/// What nobody expected.
+/// The error of an unexpected event, or of none in time.
 fn unexpected(event: Option<Event>) -> Error {
     match event {
         Some(Event::ConnectFailed(_, error)) => error.into(),
-        Some(event) => Error::Failed(format!("the connection manager tells of {event:?}")),
-        None => Error::Failed("the other end does nothing any more".into()),
+        Some(event) => {
+            Error::Failed(format!("unexpected event of the connection manager: {event:?}"))
+        }
+        None => Error::Failed("the other end does not respond".into()),
     }
 }

@@ -1,4 +1,4 @@
-//! What came out.
+//! The report.
 
 use crate::machine::Machine;
 use crate::units::{count, figure};
@@ -8,14 +8,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use urxe_verbs::Context;
 
-/// The whole result.
+/// The result.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     device: String,
     server: SocketAddr,
-    /// How many there were, all open at the same time.
+    /// How many connections there were, all open at the same time.
     connections: u32,
-    /// How many of them, and then of their messages, were on their way at a time, at most.
+    /// How many of them, and then of their messages, were under way at a time, at most.
     pending: u32,
     opened: Phase,
     used: Phase,
@@ -24,7 +24,7 @@ pub(super) struct Report {
     machine: Machine,
 }
 
-/// How long something took for all connections.
+/// The time of one phase for all connections.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Phase {
     seconds: f64,
@@ -32,7 +32,7 @@ struct Phase {
 }
 
 impl Report {
-    /// Of so many connections, and the three phases of their lives.
+    /// The report of this many connections and their three phases.
     pub(super) fn new(
         context: &Context,
         server: SocketAddr,
@@ -56,7 +56,7 @@ impl fmt::Display for Report {
         let Report { device, server, connections, pending, .. } = self;
         let connections = count((*connections).into());
         writeln!(f, "{connections} connections of {device} to {server}, all open at once,")?;
-        writeln!(f, "no more than {pending} (of the messages too) on their way at a time")?;
+        writeln!(f, "at most {pending} of them (or of their messages) under way at a time")?;
         writeln!(f, "{:>10} {:>10} {:>14}", "", "seconds", "connections/s")?;
         for (name, phase) in [
             ("opened", self.opened),

@@ -1,4 +1,4 @@
-//! The server's end: accepts whoever comes, and takes their messages.
+//! The server's end: accepts connections, and receives their messages.
 
 use super::{Arguments, Shared, TIMEOUT, Ticket, unexpected};
 use crate::error::Error;
@@ -9,7 +9,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use urxe_verbs::cm::{ConnParam, ConnectRequest, Connection, Event};
 use urxe_verbs::{Context, Wc};
 
-/// Listens until one client has opened, used and closed all that it wants.
+/// Listens until one client has opened, used and closed all its connections.
 pub(super) fn run(context: &Context, arguments: &Arguments) -> Result<(), Error> {
     let channel = context.create_event_channel()?;
     let at = SocketAddr::from((Ipv6Addr::UNSPECIFIED, arguments.port));
@@ -18,9 +18,9 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> Result<(), Error>
     output::note(format_args!("waiting for a client of perf-connect on port {port}"));
     let mut server: Option<Server> = None;
     loop {
-        // Before the first one comes there is no hurry.
-        let patience = if server.is_some() { TIMEOUT } else { None };
-        match (channel.next_event(patience)?, &mut server) {
+        // The first one may take any time.
+        let timeout = if server.is_some() { TIMEOUT } else { None };
+        match (channel.next_event(timeout)?, &mut server) {
             (Some(Event::ConnectRequest(request)), server) => {
                 let ticket = Ticket::parse(&request.param().private_data)?;
                 let server = match server {
@@ -48,16 +48,16 @@ struct Server {
     open: HashMap<u32, Connection>,
     count: u32,
     ended: u32,
-    /// Of which connections a message has come.
-    heard: Vec<bool>,
+    /// Which connections have sent their message.
+    received: Vec<bool>,
 }
 
 impl Server {
     fn new(context: &Context, count: u32) -> Result<Server, Error> {
         let shared = Shared::new(context, count)?;
-        shared.expect_messages(count)?;
-        let (open, heard) = (HashMap::new(), vec![false; count as usize]);
-        Ok(Server { shared, open, count, ended: 0, heard })
+        shared.post_receives(count)?;
+        let (open, received) = (HashMap::new(), vec![false; count as usize]);
+        Ok(Server { shared, open, count, ended: 0, received })
     }
 
     fn accept(&mut self, request: ConnectRequest) -> Result<(), Error> {
@@ -79,9 +79,10 @@ impl Server {
                 let place = wc.check()?.wr_id as usize * super::MESSAGE;
                 self.shared.mr.read_at(place, &mut message)?;
                 let number = u64::from_be_bytes(message);
-                let heard = usize::try_from(number).ok().and_then(|at| self.heard.get_mut(at));
-                match heard {
-                    Some(heard) if !*heard => *heard = true,
+                let received =
+                    usize::try_from(number).ok().and_then(|at| self.received.get_mut(at));
+                match received {
+                    Some(received) if !*received => *received = true,
                     _ => return Err(Error::WrongData(format!("message {number} came twice"))),
                 }
             }
@@ -89,10 +90,10 @@ impl Server {
     }
 
     fn finish(&self) -> Result<(), Error> {
-        let missing = self.heard.iter().filter(|heard| !**heard).count();
+        let missing = self.received.iter().filter(|received| !**received).count();
         if missing > 0 {
             let missing = count(missing as u64);
-            return Err(Error::WrongData(format!("{missing} messages never came")));
+            return Err(Error::WrongData(format!("{missing} messages did not arrive")));
         }
         let all = count(self.count.into());
         output::note(format_args!("{all} connections were opened, used and closed"));

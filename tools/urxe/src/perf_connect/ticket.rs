@@ -1,9 +1,8 @@
-//! What the client says with each request for a connection.
+//! The private data of each connection request of the client.
 
 use crate::error::Error;
 
-/// Changes whenever tickets do, so that two versions notice that they do not understand each
-/// other.
+/// Changes whenever tickets do, so that two versions detect that they differ.
 const MAGIC: [u8; 8] = *b"urxe-pc1";
 
 /// Which connection it is, of how many.
@@ -40,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ticket_survives_the_way_and_nothing_else_is_one() {
+    fn a_ticket_is_parsed_as_it_was_and_other_data_are_refused() {
         let ticket = Ticket { number: 6, count: 7 };
         let mut private_data = ticket.to_bytes();
         private_data.resize(56, 0);
