@@ -143,6 +143,7 @@ impl RdmaDevice {
         let gone: Vec<(u8, IpAddr)> = gids.filter(|(_, addr)| !stays(addr)).collect();
         for &(at, addr) in &gone {
             self.nic.remove_address(addr);
+            // ADDR-011: its place stays empty, and the others keep theirs.
             self.nic.device.set_gid(at, None);
             if is_wanted(&addr) && !moved {
                 self.awaited.insert(at, addr);
@@ -165,6 +166,7 @@ impl RdmaDevice {
         self.nic.device.set_local_addrs(local.filter(is_unique).collect());
         if let Some(link) = link {
             self.mtu = path_mtu(link.mtu, self.nic.device.gids().iter().flatten().copied());
+            // ADDR-013, ADDR-016
             self.nic.device.set_active_mtu(self.mtu);
             self.cm.set_active_mtu(self.mtu);
         }
@@ -211,6 +213,7 @@ impl RdmaDevice {
         match added {
             Some(Ok(())) => {
                 self.awaited.remove(&place);
+                // ADDR-011
                 self.nic.device.set_gid(place, Some(addr));
                 self.refused.remove(&addr);
                 true
@@ -240,6 +243,7 @@ impl RdmaDevice {
 
     /// Counts an address that cannot be served, once.
     fn refuse_address(&mut self, addr: IpAddr) -> bool {
+        // ADDR-021: it is tried again at every change, and counted once.
         self.counters.addresses_refused += u64::from(self.refused.insert(addr));
         false
     }

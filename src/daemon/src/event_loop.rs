@@ -363,6 +363,7 @@ impl EventLoop {
                     // Out of descriptors or memory, and the program goes on waiting. Looking
                     // again at once would find the same.
                     self.counters.sessions_refused += 1;
+                    // HOST-028
                     self.accept_again = Some(now + ACCEPT_PAUSE);
                     return Progress { worked: true, more: false };
                 }
@@ -404,6 +405,7 @@ impl EventLoop {
             let was_open = session.wake_fd().is_some();
             let answer = match session.receive() {
                 Ok((request, fds)) => {
+                    // CLIENT-014
                     post(session, &mut self.devices, now)?;
                     let (devices, cm, counters) =
                         (&mut self.devices[..], &mut self.cm, &self.counters);

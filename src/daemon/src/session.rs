@@ -307,6 +307,7 @@ impl Session {
     pub(crate) fn take_doorbells(&self, mut rung: impl FnMut(usize, Qpn)) {
         let Some(shared) = &self.shared else { return };
         shared.doorbell_reader.take(|slot| {
+            // HOST-009
             if let Some(&Some((device, qpn))) = shared.doorbells.get(slot as usize) {
                 rung(device, qpn);
             }

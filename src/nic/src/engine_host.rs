@@ -381,6 +381,7 @@ impl Host for ProgramHost {
                 convert::fill_sges(&mut wqe.sges, &self.sges);
                 (Taken::Ready, entry.inline)
             }
+            // HOST-002, HOST-005
             Ok(Next::Taken(entry::Taken::Malformed { wr_id, error })) => {
                 wqe.wr_id = wr_id;
                 convert::count_malformed(&mut self.counters, error);
@@ -420,6 +421,7 @@ impl Host for ProgramHost {
                 convert::fill_sges(&mut wqe.sges, &self.sges);
                 Taken::Ready
             }
+            // HOST-006
             Ok(Next::Taken(entry::Taken::Malformed { wr_id, error })) => {
                 wqe.wr_id = wr_id;
                 convert::count_malformed(&mut self.counters, error);

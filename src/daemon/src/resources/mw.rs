@@ -51,6 +51,7 @@ impl Session {
     pub(crate) fn free_mw(&mut self, devices: &mut [RdmaDevice], mw: Mw) {
         self.leave_pd(mw.pd, PdUser::Mw);
         let device = &mut devices[mw.device];
+        // MW-040
         device.nic.device.dealloc_mw(mw.rkey);
         device.nic.host.objects.remove_mw(mw.rkey);
     }
