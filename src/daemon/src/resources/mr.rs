@@ -14,8 +14,8 @@ use urxe_nic::engine_host::Region;
 use urxe_nic::objects::MrObject;
 use urxe_shm::control::{Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply};
 use urxe_shm::memory::process_memory::{Fault, ProcessMemory};
+use urxe_shm::memory::region::page_size;
 use urxe_shm::memory::region::{ForeignMemoryError, Mapping};
-use urxe_shm::ring::layout::page_size;
 use urxe_types::Access;
 
 /// Access bits that exist. `ibv_access_flags` from bit 20 on are optional, and are left alone.

@@ -233,7 +233,7 @@ fn memory_that_is_unmapped_fails_the_qp_that_uses_it() {
     let mut witness = Witness::new(&first, &second);
     let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
     // Its pages go away, while its addresses stay taken: this process is all programs at once.
-    let page = urxe_shm::ring::layout::page_size();
+    let page = urxe_shm::memory::region::page_size();
     let memfd = rustix::fs::memfd_create("gone", MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&memfd, page as u64).unwrap();
     let mapping = Mapping::new(&memfd, 0, page).unwrap();

@@ -10,7 +10,7 @@ pub mod lookout;
 pub mod poll_backoff;
 pub mod yield_policy;
 
-use crate::control::channel::{Channel, ChannelError};
+use crate::control::channel::{Channel, ChannelError, renumbered};
 use crate::control::{ControlError, Reply, Request, RingLocation};
 use crate::memory::process::Process;
 use crate::memory::process_memory;
@@ -269,12 +269,4 @@ pub enum ConnectError {
     /// Somebody answers, but it comes to nothing.
     #[error(transparent)]
     Hello(CallError),
-}
-
-/// The same open file under a number from `lowest` on, if this process may have one.
-pub(crate) fn renumbered(fd: OwnedFd, lowest: RawFd) -> OwnedFd {
-    if fd.as_raw_fd() >= lowest {
-        return fd;
-    }
-    rustix::io::fcntl_dupfd_cloexec(&fd, lowest).unwrap_or(fd)
 }

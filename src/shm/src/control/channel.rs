@@ -1,6 +1,5 @@
 //! The socket that requests and replies travel on: Unix, `SOCK_SEQPACKET`, with descriptors.
 
-use crate::client;
 use crate::control::socket_path;
 use crate::control::{self, DecodeError, MAX_FDS, MAX_MESSAGE, Reply, Request, TooLong};
 use rustix::io::Errno;
@@ -14,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -89,7 +88,7 @@ impl Channel {
 
     /// The same on a descriptor from `lowest` on, if this process may have one.
     pub(crate) fn renumbered(self, lowest: RawFd) -> Self {
-        Self { socket: client::renumbered(self.socket, lowest), ..self }
+        Self { socket: renumbered(self.socket, lowest), ..self }
     }
 
     /// A program's question: sends a request, waits for its reply. That mostly comes sooner than a
@@ -179,6 +178,14 @@ impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// The same open file under a number from `lowest` on, if this process may have one.
+pub(crate) fn renumbered(fd: OwnedFd, lowest: RawFd) -> OwnedFd {
+    if fd.as_raw_fd() >= lowest {
+        return fd;
+    }
+    rustix::io::fcntl_dupfd_cloexec(&fd, lowest).unwrap_or(fd)
 }
 
 /// Room for one control message with the most descriptors allowed.

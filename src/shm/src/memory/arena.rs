@@ -1,9 +1,9 @@
 //! The daemon's room for rings: page-aligned extents of a session's memfd.
 
+use crate::memory::region::page_size;
 use crate::memory::region::{Mapping, Window, create_memfd};
 use crate::memory::session_memory::{SessionMemory, WindowError};
 use crate::ring::doorbell::DOORBELL_SIZE;
-use crate::ring::layout::page_size;
 use rustix::fs::FallocateFlags;
 use std::collections::BTreeMap;
 use std::io;

@@ -21,10 +21,10 @@
 //! the call, the program may execute another one, or end and leave its number to a stranger, and
 //! then a daemon that has the right to trace reads or writes what it never was given. And they do
 //! wait for a `userfaultfd`, so that any program could stop the daemon. Who wants more speed than
-//! this file gives shares the memory ([`region`](crate::memory::region), [`remap`](crate::memory::remap)), where
+//! this file gives shares the memory ([`region`](super::region), [`remap`](super::remap)), where
 //! 64 KiB take 1.5 us.
 
-use crate::ring::layout::page_size;
+use crate::memory::region::page_size;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::Advice;

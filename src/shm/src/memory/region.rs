@@ -21,7 +21,6 @@
 //! [`Window`].
 
 use crate::memory::store_order::copy_last_bytes_last;
-use crate::ring::layout::page_size;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -30,6 +29,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Size of a page in bytes.
+pub fn page_size() -> usize {
+    rustix::param::page_size()
+}
 
 /// Makes a memfd of `len` zero bytes that can be handed out: nobody can shrink it, or forbid us
 /// to grow it.

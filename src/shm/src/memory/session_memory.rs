@@ -123,7 +123,7 @@ fn map(memfd: &OwnedFd, range: Range<u64>) -> io::Result<Mapping> {
 mod tests {
     use super::*;
     use crate::memory::region::create_memfd;
-    use crate::ring::layout::page_size;
+    use crate::memory::region::page_size;
     use proptest::prelude::*;
 
     const LIMIT: u64 = 1 << 32;

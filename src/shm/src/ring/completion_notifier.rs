@@ -5,7 +5,7 @@
 //! count to change (`futex`): whatever it waits for changes it. Before, the thread says in
 //! `sleepers` that somebody sleeps, so that the daemon wakes nobody in vain.
 //!
-//! Both words lie in the first of the session's [doorbell](crate::ring::doorbell) pages, in cache lines
+//! Both words lie in the first of the session's [doorbell](super::doorbell) pages, in cache lines
 //! of their own. A program that scribbles there makes the daemon call the system once for each
 //! batch of its own completions, and nothing else.
 

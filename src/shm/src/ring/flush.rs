@@ -10,7 +10,7 @@
 //! The caller sees to it that only one thread at a time does this, for it stands in for the one
 //! daemon.
 
-use super::ends::{Ring, RingError};
+use super::queue::{Ring, RingError};
 use crate::memory::region::Window;
 use crate::ring::cursor::{Indices, take_armed};
 use crate::ring::geometry::Geometry;

@@ -1,6 +1,7 @@
 //! How large a ring is, computed as the kernel's `rdma_rxe` does it.
 
-use crate::ring::layout::{CqEntry, QueueHeader, RecvEntry, SendEntry, Sge, page_size};
+use crate::memory::region::page_size;
+use crate::ring::layout::{CqEntry, QueueHeader, RecvEntry, SendEntry, Sge};
 use std::mem::size_of;
 
 /// Shape of one ring: element size, number of slots, and the room behind an entry's fixed part.

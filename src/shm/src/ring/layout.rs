@@ -18,11 +18,6 @@
 use std::mem::{align_of, offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Size of a page in bytes: rings begin and end at multiples of it.
-pub fn page_size() -> usize {
-    rustix::param::page_size()
-}
-
 /// The head of every ring: `rxe_queue_buf`.
 ///
 /// Nobody makes a reference to one in shared memory; the type states the offsets.

@@ -32,7 +32,7 @@ pub(crate) mod write_protect;
 
 use crate::memory::process::Process;
 use crate::memory::region::create_memfd;
-use crate::ring::layout::page_size;
+use crate::memory::region::page_size;
 use areas::Area;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;

@@ -1,0 +1,364 @@
+//! Of the encoding: any request and any reply.
+
+use super::codec::{MARK, PREFIX_LEN};
+use super::*;
+use proptest::prelude::*;
+use serde::Serialize;
+use std::net::IpAddr;
+use urxe_types::{Access, MwType, QpType};
+
+fn text() -> impl Strategy<Value = String> {
+    "\\PC{0,20}"
+}
+
+fn state() -> impl Strategy<Value = urxe_types::QpState> {
+    use urxe_types::QpState::*;
+    prop::sample::select(vec![Reset, Init, Rtr, Rts, Sqd, Sqe, Err])
+}
+
+fn caps() -> impl Strategy<Value = QpCaps> {
+    any::<[u32; 5]>().prop_map(|[send_wr, recv_wr, send_sge, recv_sge, inline]| QpCaps {
+        max_send_wr: send_wr,
+        max_recv_wr: recv_wr,
+        max_send_sge: send_sge,
+        max_recv_sge: recv_sge,
+        max_inline_data: inline,
+    })
+}
+
+fn gid() -> impl Strategy<Value = Gid> {
+    any::<[u8; 16]>().prop_map(Gid)
+}
+
+fn av() -> impl Strategy<Value = AddressVector> {
+    (gid(), any::<([u8; 3], u32)>()).prop_map(
+        |(dgid, ([sgid_index, traffic_class, hop_limit], flow_label))| AddressVector {
+            dgid,
+            sgid_index,
+            traffic_class,
+            hop_limit,
+            flow_label,
+        },
+    )
+}
+
+fn srq_attr() -> impl Strategy<Value = SrqAttr> {
+    any::<[u32; 3]>().prop_map(|[max_wr, max_sge, limit]| SrqAttr { max_wr, max_sge, limit })
+}
+
+fn qp_type() -> impl Strategy<Value = QpType> {
+    prop::sample::select(vec![QpType::Rc, QpType::Uc, QpType::Ud])
+}
+
+fn mw_type() -> impl Strategy<Value = MwType> {
+    prop::sample::select(vec![MwType::One, MwType::Two])
+}
+
+fn location() -> impl Strategy<Value = RingLocation> {
+    any::<(u64, u32)>().prop_map(|(offset, size)| RingLocation { offset, size })
+}
+
+fn attr() -> impl Strategy<Value = QpAttr> {
+    let states = (prop::option::of(state()), prop::option::of(state()));
+    let words = any::<[Option<u32>; 5]>();
+    let halves = any::<[Option<u16>; 2]>();
+    let bytes = any::<[Option<u8>; 7]>();
+    (states, prop::option::of(av()), words, halves, bytes).prop_map(
+        |((state, cur_state), av, words, [pkey_index, path_mtu], bytes)| {
+            let [access, dest_qpn, qkey, rq_psn, sq_psn] = words;
+            let [port, max_rd_atomic, max_dest_rd_atomic, timer, timeout, retry, rnr] = bytes;
+            QpAttr {
+                state,
+                cur_state,
+                access: access.map(Access::from_bits_retain),
+                pkey_index,
+                port,
+                av,
+                path_mtu,
+                dest_qpn,
+                qkey,
+                rq_psn,
+                sq_psn,
+                max_rd_atomic,
+                max_dest_rd_atomic,
+                min_rnr_timer: timer,
+                timeout,
+                retry_cnt: retry,
+                rnr_retry: rnr,
+            }
+        },
+    )
+}
+
+/// Requests about SRQs, address handles, windows, multicast groups and lists of objects.
+fn object_request() -> impl Strategy<Value = Request> {
+    use ResourceKind::*;
+    let kind = prop::sample::select(vec![Qp, Cq, Srq, Mr, Mw, CmId]);
+    prop_oneof![
+        (any::<(u32, u64)>(), srq_attr()).prop_map(|((pd, user_handle), attr)| {
+            Request::CreateSrq { pd: PdHandle(pd), attr, user_handle }
+        }),
+        any::<(u32, Option<u32>, Option<u32>)>().prop_map(|(srq, max_wr, limit)| {
+            Request::ModifySrq { srq: SrqHandle(srq), max_wr, limit }
+        }),
+        any::<u32>().prop_map(|srq| Request::QuerySrq { srq: SrqHandle(srq) }),
+        any::<u32>().prop_map(|srq| Request::DestroySrq { srq: SrqHandle(srq) }),
+        (any::<u32>(), av()).prop_map(|(pd, av)| Request::CreateAh { pd: PdHandle(pd), av }),
+        any::<u32>().prop_map(|ah| Request::DestroyAh { ah: AhHandle(ah) }),
+        (any::<u32>(), mw_type())
+            .prop_map(|(pd, mw_type)| Request::AllocMw { pd: PdHandle(pd), mw_type }),
+        any::<u32>().prop_map(|mw| Request::DeallocMw { mw: MwHandle(mw) }),
+        (any::<u32>(), gid()).prop_map(|(qp, gid)| Request::AttachMcast { qp: QpHandle(qp), gid }),
+        (any::<u32>(), gid()).prop_map(|(qp, gid)| Request::DetachMcast { qp: QpHandle(qp), gid }),
+        (text(), kind, any::<Option<u32>>()).prop_map(|(device, kind, after)| Request::Resources {
+            device,
+            kind,
+            after
+        }),
+    ]
+}
+
+fn resource() -> impl Strategy<Value = Resource> {
+    let qp = (
+        any::<([u32; 4], Option<u32>)>(),
+        (qp_type(), state(), prop::option::of((gid(), any::<u32>()))),
+    );
+    let bound = any::<([u32; 2], [u64; 2], Option<u32>)>().prop_map(
+        |([mr, access], [addr, length], qpn)| BoundTo {
+            mr,
+            addr,
+            length,
+            access: Access::from_bits_retain(access),
+            qpn,
+        },
+    );
+    let detail = prop_oneof![
+        qp.prop_map(|(([send_cq, recv_cq, sq_psn, rq_psn], srq), (qp_type, state, peer))| {
+            ResourceDetail::Qp { qp_type, state, send_cq, recv_cq, srq, peer, sq_psn, rq_psn }
+        }),
+        any::<([u32; 3], bool)>().prop_map(|([cqe, unread, qps], failed)| {
+            ResourceDetail::Cq { cqe, unread, qps, failed }
+        }),
+        any::<[u32; 4]>().prop_map(|[max_wr, posted, limit, qps]| {
+            ResourceDetail::Srq { max_wr, posted, limit, qps }
+        }),
+        any::<([u64; 2], u32, bool)>().prop_map(|([iova, length], access, mapped)| {
+            ResourceDetail::Mr { iova, length, access: Access::from_bits_retain(access), mapped }
+        }),
+        (mw_type(), prop::option::of(bound))
+            .prop_map(|(mw_type, bound)| ResourceDetail::Mw { mw_type, bound }),
+        cm::tests::id_detail(),
+    ];
+    (any::<[u32; 3]>(), text(), detail).prop_map(|([number, uid, pd], program, detail)| Resource {
+        number,
+        program,
+        uid,
+        pd,
+        detail,
+    })
+}
+
+/// Answers to the requests about objects.
+fn object_reply() -> impl Strategy<Value = Reply> {
+    let created = (any::<[u32; 3]>(), caps(), location(), prop::option::of(location()));
+    prop_oneof![
+        (any::<u32>(), location()).prop_map(|(cqe, ring)| Reply::CqResized { cqe, ring }),
+        (any::<[u32; 2]>(), srq_attr(), location()).prop_map(|([srq, srqn], attr, ring)| {
+            Reply::Srq { srq: SrqHandle(srq), srqn, attr, ring }
+        }),
+        (srq_attr(), prop::option::of(location()))
+            .prop_map(|(attr, ring)| Reply::SrqModified { attr, ring }),
+        srq_attr().prop_map(Reply::SrqAttr),
+        any::<[u32; 2]>().prop_map(|[ah, ah_num]| Reply::Ah { ah: AhHandle(ah), ah_num }),
+        any::<[u32; 2]>().prop_map(|[mw, rkey]| Reply::Mw { mw: MwHandle(mw), rkey }),
+        created.prop_map(|([qp, qpn, doorbell_slot], caps, send_ring, recv_ring)| {
+            let qp = QpHandle(qp);
+            Reply::Qp(QpCreated { qp, qpn, caps, send_ring, recv_ring, doorbell_slot })
+        }),
+        (prop::collection::vec(resource(), 0..5), any::<bool>())
+            .prop_map(|(resources, more)| Reply::Resources(ResourcePage { resources, more })),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let backing = prop_oneof![
+        Just(Backing::Process),
+        any::<u64>().prop_map(|offset| Backing::Shared { offset }),
+    ];
+    prop_oneof![
+        text().prop_map(|program| Request::Hello { program }),
+        Just(Request::ListDevices),
+        Just(Request::ListCauses),
+        text().prop_map(|name| Request::OpenDevice { name }),
+        any::<(u32, u8, u32)>().prop_map(|(context, port, index)| Request::QueryGid {
+            context: ContextHandle(context),
+            port,
+            index,
+        }),
+        (any::<(u32, u32, [u64; 3])>(), backing).prop_map(
+            |((pd, access, [addr, length, iova]), backing)| Request::RegMr {
+                pd: PdHandle(pd),
+                addr,
+                length,
+                iova,
+                access: Access::from_bits_retain(access),
+                backing,
+            }
+        ),
+        any::<(u32, u32, Option<u32>, u64, u32)>().prop_map(
+            |(context, cqe, channel, user_handle, comp_vector)| Request::CreateCq {
+                context: ContextHandle(context),
+                cqe,
+                channel: channel.map(CompChannelHandle),
+                user_handle,
+                comp_vector,
+            }
+        ),
+        any::<(u32, u32)>().prop_map(|(cq, cqe)| Request::ResizeCq { cq: CqHandle(cq), cqe }),
+        (any::<([u32; 3], Option<u32>, bool, u64)>(), qp_type(), caps()).prop_map(
+            |(([pd, send_cq, recv_cq], srq, sq_sig_all, user_handle), qp_type, caps)| {
+                Request::CreateQp {
+                    pd: PdHandle(pd),
+                    qp_type,
+                    send_cq: CqHandle(send_cq),
+                    recv_cq: CqHandle(recv_cq),
+                    srq: srq.map(SrqHandle),
+                    caps,
+                    sq_sig_all,
+                    user_handle,
+                }
+            }
+        ),
+        (any::<u32>(), attr()).prop_map(|(qp, attr)| Request::ModifyQp { qp: QpHandle(qp), attr }),
+        object_request(),
+        cm::tests::request().prop_map(Request::Cm),
+        (text(), any::<Option<u32>>())
+            .prop_map(|(device, after_qpn)| Request::Stats { device, after_qpn }),
+    ]
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    let info = || (text(), text()).prop_map(|(name, meaning)| CounterInfo { name, meaning });
+    let qp = (any::<u32>(), state(), text(), any::<Vec<u64>>())
+        .prop_map(|(qpn, state, program, values)| QpStats { qpn, state, program, values });
+    let page = (
+        prop::collection::vec((info(), any::<u64>()), 0..5),
+        prop::collection::vec(info(), 0..5),
+        prop::collection::vec(qp, 0..5),
+        any::<bool>(),
+    );
+    prop_oneof![
+        (any::<i32>(), text())
+            .prop_map(|(errno, message)| Reply::Error(ControlError { errno, message })),
+        Just(Reply::Done),
+        any::<u64>().prop_map(|memory_limit| Reply::Hello { memory_limit }),
+        (text(), any::<([u8; 8], IpAddr)>()).prop_map(|(name, (node_guid, address))| {
+            Reply::Devices(vec![DeviceInfo { name, node_guid, address }])
+        }),
+        any::<[u32; 3]>().prop_map(|[mr, lkey, rkey]| Reply::Mr { mr: MrHandle(mr), lkey, rkey }),
+        (attr(), caps(), any::<[bool; 2]>()).prop_map(|(attr, caps, flags)| {
+            let [sq_sig_all, sq_draining] = flags;
+            Reply::QpAttr(QpQueried { attr, caps, sq_sig_all, sq_draining })
+        }),
+        object_reply(),
+        cm::tests::reply().prop_map(Reply::Cm),
+        page.prop_map(|(device, qp_counters, qps, more)| {
+            Reply::Stats(StatsPage { device, qp_counters, qps, more })
+        }),
+    ]
+}
+
+fn encoded(message: &impl Serialize) -> Vec<u8> {
+    let mut buf = vec![0xa5; MAX_MESSAGE];
+    let len = encode(message, &mut buf).unwrap();
+    buf.truncate(len);
+    buf
+}
+
+proptest! {
+    #[test]
+    fn a_request_arrives_as_it_was_sent(request in request()) {
+        prop_assert_eq!(decode(&encoded(&request)), Ok(request));
+    }
+
+    #[test]
+    fn a_reply_arrives_as_it_was_sent(reply in reply()) {
+        prop_assert_eq!(decode(&encoded(&reply)), Ok(reply));
+    }
+
+    /// A message that was cut or has grown is none: nothing is believed in part.
+    #[test]
+    fn a_message_of_another_length_is_refused(request in request(), tail: u8) {
+        let mut bytes = encoded(&request);
+        bytes.push(tail);
+        let len = bytes.len();
+        prop_assert_eq!(decode::<Request>(&bytes), Err(DecodeError::Malformed { len }));
+        for len in PREFIX_LEN..len - 1 {
+            let cut = decode::<Request>(&bytes[..len]);
+            prop_assert_eq!(cut, Err(DecodeError::Malformed { len }));
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_decoded(bytes: Vec<u8>) {
+        let message = [&MARK[..], &PROTOCOL_VERSION.to_le_bytes(), &bytes].concat();
+        let _ = decode::<Request>(&bytes);
+        let _ = decode::<Request>(&message);
+        let _ = decode::<Reply>(&message);
+    }
+}
+
+#[test]
+fn another_version_is_told_apart_from_nonsense() {
+    let mut bytes = encoded(&Request::ListDevices);
+    bytes[2] ^= 0x40;
+    let theirs = PROTOCOL_VERSION ^ 0x40;
+    assert_eq!(decode::<Request>(&bytes), Err(DecodeError::Version { theirs }));
+    bytes[0] = 0;
+    assert_eq!(decode::<Request>(&bytes), Err(DecodeError::NotOurs { len: bytes.len() }));
+    assert_eq!(decode::<Request>(b"ux"), Err(DecodeError::NotOurs { len: 2 }));
+    assert_eq!(decode::<Request>(b""), Err(DecodeError::NotOurs { len: 0 }));
+}
+
+#[test]
+fn a_qp_type_that_does_not_exist_is_refused() {
+    let create = |qp_type| {
+        encoded(&Request::CreateQp {
+            pd: PdHandle(1),
+            qp_type,
+            send_cq: CqHandle(1),
+            recv_cq: CqHandle(1),
+            srq: None,
+            caps: QpCaps::default(),
+            sq_sig_all: false,
+            user_handle: 0,
+        })
+    };
+    let (mut bytes, other) = (create(QpType::Rc), create(QpType::Ud));
+    let at = (0..bytes.len()).find(|&at| bytes[at] != other[at]).unwrap();
+    for unknown in other[at] + 1..0x80 {
+        bytes[at] = unknown;
+        let len = bytes.len();
+        assert_eq!(decode::<Request>(&bytes), Err(DecodeError::Malformed { len }));
+    }
+}
+
+/// A length that promises more than there is is not believed.
+#[test]
+fn a_promised_length_costs_nothing() {
+    let mut bytes = encoded(&Reply::Devices(Vec::new()));
+    let last = bytes.len() - 1;
+    bytes.splice(last.., [0xff, 0xff, 0xff, 0xff, 0x7f]);
+    let len = bytes.len();
+    assert_eq!(decode::<Reply>(&bytes), Err(DecodeError::Malformed { len }));
+}
+
+#[test]
+fn a_message_that_does_not_fit_is_refused() {
+    let mut buf = [0; MAX_MESSAGE];
+    let request = Request::Hello { program: "x".repeat(MAX_MESSAGE) };
+    assert_eq!(encode(&request, &mut buf), Err(TooLong));
+    assert_eq!(encode(&Request::ListDevices, &mut buf[..4]), Err(TooLong));
+    assert_eq!(encode(&Request::ListDevices, &mut buf[..3]), Err(TooLong));
+    assert_eq!(encode(&Request::ListDevices, &mut buf[..5]), Ok(5));
+}
