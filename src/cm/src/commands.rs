@@ -105,7 +105,7 @@ impl Manager {
             local_response_timeout: timing.response_timeout,
             retry_count: terms.retry_count,
             pkey: Pkey::DEFAULT,
-            path_mtu: connect.path_mtu.code(),
+            path_mtu: Some(connect.path_mtu),
             rnr_retry_count: terms.rnr_retry_count,
             max_cm_retries: conn.max_retries,
             srq: qp.srq,

@@ -64,8 +64,8 @@ impl Manager {
                 false => self.refuse_stale(now, from, tid, req, known),
             };
         }
-        let request = match self.check_req(&from.flow, req) {
-            Ok(request) => request,
+        let (request, path_mtu) = match self.check_req(&from.flow, req) {
+            Ok(checked) => checked,
             Err((counter, reason, ari)) => {
                 self.counters.add(counter, 1);
                 let rej = Rej { ari, ..refusal(req, reason) };
@@ -116,7 +116,7 @@ impl Manager {
             initiator_depth: request.offered.initiator_depth,
             retry_count: req.retry_count,
             rnr_retry_count: req.rnr_retry_count,
-            path_mtu: PathMtu::from_code(req.path_mtu).unwrap_or(self.config.active_mtu),
+            path_mtu,
             ack_timeout: req.primary.local_ack_timeout,
         });
         let event = Event::ConnectRequest { listener, conn: conn.id, request };
@@ -137,12 +137,12 @@ impl Manager {
         });
     }
 
-    /// What a REQ asks for, if it can be had at all.
+    /// What a REQ asks for, with the path MTU, if it can be had at all.
     fn check_req(
         &self,
         flow: &Flow,
         req: &Req,
-    ) -> Result<ConnectRequest, (CmCounter, Reason, Ari)> {
+    ) -> Result<(ConnectRequest, PathMtu), (CmCounter, Reason, Ari)> {
         let refuse = |counter, reason| Err((counter, reason, Ari::NONE));
         let qp_type = match req.transport {
             TransportService::Rc => QpType::Rc,
@@ -156,10 +156,10 @@ impl Manager {
             return refuse(CmCounter::RefusedAddresses, Reason::InvalidGid);
         }
         let largest = self.config.active_mtu;
-        if PathMtu::from_code(req.path_mtu).is_none_or(|mtu| mtu > largest) {
-            let ari = Ari::path_mtu(largest.code());
+        let Some(path_mtu) = req.path_mtu.filter(|mtu| *mtu <= largest) else {
+            let ari = Ari::path_mtu(largest);
             return Err((CmCounter::RefusedPathMtu, Reason::InvalidPathMtu, ari));
-        }
+        };
         let Some((src, dst, private_data)) = sockets(flow, req.service_id, &req.private_data)
         else {
             return refuse(CmCounter::RefusedHeader, Reason::Consumer);
@@ -173,7 +173,7 @@ impl Manager {
             srq: req.srq,
         };
         let retry_count = req.retry_count;
-        Ok(ConnectRequest { qp_type, src, dst, offered, retry_count, private_data })
+        Ok((ConnectRequest { qp_type, src, dst, offered, retry_count, private_data }, path_mtu))
     }
 
     /// The peer uses a QP or a number that we know from an earlier connection: it has lost that

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use urxe_port::capture::{self, Content};
-use urxe_types::{Qkey, Qpn};
+use urxe_types::{PathMtu, Qkey, Qpn};
 use urxe_wire::icrc::{self, Checker, Verdict};
 use urxe_wire::mad::{self, IpCmHeader, Mad, Message, PortSpace, Reason};
 use urxe_wire::{Flow, Ident, Opcode, Outer, Packet};
@@ -218,7 +218,10 @@ fn requests_of_kernel_rxe() {
                 let kernel_612 = 17;
                 let kernel_61 = 19;
                 assert!([kernel_612, kernel_61].contains(&req.primary.local_ack_timeout.code()));
-                assert_eq!((req.alternate, req.pkey.0, req.path_mtu), (None, 0xffff, 3));
+                assert_eq!(
+                    (req.alternate, req.pkey.0, req.path_mtu),
+                    (None, 0xffff, Some(PathMtu::Mtu1024))
+                );
                 // How the kernel chooses the flow label, and with it the UDP source port.
                 let header = IpCmHeader::parse(req.private_data.first_chunk().unwrap()).unwrap();
                 let Some((_, port)) = req.service_id.port() else { panic!() };

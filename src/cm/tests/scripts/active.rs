@@ -12,7 +12,7 @@ fn a_req_says_what_rdma_cm_says() {
     assert_eq!((req.local_comm_id, req.service_id), (CommId(conn.0), SERVICE));
     assert_eq!((req.local_ca_guid, req.local_qpn), (0x1234, QPN));
     assert_eq!((req.remote_response_timeout.code(), req.max_cm_retries), (20, 15));
-    assert_eq!((req.transport, req.path_mtu), (TransportService::Rc, 3));
+    assert_eq!((req.transport, req.path_mtu), (TransportService::Rc, Some(PathMtu::Mtu1024)));
     assert_eq!((req.responder_resources, req.initiator_depth), (4, 3));
     assert_eq!((req.primary.local_gid, req.primary.remote_gid), (LOCAL, PEER));
     assert_eq!(req.primary.flow_label, (40000 * 31 + 7174) & 0xf_ffff);

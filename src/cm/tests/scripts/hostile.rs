@@ -138,7 +138,7 @@ fn aimed(attribute: u16, body: &[u8], ours: u32, theirs: u32) -> [u8; MAD_LEN] {
             let transport = TransportService::Rc;
             *random = Req {
                 service_id: SERVICE,
-                path_mtu: 3,
+                path_mtu: req().path_mtu,
                 primary,
                 private_data,
                 transport,

@@ -197,8 +197,12 @@ fn an_unavailable_resource_is_refused_with_its_reason() {
         ),
         (Req { primary: elsewhere, ..req() }, Reason::InvalidGid, CmCounter::RefusedAddresses),
         (Req { primary: spoofed, ..req() }, Reason::InvalidGid, CmCounter::RefusedAddresses),
-        (Req { path_mtu: 4, ..req() }, Reason::InvalidPathMtu, CmCounter::RefusedPathMtu),
-        (Req { path_mtu: 0, ..req() }, Reason::InvalidPathMtu, CmCounter::RefusedPathMtu),
+        (
+            Req { path_mtu: Some(PathMtu::Mtu2048), ..req() },
+            Reason::InvalidPathMtu,
+            CmCounter::RefusedPathMtu,
+        ),
+        (Req { path_mtu: None, ..req() }, Reason::InvalidPathMtu, CmCounter::RefusedPathMtu),
         (Req { private_data: wrong_version, ..req() }, Reason::Consumer, CmCounter::RefusedHeader),
         (
             Req { private_data: with_header(socket(PEER, 1), STRANGER, b""), ..req() },

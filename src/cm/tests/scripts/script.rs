@@ -104,7 +104,7 @@ pub(crate) fn req_from(peer: IpAddr) -> Req {
         local_response_timeout: TimeCode::new(20),
         retry_count: 6,
         pkey: Pkey::DEFAULT,
-        path_mtu: 3,
+        path_mtu: Some(PathMtu::Mtu1024),
         rnr_retry_count: 5,
         max_cm_retries: 15,
         srq: false,

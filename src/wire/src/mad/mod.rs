@@ -2,35 +2,19 @@
 //!
 //! They go from QP 1 to QP 1 as SENDs of 256 bytes with the Q_Key
 //! [`Qkey::GSI`](urxe_types::Qkey::GSI).
-//! One message per file; the offsets in their diagrams count from the end of the common header:
-//!
-//! ```text
-//!  0                   1                   2                   3
-//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
-//! +---------------+---------------+---------------+---------------+
-//! | base version 1|    class 7    |class version 2|   method 3    |  0
-//! +---------------+---------------+---------------+---------------+
-//! |            status             |               0               |  4
-//! +-------------------------------+-------------------------------+
-//! |                        transaction ID                         |  8
-//! |                                                               | 12
-//! +-------------------------------+-------------------------------+
-//! |         attribute ID          |               0               | 16
-//! +-------------------------------+-------------------------------+
-//! |                      attribute modifier                       | 20
-//! +---------------------------------------------------------------+
-//! ```
+//! One message per file, as a table of its fields; the offsets count from the end of the common
+//! header.
 //!
 //! Reserved fields are ignored, and sent as 0. So is the attribute modifier, in which adapters of
 //! one vendor tell each other of options of their own.
 
 mod apr;
-mod body;
 mod comm_id;
 mod drep;
 mod dreq;
 mod ip_header;
 mod lap;
+mod layout;
 mod mra;
 mod path;
 mod reason;
@@ -60,7 +44,7 @@ pub use sidr_rep::{SidrRep, SidrStatus};
 pub use sidr_req::SidrReq;
 
 use crate::Flow;
-use body::Body;
+use layout::{Layout, at, fields};
 use std::fmt;
 use urxe_types::Qpn;
 
@@ -68,6 +52,7 @@ use urxe_types::Qpn;
 pub const MAD_LEN: usize = 256;
 
 const HEADER_LEN: usize = 24;
+const BODY_LEN: usize = MAD_LEN - HEADER_LEN;
 const BASE_VERSION: u8 = 1;
 const CLASS: u8 = 7;
 const CLASS_VERSION: u8 = 2;
@@ -133,15 +118,15 @@ macro_rules! messages {
                 match self { $(Message::$variant(_) => $name,)* }
             }
 
-            fn parse(attribute: u16, body: &Body) -> Option<Message> {
+            fn read(attribute: u16, body: &[u8]) -> Option<Message> {
                 match attribute {
-                    $($attribute => Some(Message::$variant($variant::parse(body))),)*
+                    $($attribute => Some(Message::$variant(at(0).read(body))),)*
                     _ => None,
                 }
             }
 
-            fn emit(&self, body: &mut Body) {
-                match self { $(Message::$variant(message) => message.emit(body),)* }
+            fn write(&self, body: &mut [u8]) {
+                match self { $(Message::$variant(message) => at(0).write(message, body),)* }
             }
         }
 
@@ -178,6 +163,19 @@ messages! {
     Apr = 0x001a, "APR", "Answers a LAP.";
 }
 
+fields! {
+    /// What every management datagram begins with.
+    struct Header {
+        base_version: u8 = at(0),
+        class: u8 = at(1),
+        class_version: u8 = at(2),
+        method: u8 = at(3),
+        status: u16 = at(4),
+        tid: u64 = at(8),
+        attribute: u16 = at(16),
+    }
+}
+
 impl Mad {
     /// A message of a transaction.
     pub fn new(tid: u64, message: impl Into<Message>) -> Mad {
@@ -190,8 +188,10 @@ impl Mad {
     /// If it is not one of connection management.
     pub fn parse(bytes: &[u8; MAD_LEN]) -> Result<Mad, MadError> {
         // CM-003
-        let [base_version, class, class_version, method, s0, s1, _, _, rest @ ..] = *bytes;
-        let [t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, _, _, _, _, _, _, body @ ..] = rest;
+        let (header, body) = bytes.split_at(HEADER_LEN);
+        let header: Header = at(0).read(header);
+        let Header { base_version, class, class_version, method, status, tid, attribute } = header;
+        // CM-003
         if base_version != BASE_VERSION {
             return Err(MadError::WrongBaseVersion(base_version));
         }
@@ -204,23 +204,26 @@ impl Mad {
         if method != METHOD_SEND {
             return Err(MadError::WrongMethod(method));
         }
-        let attribute = u16::from_be_bytes([a0, a1]);
         let message =
-            Message::parse(attribute, &Body(body)).ok_or(MadError::UnknownAttribute(attribute))?;
-        let tid = u64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]);
-        Ok(Mad { status: u16::from_be_bytes([s0, s1]), tid, message })
+            Message::read(attribute, body).ok_or(MadError::UnknownAttribute(attribute))?;
+        Ok(Mad { status, tid, message })
     }
 
     /// The bytes of the datagram.
     pub fn bytes(&self) -> [u8; MAD_LEN] {
-        let mut body = Body::ZERO;
-        self.message.emit(&mut body);
         let mut bytes = [0; MAD_LEN];
-        bytes[..4].copy_from_slice(&[BASE_VERSION, CLASS, CLASS_VERSION, METHOD_SEND]);
-        bytes[4..6].copy_from_slice(&self.status.to_be_bytes());
-        bytes[8..16].copy_from_slice(&self.tid.to_be_bytes());
-        bytes[16..18].copy_from_slice(&self.message.attribute().to_be_bytes());
-        bytes[HEADER_LEN..].copy_from_slice(&body.0);
+        let (header, body) = bytes.split_at_mut(HEADER_LEN);
+        let common = Header {
+            base_version: BASE_VERSION,
+            class: CLASS,
+            class_version: CLASS_VERSION,
+            method: METHOD_SEND,
+            status: self.status,
+            tid: self.tid,
+            attribute: self.message.attribute(),
+        };
+        at(0).write(&common, header);
+        self.message.write(body);
         bytes
     }
 }

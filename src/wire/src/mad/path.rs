@@ -1,105 +1,69 @@
-//! The path of a connection, as REQ tells of two (a primary and an alternate one).
-//!
-//! ```text
-//!  0                   1                   2                   3
-//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
-//! +-------------------------------+-------------------------------+
-//! |          local LID            |          remote LID           |  0
-//! +-------------------------------+-------------------------------+
-//! |                        local GID, 16 bytes                    |  4
-//! +---------------------------------------------------------------+
-//! |                       remote GID, 16 bytes                    | 20
-//! +---------------------------------------+-----------+-----------+
-//! |              flow label               |  reserved |   rate    | 36
-//! +---------------+---------------+-------+-+-----+---+-----+-----+
-//! | traffic class |   hop limit   |  SL   |L|  0  | ack time|  0  | 40
-//! +---------------+---------------+-------+-+-----+---------+-----+
-//! ```
-//!
-//! L says that both ends are in one subnet. "Local" is the sender's side.
+//! The path of a connection, as REQ tells of two (a primary and an alternate one), and LAP of one.
 
-use super::body::Body;
-use std::net::{IpAddr, Ipv6Addr};
+use super::layout::{At, Layout, at, bits, fields, layout};
+use std::net::IpAddr;
 use urxe_types::TimeCode;
 
-/// A path from the sender of a REQ to its receiver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CmPath {
-    /// LID of the sender's port; RoCE has none and says 0xffff, or 0.
-    pub local_lid: u16,
-    /// LID of the receiver's port; as above.
-    pub remote_lid: u16,
-    /// The sender's address.
-    pub local_gid: IpAddr,
-    /// The receiver's address.
-    pub remote_gid: IpAddr,
-    /// 20 bits.
-    pub flow_label: u32,
-    /// Code of the rate at which to send, 6 bits; 0 on RoCE.
-    pub packet_rate: u8,
-    /// Traffic class, or type of service.
-    pub traffic_class: u8,
-    /// Hop limit, or time to live.
-    pub hop_limit: u8,
-    /// Service level, 4 bits; the priority of the link on RoCE.
-    pub service_level: u8,
-    /// Both ends are in one subnet.
-    pub subnet_local: bool,
-    /// The ACK timeout of the sender's QP.
-    pub local_ack_timeout: TimeCode,
+fields! {
+    /// A path from the sender of a REQ to its receiver. "Local" is the sender's side.
+    pub struct CmPath {
+        /// LID of the sender's port; RoCE has none and says 0xffff, or 0.
+        local_lid: u16 = at(0),
+        /// LID of the receiver's port; as above.
+        remote_lid: u16 = at(2),
+        /// The sender's address.
+        local_gid: IpAddr = at(4),
+        /// The receiver's address.
+        remote_gid: IpAddr = at(20),
+        /// 20 bits.
+        flow_label: u32 = bits(36, 0..20),
+        /// Code of the rate at which to send, 6 bits; 0 on RoCE.
+        packet_rate: u8 = bits(39, 2..8),
+        /// Traffic class, or type of service.
+        traffic_class: u8 = at(40),
+        /// Hop limit, or time to live.
+        hop_limit: u8 = at(41),
+        /// Service level, 4 bits; the priority of the link on RoCE.
+        service_level: u8 = bits(42, 0..4),
+        /// Both ends are in one subnet.
+        subnet_local: bool = bits(42, 4..5),
+        /// The ACK timeout of the sender's QP.
+        local_ack_timeout: TimeCode = bits(43, 0..5),
+    }
 }
 
-impl CmPath {
-    pub(super) const LEN: usize = 44;
+/// A path of a LAP, which is not laid out as those of a REQ are.
+pub(super) struct LapPath {
+    pub(super) byte: usize,
+}
 
-    /// What stands where there is no path.
-    const ABSENT: [u8; CmPath::LEN] = [0; CmPath::LEN];
+layout! {
+    CmPath in LapPath {
+        local_lid = at(0),
+        remote_lid = at(2),
+        local_gid = at(4),
+        remote_gid = at(20),
+        flow_label = bits(36, 0..20),
+        traffic_class = at(39),
+        hop_limit = at(40),
+        packet_rate = bits(41, 2..8),
+        service_level = bits(42, 0..4),
+        subnet_local = bits(42, 4..5),
+        local_ack_timeout = bits(43, 0..5),
+    }
+}
 
-    /// The path at `at`, or none if nothing stands there.
-    pub(super) fn parse_alternate(body: &Body, at: usize) -> Option<CmPath> {
-        (body.bytes(at) != CmPath::ABSENT).then(|| CmPath::parse(body, at))
+/// An alternate path: zeroes if there is none.
+impl Layout<Option<CmPath>> for At {
+    fn read(&self, body: &[u8]) -> Option<CmPath> {
+        const LEN: usize = 44;
+        let bytes: [u8; LEN] = self.read(body);
+        (bytes != [0; LEN]).then(|| self.read(body))
     }
 
-    pub(super) fn parse(body: &Body, at: usize) -> CmPath {
-        CmPath {
-            local_lid: body.u16(at),
-            remote_lid: body.u16(at + 2),
-            local_gid: address(body.bytes(at + 4)),
-            remote_gid: address(body.bytes(at + 20)),
-            flow_label: body.u24(at + 36) >> 4,
-            packet_rate: body.bits(at + 39, 2, 6),
-            traffic_class: body.u8(at + 40),
-            hop_limit: body.u8(at + 41),
-            service_level: body.bits(at + 42, 0, 4),
-            subnet_local: body.flag(at + 42, 4),
-            local_ack_timeout: TimeCode::new(body.bits(at + 43, 0, 5)),
+    fn write(&self, path: &Option<CmPath>, body: &mut [u8]) {
+        if let Some(path) = path {
+            self.write(path, body);
         }
-    }
-
-    pub(super) fn emit(&self, body: &mut Body, at: usize) {
-        body.put_u16(at, self.local_lid);
-        body.put_u16(at + 2, self.remote_lid);
-        body.put(at + 4, &gid(self.local_gid));
-        body.put(at + 20, &gid(self.remote_gid));
-        body.put_u24(at + 36, self.flow_label << 4);
-        body.put_bits(at + 39, 2, 6, self.packet_rate);
-        body.put_u8(at + 40, self.traffic_class);
-        body.put_u8(at + 41, self.hop_limit);
-        body.put_bits(at + 42, 0, 4, self.service_level);
-        body.put_flag(at + 42, 4, self.subnet_local);
-        body.put_bits(at + 43, 0, 5, self.local_ack_timeout.code());
-    }
-}
-
-/// The address that a GID stands for: on RoCEv2 that of IPv4 is mapped into IPv6.
-pub(super) fn address(gid: [u8; 16]) -> IpAddr {
-    Ipv6Addr::from(gid).to_canonical()
-}
-
-/// The GID of an address.
-pub(super) fn gid(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
     }
 }

@@ -1,5 +1,6 @@
 //! Why a connection is rejected.
 
+use super::layout::numbers;
 use std::fmt;
 
 macro_rules! reasons {
@@ -73,6 +74,8 @@ reasons! {
     InvalidAlternateFlowLabel = 33, "The flow label of the alternate path is not to be had.";
     VendorOptionNotSupported = 35, "The adapter's own options are not supported.";
 }
+
+numbers! { Reason: 16, |code| Reason::from_code(code as u16), |reason| reason.code().into(); }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

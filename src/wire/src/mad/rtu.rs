@@ -1,41 +1,17 @@
 //! RTU: the answer to a REP, "ready to use".
-//!
-//! ```text
-//!   0  local communication ID               8  private data (224)
-//!   4  remote communication ID
-//! ```
 
 use super::CommId;
-use super::body::Body;
+use super::layout::{at, message};
 use std::fmt;
 
-/// A confirmation that the REP has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rtu {
-    /// The sender's number of the connection.
-    pub local_comm_id: CommId,
-    /// The receiver's number of it.
-    pub remote_comm_id: CommId,
-    /// What the service makes of it.
-    pub private_data: [u8; Rtu::PRIVATE_LEN],
-}
-
-impl Rtu {
-    /// Bytes of private data.
-    pub const PRIVATE_LEN: usize = 224;
-
-    pub(super) fn parse(body: &Body) -> Rtu {
-        Rtu {
-            local_comm_id: CommId(body.u32(0)),
-            remote_comm_id: CommId(body.u32(4)),
-            private_data: body.bytes(8),
-        }
-    }
-
-    pub(super) fn emit(&self, body: &mut Body) {
-        body.put_u32(0, self.local_comm_id.0);
-        body.put_u32(4, self.remote_comm_id.0);
-        body.put(8, &self.private_data);
+message! {
+    /// A confirmation that the REP has come.
+    Rtu {
+        /// The sender's number of the connection.
+        local_comm_id: CommId = at(0),
+        /// The receiver's number of it.
+        remote_comm_id: CommId = at(4),
+        ..private_data = at(8),
     }
 }
 
