@@ -7,6 +7,7 @@
 
 mod address;
 mod background;
+mod elf;
 mod library;
 mod package;
 mod program;
