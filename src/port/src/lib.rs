@@ -24,6 +24,7 @@
 
 pub mod capture;
 pub mod fault;
+pub mod offload;
 pub mod raw;
 pub mod sim;
 pub mod udp;

@@ -1,7 +1,8 @@
 //! The machine that figures were measured on.
 
+use procfs::{CpuInfo, Current};
+use rustix::system::uname;
 use serde::Serialize;
-use std::fs;
 
 /// What must be known of a machine to judge figures measured on it.
 #[derive(Clone, Debug, Serialize)]
@@ -15,17 +16,14 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// This one. What cannot be found out is "unknown".
+    /// This one. A processor that has no name is "unknown".
     pub(crate) fn this() -> Self {
-        let unknown = || "unknown".to_owned();
-        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
-        let cpu = model.and_then(|line| line.split_once(':'));
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease");
+        let cpus = CpuInfo::current().ok();
+        let model = cpus.as_ref().and_then(|cpus| cpus.model_name(0));
         Machine {
-            cpu: cpu.map_or_else(unknown, |(_, model)| model.trim().to_owned()),
+            cpu: model.unwrap_or("unknown").to_owned(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            kernel: kernel.map_or_else(|_| unknown(), |text| text.trim().to_owned()),
+            kernel: uname().release().to_string_lossy().into_owned(),
         }
     }
 }

@@ -8,6 +8,7 @@
 use crate::cli::DaemonArguments;
 use crate::error::Error;
 use clap::Args;
+use procfs::process::{MountInfos, Process};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::{CString, OsString};
@@ -169,18 +170,18 @@ fn hide() -> Result<bool, Error> {
     Ok(true)
 }
 
-/// The mounts of this mount namespace, as the kernel lists them.
-fn mounts() -> Result<String, Error> {
-    let path = "/proc/self/mountinfo";
-    std::fs::read_to_string(path).map_err(Error::system(format!("reading {path}")))
+/// The mounts of this mount namespace.
+fn mounts() -> Result<MountInfos, Error> {
+    let mounts = Process::myself().and_then(|process| process.mountinfo());
+    mounts.map_err(|error| Error::Failed(format!("reading the mounts: {error}")))
 }
 
 /// Whether the last mount on `/sys/class`, which is the one that is seen, is ours.
-fn is_ours(mountinfo: &str) -> bool {
-    let on_classes = |line: &&str| line.split(' ').nth(4) == Some(CLASSES);
-    let last = mountinfo.lines().rfind(on_classes);
-    let kind_and_source = last.and_then(|line| line.split_once(" - ")).map(|(_, rest)| rest);
-    kind_and_source.is_some_and(|rest| rest.starts_with(&format!("overlay {SOURCE} ")))
+fn is_ours(mounts: &MountInfos) -> bool {
+    let last = mounts.iter().rfind(|mount| mount.mount_point == Path::new(CLASSES));
+    last.is_some_and(|mount| {
+        mount.fs_type == "overlay" && mount.mount_source.as_deref() == Some(SOURCE)
+    })
 }
 
 /// The classes that the daemon at a socket shows as files.
@@ -204,6 +205,7 @@ fn devices_in(directory: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use procfs::FromBufRead;
 
     const SYS: &str = "22 28 0:21 / /sys rw,relatime - sysfs sysfs rw";
     const OURS: &str = "73 22 0:39 / /sys/class ro - overlay urxe ro,lowerdir=/a:/sys/class";
@@ -212,9 +214,12 @@ mod tests {
 
     #[test]
     fn only_our_own_mount_is_taken_away() {
-        assert!(!is_ours(SYS));
-        assert!(is_ours(&[SYS, OURS, ITS_PART].join("\n")));
-        assert!(!is_ours(&[SYS, ANOTHERS].join("\n")));
-        assert!(!is_ours(&[SYS, OURS, ANOTHERS].join("\n")), "it covers ours");
+        let is_ours = |lines: &[&str]| {
+            is_ours(&MountInfos::from_buf_read(lines.join("\n").as_bytes()).unwrap())
+        };
+        assert!(!is_ours(&[SYS]));
+        assert!(is_ours(&[SYS, OURS, ITS_PART]));
+        assert!(!is_ours(&[SYS, ANOTHERS]));
+        assert!(!is_ours(&[SYS, OURS, ANOTHERS]), "it covers ours");
     }
 }

@@ -1,11 +1,11 @@
 //! The sockets of a port: one for each address, and one for each multicast group.
 
 use super::UdpOptions;
-use crate::OpenError;
 use crate::open::{self, HOP_LIMIT};
 use crate::socket_set::{Member, SocketSet};
 use crate::sys::{Message, option};
 use crate::watch::Link;
+use crate::{OpenError, offload};
 use socket2::{InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -176,7 +176,7 @@ fn set_options(socket: &Socket, addr: IpAddr, options: &UdpOptions) -> io::Resul
         // Kernel rxe sends no UDP checksum over IPv6 either.
         set(SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
     }
-    set(SOL_UDP, libc::UDP_GRO, 1)?;
+    offload::receive_coalesced(socket)?;
     option::ask_for_buffers(socket.as_fd(), options.socket_buffer)
 }
 

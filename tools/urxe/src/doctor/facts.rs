@@ -3,6 +3,7 @@
 use super::trial;
 use crate::roce_port::{self, PortState};
 use crate::run::{choose_address, find_library, free_loopback};
+use rustix::thread::{SecureComputingMode, secure_computing_mode};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -179,9 +180,7 @@ fn try_socket(path: &Path) -> Result<(), String> {
 
 /// Whether some system calls are forbidden to us, as in many containers.
 fn is_filtered() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
-    mode.is_some_and(|mode| mode.trim() == "2")
+    secure_computing_mode() == Ok(SecureComputingMode::Filter)
 }
 
 /// The number in a file of the kernel's.

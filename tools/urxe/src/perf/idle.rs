@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::units::count;
+use procfs::process::Process;
 use serde::Serialize;
 use std::fmt;
-use std::fs;
 use urxe_verbs::{Access, Context, Cq, Pd, Qp, QpCaps, QpInit, QpType};
 
 /// Idle queue pairs, ready to send and receive, and connected each to itself.
@@ -91,17 +91,13 @@ struct Memory {
 
 /// The memory of the daemon, if it is visible here.
 fn daemon_memory(context: &Context) -> Option<Memory> {
-    let pid = context.daemon_pid()?;
-    parse_status(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+    memory_of(context.daemon_pid()?)
 }
 
-fn parse_status(status: &str) -> Option<Memory> {
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib * 1024)
-    };
-    Some(Memory { own: field("RssAnon:")?, shared: field("RssShmem:")? })
+fn memory_of(pid: u32) -> Option<Memory> {
+    let status = Process::new(pid.try_into().ok()?).and_then(|process| process.status()).ok()?;
+    // The kernel counts in KiB.
+    Some(Memory { own: status.rssanon? * 1024, shared: status.rssshmem? * 1024 })
 }
 
 #[cfg(test)]
@@ -109,9 +105,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resident_memory_is_read_in_bytes() {
-        let status = "Name:\turxed\nRssAnon:\t    1234 kB\nRssFile:\t 1 kB\nRssShmem:\t 8 kB\n";
-        assert_eq!(parse_status(status), Some(Memory { own: 1234 * 1024, shared: 8192 }));
-        assert_eq!(parse_status("Name:\turxed\n"), None);
+    fn resident_memory_of_a_process_is_read_in_bytes() {
+        let memory = memory_of(std::process::id()).unwrap();
+        assert!(memory.own > 64 * 1024 && memory.own.is_multiple_of(1024), "{memory:?}");
+        assert_eq!(memory_of(u32::MAX), None);
     }
 }

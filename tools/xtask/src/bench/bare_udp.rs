@@ -1,11 +1,11 @@
 //! Bare offloaded UDP: 64 KiB a system call by `UDP_SEGMENT`, received by `UDP_GRO`. What is left
 //! of it is the most that any protocol over these sockets can have.
 
-use nix::sys::socket::sockopt::{RcvBufForce, UdpGroSegment, UdpGsoSegment};
-use nix::sys::socket::{getsockopt, setsockopt};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use urxe_shell::Result;
+use urxe_port::offload;
 
 /// How long it may be silent before the receiver takes it as ended.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -42,9 +42,9 @@ pub(crate) fn run(options: &Options) -> Result {
 fn receive(address: SocketAddr) -> std::result::Result<(), String> {
     let io = |error: std::io::Error| format!("{address}: {error}");
     let socket = UdpSocket::bind(address).map_err(io)?;
-    setsockopt(&socket, UdpGroSegment, &true).map_err(|error| error.to_string())?;
+    offload::receive_coalesced(&socket).map_err(io)?;
     // As urxed does it where it may.
-    let _ = setsockopt(&socket, RcvBufForce, &(8 << 20));
+    let _ = set_socket_recv_buffer_size_force(&socket, 8 << 20);
     let mut buffer = vec![0; 65_536];
     let first = socket.recv(&mut buffer).map_err(io)?;
     let (start, mut bytes) = (Instant::now(), first as u64);
@@ -65,11 +65,8 @@ fn send(address: SocketAddr, options: &Options) -> std::result::Result<(), Strin
     };
     let socket = UdpSocket::bind(any).map_err(|error| error.to_string())?;
     socket.connect(address).map_err(|error| format!("{address}: {error}"))?;
-    let segment = i32::from(options.segment);
-    setsockopt(&socket, UdpGsoSegment, &segment).map_err(|error| error.to_string())?;
-    if getsockopt(&socket, UdpGsoSegment).is_ok_and(|set| set != segment) {
-        return Err("the kernel does not segment UDP".to_owned());
-    }
+    offload::send_segmented(&socket, options.segment)
+        .map_err(|error| format!("the kernel does not segment UDP: {error}"))?;
     let segments = (65_000 / usize::from(options.segment)).min(64);
     let buffer = vec![0x5a; segments * usize::from(options.segment)];
     let end = Instant::now() + Duration::from_secs_f64(options.seconds);
