@@ -1,4 +1,4 @@
-//! What programs ask of the manager.
+//! Commands of programs, and the QP attributes that follow from a connection.
 
 use crate::connection::{Conn, State, Terms, sidr_rep};
 use crate::counters::CmCounter;
@@ -17,17 +17,17 @@ use urxe_wire::mad::{
     CmPath, Dreq, IpCmHeader, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, TransportService,
 };
 
-/// How long we may take for an ACK, as we tell peers: what kernel rxe says.
+/// The target ACK delay of our REPs: that of kernel rxe.
 const TARGET_ACK_DELAY: TimeCode = TimeCode::new(15);
 
-/// What RoCE has in place of a LID.
+/// The LIDs of a path, which RoCE has not.
 const NO_LID: u16 = 0xffff;
 
 impl Manager {
     /// Listens for requests.
     ///
     /// # Errors
-    /// If somebody listens there already, or there are too many listeners.
+    /// If there is a listener already, or there are too many.
     pub fn listen(&mut self, listen: &Listen) -> Result<ListenerId, ListenError> {
         if self.listeners.len() >= MAX_LISTENERS {
             return Err(ListenError::TooMany);
@@ -38,8 +38,8 @@ impl Manager {
         Ok(listener)
     }
 
-    /// Listens no longer. Requests that the program has not [taken](Self::take_request) are
-    /// refused; the others are its own and stay. Returns whether the listener was there.
+    /// Stops listening. Requests that the program has not [taken](Self::take_request) are rejected;
+    /// the others stay. Returns whether the listener was there.
     pub fn unlisten(&mut self, now: Instant, listener: ListenerId) -> bool {
         let waits = |conn: &&Conn| conn.in_backlog && conn.listener == Some(listener);
         let waiting: Vec<ConnId> = self.conns().filter(waits).map(|conn| conn.id).collect();
@@ -49,17 +49,17 @@ impl Manager {
         self.listeners.remove(listener)
     }
 
-    /// The program has taken notice of a request: its place in the backlog is free again. Whoever
-    /// accepts, rejects or destroys it has done so too.
+    /// The program has taken a request from its event queue, so it leaves the backlog. Accepting,
+    /// rejecting and destroying take it too.
     pub fn take_request(&mut self, conn: ConnId) {
-        self.vacate_backlog(conn);
+        self.leave_backlog(conn);
     }
 
-    /// Asks for a connection. [`Event::ConnectResponse`], [`Event::Rejected`] or
-    /// [`Event::Unreachable`] will follow.
+    /// Sends a REQ. [`Event::ConnectResponse`], [`Event::Rejected`] or [`Event::Unreachable`] will
+    /// follow.
     ///
     /// # Errors
-    /// If it cannot be asked for.
+    /// If the arguments are not valid, or there are too many connections.
     pub fn connect(&mut self, now: Instant, connect: &Connect<'_>) -> Result<ConnId, ConnectError> {
         let Connect { src, dst, qp, .. } = *connect;
         let transport = match connect.qp_type {
@@ -127,17 +127,17 @@ impl Manager {
             private_data,
         };
         self.counters.add(CmCounter::RequestsSent, 1);
-        conn.ask(&mut self.without(now), State::ReqSent, req);
+        conn.send_with_retries(&mut self.context(now), State::ReqSent, req);
         let id = conn.id;
         self.insert(conn);
         Ok(id)
     }
 
-    /// Asks for the QP of a service that takes datagrams. [`Event::SidrReply`] or
+    /// Sends a SIDR REQ, for the QP of a datagram service. [`Event::SidrReply`] or
     /// [`Event::Unreachable`] will follow.
     ///
     /// # Errors
-    /// If it cannot be asked for.
+    /// As [`connect`](Self::connect).
     pub fn resolve(&mut self, now: Instant, resolve: &Resolve<'_>) -> Result<ConnId, ConnectError> {
         let Resolve { src, dst, .. } = *resolve;
         let mut private_data = [0; SidrReq::PRIVATE_LEN];
@@ -149,7 +149,7 @@ impl Manager {
         let request_id = conn.local_id();
         let req = SidrReq { request_id, pkey: Pkey::DEFAULT, service_id, private_data };
         self.counters.add(CmCounter::RequestsSent, 1);
-        conn.ask(&mut self.without(now), State::SidrReqSent, req);
+        conn.send_with_retries(&mut self.context(now), State::SidrReqSent, req);
         let id = conn.id;
         self.insert(conn);
         Ok(id)
@@ -173,11 +173,11 @@ impl Manager {
         }
     }
 
-    /// Accepts a request; the QP is to be ready to receive. [`Event::Established`],
+    /// Accepts a request with a REP; the QP is in RTR or RTS. [`Event::Established`],
     /// [`Event::Rejected`] or [`Event::Unreachable`] will follow.
     ///
     /// # Errors
-    /// If the connection is not a request for one.
+    /// If the state is not REQ-RECEIVED.
     pub fn accept(
         &mut self,
         now: Instant,
@@ -185,9 +185,9 @@ impl Manager {
         accept: &Accept<'_>,
     ) -> Result<(), CommandError> {
         let private_data = padded(accept.private_data)?;
-        self.expect(conn, "be accepted", &[State::ReqReceived])?;
+        self.check_state(conn, "be accepted", &[State::ReqReceived])?;
         let guid = self.config.guid;
-        self.with(now, conn, |conn, cx| {
+        self.update(now, conn, |conn, cx| {
             let Some(terms) = &mut conn.terms else { return };
             terms.local_qpn = accept.qp.qpn;
             terms.responder_resources = accept.qp.responder_resources.min(cx.config.max_rd_atomic);
@@ -209,15 +209,15 @@ impl Manager {
                 local_ca_guid: guid,
                 private_data,
             };
-            conn.ask(cx, State::RepSent, rep);
+            conn.send_with_retries(cx, State::RepSent, rep);
         });
         Ok(())
     }
 
-    /// The peer's acceptance is fine, and the QP ready: the connection is established.
+    /// Confirms the peer's REP with an RTU; the QP is in RTS.
     ///
     /// # Errors
-    /// If the connection was not accepted by its peer, or was established already.
+    /// If the state is not REP-RECEIVED.
     pub fn establish(
         &mut self,
         now: Instant,
@@ -225,8 +225,8 @@ impl Manager {
         private_data: &[u8],
     ) -> Result<(), CommandError> {
         let private_data = padded(private_data)?;
-        self.expect(conn, "be established", &[State::RepReceived])?;
-        self.with(now, conn, |conn, cx| {
+        self.check_state(conn, "be established", &[State::RepReceived])?;
+        self.update(now, conn, |conn, cx| {
             let rtu = Rtu {
                 local_comm_id: conn.local_id(),
                 remote_comm_id: conn.remote_id,
@@ -235,8 +235,8 @@ impl Manager {
             cx.counters.add(CmCounter::Established, 1);
             conn.send(cx, rtu);
             // CM-008
-            conn.rest(State::Established);
-            // Given again should the REP come again.
+            conn.idle(State::Established);
+            // For duplicates of the REP.
             conn.message = Some(conn.mad(rtu));
         });
         Ok(())
@@ -245,7 +245,7 @@ impl Manager {
     /// A packet came on the QP of a connection whose RTU did not (`IBV_EVENT_COMM_EST`): the peer
     /// is ready.
     pub fn communication_established(&mut self, now: Instant, conn: ConnId) {
-        self.with(now, conn, |conn, cx| {
+        self.update(now, conn, |conn, cx| {
             // CM-016
             if conn.state == State::RepSent {
                 conn.established(cx, [0; Rtu::PRIVATE_LEN]);
@@ -253,10 +253,10 @@ impl Manager {
         });
     }
 
-    /// Refuses a request, or the peer's acceptance. Nothing more is heard of the connection.
+    /// Rejects a REQ, a REP or a SIDR REQ. No event of the connection will follow.
     ///
     /// # Errors
-    /// If there is nothing to refuse.
+    /// If the state is not one in which one of them was received.
     pub fn reject(
         &mut self,
         now: Instant,
@@ -264,21 +264,21 @@ impl Manager {
         private_data: &[u8],
     ) -> Result<(), CommandError> {
         let states = [State::ReqReceived, State::RepReceived, State::SidrReqReceived];
-        self.expect(conn, "be rejected", &states)?;
+        self.check_state(conn, "be rejected", &states)?;
         if self.state(conn) == Some(State::SidrReqReceived) {
             let private_data = padded(private_data)?;
-            self.with(now, conn, |conn, cx| conn.refuse_sidr(cx, private_data));
+            self.update(now, conn, |conn, cx| conn.refuse_sidr(cx, private_data));
         } else {
             let private_data = padded(private_data)?;
-            self.with(now, conn, |conn, cx| conn.refuse(cx, private_data));
+            self.update(now, conn, |conn, cx| conn.refuse(cx, private_data));
         }
         Ok(())
     }
 
-    /// Answers the question for the QP of a service. Nothing more is heard of it.
+    /// Answers a SIDR REQ. No event of it will follow.
     ///
     /// # Errors
-    /// If it is no such question.
+    /// If the state is not SIDR-REQ-RECEIVED.
     pub fn answer(
         &mut self,
         now: Instant,
@@ -286,17 +286,17 @@ impl Manager {
         answer: &SidrAnswer<'_>,
     ) -> Result<(), CommandError> {
         let private_data = padded(answer.private_data)?;
-        self.expect(conn, "be answered", &[State::SidrReqReceived])?;
-        self.with(now, conn, |conn, cx| {
+        self.check_state(conn, "be answered", &[State::SidrReqReceived])?;
+        self.update(now, conn, |conn, cx| {
             let rep = sidr_rep(conn.remote_id, conn.service_id, answer.status);
             let (qpn, qkey) = (answer.qpn, answer.qkey);
-            conn.answer_and_keep(cx, SidrRep { qpn, qkey, private_data, ..rep });
+            conn.reply_and_linger(cx, SidrRep { qpn, qkey, private_data, ..rep });
         });
         Ok(())
     }
 
-    /// Ends a connection. [`Event::Disconnected`] and [`Event::TimewaitExit`] will follow, if they
-    /// have not come already: to disconnect what the peer has disconnected is no error.
+    /// Disconnects with a DREQ. [`Event::Disconnected`] and [`Event::TimewaitExit`] will follow, if
+    /// they have not come already: to disconnect what the peer has disconnected is no error.
     ///
     /// # Errors
     /// If it was not established.
@@ -308,8 +308,8 @@ impl Manager {
     ) -> Result<(), CommandError> {
         let private_data: [u8; Dreq::PRIVATE_LEN] = padded(private_data)?;
         let states = [State::Established, State::DreqSent, State::TimeWait];
-        self.expect(conn, "be disconnected", &states)?;
-        self.with(now, conn, |conn, cx| {
+        self.check_state(conn, "be disconnected", &states)?;
+        self.update(now, conn, |conn, cx| {
             if conn.state == State::Established {
                 conn.disconnect(cx, private_data);
             }
@@ -317,16 +317,16 @@ impl Manager {
         Ok(())
     }
 
-    /// The program has no more use for a connection, or is gone. The peer is told, in whatever
-    /// state the connection is; our program is told nothing more.
+    /// The program destroys a connection, or has ended itself. In whatever state, the peer is
+    /// informed, and no event will follow.
     pub fn destroy(&mut self, now: Instant, conn: ConnId) {
         if self.owned(conn).is_some() {
-            self.with(now, conn, |conn, cx| conn.abandon(cx));
+            self.update(now, conn, |conn, cx| conn.abandon(cx));
         }
     }
 
-    /// What the QP of a connection is to be set to on its way to this state, if the connection is
-    /// that far: for INIT, RTR and RTS. `sgid_index` is where our own address stands.
+    /// The attributes with which the QP of a connection goes to INIT, RTR or RTS, if they are known
+    /// in the connection's state. `sgid_index` is the index of our own address.
     pub fn qp_attr(&self, conn: ConnId, state: QpState, sgid_index: u8) -> Option<QpAttr> {
         let conn = self.owned(conn)?;
         let terms = conn.terms?;
@@ -368,7 +368,7 @@ impl Manager {
         Some(attr)
     }
 
-    fn expect(
+    fn check_state(
         &self,
         conn: ConnId,
         command: &'static str,
@@ -383,7 +383,7 @@ impl Manager {
     }
 }
 
-/// Private data as it stands in a message.
+/// Private data, padded with zeroes.
 fn padded<const N: usize>(data: &[u8]) -> Result<[u8; N], CommandError> {
     let mut padded = [0; N];
     let room = padded

@@ -1,43 +1,47 @@
-//! One connection, or one resolution of a service, and the messages that it sends.
+//! One connection, or one resolution of a service: its state, its timer, what it sends, and what is
+//! kept to be sent again.
 
 use crate::counters::CmCounter;
-use crate::event::{Ending, Event};
+use crate::event::{DisconnectCause, Event};
 use crate::limits::MAX_PEER_TIME;
 use crate::listener::ListenerId;
-use crate::manager::{ConnId, Cx};
+use crate::manager::{ConnId, Context};
 use crate::parameters::Path;
-use crate::schedule::Repeats;
+use crate::timing::Retries;
 use std::time::{Duration, Instant};
 use urxe_types::{PathMtu, Psn, Qkey, QpType, Qpn, TimeCode};
-use urxe_wire::mad::MAD_LEN;
 use urxe_wire::mad::{
-    Ari, CommId, Drep, Dreq, Mad, Message, Mra, Reason, Received, Rej, Rejected, ServiceId,
-    SidrRep, SidrStatus,
+    Ari, CommId, Drep, Dreq, MAD_LEN, Mad, Message, Mra, Reason, Received, Rej, Rejected,
+    ServiceId, SidrRep, SidrStatus,
 };
 
-/// Where a connection stands. The names of IBTA 12.9.5.
+/// The state of a connection, with the names of IBTA 12.9.5, or of a resolution (12.11).
+///
+/// IBTA's "MRA sent" and "MRA received" are not among them: an MRA only lengthens the wait in
+/// REQ-SENT and REP-SENT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Active: asked for, not answered.
+    /// REQ sent (active side); waits for a REP or REJ.
     ReqSent,
-    /// Active: accepted by the peer; our program is to say whether it goes on.
+    /// REP received (active side); waits for the program to establish or reject.
     RepReceived,
-    /// Passive: asked for; our program is to say whether it accepts.
+    /// REQ received (passive side); waits for the program to accept or reject.
     ReqReceived,
-    /// Passive: accepted; the peer is to say that it goes on.
+    /// REP sent (passive side); waits for an RTU or REJ.
     RepSent,
-    /// Both sides are ready.
+    /// Established: both QPs may send.
     Established,
-    /// We disconnected; the peer is to confirm it.
+    /// DREQ sent; waits for a DREP.
     DreqSent,
-    /// It ended; what is still under way may arrive.
+    /// TIMEWAIT: ended; packets of the connection may still arrive.
     TimeWait,
-    /// We asked for the QP of a service.
+    /// SIDR REQ sent; waits for a SIDR REP.
     SidrReqSent,
-    /// A peer asked for the QP of a service; our program is to answer.
+    /// SIDR REQ received; waits for the program to answer.
     SidrReqReceived,
-    /// We gave our last answer, and keep it should the peer ask again.
-    Answered,
+    /// Not IBTA's: over for the program. A duplicate of what was replied to last gets the same
+    /// reply, and is no new request.
+    Lingering,
 }
 
 /// A connection, or the resolution of a service.
@@ -49,53 +53,54 @@ pub(crate) struct Conn {
     pub(crate) listener: Option<ListenerId>,
     /// It has a place in the listener's backlog.
     pub(crate) in_backlog: bool,
-    /// A program knows of it, and is to be told what becomes of it.
+    /// A program has it, and gets its events.
     pub(crate) owned: bool,
-    /// Nothing of it is to be kept.
+    /// To be removed from the manager.
     pub(crate) gone: bool,
     pub(crate) path: Path,
-    /// The peer's QP for management: always 1, but it may say otherwise.
+    /// The QP that the peer's messages come from: 1, unless the peer uses another.
     pub(crate) peer_gsi: Qpn,
     pub(crate) tid: u64,
     pub(crate) service_id: ServiceId,
-    /// The peer's number of it; none on the active side before the REP has come.
+    /// The peer's communication ID; none on the active side before the REP.
     pub(crate) remote_id: CommId,
-    /// What is agreed on; datagrams have nothing of the kind.
+    /// What was negotiated; none for SIDR.
     pub(crate) terms: Option<Terms>,
-    /// The message that is repeated, or given again, in this state.
+    /// The message that is sent again in this state: when the timer expires, or as the reply to a
+    /// duplicate.
     pub(crate) message: Option<Box<[u8; MAD_LEN]>>,
-    pub(crate) repeats: Repeats,
-    /// How often either side repeats, as the REQ said.
+    pub(crate) retries: Retries,
+    /// The max CM retries of the REQ: for both sides.
     pub(crate) max_retries: u8,
-    /// Until when the peer has asked for more time, and how often.
-    pub(crate) patience: Option<Instant>,
-    pub(crate) extensions: u8,
-    /// When something is to be done.
+    /// Until when the peer asked us to wait with its last MRA. Retries until then do not count.
+    pub(crate) mra_deadline: Option<Instant>,
+    pub(crate) mras_received: u8,
+    /// When the timer expires.
     pub(crate) deadline: Option<Instant>,
-    pub(crate) books: Books,
+    pub(crate) indexed: Indexed,
 }
 
-/// Where the manager has written a connection down.
+/// What the manager's indexes hold of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Books {
-    /// The deadline that the queue of deadlines has.
+pub(crate) struct Indexed {
+    /// Its entry among the deadlines.
     pub(crate) deadline: Option<Instant>,
-    /// Its place among those that no program knows of.
+    /// Its entry among the connections that no program has.
     pub(crate) lingering: Option<u64>,
-    /// It is counted as a request without an answer.
+    /// It is counted as a pending request.
     pub(crate) request: bool,
 }
 
-/// What the two sides of a connection agree on, piece by piece.
+/// What the two sides of a connection negotiate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) qp_type: QpType,
     pub(crate) local_qpn: Qpn,
     /// The peer's QP, once it is known.
     pub(crate) remote_qpn: Option<Qpn>,
-    /// Where our requester begins, which the peer says.
+    /// First PSN of our requester, chosen by the peer.
     pub(crate) sq_psn: Psn,
-    /// Where the peer's begins, which we say.
+    /// First PSN of the peer's requester, chosen by us.
     pub(crate) rq_psn: Psn,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
@@ -106,12 +111,12 @@ pub(crate) struct Terms {
 }
 
 impl Conn {
-    /// The number by which the peer knows it.
+    /// Our communication ID.
     pub(crate) fn local_id(&self) -> CommId {
         CommId(self.id.0)
     }
 
-    /// Whether our program has not answered it yet.
+    /// Whether it waits for the program to accept, answer or reject.
     pub(crate) fn is_request(&self) -> bool {
         matches!(self.state, State::ReqReceived | State::SidrReqReceived)
     }
@@ -130,77 +135,82 @@ impl Conn {
     }
 
     /// Sends a message now, once.
-    pub(crate) fn send(&self, cx: &mut Cx<'_>, message: impl Into<Message>) {
+    pub(crate) fn send(&self, cx: &mut Context<'_>, message: impl Into<Message>) {
         cx.send(self.path, self.peer_gsi, &self.mad(message));
     }
 
-    /// Sends the kept message once more.
-    pub(crate) fn send_again(&self, cx: &mut Cx<'_>, counter: CmCounter) {
+    /// Sends the last message once more.
+    pub(crate) fn send_again(&self, cx: &mut Context<'_>, counter: CmCounter) {
         if let Some(message) = &self.message {
             cx.counters.add(counter, 1);
             cx.send(self.path, self.peer_gsi, message);
         }
     }
 
-    /// Sends a message until it is answered, or too often.
-    pub(crate) fn ask(&mut self, cx: &mut Cx<'_>, state: State, message: impl Into<Message>) {
+    /// Sends a message, again and again until its answer comes or the retries are used up.
+    pub(crate) fn send_with_retries(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: State,
+        message: impl Into<Message>,
+    ) {
         let message = self.mad(message);
         cx.send(self.path, self.peer_gsi, &message);
         self.state = state;
         self.message = Some(message);
-        self.repeats = Repeats::new(&cx.config.timing, self.max_retries);
-        self.patience = None;
-        self.extensions = 0;
-        self.deadline = Some(cx.now + self.repeats.wait());
+        self.retries = Retries::new(&cx.config.timing, self.max_retries);
+        self.mra_deadline = None;
+        self.mras_received = 0;
+        self.deadline = Some(cx.now + self.retries.wait());
     }
 
-    /// Gives the last answer, and keeps it for a while. No program hears of this any more.
-    pub(crate) fn answer_and_keep(&mut self, cx: &mut Cx<'_>, message: impl Into<Message>) {
+    /// Sends the last reply and keeps it for duplicates. The connection is over for the program.
+    pub(crate) fn reply_and_linger(&mut self, cx: &mut Context<'_>, message: impl Into<Message>) {
         let message = self.mad(message);
         cx.send(self.path, self.peer_gsi, &message);
-        self.state = State::Answered;
+        self.state = State::Lingering;
         self.message = Some(message);
         self.owned = false;
-        self.deadline = Some(cx.now + cx.config.timing.keep_answer());
+        self.deadline = Some(cx.now + cx.config.timing.linger());
     }
 
-    /// Waits for what the program says, or the peer.
-    pub(crate) fn rest(&mut self, state: State) {
+    /// Enters a state without a timer, and without a message to send again.
+    pub(crate) fn idle(&mut self, state: State) {
         self.state = state;
         self.message = None;
         self.deadline = None;
     }
 
-    pub(crate) fn enter_time_wait(&mut self, cx: &mut Cx<'_>) {
-        self.rest(State::TimeWait);
+    pub(crate) fn enter_time_wait(&mut self, cx: &mut Context<'_>) {
+        self.idle(State::TimeWait);
         // CM-018
-        let wait = self.terms.map_or(Duration::ZERO, |terms| at_most(terms.ack_timeout));
+        let wait = self.terms.map_or(Duration::ZERO, |terms| capped(terms.ack_timeout));
         self.deadline = Some(cx.now + wait);
     }
 
-    pub(crate) fn disconnected(&mut self, cx: &mut Cx<'_>, by: Ending) {
+    pub(crate) fn disconnected(&mut self, cx: &mut Context<'_>, cause: DisconnectCause) {
         cx.counters.add(CmCounter::Disconnected, 1);
-        self.tell(cx, Event::Disconnected { conn: self.id, by });
+        self.push_event(cx, Event::Disconnected { conn: self.id, cause });
         self.enter_time_wait(cx);
     }
 
-    /// The connection comes to nothing. On the passive side the peer's number of it is kept for a
-    /// while, lest a late REQ be taken for a new one.
-    pub(crate) fn fail(&mut self, cx: &mut Cx<'_>, event: Event) {
-        self.tell(cx, event);
+    /// Ends a connection that was not established. The passive side remembers the peer's
+    /// communication ID for a while, lest a late duplicate of the REQ be taken for a new one.
+    pub(crate) fn fail(&mut self, cx: &mut Context<'_>, event: Event) {
+        self.push_event(cx, event);
         self.owned = false;
-        self.rest(State::Answered);
+        self.idle(State::Lingering);
         self.gone = !self.is_passive();
-        self.deadline = Some(cx.now + cx.config.timing.keep_answer());
+        self.deadline = Some(cx.now + cx.config.timing.linger());
     }
 
-    pub(crate) fn tell(&self, cx: &mut Cx<'_>, event: Event) {
+    pub(crate) fn push_event(&self, cx: &mut Context<'_>, event: Event) {
         if self.owned {
             cx.events.push_back(event);
         }
     }
 
-    /// A rejection by our side.
+    /// A REJ of this connection.
     pub(crate) fn rej(&self, rejected: Rejected, reason: Reason) -> Rej {
         Rej {
             local_comm_id: self.local_id(),
@@ -212,14 +222,14 @@ impl Conn {
         }
     }
 
-    /// Tells the peer that we do not wait any longer, should it still be there.
-    fn timeout_rej(&self, cx: &Cx<'_>) -> Rej {
+    /// The REJ of a side that gives up waiting.
+    fn timeout_rej(&self, cx: &Context<'_>) -> Rej {
         let rej = self.rej(Rejected::Nothing, Reason::Timeout);
         Rej { ari: Ari::guid(cx.config.guid), ..rej }
     }
 
-    /// Asks the peer to wait for our program.
-    pub(crate) fn ask_for_time(&self, cx: &mut Cx<'_>, received: Received) {
+    /// Asks the peer to wait until our program has decided.
+    pub(crate) fn send_mra(&self, cx: &mut Context<'_>, received: Received) {
         cx.counters.add(CmCounter::MoreTimeAsked, 1);
         let mra = Mra {
             local_comm_id: self.local_id(),
@@ -231,17 +241,17 @@ impl Conn {
         self.send(cx, mra);
     }
 
-    /// The peer asks us to wait for its program. We go on asking, lest its last word be lost, but
-    /// do not count how often; it may ask as often as we might have repeated.
-    pub(crate) fn give_time(&mut self, cx: &mut Cx<'_>, mra: &Mra) {
-        let waiting = self.patience.is_some_and(|until| cx.now < until);
+    /// The peer asks us to wait until its program has decided. We go on sending, since its reply
+    /// may get lost, but do not count these retries. As many MRAs are heeded as there are retries.
+    pub(crate) fn handle_mra(&mut self, cx: &mut Context<'_>, mra: &Mra) {
+        let waiting = self.mra_deadline.is_some_and(|until| cx.now < until);
         // CM-011
-        if waiting || self.extensions >= self.max_retries {
+        if waiting || self.mras_received >= self.max_retries {
             return cx.counters.add(CmCounter::DropDuplicate, 1);
         }
         cx.counters.add(CmCounter::MoreTimeGiven, 1);
-        self.extensions += 1;
-        self.patience = Some(cx.now + at_most(mra.service_timeout));
+        self.mras_received += 1;
+        self.mra_deadline = Some(cx.now + capped(mra.service_timeout));
         self.deadline = Some(cx.now + cx.config.timing.response_timeout.duration());
     }
 
@@ -253,17 +263,17 @@ impl Conn {
         }
     }
 
-    /// The deadline has come.
-    pub(crate) fn on_deadline(&mut self, cx: &mut Cx<'_>) {
+    /// The timer has expired.
+    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         self.deadline = None;
         match self.state {
             State::ReqSent | State::RepSent | State::DreqSent | State::SidrReqSent => {
-                let patient = self.patience.is_some_and(|until| cx.now < until);
+                let extended = self.mra_deadline.is_some_and(|until| cx.now < until);
                 // CM-009
-                if patient || self.repeats.next() {
-                    let wait = match patient {
+                if extended || self.retries.next() {
+                    let wait = match extended {
                         true => cx.config.timing.response_timeout.duration(),
-                        false => self.repeats.wait(),
+                        false => self.retries.wait(),
                     };
                     self.deadline = Some(cx.now + wait);
                     return self.send_again(cx, CmCounter::Repeats);
@@ -272,10 +282,10 @@ impl Conn {
                 self.give_up(cx);
             }
             State::TimeWait => {
-                self.tell(cx, Event::TimewaitExit { conn: self.id });
+                self.push_event(cx, Event::TimewaitExit { conn: self.id });
                 self.gone = true;
             }
-            State::Answered => self.gone = true,
+            State::Lingering => self.gone = true,
             State::ReqReceived
             | State::RepReceived
             | State::Established
@@ -283,13 +293,13 @@ impl Conn {
         }
     }
 
-    fn give_up(&mut self, cx: &mut Cx<'_>) {
+    fn give_up(&mut self, cx: &mut Context<'_>) {
         let unreachable = Event::Unreachable { conn: self.id };
         match self.state {
-            State::DreqSent => self.disconnected(cx, Ending::Unconfirmed),
+            State::DreqSent => self.disconnected(cx, DisconnectCause::Unconfirmed),
             State::RepSent => {
-                self.tell(cx, unreachable);
-                self.answer_and_keep(cx, self.timeout_rej(cx));
+                self.push_event(cx, unreachable);
+                self.reply_and_linger(cx, self.timeout_rej(cx));
             }
             state => {
                 if state == State::ReqSent {
@@ -300,8 +310,8 @@ impl Conn {
         }
     }
 
-    /// Our program refuses, or went away before it had agreed.
-    pub(crate) fn refuse(&mut self, cx: &mut Cx<'_>, private_data: [u8; Rej::PRIVATE_LEN]) {
+    /// Our program rejects, or destroys the connection before it is established.
+    pub(crate) fn refuse(&mut self, cx: &mut Context<'_>, private_data: [u8; Rej::PRIVATE_LEN]) {
         cx.counters.add(CmCounter::RefusedByProgram, 1);
         let rejected = match self.state {
             State::ReqReceived => Rejected::Req,
@@ -309,32 +319,36 @@ impl Conn {
             _ => Rejected::Nothing,
         };
         let rej = self.rej(rejected, Reason::Consumer);
-        self.answer_and_keep(cx, Rej { private_data, ..rej });
+        self.reply_and_linger(cx, Rej { private_data, ..rej });
     }
 
-    /// Our program refuses, or went away.
+    /// Our program rejects or destroys a SIDR request.
     pub(crate) fn refuse_sidr(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut Context<'_>,
         private_data: [u8; SidrRep::PRIVATE_LEN],
     ) {
         cx.counters.add(CmCounter::RefusedByProgram, 1);
         let rep = sidr_rep(self.remote_id, self.service_id, SidrStatus::Rejected);
-        self.answer_and_keep(cx, SidrRep { private_data, ..rep });
+        self.reply_and_linger(cx, SidrRep { private_data, ..rep });
     }
 
-    pub(crate) fn disconnect(&mut self, cx: &mut Cx<'_>, private_data: [u8; Dreq::PRIVATE_LEN]) {
+    pub(crate) fn disconnect(
+        &mut self,
+        cx: &mut Context<'_>,
+        private_data: [u8; Dreq::PRIVATE_LEN],
+    ) {
         let dreq = Dreq {
             local_comm_id: self.local_id(),
             remote_comm_id: self.remote_id,
             remote_qpn: self.remote_qpn().unwrap_or_default(),
             private_data,
         };
-        self.ask(cx, State::DreqSent, dreq);
+        self.send_with_retries(cx, State::DreqSent, dreq);
     }
 
-    /// The program that it belongs to wants no more of it.
-    pub(crate) fn abandon(&mut self, cx: &mut Cx<'_>) {
+    /// The program destroys it.
+    pub(crate) fn abandon(&mut self, cx: &mut Context<'_>) {
         match self.state {
             State::ReqSent => {
                 self.send(cx, self.timeout_rej(cx));
@@ -347,18 +361,18 @@ impl Conn {
             }
             State::SidrReqReceived => self.refuse_sidr(cx, [0; SidrRep::PRIVATE_LEN]),
             State::Established => self.disconnect(cx, [0; Dreq::PRIVATE_LEN]),
-            State::DreqSent | State::TimeWait | State::Answered => {}
+            State::DreqSent | State::TimeWait | State::Lingering => {}
         }
         self.owned = false;
     }
 }
 
-/// A time that the peer chose, but not just any.
-fn at_most(time: TimeCode) -> Duration {
-    time.min(TimeCode::new(MAX_PEER_TIME)).duration()
+/// A time that the peer chose, with a bound.
+fn capped(time: TimeCode) -> Duration {
+    time.min(MAX_PEER_TIME).duration()
 }
 
-/// An answer that names no QP.
+/// A SIDR REP that names no QP.
 pub(crate) fn sidr_rep(request_id: CommId, service_id: ServiceId, status: SidrStatus) -> SidrRep {
     SidrRep {
         request_id,

@@ -1,4 +1,4 @@
-//! What programs cannot do.
+//! Why commands fail.
 
 use crate::connection::State;
 use crate::limits::{MAX_CONNECTIONS, MAX_LISTENERS};
@@ -6,10 +6,10 @@ use crate::manager::ConnId;
 use std::net::IpAddr;
 use urxe_wire::mad::ServiceId;
 
-/// Why nothing listens.
+/// Why [`listen`](crate::Manager::listen) fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody listens there already.
+    /// There is a listener already.
     #[error("{0}: somebody listens on this address and port already")]
     AddressInUse(ServiceId),
     /// The manager has no room for another.
@@ -17,10 +17,10 @@ pub enum ListenError {
     TooMany,
 }
 
-/// Why nothing was asked for.
+/// Why [`connect`](crate::Manager::connect) and [`resolve`](crate::Manager::resolve) fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// Not of one address family.
+    /// Source and destination are not of one family.
     #[error("{dst} cannot be reached from {src}, which is of another address family")]
     FamilyMismatch {
         /// Our own address.
@@ -28,10 +28,10 @@ pub enum ConnectError {
         /// The peer's.
         dst: IpAddr,
     },
-    /// Not a host.
+    /// The wildcard, or a multicast address.
     #[error("{0}: is not the address of a host")]
     NotAHost(IpAddr),
-    /// A datagram QP.
+    /// A UD QP.
     #[error("datagram QPs have no connections; a service is resolved for them")]
     Datagrams,
     /// The private data is too long.
@@ -47,20 +47,20 @@ pub enum ConnectError {
     TooMany,
 }
 
-/// Why something cannot be done with a connection.
+/// Why a command on a connection fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// It is gone, or never was.
+    /// It is over, or never was.
     #[error("connection {0}: does not exist; it ended, and its last event said so")]
     NoSuchConnection(ConnId),
-    /// It is not at that point.
+    /// Its state does not allow it.
     #[error("connection {conn}: cannot {command} in the state {state:?}")]
     WrongState {
         /// The connection.
         conn: ConnId,
-        /// What was asked for.
+        /// The command.
         command: &'static str,
-        /// Where it stands.
+        /// The state.
         state: State,
     },
     /// The private data is too long.

@@ -1,57 +1,57 @@
-//! What a connection manager tells programs.
+//! Events for programs.
 
 use crate::listener::ListenerId;
 use crate::manager::ConnId;
 use crate::parameters::Qp;
 use std::net::SocketAddr;
 use urxe_types::{Qkey, QpType, Qpn};
-use urxe_wire::mad::SidrStatus;
-use urxe_wire::mad::{Ari, Drep, Dreq, IpCmHeader, Reason, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
+use urxe_wire::mad::{
+    Ari, Drep, Dreq, IpCmHeader, Reason, Rej, Rep, Req, Rtu, SidrRep, SidrReq, SidrStatus,
+};
 
-/// Something that a program is to be told: `rdma_cm_event`.
+/// An event for a program: `rdma_cm_event`.
 ///
-/// Private data has the length that it has on the wire, which does not tell how much of it the
-/// peer filled. After `Unreachable`, `Rejected`, `TimewaitExit` and `SidrReply` the connection is
-/// gone and its [`ConnId`] means nothing any more.
+/// Private data has the length that it has on the wire, with zeroes behind what the peer's program
+/// said. `Unreachable`, `Rejected`, `TimewaitExit` and `SidrReply` are the last event of a
+/// connection: its [`ConnId`] is not valid any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // Events are rare, and live shortly.
 pub enum Event {
-    /// `CONNECT_REQUEST`: somebody wants to connect.
+    /// `CONNECT_REQUEST`: a REQ came.
     ConnectRequest {
-        /// Whom it was for.
+        /// The listener that it came to.
         listener: ListenerId,
         /// The new connection, to be accepted or rejected.
         conn: ConnId,
-        /// What is asked for.
+        /// Its parameters.
         request: ConnectRequest,
     },
-    /// `CONNECT_RESPONSE`: the peer accepted; the QP is to be made ready, and the connection to be
-    /// established or rejected.
+    /// `CONNECT_RESPONSE`: a REP came; the program sets its QP to RTS and establishes or rejects.
     ConnectResponse {
         /// The connection.
         conn: ConnId,
-        /// What the peer said.
+        /// The parameters of the REP.
         response: ConnectResponse,
     },
-    /// `ESTABLISHED`, on the passive side: the peer is ready too.
+    /// `ESTABLISHED`, on the passive side: the RTU came, or what stands for it.
     Established {
         /// The connection.
         conn: ConnId,
-        /// What the peer said; zeroes if its word was lost, and its data or its DREQ came.
+        /// The private data of the RTU; zeroes if that was lost, and data or a DREQ came.
         private_data: [u8; Rtu::PRIVATE_LEN],
     },
-    /// `REJECTED`.
+    /// `REJECTED`: a REJ came.
     Rejected {
         /// The connection.
         conn: ConnId,
-        /// Why; [`Reason::text`] says it in a sentence.
+        /// The reason; [`Reason::text`] is its sentence.
         reason: Reason,
-        /// What belongs to the reason.
+        /// What comes with the reason.
         ari: Ari,
-        /// What the peer said.
+        /// The private data of the REJ.
         private_data: [u8; Rej::PRIVATE_LEN],
     },
-    /// `UNREACHABLE`: nobody answered in time.
+    /// `UNREACHABLE`: no answer to any of the retries.
     Unreachable {
         /// The connection, or the resolution.
         conn: ConnId,
@@ -60,24 +60,24 @@ pub enum Event {
     Disconnected {
         /// The connection.
         conn: ConnId,
-        /// Who ended it.
-        by: Ending,
+        /// How it ended.
+        cause: DisconnectCause,
     },
-    /// `TIMEWAIT_EXIT`: nothing of the connection can still be under way.
+    /// `TIMEWAIT_EXIT`: no packet of the connection can still arrive.
     TimewaitExit {
         /// The connection.
         conn: ConnId,
     },
-    /// `CONNECT_REQUEST` for datagrams: somebody wants to know the QP of a service.
+    /// `CONNECT_REQUEST` for datagrams: a SIDR REQ came.
     SidrRequest {
-        /// Whom it was for.
+        /// The listener that it came to.
         listener: ListenerId,
         /// The request, to be answered.
         conn: ConnId,
-        /// What is asked for.
+        /// Its parameters.
         request: SidrRequest,
     },
-    /// `ESTABLISHED`, or `UNREACHABLE` if its status is not [`SidrStatus::Valid`]: the answer.
+    /// `ESTABLISHED`, or `UNREACHABLE` if its status is not [`SidrStatus::Valid`]: a SIDR REP came.
     SidrReply {
         /// The request.
         conn: ConnId,
@@ -89,68 +89,67 @@ pub enum Event {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // As events.
-pub enum Ending {
-    /// The peer disconnected.
+pub enum DisconnectCause {
+    /// The peer sent a DREQ.
     Peer {
-        /// What it said.
+        /// The private data of the DREQ.
         private_data: [u8; Dreq::PRIVATE_LEN],
     },
-    /// We did, and the peer confirmed it.
+    /// The peer answered our DREQ.
     Confirmed {
-        /// What it said.
+        /// The private data of the DREP.
         private_data: [u8; Drep::PRIVATE_LEN],
     },
-    /// We did, and the peer was silent, or knew nothing of the connection.
+    /// The peer did not answer our DREQ, or does not know the connection.
     Unconfirmed,
 }
 
-/// What comes with a request for a connection.
+/// The parameters of a REQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// RC or UC.
     pub qp_type: QpType,
-    /// Who connects.
+    /// The peer's address and port.
     pub src: SocketAddr,
-    /// To which of our addresses.
+    /// Our own address and port.
     pub dst: SocketAddr,
-    /// What the peer said of its QP, turned around: what it wants to have outstanding is what our
-    /// responder shall take.
+    /// The peer's QP, seen from our side: its initiator depth is what our responder shall take.
     pub offered: Qp,
-    /// How often to try after a timeout or a sequence error.
+    /// `retry_cnt` of both QPs.
     pub retry_count: u8,
-    /// What the peer said.
+    /// What the peer's program said.
     pub private_data: [u8; Req::PRIVATE_LEN - IpCmHeader::LEN],
 }
 
-/// What comes with an acceptance.
+/// The parameters of a REP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectResponse {
-    /// What the peer said of its QP, turned around.
+    /// The peer's QP, seen from our side.
     pub offered: Qp,
-    /// What the peer said.
+    /// What the peer's program said.
     pub private_data: [u8; Rep::PRIVATE_LEN],
 }
 
-/// What comes with a question for the QP of a service.
+/// The parameters of a SIDR REQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SidrRequest {
-    /// Who asks.
+    /// The peer's address and port.
     pub src: SocketAddr,
-    /// At which of our addresses.
+    /// Our own address and port.
     pub dst: SocketAddr,
-    /// What the peer said.
+    /// What the peer's program said.
     pub private_data: [u8; SidrReq::PRIVATE_LEN - IpCmHeader::LEN],
 }
 
-/// The answer to it.
+/// The parameters of a SIDR REP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SidrReply {
-    /// Whether the service is to be had.
+    /// Whether there is such a service.
     pub status: SidrStatus,
     /// The QP that takes its datagrams.
     pub qpn: Qpn,
-    /// What they must carry.
+    /// The Q_Key of its datagrams.
     pub qkey: Qkey,
-    /// What the peer said.
+    /// What the peer's program said.
     pub private_data: [u8; SidrRep::PRIVATE_LEN],
 }

@@ -1,9 +1,9 @@
-//! The connection manager: how programs find each other and agree on a connection, as rdma_cm does
-//! it (IBTA chapter 12 and annex A11).
+//! The connection manager: how programs find each other and agree on a connection, as `rdma_cm`
+//! does it (IBTA chapter 12 and annex A11).
 //!
-//! Like the engine it does no I/O: management datagrams of QP1 come in and go out as
-//! bytes, time and randomness are arguments. [`Manager`] says how it is driven. It touches no QP:
-//! what a QP is to be set to, it tells ([`Manager::qp_attr`]), and the caller does it.
+//! It does no I/O: management datagrams of QP1 come in and go out as bytes, time and randomness are
+//! arguments. [`Manager`] says how it is driven. It touches no QP: it tells to which attributes one
+//! is to be set ([`Manager::qp_attr`]), and the caller does it.
 //!
 //! # A connection
 //!
@@ -23,38 +23,43 @@
 //!
 //! Datagrams have no connection: one SIDR REQ asks for the QP of a service, one SIDR REP names it.
 //!
-//! # What may get lost
+//! # Loss: retries, duplicates and timers
 //!
-//! REQ, REP, DREQ and SIDR REQ are repeated until they are answered: first after 134 ms, then after
-//! twice as long each time up to the response time of 4.3 s, 15 times in all. That is more patient
-//! with loss, and gives up sooner (after 51 s) than the kernel, which waits 6 s each time. The
-//! answers are given again whenever the question comes again. So:
+//! REQ, REP, DREQ and SIDR REQ are sent again until they are answered: first after 134 ms, then
+//! after twice as long each time up to the response timeout of 4.3 s, 15 times in all. That copes
+//! with more loss, and gives up sooner (after 51 s), than the kernel, which waits 6 s each time. A
+//! duplicate of a message is answered with the same reply. So:
 //!
-//! | what nobody answers | ends after | as |
+//! | state | ends after | with |
 //! | --- | --- | --- |
-//! | REQ, SIDR REQ | 51 s | [`Event::Unreachable`] |
-//! | REP | 51 s | [`Event::Unreachable`]; then as a rejection |
-//! | DREQ | 51 s | [`Event::Disconnected`], then TIME-WAIT |
+//! | REQ-SENT, SIDR-REQ-SENT | 51 s | [`Event::Unreachable`] |
+//! | REP-SENT | 51 s | [`Event::Unreachable`]; a REJ is sent, then as below |
+//! | a REJ or SIDR REP was sent | 51 s | nothing: it is kept for duplicates |
+//! | DREQ-SENT | 51 s | [`Event::Disconnected`], then TIME-WAIT |
 //! | TIME-WAIT | the ACK timeout of the connection: 0.5 s, at most 69 s | [`Event::TimewaitExit`] |
-//! | a rejection, a SIDR REP | 51 s | nothing: it is kept, to give it again |
 //!
-//! A peer that says with MRA that its program needs time is given 69 s more, up to 15 times, so a
-//! REQ ends after 20 minutes at the very latest; meanwhile it is repeated every 4.3 s, lest the
-//! program's word be lost and nobody notice. A request lasts as long as the program takes to
-//! answer it, and an established connection as long as its programs want: nothing asks whether the
-//! peer still lives, which is for the QP's own retries to find out.
+//! An MRA of the peer gives it 69 s more, up to 15 times, so REQ-SENT ends after 20 minutes at the
+//! latest; meanwhile the REQ is sent every 4.3 s, since the peer's reply may get lost. REQ-RECEIVED
+//! lasts until the program decides, and ESTABLISHED until one of the programs disconnects: whether
+//! the peer still lives is for the QP's own retries to find out.
 //!
 //! # What is trusted
 //!
-//! Nothing. A message counts only if it comes from the address that the connection is with and
-//! names both its numbers, which are random; what does not count is dropped under a name
-//! ([`CmCounter`]). Requests of strangers are bounded in number, per listener and in all.
+//! Nothing. A message counts only if it comes from the address of the connection's peer and carries
+//! both its communication IDs, which are random; every other one is dropped and counted
+//! ([`CmCounter`]). Pending requests are bounded in number, per listener and in all.
+//!
+//! # Where things are
+//!
+//! `commands.rs` is what programs ask for, `receive.rs` and `connection_messages.rs` what peers
+//! send, `connection.rs` one connection with its state and timer, `timing.rs` the waits between
+//! retries, `manager.rs` the tables and queues, `listener.rs` who gets a request.
 
 #![forbid(unsafe_code)]
 
-mod answers;
 mod commands;
 mod connection;
+mod connection_messages;
 mod counters;
 mod error;
 mod event;
@@ -63,13 +68,13 @@ mod listener;
 mod manager;
 mod parameters;
 mod receive;
-mod schedule;
+mod timing;
 
 pub use connection::State;
 pub use counters::{CmCounter, CmCounters};
 pub use error::{CommandError, ConnectError, ListenError};
-pub use event::{ConnectRequest, ConnectResponse, Ending, Event, SidrReply, SidrRequest};
+pub use event::{ConnectRequest, ConnectResponse, DisconnectCause, Event, SidrReply, SidrRequest};
 pub use listener::{Listen, ListenOn, ListenerId, Service};
 pub use manager::{Config, ConnId, Manager, Outgoing};
 pub use parameters::{Accept, Connect, Path, Qp, Resolve, SidrAnswer};
-pub use schedule::Timing;
+pub use timing::Timing;

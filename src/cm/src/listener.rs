@@ -1,4 +1,4 @@
-//! Who listens where.
+//! Listeners, and which of them a request is for.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use urxe_types::QpType;
 use urxe_wire::mad::{PortSpace, ServiceId};
 
-/// A listener: the manager's own number, never given out twice.
+/// A listener, by a number that is never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u64);
 
@@ -21,7 +21,7 @@ impl fmt::Display for ListenerId {
 pub struct Listen {
     /// The port space of the port.
     pub space: PortSpace,
-    /// The port; choosing one is not the manager's affair.
+    /// The port, which the caller has chosen.
     pub port: u16,
     /// On which addresses.
     pub on: ListenOn,
@@ -31,25 +31,25 @@ pub struct Listen {
     pub backlog: usize,
 }
 
-/// On which addresses somebody listens.
+/// The addresses of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ListenOn {
-    /// On all of them.
+    /// All.
     Any,
-    /// On all of IPv4.
+    /// All of IPv4.
     AnyV4,
-    /// On all of IPv6.
+    /// All of IPv6.
     AnyV6,
-    /// On this one.
+    /// This one.
     Address(IpAddr),
 }
 
-/// What somebody listens for.
+/// What a listener is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {
     /// Connections of this type: RC or UC.
     Connected(QpType),
-    /// Questions for a QP that takes datagrams.
+    /// SIDR requests, for a UD QP.
     Datagrams,
 }
 
@@ -59,15 +59,15 @@ pub(crate) struct Listener {
     backlog: usize,
     /// Requests that the program has not taken yet.
     waiting: usize,
-    place: ListenKey,
+    key: ListenKey,
 }
 
-/// Where one listens: a service on some addresses, for connections or for datagrams.
+/// Service, addresses, and whether it is for datagrams: what only one listener can have.
 type ListenKey = (ServiceId, ListenOn, bool);
 
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
-    places: HashMap<ListenKey, ListenerId>,
+    by_key: HashMap<ListenKey, ListenerId>,
     listeners: HashMap<ListenerId, Listener>,
     last: u64,
 }
@@ -77,27 +77,27 @@ impl Listeners {
         self.listeners.len()
     }
 
-    /// Adds a listener, if its place is free.
+    /// Adds a listener, if its key is free.
     pub(crate) fn insert(&mut self, listen: &Listen) -> Option<ListenerId> {
         let Listen { space, port, on, service, backlog } = *listen;
-        let place = (ServiceId::ip(space, port), on, service == Service::Datagrams);
+        let key = (ServiceId::ip(space, port), on, service == Service::Datagrams);
         // CM-023
-        if self.places.contains_key(&place) {
+        if self.by_key.contains_key(&key) {
             return None;
         }
         self.last += 1;
         let id = ListenerId(self.last);
-        self.places.insert(place, id);
-        self.listeners.insert(id, Listener { service, backlog, waiting: 0, place });
+        self.by_key.insert(key, id);
+        self.listeners.insert(id, Listener { service, backlog, waiting: 0, key });
         Some(id)
     }
 
     pub(crate) fn remove(&mut self, id: ListenerId) -> bool {
         let removed = self.listeners.remove(&id);
-        removed.is_some_and(|listener| self.places.remove(&listener.place).is_some())
+        removed.is_some_and(|listener| self.by_key.remove(&listener.key).is_some())
     }
 
-    /// Who listens for this service on this address, the most particular of them.
+    /// The listener for this service on this address, the most specific if there are several.
     pub(crate) fn find(
         &self,
         service: ServiceId,
@@ -108,7 +108,7 @@ impl Listeners {
         // CM-023
         let id = [ListenOn::Address(address), family, ListenOn::Any]
             .into_iter()
-            .find_map(|on| self.places.get(&(service, on, datagrams)))?;
+            .find_map(|on| self.by_key.get(&(service, on, datagrams)))?;
         Some((*id, self.listeners.get(id)?.service))
     }
 
@@ -117,16 +117,16 @@ impl Listeners {
         self.listeners.get(&id).is_some_and(|listener| listener.waiting > 0)
     }
 
-    /// Takes a place in the backlog, if there is one.
-    pub(crate) fn occupy(&mut self, id: ListenerId) -> bool {
+    /// Counts one more request in the backlog, unless it is full.
+    pub(crate) fn enter_backlog(&mut self, id: ListenerId) -> bool {
         let Some(listener) = self.listeners.get_mut(&id) else { return false };
         let free = listener.waiting < listener.backlog;
         listener.waiting += usize::from(free);
         free
     }
 
-    /// Gives a place in the backlog back.
-    pub(crate) fn vacate(&mut self, id: ListenerId) {
+    /// Counts one less.
+    pub(crate) fn leave_backlog(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(&id) {
             listener.waiting = listener.waiting.saturating_sub(1);
         }

@@ -1,12 +1,13 @@
-//! The manager: all connections of a device, and its clock.
+//! The manager: all connections of a device, by communication ID, peer and deadline; its queues of
+//! messages and events.
 
-use crate::connection::{Books, Conn, State};
+use crate::connection::{Conn, Indexed, State};
 use crate::counters::{CmCounter, CmCounters};
 use crate::event::Event;
 use crate::limits::{MAX_LINGERING, MAX_OUTGOING};
 use crate::listener::Listeners;
 use crate::parameters::Path;
-use crate::schedule::{Repeats, Timing};
+use crate::timing::{Retries, Timing};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -14,11 +15,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Instant;
 use urxe_types::{PathMtu, Qpn};
-use urxe_wire::mad::MAD_LEN;
-use urxe_wire::mad::{CommId, ServiceId};
+use urxe_wire::mad::{CommId, MAD_LEN, ServiceId};
 
-/// A connection, or the resolution of a service: the manager's own number, random, and the
-/// communication ID on the wire.
+/// A connection, or the resolution of a service: our communication ID of it, a random number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub u32);
 
@@ -31,24 +30,24 @@ impl fmt::Display for ConnId {
 /// What a manager is made with.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which adapter we are: the `node_guid` of the device.
+    /// The `node_guid` of the device.
     pub guid: u64,
-    /// Seed of numbers and PSNs: unpredictable in the daemon, fixed in a simulation.
+    /// Seed of communication IDs and PSNs: unpredictable in the daemon, fixed in a simulation.
     pub seed: u64,
     /// Largest path MTU that the link carries.
     pub active_mtu: PathMtu,
     /// READs and atomics that a QP may have outstanding in either direction (`max_qp_rd_atom`).
     pub max_rd_atomic: u8,
-    /// How long what is waited for.
+    /// Timeouts and retries.
     pub timing: Timing,
 }
 
 /// A management datagram to be sent: `Device::send_mad` of the engine does it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// From where to where; its flow label is that of the connection's packets.
+    /// The path of the connection.
     pub path: Path,
-    /// To which QP: 1.
+    /// The QP it goes to: 1, unless the peer uses another.
     pub qpn: Qpn,
     /// The datagram.
     pub mad: [u8; MAD_LEN],
@@ -61,13 +60,13 @@ pub struct Outgoing {
 /// The methods are of four kinds:
 ///
 /// 1. *Commands* of programs, at any time: [`listen`](Self::listen), [`connect`](Self::connect),
-///    [`accept`](Self::accept), [`destroy`](Self::destroy) and their kin.
+///    [`accept`](Self::accept), [`destroy`](Self::destroy) and so on.
 /// 2. *Input*: [`handle_mad`](Self::handle_mad) for each management datagram that
 ///    `Host::mad` of the engine was given; [`handle_timeout`](Self::handle_timeout) when
 ///    [`poll_timeout`](Self::poll_timeout) has come.
 /// 3. *Output*: after any of these, [`poll_mad`](Self::poll_mad) and
 ///    [`poll_event`](Self::poll_event) until they return `None`.
-/// 4. *Questions*: [`state`](Self::state), [`qp_attr`](Self::qp_attr),
+/// 4. *Queries*: [`state`](Self::state), [`qp_attr`](Self::qp_attr),
 ///    [`counters`](Self::counters) and so on.
 ///
 /// `now` never runs backwards from one call to the next.
@@ -76,31 +75,31 @@ pub struct Manager {
     pub(crate) rng: ChaCha8Rng,
     pub(crate) listeners: Listeners,
     conns: BTreeMap<ConnId, Conn>,
-    /// Connections that peers asked for, by the peer's number.
+    /// Connections of the passive side, by the peer's communication ID.
     by_request: HashMap<RequestKey, ConnId>,
     /// Connections by the peer's QP.
     by_qpn: HashMap<(IpAddr, Qpn), ConnId>,
     deadlines: BTreeSet<(Instant, ConnId)>,
-    /// Connections that no program knows of any more, the oldest first.
+    /// Connections that no program has any more, in the order in which that came to be.
     lingering: BTreeMap<u64, ConnId>,
-    lingered: u64,
-    /// Requests that no program has answered yet.
-    requests: usize,
+    linger_seq: u64,
+    /// Requests that no program has accepted, answered or rejected yet.
+    pending_requests: usize,
     out: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     pub(crate) counters: CmCounters,
 }
 
-/// A peer, its number, and whether it is the number of a connection or of a resolution.
+/// A peer's REQ, or SIDR REQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RequestKey {
     pub(crate) peer: IpAddr,
-    pub(crate) number: CommId,
+    pub(crate) comm_id: CommId,
     pub(crate) sidr: bool,
 }
 
 /// What a connection needs of its manager.
-pub(crate) struct Cx<'a> {
+pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a Config,
     pub(crate) events: &'a mut VecDeque<Event>,
@@ -108,7 +107,7 @@ pub(crate) struct Cx<'a> {
     out: &'a mut VecDeque<Outgoing>,
 }
 
-impl Cx<'_> {
+impl Context<'_> {
     pub(crate) fn send(&mut self, path: Path, qpn: Qpn, mad: &[u8; MAD_LEN]) {
         match self.out.len() >= MAX_OUTGOING {
             true => self.counters.add(CmCounter::DropNotSent, 1),
@@ -129,8 +128,8 @@ impl Manager {
             by_qpn: HashMap::new(),
             deadlines: BTreeSet::new(),
             lingering: BTreeMap::new(),
-            lingered: 0,
-            requests: 0,
+            linger_seq: 0,
+            pending_requests: 0,
             out: VecDeque::new(),
             events: VecDeque::new(),
             counters: CmCounters::default(),
@@ -147,27 +146,27 @@ impl Manager {
         self.out.pop_front()
     }
 
-    /// The next thing that a program is to be told.
+    /// The next event for a program.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due; `None` if nothing is waited for.
+    /// When [`handle_timeout`](Self::handle_timeout) is due; `None` if no timer runs.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// Sees to everything whose time has come.
+    /// Handles all timers that have expired.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(&(at, id)) = self.deadlines.first() {
             if at > now {
                 break;
             }
-            self.with(now, id, |conn, cx| conn.on_deadline(cx));
+            self.update(now, id, |conn, cx| conn.handle_timeout(cx));
         }
     }
 
-    /// Where a connection stands; `None` if it is gone.
+    /// The state of a connection; `None` if it is over for its program.
     pub fn state(&self, conn: ConnId) -> Option<State> {
         self.owned(conn).map(|conn| conn.state)
     }
@@ -177,27 +176,27 @@ impl Manager {
         self.owned(conn).map(|conn| conn.path)
     }
 
-    /// How many connections and resolutions it knows of, those included that no program does.
+    /// How many connections and resolutions there are, with those that no program has any more.
     pub fn len(&self) -> usize {
         self.conns.len()
     }
 
-    /// Whether it knows of none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.conns.is_empty()
     }
 
-    /// How many of them no program has answered yet.
-    pub fn unanswered(&self) -> usize {
-        self.requests
+    /// How many of them no program has accepted, answered or rejected yet.
+    pub fn pending_requests(&self) -> usize {
+        self.pending_requests
     }
 
-    /// What it has counted.
+    /// The counters.
     pub fn counters(&self) -> &CmCounters {
         &self.counters
     }
 
-    /// How many of them programs know of.
+    /// How many of them programs have.
     pub(crate) fn owned_len(&self) -> usize {
         self.conns.len() - self.lingering.len()
     }
@@ -214,25 +213,25 @@ impl Manager {
         self.conns.values()
     }
 
-    pub(crate) fn find_request(&self, key: RequestKey) -> Option<ConnId> {
+    pub(crate) fn find_by_request(&self, key: RequestKey) -> Option<ConnId> {
         self.by_request.get(&key).copied()
     }
 
     /// The connection with this QP of a peer.
-    pub(crate) fn find_qpn(&self, peer: IpAddr, qpn: Qpn) -> Option<ConnId> {
+    pub(crate) fn find_by_qpn(&self, peer: IpAddr, qpn: Qpn) -> Option<ConnId> {
         self.by_qpn.get(&(peer, qpn)).copied()
     }
 
-    pub(crate) fn occupy_qpn(&mut self, peer: IpAddr, qpn: Qpn, conn: ConnId) {
+    pub(crate) fn index_qpn(&mut self, peer: IpAddr, qpn: Qpn, conn: ConnId) {
         self.by_qpn.insert((peer, qpn), conn);
     }
 
-    /// A connection as it begins. It is not known yet.
+    /// A new connection, which is still to be [inserted](Self::insert).
     pub(crate) fn new_conn(&mut self, state: State, path: Path, service_id: ServiceId) -> Conn {
         let id = loop {
             // CM-025
             let id = ConnId(self.rng.next_u32());
-            // 0 stands for no number on the wire.
+            // 0 stands for none on the wire.
             if id.0 != 0 && !self.conns.contains_key(&id) {
                 break id;
             }
@@ -252,42 +251,42 @@ impl Manager {
             remote_id: CommId::NONE,
             terms: None,
             message: None,
-            repeats: Repeats::new(&self.config.timing, max_retries),
+            retries: Retries::new(&self.config.timing, max_retries),
             max_retries,
-            patience: None,
-            extensions: 0,
+            mra_deadline: None,
+            mras_received: 0,
             deadline: None,
-            books: Books::default(),
+            indexed: Indexed::default(),
         }
     }
 
-    /// Makes a connection known.
+    /// Adds a connection to the tables.
     pub(crate) fn insert(&mut self, conn: Conn) {
         if conn.is_passive() {
             self.by_request.insert(request_key(&conn), conn.id);
         }
-        if let Some(qpn) = conn.remote_qpn() {
-            self.by_qpn.insert((conn.path.peer, qpn), conn.id);
+        if let Some(key) = qpn_key(&conn) {
+            self.by_qpn.insert(key, conn.id);
         }
         let id = conn.id;
         self.counters.add(CmCounter::Begun, 1);
         self.conns.insert(id, conn);
-        self.write_down(id);
+        self.reindex(id);
     }
 
-    /// Gives the place of a request in its listener's backlog back.
-    pub(crate) fn vacate_backlog(&mut self, id: ConnId) {
+    /// Takes a request out of its listener's backlog.
+    pub(crate) fn leave_backlog(&mut self, id: ConnId) {
         if let Some(conn) = self.conns.get_mut(&id)
             && std::mem::take(&mut conn.in_backlog)
             && let Some(listener) = conn.listener
         {
-            self.listeners.vacate(listener);
+            self.listeners.leave_backlog(listener);
         }
     }
 
-    /// What has to do with no connection.
-    pub(crate) fn without(&mut self, now: Instant) -> Cx<'_> {
-        Cx {
+    /// The context of what concerns no connection that is in the tables.
+    pub(crate) fn context(&mut self, now: Instant) -> Context<'_> {
+        Context {
             now,
             config: &self.config,
             events: &mut self.events,
@@ -296,15 +295,15 @@ impl Manager {
         }
     }
 
-    /// Does something with a connection, then writes down what became of it.
-    pub(crate) fn with<R>(
+    /// Does something with a connection, and brings the indexes up to date.
+    pub(crate) fn update<R>(
         &mut self,
         now: Instant,
         id: ConnId,
-        action: impl FnOnce(&mut Conn, &mut Cx<'_>) -> R,
+        action: impl FnOnce(&mut Conn, &mut Context<'_>) -> R,
     ) -> Option<R> {
         let conn = self.conns.get_mut(&id)?;
-        let mut cx = Cx {
+        let mut cx = Context {
             now,
             config: &self.config,
             events: &mut self.events,
@@ -312,7 +311,7 @@ impl Manager {
             out: &mut self.out,
         };
         let result = action(conn, &mut cx);
-        self.write_down(id);
+        self.reindex(id);
         if self.lingering.len() > MAX_LINGERING
             && let Some((_, &oldest)) = self.lingering.first_key_value()
         {
@@ -322,67 +321,74 @@ impl Manager {
         Some(result)
     }
 
-    /// Brings the manager's books up to date with a connection.
-    fn write_down(&mut self, id: ConnId) {
+    /// Brings the indexes up to date with a connection.
+    fn reindex(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if conn.gone {
             return self.forget(id);
         }
-        if conn.books.deadline != conn.deadline {
-            if let Some(before) = conn.books.deadline.take() {
+        if conn.indexed.deadline != conn.deadline {
+            if let Some(before) = conn.indexed.deadline.take() {
                 self.deadlines.remove(&(before, id));
             }
             if let Some(at) = conn.deadline {
                 self.deadlines.insert((at, id));
             }
-            conn.books.deadline = conn.deadline;
+            conn.indexed.deadline = conn.deadline;
         }
-        if conn.books.request != conn.is_request() {
-            conn.books.request = conn.is_request();
-            match conn.books.request {
-                true => self.requests += 1,
-                false => self.requests -= 1,
+        if conn.indexed.request != conn.is_request() {
+            conn.indexed.request = conn.is_request();
+            match conn.indexed.request {
+                true => self.pending_requests += 1,
+                false => self.pending_requests -= 1,
             }
         }
-        if !conn.owned && conn.books.lingering.is_none() {
-            self.lingered += 1;
-            conn.books.lingering = Some(self.lingered);
-            self.lingering.insert(self.lingered, id);
+        if !conn.owned && conn.indexed.lingering.is_none() {
+            self.linger_seq += 1;
+            conn.indexed.lingering = Some(self.linger_seq);
+            self.lingering.insert(self.linger_seq, id);
         }
-        // What was refused has no QP on our side, and keeps none of the peer's from others.
-        if conn.state == State::Answered
-            && let Some(qpn) = conn.remote_qpn()
-            && self.by_qpn.get(&(conn.path.peer, qpn)) == Some(&id)
-        {
-            self.by_qpn.remove(&(conn.path.peer, qpn));
+        let (is_request, state) = (conn.is_request(), conn.state);
+        // What was rejected has no QP here: the peer may connect that QP of its own again.
+        if state == State::Lingering {
+            let key = qpn_key(conn);
+            self.unindex_qpn(key, id);
         }
-        if !conn.is_request() {
-            self.vacate_backlog(id);
+        if !is_request {
+            self.leave_backlog(id);
         }
     }
 
     fn forget(&mut self, id: ConnId) {
-        self.vacate_backlog(id);
+        self.leave_backlog(id);
         let Some(conn) = self.conns.remove(&id) else { return };
         self.counters.add(CmCounter::Forgotten, 1);
-        if let Some(at) = conn.books.deadline {
+        if let Some(at) = conn.indexed.deadline {
             self.deadlines.remove(&(at, id));
         }
-        if let Some(place) = conn.books.lingering {
-            self.lingering.remove(&place);
+        if let Some(seq) = conn.indexed.lingering {
+            self.lingering.remove(&seq);
         }
-        self.requests -= usize::from(conn.books.request);
+        self.pending_requests -= usize::from(conn.indexed.request);
         if conn.is_passive() && self.by_request.get(&request_key(&conn)) == Some(&id) {
             self.by_request.remove(&request_key(&conn));
         }
-        if let Some(qpn) = conn.remote_qpn()
-            && self.by_qpn.get(&(conn.path.peer, qpn)) == Some(&id)
+        self.unindex_qpn(qpn_key(&conn), id);
+    }
+
+    fn unindex_qpn(&mut self, key: Option<(IpAddr, Qpn)>, id: ConnId) {
+        if let Some(key) = key
+            && self.by_qpn.get(&key) == Some(&id)
         {
-            self.by_qpn.remove(&(conn.path.peer, qpn));
+            self.by_qpn.remove(&key);
         }
     }
 }
 
+fn qpn_key(conn: &Conn) -> Option<(IpAddr, Qpn)> {
+    Some((conn.path.peer, conn.remote_qpn()?))
+}
+
 fn request_key(conn: &Conn) -> RequestKey {
-    RequestKey { peer: conn.path.peer, number: conn.remote_id, sidr: conn.terms.is_none() }
+    RequestKey { peer: conn.path.peer, comm_id: conn.remote_id, sidr: conn.terms.is_none() }
 }

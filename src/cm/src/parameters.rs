@@ -1,11 +1,11 @@
-//! What programs say when they connect and accept.
+//! The parameters of commands.
 
 use std::net::{IpAddr, SocketAddr};
 use urxe_types::{AddressVector, PathMtu, Qkey, QpType, Qpn, TimeCode};
 use urxe_wire::Flow;
 use urxe_wire::mad::{IpCmHeader, PortSpace, Rep, Req, SidrRep, SidrReq, SidrStatus};
 
-/// Between whom: where messages of a connection go, and its packets.
+/// The path of a connection's messages and packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Our own address.
@@ -16,7 +16,7 @@ pub struct Path {
     pub traffic_class: u8,
     /// Hop limit, or time to live.
     pub hop_limit: u8,
-    /// The flow label of the connection's packets, by which their UDP source port is chosen.
+    /// The flow label, which also chooses the UDP source port of the connection's packets.
     pub flow_label: u32,
 }
 
@@ -32,7 +32,7 @@ impl Path {
         Path { local, peer, traffic_class, hop_limit: HOP_LIMIT, flow_label }
     }
 
-    /// The way back to where something came from.
+    /// The reverse of the path that a message came by.
     pub(crate) fn back(flow: &Flow) -> Path {
         Path {
             local: flow.dst,
@@ -43,7 +43,7 @@ impl Path {
         }
     }
 
-    /// The same as an address vector, if our own address is (still) in the GID table.
+    /// As an address vector, if our own address is (still) in the GID table.
     pub fn address_vector(&self, gids: &[Option<IpAddr>]) -> Option<AddressVector> {
         let index = gids.iter().position(|gid| *gid == Some(self.local))?;
         Some(AddressVector {
@@ -56,7 +56,7 @@ impl Path {
     }
 }
 
-/// What a program says of its own QP: of `rdma_conn_param`.
+/// The part of `rdma_conn_param` that describes a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Qp {
     /// Its number.
@@ -65,9 +65,9 @@ pub struct Qp {
     pub responder_resources: u8,
     /// READs and atomics that its requester wants to have outstanding.
     pub initiator_depth: u8,
-    /// It obeys credits.
+    /// It heeds end-to-end credits.
     pub flow_control: bool,
-    /// How often the peer shall try after an RNR NAK: 0 to 7.
+    /// `rnr_retry` of the peer's QP: 0 to 7.
     pub rnr_retry_count: u8,
     /// It receives from an SRQ.
     pub srq: bool,
@@ -80,9 +80,9 @@ pub struct Connect<'a> {
     pub qp_type: QpType,
     /// The port space of the destination's port.
     pub space: PortSpace,
-    /// From where.
+    /// Our own address and port.
     pub src: SocketAddr,
-    /// To where.
+    /// The peer's address and port.
     pub dst: SocketAddr,
     /// Traffic class, or type of service.
     pub traffic_class: u8,
@@ -90,11 +90,11 @@ pub struct Connect<'a> {
     pub path_mtu: PathMtu,
     /// Our own QP.
     pub qp: Qp,
-    /// How often both sides try after a timeout or a sequence error: 0 to 7.
+    /// `retry_cnt` of both QPs: 0 to 7.
     pub retry_count: u8,
-    /// The ACK timeout of both sides, if it is not to be the usual one.
+    /// The ACK timeout of both QPs; by default [`Timing::ack_timeout`](crate::Timing).
     pub ack_timeout: Option<TimeCode>,
-    /// What the other program is told; at most [`Connect::PRIVATE_LEN`] bytes.
+    /// Private data for the peer's program; at most [`Connect::PRIVATE_LEN`] bytes.
     pub private_data: &'a [u8],
 }
 
@@ -103,35 +103,35 @@ pub struct Connect<'a> {
 pub struct Accept<'a> {
     /// Our own QP.
     pub qp: Qp,
-    /// What the other program is told; at most [`Accept::PRIVATE_LEN`] bytes.
+    /// Private data for the peer's program; at most [`Accept::PRIVATE_LEN`] bytes.
     pub private_data: &'a [u8],
 }
 
-/// `rdma_connect` for datagrams: asks for the QP of a service.
+/// `rdma_connect` for datagrams: looks up the QP of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolve<'a> {
     /// The port space of the destination's port.
     pub space: PortSpace,
-    /// From where.
+    /// Our own address and port.
     pub src: SocketAddr,
-    /// To where.
+    /// The peer's address and port.
     pub dst: SocketAddr,
     /// Traffic class, or type of service.
     pub traffic_class: u8,
-    /// What the other program is told; at most [`Resolve::PRIVATE_LEN`] bytes.
+    /// Private data for the peer's program; at most [`Resolve::PRIVATE_LEN`] bytes.
     pub private_data: &'a [u8],
 }
 
 /// `rdma_accept` or `rdma_reject` for datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidrAnswer<'a> {
-    /// Whether the service is to be had.
+    /// Whether there is such a service.
     pub status: SidrStatus,
     /// The QP that takes its datagrams.
     pub qpn: Qpn,
-    /// What they must carry.
+    /// The Q_Key of its datagrams.
     pub qkey: Qkey,
-    /// What the other program is told; at most [`SidrAnswer::PRIVATE_LEN`] bytes.
+    /// Private data for the peer's program; at most [`SidrAnswer::PRIVATE_LEN`] bytes.
     pub private_data: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! Messages that come in, and requests in particular.
+//! Messages that come in: which handler each goes to; REQ and SIDR REQ.
 
 use crate::connection::{Conn, State, Terms, sidr_rep};
 use crate::counters::CmCounter;
@@ -35,12 +35,12 @@ impl Manager {
             Message::SidrReq(req) => self.handle_sidr_req(now, from, mad.tid, req),
             Message::SidrRep(rep) => self.handle_sidr_rep(now, from, rep),
             Message::Lap(lap) => self.handle_lap(now, from, mad.tid, lap),
-            // We never ask for another path.
+            // We send no LAP.
             Message::Apr(_) => self.counters.add(CmCounter::DropOutOfPlace, 1),
         }
     }
 
-    /// Sends a message that belongs to no connection.
+    /// Replies without a connection.
     pub(crate) fn send_back(
         &mut self,
         now: Instant,
@@ -49,18 +49,18 @@ impl Manager {
         message: impl Into<Message>,
     ) {
         let bytes = Mad::new(tid, message).bytes();
-        self.without(now).send(Path::back(&from.flow), from.src_qpn, &bytes);
+        self.context(now).send(Path::back(&from.flow), from.src_qpn, &bytes);
     }
 
     fn handle_req(&mut self, now: Instant, from: &MadSource, tid: u64, req: &Req) {
-        let key = RequestKey { peer: from.flow.src, number: req.local_comm_id, sidr: false };
+        let key = RequestKey { peer: from.flow.src, comm_id: req.local_comm_id, sidr: false };
         // CM-010
-        if let Some(known) = self.find_request(key) {
+        if let Some(known) = self.find_by_request(key) {
             let same = self.conn(known).and_then(|conn| conn.terms).is_some_and(|terms| {
                 terms.remote_qpn == Some(req.local_qpn) && terms.sq_psn == req.starting_psn
             });
             return match same {
-                true => self.handle_req_again(now, known),
+                true => self.handle_duplicate_req(now, known),
                 false => self.refuse_stale(now, from, tid, req, known),
             };
         }
@@ -73,7 +73,7 @@ impl Manager {
             }
         };
         // CM-013
-        if let Some(known) = self.find_qpn(from.flow.src, req.local_qpn) {
+        if let Some(known) = self.find_by_qpn(from.flow.src, req.local_qpn) {
             return self.refuse_stale(now, from, tid, req, known);
         }
         let service = self.listeners.find(req.service_id, request.dst.ip(), false);
@@ -121,23 +121,23 @@ impl Manager {
         });
         let event = Event::ConnectRequest { listener, conn: conn.id, request };
         self.counters.add(CmCounter::RequestsReceived, 1);
-        conn.tell(&mut self.without(now), event);
+        conn.push_event(&mut self.context(now), event);
         self.insert(conn);
     }
 
-    /// The same REQ came before.
-    fn handle_req_again(&mut self, now: Instant, known: ConnId) {
-        self.with(now, known, |conn, cx| match conn.state {
+    /// A REQ that came before.
+    fn handle_duplicate_req(&mut self, now: Instant, known: ConnId) {
+        self.update(now, known, |conn, cx| match conn.state {
             // CM-011
-            State::ReqReceived => conn.ask_for_time(cx, Received::Req),
-            State::RepSent | State::Answered if conn.message.is_some() => {
+            State::ReqReceived => conn.send_mra(cx, Received::Req),
+            State::RepSent | State::Lingering if conn.message.is_some() => {
                 conn.send_again(cx, CmCounter::AnsweredAgain);
             }
             _ => cx.counters.add(CmCounter::DropDuplicate, 1),
         });
     }
 
-    /// What a REQ asks for, with the path MTU, if it can be had at all.
+    /// The request of a REQ, and its path MTU, if they are acceptable.
     fn check_req(
         &self,
         flow: &Flow,
@@ -176,15 +176,15 @@ impl Manager {
         Ok((ConnectRequest { qp_type, src, dst, offered, retry_count, private_data }, path_mtu))
     }
 
-    /// The peer uses a QP or a number that we know from an earlier connection: it has lost that
-    /// one, which ends here too.
+    /// Rejects a REQ whose QP or communication ID is that of another connection of the peer, which
+    /// ends: the peer has lost it.
     fn refuse_stale(&mut self, now: Instant, from: &MadSource, tid: u64, req: &Req, known: ConnId) {
         self.counters.add(CmCounter::RefusedStale, 1);
         self.send_back(now, from, tid, refusal(req, Reason::StaleConnection));
         self.end_stale(now, known);
     }
 
-    /// A request that came to a listener, if there is room for one more; else it is dropped.
+    /// A connection for a request that came to a listener, if there is room; else it is dropped.
     fn admit(
         &mut self,
         listener: ListenerId,
@@ -194,12 +194,12 @@ impl Manager {
     ) -> Option<Conn> {
         // CM-024: one of each listener's is always taken, so that no program can keep all others
         // from being asked.
-        if self.unanswered() >= MAX_REQUESTS && self.listeners.has_waiting(listener) {
+        if self.pending_requests() >= MAX_REQUESTS && self.listeners.has_waiting(listener) {
             self.counters.add(CmCounter::DropTooManyRequests, 1);
             return None;
         }
         // CM-024
-        if !self.listeners.occupy(listener) {
+        if !self.listeners.enter_backlog(listener) {
             self.counters.add(CmCounter::DropBacklog, 1);
             return None;
         }
@@ -210,9 +210,9 @@ impl Manager {
     }
 
     fn handle_sidr_req(&mut self, now: Instant, from: &MadSource, tid: u64, req: &SidrReq) {
-        let key = RequestKey { peer: from.flow.src, number: req.request_id, sidr: true };
-        if let Some(known) = self.find_request(key) {
-            self.with(now, known, |conn, cx| match conn.message {
+        let key = RequestKey { peer: from.flow.src, comm_id: req.request_id, sidr: true };
+        if let Some(known) = self.find_by_request(key) {
+            self.update(now, known, |conn, cx| match conn.message {
                 Some(_) => conn.send_again(cx, CmCounter::AnsweredAgain),
                 None => cx.counters.add(CmCounter::DropDuplicate, 1),
             });
@@ -241,12 +241,12 @@ impl Manager {
         let request = SidrRequest { src, dst, private_data };
         self.counters.add(CmCounter::RequestsReceived, 1);
         let event = Event::SidrRequest { listener, conn: conn.id, request };
-        conn.tell(&mut self.without(now), event);
+        conn.push_event(&mut self.context(now), event);
         self.insert(conn);
     }
 }
 
-/// Refuses a REQ for which there is no connection.
+/// A REJ of a REQ for which there is no connection.
 fn refusal(req: &Req, reason: Reason) -> Rej {
     Rej {
         local_comm_id: CommId::NONE,
@@ -258,8 +258,8 @@ fn refusal(req: &Req, reason: Reason) -> Rej {
     }
 }
 
-/// From which socket to which, and what the program said, if the service has sockets and the
-/// private data tells of the addresses that the request came with.
+/// Source, destination and the program's own private data, if the service ID is of the RDMA IP CM
+/// service and the header agrees with the addresses that the request came with.
 fn sockets<const N: usize, const M: usize>(
     flow: &Flow,
     service: ServiceId,

@@ -7,8 +7,8 @@ use urxe_types::{PathMtu, QpState, QpType, Qpn, TimeCode};
 use urxe_wire::mad::*;
 
 #[test]
-fn a_req_says_what_rdma_cm_says() {
-    let (t, conn, req) = Script::connecting();
+fn req_fields_are_those_of_rdma_cm() {
+    let (t, conn, req) = Script::req_sent();
     assert_eq!((req.local_comm_id, req.service_id), (CommId(conn.0), SERVICE));
     assert_eq!((req.local_ca_guid, req.local_qpn), (0x1234, QPN));
     assert_eq!((req.remote_response_timeout.code(), req.max_cm_retries), (20, 15));
@@ -16,18 +16,18 @@ fn a_req_says_what_rdma_cm_says() {
     assert_eq!((req.responder_resources, req.initiator_depth), (4, 3));
     assert_eq!((req.primary.local_gid, req.primary.remote_gid), (LOCAL, PEER));
     assert_eq!(req.primary.flow_label, (40000 * 31 + 7174) & 0xf_ffff);
-    let expected: [u8; Req::PRIVATE_LEN] = with_header(socket(LOCAL, 40000), PEER, b"hello");
+    let expected: [u8; Req::PRIVATE_LEN] = with_ip_cm_header(socket(LOCAL, 40000), PEER, b"hello");
     assert_eq!(req.private_data, expected);
     assert_eq!(t.cm.state(conn), Some(State::ReqSent));
 }
 
 #[test]
-fn an_accepted_connection_is_established_with_an_rtu() {
-    let (mut t, conn, req) = Script::connecting();
+fn accepted_connection_is_established_by_sending_an_rtu() {
+    let (mut t, conn, req) = Script::req_sent();
     t.receive(rep(conn));
     let Event::ConnectResponse { conn: told, response } = t.event() else { panic!() };
     assert_eq!(told, conn);
-    assert_eq!(response.private_data, starting(b"welcome"));
+    assert_eq!(response.private_data, padded(b"welcome"));
     assert_eq!(response.offered.qpn, PEER_QPN);
     assert_eq!((response.offered.responder_resources, response.offered.initiator_depth), (5, 2));
 
@@ -42,15 +42,15 @@ fn an_accepted_connection_is_established_with_an_rtu() {
     t.cm.establish(t.now, conn, b"go").unwrap();
     let Message::Rtu(rtu) = t.sent() else { panic!() };
     assert_eq!((rtu.local_comm_id, rtu.remote_comm_id), (CommId(conn.0), PEER_ID));
-    assert_eq!(rtu.private_data, starting(b"go"));
+    assert_eq!(rtu.private_data, padded(b"go"));
     assert_eq!(t.cm.state(conn), Some(State::Established));
     assert_eq!(t.cm.poll_timeout(), None);
-    t.nothing();
+    t.assert_silent();
 }
 
 #[test]
-fn a_qp_is_told_of_its_peer_only_when_that_is_known() {
-    let (t, conn, _) = Script::connecting();
+fn qp_attributes_for_rtr_need_the_peers_qpn() {
+    let (t, conn, _) = Script::req_sent();
     assert!(t.cm.qp_attr(conn, QpState::Init, 0).is_some());
     assert_eq!(t.cm.qp_attr(conn, QpState::Rtr, 0), None);
     assert_eq!(t.cm.qp_attr(conn, QpState::Rts, 0), None);
@@ -58,9 +58,9 @@ fn a_qp_is_told_of_its_peer_only_when_that_is_known() {
 }
 
 #[test]
-fn a_req_without_an_answer_is_repeated_15_times_and_given_up() {
-    let (mut t, conn, _) = Script::connecting();
-    let (waited, sent) = t.wait_for_all();
+fn unanswered_req_is_retried_15_times_and_given_up() {
+    let (mut t, conn, _) = Script::req_sent();
+    let (waited, sent) = t.run_all_timers();
     assert_eq!(sent[..15], ["REQ"; 15]);
     // Should the peer have heard it after all.
     assert_eq!(sent[15..], ["REJ"]);
@@ -71,42 +71,42 @@ fn a_req_without_an_answer_is_repeated_15_times_and_given_up() {
 }
 
 #[test]
-fn repeats_are_the_same_to_the_byte() {
-    let (mut t, _, req) = Script::connecting();
+fn retries_are_identical_to_the_first_message() {
+    let (mut t, _, req) = Script::req_sent();
     for _ in 0..3 {
-        t.wait();
+        t.run_next_timer();
         assert_eq!(t.sent(), Message::Req(req));
     }
 }
 
 #[test]
-fn an_mra_gives_more_time_without_using_up_repeats() {
-    let (mut t, conn, _) = Script::connecting();
+fn mra_extends_the_wait_without_using_up_retries() {
+    let (mut t, conn, _) = Script::req_sent();
     let start = t.now;
     t.receive(mra(conn, Received::Req, 24));
     t.receive(mra(conn, Received::Req, 24));
-    t.dropped(CmCounter::DropDuplicate, 0);
+    t.assert_dropped(CmCounter::DropDuplicate, 0);
     // The peer's last word may be lost, so we go on asking.
     while t.now - start < TimeCode::new(24).duration() {
-        assert_eq!(t.wait(), TimeCode::new(20).duration());
+        assert_eq!(t.run_next_timer(), TimeCode::new(20).duration());
         assert_eq!(t.sent().name(), "REQ");
     }
     // No longer than the kernel would ask for.
     let start = t.now;
     t.receive(mra(conn, Received::Req, 31));
-    let (waited, _) = t.wait_for_all();
+    let (waited, _) = t.run_all_timers();
     assert_eq!(t.now - start, waited);
     let most = TimeCode::new(24).duration() + Timing::default().give_up();
     assert!(waited > TimeCode::new(24).duration() && waited <= most, "{waited:?}");
 }
 
 #[test]
-fn a_peer_that_asks_for_time_for_ever_does_not_get_it() {
-    let (mut t, conn, _) = Script::connecting();
+fn mras_extend_the_wait_15_times_at_most() {
+    let (mut t, conn, _) = Script::req_sent();
     let start = t.now;
     while !t.cm.is_empty() {
         t.receive(mra(conn, Received::Req, 31));
-        t.wait();
+        t.run_next_timer();
         while t.cm.poll_mad().is_some() {}
     }
     assert_eq!(t.event(), Event::Unreachable { conn });
@@ -114,21 +114,21 @@ fn a_peer_that_asks_for_time_for_ever_does_not_get_it() {
 }
 
 #[test]
-fn a_rejection_is_told_with_its_reason() {
+fn rejection_is_reported_with_its_reason() {
     for reason in [Reason::InvalidServiceId, Reason::Consumer, Reason::StaleConnection] {
-        let (mut t, conn, _) = Script::connecting();
+        let (mut t, conn, _) = Script::req_sent();
         t.receive(rej(CommId(conn.0), Rejected::Req, reason));
-        let private_data = starting(b"no");
+        let private_data = padded(b"no");
         assert_eq!(t.event(), Event::Rejected { conn, reason, ari: Ari::NONE, private_data });
         assert!(t.cm.is_empty());
         t.receive(rej(CommId(conn.0), Rejected::Req, reason));
-        t.dropped(CmCounter::DropUnknown, 0);
+        t.assert_dropped(CmCounter::DropUnknown, 0);
     }
 }
 
 #[test]
-fn a_rep_that_comes_again_is_answered_again() {
-    let (mut t, conn) = Script::connected();
+fn duplicate_rep_is_answered_with_the_same_rtu() {
+    let (mut t, conn) = Script::established_active();
     for _ in 0..3 {
         t.receive(rep(conn));
         assert_eq!(t.sent().name(), "RTU");
@@ -137,8 +137,8 @@ fn a_rep_that_comes_again_is_answered_again() {
 }
 
 #[test]
-fn a_rep_that_comes_again_before_we_agree_is_asked_to_wait() {
-    let (mut t, conn) = Script::accepted();
+fn duplicate_rep_before_establish_is_answered_with_an_mra() {
+    let (mut t, conn) = Script::rep_received();
     t.receive(rep(conn));
     let Message::Mra(mra) = t.sent() else { panic!() };
     assert_eq!((mra.received, mra.service_timeout.code()), (Received::Rep, 24));
@@ -146,25 +146,25 @@ fn a_rep_that_comes_again_before_we_agree_is_asked_to_wait() {
 }
 
 #[test]
-fn a_rep_may_be_refused() {
-    let (mut t, conn) = Script::accepted();
+fn duplicate_of_a_rejected_rep_gets_the_same_rej() {
+    let (mut t, conn) = Script::rep_received();
     t.cm.reject(t.now, conn, b"no").unwrap();
     for _ in 0..2 {
         let rejection = t.sent_rej();
         assert_eq!((rejection.rejected, rejection.reason), (Rejected::Rep, Reason::Consumer));
-        assert_eq!(rejection.private_data, starting(b"no"));
+        assert_eq!(rejection.private_data, padded(b"no"));
         // It was lost, and the REP comes again.
         t.receive(rep(conn));
     }
     assert_eq!(t.sent_rej().reason, Reason::Consumer);
     assert_eq!(t.cm.state(conn), None);
-    assert_eq!(t.wait_for_all(), (Timing::default().keep_answer(), vec![]));
+    assert_eq!(t.run_all_timers(), (Timing::default().linger(), vec![]));
     assert!(t.cm.is_empty());
 }
 
 #[test]
-fn a_rep_to_what_we_forgot_is_refused() {
-    let (mut t, conn, _) = Script::connecting();
+fn rep_for_an_unknown_connection_is_rejected_with_reason_6() {
+    let (mut t, conn, _) = Script::req_sent();
     t.cm.destroy(t.now, conn);
     let rejection = t.sent_rej();
     assert_eq!((rejection.rejected, rejection.reason), (Rejected::Nothing, Reason::Timeout));
@@ -177,8 +177,8 @@ fn a_rep_to_what_we_forgot_is_refused() {
 }
 
 #[test]
-fn a_rep_of_a_qp_that_is_connected_already_is_stale() {
-    let (mut t, first) = Script::connected();
+fn rep_of_a_connected_qp_is_stale_and_ends_the_old_connection() {
+    let (mut t, first) = Script::established_active();
     let second = t.cm.connect(t.now, &connect()).unwrap();
     t.sent();
     t.receive(Rep { local_comm_id: CommId(0x6666), ..rep(second) });
@@ -194,7 +194,7 @@ fn a_rep_of_a_qp_that_is_connected_already_is_stale() {
 
 #[test]
 fn two_sides_that_connect_to_each_other_have_two_connections() {
-    let (mut t, ours, _) = Script::connecting();
+    let (mut t, ours, _) = Script::req_sent();
     t.cm.listen(&listen()).unwrap();
     t.receive(req());
     let theirs = t.requested();
@@ -208,7 +208,7 @@ fn two_sides_that_connect_to_each_other_have_two_connections() {
 }
 
 #[test]
-fn an_impossible_request_is_refused_by_name() {
+fn invalid_connect_is_refused_with_its_cause() {
     let mut t = Script::new();
     let mut refuse = |connect: Connect<'_>| t.cm.connect(t.now, &connect).unwrap_err().to_string();
     let long = [0; Connect::PRIVATE_LEN + 1];
@@ -225,12 +225,12 @@ fn an_impossible_request_is_refused_by_name() {
         assert!(refuse(connect).contains(text), "{text}");
     }
     assert!(t.cm.is_empty());
-    t.nothing();
+    t.assert_silent();
 }
 
 #[test]
-fn commands_out_of_place_are_refused_by_name() {
-    let (mut t, conn, _) = Script::connecting();
+fn commands_in_the_wrong_state_are_refused_with_that_state() {
+    let (mut t, conn, _) = Script::req_sent();
     let states = [
         t.cm.accept(t.now, conn, &ACCEPT),
         t.cm.establish(t.now, conn, b""),
@@ -244,7 +244,7 @@ fn commands_out_of_place_are_refused_by_name() {
     let gone = ConnId(conn.0 ^ 1);
     let text = t.cm.disconnect(t.now, gone, b"").unwrap_err().to_string();
     assert!(text.contains("does not exist"), "{text}");
-    let (mut t, conn) = Script::asked();
+    let (mut t, conn) = Script::req_received();
     let text = t.cm.reject(t.now, conn, &[0; 149]).unwrap_err().to_string();
     assert!(text.contains("149 bytes of private data; there is room for 148"), "{text}");
 }

@@ -10,11 +10,11 @@ use urxe_wire::mad::*;
 fn malformed_messages_are_dropped() {
     let mut t = Script::new();
     t.receive_bytes(PEER, &[0; MAD_LEN]);
-    t.dropped(CmCounter::DropNoMessage, 0);
+    t.assert_dropped(CmCounter::DropNoMessage, 0);
 }
 
 #[test]
-fn messages_about_nothing_are_dropped() {
+fn messages_for_unknown_connections_are_dropped() {
     let mut t = Script::new();
     let nothing = ConnId(9);
     let messages: [Message; 5] = [
@@ -26,17 +26,17 @@ fn messages_about_nothing_are_dropped() {
     ];
     for (before, message) in (0..).zip(messages) {
         t.receive(message);
-        t.dropped(CmCounter::DropUnknown, before);
+        t.assert_dropped(CmCounter::DropUnknown, before);
     }
 }
 
 #[test]
-fn another_address_or_number_touches_no_connection() {
-    let (mut t, conn) = Script::connected();
+fn messages_from_another_address_or_comm_id_change_no_connection() {
+    let (mut t, conn) = Script::established_active();
     let mut before = 0;
     let mut ends_nothing = |peer, message: Message| {
         t.receive_from(peer, message);
-        t.dropped(CmCounter::DropForeign, before);
+        t.assert_dropped(CmCounter::DropForeign, before);
         before += 1;
         assert_eq!(t.cm.state(conn), Some(State::Established));
     };
@@ -58,17 +58,17 @@ fn another_address_or_number_touches_no_connection() {
 }
 
 #[test]
-fn a_stranger_cannot_answer_for_the_peer() {
-    let (mut t, conn, _) = Script::connecting();
+fn replies_from_another_address_are_dropped() {
+    let (mut t, conn, _) = Script::req_sent();
     t.receive_from(STRANGER, rep(conn));
-    t.dropped(CmCounter::DropForeign, 0);
+    t.assert_dropped(CmCounter::DropForeign, 0);
     t.receive_from(STRANGER, rej(CommId(conn.0), Rejected::Req, Reason::Consumer));
-    t.dropped(CmCounter::DropForeign, 1);
+    t.assert_dropped(CmCounter::DropForeign, 1);
     assert_eq!(t.cm.state(conn), Some(State::ReqSent));
 }
 
 #[test]
-fn numbers_cannot_be_guessed_from_earlier_ones() {
+fn comm_ids_are_unpredictable() {
     let mut t = Script::new();
     let ids: Vec<u32> = (0..100)
         .map(|n| {
@@ -82,7 +82,7 @@ fn numbers_cannot_be_guessed_from_earlier_ones() {
 }
 
 #[test]
-fn messages_that_nobody_fetches_do_not_pile_up() {
+fn outgoing_messages_are_bounded() {
     let mut t = Script::new();
     for _ in 0..MAX_OUTGOING + 3 {
         t.receive(req());
@@ -165,7 +165,7 @@ proptest! {
 
     #[test]
     fn any_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), MAD_LEN)) {
-        let (mut t, conn) = Script::connected();
+        let (mut t, conn) = Script::established_active();
         t.receive_bytes(PEER, &bytes.try_into().unwrap());
         prop_assert_eq!(t.cm.state(conn), Some(State::Established));
     }
@@ -173,7 +173,7 @@ proptest! {
     /// Whatever is said and done, nothing is left once the programs are gone and time has passed,
     /// and the last event of a connection is its last.
     #[test]
-    fn nothing_is_left_of_anything(steps in proptest::collection::vec(step(), 1..60)) {
+    fn every_connection_ends_whatever_happens(steps in proptest::collection::vec(step(), 1..60)) {
         let mut t = Script::new();
         t.cm.listen(&listen()).unwrap();
         let mut conns: Vec<ConnId> = Vec::new();
@@ -233,8 +233,8 @@ proptest! {
         for conn in conns {
             t.cm.destroy(t.now, conn);
         }
-        t.wait_for_all();
+        t.run_all_timers();
         prop_assert!(t.cm.is_empty());
-        prop_assert_eq!((t.cm.unanswered(), t.cm.poll_event()), (0, None));
+        prop_assert_eq!((t.cm.pending_requests(), t.cm.poll_event()), (0, None));
     }
 }

@@ -2,7 +2,7 @@
 //! script.
 
 mod active;
-mod endings;
+mod disconnect;
 mod hostile;
 mod passive;
 mod script;

@@ -9,7 +9,7 @@ use urxe_wire::Flow;
 use urxe_wire::mad::*;
 
 #[test]
-fn a_req_is_shown_with_all_that_it_says() {
+fn req_is_reported_with_its_parameters() {
     let mut t = Script::new();
     let listener = t.cm.listen(&listen()).unwrap();
     t.receive(req());
@@ -17,25 +17,25 @@ fn a_req_is_shown_with_all_that_it_says() {
     assert_eq!(told, listener);
     assert_eq!((request.src, request.dst), (socket(PEER, 50000), socket(LOCAL, PORT)));
     assert_eq!((request.qp_type, request.retry_count), (QpType::Rc, 6));
-    assert_eq!(request.private_data, starting(b"hello"));
+    assert_eq!(request.private_data, padded(b"hello"));
     // What the peer wants to have outstanding is what we are to take.
     assert_eq!((request.offered.responder_resources, request.offered.initiator_depth), (5, 2));
     assert_eq!((request.offered.qpn, request.offered.rnr_retry_count), (PEER_QPN, 5));
     assert_eq!(t.cm.path(conn).unwrap().flow_label, 0x12345);
-    assert_eq!(t.cm.unanswered(), 1);
-    t.nothing();
+    assert_eq!(t.cm.pending_requests(), 1);
+    t.assert_silent();
 }
 
 #[test]
-fn an_accepted_request_is_established_by_the_rtu() {
-    let (mut t, conn) = Script::asked();
+fn accepted_request_is_established_by_the_rtu() {
+    let (mut t, conn) = Script::req_received();
     t.cm.accept(t.now, conn, &ACCEPT).unwrap();
     let (_, mad) = t.sent_to();
     let Message::Rep(rep) = mad.message else { panic!() };
     assert_eq!((mad.tid, rep.remote_comm_id, rep.local_qpn), (TID, PEER_ID, QPN));
     // Three wanted, two to be had.
     assert_eq!((rep.responder_resources, rep.initiator_depth), (4, 2));
-    assert_eq!(rep.private_data, starting(b"welcome"));
+    assert_eq!(rep.private_data, padded(b"welcome"));
 
     let init = t.cm.qp_attr(conn, QpState::Init, 0).unwrap();
     let reads = Access::REMOTE_READ | Access::REMOTE_ATOMIC;
@@ -49,27 +49,27 @@ fn an_accepted_request_is_established_by_the_rtu() {
     assert_eq!((rts.retry_cnt, rts.rnr_retry, rts.timeout), (Some(6), Some(5), Some(19)));
 
     t.receive(rtu(conn));
-    assert_eq!(t.event(), Event::Established { conn, private_data: starting(b"go") });
+    assert_eq!(t.event(), Event::Established { conn, private_data: padded(b"go") });
     assert_eq!((t.cm.state(conn), t.cm.poll_timeout()), (Some(State::Established), None));
     t.receive(rtu(conn));
-    t.dropped(CmCounter::DropDuplicate, 0);
+    t.assert_dropped(CmCounter::DropDuplicate, 0);
     t.receive(req());
-    t.dropped(CmCounter::DropDuplicate, 1);
+    t.assert_dropped(CmCounter::DropDuplicate, 1);
 }
 
 #[test]
-fn data_before_the_rtu_establishes_too() {
-    let (mut t, conn) = Script::accepting();
+fn data_before_the_rtu_establishes_the_connection() {
+    let (mut t, conn) = Script::rep_sent();
     t.cm.communication_established(t.now, conn);
     assert_eq!(t.event(), Event::Established { conn, private_data: [0; Rtu::PRIVATE_LEN] });
     t.cm.communication_established(t.now, conn);
     t.receive(rtu(conn));
-    t.dropped(CmCounter::DropDuplicate, 0);
+    t.assert_dropped(CmCounter::DropDuplicate, 0);
 }
 
 #[test]
-fn a_req_that_comes_again_makes_no_second_request() {
-    let (mut t, conn) = Script::asked();
+fn duplicate_req_is_answered_with_an_mra_or_the_same_rep() {
+    let (mut t, conn) = Script::req_received();
     t.receive(req());
     let Message::Mra(mra) = t.sent() else { panic!() };
     assert_eq!((mra.received, mra.service_timeout.code()), (Received::Req, 24));
@@ -82,58 +82,58 @@ fn a_req_that_comes_again_makes_no_second_request() {
 }
 
 #[test]
-fn a_rep_without_an_answer_is_repeated_and_given_up() {
-    let (mut t, conn) = Script::accepting();
-    let (waited, sent) = t.wait_for_all();
+fn unanswered_rep_is_retried_and_given_up() {
+    let (mut t, conn) = Script::rep_sent();
+    let (waited, sent) = t.run_all_timers();
     assert_eq!(sent[..15], ["REP"; 15]);
     assert_eq!(sent[15..], ["REJ"]);
     let timing = Timing::default();
-    assert_eq!(waited, timing.give_up() + timing.keep_answer());
+    assert_eq!(waited, timing.give_up() + timing.linger());
     assert_eq!(t.event(), Event::Unreachable { conn });
     assert!(t.cm.is_empty());
 }
 
 #[test]
-fn a_rep_is_repeated_as_often_as_the_req_allows() {
+fn rep_is_retried_as_often_as_the_req_allows() {
     let mut t = Script::new();
     t.cm.listen(&listen()).unwrap();
     t.receive(Req { max_cm_retries: 2, ..req() });
     let conn = t.requested();
     t.cm.accept(t.now, conn, &ACCEPT).unwrap();
     assert_eq!(t.sent().name(), "REP");
-    assert_eq!(t.wait_for_all().1, ["REP", "REP", "REJ"]);
+    assert_eq!(t.run_all_timers().1, ["REP", "REP", "REJ"]);
 }
 
 #[test]
-fn an_mra_gives_a_rep_more_time() {
-    let (mut t, conn) = Script::accepting();
+fn mra_extends_the_wait_for_the_rtu() {
+    let (mut t, conn) = Script::rep_sent();
     t.receive(mra(conn, Received::Rep, 24));
-    assert_eq!(t.wait(), TimeCode::new(20).duration());
+    assert_eq!(t.run_next_timer(), TimeCode::new(20).duration());
     assert_eq!(t.sent().name(), "REP");
     t.receive(mra(conn, Received::Req, 24));
-    t.dropped(CmCounter::DropOutOfPlace, 0);
+    t.assert_dropped(CmCounter::DropOutOfPlace, 0);
 }
 
 #[test]
-fn a_rejected_request_is_rejected_again_if_it_comes_again() {
-    let (mut t, conn) = Script::asked();
+fn duplicate_of_a_rejected_req_gets_the_same_rej() {
+    let (mut t, conn) = Script::req_received();
     t.cm.reject(t.now, conn, b"no").unwrap();
     for _ in 0..2 {
         let rej = t.sent_rej();
         assert_eq!((rej.rejected, rej.reason), (Rejected::Req, Reason::Consumer));
         assert_eq!((rej.local_comm_id, rej.remote_comm_id), (CommId(conn.0), PEER_ID));
-        assert_eq!(rej.private_data, starting(b"no"));
+        assert_eq!(rej.private_data, padded(b"no"));
         t.receive(req());
     }
     t.sent();
-    assert_eq!((t.cm.poll_event(), t.cm.state(conn), t.cm.unanswered()), (None, None, 0));
-    assert_eq!(t.wait_for_all().0, Timing::default().keep_answer());
+    assert_eq!((t.cm.poll_event(), t.cm.state(conn), t.cm.pending_requests()), (None, None, 0));
+    assert_eq!(t.run_all_timers().0, Timing::default().linger());
     assert!(t.cm.is_empty());
 }
 
 #[test]
-fn the_qp_of_a_rejected_request_may_ask_again() {
-    let (mut t, conn) = Script::asked();
+fn qp_of_a_rejected_req_may_send_another_req() {
+    let (mut t, conn) = Script::req_received();
     t.cm.reject(t.now, conn, b"").unwrap();
     t.sent();
     t.receive(Req { local_comm_id: CommId(0x6666), ..req() });
@@ -141,24 +141,24 @@ fn the_qp_of_a_rejected_request_may_ask_again() {
 }
 
 #[test]
-fn a_peer_that_gives_up_ends_a_request() {
+fn rej_for_timeout_ends_a_request() {
     for ours in [true, false] {
-        let (mut t, conn) = Script::asked();
+        let (mut t, conn) = Script::req_received();
         // It knows our number if an MRA told it.
         let ours = if ours { CommId(conn.0) } else { CommId::NONE };
         t.receive(rej(ours, Rejected::Nothing, Reason::Timeout));
         assert!(matches!(t.event(), Event::Rejected { reason: Reason::Timeout, .. }));
-        assert_eq!((t.cm.state(conn), t.cm.unanswered()), (None, 0));
+        assert_eq!((t.cm.state(conn), t.cm.pending_requests()), (None, 0));
         // A REQ that was under way is no new request.
         t.receive(req());
-        t.dropped(CmCounter::DropDuplicate, 0);
-        assert_eq!(t.wait_for_all().1, [""; 0]);
+        t.assert_dropped(CmCounter::DropDuplicate, 0);
+        assert_eq!(t.run_all_timers().1, [""; 0]);
         assert!(t.cm.is_empty());
     }
 }
 
 #[test]
-fn a_request_to_a_port_without_listener_is_rejected_with_reason_8() {
+fn req_to_a_port_without_listener_is_rejected_with_reason_8() {
     let mut t = Script::new();
     t.receive(req());
     let rej = t.sent_rej();
@@ -177,7 +177,7 @@ fn a_request_to_a_port_without_listener_is_rejected_with_reason_8() {
 }
 
 #[test]
-fn an_unavailable_resource_is_refused_with_its_reason() {
+fn unacceptable_req_is_rejected_with_its_reason() {
     let mut t = Script::new();
     t.cm.listen(&listen()).unwrap();
     let elsewhere = CmPath { remote_gid: STRANGER, ..req().primary };
@@ -205,7 +205,7 @@ fn an_unavailable_resource_is_refused_with_its_reason() {
         (Req { path_mtu: None, ..req() }, Reason::InvalidPathMtu, CmCounter::RefusedPathMtu),
         (Req { private_data: wrong_version, ..req() }, Reason::Consumer, CmCounter::RefusedHeader),
         (
-            Req { private_data: with_header(socket(PEER, 1), STRANGER, b""), ..req() },
+            Req { private_data: with_ip_cm_header(socket(PEER, 1), STRANGER, b""), ..req() },
             Reason::Consumer,
             CmCounter::RefusedHeader,
         ),
@@ -223,7 +223,7 @@ fn an_unavailable_resource_is_refused_with_its_reason() {
 }
 
 #[test]
-fn the_most_particular_listener_gets_the_request() {
+fn most_specific_listener_gets_the_request() {
     let ids: Vec<CommId> = (1..=4).map(CommId).collect();
     let mut t = Script::new();
     let mut expected = Vec::new();
@@ -244,7 +244,7 @@ fn the_most_particular_listener_gets_the_request() {
 }
 
 #[test]
-fn a_place_that_is_taken_is_refused_and_free_afterwards() {
+fn address_and_port_have_one_listener_until_it_ends() {
     let mut t = Script::new();
     let listener = t.cm.listen(&listen()).unwrap();
     assert_eq!(t.cm.listen(&listen()), Err(ListenError::AddressInUse(SERVICE)));
@@ -257,7 +257,7 @@ fn a_place_that_is_taken_is_refused_and_free_afterwards() {
 }
 
 #[test]
-fn a_full_backlog_drops_requests_until_the_program_takes_some() {
+fn full_backlog_drops_requests_until_the_program_takes_some() {
     let mut t = Script::new();
     t.cm.listen(&listen()).unwrap();
     let request =
@@ -267,13 +267,13 @@ fn a_full_backlog_drops_requests_until_the_program_takes_some() {
     t.receive(request(2));
     let second = t.requested();
     t.receive(request(3));
-    t.dropped(CmCounter::DropBacklog, 0);
+    t.assert_dropped(CmCounter::DropBacklog, 0);
     t.cm.take_request(first);
     t.cm.take_request(first);
     t.receive(request(3));
     t.requested();
     t.receive(request(4));
-    t.dropped(CmCounter::DropBacklog, 1);
+    t.assert_dropped(CmCounter::DropBacklog, 1);
     // Who is answered was taken.
     t.cm.reject(t.now, second, b"").unwrap();
     t.sent();
@@ -282,19 +282,19 @@ fn a_full_backlog_drops_requests_until_the_program_takes_some() {
 }
 
 #[test]
-fn a_flood_of_requests_costs_bounded_memory() {
+fn pending_requests_are_bounded() {
     let mut t = Script::new();
     t.cm.listen(&Listen { backlog: usize::MAX, ..listen() }).unwrap();
     let flood = 3 * MAX_REQUESTS as u32;
     for n in 1..=flood {
         t.receive(Req { local_comm_id: CommId(n), local_qpn: Qpn::new(0x100 + n), ..req() });
     }
-    assert_eq!((t.cm.len(), t.cm.unanswered()), (MAX_REQUESTS, MAX_REQUESTS));
+    assert_eq!((t.cm.len(), t.cm.pending_requests()), (MAX_REQUESTS, MAX_REQUESTS));
     assert_eq!(t.count(CmCounter::DropTooManyRequests), u64::from(flood) - MAX_REQUESTS as u64);
 }
 
 #[test]
-fn a_listener_that_takes_nothing_keeps_others_from_nothing() {
+fn listener_that_takes_no_requests_blocks_no_other_listener() {
     let mut t = Script::new();
     t.cm.listen(&Listen { backlog: usize::MAX, ..listen() }).unwrap();
     let request =
@@ -311,7 +311,7 @@ fn a_listener_that_takes_nothing_keeps_others_from_nothing() {
         t.receive(request(n));
         let conn = t.requested();
         t.receive(request(n + 3));
-        t.dropped(CmCounter::DropTooManyRequests, u64::from(n) - 1);
+        t.assert_dropped(CmCounter::DropTooManyRequests, u64::from(n) - 1);
         t.cm.take_request(conn);
     }
 }
@@ -328,12 +328,12 @@ fn lingering_connections_are_bounded_and_block_no_new_ones() {
         t.sent();
     }
     assert_eq!((t.cm.len(), t.count(CmCounter::ForgottenEarly)), (most as usize, 10));
-    t.wait_for_all();
+    t.run_all_timers();
     assert!(t.cm.is_empty());
 }
 
 #[test]
-fn a_listener_that_goes_refuses_what_its_program_did_not_take() {
+fn unlisten_rejects_the_requests_that_were_not_taken() {
     let mut t = Script::new();
     let listener = t.cm.listen(&listen()).unwrap();
     t.receive(req());
@@ -349,25 +349,25 @@ fn a_listener_that_goes_refuses_what_its_program_did_not_take() {
 }
 
 #[test]
-fn a_program_that_goes_refuses_what_it_had_not_agreed_to() {
-    let (mut t, conn) = Script::asked();
+fn destroy_rejects_a_connection_that_is_not_established() {
+    let (mut t, conn) = Script::req_received();
     t.cm.destroy(t.now, conn);
     assert_eq!(t.sent_rej().rejected, Rejected::Req);
 
-    let (mut t, conn) = Script::accepting();
+    let (mut t, conn) = Script::rep_sent();
     t.cm.destroy(t.now, conn);
     assert_eq!(t.sent_rej().rejected, Rejected::Nothing);
     // The peer had not heard of it when it sent this.
     t.receive(rtu(conn));
     assert_eq!(t.sent_rej().reason, Reason::Consumer);
     assert_eq!(t.cm.poll_event(), None);
-    t.wait_for_all();
+    t.run_all_timers();
     assert!(t.cm.is_empty());
 }
 
 #[test]
-fn a_request_of_a_connected_qp_is_stale_and_ends_the_old_connection() {
-    let (mut t, conn) = Script::served();
+fn req_of_a_connected_qp_is_stale_and_ends_the_old_connection() {
+    let (mut t, conn) = Script::established_passive();
     let reborn = Req { local_comm_id: CommId(0x6666), starting_psn: Psn::new(9), ..req() };
     t.receive(reborn);
     let sent: Vec<Message> = std::iter::from_fn(|| t.cm.poll_mad())
@@ -381,15 +381,15 @@ fn a_request_of_a_connected_qp_is_stale_and_ends_the_old_connection() {
     // Still stale, until TIME-WAIT is over.
     t.receive(reborn);
     assert_eq!(t.sent_rej().reason, Reason::StaleConnection);
-    t.wait();
+    t.run_next_timer();
     assert_eq!(t.event(), Event::TimewaitExit { conn });
     t.receive(reborn);
     t.requested();
 }
 
 #[test]
-fn a_number_that_is_used_for_another_connection_is_stale() {
-    let (mut t, conn) = Script::served();
+fn req_with_a_used_comm_id_is_stale() {
+    let (mut t, conn) = Script::established_passive();
     t.receive(Req { local_qpn: Qpn::new(0x99), ..req() });
     let first = t.cm.poll_mad().unwrap();
     let Message::Rej(rej) = Mad::parse(&first.mad).unwrap().message else { panic!() };
@@ -399,7 +399,7 @@ fn a_number_that_is_used_for_another_connection_is_stale() {
 }
 
 #[test]
-fn unreliable_connections_are_asked_for_and_accepted_too() {
+fn uc_connections_are_requested_and_accepted_as_rc_ones() {
     let mut t = Script::new();
     let service = Service::Connected(QpType::Uc);
     t.cm.listen(&Listen { service, ..listen() }).unwrap();
@@ -414,7 +414,7 @@ fn unreliable_connections_are_asked_for_and_accepted_too() {
 }
 
 #[test]
-fn the_req_of_kernel_rxe_is_taken_as_it_comes() {
+fn captured_req_of_kernel_rxe_is_accepted() {
     let capture = include_bytes!("../../../../interop/captures/6.1/cm-reject-no-listener.pcap");
     // Headers of the file, the record, Ethernet, IPv4, UDP, BTH and DETH.
     let mad = &capture[24 + 16 + 14 + 20 + 8 + 20..][..MAD_LEN];

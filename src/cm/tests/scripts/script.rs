@@ -75,16 +75,20 @@ pub(crate) fn listen() -> Listen {
 }
 
 /// Bytes at the beginning of a field of private data.
-pub(crate) fn starting<const N: usize>(data: &[u8]) -> [u8; N] {
+pub(crate) fn padded<const N: usize>(data: &[u8]) -> [u8; N] {
     std::array::from_fn(|i| data.get(i).copied().unwrap_or(0))
 }
 
-pub(crate) fn with_header<const N: usize>(src: SocketAddr, dst: IpAddr, data: &[u8]) -> [u8; N] {
+pub(crate) fn with_ip_cm_header<const N: usize>(
+    src: SocketAddr,
+    dst: IpAddr,
+    data: &[u8],
+) -> [u8; N] {
     let mut header = [0; IpCmHeader::LEN];
     IpCmHeader { src_port: src.port(), src: src.ip(), dst }.emit(&mut header);
     let mut all = header.to_vec();
     all.extend(data);
-    starting(&all)
+    padded(&all)
 }
 
 /// A REQ from this address to ours.
@@ -123,7 +127,7 @@ pub(crate) fn req_from(peer: IpAddr) -> Req {
             local_ack_timeout: TimeCode::new(19),
         },
         alternate: None,
-        private_data: with_header(socket(peer, 50000), LOCAL, b"hello"),
+        private_data: with_ip_cm_header(socket(peer, 50000), LOCAL, b"hello"),
     }
 }
 
@@ -147,12 +151,12 @@ pub(crate) fn rep(ours: ConnId) -> Rep {
         rnr_retry_count: 5,
         srq: false,
         local_ca_guid: 0x9999,
-        private_data: starting(b"welcome"),
+        private_data: padded(b"welcome"),
     }
 }
 
 pub(crate) fn rtu(ours: ConnId) -> Rtu {
-    Rtu { local_comm_id: PEER_ID, remote_comm_id: CommId(ours.0), private_data: starting(b"go") }
+    Rtu { local_comm_id: PEER_ID, remote_comm_id: CommId(ours.0), private_data: padded(b"go") }
 }
 
 pub(crate) fn dreq(ours: ConnId) -> Dreq {
@@ -160,7 +164,7 @@ pub(crate) fn dreq(ours: ConnId) -> Dreq {
         local_comm_id: PEER_ID,
         remote_comm_id: CommId(ours.0),
         remote_qpn: QPN,
-        private_data: starting(b"bye"),
+        private_data: padded(b"bye"),
     }
 }
 
@@ -168,7 +172,7 @@ pub(crate) fn drep(ours: ConnId) -> Drep {
     Drep {
         local_comm_id: PEER_ID,
         remote_comm_id: CommId(ours.0),
-        private_data: starting(b"bye bye"),
+        private_data: padded(b"bye bye"),
     }
 }
 
@@ -179,7 +183,7 @@ pub(crate) fn rej(ours: CommId, rejected: Rejected, reason: Reason) -> Rej {
         rejected,
         reason,
         ari: Ari::NONE,
-        private_data: starting(b"no"),
+        private_data: padded(b"no"),
     }
 }
 
@@ -212,7 +216,7 @@ impl Script {
     }
 
     /// With a connection that was asked for, and the REQ.
-    pub(crate) fn connecting() -> (Script, ConnId, Req) {
+    pub(crate) fn req_sent() -> (Script, ConnId, Req) {
         let mut t = Script::new();
         let conn = t.cm.connect(t.now, &connect()).unwrap();
         let Message::Req(req) = t.sent() else { panic!("no REQ") };
@@ -220,23 +224,23 @@ impl Script {
     }
 
     /// With a connection that the peer has accepted.
-    pub(crate) fn accepted() -> (Script, ConnId) {
-        let (mut t, conn, _) = Script::connecting();
+    pub(crate) fn rep_received() -> (Script, ConnId) {
+        let (mut t, conn, _) = Script::req_sent();
         t.receive(rep(conn));
         assert!(matches!(t.event(), Event::ConnectResponse { .. }));
         (t, conn)
     }
 
     /// With a connection that we asked for, and that is established.
-    pub(crate) fn connected() -> (Script, ConnId) {
-        let (mut t, conn) = Script::accepted();
+    pub(crate) fn established_active() -> (Script, ConnId) {
+        let (mut t, conn) = Script::rep_received();
         t.cm.establish(t.now, conn, b"go").unwrap();
         assert_eq!(t.sent().name(), "RTU");
         (t, conn)
     }
 
     /// With a listener, and a REQ that came to it.
-    pub(crate) fn asked() -> (Script, ConnId) {
+    pub(crate) fn req_received() -> (Script, ConnId) {
         let mut t = Script::new();
         t.cm.listen(&listen()).unwrap();
         t.receive(req());
@@ -245,16 +249,16 @@ impl Script {
     }
 
     /// With a request that we accepted.
-    pub(crate) fn accepting() -> (Script, ConnId) {
-        let (mut t, conn) = Script::asked();
+    pub(crate) fn rep_sent() -> (Script, ConnId) {
+        let (mut t, conn) = Script::req_received();
         t.cm.accept(t.now, conn, &ACCEPT).unwrap();
         assert_eq!(t.sent().name(), "REP");
         (t, conn)
     }
 
     /// With a connection that the peer asked for, and that is established.
-    pub(crate) fn served() -> (Script, ConnId) {
-        let (mut t, conn) = Script::accepting();
+    pub(crate) fn established_passive() -> (Script, ConnId) {
+        let (mut t, conn) = Script::rep_sent();
         t.receive(rtu(conn));
         assert!(matches!(t.event(), Event::Established { .. }));
         (t, conn)
@@ -315,14 +319,14 @@ impl Script {
 
     /// Nothing was sent, and nobody was told anything.
     #[track_caller]
-    pub(crate) fn nothing(&mut self) {
+    pub(crate) fn assert_silent(&mut self) {
         assert_eq!((self.cm.poll_mad(), self.cm.poll_event()), (None, None));
     }
 
     /// Nothing was sent or told, and this was counted, once more.
     #[track_caller]
-    pub(crate) fn dropped(&mut self, counter: CmCounter, before: u64) {
-        self.nothing();
+    pub(crate) fn assert_dropped(&mut self, counter: CmCounter, before: u64) {
+        self.assert_silent();
         assert_eq!(self.count(counter), before + 1, "{}", counter.name());
     }
 
@@ -331,25 +335,25 @@ impl Script {
     }
 
     /// Lets so much time pass.
-    pub(crate) fn pass(&mut self, time: Duration) {
+    pub(crate) fn advance(&mut self, time: Duration) {
         self.now += time;
         self.cm.handle_timeout(self.now);
     }
 
     /// Waits for the next thing to do, and does it. Returns how long it took.
     #[track_caller]
-    pub(crate) fn wait(&mut self) -> Duration {
+    pub(crate) fn run_next_timer(&mut self) -> Duration {
         let at = self.cm.poll_timeout().expect("something to wait for");
         let waited = at - self.now;
-        self.pass(waited);
+        self.advance(waited);
         waited
     }
 
     /// Waits until nothing is left to wait for. Returns how long it took, and what was sent.
-    pub(crate) fn wait_for_all(&mut self) -> (Duration, Vec<&'static str>) {
+    pub(crate) fn run_all_timers(&mut self) -> (Duration, Vec<&'static str>) {
         let (mut waited, mut sent) = (Duration::ZERO, Vec::new());
         while self.cm.poll_timeout().is_some() {
-            waited += self.wait();
+            waited += self.run_next_timer();
             while let Some(out) = self.cm.poll_mad() {
                 sent.push(Mad::parse(&out.mad).unwrap().message.name());
             }

@@ -13,7 +13,7 @@ fn sidr_req() -> SidrReq {
         request_id: PEER_ID,
         pkey: Pkey::DEFAULT,
         service_id: UDP,
-        private_data: with_header(socket(PEER, 50000), LOCAL, b"hello"),
+        private_data: with_ip_cm_header(socket(PEER, 50000), LOCAL, b"hello"),
     }
 }
 
@@ -26,7 +26,7 @@ fn sidr_rep(ours: ConnId, status: SidrStatus) -> SidrRep {
         qkey: QKEY,
         information_len: 0,
         information: [0; SidrRep::INFORMATION_LEN],
-        private_data: starting(b"welcome"),
+        private_data: padded(b"welcome"),
     }
 }
 
@@ -49,60 +49,61 @@ fn resolving() -> (Script, ConnId) {
     let conn = t.cm.resolve(t.now, &resolve).unwrap();
     let Message::SidrReq(req) = t.sent() else { panic!() };
     assert_eq!((req.request_id, req.service_id), (CommId(conn.0), UDP));
-    let expected: [u8; SidrReq::PRIVATE_LEN] = with_header(socket(LOCAL, 40000), PEER, b"hello");
+    let expected: [u8; SidrReq::PRIVATE_LEN] =
+        with_ip_cm_header(socket(LOCAL, 40000), PEER, b"hello");
     assert_eq!(req.private_data, expected);
     (t, conn)
 }
 
 #[test]
-fn a_question_is_shown_and_answered_and_answered_again() {
+fn duplicate_sidr_req_is_answered_with_the_same_sidr_rep() {
     let mut t = listening();
     t.receive(sidr_req());
     let Event::SidrRequest { conn, request, .. } = t.event() else { panic!() };
     assert_eq!((request.src, request.dst), (socket(PEER, 50000), socket(LOCAL, PORT)));
-    assert_eq!(request.private_data, starting(b"hello"));
+    assert_eq!(request.private_data, padded(b"hello"));
     t.receive(sidr_req());
-    t.dropped(CmCounter::DropDuplicate, 0);
+    t.assert_dropped(CmCounter::DropDuplicate, 0);
     let answer =
         SidrAnswer { status: SidrStatus::Valid, qpn: QPN, qkey: QKEY, private_data: b"welcome" };
     t.cm.answer(t.now, conn, &answer).unwrap();
     for _ in 0..2 {
         let Message::SidrRep(rep) = t.sent() else { panic!() };
         assert_eq!((rep.request_id, rep.service_id, rep.status), (PEER_ID, UDP, SidrStatus::Valid));
-        assert_eq!((rep.qpn, rep.qkey, rep.private_data), (QPN, QKEY, starting(b"welcome")));
+        assert_eq!((rep.qpn, rep.qkey, rep.private_data), (QPN, QKEY, padded(b"welcome")));
         t.receive(sidr_req());
     }
     t.sent();
     assert_eq!((t.cm.poll_event(), t.cm.state(conn)), (None, None));
-    assert_eq!(t.wait(), Timing::default().keep_answer());
+    assert_eq!(t.run_next_timer(), Timing::default().linger());
     assert!(t.cm.is_empty());
 }
 
 #[test]
-fn an_answer_is_told_and_ends_the_question() {
+fn sidr_rep_is_reported_and_ends_the_resolution() {
     for status in [SidrStatus::Valid, SidrStatus::Unsupported, SidrStatus::Other(77)] {
         let (mut t, conn) = resolving();
         t.receive(sidr_rep(conn, status));
         let Event::SidrReply { conn: told, reply } = t.event() else { panic!() };
         assert_eq!((told, reply.status, reply.qpn, reply.qkey), (conn, status, PEER_QPN, QKEY));
-        assert_eq!(reply.private_data, starting(b"welcome"));
+        assert_eq!(reply.private_data, padded(b"welcome"));
         assert!(t.cm.is_empty());
         t.receive(sidr_rep(conn, status));
-        t.dropped(CmCounter::DropUnknown, 0);
+        t.assert_dropped(CmCounter::DropUnknown, 0);
     }
 }
 
 #[test]
-fn a_question_without_an_answer_is_repeated_and_given_up() {
+fn unanswered_sidr_req_is_retried_and_given_up() {
     let (mut t, conn) = resolving();
-    let (waited, sent) = t.wait_for_all();
+    let (waited, sent) = t.run_all_timers();
     assert_eq!((waited, sent), (Timing::default().give_up(), vec!["SIDR REQ"; 15]));
     assert_eq!(t.event(), Event::Unreachable { conn });
     assert!(t.cm.is_empty());
 }
 
 #[test]
-fn a_question_that_cannot_be_answered_is_refused() {
+fn sidr_req_without_listener_or_header_is_refused() {
     let mut t = listening();
     for (req, status) in [
         (
@@ -122,7 +123,7 @@ fn a_question_that_cannot_be_answered_is_refused() {
 }
 
 #[test]
-fn a_program_that_refuses_or_goes_says_so() {
+fn sidr_req_is_rejected_by_reject_and_by_destroy() {
     for goes in [true, false] {
         let mut t = listening();
         t.receive(sidr_req());
@@ -132,21 +133,21 @@ fn a_program_that_refuses_or_goes_says_so() {
             false => t.cm.reject(t.now, conn, b"").unwrap(),
         }
         let Message::SidrRep(rep) = t.sent() else { panic!() };
-        assert_eq!((rep.status, t.cm.unanswered()), (SidrStatus::Rejected, 0));
+        assert_eq!((rep.status, t.cm.pending_requests()), (SidrStatus::Rejected, 0));
     }
     let (mut t, conn) = resolving();
     t.cm.destroy(t.now, conn);
-    t.nothing();
+    t.assert_silent();
     assert!(t.cm.is_empty());
 }
 
 #[test]
-fn questions_have_a_backlog_too() {
+fn sidr_reqs_count_in_the_backlog() {
     let mut t = listening();
     for n in 1..=2 {
         t.receive(SidrReq { request_id: CommId(n), ..sidr_req() });
         t.requested();
     }
     t.receive(sidr_req());
-    t.dropped(CmCounter::DropBacklog, 0);
+    t.assert_dropped(CmCounter::DropBacklog, 0);
 }

@@ -8,7 +8,7 @@ use crate::resources::av_from_engine;
 use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::time::Instant;
-use urxe_cm::{ConnId, Ending, Event, ListenerId, Path, Qp, SidrReply};
+use urxe_cm::{ConnId, DisconnectCause, Event, ListenerId, Path, Qp, SidrReply};
 use urxe_shm::control::{
     CmConnParam, CmEvent, CmEventKind, CmEventParam, CmIdHandle, CmMulticastHandle, CmSubject,
     CmUdParam,
@@ -61,10 +61,10 @@ impl Cm {
                 }
                 self.on_progress(index, conn, CmEventKind::Established, 0, none);
             }
-            Event::Disconnected { conn, by } => {
-                let status = match by {
-                    Ending::Peer { .. } | Ending::Confirmed { .. } => 0,
-                    Ending::Unconfirmed => timed_out(),
+            Event::Disconnected { conn, cause } => {
+                let status = match cause {
+                    DisconnectCause::Peer { .. } | DisconnectCause::Confirmed { .. } => 0,
+                    DisconnectCause::Unconfirmed => timed_out(),
                 };
                 self.on_progress(index, conn, CmEventKind::Disconnected, status, none);
             }

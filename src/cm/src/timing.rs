@@ -1,19 +1,19 @@
-//! How long what is waited for.
+//! Timeouts and retries.
 
 use std::time::Duration;
 use urxe_types::TimeCode;
 
-/// The times of connection management.
+/// Timeouts and retries of a connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long to wait for the first answer; each further wait is twice as long, up to
+    /// The wait before the first retry; each further one is twice as long, up to
     /// `response_timeout`.
     pub first_wait: TimeCode,
-    /// In which time each side answers the other, as a REQ tells.
+    /// The CM response timeout of both sides, as a REQ has it.
     pub response_timeout: TimeCode,
-    /// How often REQ, REP, DREQ and SIDR REQ are repeated, at most 15.
+    /// Max CM retries, as a REQ has it: of REQ, REP, DREQ and SIDR REQ, at most 15.
     pub max_retries: u8,
-    /// How much longer than that a program may take with a request, as an MRA tells.
+    /// The service timeout of our MRAs: how much longer than that our program may take.
     pub service_timeout: TimeCode,
     /// The ACK timeout of connections that do not choose one.
     pub ack_timeout: TimeCode,
@@ -33,43 +33,43 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// When a message that nobody answers is given up, counted from when it was first sent.
+    /// How long after it was first sent an unanswered message is given up.
     pub fn give_up(&self) -> Duration {
-        let mut repeats = Repeats::new(self, self.max_retries);
-        let mut sum = repeats.wait();
-        while repeats.next() {
-            sum += repeats.wait();
+        let mut retries = Retries::new(self, self.max_retries);
+        let mut sum = retries.wait();
+        while retries.next() {
+            sum += retries.wait();
         }
         sum
     }
 
-    /// How long an answer is kept to be given again: a peer like us asks no more after that, so it
-    /// is told one thing only, and so is our program.
-    pub fn keep_answer(&self) -> Duration {
+    /// How long a last reply is kept for duplicates: until a peer with the same timing has given
+    /// up, so that neither it nor our program sees two outcomes.
+    pub fn linger(&self) -> Duration {
         self.give_up()
     }
 }
 
-/// The waits for one answer.
+/// The waits for the answer to one message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Repeats {
+pub(crate) struct Retries {
     wait: TimeCode,
     longest: TimeCode,
     left: u8,
 }
 
-impl Repeats {
-    pub(crate) fn new(timing: &Timing, max_retries: u8) -> Repeats {
+impl Retries {
+    pub(crate) fn new(timing: &Timing, max_retries: u8) -> Retries {
         let longest = timing.response_timeout;
-        Repeats { wait: timing.first_wait.min(longest), longest, left: max_retries }
+        Retries { wait: timing.first_wait.min(longest), longest, left: max_retries }
     }
 
-    /// How long to wait now.
+    /// The present wait.
     pub(crate) fn wait(&self) -> Duration {
         self.wait.duration()
     }
 
-    /// Goes on to the next try; `false` if there is none.
+    /// Goes on to the next retry; `false` if there is none.
     pub(crate) fn next(&mut self) -> bool {
         let more = self.left > 0;
         self.left = self.left.saturating_sub(1);
@@ -86,21 +86,21 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_the_response_time() {
-        let mut repeats = Repeats::new(&Timing::default(), 15);
-        let mut codes = vec![repeats.wait.code()];
-        while repeats.next() {
-            codes.push(repeats.wait.code());
+        let mut retries = Retries::new(&Timing::default(), 15);
+        let mut codes = vec![retries.wait.code()];
+        while retries.next() {
+            codes.push(retries.wait.code());
         }
         assert_eq!(codes, [15, 16, 17, 18, 19, 20, 20, 20, 20, 20, 20, 20, 20, 20, 20, 20]);
         assert_eq!(Timing::default().give_up().as_secs(), 51);
     }
 
     #[test]
-    fn the_longest_wait_of_all_does_not_wrap() {
+    fn longest_wait_does_not_wrap() {
         let longest = Timing { response_timeout: TimeCode::MAX, ..Timing::default() };
-        let mut repeats = Repeats { wait: TimeCode::MAX, ..Repeats::new(&longest, 1) };
-        assert!(repeats.next());
-        assert_eq!(repeats.wait, TimeCode::MAX);
-        assert!(!repeats.next());
+        let mut retries = Retries { wait: TimeCode::MAX, ..Retries::new(&longest, 1) };
+        assert!(retries.next());
+        assert_eq!(retries.wait, TimeCode::MAX);
+        assert!(!retries.next());
     }
 }

@@ -11,34 +11,34 @@ const OURS: Duration = TimeCode::new(17).duration();
 const THEIRS: Duration = TimeCode::new(19).duration();
 
 #[test]
-fn a_disconnect_is_confirmed_and_then_waits_for_packets_under_way() {
-    let (mut t, conn) = Script::connected();
+fn confirmed_disconnect_enters_timewait() {
+    let (mut t, conn) = Script::established_active();
     t.cm.disconnect(t.now, conn, b"bye").unwrap();
     let Message::Dreq(dreq) = t.sent() else { panic!() };
     assert_eq!((dreq.local_comm_id, dreq.remote_comm_id), (CommId(conn.0), PEER_ID));
-    assert_eq!((dreq.remote_qpn, dreq.private_data), (PEER_QPN, starting(b"bye")));
+    assert_eq!((dreq.remote_qpn, dreq.private_data), (PEER_QPN, padded(b"bye")));
     t.receive(drep(conn));
-    let by = Ending::Confirmed { private_data: starting(b"bye bye") };
-    assert_eq!(t.event(), Event::Disconnected { conn, by });
+    let cause = DisconnectCause::Confirmed { private_data: padded(b"bye bye") };
+    assert_eq!(t.event(), Event::Disconnected { conn, cause });
     // No error, whoever was first.
     t.cm.disconnect(t.now, conn, b"").unwrap();
-    t.nothing();
-    assert_eq!(t.wait(), OURS);
+    t.assert_silent();
+    assert_eq!(t.run_next_timer(), OURS);
     assert_eq!(t.event(), Event::TimewaitExit { conn });
     assert!(t.cm.is_empty());
 }
 
 #[test]
-fn a_dreq_is_answered_in_every_state() {
+fn dreq_is_answered_in_every_state() {
     let named = |make: fn() -> (Script, ConnId), told: bool| {
         let (mut t, conn) = make();
         t.receive(dreq(conn));
         let Message::Drep(answer) = t.sent() else { panic!() };
         assert_eq!((answer.local_comm_id, answer.remote_comm_id), (CommId(conn.0), PEER_ID));
         if told {
-            let by = Ending::Peer { private_data: starting(b"bye") };
+            let cause = DisconnectCause::Peer { private_data: padded(b"bye") };
             let mut events: Vec<Event> = std::iter::from_fn(|| t.cm.poll_event()).collect();
-            assert_eq!(events.pop(), Some(Event::Disconnected { conn, by }));
+            assert_eq!(events.pop(), Some(Event::Disconnected { conn, cause }));
             // Who disconnects had been connected, even if its RTU was lost.
             let private_data = [0; Rtu::PRIVATE_LEN];
             let established = [Event::Established { conn, private_data }];
@@ -50,24 +50,24 @@ fn a_dreq_is_answered_in_every_state() {
         assert_eq!(t.sent(), Message::Drep(answer));
         assert_eq!(t.cm.poll_event(), None);
     };
-    named(Script::accepted, true);
-    named(Script::connected, true);
-    named(Script::accepting, true);
-    named(Script::served, true);
+    named(Script::rep_received, true);
+    named(Script::established_active, true);
+    named(Script::rep_sent, true);
+    named(Script::established_passive, true);
     let disconnecting = || {
-        let (mut t, conn) = Script::served();
+        let (mut t, conn) = Script::established_passive();
         t.cm.disconnect(t.now, conn, b"").unwrap();
         t.sent();
         (t, conn)
     };
     named(disconnecting, true);
     let over = || {
-        let (mut t, conn) = Script::served();
+        let (mut t, conn) = Script::established_passive();
         t.cm.disconnect(t.now, conn, b"").unwrap();
         t.sent();
         t.receive(drep(conn));
         t.event();
-        t.wait();
+        t.run_next_timer();
         t.event();
         assert!(t.cm.is_empty());
         (t, conn)
@@ -78,47 +78,47 @@ fn a_dreq_is_answered_in_every_state() {
 
 #[test]
 fn both_sides_may_disconnect_at_once() {
-    let (mut t, conn) = Script::connected();
+    let (mut t, conn) = Script::established_active();
     t.cm.disconnect(t.now, conn, b"").unwrap();
     t.sent();
     t.receive(dreq(conn));
     assert_eq!(t.sent().name(), "DREP");
     assert!(matches!(t.event(), Event::Disconnected { .. }));
     t.receive(drep(conn));
-    t.dropped(CmCounter::DropOutOfPlace, 0);
-    assert_eq!(t.wait_for_all(), (OURS, vec![]));
+    t.assert_dropped(CmCounter::DropOutOfPlace, 0);
+    assert_eq!(t.run_all_timers(), (OURS, vec![]));
     assert_eq!(t.event(), Event::TimewaitExit { conn });
 }
 
 #[test]
-fn a_dreq_without_an_answer_is_repeated_and_the_connection_ends_all_the_same() {
-    let (mut t, conn) = Script::served();
+fn unanswered_dreq_is_retried_and_the_connection_ends_all_the_same() {
+    let (mut t, conn) = Script::established_passive();
     t.cm.disconnect(t.now, conn, b"").unwrap();
     let dreq = t.sent();
     assert_eq!(dreq.name(), "DREQ");
-    let (waited, sent) = t.wait_for_all();
+    let (waited, sent) = t.run_all_timers();
     assert_eq!(sent, ["DREQ"; 15]);
     assert_eq!(waited, Timing::default().give_up() + THEIRS);
-    let by = Ending::Unconfirmed;
-    assert_eq!(t.cm.poll_event(), Some(Event::Disconnected { conn, by }));
+    let cause = DisconnectCause::Unconfirmed;
+    assert_eq!(t.cm.poll_event(), Some(Event::Disconnected { conn, cause }));
     assert_eq!(t.event(), Event::TimewaitExit { conn });
     assert!(t.cm.is_empty());
 }
 
 #[test]
-fn a_program_that_goes_disconnects() {
-    let (mut t, conn) = Script::served();
+fn destroy_of_an_established_connection_sends_a_dreq() {
+    let (mut t, conn) = Script::established_passive();
     t.cm.destroy(t.now, conn);
     assert_eq!(t.sent().name(), "DREQ");
     assert_eq!((t.cm.state(conn), t.cm.len()), (None, 1));
     t.receive(drep(conn));
-    t.wait();
-    t.nothing();
+    t.run_next_timer();
+    t.assert_silent();
     assert!(t.cm.is_empty());
 }
 
 #[test]
-fn the_time_after_a_connection_is_its_ack_timeout_within_bounds() {
+fn timewait_lasts_the_ack_timeout_within_bounds() {
     let mut t = Script::new();
     t.cm.listen(&listen()).unwrap();
     let primary = CmPath { local_ack_timeout: TimeCode::MAX, ..req().primary };
@@ -128,38 +128,38 @@ fn the_time_after_a_connection_is_its_ack_timeout_within_bounds() {
     t.sent();
     t.receive(dreq(conn));
     t.sent();
-    assert_eq!(t.wait(), TimeCode::new(24).duration());
+    assert_eq!(t.run_next_timer(), TimeCode::new(24).duration());
 }
 
 #[test]
-fn a_peer_that_rejects_an_established_connection_ends_it() {
-    let (mut t, conn) = Script::connected();
+fn rej_ends_an_established_connection() {
+    let (mut t, conn) = Script::established_active();
     t.receive(rej(CommId(conn.0), Rejected::Nothing, Reason::Timeout));
     assert!(matches!(t.event(), Event::Rejected { reason: Reason::Timeout, .. }));
-    assert_eq!((t.cm.state(conn), t.wait()), (None, OURS));
+    assert_eq!((t.cm.state(conn), t.run_next_timer()), (None, OURS));
     assert!(t.cm.is_empty());
 }
 
 #[test]
-fn a_peer_that_knows_nothing_of_what_we_end_has_ended_it() {
-    let (mut t, conn) = Script::connected();
+fn rej_of_a_dreq_counts_as_disconnected() {
+    let (mut t, conn) = Script::established_active();
     t.cm.disconnect(t.now, conn, b"").unwrap();
     t.sent();
     t.receive(rej(CommId(conn.0), Rejected::Nothing, Reason::InvalidCommId));
-    assert_eq!(t.event(), Event::Disconnected { conn, by: Ending::Unconfirmed });
+    assert_eq!(t.event(), Event::Disconnected { conn, cause: DisconnectCause::Unconfirmed });
 }
 
 #[test]
-fn a_dreq_for_another_qp_ends_nothing() {
-    let (mut t, conn) = Script::connected();
+fn dreq_for_another_qp_is_dropped() {
+    let (mut t, conn) = Script::established_active();
     t.receive(Dreq { remote_qpn: Qpn::new(0x99), ..dreq(conn) });
-    t.dropped(CmCounter::DropWrongQpn, 0);
+    t.assert_dropped(CmCounter::DropWrongQpn, 0);
     assert_eq!(t.cm.state(conn), Some(State::Established));
 }
 
 #[test]
 fn alternate_paths_are_refused() {
-    let (mut t, conn) = Script::connected();
+    let (mut t, conn) = Script::established_active();
     let lap = Lap {
         local_comm_id: PEER_ID,
         remote_comm_id: CommId(conn.0),
@@ -175,5 +175,5 @@ fn alternate_paths_are_refused() {
     let Message::Apr(apr) = t.sent() else { panic!() };
     assert_eq!(apr.status, AprStatus::InvalidCommId);
     t.receive(apr);
-    t.dropped(CmCounter::DropOutOfPlace, 0);
+    t.assert_dropped(CmCounter::DropOutOfPlace, 0);
 }

@@ -1,9 +1,9 @@
-//! Messages about a connection that is there already.
+//! Messages that name a connection: all but REQ and SIDR REQ.
 
 use crate::connection::{Conn, State};
 use crate::counters::CmCounter;
-use crate::event::{ConnectResponse, Ending, Event, SidrReply};
-use crate::manager::{ConnId, Cx, Manager, RequestKey};
+use crate::event::{ConnectResponse, DisconnectCause, Event, SidrReply};
+use crate::manager::{ConnId, Context, Manager, RequestKey};
 use crate::parameters::Qp;
 use std::net::IpAddr;
 use std::time::Instant;
@@ -13,7 +13,8 @@ use urxe_wire::mad::{
 };
 
 impl Manager {
-    /// The connection that a peer names by our number and its own; if there is none, why not.
+    /// The connection with this peer and these communication IDs; if there is none, how a message
+    /// that names it is counted.
     fn find(&self, peer: IpAddr, ours: CommId, theirs: CommId) -> Result<ConnId, CmCounter> {
         let id = ConnId(ours.0);
         let conn = self.conn(id).filter(|conn| conn.terms.is_some());
@@ -25,22 +26,22 @@ impl Manager {
         }
     }
 
-    /// Does something with the connection that a peer names.
-    fn with_named(
+    /// Does something with a connection that was found, or counts that none was.
+    fn update_found(
         &mut self,
         now: Instant,
-        named: Result<ConnId, CmCounter>,
-        action: impl FnOnce(&mut Conn, &mut Cx<'_>),
+        found: Result<ConnId, CmCounter>,
+        action: impl FnOnce(&mut Conn, &mut Context<'_>),
     ) {
-        match named {
-            Ok(id) => drop(self.with(now, id, action)),
+        match found {
+            Ok(id) => drop(self.update(now, id, action)),
             Err(counter) => self.counters.add(counter, 1),
         }
     }
 
     pub(crate) fn handle_rep(&mut self, now: Instant, from: &MadSource, tid: u64, rep: &Rep) {
         let peer = from.flow.src;
-        // As long as no REP has come, there is no number of the peer to compare.
+        // Before the first REP there is no communication ID of the peer to compare.
         let first = self.find(peer, rep.remote_comm_id, CommId::NONE);
         let id = match first.or_else(|_| self.find(peer, rep.remote_comm_id, rep.local_comm_id)) {
             Ok(id) => id,
@@ -52,21 +53,22 @@ impl Manager {
             Err(counter) => return self.counters.add(counter, 1),
         };
         // CM-013
-        let stale = self.find_qpn(peer, rep.local_qpn).filter(|known| *known != id);
+        let stale = self.find_by_qpn(peer, rep.local_qpn).filter(|known| *known != id);
         if let Some(known) = stale {
             self.counters.add(CmCounter::RefusedStale, 1);
             self.send_back(now, from, tid, refusal(rep, Reason::StaleConnection));
             return self.end_stale(now, known);
         }
-        let accepted = self.with(now, id, |conn, cx| conn.handle_rep(cx, rep));
+        let accepted = self.update(now, id, |conn, cx| conn.handle_rep(cx, rep));
         if accepted == Some(true) {
-            self.occupy_qpn(peer, rep.local_qpn, id);
+            self.index_qpn(peer, rep.local_qpn, id);
         }
     }
 
-    /// The peer has lost a connection and goes on with its QP or its number: it ends for us too.
+    /// The peer uses the QP or the communication ID of a connection for another one, so it has lost
+    /// that connection: it is disconnected here too.
     pub(crate) fn end_stale(&mut self, now: Instant, known: ConnId) {
-        self.with(now, known, |conn, cx| {
+        self.update(now, known, |conn, cx| {
             if conn.state == State::Established {
                 conn.disconnect(cx, [0; Dreq::PRIVATE_LEN]);
             }
@@ -74,11 +76,11 @@ impl Manager {
     }
 
     pub(crate) fn handle_rtu(&mut self, now: Instant, from: &MadSource, rtu: &Rtu) {
-        let named = self.find(from.flow.src, rtu.remote_comm_id, rtu.local_comm_id);
-        self.with_named(now, named, |conn, cx| match conn.state {
+        let found = self.find(from.flow.src, rtu.remote_comm_id, rtu.local_comm_id);
+        self.update_found(now, found, |conn, cx| match conn.state {
             State::RepSent => conn.established(cx, rtu.private_data),
-            // The peer has not heard that we refused meanwhile.
-            State::Answered if conn.message.is_some() => {
+            // Our REJ has not reached the peer.
+            State::Lingering if conn.message.is_some() => {
                 conn.send_again(cx, CmCounter::AnsweredAgain);
             }
             State::Established => cx.counters.add(CmCounter::DropDuplicate, 1),
@@ -89,26 +91,26 @@ impl Manager {
     pub(crate) fn handle_rej(&mut self, now: Instant, from: &MadSource, rej: &Rej) {
         let peer = from.flow.src;
         let (ours, theirs) = (rej.remote_comm_id, rej.local_comm_id);
-        let named = match ours {
-            // Who gives up waiting for our REP may not know our number.
+        let found = match ours {
+            // A peer that gives up waiting for our REP may not know our communication ID.
             CommId::NONE => self
-                .find_request(RequestKey { peer, number: theirs, sidr: false })
+                .find_by_request(RequestKey { peer, comm_id: theirs, sidr: false })
                 .ok_or(CmCounter::DropUnknown),
-            // Who refuses our REQ, or does not know the connection, has no number for it.
+            // A peer that rejects our REQ, or does not know the connection, has no ID for it.
             _ => self.find(peer, ours, CommId::NONE).or_else(|_| self.find(peer, ours, theirs)),
         };
-        // CM-014: one that names nothing is counted and not answered.
-        self.with_named(now, named, |conn, cx| conn.handle_rej(cx, rej));
+        // CM-014: one that names no connection is counted and not answered.
+        self.update_found(now, found, |conn, cx| conn.handle_rej(cx, rej));
     }
 
     pub(crate) fn handle_mra(&mut self, now: Instant, from: &MadSource, mra: &Mra) {
         let peer = from.flow.src;
         let (ours, theirs) = (mra.remote_comm_id, mra.local_comm_id);
         let first = self.find(peer, ours, CommId::NONE);
-        let named = first.or_else(|_| self.find(peer, ours, theirs));
-        self.with_named(now, named, |conn, cx| match (conn.state, mra.received) {
+        let found = first.or_else(|_| self.find(peer, ours, theirs));
+        self.update_found(now, found, |conn, cx| match (conn.state, mra.received) {
             (State::ReqSent, Received::Req) | (State::RepSent, Received::Rep) => {
-                conn.give_time(cx, mra);
+                conn.handle_mra(cx, mra);
             }
             _ => cx.counters.add(CmCounter::DropOutOfPlace, 1),
         });
@@ -116,8 +118,8 @@ impl Manager {
 
     pub(crate) fn handle_dreq(&mut self, now: Instant, from: &MadSource, tid: u64, dreq: &Dreq) {
         match self.find(from.flow.src, dreq.remote_comm_id, dreq.local_comm_id) {
-            Ok(id) => drop(self.with(now, id, |conn, cx| conn.handle_dreq(cx, tid, dreq))),
-            // Whoever wants to end something that is not there shall have it.
+            Ok(id) => drop(self.update(now, id, |conn, cx| conn.handle_dreq(cx, tid, dreq))),
+            // What does not exist is disconnected already.
             Err(counter) => {
                 self.counters.add(counter, 1);
                 // CM-017
@@ -132,10 +134,13 @@ impl Manager {
     }
 
     pub(crate) fn handle_drep(&mut self, now: Instant, from: &MadSource, drep: &Drep) {
-        let named = self.find(from.flow.src, drep.remote_comm_id, drep.local_comm_id);
-        self.with_named(now, named, |conn, cx| match conn.state {
+        let found = self.find(from.flow.src, drep.remote_comm_id, drep.local_comm_id);
+        self.update_found(now, found, |conn, cx| match conn.state {
             State::DreqSent => {
-                conn.disconnected(cx, Ending::Confirmed { private_data: drep.private_data });
+                conn.disconnected(
+                    cx,
+                    DisconnectCause::Confirmed { private_data: drep.private_data },
+                );
             }
             _ => cx.counters.add(CmCounter::DropOutOfPlace, 1),
         });
@@ -143,12 +148,12 @@ impl Manager {
 
     pub(crate) fn handle_sidr_rep(&mut self, now: Instant, from: &MadSource, rep: &SidrRep) {
         let id = ConnId(rep.request_id.0);
-        let named = match self.conn(id) {
+        let found = match self.conn(id) {
             Some(conn) if conn.path.peer != from.flow.src => Err(CmCounter::DropForeign),
             Some(_) => Ok(id),
             None => Err(CmCounter::DropUnknown),
         };
-        self.with_named(now, named, |conn, cx| {
+        self.update_found(now, found, |conn, cx| {
             if conn.state != State::SidrReqSent {
                 return cx.counters.add(CmCounter::DropOutOfPlace, 1);
             }
@@ -163,12 +168,12 @@ impl Manager {
 
     pub(crate) fn handle_lap(&mut self, now: Instant, from: &MadSource, tid: u64, lap: &Lap) {
         self.counters.add(CmCounter::RefusedAlternatePath, 1);
-        let named = self.find(from.flow.src, lap.remote_comm_id, lap.local_comm_id);
+        let found = self.find(from.flow.src, lap.remote_comm_id, lap.local_comm_id);
         let apr = Apr {
             local_comm_id: lap.remote_comm_id,
             remote_comm_id: lap.local_comm_id,
             // CM-026
-            status: named.map_or(AprStatus::InvalidCommId, |_| AprStatus::Unsupported),
+            status: found.map_or(AprStatus::InvalidCommId, |_| AprStatus::Unsupported),
             information_len: 0,
             information: [0; Apr::INFORMATION_LEN],
             private_data: [0; Apr::PRIVATE_LEN],
@@ -178,16 +183,16 @@ impl Manager {
 }
 
 impl Conn {
-    /// Returns whether the REP was the first, and fits.
-    fn handle_rep(&mut self, cx: &mut Cx<'_>, rep: &Rep) -> bool {
+    /// Returns whether it was the first REP, and was taken.
+    fn handle_rep(&mut self, cx: &mut Context<'_>, rep: &Rep) -> bool {
         match self.state {
             State::ReqSent => {}
             State::RepReceived => {
-                self.ask_for_time(cx, Received::Rep);
+                self.send_mra(cx, Received::Rep);
                 return false;
             }
-            // The RTU, or the rejection, was lost.
-            State::Established | State::Answered if self.message.is_some() => {
+            // Our RTU, or REJ, was lost.
+            State::Established | State::Lingering if self.message.is_some() => {
                 self.send_again(cx, CmCounter::AnsweredAgain);
                 return false;
             }
@@ -208,24 +213,28 @@ impl Conn {
         terms.remote_qpn = Some(rep.local_qpn);
         terms.sq_psn = rep.starting_psn;
         terms.rnr_retry_count = rep.rnr_retry_count;
-        // Each side gets what it asked for, or what the other gives, whichever is less.
+        // The lesser of what one side wants and the other offers.
         terms.responder_resources = terms.responder_resources.min(offered.responder_resources);
         terms.initiator_depth = terms.initiator_depth.min(offered.initiator_depth);
         self.remote_id = rep.local_comm_id;
-        self.rest(State::RepReceived);
+        self.idle(State::RepReceived);
         let response = ConnectResponse { offered, private_data: rep.private_data };
-        self.tell(cx, Event::ConnectResponse { conn: self.id, response });
+        self.push_event(cx, Event::ConnectResponse { conn: self.id, response });
         true
     }
 
-    pub(crate) fn established(&mut self, cx: &mut Cx<'_>, private_data: [u8; Rtu::PRIVATE_LEN]) {
+    pub(crate) fn established(
+        &mut self,
+        cx: &mut Context<'_>,
+        private_data: [u8; Rtu::PRIVATE_LEN],
+    ) {
         cx.counters.add(CmCounter::Established, 1);
         // CM-008
-        self.rest(State::Established);
-        self.tell(cx, Event::Established { conn: self.id, private_data });
+        self.idle(State::Established);
+        self.push_event(cx, Event::Established { conn: self.id, private_data });
     }
 
-    fn handle_rej(&mut self, cx: &mut Cx<'_>, rej: &Rej) {
+    fn handle_rej(&mut self, cx: &mut Context<'_>, rej: &Rej) {
         let event = Event::Rejected {
             conn: self.id,
             reason: rej.reason,
@@ -240,17 +249,17 @@ impl Conn {
             State::Established => {
                 cx.counters.add(CmCounter::RejectionsReceived, 1);
                 cx.counters.add(CmCounter::Disconnected, 1);
-                self.tell(cx, event);
+                self.push_event(cx, event);
                 self.owned = false;
                 self.enter_time_wait(cx);
             }
-            // The peer knows nothing of it, so it has ended.
-            State::DreqSent => self.disconnected(cx, Ending::Unconfirmed),
+            // The peer does not know it, so it has ended.
+            State::DreqSent => self.disconnected(cx, DisconnectCause::Unconfirmed),
             _ => cx.counters.add(CmCounter::DropOutOfPlace, 1),
         }
     }
 
-    fn handle_dreq(&mut self, cx: &mut Cx<'_>, tid: u64, dreq: &Dreq) {
+    fn handle_dreq(&mut self, cx: &mut Context<'_>, tid: u64, dreq: &Dreq) {
         // CM-017
         if self.terms.is_none_or(|terms| terms.local_qpn != dreq.remote_qpn) {
             return cx.counters.add(CmCounter::DropWrongQpn, 1);
@@ -259,19 +268,19 @@ impl Conn {
         self.send(cx, self.drep());
         // CM-016
         if self.state == State::RepSent {
-            // Its RTU was lost.
+            // The peer's RTU was lost.
             self.established(cx, [0; Rtu::PRIVATE_LEN]);
         }
         match self.state {
             State::RepReceived | State::Established | State::DreqSent => {
-                self.disconnected(cx, Ending::Peer { private_data: dreq.private_data });
+                self.disconnected(cx, DisconnectCause::Peer { private_data: dreq.private_data });
             }
             _ => cx.counters.add(CmCounter::AnsweredAgain, 1),
         }
     }
 }
 
-/// Refuses a REP.
+/// A REJ of a REP.
 fn refusal(rep: &Rep, reason: Reason) -> Rej {
     Rej {
         local_comm_id: rep.remote_comm_id,
