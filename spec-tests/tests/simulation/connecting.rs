@@ -138,7 +138,7 @@ fn kill_after(steps: u32, side: usize, death: Death, seed: u64, calm: bool, prin
     let killed = cm_workload.world.elapsed();
     let timing = Timing::default();
     // A survivor with an established connection hears nothing, and gives up at some time itself.
-    let documented = PATIENCE + timing.give_up() + timing.keep_answer();
+    let documented = PATIENCE + timing.give_up() + timing.linger();
     // One side may have asked the other to wait before it died.
     let asked = timing.service_timeout.duration() + timing.response_timeout.duration();
     let documented = documented + if calm { Duration::ZERO } else { asked };

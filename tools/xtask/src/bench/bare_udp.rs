@@ -4,8 +4,8 @@
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
-use urxe_shell::Result;
 use urxe_port::offload;
+use urxe_shell::Result;
 
 /// How long it may be silent before the receiver takes it as ended.
 const SILENCE: Duration = Duration::from_secs(1);
