@@ -83,9 +83,7 @@ impl Forger {
         if self.rng.percent(80) && len >= Bth::LEN {
             let opcode = self.rng.pick(Opcode::ALL);
             let psn = Psn::new(self.rng.next_u64() as u32);
-            let bth = Bth::new(opcode, Qpn::new(0), psn);
-            let (head, _) = bytes.split_first_chunk_mut().expect("long enough");
-            bth.emit(head);
+            bytes[..Bth::LEN].copy_from_slice(&Bth::new(Qpn::new(0), psn).emit(opcode));
             bytes.truncate(len / 4 * 4);
         }
         bytes

@@ -14,7 +14,8 @@ use crate::simulation::queues::send_wqe;
 use crate::simulation::world::Mr;
 use std::ops::Range;
 use urxe_types::{
-    Access, Extra, Lkey, MwType, PathMtu, RecvWqe, Rkey, SendOp, SendWqe, Sge, WcOpcode,
+    Access, Extra, FlushPlacement, FlushSelectivity, Lkey, MwType, PathMtu, RecvWqe, Rkey, SendOp,
+    SendWqe, Sge, WcOpcode,
 };
 
 /// How often, relatively, each kind of work is drawn.
@@ -456,7 +457,8 @@ impl Planner<'_> {
         let len = self.rng.range(0..=progress.window.len() as u64);
         let at = self.rng.range(0..=progress.window.len() as u64 - len) as usize;
         let (remote_addr, rkey) = self.remote(at);
-        let (length, placement, selectivity) = (len as u32, 1, self.rng.pick(&[0, 1]));
+        let (length, placement) = (len as u32, FlushPlacement::GLOBAL);
+        let selectivity = self.rng.pick(&[FlushSelectivity::Range, FlushSelectivity::Mr]);
         let op = SendOp::Flush { remote_addr, rkey, length, placement, selectivity };
         let send = self.blank(op, 0, number);
         if send.wqe.fence {

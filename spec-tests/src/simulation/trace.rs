@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 use urxe_types::Completion;
-use urxe_wire::{Packet, ParseError};
+use urxe_wire::{Packet, ParseError, Request};
 
 /// The record of one run.
 #[derive(Clone, Debug)]
@@ -107,14 +107,15 @@ impl fmt::Display for Shown<'_> {
             Err(error) => return write!(f, "({error})"),
         };
         let bth = &packet.headers.bth;
-        write!(f, "{} qp {} psn {}", bth.opcode, bth.dest_qp, bth.psn)?;
-        if bth.opcode.has_payload() {
+        let body = &packet.headers.body;
+        write!(f, "{} qp {} psn {}", body.opcode(), bth.dest_qp, bth.psn)?;
+        if body.has_payload() {
             write!(f, " {} bytes", packet.payload.len())?;
         }
-        if let Some(reth) = packet.headers.reth {
+        if let Some(reth) = body.request().as_ref().and_then(Request::reth) {
             write!(f, " reth {:#x}+{}", reth.va, reth.len)?;
         }
-        if let Some(aeth) = packet.headers.aeth {
+        if let Some(aeth) = body.aeth() {
             write!(f, " {:?} msn {}", aeth.syndrome, aeth.msn)?;
         }
         if bth.ack_req {

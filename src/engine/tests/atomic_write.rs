@@ -138,7 +138,7 @@ fn more_than_max_dest_rd_atomic_at_once_are_an_invalid_request() {
     let sent = t.sent();
     assert_eq!(sent.len(), 3);
     let refusal = nak(NakCode::InvalidRequest, 102, 2);
-    assert_eq!(sent[2].headers.aeth, refusal.headers.aeth);
+    assert_eq!(sent[2].headers.body.aeth(), refusal.headers.body.aeth());
     assert_eq!(t.memory(8, 8), [0; 8]);
 
     let mut t = Script::with(QpAttr { max_dest_rd_atomic: Some(0), ..usual() });

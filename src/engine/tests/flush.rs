@@ -6,7 +6,10 @@ use script::*;
 use std::time::Duration;
 use urxe_engine::limits::MAX_WAITING_REPLIES;
 use urxe_engine::{AsyncEvent, Cause, Counter};
-use urxe_types::{Access, Extra, MwType, QpAttr, QpState, Rkey, SendOp, WcOpcode, WcStatus};
+use urxe_types::{
+    Access, Extra, FlushPlacement, FlushSelectivity, MwType, QpAttr, QpState, Rkey, SendOp,
+    WcOpcode, WcStatus,
+};
 use urxe_wire::{NakCode, Opcode, Syndrome};
 
 const GLOBAL: u8 = 1;
@@ -218,8 +221,8 @@ const OP: SendOp = SendOp::Flush {
     remote_addr: 0x5000,
     rkey: Rkey(9),
     length: 3_000_000,
-    placement: GLOBAL,
-    selectivity: RANGE,
+    placement: FlushPlacement::GLOBAL,
+    selectivity: FlushSelectivity::Range,
 };
 
 fn sent_request(psn: u32) -> Pkt {
@@ -240,7 +243,7 @@ fn a_flush_is_one_packet_however_long_and_completes_with_its_answer() {
 #[test]
 fn it_says_what_kind_of_flush_it_is() {
     let mut t = Script::new();
-    let (placement, selectivity) = (GLOBAL | PERSISTENT, WHOLE_MR);
+    let (placement, selectivity) = (FlushPlacement::all(), FlushSelectivity::Mr);
     let (remote_addr, rkey) = (7, Rkey(9));
     let op = SendOp::Flush { remote_addr, rkey, length: 0, placement, selectivity };
     t.post(1, op, &[]);
@@ -252,6 +255,8 @@ fn a_kind_that_does_not_exist_fails_in_its_turn() {
     for (placement, selectivity) in [(0, RANGE), (4, RANGE), (GLOBAL, 2), (0x81, RANGE)] {
         let mut t = Script::new();
         let (remote_addr, rkey, length) = (7, Rkey(9), 8);
+        let placement = FlushPlacement::from_bits_retain(placement);
+        let selectivity = FlushSelectivity::from_code(selectivity);
         let op = SendOp::Flush { remote_addr, rkey, length, placement, selectivity };
         t.post(1, op, &[]);
         t.expect_nothing();

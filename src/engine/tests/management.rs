@@ -6,7 +6,7 @@ use script::*;
 use urxe_engine::*;
 use urxe_types::*;
 use urxe_wire::mad::{MAD_LEN, MadSource};
-use urxe_wire::{Deth, Opcode, datagram_source_port};
+use urxe_wire::{Datagram, Deth, Opcode, datagram_source_port};
 
 const MAD: [u8; MAD_LEN] = [7; MAD_LEN];
 
@@ -54,7 +54,8 @@ fn a_mad_is_sent_from_qp1_with_the_qkey_of_qp1() {
             (LOCAL, PEER, source_port)
         );
         let expected = pkt(Opcode::UD_SEND_ONLY, psn).payload(&MAD).to(Qpn::GSI);
-        assert_eq!(sent.headers.deth, Some(Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI }));
+        let deth = Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI };
+        assert_eq!(sent.headers.body, Datagram { deth, imm: None }.into());
         assert_eq!(sent, expected.deth(Qkey::GSI, 1));
     }
     t.expect_nothing();

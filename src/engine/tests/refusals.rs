@@ -140,7 +140,7 @@ fn fewer_reads_may_be_allowed_while_some_are_being_answered() {
     assert_eq!(t.sent().len(), 3, "and the last can be asked for again");
     t.receive(&[read(109), read(112)]);
     t.expect(pkt(Opcode::RC_READ_RESPONSE_FIRST, 109).payload(&data[..256]).aeth(ACK, 4));
-    assert_eq!(t.sent().last().unwrap().headers.aeth.unwrap().syndrome, TOO_MANY);
+    assert_eq!(t.sent().last().unwrap().headers.body.aeth().unwrap().syndrome, TOO_MANY);
 }
 
 const ACK: urxe_wire::Syndrome = urxe_wire::Syndrome::ACK;

@@ -9,7 +9,7 @@ use urxe_engine::{AsyncEvent, Cause, Counter, MrSpec, RegionId};
 use urxe_types::{
     Access, Extra, Lkey, Psn, QpAttr, QpState, Rkey, SendOp, Sge, WcOpcode, WcStatus,
 };
-use urxe_wire::{NakCode, Opcode, Syndrome};
+use urxe_wire::{NakCode, Opcode, Part, Request, Syndrome};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 const REMOTE: u64 = 0x7000;
@@ -51,7 +51,7 @@ fn a_long_send_is_cut_at_the_mtu_and_gathered_from_its_list() {
 fn a_message_that_fills_its_packets_has_no_empty_last_one() {
     let mut t = Script::new();
     t.post(1, SEND, &[t.sge(0, 512)]);
-    let opcodes: Vec<_> = t.sent().iter().map(|p| p.headers.bth.opcode).collect();
+    let opcodes: Vec<_> = t.sent().iter().map(|p| p.headers.body.opcode()).collect();
     assert_eq!(opcodes, [Opcode::RC_SEND_FIRST, Opcode::RC_SEND_LAST]);
 }
 
@@ -83,9 +83,9 @@ fn a_send_with_invalidate_carries_the_key_in_its_last_packet() {
     let mut t = Script::new();
     t.post(1, SendOp::Send(Extra::Invalidate(Rkey(5))), &[t.sge(0, 257)]);
     let sent = t.sent();
-    assert_eq!(sent[0].headers.ieth, None);
-    assert_eq!(sent[1].headers.bth.opcode, Opcode::RC_SEND_LAST_INV);
-    assert_eq!(sent[1].headers.ieth, Some(Rkey(5)));
+    assert_eq!(sent[0].headers.body, Request::Send(Part::First(())).into());
+    let last = Request::Send(Part::Last(Extra::Invalidate(Rkey(5))));
+    assert_eq!(sent[1].headers.body, last.into());
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn a_write_whose_immediate_data_was_refused_goes_on_with_its_last_packet_alone()
     t.expect(pkt(Opcode::RC_WRITE_LAST_IMM, 202).payload(&[0; 88]).imm(9).ack_req());
     t.expect_nothing();
     t.receive(&[ack(202, 1)]);
-    let opcodes: Vec<_> = t.sent().iter().map(|sent| sent.headers.bth.opcode).collect();
+    let opcodes: Vec<_> = t.sent().iter().map(|sent| sent.headers.body.opcode()).collect();
     let expected = [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE, Opcode::RC_WRITE_LAST_IMM];
     assert_eq!(opcodes, expected);
 }

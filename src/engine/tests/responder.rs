@@ -282,7 +282,7 @@ fn an_ack_does_not_overtake_the_responses_before_it() {
         pkt(Opcode::RC_WRITE_ONLY, 103).reth(VA + 900, key, 1).payload(b"b").ack_req(),
     ]);
     let order: Vec<_> =
-        t.sent().iter().map(|p| (p.headers.bth.opcode, p.headers.bth.psn.get())).collect();
+        t.sent().iter().map(|p| (p.headers.body.opcode(), p.headers.bth.psn.get())).collect();
     assert_eq!(
         order,
         [
@@ -302,7 +302,10 @@ fn more_reads_than_the_qp_takes_are_an_invalid_request() {
     t.receive(&[read(100), read(101), read(102)]);
     let sent = t.sent();
     assert_eq!(sent.len(), 3);
-    assert_eq!(sent[2].headers.aeth.unwrap().syndrome, Syndrome::Nak(NakCode::InvalidRequest));
+    assert_eq!(
+        sent[2].headers.body.aeth().unwrap().syndrome,
+        Syndrome::Nak(NakCode::InvalidRequest)
+    );
 }
 
 #[test]

@@ -5,8 +5,8 @@ use crate::counters::HostCounters;
 use urxe_shm::ring::entry::{self, EntryError};
 use urxe_shm::ring::layout::{self, CqEntry, SL_IPV4, SL_IPV6, WC_GRH, WC_WITH_IMM, WC_WITH_INV};
 use urxe_types::{
-    Access, AddressVector, AhId, Completion, DatagramPath, Destination, Extra, GrhKind, Lkey, Qkey,
-    Qpn, Rkey, SendOp, Sge, WcStatus,
+    Access, AddressVector, AhId, Completion, DatagramPath, Destination, Extra, FlushPlacement,
+    FlushSelectivity, GrhKind, Lkey, Qkey, Qpn, Rkey, SendOp, Sge, WcStatus,
 };
 
 /// An operation as the engine knows it.
@@ -31,6 +31,8 @@ pub(crate) fn send_op(op: entry::SendOp) -> SendOp {
             SendOp::AtomicWrite { remote_addr, rkey: Rkey(rkey) }
         }
         entry::SendOp::Flush { remote_addr, rkey, length, placement, selectivity } => {
+            let placement = FlushPlacement::from_bits_retain(placement);
+            let selectivity = FlushSelectivity::from_code(selectivity);
             SendOp::Flush { remote_addr, rkey: Rkey(rkey), length, placement, selectivity }
         }
         entry::SendOp::BindMw { mw, new_rkey, mr, addr, length, access } => SendOp::BindMw {

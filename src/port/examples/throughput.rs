@@ -19,7 +19,7 @@ use urxe_port::{Port, RxBatch};
 use urxe_types::{Psn, Qpn};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::{Checker, Verdict};
-use urxe_wire::{Bth, Flow, Headers, Opcode, ROCE_PORT};
+use urxe_wire::{Bth, Flow, Headers, Part, ROCE_PORT, Request};
 
 /// Bytes of datagrams that are pushed before each send.
 const BATCH: usize = 512 << 10;
@@ -66,7 +66,7 @@ fn send(
     let (start, mut psn) = (Instant::now(), Psn::new(0));
     while start.elapsed() < Duration::from_secs_f64(seconds) {
         while batch.has_room() {
-            let headers = Headers::new(Bth::new(Opcode::RC_WRITE_MIDDLE, Qpn::new(0x11), psn));
+            let headers = Headers::new(Bth::new(Qpn::new(0x11), psn), Request::Write(Part::Middle));
             let Ok(()) = batch.push(&flow, &headers, payload, |bytes| {
                 bytes.copy_from_slice(&memory);
                 Ok::<(), Infallible>(())

@@ -9,7 +9,7 @@ use urxe_port::capture::{self, Content};
 use urxe_types::{PathMtu, Qkey, Qpn};
 use urxe_wire::icrc::{self, Checker, Verdict};
 use urxe_wire::mad::{self, IpCmHeader, Mad, Message, PortSpace, Reason};
-use urxe_wire::{Flow, Ident, Opcode, Outer, Packet};
+use urxe_wire::{Body, Datagram, Deth, Flow, Ident, Opcode, Outer, Packet};
 
 /// File, RoCE packets in it, other frames in it.
 const CAPTURES: [(&str, usize, usize); 33] = [
@@ -164,7 +164,7 @@ fn packets_are_rebuilt_byte_for_byte() {
 fn the_captures_hold_every_opcode_but_three() {
     let mut missing: Vec<Opcode> = Opcode::ALL.to_vec();
     for_each_packet(|captured| {
-        let opcode = Packet::parse(&captured.udp_payload).unwrap().headers.bth.opcode;
+        let opcode = Packet::parse(&captured.udp_payload).unwrap().headers.body.opcode();
         missing.retain(|other| *other != opcode);
         Ok(())
     });
@@ -178,14 +178,17 @@ fn for_each_mad(mut check: impl FnMut(&Captured, &[u8; mad::MAD_LEN], &Mad) -> R
         if packet.headers.bth.dest_qp != Qpn::GSI {
             return Ok(());
         }
-        assert_eq!(packet.headers.deth.map(|deth| (deth.qkey, deth.src_qp)), GSI);
+        let Body::Ud(Datagram { deth, .. }) = packet.headers.body else {
+            return Err(packet.headers.to_string());
+        };
+        assert_eq!(deth, GSI);
         let bytes = packet.payload.try_into().map_err(|_| "not 256 bytes".to_owned())?;
         let mad = Mad::parse(bytes).map_err(|error| error.to_string())?;
         check(captured, bytes, &mad)
     });
 }
 
-const GSI: Option<(Qkey, Qpn)> = Some((Qkey::GSI, Qpn::GSI));
+const GSI: Deth = Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI };
 
 #[test]
 fn management_datagrams_are_rebuilt_byte_for_byte() {
@@ -261,7 +264,7 @@ fn requests_begin_at_the_psn_that_the_peer_of_a_connection_has_named() {
                 Ok(Ok(Mad { message: Message::Rep(rep), .. })) => {
                     told.insert((from, rep.local_qpn), rep.starting_psn);
                 }
-                _ if !bth.opcode.is_request() => {}
+                _ if !packet.headers.body.is_request() => {}
                 _ => {
                     if let Some(psn) = told.remove(&(captured.flow.dst, bth.dest_qp)) {
                         assert_eq!(bth.psn, psn, "{file}: requests to {}", bth.dest_qp);

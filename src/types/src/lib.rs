@@ -11,6 +11,7 @@
 mod access;
 mod address;
 mod counters;
+mod flush;
 mod keys;
 mod msn;
 mod mtu;
@@ -23,6 +24,7 @@ mod wr;
 
 pub use access::{Access, MwType};
 pub use address::{AddressVector, AhId};
+pub use flush::{FlushPlacement, FlushSelectivity};
 pub use keys::{Lkey, Pkey, Qkey, Rkey};
 pub use msn::Msn;
 pub use mtu::PathMtu;

@@ -3,7 +3,7 @@
 //! These are plain, already decoded values. The rules that need the QP or a memory key (bounds,
 //! rights, limits) are checked by the requester and the responder when the work is executed.
 
-use crate::{Access, AddressVector, AhId, Lkey, Qkey, Qpn, Rkey};
+use crate::{Access, AddressVector, AhId, FlushPlacement, FlushSelectivity, Lkey, Qkey, Qpn, Rkey};
 
 /// A stretch of registered memory: `ibv_sge`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,10 +73,10 @@ pub enum SendOp {
         rkey: Rkey,
         /// Bytes.
         length: u32,
-        /// `IB_FLUSH_GLOBAL` (1), `IB_FLUSH_PERSISTENT` (2), or both.
-        placement: u8,
-        /// 0: the range; 1: the whole MR.
-        selectivity: u8,
+        /// How far they get.
+        placement: FlushPlacement,
+        /// The range, or the whole MR.
+        selectivity: FlushSelectivity,
     },
     /// Binds a memory window; nothing is sent.
     BindMw {

@@ -1,4 +1,4 @@
-//! ACK extended transport header: ACK or NAK syndrome, and MSN.
+//! AETH, the ACK extended transport header: ACK/NAK syndrome and MSN.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -13,7 +13,7 @@
 
 use crate::u24;
 use std::fmt;
-use urxe_types::Msn;
+use urxe_types::{Msn, RnrTimer};
 
 /// The ACK extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +35,13 @@ impl Aeth {
     }
 
     /// Writes the header.
-    pub fn emit(&self, bytes: &mut [u8; Aeth::LEN]) {
+    pub fn emit(&self) -> [u8; Aeth::LEN] {
         let [m0, m1, m2] = u24::write(self.msn.get());
-        *bytes = [self.syndrome.byte(), m0, m1, m2];
+        [self.syndrome.byte(), m0, m1, m2]
+    }
+
+    pub(crate) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " {} msn {}", self.syndrome, self.msn)
     }
 }
 
@@ -46,18 +50,37 @@ impl Aeth {
 pub enum Syndrome {
     /// Everything up to this PSN has arrived.
     Ack {
-        /// Code of the receives that the responder has posted, 5 bits; 31 is "not told".
-        credits: u8,
+        /// The receives that the responder has posted.
+        credits: Credits,
     },
     /// RNR NAK: the responder had no receive posted.
     RnrNak {
-        /// RNR timer code, 5 bits: how long the requester waits before it tries again.
-        timer: u8,
+        /// How long the requester waits before it tries again.
+        timer: RnrTimer,
     },
     /// The request was refused.
     Nak(NakCode),
     /// A byte without meaning, kept whole.
     Reserved(u8),
+}
+
+/// The receives that a responder has posted, as its ACKs tell them: a code of 5 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credits(u8);
+
+impl Credits {
+    /// The responder does not tell: end-to-end flow control is off.
+    pub const NOT_TOLD: Credits = Credits(0x1f);
+
+    /// Takes the low 5 bits of `code`.
+    pub const fn new(code: u8) -> Credits {
+        Credits(code & 0x1f)
+    }
+
+    /// The code, below 32.
+    pub const fn code(self) -> u8 {
+        self.0
+    }
 }
 
 /// Why a request was refused.
@@ -79,7 +102,7 @@ pub enum NakCode {
 
 impl Syndrome {
     /// An ACK that tells no credits, which leaves the requester's end-to-end flow control off.
-    pub const ACK: Syndrome = Syndrome::Ack { credits: 0x1f };
+    pub const ACK: Syndrome = Syndrome::Ack { credits: Credits::NOT_TOLD };
 
     const VALUE_MASK: u8 = 0x1f;
     const TYPE_ACK: u8 = 0x00;
@@ -91,18 +114,18 @@ impl Syndrome {
         // WIRE-016
         let value = byte & Syndrome::VALUE_MASK;
         match byte & !Syndrome::VALUE_MASK {
-            Syndrome::TYPE_ACK => Syndrome::Ack { credits: value },
-            Syndrome::TYPE_RNR => Syndrome::RnrNak { timer: value },
+            Syndrome::TYPE_ACK => Syndrome::Ack { credits: Credits::new(value) },
+            Syndrome::TYPE_RNR => Syndrome::RnrNak { timer: RnrTimer::new(value) },
             Syndrome::TYPE_NAK => Syndrome::Nak(NakCode::from_code(value)),
             _ => Syndrome::Reserved(byte),
         }
     }
 
-    /// The byte on the wire. Bits of a value beyond its 5 are dropped.
+    /// The byte on the wire. Bits of a NAK code beyond its 5 are dropped.
     pub const fn byte(self) -> u8 {
         match self {
-            Syndrome::Ack { credits } => Syndrome::TYPE_ACK | credits & Syndrome::VALUE_MASK,
-            Syndrome::RnrNak { timer } => Syndrome::TYPE_RNR | timer & Syndrome::VALUE_MASK,
+            Syndrome::Ack { credits } => Syndrome::TYPE_ACK | credits.code(),
+            Syndrome::RnrNak { timer } => Syndrome::TYPE_RNR | timer.code(),
             Syndrome::Nak(code) => Syndrome::TYPE_NAK | code.code() & Syndrome::VALUE_MASK,
             Syndrome::Reserved(byte) => byte,
         }
@@ -138,9 +161,9 @@ impl NakCode {
 impl fmt::Display for Syndrome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Syndrome::Ack { credits: 0x1f } => f.write_str("ACK"),
-            Syndrome::Ack { credits } => write!(f, "ACK credits {credits}"),
-            Syndrome::RnrNak { timer } => write!(f, "RNR NAK timer {timer}"),
+            Syndrome::Ack { credits: Credits::NOT_TOLD } => f.write_str("ACK"),
+            Syndrome::Ack { credits } => write!(f, "ACK credits {}", credits.code()),
+            Syndrome::RnrNak { timer } => write!(f, "RNR NAK timer {}", timer.code()),
             Syndrome::Nak(NakCode::SequenceError) => f.write_str("NAK sequence error"),
             Syndrome::Nak(NakCode::InvalidRequest) => f.write_str("NAK invalid request"),
             Syndrome::Nak(NakCode::RemoteAccess) => f.write_str("NAK remote access error"),
@@ -157,7 +180,7 @@ impl fmt::Display for Syndrome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{assert_means, emitted};
+    use crate::testing::assert_means;
     use proptest::prelude::*;
 
     #[test]
@@ -184,8 +207,8 @@ mod tests {
     fn the_syndromes_that_peers_send() {
         for (byte, syndrome, text) in [
             (0x1f, Syndrome::ACK, "ACK"),
-            (0x05, Syndrome::Ack { credits: 5 }, "ACK credits 5"),
-            (0x2c, Syndrome::RnrNak { timer: 12 }, "RNR NAK timer 12"),
+            (0x05, Syndrome::Ack { credits: Credits::new(5) }, "ACK credits 5"),
+            (0x2c, Syndrome::RnrNak { timer: RnrTimer::new(12) }, "RNR NAK timer 12"),
             (0x60, Syndrome::Nak(NakCode::SequenceError), "NAK sequence error"),
             (0x61, Syndrome::Nak(NakCode::InvalidRequest), "NAK invalid request"),
             (0x62, Syndrome::Nak(NakCode::RemoteAccess), "NAK remote access error"),
@@ -209,15 +232,15 @@ mod tests {
 
     #[test]
     fn a_value_too_large_does_not_change_the_type() {
-        assert_eq!(Syndrome::Ack { credits: 0xff }.byte(), 0x1f);
-        assert_eq!(Syndrome::RnrNak { timer: 0xe1 }.byte(), 0x21);
+        assert_eq!(Syndrome::Ack { credits: Credits::new(0xff) }.byte(), 0x1f);
+        assert_eq!(Syndrome::RnrNak { timer: RnrTimer::new(0xe1) }.byte(), 0x21);
         assert_eq!(Syndrome::Nak(NakCode::Other(0x85)).byte(), 0x65);
     }
 
     proptest! {
         #[test]
         fn nothing_is_lost(bytes: [u8; Aeth::LEN]) {
-            prop_assert_eq!(emitted(&Aeth::parse(&bytes), Aeth::emit), bytes);
+            prop_assert_eq!(Aeth::parse(&bytes).emit(), bytes);
         }
     }
 }

@@ -22,6 +22,7 @@
 //! +---------------------------------------------------------------+
 //! ```
 
+use std::fmt;
 use urxe_types::Rkey;
 
 /// The atomic extended transport header.
@@ -55,40 +56,44 @@ impl AtomicEth {
     }
 
     /// Writes the header.
-    pub fn emit(&self, bytes: &mut [u8; AtomicEth::LEN]) {
+    pub fn emit(&self) -> [u8; AtomicEth::LEN] {
+        let mut bytes = [0; AtomicEth::LEN];
         bytes[0..8].copy_from_slice(&self.va.to_be_bytes());
         bytes[8..12].copy_from_slice(&self.rkey.0.to_be_bytes());
         bytes[12..20].copy_from_slice(&self.swap_or_add.to_be_bytes());
         bytes[20..28].copy_from_slice(&self.compare.to_be_bytes());
+        bytes
+    }
+
+    pub(crate) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AtomicEth { va, rkey, swap_or_add, compare } = self;
+        write!(f, " va {va:#x} rkey {rkey} data {swap_or_add:#x} compare {compare:#x}")
     }
 }
 
-/// The atomic ACK extended transport header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AtomicAckEth {
-    /// What was in memory before.
-    pub original: u64,
-}
+/// The atomic ACK extended transport header: what was in memory before.
+pub(crate) struct AtomicAckEth;
 
 impl AtomicAckEth {
-    /// Bytes on the wire.
-    pub const LEN: usize = 8;
+    pub(crate) const LEN: usize = 8;
 
-    /// Reads the header.
-    pub fn parse(bytes: &[u8; AtomicAckEth::LEN]) -> AtomicAckEth {
-        AtomicAckEth { original: u64::from_be_bytes(*bytes) }
+    pub(crate) fn parse(bytes: &[u8; AtomicAckEth::LEN]) -> u64 {
+        u64::from_be_bytes(*bytes)
     }
 
-    /// Writes the header.
-    pub fn emit(&self, bytes: &mut [u8; AtomicAckEth::LEN]) {
-        *bytes = self.original.to_be_bytes();
+    pub(crate) fn emit(original: &u64) -> [u8; AtomicAckEth::LEN] {
+        original.to_be_bytes()
+    }
+
+    pub(crate) fn show(original: &u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " original {original:#x}")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{assert_means, emitted};
+    use crate::testing::assert_means;
     use proptest::prelude::*;
 
     #[test]
@@ -125,7 +130,7 @@ mod tests {
     fn the_answer_is_one_number() {
         assert_means(
             [1, 2, 3, 4, 5, 6, 7, 8],
-            AtomicAckEth { original: 0x0102_0304_0506_0708 },
+            0x0102_0304_0506_0708,
             AtomicAckEth::parse,
             AtomicAckEth::emit,
         );
@@ -134,8 +139,8 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_lost(request: [u8; AtomicEth::LEN], answer: [u8; AtomicAckEth::LEN]) {
-            prop_assert_eq!(emitted(&AtomicEth::parse(&request), AtomicEth::emit), request);
-            prop_assert_eq!(emitted(&AtomicAckEth::parse(&answer), AtomicAckEth::emit), answer);
+            prop_assert_eq!(AtomicEth::parse(&request).emit(), request);
+            prop_assert_eq!(AtomicAckEth::emit(&AtomicAckEth::parse(&answer)), answer);
         }
     }
 }

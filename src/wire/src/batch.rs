@@ -161,7 +161,7 @@ impl TxBatch {
     /// added.
     ///
     /// # Panics
-    /// If there is no [room](Self::room) for the datagram, or as [`Headers::emit`] does.
+    /// If there is no [room](Self::room) for the datagram.
     pub fn push<E>(
         &mut self,
         flow: &Flow,
@@ -320,10 +320,10 @@ mod tests {
     use super::*;
     use crate::icrc::{Checker, Verdict};
     use crate::testing::{UNWRITTEN, headers};
-    use crate::{DONT_FRAGMENT, Ident, Opcode, Outer, Packet, Reth};
+    use crate::{Body, DONT_FRAGMENT, Ident, Opcode, Outer, Packet};
     use proptest::prelude::*;
     use std::convert::Infallible;
-    use urxe_types::{Psn, Qpn, Rkey};
+    use urxe_types::{Psn, Qpn};
 
     const MTU: usize = 1024;
 
@@ -339,11 +339,7 @@ mod tests {
     }
 
     fn headers_of(opcode: Opcode) -> Headers {
-        let mut headers = Headers::new(Bth::new(opcode, Qpn::new(0x11), Psn::new(0)));
-        if opcode.has_reth() {
-            headers.reth = Some(Reth { va: 0, rkey: Rkey(0), len: 0 });
-        }
-        headers
+        Headers::new(Bth::new(Qpn::new(0x11), Psn::new(0)), Body::zeroed(opcode))
     }
 
     fn push(batch: &mut TxBatch, flow: &Flow, opcode: Opcode, payload_len: usize) {
@@ -593,7 +589,7 @@ mod tests {
             let mut batch = batch(limits);
             let mut expected = Vec::new();
             for (headers, to, len) in &pushed {
-                let len = if headers.bth.opcode.has_payload() { *len } else { 0 };
+                let len = if headers.body.has_payload() { *len } else { 0 };
                 let pad = (len.next_multiple_of(4) - len) as u8;
                 let as_sent = Headers { bth: Bth { pad, ..headers.bth }, ..*headers };
                 expected.push((flow(*to), as_sent, vec![0x3c; len]));

@@ -11,6 +11,7 @@
 //! ```
 
 use crate::u24;
+use std::fmt;
 use urxe_types::{Qkey, Qpn};
 
 /// The datagram extended transport header. Its reserved byte is sent as 0 and ignored on receipt.
@@ -37,17 +38,22 @@ impl Deth {
     }
 
     /// Writes the header.
-    pub fn emit(&self, bytes: &mut [u8; Deth::LEN]) {
+    pub fn emit(&self) -> [u8; Deth::LEN] {
         let [k0, k1, k2, k3] = self.qkey.0.to_be_bytes();
         let [q0, q1, q2] = u24::write(self.src_qp.get());
-        *bytes = [k0, k1, k2, k3, 0, q0, q1, q2];
+        [k0, k1, k2, k3, 0, q0, q1, q2]
+    }
+
+    pub(crate) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Deth { qkey, src_qp } = self;
+        write!(f, " from qp {src_qp} qkey {qkey}")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{assert_means, emitted};
+    use crate::testing::assert_means;
     use proptest::prelude::*;
 
     #[test]
@@ -64,7 +70,7 @@ mod tests {
     fn all_ones() {
         let deth = Deth { qkey: Qkey(u32::MAX), src_qp: Qpn::MULTICAST };
         assert_eq!(Deth::parse(&[0xff; Deth::LEN]), deth, "the reserved byte is ignored");
-        assert_eq!(emitted(&deth, Deth::emit), [255, 255, 255, 255, 0, 255, 255, 255]);
+        assert_eq!(deth.emit(), [255, 255, 255, 255, 0, 255, 255, 255]);
     }
 
     proptest! {
@@ -72,7 +78,7 @@ mod tests {
         fn nothing_but_the_reserved_byte_is_lost(mut bytes: [u8; Deth::LEN]) {
             let deth = Deth::parse(&bytes);
             bytes[4] = 0;
-            prop_assert_eq!(emitted(&deth, Deth::emit), bytes);
+            prop_assert_eq!(deth.emit(), bytes);
         }
     }
 }

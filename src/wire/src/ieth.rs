@@ -8,28 +8,26 @@
 //! +---------------------------------------------------------------+
 //! ```
 
+use std::fmt;
 use urxe_types::Rkey;
 
-/// The invalidate extended transport header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ieth {
-    /// The responder's key that becomes invalid.
-    pub rkey: Rkey,
-}
+/// The invalidate extended transport header: the responder's key that becomes invalid.
+pub(crate) struct Ieth;
 
 impl Ieth {
-    /// Bytes on the wire.
-    pub const LEN: usize = 4;
+    pub(crate) const LEN: usize = 4;
 
-    /// Reads the header.
-    pub fn parse(bytes: &[u8; Ieth::LEN]) -> Ieth {
+    pub(crate) fn parse(bytes: &[u8; Ieth::LEN]) -> Rkey {
         // WIRE-019
-        Ieth { rkey: Rkey(u32::from_be_bytes(*bytes)) }
+        Rkey(u32::from_be_bytes(*bytes))
     }
 
-    /// Writes the header.
-    pub fn emit(&self, bytes: &mut [u8; Ieth::LEN]) {
-        *bytes = self.rkey.0.to_be_bytes();
+    pub(crate) fn emit(rkey: &Rkey) -> [u8; Ieth::LEN] {
+        rkey.0.to_be_bytes()
+    }
+
+    pub(crate) fn show(rkey: &Rkey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " invalidates {rkey}")
     }
 }
 
@@ -40,7 +38,7 @@ mod tests {
 
     #[test]
     fn four_bytes_in_network_order() {
-        let ieth = Ieth { rkey: Rkey(0x0a0b_0c0d) };
-        assert_means([0x0a, 0x0b, 0x0c, 0x0d], ieth, Ieth::parse, Ieth::emit);
+        let rkey = Rkey(0x0a0b_0c0d);
+        assert_means([0x0a, 0x0b, 0x0c, 0x0d], rkey, Ieth::parse, Ieth::emit);
     }
 }

@@ -8,26 +8,25 @@
 //! +---------------------------------------------------------------+
 //! ```
 
-/// Immediate data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImmDt {
-    /// The four bytes as a big-endian number, which is how `ibv_wc.imm_data` reads.
-    pub data: u32,
-}
+use std::fmt;
+
+/// Immediate data: the four bytes as a big-endian number, which is how `ibv_wc.imm_data` reads.
+pub(crate) struct ImmDt;
 
 impl ImmDt {
-    /// Bytes on the wire.
-    pub const LEN: usize = 4;
+    pub(crate) const LEN: usize = 4;
 
-    /// Reads the header.
-    pub fn parse(bytes: &[u8; ImmDt::LEN]) -> ImmDt {
+    pub(crate) fn parse(bytes: &[u8; ImmDt::LEN]) -> u32 {
         // WIRE-019
-        ImmDt { data: u32::from_be_bytes(*bytes) }
+        u32::from_be_bytes(*bytes)
     }
 
-    /// Writes the header.
-    pub fn emit(&self, bytes: &mut [u8; ImmDt::LEN]) {
-        *bytes = self.data.to_be_bytes();
+    pub(crate) fn emit(imm: &u32) -> [u8; ImmDt::LEN] {
+        imm.to_be_bytes()
+    }
+
+    pub(crate) fn show(imm: &u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " imm {imm:#010x}")
     }
 }
 
@@ -38,7 +37,6 @@ mod tests {
 
     #[test]
     fn four_bytes_in_network_order() {
-        let imm = ImmDt { data: 0x0a0b_0c0d };
-        assert_means([0x0a, 0x0b, 0x0c, 0x0d], imm, ImmDt::parse, ImmDt::emit);
+        assert_means([0x0a, 0x0b, 0x0c, 0x0d], 0x0a0b_0c0d, ImmDt::parse, ImmDt::emit);
     }
 }

@@ -1,18 +1,18 @@
 //! RoCEv2 between bytes and meaning.
 //!
-//! One file per header, each with its diagram; [`Opcode`] knows which headers a packet has,
-//! [`Packet`] reads and [`Headers`] writes them, [`icrc`] computes and checks the invariant CRC
-//! together with the [outer headers](Flow) that it covers, and [`batch`] lays finished datagrams
-//! into memory the way that a segmenting socket sends them. [`mad`] has the messages of connection
-//! management.
+//! One file per header, each with its diagram; [`Body`] is what a packet can be, with the headers
+//! that it then has; [`Packet`] reads and [`Headers`] writes them, [`icrc`] computes and checks the
+//! invariant CRC together with the [outer headers](Flow) that it covers, and [`batch`] lays
+//! finished datagrams into memory the way that a segmenting socket sends them. [`mad`] has the
+//! messages of connection management.
 //!
 //! What this crate does not do: no I/O, no clock, no randomness, no state of any connection.
 //!
 //! ```
 //! use urxe_wire::batch::{TxBatch, TxLimits};
 //! use urxe_wire::icrc::{Checker, Verdict};
-//! use urxe_wire::{Bth, Flow, Headers, Ident, Opcode, Outer, Packet};
-//! use urxe_types::{Psn, Qpn};
+//! use urxe_wire::{Bth, Flow, Headers, Ident, Outer, Packet, Part, Request};
+//! use urxe_types::{Extra, Psn, Qpn};
 //!
 //! let flow = Flow {
 //!     src: [192, 0, 2, 1].into(),
@@ -25,9 +25,10 @@
 //!
 //! // What an engine does: headers, payload; padding and ICRC are added.
 //! let mut batch = TxBatch::new(TxLimits::segmented(64), 1 << 20);
-//! let bth = Bth { ack_req: true, ..Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0x11), Psn::new(7)) };
+//! let bth = Bth { ack_req: true, ..Bth::new(Qpn::new(0x11), Psn::new(7)) };
+//! let headers = Headers::new(bth, Request::Send(Part::Only((), Extra::None)));
 //! let payload = b"hello";
-//! batch.push(&flow, &Headers::new(bth), payload.len(), |buf| {
+//! batch.push(&flow, &headers, payload.len(), |buf| {
 //!     buf.copy_from_slice(payload);
 //!     Ok::<(), std::convert::Infallible>(())
 //! })?;
@@ -46,9 +47,8 @@
 //!
 //! Whatever comes from outside never panics: every `parse` and every `from_…`, and
 //! [`icrc::Checker::check`], take any bytes. What our own code hands in is held to the stated
-//! contract: to write into a buffer that is too short, to leave out a header that the opcode has
-//! ([`Headers::emit`]), to push into a batch without room ([`batch::TxBatch::push`]) is a mistake
-//! of the caller, and panics.
+//! contract: to write into a buffer that is too short ([`Headers::emit`]), to push into a batch
+//! without room ([`batch::TxBatch::push`]) is a mistake of the caller, and panics.
 //!
 //! # Names
 //!
@@ -57,9 +57,14 @@
 
 #![forbid(unsafe_code)]
 
+use atomic::AtomicAckEth;
+use ieth::Ieth;
+use immdt::ImmDt;
+
 mod aeth;
 mod atomic;
 pub mod batch;
+mod body;
 mod bth;
 mod deth;
 mod feth;
@@ -78,16 +83,15 @@ mod source_port;
 mod testing;
 mod u24;
 
-pub use aeth::{Aeth, NakCode, Syndrome};
-pub use atomic::{AtomicAckEth, AtomicEth};
+pub use aeth::{Aeth, Credits, NakCode, Syndrome};
+pub use atomic::AtomicEth;
+pub use body::{Body, Datagram, Part, Request, Response, UcRequest};
 pub use bth::Bth;
 pub use deth::Deth;
 pub use feth::Feth;
 pub use grh::GRH_LEN;
-pub use ieth::Ieth;
-pub use immdt::ImmDt;
 pub use link_mtu::largest_path_mtu;
-pub use opcode::{Opcode, Operation, Position, Transport};
+pub use opcode::{Opcode, Transport};
 pub use outer::{DONT_FRAGMENT, Flow, Ident, MAX_UDP_PAYLOAD, Outer, OuterHeaders, ROCE_PORT};
 pub use packet::{Headers, Packet, ParseError};
 pub use reth::Reth;

@@ -1,17 +1,19 @@
-//! BTH opcodes: a transport, an operation and a position within the message.
+//! BTH opcodes, and the one table that says what each of them means.
 //!
 //! ```text
 //!   7   6   5   4   3   2   1   0
 //! +-----------+-------------------+
-//! | transport | operation + place |
+//! | transport |     operation     |
 //! +-----------+-------------------+
 //! ```
 //!
-//! Everything that follows from an opcode (which headers come, in which order, whether there is
-//! a payload) is derived from those three here; there is no table to keep in step.
+//! Everything that follows from an opcode is made of the table: its name, its extended headers in
+//! the order of the wire, and the [`Body`] that is read from them and written to them.
 
+use crate::body::{Body, Part, Request, Response, UcRequest};
 use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Reth};
 use std::fmt;
+use urxe_types::Extra;
 
 /// The transport service: the top three bits of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,381 +29,191 @@ pub enum Transport {
     Cnp = 4,
 }
 
-/// What a packet does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// SEND, or the part of one that shows nothing else.
-    Send,
-    /// The end of a SEND with immediate data.
-    SendImm,
-    /// The end of a SEND that invalidates an rkey.
-    SendInv,
-    /// RDMA WRITE, or the part of one that shows nothing else.
-    Write,
-    /// The end of an RDMA WRITE with immediate data.
-    WriteImm,
-    /// RDMA READ request.
-    ReadRequest,
-    /// RDMA READ response.
-    ReadResponse,
-    /// Acknowledgement, positive or negative.
-    Ack,
-    /// Acknowledgement of an atomic, with the value that was there.
-    AtomicAck,
-    /// COMPARE AND SWAP of 8 bytes.
-    CompareSwap,
-    /// FETCH AND ADD of 8 bytes.
-    FetchAdd,
-    /// FLUSH: makes earlier writes visible or persistent.
-    Flush,
-    /// ATOMIC WRITE of 8 bytes.
-    AtomicWrite,
-    /// Congestion notification packet.
-    Cnp,
-}
-
-/// Where in its message a packet stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Position {
-    /// The first of several.
-    First,
-    /// Neither first nor last.
-    Middle,
-    /// The last of several.
-    Last,
-    /// The whole message in one packet.
-    Only,
-}
-
-impl Position {
-    /// Whether a message begins here: first or only.
-    pub const fn starts(self) -> bool {
-        matches!(self, Position::First | Position::Only)
-    }
-
-    /// Whether a message ends here: last or only.
-    pub const fn ends(self) -> bool {
-        matches!(self, Position::Last | Position::Only)
-    }
-}
-
-/// A BTH opcode that we know. Whatever else stands in a packet does not become one of these.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Opcode(u8);
-
-/// The named opcodes: transport, operation, position.
+/// One line per opcode: byte, name, body, and the extended headers that the body is made of.
 macro_rules! opcodes {
-    ($($name:ident: $transport:ident $operation:ident $position:ident;)*) => {
-        #[allow(missing_docs)] // the names say it all
-        impl Opcode {
-            $(pub const $name: Opcode = match Opcode::new(
-                Transport::$transport,
-                Operation::$operation,
-                Position::$position,
-            ) {
-                Some(opcode) => opcode,
-                None => panic!("no such opcode"),
-            };)*
+    ($($byte:literal $name:ident { $($body:tt)+ } [$($field:ident: $header:ident),*];)*) => {
+        /// A BTH opcode that we know. Whatever else stands in a packet does not become one of
+        /// these.
+        #[allow(missing_docs, non_camel_case_types)] // the names are the specification's
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Opcode {
+            $($name = $byte,)*
+        }
 
+        impl Opcode {
             /// Every opcode there is, in the order of their bytes.
             pub const ALL: &[Opcode] = &[$(Opcode::$name),*];
+
+            /// The opcode that `byte` stands for; `None` for reserved codes and for transports
+            /// that we do not speak (RD, XRC).
+            pub const fn from_byte(byte: u8) -> Option<Opcode> {
+                match byte {
+                    $($byte => Some(Opcode::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// Bytes of BTH and extended headers together.
+            pub const fn header_len(self) -> usize {
+                match self {
+                    $(Opcode::$name => Bth::LEN $(+ $header::LEN)*,)*
+                }
+            }
+
+            const fn name(self) -> &'static str {
+                match self {
+                    $(Opcode::$name => stringify!($name),)*
+                }
+            }
+
+            #[cfg(test)]
+            fn extended_headers(self) -> &'static [&'static str] {
+                match self {
+                    $(Opcode::$name => &[$(stringify!($header)),*],)*
+                }
+            }
+        }
+
+        impl Body {
+            /// The opcode of a packet with this body.
+            #[allow(unused_variables)]
+            pub const fn opcode(&self) -> Opcode {
+                use {Body::*, Part::*, Request::*, Response::*};
+                match *self {
+                    $($($body)+ => Opcode::$name,)*
+                }
+            }
+
+            /// What the extended headers of this opcode say that `rest` begins with; they are
+            /// taken off it. `None` if it is too short.
+            #[inline]
+            pub(crate) fn parse(opcode: Opcode, rest: &mut &[u8]) -> Option<Body> {
+                use {Body::*, Part::*, Request::*, Response::*};
+                Some(match opcode {
+                    $(Opcode::$name => {
+                        $(let $field = $header::parse(take(rest)?);)*
+                        $($body)+
+                    })*
+                })
+            }
+
+            /// The body of this opcode whose extended headers are all zeros.
+            pub fn zeroed(opcode: Opcode) -> Body {
+                use {Body::*, Part::*, Request::*, Response::*};
+                match opcode {
+                    $(Opcode::$name => {
+                        $(let $field = $header::parse(&[0; $header::LEN]);)*
+                        $($body)+
+                    })*
+                }
+            }
+
+            /// Writes the extended headers to the front of `buf`, and returns the opcode.
+            #[inline]
+            pub(crate) fn emit(&self, buf: &mut [u8]) -> Opcode {
+                use {Body::*, Part::*, Request::*, Response::*};
+                match *self {
+                    $($($body)+ => {
+                        let rest = buf;
+                        $(let rest = put(rest, &$header::emit(&$field));)*
+                        let _ = rest;
+                        Opcode::$name
+                    })*
+                }
+            }
+
+            /// Shows the extended headers, each with a space before it.
+            pub(crate) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                use {Body::*, Part::*, Request::*, Response::*};
+                match *self {
+                    $($($body)+ => {
+                        $($header::show(&$field, f)?;)*
+                    })*
+                }
+                Ok(())
+            }
         }
     };
 }
 
+// WIRE-006, WIRE-007: the order of the headers.
 opcodes! {
-    RC_SEND_FIRST: Rc Send First;
-    RC_SEND_MIDDLE: Rc Send Middle;
-    RC_SEND_LAST: Rc Send Last;
-    RC_SEND_LAST_IMM: Rc SendImm Last;
-    RC_SEND_ONLY: Rc Send Only;
-    RC_SEND_ONLY_IMM: Rc SendImm Only;
-    RC_WRITE_FIRST: Rc Write First;
-    RC_WRITE_MIDDLE: Rc Write Middle;
-    RC_WRITE_LAST: Rc Write Last;
-    RC_WRITE_LAST_IMM: Rc WriteImm Last;
-    RC_WRITE_ONLY: Rc Write Only;
-    RC_WRITE_ONLY_IMM: Rc WriteImm Only;
-    RC_READ_REQUEST: Rc ReadRequest Only;
-    RC_READ_RESPONSE_FIRST: Rc ReadResponse First;
-    RC_READ_RESPONSE_MIDDLE: Rc ReadResponse Middle;
-    RC_READ_RESPONSE_LAST: Rc ReadResponse Last;
-    RC_READ_RESPONSE_ONLY: Rc ReadResponse Only;
-    RC_ACK: Rc Ack Only;
-    RC_ATOMIC_ACK: Rc AtomicAck Only;
-    RC_COMPARE_SWAP: Rc CompareSwap Only;
-    RC_FETCH_ADD: Rc FetchAdd Only;
-    RC_SEND_LAST_INV: Rc SendInv Last;
-    RC_SEND_ONLY_INV: Rc SendInv Only;
-    RC_FLUSH: Rc Flush Only;
-    RC_ATOMIC_WRITE: Rc AtomicWrite Only;
-    UC_SEND_FIRST: Uc Send First;
-    UC_SEND_MIDDLE: Uc Send Middle;
-    UC_SEND_LAST: Uc Send Last;
-    UC_SEND_LAST_IMM: Uc SendImm Last;
-    UC_SEND_ONLY: Uc Send Only;
-    UC_SEND_ONLY_IMM: Uc SendImm Only;
-    UC_WRITE_FIRST: Uc Write First;
-    UC_WRITE_MIDDLE: Uc Write Middle;
-    UC_WRITE_LAST: Uc Write Last;
-    UC_WRITE_LAST_IMM: Uc WriteImm Last;
-    UC_WRITE_ONLY: Uc Write Only;
-    UC_WRITE_ONLY_IMM: Uc WriteImm Only;
-    UD_SEND_ONLY: Ud Send Only;
-    UD_SEND_ONLY_IMM: Ud SendImm Only;
-    CNP: Cnp Cnp Only;
+    0x00 RC_SEND_FIRST { RcRequest(Send(First(()))) } [];
+    0x01 RC_SEND_MIDDLE { RcRequest(Send(Middle)) } [];
+    0x02 RC_SEND_LAST { RcRequest(Send(Last(Extra::None))) } [];
+    0x03 RC_SEND_LAST_IMM { RcRequest(Send(Last(Extra::Imm(imm)))) } [imm: ImmDt];
+    0x04 RC_SEND_ONLY { RcRequest(Send(Only((), Extra::None))) } [];
+    0x05 RC_SEND_ONLY_IMM { RcRequest(Send(Only((), Extra::Imm(imm)))) } [imm: ImmDt];
+    0x06 RC_WRITE_FIRST { RcRequest(Write(First(reth))) } [reth: Reth];
+    0x07 RC_WRITE_MIDDLE { RcRequest(Write(Middle)) } [];
+    0x08 RC_WRITE_LAST { RcRequest(Write(Last(None))) } [];
+    0x09 RC_WRITE_LAST_IMM { RcRequest(Write(Last(Some(imm)))) } [imm: ImmDt];
+    0x0a RC_WRITE_ONLY { RcRequest(Write(Only(reth, None))) } [reth: Reth];
+    0x0b RC_WRITE_ONLY_IMM { RcRequest(Write(Only(reth, Some(imm)))) } [reth: Reth, imm: ImmDt];
+    0x0c RC_READ_REQUEST { RcRequest(Read(reth)) } [reth: Reth];
+    0x0d RC_READ_RESPONSE_FIRST { RcResponse(ReadFirst(aeth)) } [aeth: Aeth];
+    0x0e RC_READ_RESPONSE_MIDDLE { RcResponse(ReadMiddle) } [];
+    0x0f RC_READ_RESPONSE_LAST { RcResponse(ReadLast(aeth)) } [aeth: Aeth];
+    0x10 RC_READ_RESPONSE_ONLY { RcResponse(ReadOnly(aeth)) } [aeth: Aeth];
+    0x11 RC_ACK { RcResponse(Ack(aeth)) } [aeth: Aeth];
+    0x12 RC_ATOMIC_ACK { RcResponse(AtomicAck { aeth, original }) }
+        [aeth: Aeth, original: AtomicAckEth];
+    0x13 RC_COMPARE_SWAP { RcRequest(CompareSwap(atomic)) } [atomic: AtomicEth];
+    0x14 RC_FETCH_ADD { RcRequest(FetchAdd(atomic)) } [atomic: AtomicEth];
+    0x16 RC_SEND_LAST_INV { RcRequest(Send(Last(Extra::Invalidate(rkey)))) } [rkey: Ieth];
+    0x17 RC_SEND_ONLY_INV { RcRequest(Send(Only((), Extra::Invalidate(rkey)))) } [rkey: Ieth];
+    0x1c RC_FLUSH { RcRequest(Flush { feth, reth }) } [feth: Feth, reth: Reth];
+    0x1d RC_ATOMIC_WRITE { RcRequest(AtomicWrite(reth)) } [reth: Reth];
+    0x20 UC_SEND_FIRST { Uc(UcRequest::Send(First(()))) } [];
+    0x21 UC_SEND_MIDDLE { Uc(UcRequest::Send(Middle)) } [];
+    0x22 UC_SEND_LAST { Uc(UcRequest::Send(Last(None))) } [];
+    0x23 UC_SEND_LAST_IMM { Uc(UcRequest::Send(Last(Some(imm)))) } [imm: ImmDt];
+    0x24 UC_SEND_ONLY { Uc(UcRequest::Send(Only((), None))) } [];
+    0x25 UC_SEND_ONLY_IMM { Uc(UcRequest::Send(Only((), Some(imm)))) } [imm: ImmDt];
+    0x26 UC_WRITE_FIRST { Uc(UcRequest::Write(First(reth))) } [reth: Reth];
+    0x27 UC_WRITE_MIDDLE { Uc(UcRequest::Write(Middle)) } [];
+    0x28 UC_WRITE_LAST { Uc(UcRequest::Write(Last(None))) } [];
+    0x29 UC_WRITE_LAST_IMM { Uc(UcRequest::Write(Last(Some(imm)))) } [imm: ImmDt];
+    0x2a UC_WRITE_ONLY { Uc(UcRequest::Write(Only(reth, None))) } [reth: Reth];
+    0x2b UC_WRITE_ONLY_IMM { Uc(UcRequest::Write(Only(reth, Some(imm)))) }
+        [reth: Reth, imm: ImmDt];
+    0x64 UD_SEND_ONLY { Ud(crate::Datagram { deth, imm: None }) } [deth: Deth];
+    0x65 UD_SEND_ONLY_IMM { Ud(crate::Datagram { deth, imm: Some(imm) }) }
+        [deth: Deth, imm: ImmDt];
+    0x81 CNP { Cnp } [];
 }
 
 impl Opcode {
-    /// The opcode of these three, if there is one.
-    pub const fn new(
-        transport: Transport,
-        operation: Operation,
-        position: Position,
-    ) -> Option<Opcode> {
-        let low = match (operation, position) {
-            (Operation::Send, Position::First) => 0x00,
-            (Operation::Send, Position::Middle) => 0x01,
-            (Operation::Send, Position::Last) => 0x02,
-            (Operation::SendImm, Position::Last) => 0x03,
-            (Operation::Send, Position::Only) => 0x04,
-            (Operation::SendImm, Position::Only) => 0x05,
-            (Operation::Write, Position::First) => 0x06,
-            (Operation::Write, Position::Middle) => 0x07,
-            (Operation::Write, Position::Last) => 0x08,
-            (Operation::WriteImm, Position::Last) => 0x09,
-            (Operation::Write, Position::Only) => 0x0a,
-            (Operation::WriteImm, Position::Only) => 0x0b,
-            (Operation::ReadRequest, Position::Only) => 0x0c,
-            (Operation::ReadResponse, Position::First) => 0x0d,
-            (Operation::ReadResponse, Position::Middle) => 0x0e,
-            (Operation::ReadResponse, Position::Last) => 0x0f,
-            (Operation::ReadResponse, Position::Only) => 0x10,
-            (Operation::Ack, Position::Only) => 0x11,
-            (Operation::AtomicAck, Position::Only) => 0x12,
-            (Operation::CompareSwap, Position::Only) => 0x13,
-            (Operation::FetchAdd, Position::Only) => 0x14,
-            (Operation::SendInv, Position::Last) => 0x16,
-            (Operation::SendInv, Position::Only) => 0x17,
-            (Operation::Flush, Position::Only) => 0x1c,
-            (Operation::AtomicWrite, Position::Only) => 0x1d,
-            (Operation::Cnp, Position::Only) => 0x01,
-            _ => return None,
-        };
-        let exists = match transport {
-            Transport::Rc => !matches!(operation, Operation::Cnp),
-            Transport::Uc => matches!(
-                operation,
-                Operation::Send | Operation::SendImm | Operation::Write | Operation::WriteImm
-            ),
-            Transport::Ud => {
-                matches!(operation, Operation::Send | Operation::SendImm)
-                    && matches!(position, Position::Only)
-            }
-            Transport::Cnp => matches!(operation, Operation::Cnp),
-        };
-        if exists { Some(Opcode((transport as u8) << 5 | low)) } else { None }
-    }
-
-    /// The opcode that `byte` stands for; `None` for reserved codes and for transports that we
-    /// do not speak (RD, XRC).
-    pub const fn from_byte(byte: u8) -> Option<Opcode> {
-        match KNOWN[byte as usize] {
-            true => Some(Opcode(byte)),
-            false => None,
-        }
-    }
-
     /// The byte on the wire.
     pub const fn byte(self) -> u8 {
-        self.0
+        self as u8
     }
 
     /// The transport service.
     pub const fn transport(self) -> Transport {
-        match self.0 >> 5 {
+        match self.byte() >> 5 {
             0 => Transport::Rc,
             1 => Transport::Uc,
             3 => Transport::Ud,
             _ => Transport::Cnp,
         }
     }
-
-    /// What the packet does.
-    pub const fn operation(self) -> Operation {
-        MEANING[self.0 as usize].0
-    }
-
-    /// Where in its message the packet stands.
-    pub const fn position(self) -> Position {
-        MEANING[self.0 as usize].1
-    }
-
-    const fn decode_operation(self) -> Operation {
-        if matches!(self.transport(), Transport::Cnp) {
-            return Operation::Cnp;
-        }
-        match self.0 & 0x1f {
-            0x00 | 0x01 | 0x02 | 0x04 => Operation::Send,
-            0x03 | 0x05 => Operation::SendImm,
-            0x06 | 0x07 | 0x08 | 0x0a => Operation::Write,
-            0x09 | 0x0b => Operation::WriteImm,
-            0x0c => Operation::ReadRequest,
-            0x0d..=0x10 => Operation::ReadResponse,
-            0x11 => Operation::Ack,
-            0x12 => Operation::AtomicAck,
-            0x13 => Operation::CompareSwap,
-            0x14 => Operation::FetchAdd,
-            0x16 | 0x17 => Operation::SendInv,
-            0x1c => Operation::Flush,
-            _ => Operation::AtomicWrite,
-        }
-    }
-
-    const fn decode_position(self) -> Position {
-        if matches!(self.transport(), Transport::Cnp) {
-            return Position::Only;
-        }
-        match self.0 & 0x1f {
-            0x00 | 0x06 | 0x0d => Position::First,
-            0x01 | 0x07 | 0x0e => Position::Middle,
-            0x02 | 0x03 | 0x08 | 0x09 | 0x0f | 0x16 => Position::Last,
-            _ => Position::Only,
-        }
-    }
-
-    /// Whether the responder handles it: everything but responses, ACKs and CNPs.
-    pub const fn is_request(self) -> bool {
-        !matches!(
-            self.operation(),
-            Operation::ReadResponse | Operation::Ack | Operation::AtomicAck | Operation::Cnp
-        )
-    }
-
-    /// Whether a DETH follows the BTH: every datagram's does.
-    pub const fn has_deth(self) -> bool {
-        matches!(self.transport(), Transport::Ud)
-    }
-
-    /// Whether a FETH comes.
-    pub const fn has_feth(self) -> bool {
-        matches!(self.operation(), Operation::Flush)
-    }
-
-    /// Whether a RETH comes: where an address has to be named, which a WRITE does once, at its
-    /// start.
-    pub const fn has_reth(self) -> bool {
-        match self.operation() {
-            Operation::Write | Operation::WriteImm => self.position().starts(),
-            Operation::ReadRequest | Operation::Flush | Operation::AtomicWrite => true,
-            _ => false,
-        }
-    }
-
-    /// Whether an AtomicETH comes.
-    pub const fn has_atomic_eth(self) -> bool {
-        matches!(self.operation(), Operation::CompareSwap | Operation::FetchAdd)
-    }
-
-    /// Whether an AETH comes: in ACKs, and in all READ responses but the middle ones.
-    pub const fn has_aeth(self) -> bool {
-        match self.operation() {
-            Operation::Ack | Operation::AtomicAck => true,
-            Operation::ReadResponse => !matches!(self.position(), Position::Middle),
-            _ => false,
-        }
-    }
-
-    /// Whether an AtomicAckETH comes.
-    pub const fn has_atomic_ack_eth(self) -> bool {
-        matches!(self.operation(), Operation::AtomicAck)
-    }
-
-    /// Whether immediate data comes.
-    pub const fn has_imm(self) -> bool {
-        matches!(self.operation(), Operation::SendImm | Operation::WriteImm)
-    }
-
-    /// Whether an IETH comes.
-    pub const fn has_ieth(self) -> bool {
-        matches!(self.operation(), Operation::SendInv)
-    }
-
-    /// Whether bytes may follow the headers. A CNP's 16 reserved bytes count as payload.
-    pub const fn has_payload(self) -> bool {
-        matches!(
-            self.operation(),
-            Operation::Send
-                | Operation::SendImm
-                | Operation::SendInv
-                | Operation::Write
-                | Operation::WriteImm
-                | Operation::ReadResponse
-                | Operation::AtomicWrite
-                | Operation::Cnp
-        )
-    }
-
-    /// Whether anything comes between BTH and payload; in the middle of a message nothing does.
-    pub const fn has_extended_headers(self) -> bool {
-        self.header_len() > Bth::LEN
-    }
-
-    /// Bytes of BTH and extended headers together.
-    pub const fn header_len(self) -> usize {
-        HEADER_LEN[self.0 as usize] as usize
-    }
-
-    const fn sum_header_len(self) -> usize {
-        const fn if_present(present: bool, len: usize) -> usize {
-            if present { len } else { 0 }
-        }
-        Bth::LEN
-            + if_present(self.has_deth(), Deth::LEN)
-            + if_present(self.has_feth(), Feth::LEN)
-            + if_present(self.has_reth(), Reth::LEN)
-            + if_present(self.has_atomic_eth(), AtomicEth::LEN)
-            + if_present(self.has_aeth(), Aeth::LEN)
-            + if_present(self.has_atomic_ack_eth(), AtomicAckEth::LEN)
-            + if_present(self.has_imm(), ImmDt::LEN)
-            + if_present(self.has_ieth(), Ieth::LEN)
-    }
 }
 
-/// Which bytes are opcodes: computed from [`Opcode::ALL`] at compile time.
-static KNOWN: [bool; 256] = {
-    let mut known = [false; 256];
-    let mut i = 0;
-    while i < Opcode::ALL.len() {
-        known[Opcode::ALL[i].0 as usize] = true;
-        i += 1;
-    }
-    known
-};
+/// Takes `N` bytes off the front of what is still to be read.
+fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Option<&'a [u8; N]> {
+    let (header, tail) = rest.split_first_chunk()?;
+    *rest = tail;
+    Some(header)
+}
 
-/// Operation and position by opcode byte, which every packet is asked for several times: computed
-/// at compile time, anything where there is no opcode.
-static MEANING: [(Operation, Position); 256] = {
-    let mut meaning = [(Operation::Cnp, Position::Only); 256];
-    let mut i = 0;
-    while i < Opcode::ALL.len() {
-        let opcode = Opcode::ALL[i];
-        meaning[opcode.0 as usize] = (opcode.decode_operation(), opcode.decode_position());
-        i += 1;
-    }
-    meaning
-};
-
-/// Header bytes by opcode byte: computed at compile time, 0 where there is no opcode.
-static HEADER_LEN: [u8; 256] = {
-    let mut len = [0; 256];
-    let mut i = 0;
-    while i < Opcode::ALL.len() {
-        len[Opcode::ALL[i].0 as usize] = Opcode::ALL[i].sum_header_len() as u8;
-        i += 1;
-    }
-    len
-};
+/// Writes a header, and gives what is left behind it.
+fn put<'a>(buf: &'a mut [u8], header: &[u8]) -> &'a mut [u8] {
+    let (front, rest) = buf.split_at_mut(header.len());
+    front.copy_from_slice(header);
+    rest
+}
 
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -417,35 +229,15 @@ impl fmt::Display for Transport {
 /// As people say it: `RC WRITE LAST WITH IMMEDIATE`.
 impl fmt::Display for Opcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (verb, with) = match self.operation() {
-            Operation::Cnp => return f.write_str("CNP"),
-            Operation::ReadRequest => return write!(f, "{} READ REQUEST", self.transport()),
-            Operation::Ack => return write!(f, "{} ACK", self.transport()),
-            Operation::AtomicAck => return write!(f, "{} ATOMIC ACK", self.transport()),
-            Operation::CompareSwap => return write!(f, "{} COMPARE SWAP", self.transport()),
-            Operation::FetchAdd => return write!(f, "{} FETCH ADD", self.transport()),
-            Operation::Flush => return write!(f, "{} FLUSH", self.transport()),
-            Operation::AtomicWrite => return write!(f, "{} ATOMIC WRITE", self.transport()),
-            Operation::Send => ("SEND", ""),
-            Operation::SendImm => ("SEND", " WITH IMMEDIATE"),
-            Operation::SendInv => ("SEND", " WITH INVALIDATE"),
-            Operation::Write => ("WRITE", ""),
-            Operation::WriteImm => ("WRITE", " WITH IMMEDIATE"),
-            Operation::ReadResponse => ("READ RESPONSE", ""),
-        };
-        let position = match self.position() {
-            Position::First => "FIRST",
-            Position::Middle => "MIDDLE",
-            Position::Last => "LAST",
-            Position::Only => "ONLY",
-        };
-        write!(f, "{} {verb} {position}{with}", self.transport())
-    }
-}
-
-impl fmt::Debug for Opcode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Opcode({:#04x} {self})", self.0)
+        let words = self.name().split('_').map(|word| match word {
+            "IMM" => "WITH IMMEDIATE",
+            "INV" => "WITH INVALIDATE",
+            word => word,
+        });
+        for (i, word) in words.enumerate() {
+            write!(f, "{}{word}", if i == 0 { "" } else { " " })?;
+        }
+        Ok(())
     }
 }
 
@@ -467,8 +259,7 @@ mod tests {
             };
             assert!(is_assigned(byte), "{opcode:?} is not assigned");
             assert_eq!(opcode.byte(), byte);
-            let (transport, operation) = (opcode.transport(), opcode.operation());
-            assert_eq!(Opcode::new(transport, operation, opcode.position()), Some(opcode));
+            assert_eq!(Body::zeroed(opcode).opcode(), opcode);
         }
     }
 
@@ -479,46 +270,18 @@ mod tests {
         assert!(known.eq(Opcode::ALL.iter().copied()));
     }
 
-    #[test]
-    fn objects_of_unknown_kinds_cannot_be_made() {
-        use {Operation::*, Position::*, Transport::*};
-        for (transport, operation, position) in [
-            (Rc, SendImm, First),
-            (Rc, ReadRequest, First),
-            (Rc, Operation::Cnp, Only),
-            (Uc, SendInv, Only),
-            (Uc, ReadRequest, Only),
-            (Uc, Ack, Only),
-            (Ud, Send, First),
-            (Ud, Write, Only),
-            (Transport::Cnp, Send, Middle),
-        ] {
-            assert_eq!(Opcode::new(transport, operation, position), None);
-        }
-    }
-
-    /// One line per opcode: code, name, which engine takes it, headers, length, payload.
+    /// One line per opcode: code, name, whether the responder takes it, headers, length, payload.
     fn describe(opcode: Opcode) -> String {
-        let headers: Vec<&str> = [
-            (opcode.has_deth(), "DETH"),
-            (opcode.has_feth(), "FETH"),
-            (opcode.has_reth(), "RETH"),
-            (opcode.has_atomic_eth(), "AtomicETH"),
-            (opcode.has_aeth(), "AETH"),
-            (opcode.has_atomic_ack_eth(), "AtomicAckETH"),
-            (opcode.has_imm(), "ImmDt"),
-            (opcode.has_ieth(), "IETH"),
-            (opcode.has_payload(), "payload"),
-        ]
-        .into_iter()
-        .filter_map(|(present, name)| present.then_some(name))
-        .collect();
+        let body = Body::zeroed(opcode);
+        let headers = opcode.extended_headers().iter();
+        let headers = headers.map(|name| name.replace("eth", "ETH").replace("Eth", "ETH"));
+        let payload = body.has_payload().then(|| "payload".to_owned());
         format!(
             "{:02x} {opcode}: {} {} {}",
             opcode.byte(),
-            if opcode.is_request() { "request" } else { "response" },
+            if body.is_request() { "request" } else { "response" },
             opcode.header_len(),
-            headers.join(" "),
+            headers.chain(payload).collect::<Vec<String>>().join(" "),
         )
     }
 
@@ -567,13 +330,5 @@ mod tests {
             65 UD SEND ONLY WITH IMMEDIATE: request 24 DETH ImmDt payload\n\
             81 CNP: response 12 payload";
         assert_eq!(table.join("\n"), expected);
-    }
-
-    #[test]
-    fn a_message_is_one_packet_or_first_middles_last() {
-        assert!(Position::Only.starts() && Position::Only.ends());
-        assert!(Position::First.starts() && !Position::First.ends());
-        assert!(!Position::Middle.starts() && !Position::Middle.ends());
-        assert!(!Position::Last.starts() && Position::Last.ends());
     }
 }

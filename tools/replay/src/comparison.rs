@@ -6,7 +6,7 @@ use crate::survey::Survey;
 use crate::trace::Captured;
 use std::collections::{HashMap, HashSet, VecDeque};
 use urxe_types::{Msn, Pkey, Psn, Rkey};
-use urxe_wire::{Aeth, Headers, NakCode, Operation, Syndrome};
+use urxe_wire::{Aeth, Body, Credits, Headers, NakCode, Syndrome};
 
 /// A response of our engine.
 #[derive(Clone, Debug)]
@@ -72,21 +72,15 @@ impl Session {
     /// Adds a response of our engine. `ack_req`: the requester asked for an ACK.
     pub(crate) fn add(&mut self, response: Response, ack_req: bool) {
         let psn = response.headers.bth.psn;
-        if let Some(aeth) = response.headers.aeth
+        if let Some(aeth) = response.headers.body.aeth()
             && ahead(aeth.msn, self.msn) < 1 << 23
         {
             self.msn = aeth.msn;
         }
-        match response.headers.bth.opcode.operation() {
-            Operation::Ack => {
-                let is_ack = syndrome(&response.headers).is_some_and(is_ack);
-                if ack_req && is_ack && !self.responses.contains_key(&psn) {
-                    self.unacked.push_back(psn);
-                }
-            }
-            _ => {
-                self.unanswered_data.insert(psn);
-            }
+        if is_data(&response.headers) {
+            self.unanswered_data.insert(psn);
+        } else if ack_req && !is_nak(&response.headers) && !self.responses.contains_key(&psn) {
+            self.unacked.push_back(psn);
         }
         self.responses.entry(psn).or_default().push(response);
     }
@@ -180,8 +174,8 @@ impl Comparison {
         }
         self.findings.compared += 1;
         self.compare_headers(packet);
-        match (packet.headers.bth.opcode.operation(), packet.headers.aeth) {
-            (Operation::Ack, Some(aeth)) => match aeth.syndrome {
+        match packet.headers.body {
+            Body::RcResponse(urxe_wire::Response::Ack(aeth)) => match aeth.syndrome {
                 Syndrome::Ack { .. } => self.compare_ack(packet, aeth, context),
                 _ => self.compare_nak(packet, aeth),
             },
@@ -235,7 +229,7 @@ impl Comparison {
         tolerances.add(Tolerance::MigReq, frame, u64::from(!bth.migreq));
         tolerances.add(Tolerance::Congestion, frame, u64::from(bth.fecn || bth.becn));
         if let Some(Syndrome::Ack { credits }) = syndrome(&packet.headers) {
-            tolerances.add(Tolerance::Credits, frame, u64::from(credits != 0x1f));
+            tolerances.add(Tolerance::Credits, frame, u64::from(credits != Credits::NOT_TOLD));
         }
     }
 
@@ -255,9 +249,8 @@ impl Comparison {
             );
             return Next::Resync;
         };
-        let is_data = ours.headers.bth.opcode.operation() != Operation::Ack;
-        if is_data && session.unanswered_data.contains(&psn) {
-            let fields = ("opcode", "RC ACK", ours.headers.bth.opcode.to_string());
+        if is_data(&ours.headers) && session.unanswered_data.contains(&psn) {
+            let fields = ("opcode", "RC ACK", ours.headers.body.opcode().to_string());
             self.add_difference(
                 frame,
                 fields,
@@ -309,7 +302,7 @@ impl Comparison {
         let Some(session) = &mut self.session else { return Next::Continue };
         let sent = session.responses.get(&psn).map(Vec::as_slice).unwrap_or_default();
         let ours = sent.iter().rev().find(|response| is_nak(&response.headers));
-        let ours = ours.and_then(|response| response.headers.aeth);
+        let ours = ours.and_then(|response| response.headers.body.aeth());
         let Some(ours) = ours else {
             let (expected, explanation) = match sent.last() {
                 Some(last) => (last.headers.to_string(), "It refuses what our engine carries out."),
@@ -338,10 +331,11 @@ impl Comparison {
     /// A READ or atomic response.
     fn compare_data(&mut self, packet: &Captured, context: &mut Context<'_>) -> Next {
         let (frame, bth) = (packet.frame, &packet.headers.bth);
+        let opcode = packet.headers.body.opcode();
         let Some(session) = &mut self.session else { return Next::Continue };
         let sent = session.responses.get(&bth.psn).map(Vec::as_slice).unwrap_or_default();
-        let same = |response: &&Response| response.headers.bth.opcode == bth.opcode;
-        let any = |response: &&Response| response.headers.bth.opcode.operation() != Operation::Ack;
+        let same = |response: &&Response| response.headers.body.opcode() == opcode;
+        let any = |response: &&Response| is_data(&response.headers);
         let ours = sent.iter().rev().find(same).or_else(|| sent.iter().rev().find(any));
         let Some(ours) = ours.cloned() else {
             let (expected, explanation) = match sent.last() {
@@ -355,7 +349,7 @@ impl Comparison {
             };
             self.add_difference(
                 frame,
-                ("psn", format!("{} of {}", bth.opcode, bth.psn), expected),
+                ("psn", format!("{} of {}", opcode, bth.psn), expected),
                 explanation,
             );
             let is_done = context.expected.is_some_and(|expected| bth.psn.precedes(expected));
@@ -363,12 +357,12 @@ impl Comparison {
         };
         session.unanswered_data.remove(&bth.psn);
         let coalesced = session.ack_before(bth.psn);
-        if let Some(aeth) = packet.headers.aeth {
+        if let Some(aeth) = packet.headers.body.aeth() {
             session.note_msn(frame, bth.psn, aeth.msn);
         }
         self.findings.tolerances.add(Tolerance::CoalescedAck, frame, coalesced);
-        if ours.headers.bth.opcode != bth.opcode {
-            let fields = ("opcode", bth.opcode.to_string(), ours.headers.bth.opcode.to_string());
+        if ours.headers.body.opcode() != opcode {
+            let fields = ("opcode", opcode.to_string(), ours.headers.body.opcode().to_string());
             self.add_difference(
                 frame,
                 fields,
@@ -376,7 +370,7 @@ impl Comparison {
             );
             return Next::Continue;
         }
-        if let Some(aeth) = packet.headers.aeth.filter(|aeth| !is_ack(aeth.syndrome)) {
+        if let Some(aeth) = packet.headers.body.aeth().filter(|aeth| !is_ack(aeth.syndrome)) {
             let fields = ("syndrome", aeth.syndrome, Syndrome::ACK);
             self.add_difference(
                 frame,
@@ -391,12 +385,12 @@ impl Comparison {
     /// Compares the payload, or the original value of an atomic.
     fn compare_payload(&mut self, packet: &Captured, ours: &Response, context: &mut Context<'_>) {
         let frame = packet.frame;
-        let of_atomic = packet.headers.atomic_ack.map(|ack| ack.original);
-        let (captured, expected) = match (of_atomic, ours.headers.atomic_ack) {
-            (Some(original), Some(ours)) => {
-                (original.to_ne_bytes().to_vec(), ours.original.to_ne_bytes().to_vec())
+        let originals = original(&packet.headers).zip(original(&ours.headers));
+        let (captured, expected) = match originals {
+            Some((captured, ours)) => {
+                (captured.to_ne_bytes().to_vec(), ours.to_ne_bytes().to_vec())
             }
-            _ => (packet.payload.clone(), ours.payload.clone()),
+            None => (packet.payload.clone(), ours.payload.clone()),
         };
         if captured.len() != expected.len() {
             let fields = ("payload length", captured.len(), expected.len());
@@ -417,9 +411,8 @@ impl Comparison {
             return self.findings.tolerances.add(Tolerance::ProgramWrote, frame, 1);
         }
         let explanation = "The data is neither what was written there nor what was read there before, and nothing shows that the responder's program was active since.";
-        if let (Some(captured), Some(ours)) = (of_atomic, ours.headers.atomic_ack) {
-            let fields =
-                ("atomic value", format!("{captured:#x}"), format!("{:#x}", ours.original));
+        if let Some((captured, ours)) = originals {
+            let fields = ("atomic value", format!("{captured:#x}"), format!("{ours:#x}"));
             return self.add_difference(frame, fields, explanation);
         }
         let first = captured.iter().zip(&expected).position(|(a, b)| a != b).unwrap_or(0);
@@ -473,7 +466,9 @@ impl Comparison {
 impl Session {
     fn note_msn(&mut self, frame: u64, psn: Psn, captured: Msn) {
         let sent = self.responses.get(&psn).map(Vec::as_slice).unwrap_or_default();
-        let Some(first) = sent.iter().find_map(|response| response.headers.aeth) else { return };
+        let Some(first) = sent.iter().find_map(|response| response.headers.body.aeth()) else {
+            return;
+        };
         let since = if sent.len() > 1 { ahead(self.msn, first.msn) } else { 0 };
         self.msns.push(CapturedMsn { frame, captured, first: first.msn, since });
     }
@@ -498,11 +493,24 @@ impl Session {
 }
 
 fn syndrome(headers: &Headers) -> Option<Syndrome> {
-    headers.aeth.map(|aeth| aeth.syndrome)
+    headers.body.aeth().map(|aeth| aeth.syndrome)
 }
 
 fn is_ack(syndrome: Syndrome) -> bool {
     matches!(syndrome, Syndrome::Ack { .. })
+}
+
+/// Whether a response is that of a READ or an atomic, not an ACK or NAK.
+fn is_data(headers: &Headers) -> bool {
+    !matches!(headers.body, Body::RcResponse(urxe_wire::Response::Ack(_)))
+}
+
+/// The value that an atomic found.
+fn original(headers: &Headers) -> Option<u64> {
+    match headers.body {
+        Body::RcResponse(urxe_wire::Response::AtomicAck { original, .. }) => Some(original),
+        _ => None,
+    }
 }
 
 fn is_nak(headers: &Headers) -> bool {

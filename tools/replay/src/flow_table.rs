@@ -8,7 +8,7 @@ use crate::trace::{Captured, Trace};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use urxe_types::{Psn, Qpn};
-use urxe_wire::{Operation, Transport};
+use urxe_wire::{Body, Request, Transport};
 
 /// How many of the most recently active flows of requests a response is matched against.
 const BUSY_FLOWS: usize = 64;
@@ -57,9 +57,10 @@ impl FlowTable {
             }
             let bth = &packet.headers.bth;
             let (src, dst) = (packet.outer.flow.src, packet.outer.flow.dst);
-            let key = (src, dst, bth.opcode.transport(), bth.dest_qp);
+            let transport = packet.headers.body.transport();
+            let key = (src, dst, transport, bth.dest_qp);
             let number = *by_key.entry(key).or_insert_with(|| {
-                let (transport, qpn) = (bth.opcode.transport(), bth.dest_qp);
+                let qpn = bth.dest_qp;
                 flows.flows.push(Flow { src, dst, transport, qpn, packets: Vec::new() });
                 flows.flows.len() - 1
             });
@@ -114,7 +115,7 @@ impl FlowTable {
         let mut busy: HashMap<(IpAddr, IpAddr), VecDeque<usize>> = HashMap::new();
         for (packet, flow) in trace.packets.iter().zip(&self.of_packet) {
             let (Some(flow), outer) = (*flow, &packet.outer.flow) else { continue };
-            if packet.headers.bth.opcode.transport() != Transport::Rc || !packet.intact {
+            if packet.headers.body.transport() != Transport::Rc || !packet.intact {
                 continue;
             }
             if packet.is_request() {
@@ -164,8 +165,8 @@ impl Span {
     fn extend(&mut self, packet: &Captured) {
         const SMALLEST_MTU: u32 = 256;
         let Captured { headers, outer, .. } = packet;
-        let psns = match (headers.bth.opcode.operation(), headers.reth) {
-            (Operation::ReadRequest, Some(reth)) => reth.len.div_ceil(SMALLEST_MTU).max(1),
+        let psns = match headers.body {
+            Body::RcRequest(Request::Read(reth)) => reth.len.div_ceil(SMALLEST_MTU).max(1),
             _ => 1,
         };
         let end = headers.bth.psn + psns;
@@ -185,9 +186,8 @@ impl Span {
 
 /// Why a packet is not replayed, if it is not.
 fn exclusion(packet: &Captured) -> Option<&'static str> {
-    let bth = &packet.headers.bth;
-    match (bth.opcode.transport(), bth.dest_qp) {
-        (Transport::Cnp, _) => Some("congestion notification: it has no response"),
+    match (packet.headers.body, packet.headers.bth.dest_qp) {
+        (Body::Cnp, _) => Some("congestion notification: it has no response"),
         (_, Qpn::GSI) => Some("management datagram (QP1): answered by programs, not by the NIC"),
         _ if packet.outer.flow.src.is_ipv4() != packet.outer.flow.dst.is_ipv4() => {
             Some("addresses of two families")

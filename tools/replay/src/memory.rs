@@ -6,7 +6,7 @@ use crate::trace::Trace;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use urxe_types::{Access, Psn, Rkey};
-use urxe_wire::{AtomicEth, Operation, Reth};
+use urxe_wire::{AtomicEth, Body, Request, Response, Reth};
 
 /// Small, so that a capture with scattered addresses costs little.
 const PAGE: u64 = 256;
@@ -151,11 +151,16 @@ pub(crate) struct MemoryRange {
 }
 
 /// The memory that a request names, if it names any.
-pub(crate) fn named_range(reth: Option<Reth>, atomic: Option<AtomicEth>) -> Option<MemoryRange> {
-    match (reth, atomic) {
-        (Some(Reth { va, rkey, len }), _) => Some(MemoryRange { rkey, addr: va, len: len.into() }),
-        (_, Some(AtomicEth { va, rkey, .. })) => Some(MemoryRange { rkey, addr: va, len: 8 }),
-        _ => None,
+pub(crate) fn named_range(request: &Request) -> Option<MemoryRange> {
+    match *request {
+        Request::CompareSwap(AtomicEth { va, rkey, .. })
+        | Request::FetchAdd(AtomicEth { va, rkey, .. }) => {
+            Some(MemoryRange { rkey, addr: va, len: 8 })
+        }
+        _ => {
+            let &Reth { va, rkey, len } = request.reth()?;
+            Some(MemoryRange { rkey, addr: va, len: len.into() })
+        }
     }
 }
 
@@ -246,6 +251,7 @@ impl<'a> InitialMemory<'a> {
     fn find_keys(&mut self) {
         for (i, _) in self.granted() {
             let packet = &self.trace.packets[i];
+            let Some(request) = packet.request() else { continue };
             let keys = self.keys.entry(packet.outer.flow.dst).or_default();
             let new = |first, last| Key {
                 first,
@@ -255,16 +261,12 @@ impl<'a> InitialMemory<'a> {
                 last_use: i,
                 bytes: Bytes::default(),
             };
-            if let Some(rkey) = packet.headers.ieth {
+            if let Some(rkey) = request.invalidates() {
                 let key = keys.entry(rkey).or_insert_with(|| new(0, 7));
                 key.is_window = true;
                 key.last_use = i;
             }
-            let Some(MemoryRange { rkey, addr, len }) =
-                named_range(packet.headers.reth, packet.headers.atomic)
-            else {
-                continue;
-            };
+            let Some(MemoryRange { rkey, addr, len }) = named_range(&request) else { continue };
             let Some(last) = len.checked_sub(1).and_then(|len| addr.checked_add(len)) else {
                 continue;
             };
@@ -287,9 +289,10 @@ impl<'a> InitialMemory<'a> {
                 let keys = self.keys.get_mut(&host).into_iter().flat_map(Keys::values_mut);
                 keys.for_each(|key| key.bytes.forget());
             }
-            match (headers.bth.opcode.operation(), headers.reth, headers.atomic) {
-                (Operation::Write | Operation::WriteImm | Operation::AtomicWrite, reth, _) => {
-                    if let Some(reth) = reth {
+            let Some(request) = packet.request() else { continue };
+            match request {
+                Request::Write(_) | Request::AtomicWrite(_) => {
+                    if let Some(reth) = request.reth() {
                         cursors.insert(survey, Cursor { rkey: reth.rkey, addr: reth.va });
                     }
                     let Some(cursor) = cursors.get_mut(&survey) else { continue };
@@ -299,15 +302,19 @@ impl<'a> InitialMemory<'a> {
                         bytes.mark(addr, packet.payload.len());
                     }
                 }
-                (Operation::ReadRequest, Some(reth), _) => self.learn_read(i, survey, &reth),
-                (Operation::CompareSwap | Operation::FetchAdd, _, Some(atomic)) => {
+                Request::Read(reth) => self.learn_read(i, survey, &reth),
+                Request::CompareSwap(atomic) | Request::FetchAdd(atomic) => {
                     let Some(response) = self.response(survey, headers.bth.psn, i) else {
                         continue;
                     };
-                    let Some(found) = trace.packets[response].headers.atomic_ack else { continue };
-                    self.learn(i, host, atomic.rkey, atomic.va, &found.original.to_ne_bytes());
+                    let Body::RcResponse(Response::AtomicAck { original, .. }) =
+                        trace.packets[response].headers.body
+                    else {
+                        continue;
+                    };
+                    self.learn(i, host, atomic.rkey, atomic.va, &original.to_ne_bytes());
                 }
-                _ => {}
+                Request::Send(_) | Request::Flush { .. } => {}
             }
         }
     }
@@ -330,7 +337,7 @@ impl<'a> InitialMemory<'a> {
             let response =
                 self.response(survey, psn, request).map(|response| &trace.packets[response]);
             let Some(response) = response.filter(|response| {
-                response.headers.bth.opcode.operation() == Operation::ReadResponse
+                matches!(response.headers.body, Body::RcResponse(response) if response.is_read())
             }) else {
                 missing += 1;
                 continue;

@@ -14,11 +14,13 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use urxe_engine::{Counter, CqId, Device, DeviceConfig, MrSpec, PdId, QpInit, QueueId, RecvSource};
 use urxe_types::{
-    Access, AddressVector, Lkey, MwType, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn, Rkey,
-    SendOp, SendWqe,
+    Access, AddressVector, Extra, Lkey, MwType, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn,
+    Rkey, SendOp, SendWqe,
 };
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::{DONT_FRAGMENT, Headers, Ident, Outer, Packet, Transport, icrc};
+use urxe_wire::{
+    Body, DONT_FRAGMENT, Headers, Ident, Outer, Packet, Part, Request, Transport, UcRequest, icrc,
+};
 
 const PD: PdId = PdId(1);
 const CQ: CqId = CqId(1);
@@ -206,6 +208,7 @@ impl ReferenceHost {
         let ident = Ident::Known { ident: 0, fragment: DONT_FRAGMENT };
         self.program.outcome = outcome;
         self.program.receive_posted = true;
+        let invalidates = packet.request().and_then(|request| request.invalidates());
         let invalidated = self.device.counters().get(Counter::KeysInvalidated);
         let (device, program) = (&mut self.device, &mut self.program);
         device.handle_datagram(self.now, program, &Outer { flow, ident }, &bytes);
@@ -213,7 +216,7 @@ impl ReferenceHost {
         let responses = self.responses(limit);
         self.program.outcome = None;
         if self.device.counters().get(Counter::KeysInvalidated) > invalidated
-            && let Some(key) = packet.headers.ieth.and_then(|rkey| self.keys.get_mut(&rkey))
+            && let Some(key) = invalidates.and_then(|rkey| self.keys.get_mut(&rkey))
         {
             key.window = None;
         }
@@ -252,17 +255,17 @@ impl ReferenceHost {
             headers.bth.dest_qp = qpn;
         }
         headers.bth.ack_req = true;
-        headers.reth = headers.reth.map(|reth| urxe_wire::Reth { rkey: key(reth.rkey), ..reth });
-        headers.atomic =
-            headers.atomic.map(|eth| urxe_wire::AtomicEth { rkey: key(eth.rkey), ..eth });
-        headers.ieth = headers.ieth.map(key);
+        if let Some(rkey) = rkey_mut(&mut headers.body) {
+            *rkey = key(*rkey);
+        }
         headers
     }
 
     /// Deregisters keys and binds windows, as the responder's program must have done before this
     /// request.
     fn update_keys(&mut self, qpn: Qpn, index: usize, packet: &Captured, outcome: Option<Outcome>) {
-        let named = named_range(packet.headers.reth, packet.headers.atomic);
+        let Some(request) = packet.request() else { return };
+        let named = named_range(&request);
         if let Some(MemoryRange { rkey, addr, len }) = named
             && let Some(key) = self.keys.get_mut(&rkey)
         {
@@ -273,7 +276,7 @@ impl ReferenceHost {
             }
         }
         if outcome != Some(Outcome::Refused) {
-            let rkeys = [named.map(|named| named.rkey), packet.headers.ieth];
+            let rkeys = [named.map(|named| named.rkey), request.invalidates()];
             for rkey in rkeys.into_iter().flatten() {
                 self.bind(qpn, rkey);
             }
@@ -316,6 +319,25 @@ impl ReferenceHost {
     }
 }
 
+/// The key that a request names.
+fn rkey_mut(body: &mut Body) -> Option<&mut Rkey> {
+    use {Part::*, Request::*};
+    match body {
+        Body::RcRequest(Send(
+            Last(Extra::Invalidate(rkey)) | Only((), Extra::Invalidate(rkey)),
+        )) => Some(rkey),
+        Body::RcRequest(
+            Write(First(reth) | Only(reth, _))
+            | Read(reth)
+            | AtomicWrite(reth)
+            | Flush { reth, .. },
+        )
+        | Body::Uc(UcRequest::Write(First(reth) | Only(reth, _))) => Some(&mut reth.rkey),
+        Body::RcRequest(CompareSwap(atomic) | FetchAdd(atomic)) => Some(&mut atomic.rkey),
+        _ => None,
+    }
+}
+
 /// The attributes of a responder.
 fn attributes(number: usize, survey: &Survey, first: &Captured) -> QpAttr {
     /// The most that the engine accepts: the responder's value is not in the capture.
@@ -341,7 +363,10 @@ fn attributes(number: usize, survey: &Survey, first: &Captured) -> QpAttr {
         }),
         path_mtu: Some(survey.mtu),
         dest_qpn: Some(Qpn::new(FIRST_PEER + number as u32)),
-        qkey: Some(first.headers.deth.map_or(Qkey(0), |deth| deth.qkey)),
+        qkey: Some(match first.headers.body {
+            Body::Ud(datagram) => datagram.deth.qkey,
+            _ => Qkey(0),
+        }),
         rq_psn: Some(first.headers.bth.psn),
         sq_psn: Some(Psn::new(0)),
         max_rd_atomic: Some(1),

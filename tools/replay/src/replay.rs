@@ -173,7 +173,7 @@ impl<'a> Replay<'a> {
 
     /// Starts a session with this packet, if it is the first of a message.
     fn start_session(&mut self, number: usize, packet: &Captured) -> bool {
-        if !packet.headers.bth.opcode.position().starts() {
+        if !packet.headers.body.starts() {
             return false;
         }
         let comparison = &mut self.comparisons[number];
@@ -219,7 +219,7 @@ impl<'a> Replay<'a> {
         let mtu = comparison.survey.mtu.bytes() as u64;
         let Some(session) = &mut comparison.session else { return };
         let psn = response.headers.bth.psn;
-        let source = named_range(packet.headers.reth, packet.headers.atomic).and_then(|range| {
+        let source = packet.request().as_ref().and_then(named_range).and_then(|range| {
             let number = u64::try_from(psn.diff(packet.headers.bth.psn)).ok()?;
             let addr = range.addr.wrapping_add(number * mtu);
             let reference = self.references.get_mut(&packet.outer.flow.dst)?;
@@ -286,5 +286,9 @@ impl<'a> Replay<'a> {
 /// Whether a response reports success.
 fn is_success(packet: &Captured) -> bool {
     packet.intact
-        && packet.headers.aeth.is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }))
+        && packet
+            .headers
+            .body
+            .aeth()
+            .is_none_or(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }))
 }

@@ -8,7 +8,7 @@ use crate::flow_table::{Direction, FlowTable};
 use crate::trace::{Captured, Trace};
 use std::collections::HashMap;
 use urxe_types::{Access, PathMtu, Psn};
-use urxe_wire::{NakCode, Operation, Syndrome, Transport};
+use urxe_wire::{NakCode, Request, Syndrome, Transport};
 
 /// After this many packets, a PSN belongs to another request.
 const WINDOW: usize = 1 << 20;
@@ -78,8 +78,8 @@ impl Survey {
         let requests = &flows.flows[direction.requests];
         let (mtu, mtu_from) = path_mtu(trace, flows, direction);
         let starts = |&&i: &&usize| {
-            let opcode = trace.packets[i].headers.bth.opcode;
-            opcode.is_request() && opcode.position().starts()
+            let body = &trace.packets[i].headers.body;
+            body.is_request() && body.starts()
         };
         let mut survey = Survey {
             direction,
@@ -117,7 +117,7 @@ impl Survey {
             let psn = packet.headers.bth.psn;
             if in_requests {
                 let begun = match message {
-                    Some(begun) if !packet.headers.bth.opcode.position().starts() => begun,
+                    Some(begun) if !packet.headers.body.starts() => begun,
                     _ => Sent { index, start: index, before: 0 },
                 };
                 let same = sent.entry(psn).or_default();
@@ -130,9 +130,9 @@ impl Survey {
                 continue;
             }
             self.responses.push(index);
-            let Some(aeth) = packet.headers.aeth else { continue };
+            let Some(aeth) = packet.headers.body.aeth() else { continue };
             if let Syndrome::RnrNak { timer } = aeth.syndrome {
-                self.min_rnr_timer.get_or_insert(timer);
+                self.min_rnr_timer.get_or_insert(timer.code());
             }
             // A NAK applies to every earlier transmission of the request.
             for &earlier in sent.get(&psn).into_iter().flatten() {
@@ -196,26 +196,24 @@ impl Survey {
 
 /// The access that a request needs.
 pub(crate) fn rights(request: &Captured) -> Access {
-    match request.headers.bth.opcode.operation() {
-        Operation::Write | Operation::WriteImm | Operation::AtomicWrite => Access::REMOTE_WRITE,
-        Operation::ReadRequest => Access::REMOTE_READ,
-        Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-        Operation::Flush => Access::FLUSH_GLOBAL,
-        _ => Access::empty(),
+    match request.request() {
+        None | Some(Request::Send(_)) => Access::empty(),
+        Some(Request::Write(_) | Request::AtomicWrite(_)) => Access::REMOTE_WRITE,
+        Some(Request::Read(_)) => Access::REMOTE_READ,
+        Some(Request::CompareSwap(_) | Request::FetchAdd(_)) => Access::REMOTE_ATOMIC,
+        Some(Request::Flush { .. }) => Access::FLUSH_GLOBAL,
     }
 }
 
 pub(crate) fn is_send(request: &Captured) -> bool {
-    let operation = request.headers.bth.opcode.operation();
-    matches!(operation, Operation::Send | Operation::SendImm | Operation::SendInv)
+    request.is_request() && matches!(request.request(), None | Some(Request::Send(_)))
 }
 
 /// Whether this packet consumes a receive.
 fn consumes_receive(request: &Captured) -> bool {
-    let opcode = request.headers.bth.opcode;
-    match opcode.operation() {
-        Operation::WriteImm => true,
-        _ => is_send(request) && opcode.position().starts(),
+    match request.request() {
+        Some(Request::Write(part)) => matches!(part.end(), Some(Some(_))),
+        _ => is_send(request) && request.headers.body.starts(),
     }
 }
 
@@ -227,7 +225,7 @@ fn path_mtu(trace: &Trace, flows: &FlowTable, direction: Direction) -> (PathMtu,
     for &i in both.into_iter().flatten().flat_map(|flow| &flows.flows[flow].packets) {
         let Captured { headers, payload, intact: true, .. } = &trace.packets[i] else { continue };
         largest = largest.max(payload.len());
-        if !headers.bth.opcode.position().ends() {
+        if !headers.body.ends() {
             *sizes.entry(payload.len()).or_insert(0) += 1;
         }
     }

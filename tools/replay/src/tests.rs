@@ -7,7 +7,7 @@ use std::path::Path;
 use trace::Captured;
 use urxe_port::capture::{Content, Frame};
 use urxe_types::Msn;
-use urxe_wire::{NakCode, Operation, Syndrome, icrc};
+use urxe_wire::{Aeth, Body, NakCode, Response, Syndrome, icrc};
 
 fn trace(file: &str) -> Trace {
     let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../interop/captures");
@@ -26,16 +26,20 @@ fn differences(file: &str, is_it: fn(&Captured) -> bool, change: fn(&mut Capture
     replayed(trace).fields()
 }
 
-fn is(operation: Operation) -> impl Fn(&Captured) -> bool {
-    move |packet| packet.headers.bth.opcode.operation() == operation
-}
-
 fn is_ack(packet: &Captured) -> bool {
-    is(Operation::Ack)(packet)
+    matches!(packet.headers.body, Body::RcResponse(Response::Ack(_)))
 }
 
 fn is_read_response(packet: &Captured) -> bool {
-    is(Operation::ReadResponse)(packet)
+    matches!(packet.headers.body, Body::RcResponse(response) if response.is_read())
+}
+
+/// The AETH of an ACK.
+fn aeth(packet: &mut Captured) -> &mut Aeth {
+    match &mut packet.headers.body {
+        Body::RcResponse(Response::Ack(aeth)) => aeth,
+        body => panic!("{} is no ACK", body.opcode()),
+    }
 }
 
 /// File, responses compared, differences.
@@ -89,7 +93,7 @@ fn a_wrong_psn_is_found() {
 #[test]
 fn a_wrong_msn_is_found() {
     let change = |packet: &mut Captured| {
-        let aeth = packet.headers.aeth.as_mut().unwrap();
+        let aeth = aeth(packet);
         aeth.msn = Msn::new(aeth.msn.get() + 1);
     };
     assert_eq!(differences("6.1/vectors-rc-v4.pcap", is_ack, change), ["msn"]);
@@ -119,21 +123,23 @@ fn a_wrong_syndrome_is_found() {
     for code in [NakCode::RemoteAccess, NakCode::InvalidRequest, NakCode::RemoteOperational] {
         let mut trace = trace("6.1/vectors-rc-v4.pcap");
         let packet = trace.packets.iter_mut().find(|packet| is_ack(packet)).unwrap();
-        packet.headers.aeth.as_mut().unwrap().syndrome = Syndrome::Nak(code);
+        aeth(packet).syndrome = Syndrome::Nak(code);
         assert_ne!(replayed(trace).differences, 0, "{code:?}");
     }
     let change = |packet: &mut Captured| {
-        packet.headers.aeth.as_mut().unwrap().syndrome = Syndrome::Nak(NakCode::InvalidRd);
+        aeth(packet).syndrome = Syndrome::Nak(NakCode::InvalidRd);
     };
     assert!(differences("6.1/vectors-err-v4.pcap", is_ack, change).contains(&"syndrome".into()));
 }
 
 #[test]
 fn a_wrong_atomic_value_is_found() {
-    let is_atomic: fn(&Captured) -> bool = |packet| is(Operation::AtomicAck)(packet);
     let mut trace = trace("6.1/perftest-atomic-lat.pcap");
-    let packet = trace.packets.iter_mut().filter(|packet| is_atomic(packet)).nth(1).unwrap();
-    packet.headers.atomic_ack.as_mut().unwrap().original += 1;
+    let mut values = trace.packets.iter_mut().filter_map(|packet| match &mut packet.headers.body {
+        Body::RcResponse(Response::AtomicAck { original, .. }) => Some(original),
+        _ => None,
+    });
+    *values.nth(1).unwrap() += 1;
     assert_eq!(replayed(trace).fields()[0], "atomic value");
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use urxe_port::capture::{self, Content, Frame, ReadError};
 use urxe_wire::icrc::{Checker, Verdict};
-use urxe_wire::{Headers, Outer, Packet};
+use urxe_wire::{Headers, Outer, Packet, Request};
 
 /// A packet of RoCEv2.
 #[derive(Clone, Debug)]
@@ -25,7 +25,12 @@ pub(crate) struct Captured {
 impl Captured {
     /// Whether it is a request, for the responder.
     pub(crate) fn is_request(&self) -> bool {
-        self.headers.bth.opcode.is_request()
+        self.headers.body.is_request()
+    }
+
+    /// The request of a connection that it is.
+    pub(crate) fn request(&self) -> Option<Request> {
+        self.headers.body.request()
     }
 }
 

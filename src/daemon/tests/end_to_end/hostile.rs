@@ -24,7 +24,7 @@ use urxe_shm::control::{
 use urxe_shm::ring::entry::{Extra, SendOp};
 use urxe_types::{PathMtu, Psn, Qkey, QpState, QpType, Qpn};
 use urxe_wire::mad::{MAD_LEN, PortSpace};
-use urxe_wire::{Bth, Deth, Flow, Headers, Opcode, icrc};
+use urxe_wire::{Bth, Datagram, Deth, Flow, Headers, Opcode, icrc};
 
 /// Sum of the counters by which a device drops packets, and of the port's.
 fn dropped(client: &mut Client) -> u64 {
@@ -76,9 +76,7 @@ fn ten_thousand_random_datagrams_are_dropped_by_cause() {
                 }
                 // Well formed, of every opcode, for a QP that exists, but not from its peer.
                 3 => {
-                    let bth = Bth::new(opcode, Qpn::new(b.qp.created.qpn), Default::default());
-                    let len = Headers::new(bth).len() + 64;
-                    let mut bytes = random.bytes(len);
+                    let mut bytes = random.bytes(opcode.header_len() + 64);
                     bytes[0] = opcode.byte();
                     bytes[1] = 0;
                     bytes[2..4].copy_from_slice(&[0xff, 0xff]);
@@ -363,10 +361,9 @@ impl Stranger {
 
     /// Sends a management datagram, no more at a time than the smallest socket buffer holds.
     fn send(&mut self, observer: &mut Client, mad: &[u8; MAD_LEN]) {
-        let headers = Headers {
-            deth: Some(Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI }),
-            ..Headers::new(Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::default()))
-        };
+        let deth = Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI };
+        let bth = Bth::new(Qpn::GSI, Psn::default());
+        let headers = Headers::new(bth, Datagram { deth, imm: None });
         let mut bytes = vec![0; headers.len()];
         headers.emit(&mut bytes);
         bytes.extend(mad);

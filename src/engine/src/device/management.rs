@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use urxe_types::{Psn, Qkey, Qpn};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::mad::{MAD_LEN, MadSource};
-use urxe_wire::{Bth, Deth, Flow, Headers, Opcode, Outer, Packet};
+use urxe_wire::{Body, Bth, Datagram, Deth, Flow, Headers, Outer, Packet};
 
 /// The device's own QP1.
 #[derive(Debug, Default)]
@@ -50,10 +50,8 @@ impl Management {
             let Some(Outgoing { flow, qpn, mad }) = self.waiting.pop_front() else { break };
             let psn = self.next_psn;
             self.next_psn = psn.next();
-            let headers = Headers {
-                deth: Some(Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI }),
-                ..Headers::new(Bth::new(Opcode::UD_SEND_ONLY, qpn, psn))
-            };
+            let deth = Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI };
+            let headers = Headers::new(Bth::new(qpn, psn), Datagram { deth, imm: None });
             let Ok(()) = tx.push(&flow, &headers, MAD_LEN, |buf| {
                 buf.copy_from_slice(&mad);
                 Ok::<(), std::convert::Infallible>(())
@@ -71,7 +69,7 @@ pub(super) fn parse<'a>(
     outer: &Outer,
     packet: &Packet<'a>,
 ) -> Result<(MadSource, &'a [u8; MAD_LEN]), Counter> {
-    let Some(Deth { qkey, src_qp }) = packet.headers.deth else {
+    let Body::Ud(Datagram { deth: Deth { qkey, src_qp }, .. }) = packet.headers.body else {
         return Err(Counter::DropWrongTransport);
     };
     if qkey != Qkey::GSI {

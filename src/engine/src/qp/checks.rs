@@ -5,91 +5,76 @@ use super::{Cx, Qp, flush_atomic_write};
 use crate::limits::MAX_MESSAGE;
 use crate::memory::{KeyError, Span};
 use urxe_types::{Access, Rkey};
-use urxe_wire::{Operation, Packet};
+use urxe_wire::{Packet, Part, Request};
 
 impl Qp {
     /// First, middle and last packets come in the order of their message.
-    pub(super) fn check_sequence(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
-        use Operation::{Send, SendImm, SendInv, Write, WriteImm};
-        let opcode = packet.headers.bth.opcode;
-        let in_order = match self.responder.message {
-            Message::None => opcode.position().starts(),
-            Message::Send { .. } => {
-                !opcode.position().starts()
-                    && matches!(opcode.operation(), Send | SendImm | SendInv)
-            }
-            Message::Write { .. } => {
-                !opcode.position().starts() && matches!(opcode.operation(), Write | WriteImm)
-            }
+    pub(super) fn check_sequence(&self, request: &Request) -> Result<(), Refusal> {
+        let in_order = match (self.responder.message, request) {
+            (Message::None, _) => request.starts(),
+            (Message::Send { .. }, Request::Send(part)) => !part.starts(),
+            (Message::Write { .. }, Request::Write(part)) => !part.starts(),
+            (Message::Send { .. } | Message::Write { .. }, _) => false,
         };
         in_order.then_some(()).ok_or(Refusal::InvalidRequest)
     }
 
     /// The QP lets its peer do this.
-    pub(super) fn check_enabled(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
-        let needs = match packet.headers.bth.opcode.operation() {
-            Operation::Send | Operation::SendImm | Operation::SendInv => Access::default(),
-            Operation::Write | Operation::WriteImm | Operation::AtomicWrite => Access::REMOTE_WRITE,
-            Operation::ReadRequest => Access::REMOTE_READ,
-            Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-            Operation::Flush => {
-                // A kind that does not exist is refused where it would be executed.
-                packet
-                    .headers
-                    .feth
-                    .as_ref()
-                    .and_then(flush_atomic_write::flush_rights)
-                    .unwrap_or_default()
+    pub(super) fn check_enabled(&self, request: &Request) -> Result<(), Refusal> {
+        let needs = match request {
+            Request::Send(_) => Access::default(),
+            Request::Write(_) | Request::AtomicWrite(_) => Access::REMOTE_WRITE,
+            Request::Read(_) => Access::REMOTE_READ,
+            Request::CompareSwap(_) | Request::FetchAdd(_) => Access::REMOTE_ATOMIC,
+            // A kind that does not exist is refused where it would be executed.
+            Request::Flush { feth, .. } => {
+                flush_atomic_write::flush_rights(feth).unwrap_or_default()
             }
-            _ => return Err(Refusal::InvalidRequest),
         };
         let access = self.attr.access.unwrap_or_default();
         access.contains(needs).then_some(()).ok_or(Refusal::InvalidRequest)
     }
 
     /// Every packet but the last is full, and the lengths add up.
-    pub(super) fn check_length(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
-        let len = packet.payload.len();
-        let mtu = self.path().mtu as usize;
-        let opcode = packet.headers.bth.opcode;
-        let reth_len = packet.headers.reth.map(|reth| reth.len);
-        if reth_len.is_some_and(|len| u64::from(len) > MAX_MESSAGE) {
+    pub(super) fn check_length(&self, packet: &Packet<'_, Request>) -> Result<(), Refusal> {
+        let request = &packet.headers.body;
+        if request.reth().is_some_and(|reth| u64::from(reth.len) > MAX_MESSAGE) {
             return Err(Refusal::InvalidRequest);
         }
-        if opcode.operation() == Operation::AtomicWrite {
-            let is_word = len == 8 && reth_len == Some(8);
-            return is_word.then_some(()).ok_or(Refusal::InvalidRequest);
-        }
-        let is_send =
-            matches!(opcode.operation(), Operation::Send | Operation::SendImm | Operation::SendInv);
-        let is_write = matches!(opcode.operation(), Operation::Write | Operation::WriteImm);
-        if !is_send && !is_write {
-            return Ok(());
-        }
-        let ends = opcode.position().ends();
-        let starts = opcode.position().starts();
-        let full = match (starts, ends) {
-            (_, false) => len == mtu,
-            (true, true) => len <= mtu,
-            (false, true) => len > 0 && len <= mtu,
-        };
-        let adds_up = match (self.responder.message, reth_len) {
-            (Message::Write { remaining, .. }, _) => {
-                ends == (remaining as usize == len) && len <= remaining as usize
+        let len = packet.payload.len();
+        let is_right = match request {
+            Request::AtomicWrite(reth) => len == 8 && reth.len == 8,
+            Request::Send(part) => self.is_full(part, len),
+            Request::Write(part) => {
+                let left = match (self.responder.message, part.start()) {
+                    (Message::Write { remaining, .. }, _) => Some(remaining),
+                    (_, start) => start.map(|reth| reth.len),
+                };
+                let adds_up = |left| part.ends() == (left == len) && len <= left;
+                self.is_full(part, len) && left.is_none_or(|left| adds_up(left as usize))
             }
-            (_, Some(length)) => ends == (length as usize == len) && len <= length as usize,
             _ => true,
         };
-        (full && adds_up).then_some(()).ok_or(Refusal::InvalidRequest)
+        is_right.then_some(()).ok_or(Refusal::InvalidRequest)
+    }
+
+    /// Whether a part of a message is as long as its place in the message says.
+    fn is_full<S, E>(&self, part: &Part<S, E>, len: usize) -> bool {
+        let mtu = self.path().mtu as usize;
+        match part {
+            Part::First(_) | Part::Middle => len == mtu,
+            Part::Last(_) => len > 0 && len <= mtu,
+            Part::Only(..) => len <= mtu,
+        }
     }
 
     /// The key that a SEND closes is that of a type 2 window that is bound on this QP.
     pub(super) fn check_invalidate<H>(
         &self,
         cx: &Cx<'_, H>,
-        packet: &Packet<'_>,
+        request: &Request,
     ) -> Result<(), Refusal> {
-        match packet.headers.ieth {
+        match request.invalidates() {
             Some(rkey) if !cx.keys.may_invalidate(rkey.0, self.key_scope()) => {
                 Err(Refusal::RemoteAccess)
             }

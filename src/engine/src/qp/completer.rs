@@ -5,23 +5,26 @@
 //! itself. A response that skips a READ or atomic means that its data was lost on the way
 //! (an implied NAK, IBTA 9.7.5.1.3) and the request is repeated.
 
-use super::retry::rnr_wait;
 use super::send_queue::{Pending, distance};
 use super::sges::Space;
 use super::{Cx, Failure, Qp};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
-use urxe_types::{Completion, Extra, Psn, QpState, Qpn, SendOp, WcOpcode, WcStatus};
-use urxe_wire::{Aeth, NakCode, Opcode, Operation, Packet, Syndrome};
+use urxe_types::{Completion, Extra, Psn, QpState, Qpn, RnrTimer, SendOp, WcOpcode, WcStatus};
+use urxe_wire::{Aeth, Bth, Headers, NakCode, Packet, Response, Syndrome};
 
 impl Qp {
     /// A response packet arrived: an ACK, a NAK, or data.
-    pub(crate) fn handle_response<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
+    pub(crate) fn handle_response<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        packet: &Packet<'_, Response>,
+    ) {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
             return self.count(cx, Counter::DropQpNotReady, 1);
         }
-        let psn = packet.headers.bth.psn;
+        let Headers { bth: Bth { psn, .. }, body: response } = packet.headers;
         if !self.sq.is_outstanding(psn) {
             let counter = match psn.precedes(self.sq.una()) {
                 true => Counter::StaleResponses,
@@ -29,15 +32,15 @@ impl Qp {
             };
             return self.count(cx, counter, 1);
         }
-        let operation = packet.headers.bth.opcode.operation();
-        match (operation, packet.headers.aeth) {
-            (Operation::Ack, Some(aeth)) => self.on_ack(cx, psn, aeth),
-            (Operation::AtomicAck, Some(aeth)) if is_ack(aeth) => self.on_atomic_ack(cx, packet),
-            (Operation::ReadResponse, None) => self.on_read_response(cx, packet),
-            (Operation::ReadResponse, Some(aeth)) if is_ack(aeth) => {
-                self.on_read_response(cx, packet);
-            }
-            _ => self.bad_response(cx),
+        match response {
+            Response::Ack(aeth) => self.on_ack(cx, psn, aeth),
+            // A refusal brings no data.
+            _ if response.aeth().is_some_and(|aeth| !is_ack(aeth)) => self.bad_response(cx),
+            Response::AtomicAck { original, .. } => self.on_atomic_ack(cx, psn, original),
+            Response::ReadFirst(_)
+            | Response::ReadMiddle
+            | Response::ReadLast(_)
+            | Response::ReadOnly(_) => self.on_read_response(cx, psn, response, packet.payload),
         }
     }
 
@@ -109,7 +112,7 @@ impl Qp {
         }
     }
 
-    fn on_rnr_nak<H: Host>(&mut self, cx: &mut Cx<'_, H>, timer: u8) {
+    fn on_rnr_nak<H: Host>(&mut self, cx: &mut Cx<'_, H>, timer: RnrTimer) {
         self.count(cx, Counter::RnrNaksReceived, 1);
         if self.retry.is_rnr_waiting() {
             return;
@@ -126,12 +129,17 @@ impl Qp {
             _ => self.retry.rnr_tries -= 1,
         }
         self.retry.on_rewind(self.sq.una());
-        let wait = self.retry.readiness.on_refused(rnr_wait(timer));
+        let wait = self.retry.readiness.on_refused(timer.duration());
         self.retry.wait_rnr(cx.now, wait);
     }
 
-    fn on_read_response<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
-        let psn = packet.headers.bth.psn;
+    fn on_read_response<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        psn: Psn,
+        response: Response,
+        payload: &[u8],
+    ) {
         if !self.acknowledge_before(cx, psn) {
             return;
         }
@@ -139,16 +147,15 @@ impl Qp {
         let pd = self.init.pd;
         let Some(front) = self.sq.front() else { return };
         if front.is_placement() {
-            return self.on_placed(cx, packet);
+            return self.on_placed(cx, response, payload);
         }
         let number = distance(front.first_psn, psn);
         let offset = u64::from(number) * mtu;
         let is_last = number + 1 == front.packets;
         let expected = (front.length - offset.min(front.length)).min(mtu);
-        let ends = packet.headers.bth.opcode.position().ends();
         let ends_request = number + 1 == front.after(number);
         let fits =
-            front.is_read() && ends == ends_request && packet.payload.len() as u64 == expected;
+            front.is_read() && response.ends() == ends_request && payload.len() as u64 == expected;
         if !fits {
             return self.bad_response(cx);
         }
@@ -156,7 +163,7 @@ impl Qp {
         self.dirty = true;
         let mut space = Space { keys: cx.keys, pd, host: cx.host };
         let Pending { wqe, walk, .. } = front;
-        if let Err(cause) = space.scatter(walk, &wqe.sges, offset, packet.payload) {
+        if let Err(cause) = space.scatter(walk, &wqe.sges, offset, payload) {
             self.failure = Some(Failure::Send(WcStatus::LocalProtection, cause));
             return;
         }
@@ -168,22 +175,20 @@ impl Qp {
     }
 
     /// The answer to a FLUSH or ATOMIC WRITE: a READ response of nothing, as rxe sends it.
-    fn on_placed<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
-        let is_only = packet.headers.bth.opcode == Opcode::RC_READ_RESPONSE_ONLY;
-        if !is_only || !packet.payload.is_empty() {
+    fn on_placed<H: Host>(&mut self, cx: &mut Cx<'_, H>, response: Response, payload: &[u8]) {
+        if !matches!(response, Response::ReadOnly(_)) || !payload.is_empty() {
             return self.bad_response(cx);
         }
         self.end_front(cx);
         self.on_progress(cx, 1);
     }
 
-    fn on_atomic_ack<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
-        if !self.acknowledge_before(cx, packet.headers.bth.psn) {
+    fn on_atomic_ack<H: Host>(&mut self, cx: &mut Cx<'_, H>, psn: Psn, original: u64) {
+        if !self.acknowledge_before(cx, psn) {
             return;
         }
         let pd = self.init.pd;
-        let answer = packet.headers.atomic_ack;
-        let (Some(front), Some(answer)) = (self.sq.front(), answer) else { return };
+        let Some(front) = self.sq.front() else { return };
         if !front.is_atomic() {
             return self.bad_response(cx);
         }
@@ -192,7 +197,7 @@ impl Qp {
         let mut space = Space { keys: cx.keys, pd, host: cx.host };
         let Pending { wqe, walk, .. } = front;
         // The program reads it as one of its own numbers.
-        let value = answer.original.to_ne_bytes();
+        let value = original.to_ne_bytes();
         if let Err(cause) = space.scatter(walk, &wqe.sges, 0, &value) {
             self.failure = Some(Failure::Send(WcStatus::LocalProtection, cause));
             return;

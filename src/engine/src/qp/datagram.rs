@@ -9,7 +9,7 @@ use crate::host::Host;
 use crate::path::flow_to_any;
 use urxe_types::{Completion, DatagramPath, Destination, Extra, GrhKind, Qpn, SendOp, WcStatus};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Bth, Deth, Flow, GRH_LEN, Headers, Opcode, Outer, Packet, datagram_source_port};
+use urxe_wire::{Bth, Datagram, Deth, Flow, GRH_LEN, Headers, Outer, Packet, datagram_source_port};
 
 impl Qp {
     /// Sends the datagram whose turn it is; it ends with that.
@@ -30,13 +30,12 @@ impl Qp {
         };
         let src_qp = self.qpn;
         let Some((pending, _)) = self.sq.current() else { return Ok(()) };
-        let (opcode, imm) = match pending.wqe.op {
-            SendOp::Send(Extra::Imm(imm)) => (Opcode::UD_SEND_ONLY_IMM, Some(imm)),
-            _ => (Opcode::UD_SEND_ONLY, None),
+        let imm = match pending.wqe.op {
+            SendOp::Send(Extra::Imm(imm)) => Some(imm),
+            _ => None,
         };
-        let bth =
-            Bth { solicited: pending.wqe.solicited, ..Bth::new(opcode, to.qpn, pending.first_psn) };
-        let headers = Headers { deth: Some(Deth { qkey, src_qp }), imm, ..Headers::new(bth) };
+        let bth = Bth { solicited: pending.wqe.solicited, ..Bth::new(to.qpn, pending.first_psn) };
+        let headers = Headers::new(bth, Datagram { deth: Deth { qkey, src_qp }, imm });
         let len = pending.length as usize;
         let mut space = Space { keys: cx.keys, pd: self.init.pd, host: cx.host };
         let (wqe, walk) = (&pending.wqe, &mut pending.walk);
@@ -72,12 +71,12 @@ impl Qp {
         cx: &mut Cx<'_, H>,
         outer: &Outer,
         packet: &Packet<'_>,
+        datagram: &Datagram,
     ) {
         if !self.may_receive() {
             return self.count(cx, Counter::DropQpNotReady, 1);
         }
-        let Some(deth) = packet.headers.deth else { return };
-        if self.attr.qkey != Some(deth.qkey) {
+        if self.attr.qkey != Some(datagram.deth.qkey) {
             return self.count(cx, Counter::DropBadQkey, 1);
         }
         let is_multicast = packet.headers.bth.dest_qp == Qpn::MULTICAST;
@@ -88,7 +87,7 @@ impl Qp {
             return self.count(cx, Counter::DropDatagramTooLong, 1);
         }
         self.count_received(cx, outer, packet);
-        if let Err(refusal) = self.receive_datagram(cx, outer, packet, deth.src_qp) {
+        if let Err(refusal) = self.receive_datagram(cx, outer, packet, datagram) {
             self.drop_refused(cx, refusal);
         }
     }
@@ -99,7 +98,7 @@ impl Qp {
         cx: &mut Cx<'_, H>,
         outer: &Outer,
         packet: &Packet<'_>,
-        src_qpn: Qpn,
+        datagram: &Datagram,
     ) -> Result<(), Refusal> {
         self.take_recv(cx)?;
         let length = GRH_LEN + packet.payload.len();
@@ -117,8 +116,8 @@ impl Qp {
         let kind = if outer.flow.src.is_ipv4() { GrhKind::Ipv4 } else { GrhKind::Ipv6 };
         let completion = Completion {
             byte_len: length as u32,
-            extra: packet.headers.imm.map_or(Extra::None, Extra::Imm),
-            src_qpn,
+            extra: datagram.imm.map_or(Extra::None, Extra::Imm),
+            src_qpn: datagram.deth.src_qp,
             grh: Some(kind),
             solicited: packet.headers.bth.solicited,
             ..self.received(wr_id)

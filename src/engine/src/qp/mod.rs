@@ -40,7 +40,7 @@ use urxe_types::{
     Completion, Extra, Psn, QpAttr, QpState, QpType, Qpn, RecvWqe, WcOpcode, WcStatus,
 };
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Flow, Outer, Packet, Transport};
+use urxe_wire::{Body, Flow, Outer, Packet};
 
 /// The two lowest bits of the traffic class (RFC 3168).
 const ECN_MASK: u8 = 0b11;
@@ -224,25 +224,43 @@ impl Qp {
 
     /// Takes in a packet that carries this QP's number.
     fn handle_packet<H: Host>(&mut self, cx: &mut Cx<'_, H>, outer: &Outer, packet: &Packet<'_>) {
-        let opcode = packet.headers.bth.opcode;
-        match (self.init.qp_type, opcode.transport()) {
-            (QpType::Rc, Transport::Rc) | (QpType::Uc, Transport::Uc) => {}
-            (QpType::Ud, Transport::Ud) => return self.handle_datagram(cx, outer, packet),
-            (_, Transport::Cnp) => return self.count(cx, Counter::CnpsReceived, 1),
-            _ => return self.count(cx, Counter::DropWrongTransport, 1),
+        match (self.init.qp_type, packet.headers.body) {
+            (QpType::Rc, Body::RcRequest(request)) => {
+                if self.is_from_peer(cx, outer, packet) {
+                    self.handle_request(cx, &packet.of_kind(request));
+                }
+            }
+            (QpType::Rc, Body::RcResponse(response)) => {
+                if self.is_from_peer(cx, outer, packet) {
+                    self.handle_response(cx, &packet.of_kind(response));
+                }
+            }
+            (QpType::Uc, Body::Uc(request)) => {
+                if self.is_from_peer(cx, outer, packet) {
+                    self.handle_unreliable_request(cx, &packet.of_kind(request.into()));
+                }
+            }
+            (QpType::Ud, Body::Ud(datagram)) => self.handle_datagram(cx, outer, packet, &datagram),
+            (_, Body::Cnp) => self.count(cx, Counter::CnpsReceived, 1),
+            _ => self.count(cx, Counter::DropWrongTransport, 1),
         }
-        let Some(path) = &self.path else {
-            return self.count(cx, Counter::DropQpNotReady, 1);
+    }
+
+    /// Whether a packet came from the QP that this one is connected to. It is counted as received,
+    /// or as dropped.
+    fn is_from_peer<H>(&mut self, cx: &mut Cx<'_, H>, outer: &Outer, packet: &Packet<'_>) -> bool {
+        let dropped = match &self.path {
+            None => Counter::DropQpNotReady,
+            Some(path) if (path.flow.src, path.flow.dst) != (outer.flow.dst, outer.flow.src) => {
+                Counter::DropWrongAddress
+            }
+            Some(_) => {
+                self.count_received(cx, outer, packet);
+                return true;
+            }
         };
-        if path.flow.src != outer.flow.dst || path.flow.dst != outer.flow.src {
-            return self.count(cx, Counter::DropWrongAddress, 1);
-        }
-        self.count_received(cx, outer, packet);
-        match (self.init.qp_type, opcode.is_request()) {
-            (QpType::Rc, true) => self.handle_request(cx, packet),
-            (QpType::Rc, false) => self.handle_response(cx, packet),
-            _ => self.handle_unreliable_request(cx, packet),
-        }
+        self.count(cx, dropped, 1);
+        false
     }
 
     /// Counts a packet that belongs to this QP.

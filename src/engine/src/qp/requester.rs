@@ -11,7 +11,7 @@ use crate::limits::{MAX_MESSAGE, MAX_TAKEN_SENDS, READS_IN_WINDOW};
 use std::ops::Range;
 use urxe_types::{Extra, Psn, QpState, QpType, Rkey, SendOp, SendWqe, WcStatus};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{AtomicEth, Bth, Feth, Headers, Opcode, Operation, Position, Reth, Transport};
+use urxe_wire::{AtomicEth, Body, Bth, Feth, Headers, Part, Request, Reth};
 
 /// The requester's own marks.
 #[derive(Debug, Default)]
@@ -167,7 +167,7 @@ impl Qp {
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (true, true),
             SendOp::AtomicWrite { .. } => (false, true),
             SendOp::Flush { length, placement, selectivity, .. } => {
-                return validate_flush(length, &Feth { placement, selectivity });
+                return validate_flush(length, &Feth { selectivity, placement });
             }
             // They are judged when they are done.
             SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => return Ok(0),
@@ -312,7 +312,6 @@ impl Qp {
         ack_req: bool,
     ) -> Result<(Psn, bool), (WcStatus, Cause)> {
         let reliable = self.init.qp_type == QpType::Rc;
-        let transport = if reliable { Transport::Rc } else { Transport::Uc };
         let path = *self.path();
         let found = match source {
             PacketSource::Current => self.sq.current().map(|(pending, _)| pending),
@@ -329,9 +328,16 @@ impl Qp {
         let bth = Bth {
             solicited: pending.wqe.solicited && is_last,
             ack_req,
-            ..Bth::new(opcode(transport, pending, packet), path.dest_qpn, psn)
+            ..Bth::new(path.dest_qpn, psn)
         };
-        let headers = request_headers(bth, pending, offset..end);
+        let request = request(pending, packet, offset..end);
+        let body = match reliable {
+            true => request.map(Body::RcRequest),
+            false => request.and_then(Request::unreliable).map(Body::Uc),
+        };
+        // As it was judged when it was taken.
+        let body = body.ok_or((WcStatus::LocalQpOperation, Cause::NotOfThisTransport))?;
+        let headers = Headers::new(bth, body);
         let is_data_to_come = pending.is_read() || pending.is_atomic();
         let len = if is_data_to_come { 0 } else { (end - offset) as usize };
         let Pending { wqe, walk, length, .. } = pending;
@@ -386,68 +392,34 @@ fn validate_flush(length: u32, feth: &Feth) -> Result<u64, (WcStatus, Cause)> {
     }
 }
 
-/// The opcode of one packet of a work request.
-fn opcode(transport: Transport, pending: &Pending, packet: u32) -> Opcode {
-    let is_last = packet + 1 == pending.packets;
-    let operation = match (pending.wqe.op, is_last) {
-        (SendOp::Send(Extra::Imm(_)), true) => Operation::SendImm,
-        (SendOp::Send(Extra::Invalidate(_)), true) => Operation::SendInv,
-        (SendOp::Send(_), _) => Operation::Send,
-        (SendOp::Write { imm: Some(_), .. }, true) => Operation::WriteImm,
-        (SendOp::Write { .. }, _) => Operation::Write,
-        (SendOp::Read { .. }, _) => return Opcode::RC_READ_REQUEST,
-        (SendOp::CompareSwap { .. }, _) => return Opcode::RC_COMPARE_SWAP,
-        (SendOp::FetchAdd { .. }, _) => return Opcode::RC_FETCH_ADD,
-        (SendOp::AtomicWrite { .. }, _) => return Opcode::RC_ATOMIC_WRITE,
-        (SendOp::Flush { .. }, _) => return Opcode::RC_FLUSH,
-        (SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. }, _) => {
-            unreachable!("nothing is sent")
-        }
-    };
-    let position = match (packet == 0, is_last) {
-        (true, true) => Position::Only,
-        (true, false) => Position::First,
-        (false, false) => Position::Middle,
-        (false, true) => Position::Last,
-    };
-    Opcode::new(transport, operation, position).expect("validate refuses what the transport lacks")
-}
-
-/// The headers of the packet that carries this part of its message, or asks for it. Which of them
-/// are put on the wire follows from the opcode.
-fn request_headers(bth: Bth, pending: &Pending, part: Range<u64>) -> Headers {
-    let mut headers = Headers::new(bth);
+/// The request that carries this part of a message, or asks for it; `None` for what is done here.
+fn request(pending: &Pending, packet: u32, part: Range<u64>) -> Option<Request> {
+    let (starts, ends) = (packet == 0, packet + 1 == pending.packets);
     let reth = |va: u64, rkey: Rkey, part: Range<u64>| Reth {
         va: va.wrapping_add(part.start),
         rkey,
         len: (part.end - part.start) as u32,
     };
-    match pending.wqe.op {
-        SendOp::Send(Extra::None) => {}
-        SendOp::Send(Extra::Imm(imm)) => headers.imm = Some(imm),
-        SendOp::Send(Extra::Invalidate(rkey)) => headers.ieth = Some(rkey),
+    Some(match pending.wqe.op {
+        SendOp::Send(extra) => Request::Send(Part::new(starts, ends, (), extra)),
         SendOp::Write { remote_addr, rkey, imm } => {
-            headers.reth = Some(reth(remote_addr, rkey, 0..pending.length));
-            headers.imm = imm;
+            let reth = reth(remote_addr, rkey, 0..pending.length);
+            Request::Write(Part::new(starts, ends, reth, imm))
         }
-        SendOp::Read { remote_addr, rkey } => {
-            headers.reth = Some(reth(remote_addr, rkey, part));
+        SendOp::Read { remote_addr, rkey } => Request::Read(reth(remote_addr, rkey, part)),
+        SendOp::CompareSwap { remote_addr: va, rkey, compare, swap } => {
+            Request::CompareSwap(AtomicEth { va, rkey, swap_or_add: swap, compare })
         }
-        SendOp::CompareSwap { remote_addr, rkey, compare, swap } => {
-            headers.atomic = Some(AtomicEth { va: remote_addr, rkey, swap_or_add: swap, compare });
-        }
-        SendOp::FetchAdd { remote_addr, rkey, add } => {
-            headers.atomic =
-                Some(AtomicEth { va: remote_addr, rkey, swap_or_add: add, compare: 0 });
+        SendOp::FetchAdd { remote_addr: va, rkey, add } => {
+            Request::FetchAdd(AtomicEth { va, rkey, swap_or_add: add, compare: 0 })
         }
         SendOp::AtomicWrite { remote_addr, rkey } => {
-            headers.reth = Some(reth(remote_addr, rkey, part));
+            Request::AtomicWrite(reth(remote_addr, rkey, part))
         }
-        SendOp::Flush { remote_addr, rkey, length, placement, selectivity } => {
-            headers.reth = Some(Reth { va: remote_addr, rkey, len: length });
-            headers.feth = Some(Feth { placement, selectivity });
+        SendOp::Flush { remote_addr: va, rkey, length, placement, selectivity } => {
+            let reth = Reth { va, rkey, len: length };
+            Request::Flush { feth: Feth { selectivity, placement }, reth }
         }
-        SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => {}
-    }
-    headers
+        SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => return None,
+    })
 }

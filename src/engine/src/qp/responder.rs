@@ -11,11 +11,14 @@ use super::{Cx, Failure, Qp};
 use crate::attr::RecvSource;
 use crate::cause::Cause;
 use crate::counters::Counter;
-use crate::host::{AsyncEvent, Host, Taken};
+use crate::host::{AsyncEvent, Host, MemoryFault, Taken};
 use crate::limits::MAX_WAITING_REPLIES;
+use crate::memory::Span;
 use std::collections::VecDeque;
-use urxe_types::{Access, Completion, Extra, Msn, Psn, QpState, RecvWqe, Rkey, WcOpcode, WcStatus};
-use urxe_wire::{Headers, NakCode, Operation, Packet, Reth, Syndrome};
+use urxe_types::{
+    Access, Completion, Extra, Msn, Psn, QpState, RecvWqe, Rkey, RnrTimer, WcOpcode, WcStatus,
+};
+use urxe_wire::{AtomicEth, Headers, NakCode, Packet, Part, Request, Reth, Syndrome};
 
 /// The state of one responder.
 #[derive(Debug)]
@@ -157,31 +160,35 @@ impl Responder {
 
 impl Qp {
     /// A request packet arrived.
-    pub(crate) fn handle_request<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
+    pub(crate) fn handle_request<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        packet: &Packet<'_, Request>,
+    ) {
         if !self.may_receive() {
             return self.count(cx, Counter::DropQpNotReady, 1);
         }
         self.establish(cx);
-        if self.over_reply_limit(packet) {
+        let Headers { bth, body: request } = &packet.headers;
+        if self.over_reply_limit(request) {
             return self.count(cx, Counter::FlushesHeldBack, 1);
         }
-        let psn = packet.headers.bth.psn;
-        match psn.diff(self.responder.expected) {
+        match bth.psn.diff(self.responder.expected) {
             0 => self.responder.nak_sent = false,
-            ..0 => return self.on_duplicate(cx, packet),
+            ..0 => return self.on_duplicate(cx, bth.psn, request),
             1.. => return self.on_gap(cx),
         }
         let result = self
-            .check_sequence(packet)
-            .and_then(|()| self.check_enabled(packet))
+            .check_sequence(request)
+            .and_then(|()| self.check_enabled(request))
             .and_then(|()| self.check_length(packet))
-            .and_then(|()| self.check_invalidate(cx, packet))
-            .and_then(|()| self.check_resources(cx, packet))
+            .and_then(|()| self.check_invalidate(cx, request))
+            .and_then(|()| self.check_resources(cx, request))
             .and_then(|()| self.execute(cx, packet));
         match result {
             // It was lost again before it could be told; the peer is not to hear otherwise.
             Ok(()) if self.failure.is_some() => {}
-            Ok(()) if packet.headers.bth.ack_req && !answers_itself(packet) => {
+            Ok(()) if bth.ack_req && matches!(request, Request::Send(_) | Request::Write(_)) => {
                 self.responder.queue_ack();
             }
             Ok(()) => {}
@@ -225,35 +232,43 @@ impl Qp {
 
     /// A request that was here before: SENDs and WRITEs are acknowledged, READs and atomics
     /// answered again (IBTA 9.7.5.1.4).
-    fn on_duplicate<H>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
+    fn on_duplicate<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn, request: &Request) {
         self.count(cx, Counter::DuplicateRequests, 1);
-        let psn = packet.headers.bth.psn;
-        match (packet.headers.bth.opcode.operation(), packet.headers.reth) {
-            (Operation::ReadRequest, Some(reth)) => {
-                let mtu = self.path().mtu;
-                let rest = read_resource(psn, &reth, mtu, self.responder.msn);
-                match self.responder.resources.find_read(&rest, mtu) {
-                    Some(original) => {
-                        self.count(cx, Counter::ReadsReplayed, 1);
-                        self.replay_read(original, rest);
-                    }
-                    None => self.count(cx, Counter::DropUnknownDuplicate, 1),
-                }
+        let again = match request {
+            Request::Send(_) | Request::Write(_) => return self.responder.queue_ack(),
+            Request::Read(reth) => return self.on_read_again(cx, psn, reth),
+            Request::CompareSwap(_) | Request::FetchAdd(_) => {
+                let atomic = self.responder.resources.find_atomic(psn);
+                atomic.map(|atomic| (Reply::Atomic(atomic), Counter::AtomicsReplayed))
             }
-            (Operation::CompareSwap | Operation::FetchAdd, _) => {
-                match self.responder.resources.find_atomic(psn) {
-                    Some(atomic) => {
-                        self.count(cx, Counter::AtomicsReplayed, 1);
-                        let reply = Reply::Atomic(atomic);
-                        if !self.responder.replies.contains(&reply) {
-                            self.responder.replies.push_back(reply);
-                        }
-                    }
-                    None => self.count(cx, Counter::DropUnknownDuplicate, 1),
-                }
+            Request::AtomicWrite(_) => {
+                let done = self.responder.resources.find_atomic_write(psn);
+                done.map(|done| (Reply::AtomicWrite(done), Counter::AtomicsReplayed))
             }
-            (Operation::AtomicWrite | Operation::Flush, _) => self.on_placed_again(cx, packet),
-            _ => self.responder.queue_ack(),
+            // Everything before the expected PSN is done, and visible before the answer is sent.
+            Request::Flush { .. } => {
+                let msn = self.responder.msn;
+                Some((Reply::Flush(Done { psn, msn }), Counter::FlushesReplayed))
+            }
+        };
+        let Some((reply, counter)) = again else {
+            return self.count(cx, Counter::DropUnknownDuplicate, 1);
+        };
+        self.count(cx, counter, 1);
+        if !self.responder.replies.contains(&reply) {
+            self.responder.replies.push_back(reply);
+        }
+    }
+
+    fn on_read_again<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn, reth: &Reth) {
+        let mtu = self.path().mtu;
+        let rest = read_resource(psn, reth, mtu, self.responder.msn);
+        match self.responder.resources.find_read(&rest, mtu) {
+            Some(original) => {
+                self.count(cx, Counter::ReadsReplayed, 1);
+                self.replay_read(original, rest);
+            }
+            None => self.count(cx, Counter::DropUnknownDuplicate, 1),
         }
     }
 
@@ -279,27 +294,22 @@ impl Qp {
     pub(super) fn check_resources<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        packet: &Packet<'_>,
+        request: &Request,
     ) -> Result<(), Refusal> {
-        let opcode = packet.headers.bth.opcode;
-        match opcode.operation() {
-            Operation::ReadRequest
-            | Operation::CompareSwap
-            | Operation::FetchAdd
-            | Operation::AtomicWrite => {
+        match request {
+            Request::Read(_)
+            | Request::CompareSwap(_)
+            | Request::FetchAdd(_)
+            | Request::AtomicWrite(_) => {
                 let limit = usize::from(self.attr.max_dest_rd_atomic.unwrap_or(0));
                 match self.responder.unanswered() < limit {
                     true => Ok(()),
                     false => Err(Refusal::InvalidRequest),
                 }
             }
-            Operation::Send | Operation::SendImm | Operation::SendInv
-                if opcode.position().starts() =>
-            {
-                self.take_recv(cx)
-            }
-            Operation::WriteImm if opcode.position().ends() => self.take_recv(cx),
-            _ => Ok(()),
+            Request::Send(part) if part.starts() => self.take_recv(cx),
+            Request::Write(part) if matches!(part.end(), Some(Some(_))) => self.take_recv(cx),
+            Request::Send(_) | Request::Write(_) | Request::Flush { .. } => Ok(()),
         }
     }
 
@@ -333,44 +343,49 @@ impl Qp {
     pub(super) fn execute<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &Packet<'_, Request>,
     ) -> Result<(), Refusal> {
-        let headers = &packet.headers;
-        match (headers.bth.opcode.operation(), headers.reth, headers.atomic) {
-            (Operation::Send | Operation::SendImm | Operation::SendInv, ..) => {
-                self.execute_send(cx, packet)?;
+        let Packet { headers: Headers { bth, body: request }, payload } = packet;
+        // What the last packet of a message brings for the receive, if that is consumed.
+        let ended = match request {
+            Request::Send(part) => {
+                self.execute_send(cx, payload)?;
+                part.end().map(|extra| Some(*extra))
             }
-            (Operation::Write | Operation::WriteImm, reth, _) => {
-                self.execute_write(cx, packet, reth)?;
+            Request::Write(part) => {
+                self.execute_write(cx, part, payload)?;
+                part.end().map(|imm| imm.map(Extra::Imm))
             }
-            (Operation::ReadRequest, Some(reth), _) => {
-                return self.execute_read(cx, headers, &reth);
+            Request::Read(reth) => return self.execute_read(cx, bth.psn, reth),
+            Request::CompareSwap(eth) => {
+                return self.execute_atomic(cx, bth.psn, eth, |host, span| {
+                    host.compare_swap(span.region, span.offset, eth.compare, eth.swap_or_add)
+                });
             }
-            (Operation::AtomicWrite, Some(reth), _) => {
-                return self.execute_atomic_write(cx, packet, &reth);
+            Request::FetchAdd(eth) => {
+                return self.execute_atomic(cx, bth.psn, eth, |host, span| {
+                    host.fetch_add(span.region, span.offset, eth.swap_or_add)
+                });
             }
-            (Operation::Flush, Some(reth), _) => return self.execute_flush(cx, packet, &reth),
-            (_, _, Some(_)) => return self.execute_atomic(cx, headers),
-            _ => return Err(Refusal::InvalidRequest),
-        }
+            Request::AtomicWrite(reth) => {
+                return self.execute_atomic_write(cx, bth.psn, reth, payload);
+            }
+            Request::Flush { feth, reth } => return self.execute_flush(cx, bth.psn, feth, reth),
+        };
         self.responder.expected = self.responder.expected.next();
-        if headers.bth.opcode.position().ends() {
-            self.end_message(cx, packet);
+        if let Some(extra) = ended {
+            self.end_message(cx, bth.solicited, extra);
         }
         Ok(())
     }
 
-    fn execute_send<H: Host>(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        packet: &Packet<'_>,
-    ) -> Result<(), Refusal> {
+    fn execute_send<H: Host>(&mut self, cx: &mut Cx<'_, H>, payload: &[u8]) -> Result<(), Refusal> {
         let offset = match self.responder.message {
             Message::Send { received } => received,
             _ => 0,
         };
-        self.put(cx, offset, packet.payload)?;
-        let received = offset + packet.payload.len() as u64;
+        self.put(cx, offset, payload)?;
+        let received = offset + payload.len() as u64;
         self.responder.message = Message::Send { received };
         Ok(())
     }
@@ -395,10 +410,10 @@ impl Qp {
     fn execute_write<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        packet: &Packet<'_>,
-        reth: Option<Reth>,
+        part: &Part<Reth, Option<u32>>,
+        payload: &[u8],
     ) -> Result<(), Refusal> {
-        let (va, rkey, length, remaining) = match (reth, self.responder.message) {
+        let (va, rkey, length, remaining) = match (part.start(), self.responder.message) {
             (Some(reth), _) => {
                 // The whole range is checked at once, so that nothing of a write that reaches
                 // outside is done.
@@ -408,17 +423,17 @@ impl Qp {
             (None, Message::Write { va, rkey, length, remaining }) => (va, rkey, length, remaining),
             (None, _) => return Err(Refusal::InvalidRequest),
         };
-        let len = packet.payload.len() as u32;
+        let len = payload.len() as u32;
         if len > 0 {
             let span = self.check_rkey(cx, rkey, va, len, Access::REMOTE_WRITE)?;
             let Some(span) = span else { return Err(Refusal::InvalidRequest) };
             self.keep_reads(cx, &span, u64::from(len));
             cx.host
-                .write(span.region, span.offset, packet.payload)
+                .write(span.region, span.offset, payload)
                 .map_err(|_| Refusal::Local(Cause::LocalMemory))?;
             self.dirty = true;
         }
-        if packet.headers.bth.opcode.position().ends() {
+        if part.ends() {
             cx.host.write_barrier();
         }
         let va = va.wrapping_add(u64::from(len));
@@ -429,13 +444,13 @@ impl Qp {
     fn execute_read<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        headers: &Headers,
+        psn: Psn,
         reth: &Reth,
     ) -> Result<(), Refusal> {
         self.check_rkey(cx, reth.rkey, reth.va, reth.len, Access::REMOTE_READ)?;
         // The request is a message done (IBTA C9-148), though its data is still to be sent.
         let msn = self.responder.msn.next();
-        let read = read_resource(headers.bth.psn, reth, self.path().mtu, msn);
+        let read = read_resource(psn, reth, self.path().mtu, msn);
         self.remember(Resource::Read(read));
         let responder = &mut self.responder;
         responder.replies.push_back(Reply::Read { read, sent: 0 });
@@ -448,25 +463,20 @@ impl Qp {
     fn execute_atomic<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        headers: &Headers,
+        psn: Psn,
+        eth: &AtomicEth,
+        operate: impl FnOnce(&mut H, Span) -> Result<u64, MemoryFault>,
     ) -> Result<(), Refusal> {
-        let Some(eth) = headers.atomic else { return Err(Refusal::InvalidRequest) };
-        if eth.va % 8 != 0 {
+        if !eth.va.is_multiple_of(8) {
             return Err(Refusal::InvalidRequest);
         }
         let span = self.check_rkey(cx, eth.rkey, eth.va, 8, Access::REMOTE_ATOMIC)?;
         let Some(span) = span else { return Err(Refusal::InvalidRequest) };
         self.keep_reads(cx, &span, 8);
-        let original = match headers.bth.opcode.operation() {
-            Operation::CompareSwap => {
-                cx.host.compare_swap(span.region, span.offset, eth.compare, eth.swap_or_add)
-            }
-            _ => cx.host.fetch_add(span.region, span.offset, eth.swap_or_add),
-        }
-        .map_err(|_| Refusal::Local(Cause::LocalMemory))?;
+        let original = operate(cx.host, span).map_err(|_| Refusal::Local(Cause::LocalMemory))?;
         self.dirty = true;
         let msn = self.responder.msn.next();
-        let atomic = AtomicResource { psn: headers.bth.psn, original, msn };
+        let atomic = AtomicResource { psn, original, msn };
         self.remember(Resource::Atomic(atomic));
         self.end_single(cx, Reply::Atomic(atomic));
         Ok(())
@@ -487,22 +497,20 @@ impl Qp {
         self.count(cx, Counter::ReceivedMessages, 1);
     }
 
-    /// The last packet of a SEND or WRITE is done.
-    fn end_message<H: Host>(&mut self, cx: &mut Cx<'_, H>, packet: &Packet<'_>) {
-        let consumes_receive = consumes_receive(packet);
-        if consumes_receive && !self.sync(cx) {
+    /// The last packet of a SEND or WRITE is done. `extra` is what it brings for the receive, if
+    /// the message consumes one.
+    fn end_message<H: Host>(&mut self, cx: &mut Cx<'_, H>, solicited: bool, extra: Option<Extra>) {
+        if extra.is_some() && !self.sync(cx) {
             return;
         }
         let message = std::mem::replace(&mut self.responder.message, Message::None);
         self.responder.msn = self.responder.msn.next();
         self.count(cx, Counter::ReceivedMessages, 1);
-        if let Some(rkey) = packet.headers.ieth {
+        if let Some(Extra::Invalidate(rkey)) = extra {
             cx.keys.unbind(rkey.0);
             self.count(cx, Counter::KeysInvalidated, 1);
         }
-        if !consumes_receive {
-            return;
-        }
+        let Some(extra) = extra else { return };
         let Some(wr_id) = self.responder.take_recv() else { return };
         let (opcode, byte_len) = match message {
             Message::Write { length, .. } => (WcOpcode::RecvRdmaWithImm, length),
@@ -512,13 +520,9 @@ impl Qp {
         let completion = Completion {
             opcode,
             byte_len,
-            extra: match (packet.headers.imm, packet.headers.ieth) {
-                (Some(imm), _) => Extra::Imm(imm),
-                (None, Some(rkey)) => Extra::Invalidate(rkey),
-                (None, None) => Extra::None,
-            },
+            extra,
             src_qpn: self.path().dest_qpn,
-            solicited: packet.headers.bth.solicited,
+            solicited,
             ..self.received(wr_id)
         };
         self.complete(cx, self.init.recv_cq, &completion);
@@ -528,7 +532,7 @@ impl Qp {
     fn refuse<H>(&mut self, cx: &mut Cx<'_, H>, refusal: Refusal) {
         let (counter, syndrome) = match refusal {
             Refusal::ReceiverNotReady => {
-                let timer = self.attr.min_rnr_timer.unwrap_or(0);
+                let timer = RnrTimer::new(self.attr.min_rnr_timer.unwrap_or(0));
                 (Counter::RnrNaksSent, Syndrome::RnrNak { timer })
             }
             Refusal::InvalidRequest | Refusal::ReceiveTooShort => {
@@ -581,21 +585,4 @@ impl Qp {
 fn read_resource(first_psn: Psn, reth: &Reth, mtu: u32, msn: Msn) -> ReadResource {
     let packets = reth.len.div_ceil(mtu).max(1);
     ReadResource { first_psn, packets, va: reth.va, rkey: reth.rkey, len: reth.len, msn }
-}
-
-/// Whether the message that ends with this packet consumes a receive.
-fn consumes_receive(packet: &Packet<'_>) -> bool {
-    !matches!(packet.headers.bth.opcode.operation(), Operation::Write)
-}
-
-/// These are acknowledged by a response of their own.
-fn answers_itself(packet: &Packet<'_>) -> bool {
-    matches!(
-        packet.headers.bth.opcode.operation(),
-        Operation::ReadRequest
-            | Operation::CompareSwap
-            | Operation::FetchAdd
-            | Operation::AtomicWrite
-            | Operation::Flush
-    )
 }

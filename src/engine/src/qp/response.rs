@@ -1,14 +1,14 @@
 //! The responder's other half: what it owes the peer, put into packets.
 
-use super::replay::ReadResource;
+use super::replay::{AtomicResource, Done, ReadResource};
 use super::responder::Reply;
 use super::{Cx, Failure, Qp};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host};
-use urxe_types::{Access, Msn, Psn, WcStatus};
+use urxe_types::{Access, Psn, WcStatus};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Aeth, AtomicAckEth, Bth, Headers, NakCode, Opcode, Syndrome};
+use urxe_wire::{Aeth, Bth, Headers, NakCode, Response, Syndrome};
 
 impl Qp {
     /// Whether something is owed to the peer.
@@ -32,24 +32,22 @@ impl Qp {
                 Reply::Ack { psn, msn } => {
                     self.answered(psn);
                     self.count(cx, Counter::AcksSent, 1);
-                    self.reply(cx, tx, Opcode::RC_ACK, psn, aeth(Syndrome::ACK, msn));
+                    let aeth = Aeth { syndrome: Syndrome::ACK, msn };
+                    self.reply(cx, tx, psn, Response::Ack(aeth));
                 }
                 Reply::Nak { psn, syndrome } => {
-                    let msn = self.responder.msn;
-                    self.reply(cx, tx, Opcode::RC_ACK, psn, aeth(syndrome, msn));
+                    let aeth = Aeth { syndrome, msn: self.responder.msn };
+                    self.reply(cx, tx, psn, Response::Ack(aeth));
                 }
-                Reply::Atomic(atomic) => {
-                    self.answered(atomic.psn);
-                    let answer = |headers: &mut Headers| {
-                        aeth(Syndrome::ACK, atomic.msn)(headers);
-                        headers.atomic_ack = Some(AtomicAckEth { original: atomic.original });
-                    };
-                    self.reply(cx, tx, Opcode::RC_ATOMIC_ACK, atomic.psn, answer);
+                Reply::Atomic(AtomicResource { psn, original, msn }) => {
+                    self.answered(psn);
+                    let aeth = Aeth { syndrome: Syndrome::ACK, msn };
+                    self.reply(cx, tx, psn, Response::AtomicAck { aeth, original });
                 }
-                Reply::AtomicWrite(done) | Reply::Flush(done) => {
-                    self.answered(done.psn);
-                    let answer = aeth(Syndrome::ACK, done.msn);
-                    self.reply(cx, tx, Opcode::RC_READ_RESPONSE_ONLY, done.psn, answer);
+                Reply::AtomicWrite(Done { psn, msn }) | Reply::Flush(Done { psn, msn }) => {
+                    self.answered(psn);
+                    let aeth = Aeth { syndrome: Syndrome::ACK, msn };
+                    self.reply(cx, tx, psn, Response::ReadOnly(aeth));
                 }
                 Reply::Read { read, sent } => {
                     *budget -= 1;
@@ -77,17 +75,9 @@ impl Qp {
     }
 
     /// A reply without payload.
-    fn reply<H>(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        tx: &mut TxBatch,
-        opcode: Opcode,
-        psn: Psn,
-        fill: impl FnOnce(&mut Headers),
-    ) {
+    fn reply<H>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBatch, psn: Psn, response: Response) {
         let path = *self.path();
-        let mut headers = Headers::new(Bth::new(opcode, path.dest_qpn, psn));
-        fill(&mut headers);
+        let headers = Headers::new(Bth::new(path.dest_qpn, psn), response);
         let Ok(()) = tx.push(&path.flow, &headers, 0, |_| Ok::<(), std::convert::Infallible>(()));
         self.count(cx, Counter::SentPackets, 1);
     }
@@ -102,19 +92,18 @@ impl Qp {
         let path = *self.path();
         let offset = number * path.mtu;
         let len = (read.len - offset).min(path.mtu);
-        let opcode = match (number == 0, number + 1 == read.packets) {
-            (true, true) => Opcode::RC_READ_RESPONSE_ONLY,
-            (true, false) => Opcode::RC_READ_RESPONSE_FIRST,
-            (false, false) => Opcode::RC_READ_RESPONSE_MIDDLE,
-            (false, true) => Opcode::RC_READ_RESPONSE_LAST,
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: read.msn };
+        let response = match (number == 0, number + 1 == read.packets) {
+            (true, true) => Response::ReadOnly(aeth),
+            (true, false) => Response::ReadFirst(aeth),
+            (false, false) => Response::ReadMiddle,
+            (false, true) => Response::ReadLast(aeth),
         };
-        let mut headers = Headers::new(Bth::new(opcode, path.dest_qpn, read.first_psn + number));
-        if opcode.has_aeth() {
-            aeth(Syndrome::ACK, read.msn)(&mut headers);
-        }
+        let psn = read.first_psn + number;
+        let headers = Headers::new(Bth::new(path.dest_qpn, psn), response);
         let va = read.va.wrapping_add(u64::from(offset));
         let scope = self.key_scope();
-        let kept = self.responder.kept.find(read.first_psn + number, path.mtu);
+        let kept = self.responder.kept.find(psn, path.mtu);
         tx.push(&path.flow, &headers, len as usize, |buf| {
             if buf.is_empty() {
                 return Ok(());
@@ -132,7 +121,7 @@ impl Qp {
             cx.host.read_ahead(span.region, span.offset, left);
             cx.host.read(span.region, span.offset, buf).map_err(|_| Cause::LocalMemory)
         })?;
-        self.answered(read.first_psn + number);
+        self.answered(psn);
         self.count(cx, Counter::SentPackets, 1);
         self.count(cx, Counter::SentBytes, u64::from(len));
         Ok(())
@@ -165,9 +154,4 @@ impl Qp {
             event: Some(AsyncEvent::QpAccessError(self.qpn)),
         });
     }
-}
-
-/// Gives a reply its AETH.
-fn aeth(syndrome: Syndrome, msn: Msn) -> impl FnOnce(&mut Headers) {
-    move |headers| headers.aeth = Some(Aeth { syndrome, msn })
 }

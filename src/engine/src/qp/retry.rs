@@ -14,17 +14,6 @@ pub(crate) fn ack_timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code.min(31)))
 }
 
-/// The RNR wait of a code, in units of 10 us (IBTA table "Encoding for RNR NAK Timer Field").
-const RNR_WAIT: [u32; 32] = [
-    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
-    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-];
-
-/// How long the requester waits after an RNR NAK with this timer code.
-pub(crate) fn rnr_wait(code: u8) -> Duration {
-    Duration::from_micros(u64::from(RNR_WAIT[usize::from(code & 31)]) * 10)
-}
-
 /// Which timer ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expired {
@@ -271,6 +260,7 @@ impl Window {
 #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
 mod tests {
     use super::*;
+    use urxe_types::RnrTimer;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -279,10 +269,10 @@ mod tests {
         assert_eq!(ack_timeout(0), None);
         assert_eq!(ack_timeout(1), Some(Duration::from_nanos(8192)));
         assert_eq!(ack_timeout(14), Some(Duration::from_nanos(67_108_864)));
-        assert_eq!(rnr_wait(0), Duration::from_micros(655_360));
-        assert_eq!(rnr_wait(1), Duration::from_micros(10));
-        assert_eq!(rnr_wait(12), Duration::from_micros(640));
-        assert_eq!(rnr_wait(31), Duration::from_micros(491_520));
+        assert_eq!(RnrTimer::new(0).duration(), Duration::from_micros(655_360));
+        assert_eq!(RnrTimer::new(1).duration(), Duration::from_micros(10));
+        assert_eq!(RnrTimer::new(12).duration(), Duration::from_micros(640));
+        assert_eq!(RnrTimer::new(31).duration(), Duration::from_micros(491_520));
     }
 
     #[test]

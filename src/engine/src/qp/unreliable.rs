@@ -7,21 +7,21 @@ use super::responder::{Message, Refusal};
 use super::{Cx, Qp};
 use crate::counters::Counter;
 use crate::host::Host;
-use urxe_wire::Packet;
+use urxe_wire::{Headers, Packet, Request};
 
 impl Qp {
     /// A UC request packet arrived.
     pub(super) fn handle_unreliable_request<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &Packet<'_, Request>,
     ) {
         if !self.may_receive() {
             return self.count(cx, Counter::DropQpNotReady, 1);
         }
         self.establish(cx);
-        let bth = &packet.headers.bth;
-        let starts = bth.opcode.position().starts();
+        let Headers { bth, body } = &packet.headers;
+        let starts = body.starts();
         let is_next = bth.psn == self.responder.expected;
         if !is_next {
             self.count(cx, Counter::UcGaps, 1);
@@ -41,12 +41,13 @@ impl Qp {
     fn try_unreliable_request<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &Packet<'_, Request>,
     ) -> Result<(), Refusal> {
-        self.check_sequence(packet)?;
-        self.check_enabled(packet)?;
+        let request = &packet.headers.body;
+        self.check_sequence(request)?;
+        self.check_enabled(request)?;
         self.check_length(packet)?;
-        self.check_resources(cx, packet)?;
+        self.check_resources(cx, request)?;
         self.execute(cx, packet)
     }
 

@@ -187,7 +187,8 @@ pub struct Pkt {
 
 /// A packet of this opcode and PSN.
 pub fn pkt(opcode: Opcode, psn: u32) -> Pkt {
-    Pkt { headers: Headers::new(Bth::new(opcode, Qpn::new(0), Psn::new(psn))), payload: vec![] }
+    let bth = Bth::new(Qpn::new(0), Psn::new(psn));
+    Pkt { headers: Headers::new(bth, Body::zeroed(opcode)), payload: vec![] }
 }
 
 /// An ACK of everything up to `psn`.
@@ -202,7 +203,7 @@ pub fn nak(code: NakCode, psn: u32, msn: u32) -> Pkt {
 
 /// An RNR NAK for `psn`.
 pub fn rnr(timer: u8, psn: u32, msn: u32) -> Pkt {
-    pkt(Opcode::RC_ACK, psn).aeth(Syndrome::RnrNak { timer }, msn)
+    pkt(Opcode::RC_ACK, psn).aeth(Syndrome::RnrNak { timer: RnrTimer::new(timer) }, msn)
 }
 
 impl Pkt {
@@ -217,42 +218,100 @@ impl Pkt {
     }
 
     pub fn aeth(mut self, syndrome: Syndrome, msn: u32) -> Pkt {
-        self.headers.aeth = Some(Aeth { syndrome, msn: Msn::new(msn) });
+        use Response::{Ack, AtomicAck, ReadFirst, ReadLast, ReadOnly};
+        match &mut self.headers.body {
+            Body::RcResponse(
+                Ack(aeth)
+                | ReadFirst(aeth)
+                | ReadLast(aeth)
+                | ReadOnly(aeth)
+                | AtomicAck { aeth, .. },
+            ) => *aeth = Aeth { syndrome, msn: Msn::new(msn) },
+            body => panic!("{} has no AETH", body.opcode()),
+        }
         self
     }
 
     pub fn reth(mut self, va: u64, rkey: u32, len: u32) -> Pkt {
-        self.headers.reth = Some(Reth { va, rkey: Rkey(rkey), len });
+        use {Part::*, Request::*};
+        match &mut self.headers.body {
+            Body::RcRequest(
+                Write(First(reth) | Only(reth, _))
+                | Read(reth)
+                | AtomicWrite(reth)
+                | Flush { reth, .. },
+            )
+            | Body::Uc(UcRequest::Write(First(reth) | Only(reth, _))) => {
+                *reth = Reth { va, rkey: Rkey(rkey), len };
+            }
+            body => panic!("{} has no RETH", body.opcode()),
+        }
         self
     }
 
     pub fn feth(mut self, placement: u8, selectivity: u8) -> Pkt {
-        self.headers.feth = Some(Feth { placement, selectivity });
+        let Body::RcRequest(Request::Flush { feth, .. }) = &mut self.headers.body else {
+            panic!("{} has no FETH", self.headers.body.opcode());
+        };
+        *feth = Feth {
+            placement: FlushPlacement::from_bits_retain(placement),
+            selectivity: FlushSelectivity::from_code(selectivity),
+        };
         self
     }
 
     pub fn atomic(mut self, va: u64, rkey: u32, swap_or_add: u64, compare: u64) -> Pkt {
-        self.headers.atomic = Some(AtomicEth { va, rkey: Rkey(rkey), swap_or_add, compare });
+        let (Body::RcRequest(Request::CompareSwap(atomic))
+        | Body::RcRequest(Request::FetchAdd(atomic))) = &mut self.headers.body
+        else {
+            panic!("{} has no AtomicETH", self.headers.body.opcode());
+        };
+        *atomic = AtomicEth { va, rkey: Rkey(rkey), swap_or_add, compare };
         self
     }
 
-    pub fn original(mut self, original: u64) -> Pkt {
-        self.headers.atomic_ack = Some(AtomicAckEth { original });
+    pub fn original(mut self, found: u64) -> Pkt {
+        let Body::RcResponse(Response::AtomicAck { original, .. }) = &mut self.headers.body else {
+            panic!("{} has no AtomicAckETH", self.headers.body.opcode());
+        };
+        *original = found;
         self
     }
 
-    pub fn imm(mut self, imm: u32) -> Pkt {
-        self.headers.imm = Some(imm);
+    pub fn imm(mut self, data: u32) -> Pkt {
+        use {Part::*, Request::*};
+        match &mut self.headers.body {
+            Body::RcRequest(
+                Send(Last(Extra::Imm(imm)) | Only((), Extra::Imm(imm)))
+                | Write(Last(Some(imm)) | Only(_, Some(imm))),
+            )
+            | Body::Uc(
+                UcRequest::Send(Last(Some(imm)) | Only((), Some(imm)))
+                | UcRequest::Write(Last(Some(imm)) | Only(_, Some(imm))),
+            )
+            | Body::Ud(Datagram { imm: Some(imm), .. }) => *imm = data,
+            body => panic!("{} has no immediate data", body.opcode()),
+        }
         self
     }
 
-    pub fn invalidate(mut self, rkey: u32) -> Pkt {
-        self.headers.ieth = Some(Rkey(rkey));
+    pub fn invalidate(mut self, key: u32) -> Pkt {
+        use Part::{Last, Only};
+        let Body::RcRequest(Request::Send(
+            Last(Extra::Invalidate(rkey)) | Only((), Extra::Invalidate(rkey)),
+        )) = &mut self.headers.body
+        else {
+            panic!("{} has no IETH", self.headers.body.opcode());
+        };
+        *rkey = Rkey(key);
         self
     }
 
     pub fn deth(mut self, qkey: Qkey, src_qp: u32) -> Pkt {
-        self.headers.deth = Some(Deth { qkey, src_qp: Qpn::new(src_qp) });
+        let Body::Ud(Datagram { deth, .. }) = &mut self.headers.body else {
+            panic!("{} has no DETH", self.headers.body.opcode());
+        };
+        *deth = Deth { qkey, src_qp: Qpn::new(src_qp) };
         self
     }
 

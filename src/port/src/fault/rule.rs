@@ -3,7 +3,7 @@
 use super::spec::Action;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
-use urxe_wire::{Opcode, Operation, Transport};
+use urxe_wire::{Opcode, Transport};
 
 /// A fault for certain packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,12 +63,8 @@ fn names_of(opcode: Opcode) -> BTreeSet<String> {
     let full = opcode.to_string().to_lowercase().replace(" with ", "-").replace(' ', "-");
     let transport = format!("{}-", opcode.transport()).to_lowercase();
     let short = full.strip_prefix(&transport).unwrap_or(&full).to_owned();
-    let family = match opcode.operation() {
-        Operation::Send | Operation::SendImm | Operation::SendInv => "send",
-        Operation::Write | Operation::WriteImm => "write",
-        Operation::ReadResponse => "read-response",
-        _ => &short,
-    };
+    let families = ["send", "write", "read-response"];
+    let family = families.into_iter().find(|family| short.starts_with(family)).unwrap_or(&short);
     BTreeSet::from([format!("{transport}{family}"), family.to_owned(), full, short])
 }
 

@@ -11,10 +11,10 @@ use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use urxe_types::{Psn, Qpn, Rkey};
+use urxe_types::{Psn, Qpn};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::{Checker, Verdict};
-use urxe_wire::{Bth, Flow, Headers, Opcode, Outer, Reth};
+use urxe_wire::{Body, Bth, Flow, Headers, Opcode, Outer};
 
 /// Bytes of arena that the tests' batches have.
 const CAPACITY: usize = 1 << 20;
@@ -49,11 +49,7 @@ pub(crate) fn flow(caps: &Caps, dst: IpAddr) -> Flow {
 
 /// The headers of a packet with this opcode and PSN.
 pub(crate) fn headers(opcode: Opcode, psn: u32) -> Headers {
-    let mut headers = Headers::new(Bth::new(opcode, Qpn::new(0x11), Psn::new(psn)));
-    if opcode.has_reth() {
-        headers.reth = Some(Reth { va: 0x1000, rkey: Rkey(7), len: 4096 });
-    }
-    headers
+    Headers::new(Bth::new(Qpn::new(0x11), Psn::new(psn)), Body::zeroed(opcode))
 }
 
 /// A batch for a port.
