@@ -1,4 +1,4 @@
-//! What the death of one process does to the others.
+//! The effects of a killed process on the others.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn a_killed_program_leaves_nothing_in_its_daemon_and_its_peer_gets_an_error() {
     assert_eq!(server.status.code(), Some(1));
     assert!(text(&server.stderr).contains("ended too early"), "{}", text(&server.stderr));
     far.wait_for_qps(0);
-    // And others can go on.
+    // Other programs can go on.
     let (server, client) = perf_server(&far, "send-bw");
     assert!(common::run(near.urxe(&format!("{client} --iters 100"))).status.success());
     assert!(server.output().status.success());

@@ -100,7 +100,7 @@ fn a_network_that_loses_packets_is_repaired_and_the_loss_counted() {
     check(&report);
     assert!(report["lost_packets"].as_u64().unwrap() > 0, "{report}");
     assert!(report["resent_packets"].as_u64().unwrap() > 0, "{report}");
-    // What nothing repairs stays lost, and is counted as such.
+    // Messages of unreliable transports stay lost, and are counted.
     assert!(report["figures"]["lost"].as_u64().unwrap() > 0, "{report}");
 }
 
@@ -117,7 +117,7 @@ fn ipv6_works_where_there_is_any() {
     let output = demo("--ipv6");
     let error = text(&output.stderr);
     if error.contains("4791 is taken on ::1") {
-        eprintln!("not run: somebody else uses port 4791 of ::1");
+        eprintln!("not run: port 4791 of ::1 is taken");
         return;
     }
     let report = report(&output);
@@ -127,7 +127,7 @@ fn ipv6_works_where_there_is_any() {
 }
 
 #[test]
-fn a_fault_that_makes_no_sense_is_named_and_nothing_is_left_behind() {
+fn an_invalid_fault_is_named_and_leaves_nothing_behind() {
     let directory = common::Directory::new();
     let mut command = urxe("demo --fault drop=often");
     command.env("TMPDIR", directory.path());
@@ -138,7 +138,7 @@ fn a_fault_that_makes_no_sense_is_named_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn interrupted_it_cleans_up() {
+fn an_interrupted_demo_cleans_up() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let directory = common::Directory::new();
         let mut command = urxe("demo");
@@ -156,7 +156,7 @@ fn interrupted_it_cleans_up() {
 }
 
 #[test]
-fn killed_it_takes_its_daemons_along() {
+fn daemons_of_a_killed_demo_end() {
     let directory = common::Directory::new();
     let mut command = urxe("demo");
     command.env("TMPDIR", directory.path());
@@ -166,9 +166,9 @@ fn killed_it_takes_its_daemons_along() {
     let pid = line.split([' ', ':']).nth(2).unwrap().to_owned();
     let stat = format!("/proc/{pid}/stat");
     let deadline = std::time::Instant::now() + common::TIMEOUT;
-    // Whoever inherits it may take its time to reap it.
+    // Its new parent may take its time to reap it.
     while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z")) {
-        assert!(std::time::Instant::now() < deadline, "daemon {pid} goes on");
+        assert!(std::time::Instant::now() < deadline, "daemon {pid} keeps running");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }

@@ -1,5 +1,4 @@
-//! Machines on which something stands in the way: `urxe run` gets around it or says what it is,
-//! and `urxe doctor` finds it.
+//! Machines with an obstacle: `urxe run` avoids or reports it, and `urxe doctor` finds it.
 
 mod common;
 
@@ -26,14 +25,14 @@ bind($socket, $name) or die "bind: $!";
 exec @ARGV;
 "#;
 
-/// A script, where another socket has UDP port 4791 of an address. `None`, and it says so, where
-/// there can be no such place.
+/// Runs a script where another socket has UDP port 4791 of an address. `None`, with a message, where
+/// no such namespace can be made.
 fn where_port_is_taken(address: &str, directory: &Directory, script: &str) -> Option<Output> {
     let unshare = ["--user", "--map-current-user", "--keep-caps", "--net", "--"];
     let possible = Command::new("unshare").args(unshare).args(["perl", "-e", "1"]).output();
     if !possible.as_ref().is_ok_and(|output| output.status.success()) {
         let test = std::thread::current().name().unwrap_or("a test").to_owned();
-        // Not by eprintln: what a passing test prints that way, the harness keeps to itself.
+        // Not by eprintln: the harness hides what a passing test prints.
         let _ = writeln!(std::io::stderr(), "could not run: {test}: unshare: {possible:?}");
         return None;
     }
@@ -55,7 +54,7 @@ fn check(report: &[u8], name: &str) -> Value {
     checks.iter().find(|check| check["name"] == name).expect(name).clone()
 }
 
-/// Whether a check has this level, and says this.
+/// Asserts that a check has this level, and these parts in its text.
 #[track_caller]
 fn assert_check(report: &[u8], name: &str, level: &str, parts: &[&str]) {
     let check = check(report, name);
@@ -65,7 +64,7 @@ fn assert_check(report: &[u8], name: &str, level: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_taken_address_is_avoided() {
+fn an_address_whose_port_is_taken_is_avoided() {
     let directory = Directory::new();
     let script = "$urxe run echo ran && pid=$($urxe doctor --json | \
                   sed 's/.*process \\([0-9]*\\), version.*/\\1/') && echo $pid";
@@ -82,7 +81,7 @@ fn a_taken_address_is_avoided() {
 }
 
 #[test]
-fn a_port_that_is_taken_on_every_address_is_said_to_be() {
+fn a_port_taken_on_every_address_is_reported() {
     let directory = Directory::new();
     // One socket for both families, where there are both.
     let everywhere = if Path::new("/proc/net/if_inet6").exists() { "::" } else { "0.0.0.0" };
@@ -97,7 +96,7 @@ fn a_port_that_is_taken_on_every_address_is_said_to_be() {
 }
 
 #[test]
-fn a_place_where_no_socket_can_be_is_a_problem() {
+fn the_doctor_reports_a_directory_without_room_for_a_socket() {
     let nowhere = "/proc/nowhere/urxed.sock";
     let with = |line: &str| {
         let mut command = urxe(line);
@@ -113,7 +112,7 @@ fn a_place_where_no_socket_can_be_is_a_problem() {
 }
 
 #[test]
-fn the_doctor_finds_system_calls_that_are_forbidden() {
+fn the_doctor_reports_forbidden_system_calls() {
     let directory = Directory::new();
     let forbid = directory.path().join("forbid");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forbid.c");
@@ -129,6 +128,6 @@ fn the_doctor_finds_system_calls_that_are_forbidden() {
     assert_check(&doctor("pwritev", "errno"), "trial", "problem", &parts);
     let parts = ["memfd_create", "killed by a filter", "seccomp"];
     assert_check(&doctor("memfd_create", "kill"), "trial", "problem", &parts);
-    // This one we do without.
+    // This one is not needed.
     assert_check(&doctor("process_vm_readv", "errno"), "trial", "ok", &[]);
 }

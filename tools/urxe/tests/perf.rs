@@ -5,7 +5,7 @@ mod common;
 use common::{Daemon, Process, perf_server, run, text};
 use serde_json::Value;
 
-/// Runs both ends, and gives what both report.
+/// Runs both ends, and returns their reports.
 fn measure(test: &str, arguments: &str) -> [Value; 2] {
     let [near, far] = [Daemon::start(), Daemon::start()];
     let (server, client) = perf_server(&far, test);
@@ -42,7 +42,7 @@ fn every_bandwidth_test_measures_and_checks() {
 }
 
 #[test]
-fn where_messages_can_be_lost_both_ends_say_what_arrived() {
+fn both_ends_of_an_unreliable_test_report_what_arrived() {
     for (test, arguments) in [
         ("send-bw", "--transport ud --all --iters 500 --verify --qps 2 --srq"),
         ("send-bw", "--transport uc --size 20K --iters 300 --verify"),
@@ -61,7 +61,7 @@ fn where_messages_can_be_lost_both_ends_say_what_arrived() {
 }
 
 #[test]
-fn queue_pairs_can_share_their_receives_and_idle_ones_are_weighed() {
+fn queue_pairs_share_receives_and_the_memory_of_idle_ones_is_reported() {
     let [client, server] =
         measure("send-bw", "--size 1K --iters 300 --verify --qps 20 --srq --idle 50");
     for report in [client, server] {
@@ -93,13 +93,13 @@ fn every_latency_test_measures() {
 }
 
 #[test]
-fn iterations_are_as_many_as_asked_for() {
+fn iterations_are_as_many_as_requested() {
     let [client, _] = measure("write-bw", "--size 64 --iters 777 --qps 2");
     assert_eq!(client["results"][0]["iterations"], 2 * 777);
 }
 
 #[test]
-fn two_ends_that_want_different_things_both_hear_why() {
+fn both_ends_of_different_tests_report_the_difference() {
     let [near, far] = [Daemon::start(), Daemon::start()];
     let (server, client) = perf_server(&far, "write-bw");
     let client = run(near.urxe(&client.replace("write-bw", "read-bw")));
@@ -112,7 +112,7 @@ fn two_ends_that_want_different_things_both_hear_why() {
 }
 
 #[test]
-fn a_limit_of_the_device_is_told_by_name_and_value() {
+fn a_limit_of_the_device_is_reported_by_name_and_value() {
     let daemon = Daemon::start();
     for (arguments, code, parts) in [
         ("perf write-bw 127.0.0.1 --device urxe7", 1, ["urxe7", "urxe0"]),
@@ -129,7 +129,7 @@ fn a_limit_of_the_device_is_told_by_name_and_value() {
 }
 
 #[test]
-fn a_server_is_not_kept_by_somebody_who_is_no_client() {
+fn a_server_goes_on_waiting_after_a_connection_that_is_no_client() {
     use std::io::Write;
     let [near, far] = [Daemon::start(), Daemon::start()];
     let (server, client) = perf_server(&far, "send-lat");
@@ -158,7 +158,7 @@ fn connections_are_opened_used_and_closed_by_address() {
     for phase in ["opened", "used", "closed", "all"] {
         assert!(report[phase]["connections_per_s"].as_f64().unwrap() > 0.0, "{report}");
     }
-    // Nobody listens any more, and that is said.
+    // The server has ended, which is reported.
     let refused = run(near.urxe(&line));
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("nobody listens there"), "{}", text(&refused.stderr));

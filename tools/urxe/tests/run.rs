@@ -1,5 +1,5 @@
-//! `urxe run`, from the outside. What it runs is no verbs program: what the shim does is the
-//! shim's to test. Any library serves as one that is loaded first.
+//! `urxe run`, from the outside. It runs no verbs programs here, since the shim has its own tests;
+//! any library serves as the shim.
 
 mod common;
 
@@ -9,12 +9,12 @@ use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// An address that nobody else tests with.
+/// An address that other tests do not use.
 fn address(last: u8) -> String {
     format!("127.51.{}.{last}", std::process::id() % 250)
 }
 
-/// A place of its own for the sockets of daemons.
+/// A directory of its own for the sockets of daemons.
 struct Home(Directory);
 
 impl Home {
@@ -34,7 +34,7 @@ impl Home {
         command
     }
 
-    /// Daemons that serve sockets of this place.
+    /// The daemons with sockets in this directory.
     fn daemons(&self) -> Vec<u32> {
         let place = self.0.path().to_str().unwrap().to_owned();
         let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
@@ -65,7 +65,7 @@ fn assert_failed(output: &Output, code: i32, parts: &[&str]) {
 }
 
 #[test]
-fn the_program_is_told_of_library_and_daemon_and_keeps_its_exit_code() {
+fn the_program_gets_library_and_daemon_and_its_exit_code_is_kept() {
     let (daemon, home) = (Daemon::start(), Home::new());
     let script = "echo $LD_PRELOAD; echo $URXE_SOCKET; exit 7";
     let line = format!("--daemon {}", daemon.socket.display());
@@ -90,7 +90,7 @@ fn signals_reach_the_program() {
 }
 
 #[test]
-fn of_many_at_once_one_starts_a_daemon_which_goes_by_itself() {
+fn one_of_many_starts_a_daemon_which_ends_by_itself() {
     let home = Home::new();
     let line = format!("--addr {}", address(1));
     let programs: Vec<Process> =
@@ -105,7 +105,7 @@ fn of_many_at_once_one_starts_a_daemon_which_goes_by_itself() {
     assert_eq!(directory, PathBuf::from("/"));
     let deadline = Instant::now() + TIMEOUT;
     while !home.daemons().is_empty() {
-        assert!(Instant::now() < deadline, "the daemon stays for ever");
+        assert!(Instant::now() < deadline, "the daemon does not end");
         sleep(Duration::from_millis(100));
     }
     assert!(!home.0.path().join(format!("urxed-{}.sock", address(1))).exists());
@@ -118,19 +118,19 @@ fn a_daemon_stays_as_long_as_a_program_that_has_not_opened_a_device_yet() {
     let script = "echo ready >&2; sleep 14; exit 3";
     let mut program = Process::start(home.run(&line, &["sh", "-c", script]));
     program.wait_for("ready");
-    // A program may wait for its children, and knows of none.
+    // The program has no children to wait for.
     let [daemon] = home.daemons()[..] else { panic!("{:?}", home.daemons()) };
     let stat = std::fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap();
     let parent = stat.rsplit(')').next().unwrap().split_whitespace().nth(1);
     assert_ne!(parent, Some(program.id().to_string().as_str()));
-    // Longer than it lingers.
+    // Longer than an unused daemon stays.
     sleep(Duration::from_secs(12));
     assert_eq!(home.daemons().len(), 1);
     assert_eq!(program.output().status.code(), Some(3));
 }
 
 #[test]
-fn a_running_daemon_that_has_the_address_is_taken() {
+fn a_running_daemon_with_the_address_is_used() {
     let (daemon, home) = (Daemon::start(), Home::new());
     let mut command = home.run(&format!("--addr {}", daemon.address), &["env"]);
     command.env("URXE_SOCKET", &daemon.socket);
@@ -141,12 +141,12 @@ fn a_running_daemon_that_has_the_address_is_taken() {
 }
 
 #[test]
-fn a_device_of_the_name_that_a_program_insists_on_is_found_or_started() {
+fn a_device_of_a_required_name_is_found_or_started() {
     let home = Home::new();
     let line = format!("--addr {} --name mlx5_0", address(3));
     let started = run(home.run(&line, &["env"]));
     assert!(text(&started.stderr).contains("started a daemon with mlx5_0"), "{started:?}");
-    // The next one finds it, by its name alone as well if it is told where to look.
+    // The next one finds it, also by its name alone if the socket is given.
     let found = run(home.run(&line, &["env"]));
     assert_eq!(text(&found.stderr), "");
     let output = text(&found.stdout);
@@ -163,13 +163,13 @@ fn a_device_of_the_name_that_a_program_insists_on_is_found_or_started() {
 }
 
 #[test]
-fn obstacles_to_running_a_program_are_told_in_a_sentence() {
+fn each_obstacle_to_running_a_program_is_reported_in_a_sentence() {
     let (daemon, home) = (Daemon::start(), Home::new());
     let there = format!("--daemon {}", daemon.socket.display());
     let nobody = home.0.path().join("nobody.sock");
     let nowhere = format!("--daemon {}", nobody.display());
     assert_failed(&run(home.run(&nowhere, &["true"])), 125, &["nobody.sock", "without --daemon"]);
-    // Somebody else has the port, and answers at another socket.
+    // A daemon at another socket has the port.
     let taken = run(home.run(&format!("--addr {}", daemon.address), &["true"]));
     assert_failed(&taken, 125, &[&daemon.address, "4791", "taken", "--addr"]);
     let foreign = run(home.run("--addr 203.0.113.77", &["true"]));
@@ -194,7 +194,7 @@ fn obstacles_to_running_a_program_are_told_in_a_sentence() {
 }
 
 #[test]
-fn the_doctor_tells_a_healthy_place_from_a_sick_one() {
+fn the_doctor_reports_only_real_problems() {
     let daemon = Daemon::start();
     let doctor = |shim: PathBuf| {
         let mut command = urxe("doctor --json");

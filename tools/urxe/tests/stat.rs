@@ -5,7 +5,7 @@ mod common;
 use common::{Daemon, json, perf_server, run, text, urxe};
 
 #[test]
-fn events_can_be_seen() {
+fn counters_and_their_meanings_are_shown() {
     let [near, far] = [Daemon::start(), Daemon::start()];
     let before = near.stat();
     assert_eq!(before["counters"]["sent_packets"], 0);
@@ -29,7 +29,7 @@ fn events_can_be_seen() {
 }
 
 #[test]
-fn one_qp_can_be_seen_while_it_lives() {
+fn one_qp_is_shown_while_it_exists() {
     let [near, far] = [Daemon::start(), Daemon::start()];
     let (_server, client) = perf_server(&far, "write-bw");
     let mut client = common::Process::start(near.urxe(&format!("{client} --duration 1m")));

@@ -31,14 +31,14 @@ fn script(daemon: &Daemon, lines: &[&str]) -> Output {
     run(command)
 }
 
-/// What a command that succeeds says.
-fn said(output: &Output) -> String {
+/// The output of a command that succeeds.
+fn stdout(output: &Output) -> String {
     assert!(output.status.success(), "{}", text(&output.stderr));
     text(&output.stdout)
 }
 
 #[test]
-fn one_program_sees_the_devices_and_nobody_else_does() {
+fn only_the_one_program_sees_the_devices() {
     if !can_mount() {
         return;
     }
@@ -46,16 +46,16 @@ fn one_program_sees_the_devices_and_nobody_else_does() {
     let classes = "/sys/class/infiniband /sys/class/infiniband_verbs /sys/class/net";
     let mut command = daemon.urxe("sysfs-overlay");
     command.args(["--", "ls"]).args(classes.split(' '));
-    let seen = said(&run(command));
+    let seen = stdout(&run(command));
     for word in ["urxe0", "uverbs0", "abi_version", "lo"] {
         assert!(seen.lines().any(|line| line == word), "{word}: {seen}");
     }
     assert!(!Path::new("/sys/class/infiniband/urxe0").exists());
 }
 
-/// The program is itself: neither root in it, nor with rights that its user has not.
+/// The program has the ids and the rights of its user, and no others.
 #[test]
-fn an_ordinary_user_needs_no_root_and_becomes_none() {
+fn an_ordinary_user_needs_no_root_and_gets_no_rights() {
     if !can_mount() {
         return;
     }
@@ -71,15 +71,15 @@ fn an_ordinary_user_needs_no_root_and_becomes_none() {
         command.args(user).arg(&copy).args(line.split(' ')).arg("--socket").arg(&socket);
         command
     };
-    // An address that the other daemon's test may not take: it is the next one's.
+    // An address that the daemons of other tests do not use.
     let address = daemon.address.replace("127.50.", "127.51.");
     let mut of_user = Process::start(as_user(&format!("daemon --addr {address}")));
     of_user.wait_for("ready");
     let mut command = as_user("sysfs-overlay");
     let look = "cat /sys/class/infiniband/urxe0/node_type; id -u; grep CapEff /proc/self/status";
     command.args(["--", "sh", "-c", look]);
-    assert_eq!(said(&run(command)), "1: CA\n65534\nCapEff:\t0000000000000000\n");
-    // For all programs it takes root, and says so.
+    assert_eq!(stdout(&run(command)), "1: CA\n65534\nCapEff:\t0000000000000000\n");
+    // For all programs it needs root.
     let output = run(as_user("sysfs-overlay"));
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("takes root"), "{}", text(&output.stderr));
@@ -105,13 +105,13 @@ fn all_programs_see_the_devices_until_they_are_hidden() {
         r#"! "$urxe" sysfs-overlay --undo"#,
     ];
     let output = script(&daemon, &lines);
-    assert_eq!(said(&output), "urxe0\n1\nurxe0\n");
+    assert_eq!(stdout(&output), "urxe0\n1\nurxe0\n");
     assert!(text(&output.stderr).contains("nothing of urxe is mounted"));
 }
 
-/// Not only as they were when they were first looked at.
+/// Files are not cached as they were when they were first read.
 #[test]
-fn changes_are_seen() {
+fn changes_of_the_files_are_visible() {
     if !can_mount() {
         return;
     }
@@ -124,7 +124,7 @@ fn changes_are_seen() {
         "tree=${socket%.sock}.sysfs; echo '1: DOWN' > $tree/.new; mv -f $tree/.new $tree/$state",
         "cat /sys/$state",
     ];
-    assert_eq!(said(&script(&daemon, &lines)), "4: ACTIVE\n1: DOWN\n");
+    assert_eq!(stdout(&script(&daemon, &lines)), "4: ACTIVE\n1: DOWN\n");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn the_programs_exit_code_is_the_commands() {
 }
 
 #[test]
-fn without_a_daemon_it_says_which_socket() {
+fn without_a_daemon_the_error_names_the_socket() {
     let output = run(urxe("sysfs-overlay --socket /nonexistent/urxed.sock -- true"));
     assert_eq!(output.status.code(), Some(3));
     assert!(text(&output.stderr).contains("/nonexistent/urxed.sock"), "{}", text(&output.stderr));

@@ -1,4 +1,4 @@
-//! Daemons and programs as processes, which end with the test whatever becomes of it.
+//! Daemons and programs as processes, which end with the test in any case.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long anything here may take before it counts as hanging.
+/// How long anything here may take.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(100);
 
 /// The tool, with arguments separated by spaces.
@@ -22,7 +22,7 @@ pub(crate) fn urxe(line: &str) -> Command {
     command
 }
 
-/// A library that every machine has, and that does nothing when it is loaded once more.
+/// A library that every machine has, and that has no effect when it is loaded again.
 pub(crate) fn library() -> PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mut paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
@@ -74,7 +74,7 @@ impl Process {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Waits until it has ended, and gives what it said. Panics if it hangs.
+    /// Waits until it has ended, and returns its output. Panics if it hangs.
     pub(crate) fn output(mut self) -> Output {
         let (sender, receiver) = mpsc::channel();
         let mut stdout = self.child.stdout.take().unwrap();
@@ -156,7 +156,7 @@ impl Daemon {
         let directory = Directory::new();
         let socket = directory.path().join("urxed.sock");
         loop {
-            // Others test on this machine too: an address may be taken.
+            // Other tests run on this machine too: an address may be taken.
             let address = format!("127.50.{}.{}", std::process::id() % 250, number() % 250 + 1);
             let line = format!("daemon --addr {address} --socket {}", socket.display());
             let mut process = Process::start(urxe(&line));
@@ -169,7 +169,7 @@ impl Daemon {
         }
     }
 
-    /// The tool, asking this daemon.
+    /// The tool, using this daemon.
     pub(crate) fn urxe(&self, line: &str) -> Command {
         let mut command = urxe(line);
         command.arg("--socket").arg(&self.socket);
