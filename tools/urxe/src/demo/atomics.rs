@@ -22,8 +22,8 @@ pub(super) fn add(round: &Round) -> u64 {
     Pattern::new(!0, round.first).number()
 }
 
-/// The number before message `index` is executed, which it must return; with the length of the round
-/// as `index`, the number at the end.
+/// The number before message `index` is executed, which it must return; with the length of the
+/// round as `index`, the number at the end.
 pub(super) fn value_before(round: &Round, index: u32) -> u64 {
     match round.operation {
         Operation::FetchAndAdd => {

@@ -28,8 +28,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest directory in which a socket's path stays below the 108 bytes that a path may have.
 const MAX_DIRECTORY_LEN: usize = 60;
 
-/// The processes and files of the demo. Dropping it ends and removes them all; so does a signal that
-/// ends this process.
+/// The processes and files of the demo. Dropping it ends and removes them all; so does a signal
+/// that ends this process.
 pub(super) struct Environment {
     children: Arc<Mutex<Children>>,
     directory: PathBuf,

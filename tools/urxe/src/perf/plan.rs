@@ -17,7 +17,8 @@ pub(super) const MAX_SIZE: u32 = 1 << 30;
 /// Most work requests under way on one queue pair; devices have limits of their own.
 pub(super) const MAX_DEPTH: u32 = 32_768;
 
-/// Bytes of messages of one queue pair that have memory of their own; further messages share it. Small enough for the cache, so that the NIC is measured and not the memory.
+/// Bytes of messages of one queue pair that have memory of their own; further messages share it.
+/// Small enough for the cache, so that the NIC is measured and not the memory.
 const MEMORY_IN_USE: u64 = 256 << 10;
 
 /// The same when contents are checked, so that messages cannot share memory.
