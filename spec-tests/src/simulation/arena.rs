@@ -11,7 +11,7 @@ use urxe_types::{Access, Lkey, Sge};
 pub const MAX_SGE: usize = 32;
 
 /// A few MRs from which pieces are cut, each piece for one work request only, with unused bytes
-/// between them: so the arena also knows what must never change.
+/// between them: so the arena also knows which bytes must never change.
 #[derive(Debug)]
 pub struct Arena {
     mrs: Vec<Part>,
@@ -20,10 +20,10 @@ pub struct Arena {
 #[derive(Debug)]
 struct Part {
     mr: Mr,
-    /// What the program must find there.
+    /// The expected content.
     model: Vec<u8>,
-    /// Where nobody knows the content any more, because of a work request that failed.
-    forgotten: Vec<Range<usize>>,
+    /// Ranges whose content is not known, because of failed work requests.
+    unknown: Vec<Range<usize>>,
     cut: usize,
 }
 
@@ -34,7 +34,7 @@ impl Arena {
             let model = rng.bytes(len);
             let addr = rng.next_u64() >> rng.range(1..=40);
             let mr = node.reg_mr(pd, addr, Access::LOCAL_WRITE, model.clone());
-            Part { mr, model, forgotten: Vec::new(), cut: 0 }
+            Part { mr, model, unknown: Vec::new(), cut: 0 }
         };
         Arena { mrs: (0..count).map(part).collect() }
     }
@@ -81,7 +81,7 @@ impl Arena {
         self.mrs.iter().map(|part| part.mr)
     }
 
-    /// What the program must find in the memory of a list.
+    /// The expected content of the memory of a list.
     pub fn gather(&self, sges: &[Sge]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (index, at, len) in self.pieces(sges) {
@@ -100,21 +100,21 @@ impl Arena {
         }
     }
 
-    /// Nobody can say any more what the memory of a list holds. (Entries with a key that is not
-    /// of this arena stand for no memory.)
-    pub fn forget(&mut self, sges: &[Sge]) {
+    /// The content of the memory of a list is not known any longer. (Entries with a key of another
+    /// arena are ignored.)
+    pub fn mark_unknown(&mut self, sges: &[Sge]) {
         for (index, at, len) in self.pieces(sges) {
-            self.mrs[index].forgotten.push(at..at + len);
+            self.mrs[index].unknown.push(at..at + len);
         }
     }
 
-    /// Compares with what the program finds.
+    /// Compares with the memory of the program.
     ///
     /// # Panics
     /// If it is not what it must be.
     pub fn check(&self, host: &SimHost) {
-        for Part { mr, model, forgotten, .. } in &self.mrs {
-            check_memory("MR of an arena", host.memory.program(mr.region), model, forgotten);
+        for Part { mr, model, unknown, .. } in &self.mrs {
+            check_memory("MR of an arena", host.memory.program(mr.region), model, unknown);
         }
     }
 
@@ -127,16 +127,16 @@ impl Arena {
     }
 }
 
-/// Compares memory with its model, but for the stretches that nobody knows.
+/// Compares memory with its model, except for ranges of unknown content.
 ///
 /// # Panics
 /// If they differ.
-pub fn check_memory(name: &str, found: &[u8], model: &[u8], forgotten: &[Range<usize>]) {
+pub fn check_memory(name: &str, found: &[u8], model: &[u8], unknown: &[Range<usize>]) {
     if found == model {
         return;
     }
     let mut model = model.to_vec();
-    for range in forgotten {
+    for range in unknown {
         model[range.clone()].copy_from_slice(&found[range.clone()]);
     }
     if let Some(at) = (0..model.len()).find(|&i| found[i] != model[i]) {

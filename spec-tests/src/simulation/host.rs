@@ -1,8 +1,8 @@
-//! The world in which the simulated programs live: plain vectors and queues.
+//! The host of the simulated programs: plain vectors and queues.
 //!
 //! It is also the first checker. It holds the engine to the order that [`Host`] promises
-//! (completion before retirement, `sync` before completion), and takes a picture of the memory
-//! that a completion speaks of at the instant at which the program could see that completion.
+//! (completion before retirement, `sync` before completion), and copies the memory of a work
+//! request at the instant at which the program could see its completion.
 
 use crate::simulation::memory::Memory;
 use crate::simulation::queues::{Completed, CompletionRing, RecvRing, SendRing};
@@ -22,9 +22,9 @@ pub struct SimHost {
     pub recvs: Vec<RecvRing>,
     /// The completion queues, by number.
     pub cqs: Vec<CompletionRing>,
-    /// What the programs were told apart from completions, in order.
+    /// Asynchronous events, in order.
     pub events: Vec<AsyncEvent>,
-    /// Management datagrams that came, and where from.
+    /// Management datagrams that arrived, with their sources.
     pub mads: Vec<(MadSource, [u8; MAD_LEN])>,
     /// Completions that had no room.
     pub overruns: u64,
@@ -85,13 +85,13 @@ impl SimHost {
         self.sinks.insert(wr_id, sges.to_vec());
     }
 
-    /// Whether a CQ has had no room, and the program was told.
+    /// Whether a CQ has overrun, which was reported.
     fn has_failed(&self, cq: CqId) -> bool {
         self.events.contains(&AsyncEvent::CqError(cq))
     }
 
-    /// The stretches of memory behind a scatter list.
-    pub fn stretches(&self, sges: &[Sge]) -> Vec<(RegionId, usize, usize)> {
+    /// The ranges of memory of a scatter list.
+    pub fn ranges(&self, sges: &[Sge]) -> Vec<(RegionId, usize, usize)> {
         let found = sges.iter().filter(|sge| sge.length > 0).map(|sge| {
             let (region, addr) = self.mrs[&sge.lkey.0];
             (region, (sge.addr - addr) as usize, sge.length as usize)
@@ -102,7 +102,7 @@ impl SimHost {
     /// What the program sees in the memory of a scatter list.
     pub fn program_gather(&self, sges: &[Sge]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for (region, at, len) in self.stretches(sges) {
+        for (region, at, len) in self.ranges(sges) {
             bytes.extend_from_slice(&self.memory.program(region)[at..at + len]);
         }
         bytes
@@ -111,7 +111,7 @@ impl SimHost {
     /// The program writes to the memory of a scatter list, which `data` fills.
     pub fn program_scatter(&mut self, sges: &[Sge], data: &[u8]) {
         let mut done = 0;
-        for (region, at, len) in self.stretches(sges) {
+        for (region, at, len) in self.ranges(sges) {
             self.memory.program_write(region, at, &data[done..done + len]);
             done += len;
         }
@@ -183,7 +183,7 @@ impl Host for SimHost {
             let (queue, _) = self.sends_of[&completion.qpn.get()];
             self.send_queue(queue).completed(completion.wr_id);
         }
-        assert!(!self.has_failed(cq), "a CQ that had no room is let alone");
+        assert!(!self.has_failed(cq), "no completion is pushed to a CQ that has overrun");
         let completed = Completed { completion: completion.clone(), data };
         match self.cq(cq).push(completed) {
             true => Ok(()),
@@ -210,8 +210,8 @@ impl Host for SimHost {
     }
 }
 
-/// Whether the program may be told so several times. The QPs of the simulation are not reset with
-/// their events forgotten, so what ends one comes once.
+/// Whether an event may come several times. QPs keep their events when they are reset, so an event
+/// that ends a QP comes once.
 fn may_recur(event: AsyncEvent) -> bool {
     use AsyncEvent::{CommunicationEstablished, SqDrained, SrqLimit};
     matches!(event, SqDrained(_) | CommunicationEstablished(_) | SrqLimit(_))

@@ -1,10 +1,10 @@
-//! Packets that nobody should send.
+//! Malformed and forged packets.
 
 use crate::rng::Rng;
 use urxe_types::{Psn, Qpn};
 use urxe_wire::{Bth, DONT_FRAGMENT, Flow, Ident, Opcode, Outer, Packet, icrc};
 
-/// Makes packets up, mostly by damaging real ones and making their ICRC right again.
+/// Forges packets, mostly by damaging real ones and correcting their ICRC.
 pub struct Forger {
     rng: Rng,
     seen: Vec<(Flow, Vec<u8>)>,
@@ -51,7 +51,7 @@ impl Forger {
         &mut self.seen[place]
     }
 
-    /// Makes a packet up for one of `targets`, or for no QP at all; `flow` is what it comes with
+    /// Forges a packet for one of `targets`, or for no QP at all; `flow` is what it comes with
     /// unless it is made from a packet that was seen.
     pub fn forge(&mut self, flow: &Flow, targets: &[Qpn]) -> (Outer, Vec<u8>) {
         let (flow, mut bytes) = match self.seen.is_empty() || self.rng.percent(15) {

@@ -12,9 +12,9 @@ use urxe_engine::{MemoryFault, RegionId};
 pub struct Memory {
     regions: Vec<Region>,
     held_back: Vec<(RegionId, Range<usize>)>,
-    /// Accesses until this region is unmapped.
+    /// A region, and the accesses until it is unmapped.
     unmapped_after: Option<(RegionId, u32)>,
-    /// The order of stores, if somebody wants to know.
+    /// The order of stores, if it is recorded.
     stores: Option<Vec<Store>>,
 }
 
@@ -54,7 +54,7 @@ struct Region {
     unmapped: Unmapped,
 }
 
-/// What is left of a region whose program is gone.
+/// What is left of a region that was unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unmapped {
     /// All of it.

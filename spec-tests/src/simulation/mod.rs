@@ -1,5 +1,5 @@
 //! A world to test the engine in: several engines on a simulated network, in virtual time, with
-//! programs that post random work and know what must come of it.
+//! programs that post random work and know the results to expect.
 //!
 //! Everything follows from a seed. Nothing here looks into the engine: what is checked is what a
 //! program or a peer could see.
@@ -7,12 +7,12 @@
 //! | module | |
 //! | --- | --- |
 //! | [`world`] | engines, hosts and the network; time, one event after the other |
-//! | [`host`], [`memory`], [`queues`] | where the programs live, on plain vectors |
+//! | [`host`], [`memory`], [`queues`] | the host of the programs, on plain vectors |
 //! | [`arena`], [`plan`] | random work requests, and what they must do to memory |
 //! | [`workloads`] | programs that post work and check every completion |
 //! | [`scenario`] | draws machines, networks and connections |
 //! | [`hostile`] | malformed and forged packets |
-//! | [`seeds`] | which runs are made, and how one of them is made again |
+//! | [`seeds`] | which runs are made, and how one of them is repeated |
 //! | [`trace`] | the record of a run |
 
 pub mod arena;

@@ -1,7 +1,7 @@
-//! Random work, with what must come of it.
+//! Random work, with the results that are expected.
 //!
-//! A plan is made before the run and says of every work request what it does and what comes back.
-//! That is possible because of the order that RC promises: requests of one QP are executed in the
+//! A plan is made before the run and has the effect and the result of every work request. That is
+//! possible because of the order that RC guarantees: requests of one QP are executed in the
 //! order in which they were posted, except that a READ may still be gathering its data while later
 //! requests are executed, unless they are fenced. So each direction of a connection has a window
 //! of the responder's memory to itself, and wherever a request would write to what an earlier READ
@@ -108,7 +108,7 @@ impl Style {
     }
 }
 
-/// A work request to be posted, with what comes of it.
+/// A work request to be posted, with its expected result.
 #[derive(Clone, Debug)]
 pub struct PlannedSend {
     /// The work request.
@@ -117,11 +117,11 @@ pub struct PlannedSend {
     pub len: usize,
     /// What it does at the responder.
     pub effect: Effect,
-    /// What comes back into its scatter list; `None` if nothing, or if nobody can know it.
+    /// The data returned into its scatter list; `None` if there is none, or it is not known.
     pub answer: Option<Vec<u8>>,
     /// The program changes the memory of its list as soon as it has completed.
     pub reuses_memory: bool,
-    /// What is posted is no work request, but for its number.
+    /// What is posted is malformed, except for its number.
     pub malformed: bool,
 }
 
@@ -138,7 +138,7 @@ impl PlannedSend {
         }
     }
 
-    /// Whether the responder hears nothing of it.
+    /// Whether it sends nothing to the responder.
     pub fn is_local(&self) -> bool {
         matches!(self.wqe.op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. })
     }
@@ -183,7 +183,7 @@ pub struct PlannedRecv {
     pub extra: Extra,
     /// The message had the solicited bit.
     pub solicited: bool,
-    /// What is posted is no work request, but for its number.
+    /// What is posted is malformed, except for its number.
     pub malformed: bool,
 }
 
@@ -253,7 +253,7 @@ struct Progress {
     window: Vec<u8>,
     /// What READs may still be reading.
     reading: Vec<Range<usize>>,
-    /// Where earlier READs and atomics put data that nobody has reused, by number of the request.
+    /// Requests whose returned data were not overwritten since.
     answers: Vec<usize>,
 }
 

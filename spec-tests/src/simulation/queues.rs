@@ -1,10 +1,10 @@
-//! The programs' queues: what they posted and what they were told.
+//! The programs' queues: work requests and completions.
 
 use std::collections::VecDeque;
 use urxe_engine::Taken;
 use urxe_types::{Completion, RecvWqe, SendOp, SendWqe, Sge};
 
-/// What stands in a queue.
+/// An entry of a queue.
 #[derive(Clone, Debug)]
 pub enum Entry<Wqe> {
     /// A work request.
@@ -37,14 +37,14 @@ pub struct SendRing {
     /// Retired last, with its completion still to come.
     uncompleted: Option<TakenSend>,
     broken: bool,
-    /// The CQ has failed: what ends is not told any more.
+    /// The CQ has failed: completions do not arrive any longer.
     completions_lost: bool,
 }
 
 #[derive(Debug)]
 struct TakenSend {
     wr_id: u64,
-    /// Its end is told by a completion, which has not come yet.
+    /// Its completion has not come yet.
     owes_completion: bool,
 }
 
@@ -91,7 +91,7 @@ impl SendRing {
         self.completions_lost = true;
     }
 
-    /// The QP was reset: the ring begins anew.
+    /// The QP was reset: the ring is empty again.
     pub fn rewind(&mut self) {
         *self = SendRing::new(self.places);
     }
@@ -133,8 +133,8 @@ impl SendRing {
     pub fn retire(&mut self) {
         let retired = self.taken.pop_front().expect("only what was taken is retired");
         if let Some(before) = self.uncompleted.replace(retired) {
-            let told = !before.owes_completion || self.completions_lost;
-            assert!(told, "{:#x} was retired and never completed", before.wr_id);
+            let has_completed = !before.owes_completion || self.completions_lost;
+            assert!(has_completed, "{:#x} was retired and never completed", before.wr_id);
         }
     }
 }
@@ -177,7 +177,7 @@ impl RecvRing {
         self.broken = true;
     }
 
-    /// The QP was reset: the ring begins anew.
+    /// The QP was reset: the ring is empty again.
     pub fn rewind(&mut self) {
         *self = RecvRing::new(self.places);
     }

@@ -1,4 +1,4 @@
-//! Drawing a run: machines, the network between them, connections and their work.
+//! Draws a run: machines, the network between them, connections and their work.
 
 use crate::rng::Rng;
 use crate::simulation::arena::Arena;
@@ -12,10 +12,10 @@ use urxe_port::sim::Link;
 use urxe_port::{Chance, Impairment};
 use urxe_types::{Access, Lkey, MwType, PathMtu, Psn, Rkey, SendOp};
 
-/// The protection domain of everything that a scene does not set apart.
+/// The protection domain, unless a scenario has another one.
 pub const PD: PdId = PdId(1);
 
-/// What the network does.
+/// The impairments of the network.
 #[derive(Clone, Debug)]
 pub struct NetworkProfile {
     /// What every link does.
@@ -25,7 +25,7 @@ pub struct NetworkProfile {
 }
 
 impl NetworkProfile {
-    /// Nothing happens by chance.
+    /// A network without impairments.
     pub fn calm(rng: &mut Rng) -> NetworkProfile {
         let micros = rng.pick(&[0, 1, 10, 50, 500]);
         let delay = Duration::from_micros(micros)..=Duration::from_micros(micros * 2);
@@ -33,7 +33,7 @@ impl NetworkProfile {
         NetworkProfile { link: Link { impairment, ..Link::default() }, partitions: Vec::new() }
     }
 
-    /// Anything may happen.
+    /// A network with random impairments.
     pub fn stormy(rng: &mut Rng) -> NetworkProfile {
         let mut profile = NetworkProfile::calm(rng);
         let impairment = &mut profile.link.impairment;
@@ -44,7 +44,7 @@ impl NetworkProfile {
         impairment.corrupt = chance(&[0.0, 0.0, 1.0]);
         if rng.percent(30) {
             profile.link.rate = Some(rng.pick(&[1, 10, 100]) * 1_000_000_000);
-            // A link that never drops makes any timeout too short.
+            // Without drops the queue would make any timeout too short.
             profile.link.queue_limit = Some(rng.micros(200..=5_000));
         }
         for _ in 0..rng.pick(&[0, 0, 1, 2]) {
@@ -94,7 +94,7 @@ pub fn world(rng: &mut Rng, nodes: &[NodeConfig], profile: &NetworkProfile, prin
     world
 }
 
-/// A counter on each node that everyone adds to.
+/// A counter on each node, to which all programs add.
 pub fn counters(rng: &mut Rng, world: &mut World) -> Vec<Mr> {
     let counter = |node: &mut Node| {
         let addr = rng.next_u64() >> 8 & !7;
@@ -114,7 +114,7 @@ pub struct Connection {
     pub mtu: PathMtu,
     /// What each end is set up with.
     pub attrs: [EndAttr; 2],
-    /// What each end does.
+    /// The work of each end.
     pub styles: [Style; 2],
     /// Places in the send and receive queue of each end.
     pub places: [(usize, usize); 2],
@@ -251,7 +251,7 @@ impl Connection {
             .plan();
             let open_windows = open_windows.iter().map(|open_window| open_window.rkey).collect();
             let model = plan.window.clone();
-            let window = Window { node, mr, open_windows, model, forgotten: Vec::new() };
+            let window = Window { node, mr, open_windows, model, unknown: Vec::new() };
             plans.push((plan, window));
             binds_of[1 - side] = binds;
         }

@@ -1,4 +1,4 @@
-//! Which runs are made, and how one of them is made again.
+//! Which runs are made, and how one of them is repeated.
 //!
 //! `URXE_SIM_RUNS=<n>` makes so many runs of each family instead of its usual number;
 //! `URXE_SIM_SEED=<seed>` makes one run only, and prints what happens in it.
@@ -22,7 +22,7 @@ fn variable(name: &str) -> Option<u64> {
 /// otherwise. `run` is given the seed, and whether to print.
 ///
 /// # Panics
-/// If a run does, after printing how to make it again.
+/// If a run does, after printing how to repeat it.
 pub fn for_each_seed(family: &str, base: u64, count: u64, mut run: impl FnMut(u64, bool)) {
     if let Some(seed) = single() {
         eprintln!("{family}: seed {seed}");
@@ -36,7 +36,7 @@ pub fn for_each_seed(family: &str, base: u64, count: u64, mut run: impl FnMut(u6
     }
 }
 
-/// Tells how to make the run again, if it is dropped while panicking.
+/// Prints how to repeat the run, if it is dropped while panicking.
 struct OnPanic<'a> {
     family: &'a str,
     seed: u64,

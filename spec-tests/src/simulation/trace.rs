@@ -1,5 +1,4 @@
-//! What happened in a run: a hash of it always, and a line for each event when one run is looked
-//! at.
+//! The record of a run: a hash always, and a line for each event when a single run is printed.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,9 +13,9 @@ pub struct Trace {
     prints: bool,
 }
 
-/// Which way a datagram goes.
+/// The direction of a datagram.
 #[derive(Clone, Copy, Debug)]
-pub enum Way {
+pub enum Direction {
     /// Out of the node.
     Out,
     /// Into it.
@@ -35,20 +34,20 @@ impl Trace {
     }
 
     /// A datagram left a node or arrived. Its ICRC stands for its content.
-    pub fn datagram(&mut self, now: Instant, node: usize, way: Way, bytes: &[u8]) {
+    pub fn datagram(&mut self, now: Instant, node: usize, direction: Direction, bytes: &[u8]) {
         self.mix(now, node);
-        self.mix_number(way as u64);
+        self.mix_number(direction as u64);
         self.mix_number(bytes.len() as u64);
         let (head, tail) = (bytes.len().min(12), bytes.len().saturating_sub(4));
         for &byte in bytes[..head].iter().chain(&bytes[tail..]) {
             self.mix_number(u64::from(byte));
         }
         if self.prints {
-            let arrow = match way {
-                Way::Out => "->",
-                Way::In => "<-",
+            let arrow = match direction {
+                Direction::Out => "->",
+                Direction::In => "<-",
             };
-            self.line(now, node, format_args!("{arrow} {}", Shown(Packet::parse(bytes))));
+            self.line(now, node, format_args!("{arrow} {}", PacketLine(Packet::parse(bytes))));
         }
     }
 
@@ -68,7 +67,7 @@ impl Trace {
         }
     }
 
-    /// A program did something worth a line.
+    /// A program did something.
     pub fn note(&self, now: Instant, node: usize, note: fmt::Arguments<'_>) {
         self.line(now, node, note);
     }
@@ -98,9 +97,9 @@ impl Trace {
 }
 
 /// A packet in one line.
-struct Shown<'a>(Result<Packet<'a>, ParseError>);
+struct PacketLine<'a>(Result<Packet<'a>, ParseError>);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for PacketLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let packet = match &self.0 {
             Ok(packet) => packet,

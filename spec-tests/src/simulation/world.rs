@@ -3,7 +3,7 @@
 use crate::simulation::host::{SimHost, has_sink};
 use crate::simulation::plan::{PlannedRecv, PlannedSend};
 use crate::simulation::queues::{Entry, send_wqe};
-use crate::simulation::trace::{Trace, Way};
+use crate::simulation::trace::{Direction, Trace};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ use urxe_wire::{Flow, Outer};
 pub struct Node {
     /// The engine.
     pub device: Device,
-    /// The world of its programs.
+    /// The host of its programs.
     pub host: SimHost,
     /// Its address.
     pub addr: IpAddr,
@@ -33,7 +33,7 @@ pub struct Node {
     tx: TxBatch,
     /// Datagrams that it takes in before it answers.
     burst: usize,
-    /// What arrived, if somebody wants to know.
+    /// What arrived, if it is recorded.
     watched: Option<Vec<(Flow, Vec<u8>)>>,
 }
 
@@ -189,17 +189,17 @@ impl Node {
         self.device.alloc_mw(pd, mw_type).expect("the simulation stays far below the limits")
     }
 
-    /// When something happens here that nobody has to ask for.
+    /// When the next datagram arrives or timer expires here.
     fn next_event(&self) -> Option<Instant> {
         [self.port.poll_timeout(), self.device.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Takes in all that has arrived, and sees to the timers.
+    /// Handles all datagrams that have arrived, and the timers.
     fn turn(&mut self, now: Instant, rx: &mut RxBatch, trace: &mut Trace) {
         while self.port.recv(now, rx).expect("the simulated port works") > 0 {
             let mut taken = 0;
             while let Some((outer, bytes)) = rx.next_datagram() {
-                trace.datagram(now, self.number, Way::In, bytes);
+                trace.datagram(now, self.number, Direction::In, bytes);
                 if let Some(watched) = &mut self.watched {
                     watched.push((outer.flow, bytes.to_vec()));
                 }
@@ -223,7 +223,7 @@ impl Node {
             let more = self.device.poll_transmit(now, &mut self.host, &mut self.tx);
             assert!(self.host.memory.is_synced(), "packets were built before a sync");
             for datagram in self.tx.datagrams() {
-                trace.datagram(now, self.number, Way::Out, datagram.bytes);
+                trace.datagram(now, self.number, Direction::Out, datagram.bytes);
             }
             let outcome = self.port.send(now, &mut self.tx).expect("the simulated port works");
             assert_eq!(outcome, SendOutcome::Done, "a simulated port takes everything");
@@ -272,20 +272,19 @@ impl World {
         self.trace.elapsed(self.now)
     }
 
-    /// Lets the engines see to what their programs have posted.
+    /// Lets the engines transmit what their programs have posted.
     pub fn transmit(&mut self) {
         for node in &mut self.nodes {
             node.transmit(self.now, &mut self.trace);
         }
     }
 
-    /// When something happens next that nobody has to ask for: a datagram arrives, a timer runs
-    /// out.
+    /// When the next datagram arrives or timer expires.
     pub fn next_event(&self) -> Option<Instant> {
         self.nodes.iter().filter_map(Node::next_event).min()
     }
 
-    /// Lets time pass until the next thing happens, or until `until`.
+    /// Advances time to the next event, or to `until`.
     pub fn step(&mut self, until: Instant) {
         self.transmit();
         self.now = self.now.max(self.next_event().map_or(until, |next| next.min(until)));
@@ -299,15 +298,15 @@ impl World {
         self.nodes[node].watched = Some(Vec::new());
     }
 
-    /// What arrived at watched nodes since this was last asked.
+    /// What arrived at watched nodes since the last call.
     pub fn take_watched(&mut self) -> Vec<(Flow, Vec<u8>)> {
         let watched = self.nodes.iter_mut().filter_map(|node| node.watched.as_mut());
         watched.flat_map(std::mem::take).collect()
     }
 
-    /// A datagram arrives at a node from nowhere.
+    /// Delivers a forged datagram to a node.
     pub fn inject(&mut self, node: usize, outer: &Outer, bytes: &[u8]) {
-        self.trace.datagram(self.now, node, Way::In, bytes);
+        self.trace.datagram(self.now, node, Direction::In, bytes);
         let Node { device, host, .. } = &mut self.nodes[node];
         device.handle_datagram(self.now, host, outer, bytes);
         device.end_of_batch(self.now, host);
@@ -463,7 +462,7 @@ impl World {
         self.to_rts(b, attr_b, a, attr_a, mtu);
     }
 
-    /// Binds a window on a QP, now; nobody is told.
+    /// Binds a window on a QP, now, without a completion.
     ///
     /// # Panics
     /// If that is not possible.
@@ -505,7 +504,7 @@ impl World {
         });
     }
 
-    /// Notes what a program does, for whoever reads the trace.
+    /// Adds an action of a program to the trace.
     pub fn note(&self, end: &End, what: fmt::Arguments<'_>) {
         self.trace.note(self.now, end.node, format_args!("{} {what}", end.qpn));
     }

@@ -1,6 +1,6 @@
 //! One work request of a plan is wrong: all before it succeed, it ends with the error that verbs
-//! documents, all after it are flushed without having done anything (unless it was found out when
-//! the answer came), and other QPs go on.
+//! documents, all after it are flushed without an effect (unless the error was detected when the
+//! response came), and other QPs go on.
 
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::{AsyncEvent, Cause, PdId};
@@ -24,7 +24,7 @@ enum Mistake {
     NotEnabled,
     MisalignedAtomic,
     InvalidateForbidden,
-    // Found out by the requester.
+    // Detected by the requester.
     WrongLkey,
     LocalBounds,
     LocalRight,
@@ -80,7 +80,7 @@ impl Mistake {
         }
     }
 
-    /// Whether the peer has to find it out.
+    /// Whether the peer must detect it.
     fn is_remote(self) -> bool {
         !matches!(
             self,
@@ -88,18 +88,18 @@ impl Mistake {
         )
     }
 
-    /// Whether it is not the send that is wrong, but the receive that it consumes.
+    /// Whether the receive that it consumes is wrong, and not the send.
     fn is_of_receive(self) -> bool {
         matches!(self, ReceiveTooShort | ReceiveWrongLkey | MalformedReceive)
     }
 
-    /// Whether it is found out when the answer is there: by then the peer has done what was asked,
-    /// and what was posted behind it.
+    /// Whether it is detected when the response is there: by then the peer has executed it, and
+    /// what was posted after it.
     fn is_found_late(self, send: &PlannedSend) -> bool {
         matches!(self, WrongLkey | LocalBounds | LocalRight) && has_sink(&send.wqe.op)
     }
 
-    /// How the receive that it was to consume ends.
+    /// How the receive that it would consume completes.
     fn receive_ends(self) -> (WcStatus, Cause) {
         match self {
             WrongRkey | OtherPd | OutOfBounds | MissingRight | InvalidateForbidden => {
@@ -112,7 +112,7 @@ impl Mistake {
         }
     }
 
-    /// What the responder's program is told besides.
+    /// The event of the responder's program.
     fn event(self, qpn: Qpn) -> Option<AsyncEvent> {
         match self {
             WrongRkey | OtherPd | OutOfBounds | MissingRight | InvalidateForbidden => {
@@ -336,7 +336,7 @@ fn check(mistake: Mistake, index: usize, calm: bool, a: &RcWorkload, b: &RcWorkl
     let (status, cause) = mistake.ends();
     let documented = Failed { index, status, cause };
     let failed = a.send_progress.failed.expect("a mistake is found");
-    // A NAK is said once. If it is lost, all the requester can find out is that nobody answers.
+    // A NAK is sent once. If it is lost, the requester's retries are exceeded.
     let silenced = mistake.is_remote()
         && !calm
         && failed.status == WcStatus::RetryExceeded
@@ -368,9 +368,9 @@ fn a_bad_request_ends_as_documented() {
     for_each_seed("a_bad_request_ends_as_documented", 30_000, 800, run);
 }
 
-/// A SEND longer than its receive: the part that fitted was written and never synced, and stayed
-/// behind for the sync of another QP.
+/// A SEND longer than its receive: the part that fitted was written and not synced, until the sync
+/// of another QP.
 #[test]
-fn seed_30012_what_a_failed_copy_wrote_was_nobodys() {
+fn seed_30012_bytes_of_a_failed_copy_were_synced_for_another_qp() {
     run(30_012, false);
 }

@@ -1,4 +1,5 @@
-//! Programs connect through connection managers on every kind of network, and die at every step.
+//! Programs connect through connection managers on every kind of network, and are killed at every
+//! step.
 
 use std::time::Duration;
 use urxe_cm::{CmCounter, Timing};
@@ -7,26 +8,26 @@ use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::scenario::{self, NetworkProfile};
 use urxe_spec_tests::simulation::seeds::for_each_seed;
 use urxe_spec_tests::simulation::workloads::cm::{
-    CLIENT, CmBehavior, CmWorkload, Death, SERVER, Told, makes_sense,
+    CLIENT, CmBehavior, CmWorkload, Death, Notice, SERVER, is_valid_order,
 };
 
 /// Longer than the slowest run takes, in virtual time.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(10);
 
-fn behavior(think: u64) -> CmBehavior {
+fn behavior(delay: u64) -> CmBehavior {
     CmBehavior {
-        think: think / 2..=think,
-        refuses: 0,
+        delay: delay / 2..=delay,
+        rejects: 0,
         declines: 0,
         server_ends: 50,
-        patience: PATIENCE,
+        wait: WAIT,
         backlog: 128,
     }
 }
 
-/// NetworkProfile in which a share of all datagrams is lost, and others come twice or late.
+/// A network in which a share of all datagrams is lost, and others are duplicated or delayed.
 fn lossy(rng: &mut Rng, drop: f64) -> NetworkProfile {
     let mut profile = NetworkProfile::calm(rng);
     let impairment = &mut profile.link.impairment;
@@ -59,10 +60,10 @@ fn run_to_rest(cm_workload: &mut CmWorkload) {
     }
 }
 
-fn check_past(cm_workload: &CmWorkload) {
+fn check_finished(cm_workload: &CmWorkload) {
     for side in [CLIENT, SERVER] {
-        for (told, _) in cm_workload.past(side) {
-            assert!(makes_sense(side, told), "side {side}: {told:?}");
+        for (notices, _) in cm_workload.finished(side) {
+            assert!(is_valid_order(side, notices), "side {side}: {notices:?}");
         }
     }
 }
@@ -76,15 +77,15 @@ fn connections_succeed_whatever_is_lost() {
         let count = rng.range(1..=40);
         let mut cm_workload = begin(&mut rng, &profile, behavior(5_000), count, prints);
         run_to_rest(&mut cm_workload);
-        check_past(&cm_workload);
+        check_finished(&cm_workload);
         for side in [CLIENT, SERVER] {
-            let past = cm_workload.past(side);
-            assert_eq!(past.len() as u64, count, "side {side}");
+            let finished = cm_workload.finished(side);
+            assert_eq!(finished.len() as u64, count, "side {side}");
             // The client may be disconnected before its message is acknowledged.
-            let good = |(told, talked): &(Vec<Told>, bool)| {
-                told.contains(&Told::Over) && (*talked || side == CLIENT)
+            let good = |(notices, exchanged): &(Vec<Notice>, bool)| {
+                notices.contains(&Notice::Over) && (*exchanged || side == CLIENT)
             };
-            assert!(past.iter().all(good), "side {side}: {past:?}");
+            assert!(finished.iter().all(good), "side {side}: {finished:?}");
         }
     });
 }
@@ -95,32 +96,33 @@ fn refusals_arrive_whatever_is_lost() {
         let mut rng = Rng::new(seed);
         let drop = rng.pick(&[0.0, 5.0, 20.0]);
         let profile = lossy(&mut rng, drop);
-        let behavior = CmBehavior { refuses: 40, declines: 40, backlog: 3, ..behavior(300_000) };
+        let behavior = CmBehavior { rejects: 40, declines: 40, backlog: 3, ..behavior(300_000) };
         let mut cm_workload = begin(&mut rng, &profile, behavior, 20, prints);
         run_to_rest(&mut cm_workload);
-        check_past(&cm_workload);
-        // Nobody who asked is left without an answer, and nothing was asked twice.
-        assert_eq!(cm_workload.past(CLIENT).len(), 20);
-        assert_eq!(cm_workload.past(SERVER).len(), 20);
-        let unreachable = |(told, _): &(Vec<Told>, bool)| told.contains(&Told::Unreachable);
-        assert!(!cm_workload.past(CLIENT).iter().any(unreachable));
+        check_finished(&cm_workload);
+        // Every request has a response, and none was handled twice.
+        assert_eq!(cm_workload.finished(CLIENT).len(), 20);
+        assert_eq!(cm_workload.finished(SERVER).len(), 20);
+        let unreachable =
+            |(notices, _): &(Vec<Notice>, bool)| notices.contains(&Notice::Unreachable);
+        assert!(!cm_workload.finished(CLIENT).iter().any(unreachable));
     });
 }
 
 #[test]
-fn no_event_is_told_twice_whatever_is_lost() {
+fn every_event_is_reported_once_whatever_is_lost() {
     for_each_seed("no_event_is_told_twice", 520_000, 150, |seed, prints| {
         let mut rng = Rng::new(seed);
         let mut profile = NetworkProfile::stormy(&mut rng);
         for (from, lasts) in &mut profile.partitions {
             (*from, *lasts) = (rng.micros(0..=400_000), rng.micros(0..=90_000_000));
         }
-        let behavior = CmBehavior { refuses: 10, declines: 10, ..behavior(20_000) };
+        let behavior = CmBehavior { rejects: 10, declines: 10, ..behavior(20_000) };
         let count = rng.range(1..=20);
         let mut cm_workload = begin(&mut rng, &profile, behavior, count, prints);
         run_to_rest(&mut cm_workload);
-        check_past(&cm_workload);
-        assert_eq!(cm_workload.past(CLIENT).len() as u64, count);
+        check_finished(&cm_workload);
+        assert_eq!(cm_workload.finished(CLIENT).len() as u64, count);
     });
 }
 
@@ -137,8 +139,8 @@ fn kill_after(steps: u32, side: usize, death: Death, seed: u64, calm: bool, prin
     cm_workload.kill(side, death);
     let killed = cm_workload.world.elapsed();
     let timing = Timing::default();
-    // A survivor with an established connection hears nothing, and gives up at some time itself.
-    let documented = PATIENCE + timing.give_up() + timing.linger();
+    // The other side of an established connection is not notified, and disconnects itself.
+    let documented = WAIT + timing.give_up() + timing.linger();
     // One side may have asked the other to wait before it died.
     let asked = timing.service_timeout.duration() + timing.response_timeout.duration();
     let documented = documented + if calm { Duration::ZERO } else { asked };
@@ -148,12 +150,12 @@ fn kill_after(steps: u32, side: usize, death: Death, seed: u64, calm: bool, prin
         let known = [cm_workload.known(CLIENT), cm_workload.known(SERVER)];
         assert!(took <= documented, "{death:?} of {side} after {steps} steps: {known:?} {took:?}");
     }
-    check_past(&cm_workload);
+    check_finished(&cm_workload);
     busy
 }
 
 #[test]
-fn nothing_is_left_after_a_death_at_any_step() {
+fn no_connection_is_left_after_a_side_is_killed_at_any_step() {
     for_each_seed("nothing_is_left_after_a_death", 530_000, 6, |seed, prints| {
         for calm in [true, false] {
             for side in [CLIENT, SERVER] {
@@ -174,8 +176,8 @@ fn a_thousand_connections_through_one_listener() {
     let profile = lossy(&mut rng, 5.0);
     let mut cm_workload = begin(&mut rng, &profile, behavior(50_000), 1000, false);
     run_to_rest(&mut cm_workload);
-    let talked = cm_workload.past(SERVER).iter().filter(|(_, talked)| *talked).count();
-    assert_eq!((cm_workload.past(CLIENT).len(), talked), (1000, 1000));
+    let exchanged = cm_workload.finished(SERVER).iter().filter(|(_, exchanged)| *exchanged).count();
+    assert_eq!((cm_workload.finished(CLIENT).len(), exchanged), (1000, 1000));
     let counters = cm_workload.manager(SERVER).expect("it lives").counters();
     assert_eq!(counters.get(CmCounter::Established), 1000);
 }

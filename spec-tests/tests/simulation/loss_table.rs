@@ -1,4 +1,4 @@
-//! What losses cost: a table of loss rate and message size to time per message and packets sent
+//! The cost of losses: a table of loss rate and message size to time per message and packets sent
 //! again, in virtual time. Tuning of retries, windows and probes shows as a diff of
 //! `tests/simulation/loss_table.txt`; read it before you accept it:
 //!
@@ -95,7 +95,7 @@ fn table() -> String {
 }
 
 #[test]
-fn losses_cost_what_the_table_says() {
+fn times_and_retransmissions_under_loss_match_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/loss_table.txt");
     let found = table();
     if std::env::var_os("URXE_BLESS").is_some() {
@@ -104,7 +104,7 @@ fn losses_cost_what_the_table_says() {
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == kept,
-        "what losses cost has changed. Found:\n{found}\nThe table says:\n{kept}\n\
+        "the cost of losses has changed. Found:\n{found}\nThe table says:\n{kept}\n\
          If the change is for the better: \
          URXE_BLESS=1 cargo test -p urxe-spec-tests --test simulation loss_table"
     );

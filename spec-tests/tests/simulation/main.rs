@@ -1,18 +1,18 @@
-//! Random work, accidents and attacks, in virtual time. What fails prints its seed, and how to
-//! make that run again; see [`urxe_spec_tests::simulation::seeds`].
+//! Random work, faults and attacks, in virtual time. A failed run prints its seed, and how to
+//! repeat it; see [`urxe_spec_tests::simulation::seeds`].
 
-mod accidents;
 mod bad_requests;
 mod connecting;
-mod giving_up;
+mod faults;
 mod hostile;
 mod loss_table;
 mod memory_order;
 mod messages;
 mod overrun;
 mod pair;
-mod rebirth;
+mod reconnect;
 mod repeats;
+mod retries;
 mod success;
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// The seeds of the runs with names.
 const NAMED: [u64; 4] = [31, 30_012, 40_000, 40_028];
 
-/// What a run is drawn to be.
+/// The parameters of a run.
 #[derive(Debug)]
 struct Draw {
     profile: NetworkProfile,
@@ -45,8 +45,8 @@ impl Draw {
         Draw { profile, nodes, connections }
     }
 
-    /// Lets it have ATOMIC WRITE, FLUSH, local operations and windows, unless the run has a name:
-    /// those go on meaning what they meant.
+    /// Adds ATOMIC WRITE, FLUSH, local operations and windows, except to the runs with names, which
+    /// must stay as they were.
     fn enrich(mut self, seed: u64) -> Draw {
         if !NAMED.contains(&seed) {
             let mut rng = Rng::new(!seed);
@@ -71,7 +71,7 @@ impl Draw {
     }
 }
 
-/// A connection to which nothing happened is still connected.
+/// A connection without a fault is still connected.
 fn check_connected(traffic: &Traffic, workloads: &[RcWorkload]) {
     for workload in workloads {
         assert_eq!(traffic.world.state(&workload.end), Some(QpState::Rts));

@@ -1,5 +1,5 @@
-//! The order in which a program sees its memory change that a peer writes to: a host that records
-//! every store, and a requester whose messages say their number in every word.
+//! The order in which a program sees the stores of its peer: a host that records every store, and a
+//! requester whose messages have their number in every word.
 
 use crate::LIMIT;
 use urxe_spec_tests::rng::Rng;
@@ -189,7 +189,7 @@ fn run(
     world.ring(requester);
     let until = world.now() + LIMIT;
     while !world.nodes[0].host.send_queue(requester.send_queue).is_idle() {
-        assert!(world.now() < until, "it takes for ever");
+        assert!(world.now() < until, "it does not end");
         world.step(until);
     }
     let (words, _) = world.nodes[0].host.memory.program(local.region).as_chunks();

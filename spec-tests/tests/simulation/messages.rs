@@ -1,5 +1,5 @@
 //! UC and UD, shared receive queues and multicast groups, beside reliable connections: whatever
-//! arrives is a message that was sent, whole; every send ends; no receive is lost.
+//! arrives is a message that was sent, whole; every send completes; no receive is lost.
 
 use crate::{LIMIT, check_connected};
 use urxe_spec_tests::rng::Rng;
@@ -25,20 +25,20 @@ fn run(seed: u64, prints: bool, profile: impl Fn(&mut Rng) -> NetworkProfile) ->
         }
         workloads.extend(connection.make(&mut rng, &mut world, number, &counters));
     }
-    let datagram_workloads = DatagramWorkloads::draw(&mut rng, &mut world, &profile, PD);
+    let datagrams = DatagramWorkloads::draw(&mut rng, &mut world, &profile, PD);
     let mut traffic = Traffic::new(world, workloads, counters, rng.fork());
-    traffic.datagram_workloads = datagram_workloads;
+    traffic.datagrams = datagrams;
 
     traffic.run_to_end(LIMIT);
     traffic.run_to_rest();
     traffic.check_memory();
     check_connected(&traffic, &traffic.workloads);
     if profile.is_calm() {
-        traffic.datagram_workloads.check_nothing_lost(&traffic.world);
+        traffic.datagrams.check_nothing_lost(&traffic.world);
     }
-    traffic.datagram_workloads.end(&mut traffic.world);
+    traffic.datagrams.end(&mut traffic.world);
     traffic.run_to_rest();
-    traffic.datagram_workloads.check_end(&traffic.world);
+    traffic.datagrams.check_end(&traffic.world);
     traffic.world.trace.hash()
 }
 

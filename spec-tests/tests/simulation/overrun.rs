@@ -18,7 +18,7 @@ fn run(seed: u64, prints: bool) {
     let mut connection = scenario::Connection::draw(&mut rng);
     connection.eager = true;
     connection.styles[0].signaled = 100;
-    // Nobody knows what those add whose completions are lost.
+    // What the requests with lost completions have added is not known.
     connection.styles.iter_mut().for_each(|style| style.mix.fetch_add = 0);
     let world = &mut traffic.world;
     let ends = connection.nodes.map(|node| {
@@ -49,10 +49,10 @@ fn run(seed: u64, prints: bool) {
         let count = |counter| counters.get(counter);
         if count(Counter::CqOverruns) > 0 {
             assert_eq!(traffic.world.state(&end), Some(QpState::Err));
-            // It was in ERR already if its peer fell silent before it.
+            // It was in ERR already if its peer stopped responding before.
             let events = &traffic.world.nodes[end.node].host.events;
-            let told = events.contains(&AsyncEvent::QpFatal(end.qpn));
-            assert!(told || count(Counter::RetriesExceeded) > 0);
+            let is_reported = events.contains(&AsyncEvent::QpFatal(end.qpn));
+            assert!(is_reported || count(Counter::RetriesExceeded) > 0);
         }
         traffic.world.set_state(&end, QpState::Err);
     }

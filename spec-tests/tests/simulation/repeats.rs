@@ -42,9 +42,9 @@ fn an_ack_timeout_shorter_than_the_round_trip_repeats_nothing() {
     }
 }
 
-/// What is repeated before the path is known, and nothing after that.
+/// Packets are repeated before the path is known, and none after that.
 #[test]
-fn a_path_longer_than_the_probe_interval_and_the_ack_timeout_is_soon_known() {
+fn a_path_longer_than_probe_interval_and_ack_timeout_causes_few_repeats() {
     for (timeout, most_repeated, most_timeouts) in [(4, 150, 3), (14, 5, 0)] {
         for round_trip in [2, 10].map(Duration::from_millis) {
             for (operation, len) in
@@ -98,7 +98,7 @@ fn slow_receiver(len: usize, burst: u64, gap: Duration, min_rnr_timer: u8) -> (u
 /// The packet that an RNR NAK refuses is sent again, and hardly another one behind it: what went
 /// before the first NAK, and where the receiver was taken to have more than it had.
 #[test]
-fn a_receiver_that_is_not_ready_has_hardly_more_repeated_than_what_it_refused() {
+fn an_rnr_nak_repeats_hardly_more_than_the_refused_packet() {
     for (len, burst) in [(64, 1), (4096, 1), (65_536, 1), (64, 8), (4096, 64)] {
         for gap in [5, 50, 500].map(Duration::from_micros) {
             // 10 us, 640 us and 1.28 ms.

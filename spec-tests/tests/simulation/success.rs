@@ -1,5 +1,5 @@
 //! On a network that loses, doubles, delays, reorders and damages, with long interruptions:
-//! everything succeeds, in order, once, and memory is what it must be.
+//! everything succeeds, in order, once, and memory has the expected content.
 
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::Counter;
@@ -50,8 +50,8 @@ fn check_devices(traffic: &Traffic) {
     }
 }
 
-/// Where nothing is lost or late, nothing is sent twice, unless a receive was missing or the
-/// answer takes longer than a probe waits.
+/// On a network without impairments nothing is sent twice, unless a receive was missing or the
+/// response takes longer than the probe interval.
 fn check_calm(draw: &Draw, traffic: &Traffic) {
     let nodes = traffic.world.nodes.iter().zip(&draw.nodes);
     let rnr_naks: u64 =
@@ -91,9 +91,9 @@ fn the_same_seed_is_the_same_run() {
     });
 }
 
-/// Receive FETCH ADD and, while its answer is on its way, a probe of it; then, in one batch with
-/// that probe, the next atomic: with max_dest_rd_atomic 1 it was refused as one too many.
+/// Receive FETCH ADD and, while its response is on its way, a probe of it; then, in one batch
+/// with that probe, the next atomic: with max_dest_rd_atomic 1 it was refused as one too many.
 #[test]
-fn seed_31_a_repeated_answer_counted_as_a_request_outstanding() {
+fn seed_31_a_repeated_response_counted_as_an_outstanding_request() {
     run(31, false, NetworkProfile::calm);
 }

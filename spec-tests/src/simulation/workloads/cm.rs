@@ -1,5 +1,5 @@
 //! Two machines with a connection manager each: programs of the one connect to a program of the
-//! other, exchange a message and disconnect. Programs may die, and machines.
+//! other, exchange a message and disconnect. Programs and machines can be killed.
 
 use crate::rng::Rng;
 use crate::simulation::host::RECV_WR_ID;
@@ -31,49 +31,49 @@ const CQ_PLACES: usize = 1 << 12;
 /// What the programs do.
 #[derive(Clone, Debug)]
 pub struct CmBehavior {
-    /// How long a program thinks before it does what is its turn, in microseconds.
-    pub think: std::ops::RangeInclusive<u64>,
-    /// How many requests of a hundred the server refuses.
-    pub refuses: u64,
-    /// How many acceptances of a hundred the client refuses.
+    /// How long a program takes before each action, in microseconds.
+    pub delay: std::ops::RangeInclusive<u64>,
+    /// Percent of requests that the server rejects.
+    pub rejects: u64,
+    /// Percent of acceptances that the client rejects.
     pub declines: u64,
-    /// How many connections of a hundred the server ends.
+    /// Percent of connections that the server disconnects.
     pub server_ends: u64,
     /// How long a program waits for a message before it ends a connection.
-    pub patience: Duration,
+    pub wait: Duration,
     /// How many requests may wait for the server.
     pub backlog: usize,
 }
 
-/// What a program was told about one of its connections, in order.
+/// An event of a connection, as reported to its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Notice {
     /// It was accepted.
     Response,
     /// It is established.
     Established,
     /// It was refused.
     Rejected,
-    /// Nobody answered.
+    /// No response came.
     Unreachable,
     /// It ended.
     Disconnected,
-    /// All of it is over.
+    /// The connection is destroyed.
     Over,
 }
 
-/// How somebody dies.
+/// What is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// The program: its manager learns of it, and tells the peers.
+    /// The program: its manager learns of it, and notifies the peers.
     Program,
-    /// The machine: nobody learns of it.
+    /// The machine: it sends nothing any longer.
     Machine,
 }
 
 /// What a program does next.
 #[derive(Clone, Copy, Debug)]
-enum Act {
+enum Action {
     Connect,
     Answer(ConnId),
     Proceed(ConnId),
@@ -82,24 +82,24 @@ enum Act {
 
 /// One connection as its program sees it.
 #[derive(Debug)]
-struct Call {
+struct ConnectionState {
     end: End,
-    /// What the program was told.
-    told: Vec<Told>,
-    /// A message was sent to the end, or came.
-    talked: bool,
+    /// What was reported to the program, in order.
+    notices: Vec<Notice>,
+    /// Its message was acknowledged, or arrived.
+    exchanged: bool,
 }
 
 /// One machine.
 struct Side {
-    /// Gone if the machine is dead.
+    /// `None` if the machine was killed.
     manager: Option<Manager>,
     program_lives: bool,
     listener: Option<ListenerId>,
     cqs: (CqId, CqId),
-    calls: BTreeMap<ConnId, Call>,
-    /// What the programs were told of connections that are over, and whether they talked.
-    past: Vec<(Vec<Told>, bool)>,
+    connections: BTreeMap<ConnId, ConnectionState>,
+    /// What was reported of connections that are over, and whether they exchanged a message.
+    finished: Vec<(Vec<Notice>, bool)>,
 }
 
 /// Two machines with connection managers.
@@ -109,12 +109,12 @@ pub struct CmWorkload {
     behavior: CmBehavior,
     rng: Rng,
     sides: [Side; 2],
-    acts: BTreeMap<(Instant, u64), (usize, Act)>,
-    acted: u64,
+    actions: BTreeMap<(Instant, u64), (usize, Action)>,
+    planned: u64,
 }
 
 impl CmWorkload {
-    /// Two machines; `count` connections will be asked for within `spread`.
+    /// Two machines; `count` connections will be requested within `spread`.
     pub fn new(
         mut world: World,
         mut rng: Rng,
@@ -136,11 +136,12 @@ impl CmWorkload {
                 program_lives: true,
                 listener: None,
                 cqs: (host.add_cq(CQ_PLACES), host.add_cq(CQ_PLACES)),
-                calls: BTreeMap::new(),
-                past: Vec::new(),
+                connections: BTreeMap::new(),
+                finished: Vec::new(),
             }
         });
-        let mut new = CmWorkload { world, behavior, rng, sides, acts: BTreeMap::new(), acted: 0 };
+        let mut new =
+            CmWorkload { world, behavior, rng, sides, actions: BTreeMap::new(), planned: 0 };
         let listen = Listen {
             space: PortSpace::Tcp,
             port: PORT,
@@ -149,96 +150,96 @@ impl CmWorkload {
             backlog: new.behavior.backlog,
         };
         let manager = new.sides[SERVER].manager.as_mut().expect("it lives");
-        new.sides[SERVER].listener = Some(manager.listen(&listen).expect("nobody else listens"));
+        new.sides[SERVER].listener = Some(manager.listen(&listen).expect("the port is free"));
         for _ in 0..count {
             let after = new.rng.micros(0..=spread.as_micros() as u64);
-            new.plan(CLIENT, after, Act::Connect);
+            new.plan(CLIENT, after, Action::Connect);
         }
         new
     }
 
-    fn plan(&mut self, side: usize, after: Duration, act: Act) {
-        self.acted += 1;
-        self.acts.insert((self.world.now() + after, self.acted), (side, act));
+    fn plan(&mut self, side: usize, after: Duration, action: Action) {
+        self.planned += 1;
+        self.actions.insert((self.world.now() + after, self.planned), (side, action));
     }
 
-    fn plan_after_thinking(&mut self, side: usize, act: Act) {
-        let think = self.rng.micros(self.behavior.think.clone());
-        self.plan(side, think, act);
+    fn plan_after_delay(&mut self, side: usize, action: Action) {
+        let delay = self.rng.micros(self.behavior.delay.clone());
+        self.plan(side, delay, action);
     }
 
-    /// How many connections a manager knows of, over or not; none if its machine is dead.
+    /// How many connections a manager has, over or not; none if its machine was killed.
     pub fn known(&self, side: usize) -> usize {
         self.sides[side].manager.as_ref().map_or(0, Manager::len)
     }
 
-    /// A manager, unless its machine is dead.
+    /// A manager, unless its machine was killed.
     pub fn manager(&self, side: usize) -> Option<&Manager> {
         self.sides[side].manager.as_ref()
     }
 
-    /// What the programs of a side were told of each connection that is over for them, and whether
-    /// they exchanged a message.
-    pub fn past(&self, side: usize) -> &[(Vec<Told>, bool)] {
-        &self.sides[side].past
+    /// What was reported to the programs of a side of each connection that is over for them, and
+    /// whether they exchanged a message.
+    pub fn finished(&self, side: usize) -> &[(Vec<Notice>, bool)] {
+        &self.sides[side].finished
     }
 
     /// Whether nothing is planned, and no manager knows of any connection.
     pub fn is_at_rest(&self) -> bool {
-        self.acts.is_empty() && self.known(CLIENT) == 0 && self.known(SERVER) == 0
+        self.actions.is_empty() && self.known(CLIENT) == 0 && self.known(SERVER) == 0
     }
 
     /// Lets time pass until the next thing happens.
     pub fn step(&mut self) {
         let managers = self.sides.iter().filter_map(|side| side.manager.as_ref());
         let timers = managers.filter_map(Manager::poll_timeout);
-        let acts = self.acts.keys().next().map(|(at, _)| *at);
-        let until = timers.chain(acts).min();
+        let actions = self.actions.keys().next().map(|(at, _)| *at);
+        let until = timers.chain(actions).min();
         self.world.step(until.unwrap_or(self.world.now() + Duration::from_secs(1)));
         let now = self.world.now();
-        while let Some(entry) = self.acts.first_entry()
+        while let Some(entry) = self.actions.first_entry()
             && entry.key().0 <= now
         {
-            let (side, act) = entry.remove();
+            let (side, action) = entry.remove();
             if self.sides[side].program_lives {
-                self.act(side, act);
+                self.action(side, action);
             }
         }
         for side in [CLIENT, SERVER] {
-            self.see_to(side);
+            self.process(side);
         }
     }
 
-    /// Somebody dies.
+    /// Kills a program or a machine.
     pub fn kill(&mut self, side: usize, death: Death) {
         let now = self.world.now();
         self.world.trace.note(now, side, format_args!("the {death:?} dies"));
-        let Side { manager, program_lives, listener, calls, .. } = &mut self.sides[side];
+        let Side { manager, program_lives, listener, connections, .. } = &mut self.sides[side];
         *program_lives = false;
-        let calls = std::mem::take(calls);
+        let connections = std::mem::take(connections);
         match death {
             Death::Machine => {
                 *manager = None;
                 let [a, b] = [CLIENT, SERVER].map(|number| self.world.nodes[number].addr);
-                let for_ever = now..now + Duration::from_secs(1 << 30);
-                self.world.network.partition(a, b, for_ever);
+                let forever = now..now + Duration::from_secs(1 << 30);
+                self.world.network.partition(a, b, forever);
             }
             Death::Program => {
                 let Some(manager) = manager else { return };
                 if let Some(listener) = listener.take() {
                     manager.unlisten(now, listener);
                 }
-                for (conn, call) in calls {
-                    self.world.nodes[side].device.destroy_qp(call.end.qpn);
+                for (conn, connection) in connections {
+                    self.world.nodes[side].device.destroy_qp(connection.end.qpn);
                     manager.destroy(now, conn);
                 }
-                self.see_to(side);
+                self.process(side);
             }
         }
     }
 
-    /// Hands the manager what came, and carries out what it says.
-    fn see_to(&mut self, number: usize) {
+    /// Hands a manager the datagrams that arrived, handles its events and sends its datagrams.
+    fn process(&mut self, number: usize) {
         let now = self.world.now();
         let mads = std::mem::take(&mut self.world.nodes[number].host.mads);
         let Some(manager) = &mut self.sides[number].manager else { return };
@@ -260,7 +261,7 @@ impl CmWorkload {
         self.world.transmit();
     }
 
-    /// Messages that went or came, and data that came before the peer's word.
+    /// Handles completions, and data that arrived before the peer's last CM message.
     fn notice_data(&mut self, number: usize) {
         let now = self.world.now();
         let host = &mut self.world.nodes[number].host;
@@ -268,8 +269,9 @@ impl CmWorkload {
         let side = &mut self.sides[number];
         for event in events {
             let AsyncEvent::CommunicationEstablished(qpn) = event else { continue };
-            let calls = side.calls.iter().find(|(_, call)| call.end.qpn == qpn);
-            if let (Some((conn, _)), Some(manager)) = (calls, &mut side.manager) {
+            let connections =
+                side.connections.iter().find(|(_, connection)| connection.end.qpn == qpn);
+            if let (Some((conn, _)), Some(manager)) = (connections, &mut side.manager) {
                 manager.communication_established(now, *conn);
             }
         }
@@ -281,30 +283,32 @@ impl CmWorkload {
             }
         }
         for completion in done {
-            let mut calls = self.sides[number].calls.iter_mut();
-            let Some((&conn, call)) = calls.find(|(_, call)| call.end.qpn == completion.qpn) else {
+            let mut connections = self.sides[number].connections.iter_mut();
+            let Some((&conn, connection)) =
+                connections.find(|(_, connection)| connection.end.qpn == completion.qpn)
+            else {
                 continue;
             };
-            call.talked |= completion.status == WcStatus::Success;
-            // Whose turn it is to end the connection is the QPN's affair, which both know; the
-            // other one waits, but not for ever.
-            let ends = call.end.qpn.get() as u64 % 100 < self.behavior.server_ends;
-            let patient = completion.status == WcStatus::Success && ends != (number == SERVER);
-            match patient {
-                true => self.plan(number, self.behavior.patience, Act::Disconnect(conn)),
-                false => self.plan_after_thinking(number, Act::Disconnect(conn)),
+            connection.exchanged |= completion.status == WcStatus::Success;
+            // The QPN, which both know, decides which side disconnects; the other one waits, but
+            // not without limit.
+            let ends = connection.end.qpn.get() as u64 % 100 < self.behavior.server_ends;
+            let waits = completion.status == WcStatus::Success && ends != (number == SERVER);
+            match waits {
+                true => self.plan(number, self.behavior.wait, Action::Disconnect(conn)),
+                false => self.plan_after_delay(number, Action::Disconnect(conn)),
             }
         }
     }
 
-    fn act(&mut self, number: usize, act: Act) {
+    fn action(&mut self, number: usize, action: Action) {
         let now = self.world.now();
-        self.world.trace.note(now, number, format_args!("{act:?}"));
-        match act {
-            Act::Connect => self.connect(),
-            Act::Answer(conn) => self.answer(conn),
-            Act::Proceed(conn) => self.proceed(conn),
-            Act::Disconnect(conn) => {
+        self.world.trace.note(now, number, format_args!("{action:?}"));
+        match action {
+            Action::Connect => self.connect(),
+            Action::Answer(conn) => self.answer(conn),
+            Action::Proceed(conn) => self.proceed(conn),
+            Action::Disconnect(conn) => {
                 // It may have ended meanwhile.
                 if let Some(manager) = &mut self.sides[number].manager {
                     let _ = manager.disconnect(now, conn, b"bye");
@@ -336,24 +340,24 @@ impl CmWorkload {
     }
 
     fn begin(&mut self, number: usize, conn: ConnId, end: End) {
-        let call = Call { end, told: Vec::new(), talked: false };
-        let before = self.sides[number].calls.insert(conn, call);
-        assert!(before.is_none(), "a number twice");
+        let connection = ConnectionState { end, notices: Vec::new(), exchanged: false };
+        let before = self.sides[number].connections.insert(conn, connection);
+        assert!(before.is_none(), "a connection number was used twice");
     }
 
-    /// The server accepts, or refuses.
+    /// The server accepts or rejects.
     fn answer(&mut self, conn: ConnId) {
         let now = self.world.now();
-        let refuses = self.rng.percent(self.behavior.refuses);
-        let accepting = !refuses && self.has_state(SERVER, conn);
+        let rejects = self.rng.percent(self.behavior.rejects);
+        let accepting = !rejects && self.has_state(SERVER, conn);
         if accepting {
-            let end = self.sides[SERVER].calls[&conn].end;
+            let end = self.sides[SERVER].connections[&conn].end;
             self.set_qp(SERVER, conn, &end, &[QpState::Rtr, QpState::Rts]);
             let accept = Accept { qp: qp(&end), private_data: b"welcome" };
             let manager = self.sides[SERVER].manager.as_mut().expect("the program lives");
             manager.accept(now, conn, &accept).expect("it is a request");
-            // If the client's message never comes.
-            self.plan(SERVER, self.behavior.patience, Act::Disconnect(conn));
+            // If the client's message does not arrive.
+            self.plan(SERVER, self.behavior.wait, Action::Disconnect(conn));
         } else if let Some(manager) = &mut self.sides[SERVER].manager
             && manager.reject(now, conn, b"no").is_ok()
         {
@@ -361,14 +365,14 @@ impl CmWorkload {
         }
     }
 
-    /// The client goes on, or does not.
+    /// The client establishes the connection or rejects.
     fn proceed(&mut self, conn: ConnId) {
         let now = self.world.now();
         let declines = self.rng.percent(self.behavior.declines);
         if !self.has_state(CLIENT, conn) {
             return;
         }
-        let end = self.sides[CLIENT].calls[&conn].end;
+        let end = self.sides[CLIENT].connections[&conn].end;
         let manager = self.sides[CLIENT].manager.as_mut().expect("the program lives");
         if declines {
             if manager.reject(now, conn, b"no").is_ok() {
@@ -395,7 +399,7 @@ impl CmWorkload {
     fn on_event(&mut self, number: usize, event: Event) {
         let now = self.world.now();
         self.world.trace.note(now, number, format_args!("{}", name(&event)));
-        let (conn, told) = match event {
+        let (conn, notice) = match event {
             Event::ConnectRequest { conn, .. } => {
                 assert_eq!(number, SERVER);
                 let end = self.create_qp(SERVER);
@@ -406,35 +410,35 @@ impl CmWorkload {
                 if let Some(manager) = &mut self.sides[SERVER].manager {
                     manager.take_request(conn);
                 }
-                return self.plan_after_thinking(SERVER, Act::Answer(conn));
+                return self.plan_after_delay(SERVER, Action::Answer(conn));
             }
-            Event::ConnectResponse { conn, .. } => (conn, Told::Response),
-            Event::Established { conn, .. } => (conn, Told::Established),
-            Event::Rejected { conn, .. } => (conn, Told::Rejected),
-            Event::Unreachable { conn } => (conn, Told::Unreachable),
-            Event::Disconnected { conn, .. } => (conn, Told::Disconnected),
-            Event::TimewaitExit { conn } => (conn, Told::Over),
+            Event::ConnectResponse { conn, .. } => (conn, Notice::Response),
+            Event::Established { conn, .. } => (conn, Notice::Established),
+            Event::Rejected { conn, .. } => (conn, Notice::Rejected),
+            Event::Unreachable { conn } => (conn, Notice::Unreachable),
+            Event::Disconnected { conn, .. } => (conn, Notice::Disconnected),
+            Event::TimewaitExit { conn } => (conn, Notice::Over),
             Event::SidrRequest { .. } | Event::SidrReply { .. } => panic!("{event:?}"),
         };
-        let call = self.sides[number].calls.get_mut(&conn).expect("it is not over yet");
-        call.told.push(told);
-        match told {
-            Told::Response => self.plan_after_thinking(CLIENT, Act::Proceed(conn)),
-            Told::Established => {}
-            Told::Disconnected => {
-                let end = call.end;
+        let connection = self.sides[number].connections.get_mut(&conn).expect("it is not over yet");
+        connection.notices.push(notice);
+        match notice {
+            Notice::Response => self.plan_after_delay(CLIENT, Action::Proceed(conn)),
+            Notice::Established => {}
+            Notice::Disconnected => {
+                let end = connection.end;
                 self.world.nodes[number].device.destroy_qp(end.qpn);
             }
-            Told::Rejected | Told::Unreachable | Told::Over => self.end(number, conn),
+            Notice::Rejected | Notice::Unreachable | Notice::Over => self.end(number, conn),
         }
     }
 
     /// A connection is over for its program.
     fn end(&mut self, number: usize, conn: ConnId) {
-        let call = self.sides[number].calls.remove(&conn).expect("it is not over yet");
-        self.world.nodes[number].device.destroy_qp(call.end.qpn);
-        self.sides[number].past.push((call.told, call.talked));
-        assert!(!self.has_state(number, conn), "over, and still there");
+        let connection = self.sides[number].connections.remove(&conn).expect("it is not over yet");
+        self.world.nodes[number].device.destroy_qp(connection.end.qpn);
+        self.sides[number].finished.push((connection.notices, connection.exchanged));
+        assert!(!self.has_state(number, conn), "the connection is over, and still known");
     }
 
     fn create_qp(&mut self, number: usize) -> End {
@@ -451,7 +455,7 @@ impl CmWorkload {
         end
     }
 
-    /// Sets a QP to what the manager says.
+    /// Modifies a QP with the attributes of the manager.
     fn set_qp(&mut self, number: usize, conn: ConnId, end: &End, states: &[QpState]) {
         for state in states {
             let attr = self.manager(number).and_then(|manager| manager.qp_attr(conn, *state, 0));
@@ -481,13 +485,13 @@ fn name(event: &Event) -> String {
     text.split(['{', ' ']).next().unwrap_or_default().to_owned()
 }
 
-/// Whether a program may be told these things of one connection, in this order.
-pub fn makes_sense(side: usize, told: &[Told]) -> bool {
-    use Told::{Disconnected, Established, Over, Rejected, Response, Unreachable};
+/// Whether these events of one connection may be reported in this order.
+pub fn is_valid_order(side: usize, notices: &[Notice]) -> bool {
+    use Notice::{Disconnected, Established, Over, Rejected, Response, Unreachable};
     match side {
         CLIENT => matches!(
-            told,
-            // Declined by the program itself.
+            notices,
+            // Rejected by the program itself.
             [Response]
                 | [Rejected]
                 | [Unreachable]
@@ -495,8 +499,8 @@ pub fn makes_sense(side: usize, told: &[Told]) -> bool {
                 | [Response, Disconnected, Over]
         ),
         _ => matches!(
-            told,
-            // Refused by the program itself.
+            notices,
+            // Rejected by the program itself.
             [] | [Rejected]
                 | [Unreachable]
                 | [Established, Rejected]

@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | [`rc`] | both ends of an RC connection, each carrying out a plan |
 //! | [`datagram`] | programs whose messages may be lost: UC, UD, groups, SRQs |
-//! | [`cm`] | programs that find each other through connection managers, and die |
-//! | [`traffic`] | a world with such programs in it, all at work |
+//! | [`cm`] | programs that connect through connection managers, and are killed |
+//! | [`traffic`] | a world with such programs in it that are running |
 
 pub mod cm;
 pub mod datagram;

@@ -1,4 +1,4 @@
-//! A program: it carries out a plan, and checks whatever it is told.
+//! A program that carries out a plan, and checks every completion.
 
 use crate::rng::Rng;
 use crate::simulation::arena::{Arena, check_memory};
@@ -11,7 +11,7 @@ use std::time::Instant;
 use urxe_engine::{Cause, CqId};
 use urxe_types::{Completion, QpState, WcStatus};
 
-/// How a program goes about its work.
+/// How fast a program posts.
 #[derive(Clone, Debug)]
 pub struct Pace {
     /// Work requests that it posts at once.
@@ -44,7 +44,7 @@ pub struct Failed {
     pub cause: Cause,
 }
 
-/// How far one queue of a program is.
+/// The progress of one queue of a program.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     /// Work requests posted.
@@ -86,10 +86,10 @@ pub struct Window {
     pub mr: Mr,
     /// Memory windows that are bound to it.
     pub open_windows: Vec<u32>,
-    /// What must be there.
+    /// The expected content.
     pub model: Vec<u8>,
-    /// Where nobody can say.
-    pub forgotten: Vec<Range<usize>>,
+    /// Ranges whose content is not known, because of failed work requests.
+    pub unknown: Vec<Range<usize>>,
 }
 
 /// One end of a connection, and the program behind it.
@@ -118,22 +118,22 @@ pub struct RcWorkload {
     /// The peer's node's counter: what this program's completed requests added, and whether some
     /// may have added without completing.
     pub counted: u64,
-    /// Some request of unknown fate may have added to the counter.
+    /// A failed request may have added to the counter.
     pub count_unknown: bool,
-    /// What may become of its work.
+    /// The expected result of its work.
     pub expects: Expects,
     abandoned: bool,
 }
 
-/// What may become of a program's work.
+/// The expected result of a program's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expects {
     /// It succeeds.
     Success,
     /// It succeeds until one work request fails, and what comes after is flushed.
     Failure,
-    /// Anything, because of an attack or a CQ that is too small; but nothing ends twice, or out
-    /// of order. Memory is not looked at.
+    /// Anything, because of an attack or a CQ that is too small; but nothing completes twice, or
+    /// out of order. Memory is not checked.
     Anything,
 }
 
@@ -169,7 +169,7 @@ impl RcWorkload {
         self.send_progress.ended == self.sends.len() && self.recv_progress.ended == self.recvs.len()
     }
 
-    /// A work request of this program succeeded: what it did is from now on expected to be there.
+    /// A work request of this program succeeded: its effect is expected from now on.
     fn send_succeeded(&mut self, world: &mut World, index: usize, found: Option<Vec<u8>>) {
         let host = &mut world.nodes[self.end.node].host;
         let send = &self.sends[index];
@@ -196,22 +196,22 @@ impl RcWorkload {
         self.send_progress.ended += 1;
     }
 
-    /// A work request ended without success: what it was to do may be done, or half done.
+    /// A work request failed: its effect may be there, or a part of it.
     fn send_failed(&mut self, index: usize) {
         let send = &self.sends[index];
         if has_sink(&send.wqe.op) {
-            self.arena.forget(&send.wqe.sges);
+            self.arena.mark_unknown(&send.wqe.sges);
         }
         match &send.effect {
             Effect::None => {}
-            Effect::Window { at, bytes } => self.window.forgotten.push(*at..at + bytes.len()),
+            Effect::Window { at, bytes } => self.window.unknown.push(*at..at + bytes.len()),
             Effect::Counter { .. } => self.count_unknown = true,
         }
         self.send_progress.ended += 1;
     }
 
-    /// Is told of a completion.
-    pub(crate) fn see_completion(&mut self, world: &mut World, cq: CqId, completed: Completed) {
+    /// Handles a completion.
+    pub(crate) fn on_completion(&mut self, world: &mut World, cq: CqId, completed: Completed) {
         match completed.completion.wr_id & RECV_WR_ID {
             0 => {
                 assert_eq!(cq, self.end.send_cq);
@@ -278,7 +278,7 @@ impl RcWorkload {
                 }
                 None => {
                     self.recv_progress.failed = Some(self.first_failure(number, &completion));
-                    self.arena.forget(&self.recvs[number].wqe.sges);
+                    self.arena.mark_unknown(&self.recvs[number].wqe.sges);
                 }
             }
             return;
@@ -292,7 +292,7 @@ impl RcWorkload {
         let mut expected = self.arena.gather(&recv.wqe.sges);
         expected[..recv.data.len()].copy_from_slice(&recv.data);
         assert_same(&data, &expected, format_args!("{wr_id:#x}: received"));
-        // The program may do with the memory what it likes, and nobody else may.
+        // The memory belongs to the program again, which changes it.
         let junk = vec![!0xa5; data.len()];
         world.nodes[self.end.node].host.program_scatter(&recv.wqe.sges, &junk);
         self.arena.scatter(&recv.wqe.sges, &junk);
@@ -305,8 +305,8 @@ impl RcWorkload {
         Failed { index, status: completion.status, cause }
     }
 
-    /// Looks whether the send queue is empty: then what asked for no completion has ended too.
-    pub(crate) fn see_idle_sends(&mut self, world: &mut World) {
+    /// If the send queue is empty, unsignaled sends have completed too.
+    pub(crate) fn retire_idle_sends(&mut self, world: &mut World) {
         if !world.nodes[self.end.node].host.send_queue(self.end.send_queue).is_idle() {
             return;
         }
@@ -347,7 +347,7 @@ impl RcWorkload {
         if !due.is_empty() {
             world.note(end, format_args!("posts {} receives", due.len()));
             recvs[due].iter().for_each(|recv| world.post_recv(end, recv));
-            // The rings have no doorbell for receives; in ERR somebody has to look after them.
+            // Receives have no doorbell; in ERR one is needed to flush them.
             if world.state(end) == Some(QpState::Err) {
                 world.ring(end);
             }
@@ -361,17 +361,17 @@ impl RcWorkload {
         }
     }
 
-    /// Posts no more sends.
+    /// Stops posting sends.
     pub fn stop_sending(&mut self) {
         self.send_progress.next_burst = None;
     }
 
-    /// Posts no more receives.
+    /// Stops posting receives.
     pub fn stop_receiving(&mut self) {
         self.recv_progress.next_burst = None;
     }
 
-    /// Posts nothing more.
+    /// Stops posting.
     pub fn stop(&mut self) {
         self.stop_sending();
         self.stop_receiving();
@@ -397,12 +397,12 @@ impl RcWorkload {
             self.send_failed(index);
         }
         for index in self.recv_progress.ended..self.recv_progress.posted {
-            self.arena.forget(&self.recvs[index].wqe.sges);
+            self.arena.mark_unknown(&self.recvs[index].wqe.sges);
         }
         self.recv_progress.ended = self.recv_progress.posted;
     }
 
-    /// How far it is.
+    /// Its progress.
     pub(crate) fn summary(&self, world: &World) -> String {
         let progress = |progress: &Progress, of: usize| {
             format!("{} posted, {} ended of {of}", progress.posted, progress.ended)
@@ -423,13 +423,13 @@ impl RcWorkload {
             return;
         }
         self.arena.check(&world.nodes[self.end.node].host);
-        let Window { node, mr, model, forgotten, .. } = &self.window;
+        let Window { node, mr, model, unknown, .. } = &self.window;
         let found = world.nodes[*node].host.memory.program(mr.region);
-        check_memory("window", found, model, forgotten);
+        check_memory("window", found, model, unknown);
     }
 }
 
-/// Compares bytes, and names the first that differs.
+/// Compares bytes, and reports the first that differs.
 fn assert_same(found: &[u8], expected: &[u8], what: std::fmt::Arguments<'_>) {
     assert_eq!(found.len(), expected.len(), "{what}: length");
     if let Some(at) = (0..found.len()).find(|&i| found[i] != expected[i]) {

@@ -1,4 +1,4 @@
-//! A world with programs in it, all at work.
+//! A world with programs in it that are running.
 
 use crate::rng::Rng;
 use crate::simulation::queues::Completed;
@@ -17,8 +17,8 @@ pub struct Traffic {
     pub workloads: Vec<RcWorkload>,
     /// The counter of each node, to which all add.
     pub counters: Vec<Mr>,
-    /// The programs that exchange messages over other transports, if there are any.
-    pub datagram_workloads: DatagramWorkloads,
+    /// The programs of the other transports, if there are any.
+    pub datagrams: DatagramWorkloads,
     rng: Rng,
     steps: u64,
 }
@@ -29,10 +29,9 @@ const MAX_STEPS: u64 = 2_000_000;
 impl Traffic {
     /// Programs that are about to begin.
     pub fn new(world: World, workloads: Vec<RcWorkload>, counters: Vec<Mr>, rng: Rng) -> Traffic {
-        let datagram_workloads = DatagramWorkloads::none(PD);
+        let datagrams = DatagramWorkloads::none(PD);
         let none = Vec::new();
-        let mut traffic =
-            Traffic { world, workloads: none, counters, datagram_workloads, rng, steps: 0 };
+        let mut traffic = Traffic { world, workloads: none, counters, datagrams, rng, steps: 0 };
         for workload in workloads {
             traffic.add(workload);
         }
@@ -45,12 +44,11 @@ impl Traffic {
         self.workloads.push(workload);
     }
 
-    /// Runs until everybody is done.
+    /// Runs until all programs are done.
     pub fn run_to_end(&mut self, limit: Duration) {
         self.run_until(limit, |traffic| {
-            let datagram_workloads = &traffic.datagram_workloads;
-            traffic.workloads.iter().all(RcWorkload::is_done)
-                && datagram_workloads.are_done(&traffic.world)
+            let datagrams = &traffic.datagrams;
+            traffic.workloads.iter().all(RcWorkload::is_done) && datagrams.are_done(&traffic.world)
         });
     }
 
@@ -67,7 +65,7 @@ impl Traffic {
         }
     }
 
-    /// Runs for a while.
+    /// Runs for a time.
     ///
     /// # Panics
     /// If a check fails.
@@ -78,19 +76,18 @@ impl Traffic {
         }
     }
 
-    /// Lets time pass until the next thing happens, or until `end`, and everybody do what is due
-    /// then.
+    /// Advances time to the next event, or to `end`, and lets all programs do what is due then.
     fn turn(&mut self, end: Instant) {
         self.steps += 1;
         assert!(self.steps < MAX_STEPS, "endless: {}", self.summary());
         let bursts = self.workloads.iter().filter_map(|workload| workload.next_burst(&self.world));
-        let bursts = bursts.chain(self.datagram_workloads.next_burst(&self.world));
+        let bursts = bursts.chain(self.datagrams.next_burst(&self.world));
         let until = bursts.min().map_or(end, |at| at.min(end));
         self.world.step(until);
         for workload in &mut self.workloads {
             workload.post(&mut self.world, &mut self.rng);
         }
-        self.datagram_workloads.post(&mut self.world, &mut self.rng);
+        self.datagrams.post(&mut self.world, &mut self.rng);
         self.see();
     }
 
@@ -100,7 +97,7 @@ impl Traffic {
         self.poll();
     }
 
-    /// Lets the rest of the time pass in which anything moves.
+    /// Runs until no event is left.
     ///
     /// # Panics
     /// If the engines do not come to rest.
@@ -140,35 +137,31 @@ impl Traffic {
             }
         }
         for workload in &mut self.workloads {
-            workload.see_idle_sends(&mut self.world);
+            workload.retire_idle_sends(&mut self.world);
         }
-        self.datagram_workloads.see_idle_sends(&mut self.world);
-        self.datagram_workloads.see_events(&mut self.world, &mut self.rng);
+        self.datagrams.retire_idle_sends(&mut self.world);
+        self.datagrams.handle_events(&mut self.world, &mut self.rng);
     }
 
     fn on_completion(&mut self, node: usize, cq: CqId, completed: Completed) {
         let now = self.world.now();
         self.world.trace.completion(now, node, &completed.completion);
-        if self.datagram_workloads.see_completion(&mut self.world, node, &completed) {
+        if self.datagrams.on_completion(&mut self.world, node, &completed) {
             return;
         }
         let qpn = completed.completion.qpn;
         let workload =
             self.workloads.iter_mut().rev().find(|p| p.end.node == node && p.end.qpn == qpn);
         let workload =
-            workload.unwrap_or_else(|| panic!("completion of QP {qpn}, which is nobody's"));
-        workload.see_completion(&mut self.world, cq, completed);
+            workload.unwrap_or_else(|| panic!("completion of QP {qpn}, which has no program"));
+        workload.on_completion(&mut self.world, cq, completed);
     }
 
-    /// How far everybody is.
+    /// The progress of all programs.
     fn summary(&self) -> String {
         let lines =
             self.workloads.iter().map(|workload| format!("\n  {}", workload.summary(&self.world)));
         let workloads = lines.collect::<String>();
-        format!(
-            "{:?}{workloads}{}",
-            self.world.elapsed(),
-            self.datagram_workloads.summary(&self.world)
-        )
+        format!("{:?}{workloads}{}", self.world.elapsed(), self.datagrams.summary(&self.world))
     }
 }

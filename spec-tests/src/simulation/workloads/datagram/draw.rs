@@ -1,6 +1,6 @@
-//! Drawing datagram_workloads: who there is, and what they have to say.
+//! Draws the datagram programs and their messages.
 
-use super::{DatagramWorkload, DatagramWorkloads, Fate, Message, Network, Receives, WR_ID};
+use super::{DatagramWorkload, DatagramWorkloads, Message, Network, Receives, SendState, WR_ID};
 use crate::rng::Rng;
 use crate::simulation::queues::send_wqe;
 use crate::simulation::scenario::{NetworkProfile, draw_cqs, draw_psn};
@@ -51,16 +51,16 @@ impl DatagramWorkloads {
             all.add_connection(rng, world);
         }
         all.add_datagrams(rng, world);
-        for datagram_workload in &mut all.datagram_workloads {
-            datagram_workload.next_burst = Some(world.now() + rng.micros(0..=100));
+        for workload in &mut all.workloads {
+            workload.next_burst = Some(world.now() + rng.micros(0..=100));
         }
         all
     }
 
-    /// An SRQ, with the largest receives of all, since nobody knows who takes which.
+    /// An SRQ, with the largest receives, since any message may consume any of them.
     fn add_srq(&mut self, rng: &mut Rng, world: &mut World, node: usize) {
         // A UC QP keeps the receive of a message that was lost in its midst: there must be more
-        // than all of them can keep, or nobody else gets one.
+        // than all of them can keep, or none is left for others.
         let places = rng.pick(&[8, 20, 100]);
         let host = &mut world.nodes[node].host;
         let queue = host.add_recv_queue(places);
@@ -119,7 +119,7 @@ impl DatagramWorkloads {
         let recv = srq.map_or(RecvSource::Own(queue), RecvSource::Shared);
         let places = rng.pick(&[1, 8, 64]);
         let end = world.create_qp_of(node, qp_type, self.pd, cqs, places, recv);
-        self.datagram_workloads.push(DatagramWorkload {
+        self.workloads.push(DatagramWorkload {
             end,
             qp_type,
             receives,
@@ -133,7 +133,7 @@ impl DatagramWorkloads {
             received: 0,
             newest: BTreeMap::new(),
         });
-        self.datagram_workloads.len() - 1
+        self.workloads.len() - 1
     }
 
     /// Two QPs, each of which sends to the other.
@@ -148,7 +148,7 @@ impl DatagramWorkloads {
             let receives = self.receives_for(rng, world, (node, on_srq, recv_len));
             self.add_qp(rng, world, (node, qp_type, receives))
         });
-        let ends = sides.map(|number| self.datagram_workloads[number].end);
+        let ends = sides.map(|number| self.workloads[number].end);
         let attrs = [0, 1].map(|_| EndAttr { sq_psn: draw_psn(rng), ..EndAttr::generous() });
         let mtu = rng.pick(&PathMtu::ALL);
         world.connect(&ends, &attrs, mtu);
@@ -158,7 +158,7 @@ impl DatagramWorkloads {
     }
 
     fn add_connected_messages(&mut self, rng: &mut Rng, world: &mut World, from: usize, to: usize) {
-        let [sender, receiver] = [from, to].map(|number| self.datagram_workloads[number].end);
+        let [sender, receiver] = [from, to].map(|number| self.workloads[number].end);
         let source = reg_mr(rng, world, sender.node, self.pd, BUDGET);
         let window = reg_mr(rng, world, receiver.node, self.pd, BUDGET);
         let mut at = 0;
@@ -185,27 +185,27 @@ impl DatagramWorkloads {
 
     /// UD QPs, some of them in groups.
     fn add_datagrams(&mut self, rng: &mut Rng, world: &mut World) {
-        let first = self.datagram_workloads.len();
+        let first = self.workloads.len();
         for _ in 0..rng.range(1..=4) {
             let node = rng.index(world.nodes.len());
             let len = GRH_LEN + if rng.percent(70) { MAX_DATAGRAM } else { 1000 };
             let on_srq = rng.percent(50);
             let receives = self.receives_for(rng, world, (node, on_srq, len));
             let number = self.add_qp(rng, world, (node, QpType::Ud, receives));
-            let DatagramWorkload { end, qkey, .. } = self.datagram_workloads[number];
+            let DatagramWorkload { end, qkey, .. } = self.workloads[number];
             world.start_datagrams(&end, qkey, draw_psn(rng));
         }
         let groups = group_addresses(world.nodes[0].addr.is_ipv6());
         let members = groups.map(|group| {
-            let mut members: Vec<usize> = (first..self.datagram_workloads.len()).collect();
+            let mut members: Vec<usize> = (first..self.workloads.len()).collect();
             members.retain(|_| rng.percent(60));
             for &member in &members {
-                world.attach_mcast(&self.datagram_workloads[member].end, group);
+                world.attach_mcast(&self.workloads[member].end, group);
             }
             members
         });
-        for from in first..self.datagram_workloads.len() {
-            let node = self.datagram_workloads[from].end.node;
+        for from in first..self.workloads.len() {
+            let node = self.workloads[from].end.node;
             let source = reg_mr(rng, world, node, self.pd, BUDGET);
             let mut at = 0;
             for _ in 0..rng.pick(&[1, 10, 60]) {
@@ -217,8 +217,8 @@ impl DatagramWorkloads {
                 let (dgid, qpn, to) = match groups.get(group) {
                     Some(&group_addr) => (group_addr, Qpn::MULTICAST, members[group].clone()),
                     None => {
-                        let to = first + rng.index(self.datagram_workloads.len() - first);
-                        let End { node, qpn, .. } = self.datagram_workloads[to].end;
+                        let to = first + rng.index(self.workloads.len() - first);
+                        let End { node, qpn, .. } = self.workloads[to].end;
                         (world.nodes[node].addr, qpn, vec![to])
                     }
                 };
@@ -244,7 +244,7 @@ impl DatagramWorkloads {
             hop_limit: 64,
             flow_label: rng.range(0..=0xf_ffff) as u32,
         };
-        let device = &mut world.nodes[self.datagram_workloads[from].end.node].device;
+        let device = &mut world.nodes[self.workloads[from].end.node].device;
         let path = match rng.percent(50) {
             true => {
                 DatagramPath::Handle(device.create_ah(self.pd, &av).expect("a path that is one"))
@@ -254,8 +254,8 @@ impl DatagramWorkloads {
         let qkey = rng.pick(&QKEYS);
         // With the high bit set the sender's own is sent.
         let own = rng.percent(20);
-        let sent = if own { self.datagram_workloads[from].qkey } else { qkey };
-        to.retain(|&to| self.datagram_workloads[to].qkey == sent);
+        let sent = if own { self.workloads[from].qkey } else { qkey };
+        to.retain(|&to| self.workloads[to].qkey == sent);
         let mut message = self.message(rng, from, to, len);
         let qkey = if own { Qkey(1 << 31) } else { qkey };
         message.wqe.to = Some(Destination { path, qpn, qkey });
@@ -280,7 +280,7 @@ impl DatagramWorkloads {
             place: None,
             dgid: None,
             expected_error: None,
-            fate: Fate::NotPosted,
+            state: SendState::NotPosted,
             deliveries: BTreeMap::new(),
         }
     }
@@ -295,7 +295,7 @@ impl DatagramWorkloads {
     ) {
         let id = self.messages.len() as u64;
         if message.immediate().is_none() && message.place.is_none() {
-            // It must say itself which one it is.
+            // Its content must identify it.
             message.bytes[..8].copy_from_slice(&id.to_le_bytes());
         }
         let addr = source.addr + at as u64;
@@ -304,7 +304,7 @@ impl DatagramWorkloads {
         let lkey = Lkey(source.key);
         let rest = Sge { addr: addr + u64::from(cut), length: length - cut, lkey };
         message.wqe.sges = vec![Sge { addr, length: cut, lkey }, rest];
-        let sender = &self.datagram_workloads[message.from];
+        let sender = &self.workloads[message.from];
         world.nodes[sender.end.node].host.program_scatter(&message.wqe.sges, &message.bytes);
         if sender.qp_type != QpType::Rc && rng.percent(3) {
             message.expected_error = Some(WcStatus::LocalProtection);
@@ -312,7 +312,7 @@ impl DatagramWorkloads {
         } else if rng.percent(30) {
             message.wqe.inline = Some(message.bytes.clone());
         }
-        self.datagram_workloads[message.from].outgoing.push(self.messages.len());
+        self.workloads[message.from].outgoing.push(self.messages.len());
         self.messages.push(message);
     }
 }
@@ -322,7 +322,7 @@ fn reg_mr(rng: &mut Rng, world: &mut World, node: usize, pd: PdId, len: usize) -
     world.nodes[node].reg_mr(pd, addr, everything(), vec![0; len])
 }
 
-/// At least what a message needs to say which one it is.
+/// At least 8 bytes, to identify the message.
 fn message_len(rng: &mut Rng, max: usize) -> usize {
     let max = rng.pick(&[8, 300, max]);
     rng.range(8..=max as u64) as usize

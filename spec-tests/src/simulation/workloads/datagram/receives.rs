@@ -18,9 +18,9 @@ pub struct Receives {
     pub node: usize,
     /// Its queue.
     pub queue: QueueId,
-    /// Of which SRQ, if it is one.
+    /// Its SRQ, if it is one.
     pub srq: Option<SrqId>,
-    /// Told apart by this in `wr_id`s.
+    /// Identifies it in `wr_id`s.
     number: u64,
     mr: Mr,
     len: usize,
@@ -38,7 +38,7 @@ pub struct Receives {
 }
 
 impl Receives {
-    /// A queue that is empty yet, with `places` places of `len` bytes each in `mr`.
+    /// An empty queue, with `places` places of `len` bytes each in `mr`.
     pub(crate) fn new(
         (node, queue, srq): (usize, QueueId, Option<SrqId>),
         number: u64,
@@ -110,13 +110,13 @@ impl Receives {
         }
     }
 
-    /// Posts nothing more.
+    /// Stops posting.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
         self.next_burst = None;
     }
 
-    /// Asks to be told when fewer than `limit` are posted.
+    /// Arms the limit event for fewer than `limit` posted receives.
     pub(crate) fn arm(&mut self, world: &mut World, limit: u32) {
         let Some(srq) = self.srq else { return };
         let node = &mut world.nodes[self.node];
@@ -131,11 +131,11 @@ impl Receives {
     }
 
     /// Arms the limit again if it was reached.
-    pub(crate) fn see_limit(&mut self, world: &mut World, rng: &mut Rng) {
+    pub(crate) fn handle_limit_event(&mut self, world: &mut World, rng: &mut Rng) {
         let reached = self.limits_reached(world);
         if reached > self.limits_seen && !self.stopped {
             self.limits_seen = reached;
-            // Enough must be posted for it to mean something.
+            // A limit above what is posted would be reached at once.
             let limit = rng.range(1..=self.posted.len().max(1) as u64) as u32;
             self.arm(world, limit);
         }

@@ -1,5 +1,5 @@
 //! Both ends of a connection are reset in the middle of their work and connected again with other
-//! PSNs, while packets of their former life are still under way: the new one knows nothing of it.
+//! PSNs, while packets of the earlier connection are still under way: the new one ignores them.
 
 use crate::{Draw, LIMIT};
 use urxe_spec_tests::rng::Rng;
@@ -28,7 +28,7 @@ fn run(seed: u64, prints: bool) {
 
         let mut connection = draw.connections[0].clone();
         for attr in &mut connection.attrs {
-            // Far from where the former life was and will have been.
+            // Far from the PSNs of the earlier connection.
             attr.sq_psn = attr.sq_psn + life * (1 << 21) + rng.range(0..=1 << 16) as u32;
         }
         let ends = sides.map(|side| traffic.workloads[side].end);
@@ -49,6 +49,11 @@ fn run(seed: u64, prints: bool) {
 }
 
 #[test]
-fn a_qp_remembers_nothing_of_its_former_life() {
-    for_each_seed("a_qp_remembers_nothing_of_its_former_life", 90_000, 200, run);
+fn a_qp_that_is_reset_and_connected_again_ignores_earlier_packets() {
+    for_each_seed(
+        "a_qp_that_is_reset_and_connected_again_ignores_earlier_packets",
+        90_000,
+        200,
+        run,
+    );
 }

@@ -1,5 +1,4 @@
-//! When a requester gives up on its peer: not before it has tried as often as it was told to, and
-//! not much later.
+//! When a requester exceeds its retries: not before it has made all of them, and not much later.
 
 use crate::{Draw, LIMIT, check_connected};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use urxe_spec_tests::simulation::workloads::rc::{Expects, Pace, RcWorkload};
 use urxe_spec_tests::simulation::workloads::traffic::Traffic;
 use urxe_types::{QpState, WcStatus};
 
-/// A connection of which end A gives up on end B, and one that goes on.
+/// A connection of which end A exceeds its retries, and one that goes on.
 fn draw(rng: &mut Rng) -> Draw {
     let profile = NetworkProfile::calm(rng);
     let mut draw = Draw::new(rng, profile, 2);
@@ -74,7 +73,8 @@ fn gone(seed: u64, prints: bool) {
         let took = traffic.world.elapsed() - at;
         let timeout = Duration::from_nanos(4096 << attr.timeout);
         let due = timeout * (u32::from(attr.retry_cnt) + 1);
-        // The last sign of life may have been under way, and so may the first unanswered packet.
+        // The last response may have been under way, and so may the first unanswered
+        // packet.
         let round_trip = round_trip(&draw);
         let earliest = due.saturating_sub(round_trip);
         assert!((earliest..=due + round_trip).contains(&took), "took {took:?}, due {due:?}");
@@ -102,13 +102,13 @@ fn never_ready(seed: u64, prints: bool) {
     let b = traffic.workloads[1].end;
     let counters = traffic.world.nodes[b.node].device.qp_counters(b.qpn).expect("it is there");
     let naks = counters.get(Counter::RnrNaksSent);
-    // A probe that crosses a NAK draws another one.
+    // A probe that crosses a NAK causes another one.
     let quiet = round_trip(&draw) < draw.nodes[0].min_probe.min(draw.nodes[1].min_probe);
     assert!(naks == tries || !quiet && naks > tries, "{naks} NAKs for {tries} tries");
 }
 
-/// The peer posts its receives late, one by one, but each before the requester has tried too often:
-/// every message has all tries for itself.
+/// The peer posts its receives late, one by one, but each before the retries are exceeded: every
+/// message has all retries.
 fn late(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let mut draw = draw(&mut rng);
@@ -124,22 +124,22 @@ fn late(seed: u64, prints: bool) {
     check_connected(&traffic, &traffic.workloads);
 }
 
-/// The longest that a packet and its answer take.
+/// The longest that a packet and its response take.
 fn round_trip(draw: &Draw) -> Duration {
     2 * *draw.profile.link.impairment.delay.end() + Duration::from_micros(10)
 }
 
 #[test]
-fn a_peer_that_is_gone_is_given_up_in_time() {
-    for_each_seed("a_peer_that_is_gone_is_given_up_in_time", 50_000, 100, gone);
+fn retries_for_a_peer_that_is_gone_are_exceeded_in_time() {
+    for_each_seed("retries_for_a_peer_that_is_gone_are_exceeded_in_time", 50_000, 100, gone);
 }
 
 #[test]
-fn a_peer_that_is_never_ready_is_given_up() {
-    for_each_seed("a_peer_that_is_never_ready_is_given_up", 60_000, 100, never_ready);
+fn rnr_retries_for_a_peer_without_receives_are_exceeded() {
+    for_each_seed("rnr_retries_for_a_peer_without_receives_are_exceeded", 60_000, 100, never_ready);
 }
 
 #[test]
-fn a_peer_that_is_late_is_not_given_up() {
-    for_each_seed("a_peer_that_is_late_is_not_given_up", 65_000, 100, late);
+fn a_peer_that_posts_receives_late_exceeds_no_retries() {
+    for_each_seed("a_peer_that_posts_receives_late_exceeds_no_retries", 65_000, 100, late);
 }

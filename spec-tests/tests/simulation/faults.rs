@@ -1,6 +1,6 @@
-//! Something happens to a connection while it works: memory goes away, a queue breaks, a program
-//! takes its QP to ERR or RESET, the peer is gone. Whatever is posted still ends, once and in
-//! order, with an error that says what happened; other QPs go on.
+//! Faults of a connection while it works: memory goes away, a queue breaks, a program takes its QP
+//! to ERR or RESET, the peer is gone. Every work request still completes, once and in order, with
+//! an error that names the reason; other QPs go on.
 
 use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::AsyncEvent;
@@ -11,9 +11,9 @@ use urxe_spec_tests::simulation::workloads::rc::{Expects, Progress, RcWorkload};
 use urxe_spec_tests::simulation::workloads::traffic::Traffic;
 use urxe_types::{QpAttr, QpState, WcStatus};
 
-/// What happens. A is the end that it happens to, B its peer.
+/// A fault. A is the end that it happens to, B its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Accident {
+enum Fault {
     /// A's program deregisters memory of its own work requests.
     DeregLocal,
     /// A's program deregisters the memory that B writes to and reads.
@@ -36,9 +36,9 @@ enum Accident {
     Drain,
 }
 
-use Accident::*;
+use Fault::*;
 
-const ALL: [Accident; 12] = [
+const ALL: [Fault; 12] = [
     DeregLocal,
     DeregWindow,
     UnmapLocal { late: false },
@@ -53,7 +53,7 @@ const ALL: [Accident; 12] = [
     Drain,
 ];
 
-/// How the first work request of each queue may end that does not succeed.
+/// How the first failed work request of each queue may complete.
 struct Endings {
     a_sends: &'static [WcStatus],
     a_recvs: &'static [WcStatus],
@@ -65,9 +65,9 @@ use WcStatus::{
     WrFlush,
 };
 
-impl Accident {
-    /// B finds out only by what A answers, so B's receives are never more than flushed. An A that
-    /// fails on its own account answers nothing any more, and neither does one whose NAK is lost.
+impl Fault {
+    /// B learns of it only by A's responses, so B's receives are at most flushed. An A that fails
+    /// for a local reason sends no response, and neither does one whose NAK is lost.
     fn endings(self) -> Endings {
         match self {
             DeregLocal => Endings {
@@ -86,7 +86,8 @@ impl Accident {
                 b_sends: &[RemoteOperation, RetryExceeded],
             },
             UnmapWindow { .. } => Endings {
-                // A sync does not say whose writes it has lost: a READ that ends with it fails.
+                // A failed sync does not name the writes that are lost: a READ that ends with it
+                // fails.
                 a_sends: &[LocalProtection, WrFlush],
                 a_recvs: &[LocalProtection, LocalQpOperation, LocalAccess, WrFlush],
                 b_sends: &[RemoteOperation, RemoteAccess, RetryExceeded],
@@ -103,8 +104,8 @@ impl Accident {
         }
     }
 
-    /// Happens to A.
-    fn strike(self, rng: &mut Rng, traffic: &mut Traffic) {
+    /// Injects it at A.
+    fn inject(self, rng: &mut Rng, traffic: &mut Traffic) {
         let world = &mut traffic.world;
         let [a, b, ..] = &mut traffic.workloads[..] else { unreachable!("three connections") };
         let node = &mut world.nodes[a.end.node];
@@ -118,7 +119,7 @@ impl Accident {
                 for &open_window in &b.window.open_windows {
                     assert!(node.device.dealloc_mw(open_window));
                 }
-                node.device.dereg_mr(window.key).expect("no window is bound to it any more");
+                node.device.dereg_mr(window.key).expect("its windows are unbound");
             }
             UnmapLocal { late: false } => {
                 node.host.memory.unmap_after(local.region, rng.range(1..=5) as u32);
@@ -173,10 +174,10 @@ fn draw(rng: &mut Rng, seed: u64) -> Draw {
 
 fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
-    let accident = rng.pick(&ALL);
+    let fault = rng.pick(&ALL);
     let draw = draw(&mut rng, seed);
     let mut traffic = draw.make(&mut rng, prints);
-    if accident != Drain {
+    if fault != Drain {
         traffic.workloads[0].expects = Expects::Failure;
         traffic.workloads[1].expects = Expects::Failure;
     }
@@ -187,13 +188,13 @@ fn run(seed: u64, prints: bool) {
         let ended = |side: usize| traffic.workloads[side].send_progress.ended;
         if either { ended(0) >= ends_a } else { ended(1) >= ends_b }
     });
-    traffic.world.note(&traffic.workloads[0].end, format_args!("meets with {accident:?}"));
-    accident.strike(&mut rng, &mut traffic);
+    traffic.world.note(&traffic.workloads[0].end, format_args!("meets with {fault:?}"));
+    fault.inject(&mut rng, &mut traffic);
 
     traffic.run_until(LIMIT, |traffic| {
         let (victims, others) = traffic.workloads.split_at(2);
-        // What stands in a ring that cannot be read any more will not end.
-        let a_has_sent = accident == BreakSends || victims[0].has_sent();
+        // Work requests in a broken ring do not complete.
+        let a_has_sent = fault == BreakSends || victims[0].has_sent();
         a_has_sent && victims[1].has_sent() && others.iter().all(RcWorkload::is_done)
     });
     for side in [0, 1] {
@@ -204,38 +205,38 @@ fn run(seed: u64, prints: bool) {
         }
     }
     traffic.run_to_rest();
-    check(accident, &traffic.workloads[0], &traffic.workloads[1]);
+    check(fault, &traffic.workloads[0], &traffic.workloads[1]);
     traffic.check_memory();
     check_connected(&traffic, &traffic.workloads[2..]);
 }
 
-fn check(accident: Accident, a: &RcWorkload, b: &RcWorkload) {
-    let endings = accident.endings();
+fn check(fault: Fault, a: &RcWorkload, b: &RcWorkload) {
+    let endings = fault.endings();
     let check_queue = |name: &str, progress: &Progress, allowed: &[WcStatus], loses: bool| {
         if let Some(failed) = progress.failed {
-            assert!(allowed.contains(&failed.status), "{name}: {failed:?} after {accident:?}");
+            assert!(allowed.contains(&failed.status), "{name}: {failed:?} after {fault:?}");
         }
         assert!(loses || progress.ended == progress.posted, "{name}: something never completed");
     };
-    check_queue("A's sends", &a.send_progress, endings.a_sends, accident == BreakSends);
-    check_queue("A's receives", &a.recv_progress, endings.a_recvs, accident == BreakRecvs);
+    check_queue("A's sends", &a.send_progress, endings.a_sends, fault == BreakSends);
+    check_queue("A's receives", &a.recv_progress, endings.a_recvs, fault == BreakRecvs);
     check_queue("B's sends", &b.send_progress, endings.b_sends, false);
     check_queue("B's receives", &b.recv_progress, &[WrFlush], false);
 }
 
 #[test]
-fn an_accident_ends_one_connection_and_no_other() {
-    for_each_seed("an_accident_ends_one_connection_and_no_other", 40_000, 1_000, run);
+fn a_fault_ends_one_connection_and_no_other() {
+    for_each_seed("a_fault_ends_one_connection_and_no_other", 40_000, 1_000, run);
 }
 
-/// An unsignaled atomic ended before the sync that lost its answer; the flush of what came after
-/// it told of its success.
+/// An unsignaled atomic completed before the sync that lost its response; the flush of what came
+/// after it implied its success.
 #[test]
-fn seed_40000_an_unsignaled_request_succeeded_without_its_answer() {
+fn seed_40000_an_unsignaled_request_succeeded_without_its_response() {
     run(40_000, false);
 }
 
-/// The sync that the completion of a receive asked for failed, and it told of success.
+/// The sync before the completion of a receive failed, and the completion reported success.
 #[test]
 fn seed_40028_a_receive_succeeded_without_its_data() {
     run(40_028, false);
