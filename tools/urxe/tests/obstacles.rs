@@ -25,8 +25,6 @@ bind($socket, $name) or die "bind: $!";
 exec @ARGV;
 "#;
 
-/// Runs a script where another socket has UDP port 4791 of an address. `None`, with a message,
-/// where no such namespace can be made.
 fn where_port_is_taken(address: &str, directory: &Directory, script: &str) -> Option<Output> {
     let unshare = ["--user", "--map-current-user", "--keep-caps", "--net", "--"];
     let possible = Command::new("unshare").args(unshare).args(["perl", "-e", "1"]).output();
