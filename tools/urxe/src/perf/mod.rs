@@ -1,8 +1,5 @@
 //! `urxe perf`: bandwidth and latency between two programs, as perftest measures them.
 //!
-//! Client and server connect over TCP ([`message`]); the client decides what is measured
-//! ([`plan`]), both create queue pairs and memory ([`mod@bench`]), and then the client measures
-//! ([`bandwidth`], [`latency`]) while the server does its part, if it has one, and checks.
 
 mod args;
 mod bandwidth;
