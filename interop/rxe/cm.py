@@ -46,7 +46,7 @@ def after_each_other(count, seconds=SECONDS):
 
 
 def both(name, options, says='return status 0', server='-b {server}'):
-    """A program that is told where to bind, or whom to ask."""
+    """A program with an option for the address to bind, or to connect to."""
     return Program(f'{name} -s {{server}} {options}', f'{name} {server} {options}', says)
 
 
@@ -88,7 +88,7 @@ PROGRAMS = {
     'ib_send_lat -R -c UD -n 20': perftest('ib_send_lat -c UD -n 20'),
     'ib_write_bw -R -n 100': perftest('ib_write_bw -n 100'),
     'ib_read_lat -R -n 50': perftest('ib_read_lat -n 50'),
-    # Nobody listens where these ask.
+    # These connect to a port without a listener.
     'rping, refused': Program('rping -c -a {server} -C 1', says='EVENT_REJECTED, error 8'),
     'ucmatose, refused': Program('ucmatose -s {server}', says='EVENT_REJECTED, error: 8'),
     'udaddy, refused': Program('udaddy -s {server}', says='EVENT_UNREACHABLE, error: 1'),

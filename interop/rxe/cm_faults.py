@@ -1,7 +1,7 @@
 """RDMA-CM between urxe and kernel rxe when it does not go as it should: refusals, deaths, loss.
 
-Each case takes the run, with its ends, and who asks for the connection. What both hear is required
-to be the same whoever is who, unless it is said here.
+Each case takes the run, with its ends, and the end that connects. The events of both must be the
+same whichever end connects, unless it is stated here.
 """
 
 import time
@@ -10,7 +10,7 @@ import cm
 from daemon import Daemon
 from exchange import Failure
 from matrix import GUEST, HOST
-from meetings import CONSUMER_REJECT, PATIENCE, expect_data, heard
+from meetings import CONSUMER_REJECT, WAIT, expect_data, heard
 
 INVALID_SERVICE, STALE, TIMEOUT = 8, 10, 4
 # The most that each message has room for beside what it says itself.
@@ -62,7 +62,7 @@ def rejected(run, by, family):
 
 
 def nobody(run, by, family):
-    """Who listened once does not any more."""
+    """The listener is closed."""
     for space, kind, status in (('TCP', 'REJECTED', INVALID_SERVICE),
                                 ('UDP', 'UNREACHABLE', NOT_SUPPORTED)):
         with run.meeting(by, family, space=space) as meeting:
@@ -97,7 +97,7 @@ def stale(run, by, family):
                 heard(meeting.client, 'CONNECT_RESPONSE')
                 meeting.client.call({'do': 'cm_establish', 'id': name})
                 heard(meeting.server, 'ESTABLISHED')
-        found = [meeting.client.call({'do': 'cm_event', 'timeout': PATIENCE, 'name': ''})[0]
+        found = [meeting.client.call({'do': 'cm_event', 'timeout': WAIT, 'name': ''})[0]
                  for _ in range(2)]
         found = sorted((event.get('event'), event.get('status'), event.get('id'))
                        for event in found)
@@ -110,7 +110,7 @@ def stale(run, by, family):
 def listener_dies_unseen(run, by, family):
     with run.meeting(by, family) as meeting:
         meeting.ask()
-        # It has come, and nobody has taken it.
+        # It has arrived, and is not accepted.
         time.sleep(0.5)
         run.kill(meeting.server)
         heard(meeting.client, 'REJECTED', CONSUMER_REJECT)

@@ -6,7 +6,7 @@ import select
 import time
 
 # What the guest has to answer within, in seconds, when it ends a command.
-PATIENCE = 30
+TIMEOUT = 30
 
 
 class GuestError(Exception):
@@ -49,8 +49,8 @@ class Command:
         if self.status is None:
             session = f'/run/{self.id}.session'
             self.guest.run(f'until [ -s {session} ]; do sleep 0.05; done\n'
-                           f'pkill -KILL -s "$(<{session})"', PATIENCE)
-            if not self.read(PATIENCE):
+                           f'pkill -KILL -s "$(<{session})"', TIMEOUT)
+            if not self.read(TIMEOUT):
                 raise GuestError('a command in the guest does not end')
 
     def read(self, timeout, echo=None):

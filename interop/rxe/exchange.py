@@ -45,7 +45,7 @@ class Exchange:
         self.requester, self.responder = requester, responder
         self.transport, self.family, self.mtu = transport, family, mtu
         # A timeout only ends what has failed; datagrams may be lost for good.
-        self.patience = 20 if transport == 'RC' else 4
+        self.timeout = 20 if transport == 'RC' else 4
         self.names = [[], []]
         self.number = next(self.numbers)
 
@@ -103,7 +103,7 @@ class Exchange:
 
     def close(self):
         """Frees what the cell made, whatever state it is in."""
-        # The window first: the kernel waits 50 s for it in vain when its QP is to be destroyed.
+        # The window first: else the kernel waits 50 s for it when its QP is destroyed.
         names = ['mw', 'ah', 'group', 'qp', 'srq', 'cq', 'mr2']
         self.both(*[[{'do': 'close', 'names': names}]] * 2)
 
@@ -143,7 +143,7 @@ class Exchange:
         return {'do': 'post_send', 'qp': 'qp', 'mr': 'mr', 'wrs': wrs}
 
     def poll(self, count, cq='cq'):
-        return {'do': 'poll', 'cq': cq, 'count': count, 'timeout': self.patience}
+        return {'do': 'poll', 'cq': cq, 'count': count, 'timeout': self.timeout}
 
     # What is expected of the answers.
 
@@ -163,7 +163,7 @@ class Exchange:
                     'len': m.size + head, 'flags': self.flags(head, more), **more}
             if 'imm' in more:
                 want['imm'] = m.imm
-            # Who sent it is told of datagrams only; of others verbs promises nothing.
+            # Verbs defines the source for datagrams only.
             want['src_qpn'] = self.qpn if head else wc['src_qpn']
             if wc != want:
                 raise Failure(f'{self.responder.name}: completion {wc}, expected {want}')
@@ -194,4 +194,4 @@ class Exchange:
             raise Failure(f'{name}: work requests failed: {", ".join(failed)}')
         if [wc['id'] for wc in wcs] != ids:
             have = ', '.join(str(wc['id']) for wc in wcs) or 'none'
-            raise Failure(f'{name}: completed: {have}; expected {ids} within {self.patience} s')
+            raise Failure(f'{name}: completed: {have}; expected {ids} within {self.timeout} s')

@@ -281,7 +281,7 @@ class Run:
 
     def narrow(self):
         """The sender's link shrinks once all is connected. Kernel rxe in our place tries the same
-        packet again for ever, and nothing ends."""
+        packet again indefinitely, and nothing ends."""
         with self.ends() as ends:
             x = self.connection(ends, 'urxe', 4096)
             x.attributes = IMPATIENT
@@ -299,7 +299,7 @@ class Run:
         subprocess.run([*self.guest.host, *link], check=True)
 
     def too_long_a_packet(self, by):
-        """A switch between the two that carries less than they believe, and tells nobody."""
+        """A switch between the two that has a smaller MTU than they, and drops silently."""
         way, places = 'tx' if by == 'urxe' else 'rx', ('first', 'middle', 'last')
         spec = ','.join([f'drop:write-{place}:1-' for place in places] + [f'dir={way}'])
         with self.ends('--fault', spec) as ends:
@@ -338,7 +338,7 @@ class Run:
 
     def plug(self):
         """The machine at the other end is gone, and our daemon goes on. Its connection manager asks
-        for 51 s before it says that nobody answers."""
+        for 51 s before it reports that no response came."""
         with self.ends() as ends:
             x, meeting = self.connection(ends, 'urxe'), Meeting(ends['urxe'], ends['kernel'], 'v4')
             x.attributes = IMPATIENT

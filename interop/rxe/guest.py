@@ -81,7 +81,7 @@ class Guest:
         return '\n'.join(text.splitlines()[-30:])
 
     def die(self):
-        """Ends QEMU at once, as if somebody had pulled the plug; the namespace stays."""
+        """Ends QEMU at once, like a power failure; the namespace stays."""
         os.kill(self.pid(), signal.SIGKILL)
 
     def pid(self):
@@ -208,7 +208,7 @@ def options():
     for task, about in ('build', 'build what is missing'), ('run', 'boot, run commands, end'):
         sub = commands.add_parser(task, help=about)
         sub.add_argument('--kernel', default='6.1', choices=build.KERNELS)
-    sub.add_argument('--name', default='guest', help='tells guests of one machine apart')
+    sub.add_argument('--name', default='guest', help='distinguishes guests of one machine')
     sub.add_argument('--mtu', type=int, default=1500)
     sub.add_argument('--timeout', type=float, default=3600, metavar='SECONDS')
     sub.add_argument('command', nargs='*', help='a bash script; without one, each line of the '

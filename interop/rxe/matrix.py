@@ -28,7 +28,7 @@ HOST = {'v4': '10.77.0.1', 'v6': 'fd77::1'}
 GUEST = {'v4': '10.77.0.2', 'v6': 'fd77::2'}
 # A link on which the largest path MTU fits.
 LINK_MTU = 9000
-# Datagrams and UC may lose a message, and nobody repeats it. Stock programs have timeouts of their
+# Datagrams and UC may lose a message, and it is not repeated. Stock programs have timeouts of their
 # own, half a second in all, which an emulated machine beside a compiler may need.
 ATTEMPTS = 3
 

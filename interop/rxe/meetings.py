@@ -5,7 +5,7 @@ import time
 from exchange import Failure
 
 # The kernel repeats what is lost after 4 to 6 seconds.
-PATIENCE = 30
+WAIT = 30
 CONSUMER_REJECT = 28
 
 
@@ -61,7 +61,7 @@ class Meeting:
         self.server.call({'do': 'cm_close', 'names': ['asked']})
 
 
-def heard(end, kind, status=0, timeout=PATIENCE, name=''):
+def heard(end, kind, status=0, timeout=WAIT, name=''):
     """The next event at one end, which must be this one. That a connection's time after its end
     is over may be heard of at any time."""
     until = time.monotonic() + timeout

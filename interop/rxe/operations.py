@@ -52,7 +52,7 @@ def write(x, op='RDMA_WRITE'):
     x.open(more=[x.fill_source(messages)], at_responder=[x.fill_guard(), *receive])
     wait = [x.poll(len(messages))] if imm else []
     # Without immediate data the responder only sees its memory change.
-    check = x.check_target(messages, timeout=0 if imm else x.patience)
+    check = x.check_target(messages, timeout=0 if imm else x.timeout)
     sent, received = x.both([x.sends(messages, op), x.poll(len(messages))], [*wait, check])
     x.expect_sent(sent[-1]['wcs'], [m.id for m in messages], 'RDMA_WRITE')
     if imm:

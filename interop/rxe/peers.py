@@ -12,8 +12,8 @@ PEER = FOLDER / 'peer.py'
 # Debian's, for which python3-pyverbs is built; another may come first in PATH.
 PYTHON = '/usr/bin/python3'
 PORT = 7471
-# Far more than anything takes: what waits so long will wait for ever.
-PATIENCE = 120
+# Far more than anything takes, in seconds.
+TIMEOUT = 120
 MR_SIZE = 1 << 19
 # Local write, remote write, read and atomic, window bind: everything but FLUSH.
 ACCESS = 0x1f
@@ -45,7 +45,7 @@ class Peer:
 
     def receive(self):
         """The answers to the line that was sent first of those not answered yet."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while b'\n' not in self.buffer:
             ready, _, _ = select.select([self.process.stdout], [], [], end - time.monotonic())
             part = self.process.stdout.read(1 << 16) if ready else b''
@@ -87,7 +87,7 @@ class GuestPeer:
         # The wire is in a namespace of its own, where bash connects and passes lines on.
         relay = (f'exec 3<>/dev/tcp/{self.addresses["v4"]}/{PORT} && '
                  '{ cat <&3 & cat >&3; kill %1; }')
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while True:
             try:
                 return Peer('kernel', [*self.guest.host, 'bash', '-c', relay], self.addresses,

@@ -6,7 +6,7 @@ import subprocess
 PINGPONG = ['ibv_rc_pingpong -c -n 100 -s 4096', 'ibv_rc_pingpong -c -n 100 -s 4096 -e',
             'ibv_uc_pingpong -c -n 20 -s 4096', 'ibv_ud_pingpong -c -n 20 -s 1024',
             'ibv_srq_pingpong -c -n 100 -s 4096']
-# Of UC and UD few messages: a server waits for each of them, and nobody repeats what is lost.
+# Of UC and UD few messages: a server waits for each of them, and lost ones are not repeated.
 PERFTEST = ['ib_send_bw -n 100', 'ib_send_bw -c UC -n 20', 'ib_send_bw -c UD -n 20',
             'ib_send_lat -n 50', 'ib_send_lat -c UC -n 20', 'ib_send_lat -c UD -n 20',
             'ib_write_bw -n 100', 'ib_write_bw -c UC -n 20', 'ib_write_lat -n 50',
@@ -18,7 +18,7 @@ SOURCES = pathlib.Path(__file__).parents[1] / 'programs'
 SHORT = [PINGPONG[0], PINGPONG[3], 'ib_write_bw -n 100', 'ib_read_lat -n 50', 'ib_atomic_lat -n 50',
          OWN[0]]
 GID_INDEX = {'v4': 1, 'v6': 2}
-# Where all of them listen if they are not told otherwise.
+# Where all of them listen by default.
 PORT = 18515
 LISTENING = f"until ss -Hltn 'sport = {PORT}' | grep -q .; do sleep 0.05; done"
 SECONDS = 40

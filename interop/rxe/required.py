@@ -1,7 +1,7 @@
 """required.toml: which cells must pass. The list only grows, by `--update`.
 
 One table for each kernel, one line for each row of the matrix: the columns that must pass, or "*"
-for all. [[broken]] entries tell of cells that fail because of the kernel, with the evidence.
+for all. [[broken]] entries list cells that fail because of the kernel, with the evidence.
 """
 
 import pathlib
@@ -43,7 +43,7 @@ class Required:
         out = [self.head.rstrip() + '\n' if self.head else '']
         for kernel in sorted({kernel for kernel, _ in self.columns}):
             out.append(f'\n["{kernel}"]\n')
-            # In the order of the matrix; what it does not have any more is kept.
+            # In the order of the matrix; what it no longer has is kept.
             known = [row for name, row in self.columns if name == kernel]
             gone = [row for name, row in self.lists if name == kernel and row not in known]
             for row in known + gone:
