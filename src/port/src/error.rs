@@ -106,6 +106,13 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// For `map_err`: a step for an address has failed.
+    pub(crate) fn system(addr: IpAddr, step: &'static str) -> impl Fn(io::Error) -> OpenError {
+        move |source| OpenError::System { addr, step, source }
+    }
+}
+
 /// Addresses, with commas between them.
 struct Listed<'a>(&'a [IpAddr]);
 

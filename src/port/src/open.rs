@@ -15,25 +15,24 @@ pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// A UDP socket bound to port 4791 of an address of `interface`.
 pub(crate) fn bind(addr: IpAddr, interface: &Link) -> Result<Socket, OpenError> {
-    let system = |step| move |source| OpenError::System { addr, step, source };
     let socket = match Socket::new(domain(addr), Type::DGRAM, Some(Protocol::UDP)) {
         Ok(socket) => socket,
         Err(e) if e.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
             return Err(OpenError::FamilyNotSupported { addr });
         }
-        Err(e) => return Err(system("making a UDP socket")(e)),
+        Err(e) => return Err(OpenError::system(addr, "making a UDP socket")(e)),
     };
     if addr.is_ipv6() {
-        socket.set_only_v6(true).map_err(system("setting IPV6_V6ONLY"))?;
+        socket.set_only_v6(true).map_err(OpenError::system(addr, "setting IPV6_V6ONLY"))?;
     }
     let name = socket_addr(addr, ROCE_PORT, interface.index);
     socket.bind(&name.into()).map_err(|e| match e.kind() {
         // ADDR-009
         io::ErrorKind::AddrInUse => OpenError::PortTaken { addr },
         io::ErrorKind::AddrNotAvailable => OpenError::NotYetUsable { addr },
-        _ => system("binding UDP port 4791")(e),
+        _ => OpenError::system(addr, "binding UDP port 4791")(e),
     })?;
-    socket.set_nonblocking(true).map_err(system("setting O_NONBLOCK"))?;
+    socket.set_nonblocking(true).map_err(OpenError::system(addr, "setting O_NONBLOCK"))?;
     Ok(socket)
 }
 
@@ -62,11 +61,6 @@ pub(crate) fn check_group(group: IpAddr) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, sentence))
 }
 
-/// For `map_err`: what kept a port from taking its groups with it to the interface of `addr`.
-pub(crate) fn join_again(addr: IpAddr) -> impl Fn(io::Error) -> OpenError {
-    move |source| OpenError::System { addr, step: "joining a multicast group again", source }
-}
-
 /// Lets a socket send to groups: over its own interface, as far as any other datagram, and with a
 /// copy (which is the default) to the members on this machine.
 pub(crate) fn send_to_groups(socket: &Socket, addr: IpAddr, interface: u32) -> io::Result<()> {
@@ -88,10 +82,7 @@ pub(crate) fn receive_buffer(socket: &Socket) -> usize {
 /// Finds the interface of `addr`, and checks that RoCE fits through it. Of several with this
 /// address (a link-local one need not be unique), the one of the name `near` is preferred.
 pub(crate) fn find_interface(addr: IpAddr, near: Option<&str>) -> Result<Link, OpenError> {
-    let links = Links::now().map_err(|source| {
-        let step = "listing the network interfaces";
-        OpenError::System { addr, step, source }
-    })?;
+    let links = Links::now().map_err(OpenError::system(addr, "listing the network interfaces"))?;
     let ours = || links.all().flat_map(all_addresses).collect();
     if addr.is_unspecified() || addr.is_multicast() {
         return Err(OpenError::NotOneAddress { addr, ours: ours() });

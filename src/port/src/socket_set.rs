@@ -79,9 +79,8 @@ impl<S: Member> SocketSet<S> {
             return Ok(Vec::new());
         }
         let interface = open::find_interface(addr, Some(&self.interface.name))?;
-        let step = "watching its socket";
-        let watching = |source| OpenError::System { addr, step, source };
-        self.push(open(&interface)?).map_err(watching)?;
+        let socket = open(&interface)?;
+        self.push(socket).map_err(OpenError::system(addr, "watching its socket"))?;
         let moved = interface.index != self.interface.index;
         self.interface = interface;
         Ok(if moved { self.close_groups() } else { Vec::new() })

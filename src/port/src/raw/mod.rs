@@ -246,7 +246,8 @@ impl Port for RawPort {
             *(if addr.is_ipv4() { &mut self.raw_v4 } else { &mut self.raw_v6 }) = Some(raw);
         }
         for group in groups {
-            self.join(group).map_err(open::join_again(addr))?;
+            let step = "joining a multicast group again";
+            self.join(group).map_err(OpenError::system(addr, step))?;
         }
         Ok(())
     }

@@ -28,15 +28,17 @@ impl RawSocket {
         interface: &Link,
         options: &RawOptions,
     ) -> Result<RawSocket, OpenError> {
-        let system = |step| move |source| OpenError::System { addr, step, source };
         let packet = packet::socket(false);
-        let packet = packet.map_err(unprivileged_or(system("making a packet socket")))?;
+        let packet =
+            packet.map_err(unprivileged_or(OpenError::system(addr, "making a packet socket")))?;
         let hold = open::bind(addr, interface)?;
-        hold.attach_filter(&filter::nothing()).map_err(system("closing the bound socket"))?;
-        let loopback = loopback_index().map_err(system("looking for the loopback interface"))?;
+        hold.attach_filter(&filter::nothing())
+            .map_err(OpenError::system(addr, "closing the bound socket"))?;
+        let loopback = loopback_index()
+            .map_err(OpenError::system(addr, "looking for the loopback interface"))?;
         let filter = filter::roce_for(addr, interface.index, loopback);
         listen(&packet, packet::protocol(addr), &filter, options)
-            .map_err(system("opening the packet socket"))?;
+            .map_err(OpenError::system(addr, "opening the packet socket"))?;
         Ok(RawSocket { packet, dst: addr, _hold: hold })
     }
 
@@ -86,14 +88,13 @@ pub(super) fn sender(
     interface: &Link,
     options: &RawOptions,
 ) -> Result<Socket, OpenError> {
-    let system = |step| move |source| OpenError::System { addr, step, source };
     let raw = Socket::new(open::domain(addr), Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)));
-    let raw = raw.map_err(unprivileged_or(system("making a raw socket")))?;
+    let raw = raw.map_err(unprivileged_or(OpenError::system(addr, "making a raw socket")))?;
     option::ask_for_buffers(raw.as_fd(), options.socket_buffer)
-        .map_err(system("sizing buffers"))?;
-    raw.set_nonblocking(true).map_err(system("setting O_NONBLOCK"))?;
+        .map_err(OpenError::system(addr, "sizing buffers"))?;
+    raw.set_nonblocking(true).map_err(OpenError::system(addr, "setting O_NONBLOCK"))?;
     let multicast = open::send_to_groups(&raw, addr, interface.index);
-    multicast.map_err(system("setting multicast options"))?;
+    multicast.map_err(OpenError::system(addr, "setting multicast options"))?;
     Ok(raw)
 }
 

@@ -253,7 +253,8 @@ impl Port for UdpPort {
         let open = |interface: &Link| UdpSocket::of_address(addr, interface, options);
         let groups = self.sockets.add_address(addr, open)?;
         for group in groups {
-            self.join(group).map_err(open::join_again(addr))?;
+            let step = "joining a multicast group again";
+            self.join(group).map_err(OpenError::system(addr, step))?;
         }
         Ok(())
     }

@@ -29,11 +29,11 @@ impl UdpSocket {
         interface: &Link,
         options: &UdpOptions,
     ) -> Result<UdpSocket, OpenError> {
-        let system = |step| move |source| OpenError::System { addr, step, source };
         let socket = open::bind(addr, interface)?;
-        set_options(&socket, addr, options).map_err(system("setting socket options"))?;
+        set_options(&socket, addr, options)
+            .map_err(OpenError::system(addr, "setting socket options"))?;
         open::send_to_groups(&socket, addr, interface.index)
-            .map_err(system("setting multicast options"))?;
+            .map_err(OpenError::system(addr, "setting multicast options"))?;
         Ok(UdpSocket { socket, dst: addr, loop_back_to: None })
     }
 
