@@ -57,14 +57,14 @@
 //! use urxe_verbs::cm::ConnParam;
 //! use urxe_verbs::{Context, Error, Qp};
 //!
-//! const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+//! const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 //!
 //! /// Takes the first who comes.
 //! fn serve(context: &Context, qp: &Qp) -> Result<(), Error> {
 //!     let channel = context.create_event_channel()?;
 //!     let listener = channel.listen("0.0.0.0:7471".parse().unwrap(), 10)?;
-//!     let Some(request) = listener.wait(PATIENCE)? else { return Ok(()) };
-//!     let connection = request.accept(qp, &ConnParam::default())?.wait_established(PATIENCE)?;
+//!     let Some(request) = listener.wait(TIMEOUT)? else { return Ok(()) };
+//!     let connection = request.accept(qp, &ConnParam::default())?.wait_established(TIMEOUT)?;
 //!     // Receives and sends go here.
 //!     connection.wait_disconnected(None)?;
 //!     Ok(())
@@ -75,7 +75,7 @@
 //!     let channel = context.create_event_channel()?;
 //!     let to = "10.0.0.1:7471".parse().unwrap();
 //!     let connection =
-//!         channel.connect(to, qp, &ConnParam::default())?.wait_established(PATIENCE)?;
+//!         channel.connect(to, qp, &ConnParam::default())?.wait_established(TIMEOUT)?;
 //!     // The queue pair is in RTS.
 //!     connection.disconnect()
 //! }

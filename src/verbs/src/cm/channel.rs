@@ -1,8 +1,8 @@
-//! Event channels: where the connection manager tells what happened.
+//! Event channels.
 
 use super::connection::ConnectionInner;
-use super::event::{Event, Told, What};
-use super::listener::Asked;
+use super::event::{Event, EventKind, PendingEvent};
+use super::listener::Incoming;
 use super::multicast::MembershipInner;
 use super::raw_channel::RawChannel;
 use super::service::ServiceInner;
@@ -22,13 +22,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use urxe_shm::control::{CmEvent, CmEventKind, CmIdHandle, CmRequest, CmSubject, Request};
 
-/// An event channel: `rdma_event_channel`. Where the connection manager tells what happens to the
-/// objects that were made by it.
+/// An event channel: `rdma_event_channel`. The events of the objects that were made by
+/// it come here.
 ///
 /// Made by [`Context::create_event_channel`](crate::Context::create_event_channel). Ports belong to
-/// the daemon, not to a device: a [`Listener`] on the wildcard address hears of requests on every
-/// device. Who connects does so from the device that the queue pair is of, which may be another
-/// than the channel's, if it is of the same daemon.
+/// the daemon, not to a device: a [`Listener`] on the wildcard address gets the requests of all
+/// devices. A connection is made from the device of its queue pair, which may be another than the
+/// channel's, if it is of the same daemon.
 ///
 /// A clone is another name for the same channel; it is destroyed when the last one, and everything
 /// made by it, is dropped.
@@ -38,14 +38,14 @@ pub struct EventChannel(pub(super) Arc<ChannelInner>);
 #[derive(Debug)]
 pub(super) struct ChannelInner {
     pub(super) raw: RawChannel,
-    inbox: Inbox<Told>,
-    /// What events are of, by the number that they carry.
+    inbox: Inbox<PendingEvent>,
+    /// The objects of events, by the number that events carry.
     subjects: Mutex<HashMap<u64, Subject>>,
-    /// Where ways are found: made when the first is looked for.
-    ways: Mutex<Option<RawChannel>>,
+    /// The channel in which addresses and routes are resolved: made when first used.
+    resolver: Mutex<Option<RawChannel>>,
 }
 
-/// Something that events are of.
+/// An object that has events.
 #[derive(Clone, Debug)]
 pub(super) enum Subject {
     /// A listener for connections.
@@ -63,13 +63,13 @@ impl EventChannel {
             raw: RawChannel::create(context)?,
             inbox: Inbox::default(),
             subjects: Mutex::default(),
-            ways: Mutex::default(),
+            resolver: Mutex::default(),
         })))
     }
 
     /// Listens for connections at an address of one device, or at the wildcard address on all:
     /// `rdma_bind_addr` and `rdma_listen`. Port 0 takes any that is free;
-    /// [`Listener::local_addr`] tells which. At most `backlog` requests wait to be told, the
+    /// [`Listener::local_addr`] tells which. At most `backlog` requests wait to be taken, the
     /// others are refused; 0: as many as the daemon allows.
     ///
     /// # Errors
@@ -95,16 +95,16 @@ impl EventChannel {
 
     /// Asks who listens at `to` for a connection with a queue pair, from the address of its device
     /// by which `to` is reached. Does not wait for the answer: [`Connection::wait_established`]
-    /// does, or [`next_event`](Self::next_event) tells how it went.
+    /// does, or [`next_event`](Self::next_event) reports the outcome.
     ///
-    /// The queue pair is in RESET, or in INIT and perhaps with receives; nobody else may change its
-    /// state from now on.
+    /// The queue pair is in RESET, or in INIT and perhaps with receives; its state is the
+    /// connection's from now on.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the queue pair's device has no address of that family, or is
-    /// of another daemon; [`Error::Unreachable`] if there is no way to `to`; [`Error::Refused`] if
-    /// the queue pair is not RC, the private data is too long, or there are too many connections;
-    /// [`Error::DaemonGone`].
+    /// of another daemon; [`Error::Unreachable`] if there is no route to `to`; [`Error::Refused`]
+    /// if the queue pair is not RC, the private data is too long, or there are too many
+    /// connections; [`Error::DaemonGone`].
     pub fn connect(&self, to: SocketAddr, qp: &Qp, param: &ConnParam) -> Result<Connection, Error> {
         self.connect_from(super::id::source(&qp.context(), to)?, to, qp, param)
     }
@@ -125,8 +125,8 @@ impl EventChannel {
     }
 
     /// Asks who listens at `to` which queue pair takes its datagrams, on behalf of `qp` that will
-    /// send them. At most 180 bytes of `private_data` are told to the other program. Does not wait
-    /// for the answer: [`Service::wait_found`] does, or [`next_event`](Self::next_event) tells.
+    /// send them. The other program gets at most 180 bytes of `private_data`. Does not wait for the
+    /// answer: [`Service::wait_found`] does, or [`next_event`](Self::next_event) reports it.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -142,7 +142,7 @@ impl EventChannel {
     /// Begins to join a multicast group, whose port means nothing: `rdma_join_multicast`. When it
     /// is joined, the UD queue pair is attached to it; what it is to receive must carry its own
     /// Q_Key, so it was started with [`UDP_QKEY`](super::UDP_QKEY). Does not wait:
-    /// [`Membership::wait_joined`] does, or [`next_event`](Self::next_event) tells.
+    /// [`Membership::wait_joined`] does, or [`next_event`](Self::next_event) reports it.
     ///
     /// # Errors
     /// [`Error::Refused`] if `group` is no multicast address or the queue pair not UD;
@@ -159,16 +159,16 @@ impl EventChannel {
     /// [`Error::DaemonGone`].
     pub fn next_event(&self, timeout: Option<Duration>) -> Result<Option<Event>, Error> {
         let deadline = Deadline::after(timeout);
-        while let Some(told) = self.0.next(|_| true, deadline)? {
-            if let Some(event) = self.0.event(told)? {
+        while let Some(event) = self.0.next(|_| true, deadline)? {
+            if let Some(event) = self.0.event(event)? {
                 return Ok(Some(event));
             }
         }
         Ok(None)
     }
 
-    /// The next event, if there is one: for who was told that the channel's descriptor ([`AsFd`])
-    /// is readable, until it gives `None`.
+    /// The next event, if there is one: to be called until it gives `None` when the channel's
+    /// descriptor ([`AsFd`]) is readable.
     ///
     /// # Errors
     /// [`Error::DaemonGone`].
@@ -178,24 +178,25 @@ impl EventChannel {
 }
 
 impl ChannelInner {
-    /// Does something with a channel in which ways to peers are found, and nothing else happens.
+    /// Does something with a channel in which addresses and routes are resolved, and nothing else
+    /// happens.
     ///
-    /// In the program's own, events of other objects would come up meanwhile, and a program that
-    /// sleeps until that is readable would not learn that they had been taken out of it.
-    pub(super) fn find_way<T>(
+    /// In the program's own channel, events of other objects would be taken meanwhile, and a
+    /// program that sleeps until that is readable would not wake for them.
+    pub(super) fn with_resolver<T>(
         &self,
         find: impl FnOnce(&RawChannel) -> Result<T, Error>,
     ) -> Result<T, Error> {
         // In a fork, another thread of the parent may hold the lock for ever.
         self.raw.context.session.check_process()?;
-        let mut ways = self.ways.lock();
-        find(match &mut *ways {
-            Some(ways) => ways,
+        let mut resolver = self.resolver.lock();
+        find(match &mut *resolver {
+            Some(resolver) => resolver,
             none => none.insert(RawChannel::create(&self.raw.context)?),
         })
     }
 
-    /// Destroys an id. That the answer tells how many events were taken matters to nobody here.
+    /// Destroys an id. How many of its events were taken, as the reply says, is not needed here.
     pub(super) fn destroy_id(&self, id: CmIdHandle) {
         self.raw.context.session.destroy("destroy_id", &Request::Cm(CmRequest::DestroyId { id }));
     }
@@ -204,68 +205,69 @@ impl ChannelInner {
         self.subjects.lock().insert(token, subject);
     }
 
-    /// Nobody asks for these events any more.
+    /// Drops the events of an object that is gone.
     pub(super) fn forget(&self, token: u64) {
         // In a fork, another thread of the parent may hold the locks for ever.
         if self.raw.context.session.check_process().is_err() {
             return;
         }
         self.subjects.lock().remove(&token);
-        for told in self.inbox.remove(|told| told.token == token) {
-            self.refuse(&told.what);
+        for event in self.inbox.remove(|event| event.token == token) {
+            self.refuse(&event.kind);
         }
     }
 
     /// The next event of those that are wanted.
     pub(super) fn next(
         &self,
-        is_wanted: impl Fn(&Told) -> bool,
+        is_wanted: impl Fn(&PendingEvent) -> bool,
         deadline: Deadline,
-    ) -> Result<Option<Told>, Error> {
+    ) -> Result<Option<PendingEvent>, Error> {
         self.raw.context.session.check_process()?;
         self.inbox.next(is_wanted, deadline, |deadline| self.read(deadline))
     }
 
-    /// Waits for the outcome of what an object asked for, and says whether it is there. If it is
-    /// known to have come already, it is only taken, and somebody else may have done that.
+    /// Waits for the outcome of what an object requested, and returns whether it is there. If it is
+    /// known to have come already it is only taken, unless another thread has done that.
     pub(super) fn outcome(
         &self,
         token: u64,
         has_come: bool,
         timeout: Option<Duration>,
     ) -> Result<bool, Error> {
-        let is_outcome =
-            |told: &Told| told.token == token && matches!(told.what, What::Done | What::Failed(_));
-        let told = match has_come {
+        let is_outcome = |event: &PendingEvent| {
+            event.token == token && matches!(event.kind, EventKind::Done | EventKind::Failed(_))
+        };
+        let event = match has_come {
             true => self.inbox.remove(is_outcome).pop(),
             false => self.next(is_outcome, Deadline::after(timeout))?,
         };
-        match told.map(|told| told.what) {
-            Some(What::Failed(error)) => Err(error),
+        match event.map(|event| event.kind) {
+            Some(EventKind::Failed(error)) => Err(error),
             outcome => Ok(outcome.is_some()),
         }
     }
 
-    /// Takes events from the daemon until one is there that a program is to be told.
-    fn read(&self, deadline: Deadline) -> Result<Option<Told>, Error> {
+    /// Takes events from the daemon until there is one for the program.
+    fn read(&self, deadline: Deadline) -> Result<Option<PendingEvent>, Error> {
         while let Some(event) = self.raw.next(deadline)? {
-            if let Some(told) = self.handle(event) {
-                return Ok(Some(told));
+            if let Some(event) = self.handle(event) {
+                return Ok(Some(event));
             }
         }
         Ok(None)
     }
 
-    /// Does what an event asks for. What is left is to be told.
-    fn handle(&self, event: CmEvent) -> Option<Told> {
+    /// Handles an event of the daemon. Returns what of it is for the program.
+    fn handle(&self, event: CmEvent) -> Option<PendingEvent> {
         let token = event.user_handle;
         let subject = self.subjects.lock().get(&token).cloned();
-        let what = match (subject, event.kind, event.subject) {
+        let kind = match (subject, event.kind, event.subject) {
             (
                 Some(Subject::Connections | Subject::Services),
                 CmEventKind::ConnectRequest,
                 CmSubject::Id(id),
-            ) => Some(What::Request(id, event.param)),
+            ) => Some(EventKind::Request(id, event.param)),
             // Its listener has gone.
             (None, CmEventKind::ConnectRequest, CmSubject::Id(id)) => {
                 self.destroy_id(id);
@@ -276,39 +278,39 @@ impl ChannelInner {
             (Some(Subject::Membership(membership)), ..) => membership.upgrade()?.handle(event),
             _ => None,
         };
-        what.map(|what| Told { token, what })
+        kind.map(|kind| PendingEvent { token, kind })
     }
 
-    /// What is told with its object, if that is still there.
-    fn event(self: &Arc<Self>, told: Told) -> Result<Option<Event>, Error> {
-        let subject = self.subjects.lock().get(&told.token).cloned();
-        let event = match (subject, told.what) {
-            (Some(Subject::Connections), What::Request(id, param)) => {
-                Some(Event::ConnectRequest(ConnectRequest::new(Asked::new(self, id)?, param)))
+    /// An event with its object, if that is still there.
+    fn event(self: &Arc<Self>, event: PendingEvent) -> Result<Option<Event>, Error> {
+        let subject = self.subjects.lock().get(&event.token).cloned();
+        let event = match (subject, event.kind) {
+            (Some(Subject::Connections), EventKind::Request(id, param)) => {
+                Some(Event::ConnectRequest(ConnectRequest::new(Incoming::new(self, id)?, param)))
             }
-            (Some(Subject::Services), What::Request(id, param)) => {
-                Some(Event::ServiceRequest(ServiceRequest::new(Asked::new(self, id)?, param)))
+            (Some(Subject::Services), EventKind::Request(id, param)) => {
+                Some(Event::ServiceRequest(ServiceRequest::new(Incoming::new(self, id)?, param)))
             }
-            (Some(Subject::Connection(connection)), what) => {
-                connection.upgrade().and_then(|connection| Connection(connection).event(what))
+            (Some(Subject::Connection(connection)), kind) => {
+                connection.upgrade().and_then(|connection| Connection(connection).event(kind))
             }
-            (Some(Subject::Service(service)), what) => {
-                service.upgrade().and_then(|service| Service(service).event(what))
+            (Some(Subject::Service(service)), kind) => {
+                service.upgrade().and_then(|service| Service(service).event(kind))
             }
-            (Some(Subject::Membership(membership)), what) => {
-                membership.upgrade().and_then(|membership| Membership(membership).event(what))
+            (Some(Subject::Membership(membership)), kind) => {
+                membership.upgrade().and_then(|membership| Membership(membership).event(kind))
             }
-            (_, what) => {
-                self.refuse(&what);
+            (_, kind) => {
+                self.refuse(&kind);
                 None
             }
         };
         Ok(event)
     }
 
-    /// Nobody will answer.
-    fn refuse(&self, what: &What) {
-        if let What::Request(id, _) = what {
+    /// Rejects a request that is not going to be answered.
+    fn refuse(&self, kind: &EventKind) {
+        if let EventKind::Request(id, _) = kind {
             self.destroy_id(*id);
         }
     }

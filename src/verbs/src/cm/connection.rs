@@ -1,9 +1,9 @@
 //! Connections.
 
 use super::channel::{ChannelInner, Subject};
-use super::event::{Event, Told, What, failure};
+use super::event::{Event, EventKind, PendingEvent, failure};
 use super::id::{Id, check_device};
-use super::listener::Asked;
+use super::listener::Incoming;
 use super::{ConnParam, EventChannel};
 use crate::event_pipe::Deadline;
 use crate::{Error, Qp};
@@ -16,8 +16,8 @@ use urxe_shm::control::{CmEvent, CmEventKind, CmEventParam, CmPortSpace, CmReque
 /// A connection: `rdma_cm_id`, and the queue pair that is connected by it.
 ///
 /// Made by [`EventChannel::connect`] at the one side and by
-/// [`ConnectRequest::accept`](super::ConnectRequest::accept) at the other. At first it is on its
-/// way; when it stands, the queue pair is in RTS and work can be posted. A receive should be
+/// [`ConnectRequest::accept`](super::ConnectRequest::accept) at the other. When it is established,
+/// the queue pair is in RTS and work can be posted. A receive should be
 /// posted before that: a queue pair that is taken to INIT beforehand can have some.
 ///
 /// A clone is another name for the same connection. When the last one is dropped the connection is
@@ -30,24 +30,24 @@ pub(super) struct ConnectionInner {
     id: Id,
     qp: Qp,
     peer: SocketAddr,
-    /// What the peer said.
+    /// The peer's parameters.
     peer_param: OnceLock<ConnParam>,
     phase: Mutex<Phase>,
 }
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// On its way.
-    Asking,
-    /// It stands.
-    Standing,
-    /// It failed, or one of both sides has ended it.
-    Over,
+    /// Requested or accepted.
+    Connecting,
+    /// Established.
+    Established,
+    /// It failed, or one of both sides has disconnected.
+    Closed,
 }
 
 impl Connection {
-    /// Asks a peer.
+    /// Requests a connection.
     pub(super) fn open(
         channel: &Arc<ChannelInner>,
         from: SocketAddr,
@@ -63,32 +63,32 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Accepts what a peer asked for.
+    /// Accepts a peer's request.
     pub(super) fn accept(
-        asked: Asked,
+        incoming: Incoming,
         offered: ConnParam,
         qp: &Qp,
         param: &ConnParam,
     ) -> Result<Connection, Error> {
-        check_device(&asked.id.channel, qp, asked.device)?;
+        check_device(&incoming.id.channel, qp, incoming.device)?;
         let param = param.within(&offered).of(qp);
-        let connection = Connection::new(asked.id, qp, asked.peer, offered.into());
+        let connection = Connection::new(incoming.id, qp, incoming.peer, offered.into());
         let id = &connection.0.id;
-        id.carry_to_rts(qp)?;
+        id.qp_to_rts(qp)?;
         let request = CmRequest::Accept { id: id.handle, user_handle: id.token, param };
         id.channel.raw.order("accept", request)?;
         Ok(connection)
     }
 
     fn new(id: Id, qp: &Qp, peer: SocketAddr, peer_param: OnceLock<ConnParam>) -> Connection {
-        let (qp, phase) = (qp.clone(), Mutex::new(Phase::Asking));
+        let (qp, phase) = (qp.clone(), Mutex::new(Phase::Connecting));
         let inner = Arc::new(ConnectionInner { id, qp, peer, peer_param, phase });
         inner.id.register(Subject::Connection(Arc::downgrade(&inner)));
         Connection(inner)
     }
 
-    /// Waits until the connection stands. Without a timeout waits for as long as it takes: a peer
-    /// that is silent is given up after 51 seconds, one that wants time to think is not.
+    /// Waits until the connection is established. Without a timeout waits for as long as it takes:
+    /// a peer that does not answer is given up after 51 seconds, one that asks for time later.
     ///
     /// # Errors
     /// [`Error::Rejected`] if the peer refuses; [`Error::Unreachable`] if it does not answer, or
@@ -97,15 +97,15 @@ impl Connection {
     /// another clone of it.
     pub fn wait_established(self, timeout: Option<Duration>) -> Result<Connection, Error> {
         let inner = &*self.0;
-        let has_come = inner.phase() != Phase::Asking;
+        let has_come = inner.phase() != Phase::Connecting;
         if inner.id.channel.outcome(inner.id.token, has_come, timeout)? {
-            // Though it may be over meanwhile.
+            // It may be over meanwhile.
             return Ok(self);
         }
         let errno = match inner.phase() {
-            Phase::Standing => return Ok(self),
-            Phase::Asking => libc::ETIMEDOUT,
-            Phase::Over => libc::ENOTCONN,
+            Phase::Established => return Ok(self),
+            Phase::Connecting => libc::ETIMEDOUT,
+            Phase::Closed => libc::ENOTCONN,
         };
         Err(Error::Unreachable { peer: inner.peer, errno })
     }
@@ -117,8 +117,9 @@ impl Connection {
     /// [`Error::DaemonGone`].
     pub fn wait_disconnected(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let Id { channel, token, .. } = &self.0.id;
-        let is_end = |told: &Told| {
-            told.token == *token && matches!(told.what, What::Disconnected | What::Failed(_))
+        let is_end = |event: &PendingEvent| {
+            event.token == *token
+                && matches!(event.kind, EventKind::Disconnected | EventKind::Failed(_))
         };
         Ok(channel.next(is_end, Deadline::after(timeout))?.is_some())
     }
@@ -128,7 +129,7 @@ impl Connection {
     /// the connection is over already.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the connection does not stand yet; [`Error::DaemonGone`].
+    /// [`Error::Refused`] if the connection is not established yet; [`Error::DaemonGone`].
     pub fn disconnect(&self) -> Result<(), Error> {
         self.0.end()
     }
@@ -157,18 +158,18 @@ impl Connection {
         self.0.peer_param.get()
     }
 
-    /// The channel that tells what happens to it.
+    /// The channel of its events.
     pub fn channel(&self) -> EventChannel {
         EventChannel(self.0.id.channel.clone())
     }
 
-    pub(super) fn event(self, what: What) -> Option<Event> {
-        Some(match what {
-            What::Request(..) => return None,
-            What::Done => Event::Established(self),
-            What::Failed(error) => Event::ConnectFailed(self, error),
-            What::Disconnected => Event::Disconnected(self),
-            What::TimewaitExit => Event::TimewaitExit(self),
+    pub(super) fn event(self, kind: EventKind) -> Option<Event> {
+        Some(match kind {
+            EventKind::Request(..) => return None,
+            EventKind::Done => Event::Established(self),
+            EventKind::Failed(error) => Event::ConnectFailed(self, error),
+            EventKind::Disconnected => Event::Disconnected(self),
+            EventKind::TimewaitExit => Event::TimewaitExit(self),
         })
     }
 }
@@ -178,63 +179,63 @@ impl ConnectionInner {
         *self.phase.lock()
     }
 
-    /// Does what an event asks for.
-    pub(super) fn handle(&self, event: CmEvent) -> Option<What> {
+    /// Handles an event of the daemon. Returns what of it is for the program.
+    pub(super) fn handle(&self, event: CmEvent) -> Option<EventKind> {
         match event.kind {
             CmEventKind::ConnectResponse => match self.confirm(event.param) {
-                Ok(()) => self.stands(),
+                Ok(()) => self.established(),
                 Err(error) => {
                     // The peer need not wait for us.
                     let _ = self.id.reject(&[]);
                     self.fail(error)
                 }
             },
-            CmEventKind::Established => self.stands(),
+            CmEventKind::Established => self.established(),
             CmEventKind::ConnectError | CmEventKind::Unreachable | CmEventKind::Rejected => {
                 self.fail(failure(self.peer, event))
             }
             CmEventKind::Disconnected => {
-                // Answers the peer, if it was the one; nothing depends on it.
+                // A peer that disconnected is answered; nothing depends on it.
                 let _ = self.end();
-                *self.phase.lock() = Phase::Over;
-                Some(What::Disconnected)
+                *self.phase.lock() = Phase::Closed;
+                Some(EventKind::Disconnected)
             }
-            CmEventKind::TimewaitExit => Some(What::TimewaitExit),
+            CmEventKind::TimewaitExit => Some(EventKind::TimewaitExit),
             _ => None,
         }
     }
 
-    /// The peer accepts: makes the queue pair ready, and confirms.
+    /// The peer has accepted: takes the queue pair to RTS, and confirms.
     fn confirm(&self, param: CmEventParam) -> Result<(), Error> {
         if let CmEventParam::Conn(param) = param {
             let _ = self.peer_param.set(ConnParam::from_peer(param));
         }
-        self.id.carry_to_rts(&self.qp)?;
+        self.id.qp_to_rts(&self.qp)?;
         self.id.channel.raw.order("establish", CmRequest::Establish { id: self.id.handle })
     }
 
-    /// The peer has what it needs of us.
-    fn stands(&self) -> Option<What> {
+    /// Both sides are ready.
+    fn established(&self) -> Option<EventKind> {
         let mut phase = self.phase.lock();
-        if *phase == Phase::Asking {
-            *phase = Phase::Standing;
+        if *phase == Phase::Connecting {
+            *phase = Phase::Established;
         }
-        Some(What::Done)
+        Some(EventKind::Done)
     }
 
-    fn fail(&self, error: Error) -> Option<What> {
-        *self.phase.lock() = Phase::Over;
-        Some(What::Failed(error))
+    fn fail(&self, error: Error) -> Option<EventKind> {
+        *self.phase.lock() = Phase::Closed;
+        Some(EventKind::Failed(error))
     }
 
     fn end(&self) -> Result<(), Error> {
         let mut phase = self.phase.lock();
-        if *phase == Phase::Over {
+        if *phase == Phase::Closed {
             return Ok(());
         }
         self.qp.to_error()?;
         self.id.channel.raw.order("disconnect", CmRequest::Disconnect { id: self.id.handle })?;
-        *phase = Phase::Over;
+        *phase = Phase::Closed;
         Ok(())
     }
 }
@@ -252,7 +253,7 @@ impl Drop for ConnectionInner {
     fn drop(&mut self) {
         // The daemon ends the connection with its id, but leaves the queue pair, which others may
         // still hold, as it is.
-        if *self.phase.get_mut() == Phase::Standing {
+        if *self.phase.get_mut() == Phase::Established {
             let _ = self.qp.to_error();
         }
     }

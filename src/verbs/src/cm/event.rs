@@ -1,4 +1,4 @@
-//! What a program is told.
+//! Events for programs.
 
 use super::{ConnectRequest, Connection, Membership, Service, ServiceRequest};
 use crate::Error;
@@ -13,7 +13,7 @@ pub enum Event {
     ConnectRequest(ConnectRequest),
     /// A peer asks a listener where to send datagrams.
     ServiceRequest(ServiceRequest),
-    /// The connection stands.
+    /// The connection is established.
     Established(Connection),
     /// The connection could not be made: [`Error::Rejected`], [`Error::Unreachable`], or what kept
     /// the queue pair from being made ready.
@@ -21,7 +21,7 @@ pub enum Event {
     /// The connection is over: the peer ended it, or we did and the peer knows or is silent. The
     /// queue pair is in the error state.
     Disconnected(Connection),
-    /// Nothing of the connection can still be under way: `RDMA_CM_EVENT_TIMEWAIT_EXIT`. From now
+    /// No packet of the connection can still arrive: `RDMA_CM_EVENT_TIMEWAIT_EXIT`. From now
     /// on the queue pair can be connected again, after
     /// [`Qp::to_reset`](crate::Qp::to_reset); before, peers would take it for the old connection's
     /// and refuse. (A new queue pair need not wait.)
@@ -36,30 +36,30 @@ pub enum Event {
     MulticastFailed(Membership, Error),
 }
 
-/// An event that waits to be told.
+/// An event that waits to be taken by the program.
 #[derive(Debug)]
-pub(super) struct Told {
-    /// What it is of.
+pub(super) struct PendingEvent {
+    /// The number of its object.
     pub(super) token: u64,
-    pub(super) what: What,
+    pub(super) kind: EventKind,
 }
 
-/// What is told of it.
+/// What happened to the object.
 #[derive(Debug)]
-pub(super) enum What {
-    /// A listener: a peer asks for something. The id is to be destroyed if nobody takes it.
+pub(super) enum EventKind {
+    /// A peer's request to a listener. Its id is to be destroyed if the program does not take it.
     Request(CmIdHandle, CmEventParam),
-    /// What was asked for is there.
+    /// What was requested is there.
     Done,
     /// It is not, or is no longer.
     Failed(Error),
     /// A connection is over.
     Disconnected,
-    /// And nothing of it is under way.
+    /// No packet of it can still arrive.
     TimewaitExit,
 }
 
-/// The error that an event tells of.
+/// The error that an event of the daemon reports.
 pub(super) fn failure(peer: SocketAddr, event: CmEvent) -> Error {
     let private_data = match event.param {
         CmEventParam::None => Vec::new(),

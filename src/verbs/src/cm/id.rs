@@ -1,4 +1,4 @@
-//! An id of the connection manager: what all its objects have.
+//! An id of the connection manager: all its objects have one.
 
 use super::channel::{ChannelInner, Subject};
 use super::event::failure;
@@ -21,7 +21,7 @@ const RESOLVE_TIMEOUT_MS: u32 = 2000;
 pub(super) struct Id {
     pub(super) channel: Arc<ChannelInner>,
     pub(super) handle: CmIdHandle,
-    /// What its events carry.
+    /// The number that its events carry.
     pub(super) token: u64,
 }
 
@@ -34,23 +34,23 @@ impl Id {
         Id::create_in(channel, channel.raw.handle, space, qp_type)
     }
 
-    /// The same, and finds the way from an address of ours to a peer's.
+    /// The same, with address and route resolved from an address of ours to a peer's.
     pub(super) fn create_towards(
         channel: &Arc<ChannelInner>,
         space: CmPortSpace,
         qp_type: QpType,
         (src, dst): (SocketAddr, SocketAddr),
     ) -> Result<Id, Error> {
-        channel.find_way(|ways| {
-            let id = Id::create_in(channel, ways.handle, space, qp_type)?;
+        channel.with_resolver(|resolver| {
+            let id = Id::create_in(channel, resolver.handle, space, qp_type)?;
             let (handle, src, timeout_ms) = (id.handle, Some(src), RESOLVE_TIMEOUT_MS);
             let request = CmRequest::ResolveAddr { id: handle, src, dst, timeout_ms };
-            ways.order("resolve_addr", request)?;
-            id.hear(ways, CmEventKind::AddrResolved, dst)?;
-            ways.order("resolve_route", CmRequest::ResolveRoute { id: handle, timeout_ms })?;
-            id.hear(ways, CmEventKind::RouteResolved, dst)?;
+            resolver.order("resolve_addr", request)?;
+            id.await_event(resolver, CmEventKind::AddrResolved, dst)?;
+            resolver.order("resolve_route", CmRequest::ResolveRoute { id: handle, timeout_ms })?;
+            id.await_event(resolver, CmEventKind::RouteResolved, dst)?;
             let request = CmRequest::MigrateId { id: handle, channel: channel.raw.handle };
-            match ways.call("migrate_id", request)? {
+            match resolver.call("migrate_id", request)? {
                 CmReply::Events(_) => Ok(id),
                 _ => Err(unexpected("migrate_id")),
             }
@@ -59,24 +59,30 @@ impl Id {
 
     fn create_in(
         channel: &Arc<ChannelInner>,
-        place: CmChannelHandle,
+        events_to: CmChannelHandle,
         space: CmPortSpace,
         qp_type: QpType,
     ) -> Result<Id, Error> {
         const CALL: &str = "create_id";
         let token = channel.raw.context.new_token();
-        let request = CmRequest::CreateId { channel: place, user_handle: token, space, qp_type };
+        let request =
+            CmRequest::CreateId { channel: events_to, user_handle: token, space, qp_type };
         let CmReply::Id(handle) = channel.raw.call(CALL, request)? else {
             return Err(unexpected(CALL));
         };
         Ok(Id { channel: channel.clone(), handle, token })
     }
 
-    /// Waits until a step on the way to a peer is made. The daemon makes it or says why it cannot.
-    fn hear(&self, ways: &RawChannel, wanted: CmEventKind, peer: SocketAddr) -> Result<(), Error> {
-        while let Some(event) = ways.next(Deadline::after(None))? {
+    /// Waits until the address or the route is resolved, which the daemon does or says why not.
+    fn await_event(
+        &self,
+        resolver: &RawChannel,
+        wanted: CmEventKind,
+        peer: SocketAddr,
+    ) -> Result<(), Error> {
+        while let Some(event) = resolver.next(Deadline::after(None))? {
             match event {
-                // Of somebody who has given up before.
+                // Of an id that was given up before.
                 CmEvent { user_handle, .. } if user_handle != self.token => {}
                 CmEvent { kind, .. } if kind == wanted => return Ok(()),
                 event => return Err(failure(peer, event)),
@@ -90,7 +96,7 @@ impl Id {
         Id { channel: channel.clone(), handle, token: channel.raw.context.new_token() }
     }
 
-    /// Says whom its events are told.
+    /// Registers its object for its events.
     pub(super) fn register(&self, subject: Subject) {
         self.channel.register(self.token, subject);
     }
@@ -117,8 +123,8 @@ impl Id {
         self.query()?.src.ok_or_else(|| unexpected("query_route"))
     }
 
-    /// Takes the queue pair on to a state, as the connection has it.
-    pub(super) fn carry(&self, qp: &Qp, state: QpState) -> Result<(), Error> {
+    /// Takes the queue pair to a state, with the connection's attributes.
+    pub(super) fn modify_qp(&self, qp: &Qp, state: QpState) -> Result<(), Error> {
         const CALL: &str = "init_qp_attr";
         let request = CmRequest::QpAttr { id: self.handle, state };
         let CmReply::QpAttr(attr) = self.channel.raw.call(CALL, request)? else {
@@ -128,12 +134,12 @@ impl Id {
     }
 
     /// Takes the queue pair from RESET, or from the INIT that the program took it to, to RTS.
-    pub(super) fn carry_to_rts(&self, qp: &Qp) -> Result<(), Error> {
+    pub(super) fn qp_to_rts(&self, qp: &Qp) -> Result<(), Error> {
         if qp.is_reset() {
-            self.carry(qp, QpState::Init)?;
+            self.modify_qp(qp, QpState::Init)?;
         }
-        self.carry(qp, QpState::Rtr)?;
-        self.carry(qp, QpState::Rts)
+        self.modify_qp(qp, QpState::Rtr)?;
+        self.modify_qp(qp, QpState::Rts)
     }
 }
 
@@ -159,7 +165,7 @@ pub(super) fn check_device(
     }
 }
 
-/// Where a device sends from to reach an address: any port of it.
+/// The address of a device from which it reaches another, with any port.
 pub(super) fn source(context: &Context, to: SocketAddr) -> Result<SocketAddr, Error> {
     let mut from = SocketAddr::new(context.address_for(to.ip())?, 0);
     if let (SocketAddr::V6(from), SocketAddr::V6(to)) = (&mut from, to) {

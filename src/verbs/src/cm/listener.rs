@@ -1,7 +1,7 @@
 //! Listeners, and what peers ask of them.
 
 use super::channel::{ChannelInner, Subject};
-use super::event::{Told, What};
+use super::event::{EventKind, PendingEvent};
 use super::id::{Id, check_device};
 use super::{ConnParam, Connection, EventChannel};
 use crate::event_pipe::Deadline;
@@ -15,7 +15,7 @@ use urxe_shm::control::{CmConnParam, CmEventParam, CmIdHandle, CmPortSpace, CmRe
 /// Listens for connections: `rdma_cm_id`.
 ///
 /// Made by [`EventChannel::listen`]. A clone is another name for the same listener; when the last
-/// one is dropped, its port is free, and requests that nobody took are refused.
+/// one is dropped, its port is free, and requests that were not taken are rejected.
 #[derive(Clone, Debug)]
 pub struct Listener(Arc<ListenerInner>);
 
@@ -47,8 +47,8 @@ impl Listener {
     /// # Errors
     /// [`Error::DaemonGone`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<ConnectRequest>, Error> {
-        let asked = self.0.wait(timeout)?;
-        Ok(asked.map(|(asked, param)| ConnectRequest::new(asked, param)))
+        let incoming = self.0.wait(timeout)?;
+        Ok(incoming.map(|(incoming, param)| ConnectRequest::new(incoming, param)))
     }
 
     /// Where it listens, with the port that it was given.
@@ -56,7 +56,7 @@ impl Listener {
         self.0.addr
     }
 
-    /// The channel that tells of requests.
+    /// The channel that its requests come to.
     pub fn channel(&self) -> EventChannel {
         EventChannel(self.0.id.channel.clone())
     }
@@ -78,8 +78,8 @@ impl ServiceListener {
     /// # Errors
     /// [`Error::DaemonGone`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<ServiceRequest>, Error> {
-        let asked = self.0.wait(timeout)?;
-        Ok(asked.map(|(asked, param)| ServiceRequest::new(asked, param)))
+        let incoming = self.0.wait(timeout)?;
+        Ok(incoming.map(|(incoming, param)| ServiceRequest::new(incoming, param)))
     }
 
     /// Where it listens, with the port that it was given.
@@ -87,7 +87,7 @@ impl ServiceListener {
         self.0.addr
     }
 
-    /// The channel that tells of requests.
+    /// The channel that its requests come to.
     pub fn channel(&self) -> EventChannel {
         EventChannel(self.0.id.channel.clone())
     }
@@ -107,33 +107,34 @@ impl ListenerInner {
         Ok(Arc::new(ListenerInner { id, addr }))
     }
 
-    fn wait(&self, timeout: Option<Duration>) -> Result<Option<(Asked, CmEventParam)>, Error> {
+    fn wait(&self, timeout: Option<Duration>) -> Result<Option<(Incoming, CmEventParam)>, Error> {
         let channel = &self.id.channel;
-        let ours = |told: &Told| told.token == self.id.token;
-        match channel.next(ours, Deadline::after(timeout))?.map(|told| told.what) {
-            Some(What::Request(id, param)) => Ok(Some((Asked::new(channel, id)?, param))),
+        let ours = |event: &PendingEvent| event.token == self.id.token;
+        match channel.next(ours, Deadline::after(timeout))?.map(|event| event.kind) {
+            Some(EventKind::Request(id, param)) => Ok(Some((Incoming::new(channel, id)?, param))),
             _ => Ok(None),
         }
     }
 }
 
-/// The id that was made for a request, and between whom it is. Destroyed unanswered, it is refused.
+/// The id of a request that came to a listener, and its addresses. Destroyed unanswered, it is
+/// rejected.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct Incoming {
     pub(super) id: Id,
     pub(super) device: Option<u32>,
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
 }
 
-impl Asked {
-    pub(super) fn new(channel: &Arc<ChannelInner>, id: CmIdHandle) -> Result<Asked, Error> {
+impl Incoming {
+    pub(super) fn new(channel: &Arc<ChannelInner>, id: CmIdHandle) -> Result<Incoming, Error> {
         let id = Id::adopt(channel, id);
         let route = id.query()?;
         let (Some(local), Some(peer)) = (route.src, route.dst) else {
             return Err(unexpected("query_route"));
         };
-        Ok(Asked { id, device: route.device, local, peer })
+        Ok(Incoming { id, device: route.device, local, peer })
     }
 
     fn device_name(&self) -> &str {
@@ -145,16 +146,16 @@ impl Asked {
 /// A peer asks for a connection. Who drops it refuses it.
 #[derive(Debug)]
 pub struct ConnectRequest {
-    asked: Asked,
+    incoming: Incoming,
     param: ConnParam,
 }
 
 impl ConnectRequest {
-    pub(super) fn new(asked: Asked, param: CmEventParam) -> ConnectRequest {
+    pub(super) fn new(incoming: Incoming, param: CmEventParam) -> ConnectRequest {
         let CmEventParam::Conn(param) = param else {
-            return ConnectRequest { asked, param: ConnParam::default() };
+            return ConnectRequest { incoming, param: ConnParam::default() };
         };
-        ConnectRequest { asked, param: ConnParam::from_peer(param) }
+        ConnectRequest { incoming, param: ConnParam::from_peer(param) }
     }
 
     /// Accepts: takes the queue pair from RESET, or from INIT, to RTS, and tells the peer. Of
@@ -169,7 +170,7 @@ impl ConnectRequest {
     /// does not fit, the private data is too long, or the peer has given up;
     /// [`Error::DaemonGone`]. The peer is then refused.
     pub fn accept(self, qp: &Qp, param: &ConnParam) -> Result<Connection, Error> {
-        Connection::accept(self.asked, self.param, qp, param)
+        Connection::accept(self.incoming, self.param, qp, param)
     }
 
     /// Refuses; the peer's program is told at most 148 bytes of private data.
@@ -178,7 +179,7 @@ impl ConnectRequest {
     /// [`Error::Refused`] if the private data is too long, or the peer has given up;
     /// [`Error::DaemonGone`].
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
-        self.asked.id.reject(private_data)
+        self.incoming.id.reject(private_data)
     }
 
     /// What the peer says of itself, turned around: [`ConnParam::responder_resources`] are the
@@ -189,35 +190,35 @@ impl ConnectRequest {
 
     /// The peer's address and port.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.asked.peer
+        self.incoming.peer
     }
 
     /// Which of our addresses it was sent to, and the port.
     pub fn local_addr(&self) -> SocketAddr {
-        self.asked.local
+        self.incoming.local
     }
 
     /// The name of the device that it came to, which must be that of the queue pair.
     pub fn device(&self) -> &str {
-        self.asked.device_name()
+        self.incoming.device_name()
     }
 }
 
 /// A peer asks which queue pair takes its datagrams. Who drops it refuses it.
 #[derive(Debug)]
 pub struct ServiceRequest {
-    asked: Asked,
+    incoming: Incoming,
     private_data: Vec<u8>,
 }
 
 impl ServiceRequest {
-    pub(super) fn new(asked: Asked, param: CmEventParam) -> ServiceRequest {
+    pub(super) fn new(incoming: Incoming, param: CmEventParam) -> ServiceRequest {
         let private_data = match param {
             CmEventParam::None => Vec::new(),
             CmEventParam::Conn(param) => param.private_data,
             CmEventParam::Ud(param) => param.private_data,
         };
-        ServiceRequest { asked, private_data }
+        ServiceRequest { incoming, private_data }
     }
 
     /// Answers with a UD queue pair, which is ready to receive, and its Q_Key; and with at most 136
@@ -228,7 +229,7 @@ impl ServiceRequest {
     /// [`device`](Self::device), of another daemon, or has no Q_Key; [`Error::Refused`] if the
     /// private data is too long; [`Error::DaemonGone`]. The peer is then refused.
     pub fn answer(self, qp: &Qp, private_data: &[u8]) -> Result<(), Error> {
-        let Asked { id, device, .. } = self.asked;
+        let Incoming { id, device, .. } = self.incoming;
         check_device(&id.channel, qp, device)?;
         let queried = qp.query()?.attr;
         let Some(qkey) = queried.qkey else {
@@ -252,7 +253,7 @@ impl ServiceRequest {
     /// # Errors
     /// [`Error::Refused`] if the private data is too long; [`Error::DaemonGone`].
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
-        self.asked.id.reject(private_data)
+        self.incoming.id.reject(private_data)
     }
 
     /// What the peer says, with zeroes behind.
@@ -262,16 +263,16 @@ impl ServiceRequest {
 
     /// The peer's address and port.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.asked.peer
+        self.incoming.peer
     }
 
     /// Which of our addresses it was sent to, and the port.
     pub fn local_addr(&self) -> SocketAddr {
-        self.asked.local
+        self.incoming.local
     }
 
     /// The name of the device that it came to, which must be that of the queue pair.
     pub fn device(&self) -> &str {
-        self.asked.device_name()
+        self.incoming.device_name()
     }
 }

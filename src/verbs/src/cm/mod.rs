@@ -10,7 +10,7 @@
 //! use urxe_verbs::cm::ConnParam;
 //! use urxe_verbs::{Access, Context, InitAttr, Inline, OpenOptions, QpInit, RecvWr, SendWr, Wc};
 //!
-//! const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+//! const TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 //!
 //! /// Waits for one client, and for one message of it.
 //! fn serve(context: &Context) -> Result<Vec<u8>, urxe_verbs::Error> {
@@ -18,7 +18,7 @@
 //!     let mr = pd.alloc_mr(4096, Access::LOCAL_WRITE)?;
 //!     let channel = context.create_event_channel()?;
 //!     let listener = channel.listen("0.0.0.0:7471".parse().unwrap(), 10)?;
-//!     let Some(request) = listener.wait(PATIENCE)? else { return Ok(Vec::new()) };
+//!     let Some(request) = listener.wait(TIMEOUT)? else { return Ok(Vec::new()) };
 //!     if !request.param().private_data.starts_with(b"hello") {
 //!         request.reject(b"expected hello")?;
 //!         return Ok(Vec::new());
@@ -27,12 +27,12 @@
 //!     // A receive can be posted from INIT on: before the client can send anything.
 //!     qp.to_init(InitAttr::new(Access::default()))?;
 //!     qp.post_recv(&[RecvWr::new(1, &[mr.sge(..)?])])?;
-//!     let connection = request.accept(&qp, &ConnParam::default())?.wait_established(PATIENCE)?;
+//!     let connection = request.accept(&qp, &ConnParam::default())?.wait_established(TIMEOUT)?;
 //!     let mut wc = [Wc::default()];
 //!     while cq.poll(&mut wc)? == 0 {}
 //!     let mut message = vec![0; wc[0].check()?.byte_len as usize];
 //!     mr.read_at(0, &mut message)?;
-//!     connection.wait_disconnected(PATIENCE)?;
+//!     connection.wait_disconnected(TIMEOUT)?;
 //!     Ok(message)
 //! }
 //!
@@ -43,7 +43,7 @@
 //!     let channel = context.create_event_channel()?;
 //!     let param = ConnParam { private_data: b"hello".to_vec(), ..ConnParam::default() };
 //!     let to = "10.0.0.1:7471".parse().unwrap();
-//!     let connection = channel.connect(to, &qp, &param)?.wait_established(PATIENCE)?;
+//!     let connection = channel.connect(to, &qp, &param)?.wait_established(TIMEOUT)?;
 //!     qp.post_send(&[SendWr::send(1, Inline(message)).signaled()])?;
 //!     let mut wc = [Wc::default()];
 //!     while cq.poll(&mut wc)? == 0 {}

@@ -1,7 +1,7 @@
 //! Membership in multicast groups.
 
 use super::channel::{ChannelInner, Subject};
-use super::event::{Event, What, failure};
+use super::event::{Event, EventKind, failure};
 use super::id::{Id, check_device, source};
 use super::{EventChannel, UdParam};
 use crate::session::unexpected;
@@ -93,34 +93,34 @@ impl Membership {
         self.0.group
     }
 
-    /// The channel that tells what happens to it.
+    /// The channel of its events.
     pub fn channel(&self) -> EventChannel {
         EventChannel(self.0.id.channel.clone())
     }
 
-    pub(super) fn event(self, what: What) -> Option<Event> {
-        match what {
-            What::Done => Some(Event::Joined(self)),
-            What::Failed(error) => Some(Event::MulticastFailed(self, error)),
+    pub(super) fn event(self, kind: EventKind) -> Option<Event> {
+        match kind {
+            EventKind::Done => Some(Event::Joined(self)),
+            EventKind::Failed(error) => Some(Event::MulticastFailed(self, error)),
             _ => None,
         }
     }
 }
 
 impl MembershipInner {
-    /// Does what an event asks for.
-    pub(super) fn handle(&self, event: CmEvent) -> Option<What> {
+    /// Handles an event of the daemon. Returns what of it is for the program.
+    pub(super) fn handle(&self, event: CmEvent) -> Option<EventKind> {
         match (event.kind, event.param) {
             (CmEventKind::MulticastJoin, CmEventParam::Ud(param)) => {
                 if let Err(error) = self.qp.attach_mcast(param.av.dgid.to_ip()) {
-                    return Some(What::Failed(error));
+                    return Some(EventKind::Failed(error));
                 }
                 *self.joined.lock() = Some(param);
-                Some(What::Done)
+                Some(EventKind::Done)
             }
             (CmEventKind::MulticastError, param) => {
                 self.detach();
-                Some(What::Failed(failure(self.group, CmEvent { param, ..event })))
+                Some(EventKind::Failed(failure(self.group, CmEvent { param, ..event })))
             }
             _ => None,
         }

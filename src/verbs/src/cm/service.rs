@@ -1,7 +1,7 @@
 //! Looking for a service that takes datagrams.
 
 use super::channel::{ChannelInner, Subject};
-use super::event::{Event, What, failure};
+use super::event::{Event, EventKind, failure};
 use super::id::{Id, check_device, source};
 use super::{EventChannel, UdParam};
 use crate::{Error, Qp, QpType};
@@ -79,30 +79,30 @@ impl Service {
         self.0.peer
     }
 
-    /// The channel that tells what happens to it.
+    /// The channel of its events.
     pub fn channel(&self) -> EventChannel {
         EventChannel(self.0.id.channel.clone())
     }
 
-    pub(super) fn event(self, what: What) -> Option<Event> {
-        match what {
-            What::Done => Some(Event::ServiceFound(self)),
-            What::Failed(error) => Some(Event::ServiceFailed(self, error)),
+    pub(super) fn event(self, kind: EventKind) -> Option<Event> {
+        match kind {
+            EventKind::Done => Some(Event::ServiceFound(self)),
+            EventKind::Failed(error) => Some(Event::ServiceFailed(self, error)),
             _ => None,
         }
     }
 }
 
 impl ServiceInner {
-    /// Does what an event asks for.
-    pub(super) fn handle(&self, event: CmEvent) -> Option<What> {
+    /// Handles an event of the daemon. Returns what of it is for the program.
+    pub(super) fn handle(&self, event: CmEvent) -> Option<EventKind> {
         match (event.kind, event.param) {
             (CmEventKind::Established, CmEventParam::Ud(param)) => {
                 *self.found.lock() = Some(param);
-                Some(What::Done)
+                Some(EventKind::Done)
             }
             (CmEventKind::ConnectError | CmEventKind::Unreachable, param) => {
-                Some(What::Failed(failure(self.peer, CmEvent { param, ..event })))
+                Some(EventKind::Failed(failure(self.peer, CmEvent { param, ..event })))
             }
             _ => None,
         }
