@@ -101,10 +101,10 @@ impl Cm {
             self.bind(devices, is_root, key, src)?;
         }
         match self.find_way(devices, key, dst) {
-            Ok(()) => self.tell(key, CmEventKind::AddrResolved, 0, CmEventParam::None),
+            Ok(()) => self.push_event(key, CmEventKind::AddrResolved, 0, CmEventParam::None),
             Err(errno) => {
                 let status = -errno.raw_os_error();
-                self.tell(key, CmEventKind::AddrError, status, CmEventParam::None);
+                self.push_event(key, CmEventKind::AddrError, status, CmEventParam::None);
             }
         }
         Ok(())
@@ -137,7 +137,7 @@ impl Cm {
             return Err(id.cannot("resolve a route"));
         }
         id.phase = Phase::RouteResolved;
-        self.tell(key, CmEventKind::RouteResolved, 0, CmEventParam::None);
+        self.push_event(key, CmEventKind::RouteResolved, 0, CmEventParam::None);
         Ok(())
     }
 

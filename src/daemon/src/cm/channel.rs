@@ -1,4 +1,4 @@
-//! Event channels: what waits to be told, and the pipe that says so.
+//! Event channels: the queue of events, and the pipe that is readable while there are some.
 
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
@@ -10,24 +10,24 @@ use urxe_nic::event_pipe::drain;
 use urxe_shm::control::{CmEventKind, CmEventParam};
 use urxe_types::QpType;
 
-/// An event that waits.
+/// An event in the queue of a channel.
 #[derive(Debug)]
-pub(super) struct Waiting {
-    /// The key of the id in whose name it is counted.
+pub(super) struct QueuedEvent {
+    /// The key of the id that it is counted for.
     pub(super) id: u32,
-    pub(super) told: Told,
+    pub(super) event: PendingEvent,
 }
 
-/// What a program is told.
+/// An event that its program has not taken.
 #[derive(Debug)]
-pub(super) enum Told {
-    /// Something of an id, or of a membership by its key.
+pub(super) enum PendingEvent {
+    /// Of an id, or of a membership, by its key.
     Event { membership: Option<u32>, kind: CmEventKind, status: i32, param: CmEventParam },
-    /// A peer asks. The id for it is made when the program is told.
+    /// A peer's request. Its id is made when the program takes the event.
     Request(Request),
 }
 
-/// What a peer asks for.
+/// A peer's request.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) device: usize,
@@ -47,7 +47,7 @@ const FEW: u32 = 8;
 #[derive(Debug)]
 pub(super) struct EventChannel {
     write_end: OwnedFd,
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<QueuedEvent>,
 }
 
 impl EventChannel {
@@ -59,22 +59,22 @@ impl EventChannel {
         Ok((EventChannel { write_end, queue: VecDeque::new() }, read_end))
     }
 
-    /// The event that is told next.
-    pub(super) fn first(&self) -> Option<&Waiting> {
+    /// The next event.
+    pub(super) fn first(&self) -> Option<&QueuedEvent> {
         self.queue.front()
     }
 
-    /// Lets an event wait.
-    pub(super) fn push(&mut self, waiting: Waiting) {
-        self.queue.push_back(waiting);
-        self.show();
+    /// Adds an event.
+    pub(super) fn push(&mut self, queued: QueuedEvent) {
+        self.queue.push_back(queued);
+        self.sync_pipe();
     }
 
-    /// Takes the oldest event. The program has read the byte that told of it, so there must be
+    /// Takes the oldest event. The program has read the byte that stood for it, so there must be
     /// another if there is another event; and if it asked without reading, none.
-    pub(super) fn pop(&mut self) -> Option<Waiting> {
+    pub(super) fn pop(&mut self) -> Option<QueuedEvent> {
         let first = self.queue.pop_front();
-        self.show();
+        self.sync_pipe();
         first
     }
 
@@ -83,8 +83,8 @@ impl EventChannel {
     pub(super) fn withdraw(
         &mut self,
         most: u32,
-        is_meant: impl Fn(&Waiting) -> bool,
-    ) -> Vec<Waiting> {
+        is_meant: impl Fn(&QueuedEvent) -> bool,
+    ) -> Vec<QueuedEvent> {
         let mut meant = Vec::new();
         if most <= FEW {
             // Those of one connection among those of thousands: most of them need not move.
@@ -101,15 +101,15 @@ impl EventChannel {
             (meant, others) = queue.into_iter().partition(is_meant);
             self.queue = others.into();
         }
-        self.show();
+        self.sync_pipe();
         meant
     }
 
-    /// Sees to it that the pipe holds a byte if and only if events wait.
-    fn show(&self) {
-        // It is never full. Who has closed the other end wants to know nothing.
-        let is_shown = rustix::io::ioctl_fionread(&self.write_end).is_ok_and(|bytes| bytes > 0);
-        match (self.queue.is_empty(), is_shown) {
+    /// Makes the pipe hold a byte if and only if events wait.
+    fn sync_pipe(&self) {
+        // It is never full. That the other end was closed does not matter.
+        let is_readable = rustix::io::ioctl_fionread(&self.write_end).is_ok_and(|bytes| bytes > 0);
+        match (self.queue.is_empty(), is_readable) {
             (false, false) => drop(rustix::io::write(&self.write_end, &[1])),
             (true, true) => drain(&self.write_end, &mut [0; 16], |_| ()),
             _ => {}
@@ -121,10 +121,11 @@ impl EventChannel {
 mod tests {
     use super::*;
 
-    fn waiting(id: u32) -> Waiting {
+    fn waiting(id: u32) -> QueuedEvent {
         let kind = CmEventKind::AddrResolved;
-        let told = Told::Event { membership: None, kind, status: 0, param: CmEventParam::None };
-        Waiting { id, told }
+        let event =
+            PendingEvent::Event { membership: None, kind, status: 0, param: CmEventParam::None };
+        QueuedEvent { id, event }
     }
 
     fn is_readable(read_end: &OwnedFd) -> bool {
@@ -164,9 +165,9 @@ mod tests {
         for id in [1, 2, 1, 2] {
             channel.push(waiting(id));
         }
-        assert_eq!(channel.withdraw(2, |waiting| waiting.id == 1).len(), 2);
+        assert_eq!(channel.withdraw(2, |queued| queued.id == 1).len(), 2);
         assert!(is_readable(&read_end));
-        assert_eq!(channel.withdraw(u32::MAX, |waiting| waiting.id == 2).len(), 2);
+        assert_eq!(channel.withdraw(u32::MAX, |queued| queued.id == 2).len(), 2);
         assert!(!is_readable(&read_end));
     }
 

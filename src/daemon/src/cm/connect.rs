@@ -2,7 +2,7 @@
 
 use super::bind::space_to_engine;
 use super::id::Phase;
-use super::{Cm, Holder};
+use super::{Cm, ConnOwner};
 use crate::device::RdmaDevice;
 use crate::resources::{from_engine, refuse};
 use rustix::io::Errno;
@@ -61,7 +61,7 @@ impl Cm {
             }
         };
         let conn = conn.map_err(refuse_connect)?;
-        self.holders.insert((device, conn), Holder::Id(key));
+        self.conn_owners.insert((device, conn), ConnOwner::Id(key));
         let id = self.id_mut(key)?;
         (id.phase, id.qpn) = (Phase::Connected { device, conn }, Some(param.qpn));
         Ok(())
@@ -144,7 +144,7 @@ impl Cm {
         self.confirmed(key);
         let Some(id) = self.ids.get_mut(key) else { return };
         if let Phase::Connected { device, conn } = std::mem::replace(&mut id.phase, Phase::Over) {
-            self.holders.remove(&(device, conn));
+            self.conn_owners.remove(&(device, conn));
         }
     }
 

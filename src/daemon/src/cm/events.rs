@@ -1,8 +1,8 @@
-//! What the devices' managers say becomes events of programs.
+//! Events of the devices' managers become events of programs.
 
-use super::channel::{Request, Told};
+use super::channel::{PendingEvent, Request};
 use super::id::{Id, Phase};
-use super::{Cm, Holder};
+use super::{Cm, ConnOwner};
 use crate::device::RdmaDevice;
 use crate::resources::av_from_engine;
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ use urxe_shm::control::{
 use urxe_wire::mad::SidrStatus;
 
 impl Cm {
-    /// Lets a device's manager see what came for it, and tells programs what it says.
+    /// Lets a device's manager handle what came for it, and queues its events for programs.
     pub(crate) fn poll(&mut self, now: Instant, index: usize, device: &mut RdmaDevice) {
         device.take_mads(now);
         while let Some(qpn) = device.nic.host.take_comm_est_qp() {
@@ -56,7 +56,7 @@ impl Cm {
                 self.on_progress(index, conn, CmEventKind::ConnectResponse, 0, param);
             }
             Event::Established { conn, .. } => {
-                if let Some(Holder::Id(key)) = self.holders.get(&(index, conn)).copied() {
+                if let Some(ConnOwner::Id(key)) = self.conn_owners.get(&(index, conn)).copied() {
                     self.confirmed(key);
                 }
                 self.on_progress(index, conn, CmEventKind::Established, 0, none);
@@ -100,8 +100,8 @@ impl Cm {
             return device.cm.destroy(now, conn);
         };
         let request = Request { device: index, conn, qp_type: id.qp_type, src, dst, param };
-        self.holders.insert((index, conn), Holder::Waiting(key));
-        self.let_wait(key, Told::Request(request));
+        self.conn_owners.insert((index, conn), ConnOwner::Backlog(key));
+        self.enqueue(key, PendingEvent::Request(request));
     }
 
     fn on_progress(
@@ -112,12 +112,12 @@ impl Cm {
         status: i32,
         param: CmEventParam,
     ) {
-        if let Some(&Holder::Id(key)) = self.holders.get(&(device, conn)) {
-            self.tell(key, kind, status, param);
+        if let Some(&ConnOwner::Id(key)) = self.conn_owners.get(&(device, conn)) {
+            self.push_event(key, kind, status, param);
         }
     }
 
-    /// Nothing more will be heard of a connection.
+    /// The last event of a connection.
     fn on_end(
         &mut self,
         device: usize,
@@ -126,13 +126,13 @@ impl Cm {
         status: i32,
         param: CmEventParam,
     ) {
-        match self.holders.remove(&(device, conn)) {
-            Some(Holder::Id(key)) => {
+        match self.conn_owners.remove(&(device, conn)) {
+            Some(ConnOwner::Id(key)) => {
                 self.over(key);
-                self.tell(key, kind, status, param);
+                self.push_event(key, kind, status, param);
             }
-            // Who asked has given up before the program has seen it.
-            Some(Holder::Waiting(key)) => self.withdraw_request(key, device, conn),
+            // The peer has given up before the program has taken the request.
+            Some(ConnOwner::Backlog(key)) => self.withdraw_request(key, device, conn),
             None => {}
         }
     }
@@ -140,11 +140,11 @@ impl Cm {
     fn withdraw_request(&mut self, key: u32, device: usize, conn: ConnId) {
         let Some(id) = self.ids.get_mut(key) else { return };
         let Some(channel) = self.channels.get_mut(id.channel) else { return };
-        let is_meant = |told: &Told| match told {
-            Told::Request(request) => (request.device, request.conn) == (device, conn),
-            Told::Event { .. } => false,
+        let is_meant = |event: &PendingEvent| match event {
+            PendingEvent::Request(request) => (request.device, request.conn) == (device, conn),
+            PendingEvent::Event { .. } => false,
         };
-        let withdrawn = channel.withdraw(1, |waiting| is_meant(&waiting.told)).len() as u32;
+        let withdrawn = channel.withdraw(1, |queued| is_meant(&queued.event)).len() as u32;
         id.waiting -= withdrawn;
         self.counters.cm_events_withdrawn += u64::from(withdrawn);
     }
@@ -155,7 +155,7 @@ impl Cm {
             SidrStatus::Valid => (CmEventKind::Established, 0),
             status => (CmEventKind::Unreachable, i32::from(status.code())),
         };
-        let Some(&Holder::Id(key)) = self.holders.get(&(index, conn)) else { return };
+        let Some(&ConnOwner::Id(key)) = self.conn_owners.get(&(index, conn)) else { return };
         let Some(id) = self.ids.get(key) else { return };
         let (Some(src), Some(dst)) = (id.src, id.dst) else { return };
         let path = Path::between(src, dst, id.traffic_class);
@@ -163,11 +163,11 @@ impl Cm {
         self.on_end(index, conn, kind, status, param);
     }
 
-    /// The event of a channel that is told next, if there is one: whether it is a request of a
+    /// The next event of a channel, if there is one: whether it is a request of a
     /// peer, for which an id is to be made.
     pub(super) fn next_is_request(&self, channel: u32) -> Option<bool> {
         let first = self.channels.get(channel)?.first()?;
-        Some(matches!(first.told, Told::Request(_)))
+        Some(matches!(first.event, PendingEvent::Request(_)))
     }
 
     /// Takes the oldest event of a channel. If it is a request of a peer, it is about a new id of
@@ -178,14 +178,14 @@ impl Cm {
         channel: u32,
         handle: u32,
     ) -> Option<(CmEvent, Option<u32>)> {
-        let waiting = self.channels.get_mut(channel)?.pop()?;
-        let id = self.ids.get_mut(waiting.id)?;
+        let queued = self.channels.get_mut(channel)?.pop()?;
+        let id = self.ids.get_mut(queued.id)?;
         self.counters.cm_events_taken += 1;
         id.waiting -= 1;
         id.taken = id.taken.wrapping_add(1);
         let mut user_handle = id.user_handle.unwrap_or_default();
-        match waiting.told {
-            Told::Event { membership, kind, status, param } => {
+        match queued.event {
+            PendingEvent::Event { membership, kind, status, param } => {
                 let mut subject = CmSubject::Id(CmIdHandle(id.handle));
                 if let Some(membership) = membership.and_then(|key| self.memberships.get_mut(key)) {
                     membership.taken = membership.taken.wrapping_add(1);
@@ -194,7 +194,7 @@ impl Cm {
                 }
                 Some((CmEvent { user_handle, subject, kind, status, param }, None))
             }
-            Told::Request(request) => {
+            PendingEvent::Request(request) => {
                 let Request { device, conn, qp_type, src, dst, param } = request;
                 let new = Id {
                     phase: Phase::Connected { device, conn },
@@ -206,7 +206,7 @@ impl Cm {
                 };
                 let key = self.ids.insert(new)?;
                 self.counters.cm_ids_created += 1;
-                self.holders.insert((device, conn), Holder::Id(key));
+                self.conn_owners.insert((device, conn), ConnOwner::Id(key));
                 devices[device].cm.take_request(conn);
                 let event = CmEvent {
                     user_handle,

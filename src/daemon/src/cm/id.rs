@@ -17,7 +17,7 @@ pub(super) struct Id {
     pub(super) handle: u32,
     /// The program's own number; none of a request that is not accepted.
     pub(super) user_handle: Option<u64>,
-    /// The key of the channel where its events are told.
+    /// The key of the channel that its events come to.
     pub(super) channel: u32,
     pub(super) space: CmPortSpace,
     pub(super) qp_type: QpType,

@@ -1,7 +1,7 @@
 //! The connection manager as programs see it: `rdma_cm`.
 //!
 //! Each device has a [`Manager`](urxe_cm::Manager), which speaks with its peers. Here is
-//! what programs make of it: channels, the ids that tell their events there, memberships in
+//! what programs make of it: channels, the ids whose events come there, memberships in
 //! multicast groups, and the ports, which all programs and devices of this daemon share.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //!     └── pipe ◄─ channel.rs ◄──────────── events.rs ◄──────────────────────┘
 //! ```
 //!
-//! A program that does not take its events makes nobody wait, and costs a bounded amount: an id
+//! A program that does not take its events blocks no other, and costs a bounded amount: an id
 //! has only so many events in its life, requests of peers take places in a listener's backlog, and
 //! what a program could ask for again and again is refused while [`MAX_CM_WAITING_EVENTS`] of its
 //! events wait.
@@ -29,7 +29,7 @@ use crate::counters::CmCounters;
 use crate::device::RdmaDevice;
 use crate::limits::MAX_CM_WAITING_EVENTS;
 use crate::resources::refuse;
-use channel::{EventChannel, Told, Waiting};
+use channel::{EventChannel, PendingEvent, QueuedEvent};
 use id::{Id, Phase};
 use multicast::Membership;
 use ports::Ports;
@@ -49,9 +49,9 @@ pub(crate) struct Cm {
     ids: Slab<Id>,
     memberships: Slab<Membership>,
     ports: Ports,
-    /// Whose a connection of a device's manager is.
-    holders: HashMap<(usize, ConnId), Holder>,
-    /// Whose a listener of a device's manager is: the key of the id.
+    /// The owners of the connections of the devices' managers.
+    conn_owners: HashMap<(usize, ConnId), ConnOwner>,
+    /// The owners of their listeners: keys of ids.
     listeners: HashMap<(usize, ListenerId), u32>,
     /// Connections that their programs have accepted and their peers not confirmed: device, QPN,
     /// key of the id. Programs name their QPNs themselves, so several may name the same.
@@ -59,13 +59,13 @@ pub(crate) struct Cm {
     pub(crate) counters: CmCounters,
 }
 
-/// Whose a connection is.
+/// The owner of a connection of a device's manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Holder {
-    /// Of the id of this key.
+enum ConnOwner {
+    /// The id of this key.
     Id(u32),
-    /// A request to the listening id of this key that its program has not taken.
-    Waiting(u32),
+    /// The listening id of this key: a request that the program has not taken.
+    Backlog(u32),
 }
 
 impl Cm {
@@ -75,7 +75,7 @@ impl Cm {
             ids: Slab::default(),
             memberships: Slab::default(),
             ports: Ports::new(),
-            holders: HashMap::new(),
+            conn_owners: HashMap::new(),
             listeners: HashMap::new(),
             accepted: BTreeSet::new(),
             counters: CmCounters::default(),
@@ -85,7 +85,7 @@ impl Cm {
     /// Whether there is nothing of any program.
     pub(crate) fn is_empty(&self) -> bool {
         let kept = [self.channels.len(), self.ids.len(), self.memberships.len()];
-        let noted = [self.holders.len(), self.listeners.len(), self.accepted.len()];
+        let noted = [self.conn_owners.len(), self.listeners.len(), self.accepted.len()];
         kept == [0; 3] && noted == [0; 3] && self.ports.is_empty()
     }
 
@@ -99,17 +99,17 @@ impl Cm {
         self.ids.get_mut(key).ok_or_else(gone)
     }
 
-    /// Lets an event of an id wait in its channel. A program that has not accepted a request is
-    /// told nothing of it: that it has come to nothing, it finds out when it accepts.
-    fn tell(&mut self, key: u32, kind: CmEventKind, status: i32, param: CmEventParam) {
-        self.let_wait(key, Told::Event { membership: None, kind, status, param });
+    /// Adds an event of an id to its channel. A request that its program has not accepted has no
+    /// events: that it has failed, the program finds out when it accepts.
+    fn push_event(&mut self, key: u32, kind: CmEventKind, status: i32, param: CmEventParam) {
+        self.enqueue(key, PendingEvent::Event { membership: None, kind, status, param });
     }
 
-    fn let_wait(&mut self, key: u32, told: Told) {
+    fn enqueue(&mut self, key: u32, event: PendingEvent) {
         let Some(id) = self.ids.get_mut(key).filter(|id| id.user_handle.is_some()) else { return };
         if let Some(channel) = self.channels.get_mut(id.channel) {
             id.waiting += 1;
-            channel.push(Waiting { id: key, told });
+            channel.push(QueuedEvent { id: key, event });
         }
     }
 
@@ -136,7 +136,7 @@ impl Cm {
                 }
             }
             Phase::Connected { device, conn } => {
-                self.holders.remove(&(device, conn));
+                self.conn_owners.remove(&(device, conn));
                 devices[device].cm.destroy(now, conn);
             }
             _ => {}
@@ -152,9 +152,9 @@ impl Cm {
             && let Some(channel) = self.channels.get_mut(id.channel)
         {
             self.counters.cm_events_withdrawn += u64::from(id.waiting);
-            for waiting in channel.withdraw(id.waiting, |waiting| waiting.id == key) {
-                if let Told::Request(request) = waiting.told {
-                    self.holders.remove(&(request.device, request.conn));
+            for queued in channel.withdraw(id.waiting, |queued| queued.id == key) {
+                if let PendingEvent::Request(request) = queued.event {
+                    self.conn_owners.remove(&(request.device, request.conn));
                     devices[request.device].cm.destroy(now, request.conn);
                 }
             }
@@ -180,11 +180,11 @@ impl Cm {
         let (before, taken) = (std::mem::replace(&mut id.channel, channel), id.taken);
         let most = id.waiting;
         let waiting = match self.channels.get_mut(before) {
-            Some(before) => before.withdraw(most, |waiting| waiting.id == key),
+            Some(before) => before.withdraw(most, |queued| queued.id == key),
             None => Vec::new(),
         };
         let channel = self.channels.get_mut(channel).ok_or_else(gone)?;
-        waiting.into_iter().for_each(|waiting| channel.push(waiting));
+        waiting.into_iter().for_each(|queued| channel.push(queued));
         Ok(taken)
     }
 

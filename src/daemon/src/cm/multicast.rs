@@ -7,7 +7,7 @@
 use super::connect::UDP_QKEY;
 use super::events::ud_param;
 use super::id::Phase;
-use super::{Cm, Told};
+use super::{Cm, PendingEvent};
 use crate::device::RdmaDevice;
 use crate::resources::refuse;
 use rustix::io::Errno;
@@ -62,7 +62,10 @@ impl Cm {
             .ok_or_else(|| refuse(Errno::NOMEM, "the daemon can have no more memberships"))?;
         self.id_mut(key)?.memberships.push(membership);
         let (kind, status) = (CmEventKind::MulticastJoin, 0);
-        self.let_wait(key, Told::Event { membership: Some(membership), kind, status, param });
+        self.enqueue(
+            key,
+            PendingEvent::Event { membership: Some(membership), kind, status, param },
+        );
         Ok(membership)
     }
 
@@ -74,11 +77,11 @@ impl Cm {
         let Some(id) = self.ids.get_mut(key) else { return taken };
         id.memberships.retain(|known| *known != membership);
         if let Some(channel) = self.channels.get_mut(id.channel) {
-            let is_meant = |told: &Told| match told {
-                Told::Event { membership: of, .. } => *of == Some(membership),
-                Told::Request(_) => false,
+            let is_meant = |event: &PendingEvent| match event {
+                PendingEvent::Event { membership: of, .. } => *of == Some(membership),
+                PendingEvent::Request(_) => false,
             };
-            let withdrawn = channel.withdraw(id.waiting, |waiting| is_meant(&waiting.told));
+            let withdrawn = channel.withdraw(id.waiting, |queued| is_meant(&queued.event));
             let withdrawn = withdrawn.len() as u32;
             id.waiting -= withdrawn;
             self.counters.cm_events_withdrawn += u64::from(withdrawn);
