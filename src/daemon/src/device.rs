@@ -165,6 +165,7 @@ impl RdmaDevice {
         let local = links.all().flat_map(|link| link.addrs.iter().map(|&(addr, _)| addr));
         self.nic.device.set_local_addrs(local.filter(is_unique).collect());
         if let Some(link) = link {
+            // ADDR-013, ADDR-016
             self.mtu = path_mtu(link.mtu, self.nic.device.gids().iter().flatten().copied());
             // ADDR-013, ADDR-016
             self.nic.device.set_active_mtu(self.mtu);

@@ -127,6 +127,7 @@ impl Session {
         mr: MrHandle,
     ) -> Result<Answer, ControlError> {
         let found = find(&self.mrs, "memory registration", mr.0)?;
+        // MW-028
         ctx.devices[found.device].nic.device.dereg_mr(found.key).or_refuse(Errno::BUSY, "mr")?;
         let freed = self.mrs.remove(&mr.0).ok_or_else(|| no_such("memory registration", mr.0))?;
         self.forget_mr(ctx.devices, freed);
