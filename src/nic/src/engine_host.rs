@@ -376,6 +376,7 @@ impl Host for ProgramHost {
                 wqe.op = convert::send_op(entry.wr.op);
                 wqe.to = entry.wr.to.as_ref().map(convert::destination);
                 wqe.fence = entry.wr.fence;
+                // STATE-039
                 wqe.signaled = entry.wr.signaled || queue.all_signaled;
                 wqe.solicited = entry.wr.solicited;
                 convert::fill_sges(&mut wqe.sges, &self.sges);

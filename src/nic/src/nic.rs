@@ -252,6 +252,7 @@ impl Nic {
     ) -> Result<(), ModifyQpError> {
         self.host.begin_call();
         self.device.modify_qp(now, &mut self.host, qpn, attr)?;
+        // STATE-004
         if attr.state == Some(QpState::Reset)
             && let Some(info) = self.device.query_qp(qpn)
         {
@@ -400,6 +401,7 @@ impl Nic {
         self.look_interval = FLUSH_INTERVAL_MIN;
         self.look_at = now + self.look_interval;
         if let Some(queue) = self.host.recv_queues.get_mut(recv_queue.0) {
+            // STATE-010
             queue.want_doorbell();
         }
         // What was posted between the flush and the raising of the flag is flushed now.
@@ -413,6 +415,7 @@ impl Nic {
         for (&qpn, &queue) in self.failed_qps.range(behind_last).take(LOOKS_PER_TURN) {
             self.looked_at = qpn;
             let queue = self.host.recv_queues.get_mut(queue.0);
+            // STATE-010
             if queue.is_some_and(|queue| queue.posted() > 0) {
                 self.device.ring_doorbell(Qpn::new(qpn));
                 self.due = true;

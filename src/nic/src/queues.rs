@@ -154,6 +154,7 @@ impl Allowance {
             self.call = call;
             self.left = TAKES_PER_CALL;
         }
+        // STATE-042
         let may = self.left > 0;
         self.left -= u32::from(may);
         may

@@ -43,6 +43,7 @@ impl Ah {
             return Err(Error::invalid("completion", format!("of QP {:#08x}", wc.qpn), expected));
         }
         let grh = Grh::parse(grh)?;
+        // CLIENT-013
         let sgid_index = Pd(pd.clone()).context().gid_index_for(&grh)?;
         let traffic_class = grh.traffic_class;
         Ah::create(

@@ -102,6 +102,7 @@ pub enum NakCode {
 
 impl Syndrome {
     /// An ACK that tells no credits, which leaves the requester's end-to-end flow control off.
+    // RC-RESP-050
     pub const ACK: Syndrome = Syndrome::Ack { credits: Credits::NOT_TOLD };
 
     const VALUE_MASK: u8 = 0x1f;

@@ -18,6 +18,7 @@ pub(super) fn device_of(devices: &[RdmaDevice], addr: SocketAddr) -> Option<usiz
 /// The interface that a link-local address is of.
 fn interface_of(addr: SocketAddr) -> Option<u32> {
     match addr {
+        // ADDR-019
         SocketAddr::V6(addr) if addr.ip().is_unicast_link_local() => Some(addr.scope_id()),
         _ => None,
     }
@@ -32,6 +33,7 @@ pub(super) fn lacks_interface(addr: SocketAddr) -> bool {
 /// means any, as in the kernel. On a port of its own it leads to every device, and beside the
 /// wildcard it is the wildcard.
 pub(super) fn meant(devices: &[RdmaDevice], addr: SocketAddr) -> SocketAddr {
+    // CM-030
     let is_any = addr.ip().is_loopback() && device_of(devices, addr).is_none();
     match is_any {
         true => SocketAddr::new(wildcard_for(addr).ip(), addr.port()),
@@ -50,6 +52,7 @@ pub(super) fn meant_peer(
     is_served: impl Fn(IpAddr) -> bool,
 ) -> SocketAddr {
     let localhost = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    // CM-030
     let may_be_another = !localhost.contains(&peer.ip()) || is_served(peer.ip());
     match from.is_loopback() && may_be_another {
         true => peer,

@@ -251,6 +251,7 @@ fn shapes(caps: &QpCaps, has_srq: bool) -> Result<(Geometry, Geometry), ControlE
     ];
     let recv = recv.map(|(what, value, max)| (what, if has_srq { 0 } else { value }, max));
     for (what, value, max) in send.into_iter().chain(recv) {
+        // STATE-041
         if value > max {
             return Err(refuse(Errno::INVAL, format!("{what} {value}: expected at most {max}")));
         }

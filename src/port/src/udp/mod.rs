@@ -127,6 +127,7 @@ impl UdpPort {
             }
             Some(libc::EINTR) => {}
             _ => {
+                // COUNT-015
                 self.counters.count_send_error(&error, segments);
                 batch.advance(1);
             }
@@ -253,6 +254,7 @@ impl Port for UdpPort {
         let open = |interface: &Link| UdpSocket::of_address(addr, interface, options);
         let groups = self.sockets.add_address(addr, open)?;
         for group in groups {
+            // MCAST-013
             let step = "joining a multicast group again";
             self.join(group).map_err(OpenError::system(addr, step))?;
         }

@@ -27,6 +27,7 @@ impl SqProducer {
     pub fn push(&mut self, wr: &SendWr, data: SendData<'_>) -> Result<(), PostError> {
         let entry = wr.encode(data, &self.ring.geometry)?;
         let Some(slot) = self.cursor.claim(&self.ring)? else {
+            // STATE-023
             return Err(PostError::QueueFull { capacity: self.ring.geometry.capacity() });
         };
         let offset = self.ring.geometry.element(slot);

@@ -31,6 +31,7 @@ impl Qp {
         let mut posted = 0;
         let result = session.check_post().and_then(|()| {
             let mut queue = self.0.send_queue.lock();
+            // STATE-022
             if matches!(queue.state, QpState::Reset | QpState::Init | QpState::Rtr) {
                 let expected = "RTS, SQD, SQE or ERR";
                 return Err(PostReason::State { state: queue.state, expected });
@@ -63,9 +64,11 @@ impl Qp {
         let (mut posted, mut ring) = (0, false);
         let result = session.check_post().and_then(|()| {
             let Receives::Own(queue) = &self.0.receives else {
+                // SRQ-018
                 return Err(PostReason::SharedReceives);
             };
             let mut queue = queue.lock();
+            // STATE-022
             if queue.state == QpState::Reset {
                 let expected = "any other state";
                 return Err(PostReason::State { state: queue.state, expected });
@@ -155,6 +158,7 @@ fn check_destination(wr: &SendWr<'_>, ah: &Ah, qp: &QpInner) -> Result<(), PostR
     }
     let dest_qpn = wr.wr.to.map_or(0, |to| to.qpn);
     let expected = match ah.0.is_multicast {
+        // MCAST-007
         true if dest_qpn != MULTICAST_QPN => "0xffffff, as for every multicast group",
         _ if dest_qpn > MULTICAST_QPN => "24 bits",
         _ => return Ok(()),
