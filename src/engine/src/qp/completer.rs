@@ -150,6 +150,7 @@ impl Qp {
             return self.on_placed(cx, response, payload);
         }
         let number = distance(front.first_psn, psn);
+        // RC-REQ-010
         let offset = u64::from(number) * mtu;
         let is_last = number + 1 == front.packets;
         let expected = (front.length - offset.min(front.length)).min(mtu);

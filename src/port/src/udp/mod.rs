@@ -127,7 +127,7 @@ impl UdpPort {
             }
             Some(libc::EINTR) => {}
             _ => {
-                // COUNT-015
+                // COUNT-015, RC-REQ-040
                 self.counters.count_send_error(&error, segments);
                 batch.advance(1);
             }
