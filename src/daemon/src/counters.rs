@@ -1,5 +1,5 @@
-//! What the daemon counts beside the engines, the ports and the data paths: everything that programs
-//! do wrong has a name here.
+//! What the daemon counts beside the engines, the ports and the data paths: everything that
+//! programs do wrong has a name here.
 
 use urxe_nic::counters;
 

@@ -71,7 +71,9 @@ macro_rules! counters {
             }
 
             /// All counters: name, value, meaning.
-            $set_vis fn iter(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> + '_ {
+            $set_vis fn iter(
+                &self,
+            ) -> impl Iterator<Item = (&'static str, u64, &'static str)> + '_ {
                 $counter::ALL.iter().map(|&c| (c.name(), self.get(c), c.meaning()))
             }
         }
