@@ -1,14 +1,10 @@
 //! What a QP is made with and what `modify_qp` may change.
 
-use crate::host::{CqId, QueueId};
+use crate::ids::{CqId, PdId, QueueId, SrqId};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 use urxe_types::{PathMtu, Psn, QpAttr, QpState, QpType};
-
-/// A protection domain: the host's own number. Objects work together only inside one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PdId(pub u32);
 
 /// Where a QP takes its receives from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +41,6 @@ impl QpInit {
         }
     }
 }
-
-/// A shared receive queue: the engine's own number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SrqId(pub u32);
 
 /// What an SRQ is created with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

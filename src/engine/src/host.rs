@@ -4,21 +4,9 @@
 //! largest one. In the daemon it stands for shared-memory rings and mapped regions, in the
 //! simulation for plain vectors.
 
-use crate::attr::SrqId;
+use crate::ids::{CqId, QueueId, RegionId, SrqId};
 use urxe_types::{Completion, Qpn, RecvWqe, SendWqe};
 use urxe_wire::mad::{MAD_LEN, MadSource};
-
-/// A queue that work requests are taken from: a QP's SQ, its RQ, or an SRQ. The host's own number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct QueueId(pub u32);
-
-/// A completion queue: the host's own number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CqId(pub u32);
-
-/// The memory behind an MR: the host's own number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RegionId(pub u32);
 
 /// Registered memory could not be reached: the program unmapped it, or is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

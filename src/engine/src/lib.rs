@@ -38,20 +38,22 @@ mod cause;
 mod counters;
 mod device;
 mod host;
+mod ids;
 pub mod limits;
 mod memory;
 mod path;
 mod qp;
 mod table;
 
-pub use attr::{DeviceConfig, PdId, QpInfo, QpInit, RecvSource, SrqId, SrqInit};
+pub use attr::{DeviceConfig, QpInfo, QpInit, RecvSource, SrqInit};
 pub use cause::Cause;
 pub use counters::{Counter, Counters};
 pub use device::{
     AhError, CreateQpError, CreateSrqError, DestroySrqError, Device, McastError, ModifySrqError,
     SrqInfo,
 };
-pub use host::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
+pub use host::{AsyncEvent, CqOverrun, Host, MemoryFault, Taken};
+pub use ids::{CqId, PdId, QueueId, RegionId, SrqId};
 pub use memory::{AllocMwError, DeregMrError, MrSpec, MwBinding, MwInfo, RegMrError};
 pub use path::PathError;
 pub use qp::{Attribute, ModifyQpError};

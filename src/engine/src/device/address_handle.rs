@@ -1,7 +1,7 @@
 //! Address handles: paths that datagrams are sent along.
 
-use crate::attr::PdId;
 use crate::cause::Cause;
+use crate::ids::PdId;
 use crate::limits::MAX_AH;
 use crate::path::{PathError, flow_to_any};
 use crate::table::Slab;

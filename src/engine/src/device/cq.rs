@@ -1,7 +1,7 @@
 //! Completion queues: who uses which, and which have overrun.
 
 use crate::attr::QpInit;
-use crate::host::CqId;
+use crate::ids::CqId;
 use std::collections::BTreeSet;
 use urxe_types::Qpn;
 

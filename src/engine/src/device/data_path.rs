@@ -4,7 +4,7 @@ use super::{Device, management};
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::IDLE_TURNS;
-use crate::qp::{Cx, Event};
+use crate::qp::Event;
 use std::time::Instant;
 use urxe_types::{Pkey, Qpn};
 use urxe_wire::batch::TxBatch;
@@ -178,7 +178,7 @@ impl Device {
         if let Event::Turn(_) = event {
             scheduled.take_turn();
         }
-        let wants_turn = scheduled.qp.handle(&mut Cx::new(now, host, &mut self.tables), event);
+        let wants_turn = scheduled.qp.handle(now, host, &mut self.tables, event);
         if wants_turn {
             self.schedule.give_turn(qpn, scheduled);
         }

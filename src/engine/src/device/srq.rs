@@ -1,7 +1,8 @@
 //! Shared receive queues: receives that many QPs take from.
 
-use crate::attr::{PdId, SrqId, SrqInit};
+use crate::attr::SrqInit;
 use crate::host::{AsyncEvent, Host, Taken};
+use crate::ids::{PdId, SrqId};
 use crate::limits::MAX_SRQ;
 use crate::table::Slab;
 use urxe_types::RecvWqe;

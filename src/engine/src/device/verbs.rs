@@ -4,8 +4,9 @@ use super::schedule::Scheduled;
 use super::{
     AhError, CreateSrqError, DestroySrqError, Device, McastError, ModifySrqError, SrqInfo,
 };
-use crate::attr::{PdId, QpInfo, QpInit, RecvSource, SrqId, SrqInit};
-use crate::host::{CqId, Host, RegionId};
+use crate::attr::{QpInfo, QpInit, RecvSource, SrqInit};
+use crate::host::Host;
+use crate::ids::{CqId, PdId, RegionId, SrqId};
 use crate::limits::{MAX_QP, MAX_QPN, MIN_QPN};
 use crate::memory::{AllocMwError, DeregMrError, MrSpec, MwInfo, RegMrError};
 use crate::path::flow_to_host;

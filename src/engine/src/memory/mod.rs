@@ -11,9 +11,8 @@ pub use mr::{DeregMrError, MrSpec, RegMrError};
 pub(crate) use mw::Bind;
 pub use mw::{AllocMwError, MwBinding, MwInfo};
 
-use crate::attr::PdId;
 use crate::cause::Cause;
-use crate::host::RegionId;
+use crate::ids::{PdId, RegionId};
 use crate::table::IntMap;
 use mr::Mr;
 use mw::Mw;

@@ -1,8 +1,7 @@
 //! Memory regions: what they are registered with.
 
 use super::{KeyTable, Object, Opening};
-use crate::attr::PdId;
-use crate::host::RegionId;
+use crate::ids::{PdId, RegionId};
 use crate::limits::MAX_MR;
 use rand_chacha::ChaCha8Rng;
 use urxe_types::Access;

@@ -1,8 +1,8 @@
 //! Memory windows: keys that open a part of an MR, by a work request and not by a verb.
 
 use super::{KeyTable, Object, Opening, index, with_program_bits};
-use crate::attr::PdId;
 use crate::cause::Cause;
+use crate::ids::PdId;
 use crate::limits::MAX_MW;
 use rand_chacha::ChaCha8Rng;
 use urxe_types::{Access, MwType, Qpn};

@@ -1,15 +1,12 @@
 //! `modify_qp`: checks all of a change, then makes it.
 
-use super::requester::Requester;
-use super::responder::Responder;
-use super::retry::Retry;
-use super::send_queue::SendQueue;
+use super::common::Common;
+use super::parameters::{Parameters, Path, RequesterParameters, ResponderParameters};
 use super::state::{Attribute, transition};
-use super::{Failure, Path, Qp};
 use crate::attr::DeviceConfig;
 use crate::limits::MAX_RD_ATOMIC;
 use crate::path::{PathError, flow_to_host};
-use urxe_types::{PathMtu, Psn, QpAttr, QpState, QpType, Qpn};
+use urxe_types::{AddressVector, PathMtu, Psn, QpAttr, QpState, QpType, Qpn, RnrTimer, TimeCode};
 use urxe_wire::flow_source_port;
 
 /// Why a change was refused. Nothing was changed.
@@ -82,103 +79,130 @@ pub enum ModifyQpError {
     Path(#[from] PathError),
 }
 
-/// A change that was checked, and that nothing can refuse any more.
+/// A change that was checked: nothing can refuse it any more.
 pub(crate) struct Change {
-    to: QpState,
+    pub(super) to: QpState,
     /// The attributes after it, as they were set.
-    attr: QpAttr,
-    path: Option<Path>,
+    pub(super) attr: QpAttr,
+    pub(super) step: Step,
 }
 
-impl Qp {
-    /// Checks a change.
-    pub(crate) fn check_modify(
+/// What a change does to the service.
+pub(super) enum Step {
+    /// Nothing, or it is forgotten.
+    None,
+    /// The responder starts; RC and UC expect this PSN.
+    StartResponder(Parameters, Psn),
+    /// The requester starts, with this PSN.
+    StartRequester(Parameters, Psn),
+    /// The service goes on with other parameters.
+    Update(Parameters),
+}
+
+impl Common {
+    /// Checks a change. `path` is the way to the peer so far.
+    pub(super) fn check_modify(
         &self,
         config: &DeviceConfig,
-        attr: &QpAttr,
+        path: Option<&Path>,
+        change: &QpAttr,
     ) -> Result<Change, ModifyQpError> {
         let from = self.state;
-        let qp_type = self.init.qp_type;
-        if let Some(given) = attr.cur_state.filter(|&given| given != from) {
+        if let Some(given) = change.cur_state.filter(|&given| given != from) {
             return Err(ModifyQpError::WrongCurrentState { given, actual: from });
         }
-        let to = attr.state.unwrap_or(from);
-        check_attributes(qp_type, from, to, attr)?;
-        check_ranges(attr)?;
-        let path = self.resolve_path(config, to, attr)?;
-        let mut merged = self.attr.clone();
-        merge(&mut merged, attr);
-        Ok(Change { to, attr: merged, path })
-    }
-
-    /// Makes a change.
-    pub(super) fn apply(&mut self, config: &DeviceConfig, change: Change) {
-        let Change { to, attr, path } = change;
-        let from = self.state;
-        match to {
-            QpState::Reset => {
-                *self = Qp {
-                    counters: std::mem::take(&mut self.counters),
-                    ..Qp::new(self.qpn, self.init.clone(), self.recv_pd)
+        let to = change.state.unwrap_or(from);
+        check_attributes(self.init.qp_type, from, to, change)?;
+        check_ranges(change)?;
+        let mut attr = self.attr.clone();
+        merge(&mut attr, change);
+        let missing = |attribute| ModifyQpError::Missing { attribute, from, to };
+        let step = match (from, to) {
+            (_, QpState::Reset | QpState::Init | QpState::Err) => Step::None,
+            (QpState::Init, _) => {
+                let rq_psn = match self.init.qp_type {
+                    QpType::Rc | QpType::Uc => attr.rq_psn.ok_or(missing(Attribute::RqPsn))?,
+                    QpType::Ud => Psn::default(),
                 };
-                return;
-            }
-            QpState::Err => {
-                self.failure = Some(Failure::Requested);
-                return;
-            }
-            _ => {}
-        }
-        self.attr = attr;
-        self.path = path;
-        self.state = to;
-        match (from, to) {
-            (QpState::Init, QpState::Rtr) => {
-                self.responder = Responder::new(self.attr.rq_psn.unwrap_or(Psn::new(0)));
+                Step::StartResponder(self.resolve(config, path, change, &attr, to)?, rq_psn)
             }
             (QpState::Rtr, QpState::Rts) => {
-                self.sq = SendQueue::new(self.attr.sq_psn.unwrap_or(Psn::new(0)));
-                self.requester = Requester::default();
-                self.retry = Retry::new(
-                    self.attr.retry_cnt.unwrap_or(0),
-                    self.attr.rnr_retry.unwrap_or(0),
-                    self.mtu(config),
-                );
+                let sq_psn = attr.sq_psn.ok_or(missing(Attribute::SqPsn))?;
+                Step::StartRequester(self.resolve(config, path, change, &attr, to)?, sq_psn)
             }
-            (QpState::Rts, QpState::Sqd) => self.requester.drained = false,
-            _ => {}
-        }
+            _ => Step::Update(self.resolve(config, path, change, &attr, to)?),
+        };
+        Ok(Change { to, attr, step })
     }
 
-    /// The path after the change, from RTR on.
-    fn resolve_path(
+    /// What the QP works with after the change. `attr` has all that was set.
+    fn resolve(
         &self,
         config: &DeviceConfig,
-        to: QpState,
+        path: Option<&Path>,
+        change: &QpAttr,
         attr: &QpAttr,
-    ) -> Result<Option<Path>, ModifyQpError> {
-        if matches!(to, QpState::Reset | QpState::Init | QpState::Err) {
-            return Ok(None);
-        }
-        let mut path = self.path;
-        if let Some(av) = attr.av {
-            let dest_qpn = attr.dest_qpn.or(self.attr.dest_qpn).unwrap_or(Qpn::new(0));
-            let mut flow = flow_to_host(&config.gids, &av)?;
-            flow.src_port = config
-                .source_port
-                .unwrap_or_else(|| flow_source_port(flow.flow_label, self.qpn, dest_qpn));
-            let mtu = attr.path_mtu.or(self.attr.path_mtu).unwrap_or(PathMtu::Mtu256);
-            let is_local = config.is_local(av.dgid);
-            if mtu > config.active_mtu && !is_local {
-                return Err(ModifyQpError::MtuTooLarge {
-                    path_mtu: mtu,
-                    active: config.active_mtu,
-                });
+        to: QpState,
+    ) -> Result<Parameters, ModifyQpError> {
+        let from = self.state;
+        let missing = |attribute| ModifyQpError::Missing { attribute, from, to };
+        let access = || attr.access.ok_or(missing(Attribute::Access));
+        let path = || match &change.av {
+            Some(av) => {
+                let dest_qpn = attr.dest_qpn.ok_or(missing(Attribute::DestQpn))?;
+                let mtu = attr.path_mtu.ok_or(missing(Attribute::PathMtu))?;
+                resolve_path(config, self.qpn, av, dest_qpn, mtu)
             }
-            path = Some(Path { flow, mtu: mtu.bytes() as u32, dest_qpn });
-        }
-        Ok(path)
+            None => path.copied().ok_or(missing(Attribute::Av)),
+        };
+        Ok(match self.init.qp_type {
+            QpType::Rc => Parameters::Rc {
+                path: path()?,
+                responder: ResponderParameters {
+                    access: access()?,
+                    max_dest_rd_atomic: attr
+                        .max_dest_rd_atomic
+                        .ok_or(missing(Attribute::MaxDestRdAtomic))?,
+                    min_rnr_timer: attr
+                        .min_rnr_timer
+                        .map(RnrTimer::new)
+                        .ok_or(missing(Attribute::MinRnrTimer))?,
+                },
+                requester: match to {
+                    QpState::Rtr => None,
+                    _ => Some(RequesterParameters {
+                        max_rd_atomic: attr.max_rd_atomic.ok_or(missing(Attribute::MaxRdAtomic))?,
+                        ack_timeout: attr
+                            .timeout
+                            .map(|code| TimeCode::new(code).ack_timeout())
+                            .ok_or(missing(Attribute::Timeout))?,
+                        retry_cnt: attr.retry_cnt.ok_or(missing(Attribute::RetryCnt))?,
+                        rnr_retry: attr.rnr_retry.ok_or(missing(Attribute::RnrRetry))?,
+                    }),
+                },
+            },
+            QpType::Uc => Parameters::Uc { path: path()?, access: access()? },
+            QpType::Ud => Parameters::Ud { qkey: attr.qkey.ok_or(missing(Attribute::Qkey))? },
+        })
     }
+}
+
+/// The way to the peer.
+fn resolve_path(
+    config: &DeviceConfig,
+    qpn: Qpn,
+    av: &AddressVector,
+    dest_qpn: Qpn,
+    path_mtu: PathMtu,
+) -> Result<Path, ModifyQpError> {
+    let mut flow = flow_to_host(&config.gids, av)?;
+    flow.src_port =
+        config.source_port.unwrap_or_else(|| flow_source_port(flow.flow_label, qpn, dest_qpn));
+    let active = config.active_mtu;
+    if path_mtu > active && !config.is_local(av.dgid) {
+        return Err(ModifyQpError::MtuTooLarge { path_mtu, active });
+    }
+    Ok(Path { flow, mtu: path_mtu.bytes() as u32, dest_qpn })
 }
 
 fn check_attributes(

@@ -1,8 +1,8 @@
 //! Walking a scatter/gather list: message offsets to registered memory.
 
-use crate::attr::PdId;
 use crate::cause::Cause;
 use crate::host::Host;
+use crate::ids::PdId;
 use crate::memory::{KeyTable, Span};
 use urxe_types::{Access, Sge};
 

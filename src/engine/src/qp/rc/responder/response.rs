@@ -1,95 +1,90 @@
 //! The responder's other half: what it owes the peer, put into packets.
 
 use super::replay::{AtomicResource, Done, ReadResource};
-use super::responder::Reply;
-use super::{Cx, Failure, Qp};
+use super::{Reply, Responder};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host};
+use crate::qp::common::{Cx, Failure};
+use crate::qp::parameters::Path;
 use urxe_types::{Access, Psn, WcStatus};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{Aeth, Bth, Headers, NakCode, Response, Syndrome};
 
-impl Qp {
+impl Responder {
     /// Whether something is owed to the peer.
-    pub(crate) fn owes_replies(&self) -> bool {
-        !self.responder.replies.is_empty()
+    pub(in crate::qp::rc) fn owes_replies(&self) -> bool {
+        !self.replies.is_empty()
     }
 
     /// Sends what is owed to the peer, in order. Returns whether there is more, held up by the
-    /// batch's room or the end of this QP's turn.
-    pub(crate) fn transmit_replies<H: Host>(
+    /// batch's room or the end of this QP's turn. After a failure the peer is still to be told of
+    /// it.
+    pub(in crate::qp::rc) fn transmit<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
+        path: &Path,
         tx: &mut TxBatch,
         budget: &mut u32,
-    ) -> bool {
-        while let Some(&reply) = self.responder.replies.front() {
+    ) -> Result<bool, Failure> {
+        while let Some(&reply) = self.replies.front() {
             if *budget == 0 || !tx.has_room() {
-                return true;
+                return Ok(true);
             }
             match reply {
                 Reply::Ack { psn, msn } => {
                     self.answered(psn);
-                    self.count(cx, Counter::AcksSent, 1);
+                    cx.count(Counter::AcksSent, 1);
                     let aeth = Aeth { syndrome: Syndrome::ACK, msn };
-                    self.reply(cx, tx, psn, Response::Ack(aeth));
+                    put_reply(cx, path, tx, psn, Response::Ack(aeth));
                 }
                 Reply::Nak { psn, syndrome } => {
-                    let aeth = Aeth { syndrome, msn: self.responder.msn };
-                    self.reply(cx, tx, psn, Response::Ack(aeth));
+                    let aeth = Aeth { syndrome, msn: self.msn };
+                    put_reply(cx, path, tx, psn, Response::Ack(aeth));
                 }
                 Reply::Atomic(AtomicResource { psn, original, msn }) => {
                     self.answered(psn);
                     let aeth = Aeth { syndrome: Syndrome::ACK, msn };
-                    self.reply(cx, tx, psn, Response::AtomicAck { aeth, original });
+                    put_reply(cx, path, tx, psn, Response::AtomicAck { aeth, original });
                 }
                 Reply::AtomicWrite(Done { psn, msn }) | Reply::Flush(Done { psn, msn }) => {
                     self.answered(psn);
                     let aeth = Aeth { syndrome: Syndrome::ACK, msn };
-                    self.reply(cx, tx, psn, Response::ReadOnly(aeth));
+                    put_reply(cx, path, tx, psn, Response::ReadOnly(aeth));
                 }
                 Reply::Read { read, sent } => {
                     *budget -= 1;
-                    if self.send_read_response(cx, tx, read, sent).is_err() {
-                        match self.responder.was_answered(&read) {
+                    if self.send_read_response(cx, path, tx, read, sent).is_err() {
+                        match self.was_answered(&read) {
                             true => self.drop_repeat(cx),
-                            false => self.fail_read(cx, read.first_psn + sent),
+                            false => return Err(self.fail_read(cx, read.first_psn + sent)),
                         }
                         continue;
                     }
                     if sent + 1 < read.packets {
                         let rest = Reply::Read { read, sent: sent + 1 };
-                        self.responder.replies[0] = rest;
+                        self.replies[0] = rest;
                         continue;
                     }
-                    self.responder.kept.forget(read.first_psn + sent);
-                    self.responder.replies.pop_front();
+                    self.kept.forget(read.first_psn + sent);
+                    self.replies.pop_front();
                     continue;
                 }
             }
             *budget -= 1;
-            self.responder.replies.pop_front();
+            self.replies.pop_front();
         }
-        false
-    }
-
-    /// A reply without payload.
-    fn reply<H>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBatch, psn: Psn, response: Response) {
-        let path = *self.path();
-        let headers = Headers::new(Bth::new(path.dest_qpn, psn), response);
-        let Ok(()) = tx.push(&path.flow, &headers, 0, |_| Ok::<(), std::convert::Infallible>(()));
-        self.count(cx, Counter::SentPackets, 1);
+        Ok(false)
     }
 
     fn send_read_response<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
+        path: &Path,
         tx: &mut TxBatch,
         read: ReadResource,
         number: u32,
     ) -> Result<(), Cause> {
-        let path = *self.path();
         let offset = number * path.mtu;
         let len = (read.len - offset).min(path.mtu);
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: read.msn };
@@ -102,8 +97,8 @@ impl Qp {
         let psn = read.first_psn + number;
         let headers = Headers::new(Bth::new(path.dest_qpn, psn), response);
         let va = read.va.wrapping_add(u64::from(offset));
-        let scope = self.key_scope();
-        let kept = self.responder.kept.find(psn, path.mtu);
+        let scope = cx.qp.key_scope();
+        let kept = self.kept.find(psn, path.mtu);
         tx.push(&path.flow, &headers, len as usize, |buf| {
             if buf.is_empty() {
                 return Ok(());
@@ -122,15 +117,14 @@ impl Qp {
             cx.host.read(span.region, span.offset, buf).map_err(|_| Cause::LocalMemory)
         })?;
         self.answered(psn);
-        self.count(cx, Counter::SentPackets, 1);
-        self.count(cx, Counter::SentBytes, u64::from(len));
+        cx.count_sent(len as usize);
         Ok(())
     }
 
     /// A reply spoke for everything up to `psn`; a replay may say less than was said before.
     fn answered(&mut self, psn: Psn) {
-        if self.responder.unanswered_from.precedes(psn.next()) {
-            self.responder.unanswered_from = psn.next();
+        if self.unanswered_from.precedes(psn.next()) {
+            self.unanswered_from = psn.next();
         }
     }
 
@@ -138,20 +132,26 @@ impl Qp {
     /// which was only late, and what it then did is why the memory is gone (it had the window
     /// closed, for example). So this is no reason to end the connection.
     fn drop_repeat<H>(&mut self, cx: &mut Cx<'_, H>) {
-        self.count(cx, Counter::DropUnknownDuplicate, 1);
-        self.responder.replies.pop_front();
+        cx.count(Counter::DropUnknownDuplicate, 1);
+        self.replies.pop_front();
     }
 
     /// The memory of a READ under way is gone: a NAK takes the place of the rest.
-    fn fail_read<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) {
-        self.count(cx, Counter::RemoteAccessNaksSent, 1);
+    fn fail_read<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) -> Failure {
+        cx.count(Counter::RemoteAccessNaksSent, 1);
         let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
-        self.responder.clear_replies();
-        self.responder.replies.push_back(Reply::Nak { psn, syndrome });
-        self.failure = Some(Failure::Receive {
+        self.reply_only(Reply::Nak { psn, syndrome });
+        Failure::Receive {
             status: WcStatus::LocalAccess,
             cause: Cause::RequestRefused,
-            event: Some(AsyncEvent::QpAccessError(self.qpn)),
-        });
+            event: Some(AsyncEvent::QpAccessError(cx.qp.qpn)),
+        }
     }
+}
+
+/// Puts a reply without payload into the batch.
+fn put_reply<H>(cx: &mut Cx<'_, H>, path: &Path, tx: &mut TxBatch, psn: Psn, response: Response) {
+    let headers = Headers::new(Bth::new(path.dest_qpn, psn), response);
+    let Ok(()) = tx.push(&path.flow, &headers, 0, |_| Ok::<(), std::convert::Infallible>(()));
+    cx.count_sent(0);
 }

@@ -16,7 +16,7 @@ const UNLIMITED: u32 = 64;
 
 /// What is known of a peer's receives.
 #[derive(Debug)]
-pub(crate) struct Readiness {
+pub(super) struct Readiness {
     /// The peer was short of receives, and may still be.
     is_limited: bool,
     /// What was sent that takes a receive, while there is a limit.
@@ -30,7 +30,7 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    pub(crate) fn new() -> Readiness {
+    pub(super) fn new() -> Readiness {
         Readiness {
             is_limited: false,
             under_way: VecDeque::new(),
@@ -41,12 +41,12 @@ impl Readiness {
     }
 
     /// Whether anything may be sent now.
-    pub(crate) fn may_send(&self) -> bool {
+    pub(super) fn may_send(&self) -> bool {
         !self.is_limited || self.room() > 0
     }
 
     /// Whether nothing may follow the next packet that takes a receive before it is acknowledged.
-    pub(crate) fn is_next_the_last(&self) -> bool {
+    pub(super) fn is_next_the_last(&self) -> bool {
         self.is_limited && self.room() <= 1
     }
 
@@ -61,14 +61,14 @@ impl Readiness {
     }
 
     /// A packet was sent that takes a receive.
-    pub(crate) fn on_sent(&mut self, psn: Psn) {
+    pub(super) fn on_sent(&mut self, psn: Psn) {
         if self.is_limited {
             self.under_way.push_back(psn);
         }
     }
 
     /// Everything before `una` is acknowledged.
-    pub(crate) fn on_acknowledged(&mut self, una: Psn) {
+    pub(super) fn on_acknowledged(&mut self, una: Psn) {
         while self.under_way.front().is_some_and(|psn| psn.precedes(una)) {
             self.under_way.pop_front();
             self.taken += 1;
@@ -81,7 +81,7 @@ impl Readiness {
 
     /// The peer had no receive, and asks for this wait. How long it is to be: longer if it has
     /// refused the same before, but not without measure.
-    pub(crate) fn on_refused(&mut self, wait: Duration) -> Duration {
+    pub(super) fn on_refused(&mut self, wait: Duration) -> Duration {
         if self.taken > 0 {
             self.taken_before = self.taken;
         }
@@ -94,7 +94,7 @@ impl Readiness {
     }
 
     /// What is under way is sent again.
-    pub(crate) fn on_rewind(&mut self) {
+    pub(super) fn on_rewind(&mut self) {
         self.under_way.clear();
     }
 }

@@ -1,113 +1,33 @@
-//! The work requests that a requester has taken and that have not ended yet.
+//! The send queue: the work requests that were taken off it and have not ended yet.
+//!
+//! `transmit.rs` takes work requests and has them sent, `packet.rs` makes packets of them,
+//! `local_ops.rs` does those that are done here, and `complete.rs` ends them.
 
+mod complete;
+mod local_ops;
+mod packet;
+mod pending;
+mod transmit;
+
+pub(super) use pending::Pending;
+pub(super) use transmit::{Blocked, Limits};
+
+use super::common::Error;
 use super::sges::SgeWalk;
-use crate::cause::Cause;
 use crate::limits::MAX_SPARE_SENDS;
 use std::collections::VecDeque;
-use urxe_types::{Extra, Psn, SendOp, SendWqe, WcStatus};
-
-/// A work request under way.
-#[derive(Clone, Debug)]
-pub(crate) struct Pending {
-    pub(crate) wqe: SendWqe,
-    /// Bytes of the message (of the answer, for a READ or atomic).
-    pub(crate) length: u64,
-    /// PSNs it takes; for a READ those of the responses. 0 for a local operation, else at least 1.
-    pub(crate) packets: u32,
-    /// PSNs that one READ request asks for at most; the next one begins where it ends.
-    pub(crate) per_request: u32,
-    /// Its PSNs begin here; meaningful once `started`.
-    pub(crate) first_psn: Psn,
-    /// Its PSNs are assigned: something of it was sent. A local operation was done.
-    pub(crate) started: bool,
-    /// It cannot be done for this reason, and ends the QP when all before it have ended.
-    pub(crate) failed: Option<(WcStatus, Cause)>,
-    /// The place in its scatter/gather list.
-    pub(crate) walk: SgeWalk,
-}
-
-impl Pending {
-    fn new() -> Pending {
-        Pending {
-            wqe: SendWqe {
-                wr_id: 0,
-                op: SendOp::Send(Extra::None),
-                fence: false,
-                signaled: false,
-                solicited: false,
-                to: None,
-                sges: Vec::new(),
-                inline: None,
-            },
-            length: 0,
-            packets: 1,
-            per_request: 1,
-            first_psn: Psn::new(0),
-            started: false,
-            failed: None,
-            walk: SgeWalk::default(),
-        }
-    }
-
-    /// The PSN of its last packet.
-    pub(crate) fn last_psn(&self) -> Psn {
-        self.first_psn + (self.packets - 1)
-    }
-
-    /// Whether the responder answers it by a response of its own, which no ACK stands for.
-    pub(crate) fn expects_response(&self) -> bool {
-        self.is_read() || self.is_atomic() || self.is_placement()
-    }
-
-    /// Whether the responder needs a receive when this packet comes.
-    pub(crate) fn takes_receive_at(&self, packet: u32) -> bool {
-        match self.wqe.op {
-            SendOp::Send(_) => packet == 0,
-            SendOp::Write { imm, .. } => imm.is_some() && packet + 1 == self.packets,
-            _ => false,
-        }
-    }
-
-    /// Whether it takes one of the responder's places for READs and atomics. A FLUSH takes none:
-    /// nothing of it has to be kept for a repeat (rxe counts it on neither side).
-    pub(crate) fn takes_resource(&self) -> bool {
-        self.expects_response() && !matches!(self.wqe.op, SendOp::Flush { .. })
-    }
-
-    /// Where the packet that is sent as number `packet` leads to: the number of the one after it,
-    /// which for a READ request is the one after the responses that it asks for.
-    pub(crate) fn after(&self, packet: u32) -> u32 {
-        match self.is_read() {
-            true => (packet - packet % self.per_request + self.per_request).min(self.packets),
-            false => (packet + 1).min(self.packets),
-        }
-    }
-
-    /// Whether it is done here, and nothing is sent.
-    pub(crate) fn is_local(&self) -> bool {
-        matches!(self.wqe.op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. })
-    }
-
-    pub(crate) fn is_read(&self) -> bool {
-        matches!(self.wqe.op, SendOp::Read { .. })
-    }
-
-    /// FLUSH or ATOMIC WRITE: answered, but with nothing.
-    pub(crate) fn is_placement(&self) -> bool {
-        matches!(self.wqe.op, SendOp::Flush { .. } | SendOp::AtomicWrite { .. })
-    }
-
-    pub(crate) fn is_atomic(&self) -> bool {
-        matches!(self.wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
-    }
-}
+use urxe_types::{Psn, QpState};
 
 /// The taken work requests, oldest first, with the place of the next packet to be sent.
 ///
 /// The requester appends and moves the place on; the completer takes from the front and, for a
 /// retransmission, moves the place back.
 #[derive(Debug)]
-pub(crate) struct SendQueue {
+pub(in crate::qp) struct SendQueue {
+    /// The program's queue ran empty: a doorbell must come before it is looked at again.
+    is_exhausted: bool,
+    /// It had drained in SQD, and the program was told.
+    told_drained: bool,
     pending: VecDeque<Pending>,
     spare: Vec<Pending>,
     /// The work request that the next packet belongs to; the length of `pending` if all are sent.
@@ -127,9 +47,18 @@ pub(crate) struct SendQueue {
     asked: VecDeque<Psn>,
 }
 
+impl Default for SendQueue {
+    fn default() -> SendQueue {
+        SendQueue::new(Psn::default())
+    }
+}
+
 impl SendQueue {
-    pub(crate) fn new(first: Psn) -> SendQueue {
+    /// An empty one, whose first request gets this PSN.
+    pub(in crate::qp) fn new(first: Psn) -> SendQueue {
         SendQueue {
+            is_exhausted: false,
+            told_drained: false,
             pending: VecDeque::new(),
             spare: Vec::new(),
             index: 0,
@@ -142,49 +71,70 @@ impl SendQueue {
         }
     }
 
-    /// Work requests taken and not ended.
-    pub(crate) fn len(&self) -> usize {
-        self.pending.len()
+    /// Whether nothing is taken that has not ended.
+    pub(in crate::qp) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// The program rang the doorbell, or its queue is to be flushed.
+    pub(in crate::qp) fn wake(&mut self) {
+        self.is_exhausted = false;
+    }
+
+    /// Whether the program's queue is worth a look.
+    pub(in crate::qp) fn is_awake(&self) -> bool {
+        !self.is_exhausted
+    }
+
+    /// Whether there may be something to send.
+    pub(in crate::qp) fn may_have_work(&self) -> bool {
+        self.is_awake() || self.index < self.pending.len()
+    }
+
+    /// The QP goes to SQD.
+    pub(in crate::qp) fn begin_draining(&mut self) {
+        self.told_drained = false;
+    }
+
+    /// Whether it has drained, and the program was told so.
+    pub(in crate::qp) fn was_told_drained(&self) -> bool {
+        self.told_drained
+    }
+
+    /// Whether it has drained now, which the program is to be told.
+    pub(in crate::qp) fn take_drained(&mut self) -> bool {
+        let is_drained = self.pending.front().is_none_or(|front| !front.started);
+        is_drained && !std::mem::replace(&mut self.told_drained, true)
     }
 
     /// Oldest PSN not acknowledged.
-    pub(crate) fn una(&self) -> Psn {
+    pub(in crate::qp) fn una(&self) -> Psn {
         self.una
     }
 
     /// First PSN not assigned to a work request.
-    pub(crate) fn next_psn(&self) -> Psn {
+    pub(in crate::qp) fn next_psn(&self) -> Psn {
         self.next
     }
 
-    /// Work requests started that have a response of their own to come.
-    pub(crate) fn responses_expected(&self) -> u32 {
-        self.responses_expected
-    }
-
     /// Requests under way that take a resource of the responder.
-    pub(crate) fn asked(&self) -> usize {
+    pub(in crate::qp) fn asked(&self) -> usize {
         self.asked.len()
     }
 
-    /// Whether nothing has begun that has not ended.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.pending.front().is_none_or(|front| !front.started)
-    }
-
     /// PSNs sent and not acknowledged.
-    pub(crate) fn outstanding(&self) -> u32 {
+    pub(in crate::qp) fn outstanding(&self) -> u32 {
         distance(self.una, self.sent)
     }
 
     /// Whether `psn` is sent and not acknowledged.
-    pub(crate) fn is_outstanding(&self, psn: Psn) -> bool {
+    pub(in crate::qp) fn is_outstanding(&self, psn: Psn) -> bool {
         distance(self.una, psn) < self.outstanding()
     }
 
     /// PSNs between the oldest not acknowledged and the next to be sent: what is in flight, as
     /// far as the requester believes.
-    pub(crate) fn in_flight(&self) -> u32 {
+    pub(in crate::qp) fn in_flight(&self) -> u32 {
         match self.pending.get(self.index) {
             Some(pending) if pending.started => distance(self.una, pending.first_psn + self.packet),
             _ => distance(self.una, self.next),
@@ -192,7 +142,7 @@ impl SendQueue {
     }
 
     /// A record to fill and give to [`push`](Self::push) or [`put_back`](Self::put_back).
-    pub(crate) fn blank(&mut self) -> Pending {
+    fn blank(&mut self) -> Pending {
         let mut pending = self.spare.pop().unwrap_or_else(Pending::new);
         pending.started = false;
         pending.failed = None;
@@ -202,36 +152,39 @@ impl SendQueue {
         pending
     }
 
-    pub(crate) fn put_back(&mut self, pending: Pending) {
+    fn put_back(&mut self, pending: Pending) {
         if self.spare.len() < MAX_SPARE_SENDS {
             self.spare.push(pending);
         }
     }
 
-    pub(crate) fn push(&mut self, pending: Pending) {
+    fn push(&mut self, pending: Pending) {
         self.pending.push_back(pending);
     }
 
     /// The work request that the next packet belongs to, with the packet's number.
-    pub(crate) fn current(&mut self) -> Option<(&mut Pending, u32)> {
+    pub(in crate::qp) fn current(&mut self) -> Option<(&mut Pending, u32)> {
         let packet = self.packet;
         self.pending.get_mut(self.index).map(|pending| (pending, packet))
     }
 
     /// Whether the work request that the next packet belongs to is the oldest.
-    pub(crate) fn is_current_oldest(&self) -> bool {
+    pub(in crate::qp) fn is_current_oldest(&self) -> bool {
         self.index == 0
     }
 
     /// The oldest work request.
-    pub(crate) fn front(&mut self) -> Option<&mut Pending> {
+    pub(in crate::qp) fn front(&mut self) -> Option<&mut Pending> {
         self.pending.front_mut()
     }
 
-    /// Gives the current work request its PSNs, of which one READ request asks for at most
-    /// `per_request`.
-    pub(crate) fn start_current(&mut self, per_request: u32) {
-        let Some(pending) = self.pending.get_mut(self.index) else { return };
+    /// Gives the current work request its PSNs, unless it has them. One READ request asks for at
+    /// most `per_request` of them.
+    pub(in crate::qp) fn start_current(&mut self, per_request: u32) {
+        let Some(pending) = self.pending.get_mut(self.index).filter(|pending| !pending.started)
+        else {
+            return;
+        };
         pending.started = true;
         pending.per_request = per_request;
         pending.first_psn = self.next;
@@ -241,7 +194,7 @@ impl SendQueue {
 
     /// Moves on after the current packet was sent. A READ request stands for all the PSNs that it
     /// asks for.
-    pub(crate) fn sent_current(&mut self) {
+    pub(in crate::qp) fn sent_current(&mut self) {
         let Some(pending) = self.pending.get(self.index) else { return };
         let through = pending.after(self.packet);
         let end = pending.first_psn + through;
@@ -260,7 +213,7 @@ impl SendQueue {
     }
 
     /// Goes back to the oldest PSN not acknowledged.
-    pub(crate) fn rewind(&mut self) {
+    pub(in crate::qp) fn rewind(&mut self) {
         self.asked.clear();
         self.index = 0;
         self.packet = match self.pending.front() {
@@ -271,7 +224,7 @@ impl SendQueue {
 
     /// Everything before `psn` is acknowledged; `psn` lies in the oldest work request, or is the
     /// next PSN if there is none.
-    pub(crate) fn acknowledge_before(&mut self, psn: Psn) {
+    pub(in crate::qp) fn acknowledge_before(&mut self, psn: Psn) {
         self.una = psn;
         self.forget_answered();
         if let Some(front) = self.pending.front().filter(|front| front.started)
@@ -282,7 +235,7 @@ impl SendQueue {
     }
 
     /// Ends the oldest work request: takes it out, its PSNs acknowledged.
-    pub(crate) fn pop_front(&mut self) -> Option<Pending> {
+    fn pop_front(&mut self) -> Option<Pending> {
         let pending = self.pending.pop_front()?;
         if pending.started {
             self.una = pending.first_psn + pending.packets;
@@ -299,6 +252,19 @@ impl SendQueue {
         Some(pending)
     }
 
+    /// The current work request cannot be done.
+    pub(in crate::qp) fn refuse_current(&mut self, error: Error) {
+        if let Some(pending) = self.pending.get_mut(self.index) {
+            pending.failed = Some(error);
+        }
+    }
+
+    /// How the oldest work request has failed, if it is its turn to end.
+    pub(in crate::qp) fn failed_front(&self, state: QpState) -> Option<Error> {
+        let front = self.pending.front()?;
+        front.failed.filter(|_| front.started || state != QpState::Sqd)
+    }
+
     fn forget_answered(&mut self) {
         while self.asked.front().is_some_and(|end| !self.una.precedes(*end)) {
             self.asked.pop_front();
@@ -307,14 +273,14 @@ impl SendQueue {
 }
 
 /// How far `to` lies after `from`, counting forward around the 24-bit space.
-pub(crate) fn distance(from: Psn, to: Psn) -> u32 {
+pub(in crate::qp) fn distance(from: Psn, to: Psn) -> u32 {
     (to - from.get()).get()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_types::Rkey;
+    use urxe_types::{Rkey, SendOp};
 
     fn queue(first: u32, packets: &[u32]) -> SendQueue {
         let mut queue = SendQueue::new(Psn::new(first));

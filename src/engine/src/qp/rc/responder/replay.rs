@@ -1,45 +1,58 @@
 //! What a responder must remember: the READs, atomics and ATOMIC WRITEs whose answers may be asked
 //! for again.
 
+use crate::qp::send_queue::distance;
 use std::collections::VecDeque;
 use urxe_types::{Msn, Psn, Rkey};
-
-use super::send_queue::distance;
+use urxe_wire::Reth;
 
 /// A READ that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ReadResource {
-    pub(crate) first_psn: Psn,
+pub(super) struct ReadResource {
+    pub(super) first_psn: Psn,
     /// Responses it takes.
-    pub(crate) packets: u32,
-    pub(crate) va: u64,
-    pub(crate) rkey: Rkey,
-    pub(crate) len: u32,
+    pub(super) packets: u32,
+    pub(super) va: u64,
+    pub(super) rkey: Rkey,
+    pub(super) len: u32,
     /// Messages completed with it.
-    pub(crate) msn: Msn,
+    pub(super) msn: Msn,
+}
+
+impl ReadResource {
+    /// The READ that a request asks for.
+    pub(super) fn new(first_psn: Psn, reth: &Reth, mtu: u32, msn: Msn) -> ReadResource {
+        let packets = reth.len.div_ceil(mtu).max(1);
+        ReadResource { first_psn, packets, va: reth.va, rkey: reth.rkey, len: reth.len, msn }
+    }
+
+    /// The PSN after its last response.
+    pub(super) fn end(&self) -> Psn {
+        self.first_psn + self.packets
+    }
 }
 
 /// An atomic that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AtomicResource {
-    pub(crate) psn: Psn,
+pub(super) struct AtomicResource {
+    pub(super) psn: Psn,
     /// What was found in memory.
-    pub(crate) original: u64,
+    pub(super) original: u64,
     /// Messages completed with it.
-    pub(crate) msn: Msn,
+    pub(super) msn: Msn,
 }
 
 /// An ATOMIC WRITE or FLUSH that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Done {
-    pub(crate) psn: Psn,
+pub(super) struct Done {
+    pub(super) psn: Psn,
     /// Messages completed with it.
-    pub(crate) msn: Msn,
+    pub(super) msn: Msn,
 }
 
 /// One that takes a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Resource {
+pub(super) enum Resource {
     Read(ReadResource),
     Atomic(AtomicResource),
     AtomicWrite(Done),
@@ -48,12 +61,12 @@ pub(crate) enum Resource {
 /// The newest `max_dest_rd_atomic` READs, atomics and ATOMIC WRITEs. A peer that keeps to that
 /// number never asks for an older one: it had all answers before it sent one more.
 #[derive(Debug, Default)]
-pub(crate) struct Resources {
+pub(super) struct Resources {
     kept: VecDeque<Resource>,
 }
 
 impl Resources {
-    pub(crate) fn remember(&mut self, resource: Resource, limit: usize) {
+    pub(super) fn remember(&mut self, resource: Resource, limit: usize) {
         while self.kept.len() >= limit.max(1) {
             self.kept.pop_front();
         }
@@ -62,7 +75,7 @@ impl Resources {
 
     /// The READ that a repeated request is the rest of: it must begin at one of its PSNs, at the
     /// address that this PSN answers for, and end where it ends or earlier.
-    pub(crate) fn find_read(&self, rest: &ReadResource, mtu: u32) -> Option<ReadResource> {
+    pub(super) fn find_read(&self, rest: &ReadResource, mtu: u32) -> Option<ReadResource> {
         self.kept.iter().rev().find_map(|resource| {
             let Resource::Read(read) = resource else { return None };
             let number = distance(read.first_psn, rest.first_psn);
@@ -78,7 +91,7 @@ impl Resources {
     }
 
     /// The atomic that was done at this PSN.
-    pub(crate) fn find_atomic(&self, psn: Psn) -> Option<AtomicResource> {
+    pub(super) fn find_atomic(&self, psn: Psn) -> Option<AtomicResource> {
         self.kept.iter().rev().find_map(|resource| match resource {
             Resource::Atomic(atomic) if atomic.psn == psn => Some(*atomic),
             _ => None,
@@ -86,7 +99,7 @@ impl Resources {
     }
 
     /// The ATOMIC WRITE that was done at this PSN.
-    pub(crate) fn find_atomic_write(&self, psn: Psn) -> Option<Done> {
+    pub(super) fn find_atomic_write(&self, psn: Psn) -> Option<Done> {
         self.kept.iter().rev().find_map(|resource| match resource {
             Resource::AtomicWrite(done) if done.psn == psn => Some(*done),
             _ => None,

@@ -4,22 +4,22 @@
 //! sent, and nothing is waited for. Being done once, they stay done when what was sent before them
 //! is sent again.
 
-use super::requester::Blocked;
-use super::{Cx, Qp};
+use super::{Blocked, SendQueue};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::memory::{Bind, MwBinding};
+use crate::qp::common::Cx;
 use urxe_types::{SendOp, WcStatus};
 
-impl Qp {
+impl SendQueue {
     /// Does the local operation whose turn it is, unless it was done before, and moves on.
     pub(super) fn do_current_locally<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
     ) -> Result<(), Blocked> {
-        let scope = self.key_scope();
-        let Some((pending, _)) = self.sq.current() else { return Err(Blocked::Wait) };
+        let scope = cx.qp.key_scope();
+        let Some((pending, _)) = self.current() else { return Err(Blocked::Wait) };
         if !pending.started {
             let done = match pending.wqe.op {
                 SendOp::BindMw { mw, new_rkey, mr, addr, length, access } => {
@@ -35,16 +35,16 @@ impl Qp {
                 _ => Err((WcStatus::LocalQpOperation, Cause::InvalidateKey)),
             };
             match done {
-                Ok(counter) => self.count(cx, counter, 1),
+                Ok(counter) => cx.count(counter, 1),
                 Err(failed) => {
-                    pending.failed = Some(failed);
+                    self.refuse_current(failed);
                     return Err(Blocked::Wait);
                 }
             }
-            self.sq.start_current(1);
+            self.start_current(1);
         }
-        let is_oldest = self.sq.is_current_oldest();
-        self.sq.sent_current();
+        let is_oldest = self.is_current_oldest();
+        self.sent_current();
         if is_oldest {
             self.end_front(cx);
         }

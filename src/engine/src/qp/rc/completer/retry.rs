@@ -6,17 +6,14 @@ use crate::limits::{
     INITIAL_WINDOW, MAX_PROBE_INTERVAL, MAX_UNKNOWN_ACK_TIMEOUT, MAX_WINDOW, MIN_ACK_TIMEOUT,
     MIN_WINDOW_PACKETS,
 };
+use crate::qp::parameters::RequesterParameters;
+use crate::qp::rc::values::{Allowance, Probed, Sent};
 use std::time::{Duration, Instant};
 use urxe_types::Psn;
 
-/// The ACK timeout of a code: 4.096 us << code; code 0 waits for ever (IBTA 9.7.6.1.3).
-pub(crate) fn ack_timeout(code: u8) -> Option<Duration> {
-    (code != 0).then(|| Duration::from_nanos(4096 << code.min(31)))
-}
-
 /// Which timer ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Expired {
+pub(super) enum Expired {
     /// The ACK timeout: a try is lost.
     Ack,
     /// The answer is late: ask again, at no cost in tries.
@@ -27,37 +24,42 @@ pub(crate) enum Expired {
 
 /// The timers and tries of one requester.
 #[derive(Debug)]
-pub(crate) struct Retry {
+pub(super) struct Retry {
+    parameters: RequesterParameters,
+    /// The shortest wait before a probe.
+    min_probe: Duration,
     ack_deadline: Option<Instant>,
     probe_deadline: Option<Instant>,
     rnr_deadline: Option<Instant>,
     /// Tries left before a timeout or sequence error ends the QP.
-    pub(crate) tries: u8,
+    tries: u8,
     /// Tries left before an RNR NAK ends the QP; 7 stays 7.
-    pub(crate) rnr_tries: u8,
+    rnr_tries: u8,
     /// The retransmission began at this PSN, and nothing was acknowledged since: further signs
     /// of the same loss change nothing.
-    pub(crate) rewound_at: Option<Psn>,
+    rewound_at: Option<Psn>,
     probe_interval: Duration,
     /// Twice what was waited for an answer in vain.
     backed_off: Duration,
     smoothed_rtt: Option<Duration>,
     /// A packet whose acknowledgement is being timed, never one sent twice (Karn's rule).
     timed: Option<(Psn, Instant)>,
-    /// The PSN that was last repeated as a probe, and the one after all that was sent before.
-    probed: Option<(Psn, Psn)>,
-    pub(crate) window: Window,
-    pub(crate) readiness: Readiness,
+    /// The last probe.
+    probed: Option<Probed>,
+    window: Window,
+    readiness: Readiness,
 }
 
 impl Retry {
-    pub(crate) fn new(tries: u8, rnr_tries: u8, mtu: u32) -> Retry {
+    pub(super) fn new(parameters: RequesterParameters, mtu: u32, min_probe: Duration) -> Retry {
         Retry {
+            parameters,
+            min_probe,
             ack_deadline: None,
             probe_deadline: None,
             rnr_deadline: None,
-            tries,
-            rnr_tries,
+            tries: parameters.retry_cnt,
+            rnr_tries: parameters.rnr_retry,
             rewound_at: None,
             probe_interval: Duration::ZERO,
             backed_off: Duration::ZERO,
@@ -69,55 +71,104 @@ impl Retry {
         }
     }
 
+    /// Goes on with these parameters. Tries count by them from the next progress on.
+    pub(super) fn update(&mut self, parameters: RequesterParameters) {
+        self.parameters = parameters;
+    }
+
+    /// How much the requester may send.
+    pub(super) fn allowance(&self) -> Allowance {
+        Allowance {
+            window: self.window.packets,
+            may_send: self.readiness.may_send(),
+            is_next_the_last: self.readiness.is_next_the_last(),
+        }
+    }
+
+    /// Takes one of the tries after a timeout or sequence error. Returns whether there was one.
+    pub(super) fn take_try(&mut self) -> bool {
+        let left = self.tries.checked_sub(1);
+        self.tries = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// Takes one of the tries after an RNR NAK. Returns whether there was one.
+    pub(super) fn take_rnr_try(&mut self) -> bool {
+        // The peer is there: only its silence uses up the other tries.
+        self.tries = self.parameters.retry_cnt;
+        match self.rnr_tries {
+            0 => return false,
+            7 => {}
+            _ => self.rnr_tries -= 1,
+        }
+        true
+    }
+
+    /// Whether a retransmission began at `psn`, and nothing was acknowledged since.
+    pub(super) fn has_rewound_at(&self, psn: Psn) -> bool {
+        self.rewound_at == Some(psn)
+    }
+
     /// Whether the requester must keep silent because of an RNR NAK.
-    pub(crate) fn is_rnr_waiting(&self) -> bool {
+    pub(super) fn is_rnr_waiting(&self) -> bool {
         self.rnr_deadline.is_some()
     }
 
     /// The next time at which [`expire`](Self::expire) has something to say.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         [self.ack_deadline, self.probe_deadline, self.rnr_deadline].into_iter().flatten().min()
     }
 
+    /// A packet was sent.
+    pub(super) fn on_sent(&mut self, now: Instant, sent: Sent) {
+        if sent.asks_for_ack && !sent.is_repeated {
+            self.time_packet(now, sent.psn);
+        }
+        if sent.takes_receive {
+            self.readiness.on_sent(sent.psn);
+        }
+        self.arm(now);
+    }
+
     /// Something was sent that will be answered.
-    pub(crate) fn on_sent(&mut self, now: Instant, timeout: Option<Duration>, min_probe: Duration) {
+    fn arm(&mut self, now: Instant) {
         if self.ack_deadline.is_none() {
-            self.ack_deadline = self.ack_deadline_from(now, timeout);
+            self.ack_deadline = self.ack_deadline_from(now);
         }
         if self.probe_deadline.is_none() {
-            self.arm_probe(now, min_probe);
+            self.arm_probe(now);
         }
     }
 
     /// Takes the time until `psn` is acknowledged, unless another packet is being timed.
-    pub(crate) fn time_packet(&mut self, now: Instant, psn: Psn) {
+    fn time_packet(&mut self, now: Instant, psn: Psn) {
         self.timed.get_or_insert((psn, now));
     }
 
-    /// `psn` was repeated to draw an answer, after everything before `sent` was sent.
-    pub(crate) fn on_probe_sent(&mut self, psn: Psn, sent: Psn) {
-        self.probed = Some((psn, sent));
-        self.timed = self.timed.filter(|&(timed, _)| timed != psn);
+    /// The oldest packet was repeated to draw an answer.
+    pub(super) fn on_probed(&mut self, probed: Probed) {
+        self.probed = Some(probed);
+        self.timed = self.timed.filter(|&(timed, _)| timed != probed.psn);
     }
 
     /// Whether it is known how long an answer takes on this path.
-    pub(crate) fn knows_path(&self) -> bool {
+    pub(super) fn knows_path(&self) -> bool {
         self.smoothed_rtt.is_some()
     }
 
     /// Whether an acknowledgement of `psn` means that the peer has the probe and that what was sent
     /// behind it, before it was repeated, was lost; asked once.
-    pub(crate) fn take_probed(&mut self, psn: Psn) -> bool {
-        self.probed.take().is_some_and(|(probed, sent)| probed == psn && sent != psn.next())
+    pub(super) fn take_probed(&mut self, psn: Psn) -> bool {
+        self.probed.take().is_some_and(|probed| probed.psn == psn && probed.sent != psn.next())
     }
 
     /// The PSN being timed.
-    pub(crate) fn timed_psn(&self) -> Option<Psn> {
+    fn timed_psn(&self) -> Option<Psn> {
         self.timed.map(|(psn, _)| psn)
     }
 
     /// The timed packet was acknowledged.
-    pub(crate) fn on_timed_acknowledged(&mut self, now: Instant) {
+    fn on_timed_acknowledged(&mut self, now: Instant) {
         let Some((_, sent)) = self.timed.take() else { return };
         let sample = now.saturating_duration_since(sent);
         self.smoothed_rtt = Some(match self.smoothed_rtt {
@@ -126,14 +177,20 @@ impl Retry {
         });
     }
 
-    /// Something new was acknowledged: the tries count afresh. `waiting` says whether more is.
-    pub(crate) fn on_progress(
-        &mut self,
-        now: Instant,
-        waiting: bool,
-        timeout: Option<Duration>,
-        min_probe: Duration,
-    ) {
+    /// So many packets more, all before `una`, were acknowledged: the tries count afresh. `waiting`
+    /// says whether there are others.
+    pub(super) fn on_acknowledged(&mut self, now: Instant, una: Psn, packets: u32, waiting: bool) {
+        if self.timed_psn().is_some_and(|timed| timed.precedes(una)) {
+            self.on_timed_acknowledged(now);
+        }
+        self.tries = self.parameters.retry_cnt;
+        self.rnr_tries = self.parameters.rnr_retry;
+        self.window.on_acknowledged(packets);
+        self.readiness.on_acknowledged(una);
+        self.on_progress(now, waiting);
+    }
+
+    fn on_progress(&mut self, now: Instant, waiting: bool) {
         self.rewound_at = None;
         // On a path of which nothing is known, an answer that came at last was maybe late and not
         // lost: what was waited in vain before it is what is known.
@@ -143,21 +200,21 @@ impl Retry {
         if self.is_rnr_waiting() {
             return;
         }
-        self.ack_deadline = self.ack_deadline_from(now, timeout.filter(|_| waiting));
+        self.ack_deadline = None;
         self.probe_deadline = None;
         if waiting {
-            self.arm_probe(now, min_probe);
+            self.arm(now);
         }
     }
 
     /// When a try is lost that begins now. A timeout that is shorter than what the path takes would
     /// lose tries, and repeat everything, for nothing: it is made as long as that needs.
-    fn ack_deadline_from(&self, now: Instant, timeout: Option<Duration>) -> Option<Instant> {
+    fn ack_deadline_from(&self, now: Instant) -> Option<Instant> {
         let path = match self.smoothed_rtt {
             Some(_) => self.four_trips(),
             None => self.backed_off.min(MAX_UNKNOWN_ACK_TIMEOUT),
         };
-        timeout.map(|timeout| now + timeout.max(MIN_ACK_TIMEOUT).max(path))
+        self.parameters.ack_timeout.map(|timeout| now + timeout.max(MIN_ACK_TIMEOUT).max(path))
     }
 
     /// Four times as long as an answer took so far.
@@ -165,29 +222,37 @@ impl Retry {
         self.smoothed_rtt.map_or(Duration::ZERO, |rtt| rtt * 4).min(MAX_PROBE_INTERVAL)
     }
 
-    fn arm_probe(&mut self, now: Instant, min_probe: Duration) {
+    fn arm_probe(&mut self, now: Instant) {
         if self.probe_interval.is_zero() {
-            self.probe_interval = self.four_trips().max(min_probe);
+            self.probe_interval = self.four_trips().max(self.min_probe);
         }
         self.probe_deadline = Some(now + self.probe_interval);
     }
 
+    /// Something was lost, and a retransmission begins at `psn`.
+    pub(super) fn on_loss(&mut self, psn: Psn) {
+        self.window.on_loss();
+        self.on_rewind(psn);
+    }
+
     /// A retransmission begins at `psn`.
-    pub(crate) fn on_rewind(&mut self, psn: Psn) {
+    pub(super) fn on_rewind(&mut self, psn: Psn) {
         self.rewound_at = Some(psn);
         self.timed = None;
         self.readiness.on_rewind();
     }
 
-    /// Silence until `now + wait`; the other timers rest.
-    pub(crate) fn wait_rnr(&mut self, now: Instant, wait: Duration) {
+    /// The peer had no receive, and asks for this wait. Until it is over there is silence, and the
+    /// other timers rest.
+    pub(super) fn wait_rnr(&mut self, now: Instant, wait: Duration) {
+        let wait = self.readiness.on_refused(wait);
         self.rnr_deadline = Some(now + wait);
         self.ack_deadline = None;
         self.probe_deadline = None;
     }
 
     /// Stops everything.
-    pub(crate) fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.ack_deadline = None;
         self.probe_deadline = None;
         self.rnr_deadline = None;
@@ -195,13 +260,14 @@ impl Retry {
 
     /// Takes one timer that has run out by `now`. An ACK timeout arms itself again, a probe with
     /// twice the interval.
-    pub(crate) fn expire(&mut self, now: Instant, timeout: Option<Duration>) -> Option<Expired> {
+    pub(super) fn expire(&mut self, now: Instant) -> Option<Expired> {
         if self.rnr_deadline.is_some_and(|at| at <= now) {
             self.rnr_deadline = None;
+            self.rewound_at = None;
             return Some(Expired::Rnr);
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
-            self.ack_deadline = self.ack_deadline_from(now, timeout);
+            self.ack_deadline = self.ack_deadline_from(now);
             return Some(Expired::Ack);
         }
         if self.probe_deadline.is_some_and(|at| at <= now) {
@@ -218,7 +284,7 @@ impl Retry {
 /// How many packets may be in flight: grows with what is acknowledged and is halved by a loss, as
 /// TCP Reno's congestion window (RFC 5681).
 #[derive(Debug)]
-pub(crate) struct Window {
+struct Window {
     packets: u32,
     max: u32,
     threshold: u32,
@@ -233,11 +299,7 @@ impl Window {
         Window { packets, max, threshold: max, credit: 0 }
     }
 
-    pub(crate) fn packets(&self) -> u32 {
-        self.packets
-    }
-
-    pub(crate) fn on_acknowledged(&mut self, packets: u32) {
+    fn on_acknowledged(&mut self, packets: u32) {
         if self.packets < self.threshold {
             self.packets = (self.packets + packets).min(self.threshold);
             return;
@@ -249,7 +311,7 @@ impl Window {
         }
     }
 
-    pub(crate) fn on_loss(&mut self) {
+    fn on_loss(&mut self) {
         self.packets = (self.packets / 2).max(MIN_WINDOW_PACKETS);
         self.threshold = self.packets;
         self.credit = 0;
@@ -260,9 +322,23 @@ impl Window {
 #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
 mod tests {
     use super::*;
-    use urxe_types::RnrTimer;
+    use urxe_types::{RnrTimer, TimeCode};
 
     const MS: Duration = Duration::from_millis(1);
+
+    fn ack_timeout(code: u8) -> Option<Duration> {
+        TimeCode::new(code).ack_timeout()
+    }
+
+    fn retry(ack_timeout: Option<Duration>, min_probe: Duration) -> Retry {
+        let parameters =
+            RequesterParameters { max_rd_atomic: 1, ack_timeout, retry_cnt: 7, rnr_retry: 7 };
+        Retry::new(parameters, 1024, min_probe)
+    }
+
+    fn probed(psn: u32, sent: u32) -> Probed {
+        Probed { psn: Psn::new(psn), sent: Psn::new(sent) }
+    }
 
     #[test]
     fn codes_have_the_durations_of_the_standard() {
@@ -278,26 +354,25 @@ mod tests {
     #[test]
     fn an_ack_timeout_recurs_until_there_is_progress() {
         let t0 = Instant::now();
-        let mut retry = Retry::new(7, 7, 1024);
-        let timeout = Some(10 * MS);
-        retry.on_sent(t0, timeout, Duration::from_secs(9));
-        assert_eq!(retry.expire(t0 + 9 * MS, timeout), None);
-        assert_eq!(retry.expire(t0 + 10 * MS, timeout), Some(Expired::Ack));
-        assert_eq!(retry.expire(t0 + 19 * MS, timeout), None);
-        assert_eq!(retry.expire(t0 + 20 * MS, timeout), Some(Expired::Ack));
-        retry.on_progress(t0 + 21 * MS, false, timeout, MS);
+        let mut retry = retry(Some(10 * MS), Duration::from_secs(9));
+        retry.arm(t0);
+        assert_eq!(retry.expire(t0 + 9 * MS), None);
+        assert_eq!(retry.expire(t0 + 10 * MS), Some(Expired::Ack));
+        assert_eq!(retry.expire(t0 + 19 * MS), None);
+        assert_eq!(retry.expire(t0 + 20 * MS), Some(Expired::Ack));
+        retry.on_progress(t0 + 21 * MS, false);
         assert_eq!(retry.deadline(), None);
     }
 
     #[test]
     fn probes_back_off_and_wait_at_least_four_round_trips() {
         let t0 = Instant::now();
-        let mut retry = Retry::new(7, 7, 1024);
+        let mut retry = retry(None, MS);
         retry.time_packet(t0, Psn::new(0));
         retry.on_timed_acknowledged(t0 + 2 * MS);
-        retry.on_sent(t0, None, MS);
+        retry.arm(t0);
         assert_eq!(retry.deadline(), Some(t0 + 8 * MS));
-        assert_eq!(retry.expire(t0 + 8 * MS, None), Some(Expired::Probe));
+        assert_eq!(retry.expire(t0 + 8 * MS), Some(Expired::Probe));
         assert_eq!(retry.deadline(), Some(t0 + 24 * MS));
     }
 
@@ -305,12 +380,12 @@ mod tests {
     fn an_ack_timeout_is_never_shorter_than_a_tick_or_four_round_trips() {
         let t0 = Instant::now();
         let deadline = |code, rtt: Option<Duration>| {
-            let mut retry = Retry::new(7, 7, 1024);
+            let mut retry = retry(ack_timeout(code), Duration::from_secs(3600));
             if let Some(rtt) = rtt {
                 retry.time_packet(t0, Psn::new(0));
                 retry.on_timed_acknowledged(t0 + rtt);
             }
-            retry.on_sent(t0, ack_timeout(code), Duration::from_secs(3600));
+            retry.arm(t0);
             retry.deadline().map(|at| at - t0)
         };
         assert_eq!(deadline(1, None), Some(4 * MS));
@@ -325,41 +400,40 @@ mod tests {
     #[test]
     fn time_waited_in_vain_counts_until_the_path_is_known() {
         let t0 = Instant::now();
-        let timeout = ack_timeout(1);
-        let mut retry = Retry::new(7, 7, 1024);
+        let mut retry = retry(ack_timeout(1), MS);
         retry.time_packet(t0, Psn::new(1));
-        retry.on_sent(t0, timeout, MS);
-        assert_eq!(retry.expire(t0 + MS, timeout), Some(Expired::Probe));
-        retry.on_probe_sent(Psn::new(0), Psn::new(2));
+        retry.arm(t0);
+        assert_eq!(retry.expire(t0 + MS), Some(Expired::Probe));
+        retry.on_probed(probed(0, 2));
         assert_eq!(retry.timed_psn(), Some(Psn::new(1)), "another packet was repeated");
-        assert_eq!(retry.expire(t0 + 3 * MS, timeout), Some(Expired::Probe));
-        retry.on_probe_sent(Psn::new(1), Psn::new(2));
+        assert_eq!(retry.expire(t0 + 3 * MS), Some(Expired::Probe));
+        retry.on_probed(probed(1, 2));
         assert_eq!(retry.timed_psn(), None, "which of the two is acknowledged is not known");
-        assert_eq!(retry.expire(t0 + 7 * MS, timeout), Some(Expired::Ack));
-        assert_eq!(retry.expire(t0 + 7 * MS, timeout), Some(Expired::Probe));
+        assert_eq!(retry.expire(t0 + 7 * MS), Some(Expired::Ack));
+        assert_eq!(retry.expire(t0 + 7 * MS), Some(Expired::Probe));
         // What was late comes. What is sent next has 8 ms before it is taken for lost.
         let t1 = t0 + 8 * MS;
-        retry.on_progress(t1, true, timeout, MS);
+        retry.on_progress(t1, true);
         assert_eq!(retry.deadline(), Some(t1 + 8 * MS));
         retry.time_packet(t1, Psn::new(2));
         retry.on_timed_acknowledged(t1 + 6 * MS);
-        retry.on_progress(t1 + 6 * MS, true, timeout, MS);
+        retry.on_progress(t1 + 6 * MS, true);
         assert_eq!(retry.deadline(), Some(t1 + 30 * MS), "four round trips");
     }
 
     #[test]
     fn the_window_grows_with_acknowledgements_and_is_halved_by_a_loss() {
         let mut window = Window::new(1024);
-        assert_eq!(window.packets(), 64);
+        assert_eq!(window.packets, 64);
         window.on_acknowledged(64);
-        assert_eq!(window.packets(), 128);
+        assert_eq!(window.packets, 128);
         window.on_loss();
-        assert_eq!(window.packets(), 64);
+        assert_eq!(window.packets, 64);
         window.on_acknowledged(64);
-        assert_eq!(window.packets(), 65);
+        assert_eq!(window.packets, 65);
         for _ in 0..20 {
             window.on_loss();
         }
-        assert_eq!(window.packets(), MIN_WINDOW_PACKETS);
+        assert_eq!(window.packets, MIN_WINDOW_PACKETS);
     }
 }

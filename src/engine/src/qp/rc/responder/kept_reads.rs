@@ -5,13 +5,13 @@
 //! those of locks and counters; a longer one shows the newer bytes, as the standard allows. So does
 //! an answer that is repeated because it was lost.
 
-use super::responder::Reply;
-use super::send_queue::distance;
-use super::{Cx, Qp};
+use super::{Reply, Responder};
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::KEPT_READ_BYTES;
 use crate::memory::Span;
+use crate::qp::common::Cx;
+use crate::qp::send_queue::distance;
 use urxe_types::{Access, Psn};
 
 /// Answers that were copied and are yet to be sent.
@@ -54,24 +54,29 @@ impl KeptReads {
     }
 }
 
-impl Qp {
+impl Responder {
     /// To be called before a request stores `len` bytes: copies what earlier READs have yet to
     /// send of them.
-    pub(super) fn keep_reads<H: Host>(&mut self, cx: &mut Cx<'_, H>, target: &Span, len: u64) {
-        for index in 0..self.responder.replies.len() {
-            let Reply::Read { read, sent } = self.responder.replies[index] else { continue };
+    pub(super) fn keep_reads<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        mtu: u32,
+        target: &Span,
+        len: u64,
+    ) {
+        for index in 0..self.replies.len() {
+            let Reply::Read { read, sent } = self.replies[index] else { continue };
             let first_psn = read.first_psn + sent;
             // A repeated answer shows what is there now.
-            let settled = self.responder.was_answered(&read)
-                || self.responder.kept.0.iter().any(|kept| kept.has(first_psn));
+            let settled =
+                self.was_answered(&read) || self.kept.0.iter().any(|kept| kept.has(first_psn));
             if settled {
                 continue;
             }
-            let mtu = self.path().mtu;
             let (va, left) = (read.va.wrapping_add(u64::from(sent * mtu)), read.len - sent * mtu);
             let source = cx.keys.remote(
                 read.rkey.0,
-                self.key_scope(),
+                cx.qp.key_scope(),
                 va,
                 u64::from(left),
                 Access::REMOTE_READ,
@@ -81,14 +86,14 @@ impl Qp {
             if left == 0 || !overlap(&source, u64::from(left), target, len) {
                 continue;
             }
-            if self.responder.kept.bytes() + left as usize > KEPT_READ_BYTES {
-                self.count(cx, Counter::ReadsOvertaken, 1);
+            if self.kept.bytes() + left as usize > KEPT_READ_BYTES {
+                cx.count(Counter::ReadsOvertaken, 1);
                 continue;
             }
             let mut data = vec![0; left as usize];
             if cx.host.read(source.region, source.offset, &mut data).is_ok() {
                 let packets = read.packets - sent;
-                self.responder.kept.0.push(KeptRead { first_psn, packets, data });
+                self.kept.0.push(KeptRead { first_psn, packets, data });
             }
         }
     }

@@ -1,0 +1,189 @@
+//! RC: requester, completer and responder, and the values that go between them.
+//!
+//! The requester says what it sent ([`Sent`](values::Sent), [`Probed`](values::Probed)), the
+//! completer how much may be sent ([`Allowance`](values::Allowance)) and when a probe is due. Both work on the send queue, which the requester takes
+//! from and moves on in, and the completer ends work requests in and goes back in. The responder
+//! has nothing to do with either.
+
+mod completer;
+mod requester;
+mod responder;
+mod values;
+
+use super::common::{Cx, Failure};
+use super::parameters::{Path, RequesterParameters, ResponderParameters};
+use super::send_queue::{Limits, SendQueue};
+use crate::counters::Counter;
+use crate::host::Host;
+use completer::Completer;
+use requester::Requester;
+use responder::Responder;
+use std::time::{Duration, Instant};
+use urxe_types::Psn;
+use urxe_wire::batch::TxBatch;
+use urxe_wire::{Packet, Request, Response};
+
+/// The service of an RC QP.
+#[derive(Debug)]
+pub(super) struct Rc {
+    path: Path,
+    responder: Responder,
+    /// From RTS on.
+    sender: Option<Sender>,
+}
+
+/// What sends and what ends work requests.
+#[derive(Debug)]
+struct Sender {
+    requester: Requester,
+    completer: Completer,
+}
+
+impl Rc {
+    /// That of a QP that goes to RTR.
+    pub(super) fn new(path: Path, responder: ResponderParameters, rq_psn: Psn) -> Rc {
+        Rc { path, responder: Responder::new(responder, rq_psn), sender: None }
+    }
+
+    /// Goes on with these parameters.
+    pub(super) fn update(
+        &mut self,
+        path: Path,
+        responder: ResponderParameters,
+        requester: Option<RequesterParameters>,
+        min_probe: Duration,
+    ) {
+        self.path = path;
+        self.responder.update(responder);
+        let Some(parameters) = requester else { return };
+        match &mut self.sender {
+            Some(Sender { requester, completer }) => {
+                requester.update(parameters);
+                completer.update(parameters);
+            }
+            None => {
+                self.sender = Some(Sender {
+                    requester: Requester::new(parameters),
+                    completer: Completer::new(parameters, path.mtu, min_probe),
+                });
+            }
+        }
+    }
+
+    /// The way to the peer.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The PSN of the next request.
+    pub(super) fn expected_psn(&self) -> Psn {
+        self.responder.expected_psn()
+    }
+
+    /// The next time at which a timer runs out.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.sender.as_ref()?.completer.deadline()
+    }
+
+    /// No timer runs any more.
+    pub(super) fn stop_timers(&mut self) {
+        if let Some(sender) = &mut self.sender {
+            sender.completer.stop_timers();
+        }
+    }
+
+    /// Whether something is owed to the peer.
+    pub(super) fn owes_replies(&self) -> bool {
+        self.responder.owes_replies()
+    }
+
+    /// Whether there may be a request to send.
+    pub(super) fn may_send(&self, sq: &SendQueue) -> bool {
+        self.sender.as_ref().is_some_and(|Sender { requester, completer }| {
+            !completer.is_rnr_waiting() && (requester.is_to_probe() || sq.may_have_work())
+        })
+    }
+
+    /// What was done since the last reply was lost: the peer is told so, and nothing else.
+    pub(super) fn fail_unacked(&mut self) {
+        self.responder.fail_unacked();
+    }
+
+    /// Takes the receive in use out to be completed: its `wr_id`.
+    pub(super) fn end_receive(&mut self) -> Option<u64> {
+        self.responder.end_receive()
+    }
+
+    /// A request packet arrived.
+    pub(super) fn handle_request<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        packet: &Packet<'_, Request>,
+    ) -> Result<(), Failure> {
+        self.responder.handle_request(cx, &self.path, packet)
+    }
+
+    /// A response packet arrived: an ACK, a NAK, or data.
+    pub(super) fn handle_response<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+        packet: &Packet<'_, Response>,
+    ) -> Result<(), Failure> {
+        match &mut self.sender {
+            Some(sender) if cx.qp.may_send() => {
+                sender.completer.handle_response(cx, sq, self.path.mtu, packet)
+            }
+            _ => {
+                cx.count(Counter::DropQpNotReady, 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// A timer may have run out.
+    pub(super) fn handle_timers<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+    ) -> Result<(), Failure> {
+        let Some(Sender { requester, completer }) = &mut self.sender else { return Ok(()) };
+        if completer.handle_timers(cx, sq)? {
+            requester.probe_next();
+        }
+        Ok(())
+    }
+
+    /// Sends what is owed to the peer, then what may be sent. Returns whether there is more, held
+    /// up only by the batch's room or the end of this QP's turn.
+    pub(super) fn transmit<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+        tx: &mut TxBatch,
+        budget: &mut u32,
+    ) -> Result<bool, Failure> {
+        loop {
+            match self.responder.transmit(cx, &self.path, tx, budget) {
+                Ok(true) => return Ok(true),
+                Ok(false) => break,
+                // The peer is still to be told.
+                failed => cx.note(failed.map(drop)),
+            }
+        }
+        let Some(Sender { requester, completer }) = &mut self.sender else { return Ok(false) };
+        if !cx.qp.may_send() || completer.is_rnr_waiting() {
+            return Ok(false);
+        }
+        if let Some(probed) = requester.send_probe(cx, sq, tx, &self.path) {
+            completer.on_probed(probed);
+        }
+        let max_rd_atomic = requester.max_rd_atomic();
+        let limits = Limits { mtu: self.path.mtu, max_rd_atomic };
+        sq.transmit(cx, tx, budget, limits, |sq, cx, tx| {
+            let sent = requester.send_current(cx, sq, tx, &self.path, completer.allowance())?;
+            completer.on_sent(cx.now, sent);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,172 @@
+//! Does what a request asks for that has passed all checks but those of memory.
+//!
+//! FLUSH and ATOMIC WRITE, the memory placement extensions (IBTA 1.5, annex A19), are answered by a
+//! READ response of nothing, as rxe does it.
+
+use super::replay::{AtomicResource, Done, ReadResource, Resource};
+use super::{Reply, Responder};
+use crate::cause::Cause;
+use crate::counters::Counter;
+use crate::host::{Host, MemoryFault};
+use crate::memory::Span;
+use crate::qp::common::Cx;
+use crate::qp::message::{check_range, check_rkey, flush_rights};
+use crate::qp::parameters::Path;
+use crate::qp::receive::Refusal;
+use urxe_types::{Access, Extra, FlushSelectivity, Psn, Rkey};
+use urxe_wire::{AtomicEth, Feth, Headers, Packet, Request, Reth};
+
+impl Responder {
+    /// Executes a request.
+    pub(super) fn execute<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        path: &Path,
+        packet: &Packet<'_, Request>,
+    ) -> Result<(), Refusal> {
+        let Packet { headers: Headers { bth, body: request }, payload } = packet;
+        // What the last packet of a message brings for the receive, if that is consumed.
+        let ended = match request {
+            Request::Send(part) => {
+                self.incoming.put(cx, payload)?;
+                part.end().map(|extra| Some(*extra))
+            }
+            Request::Write(part) => {
+                let target = self.incoming.check_write(cx, part, payload)?;
+                if let Some(span) = &target.span {
+                    self.keep_reads(cx, path.mtu, span, payload.len() as u64);
+                }
+                self.incoming.store(cx, target, payload, part.ends())?;
+                part.end().map(|imm| imm.map(Extra::Imm))
+            }
+            Request::Read(reth) => return self.execute_read(cx, path.mtu, bth.psn, reth),
+            Request::CompareSwap(eth) => {
+                return self.execute_atomic(cx, path.mtu, bth.psn, eth, |host, span| {
+                    host.compare_swap(span.region, span.offset, eth.compare, eth.swap_or_add)
+                });
+            }
+            Request::FetchAdd(eth) => {
+                return self.execute_atomic(cx, path.mtu, bth.psn, eth, |host, span| {
+                    host.fetch_add(span.region, span.offset, eth.swap_or_add)
+                });
+            }
+            Request::AtomicWrite(reth) => {
+                return self.execute_atomic_write(cx, path.mtu, bth.psn, reth, payload);
+            }
+            Request::Flush { feth, reth } => return self.execute_flush(cx, bth.psn, feth, reth),
+        };
+        self.expected = self.expected.next();
+        if let Some(extra) = ended
+            && self.incoming.end(cx, path.dest_qpn, bth.solicited, extra)
+        {
+            self.msn = self.msn.next();
+        }
+        Ok(())
+    }
+
+    fn execute_read<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        mtu: u32,
+        psn: Psn,
+        reth: &Reth,
+    ) -> Result<(), Refusal> {
+        check_range(cx, reth, Access::REMOTE_READ)?;
+        // The request is a message done (IBTA C9-148), though its data is still to be sent.
+        let read = ReadResource::new(psn, reth, mtu, self.msn.next());
+        self.remember(Resource::Read(read));
+        self.end_single(cx, Reply::Read { read, sent: 0 }, read.packets);
+        Ok(())
+    }
+
+    fn execute_atomic<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        mtu: u32,
+        psn: Psn,
+        eth: &AtomicEth,
+        operate: impl FnOnce(&mut H, Span) -> Result<u64, MemoryFault>,
+    ) -> Result<(), Refusal> {
+        let span = self.check_word(cx, mtu, eth.rkey, eth.va, Access::REMOTE_ATOMIC)?;
+        let original = operate(cx.host, span).map_err(|_| Refusal::Local(Cause::LocalMemory))?;
+        cx.qp.dirty = true;
+        let atomic = AtomicResource { psn, original, msn: self.msn.next() };
+        self.remember(Resource::Atomic(atomic));
+        self.end_single(cx, Reply::Atomic(atomic), 1);
+        Ok(())
+    }
+
+    /// Writes 8 bytes at once.
+    fn execute_atomic_write<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        mtu: u32,
+        psn: Psn,
+        reth: &Reth,
+        payload: &[u8],
+    ) -> Result<(), Refusal> {
+        let word = payload.try_into().map_err(|_| Refusal::InvalidRequest)?;
+        let Span { region, offset } =
+            self.check_word(cx, mtu, reth.rkey, reth.va, Access::REMOTE_WRITE)?;
+        cx.host
+            .write_atomic(region, offset, word)
+            .map_err(|_| Refusal::Local(Cause::LocalMemory))?;
+        cx.qp.dirty = true;
+        let done = Done { psn, msn: self.msn.next() };
+        self.remember(Resource::AtomicWrite(done));
+        self.end_single(cx, Reply::AtomicWrite(done), 1);
+        Ok(())
+    }
+
+    /// Finds the 8 bytes that are to be changed at once.
+    fn check_word<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        mtu: u32,
+        rkey: Rkey,
+        va: u64,
+        access: Access,
+    ) -> Result<Span, Refusal> {
+        if !va.is_multiple_of(8) {
+            return Err(Refusal::InvalidRequest);
+        }
+        let span = check_rkey(cx, rkey, va, 8, access)?;
+        self.keep_reads(cx, mtu, &span, 8);
+        Ok(span)
+    }
+
+    /// Sees that earlier writes are where they shall be. There is nothing to be done but to check:
+    /// no answer is sent before all writes are [visible](Host::sync). The key is checked for a
+    /// FLUSH of nothing too, and so is the range, but for one of the whole MR.
+    fn execute_flush<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        psn: Psn,
+        feth: &Feth,
+        reth: &Reth,
+    ) -> Result<(), Refusal> {
+        let rights = flush_rights(feth).ok_or(Refusal::InvalidRequest)?;
+        let Reth { va, rkey, len } = *reth;
+        let scope = cx.qp.key_scope();
+        match feth.selectivity {
+            FlushSelectivity::Range => cx.keys.remote(rkey.0, scope, va, u64::from(len), rights),
+            _ => cx.keys.remote_all(rkey.0, scope, rights),
+        }
+        .map_err(|_| Refusal::RemoteAccess)?;
+        self.end_single(cx, Reply::Flush(Done { psn, msn: self.msn.next() }), 1);
+        Ok(())
+    }
+
+    /// Keeps what was done for a repeat.
+    fn remember(&mut self, resource: Resource) {
+        self.resources.remember(resource, usize::from(self.parameters.max_dest_rd_atomic));
+    }
+
+    /// A request of one packet, which this reply answers, is done. The answer takes so many PSNs.
+    fn end_single<H>(&mut self, cx: &mut Cx<'_, H>, reply: Reply, psns: u32) {
+        self.replies.push_back(reply);
+        self.expected = self.expected + psns;
+        self.msn = self.msn.next();
+        cx.count(Counter::ReceivedMessages, 1);
+    }
+}

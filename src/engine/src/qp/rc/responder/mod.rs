@@ -1,0 +1,308 @@
+//! The responder: request packets to memory and acknowledgements.
+//!
+//! A request passes one check after the other, in the order of [`Responder::handle_request`]; the
+//! first one it fails says how ([`Refusal`]). What has to be answered waits in the order of its
+//! PSNs in `replies` until the batch of requests is through, so that many packets share one ACK.
+//! `execute.rs` does what is asked for, `response.rs` puts the answers into packets, `replay.rs`
+//! remembers what may be asked for again, and `kept_reads.rs` keeps READs in their place among the
+//! requests.
+
+mod execute;
+mod kept_reads;
+mod replay;
+mod response;
+
+use crate::counters::Counter;
+use crate::host::Host;
+use crate::limits::MAX_WAITING_REPLIES;
+use crate::qp::common::{Cx, Failure};
+use crate::qp::message::{Incoming, check_enabled};
+use crate::qp::parameters::{Path, ResponderParameters};
+use crate::qp::receive::Refusal;
+use kept_reads::KeptReads;
+use replay::{AtomicResource, Done, ReadResource, Resources};
+use std::collections::VecDeque;
+use urxe_types::{Msn, Psn};
+use urxe_wire::{Headers, NakCode, Packet, Request, Reth, Syndrome};
+
+/// The responder of an RC QP.
+#[derive(Debug)]
+pub(super) struct Responder {
+    parameters: ResponderParameters,
+    /// The PSN of the next request.
+    expected: Psn,
+    /// Messages completed.
+    msn: Msn,
+    /// A NAK asked for `expected`: silence until it comes.
+    nak_sent: bool,
+    incoming: Incoming,
+    replies: VecDeque<Reply>,
+    /// The first PSN that no reply sent so far has spoken for.
+    unanswered_from: Psn,
+    resources: Resources,
+    /// Answers to READs that were copied before a later request stored something there.
+    kept: KeptReads,
+}
+
+/// Something to be sent back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    /// Everything up to `psn` is done.
+    Ack { psn: Psn, msn: Msn },
+    /// A NAK for this PSN.
+    Nak { psn: Psn, syndrome: Syndrome },
+    /// The rest of a READ's data.
+    Read { read: ReadResource, sent: u32 },
+    /// An atomic's answer.
+    Atomic(AtomicResource),
+    /// An ATOMIC WRITE's answer.
+    AtomicWrite(Done),
+    /// A FLUSH's answer.
+    Flush(Done),
+}
+
+impl Responder {
+    pub(super) fn new(parameters: ResponderParameters, rq_psn: Psn) -> Responder {
+        Responder {
+            parameters,
+            expected: rq_psn,
+            msn: Msn::new(0),
+            nak_sent: false,
+            incoming: Incoming::default(),
+            replies: VecDeque::new(),
+            unanswered_from: rq_psn,
+            resources: Resources::default(),
+            kept: KeptReads::default(),
+        }
+    }
+
+    pub(super) fn update(&mut self, parameters: ResponderParameters) {
+        self.parameters = parameters;
+    }
+
+    /// The PSN of the next request.
+    pub(super) fn expected_psn(&self) -> Psn {
+        self.expected
+    }
+
+    /// Takes the receive in use out to be completed: its `wr_id`.
+    pub(super) fn end_receive(&mut self) -> Option<u64> {
+        self.incoming.end_receive()
+    }
+
+    /// What was done since the last reply was lost: the peer is told so, and nothing else.
+    pub(super) fn fail_unacked(&mut self) {
+        let syndrome = Syndrome::Nak(NakCode::RemoteOperational);
+        self.reply_only(Reply::Nak { psn: self.unanswered_from, syndrome });
+    }
+
+    /// A request packet arrived.
+    pub(super) fn handle_request<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        path: &Path,
+        packet: &Packet<'_, Request>,
+    ) -> Result<(), Failure> {
+        if !cx.qp.may_receive() {
+            cx.count(Counter::DropQpNotReady, 1);
+            return Ok(());
+        }
+        cx.establish();
+        let Headers { bth, body: request } = &packet.headers;
+        if self.over_reply_limit(request) {
+            cx.count(Counter::FlushesHeldBack, 1);
+            return Ok(());
+        }
+        match bth.psn.diff(self.expected) {
+            0 => self.nak_sent = false,
+            ..0 => {
+                self.on_duplicate(cx, path.mtu, bth.psn, request);
+                return Ok(());
+            }
+            1.. => {
+                self.on_gap(cx);
+                return Ok(());
+            }
+        }
+        let result = self
+            .incoming
+            .check_sequence(request)
+            .and_then(|()| check_enabled(self.parameters.access, request))
+            .and_then(|()| self.incoming.check_length(packet, path.mtu))
+            .and_then(|()| check_invalidate(cx, request))
+            .and_then(|()| self.check_resources(request))
+            .and_then(|()| self.incoming.check_receive(cx, request))
+            .and_then(|()| self.execute(cx, path, packet));
+        match result {
+            // It was lost again before it could be told; the peer is not to hear otherwise.
+            Ok(()) if cx.qp.failure.is_some() => Ok(()),
+            Ok(()) => {
+                if bth.ack_req && matches!(request, Request::Send(_) | Request::Write(_)) {
+                    self.queue_ack();
+                }
+                Ok(())
+            }
+            Err(refusal) => self.refuse(cx, refusal),
+        }
+    }
+
+    /// Whether a request is one FLUSH too many: nothing else bounds how many may wait for their
+    /// answers. It is taken for lost.
+    fn over_reply_limit(&self, request: &Request) -> bool {
+        matches!(request, Request::Flush { .. }) && self.replies.len() >= MAX_WAITING_REPLIES
+    }
+
+    /// A place for the answer of a READ or atomic.
+    fn check_resources(&self, request: &Request) -> Result<(), Refusal> {
+        match request {
+            Request::Read(_)
+            | Request::CompareSwap(_)
+            | Request::FetchAdd(_)
+            | Request::AtomicWrite(_)
+                if self.unanswered() >= usize::from(self.parameters.max_dest_rd_atomic) =>
+            {
+                Err(Refusal::InvalidRequest)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// READs, atomics and ATOMIC WRITEs accepted and not answered. An answer that is repeated does
+    /// not count: the peer may have had it long ago.
+    fn unanswered(&self) -> usize {
+        let is_first_answer = |reply: &&Reply| match reply {
+            Reply::Read { read, .. } => !self.was_answered(read),
+            Reply::Atomic(AtomicResource { psn, .. }) | Reply::AtomicWrite(Done { psn, .. }) => {
+                self.unanswered_from.precedes(psn.next())
+            }
+            Reply::Flush(_) | Reply::Ack { .. } | Reply::Nak { .. } => false,
+        };
+        self.replies.iter().filter(is_first_answer).count()
+    }
+
+    /// Whether all data of a READ was sent before.
+    fn was_answered(&self, read: &ReadResource) -> bool {
+        !self.unanswered_from.precedes(read.end())
+    }
+
+    /// A request ahead of the expected one: one NAK asks for what is missing.
+    fn on_gap<H>(&mut self, cx: &mut Cx<'_, H>) {
+        cx.count(Counter::OutOfSequence, 1);
+        if !std::mem::replace(&mut self.nak_sent, true) {
+            let syndrome = Syndrome::Nak(NakCode::SequenceError);
+            self.queue_nak(cx, Counter::SequenceNaksSent, syndrome);
+        }
+    }
+
+    /// A request that was here before: SENDs and WRITEs are acknowledged, READs and atomics
+    /// answered again (IBTA 9.7.5.1.4).
+    fn on_duplicate<H>(&mut self, cx: &mut Cx<'_, H>, mtu: u32, psn: Psn, request: &Request) {
+        cx.count(Counter::DuplicateRequests, 1);
+        let again = match request {
+            Request::Send(_) | Request::Write(_) => return self.queue_ack(),
+            Request::Read(reth) => return self.on_read_again(cx, mtu, psn, reth),
+            Request::CompareSwap(_) | Request::FetchAdd(_) => {
+                let atomic = self.resources.find_atomic(psn);
+                atomic.map(|atomic| (Reply::Atomic(atomic), Counter::AtomicsReplayed))
+            }
+            Request::AtomicWrite(_) => {
+                let done = self.resources.find_atomic_write(psn);
+                done.map(|done| (Reply::AtomicWrite(done), Counter::AtomicsReplayed))
+            }
+            // Everything before the expected PSN is done, and visible before the answer is sent.
+            Request::Flush { .. } => {
+                Some((Reply::Flush(Done { psn, msn: self.msn }), Counter::FlushesReplayed))
+            }
+        };
+        let Some((reply, counter)) = again else {
+            return cx.count(Counter::DropUnknownDuplicate, 1);
+        };
+        cx.count(counter, 1);
+        if !self.replies.contains(&reply) {
+            self.replies.push_back(reply);
+        }
+    }
+
+    fn on_read_again<H>(&mut self, cx: &mut Cx<'_, H>, mtu: u32, psn: Psn, reth: &Reth) {
+        let rest = ReadResource::new(psn, reth, mtu, self.msn);
+        match self.resources.find_read(&rest, mtu) {
+            Some(original) => {
+                cx.count(Counter::ReadsReplayed, 1);
+                self.replay_read(original, rest);
+            }
+            None => cx.count(Counter::DropUnknownDuplicate, 1),
+        }
+    }
+
+    /// Answers a READ again from `rest` on. If an answer to the same READ is still being sent, it
+    /// is taken back there: the peer has said where it stands, and two answers at once would let
+    /// it make us send without bound.
+    fn replay_read(&mut self, original: ReadResource, rest: ReadResource) {
+        let again = Reply::Read { read: rest, sent: 0 };
+        let same = |reply: &&mut Reply| matches!(reply, Reply::Read { read, .. } if read.end() == original.end());
+        match self.replies.iter_mut().find(same) {
+            Some(reply) => *reply = again,
+            None => self.replies.push_back(again),
+        }
+    }
+
+    /// Answers a request that is not executed.
+    fn refuse<H>(&mut self, cx: &mut Cx<'_, H>, refusal: Refusal) -> Result<(), Failure> {
+        let (counter, syndrome) = match refusal {
+            Refusal::ReceiverNotReady => {
+                let timer = self.parameters.min_rnr_timer;
+                (Counter::RnrNaksSent, Syndrome::RnrNak { timer })
+            }
+            Refusal::InvalidRequest | Refusal::ReceiveTooShort => {
+                (Counter::InvalidRequestNaksSent, Syndrome::Nak(NakCode::InvalidRequest))
+            }
+            Refusal::RemoteAccess => {
+                (Counter::RemoteAccessNaksSent, Syndrome::Nak(NakCode::RemoteAccess))
+            }
+            Refusal::Local(_) => {
+                (Counter::RemoteOperationalNaksSent, Syndrome::Nak(NakCode::RemoteOperational))
+            }
+        };
+        self.queue_nak(cx, counter, syndrome);
+        // What follows was sent before the peer saw the NAK.
+        self.nak_sent = true;
+        refusal.failure(cx.qp.qpn, self.incoming.receive())
+    }
+
+    /// Queues an ACK of all that is done. An ACK that is already the last thing to be said is
+    /// made to say this instead.
+    fn queue_ack(&mut self) {
+        let ack = Reply::Ack { psn: self.expected.prev(), msn: self.msn };
+        match self.replies.back_mut() {
+            Some(last @ Reply::Ack { .. }) => *last = ack,
+            _ => self.replies.push_back(ack),
+        }
+    }
+
+    /// Queues a NAK for the expected PSN. One that ends the QP is the last, and has room always.
+    fn queue_nak<H>(&mut self, cx: &mut Cx<'_, H>, counter: Counter, syndrome: Syndrome) {
+        let ends_qp = matches!(syndrome, Syndrome::Nak(code) if code != NakCode::SequenceError);
+        if !ends_qp && self.replies.len() >= MAX_WAITING_REPLIES {
+            return cx.count(Counter::NaksHeldBack, 1);
+        }
+        cx.count(counter, 1);
+        self.replies.push_back(Reply::Nak { psn: self.expected, syndrome });
+    }
+
+    /// Says this, and nothing that was to be said before.
+    fn reply_only(&mut self, reply: Reply) {
+        self.replies.clear();
+        self.kept.clear();
+        self.replies.push_back(reply);
+    }
+}
+
+/// The key that a SEND closes is that of a type 2 window that is bound on this QP.
+fn check_invalidate<H>(cx: &Cx<'_, H>, request: &Request) -> Result<(), Refusal> {
+    match request.invalidates() {
+        Some(rkey) if !cx.keys.may_invalidate(rkey.0, cx.qp.key_scope()) => {
+            Err(Refusal::RemoteAccess)
+        }
+        _ => Ok(()),
+    }
+}

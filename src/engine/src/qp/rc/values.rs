@@ -1,0 +1,31 @@
+//! What goes between requester and completer.
+
+use urxe_types::Psn;
+
+/// How much the requester may send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowance {
+    /// Packets that may be in flight.
+    pub(super) window: u32,
+    /// Whether anything may be sent to a peer that may be short of receives.
+    pub(super) may_send: bool,
+    /// Whether nothing may follow the next packet that takes a receive before it is acknowledged.
+    pub(super) is_next_the_last: bool,
+}
+
+/// A packet that the requester has sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) psn: Psn,
+    pub(super) is_repeated: bool,
+    pub(super) asks_for_ack: bool,
+    pub(super) takes_receive: bool,
+}
+
+/// The oldest packet was repeated to draw an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probed {
+    pub(super) psn: Psn,
+    /// The PSN after all that was sent before.
+    pub(super) sent: Psn,
+}

@@ -1,0 +1,88 @@
+//! Work requests end: with success, with an error, or flushed.
+
+use super::{Pending, SendQueue};
+use crate::cause::Cause;
+use crate::counters::Counter;
+use crate::host::{Host, Taken};
+use crate::qp::common::Cx;
+use urxe_types::{Completion, Extra, Qpn, SendOp, WcOpcode, WcStatus};
+
+impl SendQueue {
+    /// Ends the oldest work request successfully, and the local operations after it that were
+    /// done long ago.
+    pub(in crate::qp) fn end_front<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        while let Some(pending) = self.pop_front() {
+            cx.count(Counter::SentMessages, 1);
+            cx.host.retire_send(cx.qp.init.send_queue);
+            if pending.wqe.signaled {
+                complete(cx, &pending, WcStatus::Success, Cause::None);
+            }
+            self.put_back(pending);
+            if !self.front().is_some_and(|next| next.is_local() && next.started) {
+                return;
+            }
+        }
+    }
+
+    /// Ends the oldest work request with an error.
+    pub(in crate::qp) fn fail_front<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        status: WcStatus,
+        cause: Cause,
+    ) {
+        if let Some(pending) = self.pop_front() {
+            cx.host.retire_send(cx.qp.init.send_queue);
+            complete(cx, &pending, status, cause);
+        }
+    }
+
+    /// Ends everything that is posted with a flush error.
+    pub(in crate::qp) fn flush<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        loop {
+            let pending = match self.pop_front() {
+                Some(pending) => pending,
+                None => {
+                    let mut pending = self.blank();
+                    match cx.host.next_send(cx.qp.init.send_queue, &mut pending.wqe) {
+                        Taken::Ready | Taken::Malformed => pending,
+                        Taken::Empty | Taken::Broken => break,
+                    }
+                }
+            };
+            cx.count(Counter::FlushedRequests, 1);
+            cx.host.retire_send(cx.qp.init.send_queue);
+            complete(cx, &pending, WcStatus::WrFlush, cx.qp.flush_cause);
+            self.put_back(pending);
+        }
+        self.is_exhausted = true;
+    }
+}
+
+/// Puts the completion of a work request on the CQ.
+fn complete<H: Host>(cx: &mut Cx<'_, H>, pending: &Pending, status: WcStatus, cause: Cause) {
+    let opcode = match pending.wqe.op {
+        SendOp::Send(_) => WcOpcode::Send,
+        SendOp::Write { .. } => WcOpcode::RdmaWrite,
+        SendOp::Read { .. } => WcOpcode::RdmaRead,
+        SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+        SendOp::Flush { .. } => WcOpcode::Flush,
+        SendOp::BindMw { .. } => WcOpcode::BindMw,
+        SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
+    };
+    let completion = Completion {
+        wr_id: pending.wqe.wr_id,
+        status,
+        opcode,
+        vendor_err: cause as u32,
+        byte_len: pending.length as u32,
+        extra: Extra::None,
+        qpn: cx.qp.qpn,
+        src_qpn: Qpn::new(0),
+        grh: None,
+        solicited: status != WcStatus::Success,
+    };
+    cx.complete(cx.qp.init.send_cq, &completion);
+}

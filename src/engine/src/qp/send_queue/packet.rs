@@ -1,0 +1,81 @@
+//! Work requests to request packets of a connection.
+
+use super::Pending;
+use crate::cause::Cause;
+use crate::host::Host;
+use crate::qp::common::{Cx, Error};
+use crate::qp::parameters::Path;
+use std::ops::Range;
+use urxe_types::{Psn, Rkey, SendOp, WcStatus};
+use urxe_wire::batch::TxBatch;
+use urxe_wire::{AtomicEth, Body, Bth, Feth, Headers, Part, Request, Reth};
+
+impl Pending {
+    /// Puts one of its packets into the batch, as a request of the service that `body` is for.
+    /// Returns its PSN.
+    pub(in crate::qp) fn put_packet<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        path: &Path,
+        packet: u32,
+        ack_req: bool,
+        body: impl FnOnce(Request) -> Option<Body>,
+    ) -> Result<Psn, Error> {
+        let mtu = u64::from(path.mtu);
+        let offset = u64::from(packet) * mtu;
+        let end = self.length.min(u64::from(self.after(packet)) * mtu);
+        let psn = self.first_psn + packet;
+        let bth = Bth {
+            solicited: self.wqe.solicited && self.ends_request(packet),
+            ack_req,
+            ..Bth::new(path.dest_qpn, psn)
+        };
+        // As it was judged when it was taken.
+        let body = self
+            .request(packet, offset..end)
+            .and_then(body)
+            .ok_or((WcStatus::LocalQpOperation, Cause::NotOfThisTransport))?;
+        let is_data_to_come = self.is_read() || self.is_atomic();
+        let len = if is_data_to_come { 0 } else { (end - offset) as usize };
+        tx.push(&path.flow, &Headers::new(bth, body), len, |buf| {
+            self.gather(cx, offset, buf, self.length - offset)
+        })
+        .map_err(|cause| (WcStatus::LocalProtection, cause))?;
+        cx.count_sent(len);
+        Ok(psn)
+    }
+
+    /// The request that carries this part of the message, or asks for it; `None` for what is done
+    /// here.
+    fn request(&self, packet: u32, part: Range<u64>) -> Option<Request> {
+        let (starts, ends) = (packet == 0, self.is_last(packet));
+        let reth = |va: u64, rkey: Rkey, part: Range<u64>| Reth {
+            va: va.wrapping_add(part.start),
+            rkey,
+            len: (part.end - part.start) as u32,
+        };
+        Some(match self.wqe.op {
+            SendOp::Send(extra) => Request::Send(Part::new(starts, ends, (), extra)),
+            SendOp::Write { remote_addr, rkey, imm } => {
+                let reth = reth(remote_addr, rkey, 0..self.length);
+                Request::Write(Part::new(starts, ends, reth, imm))
+            }
+            SendOp::Read { remote_addr, rkey } => Request::Read(reth(remote_addr, rkey, part)),
+            SendOp::CompareSwap { remote_addr: va, rkey, compare, swap } => {
+                Request::CompareSwap(AtomicEth { va, rkey, swap_or_add: swap, compare })
+            }
+            SendOp::FetchAdd { remote_addr: va, rkey, add } => {
+                Request::FetchAdd(AtomicEth { va, rkey, swap_or_add: add, compare: 0 })
+            }
+            SendOp::AtomicWrite { remote_addr, rkey } => {
+                Request::AtomicWrite(reth(remote_addr, rkey, part))
+            }
+            SendOp::Flush { remote_addr: va, rkey, length, placement, selectivity } => {
+                let reth = Reth { va, rkey, len: length };
+                Request::Flush { feth: Feth { selectivity, placement }, reth }
+            }
+            SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => return None,
+        })
+    }
+}

@@ -1,0 +1,379 @@
+//! The send queue of a QP and the service that works on it: what happens is passed on to the
+//! service, and what comes of it is seen to here.
+
+use super::Event;
+use super::common::{Cx, Failure};
+use super::modify::{Change, Step};
+use super::parameters::{Parameters, Path};
+use super::rc::Rc;
+use super::send_queue::SendQueue;
+use super::uc::Uc;
+use super::ud::Ud;
+use crate::attr::RecvSource;
+use crate::cause::Cause;
+use crate::counters::Counter;
+use crate::host::{AsyncEvent, Host, Taken};
+use crate::limits::PACKETS_PER_TURN;
+use std::time::Instant;
+use urxe_types::{Psn, QpState, QpType, RecvWqe, WcStatus};
+use urxe_wire::batch::TxBatch;
+use urxe_wire::{Body, Outer, Packet};
+
+/// The send queue, and the service that works on it.
+#[derive(Debug, Default)]
+pub(super) struct Transport {
+    sq: SendQueue,
+    service: Service,
+}
+
+/// The transport service of a QP, with all that it keeps.
+#[derive(Debug, Default)]
+enum Service {
+    /// Before RTR.
+    #[default]
+    None,
+    /// Reliable connection.
+    Rc(Box<Rc>),
+    /// Unreliable connection.
+    Uc(Uc),
+    /// Unreliable datagram.
+    Ud(Ud),
+}
+
+impl Transport {
+    /// Whether nothing has begun that has not ended, and the program in SQD was told so.
+    pub(super) fn is_drained(&self) -> bool {
+        self.sq.was_told_drained()
+    }
+
+    /// The PSN of the next new request.
+    pub(super) fn next_psn(&self) -> Psn {
+        self.sq.next_psn()
+    }
+
+    /// The PSN expected next.
+    pub(super) fn expected_psn(&self) -> Psn {
+        match &self.service {
+            Service::Rc(rc) => rc.expected_psn(),
+            Service::Uc(uc) => uc.expected_psn(),
+            Service::None | Service::Ud(_) => Psn::default(),
+        }
+    }
+
+    /// The way to the peer.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match &self.service {
+            Service::Rc(rc) => Some(rc.path()),
+            Service::Uc(uc) => Some(uc.path()),
+            Service::None | Service::Ud(_) => None,
+        }
+    }
+
+    /// The next time at which a timer runs out.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.service {
+            Service::Rc(rc) => rc.deadline(),
+            Service::None | Service::Uc(_) | Service::Ud(_) => None,
+        }
+    }
+
+    /// The queues are worth a look.
+    pub(super) fn on_doorbell(&mut self) {
+        self.sq.wake();
+    }
+
+    /// Whether something is owed to the peer.
+    fn owes_replies(&self) -> bool {
+        matches!(&self.service, Service::Rc(rc) if rc.owes_replies())
+    }
+
+    /// Whether something may be posted that is to be flushed.
+    fn is_to_flush(&self, state: QpState) -> bool {
+        matches!(state, QpState::Sqe | QpState::Err) && self.sq.is_awake()
+    }
+
+    /// Whether a turn may find something to do.
+    pub(super) fn may_transmit(&self, state: QpState) -> bool {
+        self.owes_replies()
+            || match state {
+                QpState::Rts | QpState::Sqd => match &self.service {
+                    Service::Rc(rc) => rc.may_send(&self.sq),
+                    _ => self.sq.may_have_work(),
+                },
+                _ => self.is_to_flush(state),
+            }
+    }
+
+    /// Lets something happen. Returns whether there is something to send that only waits for its
+    /// turn.
+    pub(super) fn handle<H: Host>(&mut self, cx: &mut Cx<'_, H>, event: Event<'_>) -> bool {
+        match event {
+            Event::Packet(outer, packet) => {
+                let result = self.handle_packet(cx, outer, packet);
+                cx.note(result);
+            }
+            Event::EndOfBatch => {
+                cx.sync();
+            }
+            Event::Timer => {
+                if let Service::Rc(rc) = &mut self.service {
+                    let result = rc.handle_timers(cx, &mut self.sq);
+                    cx.note(result);
+                }
+            }
+            Event::Turn(tx) => return self.transmit(cx, tx),
+            Event::CqFailed => {
+                if !matches!(cx.qp.state, QpState::Reset | QpState::Err) {
+                    cx.qp.failure.get_or_insert(Failure::CqOverrun);
+                }
+            }
+            Event::Modify(change) => self.modify(cx, change),
+        }
+        self.process_failures(cx);
+        self.may_transmit(cx.qp.state)
+    }
+
+    /// Takes in a packet that carries this QP's number.
+    fn handle_packet<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        outer: &Outer,
+        packet: &Packet<'_>,
+    ) -> Result<(), Failure> {
+        let of_type = match packet.headers.body {
+            Body::RcRequest(_) | Body::RcResponse(_) => QpType::Rc,
+            Body::Uc(_) => QpType::Uc,
+            Body::Ud(_) => QpType::Ud,
+            Body::Cnp => {
+                cx.count(Counter::CnpsReceived, 1);
+                return Ok(());
+            }
+        };
+        let dropped = match (&mut self.service, packet.headers.body) {
+            _ if of_type != cx.qp.init.qp_type => Counter::DropWrongTransport,
+            (Service::Ud(ud), Body::Ud(datagram)) => {
+                return ud.handle_datagram(cx, outer, packet, &datagram);
+            }
+            (Service::Rc(rc), _) if !rc.path().is_way_of(outer) => Counter::DropWrongAddress,
+            (Service::Uc(uc), _) if !uc.path().is_way_of(outer) => Counter::DropWrongAddress,
+            (Service::Rc(rc), Body::RcRequest(request)) => {
+                cx.count_received(outer, packet);
+                return rc.handle_request(cx, &packet.of_kind(request));
+            }
+            (Service::Rc(rc), Body::RcResponse(response)) => {
+                cx.count_received(outer, packet);
+                return rc.handle_response(cx, &mut self.sq, &packet.of_kind(response));
+            }
+            (Service::Uc(uc), Body::Uc(request)) => {
+                cx.count_received(outer, packet);
+                return uc.handle_request(cx, &packet.of_kind(request.into()));
+            }
+            _ => Counter::DropQpNotReady,
+        };
+        cx.count(dropped, 1);
+        Ok(())
+    }
+
+    /// Puts what is owed to the peer and what may be sent into the batch. Returns whether there
+    /// is more, held up only by the batch's room or the end of this QP's turn.
+    fn transmit<H: Host>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBatch) -> bool {
+        if self.is_to_flush(cx.qp.state) {
+            self.flush(cx);
+        }
+        let mut budget = PACKETS_PER_TURN;
+        let result = match &mut self.service {
+            Service::Rc(rc) => rc.transmit(cx, &mut self.sq, tx, &mut budget),
+            Service::Uc(uc) if cx.qp.may_send() => uc.transmit(cx, &mut self.sq, tx, &mut budget),
+            Service::Ud(ud) if cx.qp.may_send() => ud.transmit(cx, &mut self.sq, tx, &mut budget),
+            Service::None | Service::Uc(_) | Service::Ud(_) => Ok(false),
+        };
+        let more = result.unwrap_or_else(|failure| {
+            cx.note(Err(failure));
+            false
+        });
+        self.process_failures(cx);
+        more || self.owes_replies() || self.is_to_flush(cx.qp.state)
+    }
+
+    /// Makes a change that was checked; one to RESET does not come here.
+    fn modify<H>(&mut self, cx: &mut Cx<'_, H>, change: Change) {
+        let Change { to, attr, step } = change;
+        if to == QpState::Err {
+            return cx.note(Err(Failure::Requested));
+        }
+        if (cx.qp.state, to) == (QpState::Rts, QpState::Sqd) {
+            self.sq.begin_draining();
+        }
+        cx.qp.state = to;
+        cx.qp.attr = attr;
+        match step {
+            Step::None => {}
+            Step::StartResponder(parameters, rq_psn) => {
+                self.service = Service::new(parameters, rq_psn);
+            }
+            Step::StartRequester(parameters, sq_psn) => {
+                self.sq = SendQueue::new(sq_psn);
+                self.service.update(cx.config.min_probe, parameters);
+            }
+            Step::Update(parameters) => self.service.update(cx.config.min_probe, parameters),
+        }
+    }
+
+    /// Sees to what went wrong: failed work requests whose turn it is, failures; and to an SQ that
+    /// has drained.
+    fn process_failures<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        if std::mem::take(&mut cx.qp.writes_lost)
+            && let Service::Rc(rc) = &mut self.service
+        {
+            cx.count(Counter::RemoteOperationalNaksSent, 1);
+            rc.fail_unacked();
+        }
+        if cx.qp.failure.is_none()
+            && let Some((status, cause)) = self.sq.failed_front(cx.qp.state)
+        {
+            cx.qp.failure = Some(Failure::Send(status, cause));
+        }
+        if let Some(failure) = cx.qp.failure.take() {
+            self.fail(cx, failure);
+        }
+        if cx.qp.state == QpState::Sqd && self.sq.take_drained() {
+            cx.host.event(AsyncEvent::SqDrained(cx.qp.qpn));
+        }
+    }
+
+    /// Takes the QP to ERR: what failed is completed with its error, everything else flushed. A
+    /// send that fails on our own side takes only the send queue of a UC or UD QP with it (SQE):
+    /// the peer knows nothing of it, and what it sends is as good as before.
+    fn fail<H: Host>(&mut self, cx: &mut Cx<'_, H>, failure: Failure) {
+        if cx.qp.state == QpState::Err {
+            if failure == Failure::CqOverrun {
+                cx.tell_fatal();
+            }
+            return;
+        }
+        let reliable = cx.qp.init.qp_type == QpType::Rc;
+        cx.qp.state = match failure {
+            Failure::Send(..) if !reliable => QpState::Sqe,
+            _ => QpState::Err,
+        };
+        cx.qp.flush_cause = match failure {
+            // No completion has told, or can tell.
+            Failure::CqOverrun => Cause::CqOverrun,
+            Failure::BrokenQueue => Cause::BrokenQueue,
+            _ => Cause::Flushed,
+        };
+        if let Service::Rc(rc) = &mut self.service {
+            rc.stop_timers();
+        }
+        match failure {
+            Failure::Send(status, cause) => {
+                if !is_told_by_peer(status) && !self.sq.is_empty() {
+                    cx.count(Counter::LocalErrors, 1);
+                }
+                self.sq.fail_front(cx, status, cause);
+            }
+            Failure::Receive { status, cause, event } => {
+                if let Some(wr_id) = self.service.end_receive() {
+                    cx.count(Counter::LocalErrors, 1);
+                    cx.fail_recv(wr_id, status, cause);
+                }
+                match event {
+                    Some(AsyncEvent::QpFatal(_)) => cx.tell_fatal(),
+                    Some(event) => cx.host.event(event),
+                    None => {}
+                }
+            }
+            Failure::BrokenQueue | Failure::CqOverrun => {
+                cx.count(Counter::LocalErrors, 1);
+                cx.tell_fatal();
+            }
+            Failure::Requested => {}
+        }
+        match failure {
+            // Very many QPs may use a CQ: each is flushed when it has its turn.
+            Failure::CqOverrun => {
+                self.flush_receive_in_use(cx);
+                self.sq.wake();
+            }
+            _ => self.flush(cx),
+        }
+        if cx.qp.state == QpState::Err && cx.qp.init.srq().is_some() {
+            cx.host.event(AsyncEvent::LastWqeReached(cx.qp.qpn));
+        }
+    }
+
+    /// Ends everything that is posted with a flush error: in SQE the sends, in ERR the receives
+    /// as well. Those of an SRQ are not the QP's own, but for the one it has taken.
+    fn flush<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        self.sq.flush(cx);
+        if cx.qp.state == QpState::Sqe {
+            return;
+        }
+        self.flush_receive_in_use(cx);
+        let RecvSource::Own(queue) = cx.qp.init.recv else { return };
+        let mut recv = RecvWqe::default();
+        while let Taken::Ready | Taken::Malformed = cx.host.next_recv(queue, &mut recv) {
+            flush_recv(cx, recv.wr_id);
+        }
+    }
+
+    fn flush_receive_in_use<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        if let Some(wr_id) = self.service.end_receive() {
+            flush_recv(cx, wr_id);
+        }
+    }
+}
+
+impl Service {
+    /// The service of a QP that goes to RTR.
+    fn new(parameters: Parameters, rq_psn: Psn) -> Service {
+        match parameters {
+            Parameters::Rc { path, responder, requester: _ } => {
+                Service::Rc(Box::new(Rc::new(path, responder, rq_psn)))
+            }
+            Parameters::Uc { path, access } => Service::Uc(Uc::new(path, access, rq_psn)),
+            Parameters::Ud { qkey } => Service::Ud(Ud::new(qkey)),
+        }
+    }
+
+    /// Goes on with these parameters.
+    fn update(&mut self, min_probe: std::time::Duration, parameters: Parameters) {
+        match (self, parameters) {
+            (Service::Rc(rc), Parameters::Rc { path, responder, requester }) => {
+                rc.update(path, responder, requester, min_probe);
+            }
+            (Service::Uc(uc), Parameters::Uc { path, access }) => uc.update(path, access),
+            (Service::Ud(ud), Parameters::Ud { qkey }) => ud.update(qkey),
+            // They were resolved for the QP's own type.
+            _ => {}
+        }
+    }
+
+    /// Takes the receive in use out to be completed: its `wr_id`.
+    fn end_receive(&mut self) -> Option<u64> {
+        match self {
+            Service::None => None,
+            Service::Rc(rc) => rc.end_receive(),
+            Service::Uc(uc) => uc.end_receive(),
+            Service::Ud(ud) => ud.end_receive(),
+        }
+    }
+}
+
+fn flush_recv<H: Host>(cx: &mut Cx<'_, H>, wr_id: u64) {
+    cx.count(Counter::FlushedRequests, 1);
+    cx.fail_recv(wr_id, WcStatus::WrFlush, cx.qp.flush_cause);
+}
+
+/// Whether an error is about the peer or the way to it, and not about our own side.
+fn is_told_by_peer(status: WcStatus) -> bool {
+    matches!(
+        status,
+        WcStatus::RemoteInvalidRequest
+            | WcStatus::RemoteAccess
+            | WcStatus::RemoteOperation
+            | WcStatus::RetryExceeded
+            | WcStatus::RnrRetryExceeded
+            | WcStatus::BadResponse
+    )
+}

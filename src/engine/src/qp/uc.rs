@@ -1,0 +1,153 @@
+//! UC: connected, in order, but nothing is acknowledged, and what is lost stays lost.
+//!
+//! A message of which a packet was lost or refused is dropped whole. Its receive stays in use, and
+//! the next message gets it (IBTA 9.9.3, class D errors).
+
+use super::common::{Cx, Error, Failure};
+use super::message::{Incoming, check_enabled};
+use super::parameters::Path;
+use super::receive::Refusal;
+use super::send_queue::{Blocked, Limits, SendQueue};
+use crate::counters::Counter;
+use crate::host::Host;
+use urxe_types::{Access, Extra, Psn};
+use urxe_wire::batch::TxBatch;
+use urxe_wire::{Body, Headers, Packet, Request};
+
+/// The service of a UC QP.
+#[derive(Debug)]
+pub(super) struct Uc {
+    path: Path,
+    /// What the peer may do.
+    access: Access,
+    /// The PSN of the next request.
+    expected: Psn,
+    incoming: Incoming,
+}
+
+impl Uc {
+    pub(super) fn new(path: Path, access: Access, rq_psn: Psn) -> Uc {
+        Uc { path, access, expected: rq_psn, incoming: Incoming::default() }
+    }
+
+    pub(super) fn update(&mut self, path: Path, access: Access) {
+        self.path = path;
+        self.access = access;
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn expected_psn(&self) -> Psn {
+        self.expected
+    }
+
+    pub(super) fn end_receive(&mut self) -> Option<u64> {
+        self.incoming.end_receive()
+    }
+
+    /// Sends what may be sent now. Returns whether there is more, held up only by the batch's
+    /// room or the end of this QP's turn.
+    pub(super) fn transmit<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+        tx: &mut TxBatch,
+        budget: &mut u32,
+    ) -> Result<bool, Failure> {
+        let limits = Limits { mtu: self.path.mtu, max_rd_atomic: 0 };
+        sq.transmit(cx, tx, budget, limits, |sq, cx, tx| {
+            sq.start_current(1);
+            self.send_current(cx, sq, tx).map_err(|error| {
+                sq.refuse_current(error);
+                Blocked::Wait
+            })
+        })
+    }
+
+    /// Sends the current packet. A message ends with its last.
+    fn send_current<H: Host>(
+        &self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+        tx: &mut TxBatch,
+    ) -> Result<(), Error> {
+        let Some((pending, packet)) = sq.current() else { return Ok(()) };
+        let is_last = pending.is_last(packet);
+        let body = |request: Request| request.unreliable().map(Body::Uc);
+        pending.put_packet(cx, tx, &self.path, packet, false, body)?;
+        sq.sent_current();
+        if is_last {
+            sq.end_front(cx);
+        }
+        Ok(())
+    }
+
+    /// A request packet arrived.
+    pub(super) fn handle_request<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        packet: &Packet<'_, Request>,
+    ) -> Result<(), Failure> {
+        if !cx.qp.may_receive() {
+            cx.count(Counter::DropQpNotReady, 1);
+            return Ok(());
+        }
+        cx.establish();
+        let Headers { bth, body: request } = &packet.headers;
+        let starts = request.starts();
+        let is_next = bth.psn == self.expected;
+        if !is_next {
+            cx.count(Counter::UcGaps, 1);
+        }
+        if !is_next || starts {
+            self.drop_message(cx);
+        }
+        self.expected = bth.psn.next();
+        if !starts && !self.incoming.is_under_way() {
+            cx.count(Counter::DropMessagePart, 1);
+            return Ok(());
+        }
+        self.execute(cx, packet).or_else(|refusal| {
+            self.drop_message(cx);
+            refusal.drop_message(cx, self.incoming.receive())
+        })
+    }
+
+    fn execute<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        packet: &Packet<'_, Request>,
+    ) -> Result<(), Refusal> {
+        let Packet { headers: Headers { bth, body: request }, payload } = packet;
+        self.incoming.check_sequence(request)?;
+        check_enabled(self.access, request)?;
+        self.incoming.check_length(packet, self.path.mtu)?;
+        self.incoming.check_receive(cx, request)?;
+        // What the last packet of a message brings for the receive, if that is consumed.
+        let ended = match request {
+            Request::Send(part) => {
+                self.incoming.put(cx, payload)?;
+                part.end().map(|extra| Some(*extra))
+            }
+            Request::Write(part) => {
+                let target = self.incoming.check_write(cx, part, payload)?;
+                self.incoming.store(cx, target, payload, part.ends())?;
+                part.end().map(|imm| imm.map(Extra::Imm))
+            }
+            _ => return Err(Refusal::InvalidRequest),
+        };
+        if let Some(extra) = ended {
+            self.incoming.end(cx, self.path.dest_qpn, bth.solicited, extra);
+        }
+        Ok(())
+    }
+
+    /// Gives up the message under way, if there is one.
+    fn drop_message<H>(&mut self, cx: &mut Cx<'_, H>) {
+        if self.incoming.drop_message() {
+            cx.count(Counter::UcMessagesDropped, 1);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! UD: messages of one packet, to anybody and from anybody who knows the Q_Key.
+
+use super::common::{Cx, Error, Failure};
+use super::receive::{Receive, Refusal};
+use super::send_queue::{Blocked, Limits, SendQueue};
+use crate::cause::Cause;
+use crate::counters::Counter;
+use crate::host::Host;
+use crate::path::flow_to_any;
+use urxe_types::{
+    Completion, DatagramPath, Destination, Extra, GrhKind, Qkey, Qpn, SendOp, WcStatus,
+};
+use urxe_wire::batch::TxBatch;
+use urxe_wire::{Bth, Datagram, Deth, Flow, GRH_LEN, Headers, Outer, Packet, datagram_source_port};
+
+/// The service of a UD QP.
+#[derive(Debug)]
+pub(super) struct Ud {
+    /// What a datagram must carry to be taken.
+    qkey: Qkey,
+    receive: Receive,
+}
+
+impl Ud {
+    pub(super) fn new(qkey: Qkey) -> Ud {
+        Ud { qkey, receive: Receive::default() }
+    }
+
+    pub(super) fn update(&mut self, qkey: Qkey) {
+        self.qkey = qkey;
+    }
+
+    pub(super) fn end_receive(&mut self) -> Option<u64> {
+        self.receive.end()
+    }
+
+    /// Sends what may be sent now. Returns whether there is more, held up only by the batch's
+    /// room or the end of this QP's turn.
+    pub(super) fn transmit<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+        tx: &mut TxBatch,
+        budget: &mut u32,
+    ) -> Result<bool, Failure> {
+        let limits = Limits { mtu: cx.config.active_mtu.bytes() as u32, max_rd_atomic: 0 };
+        sq.transmit(cx, tx, budget, limits, |sq, cx, tx| {
+            sq.start_current(1);
+            self.send_current(cx, sq, tx).map_err(|error| {
+                sq.refuse_current(error);
+                Blocked::Wait
+            })
+        })
+    }
+
+    /// Sends the datagram whose turn it is; it ends with that.
+    fn send_current<H: Host>(
+        &self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+        tx: &mut TxBatch,
+    ) -> Result<(), Error> {
+        let Some((pending, _)) = sq.current() else { return Ok(()) };
+        let wqe = pending.wqe();
+        let Some(to) = &wqe.to else {
+            return Err((WcStatus::LocalQpOperation, Cause::MalformedEntry));
+        };
+        let flow = flow(cx, to).map_err(|cause| (WcStatus::LocalQpOperation, cause))?;
+        let qkey = if to.qkey.is_controlled() { self.qkey } else { to.qkey };
+        let imm = match wqe.op {
+            SendOp::Send(Extra::Imm(imm)) => Some(imm),
+            _ => None,
+        };
+        let bth = Bth { solicited: wqe.solicited, ..Bth::new(to.qpn, pending.first_psn()) };
+        let deth = Deth { qkey, src_qp: cx.qp.qpn };
+        let len = pending.length();
+        tx.push(&flow, &Headers::new(bth, Datagram { deth, imm }), len as usize, |buf| {
+            pending.gather(cx, 0, buf, len)
+        })
+        .map_err(|cause| (WcStatus::LocalProtection, cause))?;
+        cx.count_sent(len as usize);
+        sq.sent_current();
+        sq.end_front(cx);
+        Ok(())
+    }
+
+    /// A datagram arrived.
+    pub(super) fn handle_datagram<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        outer: &Outer,
+        packet: &Packet<'_>,
+        datagram: &Datagram,
+    ) -> Result<(), Failure> {
+        let is_multicast = packet.headers.bth.dest_qp == Qpn::MULTICAST;
+        let dropped = if !cx.qp.may_receive() {
+            Counter::DropQpNotReady
+        } else if self.qkey != datagram.deth.qkey {
+            Counter::DropBadQkey
+        } else if is_multicast != outer.flow.dst.is_multicast() {
+            Counter::DropWrongAddress
+        } else if packet.payload.len() > cx.config.active_mtu.bytes() {
+            Counter::DropDatagramTooLong
+        } else {
+            cx.count_received(outer, packet);
+            return self
+                .receive_datagram(cx, outer, packet, datagram)
+                .or_else(|refusal| refusal.drop_message(cx, &self.receive));
+        };
+        cx.count(dropped, 1);
+        Ok(())
+    }
+
+    /// Puts a datagram into a receive, behind the headers that it came with.
+    fn receive_datagram<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        outer: &Outer,
+        packet: &Packet<'_>,
+        datagram: &Datagram,
+    ) -> Result<(), Refusal> {
+        self.receive.take(cx)?;
+        let length = GRH_LEN + packet.payload.len();
+        // Nothing of a datagram that does not fit is put anywhere.
+        if self.receive.room() < length as u64 {
+            return Err(Refusal::ReceiveTooShort);
+        }
+        self.receive.put(cx, 0, &outer.grh(packet.udp_len()))?;
+        self.receive.put(cx, GRH_LEN as u64, packet.payload)?;
+        if !cx.sync() {
+            return Ok(());
+        }
+        cx.count(Counter::ReceivedMessages, 1);
+        let Some(wr_id) = self.receive.end() else { return Ok(()) };
+        let kind = if outer.flow.src.is_ipv4() { GrhKind::Ipv4 } else { GrhKind::Ipv6 };
+        let completion = Completion {
+            byte_len: length as u32,
+            extra: datagram.imm.map_or(Extra::None, Extra::Imm),
+            src_qpn: datagram.deth.src_qp,
+            grh: Some(kind),
+            solicited: packet.headers.bth.solicited,
+            ..cx.qp.received(wr_id)
+        };
+        cx.complete(cx.qp.init.recv_cq, &completion);
+        Ok(())
+    }
+}
+
+/// The outer headers of a datagram.
+fn flow<H>(cx: &Cx<'_, H>, to: &Destination) -> Result<Flow, Cause> {
+    let av = match &to.path {
+        DatagramPath::Handle(ah) => cx.ahs.get(*ah, cx.qp.init.pd)?,
+        DatagramPath::Vector(av) => av,
+    };
+    let mut flow = flow_to_any(&cx.config.gids, av).map_err(|_| Cause::NoPath)?;
+    flow.src_port = cx.config.source_port.unwrap_or_else(|| datagram_source_port(cx.qp.qpn));
+    Ok(flow)
+}
