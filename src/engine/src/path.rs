@@ -57,6 +57,7 @@ fn flow(gids: &[Option<IpAddr>], av: &AddressVector) -> Result<Flow, PathError> 
     let sgid = gids.get(usize::from(index)).copied().flatten();
     let src = sgid.ok_or(PathError::NoSuchGid(index))?;
     let dst = av.dgid;
+    // ADDR-002
     if src.is_ipv4() != dst.is_ipv4() {
         return Err(PathError::FamilyMismatch { dgid: dst, sgid: src });
     }

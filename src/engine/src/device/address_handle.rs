@@ -36,7 +36,9 @@ impl AhTable {
     /// The path of a handle, for a QP of this protection domain.
     pub(crate) fn get(&self, ah: AhId, pd: PdId) -> Result<&AddressVector, Cause> {
         match self.handles.get(ah.0) {
+            // UD-008
             None => Err(Cause::NoSuchAddressHandle),
+            // UD-007
             Some(handle) if handle.pd != pd => Err(Cause::ForeignAddressHandle),
             Some(handle) => Ok(&handle.av),
         }
@@ -49,6 +51,7 @@ impl AhTable {
         pd: PdId,
         av: &AddressVector,
     ) -> Result<AhId, AhError> {
+        // UD-009
         flow_to_any(gids, av)?;
         if self.handles.len() >= MAX_AH {
             return Err(AhError::TooMany);

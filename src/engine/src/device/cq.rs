@@ -36,6 +36,7 @@ impl Cqs {
 
     /// A CQ had no room. Returns whether it is the first time.
     pub(crate) fn fail(&mut self, cq: CqId) -> bool {
+        // CQ-003, CQ-019
         let is_new = self.failed.insert(cq);
         if is_new {
             self.failed_cqs.push(cq);
@@ -52,6 +53,7 @@ impl Cqs {
 
     /// The CQ was destroyed; its number may come again.
     pub(super) fn forget(&mut self, cq: CqId) {
+        // CQ-031
         self.failed.remove(&cq);
     }
 }

@@ -42,19 +42,24 @@ impl Device {
 
     /// The checks that need no QP.
     fn accept<'a>(&mut self, outer: &Outer, bytes: &'a [u8]) -> Result<Packet<'a>, Counter> {
+        // COUNT-002
         if bytes.len() < urxe_wire::Bth::LEN + urxe_wire::icrc::LEN {
             return Err(Counter::DropTooShort);
         }
+        // COUNT-001
         if self.icrc.check(outer, bytes) == Verdict::Bad {
             return Err(Counter::DropBadIcrc);
         }
         let packet = Packet::parse(bytes).map_err(|error| match error {
             ParseError::TooShort { .. } => Counter::DropTooShort,
+            // COUNT-003
             ParseError::UnknownOpcode { .. } => Counter::DropUnknownOpcode,
+            // COUNT-004, HOST-024
             _ => Counter::DropMalformed,
         })?;
         match packet.headers.bth.pkey.matches(Pkey::DEFAULT) {
             true => Ok(packet),
+            // COUNT-005, UD-018
             false => Err(Counter::DropBadPkey),
         }
     }
@@ -83,11 +88,13 @@ impl Device {
     ) {
         let group = outer.flow.dst;
         let mut members = 0;
+        // MCAST-001, MCAST-002: what one member does with its copy is its own affair.
         while let Some(qpn) = self.multicast.member(group, members) {
             self.deliver(now, host, qpn, outer, packet);
             members += 1;
         }
         if members == 0 {
+            // MCAST-003
             self.tables.counters.add(Counter::DropNoMulticastMember, 1);
         }
     }
@@ -106,6 +113,8 @@ impl Device {
             self.end_of_batch(now, host);
         }
         if !self.run(now, host, qpn, Event::Packet(outer, packet)) {
+            // COUNT-006, HOST-022
+            // COUNT-006
             self.tables.counters.add(Counter::DropUnknownQp, 1);
         }
     }
@@ -166,6 +175,7 @@ impl Device {
         let is_there = self.run_one(now, host, qpn, event);
         while let Some(users) = self.tables.cqs.take_failed() {
             for qpn in users {
+                // CQ-018, CQ-022: a flush of one of them may fail the next CQ.
                 self.run_one(now, host, qpn, Event::CqFailed);
             }
         }

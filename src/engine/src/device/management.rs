@@ -34,6 +34,7 @@ impl Management {
         qpn: Qpn,
         mad: &[u8; MAD_LEN],
     ) {
+        // UD-030
         match self.waiting.len() >= MAX_WAITING_MADS {
             true => counters.add(Counter::MadsNotSent, 1),
             false => self.waiting.push_back(Outgoing { flow, qpn, mad: *mad }),
@@ -72,9 +73,11 @@ pub(super) fn parse<'a>(
     let Body::Ud(Datagram { deth: Deth { qkey, src_qp }, .. }) = packet.headers.body else {
         return Err(Counter::DropWrongTransport);
     };
+    // UD-028
     if qkey != Qkey::GSI {
         return Err(Counter::DropBadQkey);
     }
+    // UD-028
     let mad = packet.payload.try_into().map_err(|_| Counter::DropBadMad)?;
     Ok((MadSource { flow: outer.flow, src_qpn: src_qp }, mad))
 }

@@ -77,6 +77,7 @@ impl Device {
         config.gids.resize(GID_TABLE_LEN, None);
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         // A new daemon is not to get packets meant for the old one's QPs.
+        // HOST-022
         let next_qpn = MIN_QPN + rng.next_u32() % (MAX_QPN / 2);
         Device {
             rng,

@@ -50,6 +50,7 @@ impl MulticastTable {
             self.groups.insert(group, vec![qpn]);
             return Ok(true);
         };
+        // MCAST-004
         if members.contains(&qpn) {
             return Ok(false);
         }
@@ -94,5 +95,6 @@ impl MulticastTable {
 }
 
 fn check_group(group: IpAddr) -> Result<(), McastError> {
+    // MCAST-006
     group.is_multicast().then_some(()).ok_or(McastError::NotMulticast(group))
 }

@@ -71,6 +71,7 @@ impl SrqTable {
         if self.srqs.len() >= MAX_SRQ {
             return Err(CreateSrqError::TooMany);
         }
+        // SRQ-006: it is looked at when a receive is taken.
         let srq = Srq { init, limit: init.limit, qps: 0, broken: false };
         Ok(SrqId(self.srqs.insert(srq)))
     }
@@ -109,6 +110,7 @@ impl SrqTable {
     pub(super) fn attach(&mut self, id: SrqId) -> Option<PdId> {
         let srq = self.srqs.get_mut(id.0)?;
         srq.qps += 1;
+        // SRQ-003
         Some(srq.init.pd)
     }
 
@@ -127,6 +129,7 @@ impl SrqTable {
         let taken = host.next_recv(srq.init.queue, recv);
         if taken == Taken::Broken {
             srq.broken = true;
+            // SRQ-011: told once, for a broken one is not asked again.
             host.event(AsyncEvent::SrqError(id));
         }
         srq.check_limit(host, id);
@@ -137,6 +140,7 @@ impl SrqTable {
 impl Srq {
     /// Raises the limit event, once for each time that the limit is armed.
     fn check_limit<H: Host>(&mut self, host: &mut H, id: SrqId) {
+        // SRQ-004, SRQ-005
         if self.limit != 0 && host.posted_recvs(self.init.queue) < self.limit {
             self.limit = 0;
             host.event(AsyncEvent::SrqLimit(id));

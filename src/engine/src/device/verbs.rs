@@ -88,7 +88,8 @@ impl Device {
             self.next_qpn = following_qpn(self.next_qpn);
         }
         let qpn = Qpn::new(self.next_qpn);
-        // The number of a destroyed QP stays unused for long: its peer may still be sending.
+        // HOST-017: the number of a destroyed QP stays unused for long: its peer may still be
+        // sending.
         self.next_qpn = following_qpn(self.next_qpn);
         self.tables.cqs.attach(qpn, &init);
         let qp = Qp::new(qpn, init, recv_pd);
@@ -243,6 +244,7 @@ impl Device {
         mad: &[u8; MAD_LEN],
     ) -> Result<(), AhError> {
         let config = &self.tables.config;
+        // UD-033
         let mut flow = flow_to_host(&config.gids, to)?;
         flow.src_port = config.source_port.unwrap_or_else(|| datagram_source_port(Qpn::GSI));
         self.management.send(&mut self.tables.counters, flow, qpn, mad);

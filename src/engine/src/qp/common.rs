@@ -85,6 +85,7 @@ impl Common {
 
     /// Whether what the peer sends is taken.
     pub(super) fn may_receive(&self) -> bool {
+        // STATE-007, STATE-013, SRQ-019, UC-020, UD-024
         matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
     }
 
@@ -200,6 +201,7 @@ impl<H: Host> Cx<'_, H> {
         let completion = Completion {
             status,
             vendor_err: cause as u32,
+            // CQ-006
             solicited: true,
             ..self.qp.received(wr_id)
         };

@@ -21,13 +21,18 @@ impl Qp {
         cx: &mut Cx<'_, H>,
         packet: &Packet<'_, Response>,
     ) {
+        // STATE-014
+        // STATE-002
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            // COUNT-009
             return self.count(cx, Counter::DropQpNotReady, 1);
         }
         let Headers { bth: Bth { psn, .. }, body: response } = packet.headers;
         if !self.sq.is_outstanding(psn) {
             let counter = match psn.precedes(self.sq.una()) {
+                // RC-COMP-013
                 true => Counter::StaleResponses,
+                // RC-COMP-012
                 false => Counter::GhostResponses,
             };
             return self.count(cx, counter, 1);
@@ -61,6 +66,7 @@ impl Qp {
                 // Nothing is told by a lost READ or atomic response but asking again; where it may
                 // only be late, for the oldest alone.
                 Expired::Probe => match self.sq.front() {
+                    // RC-REQ-028
                     Some(front) if front.expects_response() && self.retry.knows_path() => {
                         self.count(cx, Counter::Probes, 1);
                         self.go_back();
@@ -75,13 +81,15 @@ impl Qp {
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
                 self.count(cx, Counter::AcksReceived, 1);
-                // An ACK of a READ's or atomic's own PSN lacks the data.
+                // RC-COMP-001: an ACK of a READ's or atomic's own PSN lacks the data.
                 self.acknowledge_before(cx, psn.next());
+                // RC-REQ-027
                 if self.retry.take_probed(psn) && self.sq.outstanding() > 0 {
                     self.go_back();
                 }
             }
             Syndrome::RnrNak { timer } => {
+                // RC-COMP-006
                 if self.acknowledge_before(cx, psn) {
                     self.on_rnr_nak(cx, timer);
                 }
@@ -97,12 +105,16 @@ impl Qp {
                 if self.acknowledge_before(cx, psn) {
                     let (status, cause) = match code {
                         NakCode::InvalidRequest => {
+                            // RC-COMP-008
                             (WcStatus::RemoteInvalidRequest, Cause::PeerInvalidRequest)
                         }
+                        // RC-COMP-009
                         NakCode::RemoteAccess => (WcStatus::RemoteAccess, Cause::PeerRemoteAccess),
                         NakCode::RemoteOperational => {
+                            // RC-COMP-010
                             (WcStatus::RemoteOperation, Cause::PeerRemoteOperation)
                         }
+                        // RC-COMP-017
                         _ => (WcStatus::BadResponse, Cause::BadResponse),
                     };
                     self.failure = Some(Failure::Send(status, cause));
@@ -117,7 +129,7 @@ impl Qp {
         if self.retry.is_rnr_waiting() {
             return;
         }
-        // The peer is there: only its silence uses up the other tries.
+        // RC-REQ-039: the peer is there: only its silence uses up the other tries.
         self.retry.tries = self.attr.retry_cnt.unwrap_or(0);
         match self.retry.rnr_tries {
             0 => {
@@ -125,7 +137,9 @@ impl Qp {
                 self.failure = Some(Failure::Send(WcStatus::RnrRetryExceeded, Cause::RnrRetries));
                 return;
             }
+            // RC-REQ-024
             7 => {}
+            // RC-REQ-023
             _ => self.retry.rnr_tries -= 1,
         }
         self.retry.on_rewind(self.sq.una());
@@ -190,6 +204,7 @@ impl Qp {
         }
         let pd = self.init.pd;
         let Some(front) = self.sq.front() else { return };
+        // RC-COMP-016
         if !front.is_atomic() {
             return self.bad_response(cx);
         }
@@ -217,6 +232,7 @@ impl Qp {
                 break true;
             }
             let Some(front) = self.sq.front().filter(|front| front.started) else { break true };
+            // RC-COMP-004, RC-COMP-005, FAW-014
             if front.expects_response() {
                 break false;
             }
@@ -244,6 +260,7 @@ impl Qp {
         if self.retry.timed_psn().is_some_and(|timed| timed.precedes(una)) {
             self.retry.on_timed_acknowledged(cx.now);
         }
+        // RC-REQ-019
         self.retry.tries = self.attr.retry_cnt.unwrap_or(0);
         self.retry.rnr_tries = self.attr.rnr_retry.unwrap_or(0);
         self.retry.window.on_acknowledged(packets);
@@ -255,6 +272,7 @@ impl Qp {
 
     /// A packet at or after the oldest PSN was lost. Repeats from there, once for each loss.
     fn on_loss<H>(&mut self, cx: &mut Cx<'_, H>, cause: Cause) {
+        // RC-COMP-007
         if self.retry.rewound_at != Some(self.sq.una()) {
             self.lose_try(cx, cause);
         }
@@ -262,6 +280,7 @@ impl Qp {
 
     fn lose_try<H>(&mut self, cx: &mut Cx<'_, H>, cause: Cause) {
         match self.retry.tries.checked_sub(1) {
+            // RC-REQ-017, RC-REQ-018
             Some(left) => {
                 self.retry.tries = left;
                 self.go_back();
@@ -287,6 +306,7 @@ impl Qp {
     /// Ends the oldest work request, whose data has all come: with success if the program can see
     /// it, also where that is told by no completion.
     fn end_front_with_data<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        // RC-COMP-018, ORDER-006
         match self.sync(cx) {
             true => self.end_front(cx),
             false => {
@@ -298,9 +318,12 @@ impl Qp {
     /// Ends the oldest work request successfully, and the local operations after it that were
     /// done long ago.
     pub(crate) fn end_front<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        // RC-REQ-014
         while let Some(pending) = self.sq.pop_front() {
             self.count(cx, Counter::SentMessages, 1);
+            // RC-REQ-041
             cx.host.retire_send(self.init.send_queue);
+            // RC-REQ-009
             if pending.wqe.signaled {
                 self.complete_send(cx, &pending, WcStatus::Success, Cause::None);
             }
@@ -335,6 +358,7 @@ impl Qp {
             status,
             opcode,
             vendor_err: cause as u32,
+            // RC-COMP-021
             byte_len: pending.length as u32,
             extra: Extra::None,
             qpn: self.qpn,

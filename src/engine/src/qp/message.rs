@@ -67,6 +67,7 @@ pub(super) fn check_enabled(access: Access, request: &Request) -> Result<(), Ref
         // A kind that does not exist is refused where it would be executed.
         Request::Flush { feth, .. } => flush_rights(feth).unwrap_or_default(),
     };
+    // RC-RESP-014, RC-RESP-051, MW-003
     access.contains(needs).then_some(()).ok_or(Refusal::InvalidRequest)
 }
 
@@ -197,6 +198,7 @@ impl Incoming {
             cx.qp.dirty = true;
         }
         if ends {
+            // ORDER-001, ORDER-003
             cx.host.write_barrier();
         }
         write.va = write.va.wrapping_add(payload.len() as u64);
@@ -220,6 +222,7 @@ impl Incoming {
         let message = std::mem::take(&mut self.message);
         cx.count(Counter::ReceivedMessages, 1);
         if let Some(Extra::Invalidate(rkey)) = extra {
+            // MW-025
             cx.keys.unbind(rkey.0);
             cx.count(Counter::KeysInvalidated, 1);
         }

@@ -217,9 +217,11 @@ fn check_attributes(
         let set = attribute.is_set(attr);
         let required = transition.required.contains(&attribute);
         if required && !set {
+            // STATE-015, STATE-025
             return Err(ModifyQpError::Missing { attribute, from, to });
         }
         if set && !required && !transition.optional.contains(&attribute) {
+            // STATE-016
             return Err(ModifyQpError::NotAllowed { attribute, from, to });
         }
     }
@@ -228,12 +230,14 @@ fn check_attributes(
 
 fn check_ranges(attr: &QpAttr) -> Result<(), ModifyQpError> {
     let check = |attribute, value: Option<u64>, min: u64, max: u64| match value {
+        // STATE-017
         Some(value) if value < min || value > max => {
             Err(ModifyQpError::Range { attribute, value, min, max })
         }
         _ => Ok(()),
     };
     let rd_atomic = u64::from(MAX_RD_ATOMIC);
+    // STATE-034
     check(Attribute::PkeyIndex, attr.pkey_index.map(u64::from), 0, 0)?;
     check(Attribute::Port, attr.port.map(u64::from), 1, 1)?;
     check(Attribute::MaxRdAtomic, attr.max_rd_atomic.map(u64::from), 0, rd_atomic)?;

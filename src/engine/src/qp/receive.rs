@@ -29,10 +29,12 @@ impl Refusal {
         let (status, cause, event) = match self {
             Refusal::ReceiverNotReady => return Ok(()),
             Refusal::InvalidRequest => {
+                // CQ-012
                 let event = AsyncEvent::QpRequestError(qpn);
                 (WcStatus::LocalQpOperation, Cause::RequestRefused, Some(event))
             }
             Refusal::RemoteAccess => {
+                // RC-RESP-011, CQ-012
                 let event = AsyncEvent::QpAccessError(qpn);
                 (WcStatus::LocalAccess, Cause::RequestRefused, Some(event))
             }
@@ -42,6 +44,7 @@ impl Refusal {
                     Cause::MalformedEntry | Cause::LocalMemory | Cause::BrokenQueue => {
                         WcStatus::LocalQpOperation
                     }
+                    // RC-RESP-005
                     _ => WcStatus::LocalProtection,
                 };
                 // Without a receive there is no completion that tells of it.
@@ -60,9 +63,13 @@ impl Refusal {
         receive: &Receive,
     ) -> Result<(), Failure> {
         let counter = match self {
+            // UC-014, UD-019
             Refusal::ReceiverNotReady => Counter::DropNoReceive,
+            // UC-017
             Refusal::InvalidRequest => Counter::DropInvalidRequest,
+            // UC-016
             Refusal::RemoteAccess => Counter::DropRemoteAccess,
+            // UC-015
             Refusal::ReceiveTooShort => Counter::DropReceiveTooShort,
             Refusal::Local(_) => return self.failure(cx.qp.qpn, receive),
         };
@@ -100,6 +107,7 @@ impl Receive {
                 self.in_use = true;
                 Err(Refusal::Local(Cause::MalformedEntry))
             }
+            // SRQ-002
             Taken::Empty => Err(Refusal::ReceiverNotReady),
             Taken::Broken => Err(Refusal::Local(Cause::BrokenQueue)),
         }
@@ -121,6 +129,7 @@ impl Receive {
         cx.qp.dirty = true;
         let mut space = Space { keys: cx.keys, pd: cx.qp.recv_pd, host: cx.host };
         space.scatter(&mut self.walk, &self.wqe.sges, offset, data).map_err(|cause| match cause {
+            // RC-RESP-004
             Cause::ReceiveTooShort => Refusal::ReceiveTooShort,
             cause => Refusal::Local(cause),
         })

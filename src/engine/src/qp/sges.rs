@@ -114,6 +114,7 @@ impl<H: Host> Space<'_, H> {
     ) -> Result<(), Cause> {
         walk.seek(sges, offset);
         let mut done = 0;
+        // RC-RESP-056, SRQ-020, UC-026, UD-035: what the data does not reach is not looked at.
         while done < data.len() {
             let sge = walk.stretch(sges, data.len() - done).ok_or(Cause::ReceiveTooShort)?;
             let len = sge.length as usize;

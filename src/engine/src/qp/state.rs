@@ -128,6 +128,7 @@ pub(super) struct Transition {
 /// The change of a QP from one state to another, if there is one (the kernel's
 /// `ib_modify_qp_is_ok`, IBTA 11.2.5.2).
 pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
+    // STATE-001
     let (required, optional): (&[_], &[_]) = match (from, to, qp_type) {
         (_, Reset | Err, _) => (&[], &[]),
 
@@ -153,6 +154,7 @@ pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<
         (Rts | Sqd | Sqe, Rts, Ud) => (&[], &[Qkey]),
 
         (Rts, Sqd, _) => (&[], &[]),
+        // STATE-032
         (Sqd, Sqd, Rc) => (
             &[],
             &[

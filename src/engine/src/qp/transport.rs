@@ -253,11 +253,12 @@ impl Transport {
         }
         let reliable = cx.qp.init.qp_type == QpType::Rc;
         cx.qp.state = match failure {
+            // STATE-026, STATE-028, UD-034
             Failure::Send(..) if !reliable => QpState::Sqe,
             _ => QpState::Err,
         };
         cx.qp.flush_cause = match failure {
-            // No completion has told, or can tell.
+            // CQ-034: no completion has told, or can tell.
             Failure::CqOverrun => Cause::CqOverrun,
             Failure::BrokenQueue => Cause::BrokenQueue,
             _ => Cause::Flushed,
@@ -283,6 +284,7 @@ impl Transport {
                     None => {}
                 }
             }
+            // CQ-013
             Failure::BrokenQueue | Failure::CqOverrun => {
                 cx.count(Counter::LocalErrors, 1);
                 cx.tell_fatal();
@@ -291,6 +293,7 @@ impl Transport {
         }
         match failure {
             // Very many QPs may use a CQ: each is flushed when it has its turn.
+            // CQ-020
             Failure::CqOverrun => {
                 self.flush_receive_in_use(cx);
                 self.sq.wake();

@@ -101,6 +101,7 @@ impl Uc {
         if !is_next {
             cx.count(Counter::UcGaps, 1);
         }
+        // UC-008, UC-011, UC-012
         if !is_next || starts {
             self.drop_message(cx);
         }

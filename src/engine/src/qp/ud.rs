@@ -63,6 +63,7 @@ impl Ud {
         let Some((pending, _)) = sq.current() else { return Ok(()) };
         let wqe = pending.wqe();
         let Some(to) = &wqe.to else {
+            // UD-010
             return Err((WcStatus::LocalQpOperation, Cause::MalformedEntry));
         };
         let flow = flow(cx, to).map_err(|cause| (WcStatus::LocalQpOperation, cause))?;
@@ -134,10 +135,12 @@ impl Ud {
         let Some(wr_id) = self.receive.end() else { return Ok(()) };
         let kind = if outer.flow.src.is_ipv4() { GrhKind::Ipv4 } else { GrhKind::Ipv6 };
         let completion = Completion {
+            // UD-013
             byte_len: length as u32,
             extra: datagram.imm.map_or(Extra::None, Extra::Imm),
             src_qpn: datagram.deth.src_qp,
             grh: Some(kind),
+            // RC-RESP-049
             solicited: packet.headers.bth.solicited,
             ..cx.qp.received(wr_id)
         };
@@ -152,6 +155,7 @@ fn flow<H>(cx: &Cx<'_, H>, to: &Destination) -> Result<Flow, Cause> {
         DatagramPath::Handle(ah) => cx.ahs.get(*ah, cx.qp.init.pd)?,
         DatagramPath::Vector(av) => av,
     };
+    // UD-008
     let mut flow = flow_to_any(&cx.config.gids, av).map_err(|_| Cause::NoPath)?;
     flow.src_port = cx.config.source_port.unwrap_or_else(|| datagram_source_port(cx.qp.qpn));
     Ok(flow)

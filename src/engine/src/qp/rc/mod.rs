@@ -106,6 +106,7 @@ impl Rc {
 
     /// What was done since the last reply was lost: the peer is told so, and nothing else.
     pub(super) fn fail_unacked(&mut self) {
+        // RC-RESP-048, RC-RESP-053
         self.responder.fail_unacked();
     }
 

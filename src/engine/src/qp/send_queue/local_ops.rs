@@ -20,6 +20,7 @@ impl SendQueue {
     ) -> Result<(), Blocked> {
         let scope = cx.qp.key_scope();
         let Some((pending, _)) = self.current() else { return Err(Blocked::Wait) };
+        // MW-033: what was done before a retry is not done again.
         if !pending.started {
             let done = match pending.wqe.op {
                 SendOp::BindMw { mw, new_rkey, mr, addr, length, access } => {

@@ -217,6 +217,7 @@ impl SendQueue {
         self.asked.clear();
         self.index = 0;
         self.packet = match self.pending.front() {
+            // RC-REQ-016
             Some(front) if front.started => distance(front.first_psn, self.una),
             _ => 0,
         };

@@ -92,13 +92,16 @@ impl SendQueue {
                 Ok(length) => {
                     pending.length = length;
                     pending.packets = match pending.is_local() {
+                        // MW-031
                         true => 0,
                         false => (length.div_ceil(u64::from(limits.mtu)) as u32).max(1),
                     };
                     if pending.packets > 1 && cx.qp.init.qp_type == QpType::Ud {
+                        // UD-005
                         pending.failed = Some((WcStatus::LocalLength, Cause::DatagramTooLong));
                     }
                 }
+                // RC-REQ-032, RC-REQ-033: it fails in its turn.
                 Err(failed) => pending.failed = Some(failed),
             },
             Taken::Malformed => {
@@ -127,10 +130,13 @@ impl SendQueue {
         let Some((pending, _)) = self.current() else { return Err(Blocked::Wait) };
         let fenced = !pending.started
             && match pending.wqe.op {
-                // What is before it may still need the key (IBTA 10.6.5.1; rxe waits always).
+                // MW-032: what is before it may still need the key (IBTA 10.6.5.1; rxe waits
+                // always).
                 SendOp::LocalInvalidate { .. } => !is_oldest,
+                // RC-REQ-013, FAW-013
                 _ => pending.wqe.fence && responses_expected > 0,
             };
+        // RC-REQ-012
         let beyond = pending.takes_resource() && all_asked;
         let draining = !pending.started && state == QpState::Sqd;
         match pending.failed.is_some() || fenced || beyond || draining {
@@ -150,6 +156,7 @@ fn validate<H>(cx: &Cx<'_, H>, wqe: &SendWqe, limits: Limits) -> Result<u64, Err
         SendOp::Read { .. } => (true, false),
         SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (true, true),
         SendOp::AtomicWrite { .. } => (false, true),
+        // FAW-011
         SendOp::Flush { length, placement, selectivity, .. } => {
             return validate_flush(length, &Feth { selectivity, placement });
         }
@@ -164,11 +171,13 @@ fn validate<H>(cx: &Cx<'_, H>, wqe: &SendWqe, limits: Limits) -> Result<u64, Err
     }
     let inline = wqe.inline.as_ref().map(|data| data.len() as u64);
     let length = inline.unwrap_or_else(|| sges::total(&wqe.sges));
+    // RC-REQ-035, RC-REQ-038, FAW-023
     if length > MAX_MESSAGE || (is_atomic && length != 8) {
         return Err((WcStatus::LocalLength, Cause::LocalLength));
     }
-    // Where the answer goes is checked when it is placed there, as rxe and hardware do: the
-    // peer's refusal is told before our own, and an atomic is executed all the same.
+    // RC-REQ-008, RC-REQ-034: where the answer goes is checked when it is placed there, as rxe
+    // and hardware do: the peer's refusal is told before our own, and an atomic is executed all
+    // the same.
     if inline.is_some() || writes_here {
         return Ok(length);
     }
@@ -183,7 +192,9 @@ fn exists_on(qp_type: QpType, op: SendOp) -> bool {
     let is_local = matches!(op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. });
     match qp_type {
         QpType::Rc => true,
+        // UC-004, MW-036
         QpType::Uc => is_send || is_local || matches!(op, SendOp::Write { .. }),
+        // UD-010, MW-036
         QpType::Ud => is_send,
     }
 }
@@ -195,6 +206,7 @@ fn validate_flush(length: u32, feth: &Feth) -> Result<u64, Error> {
     }
     match flush_rights(feth) {
         Some(_) => Ok(0),
+        // FAW-006
         None => Err((WcStatus::LocalQpOperation, Cause::FlushKind)),
     }
 }

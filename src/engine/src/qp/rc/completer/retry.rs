@@ -246,6 +246,7 @@ impl Retry {
     /// other timers rest.
     pub(super) fn wait_rnr(&mut self, now: Instant, wait: Duration) {
         let wait = self.readiness.on_refused(wait);
+        // RC-REQ-025: the other two timers do not run meanwhile.
         self.rnr_deadline = Some(now + wait);
         self.ack_deadline = None;
         self.probe_deadline = None;
@@ -271,8 +272,10 @@ impl Retry {
             return Some(Expired::Ack);
         }
         if self.probe_deadline.is_some_and(|at| at <= now) {
+            // RC-REQ-026
             let doubled = (self.probe_interval * 2).min(MAX_PROBE_INTERVAL);
             self.probe_interval = self.probe_interval.max(doubled);
+            // RC-REQ-043
             self.backed_off = self.probe_interval;
             self.probe_deadline = Some(now + self.probe_interval);
             return Some(Expired::Probe);
@@ -312,6 +315,7 @@ impl Window {
     }
 
     fn on_loss(&mut self) {
+        // RC-REQ-029
         self.packets = (self.packets / 2).max(MIN_WINDOW_PACKETS);
         self.threshold = self.packets;
         self.credit = 0;

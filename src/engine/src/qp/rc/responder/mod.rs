@@ -171,10 +171,12 @@ impl Responder {
     /// not count: the peer may have had it long ago.
     fn unanswered(&self) -> usize {
         let is_first_answer = |reply: &&Reply| match reply {
+            // RC-RESP-021
             Reply::Read { read, .. } => !self.was_answered(read),
             Reply::Atomic(AtomicResource { psn, .. }) | Reply::AtomicWrite(Done { psn, .. }) => {
                 self.unanswered_from.precedes(psn.next())
             }
+            // FAW-010
             Reply::Flush(_) | Reply::Ack { .. } | Reply::Nak { .. } => false,
         };
         self.replies.iter().filter(is_first_answer).count()
@@ -228,6 +230,7 @@ impl Responder {
         match self.resources.find_read(&rest, mtu) {
             Some(original) => {
                 cx.count(Counter::ReadsReplayed, 1);
+                // RC-RESP-029
                 self.replay_read(original, rest);
             }
             None => cx.count(Counter::DropUnknownDuplicate, 1),
@@ -241,6 +244,7 @@ impl Responder {
         let again = Reply::Read { read: rest, sent: 0 };
         let same = |reply: &&mut Reply| matches!(reply, Reply::Read { read, .. } if read.end() == original.end());
         match self.replies.iter_mut().find(same) {
+            // RC-RESP-031
             Some(reply) => *reply = again,
             None => self.replies.push_back(again),
         }
@@ -251,6 +255,7 @@ impl Responder {
         let (counter, syndrome) = match refusal {
             Refusal::ReceiverNotReady => {
                 let timer = self.parameters.min_rnr_timer;
+                // RC-RESP-006
                 (Counter::RnrNaksSent, Syndrome::RnrNak { timer })
             }
             Refusal::InvalidRequest | Refusal::ReceiveTooShort => {
@@ -274,6 +279,7 @@ impl Responder {
     fn queue_ack(&mut self) {
         let ack = Reply::Ack { psn: self.expected.prev(), msn: self.msn };
         match self.replies.back_mut() {
+            // RC-RESP-036
             Some(last @ Reply::Ack { .. }) => *last = ack,
             _ => self.replies.push_back(ack),
         }

@@ -67,6 +67,7 @@ pub(super) struct Resources {
 
 impl Resources {
     pub(super) fn remember(&mut self, resource: Resource, limit: usize) {
+        // RC-RESP-032, HOST-019: what is being answered has its own copy.
         while self.kept.len() >= limit.max(1) {
             self.kept.pop_front();
         }
@@ -83,6 +84,7 @@ impl Resources {
                 return None;
             }
             let offset = u64::from(number) * u64::from(mtu);
+            // RC-RESP-030
             let matches = rest.rkey == read.rkey
                 && rest.va == read.va.wrapping_add(offset)
                 && u64::from(rest.len) + offset <= u64::from(read.len);

@@ -106,6 +106,7 @@ impl Responder {
             // Checked again for each packet: the MR may have been deregistered meanwhile.
             let span = cx
                 .keys
+                // RC-RESP-022, MW-027
                 .remote(read.rkey.0, scope, va, buf.len() as u64, Access::REMOTE_READ)
                 .map_err(|_| Cause::RequestRefused)?;
             if let Some(kept) = kept.and_then(|kept| kept.get(..buf.len())) {
