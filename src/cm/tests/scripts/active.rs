@@ -1,4 +1,4 @@
-//! The side that asks for a connection.
+//! The active side.
 
 use crate::script::*;
 use std::time::Duration;
@@ -25,8 +25,8 @@ fn req_fields_are_those_of_rdma_cm() {
 fn accepted_connection_is_established_by_sending_an_rtu() {
     let (mut t, conn, req) = Script::req_sent();
     t.receive(rep(conn));
-    let Event::ConnectResponse { conn: told, response } = t.event() else { panic!() };
-    assert_eq!(told, conn);
+    let Event::ConnectResponse { conn: reported, response } = t.event() else { panic!() };
+    assert_eq!(reported, conn);
     assert_eq!(response.private_data, padded(b"welcome"));
     assert_eq!(response.offered.qpn, PEER_QPN);
     assert_eq!((response.offered.responder_resources, response.offered.initiator_depth), (5, 2));
@@ -62,7 +62,7 @@ fn unanswered_req_is_retried_15_times_and_given_up() {
     let (mut t, conn, _) = Script::req_sent();
     let (waited, sent) = t.run_all_timers();
     assert_eq!(sent[..15], ["REQ"; 15]);
-    // Should the peer have heard it after all.
+    // The peer may have received one of them.
     assert_eq!(sent[15..], ["REJ"]);
     assert_eq!(waited, Timing::default().give_up());
     assert_eq!(t.event(), Event::Unreachable { conn });
@@ -86,12 +86,12 @@ fn mra_extends_the_wait_without_using_up_retries() {
     t.receive(mra(conn, Received::Req, 24));
     t.receive(mra(conn, Received::Req, 24));
     t.assert_dropped(CmCounter::DropDuplicate, 0);
-    // The peer's last word may be lost, so we go on asking.
+    // The peer's reply may get lost, so the REQ is sent on.
     while t.now - start < TimeCode::new(24).duration() {
         assert_eq!(t.run_next_timer(), TimeCode::new(20).duration());
         assert_eq!(t.sent().name(), "REQ");
     }
-    // No longer than the kernel would ask for.
+    // No longer than the kernel's service timeout.
     let start = t.now;
     t.receive(mra(conn, Received::Req, 31));
     let (waited, _) = t.run_all_timers();
@@ -153,7 +153,7 @@ fn duplicate_of_a_rejected_rep_gets_the_same_rej() {
         let rejection = t.sent_rej();
         assert_eq!((rejection.rejected, rejection.reason), (Rejected::Rep, Reason::Consumer));
         assert_eq!(rejection.private_data, padded(b"no"));
-        // It was lost, and the REP comes again.
+        // The REJ was lost.
         t.receive(rep(conn));
     }
     assert_eq!(t.sent_rej().reason, Reason::Consumer);
@@ -182,12 +182,9 @@ fn rep_of_a_connected_qp_is_stale_and_ends_the_old_connection() {
     let second = t.cm.connect(t.now, &connect()).unwrap();
     t.sent();
     t.receive(Rep { local_comm_id: CommId(0x6666), ..rep(second) });
-    let sent: Vec<Message> = std::iter::from_fn(|| t.cm.poll_mad())
-        .map(|out| Mad::parse(&out.mad).unwrap().message)
-        .collect();
-    let [Message::Rej(rejection), Message::Dreq(dreq)] = sent[..] else { panic!("{sent:?}") };
+    let [Message::Rej(rejection), Message::Dreq(dreq)] = t.all_sent()[..] else { panic!() };
     assert_eq!((rejection.rejected, rejection.reason), (Rejected::Rep, Reason::StaleConnection));
-    // The peer has lost the first one, so it ends.
+    // The peer has lost the first connection, so it is disconnected.
     assert_eq!(dreq.local_comm_id, CommId(first.0));
     assert_eq!(t.cm.state(second), Some(State::ReqSent));
 }

@@ -1,4 +1,4 @@
-//! How connections end.
+//! The end of connections.
 
 use crate::script::*;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn confirmed_disconnect_enters_timewait() {
     t.receive(drep(conn));
     let cause = DisconnectCause::Confirmed { private_data: padded(b"bye bye") };
     assert_eq!(t.event(), Event::Disconnected { conn, cause });
-    // No error, whoever was first.
+    // A second disconnect is no error.
     t.cm.disconnect(t.now, conn, b"").unwrap();
     t.assert_silent();
     assert_eq!(t.run_next_timer(), OURS);
@@ -30,37 +30,37 @@ fn confirmed_disconnect_enters_timewait() {
 
 #[test]
 fn dreq_is_answered_in_every_state() {
-    let named = |make: fn() -> (Script, ConnId), told: bool| {
+    let check = |make: fn() -> (Script, ConnId), is_reported: bool| {
         let (mut t, conn) = make();
         t.receive(dreq(conn));
         let Message::Drep(answer) = t.sent() else { panic!() };
         assert_eq!((answer.local_comm_id, answer.remote_comm_id), (CommId(conn.0), PEER_ID));
-        if told {
+        if is_reported {
             let cause = DisconnectCause::Peer { private_data: padded(b"bye") };
             let mut events: Vec<Event> = std::iter::from_fn(|| t.cm.poll_event()).collect();
             assert_eq!(events.pop(), Some(Event::Disconnected { conn, cause }));
-            // Who disconnects had been connected, even if its RTU was lost.
+            // A peer that disconnects was connected, even if its RTU was lost.
             let private_data = [0; Rtu::PRIVATE_LEN];
             let established = [Event::Established { conn, private_data }];
             assert!(events.is_empty() || events == established);
             assert_eq!(t.cm.state(conn), Some(State::TimeWait));
         }
-        // Its answer was lost.
+        // The DREP was lost.
         t.receive(dreq(conn));
         assert_eq!(t.sent(), Message::Drep(answer));
         assert_eq!(t.cm.poll_event(), None);
     };
-    named(Script::rep_received, true);
-    named(Script::established_active, true);
-    named(Script::rep_sent, true);
-    named(Script::established_passive, true);
+    check(Script::rep_received, true);
+    check(Script::established_active, true);
+    check(Script::rep_sent, true);
+    check(Script::established_passive, true);
     let disconnecting = || {
         let (mut t, conn) = Script::established_passive();
         t.cm.disconnect(t.now, conn, b"").unwrap();
         t.sent();
         (t, conn)
     };
-    named(disconnecting, true);
+    check(disconnecting, true);
     let over = || {
         let (mut t, conn) = Script::established_passive();
         t.cm.disconnect(t.now, conn, b"").unwrap();
@@ -72,8 +72,8 @@ fn dreq_is_answered_in_every_state() {
         assert!(t.cm.is_empty());
         (t, conn)
     };
-    named(over, false);
-    named(|| (Script::new(), ConnId(9)), false);
+    check(over, false);
+    check(|| (Script::new(), ConnId(9)), false);
 }
 
 #[test]

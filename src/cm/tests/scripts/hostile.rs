@@ -1,4 +1,4 @@
-//! What strangers send.
+//! Messages of strangers, and any bytes.
 
 use crate::script::*;
 use proptest::prelude::*;
@@ -49,7 +49,7 @@ fn messages_from_another_address_or_comm_id_change_no_connection() {
     ends_nothing(PEER, rej.into());
     ends_nothing(PEER, Rep { local_comm_id: other, ..rep(conn) }.into());
 
-    // A DREQ is answered, but ends nothing.
+    // A DREQ is answered, but disconnects nothing.
     t.receive_from(STRANGER, dreq(conn));
     assert_eq!(t.sent_to().0, STRANGER);
     t.receive(Dreq { local_comm_id: other, ..dreq(conn) });
@@ -94,7 +94,8 @@ fn outgoing_messages_are_bounded() {
 /// Something that happens to a manager with a few connections.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Any message at all, from the peer or somebody else, about one of the connections or none.
+    /// A message of random bytes, from the peer or a stranger, about one of the connections or
+    /// none.
     Receive {
         attribute: u16,
         body: Vec<u8>,
@@ -122,8 +123,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Makes a message about a connection of random bytes: with an eye to its numbers and, if it is a
-/// request, to what is looked at first.
+/// Makes a message of random bytes, but with the communication IDs of a connection; and a REQ that
+/// passes the first checks.
 fn aimed(attribute: u16, body: &[u8], ours: u32, theirs: u32) -> [u8; MAD_LEN] {
     let mut bytes = [0; MAD_LEN];
     bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
@@ -170,8 +171,8 @@ proptest! {
         prop_assert_eq!(t.cm.state(conn), Some(State::Established));
     }
 
-    /// Whatever is said and done, nothing is left once the programs are gone and time has passed,
-    /// and the last event of a connection is its last.
+    /// After any steps, no connection is left once the programs have destroyed theirs and the
+    /// timers have expired; and no event of a connection follows its last.
     #[test]
     fn every_connection_ends_whatever_happens(steps in proptest::collection::vec(step(), 1..60)) {
         let mut t = Script::new();

@@ -1,5 +1,4 @@
-//! The connection manager, as scripts: one manager under test, and a peer that is nothing but the
-//! script.
+//! Scripts: one connection manager under test; its peer is the script.
 
 mod active;
 mod disconnect;

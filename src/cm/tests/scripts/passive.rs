@@ -1,4 +1,4 @@
-//! The side that listens.
+//! The passive side.
 
 use crate::script::*;
 use std::net::IpAddr;
@@ -13,12 +13,12 @@ fn req_is_reported_with_its_parameters() {
     let mut t = Script::new();
     let listener = t.cm.listen(&listen()).unwrap();
     t.receive(req());
-    let Event::ConnectRequest { listener: told, conn, request } = t.event() else { panic!() };
-    assert_eq!(told, listener);
+    let Event::ConnectRequest { listener: reported, conn, request } = t.event() else { panic!() };
+    assert_eq!(reported, listener);
     assert_eq!((request.src, request.dst), (socket(PEER, 50000), socket(LOCAL, PORT)));
     assert_eq!((request.qp_type, request.retry_count), (QpType::Rc, 6));
     assert_eq!(request.private_data, padded(b"hello"));
-    // What the peer wants to have outstanding is what we are to take.
+    // The peer's initiator depth is our responder resources.
     assert_eq!((request.offered.responder_resources, request.offered.initiator_depth), (5, 2));
     assert_eq!((request.offered.qpn, request.offered.rnr_retry_count), (PEER_QPN, 5));
     assert_eq!(t.cm.path(conn).unwrap().flow_label, 0x12345);
@@ -33,7 +33,7 @@ fn accepted_request_is_established_by_the_rtu() {
     let (_, mad) = t.sent_to();
     let Message::Rep(rep) = mad.message else { panic!() };
     assert_eq!((mad.tid, rep.remote_comm_id, rep.local_qpn), (TID, PEER_ID, QPN));
-    // Three wanted, two to be had.
+    // Our depth of 3 is cut to the 2 that the peer takes.
     assert_eq!((rep.responder_resources, rep.initiator_depth), (4, 2));
     assert_eq!(rep.private_data, padded(b"welcome"));
 
@@ -144,12 +144,12 @@ fn qp_of_a_rejected_req_may_send_another_req() {
 fn rej_for_timeout_ends_a_request() {
     for ours in [true, false] {
         let (mut t, conn) = Script::req_received();
-        // It knows our number if an MRA told it.
+        // It knows our communication ID from an MRA, if it got one.
         let ours = if ours { CommId(conn.0) } else { CommId::NONE };
         t.receive(rej(ours, Rejected::Nothing, Reason::Timeout));
         assert!(matches!(t.event(), Event::Rejected { reason: Reason::Timeout, .. }));
         assert_eq!((t.cm.state(conn), t.cm.pending_requests()), (None, 0));
-        // A REQ that was under way is no new request.
+        // A late duplicate of the REQ is no new request.
         t.receive(req());
         t.assert_dropped(CmCounter::DropDuplicate, 0);
         assert_eq!(t.run_all_timers().1, [""; 0]);
@@ -166,7 +166,7 @@ fn req_to_a_port_without_listener_is_rejected_with_reason_8() {
     assert_eq!((rej.local_comm_id, rej.remote_comm_id), (CommId::NONE, PEER_ID));
     assert_eq!(t.count(CmCounter::RefusedNoListener), 1);
     assert!(t.cm.is_empty());
-    // So it is after somebody has listened, and at another port.
+    // At another port than the listener, and after it has ended.
     let listener = t.cm.listen(&listen()).unwrap();
     t.receive(Req { service_id: ServiceId::ip(PortSpace::Tcp, PORT + 1), ..req() });
     assert_eq!(t.sent_rej().reason, Reason::InvalidServiceId);
@@ -232,15 +232,15 @@ fn most_specific_listener_gets_the_request() {
         let listener = t.cm.listen(&Listen { on, ..listen() }).unwrap();
         expected.push(listener);
         t.receive(Req { local_comm_id: *id, local_qpn: Qpn::new(0x30 + id.0), ..req() });
-        let Event::ConnectRequest { listener: told, .. } = t.event() else { panic!() };
-        assert_eq!(told, listener);
+        let Event::ConnectRequest { listener: reported, .. } = t.event() else { panic!() };
+        assert_eq!(reported, listener);
     }
     for on in [ListenOn::AnyV6, ListenOn::Address(STRANGER)] {
         t.cm.listen(&Listen { on, ..listen() }).unwrap();
     }
     t.receive(req());
-    let Event::ConnectRequest { listener: told, .. } = t.event() else { panic!() };
-    assert_eq!(Some(&told), expected.last());
+    let Event::ConnectRequest { listener: reported, .. } = t.event() else { panic!() };
+    assert_eq!(Some(&reported), expected.last());
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn full_backlog_drops_requests_until_the_program_takes_some() {
     t.requested();
     t.receive(request(4));
     t.assert_dropped(CmCounter::DropBacklog, 1);
-    // Who is answered was taken.
+    // A request that was rejected was taken.
     t.cm.reject(t.now, second, b"").unwrap();
     t.sent();
     t.receive(request(4));
@@ -357,7 +357,7 @@ fn destroy_rejects_a_connection_that_is_not_established() {
     let (mut t, conn) = Script::rep_sent();
     t.cm.destroy(t.now, conn);
     assert_eq!(t.sent_rej().rejected, Rejected::Nothing);
-    // The peer had not heard of it when it sent this.
+    // Sent before the REJ arrived.
     t.receive(rtu(conn));
     assert_eq!(t.sent_rej().reason, Reason::Consumer);
     assert_eq!(t.cm.poll_event(), None);
@@ -370,10 +370,7 @@ fn req_of_a_connected_qp_is_stale_and_ends_the_old_connection() {
     let (mut t, conn) = Script::established_passive();
     let reborn = Req { local_comm_id: CommId(0x6666), starting_psn: Psn::new(9), ..req() };
     t.receive(reborn);
-    let sent: Vec<Message> = std::iter::from_fn(|| t.cm.poll_mad())
-        .map(|out| Mad::parse(&out.mad).unwrap().message)
-        .collect();
-    let [Message::Rej(rej), Message::Dreq(dreq)] = sent[..] else { panic!("{sent:?}") };
+    let [Message::Rej(rej), Message::Dreq(dreq)] = t.all_sent()[..] else { panic!() };
     assert_eq!((rej.reason.code(), rej.remote_comm_id), (10, CommId(0x6666)));
     assert_eq!((dreq.local_comm_id, dreq.remote_comm_id), (CommId(conn.0), PEER_ID));
     t.receive(drep(conn));

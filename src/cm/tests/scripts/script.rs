@@ -1,4 +1,4 @@
-//! One manager at [`LOCAL`], and what its peer at [`PEER`] says.
+//! One manager at [`LOCAL`], and the messages of its peer at [`PEER`].
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ pub(crate) const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 pub(crate) const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
 pub(crate) const PORT: u16 = 7174;
 pub(crate) const SERVICE: ServiceId = ServiceId::ip(PortSpace::Tcp, PORT);
-/// The peer's number of the connection, and its QP.
+/// The peer's communication ID, and its QP.
 pub(crate) const PEER_ID: CommId = CommId(0x5555);
 pub(crate) const PEER_QPN: Qpn = Qpn::new(0x22);
 pub(crate) const PEER_PSN: Psn = Psn::new(0x123456);
@@ -44,7 +44,6 @@ pub(crate) fn config() -> Config {
     }
 }
 
-/// The address of a socket of the peer, or of ours.
 pub(crate) fn socket(ip: IpAddr, port: u16) -> SocketAddr {
     SocketAddr::new(ip, port)
 }
@@ -74,7 +73,7 @@ pub(crate) fn listen() -> Listen {
     }
 }
 
-/// Bytes at the beginning of a field of private data.
+/// Private data, padded with zeroes.
 pub(crate) fn padded<const N: usize>(data: &[u8]) -> [u8; N] {
     std::array::from_fn(|i| data.get(i).copied().unwrap_or(0))
 }
@@ -135,7 +134,7 @@ pub(crate) fn req() -> Req {
     req_from(PEER)
 }
 
-/// The peer accepts our connection of this number.
+/// The peer's REP to this connection.
 pub(crate) fn rep(ours: ConnId) -> Rep {
     Rep {
         local_comm_id: PEER_ID,
@@ -215,7 +214,7 @@ impl Script {
         Script { cm: Manager::new(config()), now: Instant::now() }
     }
 
-    /// With a connection that was asked for, and the REQ.
+    /// With a connection in REQ-SENT, and the REQ.
     pub(crate) fn req_sent() -> (Script, ConnId, Req) {
         let mut t = Script::new();
         let conn = t.cm.connect(t.now, &connect()).unwrap();
@@ -223,7 +222,7 @@ impl Script {
         (t, conn, req)
     }
 
-    /// With a connection that the peer has accepted.
+    /// With a connection in REP-RECEIVED.
     pub(crate) fn rep_received() -> (Script, ConnId) {
         let (mut t, conn, _) = Script::req_sent();
         t.receive(rep(conn));
@@ -231,7 +230,7 @@ impl Script {
         (t, conn)
     }
 
-    /// With a connection that we asked for, and that is established.
+    /// With an established connection of the active side.
     pub(crate) fn established_active() -> (Script, ConnId) {
         let (mut t, conn) = Script::rep_received();
         t.cm.establish(t.now, conn, b"go").unwrap();
@@ -239,7 +238,7 @@ impl Script {
         (t, conn)
     }
 
-    /// With a listener, and a REQ that came to it.
+    /// With a listener, and a connection in REQ-RECEIVED.
     pub(crate) fn req_received() -> (Script, ConnId) {
         let mut t = Script::new();
         t.cm.listen(&listen()).unwrap();
@@ -248,7 +247,7 @@ impl Script {
         (t, conn)
     }
 
-    /// With a request that we accepted.
+    /// With a connection in REP-SENT.
     pub(crate) fn rep_sent() -> (Script, ConnId) {
         let (mut t, conn) = Script::req_received();
         t.cm.accept(t.now, conn, &ACCEPT).unwrap();
@@ -256,7 +255,7 @@ impl Script {
         (t, conn)
     }
 
-    /// With a connection that the peer asked for, and that is established.
+    /// With an established connection of the passive side.
     pub(crate) fn established_passive() -> (Script, ConnId) {
         let (mut t, conn) = Script::rep_sent();
         t.receive(rtu(conn));
@@ -276,7 +275,7 @@ impl Script {
         self.cm.handle_mad(self.now, &source(peer), mad);
     }
 
-    /// The message that was sent: just one, to the peer.
+    /// The only message that was sent, which went to the peer.
     #[track_caller]
     pub(crate) fn sent(&mut self) -> Message {
         let (peer, mad) = self.sent_to();
@@ -291,6 +290,13 @@ impl Script {
         (out.path.peer, Mad::parse(&out.mad).unwrap())
     }
 
+    /// All messages that were sent.
+    pub(crate) fn all_sent(&mut self) -> Vec<Message> {
+        std::iter::from_fn(|| self.cm.poll_mad())
+            .map(|out| Mad::parse(&out.mad).unwrap().message)
+            .collect()
+    }
+
     /// The rejection that was sent.
     #[track_caller]
     pub(crate) fn sent_rej(&mut self) -> Rej {
@@ -300,7 +306,7 @@ impl Script {
         }
     }
 
-    /// What a program was told: just one thing.
+    /// The only event.
     #[track_caller]
     pub(crate) fn event(&mut self) -> Event {
         let event = self.cm.poll_event().expect("an event");
@@ -308,7 +314,7 @@ impl Script {
         event
     }
 
-    /// The connection that was asked for.
+    /// The connection of the only event, a request.
     #[track_caller]
     pub(crate) fn requested(&mut self) -> ConnId {
         match self.event() {
@@ -317,13 +323,13 @@ impl Script {
         }
     }
 
-    /// Nothing was sent, and nobody was told anything.
+    /// No message was sent, and there is no event.
     #[track_caller]
     pub(crate) fn assert_silent(&mut self) {
         assert_eq!((self.cm.poll_mad(), self.cm.poll_event()), (None, None));
     }
 
-    /// Nothing was sent or told, and this was counted, once more.
+    /// No message, no event, and this was counted once more.
     #[track_caller]
     pub(crate) fn assert_dropped(&mut self, counter: CmCounter, before: u64) {
         self.assert_silent();
@@ -334,13 +340,13 @@ impl Script {
         self.cm.counters().get(counter)
     }
 
-    /// Lets so much time pass.
+    /// Lets time pass.
     pub(crate) fn advance(&mut self, time: Duration) {
         self.now += time;
         self.cm.handle_timeout(self.now);
     }
 
-    /// Waits for the next thing to do, and does it. Returns how long it took.
+    /// Lets time pass until the next timer expires. Returns how long that took.
     #[track_caller]
     pub(crate) fn run_next_timer(&mut self) -> Duration {
         let at = self.cm.poll_timeout().expect("something to wait for");
@@ -349,14 +355,12 @@ impl Script {
         waited
     }
 
-    /// Waits until nothing is left to wait for. Returns how long it took, and what was sent.
+    /// Lets time pass until no timer runs. Returns how long that took, and what was sent.
     pub(crate) fn run_all_timers(&mut self) -> (Duration, Vec<&'static str>) {
         let (mut waited, mut sent) = (Duration::ZERO, Vec::new());
         while self.cm.poll_timeout().is_some() {
             waited += self.run_next_timer();
-            while let Some(out) = self.cm.poll_mad() {
-                sent.push(Mad::parse(&out.mad).unwrap().message.name());
-            }
+            sent.extend(self.all_sent().iter().map(Message::name));
         }
         (waited, sent)
     }

@@ -1,4 +1,4 @@
-//! Services that take datagrams.
+//! SIDR: the QPs of datagram services.
 
 use crate::script::*;
 use urxe_cm::*;
@@ -84,8 +84,8 @@ fn sidr_rep_is_reported_and_ends_the_resolution() {
     for status in [SidrStatus::Valid, SidrStatus::Unsupported, SidrStatus::Other(77)] {
         let (mut t, conn) = resolving();
         t.receive(sidr_rep(conn, status));
-        let Event::SidrReply { conn: told, reply } = t.event() else { panic!() };
-        assert_eq!((told, reply.status, reply.qpn, reply.qkey), (conn, status, PEER_QPN, QKEY));
+        let Event::SidrReply { conn: reported, reply } = t.event() else { panic!() };
+        assert_eq!((reported, reply.status, reply.qpn, reply.qkey), (conn, status, PEER_QPN, QKEY));
         assert_eq!(reply.private_data, padded(b"welcome"));
         assert!(t.cm.is_empty());
         t.receive(sidr_rep(conn, status));
@@ -117,7 +117,7 @@ fn sidr_req_without_listener_or_header_is_refused() {
         assert_eq!((rep.request_id, rep.status, rep.qpn), (PEER_ID, status, Qpn::default()));
     }
     assert!(t.cm.is_empty());
-    // Connections and datagrams do not meet, even in one port space.
+    // A listener for connections gets no SIDR requests, even in one port space.
     t.receive(Req { service_id: UDP, ..req() });
     assert_eq!(t.sent_rej().reason, Reason::InvalidServiceId);
 }

@@ -187,7 +187,6 @@ impl Mad {
     /// # Errors
     /// If it is not one of connection management.
     pub fn parse(bytes: &[u8; MAD_LEN]) -> Result<Mad, MadError> {
-        // CM-003
         let (header, body) = bytes.split_at(HEADER_LEN);
         let header: Header = at(0).read(header);
         let Header { base_version, class, class_version, method, status, tid, attribute } = header;
