@@ -128,7 +128,7 @@ impl fmt::Display for SocketMode {
     }
 }
 
-/// Why a configuration is no use.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// There is nothing to serve.

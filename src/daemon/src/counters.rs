@@ -23,7 +23,7 @@ counters! {
         cm_ports_taken: "Ports that ids were bound to (whole daemon).",
         cm_ports_freed: "Those of them that were given up (whole daemon).",
         cm_events_taken: "Events of the connection manager that programs took (whole daemon).",
-        cm_events_withdrawn: "Those that nobody took, because what they were about was gone (whole daemon).",
+        cm_events_withdrawn: "Those that were not taken, because what they were about was gone (whole daemon).",
     }
 }
 

@@ -28,7 +28,7 @@ use urxe_types::PathMtu;
 /// Why a daemon did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration is no use.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// An address cannot be served.
@@ -170,7 +170,7 @@ impl Daemon {
             if let Some(linger) = config.linger {
                 event_loop.linger(linger);
             }
-            // It fails only if nobody waits for it any more.
+            // It fails only if the thread that started us no longer waits.
             let _ = tell_ready.send(event_loop.show_devices(&directory, config.mode));
             event_loop.run()
         };

@@ -14,7 +14,7 @@ use urxe_port::Port;
 use urxe_port::watch::Links;
 use urxe_types::PathMtu;
 
-/// Who a device is.
+/// What identifies a device.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) name: String,
@@ -85,7 +85,7 @@ impl RdmaDevice {
 
     /// The first address of the GID table; the unspecified one while it is empty.
     pub(crate) fn address(&self) -> IpAddr {
-        let first = self.nic.device.gids().iter().flatten().next();
+        let first = self.nic.device().gids().iter().flatten().next();
         first.copied().unwrap_or(Ipv4Addr::UNSPECIFIED.into())
     }
 
@@ -106,7 +106,7 @@ impl RdmaDevice {
 
     /// Lets the connection manager see the management datagrams that have come.
     pub(crate) fn take_mads(&mut self, now: Instant) {
-        for (from, mad) in self.nic.host.take_mads() {
+        for (from, mad) in self.nic.take_mads() {
             self.cm.handle_mad(now, &from, &mad);
         }
     }
@@ -114,7 +114,7 @@ impl RdmaDevice {
     /// Sends what the connection manager has to send.
     pub(crate) fn send_mads(&mut self) {
         while let Some(out) = self.cm.poll_mad() {
-            let to = out.path.address_vector(self.nic.device.gids());
+            let to = out.path.address_vector(self.nic.device().gids());
             let is_sent = to.is_some_and(|to| self.nic.send_mad(&to, out.qpn, &out.mad));
             self.counters.cm_messages_without_path += u64::from(!is_sent);
         }
@@ -139,12 +139,13 @@ impl RdmaDevice {
             !moved && wanted.iter().any(|wanted| wanted.addr == *addr && wanted.usable)
         };
         let shown_before = self.gid_table();
-        let gids = (0u8..).zip(self.nic.device.gids()).filter_map(|(at, gid)| Some((at, (*gid)?)));
+        let gids =
+            (0u8..).zip(self.nic.device().gids()).filter_map(|(at, gid)| Some((at, (*gid)?)));
         let gone: Vec<(u8, IpAddr)> = gids.filter(|(_, addr)| !stays(addr)).collect();
         for &(at, addr) in &gone {
             self.nic.remove_address(addr);
             // ADDR-011: its place stays empty, and the others keep theirs.
-            self.nic.device.set_gid(at, None);
+            self.nic.set_gid(at, None);
             if is_wanted(&addr) && !moved {
                 self.awaited.insert(at, addr);
             }
@@ -153,7 +154,7 @@ impl RdmaDevice {
         self.awaited.retain(|_, addr| is_wanted(addr));
         let mut changed = !gone.is_empty();
         for wanted in &wanted {
-            if !self.nic.device.gids().contains(&Some(wanted.addr)) {
+            if !self.nic.device().gids().contains(&Some(wanted.addr)) {
                 changed |= self.take_address(*wanted);
             }
         }
@@ -163,12 +164,12 @@ impl RdmaDevice {
         let is_unique =
             |addr: &IpAddr| !matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
         let local = links.all().flat_map(|link| link.addrs.iter().map(|&(addr, _)| addr));
-        self.nic.device.set_local_addrs(local.filter(is_unique).collect());
+        self.nic.set_local_addrs(local.filter(is_unique).collect());
         if let Some(link) = link {
             // ADDR-013, ADDR-016
-            self.mtu = path_mtu(link.mtu, self.nic.device.gids().iter().flatten().copied());
+            self.mtu = path_mtu(link.mtu, self.nic.device().gids().iter().flatten().copied());
             // ADDR-013, ADDR-016
-            self.nic.device.set_active_mtu(self.mtu);
+            self.nic.set_active_mtu(self.mtu);
             self.cm.set_active_mtu(self.mtu);
         }
         if changed {
@@ -180,7 +181,7 @@ impl RdmaDevice {
             }
         }
         let has_what_it_is_for = match &self.served {
-            AddressSource::Address(addr) => self.nic.device.gids().contains(&Some(*addr)),
+            AddressSource::Address(addr) => self.nic.device().gids().contains(&Some(*addr)),
             AddressSource::Interface(_) => true,
         };
         // ADDR-017
@@ -215,7 +216,7 @@ impl RdmaDevice {
             Some(Ok(())) => {
                 self.awaited.remove(&place);
                 // ADDR-011
-                self.nic.device.set_gid(place, Some(addr));
+                self.nic.set_gid(place, Some(addr));
                 self.refused.remove(&addr);
                 true
             }
@@ -233,7 +234,7 @@ impl RdmaDevice {
 
     /// The GID table as it is shown: with the addresses that cannot be used yet.
     pub(crate) fn gid_table(&self) -> Vec<Option<IpAddr>> {
-        let mut table = self.nic.device.gids().to_vec();
+        let mut table = self.nic.device().gids().to_vec();
         for (&at, &addr) in &self.awaited {
             if let Some(entry) = table.get_mut(usize::from(at)) {
                 *entry = Some(addr);
@@ -281,7 +282,6 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use urxe_engine::limits::GID_TABLE_LEN;
     use urxe_nic::EventPipe;
-    use urxe_nic::EventTarget;
     use urxe_port::OpenError;
     use urxe_port::watch::Link;
     use urxe_port::{Caps, Port, PortCounters, RxBatch, Segmentation, SendOutcome, SourcePort};
@@ -375,8 +375,7 @@ mod tests {
             let mut device =
                 RdmaDevice::new(identity, Box::new(port.clone()), [1, 2], Instant::now());
             let (pipe, read_end) = EventPipe::new().unwrap();
-            let pipe = device.nic.host.pipes.insert(pipe).unwrap();
-            device.nic.host.objects.contexts.insert(pipe, EventTarget::new(pipe, 1, 5));
+            device.nic.create_async_channel(pipe, 1, 5).unwrap();
             rustix::io::ioctl_fionbio(&read_end, true).unwrap();
             Machine { device, port, pipe: read_end, link: None }
         }
@@ -406,7 +405,7 @@ mod tests {
                 }
             }
             let table: BTreeSet<IpAddr> =
-                self.device.nic.device.gids().iter().flatten().copied().collect();
+                self.device.nic.device().gids().iter().flatten().copied().collect();
             assert_eq!(self.port.0.lock().unwrap().addrs, table, "the port has what the table has");
             let mut told = Vec::new();
             let mut record = [0; RECORD_LEN];
@@ -452,11 +451,11 @@ mod tests {
         let told = early.becomes(true, 1500, &["10.0.0.1", "fd00::1", "fe80::1?"]);
         assert_eq!(told, [GID_CHANGE, PORT_ACTIVE]);
         assert_eq!(early.table(), table);
-        assert_eq!(early.device.nic.device.gids()[0], None, "nothing is sent from it");
+        assert_eq!(early.device.nic.device().gids()[0], None, "nothing is sent from it");
         let told = early.becomes(true, 1500, &["10.0.0.1", "fd00::1", "fe80::1"]);
         assert_eq!(told, [GID_CHANGE], "now it can be used");
         assert_eq!(early.table(), table);
-        assert_eq!(early.device.nic.device.gids()[0], Some("fe80::1".parse().unwrap()));
+        assert_eq!(early.device.nic.device().gids()[0], Some("fe80::1".parse().unwrap()));
         let mut late = of_eth0();
         late.becomes(true, 1500, &["10.0.0.1", "fd00::1", "fe80::1"]);
         assert_eq!(late.table(), table);

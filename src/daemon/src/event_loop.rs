@@ -8,18 +8,18 @@
 //!
 //! After the last piece of work the loop keeps looking for [`SPIN`], yielding the processor each
 //! time, and then sleeps; at once if others do not give the processor back ([`YieldPolicy`]).
-//! Before it sleeps, it tells the sessions through their doorbell pages; whoever rings from then on
-//! also writes to the session's eventfd.
+//! Before it sleeps, it tells the sessions through their doorbell pages; a program that rings from then
+//! on also writes to the session's eventfd.
 
 use crate::cm::Cm;
 use crate::config::SocketMode;
 use crate::counters::DaemonCounters;
 use crate::device::RdmaDevice;
 use crate::limits::{
-    ACCEPT_PAUSE, ACCEPTS_PER_TURN, BURIALS_PER_TURN, EVENTS_PER_TURN, MAX_SESSIONS,
+    ACCEPT_PAUSE, ACCEPTS_PER_TURN, EVENTS_PER_TURN, FREES_PER_TURN, MAX_SESSIONS,
     REQUESTS_PER_TURN, SPIN,
 };
-use crate::resources::refuse;
+use crate::resources::{handle, refuse};
 use crate::session::{Answer, DaemonCtx, Session};
 use crate::sysfs::Sysfs;
 use mio::unix::SourceFd;
@@ -29,11 +29,13 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use urxe_nic::slab::Slab;
+use urxe_nic::{ChannelId, OwnerId};
 use urxe_port::watch::Watch;
 use urxe_shm::client::yield_policy::YieldPolicy;
 use urxe_shm::control::channel::{ChannelError, Listener};
@@ -53,8 +55,8 @@ enum Token {
     Port { device: usize },
     /// A session's socket has a request, or its program is gone.
     Session { key: u32 },
-    /// An event pipe that was full takes records again.
-    Pipe { device: usize, pipe: u32 },
+    /// An event channel that was full takes records again.
+    Channel { device: usize, channel: ChannelId },
     /// A link or an address of the machine has changed.
     Watch,
 }
@@ -67,7 +69,7 @@ impl Token {
             Token::Wake => (2, 0, 0),
             Token::Port { device } => (3, device, 0),
             Token::Session { key } => (4, 0, key),
-            Token::Pipe { device, pipe } => (5, device, pipe),
+            Token::Channel { device, channel } => (5, device, channel.0),
             Token::Watch => (6, 0, 0),
         };
         mio::Token(kind << 48 | device << 32 | key as usize)
@@ -81,7 +83,7 @@ impl Token {
             2 => Token::Wake,
             3 => Token::Port { device },
             4 => Token::Session { key },
-            5 => Token::Pipe { device, pipe: key },
+            5 => Token::Channel { device, channel: ChannelId(key) },
             6 => Token::Watch,
             _ => Token::Stop,
         }
@@ -124,9 +126,9 @@ pub(crate) struct EventLoop {
     sessions: Slab<Session>,
     /// Sessions whose programs are gone, and whose objects are not all freed.
     dead: Vec<Session>,
-    devices: Vec<RdmaDevice>,
-    cm: Cm,
-    counters: DaemonCounters,
+    ctx: DaemonCtx,
+    /// The number of the session that came last.
+    last_session: u64,
 }
 
 impl EventLoop {
@@ -153,11 +155,16 @@ impl EventLoop {
             alone_since: now,
             accept_again: None,
             watch,
-            devices,
-            cm: Cm::new(),
             sessions: Slab::default(),
             dead: Vec::new(),
-            counters: DaemonCounters::default(),
+            ctx: DaemonCtx {
+                devices,
+                cm: Cm::new(),
+                programs: BTreeMap::new(),
+                now,
+                counters: DaemonCounters::default(),
+            },
+            last_session: 0,
         };
         event_loop.register(&event_loop._stop, Token::Stop, Interest::READABLE)?;
         event_loop.register(&event_loop.listener, Token::Listener, Interest::READABLE)?;
@@ -165,8 +172,8 @@ impl EventLoop {
         if let Some(fd) = event_loop.watch.fd() {
             event_loop.register(fd, Token::Watch, Interest::READABLE)?;
         }
-        for (device, entry) in event_loop.devices.iter().enumerate() {
-            if let Some(fd) = entry.nic.port().fd() {
+        for (device, entry) in event_loop.ctx.devices.iter().enumerate() {
+            if let Some(fd) = entry.nic.port_fd() {
                 event_loop.register(fd, Token::Port { device }, Interest::READABLE)?;
             }
         }
@@ -176,7 +183,7 @@ impl EventLoop {
 
     /// Shows the devices as files from now on.
     pub(crate) fn show_devices(&mut self, directory: &Path, mode: SocketMode) -> io::Result<()> {
-        self.sysfs = Some(Sysfs::create(directory, mode, &self.devices)?);
+        self.sysfs = Some(Sysfs::create(directory, mode, &self.ctx.devices)?);
         Ok(())
     }
 
@@ -203,16 +210,17 @@ impl EventLoop {
         self.alone_since = now;
         let (mut yield_policy, mut yielded) = (YieldPolicy::new(), false);
         while self.end_of_linger().is_none_or(|end| now < end) {
-            // Where others do not yield, to keep looking is to keep the processor from whom we wait
-            // for.
-            let patience = if yield_policy.is_due(now) { SPIN } else { Duration::ZERO };
-            let spinning = now.duration_since(last_work) < patience || self.has_more();
+            // Where others do not yield, to keep looking keeps the processor from those whose work
+            // we wait for.
+            let spin = if yield_policy.is_due(now) { SPIN } else { Duration::ZERO };
+            let spinning = now.duration_since(last_work) < spin || self.has_more();
             if spinning {
                 self.wait(Some(Duration::ZERO))?;
             } else {
                 self.sleep(now)?;
             }
             let before = std::mem::replace(&mut now, Instant::now());
+            self.ctx.now = now;
             if std::mem::take(&mut yielded) {
                 yield_policy.on_yield(now, now.duration_since(before));
             }
@@ -249,28 +257,31 @@ impl EventLoop {
         let mut worked = false;
         for (_, session) in self.sessions.iter() {
             session.take_doorbells(|device, qpn| {
-                self.devices[device].nic.ring(qpn);
+                self.ctx.devices[device].nic.ring_doorbell(qpn);
                 worked = true;
             });
         }
         // Before the devices have their turn: peers are to be told of connections that end.
         if let Some(session) = self.dead.last_mut() {
-            let (devices, cm, counters) = (&mut self.devices[..], &mut self.cm, &self.counters);
-            session.free_some(&mut DaemonCtx { devices, cm, now, counters }, BURIALS_PER_TURN);
+            session.free_some(&mut self.ctx, FREES_PER_TURN);
         }
         if let Some(session) = self.dead.last()
             && !session.is_ending()
         {
+            self.ctx.programs.remove(&session.id());
             self.dead.pop();
             let is_last = self.dead.is_empty() && self.sessions.is_empty();
-            debug_assert!(!is_last || self.cm.is_empty(), "nobody is there to free it");
+            debug_assert!(
+                !is_last || self.ctx.cm.is_empty(),
+                "its program is gone, and nothing else frees it"
+            );
         }
-        for (index, device) in self.devices.iter_mut().enumerate() {
+        for (index, device) in self.ctx.devices.iter_mut().enumerate() {
             worked |= device.handle_timers(now)?;
-            self.cm.poll(now, index, device);
+            self.ctx.cm.poll(now, index, device);
             worked |= device.nic.transmit(now)?;
         }
-        self.watch_full_pipes();
+        self.watch_full_channels();
         if self.watch.poll_timeout().is_some_and(|at| at <= now) {
             self.ready.push(Token::Watch);
         }
@@ -287,7 +298,7 @@ impl EventLoop {
             Token::Stop | Token::Wake => Ok(NOTHING),
             Token::Listener => Ok(self.accept(now)),
             Token::Port { device } => {
-                let device = &mut self.devices[device];
+                let device = &mut self.ctx.devices[device];
                 let sent = device.nic.is_blocked() && device.nic.send(now)?;
                 // An error of the socket is read by receiving.
                 let received = device.nic.receive(now)?;
@@ -295,34 +306,33 @@ impl EventLoop {
             }
             Token::Session { key } => self.answer(now, key),
             Token::Watch => self.handle_link_change(now),
-            Token::Pipe { device, pipe } => {
+            Token::Channel { device, channel } => {
                 let registry = self.poll.registry();
-                if let Some(entry) = self.devices[device].nic.host.pipes.get_mut(pipe)
-                    && entry.flush()
+                if let Some(pipe) = self.ctx.devices[device].nic.channel_mut(channel)
+                    && pipe.flush()
                 {
-                    entry.unwatch(|fd| deregister(registry, fd));
+                    pipe.unwatch(|fd| deregister(registry, fd));
                 }
                 Ok(NOTHING)
             }
         }
     }
 
-    /// Has the pipes watched that have become full. The session of one for which the system refuses
-    /// that ends: it would wait for its events for ever.
-    fn watch_full_pipes(&mut self) {
-        for device in 0..self.devices.len() {
-            while let Some(pipe) = self.devices[device].nic.host.take_full_pipe() {
-                let Some(entry) = self.devices[device].nic.host.pipes.get_mut(pipe) else {
-                    continue;
-                };
-                let token = Token::Pipe { device, pipe };
+    /// Has the event channels watched that have become full. The session of one for which the
+    /// system refuses that ends: it would wait for its events for ever.
+    fn watch_full_channels(&mut self) {
+        for device in 0..self.ctx.devices.len() {
+            while let Some(channel) = self.ctx.devices[device].nic.take_full_channel() {
+                let pipe = self.ctx.devices[device].nic.channel_mut(channel);
+                let token = Token::Channel { device, channel };
                 let registry = self.poll.registry();
-                if entry.watch(|fd| register(registry, fd, token, Interest::WRITABLE)).is_ok() {
+                let watch = |fd: BorrowedFd<'_>| register(registry, fd, token, Interest::WRITABLE);
+                if pipe.is_none_or(|pipe| pipe.watch(watch).is_ok()) {
                     continue;
                 }
-                self.counters.event_pipes_failed += 1;
-                let owner =
-                    self.sessions.iter().find(|(_, session)| session.has_pipe(device, pipe));
+                self.ctx.counters.event_pipes_failed += 1;
+                let is_owner = |session: &Session| session.has_channel(device, channel);
+                let owner = self.sessions.iter().find(|(_, session)| is_owner(session));
                 if let Some((key, _)) = owner {
                     self.end_session(key);
                 }
@@ -341,11 +351,11 @@ impl EventLoop {
 
     /// Makes all devices what the machine's links and addresses say that they should be.
     fn sync_devices_with_links(&mut self, now: Instant) -> io::Result<()> {
-        for (index, device) in self.devices.iter_mut().enumerate() {
+        for (index, device) in self.ctx.devices.iter_mut().enumerate() {
             let events = device.sync_with_links(now, self.watch.links())?;
-            // First the files: who is told of a change may look there at once.
+            // First the files: a program that is told of a change may look there at once.
             let shown = self.sysfs.as_mut().map_or(Ok(()), |sysfs| sysfs.show(index, device));
-            self.counters.sysfs_errors += u64::from(shown.is_err());
+            self.ctx.counters.sysfs_errors += u64::from(shown.is_err());
             for event in events {
                 device.nic.port_event(event);
             }
@@ -362,26 +372,28 @@ impl EventLoop {
                 Err(_) => {
                     // Out of descriptors or memory, and the program goes on waiting. Looking
                     // again at once would find the same.
-                    self.counters.sessions_refused += 1;
+                    self.ctx.counters.sessions_refused += 1;
                     // HOST-028
                     self.accept_again = Some(now + ACCEPT_PAUSE);
                     return Progress { worked: true, more: false };
                 }
             };
             let session = if self.sessions.len() + self.dead.len() < MAX_SESSIONS {
-                Session::new(channel).ok().and_then(|session| self.sessions.insert(session))
+                self.last_session += 1;
+                let session = Session::new(channel, OwnerId(self.last_session));
+                session.ok().and_then(|session| self.sessions.insert(session))
             } else {
                 None
             };
             let Some(key) = session else {
-                self.counters.sessions_refused += 1;
+                self.ctx.counters.sessions_refused += 1;
                 continue;
             };
-            self.counters.sessions_opened += 1;
+            self.ctx.counters.sessions_opened += 1;
             if let Some(session) = self.sessions.get(key)
                 && self.register(session, Token::Session { key }, Interest::READABLE).is_err()
             {
-                self.counters.sockets_failed += 1;
+                self.ctx.counters.sockets_failed += 1;
                 self.end_session(key);
             }
         }
@@ -394,8 +406,7 @@ impl EventLoop {
         for served in 0..REQUESTS_PER_TURN {
             let Some(session) = self.sessions.get_mut(key) else { return ended };
             if session.is_ending() {
-                let (devices, cm, counters) = (&mut self.devices[..], &mut self.cm, &self.counters);
-                session.free_some(&mut DaemonCtx { devices, cm, now, counters }, BURIALS_PER_TURN);
+                session.free_some(&mut self.ctx, FREES_PER_TURN);
                 let is_over = !session.is_ending();
                 if is_over && !self.reply(key, Ok(Reply::Done.into())) {
                     return ended;
@@ -406,10 +417,8 @@ impl EventLoop {
             let answer = match session.receive() {
                 Ok((request, fds)) => {
                     // CLIENT-014
-                    post(session, &mut self.devices, now)?;
-                    let (devices, cm, counters) =
-                        (&mut self.devices[..], &mut self.cm, &self.counters);
-                    session.handle(&mut DaemonCtx { devices, cm, now, counters }, request, fds)
+                    post(session, &mut self.ctx.devices, now)?;
+                    handle(session, &mut self.ctx, request, fds)
                 }
                 Err(ChannelError::WouldBlock) => {
                     return Ok(Progress { worked: served > 0, more: false });
@@ -420,50 +429,53 @@ impl EventLoop {
                 }
                 Err(error) => {
                     let counter = match &error {
-                        ChannelError::Truncated => &mut self.counters.requests_oversized,
+                        ChannelError::Truncated => &mut self.ctx.counters.requests_oversized,
                         ChannelError::FdsLost | ChannelError::TooManyFds { .. } => {
-                            &mut self.counters.requests_with_lost_descriptors
+                            &mut self.ctx.counters.requests_with_lost_descriptors
                         }
                         ChannelError::Os(_) => {
-                            self.counters.sockets_failed += 1;
+                            self.ctx.counters.sockets_failed += 1;
                             self.end_session(key);
                             return ended;
                         }
                         // HOST-010
-                        _ => &mut self.counters.requests_malformed,
+                        _ => &mut self.ctx.counters.requests_malformed,
                     };
                     *counter += 1;
                     Err(refuse(Errno::PROTO, error.to_string()))
                 }
             };
             let woken = match session.wake_fd().filter(|_| !was_open) {
-                // Every write wakes us once, and nobody has to read it.
+                // Every write wakes us once, and need not be read.
                 Some(fd) => register(self.poll.registry(), fd, Token::Wake, Interest::READABLE),
                 None => Ok(()),
             };
             if woken.is_err() {
-                self.counters.sockets_failed += 1;
+                self.ctx.counters.sockets_failed += 1;
                 self.end_session(key);
                 return ended;
             }
-            if let Some(answer) = answer.transpose()
-                && !self.reply(key, answer)
-            {
+            if !self.reply(key, answer) {
                 return ended;
             }
         }
         Ok(Progress { worked: true, more: true })
     }
 
-    /// Sends the answer to a request. Returns whether the session goes on.
+    /// Sends the answer to a request, if it is there already. Returns whether the session goes on.
     fn reply(&mut self, key: u32, answer: Result<Answer, ControlError>) -> bool {
-        self.counters.requests += 1;
-        self.counters.requests_refused += u64::from(answer.is_err());
-        let answer = answer.unwrap_or_else(|error| Answer::from(Reply::Error(error)));
-        let delivered = self.sessions.get_mut(key).is_some_and(|s| s.answer(&answer).is_ok());
+        let (reply, fds) = match answer {
+            Ok(Answer::WhenFreed) => return true,
+            Ok(Answer::Reply { reply, fds }) => (reply, fds),
+            Err(error) => (Reply::Error(error), Vec::new()),
+        };
+        self.ctx.counters.requests += 1;
+        self.ctx.counters.requests_refused += u64::from(matches!(reply, Reply::Error(_)));
+        let session = self.sessions.get_mut(key);
+        let delivered = session.is_some_and(|session| session.reply(&reply, &fds).is_ok());
         if !delivered {
             // HOST-011
-            self.counters.replies_undeliverable += 1;
+            self.ctx.counters.replies_undeliverable += 1;
             self.end_session(key);
         }
         delivered
@@ -478,7 +490,7 @@ impl EventLoop {
             self.deregister(fd);
         }
         self.deregister(&session);
-        self.counters.sessions_closed += 1;
+        self.ctx.counters.sessions_closed += 1;
         // HOST-012
         session.begin_teardown();
         self.dead.push(session);
@@ -488,18 +500,18 @@ impl EventLoop {
     fn has_more(&self) -> bool {
         !self.dead.is_empty()
             || !self.ready.is_empty()
-            || self.devices.iter().any(|device| device.nic.is_due())
+            || self.ctx.devices.iter().any(|device| device.nic.is_due())
     }
 
     /// Sleeps until something happens or is due; not at all if a program has just rung.
     fn sleep(&mut self, now: Instant) -> io::Result<()> {
-        let nobody_rang = self.sessions.iter().all(|(_, session)| session.fall_asleep());
-        let deadlines = self.devices.iter().filter_map(RdmaDevice::deadline);
+        let none_rang = self.sessions.iter().all(|(_, session)| session.fall_asleep());
+        let deadlines = self.ctx.devices.iter().filter_map(RdmaDevice::deadline);
         let deadlines = deadlines.chain(self.accept_again).chain(self.watch.poll_timeout());
         let deadlines = deadlines.chain(self.end_of_linger());
         let left = deadlines.min().map(|at| at.saturating_duration_since(now));
-        let timeout = if nobody_rang && left != Some(Duration::ZERO) {
-            self.counters.sleeps += 1;
+        let timeout = if none_rang && left != Some(Duration::ZERO) {
+            self.ctx.counters.sleeps += 1;
             self.set_alarm(left)?;
             None
         } else {
@@ -562,7 +574,7 @@ fn deregister(registry: &Registry, fd: impl AsFd) {
 /// Sends what a session has posted so far. What it asks for is done after that: the QP that it
 /// destroys has sent, the CQ that it resizes holds the completions.
 fn post(session: &Session, devices: &mut [RdmaDevice], now: Instant) -> io::Result<()> {
-    session.take_doorbells(|device, qpn| devices[device].nic.ring(qpn));
+    session.take_doorbells(|device, qpn| devices[device].nic.ring_doorbell(qpn));
     for device in devices {
         device.nic.transmit(now)?;
     }
@@ -581,7 +593,7 @@ mod tests {
             Token::Wake,
             Token::Port { device: crate::limits::MAX_DEVICES - 1 },
             Token::Session { key: u32::MAX },
-            Token::Pipe { device: crate::limits::MAX_DEVICES - 1, pipe: u32::MAX },
+            Token::Channel { device: crate::limits::MAX_DEVICES - 1, channel: ChannelId(u32::MAX) },
             Token::Watch,
         ];
         for token in tokens {

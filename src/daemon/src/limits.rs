@@ -111,7 +111,7 @@ pub(crate) const ACCEPTS_PER_TURN: usize = 4;
 
 /// Objects of a dead session that are freed in one turn, so that the death of a large program
 /// is not noticed by the others.
-pub(crate) const BURIALS_PER_TURN: usize = 64;
+pub(crate) const FREES_PER_TURN: usize = 64;
 
 /// How long the event loop looks for work after the last piece of it before it sleeps. About what
 /// it costs to be put to sleep and woken (50 to 60 us); a shorter pause in a busy exchange would

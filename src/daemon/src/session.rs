@@ -7,87 +7,95 @@
 use crate::cm::Cm;
 use crate::counters::DaemonCounters;
 use crate::device::RdmaDevice;
-use crate::limits::MAX_PROGRAM_NAME;
-use crate::resources::{
-    Ah, ArenaRings, CompChannel, Context, Cq, Mr, MrRequest, Mw, Pd, PendingFree, Qp, QpRequest,
-    Refusal, Srq, refuse,
-};
+use crate::limits::{MAX_PROGRAM_NAME, MAX_RING_BYTES};
+use crate::objects::{Objects, PendingFree};
+use crate::resources::{CompChannel, Context, Refusal, no_such, refuse};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
-use urxe_nic::objects::Owner;
+use urxe_nic::{ChannelId, OwnerId};
 use urxe_shm::control::channel::{Channel, ChannelError};
-use urxe_shm::control::{ControlError, Reply, Request};
+use urxe_shm::control::{ContextHandle, ControlError, Reply, Request, RingLocation};
+use urxe_shm::memory::arena::{Arena, Extent};
 use urxe_shm::memory::process_memory::ProcessMemory;
+use urxe_shm::memory::region::Window;
 use urxe_shm::ring::completion_notifier::CompletionNotifier;
 use urxe_shm::ring::doorbell::DoorbellReader;
+use urxe_shm::ring::geometry::Geometry;
 use urxe_types::Qpn;
 
 /// What requests are about: the daemon as a session sees it.
-pub(crate) struct DaemonCtx<'a> {
-    pub(crate) devices: &'a mut [RdmaDevice],
+pub(crate) struct DaemonCtx {
+    pub(crate) devices: Vec<RdmaDevice>,
     /// The connection manager.
-    pub(crate) cm: &'a mut Cm,
+    pub(crate) cm: Cm,
+    /// The programs, by the numbers under which the data paths have what is theirs.
+    pub(crate) programs: BTreeMap<OwnerId, Program>,
+    /// When this turn of the event loop began.
     pub(crate) now: Instant,
     /// The daemon's own counters.
-    pub(crate) counters: &'a DaemonCounters,
+    pub(crate) counters: DaemonCounters,
 }
 
-/// A reply, and the descriptors that go with it.
-pub(crate) struct Answer {
-    pub(crate) reply: Reply,
-    pub(crate) fds: Vec<OwnedFd>,
+/// A program that objects belong to.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// Its user.
+    pub(crate) uid: u32,
+    /// Its name and process id.
+    pub(crate) name: Rc<str>,
+}
+
+/// What becomes of a request that is not refused.
+pub(crate) enum Answer {
+    /// It is done: a reply, and the descriptors that go with it.
+    Reply { reply: Reply, fds: Vec<OwnedFd> },
+    /// It has only begun: the answer is [`Reply::Done`] when nothing is left to be freed.
+    WhenFreed,
 }
 
 impl From<Reply> for Answer {
     fn from(reply: Reply) -> Answer {
-        Answer { reply, fds: Vec::new() }
+        Answer::Reply { reply, fds: Vec::new() }
     }
 }
 
 /// One connected program.
 pub(crate) struct Session {
     channel: Channel,
-    uid: u32,
-    /// The program's name and process id.
-    program: Rc<str>,
-    pub(crate) shared: Option<Shared>,
-    pub(crate) process_memory: Option<Rc<ProcessMemory>>,
-    next_handle: u32,
-    pub(crate) contexts: BTreeMap<u32, Context>,
-    pub(crate) pds: BTreeMap<u32, Pd>,
-    pub(crate) mrs: BTreeMap<u32, Mr>,
-    pub(crate) channels: BTreeMap<u32, CompChannel>,
-    pub(crate) cqs: BTreeMap<u32, Cq>,
-    pub(crate) qps: BTreeMap<u32, Qp>,
-    pub(crate) srqs: BTreeMap<u32, Srq>,
-    pub(crate) ahs: BTreeMap<u32, Ah>,
-    pub(crate) mws: BTreeMap<u32, Mw>,
+    id: OwnerId,
+    program: Program,
+    shared: Option<Shared>,
+    process_memory: Option<Rc<ProcessMemory>>,
+    pub(crate) objects: Objects,
     /// Which QP, by its handle, is attached to which multicast group.
     pub(crate) attachments: BTreeSet<(u32, IpAddr)>,
-    /// Event channels of the connection manager, by their keys there.
-    pub(crate) cm_channels: BTreeMap<u32, u32>,
-    /// Its ids.
-    pub(crate) cm_ids: BTreeMap<u32, u32>,
-    /// Memberships of ids in multicast groups.
-    pub(crate) cm_memberships: BTreeMap<u32, u32>,
     /// What is being freed: of a device that is being closed, or of a dead program everything.
-    pub(crate) pending_frees: Vec<PendingFree>,
-    /// Bytes of program memory mapped into the daemon.
-    pub(crate) mapped_bytes: u64,
+    pending_frees: Vec<PendingFree>,
+    pub(crate) mapped: Mapped,
+}
+
+/// How much of a program's memory is mapped into the daemon.
+#[derive(Default)]
+pub(crate) struct Mapped {
+    pub(crate) bytes: u64,
     /// Registrations that are mapped.
-    pub(crate) mapped_mrs: usize,
+    pub(crate) mrs: usize,
 }
 
 /// What a session shares with its program from the beginning.
 pub(crate) struct Shared {
-    pub(crate) rings: ArenaRings,
+    /// Memory for rings and doorbells.
+    arena: Arena,
+    /// Rings that were left for others, until the program knows.
+    retired: Vec<Extent>,
     /// Tells the program's threads that sleep between polls.
-    pub(crate) notifier: CompletionNotifier,
+    notifier: CompletionNotifier,
     doorbell_reader: DoorbellReader,
     /// Which QP each doorbell is of; device and number.
     doorbells: Vec<Option<(usize, Qpn)>>,
@@ -98,32 +106,20 @@ pub(crate) struct Shared {
 }
 
 impl Session {
-    /// A session for whoever has just connected.
-    pub(crate) fn new(channel: Channel) -> std::io::Result<Session> {
+    /// A session for a program that has just connected, under a number that no other ever had.
+    pub(crate) fn new(channel: Channel, id: OwnerId) -> std::io::Result<Session> {
         let peer = channel.peer()?;
+        let name = format!("[{}]", peer.pid.as_raw_pid()).into();
         Ok(Session {
             channel,
-            uid: peer.uid.as_raw(),
-            program: format!("[{}]", peer.pid.as_raw_pid()).into(),
+            id,
+            program: Program { uid: peer.uid.as_raw(), name },
             shared: None,
             process_memory: None,
-            next_handle: 1,
-            contexts: BTreeMap::new(),
-            pds: BTreeMap::new(),
-            mrs: BTreeMap::new(),
-            channels: BTreeMap::new(),
-            cqs: BTreeMap::new(),
-            qps: BTreeMap::new(),
-            srqs: BTreeMap::new(),
-            ahs: BTreeMap::new(),
-            mws: BTreeMap::new(),
+            objects: Objects::default(),
             attachments: BTreeSet::new(),
-            cm_channels: BTreeMap::new(),
-            cm_ids: BTreeMap::new(),
-            cm_memberships: BTreeMap::new(),
             pending_frees: Vec::new(),
-            mapped_bytes: 0,
-            mapped_mrs: 0,
+            mapped: Mapped::default(),
         })
     }
 
@@ -132,103 +128,19 @@ impl Session {
         self.channel.recv()
     }
 
-    /// Sends an answer.
-    pub(crate) fn answer(&mut self, answer: &Answer) -> Result<(), ChannelError> {
-        let fds: Vec<BorrowedFd<'_>> = answer.fds.iter().map(AsFd::as_fd).collect();
-        self.channel.send(&answer.reply, &fds)
+    /// Sends a reply.
+    pub(crate) fn reply(&mut self, reply: &Reply, fds: &[OwnedFd]) -> Result<(), ChannelError> {
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        self.channel.send(reply, &fds)
     }
 
-    /// Does what a request asks for. If it fails, nothing has changed. `None`: it has only begun;
-    /// the answer is [`Reply::Done`] when [`is_ending`](Self::is_ending) says no more.
-    pub(crate) fn handle(
+    /// Gives the program what it shares with the daemon from now on.
+    pub(crate) fn hello(
         &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        request: Request,
+        ctx: &mut DaemonCtx,
+        program: &str,
         mut fds: Vec<OwnedFd>,
-    ) -> Result<Option<Answer>, ControlError> {
-        if let Request::Hello { program } = request {
-            return self.hello(&program, fds).map(Some);
-        }
-        // HOST-025
-        if self.shared.is_none() {
-            return Err(refuse(Errno::PROTO, "the first request must be Hello"));
-        }
-        self.shared()?.rings.free_retired();
-        let memory = match request {
-            Request::RegMr { .. } => fds.pop(),
-            _ => None,
-        };
-        // HOST-016
-        if !fds.is_empty() {
-            let sentence = format!("{} descriptors came with a request that takes none", fds.len());
-            return Err(refuse(Errno::PROTO, sentence));
-        }
-        let answer = match request {
-            Request::Hello { .. } => unreachable!("answered above"),
-            Request::ListDevices => Ok(self.list_devices(ctx)),
-            Request::ListCauses => Ok(self.list_causes()),
-            Request::OpenDevice { name } => self.open_device(ctx, &name),
-            Request::CloseDevice { context } => return self.begin_closing(context).map(|()| None),
-            Request::QueryDevice { context } => self.query_device(ctx, context),
-            Request::QueryPort { context, port } => self.query_port(ctx, context, port),
-            Request::QueryGid { context, port, index } => self.query_gid(ctx, context, port, index),
-            Request::AllocPd { context } => self.alloc_pd(ctx, context),
-            Request::DeallocPd { pd } => self.dealloc_pd(ctx, pd),
-            Request::RegMr { pd, addr, length, iova, access, backing } => {
-                let spec = MrRequest { addr, length, iova, access, backing };
-                self.reg_mr(ctx, pd, spec, memory)
-            }
-            Request::DeregMr { mr } => self.dereg_mr(ctx, mr),
-            Request::CreateCompChannel { context } => self.create_comp_channel(ctx, context),
-            Request::DestroyCompChannel { channel } => self.destroy_comp_channel(ctx, channel),
-            Request::CreateCq { context, cqe, channel, user_handle, comp_vector } => {
-                self.create_cq(ctx, context, cqe, channel, user_handle, comp_vector)
-            }
-            Request::ResizeCq { cq, cqe } => self.resize_cq(ctx, cq, cqe),
-            Request::DestroyCq { cq } => self.destroy_cq(ctx, cq),
-            Request::CreateQp {
-                pd,
-                qp_type,
-                send_cq,
-                recv_cq,
-                srq,
-                caps,
-                sq_sig_all,
-                user_handle,
-            } => {
-                let cqs = (send_cq, recv_cq);
-                let wanted = QpRequest { qp_type, cqs, srq, caps, sq_sig_all, user_handle };
-                self.create_qp(ctx, pd, &wanted)
-            }
-            Request::ModifyQp { qp, attr } => self.modify_qp(ctx, qp, &attr),
-            Request::QueryQp { qp } => self.query_qp(ctx, qp),
-            Request::DestroyQp { qp } => self.destroy_qp(ctx, qp),
-            Request::CreateSrq { pd, attr, user_handle } => {
-                self.create_srq(ctx, pd, attr, user_handle)
-            }
-            Request::ModifySrq { srq, max_wr, limit } => self.modify_srq(ctx, srq, max_wr, limit),
-            Request::QuerySrq { srq } => self.query_srq(ctx, srq),
-            Request::DestroySrq { srq } => self.destroy_srq(ctx, srq),
-            Request::CreateAh { pd, av } => self.create_ah(ctx, pd, &av),
-            Request::DestroyAh { ah } => self.destroy_ah(ctx, ah),
-            Request::AllocMw { pd, mw_type } => self.alloc_mw(ctx, pd, mw_type),
-            Request::DeallocMw { mw } => self.dealloc_mw(ctx, mw),
-            Request::AttachMcast { qp, gid } => self.attach_mcast(ctx, qp, gid),
-            Request::DetachMcast { qp, gid } => self.detach_mcast(ctx, qp, gid),
-            Request::Resources { device, kind, after } => {
-                self.list_resources(ctx, &device, kind, after)
-            }
-            Request::Stats { device, after_qpn } => self.stats(ctx, &device, after_qpn),
-            Request::Cm(request) => return self.handle_cm(ctx, request),
-            Request::CmWithin { channel, request } => {
-                self.check_within(ctx, channel, &request)?;
-                return self.handle_cm(ctx, request);
-            }
-        };
-        answer.map(Some)
-    }
-
-    fn hello(&mut self, program: &str, mut fds: Vec<OwnedFd>) -> Result<Answer, ControlError> {
+    ) -> Result<Answer, ControlError> {
         // HOST-025
         if self.shared.is_some() {
             return Err(refuse(Errno::PROTO, "Hello was said before"));
@@ -247,9 +159,9 @@ impl Session {
         let shared = Shared::new()?;
         let wake = rustix::io::fcntl_dupfd_cloexec(&shared.wake, 0);
         let wake = wake.or_refuse(Errno::MFILE, "wake-up descriptor")?;
-        let memfd = rustix::io::fcntl_dupfd_cloexec(shared.rings.fd(), 0);
+        let memfd = rustix::io::fcntl_dupfd_cloexec(shared.arena.fd(), 0);
         let memfd = memfd.or_refuse(Errno::MFILE, "memory descriptor")?;
-        let memory_limit = shared.rings.limit();
+        let memory_limit = shared.arena.limit();
 
         let name: String = program
             .chars()
@@ -259,48 +171,85 @@ impl Session {
                 (*len <= MAX_PROGRAM_NAME).then_some(c)
             })
             .collect();
-        self.program = format!("{name}{}", self.program).into();
+        self.program.name = format!("{name}{}", self.program.name).into();
+        ctx.programs.insert(self.id, self.program.clone());
         self.shared = Some(shared);
         self.process_memory = process_memory;
-        Ok(Answer { reply: Reply::Hello { memory_limit }, fds: vec![memfd, wake] })
+        Ok(Answer::Reply { reply: Reply::Hello { memory_limit }, fds: vec![memfd, wake] })
     }
 
-    /// Whose the objects of this session are.
-    pub(crate) fn owner(&self) -> Owner {
-        Owner { uid: self.uid, program: Rc::clone(&self.program) }
+    /// Under which number the data paths have what is of this session.
+    pub(crate) fn id(&self) -> OwnerId {
+        self.id
     }
 
-    /// Whether an event pipe of a device is of this session.
-    pub(crate) fn has_pipe(&self, device: usize, pipe: u32) -> bool {
-        let is_async = |context: &Context| context.device == device && context.async_events == pipe;
-        let is_channel = |channel: &CompChannel| channel.device == device && channel.pipe == pipe;
-        self.contexts.values().any(is_async) || self.channels.values().any(is_channel)
+    /// The program.
+    pub(crate) fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Its memory, if it has passed it.
+    pub(crate) fn process_memory(&self) -> Option<&Rc<ProcessMemory>> {
+        self.process_memory.as_ref()
+    }
+
+    /// Whether an event channel of a device is of this session.
+    pub(crate) fn has_channel(&self, device: usize, channel: ChannelId) -> bool {
+        let mut contexts = self.objects.all::<Context>().values();
+        let mut channels = self.objects.all::<CompChannel>().values();
+        contexts.any(|context| context.device == device && context.async_events == channel)
+            || channels.any(|found| found.device == device && found.id == channel)
     }
 
     /// Whether the program is root's.
     pub(crate) fn is_root(&self) -> bool {
-        self.uid == 0
+        self.program.uid == 0
     }
 
-    /// Whether this session may see another's object.
-    pub(crate) fn may_see(&self, owner: &Owner) -> bool {
-        let is_privileged = self.uid == 0 || self.uid == rustix::process::geteuid().as_raw();
-        is_privileged || self.uid == owner.uid
-    }
-
-    /// A number that no object of this session ever had.
-    pub(crate) fn new_handle(&mut self) -> Result<u32, ControlError> {
-        let handle = self.next_handle;
-        // HOST-014
-        self.next_handle = handle
-            .checked_add(1)
-            .ok_or_else(|| refuse(Errno::NOMEM, "this session has used up all handles"))?;
-        Ok(handle)
+    /// Whether this session may see another program's objects.
+    pub(crate) fn may_see(&self, other: &Program) -> bool {
+        let own = self.program.uid;
+        own == 0 || own == rustix::process::geteuid().as_raw() || own == other.uid
     }
 
     /// What is shared with the program; there since Hello.
     pub(crate) fn shared(&mut self) -> Result<&mut Shared, ControlError> {
         self.shared.as_mut().ok_or_else(|| refuse(Errno::PROTO, "the first request must be Hello"))
+    }
+
+    /// Begins to close a device.
+    pub(crate) fn begin_closing(&mut self, context: ContextHandle) -> Result<(), ControlError> {
+        if !self.objects.all::<Context>().contains_key(&context.0) {
+            return Err(no_such("context", context.0));
+        }
+        // HOST-026
+        self.pending_frees = self.objects.of_context(Some(context));
+        Ok(())
+    }
+
+    /// Begins to free everything: the program is gone.
+    pub(crate) fn begin_teardown(&mut self) {
+        self.pending_frees = self.objects.of_context(None);
+    }
+
+    /// Begins to free these objects, the last first.
+    pub(crate) fn begin_freeing(&mut self, objects: impl IntoIterator<Item = PendingFree>) {
+        self.pending_frees.extend(objects);
+    }
+
+    /// Whether there is something left to be freed. Nothing else can free it meanwhile: requests
+    /// wait until the end.
+    pub(crate) fn is_ending(&self) -> bool {
+        !self.pending_frees.is_empty()
+    }
+
+    /// Frees up to `count` of the objects that are to be freed: in slices, so that the end of many
+    /// is not noticed by others.
+    pub(crate) fn free_some(&mut self, ctx: &mut DaemonCtx, count: usize) {
+        for _ in 0..count {
+            let Some(object) = self.pending_frees.pop() else { return };
+            object.free(self, ctx);
+        }
     }
 
     /// Calls `rung` with the device and number of each QP whose doorbell was rung.
@@ -340,21 +289,55 @@ impl AsFd for Session {
 
 impl Shared {
     fn new() -> Result<Shared, ControlError> {
-        let rings = ArenaRings::new()?;
-        let doorbell_reader =
-            DoorbellReader::new(rings.doorbells()).or_refuse(Errno::NOMEM, "doorbells")?;
-        let notifier = CompletionNotifier::new(rings.doorbells())
-            .or_refuse(Errno::NOMEM, "completion notifier")?;
+        let arena = Arena::new(MAX_RING_BYTES).or_refuse(Errno::NOMEM, "session memory")?;
+        let page = || Arc::clone(arena.doorbells());
+        let doorbell_reader = DoorbellReader::new(page()).or_refuse(Errno::NOMEM, "doorbells")?;
+        let notifier =
+            CompletionNotifier::new(page()).or_refuse(Errno::NOMEM, "completion notifier")?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.or_refuse(Errno::MFILE, "wake-up descriptor")?;
         Ok(Shared {
-            rings,
+            arena,
+            retired: Vec::new(),
             notifier,
             doorbell_reader,
             doorbells: Vec::new(),
             spare_doorbells: Vec::new(),
             wake,
         })
+    }
+
+    /// Tells the program's threads that sleep between polls.
+    pub(crate) fn notifier(&self) -> CompletionNotifier {
+        self.notifier.clone()
+    }
+
+    /// Finds room for a ring.
+    pub(crate) fn alloc_ring(
+        &mut self,
+        what: &str,
+        shape: &Geometry,
+    ) -> Result<(Extent, Window), ControlError> {
+        self.arena.alloc(shape.size().into()).or_refuse(Errno::NOMEM, what)
+    }
+
+    /// Gives a ring's room back.
+    pub(crate) fn free_ring(&mut self, extent: Extent) {
+        // The room is free either way; only its pages may stay with us until the session ends.
+        let _ = self.arena.free(extent);
+    }
+
+    /// Gives back the room of a ring that the program still believes in: when its next request
+    /// comes, for by then it has seen the answer to this one.
+    pub(crate) fn retire_ring(&mut self, extent: Extent) {
+        self.retired.push(extent);
+    }
+
+    /// Says that the next request has come.
+    pub(crate) fn free_retired_rings(&mut self) {
+        while let Some(extent) = self.retired.pop() {
+            self.free_ring(extent);
+        }
     }
 
     /// Gives a QP a doorbell.
@@ -377,4 +360,9 @@ impl Shared {
             self.spare_doorbells.push(slot);
         }
     }
+}
+
+/// Where a program finds a ring.
+pub(crate) fn location(extent: Extent, shape: &Geometry) -> RingLocation {
+    RingLocation { offset: extent.offset, size: shape.size() }
 }

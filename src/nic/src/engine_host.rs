@@ -2,15 +2,14 @@
 
 use crate::convert;
 use crate::counters::HostCounters;
-use crate::event_pipe::{Delivery, EventPipe};
+use crate::event_pipe::Delivery;
 use crate::limits::SPARE_INLINE_BUFFERS;
-use crate::objects::{EventTarget, Objects};
-use crate::queues::{CompletionQueue, Next, RecvQueue, SendQueue, own_recv_queue};
-use crate::slab::Slab;
+use crate::objects::{ChannelId, EventTarget, Memory, Objects};
+use crate::queues::Next;
 use crate::staging::Staging;
 use std::rc::Rc;
 use urxe_engine::{
-    AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QpInit, QueueId, RegionId, SrqId, Taken,
+    AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, SrqId, Taken,
 };
 use urxe_shm::control::event::{self, EventRecord};
 use urxe_shm::memory::process_memory::ProcessMemory;
@@ -21,30 +20,10 @@ use urxe_shm::ring::layout::Sge;
 use urxe_types::{Completion, Qpn, RecvWqe, SendWqe};
 use urxe_wire::mad::{MAD_LEN, MadSource};
 
-/// The memory behind an MR.
-pub enum Region {
-    /// Shared with the program: loads and stores.
-    Shared(Mapping),
-    /// Anything else the program has: system calls.
-    Process {
-        /// The program's memory.
-        memory: Rc<ProcessMemory>,
-        /// Address of the first byte there.
-        addr: u64,
-    },
-}
-
-/// All memory, rings and pipes of one device.
-pub struct ProgramHost {
-    regions: Slab<Region>,
-    /// Regions that are mapped.
-    mapped: usize,
-    pub send_queues: Slab<SendQueue>,
-    pub recv_queues: Slab<RecvQueue>,
-    pub cqs: Slab<CompletionQueue>,
-    pub pipes: Slab<EventPipe>,
-    pub objects: Objects,
-    pub counters: HostCounters,
+/// All memory, rings and event channels of one device.
+pub(crate) struct ProgramHost {
+    pub(crate) objects: Objects,
+    pub(crate) counters: HostCounters,
     staging: Staging,
     /// Counts the calls of the engine.
     call: u64,
@@ -58,22 +37,16 @@ pub struct ProgramHost {
     mads: Vec<(MadSource, [u8; MAD_LEN])>,
     /// QPs to which data came before their programs had taken them to RTS.
     comm_est_qps: Vec<Qpn>,
-    /// Pipes that have become full.
-    full_pipes: Vec<u32>,
+    /// Channels that have become full.
+    full_channels: Vec<ChannelId>,
     /// Where ring entries are copied before they are decoded.
     sges: Vec<Sge>,
     spare_inline: Vec<Vec<u8>>,
 }
 
 impl ProgramHost {
-    pub fn new() -> ProgramHost {
+    pub(crate) fn new() -> ProgramHost {
         ProgramHost {
-            regions: Slab::default(),
-            mapped: 0,
-            send_queues: Slab::default(),
-            recv_queues: Slab::default(),
-            cqs: Slab::default(),
-            pipes: Slab::default(),
             objects: Objects::default(),
             counters: HostCounters::default(),
             staging: Staging::new(),
@@ -83,14 +56,14 @@ impl ProgramHost {
             requeue_qps: Vec::new(),
             mads: Vec::new(),
             comm_est_qps: Vec::new(),
-            full_pipes: Vec::new(),
+            full_channels: Vec::new(),
             sges: Vec::new(),
             spare_inline: Vec::new(),
         }
     }
 
     /// To be called before the engine is: what was known of the programs' memory is old.
-    pub fn begin_call(&mut self) {
+    pub(crate) fn begin_call(&mut self) {
         self.call += 1;
         self.staging.forget_reads();
     }
@@ -99,10 +72,10 @@ impl ProgramHost {
     /// after the engine was: what a completion stands for is in memory by then. CQs have their
     /// turns in the order of their first completions, for a program that waits for two of them on
     /// one channel (as perftest's `ib_send_lat -e`) may count on it.
-    pub fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         let mut unpublished = std::mem::take(&mut self.unpublished);
         for id in unpublished.drain(..) {
-            let Some(cq) = self.cqs.get_mut(id.0) else { continue };
+            let Some(cq) = self.objects.cqs.get_mut(id.0) else { continue };
             cq.listed = false;
             if cq.publish()
                 && let Some(channel) = cq.channel
@@ -117,12 +90,12 @@ impl ProgramHost {
     }
 
     /// QPs that may have gone to ERR since the last time.
-    pub fn take_maybe_failed_qp(&mut self) -> Option<Qpn> {
+    pub(crate) fn take_maybe_failed_qp(&mut self) -> Option<Qpn> {
         self.maybe_failed_qps.pop()
     }
 
     /// Says that a QP may have gone to ERR.
-    pub fn maybe_failed(&mut self, qpn: Qpn) {
+    pub(crate) fn maybe_failed(&mut self, qpn: Qpn) {
         // One failure flushes many work requests.
         if self.maybe_failed_qps.last() != Some(&qpn) {
             self.maybe_failed_qps.push(qpn);
@@ -130,93 +103,55 @@ impl ProgramHost {
     }
 
     /// A QP whose queues have more than was given in the last call: to be rung again.
-    pub fn take_requeue_qp(&mut self) -> Option<Qpn> {
+    pub(crate) fn take_requeue_qp(&mut self) -> Option<Qpn> {
         self.requeue_qps.pop()
     }
 
     /// The management datagrams that have come since the last time.
-    pub fn take_mads(&mut self) -> Vec<(MadSource, [u8; MAD_LEN])> {
+    pub(crate) fn take_mads(&mut self) -> Vec<(MadSource, [u8; MAD_LEN])> {
         std::mem::take(&mut self.mads)
     }
 
     /// A QP to which data came, while its program may not know that its peer is ready.
-    pub fn take_comm_est_qp(&mut self) -> Option<Qpn> {
+    pub(crate) fn take_comm_est_qp(&mut self) -> Option<Qpn> {
         self.comm_est_qps.pop()
     }
 
-    /// A pipe that has become full since the last time.
-    pub fn take_full_pipe(&mut self) -> Option<u32> {
-        self.full_pipes.pop()
+    /// A channel that has become full since the last time.
+    pub(crate) fn take_full_channel(&mut self) -> Option<ChannelId> {
+        self.full_channels.pop()
     }
 
-    /// Takes back the events of an object that is no more from a pipe.
-    pub fn withdraw_events(&mut self, pipe: u32, object: u32) {
-        if self.pipes.get_mut(pipe).is_some_and(|pipe| pipe.withdraw(object)) {
-            self.full_pipes.push(pipe);
+    /// Takes back the events of a destroyed object from a channel.
+    pub(crate) fn withdraw_events(&mut self, channel: ChannelId, object: u32) {
+        let found = self.objects.channels.get_mut(channel.0);
+        if found.is_some_and(|found| found.pipe.withdraw(object)) {
+            self.full_channels.push(channel);
         }
     }
 
-    /// Takes in the memory behind an MR; `None` if there is no room for another.
-    pub fn insert_region(&mut self, region: Region) -> Option<RegionId> {
-        let mapped = usize::from(matches!(region, Region::Shared(_)));
-        let id = self.regions.insert(region)?;
-        self.mapped += mapped;
-        Some(RegionId(id))
-    }
-
-    /// Lets go of the memory behind an MR, after the writes to it.
-    pub fn remove_region(&mut self, region: RegionId) {
-        match self.regions.remove(region.0) {
-            Some(Region::Shared(_)) => self.mapped -= 1,
-            Some(Region::Process { memory, .. }) => self.staging.release(&memory),
-            None => {}
-        }
-    }
-
-    /// How many regions are mapped into the daemon.
-    pub fn mapped_regions(&self) -> usize {
-        self.mapped
-    }
-
-    /// Lets go of a QP's queues.
-    pub fn forget_qp(&mut self, init: &QpInit) {
-        self.send_queues.remove(init.send_queue.0);
-        if let Some(queue) = own_recv_queue(init) {
-            self.recv_queues.remove(queue.0);
-        }
-        for cq in cqs_of(init) {
-            if let Some(cq) = self.cqs.get_mut(cq.0) {
-                cq.qps -= 1;
-            }
-        }
-    }
-
-    /// Counts a QP among the users of its CQs.
-    pub fn count_qp(&mut self, init: &QpInit) {
-        for cq in cqs_of(init) {
-            if let Some(cq) = self.cqs.get_mut(cq.0) {
-                cq.qps += 1;
-            }
-        }
+    /// Lets go of what was known of memory that is registered no longer.
+    pub(crate) fn release(&mut self, memory: &Rc<ProcessMemory>) {
+        self.staging.release(memory);
     }
 
     /// Tells a program what has happened to an object of it.
-    pub fn tell(&mut self, target: EventTarget, kind: u32) {
+    pub(crate) fn tell(&mut self, target: EventTarget, kind: u32) {
         self.counters.async_events += 1;
-        self.send(target.pipe, target.record(kind));
+        self.send(target.channel, target.record(kind));
     }
 
     fn tell_srq(&mut self, srq: SrqId, kind: u32) {
-        if let Some(srq) = self.objects.srqs.get(&srq.0) {
+        if let Some(srq) = self.objects.srqs.by_number(srq.0) {
             let target = srq.events;
             self.tell(target, kind);
         }
     }
 
-    fn send(&mut self, pipe: u32, record: EventRecord) {
-        match self.pipes.get_mut(pipe).map(|to| to.send(record)) {
+    fn send(&mut self, channel: ChannelId, record: EventRecord) {
+        match self.objects.channels.get_mut(channel.0).map(|to| to.pipe.send(record)) {
             Some(Delivery::Delivered) => {}
-            Some(Delivery::Blocked) => self.full_pipes.push(pipe),
+            Some(Delivery::Blocked) => self.full_channels.push(channel),
             Some(Delivery::Lost) | None => self.counters.lost_events += 1,
         }
     }
@@ -240,7 +175,7 @@ impl ProgramHost {
         if self.staging.before_store().is_err() {
             return Err(self.fault());
         }
-        if let Some(Region::Shared(mapping)) = self.regions.get(region.0) {
+        if let Some(Memory::Shared(mapping)) = self.objects.memory(region) {
             match on_shared(mapping) {
                 Ok(old) => return Ok(old),
                 Err(AccessError::Misaligned { .. }) => {}
@@ -255,17 +190,11 @@ impl ProgramHost {
     }
 }
 
-/// The CQs of a QP; one that serves both its queues once.
-fn cqs_of(init: &QpInit) -> impl Iterator<Item = CqId> {
-    let other = (init.recv_cq != init.send_cq).then_some(init.recv_cq);
-    std::iter::once(init.send_cq).chain(other)
-}
-
 impl Host for ProgramHost {
     fn read(&mut self, region: RegionId, offset: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
-        let result = match self.regions.get(region.0) {
-            Some(Region::Shared(mapping)) => mapping.read(offset, buf).map_err(|_| MemoryFault),
-            Some(Region::Process { memory, addr }) => {
+        let result = match self.objects.memory(region) {
+            Some(Memory::Shared(mapping)) => mapping.read(offset, buf).map_err(|_| MemoryFault),
+            Some(Memory::Process { memory, addr }) => {
                 self.staging.read(memory, addr.wrapping_add(offset), buf)
             }
             None => Err(MemoryFault),
@@ -274,12 +203,12 @@ impl Host for ProgramHost {
     }
 
     fn write(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        let result = match self.regions.get(region.0) {
-            Some(Region::Shared(mapping)) => self
+        let result = match self.objects.memory(region) {
+            Some(Memory::Shared(mapping)) => self
                 .staging
                 .before_store()
                 .and_then(|()| mapping.write(offset, data).map_err(|_| MemoryFault)),
-            Some(Region::Process { memory, addr }) => {
+            Some(Memory::Process { memory, addr }) => {
                 self.staging.write(memory, addr.wrapping_add(offset), data)
             }
             None => Err(MemoryFault),
@@ -297,7 +226,7 @@ impl Host for ProgramHost {
     }
 
     fn read_ahead(&mut self, region: RegionId, offset: u64, len: u64) {
-        if let Some(Region::Process { memory, addr }) = self.regions.get(region.0) {
+        if let Some(Memory::Process { memory, addr }) = self.objects.memory(region) {
             self.staging.read_ahead(memory, addr.wrapping_add(offset), len);
         }
     }
@@ -333,8 +262,8 @@ impl Host for ProgramHost {
         data: [u8; 8],
     ) -> Result<(), MemoryFault> {
         let result =
-            match self.regions.get(region.0) {
-                Some(Region::Shared(mapping)) => self.staging.before_store().and_then(|()| {
+            match self.objects.memory(region) {
+                Some(Memory::Shared(mapping)) => self.staging.before_store().and_then(|()| {
                     match mapping.store_u64(offset, u64::from_ne_bytes(data)) {
                         Ok(()) => Ok(()),
                         Err(AccessError::Misaligned { .. }) => {
@@ -344,7 +273,7 @@ impl Host for ProgramHost {
                     }
                 }),
                 // Alone, not as part of a longer copy, which could be seen half done.
-                Some(Region::Process { memory, addr }) => {
+                Some(Memory::Process { memory, addr }) => {
                     // ORDER-004
                     self.staging.write_alone(memory, addr.wrapping_add(offset), &data)
                 }
@@ -354,11 +283,12 @@ impl Host for ProgramHost {
     }
 
     fn posted_recvs(&mut self, queue: QueueId) -> u32 {
-        self.recv_queues.get_mut(queue.0).map_or(0, RecvQueue::posted)
+        self.objects.recv_queue(queue).map_or(0, |(queue, _)| queue.posted())
     }
 
     fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken {
-        let Some(queue) = self.send_queues.get_mut(queue.0) else { return Taken::Empty };
+        let Some(qp) = self.objects.qps.by_key_mut(queue.0) else { return Taken::Empty };
+        let queue = &mut qp.send;
         let mut inline = wqe.inline.take().or_else(|| self.spare_inline.pop()).unwrap_or_default();
         inline.clear();
         self.sges.clear();
@@ -367,7 +297,7 @@ impl Host for ProgramHost {
         self.staging.forget_reads();
         let (result, is_inline) = match taken {
             Ok(Next::Later) => {
-                self.requeue_qps.extend(queue.qpn);
+                self.requeue_qps.push(qp.qpn);
                 (Taken::Empty, false)
             }
             Ok(Next::Taken(entry::Taken::Empty)) => (Taken::Empty, false),
@@ -403,17 +333,17 @@ impl Host for ProgramHost {
     }
 
     fn retire_send(&mut self, queue: QueueId) {
-        if let Some(queue) = self.send_queues.get_mut(queue.0) {
-            queue.retire();
+        if let Some(qp) = self.objects.qps.by_key_mut(queue.0) {
+            qp.send.retire();
         }
     }
 
     fn next_recv(&mut self, queue: QueueId, wqe: &mut RecvWqe) -> Taken {
-        let Some(queue) = self.recv_queues.get_mut(queue.0) else { return Taken::Empty };
+        let Some((queue, qpn)) = self.objects.recv_queue(queue) else { return Taken::Empty };
         self.sges.clear();
         match queue.take(self.call, &mut self.sges) {
             Ok(Next::Later) => {
-                self.requeue_qps.extend(queue.qpn);
+                self.requeue_qps.extend(qpn);
                 Taken::Empty
             }
             Ok(Next::Taken(entry::Taken::Empty)) => Taken::Empty,
@@ -441,7 +371,7 @@ impl Host for ProgramHost {
         if convert::is_error(completion) {
             self.maybe_failed(completion.qpn);
         }
-        let Some(queue) = self.cqs.get_mut(cq.0) else { return Err(CqOverrun) };
+        let Some(queue) = self.objects.cqs.get_mut(cq.0) else { return Err(CqOverrun) };
         match queue.push(&convert::cq_entry(completion), completion.solicited) {
             Ok(()) => {
                 if !queue.listed {
@@ -472,7 +402,7 @@ impl Host for ProgramHost {
             AsyncEvent::SqDrained(qpn) => (event::SQ_DRAINED, qpn),
             AsyncEvent::LastWqeReached(qpn) => (event::LAST_WQE_REACHED, qpn),
             AsyncEvent::CqError(cq) => {
-                if let Some(cq) = self.cqs.get_mut(cq.0) {
+                if let Some(cq) = self.objects.cqs.get_mut(cq.0) {
                     cq.failed = true;
                     let target = cq.events;
                     self.tell(target, event::CQ_ERR);
@@ -481,7 +411,7 @@ impl Host for ProgramHost {
             }
         };
         // CQ-030: one that was destroyed is not there.
-        if let Some(qp) = self.objects.qps.get(&qpn.get()) {
+        if let Some(qp) = self.objects.qps.by_number(qpn.get()) {
             let target = qp.events;
             self.tell(target, kind);
         }
@@ -496,9 +426,12 @@ impl Host for ProgramHost {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::{Mr, OwnerId};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use urxe_engine::{MrSpec, PdId};
     use urxe_shm::memory::process_memory::open_own;
     use urxe_shm::memory::region::create_memfd;
+    use urxe_types::Access;
 
     /// Words of memory that a thread polls while the device writes to them.
     const WORDS: usize = 64;
@@ -514,16 +447,16 @@ mod tests {
 
     impl Polled {
         /// Memory, and the region that the device has of it.
-        fn new(shared: bool) -> (Polled, Region) {
+        fn new(shared: bool) -> (Polled, Memory) {
             if shared {
                 let file = create_memfd("test", 4096).unwrap();
                 let map = || Mapping::new(&file, 0, 4096).unwrap();
-                return (Polled::Shared(map()), Region::Shared(map()));
+                return (Polled::Shared(map()), Memory::Shared(map()));
             }
             let words: Box<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
             let memory = Rc::new(ProcessMemory::accept(open_own().unwrap()).unwrap());
             let addr = words.as_ptr() as u64;
-            (Polled::Process(words), Region::Process { memory, addr })
+            (Polled::Process(words), Memory::Process { memory, addr })
         }
 
         fn word(&self, index: usize) -> u64 {
@@ -585,6 +518,16 @@ mod tests {
         });
     }
 
+    /// Registers memory; as the engine would, but that knows nothing of it.
+    fn insert(host: &mut ProgramHost, memory: Memory) -> RegionId {
+        let mrs = &mut host.objects.mrs;
+        let key = mrs.next_key().unwrap();
+        let (pd, region, access) = (PdId(0), RegionId(key), Access::default());
+        let spec = MrSpec { pd, addr: 0, length: 4096, access, region };
+        mrs.insert(key, Mr { spec, owner: OwnerId(0), memory: Some(memory) });
+        region
+    }
+
     fn words_of(number: u64, count: usize) -> Vec<u8> {
         number.to_ne_bytes().repeat(count)
     }
@@ -596,9 +539,9 @@ mod tests {
         {
             let mut host = ProgramHost::new();
             let (data, region) = Polled::new(data_shared);
-            let data_region = host.insert_region(region).unwrap();
+            let data_region = insert(&mut host, region);
             let (flag, region) = Polled::new(flag_shared);
-            let flag_region = host.insert_region(region).unwrap();
+            let flag_region = insert(&mut host, region);
             let mut polled: Vec<_> = (0..32).map(|word| (&data, word)).collect();
             polled.push((&flag, 40));
             check_order(&polled, &mut host, |host, number| {
@@ -618,7 +561,7 @@ mod tests {
         for shared in [false, true] {
             let mut host = ProgramHost::new();
             let (memory, region) = Polled::new(shared);
-            let region = host.insert_region(region).unwrap();
+            let region = insert(&mut host, region);
             let polled: Vec<_> = (0..48).map(|word| (&memory, word)).collect();
             check_order(&polled, &mut host, |host, number| {
                 // Two packets, and then another message.
@@ -639,9 +582,9 @@ mod tests {
         {
             let mut host = ProgramHost::new();
             let (data, region) = Polled::new(data_shared);
-            let data_region = host.insert_region(region).unwrap();
+            let data_region = insert(&mut host, region);
             let (word, region) = Polled::new(word_shared);
-            let word_region = host.insert_region(region).unwrap();
+            let word_region = insert(&mut host, region);
             let mut polled: Vec<_> = (0..32).map(|word| (&data, word)).collect();
             polled.push((&word, 40));
             check_order(&polled, &mut host, |host, number| {

@@ -4,29 +4,43 @@
 //! ```text
 //!  rings, doorbells, memory ──► engine_host.rs, queues.rs, convert.rs, staging.rs
 //!                                          │
-//!  whoever runs it ──────────► nic.rs ─► engine ─► port ─► wire
+//!  its runner ───────────────► nic.rs ─► engine ─► port ─► wire
 //! ```
 //!
-//! What is not here: who may have what. Sessions, users, quotas, sockets of programs, files and
-//! names are of whoever runs the data path: the daemon, a test, or a program itself.
+//! Policy is not here. Sessions, users, quotas, sockets of programs, files and names are the
+//! runner's: the daemon, a test, or a program itself.
+//!
+//! # How to drive it
+//!
+//! [`Nic`] has the verbs (create, modify, query, destroy) with rings and memory as arguments, and
+//! what an event loop calls: [`receive`](Nic::receive) when [`port_fd`](Nic::port_fd) is readable,
+//! [`handle_timers`](Nic::handle_timers) when [`deadline`](Nic::deadline) has come,
+//! [`ring_doorbell`](Nic::ring_doorbell) when a program has posted, and after any of these
+//! [`transmit`](Nic::transmit) while [`is_due`](Nic::is_due) says so. Completions appear in the
+//! rings, events in the [`EventPipe`]s that it was given.
 
 #![forbid(unsafe_code)]
 
 mod convert;
 mod counters;
-pub mod engine_host;
-pub mod event_pipe;
+mod engine_host;
+mod event_pipe;
 mod limits;
 mod nic;
-pub mod objects;
-pub mod queues;
+mod objects;
+mod queues;
 mod read_ahead;
 pub mod slab;
 mod staging;
+mod table;
+mod verbs;
 mod write_combiner;
 
 pub use counters::HostCounters;
-pub use engine_host::{ProgramHost, Region};
-pub use event_pipe::{EventPipe, drain};
-pub use nic::{AttachError, Config, CreateError, Nic, PortEvent, Queues, Recv};
-pub use objects::{EventTarget, Owner};
+pub use event_pipe::{Delivery, EventPipe, drain};
+pub use nic::{Config, Nic, PortEvent};
+pub use objects::{ChannelId, EventTarget, Memory, Mr, OwnerId};
+pub use verbs::{
+    AttachError, CqSpec, CqStatus, DeviceFull, MemorySpec, QpSpec, QpStatus, Receives, Ring,
+    SrqSpec, SrqStatus,
+};

@@ -1,28 +1,25 @@
 //! One device with its port: how packets, doorbells and time reach the engine, and what becomes
 //! of what it says.
 
+use crate::counters::HostCounters;
 use crate::engine_host::ProgramHost;
 use crate::limits::{
     BATCHES_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, LOOKS_PER_TURN, MIN_PROBE,
     RX_BUFFERS, TX_BATCH_BYTES,
 };
-use crate::objects::{EventTarget, QpObject};
-use crate::queues::{RecvQueue, SendQueue, own_recv_queue};
-use crate::slab::Slab;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::objects::EventTarget;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::ops::Bound;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
-use urxe_engine::{
-    CreateQpError, Device, DeviceConfig, McastError, ModifyQpError, QpInit, QueueId, RecvSource,
-    SrqId,
-};
-use urxe_port::{OpenError, Port, RxBatch, SendOutcome, SourcePort};
+use urxe_engine::{Device, DeviceConfig, ModifyQpError};
+use urxe_port::{OpenError, Port, PortCounters, RxBatch, SendOutcome, SourcePort};
 use urxe_shm::control::event;
 use urxe_types::{AddressVector, PathMtu, QpAttr, QpState, Qpn};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::mad::MAD_LEN;
+use urxe_wire::mad::{MAD_LEN, MadSource};
 
 /// What happens to a port: told to every context of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,46 +44,12 @@ pub struct Config {
     pub seed: u64,
 }
 
-/// The queues of a QP that is about to be.
-pub struct Queues {
-    pub send: SendQueue,
-    pub recv: Recv,
-}
-
-/// Where it receives from.
-pub enum Recv {
-    Own(RecvQueue),
-    Shared(SrqId),
-}
-
-/// Why an object was not created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CreateError {
-    /// The device has no room for another.
-    #[error("the device can have no more")]
-    Full,
-    /// The engine says no.
-    #[error(transparent)]
-    Qp(#[from] CreateQpError),
-}
-
-/// Why a QP was not attached to a multicast group.
-#[derive(Debug, thiserror::Error)]
-pub enum AttachError {
-    /// The engine says no.
-    #[error(transparent)]
-    Engine(#[from] McastError),
-    /// The port cannot join the group.
-    #[error("the port cannot join: {0}")]
-    Port(io::Error),
-}
-
 /// A NIC: one device on one port.
 pub struct Nic {
-    pub device: Device,
-    pub host: ProgramHost,
-    /// Protection domains: they have a number and nothing else.
-    pub pds: Slab<()>,
+    pub(crate) device: Device,
+    pub(crate) host: ProgramHost,
+    /// MRs that are mapped.
+    pub(crate) mapped_mrs: usize,
     port: Box<dyn Port>,
     tx: TxBatch,
     rx: RxBatch,
@@ -96,7 +59,7 @@ pub struct Nic {
     blocked: bool,
     /// QPs in ERR with receive queues of their own. What is posted there has to be flushed, and
     /// the stock `librxe` does not say when it posts a receive.
-    failed_qps: BTreeMap<u32, QueueId>,
+    failed_qps: BTreeSet<u32>,
     /// When to look at these queues, and how long after that to look again.
     look_at: Instant,
     look_interval: Duration,
@@ -125,13 +88,13 @@ impl Nic {
         Nic {
             device: Device::new(config),
             host: ProgramHost::new(),
-            pds: Slab::default(),
+            mapped_mrs: 0,
             tx: TxBatch::new(caps.tx_limits, TX_BATCH_BYTES),
             rx: RxBatch::new(RX_BUFFERS),
             port,
             due: false,
             blocked: false,
-            failed_qps: BTreeMap::new(),
+            failed_qps: BTreeSet::new(),
             look_at: now,
             look_interval: FLUSH_INTERVAL_MIN,
             looked_at: 0,
@@ -139,8 +102,25 @@ impl Nic {
         }
     }
 
-    pub fn port(&self) -> &dyn Port {
-        &*self.port
+    /// The engine, for questions.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What was counted of programs' memory and rings.
+    pub fn counters(&self) -> &HostCounters {
+        &self.host.counters
+    }
+
+    /// What the port has counted.
+    pub fn port_counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+
+    /// The descriptor that is readable when [`receive`](Self::receive) brings something, or a
+    /// blocked port can [`send`](Self::send) again.
+    pub fn port_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.fd()
     }
 
     /// Whether the port takes no more until it is ready again.
@@ -154,6 +134,9 @@ impl Nic {
     }
 
     /// Gives the port another address.
+    ///
+    /// # Errors
+    /// If it cannot be had.
     pub fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
         self.port.add_address(addr)
     }
@@ -163,22 +146,45 @@ impl Nic {
         self.port.remove_address(addr);
     }
 
+    /// Puts an address that the port has into the GID table, or takes one out.
+    ///
+    /// # Panics
+    /// If the table is not that long.
+    pub fn set_gid(&mut self, at: u8, gid: Option<IpAddr>) {
+        self.device.set_gid(at, gid);
+    }
+
+    /// Changes the largest path MTU that the link carries.
+    pub fn set_active_mtu(&mut self, active_mtu: PathMtu) {
+        self.device.set_active_mtu(active_mtu);
+    }
+
+    /// Changes which addresses are of this machine.
+    pub fn set_local_addrs(&mut self, local_addrs: BTreeSet<IpAddr>) {
+        self.device.set_local_addrs(local_addrs);
+    }
+
     /// Tells every program that has opened the device what has happened to its port.
     pub fn port_event(&mut self, event: PortEvent) {
         // CQ-027
-        let contexts: Vec<EventTarget> = self.host.objects.contexts.values().copied().collect();
-        for context in contexts {
-            self.host.tell(context, event as u32);
+        let channels = self.host.objects.channels.iter();
+        let targets: Vec<EventTarget> =
+            channels.filter_map(|(_, channel)| channel.port_events).collect();
+        for target in targets {
+            self.host.tell(target, event as u32);
         }
     }
 
     /// A program rang a QP's doorbell.
-    pub fn ring(&mut self, qpn: Qpn) {
+    pub fn ring_doorbell(&mut self, qpn: Qpn) {
         self.device.ring_doorbell(qpn);
         self.due = true;
     }
 
     /// Takes in what one receive call brings. Returns whether it brought anything.
+    ///
+    /// # Errors
+    /// If the port has failed for good.
     pub fn receive(&mut self, now: Instant) -> io::Result<bool> {
         if self.port.recv(now, &mut self.rx)? == 0 {
             return Ok(false);
@@ -194,6 +200,9 @@ impl Nic {
     }
 
     /// Sees to everything whose time has come. Returns whether there was anything.
+    ///
+    /// # Errors
+    /// If the port has failed for good.
     pub fn handle_timers(&mut self, now: Instant) -> io::Result<bool> {
         let mut worked = false;
         if self.port.poll_timeout().is_some_and(|at| at <= now) {
@@ -213,7 +222,11 @@ impl Nic {
         Ok(worked)
     }
 
-    /// Sends what the engine has to send. Returns whether there was anything.
+    /// Sends what the engine has to send, a bounded number of batches. Returns whether there was
+    /// anything.
+    ///
+    /// # Errors
+    /// If the port has failed for good.
     pub fn transmit(&mut self, now: Instant) -> io::Result<bool> {
         let mut worked = false;
         // Whenever the port is not blocked, the batch is empty.
@@ -236,6 +249,9 @@ impl Nic {
     ///
     /// To be called also when a blocked port has become ready: a wrapper may hold datagrams of
     /// its own, so even an empty batch moves something.
+    ///
+    /// # Errors
+    /// If the port has failed for good.
     pub fn send(&mut self, now: Instant) -> io::Result<bool> {
         let had_any = !self.tx.is_empty();
         let outcome = self.port.send(now, &mut self.tx)?;
@@ -244,6 +260,9 @@ impl Nic {
     }
 
     /// Changes a QP, and its rings with it.
+    ///
+    /// # Errors
+    /// If the change is not allowed; nothing was changed then.
     pub fn modify_qp(
         &mut self,
         now: Instant,
@@ -254,17 +273,13 @@ impl Nic {
         self.device.modify_qp(now, &mut self.host, qpn, attr)?;
         // STATE-004
         if attr.state == Some(QpState::Reset)
-            && let Some(info) = self.device.query_qp(qpn)
+            && let Some(qp) = self.host.objects.qps.by_number_mut(qpn.get())
         {
-            if let Some(queue) = self.host.send_queues.get_mut(info.init.send_queue.0) {
-                queue.reset();
+            qp.send.reset();
+            if let Some(recv) = &mut qp.recv {
+                recv.reset();
             }
-            if let Some(queue) = own_recv_queue(&info.init)
-                && let Some(queue) = self.host.recv_queues.get_mut(queue.0)
-            {
-                queue.reset();
-            }
-            self.failed_qps.remove(&qpn.get());
+            self.forget_failed_qp(qpn);
         }
         self.due = true;
         self.host.maybe_failed(qpn);
@@ -272,62 +287,15 @@ impl Nic {
         Ok(())
     }
 
-    /// Puts a QP's queues where the engine finds them, and makes the QP.
-    pub fn create_qp(
-        &mut self,
-        queues: Queues,
-        object: QpObject,
-        init: impl FnOnce(QueueId, RecvSource) -> QpInit,
-    ) -> Result<Qpn, CreateError> {
-        let host = &mut self.host;
-
-        let send = QueueId(host.send_queues.insert(queues.send).ok_or(CreateError::Full)?);
-        let recv = match queues.recv {
-            Recv::Shared(srq) => Ok(RecvSource::Shared(srq)),
-            Recv::Own(queue) => host
-                .recv_queues
-                .insert(queue)
-                .map(QueueId)
-                .ok_or(CreateError::Full)
-                .map(RecvSource::Own),
-        };
-        let recv = recv.inspect_err(|_| drop(host.send_queues.remove(send.0)))?;
-        let init = init(send, recv);
-        host.count_qp(&init);
-        let qpn = self.device.create_qp(init.clone()).map_err(CreateError::Qp);
-        let qpn = qpn.inspect_err(|_| host.forget_qp(&init))?;
-        host.objects.qps.insert(qpn.get(), object);
-        if let Some(queue) = host.send_queues.get_mut(send.0) {
-            queue.qpn = Some(qpn);
-        }
-        if let Some(queue) = own_recv_queue(&init)
-            && let Some(queue) = host.recv_queues.get_mut(queue.0)
-        {
-            queue.qpn = Some(qpn);
-        }
-        Ok(qpn)
-    }
-
-    /// Destroys a QP and its queues.
-    pub fn destroy_qp(&mut self, qpn: Qpn) {
-        if let Some(info) = self.device.query_qp(qpn) {
-            self.device.destroy_qp(qpn);
-            self.host.forget_qp(&info.init);
-        }
-        self.host.objects.qps.remove(&qpn.get());
-        self.failed_qps.remove(&qpn.get());
-        self.leave_unused_groups();
-    }
-
     /// Has the port join a multicast group.
-    pub fn join(&mut self, group: IpAddr) -> io::Result<()> {
+    pub(crate) fn join(&mut self, group: IpAddr) -> io::Result<()> {
         self.port.join(group)?;
         self.groups.insert(group);
         Ok(())
     }
 
     /// Has the port leave the multicast groups that no QP is attached to any more.
-    pub fn leave_unused_groups(&mut self) {
+    pub(crate) fn leave_unused_groups(&mut self) {
         // The port is in all groups that are in use, so as many are the same. To count them is
         // cheap, and of very many QPs that end at once hardly any was the last of a group.
         if self.device.mcast_groups().count() == self.groups.len() {
@@ -349,6 +317,16 @@ impl Nic {
         timers.into_iter().chain([look]).flatten().min()
     }
 
+    /// The management datagrams that have come since the last time.
+    pub fn take_mads(&mut self) -> Vec<(MadSource, [u8; MAD_LEN])> {
+        self.host.take_mads()
+    }
+
+    /// A QP to which data came, while its program may not know that its peer is ready.
+    pub fn take_comm_est_qp(&mut self) -> Option<Qpn> {
+        self.host.take_comm_est_qp()
+    }
+
     /// Sends a management datagram. Returns whether there was a way for it.
     pub fn send_mad(&mut self, to: &AddressVector, qpn: Qpn, mad: &[u8; MAD_LEN]) -> bool {
         let is_sent = self.device.send_mad(to, qpn, mad).is_ok();
@@ -356,67 +334,48 @@ impl Nic {
         is_sent
     }
 
-    /// Attaches a QP to a group; with the group's first, the port joins it.
-    pub fn attach_mcast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), AttachError> {
-        let is_first = self.device.attach_mcast(qpn, group)?;
-        // MCAST-005
-        if is_first && let Err(error) = self.join(group) {
-            // MCAST-012
-            let undone = self.device.detach_mcast(qpn, group);
-            debug_assert!(undone.is_ok(), "{undone:?}");
-            return Err(AttachError::Port(error));
-        }
-        Ok(())
-    }
-
-    /// Detaches a QP from a group; with the group's last, the port leaves it.
-    pub fn detach_mcast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), McastError> {
-        self.device.detach_mcast(qpn, group)?;
-        self.leave_unused_groups();
-        Ok(())
-    }
-
     /// Shows the programs what the engine has done for them.
-    fn after_engine(&mut self, now: Instant) {
+    pub(crate) fn after_engine(&mut self, now: Instant) {
         self.host.publish();
         while let Some(qpn) = self.host.take_maybe_failed_qp() {
             self.watch_if_failed(now, qpn);
         }
         while let Some(qpn) = self.host.take_requeue_qp() {
-            self.ring(qpn);
+            self.ring_doorbell(qpn);
         }
     }
 
     fn watch_if_failed(&mut self, now: Instant, qpn: Qpn) {
-        if self.failed_qps.contains_key(&qpn.get()) {
+        let has_failed = || self.device.query_qp(qpn).is_some_and(|qp| qp.state == QpState::Err);
+        if self.failed_qps.contains(&qpn.get()) || !has_failed() {
             return;
         }
-        let Some(info) = self.device.query_qp(qpn) else { return };
-        if info.state != QpState::Err {
-            return;
-        }
+        let qp = self.host.objects.qps.by_number_mut(qpn.get());
         // The receives of an SRQ are not flushed.
-        let Some(recv_queue) = own_recv_queue(&info.init) else { return };
-        self.failed_qps.insert(qpn.get(), recv_queue);
+        let Some(recv) = qp.and_then(|qp| qp.recv.as_mut()) else { return };
+        recv.want_doorbell();
+        self.failed_qps.insert(qpn.get());
         self.look_interval = FLUSH_INTERVAL_MIN;
         self.look_at = now + self.look_interval;
-        if let Some(queue) = self.host.recv_queues.get_mut(recv_queue.0) {
-            // STATE-010
-            queue.want_doorbell();
-        }
         // What was posted between the flush and the raising of the flag is flushed now.
-        self.ring(qpn);
+        self.ring_doorbell(qpn);
+    }
+
+    /// A QP has left ERR, or was destroyed.
+    pub(crate) fn forget_failed_qp(&mut self, qpn: Qpn) {
+        self.failed_qps.remove(&qpn.get());
     }
 
     fn look_at_failed_qps(&mut self, now: Instant) {
         self.look_interval = (self.look_interval * 2).min(FLUSH_INTERVAL_MAX);
         let behind_last = (Bound::Excluded(self.looked_at), Bound::Unbounded);
         self.looked_at = 0;
-        for (&qpn, &queue) in self.failed_qps.range(behind_last).take(LOOKS_PER_TURN) {
+        for &qpn in self.failed_qps.range(behind_last).take(LOOKS_PER_TURN) {
             self.looked_at = qpn;
-            let queue = self.host.recv_queues.get_mut(queue.0);
+            let qp = self.host.objects.qps.by_number_mut(qpn);
+            let recv = qp.and_then(|qp| qp.recv.as_mut());
             // STATE-010
-            if queue.is_some_and(|queue| queue.posted() > 0) {
+            if recv.is_some_and(|recv| recv.posted() > 0) {
                 self.device.ring_doorbell(Qpn::new(qpn));
                 self.due = true;
                 self.look_interval = FLUSH_INTERVAL_MIN;
@@ -429,14 +388,12 @@ impl Nic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine_host::Region;
     use crate::event_pipe::EventPipe;
-    use crate::objects::{EventTarget, Owner};
-    use crate::queues::{CompletionQueue, RecvQueue, SendQueue};
+    use crate::objects::{ChannelId, Memory, OwnerId};
+    use crate::verbs::{CqSpec, MemorySpec, QpSpec, Receives, Ring};
     use std::collections::VecDeque;
     use std::os::fd::BorrowedFd;
     use std::sync::{Arc, Mutex};
-    use urxe_engine::{CqId, MrSpec, PdId};
     use urxe_port::{Caps, PortCounters, Segmentation};
     use urxe_shm::control::event::{EventRecord, RECORD_LEN};
     use urxe_shm::memory::arena::Arena;
@@ -530,42 +487,41 @@ mod tests {
         let mut nic = Nic::new(Box::new(port), config(), now);
         let mut arena = Arena::new(1 << 20).unwrap();
         let shape = Geometry::send(15, 1, 0).unwrap();
-        let (extent, window) = arena.alloc(shape.size().into()).unwrap();
-        let send = SendQueue::new(SqConsumer::create(window, shape, false).unwrap(), false);
-        let window = urxe_shm::memory::region::Window::new(
-            arena.doorbells().clone(),
-            extent.offset,
-            extent.len,
-        );
-        let program = SqProducer::attach(window.unwrap(), shape).unwrap();
+        let (_, window) = arena.alloc(shape.size().into()).unwrap();
+        let ring = SqConsumer::create(window.clone(), shape, false).unwrap();
+        let send = Ring { ring, shape };
+        let program = SqProducer::attach(window, shape).unwrap();
         let shape = Geometry::recv(15, 1).unwrap();
         let (_, window) = arena.alloc(shape.size().into()).unwrap();
-        let recv = RecvQueue::new(RqConsumer::create(window, shape).unwrap());
+        let recv = Ring { ring: RqConsumer::create(window, shape).unwrap(), shape };
         let shape = Geometry::completion(15).unwrap();
         let (_, window) = arena.alloc(shape.size().into()).unwrap();
-        let ring = CqProducer::create(window, shape).unwrap();
-        let owner = Owner { uid: 0, program: "nobody".into() };
+        let ring = Ring { ring: CqProducer::create(window, shape).unwrap(), shape };
+        let (owner, events) = (OwnerId(1), EventTarget::new(ChannelId(0), 0, 0));
         let notifier = CompletionNotifier::new(arena.doorbells().clone()).unwrap();
-        let cq = CompletionQueue::new(ring, notifier, 15, owner, None, EventTarget::new(0, 0, 0));
-        let cq = CqId(nic.host.cqs.insert(cq).unwrap());
-        let init = QpInit {
+        let cq = CqSpec { ring, notifier, channel: None, events, owner };
+        let cq = nic.create_cq(cq).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        let spec = QpSpec {
             qp_type: QpType::Rc,
-            pd: PdId(0),
+            pd,
             send_cq: cq,
             recv_cq: cq,
-            send_queue: QueueId(nic.host.send_queues.insert(send).unwrap()),
-            recv: RecvSource::Own(QueueId(nic.host.recv_queues.insert(recv).unwrap())),
+            send,
+            all_signaled: false,
+            recv: Receives::Own(recv),
+            events,
+            owner,
         };
-        let qpn = nic.device.create_qp(init).unwrap();
+        let qpn = nic.create_qp(spec).unwrap();
         for attr in way_to_rts() {
             nic.modify_qp(now, qpn, &attr).unwrap();
         }
         let memfd = create_memfd("narrow", 1 << 16).unwrap();
-        let region = Region::Shared(Mapping::new(memfd, 0, 1 << 16).unwrap());
-        let region = nic.host.insert_region(region).unwrap();
-        let spec =
-            MrSpec { pd: PdId(0), addr: 0, length: 1 << 16, access: Access::default(), region };
-        let lkey = nic.device.reg_mr(spec).unwrap();
+        let memory = Some(Memory::Shared(Mapping::new(memfd, 0, 1 << 16).unwrap()));
+        let (length, access) = (1 << 16, Access::default());
+        let spec = MemorySpec { pd, iova: 0, length, access, memory, owner };
+        let lkey = nic.reg_mr(spec).unwrap();
         (nic, qpn, program, Sge { addr: 0, length: 1 << 16, lkey })
     }
 
@@ -615,7 +571,7 @@ mod tests {
         let wr = SendWr { wr_id: 1, op, to: None, fence: false, signaled: true, solicited: false };
         program.push(&wr, SendData::Sges(&[sge])).unwrap();
         program.publish();
-        nic.ring(qpn);
+        nic.ring_doorbell(qpn);
 
         assert!(nic.transmit(now).unwrap());
         assert!(nic.is_blocked() && !nic.is_due());
@@ -646,17 +602,16 @@ mod tests {
         for handle in 1..=3u32 {
             let (pipe, read_end) = EventPipe::new().unwrap();
             rustix::io::ioctl_fionbio(&read_end, true).unwrap();
-            let pipe = nic.host.pipes.insert(pipe).unwrap();
-            nic.host.objects.contexts.insert(pipe, EventTarget::new(pipe, 1, handle));
-            contexts.push((handle, pipe, read_end));
+            let channel = nic.create_async_channel(pipe, 1, handle).unwrap();
+            contexts.push((handle, channel, read_end));
         }
-        let (_, closed, _) = &contexts[1];
-        nic.host.objects.contexts.remove(closed);
+        let closed = contexts[1].1;
+        nic.destroy_channel(closed);
         let events = [PortEvent::Error, PortEvent::Active, PortEvent::GidChange];
         for event in events {
             nic.port_event(event);
         }
-        for (handle, pipe, read_end) in &contexts {
+        for (handle, channel, read_end) in &contexts {
             let mut kinds = Vec::new();
             let mut bytes = [0; RECORD_LEN];
             while rustix::io::read(read_end, &mut bytes).is_ok() {
@@ -664,7 +619,7 @@ mod tests {
                 assert_eq!((record.user_handle, record.object), (1, u64::from(*handle)));
                 kinds.push(record.kind);
             }
-            let expected = if pipe == closed { vec![] } else { vec![10, 9, 18] };
+            let expected = if *channel == closed { vec![] } else { vec![10, 9, 18] };
             assert_eq!(kinds, expected);
         }
         assert_eq!(nic.host.counters.async_events, 6);

@@ -1,108 +1,147 @@
-//! Whose a device's objects are, and whom their events go to: what the engine does not know of
-//! them.
+//! The objects of a data path: one table for each kind, with everything that is known of them here.
+//! What the protocol makes of them is the engine's.
 
+use crate::event_pipe::EventPipe;
+use crate::queues::{CompletionQueue, RecvQueue, SendQueue};
+use crate::slab::Slab;
+use crate::table::Numbered;
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::rc::Rc;
-use urxe_engine::PdId;
+use urxe_engine::{MrSpec, QueueId, RegionId};
 use urxe_shm::control::event::EventRecord;
-use urxe_types::Access;
+use urxe_shm::memory::process_memory::ProcessMemory;
+use urxe_shm::memory::region::Mapping;
+use urxe_types::Qpn;
 
-/// The program that an object belongs to.
-#[derive(Clone, Debug)]
-pub struct Owner {
-    /// Its user.
-    pub uid: u32,
-    /// Its name and process id.
-    pub program: Rc<str>,
-}
+/// The owner of an object: a number that the runner of the data path chose, and that means nothing
+/// here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OwnerId(pub u64);
+
+/// An event channel: where a program reads of completions, or of asynchronous events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelId(pub u32);
 
 /// Where an object's events go, and what they say.
 #[derive(Clone, Copy, Debug)]
 pub struct EventTarget {
-    /// The pipe of its context's asynchronous events.
-    pub pipe: u32,
+    /// The channel of its context's asynchronous events.
+    pub(crate) channel: ChannelId,
     /// The object's `user_handle` and its handle.
     record: EventRecord,
 }
 
 impl EventTarget {
     /// Of an object that its program knows by these two numbers.
-    pub fn new(pipe: u32, user_handle: u64, handle: u32) -> EventTarget {
+    pub fn new(channel: ChannelId, user_handle: u64, handle: u32) -> EventTarget {
         let record = EventRecord { user_handle, object: handle.into(), ..EventRecord::default() };
-        EventTarget { pipe, record }
+        EventTarget { channel, record }
     }
 
     /// An event of this kind.
-    pub fn record(&self, kind: u32) -> EventRecord {
+    pub(crate) fn record(&self, kind: u32) -> EventRecord {
         EventRecord { kind, ..self.record }
     }
 }
 
-/// A QP.
-#[derive(Clone, Debug)]
-pub struct QpObject {
-    pub owner: Owner,
-    pub events: EventTarget,
+/// The memory behind an MR.
+pub enum Memory {
+    /// Shared with the program: loads and stores.
+    Shared(Mapping),
+    /// Anything else the program has: system calls.
+    Process {
+        /// The program's memory.
+        memory: Rc<ProcessMemory>,
+        /// Address of the first byte there.
+        addr: u64,
+    },
 }
 
-/// An SRQ.
-#[derive(Clone, Debug)]
-pub struct SrqObject {
-    pub owner: Owner,
-    pub events: EventTarget,
-    /// Work requests that it holds.
-    pub max_wr: u32,
+/// A QP's rings.
+pub(crate) struct Qp {
+    pub(crate) qpn: Qpn,
+    pub(crate) send: SendQueue,
+    /// None if it receives from an SRQ.
+    pub(crate) recv: Option<RecvQueue>,
+    pub(crate) events: EventTarget,
+    pub(crate) owner: OwnerId,
+}
+
+/// An SRQ's ring.
+pub(crate) struct Srq {
+    pub(crate) queue: RecvQueue,
+    pub(crate) events: EventTarget,
+    pub(crate) owner: OwnerId,
 }
 
 /// A memory registration.
-#[derive(Clone, Debug)]
-pub struct MrObject {
-    pub owner: Owner,
-    pub pd: PdId,
-    /// Address of its first byte, as work requests name it.
-    pub iova: u64,
-    /// Bytes.
-    pub length: u64,
-    pub access: Access,
-    /// It is reached by loads and stores.
-    pub mapped: bool,
+pub struct Mr {
+    /// What it was registered with.
+    pub spec: MrSpec,
+    /// Whose it is.
+    pub owner: OwnerId,
+    /// None of a registration of no bytes.
+    pub(crate) memory: Option<Memory>,
 }
 
-/// The objects of one device that it numbers itself, by these numbers.
-#[derive(Debug, Default)]
-pub struct Objects {
+impl Mr {
+    /// Whether it is reached by loads and stores.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.memory, Some(Memory::Shared(_)))
+    }
+}
+
+/// A channel that events of a program go to.
+pub(crate) struct Channel {
+    pub(crate) pipe: EventPipe,
+    /// What it says of the port, if it is of asynchronous events.
+    pub(crate) port_events: Option<EventTarget>,
+}
+
+/// All objects of one data path.
+#[derive(Default)]
+pub(crate) struct Objects {
+    /// Protection domains: they have a number and nothing else.
+    pub(crate) pds: Slab<()>,
     /// By QPN.
-    pub qps: BTreeMap<u32, QpObject>,
+    pub(crate) qps: Numbered<Qp>,
     /// By the engine's number.
-    pub srqs: BTreeMap<u32, SrqObject>,
-    /// By key.
-    pub mrs: BTreeMap<u32, MrObject>,
+    pub(crate) srqs: Numbered<Srq>,
+    pub(crate) cqs: Slab<CompletionQueue>,
+    /// By lkey, which is the rkey too.
+    pub(crate) mrs: Numbered<Mr>,
     /// Owners of windows by that part of their rkeys that stays.
-    mws: BTreeMap<u32, Owner>,
-    /// Where contexts are told what happens to the port, by their pipe.
-    pub contexts: BTreeMap<u32, EventTarget>,
+    pub(crate) mws: BTreeMap<u32, OwnerId>,
+    pub(crate) channels: Slab<Channel>,
 }
 
-/// Bits of an rkey that belong to its program, and change with each bind.
-const RKEY_VARIANT_BITS: u32 = 8;
+/// A receive queue's number to the engine: the key of its QP or of its SRQ, which this bit tells
+/// apart.
+const SRQ_BIT: u32 = 1 << 31;
+
+/// The queues, to the engine, of the QP with this key.
+pub(crate) fn queue_of_qp(key: u32) -> QueueId {
+    QueueId(key)
+}
+
+/// The queue, to the engine, of the SRQ with this key.
+pub(crate) fn queue_of_srq(key: u32) -> QueueId {
+    QueueId(key | SRQ_BIT)
+}
 
 impl Objects {
-    /// Takes in a window.
-    pub fn insert_mw(&mut self, rkey: u32, owner: Owner) {
-        self.mws.insert(rkey >> RKEY_VARIANT_BITS, owner);
+    /// The memory behind an MR, by the number that the engine has it under.
+    pub(crate) fn memory(&self, region: RegionId) -> Option<&Memory> {
+        self.mrs.by_key(region.0)?.memory.as_ref()
     }
 
-    /// Lets go of a window.
-    pub fn remove_mw(&mut self, rkey: u32) {
-        self.mws.remove(&(rkey >> RKEY_VARIANT_BITS));
-    }
-
-    /// The windows behind the one with this rkey, by one of their rkeys.
-    pub fn mws_behind(&self, rkey: Option<u32>) -> impl Iterator<Item = (u32, &Owner)> {
-        let behind =
-            rkey.map_or(Bound::Unbounded, |rkey| Bound::Excluded(rkey >> RKEY_VARIANT_BITS));
-        let mws = self.mws.range((behind, Bound::Unbounded));
-        mws.map(|(&index, owner)| (index << RKEY_VARIANT_BITS, owner))
+    /// A receive queue by its number, and the QP that it is of alone.
+    pub(crate) fn recv_queue(&mut self, queue: QueueId) -> Option<(&mut RecvQueue, Option<Qpn>)> {
+        if queue.0 & SRQ_BIT != 0 {
+            let srq = self.srqs.by_key_mut(queue.0 & !SRQ_BIT)?;
+            return Some((&mut srq.queue, None));
+        }
+        let qp = self.qps.by_key_mut(queue.0)?;
+        Some((qp.recv.as_mut()?, Some(qp.qpn)))
     }
 }

@@ -1,8 +1,8 @@
 //! The daemon's ends of a device's queues: how far each has got, and whether it is still any use.
 
 use crate::limits::TAKES_PER_CALL;
-use crate::objects::{EventTarget, Owner};
-use urxe_engine::{QpInit, QueueId, RecvSource};
+use crate::objects::{ChannelId, EventTarget, OwnerId};
+use crate::verbs::{CqSpec, CqStatus, Ring};
 use urxe_shm::memory::region::Window;
 use urxe_shm::ring::completion_notifier::CompletionNotifier;
 use urxe_shm::ring::cursor::IndexError;
@@ -10,36 +10,27 @@ use urxe_shm::ring::entry::{RecvWqe, SendWqe, Taken};
 use urxe_shm::ring::geometry::Geometry;
 use urxe_shm::ring::layout::{CqEntry, Sge};
 use urxe_shm::ring::{CqError, CqProducer, MoveError, RqConsumer, SqConsumer};
-use urxe_types::Qpn;
-
-/// The receive queue that belongs to a QP alone.
-pub fn own_recv_queue(init: &QpInit) -> Option<QueueId> {
-    match init.recv {
-        RecvSource::Own(queue) => Some(queue),
-        RecvSource::Shared(_) => None,
-    }
-}
 
 /// A QP's send queue.
-pub struct SendQueue {
+pub(crate) struct SendQueue {
     ring: SqConsumer,
-    /// The QP that it is of, once there is one.
-    pub qpn: Option<Qpn>,
+    pub(crate) shape: Geometry,
     /// Every send completes with a CQE, whether it says so or not.
-    pub all_signaled: bool,
+    pub(crate) all_signaled: bool,
     allowance: Allowance,
     /// Its indices were found to be nonsense, and this was counted.
-    pub broken: bool,
+    pub(crate) broken: bool,
 }
 
 /// A receive queue: a QP's own, or an SRQ's.
-pub struct RecvQueue {
+pub(crate) struct RecvQueue {
     ring: RqConsumer,
-    /// The QP that it is of, once there is one; none has an SRQ's.
-    pub qpn: Option<Qpn>,
-    allowance: Allowance,
+    pub(crate) shape: Geometry,
+    /// An SRQ has none: it is never flushed, and of one multicast datagram each of its QPs takes a
+    /// receive, so that many may rightly be taken in one call.
+    allowance: Option<Allowance>,
     /// Its indices were found to be nonsense, and this was counted.
-    pub broken: bool,
+    pub(crate) broken: bool,
 }
 
 /// How many entries may still be taken in this call of the engine. A program that posts as fast
@@ -51,7 +42,7 @@ struct Allowance {
 }
 
 /// What a queue has.
-pub enum Next<T> {
+pub(crate) enum Next<T> {
     /// This; or the queue is empty.
     Taken(Taken<T>),
     /// Nothing more in this call of the engine.
@@ -59,33 +50,32 @@ pub enum Next<T> {
 }
 
 /// A completion queue.
-pub struct CompletionQueue {
+pub(crate) struct CompletionQueue {
     ring: CqProducer,
     /// Wakes the program's threads that sleep between polls.
     notifier: CompletionNotifier,
     /// Completions that it holds.
-    pub cqe: u32,
-    pub owner: Owner,
-    /// The pipe that its completion events go to.
-    pub channel: Option<u32>,
+    pub(crate) cqe: u32,
+    pub(crate) owner: OwnerId,
+    /// The channel that its completion events go to.
+    pub(crate) channel: Option<ChannelId>,
     /// Where its errors are told; and what an event of it says.
-    pub events: EventTarget,
+    pub(crate) events: EventTarget,
     /// QPs that use it, those that use it for both directions once.
-    pub qps: u32,
+    pub(crate) qps: u32,
     /// It is in the list of those with completions to publish.
-    pub listed: bool,
+    pub(crate) listed: bool,
     /// A completion was lost, and it takes no more.
-    pub failed: bool,
+    pub(crate) failed: bool,
 }
 
 impl SendQueue {
-    pub fn new(ring: SqConsumer, all_signaled: bool) -> SendQueue {
-        let allowance = Allowance::default();
-        SendQueue { ring, qpn: None, all_signaled, allowance, broken: false }
+    pub(crate) fn new(ring: SqConsumer, shape: Geometry, all_signaled: bool) -> SendQueue {
+        SendQueue { ring, shape, all_signaled, allowance: Allowance::default(), broken: false }
     }
 
     /// Takes the next work request, if one may be taken in this call of the engine.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         call: u64,
         sges: &mut Vec<Sge>,
@@ -98,51 +88,60 @@ impl SendQueue {
     }
 
     /// Gives the place of the oldest that was taken back.
-    pub fn retire(&mut self) {
+    pub(crate) fn retire(&mut self) {
         self.ring.retire(1);
     }
 
     /// Empties and rewinds the ring.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.ring.reset();
         self.broken = false;
     }
 }
 
 impl RecvQueue {
-    pub fn new(ring: RqConsumer) -> RecvQueue {
-        RecvQueue { ring, qpn: None, allowance: Allowance::default(), broken: false }
+    /// Of a QP alone.
+    pub(crate) fn of_qp(ring: RqConsumer, shape: Geometry) -> RecvQueue {
+        RecvQueue { ring, shape, allowance: Some(Allowance::default()), broken: false }
+    }
+
+    /// An SRQ's.
+    pub(crate) fn of_srq(ring: RqConsumer, shape: Geometry) -> RecvQueue {
+        RecvQueue { ring, shape, allowance: None, broken: false }
     }
 
     /// Takes the next receive, if one may be taken in this call of the engine.
-    pub fn take(&mut self, call: u64, sges: &mut Vec<Sge>) -> Result<Next<RecvWqe>, IndexError> {
-        // An SRQ is never flushed. Of one multicast datagram each of its QPs takes a receive, so
-        // that many may rightly be taken in one call.
-        let is_shared = self.qpn.is_none();
-        match is_shared || self.allowance.take(call) {
+    pub(crate) fn take(
+        &mut self,
+        call: u64,
+        sges: &mut Vec<Sge>,
+    ) -> Result<Next<RecvWqe>, IndexError> {
+        match self.allowance.as_mut().is_none_or(|allowance| allowance.take(call)) {
             true => self.ring.take(sges).map(Next::Taken),
             false => Ok(Next::Later),
         }
     }
 
     /// Goes on with a new ring, to which what is posted is moved.
-    pub fn move_to(&mut self, window: Window, geometry: Geometry) -> Result<(), MoveError> {
-        self.ring.move_to(window, geometry)
+    pub(crate) fn move_to(&mut self, window: Window, geometry: Geometry) -> Result<(), MoveError> {
+        self.ring.move_to(window, geometry)?;
+        self.shape = geometry;
+        Ok(())
     }
 
     /// Receives that are posted and not taken; none of a queue that is broken.
-    pub fn posted(&mut self) -> u32 {
+    pub(crate) fn posted(&mut self) -> u32 {
         self.ring.available().unwrap_or(0)
     }
 
     /// Empties and rewinds the ring.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.ring.reset();
         self.broken = false;
     }
 
     /// Asks the program to ring the doorbell after posting, because the QP is in ERR.
-    pub fn want_doorbell(&mut self) {
+    pub(crate) fn want_doorbell(&mut self) {
         self.ring.set_ring_after_post(true);
     }
 }
@@ -162,46 +161,33 @@ impl Allowance {
 }
 
 impl CompletionQueue {
-    pub fn new(
-        ring: CqProducer,
-        notifier: CompletionNotifier,
-        cqe: u32,
-        owner: Owner,
-        channel: Option<u32>,
-        events: EventTarget,
-    ) -> CompletionQueue {
-        CompletionQueue {
-            ring,
-            notifier,
-            cqe,
-            owner,
-            channel,
-            events,
-            qps: 0,
-            listed: false,
-            failed: false,
-        }
+    pub(crate) fn new(spec: CqSpec) -> CompletionQueue {
+        let CqSpec { ring: Ring { ring, shape }, notifier, channel, events, owner } = spec;
+        let cqe = shape.capacity();
+        let (qps, listed, failed) = (0, false, false);
+        CompletionQueue { ring, notifier, cqe, owner, channel, events, qps, listed, failed }
+    }
+
+    /// How it does.
+    pub(crate) fn status(&mut self) -> CqStatus {
+        let unread = self.ring.unread();
+        CqStatus { cqe: self.cqe, unread, qps: self.qps, failed: self.failed, owner: self.owner }
     }
 
     /// Writes a completion; it is not shown yet.
-    pub fn push(&mut self, entry: &CqEntry, solicited: bool) -> Result<(), CqError> {
+    pub(crate) fn push(&mut self, entry: &CqEntry, solicited: bool) -> Result<(), CqError> {
         self.ring.push(entry, solicited)
     }
 
     /// Shows the program what was pushed. Returns whether it waits for an event.
-    pub fn publish(&mut self) -> bool {
+    pub(crate) fn publish(&mut self) -> bool {
         let is_awaited = self.ring.publish();
         self.notifier.notify();
         is_awaited
     }
 
-    /// Completions that the program has not read.
-    pub fn unread(&mut self) -> Result<u32, IndexError> {
-        self.ring.unread()
-    }
-
     /// Goes on with a new ring, to which what is unread is moved.
-    pub fn move_to(&mut self, window: Window, geometry: Geometry) -> Result<(), MoveError> {
+    pub(crate) fn move_to(&mut self, window: Window, geometry: Geometry) -> Result<(), MoveError> {
         self.ring.move_to(window, geometry)?;
         self.cqe = geometry.capacity();
         Ok(())
@@ -215,18 +201,17 @@ mod tests {
     use urxe_shm::ring::RqProducer;
 
     /// Whether all of more receives than one call may flush can be taken in one call.
-    fn gives_all(qpn: Option<Qpn>) -> bool {
+    fn gives_all(new: fn(RqConsumer, Geometry) -> RecvQueue) -> bool {
         let posted = TAKES_PER_CALL + 1;
         let shape = Geometry::recv(posted, 1).unwrap();
         let mut arena = Arena::new(1 << 20).unwrap();
         let (_, window) = arena.alloc(shape.size().into()).unwrap();
-        let ring = RqConsumer::create(window.clone(), shape).unwrap();
+        let mut queue = new(RqConsumer::create(window.clone(), shape).unwrap(), shape);
         let mut program = RqProducer::attach(window, shape).unwrap();
         for wr_id in 0..u64::from(posted) {
             program.push(wr_id, &[]).unwrap();
         }
         let _ = program.publish();
-        let mut queue = RecvQueue { qpn, ..RecvQueue::new(ring) };
         (0..posted).all(|_| {
             let next = queue.take(1, &mut Vec::new()).unwrap();
             matches!(next, Next::Taken(Taken::Ready(_)))
@@ -235,7 +220,7 @@ mod tests {
 
     #[test]
     fn an_srq_gives_all_its_receives_in_one_call_and_a_queue_that_may_be_flushed_does_not() {
-        assert!(gives_all(None));
-        assert!(!gives_all(Some(Qpn::new(17))));
+        assert!(gives_all(RecvQueue::of_srq));
+        assert!(!gives_all(RecvQueue::of_qp));
     }
 }

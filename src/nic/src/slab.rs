@@ -1,13 +1,14 @@
 //! Dense tables whose keys never come to mean another entry by accident.
 
 /// Bits of a key that are the index of its slot; the others count how often the slot was reused.
+/// The highest is always 0, so that keys of two tables can be stored together, told apart by it.
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
-const GENERATION_MASK: u32 = u32::MAX >> INDEX_BITS;
+const GENERATION_MASK: u32 = (u32::MAX >> 1) >> INDEX_BITS;
 
 /// Entries found by index in one step, with keys that go stale: a key whose entry was removed
 /// finds nothing, not even when the slot has a new owner (until the same slot has been reused
-/// 4,096 times).
+/// 2,048 times).
 #[derive(Debug)]
 pub struct Slab<T> {
     slots: Vec<Slot<T>>,
@@ -42,24 +43,22 @@ impl<T> Slab<T> {
         self.len() == 0
     }
 
-    /// Whether another entry can be put in.
-    pub fn has_room(&self) -> bool {
-        self.len() <= INDEX_MASK as usize
+    /// The key that the next entry will have; `None` when all 2^20 slots are taken.
+    pub fn next_key(&self) -> Option<u32> {
+        match self.free.last() {
+            Some(&index) => Some(self.slots[index as usize].generation << INDEX_BITS | index),
+            None => Some(self.slots.len() as u32).filter(|&index| index <= INDEX_MASK),
+        }
     }
 
-    /// Puts an entry in; `None` when all 2^20 slots are taken.
+    /// Puts an entry in; `None` when all slots are taken.
     pub fn insert(&mut self, entry: T) -> Option<u32> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.slots.len() as u32 > INDEX_MASK => return None,
-            None => {
-                self.slots.push(Slot { generation: 0, entry: None });
-                self.slots.len() as u32 - 1
-            }
-        };
-        let slot = &mut self.slots[index as usize];
-        slot.entry = Some(entry);
-        Some(slot.generation << INDEX_BITS | index)
+        let key = self.next_key()?;
+        if self.free.pop().is_none() {
+            self.slots.push(Slot { generation: 0, entry: None });
+        }
+        self.slots[index_of(key) as usize].entry = Some(entry);
+        Some(key)
     }
 
     /// Takes an entry out; its key is stale from now on.
@@ -74,11 +73,13 @@ impl<T> Slab<T> {
         Some(entry)
     }
 
+    /// The entry of a key.
     pub fn get(&self, key: u32) -> Option<&T> {
         let slot = self.slots.get(index_of(key) as usize)?;
         slot.entry.as_ref().filter(|_| slot.generation == key >> INDEX_BITS)
     }
 
+    /// The entry of a key.
     pub fn get_mut(&mut self, key: u32) -> Option<&mut T> {
         let slot = self.slots.get_mut(index_of(key) as usize)?;
         slot.entry.as_mut().filter(|_| slot.generation == key >> INDEX_BITS)
@@ -134,7 +135,9 @@ mod tests {
             let mut model = HashMap::new();
             for (insert, value) in ops {
                 if insert || model.is_empty() {
+                    let next = slab.next_key();
                     let key = slab.insert(value).unwrap();
+                    prop_assert_eq!(next, Some(key));
                     prop_assert_eq!(model.insert(key, value), None);
                 } else {
                     let keys: Vec<u32> = slab.iter().map(|(key, _)| key).collect();

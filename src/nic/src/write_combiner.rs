@@ -80,7 +80,7 @@ impl WriteCombiner {
         self.ends.push(self.data.len());
         // There may be no room for two more.
         if self.ends.len() + 2 > MAX_PIECES {
-            // Whether it failed is for whoever comes next to be told.
+            // Whether it failed is told by the next call.
             let _ = self.carry_out();
         }
     }

@@ -1,4 +1,4 @@
-//! Addresses and ports of ids, and who listens there.
+//! Addresses and ports of ids, and listening.
 
 use super::Cm;
 use super::id::{Id, Phase};
@@ -120,7 +120,7 @@ impl Cm {
         }
         let mut dst = meant_peer(devices, ip, dst, is_served_elsewhere);
         if dst.ip().is_unspecified() {
-            // Who names nobody means itself.
+            // The wildcard as a peer means the program itself.
             dst = with_ip(ip, dst.port(), src);
         }
         id.device = Some(device_of(devices, src).ok_or(Errno::NODEV)?);
@@ -156,7 +156,7 @@ impl Cm {
             return Err(id.cannot("listen"));
         };
         if id.reuse_addr {
-            // Who listens shares no port any more.
+            // An id that listens no longer shares its port.
             let claim = super::ports::Claim { reuse_addr: false, ..id.claim(key, src.ip()) };
             let checked = self.ports.check(id.space, src.port(), &claim);
             checked.map_err(|errno| refuse(errno, format!("address {src}: {errno}")))?;
@@ -264,15 +264,15 @@ pub(super) fn space_to_engine(space: CmPortSpace) -> PortSpace {
 mod tests {
     use super::*;
     use crate::cm::channel::EventChannel;
-    use urxe_nic::objects::Owner;
+    use crate::session::Program;
 
     #[test]
     fn low_ports_are_for_root() {
         let mut cm = Cm::new();
         let (channel, _read_end) = EventChannel::new().unwrap();
         let channel = cm.channels.insert(channel).unwrap();
-        let owner = Owner { uid: 0, program: "test".into() };
-        let id = Id::new(owner, 1, channel, CmPortSpace::Tcp, QpType::Rc);
+        let program = Program { uid: 0, name: "test".into() };
+        let id = Id::new(program, 1, channel, CmPortSpace::Tcp, QpType::Rc);
         let key = cm.ids.insert(id).unwrap();
         let addr = |port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
         for port in [1, 1023] {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use urxe_cm::ConnId;
-use urxe_nic::event_pipe::drain;
+use urxe_nic::drain;
 use urxe_shm::control::{CmEventKind, CmEventParam};
 use urxe_types::QpType;
 

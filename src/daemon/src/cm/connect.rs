@@ -166,8 +166,12 @@ impl Cm {
             (Some(_), _, QpType::Ud, QpState::Rts) => Ok(QpAttr { sq_psn: Some(0), ..attr }),
             (Some(_), &Phase::Connected { device, conn }, QpType::Rc | QpType::Uc, _) => {
                 let device = &devices[device];
-                let at =
-                    device.nic.device.gids().iter().position(|gid| *gid == id.src.map(|s| s.ip()));
+                let at = device
+                    .nic
+                    .device()
+                    .gids()
+                    .iter()
+                    .position(|gid| *gid == id.src.map(|s| s.ip()));
                 let at = at.ok_or_else(|| {
                     refuse(Errno::ADDRNOTAVAIL, "the device has lost the address of this id")
                 })?;
@@ -179,7 +183,7 @@ impl Cm {
                     refuse(Errno::INVAL, sentence)
                 })
             }
-            // Before there is a connection nobody may do anything to it.
+            // Before there is a connection no peer has access.
             (Some(_), _, _, QpState::Init) => {
                 let access = Some(Access::default());
                 Ok(QpAttr { pkey_index: Some(0), port: Some(1), access, ..attr })

@@ -19,7 +19,7 @@ impl Cm {
     /// Lets a device's manager handle what came for it, and queues its events for programs.
     pub(crate) fn poll(&mut self, now: Instant, index: usize, device: &mut RdmaDevice) {
         device.take_mads(now);
-        while let Some(qpn) = device.nic.host.take_comm_est_qp() {
+        while let Some(qpn) = device.nic.take_comm_est_qp() {
             let keys = self.accepted.range((index, qpn.get(), 0)..=(index, qpn.get(), u32::MAX));
             for &(_, _, key) in keys {
                 if let Some(Phase::Connected { conn, .. }) = self.ids.get(key).map(|id| &id.phase) {
@@ -202,7 +202,7 @@ impl Cm {
                     src: Some(src),
                     dst: Some(dst),
                     traffic_class: id.traffic_class,
-                    ..Id::new(id.owner.clone(), handle, channel, id.space, qp_type)
+                    ..Id::new(id.program.clone(), handle, channel, id.space, qp_type)
                 };
                 let key = self.ids.insert(new)?;
                 self.counters.cm_ids_created += 1;
@@ -245,7 +245,7 @@ pub(super) fn ud_param(
     private_data: &[u8],
 ) -> CmEventParam {
     // Only of an address that has gone meanwhile there is no vector.
-    match path.address_vector(device.nic.device.gids()) {
+    match path.address_vector(device.nic.device().gids()) {
         Some(av) => CmEventParam::Ud(CmUdParam {
             qpn,
             qkey,

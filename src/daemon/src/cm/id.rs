@@ -2,17 +2,17 @@
 
 use super::ports::Claim;
 use crate::resources::refuse;
+use crate::session::Program;
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use urxe_cm::{ConnId, ListenerId};
-use urxe_nic::objects::Owner;
 use urxe_shm::control::{CmIdState, CmPortSpace, ControlError, ResourceDetail};
 use urxe_types::QpType;
 
 /// An id: `rdma_cm_id`.
 #[derive(Debug)]
 pub(super) struct Id {
-    pub(super) owner: Owner,
+    pub(super) program: Program,
     /// Its handle in the session that has it.
     pub(super) handle: u32,
     /// The program's own number; none of a request that is not accepted.
@@ -83,14 +83,14 @@ impl Phase {
 impl Id {
     /// An id without an address.
     pub(super) fn new(
-        owner: Owner,
+        program: Program,
         handle: u32,
         channel: u32,
         space: CmPortSpace,
         qp_type: QpType,
     ) -> Id {
         Id {
-            owner,
+            program,
             handle,
             user_handle: None,
             channel,

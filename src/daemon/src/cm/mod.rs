@@ -29,18 +29,17 @@ use crate::counters::CmCounters;
 use crate::device::RdmaDevice;
 use crate::limits::MAX_CM_WAITING_EVENTS;
 use crate::resources::refuse;
+use crate::session::Program;
 use channel::{EventChannel, PendingEvent, QueuedEvent};
 use id::{Id, Phase};
 use multicast::Membership;
 use ports::Ports;
+pub(crate) use requests::{CmChannel, CmId, CmMembership, check_within, handle};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 use urxe_cm::{ConnId, ListenerId};
-use urxe_nic::{
-    objects::Owner,
-    slab::{Slab, index_of},
-};
+use urxe_nic::slab::{Slab, index_of};
 use urxe_shm::control::{CmEventKind, CmEventParam, ControlError, ResourceDetail};
 
 /// All channels, ids and memberships of all programs.
@@ -162,15 +161,15 @@ impl Cm {
         id.taken
     }
 
-    /// The ids of a device behind a number, with their numbers and owners.
+    /// The ids of a device behind a number, with their numbers and programs.
     pub(crate) fn listed(
         &self,
         device: usize,
         after: Option<u32>,
-    ) -> impl Iterator<Item = (u32, &Owner, ResourceDetail)> {
+    ) -> impl Iterator<Item = (u32, &Program, ResourceDetail)> {
         let ids = self.ids.iter().map(|(key, id)| (index_of(key), id));
         let ids = ids.filter(move |(number, _)| after.is_none_or(|after| *number > after));
-        ids.filter_map(move |(number, id)| Some((number, &id.owner, id.detail(device)?)))
+        ids.filter_map(move |(number, id)| Some((number, &id.program, id.detail(device)?)))
     }
 
     /// Moves an id to another channel, and its waiting events with it. Returns how many of its

@@ -1,6 +1,6 @@
 //! Memberships in multicast groups.
 //!
-//! RoCEv2 has no subnet administrator to ask: whoever wants to receive has the network deliver
+//! RoCEv2 has no subnet administrator to ask: a receiver has the network deliver
 //! what is sent to the group's address, and the port sees to that when a QP is attached to it. So
 //! to join takes no time, and cannot fail.
 

@@ -75,7 +75,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Claims any port that nobody has.
+    /// Claims any port that is free.
     pub(super) fn claim_any(&mut self, space: CmPortSpace, claim: Claim) -> Result<u16, Errno> {
         // There is no port 0, so they are less than 65,536.
         let (low, count) = (*self.local.start(), self.local.len() as u16);
@@ -134,7 +134,7 @@ mod tests {
         let mut ports = Ports::new();
         ports.claim(TCP, 7174, first).unwrap();
         let result = ports.claim(TCP, 7174, second);
-        // It does not matter who was first.
+        // It does not matter which was first.
         let mut ports = Ports::new();
         ports.claim(TCP, 7174, second).unwrap();
         assert_eq!(ports.claim(TCP, 7174, first), result, "{first:?}, {second:?}");

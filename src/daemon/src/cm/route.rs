@@ -10,7 +10,7 @@ use urxe_wire::ROCE_PORT;
 /// number of the interface.
 pub(super) fn device_of(devices: &[RdmaDevice], addr: SocketAddr) -> Option<usize> {
     devices.iter().position(|device| {
-        let has_it = device.nic.device.gids().contains(&Some(addr.ip()));
+        let has_it = device.nic.device().gids().contains(&Some(addr.ip()));
         has_it && interface_of(addr).is_none_or(|index| device.link.index == Some(index))
     })
 }
@@ -97,7 +97,8 @@ pub(super) fn way_to(
         return Ok(dst.ip());
     }
     let source = source_of_system(wildcard_for(dst), dst)?;
-    let gids = devices.iter().flat_map(|device| device.nic.device.gids().iter().flatten().copied());
+    let gids =
+        devices.iter().flat_map(|device| device.nic.device().gids().iter().flatten().copied());
     choose(source, gids.collect(), dst).ok_or(Errno::NODEV)
 }
 
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_port_that_a_socket_has_is_served_elsewhere() {
-        // Of a network of the tests' own, one that nobody has.
+        // Of a network of the tests' own, one that is free.
         let at = |host| Ipv4Addr::new(127, 131, (std::process::id() % 256) as u8, host);
         let other = (1..=254).find_map(|host| UdpSocket::bind((at(host), ROCE_PORT)).ok());
         let other = other.expect("one of 254 addresses is free");

@@ -1,9 +1,8 @@
 //! Address handles.
 
 use super::qp::av_to_engine;
-use super::{PdUser, check_quota, find, no_such, refuse};
-use crate::device::RdmaDevice;
-use crate::limits::MAX_AHS;
+use super::{PdUser, pd, refuse};
+use crate::objects::Object;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::AhError;
@@ -12,50 +11,56 @@ use urxe_types::AhId;
 
 /// An address handle.
 pub(crate) struct Ah {
-    pub(crate) context: ContextHandle,
-    pub(crate) pd: PdHandle,
+    context: ContextHandle,
+    pd: PdHandle,
     /// The device's number.
     device: usize,
     id: AhId,
 }
 
-impl Session {
-    pub(crate) fn create_ah(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        pd: PdHandle,
-        av: &AddressVector,
-    ) -> Result<Answer, ControlError> {
-        let owner = find(&self.pds, "protection domain", pd.0)?;
-        let (context, device, pd_id) = (owner.context, owner.device, owner.id);
-        check_quota("address handles", self.ahs.len(), MAX_AHS)?;
-        let handle = self.new_handle()?;
-        let id = ctx.devices[device].nic.device.create_ah(pd_id, &av_to_engine(av)).map_err(
-            |error| {
-                let errno = match error {
-                    AhError::TooMany => Errno::NOMEM,
-                    AhError::Path(_) => Errno::INVAL,
-                };
-                refuse(errno, error.to_string())
-            },
-        )?;
-        self.ahs.insert(handle, Ah { context, pd, device, id });
-        self.join_pd(pd, PdUser::Ah);
-        Ok(Reply::Ah { ah: AhHandle(handle), ah_num: id.0 }.into())
+impl Object for Ah {
+    const PD_USER: Option<PdUser> = Some(PdUser::Ah);
+
+    fn context(&self) -> Option<ContextHandle> {
+        Some(self.context)
     }
 
-    pub(crate) fn destroy_ah(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        ah: AhHandle,
-    ) -> Result<Answer, ControlError> {
-        let freed = self.ahs.remove(&ah.0).ok_or_else(|| no_such("address handle", ah.0))?;
-        self.free_ah(ctx.devices, freed);
-        Ok(Reply::Done.into())
+    fn pd(&self) -> Option<PdHandle> {
+        Some(self.pd)
     }
 
-    pub(crate) fn free_ah(&mut self, devices: &mut [RdmaDevice], ah: Ah) {
-        self.leave_pd(ah.pd, PdUser::Ah);
-        devices[ah.device].nic.device.destroy_ah(ah.id);
+    fn free(self, _: u32, _: &mut Session, ctx: &mut DaemonCtx) {
+        ctx.devices[self.device].nic.destroy_ah(self.id);
     }
+}
+
+pub(super) fn create(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    pd: PdHandle,
+    av: &AddressVector,
+) -> Result<Answer, ControlError> {
+    let place = pd::place(session, pd)?;
+    session.objects.check_quota::<Ah>()?;
+    let handle = session.objects.new_handle()?;
+    let created = ctx.devices[place.device].nic.create_ah(place.id, &av_to_engine(av));
+    let id = created.map_err(|error| {
+        let errno = match error {
+            AhError::TooMany => Errno::NOMEM,
+            AhError::Path(_) => Errno::INVAL,
+        };
+        refuse(errno, error.to_string())
+    })?;
+    let ah = Ah { context: place.context, pd, device: place.device, id };
+    session.objects.insert(handle, ah);
+    Ok(Reply::Ah { ah: AhHandle(handle), ah_num: id.0 }.into())
+}
+
+pub(super) fn destroy(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    ah: AhHandle,
+) -> Result<Answer, ControlError> {
+    session.objects.remove::<Ah>(ah.0)?.free(ah.0, session, ctx);
+    Ok(Reply::Done.into())
 }

@@ -1,55 +1,56 @@
 //! Completion channels: pipes for the events of CQs.
 
-use super::{Refusal, check_quota, check_unused, device_full, find, no_such};
-use crate::device::RdmaDevice;
-use crate::limits::MAX_CHANNELS;
+use super::{Cq, Refusal, check_unused, context, device_full};
+use crate::objects::Object;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
-use urxe_nic::event_pipe::EventPipe;
+use urxe_nic::{ChannelId, EventPipe};
 use urxe_shm::control::{CompChannelHandle, ContextHandle, ControlError, Reply};
 
 /// A completion channel.
 pub(crate) struct CompChannel {
-    pub(crate) context: ContextHandle,
+    context: ContextHandle,
     /// The device's number.
     pub(crate) device: usize,
-    pub(crate) pipe: u32,
+    pub(crate) id: ChannelId,
 }
 
-impl Session {
-    pub(crate) fn create_comp_channel(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        context: ContextHandle,
-    ) -> Result<Answer, ControlError> {
-        let device = find(&self.contexts, "context", context.0)?.device;
-        check_quota("completion channels", self.channels.len(), MAX_CHANNELS)?;
-        let handle = self.new_handle()?;
-        let (pipe, read_end) = EventPipe::new().or_refuse(Errno::MFILE, "event pipe")?;
-        let pipe = ctx.devices[device].nic.host.pipes.insert(pipe);
-        let pipe = pipe.ok_or_else(|| device_full("event pipes"))?;
-        self.channels.insert(handle, CompChannel { context, device, pipe });
-        Ok(Answer { reply: Reply::CompChannel(CompChannelHandle(handle)), fds: vec![read_end] })
+impl Object for CompChannel {
+    fn context(&self) -> Option<ContextHandle> {
+        Some(self.context)
     }
 
-    pub(crate) fn destroy_comp_channel(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        channel: CompChannelHandle,
-    ) -> Result<Answer, ControlError> {
-        find(&self.channels, "completion channel", channel.0)?;
-        let cqs = self.cqs.values().filter(|cq| cq.channel == Some(channel)).count();
-        // CQ-014
-        check_unused("completion channel", cqs, "completion queues")?;
-        let freed = self
-            .channels
-            .remove(&channel.0)
-            .ok_or_else(|| no_such("completion channel", channel.0))?;
-        self.free_comp_channel(ctx.devices, freed);
-        Ok(Reply::Done.into())
+    fn free(self, _: u32, _: &mut Session, ctx: &mut DaemonCtx) {
+        ctx.devices[self.device].nic.destroy_channel(self.id);
     }
+}
 
-    pub(crate) fn free_comp_channel(&mut self, devices: &mut [RdmaDevice], channel: CompChannel) {
-        devices[channel.device].nic.host.pipes.remove(channel.pipe);
-    }
+pub(super) fn create(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    context: ContextHandle,
+) -> Result<Answer, ControlError> {
+    let device = context::device_of(session, context)?;
+    session.objects.check_quota::<CompChannel>()?;
+    let handle = session.objects.new_handle()?;
+    let (pipe, read_end) = EventPipe::new().or_refuse(Errno::MFILE, "event pipe")?;
+    let id = ctx.devices[device].nic.create_channel(pipe);
+    let id = id.map_err(|_| device_full("event pipes"))?;
+    session.objects.insert(handle, CompChannel { context, device, id });
+    let reply = Reply::CompChannel(CompChannelHandle(handle));
+    Ok(Answer::Reply { reply, fds: vec![read_end] })
+}
+
+pub(super) fn destroy(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    channel: CompChannelHandle,
+) -> Result<Answer, ControlError> {
+    session.objects.get::<CompChannel>(channel.0)?;
+    let cqs = session.objects.all::<Cq>().values();
+    let cqs = cqs.filter(|cq| cq.channel() == Some(channel)).count();
+    // CQ-014
+    check_unused("completion channel", cqs, "completion queues")?;
+    session.objects.remove::<CompChannel>(channel.0)?.free(channel.0, session, ctx);
+    Ok(Reply::Done.into())
 }

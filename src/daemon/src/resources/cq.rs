@@ -1,13 +1,12 @@
 //! Completion queues.
 
-use super::rings::location;
-use super::{Context, Refusal, check_quota, check_unused, device_full, find, no_such, refuse};
-use crate::device::RdmaDevice;
-use crate::limits::{MAX_CQE, MAX_CQS};
-use crate::session::{Answer, DaemonCtx, Session};
+use super::{CompChannel, Refusal, check_unused, context, device_full, no_such, refuse};
+use crate::limits::MAX_CQE;
+use crate::objects::{Kind, Object};
+use crate::session::{Answer, DaemonCtx, Session, location};
 use rustix::io::Errno;
 use urxe_engine::CqId;
-use urxe_nic::{objects::EventTarget, queues::CompletionQueue};
+use urxe_nic::{CqSpec, Ring};
 use urxe_shm::control::{CompChannelHandle, ContextHandle, ControlError, CqHandle, Reply};
 use urxe_shm::memory::arena::Extent;
 use urxe_shm::ring::CqProducer;
@@ -15,123 +14,135 @@ use urxe_shm::ring::geometry::Geometry;
 
 /// A completion queue.
 pub(crate) struct Cq {
-    pub(crate) context: ContextHandle,
-    pub(crate) channel: Option<CompChannelHandle>,
+    context: ContextHandle,
+    channel: Option<CompChannelHandle>,
     /// The device's number.
-    pub(crate) device: usize,
-    pub(crate) id: CqId,
+    device: usize,
+    id: CqId,
     ring: Extent,
 }
 
-impl Session {
-    pub(crate) fn create_cq(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        context: ContextHandle,
-        cqe: u32,
-        channel: Option<CompChannelHandle>,
-        user_handle: u64,
-        comp_vector: u32,
-    ) -> Result<Answer, ControlError> {
-        let &Context { device, async_events } = find(&self.contexts, "context", context.0)?;
-        check_quota("completion queues", self.cqs.len(), MAX_CQS)?;
-        let geometry = shape(cqe)?;
-        if comp_vector != 0 {
-            let sentence = format!("comp_vector {comp_vector}: there is 1 vector, expected 0");
-            return Err(refuse(Errno::INVAL, sentence));
-        }
-        let pipe = match channel {
-            Some(channel) => {
-                let found = find(&self.channels, "completion channel", channel.0)?;
-                if found.context != context {
-                    let sentence = "the completion channel is of another context";
-                    return Err(refuse(Errno::INVAL, sentence));
-                }
-                Some(found.pipe)
-            }
-            None => None,
-        };
-        let handle = self.new_handle()?;
-        let owner = self.owner();
-
-        let shared = self.shared()?;
-        let (rings, notifier) = (&mut shared.rings, shared.notifier.clone());
-        let (ring, window) = rings.alloc("completion queue", &geometry)?;
-        let events = EventTarget::new(async_events, user_handle, handle);
-        let producer = CqProducer::create(window, geometry);
-        let id = producer.or_refuse(Errno::NOMEM, "completion queue").and_then(|producer| {
-            let cqe = geometry.capacity();
-            let queue = CompletionQueue::new(producer, notifier, cqe, owner, pipe, events);
-            let id = ctx.devices[device].nic.host.cqs.insert(queue);
-            id.ok_or_else(|| device_full("completion queues"))
-        });
-        let id = id.inspect_err(|_| rings.free(ring))?;
-        self.cqs.insert(handle, Cq { context, channel, device, id: CqId(id), ring });
-        Ok(Reply::Cq {
-            cq: CqHandle(handle),
-            cqe: geometry.capacity(),
-            ring: location(ring, &geometry),
-        }
-        .into())
+impl Object for Cq {
+    fn context(&self) -> Option<ContextHandle> {
+        Some(self.context)
     }
 
-    pub(crate) fn resize_cq(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        cq: CqHandle,
-        cqe: u32,
-    ) -> Result<Answer, ControlError> {
-        let &Cq { device, id, ring: old, .. } = find(&self.cqs, "completion queue", cq.0)?;
-        let geometry = shape(cqe)?;
-        let queue = ctx.devices[device].nic.host.cqs.get_mut(id.0);
-        let queue = queue.ok_or_else(|| no_such("completion queue", cq.0))?;
-        // CQ-026
-        let unread = queue.unread().or_refuse(Errno::INVAL, "completion queue")?;
-        // CQ-025
-        if cqe < unread {
-            let sentence = format!(
-                "cqe {cqe}: {unread} completions are unread, expected {unread} to {MAX_CQE}"
-            );
-            return Err(refuse(Errno::INVAL, sentence));
+    fn free(self, _: u32, session: &mut Session, ctx: &mut DaemonCtx) {
+        ctx.devices[self.device].nic.destroy_cq(self.id);
+        if let Ok(shared) = session.shared() {
+            shared.free_ring(self.ring);
         }
-        let rings = &mut self.shared()?.rings;
-        let (ring, window) = rings.alloc("completion queue", &geometry)?;
-        let moved = queue.move_to(window, geometry).or_refuse(Errno::INVAL, "completion queue");
-        moved.inspect_err(|_| rings.free(ring))?;
-        rings.retire(old);
-        if let Some(entry) = self.cqs.get_mut(&cq.0) {
-            entry.ring = ring;
-        }
-        let ring = location(ring, &geometry);
-        Ok(Reply::CqResized { cqe: geometry.capacity(), ring }.into())
+    }
+}
+
+impl Cq {
+    /// The channel that its completion events go to.
+    pub(super) fn channel(&self) -> Option<CompChannelHandle> {
+        self.channel
     }
 
-    pub(crate) fn destroy_cq(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        cq: CqHandle,
-    ) -> Result<Answer, ControlError> {
-        let found = find(&self.cqs, "completion queue", cq.0)?;
-        let qps = ctx.devices[found.device].nic.host.cqs.get(found.id.0).map_or(0, |cq| cq.qps);
-        // CQ-014
-        check_unused("completion queue", qps as usize, "queue pairs")?;
-        let freed = self.cqs.remove(&cq.0).ok_or_else(|| no_such("completion queue", cq.0))?;
-        let &Cq { context, channel, device, .. } = &freed;
-        self.free_cq(ctx.devices, freed);
-        self.withdraw_events(ctx.devices, context, cq.0);
-        if let Some(channel) = channel.and_then(|channel| self.channels.get(&channel.0)) {
-            ctx.devices[device].nic.host.withdraw_events(channel.pipe, cq.0);
-        }
-        Ok(Reply::Done.into())
+    /// The number that the data path has it under.
+    pub(super) fn id(&self) -> CqId {
+        self.id
     }
+}
 
-    pub(crate) fn free_cq(&mut self, devices: &mut [RdmaDevice], cq: Cq) {
-        devices[cq.device].nic.host.cqs.remove(cq.id.0);
-        devices[cq.device].nic.device.release_cq(cq.id);
-        if let Some(shared) = &mut self.shared {
-            shared.rings.free(cq.ring);
-        }
+pub(super) fn create(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    context: ContextHandle,
+    cqe: u32,
+    channel: Option<CompChannelHandle>,
+    user_handle: u64,
+    comp_vector: u32,
+) -> Result<Answer, ControlError> {
+    let device = context::device_of(session, context)?;
+    session.objects.check_quota::<Cq>()?;
+    let geometry = shape(cqe)?;
+    if comp_vector != 0 {
+        let sentence = format!("comp_vector {comp_vector}: there is 1 vector, expected 0");
+        return Err(refuse(Errno::INVAL, sentence));
     }
+    let events_to = match channel {
+        Some(channel) => {
+            let objects = &session.objects;
+            let sentence = || "the completion channel is of another context".into();
+            let what = CompChannel::NAME;
+            Some(objects.get_within::<CompChannel>(context, what, channel.0, sentence)?.id)
+        }
+        None => None,
+    };
+    let handle = session.objects.new_handle()?;
+    let events = context::event_target(session, context, user_handle, handle)?;
+    let owner = session.id();
+
+    let shared = session.shared()?;
+    let (ring, window) = shared.alloc_ring(Cq::NAME, &geometry)?;
+    let notifier = shared.notifier();
+    let producer = CqProducer::create(window, geometry);
+    let id = producer.or_refuse(Errno::NOMEM, Cq::NAME).and_then(|producer| {
+        let producer = Ring { ring: producer, shape: geometry };
+        let spec = CqSpec { ring: producer, notifier, channel: events_to, events, owner };
+        let id = ctx.devices[device].nic.create_cq(spec);
+        id.map_err(|_| device_full(Cq::PLURAL))
+    });
+    let id = id.inspect_err(|_| shared.free_ring(ring))?;
+    session.objects.insert(handle, Cq { context, channel, device, id, ring });
+    Ok(Reply::Cq {
+        cq: CqHandle(handle),
+        cqe: geometry.capacity(),
+        ring: location(ring, &geometry),
+    }
+    .into())
+}
+
+pub(super) fn resize(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    cq: CqHandle,
+    cqe: u32,
+) -> Result<Answer, ControlError> {
+    let &Cq { device, id, ring: old, .. } = session.objects.get(cq.0)?;
+    let geometry = shape(cqe)?;
+    let nic = &mut ctx.devices[device].nic;
+    let status = nic.query_cq(id).ok_or_else(|| no_such(Cq::NAME, cq.0))?;
+    // CQ-026
+    let unread = status.unread.or_refuse(Errno::INVAL, Cq::NAME)?;
+    // CQ-025
+    if cqe < unread {
+        let sentence =
+            format!("cqe {cqe}: {unread} completions are unread, expected {unread} to {MAX_CQE}");
+        return Err(refuse(Errno::INVAL, sentence));
+    }
+    let shared = session.shared()?;
+    let (ring, window) = shared.alloc_ring(Cq::NAME, &geometry)?;
+    let moved = nic.resize_cq(id, window, geometry).or_refuse(Errno::INVAL, Cq::NAME);
+    moved.inspect_err(|_| shared.free_ring(ring))?;
+    shared.retire_ring(old);
+    if let Some(entry) = session.objects.get_mut::<Cq>(cq.0) {
+        entry.ring = ring;
+    }
+    let ring = location(ring, &geometry);
+    Ok(Reply::CqResized { cqe: geometry.capacity(), ring }.into())
+}
+
+pub(super) fn destroy(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    cq: CqHandle,
+) -> Result<Answer, ControlError> {
+    let &Cq { context, channel, device, id, .. } = session.objects.get(cq.0)?;
+    let qps = ctx.devices[device].nic.query_cq(id).map_or(0, |cq| cq.qps);
+    // CQ-014
+    check_unused(Cq::NAME, qps as usize, "queue pairs")?;
+    session.objects.remove::<Cq>(cq.0)?.free(cq.0, session, ctx);
+    context::withdraw_events(session, ctx, context, cq.0);
+    if let Some(channel) = channel
+        && let Ok(channel) = session.objects.get::<CompChannel>(channel.0)
+    {
+        ctx.devices[device].nic.withdraw_events(channel.id, cq.0);
+    }
+    Ok(Reply::Done.into())
 }
 
 /// The shape of a ring for so many completions.

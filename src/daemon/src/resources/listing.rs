@@ -1,20 +1,16 @@
 //! What objects a device has, whose they are and how they do, page by page.
 
-use super::context::find_nic;
-use crate::device::RdmaDevice;
+use super::context::find_device;
 use crate::limits::MAX_PROGRAM_NAME;
-use crate::session::{Answer, DaemonCtx, Session};
-use std::ops::Bound;
-use urxe_engine::{Device, PdId, SrqId};
-use urxe_nic::Nic;
-use urxe_nic::objects::{MrObject, Owner, QpObject, SrqObject};
-use urxe_nic::queues::{CompletionQueue, RecvQueue};
-use urxe_nic::slab::{self, Slab};
+use crate::session::{Answer, DaemonCtx, Program, Session};
+use urxe_engine::{MwInfo, PdId};
+use urxe_nic::slab::index_of;
+use urxe_nic::{CqStatus, Mr, OwnerId, QpStatus, SrqStatus};
 use urxe_shm::control::{
     BoundTo, ControlError, Gid, MAX_MESSAGE, Reply, Resource, ResourceDetail, ResourceKind,
     ResourcePage,
 };
-use urxe_types::{MwType, Qpn};
+use urxe_types::MwType;
 
 /// Bytes of a page that an object takes at most beside its program's name and process id.
 const OBJECT_LEN: usize = 100;
@@ -22,57 +18,50 @@ const OBJECT_LEN: usize = 100;
 /// Objects of a page.
 const PAGE_LEN: usize = (MAX_MESSAGE - 64) / (MAX_PROGRAM_NAME + OBJECT_LEN);
 
-impl Session {
-    pub(crate) fn list_resources(
-        &self,
-        ctx: &mut DaemonCtx<'_>,
-        device: &str,
-        kind: ResourceKind,
-        after: Option<u32>,
-    ) -> Result<Answer, ControlError> {
-        let index = find_nic(ctx, device)?;
-        let device = &mut ctx.devices[index];
-        let range = (behind(after), Bound::Unbounded);
-        let page = match kind {
-            ResourceKind::Qp => {
-                let qps = device.nic.host.objects.qps.range(range);
-                let qps = qps.filter(|(_, qp)| self.may_see(&qp.owner));
-                page(qps.filter_map(|(&qpn, object)| qp(device, qpn, object)))
-            }
-            ResourceKind::Cq => {
-                let first = after.map_or(0, |after| after.saturating_add(1));
-                let cqs = device.nic.host.cqs.iter_mut_from(first);
-                page(cqs.filter(|(_, cq)| self.may_see(&cq.owner)).map(cq))
-            }
-            ResourceKind::Mr => {
-                let mrs = device.nic.host.objects.mrs.range(range);
-                page(mrs.filter(|(_, mr)| self.may_see(&mr.owner)).map(mr))
-            }
-            ResourceKind::Srq => {
-                let Nic { device, host, .. } = &mut device.nic;
-                let srqs = host.objects.srqs.range(range);
-                let srqs = srqs.filter(|(_, srq)| self.may_see(&srq.owner));
-                let queues = &mut host.recv_queues;
-                page(srqs.filter_map(|(&number, object)| srq(device, queues, number, object)))
-            }
-            ResourceKind::Mw => {
-                let mws = device.nic.host.objects.mws_behind(after);
-                let mws = mws.filter(|(_, owner)| self.may_see(owner));
-                page(mws.filter_map(|(rkey, owner)| mw(&device.nic.device, rkey, owner)))
-            }
-            ResourceKind::CmId => {
-                let ids = ctx.cm.listed(index, after);
-                let ids = ids.filter(|(_, owner, _)| self.may_see(owner));
-                page(ids.map(|(number, owner, detail)| resource(number, owner, None, detail)))
-            }
-        };
-        Ok(Reply::Resources(page).into())
-    }
-}
-
-/// Where a page begins that continues behind a number.
-pub(super) fn behind(after: Option<u32>) -> Bound<u32> {
-    after.map_or(Bound::Unbounded, Bound::Excluded)
+pub(super) fn list(
+    session: &Session,
+    ctx: &mut DaemonCtx,
+    device: &str,
+    kind: ResourceKind,
+    after: Option<u32>,
+) -> Result<Answer, ControlError> {
+    let index = find_device(ctx, device)?;
+    let programs = &ctx.programs;
+    let may_see = |owner| programs.get(&owner).is_some_and(|program| session.may_see(program));
+    let of = |number, owner: OwnerId, pd: Option<PdId>, detail| {
+        Some(resource(number, programs.get(&owner)?, pd, detail))
+    };
+    let nic = &mut ctx.devices[index].nic;
+    let page = match kind {
+        ResourceKind::Qp => page(nic.qps_behind(after, may_see).filter_map(|(qpn, qp)| {
+            of(qpn.get(), qp.owner, Some(qp.info.init.pd), detail_of_qp(&qp))
+        })),
+        ResourceKind::Cq => page(
+            nic.cqs_behind(after, may_see)
+                .filter_map(|(number, cq)| of(number, cq.owner, None, detail_of_cq(&cq))),
+        ),
+        ResourceKind::Mr => page(
+            nic.mrs_behind(after, may_see)
+                .filter_map(|(key, mr)| of(key, mr.owner, Some(mr.spec.pd), detail_of_mr(mr))),
+        ),
+        ResourceKind::Srq => {
+            let ids = nic.srqs_behind(after, may_see).take(PAGE_LEN + 1).collect::<Vec<_>>();
+            page(ids.into_iter().filter_map(|id| {
+                let srq = nic.query_srq(id)?;
+                of(id.0, srq.owner, Some(srq.info.init.pd), detail_of_srq(&srq))
+            }))
+        }
+        ResourceKind::Mw => page(
+            nic.mws_behind(after, may_see)
+                .filter_map(|(mw, owner)| of(mw.rkey, owner, Some(mw.pd), detail_of_mw(&mw))),
+        ),
+        ResourceKind::CmId => {
+            let ids = ctx.cm.listed(index, after);
+            let ids = ids.filter(|(_, program, _)| session.may_see(program));
+            page(ids.map(|(number, program, detail)| resource(number, program, None, detail)))
+        }
+    };
+    Ok(Reply::Resources(page).into())
 }
 
 fn page(mut objects: impl Iterator<Item = Resource>) -> ResourcePage {
@@ -81,66 +70,50 @@ fn page(mut objects: impl Iterator<Item = Resource>) -> ResourcePage {
     ResourcePage { resources, more: objects.next().is_some() }
 }
 
-fn resource(number: u32, owner: &Owner, pd: Option<PdId>, detail: ResourceDetail) -> Resource {
-    let program = owner.program.to_string();
-    let pd = pd.map_or(0, |pd| slab::index_of(pd.0));
-    Resource { number, program, uid: owner.uid, pd, detail }
+fn resource(number: u32, program: &Program, pd: Option<PdId>, detail: ResourceDetail) -> Resource {
+    let pd = pd.map_or(0, |pd| index_of(pd.0));
+    Resource { number, program: program.name.to_string(), uid: program.uid, pd, detail }
 }
 
-fn qp(device: &RdmaDevice, qpn: u32, object: &QpObject) -> Option<Resource> {
-    let info = device.nic.device.query_qp(Qpn::new(qpn))?;
-    let attr = &info.attr;
-    let detail = ResourceDetail::Qp {
-        qp_type: info.init.qp_type,
-        state: info.state,
-        send_cq: slab::index_of(info.init.send_cq.0),
-        recv_cq: slab::index_of(info.init.recv_cq.0),
-        srq: info.init.srq().map(|srq| srq.0),
+fn detail_of_qp(qp: &QpStatus) -> ResourceDetail {
+    let (init, attr) = (&qp.info.init, &qp.info.attr);
+    ResourceDetail::Qp {
+        qp_type: init.qp_type,
+        state: qp.info.state,
+        send_cq: index_of(init.send_cq.0),
+        recv_cq: index_of(init.recv_cq.0),
+        srq: init.srq().map(|srq| srq.0),
         peer: attr.av.zip(attr.dest_qpn).map(|(av, qpn)| (Gid::from(av.dgid), qpn.get())),
-        sq_psn: info.sq_psn.get(),
-        rq_psn: info.rq_psn.get(),
-    };
-    Some(resource(qpn, &object.owner, Some(info.init.pd), detail))
+        sq_psn: qp.info.sq_psn.get(),
+        rq_psn: qp.info.rq_psn.get(),
+    }
 }
 
-fn cq((number, cq): (u32, &mut CompletionQueue)) -> Resource {
+fn detail_of_cq(cq: &CqStatus) -> ResourceDetail {
     // One that its program has scribbled over has failed, or will when it is used.
-    let unread = cq.unread().unwrap_or(0);
-    let detail = ResourceDetail::Cq { cqe: cq.cqe, unread, qps: cq.qps, failed: cq.failed };
-    resource(number, &cq.owner, None, detail)
+    let unread = cq.unread.as_ref().map_or(0, |unread| *unread);
+    ResourceDetail::Cq { cqe: cq.cqe, unread, qps: cq.qps, failed: cq.failed }
 }
 
-fn mr((&key, mr): (&u32, &MrObject)) -> Resource {
-    let &MrObject { iova, length, access, mapped, .. } = mr;
-    let detail = ResourceDetail::Mr { iova, length, access, mapped };
-    resource(key, &mr.owner, Some(mr.pd), detail)
+fn detail_of_mr(mr: &Mr) -> ResourceDetail {
+    let (iova, length) = (mr.spec.addr, mr.spec.length);
+    ResourceDetail::Mr { iova, length, access: mr.spec.access, mapped: mr.is_mapped() }
 }
 
-fn srq(
-    device: &Device,
-    queues: &mut Slab<RecvQueue>,
-    number: u32,
-    object: &SrqObject,
-) -> Option<Resource> {
-    let info = device.query_srq(SrqId(number))?;
-    let posted = queues.get_mut(info.init.queue.0)?.posted();
-    let (max_wr, limit, qps) = (object.max_wr, info.limit, info.qps as u32);
-    let detail = ResourceDetail::Srq { max_wr, posted, limit, qps };
-    Some(resource(number, &object.owner, Some(info.init.pd), detail))
+fn detail_of_srq(srq: &SrqStatus) -> ResourceDetail {
+    let (limit, qps) = (srq.info.limit, srq.info.qps as u32);
+    ResourceDetail::Srq { max_wr: srq.shape.capacity(), posted: srq.posted, limit, qps }
 }
 
-fn mw(device: &Device, rkey: u32, owner: &Owner) -> Option<Resource> {
-    let info = device.query_mw(rkey)?;
-    let is_type_1 = info.mw_type == urxe_types::MwType::One;
-    let bound = info.bound.map(|bound| BoundTo {
+fn detail_of_mw(mw: &MwInfo) -> ResourceDetail {
+    let bound = mw.bound.map(|bound| BoundTo {
         mr: bound.mr,
         addr: bound.addr,
         length: bound.length,
         access: bound.access,
-        qpn: (!is_type_1).then_some(bound.qpn.get()),
+        qpn: (mw.mw_type == MwType::Two).then_some(bound.qpn.get()),
     });
-    let mw_type = if is_type_1 { MwType::One } else { MwType::Two };
-    Some(resource(info.rkey, owner, Some(info.pd), ResourceDetail::Mw { mw_type, bound }))
+    ResourceDetail::Mw { mw_type: mw.mw_type, bound }
 }
 
 #[cfg(test)]

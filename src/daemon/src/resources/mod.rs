@@ -16,28 +16,106 @@ mod multicast;
 mod mw;
 mod pd;
 mod qp;
-mod rings;
 mod srq;
 mod stats;
-mod teardown;
 
 pub(crate) use ah::Ah;
 pub(crate) use comp_channel::CompChannel;
 pub(crate) use context::Context;
 pub(crate) use cq::Cq;
-pub(crate) use mr::{Mr, MrRequest};
+pub(crate) use mr::Mr;
 pub(crate) use mw::Mw;
 pub(crate) use pd::{Pd, PdUser};
-pub(crate) use qp::{Qp, QpRequest, av_from_engine, from_engine};
-pub(crate) use rings::ArenaRings;
+pub(crate) use qp::{Qp, av_from_engine, from_engine};
 pub(crate) use srq::Srq;
-pub(crate) use teardown::PendingFree;
 
+use crate::cm;
+use crate::session::{Answer, DaemonCtx, Session};
+use mr::MrRequest;
+use qp::QpRequest;
 use rustix::io::Errno;
 use rustix::process::Resource;
-use std::collections::BTreeMap;
 use std::fmt::Display;
-use urxe_shm::control::ControlError;
+use std::os::fd::OwnedFd;
+use urxe_shm::control::{ControlError, Request};
+
+/// Does what a request asks for. If it fails, nothing has changed.
+pub(crate) fn handle(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    request: Request,
+    mut fds: Vec<OwnedFd>,
+) -> Result<Answer, ControlError> {
+    if let Request::Hello { program } = request {
+        return session.hello(ctx, &program, fds);
+    }
+    // HOST-025: there is nothing shared before.
+    session.shared()?.free_retired_rings();
+    let memory = match request {
+        Request::RegMr { .. } => fds.pop(),
+        _ => None,
+    };
+    // HOST-016
+    if !fds.is_empty() {
+        let sentence = format!("{} descriptors came with a request that takes none", fds.len());
+        return Err(refuse(Errno::PROTO, sentence));
+    }
+    match request {
+        Request::Hello { .. } => unreachable!("answered above"),
+        Request::ListDevices => Ok(context::list_devices(ctx)),
+        Request::ListCauses => Ok(context::list_causes()),
+        Request::OpenDevice { name } => context::open_device(session, ctx, &name),
+        Request::CloseDevice { context } => context::close_device(session, context),
+        Request::QueryDevice { context } => context::query_device(session, ctx, context),
+        Request::QueryPort { context, port } => context::query_port(session, ctx, context, port),
+        Request::QueryGid { context, port, index } => {
+            context::query_gid(session, ctx, context, port, index)
+        }
+        Request::AllocPd { context } => pd::alloc(session, ctx, context),
+        Request::DeallocPd { pd } => pd::dealloc(session, ctx, pd),
+        Request::RegMr { pd, addr, length, iova, access, backing } => {
+            let wanted = MrRequest { addr, length, iova, access, backing };
+            mr::reg(session, ctx, pd, wanted, memory)
+        }
+        Request::DeregMr { mr } => mr::dereg(session, ctx, mr),
+        Request::CreateCompChannel { context } => comp_channel::create(session, ctx, context),
+        Request::DestroyCompChannel { channel } => comp_channel::destroy(session, ctx, channel),
+        Request::CreateCq { context, cqe, channel, user_handle, comp_vector } => {
+            cq::create(session, ctx, context, cqe, channel, user_handle, comp_vector)
+        }
+        Request::ResizeCq { cq, cqe } => cq::resize(session, ctx, cq, cqe),
+        Request::DestroyCq { cq } => cq::destroy(session, ctx, cq),
+        Request::CreateQp { pd, qp_type, send_cq, recv_cq, srq, caps, sq_sig_all, user_handle } => {
+            let cqs = (send_cq, recv_cq);
+            let wanted = QpRequest { qp_type, cqs, srq, caps, sq_sig_all, user_handle };
+            qp::create(session, ctx, pd, &wanted)
+        }
+        Request::ModifyQp { qp, attr } => qp::modify(session, ctx, qp, &attr),
+        Request::QueryQp { qp } => qp::query(session, ctx, qp),
+        Request::DestroyQp { qp } => qp::destroy(session, ctx, qp),
+        Request::CreateSrq { pd, attr, user_handle } => {
+            srq::create(session, ctx, pd, attr, user_handle)
+        }
+        Request::ModifySrq { srq, max_wr, limit } => srq::modify(session, ctx, srq, max_wr, limit),
+        Request::QuerySrq { srq } => srq::query(session, ctx, srq),
+        Request::DestroySrq { srq } => srq::destroy(session, ctx, srq),
+        Request::CreateAh { pd, av } => ah::create(session, ctx, pd, &av),
+        Request::DestroyAh { ah } => ah::destroy(session, ctx, ah),
+        Request::AllocMw { pd, mw_type } => mw::alloc(session, ctx, pd, mw_type),
+        Request::DeallocMw { mw } => mw::dealloc(session, ctx, mw),
+        Request::AttachMcast { qp, gid } => multicast::attach(session, ctx, qp, gid),
+        Request::DetachMcast { qp, gid } => multicast::detach(session, ctx, qp, gid),
+        Request::Resources { device, kind, after } => {
+            listing::list(session, ctx, &device, kind, after)
+        }
+        Request::Stats { device, after_qpn } => stats::stats(session, ctx, &device, after_qpn),
+        Request::Cm(request) => cm::handle(session, ctx, request),
+        Request::CmWithin { channel, request } => {
+            cm::check_within(session, ctx, channel, &request)?;
+            cm::handle(session, ctx, request)
+        }
+    }
+}
 
 /// A request is refused, for this reason.
 pub(crate) fn refuse(errno: Errno, sentence: impl Into<String>) -> ControlError {
@@ -75,32 +153,13 @@ impl<T, E: Display> Refusal<T> for Result<T, E> {
     }
 }
 
-/// Refuses what would go beyond a quota of this session.
-pub(crate) fn check_quota(what: &str, have: usize, max: usize) -> Result<(), ControlError> {
-    // HOST-015
-    if have < max {
-        return Ok(());
-    }
-    let sentence = format!("{what}: this session has {have}, and can have no more than {max}");
-    Err(refuse(Errno::NOMEM, sentence))
-}
-
 /// The device has no room for another.
 fn device_full(what: &str) -> ControlError {
     refuse(Errno::NOMEM, format!("{what}: the device can have no more"))
 }
 
-/// Looks a handle up.
-pub(crate) fn find<'a, T>(
-    table: &'a BTreeMap<u32, T>,
-    what: &str,
-    handle: u32,
-) -> Result<&'a T, ControlError> {
-    // HOST-013, CLIENT-015: the table is the session's own.
-    table.get(&handle).ok_or_else(|| no_such(what, handle))
-}
-
-fn no_such(what: &str, handle: u32) -> ControlError {
+/// A handle finds nothing.
+pub(crate) fn no_such(what: &str, handle: u32) -> ControlError {
     refuse(Errno::NOENT, format!("{what} handle {handle}: does not exist in this session"))
 }
 

@@ -1,21 +1,17 @@
 //! Memory registrations.
 
-use super::{PdUser, Refusal, check_quota, device_full, find, no_such, refuse};
-use crate::device::RdmaDevice;
-use crate::limits::{
-    MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MAPPED_MRS_OF_ALL, MAX_MR_SIZE, MAX_MRS,
-};
+use super::{PdUser, Refusal, pd, refuse};
+use crate::limits::{MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MAPPED_MRS_OF_ALL, MAX_MR_SIZE};
+use crate::objects::{Object, check_quota};
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use urxe_engine::{MrSpec, RegMrError, RegionId};
-use urxe_nic::engine_host::Region;
-use urxe_nic::objects::MrObject;
+use urxe_engine::{DeregMrError, RegMrError};
+use urxe_nic::{Memory, MemorySpec};
 use urxe_shm::control::{Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply};
 use urxe_shm::memory::process_memory::{Fault, ProcessMemory};
-use urxe_shm::memory::region::page_size;
-use urxe_shm::memory::region::{ForeignMemoryError, Mapping};
+use urxe_shm::memory::region::{ForeignMemoryError, Mapping, page_size};
 use urxe_types::Access;
 
 /// Access bits that exist. `ibv_access_flags` from bit 20 on are optional, and are left alone.
@@ -33,19 +29,32 @@ const OPTIONAL_ACCESS: Access = Access::from_bits_retain(0x3ff0_0000);
 /// pinned, and what pages it is made of does not matter.
 const PAGING_ACCESS: Access = Access::ON_DEMAND.union(Access::HUGETLB);
 
-/// What is behind an MR of no bytes: no region has this number.
-const NO_MEMORY: RegionId = RegionId(u32::MAX);
-
 /// A memory registration.
+#[derive(Clone, Copy)]
 pub(crate) struct Mr {
-    pub(crate) context: ContextHandle,
-    pub(crate) pd: PdHandle,
+    context: ContextHandle,
+    pd: PdHandle,
     /// The device's number.
     device: usize,
     key: u32,
-    region: RegionId,
-    /// Bytes that are mapped into the daemon.
-    mapped: Option<u64>,
+}
+
+impl Object for Mr {
+    const PD_USER: Option<PdUser> = Some(PdUser::Mr);
+
+    fn context(&self) -> Option<ContextHandle> {
+        Some(self.context)
+    }
+
+    fn pd(&self) -> Option<PdHandle> {
+        Some(self.pd)
+    }
+
+    fn free(self, _: u32, session: &mut Session, ctx: &mut DaemonCtx) {
+        // A window could only be left if one were freed after its MR.
+        let freed = dereg_on_device(session, ctx, self);
+        debug_assert!(freed.is_ok(), "{freed:?}");
+    }
 }
 
 /// What is to be registered.
@@ -57,151 +66,127 @@ pub(crate) struct MrRequest {
     pub(crate) backing: Backing,
 }
 
-impl Session {
-    pub(crate) fn reg_mr(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        pd: PdHandle,
-        request: MrRequest,
-        memory: Option<OwnedFd>,
-    ) -> Result<Answer, ControlError> {
-        let owner = find(&self.pds, "protection domain", pd.0)?;
-        let (context, device, pd_id) = (owner.context, owner.device, owner.id);
-        check_quota("memory registrations", self.mrs.len(), MAX_MRS)?;
-        let access = check_access(request.access)?;
-        check_range(&request)?;
-        let handle = self.new_handle()?;
-        let (region, mapped) = match (request.backing, memory) {
-            (Backing::Shared { offset }, Some(memfd)) if request.length > 0 => {
-                let mapping = self.map(ctx, &memfd, offset, request.length)?;
-                (Some(Region::Shared(mapping)), Some(request.length))
-            }
-            (Backing::Process, None) if request.length > 0 => (Some(self.reach(&request)?), None),
-            (Backing::Shared { .. }, Some(_)) | (Backing::Process, None) => (None, None),
-            (Backing::Shared { .. }, None) => {
-                let sentence = "shared memory was to be registered, but no descriptor came with it";
-                return Err(refuse(Errno::PROTO, sentence));
-            }
-            (Backing::Process, Some(_)) => {
-                let sentence = "process memory needs no descriptor, but one came with it";
-                return Err(refuse(Errno::PROTO, sentence));
-            }
-        };
-
-        let on = &mut ctx.devices[device];
-        let region = match region {
-            Some(region) => on.nic.host.insert_region(region),
-            // MEM-017
-            None => Some(NO_MEMORY),
-        };
-        let region = region.ok_or_else(|| device_full("memory registrations"))?;
-        let spec = MrSpec { pd: pd_id, addr: request.iova, length: request.length, access, region };
-        let key = on.nic.device.reg_mr(spec).map_err(|error| {
-            on.nic.host.remove_region(region);
-            let errno = match error {
-                RegMrError::TooMany => Errno::NOMEM,
-                RegMrError::NotPersistent(_) => Errno::OPNOTSUPP,
-                RegMrError::Wraps { .. } | RegMrError::RemoteWithoutLocalWrite(_) => Errno::INVAL,
-            };
-            refuse(errno, error.to_string())
-        })?;
-        let object = MrObject {
-            owner: self.owner(),
-            pd: pd_id,
-            iova: request.iova,
-            length: request.length,
-            access,
-            mapped: mapped.is_some(),
-        };
-        on.nic.host.objects.mrs.insert(key, object);
-        self.mapped_bytes += mapped.unwrap_or(0);
-        self.mapped_mrs += usize::from(mapped.is_some());
-        self.mrs.insert(handle, Mr { context, pd, device, key, region, mapped });
-        self.join_pd(pd, PdUser::Mr);
-        Ok(Reply::Mr { mr: MrHandle(handle), lkey: key, rkey: key }.into())
-    }
-
-    pub(crate) fn dereg_mr(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        mr: MrHandle,
-    ) -> Result<Answer, ControlError> {
-        let found = find(&self.mrs, "memory registration", mr.0)?;
-        // MW-028
-        ctx.devices[found.device].nic.device.dereg_mr(found.key).or_refuse(Errno::BUSY, "mr")?;
-        let freed = self.mrs.remove(&mr.0).ok_or_else(|| no_such("memory registration", mr.0))?;
-        self.forget_mr(ctx.devices, freed);
-        Ok(Reply::Done.into())
-    }
-
-    /// Deregisters memory that no window is bound to any more, and lets go of it.
-    pub(crate) fn free_mr(&mut self, devices: &mut [RdmaDevice], mr: Mr) {
-        // A window could only be left if one were freed after its MR.
-        let freed = devices[mr.device].nic.device.dereg_mr(mr.key);
-        debug_assert!(freed.is_ok(), "{freed:?}");
-        self.forget_mr(devices, mr);
-    }
-
-    fn forget_mr(&mut self, devices: &mut [RdmaDevice], mr: Mr) {
-        self.leave_pd(mr.pd, PdUser::Mr);
-        let host = &mut devices[mr.device].nic.host;
-        host.objects.mrs.remove(&mr.key);
-        host.remove_region(mr.region);
-        self.mapped_bytes -= mr.mapped.unwrap_or(0);
-        self.mapped_mrs -= usize::from(mr.mapped.is_some());
-    }
-
-    /// Maps memory that the program shares with us.
-    fn map(
-        &self,
-        ctx: &DaemonCtx<'_>,
-        memfd: &OwnedFd,
-        offset: u64,
-        length: u64,
-    ) -> Result<Mapping, ControlError> {
-        check_quota("mapped memory registrations", self.mapped_mrs, MAX_MAPPED_MRS)?;
-        let mapped: usize = ctx.devices.iter().map(|device| device.nic.host.mapped_regions()).sum();
-        if mapped >= MAX_MAPPED_MRS_OF_ALL {
-            let sentence = format!(
-                "mapped memory registrations: all sessions together have {mapped}, and can have no \
-                 more than {MAX_MAPPED_MRS_OF_ALL}"
-            );
-            return Err(refuse(Errno::NOMEM, sentence));
+pub(super) fn reg(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    pd: PdHandle,
+    request: MrRequest,
+    memory: Option<OwnedFd>,
+) -> Result<Answer, ControlError> {
+    let place = pd::place(session, pd)?;
+    session.objects.check_quota::<Mr>()?;
+    let access = check_access(request.access)?;
+    check_range(&request)?;
+    let handle = session.objects.new_handle()?;
+    let memory = match (request.backing, memory) {
+        (Backing::Shared { offset }, Some(memfd)) if request.length > 0 => {
+            Some(Memory::Shared(map(session, ctx, &memfd, offset, request.length)?))
         }
-        if self.mapped_bytes.saturating_add(length) > MAX_MAPPED_BYTES {
-            let sentence = format!(
-                "length {length}: this session has {} bytes mapped, and can have no more than \
-                 {MAX_MAPPED_BYTES}",
-                self.mapped_bytes
-            );
-            return Err(refuse(Errno::NOMEM, sentence));
+        (Backing::Process, None) if request.length > 0 => Some(reach(session, &request)?),
+        // MEM-017
+        (Backing::Shared { .. }, Some(_)) | (Backing::Process, None) => None,
+        (Backing::Shared { .. }, None) => {
+            let sentence = "shared memory was to be registered, but no descriptor came with it";
+            return Err(refuse(Errno::PROTO, sentence));
         }
-        Mapping::of_foreign(memfd.as_fd(), offset, length).map_err(|error| {
-            let errno = match &error {
-                ForeignMemoryError::Os(_) => Errno::NOMEM,
-                _ => Errno::INVAL,
-            };
-            refuse(errno, error.to_string())
-        })
-    }
+        (Backing::Process, Some(_)) => {
+            let sentence = "process memory needs no descriptor, but one came with it";
+            return Err(refuse(Errno::PROTO, sentence));
+        }
+    };
 
-    /// Finds memory in the program, and makes sure that it is there.
-    fn reach(&self, request: &MrRequest) -> Result<Region, ControlError> {
-        let memory = self.process_memory.as_ref().ok_or_else(|| {
-            let sentence = "process memory cannot be registered: the program passed no \
-                            /proc/self/mem with its Hello";
-            refuse(Errno::FAULT, sentence)
-        })?;
-        let last = request.addr + (request.length - 1);
-        let page = page_size() as u64;
-        let is_one_page = request.addr / page == last / page;
-        let ends = [Some(request.addr), Some(last).filter(|_| !is_one_page)];
-        for addr in ends.into_iter().flatten() {
-            // MEM-005
-            probe(memory, addr).map_err(|fault| refuse_reach(request, addr, &fault))?;
-        }
-        Ok(Region::Process { memory: Rc::clone(memory), addr: request.addr })
+    let is_mapped = matches!(memory, Some(Memory::Shared(_)));
+    let MrRequest { iova, length, .. } = request;
+    let spec = MemorySpec { pd: place.id, iova, length, access, memory, owner: session.id() };
+    let key = ctx.devices[place.device].nic.reg_mr(spec).map_err(|error| {
+        let errno = match error {
+            RegMrError::TooMany => Errno::NOMEM,
+            RegMrError::NotPersistent(_) => Errno::OPNOTSUPP,
+            RegMrError::Wraps { .. } | RegMrError::RemoteWithoutLocalWrite(_) => Errno::INVAL,
+        };
+        refuse(errno, error.to_string())
+    })?;
+    if is_mapped {
+        session.mapped.bytes += length;
+        session.mapped.mrs += 1;
     }
+    let mr = Mr { context: place.context, pd, device: place.device, key };
+    session.objects.insert(handle, mr);
+    Ok(Reply::Mr { mr: MrHandle(handle), lkey: key, rkey: key }.into())
+}
+
+pub(super) fn dereg(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    mr: MrHandle,
+) -> Result<Answer, ControlError> {
+    let found = *session.objects.get::<Mr>(mr.0)?;
+    // MW-028
+    dereg_on_device(session, ctx, found).or_refuse(Errno::BUSY, "mr")?;
+    session.objects.remove::<Mr>(mr.0)?;
+    Ok(Reply::Done.into())
+}
+
+/// Deregisters memory that no window is bound to, and lets go of it.
+fn dereg_on_device(session: &mut Session, ctx: &mut DaemonCtx, mr: Mr) -> Result<(), DeregMrError> {
+    let freed = ctx.devices[mr.device].nic.dereg_mr(mr.key)?;
+    if let Some(freed) = freed.filter(|freed| freed.is_mapped()) {
+        session.mapped.bytes -= freed.spec.length;
+        session.mapped.mrs -= 1;
+    }
+    Ok(())
+}
+
+/// Maps memory that the program shares with us.
+fn map(
+    session: &Session,
+    ctx: &DaemonCtx,
+    memfd: &OwnedFd,
+    offset: u64,
+    length: u64,
+) -> Result<Mapping, ControlError> {
+    check_quota("mapped memory registrations", session.mapped.mrs, MAX_MAPPED_MRS)?;
+    let mapped: usize = ctx.devices.iter().map(|device| device.nic.mapped_mrs()).sum();
+    if mapped >= MAX_MAPPED_MRS_OF_ALL {
+        let sentence = format!(
+            "mapped memory registrations: all sessions together have {mapped}, and can have no \
+             more than {MAX_MAPPED_MRS_OF_ALL}"
+        );
+        return Err(refuse(Errno::NOMEM, sentence));
+    }
+    if session.mapped.bytes.saturating_add(length) > MAX_MAPPED_BYTES {
+        let sentence = format!(
+            "length {length}: this session has {} bytes mapped, and can have no more than \
+             {MAX_MAPPED_BYTES}",
+            session.mapped.bytes
+        );
+        return Err(refuse(Errno::NOMEM, sentence));
+    }
+    Mapping::of_foreign(memfd.as_fd(), offset, length).map_err(|error| {
+        let errno = match &error {
+            ForeignMemoryError::Os(_) => Errno::NOMEM,
+            _ => Errno::INVAL,
+        };
+        refuse(errno, error.to_string())
+    })
+}
+
+/// Finds memory in the program, and makes sure that it is there.
+fn reach(session: &Session, request: &MrRequest) -> Result<Memory, ControlError> {
+    let memory = session.process_memory().ok_or_else(|| {
+        let sentence = "process memory cannot be registered: the program passed no \
+                        /proc/self/mem with its Hello";
+        refuse(Errno::FAULT, sentence)
+    })?;
+    let last = request.addr + (request.length - 1);
+    let page = page_size() as u64;
+    let is_one_page = request.addr / page == last / page;
+    let ends = [Some(request.addr), Some(last).filter(|_| !is_one_page)];
+    for addr in ends.into_iter().flatten() {
+        // MEM-005
+        probe(memory, addr).map_err(|fault| refuse_reach(request, addr, &fault))?;
+    }
+    Ok(Memory::Process { memory: Rc::clone(memory), addr: request.addr })
 }
 
 fn refuse_reach(request: &MrRequest, addr: u64, fault: &Fault) -> ControlError {

@@ -1,7 +1,8 @@
 //! Multicast: which of a session's UD QPs receive what is sent to a group.
 
-use super::{check_quota, find, refuse};
+use super::{qp, refuse};
 use crate::limits::{MAX_MCAST_ATTACHMENTS, MAX_MCAST_GROUPS};
+use crate::objects::check_quota;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -10,49 +11,45 @@ use urxe_engine::McastError;
 use urxe_nic::AttachError;
 use urxe_shm::control::{ControlError, Gid, QpHandle, Reply};
 
-impl Session {
-    pub(crate) fn attach_mcast(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        qp: QpHandle,
-        gid: Gid,
-    ) -> Result<Answer, ControlError> {
-        let found = find(&self.qps, "queue pair", qp.0)?;
-        let attachment = (qp.0, gid.to_ip());
-        if !self.attachments.contains(&attachment) {
-            check_quota("multicast attachments", self.attachments.len(), MAX_MCAST_ATTACHMENTS)?;
-            let groups: BTreeSet<IpAddr> =
-                self.attachments.iter().map(|&(_, group)| group).collect();
-            if !groups.contains(&gid.to_ip()) {
-                // MCAST-014
-                check_quota("multicast groups", groups.len(), MAX_MCAST_GROUPS)?;
-            }
-            let group = gid.to_ip();
-            ctx.devices[found.device].nic.attach_mcast(found.qpn, group).map_err(|error| {
-                match error {
-                    AttachError::Engine(error) => refuse_mcast(error),
-                    AttachError::Port(source) => {
-                        let errno = Errno::from_io_error(&source).unwrap_or(Errno::INVAL);
-                        refuse(errno, format!("gid {group}: the port cannot join: {source}"))
-                    }
-                }
-            })?;
-            self.attachments.insert(attachment);
+pub(super) fn attach(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    handle: QpHandle,
+    gid: Gid,
+) -> Result<Answer, ControlError> {
+    let (device, qpn) = qp::place(session, handle)?;
+    let attachment = (handle.0, gid.to_ip());
+    if !session.attachments.contains(&attachment) {
+        check_quota("multicast attachments", session.attachments.len(), MAX_MCAST_ATTACHMENTS)?;
+        let groups: BTreeSet<IpAddr> =
+            session.attachments.iter().map(|&(_, group)| group).collect();
+        if !groups.contains(&gid.to_ip()) {
+            // MCAST-014
+            check_quota("multicast groups", groups.len(), MAX_MCAST_GROUPS)?;
         }
-        Ok(Reply::Done.into())
+        let group = gid.to_ip();
+        ctx.devices[device].nic.attach_mcast(qpn, group).map_err(|error| match error {
+            AttachError::Engine(error) => refuse_mcast(error),
+            AttachError::Port(source) => {
+                let errno = Errno::from_io_error(&source).unwrap_or(Errno::INVAL);
+                refuse(errno, format!("gid {group}: the port cannot join: {source}"))
+            }
+        })?;
+        session.attachments.insert(attachment);
     }
+    Ok(Reply::Done.into())
+}
 
-    pub(crate) fn detach_mcast(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        qp: QpHandle,
-        gid: Gid,
-    ) -> Result<Answer, ControlError> {
-        let found = find(&self.qps, "queue pair", qp.0)?;
-        ctx.devices[found.device].nic.detach_mcast(found.qpn, gid.to_ip()).map_err(refuse_mcast)?;
-        self.attachments.remove(&(qp.0, gid.to_ip()));
-        Ok(Reply::Done.into())
-    }
+pub(super) fn detach(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    handle: QpHandle,
+    gid: Gid,
+) -> Result<Answer, ControlError> {
+    let (device, qpn) = qp::place(session, handle)?;
+    ctx.devices[device].nic.detach_mcast(qpn, gid.to_ip()).map_err(refuse_mcast)?;
+    session.attachments.remove(&(handle.0, gid.to_ip()));
+    Ok(Reply::Done.into())
 }
 
 fn refuse_mcast(error: McastError) -> ControlError {

@@ -1,8 +1,7 @@
 //! Memory windows.
 
-use super::{PdUser, Refusal, check_quota, find, no_such};
-use crate::device::RdmaDevice;
-use crate::limits::MAX_MWS;
+use super::{PdUser, Refusal, pd};
+use crate::objects::Object;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_shm::control::{ContextHandle, ControlError, MwHandle, PdHandle, Reply};
@@ -10,49 +9,52 @@ use urxe_types::MwType;
 
 /// A memory window.
 pub(crate) struct Mw {
-    pub(crate) context: ContextHandle,
-    pub(crate) pd: PdHandle,
+    context: ContextHandle,
+    pd: PdHandle,
     /// The device's number.
     device: usize,
     /// The rkey it had first; those that it had later name it as well.
     rkey: u32,
 }
 
-impl Session {
-    pub(crate) fn alloc_mw(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        pd: PdHandle,
-        mw_type: MwType,
-    ) -> Result<Answer, ControlError> {
-        let owner = find(&self.pds, "protection domain", pd.0)?;
-        let (context, device, pd_id) = (owner.context, owner.device, owner.id);
-        check_quota("memory windows", self.mws.len(), MAX_MWS)?;
-        let handle = self.new_handle()?;
-        let on = &mut ctx.devices[device];
-        let rkey =
-            on.nic.device.alloc_mw(pd_id, mw_type).or_refuse(Errno::NOMEM, "memory window")?;
-        on.nic.host.objects.insert_mw(rkey, self.owner());
-        self.mws.insert(handle, Mw { context, pd, device, rkey });
-        self.join_pd(pd, PdUser::Mw);
-        Ok(Reply::Mw { mw: MwHandle(handle), rkey }.into())
+impl Object for Mw {
+    const PD_USER: Option<PdUser> = Some(PdUser::Mw);
+
+    fn context(&self) -> Option<ContextHandle> {
+        Some(self.context)
     }
 
-    pub(crate) fn dealloc_mw(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        mw: MwHandle,
-    ) -> Result<Answer, ControlError> {
-        let freed = self.mws.remove(&mw.0).ok_or_else(|| no_such("memory window", mw.0))?;
-        self.free_mw(ctx.devices, freed);
-        Ok(Reply::Done.into())
+    fn pd(&self) -> Option<PdHandle> {
+        Some(self.pd)
     }
 
-    pub(crate) fn free_mw(&mut self, devices: &mut [RdmaDevice], mw: Mw) {
-        self.leave_pd(mw.pd, PdUser::Mw);
-        let device = &mut devices[mw.device];
-        // MW-040
-        device.nic.device.dealloc_mw(mw.rkey);
-        device.nic.host.objects.remove_mw(mw.rkey);
+    fn free(self, _: u32, _: &mut Session, ctx: &mut DaemonCtx) {
+        ctx.devices[self.device].nic.dealloc_mw(self.rkey);
     }
+}
+
+pub(super) fn alloc(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    pd: PdHandle,
+    mw_type: MwType,
+) -> Result<Answer, ControlError> {
+    let place = pd::place(session, pd)?;
+    session.objects.check_quota::<Mw>()?;
+    let handle = session.objects.new_handle()?;
+    let nic = &mut ctx.devices[place.device].nic;
+    let rkey = nic.alloc_mw(place.id, mw_type, session.id());
+    let rkey = rkey.or_refuse(Errno::NOMEM, "memory window")?;
+    let mw = Mw { context: place.context, pd, device: place.device, rkey };
+    session.objects.insert(handle, mw);
+    Ok(Reply::Mw { mw: MwHandle(handle), rkey }.into())
+}
+
+pub(super) fn dealloc(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    mw: MwHandle,
+) -> Result<Answer, ControlError> {
+    session.objects.remove::<Mw>(mw.0)?.free(mw.0, session, ctx);
+    Ok(Reply::Done.into())
 }

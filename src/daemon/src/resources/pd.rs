@@ -1,18 +1,17 @@
 //! Protection domains.
 
-use super::{check_quota, check_unused, device_full, find, no_such};
-use crate::device::RdmaDevice;
-use crate::limits::MAX_PDS;
+use super::{Ah, Mr, Mw, Qp, Srq, check_unused, device_full};
+use crate::objects::{Kind, Object};
 use crate::session::{Answer, DaemonCtx, Session};
 use urxe_engine::PdId;
 use urxe_shm::control::{ContextHandle, ControlError, PdHandle, Reply};
 
 /// A protection domain.
 pub(crate) struct Pd {
-    pub(crate) context: ContextHandle,
+    context: ContextHandle,
     /// The device's number.
-    pub(crate) device: usize,
-    pub(crate) id: PdId,
+    device: usize,
+    id: PdId,
     /// How many of each kind are in it. Counted, for to look for them among a million takes long.
     users: [usize; PdUser::ALL.len()],
 }
@@ -32,63 +31,74 @@ impl PdUser {
 
     fn plural(self) -> &'static str {
         match self {
-            PdUser::Mr => "memory registrations",
-            PdUser::Mw => "memory windows",
-            PdUser::Qp => "queue pairs",
-            PdUser::Srq => "shared receive queues",
-            PdUser::Ah => "address handles",
+            PdUser::Mr => Mr::PLURAL,
+            PdUser::Mw => Mw::PLURAL,
+            PdUser::Qp => Qp::PLURAL,
+            PdUser::Srq => Srq::PLURAL,
+            PdUser::Ah => Ah::PLURAL,
         }
     }
 }
 
-impl Session {
-    pub(crate) fn alloc_pd(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        context: ContextHandle,
-    ) -> Result<Answer, ControlError> {
-        let device = find(&self.contexts, "context", context.0)?.device;
-        check_quota("protection domains", self.pds.len(), MAX_PDS)?;
-        let handle = self.new_handle()?;
-        let id = ctx.devices[device]
-            .nic
-            .pds
-            .insert(())
-            .ok_or_else(|| device_full("protection domains"))?;
-        let users = [0; PdUser::ALL.len()];
-        self.pds.insert(handle, Pd { context, device, id: PdId(id), users });
-        Ok(Reply::Pd(PdHandle(handle)).into())
+/// Where an object goes that is made in a protection domain.
+#[derive(Clone, Copy)]
+pub(super) struct PdPlace {
+    pub(super) context: ContextHandle,
+    pub(super) device: usize,
+    pub(super) id: PdId,
+}
+
+/// Finds the protection domain in which an object is to be made.
+pub(super) fn place(session: &Session, pd: PdHandle) -> Result<PdPlace, ControlError> {
+    let &Pd { context, device, id, .. } = session.objects.get(pd.0)?;
+    Ok(PdPlace { context, device, id })
+}
+
+impl Pd {
+    /// Something is in it from now on.
+    pub(crate) fn join(&mut self, user: PdUser) {
+        self.users[user as usize] += 1;
     }
 
-    pub(crate) fn dealloc_pd(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        pd: PdHandle,
-    ) -> Result<Answer, ControlError> {
-        let found = find(&self.pds, "protection domain", pd.0)?;
-        for user in PdUser::ALL {
-            check_unused("protection domain", found.users[user as usize], user.plural())?;
-        }
-        let freed = self.pds.remove(&pd.0).ok_or_else(|| no_such("protection domain", pd.0))?;
-        self.free_pd(ctx.devices, freed);
-        Ok(Reply::Done.into())
+    /// Something that was in it is gone.
+    pub(crate) fn leave(&mut self, user: PdUser) {
+        self.users[user as usize] -= 1;
+    }
+}
+
+impl Object for Pd {
+    fn context(&self) -> Option<ContextHandle> {
+        Some(self.context)
     }
 
-    /// Something is in a protection domain from now on.
-    pub(crate) fn join_pd(&mut self, pd: PdHandle, user: PdUser) {
-        if let Some(pd) = self.pds.get_mut(&pd.0) {
-            pd.users[user as usize] += 1;
-        }
+    fn free(self, _: u32, _: &mut Session, ctx: &mut DaemonCtx) {
+        ctx.devices[self.device].nic.dealloc_pd(self.id);
     }
+}
 
-    /// Something that was in a protection domain is gone.
-    pub(crate) fn leave_pd(&mut self, pd: PdHandle, user: PdUser) {
-        if let Some(pd) = self.pds.get_mut(&pd.0) {
-            pd.users[user as usize] -= 1;
-        }
-    }
+pub(super) fn alloc(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    context: ContextHandle,
+) -> Result<Answer, ControlError> {
+    let device = super::context::device_of(session, context)?;
+    session.objects.check_quota::<Pd>()?;
+    let handle = session.objects.new_handle()?;
+    let id = ctx.devices[device].nic.alloc_pd().map_err(|_| device_full("protection domains"))?;
+    let users = [0; PdUser::ALL.len()];
+    session.objects.insert(handle, Pd { context, device, id, users });
+    Ok(Reply::Pd(PdHandle(handle)).into())
+}
 
-    pub(crate) fn free_pd(&mut self, devices: &mut [RdmaDevice], pd: Pd) {
-        devices[pd.device].nic.pds.remove(pd.id.0);
+pub(super) fn dealloc(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    pd: PdHandle,
+) -> Result<Answer, ControlError> {
+    let found: &Pd = session.objects.get(pd.0)?;
+    for user in PdUser::ALL {
+        check_unused("protection domain", found.users[user as usize], user.plural())?;
     }
+    session.objects.remove::<Pd>(pd.0)?.free(pd.0, session, ctx);
+    Ok(Reply::Done.into())
 }

@@ -1,17 +1,12 @@
 //! Queue pairs.
 
-use super::rings::location;
-use super::{PdUser, Refusal, check_quota, device_full, find, no_such, refuse};
-use crate::device::RdmaDevice;
-use crate::limits::{MAX_INLINE_DATA, MAX_QP_WR, MAX_QPS, MAX_SGE};
-use crate::session::{Answer, DaemonCtx, Session};
+use super::{Cq, PdUser, Refusal, Srq, context, no_such, pd, refuse};
+use crate::limits::{MAX_INLINE_DATA, MAX_QP_WR, MAX_SGE};
+use crate::objects::{Kind, Object};
+use crate::session::{Answer, DaemonCtx, Session, location};
 use rustix::io::Errno;
-use urxe_engine::{ModifyQpError, QpInit, SrqId};
-use urxe_nic::{
-    CreateError, Queues, Recv,
-    objects::{EventTarget, QpObject},
-    queues::{RecvQueue, SendQueue},
-};
+use urxe_engine::{CqId, ModifyQpError, SrqId};
+use urxe_nic::{QpSpec, Receives, Ring};
 use urxe_shm::control::{
     self, ContextHandle, ControlError, CqHandle, Gid, PdHandle, QpCaps, QpCreated, QpHandle,
     QpQueried, Reply, SrqHandle,
@@ -23,217 +18,222 @@ use urxe_types::{AddressVector, PathMtu, Psn, Qkey, QpAttr, QpType, Qpn};
 
 /// A queue pair.
 pub(crate) struct Qp {
-    pub(crate) context: ContextHandle,
-    pub(crate) pd: PdHandle,
+    context: ContextHandle,
+    pd: PdHandle,
     /// The device's number.
-    pub(super) device: usize,
-    pub(super) qpn: Qpn,
-    caps: QpCaps,
-    sq_sig_all: bool,
+    device: usize,
+    qpn: Qpn,
     send_ring: Extent,
     /// None if it has an SRQ.
     recv_ring: Option<Extent>,
     doorbell: u32,
 }
 
-/// What is to be created.
-pub(crate) struct QpRequest {
-    pub(crate) qp_type: QpType,
-    /// Where send and receive completions go.
-    pub(crate) cqs: (CqHandle, CqHandle),
-    pub(crate) srq: Option<SrqHandle>,
-    pub(crate) caps: QpCaps,
-    pub(crate) sq_sig_all: bool,
-    pub(crate) user_handle: u64,
+impl Object for Qp {
+    const PD_USER: Option<PdUser> = Some(PdUser::Qp);
+
+    fn context(&self) -> Option<ContextHandle> {
+        Some(self.context)
+    }
+
+    fn pd(&self) -> Option<PdHandle> {
+        Some(self.pd)
+    }
+
+    fn free(self, handle: u32, session: &mut Session, ctx: &mut DaemonCtx) {
+        session.attachments.retain(|&(attached, _)| attached != handle);
+        ctx.devices[self.device].nic.destroy_qp(self.qpn);
+        if let Ok(shared) = session.shared() {
+            shared.remove_doorbell(self.doorbell);
+            shared.free_ring(self.send_ring);
+            self.recv_ring.into_iter().for_each(|ring| shared.free_ring(ring));
+        }
+    }
 }
 
-impl Session {
-    pub(crate) fn create_qp(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        pd: PdHandle,
-        wanted: &QpRequest,
-    ) -> Result<Answer, ControlError> {
-        let owner = find(&self.pds, "protection domain", pd.0)?;
-        let (context, device, pd_id) = (owner.context, owner.device, owner.id);
-        check_quota("queue pairs", self.qps.len(), MAX_QPS)?;
-        let send_cq = self.cq_of(context, "send_cq", wanted.cqs.0)?;
-        let recv_cq = self.cq_of(context, "recv_cq", wanted.cqs.1)?;
-        let srq = wanted.srq.map(|srq| self.srq_of(context, srq)).transpose()?;
-        let (send_shape, recv_shape) = shapes(&wanted.caps, srq.is_some())?;
-        let handle = self.new_handle()?;
-        let async_events = find(&self.contexts, "context", context.0)?.async_events;
-        let events = EventTarget::new(async_events, wanted.user_handle, handle);
-        let object = QpObject { owner: self.owner(), events };
+/// What is to be created.
+pub(super) struct QpRequest {
+    pub(super) qp_type: QpType,
+    /// Where send and receive completions go.
+    pub(super) cqs: (CqHandle, CqHandle),
+    pub(super) srq: Option<SrqHandle>,
+    pub(super) caps: QpCaps,
+    pub(super) sq_sig_all: bool,
+    pub(super) user_handle: u64,
+}
 
-        let shared = self.shared()?;
-        let (send_ring, send_window) = shared.rings.alloc("send queue", &send_shape)?;
-        let mut recv_ring = None;
-        let is_datagram = wanted.qp_type == QpType::Ud;
-        let qpn = SqConsumer::create(send_window, send_shape, is_datagram)
-            .or_refuse(Errno::NOMEM, "send queue")
-            .and_then(|ring| {
-                let send = SendQueue::new(ring, wanted.sq_sig_all);
-                let recv = match srq {
-                    Some(srq) => Recv::Shared(srq),
-                    None => {
-                        let (ring, window) = shared.rings.alloc("receive queue", &recv_shape)?;
-                        recv_ring = Some(ring);
-                        let ring = RqConsumer::create(window, recv_shape);
-                        Recv::Own(RecvQueue::new(ring.or_refuse(Errno::NOMEM, "receive queue")?))
-                    }
-                };
-                let qp_type = wanted.qp_type;
-                let init = |send_queue, recv| QpInit {
-                    qp_type,
-                    pd: pd_id,
-                    send_cq,
-                    recv_cq,
-                    send_queue,
-                    recv,
-                };
-                let created =
-                    ctx.devices[device].nic.create_qp(Queues { send, recv }, object, init);
-                created.map_err(|error| match error {
-                    CreateError::Full => device_full("queue pairs"),
-                    error => refuse(Errno::NOMEM, format!("queue pair: {error}")),
-                })
-            });
-        let qpn = qpn.inspect_err(|_| {
-            shared.rings.free(send_ring);
-            recv_ring.into_iter().for_each(|ring| shared.rings.free(ring));
-        })?;
-        let doorbell = shared.install_doorbell(device, qpn);
-        let mut caps = QpCaps {
-            max_send_wr: send_shape.capacity(),
-            max_send_sge: send_shape.max_sge(),
-            max_inline_data: send_shape.max_inline(),
-            ..QpCaps::default()
-        };
-        if recv_ring.is_some() {
-            caps.max_recv_wr = recv_shape.capacity();
-            caps.max_recv_sge = recv_shape.max_sge();
-        }
-        let sq_sig_all = wanted.sq_sig_all;
-        let qp = Qp { context, pd, device, qpn, caps, sq_sig_all, send_ring, recv_ring, doorbell };
-        self.qps.insert(handle, qp);
-        self.join_pd(pd, PdUser::Qp);
-        Ok(Reply::Qp(QpCreated {
-            qp: QpHandle(handle),
-            qpn: qpn.get(),
-            caps,
-            send_ring: location(send_ring, &send_shape),
-            recv_ring: recv_ring.map(|ring| location(ring, &recv_shape)),
-            doorbell_slot: doorbell,
-        })
-        .into())
-    }
+/// The number of a QP's device, and its own.
+pub(super) fn place(session: &Session, qp: QpHandle) -> Result<(usize, Qpn), ControlError> {
+    let &Qp { device, qpn, .. } = session.objects.get(qp.0)?;
+    Ok((device, qpn))
+}
 
-    pub(crate) fn modify_qp(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        qp: QpHandle,
-        attr: &control::QpAttr,
-    ) -> Result<Answer, ControlError> {
-        let &Qp { device, qpn, .. } = find(&self.qps, "queue pair", qp.0)?;
-        let attr = to_engine(attr)?;
-        self.check_qkey(&attr)?;
-        ctx.devices[device].nic.modify_qp(ctx.now, qpn, &attr).map_err(|error| {
-            let errno = match error {
-                ModifyQpError::NoSuchQp(_) => Errno::NOENT,
-                _ => Errno::INVAL,
+pub(super) fn create(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    pd: PdHandle,
+    wanted: &QpRequest,
+) -> Result<Answer, ControlError> {
+    let place = pd::place(session, pd)?;
+    session.objects.check_quota::<Qp>()?;
+    let send_cq = cq_of(session, place.context, "send_cq", wanted.cqs.0)?;
+    let recv_cq = cq_of(session, place.context, "recv_cq", wanted.cqs.1)?;
+    let srq = wanted.srq.map(|srq| srq_of(session, place.context, srq)).transpose()?;
+    let (send_shape, recv_shape) = shapes(&wanted.caps, srq.is_some())?;
+    let handle = session.objects.new_handle()?;
+    let events = context::event_target(session, place.context, wanted.user_handle, handle)?;
+    let owner = session.id();
+
+    let shared = session.shared()?;
+    let (send_ring, send_window) = shared.alloc_ring("send queue", &send_shape)?;
+    let mut recv_ring = None;
+    let is_datagram = wanted.qp_type == QpType::Ud;
+    let created = SqConsumer::create(send_window, send_shape, is_datagram)
+        .or_refuse(Errno::NOMEM, "send queue")
+        .and_then(|send| {
+            let recv = match srq {
+                Some(srq) => Receives::Shared(srq),
+                None => {
+                    let (ring, window) = shared.alloc_ring("receive queue", &recv_shape)?;
+                    recv_ring = Some(ring);
+                    let ring = RqConsumer::create(window, recv_shape);
+                    let ring = ring.or_refuse(Errno::NOMEM, "receive queue")?;
+                    Receives::Own(Ring { ring, shape: recv_shape })
+                }
             };
-            refuse(errno, error.to_string())
-        })?;
-        Ok(Reply::Done.into())
-    }
+            let spec = QpSpec {
+                qp_type: wanted.qp_type,
+                pd: place.id,
+                send_cq,
+                recv_cq,
+                send: Ring { ring: send, shape: send_shape },
+                all_signaled: wanted.sq_sig_all,
+                recv,
+                events,
+                owner,
+            };
+            ctx.devices[place.device].nic.create_qp(spec).or_refuse(Errno::NOMEM, Qp::NAME)
+        });
+    let qpn = created.inspect_err(|_| {
+        shared.free_ring(send_ring);
+        recv_ring.into_iter().for_each(|ring| shared.free_ring(ring));
+    })?;
+    let device = place.device;
+    let doorbell = shared.install_doorbell(device, qpn);
+    let qp = Qp { context: place.context, pd, device, qpn, send_ring, recv_ring, doorbell };
+    session.objects.insert(handle, qp);
+    Ok(Reply::Qp(QpCreated {
+        qp: QpHandle(handle),
+        qpn: qpn.get(),
+        caps: caps_of(&send_shape, recv_ring.map(|_| recv_shape).as_ref()),
+        send_ring: location(send_ring, &send_shape),
+        recv_ring: recv_ring.map(|ring| location(ring, &recv_shape)),
+        doorbell_slot: doorbell,
+    })
+    .into())
+}
 
-    /// A controlled Q_Key is for privileged programs, so that no other pretends to be the
-    /// management of a machine. The kernel (from 6.4 on) asks for CAP_NET_RAW, of which nothing
-    /// is known here but that root has it.
-    fn check_qkey(&self, attr: &QpAttr) -> Result<(), ControlError> {
-        match attr.qkey {
-            // UD-036
-            Some(qkey) if qkey.is_controlled() && !self.is_root() => {
-                let sentence = format!(
-                    "qkey {:#x}: those from 0x80000000 on are for programs of root; expected at most \
-                     0x7fffffff",
-                    qkey.0
-                );
-                Err(refuse(Errno::PERM, sentence))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    pub(crate) fn query_qp(
-        &self,
-        ctx: &DaemonCtx<'_>,
-        qp: QpHandle,
-    ) -> Result<Answer, ControlError> {
-        let found = find(&self.qps, "queue pair", qp.0)?;
-        let info = ctx.devices[found.device].nic.device.query_qp(found.qpn);
-        let info = info.ok_or_else(|| no_such("queue pair", qp.0))?;
-        let mut attr = from_engine(&info.attr);
-        attr.state = Some(info.state);
-        attr.sq_psn = attr.sq_psn.map(|_| info.sq_psn.get());
-        attr.rq_psn = attr.rq_psn.map(|_| info.rq_psn.get());
-        let queried = QpQueried {
-            attr,
-            caps: found.caps,
-            sq_sig_all: found.sq_sig_all,
-            sq_draining: info.sq_draining,
+pub(super) fn modify(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    qp: QpHandle,
+    attr: &control::QpAttr,
+) -> Result<Answer, ControlError> {
+    let (device, qpn) = place(session, qp)?;
+    let attr = to_engine(attr)?;
+    check_qkey(session, &attr)?;
+    ctx.devices[device].nic.modify_qp(ctx.now, qpn, &attr).map_err(|error| {
+        let errno = match error {
+            ModifyQpError::NoSuchQp(_) => Errno::NOENT,
+            _ => Errno::INVAL,
         };
-        Ok(Reply::QpAttr(queried).into())
-    }
+        refuse(errno, error.to_string())
+    })?;
+    Ok(Reply::Done.into())
+}
 
-    pub(crate) fn destroy_qp(
-        &mut self,
-        ctx: &mut DaemonCtx<'_>,
-        qp: QpHandle,
-    ) -> Result<Answer, ControlError> {
-        let freed = self.qps.remove(&qp.0).ok_or_else(|| no_such("queue pair", qp.0))?;
-        self.attachments.retain(|&(attached, _)| attached != qp.0);
-        let context = freed.context;
-        self.free_qp(ctx.devices, freed);
-        self.withdraw_events(ctx.devices, context, qp.0);
-        Ok(Reply::Done.into())
-    }
-
-    pub(crate) fn free_qp(&mut self, devices: &mut [RdmaDevice], qp: Qp) {
-        devices[qp.device].nic.destroy_qp(qp.qpn);
-        self.leave_pd(qp.pd, PdUser::Qp);
-        if let Some(shared) = &mut self.shared {
-            shared.remove_doorbell(qp.doorbell);
-            shared.rings.free(qp.send_ring);
-            qp.recv_ring.into_iter().for_each(|ring| shared.rings.free(ring));
+/// A controlled Q_Key is for privileged programs, so that no other pretends to be the
+/// management of a machine. The kernel (from 6.4 on) asks for CAP_NET_RAW, of which nothing
+/// is known here but that root has it.
+fn check_qkey(session: &Session, attr: &QpAttr) -> Result<(), ControlError> {
+    match attr.qkey {
+        // UD-036
+        Some(qkey) if qkey.is_controlled() && !session.is_root() => {
+            let sentence = format!(
+                "qkey {:#x}: those from 0x80000000 on are for programs of root; expected at most \
+                 0x7fffffff",
+                qkey.0
+            );
+            Err(refuse(Errno::PERM, sentence))
         }
+        _ => Ok(()),
     }
+}
 
-    /// The device's number of an SRQ that a QP of this context may use.
-    fn srq_of(&self, context: ContextHandle, srq: SrqHandle) -> Result<SrqId, ControlError> {
-        // SRQ-014
-        let found = find(&self.srqs, "srq", srq.0)?;
-        if found.context != context {
-            let sentence = format!("srq {srq}: is of another context than the protection domain");
-            return Err(refuse(Errno::INVAL, sentence));
-        }
-        Ok(found.id)
-    }
+pub(super) fn query(
+    session: &Session,
+    ctx: &DaemonCtx,
+    qp: QpHandle,
+) -> Result<Answer, ControlError> {
+    let (device, qpn) = place(session, qp)?;
+    let status = ctx.devices[device].nic.query_qp(qpn);
+    let status = status.ok_or_else(|| no_such(Qp::NAME, qp.0))?;
+    let info = &status.info;
+    let mut attr = from_engine(&info.attr);
+    attr.state = Some(info.state);
+    attr.sq_psn = attr.sq_psn.map(|_| info.sq_psn.get());
+    attr.rq_psn = attr.rq_psn.map(|_| info.rq_psn.get());
+    let queried = QpQueried {
+        attr,
+        caps: caps_of(&status.send, status.recv.as_ref()),
+        sq_sig_all: status.all_signaled,
+        sq_draining: info.sq_draining,
+    };
+    Ok(Reply::QpAttr(queried).into())
+}
 
-    /// The device's number of a CQ that a QP of this context may use.
-    fn cq_of(
-        &self,
-        context: ContextHandle,
-        what: &str,
-        cq: CqHandle,
-    ) -> Result<urxe_engine::CqId, ControlError> {
-        let found = find(&self.cqs, what, cq.0)?;
-        if found.context != context {
-            let sentence = format!("{what} {cq}: is of another context than the protection domain");
-            return Err(refuse(Errno::INVAL, sentence));
-        }
-        Ok(found.id)
+pub(super) fn destroy(
+    session: &mut Session,
+    ctx: &mut DaemonCtx,
+    qp: QpHandle,
+) -> Result<Answer, ControlError> {
+    let freed = session.objects.remove::<Qp>(qp.0)?;
+    let context = freed.context;
+    freed.free(qp.0, session, ctx);
+    context::withdraw_events(session, ctx, context, qp.0);
+    Ok(Reply::Done.into())
+}
+
+/// The device's number of an SRQ that a QP of this context may use.
+fn srq_of(
+    session: &Session,
+    context: ContextHandle,
+    srq: SrqHandle,
+) -> Result<SrqId, ControlError> {
+    // SRQ-014
+    let sentence = || format!("srq {srq}: is of another context than the protection domain");
+    Ok(session.objects.get_within::<Srq>(context, "srq", srq.0, sentence)?.id())
+}
+
+/// The device's number of a CQ that a QP of this context may use.
+fn cq_of(
+    session: &Session,
+    context: ContextHandle,
+    what: &str,
+    cq: CqHandle,
+) -> Result<CqId, ControlError> {
+    let sentence = || format!("{what} {cq}: is of another context than the protection domain");
+    Ok(session.objects.get_within::<Cq>(context, what, cq.0, sentence)?.id())
+}
+
+/// What rings of these shapes hold.
+fn caps_of(send: &Geometry, recv: Option<&Geometry>) -> QpCaps {
+    QpCaps {
+        max_send_wr: send.capacity(),
+        max_send_sge: send.max_sge(),
+        max_inline_data: send.max_inline(),
+        max_recv_wr: recv.map_or(0, Geometry::capacity),
+        max_recv_sge: recv.map_or(0, Geometry::max_sge),
     }
 }
 

@@ -1,14 +1,10 @@
 //! Statistics: what a device, its port and its QPs have counted, page by page.
 
-use super::context::find_nic;
-use super::listing::behind;
+use super::context::find_device;
 use crate::device::RdmaDevice;
 use crate::session::{Answer, DaemonCtx, Session};
-use std::ops::Bound;
 use urxe_engine::Counter;
-use urxe_nic::objects::QpObject;
 use urxe_shm::control::{ControlError, CounterInfo, MAX_MESSAGE, QpStats, Reply, StatsPage};
-use urxe_types::QpState;
 
 /// Bytes of a page that a number takes at most.
 const NUMBER_LEN: usize = 10;
@@ -16,33 +12,31 @@ const NUMBER_LEN: usize = 10;
 /// QPN, state and lengths.
 const QP_LEN: usize = crate::limits::MAX_PROGRAM_NAME + 40;
 
-impl Session {
-    pub(crate) fn stats(
-        &self,
-        ctx: &DaemonCtx<'_>,
-        device: &str,
-        after_qpn: Option<u32>,
-    ) -> Result<Answer, ControlError> {
-        let device = &ctx.devices[find_nic(ctx, device)?];
-        let mut page = StatsPage::default();
-        if after_qpn.is_none() {
-            page.device = device_counters(device, ctx);
-            page.qp_counters = Counter::ALL.iter().map(|c| info(c.name(), c.meaning())).collect();
-        }
-        let room = (MAX_MESSAGE - head_len(&page)) / (QP_LEN + Counter::ALL.len() * NUMBER_LEN);
-        let mut qps = device
-            .nic
-            .host
-            .objects
-            .qps
-            .range((behind(after_qpn), Bound::Unbounded))
-            .filter(|(_, qp)| self.may_see(&qp.owner))
-            .filter_map(|(&qpn, qp)| qp_stats(device, qpn, qp));
-        // COUNT-014
-        page.qps = qps.by_ref().take(room).collect();
-        page.more = qps.next().is_some();
-        Ok(Reply::Stats(page).into())
+pub(super) fn stats(
+    session: &Session,
+    ctx: &DaemonCtx,
+    device: &str,
+    after_qpn: Option<u32>,
+) -> Result<Answer, ControlError> {
+    let device = &ctx.devices[find_device(ctx, device)?];
+    let mut page = StatsPage::default();
+    if after_qpn.is_none() {
+        page.device = device_counters(device, ctx);
+        page.qp_counters = Counter::ALL.iter().map(|c| info(c.name(), c.meaning())).collect();
     }
+    let room = (MAX_MESSAGE - head_len(&page)) / (QP_LEN + Counter::ALL.len() * NUMBER_LEN);
+    let may_see = |owner| ctx.programs.get(&owner).is_some_and(|program| session.may_see(program));
+    let qps = device.nic.qps_behind(after_qpn, may_see);
+    let mut qps = qps.filter_map(|(qpn, qp)| {
+        let program = ctx.programs.get(&qp.owner)?.name.to_string();
+        let counters = device.nic.device().qp_counters(qpn)?;
+        let values = counters.iter().map(|(_, value, _)| value).collect();
+        Some(QpStats { qpn: qpn.get(), state: qp.info.state, program, values })
+    });
+    // COUNT-014
+    page.qps = qps.by_ref().take(room).collect();
+    page.more = qps.next().is_some();
+    Ok(Reply::Stats(page).into())
 }
 
 /// Bytes that a page's device counters and QP counter names take at most, and the rest around
@@ -53,32 +47,20 @@ fn head_len(page: &StatsPage) -> usize {
     texts + page.device.len() * NUMBER_LEN + 64
 }
 
-fn device_counters(device: &RdmaDevice, ctx: &DaemonCtx<'_>) -> Vec<(CounterInfo, u64)> {
-    let port = device.nic.port().counters();
+fn device_counters(device: &RdmaDevice, ctx: &DaemonCtx) -> Vec<(CounterInfo, u64)> {
+    let port = device.nic.port_counters();
     let port = port.list().map(|counter| (counter.name, counter.value, counter.meaning));
-    let engine = device.nic.device.counters().iter();
+    let engine = device.nic.device().counters().iter();
     let cm = device.cm.counters().iter();
     engine
         .chain(cm)
         .chain(port)
-        .chain(device.nic.host.counters.iter())
+        .chain(device.nic.counters().iter())
         .chain(device.counters.iter())
         .chain(ctx.cm.counters.iter())
         .chain(ctx.counters.iter())
         .map(|(name, value, meaning)| (info(name, meaning), value))
         .collect()
-}
-
-fn qp_stats(device: &RdmaDevice, qpn: u32, qp: &QpObject) -> Option<QpStats> {
-    let number = urxe_types::Qpn::new(qpn);
-    let state: QpState = device.nic.device.query_qp(number)?.state;
-    let counters = device.nic.device.qp_counters(number)?;
-    Some(QpStats {
-        qpn,
-        state,
-        program: qp.owner.program.to_string(),
-        values: counters.iter().map(|(_, value, _)| value).collect(),
-    })
 }
 
 fn info(name: &str, meaning: &str) -> CounterInfo {
@@ -89,6 +71,7 @@ fn info(name: &str, meaning: &str) -> CounterInfo {
 mod tests {
     use super::*;
     use urxe_shm::control::encode;
+    use urxe_types::QpState;
 
     #[test]
     fn a_page_filled_to_the_brim_fits_into_a_message() {

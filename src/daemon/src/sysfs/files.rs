@@ -38,7 +38,7 @@ const PKEY: &str = "0xffff";
 
 /// A device, as far as its files tell of it.
 #[derive(Clone, Copy)]
-pub(super) struct Face<'a> {
+pub(super) struct DeviceView<'a> {
     /// Its number: that of its `uverbs`.
     pub(super) index: usize,
     pub(super) name: &'a str,
@@ -61,8 +61,8 @@ pub(super) fn of_class() -> Files {
 }
 
 /// What there is of a device.
-pub(super) fn of_device(device: Face<'_>) -> Files {
-    let Face { index, name, link, .. } = device;
+pub(super) fn of_device(device: DeviceView<'_>) -> Files {
+    let DeviceView { index, name, link, .. } = device;
     let (major, first_minor) = UVERBS_DEV;
     let guid = guid_text(device.guid);
     let mut files = Files::new();
@@ -90,7 +90,7 @@ pub(super) fn of_device(device: Face<'_>) -> Files {
     files
 }
 
-fn of_port(device: Face<'_>, port: &str, files: &mut Files) {
+fn of_port(device: DeviceView<'_>, port: &str, files: &mut Files) {
     let (state, phys_state) = match device.link.active {
         true => ("4: ACTIVE", "5: LinkUp"),
         false => ("1: DOWN", "3: Disabled"),
@@ -135,16 +135,16 @@ fn guid_text(guid: [u8; 8]) -> String {
 mod tests {
     use super::*;
 
-    fn face<'a>(link: &'a LinkState, gids: &'a [Option<IpAddr>]) -> Face<'a> {
+    fn view<'a>(link: &'a LinkState, gids: &'a [Option<IpAddr>]) -> DeviceView<'a> {
         let guid = [0x02, 0x50, 0x56, 0xff, 0xfe, 0, 0, 1];
-        Face { index: 2, name: "urxe2", guid, link, speed_mbps: Some(10_000), gids }
+        DeviceView { index: 2, name: "urxe2", guid, link, speed_mbps: Some(10_000), gids }
     }
 
     fn of_eth0(active: bool) -> Files {
         let interface = Some("eth0".into());
         let link = LinkState { active, interface, ..LinkState::default() };
         let gids = [Some("10.0.0.1".parse().unwrap()), None, Some("fe80::1".parse().unwrap())];
-        of_device(face(&link, &gids))
+        of_device(view(&link, &gids))
     }
 
     fn check(files: &Files, expected: &[(&str, &str)]) {

@@ -14,7 +14,7 @@ mod tree;
 use crate::addresses::LinkState;
 use crate::config::SocketMode;
 use crate::device::RdmaDevice;
-use files::{Face, Files};
+use files::{DeviceView, Files};
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
@@ -24,12 +24,12 @@ use tree::Tree;
 #[derive(Debug)]
 pub(crate) struct Sysfs {
     tree: Tree,
-    devices: Vec<Shown>,
+    devices: Vec<PublishedFiles>,
 }
 
 /// What is there of a device.
 #[derive(Debug)]
-struct Shown {
+struct PublishedFiles {
     files: Files,
     /// What they were made from, if they are all up to date.
     of: Option<(LinkState, Vec<Option<IpAddr>>)>,
@@ -44,10 +44,10 @@ impl Sysfs {
         devices: &[RdmaDevice],
     ) -> io::Result<Sysfs> {
         let shown = |(index, device): (usize, &RdmaDevice)| {
-            let files = files::of_device(face(index, device, &device.gid_table()));
-            Shown { files, of: None }
+            let files = files::of_device(view(index, device, &device.gid_table()));
+            PublishedFiles { files, of: None }
         };
-        let devices: Vec<Shown> = devices.iter().enumerate().map(shown).collect();
+        let devices: Vec<PublishedFiles> = devices.iter().enumerate().map(shown).collect();
         let tree = Tree::create(directory, directory_mode(socket), |tree| {
             let class = files::of_class();
             let mut all = devices.iter().map(|device| &device.files).chain([&class]).flatten();
@@ -68,7 +68,7 @@ impl Sysfs {
             return Ok(());
         }
         shown.of = None;
-        let wanted = files::of_device(face(index, device, &gids));
+        let wanted = files::of_device(view(index, device, &gids));
         for (name, content) in &wanted {
             if shown.files.get(name) != Some(content) {
                 self.tree.put(name, content)?;
@@ -86,8 +86,8 @@ impl Sysfs {
     }
 }
 
-fn face<'a>(index: usize, device: &'a RdmaDevice, gids: &'a [Option<IpAddr>]) -> Face<'a> {
-    Face {
+fn view<'a>(index: usize, device: &'a RdmaDevice, gids: &'a [Option<IpAddr>]) -> DeviceView<'a> {
+    DeviceView {
         index,
         name: &device.name,
         guid: device.guid,

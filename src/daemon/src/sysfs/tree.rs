@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file is written here, and then moved to where it belongs: nobody reads half of it, and the
+/// A file is written here, and then moved to where it belongs: no reader sees half of it, and the
 /// directory that it is in never has another name in it.
 const UNFINISHED: &str = ".new";
 
@@ -45,7 +45,7 @@ impl Tree {
         let stat = rustix::fs::fstat(&top)?;
         let mut tree = Tree { top, path: unfinished, identity: (stat.st_dev, stat.st_ino) };
         fill(&tree)?;
-        // Only now: until then nobody but us looks into it.
+        // Only now: until then no other process looks into it.
         rustix::fs::fchmod(&tree.top, Mode::from_raw_mode(mode))?;
         remove_stale(path)?;
         std::fs::rename(&tree.path, path)?;
@@ -75,7 +75,7 @@ impl Tree {
             return self.make_directory(name);
         }
         let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
-        // One that could not be moved may be there still; whoever wrote it may write to it again.
+        // One that could not be moved may be there still; its writer may write to it again.
         let file = rustix::fs::openat(&self.top, UNFINISHED, flags, Mode::RUSR | Mode::WUSR)?;
         let mut file = File::from(file);
         file.write_all(content.as_bytes())?;
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A place for a tree that nobody else uses.
+    /// A place for a tree that no other process uses.
     fn fresh_path() -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
