@@ -3,6 +3,7 @@
 use crate::image::Image;
 use serde::Deserialize;
 use std::net::IpAddr;
+use urxe_verbs::PathMtu;
 use urxe_verbs::{WcOpcode, WcStatus};
 
 #[derive(Deserialize)]
@@ -37,7 +38,7 @@ pub(crate) enum Command {
     Connect {
         qp: String,
         access: u32,
-        mtu: u16,
+        mtu: PathMtu,
         dqpn: u32,
         sq_psn: u32,
         rq_psn: u32,

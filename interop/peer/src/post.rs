@@ -5,7 +5,7 @@ use crate::image::number;
 use crate::thing::Things;
 use std::error::Error;
 use urxe_verbs::{
-    Access, BindInfo, Inline, Mr, Payload, Placement, RecvWr, RemoteBuf, SendWr, Sge,
+    Access, BindInfo, FlushPlacement, Inline, Mr, Payload, RecvWr, RemoteBuf, SendWr, Sge,
 };
 
 type Done<T = ()> = Result<T, Box<dyn Error>>;
@@ -65,7 +65,7 @@ fn build<'a>(
         "CMP_SWAP" => {
             SendWr::compare_swap(id, sges, remote(wr), number(&wr.operand)?, number(&wr.swap)?)
         }
-        "FLUSH" => SendWr::flush(id, remote(wr), Placement::GlobalVisibility),
+        "FLUSH" => SendWr::flush(id, remote(wr), FlushPlacement::GLOBAL),
         "LOCAL_INV" => SendWr::local_inv(id, inv),
         "BIND_MW" => {
             let mw = things.mw(wr.mw.as_deref().unwrap_or_default())?;

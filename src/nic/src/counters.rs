@@ -1,5 +1,7 @@
 //! What a data path counts beside the engine and the port.
 
+use urxe_shm::ring::entry::EntryError;
+
 /// Defines a set of counters, each with its meaning.
 #[macro_export]
 macro_rules! counters {
@@ -33,6 +35,18 @@ counters! {
         completion_events: "Events written to completion channels.",
         async_events: "Asynchronous events written.",
         lost_events: "Events lost because the program let thousands of them wait, or is gone.",
+    }
+}
+
+impl HostCounters {
+    /// Counts an entry that is no work request under its reason.
+    pub(crate) fn count_malformed(&mut self, error: EntryError) {
+        *match error {
+            EntryError::Opcode { .. } => &mut self.malformed_opcode,
+            EntryError::TooManySges { .. } => &mut self.malformed_num_sge,
+            EntryError::InlineTooLong { .. } => &mut self.malformed_inline_length,
+            EntryError::InlineNotAllowed { .. } => &mut self.malformed_inline_opcode,
+        } += 1;
     }
 }
 

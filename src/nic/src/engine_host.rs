@@ -1,6 +1,5 @@
 //! The engine's view of the programs: their memory, rings and completions, by dense numbers.
 
-use crate::convert;
 use crate::counters::HostCounters;
 use crate::event_pipe::Delivery;
 use crate::limits::SPARE_INLINE_BUFFERS;
@@ -16,8 +15,8 @@ use urxe_shm::memory::process_memory::ProcessMemory;
 use urxe_shm::memory::region::{AccessError, Mapping};
 use urxe_shm::ring::CqError;
 use urxe_shm::ring::entry;
-use urxe_shm::ring::layout::Sge;
-use urxe_types::{Completion, Qpn, RecvWqe, SendWqe};
+use urxe_shm::ring::layout::CqEntry;
+use urxe_types::{Completion, Qpn, RecvWqe, SendWqe, WcStatus};
 use urxe_wire::mad::{MAD_LEN, MadSource};
 
 /// All memory, rings and event channels of one device.
@@ -39,8 +38,6 @@ pub(crate) struct ProgramHost {
     comm_est_qps: Vec<Qpn>,
     /// Channels that have become full.
     full_channels: Vec<ChannelId>,
-    /// Where ring entries are copied before they are decoded.
-    sges: Vec<Sge>,
     spare_inline: Vec<Vec<u8>>,
 }
 
@@ -57,7 +54,6 @@ impl ProgramHost {
             mads: Vec::new(),
             comm_est_qps: Vec::new(),
             full_channels: Vec::new(),
-            sges: Vec::new(),
             spare_inline: Vec::new(),
         }
     }
@@ -289,47 +285,33 @@ impl Host for ProgramHost {
     fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken {
         let Some(qp) = self.objects.qps.by_key_mut(queue.0) else { return Taken::Empty };
         let queue = &mut qp.send;
-        let mut inline = wqe.inline.take().or_else(|| self.spare_inline.pop()).unwrap_or_default();
-        inline.clear();
-        self.sges.clear();
-        let taken = queue.take(self.call, &mut self.sges, &mut inline);
+        let spare = wqe.inline.take().or_else(|| self.spare_inline.pop());
+        let mut buffer = spare.unwrap_or_default();
+        let taken = queue.take(self.call, wqe, &mut buffer);
         // What it refers to may be newer than what was fetched.
         self.staging.forget_reads();
-        let (result, is_inline) = match taken {
+        if wqe.inline.is_none() && self.spare_inline.len() < SPARE_INLINE_BUFFERS {
+            self.spare_inline.push(buffer);
+        }
+        match taken {
             Ok(Next::Later) => {
-                self.requeue_qps.push(qp.qpn);
-                (Taken::Empty, false)
-            }
-            Ok(Next::Taken(entry::Taken::Empty)) => (Taken::Empty, false),
-            Ok(Next::Taken(entry::Taken::Ready(entry))) => {
-                wqe.wr_id = entry.wr.wr_id;
-                wqe.op = convert::send_op(entry.wr.op);
-                wqe.to = entry.wr.to.as_ref().map(convert::destination);
-                wqe.fence = entry.wr.fence;
                 // STATE-039
-                wqe.signaled = entry.wr.signaled || queue.all_signaled;
-                wqe.solicited = entry.wr.solicited;
-                convert::fill_sges(&mut wqe.sges, &self.sges);
-                (Taken::Ready, entry.inline)
+                self.requeue_qps.push(qp.qpn);
+                Taken::Empty
             }
+            Ok(Next::Taken(entry::Taken::Empty)) => Taken::Empty,
+            Ok(Next::Taken(entry::Taken::Ready)) => Taken::Ready,
             // HOST-002, HOST-005
-            Ok(Next::Taken(entry::Taken::Malformed { wr_id, error })) => {
-                wqe.wr_id = wr_id;
-                convert::count_malformed(&mut self.counters, error);
-                (Taken::Malformed, false)
+            Ok(Next::Taken(entry::Taken::Malformed(error))) => {
+                self.counters.count_malformed(error);
+                Taken::Malformed
             }
             Err(_) => {
                 self.counters.broken_send_queues += u64::from(!queue.broken);
                 queue.broken = true;
-                (Taken::Broken, false)
+                Taken::Broken
             }
-        };
-        if is_inline {
-            wqe.inline = Some(inline);
-        } else if self.spare_inline.len() < SPARE_INLINE_BUFFERS {
-            self.spare_inline.push(inline);
         }
-        result
     }
 
     fn retire_send(&mut self, queue: QueueId) {
@@ -340,22 +322,16 @@ impl Host for ProgramHost {
 
     fn next_recv(&mut self, queue: QueueId, wqe: &mut RecvWqe) -> Taken {
         let Some((queue, qpn)) = self.objects.recv_queue(queue) else { return Taken::Empty };
-        self.sges.clear();
-        match queue.take(self.call, &mut self.sges) {
+        match queue.take(self.call, wqe) {
             Ok(Next::Later) => {
                 self.requeue_qps.extend(qpn);
                 Taken::Empty
             }
             Ok(Next::Taken(entry::Taken::Empty)) => Taken::Empty,
-            Ok(Next::Taken(entry::Taken::Ready(entry))) => {
-                wqe.wr_id = entry.wr_id;
-                convert::fill_sges(&mut wqe.sges, &self.sges);
-                Taken::Ready
-            }
+            Ok(Next::Taken(entry::Taken::Ready)) => Taken::Ready,
             // HOST-006
-            Ok(Next::Taken(entry::Taken::Malformed { wr_id, error })) => {
-                wqe.wr_id = wr_id;
-                convert::count_malformed(&mut self.counters, error);
+            Ok(Next::Taken(entry::Taken::Malformed(error))) => {
+                self.counters.count_malformed(error);
                 Taken::Malformed
             }
             Err(_) => {
@@ -368,11 +344,11 @@ impl Host for ProgramHost {
     }
 
     fn complete(&mut self, cq: CqId, completion: &Completion) -> Result<(), CqOverrun> {
-        if convert::is_error(completion) {
+        if completion.status != WcStatus::Success {
             self.maybe_failed(completion.qpn);
         }
         let Some(queue) = self.objects.cqs.get_mut(cq.0) else { return Err(CqOverrun) };
-        match queue.push(&convert::cq_entry(completion), completion.solicited) {
+        match queue.push(&CqEntry::from(completion), completion.solicited) {
             Ok(()) => {
                 if !queue.listed {
                     queue.listed = true;

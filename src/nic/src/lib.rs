@@ -2,7 +2,7 @@
 //! the memory of the programs that use it; one thread's worth.
 //!
 //! ```text
-//!  rings, doorbells, memory ──► engine_host.rs, queues.rs, convert.rs, staging.rs
+//!  rings, doorbells, memory ──► engine_host.rs, queues.rs, staging.rs
 //!                                          │
 //!  its runner ───────────────► nic.rs ─► engine ─► port ─► wire
 //! ```
@@ -21,7 +21,6 @@
 
 #![forbid(unsafe_code)]
 
-mod convert;
 mod counters;
 mod engine_host;
 mod event_pipe;

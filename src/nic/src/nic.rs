@@ -399,12 +399,9 @@ mod tests {
     use urxe_shm::memory::arena::Arena;
     use urxe_shm::memory::region::{Mapping, create_memfd};
     use urxe_shm::ring::completion_notifier::CompletionNotifier;
-    use urxe_shm::ring::entry::{SendData, SendOp, SendWr};
     use urxe_shm::ring::geometry::Geometry;
-    use urxe_shm::ring::layout::Sge;
     use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer, SqProducer};
-    use urxe_types::Psn;
-    use urxe_types::{Access, QpType};
+    use urxe_types::{Access, Lkey, Psn, QpType, Rkey, SendData, SendOp, SendWr, Sge};
     use urxe_wire::Packet;
     use urxe_wire::batch::TxLimits;
 
@@ -522,7 +519,7 @@ mod tests {
         let (length, access) = (1 << 16, Access::default());
         let spec = MemorySpec { pd, iova: 0, length, access, memory, owner };
         let lkey = nic.reg_mr(spec).unwrap();
-        (nic, qpn, program, Sge { addr: 0, length: 1 << 16, lkey })
+        (nic, qpn, program, Sge { addr: 0, length: 1 << 16, lkey: Lkey(lkey) })
     }
 
     fn way_to_rts() -> [QpAttr; 3] {
@@ -567,7 +564,7 @@ mod tests {
         let passage = Arc::new(Mutex::new(Passage { runs: 3, ..Passage::default() }));
         let now = Instant::now();
         let (mut nic, qpn, mut program, sge) = nic_with_qp(Narrow(passage.clone()), now);
-        let op = SendOp::Write { remote_addr: 0, rkey: 1, imm: None };
+        let op = SendOp::Write { remote_addr: 0, rkey: Rkey(1), imm: None };
         let wr = SendWr { wr_id: 1, op, to: None, fence: false, signaled: true, solicited: false };
         program.push(&wr, SendData::Sges(&[sge])).unwrap();
         program.publish();

@@ -6,10 +6,11 @@ use crate::verbs::{CqSpec, CqStatus, Ring};
 use urxe_shm::memory::region::Window;
 use urxe_shm::ring::completion_notifier::CompletionNotifier;
 use urxe_shm::ring::cursor::IndexError;
-use urxe_shm::ring::entry::{RecvWqe, SendWqe, Taken};
+use urxe_shm::ring::entry::Taken;
 use urxe_shm::ring::geometry::Geometry;
-use urxe_shm::ring::layout::{CqEntry, Sge};
+use urxe_shm::ring::layout::CqEntry;
 use urxe_shm::ring::{CqError, CqProducer, MoveError, RqConsumer, SqConsumer};
+use urxe_types::{RecvWqe, SendWqe};
 
 /// A QP's send queue.
 pub(crate) struct SendQueue {
@@ -42,9 +43,9 @@ struct Allowance {
 }
 
 /// What a queue has.
-pub(crate) enum Next<T> {
+pub(crate) enum Next {
     /// This; or the queue is empty.
-    Taken(Taken<T>),
+    Taken(Taken),
     /// Nothing more in this call of the engine.
     Later,
 }
@@ -78,13 +79,15 @@ impl SendQueue {
     pub(crate) fn take(
         &mut self,
         call: u64,
-        sges: &mut Vec<Sge>,
-        inline: &mut Vec<u8>,
-    ) -> Result<Next<SendWqe>, IndexError> {
-        match self.allowance.take(call) {
-            true => self.ring.take(sges, inline).map(Next::Taken),
-            false => Ok(Next::Later),
+        wqe: &mut SendWqe,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Next, IndexError> {
+        if !self.allowance.take(call) {
+            return Ok(Next::Later);
         }
+        let taken = self.ring.take(wqe, buffer)?;
+        wqe.signaled |= self.all_signaled;
+        Ok(Next::Taken(taken))
     }
 
     /// Gives the place of the oldest that was taken back.
@@ -111,13 +114,9 @@ impl RecvQueue {
     }
 
     /// Takes the next receive, if one may be taken in this call of the engine.
-    pub(crate) fn take(
-        &mut self,
-        call: u64,
-        sges: &mut Vec<Sge>,
-    ) -> Result<Next<RecvWqe>, IndexError> {
+    pub(crate) fn take(&mut self, call: u64, wqe: &mut RecvWqe) -> Result<Next, IndexError> {
         match self.allowance.as_mut().is_none_or(|allowance| allowance.take(call)) {
-            true => self.ring.take(sges).map(Next::Taken),
+            true => self.ring.take(wqe).map(Next::Taken),
             false => Ok(Next::Later),
         }
     }
@@ -213,8 +212,8 @@ mod tests {
         }
         let _ = program.publish();
         (0..posted).all(|_| {
-            let next = queue.take(1, &mut Vec::new()).unwrap();
-            matches!(next, Next::Taken(Taken::Ready(_)))
+            let next = queue.take(1, &mut RecvWqe::default()).unwrap();
+            matches!(next, Next::Taken(Taken::Ready))
         })
     }
 

@@ -14,11 +14,13 @@ use urxe_shm::control::event::{self, EventRecord, RECORD_LEN};
 use urxe_shm::memory::arena::Arena;
 use urxe_shm::memory::region::{Mapping, Window, create_memfd};
 use urxe_shm::ring::completion_notifier::CompletionNotifier;
-use urxe_shm::ring::entry::{Extra, SendData, SendOp, SendWr};
 use urxe_shm::ring::geometry::Geometry;
-use urxe_shm::ring::layout::{CqEntry, Sge};
+use urxe_shm::ring::layout::CqEntry;
 use urxe_shm::ring::{CqConsumer, CqProducer, RqConsumer, RqProducer, SqConsumer, SqProducer};
-use urxe_types::{Access, AddressVector, PathMtu, Psn, QpAttr, QpState, QpType, Qpn};
+use urxe_types::{
+    Access, AddressVector, Extra, Lkey, PathMtu, Psn, QpAttr, QpState, QpType, Qpn, SendData,
+    SendOp, SendWr, Sge,
+};
 
 const OWNER: OwnerId = OwnerId(7);
 
@@ -204,7 +206,7 @@ fn a_message_goes_from_ring_to_ring_without_a_daemon() {
     let message: Vec<u8> = (0..MEMORY).map(|at| (at / 7) as u8).collect();
     a.memory.write(0, &message).unwrap();
     b.completions.arm(false);
-    b.recvs.push(2, &[Sge { addr: 0, length: MEMORY as u32, lkey: b.lkey }]).unwrap();
+    b.recvs.push(2, &[Sge { addr: 0, length: MEMORY as u32, lkey: Lkey(b.lkey) }]).unwrap();
     let _ = b.recvs.publish();
     let wr = SendWr {
         wr_id: 1,
@@ -214,7 +216,7 @@ fn a_message_goes_from_ring_to_ring_without_a_daemon() {
         signaled: true,
         solicited: false,
     };
-    let sge = Sge { addr: 0, length: MEMORY as u32, lkey: a.lkey };
+    let sge = Sge { addr: 0, length: MEMORY as u32, lkey: Lkey(a.lkey) };
     a.sends.push(&wr, SendData::Sges(&[sge])).unwrap();
     a.sends.publish();
     a.nic.ring_doorbell(a.qpn);

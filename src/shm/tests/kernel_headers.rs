@@ -8,6 +8,7 @@ use std::mem::{offset_of, size_of};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use urxe_shm::ring::layout::*;
+use urxe_types::{Sge, WcOpcode};
 
 /// Appends C assertions that a kernel structure has our type's size and its fields our offsets.
 macro_rules! same_layout {
@@ -28,7 +29,7 @@ macro_rules! same_size {
 }
 
 macro_rules! same_number {
-    ($c:ident, { $($ours:ident = $theirs:literal),* $(,)? }) => {
+    ($c:ident, { $($ours:expr => $theirs:literal),* $(,)? }) => {
         $(writeln!($c, "_Static_assert({} == {}, \"{}\");", $theirs, $ours, $theirs).unwrap();)*
     };
 }
@@ -102,25 +103,25 @@ fn the_kernel_headers_say_the_same() {
         dlid_path_bits = "dlid_path_bits", port_num = "port_num", reserved = "reserved",
     });
     same_number!(c, {
-        WR_RDMA_WRITE = "IB_UVERBS_WR_RDMA_WRITE",
-        WR_RDMA_WRITE_WITH_IMM = "IB_UVERBS_WR_RDMA_WRITE_WITH_IMM",
-        WR_SEND = "IB_UVERBS_WR_SEND",
-        WR_SEND_WITH_IMM = "IB_UVERBS_WR_SEND_WITH_IMM",
-        WR_RDMA_READ = "IB_UVERBS_WR_RDMA_READ",
-        WR_COMPARE_SWAP = "IB_UVERBS_WR_ATOMIC_CMP_AND_SWP",
-        WR_FETCH_ADD = "IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD",
-        WR_LOCAL_INV = "IB_UVERBS_WR_LOCAL_INV",
-        WR_BIND_MW = "IB_UVERBS_WR_BIND_MW",
-        WR_SEND_WITH_INV = "IB_UVERBS_WR_SEND_WITH_INV",
-        WC_SEND = "IB_UVERBS_WC_SEND",
-        WC_RDMA_WRITE = "IB_UVERBS_WC_RDMA_WRITE",
-        WC_RDMA_READ = "IB_UVERBS_WC_RDMA_READ",
-        WC_COMPARE_SWAP = "IB_UVERBS_WC_COMP_SWAP",
-        WC_FETCH_ADD = "IB_UVERBS_WC_FETCH_ADD",
-        WC_BIND_MW = "IB_UVERBS_WC_BIND_MW",
-        WC_LOCAL_INV = "IB_UVERBS_WC_LOCAL_INV",
-        NETWORK_IPV4 = "RXE_NETWORK_TYPE_IPV4",
-        NETWORK_IPV6 = "RXE_NETWORK_TYPE_IPV6",
+        WR_RDMA_WRITE => "IB_UVERBS_WR_RDMA_WRITE",
+        WR_RDMA_WRITE_WITH_IMM => "IB_UVERBS_WR_RDMA_WRITE_WITH_IMM",
+        WR_SEND => "IB_UVERBS_WR_SEND",
+        WR_SEND_WITH_IMM => "IB_UVERBS_WR_SEND_WITH_IMM",
+        WR_RDMA_READ => "IB_UVERBS_WR_RDMA_READ",
+        WR_COMPARE_SWAP => "IB_UVERBS_WR_ATOMIC_CMP_AND_SWP",
+        WR_FETCH_ADD => "IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD",
+        WR_LOCAL_INV => "IB_UVERBS_WR_LOCAL_INV",
+        WR_BIND_MW => "IB_UVERBS_WR_BIND_MW",
+        WR_SEND_WITH_INV => "IB_UVERBS_WR_SEND_WITH_INV",
+        WcOpcode::Send as u32 => "IB_UVERBS_WC_SEND",
+        WcOpcode::RdmaWrite as u32 => "IB_UVERBS_WC_RDMA_WRITE",
+        WcOpcode::RdmaRead as u32 => "IB_UVERBS_WC_RDMA_READ",
+        WcOpcode::CompareSwap as u32 => "IB_UVERBS_WC_COMP_SWAP",
+        WcOpcode::FetchAdd as u32 => "IB_UVERBS_WC_FETCH_ADD",
+        WcOpcode::BindMw as u32 => "IB_UVERBS_WC_BIND_MW",
+        WcOpcode::LocalInvalidate as u32 => "IB_UVERBS_WC_LOCAL_INV",
+        NETWORK_IPV4 => "RXE_NETWORK_TYPE_IPV4",
+        NETWORK_IPV6 => "RXE_NETWORK_TYPE_IPV6",
     });
 
     // Since Linux 6.3; older headers have nothing to compare with.
@@ -141,10 +142,10 @@ fn the_kernel_headers_say_the_same() {
             writeln!(c, "_Static_assert({theirs} == {offset}, \"{field}\");").unwrap();
         }
         same_number!(c, {
-            WR_FLUSH = "IB_UVERBS_WR_FLUSH",
-            WR_ATOMIC_WRITE = "IB_UVERBS_WR_ATOMIC_WRITE",
-            WC_FLUSH = "IB_UVERBS_WC_FLUSH",
-            WC_ATOMIC_WRITE = "IB_UVERBS_WC_ATOMIC_WRITE",
+            WR_FLUSH => "IB_UVERBS_WR_FLUSH",
+            WR_ATOMIC_WRITE => "IB_UVERBS_WR_ATOMIC_WRITE",
+            WcOpcode::Flush as u32 => "IB_UVERBS_WC_FLUSH",
+            WcOpcode::AtomicWrite as u32 => "IB_UVERBS_WC_ATOMIC_WRITE",
         });
     }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Remote key: lets a peer name a memory region or window of ours.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -9,8 +10,22 @@ use std::fmt;
 pub struct Rkey(pub u32);
 
 /// Local key: lets our own work requests name a memory region.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    FromBytes,
+    IntoBytes,
+    KnownLayout,
+    Immutable,
+)]
 #[serde(transparent)]
+#[repr(transparent)]
 pub struct Lkey(pub u32);
 
 /// Queue key: a datagram is taken only if it shows the receiving QP's.

@@ -23,14 +23,14 @@ mod wc;
 mod wr;
 
 pub use access::{Access, MwType};
-pub use address::{AddressVector, AhId};
+pub use address::{AddressVector, AhId, Gid};
 pub use flush::{FlushPlacement, FlushSelectivity};
 pub use keys::{Lkey, Pkey, Qkey, Rkey};
 pub use msn::Msn;
-pub use mtu::PathMtu;
+pub use mtu::{NoPathMtu, PathMtu};
 pub use psn::Psn;
 pub use qp::{QpAttr, QpState, QpType};
-pub use qpn::Qpn;
+pub use qpn::{Qpn, TooManyBits};
 pub use time::{RnrTimer, TimeCode};
 pub use wc::{Completion, GrhKind, WcOpcode, WcStatus};
-pub use wr::{DatagramPath, Destination, Extra, RecvWqe, SendOp, SendWqe, Sge};
+pub use wr::{DatagramPath, Destination, Extra, RecvWqe, SendData, SendOp, SendWqe, SendWr, Sge};

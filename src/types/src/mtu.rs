@@ -1,9 +1,16 @@
 //! Path MTU: the largest payload of one packet, headers not counted.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A number of bytes that is no path MTU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}: expected 256, 512, 1024, 2048 or 4096 bytes")]
+pub struct NoPathMtu(pub u16);
 
 /// A path MTU. The discriminant is `ibv_mtu`'s and the CM's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
 #[repr(u8)]
 pub enum PathMtu {
     /// 256 bytes of payload.
@@ -44,6 +51,29 @@ impl PathMtu {
     }
 }
 
+impl TryFrom<u16> for PathMtu {
+    type Error = NoPathMtu;
+
+    /// The MTU of exactly so many payload bytes.
+    fn try_from(bytes: u16) -> Result<PathMtu, NoPathMtu> {
+        PathMtu::from_bytes(bytes.into()).ok_or(NoPathMtu(bytes))
+    }
+}
+
+impl From<PathMtu> for u16 {
+    /// Payload bytes.
+    fn from(mtu: PathMtu) -> u16 {
+        mtu.bytes() as u16
+    }
+}
+
+impl fmt::Display for PathMtu {
+    /// Payload bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes().fmt(f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +96,7 @@ mod tests {
         for bytes in [0, 255, 1500, 8192, u32::MAX] {
             assert_eq!(PathMtu::from_bytes(bytes), None);
         }
+        let refused = PathMtu::try_from(1500).unwrap_err().to_string();
+        assert!(refused.starts_with("1500: expected"), "{refused}");
     }
 }

@@ -3,13 +3,14 @@
 //! PSNs wrap, so "earlier" and "later" only mean something between numbers less than half the
 //! range apart. That comparison lives here and nowhere else; there is deliberately no `Ord`.
 
+use crate::TooManyBits;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Add, Sub};
 
 /// A packet sequence number: 24 bits, wrapping.
 #[derive(Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq, Hash)]
-#[serde(from = "u32")]
+#[serde(try_from = "u32")]
 pub struct Psn(u32);
 
 impl Psn {
@@ -62,10 +63,11 @@ impl Sub<u32> for Psn {
     }
 }
 
-impl From<u32> for Psn {
-    /// Takes the low 24 bits.
-    fn from(value: u32) -> Psn {
-        Psn::new(value)
+impl TryFrom<u32> for Psn {
+    type Error = TooManyBits;
+
+    fn try_from(value: u32) -> Result<Psn, TooManyBits> {
+        if value > 0xff_ffff { Err(TooManyBits(value)) } else { Ok(Psn(value)) }
     }
 }
 

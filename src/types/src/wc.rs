@@ -1,46 +1,176 @@
 //! Completions: `ibv_wc`.
 
 use crate::{Extra, Qpn};
+use std::fmt;
 
 /// How a work request ended: `ibv_wc_status`, with the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
-#[allow(missing_docs)] // the names are the verbs' own; `text` explains each
 pub enum WcStatus {
+    /// `IBV_WC_SUCCESS`.
     Success = 0,
+    /// `IBV_WC_LOC_LEN_ERR`: longer than the queue pair or the receive allows.
     LocalLength = 1,
+    /// `IBV_WC_LOC_QP_OP_ERR`: the work request made no sense to the queue pair.
     LocalQpOperation = 2,
+    /// `IBV_WC_LOC_EEC_OP_ERR`: not used by RoCE.
+    LocalEecOperation = 3,
+    /// `IBV_WC_LOC_PROT_ERR`: a scatter or gather entry is outside its memory region, or the
+    /// region grants too little.
     LocalProtection = 4,
+    /// `IBV_WC_WR_FLUSH_ERR`: the queue pair went to the error state before this was done.
     WrFlush = 5,
+    /// `IBV_WC_MW_BIND_ERR`: a memory window could not be bound.
     MwBind = 6,
+    /// `IBV_WC_BAD_RESP_ERR`: the peer's answer made no sense.
     BadResponse = 7,
+    /// `IBV_WC_LOC_ACCESS_ERR`: the receive's memory could not be written.
     LocalAccess = 8,
+    /// `IBV_WC_REM_INV_REQ_ERR`: the peer calls the request invalid.
     RemoteInvalidRequest = 9,
+    /// `IBV_WC_REM_ACCESS_ERR`: the rkey, the range or the rights are wrong at the peer.
     RemoteAccess = 10,
+    /// `IBV_WC_REM_OP_ERR`: the peer could not carry the request out.
     RemoteOperation = 11,
+    /// `IBV_WC_RETRY_EXC_ERR`: the peer did not answer, however often it was asked.
     RetryExceeded = 12,
+    /// `IBV_WC_RNR_RETRY_EXC_ERR`: the peer never had a receive posted.
     RnrRetryExceeded = 13,
+    /// `IBV_WC_LOC_RDD_VIOL_ERR`: not used by RoCE.
+    LocalRddViolation = 14,
+    /// `IBV_WC_REM_INV_RD_REQ_ERR`: not used by RoCE.
+    RemoteInvalidRdRequest = 15,
+    /// `IBV_WC_REM_ABORT_ERR`: the peer aborted the operation.
     RemoteAborted = 16,
+    /// `IBV_WC_INV_EECN_ERR`: not used by RoCE.
+    InvalidEecn = 17,
+    /// `IBV_WC_INV_EEC_STATE_ERR`: not used by RoCE.
+    InvalidEecState = 18,
+    /// `IBV_WC_FATAL_ERR`: the device broke.
     Fatal = 19,
+    /// `IBV_WC_RESP_TIMEOUT_ERR`: no answer in time.
+    ResponseTimeout = 20,
+    /// `IBV_WC_GENERAL_ERR`, and any number that verbs does not name.
     General = 21,
+}
+
+impl WcStatus {
+    const ALL: [WcStatus; 22] = [
+        WcStatus::Success,
+        WcStatus::LocalLength,
+        WcStatus::LocalQpOperation,
+        WcStatus::LocalEecOperation,
+        WcStatus::LocalProtection,
+        WcStatus::WrFlush,
+        WcStatus::MwBind,
+        WcStatus::BadResponse,
+        WcStatus::LocalAccess,
+        WcStatus::RemoteInvalidRequest,
+        WcStatus::RemoteAccess,
+        WcStatus::RemoteOperation,
+        WcStatus::RetryExceeded,
+        WcStatus::RnrRetryExceeded,
+        WcStatus::LocalRddViolation,
+        WcStatus::RemoteInvalidRdRequest,
+        WcStatus::RemoteAborted,
+        WcStatus::InvalidEecn,
+        WcStatus::InvalidEecState,
+        WcStatus::Fatal,
+        WcStatus::ResponseTimeout,
+        WcStatus::General,
+    ];
+
+    /// The status that has this number in `ibv_wc_status`.
+    pub fn from_raw(raw: u32) -> WcStatus {
+        Self::ALL.get(raw as usize).copied().unwrap_or(WcStatus::General)
+    }
+
+    /// What it means, for people.
+    pub const fn text(self) -> &'static str {
+        match self {
+            WcStatus::Success => "success",
+            WcStatus::LocalLength => "local length error",
+            WcStatus::LocalQpOperation => "local QP operation error",
+            WcStatus::LocalEecOperation => "local EE context operation error",
+            WcStatus::LocalProtection => "local protection error",
+            WcStatus::WrFlush => "work request flushed",
+            WcStatus::MwBind => "memory window bind error",
+            WcStatus::BadResponse => "bad response error",
+            WcStatus::LocalAccess => "local access error",
+            WcStatus::RemoteInvalidRequest => "remote invalid request error",
+            WcStatus::RemoteAccess => "remote access error",
+            WcStatus::RemoteOperation => "remote operation error",
+            WcStatus::RetryExceeded => "transport retry counter exceeded",
+            WcStatus::RnrRetryExceeded => "RNR retry counter exceeded",
+            WcStatus::LocalRddViolation => "local RDD violation error",
+            WcStatus::RemoteInvalidRdRequest => "remote invalid RD request",
+            WcStatus::RemoteAborted => "remote aborted error",
+            WcStatus::InvalidEecn => "invalid EE context number",
+            WcStatus::InvalidEecState => "invalid EE context state",
+            WcStatus::Fatal => "fatal error",
+            WcStatus::ResponseTimeout => "response timeout error",
+            WcStatus::General => "general error",
+        }
+    }
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
 }
 
 /// What kind of work request a completion is of: `ibv_wc_opcode`, with the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
-#[allow(missing_docs)] // the names are the verbs' own
 pub enum WcOpcode {
+    /// A SEND of any kind was done.
     Send = 0,
+    /// A WRITE of any kind was done.
     RdmaWrite = 1,
+    /// A READ was done: the data is there.
     RdmaRead = 2,
+    /// A COMPARE-AND-SWAP was done: the former value is there.
     CompareSwap = 3,
+    /// A FETCH-AND-ADD was done: the former value is there.
     FetchAdd = 4,
+    /// A memory window was bound.
     BindMw = 5,
+    /// A key was invalidated by its owner.
     LocalInvalidate = 6,
+    /// A FLUSH was done.
     Flush = 8,
+    /// An ATOMIC WRITE was done.
     AtomicWrite = 9,
+    /// A message was received.
     Recv = 128,
+    /// A WRITE with immediate data was received: the data is where the peer wrote it.
     RecvRdmaWithImm = 129,
+}
+
+impl WcOpcode {
+    /// The opcode that has this number in `ibv_wc_opcode`, of those that a device can complete.
+    pub fn from_raw(raw: u32) -> Option<WcOpcode> {
+        Some(match raw {
+            0 => WcOpcode::Send,
+            1 => WcOpcode::RdmaWrite,
+            2 => WcOpcode::RdmaRead,
+            3 => WcOpcode::CompareSwap,
+            4 => WcOpcode::FetchAdd,
+            5 => WcOpcode::BindMw,
+            6 => WcOpcode::LocalInvalidate,
+            8 => WcOpcode::Flush,
+            9 => WcOpcode::AtomicWrite,
+            128 => WcOpcode::Recv,
+            129 => WcOpcode::RecvRdmaWithImm,
+            _ => return None,
+        })
+    }
+
+    /// Whether it is of a receive work request.
+    pub const fn is_recv(self) -> bool {
+        matches!(self, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm)
+    }
 }
 
 /// What stands in the 40 bytes before a datagram.
@@ -76,4 +206,26 @@ pub struct Completion {
     /// The receive was of a message with the solicited bit, or the completion is an error: wakes
     /// a CQ that was armed for solicited events only.
     pub solicited: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_those_of_ibv_wc_status() {
+        for (number, status) in WcStatus::ALL.into_iter().enumerate() {
+            assert_eq!((status as usize, WcStatus::from_raw(number as u32)), (number, status));
+        }
+        assert_eq!(WcStatus::from_raw(12), WcStatus::RetryExceeded);
+        assert_eq!(WcStatus::from_raw(22), WcStatus::General);
+        assert_eq!(WcStatus::from_raw(u32::MAX), WcStatus::General);
+    }
+
+    #[test]
+    fn an_opcode_is_the_number_that_it_is_made_of() {
+        let opcodes = (0..256).filter_map(|raw| Some((raw, WcOpcode::from_raw(raw)?)));
+        assert!(opcodes.clone().all(|(raw, opcode)| opcode as u32 == raw));
+        assert_eq!(opcodes.count(), 11);
+    }
 }

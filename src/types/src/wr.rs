@@ -4,9 +4,13 @@
 //! rights, limits) are checked by the requester and the responder when the work is executed.
 
 use crate::{Access, AddressVector, AhId, FlushPlacement, FlushSelectivity, Lkey, Qkey, Qpn, Rkey};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A stretch of registered memory: `ibv_sge`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A stretch of registered memory: `ibv_sge`, and its 16 bytes in a ring.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
 pub struct Sge {
     /// Address in the program's terms (the MR's `iova` space).
     pub addr: u64,
@@ -100,6 +104,13 @@ pub enum SendOp {
     },
 }
 
+impl Default for SendOp {
+    /// A SEND of data alone.
+    fn default() -> SendOp {
+        SendOp::Send(Extra::None)
+    }
+}
+
 /// Where a datagram goes: `wr.ud` of `ibv_send_wr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
@@ -121,9 +132,10 @@ pub enum DatagramPath {
 }
 
 /// What the last packet of a SEND carries besides its data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Extra {
     /// Nothing.
+    #[default]
     None,
     /// Immediate data (the four wire bytes as a big-endian number).
     Imm(u32),
@@ -131,11 +143,38 @@ pub enum Extra {
     Invalidate(Rkey),
 }
 
+/// A send work request as a program posts it, without its data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendWr {
+    /// The program's own number, given back in the completion.
+    pub wr_id: u64,
+    /// The operation and its arguments.
+    pub op: SendOp,
+    /// Where it goes, on a UD QP. Only a SEND can have it.
+    pub to: Option<Destination>,
+    /// `IBV_SEND_FENCE`: starts only when all READs, atomics, ATOMIC WRITEs and FLUSHes before it
+    /// have completed.
+    pub fence: bool,
+    /// `IBV_SEND_SIGNALED`: completes with a CQE also on success.
+    pub signaled: bool,
+    /// `IBV_SEND_SOLICITED`: asks for an event at the responder.
+    pub solicited: bool,
+}
+
+/// Where the data of a send is that is posted.
+#[derive(Clone, Copy, Debug)]
+pub enum SendData<'a> {
+    /// In registered memory.
+    Sges(&'a [Sge]),
+    /// Here: `IBV_SEND_INLINE`. It is copied, and may be changed as soon as it is posted.
+    Inline(&'a [u8]),
+}
+
 /// A send work request as the engine takes it from the send queue.
 ///
 /// The vectors are reused from one work request to the next, so that taking work allocates
 /// nothing once a QP is warm: who takes it clears and refills them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SendWqe {
     /// The program's own number, given back in the completion.
     pub wr_id: u64,

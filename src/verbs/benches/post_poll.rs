@@ -13,6 +13,7 @@ use std::hint::black_box;
 use std::time::Instant;
 use urxe_shm::ring::entry::Taken;
 use urxe_shm::ring::layout::CqEntry;
+use urxe_types::{Lkey, SendWqe};
 use urxe_verbs::{Access, Cq, Inline, Qp, QpInit, RemoteBuf, SendWr, Sge, Wc};
 
 const BATCHES: u32 = 2000;
@@ -24,11 +25,12 @@ fn main() {
     let cq = context.create_cq(255, None).unwrap();
     let qp = context.alloc_pd().unwrap().create_qp(&QpInit::new(&cq)).unwrap();
     qp.connect(&qp.endpoint().unwrap(), Access::default()).unwrap();
-    let mut bench = Bench { qp, cq, wcs: [Wc::default(); 32], sges: vec![], inline: vec![] };
+    let mut bench =
+        Bench { qp, cq, wcs: [Wc::default(); 32], wqe: SendWqe::default(), buffer: vec![] };
 
     let mut state = daemon.state.lock().unwrap();
     let remote = RemoteBuf { addr: 0x1000, rkey: 1, len: 64 };
-    let sge = [Sge { addr: 0x1000, length: 64, lkey: 1 }];
+    let sge = [Sge { addr: 0x1000, length: 64, lkey: Lkey(1) }];
     let write = SendWr::write(1, &sge, remote).signaled();
     let inline = SendWr::write(1, Inline(&[7; 64]), remote).signaled();
     let list = [write; 32];
@@ -50,8 +52,8 @@ struct Bench {
     qp: Qp,
     cq: Cq,
     wcs: [Wc; 32],
-    sges: Vec<Sge>,
-    inline: Vec<u8>,
+    wqe: SendWqe,
+    buffer: Vec<u8>,
 }
 
 impl Bench {
@@ -66,11 +68,11 @@ impl Bench {
         let qp = state.qps.values_mut().next().unwrap();
         let cq = state.cqs.values_mut().next().unwrap();
         for _ in 0..count {
-            self.sges.clear();
-            self.inline.clear();
-            let taken = qp.send_queue.take(&mut self.sges, &mut self.inline).unwrap();
-            let Taken::Ready(wqe) = taken else { panic!("{taken:?}") };
-            let entry = CqEntry { wr_id: wqe.wr.wr_id, ..Default::default() };
+            self.buffer =
+                self.wqe.inline.take().unwrap_or_else(|| std::mem::take(&mut self.buffer));
+            let taken = qp.send_queue.take(&mut self.wqe, &mut self.buffer);
+            assert_eq!(taken, Ok(Taken::Ready));
+            let entry = CqEntry { wr_id: self.wqe.wr_id, ..Default::default() };
             cq.ring.push(&entry, false).unwrap();
         }
         assert!(!cq.ring.publish(), "nobody has armed it");

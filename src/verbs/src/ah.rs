@@ -5,6 +5,7 @@ use crate::session::unexpected;
 use crate::{AddressVector, Error, Grh, Pd, Wc};
 use std::sync::Arc;
 use urxe_shm::control::{AhHandle, Reply, Request};
+use urxe_types::AhId;
 
 /// An address handle: `ibv_ah`. A path that datagrams can be sent on.
 ///
@@ -20,7 +21,7 @@ pub(crate) struct AhInner {
     pub(crate) pd: Arc<PdInner>,
     handle: AhHandle,
     /// What work requests name it by.
-    pub(crate) number: u32,
+    pub(crate) number: AhId,
     pub(crate) is_multicast: bool,
     av: AddressVector,
 }
@@ -33,7 +34,7 @@ impl Ah {
         else {
             return Err(unexpected(CALL));
         };
-        let is_multicast = av.dgid.to_ip().is_multicast();
+        let is_multicast = av.dgid.is_multicast();
         Ok(Ah(Arc::new(AhInner { pd: pd.clone(), handle, number, is_multicast, av: *av })))
     }
 

@@ -2,10 +2,10 @@
 //! `ibv_qp_attr`, taken apart by transition, so that nothing a transition requires can be
 //! forgotten.
 
-use crate::{Cq, Srq};
+use crate::{Cq, Error, Srq};
 use std::net::IpAddr;
-use urxe_shm::control::{AddressVector, QpAttr, QpCaps, SrqAttr};
-use urxe_types::{Access, QpState, QpType};
+use urxe_shm::control::{QpCaps, SrqAttr};
+use urxe_types::{Access, AddressVector, PathMtu, Qkey, QpAttr, QpState, QpType};
 
 /// What a queue pair is made with: `ibv_qp_init_attr`.
 #[derive(Clone, Debug)]
@@ -104,7 +104,7 @@ impl InitAttr {
         QpAttr {
             state: Some(QpState::Init),
             access: (!is_datagram).then_some(self.access),
-            qkey: is_datagram.then_some(self.qkey),
+            qkey: is_datagram.then_some(Qkey(self.qkey)),
             pkey_index: Some(self.pkey_index),
             port: Some(self.port),
             ..QpAttr::default()
@@ -122,9 +122,8 @@ pub struct RtrAttr {
     /// The path to the peer. Default: to its GID, from our GID 0, hop limit 64, traffic class and
     /// flow label 0.
     pub av: AddressVector,
-    /// Largest payload of a packet in bytes, the same at both ends: 256, 512, 1,024, 2,048 or
-    /// 4,096. Default `None`: the port's active MTU.
-    pub path_mtu: Option<u16>,
+    /// Largest payload of a packet, the same at both ends. Default `None`: the port's active MTU.
+    pub path_mtu: Option<PathMtu>,
     /// RC: READs and atomics of the peer that are served at a time; the peer's
     /// [`RtsAttr::max_rd_atomic`] must not be larger. Default 16.
     pub max_dest_rd_atomic: u8,
@@ -147,18 +146,18 @@ impl RtrAttr {
     }
 
     /// The attributes that this transport has.
-    pub(crate) fn of(self, qp_type: QpType) -> QpAttr {
+    pub(crate) fn of(self, qp_type: QpType) -> Result<QpAttr, Error> {
         let is_reliable = qp_type == QpType::Rc;
-        QpAttr {
+        Ok(QpAttr {
             state: Some(QpState::Rtr),
-            dest_qpn: Some(self.dest_qpn),
-            rq_psn: Some(self.rq_psn),
+            dest_qpn: Some(within_24_bits("dest_qpn", self.dest_qpn)?),
+            rq_psn: Some(within_24_bits("rq_psn", self.rq_psn)?),
             av: Some(self.av),
             path_mtu: self.path_mtu,
             max_dest_rd_atomic: is_reliable.then_some(self.max_dest_rd_atomic),
             min_rnr_timer: is_reliable.then_some(self.min_rnr_timer),
             ..QpAttr::default()
-        }
+        })
     }
 }
 
@@ -185,18 +184,24 @@ impl RtsAttr {
     }
 
     /// The attributes that this transport has.
-    pub(crate) fn of(self, qp_type: QpType) -> QpAttr {
+    pub(crate) fn of(self, qp_type: QpType) -> Result<QpAttr, Error> {
         let reliable = |value: u8| (qp_type == QpType::Rc).then_some(value);
-        QpAttr {
+        Ok(QpAttr {
             state: Some(QpState::Rts),
-            sq_psn: Some(self.sq_psn),
+            sq_psn: Some(within_24_bits("sq_psn", self.sq_psn)?),
             timeout: reliable(self.timeout),
             retry_cnt: reliable(self.retry_cnt),
             rnr_retry: reliable(self.rnr_retry),
             max_rd_atomic: reliable(self.max_rd_atomic),
             ..QpAttr::default()
-        }
+        })
     }
+}
+
+/// A QPN or PSN that a program has of a peer.
+fn within_24_bits<T: TryFrom<u32>>(name: &'static str, value: u32) -> Result<T, Error> {
+    T::try_from(value)
+        .map_err(|_| Error::invalid(name, format!("{value:#x}"), "a number of 24 bits"))
 }
 
 /// A transport as verbs spells it.

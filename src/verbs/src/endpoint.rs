@@ -1,14 +1,11 @@
 //! What two programs tell each other, by whatever means they have, before they can talk RDMA.
 
-use crate::Error;
+use crate::{Error, PathMtu};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::{Bound, RangeBounds};
 use std::str::FromStr;
-
-/// The path MTUs that InfiniBand has, in bytes: `ibv_mtu`.
-const PATH_MTUS: [u64; 5] = [256, 512, 1024, 2048, 4096];
 
 /// Everything that a peer must know of a queue pair to connect to it.
 ///
@@ -16,10 +13,10 @@ const PATH_MTUS: [u64; 5] = [256, 512, 1024, 2048, 4096];
 /// two programs share: a socket, a file, a command line.
 ///
 /// ```
-/// use urxe_verbs::QpEndpoint;
+/// use urxe_verbs::{PathMtu, QpEndpoint};
 ///
 /// let gid = "10.0.0.1".parse().unwrap();
-/// let endpoint = QpEndpoint { qpn: 0x11, psn: 0xabc, mtu: 1024, gid };
+/// let endpoint = QpEndpoint { qpn: 0x11, psn: 0xabc, mtu: PathMtu::Mtu1024, gid };
 /// let text = endpoint.to_string();
 /// assert_eq!(text, "0x000011:0x000abc:1024:10.0.0.1");
 /// assert_eq!(text.parse::<QpEndpoint>().unwrap(), endpoint);
@@ -30,9 +27,9 @@ pub struct QpEndpoint {
     pub qpn: u32,
     /// First PSN that it will send, 24 bits.
     pub psn: u32,
-    /// Largest path MTU that its port carries, in bytes: 256, 512, 1,024, 2,048 or 4,096. A
-    /// connection uses the smaller of its two ends'.
-    pub mtu: u16,
+    /// Largest path MTU that its port carries, in text and in other formats as bytes. A connection
+    /// uses the smaller of its two ends'.
+    pub mtu: PathMtu,
     /// The GID of its port. In RoCEv2 that is an IP address.
     pub gid: IpAddr,
 }
@@ -54,9 +51,9 @@ impl FromStr for QpEndpoint {
             let mut fields = text.trim().splitn(4, ':');
             let qpn = number(fields.next()?).filter(|&qpn| qpn < 1 << 24)?;
             let psn = number(fields.next()?).filter(|&psn| psn < 1 << 24)?;
-            let mtu = number(fields.next()?).filter(|mtu| PATH_MTUS.contains(mtu))?;
+            let mtu = PathMtu::from_bytes(number(fields.next()?)?.try_into().ok()?)?;
             let gid = fields.next()?.parse().ok()?;
-            Some(QpEndpoint { qpn: qpn as u32, psn: psn as u32, mtu: mtu as u16, gid })
+            Some(QpEndpoint { qpn: qpn as u32, psn: psn as u32, mtu, gid })
         };
         read().ok_or_else(|| Error::Parse {
             what: "queue pair endpoint",
@@ -167,13 +164,13 @@ mod tests {
         fn an_endpoint_survives_text(
             qpn in 0u32..1 << 24, psn in 0u32..1 << 24, mtu in 0usize..5, gid: IpAddr,
         ) {
-            let endpoint = QpEndpoint { qpn, psn, mtu: PATH_MTUS[mtu] as u16, gid };
+            let endpoint = QpEndpoint { qpn, psn, mtu: PathMtu::ALL[mtu], gid };
             prop_assert_eq!(endpoint.to_string().parse::<QpEndpoint>().unwrap(), endpoint);
         }
 
         #[test]
         fn an_endpoint_survives_json(qpn in 0u32..1 << 24, psn in 0u32..1 << 24, gid: IpAddr) {
-            let endpoint = QpEndpoint { qpn, psn, mtu: 4096, gid };
+            let endpoint = QpEndpoint { qpn, psn, mtu: PathMtu::Mtu4096, gid };
             let json = serde_json::to_string(&endpoint).unwrap();
             prop_assert_eq!(serde_json::from_str::<QpEndpoint>(&json).unwrap(), endpoint);
         }

@@ -208,13 +208,15 @@ pub use pd::Pd;
 pub use qp::{MULTICAST_QPN, Qp};
 pub use srq::Srq;
 pub use urxe_shm::control::{
-    AddressVector, BoundTo, DeviceAttr, DeviceInfo, Gid, OdpCaps, PortAttr, QpAttr, QpCaps,
-    QpQueried, Resource, ResourceDetail, ResourceKind, SrqAttr,
+    BoundTo, DeviceAttr, DeviceInfo, OdpCaps, PortAttr, QpCaps, QpQueried, Resource,
+    ResourceDetail, ResourceKind, SrqAttr,
 };
 pub use urxe_shm::memory::process_memory::Fault;
 pub use urxe_shm::ring::cursor::IndexError;
 pub use urxe_shm::ring::entry::EntryError;
-pub use urxe_shm::ring::layout::Sge;
-pub use urxe_types::{Access, MwType, QpState, QpType};
-pub use wc::{Wc, WcOpcode, WcStatus};
-pub use wr::{Inline, Payload, Placement, RecvWr, SendWr};
+pub use urxe_types::{
+    Access, AddressVector, FlushPlacement, Gid, Lkey, MwType, PathMtu, Psn, Qkey, QpAttr, QpState,
+    QpType, Qpn, Sge, WcOpcode, WcStatus,
+};
+pub use wc::Wc;
+pub use wr::{Inline, Payload, RecvWr, SendWr};

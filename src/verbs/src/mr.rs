@@ -3,7 +3,7 @@
 use crate::endpoint::resolve;
 use crate::pd::PdInner;
 use crate::session::unexpected;
-use crate::{Access, BindInfo, Error, Pd, RemoteBuf, Sge};
+use crate::{Access, BindInfo, Error, Lkey, Pd, RemoteBuf, Sge};
 use std::ops::RangeBounds;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -38,7 +38,7 @@ pub struct Mr(Arc<MrInner>);
 struct MrInner {
     pd: Arc<PdInner>,
     handle: MrHandle,
-    lkey: u32,
+    lkey: Lkey,
     rkey: u32,
     access: Access,
     memory: Memory,
@@ -184,7 +184,7 @@ impl Mr {
         };
         let deregistered = false;
         let pd = pd.clone();
-        Ok(Mr(Arc::new(MrInner { pd, handle, lkey, rkey, access, memory, deregistered })))
+        Ok(Mr(Arc::new(MrInner { pd, handle, lkey, rkey: rkey.0, access, memory, deregistered })))
     }
 
     /// Address of the first byte, as work requests and peers name it.
@@ -198,7 +198,7 @@ impl Mr {
     }
 
     /// Key for the program's own work requests.
-    pub fn lkey(&self) -> u32 {
+    pub fn lkey(&self) -> Lkey {
         self.0.lkey
     }
 

@@ -2,7 +2,7 @@
 
 use crate::pd::PdInner;
 use crate::session::unexpected;
-use crate::{Access, Error, MwType, Pd, RemoteBuf};
+use crate::{Access, Error, Lkey, MwType, Pd, RemoteBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use urxe_shm::control::{MwHandle, Reply, Request};
@@ -57,7 +57,7 @@ impl Mw {
         let Reply::Mw { mw: handle, rkey } = pd.context.session.call(CALL, &request)? else {
             return Err(unexpected(CALL));
         };
-        let rkey = AtomicU32::new(rkey);
+        let rkey = AtomicU32::new(rkey.0);
         Ok(Mw(Arc::new(MwInner { pd: pd.clone(), handle, mw_type, rkey })))
     }
 
@@ -100,7 +100,7 @@ impl Drop for MwInner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindInfo {
     /// lkey of the memory region.
-    pub(crate) mr: u32,
+    pub(crate) mr: Lkey,
     pub(crate) addr: u64,
     pub(crate) length: u64,
     pub(crate) access: Access,
@@ -108,7 +108,8 @@ pub struct BindInfo {
 
 impl BindInfo {
     /// Nothing: takes back what a window of type 1 has opened.
-    pub const NOTHING: BindInfo = BindInfo { mr: 0, addr: 0, length: 0, access: Access::empty() };
+    pub const NOTHING: BindInfo =
+        BindInfo { mr: Lkey(0), addr: 0, length: 0, access: Access::empty() };
 
     /// What a peer must name to come through the window once it has the key `rkey`. With
     /// [`Access::ZERO_BASED`] the addresses begin at 0.

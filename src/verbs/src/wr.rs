@@ -3,8 +3,11 @@
 //! A work request borrows its scatter/gather list, or its inline data, only for the call that
 //! posts it: the list is copied into the queue.
 
-use crate::{Ah, BindInfo, Mw, MwType, RemoteBuf, Sge};
-use urxe_shm::ring::entry::{self, DatagramPath, Destination, Extra, SendData, SendOp};
+use crate::{Ah, BindInfo, Mw, MwType, RemoteBuf};
+use urxe_types::{
+    DatagramPath, Destination, Extra, FlushPlacement, FlushSelectivity, Qkey, Qpn, Rkey, SendData,
+    SendOp, Sge,
+};
 
 /// Data that goes into the work request itself: `IBV_SEND_INLINE`.
 ///
@@ -61,7 +64,7 @@ impl<'a> From<Inline<'a>> for Payload<'a> {
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a work request does nothing until it is posted"]
 pub struct SendWr<'a> {
-    pub(crate) wr: entry::SendWr,
+    pub(crate) wr: urxe_types::SendWr,
     pub(crate) data: SendData<'a>,
     pub(crate) names: Names<'a>,
 }
@@ -70,28 +73,15 @@ pub struct SendWr<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Names<'a> {
     Nothing,
-    Ah(&'a Ah),
+    /// Where a datagram goes, and the QPN there as the program said it.
+    Ah(&'a Ah, u32),
     /// A window to be bound, and the type that is bound in this way.
     Mw(&'a Mw, MwType),
 }
 
-/// How far a FLUSH brings what was written: `ibv_placement_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Placement {
-    /// Everybody at the peer sees it. The memory region needs
-    /// [`FLUSH_GLOBAL`](crate::Access::FLUSH_GLOBAL).
-    GlobalVisibility = 1,
-    /// It survives a loss of power. The memory region needs
-    /// [`FLUSH_PERSISTENT`](crate::Access::FLUSH_PERSISTENT), which no `urxed` gives: it knows of
-    /// no memory that would do that.
-    Persistence = 2,
-}
-
 impl<'a> SendWr<'a> {
     fn new(wr_id: u64, op: SendOp, payload: Payload<'a>) -> SendWr<'a> {
-        let wr =
-            entry::SendWr { wr_id, op, to: None, fence: false, signaled: false, solicited: false };
+        let wr = urxe_types::SendWr { wr_id, op, ..Default::default() };
         SendWr { wr, data: payload.0, names: Names::Nothing }
     }
 
@@ -109,12 +99,12 @@ impl<'a> SendWr<'a> {
     /// SEND that also invalidates `rkey` at the peer: the key of a [memory window](crate::Mw) of
     /// type 2 that is bound on the queue pair at the other end.
     pub fn send_inv(wr_id: u64, payload: impl Into<Payload<'a>>, rkey: u32) -> Self {
-        Self::new(wr_id, SendOp::Send(Extra::Invalidate(rkey)), payload.into())
+        Self::new(wr_id, SendOp::Send(Extra::Invalidate(Rkey(rkey))), payload.into())
     }
 
     /// WRITE into the peer's memory, which the peer does not notice.
     pub fn write(wr_id: u64, payload: impl Into<Payload<'a>>, remote: RemoteBuf) -> Self {
-        let RemoteBuf { addr: remote_addr, rkey, .. } = remote;
+        let (remote_addr, rkey) = target(remote);
         Self::new(wr_id, SendOp::Write { remote_addr, rkey, imm: None }, payload.into())
     }
 
@@ -126,13 +116,13 @@ impl<'a> SendWr<'a> {
         remote: RemoteBuf,
         imm: u32,
     ) -> Self {
-        let RemoteBuf { addr: remote_addr, rkey, .. } = remote;
+        let (remote_addr, rkey) = target(remote);
         Self::new(wr_id, SendOp::Write { remote_addr, rkey, imm: Some(imm) }, payload.into())
     }
 
     /// READ from the peer's memory into `sges`, as much as they hold.
     pub fn read(wr_id: u64, sges: &'a [Sge], remote: RemoteBuf) -> Self {
-        let RemoteBuf { addr: remote_addr, rkey, .. } = remote;
+        let (remote_addr, rkey) = target(remote);
         Self::new(wr_id, SendOp::Read { remote_addr, rkey }, sges.into())
     }
 
@@ -145,7 +135,7 @@ impl<'a> SendWr<'a> {
         compare: u64,
         swap: u64,
     ) -> Self {
-        let RemoteBuf { addr: remote_addr, rkey, .. } = remote;
+        let (remote_addr, rkey) = target(remote);
         let op = SendOp::CompareSwap { remote_addr, rkey, compare, swap };
         Self::new(wr_id, op, sges.into())
     }
@@ -153,28 +143,25 @@ impl<'a> SendWr<'a> {
     /// ATOMIC FETCH-AND-ADD: `add` is added, wrapping, to the 8 bytes at `remote`. What was there
     /// comes into `sges`, 8 bytes as a number of this machine.
     pub fn fetch_add(wr_id: u64, sges: &'a [Sge], remote: RemoteBuf, add: u64) -> Self {
-        let RemoteBuf { addr: remote_addr, rkey, .. } = remote;
+        let (remote_addr, rkey) = target(remote);
         Self::new(wr_id, SendOp::FetchAdd { remote_addr, rkey, add }, sges.into())
     }
 
     /// ATOMIC WRITE: the 8 bytes of the list, or 8 bytes of [`Inline`] data, come to `remote` in
     /// one piece, and not before all earlier WRITEs are there.
     pub fn atomic_write(wr_id: u64, payload: impl Into<Payload<'a>>, remote: RemoteBuf) -> Self {
-        let RemoteBuf { addr: remote_addr, rkey, .. } = remote;
+        let (remote_addr, rkey) = target(remote);
         Self::new(wr_id, SendOp::AtomicWrite { remote_addr, rkey }, payload.into())
     }
 
     /// FLUSH: when it has ended, what earlier WRITEs and atomics put into `remote` has come as far
-    /// as `placement` says. A stretch of 4 GiB or more flushes the whole memory region.
-    pub fn flush(wr_id: u64, remote: RemoteBuf, placement: Placement) -> Self {
-        const RANGE: u8 = 0;
-        const WHOLE_MR: u8 = 1;
-        let RemoteBuf { addr: remote_addr, rkey, len } = remote;
-        let (length, selectivity) = match u32::try_from(len) {
-            Ok(length) => (length, RANGE),
-            Err(_) => (0, WHOLE_MR),
+    /// as `placement` says. A range of 4 GiB or more flushes the whole memory region.
+    pub fn flush(wr_id: u64, remote: RemoteBuf, placement: FlushPlacement) -> Self {
+        let (remote_addr, rkey) = target(remote);
+        let (length, selectivity) = match u32::try_from(remote.len) {
+            Ok(length) => (length, FlushSelectivity::Range),
+            Err(_) => (0, FlushSelectivity::Mr),
         };
-        let placement = placement as u8;
         let op = SendOp::Flush { remote_addr, rkey, length, placement, selectivity };
         Self::new(wr_id, op, Payload(SendData::Sges(&[])))
     }
@@ -197,8 +184,8 @@ impl<'a> SendWr<'a> {
         info: BindInfo,
     ) -> Self {
         let BindInfo { mr, addr, length, access } = info;
-        let op =
-            SendOp::BindMw { mw: mw.rkey(), new_rkey, mr, addr, length, access: access.bits() };
+        let (present, new_rkey) = (Rkey(mw.rkey()), Rkey(new_rkey));
+        let op = SendOp::BindMw { mw: present, new_rkey, mr, addr, length, access };
         let names = Names::Mw(mw, mw_type);
         SendWr { names, ..Self::new(wr_id, op, Payload(SendData::Sges(&[]))) }
     }
@@ -214,8 +201,9 @@ impl<'a> SendWr<'a> {
     /// `qkey`; or to a multicast group, with the QPN [`MULTICAST_QPN`](crate::MULTICAST_QPN). A
     /// Q_Key with its highest bit set stands for the queue pair's own, as in verbs.
     pub fn to(mut self, ah: &'a Ah, qpn: u32, qkey: u32) -> Self {
-        self.wr.to = Some(Destination { path: DatagramPath::Handle(ah.0.number), qpn, qkey });
-        self.names = Names::Ah(ah);
+        let path = DatagramPath::Handle(ah.0.number);
+        self.wr.to = Some(Destination { path, qpn: Qpn::new(qpn), qkey: Qkey(qkey) });
+        self.names = Names::Ah(ah, qpn);
         self
     }
 
@@ -246,6 +234,11 @@ impl<'a> SendWr<'a> {
     }
 }
 
+/// Where an operation goes at the peer.
+fn target(remote: RemoteBuf) -> (u64, Rkey) {
+    (remote.addr, Rkey(remote.rkey))
+}
+
 /// A request for the receive queue: `ibv_recv_wr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a work request does nothing until it is posted"]
@@ -270,17 +263,18 @@ impl<'a> RecvWr<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use urxe_types::Lkey;
 
     const REMOTE: RemoteBuf = RemoteBuf { addr: 0x1000, rkey: 7, len: 64 };
 
     #[test]
     fn each_constructor_makes_its_operation() {
-        let sge = [Sge { addr: 1, length: 8, lkey: 2 }];
-        let (remote_addr, rkey) = (0x1000, 7);
+        let sge = [Sge { addr: 1, length: 8, lkey: Lkey(2) }];
+        let (remote_addr, rkey) = (0x1000, Rkey(7));
         let table = [
             (SendWr::send(1, &sge), SendOp::Send(Extra::None)),
             (SendWr::send_imm(1, &sge, 9), SendOp::Send(Extra::Imm(9))),
-            (SendWr::send_inv(1, &sge, 9), SendOp::Send(Extra::Invalidate(9))),
+            (SendWr::send_inv(1, &sge, 9), SendOp::Send(Extra::Invalidate(Rkey(9)))),
             (SendWr::write(1, &sge, REMOTE), SendOp::Write { remote_addr, rkey, imm: None }),
             (
                 SendWr::write_imm(1, &sge, REMOTE, 9),
@@ -301,17 +295,20 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_is_of_the_stretch_or_of_everything_if_the_length_cannot_be_said() {
+    fn flush_is_of_the_range_or_of_the_mr_if_the_range_is_too_long() {
         let flush = |len| {
             let remote = RemoteBuf { len, ..REMOTE };
-            match SendWr::flush(1, remote, Placement::GlobalVisibility).wr.op {
-                SendOp::Flush { length, placement: 1, selectivity, .. } => (length, selectivity),
+            match SendWr::flush(1, remote, FlushPlacement::GLOBAL).wr.op {
+                SendOp::Flush { length, placement, selectivity, .. } => {
+                    assert_eq!(placement, FlushPlacement::GLOBAL);
+                    (length, selectivity)
+                }
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(flush(64), (64, 0));
-        assert_eq!(flush(u64::from(u32::MAX)), (u32::MAX, 0));
-        assert_eq!(flush(1 << 32), (0, 1));
+        assert_eq!(flush(64), (64, FlushSelectivity::Range));
+        assert_eq!(flush(u64::from(u32::MAX)), (u32::MAX, FlushSelectivity::Range));
+        assert_eq!(flush(1 << 32), (0, FlushSelectivity::Mr));
     }
 
     #[test]

@@ -4,12 +4,12 @@ use super::bind::space_to_engine;
 use super::id::Phase;
 use super::{Cm, ConnOwner};
 use crate::device::RdmaDevice;
-use crate::resources::{from_engine, refuse};
+use crate::resources::refuse;
 use rustix::io::Errno;
 use std::time::Instant;
 use urxe_cm::{Accept, CommandError, Connect, ConnectError, Path, Qp, Resolve, SidrAnswer};
-use urxe_shm::control::{CmConnParam, CmPath, CmRoute, ControlError, Gid, QpAttr};
-use urxe_types::{Access, Pkey, Qkey, QpState, QpType, Qpn, TimeCode};
+use urxe_shm::control::{CmConnParam, CmPath, CmRoute, ControlError};
+use urxe_types::{Access, Gid, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn, TimeCode};
 use urxe_wire::mad::SidrStatus;
 
 /// The Q_Key of port spaces of datagrams: `RDMA_UDP_QKEY`.
@@ -159,11 +159,13 @@ impl Cm {
         match (id.device, &id.phase, id.qp_type, state) {
             (None, ..) => Err(id.cannot("say anything of a QP")),
             (Some(_), _, QpType::Ud, QpState::Init) => {
-                let qkey = Some(UDP_QKEY);
+                let qkey = Some(Qkey(UDP_QKEY));
                 Ok(QpAttr { pkey_index: Some(0), port: Some(1), qkey, ..attr })
             }
             (Some(_), _, QpType::Ud, QpState::Rtr) => Ok(attr),
-            (Some(_), _, QpType::Ud, QpState::Rts) => Ok(QpAttr { sq_psn: Some(0), ..attr }),
+            (Some(_), _, QpType::Ud, QpState::Rts) => {
+                Ok(QpAttr { sq_psn: Some(Psn::new(0)), ..attr })
+            }
             (Some(_), &Phase::Connected { device, conn }, QpType::Rc | QpType::Uc, _) => {
                 let device = &devices[device];
                 let at = device
@@ -176,7 +178,7 @@ impl Cm {
                     refuse(Errno::ADDRNOTAVAIL, "the device has lost the address of this id")
                 })?;
                 let attr = device.cm.qp_attr(conn, state, at as u8);
-                attr.map(|attr| from_engine(&attr)).ok_or_else(|| {
+                attr.ok_or_else(|| {
                     let handle = id.handle;
                     let sentence =
                         format!("id {handle}: is not so far that its QP could be {state:?}");
@@ -208,7 +210,7 @@ impl Cm {
                 dgid: Gid::from(path.peer),
                 sgid: Gid::from(path.local),
                 pkey: Pkey::DEFAULT.0,
-                mtu: devices[device].mtu.bytes() as u16,
+                mtu: devices[device].mtu,
                 speed_mbps: devices[device].link.speed_mbps(),
                 traffic_class: path.traffic_class,
                 hop_limit: path.hop_limit,

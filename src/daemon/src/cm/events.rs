@@ -4,7 +4,6 @@ use super::channel::{PendingEvent, Request};
 use super::id::{Id, Phase};
 use super::{Cm, ConnOwner};
 use crate::device::RdmaDevice;
-use crate::resources::av_from_engine;
 use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -246,12 +245,9 @@ pub(super) fn ud_param(
 ) -> CmEventParam {
     // Only of an address that has gone meanwhile there is no vector.
     match path.address_vector(device.nic.device().gids()) {
-        Some(av) => CmEventParam::Ud(CmUdParam {
-            qpn,
-            qkey,
-            av: av_from_engine(&av),
-            private_data: private_data.to_vec(),
-        }),
+        Some(av) => {
+            CmEventParam::Ud(CmUdParam { qpn, qkey, av, private_data: private_data.to_vec() })
+        }
         None => CmEventParam::None,
     }
 }

@@ -1,13 +1,12 @@
 //! Address handles.
 
-use super::qp::av_to_engine;
 use super::{PdUser, pd, refuse};
 use crate::objects::Object;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_engine::AhError;
-use urxe_shm::control::{AddressVector, AhHandle, ContextHandle, ControlError, PdHandle, Reply};
-use urxe_types::AhId;
+use urxe_shm::control::{AhHandle, ContextHandle, ControlError, PdHandle, Reply};
+use urxe_types::{AddressVector, AhId};
 
 /// An address handle.
 pub(crate) struct Ah {
@@ -43,7 +42,7 @@ pub(super) fn create(
     let place = pd::place(session, pd)?;
     session.objects.check_quota::<Ah>()?;
     let handle = session.objects.new_handle()?;
-    let created = ctx.devices[place.device].nic.create_ah(place.id, &av_to_engine(av));
+    let created = ctx.devices[place.device].nic.create_ah(place.id, av);
     let id = created.map_err(|error| {
         let errno = match error {
             AhError::TooMany => Errno::NOMEM,
@@ -53,7 +52,7 @@ pub(super) fn create(
     })?;
     let ah = Ah { context: place.context, pd, device: place.device, id };
     session.objects.insert(handle, ah);
-    Ok(Reply::Ah { ah: AhHandle(handle), ah_num: id.0 }.into())
+    Ok(Reply::Ah { ah: AhHandle(handle), ah_num: id }.into())
 }
 
 pub(super) fn destroy(

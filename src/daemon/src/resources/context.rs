@@ -12,9 +12,9 @@ use urxe_engine::limits::{
 };
 use urxe_nic::{ChannelId, EventPipe, EventTarget};
 use urxe_shm::control::{
-    ContextHandle, ControlError, DeviceAttr, DeviceInfo, Gid, OdpCaps, PortAttr, Reply,
+    ContextHandle, ControlError, DeviceAttr, DeviceInfo, OdpCaps, PortAttr, Reply,
 };
-use urxe_types::PathMtu;
+use urxe_types::{Gid, PathMtu};
 
 /// The number of a device's one port.
 const PORT: u8 = 1;
@@ -157,8 +157,8 @@ pub(super) fn query_port(
     check_port(port)?;
     let attr = PortAttr {
         active: device.link.active,
-        max_mtu: PathMtu::Mtu4096.bytes() as u16,
-        active_mtu: device.mtu.bytes() as u16,
+        max_mtu: PathMtu::Mtu4096,
+        active_mtu: device.mtu,
         gid_tbl_len: GID_TABLE_LEN as u32,
         pkey_tbl_len: 1,
         max_msg_sz: urxe_engine::limits::MAX_MESSAGE as u32,

@@ -7,10 +7,9 @@ use urxe_engine::{MwInfo, PdId};
 use urxe_nic::slab::index_of;
 use urxe_nic::{CqStatus, Mr, OwnerId, QpStatus, SrqStatus};
 use urxe_shm::control::{
-    BoundTo, ControlError, Gid, MAX_MESSAGE, Reply, Resource, ResourceDetail, ResourceKind,
-    ResourcePage,
+    BoundTo, ControlError, MAX_MESSAGE, Reply, Resource, ResourceDetail, ResourceKind, ResourcePage,
 };
-use urxe_types::MwType;
+use urxe_types::{Gid, MwType};
 
 /// Bytes of a page that an object takes at most beside its program's name and process id.
 const OBJECT_LEN: usize = 100;

@@ -26,7 +26,7 @@ pub(crate) use cq::Cq;
 pub(crate) use mr::Mr;
 pub(crate) use mw::Mw;
 pub(crate) use pd::{Pd, PdUser};
-pub(crate) use qp::{Qp, av_from_engine, from_engine};
+pub(crate) use qp::Qp;
 pub(crate) use srq::Srq;
 
 use crate::cm;

@@ -13,6 +13,7 @@ use urxe_shm::control::{Backing, ContextHandle, ControlError, MrHandle, PdHandle
 use urxe_shm::memory::process_memory::{Fault, ProcessMemory};
 use urxe_shm::memory::region::{ForeignMemoryError, Mapping, page_size};
 use urxe_types::Access;
+use urxe_types::{Lkey, Rkey};
 
 /// Access bits that exist. `ibv_access_flags` from bit 20 on are optional, and are left alone.
 const KNOWN_ACCESS: Access = Access::LOCAL_WRITE
@@ -112,7 +113,7 @@ pub(super) fn reg(
     }
     let mr = Mr { context: place.context, pd, device: place.device, key };
     session.objects.insert(handle, mr);
-    Ok(Reply::Mr { mr: MrHandle(handle), lkey: key, rkey: key }.into())
+    Ok(Reply::Mr { mr: MrHandle(handle), lkey: Lkey(key), rkey: Rkey(key) }.into())
 }
 
 pub(super) fn dereg(

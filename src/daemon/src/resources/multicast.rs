@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use urxe_engine::McastError;
 use urxe_nic::AttachError;
-use urxe_shm::control::{ControlError, Gid, QpHandle, Reply};
+use urxe_shm::control::{ControlError, QpHandle, Reply};
+use urxe_types::Gid;
 
 pub(super) fn attach(
     session: &mut Session,

@@ -6,6 +6,7 @@ use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_shm::control::{ContextHandle, ControlError, MwHandle, PdHandle, Reply};
 use urxe_types::MwType;
+use urxe_types::Rkey;
 
 /// A memory window.
 pub(crate) struct Mw {
@@ -47,7 +48,7 @@ pub(super) fn alloc(
     let rkey = rkey.or_refuse(Errno::NOMEM, "memory window")?;
     let mw = Mw { context: place.context, pd, device: place.device, rkey };
     session.objects.insert(handle, mw);
-    Ok(Reply::Mw { mw: MwHandle(handle), rkey }.into())
+    Ok(Reply::Mw { mw: MwHandle(handle), rkey: Rkey(rkey) }.into())
 }
 
 pub(super) fn dealloc(

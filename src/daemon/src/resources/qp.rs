@@ -8,13 +8,13 @@ use rustix::io::Errno;
 use urxe_engine::{CqId, ModifyQpError, SrqId};
 use urxe_nic::{QpSpec, Receives, Ring};
 use urxe_shm::control::{
-    self, ContextHandle, ControlError, CqHandle, Gid, PdHandle, QpCaps, QpCreated, QpHandle,
-    QpQueried, Reply, SrqHandle,
+    ContextHandle, ControlError, CqHandle, PdHandle, QpCaps, QpCreated, QpHandle, QpQueried, Reply,
+    SrqHandle,
 };
 use urxe_shm::memory::arena::Extent;
 use urxe_shm::ring::geometry::Geometry;
 use urxe_shm::ring::{RqConsumer, SqConsumer};
-use urxe_types::{AddressVector, PathMtu, Psn, Qkey, QpAttr, QpType, Qpn};
+use urxe_types::{QpAttr, QpType, Qpn};
 
 /// A queue pair.
 pub(crate) struct Qp {
@@ -137,12 +137,11 @@ pub(super) fn modify(
     session: &mut Session,
     ctx: &mut DaemonCtx,
     qp: QpHandle,
-    attr: &control::QpAttr,
+    attr: &QpAttr,
 ) -> Result<Answer, ControlError> {
     let (device, qpn) = place(session, qp)?;
-    let attr = to_engine(attr)?;
-    check_qkey(session, &attr)?;
-    ctx.devices[device].nic.modify_qp(ctx.now, qpn, &attr).map_err(|error| {
+    check_qkey(session, attr)?;
+    ctx.devices[device].nic.modify_qp(ctx.now, qpn, attr).map_err(|error| {
         let errno = match error {
             ModifyQpError::NoSuchQp(_) => Errno::NOENT,
             _ => Errno::INVAL,
@@ -179,10 +178,10 @@ pub(super) fn query(
     let status = ctx.devices[device].nic.query_qp(qpn);
     let status = status.ok_or_else(|| no_such(Qp::NAME, qp.0))?;
     let info = &status.info;
-    let mut attr = from_engine(&info.attr);
+    let mut attr = info.attr.clone();
     attr.state = Some(info.state);
-    attr.sq_psn = attr.sq_psn.map(|_| info.sq_psn.get());
-    attr.rq_psn = attr.rq_psn.map(|_| info.rq_psn.get());
+    attr.sq_psn = attr.sq_psn.map(|_| info.sq_psn);
+    attr.rq_psn = attr.rq_psn.map(|_| info.rq_psn);
     let queried = QpQueried {
         attr,
         caps: caps_of(&status.send, status.recv.as_ref()),
@@ -265,132 +264,9 @@ fn shapes(caps: &QpCaps, has_srq: bool) -> Result<(Geometry, Geometry), ControlE
     ))
 }
 
-/// A program's attributes in the engine's terms. Ranges are the engine's to judge, except of what
-/// its types cannot hold.
-fn to_engine(attr: &control::QpAttr) -> Result<QpAttr, ControlError> {
-    let path_mtu = match attr.path_mtu {
-        Some(bytes) => Some(PathMtu::from_bytes(bytes.into()).ok_or_else(|| {
-            let sentence = format!("path_mtu {bytes}: expected 256, 512, 1024, 2048 or 4096 bytes");
-            refuse(Errno::INVAL, sentence)
-        })?),
-        None => None,
-    };
-    let within_24_bits = |what: &str, value: Option<u32>| match value {
-        Some(value) if value > 0xff_ffff => {
-            let sentence = format!("{what} {value:#x}: expected a number of 24 bits");
-            Err(refuse(Errno::INVAL, sentence))
-        }
-        value => Ok(value),
-    };
-    Ok(QpAttr {
-        state: attr.state,
-        cur_state: attr.cur_state,
-        access: attr.access,
-        pkey_index: attr.pkey_index,
-        port: attr.port,
-        av: attr.av.as_ref().map(av_to_engine),
-        path_mtu,
-        dest_qpn: within_24_bits("dest_qp_num", attr.dest_qpn)?.map(Qpn::new),
-        qkey: attr.qkey.map(Qkey),
-        rq_psn: within_24_bits("rq_psn", attr.rq_psn)?.map(Psn::new),
-        sq_psn: within_24_bits("sq_psn", attr.sq_psn)?.map(Psn::new),
-        max_rd_atomic: attr.max_rd_atomic,
-        max_dest_rd_atomic: attr.max_dest_rd_atomic,
-        min_rnr_timer: attr.min_rnr_timer,
-        timeout: attr.timeout,
-        retry_cnt: attr.retry_cnt,
-        rnr_retry: attr.rnr_retry,
-    })
-}
-
-/// A path in the engine's terms.
-pub(super) fn av_to_engine(av: &control::AddressVector) -> AddressVector {
-    AddressVector {
-        dgid: av.dgid.to_ip(),
-        sgid_index: av.sgid_index,
-        traffic_class: av.traffic_class,
-        hop_limit: av.hop_limit,
-        flow_label: av.flow_label,
-    }
-}
-
-/// A path in a program's terms.
-pub(crate) fn av_from_engine(av: &AddressVector) -> control::AddressVector {
-    control::AddressVector {
-        dgid: Gid::from(av.dgid),
-        sgid_index: av.sgid_index,
-        traffic_class: av.traffic_class,
-        hop_limit: av.hop_limit,
-        flow_label: av.flow_label,
-    }
-}
-
-/// The engine's attributes in a program's terms.
-pub(crate) fn from_engine(attr: &QpAttr) -> control::QpAttr {
-    control::QpAttr {
-        state: attr.state,
-        cur_state: None,
-        access: attr.access,
-        pkey_index: attr.pkey_index,
-        port: attr.port,
-        av: attr.av.as_ref().map(av_from_engine),
-        path_mtu: attr.path_mtu.map(|mtu| mtu.bytes() as u16),
-        dest_qpn: attr.dest_qpn.map(Qpn::get),
-        qkey: attr.qkey.map(|qkey| qkey.0),
-        rq_psn: attr.rq_psn.map(Psn::get),
-        sq_psn: attr.sq_psn.map(Psn::get),
-        max_rd_atomic: attr.max_rd_atomic,
-        max_dest_rd_atomic: attr.max_dest_rd_atomic,
-        min_rnr_timer: attr.min_rnr_timer,
-        timeout: attr.timeout,
-        retry_cnt: attr.retry_cnt,
-        rnr_retry: attr.rnr_retry,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::IpAddr;
-
-    #[test]
-    fn attributes_survive_the_way_to_the_engine_and_back() {
-        let attr = control::QpAttr {
-            state: Some(urxe_types::QpState::Rtr),
-            cur_state: None,
-            access: Some(urxe_types::Access::from_bits_retain(7)),
-            pkey_index: Some(0),
-            port: Some(1),
-            av: Some(control::AddressVector {
-                dgid: Gid::from(IpAddr::from([10, 0, 0, 1])),
-                sgid_index: 1,
-                traffic_class: 2,
-                hop_limit: 3,
-                flow_label: 4,
-            }),
-            path_mtu: Some(1024),
-            dest_qpn: Some(0xff_ffff),
-            qkey: Some(0x1111_1111),
-            rq_psn: Some(5),
-            sq_psn: Some(6),
-            max_rd_atomic: Some(7),
-            max_dest_rd_atomic: Some(8),
-            min_rnr_timer: Some(9),
-            timeout: Some(10),
-            retry_cnt: Some(5),
-            rnr_retry: Some(6),
-        };
-        assert_eq!(from_engine(&to_engine(&attr).unwrap()), attr);
-    }
-
-    #[test]
-    fn requests_the_engine_cannot_express_are_refused() {
-        let refused = |attr: control::QpAttr| to_engine(&attr).unwrap_err();
-        let mtu = control::QpAttr { path_mtu: Some(1500), ..Default::default() };
-        assert!(refused(mtu).message.starts_with("path_mtu 1500: expected"));
-        let psn = control::QpAttr { sq_psn: Some(1 << 24), ..Default::default() };
-        assert_eq!(refused(psn).errno, Errno::INVAL.raw_os_error());
-    }
 
     #[test]
     fn capacities_beyond_the_limits_are_refused_by_name() {

@@ -6,7 +6,8 @@ use crate::addresses::LinkState;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::IpAddr;
-use urxe_shm::control::{Gid, LinkRate};
+use urxe_shm::control::LinkRate;
+use urxe_types::Gid;
 
 /// Names, from the top of the tree, and contents. A name that ends in `/` is that of an empty
 /// directory.

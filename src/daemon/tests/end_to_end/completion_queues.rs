@@ -3,9 +3,8 @@
 use crate::harness::{CAPS, Client, End, Kind, Random, connected, eventually, read_events, start};
 use rustix::io::Errno;
 use urxe_shm::control::event::{COMPLETION, CQ_ERR};
-use urxe_shm::control::{QpAttr, Request, ResourceDetail, ResourceKind};
-use urxe_shm::ring::entry::{Extra, SendData, SendOp};
-use urxe_types::QpState;
+use urxe_shm::control::{Request, ResourceDetail, ResourceKind};
+use urxe_types::{Extra, QpAttr, QpState, SendData, SendOp};
 
 const FLUSHED: u32 = 5;
 
@@ -88,14 +87,8 @@ fn a_cq_armed_for_solicited_is_woken_by_solicited_receives_and_errors_only() {
         b.qp.rq().push(1, &[]).unwrap();
         assert!(!b.qp.rq().publish());
         let op = SendOp::Send(Extra::None);
-        let wr = urxe_shm::ring::entry::SendWr {
-            wr_id: 1,
-            op,
-            to: None,
-            fence: false,
-            signaled: true,
-            solicited,
-        };
+        let wr =
+            urxe_types::SendWr { wr_id: 1, op, to: None, fence: false, signaled: true, solicited };
         a.qp.sq.push(&wr, SendData::Sges(&[])).unwrap();
         a.qp.sq.publish();
         a.client.ring(&a.qp);

@@ -7,9 +7,8 @@ use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use urxe_daemon::Handle;
-use urxe_shm::control::{CmEventKind, CmEventParam, CmPortSpace, CmRequest, Gid};
-use urxe_shm::ring::entry::{Extra, SendData, SendOp, SendWr};
-use urxe_types::{QpState, QpType};
+use urxe_shm::control::{CmEventKind, CmEventParam, CmPortSpace, CmRequest};
+use urxe_types::{Extra, Gid, QpState, QpType, SendData, SendOp, SendWr};
 
 const TCP: CmPortSpace = CmPortSpace::Tcp;
 

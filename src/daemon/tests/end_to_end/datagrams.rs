@@ -8,10 +8,11 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::net::{IpAddr, Ipv4Addr};
 use urxe_daemon::limits;
-use urxe_shm::control::{ControlError, Gid, QpAttr, Request};
-use urxe_shm::ring::entry::{DatagramPath, Destination, SendData};
-use urxe_shm::ring::layout::{WC_GRH, WC_RECV};
-use urxe_types::{QpState, QpType};
+use urxe_shm::control::{ControlError, Request};
+use urxe_shm::ring::layout::WC_GRH;
+use urxe_types::{
+    AhId, DatagramPath, Destination, Gid, Qkey, QpAttr, QpState, QpType, Qpn, SendData, WcOpcode,
+};
 
 /// Bytes in front of every datagram received.
 const GRH: usize = 40;
@@ -20,7 +21,6 @@ const LOCAL_QP_OPERATION: u32 = 2;
 const FLUSHED: u32 = 5;
 
 /// The QPN of all members of a group.
-const MULTICAST_QPN: u32 = 0xff_ffff;
 
 fn assert_refused<T: std::fmt::Debug>(
     result: Result<T, ControlError>,
@@ -49,7 +49,7 @@ fn datagrams_arrive_with_their_headers_in_front() {
                 a.post_datagram(round, to, SendData::Sges(&[sge]));
                 assert_eq!(a.cq.wait(1)[0].status, 0);
                 let received = b.cq.wait(1)[0];
-                assert_eq!((received.status, received.opcode), (0, WC_RECV));
+                assert_eq!((received.status, received.opcode), (0, WcOpcode::Recv as u32));
                 assert_eq!((received.wr_id, received.byte_len as usize), (round, GRH + size));
                 assert_eq!((received.src_qp, received.wc_flags), (a.qp.created.qpn, WC_GRH));
                 assert!(b.mr.read(GRH, size) == data, "{kind:?}, {size} bytes");
@@ -69,7 +69,7 @@ fn a_datagram_with_another_qkey_is_dropped_and_takes_no_receive() {
     let mut a = End::datagram(&first, 0, Kind::Shared, 4096);
     let mut b = End::datagram(&second, 0, Kind::Shared, 4096);
     b.post_recv(1, &[b.mr.sge(0, 4096)]);
-    let wrong = Destination { qkey: QKEY + 1, ..b.destination() };
+    let wrong = Destination { qkey: Qkey(QKEY.0 + 1), ..b.destination() };
     a.post_datagram(1, wrong, SendData::Inline(b"wrong"));
     eventually("it is counted", || (b.client.counter("urxe0", "drop_bad_qkey") == 1).then_some(()));
     a.post_datagram(2, b.destination(), SendData::Inline(b"right"));
@@ -94,13 +94,13 @@ fn address_handles_of_others_and_of_nobody_open_no_path() {
     a.client.call(Request::DestroyAh { ah }).unwrap();
 
     b.post_recv(0, &[b.mr.sge(0, 4096)]);
-    for number in [foreign, of_another_pd, destroyed, 0xdead_beef, u32::MAX] {
+    for number in [foreign, of_another_pd, destroyed, AhId(0xdead_beef), AhId(u32::MAX)] {
         let path = DatagramPath::Handle(number);
         a.post_datagram(1, Destination { path, ..b.destination() }, SendData::Inline(b"no"));
         a.post_datagram(2, b.destination(), SendData::Inline(b"behind"));
         let entries = a.cq.wait(2);
         let ends: Vec<_> = entries.iter().map(|entry| (entry.wr_id, entry.status)).collect();
-        assert_eq!(ends, [(1, LOCAL_QP_OPERATION), (2, FLUSHED)], "{number:#x}");
+        assert_eq!(ends, [(1, LOCAL_QP_OPERATION), (2, FLUSHED)], "{number:?}");
         assert_eq!(a.client.state(&a.qp), QpState::Sqe);
         a.post_recv(3, &[a.mr.sge(0, 4096)]);
         b.post_datagram(4, a.destination(), SendData::Inline(b"to SQE"));
@@ -122,16 +122,16 @@ fn random_destinations_harm_nobody() {
     let (mut sent, mut refused) = (0, 0);
     for wr_id in 0..300 {
         let mut vector = av(fresh_addr());
-        vector.dgid = Gid(random.bytes(16).try_into().unwrap());
+        vector.dgid = Gid(random.bytes(16).try_into().unwrap()).to_ip();
         if random.below(2) == 0 {
-            vector.dgid = Gid::from(fresh_addr());
+            vector.dgid = fresh_addr();
         }
         vector.sgid_index = random.below(3) as u8;
         let path = match random.below(3) {
-            0 => DatagramPath::Handle(random.next() as u32 | 1),
+            0 => DatagramPath::Handle(AhId(random.next() as u32 | 1)),
             _ => DatagramPath::Vector(vector),
         };
-        let (qpn, qkey) = (random.next() as u32 & MULTICAST_QPN, random.next() as u32);
+        let (qpn, qkey) = (Qpn::new(random.next() as u32), Qkey(random.next() as u32));
         a.post_datagram(wr_id, Destination { path, qpn, qkey }, SendData::Inline(b"who?"));
         match a.cq.wait(1)[0].status {
             0 => sent += 1,
@@ -159,7 +159,7 @@ fn refused_address_handles_say_why() {
         assert_refused(client.call(Request::CreateAh { pd, av }), Errno::INVAL, sentence);
     };
     let to = av(fresh_addr());
-    refused(urxe_shm::control::AddressVector { sgid_index: 7, ..to }, "sgid_index 7");
+    refused(urxe_types::AddressVector { sgid_index: 7, ..to }, "sgid_index 7");
     refused(av("fe80::1".parse().unwrap()), "fe80::1");
 }
 
@@ -181,7 +181,7 @@ fn detach(end: &mut End, group: IpAddr) -> Result<(), ControlError> {
 }
 
 fn to_group(group: IpAddr) -> Destination {
-    Destination { path: DatagramPath::Vector(av(group)), qpn: MULTICAST_QPN, qkey: QKEY }
+    Destination { path: DatagramPath::Vector(av(group)), qpn: Qpn::MULTICAST, qkey: QKEY }
 }
 
 #[test]
@@ -207,7 +207,8 @@ fn every_attached_qp_of_every_daemon_gets_a_copy_and_no_other() {
     for (index, member) in members.iter_mut().enumerate() {
         let expected = if index == 0 { 2 } else { 1 };
         let entries = member.cq.wait(expected);
-        let received: Vec<_> = entries.iter().filter(|entry| entry.opcode == WC_RECV).collect();
+        let received: Vec<_> =
+            entries.iter().filter(|entry| entry.opcode == WcOpcode::Recv as u32).collect();
         assert_eq!(received.len(), 1, "{entries:?}");
         assert_eq!((received[0].status, received[0].src_qp), (0, own));
         assert_eq!(member.mr.read(GRH, 6), b"to all");
@@ -327,7 +328,7 @@ fn a_controlled_qkey_is_for_programs_of_root() {
     let client = Client::of_ordinary_user(daemon.socket());
     let mut ordinary = End::with(client, "urxe0", QpType::Ud, Kind::Process, 64);
     let [init, rtr, rts] = datagram_attrs();
-    let with = |qkey, attr: &QpAttr| QpAttr { qkey: Some(qkey), ..attr.clone() };
+    let with = |qkey, attr: &QpAttr| QpAttr { qkey: Some(Qkey(qkey)), ..attr.clone() };
     let mut modify = |attr| ordinary.client.modify(&ordinary.qp, attr);
     let refused = modify(with(0x8001_0000, &init)).unwrap_err();
     assert_eq!(refused.errno, Errno::PERM.raw_os_error());

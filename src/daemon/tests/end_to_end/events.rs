@@ -3,9 +3,8 @@
 
 use crate::harness::{ALL, End, Kind, QKEY, attrs, av, connected, eventually, read_events, start};
 use urxe_shm::control::event::{COMM_EST, QP_ACCESS_ERR, QP_FATAL, QP_REQ_ERR, SQ_DRAINED};
-use urxe_shm::control::{QpAttr, QpQueried, Reply, Request};
-use urxe_shm::ring::entry::{Extra, SendData, SendOp};
-use urxe_types::{Access, QpState, QpType};
+use urxe_shm::control::{QpQueried, Reply, Request};
+use urxe_types::{Access, Extra, Qkey, QpAttr, QpState, QpType, Qpn, Rkey, SendData, SendOp};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 
@@ -82,7 +81,7 @@ fn an_error_of_the_peer_is_told_once_at_the_responder() {
     for (offset, kind) in [(0, QP_ACCESS_ERR), (4, QP_REQ_ERR)] {
         let (first, second) = (start(1), start(1));
         let (mut a, mut b) = connected(&first, &second, Kind::Shared, 64);
-        let rkey = if kind == QP_ACCESS_ERR { b.mr.rkey ^ 0x100 } else { b.mr.rkey };
+        let rkey = if kind == QP_ACCESS_ERR { Rkey(b.mr.rkey.0 ^ 0x100) } else { b.mr.rkey };
         let remote_addr = b.mr.addr + offset;
         let sge = a.mr.sge(0, 8);
         let op = SendOp::FetchAdd { remote_addr, rkey, add: 1 };
@@ -102,7 +101,7 @@ fn a_destroyed_qp_says_nothing_more() {
     let (mut a, mut b) = connected(&first, &second, Kind::Shared, 64);
     let qp = b.qp.created.qp;
     b.client.call(Request::DestroyQp { qp }).unwrap();
-    let write = SendOp::Write { remote_addr: 0, rkey: 1, imm: None };
+    let write = SendOp::Write { remote_addr: 0, rkey: Rkey(1), imm: None };
     a.post_send(1, write, SendData::Inline(b"x"));
     eventually("the packet has come", || {
         (b.client.counter("urxe0", "drop_unknown_qp") > 0).then_some(())
@@ -156,7 +155,7 @@ fn a_qp_tells_all_that_was_set() {
     let mut d = End::datagram(&daemon, 0, Kind::Shared, 64);
     let attr = query(&mut d).attr;
     assert_eq!((attr.qkey, attr.state), (Some(QKEY), Some(QpState::Rts)));
-    let qkey = Some(QKEY + 1);
+    let qkey = Some(Qkey(QKEY.0 + 1));
     d.client.modify(&d.qp, QpAttr { qkey, ..QpAttr::default() }).unwrap();
     assert_eq!(query(&mut d).attr.qkey, qkey);
 
@@ -165,7 +164,7 @@ fn a_qp_tells_all_that_was_set() {
         u.client.modify(&u.qp, attr).unwrap();
     }
     let attr = query(&mut u).attr;
-    assert_eq!((attr.av, attr.dest_qpn), (Some(av(u.addr)), Some(5)));
+    assert_eq!((attr.av, attr.dest_qpn), (Some(av(u.addr)), Some(Qpn::new(5))));
     assert_eq!((attr.timeout, attr.max_rd_atomic), (None, None));
     let refused =
         u.client.modify(&u.qp, QpAttr { access: Some(ALL), timeout: Some(1), ..QpAttr::default() });

@@ -17,18 +17,20 @@ use urxe_port::sim;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::event::{EventRecord, RECORD_LEN};
 use urxe_shm::control::{
-    AddressVector, AhHandle, Backing, CompChannelHandle, ContextHandle, ControlError, CqHandle,
-    MrHandle, MwHandle, PdHandle, QpAttr, QpCaps, QpCreated, Reply, Request, Resource,
-    ResourceKind, RingLocation, SrqAttr, SrqHandle, StatsPage,
+    AhHandle, Backing, CompChannelHandle, ContextHandle, ControlError, CqHandle, MrHandle,
+    MwHandle, PdHandle, QpCaps, QpCreated, Reply, Request, Resource, ResourceKind, RingLocation,
+    SrqAttr, SrqHandle, StatsPage,
 };
 use urxe_shm::memory::process_memory;
 use urxe_shm::memory::region::{Mapping, Window, create_memfd};
 use urxe_shm::ring::doorbell::DoorbellWriter;
-use urxe_shm::ring::entry::{DatagramPath, Destination, Extra, SendData, SendOp, SendWr};
 use urxe_shm::ring::geometry::Geometry;
-use urxe_shm::ring::layout::{CqEntry, Sge};
+use urxe_shm::ring::layout::CqEntry;
 use urxe_shm::ring::{CqConsumer, RqProducer, SqProducer};
-use urxe_types::{Access, MwType, QpState, QpType};
+use urxe_types::{
+    Access, AddressVector, AhId, DatagramPath, Destination, Extra, Lkey, MwType, PathMtu, Psn,
+    Qkey, QpAttr, QpState, QpType, Qpn, Rkey, SendData, SendOp, SendWr, Sge,
+};
 
 /// How long anything may take before a test gives up. No test depends on it to pass.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -318,7 +320,7 @@ impl Client {
     }
 
     /// A memory window, and its first rkey.
-    pub(crate) fn alloc_mw(&mut self, pd: PdHandle, mw_type: MwType) -> (MwHandle, u32) {
+    pub(crate) fn alloc_mw(&mut self, pd: PdHandle, mw_type: MwType) -> (MwHandle, Rkey) {
         match self.call(Request::AllocMw { pd, mw_type }).unwrap() {
             Reply::Mw { mw, rkey } => (mw, rkey),
             other => panic!("{other:?}"),
@@ -326,12 +328,12 @@ impl Client {
     }
 
     /// The number of a new address handle in work requests.
-    pub(crate) fn create_ah(&mut self, pd: PdHandle, to: IpAddr) -> (AhHandle, u32) {
+    pub(crate) fn create_ah(&mut self, pd: PdHandle, to: IpAddr) -> (AhHandle, AhId) {
         let Reply::Ah { ah, ah_num } = self.call(Request::CreateAh { pd, av: av(to) }).unwrap()
         else {
             panic!()
         };
-        assert_ne!(ah_num, 0);
+        assert_ne!(ah_num, AhId(0));
         (ah, ah_num)
     }
 
@@ -496,8 +498,8 @@ impl Srq {
 /// Registered memory.
 pub(crate) struct Mr {
     pub(crate) handle: MrHandle,
-    pub(crate) lkey: u32,
-    pub(crate) rkey: u32,
+    pub(crate) lkey: Lkey,
+    pub(crate) rkey: Rkey,
     pub(crate) addr: u64,
     memory: Memory,
 }
@@ -629,7 +631,7 @@ impl End {
     /// Where datagrams for its QP go, told with the work request itself.
     pub(crate) fn destination(&self) -> Destination {
         let path = DatagramPath::Vector(av(self.addr));
-        Destination { path, qpn: self.qp.created.qpn, qkey: QKEY }
+        Destination { path, qpn: Qpn::new(self.qp.created.qpn), qkey: QKEY }
     }
 
     pub(crate) fn post_send(&mut self, wr_id: u64, op: SendOp, data: SendData<'_>) {
@@ -668,16 +670,16 @@ pub(crate) fn attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
         QpAttr {
             state: Some(QpState::Rtr),
             av: Some(av(peer)),
-            path_mtu: Some(1024),
-            dest_qpn: Some(peer_qpn),
-            rq_psn: Some(0xff_fff0),
+            path_mtu: Some(PathMtu::Mtu1024),
+            dest_qpn: Some(Qpn::new(peer_qpn)),
+            rq_psn: Some(Psn::new(0xff_fff0)),
             max_dest_rd_atomic: Some(16),
             min_rnr_timer: Some(12),
             ..QpAttr::default()
         },
         QpAttr {
             state: Some(QpState::Rts),
-            sq_psn: Some(0xff_fff0),
+            sq_psn: Some(Psn::new(0xff_fff0)),
             max_rd_atomic: Some(16),
             timeout: Some(17),
             retry_cnt: Some(7),
@@ -688,7 +690,7 @@ pub(crate) fn attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
 }
 
 /// The Q_Key of all UD QPs.
-pub(crate) const QKEY: u32 = 0x1111_1111;
+pub(crate) const QKEY: Qkey = Qkey(0x1111_1111);
 
 /// The way of a UD QP from RESET to RTS.
 pub(crate) fn datagram_attrs() -> [QpAttr; 3] {
@@ -697,7 +699,7 @@ pub(crate) fn datagram_attrs() -> [QpAttr; 3] {
     [
         QpAttr { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..init },
         rtr,
-        QpAttr { sq_psn: Some(0xff_fff0), ..rts },
+        QpAttr { sq_psn: Some(Psn::new(0xff_fff0)), ..rts },
     ]
 }
 
@@ -713,7 +715,7 @@ pub(crate) fn unreliable_attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
 
 /// The plain path to an address.
 pub(crate) fn av(to: IpAddr) -> AddressVector {
-    AddressVector { dgid: to.into(), sgid_index: 0, traffic_class: 0, hop_limit: 64, flow_label: 0 }
+    AddressVector::to(to)
 }
 
 /// Two connected ends, the first on device 0 of the first daemon, the second on device 0 of the

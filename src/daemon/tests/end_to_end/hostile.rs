@@ -18,11 +18,8 @@ use std::path::Path;
 use std::time::Instant;
 use urxe_cm::{Config, Connect, Manager, Timing};
 use urxe_shm::control::event::RECORD_LEN;
-use urxe_shm::control::{
-    CmEventKind, CmPortSpace, CmRequest, QpAttr, Reply, Request, decode, encode,
-};
-use urxe_shm::ring::entry::{Extra, SendOp};
-use urxe_types::{PathMtu, Psn, Qkey, QpState, QpType, Qpn};
+use urxe_shm::control::{CmEventKind, CmPortSpace, CmRequest, Reply, Request, decode, encode};
+use urxe_types::{Extra, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn, SendOp};
 use urxe_wire::mad::{MAD_LEN, PortSpace};
 use urxe_wire::{Bth, Datagram, Deth, Flow, Headers, Opcode, icrc};
 

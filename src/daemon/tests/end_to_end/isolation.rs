@@ -10,10 +10,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use urxe_shm::control::event::{CQ_ERR, EventRecord, QP_FATAL, RECORD_LEN};
-use urxe_shm::control::{Backing, QpAttr, Reply, Request};
+use urxe_shm::control::{Backing, Reply, Request};
 use urxe_shm::memory::region::{Mapping, create_memfd};
-use urxe_shm::ring::entry::{Extra, SendData, SendOp};
-use urxe_types::{MwType, QpState, QpType};
+use urxe_types::{Access, Extra, MwType, QpAttr, QpState, QpType, Rkey, SendData, SendOp};
+use urxe_types::{FlushPlacement, FlushSelectivity};
 
 /// Offsets into a ring's header.
 const PRODUCER: u64 = 128;
@@ -200,14 +200,20 @@ fn death_in_the_middle_of_datagrams_and_of_every_other_operation_hurts_nobody() 
                     continue;
                 }
                 1 => SendOp::AtomicWrite { remote_addr, rkey },
-                2 => SendOp::Flush { remote_addr, rkey, length: 8, placement: 1, selectivity: 0 },
+                2 => SendOp::Flush {
+                    remote_addr,
+                    rkey,
+                    length: 8,
+                    placement: FlushPlacement::GLOBAL,
+                    selectivity: FlushSelectivity::Range,
+                },
                 3 => SendOp::BindMw {
                     mw: window,
-                    new_rkey: window ^ 1,
+                    new_rkey: Rkey(window.0 ^ 1),
                     mr,
                     addr: a.mr.addr,
                     length: 8,
-                    access: 2,
+                    access: Access::REMOTE_WRITE,
                 },
                 4 => SendOp::Write { remote_addr, rkey, imm: Some(1) },
                 _ => SendOp::Send(Extra::None),

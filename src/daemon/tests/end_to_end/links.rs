@@ -14,9 +14,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use urxe_shm::control::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR};
 use urxe_shm::control::{CmEventKind, CmIdHandle, CmPortSpace, CmRequest};
-use urxe_shm::control::{ContextHandle, Gid, PortAttr, QpAttr, Reply, Request};
-use urxe_shm::ring::entry::{Extra, SendOp};
+use urxe_shm::control::{ContextHandle, PortAttr, Reply, Request};
 use urxe_shm::sysfs_directory;
+use urxe_types::{Extra, Gid, PathMtu, QpAttr, SendOp};
 
 /// A network of its own, and a daemon in it. Both are gone when it is dropped.
 struct Host {
@@ -289,12 +289,12 @@ fn the_path_mtu_is_the_interfaces() {
     host.ip("addr add 10.0.0.1/24 dev wire");
     host.serve(&["--interface", "wire"]);
     let mut watcher = Watcher::new(&host);
-    assert_eq!(watcher.port().active_mtu, 1024);
+    assert_eq!(watcher.port().active_mtu, PathMtu::Mtu1024);
     for (link, path) in [(9000, 4096), (4200, 4096), (2500, 2048), (1500, 1024)] {
         for host in [&host, &peer] {
             host.ip(&format!("link set wire mtu {link}"));
         }
-        watcher.waits_for(&format!("{path} over {link}"), |port| port.active_mtu == path);
+        watcher.waits_for(&format!("{path} over {link}"), |port| port.active_mtu.bytes() == path);
     }
 }
 
@@ -306,13 +306,13 @@ fn a_path_mtu_above_the_links_reaches_this_machine_and_no_other() {
         host.ip(&format!("addr add {addr}/24 dev wire"));
     }
     host.serve(&["--addr", "10.0.0.1", "--addr", "10.0.0.2"]);
-    assert_eq!(Watcher::new(&host).port().active_mtu, 1024);
+    assert_eq!(Watcher::new(&host).port().active_mtu, PathMtu::Mtu1024);
     let mut ends = ["urxe0", "urxe1"].map(|name| End::at(&host.socket, name, Kind::Shared, 8192));
     let [a, b] = &mut ends;
     let places = [&*b, a].map(|peer| (peer.addr, peer.qp.created.qpn));
     for (end, (peer, qpn)) in [&mut *a, b].into_iter().zip(places) {
         let [init, rtr, rts] = attrs(peer, qpn);
-        let rtr = QpAttr { path_mtu: Some(4096), ..rtr };
+        let rtr = QpAttr { path_mtu: Some(PathMtu::Mtu4096), ..rtr };
         end.client.modify(&end.qp, init).unwrap();
         let far = QpAttr { av: Some(av(addrs(["10.0.0.3"])[0])), ..rtr.clone() };
         let error = end.client.modify(&end.qp, far).unwrap_err();

@@ -2,8 +2,8 @@
 
 use crate::harness::{CAPS, Client, End, Kind, connected, start};
 use rustix::io::Errno;
-use urxe_shm::control::{Gid, QpCaps, Request, Resource, ResourceDetail, ResourceKind};
-use urxe_types::{QpState, QpType};
+use urxe_shm::control::{QpCaps, Request, Resource, ResourceDetail, ResourceKind};
+use urxe_types::{Gid, QpState, QpType};
 
 const KINDS: [ResourceKind; 6] = [
     ResourceKind::Qp,
@@ -51,13 +51,13 @@ fn objects_are_listed_with_owner_and_state() {
         access: crate::harness::ALL,
         mapped: true,
     };
-    assert_eq!((mr.number, &mr.detail), (a.mr.rkey, &expected));
+    assert_eq!((mr.number, &mr.detail), (a.mr.rkey.0, &expected));
     assert_eq!(mr.pd, qp.pd);
 
     // Two receives that are flushed, and not read.
     a.post_recv(1, &[]);
     a.post_recv(2, &[]);
-    let err = urxe_shm::control::QpAttr { state: Some(QpState::Err), ..Default::default() };
+    let err = urxe_types::QpAttr { state: Some(QpState::Err), ..Default::default() };
     a.client.modify(&a.qp, err).unwrap();
     let cqs = a.client.resources("urxe0", ResourceKind::Cq);
     assert!(matches!(cqs[0].detail, ResourceDetail::Cq { unread: 2, .. }), "{cqs:?}");
@@ -81,7 +81,7 @@ fn lists_come_in_pages_in_order() {
     for _ in 0..COUNT {
         let cq = client.create_cq(context, 1, None).handle;
         qpns.push(client.try_create_qp(pd, cq, cq, small).unwrap().qpn);
-        keys.push(client.process_mr(pd, 1).lkey);
+        keys.push(client.process_mr(pd, 1).lkey.0);
     }
     keys.sort_unstable();
     qpns.sort_unstable();

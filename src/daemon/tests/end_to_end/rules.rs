@@ -7,12 +7,11 @@ use std::os::fd::AsFd;
 use urxe_daemon::limits;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{
-    Backing, ContextHandle, ControlError, CqHandle, Gid, PdHandle, QpAttr, QpCaps, QpHandle, Reply,
-    Request, SrqAttr, SrqHandle,
+    Backing, ContextHandle, ControlError, CqHandle, PdHandle, QpCaps, QpHandle, Reply, Request,
+    SrqAttr, SrqHandle,
 };
 use urxe_shm::memory::region::create_memfd;
-use urxe_shm::ring::entry::{Extra, SendOp};
-use urxe_types::{Access, MwType, QpState, QpType};
+use urxe_types::{Access, Extra, Gid, MwType, QpAttr, QpState, QpType, SendOp};
 
 fn assert_refused<T: std::fmt::Debug>(
     result: Result<T, ControlError>,
@@ -274,7 +273,7 @@ fn memory_of_no_bytes_can_be_registered_and_opens_nothing() {
         let (none, one) = (sge(0), sge(1));
         let write = SendOp::Write { remote_addr: addr, rkey, imm: None };
         assert_eq!(a.exchange(write, &none).status, 0);
-        a.post_send(1, write, urxe_shm::ring::entry::SendData::Sges(&one));
+        a.post_send(1, write, urxe_types::SendData::Sges(&one));
         assert_eq!(a.cq.wait(1)[0].status, REMOTE_ACCESS);
         b.client.call(Request::DeregMr { mr }).unwrap();
     }
@@ -354,8 +353,8 @@ fn a_refused_change_leaves_a_qp_as_it_was() {
     assert_refused(refused, Errno::INVAL, "Reset");
     let [init, mut rtr, _] = crate::harness::attrs(end.addr, 1);
     end.client.modify(&end.qp, init).unwrap();
-    rtr.path_mtu = Some(1500);
-    assert_refused(end.client.modify(&end.qp, rtr), Errno::INVAL, "path_mtu 1500");
+    rtr.min_rnr_timer = Some(32);
+    assert_refused(end.client.modify(&end.qp, rtr), Errno::INVAL, "min_rnr_timer 32");
     assert_eq!(end.client.state(&end.qp), QpState::Init);
 }
 
@@ -425,7 +424,7 @@ fn deregistered_memory_opens_to_nobody() {
     let (remote_addr, rkey) = (b.mr.addr, b.mr.rkey);
     let sges = [a.mr.sge(0, 8)];
     let write = SendOp::Write { remote_addr, rkey, imm: None };
-    a.post_send(1, write, urxe_shm::ring::entry::SendData::Sges(&sges));
+    a.post_send(1, write, urxe_types::SendData::Sges(&sges));
     const REMOTE_ACCESS: u32 = 10;
     assert_eq!(a.cq.wait(1)[0].status, REMOTE_ACCESS);
     // Its own lkey is no better, and an MR that is registered anew has another.
@@ -490,6 +489,6 @@ fn handles_that_were_never_given_do_not_exist() {
     let mut end = End::new(&daemon, 0, Kind::Shared, 64);
     end.connect(end.addr, end.qp.created.qpn);
     end.post_recv(1, &[]);
-    end.post_send(2, SendOp::Send(Extra::None), urxe_shm::ring::entry::SendData::Sges(&[]));
+    end.post_send(2, SendOp::Send(Extra::None), urxe_types::SendData::Sges(&[]));
     end.cq.wait(2);
 }

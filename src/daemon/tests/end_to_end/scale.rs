@@ -3,10 +3,11 @@
 use crate::harness::{CAPS, Client, End, Kind, connected, eventually, start};
 use rustix::io::Errno;
 use urxe_daemon::limits;
-use urxe_shm::control::{Backing, ControlError, QpAttr, QpCaps, Reply, Request, ResourceKind};
-use urxe_shm::ring::entry::{Extra, SendData, SendOp, SendWr};
-use urxe_shm::ring::layout::WC_RECV;
-use urxe_types::{Access, MwType, QpState, QpType};
+use urxe_shm::control::{Backing, ControlError, QpCaps, Reply, Request, ResourceKind};
+
+use urxe_types::{
+    Access, Extra, MwType, QpAttr, QpState, QpType, SendData, SendOp, SendWr, WcOpcode,
+};
 
 const FLUSHED: u32 = 5;
 
@@ -88,7 +89,7 @@ fn deep_queues_are_flushed_whole_and_in_order() {
         let (mut next_send, mut next_recv) = (0, 0);
         for entry in cq.wait((sends + recvs) as usize) {
             assert_eq!(entry.status, FLUSHED);
-            let is_recv = entry.opcode & WC_RECV != 0;
+            let is_recv = entry.opcode & WcOpcode::Recv as u32 != 0;
             let next = if is_recv { &mut next_recv } else { &mut next_send };
             assert_eq!(entry.wr_id, *next);
             *next += 1;

@@ -8,8 +8,9 @@ use urxe_daemon::Handle;
 use urxe_shm::control::{
     CmConnParam, CmEventKind, CmPortSpace, CmReply, CmRequest, CmSubject, CmUdParam, Request,
 };
-use urxe_shm::ring::entry::{DatagramPath, Destination, Extra, SendData, SendOp, SendWr};
-use urxe_types::{QpState, QpType};
+use urxe_types::{
+    DatagramPath, Destination, Extra, Qkey, QpState, QpType, Qpn, SendData, SendOp, SendWr,
+};
 
 const UDP: CmPortSpace = CmPortSpace::Udp;
 
@@ -37,7 +38,8 @@ fn ready_qp(caller: &mut Caller, line: &mut Line, id: urxe_shm::control::CmIdHan
 
 fn send(client: &mut Client, qp: &mut Qp, to: &CmUdParam, data: &[u8]) {
     let CmUdParam { qpn, qkey, av, .. } = to.clone();
-    let to = Some(Destination { path: DatagramPath::Vector(av), qpn, qkey });
+    let to =
+        Some(Destination { path: DatagramPath::Vector(av), qpn: Qpn::new(qpn), qkey: Qkey(qkey) });
     let op = SendOp::Send(Extra::None);
     let wr = SendWr { wr_id: 2, op, to, fence: false, signaled: true, solicited: false };
     qp.sq.push(&wr, SendData::Inline(data)).unwrap();
@@ -154,7 +156,7 @@ impl Member {
         assert_eq!((event.subject, event.status), (CmSubject::Multicast(membership), 0));
         let to = ud(event.param);
         assert_eq!((to.qpn, to.qkey, to.av.dgid), (MULTICAST_QPN, UDP_QKEY, group.ip().into()));
-        let attach = Request::AttachMcast { qp: qp.created.qp, gid: to.av.dgid };
+        let attach = Request::AttachMcast { qp: qp.created.qp, gid: to.av.dgid.into() };
         caller.client.call(attach).unwrap();
         Member { caller, line, qp, id, membership, to }
     }

@@ -4,9 +4,8 @@ use crate::harness::{End, Kind, Random, Srq, eventually, read_events, start};
 use rustix::io::Errno;
 use urxe_daemon::Handle;
 use urxe_shm::control::event::{LAST_WQE_REACHED, SRQ_ERR, SRQ_LIMIT};
-use urxe_shm::control::{QpAttr, Reply, Request, ResourceDetail, ResourceKind};
-use urxe_shm::ring::entry::{Extra, SendData, SendOp};
-use urxe_types::{QpState, QpType};
+use urxe_shm::control::{Reply, Request, ResourceDetail, ResourceKind};
+use urxe_types::{Extra, QpAttr, QpState, QpType, SendData, SendOp};
 
 const FLUSHED: u32 = 5;
 

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use urxe_daemon::{Config, Daemon, StartError};
 use urxe_shm::control::Request;
-use urxe_shm::ring::entry::{SendData, SendOp};
 use urxe_shm::sysfs_directory;
+use urxe_types::{SendData, SendOp};
 
 /// A running `urxed`, and the line with which it said that it was ready.
 fn urxed(arguments: &[&str]) -> (Child, String) {
@@ -314,7 +314,7 @@ fn each_device_has_its_own_capture() {
     a.connect(b.addr, b.qp.created.qpn);
     b.connect(a.addr, a.qp.created.qpn);
     b.post_recv(1, &[]);
-    a.exchange(urxe_shm::ring::entry::SendOp::Send(urxe_shm::ring::entry::Extra::None), &[]);
+    a.exchange(urxe_types::SendOp::Send(urxe_types::Extra::None), &[]);
     drop(daemon);
     for device in ["urxe0", "urxe1"] {
         let bytes = std::fs::read(of(device)).unwrap();

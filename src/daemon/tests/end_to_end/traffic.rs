@@ -1,13 +1,9 @@
 //! Data between two daemons, over real sockets: every operation, both kinds of memory.
 
 use crate::harness::{Kind, attrs, connected, eventually, pattern, start};
-use urxe_shm::control::QpAttr;
 use urxe_shm::control::event::{COMPLETION, EventRecord, RECORD_LEN};
-use urxe_shm::ring::entry::{Extra, SendData, SendOp};
-use urxe_shm::ring::layout::{
-    WC_RDMA_READ, WC_RDMA_WRITE, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_SEND, WC_WITH_IMM,
-};
-use urxe_types::QpState;
+use urxe_shm::ring::layout::WC_WITH_IMM;
+use urxe_types::{Extra, QpAttr, QpState, SendData, SendOp, WcOpcode};
 
 const MIB: usize = 1 << 20;
 
@@ -25,10 +21,10 @@ fn sends_arrive_in_receives() {
             b.post_recv(round, &[b.mr.sge(0, MIB)]);
             let sge = a.mr.sge(0, size);
             let sent = a.exchange(SendOp::Send(Extra::Imm(0x0102_0304)), &[sge]);
-            assert_eq!(sent.opcode, WC_SEND);
+            assert_eq!(sent.opcode, WcOpcode::Send as u32);
             let received = b.cq.wait(1)[0];
             assert_eq!((received.status, received.wr_id), (0, round));
-            assert_eq!((received.opcode, received.byte_len), (WC_RECV, size as u32));
+            assert_eq!((received.opcode, received.byte_len), (WcOpcode::Recv as u32, size as u32));
             assert_eq!(received.wc_flags, WC_WITH_IMM);
             assert_eq!(received.imm_or_rkey.to_ne_bytes(), [1, 2, 3, 4]);
             assert_eq!(received.qp_num, b.qp.created.qpn);
@@ -49,7 +45,7 @@ fn writes_and_reads_move_the_bytes_they_name() {
             let sge = a.mr.sge(0, size);
             let remote_addr = b.mr.addr + 5;
             let write = a.exchange(SendOp::Write { remote_addr, rkey, imm: None }, &[sge]);
-            assert_eq!(write.opcode, WC_RDMA_WRITE);
+            assert_eq!(write.opcode, WcOpcode::RdmaWrite as u32);
             assert!(b.mr.read(5, size) == data, "WRITE, {kind:?}, {size} bytes");
 
             // Scattered into three pieces on the way back.
@@ -61,7 +57,7 @@ fn writes_and_reads_move_the_bytes_they_name() {
                 a.mr.sge(at + 2 * third, size - 2 * third),
             ];
             let read = a.exchange(SendOp::Read { remote_addr, rkey }, &sges);
-            assert_eq!((read.opcode, read.byte_len), (WC_RDMA_READ, size as u32));
+            assert_eq!((read.opcode, read.byte_len), (WcOpcode::RdmaRead as u32, size as u32));
             assert!(a.mr.read(at, size) == data, "READ, {kind:?}, {size} bytes");
         }
     }
@@ -76,7 +72,10 @@ fn a_write_with_immediate_takes_a_receive_and_tells_the_length() {
     a.mr.write(0, b"immediate");
     a.exchange(SendOp::Write { remote_addr, rkey, imm: Some(7) }, &[a.mr.sge(0, 9)]);
     let received = b.cq.wait(1)[0];
-    assert_eq!((received.opcode, received.byte_len, received.wr_id), (WC_RECV_RDMA_WITH_IMM, 9, 9));
+    assert_eq!(
+        (received.opcode, received.byte_len, received.wr_id),
+        (WcOpcode::RecvRdmaWithImm as u32, 9, 9)
+    );
     assert_eq!(b.mr.read(0, 9), b"immediate");
 }
 
@@ -143,7 +142,7 @@ fn many_messages_both_ways_at_once_arrive_in_order() {
                 }
                 for entry in end.cq.poll() {
                     assert_eq!(entry.status, 0, "{entry:?}");
-                    if entry.opcode == WC_RECV {
+                    if entry.opcode == WcOpcode::Recv as u32 {
                         assert_eq!(entry.wr_id, received);
                         let at = (received % 100) as usize * 4096;
                         assert_eq!(end.mr.read(at, 8), received.to_ne_bytes());

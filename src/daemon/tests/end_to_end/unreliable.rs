@@ -2,9 +2,8 @@
 
 use crate::harness::{End, Kind, pattern, start, unreliable_attrs};
 use urxe_daemon::Handle;
-use urxe_shm::ring::entry::{Extra, SendData, SendOp};
-use urxe_shm::ring::layout::{WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_WITH_IMM};
-use urxe_types::QpType;
+use urxe_shm::ring::layout::WC_WITH_IMM;
+use urxe_types::{Extra, QpType, SendData, SendOp, WcOpcode};
 
 const KIB_64: usize = 1 << 16;
 
@@ -33,7 +32,10 @@ fn uc_sends_and_writes_arrive() {
             b.post_recv(round, &[b.mr.sge(0, KIB_64)]);
             a.exchange(SendOp::Send(Extra::Imm(5)), &[a.mr.sge(0, size)]);
             let received = b.cq.wait(1)[0];
-            assert_eq!((received.status, received.wr_id, received.opcode), (0, round, WC_RECV));
+            assert_eq!(
+                (received.status, received.wr_id, received.opcode),
+                (0, round, WcOpcode::Recv as u32)
+            );
             assert_eq!((received.byte_len, received.wc_flags), (size as u32, WC_WITH_IMM));
             assert!(b.mr.read(0, size) == data, "SEND, {kind:?}, {size} bytes");
 
@@ -42,7 +44,7 @@ fn uc_sends_and_writes_arrive() {
             let (remote_addr, rkey) = (b.mr.addr, b.mr.rkey);
             let write = SendOp::Write { remote_addr, rkey, imm: Some(6) };
             a.exchange(write, &[a.mr.sge(0, size)]);
-            assert_eq!(b.cq.wait(1)[0].opcode, WC_RECV_RDMA_WITH_IMM);
+            assert_eq!(b.cq.wait(1)[0].opcode, WcOpcode::RecvRdmaWithImm as u32);
             assert!(b.mr.read(0, size) == data, "WRITE, {kind:?}, {size} bytes");
         }
     }

@@ -4,10 +4,10 @@ use crate::harness::{ALL, CAPS, Client, End, Kind, Random, connected, eventually
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 use urxe_daemon::Handle;
-use urxe_shm::control::{BoundTo, QpAttr, Request, ResourceDetail, ResourceKind};
-use urxe_shm::ring::entry::{Extra, SendData, SendOp};
-use urxe_shm::ring::layout::{WC_ATOMIC_WRITE, WC_BIND_MW, WC_FLUSH, WC_LOCAL_INV, WC_WITH_INV};
-use urxe_types::{Access, MwType, QpState};
+use urxe_shm::control::{BoundTo, Request, ResourceDetail, ResourceKind};
+use urxe_shm::ring::layout::WC_WITH_INV;
+use urxe_types::{Access, Extra, Lkey, MwType, QpAttr, QpState, Rkey, SendData, SendOp, WcOpcode};
+use urxe_types::{FlushPlacement, FlushSelectivity};
 
 const LOCAL_QP_OPERATION: u32 = 2;
 const BIND_FAILED: u32 = 6;
@@ -16,8 +16,8 @@ const REMOTE_ACCESS: u32 = 10;
 
 /// What an MR needs so that windows can be bound to it and be flushed through.
 const WINDOWED: Access = Access::from_bits_retain(0x1 | 0x10 | 0x100);
-const WRITE: u32 = 2;
-const READ: u32 = 4;
+const WRITE: Access = Access::REMOTE_WRITE;
+const READ: Access = Access::REMOTE_READ;
 
 /// Two connected ends, the second with an MR that only windows open to its peer.
 fn with_windowed_mr(first: &Handle, second: &Handle, kind: Kind) -> (End, End) {
@@ -28,20 +28,20 @@ fn with_windowed_mr(first: &Handle, second: &Handle, kind: Kind) -> (End, End) {
 
 /// Binds a window, on the end's QP, to what begins at an address of an MR. Returns its new rkey,
 /// and how it ended.
-fn bind(end: &mut End, mw: u32, mr: u32, addr: u64, length: u64, access: u32) -> (u32, u32) {
-    let new_rkey = mw & !0xff | mw.wrapping_add(1) & 0xff;
+fn bind(end: &mut End, mw: Rkey, mr: Lkey, addr: u64, length: u64, access: Access) -> (Rkey, u32) {
+    let new_rkey = Rkey(mw.0 & !0xff | mw.0.wrapping_add(1) & 0xff);
     let op = SendOp::BindMw { mw, new_rkey, mr, addr, length, access };
     end.post_send(50, op, SendData::Sges(&[]));
     let entry = end.cq.wait(1)[0];
     assert_eq!(entry.wr_id, 50);
     if entry.status == 0 {
-        assert_eq!(entry.opcode, WC_BIND_MW);
+        assert_eq!(entry.opcode, WcOpcode::BindMw as u32);
     }
     (new_rkey, entry.status)
 }
 
 /// Binds a window to a part of the end's own MR.
-fn bound(end: &mut End, mw: u32, offset: u64, length: u64, access: u32) -> u32 {
+fn bound(end: &mut End, mw: Rkey, offset: u64, length: u64, access: Access) -> Rkey {
     let (mr, addr) = (end.mr.lkey, end.mr.addr + offset);
     let (rkey, status) = bind(end, mw, mr, addr, length, access);
     assert_eq!(status, 0);
@@ -49,7 +49,7 @@ fn bound(end: &mut End, mw: u32, offset: u64, length: u64, access: u32) -> u32 {
 }
 
 /// Writes 8 bytes through a key; returns how it ended.
-fn write(end: &mut End, remote_addr: u64, rkey: u32, bytes: &[u8; 8]) -> u32 {
+fn write(end: &mut End, remote_addr: u64, rkey: Rkey, bytes: &[u8; 8]) -> u32 {
     end.post_send(60, SendOp::Write { remote_addr, rkey, imm: None }, SendData::Inline(bytes));
     end.cq.wait(1)[0].status
 }
@@ -80,7 +80,7 @@ fn a_window_opens_what_it_is_bound_to_and_nothing_else() {
             assert_eq!(b.mr.read(100, 8), b"through!");
             assert_eq!(write(&mut a, addr + 292, rkey, b"the end!"), 0);
             // Beyond it, before it, through the MR's own key, another right.
-            for (at, key) in [(addr + 293, rkey), (addr + 99, rkey), (addr + 100, lkey)] {
+            for (at, key) in [(addr + 293, rkey), (addr + 99, rkey), (addr + 100, Rkey(lkey.0))] {
                 assert_eq!(write(&mut a, at, key, b"no entry"), REMOTE_ACCESS);
                 reconnect(&mut a, &mut b);
             }
@@ -114,17 +114,17 @@ fn windows_are_listed_with_what_they_open() {
     let two = bound(&mut b, two, 5, 7, READ);
     let listed = b.client.resources("urxe0", ResourceKind::Mw);
     assert_eq!(listed.len(), 3);
-    let detail = |rkey| {
-        let found = listed.iter().find(|resource| resource.number == rkey);
+    let detail = |rkey: Rkey| {
+        let found = listed.iter().find(|resource| resource.number == rkey.0);
         found.map(|resource| resource.detail.clone())
     };
     let bound_to = |offset, length, access, qpn| {
         let (mr, addr) = (b.mr.lkey, b.mr.addr + offset);
-        Some(BoundTo { mr, addr, length, access: Access::from_bits_retain(access), qpn })
+        Some(BoundTo { mr: mr.0, addr, length, access, qpn })
     };
-    let (mw_type, bound) = (MwType::One, bound_to(0, 10, 6, None));
+    let (mw_type, bound) = (MwType::One, bound_to(0, 10, WRITE | READ, None));
     assert_eq!(detail(one), Some(ResourceDetail::Mw { mw_type, bound }));
-    let (mw_type, bound) = (MwType::Two, bound_to(5, 7, 4, Some(b.qp.created.qpn)));
+    let (mw_type, bound) = (MwType::Two, bound_to(5, 7, READ, Some(b.qp.created.qpn)));
     assert_eq!(detail(two), Some(ResourceDetail::Mw { mw_type, bound }));
     let unbound = ResourceDetail::Mw { mw_type: MwType::Two, bound: None };
     assert_eq!(listed.iter().filter(|resource| resource.detail == unbound).count(), 1);
@@ -140,8 +140,8 @@ fn a_type_2_window_opens_to_its_qp_until_somebody_invalidates_it() {
     // By its owner.
     let rkey = bound(&mut b, rkey, 0, 100, WRITE);
     assert_eq!(write(&mut a, addr, rkey, b"it works"), 0);
-    let entry = b.exchange(SendOp::LocalInvalidate { key: rkey }, &[]);
-    assert_eq!(entry.opcode, WC_LOCAL_INV);
+    let entry = b.exchange(SendOp::LocalInvalidate { key: rkey.0 }, &[]);
+    assert_eq!(entry.opcode, WcOpcode::LocalInvalidate as u32);
     assert_eq!(write(&mut a, addr, rkey, b"no entry"), REMOTE_ACCESS);
     reconnect(&mut a, &mut b);
 
@@ -151,7 +151,7 @@ fn a_type_2_window_opens_to_its_qp_until_somebody_invalidates_it() {
     a.exchange(SendOp::Send(Extra::Invalidate(rkey)), &[]);
     let received = b.cq.wait(1)[0];
     assert_eq!((received.status, received.wc_flags), (0, WC_WITH_INV));
-    assert_eq!(received.imm_or_rkey, rkey);
+    assert_eq!(received.imm_or_rkey, rkey.0);
     assert_eq!(write(&mut a, addr, rkey, b"no entry"), REMOTE_ACCESS);
     reconnect(&mut a, &mut b);
 
@@ -169,7 +169,7 @@ fn a_type_2_window_opens_to_its_qp_until_somebody_invalidates_it() {
 fn the_owner_cannot_close_what_is_not_a_window_of_his() {
     let (first, second) = (start(1), start(1));
     let (mut a, mut b) = with_windowed_mr(&first, &second, Kind::Shared);
-    for key in [b.mr.lkey, 0, 0xdead_beef] {
+    for key in [b.mr.lkey.0, 0, 0xdead_beef] {
         b.post_send(1, SendOp::LocalInvalidate { key }, SendData::Sges(&[]));
         let status = b.cq.wait(1)[0].status;
         assert!([LOCAL_QP_OPERATION, BIND_FAILED].contains(&status), "{key:#x}: {status}");
@@ -208,8 +208,8 @@ fn random_binds_and_invalidations_harm_nobody() {
     let (_, rkey) = witness_b.client.alloc_mw(witness_b.pd, MwType::Two);
     let rkey = bound(&mut witness_b, rkey, 0, 100, WRITE);
     let (mut a, mut b) = with_windowed_mr(&first, &second, Kind::Shared);
-    let mut keys: Vec<u32> = (0..4).map(|_| b.client.alloc_mw(b.pd, MwType::Two).1).collect();
-    keys.extend([b.mr.lkey, rkey, witness_b.mr.lkey]);
+    let mut keys: Vec<u32> = (0..4).map(|_| b.client.alloc_mw(b.pd, MwType::Two).1.0).collect();
+    keys.extend([b.mr.lkey.0, rkey.0, witness_b.mr.lkey.0]);
     let mut random = Random::new(21);
     let mut ends = [0; 32];
     for _ in 0..500 {
@@ -219,16 +219,20 @@ fn random_binds_and_invalidations_harm_nobody() {
         let op = match random.below(3) {
             0 => SendOp::LocalInvalidate { key: mw },
             _ => SendOp::BindMw {
-                mw,
-                new_rkey,
+                mw: Rkey(mw),
+                new_rkey: Rkey(new_rkey),
                 mr: if random.below(4) == 0 {
-                    keys[4 + random.below(3) as usize]
+                    Lkey(keys[4 + random.below(3) as usize])
                 } else {
                     b.mr.lkey
                 },
                 addr: b.mr.addr.wrapping_add(random.below(5000)),
                 length: random.below(2000),
-                access: if random.below(4) == 0 { random.below(64) as u32 } else { WRITE | READ },
+                access: if random.below(4) == 0 {
+                    Access::from_bits_retain(random.below(64) as u32)
+                } else {
+                    WRITE | READ
+                },
             },
         };
         b.post_send(1, op, SendData::Sges(&[]));
@@ -286,21 +290,21 @@ fn a_flush_makes_what_was_written_visible() {
             remote_addr,
             rkey,
             length: 8,
-            placement: 1,
+            placement: FlushPlacement::GLOBAL,
             selectivity,
         };
-        for selectivity in [0, 1] {
+        for selectivity in [FlushSelectivity::Range, FlushSelectivity::Mr] {
             let write = SendOp::Write { remote_addr, rkey, imm: None };
             a.post_send(1, write, SendData::Inline(b"flushed!"));
             a.post_send(2, flush(rkey, selectivity), SendData::Sges(&[]));
             let entries = a.cq.wait(2);
             let ends: Vec<_> = entries.iter().map(|e| (e.wr_id, e.status)).collect();
             assert_eq!(ends, [(1, 0), (2, 0)]);
-            assert_eq!(entries[1].opcode, WC_FLUSH);
+            assert_eq!(entries[1].opcode, WcOpcode::Flush as u32);
             assert_eq!(flushable.read(0, 8), b"flushed!");
         }
         // An MR that does not say so cannot be flushed.
-        a.post_send(3, flush(b.mr.rkey, 1), SendData::Sges(&[]));
+        a.post_send(3, flush(b.mr.rkey, FlushSelectivity::Mr), SendData::Sges(&[]));
         assert_eq!(a.cq.wait(1)[0].status, REMOTE_ACCESS);
     }
 }
@@ -333,7 +337,7 @@ fn an_atomic_write_puts_eight_bytes() {
         let op = SendOp::AtomicWrite { remote_addr, rkey };
         a.post_send(1, op, SendData::Inline(b"12345678"));
         let entry = a.cq.wait(1)[0];
-        assert_eq!((entry.status, entry.opcode), (0, WC_ATOMIC_WRITE));
+        assert_eq!((entry.status, entry.opcode), (0, WcOpcode::AtomicWrite as u32));
         assert_eq!(b.mr.read(0, 9), b"12345678\0");
         a.mr.write(0, b"abcdefgh");
         a.exchange(op, &[a.mr.sge(0, 8)]);

@@ -6,11 +6,12 @@ use super::abi::{
 };
 use super::address::{encode, encode_gid, encode_sized};
 use super::command::View;
-use crate::uverbs::{ah_attr, mtu_number, qp_attr};
+use crate::uverbs::{ah_attr, qp_attr};
 use std::net::SocketAddr;
 use urxe_shm::control::{
-    CmConnParam, CmEvent, CmEventParam, CmPath, CmReply, CmRoute, CmSubject, CmUdParam, Gid,
+    CmConnParam, CmEvent, CmEventParam, CmPath, CmReply, CmRoute, CmSubject, CmUdParam,
 };
+use urxe_types::Gid;
 use zerocopy::IntoBytes;
 
 /// The only P_Key.
@@ -122,7 +123,7 @@ fn user_path_rec(path: &CmPath) -> UserPathRec {
         sgid: path.sgid.0,
         flow_label: path.flow_label.to_be_bytes(),
         reversible: 1,
-        mtu: mtu_number(path.mtu).into(),
+        mtu: path.mtu.code().into(),
         pkey: path.pkey.to_be_bytes(),
         hop_limit: path.hop_limit,
         traffic_class: path.traffic_class,
@@ -150,7 +151,7 @@ fn path_rec_data(path: &CmPath) -> PathRecData {
     path_rec[48] = path.traffic_class;
     path_rec[49] = REVERSIBLE | ONE_PATH;
     path_rec[50..52].copy_from_slice(&path.pkey.to_be_bytes());
-    path_rec[54] = selected(mtu_number(path.mtu));
+    path_rec[54] = selected(path.mtu.code());
     path_rec[55] = selected(rate_number(path.speed_mbps));
     path_rec[56] = selected(PACKET_LIFE_TIME);
     PathRecData { flags: abi::PATH_FLAGS, reserved: 0, path_rec }
@@ -228,8 +229,9 @@ fn private_data(data: &[u8]) -> ([u8; abi::PRIVATE_DATA], u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_shm::control::{AddressVector, CmEventKind, CmIdHandle, CmMulticastHandle, QpAttr};
+    use urxe_shm::control::{CmEventKind, CmIdHandle, CmMulticastHandle};
     use urxe_types::QpState;
+    use urxe_types::{AddressVector, PathMtu, QpAttr};
     use zerocopy::FromBytes;
 
     fn read<T: FromBytes>(bytes: &[u8]) -> T {
@@ -256,7 +258,7 @@ mod tests {
                 dgid: gid("10.0.0.2:0"),
                 sgid: gid("10.0.0.1:0"),
                 pkey: PKEY,
-                mtu: 1024,
+                mtu: PathMtu::Mtu1024,
                 speed_mbps: Some(25_000),
                 traffic_class: 0x28,
                 hop_limit: 64,

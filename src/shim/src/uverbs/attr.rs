@@ -2,8 +2,8 @@
 
 use super::abi::{AhAttr, GlobalRoute, ModifyQp, QpDest, QueryQpResp, UserQpAttr};
 use rustix::io::Errno;
-use urxe_shm::control::{AddressVector, Gid, QpAttr, QpCaps, QpQueried};
-use urxe_types::{Access, QpState, QpType};
+use urxe_shm::control::{QpCaps, QpQueried};
+use urxe_types::{Access, AddressVector, Gid, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn};
 
 /// The only port.
 pub(crate) const PORT: u8 = 1;
@@ -54,12 +54,12 @@ pub(crate) fn to_change(command: &ModifyQp) -> Result<QpAttr, Errno> {
         pkey_index: has(mask::PKEY_INDEX).then_some(command.pkey_index),
         port: has(mask::PORT).then_some(command.port_num),
         av: has(mask::AV).then(|| path_of_qp(&command.dest)).transpose()?,
-        path_mtu: has(mask::PATH_MTU).then(|| mtu_bytes(command.path_mtu)).transpose()?,
-        dest_qpn: has(mask::DEST_QPN).then_some(command.dest_qp_num),
-        qkey: has(mask::QKEY).then_some(command.qkey),
+        path_mtu: has(mask::PATH_MTU).then(|| path_mtu(command.path_mtu)).transpose()?,
+        dest_qpn: has(mask::DEST_QPN).then(|| qpn(command.dest_qp_num)).transpose()?,
+        qkey: has(mask::QKEY).then_some(Qkey(command.qkey)),
         // The kernel cuts PSNs to their 24 bits, and programs rely on it.
-        rq_psn: has(mask::RQ_PSN).then_some(command.rq_psn & 0xff_ffff),
-        sq_psn: has(mask::SQ_PSN).then_some(command.sq_psn & 0xff_ffff),
+        rq_psn: has(mask::RQ_PSN).then_some(Psn::new(command.rq_psn)),
+        sq_psn: has(mask::SQ_PSN).then_some(Psn::new(command.sq_psn)),
         max_rd_atomic: has(mask::MAX_QP_RD_ATOMIC).then_some(command.max_rd_atomic),
         max_dest_rd_atomic: has(mask::MAX_DEST_RD_ATOMIC).then_some(command.max_dest_rd_atomic),
         min_rnr_timer: has(mask::MIN_RNR_TIMER).then_some(command.min_rnr_timer),
@@ -81,16 +81,16 @@ pub(crate) fn queried(qp: &QpQueried) -> QueryQpResp {
         max_send_sge,
         max_recv_sge,
         max_inline_data,
-        qkey: attr.qkey.unwrap_or(0),
-        rq_psn: attr.rq_psn.unwrap_or(0),
-        sq_psn: attr.sq_psn.unwrap_or(0),
-        dest_qp_num: attr.dest_qpn.unwrap_or(0),
+        qkey: attr.qkey.unwrap_or_default().0,
+        rq_psn: attr.rq_psn.unwrap_or_default().get(),
+        sq_psn: attr.sq_psn.unwrap_or_default().get(),
+        dest_qp_num: attr.dest_qpn.unwrap_or_default().get(),
         qp_access_flags: attr.access.unwrap_or_default().bits(),
         pkey_index: attr.pkey_index.unwrap_or(0),
         qp_state: state,
         cur_qp_state: state,
         // A QP begins with the smallest.
-        path_mtu: attr.path_mtu.map_or(1, mtu_number),
+        path_mtu: attr.path_mtu.unwrap_or(PathMtu::Mtu256).code(),
         sq_draining: u8::from(*sq_draining),
         max_rd_atomic: attr.max_rd_atomic.unwrap_or(0),
         max_dest_rd_atomic: attr.max_dest_rd_atomic.unwrap_or(0),
@@ -130,11 +130,11 @@ pub(crate) fn qp_attr(attr: &QpAttr) -> UserQpAttr {
         qp_attr_mask: bits,
         qp_state: state(attr.state),
         cur_qp_state: state(attr.cur_state),
-        path_mtu: attr.path_mtu.map_or(0, mtu_number).into(),
-        qkey: attr.qkey.unwrap_or(0),
-        rq_psn: attr.rq_psn.unwrap_or(0),
-        sq_psn: attr.sq_psn.unwrap_or(0),
-        dest_qp_num: attr.dest_qpn.unwrap_or(0),
+        path_mtu: attr.path_mtu.map_or(0, PathMtu::code).into(),
+        qkey: attr.qkey.unwrap_or_default().0,
+        rq_psn: attr.rq_psn.unwrap_or_default().get(),
+        sq_psn: attr.sq_psn.unwrap_or_default().get(),
+        dest_qp_num: attr.dest_qpn.unwrap_or_default().get(),
         qp_access_flags: attr.access.unwrap_or_default().bits(),
         ah_attr: attr.av.as_ref().map(ah_attr).unwrap_or_default(),
         pkey_index: attr.pkey_index.unwrap_or(0),
@@ -156,7 +156,7 @@ pub(crate) fn path_of_ah(attr: &AhAttr) -> Result<AddressVector, Errno> {
         return Err(Errno::INVAL);
     }
     Ok(AddressVector {
-        dgid: Gid(attr.grh.dgid),
+        dgid: Gid(attr.grh.dgid).to_ip(),
         sgid_index: attr.grh.sgid_index,
         traffic_class: attr.grh.traffic_class,
         hop_limit: hop_limit(attr.grh.hop_limit),
@@ -167,7 +167,7 @@ pub(crate) fn path_of_ah(attr: &AhAttr) -> Result<AddressVector, Errno> {
 /// The same, as the kernel tells it.
 pub(crate) fn ah_attr(path: &AddressVector) -> AhAttr {
     let grh = GlobalRoute {
-        dgid: path.dgid.0,
+        dgid: Gid::from(path.dgid).0,
         flow_label: path.flow_label,
         sgid_index: path.sgid_index,
         hop_limit: path.hop_limit,
@@ -182,7 +182,7 @@ fn path_of_qp(dest: &QpDest) -> Result<AddressVector, Errno> {
         return Err(Errno::INVAL);
     }
     Ok(AddressVector {
-        dgid: Gid(dest.dgid),
+        dgid: Gid(dest.dgid).to_ip(),
         sgid_index: dest.sgid_index,
         traffic_class: dest.traffic_class,
         hop_limit: hop_limit(dest.hop_limit),
@@ -192,7 +192,7 @@ fn path_of_qp(dest: &QpDest) -> Result<AddressVector, Errno> {
 
 fn dest(path: &AddressVector) -> QpDest {
     QpDest {
-        dgid: path.dgid.0,
+        dgid: Gid::from(path.dgid).0,
         flow_label: path.flow_label,
         sgid_index: path.sgid_index,
         hop_limit: path.hop_limit,
@@ -236,14 +236,14 @@ pub(crate) fn qp_type(number: u8) -> Result<QpType, Errno> {
     })
 }
 
-/// The bytes of an `ibv_mtu`.
-fn mtu_bytes(number: u8) -> Result<u16, Errno> {
-    if (1..=5).contains(&number) { Ok(128 << number) } else { Err(Errno::INVAL) }
+/// `ibv_mtu`.
+fn path_mtu(number: u8) -> Result<PathMtu, Errno> {
+    PathMtu::from_code(number).ok_or(Errno::INVAL)
 }
 
-/// The largest `ibv_mtu` of no more bytes than these.
-pub(crate) fn mtu_number(bytes: u16) -> u8 {
-    (1..=5).rev().find(|number| 128 << number <= bytes).unwrap_or(1)
+/// A QPN that is not cut to its 24 bits.
+fn qpn(number: u32) -> Result<Qpn, Errno> {
+    Qpn::try_from(number).map_err(|_| Errno::INVAL)
 }
 
 #[cfg(test)]
@@ -295,9 +295,15 @@ mod tests {
             assert_eq!(change(bits).unwrap() == before, silent, "bit {bit}");
         }
         let all = change(bits).unwrap();
-        assert_eq!((all.rq_psn, all.path_mtu, all.timeout), (Some(2), Some(1024), Some(13)));
+        assert_eq!(
+            (all.rq_psn, all.path_mtu, all.timeout),
+            (Some(Psn::new(2)), Some(PathMtu::Mtu1024), Some(13))
+        );
         let av = all.av.unwrap();
-        assert_eq!((av.dgid, av.sgid_index, av.hop_limit, av.flow_label), (Gid([9; 16]), 2, 7, 5));
+        assert_eq!(
+            (av.dgid, av.sgid_index, av.hop_limit, av.flow_label),
+            (Gid([9; 16]).to_ip(), 2, 7, 5)
+        );
     }
 
     #[test]
@@ -309,6 +315,8 @@ mod tests {
         let attr_mask = mask::STATE | mask::AV | mask::PATH_MTU;
         assert_eq!(refused(ModifyQp { attr_mask, qp_state: 7, ..modify() }), Errno::INVAL);
         assert_eq!(refused(ModifyQp { attr_mask, path_mtu: 6, ..modify() }), Errno::INVAL);
+        let qpn = ModifyQp { attr_mask: mask::DEST_QPN, dest_qp_num: 1 << 24, ..modify() };
+        assert_eq!(refused(qpn), Errno::INVAL);
         let lid = QpDest { is_global: 0, ..modify().dest };
         assert_eq!(refused(ModifyQp { attr_mask, dest: lid, ..modify() }), Errno::INVAL);
         let port = QpDest { port_num: 2, ..modify().dest };
@@ -385,11 +393,10 @@ mod tests {
 
     #[test]
     fn path_mtus_have_numbers() {
-        assert_eq!([256, 512, 1024, 2048, 4096].map(mtu_number), [1, 2, 3, 4, 5]);
-        assert_eq!([0, 1500, 65_535].map(mtu_number), [1, 3, 5]);
+        let of = |number| path_mtu(number).ok();
         assert_eq!(
-            [0, 1, 5, 6].map(|number| mtu_bytes(number).ok()),
-            [None, Some(256), Some(4096), None]
+            [0, 1, 5, 6].map(of),
+            [None, Some(PathMtu::Mtu256), Some(PathMtu::Mtu4096), None]
         );
     }
 }

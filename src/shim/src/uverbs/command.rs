@@ -6,10 +6,9 @@ use super::frame::Frame;
 use rustix::io::Errno;
 use std::os::fd::RawFd;
 use urxe_shm::control::{
-    AddressVector, AhHandle, CqHandle, Gid, MrHandle, MwHandle, PdHandle, QpAttr, QpCaps, SrqAttr,
-    SrqHandle,
+    AhHandle, CqHandle, MrHandle, MwHandle, PdHandle, QpCaps, SrqAttr, SrqHandle,
 };
-use urxe_types::{Access, MwType, QpType};
+use urxe_types::{Access, AddressVector, Gid, MwType, QpAttr, QpType};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// A command, decoded.

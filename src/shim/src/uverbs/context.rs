@@ -194,7 +194,7 @@ impl Context {
                 let Reply::Ah { ah, ah_num } = reply else { return Err(UNEXPECTED) };
                 self.objects.lock().ahs.insert(ah);
                 Ok(Answer::core(&abi::CreateAhResp { ah_handle: ah.0 })
-                    .with_driver(&abi::RxeCreateAhResp { ah_num, reserved: 0 }))
+                    .with_driver(&abi::RxeCreateAhResp { ah_num: ah_num.0, reserved: 0 }))
             }
             Command::DestroyAh(ah) => {
                 known(self.objects.lock().ahs.contains(&ah))?;
@@ -207,7 +207,7 @@ impl Context {
                 let (reply, remapped) = memory::register(&self.session, &wanted)?;
                 let Reply::Mr { mr, lkey, rkey } = reply else { return Err(UNEXPECTED) };
                 self.objects.lock().mrs.insert(mr, remapped);
-                Ok(Answer::core(&abi::RegMrResp { mr_handle: mr.0, lkey, rkey }))
+                Ok(Answer::core(&abi::RegMrResp { mr_handle: mr.0, lkey: lkey.0, rkey: rkey.0 }))
             }
             Command::DeregMr(mr) => {
                 known(self.objects.lock().mrs.contains_key(&mr))?;
@@ -222,7 +222,7 @@ impl Context {
                 let reply = self.ask(&Request::AllocMw { pd, mw_type })?;
                 let Reply::Mw { mw, rkey } = reply else { return Err(UNEXPECTED) };
                 self.objects.lock().mws.insert(mw);
-                Ok(Answer::core(&abi::AllocMwResp { mw_handle: mw.0, rkey }))
+                Ok(Answer::core(&abi::AllocMwResp { mw_handle: mw.0, rkey: rkey.0 }))
             }
             Command::DeallocMw(mw) => {
                 known(self.objects.lock().mws.contains(&mw))?;

@@ -1,7 +1,6 @@
 //! What the kernel says of an rxe device, where the daemon has nothing to say.
 
 use super::abi::{ExQueryDeviceResp, OdpCaps, QueryDeviceResp, QueryPortResp};
-use super::attr::mtu_number;
 use urxe_shm::control::{self, DeviceAttr, LinkRate, PortAttr};
 
 /// `ib_uverbs_device_cap_flags`: what rxe claims and we keep. Not among it: path migration, and
@@ -112,8 +111,8 @@ pub(crate) fn port(attr: &PortAttr) -> QueryPortResp {
         gid_tbl_len: attr.gid_tbl_len,
         pkey_tbl_len: attr.pkey_tbl_len,
         state,
-        max_mtu: mtu_number(attr.max_mtu),
-        active_mtu: mtu_number(attr.active_mtu),
+        max_mtu: attr.max_mtu.code(),
+        active_mtu: attr.active_mtu.code(),
         max_vl_num: 1,
         active_width: rate.active_width(),
         active_speed: rate.active_speed(),

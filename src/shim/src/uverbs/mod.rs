@@ -23,7 +23,7 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use attr::{ah_attr, mtu_number, qp_attr, qp_state};
+pub(crate) use attr::{ah_attr, qp_attr, qp_state};
 pub(crate) use command::Registration;
 pub(crate) use context::Context;
 pub(crate) use events::{AsyncEvents, CompletionEvents, MAX_EVENT_LEN};

@@ -1,41 +1,8 @@
 //! Attributes of devices, ports and queue pairs, in the words of the verbs.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
-use urxe_types::{Access, QpState};
-
-/// A port address: `ibv_gid`. With RoCEv2 it is an IPv6 address, or an IPv4 address mapped into
-/// one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Gid(pub [u8; 16]);
-
-impl Gid {
-    /// The IP address that it stands for.
-    pub fn to_ip(self) -> IpAddr {
-        Ipv6Addr::from(self.0).to_canonical()
-    }
-}
-
-impl From<IpAddr> for Gid {
-    fn from(ip: IpAddr) -> Self {
-        match ip {
-            // ADDR-005
-            IpAddr::V4(ip) => Gid(ip.to_ipv6_mapped().octets()),
-            IpAddr::V6(ip) => Gid(ip.octets()),
-        }
-    }
-}
-
-impl fmt::Display for Gid {
-    /// Eight groups of four digits, as `sysfs` has it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [first, groups @ ..] = Ipv6Addr::from(self.0).segments();
-        write!(f, "{first:04x}")?;
-        groups.iter().try_for_each(|group| write!(f, ":{group:04x}"))
-    }
-}
+use std::net::IpAddr;
+use urxe_types::{PathMtu, QpAttr};
 
 /// A device, as a list shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,10 +98,10 @@ impl OdpCaps {
 pub struct PortAttr {
     /// Whether it is up: `IBV_PORT_ACTIVE`, else `IBV_PORT_DOWN`.
     pub active: bool,
-    /// Largest path MTU that it could have, in bytes.
-    pub max_mtu: u16,
-    /// Largest path MTU that its link carries now, in bytes.
-    pub active_mtu: u16,
+    /// Largest path MTU that it could have.
+    pub max_mtu: PathMtu,
+    /// Largest path MTU that its link carries now.
+    pub active_mtu: PathMtu,
     /// Length of the GID table.
     pub gid_tbl_len: u32,
     /// Length of the P_Key table.
@@ -175,74 +142,6 @@ pub struct SrqAttr {
     pub limit: u32,
 }
 
-/// The path to the peer: the part of `ibv_ah_attr` that RoCEv2 has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AddressVector {
-    /// The peer's GID.
-    pub dgid: Gid,
-    /// Index of our own GID in the port's table.
-    pub sgid_index: u8,
-    /// Traffic class (IPv6) or type of service (IPv4).
-    pub traffic_class: u8,
-    /// Hop limit or time to live.
-    pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits.
-    pub flow_label: u32,
-}
-
-impl AddressVector {
-    /// The usual path to `dgid`: from our GID 0, hop limit 64, traffic class and flow label 0.
-    pub fn to(dgid: IpAddr) -> Self {
-        AddressVector {
-            dgid: Gid::from(dgid),
-            sgid_index: 0,
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-        }
-    }
-}
-
-/// `ibv_qp_attr` with its mask: what is `Some` is to be changed, or is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QpAttr {
-    /// The state to go to, or the present one.
-    pub state: Option<QpState>,
-    /// The state that the caller believes the QP to be in.
-    pub cur_state: Option<QpState>,
-    /// What the peer may do.
-    pub access: Option<Access>,
-    /// Index into the P_Key table; only 0 exists.
-    pub pkey_index: Option<u16>,
-    /// Port number; only 1 exists.
-    pub port: Option<u8>,
-    /// The path to the peer.
-    pub av: Option<AddressVector>,
-    /// Largest payload of a packet, in bytes: 256, 512, 1,024, 2,048 or 4,096.
-    pub path_mtu: Option<u16>,
-    /// The peer's QPN.
-    pub dest_qpn: Option<u32>,
-    /// UD: what a datagram must carry to be taken.
-    pub qkey: Option<u32>,
-    /// First PSN expected.
-    pub rq_psn: Option<u32>,
-    /// First PSN sent.
-    pub sq_psn: Option<u32>,
-    /// READs and atomics that we may have outstanding.
-    pub max_rd_atomic: Option<u8>,
-    /// READs and atomics that the peer may have outstanding.
-    pub max_dest_rd_atomic: Option<u8>,
-    /// Code (0 to 31) of the time a peer shall wait when there is no receive posted.
-    pub min_rnr_timer: Option<u8>,
-    /// Code (0 to 31): the ACK timeout is 4.096 us << code, but never less than the path needs; 0
-    /// waits for ever.
-    pub timeout: Option<u8>,
-    /// Tries (0 to 7) after a timeout or a sequence error.
-    pub retry_cnt: Option<u8>,
-    /// Tries (0 to 6) after an RNR NAK; 7 is for ever.
-    pub rnr_retry: Option<u8>,
-}
-
 /// A QP's present attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpQueried {
@@ -254,21 +153,4 @@ pub struct QpQueried {
     pub sq_sig_all: bool,
     /// In SQD: work that had begun has not ended yet.
     pub sq_draining: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::Ipv4Addr;
-
-    #[test]
-    fn gids_are_addresses() {
-        let v4 = IpAddr::from(Ipv4Addr::new(10, 0, 0, 1));
-        let gid = Gid::from(v4);
-        assert_eq!(gid.0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
-        assert_eq!(gid.to_ip(), v4);
-        assert_eq!(gid.to_string(), "0000:0000:0000:0000:0000:ffff:0a00:0001");
-        let v6: IpAddr = "fe80::1".parse().unwrap();
-        assert_eq!(Gid::from(v6).to_ip(), v6);
-    }
 }

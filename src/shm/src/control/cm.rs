@@ -7,11 +7,10 @@
 //! The daemon touches no QP on behalf of an id. What a QP is to be set to, [`CmRequest::QpAttr`]
 //! says, and the program does it.
 
-use super::{AddressVector, Gid, QpAttr};
 use super::{CmChannelHandle, CmIdHandle, CmMulticastHandle, socket};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use urxe_types::{QpState, QpType};
+use urxe_types::{AddressVector, Gid, PathMtu, QpAttr, QpState, QpType};
 
 /// Most bytes of private data in any direction; how much really fits depends on the message:
 /// 56 in a request for a connection, 196 in an acceptance, 148 in a rejection, and with datagrams
@@ -391,8 +390,8 @@ pub struct CmPath {
     pub sgid: Gid,
     /// P_Key.
     pub pkey: u16,
-    /// Path MTU in bytes.
-    pub mtu: u16,
+    /// Path MTU.
+    pub mtu: PathMtu,
     /// Speed of the link in Mbit/s, if known.
     pub speed_mbps: Option<u32>,
     /// Traffic class or type of service.
@@ -422,6 +421,7 @@ pub(super) mod tests {
     use super::*;
     use crate::control::ResourceDetail;
     use proptest::prelude::*;
+    use urxe_types::{Psn, Qpn};
 
     fn space() -> impl Strategy<Value = CmPortSpace> {
         use CmPortSpace::*;
@@ -564,7 +564,7 @@ pub(super) mod tests {
         ];
         let ud = (any::<([u32; 2], [u8; 16], [u8; 3], u32)>(), data()).prop_map(
             |(([qpn, qkey], dgid, [sgid_index, traffic_class, hop_limit], flow_label), data)| {
-                let dgid = Gid(dgid);
+                let dgid = Gid(dgid).to_ip();
                 let av = AddressVector { dgid, sgid_index, traffic_class, hop_limit, flow_label };
                 CmUdParam { qpn, qkey, av, private_data: data }
             },
@@ -586,8 +586,9 @@ pub(super) mod tests {
     }
 
     fn route() -> impl Strategy<Value = CmRoute> {
-        let path = any::<([[u8; 16]; 2], [u16; 2], Option<u32>, [u8; 2], u32)>().prop_map(
-            |([dgid, sgid], [pkey, mtu], speed_mbps, [traffic_class, hop_limit], flow_label)| {
+        let mtu = prop::sample::select(PathMtu::ALL.to_vec());
+        let path = (any::<([[u8; 16]; 2], u16, Option<u32>, [u8; 2], u32)>(), mtu).prop_map(
+            |(([dgid, sgid], pkey, speed_mbps, [traffic_class, hop_limit], flow_label), mtu)| {
                 let (dgid, sgid) = (Gid(dgid), Gid(sgid));
                 CmPath { dgid, sgid, pkey, mtu, speed_mbps, traffic_class, hop_limit, flow_label }
             },
@@ -617,9 +618,9 @@ pub(super) mod tests {
                     let state = Some(state);
                     CmReply::QpAttr(QpAttr {
                         state,
-                        dest_qpn,
-                        rq_psn,
-                        sq_psn,
+                        dest_qpn: dest_qpn.map(Qpn::new),
+                        rq_psn: rq_psn.map(Psn::new),
+                        sq_psn: sq_psn.map(Psn::new),
                         timeout,
                         retry_cnt,
                         rnr_retry,

@@ -33,10 +33,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-pub use attr::{
-    AddressVector, DeviceAttr, DeviceInfo, Gid, OdpCaps, PortAttr, QpAttr, QpCaps, QpQueried,
-    SrqAttr,
-};
+pub use attr::{DeviceAttr, DeviceInfo, OdpCaps, PortAttr, QpCaps, QpQueried, SrqAttr};
 pub use cm::{
     CM_MAX_PRIVATE_DATA, CmConnParam, CmEvent, CmEventKind, CmEventParam, CmOption, CmPath,
     CmPortSpace, CmReply, CmRequest, CmRoute, CmSubject, CmUdParam,
@@ -54,7 +51,7 @@ pub use stats::{CounterInfo, QpStats, StatsPage};
 
 /// Version of everything this crate lays down: messages, rings and doorbells. It stands, outside
 /// of the encoding, at the head of each message; two sides with different versions do not talk.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// Longest message in bytes. The longest that exists is a page of statistics, with a name and a
 /// meaning for each counter; 64 KiB hold several hundred, and are well below the 208 KiB that a

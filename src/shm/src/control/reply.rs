@@ -3,13 +3,14 @@
 #[cfg(doc)]
 use super::Request;
 use super::{
-    AhHandle, CmReply, CompChannelHandle, ContextHandle, CqHandle, DeviceAttr, DeviceInfo, Gid,
+    AhHandle, CmReply, CompChannelHandle, ContextHandle, CqHandle, DeviceAttr, DeviceInfo,
     MrHandle, MwHandle, PdHandle, PortAttr, QpCaps, QpHandle, QpQueried, ResourcePage, SrqAttr,
     SrqHandle, StatsPage,
 };
 #[cfg(doc)]
 use crate::ring::{doorbell::DoorbellWriter, geometry::Geometry};
 use serde::{Deserialize, Serialize};
+use urxe_types::{AhId, Gid, Lkey, Rkey};
 
 /// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,9 +47,9 @@ pub enum Reply {
         /// The registration.
         mr: MrHandle,
         /// Key for the program's own work requests.
-        lkey: u32,
+        lkey: Lkey,
         /// Key for peers.
-        rkey: u32,
+        rkey: Rkey,
     },
     /// Answer to [`Request::CreateCompChannel`]. Comes with one descriptor: the read end of the
     /// pipe.
@@ -94,14 +95,14 @@ pub enum Reply {
         /// The address handle.
         ah: AhHandle,
         /// Its number in work requests (`ah_num`), never 0.
-        ah_num: u32,
+        ah_num: AhId,
     },
     /// Answer to [`Request::AllocMw`].
     Mw {
         /// The window.
         mw: MwHandle,
         /// Its first rkey, which opens nothing.
-        rkey: u32,
+        rkey: Rkey,
     },
     /// Answer to [`Request::CreateQp`].
     Qp(QpCreated),

@@ -3,12 +3,11 @@
 #[cfg(doc)]
 use super::Reply;
 use super::{
-    AddressVector, AhHandle, CmChannelHandle, CmRequest, CompChannelHandle, ContextHandle,
-    CqHandle, Gid, MrHandle, MwHandle, PdHandle, QpAttr, QpCaps, QpHandle, ResourceKind, SrqAttr,
-    SrqHandle,
+    AhHandle, CmChannelHandle, CmRequest, CompChannelHandle, ContextHandle, CqHandle, MrHandle,
+    MwHandle, PdHandle, QpCaps, QpHandle, ResourceKind, SrqAttr, SrqHandle,
 };
 use serde::{Deserialize, Serialize};
-use urxe_types::{Access, MwType, QpType};
+use urxe_types::{Access, AddressVector, Gid, MwType, QpAttr, QpType};
 
 /// What a program asks. Said in each case: what it does, when it is legal, how it is answered,
 /// and which errors it gives.

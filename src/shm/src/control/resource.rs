@@ -1,9 +1,9 @@
 //! What exists on a device, as [`Request::Resources`](super::Request::Resources) asks for it.
 
-use super::{CmPortSpace, Gid};
+use super::CmPortSpace;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use urxe_types::{Access, MwType, QpState, QpType};
+use urxe_types::{Access, Gid, MwType, QpState, QpType};
 
 /// A kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -5,7 +5,9 @@ use super::*;
 use proptest::prelude::*;
 use serde::Serialize;
 use std::net::IpAddr;
-use urxe_types::{Access, MwType, QpType};
+use urxe_types::{
+    Access, AddressVector, AhId, Gid, Lkey, MwType, PathMtu, Psn, Qkey, QpAttr, QpType, Qpn, Rkey,
+};
 
 fn text() -> impl Strategy<Value = String> {
     "\\PC{0,20}"
@@ -33,13 +35,17 @@ fn gid() -> impl Strategy<Value = Gid> {
 fn av() -> impl Strategy<Value = AddressVector> {
     (gid(), any::<([u8; 3], u32)>()).prop_map(
         |(dgid, ([sgid_index, traffic_class, hop_limit], flow_label))| AddressVector {
-            dgid,
+            dgid: dgid.to_ip(),
             sgid_index,
             traffic_class,
             hop_limit,
             flow_label,
         },
     )
+}
+
+fn mtu() -> impl Strategy<Value = PathMtu> {
+    prop::sample::select(PathMtu::ALL.to_vec())
 }
 
 fn srq_attr() -> impl Strategy<Value = SrqAttr> {
@@ -60,11 +66,11 @@ fn location() -> impl Strategy<Value = RingLocation> {
 
 fn attr() -> impl Strategy<Value = QpAttr> {
     let states = (prop::option::of(state()), prop::option::of(state()));
-    let words = any::<[Option<u32>; 5]>();
-    let halves = any::<[Option<u16>; 2]>();
+    let words = any::<([Option<u32>; 5], Option<u16>)>();
     let bytes = any::<[Option<u8>; 7]>();
-    (states, prop::option::of(av()), words, halves, bytes).prop_map(
-        |((state, cur_state), av, words, [pkey_index, path_mtu], bytes)| {
+    let path = (prop::option::of(av()), prop::option::of(mtu()));
+    (states, path, words, bytes).prop_map(
+        |((state, cur_state), (av, path_mtu), (words, pkey_index), bytes)| {
             let [access, dest_qpn, qkey, rq_psn, sq_psn] = words;
             let [port, max_rd_atomic, max_dest_rd_atomic, timer, timeout, retry, rnr] = bytes;
             QpAttr {
@@ -75,10 +81,10 @@ fn attr() -> impl Strategy<Value = QpAttr> {
                 port,
                 av,
                 path_mtu,
-                dest_qpn,
-                qkey,
-                rq_psn,
-                sq_psn,
+                dest_qpn: dest_qpn.map(Qpn::new),
+                qkey: qkey.map(Qkey),
+                rq_psn: rq_psn.map(Psn::new),
+                sq_psn: sq_psn.map(Psn::new),
                 max_rd_atomic,
                 max_dest_rd_atomic,
                 min_rnr_timer: timer,
@@ -169,8 +175,9 @@ fn object_reply() -> impl Strategy<Value = Reply> {
         (srq_attr(), prop::option::of(location()))
             .prop_map(|(attr, ring)| Reply::SrqModified { attr, ring }),
         srq_attr().prop_map(Reply::SrqAttr),
-        any::<[u32; 2]>().prop_map(|[ah, ah_num]| Reply::Ah { ah: AhHandle(ah), ah_num }),
-        any::<[u32; 2]>().prop_map(|[mw, rkey]| Reply::Mw { mw: MwHandle(mw), rkey }),
+        any::<[u32; 2]>()
+            .prop_map(|[ah, ah_num]| Reply::Ah { ah: AhHandle(ah), ah_num: AhId(ah_num) }),
+        any::<[u32; 2]>().prop_map(|[mw, rkey]| Reply::Mw { mw: MwHandle(mw), rkey: Rkey(rkey) }),
         created.prop_map(|([qp, qpn, doorbell_slot], caps, send_ring, recv_ring)| {
             let qp = QpHandle(qp);
             Reply::Qp(QpCreated { qp, qpn, caps, send_ring, recv_ring, doorbell_slot })
@@ -255,7 +262,11 @@ fn reply() -> impl Strategy<Value = Reply> {
         (text(), any::<([u8; 8], IpAddr)>()).prop_map(|(name, (node_guid, address))| {
             Reply::Devices(vec![DeviceInfo { name, node_guid, address }])
         }),
-        any::<[u32; 3]>().prop_map(|[mr, lkey, rkey]| Reply::Mr { mr: MrHandle(mr), lkey, rkey }),
+        any::<[u32; 3]>().prop_map(|[mr, lkey, rkey]| Reply::Mr {
+            mr: MrHandle(mr),
+            lkey: Lkey(lkey),
+            rkey: Rkey(rkey)
+        }),
         (attr(), caps(), any::<[bool; 2]>()).prop_map(|(attr, caps, flags)| {
             let [sq_sig_all, sq_draining] = flags;
             Reply::QpAttr(QpQueried { attr, caps, sq_sig_all, sq_draining })
@@ -339,6 +350,27 @@ fn a_qp_type_that_does_not_exist_is_refused() {
     for unknown in other[at] + 1..0x80 {
         bytes[at] = unknown;
         let len = bytes.len();
+        assert_eq!(decode::<Request>(&bytes), Err(DecodeError::Malformed { len }));
+    }
+}
+
+/// A path MTU, a QPN or a PSN that cannot be is none: the message is refused.
+#[test]
+fn an_attribute_that_cannot_be_is_refused() {
+    let modify = |attr| encoded(&Request::ModifyQp { qp: QpHandle(1), attr });
+    let cases = [
+        (QpAttr { path_mtu: Some(PathMtu::Mtu4096), ..QpAttr::default() }, vec![0xdc, 0x0b]),
+        (QpAttr { dest_qpn: Some(Qpn::MULTICAST), ..QpAttr::default() }, vec![0xff, 0xff, 0xff, 8]),
+        (
+            QpAttr { sq_psn: Some(Psn::new(0xff_ffff)), ..QpAttr::default() },
+            vec![0xff, 0xff, 0xff, 8],
+        ),
+    ];
+    for (attr, impossible) in cases {
+        let (mut bytes, without) = (modify(attr), modify(QpAttr::default()));
+        let at = (0..without.len()).find(|&at| bytes[at] != without[at]).unwrap() + 1;
+        let len = bytes.len();
+        bytes[at..at + impossible.len()].copy_from_slice(&impossible);
         assert_eq!(decode::<Request>(&bytes), Err(DecodeError::Malformed { len }));
     }
 }

@@ -14,8 +14,9 @@ use super::queue::{Ring, RingError};
 use crate::memory::region::Window;
 use crate::ring::cursor::{Indices, take_armed};
 use crate::ring::geometry::Geometry;
-use crate::ring::layout::{CqEntry, WC_RECV, WC_SEND, WC_WR_FLUSH_ERR};
+use crate::ring::layout::CqEntry;
 use std::sync::atomic::Ordering;
+use urxe_types::{WcOpcode, WcStatus};
 use zerocopy::IntoBytes;
 
 /// A completion queue without a daemon.
@@ -55,12 +56,15 @@ impl FlushCq {
         while next != posted_to {
             let mut wr_id = [0; 8];
             queue.window.load(geometry.element(next), &mut wr_id);
-            let opcode = if posted == Posted::Sends { WC_SEND } else { WC_RECV };
+            let opcode = match posted {
+                Posted::Sends => WcOpcode::Send,
+                Posted::Receives => WcOpcode::Recv,
+            };
             let entry = CqEntry {
                 wr_id: u64::from_ne_bytes(wr_id),
                 // CLIENT-017
-                status: WC_WR_FLUSH_ERR,
-                opcode,
+                status: WcStatus::WrFlush as u32,
+                opcode: opcode as u32,
                 qp_num: qpn,
                 ..CqEntry::default()
             };
@@ -101,8 +105,8 @@ impl FlushCq {
 mod tests {
     use super::*;
     use crate::memory::arena::Arena;
-    use crate::ring::entry::{Extra, SendData, SendOp, SendWr};
     use crate::ring::{CqConsumer, CqProducer, RqConsumer, RqProducer, SqConsumer, SqProducer};
+    use urxe_types::{SendData, SendWqe, SendWr};
 
     struct Session {
         arena: Arena,
@@ -119,8 +123,7 @@ mod tests {
     }
 
     fn post(queue: &mut SqProducer, wr_id: u64) {
-        let op = SendOp::Send(Extra::None);
-        let wr = SendWr { wr_id, op, to: None, fence: false, signaled: false, solicited: false };
+        let wr = SendWr { wr_id, ..SendWr::default() };
         queue.push(&wr, SendData::Sges(&[])).unwrap();
         queue.publish();
     }
@@ -153,7 +156,7 @@ mod tests {
         }
         let _ = receives.publish();
         for _ in 0..3 {
-            daemon_sq.take(&mut Vec::new(), &mut Vec::new()).unwrap();
+            daemon_sq.take(&mut SendWqe::default(), &mut Vec::new()).unwrap();
         }
         daemon_sq.retire(2);
 
@@ -167,12 +170,13 @@ mod tests {
         assert!(flush.take_armed() && !flush.take_armed());
         assert_eq!(both(), [0, 0]);
         let of = |ids: std::ops::Range<u64>, opcode| ids.map(move |id| (id, 5, opcode, 7));
-        let expected: Vec<_> = of(2..5, WC_SEND).chain(of(10..15, WC_RECV)).collect();
+        let expected: Vec<_> =
+            of(2..5, WcOpcode::Send as u32).chain(of(10..15, WcOpcode::Recv as u32)).collect();
         assert_eq!(poll(&mut program), expected);
         // And what is posted later.
         post(&mut sends, 99);
         assert_eq!(both(), [1, 0]);
-        assert_eq!(poll(&mut program), [(99, 5, WC_SEND, 7)]);
+        assert_eq!(poll(&mut program), [(99, 5, WcOpcode::Send as u32, 7)]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! How large a ring is, computed as the kernel's `rdma_rxe` does it.
 
 use crate::memory::region::page_size;
-use crate::ring::layout::{CqEntry, QueueHeader, RecvEntry, SendEntry, Sge};
+use crate::ring::layout::{CqEntry, QueueHeader, RecvEntry, SendEntry};
 use std::mem::size_of;
+use urxe_types::Sge;
 
 /// Shape of one ring: element size, number of slots, and the room behind an entry's fixed part.
 ///

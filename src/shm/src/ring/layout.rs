@@ -55,20 +55,6 @@ pub const ARMED_ANY: u32 = 1;
 /// In [`QueueHeader::armed`]: the next completion that is solicited or an error shall.
 pub const ARMED_SOLICITED: u32 = 2;
 
-/// A stretch of registered memory: `rxe_sge`, and the same 16 bytes as `ibv_sge`.
-#[repr(C)]
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-pub struct Sge {
-    /// Address in the terms of the MR (its `iova` space).
-    pub addr: u64,
-    /// Length in bytes.
-    pub length: u32,
-    /// Local key of the MR that holds it.
-    pub lkey: u32,
-}
-
 /// How far a work request has come: `rxe_dma_info`. Only `length` (for inline data) and
 /// `num_sge` mean anything to us; the rest is the kernel driver's scratch space.
 #[repr(C)]
@@ -254,7 +240,7 @@ pub struct CqEntry {
     pub wr_id: u64,
     /// How it ended: `ibv_wc_status`.
     pub status: u32,
-    /// One of the `WC_` numbers.
+    /// A [`WcOpcode`](urxe_types::WcOpcode)'s number.
     pub opcode: u32,
     /// Why it failed, in the provider's own terms.
     pub vendor_err: u32,
@@ -316,32 +302,6 @@ pub const SEND_SOLICITED: u32 = 4;
 /// [`SendEntry::send_flags`]: the data itself follows the entry.
 pub const SEND_INLINE: u32 = 8;
 
-/// [`CqEntry::status`]: `IBV_WC_WR_FLUSH_ERR`.
-pub const WC_WR_FLUSH_ERR: u32 = 5;
-
-/// [`CqEntry::opcode`]: a SEND was done.
-pub const WC_SEND: u32 = 0;
-/// [`CqEntry::opcode`]: an RDMA WRITE was done.
-pub const WC_RDMA_WRITE: u32 = 1;
-/// [`CqEntry::opcode`]: an RDMA READ was done.
-pub const WC_RDMA_READ: u32 = 2;
-/// [`CqEntry::opcode`]: a COMPARE-AND-SWAP was done.
-pub const WC_COMPARE_SWAP: u32 = 3;
-/// [`CqEntry::opcode`]: a FETCH-AND-ADD was done.
-pub const WC_FETCH_ADD: u32 = 4;
-/// [`CqEntry::opcode`]: `IBV_WC_BIND_MW`.
-pub const WC_BIND_MW: u32 = 5;
-/// [`CqEntry::opcode`]: `IBV_WC_LOCAL_INV`.
-pub const WC_LOCAL_INV: u32 = 6;
-/// [`CqEntry::opcode`]: `IBV_WC_FLUSH`.
-pub const WC_FLUSH: u32 = 8;
-/// [`CqEntry::opcode`]: `IBV_WC_ATOMIC_WRITE`.
-pub const WC_ATOMIC_WRITE: u32 = 9;
-/// [`CqEntry::opcode`]: a message was received.
-pub const WC_RECV: u32 = 128;
-/// [`CqEntry::opcode`]: an RDMA WRITE with immediate data was received.
-pub const WC_RECV_RDMA_WITH_IMM: u32 = 129;
-
 /// [`CqEntry::sl`]: the GRH is an IPv4 header. RoCE has no service levels; mlx5 puts the kind of
 /// header here, and UCX before 1.18 looks for it with every provider: without it, it drops all.
 pub const SL_IPV4: u8 = 2;
@@ -373,7 +333,8 @@ macro_rules! assert_layout {
 assert_layout!(QueueHeader, 384, {
     log2_elem_size @ 0, index_mask @ 4, flags @ 8, producer @ 128, consumer @ 256, armed @ 320,
 });
-assert_layout!(Sge, 16, { addr @ 0, length @ 8, lkey @ 12 });
+// `rxe_sge`, and the same 16 bytes as `ibv_sge`.
+assert_layout!(urxe_types::Sge, 16, { addr @ 0, length @ 8, lkey @ 12 });
 assert_layout!(DmaInfo, 24, {
     length @ 0, resid @ 4, cur_sge @ 8, num_sge @ 12, sge_offset @ 16, reserved @ 20,
 });

@@ -155,9 +155,10 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::entry::{SendData, Taken};
-    use crate::ring::testing::{completion, completion_queue, plain_send, send_queue};
+    use crate::ring::entry::Taken;
+    use crate::ring::testing::{completion, completion_queue, plain_send, send_queue, take};
     use crate::ring::{CqProducer, SqProducer};
+    use urxe_types::{SendData, SendWqe};
 
     #[test]
     fn the_header_is_what_librxe_expects() {
@@ -167,7 +168,7 @@ mod tests {
             producer.push(&plain_send(wr_id), SendData::Sges(&[])).unwrap();
         }
         producer.publish();
-        consumer.take(&mut Vec::new(), &mut Vec::new()).unwrap();
+        take(&mut consumer);
         consumer.retire(1);
         let mut header = [0; size_of::<QueueHeader>()];
         window.load(0, &mut header);
@@ -202,14 +203,13 @@ mod tests {
         let (_, mut sq, mut daemon_sq) = send_queue(Geometry::send(10, 1, 64).unwrap());
         let (_, mut cq, mut daemon_cq) = completion_queue(5);
         let daemon = std::thread::spawn(move || {
-            let (mut sges, mut inline) = (Vec::new(), Vec::new());
+            let (mut wqe, mut buffer) = (SendWqe::default(), Vec::new());
             let mut next = 0;
             while next < COUNT {
-                inline.clear();
-                match daemon_sq.take(&mut sges, &mut inline).unwrap() {
-                    Taken::Ready(wqe) => {
-                        assert_eq!(wqe.wr.wr_id, next);
-                        assert_eq!(inline, [next as u8; 40]);
+                match daemon_sq.take(&mut wqe, &mut buffer).unwrap() {
+                    Taken::Ready => {
+                        assert_eq!(wqe.wr_id, next);
+                        assert_eq!(wqe.inline.as_deref(), Some(&[next as u8; 40][..]));
                         while daemon_cq.push(&completion(next), false).is_err() {
                             std::thread::yield_now();
                         }
@@ -217,7 +217,7 @@ mod tests {
                         daemon_sq.retire(1);
                     }
                     Taken::Empty => std::thread::yield_now(),
-                    Taken::Malformed { error, .. } => panic!("{error}"),
+                    Taken::Malformed(error) => panic!("{error}"),
                 }
                 let _ = daemon_cq.publish();
             }

@@ -1,12 +1,13 @@
 //! The two ends of a receive queue, a QP's own or shared.
 
 use super::cursor::{ConsumerCursor, IndexError, ProducerCursor};
-use super::entry::{PostError, RecvWqe, Taken};
+use super::entry::{PostError, Taken, take_recv};
 use super::geometry::Geometry;
-use super::layout::{FLAG_RING_AFTER_POST, RecvEntry, Sge};
+use super::layout::{FLAG_RING_AFTER_POST, RecvEntry};
 use super::queue::{MoveError, Ring, RingError};
 use crate::memory::region::Window;
 use std::sync::atomic::{Ordering, fence};
+use urxe_types::{RecvWqe, Sge};
 use zerocopy::IntoBytes;
 
 /// The program's end of a receive queue.
@@ -71,11 +72,11 @@ impl RqConsumer {
         Ok(Self { ring: Ring::create(window, geometry)?, cursor })
     }
 
-    /// Takes the next work request. Its SGEs are appended to `sges`; of a malformed one, none
-    /// are. Its place is free at once.
-    pub fn take(&mut self, sges: &mut Vec<Sge>) -> Result<Taken<RecvWqe>, IndexError> {
+    /// Takes the next work request, into `wqe`; of a malformed one, the number alone. Its place is
+    /// free at once.
+    pub fn take(&mut self, wqe: &mut RecvWqe) -> Result<Taken, IndexError> {
         let Some(slot) = self.cursor.take(&self.ring)? else { return Ok(Taken::Empty) };
-        let taken = RecvWqe::decode(&self.ring.window, &self.ring.geometry, slot, sges);
+        let taken = take_recv(&self.ring.window, &self.ring.geometry, slot, wqe);
         self.cursor.release(&self.ring, 1);
         Ok(taken)
     }
@@ -115,6 +116,7 @@ mod tests {
     use crate::ring::testing::{any_sges, recv_queue, window};
     use proptest::prelude::*;
     use std::mem::offset_of;
+    use urxe_types::Lkey;
 
     proptest! {
         #[test]
@@ -122,10 +124,9 @@ mod tests {
             let (_, mut producer, mut consumer) = recv_queue(Geometry::recv(1, 3).unwrap());
             producer.push(wr_id, &sges).unwrap();
             prop_assert!(!producer.publish());
-            let mut taken = Vec::new();
-            let length = sges.iter().map(|sge| u64::from(sge.length)).sum();
-            prop_assert_eq!(consumer.take(&mut taken), Ok(Taken::Ready(RecvWqe { wr_id, length })));
-            prop_assert_eq!(taken, sges);
+            let mut wqe = RecvWqe::default();
+            prop_assert_eq!(consumer.take(&mut wqe), Ok(Taken::Ready));
+            prop_assert_eq!(wqe, RecvWqe { wr_id, sges });
         }
     }
 
@@ -151,14 +152,13 @@ mod tests {
             for wr_id in 0..20_000 {
                 producer.push(wr_id, &[Sge::default()]).unwrap();
                 assert!(!producer.publish());
-                let mut sges = Vec::new();
-                match consumer.take(&mut sges).unwrap() {
-                    Taken::Ready(wqe) => {
-                        let sum: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-                        assert_eq!((wqe.wr_id, wqe.length), (wr_id, sum));
-                        assert!(sges.len() <= MAX_SGE, "{sges:?}");
+                let mut wqe = RecvWqe::default();
+                match consumer.take(&mut wqe).unwrap() {
+                    Taken::Ready => {
+                        assert_eq!(wqe.wr_id, wr_id);
+                        assert!(wqe.sges.len() <= MAX_SGE, "{wqe:?}");
                     }
-                    Taken::Malformed { .. } => assert!(sges.is_empty(), "{sges:?}"),
+                    Taken::Malformed(_) => assert!(wqe.sges.is_empty(), "{wqe:?}"),
                     Taken::Empty => panic!("one was posted"),
                 }
             }
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(producer.push(2, &[]), Err(PostError::QueueFull { capacity: 1 }));
         assert!(!producer.publish());
         assert_eq!(consumer.available(), Ok(1));
-        consumer.take(&mut Vec::new()).unwrap();
+        consumer.take(&mut RecvWqe::default()).unwrap();
         producer.push(2, &[]).unwrap();
     }
 
@@ -196,9 +196,9 @@ mod tests {
             max_wr in 1..20u32, new_max_wr in 1..40u32, before in 0..60u64, left in 0..20usize,
         ) {
             let (_, mut producer, mut consumer) = recv_queue(Geometry::recv(max_wr, 2).unwrap());
-            let sges = |wr_id| [Sge { addr: wr_id, length: 7, lkey: 9 }; 2];
+            let sges = |wr_id| [Sge { addr: wr_id, length: 7, lkey: Lkey(9) }; 2];
             let mut expected = std::collections::VecDeque::new();
-            let mut taken = Vec::new();
+            let mut taken = RecvWqe::default();
             for wr_id in 0..before {
                 if producer.push(wr_id, &sges(wr_id)).is_ok() {
                     expected.push_back(wr_id);
@@ -224,10 +224,8 @@ mod tests {
                 prop_assert!(!producer.publish());
             }
             for wr_id in expected {
-                taken.clear();
-                let wqe = RecvWqe { wr_id, length: 14 };
-                prop_assert_eq!(consumer.take(&mut taken), Ok(Taken::Ready(wqe)));
-                prop_assert_eq!(&taken[..], &sges(wr_id));
+                prop_assert_eq!(consumer.take(&mut taken), Ok(Taken::Ready));
+                prop_assert_eq!(&taken, &RecvWqe { wr_id, sges: sges(wr_id).to_vec() });
             }
             prop_assert_eq!(consumer.take(&mut taken), Ok(Taken::Empty));
         }

@@ -1,11 +1,12 @@
 //! The two ends of a send queue.
 
 use super::cursor::{ConsumerCursor, IndexError, ProducerCursor};
-use super::entry::{PostError, SendData, SendWqe, SendWr, Taken};
+use super::entry::{PostError, Taken, take_send};
 use super::geometry::Geometry;
-use super::layout::Sge;
+use super::layout::SendEntry;
 use super::queue::{Ring, RingError};
 use crate::memory::region::Window;
+use urxe_types::{SendData, SendWqe, SendWr};
 use zerocopy::IntoBytes;
 
 /// The program's end of a send queue.
@@ -25,7 +26,7 @@ impl SqProducer {
     /// Writes a work request into the queue. The daemon does not see it before
     /// [`publish`](Self::publish).
     pub fn push(&mut self, wr: &SendWr, data: SendData<'_>) -> Result<(), PostError> {
-        let entry = wr.encode(data, &self.ring.geometry)?;
+        let entry = SendEntry::encode(wr, data, &self.ring.geometry)?;
         let Some(slot) = self.cursor.claim(&self.ring)? else {
             // STATE-023
             return Err(PostError::QueueFull { capacity: self.ring.geometry.capacity() });
@@ -68,23 +69,12 @@ impl SqConsumer {
         Ok(Self { ring: Ring::create(window, geometry)?, cursor, datagram })
     }
 
-    /// Takes the next work request. Its data is appended to `sges`, or to `inline` if it is
-    /// inline; of a malformed one, nothing is. Its place is kept until
-    /// [`retire`](Self::retire).
-    pub fn take(
-        &mut self,
-        sges: &mut Vec<Sge>,
-        inline: &mut Vec<u8>,
-    ) -> Result<Taken<SendWqe>, IndexError> {
+    /// Takes the next work request, into `wqe`; of a malformed one, the number alone. Its place is
+    /// kept until [`retire`](Self::retire). If its data is inline, `buffer` is taken for it.
+    pub fn take(&mut self, wqe: &mut SendWqe, buffer: &mut Vec<u8>) -> Result<Taken, IndexError> {
         let Some(slot) = self.cursor.take(&self.ring)? else { return Ok(Taken::Empty) };
-        Ok(SendWqe::decode(
-            &self.ring.window,
-            &self.ring.geometry,
-            slot,
-            self.datagram,
-            sges,
-            inline,
-        ))
+        let Ring { window, geometry } = &self.ring;
+        Ok(take_send(window, geometry, slot, self.datagram, wqe, buffer))
     }
 
     /// Gives the places of the oldest `count` work requests taken back to the program, before
@@ -102,52 +92,56 @@ impl SqConsumer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{AddressVector, Gid};
-    use crate::ring::entry::{DatagramPath, Destination, EntryError, Extra, SendOp};
-    use crate::ring::layout::{SEND_INLINE, SendEntry, WR_RDMA_READ};
-    use crate::ring::testing::{any_sges, plain_send, send_queue, window};
+    use crate::ring::entry::EntryError;
+    use crate::ring::layout::{SEND_INLINE, WR_RDMA_READ};
+    use crate::ring::testing::{any_sges, plain_send, send_queue, take, window};
     use proptest::prelude::*;
     use std::mem::offset_of;
     use std::sync::atomic::Ordering;
+    use urxe_types::{
+        Access, AddressVector, AhId, DatagramPath, Destination, Extra, FlushPlacement,
+        FlushSelectivity, Gid, Lkey, Qkey, Qpn, Rkey, SendOp, Sge,
+    };
 
     fn any_op() -> impl Strategy<Value = SendOp> {
-        let target = (any::<u64>(), any::<u32>());
+        let rkey = || any::<u32>().prop_map(Rkey);
+        let target = || (any::<u64>(), rkey());
         prop_oneof![
             Just(SendOp::Send(Extra::None)),
             any::<u32>().prop_map(|imm| SendOp::Send(Extra::Imm(imm))),
-            any::<u32>().prop_map(|rkey| SendOp::Send(Extra::Invalidate(rkey))),
-            (target, any::<Option<u32>>()).prop_map(|((remote_addr, rkey), imm)| SendOp::Write {
+            rkey().prop_map(|rkey| SendOp::Send(Extra::Invalidate(rkey))),
+            (target(), any::<Option<u32>>()).prop_map(|((remote_addr, rkey), imm)| SendOp::Write {
                 remote_addr,
                 rkey,
                 imm
             }),
-            target.prop_map(|(remote_addr, rkey)| SendOp::Read { remote_addr, rkey }),
-            (target, any::<[u64; 2]>()).prop_map(|((remote_addr, rkey), [compare, swap])| {
+            target().prop_map(|(remote_addr, rkey)| SendOp::Read { remote_addr, rkey }),
+            (target(), any::<[u64; 2]>()).prop_map(|((remote_addr, rkey), [compare, swap])| {
                 SendOp::CompareSwap { remote_addr, rkey, compare, swap }
             }),
-            (target, any::<u64>()).prop_map(|((remote_addr, rkey), add)| SendOp::FetchAdd {
+            (target(), any::<u64>()).prop_map(|((remote_addr, rkey), add)| SendOp::FetchAdd {
                 remote_addr,
                 rkey,
                 add
             }),
-            target.prop_map(|(remote_addr, rkey)| SendOp::AtomicWrite { remote_addr, rkey }),
-            (target, any::<(u32, [u8; 2])>()).prop_map(
+            target().prop_map(|(remote_addr, rkey)| SendOp::AtomicWrite { remote_addr, rkey }),
+            (target(), any::<(u32, [u8; 2])>()).prop_map(
                 |((remote_addr, rkey), (length, [placement, selectivity]))| SendOp::Flush {
                     remote_addr,
                     rkey,
                     length,
-                    placement,
-                    selectivity
+                    placement: FlushPlacement::from_bits_retain(placement),
+                    selectivity: FlushSelectivity::from_code(selectivity),
                 }
             ),
             any::<([u32; 4], [u64; 2])>().prop_map(
                 |([mw, new_rkey, mr, access], [addr, length])| SendOp::BindMw {
-                    mw,
-                    new_rkey,
-                    mr,
+                    mw: Rkey(mw),
+                    new_rkey: Rkey(new_rkey),
+                    mr: Lkey(mr),
                     addr,
                     length,
-                    access
+                    access: Access::from_bits_retain(access)
                 }
             ),
             any::<u32>().prop_map(|key| SendOp::LocalInvalidate { key }),
@@ -158,7 +152,7 @@ mod tests {
     fn any_destination() -> impl Strategy<Value = Destination> {
         let vector = any::<([u8; 16], [u8; 3], u32)>().prop_map(
             |(dgid, [sgid_index, traffic_class, hop_limit], flow_label)| AddressVector {
-                dgid: Gid(dgid),
+                dgid: Gid(dgid).to_ip(),
                 sgid_index,
                 traffic_class,
                 hop_limit,
@@ -166,14 +160,21 @@ mod tests {
             },
         );
         let path = prop_oneof![
-            (1..=u32::MAX).prop_map(DatagramPath::Handle),
+            (1..=u32::MAX).prop_map(|number| DatagramPath::Handle(AhId(number))),
             vector.prop_map(DatagramPath::Vector),
         ];
         (path, 0..1u32 << 24, any::<u32>()).prop_map(|(path, qpn, qkey)| Destination {
             path,
-            qpn,
-            qkey,
+            qpn: Qpn::new(qpn),
+            qkey: Qkey(qkey),
         })
+    }
+
+    /// What the daemon takes of a work request that was posted so.
+    fn taken(wr: SendWr, sges: &[Sge], inline: Option<&[u8]>) -> (Taken, SendWqe) {
+        let SendWr { wr_id, op, to, fence, signaled, solicited } = wr;
+        let (sges, inline) = (sges.to_vec(), inline.map(<[u8]>::to_vec));
+        (Taken::Ready, SendWqe { wr_id, op, to, fence, signaled, solicited, sges, inline })
     }
 
     fn any_wr() -> impl Strategy<Value = SendWr> {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     proptest! {
-        /// The daemon takes exactly what the program posted, behind what the caller had.
+        /// The daemon takes exactly what the program posted.
         #[test]
         fn a_send_arrives_as_it_was_posted(
             wr in any_wr(), sges in any_sges(4), data: [u8; 64], inline_len in 0..=64usize,
@@ -204,32 +205,21 @@ mod tests {
                     | SendOp::FetchAdd { .. }
                     | SendOp::Flush { .. }
             );
-            let before = Sge { addr: 1, length: 2, lkey: 3 };
-            let (mut taken_sges, mut taken_inline) = (vec![before], vec![9]);
-
             producer.push(&wr, SendData::Sges(&sges)).unwrap();
             let inline_result = producer.push(&wr, SendData::Inline(inline_data));
             prop_assert_eq!(inline_result.is_err(), has_no_data);
-            prop_assert_eq!(
-                consumer.take(&mut taken_sges, &mut taken_inline), Ok(Taken::Empty), "not published"
-            );
+            prop_assert_eq!(take(&mut consumer).0, Taken::Empty, "not published");
             producer.publish();
 
-            let length = sges.iter().map(|sge| u64::from(sge.length)).sum();
-            prop_assert_eq!(
-                consumer.take(&mut taken_sges, &mut taken_inline),
-                Ok(Taken::Ready(SendWqe { wr, inline: false, length }))
-            );
-            prop_assert_eq!((taken_sges[0], &taken_sges[1..]), (before, &sges[..]));
+            // What an earlier work request left there is gone.
+            let (mut wqe, mut buffer) = (SendWqe::default(), vec![9]);
+            wqe.sges.push(Sge { addr: 1, length: 2, lkey: Lkey(3) });
+            let result = consumer.take(&mut wqe, &mut buffer).unwrap();
+            prop_assert_eq!((result, wqe.clone()), taken(wr, &sges, None));
             if !has_no_data {
-                let length = inline_len as u64;
-                prop_assert_eq!(
-                    consumer.take(&mut taken_sges, &mut taken_inline),
-                    Ok(Taken::Ready(SendWqe { wr, inline: true, length }))
-                );
-                prop_assert_eq!((taken_inline[0], &taken_inline[1..]), (9, inline_data));
+                let result = consumer.take(&mut wqe, &mut buffer).unwrap();
+                prop_assert_eq!((result, wqe), taken(wr, &[], Some(inline_data)));
             }
-            prop_assert_eq!(taken_sges.len(), sges.len() + 1);
         }
 
         #[test]
@@ -244,10 +234,7 @@ mod tests {
             let mut producer = SqProducer::attach(window, geometry).unwrap();
             producer.push(&wr, SendData::Sges(&[])).unwrap();
             producer.publish();
-            prop_assert_eq!(
-                consumer.take(&mut Vec::new(), &mut Vec::new()),
-                Ok(Taken::Ready(SendWqe { wr, inline: false, length: 0 }))
-            );
+            prop_assert_eq!(take(&mut consumer), taken(wr, &[], None));
         }
 
         /// Whatever bytes stand in a slot, the daemon makes something of them: a work request
@@ -276,26 +263,21 @@ mod tests {
             producer.push(&plain_send(0), SendData::Sges(&[])).unwrap();
             producer.publish();
             window.store(geometry.element(0), bytes.as_flattened());
-            let (mut sges, mut inline) = (Vec::new(), Vec::new());
-            let taken = consumer.take(&mut sges, &mut inline).unwrap();
-            if let Taken::Ready(wqe) = taken {
-                prop_assert_eq!(wqe.wr.to.is_some(), datagram);
-                prop_assert!(wqe.wr.to.is_none_or(|to| to.qpn < 1 << 24));
-                let path = wqe.wr.to.map(|to| to.path);
-                prop_assert_ne!(path, Some(DatagramPath::Handle(0)));
-            }
-            match taken {
-                Taken::Ready(wqe) if wqe.inline => {
-                    prop_assert!(inline.len() <= 48 && inline.len() as u64 == wqe.length);
-                    prop_assert!(sges.is_empty());
+            let (result, wqe) = take(&mut consumer);
+            let inline_len = wqe.inline.as_ref().map(Vec::len);
+            match result {
+                Taken::Ready => {
+                    prop_assert_eq!(wqe.to.is_some(), datagram);
+                    let path = wqe.to.map(|to| to.path);
+                    prop_assert_ne!(path, Some(DatagramPath::Handle(AhId(0))));
+                    match inline_len {
+                        Some(len) => prop_assert!(len <= 48 && wqe.sges.is_empty()),
+                        None => prop_assert!(wqe.sges.len() <= 3 && wqe.sges.len() == num_sge as usize),
+                    }
                 }
-                Taken::Ready(_) => {
-                    prop_assert!(sges.len() <= 3 && sges.len() == num_sge as usize);
-                    prop_assert!(inline.is_empty());
-                }
-                Taken::Malformed { wr_id, .. } => {
-                    prop_assert_eq!(&wr_id.to_ne_bytes(), &bytes[0][..8]);
-                    prop_assert!(sges.is_empty() && inline.is_empty());
+                Taken::Malformed(_) => {
+                    prop_assert_eq!(&wqe.wr_id.to_ne_bytes(), &bytes[0][..8]);
+                    prop_assert!(wqe.sges.is_empty() && inline_len.is_none());
                 }
                 Taken::Empty => prop_assert!(false, "an entry was published"),
             }
@@ -315,8 +297,8 @@ mod tests {
         producer.publish();
         poke(&window, &geometry, offset_of!(SendEntry, send_flags), flags);
         poke(&window, &geometry, field, value);
-        match consumer.take(&mut Vec::new(), &mut Vec::new()) {
-            Ok(Taken::Malformed { wr_id: 77, error }) => error,
+        match take(&mut consumer) {
+            (Taken::Malformed(error), SendWqe { wr_id: 77, .. }) => error,
             other => panic!("{other:?}"),
         }
     }
@@ -343,30 +325,26 @@ mod tests {
     fn the_length_of_a_scatter_list_is_summed_whatever_the_entry_says() {
         let geometry = Geometry::send(1, 2, 0).unwrap();
         let (window, mut producer, mut consumer) = send_queue(geometry);
-        let sge = |length| Sge { addr: 0, length, lkey: 1 };
+        let sge = |length| Sge { addr: 0, length, lkey: Lkey(1) };
         producer.push(&plain_send(1), SendData::Sges(&[sge(u32::MAX), sge(2)])).unwrap();
         producer.publish();
         poke(&window, &geometry, offset_of!(SendEntry, dma), 12345);
-        match consumer.take(&mut Vec::new(), &mut Vec::new()) {
-            Ok(Taken::Ready(wqe)) => assert_eq!(wqe.length, 1 << 32 | 1),
-            other => panic!("{other:?}"),
-        }
+        let (result, wqe) = take(&mut consumer);
+        let length: u64 = wqe.sges.iter().map(|sge| u64::from(sge.length)).sum();
+        assert_eq!((result, length), (Taken::Ready, 1 << 32 | 1));
     }
 
     #[test]
     fn an_atomic_write_brings_its_eight_bytes_as_librxe_posts_it() {
         let geometry = Geometry::send(1, 1, 0).unwrap();
         let (window, mut producer, mut consumer) = send_queue(geometry);
-        let op = SendOp::AtomicWrite { remote_addr: 8, rkey: 1 };
+        let op = SendOp::AtomicWrite { remote_addr: 8, rkey: Rkey(1) };
         let wr = SendWr { op, ..plain_send(1) };
         producer.push(&wr, SendData::Inline(b"8 bytes!")).unwrap();
         producer.publish();
         poke(&window, &geometry, offset_of!(SendEntry, send_flags), 0);
-        let mut inline = Vec::new();
-        let taken = consumer.take(&mut Vec::new(), &mut inline);
         let wr = SendWr { signaled: false, ..wr };
-        assert_eq!(taken, Ok(Taken::Ready(SendWqe { wr, inline: true, length: 8 })));
-        assert_eq!(inline, b"8 bytes!");
+        assert_eq!(take(&mut consumer), taken(wr, &[], Some(b"8 bytes!")));
     }
 
     #[test]
@@ -387,8 +365,7 @@ mod tests {
             Err(PostError::QueueFull { capacity: 1 })
         );
         producer.publish();
-        let taken = consumer.take(&mut Vec::new(), &mut Vec::new());
-        assert!(matches!(taken, Ok(Taken::Ready(SendWqe { wr: SendWr { wr_id: 1, .. }, .. }))));
+        assert!(matches!(take(&mut consumer), (Taken::Ready, SendWqe { wr_id: 1, .. })));
     }
 
     #[test]
@@ -402,7 +379,7 @@ mod tests {
         };
         assert_eq!(pushed(9), 3);
         for _ in 0..3 {
-            consumer.take(&mut Vec::new(), &mut Vec::new()).unwrap();
+            take(&mut consumer);
         }
         assert_eq!(pushed(9), 0, "taken is not retired");
         consumer.retire(2);
@@ -417,13 +394,13 @@ mod tests {
         producer.push(&plain_send(1), SendData::Sges(&[])).unwrap();
         producer.publish();
         window.atomic_u32(128).store(99, Ordering::Relaxed);
-        let broken = consumer.take(&mut Vec::new(), &mut Vec::new());
+        let broken = consumer.take(&mut SendWqe::default(), &mut Vec::new());
         assert!(matches!(broken, Err(IndexError::OutOfRange { index: 99, slots: 4, .. })));
         consumer.reset();
         producer.reset();
-        assert_eq!(consumer.take(&mut Vec::new(), &mut Vec::new()), Ok(Taken::Empty));
+        assert_eq!(take(&mut consumer).0, Taken::Empty);
         producer.push(&plain_send(2), SendData::Sges(&[])).unwrap();
         producer.publish();
-        assert!(matches!(consumer.take(&mut Vec::new(), &mut Vec::new()), Ok(Taken::Ready(_))));
+        assert_eq!(take(&mut consumer).0, Taken::Ready);
     }
 }

@@ -1,12 +1,13 @@
 //! Queues for the tests of their ends.
 
-use super::entry::{Extra, SendOp, SendWr};
+use super::entry::Taken;
 use super::geometry::Geometry;
-use super::layout::{CqEntry, Sge};
+use super::layout::CqEntry;
 use super::{CqConsumer, CqProducer, RqConsumer, RqProducer, SqConsumer, SqProducer};
 use crate::memory::region::{Mapping, Window, create_memfd};
 use proptest::prelude::*;
 use std::sync::Arc;
+use urxe_types::{Lkey, SendWqe, SendWr, Sge};
 
 pub(super) fn window(len: u32) -> Window {
     let fd = create_memfd("ring", len.into()).unwrap();
@@ -34,13 +35,19 @@ pub(super) fn completion_queue(cqe: u32) -> (Window, CqConsumer, CqProducer) {
 }
 
 pub(super) fn plain_send(wr_id: u64) -> SendWr {
-    let op = SendOp::Send(Extra::None);
-    SendWr { wr_id, op, to: None, fence: false, signaled: true, solicited: false }
+    SendWr { wr_id, signaled: true, ..SendWr::default() }
+}
+
+/// What the daemon finds next in a send queue.
+pub(super) fn take(consumer: &mut SqConsumer) -> (Taken, SendWqe) {
+    let mut wqe = SendWqe::default();
+    let taken = consumer.take(&mut wqe, &mut Vec::new()).unwrap();
+    (taken, wqe)
 }
 
 pub(super) fn any_sges(max: usize) -> impl Strategy<Value = Vec<Sge>> {
     let sge = any::<(u64, u32, u32)>();
-    let sge = sge.prop_map(|(addr, length, lkey)| Sge { addr, length, lkey });
+    let sge = sge.prop_map(|(addr, length, lkey)| Sge { addr, length, lkey: Lkey(lkey) });
     prop::collection::vec(sge, 0..=max)
 }
 

@@ -10,8 +10,8 @@ use std::net::{SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 use urxe_shm::control::{
     CmChannelHandle, CmEvent, CmEventKind, CmIdHandle, CmPortSpace, CmReply, CmRequest, CmRoute,
-    QpAttr,
 };
+use urxe_types::QpAttr;
 
 /// How long the daemon may take to find an address or a route, in milliseconds.
 const RESOLVE_TIMEOUT_MS: u32 = 2000;

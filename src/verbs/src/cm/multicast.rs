@@ -112,7 +112,7 @@ impl MembershipInner {
     pub(super) fn handle(&self, event: CmEvent) -> Option<EventKind> {
         match (event.kind, event.param) {
             (CmEventKind::MulticastJoin, CmEventParam::Ud(param)) => {
-                if let Err(error) = self.qp.attach_mcast(param.av.dgid.to_ip()) {
+                if let Err(error) = self.qp.attach_mcast(param.av.dgid) {
                     return Some(EventKind::Failed(error));
                 }
                 *self.joined.lock() = Some(param);
@@ -130,7 +130,7 @@ impl MembershipInner {
     fn detach(&self) {
         if let Some(param) = self.joined.lock().take() {
             // It fails only if the program detached it itself, or the daemon has gone.
-            let _ = self.qp.detach_mcast(param.av.dgid.to_ip());
+            let _ = self.qp.detach_mcast(param.av.dgid);
         }
     }
 }

@@ -14,9 +14,10 @@ use crate::{Cq, Error, Pd, QpCaps, QpInit, QpQueried, QpState, QpType, Srq};
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
-use urxe_shm::control::{Gid, QpCreated, QpHandle, Reply, Request};
+use urxe_shm::control::{QpCreated, QpHandle, Reply, Request};
 use urxe_shm::ring::geometry::Geometry;
 use urxe_shm::ring::{RqProducer, SqProducer};
+use urxe_types::Gid;
 
 /// A queue pair: `ibv_qp`. One end of a connection, or of any number of datagrams.
 ///

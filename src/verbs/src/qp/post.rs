@@ -7,7 +7,7 @@ use crate::wr::Names;
 use crate::{Access, Ah, BindInfo, Mw, MwType, QpState, QpType, RecvWr, RemoteBuf, SendWr};
 use std::sync::Arc;
 use urxe_shm::ring::SqProducer;
-use urxe_shm::ring::entry::{Extra, SendData, SendOp};
+use urxe_types::{Extra, Rkey, SendData, SendOp};
 
 /// The longest message in bytes: 31 bits of the length field may be used (`max_msg_sz`).
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -112,11 +112,11 @@ fn push(queue: &mut SqProducer, wr: &SendWr<'_>) -> Result<(), PostReason> {
     if let (Names::Mw(mw, _), SendOp::BindMw { new_rkey, .. }) = (wr.names, wr.wr.op) {
         let mut now = wr.wr;
         if let SendOp::BindMw { mw: present, .. } = &mut now.op {
-            *present = mw.rkey();
+            *present = Rkey(mw.rkey());
         }
         queue.push(&now, wr.data)?;
         // MW-037: not before it is posted.
-        mw.set_rkey(new_rkey);
+        mw.set_rkey(new_rkey.0);
         return Ok(());
     }
     Ok(queue.push(&wr.wr, wr.data)?)
@@ -142,21 +142,20 @@ fn check_operation(wr: &SendWr<'_>, qp: &QpInner) -> Result<(), PostReason> {
         return Err(PostReason::Operation { operation: operation_name(op), transport });
     }
     match (wr.names, qp_type) {
-        (Names::Ah(ah), QpType::Ud) => check_destination(wr, ah, qp),
+        (Names::Ah(ah, dest_qpn), QpType::Ud) => check_destination(ah, dest_qpn, qp),
         // CLIENT-005
         (_, QpType::Ud) => Err(PostReason::NoDestination),
-        (Names::Ah(_), _) => Err(PostReason::Destination { transport: transport_name(qp_type) }),
+        (Names::Ah(..), _) => Err(PostReason::Destination { transport: transport_name(qp_type) }),
         (Names::Mw(mw, mw_type), _) => check_bind(op, mw, mw_type, qp),
         (Names::Nothing, _) => Ok(()),
     }
 }
 
-fn check_destination(wr: &SendWr<'_>, ah: &Ah, qp: &QpInner) -> Result<(), PostReason> {
+fn check_destination(ah: &Ah, dest_qpn: u32, qp: &QpInner) -> Result<(), PostReason> {
     // CLIENT-007
     if !Arc::ptr_eq(&ah.0.pd, &qp.pd) {
         return Err(PostReason::ForeignObject { what: "the address handle" });
     }
-    let dest_qpn = wr.wr.to.map_or(0, |to| to.qpn);
     let expected = match ah.0.is_multicast {
         // MCAST-007
         true if dest_qpn != MULTICAST_QPN => "0xffffff, as for every multicast group",
@@ -178,14 +177,12 @@ fn check_bind(op: SendOp, mw: &Mw, mw_type: MwType, qp: &QpInner) -> Result<(), 
     if !Arc::ptr_eq(&mw.0.pd, &qp.pd) {
         return Err(PostReason::ForeignObject { what: "the memory window" });
     }
-    let present = mw.rkey();
+    let (new_rkey, present) = (new_rkey.0, mw.rkey());
     if new_rkey >> 8 != present >> 8 || new_rkey == present {
         return Err(PostReason::WindowKey { rkey: new_rkey, present });
     }
     match mw_type {
-        MwType::One if Access::from_bits_retain(access).contains(Access::ZERO_BASED) => {
-            Err(PostReason::ZeroBasedWindow)
-        }
+        MwType::One if access.contains(Access::ZERO_BASED) => Err(PostReason::ZeroBasedWindow),
         MwType::Two if length == 0 => Err(PostReason::EmptyWindow),
         _ => Ok(()),
     }
@@ -237,10 +234,10 @@ fn operation_name(op: SendOp) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Inline, Sge};
+    use crate::{Inline, Lkey, Sge};
 
     fn sges(lengths: &[u32]) -> Vec<Sge> {
-        lengths.iter().map(|&length| Sge { addr: 0x1000, length, lkey: 1 }).collect()
+        lengths.iter().map(|&length| Sge { addr: 0x1000, length, lkey: Lkey(1) }).collect()
     }
 
     #[test]

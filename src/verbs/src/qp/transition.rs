@@ -5,7 +5,8 @@ use crate::attr::transport_name;
 use crate::{
     Access, Context, Error, InitAttr, QpAttr, QpEndpoint, QpState, QpType, RtrAttr, RtsAttr,
 };
-use urxe_shm::control::{AddressVector, Request};
+use urxe_shm::control::Request;
+use urxe_types::AddressVector;
 
 impl Qp {
     /// What the peer must know to [`connect`](Self::connect) to it. The PSN was drawn at random
@@ -94,7 +95,7 @@ impl Qp {
     /// # Errors
     /// As [`modify`](Self::modify).
     pub fn to_rtr(&self, attr: RtrAttr) -> Result<(), Error> {
-        let mut all = attr.of(self.0.qp_type);
+        let mut all = attr.of(self.0.qp_type)?;
         if all.path_mtu.is_none() {
             all.path_mtu = Some(self.context().query_port(1)?.active_mtu);
         }
@@ -114,7 +115,7 @@ impl Qp {
     /// # Errors
     /// As [`modify`](Self::modify).
     pub fn to_rts(&self, attr: RtsAttr) -> Result<(), Error> {
-        self.modify(&attr.of(self.0.qp_type))
+        self.modify(&attr.of(self.0.qp_type)?)
     }
 
     /// RTS → SQD: what has begun ends, nothing new begins. When that is so,

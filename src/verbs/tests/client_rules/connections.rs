@@ -2,7 +2,8 @@
 
 use crate::fake_daemon::FakeDaemon;
 use crate::{NOT_AT_ALL, PATIENCE};
-use urxe_shm::control::{CmConnParam, CmEventKind, CmEventParam, CmRequest, QpAttr, Request};
+use urxe_shm::control::{CmConnParam, CmEventKind, CmEventParam, CmRequest, Request};
+use urxe_types::QpAttr;
 use urxe_verbs::cm::{ConnParam, Connection, Event, EventChannel};
 use urxe_verbs::{Access, Context, Error, InitAttr, Qp, QpInit};
 

@@ -3,10 +3,11 @@
 use crate::fake_daemon::FakeDaemon;
 use std::net::IpAddr;
 use urxe_shm::control::Request;
-use urxe_shm::ring::entry::{DatagramPath, Destination, Taken};
+use urxe_shm::ring::entry::Taken;
+use urxe_types::{AhId, DatagramPath, Destination, Qkey, Qpn, SendWqe};
 use urxe_verbs::{
-    Access, AddressVector, Ah, Context, Grh, Inline, MULTICAST_QPN, Pd, PostReason, Qp, QpAttr,
-    QpEndpoint, QpInit, QpState, QpType, RemoteBuf, SendWr, Sge, Wc,
+    Access, AddressVector, Ah, Context, Grh, Inline, Lkey, MULTICAST_QPN, PathMtu, Pd, PostReason,
+    Qp, QpAttr, QpEndpoint, QpInit, QpState, QpType, RemoteBuf, SendWr, Sge, Wc,
 };
 
 const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
@@ -45,14 +46,17 @@ fn each_transport_sets_the_attributes_that_it_has() {
     let [init, rtr, rts] = &transitions(&daemon)[..] else { panic!() };
     assert_eq!((init.access, init.qkey), (Some(Access::default()), None));
     assert!(rtr.av.is_some() && rtr.dest_qpn.is_some() && rtr.rq_psn.is_some());
-    assert_eq!((rtr.path_mtu, rtr.max_dest_rd_atomic, rtr.min_rnr_timer), (Some(1024), None, None));
+    assert_eq!(
+        (rtr.path_mtu, rtr.max_dest_rd_atomic, rtr.min_rnr_timer),
+        (Some(PathMtu::Mtu1024), None, None)
+    );
     let nothing_else =
         QpAttr { state: Some(QpState::Rts), sq_psn: rts.sq_psn, ..QpAttr::default() };
     assert_eq!(*rts, nothing_else);
 
     ready(&context, &pd, QpType::Ud);
     let [init, rtr, rts] = &transitions(&daemon)[3..] else { panic!() };
-    assert_eq!((init.access, init.qkey), (None, Some(0x1111)));
+    assert_eq!((init.access, init.qkey), (None, Some(Qkey(0x1111))));
     assert_eq!((init.port, init.pkey_index), (Some(1), Some(0)));
     assert_eq!(*rtr, QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() });
     assert!(rts.sq_psn.is_some() && rts.timeout.is_none() && rts.rnr_retry.is_none());
@@ -84,11 +88,11 @@ fn a_connection_can_begin_at_any_gid() {
     let qp = qp_of(&context, &pd, QpType::Uc);
     assert_eq!(qp.endpoint_at(1).unwrap().gid, here);
     let gid = "2001:db8::6".parse().unwrap();
-    let remote = QpEndpoint { qpn: 5, psn: 6, mtu: 512, gid };
+    let remote = QpEndpoint { qpn: 5, psn: 6, mtu: PathMtu::Mtu512, gid };
     qp.connect_from(1, &remote, Access::default()).unwrap();
     let rtr = &transitions(&daemon)[1];
-    assert_eq!(rtr.av.map(|av| (av.sgid_index, av.dgid.to_ip())), Some((1, gid)));
-    assert_eq!(rtr.path_mtu, Some(512));
+    assert_eq!(rtr.av.map(|av| (av.sgid_index, av.dgid)), Some((1, gid)));
+    assert_eq!(rtr.path_mtu, Some(PathMtu::Mtu512));
 }
 
 #[test]
@@ -97,7 +101,7 @@ fn an_operation_the_transport_lacks_is_refused_by_name() {
     let context = daemon.open();
     let pd = context.alloc_pd().unwrap();
     let remote = RemoteBuf { addr: 0, rkey: 1, len: 8 };
-    let sge = [Sge { addr: 0, length: 8, lkey: 1 }];
+    let sge = [Sge { addr: 0, length: 8, lkey: Lkey(1) }];
     let ah = pd.create_ah(&AddressVector::to(PEER)).unwrap();
     let (uc, ud) = (ready(&context, &pd, QpType::Uc), ready(&context, &pd, QpType::Ud));
     let reason = |qp: &Qp, wr: SendWr<'_>| qp.post_send(&[wr]).unwrap_err().reason;
@@ -105,7 +109,7 @@ fn an_operation_the_transport_lacks_is_refused_by_name() {
         (SendWr::read(1, &sge, remote), "READ"),
         (SendWr::fetch_add(1, &sge, remote, 1), "FETCH-AND-ADD"),
         (SendWr::atomic_write(1, &sge, remote), "ATOMIC WRITE"),
-        (SendWr::flush(1, remote, urxe_verbs::Placement::GlobalVisibility), "FLUSH"),
+        (SendWr::flush(1, remote, urxe_verbs::FlushPlacement::GLOBAL), "FLUSH"),
         (SendWr::send_inv(1, &sge, 5), "SEND with invalidate"),
     ] {
         assert_eq!(reason(&uc, wr), PostReason::Operation { operation, transport: "UC" });
@@ -151,14 +155,13 @@ fn the_daemon_finds_where_a_datagram_goes() {
     qp.post_send(&[SendWr::send_imm(1, Inline(b"x"), 7).to(&ah, 0x22, 0x3333)]).unwrap();
     let mut state = daemon.state.lock().unwrap();
     let fake = state.qps.values_mut().next().unwrap();
-    let Taken::Ready(wqe) = fake.send_queue.take(&mut vec![], &mut vec![]).unwrap() else {
-        panic!()
-    };
-    let Some(Destination { path: DatagramPath::Handle(number), qpn, qkey }) = wqe.wr.to else {
+    let mut wqe = SendWqe::default();
+    assert_eq!(fake.send_queue.take(&mut wqe, &mut vec![]), Ok(Taken::Ready));
+    let Some(Destination { path: DatagramPath::Handle(number), qpn, qkey }) = wqe.to else {
         panic!("{wqe:?}")
     };
-    assert!(number > 0x100, "the fake daemon's numbers begin there");
-    assert_eq!((qpn, qkey), (0x22, 0x3333));
+    assert!(number > AhId(0x100), "the fake daemon's numbers begin there");
+    assert_eq!((qpn, qkey), (Qpn::new(0x22), Qkey(0x3333)));
     let created = state.requests.iter().find_map(|request| match request {
         Request::CreateAh { av, .. } => Some(*av),
         _ => None,
@@ -188,7 +191,7 @@ fn a_datagram_can_be_answered_from_where_it_came_to() {
     let peer = "2001:db8::9";
     let direct = answer(peer, "2001:db8::6");
     assert_eq!((direct.sgid_index, direct.traffic_class), (2, 0x20));
-    assert_eq!(direct.dgid.to_ip(), peer.parse::<IpAddr>().unwrap());
+    assert_eq!(direct.dgid, peer.parse::<IpAddr>().unwrap());
     assert_eq!(answer(peer, "ff0e::77").sgid_index, 1, "the first that reaches the sender");
     assert_eq!(answer("fe80::9", "ff02::77").sgid_index, 0);
 

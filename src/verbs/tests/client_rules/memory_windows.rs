@@ -2,7 +2,8 @@
 
 use crate::fake_daemon::FakeDaemon;
 use crate::small_qp;
-use urxe_shm::ring::entry::{SendOp, Taken};
+use urxe_shm::ring::entry::Taken;
+use urxe_types::{Lkey, Rkey, SendOp, SendWqe};
 use urxe_verbs::{Access, BindInfo, MwType, PostReason, RemoteBuf, SendWr};
 
 const OPEN: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
@@ -13,8 +14,9 @@ fn posted(daemon: &FakeDaemon) -> Vec<SendOp> {
     let mut state = daemon.state.lock().unwrap();
     let queue = &mut state.qps.values_mut().next().unwrap().send_queue;
     let mut ops = Vec::new();
-    while let Taken::Ready(wqe) = queue.take(&mut vec![], &mut vec![]).unwrap() {
-        ops.push(wqe.wr.op);
+    let mut wqe = SendWqe::default();
+    while queue.take(&mut wqe, &mut vec![]).unwrap() == Taken::Ready {
+        ops.push(wqe.op);
     }
     queue.retire(ops.len() as u32);
     ops
@@ -37,11 +39,23 @@ fn a_bind_of_type_1_draws_the_next_key_each_time() {
     // The last 8 bits go round, and leave the others alone.
     assert_eq!(qp.bind_mw(2, &mw, BindInfo::NOTHING).unwrap().rkey, index);
     assert_eq!(mw.rkey(), index);
-    let (addr, access) = (mr.addr() + 64, OPEN.bits());
-    let bind =
-        |mw, new_rkey| SendOp::BindMw { mw, new_rkey, mr: mr.lkey(), addr, length: 64, access };
-    let unbind =
-        SendOp::BindMw { mw: index | 0xff, new_rkey: index, mr: 0, addr: 0, length: 0, access: 0 };
+    let (addr, access) = (mr.addr() + 64, OPEN);
+    let bind = |mw, new_rkey| SendOp::BindMw {
+        mw: Rkey(mw),
+        new_rkey: Rkey(new_rkey),
+        mr: mr.lkey(),
+        addr,
+        length: 64,
+        access,
+    };
+    let unbind = SendOp::BindMw {
+        mw: Rkey(index | 0xff),
+        new_rkey: Rkey(index),
+        mr: Lkey(0),
+        addr: 0,
+        length: 0,
+        access: Access::empty(),
+    };
     assert_eq!(posted(&daemon), [bind(index | 0xfe, index | 0xff), unbind]);
 }
 
@@ -64,7 +78,7 @@ fn binds_of_type_2_in_one_list_follow_each_other() {
     ])
     .unwrap();
     let keys = posted(&daemon).into_iter().map(|op| match op {
-        SendOp::BindMw { mw, new_rkey, .. } => (mw, new_rkey),
+        SendOp::BindMw { mw, new_rkey, .. } => (mw.0, new_rkey.0),
         SendOp::LocalInvalidate { key } => (key, key),
         other => panic!("{other:?}"),
     });

@@ -4,8 +4,9 @@ use crate::fake_daemon::FakeDaemon;
 use crate::small_qp;
 use urxe_shm::control::Request;
 use urxe_shm::ring::entry::Taken;
+use urxe_types::{RecvWqe, Rkey, SendOp, SendWqe};
 use urxe_verbs::{
-    Access, InitAttr, Inline, PostReason, QpInit, QpState, RecvWr, RemoteBuf, SendWr,
+    Access, InitAttr, Inline, PathMtu, PostReason, QpInit, QpState, RecvWr, RemoteBuf, SendWr,
 };
 
 #[test]
@@ -48,25 +49,21 @@ fn the_daemon_finds_what_was_posted() {
 
     let mut state = daemon.state.lock().unwrap();
     let fake = state.qps.values_mut().next().unwrap();
-    let (mut sges, mut inline) = (vec![], vec![]);
-    let mut take = || match fake.send_queue.take(&mut sges, &mut inline).unwrap() {
-        Taken::Ready(wqe) => wqe.wr,
-        other => panic!("{other:?}"),
+    let mut take = || {
+        let mut wqe = SendWqe::default();
+        assert_eq!(fake.send_queue.take(&mut wqe, &mut vec![]), Ok(Taken::Ready));
+        wqe
     };
     let (write, send) = (take(), take());
-    let expected =
-        urxe_shm::ring::entry::SendOp::Write { remote_addr: 0x7000, rkey: 9, imm: Some(7) };
+    let expected = SendOp::Write { remote_addr: 0x7000, rkey: Rkey(9), imm: Some(7) };
     assert_eq!((write.wr_id, write.op), (1, expected));
     assert!(write.signaled && write.fence && !write.solicited);
-    assert_eq!(sges, [sge]);
+    assert_eq!(write.sges, [sge]);
     assert!(send.solicited && !send.signaled);
-    assert_eq!(inline, b"hello");
-    let mut sges = vec![];
-    let Taken::Ready(recv) = fake.recv_queue.as_mut().unwrap().take(&mut sges).unwrap() else {
-        panic!()
-    };
-    assert_eq!((recv.wr_id, recv.length), (3, 16));
-    assert_eq!(sges, [sge]);
+    assert_eq!(send.inline.as_deref(), Some(&b"hello"[..]));
+    let mut recv = RecvWqe::default();
+    assert_eq!(fake.recv_queue.as_mut().unwrap().take(&mut recv), Ok(Taken::Ready));
+    assert_eq!(recv, RecvWqe { wr_id: 3, sges: vec![sge] });
 }
 
 #[test]
@@ -166,7 +163,7 @@ fn to_rtr_takes_the_mtu_of_the_port_and_connect_the_smaller_one() {
     let cq = context.create_cq(8, None).unwrap();
     let qp = small_qp(&context, &cq);
     let peer = qp.endpoint().unwrap();
-    assert_eq!(peer.mtu, 1024);
+    assert_eq!(peer.mtu, PathMtu::Mtu1024);
     let last_mtu = || {
         let state = daemon.state.lock().unwrap();
         state.requests.iter().rev().find_map(|request| match request {
@@ -174,13 +171,15 @@ fn to_rtr_takes_the_mtu_of_the_port_and_connect_the_smaller_one() {
             _ => None,
         })
     };
-    qp.connect(&urxe_verbs::QpEndpoint { mtu: 512, ..peer }, Access::default()).unwrap();
-    assert_eq!(last_mtu(), Some(512));
-    qp.connect(&urxe_verbs::QpEndpoint { mtu: 4096, ..peer }, Access::default()).unwrap();
-    assert_eq!(last_mtu(), Some(1024));
+    qp.connect(&urxe_verbs::QpEndpoint { mtu: PathMtu::Mtu512, ..peer }, Access::default())
+        .unwrap();
+    assert_eq!(last_mtu(), Some(PathMtu::Mtu512));
+    qp.connect(&urxe_verbs::QpEndpoint { mtu: PathMtu::Mtu4096, ..peer }, Access::default())
+        .unwrap();
+    assert_eq!(last_mtu(), Some(PathMtu::Mtu1024));
     let rtr = urxe_verbs::RtrAttr::new(peer.qpn, peer.psn, peer.gid);
-    qp.to_rtr(urxe_verbs::RtrAttr { path_mtu: Some(256), ..rtr }).unwrap();
-    assert_eq!(last_mtu(), Some(256));
+    qp.to_rtr(urxe_verbs::RtrAttr { path_mtu: Some(PathMtu::Mtu256), ..rtr }).unwrap();
+    assert_eq!(last_mtu(), Some(PathMtu::Mtu256));
     qp.to_rtr(rtr).unwrap();
-    assert_eq!(last_mtu(), Some(1024));
+    assert_eq!(last_mtu(), Some(PathMtu::Mtu1024));
 }

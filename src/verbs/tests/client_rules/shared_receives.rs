@@ -3,6 +3,7 @@
 use crate::fake_daemon::FakeDaemon;
 use urxe_shm::control::Request;
 use urxe_shm::ring::entry::Taken;
+use urxe_types::RecvWqe;
 use urxe_verbs::{PostReason, QpInit, RecvWr, SrqInit};
 
 /// The receives that the daemon finds in the only SRQ.
@@ -10,7 +11,8 @@ fn taken(daemon: &FakeDaemon) -> Vec<u64> {
     let mut state = daemon.state.lock().unwrap();
     let queue = &mut state.srqs.values_mut().next().unwrap().queue;
     let mut taken = Vec::new();
-    while let Taken::Ready(wqe) = queue.take(&mut vec![]).unwrap() {
+    let mut wqe = RecvWqe::default();
+    while queue.take(&mut wqe).unwrap() == Taken::Ready {
         taken.push(wqe.wr_id);
     }
     taken

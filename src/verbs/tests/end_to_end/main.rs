@@ -178,7 +178,7 @@ fn two_queue_pairs_of_one_device_can_be_connected() {
 fn two_sides_of_different_path_mtu_are_told_of_it() {
     let at_512 = |read: bool| {
         let Net { near, far, daemon: _daemon } = Net::unconnected();
-        let endpoint = QpEndpoint { mtu: 512, ..far.qp.endpoint().unwrap() };
+        let endpoint = QpEndpoint { mtu: PathMtu::Mtu512, ..far.qp.endpoint().unwrap() };
         near.qp.connect(&endpoint, ALL).unwrap();
         far.qp.connect(&near.qp.endpoint().unwrap(), ALL).unwrap();
         let sges = [near.mr.sge(..10_000).unwrap()];
@@ -365,17 +365,20 @@ fn a_queue_pair_tells_what_was_set() {
     let Net { near, far, daemon: _daemon } = Net::unconnected();
     let peer = far.qp.endpoint().unwrap();
     near.qp.to_init(InitAttr::new(Access::REMOTE_READ)).unwrap();
-    let rtr =
-        RtrAttr { min_rnr_timer: 3, path_mtu: Some(512), ..RtrAttr::new(peer.qpn, 77, peer.gid) };
+    let rtr = RtrAttr {
+        min_rnr_timer: 3,
+        path_mtu: Some(PathMtu::Mtu512),
+        ..RtrAttr::new(peer.qpn, 77, peer.gid)
+    };
     near.qp.to_rtr(rtr).unwrap();
     near.qp.to_rts(RtsAttr { retry_cnt: 2, timeout: 9, ..RtsAttr::new(99) }).unwrap();
     let QpQueried { attr, caps, sq_sig_all, .. } = near.qp.query().unwrap();
     assert_eq!(attr.state, Some(QpState::Rts));
     assert_eq!(attr.access, Some(Access::REMOTE_READ));
-    assert_eq!((attr.dest_qpn, attr.rq_psn), (Some(peer.qpn), Some(77)));
-    assert_eq!((attr.path_mtu, attr.min_rnr_timer), (Some(512), Some(3)));
-    assert_eq!((attr.retry_cnt, attr.timeout, attr.sq_psn), (Some(2), Some(9), Some(99)));
-    assert_eq!(attr.av.map(|av| av.dgid.to_ip()), Some(peer.gid));
+    assert_eq!((attr.dest_qpn, attr.rq_psn), (Some(Qpn::new(peer.qpn)), Some(Psn::new(77))));
+    assert_eq!((attr.path_mtu, attr.min_rnr_timer), (Some(PathMtu::Mtu512), Some(3)));
+    assert_eq!((attr.retry_cnt, attr.timeout, attr.sq_psn), (Some(2), Some(9), Some(Psn::new(99))));
+    assert_eq!(attr.av.map(|av| av.dgid), Some(peer.gid));
     assert_eq!((caps, sq_sig_all), (near.qp.caps(), false));
 }
 
@@ -387,9 +390,12 @@ fn a_wrong_step_is_refused_in_words() {
     assert!(error.to_string().starts_with("modify_qp failed: "), "{error}");
     near.qp.to_init(InitAttr::new(ALL)).unwrap();
     let peer = far.qp.endpoint().unwrap();
-    let odd = RtrAttr { path_mtu: Some(1500), ..RtrAttr::new(peer.qpn, 0, peer.gid) };
+    let odd = RtrAttr { min_rnr_timer: 32, ..RtrAttr::new(peer.qpn, 0, peer.gid) };
     let error = near.qp.to_rtr(odd).unwrap_err();
-    assert!(error.to_string().contains("1500"), "{error}");
+    assert!(error.to_string().contains("min_rnr_timer 32"), "{error}");
+    let error = near.qp.to_rtr(RtrAttr::new(1 << 24, 0, peer.gid)).unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL, "{error}");
+    assert!(error.to_string().contains("dest_qpn is 0x1000000, expected"), "{error}");
 }
 
 #[test]

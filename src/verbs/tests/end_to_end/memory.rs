@@ -160,7 +160,7 @@ fn a_region_of_no_bytes_serves_messages_of_no_bytes() {
     let registered =
         [&near, &far].map(|side| unsafe { side.pd.reg_mr(&mut byte, 0, ALL) }.unwrap());
     for [from, to] in [made, registered] {
-        assert_eq!((from.length(), from.lkey() == 0), (0, false));
+        assert_eq!((from.length(), from.lkey().0 == 0), (0, false));
         let (sge, there) = ([from.sge(..).unwrap()], to.remote_buf(..).unwrap());
         far.qp.post_recv(&[RecvWr::new(1, &[to.sge(..).unwrap()])]).unwrap();
         for wr in [SendWr::write(1, &sge, there), SendWr::read(2, &sge, there)] {

@@ -177,7 +177,7 @@ fn an_atomic_write_and_a_flush_end_when_the_data_are_there() {
     near.qp
         .post_send(&[
             SendWr::write(1, Inline(b"flushed"), mr.remote_buf(..7).unwrap()),
-            SendWr::flush(2, mr.remote_buf(..8).unwrap(), Placement::GlobalVisibility).signaled(),
+            SendWr::flush(2, mr.remote_buf(..8).unwrap(), FlushPlacement::GLOBAL).signaled(),
             SendWr::atomic_write(3, Inline(&value.to_ne_bytes()), word).signaled(),
         ])
         .unwrap();

@@ -21,7 +21,7 @@ use urxe_shm::ring::entry::Taken;
 use urxe_shm::ring::geometry::Geometry;
 use urxe_shm::ring::layout::CqEntry;
 use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer};
-use urxe_types::{QpState, QpType};
+use urxe_types::{AhId, Gid, Lkey, PathMtu, QpAttr, QpState, QpType, Rkey, SendWqe};
 use urxe_verbs::{Context, OpenOptions};
 
 /// Serves one session, on a thread of its own.
@@ -128,9 +128,10 @@ impl State {
         let mut done = Vec::new();
         let qp = self.qps.values_mut().next().unwrap();
         let cq = self.cqs.get_mut(&qp.send_cq.0).unwrap();
-        while let Taken::Ready(wqe) = qp.send_queue.take(&mut vec![], &mut vec![]).unwrap() {
-            cq.ring.push(&CqEntry { wr_id: wqe.wr.wr_id, ..Default::default() }, false).unwrap();
-            done.push(wqe.wr.wr_id);
+        let mut wqe = SendWqe::default();
+        while qp.send_queue.take(&mut wqe, &mut vec![]).unwrap() == Taken::Ready {
+            cq.ring.push(&CqEntry { wr_id: wqe.wr_id, ..Default::default() }, false).unwrap();
+            done.push(wqe.wr_id);
         }
         cq.publish(&self.pipes);
         qp.send_queue.retire(done.len() as u32);
@@ -290,8 +291,8 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
         }
         Request::QueryPort { .. } => Reply::Port(PortAttr {
             active: true,
-            max_mtu: 4096,
-            active_mtu: 1024,
+            max_mtu: PathMtu::Mtu4096,
+            active_mtu: PathMtu::Mtu1024,
             gid_tbl_len: state.gids.len().max(1) as u32,
             pkey_tbl_len: 1,
             max_msg_sz: 1 << 31,
@@ -305,7 +306,7 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
         Request::AllocPd { .. } => Reply::Pd(PdHandle(state.handle())),
         Request::RegMr { .. } => {
             let mr = state.handle();
-            Reply::Mr { mr: MrHandle(mr), lkey: 0x100 + mr, rkey: 0x100 + mr }
+            Reply::Mr { mr: MrHandle(mr), lkey: Lkey(0x100 + mr), rkey: Rkey(0x100 + mr) }
         }
         Request::CreateCompChannel { .. } => {
             let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
@@ -354,11 +355,11 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
         Request::QuerySrq { srq } => Reply::SrqAttr(state.srqs[&srq.0].attr),
         Request::CreateAh { .. } => {
             let handle = state.handle();
-            Reply::Ah { ah: AhHandle(handle), ah_num: 0x100 + handle }
+            Reply::Ah { ah: AhHandle(handle), ah_num: AhId(0x100 + handle) }
         }
         Request::AllocMw { .. } => {
             let handle = state.handle();
-            Reply::Mw { mw: MwHandle(handle), rkey: handle << 8 | 0xfe }
+            Reply::Mw { mw: MwHandle(handle), rkey: Rkey(handle << 8 | 0xfe) }
         }
         Request::Resources { after, .. } => {
             let number = after.map_or(1, |after| after + 1);

@@ -54,7 +54,7 @@ pub(super) struct Daemon {
     /// Its device.
     pub(super) device: String,
     /// Largest path MTU of the device, in bytes.
-    pub(super) active_mtu: u16,
+    pub(super) active_mtu: urxe_verbs::PathMtu,
 }
 
 impl std::fmt::Display for Daemon {

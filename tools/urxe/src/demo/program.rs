@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use urxe_verbs::{
-    Access, AddressVector, Ah, BindInfo, Context, MULTICAST_QPN, Mr, Mw, MwType, OpenOptions,
-    Placement, Qp, QpCaps, QpEndpoint, QpInit, QpType, RemoteBuf, SendWr, Sge, Srq, SrqInit, Wc,
+    Access, AddressVector, Ah, BindInfo, Context, FlushPlacement, MULTICAST_QPN, Mr, Mw, MwType,
+    OpenOptions, Qp, QpCaps, QpEndpoint, QpInit, QpType, RemoteBuf, SendWr, Sge, Srq, SrqInit, Wc,
 };
 
 /// The longest message in bytes.
@@ -338,7 +338,7 @@ impl Program {
             }
             Operation::WriteAndFlush => {
                 list.push(SendWr::write(wr_id, sge, slot));
-                SendWr::flush(wr_id, slot, Placement::GlobalVisibility)
+                SendWr::flush(wr_id, slot, FlushPlacement::GLOBAL)
             }
             Operation::AtomicWrite => SendWr::atomic_write(wr_id, sge, slot),
             Operation::Read => SendWr::read(wr_id, sge, slot),

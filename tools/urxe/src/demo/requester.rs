@@ -76,7 +76,7 @@ impl Requester {
     /// Runs all operations in all sizes.
     pub(super) fn run(&mut self, say: impl Fn(&dyn Display)) -> Result<Vec<Figures>, Error> {
         let mut all = Vec::new();
-        let mtu = self.local.ud.mtu.min(self.remote.ud.mtu);
+        let mtu = self.local.ud.mtu.min(self.remote.ud.mtu).into();
         for operation in Operation::ALL {
             let sizes = operation.sizes(mtu);
             let mut lost = 0;

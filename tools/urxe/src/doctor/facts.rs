@@ -138,7 +138,7 @@ impl Daemon {
                 name: context.device().name.clone(),
                 firmware: context.query_device().ok()?.fw_ver,
                 active: port.active,
-                mtu: port.active_mtu,
+                mtu: port.active_mtu.into(),
                 gids: context.gids(1).ok()?,
             })
         });

@@ -11,8 +11,8 @@ use crate::completions::{Completions, PollMode};
 use crate::error::Error;
 use std::collections::HashMap;
 use urxe_verbs::{
-    Access, AddressVector, Ah, Context, Mr, Pd, Qp, QpCaps, QpEndpoint, QpInit, RemoteBuf, Sge,
-    SrqInit, Wc,
+    Access, AddressVector, Ah, Context, Mr, PathMtu, Pd, Qp, QpCaps, QpEndpoint, QpInit, RemoteBuf,
+    Sge, SrqInit, Wc,
 };
 
 const ACCESS: Access = Access::LOCAL_WRITE
@@ -187,7 +187,10 @@ impl Bench {
     /// The queue pairs and the memory, for the other end.
     pub(super) fn end(&self) -> Result<End, Error> {
         let active_mtu = self.context.query_port(1)?.active_mtu;
-        let wanted = self.plan.mtu.unwrap_or(active_mtu);
+        let wanted = match self.plan.mtu.map(PathMtu::try_from) {
+            Some(mtu) => mtu.map_err(|error| Error::Usage(format!("--mtu is {error}")))?,
+            None => active_mtu,
+        };
         if wanted > active_mtu {
             let device = &self.context.device().name;
             return Err(Error::Usage(format!(
@@ -231,7 +234,7 @@ impl Bench {
     fn check_datagrams(&self, remote: &End) -> Result<(), Error> {
         let ours = self.end()?.endpoints;
         let mtu = ours.iter().chain(&remote.endpoints).map(|endpoint| endpoint.mtu).min();
-        let (size, mtu) = (self.plan.max_size(), u32::from(mtu.unwrap_or(0)));
+        let (size, mtu) = (self.plan.max_size(), mtu.map_or(0, |mtu| mtu.bytes() as u32));
         if self.plan.transport == Transport::Ud && size > mtu {
             return Err(Error::Usage(format!(
                 "--size is {size}, expected at most {mtu}: a datagram is one packet, and that is \

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// Measures against the server at `host`.
 pub(super) fn run(arguments: &Arguments, host: &str) -> Result<(), Error> {
     let local = arguments.local()?;
-    let active_mtu = Context::open(&local.device)?.query_port(1)?.active_mtu;
+    let active_mtu = Context::open(&local.device)?.query_port(1)?.active_mtu.into();
     let bench = Bench::new(arguments.plan(active_mtu)?, &local)?;
     let stream = connect(host, arguments.port)?;
     let mut server = Partner::new(Link::over_tcp(stream, format!("the server {host}"))?);

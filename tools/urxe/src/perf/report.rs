@@ -162,7 +162,7 @@ impl Setting {
         Setting {
             role,
             plan: bench.plan.clone(),
-            path_mtu: mtus.min().unwrap_or(0),
+            path_mtu: mtus.min().map_or(0, u16::from),
             local: Side {
                 device: Some(bench.context.device().name.clone()),
                 endpoints: ours.endpoints,

@@ -17,7 +17,7 @@ use urxe_verbs::Context;
 pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
     let local = arguments.local()?;
     // Fails now, and not when a client comes, if there is no such device.
-    let active_mtu = Context::open(&local.device)?.query_port(1)?.active_mtu;
+    let active_mtu = Context::open(&local.device)?.query_port(1)?.active_mtu.into();
     arguments.plan(active_mtu)?;
     let (mut client, plan) = wait_for_client(arguments)?;
     if arguments.are_overruled_by(&plan, active_mtu) {
