@@ -168,7 +168,6 @@ impl RdmaDevice {
         if let Some(link) = link {
             // ADDR-013, ADDR-016
             self.mtu = path_mtu(link.mtu, self.nic.device().gids().iter().flatten().copied());
-            // ADDR-013, ADDR-016
             self.nic.set_active_mtu(self.mtu);
             self.cm.set_active_mtu(self.mtu);
         }

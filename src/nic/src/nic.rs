@@ -353,6 +353,7 @@ impl Nic {
         let qp = self.host.objects.qps.by_number_mut(qpn.get());
         // The receives of an SRQ are not flushed.
         let Some(recv) = qp.and_then(|qp| qp.recv.as_mut()) else { return };
+        // STATE-010
         recv.want_doorbell();
         self.failed_qps.insert(qpn.get());
         self.look_interval = FLUSH_INTERVAL_MIN;
@@ -611,7 +612,7 @@ mod tests {
         for (handle, channel, read_end) in &contexts {
             let mut kinds = Vec::new();
             let mut bytes = [0; RECORD_LEN];
-            while rustix::io::read(read_end, &mut bytes).is_ok() {
+            while rustix::io::read(read_end, &mut bytes) == Ok(RECORD_LEN) {
                 let record = EventRecord::from_bytes(bytes);
                 assert_eq!((record.user_handle, record.object), (1, u64::from(*handle)));
                 kinds.push(record.kind);

@@ -43,11 +43,11 @@ impl Sysfs {
         socket: SocketMode,
         devices: &[RdmaDevice],
     ) -> io::Result<Sysfs> {
-        let shown = |(index, device): (usize, &RdmaDevice)| {
+        let published = |(index, device): (usize, &RdmaDevice)| {
             let files = files::of_device(view(index, device, &device.gid_table()));
             PublishedFiles { files, of: None }
         };
-        let devices: Vec<PublishedFiles> = devices.iter().enumerate().map(shown).collect();
+        let devices: Vec<PublishedFiles> = devices.iter().enumerate().map(published).collect();
         let tree = Tree::create(directory, directory_mode(socket), |tree| {
             let class = files::of_class();
             let mut all = devices.iter().map(|device| &device.files).chain([&class]).flatten();
@@ -62,26 +62,26 @@ impl Sysfs {
     /// The directory of the device itself is never changed: libibverbs takes its time of change
     /// for the birthday of the device.
     pub(crate) fn show(&mut self, index: usize, device: &RdmaDevice) -> io::Result<()> {
-        let Some(shown) = self.devices.get_mut(index) else { return Ok(()) };
+        let Some(published) = self.devices.get_mut(index) else { return Ok(()) };
         let gids = device.gid_table();
-        if shown.of.as_ref().is_some_and(|(link, of)| *link == device.link && *of == gids) {
+        if published.of.as_ref().is_some_and(|(link, of)| *link == device.link && *of == gids) {
             return Ok(());
         }
-        shown.of = None;
+        published.of = None;
         let wanted = files::of_device(view(index, device, &gids));
         for (name, content) in &wanted {
-            if shown.files.get(name) != Some(content) {
+            if published.files.get(name) != Some(content) {
                 self.tree.put(name, content)?;
-                shown.files.insert(name.clone(), content.clone());
+                published.files.insert(name.clone(), content.clone());
             }
         }
         let gone: Vec<String> =
-            shown.files.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
+            published.files.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
         for name in gone {
             self.tree.remove(&name)?;
-            shown.files.remove(&name);
+            published.files.remove(&name);
         }
-        shown.of = Some((device.link.clone(), gids));
+        published.of = Some((device.link.clone(), gids));
         Ok(())
     }
 }

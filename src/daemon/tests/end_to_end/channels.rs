@@ -1,8 +1,8 @@
 //! Event channels and ids: what is told where, how often, and what is counted; ports in use;
 //! programs that end in the middle of it.
 
+use crate::cm_client::{Caller, addr_of, create_channel, param};
 use crate::harness::{Client, Random, eventually, start};
-use crate::rendezvous::{Caller, addr_of, create_channel, param};
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use urxe_daemon::Handle;
@@ -323,7 +323,7 @@ fn ports_in_use_are_refused_as_the_kernel_does_it() {
 }
 
 #[test]
-fn a_port_is_shared_by_those_who_say_so_until_one_listens() {
+fn a_port_with_reuse_addr_is_shared_until_one_id_listens() {
     let daemon = start(1);
     let mut caller = Caller::new(daemon.socket());
     let addr = on(addr_of(&daemon), 7174);
@@ -440,7 +440,7 @@ fn ids_are_used_in_their_order_or_not_at_all() {
 }
 
 #[test]
-fn events_that_nobody_takes_are_bounded() {
+fn events_that_are_not_taken_are_bounded() {
     let daemon = start(1);
     let mut caller = Caller::new(daemon.socket());
     let unreachable = SocketAddr::new("::1".parse().unwrap(), 7174);

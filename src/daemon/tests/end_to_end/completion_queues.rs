@@ -138,7 +138,7 @@ fn the_room_of_the_old_ring_is_used_again() {
 }
 
 #[test]
-fn a_scribbled_ring_is_not_resized_and_harms_nobody() {
+fn a_scribbled_ring_is_not_resized_and_harms_no_other_program() {
     let (first, second) = (start(1), start(1));
     let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
     for (at, nonsense) in [(CONSUMER, 5000u32), (CONSUMER, 3), (PRODUCER, u32::MAX)] {

@@ -1,8 +1,8 @@
 //! Programs find each other by address and port, and connect: between two programs of one daemon
 //! and of two.
 
+use crate::cm_client::{Caller, Line, addr_of, conn, param};
 use crate::harness::{start, start_with};
-use crate::rendezvous::{Caller, Line, addr_of, conn, param};
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -185,7 +185,7 @@ fn the_side_that_connects_may_refuse_the_acceptance() {
 }
 
 #[test]
-fn where_nobody_listens_the_reason_is_8() {
+fn a_request_to_a_port_without_listener_is_rejected_for_reason_8() {
     let (server, client) = (start(1), start(1));
     let mut active = Caller::new(client.socket());
     let id = active.resolve(TCP, 7, SocketAddr::new(addr_of(&server), 7174));
@@ -196,7 +196,7 @@ fn where_nobody_listens_the_reason_is_8() {
 }
 
 #[test]
-fn an_address_to_which_nobody_knows_a_way_is_an_event() {
+fn resolving_an_unreachable_address_is_an_error_event() {
     let daemon = start(1);
     let mut active = Caller::new(daemon.socket());
     let id = active.create(TCP, 7);

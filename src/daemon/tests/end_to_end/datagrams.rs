@@ -80,7 +80,7 @@ fn a_datagram_with_another_qkey_is_dropped_and_takes_no_receive() {
 /// A UD QP that failed to send goes to SQE: what is behind is flushed, receives go on, and it can
 /// be taken back to RTS.
 #[test]
-fn address_handles_of_others_and_of_nobody_open_no_path() {
+fn address_handles_of_others_and_unknown_ones_open_no_path() {
     let (first, second) = (start(1), start(1));
     let mut a = End::datagram(&first, 0, Kind::Shared, 4096);
     let mut b = End::datagram(&second, 0, Kind::Shared, 4096);
@@ -114,7 +114,7 @@ fn address_handles_of_others_and_of_nobody_open_no_path() {
 }
 
 #[test]
-fn random_destinations_harm_nobody() {
+fn random_destinations_harm_no_other_program() {
     let (first, second) = (start(1), start(1));
     let mut a = End::datagram(&first, 0, Kind::Shared, 4096);
     let mut b = End::datagram(&second, 0, Kind::Shared, 4096);

@@ -1,11 +1,11 @@
 //! Nonsense from the wire and from the control socket: counted by cause, answered or closed, and
 //! the daemon goes on.
 
+use crate::cm_client::{Caller, addr_of, param};
 use crate::harness::{
     Client, Kind, Qp, Random, attrs, connected, eventually, fresh_addr, read_events, start,
     start_with,
 };
-use crate::rendezvous::{Caller, addr_of, param};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
@@ -207,7 +207,7 @@ fn oversized_messages_and_too_many_descriptors_are_counted() {
 }
 
 #[test]
-fn a_program_that_reads_no_replies_loses_its_session_and_holds_up_nobody() {
+fn a_program_that_reads_no_replies_loses_its_session_and_holds_up_no_other() {
     let daemon = start(1);
     let mut observer = Client::connect(daemon.socket());
     let client = RawClient::connect(daemon.socket());
@@ -226,7 +226,7 @@ fn a_program_that_reads_no_replies_loses_its_session_and_holds_up_nobody() {
 }
 
 #[test]
-fn a_program_that_shrinks_and_fills_its_event_pipe_ends_nobody() {
+fn a_program_that_shrinks_and_fills_its_event_pipe_does_not_end_the_daemon() {
     /// Records that a pipe of one page holds.
     const RECORDS: usize = 4096 / RECORD_LEN;
     let daemon = start(1);
@@ -376,7 +376,7 @@ impl Stranger {
 }
 
 #[test]
-fn a_stranger_who_floods_a_listener_costs_a_bounded_amount_and_keeps_nobody_out() {
+fn a_flooded_listener_costs_a_bounded_amount_and_still_serves_others() {
     const BACKLOG: u64 = 50;
     const FLOOD: u32 = 2000;
     let daemon = start(1);

@@ -169,7 +169,7 @@ fn death_in_the_middle_of_traffic_hurts_only_the_peer() {
 }
 
 #[test]
-fn death_in_the_middle_of_datagrams_and_of_every_other_operation_hurts_nobody() {
+fn a_program_that_dies_in_the_middle_of_any_operation_harms_no_other() {
     let (first, second) = (start(1), start(1));
     let mut witness = Witness::new(&first, &second);
     for round in 0..20u64 {
@@ -395,7 +395,7 @@ fn ten_thousand_random_ring_entries_are_counted_by_cause() {
 }
 
 #[test]
-fn random_receives_harm_nobody() {
+fn random_receives_harm_no_other_program() {
     const SLOTS: u64 = 128;
     let (first, second) = (start(1), start(1));
     let mut witness = Witness::new(&first, &second);

@@ -1,9 +1,9 @@
 //! Devices follow the machine's links and addresses. These need namespaces, and so root; where they
 //! cannot run they say so.
 
+use crate::cm_client::{Caller, param};
 use crate::connections::converse;
 use crate::harness::{Client, End, Kind, attrs, av, eventually, fresh_path, read_events};
-use crate::rendezvous::{Caller, param};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::io::{BufRead, BufReader, Write};

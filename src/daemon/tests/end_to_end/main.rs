@@ -2,6 +2,7 @@
 //! of the loopback network, with real rings and real memory.
 
 mod channels;
+mod cm_client;
 mod completion_queues;
 mod connections;
 mod datagrams;
@@ -11,7 +12,6 @@ mod hostile;
 mod isolation;
 mod links;
 mod listing;
-mod rendezvous;
 mod rules;
 mod scale;
 mod services;

@@ -417,7 +417,7 @@ fn closing_a_device_takes_all_that_lives_in_it_and_nothing_else() {
 }
 
 #[test]
-fn deregistered_memory_opens_to_nobody() {
+fn deregistered_memory_cannot_be_accessed() {
     let (first, second) = (start(1), start(1));
     let (mut a, mut b) = crate::harness::connected(&first, &second, Kind::Shared, 4096);
     b.client.call(Request::DeregMr { mr: b.mr.handle }).unwrap();
@@ -462,7 +462,7 @@ fn statistics_come_in_pages_and_mean_something() {
 }
 
 #[test]
-fn descriptors_that_nobody_asked_for_are_refused() {
+fn unexpected_descriptors_are_refused() {
     let daemon = start(1);
     let mut client = Client::connect(daemon.socket());
     let memfd = create_memfd("unasked", 4096).unwrap();

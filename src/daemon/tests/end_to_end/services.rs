@@ -1,7 +1,7 @@
 //! Datagrams: programs ask for the QP of a service, and join multicast groups.
 
+use crate::cm_client::{Caller, Line, addr_of, param, ud};
 use crate::harness::{Client, Qp, eventually, start};
-use crate::rendezvous::{Caller, Line, addr_of, param, ud};
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use urxe_daemon::Handle;

@@ -185,7 +185,7 @@ fn a_qp_that_fails_says_that_it_takes_no_more_once_and_after_its_last_completion
 }
 
 #[test]
-fn a_scribbled_srq_is_told_once_and_harms_nobody_else() {
+fn a_scribbled_srq_is_told_once_and_harms_no_other_program() {
     let (first, second) = (start(1), start(1));
     let (mut ends, mut b, srq) = shared(&first, &second, 2, 20);
     let (mut others, mut witness, mut witness_srq) = shared(&first, &second, 1, 20);
@@ -209,7 +209,7 @@ fn a_scribbled_srq_is_told_once_and_harms_nobody_else() {
 }
 
 #[test]
-fn random_entries_and_death_in_an_srq_harm_nobody() {
+fn random_entries_and_death_in_an_srq_harm_no_other_program() {
     let (first, second) = (start(1), start(1));
     let (mut others, mut witness, mut witness_srq) = shared(&first, &second, 1, 20);
     let mut random = Random::new(12);

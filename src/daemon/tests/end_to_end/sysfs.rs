@@ -90,7 +90,7 @@ fn every_index_of_the_gid_table_has_all_its_files() {
 }
 
 #[test]
-fn the_files_are_there_for_those_who_may_connect_as_long_as_the_daemon_is() {
+fn the_files_are_readable_by_those_allowed_to_connect_while_the_daemon_lives() {
     for (socket, directory) in [(0o600, 0o700), (0o660, 0o750), (0o666, 0o755)] {
         let daemon = start_with(1, |config| config.mode = SocketMode(socket));
         let tree = tree(&daemon);
@@ -138,7 +138,7 @@ fn lingering(seconds: u64) -> Handle {
 }
 
 #[test]
-fn a_daemon_that_nobody_comes_to_ends() {
+fn a_lingering_daemon_without_programs_ends() {
     let daemon = lingering(1);
     let socket = daemon.socket().to_path_buf();
     daemon.wait().unwrap();

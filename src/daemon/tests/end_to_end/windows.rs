@@ -202,7 +202,7 @@ fn memory_and_windows_of_others_cannot_be_bound() {
 }
 
 #[test]
-fn random_binds_and_invalidations_harm_nobody() {
+fn random_binds_and_invalidations_harm_no_other_program() {
     let (first, second) = (start(1), start(1));
     let (mut witness_a, mut witness_b) = with_windowed_mr(&first, &second, Kind::Shared);
     let (_, rkey) = witness_b.client.alloc_mw(witness_b.pd, MwType::Two);
