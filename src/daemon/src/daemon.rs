@@ -140,9 +140,9 @@ impl Daemon {
         let interfaces = config.interfaces.iter().cloned().map(AddressSource::Interface);
         let names = config.device_names();
         let mut ports = Vec::new();
-        for (index, served) in addrs.chain(interfaces).enumerate() {
+        for (index, source) in addrs.chain(interfaces).enumerate() {
             let name = names.get(index).cloned().unwrap_or_default();
-            ports.push(open_port(&config, name, served, watch.links())?);
+            ports.push(open_port(&config, name, source, watch.links())?);
         }
         let devices: Vec<DeviceSummary> = ports.iter().map(|port| port.summary.clone()).collect();
         let listener = listen(&config.socket, config.mode.0)?;
@@ -295,16 +295,16 @@ struct Opened {
 fn open_port(
     config: &Config,
     name: String,
-    served: AddressSource,
+    source: AddressSource,
     links: &Links,
 ) -> Result<Opened, StartError> {
-    let mut port = bare_port(config.port_backend, &served)?;
+    let mut port = bare_port(config.port_backend, &source)?;
     let mut table = Vec::new();
-    for wanted in first_of_table(served.addresses(links)) {
+    for wanted in first_of_table(source.addresses(links)) {
         let added = if wanted.usable { port.add_address(wanted.addr) } else { Ok(()) };
         match added {
             // An interface need not have any yet.
-            Err(error) if matches!(served, AddressSource::Interface(_)) && is_passing(&error) => {}
+            Err(error) if matches!(source, AddressSource::Interface(_)) && is_passing(&error) => {}
             result => result?,
         }
         table.push(wanted.addr);
@@ -319,15 +319,15 @@ fn open_port(
     }
     let Caps { addrs, backend, interface, link_mtu, .. } = port.caps();
     let mtu = path_mtu(link_mtu, addrs.iter().copied());
-    let guid = guid(&served, links, addrs.first().copied());
+    let guid = guid(&source, links, addrs.first().copied());
     let summary = DeviceSummary { name: name.clone(), addrs, mtu, backend, interface };
-    Ok(Opened { port, identity: Identity { name, guid, served, table }, summary })
+    Ok(Opened { port, identity: Identity { name, guid, source, table }, summary })
 }
 
 /// A port without anything around it; that of an interface has no address yet.
-fn bare_port(backend: PortBackend, served: &AddressSource) -> Result<Box<dyn Port>, OpenError> {
+fn bare_port(backend: PortBackend, source: &AddressSource) -> Result<Box<dyn Port>, OpenError> {
     let (udp, raw) = (UdpOptions::default(), RawOptions::default());
-    Ok(match (backend, served) {
+    Ok(match (backend, source) {
         (PortBackend::Udp, AddressSource::Address(addr)) => Box::new(UdpPort::open(*addr, &udp)?),
         (PortBackend::Udp, AddressSource::Interface(name)) => {
             Box::new(UdpPort::open_interface(name, &udp)?)
@@ -341,10 +341,10 @@ fn bare_port(backend: PortBackend, served: &AddressSource) -> Result<Box<dyn Por
 
 /// What tells a device apart: its interface's hardware address where it stands for all of it, else
 /// its address.
-fn guid(served: &AddressSource, links: &Links, first: Option<IpAddr>) -> [u8; 8] {
-    let mac = match served {
+fn guid(source: &AddressSource, links: &Links, first: Option<IpAddr>) -> [u8; 8] {
+    let mac = match source {
         AddressSource::Address(_) => None,
-        AddressSource::Interface(_) => served.link(links).and_then(|link| link.mac),
+        AddressSource::Interface(_) => source.link(links).and_then(|link| link.mac),
     };
     match mac.filter(|mac| *mac != [0; 6]) {
         Some(mac) => guid_of_mac(mac),

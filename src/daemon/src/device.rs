@@ -20,7 +20,7 @@ pub(crate) struct Identity {
     pub(crate) name: String,
     pub(crate) guid: [u8; 8],
     /// What it is made for.
-    pub(crate) served: AddressSource,
+    pub(crate) source: AddressSource,
     /// The addresses that its GID table begins with. Those that its port has not cannot be used
     /// yet.
     pub(crate) table: Vec<IpAddr>,
@@ -30,7 +30,7 @@ pub(crate) struct Identity {
 pub(crate) struct RdmaDevice {
     pub(crate) name: String,
     pub(crate) guid: [u8; 8],
-    served: AddressSource,
+    source: AddressSource,
     /// What it is on, and whether that works.
     pub(crate) link: LinkState,
     /// The largest path MTU of its link.
@@ -55,7 +55,7 @@ impl RdmaDevice {
         [seed, cm_seed]: [u64; 2],
         now: Instant,
     ) -> RdmaDevice {
-        let Identity { name, guid, served, table } = identity;
+        let Identity { name, guid, source, table } = identity;
         let caps = port.caps();
         let mtu = path_mtu(caps.link_mtu, caps.addrs.iter().copied());
         let is_usable = |addr: &IpAddr| caps.addrs.contains(addr);
@@ -72,7 +72,7 @@ impl RdmaDevice {
         RdmaDevice {
             name,
             guid,
-            served,
+            source,
             link: LinkState::default(),
             mtu,
             awaited,
@@ -128,8 +128,8 @@ impl RdmaDevice {
         links: &Links,
     ) -> io::Result<Vec<PortEvent>> {
         let mut events = Vec::new();
-        let link = self.served.link(links);
-        let wanted = self.served.addresses(links);
+        let link = self.source.link(links);
+        let wanted = self.source.addresses(links);
         let index = link.map(|link| link.index);
         // ADDR-018, ADDR-023: a socket is of no use on another link, even if the address is the
         // same.
@@ -179,7 +179,7 @@ impl RdmaDevice {
                 self.nic.send(now)?;
             }
         }
-        let has_what_it_is_for = match &self.served {
+        let has_what_it_is_for = match &self.source {
             AddressSource::Address(addr) => self.nic.device().gids().contains(&Some(*addr)),
             AddressSource::Interface(_) => true,
         };
@@ -367,10 +367,10 @@ mod tests {
 
     impl Machine {
         /// A device of eth0, on a machine without any such link yet.
-        fn new(served: AddressSource) -> Machine {
+        fn new(source: AddressSource) -> Machine {
             let port = FakePort::default();
             let table = Vec::new();
-            let identity = Identity { name: "urxe0".into(), guid: [2; 8], served, table };
+            let identity = Identity { name: "urxe0".into(), guid: [2; 8], source, table };
             let mut device =
                 RdmaDevice::new(identity, Box::new(port.clone()), [1, 2], Instant::now());
             let (pipe, read_end) = EventPipe::new().unwrap();
