@@ -20,8 +20,6 @@ const GRH: usize = 40;
 const LOCAL_QP_OPERATION: u32 = 2;
 const FLUSHED: u32 = 5;
 
-/// The QPN of all members of a group.
-
 fn assert_refused<T: std::fmt::Debug>(
     result: Result<T, ControlError>,
     errno: Errno,

@@ -155,7 +155,7 @@ impl Member {
         let event = caller.expect(5, CmEventKind::MulticastJoin);
         assert_eq!((event.subject, event.status), (CmSubject::Multicast(membership), 0));
         let to = ud(event.param);
-        assert_eq!((to.qpn, to.qkey, to.av.dgid), (MULTICAST_QPN, UDP_QKEY, group.ip().into()));
+        assert_eq!((to.qpn, to.qkey, to.av.dgid), (MULTICAST_QPN, UDP_QKEY, group.ip()));
         let attach = Request::AttachMcast { qp: qp.created.qp, gid: to.av.dgid.into() };
         caller.client.call(attach).unwrap();
         Member { caller, line, qp, id, membership, to }
