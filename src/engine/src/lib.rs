@@ -15,15 +15,20 @@
 //!
 //! # Where things are
 //!
-//! `qp/requester.rs` turns work requests into packets, `qp/responder.rs` executes the peer's
-//! requests and `qp/response.rs` answers them, `qp/completer.rs` turns answers into completions.
-//! `qp/checks.rs` is what a request must pass first. `qp/flush_atomic_write.rs` is FLUSH and ATOMIC
-//! WRITE at the responder, `qp/unreliable.rs` the responder of UC, `qp/datagram.rs` all of UD.
-//! `qp/local_ops.rs` binds and closes windows. `qp/state.rs` and `qp/modify.rs` are
-//! `ibv_modify_qp`. `memory/` knows what a key opens. `device/` has the QPs: `device/data_path.rs`
-//! has the one way into a QP and `device/verbs.rs` makes and changes objects; beside them are the
-//! tables of SRQs, address handles, multicast groups and CQs, and QP1, which belongs to the device
-//! itself; the connection manager, which talks through it, is a crate of its own.
+//! `device/` has the tables and the QPs of a device: `device/verbs.rs` makes and changes objects,
+//! `device/data_path.rs` takes packets in, puts packets out, and has the one way into a QP. Beside
+//! them is one file for each table (SRQs, address handles, multicast groups, CQs) and for QP1,
+//! which belongs to the device itself; the connection manager, which talks through it, is a crate
+//! of its own. `memory/` knows what a key opens.
+//!
+//! `qp/` is one QP: `qp/common.rs` is what does not depend on the service, `qp/send_queue/` the
+//! work requests under way, and the services are `qp/rc/`, `qp/uc.rs` and `qp/ud.rs`. In `qp/rc/`,
+//! the requester turns work requests into packets, the responder executes the peer's requests and
+//! answers them, and the completer turns answers into completions; none of them knows another.
+//! `qp/message.rs` is what a request on a connection must pass first, and `qp/receive.rs` what a
+//! message is put into. `qp/transport.rs` brings what happens to the service, and sees to
+//! failures. `qp/state.rs` and `qp/modify.rs` are `ibv_modify_qp`, which resolves attributes to
+//! what the service works with (`qp/parameters.rs`).
 //!
 //! # What is trusted
 //!

@@ -2,11 +2,12 @@
 
 use super::common::Common;
 use super::parameters::{Parameters, Path, RequesterParameters, ResponderParameters};
+use super::state::Attribute::*;
 use super::state::{Attribute, transition};
 use crate::attr::DeviceConfig;
 use crate::limits::MAX_RD_ATOMIC;
 use crate::path::{PathError, flow_to_host};
-use urxe_types::{AddressVector, PathMtu, Psn, QpAttr, QpState, QpType, Qpn, RnrTimer, TimeCode};
+use urxe_types::{AddressVector, Psn, QpAttr, QpState, QpType, Qpn, RnrTimer, TimeCode};
 use urxe_wire::flow_source_port;
 
 /// Why a change was refused. Nothing was changed.
@@ -70,9 +71,9 @@ pub enum ModifyQpError {
     )]
     MtuTooLarge {
         /// The path MTU asked for.
-        path_mtu: PathMtu,
+        path_mtu: urxe_types::PathMtu,
         /// The largest the link carries.
-        active: PathMtu,
+        active: urxe_types::PathMtu,
     },
     /// The path leads nowhere.
     #[error(transparent)]
@@ -121,13 +122,13 @@ impl Common {
             (_, QpState::Reset | QpState::Init | QpState::Err) => Step::None,
             (QpState::Init, _) => {
                 let rq_psn = match self.init.qp_type {
-                    QpType::Rc | QpType::Uc => attr.rq_psn.ok_or(missing(Attribute::RqPsn))?,
+                    QpType::Rc | QpType::Uc => attr.rq_psn.ok_or(missing(RqPsn))?,
                     QpType::Ud => Psn::default(),
                 };
                 Step::StartResponder(self.resolve(config, path, change, &attr, to)?, rq_psn)
             }
             (QpState::Rtr, QpState::Rts) => {
-                let sq_psn = attr.sq_psn.ok_or(missing(Attribute::SqPsn))?;
+                let sq_psn = attr.sq_psn.ok_or(missing(SqPsn))?;
                 Step::StartRequester(self.resolve(config, path, change, &attr, to)?, sq_psn)
             }
             _ => Step::Update(self.resolve(config, path, change, &attr, to)?),
@@ -146,43 +147,39 @@ impl Common {
     ) -> Result<Parameters, ModifyQpError> {
         let from = self.state;
         let missing = |attribute| ModifyQpError::Missing { attribute, from, to };
-        let access = || attr.access.ok_or(missing(Attribute::Access));
         let path = || match &change.av {
             Some(av) => {
-                let dest_qpn = attr.dest_qpn.ok_or(missing(Attribute::DestQpn))?;
-                let mtu = attr.path_mtu.ok_or(missing(Attribute::PathMtu))?;
+                let dest_qpn = attr.dest_qpn.ok_or(missing(DestQpn))?;
+                let mtu = attr.path_mtu.ok_or(missing(PathMtu))?;
                 resolve_path(config, self.qpn, av, dest_qpn, mtu)
             }
-            None => path.copied().ok_or(missing(Attribute::Av)),
+            None => path.copied().ok_or(missing(Av)),
+        };
+        let access = || attr.access.ok_or(missing(Access));
+        let responder = || -> Result<_, ModifyQpError> {
+            Ok(ResponderParameters {
+                access: access()?,
+                max_dest_rd_atomic: attr.max_dest_rd_atomic.ok_or(missing(MaxDestRdAtomic))?,
+                min_rnr_timer: RnrTimer::new(attr.min_rnr_timer.ok_or(missing(MinRnrTimer))?),
+            })
+        };
+        let requester = || -> Result<_, ModifyQpError> {
+            let timeout = TimeCode::new(attr.timeout.ok_or(missing(Timeout))?);
+            Ok(RequesterParameters {
+                max_rd_atomic: attr.max_rd_atomic.ok_or(missing(MaxRdAtomic))?,
+                ack_timeout: timeout.ack_timeout(),
+                retry_cnt: attr.retry_cnt.ok_or(missing(RetryCnt))?,
+                rnr_retry: attr.rnr_retry.ok_or(missing(RnrRetry))?,
+            })
         };
         Ok(match self.init.qp_type {
             QpType::Rc => Parameters::Rc {
                 path: path()?,
-                responder: ResponderParameters {
-                    access: access()?,
-                    max_dest_rd_atomic: attr
-                        .max_dest_rd_atomic
-                        .ok_or(missing(Attribute::MaxDestRdAtomic))?,
-                    min_rnr_timer: attr
-                        .min_rnr_timer
-                        .map(RnrTimer::new)
-                        .ok_or(missing(Attribute::MinRnrTimer))?,
-                },
-                requester: match to {
-                    QpState::Rtr => None,
-                    _ => Some(RequesterParameters {
-                        max_rd_atomic: attr.max_rd_atomic.ok_or(missing(Attribute::MaxRdAtomic))?,
-                        ack_timeout: attr
-                            .timeout
-                            .map(|code| TimeCode::new(code).ack_timeout())
-                            .ok_or(missing(Attribute::Timeout))?,
-                        retry_cnt: attr.retry_cnt.ok_or(missing(Attribute::RetryCnt))?,
-                        rnr_retry: attr.rnr_retry.ok_or(missing(Attribute::RnrRetry))?,
-                    }),
-                },
+                responder: responder()?,
+                requester: (to != QpState::Rtr).then(requester).transpose()?,
             },
             QpType::Uc => Parameters::Uc { path: path()?, access: access()? },
-            QpType::Ud => Parameters::Ud { qkey: attr.qkey.ok_or(missing(Attribute::Qkey))? },
+            QpType::Ud => Parameters::Ud { qkey: attr.qkey.ok_or(missing(Qkey))? },
         })
     }
 }
@@ -193,7 +190,7 @@ fn resolve_path(
     qpn: Qpn,
     av: &AddressVector,
     dest_qpn: Qpn,
-    path_mtu: PathMtu,
+    path_mtu: urxe_types::PathMtu,
 ) -> Result<Path, ModifyQpError> {
     let mut flow = flow_to_host(&config.gids, av)?;
     flow.src_port =
@@ -238,14 +235,14 @@ fn check_ranges(attr: &QpAttr) -> Result<(), ModifyQpError> {
     };
     let rd_atomic = u64::from(MAX_RD_ATOMIC);
     // STATE-034
-    check(Attribute::PkeyIndex, attr.pkey_index.map(u64::from), 0, 0)?;
-    check(Attribute::Port, attr.port.map(u64::from), 1, 1)?;
-    check(Attribute::MaxRdAtomic, attr.max_rd_atomic.map(u64::from), 0, rd_atomic)?;
-    check(Attribute::MaxDestRdAtomic, attr.max_dest_rd_atomic.map(u64::from), 0, rd_atomic)?;
-    check(Attribute::MinRnrTimer, attr.min_rnr_timer.map(u64::from), 0, 31)?;
-    check(Attribute::Timeout, attr.timeout.map(u64::from), 0, 31)?;
-    check(Attribute::RetryCnt, attr.retry_cnt.map(u64::from), 0, 7)?;
-    check(Attribute::RnrRetry, attr.rnr_retry.map(u64::from), 0, 7)
+    check(PkeyIndex, attr.pkey_index.map(u64::from), 0, 0)?;
+    check(Port, attr.port.map(u64::from), 1, 1)?;
+    check(MaxRdAtomic, attr.max_rd_atomic.map(u64::from), 0, rd_atomic)?;
+    check(MaxDestRdAtomic, attr.max_dest_rd_atomic.map(u64::from), 0, rd_atomic)?;
+    check(MinRnrTimer, attr.min_rnr_timer.map(u64::from), 0, 31)?;
+    check(Timeout, attr.timeout.map(u64::from), 0, 31)?;
+    check(RetryCnt, attr.retry_cnt.map(u64::from), 0, 7)?;
+    check(RnrRetry, attr.rnr_retry.map(u64::from), 0, 7)
 }
 
 fn merge(current: &mut QpAttr, change: &QpAttr) {

@@ -1,9 +1,9 @@
 //! RC: requester, completer and responder, and the values that go between them.
 //!
 //! The requester says what it sent ([`Sent`](values::Sent), [`Probed`](values::Probed)), the
-//! completer how much may be sent ([`Allowance`](values::Allowance)) and when a probe is due. Both work on the send queue, which the requester takes
-//! from and moves on in, and the completer ends work requests in and goes back in. The responder
-//! has nothing to do with either.
+//! completer how much may be sent ([`Allowance`](values::Allowance)) and when a probe is due. Both
+//! work on the send queue: the requester moves on in it, and the completer ends work requests and
+//! goes back. The responder has nothing to do with either.
 
 mod completer;
 mod requester;
@@ -132,10 +132,12 @@ impl Rc {
         packet: &Packet<'_, Response>,
     ) -> Result<(), Failure> {
         match &mut self.sender {
+            // STATE-002, STATE-014
             Some(sender) if cx.qp.may_send() => {
                 sender.completer.handle_response(cx, sq, self.path.mtu, packet)
             }
             _ => {
+                // COUNT-009
                 cx.count(Counter::DropQpNotReady, 1);
                 Ok(())
             }

@@ -11,9 +11,12 @@ impl SendQueue {
     /// Ends the oldest work request successfully, and the local operations after it that were
     /// done long ago.
     pub(in crate::qp) fn end_front<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
+        // RC-REQ-014
         while let Some(pending) = self.pop_front() {
             cx.count(Counter::SentMessages, 1);
+            // RC-REQ-041
             cx.host.retire_send(cx.qp.init.send_queue);
+            // RC-REQ-009
             if pending.wqe.signaled {
                 complete(cx, &pending, WcStatus::Success, Cause::None);
             }
@@ -77,6 +80,7 @@ fn complete<H: Host>(cx: &mut Cx<'_, H>, pending: &Pending, status: WcStatus, ca
         status,
         opcode,
         vendor_err: cause as u32,
+        // RC-COMP-021
         byte_len: pending.length as u32,
         extra: Extra::None,
         qpn: cx.qp.qpn,

@@ -76,7 +76,9 @@ impl Completer {
         let Headers { bth: Bth { psn, .. }, body: response } = packet.headers;
         if !sq.is_outstanding(psn) {
             let counter = match psn.precedes(sq.una()) {
+                // RC-COMP-013
                 true => Counter::StaleResponses,
+                // RC-COMP-012
                 false => Counter::GhostResponses,
             };
             cx.count(counter, 1);
@@ -114,6 +116,7 @@ impl Completer {
                 // Nothing is told by a lost READ or atomic response but asking again; where it may
                 // only be late, for the oldest alone.
                 Expired::Probe => match sq.front() {
+                    // RC-REQ-028
                     Some(front) if front.expects_response() && self.retry.knows_path() => {
                         cx.count(Counter::Probes, 1);
                         self.go_back(sq);
@@ -135,13 +138,15 @@ impl Completer {
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
                 cx.count(Counter::AcksReceived, 1);
-                // An ACK of a READ's or atomic's own PSN lacks the data.
+                // RC-COMP-001: an ACK of a READ's or atomic's own PSN lacks the data.
                 self.acknowledge_before(cx, sq, psn.next())?;
+                // RC-REQ-027
                 if self.retry.take_probed(psn) && sq.outstanding() > 0 {
                     self.go_back(sq);
                 }
                 Ok(())
             }
+            // RC-COMP-006
             Syndrome::RnrNak { timer } => match self.acknowledge_before(cx, sq, psn)? {
                 true => self.on_rnr_nak(cx, sq, timer),
                 false => Ok(()),
@@ -160,12 +165,16 @@ impl Completer {
                 }
                 let (status, cause) = match code {
                     NakCode::InvalidRequest => {
+                        // RC-COMP-008
                         (WcStatus::RemoteInvalidRequest, Cause::PeerInvalidRequest)
                     }
+                    // RC-COMP-009
                     NakCode::RemoteAccess => (WcStatus::RemoteAccess, Cause::PeerRemoteAccess),
                     NakCode::RemoteOperational => {
+                        // RC-COMP-010
                         (WcStatus::RemoteOperation, Cause::PeerRemoteOperation)
                     }
+                    // RC-COMP-017
                     _ => (WcStatus::BadResponse, Cause::BadResponse),
                 };
                 Err(Failure::Send(status, cause))
@@ -210,6 +219,7 @@ impl Completer {
             return self.on_placed(cx, sq, response, payload);
         }
         let number = front.number(psn);
+        // RC-REQ-010
         let offset = u64::from(number) * u64::from(mtu);
         let expected = (front.length() - offset.min(front.length())).min(u64::from(mtu));
         let ends_request = number + 1 == front.after(number);
@@ -256,6 +266,7 @@ impl Completer {
             return Ok(());
         }
         let Some(front) = sq.front() else { return Ok(()) };
+        // RC-COMP-016
         if !front.is_atomic() {
             return bad_response(cx);
         }
@@ -283,6 +294,7 @@ impl Completer {
                 break true;
             }
             let Some(front) = sq.front().filter(|front| front.is_started()) else { break true };
+            // RC-COMP-004, RC-COMP-005, FAW-014
             if front.expects_response() {
                 break false;
             }
@@ -316,6 +328,7 @@ impl Completer {
         sq: &mut SendQueue,
         cause: Cause,
     ) -> Result<(), Failure> {
+        // RC-COMP-007
         match self.retry.has_rewound_at(sq.una()) {
             true => Ok(()),
             false => self.lose_try(cx, sq, cause),
@@ -328,6 +341,7 @@ impl Completer {
         sq: &mut SendQueue,
         cause: Cause,
     ) -> Result<(), Failure> {
+        // RC-REQ-017, RC-REQ-018
         if !self.retry.take_try() {
             cx.count(Counter::RetriesExceeded, 1);
             return Err(Failure::Send(WcStatus::RetryExceeded, cause));
@@ -350,6 +364,7 @@ fn bad_response<H>(cx: &mut Cx<'_, H>) -> Result<(), Failure> {
 /// Ends the oldest work request, whose data has all come: with success if the program can see it,
 /// also where that is told by no completion.
 fn end_front_with_data<H: Host>(cx: &mut Cx<'_, H>, sq: &mut SendQueue) -> Result<(), Failure> {
+    // RC-COMP-018, ORDER-006
     if !cx.sync() {
         return Err(Failure::Send(WcStatus::LocalProtection, Cause::LocalMemory));
     }

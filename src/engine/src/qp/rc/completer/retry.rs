@@ -94,11 +94,13 @@ impl Retry {
 
     /// Takes one of the tries after an RNR NAK. Returns whether there was one.
     pub(super) fn take_rnr_try(&mut self) -> bool {
-        // The peer is there: only its silence uses up the other tries.
+        // RC-REQ-039: the peer is there: only its silence uses up the other tries.
         self.tries = self.parameters.retry_cnt;
         match self.rnr_tries {
             0 => return false,
+            // RC-REQ-024
             7 => {}
+            // RC-REQ-023
             _ => self.rnr_tries -= 1,
         }
         true
@@ -183,6 +185,7 @@ impl Retry {
         if self.timed_psn().is_some_and(|timed| timed.precedes(una)) {
             self.on_timed_acknowledged(now);
         }
+        // RC-REQ-019
         self.tries = self.parameters.retry_cnt;
         self.rnr_tries = self.parameters.rnr_retry;
         self.window.on_acknowledged(packets);

@@ -242,7 +242,9 @@ impl Responder {
     /// it make us send without bound.
     fn replay_read(&mut self, original: ReadResource, rest: ReadResource) {
         let again = Reply::Read { read: rest, sent: 0 };
-        let same = |reply: &&mut Reply| matches!(reply, Reply::Read { read, .. } if read.end() == original.end());
+        let end = original.end();
+        let same =
+            |reply: &&mut Reply| matches!(reply, Reply::Read { read, .. } if read.end() == end);
         match self.replies.iter_mut().find(same) {
             // RC-RESP-031
             Some(reply) => *reply = again,
