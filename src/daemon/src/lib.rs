@@ -6,6 +6,12 @@
 //!
 //! ```text
 //!  programs ── socket ──► session.rs ─► resources/   requests, one kind of object each
+//!     │                   objects.rs       ▼         tables of what each program has
+//!     └── rings, doorbells, memory ──► urxe_nic ─► engine ─► port ─► wire
+//!                                          ▲
+//!                   event_loop.rs ─► device.rs ◄─ cm/   connections between programs, over the
+//!                                       ▲                engine's messages on QP1
+//!    addresses and links ─► addresses.rs ─► sysfs/       the devices as files, for rdma-core
 //! ```
 //!
 //! # No trust between programs
