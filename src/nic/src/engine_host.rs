@@ -295,7 +295,6 @@ impl Host for ProgramHost {
         }
         match taken {
             Ok(Next::Later) => {
-                // STATE-039
                 self.requeue_qps.push(qp.qpn);
                 Taken::Empty
             }

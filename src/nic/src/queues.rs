@@ -86,6 +86,7 @@ impl SendQueue {
             return Ok(Next::Later);
         }
         let taken = self.ring.take(wqe, buffer)?;
+        // STATE-039
         wqe.signaled |= self.all_signaled;
         Ok(Next::Taken(taken))
     }

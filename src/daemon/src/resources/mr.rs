@@ -12,8 +12,7 @@ use urxe_nic::{Memory, MemorySpec};
 use urxe_shm::control::{Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply};
 use urxe_shm::memory::process_memory::{Fault, ProcessMemory};
 use urxe_shm::memory::region::{ForeignMemoryError, Mapping, page_size};
-use urxe_types::Access;
-use urxe_types::{Lkey, Rkey};
+use urxe_types::{Access, Lkey, Rkey};
 
 /// Access bits that exist. `ibv_access_flags` from bit 20 on are optional, and are left alone.
 const KNOWN_ACCESS: Access = Access::LOCAL_WRITE

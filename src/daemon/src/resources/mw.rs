@@ -5,8 +5,7 @@ use crate::objects::Object;
 use crate::session::{Answer, DaemonCtx, Session};
 use rustix::io::Errno;
 use urxe_shm::control::{ContextHandle, ControlError, MwHandle, PdHandle, Reply};
-use urxe_types::MwType;
-use urxe_types::Rkey;
+use urxe_types::{MwType, Rkey};
 
 /// A memory window.
 pub(crate) struct Mw {

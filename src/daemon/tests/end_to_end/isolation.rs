@@ -12,8 +12,10 @@ use std::process::{Command, Stdio};
 use urxe_shm::control::event::{CQ_ERR, EventRecord, QP_FATAL, RECORD_LEN};
 use urxe_shm::control::{Backing, Reply, Request};
 use urxe_shm::memory::region::{Mapping, create_memfd};
-use urxe_types::{Access, Extra, MwType, QpAttr, QpState, QpType, Rkey, SendData, SendOp};
-use urxe_types::{FlushPlacement, FlushSelectivity};
+use urxe_types::{
+    Access, Extra, FlushPlacement, FlushSelectivity, MwType, QpAttr, QpState, QpType, Rkey,
+    SendData, SendOp,
+};
 
 /// Offsets into a ring's header.
 const PRODUCER: u64 = 128;

@@ -6,8 +6,10 @@ use std::os::fd::AsFd;
 use urxe_daemon::Handle;
 use urxe_shm::control::{BoundTo, Request, ResourceDetail, ResourceKind};
 use urxe_shm::ring::layout::WC_WITH_INV;
-use urxe_types::{Access, Extra, Lkey, MwType, QpAttr, QpState, Rkey, SendData, SendOp, WcOpcode};
-use urxe_types::{FlushPlacement, FlushSelectivity};
+use urxe_types::{
+    Access, Extra, FlushPlacement, FlushSelectivity, Lkey, MwType, QpAttr, QpState, Rkey, SendData,
+    SendOp, WcOpcode,
+};
 
 const LOCAL_QP_OPERATION: u32 = 2;
 const BIND_FAILED: u32 = 6;
