@@ -14,7 +14,7 @@ use urxe_engine::{
 use urxe_port::sim::{Link, SimNetwork, SimPort};
 use urxe_port::{Port, RxBatch, SendOutcome};
 use urxe_types::{
-    Access, AddressVector, MwType, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn, SendOp,
+    Access, AddressVector, MwType, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn, Rkey, SendOp,
     SendWqe,
 };
 use urxe_wire::batch::TxBatch;
@@ -179,14 +179,16 @@ impl Node {
         let length = content.len() as u64;
         let region = self.host.memory.add(content);
         let key = self.device.reg_mr(MrSpec { pd, addr, length, access, region });
-        let key = key.expect("the simulation registers nothing impossible");
+        let key = key.expect("the simulation registers nothing impossible").lkey.0;
         self.host.learn_mr(key, region, addr);
         Mr { key, addr, region }
     }
 
     /// Allocates a memory window; its first key.
     pub fn alloc_mw(&mut self, pd: PdId, mw_type: MwType) -> u32 {
-        self.device.alloc_mw(pd, mw_type).expect("the simulation stays far below the limits")
+        let Rkey(rkey) =
+            self.device.alloc_mw(pd, mw_type).expect("the simulation stays far below the limits");
+        rkey
     }
 
     /// When the next datagram arrives or timer expires here.
@@ -472,8 +474,8 @@ impl World {
         self.nodes[end.node].host.send_queue(end.send_queue).post(Entry::Good(wqe));
         self.ring(end);
         self.transmit();
-        let window = self.nodes[end.node].device.query_mw(new_rkey.0).expect("it is allocated");
-        assert!(window.bound.is_some_and(|_| window.rkey == new_rkey.0));
+        let window = self.nodes[end.node].device.query_mw(new_rkey).expect("it is allocated");
+        assert!(window.bound.is_some_and(|_| window.rkey == new_rkey));
     }
 
     /// Posts a send; the doorbell is a matter of its own.

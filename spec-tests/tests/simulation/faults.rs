@@ -9,7 +9,7 @@ use urxe_spec_tests::simulation::scenario::NetworkProfile;
 use urxe_spec_tests::simulation::seeds::for_each_seed;
 use urxe_spec_tests::simulation::workloads::rc::{Expects, Progress, RcWorkload};
 use urxe_spec_tests::simulation::workloads::traffic::Traffic;
-use urxe_types::{QpAttr, QpState, WcStatus};
+use urxe_types::{Lkey, QpAttr, QpState, Rkey, WcStatus};
 
 /// A fault. A is the end that it happens to, B its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,13 +113,13 @@ impl Fault {
         let window = b.window.mr;
         match self {
             DeregLocal => {
-                node.device.dereg_mr(local.key).expect("it is registered");
+                node.device.dereg_mr(Lkey(local.key)).expect("it is registered");
             }
             DeregWindow => {
                 for &open_window in &b.window.open_windows {
-                    assert!(node.device.dealloc_mw(open_window));
+                    assert!(node.device.dealloc_mw(Rkey(open_window)));
                 }
-                node.device.dereg_mr(window.key).expect("its windows are unbound");
+                node.device.dereg_mr(Lkey(window.key)).expect("its windows are unbound");
             }
             UnmapLocal { late: false } => {
                 node.host.memory.unmap_after(local.region, rng.range(1..=5) as u32);

@@ -59,6 +59,6 @@ pub use device::{
 };
 pub use host::{AsyncEvent, CqOverrun, Host, MemoryFault, Taken};
 pub use ids::{CqId, PdId, QueueId, RegionId, SrqId};
-pub use memory::{AllocMwError, DeregMrError, MrSpec, MwBinding, MwInfo, RegMrError};
+pub use memory::{AllocMwError, DeregMrError, MrKeys, MrSpec, MwBinding, MwInfo, RegMrError};
 pub use path::PathError;
 pub use qp::{Attribute, ModifyQpError};

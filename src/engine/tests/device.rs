@@ -58,7 +58,7 @@ fn every_registration_has_a_key_of_its_own() {
     let access = usual().access.unwrap();
     let mut register = || {
         let spec = MrSpec { pd: PD, addr: VA, length: 8, access, region: RegionId(0) };
-        t.device.reg_mr(spec).unwrap()
+        t.device.reg_mr(spec).unwrap().lkey.0
     };
     let mut keys: Vec<u32> = (0..1000).map(|_| register()).collect();
     let steps: std::collections::BTreeSet<u32> =

@@ -41,7 +41,7 @@ fn each_operation_has_a_flag_of_the_qp() {
 /// A key for the script's memory with these rights, in this protection domain.
 fn another_key(t: &mut Script, pd: PdId, access: Access) -> u32 {
     let spec = MrSpec { pd, addr: VA, length: 64, access, region: RegionId(0) };
-    t.device.reg_mr(spec).unwrap()
+    t.device.reg_mr(spec).unwrap().lkey.0
 }
 
 #[test]

@@ -573,7 +573,7 @@ fn a_list_beyond_its_mr_fails_in_its_turn() {
 fn no_place(t: &mut Script, length: u32) -> [(Cause, Sge); 3] {
     let access = Access::REMOTE_READ;
     let spec = MrSpec { pd: PD, addr: 0, length: 64, access, region: RegionId(0) };
-    let read_only = t.device.reg_mr(spec).unwrap();
+    let read_only = t.device.reg_mr(spec).unwrap().lkey.0;
     let sge = t.sge(0, length);
     [
         (Cause::LocalKey, Sge { lkey: Lkey(sge.lkey.0 ^ 1), ..sge }),

@@ -313,7 +313,7 @@ fn read_of_memory_deregistered_meanwhile_ends_in_a_nak() {
     let mut t = Script::new();
     let key = t.key;
     t.receive(&[pkt(Opcode::RC_READ_REQUEST, 100).reth(VA, key, 600)]);
-    t.device.dereg_mr(key).unwrap();
+    t.device.dereg_mr(Lkey(key)).unwrap();
     t.expect(nak(NakCode::RemoteAccess, 100, 1));
     assert_eq!(t.state(), QpState::Err);
 }

@@ -60,7 +60,7 @@ fn its_receives_are_checked_against_its_own_protection_domain() {
     let access = Access::LOCAL_WRITE;
     let other = PdId(7);
     let spec = MrSpec { pd: other, addr: VA, length: 4096, access, region: RegionId(0) };
-    let key_of_srq = t.device.reg_mr(spec).unwrap();
+    let key_of_srq = t.device.reg_mr(spec).unwrap().lkey.0;
     let key_of_qp = t.key;
     let srq = t.device.create_srq(SrqInit { pd: other, queue: QUEUE, limit: 0 }).unwrap();
     t.another(QpType::Rc, Some(srq));

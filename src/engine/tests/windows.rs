@@ -182,12 +182,12 @@ fn refused_if(mw_type: MwType, cause: Cause, change: impl FnOnce(&mut Script, &m
     let access = Access::REMOTE_WRITE;
     let mut asked = Asked { mw, new_rkey, mr, addr: VA, length: 64, access };
     change(&mut t, &mut asked);
-    let before = t.device.query_mw(mw);
+    let before = t.device.query_mw(Rkey(mw));
     let Asked { mw: named, new_rkey, mr, addr, length, access } = asked;
     let (named, new_rkey) = (Rkey(named), Rkey(new_rkey));
     let op = SendOp::BindMw { mw: named, new_rkey, mr: Lkey(mr), addr, length, access };
     refused(&mut t, cause, op);
-    assert_eq!(t.device.query_mw(mw), before);
+    assert_eq!(t.device.query_mw(Rkey(mw)), before);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_bind_names_the_window_by_its_present_key() {
     refused_if(MwType::One, Cause::BindNoWindow, |_, asked| asked.mw ^= 1);
     refused_if(MwType::One, Cause::BindNoWindow, |t, asked| asked.mw = t.key);
     refused_if(MwType::Two, Cause::BindNoWindow, |t, asked| {
-        t.device.dealloc_mw(asked.mw);
+        t.device.dealloc_mw(Rkey(asked.mw));
         t.alloc_mw(MwType::Two);
     });
 }
@@ -223,7 +223,7 @@ fn a_bind_takes_the_low_eight_bits_of_the_key_asked_for_and_no_others() {
             let mw = t.alloc_mw(mw_type);
             bind_as(&mut t, mw, asked);
             let rkey = mw & !0xff | 0x5a;
-            assert_eq!(t.device.query_mw(mw).unwrap().rkey, rkey);
+            assert_eq!(t.device.query_mw(Rkey(mw)).unwrap().rkey, Rkey(rkey));
             opens(&mut t, VA, rkey);
         }
     }
@@ -245,12 +245,12 @@ fn window_mr_and_qp_of_a_bind_are_of_one_protection_domain() {
     for mw_type in [MwType::One, MwType::Two] {
         refused_if(mw_type, Cause::BindPd, |t, asked| asked.mr = t.reg_mr(PdId(2), all));
         refused_if(mw_type, Cause::BindPd, |t, asked| {
-            asked.mw = t.device.alloc_mw(PdId(2), mw_type).unwrap();
+            asked.mw = t.device.alloc_mw(PdId(2), mw_type).unwrap().0;
             asked.new_rkey = next_key(asked.mw);
         });
         refused_if(mw_type, Cause::BindPd, |t, asked| {
             // Window and MR belong together, but not to the QP.
-            asked.mw = t.device.alloc_mw(PdId(2), mw_type).unwrap();
+            asked.mw = t.device.alloc_mw(PdId(2), mw_type).unwrap().0;
             asked.new_rkey = next_key(asked.mw);
             asked.mr = t.reg_mr(PdId(2), all);
         });
@@ -262,7 +262,7 @@ fn a_bind_needs_an_mr() {
     refused_if(MwType::One, Cause::BindNoMr, |_, asked| asked.mr ^= 1);
     refused_if(MwType::One, Cause::BindNoMr, |_, asked| asked.mr = asked.mw);
     refused_if(MwType::Two, Cause::BindNoMr, |t, asked| {
-        t.device.dereg_mr(asked.mr).unwrap();
+        t.device.dereg_mr(Lkey(asked.mr)).unwrap();
     });
 }
 
@@ -335,11 +335,11 @@ fn a_type_1_window_is_not_zero_based() {
 fn a_type_2_window_is_invalidated_before_it_is_bound_again() {
     let mut t = Script::new();
     let rkey = t.window(0, 64, READ_WRITE);
-    let binding = t.device.query_mw(rkey);
+    let binding = t.device.query_mw(Rkey(rkey));
     t.bind(rkey, 64, 64, READ_WRITE);
     let completion = t.expect_send(BIND_WR_ID, WcStatus::MwBind);
     assert_eq!(completion.vendor_err, Cause::BindTwice as u32);
-    assert_eq!(t.device.query_mw(rkey), binding, "it stays bound as it was");
+    assert_eq!(t.device.query_mw(Rkey(rkey)), binding, "it stays bound as it was");
 }
 
 #[test]
@@ -491,7 +491,7 @@ fn a_read_ends_in_a_nak_when_its_window_is_closed_meanwhile() {
     let mut t = Script::new();
     let rkey = t.window(0, 1024, READ_WRITE);
     t.receive(&[pkt(Opcode::RC_READ_REQUEST, 100).reth(VA, rkey, 1024)]);
-    t.device.dealloc_mw(rkey);
+    t.device.dealloc_mw(Rkey(rkey));
     t.expect(nak(NakCode::RemoteAccess, 100, 1));
 }
 
@@ -504,14 +504,14 @@ fn an_mr_with_windows_bound_to_it_is_not_deregistered() {
     let one = t.alloc_mw(MwType::One);
     t.bound(one, 0, 64, READ_WRITE);
     let two = t.window(0, 64, READ_WRITE);
-    let held_by = |windows| Err(DeregMrError::WindowsBound { key, windows });
-    assert_eq!(t.device.dereg_mr(key), held_by(2));
+    let held_by = |windows| Err(DeregMrError::WindowsBound { key: Lkey(key), windows });
+    assert_eq!(t.device.dereg_mr(Lkey(key)), held_by(2));
     t.post(1, invalidate(two), &[]);
     t.expect_nothing();
-    assert_eq!(t.device.dereg_mr(key), held_by(1));
-    assert!(t.device.dealloc_mw(one), "by a key that it had before");
-    assert!(t.device.dereg_mr(key).is_ok());
-    assert_eq!(t.device.dereg_mr(key), Err(DeregMrError::NoSuchMr(key)));
+    assert_eq!(t.device.dereg_mr(Lkey(key)), held_by(1));
+    assert!(t.device.dealloc_mw(Rkey(one)), "by a key that it had before");
+    assert!(t.device.dereg_mr(Lkey(key)).is_ok());
+    assert_eq!(t.device.dereg_mr(Lkey(key)), Err(DeregMrError::NoSuchMr(Lkey(key))));
 }
 
 #[test]
@@ -522,18 +522,18 @@ fn a_window_that_is_bound_to_another_mr_lets_go_of_the_first() {
     let rkey = t.bound(mw, 0, 64, READ_WRITE);
     t.key = t.reg_mr(PD, Access::LOCAL_WRITE | Access::MW_BIND);
     t.bound(rkey, 0, 64, READ_WRITE);
-    assert!(t.device.dereg_mr(first).is_ok());
-    assert!(t.device.dereg_mr(t.key).is_err());
+    assert!(t.device.dereg_mr(Lkey(first)).is_ok());
+    assert!(t.device.dereg_mr(Lkey(t.key)).is_err());
 }
 
 #[test]
 fn a_freed_window_is_nobodys() {
     let mut t = Script::new();
     let rkey = t.window(0, 64, READ_WRITE);
-    assert!(t.device.dealloc_mw(rkey));
-    assert!(!t.device.dealloc_mw(rkey));
-    assert_eq!(t.device.query_mw(rkey), None);
-    assert!(!t.device.dealloc_mw(t.key), "an MR is no window");
+    assert!(t.device.dealloc_mw(Rkey(rkey)));
+    assert!(!t.device.dealloc_mw(Rkey(rkey)));
+    assert_eq!(t.device.query_mw(Rkey(rkey)), None);
+    assert!(!t.device.dealloc_mw(Rkey(t.key)), "an MR is no window");
     refuses(&mut t, VA, rkey);
 }
 
@@ -550,21 +550,21 @@ fn type_2_windows_are_closed_with_the_qp_they_were_bound_on() {
     assert!(t.device.destroy_qp(t.qpn));
     assert!(windows.iter().all(|&rkey| !t.is_bound(rkey)));
     assert!(t.is_bound(type_1) && t.is_bound(other));
-    t.device.dealloc_mw(type_1);
+    t.device.dealloc_mw(Rkey(type_1));
     t.select(survivor);
     t.post(1, invalidate(other), &[]);
     t.expect_nothing();
-    assert!(t.device.dereg_mr(key).is_ok());
+    assert!(t.device.dereg_mr(Lkey(key)).is_ok());
 }
 
 #[test]
 fn a_window_says_what_it_is_bound_to() {
     let mut t = Script::new();
     let rkey = t.window(100, 50, READ_WRITE);
-    let info = t.device.query_mw(rkey).unwrap();
-    assert_eq!((info.pd, info.mw_type, info.rkey), (PD, MwType::Two, rkey));
+    let info = t.device.query_mw(Rkey(rkey)).unwrap();
+    assert_eq!((info.pd, info.mw_type, info.rkey), (PD, MwType::Two, Rkey(rkey)));
     let bound = info.bound.unwrap();
-    assert_eq!((bound.mr, bound.addr, bound.length), (t.key, VA + 100, 50));
+    assert_eq!((bound.mr, bound.addr, bound.length), (Lkey(t.key), VA + 100, 50));
     assert_eq!((bound.access, bound.qpn), (READ_WRITE, t.qpn));
     assert_ne!(bound.qpn, Qpn::new(0));
 }

@@ -23,7 +23,7 @@ use urxe_shm::ring::completion_notifier::CompletionNotifier;
 use urxe_shm::ring::cursor::IndexError;
 use urxe_shm::ring::geometry::Geometry;
 use urxe_shm::ring::{CqProducer, MoveError, RqConsumer, SqConsumer};
-use urxe_types::{Access, AddressVector, AhId, MwType, QpType, Qpn};
+use urxe_types::{Access, AddressVector, AhId, Lkey, MwType, QpType, Qpn, Rkey};
 
 /// There is no room for another object of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -257,7 +257,7 @@ impl Nic {
         let mrs = &mut self.host.objects.mrs;
         let region = RegionId(mrs.next_key().ok_or(RegMrError::TooMany)?);
         let spec = MrSpec { pd, addr: iova, length, access, region };
-        let key = self.device.reg_mr(spec)?;
+        let key = self.device.reg_mr(spec)?.lkey.0;
         self.mapped_mrs += usize::from(matches!(memory, Some(Memory::Shared(_))));
         mrs.insert(key, Mr { spec, owner, memory });
         Ok(key)
@@ -269,7 +269,7 @@ impl Nic {
     /// If it is no MR's key, or windows are bound to the MR: they have to go first.
     pub fn dereg_mr(&mut self, key: u32) -> Result<Option<Mr>, DeregMrError> {
         // MW-028
-        self.device.dereg_mr(key)?;
+        self.device.dereg_mr(Lkey(key))?;
         let mr = self.host.objects.mrs.remove(key);
         match mr.as_ref().and_then(|mr| mr.memory.as_ref()) {
             Some(Memory::Shared(_)) => self.mapped_mrs -= 1,
@@ -303,7 +303,7 @@ impl Nic {
         mw_type: MwType,
         owner: OwnerId,
     ) -> Result<u32, AllocMwError> {
-        let rkey = self.device.alloc_mw(pd, mw_type)?;
+        let Rkey(rkey) = self.device.alloc_mw(pd, mw_type)?;
         self.host.objects.mws.insert(rkey >> RKEY_VARIANT_BITS, owner);
         Ok(rkey)
     }
@@ -311,7 +311,7 @@ impl Nic {
     /// Frees a window, bound or not; any rkey that it ever had names it.
     pub fn dealloc_mw(&mut self, rkey: u32) {
         // MW-040
-        self.device.dealloc_mw(rkey);
+        self.device.dealloc_mw(Rkey(rkey));
         self.host.objects.mws.remove(&(rkey >> RKEY_VARIANT_BITS));
     }
 
@@ -324,7 +324,7 @@ impl Nic {
         let after = after.map(|rkey| rkey >> RKEY_VARIANT_BITS);
         let mws = self.host.objects.mws.range((behind(after), Bound::Unbounded));
         let mws = mws.filter(move |(_, owner)| is_meant(**owner));
-        let info = |&index: &u32| self.device.query_mw(index << RKEY_VARIANT_BITS);
+        let info = |&index: &u32| self.device.query_mw(Rkey(index << RKEY_VARIANT_BITS));
         mws.filter_map(move |(index, owner)| Some((info(index)?, *owner)))
     }
 }

@@ -95,7 +95,7 @@ impl ReferenceHost {
         let mut setup_errors = Vec::new();
         let mut register = |addr, length, access, region| {
             let access = access | Access::LOCAL_WRITE | Access::MW_BIND;
-            device.reg_mr(MrSpec { pd: PD, addr, length, access, region })
+            device.reg_mr(MrSpec { pd: PD, addr, length, access, region }).map(|keys| keys.lkey.0)
         };
         let own = Access::empty();
         program.sink = Lkey(register(0, SINK_LEN.into(), own, SINK).unwrap_or(NO_KEY));
@@ -290,7 +290,7 @@ impl ReferenceHost {
             return;
         }
         if key.allocated == NO_KEY {
-            key.allocated = self.device.alloc_mw(PD, MwType::Two).unwrap_or(NO_KEY);
+            key.allocated = self.device.alloc_mw(PD, MwType::Two).map_or(NO_KEY, |rkey| rkey.0);
         }
         let next = key.allocated & !0xff | key.allocated.wrapping_add(1) & 0xff;
         let op = SendOp::BindMw {

@@ -52,7 +52,7 @@ pub(super) fn list(
         }
         ResourceKind::Mw => page(
             nic.mws_behind(after, may_see)
-                .filter_map(|(mw, owner)| of(mw.rkey, owner, Some(mw.pd), detail_of_mw(&mw))),
+                .filter_map(|(mw, owner)| of(mw.rkey.0, owner, Some(mw.pd), detail_of_mw(&mw))),
         ),
         ResourceKind::CmId => {
             let ids = ctx.cm.listed(index, after);
@@ -106,7 +106,7 @@ fn detail_of_srq(srq: &SrqStatus) -> ResourceDetail {
 
 fn detail_of_mw(mw: &MwInfo) -> ResourceDetail {
     let bound = mw.bound.map(|bound| BoundTo {
-        mr: bound.mr,
+        mr: bound.mr.0,
         addr: bound.addr,
         length: bound.length,
         access: bound.access,

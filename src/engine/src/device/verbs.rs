@@ -8,12 +8,12 @@ use crate::attr::{QpInfo, QpInit, RecvSource, SrqInit};
 use crate::host::Host;
 use crate::ids::{CqId, PdId, RegionId, SrqId};
 use crate::limits::{MAX_QP, MAX_QPN, MIN_QPN};
-use crate::memory::{AllocMwError, DeregMrError, MrSpec, MwInfo, RegMrError};
+use crate::memory::{AllocMwError, DeregMrError, MrKeys, MrSpec, MwInfo, RegMrError};
 use crate::path::flow_to_host;
 use crate::qp::{Event, ModifyQpError, Qp};
 use std::net::IpAddr;
 use std::time::Instant;
-use urxe_types::{AddressVector, AhId, MwType, QpAttr, QpType, Qpn};
+use urxe_types::{AddressVector, AhId, Lkey, MwType, QpAttr, QpType, Qpn, Rkey};
 use urxe_wire::datagram_source_port;
 use urxe_wire::mad::MAD_LEN;
 
@@ -30,11 +30,11 @@ pub enum CreateQpError {
 
 /// Memory.
 impl Device {
-    /// Registers memory. Returns its key, which is lkey and rkey in one.
+    /// Registers memory. Returns its keys.
     ///
     /// # Errors
     /// If the range or the rights are impossible, or the device is full.
-    pub fn reg_mr(&mut self, spec: MrSpec) -> Result<u32, RegMrError> {
+    pub fn reg_mr(&mut self, spec: MrSpec) -> Result<MrKeys, RegMrError> {
         self.tables.keys.reg_mr(spec, &mut self.rng)
     }
 
@@ -43,7 +43,7 @@ impl Device {
     ///
     /// # Errors
     /// If it is no MR's key, or windows are bound to the MR: they have to go first.
-    pub fn dereg_mr(&mut self, key: u32) -> Result<RegionId, DeregMrError> {
+    pub fn dereg_mr(&mut self, key: Lkey) -> Result<RegionId, DeregMrError> {
         self.tables.keys.dereg_mr(key)
     }
 
@@ -52,18 +52,18 @@ impl Device {
     ///
     /// # Errors
     /// If the device is full.
-    pub fn alloc_mw(&mut self, pd: PdId, mw_type: MwType) -> Result<u32, AllocMwError> {
+    pub fn alloc_mw(&mut self, pd: PdId, mw_type: MwType) -> Result<Rkey, AllocMwError> {
         self.tables.keys.alloc_mw(pd, mw_type, &mut self.rng)
     }
 
     /// Frees a window, bound or not; any rkey that it ever had names it. Returns whether it was
     /// there.
-    pub fn dealloc_mw(&mut self, rkey: u32) -> bool {
+    pub fn dealloc_mw(&mut self, rkey: Rkey) -> bool {
         self.tables.keys.dealloc_mw(rkey)
     }
 
     /// What a window is, and what it opens; any rkey that it ever had names it.
-    pub fn query_mw(&self, rkey: u32) -> Option<MwInfo> {
+    pub fn query_mw(&self, rkey: Rkey) -> Option<MwInfo> {
         self.tables.keys.query_mw(rkey)
     }
 }

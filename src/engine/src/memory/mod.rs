@@ -7,7 +7,7 @@
 mod mr;
 mod mw;
 
-pub use mr::{DeregMrError, MrSpec, RegMrError};
+pub use mr::{DeregMrError, MrKeys, MrSpec, RegMrError};
 pub(crate) use mw::Bind;
 pub use mw::{AllocMwError, MwBinding, MwInfo};
 
@@ -19,7 +19,7 @@ use mw::Mw;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 use std::collections::BTreeSet;
-use urxe_types::{Access, Qpn};
+use urxe_types::{Access, Lkey, Qpn, Rkey};
 
 /// Why an access through a key was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,13 +149,13 @@ impl KeyTable {
     /// domain, the bounds and the rights, in this order. Only MRs open anything to it.
     pub(crate) fn local(
         &self,
-        lkey: u32,
+        lkey: Lkey,
         pd: PdId,
         addr: u64,
         len: u64,
         access: Access,
     ) -> Result<Span, KeyError> {
-        match self.get(lkey, pd) {
+        match self.get(lkey.0, pd) {
             // MW-007: a window is no memory of the program's own.
             Some(Object::Mr(mr)) => mr.opening.span(addr, len, access),
             _ => Err(KeyError::Key),
@@ -165,7 +165,7 @@ impl KeyTable {
     /// Checks an access of the peer of a QP, in the same order.
     pub(crate) fn remote(
         &self,
-        rkey: u32,
+        rkey: Rkey,
         (pd, qpn): (PdId, Qpn),
         addr: u64,
         len: u64,
@@ -177,7 +177,7 @@ impl KeyTable {
     /// Checks an access of the peer of a QP to all that a key opens.
     pub(crate) fn remote_all(
         &self,
-        rkey: u32,
+        rkey: Rkey,
         scope: (PdId, Qpn),
         access: Access,
     ) -> Result<Span, KeyError> {
@@ -187,8 +187,8 @@ impl KeyTable {
     }
 
     /// What a key opens to the peer of a QP.
-    fn opening(&self, rkey: u32, (pd, qpn): (PdId, Qpn)) -> Option<&Opening> {
-        match self.get(rkey, pd)? {
+    fn opening(&self, rkey: Rkey, (pd, qpn): (PdId, Qpn)) -> Option<&Opening> {
+        match self.get(rkey.0, pd)? {
             Object::Mr(mr) => Some(&mr.opening),
             Object::Mw(mw) => mw.opening(qpn),
         }
@@ -203,7 +203,7 @@ mod tests {
     const PD: PdId = PdId(1);
     const QP: (PdId, Qpn) = (PD, Qpn::new(0x11));
 
-    fn table(addr: u64, length: u64, access: Access) -> (KeyTable, u32) {
+    fn table(addr: u64, length: u64, access: Access) -> (KeyTable, MrKeys) {
         let mut table = KeyTable::default();
         let spec = MrSpec { pd: PD, addr, length, access, region: RegionId(7) };
         let key = table.reg_mr(spec, &mut ChaCha8Rng::seed_from_u64(1)).unwrap();
@@ -212,16 +212,17 @@ mod tests {
 
     #[test]
     fn an_access_inside_is_granted_with_its_offset() {
-        let (table, key) = table(0x1000, 0x100, Access::REMOTE_READ);
+        let (table, MrKeys { lkey, rkey }) = table(0x1000, 0x100, Access::REMOTE_READ);
         let span = Ok(Span { region: RegionId(7), offset: 0x10 });
-        assert_eq!(table.local(key, PD, 0x1010, 0xf0, Access::empty()), span);
-        assert_eq!(table.remote(key, QP, 0x1010, 0xf0, Access::REMOTE_READ), span);
+        assert_eq!(table.local(lkey, PD, 0x1010, 0xf0, Access::empty()), span);
+        assert_eq!(table.remote(rkey, QP, 0x1010, 0xf0, Access::REMOTE_READ), span);
     }
 
     #[test]
     fn key_bounds_and_rights_are_told_apart() {
-        let (table, key) = table(0x1000, 0x100, Access::REMOTE_READ);
-        let check = |key, pd, addr, len, access| table.local(key, pd, addr, len, access);
+        let (table, keys) = table(0x1000, 0x100, Access::REMOTE_READ);
+        let key = keys.lkey.0;
+        let check = |key, pd, addr, len, access| table.local(Lkey(key), pd, addr, len, access);
         assert_eq!(
             check(key ^ 1, PD, 0x1000, 1, Access::empty()),
             Err(KeyError::Key),
@@ -238,10 +239,10 @@ mod tests {
 
     #[test]
     fn a_zero_based_mr_counts_from_its_first_byte() {
-        let (table, key) = table(0x1000, 0x100, Access::ZERO_BASED);
-        let span = table.local(key, PD, 0x10, 0xf0, Access::empty());
+        let (table, MrKeys { lkey, .. }) = table(0x1000, 0x100, Access::ZERO_BASED);
+        let span = table.local(lkey, PD, 0x10, 0xf0, Access::empty());
         assert_eq!(span, Ok(Span { region: RegionId(7), offset: 0x10 }));
-        assert_eq!(table.local(key, PD, 0x1000, 1, Access::empty()), Err(KeyError::Bounds));
+        assert_eq!(table.local(lkey, PD, 0x1000, 1, Access::empty()), Err(KeyError::Bounds));
     }
 
     #[test]
@@ -252,7 +253,7 @@ mod tests {
             MrSpec { pd: PD, addr: 0, length: 8, access: Access::empty(), region: RegionId(0) };
         let mut seen = BTreeSet::new();
         for _ in 0..10_000 {
-            let key = table.reg_mr(spec, &mut rng).unwrap();
+            let key = table.reg_mr(spec, &mut rng).unwrap().lkey.0;
             assert!(key >> 8 != 0 && seen.insert(key >> 8));
         }
     }

@@ -4,7 +4,7 @@ use super::{KeyTable, Object, Opening};
 use crate::ids::{PdId, RegionId};
 use crate::limits::MAX_MR;
 use rand_chacha::ChaCha8Rng;
-use urxe_types::Access;
+use urxe_types::{Access, Lkey, Rkey};
 
 /// What an MR is registered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,15 @@ pub struct MrSpec {
     pub access: Access,
     /// The memory behind it.
     pub region: RegionId,
+}
+
+/// The keys of an MR. They are one number, as in rxe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrKeys {
+    /// What our own work requests name it by.
+    pub lkey: Lkey,
+    /// What the peer's requests name it by.
+    pub rkey: Rkey,
 }
 
 /// Why an MR was refused.
@@ -50,13 +59,13 @@ pub enum RegMrError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeregMrError {
     /// There is no such MR.
-    #[error("key {0:#x}: is of no MR")]
-    NoSuchMr(u32),
+    #[error("key {:#x}: is of no MR", .0.0)]
+    NoSuchMr(Lkey),
     /// Windows are bound to it.
-    #[error("key {key:#x}: {windows} memory windows are bound to the MR; close or free them first")]
+    #[error("key {:#x}: {windows} memory windows are bound to the MR; close or free them first", .key.0)]
     WindowsBound {
         /// The MR's key.
-        key: u32,
+        key: Lkey,
         /// Windows bound to it.
         windows: u32,
     },
@@ -71,8 +80,12 @@ pub(super) struct Mr {
 }
 
 impl KeyTable {
-    /// Registers memory; its key, which is lkey and rkey in one, as in rxe.
-    pub(crate) fn reg_mr(&mut self, spec: MrSpec, rng: &mut ChaCha8Rng) -> Result<u32, RegMrError> {
+    /// Registers memory; its keys.
+    pub(crate) fn reg_mr(
+        &mut self,
+        spec: MrSpec,
+        rng: &mut ChaCha8Rng,
+    ) -> Result<MrKeys, RegMrError> {
         let MrSpec { pd, length, access, region, .. } = spec;
         // MEM-002
         if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
@@ -95,26 +108,27 @@ impl KeyTable {
         }
         self.mrs += 1;
         let opening = Opening { base, length, access, region, offset: 0 };
-        Ok(self.insert(pd, Object::Mr(Mr { opening, windows: 0 }), rng))
+        let key = self.insert(pd, Object::Mr(Mr { opening, windows: 0 }), rng);
+        Ok(MrKeys { lkey: Lkey(key), rkey: Rkey(key) })
     }
 
     /// Deregisters memory; what was behind it.
-    pub(crate) fn dereg_mr(&mut self, key: u32) -> Result<RegionId, DeregMrError> {
+    pub(crate) fn dereg_mr(&mut self, key: Lkey) -> Result<RegionId, DeregMrError> {
         let mr = self.mr(key).ok_or(DeregMrError::NoSuchMr(key))?;
         let (windows, region) = (mr.windows, mr.opening.region);
         // MW-028
         if windows > 0 {
             return Err(DeregMrError::WindowsBound { key, windows });
         }
-        self.remove(key);
+        self.remove(key.0);
         self.mrs -= 1;
         Ok(region)
     }
 
     /// The MR of this very key.
-    pub(super) fn mr(&mut self, key: u32) -> Option<&mut Mr> {
-        match self.get_mut(key) {
-            Some(entry) if entry.key == key => match &mut entry.object {
+    pub(super) fn mr(&mut self, key: Lkey) -> Option<&mut Mr> {
+        match self.get_mut(key.0) {
+            Some(entry) if entry.key == key.0 => match &mut entry.object {
                 Object::Mr(mr) => Some(mr),
                 Object::Mw(_) => None,
             },
@@ -128,7 +142,7 @@ mod tests {
     use super::*;
     use rand_chacha::rand_core::SeedableRng;
 
-    fn reg(addr: u64, length: u64, access: Access) -> Result<u32, RegMrError> {
+    fn reg(addr: u64, length: u64, access: Access) -> Result<MrKeys, RegMrError> {
         let spec = MrSpec { pd: PdId(1), addr, length, access, region: RegionId(0) };
         KeyTable::default().reg_mr(spec, &mut ChaCha8Rng::seed_from_u64(1))
     }

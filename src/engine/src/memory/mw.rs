@@ -5,7 +5,7 @@ use crate::cause::Cause;
 use crate::ids::PdId;
 use crate::limits::MAX_MW;
 use rand_chacha::ChaCha8Rng;
-use urxe_types::{Access, MwType, Qpn};
+use urxe_types::{Access, Lkey, MwType, Qpn, Rkey};
 
 /// Why a window was not allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +23,7 @@ pub struct MwInfo {
     /// Its type.
     pub mw_type: MwType,
     /// Its present key.
-    pub rkey: u32,
+    pub rkey: Rkey,
     /// What it opens; `None` while it is not bound.
     pub bound: Option<MwBinding>,
 }
@@ -32,7 +32,7 @@ pub struct MwInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MwBinding {
     /// The key of the MR.
-    pub mr: u32,
+    pub mr: Lkey,
     /// Its first byte, in the MR's terms.
     pub addr: u64,
     /// Bytes.
@@ -47,9 +47,9 @@ pub struct MwBinding {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bind {
     /// The window's present key.
-    pub(crate) mw: u32,
+    pub(crate) mw: Rkey,
     /// Gives the low 8 bits of the key that it shall have.
-    pub(crate) new_rkey: u32,
+    pub(crate) new_rkey: Rkey,
     /// What it shall open.
     pub(crate) binding: MwBinding,
 }
@@ -85,32 +85,32 @@ impl KeyTable {
         pd: PdId,
         mw_type: MwType,
         rng: &mut ChaCha8Rng,
-    ) -> Result<u32, AllocMwError> {
+    ) -> Result<Rkey, AllocMwError> {
         if self.mws >= MAX_MW {
             return Err(AllocMwError::TooMany);
         }
         self.mws += 1;
-        Ok(self.insert(pd, Object::Mw(Mw { mw_type, bound: None }), rng))
+        Ok(Rkey(self.insert(pd, Object::Mw(Mw { mw_type, bound: None }), rng)))
     }
 
     /// Frees the window with the index of this key; whether there was one.
-    pub(crate) fn dealloc_mw(&mut self, rkey: u32) -> bool {
+    pub(crate) fn dealloc_mw(&mut self, rkey: Rkey) -> bool {
         if self.mw(rkey).is_none() {
             return false;
         }
         // MW-030
         self.unbind(rkey);
-        self.remove(rkey);
+        self.remove(rkey.0);
         self.mws -= 1;
         true
     }
 
     /// What the window with the index of this key is, and opens.
-    pub(crate) fn query_mw(&self, rkey: u32) -> Option<MwInfo> {
-        let entry = self.by_index.get(&index(rkey))?;
+    pub(crate) fn query_mw(&self, rkey: Rkey) -> Option<MwInfo> {
+        let entry = self.by_index.get(&index(rkey.0))?;
         let Object::Mw(mw) = &entry.object else { return None };
         let bound = mw.bound.map(|(binding, _)| binding);
-        Some(MwInfo { pd: entry.pd, mw_type: mw.mw_type, rkey: entry.key, bound })
+        Some(MwInfo { pd: entry.pd, mw_type: mw.mw_type, rkey: Rkey(entry.key), bound })
     }
 
     /// Binds a window, for a work request of a QP of this protection domain. A bind that is
@@ -138,11 +138,11 @@ impl KeyTable {
             mr.windows += 1;
         }
         if window.mw_type == MwType::Two {
-            self.bound_on.insert((bind.binding.qpn.get(), index(bind.mw)));
+            self.bound_on.insert((bind.binding.qpn.get(), index(bind.mw.0)));
         }
-        if let Some(entry) = self.get_mut(bind.mw) {
+        if let Some(entry) = self.get_mut(bind.mw.0) {
             // MW-011
-            entry.key = with_program_bits(bind.mw, bind.new_rkey);
+            entry.key = with_program_bits(bind.mw.0, bind.new_rkey.0);
         }
         if let Some(mw) = self.mw(bind.mw) {
             mw.bound = opening.map(|opening| (bind.binding, opening));
@@ -161,7 +161,7 @@ impl KeyTable {
         if !WINDOW_RIGHTS.contains(access) || (zero_based && mw_type == MwType::One) {
             return Err(Cause::BindAccess);
         }
-        let entry = self.by_index.get(&index(bind.mr)).filter(|entry| entry.key == bind.mr);
+        let entry = self.by_index.get(&index(bind.mr.0)).filter(|entry| entry.key == bind.mr.0);
         // MW-013
         let entry = entry.ok_or(Cause::BindNoMr)?;
         let Object::Mr(mr) = &entry.object else { return Err(Cause::BindNoMr) };
@@ -187,8 +187,8 @@ impl KeyTable {
     }
 
     /// Whether a key is one that a QP may close: that of a type 2 window that is bound on it.
-    pub(crate) fn may_invalidate(&self, key: u32, (pd, qpn): (PdId, Qpn)) -> bool {
-        match self.get(key, pd) {
+    pub(crate) fn may_invalidate(&self, rkey: Rkey, (pd, qpn): (PdId, Qpn)) -> bool {
+        match self.get(rkey.0, pd) {
             // MW-024, MW-026, MEM-011: no region, no type 1 window, no other QP's.
             Some(Object::Mw(mw)) => mw.mw_type == MwType::Two && mw.opening(qpn).is_some(),
             _ => false,
@@ -196,9 +196,9 @@ impl KeyTable {
     }
 
     /// Closes a window: its key opens nothing until it is bound again.
-    pub(crate) fn unbind(&mut self, key: u32) {
-        let Some((binding, _)) = self.mw(key).and_then(|mw| mw.bound.take()) else { return };
-        self.bound_on.remove(&(binding.qpn.get(), index(key)));
+    pub(crate) fn unbind(&mut self, rkey: Rkey) {
+        let Some((binding, _)) = self.mw(rkey).and_then(|mw| mw.bound.take()) else { return };
+        self.bound_on.remove(&(binding.qpn.get(), index(rkey.0)));
         if let Some(mr) = self.mr(binding.mr) {
             mr.windows -= 1;
         }
@@ -210,13 +210,13 @@ impl KeyTable {
         // MW-029
         while let Some(&of_window @ (_, index)) = self.bound_on.range(of_qp.clone()).next() {
             self.bound_on.remove(&of_window);
-            self.unbind(index << 8);
+            self.unbind(Rkey(index << 8));
         }
     }
 
     /// The window with the index of this key.
-    fn mw(&mut self, key: u32) -> Option<&mut Mw> {
-        match &mut self.get_mut(key)?.object {
+    fn mw(&mut self, rkey: Rkey) -> Option<&mut Mw> {
+        match &mut self.get_mut(rkey.0)?.object {
             Object::Mw(mw) => Some(mw),
             Object::Mr(_) => None,
         }

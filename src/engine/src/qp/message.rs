@@ -80,7 +80,7 @@ pub(super) fn check_rkey<H>(
     access: Access,
 ) -> Result<Span, Refusal> {
     cx.keys
-        .remote(rkey.0, cx.qp.key_scope(), va, u64::from(len), access)
+        .remote(rkey, cx.qp.key_scope(), va, u64::from(len), access)
         .map_err(|_| Refusal::RemoteAccess)
 }
 
@@ -223,7 +223,7 @@ impl Incoming {
         cx.count(Counter::ReceivedMessages, 1);
         if let Some(Extra::Invalidate(rkey)) = extra {
             // MW-025
-            cx.keys.unbind(rkey.0);
+            cx.keys.unbind(rkey);
             cx.count(Counter::KeysInvalidated, 1);
         }
         let Some((extra, wr_id)) = extra.and_then(|extra| Some((extra, self.receive.end()?)))

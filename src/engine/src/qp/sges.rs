@@ -61,7 +61,7 @@ pub(crate) fn check(keys: &KeyTable, pd: PdId, sges: &[Sge]) -> Result<(), Cause
 
 /// Where the memory of an entry lies.
 fn span(keys: &KeyTable, pd: PdId, sge: &Sge, access: Access) -> Result<Span, Cause> {
-    keys.local(sge.lkey.0, pd, sge.addr, u64::from(sge.length), access)
+    keys.local(sge.lkey, pd, sge.addr, u64::from(sge.length), access)
         .map_err(|error| error.local_cause())
 }
 

@@ -7,11 +7,11 @@ impl Script {
     /// domain.
     pub fn reg_mr(&mut self, pd: PdId, access: Access) -> u32 {
         let spec = MrSpec { pd, addr: VA, length: 65_536, access, region: RegionId(0) };
-        self.device.reg_mr(spec).unwrap()
+        self.device.reg_mr(spec).unwrap().lkey.0
     }
 
     pub fn alloc_mw(&mut self, mw_type: MwType) -> u32 {
-        self.device.alloc_mw(PD, mw_type).unwrap()
+        self.device.alloc_mw(PD, mw_type).unwrap().0
     }
 
     /// Posts a bind of `len` bytes at `offset` of the usual MR, and lets it be done. Returns the
@@ -47,7 +47,7 @@ impl Script {
 
     /// Whether a window is bound.
     pub fn is_bound(&self, rkey: u32) -> bool {
-        self.device.query_mw(rkey).unwrap().bound.is_some()
+        self.device.query_mw(Rkey(rkey)).unwrap().bound.is_some()
     }
 }
 

@@ -447,7 +447,7 @@ impl Script {
         });
         let access = usual().access.unwrap() | Access::MW_BIND;
         let spec = MrSpec { pd: PD, addr: VA, length: 65_536, access, region: RegionId(0) };
-        let key = device.reg_mr(spec).unwrap();
+        let key = device.reg_mr(spec).unwrap().lkey.0;
         let program = Program { memory: vec![0; 65_536], ..Program::default() };
         #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
         let now = Instant::now();

@@ -10,7 +10,7 @@ use crate::counters::Counter;
 use crate::host::Host;
 use crate::memory::{Bind, MwBinding};
 use crate::qp::common::Cx;
-use urxe_types::{SendOp, WcStatus};
+use urxe_types::{Rkey, SendOp, WcStatus};
 
 impl SendQueue {
     /// Does the local operation whose turn it is, unless it was done before, and moves on.
@@ -24,13 +24,13 @@ impl SendQueue {
         if !pending.started {
             let done = match pending.wqe.op {
                 SendOp::BindMw { mw, new_rkey, mr, addr, length, access } => {
-                    let binding = MwBinding { mr: mr.0, addr, length, access, qpn: scope.1 };
-                    let bind = Bind { mw: mw.0, new_rkey: new_rkey.0, binding };
+                    let binding = MwBinding { mr, addr, length, access, qpn: scope.1 };
+                    let bind = Bind { mw, new_rkey, binding };
                     let bound = cx.keys.bind_mw(scope.0, &bind);
                     bound.map(|()| Counter::WindowsBound).map_err(|cause| (WcStatus::MwBind, cause))
                 }
-                SendOp::LocalInvalidate { key } if cx.keys.may_invalidate(key, scope) => {
-                    cx.keys.unbind(key);
+                SendOp::LocalInvalidate { key } if cx.keys.may_invalidate(Rkey(key), scope) => {
+                    cx.keys.unbind(Rkey(key));
                     Ok(Counter::KeysInvalidated)
                 }
                 _ => Err((WcStatus::LocalQpOperation, Cause::InvalidateKey)),

@@ -149,8 +149,8 @@ impl Responder {
         let Reth { va, rkey, len } = *reth;
         let scope = cx.qp.key_scope();
         match feth.selectivity {
-            FlushSelectivity::Range => cx.keys.remote(rkey.0, scope, va, u64::from(len), rights),
-            _ => cx.keys.remote_all(rkey.0, scope, rights),
+            FlushSelectivity::Range => cx.keys.remote(rkey, scope, va, u64::from(len), rights),
+            _ => cx.keys.remote_all(rkey, scope, rights),
         }
         .map_err(|_| Refusal::RemoteAccess)?;
         self.end_single(cx, Reply::Flush(Done { psn, msn: self.msn.next() }), 1);

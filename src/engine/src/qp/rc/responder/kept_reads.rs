@@ -75,7 +75,7 @@ impl Responder {
             }
             let (va, left) = (read.va.wrapping_add(u64::from(sent * mtu)), read.len - sent * mtu);
             let source = cx.keys.remote(
-                read.rkey.0,
+                read.rkey,
                 cx.qp.key_scope(),
                 va,
                 u64::from(left),

@@ -308,7 +308,7 @@ impl Responder {
 /// The key that a SEND closes is that of a type 2 window that is bound on this QP.
 fn check_invalidate<H>(cx: &Cx<'_, H>, request: &Request) -> Result<(), Refusal> {
     match request.invalidates() {
-        Some(rkey) if !cx.keys.may_invalidate(rkey.0, cx.qp.key_scope()) => {
+        Some(rkey) if !cx.keys.may_invalidate(rkey, cx.qp.key_scope()) => {
             Err(Refusal::RemoteAccess)
         }
         _ => Ok(()),

@@ -107,7 +107,7 @@ impl Responder {
             let span = cx
                 .keys
                 // RC-RESP-022, MW-027
-                .remote(read.rkey.0, scope, va, buf.len() as u64, Access::REMOTE_READ)
+                .remote(read.rkey, scope, va, buf.len() as u64, Access::REMOTE_READ)
                 .map_err(|_| Cause::RequestRefused)?;
             if let Some(kept) = kept.and_then(|kept| kept.get(..buf.len())) {
                 buf.copy_from_slice(kept);
