@@ -114,7 +114,6 @@ impl Device {
         }
         if !self.run(now, host, qpn, Event::Packet(outer, packet)) {
             // COUNT-006, HOST-022
-            // COUNT-006
             self.tables.counters.add(Counter::DropUnknownQp, 1);
         }
     }

@@ -51,6 +51,7 @@ impl Management {
             let Some(Outgoing { flow, qpn, mad }) = self.waiting.pop_front() else { break };
             let psn = self.next_psn;
             self.next_psn = psn.next();
+            // UD-029
             let deth = Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI };
             let headers = Headers::new(Bth::new(qpn, psn), Datagram { deth, imm: None });
             let Ok(()) = tx.push(&flow, &headers, MAD_LEN, |buf| {

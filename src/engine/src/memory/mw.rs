@@ -119,7 +119,7 @@ impl KeyTable {
         // MW-010
         let window = self.query_mw(bind.mw).filter(|window| window.rkey == bind.mw);
         let window = window.ok_or(Cause::BindNoWindow)?;
-        // MW-012
+        // MW-012, MW-041
         if window.pd != pd {
             return Err(Cause::BindPd);
         }
@@ -165,6 +165,7 @@ impl KeyTable {
         // MW-013
         let entry = entry.ok_or(Cause::BindNoMr)?;
         let Object::Mr(mr) = &entry.object else { return Err(Cause::BindNoMr) };
+        // MW-012, MW-041
         if entry.pd != pd {
             return Err(Cause::BindPd);
         }

@@ -139,6 +139,7 @@ impl<'a, H> Cx<'a, H> {
     /// Counts for the QP and for its device.
     pub(super) fn count(&mut self, counter: Counter, amount: u64) {
         self.qp.counters.add(counter, amount);
+        // COUNT-012
         self.device_counters.add(counter, amount);
     }
 
@@ -146,6 +147,7 @@ impl<'a, H> Cx<'a, H> {
     pub(super) fn count_received(&mut self, outer: &Outer, packet: &Packet<'_>) {
         self.count(Counter::ReceivedPackets, 1);
         self.count(Counter::ReceivedBytes, packet.payload.len() as u64);
+        // COUNT-016
         if outer.flow.traffic_class & ECN_MASK == ECN_CONGESTION_EXPERIENCED {
             self.count(Counter::EcnMarked, 1);
         }
@@ -189,6 +191,7 @@ impl<H: Host> Cx<'_, H> {
         if !self.cqs.has_failed(cq) && self.host.complete(cq, completion).is_ok() {
             return;
         }
+        // CQ-001
         self.count(Counter::CqOverruns, 1);
         if self.cqs.fail(cq) {
             self.host.event(AsyncEvent::CqError(cq));
@@ -200,6 +203,7 @@ impl<H: Host> Cx<'_, H> {
     pub(super) fn fail_recv(&mut self, wr_id: u64, status: WcStatus, cause: Cause) {
         let completion = Completion {
             status,
+            // CQ-017
             vendor_err: cause as u32,
             // CQ-006
             solicited: true,
@@ -210,6 +214,7 @@ impl<H: Host> Cx<'_, H> {
 
     /// The peer is there. A program that waits in RTR for word of its peer is told once.
     pub(super) fn establish(&mut self) {
+        // STATE-012, UC-021
         if self.qp.state == QpState::Rtr && !std::mem::replace(&mut self.qp.told_established, true)
         {
             self.host.event(AsyncEvent::CommunicationEstablished(self.qp.qpn));

@@ -65,6 +65,7 @@ pub(super) fn check_enabled(access: Access, request: &Request) -> Result<(), Ref
         Request::Read(_) => Access::REMOTE_READ,
         Request::CompareSwap(_) | Request::FetchAdd(_) => Access::REMOTE_ATOMIC,
         // A kind that does not exist is refused where it would be executed.
+        // FAW-004
         Request::Flush { feth, .. } => flush_rights(feth).unwrap_or_default(),
     };
     // RC-RESP-014, RC-RESP-051, MW-003
@@ -80,6 +81,7 @@ pub(super) fn check_rkey<H>(
     access: Access,
 ) -> Result<Span, Refusal> {
     cx.keys
+        // RC-RESP-013, RC-RESP-015, RC-RESP-016: the key says which bytes and rights it opens.
         .remote(rkey, cx.qp.key_scope(), va, u64::from(len), access)
         .map_err(|_| Refusal::RemoteAccess)
 }
@@ -87,6 +89,7 @@ pub(super) fn check_rkey<H>(
 /// As [`check_rkey`], but the rkey of nothing is not checked (IBTA C9-88).
 pub(super) fn check_range<H>(cx: &Cx<'_, H>, reth: &Reth, access: Access) -> Result<(), Refusal> {
     match reth.len {
+        // RC-RESP-010
         0 => Ok(()),
         len => check_rkey(cx, reth.rkey, reth.va, len, access).map(drop),
     }
@@ -96,9 +99,12 @@ impl Incoming {
     /// First, middle and last packets come in the order of their message.
     pub(super) fn check_sequence(&self, request: &Request) -> Result<(), Refusal> {
         let in_order = match (self.message, request) {
+            // RC-RESP-038
             (Message::None, _) => request.starts(),
+            // RC-RESP-039
             (Message::Send { .. }, Request::Send(part)) => !part.starts(),
             (Message::Write(_), Request::Write(part)) => !part.starts(),
+            // RC-RESP-039, RC-RESP-040
             (Message::Send { .. } | Message::Write(_), _) => false,
         };
         in_order.then_some(()).ok_or(Refusal::InvalidRequest)
@@ -111,11 +117,13 @@ impl Incoming {
         mtu: u32,
     ) -> Result<(), Refusal> {
         let request = &packet.headers.body;
+        // RC-RESP-045
         if request.reth().is_some_and(|reth| u64::from(reth.len) > MAX_MESSAGE) {
             return Err(Refusal::InvalidRequest);
         }
         let len = packet.payload.len();
         let is_right = match request {
+            // FAW-017
             Request::AtomicWrite(reth) => len == 8 && reth.len == 8,
             Request::Send(part) => is_full(part, len, mtu),
             Request::Write(part) => {
@@ -123,6 +131,7 @@ impl Incoming {
                     (Message::Write(write), _) => Some(write.remaining),
                     (_, start) => start.map(|reth| reth.len),
                 };
+                // RC-RESP-044
                 let adds_up = |left| part.ends() == (left == len) && len <= left;
                 is_full(part, len, mtu) && left.is_none_or(|left| adds_up(left as usize))
             }
@@ -138,7 +147,9 @@ impl Incoming {
         request: &Request,
     ) -> Result<(), Refusal> {
         match request {
+            // RC-RESP-001, RC-RESP-003: the first packet takes it, of a message of no bytes too.
             Request::Send(part) if part.starts() => self.receive.take(cx),
+            // RC-RESP-007
             Request::Write(part) if matches!(part.end(), Some(Some(_))) => self.receive.take(cx),
             _ => Ok(()),
         }
@@ -154,6 +165,7 @@ impl Incoming {
             Message::Send { received } => received,
             _ => 0,
         };
+        // RC-RESP-002
         self.receive.put(cx, offset, payload)?;
         self.message = Message::Send { received: offset + payload.len() as u64 };
         Ok(())
@@ -168,8 +180,8 @@ impl Incoming {
     ) -> Result<WritePart, Refusal> {
         let write = match (part.start(), self.message) {
             (Some(reth), _) => {
-                // The whole range is checked at once, so that nothing of a write that reaches
-                // outside is done.
+                // RC-RESP-012: the whole range is checked at once, so that nothing of a write that
+                // reaches outside is done.
                 check_range(cx, reth, Access::REMOTE_WRITE)?;
                 Write { va: reth.va, rkey: reth.rkey, length: reth.len, remaining: reth.len }
             }
@@ -194,6 +206,7 @@ impl Incoming {
         if let Some(span) = span {
             cx.host
                 .write(span.region, span.offset, payload)
+                // RC-RESP-047
                 .map_err(|_| Refusal::Local(Cause::LocalMemory))?;
             cx.qp.dirty = true;
         }
@@ -216,6 +229,7 @@ impl Incoming {
         solicited: bool,
         extra: Option<Extra>,
     ) -> bool {
+        // RC-RESP-048, ORDER-005
         if extra.is_some() && !cx.sync() {
             return false;
         }
@@ -226,16 +240,19 @@ impl Incoming {
             cx.keys.unbind(rkey);
             cx.count(Counter::KeysInvalidated, 1);
         }
+        // UC-013
         let Some((extra, wr_id)) = extra.and_then(|extra| Some((extra, self.receive.end()?)))
         else {
             return true;
         };
         let (opcode, byte_len) = match message {
+            // RC-RESP-008
             Message::Write(write) => (WcOpcode::RecvRdmaWithImm, write.length),
             Message::Send { received } => (WcOpcode::Recv, received as u32),
             Message::None => (WcOpcode::Recv, 0),
         };
         let received = cx.qp.received(wr_id);
+        // RC-RESP-049
         let completion = Completion { opcode, byte_len, extra, src_qpn, solicited, ..received };
         cx.complete(cx.qp.init.recv_cq, &completion);
         true
@@ -266,8 +283,11 @@ impl Incoming {
 fn is_full<S, E>(part: &Part<S, E>, len: usize, mtu: u32) -> bool {
     let mtu = mtu as usize;
     match part {
+        // RC-RESP-041
         Part::First(_) | Part::Middle => len == mtu,
+        // RC-RESP-043
         Part::Last(_) => len > 0 && len <= mtu,
+        // RC-RESP-042
         Part::Only(..) => len <= mtu,
     }
 }

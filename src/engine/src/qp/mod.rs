@@ -87,6 +87,7 @@ impl Qp {
     pub(crate) fn info(&self) -> QpInfo {
         QpInfo {
             state: self.common.state,
+            // STATE-021
             attr: self.common.attr.clone(),
             init: self.common.init.clone(),
             sq_draining: self.common.state == QpState::Sqd && !self.transport.is_drained(),
@@ -123,6 +124,7 @@ impl Qp {
         if let Event::Modify(Change { to: QpState::Reset, .. }) = event {
             let counters = std::mem::take(&mut self.common.counters);
             let Common { qpn, ref init, recv_pd, .. } = self.common;
+            // STATE-003, STATE-037, SRQ-013
             *self = Qp::new(qpn, init.clone(), recv_pd);
             self.common.counters = counters;
             return false;

@@ -109,12 +109,14 @@ impl Common {
         change: &QpAttr,
     ) -> Result<Change, ModifyQpError> {
         let from = self.state;
+        // STATE-020
         if let Some(given) = change.cur_state.filter(|&given| given != from) {
             return Err(ModifyQpError::WrongCurrentState { given, actual: from });
         }
         let to = change.state.unwrap_or(from);
         check_attributes(self.init.qp_type, from, to, change)?;
         check_ranges(change)?;
+        // STATE-018: the QP's own stay as they are until nothing can refuse the change.
         let mut attr = self.attr.clone();
         merge(&mut attr, change);
         let missing = |attribute| ModifyQpError::Missing { attribute, from, to };
@@ -153,6 +155,7 @@ impl Common {
                 let mtu = attr.path_mtu.ok_or(missing(PathMtu))?;
                 resolve_path(config, self.qpn, av, dest_qpn, mtu)
             }
+            // ADDR-012: what is not set again stays.
             None => path.copied().ok_or(missing(Av)),
         };
         let access = || attr.access.ok_or(missing(Access));
@@ -196,6 +199,7 @@ fn resolve_path(
     flow.src_port =
         config.source_port.unwrap_or_else(|| flow_source_port(flow.flow_label, qpn, dest_qpn));
     let active = config.active_mtu;
+    // STATE-019, STATE-044
     if path_mtu > active && !config.is_local(av.dgid) {
         return Err(ModifyQpError::MtuTooLarge { path_mtu, active });
     }

@@ -71,6 +71,7 @@ impl Refusal {
             Refusal::RemoteAccess => Counter::DropRemoteAccess,
             // UC-015
             Refusal::ReceiveTooShort => Counter::DropReceiveTooShort,
+            // UC-018, UD-025
             Refusal::Local(_) => return self.failure(cx.qp.qpn, receive),
         };
         cx.count(counter, 1);
@@ -96,6 +97,7 @@ impl Receive {
         }
         let taken = match cx.qp.init.recv {
             RecvSource::Own(queue) => cx.host.next_recv(queue, &mut self.wqe),
+            // SRQ-001
             RecvSource::Shared(srq) => cx.srqs.take(cx.host, srq, &mut self.wqe),
         };
         match taken {

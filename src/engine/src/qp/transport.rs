@@ -89,6 +89,7 @@ impl Transport {
 
     /// Whether something may be posted that is to be flushed.
     fn is_to_flush(&self, state: QpState) -> bool {
+        // STATE-027
         matches!(state, QpState::Sqe | QpState::Err) && self.sq.is_awake()
     }
 
@@ -123,6 +124,7 @@ impl Transport {
             }
             Event::Turn(tx) => return self.transmit(cx, tx),
             Event::CqFailed => {
+                // CQ-032
                 if !matches!(cx.qp.state, QpState::Reset | QpState::Err) {
                     cx.qp.failure.get_or_insert(Failure::CqOverrun);
                 }
@@ -145,16 +147,20 @@ impl Transport {
             Body::Uc(_) => QpType::Uc,
             Body::Ud(_) => QpType::Ud,
             Body::Cnp => {
+                // COUNT-016
                 cx.count(Counter::CnpsReceived, 1);
                 return Ok(());
             }
         };
         let dropped = match (&mut self.service, packet.headers.body) {
+            // COUNT-007, UD-022, UC-019
             _ if of_type != cx.qp.init.qp_type => Counter::DropWrongTransport,
             (Service::Ud(ud), Body::Ud(datagram)) => {
                 return ud.handle_datagram(cx, outer, packet, &datagram);
             }
+            // COUNT-008, MCAST-008
             (Service::Rc(rc), _) if !rc.path().is_way_of(outer) => Counter::DropWrongAddress,
+            // COUNT-008, MCAST-008, UC-019
             (Service::Uc(uc), _) if !uc.path().is_way_of(outer) => Counter::DropWrongAddress,
             (Service::Rc(rc), Body::RcRequest(request)) => {
                 cx.count_received(outer, packet);
@@ -168,6 +174,7 @@ impl Transport {
                 cx.count_received(outer, packet);
                 return uc.handle_request(cx, &packet.of_kind(request.into()));
             }
+            // COUNT-009
             _ => Counter::DropQpNotReady,
         };
         cx.count(dropped, 1);
@@ -236,6 +243,7 @@ impl Transport {
         if let Some(failure) = cx.qp.failure.take() {
             self.fail(cx, failure);
         }
+        // STATE-005, STATE-006
         if cx.qp.state == QpState::Sqd && self.sq.take_drained() {
             cx.host.event(AsyncEvent::SqDrained(cx.qp.qpn));
         }
@@ -246,6 +254,7 @@ impl Transport {
     /// the peer knows nothing of it, and what it sends is as good as before.
     fn fail<H: Host>(&mut self, cx: &mut Cx<'_, H>, failure: Failure) {
         if cx.qp.state == QpState::Err {
+            // CQ-032
             if failure == Failure::CqOverrun {
                 cx.tell_fatal();
             }
@@ -300,7 +309,9 @@ impl Transport {
             }
             _ => self.flush(cx),
         }
+        // SRQ-009
         if cx.qp.state == QpState::Err && cx.qp.init.srq().is_some() {
+            // SRQ-007
             cx.host.event(AsyncEvent::LastWqeReached(cx.qp.qpn));
         }
     }
@@ -309,10 +320,13 @@ impl Transport {
     /// as well. Those of an SRQ are not the QP's own, but for the one it has taken.
     fn flush<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
         self.sq.flush(cx);
+        // STATE-026
         if cx.qp.state == QpState::Sqe {
             return;
         }
+        // STATE-011, SRQ-008
         self.flush_receive_in_use(cx);
+        // SRQ-008: a shared queue is the others', too.
         let RecvSource::Own(queue) = cx.qp.init.recv else { return };
         let mut recv = RecvWqe::default();
         while let Taken::Ready | Taken::Malformed = cx.host.next_recv(queue, &mut recv) {

@@ -76,8 +76,10 @@ impl Uc {
         let Some((pending, packet)) = sq.current() else { return Ok(()) };
         let is_last = pending.is_last(packet);
         let body = |request: Request| request.unreliable().map(Body::Uc);
+        // UC-001
         pending.put_packet(cx, tx, &self.path, packet, false, body)?;
         sq.sent_current();
+        // UC-002
         if is_last {
             sq.end_front(cx);
         }
@@ -105,7 +107,9 @@ impl Uc {
         if !is_next || starts {
             self.drop_message(cx);
         }
+        // UC-009
         self.expected = bth.psn.next();
+        // UC-010
         if !starts && !self.incoming.is_under_way() {
             cx.count(Counter::DropMessagePart, 1);
             return Ok(());
@@ -135,11 +139,13 @@ impl Uc {
             Request::Write(part) => {
                 let target = self.incoming.check_write(cx, part, payload)?;
                 self.incoming.store(cx, target, payload, part.ends())?;
+                // UC-007
                 part.end().map(|imm| imm.map(Extra::Imm))
             }
             _ => return Err(Refusal::InvalidRequest),
         };
         if let Some(extra) = ended {
+            // UC-006: nothing is sent back.
             self.incoming.end(cx, self.path.dest_qpn, bth.solicited, extra);
         }
         Ok(())

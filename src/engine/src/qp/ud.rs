@@ -43,6 +43,7 @@ impl Ud {
         tx: &mut TxBatch,
         budget: &mut u32,
     ) -> Result<bool, Failure> {
+        // UD-006
         let limits = Limits { mtu: cx.config.active_mtu.bytes() as u32, max_rd_atomic: 0 };
         sq.transmit(cx, tx, budget, limits, |sq, cx, tx| {
             sq.start_current(1);
@@ -67,17 +68,21 @@ impl Ud {
             return Err((WcStatus::LocalQpOperation, Cause::MalformedEntry));
         };
         let flow = flow(cx, to).map_err(|cause| (WcStatus::LocalQpOperation, cause))?;
+        // UD-004
         let qkey = if to.qkey.is_controlled() { self.qkey } else { to.qkey };
         let imm = match wqe.op {
             SendOp::Send(Extra::Imm(imm)) => Some(imm),
             _ => None,
         };
+        // UD-003
         let bth = Bth { solicited: wqe.solicited, ..Bth::new(to.qpn, pending.first_psn()) };
+        // UD-001
         let deth = Deth { qkey, src_qp: cx.qp.qpn };
         let len = pending.length();
         tx.push(&flow, &Headers::new(bth, Datagram { deth, imm }), len as usize, |buf| {
             pending.gather(cx, 0, buf, len)
         })
+        // UD-032
         .map_err(|cause| (WcStatus::LocalProtection, cause))?;
         cx.count_sent(len as usize);
         sq.sent_current();
@@ -97,10 +102,13 @@ impl Ud {
         let dropped = if !cx.qp.may_receive() {
             Counter::DropQpNotReady
         } else if self.qkey != datagram.deth.qkey {
+            // UD-016, UD-017
             Counter::DropBadQkey
         } else if is_multicast != outer.flow.dst.is_multicast() {
+            // UD-023
             Counter::DropWrongAddress
         } else if packet.payload.len() > cx.config.active_mtu.bytes() {
+            // UD-021
             Counter::DropDatagramTooLong
         } else {
             cx.count_received(outer, packet);
@@ -122,7 +130,7 @@ impl Ud {
     ) -> Result<(), Refusal> {
         self.receive.take(cx)?;
         let length = GRH_LEN + packet.payload.len();
-        // Nothing of a datagram that does not fit is put anywhere.
+        // UD-020, UD-031: nothing of a datagram that does not fit is put anywhere.
         if self.receive.room() < length as u64 {
             return Err(Refusal::ReceiveTooShort);
         }
@@ -137,10 +145,11 @@ impl Ud {
         let completion = Completion {
             // UD-013
             byte_len: length as u32,
+            // UD-014
             extra: datagram.imm.map_or(Extra::None, Extra::Imm),
             src_qpn: datagram.deth.src_qp,
             grh: Some(kind),
-            // RC-RESP-049
+            // UD-014
             solicited: packet.headers.bth.solicited,
             ..cx.qp.received(wr_id)
         };
@@ -152,6 +161,7 @@ impl Ud {
 /// The outer headers of a datagram.
 fn flow<H>(cx: &Cx<'_, H>, to: &Destination) -> Result<Flow, Cause> {
     let av = match &to.path {
+        // UD-002
         DatagramPath::Handle(ah) => cx.ahs.get(*ah, cx.qp.init.pd)?,
         DatagramPath::Vector(av) => av,
     };

@@ -175,6 +175,7 @@ impl Rc {
             }
         }
         let Some(Sender { requester, completer }) = &mut self.sender else { return Ok(false) };
+        // STATE-002, RC-REQ-022
         if !cx.qp.may_send() || completer.is_rnr_waiting() {
             return Ok(false);
         }

@@ -55,12 +55,15 @@ impl Requester {
         let Allowance { window, is_next_the_last, .. } = allowance;
         let in_flight = sq.in_flight();
         check_window(sq, in_flight, allowance)?;
+        // RC-REQ-011
         sq.start_current(self.per_read_request(window));
         let Some((pending, packet)) = sq.current() else { return Err(Blocked::Wait) };
         let takes_receive = pending.takes_receive_at(packet);
+        // RC-REQ-030
         let asks_for_ack = in_flight + 1 >= window
             || self.since_ack_req + 1 >= (window / 4).max(1)
             || (takes_receive && is_next_the_last)
+            // RC-REQ-001
             || pending.ends_request(packet);
         let sent = pending.put_packet(cx, tx, path, packet, asks_for_ack, |r| Some(r.into()));
         let psn = sent.map_err(|error| {
@@ -69,6 +72,7 @@ impl Requester {
         })?;
         self.since_ack_req = if asks_for_ack { 0 } else { self.since_ack_req + 1 };
         let is_repeated = sq.is_outstanding(psn);
+        // COUNT-013
         if is_repeated {
             cx.count(Counter::RetransmittedPackets, 1);
         }
@@ -110,11 +114,13 @@ impl Requester {
 /// A READ request counts with all its responses: they are in flight towards us. The first thing in
 /// flight may always go. Nothing goes behind what a peer may have no receive for.
 fn check_window(sq: &mut SendQueue, in_flight: u32, allowance: Allowance) -> Result<(), Blocked> {
+    // RC-REQ-042
     if !allowance.may_send {
         return Err(Blocked::Wait);
     }
     let Some((pending, packet)) = sq.current() else { return Err(Blocked::Wait) };
     let needs = pending.after(packet) - packet;
+    // RC-REQ-029
     match in_flight == 0 || in_flight.saturating_add(needs) <= allowance.window {
         true => Ok(()),
         false => Err(Blocked::Wait),

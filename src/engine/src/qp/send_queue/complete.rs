@@ -36,6 +36,7 @@ impl SendQueue {
     ) {
         if let Some(pending) = self.pop_front() {
             cx.host.retire_send(cx.qp.init.send_queue);
+            // RC-COMP-011
             complete(cx, &pending, status, cause);
         }
     }
@@ -55,6 +56,7 @@ impl SendQueue {
             };
             cx.count(Counter::FlushedRequests, 1);
             cx.host.retire_send(cx.qp.init.send_queue);
+            // STATE-009, STATE-033
             complete(cx, &pending, WcStatus::WrFlush, cx.qp.flush_cause);
             self.put_back(pending);
         }
@@ -79,6 +81,7 @@ fn complete<H: Host>(cx: &mut Cx<'_, H>, pending: &Pending, status: WcStatus, ca
         wr_id: pending.wqe.wr_id,
         status,
         opcode,
+        // CQ-017
         vendor_err: cause as u32,
         // RC-COMP-021
         byte_len: pending.length as u32,

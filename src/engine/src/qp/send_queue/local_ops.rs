@@ -38,6 +38,7 @@ impl SendQueue {
             match done {
                 Ok(counter) => cx.count(counter, 1),
                 Err(failed) => {
+                    // MW-034: it is told when all before it have ended.
                     self.refuse_current(failed);
                     return Err(Blocked::Wait);
                 }

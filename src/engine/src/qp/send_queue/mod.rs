@@ -103,6 +103,7 @@ impl SendQueue {
 
     /// Whether it has drained now, which the program is to be told.
     pub(in crate::qp) fn take_drained(&mut self) -> bool {
+        // STATE-031, STATE-036
         let is_drained = self.pending.front().is_none_or(|front| !front.started);
         is_drained && !std::mem::replace(&mut self.told_drained, true)
     }
@@ -188,6 +189,7 @@ impl SendQueue {
         pending.started = true;
         pending.per_request = per_request;
         pending.first_psn = self.next;
+        // STATE-029: all of them at once, so one that is broken off leaves a gap.
         self.next = self.next + pending.packets;
         self.responses_expected += u32::from(pending.expects_response());
     }
@@ -263,6 +265,7 @@ impl SendQueue {
     /// How the oldest work request has failed, if it is its turn to end.
     pub(in crate::qp) fn failed_front(&self, state: QpState) -> Option<Error> {
         let front = self.pending.front()?;
+        // STATE-035
         front.failed.filter(|_| front.started || state != QpState::Sqd)
     }
 

@@ -27,6 +27,7 @@ impl Pending {
         let end = self.length.min(u64::from(self.after(packet)) * mtu);
         let psn = self.first_psn + packet;
         let bth = Bth {
+            // RC-REQ-006
             solicited: self.wqe.solicited && self.ends_request(packet),
             ack_req,
             ..Bth::new(path.dest_qpn, psn)
@@ -41,6 +42,7 @@ impl Pending {
         tx.push(&path.flow, &Headers::new(bth, body), len, |buf| {
             self.gather(cx, offset, buf, self.length - offset)
         })
+        // RC-REQ-037
         .map_err(|cause| (WcStatus::LocalProtection, cause))?;
         cx.count_sent(len);
         Ok(psn)
@@ -49,6 +51,7 @@ impl Pending {
     /// The request that carries this part of the message, or asks for it; `None` for what is done
     /// here.
     fn request(&self, packet: u32, part: Range<u64>) -> Option<Request> {
+        // RC-REQ-002
         let (starts, ends) = (packet == 0, self.is_last(packet));
         let reth = |va: u64, rkey: Rkey, part: Range<u64>| Reth {
             va: va.wrapping_add(part.start),
@@ -56,9 +59,12 @@ impl Pending {
             len: (part.end - part.start) as u32,
         };
         Some(match self.wqe.op {
+            // RC-REQ-005: only the part that ends the message keeps it.
             SendOp::Send(extra) => Request::Send(Part::new(starts, ends, (), extra)),
             SendOp::Write { remote_addr, rkey, imm } => {
+                // RC-REQ-004: only the part that starts the message keeps it.
                 let reth = reth(remote_addr, rkey, 0..self.length);
+                // RC-REQ-005
                 Request::Write(Part::new(starts, ends, reth, imm))
             }
             SendOp::Read { remote_addr, rkey } => Request::Read(reth(remote_addr, rkey, part)),
@@ -73,6 +79,7 @@ impl Pending {
             }
             SendOp::Flush { remote_addr: va, rkey, length, placement, selectivity } => {
                 let reth = Reth { va, rkey, len: length };
+                // FAW-012
                 Request::Flush { feth: Feth { selectivity, placement }, reth }
             }
             SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => return None,

@@ -80,6 +80,7 @@ impl SendQueue {
 
     /// Takes the next work request off the program's queue and judges it.
     fn take<H: Host>(&mut self, cx: &mut Cx<'_, H>, limits: Limits) -> Result<(), Blocked> {
+        // STATE-008
         let may_take = cx.qp.state == QpState::Rts
             && !self.is_exhausted
             && self.pending.len() < MAX_TAKEN_SENDS;
@@ -94,6 +95,7 @@ impl SendQueue {
                     pending.packets = match pending.is_local() {
                         // MW-031
                         true => 0,
+                        // RC-REQ-001, RC-REQ-003, RC-REQ-007
                         false => (length.div_ceil(u64::from(limits.mtu)) as u32).max(1),
                     };
                     if pending.packets > 1 && cx.qp.init.qp_type == QpType::Ud {
@@ -136,8 +138,9 @@ impl SendQueue {
                 // RC-REQ-013, FAW-013
                 _ => pending.wqe.fence && responses_expected > 0,
             };
-        // RC-REQ-012
+        // RC-REQ-012, FAW-021
         let beyond = pending.takes_resource() && all_asked;
+        // STATE-005, STATE-030, MW-035
         let draining = !pending.started && state == QpState::Sqd;
         match pending.failed.is_some() || fenced || beyond || draining {
             true => Err(Blocked::Wait),
@@ -163,6 +166,7 @@ fn validate<H>(cx: &Cx<'_, H>, wqe: &SendWqe, limits: Limits) -> Result<u64, Err
         // They are judged when they are done.
         SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => return Ok(0),
     };
+    // RC-REQ-036
     if (writes_here || is_atomic) && limits.max_rd_atomic == 0 {
         return Err((WcStatus::LocalQpOperation, Cause::NoReadsAllowed));
     }

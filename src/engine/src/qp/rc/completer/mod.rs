@@ -154,6 +154,7 @@ impl Completer {
             Syndrome::Nak(NakCode::SequenceError) => {
                 cx.count(Counter::SequenceNaksReceived, 1);
                 match self.acknowledge_before(cx, sq, psn)? {
+                    // RC-REQ-015, RC-REQ-021
                     true => self.on_loss(cx, sq, Cause::SequenceRetries),
                     false => Ok(()),
                 }
@@ -211,6 +212,7 @@ impl Completer {
         response: Response,
         payload: &[u8],
     ) -> Result<(), Failure> {
+        // RC-COMP-002
         if !self.acknowledge_before(cx, sq, psn)? {
             return Ok(());
         }
@@ -223,6 +225,7 @@ impl Completer {
         let offset = u64::from(number) * u64::from(mtu);
         let expected = (front.length() - offset.min(front.length())).min(u64::from(mtu));
         let ends_request = number + 1 == front.after(number);
+        // RC-COMP-014, RC-COMP-015
         let fits =
             front.is_read() && response.ends() == ends_request && payload.len() as u64 == expected;
         if !fits {
@@ -247,6 +250,7 @@ impl Completer {
         response: Response,
         payload: &[u8],
     ) -> Result<(), Failure> {
+        // FAW-015
         if !matches!(response, Response::ReadOnly(_)) || !payload.is_empty() {
             return bad_response(cx);
         }
@@ -262,6 +266,7 @@ impl Completer {
         psn: Psn,
         original: u64,
     ) -> Result<(), Failure> {
+        // RC-COMP-002
         if !self.acknowledge_before(cx, sq, psn)? {
             return Ok(());
         }
@@ -270,7 +275,7 @@ impl Completer {
         if !front.is_atomic() {
             return bad_response(cx);
         }
-        // The program reads it as one of its own numbers.
+        // RC-COMP-003: the program reads it as one of its own numbers.
         front
             .scatter(cx, 0, &original.to_ne_bytes())
             .map_err(|cause| Failure::Send(WcStatus::LocalProtection, cause))?;

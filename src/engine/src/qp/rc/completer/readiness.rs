@@ -52,6 +52,7 @@ impl Readiness {
 
     /// What may be sent now that takes a receive.
     fn room(&self) -> u32 {
+        // RC-REQ-042
         let at_once = match self.taken {
             0 => 1,
             taken if taken < self.taken_before => self.taken_before - taken,
@@ -88,6 +89,7 @@ impl Readiness {
         self.is_limited = true;
         self.taken = 0;
         self.under_way.clear();
+        // RC-REQ-022
         let longer = wait * (1 << self.refusals);
         self.refusals = (self.refusals + 1).min(MAX_DOUBLINGS);
         longer.min(MAX_RNR_BACKOFF).max(wait)

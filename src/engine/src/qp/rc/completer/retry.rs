@@ -217,6 +217,7 @@ impl Retry {
             Some(_) => self.four_trips(),
             None => self.backed_off.min(MAX_UNKNOWN_ACK_TIMEOUT),
         };
+        // RC-REQ-020
         self.parameters.ack_timeout.map(|timeout| now + timeout.max(MIN_ACK_TIMEOUT).max(path))
     }
 

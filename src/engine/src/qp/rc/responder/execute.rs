@@ -37,16 +37,19 @@ impl Responder {
                     self.keep_reads(cx, path.mtu, span, payload.len() as u64);
                 }
                 self.incoming.store(cx, target, payload, part.ends())?;
+                // RC-RESP-009
                 part.end().map(|imm| imm.map(Extra::Imm))
             }
             Request::Read(reth) => return self.execute_read(cx, path.mtu, bth.psn, reth),
             Request::CompareSwap(eth) => {
                 return self.execute_atomic(cx, path.mtu, bth.psn, eth, |host, span| {
+                    // RC-RESP-023
                     host.compare_swap(span.region, span.offset, eth.compare, eth.swap_or_add)
                 });
             }
             Request::FetchAdd(eth) => {
                 return self.execute_atomic(cx, path.mtu, bth.psn, eth, |host, span| {
+                    // RC-RESP-024
                     host.fetch_add(span.region, span.offset, eth.swap_or_add)
                 });
             }
@@ -72,9 +75,11 @@ impl Responder {
         reth: &Reth,
     ) -> Result<(), Refusal> {
         check_range(cx, reth, Access::REMOTE_READ)?;
-        // The request is a message done (IBTA C9-148), though its data is still to be sent.
+        // RC-RESP-055: the request is a message done (IBTA C9-148), though its data is still to be
+        // sent.
         let read = ReadResource::new(psn, reth, mtu, self.msn.next());
         self.remember(Resource::Read(read));
+        // RC-RESP-018
         self.end_single(cx, Reply::Read { read, sent: 0 }, read.packets);
         Ok(())
     }
@@ -106,10 +111,13 @@ impl Responder {
         payload: &[u8],
     ) -> Result<(), Refusal> {
         let word = payload.try_into().map_err(|_| Refusal::InvalidRequest)?;
+        // FAW-019
         let Span { region, offset } =
             self.check_word(cx, mtu, reth.rkey, reth.va, Access::REMOTE_WRITE)?;
         cx.host
+            // FAW-016
             .write_atomic(region, offset, word)
+            // FAW-022
             .map_err(|_| Refusal::Local(Cause::LocalMemory))?;
         cx.qp.dirty = true;
         let done = Done { psn, msn: self.msn.next() };
@@ -127,6 +135,7 @@ impl Responder {
         va: u64,
         access: Access,
     ) -> Result<Span, Refusal> {
+        // RC-RESP-025, FAW-018
         if !va.is_multiple_of(8) {
             return Err(Refusal::InvalidRequest);
         }
@@ -145,10 +154,12 @@ impl Responder {
         feth: &Feth,
         reth: &Reth,
     ) -> Result<(), Refusal> {
+        // FAW-006
         let rights = flush_rights(feth).ok_or(Refusal::InvalidRequest)?;
         let Reth { va, rkey, len } = *reth;
         let scope = cx.qp.key_scope();
         match feth.selectivity {
+            // FAW-002, FAW-003, FAW-004, FAW-007
             FlushSelectivity::Range => cx.keys.remote(rkey, scope, va, u64::from(len), rights),
             _ => cx.keys.remote_all(rkey, scope, rights),
         }

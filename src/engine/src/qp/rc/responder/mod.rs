@@ -134,9 +134,10 @@ impl Responder {
             .and_then(|()| self.incoming.check_receive(cx, request))
             .and_then(|()| self.execute(cx, path, packet));
         match result {
-            // It was lost again before it could be told; the peer is not to hear otherwise.
+            // CQ-021: it was lost again before it could be told; the peer is not to hear otherwise.
             Ok(()) if cx.qp.failure.is_some() => Ok(()),
             Ok(()) => {
+                // RC-RESP-037
                 if bth.ack_req && matches!(request, Request::Send(_) | Request::Write(_)) {
                     self.queue_ack();
                 }
@@ -149,6 +150,7 @@ impl Responder {
     /// Whether a request is one FLUSH too many: nothing else bounds how many may wait for their
     /// answers. It is taken for lost.
     fn over_reply_limit(&self, request: &Request) -> bool {
+        // FAW-009
         matches!(request, Request::Flush { .. }) && self.replies.len() >= MAX_WAITING_REPLIES
     }
 
@@ -159,6 +161,7 @@ impl Responder {
             | Request::CompareSwap(_)
             | Request::FetchAdd(_)
             | Request::AtomicWrite(_)
+                // RC-RESP-020, FAW-021
                 if self.unanswered() >= usize::from(self.parameters.max_dest_rd_atomic) =>
             {
                 Err(Refusal::InvalidRequest)
@@ -190,6 +193,7 @@ impl Responder {
     /// A request ahead of the expected one: one NAK asks for what is missing.
     fn on_gap<H>(&mut self, cx: &mut Cx<'_, H>) {
         cx.count(Counter::OutOfSequence, 1);
+        // RC-RESP-033
         if !std::mem::replace(&mut self.nak_sent, true) {
             let syndrome = Syndrome::Nak(NakCode::SequenceError);
             self.queue_nak(cx, Counter::SequenceNaksSent, syndrome);
@@ -201,17 +205,21 @@ impl Responder {
     fn on_duplicate<H>(&mut self, cx: &mut Cx<'_, H>, mtu: u32, psn: Psn, request: &Request) {
         cx.count(Counter::DuplicateRequests, 1);
         let again = match request {
+            // RC-RESP-026, RC-RESP-027, ORDER-007: it is not carried out.
             Request::Send(_) | Request::Write(_) => return self.queue_ack(),
             Request::Read(reth) => return self.on_read_again(cx, mtu, psn, reth),
             Request::CompareSwap(_) | Request::FetchAdd(_) => {
+                // RC-RESP-028
                 let atomic = self.resources.find_atomic(psn);
                 atomic.map(|atomic| (Reply::Atomic(atomic), Counter::AtomicsReplayed))
             }
             Request::AtomicWrite(_) => {
+                // FAW-020
                 let done = self.resources.find_atomic_write(psn);
                 done.map(|done| (Reply::AtomicWrite(done), Counter::AtomicsReplayed))
             }
-            // Everything before the expected PSN is done, and visible before the answer is sent.
+            // FAW-008: everything before the expected PSN is done, and visible before the answer is
+            // sent; nothing has to be remembered.
             Request::Flush { .. } => {
                 Some((Reply::Flush(Done { psn, msn: self.msn }), Counter::FlushesReplayed))
             }
@@ -271,7 +279,7 @@ impl Responder {
             }
         };
         self.queue_nak(cx, counter, syndrome);
-        // What follows was sent before the peer saw the NAK.
+        // RC-RESP-046: what follows was sent before the peer saw the NAK.
         self.nak_sent = true;
         refusal.failure(cx.qp.qpn, self.incoming.receive())
     }
@@ -290,6 +298,7 @@ impl Responder {
     /// Queues a NAK for the expected PSN. One that ends the QP is the last, and has room always.
     fn queue_nak<H>(&mut self, cx: &mut Cx<'_, H>, counter: Counter, syndrome: Syndrome) {
         let ends_qp = matches!(syndrome, Syndrome::Nak(code) if code != NakCode::SequenceError);
+        // RC-RESP-034
         if !ends_qp && self.replies.len() >= MAX_WAITING_REPLIES {
             return cx.count(Counter::NaksHeldBack, 1);
         }
@@ -308,6 +317,7 @@ impl Responder {
 /// The key that a SEND closes is that of a type 2 window that is bound on this QP.
 fn check_invalidate<H>(cx: &Cx<'_, H>, request: &Request) -> Result<(), Refusal> {
     match request.invalidates() {
+        // MEM-012
         Some(rkey) if !cx.keys.may_invalidate(rkey, cx.qp.key_scope()) => {
             Err(Refusal::RemoteAccess)
         }

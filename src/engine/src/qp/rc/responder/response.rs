@@ -27,6 +27,7 @@ impl Responder {
         tx: &mut TxBatch,
         budget: &mut u32,
     ) -> Result<bool, Failure> {
+        // RC-RESP-019
         while let Some(&reply) = self.replies.front() {
             if *budget == 0 || !tx.has_room() {
                 return Ok(true);
@@ -50,6 +51,7 @@ impl Responder {
                 Reply::AtomicWrite(Done { psn, msn }) | Reply::Flush(Done { psn, msn }) => {
                     self.answered(psn);
                     let aeth = Aeth { syndrome: Syndrome::ACK, msn };
+                    // FAW-001, FAW-016
                     put_reply(cx, path, tx, psn, Response::ReadOnly(aeth));
                 }
                 Reply::Read { read, sent } => {
@@ -88,6 +90,7 @@ impl Responder {
         let offset = number * path.mtu;
         let len = (read.len - offset).min(path.mtu);
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: read.msn };
+        // RC-RESP-017
         let response = match (number == 0, number + 1 == read.packets) {
             (true, true) => Response::ReadOnly(aeth),
             (true, false) => Response::ReadFirst(aeth),
