@@ -8,8 +8,8 @@
 //!
 //! After the last piece of work the loop keeps looking for [`SPIN`], yielding the processor each
 //! time, and then sleeps; at once if others do not give the processor back ([`YieldPolicy`]).
-//! Before it sleeps, it tells the sessions through their doorbell pages; a program that rings from then
-//! on also writes to the session's eventfd.
+//! Before it sleeps, it tells the sessions through their doorbell pages; a program that rings from
+//! then on also writes to the session's eventfd.
 
 use crate::cm::Cm;
 use crate::config::SocketMode;
