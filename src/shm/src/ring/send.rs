@@ -272,7 +272,10 @@ mod tests {
                     prop_assert_ne!(path, Some(DatagramPath::Handle(AhId(0))));
                     match inline_len {
                         Some(len) => prop_assert!(len <= 48 && wqe.sges.is_empty()),
-                        None => prop_assert!(wqe.sges.len() <= 3 && wqe.sges.len() == num_sge as usize),
+                        None => {
+                            prop_assert!(wqe.sges.len() <= 3);
+                            prop_assert_eq!(wqe.sges.len(), num_sge as usize);
+                        }
                     }
                 }
                 Taken::Malformed(_) => {
