@@ -1,11 +1,11 @@
 //! What the daemon counts beside the engines, the ports and the data paths: everything that
 //! programs do wrong has a name here.
 
-use urxe_nic::counters;
+use urxe_types::counters;
 
 counters! {
     /// Of one device's dealings with the machine.
-    DeviceCounters {
+    pub struct DeviceCounters {
         gid_changes: "Times that the GID table changed, because addresses of the machine came or went.",
         port_errors: "Times that the port went down, because its link did or its address was taken away.",
         addresses_refused: "Addresses of the interface that are not served: another urxed or rdma_rxe has UDP port 4791 of them, or the GID table is full.",
@@ -15,7 +15,7 @@ counters! {
 
 counters! {
     /// Of what programs have of the connection manager. What began and has not ended is there.
-    CmCounters {
+    pub struct CmCounters {
         cm_channels_created: "Event channels of the connection manager that programs made (whole daemon).",
         cm_channels_destroyed: "Those of them that are gone (whole daemon).",
         cm_ids_created: "Ids of the connection manager that programs made, or got with a request (whole daemon).",
@@ -29,7 +29,7 @@ counters! {
 
 counters! {
     /// Of the daemon's dealings with its sessions.
-    DaemonCounters {
+    pub struct DaemonCounters {
         sessions_opened: "Programs that connected (whole daemon).",
         sessions_closed: "Programs that are gone (whole daemon).",
         sessions_refused: "Programs turned away because too many were connected (whole daemon).",

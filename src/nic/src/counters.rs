@@ -1,29 +1,11 @@
 //! What a data path counts beside the engine and the port.
 
 use urxe_shm::ring::entry::EntryError;
-
-/// Defines a set of counters, each with its meaning.
-#[macro_export]
-macro_rules! counters {
-    ($(#[$doc:meta])* $set:ident { $($name:ident: $meaning:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, Default)]
-        pub struct $set {
-            $(#[doc = $meaning] pub $name: u64,)*
-        }
-
-        impl $set {
-            /// Name, value and meaning of each.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
-                [$((stringify!($name), self.$name, $meaning),)*].into_iter()
-            }
-        }
-    };
-}
+use urxe_types::counters;
 
 counters! {
     /// Of one device's dealings with the memory and the rings of programs.
-    HostCounters {
+    pub struct HostCounters {
         malformed_opcode: "Work requests whose opcode is none, or none that this device does.",
         malformed_num_sge: "Work requests with more SGEs than their queue was made for.",
         malformed_inline_length: "Work requests with more inline data than their queue was made for.",

@@ -47,7 +47,7 @@ mod testing;
 mod wrapper;
 
 pub use caps::{Caps, Segmentation, SourcePort};
-pub use counters::{Counter, PortCounters};
+pub use counters::PortCounters;
 pub use error::OpenError;
 pub use impairment::{Chance, Impairment};
 pub use rx_batch::RxBatch;

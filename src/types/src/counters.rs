@@ -1,6 +1,21 @@
 //! Counters: each with the name under which it is shown and a sentence that says what it means.
 
-/// Makes an enum of counters, with their names and meanings, and the set of their values.
+/// Makes a set of counters, each a field:
+///
+/// ```
+/// urxe_types::counters! {
+///     /// What a window counts.
+///     pub struct WindowCounters {
+///         broken: "Times that it was broken.",
+///     }
+/// }
+///
+/// let counters = WindowCounters { broken: 2 };
+/// assert_eq!(counters.iter().next(), Some(("broken", 2, "Times that it was broken.")));
+/// assert_eq!((counters + counters).broken, 4);
+/// ```
+///
+/// Or, where code is told which counter to add to, an enum of them with the set of their values:
 ///
 /// ```
 /// urxe_types::counters! {
@@ -20,6 +35,29 @@
 /// ```
 #[macro_export]
 macro_rules! counters {
+    ($(#[$what:meta])* $vis:vis struct $counters:ident { $($name:ident: $meaning:literal,)* }) => {
+        $(#[$what])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        $vis struct $counters {
+            $(#[doc = $meaning] $vis $name: u64,)*
+        }
+
+        impl $counters {
+            /// All counters: name, value, meaning.
+            $vis fn iter(self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
+                [$((stringify!($name), self.$name, $meaning),)*].into_iter()
+            }
+        }
+
+        /// Counter by counter.
+        impl ::std::ops::Add for $counters {
+            type Output = $counters;
+
+            fn add(self, other: $counters) -> $counters {
+                $counters { $($name: self.$name + other.$name,)* }
+            }
+        }
+    };
     (
         $(#[$what:meta])* $vis:vis enum $counter:ident;
         $(#[$set_of_what:meta])* $set_vis:vis struct $counters:ident;

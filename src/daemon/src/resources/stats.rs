@@ -48,13 +48,11 @@ fn head_len(page: &StatsPage) -> usize {
 }
 
 fn device_counters(device: &RdmaDevice, ctx: &DaemonCtx) -> Vec<(CounterInfo, u64)> {
-    let port = device.nic.port_counters();
-    let port = port.list().map(|counter| (counter.name, counter.value, counter.meaning));
     let engine = device.nic.device().counters().iter();
     let cm = device.cm.counters().iter();
     engine
         .chain(cm)
-        .chain(port)
+        .chain(device.nic.port_counters().iter())
         .chain(device.nic.counters().iter())
         .chain(device.counters.iter())
         .chain(ctx.cm.counters.iter())
