@@ -34,12 +34,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use urxe_nic::slab::Slab;
 use urxe_nic::{ChannelId, OwnerId};
 use urxe_port::watch::Watch;
 use urxe_shm::client::yield_policy::YieldPolicy;
 use urxe_shm::control::channel::{ChannelError, Listener};
 use urxe_shm::control::{ControlError, Reply};
+use urxe_types::Slab;
 
 /// What a descriptor that is ready means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

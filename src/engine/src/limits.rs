@@ -1,6 +1,7 @@
 //! Every bound of the engine, with its reason.
 
 use std::time::Duration;
+use urxe_types::SLAB_CAPACITY;
 
 /// Largest message in bytes: IBTA gives the length field 31 bits of use (`max_msg_sz`).
 pub const MAX_MESSAGE: u64 = 1 << 31;
@@ -15,10 +16,10 @@ pub const MAX_QPN: u32 = 0xff_fffe;
 pub const MAX_QP: usize = 1 << 20;
 
 /// SRQs of one device: no fewer than rxe has.
-pub const MAX_SRQ: usize = 1 << 20;
+pub const MAX_SRQ: usize = SLAB_CAPACITY;
 
 /// Address handles of one device: no fewer than rxe has.
-pub const MAX_AH: usize = 1 << 20;
+pub const MAX_AH: usize = SLAB_CAPACITY;
 
 /// Multicast groups that a device is in (`max_mcast_grp`), as in rxe.
 pub const MAX_MULTICAST_GROUPS: usize = 8192;

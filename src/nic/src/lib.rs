@@ -29,7 +29,6 @@ mod nic;
 mod objects;
 mod queues;
 mod read_ahead;
-pub mod slab;
 mod staging;
 mod table;
 mod verbs;

@@ -3,7 +3,6 @@
 
 use crate::event_pipe::EventPipe;
 use crate::queues::{CompletionQueue, RecvQueue, SendQueue};
-use crate::slab::Slab;
 use crate::table::Numbered;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,7 +10,7 @@ use urxe_engine::{MrSpec, QueueId, RegionId};
 use urxe_shm::control::event::EventRecord;
 use urxe_shm::memory::process_memory::ProcessMemory;
 use urxe_shm::memory::region::Mapping;
-use urxe_types::Qpn;
+use urxe_types::{Qpn, Slab};
 
 /// The owner of an object: a number that the runner of the data path chose, and that means nothing
 /// here.

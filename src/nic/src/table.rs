@@ -1,8 +1,8 @@
 //! Tables of what the engine numbers and a host finds by keys of its own.
 
-use crate::slab::Slab;
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use urxe_types::Slab;
 
 /// Entries found in one step by the key that the engine passes back to its host, and in the order
 /// of the numbers that the engine gave them.

@@ -357,7 +357,7 @@ impl Nic {
         self.host.objects.cqs.get_mut(cq.0).map(CompletionQueue::status)
     }
 
-    /// The CQs behind a [number](crate::slab::index_of) that are of those whom `is_meant` says.
+    /// The CQs behind a [number](urxe_types::index_of) that are of those whom `is_meant` says.
     pub fn cqs_behind(
         &mut self,
         after: Option<u32>,

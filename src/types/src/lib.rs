@@ -1,6 +1,8 @@
 //! The vocabulary of the verbs, each word once: what a QP, a right, a work request, a completion
 //! and a number of the wire is. All other crates carry these types and do not translate them.
 //!
+//! Beside them stands what the other crates make of: sets of [`counters!`] and [`Slab`]s.
+//!
 //! There is no I/O here, no clock and no bytes of a wire or a ring; but a type can only be made of
 //! values that it may have, so that a check stands where bytes become types and nowhere else.
 //!
@@ -18,6 +20,7 @@ mod mtu;
 mod psn;
 mod qp;
 mod qpn;
+mod slab;
 mod time;
 mod wc;
 mod wr;
@@ -31,6 +34,7 @@ pub use mtu::{NoPathMtu, PathMtu};
 pub use psn::Psn;
 pub use qp::{QpAttr, QpState, QpType};
 pub use qpn::{Qpn, TooManyBits};
+pub use slab::{SLAB_CAPACITY, Slab, index_of};
 pub use time::{RnrTimer, TimeCode};
 pub use wc::{Completion, GrhKind, WcOpcode, WcStatus};
 pub use wr::{DatagramPath, Destination, Extra, RecvWqe, SendData, SendOp, SendWqe, SendWr, Sge};

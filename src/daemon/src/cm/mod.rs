@@ -39,8 +39,8 @@ use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 use urxe_cm::{ConnId, ListenerId};
-use urxe_nic::slab::{Slab, index_of};
 use urxe_shm::control::{CmEventKind, CmEventParam, ControlError, ResourceDetail};
+use urxe_types::{Slab, index_of};
 
 /// All channels, ids and memberships of all programs.
 pub(crate) struct Cm {

@@ -4,12 +4,11 @@ use super::context::find_device;
 use crate::limits::MAX_PROGRAM_NAME;
 use crate::session::{Answer, DaemonCtx, Program, Session};
 use urxe_engine::{MwInfo, PdId};
-use urxe_nic::slab::index_of;
 use urxe_nic::{CqStatus, Mr, OwnerId, QpStatus, SrqStatus};
 use urxe_shm::control::{
     BoundTo, ControlError, MAX_MESSAGE, Reply, Resource, ResourceDetail, ResourceKind, ResourcePage,
 };
-use urxe_types::{Gid, MwType};
+use urxe_types::{Gid, MwType, index_of};
 
 /// Bytes of a page that an object takes at most beside its program's name and process id.
 const OBJECT_LEN: usize = 100;

@@ -4,9 +4,8 @@ use crate::cause::Cause;
 use crate::ids::PdId;
 use crate::limits::MAX_AH;
 use crate::path::{PathError, flow_to_any};
-use crate::table::Slab;
 use std::net::IpAddr;
-use urxe_types::{AddressVector, AhId};
+use urxe_types::{AddressVector, AhId, Slab};
 
 /// Why an address handle was not created, or a path to a host not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,7 +21,8 @@ pub enum AhError {
 /// The address handles of a device.
 #[derive(Debug, Default)]
 pub(crate) struct AhTable {
-    handles: Slab<AddressHandle>,
+    /// A handle's number is one more than its key, for none is 0.
+    handles: Slab<AddressHandle, 1>,
 }
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct AddressHandle {
 impl AhTable {
     /// The path of a handle, for a QP of this protection domain.
     pub(crate) fn get(&self, ah: AhId, pd: PdId) -> Result<&AddressVector, Cause> {
-        match self.handles.get(ah.0) {
+        match self.handles.get(ah.0.wrapping_sub(1)) {
             // UD-008
             None => Err(Cause::NoSuchAddressHandle),
             // UD-007
@@ -53,14 +53,12 @@ impl AhTable {
     ) -> Result<AhId, AhError> {
         // UD-009
         flow_to_any(gids, av)?;
-        if self.handles.len() >= MAX_AH {
-            return Err(AhError::TooMany);
-        }
-        Ok(AhId(self.handles.insert(AddressHandle { pd, av: *av })))
+        let key = self.handles.insert(AddressHandle { pd, av: *av }).ok_or(AhError::TooMany)?;
+        Ok(AhId(key + 1))
     }
 
     /// Removes a handle. Returns whether it was there.
     pub(super) fn destroy(&mut self, ah: AhId) -> bool {
-        self.handles.remove(ah.0).is_some()
+        self.handles.remove(ah.0.wrapping_sub(1)).is_some()
     }
 }

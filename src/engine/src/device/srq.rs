@@ -4,8 +4,7 @@ use crate::attr::SrqInit;
 use crate::host::{AsyncEvent, Host, Taken};
 use crate::ids::{PdId, SrqId};
 use crate::limits::MAX_SRQ;
-use crate::table::Slab;
-use urxe_types::RecvWqe;
+use urxe_types::{RecvWqe, Slab};
 
 /// Why an SRQ was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,7 +52,8 @@ pub struct SrqInfo {
 /// The SRQs of a device.
 #[derive(Debug, Default)]
 pub(crate) struct SrqTable {
-    srqs: Slab<Srq>,
+    /// An SRQ's number is one more than its key, for none is 0.
+    srqs: Slab<Srq, 1>,
 }
 
 #[derive(Debug)]
@@ -66,14 +66,20 @@ struct Srq {
 }
 
 impl SrqTable {
+    fn get(&self, id: SrqId) -> Option<&Srq> {
+        self.srqs.get(id.0.wrapping_sub(1))
+    }
+
+    fn get_mut(&mut self, id: SrqId) -> Option<&mut Srq> {
+        self.srqs.get_mut(id.0.wrapping_sub(1))
+    }
+
     /// Adds an SRQ.
     pub(super) fn create(&mut self, init: SrqInit) -> Result<SrqId, CreateSrqError> {
-        if self.srqs.len() >= MAX_SRQ {
-            return Err(CreateSrqError::TooMany);
-        }
         // SRQ-006: it is looked at when a receive is taken.
         let srq = Srq { init, limit: init.limit, qps: 0, broken: false };
-        Ok(SrqId(self.srqs.insert(srq)))
+        let key = self.srqs.insert(srq).ok_or(CreateSrqError::TooMany)?;
+        Ok(SrqId(key + 1))
     }
 
     /// Arms the limit event.
@@ -83,7 +89,7 @@ impl SrqTable {
         id: SrqId,
         limit: u32,
     ) -> Result<(), ModifySrqError> {
-        let srq = self.srqs.get_mut(id.0).ok_or(ModifySrqError::NoSuchSrq(id))?;
+        let srq = self.get_mut(id).ok_or(ModifySrqError::NoSuchSrq(id))?;
         srq.limit = limit;
         srq.check_limit(host, id);
         Ok(())
@@ -91,24 +97,24 @@ impl SrqTable {
 
     /// What an SRQ was made with, its limit and its QPs.
     pub(super) fn query(&self, id: SrqId) -> Option<SrqInfo> {
-        let &Srq { init, limit, qps, .. } = self.srqs.get(id.0)?;
+        let &Srq { init, limit, qps, .. } = self.get(id)?;
         Some(SrqInfo { init, limit, qps })
     }
 
     /// Removes an SRQ that no QP uses.
     pub(super) fn destroy(&mut self, id: SrqId) -> Result<(), DestroySrqError> {
-        let srq = self.srqs.get(id.0).ok_or(DestroySrqError::NoSuchSrq(id))?;
+        let srq = self.get(id).ok_or(DestroySrqError::NoSuchSrq(id))?;
         if srq.qps > 0 {
             return Err(DestroySrqError::InUse { srq: id, qps: srq.qps });
         }
-        self.srqs.remove(id.0);
+        self.srqs.remove(id.0.wrapping_sub(1));
         Ok(())
     }
 
     /// One more QP receives from it. Returns the protection domain of its receives, or `None` if
     /// there is no such SRQ.
     pub(super) fn attach(&mut self, id: SrqId) -> Option<PdId> {
-        let srq = self.srqs.get_mut(id.0)?;
+        let srq = self.get_mut(id)?;
         srq.qps += 1;
         // SRQ-003
         Some(srq.init.pd)
@@ -116,14 +122,14 @@ impl SrqTable {
 
     /// One QP less receives from it.
     pub(super) fn detach(&mut self, id: SrqId) {
-        if let Some(srq) = self.srqs.get_mut(id.0) {
+        if let Some(srq) = self.get_mut(id) {
             srq.qps -= 1;
         }
     }
 
     /// Takes the next receive.
     pub(crate) fn take<H: Host>(&mut self, host: &mut H, id: SrqId, recv: &mut RecvWqe) -> Taken {
-        let Some(srq) = self.srqs.get_mut(id.0).filter(|srq| !srq.broken) else {
+        let Some(srq) = self.get_mut(id).filter(|srq| !srq.broken) else {
             return Taken::Broken;
         };
         let taken = host.next_recv(srq.init.queue, recv);

@@ -1,16 +1,18 @@
 //! Dense tables whose keys never come to mean another entry by accident.
 
 /// Bits of a key that are the index of its slot; the others count how often the slot was reused.
-/// The highest is always 0, so that keys of two tables can be stored together, told apart by it.
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
-const GENERATION_MASK: u32 = (u32::MAX >> 1) >> INDEX_BITS;
+
+/// Most entries that a [`Slab`] has.
+pub const SLAB_CAPACITY: usize = 1 << INDEX_BITS;
 
 /// Entries found by index in one step, with keys that go stale: a key whose entry was removed
 /// finds nothing, not even when the slot has a new owner (until the same slot has been reused
-/// 2,048 times).
+/// `GENERATIONS` times). With one generation, a key is the index of its slot. The highest bit of
+/// a key is always 0, so that keys of two tables can be stored together, told apart by it.
 #[derive(Debug)]
-pub struct Slab<T> {
+pub struct Slab<T, const GENERATIONS: u32 = 2048> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
 }
@@ -21,7 +23,7 @@ struct Slot<T> {
     entry: Option<T>,
 }
 
-impl<T> Default for Slab<T> {
+impl<T, const GENERATIONS: u32> Default for Slab<T, GENERATIONS> {
     fn default() -> Self {
         Slab { slots: Vec::new(), free: Vec::new() }
     }
@@ -32,7 +34,7 @@ pub fn index_of(key: u32) -> u32 {
     key & INDEX_MASK
 }
 
-impl<T> Slab<T> {
+impl<T, const GENERATIONS: u32> Slab<T, GENERATIONS> {
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -68,7 +70,7 @@ impl<T> Slab<T> {
             return None;
         }
         let entry = slot.entry.take()?;
-        slot.generation = (slot.generation + 1) & GENERATION_MASK;
+        slot.generation = (slot.generation + 1) % GENERATIONS;
         self.free.push(key & INDEX_MASK);
         Some(entry)
     }
@@ -108,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_stale_key_finds_nothing_after_its_slot_is_reused() {
-        let mut slab = Slab::default();
+        let mut slab = Slab::<_>::default();
         let first = slab.insert("first").unwrap();
         assert_eq!(slab.remove(first), Some("first"));
         let second = slab.insert("second").unwrap();
@@ -120,18 +122,28 @@ mod tests {
 
     #[test]
     fn a_slot_reused_more_often_than_generations_exist_still_works() {
-        let mut slab = Slab::default();
-        for round in 0..2 * GENERATION_MASK {
+        let mut slab = Slab::<_>::default();
+        for round in 0..2 * 2048 {
             let key = slab.insert(round).unwrap();
             assert_eq!(slab.remove(key), Some(round));
         }
         assert_eq!(slab.len(), 0);
     }
 
+    #[test]
+    fn a_key_of_the_only_generation_is_free_again_once_its_entry_is_gone() {
+        let mut slab = Slab::<char, 1>::default();
+        assert_eq!((slab.insert('a'), slab.insert('b')), (Some(0), Some(1)));
+        assert_eq!((slab.get(u32::MAX), slab.get(0), slab.get(2)), (None, Some(&'a'), None));
+        assert_eq!((slab.remove(0), slab.remove(0)), (Some('a'), None));
+        assert_eq!((slab.len(), slab.get(0)), (1, None));
+        assert_eq!(slab.insert('c'), Some(0));
+    }
+
     proptest! {
         #[test]
         fn behaves_like_a_map(ops in prop::collection::vec((any::<bool>(), any::<u16>()), 1..200)) {
-            let mut slab = Slab::default();
+            let mut slab = Slab::<_>::default();
             let mut model = HashMap::new();
             for (insert, value) in ops {
                 if insert || model.is_empty() {
