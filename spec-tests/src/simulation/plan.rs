@@ -140,12 +140,12 @@ impl PlannedSend {
 
     /// Whether it sends nothing to the responder.
     pub fn is_local(&self) -> bool {
-        matches!(self.wqe.op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. })
+        matches!(self.wqe.wr.op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. })
     }
 
     /// Whether it consumes a receive at the responder.
     pub fn consumes_receive(&self) -> bool {
-        matches!(self.wqe.op, SendOp::Send(_) | SendOp::Write { imm: Some(_), .. })
+        matches!(self.wqe.wr.op, SendOp::Send(_) | SendOp::Write { imm: Some(_), .. })
     }
 }
 
@@ -324,7 +324,7 @@ impl Planner<'_> {
             (None, Some(imm)) => Extra::Imm(imm),
             (None, None) => Extra::None,
         };
-        send.wqe.op = SendOp::Send(extra);
+        send.wqe.wr.op = SendOp::Send(extra);
         let spare = if self.rng.percent(30) { self.rng.range(1..=3_000) as usize } else { 0 };
         let recv = self.recv(plan.recvs.len(), data.len() + spare)?;
         let recv = PlannedRecv {
@@ -333,7 +333,7 @@ impl Planner<'_> {
             byte_len: data.len(),
             data,
             extra,
-            solicited: send.wqe.solicited,
+            solicited: send.wqe.wr.solicited,
             malformed: false,
         };
         Some((send, Some(recv)))
@@ -350,7 +350,7 @@ impl Planner<'_> {
         let at = self.rng.range(0..=(progress.window.len() - data.len()) as u64) as usize;
         let imm = self.immediate();
         let (remote_addr, rkey) = self.remote(at);
-        send.wqe.op = SendOp::Write { remote_addr, rkey, imm };
+        send.wqe.wr.op = SendOp::Write { remote_addr, rkey, imm };
         progress.change(at, &data, &mut send.wqe);
         let recv = match imm {
             None => None,
@@ -362,7 +362,7 @@ impl Planner<'_> {
                     byte_len: data.len(),
                     data: Vec::new(),
                     extra: Extra::Imm(imm),
-                    solicited: send.wqe.solicited,
+                    solicited: send.wqe.wr.solicited,
                     malformed: false,
                 })
             }
@@ -377,7 +377,7 @@ impl Planner<'_> {
         let (remote_addr, rkey) = self.remote(at);
         let op = SendOp::Read { remote_addr, rkey };
         let mut send = self.incoming(op, len, number)?;
-        if send.wqe.fence {
+        if send.wqe.wr.fence {
             progress.fence();
         }
         send.answer = Some(progress.window[at..at + len].to_vec());
@@ -403,7 +403,7 @@ impl Planner<'_> {
             let rkey = Rkey(self.counter.key);
             let op = SendOp::FetchAdd { remote_addr: self.counter.addr, rkey, add };
             let mut send = self.incoming(op, 8, number)?;
-            if send.wqe.fence {
+            if send.wqe.wr.fence {
                 progress.fence();
             }
             send.effect = Effect::Counter { add };
@@ -461,7 +461,7 @@ impl Planner<'_> {
         let selectivity = self.rng.pick(&[FlushSelectivity::Range, FlushSelectivity::Mr]);
         let op = SendOp::Flush { remote_addr, rkey, length, placement, selectivity };
         let send = self.blank(op, 0, number);
-        if send.wqe.fence {
+        if send.wqe.wr.fence {
             progress.fence();
         }
         send
@@ -492,7 +492,7 @@ impl Planner<'_> {
         };
         let send = self.blank(op, 0, number);
         // An invalidation waits for all before it.
-        if waits || send.wqe.fence {
+        if waits || send.wqe.wr.fence {
             progress.fence();
         }
         send
@@ -547,13 +547,13 @@ impl Planner<'_> {
                 return self.outgoing_from_arena(send, len);
             }
             send.wqe.sges.clone_from(&source.wqe.sges);
-            send.wqe.fence = true;
+            send.wqe.wr.fence = true;
             data
         } else {
             return self.outgoing_from_arena(send, len);
         };
         send.len = data.len();
-        if send.wqe.fence {
+        if send.wqe.wr.fence {
             progress.fence();
         }
         Some((send, data))
@@ -579,12 +579,10 @@ impl Planner<'_> {
 
     fn blank(&mut self, op: SendOp, len: usize, number: usize) -> PlannedSend {
         let wr_id = self.number << 32 | number as u64;
-        let wqe = SendWqe {
-            fence: self.rng.percent(self.style.fenced),
-            signaled: self.rng.percent(self.style.signaled),
-            solicited: self.rng.percent(20),
-            ..send_wqe(wr_id, op, Vec::new())
-        };
+        let mut wqe = send_wqe(wr_id, op, Vec::new());
+        wqe.wr.fence = self.rng.percent(self.style.fenced);
+        wqe.wr.signaled = self.rng.percent(self.style.signaled);
+        wqe.wr.solicited = self.rng.percent(20);
         PlannedSend::new(wqe, len)
     }
 
@@ -611,8 +609,8 @@ impl Progress {
     /// A request changes the window; it has to wait for READs of the same bytes.
     fn change(&mut self, at: usize, bytes: &[u8], wqe: &mut SendWqe) {
         let end = at + bytes.len();
-        wqe.fence |= self.reading.iter().any(|range| range.start < end && at < range.end);
-        if wqe.fence {
+        wqe.wr.fence |= self.reading.iter().any(|range| range.start < end && at < range.end);
+        if wqe.wr.fence {
             self.fence();
         }
         self.window[at..end].copy_from_slice(bytes);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use urxe_engine::Taken;
-use urxe_types::{Completion, RecvWqe, SendOp, SendWqe, Sge};
+use urxe_types::{Completion, RecvWqe, SendOp, SendWqe, SendWr, Sge};
 
 /// An entry of a queue.
 #[derive(Clone, Debug)]
@@ -15,16 +15,7 @@ pub enum Entry<Wqe> {
 
 /// A signaled work request, with no other flag and no inline data.
 pub fn send_wqe(wr_id: u64, op: SendOp, sges: Vec<Sge>) -> SendWqe {
-    SendWqe {
-        wr_id,
-        op,
-        fence: false,
-        signaled: true,
-        solicited: false,
-        to: None,
-        sges,
-        inline: None,
-    }
+    SendWqe { wr: SendWr { wr_id, op, signaled: true, ..SendWr::default() }, sges, inline: None }
 }
 
 /// A send queue with a bounded number of places.
@@ -104,16 +95,16 @@ impl SendRing {
         let (taken, owes_completion) = match self.posted.pop_front() {
             None => return Taken::Empty,
             Some(Entry::Good(posted)) => {
-                let owes = posted.signaled;
+                let owes = posted.wr.signaled;
                 wqe.clone_from(&posted);
                 (Taken::Ready, owes)
             }
             Some(Entry::Malformed(wr_id)) => {
-                wqe.wr_id = wr_id;
+                wqe.wr.wr_id = wr_id;
                 (Taken::Malformed, true)
             }
         };
-        self.taken.push_back(TakenSend { wr_id: wqe.wr_id, owes_completion });
+        self.taken.push_back(TakenSend { wr_id: wqe.wr.wr_id, owes_completion });
         taken
     }
 

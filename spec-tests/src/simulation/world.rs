@@ -2,7 +2,7 @@
 
 use crate::simulation::host::{SimHost, has_sink};
 use crate::simulation::plan::{PlannedRecv, PlannedSend};
-use crate::simulation::queues::{Entry, send_wqe};
+use crate::simulation::queues::Entry;
 use crate::simulation::trace::{Direction, Trace};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,7 +15,7 @@ use urxe_port::sim::{Link, SimNetwork, SimPort};
 use urxe_port::{Port, RxBatch, SendOutcome};
 use urxe_types::{
     Access, AddressVector, MwType, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn, Rkey, SendOp,
-    SendWqe,
+    SendWqe, SendWr,
 };
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{Flow, Outer};
@@ -470,7 +470,8 @@ impl World {
     /// If that is not possible.
     pub fn bind(&mut self, end: &End, bind: SendOp) {
         let SendOp::BindMw { new_rkey, .. } = bind else { panic!("{bind:?} is no bind") };
-        let wqe = SendWqe { signaled: false, ..send_wqe(0, bind, Vec::new()) };
+        let wr = SendWr { op: bind, ..SendWr::default() };
+        let wqe = SendWqe { wr, ..SendWqe::default() };
         self.nodes[end.node].host.send_queue(end.send_queue).post(Entry::Good(wqe));
         self.ring(end);
         self.transmit();
@@ -484,12 +485,12 @@ impl World {
     /// If the queue is full.
     pub fn post_send(&mut self, end: &End, send: &PlannedSend) {
         let host = &mut self.nodes[end.node].host;
-        if has_sink(&send.wqe.op) {
-            host.learn_sink(send.wqe.wr_id, &send.wqe.sges);
+        if has_sink(&send.wqe.wr.op) {
+            host.learn_sink(send.wqe.wr.wr_id, &send.wqe.sges);
         }
         host.send_queue(end.send_queue).post(match send.malformed {
             false => Entry::Good(send.wqe.clone()),
-            true => Entry::Malformed(send.wqe.wr_id),
+            true => Entry::Malformed(send.wqe.wr.wr_id),
         });
     }
 

@@ -96,7 +96,7 @@ impl Mistake {
     /// Whether it is detected when the response is there: by then the peer has executed it, and
     /// what was posted after it.
     fn is_found_late(self, send: &PlannedSend) -> bool {
-        matches!(self, WrongLkey | LocalBounds | LocalRight) && has_sink(&send.wqe.op)
+        matches!(self, WrongLkey | LocalBounds | LocalRight) && has_sink(&send.wqe.wr.op)
     }
 
     /// How the receive that it would consume completes.
@@ -144,17 +144,19 @@ impl Mistake {
             NotEnabled => (0..sends.len()).find(|&i| is_rdma(&sends[i])),
             NoReads => (0..sends.len()).find(|&i| takes_resource(&sends[i])),
             MisalignedAtomic | AtomicLength => find(&is_word),
-            InvalidateForbidden => find(&|send| matches!(send.wqe.op, SendOp::Send(_))),
-            LocalRight => find(&|send| send.len > 0 && has_sink(&send.wqe.op)),
+            InvalidateForbidden => find(&|send| matches!(send.wqe.wr.op, SendOp::Send(_))),
+            LocalRight => find(&|send| send.len > 0 && has_sink(&send.wqe.wr.op)),
             WrongLkey => find(&|send| send.len > 0 && send.wqe.inline.is_none()),
             LocalBounds => {
                 find(&|send| send.len > 0 && send.wqe.inline.is_none() && !is_word(send))
             }
             MalformedSend => find(&|_| true),
-            ReceiveTooShort => find(&|send| send.len > 0 && matches!(send.wqe.op, SendOp::Send(_))),
+            ReceiveTooShort => {
+                find(&|send| send.len > 0 && matches!(send.wqe.wr.op, SendOp::Send(_)))
+            }
             // The key is looked at where the message reaches.
             ReceiveWrongLkey => {
-                find(&|send| send.len > 0 && matches!(send.wqe.op, SendOp::Send(_)))
+                find(&|send| send.len > 0 && matches!(send.wqe.wr.op, SendOp::Send(_)))
             }
             MalformedReceive => find(&PlannedSend::consumes_receive),
         };
@@ -190,7 +192,7 @@ impl Mistake {
             }
             MisalignedAtomic => set_remote(send, |addr, _| *addr += rng.range(1..=7)),
             InvalidateForbidden => {
-                send.wqe.op = SendOp::Send(Extra::Invalidate(Rkey(a.window.mr.key)));
+                send.wqe.wr.op = SendOp::Send(Extra::Invalidate(Rkey(a.window.mr.key)));
             }
             WrongLkey => {
                 let used = send.wqe.sges.iter_mut().find(|sge| sge.length > 0);
@@ -227,24 +229,24 @@ impl Mistake {
 
 /// Whether it names a key of the responder.
 fn is_rdma(send: &PlannedSend) -> bool {
-    !send.is_local() && !matches!(send.wqe.op, SendOp::Send(_))
+    !send.is_local() && !matches!(send.wqe.wr.op, SendOp::Send(_))
 }
 
 /// Whether it is of 8 bytes at a multiple of 8.
 fn is_word(send: &PlannedSend) -> bool {
-    let op = send.wqe.op;
+    let op = send.wqe.wr.op;
     let is_atomic = matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
     is_atomic || matches!(op, SendOp::AtomicWrite { .. })
 }
 
 /// Whether it takes a place of max_rd_atomic.
 fn takes_resource(send: &PlannedSend) -> bool {
-    is_word(send) || matches!(send.wqe.op, SendOp::Read { .. })
+    is_word(send) || matches!(send.wqe.wr.op, SendOp::Read { .. })
 }
 
 /// The right that a work request needs at the responder.
 fn needs(send: &PlannedSend) -> Access {
-    match send.wqe.op {
+    match send.wqe.wr.op {
         SendOp::Send(_) => Access::default(),
         SendOp::Write { .. } | SendOp::AtomicWrite { .. } => Access::REMOTE_WRITE,
         SendOp::Read { .. } => Access::REMOTE_READ,
@@ -256,7 +258,7 @@ fn needs(send: &PlannedSend) -> Access {
 
 /// Changes the address and the key of the responder that it names.
 fn set_remote(send: &mut PlannedSend, change: impl FnOnce(&mut u64, &mut u32)) {
-    match &mut send.wqe.op {
+    match &mut send.wqe.wr.op {
         SendOp::Send(_) | SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => {}
         SendOp::Write { remote_addr, rkey, .. }
         | SendOp::Read { remote_addr, rkey }

@@ -139,12 +139,9 @@ fn draw_message(
         Kind::FetchAdd => (None, answer(1)),
         Kind::Nothing(count) => (None, answer(count)),
     };
-    let wqe = SendWqe {
-        fence: rng.percent(5),
-        signaled: rng.percent(50),
-        inline,
-        ..send_wqe(number as u64, op, sges)
-    };
+    let mut wqe = SendWqe { inline, ..send_wqe(number as u64, op, sges) };
+    wqe.wr.fence = rng.percent(5);
+    wqe.wr.signaled = rng.percent(50);
     (wqe, kind)
 }
 
@@ -178,7 +175,7 @@ fn run(
     let mut messages = Vec::new();
     for number in 0..MESSAGES {
         let (wqe, kind) = draw_message(&mut rng, number, (&window, &local), has_atomics);
-        messages.push((wqe.op, kind));
+        messages.push((wqe.wr.op, kind));
         let host = &mut world.nodes[1].host;
         let length = 8 * MAX_WORDS as u32;
         let sges = vec![Sge { addr: received.addr, length, lkey: Lkey(received.key) }];

@@ -237,7 +237,7 @@ fn it_takes_a_place_of_max_rd_atomic() {
 fn a_fence_waits_for_it() {
     let mut t = Script::new();
     t.post(1, OP, &[t.sge(0, 8)]);
-    t.post_with(2, SendOp::Send(Extra::None), &[], |wqe| wqe.fence = true);
+    t.post_with(2, SendOp::Send(Extra::None), &[], |wqe| wqe.wr.fence = true);
     t.expect(sent_request(200, [0; 8]));
     t.expect_nothing();
     t.receive(&[done(200, 1)]);

@@ -278,7 +278,7 @@ fn a_flush_waits_for_no_place_of_max_rd_atomic() {
 fn a_fence_waits_for_it() {
     let mut t = Script::new();
     t.post(1, OP, &[]);
-    t.post_with(2, SendOp::Send(Extra::None), &[], |wqe| wqe.fence = true);
+    t.post_with(2, SendOp::Send(Extra::None), &[], |wqe| wqe.wr.fence = true);
     t.expect(sent_request(200));
     t.expect_nothing();
     t.receive(&[done(200, 1)]);

@@ -93,7 +93,7 @@ fn a_fenced_bind_waits_for_the_reads_before_it_and_for_nothing_else() {
     let (remote_addr, rkey) = (0, Rkey(9));
     t.post(1, SendOp::Read { remote_addr, rkey }, &[t.sge(0, 8)]);
     t.post(2, SEND, &[]);
-    t.post_with(3, bind(&t, mw), &[], |wqe| wqe.fence = true);
+    t.post_with(3, bind(&t, mw), &[], |wqe| wqe.wr.fence = true);
     t.sent();
     assert!(!t.is_bound(mw));
     let response = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).aeth(Syndrome::ACK, 1);
@@ -203,7 +203,7 @@ fn local_operations_done_before_a_failure_are_flushed_in_turn() {
 fn an_unsignaled_one_is_retired_without_a_completion() {
     let mut t = Script::new();
     let mw = t.alloc_mw(MwType::Two);
-    t.post_with(1, bind(&t, mw), &[], |wqe| wqe.signaled = false);
+    t.post_with(1, bind(&t, mw), &[], |wqe| wqe.wr.signaled = false);
     t.expect_nothing();
     t.expect_no_completion();
     assert_eq!(t.program.retired, 1);

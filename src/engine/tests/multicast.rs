@@ -149,7 +149,7 @@ fn a_send_to_a_group_goes_to_its_address_and_the_multicast_qpn() {
     let ah = t.device.create_ah(PD, &av).unwrap();
     let (path, qpn) = (DatagramPath::Handle(ah), Qpn::MULTICAST);
     t.post_with(1, SendOp::Send(Extra::None), &[], |wqe| {
-        wqe.to = Some(Destination { path, qpn, qkey: QKEY });
+        wqe.wr.to = Some(Destination { path, qpn, qkey: QKEY });
     });
     let (flow, packet) = t.next_sent();
     assert_eq!((flow.dst, packet.headers.bth.dest_qp), (ip(GROUP), Qpn::MULTICAST));

@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
 fn a_small_send_is_one_packet_that_asks_for_an_ack() {
     let mut t = Script::new();
     t.fill(0, b"hello");
-    t.post_with(1, SEND, &[t.sge(0, 5)], |wqe| wqe.solicited = true);
+    t.post_with(1, SEND, &[t.sge(0, 5)], |wqe| wqe.wr.solicited = true);
     t.expect(pkt(Opcode::RC_SEND_ONLY, 200).payload(b"hello").solicited().ack_req());
     t.expect_nothing();
     t.receive(&[ack(200, 1)]);
@@ -91,7 +91,7 @@ fn a_send_with_invalidate_carries_the_key_in_its_last_packet() {
 #[test]
 fn only_the_last_packet_is_solicited() {
     let mut t = Script::new();
-    t.post_with(1, SEND, &[t.sge(0, 600)], |wqe| wqe.solicited = true);
+    t.post_with(1, SEND, &[t.sge(0, 600)], |wqe| wqe.wr.solicited = true);
     let solicited: Vec<_> = t.sent().iter().map(|p| p.headers.bth.solicited).collect();
     assert_eq!(solicited, [false, false, true]);
 }
@@ -107,7 +107,7 @@ fn inline_data_is_that_of_the_posting() {
 #[test]
 fn an_unsignaled_send_retires_without_a_completion() {
     let mut t = Script::new();
-    t.post_with(1, SEND, &[t.sge(0, 1)], |wqe| wqe.signaled = false);
+    t.post_with(1, SEND, &[t.sge(0, 1)], |wqe| wqe.wr.signaled = false);
     t.post(2, SEND, &[t.sge(0, 1)]);
     t.sent();
     t.receive(&[ack(201, 2)]);
@@ -119,7 +119,7 @@ fn an_unsignaled_send_retires_without_a_completion() {
 #[test]
 fn the_place_of_a_send_is_free_when_its_completion_is_told() {
     let mut t = Script::new();
-    t.post_with(1, SEND, &[], |wqe| wqe.signaled = false);
+    t.post_with(1, SEND, &[], |wqe| wqe.wr.signaled = false);
     for wr_id in 2..=4 {
         t.post(wr_id, SEND, &[]);
     }
@@ -184,10 +184,10 @@ fn no_more_reads_are_outstanding_than_max_rd_atomic() {
 fn a_fence_waits_for_the_reads_before_it_and_for_nothing_else() {
     let mut t = Script::new();
     t.post(1, SEND, &[]);
-    t.post_with(2, SEND, &[], |wqe| wqe.fence = true);
+    t.post_with(2, SEND, &[], |wqe| wqe.wr.fence = true);
     assert_eq!(t.sent().len(), 2);
     t.post(3, ADD, &[t.sge(0, 8)]);
-    t.post_with(4, SEND, &[], |wqe| wqe.fence = true);
+    t.post_with(4, SEND, &[], |wqe| wqe.wr.fence = true);
     assert_eq!(t.sent().len(), 1);
     let answer = pkt(Opcode::RC_ATOMIC_ACK, 202).aeth(Syndrome::ACK, 3).original(0);
     t.receive(&[answer]);
@@ -485,7 +485,7 @@ fn the_ack_timeout_does_not_run_during_an_rnr_wait() {
 fn fatal(code: NakCode, status: WcStatus) {
     let mut t = Script::new();
     for wr_id in 1..=3 {
-        t.post_with(wr_id, SEND, &[], |wqe| wqe.signaled = false);
+        t.post_with(wr_id, SEND, &[], |wqe| wqe.wr.signaled = false);
     }
     t.post_recv(9, &[]);
     t.sent();

@@ -73,7 +73,7 @@ fn a_draining_queue_ends_what_it_began_and_says_so_once() {
 fn a_fenced_request_does_not_begin_in_sqd() {
     let mut t = Script::new();
     t.post(1, SendOp::Read { remote_addr: 0, rkey: Rkey(1) }, &[t.sge(0, 1)]);
-    t.post_with(2, SEND, &[], |wqe| wqe.fence = true);
+    t.post_with(2, SEND, &[], |wqe| wqe.wr.fence = true);
     assert_eq!(t.sent().len(), 1);
     t.enter(QpState::Sqd);
     assert!(t.device.query_qp(t.qpn).unwrap().sq_draining);
@@ -188,7 +188,7 @@ fn in_sqe(qp_type: QpType) -> Script {
 fn post_to_peer(t: &mut Script, wr_id: u64, sges: &[Sge]) {
     let path = DatagramPath::Vector(usual().av.unwrap());
     let to = Destination { path, qpn: Qpn::new(PEER_QPN), qkey: QKEY };
-    t.post_with(wr_id, SEND, sges, |wqe| wqe.to = Some(to));
+    t.post_with(wr_id, SEND, sges, |wqe| wqe.wr.to = Some(to));
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn going_to_err_flushes_sends_and_receives_in_order() {
         t.post(wr_id, SEND, &[]);
     }
     t.sent();
-    t.post_with(3, SEND, &[], |wqe| wqe.signaled = false);
+    t.post_with(3, SEND, &[], |wqe| wqe.wr.signaled = false);
     t.post_recv(10, &[]);
     t.post_recv(11, &[]);
     t.enter(QpState::Err);

@@ -24,7 +24,7 @@ fn a_send_is_cut_into_packets_that_ask_for_nothing() {
     let mut t = uc();
     let data = bytes(5, 600);
     t.fill(0, &data);
-    t.post_with(1, SendOp::Send(Extra::Imm(77)), &[t.sge(0, 600)], |wqe| wqe.solicited = true);
+    t.post_with(1, SendOp::Send(Extra::Imm(77)), &[t.sge(0, 600)], |wqe| wqe.wr.solicited = true);
     t.expect(pkt(Opcode::UC_SEND_FIRST, 200).payload(&data[..256]));
     t.expect(pkt(Opcode::UC_SEND_MIDDLE, 201).payload(&data[256..512]));
     t.expect(pkt(Opcode::UC_SEND_LAST_IMM, 202).payload(&data[512..]).imm(77).solicited());

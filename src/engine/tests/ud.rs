@@ -27,7 +27,7 @@ fn to(path: DatagramPath) -> Option<Destination> {
 /// Posts a SEND of the first `len` bytes of memory along an address handle to the peer.
 fn send(t: &mut Script, wr_id: u64, op: SendOp, len: u32) {
     let ah = t.device.create_ah(PD, &av()).unwrap();
-    t.post_with(wr_id, op, &[t.sge(0, len)], |wqe| wqe.to = to(DatagramPath::Handle(ah)));
+    t.post_with(wr_id, op, &[t.sge(0, len)], |wqe| wqe.wr.to = to(DatagramPath::Handle(ah)));
 }
 
 // Sending.
@@ -52,7 +52,7 @@ fn the_outer_headers_are_those_of_the_address_vector() {
     let mut t = ud();
     let source_port = datagram_source_port(t.qpn);
     let av = AddressVector { traffic_class: 0x20, hop_limit: 3, flow_label: 0x12345, ..av() };
-    t.post_with(1, SEND, &[], |wqe| wqe.to = to(DatagramPath::Vector(av)));
+    t.post_with(1, SEND, &[], |wqe| wqe.wr.to = to(DatagramPath::Vector(av)));
     let expected = Flow {
         src: LOCAL,
         dst: PEER,
@@ -69,9 +69,9 @@ fn inline_data_and_the_solicited_bit_are_sent() {
     let mut t = ud();
     let ah = t.device.create_ah(PD, &av()).unwrap();
     t.post_with(1, SEND, &[], |wqe| {
-        wqe.to = to(DatagramPath::Handle(ah));
+        wqe.wr.to = to(DatagramPath::Handle(ah));
         wqe.inline = Some(b"inline".to_vec());
-        wqe.solicited = true;
+        wqe.wr.solicited = true;
     });
     let (_, sent) = t.next_sent();
     assert_eq!((&sent.payload[..], sent.headers.bth.solicited), (&b"inline"[..], true));
@@ -83,7 +83,7 @@ fn a_controlled_qkey_stands_for_that_of_the_qp() {
     for (qkey, sent) in [(0x8000_0000, QKEY), (0x7fff_ffff, Qkey(0x7fff_ffff))] {
         let path = DatagramPath::Vector(av());
         t.post_with(1, SEND, &[], |wqe| {
-            wqe.to = Some(Destination { path, qpn: Qpn::new(PEER_QPN), qkey: Qkey(qkey) });
+            wqe.wr.to = Some(Destination { path, qpn: Qpn::new(PEER_QPN), qkey: Qkey(qkey) });
         });
         let body = t.next_sent().1.headers.body;
         assert!(matches!(body, Body::Ud(Datagram { deth, .. }) if deth.qkey == sent));
@@ -112,7 +112,7 @@ fn a_larger_link_mtu_is_followed_at_once() {
 
 /// A SEND that must fail on our own side.
 fn refused(t: &mut Script, op: SendOp, to: Option<Destination>, cause: Cause) {
-    t.post_with(1, op, &[], |wqe| wqe.to = to);
+    t.post_with(1, op, &[], |wqe| wqe.wr.to = to);
     t.expect_nothing();
     let completion = t.expect_send(1, WcStatus::LocalQpOperation);
     assert_eq!(Cause::from_number(completion.vendor_err), Some(cause));

@@ -87,7 +87,7 @@ impl SendQueue {
         }
         let taken = self.ring.take(wqe, buffer)?;
         // STATE-039
-        wqe.signaled |= self.all_signaled;
+        wqe.wr.signaled |= self.all_signaled;
         Ok(Next::Taken(taken))
     }
 

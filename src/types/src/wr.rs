@@ -143,19 +143,19 @@ pub enum Extra {
     Invalidate(Rkey),
 }
 
-/// A send work request as a program posts it, without its data.
+/// A send work request without its data: as a program posts it, and as the engine does it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendWr {
     /// The program's own number, given back in the completion.
     pub wr_id: u64,
     /// The operation and its arguments.
     pub op: SendOp,
-    /// Where it goes, on a UD QP. Only a SEND can have it.
+    /// Where it goes, on a UD QP; ignored on others. Only a SEND can have it.
     pub to: Option<Destination>,
     /// `IBV_SEND_FENCE`: starts only when all READs, atomics, ATOMIC WRITEs and FLUSHes before it
     /// have completed.
     pub fence: bool,
-    /// `IBV_SEND_SIGNALED`: completes with a CQE also on success.
+    /// `IBV_SEND_SIGNALED`, or the QP's `sq_sig_all`: completes with a CQE also on success.
     pub signaled: bool,
     /// `IBV_SEND_SOLICITED`: asks for an event at the responder.
     pub solicited: bool,
@@ -170,25 +170,14 @@ pub enum SendData<'a> {
     Inline(&'a [u8]),
 }
 
-/// A send work request as the engine takes it from the send queue.
+/// A send work request with its data, as the engine takes it from the send queue.
 ///
 /// The vectors are reused from one work request to the next, so that taking work allocates
 /// nothing once a QP is warm: who takes it clears and refills them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SendWqe {
-    /// The program's own number, given back in the completion.
-    pub wr_id: u64,
-    /// The operation and its arguments.
-    pub op: SendOp,
-    /// `IBV_SEND_FENCE`: starts only when all READs, atomics, ATOMIC WRITEs and FLUSHes before it
-    /// have completed.
-    pub fence: bool,
-    /// `IBV_SEND_SIGNALED`, or the QP's `sq_sig_all`: completes with a CQE also on success.
-    pub signaled: bool,
-    /// `IBV_SEND_SOLICITED`: asks for an event at the responder.
-    pub solicited: bool,
-    /// UD: where it goes. Ignored for other transports.
-    pub to: Option<Destination>,
+    /// What is asked for.
+    pub wr: SendWr,
     /// Where the data is, or is to be put. Ignored when `inline` is set.
     pub sges: Vec<Sge>,
     /// `IBV_SEND_INLINE`: the data itself.

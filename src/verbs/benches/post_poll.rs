@@ -72,7 +72,7 @@ impl Bench {
                 self.wqe.inline.take().unwrap_or_else(|| std::mem::take(&mut self.buffer));
             let taken = qp.send_queue.take(&mut self.wqe, &mut self.buffer);
             assert_eq!(taken, Ok(Taken::Ready));
-            let entry = CqEntry { wr_id: self.wqe.wr_id, ..Default::default() };
+            let entry = CqEntry { wr_id: self.wqe.wr.wr_id, ..Default::default() };
             cq.ring.push(&entry, false).unwrap();
         }
         assert!(!cq.ring.publish(), "nobody has armed it");

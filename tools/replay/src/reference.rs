@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use urxe_engine::{Counter, CqId, Device, DeviceConfig, MrSpec, PdId, QpInit, QueueId, RecvSource};
 use urxe_types::{
     Access, AddressVector, Extra, Lkey, MwType, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn,
-    Rkey, SendOp, SendWqe,
+    Rkey, SendOp, SendWqe, SendWr,
 };
 use urxe_wire::batch::{TxBatch, TxLimits};
 use urxe_wire::{
@@ -303,16 +303,8 @@ impl ReferenceHost {
         };
         key.allocated = next;
         key.window = Some(next);
-        self.program.sends.push_back(SendWqe {
-            wr_id: 0,
-            op,
-            fence: false,
-            signaled: false,
-            solicited: false,
-            to: None,
-            sges: Vec::new(),
-            inline: None,
-        });
+        let wr = SendWr { op, ..SendWr::default() };
+        self.program.sends.push_back(SendWqe { wr, ..SendWqe::default() });
         self.device.ring_doorbell(qpn);
         // A bind sends nothing.
         self.responses(0);

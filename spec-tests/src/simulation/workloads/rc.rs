@@ -174,10 +174,10 @@ impl RcWorkload {
         let host = &mut world.nodes[self.end.node].host;
         let send = &self.sends[index];
         let sges = &send.wqe.sges;
-        if has_sink(&send.wqe.op) {
+        if has_sink(&send.wqe.wr.op) {
             let found = found.unwrap_or_else(|| host.program_gather(sges));
             if let Some(answer) = &send.answer {
-                assert_same(&found, answer, format_args!("{:#x}: answer", send.wqe.wr_id));
+                assert_same(&found, answer, format_args!("{:#x}: answer", send.wqe.wr.wr_id));
             }
             self.arena.scatter(sges, &found);
         }
@@ -199,7 +199,7 @@ impl RcWorkload {
     /// A work request failed: its effect may be there, or a part of it.
     fn send_failed(&mut self, index: usize) {
         let send = &self.sends[index];
-        if has_sink(&send.wqe.op) {
+        if has_sink(&send.wqe.wr.op) {
             self.arena.mark_unknown(&send.wqe.sges);
         }
         match &send.effect {
@@ -230,7 +230,7 @@ impl RcWorkload {
         let number = wr_id as u32 as usize;
         let Progress { posted, ended, failed, .. } = self.send_progress;
         assert!((ended..posted).contains(&number), "completion of {wr_id:#x}, which is not due");
-        assert_eq!(self.sends[number].wqe.wr_id, wr_id);
+        assert_eq!(self.sends[number].wqe.wr.wr_id, wr_id);
         if self.expects == Expects::Anything {
             self.send_progress.ended = number + 1;
             return;
@@ -242,7 +242,7 @@ impl RcWorkload {
         }
         for index in ended..number {
             let send = &self.sends[index];
-            assert!(!send.wqe.signaled, "no completion of {:#x}", send.wqe.wr_id);
+            assert!(!send.wqe.wr.signaled, "no completion of {:#x}", send.wqe.wr.wr_id);
             self.send_succeeded(world, index, None);
         }
         if status != WcStatus::Success {
@@ -250,8 +250,8 @@ impl RcWorkload {
             return self.send_failed(number);
         }
         let send = &self.sends[number];
-        assert!(send.wqe.signaled, "a completion of {wr_id:#x}, which asked for none");
-        assert_eq!(completion.opcode, completion_opcode(&send.wqe.op));
+        assert!(send.wqe.wr.signaled, "a completion of {wr_id:#x}, which asked for none");
+        assert_eq!(completion.opcode, completion_opcode(&send.wqe.wr.op));
         assert_eq!(completion.byte_len as usize, send.len);
         assert_eq!(completion.vendor_err, 0);
         self.send_succeeded(world, number, Some(data));
@@ -317,7 +317,7 @@ impl RcWorkload {
         }
         for index in self.send_progress.ended..self.send_progress.posted {
             let send = &self.sends[index];
-            assert!(!send.wqe.signaled, "{:#x} retired without completion", send.wqe.wr_id);
+            assert!(!send.wqe.wr.signaled, "{:#x} retired without completion", send.wqe.wr.wr_id);
             self.send_succeeded(world, index, None);
         }
     }

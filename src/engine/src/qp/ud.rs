@@ -63,19 +63,19 @@ impl Ud {
     ) -> Result<(), Error> {
         let Some((pending, _)) = sq.current() else { return Ok(()) };
         let wqe = pending.wqe();
-        let Some(to) = &wqe.to else {
+        let Some(to) = &wqe.wr.to else {
             // UD-010
             return Err((WcStatus::LocalQpOperation, Cause::MalformedEntry));
         };
         let flow = flow(cx, to).map_err(|cause| (WcStatus::LocalQpOperation, cause))?;
         // UD-004
         let qkey = if to.qkey.is_controlled() { self.qkey } else { to.qkey };
-        let imm = match wqe.op {
+        let imm = match wqe.wr.op {
             SendOp::Send(Extra::Imm(imm)) => Some(imm),
             _ => None,
         };
         // UD-003
-        let bth = Bth { solicited: wqe.solicited, ..Bth::new(to.qpn, pending.first_psn()) };
+        let bth = Bth { solicited: wqe.wr.solicited, ..Bth::new(to.qpn, pending.first_psn()) };
         // UD-001
         let deth = Deth { qkey, src_qp: cx.qp.qpn };
         let len = pending.length();

@@ -582,12 +582,7 @@ impl Script {
         change: impl FnOnce(&mut SendWqe),
     ) {
         let mut wqe = SendWqe {
-            wr_id,
-            op,
-            fence: false,
-            signaled: true,
-            solicited: false,
-            to: None,
+            wr: SendWr { wr_id, op, signaled: true, ..SendWr::default() },
             sges: sges.to_vec(),
             inline: None,
         };

@@ -243,16 +243,19 @@ pub(super) fn take_send(
     // HOST-004: from here on only the copy is looked at.
     let entry: SendEntry = load(window, offset);
     let data = offset + size_of::<SendEntry>();
-    wqe.wr_id = entry.wr_id;
+    wqe.wr.wr_id = entry.wr_id;
     wqe.sges.clear();
     wqe.inline = None;
     let mut decode = || {
-        wqe.op = entry.op()?;
-        wqe.to = datagram.then(|| destination(&from_args(&entry.args)));
         let has = |bit| entry.send_flags & bit != 0;
-        wqe.fence = has(SEND_FENCE);
-        wqe.signaled = has(SEND_SIGNALED);
-        wqe.solicited = has(SEND_SOLICITED);
+        wqe.wr = SendWr {
+            wr_id: entry.wr_id,
+            op: entry.op()?,
+            to: datagram.then(|| destination(&from_args(&entry.args))),
+            fence: has(SEND_FENCE),
+            signaled: has(SEND_SIGNALED),
+            solicited: has(SEND_SOLICITED),
+        };
         if has(SEND_INLINE) || brings_its_eight_bytes(&entry) {
             let len = check_inline(entry.opcode, entry.dma.length as usize, geometry)?;
             buffer.clear();

@@ -208,7 +208,7 @@ mod tests {
             while next < COUNT {
                 match daemon_sq.take(&mut wqe, &mut buffer).unwrap() {
                     Taken::Ready => {
-                        assert_eq!(wqe.wr_id, next);
+                        assert_eq!(wqe.wr.wr_id, next);
                         assert_eq!(wqe.inline.as_deref(), Some(&[next as u8; 40][..]));
                         while daemon_cq.push(&completion(next), false).is_err() {
                             std::thread::yield_now();

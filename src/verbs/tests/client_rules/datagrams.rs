@@ -157,7 +157,7 @@ fn the_daemon_finds_where_a_datagram_goes() {
     let fake = state.qps.values_mut().next().unwrap();
     let mut wqe = SendWqe::default();
     assert_eq!(fake.send_queue.take(&mut wqe, &mut vec![]), Ok(Taken::Ready));
-    let Some(Destination { path: DatagramPath::Handle(number), qpn, qkey }) = wqe.to else {
+    let Some(Destination { path: DatagramPath::Handle(number), qpn, qkey }) = wqe.wr.to else {
         panic!("{wqe:?}")
     };
     assert!(number > AhId(0x100), "the fake daemon's numbers begin there");

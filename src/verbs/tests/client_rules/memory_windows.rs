@@ -16,7 +16,7 @@ fn posted(daemon: &FakeDaemon) -> Vec<SendOp> {
     let mut ops = Vec::new();
     let mut wqe = SendWqe::default();
     while queue.take(&mut wqe, &mut vec![]).unwrap() == Taken::Ready {
-        ops.push(wqe.op);
+        ops.push(wqe.wr.op);
     }
     queue.retire(ops.len() as u32);
     ops

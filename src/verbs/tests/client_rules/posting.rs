@@ -56,10 +56,10 @@ fn the_daemon_finds_what_was_posted() {
     };
     let (write, send) = (take(), take());
     let expected = SendOp::Write { remote_addr: 0x7000, rkey: Rkey(9), imm: Some(7) };
-    assert_eq!((write.wr_id, write.op), (1, expected));
-    assert!(write.signaled && write.fence && !write.solicited);
+    assert_eq!((write.wr.wr_id, write.wr.op), (1, expected));
+    assert!(write.wr.signaled && write.wr.fence && !write.wr.solicited);
     assert_eq!(write.sges, [sge]);
-    assert!(send.solicited && !send.signaled);
+    assert!(send.wr.solicited && !send.wr.signaled);
     assert_eq!(send.inline.as_deref(), Some(&b"hello"[..]));
     let mut recv = RecvWqe::default();
     assert_eq!(fake.recv_queue.as_mut().unwrap().take(&mut recv), Ok(Taken::Ready));

@@ -130,8 +130,8 @@ impl State {
         let cq = self.cqs.get_mut(&qp.send_cq.0).unwrap();
         let mut wqe = SendWqe::default();
         while qp.send_queue.take(&mut wqe, &mut vec![]).unwrap() == Taken::Ready {
-            cq.ring.push(&CqEntry { wr_id: wqe.wr_id, ..Default::default() }, false).unwrap();
-            done.push(wqe.wr_id);
+            cq.ring.push(&CqEntry { wr_id: wqe.wr.wr_id, ..Default::default() }, false).unwrap();
+            done.push(wqe.wr.wr_id);
         }
         cq.publish(&self.pipes);
         qp.send_queue.retire(done.len() as u32);

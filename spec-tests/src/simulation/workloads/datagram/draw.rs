@@ -12,7 +12,7 @@ use urxe_engine::{PdId, RecvSource, SrqId, SrqInit};
 use urxe_port::Chance;
 use urxe_types::{
     AddressVector, DatagramPath, Destination, Extra, Lkey, PathMtu, Qkey, QpType, Qpn, Rkey,
-    SendOp, SendWqe, Sge, WcStatus,
+    SendOp, Sge, WcStatus,
 };
 use urxe_wire::GRH_LEN;
 
@@ -170,7 +170,7 @@ impl DatagramWorkloads {
             let place = rng.percent(40).then_some((window, at));
             let mut message = self.message(rng, from, vec![to], len);
             let imm = rng.percent(50).then_some(self.messages.len() as u32);
-            message.wqe.op = match place {
+            message.wqe.wr.op = match place {
                 Some((mr, at)) => {
                     let remote_addr = mr.addr + at as u64;
                     SendOp::Write { remote_addr, rkey: Rkey(mr.key), imm }
@@ -258,20 +258,18 @@ impl DatagramWorkloads {
         to.retain(|&to| self.workloads[to].qkey == sent);
         let mut message = self.message(rng, from, to, len);
         let qkey = if own { Qkey(1 << 31) } else { qkey };
-        message.wqe.to = Some(Destination { path, qpn, qkey });
+        message.wqe.wr.to = Some(Destination { path, qpn, qkey });
         let imm = rng.percent(50).then_some(self.messages.len() as u32);
-        message.wqe.op = SendOp::Send(imm.map_or(Extra::None, Extra::Imm));
+        message.wqe.wr.op = SendOp::Send(imm.map_or(Extra::None, Extra::Imm));
         message.dgid = Some(dgid);
         message
     }
 
     fn message(&self, rng: &mut Rng, from: usize, to: Vec<usize>, len: usize) -> Message {
         let wr_id = WR_ID | self.messages.len() as u64;
-        let wqe = SendWqe {
-            signaled: rng.percent(70),
-            solicited: rng.percent(20),
-            ..send_wqe(wr_id, SendOp::Send(Extra::None), Vec::new())
-        };
+        let mut wqe = send_wqe(wr_id, SendOp::Send(Extra::None), Vec::new());
+        wqe.wr.signaled = rng.percent(70);
+        wqe.wr.solicited = rng.percent(20);
         Message {
             from,
             to,

@@ -109,7 +109,7 @@ impl Message {
     }
 
     fn immediate(&self) -> Option<u32> {
-        match self.wqe.op {
+        match self.wqe.wr.op {
             urxe_types::SendOp::Send(Extra::Imm(imm)) => Some(imm),
             urxe_types::SendOp::Write { imm, .. } => imm,
             _ => None,
@@ -223,7 +223,7 @@ impl DatagramWorkloads {
         }
         let imm = message.immediate().map_or(Extra::None, Extra::Imm);
         assert_eq!((completion.extra, completion.grh.is_some()), (imm, is_datagram));
-        assert_eq!(completion.solicited, message.wqe.solicited);
+        assert_eq!(completion.solicited, message.wqe.wr.solicited);
         workload.received += 1;
         *message.deliveries.entry(number).or_default() += 1;
         let (from, dgid) = (message.from, message.dgid);
@@ -406,7 +406,7 @@ impl DatagramWorkload {
                 return true;
             }
             assert!(
-                !message.wqe.signaled && message.expected_error.is_none(),
+                !message.wqe.wr.signaled && message.expected_error.is_none(),
                 "{ended} never completed"
             );
             false
@@ -423,7 +423,7 @@ impl DatagramWorkload {
         for &number in &self.outgoing[self.ended..self.posted] {
             let message = &mut messages[number];
             assert!(
-                !message.wqe.signaled && message.expected_error.is_none(),
+                !message.wqe.wr.signaled && message.expected_error.is_none(),
                 "{number} never completed"
             );
             message.state = SendState::Sent;

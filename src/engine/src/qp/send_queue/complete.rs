@@ -17,7 +17,7 @@ impl SendQueue {
             // RC-REQ-041
             cx.host.retire_send(cx.qp.init.send_queue);
             // RC-REQ-009
-            if pending.wqe.signaled {
+            if pending.wqe.wr.signaled {
                 complete(cx, &pending, WcStatus::Success, Cause::None);
             }
             self.put_back(pending);
@@ -66,7 +66,7 @@ impl SendQueue {
 
 /// Puts the completion of a work request on the CQ.
 fn complete<H: Host>(cx: &mut Cx<'_, H>, pending: &Pending, status: WcStatus, cause: Cause) {
-    let opcode = match pending.wqe.op {
+    let opcode = match pending.wqe.wr.op {
         SendOp::Send(_) => WcOpcode::Send,
         SendOp::Write { .. } => WcOpcode::RdmaWrite,
         SendOp::Read { .. } => WcOpcode::RdmaRead,
@@ -78,7 +78,7 @@ fn complete<H: Host>(cx: &mut Cx<'_, H>, pending: &Pending, status: WcStatus, ca
         SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
     };
     let completion = Completion {
-        wr_id: pending.wqe.wr_id,
+        wr_id: pending.wqe.wr.wr_id,
         status,
         opcode,
         // CQ-017

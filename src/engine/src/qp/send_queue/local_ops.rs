@@ -22,7 +22,7 @@ impl SendQueue {
         let Some((pending, _)) = self.current() else { return Err(Blocked::Wait) };
         // MW-033: what was done before a retry is not done again.
         if !pending.started {
-            let done = match pending.wqe.op {
+            let done = match pending.wqe.wr.op {
                 SendOp::BindMw { mw, new_rkey, mr, addr, length, access } => {
                     let binding = MwBinding { mr, addr, length, access, qpn: scope.1 };
                     let bind = Bind { mw, new_rkey, binding };

@@ -350,7 +350,7 @@ mod tests {
 
     fn queue_of_read(first: u32, packets: u32) -> SendQueue {
         let mut queue = queue(first, &[packets]);
-        queue.front().unwrap().wqe.op = SendOp::Read { remote_addr: 0, rkey: Rkey(0) };
+        queue.front().unwrap().wqe.wr.op = SendOp::Read { remote_addr: 0, rkey: Rkey(0) };
         queue
     }
 

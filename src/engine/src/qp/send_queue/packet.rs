@@ -28,7 +28,7 @@ impl Pending {
         let psn = self.first_psn + packet;
         let bth = Bth {
             // RC-REQ-006
-            solicited: self.wqe.solicited && self.ends_request(packet),
+            solicited: self.wqe.wr.solicited && self.ends_request(packet),
             ack_req,
             ..Bth::new(path.dest_qpn, psn)
         };
@@ -58,7 +58,7 @@ impl Pending {
             rkey,
             len: (part.end - part.start) as u32,
         };
-        Some(match self.wqe.op {
+        Some(match self.wqe.wr.op {
             // RC-REQ-005: only the part that ends the message keeps it.
             SendOp::Send(extra) => Request::Send(Part::new(starts, ends, (), extra)),
             SendOp::Write { remote_addr, rkey, imm } => {

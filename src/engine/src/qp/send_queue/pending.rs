@@ -5,7 +5,7 @@ use crate::cause::Cause;
 use crate::host::Host;
 use crate::qp::common::{Cx, Error};
 use crate::qp::sges::{SgeWalk, Space};
-use urxe_types::{Extra, Psn, SendOp, SendWqe};
+use urxe_types::{Psn, SendOp, SendWqe};
 
 /// A work request under way.
 #[derive(Clone, Debug)]
@@ -30,16 +30,7 @@ pub(in crate::qp) struct Pending {
 impl Pending {
     pub(super) fn new() -> Pending {
         Pending {
-            wqe: SendWqe {
-                wr_id: 0,
-                op: SendOp::Send(Extra::None),
-                fence: false,
-                signaled: false,
-                solicited: false,
-                to: None,
-                sges: Vec::new(),
-                inline: None,
-            },
+            wqe: SendWqe::default(),
             length: 0,
             packets: 1,
             per_request: 1,
@@ -97,7 +88,7 @@ impl Pending {
 
     /// Whether the responder needs a receive when this packet comes.
     pub(in crate::qp) fn takes_receive_at(&self, packet: u32) -> bool {
-        match self.wqe.op {
+        match self.wqe.wr.op {
             SendOp::Send(_) => packet == 0,
             SendOp::Write { imm, .. } => imm.is_some() && packet + 1 == self.packets,
             _ => false,
@@ -107,7 +98,7 @@ impl Pending {
     /// Whether it takes one of the responder's places for READs and atomics. A FLUSH takes none:
     /// nothing of it has to be kept for a repeat (rxe counts it on neither side).
     pub(in crate::qp) fn takes_resource(&self) -> bool {
-        self.expects_response() && !matches!(self.wqe.op, SendOp::Flush { .. })
+        self.expects_response() && !matches!(self.wqe.wr.op, SendOp::Flush { .. })
     }
 
     /// Where the packet that is sent as number `packet` leads to: the number of the one after it,
@@ -121,20 +112,20 @@ impl Pending {
 
     /// Whether it is done here, and nothing is sent.
     pub(in crate::qp) fn is_local(&self) -> bool {
-        matches!(self.wqe.op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. })
+        matches!(self.wqe.wr.op, SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. })
     }
 
     pub(in crate::qp) fn is_read(&self) -> bool {
-        matches!(self.wqe.op, SendOp::Read { .. })
+        matches!(self.wqe.wr.op, SendOp::Read { .. })
     }
 
     /// FLUSH or ATOMIC WRITE: answered, but with nothing.
     pub(in crate::qp) fn is_placement(&self) -> bool {
-        matches!(self.wqe.op, SendOp::Flush { .. } | SendOp::AtomicWrite { .. })
+        matches!(self.wqe.wr.op, SendOp::Flush { .. } | SendOp::AtomicWrite { .. })
     }
 
     pub(in crate::qp) fn is_atomic(&self) -> bool {
-        matches!(self.wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+        matches!(self.wqe.wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 }
 

@@ -131,12 +131,12 @@ impl SendQueue {
         let is_oldest = self.is_current_oldest();
         let Some((pending, _)) = self.current() else { return Err(Blocked::Wait) };
         let fenced = !pending.started
-            && match pending.wqe.op {
+            && match pending.wqe.wr.op {
                 // MW-032: what is before it may still need the key (IBTA 10.6.5.1; rxe waits
                 // always).
                 SendOp::LocalInvalidate { .. } => !is_oldest,
                 // RC-REQ-013, FAW-013
-                _ => pending.wqe.fence && responses_expected > 0,
+                _ => pending.wqe.wr.fence && responses_expected > 0,
             };
         // RC-REQ-012, FAW-021
         let beyond = pending.takes_resource() && all_asked;
@@ -151,10 +151,10 @@ impl SendQueue {
 
 /// Whether a work request can be done as far as our own side is concerned; its length.
 fn validate<H>(cx: &Cx<'_, H>, wqe: &SendWqe, limits: Limits) -> Result<u64, Error> {
-    if !exists_on(cx.qp.init.qp_type, wqe.op) {
+    if !exists_on(cx.qp.init.qp_type, wqe.wr.op) {
         return Err((WcStatus::LocalQpOperation, Cause::NotOfThisTransport));
     }
-    let (writes_here, is_atomic) = match wqe.op {
+    let (writes_here, is_atomic) = match wqe.wr.op {
         SendOp::Send(_) | SendOp::Write { .. } => (false, false),
         SendOp::Read { .. } => (true, false),
         SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => (true, true),
