@@ -7,7 +7,9 @@
 use crate::simulation::memory::Memory;
 use crate::simulation::queues::{Completed, CompletionRing, RecvRing, SendRing};
 use std::collections::BTreeMap;
-use urxe_engine::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
+use urxe_engine::{
+    AsyncEvent, AtomicOp, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken,
+};
 use urxe_types::{Completion, RecvWqe, SendOp, SendWqe, Sge, WcOpcode, WcStatus};
 use urxe_wire::mad::{MAD_LEN, MadSource};
 
@@ -135,18 +137,8 @@ impl Host for SimHost {
         self.memory.sync()
     }
 
-    fn compare_swap(
-        &mut self,
-        region: RegionId,
-        offset: u64,
-        compare: u64,
-        swap: u64,
-    ) -> Result<u64, MemoryFault> {
-        self.memory.atomic(region, offset, |was| if was == compare { swap } else { was })
-    }
-
-    fn fetch_add(&mut self, region: RegionId, offset: u64, add: u64) -> Result<u64, MemoryFault> {
-        self.memory.atomic(region, offset, |was| was.wrapping_add(add))
+    fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+        self.memory.atomic(region, offset, |was| op.apply(was))
     }
 
     fn write_atomic(

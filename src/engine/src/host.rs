@@ -30,6 +30,31 @@ pub enum Taken {
     Broken,
 }
 
+/// What an atomic does to a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// If it equals `compare`, it becomes `swap`.
+    CompareSwap {
+        /// What it is compared with.
+        compare: u64,
+        /// What it becomes.
+        swap: u64,
+    },
+    /// This is added, wrapping.
+    FetchAdd(u64),
+}
+
+impl AtomicOp {
+    /// What a number becomes.
+    pub fn apply(self, was: u64) -> u64 {
+        match self {
+            AtomicOp::CompareSwap { compare, swap } if was == compare => swap,
+            AtomicOp::CompareSwap { .. } => was,
+            AtomicOp::FetchAdd(add) => was.wrapping_add(add),
+        }
+    }
+}
+
 /// Something happened to an object that no completion can tell: `ibv_async_event`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
@@ -82,23 +107,14 @@ pub trait Host {
     /// access can fetch them at once. Purely a hint.
     fn read_ahead(&mut self, _region: RegionId, _offset: u64, _len: u64) {}
 
-    /// Atomically, towards all other atomics of this device: if the 8 bytes at `offset` (a number
-    /// in the program's byte order) equal `compare`, makes them `swap`. Returns what was there. As
-    /// what is [written](Self::write), it may be held back until [`sync`](Self::sync), but keeps
-    /// its place among the other writes ([`write_barrier`](Self::write_barrier)).
-    fn compare_swap(
-        &mut self,
-        region: RegionId,
-        offset: u64,
-        compare: u64,
-        swap: u64,
-    ) -> Result<u64, MemoryFault>;
+    /// Atomically, towards all other atomics of this device: changes the 8 bytes at `offset` (a
+    /// number in the program's byte order). Returns what was there. As what is
+    /// [written](Self::write), it may be held back until [`sync`](Self::sync), but keeps its place
+    /// among the other writes ([`write_barrier`](Self::write_barrier)).
+    fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
 
-    /// Atomically, as [`compare_swap`](Self::compare_swap): adds, wrapping. Returns what was there.
-    fn fetch_add(&mut self, region: RegionId, offset: u64, add: u64) -> Result<u64, MemoryFault>;
-
-    /// Atomically, as [`compare_swap`](Self::compare_swap): puts 8 bytes at `offset`. The address
-    /// that the peer named is a multiple of 8.
+    /// Atomically, as [`atomic`](Self::atomic): puts 8 bytes at `offset`. The address that the
+    /// peer named is a multiple of 8.
     fn write_atomic(
         &mut self,
         region: RegionId,

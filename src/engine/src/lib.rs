@@ -57,7 +57,7 @@ pub use device::{
     AhError, CreateQpError, CreateSrqError, DestroySrqError, Device, McastError, ModifySrqError,
     SrqInfo,
 };
-pub use host::{AsyncEvent, CqOverrun, Host, MemoryFault, Taken};
+pub use host::{AsyncEvent, AtomicOp, CqOverrun, Host, MemoryFault, Taken};
 pub use ids::{CqId, PdId, QueueId, RegionId, SrqId};
 pub use memory::{AllocMwError, DeregMrError, MrKeys, MrSpec, MwBinding, MwInfo, RegMrError};
 pub use path::PathError;

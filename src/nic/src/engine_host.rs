@@ -8,11 +8,11 @@ use crate::queues::Next;
 use crate::staging::Staging;
 use std::rc::Rc;
 use urxe_engine::{
-    AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, SrqId, Taken,
+    AsyncEvent, AtomicOp, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, SrqId, Taken,
 };
 use urxe_shm::control::event::{self, EventRecord};
 use urxe_shm::memory::process_memory::ProcessMemory;
-use urxe_shm::memory::region::{AccessError, Mapping};
+use urxe_shm::memory::region::AccessError;
 use urxe_shm::ring::CqError;
 use urxe_shm::ring::entry;
 use urxe_shm::ring::layout::CqEntry;
@@ -157,33 +157,6 @@ impl ProgramHost {
         self.counters.memory_faults += 1;
         MemoryFault
     }
-
-    /// An atomic: `on_shared` does it where memory is shared. On memory that only copies reach, and
-    /// on a number that is not aligned where it is mapped, it is a read and a write. All atomics
-    /// of the device come here one after the other, which is all that `IBV_ATOMIC_HCA` promises.
-    fn modify(
-        &mut self,
-        region: RegionId,
-        offset: u64,
-        on_shared: impl FnOnce(&Mapping) -> Result<u64, AccessError>,
-        new: impl FnOnce(u64) -> u64,
-    ) -> Result<u64, MemoryFault> {
-        if self.staging.before_store().is_err() {
-            return Err(self.fault());
-        }
-        if let Some(Memory::Shared(mapping)) = self.objects.memory(region) {
-            match on_shared(mapping) {
-                Ok(old) => return Ok(old),
-                Err(AccessError::Misaligned { .. }) => {}
-                Err(AccessError::OutOfBounds(_)) => return Err(self.fault()),
-            }
-        }
-        let mut bytes = [0; 8];
-        self.read(region, offset, &mut bytes)?;
-        let old = u64::from_ne_bytes(bytes);
-        self.write_atomic(region, offset, new(old).to_ne_bytes())?;
-        Ok(old)
-    }
 }
 
 impl Host for ProgramHost {
@@ -227,28 +200,31 @@ impl Host for ProgramHost {
         }
     }
 
-    fn compare_swap(
-        &mut self,
-        region: RegionId,
-        offset: u64,
-        compare: u64,
-        swap: u64,
-    ) -> Result<u64, MemoryFault> {
-        self.modify(
-            region,
-            offset,
-            |mapping| mapping.compare_swap(offset, compare, swap),
-            |old| if old == compare { swap } else { old },
-        )
-    }
-
-    fn fetch_add(&mut self, region: RegionId, offset: u64, add: u64) -> Result<u64, MemoryFault> {
-        self.modify(
-            region,
-            offset,
-            |mapping| mapping.fetch_add(offset, add),
-            |old| old.wrapping_add(add),
-        )
+    // On memory that only copies reach, and on a number that is not aligned where it is mapped, it
+    // is a read and a write. All atomics of the device come here one after the other, which is all
+    // that `IBV_ATOMIC_HCA` promises.
+    fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+        if self.staging.before_store().is_err() {
+            return Err(self.fault());
+        }
+        if let Some(Memory::Shared(mapping)) = self.objects.memory(region) {
+            let done = match op {
+                AtomicOp::CompareSwap { compare, swap } => {
+                    mapping.compare_swap(offset, compare, swap)
+                }
+                AtomicOp::FetchAdd(add) => mapping.fetch_add(offset, add),
+            };
+            match done {
+                Ok(old) => return Ok(old),
+                Err(AccessError::Misaligned { .. }) => {}
+                Err(AccessError::OutOfBounds(_)) => return Err(self.fault()),
+            }
+        }
+        let mut bytes = [0; 8];
+        self.read(region, offset, &mut bytes)?;
+        let old = u64::from_ne_bytes(bytes);
+        self.write_atomic(region, offset, op.apply(old).to_ne_bytes())?;
+        Ok(old)
     }
 
     fn write_atomic(
@@ -405,7 +381,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use urxe_engine::{MrSpec, PdId};
     use urxe_shm::memory::process_memory::open_own;
-    use urxe_shm::memory::region::create_memfd;
+    use urxe_shm::memory::region::{Mapping, create_memfd};
     use urxe_types::Access;
 
     /// Words of memory that a thread polls while the device writes to them.
@@ -507,8 +483,9 @@ mod tests {
         number.to_ne_bytes().repeat(count)
     }
 
-    #[test]
-    fn a_flag_is_never_seen_before_the_data_written_before_it() {
+    /// Has 32 words of one region written and then, by `write_flag`, a word of another, each of the
+    /// two shared with the program or not.
+    fn check_flag(write_flag: impl Fn(&mut ProgramHost, RegionId, u64)) {
         for [data_shared, flag_shared] in
             [[false, false], [false, true], [true, false], [true, true]]
         {
@@ -522,13 +499,20 @@ mod tests {
             check_order(&polled, &mut host, |host, number| {
                 host.write(data_region, 0, &words_of(number, 32)).unwrap();
                 host.write_barrier();
-                host.write(flag_region, 8 * 40, &words_of(number, 1)).unwrap();
-                host.write_barrier();
-                if number.is_multiple_of(8) {
-                    host.sync().unwrap();
-                }
+                write_flag(host, flag_region, number);
             });
         }
+    }
+
+    #[test]
+    fn a_flag_is_never_seen_before_the_data_written_before_it() {
+        check_flag(|host, flag, number| {
+            host.write(flag, 8 * 40, &words_of(number, 1)).unwrap();
+            host.write_barrier();
+            if number.is_multiple_of(8) {
+                host.sync().unwrap();
+            }
+        });
     }
 
     #[test]
@@ -552,29 +536,16 @@ mod tests {
 
     #[test]
     fn an_atomic_is_never_seen_before_the_data_written_before_it() {
-        for [data_shared, word_shared] in
-            [[false, false], [false, true], [true, false], [true, true]]
-        {
-            let mut host = ProgramHost::new();
-            let (data, region) = Polled::new(data_shared);
-            let data_region = insert(&mut host, region);
-            let (word, region) = Polled::new(word_shared);
-            let word_region = insert(&mut host, region);
-            let mut polled: Vec<_> = (0..32).map(|word| (&data, word)).collect();
-            polled.push((&word, 40));
-            check_order(&polled, &mut host, |host, number| {
-                host.write(data_region, 0, &words_of(number, 32)).unwrap();
-                host.write_barrier();
-                match number % 3 {
-                    0 => host.fetch_add(word_region, 8 * 40, 1).unwrap(),
-                    1 => host.compare_swap(word_region, 8 * 40, number - 1, number).unwrap(),
-                    _ => host
-                        .write_atomic(word_region, 8 * 40, number.to_ne_bytes())
-                        .map(|()| number - 1)
-                        .unwrap(),
-                };
-                host.sync().unwrap();
-            });
-        }
+        check_flag(|host, flag, number| {
+            let (compare, swap) = (number - 1, number);
+            let compare_swap = AtomicOp::CompareSwap { compare, swap };
+            match number % 3 {
+                0 => host.atomic(flag, 8 * 40, AtomicOp::FetchAdd(1)).map(drop),
+                1 => host.atomic(flag, 8 * 40, compare_swap).map(drop),
+                _ => host.write_atomic(flag, 8 * 40, number.to_ne_bytes()),
+            }
+            .unwrap();
+            host.sync().unwrap();
+        });
     }
 }

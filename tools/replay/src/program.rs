@@ -3,7 +3,9 @@
 use crate::memory::{Bytes, Key};
 use crate::survey::Outcome;
 use std::collections::{HashMap, VecDeque};
-use urxe_engine::{AsyncEvent, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken};
+use urxe_engine::{
+    AsyncEvent, AtomicOp, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, Taken,
+};
 use urxe_types::{Completion, Lkey, RecvWqe, Rkey, SendWqe, Sge, WcStatus};
 
 /// Memory for received messages, whose content is not compared.
@@ -66,22 +68,6 @@ impl Program {
         let number = region.0.checked_sub(FIRST_KEYED).ok_or(MemoryFault)?;
         self.regions.get_mut(number as usize).ok_or(MemoryFault)
     }
-
-    fn atomic(
-        &mut self,
-        region: RegionId,
-        offset: u64,
-        change: impl FnOnce(u64) -> u64,
-    ) -> Result<u64, MemoryFault> {
-        let now = self.now;
-        let Region { first, bytes } = self.region(region)?;
-        let addr = first.wrapping_add(offset);
-        let mut word = [0; 8];
-        bytes.read(addr, &mut word);
-        let was = u64::from_ne_bytes(word);
-        bytes.write(addr, &change(was).to_ne_bytes(), now);
-        Ok(was)
-    }
 }
 
 impl Host for Program {
@@ -108,18 +94,12 @@ impl Host for Program {
         Ok(())
     }
 
-    fn compare_swap(
-        &mut self,
-        region: RegionId,
-        offset: u64,
-        compare: u64,
-        swap: u64,
-    ) -> Result<u64, MemoryFault> {
-        self.atomic(region, offset, |was| if was == compare { swap } else { was })
-    }
-
-    fn fetch_add(&mut self, region: RegionId, offset: u64, add: u64) -> Result<u64, MemoryFault> {
-        self.atomic(region, offset, |was| was.wrapping_add(add))
+    fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+        let mut word = [0; 8];
+        self.read(region, offset, &mut word)?;
+        let was = u64::from_ne_bytes(word);
+        self.write(region, offset, &op.apply(was).to_ne_bytes())?;
+        Ok(was)
     }
 
     fn write_atomic(
@@ -128,7 +108,7 @@ impl Host for Program {
         offset: u64,
         data: [u8; 8],
     ) -> Result<(), MemoryFault> {
-        self.atomic(region, offset, |_| u64::from_ne_bytes(data)).map(|_| ())
+        self.write(region, offset, &data)
     }
 
     fn next_send(&mut self, _: QueueId, wqe: &mut SendWqe) -> Taken {

@@ -101,26 +101,10 @@ impl Host for Program {
         if self.sync_fails { Err(MemoryFault) } else { Ok(()) }
     }
 
-    fn compare_swap(
-        &mut self,
-        _: RegionId,
-        offset: u64,
-        compare: u64,
-        swap: u64,
-    ) -> Result<u64, MemoryFault> {
+    fn atomic(&mut self, _: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
         let word = self.word(offset)?;
         let original = u64::from_ne_bytes(*word);
-        if original == compare {
-            *word = swap.to_ne_bytes();
-        }
-        self.stores.push(Store::Atomic { at: offset });
-        Ok(original)
-    }
-
-    fn fetch_add(&mut self, _: RegionId, offset: u64, add: u64) -> Result<u64, MemoryFault> {
-        let word = self.word(offset)?;
-        let original = u64::from_ne_bytes(*word);
-        *word = original.wrapping_add(add).to_ne_bytes();
+        *word = op.apply(original).to_ne_bytes();
         self.stores.push(Store::Atomic { at: offset });
         Ok(original)
     }

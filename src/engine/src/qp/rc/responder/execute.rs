@@ -7,7 +7,7 @@ use super::replay::{AtomicResource, Done, ReadResource, Resource};
 use super::{Reply, Responder};
 use crate::cause::Cause;
 use crate::counters::Counter;
-use crate::host::{Host, MemoryFault};
+use crate::host::{AtomicOp, Host};
 use crate::memory::Span;
 use crate::qp::common::Cx;
 use crate::qp::message::{check_range, check_rkey, flush_rights};
@@ -42,16 +42,14 @@ impl Responder {
             }
             Request::Read(reth) => return self.execute_read(cx, path.mtu, bth.psn, reth),
             Request::CompareSwap(eth) => {
-                return self.execute_atomic(cx, path.mtu, bth.psn, eth, |host, span| {
-                    // RC-RESP-023
-                    host.compare_swap(span.region, span.offset, eth.compare, eth.swap_or_add)
-                });
+                // RC-RESP-023
+                let op = AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add };
+                return self.execute_atomic(cx, path.mtu, bth.psn, eth, op);
             }
             Request::FetchAdd(eth) => {
-                return self.execute_atomic(cx, path.mtu, bth.psn, eth, |host, span| {
-                    // RC-RESP-024
-                    host.fetch_add(span.region, span.offset, eth.swap_or_add)
-                });
+                // RC-RESP-024
+                let op = AtomicOp::FetchAdd(eth.swap_or_add);
+                return self.execute_atomic(cx, path.mtu, bth.psn, eth, op);
             }
             Request::AtomicWrite(reth) => {
                 return self.execute_atomic_write(cx, path.mtu, bth.psn, reth, payload);
@@ -90,10 +88,12 @@ impl Responder {
         mtu: u32,
         psn: Psn,
         eth: &AtomicEth,
-        operate: impl FnOnce(&mut H, Span) -> Result<u64, MemoryFault>,
+        op: AtomicOp,
     ) -> Result<(), Refusal> {
-        let span = self.check_word(cx, mtu, eth.rkey, eth.va, Access::REMOTE_ATOMIC)?;
-        let original = operate(cx.host, span).map_err(|_| Refusal::Local(Cause::LocalMemory))?;
+        let Span { region, offset } =
+            self.check_word(cx, mtu, eth.rkey, eth.va, Access::REMOTE_ATOMIC)?;
+        let original = cx.host.atomic(region, offset, op);
+        let original = original.map_err(|_| Refusal::Local(Cause::LocalMemory))?;
         cx.qp.dirty = true;
         let atomic = AtomicResource { psn, original, msn: self.msn.next() };
         self.remember(Resource::Atomic(atomic));
