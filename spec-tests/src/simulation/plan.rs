@@ -475,7 +475,7 @@ impl Planner<'_> {
         let (op, waits) = match window.mw_type {
             MwType::Two if window.is_bound => {
                 window.is_bound = false;
-                (SendOp::LocalInvalidate { key: window.rkey }, true)
+                (SendOp::LocalInvalidate { key: Rkey(window.rkey) }, true)
             }
             _ => {
                 let mw = Rkey(window.rkey);

@@ -100,7 +100,7 @@ pub enum SendOp {
     /// Closes a type 2 window that is bound on this QP; nothing is sent.
     LocalInvalidate {
         /// The window's present rkey.
-        key: u32,
+        key: Rkey,
     },
 }
 

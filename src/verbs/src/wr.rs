@@ -193,7 +193,7 @@ impl<'a> SendWr<'a> {
     /// Invalidates a key: that of a [memory window](Mw) of type 2 that is bound on this queue pair.
     /// From then on it opens nothing, until the window is bound again with another.
     pub fn local_inv(wr_id: u64, rkey: u32) -> Self {
-        let op = SendOp::LocalInvalidate { key: rkey };
+        let op = SendOp::LocalInvalidate { key: Rkey(rkey) };
         Self::new(wr_id, op, Payload(SendData::Sges(&[])))
     }
 

@@ -142,7 +142,7 @@ fn a_type_2_window_opens_to_its_qp_until_somebody_invalidates_it() {
     // By its owner.
     let rkey = bound(&mut b, rkey, 0, 100, WRITE);
     assert_eq!(write(&mut a, addr, rkey, b"it works"), 0);
-    let entry = b.exchange(SendOp::LocalInvalidate { key: rkey.0 }, &[]);
+    let entry = b.exchange(SendOp::LocalInvalidate { key: rkey }, &[]);
     assert_eq!(entry.opcode, WcOpcode::LocalInvalidate as u32);
     assert_eq!(write(&mut a, addr, rkey, b"no entry"), REMOTE_ACCESS);
     reconnect(&mut a, &mut b);
@@ -172,7 +172,7 @@ fn the_owner_cannot_close_what_is_not_a_window_of_his() {
     let (first, second) = (start(1), start(1));
     let (mut a, mut b) = with_windowed_mr(&first, &second, Kind::Shared);
     for key in [b.mr.lkey.0, 0, 0xdead_beef] {
-        b.post_send(1, SendOp::LocalInvalidate { key }, SendData::Sges(&[]));
+        b.post_send(1, SendOp::LocalInvalidate { key: Rkey(key) }, SendData::Sges(&[]));
         let status = b.cq.wait(1)[0].status;
         assert!([LOCAL_QP_OPERATION, BIND_FAILED].contains(&status), "{key:#x}: {status}");
         reconnect(&mut a, &mut b);
@@ -219,7 +219,7 @@ fn random_binds_and_invalidations_harm_no_other_program() {
         let mw = keys[window] ^ if random.below(4) == 0 { random.next() as u32 & 0xff } else { 0 };
         let new_rkey = mw ^ random.next() as u32 & if random.below(4) == 0 { 0x1ff } else { 0xff };
         let op = match random.below(3) {
-            0 => SendOp::LocalInvalidate { key: mw },
+            0 => SendOp::LocalInvalidate { key: Rkey(mw) },
             _ => SendOp::BindMw {
                 mw: Rkey(mw),
                 new_rkey: Rkey(new_rkey),

@@ -61,5 +61,5 @@ pub fn next_key(rkey: u32) -> u32 {
 
 /// `ibv_post_send` of a local invalidation.
 pub fn invalidate(key: u32) -> SendOp {
-    SendOp::LocalInvalidate { key }
+    SendOp::LocalInvalidate { key: Rkey(key) }
 }

@@ -143,7 +143,7 @@ impl SendEntry {
                 };
                 (WR_BIND_MW, 0, self::args(&bind), 0)
             }
-            SendOp::LocalInvalidate { key } => (WR_LOCAL_INV, key, [0; 15], 0),
+            SendOp::LocalInvalidate { key } => (WR_LOCAL_INV, key.0, [0; 15], 0),
         };
         let args = match &wr.to {
             Some(to) => self::args(&ud_args(to)),
@@ -223,7 +223,7 @@ impl SendEntry {
                     access: Access::from_bits_retain(bind.access),
                 }
             }
-            WR_LOCAL_INV => SendOp::LocalInvalidate { key: self.imm_or_rkey },
+            WR_LOCAL_INV => SendOp::LocalInvalidate { key: Rkey(self.imm_or_rkey) },
             opcode => return Err(EntryError::Opcode { opcode }),
         })
     }

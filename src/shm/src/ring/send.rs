@@ -144,7 +144,7 @@ mod tests {
                     access: Access::from_bits_retain(access)
                 }
             ),
-            any::<u32>().prop_map(|key| SendOp::LocalInvalidate { key }),
+            any::<u32>().prop_map(|key| SendOp::LocalInvalidate { key: Rkey(key) }),
         ]
     }
 

@@ -79,7 +79,7 @@ fn binds_of_type_2_in_one_list_follow_each_other() {
     .unwrap();
     let keys = posted(&daemon).into_iter().map(|op| match op {
         SendOp::BindMw { mw, new_rkey, .. } => (mw.0, new_rkey.0),
-        SendOp::LocalInvalidate { key } => (key, key),
+        SendOp::LocalInvalidate { key } => (key.0, key.0),
         other => panic!("{other:?}"),
     });
     assert!(keys.eq([(first, second), (second, second), (second, third)]));

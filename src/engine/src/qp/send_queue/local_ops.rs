@@ -10,7 +10,7 @@ use crate::counters::Counter;
 use crate::host::Host;
 use crate::memory::{Bind, MwBinding};
 use crate::qp::common::Cx;
-use urxe_types::{Rkey, SendOp, WcStatus};
+use urxe_types::{SendOp, WcStatus};
 
 impl SendQueue {
     /// Does the local operation whose turn it is, unless it was done before, and moves on.
@@ -29,8 +29,8 @@ impl SendQueue {
                     let bound = cx.keys.bind_mw(scope.0, &bind);
                     bound.map(|()| Counter::WindowsBound).map_err(|cause| (WcStatus::MwBind, cause))
                 }
-                SendOp::LocalInvalidate { key } if cx.keys.may_invalidate(Rkey(key), scope) => {
-                    cx.keys.unbind(Rkey(key));
+                SendOp::LocalInvalidate { key } if cx.keys.may_invalidate(key, scope) => {
+                    cx.keys.unbind(key);
                     Ok(Counter::KeysInvalidated)
                 }
                 _ => Err((WcStatus::LocalQpOperation, Cause::InvalidateKey)),
