@@ -1,7 +1,6 @@
 //! What a data path counts beside the engine and the port.
 
-use urxe_shm::ring::entry::EntryError;
-use urxe_types::counters;
+use urxe_types::{EntryError, counters};
 
 counters! {
     /// Of one device's dealings with the memory and the rings of programs.

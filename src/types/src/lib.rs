@@ -37,4 +37,6 @@ pub use qpn::{Qpn, TooManyBits};
 pub use slab::{SLAB_CAPACITY, Slab, index_of};
 pub use time::{RnrTimer, TimeCode};
 pub use wc::{Completion, GrhKind, WcOpcode, WcStatus};
-pub use wr::{DatagramPath, Destination, Extra, RecvWqe, SendData, SendOp, SendWqe, SendWr, Sge};
+pub use wr::{
+    DatagramPath, Destination, EntryError, Extra, RecvWqe, SendData, SendOp, SendWqe, SendWr, Sge,
+};

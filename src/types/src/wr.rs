@@ -192,3 +192,36 @@ pub struct RecvWqe {
     /// Where the message is to be put.
     pub sges: Vec<Sge>,
 }
+
+/// A work request that has no entry in a queue, or an entry that is no work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EntryError {
+    /// The operation does not exist, or is not provided.
+    #[error("opcode {opcode} is no operation of this device")]
+    Opcode {
+        /// What stands there.
+        opcode: u32,
+    },
+    /// More SGEs than the queue was made for.
+    #[error("{num_sge} SGEs, but the queue was made for {max_sge}")]
+    TooManySges {
+        /// What stands there.
+        num_sge: u32,
+        /// What was granted.
+        max_sge: u32,
+    },
+    /// More inline data than the queue was made for.
+    #[error("{length} bytes of inline data, but the queue was made for {max_inline}")]
+    InlineTooLong {
+        /// What stands there.
+        length: u32,
+        /// What was granted.
+        max_inline: u32,
+    },
+    /// The data of a READ or an atomic comes from the peer; it cannot be given with the request.
+    #[error("opcode {opcode} with inline data, which only sends and writes can have")]
+    InlineNotAllowed {
+        /// The operation.
+        opcode: u32,
+    },
+}

@@ -106,7 +106,8 @@ impl Cq {
         session.check_process()?;
         let causes = self.0.context.causes;
         let mut ring = self.0.ring.lock();
-        let count = ring.end.poll(max, |entry| each(Wc::from_entry(entry, causes)))?;
+        let count = ring.end.poll(max, |entry| each(Wc::from_entry(entry, causes)));
+        let count = count.map_err(|error| Error::BrokenQueue(error.to_string()))?;
         if count == 0 && max > 0 && ring.lookout.is_due() {
             session.check_daemon()?;
             ring.lookout.seen();

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use urxe_shm::NoDaemon;
 use urxe_shm::memory::process_memory::Fault;
-use urxe_shm::ring::cursor::IndexError;
-use urxe_shm::ring::entry::{self, EntryError};
+use urxe_shm::ring::entry;
+use urxe_types::EntryError;
 
 /// Why a call failed. Each message names the parameter, its value and what was expected.
 ///
@@ -78,8 +78,18 @@ pub enum Error {
         what: &'static str,
     },
     /// Memory to be registered is not there, or not writable though its rights ask for that.
-    #[error("memory to be registered: {0}")]
-    Memory(#[from] Fault),
+    #[error(
+        "memory to be registered: {len} bytes at {addr:#x} in the program cannot be reached: {}",
+        io::Error::from_raw_os_error(*errno)
+    )]
+    Memory {
+        /// Address of the first byte that is not reached.
+        addr: u64,
+        /// Bytes from there on.
+        len: usize,
+        /// What the system says.
+        errno: i32,
+    },
     /// An atomic access to a place that is no multiple of 8.
     #[error("8-byte atomic at offset {offset} of a memory region, expected a multiple of 8")]
     Misaligned {
@@ -88,7 +98,7 @@ pub enum Error {
     },
     /// The daemon's side of a completion queue is nonsense; the queue cannot be used any more.
     #[error("completion queue: {0}")]
-    BrokenQueue(#[from] IndexError),
+    BrokenQueue(String),
     /// A work request was not taken.
     #[error(transparent)]
     Post(#[from] PostError),
@@ -155,14 +165,15 @@ impl Error {
                 tried.first().and_then(|(_, error)| error.raw_os_error()).unwrap_or(libc::EIO)
             }
             Error::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            Error::Refused { errno, .. } | Error::Unreachable { errno, .. } => *errno,
+            Error::Refused { errno, .. }
+            | Error::Unreachable { errno, .. }
+            | Error::Memory { errno, .. } => *errno,
             Error::Rejected { .. } | Error::NoService { .. } => libc::ECONNREFUSED,
             Error::InvalidArgument { .. }
             | Error::OutOfBounds { .. }
             | Error::ForeignObject { .. }
             | Error::Misaligned { .. }
             | Error::Parse { .. } => libc::EINVAL,
-            Error::Memory(fault) => fault.errno.raw_os_error(),
             Error::Post(error) => error.errno(),
             Error::DaemonGone { .. }
             | Error::Forked { .. }
@@ -178,6 +189,12 @@ impl Error {
         expected: impl Into<String>,
     ) -> Error {
         Error::InvalidArgument { name, value: value.to_string(), expected: expected.into() }
+    }
+
+    /// For `map_err`: memory to be registered is not reached.
+    pub(crate) fn memory(fault: Fault) -> Error {
+        let Fault { addr, len, errno } = fault;
+        Error::Memory { addr, len, errno: errno.raw_os_error() }
     }
 
     /// For `map_err`: the system refused `call`.
@@ -253,7 +270,7 @@ pub enum PostReason {
     },
     /// It does not fit the queue pair: too many scatter/gather entries, or too much inline data.
     #[error(transparent)]
-    Entry(#[from] EntryError),
+    Entry(EntryError),
     /// A message longer than 2 GiB.
     #[error("a message of {length} bytes, expected at most {max}")]
     MessageTooLong {
@@ -332,8 +349,8 @@ pub enum PostReason {
     #[error("the QP takes its receives from an SRQ; post them there")]
     SharedReceives,
     /// The daemon's side of the queue is nonsense; the queue pair must be reset or destroyed.
-    #[error(transparent)]
-    BrokenQueue(#[from] IndexError),
+    #[error("{0}")]
+    BrokenQueue(String),
     /// The daemon is gone.
     #[error("the urxe daemon at {} is gone", path.display())]
     DaemonGone {
@@ -345,12 +362,13 @@ pub enum PostReason {
     Forked,
 }
 
-impl From<entry::PostError> for PostReason {
-    fn from(error: entry::PostError) -> PostReason {
+impl PostReason {
+    /// For `map_err`: the queue did not take it.
+    pub(crate) fn not_pushed(error: entry::PostError) -> PostReason {
         match error {
             entry::PostError::QueueFull { capacity } => PostReason::QueueFull { capacity },
-            entry::PostError::Entry(error) => error.into(),
-            entry::PostError::Index(error) => error.into(),
+            entry::PostError::Entry(error) => PostReason::Entry(error),
+            entry::PostError::Index(error) => PostReason::BrokenQueue(error.to_string()),
         }
     }
 }

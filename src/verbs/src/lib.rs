@@ -207,16 +207,14 @@ pub use mw::{BindInfo, Mw};
 pub use pd::Pd;
 pub use qp::{MULTICAST_QPN, Qp};
 pub use srq::Srq;
+pub use urxe_shm::NoDaemon;
 pub use urxe_shm::control::{
     BoundTo, DeviceAttr, DeviceInfo, OdpCaps, PortAttr, QpCaps, QpQueried, Resource,
     ResourceDetail, ResourceKind, SrqAttr,
 };
-pub use urxe_shm::memory::process_memory::Fault;
-pub use urxe_shm::ring::cursor::IndexError;
-pub use urxe_shm::ring::entry::EntryError;
 pub use urxe_types::{
-    Access, AddressVector, FlushPlacement, Gid, Lkey, MwType, PathMtu, Psn, Qkey, QpAttr, QpState,
-    QpType, Qpn, Sge, WcOpcode, WcStatus,
+    Access, AddressVector, EntryError, FlushPlacement, Gid, Lkey, MwType, PathMtu, Psn, Qkey,
+    QpAttr, QpState, QpType, Qpn, Sge, WcOpcode, WcStatus,
 };
 pub use wc::Wc;
 pub use wr::{Inline, Payload, RecvWr, SendWr};

@@ -150,7 +150,8 @@ impl Mr {
         };
         let writable = access.contains(Access::LOCAL_WRITE);
         if length > 0 {
-            populate(addr.addr() as u64, length as u64, access.needs_writable())?;
+            populate(addr.addr() as u64, length as u64, access.needs_writable())
+                .map_err(Error::memory)?;
         }
         let memory = |shared| Memory { base, length, writable, _owner: Owner::Caller(shared) };
         // What is not remapped, for whatever reason, is reached by system calls, more slowly.

@@ -1,7 +1,7 @@
 //! Shared receive queues.
 
 use crate::context::Object;
-use crate::error::PostError;
+use crate::error::{PostError, PostReason};
 use crate::pd::PdInner;
 use crate::session::{Session, nonsense, unexpected};
 use crate::{Error, Pd, RecvWr, SrqAttr, SrqInit};
@@ -78,7 +78,7 @@ impl Srq {
         let result = session.check_post().and_then(|()| {
             let mut queue = self.0.queue.lock();
             let result = wrs.iter().try_for_each(|wr| {
-                queue.push(wr.wr_id, wr.sges)?;
+                queue.push(wr.wr_id, wr.sges).map_err(PostReason::not_pushed)?;
                 posted += 1;
                 Ok(())
             });

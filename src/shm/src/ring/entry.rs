@@ -14,9 +14,9 @@ use crate::ring::layout::{
     WR_SEND, WR_SEND_WITH_IMM, WR_SEND_WITH_INV,
 };
 use urxe_types::{
-    Access, AddressVector, AhId, Completion, DatagramPath, Destination, Extra, FlushPlacement,
-    FlushSelectivity, Gid, GrhKind, Lkey, Qkey, Qpn, RecvWqe, Rkey, SendData, SendOp, SendWqe,
-    SendWr, Sge,
+    Access, AddressVector, AhId, Completion, DatagramPath, Destination, EntryError, Extra,
+    FlushPlacement, FlushSelectivity, Gid, GrhKind, Lkey, Qkey, Qpn, RecvWqe, Rkey, SendData,
+    SendOp, SendWqe, SendWr, Sge,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -30,39 +30,6 @@ pub enum Taken {
     /// An entry that is no work request, for this reason. It was taken off all the same, and its
     /// number is known.
     Malformed(EntryError),
-}
-
-/// An entry that is no work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EntryError {
-    /// The operation does not exist, or is not provided.
-    #[error("opcode {opcode} is no operation of this device")]
-    Opcode {
-        /// What stands there.
-        opcode: u32,
-    },
-    /// More SGEs than the queue was made for.
-    #[error("{num_sge} SGEs, but the queue was made for {max_sge}")]
-    TooManySges {
-        /// What stands there.
-        num_sge: u32,
-        /// What was granted.
-        max_sge: u32,
-    },
-    /// More inline data than the queue was made for.
-    #[error("{length} bytes of inline data, but the queue was made for {max_inline}")]
-    InlineTooLong {
-        /// What stands there.
-        length: u32,
-        /// What was granted.
-        max_inline: u32,
-    },
-    /// The data of a READ or an atomic comes from the peer; it cannot be given with the request.
-    #[error("opcode {opcode} with inline data, which only sends and writes can have")]
-    InlineNotAllowed {
-        /// The operation.
-        opcode: u32,
-    },
 }
 
 /// A work request that does not fit into an entry, or a queue that it does not fit into.

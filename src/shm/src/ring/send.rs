@@ -92,14 +92,13 @@ impl SqConsumer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::entry::EntryError;
     use crate::ring::layout::{SEND_INLINE, WR_RDMA_READ};
     use crate::ring::testing::{any_sges, plain_send, send_queue, take, window};
     use proptest::prelude::*;
     use std::mem::offset_of;
     use std::sync::atomic::Ordering;
     use urxe_types::{
-        Access, AddressVector, AhId, DatagramPath, Destination, Extra, FlushPlacement,
+        Access, AddressVector, AhId, DatagramPath, Destination, EntryError, Extra, FlushPlacement,
         FlushSelectivity, Gid, Lkey, Qkey, Qpn, Rkey, SendOp, Sge,
     };
 

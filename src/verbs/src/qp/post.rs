@@ -74,7 +74,7 @@ impl Qp {
                 return Err(PostReason::State { state: queue.state, expected });
             }
             let result = wrs.iter().try_for_each(|wr| {
-                queue.end.push(wr.wr_id, wr.sges)?;
+                queue.end.push(wr.wr_id, wr.sges).map_err(PostReason::not_pushed)?;
                 posted += 1;
                 Ok(())
             });
@@ -114,12 +114,12 @@ fn push(queue: &mut SqProducer, wr: &SendWr<'_>) -> Result<(), PostReason> {
         if let SendOp::BindMw { mw: present, .. } = &mut now.op {
             *present = Rkey(mw.rkey());
         }
-        queue.push(&now, wr.data)?;
+        queue.push(&now, wr.data).map_err(PostReason::not_pushed)?;
         // MW-037: not before it is posted.
         mw.set_rkey(new_rkey.0);
         return Ok(());
     }
-    Ok(queue.push(&wr.wr, wr.data)?)
+    queue.push(&wr.wr, wr.data).map_err(PostReason::not_pushed)
 }
 
 /// Whether the queue pair can do this at all, with the objects that it names.

@@ -358,7 +358,7 @@ fn memory_from_elsewhere_is_checked_and_not_written_without_the_right() {
     assert_eq!((first[0], buf[8191]), (1, 9));
     // SAFETY: nothing is there, which is what registering has to find out.
     let nowhere = unsafe { pd.reg_mr(std::ptr::without_provenance_mut(64), 64, Access::default()) };
-    assert!(matches!(nowhere, Err(Error::Memory(_))));
+    assert!(matches!(nowhere, Err(Error::Memory { .. })));
     // SAFETY: as above.
     let null = unsafe { pd.reg_mr(std::ptr::null_mut(), 64, Access::default()) };
     assert!(null.unwrap_err().to_string().contains("null"));
