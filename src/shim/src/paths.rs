@@ -14,7 +14,7 @@ use urxe_shm::sysfs_directory;
 
 /// Where a path leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way<'a> {
+pub(crate) enum Route<'a> {
     /// Where it always leads.
     Untouched,
     /// To this file of the tree.
@@ -34,7 +34,7 @@ pub(crate) enum Device {
 
 /// A path below one of the directories of RDMA devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place<'a> {
+pub(crate) struct TreePath<'a> {
     /// The directory of the tree in which it goes on,
     below: &'static str,
     /// with this.
@@ -93,7 +93,7 @@ impl Directory {
 
 /// Where a path leads that is ours. Names that do not begin like one of ours cost a comparison
 /// or two, and nothing is allocated.
-pub(crate) fn place(path: &[u8]) -> Option<Place<'_>> {
+pub(crate) fn tree_path(path: &[u8]) -> Option<TreePath<'_>> {
     if path.first() != Some(&b'/') {
         return None;
     }
@@ -113,7 +113,11 @@ pub(crate) fn place(path: &[u8]) -> Option<Place<'_>> {
                 Inside::Stays(leaf) => {
                     let leaf = leaf.filter(|_| directory == Directory::Dev);
                     let device = leaf.and_then(Device::of_name);
-                    return Some(Place { below: directory.name(), tail: &path[start..], device });
+                    return Some(TreePath {
+                        below: directory.name(),
+                        tail: &path[start..],
+                        device,
+                    });
                 }
                 // Back in the directory that it came from.
                 Inside::LeavesAt(next) => at = next,
@@ -174,7 +178,7 @@ fn uverbs_number(name: &[u8]) -> Option<u32> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-impl Place<'_> {
+impl TreePath<'_> {
     /// The same file in a tree; `None` if its path is too long.
     fn in_tree<'b>(&self, tree: &Path, room: &'b mut [MaybeUninit<u8>]) -> Option<&'b CStr> {
         let parts = [tree.as_os_str().as_bytes(), b"/", self.below.as_bytes(), b"/", self.tail];
@@ -194,26 +198,26 @@ impl Place<'_> {
 /// # Safety
 /// `path` must be a C string, or null.
 #[inline]
-pub(crate) unsafe fn follow<R>(path: *const c_char, go: impl FnOnce(Way<'_>) -> R) -> R {
+pub(crate) unsafe fn follow<R>(path: *const c_char, go: impl FnOnce(Route<'_>) -> R) -> R {
     if path.is_null() {
-        return go(Way::Untouched);
+        return go(Route::Untouched);
     }
     // SAFETY: the caller's promise.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
-    match place(bytes) {
-        None => go(Way::Untouched),
-        Some(place) => follow_to(place, go),
+    match tree_path(bytes) {
+        None => go(Route::Untouched),
+        Some(path) => follow_to(path, go),
     }
 }
 
 #[cold]
-fn follow_to<R>(place: Place<'_>, go: impl FnOnce(Way<'_>) -> R) -> R {
+fn follow_to<R>(to: TreePath<'_>, go: impl FnOnce(Route<'_>) -> R) -> R {
     let mut room = [MaybeUninit::uninit(); PATH_MAX as usize];
-    let path = tree().and_then(|tree| place.in_tree(&tree, &mut room));
-    match (path, place.device) {
-        (None, _) => go(Way::Untouched),
-        (Some(path), None) => go(Way::Tree(path)),
-        (Some(path), Some(device)) => go(Way::Device(device, path)),
+    let path = tree().and_then(|tree| to.in_tree(&tree, &mut room));
+    match (path, to.device) {
+        (None, _) => go(Route::Untouched),
+        (Some(path), None) => go(Route::Tree(path)),
+        (Some(path), Some(device)) => go(Route::Device(device, path)),
     }
 }
 
@@ -231,10 +235,10 @@ mod tests {
 
     /// Where a path leads in a tree called `T`.
     fn led(path: &str) -> Option<String> {
-        let place = place(path.as_bytes())?;
+        let found = tree_path(path.as_bytes())?;
         let mut room = [MaybeUninit::uninit(); 200];
-        let path = place.in_tree(Path::new("T"), &mut room).unwrap().to_str().unwrap();
-        Some(match place.device {
+        let path = found.in_tree(Path::new("T"), &mut room).unwrap().to_str().unwrap();
+        Some(match found.device {
             None => path.to_owned(),
             Some(Device::Uverbs(number)) => format!("{number}={path}"),
             Some(Device::RdmaCm) => format!("cm={path}"),
@@ -305,22 +309,22 @@ mod tests {
             "rdma",
             "rdma_cm/x",
         ] {
-            let place = format!("/dev/infiniband/{name}");
-            assert_eq!(super::place(place.as_bytes()).unwrap().device, None, "{name}");
+            let path = format!("/dev/infiniband/{name}");
+            assert_eq!(tree_path(path.as_bytes()).unwrap().device, None, "{name}");
         }
         let too_large = b"/dev/infiniband/uverbs99999999999";
-        assert_eq!(super::place(too_large).unwrap().device, None);
+        assert_eq!(tree_path(too_large).unwrap().device, None);
         let of_class = b"/sys/class/misc/rdma_cm";
-        assert_eq!(super::place(of_class).unwrap().device, None);
+        assert_eq!(tree_path(of_class).unwrap().device, None);
     }
 
     #[test]
     fn a_path_that_is_too_long_stays() {
-        let place = place(b"/dev/infiniband/uverbs0").unwrap();
+        let found = tree_path(b"/dev/infiniband/uverbs0").unwrap();
         let long = "T/dev/infiniband/uverbs0".len() + 1;
         let mut room = [MaybeUninit::uninit(); 100];
-        assert!(place.in_tree(Path::new("T"), &mut room[..long]).is_some());
-        assert!(place.in_tree(Path::new("T"), &mut room[..long - 1]).is_none());
+        assert!(found.in_tree(Path::new("T"), &mut room[..long]).is_some());
+        assert!(found.in_tree(Path::new("T"), &mut room[..long - 1]).is_none());
     }
 
     /// Pieces of which paths are made that are nearly ours.
@@ -388,8 +392,8 @@ mod tests {
         #[test]
         fn any_bytes_are_a_path(path in proptest::collection::vec(any::<u8>(), 0..50)) {
             let is_relative = path.first() != Some(&b'/');
-            let place = place(&path);
-            prop_assert!(!(is_relative && place.is_some()));
+            let found = tree_path(&path);
+            prop_assert!(!(is_relative && found.is_some()));
         }
     }
 }

@@ -173,15 +173,15 @@ impl TxBatch {
         let pad_at = payload_at + payload_len;
         let icrc_at = pad_at.next_multiple_of(4);
         let len = icrc_at + icrc::LEN;
-        let place = self.place(flow, len);
+        let placement = self.placement(flow, len);
         let datagram = self.vacant(len);
         headers.emit(datagram);
         Bth::emit_pad(datagram, (icrc_at - pad_at) as u8);
         fill(&mut datagram[payload_at..pad_at])?;
         // WIRE-012
         datagram[pad_at..icrc_at].fill(0);
-        icrc::stamp(flow, place.ident, datagram);
-        self.append(flow, len, place);
+        icrc::stamp(flow, placement.ident, datagram);
+        self.append(flow, len, placement);
         Ok(())
     }
 
@@ -193,11 +193,11 @@ impl TxBatch {
     /// If there is no [room](Self::room) for it, or as [`icrc::stamp`] does.
     pub fn push_raw(&mut self, flow: &Flow, udp_payload: &[u8]) -> &mut [u8] {
         let len = udp_payload.len();
-        let place = self.place(flow, len);
+        let placement = self.placement(flow, len);
         let datagram = self.vacant(len);
         datagram.copy_from_slice(udp_payload);
-        icrc::stamp(flow, place.ident, datagram);
-        self.append(flow, len, place);
+        icrc::stamp(flow, placement.ident, datagram);
+        self.append(flow, len, placement);
         &mut self.arena[self.end - len..self.end]
     }
 
@@ -265,7 +265,7 @@ impl TxBatch {
     }
 
     /// Where a datagram of `len` bytes would come.
-    fn place(&self, flow: &Flow, len: usize) -> Place {
+    fn placement(&self, flow: &Flow, len: usize) -> Placement {
         let continued = self.unsent().last().filter(|run| {
             let run_len = run.end - run.start;
             len <= run.segment_len
@@ -280,18 +280,18 @@ impl TxBatch {
             (IdentPolicy::IndexInRun, Some(run)) => run.segments as u16,
             (IdentPolicy::IndexInRun, None) => 0,
         };
-        Place { continues_run: continued.is_some(), ident }
+        Placement { continues_run: continued.is_some(), ident }
     }
 
     /// Makes the datagram of `len` bytes that now lies in the vacant part the last one.
-    fn append(&mut self, flow: &Flow, len: usize, place: Place) {
+    fn append(&mut self, flow: &Flow, len: usize, placement: Placement) {
         let start = self.end;
         self.end += len;
         if let IdentPolicy::Counting { next } = &mut self.limits.ident {
             *next = next.wrapping_add(1);
         }
         match self.spans.last_mut() {
-            Some(run) if place.continues_run => {
+            Some(run) if placement.continues_run => {
                 run.end = self.end;
                 run.segments += 1;
             }
@@ -301,14 +301,14 @@ impl TxBatch {
                 end: self.end,
                 segment_len: len,
                 segments: 1,
-                first_ident: place.ident,
+                first_ident: placement.ident,
             }),
         }
     }
 }
 
-/// Where a datagram comes.
-struct Place {
+/// Where a datagram comes to stand in a batch.
+struct Placement {
     /// In the last run, or in one of its own.
     continues_run: bool,
     /// The identification that it is sent with.

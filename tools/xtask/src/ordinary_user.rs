@@ -26,7 +26,7 @@ const DESCRIPTORS: &str = "--nofile=1024:1024";
 const PURE: [&str; 4] = ["urxe-wire", "urxe-engine", "urxe-cm", "urxe-spec-tests"];
 
 /// How long two programs may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// Options of the task.
 #[derive(clap::Args, Default)]
@@ -62,7 +62,7 @@ pub(crate) fn run(options: &Options) -> Result {
 /// Runs the tests that are built already.
 pub(crate) fn tests(options: &Options) -> Result {
     let home = Home::new()?;
-    let shown = Shown::new(&home)?;
+    let mounts = SourceMounts::new(&home)?;
     let (mut count, mut failed) = (0, Vec::new());
     for test in built_tests()? {
         let name = format!("{} {}", test.package, test.name);
@@ -70,7 +70,7 @@ pub(crate) fn tests(options: &Options) -> Result {
             continue;
         }
         count += 1;
-        let command = home.command(&shown, &test.executable, &test.directory);
+        let command = home.command(&mounts, &test.executable, &test.directory);
         let (passed, said) = captured(command)?;
         let of_interest =
             |line: &&str| line.starts_with("test result:") || line.contains("could not run:");
@@ -102,20 +102,20 @@ pub(crate) fn perftest() -> Result {
         names.iter().try_for_each(|name| fs::copy(release_binary(name), bin.join(name)).map(drop))
     };
     copy().map_err(said_of(&bin))?;
-    let shown = Shown::everything();
+    let mounts = SourceMounts::none();
     let urxe = bin.join("urxe");
     // Others on this machine may use perftest's own port.
     let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr());
     let port = port.map_err(|error| format!("a free TCP port: {error}"))?.port().to_string();
     let command = |args: &[&str]| {
-        let mut command = home.command(&shown, &urxe, &home.directory);
+        let mut command = home.command(&mounts, &urxe, &home.directory);
         command.args(["run", "ib_write_bw", "-n", "1000", "-p", &port]).args(args);
         command.stdout(Stdio::null());
         command
     };
     let start = command(&[]).spawn().map_err(|error| format!("urxe run: {error}"))?;
     let mut server = Killed(start);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT;
     // It says nowhere that it waits for a client.
     while output(&mut command(&["localhost"])).is_err() {
         let has_ended = server.0.try_wait().map_err(|error| error.to_string())?;
@@ -168,8 +168,8 @@ impl Home {
     }
 
     /// A program that the user runs in a directory.
-    fn command(&self, shown: &Shown, program: &Path, directory: &Path) -> Command {
-        let mut command = shown.command();
+    fn command(&self, mounts: &SourceMounts, program: &Path, directory: &Path) -> Command {
+        let mut command = mounts.command();
         command.args(["prlimit", DESCRIPTORS, "setpriv"]);
         command.args([format!("--reuid={USER}"), format!("--regid={USER}")]);
         command.args(["--clear-groups", "--inh-caps=-all", "--"]).arg(program);
@@ -188,18 +188,18 @@ impl Drop for Home {
 
 /// How the user comes to see the sources and what was built from them, whose paths are in the
 /// tests: often that is below `/root`.
-struct Shown {
+struct SourceMounts {
     /// Shell commands that show them, in a mount namespace; empty if nothing hides them.
     script: String,
 }
 
-impl Shown {
+impl SourceMounts {
     /// Nothing has to be done.
-    fn everything() -> Shown {
-        Shown { script: String::new() }
+    fn none() -> SourceMounts {
+        SourceMounts { script: String::new() }
     }
 
-    fn new(home: &Home) -> Result<Shown> {
+    fn new(home: &Home) -> Result<SourceMounts> {
         let folders = [root(), target_directory().to_path_buf()];
         let hidden: Vec<_> =
             folders.iter().filter_map(|folder| Some((folder, hidden_at(folder)?))).collect();
@@ -219,12 +219,12 @@ impl Shown {
             script += &format!("mkdir -p '{folder}'\nmount --bind '{aside}/aside-{number}' ");
             script += &format!("'{folder}'\n");
         }
-        let shown = Shown { script };
+        let mounts = SourceMounts { script };
         let manifest = root().join("Cargo.toml");
-        let mut probe = home.command(&shown, Path::new("test"), Path::new("/"));
+        let mut probe = home.command(&mounts, Path::new("test"), Path::new("/"));
         output(probe.arg("-r").arg(&manifest))
             .map_err(|error| format!("the user cannot read {}: {error}", manifest.display()))?;
-        Ok(shown)
+        Ok(mounts)
     }
 
     /// What the words of a command are given to.

@@ -22,9 +22,10 @@ const UNSAFE_ROOMS: [&str; 6] = [
 ];
 
 /// Words of ours that were in names once, and that nobody else has for these things.
-const PRIVATE_WORDS: [&str; 12] = [
+const PRIVATE_WORDS: [&str; 14] = [
     "belongings",
     "burial",
+    "burials",
     "courtesy",
     "doomed",
     "habits",
@@ -32,9 +33,15 @@ const PRIVATE_WORDS: [&str; 12] = [
     "household",
     "manners",
     "messenger",
+    "patience",
     "politely",
     "surroundings",
     "weather",
+];
+
+/// What no type is called: a word that says nothing of what it holds.
+const PRIVATE_TYPES: [&str; 11] = [
+    "Books", "Face", "Fate", "Freedom", "Holder", "Life", "Party", "Place", "Shown", "Told", "Way",
 ];
 
 /// What no name of a test begins with: it states the rule.
@@ -120,6 +127,13 @@ fn words(line: &str) -> impl Iterator<Item = String> {
     words.into_iter()
 }
 
+/// The name of the type that a line defines.
+fn type_name(line: &str) -> Option<&str> {
+    let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.find(|word| ["struct", "enum", "trait", "type"].contains(word))?;
+    words.next()
+}
+
 fn check_file(name: &str, text: &str, problems: &mut Vec<String>) {
     let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
     let before_tests = text.lines().take_while(|line| *line != "#[cfg(test)]");
@@ -142,6 +156,9 @@ fn check_file(name: &str, text: &str, problems: &mut Vec<String>) {
             problems.push(format!("{place}: a test's name states the rule"));
         }
         let code = line.split("//").next().unwrap_or(line);
+        if let Some(name) = type_name(code).filter(|name| PRIVATE_TYPES.contains(name)) {
+            problems.push(format!("{place}: {name:?} does not say what the type is"));
+        }
         let is_unsafe = code.contains(concat!("uns", "afe {"))
             || code.contains(concat!("uns", "afe fn"))
             || code.contains(concat!("uns", "afe impl"));
@@ -166,6 +183,8 @@ mod tests {
         assert_eq!(problems("src/wire/src/a.rs", "struct HeraldOfCq; // no heraldry\n"), 1);
         assert_eq!(problems("src/wire/src/a.rs", "const COURTESY_TIME: u8 = 1;\n"), 1);
         assert_eq!(problems("src/wire/src/a.rs", "    fn nobody_has_it() {}\n"), 1);
+        assert_eq!(problems("src/wire/src/a.rs", concat!("pub(super) en", "um Fate<'a> {\n")), 1);
+        assert_eq!(problems("src/wire/src/a.rs", "struct Lifetime { fate: u8 }\n"), 0);
     }
 
     #[test]

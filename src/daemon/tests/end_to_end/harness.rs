@@ -33,7 +33,7 @@ use urxe_types::{
 };
 
 /// How long anything may take before a test gives up. No test depends on it to pass.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// All rights.
 pub(crate) const ALL: Access = Access::from_bits_retain(15);
@@ -97,7 +97,7 @@ pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(since.elapsed() < PATIENCE, "never happened: {what}");
+        assert!(since.elapsed() < WAIT, "never happened: {what}");
         std::thread::yield_now();
     }
 }

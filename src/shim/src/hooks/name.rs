@@ -2,7 +2,7 @@
 
 use super::hooks;
 use crate::next::{self, Compare, Select};
-use crate::paths::{Way, follow};
+use crate::paths::{Route, follow};
 use libc::{c_char, c_int, c_void, dirent, size_t, ssize_t};
 
 hooks! {
@@ -111,13 +111,13 @@ hooks! {
     }
 }
 
-impl Way<'_> {
+impl Route<'_> {
     /// The path to give to libc, where the program gave `path`.
     #[inline]
     pub(super) fn or(self, path: *const c_char) -> *const c_char {
         match self {
-            Way::Untouched => path,
-            Way::Tree(path) | Way::Device(_, path) => path.as_ptr(),
+            Route::Untouched => path,
+            Route::Tree(path) | Route::Device(_, path) => path.as_ptr(),
         }
     }
 
@@ -125,8 +125,8 @@ impl Way<'_> {
     /// device that exists, whatever the rights of its file in the tree.
     fn mode(self, mode: c_int) -> c_int {
         match self {
-            Way::Device(..) => mode & !(libc::R_OK | libc::W_OK),
-            Way::Untouched | Way::Tree(_) => mode,
+            Route::Device(..) => mode & !(libc::R_OK | libc::W_OK),
+            Route::Untouched | Route::Tree(_) => mode,
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{answer, hooks};
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::next;
-use crate::paths::{Device, Way, follow};
+use crate::paths::{Device, Route, follow};
 use crate::session;
 use crate::ucma::Channel;
 use crate::uverbs::Context;
@@ -84,7 +84,7 @@ unsafe fn lead(
     unsafe {
         follow(path, |way| match way {
             // Just to name the file, or as what it is not: its file in the tree is as good.
-            Way::Device(device, file) if flags & (libc::O_PATH | libc::O_DIRECTORY) == 0 => {
+            Route::Device(device, file) if flags & (libc::O_PATH | libc::O_DIRECTORY) == 0 => {
                 answer(|| open_device(device, file, flags))
             }
             way => open(way.or(path)),

@@ -3,7 +3,7 @@
 use super::hooks;
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::next::{self, Stat, Statx};
-use crate::paths::{Device, Way, follow};
+use crate::paths::{Device, Route, follow};
 use libc::{c_char, c_int, c_uint};
 
 /// Device numbers of uverbs devices, as the kernel gives them.
@@ -180,12 +180,12 @@ fn device_of(fd: c_int) -> Option<Device> {
     }
 }
 
-impl Way<'_> {
+impl Route<'_> {
     /// The device that it leads to.
     fn device(self) -> Option<Device> {
         match self {
-            Way::Device(device, _) => Some(device),
-            Way::Untouched | Way::Tree(_) => None,
+            Route::Device(device, _) => Some(device),
+            Route::Untouched | Route::Tree(_) => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! An opened connection manager: commands are done here, by requests to the daemon.
 
-use super::command::{Command, Place, Task};
+use super::command::{Command, ResponseBuf, Task};
 use super::{option, reply};
 use crate::descriptors::{DESCRIPTORS, Descriptor, FileIdentity};
 use crate::lost;
@@ -124,7 +124,7 @@ impl Channel {
     }
 }
 
-impl Place {
+impl ResponseBuf {
     /// Writes an answer, cut to its place, or filled up with zeroes. `EFAULT` if the program cannot
     /// be written to there.
     fn put(&self, bytes: &[u8]) -> Result<(), Errno> {

@@ -16,12 +16,12 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Command {
     pub(super) task: Task,
-    pub(super) answer: Place,
+    pub(super) answer: ResponseBuf,
 }
 
 /// Where in the program a command's answer is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ResponseBuf {
     pub(super) address: u64,
     /// The bytes that the program gets: all of the answer, or as much as it knows of, if it was
     /// built when there was less.
@@ -151,7 +151,7 @@ impl Command {
             number::GET_OPTION => Err(Errno::NOSYS),
             command => {
                 let task = request.unanswered(command)?;
-                Ok(Command { task, answer: Place::default() })
+                Ok(Command { task, answer: ResponseBuf::default() })
             }
         }
     }
@@ -199,7 +199,7 @@ impl Request<'_> {
         if self.room < least {
             return Err(Errno::NOSPC);
         }
-        Ok(Command { task, answer: Place { address, len: self.room.min(most) } })
+        Ok(Command { task, answer: ResponseBuf { address, len: self.room.min(most) } })
     }
 
     fn queried(&self, it: &abi::Query, view: View) -> Result<Command, Errno> {
@@ -524,7 +524,7 @@ mod tests {
             Command::decode(&command(cmd, request, room), CHANNEL).map(|it| it.answer)
         };
         let query = abi::Query { response: 0x1000, id: 5, option: 0 };
-        let at = |len| Ok(Place { address: 0x1000, len });
+        let at = |len| Ok(ResponseBuf { address: 0x1000, len });
         assert_eq!(place(number::QUERY_ROUTE, query.as_bytes(), 400), at(208));
         assert_eq!(place(number::QUERY_ROUTE, query.as_bytes(), 200), at(200));
         assert_eq!(place(number::QUERY_ROUTE, query.as_bytes(), 199), Err(Errno::NOSPC));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use urxe_daemon::{Config, Daemon, Handle};
 
 /// Long enough that nothing that works reaches it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// A directory, a daemon of two devices in it, and programs.
 struct Bench {
@@ -82,7 +82,7 @@ impl Drop for Bench {
 /// How a program ended; none that does not end is left behind.
 fn wait(mut program: Child) -> Option<ExitStatus> {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < WAIT {
         if let Some(status) = program.try_wait().unwrap() {
             return Some(status);
         }

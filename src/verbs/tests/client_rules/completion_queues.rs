@@ -1,7 +1,7 @@
 //! Polling, waiting, and completion queues of another size.
 
 use crate::fake_daemon::FakeDaemon;
-use crate::{NOT_AT_ALL, PATIENCE};
+use crate::{NOT_AT_ALL, WAIT};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use urxe_verbs::Wc;
@@ -36,18 +36,18 @@ fn wait_finds_completions_from_before_and_from_after_it_began() {
     assert_eq!(cq.wait(&mut wcs, NOT_AT_ALL).unwrap(), 0);
     daemon.state.lock().unwrap().complete(token, 1, false);
     // That one made an event, the CQ being armed still; it must not be mistaken for the next.
-    assert_eq!(cq.wait(&mut wcs, PATIENCE).unwrap(), 1);
+    assert_eq!(cq.wait(&mut wcs, WAIT).unwrap(), 1);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(20));
             daemon.state.lock().unwrap().complete(token, 2, false);
         });
-        assert_eq!(cq.wait(&mut wcs, PATIENCE).unwrap(), 1);
+        assert_eq!(cq.wait(&mut wcs, WAIT).unwrap(), 1);
         assert_eq!(wcs[0].wr_id, 2);
     });
     assert_eq!(cq.wait(&mut wcs, Some(Duration::from_millis(5))).unwrap(), 0);
     let unheard = context.create_cq(8, None).unwrap();
-    assert!(unheard.wait(&mut wcs, PATIENCE).unwrap_err().to_string().contains("channel"));
+    assert!(unheard.wait(&mut wcs, WAIT).unwrap_err().to_string().contains("channel"));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn threads_that_share_a_channel_each_wake_for_their_own_queue() {
                 scope.spawn(move || {
                     for round in 0..ROUNDS {
                         let mut wcs = [Wc::default()];
-                        assert_eq!(cq.wait(&mut wcs, PATIENCE).unwrap(), 1, "nobody woke us");
+                        assert_eq!(cq.wait(&mut wcs, WAIT).unwrap(), 1, "nobody woke us");
                         assert_eq!(wcs[0].wr_id, round);
                         say.send(()).unwrap();
                     }
@@ -104,7 +104,7 @@ fn a_channel_names_the_queue_and_forgets_those_that_are_gone() {
     drop(lost);
     assert!(channel.wait(NOT_AT_ALL).unwrap().is_none(), "only solicited events were asked for");
     daemon.state.lock().unwrap().complete(kept_token, 2, true);
-    assert!(channel.wait(PATIENCE).unwrap() == Some(kept));
+    assert!(channel.wait(WAIT).unwrap() == Some(kept));
     assert!(channel.wait(NOT_AT_ALL).unwrap().is_none());
 }
 
@@ -136,7 +136,7 @@ fn another_size_keeps_it_armed() {
     cq.req_notify(false).unwrap();
     cq.resize(100).unwrap();
     daemon.state.lock().unwrap().complete(token, 1, false);
-    assert!(channel.wait(PATIENCE).unwrap() == Some(cq));
+    assert!(channel.wait(WAIT).unwrap() == Some(cq));
 }
 
 #[test]

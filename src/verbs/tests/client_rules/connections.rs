@@ -1,7 +1,7 @@
 //! The steps of connections that the library takes by itself.
 
 use crate::fake_daemon::FakeDaemon;
-use crate::{NOT_AT_ALL, PATIENCE};
+use crate::{NOT_AT_ALL, WAIT};
 use urxe_shm::control::{CmConnParam, CmEventKind, CmEventParam, CmRequest, Request};
 use urxe_types::QpAttr;
 use urxe_verbs::cm::{ConnParam, Connection, Event, EventChannel};
@@ -65,13 +65,13 @@ fn the_steps_of_the_side_that_asks() {
     assert!(connection.peer_param().is_none() && channel.try_next_event().unwrap().is_none());
     let id = last_id(&daemon);
     tell(&daemon, id, CmEventKind::ConnectResponse);
-    let connection = connection.wait_established(PATIENCE).unwrap();
+    let connection = connection.wait_established(WAIT).unwrap();
     let steps = ["Init?", "Init!", "Rtr?", "Rtr!", "Rts?", "Rts!", "Establish"];
     assert_eq!(asked(&daemon), steps);
     assert!(connection.peer_param().is_some());
     // The peer ends it, and is answered; that we end it too costs nothing more.
     tell(&daemon, id, CmEventKind::Disconnected);
-    assert!(connection.wait_disconnected(PATIENCE).unwrap());
+    assert!(connection.wait_disconnected(WAIT).unwrap());
     connection.disconnect().unwrap();
     assert_eq!(asked(&daemon), ["Err!", "Disconnect"]);
     drop((channel, context, connection));
@@ -97,12 +97,12 @@ fn the_steps_of_the_side_that_is_asked() {
     let listener = channel.listen("192.0.2.1:7471".parse().unwrap(), 1).unwrap();
     assert_eq!(asked(&daemon), ["CreateId", "Bind", "Listen", "Query"]);
     tell(&daemon, last_id(&daemon), CmEventKind::ConnectRequest);
-    let request = listener.wait(PATIENCE).unwrap().unwrap();
+    let request = listener.wait(WAIT).unwrap().unwrap();
     assert_eq!(request.peer_addr(), "192.0.2.2:7471".parse().unwrap());
     let connection = request.accept(&qp, &ConnParam::default()).unwrap();
     assert_eq!(asked(&daemon), ["Query", "Rtr?", "Rtr!", "Rts?", "Rts!", "Accept"]);
     tell(&daemon, 7777, CmEventKind::Established);
-    let event = channel.next_event(PATIENCE).unwrap().unwrap();
+    let event = channel.next_event(WAIT).unwrap().unwrap();
     assert!(matches!(event, Event::Established(other) if other == connection));
     // It is known without another event.
     let connection = connection.wait_established(NOT_AT_ALL).unwrap();
@@ -119,7 +119,7 @@ fn a_connection_whose_queue_pair_cannot_be_made_ready_fails_at_both_ends() {
     daemon.state.lock().unwrap().refuses_modify = true;
     tell(&daemon, last_id(&daemon), CmEventKind::ConnectResponse);
     asked(&daemon);
-    let event = channel.next_event(PATIENCE).unwrap().unwrap();
+    let event = channel.next_event(WAIT).unwrap().unwrap();
     let Event::ConnectFailed(failed, error) = event else { panic!("{event:?}") };
     assert!(failed == connection && error.to_string().contains("not this QP"), "{error}");
     assert_eq!(asked(&daemon), ["Init?", "Init!", "Reject"]);
@@ -128,7 +128,7 @@ fn a_connection_whose_queue_pair_cannot_be_made_ready_fails_at_both_ends() {
     // The other side: who asked is refused, because its id goes.
     let listener = channel.listen("192.0.2.1:7471".parse().unwrap(), 1).unwrap();
     tell(&daemon, last_id(&daemon), CmEventKind::ConnectRequest);
-    let request = listener.wait(PATIENCE).unwrap().unwrap();
+    let request = listener.wait(WAIT).unwrap().unwrap();
     asked(&daemon);
     assert!(request.accept(&qp, &ConnParam::default()).is_err());
     assert_eq!(asked(&daemon), ["Init?", "Init!", "DestroyId"]);
@@ -152,7 +152,7 @@ fn requests_that_nobody_will_answer_are_refused() {
     let listener = channel.listen(at, 1).unwrap();
     let id = last_id(&daemon);
     tell(&daemon, id, CmEventKind::ConnectRequest);
-    drop(listener.wait(PATIENCE).unwrap().unwrap());
+    drop(listener.wait(WAIT).unwrap().unwrap());
     assert_eq!(destroyed(&daemon), [7777]);
     // Read on behalf of another object, and left behind by the listener.
     let qp = new_qp(&context);
@@ -202,11 +202,11 @@ fn the_daemons_death_wakes_who_waits_for_a_peer() {
     let (channel, qp) = (context.create_event_channel().unwrap(), new_qp(&context));
     let connection = connect(&channel, &qp);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| connection.wait_established(PATIENCE).map(drop));
+        let waiting = scope.spawn(|| connection.wait_established(WAIT).map(drop));
         daemon.kill();
         assert!(matches!(waiting.join().unwrap(), Err(Error::DaemonGone { .. })));
     });
-    assert!(matches!(channel.next_event(PATIENCE), Err(Error::DaemonGone { .. })));
+    assert!(matches!(channel.next_event(WAIT), Err(Error::DaemonGone { .. })));
     let again = channel.listen("192.0.2.1:7471".parse().unwrap(), 1);
     assert!(matches!(again, Err(Error::DaemonGone { .. })));
 }

@@ -22,7 +22,7 @@ use urxe_verbs::{
 };
 
 /// Long enough that nothing that works reaches it.
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const WAIT: Option<Duration> = Some(Duration::from_secs(20));
 const NOT_AT_ALL: Option<Duration> = Some(Duration::ZERO);
 
 /// A QP in RTS, with room for 3 work requests of 1 entry or 16 inline bytes on either side.
@@ -89,7 +89,7 @@ fn asynchronous_events_name_their_object() {
     let qp = small_qp(&context, &cq);
     let srq = qp.pd().create_srq(&Default::default()).unwrap();
     let say = |user_handle, kind| daemon.state.lock().unwrap().say(user_handle, kind);
-    let next = || context.async_event(PATIENCE).unwrap().unwrap();
+    let next = || context.async_event(WAIT).unwrap().unwrap();
     let token = daemon.state.lock().unwrap().qps.values().next().unwrap().token;
     let srq_token = daemon.state.lock().unwrap().srqs.values().next().unwrap().token;
     assert!(context.async_event(NOT_AT_ALL).unwrap().is_none());
@@ -127,7 +127,7 @@ fn events_of_objects_that_are_gone_are_never_seen() {
     state.say(state.cqs.values().next().unwrap().token, event::CQ_ERR);
     drop(state);
     drop((qp, srq));
-    let left = context.async_event(PATIENCE).unwrap().unwrap();
+    let left = context.async_event(WAIT).unwrap().unwrap();
     assert!(matches!(left, AsyncEvent::CqError(of) if of == cq));
     assert!(context.async_event(NOT_AT_ALL).unwrap().is_none());
 }

@@ -1,6 +1,6 @@
 //! Connections by address: what programs are told, and when.
 
-use crate::{ALL, Net, PATIENCE, Side, start};
+use crate::{ALL, Net, Side, WAIT, start};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -74,7 +74,7 @@ impl Side {
 }
 
 fn next_request(listener: &Listener) -> ConnectRequest {
-    listener.wait(PATIENCE).unwrap().expect("nobody asks")
+    listener.wait(WAIT).unwrap().expect("nobody asks")
 }
 
 /// Both queue pairs connected by address, and both ends of the connection.
@@ -82,8 +82,8 @@ fn connected(near: &Side, far: &Side) -> (Connection, Connection) {
     let listener = far.listen();
     let near_end = near.connect(listener.local_addr(), &plain());
     let far_end = next_request(&listener).accept(&far.qp, &plain()).unwrap();
-    let near_end = near_end.wait_established(PATIENCE).unwrap();
-    (near_end, far_end.wait_established(PATIENCE).unwrap())
+    let near_end = near_end.wait_established(WAIT).unwrap();
+    (near_end, far_end.wait_established(WAIT).unwrap())
 }
 
 /// Connects, talks and disconnects, with a listener at that address.
@@ -101,17 +101,17 @@ fn meet_and_part(near: &Side, far: &Side, at: IpAddr) {
     assert_eq!(request.device(), far.context.device().name);
     far.expect_message();
     let far_end = request.accept(&far.qp, &saying(b"nobody")).unwrap();
-    let near_end = near_end.wait_established(PATIENCE).unwrap();
+    let near_end = near_end.wait_established(WAIT).unwrap();
     assert_said(&near_end.peer_param().unwrap().private_data, b"nobody");
-    let far_end = far_end.wait_established(PATIENCE).unwrap();
+    let far_end = far_end.wait_established(WAIT).unwrap();
     near.tell(far, b"ping");
     far.tell(near, b"pong");
     assert_eq!(near_end.peer_addr(), far_end.local_addr().unwrap());
     assert_eq!((near.state(), far.state()), (QpState::Rts, QpState::Rts));
 
     near_end.disconnect().unwrap();
-    assert!(far_end.wait_disconnected(PATIENCE).unwrap());
-    assert!(near_end.wait_disconnected(PATIENCE).unwrap());
+    assert!(far_end.wait_disconnected(WAIT).unwrap());
+    assert!(near_end.wait_disconnected(WAIT).unwrap());
     assert_eq!((near.state(), far.state()), (QpState::Err, QpState::Err));
     far_end.disconnect().unwrap();
 }
@@ -156,7 +156,7 @@ fn access_and_retries_are_as_both_sides_said() {
     let asked = request.param();
     assert_eq!((asked.responder_resources, asked.initiator_depth), (5, 0), "turned around");
     let _far_end = request.accept(&far.qp, &plain()).unwrap();
-    let near_end = near_end.wait_established(PATIENCE).unwrap();
+    let near_end = near_end.wait_established(WAIT).unwrap();
     let granted = near_end.peer_param().unwrap();
     assert_eq!((granted.responder_resources, granted.initiator_depth), (0, 5));
     let [ours, theirs] = [&near, &far].map(|side| side.qp.query().unwrap().attr);
@@ -176,7 +176,7 @@ fn a_refusal_brings_its_reason_and_private_data() {
     let to = listener.local_addr();
     let end = near.connect(to, &plain());
     next_request(&listener).reject(b"not today").unwrap();
-    let error = end.wait_established(PATIENCE).unwrap_err();
+    let error = end.wait_established(WAIT).unwrap_err();
     let text = format!("{to} refuses the connection: its program says no (reason 28)");
     assert_eq!((error.to_string(), error.errno()), (text, libc::ECONNREFUSED));
     let Error::Rejected { peer, reason: 28, private_data } = error else { panic!("{error}") };
@@ -186,13 +186,13 @@ fn a_refusal_brings_its_reason_and_private_data() {
     // So does a request that is dropped, and one that dies with its listener.
     let end = near.connect(to, &plain());
     drop(next_request(&listener));
-    let error = end.wait_established(PATIENCE).unwrap_err();
+    let error = end.wait_established(WAIT).unwrap_err();
     assert!(matches!(error, Error::Rejected { .. }), "{error}");
     let end = near.connect(to, &plain());
     let fd = listener.channel();
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).unwrap();
     drop(listener);
-    let error = end.wait_established(PATIENCE).unwrap_err();
+    let error = end.wait_established(WAIT).unwrap_err();
     assert!(matches!(error, Error::Rejected { .. }), "{error}");
 }
 
@@ -202,7 +202,7 @@ fn where_nobody_listens_is_refused_at_once() {
     let listener = far.listen();
     let to = listener.local_addr();
     drop(listener);
-    let error = near.connect(to, &plain()).wait_established(PATIENCE).unwrap_err();
+    let error = near.connect(to, &plain()).wait_established(WAIT).unwrap_err();
     assert!(matches!(error, Error::Rejected { reason: 8, .. }), "{error}");
     let text = format!("{to} refuses the connection: nobody listens there (reason 8)");
     assert_eq!(error.to_string(), text);
@@ -226,7 +226,7 @@ fn a_silent_peer_is_given_up_in_time() {
     let listener = far.listen();
     let end = near.connect(listener.local_addr(), &plain());
     let _far_end = next_request(&listener).accept(&far.qp, &plain()).unwrap();
-    end.wait_established(PATIENCE).unwrap();
+    end.wait_established(WAIT).unwrap();
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn either_side_may_end_a_connection_by_word_or_by_going() {
             // or loses its connection and not its queue pair.
             _ => drop((far_end, far.qp)),
         }
-        assert!(near_end.wait_disconnected(PATIENCE).unwrap());
+        assert!(near_end.wait_disconnected(WAIT).unwrap());
         // What was outstanding is flushed.
         assert_eq!(near.next().status, WcStatus::WrFlush);
         assert_eq!(near.state(), QpState::Err);
@@ -256,14 +256,14 @@ fn after_time_wait_queue_pairs_can_be_connected_again() {
     let Net { near, far, daemon: _daemon } = Net::unconnected();
     let (near_end, far_end) = connected(&near, &far);
     near_end.disconnect().unwrap();
-    assert!(far_end.wait_disconnected(PATIENCE).unwrap());
+    assert!(far_end.wait_disconnected(WAIT).unwrap());
     let channel = near_end.channel();
-    let next = || channel.next_event(PATIENCE).unwrap().unwrap();
+    let next = || channel.next_event(WAIT).unwrap().unwrap();
     assert!(matches!(next(), Event::Disconnected(end) if end == near_end));
     // Until then its queue pair's number means the old connection.
     assert!(matches!(next(), Event::TimewaitExit(end) if end == near_end));
     let channel = far_end.channel();
-    let next = || channel.next_event(PATIENCE).unwrap().unwrap();
+    let next = || channel.next_event(WAIT).unwrap().unwrap();
     assert!(matches!(next(), Event::TimewaitExit(end) if end == far_end));
     near.qp.to_reset().unwrap();
     far.qp.to_reset().unwrap();
@@ -280,8 +280,8 @@ fn a_peer_that_is_killed_is_missed_and_its_connection_ends() {
         let (socket, to) = place.split_once(' ').unwrap();
         let near = Side::new(&OpenOptions::new().socket(socket).device("urxe0"));
         let end = near.connect(to.parse().unwrap(), &plain());
-        let _end = end.wait_established(PATIENCE).unwrap();
-        std::thread::sleep(PATIENCE.unwrap());
+        let _end = end.wait_established(WAIT).unwrap();
+        std::thread::sleep(WAIT.unwrap());
         panic!("nobody killed it");
     }
     let Net { far, daemon, near } = Net::unconnected();
@@ -296,25 +296,25 @@ fn a_peer_that_is_killed_is_missed_and_its_connection_ends() {
         .spawn()
         .unwrap();
     let end = next_request(&listener).accept(&far.qp, &plain()).unwrap();
-    let end = end.wait_established(PATIENCE).unwrap();
+    let end = end.wait_established(WAIT).unwrap();
     peer.kill().unwrap();
     peer.wait().unwrap();
-    assert!(end.wait_disconnected(PATIENCE).unwrap());
+    assert!(end.wait_disconnected(WAIT).unwrap());
     // Somebody else is welcome.
     drop(end);
     let far = far.anew();
     let near_end = near.connect(listener.local_addr(), &plain());
     let _far_end = next_request(&listener).accept(&far.qp, &plain()).unwrap();
-    near_end.wait_established(PATIENCE).unwrap();
+    near_end.wait_established(WAIT).unwrap();
 }
 
 #[test]
 fn the_channels_descriptor_is_readable_when_there_is_something_to_do() {
     let Net { near, far, daemon: _daemon } = Net::unconnected();
-    let is_readable = |channel: &EventChannel, patience: Duration| {
-        let patience = Timespec::try_from(patience).unwrap();
+    let is_readable = |channel: &EventChannel, wait: Duration| {
+        let wait = Timespec::try_from(wait).unwrap();
         let fd = channel.as_fd();
-        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)).unwrap() > 0
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&wait)).unwrap() > 0
     };
     let listener = far.listen();
     let (ours, theirs) = (near.channel(), listener.channel());
@@ -327,8 +327,8 @@ fn the_channels_descriptor_is_readable_when_there_is_something_to_do() {
         let fds = [ours.as_fd(), theirs.as_fd()];
         let [a, b] = &fds;
         let mut fds = [PollFd::new(a, PollFlags::IN), PollFd::new(b, PollFlags::IN)];
-        let patience = Timespec::try_from(PATIENCE.unwrap()).unwrap();
-        assert_ne!(poll(&mut fds, Some(&patience)).unwrap(), 0, "nothing happens any more");
+        let wait = Timespec::try_from(WAIT.unwrap()).unwrap();
+        assert_ne!(poll(&mut fds, Some(&wait)).unwrap(), 0, "nothing happens any more");
         for channel in [&ours, &theirs] {
             while let Some(event) = channel.try_next_event().unwrap() {
                 match event {
@@ -347,11 +347,11 @@ fn the_channels_descriptor_is_readable_when_there_is_something_to_do() {
     }
     assert!(!is_readable(&ours, Duration::ZERO) && !is_readable(&theirs, Duration::ZERO));
     begun.disconnect().unwrap();
-    assert!(is_readable(&theirs, PATIENCE.unwrap()));
+    assert!(is_readable(&theirs, WAIT.unwrap()));
     let event = theirs.try_next_event().unwrap().unwrap();
     assert!(matches!(event, Event::Disconnected(end) if Some(&end) == far_end.as_ref()));
     // And what is known is not told again.
-    assert!(begun.wait_disconnected(PATIENCE).unwrap());
+    assert!(begun.wait_disconnected(WAIT).unwrap());
     assert!(begun.wait_established(A_MOMENT).is_err());
 }
 
@@ -414,7 +414,7 @@ fn a_queue_pair_that_cannot_be_connected_is_refused_in_words() {
     let error = next_request(&listener).accept(&other, &plain()).unwrap_err();
     let text = "device of the queue pair is urxe0, expected urxe1, which the request came to";
     assert_eq!(error.to_string(), text);
-    let refused = end.wait_established(PATIENCE).unwrap_err();
+    let refused = end.wait_established(WAIT).unwrap_err();
     assert!(matches!(refused, Error::Rejected { .. }), "{refused}");
     // Another family than the device has.
     let to = "[2001:db8::1]:1".parse().unwrap();
@@ -442,15 +442,15 @@ fn threads_of_one_channel_wait_each_for_its_own() {
             scope.spawn(|| {
                 let qp = near.pd.create_qp(&QpInit::new(&near.cq)).unwrap();
                 let end = channel.connect(listener.local_addr(), &qp, &plain()).unwrap();
-                let end = end.wait_established(PATIENCE).unwrap();
+                let end = end.wait_established(WAIT).unwrap();
                 end.disconnect().unwrap();
-                assert!(end.wait_disconnected(PATIENCE).unwrap());
+                assert!(end.wait_disconnected(WAIT).unwrap());
             });
             scope.spawn(|| {
                 let qp = far.pd.create_qp(&QpInit::new(&far.cq)).unwrap();
                 let end = next_request(&listener).accept(&qp, &plain()).unwrap();
-                let end = end.wait_established(PATIENCE).unwrap();
-                assert!(end.wait_disconnected(PATIENCE).unwrap());
+                let end = end.wait_established(WAIT).unwrap();
+                assert!(end.wait_disconnected(WAIT).unwrap());
             });
         }
     });
@@ -461,10 +461,10 @@ fn the_end_of_the_daemon_wakes_who_waits_for_events() {
     let Net { near, far, daemon } = Net::unconnected();
     let (listener, channel) = (far.listen(), near.channel());
     std::thread::scope(|scope| {
-        let sleeper = scope.spawn(|| listener.wait(PATIENCE));
+        let sleeper = scope.spawn(|| listener.wait(WAIT));
         std::thread::sleep(Duration::from_millis(20));
         drop(daemon);
         assert!(matches!(sleeper.join().unwrap(), Err(Error::DaemonGone { .. })));
     });
-    assert!(matches!(channel.next_event(PATIENCE), Err(Error::DaemonGone { .. })));
+    assert!(matches!(channel.next_event(WAIT), Err(Error::DaemonGone { .. })));
 }

@@ -1,6 +1,6 @@
 //! Services and groups for datagrams, found and joined through the connection manager.
 
-use crate::{Net, PATIENCE, Side};
+use crate::{Net, Side, WAIT};
 use std::net::SocketAddr;
 use std::time::Duration;
 use urxe_verbs::cm::{EventChannel, Membership, ServiceListener, UDP_QKEY, UdParam};
@@ -52,14 +52,14 @@ fn a_service_is_found_and_takes_datagrams() {
         let listener = serve(&far);
         let to = listener.local_addr();
         let search = channel(&near).find_service(to, &ours, b"who is there?").unwrap();
-        let request = listener.wait(PATIENCE).unwrap().unwrap();
+        let request = listener.wait(WAIT).unwrap().unwrap();
         assert!(request.private_data().starts_with(b"who is there?\0"));
         assert_eq!(request.private_data().len(), 180);
         assert_eq!(request.local_addr(), to);
         assert_eq!(request.peer_addr().ip(), near.context.device().address);
         assert_eq!(request.device(), "urxe1");
         request.answer(&theirs, b"me").unwrap();
-        let found = search.wait_found(PATIENCE).unwrap();
+        let found = search.wait_found(WAIT).unwrap();
         assert_eq!((found.qpn, found.qkey), (theirs.qpn(), qkey));
         assert!(found.private_data.starts_with(b"me\0"));
         send(&near, &ours, &found, b"hello");
@@ -74,8 +74,8 @@ fn a_service_that_is_not_there_or_refuses_is_not_found() {
     let listener = serve(&far);
     let to = listener.local_addr();
     let search = channel(&near).find_service(to, &qp, b"").unwrap();
-    listener.wait(PATIENCE).unwrap().unwrap().reject(b"closed").unwrap();
-    let error = search.wait_found(PATIENCE).unwrap_err();
+    listener.wait(WAIT).unwrap().unwrap().reject(b"closed").unwrap();
+    let error = search.wait_found(WAIT).unwrap_err();
     let text = format!("{to} offers no such service: its program says no (status 2)");
     assert_eq!(error.to_string(), text);
     let Error::NoService { private_data, .. } = error else { panic!("{error}") };
@@ -83,13 +83,13 @@ fn a_service_that_is_not_there_or_refuses_is_not_found() {
 
     // Not an answer either: a queue pair that is no service.
     let search = channel(&near).find_service(to, &qp, b"").unwrap();
-    let error = listener.wait(PATIENCE).unwrap().unwrap().answer(&far.qp, b"").unwrap_err();
+    let error = listener.wait(WAIT).unwrap().unwrap().answer(&far.qp, b"").unwrap_err();
     assert!(error.to_string().starts_with("queue pair is RC, in RESET, expected UD"), "{error}");
-    assert!(matches!(search.wait_found(PATIENCE), Err(Error::NoService { .. })));
+    assert!(matches!(search.wait_found(WAIT), Err(Error::NoService { .. })));
 
     drop(listener);
     let search = channel(&near).find_service(to, &qp, b"").unwrap();
-    let error = search.wait_found(PATIENCE).unwrap_err();
+    let error = search.wait_found(WAIT).unwrap_err();
     assert!(matches!(error, Error::NoService { .. }), "{error}");
     assert_eq!(error.errno(), libc::ECONNREFUSED);
 }
@@ -100,7 +100,7 @@ fn members_of_a_group_receive_what_is_sent_to_it_while_they_are() {
     let (ours, theirs) = (datagrams(&near, UDP_QKEY), datagrams(&far, UDP_QKEY));
     let group: SocketAddr = "239.41.7.1:0".parse().unwrap();
     let join = |side: &Side, qp: &Qp| -> Membership {
-        channel(side).join_multicast(group, qp).unwrap().wait_joined(PATIENCE).unwrap()
+        channel(side).join_multicast(group, qp).unwrap().wait_joined(WAIT).unwrap()
     };
     let (near_member, far_member) = (join(&near, &ours), join(&far, &theirs));
     assert_eq!(far_member.group(), group);

@@ -15,7 +15,7 @@ use urxe_daemon::{Config, Daemon, Handle, StartError};
 use urxe_verbs::*;
 
 /// Long enough that nothing that works reaches it.
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+const WAIT: Option<Duration> = Some(Duration::from_secs(30));
 const ALL: Access = Access::from_bits_retain(15);
 
 /// Two devices of one daemon, and a connected queue pair at each.
@@ -88,7 +88,7 @@ impl Side {
     /// The next completion, however it ended.
     fn next(&self) -> Wc {
         let mut wc = [Wc::default()];
-        assert_eq!(self.cq.wait(&mut wc, PATIENCE).unwrap(), 1, "nothing completed");
+        assert_eq!(self.cq.wait(&mut wc, WAIT).unwrap(), 1, "nothing completed");
         wc[0]
     }
 
@@ -440,7 +440,7 @@ fn only_a_solicited_message_wakes_who_asked_for_such() {
     near.done();
     assert_eq!(channel.wait(Some(Duration::ZERO)).unwrap(), None);
     near.qp.post_send(&[SendWr::send(2, Inline(b"")).solicited()]).unwrap();
-    assert_eq!(channel.wait(PATIENCE).unwrap().as_ref(), Some(&far.cq));
+    assert_eq!(channel.wait(WAIT).unwrap().as_ref(), Some(&far.cq));
     let mut wcs = vec![];
     assert_eq!(far.cq.poll_into(&mut wcs).unwrap(), 2);
 }
@@ -475,7 +475,7 @@ fn a_drained_queue_pair_says_so_and_goes_on_when_told() {
     near.qp.post_send(&[SendWr::write(1, &all, there).signaled()]).unwrap();
     near.qp.to_sqd().unwrap();
     near.qp.post_send(&[SendWr::write(2, Inline(b"x"), there).signaled()]).unwrap();
-    let event = near.context.async_event(PATIENCE).unwrap();
+    let event = near.context.async_event(WAIT).unwrap();
     assert!(matches!(event, Some(AsyncEvent::SqDrained(qp)) if qp == near.qp));
     let rts = QpAttr { state: Some(QpState::Rts), ..QpAttr::default() };
     near.qp.modify(&rts).unwrap();
@@ -524,8 +524,8 @@ fn many_threads_may_post_to_one_queue_pair_and_poll_one_queue() {
 fn the_end_of_the_daemon_is_an_error_and_no_hang() {
     let Net { near, far, daemon } = Net::new();
     std::thread::scope(|scope| {
-        let sleeper = scope.spawn(|| near.cq.wait(&mut [Wc::default()], PATIENCE));
-        let event = scope.spawn(|| far.context.async_event(PATIENCE));
+        let sleeper = scope.spawn(|| near.cq.wait(&mut [Wc::default()], WAIT));
+        let event = scope.spawn(|| far.context.async_event(WAIT));
         std::thread::sleep(Duration::from_millis(20));
         drop(daemon);
         assert!(matches!(sleeper.join().unwrap(), Err(Error::DaemonGone { .. })));

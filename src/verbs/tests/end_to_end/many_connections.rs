@@ -1,6 +1,6 @@
 //! Many connections of few threads.
 
-use crate::{Net, PATIENCE, Side};
+use crate::{Net, Side, WAIT};
 use std::collections::HashMap;
 use std::time::Duration;
 use urxe_verbs::cm::{ConnParam, Connection, Event};
@@ -45,9 +45,9 @@ fn a_thousand_connections_are_opened_used_and_closed_through_one_listener() {
     assert_eq!(near.context.resources(ResourceKind::Qp).unwrap().len(), before);
     let channel = near.context.create_event_channel().unwrap();
     let end = channel.connect(to, &near.qp, &ConnParam::default()).unwrap();
-    let request = listener.wait(PATIENCE).unwrap().unwrap();
+    let request = listener.wait(WAIT).unwrap().unwrap();
     let far_end = request.accept(&far.qp, &ConnParam::default()).unwrap();
-    end.wait_established(PATIENCE).unwrap();
+    end.wait_established(WAIT).unwrap();
     drop(far_end);
 }
 
@@ -63,7 +63,7 @@ fn use_them_all(near: &Side, to: std::net::SocketAddr) {
             let qp = small_qp(near, &srq);
             on_their_way.push(channel.connect(to, &qp, &ConnParam::default()).unwrap());
         }
-        match channel.next_event(PATIENCE).unwrap() {
+        match channel.next_event(WAIT).unwrap() {
             Some(Event::Established(end)) => {
                 on_their_way.retain(|other| *other != end);
                 open.push(end);
@@ -80,7 +80,7 @@ fn use_them_all(near: &Side, to: std::net::SocketAddr) {
         end.disconnect().unwrap();
     }
     for end in &open {
-        assert!(end.wait_disconnected(PATIENCE).unwrap());
+        assert!(end.wait_disconnected(WAIT).unwrap());
     }
 }
 

@@ -16,17 +16,17 @@ const IN_FLIGHT: u64 = 8;
 
 /// How the program learns that new data is there.
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum Signal {
     Flag,
     FetchAdd,
     LastWord,
 }
 
 /// Polls until the last round has come; whenever a round is told of, its data must be there.
-fn poll(mr: &Mr, told: Told, failed: &AtomicBool) -> u64 {
+fn poll(mr: &Mr, signal: Signal, failed: &AtomicBool) -> u64 {
     let word = |index: usize| mr.atomic_u64(8 * index).unwrap();
-    let (flag, words) = match told {
-        Told::LastWord => (word(WORDS - 1), WORDS - 1),
+    let (flag, words) = match signal {
+        Signal::LastWord => (word(WORDS - 1), WORDS - 1),
         _ => (word(FLAG), WORDS),
     };
     let data: Vec<&AtomicU64> = (0..words).map(word).collect();
@@ -39,14 +39,14 @@ fn poll(mr: &Mr, told: Told, failed: &AtomicBool) -> u64 {
         }
         for (index, word) in data.iter().enumerate() {
             let value = word.load(Ordering::Relaxed);
-            assert!(value >= now, "{told:?}: word {index} is of round {value}, not of {now}");
+            assert!(value >= now, "{signal:?}: word {index} is of round {value}, not of {now}");
         }
         (seen, looked) = (now, looked + 1);
     }
     looked
 }
 
-fn write(net: &Net, mr: &Mr, told: Told) {
+fn write(net: &Net, mr: &Mr, signal: Signal) {
     let source = &net.near.mr;
     let there = mr.remote_buf(..8 * WORDS).unwrap();
     let flag = mr.remote_buf(8 * FLAG..8 * FLAG + 8).unwrap();
@@ -59,13 +59,13 @@ fn write(net: &Net, mr: &Mr, told: Told) {
         // What was there before goes to where nobody looks.
         let before = [source.sge(1 << 19..(1 << 19) + 8).unwrap()];
         let data = SendWr::write(round, &from, there);
-        let posted = match told {
-            Told::LastWord => net.near.qp.post_send(&[data.signaled()]),
-            Told::Flag => {
+        let posted = match signal {
+            Signal::LastWord => net.near.qp.post_send(&[data.signaled()]),
+            Signal::Flag => {
                 let flag = SendWr::write(round, Inline(&number), flag).signaled();
                 net.near.qp.post_send(&[data, flag])
             }
-            Told::FetchAdd => {
+            Signal::FetchAdd => {
                 let add = SendWr::fetch_add(round, &before, flag, 1).signaled();
                 net.near.qp.post_send(&[data, add])
             }
@@ -80,17 +80,17 @@ fn write(net: &Net, mr: &Mr, told: Told) {
 }
 
 fn check(net: &Net, mr: &Mr) {
-    for told in [Told::Flag, Told::FetchAdd, Told::LastWord] {
+    for signal in [Signal::Flag, Signal::FetchAdd, Signal::LastWord] {
         mr.fill(.., 0).unwrap();
         let failed = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let poller = scope.spawn(|| poll(mr, told, &failed));
+            let poller = scope.spawn(|| poll(mr, signal, &failed));
             let writes = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                write(net, mr, told);
+                write(net, mr, signal);
             }));
             failed.store(writes.is_err(), Ordering::Relaxed);
             let looked = poller.join().unwrap();
-            assert!(writes.is_ok() && looked > 0, "{told:?}: looked {looked} times");
+            assert!(writes.is_ok() && looked > 0, "{signal:?}: looked {looked} times");
         });
     }
 }

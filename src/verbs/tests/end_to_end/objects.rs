@@ -1,6 +1,6 @@
 //! Shared receive queues, memory windows, FLUSH and ATOMIC WRITE, completion queues, events.
 
-use crate::{ALL, Net, PATIENCE, Side};
+use crate::{ALL, Net, Side, WAIT};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use urxe_verbs::*;
@@ -34,7 +34,7 @@ fn queue_pairs_share_the_receives_of_an_srq_which_warns_once_when_few_are_left()
         assert_eq!(wc.qpn, qp.1.qpn());
         assert_eq!(far.bytes(wc.wr_id as usize * 10, 1), text);
     }
-    let event = far.context.async_event(PATIENCE).unwrap().unwrap();
+    let event = far.context.async_event(WAIT).unwrap().unwrap();
     assert!(matches!(event, AsyncEvent::SrqLimit(of) if of == srq));
     assert!(far.context.async_event(A_MOMENT).unwrap().is_none(), "only once");
     assert_eq!(srq.query().unwrap().limit, 0);
@@ -54,7 +54,7 @@ fn a_queue_pair_of_an_srq_says_that_it_takes_no_more_and_leaves_the_rest_to_othe
     let (one, two) = (over(&near, &far, &srq), over(&near, &far, &srq));
     srq.post_recv(&[RecvWr::new(1, &[])]).unwrap();
     one.1.to_error().unwrap();
-    let event = far.context.async_event(PATIENCE).unwrap().unwrap();
+    let event = far.context.async_event(WAIT).unwrap().unwrap();
     assert!(matches!(event, AsyncEvent::LastWqeReached(of) if of == one.1));
     assert!(far.context.async_event(A_MOMENT).unwrap().is_none(), "only once");
     two.0.post_send(&[SendWr::send(1, Inline(b""))]).unwrap();
@@ -219,7 +219,7 @@ fn an_overrun_is_told_once_and_stops_its_queue_pairs() {
     qp.post_send(&[1, 2, 3, 4].map(write)).unwrap();
     let mut events = Vec::new();
     while let Some(event) =
-        near.context.async_event(if events.is_empty() { PATIENCE } else { A_MOMENT }).unwrap()
+        near.context.async_event(if events.is_empty() { WAIT } else { A_MOMENT }).unwrap()
     {
         events.push(event);
     }

@@ -1,6 +1,6 @@
 //! UC, UD and multicast.
 
-use crate::{ALL, Net, PATIENCE, Side, pattern};
+use crate::{ALL, Net, Side, WAIT, pattern};
 use std::net::IpAddr;
 use urxe_verbs::*;
 
@@ -143,6 +143,6 @@ fn a_group_reaches_all_that_are_attached_and_nobody_else() {
     receive(&far, &members[1], 5, 0, 100);
     from.post_send(&[send(b"one")]).unwrap();
     assert_eq!(far.done().wr_id, 5);
-    assert_eq!(far.cq.wait(&mut [Wc::default()], Some(PATIENCE.unwrap() / 1000)).unwrap(), 0);
+    assert_eq!(far.cq.wait(&mut [Wc::default()], Some(WAIT.unwrap() / 1000)).unwrap(), 0);
     assert!(near.qp.attach_mcast(group).is_err(), "RC has no groups");
 }

@@ -20,10 +20,10 @@ use urxe_shm::memory::region::{Mapping, create_memfd};
 use urxe_verbs::{Access, Context, OpenOptions, QpInit, SendWr, Wc};
 
 /// How long the whole of it may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(20);
 
 /// How long the one message may take.
-const MESSAGE_PATIENCE: Duration = Duration::from_secs(10);
+const MESSAGE_WAIT: Duration = Duration::from_secs(10);
 
 /// What comes after the last step.
 const DONE: &str = "done";
@@ -67,7 +67,7 @@ pub(super) fn run(socket: &Path) -> Result<(), Failure> {
 
 /// The end of the process; one that hangs is ended.
 fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT;
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
@@ -92,7 +92,7 @@ fn judge(said: &str, status: Option<ExitStatus>) -> Result<(), Failure> {
     }
     const SIGSYS: i32 = 31;
     let reason = match status {
-        None => format!("did not end within {} seconds", PATIENCE.as_secs()),
+        None => format!("did not end within {} seconds", WAIT.as_secs()),
         Some(status) if status.signal() == Some(SIGSYS) => {
             "killed by a filter of system calls (SIGSYS)".into()
         }
@@ -192,7 +192,7 @@ fn write_to_oneself(context: &Context) -> Result<(), String> {
         let sges = [from.sge(..)?];
         qp.post_send(&[SendWr::write(1, &sges, to.remote_buf(..)?).signaled()])?;
         let mut completion = [Wc::default()];
-        let count = cq.wait(&mut completion, Some(MESSAGE_PATIENCE))?;
+        let count = cq.wait(&mut completion, Some(MESSAGE_WAIT))?;
         if count == 1 {
             completion[0].check()?;
         }
@@ -202,7 +202,7 @@ fn write_to_oneself(context: &Context) -> Result<(), String> {
     };
     match write() {
         Ok(arrived) if arrived == *b"8 bytes!" => Ok(()),
-        Ok(_) => Err(format!("nothing arrived within {} seconds", MESSAGE_PATIENCE.as_secs())),
+        Ok(_) => Err(format!("nothing arrived within {} seconds", MESSAGE_WAIT.as_secs())),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -22,7 +22,7 @@ use urxe_verbs::{Context, DeviceInfo, OpenOptions};
 const LINGER: u32 = 10;
 
 /// How long a daemon may take to start, or another `urxe run` to start one.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(10);
 
 /// Where the connection that holds the daemon is kept: above what programs count on.
 const HOLD_FD_MIN: i32 = 512;
@@ -172,7 +172,7 @@ fn lock_directory(socket: &Path) -> Result<File, NoDaemon> {
     let directory = socket.parent().unwrap_or(Path::new("/"));
     urxe_shm::make_socket_directory(socket).map_err(system(directory))?;
     let file = File::open(directory).map_err(system(directory))?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
@@ -198,7 +198,7 @@ fn start(addr: IpAddr, name: Option<&str>, socket: &Path) -> Result<Daemon, NoDa
     library::forget(&mut command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
     let mut starter = command.spawn().map_err(|error| refused(error.to_string()))?;
-    let became_ready = starter.stdout.take().is_some_and(|pipe| says_a_line(pipe, PATIENCE));
+    let became_ready = starter.stdout.take().is_some_and(|pipe| says_a_line(pipe, WAIT));
     // The daemon is no child of ours, and so none of the program that we become.
     let _ = starter.wait();
     if !became_ready {
@@ -209,8 +209,8 @@ fn start(addr: IpAddr, name: Option<&str>, socket: &Path) -> Result<Daemon, NoDa
 }
 
 /// Whether a line comes through a pipe before it is closed or the time is over.
-fn says_a_line(mut pipe: impl Read + AsFd, patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
+fn says_a_line(mut pipe: impl Read + AsFd, wait: Duration) -> bool {
+    let deadline = Instant::now() + wait;
     let mut byte = [0];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -1,6 +1,6 @@
 //! One list of rules, and what makes it a good one.
 
-use super::place::{self, Place};
+use super::comments::{self, Mention};
 use super::source::Sources;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -116,11 +116,11 @@ pub(super) fn check(
 /// Gives every rule its places in a file, and says which IDs there are none.
 pub(super) fn place(areas: &mut [Area], file: &str, text: &str, problems: &mut Problems) {
     let is_prefix = |prefix: &str| areas.iter().any(|area| area.prefix == prefix);
-    let (places, malformed) = place::places(text, is_prefix);
+    let (places, malformed) = comments::mentions(text, is_prefix);
     for line in malformed {
         problems.add(format!("{file}:{line}: a comment with a rule must be `// ID, ID: reason`"));
     }
-    for Place { id, line } in places {
+    for Mention { id, line } in places {
         let mut rules = areas.iter_mut().flat_map(|area| &mut area.rules);
         match rules.find(|rule| rule.id == id) {
             Some(rule) => rule.places.push(format!("{file}:{line}")),

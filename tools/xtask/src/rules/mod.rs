@@ -1,8 +1,8 @@
 //! The rules that are kept, `spec-tests/rules/*.toml`: the tests that say so, and the lines of the
 //! code that decide them.
 
+mod comments;
 mod list;
-mod place;
 mod source;
 
 use list::{Area, Problems, Rule};
@@ -52,7 +52,7 @@ fn read() -> Result<Vec<Area>> {
     files.sort();
     for file in &files {
         let name = file.strip_prefix(&root).unwrap_or(file).to_string_lossy().into_owned();
-        if place::is_product(&name) {
+        if comments::is_product(&name) {
             let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
             list::place(&mut areas, &name, &text, &mut problems);
         }

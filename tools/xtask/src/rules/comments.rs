@@ -7,7 +7,7 @@
 
 /// Where a rule is decided, or an ID stands that names none.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Mention {
     /// The ID.
     pub(super) id: String,
     /// The line, from 1.
@@ -15,8 +15,8 @@ pub(super) struct Place {
 }
 
 /// The places of a file, and the lines on which IDs do not stand in the form that is asked for.
-pub(super) fn places(text: &str, is_prefix: impl Fn(&str) -> bool) -> (Vec<Place>, Vec<usize>) {
-    let (mut places, mut malformed) = (Vec::new(), Vec::new());
+pub(super) fn mentions(text: &str, is_prefix: impl Fn(&str) -> bool) -> (Vec<Mention>, Vec<usize>) {
+    let (mut found, mut malformed) = (Vec::new(), Vec::new());
     for (index, line) in without_tests(text).enumerate() {
         let Some((_, comment)) = line.split_once("//") else { continue };
         let is_id = |word: &str| is_id(word, &is_prefix);
@@ -26,12 +26,12 @@ pub(super) fn places(text: &str, is_prefix: impl Fn(&str) -> bool) -> (Vec<Place
         }
         let ids = comment.trim_start().split(':').next().unwrap_or_default().trim_end();
         match ids.split(", ").all(is_id) {
-            true => places
-                .extend(ids.split(", ").map(|id| Place { id: id.to_owned(), line: index + 1 })),
+            true => found
+                .extend(ids.split(", ").map(|id| Mention { id: id.to_owned(), line: index + 1 })),
             false => malformed.push(index + 1),
         }
     }
-    (places, malformed)
+    (found, malformed)
 }
 
 /// Whether a word is an ID of one of the lists.
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn found(text: &str) -> (Vec<(String, usize)>, Vec<usize>) {
-        let (places, malformed) = places(text, |prefix| prefix == "RC-A");
+        let (places, malformed) = mentions(text, |prefix| prefix == "RC-A");
         (places.into_iter().map(|place| (place.id, place.line)).collect(), malformed)
     }
 
