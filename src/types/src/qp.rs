@@ -65,7 +65,8 @@ pub struct QpAttr {
     /// READs, atomics and ATOMIC WRITEs that the peer may have outstanding.
     pub max_dest_rd_atomic: Option<u8>,
     /// Code (0 to 31) of the time a peer shall wait when we have no receive posted. The engine
-    /// checks it and makes it an [`RnrTimer`](crate::RnrTimer): a larger number is refused, not cut.
+    /// checks it and makes it an [`RnrTimer`](crate::RnrTimer): a larger number is refused, not
+    /// cut.
     pub min_rnr_timer: Option<u8>,
     /// Code (0 to 31) of the ACK timeout, which is never less than the path needs; 0 waits for
     /// ever. The engine checks it and makes it a [`TimeCode`](crate::TimeCode), as above.
