@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Instant;
 use urxe_cm::{Listen, ListenError, ListenOn, Service};
 use urxe_shm::control::{CmEventKind, CmEventParam, CmOption, CmPortSpace, ControlError};
-use urxe_types::QpType;
+use urxe_types::{QpType, TimeCode};
 use urxe_wire::mad::PortSpace;
 
 /// Ports below this one are root's.
@@ -217,7 +217,7 @@ impl Cm {
                 let sentence = "ACK timeout: expected an id of a reliable connection";
                 return Err(refuse(Errno::INVAL, sentence));
             }
-            (CmOption::AckTimeout(code), _) => id.ack_timeout = Some(code),
+            (CmOption::AckTimeout(code), _) => id.ack_timeout = Some(TimeCode::new(code)),
             (CmOption::ReuseAddr(_) | CmOption::FamilyOnly(_), _) => {
                 return Err(id.cannot("have that option changed"));
             }

@@ -9,11 +9,11 @@ use rustix::io::Errno;
 use std::time::Instant;
 use urxe_cm::{Accept, CommandError, Connect, ConnectError, Path, Qp, Resolve, SidrAnswer};
 use urxe_shm::control::{CmConnParam, CmPath, CmRoute, ControlError};
-use urxe_types::{Access, Gid, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn, TimeCode};
+use urxe_types::{Access, Gid, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn};
 use urxe_wire::mad::SidrStatus;
 
 /// The Q_Key of port spaces of datagrams: `RDMA_UDP_QKEY`.
-pub(super) const UDP_QKEY: u32 = 0x0123_4567;
+pub(super) const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 
 impl Cm {
     pub(super) fn connect(
@@ -43,7 +43,7 @@ impl Cm {
             path_mtu: mtu,
             qp,
             retry_count: param.retry_count,
-            ack_timeout: id.ack_timeout.map(TimeCode::new),
+            ack_timeout: id.ack_timeout,
             private_data,
         };
         let conn = match id.qp_type {
@@ -63,7 +63,7 @@ impl Cm {
         let conn = conn.map_err(refuse_connect)?;
         self.conn_owners.insert((device, conn), ConnOwner::Id(key));
         let id = self.id_mut(key)?;
-        (id.phase, id.qpn) = (Phase::Connected { device, conn }, Some(param.qpn));
+        (id.phase, id.qpn) = (Phase::Connected { device, conn }, Some(qp.qpn));
         Ok(())
     }
 
@@ -81,19 +81,19 @@ impl Cm {
         let private_data = &param.private_data[..];
         let manager = &mut devices[device].cm;
         if id.qp_type == QpType::Ud {
-            let qkey = if param.qkey == 0 { UDP_QKEY } else { param.qkey };
+            let qkey = if param.qkey == Qkey(0) { UDP_QKEY } else { param.qkey };
             let status = SidrStatus::Valid;
-            let answer = SidrAnswer { status, qpn: qp.qpn, qkey: Qkey(qkey), private_data };
+            let answer = SidrAnswer { status, qpn: qp.qpn, qkey, private_data };
             manager.answer(now, conn, &answer).map_err(refuse_command)?;
             self.over(key);
             let id = self.id_mut(key)?;
-            (id.user_handle, id.qpn) = (Some(user_handle), Some(param.qpn));
+            (id.user_handle, id.qpn) = (Some(user_handle), Some(qp.qpn));
             return Ok(());
         }
         manager.accept(now, conn, &Accept { qp, private_data }).map_err(refuse_command)?;
-        self.accepted.insert((device, param.qpn, key));
+        self.accepted.insert((device, qp.qpn, key));
         let id = self.id_mut(key)?;
-        (id.user_handle, id.qpn) = (Some(user_handle), Some(param.qpn));
+        (id.user_handle, id.qpn) = (Some(user_handle), Some(qp.qpn));
         id.accepted_qpn = id.qpn;
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Cm {
         match (id.device, &id.phase, id.qp_type, state) {
             (None, ..) => Err(id.cannot("say anything of a QP")),
             (Some(_), _, QpType::Ud, QpState::Init) => {
-                let qkey = Some(Qkey(UDP_QKEY));
+                let qkey = Some(UDP_QKEY);
                 Ok(QpAttr { pkey_index: Some(0), port: Some(1), qkey, ..attr })
             }
             (Some(_), _, QpType::Ud, QpState::Rtr) => Ok(attr),
@@ -225,12 +225,9 @@ impl Cm {
 
 /// What a program says of its QP in the engine's terms.
 fn qp_to_engine(param: &CmConnParam) -> Result<Qp, ControlError> {
-    if param.qpn > 0xff_ffff {
-        let sentence = format!("qp_num {:#x}: expected a number of 24 bits", param.qpn);
-        return Err(refuse(Errno::INVAL, sentence));
-    }
+    let qpn = Qpn::try_from(param.qpn);
     Ok(Qp {
-        qpn: Qpn::new(param.qpn),
+        qpn: qpn.map_err(|error| refuse(Errno::INVAL, format!("qp_num {error}")))?,
         responder_resources: param.responder_resources,
         initiator_depth: param.initiator_depth,
         flow_control: param.flow_control,

@@ -12,6 +12,7 @@ use urxe_shm::control::{
     CmConnParam, CmEvent, CmEventKind, CmEventParam, CmIdHandle, CmMulticastHandle, CmSubject,
     CmUdParam,
 };
+use urxe_types::{Qkey, Qpn};
 use urxe_wire::mad::SidrStatus;
 
 impl Cm {
@@ -19,7 +20,7 @@ impl Cm {
     pub(crate) fn poll(&mut self, now: Instant, index: usize, device: &mut RdmaDevice) {
         device.take_mads(now);
         while let Some(qpn) = device.nic.take_comm_est_qp() {
-            let keys = self.accepted.range((index, qpn.get(), 0)..=(index, qpn.get(), u32::MAX));
+            let keys = self.accepted.range((index, qpn, 0)..=(index, qpn, u32::MAX));
             for &(_, _, key) in keys {
                 if let Some(Phase::Connected { conn, .. }) = self.ids.get(key).map(|id| &id.phase) {
                     device.cm.communication_established(now, *conn);
@@ -45,7 +46,7 @@ impl Cm {
             Event::SidrRequest { listener, conn, request } => {
                 // Of the QP that asks nothing is known.
                 let path = Path::between(request.dst, request.src, 0);
-                let param = ud_param(device, &path, 0, 0, &request.private_data);
+                let param = ud_param(device, &path, Qpn::new(0), Qkey(0), &request.private_data);
                 let sockets = (request.dst, request.src);
                 self.on_request(now, index, device, listener, conn, sockets, param);
             }
@@ -158,7 +159,7 @@ impl Cm {
         let Some(id) = self.ids.get(key) else { return };
         let (Some(src), Some(dst)) = (id.src, id.dst) else { return };
         let path = Path::between(src, dst, id.traffic_class);
-        let param = ud_param(device, &path, qpn.get(), qkey.0, private_data);
+        let param = ud_param(device, &path, *qpn, *qkey, private_data);
         self.on_end(index, conn, kind, status, param);
     }
 
@@ -224,7 +225,7 @@ impl Cm {
 fn conn_param(offered: &Qp, private_data: &[u8]) -> CmConnParam {
     CmConnParam {
         qpn: offered.qpn.get(),
-        qkey: 0,
+        qkey: Qkey(0),
         responder_resources: offered.responder_resources,
         initiator_depth: offered.initiator_depth,
         flow_control: offered.flow_control,
@@ -239,14 +240,15 @@ fn conn_param(offered: &Qp, private_data: &[u8]) -> CmConnParam {
 pub(super) fn ud_param(
     device: &RdmaDevice,
     path: &Path,
-    qpn: u32,
-    qkey: u32,
+    qpn: Qpn,
+    qkey: Qkey,
     private_data: &[u8],
 ) -> CmEventParam {
     // Only of an address that has gone meanwhile there is no vector.
     match path.address_vector(device.nic.device().gids()) {
         Some(av) => {
-            CmEventParam::Ud(CmUdParam { qpn, qkey, av, private_data: private_data.to_vec() })
+            let (qpn, qkey, private_data) = (qpn.get(), qkey.0, private_data.to_vec());
+            CmEventParam::Ud(CmUdParam { qpn, qkey, av, private_data })
         }
         None => CmEventParam::None,
     }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use urxe_cm::{ConnId, ListenerId};
 use urxe_shm::control::{CmIdState, CmPortSpace, ControlError, ResourceDetail};
-use urxe_types::QpType;
+use urxe_types::{QpType, Qpn, TimeCode};
 
 /// An id: `rdma_cm_id`.
 #[derive(Debug)]
@@ -34,12 +34,12 @@ pub(super) struct Id {
     pub(super) reuse_addr: bool,
     /// What the program wants of the wildcard, if it has said.
     pub(super) family_only: Option<bool>,
-    /// Code of the ACK timeout, if the program has said.
-    pub(super) ack_timeout: Option<u8>,
+    /// The ACK timeout, if the program has said.
+    pub(super) ack_timeout: Option<TimeCode>,
     /// The QP that the program named.
-    pub(super) qpn: Option<u32>,
+    pub(super) qpn: Option<Qpn>,
     /// The QP that a request was accepted with, until the peer has confirmed it.
-    pub(super) accepted_qpn: Option<u32>,
+    pub(super) accepted_qpn: Option<Qpn>,
     /// Keys of its memberships in groups.
     pub(super) memberships: Vec<u32>,
     /// Events that wait, and events that were taken.
@@ -149,7 +149,8 @@ impl Id {
             Phase::Connected { .. } => (self.device == Some(device), CmIdState::Connected),
             Phase::Over => (self.device == Some(device), CmIdState::Over),
         };
-        let &Id { space, qp_type, qpn, src: local, dst: peer, .. } = self;
+        let &Id { space, qp_type, src: local, dst: peer, .. } = self;
+        let qpn = self.qpn.map(Qpn::get);
         is_here.then_some(ResourceDetail::CmId { space, qp_type, state, qpn, local, peer })
     }
 

@@ -40,7 +40,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 use urxe_cm::{ConnId, ListenerId};
 use urxe_shm::control::{CmEventKind, CmEventParam, ControlError, ResourceDetail};
-use urxe_types::{Slab, index_of};
+use urxe_types::{Slab, index_of, Qpn};
 
 /// All channels, ids and memberships of all programs.
 pub(crate) struct Cm {
@@ -54,7 +54,7 @@ pub(crate) struct Cm {
     listeners: HashMap<(usize, ListenerId), u32>,
     /// Connections that their programs have accepted and their peers not confirmed: device, QPN,
     /// key of the id. Programs name their QPNs themselves, so several may name the same.
-    accepted: BTreeSet<(usize, u32, u32)>,
+    accepted: BTreeSet<(usize, Qpn, u32)>,
     pub(crate) counters: CmCounters,
 }
 

@@ -14,10 +14,7 @@ use rustix::io::Errno;
 use std::net::SocketAddr;
 use urxe_cm::Path;
 use urxe_shm::control::{CmEventKind, ControlError};
-use urxe_types::QpType;
-
-/// The QPN of all members of a group.
-const MULTICAST_QPN: u32 = 0xff_ffff;
+use urxe_types::{QpType, Qpn};
 
 /// A membership of an id in a group.
 #[derive(Debug)]
@@ -55,7 +52,7 @@ impl Cm {
             return Err(refuse(Errno::INVAL, sentence));
         }
         let path = Path::between(src, group, id.traffic_class);
-        let param = ud_param(&devices[device], &path, MULTICAST_QPN, UDP_QKEY, &[]);
+        let param = ud_param(&devices[device], &path, Qpn::MULTICAST, UDP_QKEY, &[]);
         let membership = Membership { handle, user_handle, id: key, taken: 0 };
         let membership = self.memberships.insert(membership);
         let membership = membership

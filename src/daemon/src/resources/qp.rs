@@ -124,7 +124,7 @@ pub(super) fn create(
     session.objects.insert(handle, qp);
     Ok(Reply::Qp(QpCreated {
         qp: QpHandle(handle),
-        qpn: qpn.get(),
+        qpn,
         caps: caps_of(&send_shape, recv_ring.map(|_| recv_shape).as_ref()),
         send_ring: location(send_ring, &send_shape),
         recv_ring: recv_ring.map(|ring| location(ring, &recv_shape)),

@@ -4,7 +4,7 @@ use crate::harness::{CAPS, Client, End, Kind, Random, connected, eventually, rea
 use rustix::io::Errno;
 use urxe_shm::control::event::{COMPLETION, CQ_ERR};
 use urxe_shm::control::{Request, ResourceDetail, ResourceKind};
-use urxe_types::{Extra, QpAttr, QpState, SendData, SendOp};
+use urxe_types::{Extra, QpAttr, QpState, Qpn, SendData, SendOp};
 
 const FLUSHED: u32 = 5;
 
@@ -57,7 +57,7 @@ fn a_cq_stays_armed_when_it_is_resized() {
         a.client.resize_cq(&mut cq, 1000).unwrap();
         assert_eq!(read_events(&pipe), []);
         // An error wakes both.
-        let [init, ..] = crate::harness::attrs(a.addr, 1);
+        let [init, ..] = crate::harness::attrs(a.addr, Qpn::new(1));
         a.client.modify(&qp, init).unwrap();
         qp.rq().push(1, &[]).unwrap();
         assert!(!qp.rq().publish());
@@ -102,7 +102,7 @@ fn a_cq_armed_for_solicited_is_woken_by_solicited_receives_and_errors_only() {
 fn a_size_that_makes_no_sense_is_refused_and_changes_nothing() {
     let daemon = start(1);
     let mut a = End::new(&daemon, 0, Kind::Shared, 64);
-    let [init, ..] = crate::harness::attrs(a.addr, 1);
+    let [init, ..] = crate::harness::attrs(a.addr, Qpn::new(1));
     a.client.modify(&a.qp, init).unwrap();
     for wr_id in 0..20 {
         a.post_recv(wr_id, &[]);

@@ -34,11 +34,11 @@ pub(crate) fn converse((server, addr): (&Path, IpAddr), (client, client_addr): (
     let mut line = Line::new(&mut active.client, "urxe0");
     let mut qp = line.qp(&mut active.client, QpType::Rc);
     active.set_qp(id, &qp, &[QpState::Init]);
-    active.order(CmRequest::Connect { id, param: param(qp.created.qpn, b"hello") });
+    active.order(CmRequest::Connect { id, param: param(qp.created.qpn.get(), b"hello") });
 
     let (new, asked) = passive.expect_request(1);
     let asked = conn(asked);
-    assert_eq!((asked.qpn, asked.private_data.len()), (qp.created.qpn, 56));
+    assert_eq!((asked.qpn, asked.private_data.len()), (qp.created.qpn.get(), 56));
     assert_eq!((asked.responder_resources, asked.initiator_depth, asked.retry_count), (4, 4, 7));
     assert!(asked.private_data.starts_with(b"hello\0"));
     let route_back = passive.query(new);
@@ -49,12 +49,12 @@ pub(crate) fn converse((server, addr): (&Path, IpAddr), (client, client_addr): (
     passive.set_qp(new, &their_qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
     their_qp.rq().push(1, &[their_line.mr.sge(0, 64)]).unwrap();
     assert!(!their_qp.rq().publish());
-    let accept = param(their_qp.created.qpn, b"welcome");
+    let accept = param(their_qp.created.qpn.get(), b"welcome");
     passive.order(CmRequest::Accept { id: new, user_handle: 2, param: accept });
 
     let response = active.expect(7, CmEventKind::ConnectResponse);
     let response = conn(response.param);
-    assert_eq!((response.qpn, response.private_data.len()), (their_qp.created.qpn, 196));
+    assert_eq!((response.qpn, response.private_data.len()), (their_qp.created.qpn.get(), 196));
     assert!(response.private_data.starts_with(b"welcome\0"));
     active.set_qp(id, &qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);
     active.order(CmRequest::Establish { id });
@@ -115,12 +115,12 @@ fn data_before_the_peers_word_stands_for_it() {
     let id = active.resolve(TCP, 7, to);
     let mut line = Line::new(&mut active.client, "urxe0");
     let mut qp = line.qp(&mut active.client, QpType::Rc);
-    active.order(CmRequest::Connect { id, param: param(qp.created.qpn, b"") });
+    active.order(CmRequest::Connect { id, param: param(qp.created.qpn.get(), b"") });
     let (new, _) = passive.expect_request(1);
     let their_line = Line::new(&mut passive.client, "urxe0");
     let their_qp = their_line.qp(&mut passive.client, QpType::Rc);
     passive.set_qp(new, &their_qp, &[QpState::Init, QpState::Rtr]);
-    let accept = param(their_qp.created.qpn, b"");
+    let accept = param(their_qp.created.qpn.get(), b"");
     passive.order(CmRequest::Accept { id: new, user_handle: 2, param: accept });
     active.expect(7, CmEventKind::ConnectResponse);
     active.set_qp(id, &qp, &[QpState::Init, QpState::Rtr, QpState::Rts]);

@@ -49,7 +49,7 @@ fn datagrams_arrive_with_their_headers_in_front() {
                 let received = b.cq.wait(1)[0];
                 assert_eq!((received.status, received.opcode), (0, WcOpcode::Recv as u32));
                 assert_eq!((received.wr_id, received.byte_len as usize), (round, GRH + size));
-                assert_eq!((received.src_qp, received.wc_flags), (a.qp.created.qpn, WC_GRH));
+                assert_eq!((received.src_qp, received.wc_flags), (a.qp.created.qpn.get(), WC_GRH));
                 assert!(b.mr.read(GRH, size) == data, "{kind:?}, {size} bytes");
                 // An IPv4 header from there to here.
                 let header = b.mr.read(20, 20);
@@ -200,7 +200,7 @@ fn every_attached_qp_of_every_daemon_gets_a_copy_and_no_other() {
         }
     }
     // From a member: its own copy comes back to it.
-    let own = members[0].qp.created.qpn;
+    let own = members[0].qp.created.qpn.get();
     members[0].post_datagram(9, to_group(group), SendData::Inline(b"to all"));
     for (index, member) in members.iter_mut().enumerate() {
         let expected = if index == 0 { 2 } else { 1 };

@@ -120,8 +120,8 @@ fn a_destroyed_qp_says_nothing_more() {
 fn a_qp_tells_all_that_was_set() {
     let daemon = start(1);
     let mut a = End::new(&daemon, 0, Kind::Shared, 64);
-    let steps = attrs(a.addr, 77);
-    a.connect(a.addr, 77);
+    let steps = attrs(a.addr, Qpn::new(77));
+    a.connect(a.addr, Qpn::new(77));
     let queried = query(&mut a);
     let [init, rtr, rts] = steps;
     let expected = QpAttr {
@@ -160,7 +160,7 @@ fn a_qp_tells_all_that_was_set() {
     assert_eq!(query(&mut d).attr.qkey, qkey);
 
     let mut u = End::of_type(daemon.socket(), "urxe0", QpType::Uc, Kind::Shared, 64);
-    for attr in crate::harness::unreliable_attrs(u.addr, 5) {
+    for attr in crate::harness::unreliable_attrs(u.addr, Qpn::new(5)) {
         u.client.modify(&u.qp, attr).unwrap();
     }
     let attr = query(&mut u).attr;

@@ -602,7 +602,7 @@ impl End {
     }
 
     /// Takes the QP through INIT and RTR to RTS.
-    pub(crate) fn connect(&mut self, peer: IpAddr, peer_qpn: u32) {
+    pub(crate) fn connect(&mut self, peer: IpAddr, peer_qpn: Qpn) {
         for attr in attrs(peer, peer_qpn) {
             self.client.modify(&self.qp, attr).unwrap();
         }
@@ -631,7 +631,7 @@ impl End {
     /// Where datagrams for its QP go, told with the work request itself.
     pub(crate) fn destination(&self) -> Destination {
         let path = DatagramPath::Vector(av(self.addr));
-        Destination { path, qpn: Qpn::new(self.qp.created.qpn), qkey: QKEY }
+        Destination { path, qpn: self.qp.created.qpn, qkey: QKEY }
     }
 
     pub(crate) fn post_send(&mut self, wr_id: u64, op: SendOp, data: SendData<'_>) {
@@ -658,7 +658,7 @@ impl End {
 }
 
 /// The way from RESET to RTS.
-pub(crate) fn attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
+pub(crate) fn attrs(peer: IpAddr, peer_qpn: Qpn) -> [QpAttr; 3] {
     [
         QpAttr {
             state: Some(QpState::Init),
@@ -671,7 +671,7 @@ pub(crate) fn attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
             state: Some(QpState::Rtr),
             av: Some(av(peer)),
             path_mtu: Some(PathMtu::Mtu1024),
-            dest_qpn: Some(Qpn::new(peer_qpn)),
+            dest_qpn: Some(peer_qpn),
             rq_psn: Some(Psn::new(0xff_fff0)),
             max_dest_rd_atomic: Some(16),
             min_rnr_timer: Some(12),
@@ -704,7 +704,7 @@ pub(crate) fn datagram_attrs() -> [QpAttr; 3] {
 }
 
 /// The way of a UC QP from RESET to RTS.
-pub(crate) fn unreliable_attrs(peer: IpAddr, peer_qpn: u32) -> [QpAttr; 3] {
+pub(crate) fn unreliable_attrs(peer: IpAddr, peer_qpn: Qpn) -> [QpAttr; 3] {
     let [init, rtr, rts] = attrs(peer, peer_qpn);
     [
         QpAttr { access: Some(Access::REMOTE_WRITE), ..init },

@@ -77,7 +77,7 @@ fn ten_thousand_random_datagrams_are_dropped_by_cause() {
                     bytes[0] = opcode.byte();
                     bytes[1] = 0;
                     bytes[2..4].copy_from_slice(&[0xff, 0xff]);
-                    bytes[5..8].copy_from_slice(&b.qp.created.qpn.to_be_bytes()[1..]);
+                    bytes[5..8].copy_from_slice(&b.qp.created.qpn.get().to_be_bytes()[1..]);
                     stamped(&flow, bytes)
                 }
                 // For the device's own QP, or none.
@@ -239,7 +239,7 @@ fn a_program_that_shrinks_and_fills_its_event_pipe_does_not_end_the_daemon() {
     let [first, second] =
         [(); 2].map(|()| client.create_qp_of(pd, cq.handle, QpType::Rc, Some(srq.handle)).unwrap());
     // Each time it says that it takes no more receives from the SRQ.
-    let [init, ..] = attrs(Ipv4Addr::LOCALHOST.into(), 1);
+    let [init, ..] = attrs(Ipv4Addr::LOCALHOST.into(), Qpn::new(1));
     let fail = |client: &mut Client, qp: &Qp| {
         client.modify(qp, init.clone()).unwrap();
         for state in [QpState::Err, QpState::Reset] {

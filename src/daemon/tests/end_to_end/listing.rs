@@ -31,14 +31,14 @@ fn objects_are_listed_with_owner_and_state() {
         assert_eq!(resource.uid, rustix::process::getuid().as_raw());
     }
     let ([qp], [cq], [mr]) = (&qps[..], &cqs[..], &mrs[..]) else { panic!("{qps:?}") };
-    assert_eq!(qp.number, a.qp.created.qpn);
+    assert_eq!(qp.number, a.qp.created.qpn.get());
     let expected = ResourceDetail::Qp {
         qp_type: QpType::Rc,
         state: QpState::Rts,
         send_cq: cq.number,
         recv_cq: cq.number,
         srq: None,
-        peer: Some((Gid::from(b.addr), b.qp.created.qpn)),
+        peer: Some((Gid::from(b.addr), b.qp.created.qpn.get())),
         sq_psn: 0xff_fff0,
         rq_psn: 0xff_fff0,
     };
@@ -80,7 +80,7 @@ fn lists_come_in_pages_in_order() {
     let (mut qpns, mut keys) = (Vec::new(), Vec::new());
     for _ in 0..COUNT {
         let cq = client.create_cq(context, 1, None).handle;
-        qpns.push(client.try_create_qp(pd, cq, cq, small).unwrap().qpn);
+        qpns.push(client.try_create_qp(pd, cq, cq, small).unwrap().qpn.get());
         keys.push(client.process_mr(pd, 1).lkey.0);
     }
     keys.sort_unstable();

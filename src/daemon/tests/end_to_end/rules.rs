@@ -11,7 +11,7 @@ use urxe_shm::control::{
     SrqAttr, SrqHandle,
 };
 use urxe_shm::memory::region::create_memfd;
-use urxe_types::{Access, Extra, Gid, MwType, QpAttr, QpState, QpType, SendOp};
+use urxe_types::{Access, Extra, Gid, MwType, QpAttr, QpState, QpType, Qpn, SendOp};
 
 fn assert_refused<T: std::fmt::Debug>(
     result: Result<T, ControlError>,
@@ -351,7 +351,7 @@ fn a_refused_change_leaves_a_qp_as_it_was() {
     let too_early = QpAttr { state: Some(QpState::Rts), ..QpAttr::default() };
     let refused = end.client.modify(&end.qp, too_early);
     assert_refused(refused, Errno::INVAL, "Reset");
-    let [init, mut rtr, _] = crate::harness::attrs(end.addr, 1);
+    let [init, mut rtr, _] = crate::harness::attrs(end.addr, Qpn::new(1));
     end.client.modify(&end.qp, init).unwrap();
     rtr.min_rnr_timer = Some(32);
     assert_refused(end.client.modify(&end.qp, rtr), Errno::INVAL, "min_rnr_timer 32");
@@ -441,7 +441,7 @@ fn statistics_come_in_pages_and_mean_something() {
     let cq = client.create_cq(context, 10, None).handle;
     let small = QpCaps { max_send_wr: 1, max_recv_wr: 1, ..QpCaps::default() };
     let mut qpns: Vec<u32> =
-        (0..300).map(|_| client.try_create_qp(pd, cq, cq, small).unwrap().qpn).collect();
+        (0..300).map(|_| client.try_create_qp(pd, cq, cq, small).unwrap().qpn.get()).collect();
     qpns.sort_unstable();
 
     let stats = client.stats("urxe0");

@@ -6,7 +6,7 @@ use urxe_daemon::limits;
 use urxe_shm::control::{Backing, ControlError, QpCaps, Reply, Request, ResourceKind};
 
 use urxe_types::{
-    Access, Extra, MwType, QpAttr, QpState, QpType, SendData, SendOp, SendWr, WcOpcode,
+    Access, Extra, MwType, QpAttr, QpState, QpType, Qpn, SendData, SendOp, SendWr, WcOpcode,
 };
 
 const FLUSHED: u32 = 5;
@@ -69,7 +69,7 @@ fn deep_queues_are_flushed_whole_and_in_order() {
         let mut cq = end.client.create_cq(end.context, sends + recvs, None);
         let caps = QpCaps { max_send_wr: DEPTH, max_recv_wr: DEPTH, ..CAPS };
         end.qp = end.client.create_qp(end.pd, cq.handle, caps);
-        let [init, ..] = crate::harness::attrs(end.addr, 1);
+        let [init, ..] = crate::harness::attrs(end.addr, Qpn::new(1));
         end.client.modify(&end.qp, init).unwrap();
         for wr_id in 0..recvs.into() {
             end.qp.rq().push(wr_id, &[]).unwrap();

@@ -54,7 +54,7 @@ fn ask_for_service(server: &Handle, client: &Handle) {
     let id = active.resolve(UDP, 7, to);
     let mut line = Line::new(&mut active.client, "urxe0");
     let mut qp = ready_qp(&mut active, &mut line, id);
-    let hello = param(qp.created.qpn, b"hello");
+    let hello = param(qp.created.qpn.get(), b"hello");
     active.order(CmRequest::Connect { id, param: hello });
 
     let (new, asked) = passive.expect_request(1);
@@ -63,18 +63,18 @@ fn ask_for_service(server: &Handle, client: &Handle) {
     assert!(asked.private_data.starts_with(b"hello\0"));
     let mut their_line = Line::new(&mut passive.client, "urxe0");
     let their_qp = ready_qp(&mut passive, &mut their_line, new);
-    let param = param(their_qp.created.qpn, b"welcome");
+    let param = param(their_qp.created.qpn.get(), b"welcome");
     passive.order(CmRequest::Accept { id: new, user_handle: 2, param });
 
     let event = active.expect(7, CmEventKind::Established);
     let to = ud(event.param);
-    assert_eq!((to.qpn, to.qkey), (their_qp.created.qpn, UDP_QKEY));
+    assert_eq!((to.qpn, to.qkey), (their_qp.created.qpn.get(), UDP_QKEY));
     assert_eq!(to.private_data.len(), 136);
     assert!(to.private_data.starts_with(b"welcome\0"));
     send(&mut active.client, &mut qp, &to, b"a word");
     assert_eq!(line.cq.wait(1)[0].status, 0);
     let received = their_line.cq.wait(1)[0];
-    assert_eq!((received.status, received.src_qp), (0, qp.created.qpn));
+    assert_eq!((received.status, received.src_qp), (0, qp.created.qpn.get()));
     assert_eq!(their_line.mr.read(GRH, 6), b"a word");
 
     active.order(CmRequest::Disconnect { id });
@@ -115,7 +115,7 @@ fn a_service_may_have_a_qkey_of_its_own_and_may_be_refused_or_not_exist() {
         (event.kind, event.status, param.qpn, param.qkey)
     };
     let id = urxe_shm::control::CmIdHandle(0);
-    let own = CmConnParam { qkey: 0x1111_1111, ..param(18, b"") };
+    let own = CmConnParam { qkey: Qkey(0x1111_1111), ..param(18, b"") };
     let accept = CmRequest::Accept { id, user_handle: 2, param: own };
     let expected = (CmEventKind::Established, 0, 18, 0x1111_1111);
     assert_eq!(ask(&mut passive, Some(accept)), expected);

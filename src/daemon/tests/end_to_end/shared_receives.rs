@@ -51,7 +51,7 @@ fn many_qps_take_from_one_queue_in_the_order_of_posting() {
         ends[sender].exchange(SEND, &[sge]);
         let received = b.cq.wait(1)[0];
         assert_eq!((received.status, received.wr_id), (0, wr_id));
-        assert_eq!(received.src_qp, ends[sender].qp.created.qpn);
+        assert_eq!(received.src_qp, ends[sender].qp.created.qpn.get());
         assert_eq!(b.mr.read(wr_id as usize * 100, data.len()), data);
     }
 }

@@ -27,7 +27,7 @@ fn sends_arrive_in_receives() {
             assert_eq!((received.opcode, received.byte_len), (WcOpcode::Recv as u32, size as u32));
             assert_eq!(received.wc_flags, WC_WITH_IMM);
             assert_eq!(received.imm_or_rkey.to_ne_bytes(), [1, 2, 3, 4]);
-            assert_eq!(received.qp_num, b.qp.created.qpn);
+            assert_eq!(received.qp_num, b.qp.created.qpn.get());
             assert!(b.mr.read(0, size) == data, "{kind:?}, {size} bytes");
         }
     }

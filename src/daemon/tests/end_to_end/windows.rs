@@ -126,7 +126,7 @@ fn windows_are_listed_with_what_they_open() {
     };
     let (mw_type, bound) = (MwType::One, bound_to(0, 10, WRITE | READ, None));
     assert_eq!(detail(one), Some(ResourceDetail::Mw { mw_type, bound }));
-    let (mw_type, bound) = (MwType::Two, bound_to(5, 7, READ, Some(b.qp.created.qpn)));
+    let (mw_type, bound) = (MwType::Two, bound_to(5, 7, READ, Some(b.qp.created.qpn.get())));
     assert_eq!(detail(two), Some(ResourceDetail::Mw { mw_type, bound }));
     let unbound = ResourceDetail::Mw { mw_type: MwType::Two, bound: None };
     assert_eq!(listed.iter().filter(|resource| resource.detail == unbound).count(), 1);

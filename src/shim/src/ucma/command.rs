@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 use urxe_shm::control::{
     CmChannelHandle, CmConnParam, CmIdHandle, CmMulticastHandle, CmPortSpace, CmRequest,
 };
-use urxe_types::QpType;
+use urxe_types::{Qkey, QpType};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// A command, decoded.
@@ -337,7 +337,7 @@ fn conn_param(it: &abi::ConnParam) -> CmConnParam {
     const MOST: u8 = 7;
     CmConnParam {
         qpn: it.qp_num & 0xff_ffff,
-        qkey: 0,
+        qkey: Qkey(0),
         responder_resources: it.responder_resources,
         initiator_depth: it.initiator_depth,
         flow_control: it.flow_control != 0,
@@ -474,7 +474,7 @@ mod tests {
         said.private_data[..4].copy_from_slice(b"abcd");
         let param = CmConnParam {
             qpn: 0x34,
-            qkey: 0,
+            qkey: Qkey(0),
             responder_resources: 4,
             initiator_depth: 5,
             flow_control: false,

@@ -192,7 +192,7 @@ fn conn_param(it: &CmConnParam) -> ConnParam {
     let (private_data, private_data_len) = private_data(&it.private_data);
     ConnParam {
         qp_num: it.qpn,
-        qkey: it.qkey,
+        qkey: it.qkey.0,
         private_data,
         private_data_len,
         srq: it.srq.into(),
@@ -230,8 +230,7 @@ fn private_data(data: &[u8]) -> ([u8; abi::PRIVATE_DATA], u8) {
 mod tests {
     use super::*;
     use urxe_shm::control::{CmEventKind, CmIdHandle, CmMulticastHandle};
-    use urxe_types::QpState;
-    use urxe_types::{AddressVector, PathMtu, QpAttr};
+    use urxe_types::{AddressVector, PathMtu, QpAttr, QpState};
     use zerocopy::FromBytes;
 
     fn read<T: FromBytes>(bytes: &[u8]) -> T {

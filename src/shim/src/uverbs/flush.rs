@@ -40,7 +40,7 @@ impl Context {
         let shape = Geometry::send(caps.max_send_wr, caps.max_send_sge, caps.max_inline_data);
         let window = self.session().connection().window(qp.created.send_ring).ok()?;
         let end = self.cq_end(cq)?;
-        end.flush(window, shape.ok()?, Posted::Sends, qp.created.qpn).ok()
+        end.flush(window, shape.ok()?, Posted::Sends, qp.created.qpn.get()).ok()
     }
 
     fn flush_receives(&self, qp: &Qp, cq: &Cq) -> Option<u32> {
@@ -48,7 +48,7 @@ impl Context {
         let shape = Geometry::recv(caps.max_recv_wr, caps.max_recv_sge);
         let window = self.session().connection().window(qp.created.recv_ring?).ok()?;
         let end = self.cq_end(cq)?;
-        end.flush(window, shape.ok()?, Posted::Receives, qp.created.qpn).ok()
+        end.flush(window, shape.ok()?, Posted::Receives, qp.created.qpn.get()).ok()
     }
 
     /// The daemon's end of a completion queue, which is ours now.

@@ -56,7 +56,7 @@ impl Answer {
     pub(crate) fn qp(frame: &Frame<'_>, qp: &QpCreated) -> Answer {
         let base = CreateQpResp {
             qp_handle: qp.doorbell_slot,
-            qpn: qp.qpn,
+            qpn: qp.qpn.get(),
             max_send_wr: qp.caps.max_send_wr,
             max_recv_wr: qp.caps.max_recv_wr,
             max_send_sge: qp.caps.max_send_sge,
@@ -116,6 +116,7 @@ fn length<T>(frame: &Frame<'_>) -> u32 {
 mod tests {
     use super::*;
     use urxe_shm::control::{QpCaps, QpHandle};
+    use urxe_types::Qpn;
 
     fn frame(extended: bool, core_out: usize, driver_out: usize) -> Frame<'static> {
         Frame { number: 0, extended, core: &[], driver: &[], response: 0, core_out, driver_out }
@@ -155,7 +156,7 @@ mod tests {
     fn a_qp_is_known_by_its_doorbell() {
         let qp = QpCreated {
             qp: QpHandle(77),
-            qpn: 18,
+            qpn: Qpn::new(18),
             caps: QpCaps { max_send_wr: 15, ..QpCaps::default() },
             send_ring: RING,
             recv_ring: None,

@@ -10,7 +10,7 @@
 use super::{CmChannelHandle, CmIdHandle, CmMulticastHandle, socket};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use urxe_types::{AddressVector, Gid, PathMtu, QpAttr, QpState, QpType};
+use urxe_types::{AddressVector, Gid, PathMtu, Qkey, QpAttr, QpState, QpType};
 
 /// Most bytes of private data in any direction; how much really fits depends on the message:
 /// 56 in a request for a connection, 196 in an acceptance, 148 in a rejection, and with datagrams
@@ -256,7 +256,7 @@ pub struct CmConnParam {
     /// Its number.
     pub qpn: u32,
     /// Datagrams: what they must carry, if not the port space's own.
-    pub qkey: u32,
+    pub qkey: Qkey,
     /// READs and atomics that its responder takes at a time.
     pub responder_resources: u8,
     /// READs and atomics that its requester wants to have outstanding.
@@ -445,7 +445,7 @@ pub(super) mod tests {
             |(([qpn, qkey], [resources, depth, retry, rnr], [flow_control, srq]), private_data)| {
                 CmConnParam {
                     qpn,
-                    qkey,
+                    qkey: Qkey(qkey),
                     responder_resources: resources,
                     initiator_depth: depth,
                     flow_control,

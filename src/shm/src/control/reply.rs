@@ -10,7 +10,7 @@ use super::{
 #[cfg(doc)]
 use crate::ring::{doorbell::DoorbellWriter, geometry::Geometry};
 use serde::{Deserialize, Serialize};
-use urxe_types::{AhId, Gid, Lkey, Rkey};
+use urxe_types::{AhId, Gid, Lkey, Qpn, Rkey};
 
 /// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,7 +141,7 @@ pub struct QpCreated {
     /// The queue pair.
     pub qp: QpHandle,
     /// Its number on the wire.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// What its queues hold: what was asked for, or more.
     pub caps: QpCaps,
     /// Its SQ, of shape [`Geometry::send`](Geometry::send).

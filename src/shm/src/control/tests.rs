@@ -180,7 +180,14 @@ fn object_reply() -> impl Strategy<Value = Reply> {
         any::<[u32; 2]>().prop_map(|[mw, rkey]| Reply::Mw { mw: MwHandle(mw), rkey: Rkey(rkey) }),
         created.prop_map(|([qp, qpn, doorbell_slot], caps, send_ring, recv_ring)| {
             let qp = QpHandle(qp);
-            Reply::Qp(QpCreated { qp, qpn, caps, send_ring, recv_ring, doorbell_slot })
+            Reply::Qp(QpCreated {
+                qp,
+                qpn: Qpn::new(qpn),
+                caps,
+                send_ring,
+                recv_ring,
+                doorbell_slot,
+            })
         }),
         (prop::collection::vec(resource(), 0..5), any::<bool>())
             .prop_map(|(resources, more)| Reply::Resources(ResourcePage { resources, more })),

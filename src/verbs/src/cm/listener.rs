@@ -240,7 +240,7 @@ impl ServiceRequest {
         };
         let param = CmConnParam {
             qpn: qp.qpn(),
-            qkey: qkey.0,
+            qkey,
             private_data: private_data.to_vec(),
             ..CmConnParam::default()
         };

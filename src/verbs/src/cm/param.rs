@@ -1,6 +1,6 @@
 //! What two programs tell each other of their queue pairs.
 
-use crate::Qp;
+use crate::{Qkey, Qp};
 use urxe_shm::control::CmConnParam;
 
 /// The Q_Key of datagrams whose queue pairs meet through the connection manager, unless a server
@@ -43,7 +43,7 @@ impl ConnParam {
     pub(super) fn of(&self, qp: &Qp) -> CmConnParam {
         CmConnParam {
             qpn: qp.qpn(),
-            qkey: 0,
+            qkey: Qkey(0),
             responder_resources: self.responder_resources,
             initiator_depth: self.initiator_depth,
             flow_control: false,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use urxe_shm::control::{QpCreated, QpHandle, Reply, Request};
 use urxe_shm::ring::geometry::Geometry;
 use urxe_shm::ring::{RqProducer, SqProducer};
-use urxe_types::Gid;
+use urxe_types::{Gid, Qpn};
 
 /// A queue pair: `ibv_qp`. One end of a connection, or of any number of datagrams.
 ///
@@ -80,7 +80,7 @@ pub(crate) struct QpInner {
     send_cq: Arc<CqInner>,
     recv_cq: Arc<CqInner>,
     handle: QpHandle,
-    qpn: u32,
+    pub(crate) qpn: Qpn,
     caps: QpCaps,
     doorbell_slot: u32,
     /// What its events carry.
@@ -177,7 +177,7 @@ impl Qp {
 
     /// Its number on the wire: `qp_num`.
     pub fn qpn(&self) -> u32 {
-        self.0.qpn
+        self.0.qpn.get()
     }
 
     /// Its transport.

@@ -26,7 +26,7 @@ impl Qp {
         let context = self.context();
         let gid = context.query_gid(1, sgid_index.into())?;
         let mtu = context.query_port(1)?.active_mtu;
-        Ok(QpEndpoint { qpn: self.0.qpn, psn: self.0.psn, mtu, gid })
+        Ok(QpEndpoint { qpn: self.qpn(), psn: self.0.psn, mtu, gid })
     }
 
     /// RC and UC: connects it to `remote`, which is to do the same with our

@@ -21,7 +21,7 @@ use urxe_shm::ring::entry::Taken;
 use urxe_shm::ring::geometry::Geometry;
 use urxe_shm::ring::layout::CqEntry;
 use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer};
-use urxe_types::{AhId, Gid, Lkey, PathMtu, QpAttr, QpState, QpType, Rkey, SendWqe};
+use urxe_types::{AhId, Gid, Lkey, PathMtu, QpAttr, QpState, QpType, Qpn, Rkey, SendWqe};
 use urxe_verbs::{Context, OpenOptions};
 
 /// Serves one session, on a thread of its own.
@@ -396,7 +396,7 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
             state.qps.insert(handle, qp);
             Reply::Qp(QpCreated {
                 qp: QpHandle(handle),
-                qpn: 0x11,
+                qpn: Qpn::new(0x11),
                 caps: QpCaps {
                     max_send_wr: send.capacity(),
                     max_recv_wr: granted.max_wr,
