@@ -40,7 +40,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 use urxe_cm::{ConnId, ListenerId};
 use urxe_shm::control::{CmEventKind, CmEventParam, ControlError, ResourceDetail};
-use urxe_types::{Slab, index_of, Qpn};
+use urxe_types::{Qpn, Slab, index_of};
 
 /// All channels, ids and memberships of all programs.
 pub(crate) struct Cm {
