@@ -43,7 +43,6 @@ enum Expect {
 enum Ready {
     /// The server listens.
     Listens,
-    /// It has printed this.
     HasPrinted(&'static str),
 }
 

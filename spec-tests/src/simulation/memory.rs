@@ -27,7 +27,6 @@ pub enum Store {
         region: RegionId,
         /// Offset of the first byte.
         at: usize,
-        /// The bytes.
         bytes: Vec<u8>,
     },
     /// A number at this offset; everything before it comes before, everything after it after it.

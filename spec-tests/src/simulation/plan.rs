@@ -20,7 +20,6 @@ use urxe_types::{
 
 /// How often, relatively, each kind of work is drawn.
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)] // the names are those of the operations
 pub struct Mix {
     pub send: u64,
     pub write: u64,
@@ -225,7 +224,6 @@ pub struct Planner<'a> {
 /// A key that opens the responder's window.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenWindow {
-    /// The key.
     pub rkey: u32,
     /// The address of the first byte, in the terms that go with it.
     pub addr: u64,
@@ -234,7 +232,6 @@ pub struct OpenWindow {
 /// A memory window of the requester's program.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnWindow {
-    /// Its type.
     pub mw_type: MwType,
     /// The key that it has after all requests so far.
     pub rkey: u32,

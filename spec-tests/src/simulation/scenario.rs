@@ -110,7 +110,6 @@ pub struct Connection {
     pub pd: PdId,
     /// Where its ends are.
     pub nodes: [usize; 2],
-    /// Its path MTU.
     pub mtu: PathMtu,
     /// What each end is set up with.
     pub attrs: [EndAttr; 2],

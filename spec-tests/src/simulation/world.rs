@@ -26,7 +26,6 @@ pub struct Node {
     pub device: Device,
     /// The host of its programs.
     pub host: SimHost,
-    /// Its address.
     pub addr: IpAddr,
     number: usize,
     port: SimPort,
@@ -40,7 +39,6 @@ pub struct Node {
 /// How a node works, apart from its programs.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Its address.
     pub addr: IpAddr,
     /// Seed of the engine's keys and QPNs.
     pub seed: u64,
@@ -76,11 +74,8 @@ pub struct Mr {
 pub struct End {
     /// The node it lives on.
     pub node: usize,
-    /// Its QPN.
     pub qpn: Qpn,
-    /// Its send queue.
     pub send_queue: QueueId,
-    /// Its receive queue.
     pub recv_queue: QueueId,
     /// Where its sends complete.
     pub send_cq: CqId,

@@ -23,7 +23,6 @@ pub enum ConnectError {
     /// Source and destination are not of one family.
     #[error("{dst} cannot be reached from {src}, which is of another address family")]
     FamilyMismatch {
-        /// Our own address.
         src: IpAddr,
         /// The peer's.
         dst: IpAddr,
@@ -58,9 +57,7 @@ pub enum CommandError {
     WrongState {
         /// The connection.
         conn: ConnId,
-        /// The command.
         command: &'static str,
-        /// The state.
         state: State,
     },
     /// The private data is too long.

@@ -48,7 +48,6 @@ pub enum Event {
         reason: Reason,
         /// What comes with the reason.
         ari: Ari,
-        /// The private data of the REJ.
         private_data: [u8; Rej::PRIVATE_LEN],
     },
     /// `UNREACHABLE`: no answer to any of the retries.
@@ -91,15 +90,9 @@ pub enum Event {
 #[allow(clippy::large_enum_variant)] // As events.
 pub enum DisconnectCause {
     /// The peer sent a DREQ.
-    Peer {
-        /// The private data of the DREQ.
-        private_data: [u8; Dreq::PRIVATE_LEN],
-    },
+    Peer { private_data: [u8; Dreq::PRIVATE_LEN] },
     /// The peer answered our DREQ.
-    Confirmed {
-        /// The private data of the DREP.
-        private_data: [u8; Drep::PRIVATE_LEN],
-    },
+    Confirmed { private_data: [u8; Drep::PRIVATE_LEN] },
     /// The peer did not answer our DREQ, or does not know the connection.
     Unconfirmed,
 }

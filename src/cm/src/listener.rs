@@ -19,7 +19,6 @@ impl fmt::Display for ListenerId {
 /// `rdma_listen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// The port space of the port.
     pub space: PortSpace,
     /// The port, which the caller has chosen.
     pub port: u16,

@@ -8,7 +8,6 @@ use urxe_wire::mad::{IpCmHeader, PortSpace, Rep, Req, SidrRep, SidrReq, SidrStat
 /// The path of a connection's messages and packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Our own address.
     pub local: IpAddr,
     /// The peer's.
     pub peer: IpAddr,
@@ -59,7 +58,6 @@ impl Path {
 /// The part of `rdma_conn_param` that describes a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Qp {
-    /// Its number.
     pub qpn: Qpn,
     /// READs and atomics that its responder takes at a time.
     pub responder_resources: u8,
@@ -88,7 +86,6 @@ pub struct Connect<'a> {
     pub traffic_class: u8,
     /// Largest payload of a packet.
     pub path_mtu: PathMtu,
-    /// Our own QP.
     pub qp: Qp,
     /// `retry_cnt` of both QPs: 0 to 7.
     pub retry_count: u8,
@@ -101,7 +98,6 @@ pub struct Connect<'a> {
 /// `rdma_accept` for connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accept<'a> {
-    /// Our own QP.
     pub qp: Qp,
     /// Private data for the peer's program; at most [`Accept::PRIVATE_LEN`] bytes.
     pub private_data: &'a [u8],

@@ -71,7 +71,6 @@ pub(crate) struct Wanted {
 pub(crate) struct LinkState {
     /// Packets can pass: `IBV_PORT_ACTIVE`, else `IBV_PORT_DOWN`.
     pub(crate) active: bool,
-    /// The interface.
     pub(crate) interface: Option<String>,
     /// Its number.
     pub(crate) index: Option<u32>,

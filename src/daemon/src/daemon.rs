@@ -49,7 +49,6 @@ pub enum StartError {
     /// The socket cannot be had.
     #[error("socket {}: {source}", .path.display())]
     Socket {
-        /// Its path.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -57,7 +56,6 @@ pub enum StartError {
     /// The capture file cannot be written.
     #[error("capture file {}: {source}", .path.display())]
     Capture {
-        /// Its path.
         path: PathBuf,
         /// What the system said.
         source: io::Error,

@@ -11,7 +11,6 @@ use urxe_types::{PathMtu, Psn, QpAttr, QpState, QpType};
 pub enum RecvSource {
     /// A receive queue of its own, in the host's numbers.
     Own(QueueId),
-    /// A shared receive queue.
     Shared(SrqId),
 }
 
@@ -20,7 +19,6 @@ pub enum RecvSource {
 pub struct QpInit {
     /// Its transport service.
     pub qp_type: QpType,
-    /// Its protection domain.
     pub pd: PdId,
     /// Where its send completions go.
     pub send_cq: CqId,
@@ -83,7 +81,6 @@ impl DeviceConfig {
 /// What `query_qp` tells.
 #[derive(Clone, Debug)]
 pub struct QpInfo {
-    /// The state it is in.
     pub state: QpState,
     /// The attributes as they were set; `state` and `cur_state` are not among them.
     pub attr: QpAttr,

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use urxe_shm::control::event::{EventRecord, RECORD_LEN};
 
 /// Records on their way to one program. A program that does not read makes its records wait here,
-/// up to [`MAX_WAITING_EVENTS`] of them, and holds up no other.
+/// up to `MAX_WAITING_EVENTS` of them, and holds up no other.
 #[derive(Debug)]
 pub struct EventPipe {
     write_end: OwnedFd,

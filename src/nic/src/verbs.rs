@@ -43,17 +43,13 @@ pub enum AttachError {
 
 /// Our end of a ring, and its shape.
 pub struct Ring<R> {
-    /// The ring.
     pub ring: R,
-    /// Its shape.
     pub shape: Geometry,
 }
 
 /// Where a QP takes its receives from.
 pub enum Receives {
-    /// A ring of its own.
     Own(Ring<RqConsumer>),
-    /// A shared receive queue.
     Shared(SrqId),
 }
 
@@ -61,7 +57,6 @@ pub enum Receives {
 pub struct QpSpec {
     /// Its transport service.
     pub qp_type: QpType,
-    /// Its protection domain.
     pub pd: PdId,
     /// Where its send completions go.
     pub send_cq: CqId,
@@ -81,7 +76,6 @@ pub struct QpSpec {
 
 /// What a CQ is created with.
 pub struct CqSpec {
-    /// Its ring.
     pub ring: Ring<CqProducer>,
     /// Wakes the program's threads that sleep between polls.
     pub notifier: CompletionNotifier,
@@ -95,9 +89,7 @@ pub struct CqSpec {
 
 /// What an SRQ is created with.
 pub struct SrqSpec {
-    /// Its protection domain.
     pub pd: PdId,
-    /// Its ring.
     pub ring: Ring<RqConsumer>,
     /// Its first limit; 0 is none.
     pub limit: u32,
@@ -109,7 +101,6 @@ pub struct SrqSpec {
 
 /// What memory is registered with.
 pub struct MemorySpec {
-    /// Its protection domain.
     pub pd: PdId,
     /// The address of its first byte, as work requests name it.
     pub iova: u64,

@@ -114,7 +114,6 @@ impl Default for SendOp {
 /// Where a datagram goes: `wr.ud` of `ibv_send_wr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The path.
     pub path: DatagramPath,
     /// The QP there.
     pub qpn: Qpn,

@@ -171,6 +171,9 @@
 //! [`Pd::alloc_mr`] is shared with a child, not copied; the child holds the connection open until
 //! it ends or calls `exec`.
 
+// The library is what strangers read: here each field has its sentence too.
+#![warn(missing_docs)]
+
 mod ah;
 mod async_event;
 mod attr;

@@ -13,7 +13,6 @@ pub enum Body {
     RcResponse(Response),
     /// A request on an unreliable connection.
     Uc(UcRequest),
-    /// A datagram.
     Ud(Datagram),
     /// Congestion notification packet. Its 16 reserved bytes are the payload.
     Cnp,

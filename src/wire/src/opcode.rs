@@ -34,7 +34,7 @@ macro_rules! opcodes {
     ($($byte:literal $name:ident { $($body:tt)+ } [$($field:ident: $header:ident),*];)*) => {
         /// A BTH opcode that we know. Whatever else stands in a packet does not become one of
         /// these.
-        #[allow(missing_docs, non_camel_case_types)] // the names are the specification's
+        #[allow(non_camel_case_types)] // the names are the specification's
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Opcode {

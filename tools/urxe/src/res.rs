@@ -51,15 +51,10 @@ pub(crate) struct Arguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Kind {
-    /// Queue pairs.
     Qp,
-    /// Completion queues.
     Cq,
-    /// Memory registrations.
     Mr,
-    /// Memory windows.
     Mw,
-    /// Shared receive queues.
     Srq,
     /// Ids of the connection manager: listeners and connections by address.
     CmId,

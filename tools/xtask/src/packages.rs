@@ -7,7 +7,6 @@ use urxe_shell::{has, is_root};
 pub(crate) struct Package {
     /// What must be found in PATH; absolute for what is no program.
     pub(crate) program: &'static str,
-    /// The package.
     pub(crate) package: &'static str,
 }
 

@@ -127,6 +127,15 @@ fn words(line: &str) -> impl Iterator<Item = String> {
     words.into_iter()
 }
 
+/// Whether a line makes something public that needs a sentence. Fields and variants need one only
+/// where their names do not say it all, which no tool can tell.
+fn needs_doc(line: &str) -> bool {
+    let Some(rest) = line.trim_start().strip_prefix("pub ") else { return false };
+    let mut words = rest.split(' ').skip_while(|word| ["async", "unsafe"].contains(word));
+    ["fn", "struct", "enum", "trait", "type", "const", "static"]
+        .contains(&words.next().unwrap_or(""))
+}
+
 /// The name of the type that a line defines.
 fn type_name(line: &str) -> Option<&str> {
     let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
@@ -142,8 +151,19 @@ fn check_file(name: &str, text: &str, problems: &mut Vec<String>) {
         problems
             .push(format!("{name}: {code} lines of code before its tests, at most {LINES_MAX}"));
     }
+    let (mut has_doc, mut is_in_attribute) = (false, false);
     for (number, line) in text.lines().enumerate() {
         let place = format!("{name}:{}", number + 1);
+        if name.starts_with("src/") && !name.contains("/tests/") && needs_doc(line) && !has_doc {
+            problems.push(format!("{place}: public, but no doc comment says what it is"));
+        }
+        // Attributes may stand between the comment and what it is about; those that a macro was
+        // given have it among them.
+        let code = line.trim();
+        is_in_attribute = (is_in_attribute || code.starts_with("#[")) && !code.ends_with(']');
+        let goes_on = is_in_attribute || code.ends_with(']') || code.starts_with("//");
+        has_doc =
+            ["///", "#[doc", "$(#["].iter().any(|doc| code.starts_with(doc)) || has_doc && goes_on;
         if line.chars().count() > LINE_MAX && !line.contains('"') {
             problems.push(format!("{place}: longer than {LINE_MAX} characters"));
         }
@@ -185,6 +205,15 @@ mod tests {
         assert_eq!(problems("src/wire/src/a.rs", "    fn nobody_has_it() {}\n"), 1);
         assert_eq!(problems("src/wire/src/a.rs", concat!("pub(super) en", "um Fate<'a> {\n")), 1);
         assert_eq!(problems("src/wire/src/a.rs", "struct Lifetime { fate: u8 }\n"), 0);
+    }
+
+    #[test]
+    fn public_items_need_a_doc_comment_and_fields_do_not() {
+        let documented = "/// A.\n#[derive(Debug)]\npub struct A {\n    pub b: u8,\n}\n";
+        assert_eq!(problems("src/wire/src/a.rs", documented), 0);
+        assert_eq!(problems("src/wire/src/a.rs", "pub struct A;\n    pub const fn b() {}\n"), 2);
+        assert_eq!(problems("src/wire/src/a.rs", "pub(crate) fn a() {}\npub use b::C;\n"), 0);
+        assert_eq!(problems("tools/urxe/src/a.rs", "pub fn a() {}\n"), 0);
     }
 
     #[test]

@@ -50,7 +50,6 @@ pub struct CmBehavior {
 pub enum Notice {
     /// It was accepted.
     Response,
-    /// It is established.
     Established,
     /// It was refused.
     Rejected,

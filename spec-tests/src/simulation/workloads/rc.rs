@@ -80,9 +80,7 @@ impl Progress {
 /// A part of the responder's memory that one requester writes to.
 #[derive(Debug)]
 pub struct Window {
-    /// Its node.
     pub node: usize,
-    /// Its MR.
     pub mr: Mr,
     /// Memory windows that are bound to it.
     pub open_windows: Vec<u32>,

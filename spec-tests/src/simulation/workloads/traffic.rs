@@ -11,7 +11,6 @@ use urxe_engine::CqId;
 
 /// A world with programs in it.
 pub struct Traffic {
-    /// The world.
     pub world: World,
     /// Both ends of every connection.
     pub workloads: Vec<RcWorkload>,

@@ -33,7 +33,6 @@ pub(super) struct Request {
     pub(super) device: usize,
     pub(super) conn: ConnId,
     pub(super) qp_type: QpType,
-    /// Our own address.
     pub(super) src: SocketAddr,
     /// The peer's.
     pub(super) dst: SocketAddr,

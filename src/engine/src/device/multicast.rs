@@ -19,12 +19,7 @@ pub enum McastError {
     NotMulticast(IpAddr),
     /// The QP is no member of this group.
     #[error("gid {group}: QP {qpn} is not attached to this group")]
-    NotAttached {
-        /// The QP.
-        qpn: Qpn,
-        /// The group.
-        group: IpAddr,
-    },
+    NotAttached { qpn: Qpn, group: IpAddr },
     /// The device has no room for another group.
     #[error("the device is in {MAX_MULTICAST_GROUPS} multicast groups, and can be in no more")]
     TooManyGroups,

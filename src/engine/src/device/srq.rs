@@ -31,7 +31,6 @@ pub enum DestroySrqError {
     /// QPs still receive from it.
     #[error("SRQ {}: {qps} QPs still receive from it; destroy them first", .srq.0)]
     InUse {
-        /// The SRQ.
         srq: SrqId,
         /// How many QPs.
         qps: usize,

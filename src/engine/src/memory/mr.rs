@@ -36,12 +36,7 @@ pub struct MrKeys {
 pub enum RegMrError {
     /// The range runs over the end of the address space.
     #[error("MR of {length} bytes at {addr:#x}: must end below 2^64")]
-    Wraps {
-        /// Its address.
-        addr: u64,
-        /// Its length.
-        length: u64,
-    },
+    Wraps { addr: u64, length: u64 },
     /// Remote write or atomic access without local write access, which IBTA forbids.
     #[error("MR access {0:#x}: remote write and remote atomic need local write (1) as well")]
     RemoteWithoutLocalWrite(u32),

@@ -20,7 +20,6 @@ pub enum AllocMwError {
 pub struct MwInfo {
     /// The protection domain it belongs to.
     pub pd: PdId,
-    /// Its type.
     pub mw_type: MwType,
     /// Its present key.
     pub rkey: Rkey,
@@ -31,7 +30,6 @@ pub struct MwInfo {
 /// What a bound window opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MwBinding {
-    /// The key of the MR.
     pub mr: Lkey,
     /// Its first byte, in the MR's terms.
     pub addr: u64,

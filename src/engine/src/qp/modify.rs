@@ -35,7 +35,6 @@ pub enum ModifyQpError {
     /// An attribute that the change needs is missing.
     #[error("{}: must be given to go from {from:?} to {to:?}", .attribute.name())]
     Missing {
-        /// The attribute.
         attribute: Attribute,
         /// The QP's state.
         from: QpState,
@@ -45,7 +44,6 @@ pub enum ModifyQpError {
     /// An attribute that the change does not allow is given.
     #[error("{}: cannot be changed when going from {from:?} to {to:?}", .attribute.name())]
     NotAllowed {
-        /// The attribute.
         attribute: Attribute,
         /// The QP's state.
         from: QpState,
@@ -55,9 +53,7 @@ pub enum ModifyQpError {
     /// A value outside of its range.
     #[error("{} {value}: must be {min} to {max}", .attribute.name())]
     Range {
-        /// The attribute.
         attribute: Attribute,
-        /// Its value.
         value: u64,
         /// Smallest value allowed.
         min: u64,

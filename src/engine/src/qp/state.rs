@@ -34,7 +34,6 @@ pub enum Attribute {
     PathMtu,
     /// `dest_qp_num`
     DestQpn,
-    /// `qkey`
     Qkey,
     /// `rq_psn`
     RqPsn,
@@ -46,7 +45,6 @@ pub enum Attribute {
     MaxDestRdAtomic,
     /// `min_rnr_timer`
     MinRnrTimer,
-    /// `timeout`
     Timeout,
     /// `retry_cnt`
     RetryCnt,

@@ -59,7 +59,6 @@ pub struct Link {
     "the simulated network has an endpoint {addr} already; every endpoint needs its own address"
 )]
 pub struct AddressTaken {
-    /// The address.
     pub addr: IpAddr,
 }
 

@@ -10,7 +10,6 @@ use std::net::IpAddr;
 /// A link (network interface).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Its name.
     pub name: String,
     /// Its number.
     pub index: u32,

@@ -41,14 +41,11 @@ pub(super) enum Task {
     Notify,
     /// Has an id's events told in the channel to which this is written.
     Migrate {
-        /// The id.
         id: CmIdHandle,
         /// Where its events were told.
         from: RawFd,
     },
-    /// Sets an option.
     SetOption {
-        /// The id.
         id: CmIdHandle,
         /// Level of the option.
         level: u32,

@@ -29,7 +29,6 @@ pub(crate) enum Command {
     DeallocPd(PdHandle),
     /// `CREATE_AH`.
     CreateAh {
-        /// Its protection domain.
         pd: PdHandle,
         /// The path.
         av: AddressVector,
@@ -42,7 +41,6 @@ pub(crate) enum Command {
     DeregMr(MrHandle),
     /// `ALLOC_MW`.
     AllocMw {
-        /// Its protection domain.
         pd: PdHandle,
         /// Its kind.
         mw_type: MwType,
@@ -57,21 +55,18 @@ pub(crate) enum Command {
         user_handle: u64,
         /// Completions that it must hold.
         cqe: u32,
-        /// Completion vector.
         comp_vector: u32,
         /// The descriptor of its completion channel.
         channel: Option<RawFd>,
     },
     /// `RESIZE_CQ`.
     ResizeCq {
-        /// The CQ.
         cq: CqHandle,
         /// Completions that it must hold.
         cqe: u32,
     },
     /// `REQ_NOTIFY_CQ`.
     ReqNotifyCq {
-        /// The CQ.
         cq: CqHandle,
         /// Only completions that are solicited, or errors, count.
         solicited_only: bool,
@@ -84,7 +79,6 @@ pub(crate) enum Command {
     QueryQp(QpSlot),
     /// `MODIFY_QP`.
     ModifyQp {
-        /// The QP.
         qp: QpSlot,
         /// What is to change.
         attr: QpAttr,
@@ -95,21 +89,18 @@ pub(crate) enum Command {
     PostSend(QpSlot),
     /// `ATTACH_MCAST`.
     AttachMcast {
-        /// The QP.
         qp: QpSlot,
         /// The group.
         gid: Gid,
     },
     /// `DETACH_MCAST`.
     DetachMcast {
-        /// The QP.
         qp: QpSlot,
         /// The group.
         gid: Gid,
     },
     /// `CREATE_SRQ`.
     CreateSrq {
-        /// Its protection domain.
         pd: PdHandle,
         /// What it must hold.
         attr: SrqAttr,
@@ -118,7 +109,6 @@ pub(crate) enum Command {
     },
     /// `MODIFY_SRQ`.
     ModifySrq {
-        /// The SRQ.
         srq: SrqHandle,
         /// Work requests that it must hold.
         max_wr: Option<u32>,
@@ -140,7 +130,6 @@ pub(crate) struct QpSlot(pub(crate) u32);
 /// What `REG_MR` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Registration {
-    /// The protection domain.
     pub(crate) pd: PdHandle,
     /// Address of the first byte.
     pub(crate) start: u64,
@@ -155,7 +144,6 @@ pub(crate) struct Registration {
 /// What `CREATE_QP` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NewQp {
-    /// The protection domain.
     pub(crate) pd: PdHandle,
     /// The transport.
     pub(crate) qp_type: QpType,

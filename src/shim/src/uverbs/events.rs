@@ -20,11 +20,8 @@ use zerocopy::{Immutable, IntoBytes};
 /// What events are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
-    /// A CQ.
     Cq(CqHandle),
-    /// A QP.
     Qp(QpHandle),
-    /// An SRQ.
     Srq(SrqHandle),
 }
 
@@ -112,7 +109,6 @@ pub(crate) const MAX_EVENT_LEN: usize = size_of::<AsyncEvent>();
 pub(crate) struct CompletionEvents {
     session: Arc<Session>,
     ledger: Arc<Ledger>,
-    /// The context that it is of.
     pub(super) context: ContextHandle,
     pub(super) channel: CompChannelHandle,
     /// Events that nobody could write into the pipe, because the daemon is gone.

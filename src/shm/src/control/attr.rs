@@ -60,9 +60,7 @@ pub struct DeviceAttr {
     pub max_mcast_qp_attach: u32,
     /// On-demand paging: what each transport does with memory registered for it.
     pub odp_caps: OdpCaps,
-    /// Completion vectors.
     pub num_comp_vectors: u32,
-    /// Ports.
     pub phys_port_cnt: u8,
 }
 
@@ -122,9 +120,7 @@ pub struct QpCaps {
     pub max_send_wr: u32,
     /// Work requests in the RQ.
     pub max_recv_wr: u32,
-    /// SGEs of a send.
     pub max_send_sge: u32,
-    /// SGEs of a receive.
     pub max_recv_sge: u32,
     /// Inline bytes of a send.
     pub max_inline_data: u32,
@@ -133,7 +129,6 @@ pub struct QpCaps {
 /// What a shared receive queue holds, and when it warns: `ibv_srq_attr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SrqAttr {
-    /// Work requests.
     pub max_wr: u32,
     /// SGEs of each.
     pub max_sge: u32,

@@ -27,16 +27,10 @@ pub enum CmRequest {
     /// a byte asks for an event; the daemon sees to it that there is a byte for the next one.
     CreateChannel,
     /// Destroys a channel with all ids that are in it. Answered by [`Reply::Done`](super::Reply).
-    DestroyChannel {
-        /// The channel.
-        channel: CmChannelHandle,
-    },
+    DestroyChannel { channel: CmChannelHandle },
     /// Takes the oldest event: `rdma_get_cm_event`. Answered by [`CmReply::Event`]. `EAGAIN` if
     /// there is none: what was announced was taken by another thread, or its id was destroyed.
-    GetEvent {
-        /// The channel.
-        channel: CmChannelHandle,
-    },
+    GetEvent { channel: CmChannelHandle },
     /// Makes an id: `rdma_create_id`. Answered by [`CmReply::Id`]. `EINVAL` if the port space has
     /// no such transport.
     CreateId {
@@ -44,7 +38,6 @@ pub enum CmRequest {
         channel: CmChannelHandle,
         /// The program's own number, given back in the id's events.
         user_handle: u64,
-        /// The port space of its ports.
         space: CmPortSpace,
         /// The transport of its QP.
         qp_type: QpType,
@@ -53,14 +46,10 @@ pub enum CmRequest {
     /// its membership in groups; no event of it is told any more, and connections that wait to be
     /// told are refused. Answered by [`CmReply::Events`]: how many of its events were taken, those
     /// of its memberships included.
-    DestroyId {
-        /// The id.
-        id: CmIdHandle,
-    },
+    DestroyId { id: CmIdHandle },
     /// Has an id's events told in another channel, those included that wait: `rdma_migrate_id`.
     /// Answered by [`CmReply::Events`]: how many of its events were taken before.
     MigrateId {
-        /// The id.
         id: CmIdHandle,
         /// The new channel.
         channel: CmChannelHandle,
@@ -72,7 +61,6 @@ pub enum CmRequest {
     /// such address, `ENODEV` if no device serves it, `EACCES` for a port below 1,024 if the
     /// program is not root's.
     Bind {
-        /// The id.
         id: CmIdHandle,
         /// The address and the port.
         #[serde(with = "socket")]
@@ -82,7 +70,6 @@ pub enum CmRequest {
     /// `rdma_resolve_addr`. Answered by [`Reply::Done`](super::Reply);
     /// [`CmEventKind::AddrResolved`] or [`CmEventKind::AddrError`] follows.
     ResolveAddr {
-        /// The id.
         id: CmIdHandle,
         /// From which address, if the program wants a certain one; binds the id.
         #[serde(with = "socket::optional")]
@@ -96,21 +83,16 @@ pub enum CmRequest {
     /// Finds the path: `rdma_resolve_route`. Answered by [`Reply::Done`](super::Reply);
     /// [`CmEventKind::RouteResolved`] or [`CmEventKind::RouteError`] follows.
     ResolveRoute {
-        /// The id.
         id: CmIdHandle,
         /// How long it may take, in milliseconds.
         timeout_ms: u32,
     },
     /// Asks what an id knows of itself. Answered by [`CmReply::Route`].
-    Query {
-        /// The id.
-        id: CmIdHandle,
-    },
+    Query { id: CmIdHandle },
     /// Listens: `rdma_listen`; on the wildcard, on every device. An id without an address is given
     /// the wildcard and any port. Answered by [`Reply::Done`](super::Reply). `EADDRINUSE` or
     /// `EADDRNOTAVAIL` if it was bound with [`CmOption::ReuseAddr`] to a port that others have.
     Listen {
-        /// The id.
         id: CmIdHandle,
         /// How many requests may wait to be told; 0: as many as the daemon allows.
         backlog: u32,
@@ -135,39 +117,26 @@ pub enum CmRequest {
     },
     /// Confirms the peer's acceptance after [`CmEventKind::ConnectResponse`]: what librdmacm does
     /// on the active side when the QP is ready. Answered by [`Reply::Done`](super::Reply).
-    Establish {
-        /// The id.
-        id: CmIdHandle,
-    },
+    Establish { id: CmIdHandle },
     /// Refuses what a peer asked for, or its acceptance: `rdma_reject`. Answered by
     /// [`Reply::Done`](super::Reply).
     Reject {
-        /// The id.
         id: CmIdHandle,
         /// What the peer is told.
         private_data: Vec<u8>,
     },
     /// Ends a connection: `rdma_disconnect`. Answered by [`Reply::Done`](super::Reply), also if it
     /// is over already; one that is not established yet stays as it is, as with the kernel.
-    Disconnect {
-        /// The id.
-        id: CmIdHandle,
-    },
+    Disconnect { id: CmIdHandle },
     /// Asks what the id's QP is to be set to on its way to a state: `rdma_init_qp_attr`. Answered
     /// by [`CmReply::QpAttr`].
     QpAttr {
-        /// The id.
         id: CmIdHandle,
         /// INIT, RTR or RTS.
         state: QpState,
     },
     /// Sets an option: `rdma_set_option`. Answered by [`Reply::Done`](super::Reply).
-    SetOption {
-        /// The id.
-        id: CmIdHandle,
-        /// The option.
-        option: CmOption,
-    },
+    SetOption { id: CmIdHandle, option: CmOption },
     /// Joins a multicast group: `rdma_join_multicast`. Answered by [`CmReply::Multicast`];
     /// [`CmEventKind::MulticastJoin`] or [`CmEventKind::MulticastError`] follows. The program
     /// attaches its QP itself.
@@ -253,7 +222,6 @@ pub enum CmPortSpace {
 /// What a program says of its QP, or the peer of its own: `rdma_conn_param`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmConnParam {
-    /// Its number.
     pub qpn: u32,
     /// Datagrams: what they must carry, if not the port space's own.
     pub qkey: Qkey,
@@ -386,11 +354,8 @@ pub struct CmRoute {
 pub struct CmPath {
     /// The peer's GID.
     pub dgid: Gid,
-    /// Our own.
     pub sgid: Gid,
-    /// P_Key.
     pub pkey: u16,
-    /// Path MTU.
     pub mtu: PathMtu,
     /// Speed of the link in Mbit/s, if known.
     pub speed_mbps: Option<u32>,

@@ -44,7 +44,6 @@ pub enum Reply {
     Pd(PdHandle),
     /// Answer to [`Request::RegMr`].
     Mr {
-        /// The registration.
         mr: MrHandle,
         /// Key for the program's own work requests.
         lkey: Lkey,
@@ -56,7 +55,6 @@ pub enum Reply {
     CompChannel(CompChannelHandle),
     /// Answer to [`Request::CreateCq`].
     Cq {
-        /// The completion queue.
         cq: CqHandle,
         /// Completions it holds: what was asked for, or more.
         cqe: u32,
@@ -72,7 +70,6 @@ pub enum Reply {
     },
     /// Answer to [`Request::CreateSrq`].
     Srq {
-        /// The shared receive queue.
         srq: SrqHandle,
         /// Its number.
         srqn: u32,
@@ -92,14 +89,12 @@ pub enum Reply {
     SrqAttr(SrqAttr),
     /// Answer to [`Request::CreateAh`].
     Ah {
-        /// The address handle.
         ah: AhHandle,
         /// Its number in work requests (`ah_num`), never 0.
         ah_num: AhId,
     },
     /// Answer to [`Request::AllocMw`].
     Mw {
-        /// The window.
         mw: MwHandle,
         /// Its first rkey, which opens nothing.
         rkey: Rkey,
@@ -138,7 +133,6 @@ pub struct RingLocation {
 /// A QP was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpCreated {
-    /// The queue pair.
     pub qp: QpHandle,
     /// Its number on the wire.
     pub qpn: Qpn,

@@ -36,19 +36,12 @@ pub enum Request {
         name: String,
     },
     /// Closes a context and destroys all that lives in it. Answered by [`Reply::Done`].
-    CloseDevice {
-        /// The context.
-        context: ContextHandle,
-    },
+    CloseDevice { context: ContextHandle },
     /// Asks for the device's limits: `ibv_query_device`. Answered by [`Reply::Device`].
-    QueryDevice {
-        /// The context.
-        context: ContextHandle,
-    },
+    QueryDevice { context: ContextHandle },
     /// Asks for a port's state: `ibv_query_port`. Answered by [`Reply::Port`]. `EINVAL` for any
     /// port but 1.
     QueryPort {
-        /// The context.
         context: ContextHandle,
         /// Port number, from 1.
         port: u8,
@@ -56,7 +49,6 @@ pub enum Request {
     /// Asks for an entry of a port's GID table: `ibv_query_gid`. Answered by [`Reply::Gid`].
     /// `EINVAL` for any port but 1, or an index beyond the table.
     QueryGid {
-        /// The context.
         context: ContextHandle,
         /// Port number, from 1.
         port: u8,
@@ -64,16 +56,10 @@ pub enum Request {
         index: u32,
     },
     /// Makes a protection domain: `ibv_alloc_pd`. Answered by [`Reply::Pd`].
-    AllocPd {
-        /// The context.
-        context: ContextHandle,
-    },
+    AllocPd { context: ContextHandle },
     /// Frees a protection domain: `ibv_dealloc_pd`. Answered by [`Reply::Done`]. `EBUSY` while
     /// an MR, a memory window, a QP, an SRQ or an address handle is in it.
-    DeallocPd {
-        /// The protection domain.
-        pd: PdHandle,
-    },
+    DeallocPd { pd: PdHandle },
     /// Registers memory: `ibv_reg_mr`, or `ibv_reg_mr_iova` if `iova` is not `addr`. Brings one
     /// descriptor if the backing is [`Backing::Shared`]. Answered by [`Reply::Mr`]. `EINVAL` if
     /// the rights contradict each other (remote write or atomic without local write), if the
@@ -81,7 +67,6 @@ pub enum Request {
     /// `EFAULT` if a process backing cannot be reached, or the program has passed no
     /// `/proc/self/mem`.
     RegMr {
-        /// The protection domain.
         pd: PdHandle,
         /// The program's own address of the first byte.
         addr: u64,
@@ -96,27 +81,17 @@ pub enum Request {
     },
     /// Takes a registration back: `ibv_dereg_mr`. Once answered, the daemon touches the memory
     /// no more. Answered by [`Reply::Done`]. `EBUSY` while memory windows are bound to it.
-    DeregMr {
-        /// The registration.
-        mr: MrHandle,
-    },
+    DeregMr { mr: MrHandle },
     /// Makes a completion channel: `ibv_create_comp_channel`. Answered by [`Reply::CompChannel`]
     /// with one descriptor: the pipe that completion events are read from
     /// ([`EventRecord`](crate::control::event::EventRecord)).
-    CreateCompChannel {
-        /// The context.
-        context: ContextHandle,
-    },
+    CreateCompChannel { context: ContextHandle },
     /// Destroys a completion channel: `ibv_destroy_comp_channel`. Answered by [`Reply::Done`].
     /// `EBUSY` while a CQ uses it.
-    DestroyCompChannel {
-        /// The channel.
-        channel: CompChannelHandle,
-    },
+    DestroyCompChannel { channel: CompChannelHandle },
     /// Makes a completion queue: `ibv_create_cq`. Answered by [`Reply::Cq`]. `EINVAL` if `cqe`
     /// is 0 or above the device's `max_cqe`, or if there is no such vector.
     CreateCq {
-        /// The context.
         context: ContextHandle,
         /// Completions it must hold at least.
         cqe: u32,
@@ -132,16 +107,12 @@ pub enum Request {
     /// that was quicker recognises them by the handle, and drops them. How many events the
     /// program has *read* is known to the reader alone, so the counts that `ibv_destroy_cq` waits
     /// for are kept there. Answered by [`Reply::Done`]. `EBUSY` while a QP uses it.
-    DestroyCq {
-        /// The completion queue.
-        cq: CqHandle,
-    },
+    DestroyCq { cq: CqHandle },
     /// Gives a completion queue another size: `ibv_resize_cq`. Unread completions are moved to a
     /// new ring, and the program goes on there; until the answer has come it must not touch the
     /// old ring, whose place is given up with it. Answered by [`Reply::CqResized`]. `EINVAL` if
     /// `cqe` is 0, above the device's `max_cqe`, or less than there are unread completions.
     ResizeCq {
-        /// The completion queue.
         cq: CqHandle,
         /// Completions it must hold at least.
         cqe: u32,
@@ -149,7 +120,6 @@ pub enum Request {
     /// Makes a shared receive queue: `ibv_create_srq`. Answered by [`Reply::Srq`]. `EINVAL` if a
     /// capacity is 0 or above the device's limit, or the limit above the capacity.
     CreateSrq {
-        /// The protection domain.
         pd: PdHandle,
         /// What it must hold at least, and its first limit, which is looked at when receives are
         /// taken.
@@ -162,7 +132,6 @@ pub enum Request {
     /// `EINVAL` if the size is less than there are receives posted or above the device's limit,
     /// or the limit above the size.
     ModifySrq {
-        /// The shared receive queue.
         srq: SrqHandle,
         /// Work requests it must hold at least.
         max_wr: Option<u32>,
@@ -170,47 +139,32 @@ pub enum Request {
         limit: Option<u32>,
     },
     /// Asks what a shared receive queue holds: `ibv_query_srq`. Answered by [`Reply::SrqAttr`].
-    QuerySrq {
-        /// The shared receive queue.
-        srq: SrqHandle,
-    },
+    QuerySrq { srq: SrqHandle },
     /// Destroys a shared receive queue: `ibv_destroy_srq`. Answered by [`Reply::Done`]. `EBUSY`
     /// while a QP uses it.
-    DestroySrq {
-        /// The shared receive queue.
-        srq: SrqHandle,
-    },
+    DestroySrq { srq: SrqHandle },
     /// Makes an address handle: `ibv_create_ah`. Answered by [`Reply::Ah`]. `EINVAL` if the path
     /// makes no sense.
     CreateAh {
-        /// The protection domain.
         pd: PdHandle,
         /// The path; the destination may be a multicast group.
         av: AddressVector,
     },
     /// Destroys an address handle: `ibv_destroy_ah`. Answered by [`Reply::Done`].
-    DestroyAh {
-        /// The address handle.
-        ah: AhHandle,
-    },
+    DestroyAh { ah: AhHandle },
     /// Makes a memory window, bound to nothing: `ibv_alloc_mw`. Answered by [`Reply::Mw`].
     AllocMw {
-        /// The protection domain.
         pd: PdHandle,
         /// Its kind.
         mw_type: MwType,
     },
     /// Frees a memory window, bound or not: `ibv_dealloc_mw`. Answered by [`Reply::Done`].
-    DeallocMw {
-        /// The window.
-        mw: MwHandle,
-    },
+    DeallocMw { mw: MwHandle },
     /// Lets a UD queue pair receive what is sent to a multicast group: `ibv_attach_mcast`.
     /// Answered by [`Reply::Done`], also when it is attached already. `EINVAL` if the queue pair
     /// is not UD or the GID is no multicast address; what the system says if it does not let the
     /// port join the group.
     AttachMcast {
-        /// The queue pair.
         qp: QpHandle,
         /// The group.
         gid: Gid,
@@ -218,7 +172,6 @@ pub enum Request {
     /// Takes that back: `ibv_detach_mcast`. Answered by [`Reply::Done`]. `EINVAL` if it is not
     /// attached.
     DetachMcast {
-        /// The queue pair.
         qp: QpHandle,
         /// The group.
         gid: Gid,
@@ -227,7 +180,6 @@ pub enum Request {
     /// `EINVAL` if a capacity is above the device's limit, or if the CQs are of another context
     /// than the protection domain, or the SRQ is.
     CreateQp {
-        /// The protection domain.
         pd: PdHandle,
         /// The transport.
         qp_type: QpType,
@@ -250,23 +202,16 @@ pub enum Request {
     /// attribute, or has one too many, or if a value is out of range. `EPERM` if the Q_Key has its
     /// highest bit set and the program is not root's.
     ModifyQp {
-        /// The queue pair.
         qp: QpHandle,
         /// What is to change.
         attr: QpAttr,
     },
     /// Asks for a queue pair's state and attributes: `ibv_query_qp`. Answered by
     /// [`Reply::QpAttr`].
-    QueryQp {
-        /// The queue pair.
-        qp: QpHandle,
-    },
+    QueryQp { qp: QpHandle },
     /// Destroys a queue pair: `ibv_destroy_qp`. Once answered, its rings are no more, and no
     /// further completion of it appears. Answered by [`Reply::Done`].
-    DestroyQp {
-        /// The queue pair.
-        qp: QpHandle,
-    },
+    DestroyQp { qp: QpHandle },
     /// Asks what objects of one kind a device has, of those that may be seen: one's own user's, or
     /// all for root and the user that the daemon runs as. Needs no context. Answered by
     /// [`Reply::Resources`], page by page. `ENODEV` if there is no such device.
@@ -293,7 +238,6 @@ pub enum Request {
     /// The same in the name of one event channel: `EINVAL` if the id or the membership that it is
     /// about is in another. So the kernel has it, where a channel is an open file.
     CmWithin {
-        /// The channel.
         channel: CmChannelHandle,
         /// What is asked.
         request: CmRequest,

@@ -10,9 +10,7 @@ use urxe_types::{Access, Gid, MwType, QpState, QpType};
 pub enum ResourceKind {
     /// Queue pairs, by QPN.
     Qp,
-    /// Completion queues.
     Cq,
-    /// Shared receive queues.
     Srq,
     /// Memory registrations, by key.
     Mr,
@@ -49,15 +47,11 @@ pub struct Resource {
 /// What only one kind of object has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResourceDetail {
-    /// A queue pair.
     Qp {
         /// Its transport.
         qp_type: QpType,
-        /// Its state.
         state: QpState,
-        /// The CQ of its sends.
         send_cq: u32,
-        /// The CQ of its receives.
         recv_cq: u32,
         /// The SRQ that it takes receives from.
         srq: Option<u32>,
@@ -68,7 +62,6 @@ pub enum ResourceDetail {
         /// The PSN expected next.
         rq_psn: u32,
     },
-    /// A completion queue.
     Cq {
         /// Completions it holds.
         cqe: u32,
@@ -79,7 +72,6 @@ pub enum ResourceDetail {
         /// It was overrun, and takes no more.
         failed: bool,
     },
-    /// A shared receive queue.
     Srq {
         /// Work requests it holds.
         max_wr: u32,
@@ -90,7 +82,6 @@ pub enum ResourceDetail {
         /// QPs that use it.
         qps: u32,
     },
-    /// A memory registration.
     Mr {
         /// Address of its first byte, as work requests name it.
         iova: u64,
@@ -101,7 +92,6 @@ pub enum ResourceDetail {
         /// Whether the daemon reaches it by loads and stores.
         mapped: bool,
     },
-    /// A memory window.
     Mw {
         /// Its kind.
         mw_type: MwType,
@@ -110,7 +100,6 @@ pub enum ResourceDetail {
     },
     /// An id of the connection manager.
     CmId {
-        /// Its port space.
         space: CmPortSpace,
         /// The transport of its QP.
         qp_type: QpType,

@@ -30,7 +30,6 @@ pub struct StatsPage {
 pub struct QpStats {
     /// Its number on the wire.
     pub qpn: u32,
-    /// Its state.
     pub state: QpState,
     /// Name of the program that owns it.
     pub program: String,

@@ -153,7 +153,7 @@ fn link_of(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 /// brought in as pinning would do it, and a range is refused with the error that the kernel's
 /// `ibv_reg_mr` gives. That is `EINVAL` for no bytes and for a range that wraps around, and
 /// `EFAULT` for one that is not all mapped, or not for this access
-/// ([`Access::needs_writable`](crate::control::Access::needs_writable)). Where the kernel has no
+/// ([`Access::needs_writable`](urxe_types::Access::needs_writable)). Where the kernel has no
 /// means of asking (before 5.14), the range alone is checked; the first access will tell.
 pub fn populate(addr: u64, len: u64, writable: bool) -> Result<(), Fault> {
     let advice = if writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };

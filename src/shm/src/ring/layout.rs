@@ -262,7 +262,6 @@ pub struct CqEntry {
     pub sl: u8,
     /// Not used by RoCE.
     pub dlid_path_bits: u8,
-    /// Port number.
     pub port_num: u8,
     /// Not used.
     pub reserved: u8,

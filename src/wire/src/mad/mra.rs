@@ -8,11 +8,8 @@ use urxe_types::TimeCode;
 /// What an MRA is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Received {
-    /// A REQ.
     Req,
-    /// A REP.
     Rep,
-    /// A LAP.
     Lap,
     /// The code that means nothing, 3.
     Reserved,

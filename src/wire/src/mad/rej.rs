@@ -8,9 +8,7 @@ use urxe_types::PathMtu;
 /// What a REJ is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rejected {
-    /// A REQ.
     Req,
-    /// A REP.
     Rep,
     /// No message: the sender gives up waiting.
     Nothing,

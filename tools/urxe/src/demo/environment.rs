@@ -51,7 +51,6 @@ pub(super) struct Daemon {
     /// Where programs connect to it.
     pub(super) socket: PathBuf,
     pub(super) pid: u32,
-    /// Its device.
     pub(super) device: String,
     /// Largest path MTU of the device, in bytes.
     pub(super) active_mtu: urxe_verbs::PathMtu,

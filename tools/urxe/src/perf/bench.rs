@@ -64,7 +64,6 @@ pub(super) struct BenchQp {
 /// A message that arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
-    /// The queue pair.
     pub(super) qp: usize,
     /// The message's number.
     pub(super) number: u64,

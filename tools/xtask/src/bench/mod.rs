@@ -72,7 +72,6 @@ const CONNECTIONS: &str = "10000";
 /// One measured figure: the median of all rounds.
 #[derive(Debug, Default, Serialize)]
 struct Figure {
-    /// MTU of the link.
     link_mtu: u32,
     /// What was measured.
     test: String,

@@ -8,7 +8,6 @@
 /// Where a rule is decided, or an ID stands that names none.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mention {
-    /// The ID.
     pub(super) id: String,
     /// The line, from 1.
     pub(super) line: usize,

@@ -14,9 +14,7 @@ use urxe_types::{Lkey, RecvWqe, Sge};
 /// Receives of one queue: a few places in memory, each posted again when its receive has ended.
 #[derive(Debug)]
 pub struct Receives {
-    /// Its node.
     pub node: usize,
-    /// Its queue.
     pub queue: QueueId,
     /// Its SRQ, if it is one.
     pub srq: Option<SrqId>,

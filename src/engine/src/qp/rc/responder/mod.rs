@@ -48,11 +48,19 @@ pub(super) struct Responder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reply {
     /// Everything up to `psn` is done.
-    Ack { psn: Psn, msn: Msn },
-    /// A NAK for this PSN.
-    Nak { psn: Psn, syndrome: Syndrome },
+    Ack {
+        psn: Psn,
+        msn: Msn,
+    },
+    Nak {
+        psn: Psn,
+        syndrome: Syndrome,
+    },
     /// The rest of a READ's data.
-    Read { read: ReadResource, sent: u32 },
+    Read {
+        read: ReadResource,
+        sent: u32,
+    },
     /// An atomic's answer.
     Atomic(AtomicResource),
     /// An ATOMIC WRITE's answer.
