@@ -7,7 +7,7 @@ use super::common::{Cx, Error, Failure};
 use super::message::{Incoming, check_enabled};
 use super::parameters::Path;
 use super::receive::Refusal;
-use super::send_queue::{Blocked, Limits, SendQueue};
+use super::send_queue::SendQueue;
 use crate::counters::Counter;
 use crate::host::Host;
 use urxe_types::{Access, Extra, Psn};
@@ -56,13 +56,8 @@ impl Uc {
         tx: &mut TxBatch,
         budget: &mut u32,
     ) -> Result<bool, Failure> {
-        let limits = Limits { mtu: self.path.mtu, max_rd_atomic: 0 };
-        sq.transmit(cx, tx, budget, limits, |sq, cx, tx| {
-            sq.start_current(1);
-            self.send_current(cx, sq, tx).map_err(|error| {
-                sq.refuse_current(error);
-                Blocked::Wait
-            })
+        sq.transmit_unanswered(cx, tx, budget, self.path.mtu, |sq, cx, tx| {
+            self.send_current(cx, sq, tx)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::common::{Cx, Error, Failure};
 use super::receive::{Receive, Refusal};
-use super::send_queue::{Blocked, Limits, SendQueue};
+use super::send_queue::SendQueue;
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
@@ -44,14 +44,8 @@ impl Ud {
         budget: &mut u32,
     ) -> Result<bool, Failure> {
         // UD-006
-        let limits = Limits { mtu: cx.config.active_mtu.bytes() as u32, max_rd_atomic: 0 };
-        sq.transmit(cx, tx, budget, limits, |sq, cx, tx| {
-            sq.start_current(1);
-            self.send_current(cx, sq, tx).map_err(|error| {
-                sq.refuse_current(error);
-                Blocked::Wait
-            })
-        })
+        let mtu = cx.config.active_mtu.bytes() as u32;
+        sq.transmit_unanswered(cx, tx, budget, mtu, |sq, cx, tx| self.send_current(cx, sq, tx))
     }
 
     /// Sends the datagram whose turn it is; it ends with that.

@@ -51,6 +51,25 @@ impl SendQueue {
         }
     }
 
+    /// As [`transmit`](Self::transmit), for a service whose requests no peer answers: nothing is
+    /// waited for, and what cannot be sent fails.
+    pub(in crate::qp) fn transmit_unanswered<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        budget: &mut u32,
+        mtu: u32,
+        mut send: impl FnMut(&mut SendQueue, &mut Cx<'_, H>, &mut TxBatch) -> Result<(), Error>,
+    ) -> Result<bool, Failure> {
+        self.transmit(cx, tx, budget, Limits { mtu, max_rd_atomic: 0 }, |sq, cx, tx| {
+            sq.start_current(1);
+            send(sq, cx, tx).map_err(|error| {
+                sq.refuse_current(error);
+                Blocked::Wait
+            })
+        })
+    }
+
     fn transmit_one<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
