@@ -159,6 +159,20 @@ impl ProgramHost {
     }
 }
 
+/// What a ring gave, as the engine is told it; `None` if there is nothing more in this call.
+fn taken_or_later(next: Next, counters: &mut HostCounters) -> Option<Taken> {
+    match next {
+        Next::Later => None,
+        Next::Taken(entry::Taken::Empty) => Some(Taken::Empty),
+        Next::Taken(entry::Taken::Ready) => Some(Taken::Ready),
+        // HOST-002, HOST-005, HOST-006
+        Next::Taken(entry::Taken::Malformed(error)) => {
+            counters.count_malformed(error);
+            Some(Taken::Malformed)
+        }
+    }
+}
+
 impl Host for ProgramHost {
     fn read(&mut self, region: RegionId, offset: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
         let result = match self.objects.memory(region) {
@@ -270,17 +284,10 @@ impl Host for ProgramHost {
             self.spare_inline.push(buffer);
         }
         match taken {
-            Ok(Next::Later) => {
+            Ok(next) => taken_or_later(next, &mut self.counters).unwrap_or_else(|| {
                 self.requeue_qps.push(qp.qpn);
                 Taken::Empty
-            }
-            Ok(Next::Taken(entry::Taken::Empty)) => Taken::Empty,
-            Ok(Next::Taken(entry::Taken::Ready)) => Taken::Ready,
-            // HOST-002, HOST-005
-            Ok(Next::Taken(entry::Taken::Malformed(error))) => {
-                self.counters.count_malformed(error);
-                Taken::Malformed
-            }
+            }),
             Err(_) => {
                 self.counters.broken_send_queues += u64::from(!queue.broken);
                 queue.broken = true;
@@ -298,17 +305,10 @@ impl Host for ProgramHost {
     fn next_recv(&mut self, queue: QueueId, wqe: &mut RecvWqe) -> Taken {
         let Some((queue, qpn)) = self.objects.recv_queue(queue) else { return Taken::Empty };
         match queue.take(self.call, wqe) {
-            Ok(Next::Later) => {
+            Ok(next) => taken_or_later(next, &mut self.counters).unwrap_or_else(|| {
                 self.requeue_qps.extend(qpn);
                 Taken::Empty
-            }
-            Ok(Next::Taken(entry::Taken::Empty)) => Taken::Empty,
-            Ok(Next::Taken(entry::Taken::Ready)) => Taken::Ready,
-            // HOST-006
-            Ok(Next::Taken(entry::Taken::Malformed(error))) => {
-                self.counters.count_malformed(error);
-                Taken::Malformed
-            }
+            }),
             Err(_) => {
                 // HOST-008
                 self.counters.broken_receive_queues += u64::from(!queue.broken);
