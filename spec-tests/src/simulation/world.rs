@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use urxe_engine::{
-    CqId, Device, DeviceConfig, MrSpec, PdId, QpInit, QueueId, RecvSource, RegionId,
+    CqId, Device, DeviceConfig, MrSpec, PdId, QpInit, QueueId, RecvSource, RegionId, Tuning,
 };
 use urxe_port::sim::{Link, SimNetwork, SimPort};
 use urxe_port::{Port, RxBatch, SendOutcome};
@@ -44,6 +44,8 @@ pub struct NodeConfig {
     pub seed: u64,
     /// How long the engine waits at least before it probes for a lost tail.
     pub min_probe: Duration,
+    /// How the engine behaves on the wire.
+    pub tuning: Tuning,
     /// Datagrams that it takes in before it answers.
     pub burst: usize,
     /// Bytes of datagrams that one transmit batch has room for.
@@ -54,7 +56,8 @@ impl NodeConfig {
     /// A node as a daemon would be: large batches.
     pub fn plain(addr: IpAddr) -> NodeConfig {
         let min_probe = Duration::from_millis(1);
-        NodeConfig { addr, seed: 1, min_probe, burst: 64, tx_capacity: 1 << 18 }
+        let tuning = Tuning::default();
+        NodeConfig { addr, seed: 1, min_probe, tuning, burst: 64, tx_capacity: 1 << 18 }
     }
 }
 
@@ -156,6 +159,7 @@ impl Node {
             local_addrs: BTreeSet::new(),
             seed: config.seed,
             min_probe: config.min_probe,
+            tuning: config.tuning,
         });
         Node {
             device,

@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
+use urxe_engine::Tuning;
 use urxe_port::fault::FaultSpec;
 
 /// What can be set, under the same names on the command line and in the configuration file.
@@ -249,6 +250,8 @@ pub struct Config {
     pub capture: Option<PathBuf>,
     /// End by itself so long after the last program went, or after the start if none comes.
     pub linger: Option<Duration>,
+    /// How the engines behave on the wire.
+    pub tuning: Tuning,
 }
 
 impl Config {
@@ -264,6 +267,7 @@ impl Config {
             fault: None,
             capture: None,
             linger: None,
+            tuning: Tuning::default(),
         }
     }
 
@@ -329,6 +333,7 @@ impl TryFrom<Settings> for Config {
             addrs: defaults.addrs,
             interfaces: settings.interface,
             names: settings.name,
+            tuning: defaults.tuning,
         };
         config.check()?;
         Ok(config)

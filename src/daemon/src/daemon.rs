@@ -161,8 +161,9 @@ impl Daemon {
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             let now = Instant::now();
             let devices = ports.into_iter().zip(seeds);
-            let devices = devices
-                .map(|(opened, seed)| RdmaDevice::new(opened.identity, opened.port, seed, now));
+            let devices = devices.map(|(opened, seed)| {
+                RdmaDevice::new(opened.identity, opened.port, seed, config.tuning, now)
+            });
             let mut event_loop =
                 EventLoop::new(now, listener, devices.collect(), watch, stop_read)?;
             if let Some(linger) = config.linger {

@@ -8,6 +8,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 use urxe_cm::{Manager, Timing};
+use urxe_engine::Tuning;
 use urxe_engine::limits::MAX_RD_ATOMIC;
 use urxe_nic::{Config, Nic, PortEvent};
 use urxe_port::Port;
@@ -53,6 +54,7 @@ impl RdmaDevice {
         identity: Identity,
         port: Box<dyn Port>,
         [seed, cm_seed]: [u64; 2],
+        tuning: Tuning,
         now: Instant,
     ) -> RdmaDevice {
         let Identity { name, guid, source, table } = identity;
@@ -77,7 +79,7 @@ impl RdmaDevice {
             mtu,
             awaited,
             refused: BTreeSet::new(),
-            nic: Nic::new(port, Config { gids, active_mtu: mtu, seed }, now),
+            nic: Nic::new(port, Config { gids, active_mtu: mtu, seed, tuning }, now),
             cm,
             counters: DeviceCounters::default(),
         }
@@ -371,8 +373,13 @@ mod tests {
             let port = FakePort::default();
             let table = Vec::new();
             let identity = Identity { name: "urxe0".into(), guid: [2; 8], source, table };
-            let mut device =
-                RdmaDevice::new(identity, Box::new(port.clone()), [1, 2], Instant::now());
+            let mut device = RdmaDevice::new(
+                identity,
+                Box::new(port.clone()),
+                [1, 2],
+                Tuning::default(),
+                Instant::now(),
+            );
             let (pipe, read_end) = EventPipe::new().unwrap();
             device.nic.create_async_channel(pipe, 1, 5).unwrap();
             rustix::io::ioctl_fionbio(&read_end, true).unwrap();

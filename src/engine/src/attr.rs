@@ -1,6 +1,7 @@
 //! What a QP is made with and what `modify_qp` may change.
 
 use crate::ids::{CqId, PdId, QueueId, SrqId};
+use crate::tuning::Tuning;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -69,6 +70,8 @@ pub struct DeviceConfig {
     pub seed: u64,
     /// How long the requester waits, at least, before it probes for a lost tail.
     pub min_probe: Duration,
+    /// How it behaves on the wire.
+    pub tuning: Tuning,
 }
 
 impl DeviceConfig {

@@ -42,13 +42,14 @@ mod attr;
 mod cause;
 mod counters;
 mod device;
+mod flow;
 mod host;
 mod ids;
 pub mod limits;
 mod memory;
-mod path;
 mod qp;
 mod table;
+mod tuning;
 
 pub use attr::{DeviceConfig, QpInfo, QpInit, RecvSource, SrqInit};
 pub use cause::Cause;
@@ -57,8 +58,9 @@ pub use device::{
     AhError, CreateQpError, CreateSrqError, DestroySrqError, Device, McastError, ModifySrqError,
     SrqInfo,
 };
+pub use flow::FlowError;
 pub use host::{AsyncEvent, AtomicOp, CqOverrun, Host, MemoryFault, Taken};
 pub use ids::{CqId, PdId, QueueId, RegionId, SrqId};
 pub use memory::{AllocMwError, DeregMrError, MrKeys, MrSpec, MwBinding, MwInfo, RegMrError};
-pub use path::PathError;
 pub use qp::{Attribute, ModifyQpError};
+pub use tuning::{EarlyLimits, Tuning, WireForm};

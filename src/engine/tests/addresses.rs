@@ -34,7 +34,7 @@ fn a_new_address_can_be_used_at_once_and_one_that_has_gone_no_more() {
     t.create(QpType::Rc, None);
     t.enter_init(&usual()).unwrap();
     let error = t.enter_rtr(&QpAttr { av, ..usual() }).unwrap_err();
-    assert_eq!(error, ModifyQpError::Path(PathError::NoSuchGid(3)));
+    assert_eq!(error, ModifyQpError::Flow(FlowError::NoSuchGid(3)));
 }
 
 #[test]

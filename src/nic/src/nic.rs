@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::ops::Bound;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
-use urxe_engine::{Device, DeviceConfig, ModifyQpError};
+use urxe_engine::{Device, DeviceConfig, ModifyQpError, Tuning};
 use urxe_port::{OpenError, Port, PortCounters, RxBatch, SendOutcome, SourcePort};
 use urxe_shm::control::event;
 use urxe_types::{AddressVector, PathMtu, QpAttr, QpState, Qpn};
@@ -42,6 +42,8 @@ pub struct Config {
     pub active_mtu: PathMtu,
     /// Makes keys and QPNs unpredictable, or, in a test, the same each time.
     pub seed: u64,
+    /// How the engine behaves on the wire.
+    pub tuning: Tuning,
 }
 
 /// A NIC: one device on one port.
@@ -84,6 +86,7 @@ impl Nic {
             local_addrs: BTreeSet::new(),
             seed: config.seed,
             min_probe: MIN_PROBE,
+            tuning: config.tuning,
         };
         Nic {
             device: Device::new(config),
@@ -408,7 +411,7 @@ mod tests {
 
     fn config() -> Config {
         let gids = vec![Some(IpAddr::from([127, 0, 0, 1]))];
-        Config { gids, active_mtu: PathMtu::Mtu1024, seed: 1 }
+        Config { gids, active_mtu: PathMtu::Mtu1024, seed: 1, tuning: Tuning::default() }
     }
 
     /// What is left to be let through, and what was sent.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use urxe_engine::Tuning;
 use urxe_nic::{
     Config, CqSpec, EventPipe, EventTarget, Memory, MemorySpec, Nic, OwnerId, QpSpec, Receives,
     Ring,
@@ -49,7 +50,11 @@ impl Node {
     fn new(network: &SimNetwork, addr: IpAddr, now: Instant) -> Node {
         let port = Box::new(network.attach(addr).unwrap());
         let gids = vec![Some(addr)];
-        let mut nic = Nic::new(port, Config { gids, active_mtu: PathMtu::Mtu1024, seed: 1 }, now);
+        let mut nic = Nic::new(
+            port,
+            Config { gids, active_mtu: PathMtu::Mtu1024, seed: 1, tuning: Tuning::default() },
+            now,
+        );
         let mut arena = Arena::new(1 << 20).unwrap();
 
         let (pipe, events) = EventPipe::new().unwrap();

@@ -12,7 +12,9 @@ use crate::trace::Captured;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use urxe_engine::{Counter, CqId, Device, DeviceConfig, MrSpec, PdId, QpInit, QueueId, RecvSource};
+use urxe_engine::{
+    Counter, CqId, Device, DeviceConfig, MrSpec, PdId, QpInit, QueueId, RecvSource, Tuning,
+};
 use urxe_types::{
     Access, AddressVector, Extra, Lkey, MwType, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn,
     Rkey, SendOp, SendWqe, SendWr,
@@ -90,6 +92,7 @@ impl ReferenceHost {
             local_addrs: BTreeSet::new(),
             seed: 1,
             min_probe: Duration::from_millis(1),
+            tuning: Tuning::default(),
         });
         let mut program = Program::default();
         let mut setup_errors = Vec::new();

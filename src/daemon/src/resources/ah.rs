@@ -46,7 +46,7 @@ pub(super) fn create(
     let id = created.map_err(|error| {
         let errno = match error {
             AhError::TooMany => Errno::NOMEM,
-            AhError::Path(_) => Errno::INVAL,
+            AhError::Flow(_) => Errno::INVAL,
         };
         refuse(errno, error.to_string())
     })?;

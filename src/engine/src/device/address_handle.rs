@@ -1,9 +1,9 @@
 //! Address handles: paths that datagrams are sent along.
 
 use crate::cause::Cause;
+use crate::flow::{FlowError, flow_to_any};
 use crate::ids::PdId;
 use crate::limits::MAX_AH;
-use crate::path::{PathError, flow_to_any};
 use std::net::IpAddr;
 use urxe_types::{AddressVector, AhId, Slab};
 
@@ -12,7 +12,7 @@ use urxe_types::{AddressVector, AhId, Slab};
 pub enum AhError {
     /// The address vector leads nowhere.
     #[error(transparent)]
-    Path(#[from] PathError),
+    Flow(#[from] FlowError),
     /// The device has no room for another.
     #[error("the device has {MAX_AH} address handles, and can have no more")]
     TooMany,

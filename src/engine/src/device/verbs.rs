@@ -5,11 +5,11 @@ use super::{
     AhError, CreateSrqError, DestroySrqError, Device, McastError, ModifySrqError, SrqInfo,
 };
 use crate::attr::{QpInfo, QpInit, RecvSource, SrqInit};
+use crate::flow::flow_to_host;
 use crate::host::Host;
 use crate::ids::{CqId, PdId, RegionId, SrqId};
 use crate::limits::{MAX_QP, MAX_QPN, MIN_QPN};
 use crate::memory::{AllocMwError, DeregMrError, MrKeys, MrSpec, MwInfo, RegMrError};
-use crate::path::flow_to_host;
 use crate::qp::{Event, ModifyQpError, Qp};
 use std::net::IpAddr;
 use std::time::Instant;

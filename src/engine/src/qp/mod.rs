@@ -102,7 +102,7 @@ impl Qp {
         config: &DeviceConfig,
         attr: &QpAttr,
     ) -> Result<Change, ModifyQpError> {
-        self.common.check_modify(config, self.transport.path(), attr)
+        self.common.check_modify(config, self.transport.route(), attr)
     }
 
     /// The program rang the doorbell: its queues are worth a look. Returns whether it has

@@ -1,12 +1,12 @@
 //! `modify_qp`: checks all of a change, then makes it.
 
 use super::common::Common;
-use super::parameters::{Parameters, Path, RequesterParameters, ResponderParameters};
+use super::parameters::{Parameters, RequesterParameters, ResponderParameters, Route};
 use super::state::Attribute::*;
 use super::state::{Attribute, transition};
 use crate::attr::DeviceConfig;
+use crate::flow::{FlowError, flow_to_host};
 use crate::limits::MAX_RD_ATOMIC;
-use crate::path::{PathError, flow_to_host};
 use urxe_types::{AddressVector, Psn, QpAttr, QpState, QpType, Qpn, RnrTimer, TimeCode};
 use urxe_wire::flow_source_port;
 
@@ -73,7 +73,7 @@ pub enum ModifyQpError {
     },
     /// The path leads nowhere.
     #[error(transparent)]
-    Path(#[from] PathError),
+    Flow(#[from] FlowError),
 }
 
 /// A change that was checked: nothing can refuse it any more.
@@ -101,7 +101,7 @@ impl Common {
     pub(super) fn check_modify(
         &self,
         config: &DeviceConfig,
-        path: Option<&Path>,
+        route: Option<&Route>,
         change: &QpAttr,
     ) -> Result<Change, ModifyQpError> {
         let from = self.state;
@@ -123,13 +123,13 @@ impl Common {
                     QpType::Rc | QpType::Uc => attr.rq_psn.ok_or(missing(RqPsn))?,
                     QpType::Ud => Psn::default(),
                 };
-                Step::StartResponder(self.resolve(config, path, change, &attr, to)?, rq_psn)
+                Step::StartResponder(self.resolve(config, route, change, &attr, to)?, rq_psn)
             }
             (QpState::Rtr, QpState::Rts) => {
                 let sq_psn = attr.sq_psn.ok_or(missing(SqPsn))?;
-                Step::StartRequester(self.resolve(config, path, change, &attr, to)?, sq_psn)
+                Step::StartRequester(self.resolve(config, route, change, &attr, to)?, sq_psn)
             }
-            _ => Step::Update(self.resolve(config, path, change, &attr, to)?),
+            _ => Step::Update(self.resolve(config, route, change, &attr, to)?),
         };
         Ok(Change { to, attr, step })
     }
@@ -138,21 +138,21 @@ impl Common {
     fn resolve(
         &self,
         config: &DeviceConfig,
-        path: Option<&Path>,
+        route: Option<&Route>,
         change: &QpAttr,
         attr: &QpAttr,
         to: QpState,
     ) -> Result<Parameters, ModifyQpError> {
         let from = self.state;
         let missing = |attribute| ModifyQpError::Missing { attribute, from, to };
-        let path = || match &change.av {
+        let route = || match &change.av {
             Some(av) => {
                 let dest_qpn = attr.dest_qpn.ok_or(missing(DestQpn))?;
                 let mtu = attr.path_mtu.ok_or(missing(PathMtu))?;
                 resolve_path(config, self.qpn, av, dest_qpn, mtu)
             }
             // ADDR-012: what is not set again stays.
-            None => path.copied().ok_or(missing(Av)),
+            None => route.copied().ok_or(missing(Av)),
         };
         let access = || attr.access.ok_or(missing(Access));
         let responder = || -> Result<_, ModifyQpError> {
@@ -173,11 +173,11 @@ impl Common {
         };
         Ok(match self.init.qp_type {
             QpType::Rc => Parameters::Rc {
-                path: path()?,
+                route: route()?,
                 responder: responder()?,
                 requester: (to != QpState::Rtr).then(requester).transpose()?,
             },
-            QpType::Uc => Parameters::Uc { path: path()?, access: access()? },
+            QpType::Uc => Parameters::Uc { route: route()?, access: access()? },
             QpType::Ud => Parameters::Ud { qkey: attr.qkey.ok_or(missing(Qkey))? },
         })
     }
@@ -190,7 +190,7 @@ fn resolve_path(
     av: &AddressVector,
     dest_qpn: Qpn,
     path_mtu: urxe_types::PathMtu,
-) -> Result<Path, ModifyQpError> {
+) -> Result<Route, ModifyQpError> {
     let mut flow = flow_to_host(&config.gids, av)?;
     flow.src_port =
         config.source_port.unwrap_or_else(|| flow_source_port(flow.flow_label, qpn, dest_qpn));
@@ -199,7 +199,7 @@ fn resolve_path(
     if path_mtu > active && !config.is_local(av.dgid) {
         return Err(ModifyQpError::MtuTooLarge { path_mtu, active });
     }
-    Ok(Path { flow, mtu: path_mtu.bytes() as u32, dest_qpn })
+    Ok(Route { flow, mtu: path_mtu.bytes() as u32, dest_qpn })
 }
 
 fn check_attributes(

@@ -6,14 +6,14 @@ use urxe_wire::{Flow, Outer};
 
 /// The way to the peer of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Path {
+pub(super) struct Route {
     pub(super) flow: Flow,
     /// The largest payload of a packet.
     pub(super) mtu: u32,
     pub(super) dest_qpn: Qpn,
 }
 
-impl Path {
+impl Route {
     /// Whether a packet with these outer headers came over it.
     pub(super) fn is_way_of(&self, outer: &Outer) -> bool {
         (self.flow.src, self.flow.dst) == (outer.flow.dst, outer.flow.src)
@@ -48,13 +48,13 @@ pub(super) struct RequesterParameters {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Parameters {
     Rc {
-        path: Path,
+        route: Route,
         responder: ResponderParameters,
         /// From RTS on.
         requester: Option<RequesterParameters>,
     },
     Uc {
-        path: Path,
+        route: Route,
         /// What the peer may do.
         access: Access,
     },

@@ -4,7 +4,7 @@
 use super::Event;
 use super::common::{Cx, Failure};
 use super::modify::{Change, Step};
-use super::parameters::{Parameters, Path};
+use super::parameters::{Parameters, Route};
 use super::rc::Rc;
 use super::send_queue::SendQueue;
 use super::uc::Uc;
@@ -61,10 +61,10 @@ impl Transport {
     }
 
     /// The way to the peer.
-    pub(super) fn path(&self) -> Option<&Path> {
+    pub(super) fn route(&self) -> Option<&Route> {
         match &self.service {
-            Service::Rc(rc) => Some(rc.path()),
-            Service::Uc(uc) => Some(uc.path()),
+            Service::Rc(rc) => Some(rc.route()),
+            Service::Uc(uc) => Some(uc.route()),
             Service::None | Service::Ud(_) => None,
         }
     }
@@ -159,9 +159,9 @@ impl Transport {
                 return ud.handle_datagram(cx, outer, packet, &datagram);
             }
             // COUNT-008, MCAST-008
-            (Service::Rc(rc), _) if !rc.path().is_way_of(outer) => Counter::DropWrongAddress,
+            (Service::Rc(rc), _) if !rc.route().is_way_of(outer) => Counter::DropWrongAddress,
             // COUNT-008, MCAST-008, UC-019
-            (Service::Uc(uc), _) if !uc.path().is_way_of(outer) => Counter::DropWrongAddress,
+            (Service::Uc(uc), _) if !uc.route().is_way_of(outer) => Counter::DropWrongAddress,
             (Service::Rc(rc), Body::RcRequest(request)) => {
                 cx.count_received(outer, packet);
                 return rc.handle_request(cx, &packet.of_kind(request));
@@ -345,10 +345,10 @@ impl Service {
     /// The service of a QP that goes to RTR.
     fn new(parameters: Parameters, rq_psn: Psn) -> Service {
         match parameters {
-            Parameters::Rc { path, responder, requester: _ } => {
-                Service::Rc(Box::new(Rc::new(path, responder, rq_psn)))
+            Parameters::Rc { route, responder, requester: _ } => {
+                Service::Rc(Box::new(Rc::new(route, responder, rq_psn)))
             }
-            Parameters::Uc { path, access } => Service::Uc(Uc::new(path, access, rq_psn)),
+            Parameters::Uc { route, access } => Service::Uc(Uc::new(route, access, rq_psn)),
             Parameters::Ud { qkey } => Service::Ud(Ud::new(qkey)),
         }
     }
@@ -356,10 +356,10 @@ impl Service {
     /// Goes on with these parameters.
     fn update(&mut self, min_probe: std::time::Duration, parameters: Parameters) {
         match (self, parameters) {
-            (Service::Rc(rc), Parameters::Rc { path, responder, requester }) => {
-                rc.update(path, responder, requester, min_probe);
+            (Service::Rc(rc), Parameters::Rc { route, responder, requester }) => {
+                rc.update(route, responder, requester, min_probe);
             }
-            (Service::Uc(uc), Parameters::Uc { path, access }) => uc.update(path, access),
+            (Service::Uc(uc), Parameters::Uc { route, access }) => uc.update(route, access),
             (Service::Ud(ud), Parameters::Ud { qkey }) => ud.update(qkey),
             // They were resolved for the QP's own type.
             _ => {}

@@ -5,7 +5,7 @@
 
 use super::common::{Cx, Error, Failure};
 use super::message::{Incoming, check_enabled};
-use super::parameters::Path;
+use super::parameters::Route;
 use super::receive::Refusal;
 use super::send_queue::SendQueue;
 use crate::counters::Counter;
@@ -17,7 +17,7 @@ use urxe_wire::{Body, Headers, Packet, Request};
 /// The service of a UC QP.
 #[derive(Debug)]
 pub(super) struct Uc {
-    path: Path,
+    route: Route,
     /// What the peer may do.
     access: Access,
     /// The PSN of the next request.
@@ -26,17 +26,17 @@ pub(super) struct Uc {
 }
 
 impl Uc {
-    pub(super) fn new(path: Path, access: Access, rq_psn: Psn) -> Uc {
-        Uc { path, access, expected: rq_psn, incoming: Incoming::default() }
+    pub(super) fn new(route: Route, access: Access, rq_psn: Psn) -> Uc {
+        Uc { route, access, expected: rq_psn, incoming: Incoming::default() }
     }
 
-    pub(super) fn update(&mut self, path: Path, access: Access) {
-        self.path = path;
+    pub(super) fn update(&mut self, route: Route, access: Access) {
+        self.route = route;
         self.access = access;
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    pub(super) fn route(&self) -> &Route {
+        &self.route
     }
 
     pub(super) fn expected_psn(&self) -> Psn {
@@ -56,7 +56,7 @@ impl Uc {
         tx: &mut TxBatch,
         budget: &mut u32,
     ) -> Result<bool, Failure> {
-        sq.transmit_unanswered(cx, tx, budget, self.path.mtu, |sq, cx, tx| {
+        sq.transmit_unanswered(cx, tx, budget, self.route.mtu, |sq, cx, tx| {
             self.send_current(cx, sq, tx)
         })
     }
@@ -72,7 +72,7 @@ impl Uc {
         let is_last = pending.is_last(packet);
         let body = |request: Request| request.unreliable().map(Body::Uc);
         // UC-001
-        pending.put_packet(cx, tx, &self.path, packet, false, body)?;
+        pending.put_packet(cx, tx, &self.route, packet, false, body)?;
         sq.sent_current();
         // UC-002
         if is_last {
@@ -123,7 +123,7 @@ impl Uc {
         let Packet { headers: Headers { bth, body: request }, payload } = packet;
         self.incoming.check_sequence(request)?;
         check_enabled(self.access, request)?;
-        self.incoming.check_length(packet, self.path.mtu)?;
+        self.incoming.check_length(packet, self.route.mtu)?;
         self.incoming.check_receive(cx, request)?;
         // What the last packet of a message brings for the receive, if that is consumed.
         let ended = match request {
@@ -141,7 +141,7 @@ impl Uc {
         };
         if let Some(extra) = ended {
             // UC-006: nothing is sent back.
-            self.incoming.end(cx, self.path.dest_qpn, bth.solicited, extra);
+            self.incoming.end(cx, self.route.dest_qpn, bth.solicited, extra);
         }
         Ok(())
     }

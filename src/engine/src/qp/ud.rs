@@ -5,8 +5,8 @@ use super::receive::{Receive, Refusal};
 use super::send_queue::SendQueue;
 use crate::cause::Cause;
 use crate::counters::Counter;
+use crate::flow::flow_to_any;
 use crate::host::Host;
-use crate::path::flow_to_any;
 use urxe_types::{
     Completion, DatagramPath, Destination, Extra, GrhKind, Qkey, Qpn, SendOp, WcStatus,
 };

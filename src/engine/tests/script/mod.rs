@@ -428,6 +428,7 @@ impl Script {
             local_addrs: BTreeSet::new(),
             seed: 1,
             min_probe,
+            tuning: Tuning { wire: WireForm::Strict, ..Tuning::default() },
         });
         let access = usual().access.unwrap() | Access::MW_BIND;
         let spec = MrSpec { pd: PD, addr: VA, length: 65_536, access, region: RegionId(0) };

@@ -11,7 +11,7 @@ mod responder;
 mod values;
 
 use super::common::{Cx, Failure};
-use super::parameters::{Path, RequesterParameters, ResponderParameters};
+use super::parameters::{RequesterParameters, ResponderParameters, Route};
 use super::send_queue::{Limits, SendQueue};
 use crate::counters::Counter;
 use crate::host::Host;
@@ -26,7 +26,7 @@ use urxe_wire::{Packet, Request, Response};
 /// The service of an RC QP.
 #[derive(Debug)]
 pub(super) struct Rc {
-    path: Path,
+    route: Route,
     responder: Responder,
     /// From RTS on.
     sender: Option<Sender>,
@@ -41,19 +41,19 @@ struct Sender {
 
 impl Rc {
     /// That of a QP that goes to RTR.
-    pub(super) fn new(path: Path, responder: ResponderParameters, rq_psn: Psn) -> Rc {
-        Rc { path, responder: Responder::new(responder, rq_psn), sender: None }
+    pub(super) fn new(route: Route, responder: ResponderParameters, rq_psn: Psn) -> Rc {
+        Rc { route, responder: Responder::new(responder, rq_psn), sender: None }
     }
 
     /// Goes on with these parameters.
     pub(super) fn update(
         &mut self,
-        path: Path,
+        route: Route,
         responder: ResponderParameters,
         requester: Option<RequesterParameters>,
         min_probe: Duration,
     ) {
-        self.path = path;
+        self.route = route;
         self.responder.update(responder);
         let Some(parameters) = requester else { return };
         match &mut self.sender {
@@ -64,15 +64,15 @@ impl Rc {
             None => {
                 self.sender = Some(Sender {
                     requester: Requester::new(parameters),
-                    completer: Completer::new(parameters, path.mtu, min_probe),
+                    completer: Completer::new(parameters, route.mtu, min_probe),
                 });
             }
         }
     }
 
     /// The way to the peer.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    pub(super) fn route(&self) -> &Route {
+        &self.route
     }
 
     /// The PSN of the next request.
@@ -121,7 +121,7 @@ impl Rc {
         cx: &mut Cx<'_, H>,
         packet: &Packet<'_, Request>,
     ) -> Result<(), Failure> {
-        self.responder.handle_request(cx, &self.path, packet)
+        self.responder.handle_request(cx, &self.route, packet)
     }
 
     /// A response packet arrived: an ACK, a NAK, or data.
@@ -134,7 +134,7 @@ impl Rc {
         match &mut self.sender {
             // STATE-002, STATE-014
             Some(sender) if cx.qp.may_send() => {
-                sender.completer.handle_response(cx, sq, self.path.mtu, packet)
+                sender.completer.handle_response(cx, sq, self.route.mtu, packet)
             }
             _ => {
                 // COUNT-009
@@ -167,7 +167,7 @@ impl Rc {
         budget: &mut u32,
     ) -> Result<bool, Failure> {
         loop {
-            match self.responder.transmit(cx, &self.path, tx, budget) {
+            match self.responder.transmit(cx, &self.route, tx, budget) {
                 Ok(true) => return Ok(true),
                 Ok(false) => break,
                 // The peer is still to be told.
@@ -179,13 +179,13 @@ impl Rc {
         if !cx.qp.may_send() || completer.is_rnr_waiting() {
             return Ok(false);
         }
-        if let Some(probed) = requester.send_probe(cx, sq, tx, &self.path) {
+        if let Some(probed) = requester.send_probe(cx, sq, tx, &self.route) {
             completer.on_probed(probed);
         }
         let max_rd_atomic = requester.max_rd_atomic();
-        let limits = Limits { mtu: self.path.mtu, max_rd_atomic };
+        let limits = Limits { mtu: self.route.mtu, max_rd_atomic };
         sq.transmit(cx, tx, budget, limits, |sq, cx, tx| {
-            let sent = requester.send_current(cx, sq, tx, &self.path, completer.allowance())?;
+            let sent = requester.send_current(cx, sq, tx, &self.route, completer.allowance())?;
             completer.on_sent(cx.now, sent);
             Ok(())
         })

@@ -5,7 +5,7 @@ use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::READS_IN_WINDOW;
 use crate::qp::common::Cx;
-use crate::qp::parameters::{Path, RequesterParameters};
+use crate::qp::parameters::{RequesterParameters, Route};
 use crate::qp::send_queue::{Blocked, SendQueue};
 use urxe_wire::batch::TxBatch;
 
@@ -49,7 +49,7 @@ impl Requester {
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
         tx: &mut TxBatch,
-        path: &Path,
+        route: &Route,
         allowance: Allowance,
     ) -> Result<Sent, Blocked> {
         let Allowance { window, is_next_the_last, .. } = allowance;
@@ -65,7 +65,7 @@ impl Requester {
             || (takes_receive && is_next_the_last)
             // RC-REQ-001
             || pending.ends_request(packet);
-        let sent = pending.put_packet(cx, tx, path, packet, asks_for_ack, |r| Some(r.into()));
+        let sent = pending.put_packet(cx, tx, route, packet, asks_for_ack, |r| Some(r.into()));
         let psn = sent.map_err(|error| {
             sq.refuse_current(error);
             Blocked::Wait
@@ -95,7 +95,7 @@ impl Requester {
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
         tx: &mut TxBatch,
-        path: &Path,
+        route: &Route,
     ) -> Option<Probed> {
         if !std::mem::take(&mut self.is_to_probe) || !tx.has_room() {
             return None;
@@ -104,7 +104,7 @@ impl Requester {
         let front = sq.front().filter(|front| front.is_started())?;
         let packet = front.number(psn);
         // Only memory that has gone can prevent it, which shows elsewhere.
-        front.put_packet(cx, tx, path, packet, true, |request| Some(request.into())).ok()?;
+        front.put_packet(cx, tx, route, packet, true, |request| Some(request.into())).ok()?;
         cx.count(Counter::Probes, 1);
         cx.count(Counter::RetransmittedPackets, 1);
         Some(Probed { psn, sent: psn + sq.outstanding() })

@@ -4,7 +4,7 @@ use super::Pending;
 use crate::cause::Cause;
 use crate::host::Host;
 use crate::qp::common::{Cx, Error};
-use crate::qp::parameters::Path;
+use crate::qp::parameters::Route;
 use std::ops::Range;
 use urxe_types::{Psn, Rkey, SendOp, WcStatus};
 use urxe_wire::batch::TxBatch;
@@ -17,12 +17,12 @@ impl Pending {
         &mut self,
         cx: &mut Cx<'_, H>,
         tx: &mut TxBatch,
-        path: &Path,
+        route: &Route,
         packet: u32,
         ack_req: bool,
         body: impl FnOnce(Request) -> Option<Body>,
     ) -> Result<Psn, Error> {
-        let mtu = u64::from(path.mtu);
+        let mtu = u64::from(route.mtu);
         let offset = u64::from(packet) * mtu;
         let end = self.length.min(u64::from(self.after(packet)) * mtu);
         let psn = self.first_psn + packet;
@@ -30,7 +30,7 @@ impl Pending {
             // RC-REQ-006
             solicited: self.wqe.wr.solicited && self.ends_request(packet),
             ack_req,
-            ..Bth::new(path.dest_qpn, psn)
+            ..Bth::new(route.dest_qpn, psn)
         };
         // As it was judged when it was taken.
         let body = self
@@ -39,7 +39,7 @@ impl Pending {
             .ok_or((WcStatus::LocalQpOperation, Cause::NotOfThisTransport))?;
         let is_data_to_come = self.is_read() || self.is_atomic();
         let len = if is_data_to_come { 0 } else { (end - offset) as usize };
-        tx.push(&path.flow, &Headers::new(bth, body), len, |buf| {
+        tx.push(&route.flow, &Headers::new(bth, body), len, |buf| {
             self.gather(cx, offset, buf, self.length - offset)
         })
         // RC-REQ-037

@@ -11,7 +11,7 @@ use crate::host::{AtomicOp, Host};
 use crate::memory::Span;
 use crate::qp::common::Cx;
 use crate::qp::message::{check_range, check_rkey, flush_rights};
-use crate::qp::parameters::Path;
+use crate::qp::parameters::Route;
 use crate::qp::receive::Refusal;
 use urxe_types::{Access, Extra, FlushSelectivity, Psn, Rkey};
 use urxe_wire::{AtomicEth, Feth, Headers, Packet, Request, Reth};
@@ -21,7 +21,7 @@ impl Responder {
     pub(super) fn execute<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        path: &Path,
+        route: &Route,
         packet: &Packet<'_, Request>,
     ) -> Result<(), Refusal> {
         let Packet { headers: Headers { bth, body: request }, payload } = packet;
@@ -34,31 +34,31 @@ impl Responder {
             Request::Write(part) => {
                 let target = self.incoming.check_write(cx, part, payload)?;
                 if let Some(span) = &target.span {
-                    self.keep_reads(cx, path.mtu, span, payload.len() as u64);
+                    self.keep_reads(cx, route.mtu, span, payload.len() as u64);
                 }
                 self.incoming.store(cx, target, payload, part.ends())?;
                 // RC-RESP-009
                 part.end().map(|imm| imm.map(Extra::Imm))
             }
-            Request::Read(reth) => return self.execute_read(cx, path.mtu, bth.psn, reth),
+            Request::Read(reth) => return self.execute_read(cx, route.mtu, bth.psn, reth),
             Request::CompareSwap(eth) => {
                 // RC-RESP-023
                 let op = AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add };
-                return self.execute_atomic(cx, path.mtu, bth.psn, eth, op);
+                return self.execute_atomic(cx, route.mtu, bth.psn, eth, op);
             }
             Request::FetchAdd(eth) => {
                 // RC-RESP-024
                 let op = AtomicOp::FetchAdd(eth.swap_or_add);
-                return self.execute_atomic(cx, path.mtu, bth.psn, eth, op);
+                return self.execute_atomic(cx, route.mtu, bth.psn, eth, op);
             }
             Request::AtomicWrite(reth) => {
-                return self.execute_atomic_write(cx, path.mtu, bth.psn, reth, payload);
+                return self.execute_atomic_write(cx, route.mtu, bth.psn, reth, payload);
             }
             Request::Flush { feth, reth } => return self.execute_flush(cx, bth.psn, feth, reth),
         };
         self.expected = self.expected.next();
         if let Some(extra) = ended
-            && self.incoming.end(cx, path.dest_qpn, bth.solicited, extra)
+            && self.incoming.end(cx, route.dest_qpn, bth.solicited, extra)
         {
             self.msn = self.msn.next();
         }

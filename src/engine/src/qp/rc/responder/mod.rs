@@ -17,7 +17,7 @@ use crate::host::Host;
 use crate::limits::MAX_WAITING_REPLIES;
 use crate::qp::common::{Cx, Failure};
 use crate::qp::message::{Incoming, check_enabled};
-use crate::qp::parameters::{Path, ResponderParameters};
+use crate::qp::parameters::{ResponderParameters, Route};
 use crate::qp::receive::Refusal;
 use kept_reads::KeptReads;
 use replay::{AtomicResource, Done, ReadResource, Resources};
@@ -108,7 +108,7 @@ impl Responder {
     pub(super) fn handle_request<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        path: &Path,
+        route: &Route,
         packet: &Packet<'_, Request>,
     ) -> Result<(), Failure> {
         if !cx.qp.may_receive() {
@@ -124,7 +124,7 @@ impl Responder {
         match bth.psn.diff(self.expected) {
             0 => self.nak_sent = false,
             ..0 => {
-                self.on_duplicate(cx, path.mtu, bth.psn, request);
+                self.on_duplicate(cx, route.mtu, bth.psn, request);
                 return Ok(());
             }
             1.. => {
@@ -136,11 +136,11 @@ impl Responder {
             .incoming
             .check_sequence(request)
             .and_then(|()| check_enabled(self.parameters.access, request))
-            .and_then(|()| self.incoming.check_length(packet, path.mtu))
+            .and_then(|()| self.incoming.check_length(packet, route.mtu))
             .and_then(|()| check_invalidate(cx, request))
             .and_then(|()| self.check_resources(request))
             .and_then(|()| self.incoming.check_receive(cx, request))
-            .and_then(|()| self.execute(cx, path, packet));
+            .and_then(|()| self.execute(cx, route, packet));
         match result {
             // CQ-021: it was lost again before it could be told; the peer is not to hear otherwise.
             Ok(()) if cx.qp.failure.is_some() => Ok(()),

@@ -6,7 +6,7 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host};
 use crate::qp::common::{Cx, Failure};
-use crate::qp::parameters::Path;
+use crate::qp::parameters::Route;
 use urxe_types::{Access, Psn, WcStatus};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{Aeth, Bth, Headers, NakCode, Response, Syndrome};
@@ -23,7 +23,7 @@ impl Responder {
     pub(in crate::qp::rc) fn transmit<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        path: &Path,
+        route: &Route,
         tx: &mut TxBatch,
         budget: &mut u32,
     ) -> Result<bool, Failure> {
@@ -37,26 +37,26 @@ impl Responder {
                     self.answered(psn);
                     cx.count(Counter::AcksSent, 1);
                     let aeth = Aeth { syndrome: Syndrome::ACK, msn };
-                    put_reply(cx, path, tx, psn, Response::Ack(aeth));
+                    put_reply(cx, route, tx, psn, Response::Ack(aeth));
                 }
                 Reply::Nak { psn, syndrome } => {
                     let aeth = Aeth { syndrome, msn: self.msn };
-                    put_reply(cx, path, tx, psn, Response::Ack(aeth));
+                    put_reply(cx, route, tx, psn, Response::Ack(aeth));
                 }
                 Reply::Atomic(AtomicResource { psn, original, msn }) => {
                     self.answered(psn);
                     let aeth = Aeth { syndrome: Syndrome::ACK, msn };
-                    put_reply(cx, path, tx, psn, Response::AtomicAck { aeth, original });
+                    put_reply(cx, route, tx, psn, Response::AtomicAck { aeth, original });
                 }
                 Reply::AtomicWrite(Done { psn, msn }) | Reply::Flush(Done { psn, msn }) => {
                     self.answered(psn);
                     let aeth = Aeth { syndrome: Syndrome::ACK, msn };
                     // FAW-001, FAW-016
-                    put_reply(cx, path, tx, psn, Response::ReadOnly(aeth));
+                    put_reply(cx, route, tx, psn, Response::ReadOnly(aeth));
                 }
                 Reply::Read { read, sent } => {
                     *budget -= 1;
-                    if self.send_read_response(cx, path, tx, read, sent).is_err() {
+                    if self.send_read_response(cx, route, tx, read, sent).is_err() {
                         match self.was_answered(&read) {
                             true => self.drop_repeat(cx),
                             false => return Err(self.fail_read(cx, read.first_psn + sent)),
@@ -82,13 +82,13 @@ impl Responder {
     fn send_read_response<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        path: &Path,
+        route: &Route,
         tx: &mut TxBatch,
         read: ReadResource,
         number: u32,
     ) -> Result<(), Cause> {
-        let offset = number * path.mtu;
-        let len = (read.len - offset).min(path.mtu);
+        let offset = number * route.mtu;
+        let len = (read.len - offset).min(route.mtu);
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: read.msn };
         // RC-RESP-017
         let response = match (number == 0, number + 1 == read.packets) {
@@ -98,11 +98,11 @@ impl Responder {
             (false, true) => Response::ReadLast(aeth),
         };
         let psn = read.first_psn + number;
-        let headers = Headers::new(Bth::new(path.dest_qpn, psn), response);
+        let headers = Headers::new(Bth::new(route.dest_qpn, psn), response);
         let va = read.va.wrapping_add(u64::from(offset));
         let scope = cx.qp.key_scope();
-        let kept = self.kept.find(psn, path.mtu);
-        tx.push(&path.flow, &headers, len as usize, |buf| {
+        let kept = self.kept.find(psn, route.mtu);
+        tx.push(&route.flow, &headers, len as usize, |buf| {
             if buf.is_empty() {
                 return Ok(());
             }
@@ -154,8 +154,8 @@ impl Responder {
 }
 
 /// Puts a reply without payload into the batch.
-fn put_reply<H>(cx: &mut Cx<'_, H>, path: &Path, tx: &mut TxBatch, psn: Psn, response: Response) {
-    let headers = Headers::new(Bth::new(path.dest_qpn, psn), response);
-    let Ok(()) = tx.push(&path.flow, &headers, 0, |_| Ok::<(), std::convert::Infallible>(()));
+fn put_reply<H>(cx: &mut Cx<'_, H>, route: &Route, tx: &mut TxBatch, psn: Psn, response: Response) {
+    let headers = Headers::new(Bth::new(route.dest_qpn, psn), response);
+    let Ok(()) = tx.push(&route.flow, &headers, 0, |_| Ok::<(), std::convert::Infallible>(()));
     cx.count_sent(0);
 }

@@ -9,7 +9,7 @@ const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// Why an address vector leads nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PathError {
+pub enum FlowError {
     /// No GID stands at this index.
     #[error("ah_attr sgid_index {0}: the GID table has nothing at this index")]
     NoSuchGid(u8),
@@ -32,18 +32,18 @@ pub enum PathError {
 }
 
 /// The outer headers towards one host. The source port is still to be chosen.
-pub(crate) fn flow_to_host(gids: &[Option<IpAddr>], av: &AddressVector) -> Result<Flow, PathError> {
+pub(crate) fn flow_to_host(gids: &[Option<IpAddr>], av: &AddressVector) -> Result<Flow, FlowError> {
     match av.dgid.is_multicast() || is_nowhere(av.dgid) {
-        true => Err(PathError::NotAHost(av.dgid)),
+        true => Err(FlowError::NotAHost(av.dgid)),
         false => flow(gids, av),
     }
 }
 
 /// The outer headers towards one host or a multicast group, as a datagram may have. The source
 /// port is still to be chosen.
-pub(crate) fn flow_to_any(gids: &[Option<IpAddr>], av: &AddressVector) -> Result<Flow, PathError> {
+pub(crate) fn flow_to_any(gids: &[Option<IpAddr>], av: &AddressVector) -> Result<Flow, FlowError> {
     match is_nowhere(av.dgid) {
-        true => Err(PathError::NoDestination(av.dgid)),
+        true => Err(FlowError::NoDestination(av.dgid)),
         false => flow(gids, av),
     }
 }
@@ -52,14 +52,14 @@ fn is_nowhere(dgid: IpAddr) -> bool {
     dgid.is_unspecified() || matches!(dgid, IpAddr::V4(v4) if v4.is_broadcast())
 }
 
-fn flow(gids: &[Option<IpAddr>], av: &AddressVector) -> Result<Flow, PathError> {
+fn flow(gids: &[Option<IpAddr>], av: &AddressVector) -> Result<Flow, FlowError> {
     let index = av.sgid_index;
     let sgid = gids.get(usize::from(index)).copied().flatten();
-    let src = sgid.ok_or(PathError::NoSuchGid(index))?;
+    let src = sgid.ok_or(FlowError::NoSuchGid(index))?;
     let dst = av.dgid;
     // ADDR-002
     if src.is_ipv4() != dst.is_ipv4() {
-        return Err(PathError::FamilyMismatch { dgid: dst, sgid: src });
+        return Err(FlowError::FamilyMismatch { dgid: dst, sgid: src });
     }
     Ok(Flow {
         src,
