@@ -47,6 +47,7 @@ mod host;
 mod ids;
 pub mod limits;
 mod memory;
+mod path;
 mod qp;
 mod table;
 mod tuning;

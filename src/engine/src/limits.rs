@@ -69,11 +69,27 @@ pub const IDLE_TURNS: u32 = 32;
 
 /// What a requester keeps in flight on a path that it knows nothing of, in bytes. It fits several
 /// times into the default socket buffer of an unprivileged peer (212,992 bytes).
-pub const INITIAL_WINDOW: u32 = 64 << 10;
+pub const INITIAL_WINDOW: u64 = 64 << 10;
 
-/// What a requester keeps in flight at most, in bytes. At every path MTU that is far below half
-/// the PSN space, so that old and new PSNs can be told apart (IBTA 9.7.3.1).
-pub const MAX_WINDOW: u32 = 1 << 20;
+/// What is in flight at most in one direction of a path, in bytes: 25 Gbit/s for 160 ms.
+pub const MAX_WINDOW: u64 = 512 << 20;
+
+/// Bytes that a QP may send when its turn has come on a path that has room for no more.
+pub const LANE_TURN_BYTES: u64 = 64 << 10;
+
+/// What each packet counts in flight beyond its payload: its headers.
+pub const PACKET_OVERHEAD: u64 = 64;
+
+/// PSNs that one QP has outstanding at most: far below half the PSN space, so that old and new
+/// PSNs can be told apart (IBTA 9.7.3.1).
+pub const MAX_OUTSTANDING: u32 = 1 << 20;
+
+/// Paths without QPs whose knowledge is kept for those that come back.
+pub const MAX_UNUSED_PATHS: usize = 1024;
+
+/// Within this time every answer comes on a path of which nothing is known yet: the way around the
+/// Earth, with some queues.
+pub const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(250);
 
 /// READ requests that a long READ is asked for with at once, each with its share of the window.
 pub const READS_IN_WINDOW: u32 = 4;

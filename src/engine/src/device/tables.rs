@@ -6,6 +6,7 @@ use super::srq::SrqTable;
 use crate::attr::DeviceConfig;
 use crate::counters::Counters;
 use crate::memory::KeyTable;
+use crate::path::Paths;
 
 /// The tables that every QP of a device works with.
 #[derive(Debug)]
@@ -15,6 +16,7 @@ pub(crate) struct Tables {
     pub(crate) srqs: SrqTable,
     pub(crate) ahs: AhTable,
     pub(crate) cqs: Cqs,
+    pub(crate) paths: Paths,
     pub(crate) counters: Counters,
 }
 
@@ -27,6 +29,7 @@ impl Tables {
             srqs: SrqTable::default(),
             ahs: AhTable::default(),
             cqs: Cqs::default(),
+            paths: Paths::default(),
             counters: Counters::default(),
         }
     }

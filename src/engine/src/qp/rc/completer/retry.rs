@@ -3,7 +3,7 @@
 
 use super::readiness::Readiness;
 use crate::limits::{
-    INITIAL_WINDOW, MAX_PROBE_INTERVAL, MAX_UNKNOWN_ACK_TIMEOUT, MAX_WINDOW, MIN_ACK_TIMEOUT,
+    INITIAL_WINDOW, MAX_PROBE_INTERVAL, MAX_UNKNOWN_ACK_TIMEOUT, MIN_ACK_TIMEOUT,
     MIN_WINDOW_PACKETS,
 };
 use crate::qp::parameters::RequesterParameters;
@@ -301,8 +301,8 @@ struct Window {
 
 impl Window {
     fn new(mtu: u32) -> Window {
-        let packets = (INITIAL_WINDOW / mtu).max(MIN_WINDOW_PACKETS);
-        let max = (MAX_WINDOW / mtu).max(packets);
+        let packets = (INITIAL_WINDOW as u32 / mtu).max(MIN_WINDOW_PACKETS);
+        let max = ((1 << 20) / mtu).max(packets);
         Window { packets, max, threshold: max, credit: 0 }
     }
 

@@ -1,0 +1,108 @@
+//! One direction of a path: how much is in flight, who waits, and whose turn it is.
+
+use super::congestion::{Congestion, Delivered};
+use crate::limits::LANE_TURN_BYTES;
+use std::collections::VecDeque;
+use std::time::Instant;
+use urxe_types::Qpn;
+
+/// One direction of a path.
+///
+/// Bytes are those of whole packets. What a QP was [released](Self::release) for counts as in flight
+/// until it was sent or given back.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    in_flight: u64,
+    granted: u64,
+    /// QPs that are held, in the order of their turns. One that has gone meanwhile, or has nothing
+    /// to send any more, gives its turn back.
+    waiting: VecDeque<Qpn>,
+    /// When the pace allows the next packet.
+    next_at: Option<Instant>,
+    pub(crate) congestion: Congestion,
+}
+
+impl Lane {
+    /// Bytes in flight.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// QPs that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether a QP waits.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether a QP may send so much at once that was not released for it: nobody waits, and there
+    /// is room. The first thing in flight may always go.
+    pub(crate) fn admits(&self, now: Instant, bytes: u64) -> bool {
+        self.waiting.is_empty() && self.admits_repeat(now, bytes)
+    }
+
+    /// The same for what is sent again: it goes before what waits.
+    pub(crate) fn admits_repeat(&self, now: Instant, bytes: u64) -> bool {
+        self.has_room(bytes) && self.next_at.is_none_or(|at| at <= now)
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        let taken = self.in_flight + self.granted;
+        taken == 0 || taken + bytes <= self.congestion.window()
+    }
+
+    /// A QP waits for its turn; it stands here once.
+    pub(crate) fn wait(&mut self, qpn: Qpn) {
+        self.waiting.push_back(qpn);
+    }
+
+    /// The QP whose turn it is, and how much it may send; `None` if there is no room now.
+    pub(super) fn release(&mut self, now: Instant) -> Option<(Qpn, u64)> {
+        if !self.admits_repeat(now, 1) {
+            return None;
+        }
+        let qpn = self.waiting.pop_front()?;
+        let room = self.congestion.window().saturating_sub(self.in_flight + self.granted);
+        let bytes = room.clamp(1, LANE_TURN_BYTES);
+        self.granted += bytes;
+        Some((qpn, bytes))
+    }
+
+    /// When a QP that waits for the pace alone can go on.
+    pub(super) fn released_at(&self) -> Option<Instant> {
+        self.next_at.filter(|_| !self.waiting.is_empty() && self.has_room(1))
+    }
+
+    /// Bytes were sent, `granted` of them out of what a QP was released for.
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64, granted: u64) {
+        self.granted -= granted;
+        self.in_flight += bytes;
+        self.next_at = self.congestion.pace(now, self.next_at, bytes);
+    }
+
+    /// A QP gives back what it was released for.
+    pub(crate) fn give_back(&mut self, granted: u64) {
+        self.granted -= granted;
+    }
+
+    /// Bytes in flight have arrived.
+    pub(crate) fn on_delivered(&mut self, now: Instant, delivered: Delivered) {
+        self.congestion.on_delivered(now, self.in_flight, delivered);
+        self.in_flight -= delivered.bytes;
+    }
+
+    /// Bytes in flight were lost on the way.
+    pub(crate) fn on_lost(&mut self, now: Instant, bytes: u64) {
+        self.congestion.on_lost(now, self.in_flight, bytes);
+        self.in_flight -= bytes;
+    }
+
+    /// Bytes are in flight no more, and nothing is known of why: the QP has ended, or sends them
+    /// again because the peer takes nothing behind what it has missed.
+    pub(crate) fn forget(&mut self, bytes: u64) {
+        self.in_flight -= bytes;
+    }
+}

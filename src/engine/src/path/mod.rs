@@ -1,0 +1,214 @@
+//! What is learned on the way to a peer, shared by all QPs that go there: how long an answer takes,
+//! how much may be under way, and what the peer is able to do.
+//!
+//! A path is one pair of addresses with one traffic class. It has two [lanes](Lane), since requests
+//! with data and the answers to READs meet different queues. A QP that is held by a lane waits in
+//! its list, without a timer, and is [released](Paths::next_release) when there is room: for so many
+//! bytes, so that all take turns. `round_trip.rs` and `congestion/` are the estimates, free of any
+//! table.
+
+mod congestion;
+mod lane;
+mod peer;
+mod round_trip;
+
+pub(crate) use congestion::Delivered;
+pub(crate) use lane::Lane;
+pub(crate) use peer::Peer;
+pub(crate) use round_trip::RoundTrip;
+
+use crate::limits::MAX_UNUSED_PATHS;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Instant;
+use urxe_types::Qpn;
+use urxe_wire::Flow;
+
+/// The two lowest bits of the traffic class, which the network changes (RFC 3168).
+const ECN_MASK: u8 = 0b11;
+
+/// What makes two ways one path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PathKey {
+    src: IpAddr,
+    dst: IpAddr,
+    /// Without the ECN bits.
+    traffic_class: u8,
+}
+
+impl From<&Flow> for PathKey {
+    fn from(flow: &Flow) -> PathKey {
+        let Flow { src, dst, traffic_class, .. } = *flow;
+        PathKey { src, dst, traffic_class: traffic_class & !ECN_MASK }
+    }
+}
+
+/// A path of this device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PathId(u32);
+
+/// Which of the two lanes of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// Requests with their data, towards the peer.
+    Outward,
+    /// Answers to READs and atomics, from the peer.
+    Inward,
+}
+
+/// One path.
+#[derive(Debug)]
+pub(crate) struct Path {
+    key: PathKey,
+    /// QPs that go this way.
+    users: usize,
+    /// How long an answer takes.
+    pub(crate) round_trip: RoundTrip,
+    /// What the peer was seen to do.
+    pub(crate) peer: Peer,
+    /// By [`Direction`].
+    lanes: [Lane; 2],
+    /// It stands in [`Paths::ready`].
+    is_ready: bool,
+}
+
+impl Path {
+    pub(crate) fn lane(&self, direction: Direction) -> &Lane {
+        &self.lanes[direction as usize]
+    }
+
+    pub(crate) fn lane_mut(&mut self, direction: Direction) -> &mut Lane {
+        &mut self.lanes[direction as usize]
+    }
+}
+
+/// A QP that was held may send so much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Release {
+    pub(crate) path: PathId,
+    pub(crate) qpn: Qpn,
+    pub(crate) direction: Direction,
+    pub(crate) bytes: u64,
+}
+
+/// The paths of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Paths {
+    paths: Vec<Path>,
+    by_key: HashMap<PathKey, PathId>,
+    /// Paths without users, the longest unused first. They are kept for those that come back.
+    unused: VecDeque<PathId>,
+    /// Paths that may have room for QPs that wait.
+    ready: VecDeque<PathId>,
+    /// Paths on which QPs wait for the pace.
+    paced: Vec<PathId>,
+}
+
+impl Paths {
+    /// A QP goes this way from now on.
+    pub(crate) fn join(&mut self, key: PathKey) -> PathId {
+        let id = match self.by_key.get(&key) {
+            Some(&id) => id,
+            None => self.insert(key),
+        };
+        let path = self.get_mut(id);
+        path.users += 1;
+        if path.users == 1 {
+            self.unused.retain(|&unused| unused != id);
+        }
+        id
+    }
+
+    fn insert(&mut self, key: PathKey) -> PathId {
+        let path = Path {
+            key,
+            users: 0,
+            round_trip: RoundTrip::default(),
+            peer: Peer::default(),
+            lanes: [Lane::default(), Lane::default()],
+            is_ready: false,
+        };
+        let id = match self.unused.len() >= MAX_UNUSED_PATHS {
+            true => self.unused.pop_front(),
+            false => None,
+        };
+        let id = match id {
+            Some(id) => {
+                let replaced = std::mem::replace(self.get_mut(id), path);
+                self.by_key.remove(&replaced.key);
+                id
+            }
+            None => {
+                self.paths.push(path);
+                PathId(self.paths.len() as u32 - 1)
+            }
+        };
+        self.by_key.insert(key, id);
+        id
+    }
+
+    /// A QP goes this way no more; it has nothing in flight.
+    pub(crate) fn leave(&mut self, id: PathId) {
+        let path = self.get_mut(id);
+        path.users -= 1;
+        if path.users == 0 {
+            self.unused.push_back(id);
+        }
+    }
+
+    pub(crate) fn get(&self, id: PathId) -> &Path {
+        &self.paths[id.0 as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, id: PathId) -> &mut Path {
+        &mut self.paths[id.0 as usize]
+    }
+
+    /// Something has left a lane of this path: those that wait may have room.
+    pub(crate) fn look_at(&mut self, id: PathId) {
+        let path = &mut self.paths[id.0 as usize];
+        if !path.is_ready && path.lanes.iter().any(Lane::is_waited_for) {
+            path.is_ready = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// The next QP that may go on, if there is one.
+    pub(crate) fn next_release(&mut self, now: Instant) -> Option<Release> {
+        while let Some(&id) = self.ready.front() {
+            let path = &mut self.paths[id.0 as usize];
+            for direction in [Direction::Outward, Direction::Inward] {
+                if let Some((qpn, bytes)) = path.lanes[direction as usize].release(now) {
+                    return Some(Release { path: id, qpn, direction, bytes });
+                }
+            }
+            path.is_ready = false;
+            let is_paced = path.lanes.iter().any(|lane| lane.released_at().is_some());
+            self.ready.pop_front();
+            if is_paced && !self.paced.contains(&id) {
+                self.paced.push(id);
+            }
+        }
+        None
+    }
+
+    /// When the pace of a path lets the next QP go on.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let lanes = self.paced.iter().flat_map(|&id| &self.get(id).lanes);
+        lanes.filter_map(Lane::released_at).min()
+    }
+
+    /// Sees to the paths whose pace lets a QP go on by `now`.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        let mut paced = std::mem::take(&mut self.paced);
+        paced.retain(|&id| {
+            let at = self.get(id).lanes.iter().filter_map(Lane::released_at).min();
+            let is_due = at.is_none_or(|at| at <= now);
+            if is_due {
+                self.look_at(id);
+            }
+            !is_due
+        });
+        self.paced.append(&mut paced);
+    }
+}

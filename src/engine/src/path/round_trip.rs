@@ -1,0 +1,52 @@
+//! How long an answer takes.
+
+use crate::limits::{MAX_PROBE_INTERVAL, UNKNOWN_ROUND_TRIP};
+use std::time::Duration;
+
+/// The round trip of a path, estimated as TCP does (RFC 6298).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RoundTrip {
+    estimate: Option<Estimate>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Estimate {
+    smoothed: Duration,
+    variation: Duration,
+    least: Duration,
+}
+
+impl RoundTrip {
+    /// An answer took so long.
+    pub(crate) fn on_sample(&mut self, sample: Duration) {
+        self.estimate = Some(match self.estimate {
+            None => Estimate { smoothed: sample, variation: sample / 2, least: sample },
+            Some(Estimate { smoothed, variation, least }) => Estimate {
+                smoothed: (smoothed * 7 + sample) / 8,
+                variation: (variation * 3 + smoothed.abs_diff(sample)) / 4,
+                least: least.min(sample),
+            },
+        });
+    }
+
+    /// The smoothed round trip, once one was measured.
+    pub(crate) fn smoothed(&self) -> Option<Duration> {
+        self.estimate.map(|estimate| estimate.smoothed)
+    }
+
+    /// The least round trip, once one was measured.
+    pub(crate) fn least(&self) -> Option<Duration> {
+        self.estimate.map(|estimate| estimate.least)
+    }
+
+    /// How long an answer may take before it is taken for late. `least_margin` is what it may take
+    /// longer than usual at least. As long as nothing is known, nothing on Earth is late before
+    /// [`UNKNOWN_ROUND_TRIP`].
+    pub(crate) fn probe_timeout(&self, least_margin: Duration) -> Duration {
+        let Some(Estimate { smoothed, variation, .. }) = self.estimate else {
+            return UNKNOWN_ROUND_TRIP.max(least_margin);
+        };
+        // RFC 8985: srtt and four variations.
+        (smoothed + (variation * 4).max(least_margin)).min(MAX_PROBE_INTERVAL.max(least_margin))
+    }
+}
