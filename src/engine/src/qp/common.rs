@@ -8,6 +8,7 @@ use crate::device::{AhTable, Cqs, SrqTable, Tables};
 use crate::host::{AsyncEvent, Host};
 use crate::ids::{CqId, PdId};
 use crate::memory::KeyTable;
+use crate::path::Paths;
 use std::time::Instant;
 use urxe_types::{Completion, Extra, QpAttr, QpState, Qpn, WcOpcode, WcStatus};
 use urxe_wire::{Outer, Packet};
@@ -120,6 +121,7 @@ pub(super) struct Cx<'a, H> {
     pub(super) keys: &'a mut KeyTable,
     pub(super) srqs: &'a mut SrqTable,
     pub(super) ahs: &'a AhTable,
+    pub(super) paths: &'a mut Paths,
     pub(super) qp: &'a mut Common,
     cqs: &'a mut Cqs,
     device_counters: &'a mut Counters,
@@ -132,8 +134,8 @@ impl<'a, H> Cx<'a, H> {
         tables: &'a mut Tables,
         qp: &'a mut Common,
     ) -> Self {
-        let Tables { config, keys, srqs, ahs, cqs, counters } = tables;
-        Cx { now, host, config, keys, srqs, ahs, qp, cqs, device_counters: counters }
+        let Tables { config, keys, srqs, ahs, cqs, counters, paths } = tables;
+        Cx { now, host, config, keys, srqs, ahs, paths, qp, cqs, device_counters: counters }
     }
 
     /// Counts for the QP and for its device.
