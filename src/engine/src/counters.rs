@@ -45,6 +45,7 @@ urxe_types::counters! {
     // QP1.
     MadsSent = "mads_sent", "Management datagrams sent.";
     MadsReceived = "mads_received", "Management datagrams received.";
+    DropUnexpectedCapabilities = "drop_unexpected_capabilities", "Dropped: an answer to a question about protocol extensions that was not asked, or not any more.";
     MadsNotSent = "mads_not_sent", "Management datagrams dropped because too many were waiting for the port.";
 
     // Responder.

@@ -34,6 +34,18 @@ pub const GID_TABLE_LEN: usize = 32;
 /// Management datagrams that may wait for the port.
 pub const MAX_WAITING_MADS: usize = 256;
 
+/// Peers of which a device remembers what they understand beside the standard.
+pub const MAX_KNOWN_PEERS: usize = 4096;
+
+/// How often a peer that is silent is asked what it understands beside the standard.
+pub const MAX_CAPABILITY_TRIES: u32 = 3;
+
+/// The least time between two such questions to a peer.
+pub const MIN_CAPABILITY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long an answer is not asked for again: the peer may be another one by then.
+pub const CAPABILITIES_VALID: Duration = Duration::from_secs(60);
+
 /// MRs of one device: as many as the daemon can number.
 pub const MAX_MR: usize = 1 << 20;
 

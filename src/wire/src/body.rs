@@ -47,6 +47,13 @@ pub enum Request {
 pub enum Response {
     /// Acknowledgement, positive or negative.
     Ack(Aeth),
+    /// Acknowledgement of our own between peers that agreed on it: everything up to its PSN is
+    /// done, the one after it is missing, and the payload tells which behind that have arrived
+    /// ([`EarlyBitmap`](crate::EarlyBitmap)).
+    SelectiveAck {
+        /// As in an ACK.
+        aeth: Aeth,
+    },
     /// READ response, the first packet of several.
     ReadFirst(Aeth),
     /// READ response, neither first nor last.
@@ -214,6 +221,7 @@ impl Response {
     pub fn aeth(&self) -> Option<Aeth> {
         match *self {
             Response::Ack(aeth)
+            | Response::SelectiveAck { aeth }
             | Response::ReadFirst(aeth)
             | Response::ReadLast(aeth)
             | Response::ReadOnly(aeth)
@@ -224,7 +232,10 @@ impl Response {
 
     /// Whether it is a READ response.
     pub fn is_read(&self) -> bool {
-        !matches!(self, Response::Ack(_) | Response::AtomicAck { .. })
+        !matches!(
+            self,
+            Response::Ack(_) | Response::SelectiveAck { .. } | Response::AtomicAck { .. }
+        )
     }
 
     /// Whether an answer ends here.

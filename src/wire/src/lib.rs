@@ -78,6 +78,7 @@ mod opcode;
 mod outer;
 mod packet;
 mod reth;
+mod selective_ack;
 mod source_port;
 #[cfg(test)]
 mod testing;
@@ -95,4 +96,5 @@ pub use opcode::{Opcode, Transport};
 pub use outer::{DONT_FRAGMENT, Flow, Ident, MAX_UDP_PAYLOAD, Outer, OuterHeaders, ROCE_PORT};
 pub use packet::{Headers, Packet, ParseError};
 pub use reth::Reth;
+pub use selective_ack::EarlyBitmap;
 pub use source_port::{datagram_source_port, flow_source_port};

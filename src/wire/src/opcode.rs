@@ -182,6 +182,8 @@ opcodes! {
     0x65 UD_SEND_ONLY_IMM { Ud(crate::Datagram { deth, imm: Some(imm) }) }
         [deth: Deth, imm: ImmDt];
     0x81 CNP { Cnp } [];
+    // REPAIR-001: of the codes that the specification leaves to manufacturers.
+    0xc0 URXE_SELECTIVE_ACK { RcResponse(SelectiveAck { aeth }) } [aeth: Aeth];
 }
 
 impl Opcode {
@@ -190,10 +192,11 @@ impl Opcode {
         self as u8
     }
 
-    /// The transport service.
+    /// The transport service that it belongs to.
     pub const fn transport(self) -> Transport {
         match self.byte() >> 5 {
-            0 => Transport::Rc,
+            // Those of our own, in the manufacturers' range, are of reliable connections.
+            0 | 6 => Transport::Rc,
             1 => Transport::Uc,
             3 => Transport::Ud,
             _ => Transport::Cnp,
@@ -245,9 +248,10 @@ impl fmt::Display for Opcode {
 mod tests {
     use super::*;
 
-    /// The codes that the specification gives out to the transports that we speak.
+    /// The codes that the specification gives out to the transports that we speak, and our own.
     fn is_assigned(byte: u8) -> bool {
-        matches!(byte, 0x00..=0x14 | 0x16 | 0x17 | 0x1c | 0x1d | 0x20..=0x2b | 0x64 | 0x65 | 0x81)
+        let rc = matches!(byte, 0x00..=0x14 | 0x16 | 0x17 | 0x1c | 0x1d | 0xc0);
+        rc || matches!(byte, 0x20..=0x2b | 0x64 | 0x65 | 0x81)
     }
 
     #[test]
@@ -328,7 +332,8 @@ mod tests {
             2b UC WRITE ONLY WITH IMMEDIATE: request 32 RETH ImmDt payload\n\
             64 UD SEND ONLY: request 20 DETH payload\n\
             65 UD SEND ONLY WITH IMMEDIATE: request 24 DETH ImmDt payload\n\
-            81 CNP: response 12 payload";
+            81 CNP: response 12 payload\n\
+            c0 URXE SELECTIVE ACK: response 16 AETH payload";
         assert_eq!(table.join("\n"), expected);
     }
 }

@@ -8,7 +8,7 @@ use crate::trace::{Captured, Trace};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use urxe_types::{Psn, Qpn};
-use urxe_wire::{Body, Request, Transport};
+use urxe_wire::{Body, Request, Response, Transport};
 
 /// How many of the most recently active flows of requests a response is matched against.
 const BUSY_FLOWS: usize = 64;
@@ -188,6 +188,9 @@ impl Span {
 fn exclusion(packet: &Captured) -> Option<&'static str> {
     match (packet.headers.body, packet.headers.bth.dest_qp) {
         (Body::Cnp, _) => Some("congestion notification: it has no response"),
+        (Body::RcResponse(Response::SelectiveAck { .. }), _) => {
+            Some("selective acknowledgement: urxe's own, and what it tells is in no other response")
+        }
         (_, Qpn::GSI) => Some("management datagram (QP1): answered by programs, not by the NIC"),
         _ if packet.outer.flow.src.is_ipv4() != packet.outer.flow.dst.is_ipv4() => {
             Some("addresses of two families")

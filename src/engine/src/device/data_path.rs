@@ -9,6 +9,7 @@ use std::time::Instant;
 use urxe_types::{Pkey, Qpn};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::Verdict;
+use urxe_wire::mad::CapabilityMad;
 use urxe_wire::{Outer, Packet, ParseError};
 
 impl Device {
@@ -34,7 +35,7 @@ impl Device {
             Err(counter) => return self.tables.counters.add(counter, 1),
         };
         match packet.headers.bth.dest_qp {
-            Qpn::GSI => self.handle_mad(host, outer, &packet),
+            Qpn::GSI => self.handle_mad(now, host, outer, &packet),
             Qpn::MULTICAST => self.handle_multicast(now, host, outer, &packet),
             qpn => self.deliver(now, host, qpn, outer, &packet),
         }
@@ -65,14 +66,23 @@ impl Device {
     }
 
     /// A packet for QP1.
-    fn handle_mad(&mut self, host: &mut impl Host, outer: &Outer, packet: &Packet<'_>) {
+    fn handle_mad(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        outer: &Outer,
+        packet: &Packet<'_>,
+    ) {
         let counters = &mut self.tables.counters;
         match management::parse(outer, packet) {
             Ok((from, mad)) => {
                 counters.add(Counter::ReceivedPackets, 1);
                 counters.add(Counter::ReceivedBytes, mad.len() as u64);
                 counters.add(Counter::MadsReceived, 1);
-                host.mad(&from, mad);
+                match CapabilityMad::parse(mad) {
+                    Some(mad) => self.handle_capability_mad(now, &from, &mad),
+                    None => host.mad(&from, mad),
+                }
             }
             Err(counter) => counters.add(counter, 1),
         }
@@ -130,6 +140,7 @@ impl Device {
     /// there is more: then send the batch, which may even be empty after much work of another kind,
     /// and call again.
     pub fn poll_transmit(&mut self, now: Instant, host: &mut impl Host, tx: &mut TxBatch) -> bool {
+        self.send_questions();
         if self.management.transmit(&mut self.tables.counters, tx) {
             return true;
         }

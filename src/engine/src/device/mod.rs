@@ -5,6 +5,7 @@
 //! Each other file is one table.
 
 mod address_handle;
+mod capabilities;
 mod cq;
 mod data_path;
 mod management;
@@ -16,6 +17,7 @@ mod verbs;
 
 pub use address_handle::AhError;
 pub(crate) use address_handle::AhTable;
+pub(crate) use capabilities::Peers;
 pub(crate) use cq::Cqs;
 pub use multicast::McastError;
 pub(crate) use srq::SrqTable;

@@ -1,6 +1,7 @@
 //! What the QPs of a device have in common.
 
 use super::address_handle::AhTable;
+use super::capabilities::Peers;
 use super::cq::Cqs;
 use super::srq::SrqTable;
 use crate::attr::DeviceConfig;
@@ -17,6 +18,7 @@ pub(crate) struct Tables {
     pub(crate) ahs: AhTable,
     pub(crate) cqs: Cqs,
     pub(crate) paths: Paths,
+    pub(crate) peers: Peers,
     pub(crate) counters: Counters,
 }
 
@@ -24,6 +26,7 @@ impl Tables {
     /// Those of a device that has nothing yet.
     pub(super) fn new(config: DeviceConfig) -> Tables {
         Tables {
+            peers: Peers::new(&config),
             config,
             keys: KeyTable::default(),
             srqs: SrqTable::default(),

@@ -4,7 +4,7 @@
 use crate::attr::{DeviceConfig, QpInit};
 use crate::cause::Cause;
 use crate::counters::{Counter, Counters};
-use crate::device::{AhTable, Cqs, SrqTable, Tables};
+use crate::device::{AhTable, Cqs, Peers, SrqTable, Tables};
 use crate::host::{AsyncEvent, Host};
 use crate::ids::{CqId, PdId};
 use crate::memory::KeyTable;
@@ -122,6 +122,7 @@ pub(super) struct Cx<'a, H> {
     pub(super) srqs: &'a mut SrqTable,
     pub(super) ahs: &'a AhTable,
     pub(super) paths: &'a mut Paths,
+    pub(super) peers: &'a mut Peers,
     pub(super) qp: &'a mut Common,
     cqs: &'a mut Cqs,
     device_counters: &'a mut Counters,
@@ -134,8 +135,8 @@ impl<'a, H> Cx<'a, H> {
         tables: &'a mut Tables,
         qp: &'a mut Common,
     ) -> Self {
-        let Tables { config, keys, srqs, ahs, cqs, counters, paths } = tables;
-        Cx { now, host, config, keys, srqs, ahs, paths, qp, cqs, device_counters: counters }
+        let Tables { config, keys, srqs, ahs, cqs, counters, paths, peers } = tables;
+        Cx { now, host, config, keys, srqs, ahs, paths, peers, qp, cqs, device_counters: counters }
     }
 
     /// Counts for the QP and for its device.

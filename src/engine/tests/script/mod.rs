@@ -202,14 +202,15 @@ impl Pkt {
     }
 
     pub fn aeth(mut self, syndrome: Syndrome, msn: u32) -> Pkt {
-        use Response::{Ack, AtomicAck, ReadFirst, ReadLast, ReadOnly};
+        use Response::{Ack, AtomicAck, ReadFirst, ReadLast, ReadOnly, SelectiveAck};
         match &mut self.headers.body {
             Body::RcResponse(
                 Ack(aeth)
                 | ReadFirst(aeth)
                 | ReadLast(aeth)
                 | ReadOnly(aeth)
-                | AtomicAck { aeth, .. },
+                | AtomicAck { aeth, .. }
+                | SelectiveAck { aeth },
             ) => *aeth = Aeth { syndrome, msn: Msn::new(msn) },
             body => panic!("{} has no AETH", body.opcode()),
         }

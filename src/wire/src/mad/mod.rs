@@ -1,4 +1,5 @@
-//! Management datagrams of connection management: how two sides agree on a connection.
+//! Management datagrams: of connection management, how two sides agree on a connection; and
+//! what a peer understands beside the standard ([`CapabilityMad`]).
 //!
 //! They go from QP 1 to QP 1 as SENDs of 256 bytes with the Q_Key
 //! [`Qkey::GSI`](urxe_types::Qkey::GSI).
@@ -9,6 +10,7 @@
 //! one vendor tell each other of options of their own.
 
 mod apr;
+mod capabilities;
 mod comm_id;
 mod drep;
 mod dreq;
@@ -27,6 +29,7 @@ mod sidr_rep;
 mod sidr_req;
 
 pub use apr::{Apr, AprStatus};
+pub use capabilities::{Capabilities, CapabilityMad, CapabilityMessage};
 pub use comm_id::CommId;
 pub use drep::Drep;
 pub use dreq::Dreq;

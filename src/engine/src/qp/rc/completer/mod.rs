@@ -85,7 +85,7 @@ impl Completer {
             return Ok(());
         }
         match response {
-            Response::Ack(aeth) => self.on_ack(cx, sq, psn, aeth),
+            Response::Ack(aeth) | Response::SelectiveAck { aeth } => self.on_ack(cx, sq, psn, aeth),
             // A refusal brings no data.
             _ if response.aeth().is_some_and(|aeth| !is_ack(aeth)) => bad_response(cx),
             Response::AtomicAck { original, .. } => self.on_atomic_ack(cx, sq, psn, original),

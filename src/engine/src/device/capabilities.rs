@@ -1,0 +1,199 @@
+//! What peers understand beside the standard, asked by a management datagram to their QP1.
+//!
+//! Only who was asked is believed, and only for the number of the question: a datagram from
+//! somebody else must not make us send what the peer drops. A peer that does not answer is one
+//! that keeps to the standard.
+
+use super::Device;
+use crate::attr::DeviceConfig;
+use crate::counters::Counter;
+use crate::limits::{
+    CAPABILITIES_VALID, MAX_CAPABILITY_TRIES, MAX_KNOWN_PEERS, MAX_WAITING_MADS,
+    MIN_CAPABILITY_INTERVAL,
+};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Instant;
+use urxe_types::{AddressVector, Qpn};
+use urxe_wire::mad::{Capabilities, CapabilityMad, CapabilityMessage, MAD_LEN, MadSource};
+use urxe_wire::{Flow, datagram_source_port};
+
+/// What we understand ourselves.
+const OURS: Capabilities = Capabilities { selective_ack: true, echoes_marks: false };
+
+/// The peers that were asked.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    by_addr: BTreeMap<IpAddr, Peer>,
+    /// Questions that wait for the port.
+    questions: Vec<(Flow, [u8; MAD_LEN])>,
+    /// Makes transaction IDs that nobody guesses.
+    rng: ChaCha8Rng,
+}
+
+#[derive(Debug)]
+struct Peer {
+    /// What it said last.
+    capabilities: Option<Capabilities>,
+    /// When it said so; `None`: it may say otherwise by now.
+    answered_at: Option<Instant>,
+    /// Of the last question, while it waits for an answer.
+    tid: Option<u64>,
+    asked_at: Instant,
+    /// Questions since something was heard of it.
+    tries: u32,
+}
+
+impl Peers {
+    /// Knows nobody.
+    pub(super) fn new(config: &DeviceConfig) -> Peers {
+        let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
+        // The first stream makes keys.
+        rng.set_stream(1);
+        Peers { by_addr: BTreeMap::new(), questions: Vec::new(), rng }
+    }
+
+    /// What the peer at this address understands, if it has told.
+    pub(crate) fn capabilities(&self, addr: IpAddr) -> Option<Capabilities> {
+        self.by_addr.get(&addr)?.capabilities
+    }
+
+    /// Sees that the peer at the end of this flow is asked, unless it need not be: it has
+    /// answered not long ago, it was asked just now, or it was asked often enough.
+    pub(crate) fn ask(&mut self, now: Instant, flow: &Flow) {
+        if self.questions.len() >= MAX_WAITING_MADS {
+            return;
+        }
+        let tid = self.rng.next_u64();
+        match self.by_addr.get_mut(&flow.dst) {
+            Some(peer) if !peer.is_to_be_asked(now) => return,
+            // REPAIR-008
+            Some(peer) if peer.tries == MAX_CAPABILITY_TRIES => {
+                peer.capabilities = None;
+                return;
+            }
+            Some(peer) => {
+                peer.tid = Some(tid);
+                peer.asked_at = now;
+                peer.tries += 1;
+            }
+            None => {
+                self.make_room();
+                let peer = Peer {
+                    capabilities: None,
+                    answered_at: None,
+                    tid: Some(tid),
+                    asked_at: now,
+                    tries: 1,
+                };
+                self.by_addr.insert(flow.dst, peer);
+            }
+        }
+        let question = CapabilityMad { tid, message: CapabilityMessage::Get };
+        self.questions.push((*flow, question.bytes()));
+    }
+
+    /// Forgets the peer that was not asked for longest, if there are too many.
+    fn make_room(&mut self) {
+        // REPAIR-009
+        if self.by_addr.len() < MAX_KNOWN_PEERS {
+            return;
+        }
+        let oldest = self.by_addr.iter().min_by_key(|(_, peer)| peer.asked_at);
+        if let Some(addr) = oldest.map(|(&addr, _)| addr) {
+            self.by_addr.remove(&addr);
+        }
+    }
+
+    /// An answer came. Returns whether it is one to our last question.
+    fn on_answer(&mut self, now: Instant, from: IpAddr, tid: u64, answer: Capabilities) -> bool {
+        // REPAIR-006
+        let asked = self.by_addr.get_mut(&from).filter(|peer| peer.tid == Some(tid));
+        let Some(peer) = asked else { return false };
+        peer.capabilities = Some(answer);
+        peer.answered_at = Some(now);
+        peer.tid = None;
+        peer.tries = 0;
+        true
+    }
+
+    /// A peer asks. If it has told us something before, it may have been started anew since.
+    fn on_question(&mut self, from: IpAddr) {
+        if let Some(peer) = self.by_addr.get_mut(&from) {
+            peer.answered_at = None;
+            peer.tries = 0;
+        }
+    }
+}
+
+impl Peer {
+    fn is_to_be_asked(&self, now: Instant) -> bool {
+        let passed = |since, least| now.saturating_duration_since(since) >= least;
+        // REPAIR-007
+        passed(self.asked_at, MIN_CAPABILITY_INTERVAL)
+            && self.answered_at.is_none_or(|answered_at| passed(answered_at, CAPABILITIES_VALID))
+    }
+}
+
+impl Device {
+    /// What the peer at this address understands beside the standard, if it has told.
+    pub fn peer_capabilities(&self, addr: IpAddr) -> Option<Capabilities> {
+        self.tables.peers.capabilities(addr)
+    }
+
+    /// Asks a peer what it understands beside the standard, unless it has answered not long ago,
+    /// was asked just now, or was asked several times and was silent.
+    pub fn ask_capabilities(&mut self, now: Instant, flow: &Flow) {
+        self.tables.peers.ask(now, flow);
+    }
+
+    /// A datagram about capabilities came.
+    pub(super) fn handle_capability_mad(
+        &mut self,
+        now: Instant,
+        from: &MadSource,
+        mad: &CapabilityMad,
+    ) {
+        let addr = from.flow.src;
+        let answer = match mad.message {
+            CapabilityMessage::Get => {
+                self.tables.peers.on_question(addr);
+                return self.tell_capabilities(from, mad.tid);
+            }
+            CapabilityMessage::GetResp(capabilities) => capabilities,
+            // REPAIR-005: it keeps to the standard.
+            CapabilityMessage::Refused => Capabilities::default(),
+        };
+        if !self.tables.peers.on_answer(now, addr, mad.tid, answer) {
+            self.tables.counters.add(Counter::DropUnexpectedCapabilities, 1);
+        }
+    }
+
+    /// Answers a question. Nothing is remembered of who asked.
+    fn tell_capabilities(&mut self, from: &MadSource, tid: u64) {
+        let MadSource { flow: Flow { src, dst, .. }, src_qpn } = *from;
+        let sgid_index = self.gids().iter().position(|gid| *gid == Some(dst));
+        let to = sgid_index.and_then(|index| u8::try_from(index).ok()).map(|sgid_index| {
+            let (hop_limit, traffic_class, flow_label) = (0, 0, 0);
+            AddressVector { dgid: src, sgid_index, traffic_class, hop_limit, flow_label }
+        });
+        let mad = CapabilityMad { tid, message: CapabilityMessage::GetResp(OURS) }.bytes();
+        // REPAIR-004: from the address that was asked, to the one that asks, if it is a host's.
+        let sent = to.is_some_and(|to| self.send_mad(&to, src_qpn, &mad).is_ok());
+        if !sent {
+            self.tables.counters.add(Counter::DropWrongAddress, 1);
+        }
+    }
+
+    /// Hands what is to be asked to QP1.
+    pub(super) fn send_questions(&mut self) {
+        let source_port = self.tables.config.source_port;
+        for (flow, mad) in self.tables.peers.questions.drain(..) {
+            let src_port = source_port.unwrap_or_else(|| datagram_source_port(Qpn::GSI));
+            let flow = Flow { src_port, ..flow };
+            self.management.send(&mut self.tables.counters, flow, Qpn::GSI, &mad);
+        }
+    }
+}
