@@ -73,6 +73,7 @@ urxe_types::counters! {
     AckTimeouts = "ack_timeouts", "Times that the ACK timeout ran out.";
     Probes = "probes", "Packets repeated early because the acknowledgement was unusually late.";
     SequenceNaksReceived = "sequence_naks_received", "NAKs received for a packet that the peer missed.";
+    SelectiveAcksReceived = "selective_acks_received", "Acknowledgements of a urxe peer that named what it has beyond a packet that it misses.";
     RnrNaksReceived = "rnr_naks_received", "NAKs received because the peer had no receive posted.";
     FatalNaksReceived = "fatal_naks_received", "NAKs received that end the connection (invalid request, access, operation).";
     ImpliedNaks = "implied_naks", "Responses that skipped an expected READ or atomic response: it was lost and is asked for again.";

@@ -66,8 +66,13 @@ pub const MAX_WAITING_REPLIES: usize = 512;
 pub const KEPT_READ_BYTES: usize = 16 << 10;
 
 /// Work requests that a requester takes from its send queue ahead of their completion. More would
-/// only copy the ring; fewer would stall small messages on a long path.
-pub const MAX_TAKEN_SENDS: usize = 256;
+/// only copy the ring, which is no longer than this; fewer would stall small messages on a long
+/// path.
+pub const MAX_TAKEN_SENDS: usize = 16 << 10;
+
+/// Packets that may overtake one another on the way: one is taken for lost when another has arrived
+/// that was sent so many after it (RFC 5681).
+pub const REORDER_TOLERANCE: u32 = 3;
 
 /// Finished work request records that a QP keeps to reuse their vectors.
 pub const MAX_SPARE_SENDS: usize = 128;
@@ -106,9 +111,16 @@ pub const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(250);
 /// READ requests that a long READ is asked for with at once, each with its share of the window.
 pub const READS_IN_WINDOW: u32 = 4;
 
-/// Packets that a requester may always have in flight, so that losses show as sequence errors
-/// and not as timeouts.
-pub const MIN_WINDOW_PACKETS: u32 = 4;
+/// Packets after which a requester asks for an acknowledgement at the latest, if no message has
+/// ended: so that a window of any size moves on smoothly.
+pub const PACKETS_PER_ACK: u64 = 64;
+
+/// A READ of no more packets is asked for in parts of [`UNIFORM_READ_PACKETS`]: whatever is gained
+/// for short ones by answers of one size is lost for long ones by the requests.
+pub const SHORT_READ_PACKETS: u32 = 8;
+
+/// The answers to a READ request of two packets are a FIRST and a LAST, which are equally long.
+pub const UNIFORM_READ_PACKETS: u32 = 2;
 
 /// The shortest ACK timeout that is kept: one tick of the clock that kernel rxe's timers have. The
 /// standard's codes go down to 8 us, in which a program on a machine cannot answer.

@@ -4,6 +4,7 @@ use super::{Device, management};
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::IDLE_TURNS;
+use crate::path::Release;
 use crate::qp::Event;
 use std::time::Instant;
 use urxe_types::{Pkey, Qpn};
@@ -160,11 +161,13 @@ impl Device {
     /// When [`handle_timeout`](Self::handle_timeout) is due; `None` if nothing is waited for. May
     /// be early, never late.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.schedule.next_timer()
+        [self.schedule.next_timer(), self.tables.paths.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Sees to all timers that have run out.
     pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
+        self.tables.paths.handle_timeout(now);
+        self.release_held(now);
         while let Some((at, qpn)) = self.schedule.take_expired(now) {
             if self.qps.get_mut(&qpn.get()).is_some_and(|scheduled| scheduled.take_timer(at)) {
                 self.run(now, host, qpn, Event::Timer);
@@ -208,6 +211,22 @@ impl Device {
         if scheduled.qp.is_dirty() {
             self.unsynced = Some(qpn);
         }
+        self.release_held(now);
         true
+    }
+
+    /// Gives a turn to the QPs that were held by their path and are not any more.
+    fn release_held(&mut self, now: Instant) {
+        while let Some(Release { path, qpn, direction, bytes }) =
+            self.tables.paths.next_release(now)
+        {
+            if let Some(scheduled) = self.qps.get_mut(&qpn.get())
+                && scheduled.qp.on_released(direction, bytes)
+            {
+                self.schedule.give_turn(qpn, scheduled);
+            } else {
+                self.tables.paths.give_back(path, direction, bytes);
+            }
+        }
     }
 }

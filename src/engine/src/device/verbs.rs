@@ -123,7 +123,8 @@ impl Device {
     /// Destroys a QP; nothing of it is completed any more, it leaves its multicast groups, and the
     /// type 2 windows that were bound on it are closed. Returns whether it was there.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> bool {
-        let Some(scheduled) = self.qps.remove(&qpn.get()) else { return false };
+        let Some(mut scheduled) = self.qps.remove(&qpn.get()) else { return false };
+        scheduled.qp.leave(&mut self.tables);
         let init = scheduled.qp.init();
         self.tables.cqs.detach(qpn, init);
         if let RecvSource::Shared(srq) = init.recv {

@@ -173,6 +173,12 @@ impl Paths {
         }
     }
 
+    /// The QP that was released has no use for it.
+    pub(crate) fn give_back(&mut self, id: PathId, direction: Direction, bytes: u64) {
+        self.get_mut(id).lane_mut(direction).give_back(bytes);
+        self.look_at(id);
+    }
+
     /// The next QP that may go on, if there is one.
     pub(crate) fn next_release(&mut self, now: Instant) -> Option<Release> {
         while let Some(&id) = self.ready.front() {

@@ -27,6 +27,7 @@ use crate::counters::Counters;
 use crate::device::Tables;
 use crate::host::Host;
 use crate::ids::PdId;
+use crate::path::Direction;
 use common::{Common, Cx};
 use std::time::Instant;
 use transport::Transport;
@@ -105,6 +106,17 @@ impl Qp {
         self.common.check_modify(config, self.transport.route(), attr)
     }
 
+    /// It is to be destroyed.
+    pub(crate) fn leave(&mut self, tables: &mut Tables) {
+        self.transport.leave(&mut tables.paths);
+    }
+
+    /// Its turn in a lane of its path has come: it may send so much. Returns whether it has a use
+    /// for it.
+    pub(crate) fn on_released(&mut self, direction: Direction, bytes: u64) -> bool {
+        self.transport.on_released(direction, bytes, self.common.may_send())
+    }
+
     /// The program rang the doorbell: its queues are worth a look. Returns whether it has
     /// something to send that only waits for its turn.
     pub(crate) fn on_doorbell(&mut self) -> bool {
@@ -124,6 +136,7 @@ impl Qp {
         if let Event::Modify(Change { to: QpState::Reset, .. }) = event {
             let counters = std::mem::take(&mut self.common.counters);
             let Common { qpn, ref init, recv_pd, .. } = self.common;
+            self.transport.leave(&mut tables.paths);
             // STATE-003, STATE-037, SRQ-013
             *self = Qp::new(qpn, init.clone(), recv_pd);
             self.common.counters = counters;

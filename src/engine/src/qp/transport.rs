@@ -14,6 +14,7 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host, Taken};
 use crate::limits::PACKETS_PER_TURN;
+use crate::path::{Direction, Paths};
 use std::time::Instant;
 use urxe_types::{Psn, QpState, QpType, RecvWqe, WcStatus};
 use urxe_wire::batch::TxBatch;
@@ -74,6 +75,21 @@ impl Transport {
         match &self.service {
             Service::Rc(rc) => rc.deadline(),
             Service::None | Service::Uc(_) | Service::Ud(_) => None,
+        }
+    }
+
+    /// The QP ends, or begins anew.
+    pub(super) fn leave(&mut self, paths: &mut Paths) {
+        if let Service::Rc(rc) = &mut self.service {
+            rc.leave(paths, &mut self.sq);
+        }
+    }
+
+    /// The QP's turn in a lane of its path has come. Returns whether it has a use for it.
+    pub(super) fn on_released(&mut self, direction: Direction, bytes: u64, may_send: bool) -> bool {
+        match &mut self.service {
+            Service::Rc(rc) => rc.on_released(direction, bytes, may_send),
+            Service::None | Service::Uc(_) | Service::Ud(_) => false,
         }
     }
 
@@ -216,13 +232,13 @@ impl Transport {
         match step {
             Step::None => {}
             Step::StartResponder(parameters, rq_psn) => {
-                self.service = Service::new(parameters, rq_psn);
+                self.service = Service::new(cx.paths, parameters, rq_psn);
             }
             Step::StartRequester(parameters, sq_psn) => {
                 self.sq = SendQueue::new(sq_psn);
-                self.service.update(cx.config.min_probe, parameters);
+                self.service.update(cx, &mut self.sq, parameters);
             }
-            Step::Update(parameters) => self.service.update(cx.config.min_probe, parameters),
+            Step::Update(parameters) => self.service.update(cx, &mut self.sq, parameters),
         }
     }
 
@@ -274,6 +290,7 @@ impl Transport {
         };
         if let Service::Rc(rc) = &mut self.service {
             rc.stop_timers();
+            rc.abandon(cx.paths, &mut self.sq);
         }
         match failure {
             Failure::Send(status, cause) => {
@@ -343,10 +360,10 @@ impl Transport {
 
 impl Service {
     /// The service of a QP that goes to RTR.
-    fn new(parameters: Parameters, rq_psn: Psn) -> Service {
+    fn new(paths: &mut Paths, parameters: Parameters, rq_psn: Psn) -> Service {
         match parameters {
             Parameters::Rc { route, responder, requester: _ } => {
-                Service::Rc(Box::new(Rc::new(route, responder, rq_psn)))
+                Service::Rc(Box::new(Rc::new(paths, route, responder, rq_psn)))
             }
             Parameters::Uc { route, access } => Service::Uc(Uc::new(route, access, rq_psn)),
             Parameters::Ud { qkey } => Service::Ud(Ud::new(qkey)),
@@ -354,10 +371,10 @@ impl Service {
     }
 
     /// Goes on with these parameters.
-    fn update(&mut self, min_probe: std::time::Duration, parameters: Parameters) {
+    fn update<H>(&mut self, cx: &mut Cx<'_, H>, sq: &mut SendQueue, parameters: Parameters) {
         match (self, parameters) {
             (Service::Rc(rc), Parameters::Rc { route, responder, requester }) => {
-                rc.update(route, responder, requester, min_probe);
+                rc.update(route, responder, requester, cx.config.min_probe, cx.paths, sq);
             }
             (Service::Uc(uc), Parameters::Uc { route, access }) => uc.update(route, access),
             (Service::Ud(ud), Parameters::Ud { qkey }) => ud.update(qkey),

@@ -72,8 +72,8 @@ impl Uc {
         let is_last = pending.is_last(packet);
         let body = |request: Request| request.unreliable().map(Body::Uc);
         // UC-001
-        pending.put_packet(cx, tx, &self.route, packet, false, body)?;
-        sq.sent_current();
+        pending.put_packet(cx, tx, &self.route, packet..packet + 1, false, body)?;
+        sq.sent_current(packet + 1);
         // UC-002
         if is_last {
             sq.end_front(cx);

@@ -79,7 +79,7 @@ impl Ud {
         // UD-032
         .map_err(|cause| (WcStatus::LocalProtection, cause))?;
         cx.count_sent(len as usize);
-        sq.sent_current();
+        sq.sent_current(1);
         sq.end_front(cx);
         Ok(())
     }

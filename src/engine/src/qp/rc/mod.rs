@@ -1,13 +1,15 @@
 //! RC: requester, completer and responder, and the values that go between them.
 //!
 //! The requester says what it sent ([`Sent`](values::Sent), [`Probed`](values::Probed)), the
-//! completer how much may be sent ([`Allowance`](values::Allowance)) and when a probe is due. Both
+//! completer what may be sent ([`Allowance`](values::Allowance)) and when a probe is due. How much,
+//! the [path](crate::path) says. Both
 //! work on the send queue: the requester moves on in it, and the completer ends work requests and
 //! goes back. The responder has nothing to do with either.
 
 mod completer;
 mod requester;
 mod responder;
+mod turns;
 mod values;
 
 use super::common::{Cx, Failure};
@@ -15,6 +17,7 @@ use super::parameters::{RequesterParameters, ResponderParameters, Route};
 use super::send_queue::{Limits, SendQueue};
 use crate::counters::Counter;
 use crate::host::Host;
+use crate::path::{Direction, PathId, Paths};
 use completer::Completer;
 use requester::Requester;
 use responder::Responder;
@@ -27,6 +30,7 @@ use urxe_wire::{Packet, Request, Response};
 #[derive(Debug)]
 pub(super) struct Rc {
     route: Route,
+    path: PathId,
     responder: Responder,
     /// From RTS on.
     sender: Option<Sender>,
@@ -41,8 +45,46 @@ struct Sender {
 
 impl Rc {
     /// That of a QP that goes to RTR.
-    pub(super) fn new(route: Route, responder: ResponderParameters, rq_psn: Psn) -> Rc {
-        Rc { route, responder: Responder::new(responder, rq_psn), sender: None }
+    pub(super) fn new(
+        paths: &mut Paths,
+        route: Route,
+        responder: ResponderParameters,
+        rq_psn: Psn,
+    ) -> Rc {
+        let path = paths.join((&route.flow).into());
+        Rc { route, path, responder: Responder::new(responder, rq_psn), sender: None }
+    }
+
+    /// The QP ends, or begins anew.
+    pub(super) fn leave(&mut self, paths: &mut Paths, sq: &mut SendQueue) {
+        self.abandon(paths, sq);
+        paths.leave(self.path);
+    }
+
+    /// Nothing more is sent: what is in flight is no matter of the path any more.
+    pub(super) fn abandon(&mut self, paths: &mut Paths, sq: &mut SendQueue) {
+        sq.rewind();
+        let moved = sq.take_moved();
+        let path = paths.get_mut(self.path);
+        for direction in [Direction::Outward, Direction::Inward] {
+            let lane = path.lane_mut(direction);
+            let at = direction as usize;
+            lane.forget(moved.delivered[at] + moved.lost[at] + moved.forgotten[at]);
+            if let Some(sender) = &mut self.sender {
+                sender.requester.give_back(lane, direction);
+            }
+        }
+        paths.look_at(self.path);
+    }
+
+    /// Its turn in a lane has come: it may send so much. Returns whether it has a use for it.
+    pub(super) fn on_released(&mut self, direction: Direction, bytes: u64, may_send: bool) -> bool {
+        let Some(sender) = self.sender.as_mut() else { return false };
+        match may_send {
+            true => sender.requester.on_released(direction, bytes),
+            false => sender.requester.on_refused(direction),
+        }
+        may_send
     }
 
     /// Goes on with these parameters.
@@ -52,7 +94,16 @@ impl Rc {
         responder: ResponderParameters,
         requester: Option<RequesterParameters>,
         min_probe: Duration,
+        paths: &mut Paths,
+        sq: &mut SendQueue,
     ) {
+        let path = paths.join((&route.flow).into());
+        if path != self.path {
+            // ADDR-013: what is in flight is answered on the way that it went.
+            self.abandon(paths, sq);
+        }
+        paths.leave(self.path);
+        self.path = path;
         self.route = route;
         self.responder.update(responder);
         let Some(parameters) = requester else { return };
@@ -64,7 +115,7 @@ impl Rc {
             None => {
                 self.sender = Some(Sender {
                     requester: Requester::new(parameters),
-                    completer: Completer::new(parameters, route.mtu, min_probe),
+                    completer: Completer::new(parameters, min_probe),
                 });
             }
         }
@@ -100,7 +151,8 @@ impl Rc {
     /// Whether there may be a request to send.
     pub(super) fn may_send(&self, sq: &SendQueue) -> bool {
         self.sender.as_ref().is_some_and(|Sender { requester, completer }| {
-            !completer.is_rnr_waiting() && (requester.is_to_probe() || sq.may_have_work())
+            !completer.is_rnr_waiting()
+                && (requester.is_to_probe() || sq.has_lost() || sq.may_have_work())
         })
     }
 
@@ -134,7 +186,7 @@ impl Rc {
         match &mut self.sender {
             // STATE-002, STATE-014
             Some(sender) if cx.qp.may_send() => {
-                sender.completer.handle_response(cx, sq, self.route.mtu, packet)
+                sender.completer.handle_response(cx, sq, self.path, &self.route, packet)
             }
             _ => {
                 // COUNT-009
@@ -151,7 +203,7 @@ impl Rc {
         sq: &mut SendQueue,
     ) -> Result<(), Failure> {
         let Some(Sender { requester, completer }) = &mut self.sender else { return Ok(()) };
-        if completer.handle_timers(cx, sq)? {
+        if completer.handle_timers(cx, sq, self.path)? {
             requester.probe_next();
         }
         Ok(())
@@ -175,19 +227,29 @@ impl Rc {
             }
         }
         let Some(Sender { requester, completer }) = &mut self.sender else { return Ok(false) };
+        let (route, path) = (&self.route, self.path);
         // STATE-002, RC-REQ-022
-        if !cx.qp.may_send() || completer.is_rnr_waiting() {
-            return Ok(false);
-        }
-        if let Some(probed) = requester.send_probe(cx, sq, tx, &self.route) {
-            completer.on_probed(probed);
-        }
-        let max_rd_atomic = requester.max_rd_atomic();
-        let limits = Limits { mtu: self.route.mtu, max_rd_atomic };
-        sq.transmit(cx, tx, budget, limits, |sq, cx, tx| {
-            let sent = requester.send_current(cx, sq, tx, &self.route, completer.allowance())?;
-            completer.on_sent(cx.now, sent);
-            Ok(())
-        })
+        let result = if !cx.qp.may_send() || completer.is_rnr_waiting() {
+            Ok(false)
+        } else {
+            if let Some(probed) = requester.send_probe(cx, sq, tx, route) {
+                completer.on_probed(probed, &cx.paths.get(path).round_trip);
+            }
+            let is_cut_short = requester.send_repeats(cx, sq, tx, path, route, budget);
+            completer.on_repeated(cx.now, sq, &cx.paths.get(path).round_trip);
+            if is_cut_short {
+                Ok(true)
+            } else {
+                let limits = Limits { mtu: route.mtu, max_rd_atomic: requester.max_rd_atomic() };
+                sq.transmit(cx, tx, budget, limits, |sq, cx, tx| {
+                    let allowance = completer.allowance();
+                    let sent = requester.send_current(cx, sq, tx, path, route, allowance)?;
+                    completer.on_sent(cx.now, sent, &cx.paths.get(path).round_trip);
+                    Ok(())
+                })
+            }
+        };
+        requester.end_turn(cx, path);
+        result
     }
 }

@@ -1,13 +1,12 @@
 //! What goes between requester and completer.
 
+use std::time::Instant;
 use urxe_types::Psn;
 
-/// How much the requester may send.
+/// What the requester may send to a peer that may be short of receives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowance {
-    /// Packets that may be in flight.
-    pub(super) window: u32,
-    /// Whether anything may be sent to a peer that may be short of receives.
+    /// Whether anything may be sent.
     pub(super) may_send: bool,
     /// Whether nothing may follow the next packet that takes a receive before it is acknowledged.
     pub(super) is_next_the_last: bool,
@@ -28,4 +27,5 @@ pub(super) struct Probed {
     pub(super) psn: Psn,
     /// The PSN after all that was sent before.
     pub(super) sent: Psn,
+    pub(super) at: Instant,
 }

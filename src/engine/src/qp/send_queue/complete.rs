@@ -1,13 +1,35 @@
 //! Work requests end: with success, with an error, or flushed.
 
-use super::{Pending, SendQueue};
+use super::{Pending, SendQueue, distance};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{Host, Taken};
-use crate::qp::common::Cx;
+use crate::qp::common::{Cx, Failure};
 use urxe_types::{Completion, Extra, Qpn, SendOp, WcOpcode, WcStatus};
 
 impl SendQueue {
+    /// Ends the work requests that are done, oldest first: with success if the program can see
+    /// their data, also where that is told by no completion. Returns how many PSNs more are
+    /// acknowledged.
+    pub(in crate::qp) fn advance<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> Result<u32, Failure> {
+        let before = self.una;
+        while let Some(front) = self.pending.front().filter(|front| front.started) {
+            let to = self.done_to(front);
+            if to != front.first_psn + front.packets {
+                if to != self.una {
+                    self.advance_una(to);
+                }
+                break;
+            }
+            // RC-COMP-018, ORDER-006
+            if front.expects_response() && !cx.sync() {
+                return Err(Failure::Send(WcStatus::LocalProtection, Cause::LocalMemory));
+            }
+            self.end_front(cx);
+        }
+        Ok(distance(before, self.una))
+    }
+
     /// Ends the oldest work request successfully, and the local operations after it that were
     /// done long ago.
     pub(in crate::qp) fn end_front<H: Host>(&mut self, cx: &mut Cx<'_, H>) {

@@ -43,10 +43,10 @@ impl SendQueue {
                     return Err(Blocked::Wait);
                 }
             }
-            self.start_current(1);
+            self.start_current();
         }
         let is_oldest = self.is_current_oldest();
-        self.sent_current();
+        self.sent_current(0);
         if is_oldest {
             self.end_front(cx);
         }

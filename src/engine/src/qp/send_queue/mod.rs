@@ -7,14 +7,18 @@ mod complete;
 mod local_ops;
 mod packet;
 mod pending;
+mod psn_set;
+mod scoreboard;
 mod transmit;
 
 pub(super) use pending::Pending;
+pub(super) use scoreboard::Moved;
 pub(super) use transmit::{Blocked, Limits};
 
 use super::common::Error;
 use super::sges::SgeWalk;
 use crate::limits::MAX_SPARE_SENDS;
+use scoreboard::Scoreboard;
 use std::collections::VecDeque;
 use urxe_types::{Psn, QpState};
 
@@ -42,9 +46,18 @@ pub(in crate::qp) struct SendQueue {
     sent: Psn,
     /// Work requests started that have a response of their own to come.
     responses_expected: u32,
-    /// Where the answers to requests that take a resource of the responder end that were sent
-    /// since the last rewind and are not answered in full.
-    asked: VecDeque<Psn>,
+    /// The requests under way that take a resource of the responder, in the order of their PSNs.
+    asked: VecDeque<Asked>,
+    scoreboard: Scoreboard,
+}
+
+/// A request under way that takes a resource of the responder.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// The PSN after the last of its answers.
+    end: Psn,
+    /// It is what one that was repeated in part has left.
+    is_part: bool,
 }
 
 impl Default for SendQueue {
@@ -68,6 +81,7 @@ impl SendQueue {
             sent: first,
             responses_expected: 0,
             asked: VecDeque::new(),
+            scoreboard: Scoreboard::new(first),
         }
     }
 
@@ -120,7 +134,7 @@ impl SendQueue {
 
     /// Requests under way that take a resource of the responder.
     pub(in crate::qp) fn asked(&self) -> usize {
-        self.asked.len()
+        self.asked.iter().filter(|asked| !asked.is_part).count()
     }
 
     /// PSNs sent and not acknowledged.
@@ -133,15 +147,6 @@ impl SendQueue {
         distance(self.una, psn) < self.outstanding()
     }
 
-    /// PSNs between the oldest not acknowledged and the next to be sent: what is in flight, as
-    /// far as the requester believes.
-    pub(in crate::qp) fn in_flight(&self) -> u32 {
-        match self.pending.get(self.index) {
-            Some(pending) if pending.started => distance(self.una, pending.first_psn + self.packet),
-            _ => distance(self.una, self.next),
-        }
-    }
-
     /// A record to fill and give to [`push`](Self::push) or [`put_back`](Self::put_back).
     fn blank(&mut self) -> Pending {
         let mut pending = self.spare.pop().unwrap_or_else(Pending::new);
@@ -150,6 +155,7 @@ impl SendQueue {
         pending.walk = SgeWalk::default();
         pending.length = 0;
         pending.packets = 1;
+        pending.is_repeated = false;
         pending
     }
 
@@ -179,75 +185,166 @@ impl SendQueue {
         self.pending.front_mut()
     }
 
-    /// Gives the current work request its PSNs, unless it has them. One READ request asks for at
-    /// most `per_request` of them.
-    pub(in crate::qp) fn start_current(&mut self, per_request: u32) {
+    /// Gives the current work request its PSNs, unless it has them.
+    pub(in crate::qp) fn start_current(&mut self) {
         let Some(pending) = self.pending.get_mut(self.index).filter(|pending| !pending.started)
         else {
             return;
         };
         pending.started = true;
-        pending.per_request = per_request;
         pending.first_psn = self.next;
         // STATE-029: all of them at once, so one that is broken off leaves a gap.
         self.next = self.next + pending.packets;
         self.responses_expected += u32::from(pending.expects_response());
     }
 
-    /// Moves on after the current packet was sent. A READ request stands for all the PSNs that it
-    /// asks for.
-    pub(in crate::qp) fn sent_current(&mut self) {
+    /// The packet after the last that the current one, a READ request, may ask for: what was one
+    /// request stays within it, since the responder remembers it as one.
+    pub(in crate::qp) fn end_of_request(&self, index: usize, packet: u32, most: u32) -> u32 {
+        let pending = &self.pending[index];
+        if !pending.is_read() {
+            return packet + 1;
+        }
+        let psn = pending.first_psn + packet;
+        let mut end = pending.packets.min(packet.saturating_add(most.max(1)));
+        if let Some(asked) = self.request_of(psn) {
+            end = end.min(pending.number(asked.end));
+        }
+        let arrived =
+            (packet + 1..end).find(|&packet| self.has_arrived(pending.first_psn + packet));
+        match self.scoreboard.arrived.is_empty() {
+            true => end,
+            false => arrived.unwrap_or(end),
+        }
+    }
+
+    /// The same for the current packet.
+    pub(in crate::qp) fn end_of_current(&self, most: u32) -> u32 {
+        self.end_of_request(self.index, self.packet, most)
+    }
+
+    /// The request under way that a PSN belongs to.
+    fn request_of(&self, psn: Psn) -> Option<&Asked> {
+        let at = distance(self.una, psn);
+        self.asked.iter().find(|asked| distance(self.una, asked.end) > at)
+    }
+
+    /// Whether a request under way ends with this packet, as far as it takes a resource.
+    pub(in crate::qp) fn ends_request(&self, psn: Psn) -> bool {
+        self.request_of(psn).is_some_and(|asked| asked.end == psn.next())
+    }
+
+    /// A request that was asked for again, as far as `end`, is maybe one of its own now.
+    fn split_request(&mut self, end: Psn) {
+        let at = distance(self.una, end);
+        let index = self.asked.partition_point(|asked| distance(self.una, asked.end) < at);
+        if self.asked.get(index).is_some_and(|asked| asked.end != end) {
+            self.asked.insert(index, Asked { end, is_part: true });
+        }
+    }
+
+    /// Moves on after the current packet was sent, and, if it is a READ request, all the packets
+    /// before `end` that it asks for.
+    pub(in crate::qp) fn sent_current(&mut self, end: u32) {
         let Some(pending) = self.pending.get(self.index) else { return };
-        let through = pending.after(self.packet);
-        let end = pending.first_psn + through;
-        if pending.takes_resource() {
-            self.asked.push_back(end);
+        let (packets, end_psn) = (pending.packets, pending.first_psn + end);
+        let takes_resource = pending.takes_resource();
+        if end > self.packet {
+            self.on_sent(self.index, self.packet..end);
         }
-        if distance(self.una, end) > self.outstanding() {
-            self.sent = end;
+        if distance(self.una, end_psn) > self.outstanding() {
+            self.sent = end_psn;
+            if takes_resource {
+                self.asked.push_back(Asked { end: end_psn, is_part: false });
+            }
+        } else {
+            self.split_request(end_psn);
         }
-        if through == pending.packets {
+        if end == packets {
             self.index += 1;
             self.packet = 0;
         } else {
-            self.packet = through;
+            self.packet = end;
         }
     }
 
-    /// Goes back to the oldest PSN not acknowledged.
-    pub(in crate::qp) fn rewind(&mut self) {
-        self.asked.clear();
-        self.index = 0;
-        self.packet = match self.pending.front() {
-            // RC-REQ-016
-            Some(front) if front.started => distance(front.first_psn, self.una),
-            _ => 0,
-        };
+    /// Whether what was sent before is sent again from here on.
+    pub(in crate::qp) fn is_resending(&self) -> bool {
+        self.pending.get(self.index).is_some_and(|pending| {
+            pending.started
+                && distance(self.una, pending.first_psn + self.packet) < self.outstanding()
+        })
     }
 
-    /// Everything before `psn` is acknowledged; `psn` lies in the oldest work request, or is the
-    /// next PSN if there is none.
-    pub(in crate::qp) fn acknowledge_before(&mut self, psn: Psn) {
-        self.una = psn;
-        self.forget_answered();
-        if let Some(front) = self.pending.front().filter(|front| front.started)
-            && self.index == 0
+    /// After a rewind: what has arrived nevertheless is not sent again.
+    fn skip_arrived(&mut self) {
+        while !self.scoreboard.arrived.is_empty()
+            && let Some(pending) = self.pending.get(self.index).filter(|pending| pending.started)
+            && pending.packets > 0
+            && self.has_arrived(pending.first_psn + self.packet)
         {
-            self.packet = self.packet.max(distance(front.first_psn, psn));
+            self.packet += 1;
+            if self.packet == pending.packets {
+                self.index += 1;
+                self.packet = 0;
+            }
         }
+    }
+
+    /// The work request that a PSN was given to, by its place in the queue, and the number of its
+    /// packet.
+    fn locate(&self, psn: Psn) -> Option<(usize, u32)> {
+        let first = self.pending.front().filter(|front| front.started)?.first_psn;
+        let at = distance(first, psn);
+        let behind = self
+            .pending
+            .partition_point(|pending| pending.started && distance(first, pending.first_psn) <= at);
+        let index = behind.checked_sub(1)?;
+        let packet = self.pending[index].number(psn);
+        (packet < self.pending[index].packets).then_some((index, packet))
+    }
+
+    /// The work request that a PSN was given to, and the number of its packet.
+    pub(in crate::qp) fn find(&mut self, psn: Psn) -> Option<(&mut Pending, u32)> {
+        let (index, packet) = self.locate(psn)?;
+        self.pending.get_mut(index).map(|pending| (pending, packet))
+    }
+
+    /// Whether a packet has an answer of its own to come.
+    pub(in crate::qp) fn expects_response(&self, psn: Psn) -> bool {
+        self.locate(psn).is_some_and(|(index, _)| self.pending[index].expects_response())
+    }
+
+    /// Whether all that was sent and is not done waits for an answer of its own.
+    pub(in crate::qp) fn awaits_answers_only(&self) -> bool {
+        let mut started = self.pending.iter().take_while(|pending| pending.started);
+        started.all(|pending| pending.expects_response() || pending.is_local())
+    }
+
+    /// While what was sent before is sent again: up to which PSN that has come.
+    pub(in crate::qp) fn resent_to(&self) -> Option<Psn> {
+        let pending = self.pending.get(self.index).filter(|_| self.is_resending())?;
+        Some(pending.first_psn + self.packet)
+    }
+
+    /// As [`end_of_request`](Self::end_of_request), for a packet that is sent again.
+    pub(in crate::qp) fn end_of_repeat(&self, psn: Psn, most: u32) -> Option<u32> {
+        let (index, packet) = self.locate(psn)?;
+        Some(self.end_of_request(index, packet, most))
     }
 
     /// Ends the oldest work request: takes it out, its PSNs acknowledged.
     fn pop_front(&mut self) -> Option<Pending> {
-        let pending = self.pending.pop_front()?;
+        let pending = self.pending.front()?;
         if pending.started {
-            self.una = pending.first_psn + pending.packets;
+            let end = pending.first_psn + pending.packets;
+            self.responses_expected -= u32::from(pending.expects_response());
+            self.advance_una(end);
             if distance(self.sent, self.una) < distance(self.una, self.sent) {
                 self.sent = self.una;
             }
-            self.responses_expected -= u32::from(pending.expects_response());
-            self.forget_answered();
         }
+        let pending = self.pending.pop_front()?;
         match self.index {
             0 => self.packet = 0,
             _ => self.index -= 1,
@@ -262,6 +359,13 @@ impl SendQueue {
         }
     }
 
+    /// A packet cannot be sent again.
+    pub(in crate::qp) fn refuse(&mut self, psn: Psn, error: Error) {
+        if let Some((pending, _)) = self.find(psn) {
+            pending.failed = Some(error);
+        }
+    }
+
     /// How the oldest work request has failed, if it is its turn to end.
     pub(in crate::qp) fn failed_front(&self, state: QpState) -> Option<Error> {
         let front = self.pending.front()?;
@@ -270,7 +374,7 @@ impl SendQueue {
     }
 
     fn forget_answered(&mut self) {
-        while self.asked.front().is_some_and(|end| !self.una.precedes(*end)) {
+        while self.asked.front().is_some_and(|asked| !self.una.precedes(asked.end)) {
             self.asked.pop_front();
         }
     }

@@ -11,20 +11,21 @@ use urxe_wire::batch::TxBatch;
 use urxe_wire::{AtomicEth, Body, Bth, Feth, Headers, Part, Request, Reth};
 
 impl Pending {
-    /// Puts one of its packets into the batch, as a request of the service that `body` is for.
-    /// Returns its PSN.
+    /// Puts one of its packets into the batch, as a request of the service that `body` is for. It
+    /// is one packet also where it asks for the answers of several. Returns its PSN.
     pub(in crate::qp) fn put_packet<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         tx: &mut TxBatch,
         route: &Route,
-        packet: u32,
+        packets: Range<u32>,
         ack_req: bool,
         body: impl FnOnce(Request) -> Option<Body>,
     ) -> Result<Psn, Error> {
+        let Range { start: packet, end } = packets;
         let mtu = u64::from(route.mtu);
         let offset = u64::from(packet) * mtu;
-        let end = self.length.min(u64::from(self.after(packet)) * mtu);
+        let end = self.length.min(u64::from(end) * mtu);
         let psn = self.first_psn + packet;
         let bth = Bth {
             // RC-REQ-006

@@ -3,8 +3,11 @@
 use super::distance;
 use crate::cause::Cause;
 use crate::host::Host;
+use crate::limits::PACKET_OVERHEAD;
+use crate::path::Direction;
 use crate::qp::common::{Cx, Error};
 use crate::qp::sges::{SgeWalk, Space};
+use std::ops::Range;
 use urxe_types::{Psn, SendOp, SendWqe};
 
 /// A work request under way.
@@ -15,8 +18,10 @@ pub(in crate::qp) struct Pending {
     pub(super) length: u64,
     /// PSNs it takes; for a READ those of the responses. 0 for a local operation, else at least 1.
     pub(super) packets: u32,
-    /// PSNs that one READ request asks for at most; the next one begins where it ends.
-    pub(super) per_request: u32,
+    /// The largest payload of its packets.
+    pub(super) mtu: u32,
+    /// Packets of it were sent again because they were lost.
+    pub(super) is_repeated: bool,
     /// Its PSNs begin here; meaningful once `started`.
     pub(super) first_psn: Psn,
     /// Its PSNs are assigned: something of it was sent. A local operation was done.
@@ -33,7 +38,8 @@ impl Pending {
             wqe: SendWqe::default(),
             length: 0,
             packets: 1,
-            per_request: 1,
+            mtu: 1,
+            is_repeated: false,
             first_psn: Psn::new(0),
             started: false,
             failed: None,
@@ -101,13 +107,29 @@ impl Pending {
         self.expects_response() && !matches!(self.wqe.wr.op, SendOp::Flush { .. })
     }
 
-    /// Where the packet that is sent as number `packet` leads to: the number of the one after it,
-    /// which for a READ request is the one after the responses that it asks for.
-    pub(in crate::qp) fn after(&self, packet: u32) -> u32 {
-        match self.is_read() {
-            true => (packet - packet % self.per_request + self.per_request).min(self.packets),
-            false => (packet + 1).min(self.packets),
+    /// PSNs that it takes.
+    pub(in crate::qp) fn packets(&self) -> u32 {
+        self.packets
+    }
+
+    /// Whether packets of it were sent again because they were lost.
+    pub(in crate::qp) fn is_repeated(&self) -> bool {
+        self.is_repeated
+    }
+
+    /// The direction in which its data goes.
+    pub(in crate::qp) fn direction(&self) -> Direction {
+        match self.is_read() || self.is_atomic() {
+            true => Direction::Inward,
+            false => Direction::Outward,
         }
+    }
+
+    /// Bytes that these packets of it, or the answers that carry them, take on their way.
+    pub(in crate::qp) fn bytes(&self, packets: Range<u32>) -> u64 {
+        let at = |packet: u32| (u64::from(packet) * u64::from(self.mtu)).min(self.length);
+        let headers = u64::from(packets.end - packets.start) * PACKET_OVERHEAD;
+        at(packets.end) - at(packets.start) + headers
     }
 
     /// Whether it is done here, and nothing is sent.

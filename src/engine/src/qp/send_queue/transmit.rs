@@ -62,7 +62,7 @@ impl SendQueue {
         mut send: impl FnMut(&mut SendQueue, &mut Cx<'_, H>, &mut TxBatch) -> Result<(), Error>,
     ) -> Result<bool, Failure> {
         self.transmit(cx, tx, budget, Limits { mtu, max_rd_atomic: 0 }, |sq, cx, tx| {
-            sq.start_current(1);
+            sq.start_current();
             send(sq, cx, tx).map_err(|error| {
                 sq.refuse_current(error);
                 Blocked::Wait
@@ -81,6 +81,7 @@ impl SendQueue {
         if cx.qp.failure.is_some() {
             return Err(Blocked::Wait);
         }
+        self.skip_arrived();
         if self.current().is_none() {
             self.take(cx, limits)?;
         }
@@ -111,6 +112,7 @@ impl SendQueue {
             Taken::Ready => match validate(cx, &pending.wqe, limits) {
                 Ok(length) => {
                     pending.length = length;
+                    pending.mtu = limits.mtu;
                     pending.packets = match pending.is_local() {
                         // MW-031
                         true => 0,
@@ -146,7 +148,11 @@ impl SendQueue {
     /// the peer's resources for work requests before it; one that has not begun for the end of SQD.
     fn check_may_start(&mut self, state: QpState, limits: Limits) -> Result<(), Blocked> {
         let responses_expected = self.responses_expected;
-        let all_asked = self.asked() >= usize::from(limits.max_rd_atomic);
+        let is_resending = self.is_resending();
+        let takes_resource = self.current().is_some_and(|(pending, _)| pending.takes_resource());
+        // RC-REQ-012, FAW-021
+        let beyond =
+            takes_resource && !is_resending && self.asked() >= usize::from(limits.max_rd_atomic);
         let is_oldest = self.is_current_oldest();
         let Some((pending, _)) = self.current() else { return Err(Blocked::Wait) };
         let fenced = !pending.started
@@ -157,8 +163,6 @@ impl SendQueue {
                 // RC-REQ-013, FAW-013
                 _ => pending.wqe.wr.fence && responses_expected > 0,
             };
-        // RC-REQ-012, FAW-021
-        let beyond = pending.takes_resource() && all_asked;
         // STATE-005, STATE-030, MW-035
         let draining = !pending.started && state == QpState::Sqd;
         match pending.failed.is_some() || fenced || beyond || draining {

@@ -1,9 +1,11 @@
 //! The completer: responses to completed work requests.
 //!
-//! Responses come in PSN order, and each one speaks for all that the peer did before it. So every
-//! response first acknowledges what lies before its PSN, and then says something about the PSN
-//! itself. A response that skips a READ or atomic means that its data was lost on the way
-//! (an implied NAK, IBTA 9.7.5.1.3) and the request is repeated.
+//! Each response speaks for all that the peer did before it: the requests before its PSN were
+//! carried out, though answers of theirs may have been lost or overtaken. So every response first
+//! acknowledges what lies before its PSN, and then says something about the PSN itself. Answers are
+//! put where they belong in whatever order they come; the send queue keeps the score
+//! (`send_queue/scoreboard.rs`), and what is missing is sent again: alone, if the peer keeps what
+//! comes before its turn, else with all that was sent after it.
 
 mod readiness;
 mod retry;
@@ -12,23 +14,28 @@ use super::values::{Allowance, Probed, Sent};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
+use crate::limits::REORDER_TOLERANCE;
+use crate::path::{Delivered, Direction, PathId, Peer, RoundTrip};
 use crate::qp::common::{Cx, Failure};
-use crate::qp::parameters::RequesterParameters;
-use crate::qp::send_queue::{SendQueue, distance};
+use crate::qp::parameters::{RequesterParameters, Route};
+use crate::qp::send_queue::{Moved, SendQueue, distance};
 use retry::{Expired, Retry};
 use std::time::{Duration, Instant};
 use urxe_types::{Psn, RnrTimer, WcStatus};
-use urxe_wire::{Aeth, Bth, Headers, NakCode, Packet, Response, Syndrome};
+use urxe_wire::{Aeth, Bth, EarlyBitmap, Headers, NakCode, Packet, Response, Syndrome};
 
 /// The completer of an RC QP.
 #[derive(Debug)]
 pub(super) struct Completer {
     retry: Retry,
+    /// Repairs of single packets one after the other that the peer answered by missing the next:
+    /// it may not keep what comes early after all.
+    repairs_in_vain: u32,
 }
 
 impl Completer {
-    pub(super) fn new(parameters: RequesterParameters, mtu: u32, min_probe: Duration) -> Completer {
-        Completer { retry: Retry::new(parameters, mtu, min_probe) }
+    pub(super) fn new(parameters: RequesterParameters, least_margin: Duration) -> Completer {
+        Completer { retry: Retry::new(parameters, least_margin), repairs_in_vain: 0 }
     }
 
     pub(super) fn update(&mut self, parameters: RequesterParameters) {
@@ -41,13 +48,20 @@ impl Completer {
     }
 
     /// The requester has sent this.
-    pub(super) fn on_sent(&mut self, now: Instant, sent: Sent) {
-        self.retry.on_sent(now, sent);
+    pub(super) fn on_sent(&mut self, now: Instant, sent: Sent, round_trip: &RoundTrip) {
+        self.retry.on_sent(now, sent, round_trip);
+    }
+
+    /// The requester has repeated what was lost, if there was anything.
+    pub(super) fn on_repeated(&mut self, now: Instant, sq: &SendQueue, round_trip: &RoundTrip) {
+        if sq.outstanding() > 0 {
+            self.retry.arm(now, round_trip);
+        }
     }
 
     /// The requester has repeated the oldest packet.
-    pub(super) fn on_probed(&mut self, probed: Probed) {
-        self.retry.on_probed(probed);
+    pub(super) fn on_probed(&mut self, probed: Probed, round_trip: &RoundTrip) {
+        self.retry.on_probed(probed, round_trip);
     }
 
     /// Whether the requester must keep silent because of an RNR NAK.
@@ -70,10 +84,11 @@ impl Completer {
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
-        mtu: u32,
+        path: PathId,
+        route: &Route,
         packet: &Packet<'_, Response>,
     ) -> Result<(), Failure> {
-        let Headers { bth: Bth { psn, .. }, body: response } = packet.headers;
+        let Headers { bth: Bth { psn, becn, .. }, body: response } = packet.headers;
         if !sq.is_outstanding(psn) {
             let counter = match psn.precedes(sq.una()) {
                 // RC-COMP-013
@@ -84,18 +99,25 @@ impl Completer {
             cx.count(counter, 1);
             return Ok(());
         }
-        match response {
-            Response::Ack(aeth) | Response::SelectiveAck { aeth } => self.on_ack(cx, sq, psn, aeth),
+        let result = match response {
+            Response::Ack(aeth) => self.on_ack(cx, sq, path, psn, aeth),
+            Response::SelectiveAck { aeth } if is_ack(aeth) => {
+                self.on_selective_ack(cx, sq, path, psn, packet.payload)
+            }
             // A refusal brings no data.
             _ if response.aeth().is_some_and(|aeth| !is_ack(aeth)) => bad_response(cx),
-            Response::AtomicAck { original, .. } => self.on_atomic_ack(cx, sq, psn, original),
+            Response::SelectiveAck { .. } => Ok(()),
+            Response::AtomicAck { original, .. } => self.on_atomic_ack(cx, sq, path, psn, original),
             Response::ReadFirst(_)
             | Response::ReadMiddle
             | Response::ReadLast(_)
             | Response::ReadOnly(_) => {
-                self.on_read_response(cx, sq, mtu, psn, response, packet.payload)
+                self.on_read_response(cx, sq, path, route, psn, response, packet.payload)
             }
-        }
+        };
+        let sample = self.retry.take_sample(cx.now, sq.una());
+        settle_flight(cx, sq, path, becn, sample);
+        result
     }
 
     /// Sees to the timers that have run out. Returns whether the oldest packet is to be repeated,
@@ -104,27 +126,29 @@ impl Completer {
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
+        path: PathId,
     ) -> Result<bool, Failure> {
         let (mut result, mut is_to_probe) = (Ok(()), false);
-        while let Some(expired) = self.retry.expire(cx.now) {
+        while let Some(expired) = self.retry.expire(cx.now, round_trip(cx, path)) {
             match expired {
+                Expired::Rnr if peer(cx, path).acknowledges_selectively => {
+                    // What follows the refused request is kept there.
+                    sq.mark_lost(sq.una());
+                }
                 Expired::Rnr => sq.rewind(),
                 Expired::Ack => {
                     cx.count(Counter::AckTimeouts, 1);
                     result = self.lose_try(cx, sq, Cause::AckTimeout);
-                }
-                // Nothing is told by a lost READ or atomic response but asking again; where it may
-                // only be late, for the oldest alone.
-                Expired::Probe => match sq.front() {
-                    // RC-REQ-028
-                    Some(front) if front.expects_response() && self.retry.knows_path() => {
-                        cx.count(Counter::Probes, 1);
-                        self.go_back(sq);
+                    if result.is_ok() {
+                        self.go_back(cx, sq, path);
                     }
-                    _ => is_to_probe = true,
-                },
+                }
+                // RC-REQ-028: nothing is told by a lost answer but asking again; where it may only
+                // be late, for the oldest alone.
+                Expired::Probe => is_to_probe = true,
             }
         }
+        settle_flight(cx, sq, path, false, None);
         result.map(|()| is_to_probe)
     }
 
@@ -132,36 +156,42 @@ impl Completer {
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
+        path: PathId,
         psn: Psn,
         aeth: Aeth,
     ) -> Result<(), Failure> {
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
                 cx.count(Counter::AcksReceived, 1);
+                let resent_to = sq.resent_to();
                 // RC-COMP-001: an ACK of a READ's or atomic's own PSN lacks the data.
-                self.acknowledge_before(cx, sq, psn.next())?;
-                // RC-REQ-027
-                if self.retry.take_probed(psn) && sq.outstanding() > 0 {
-                    self.go_back(sq);
-                }
+                self.acknowledge_before(cx, sq, path, psn.next())?;
+                self.learn_of_peer(cx, sq, path, resent_to, psn.next());
+                self.end_probe(cx, sq, path, psn);
                 Ok(())
             }
             // RC-COMP-006
-            Syndrome::RnrNak { timer } => match self.acknowledge_before(cx, sq, psn)? {
-                true => self.on_rnr_nak(cx, sq, timer),
-                false => Ok(()),
+            Syndrome::RnrNak { timer } => match self.acknowledge_before(cx, sq, path, psn)? {
+                true => self.on_rnr_nak(cx, sq, path, timer),
+                false => {
+                    sq.mark_lost(psn);
+                    Ok(())
+                }
             },
             Syndrome::Nak(NakCode::SequenceError) => {
                 cx.count(Counter::SequenceNaksReceived, 1);
-                match self.acknowledge_before(cx, sq, psn)? {
+                match self.acknowledge_before(cx, sq, path, psn)? {
                     // RC-REQ-015, RC-REQ-021
-                    true => self.on_loss(cx, sq, Cause::SequenceRetries),
-                    false => Ok(()),
+                    true => self.on_missing(cx, sq, path),
+                    false => {
+                        sq.mark_lost(psn);
+                        Ok(())
+                    }
                 }
             }
             Syndrome::Nak(code) => {
                 cx.count(Counter::FatalNaksReceived, 1);
-                if !self.acknowledge_before(cx, sq, psn)? {
+                if !self.acknowledge_before(cx, sq, path, psn)? {
                     return Ok(());
                 }
                 let (status, cause) = match code {
@@ -184,10 +214,77 @@ impl Completer {
         }
     }
 
+    /// The peer misses the oldest packet.
+    fn on_missing<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+        path: PathId,
+    ) -> Result<(), Failure> {
+        let una = sq.una();
+        // RC-COMP-007
+        if self.retry.has_lost_at(una) {
+            return Ok(());
+        }
+        let is_next = sq.was_just_repaired();
+        self.repairs_in_vain = if is_next { self.repairs_in_vain + 1 } else { 0 };
+        self.lose_try(cx, sq, Cause::SequenceRetries)?;
+        let peer = &mut cx.paths.get_mut(path).peer;
+        if self.repairs_in_vain >= MAX_REPAIRS_IN_VAIN {
+            // REPAIR-054
+            peer.keeps_early = Some(false);
+        }
+        // REPAIR-050
+        match peer.takes_repairs() {
+            true => {
+                sq.mark_lost(una);
+            }
+            false => self.go_back(cx, sq, path),
+        }
+        Ok(())
+    }
+
+    /// The peer says what it has beyond what it has carried out.
+    fn on_selective_ack<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+        path: PathId,
+        psn: Psn,
+        bitmap: &[u8],
+    ) -> Result<(), Failure> {
+        cx.count(Counter::SelectiveAcksReceived, 1);
+        cx.paths.get_mut(path).peer.acknowledges_selectively = true;
+        let missing = psn.next();
+        self.acknowledge_before(cx, sq, path, missing)?;
+        let mut last = None;
+        for offset in EarlyBitmap::offsets(bitmap) {
+            let early = missing.next() + offset;
+            // Whatever it says of what was never sent is nonsense.
+            if !sq.is_outstanding(early) {
+                break;
+            }
+            // REPAIR-052: an answer of its own is not there yet.
+            if !sq.expects_response(early) {
+                sq.on_arrived_psn(early);
+            }
+            last = Some(early);
+        }
+        if let Some(last) = last
+            && sq.detect_losses(last, REORDER_TOLERANCE)
+            && !self.retry.has_lost_at(sq.una())
+        {
+            self.lose_try(cx, sq, Cause::SequenceRetries)?;
+        }
+        self.end_probe(cx, sq, path, psn);
+        Ok(())
+    }
+
     fn on_rnr_nak<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &SendQueue,
+        path: PathId,
         timer: RnrTimer,
     ) -> Result<(), Failure> {
         cx.count(Counter::RnrNaksReceived, 1);
@@ -198,7 +295,7 @@ impl Completer {
             cx.count(Counter::RnrRetriesExceeded, 1);
             return Err(Failure::Send(WcStatus::RnrRetryExceeded, Cause::RnrRetries));
         }
-        self.retry.on_rewind(sq.una());
+        self.retry.on_rewind(sq.una(), round_trip(cx, path));
         self.retry.wait_rnr(cx.now, timer.duration());
         Ok(())
     }
@@ -207,39 +304,38 @@ impl Completer {
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
-        mtu: u32,
+        path: PathId,
+        route: &Route,
         psn: Psn,
         response: Response,
         payload: &[u8],
     ) -> Result<(), Failure> {
-        // RC-COMP-002
-        if !self.acknowledge_before(cx, sq, psn)? {
-            return Ok(());
+        let ends_part = sq.ends_request(psn);
+        let Some((pending, number)) = sq.find(psn) else { return Ok(()) };
+        if pending.is_placement() {
+            return self.on_placed(cx, sq, path, psn, response, payload);
         }
-        let Some(front) = sq.front() else { return Ok(()) };
-        if front.is_placement() {
-            return self.on_placed(cx, sq, response, payload);
-        }
-        let number = front.number(psn);
         // RC-REQ-010
-        let offset = u64::from(number) * u64::from(mtu);
-        let expected = (front.length() - offset.min(front.length())).min(u64::from(mtu));
-        let ends_request = number + 1 == front.after(number);
+        let offset = u64::from(number) * u64::from(route.mtu);
+        let length = pending.length();
+        let expected = (length - offset.min(length)).min(u64::from(route.mtu));
+        // What was asked for again comes in other parts, and perhaps also as it was.
+        let ends_request = pending.is_last(number) || ends_part;
+        let ends_as_asked = pending.is_repeated() || response.ends() == ends_request;
         // RC-COMP-014, RC-COMP-015
-        let fits =
-            front.is_read() && response.ends() == ends_request && payload.len() as u64 == expected;
-        if !fits {
+        if !pending.is_read() || !ends_as_asked || payload.len() as u64 != expected {
             return bad_response(cx);
         }
-        front
+        if sq.has_arrived(psn) {
+            cx.count(Counter::StaleResponses, 1);
+            return Ok(());
+        }
+        let Some((pending, _)) = sq.find(psn) else { return Ok(()) };
+        // REPAIR-051: wherever it comes in the order.
+        pending
             .scatter(cx, offset, payload)
             .map_err(|cause| Failure::Send(WcStatus::LocalProtection, cause))?;
-        match front.is_last(number) {
-            true => end_front_with_data(cx, sq)?,
-            false => sq.acknowledge_before(psn.next()),
-        }
-        self.on_progress(cx.now, sq, 1);
-        Ok(())
+        self.on_answered(cx, sq, path, psn)
     }
 
     /// The answer to a FLUSH or ATOMIC WRITE: a READ response of nothing, as rxe sends it.
@@ -247,6 +343,8 @@ impl Completer {
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
+        path: PathId,
+        psn: Psn,
         response: Response,
         payload: &[u8],
     ) -> Result<(), Failure> {
@@ -254,96 +352,109 @@ impl Completer {
         if !matches!(response, Response::ReadOnly(_)) || !payload.is_empty() {
             return bad_response(cx);
         }
-        sq.end_front(cx);
-        self.on_progress(cx.now, sq, 1);
-        Ok(())
+        self.on_answered(cx, sq, path, psn)
     }
 
     fn on_atomic_ack<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
+        path: PathId,
         psn: Psn,
         original: u64,
     ) -> Result<(), Failure> {
-        // RC-COMP-002
-        if !self.acknowledge_before(cx, sq, psn)? {
+        if sq.has_arrived(psn) {
+            cx.count(Counter::StaleResponses, 1);
             return Ok(());
         }
-        let Some(front) = sq.front() else { return Ok(()) };
+        let Some((pending, _)) = sq.find(psn) else { return Ok(()) };
         // RC-COMP-016
-        if !front.is_atomic() {
+        if !pending.is_atomic() {
             return bad_response(cx);
         }
         // RC-COMP-003: the program reads it as one of its own numbers.
-        front
+        pending
             .scatter(cx, 0, &original.to_ne_bytes())
             .map_err(|cause| Failure::Send(WcStatus::LocalProtection, cause))?;
-        end_front_with_data(cx, sq)?;
-        self.on_progress(cx.now, sq, 1);
+        self.on_answered(cx, sq, path, psn)
+    }
+
+    /// The answer to `psn` has come, and is where it belongs.
+    fn on_answered<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+        path: PathId,
+        psn: Psn,
+    ) -> Result<(), Failure> {
+        sq.on_arrived_psn(psn);
+        // RC-COMP-002
+        self.acknowledge_before(cx, sq, path, psn)?;
+        self.end_probe(cx, sq, path, psn);
         Ok(())
     }
 
-    /// Takes everything before `psn` as done. Returns whether that holds: not if a READ or atomic
-    /// before `psn` has no data yet, which is then asked for again.
+    /// Takes everything before `psn` as carried out, and ends what is done. Returns whether all
+    /// before `psn` is: not if the answer to a READ or atomic is missing, which is asked for again.
     fn acknowledge_before<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
+        path: PathId,
         psn: Psn,
     ) -> Result<bool, Failure> {
-        let before = sq.una();
-        let reached = loop {
-            let una = sq.una();
-            if una == psn {
-                break true;
-            }
-            let Some(front) = sq.front().filter(|front| front.is_started()) else { break true };
-            // RC-COMP-004, RC-COMP-005, FAW-014
-            if front.expects_response() {
-                break false;
-            }
-            // `psn` is at most one past what was sent, and nothing before `una` is asked about.
-            if distance(una, psn) <= distance(una, front.last_psn()) {
-                sq.acknowledge_before(psn);
-            } else {
-                sq.end_front(cx);
-            }
-        };
-        let progress = distance(before, sq.una());
+        sq.on_executed(psn);
+        let target = distance(sq.una(), psn);
+        let progress = sq.advance(cx)?;
         if progress > 0 {
-            self.on_progress(cx.now, sq, progress);
+            self.retry.on_acknowledged(sq.una());
         }
-        if !reached {
+        self.retry.on_progress(cx.now, sq.outstanding() > 0, round_trip(cx, path));
+        let is_reached = progress >= target;
+        // RC-COMP-004, RC-COMP-005, FAW-014
+        if !is_reached && sq.detect_losses(psn, 0) {
             cx.count(Counter::ImpliedNaks, 1);
-            self.on_loss(cx, sq, Cause::SequenceRetries)?;
+            self.lose_try(cx, sq, Cause::SequenceRetries)?;
         }
-        Ok(reached)
+        Ok(is_reached)
     }
 
-    /// The peer has done something new.
-    fn on_progress(&mut self, now: Instant, sq: &SendQueue, packets: u32) {
-        self.retry.on_acknowledged(now, sq.una(), packets, sq.outstanding() > 0);
+    /// If `psn` answers a probe: what was sent before the probe and has not arrived was lost.
+    fn end_probe<H>(&mut self, cx: &mut Cx<'_, H>, sq: &mut SendQueue, path: PathId, psn: Psn) {
+        let Some(sent) = self.retry.take_probed(cx.now, psn, round_trip(cx, path)) else { return };
+        if sq.outstanding() == 0 {
+            return;
+        }
+        match peer(cx, path).takes_repairs() || sq.awaits_answers_only() {
+            true => {
+                sq.detect_losses(sent, 0);
+            }
+            false => self.go_back(cx, sq, path),
+        }
     }
 
-    /// A packet at or after the oldest PSN was lost. Repeats from there, once for each loss.
-    fn on_loss<H>(
+    /// An ACK beyond what was sent again: the peer keeps what comes before its turn.
+    fn learn_of_peer<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        sq: &mut SendQueue,
-        cause: Cause,
-    ) -> Result<(), Failure> {
-        // RC-COMP-007
-        match self.retry.has_rewound_at(sq.una()) {
-            true => Ok(()),
-            false => self.lose_try(cx, sq, cause),
+        sq: &SendQueue,
+        path: PathId,
+        resent_to: Option<Psn>,
+        acknowledged: Psn,
+    ) {
+        // One more may have come late by itself.
+        let is_beyond = resent_to.is_some_and(|resent_to| resent_to.next().precedes(acknowledged));
+        if is_beyond && sq.una() == acknowledged {
+            // REPAIR-053
+            cx.paths.get_mut(path).peer.keeps_early = Some(true);
+            self.repairs_in_vain = 0;
         }
     }
 
     fn lose_try<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        sq: &mut SendQueue,
+        sq: &SendQueue,
         cause: Cause,
     ) -> Result<(), Failure> {
         // RC-REQ-017, RC-REQ-018
@@ -351,30 +462,66 @@ impl Completer {
             cx.count(Counter::RetriesExceeded, 1);
             return Err(Failure::Send(WcStatus::RetryExceeded, cause));
         }
-        self.go_back(sq);
+        self.retry.on_lost(sq.una());
         Ok(())
     }
 
-    fn go_back(&mut self, sq: &mut SendQueue) {
-        self.retry.on_loss(sq.una());
+    fn go_back<H>(&mut self, cx: &mut Cx<'_, H>, sq: &mut SendQueue, path: PathId) {
+        sq.mark_lost(sq.una());
         sq.rewind();
+        self.retry.on_rewind(sq.una(), round_trip(cx, path));
+    }
+}
+
+/// Repairs one after the other that were each followed by a sequence error at the next packet,
+/// after which a peer is taken for one that keeps nothing.
+const MAX_REPAIRS_IN_VAIN: u32 = 4;
+
+fn round_trip<'a, H>(cx: &'a Cx<'_, H>, path: PathId) -> &'a RoundTrip {
+    &cx.paths.get(path).round_trip
+}
+
+fn peer<H>(cx: &Cx<'_, H>, path: PathId) -> Peer {
+    cx.paths.get(path).peer
+}
+
+/// Tells the path what has left the flight.
+pub(super) fn settle_flight<H>(
+    cx: &mut Cx<'_, H>,
+    sq: &mut SendQueue,
+    path: PathId,
+    is_marked: bool,
+    round_trip: Option<Duration>,
+) {
+    let Moved { delivered, lost, forgotten } = sq.take_moved();
+    let now = cx.now;
+    let path_of_qp = cx.paths.get_mut(path);
+    if let Some(sample) = round_trip {
+        path_of_qp.round_trip.on_sample(sample);
+    }
+    let mut has_moved = false;
+    for direction in [Direction::Outward, Direction::Inward] {
+        let lane = path_of_qp.lane_mut(direction);
+        let at = direction as usize;
+        has_moved |= delivered[at] + lost[at] + forgotten[at] > 0;
+        if lost[at] > 0 {
+            lane.on_lost(now, lost[at]);
+        }
+        if forgotten[at] > 0 {
+            lane.forget(forgotten[at]);
+        }
+        if delivered[at] > 0 {
+            lane.on_delivered(now, Delivered { bytes: delivered[at], is_marked, round_trip });
+        }
+    }
+    if has_moved {
+        cx.paths.look_at(path);
     }
 }
 
 fn bad_response<H>(cx: &mut Cx<'_, H>) -> Result<(), Failure> {
     cx.count(Counter::BadResponses, 1);
     Err(Failure::Send(WcStatus::BadResponse, Cause::BadResponse))
-}
-
-/// Ends the oldest work request, whose data has all come: with success if the program can see it,
-/// also where that is told by no completion.
-fn end_front_with_data<H: Host>(cx: &mut Cx<'_, H>, sq: &mut SendQueue) -> Result<(), Failure> {
-    // RC-COMP-018, ORDER-006
-    if !cx.sync() {
-        return Err(Failure::Send(WcStatus::LocalProtection, Cause::LocalMemory));
-    }
-    sq.end_front(cx);
-    Ok(())
 }
 
 fn is_ack(aeth: Aeth) -> bool {

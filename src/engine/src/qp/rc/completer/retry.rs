@@ -1,11 +1,8 @@
-//! When to give up waiting: the ACK timeout, the RNR timer, the early probe, and how much may be
-//! in flight meanwhile.
+//! When to give up waiting: the ACK timeout, the RNR timer, and the early probe.
 
 use super::readiness::Readiness;
-use crate::limits::{
-    INITIAL_WINDOW, MAX_PROBE_INTERVAL, MAX_UNKNOWN_ACK_TIMEOUT, MIN_ACK_TIMEOUT,
-    MIN_WINDOW_PACKETS,
-};
+use crate::limits::{MAX_PROBE_INTERVAL, MIN_ACK_TIMEOUT, UNKNOWN_ROUND_TRIP};
+use crate::path::RoundTrip;
 use crate::qp::parameters::RequesterParameters;
 use crate::qp::rc::values::{Allowance, Probed, Sent};
 use std::time::{Duration, Instant};
@@ -26,8 +23,8 @@ pub(super) enum Expired {
 #[derive(Debug)]
 pub(super) struct Retry {
     parameters: RequesterParameters,
-    /// The shortest wait before a probe.
-    min_probe: Duration,
+    /// What an answer may take longer than usual, at least, before a probe.
+    least_margin: Duration,
     ack_deadline: Option<Instant>,
     probe_deadline: Option<Instant>,
     rnr_deadline: Option<Instant>,
@@ -35,38 +32,33 @@ pub(super) struct Retry {
     tries: u8,
     /// Tries left before an RNR NAK ends the QP; 7 stays 7.
     rnr_tries: u8,
-    /// The retransmission began at this PSN, and nothing was acknowledged since: further signs
-    /// of the same loss change nothing.
-    rewound_at: Option<Psn>,
-    probe_interval: Duration,
-    /// Twice what was waited for an answer in vain.
-    backed_off: Duration,
-    smoothed_rtt: Option<Duration>,
-    /// A packet whose acknowledgement is being timed, never one sent twice (Karn's rule).
+    /// A try was taken because this PSN was lost, and nothing was acknowledged since: further
+    /// signs of the same loss change nothing.
+    lost_at: Option<Psn>,
+    /// Probes since the last progress.
+    probes: u32,
+    /// A packet whose acknowledgement is being timed. On a path whose round trip is known, never
+    /// one sent twice (Karn's rule).
     timed: Option<(Psn, Instant)>,
     /// The last probe.
     probed: Option<Probed>,
-    window: Window,
     readiness: Readiness,
 }
 
 impl Retry {
-    pub(super) fn new(parameters: RequesterParameters, mtu: u32, min_probe: Duration) -> Retry {
+    pub(super) fn new(parameters: RequesterParameters, least_margin: Duration) -> Retry {
         Retry {
             parameters,
-            min_probe,
+            least_margin,
             ack_deadline: None,
             probe_deadline: None,
             rnr_deadline: None,
             tries: parameters.retry_cnt,
             rnr_tries: parameters.rnr_retry,
-            rewound_at: None,
-            probe_interval: Duration::ZERO,
-            backed_off: Duration::ZERO,
-            smoothed_rtt: None,
+            lost_at: None,
+            probes: 0,
             timed: None,
             probed: None,
-            window: Window::new(mtu),
             readiness: Readiness::new(),
         }
     }
@@ -76,10 +68,9 @@ impl Retry {
         self.parameters = parameters;
     }
 
-    /// How much the requester may send.
+    /// What may be sent to a peer that may be short of receives.
     pub(super) fn allowance(&self) -> Allowance {
         Allowance {
-            window: self.window.packets,
             may_send: self.readiness.may_send(),
             is_next_the_last: self.readiness.is_next_the_last(),
         }
@@ -106,9 +97,9 @@ impl Retry {
         true
     }
 
-    /// Whether a retransmission began at `psn`, and nothing was acknowledged since.
-    pub(super) fn has_rewound_at(&self, psn: Psn) -> bool {
-        self.rewound_at == Some(psn)
+    /// Whether a try was taken because `psn` was lost, and nothing was acknowledged since.
+    pub(super) fn has_lost_at(&self, psn: Psn) -> bool {
+        self.lost_at == Some(psn)
     }
 
     /// Whether the requester must keep silent because of an RNR NAK.
@@ -122,127 +113,114 @@ impl Retry {
     }
 
     /// A packet was sent.
-    pub(super) fn on_sent(&mut self, now: Instant, sent: Sent) {
+    pub(super) fn on_sent(&mut self, now: Instant, sent: Sent, round_trip: &RoundTrip) {
         if sent.asks_for_ack && !sent.is_repeated {
-            self.time_packet(now, sent.psn);
+            self.timed.get_or_insert((sent.psn, now));
         }
         if sent.takes_receive {
             self.readiness.on_sent(sent.psn);
         }
-        self.arm(now);
+        self.arm(now, round_trip);
     }
 
     /// Something was sent that will be answered.
-    fn arm(&mut self, now: Instant) {
+    pub(super) fn arm(&mut self, now: Instant, round_trip: &RoundTrip) {
         if self.ack_deadline.is_none() {
-            self.ack_deadline = self.ack_deadline_from(now);
+            self.ack_deadline = self.ack_deadline_from(now, round_trip);
         }
         if self.probe_deadline.is_none() {
-            self.arm_probe(now);
+            self.probe_deadline = Some(now + self.probe_interval(round_trip));
         }
-    }
-
-    /// Takes the time until `psn` is acknowledged, unless another packet is being timed.
-    fn time_packet(&mut self, now: Instant, psn: Psn) {
-        self.timed.get_or_insert((psn, now));
     }
 
     /// The oldest packet was repeated to draw an answer.
-    pub(super) fn on_probed(&mut self, probed: Probed) {
+    pub(super) fn on_probed(&mut self, probed: Probed, round_trip: &RoundTrip) {
         self.probed = Some(probed);
-        self.timed = self.timed.filter(|&(timed, _)| timed != probed.psn);
-    }
-
-    /// Whether it is known how long an answer takes on this path.
-    pub(super) fn knows_path(&self) -> bool {
-        self.smoothed_rtt.is_some()
-    }
-
-    /// Whether an acknowledgement of `psn` means that the peer has the probe and that what was sent
-    /// behind it, before it was repeated, was lost; asked once.
-    pub(super) fn take_probed(&mut self, psn: Psn) -> bool {
-        self.probed.take().is_some_and(|probed| probed.psn == psn && probed.sent != psn.next())
-    }
-
-    /// The PSN being timed.
-    fn timed_psn(&self) -> Option<Psn> {
-        self.timed.map(|(psn, _)| psn)
-    }
-
-    /// The timed packet was acknowledged.
-    fn on_timed_acknowledged(&mut self, now: Instant) {
-        let Some((_, sent)) = self.timed.take() else { return };
-        let sample = now.saturating_duration_since(sent);
-        self.smoothed_rtt = Some(match self.smoothed_rtt {
-            Some(rtt) => (rtt * 7 + sample) / 8,
-            None => sample,
-        });
-    }
-
-    /// So many packets more, all before `una`, were acknowledged: the tries count afresh. `waiting`
-    /// says whether there are others.
-    pub(super) fn on_acknowledged(&mut self, now: Instant, una: Psn, packets: u32, waiting: bool) {
-        if self.timed_psn().is_some_and(|timed| timed.precedes(una)) {
-            self.on_timed_acknowledged(now);
+        // Which of the two is acknowledged will not be known; where nothing else is, it will do.
+        if round_trip.smoothed().is_some() {
+            self.timed = self.timed.filter(|&(timed, _)| timed != probed.psn);
         }
+    }
+
+    /// Whether an answer to `psn` means that the peer has the probe, so that what was sent before
+    /// it and has not arrived was lost; asked once, up to which PSN that holds. An answer that
+    /// comes too early is to the packet that was probed for.
+    pub(super) fn take_probed(
+        &mut self,
+        now: Instant,
+        psn: Psn,
+        round_trip: &RoundTrip,
+    ) -> Option<Psn> {
+        let Probed { psn: probed, sent, at } = self.probed?;
+        if probed != psn {
+            return None;
+        }
+        self.probed = None;
+        let is_answer = round_trip.least().is_none_or(|least| now >= at + least * 3 / 4);
+        // RC-REQ-027
+        (is_answer && sent != psn.next()).then_some(sent)
+    }
+
+    /// The time that the packet being timed took, if it is among those before `una`.
+    pub(super) fn take_sample(&mut self, now: Instant, una: Psn) -> Option<Duration> {
+        let (_, sent) = self.timed.take_if(|(timed, _)| timed.precedes(una))?;
+        Some(now.saturating_duration_since(sent))
+    }
+
+    /// Everything before `una` is acknowledged: the tries count afresh.
+    pub(super) fn on_acknowledged(&mut self, una: Psn) {
         // RC-REQ-019
         self.tries = self.parameters.retry_cnt;
         self.rnr_tries = self.parameters.rnr_retry;
-        self.window.on_acknowledged(packets);
         self.readiness.on_acknowledged(una);
-        self.on_progress(now, waiting);
+        self.lost_at = None;
     }
 
-    fn on_progress(&mut self, now: Instant, waiting: bool) {
-        self.rewound_at = None;
-        // On a path of which nothing is known, an answer that came at last was maybe late and not
-        // lost: what was waited in vain before it is what is known.
-        if self.knows_path() {
-            self.probe_interval = Duration::ZERO;
-        }
+    /// The peer has done something new. `waiting` says whether something is yet to be answered.
+    pub(super) fn on_progress(&mut self, now: Instant, waiting: bool, round_trip: &RoundTrip) {
+        self.probes = 0;
         if self.is_rnr_waiting() {
             return;
         }
         self.ack_deadline = None;
         self.probe_deadline = None;
         if waiting {
-            self.arm(now);
+            self.arm(now, round_trip);
         }
     }
 
     /// When a try is lost that begins now. A timeout that is shorter than what the path takes would
     /// lose tries, and repeat everything, for nothing: it is made as long as that needs.
-    fn ack_deadline_from(&self, now: Instant) -> Option<Instant> {
-        let path = match self.smoothed_rtt {
-            Some(_) => self.four_trips(),
-            None => self.backed_off.min(MAX_UNKNOWN_ACK_TIMEOUT),
+    fn ack_deadline_from(&self, now: Instant, round_trip: &RoundTrip) -> Option<Instant> {
+        let timeout = self.parameters.ack_timeout?;
+        let path = match round_trip.smoothed() {
+            Some(smoothed) => (smoothed * 4).min(MAX_PROBE_INTERVAL),
+            // RC-REQ-043: the standard lets it be four times as long.
+            None => (timeout * 4).min(UNKNOWN_ROUND_TRIP),
         };
         // RC-REQ-020
-        self.parameters.ack_timeout.map(|timeout| now + timeout.max(MIN_ACK_TIMEOUT).max(path))
+        Some(now + timeout.max(MIN_ACK_TIMEOUT).max(path))
     }
 
-    /// Four times as long as an answer took so far.
-    fn four_trips(&self) -> Duration {
-        self.smoothed_rtt.map_or(Duration::ZERO, |rtt| rtt * 4).min(MAX_PROBE_INTERVAL)
+    /// How long the next probe is waited for.
+    fn probe_interval(&self, round_trip: &RoundTrip) -> Duration {
+        let first = round_trip.probe_timeout(self.least_margin);
+        // RC-REQ-026
+        let doubled = first * (1 << self.probes.min(MAX_DOUBLINGS));
+        doubled.min(MAX_PROBE_INTERVAL).max(first)
     }
 
-    fn arm_probe(&mut self, now: Instant) {
-        if self.probe_interval.is_zero() {
-            self.probe_interval = self.four_trips().max(self.min_probe);
+    /// Something was lost that is sent again from `psn` on.
+    pub(super) fn on_lost(&mut self, psn: Psn) {
+        self.lost_at = Some(psn);
+    }
+
+    /// Everything is sent again.
+    pub(super) fn on_rewind(&mut self, psn: Psn, round_trip: &RoundTrip) {
+        self.lost_at = Some(psn);
+        if round_trip.smoothed().is_some() {
+            self.timed = None;
         }
-        self.probe_deadline = Some(now + self.probe_interval);
-    }
-
-    /// Something was lost, and a retransmission begins at `psn`.
-    pub(super) fn on_loss(&mut self, psn: Psn) {
-        self.window.on_loss();
-        self.on_rewind(psn);
-    }
-
-    /// A retransmission begins at `psn`.
-    pub(super) fn on_rewind(&mut self, psn: Psn) {
-        self.rewound_at = Some(psn);
-        self.timed = None;
         self.readiness.on_rewind();
     }
 
@@ -265,66 +243,27 @@ impl Retry {
 
     /// Takes one timer that has run out by `now`. An ACK timeout arms itself again, a probe with
     /// twice the interval.
-    pub(super) fn expire(&mut self, now: Instant) -> Option<Expired> {
+    pub(super) fn expire(&mut self, now: Instant, round_trip: &RoundTrip) -> Option<Expired> {
         if self.rnr_deadline.is_some_and(|at| at <= now) {
             self.rnr_deadline = None;
-            self.rewound_at = None;
+            self.lost_at = None;
             return Some(Expired::Rnr);
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
-            self.ack_deadline = self.ack_deadline_from(now);
+            self.ack_deadline = self.ack_deadline_from(now, round_trip);
             return Some(Expired::Ack);
         }
         if self.probe_deadline.is_some_and(|at| at <= now) {
-            // RC-REQ-026
-            let doubled = (self.probe_interval * 2).min(MAX_PROBE_INTERVAL);
-            self.probe_interval = self.probe_interval.max(doubled);
-            // RC-REQ-043
-            self.backed_off = self.probe_interval;
-            self.probe_deadline = Some(now + self.probe_interval);
+            self.probes += 1;
+            self.probe_deadline = Some(now + self.probe_interval(round_trip));
             return Some(Expired::Probe);
         }
         None
     }
 }
 
-/// How many packets may be in flight: grows with what is acknowledged and is halved by a loss, as
-/// TCP Reno's congestion window (RFC 5681).
-#[derive(Debug)]
-struct Window {
-    packets: u32,
-    max: u32,
-    threshold: u32,
-    /// Packets acknowledged towards the next growth by one.
-    credit: u32,
-}
-
-impl Window {
-    fn new(mtu: u32) -> Window {
-        let packets = (INITIAL_WINDOW as u32 / mtu).max(MIN_WINDOW_PACKETS);
-        let max = ((1 << 20) / mtu).max(packets);
-        Window { packets, max, threshold: max, credit: 0 }
-    }
-
-    fn on_acknowledged(&mut self, packets: u32) {
-        if self.packets < self.threshold {
-            self.packets = (self.packets + packets).min(self.threshold);
-            return;
-        }
-        self.credit += packets;
-        if self.credit >= self.packets {
-            self.credit -= self.packets;
-            self.packets = (self.packets + 1).min(self.max);
-        }
-    }
-
-    fn on_loss(&mut self) {
-        // RC-REQ-029
-        self.packets = (self.packets / 2).max(MIN_WINDOW_PACKETS);
-        self.threshold = self.packets;
-        self.credit = 0;
-    }
-}
+/// Enough to come from microseconds to the longest interval.
+const MAX_DOUBLINGS: u32 = 16;
 
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]

@@ -1,0 +1,295 @@
+//! What has become of the packets that were sent: which have arrived, which were lost, and how many
+//! bytes are in flight.
+//!
+//! Two things are told by a peer: up to where it has carried out all requests, and (with an answer
+//! to a READ, an atomic, or a selective acknowledgement) that single ones have arrived. Packets
+//! arrive in the order in which they were sent, or nearly so: one that is missing while later ones
+//! have arrived was lost.
+
+use super::psn_set::PsnSet;
+use super::{Pending, SendQueue, distance};
+use crate::path::Direction;
+use std::collections::VecDeque;
+use urxe_types::Psn;
+
+/// What has become of the packets from the oldest not acknowledged on.
+#[derive(Debug)]
+pub(super) struct Scoreboard {
+    /// All requests before it were carried out. What is missing before it are answers.
+    executed: Psn,
+    /// Those that were answered, or that the peer said to have.
+    pub(super) arrived: PsnSet,
+    /// Those that are to be sent again.
+    pub(super) lost: PsnSet,
+    /// Those that were sent again because they were lost, in the order of that.
+    repeats: VecDeque<Repeat>,
+    /// Whatever is missing before it was taken for lost once.
+    examined: Psn,
+    /// Bytes in flight, by direction.
+    in_flight: [u64; 2],
+    moved: Moved,
+}
+
+/// Packets that were sent again.
+#[derive(Clone, Copy, Debug)]
+struct Repeat {
+    first: Psn,
+    end: Psn,
+    /// The PSN after the highest that was sent before.
+    sent: Psn,
+}
+
+/// Bytes that have left the flight since this was last asked, by direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::qp) struct Moved {
+    /// They have arrived.
+    pub(in crate::qp) delivered: [u64; 2],
+    /// They were lost.
+    pub(in crate::qp) lost: [u64; 2],
+    /// They will be sent again with what was lost before them, or never.
+    pub(in crate::qp) forgotten: [u64; 2],
+}
+
+impl Scoreboard {
+    pub(super) fn new(first: Psn) -> Scoreboard {
+        Scoreboard {
+            executed: first,
+            arrived: PsnSet::new(first),
+            lost: PsnSet::new(first),
+            repeats: VecDeque::new(),
+            examined: first,
+            in_flight: [0; 2],
+            moved: Moved::default(),
+        }
+    }
+
+    fn deliver(&mut self, direction: Direction, bytes: u64) {
+        self.in_flight[direction as usize] -= bytes;
+        self.moved.delivered[direction as usize] += bytes;
+    }
+
+    fn lose(&mut self, direction: Direction, bytes: u64) {
+        self.in_flight[direction as usize] -= bytes;
+        self.moved.lost[direction as usize] += bytes;
+    }
+}
+
+impl SendQueue {
+    /// Bytes that have left the flight since this was last asked.
+    pub(in crate::qp) fn take_moved(&mut self) -> Moved {
+        std::mem::take(&mut self.scoreboard.moved)
+    }
+
+    /// Whether packets are known to be lost that were not sent again.
+    pub(in crate::qp) fn has_lost(&self) -> bool {
+        !self.scoreboard.lost.is_empty()
+    }
+
+    /// The first PSN that is to be sent again.
+    pub(in crate::qp) fn first_lost(&self) -> Option<Psn> {
+        self.scoreboard.lost.first()
+    }
+
+    /// How many packets from `psn` on are to be sent again, at most `most`.
+    pub(in crate::qp) fn lost_run(&self, psn: Psn, most: u32) -> u32 {
+        self.scoreboard.lost.run(psn, most)
+    }
+
+    /// Whether a packet has arrived, as far as is known.
+    pub(in crate::qp) fn has_arrived(&self, psn: Psn) -> bool {
+        self.scoreboard.arrived.contains(psn)
+    }
+
+    /// A packet with this PSN, and whatever else of its work request up to packet `end`, is sent
+    /// for the first time since the last rewind.
+    pub(super) fn on_sent(&mut self, index: usize, packets: std::ops::Range<u32>) {
+        let pending = &self.pending[index];
+        self.scoreboard.in_flight[pending.direction() as usize] += pending.bytes(packets);
+    }
+
+    /// Lost packets from `psn` to `end` were sent again.
+    pub(in crate::qp) fn on_repeated(&mut self, psn: Psn, end: Psn) {
+        let Some((index, packet)) = self.locate(psn) else { return };
+        for after in 0..distance(psn, end) {
+            self.scoreboard.lost.remove(psn + after);
+        }
+        self.pending[index].is_repeated = true;
+        self.on_sent(index, packet..packet + distance(psn, end));
+        self.split_request(end);
+        self.scoreboard.repeats.push_back(Repeat { first: psn, end, sent: self.sent });
+    }
+
+    /// The oldest packet was sent once more, whatever has become of it.
+    pub(in crate::qp) fn on_probed(&mut self) {
+        let una = self.una;
+        if let Some(front) = self.pending.front_mut() {
+            front.is_repeated = true;
+        }
+        self.split_request(una.next());
+    }
+
+    /// All requests before `psn` were carried out. What has no answer of its own is done.
+    pub(in crate::qp) fn on_executed(&mut self, psn: Psn) {
+        let una = self.una;
+        if distance(una, psn) <= distance(una, self.scoreboard.executed) {
+            return;
+        }
+        let mut from = std::mem::replace(&mut self.scoreboard.executed, psn);
+        // What the answer to a READ holds up is done all the same.
+        let mut is_held_up = from != una;
+        while distance(una, from) < distance(una, psn)
+            && let Some((index, packet)) = self.locate(from)
+        {
+            let pending = &self.pending[index];
+            let end = pending.packets.min(packet + distance(from, psn));
+            if pending.expects_response() {
+                is_held_up = true;
+            } else if is_held_up {
+                for packet in packet..end {
+                    self.on_arrived(index, packet);
+                }
+            }
+            from = from + (end - packet);
+        }
+    }
+
+    /// A packet has arrived. Returns whether that was not known.
+    pub(in crate::qp) fn on_arrived_psn(&mut self, psn: Psn) -> bool {
+        let Some((index, packet)) = self.locate(psn) else { return false };
+        self.on_arrived(index, packet)
+    }
+
+    fn on_arrived(&mut self, index: usize, packet: u32) -> bool {
+        let pending = &self.pending[index];
+        let psn = pending.first_psn + packet;
+        if !self.scoreboard.arrived.insert(psn) {
+            return false;
+        }
+        let was_sent = (index, packet) < (self.index, self.packet);
+        if was_sent && !self.scoreboard.lost.remove(psn) {
+            let pending = &self.pending[index];
+            self.scoreboard.deliver(pending.direction(), pending.bytes(packet..packet + 1));
+        }
+        true
+    }
+
+    /// `psn` has arrived: what was sent more than `tolerance` packets before it and has not was
+    /// lost. Returns whether the oldest packet is among what is lost now.
+    pub(in crate::qp) fn detect_losses(&mut self, psn: Psn, tolerance: u32) -> bool {
+        let una = self.una;
+        let reach = distance(una, psn).saturating_sub(tolerance);
+        let mut is_oldest_lost = false;
+        let mut at = distance(una, self.scoreboard.examined);
+        while at < reach {
+            is_oldest_lost |= self.mark_lost(una + at) && at == 0;
+            at += 1;
+        }
+        self.scoreboard.examined = una + at;
+        while let Some(repeat) = self.scoreboard.repeats.front().copied() {
+            let end = distance(una, repeat.end);
+            let is_past = end > self.outstanding() || end == 0;
+            if !is_past && distance(una, repeat.sent) >= reach {
+                break;
+            }
+            self.scoreboard.repeats.pop_front();
+            if !is_past {
+                let first = distance(una, repeat.first);
+                let first = if first > end { 0 } else { first };
+                for at in first..end {
+                    is_oldest_lost |= self.mark_lost(una + at) && at == 0;
+                }
+            }
+        }
+        is_oldest_lost
+    }
+
+    /// A packet that was sent and is not known to have arrived was lost. Returns whether that is
+    /// news.
+    pub(in crate::qp) fn mark_lost(&mut self, psn: Psn) -> bool {
+        if self.scoreboard.arrived.contains(psn) || self.scoreboard.lost.contains(psn) {
+            return false;
+        }
+        let Some((index, packet)) = self.locate(psn) else { return false };
+        if (index, packet) >= (self.index, self.packet) {
+            return false;
+        }
+        let pending = &self.pending[index];
+        if !pending.expects_response()
+            && distance(self.una, psn) < distance(self.una, self.scoreboard.executed)
+        {
+            return false;
+        }
+        self.scoreboard.lose(pending.direction(), pending.bytes(packet..packet + 1));
+        self.scoreboard.lost.insert(psn)
+    }
+
+    /// Whether the packet before the oldest is the last that was sent again alone.
+    pub(in crate::qp) fn was_just_repaired(&self) -> bool {
+        self.scoreboard.repeats.back().is_some_and(|repeat| repeat.end == self.una)
+    }
+
+    /// How far the oldest work request is done: the PSN after the last that is, without a gap.
+    pub(super) fn done_to(&self, front: &Pending) -> Psn {
+        let end = front.first_psn + front.packets;
+        let mut to = self.una;
+        if !front.expects_response() {
+            let executed = distance(self.una, self.scoreboard.executed);
+            to = to + executed.min(distance(self.una, end));
+        }
+        to + self.scoreboard.arrived.run(to, distance(to, end))
+    }
+
+    /// Everything before `to` is done, which lies in the oldest work request or is its end.
+    pub(super) fn advance_una(&mut self, to: Psn) {
+        let Some(front) = self.pending.front() else { return };
+        let direction = front.direction();
+        let (from, end) = (front.number(self.una), front.number(to));
+        let position = if self.index == 0 { self.packet } else { front.packets };
+        let board = &mut self.scoreboard;
+        let bytes = if board.arrived.is_empty() && board.lost.is_empty() {
+            front.bytes(from.min(position)..end.min(position))
+        } else {
+            let mut in_flight = 0;
+            for packet in from..end {
+                let psn = front.first_psn + packet;
+                let is_settled = board.arrived.remove(psn) | board.lost.remove(psn);
+                if !is_settled && packet < position {
+                    in_flight += front.bytes(packet..packet + 1);
+                }
+            }
+            in_flight
+        };
+        board.deliver(direction, bytes);
+        if self.index == 0 {
+            self.packet = self.packet.max(end);
+        }
+        let (was, una) = (self.una, to);
+        self.una = una;
+        let board = &mut self.scoreboard;
+        board.arrived.advance(una);
+        board.lost.advance(una);
+        for mark in [&mut board.executed, &mut board.examined] {
+            if distance(was, *mark) < distance(was, una) {
+                *mark = una;
+            }
+        }
+        self.forget_answered();
+    }
+
+    /// Goes back to the oldest packet: everything is sent again but what is known to have arrived.
+    pub(in crate::qp) fn rewind(&mut self) {
+        let board = &mut self.scoreboard;
+        for (forgotten, in_flight) in board.moved.forgotten.iter_mut().zip(&mut board.in_flight) {
+            *forgotten += std::mem::take(in_flight);
+        }
+        board.lost.clear();
+        board.repeats.clear();
+        board.examined = self.una;
+        self.index = 0;
+        self.packet = match self.pending.front() {
+            // RC-REQ-016
+            Some(front) if front.started => distance(front.first_psn, self.una),
+            _ => 0,
+        };
+    }
+}
