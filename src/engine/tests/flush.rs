@@ -290,7 +290,7 @@ fn a_lost_one_is_asked_for_again() {
     let mut t = Script::new();
     t.post(1, OP, &[]);
     t.expect(sent_request(200));
-    t.wait(Duration::from_millis(100));
+    t.wait(ACK_TIMEOUT);
     t.expect(sent_request(200));
     t.receive(&[done(200, 1)]);
     t.expect_send(1, WcStatus::Success);

@@ -111,7 +111,7 @@ fn a_retry_does_not_repeat_what_was_done_here() {
     t.post(3, SEND, &[]);
     t.expect(send_only(200));
     t.expect(send_only(201));
-    t.wait(Duration::from_millis(100));
+    t.wait(ACK_TIMEOUT);
     t.expect(send_only(200));
     t.expect(send_only(201));
     assert_eq!(t.counted(Counter::WindowsBound), 1);
@@ -135,7 +135,7 @@ fn a_retry_does_not_close_a_window_that_was_bound_since() {
     t.post(2, bind(&t, rkey), &[]);
     t.post(3, SEND, &[]);
     t.expect(send_only(200));
-    t.wait(Duration::from_millis(100));
+    t.wait(ACK_TIMEOUT);
     t.expect(send_only(200));
     assert!(t.is_bound(rkey));
     assert_eq!(t.counted(Counter::KeysInvalidated), 1);

@@ -15,7 +15,7 @@ mod round_trip;
 pub(crate) use congestion::Delivered;
 pub(crate) use lane::Lane;
 pub(crate) use peer::Peer;
-pub(crate) use round_trip::RoundTrip;
+pub(crate) use round_trip::{RoundTrip, Sample};
 
 use crate::limits::MAX_UNUSED_PATHS;
 use std::collections::{HashMap, VecDeque};

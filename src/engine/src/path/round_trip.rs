@@ -7,6 +7,16 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrip {
     estimate: Option<Estimate>,
+    /// The longest that an answer took of which it is not known what it answers.
+    ceiling: Duration,
+}
+
+/// How long an answer took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sample {
+    Exact(Duration),
+    /// It may be an answer to something that was sent again later.
+    AtMost(Duration),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +28,14 @@ struct Estimate {
 
 impl RoundTrip {
     /// An answer took so long.
-    pub(crate) fn on_sample(&mut self, sample: Duration) {
+    pub(crate) fn on_sample(&mut self, sample: Sample) {
+        let sample = match sample {
+            Sample::Exact(sample) => sample,
+            Sample::AtMost(ceiling) => {
+                self.ceiling = self.ceiling.max(ceiling);
+                return;
+            }
+        };
         self.estimate = Some(match self.estimate {
             None => Estimate { smoothed: sample, variation: sample / 2, least: sample },
             Some(Estimate { smoothed, variation, least }) => Estimate {
@@ -44,7 +61,8 @@ impl RoundTrip {
     /// [`UNKNOWN_ROUND_TRIP`].
     pub(crate) fn probe_timeout(&self, least_margin: Duration) -> Duration {
         let Some(Estimate { smoothed, variation, .. }) = self.estimate else {
-            return UNKNOWN_ROUND_TRIP.max(least_margin);
+            let ceiling = (self.ceiling * 2).min(MAX_PROBE_INTERVAL);
+            return UNKNOWN_ROUND_TRIP.max(ceiling).max(least_margin);
         };
         // RFC 8985: srtt and four variations.
         (smoothed + (variation * 4).max(least_margin)).min(MAX_PROBE_INTERVAL.max(least_margin))

@@ -378,6 +378,10 @@ pub fn usual_of(qp_type: QpType) -> QpAttr {
     }
 }
 
+/// When the ACK timeout of [`usual`] runs out on a path that nothing is known of: four times 67 ms, but
+/// no later than every answer comes.
+pub const ACK_TIMEOUT: Duration = limits::UNKNOWN_ROUND_TRIP;
+
 impl Script {
     /// A QP in RTS with the usual attributes.
     pub fn new() -> Script {
@@ -445,6 +449,18 @@ impl Script {
 
     /// Makes another QP, in RESET, and goes on with it. It receives from this SRQ, or has a
     /// receive queue of its own.
+    /// A connected QP that probes after so long, the path's round trip being known: no time at all.
+    /// Its next PSN is 200.
+    pub fn probing_after(margin: Duration, attr: QpAttr) -> Script {
+        let mut t = Script::probing(margin);
+        t.connect(&QpAttr { sq_psn: Some(Psn::new(199)), ..attr });
+        t.post(0, SendOp::Send(Extra::None), &[]);
+        t.sent();
+        t.receive(&[ack(199, 0)]);
+        t.expect_send(0, WcStatus::Success);
+        t
+    }
+
     pub fn create(&mut self, qp_type: QpType, srq: Option<SrqId>) -> Qpn {
         self.create_with(|init| QpInit {
             qp_type,

@@ -233,7 +233,7 @@ impl Rc {
             Ok(false)
         } else {
             if let Some(probed) = requester.send_probe(cx, sq, tx, route) {
-                completer.on_probed(probed, &cx.paths.get(path).round_trip);
+                completer.on_probed(probed);
             }
             let is_cut_short = requester.send_repeats(cx, sq, tx, path, route, budget);
             completer.on_repeated(cx.now, sq, &cx.paths.get(path).round_trip);

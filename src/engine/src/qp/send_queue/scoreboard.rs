@@ -26,7 +26,7 @@ pub(super) struct Scoreboard {
     /// Whatever is missing before it was taken for lost once.
     examined: Psn,
     /// Bytes in flight, by direction.
-    in_flight: [u64; 2],
+    pub(super) in_flight: [u64; 2],
     moved: Moved,
 }
 

@@ -15,7 +15,7 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::REORDER_TOLERANCE;
-use crate::path::{Delivered, Direction, PathId, Peer, RoundTrip};
+use crate::path::{Delivered, Direction, PathId, Peer, RoundTrip, Sample};
 use crate::qp::common::{Cx, Failure};
 use crate::qp::parameters::{RequesterParameters, Route};
 use crate::qp::send_queue::{Moved, SendQueue, distance};
@@ -60,8 +60,8 @@ impl Completer {
     }
 
     /// The requester has repeated the oldest packet.
-    pub(super) fn on_probed(&mut self, probed: Probed, round_trip: &RoundTrip) {
-        self.retry.on_probed(probed, round_trip);
+    pub(super) fn on_probed(&mut self, probed: Probed) {
+        self.retry.on_probed(probed);
     }
 
     /// Whether the requester must keep silent because of an RNR NAK.
@@ -140,7 +140,7 @@ impl Completer {
                     cx.count(Counter::AckTimeouts, 1);
                     result = self.lose_try(cx, sq, Cause::AckTimeout);
                     if result.is_ok() {
-                        self.go_back(cx, sq, path);
+                        self.go_back(sq);
                     }
                 }
                 // RC-REQ-028: nothing is told by a lost answer but asking again; where it may only
@@ -172,7 +172,7 @@ impl Completer {
             }
             // RC-COMP-006
             Syndrome::RnrNak { timer } => match self.acknowledge_before(cx, sq, path, psn)? {
-                true => self.on_rnr_nak(cx, sq, path, timer),
+                true => self.on_rnr_nak(cx, sq, timer),
                 false => {
                     sq.mark_lost(psn);
                     Ok(())
@@ -239,7 +239,7 @@ impl Completer {
             true => {
                 sq.mark_lost(una);
             }
-            false => self.go_back(cx, sq, path),
+            false => self.go_back(sq),
         }
         Ok(())
     }
@@ -284,7 +284,6 @@ impl Completer {
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &SendQueue,
-        path: PathId,
         timer: RnrTimer,
     ) -> Result<(), Failure> {
         cx.count(Counter::RnrNaksReceived, 1);
@@ -295,7 +294,7 @@ impl Completer {
             cx.count(Counter::RnrRetriesExceeded, 1);
             return Err(Failure::Send(WcStatus::RnrRetryExceeded, Cause::RnrRetries));
         }
-        self.retry.on_rewind(sq.una(), round_trip(cx, path));
+        self.retry.on_rewind(sq.una());
         self.retry.wait_rnr(cx.now, timer.duration());
         Ok(())
     }
@@ -429,7 +428,7 @@ impl Completer {
             true => {
                 sq.detect_losses(sent, 0);
             }
-            false => self.go_back(cx, sq, path),
+            false => self.go_back(sq),
         }
     }
 
@@ -466,10 +465,10 @@ impl Completer {
         Ok(())
     }
 
-    fn go_back<H>(&mut self, cx: &mut Cx<'_, H>, sq: &mut SendQueue, path: PathId) {
+    fn go_back(&mut self, sq: &mut SendQueue) {
         sq.mark_lost(sq.una());
         sq.rewind();
-        self.retry.on_rewind(sq.una(), round_trip(cx, path));
+        self.retry.on_rewind(sq.una());
     }
 }
 
@@ -491,14 +490,18 @@ pub(super) fn settle_flight<H>(
     sq: &mut SendQueue,
     path: PathId,
     is_marked: bool,
-    round_trip: Option<Duration>,
+    sample: Option<Sample>,
 ) {
     let Moved { delivered, lost, forgotten } = sq.take_moved();
     let now = cx.now;
     let path_of_qp = cx.paths.get_mut(path);
-    if let Some(sample) = round_trip {
+    if let Some(sample) = sample {
         path_of_qp.round_trip.on_sample(sample);
     }
+    let round_trip = match sample {
+        Some(Sample::Exact(sample)) => Some(sample),
+        Some(Sample::AtMost(_)) | None => None,
+    };
     let mut has_moved = false;
     for direction in [Direction::Outward, Direction::Inward] {
         let lane = path_of_qp.lane_mut(direction);

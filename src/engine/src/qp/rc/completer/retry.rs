@@ -1,8 +1,8 @@
 //! When to give up waiting: the ACK timeout, the RNR timer, and the early probe.
 
 use super::readiness::Readiness;
-use crate::limits::{MAX_PROBE_INTERVAL, MIN_ACK_TIMEOUT, UNKNOWN_ROUND_TRIP};
-use crate::path::RoundTrip;
+use crate::limits::{MAX_PROBE_INTERVAL, MIN_ACK_TIMEOUT};
+use crate::path::{RoundTrip, Sample};
 use crate::qp::parameters::RequesterParameters;
 use crate::qp::rc::values::{Allowance, Probed, Sent};
 use std::time::{Duration, Instant};
@@ -37,12 +37,20 @@ pub(super) struct Retry {
     lost_at: Option<Psn>,
     /// Probes since the last progress.
     probes: u32,
-    /// A packet whose acknowledgement is being timed. On a path whose round trip is known, never
-    /// one sent twice (Karn's rule).
-    timed: Option<(Psn, Instant)>,
+    /// A packet whose acknowledgement is being timed.
+    timed: Option<Timed>,
     /// The last probe.
     probed: Option<Probed>,
     readiness: Readiness,
+}
+
+/// A packet whose acknowledgement is being timed.
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    psn: Psn,
+    at: Instant,
+    /// It was sent again meanwhile: which of the two is acknowledged will not be known.
+    is_ambiguous: bool,
 }
 
 impl Retry {
@@ -115,7 +123,7 @@ impl Retry {
     /// A packet was sent.
     pub(super) fn on_sent(&mut self, now: Instant, sent: Sent, round_trip: &RoundTrip) {
         if sent.asks_for_ack && !sent.is_repeated {
-            self.timed.get_or_insert((sent.psn, now));
+            self.timed.get_or_insert(Timed { psn: sent.psn, at: now, is_ambiguous: false });
         }
         if sent.takes_receive {
             self.readiness.on_sent(sent.psn);
@@ -134,11 +142,10 @@ impl Retry {
     }
 
     /// The oldest packet was repeated to draw an answer.
-    pub(super) fn on_probed(&mut self, probed: Probed, round_trip: &RoundTrip) {
+    pub(super) fn on_probed(&mut self, probed: Probed) {
         self.probed = Some(probed);
-        // Which of the two is acknowledged will not be known; where nothing else is, it will do.
-        if round_trip.smoothed().is_some() {
-            self.timed = self.timed.filter(|&(timed, _)| timed != probed.psn);
+        if let Some(timed) = self.timed.as_mut().filter(|timed| timed.psn == probed.psn) {
+            timed.is_ambiguous = true;
         }
     }
 
@@ -162,9 +169,14 @@ impl Retry {
     }
 
     /// The time that the packet being timed took, if it is among those before `una`.
-    pub(super) fn take_sample(&mut self, now: Instant, una: Psn) -> Option<Duration> {
-        let (_, sent) = self.timed.take_if(|(timed, _)| timed.precedes(una))?;
-        Some(now.saturating_duration_since(sent))
+    pub(super) fn take_sample(&mut self, now: Instant, una: Psn) -> Option<Sample> {
+        let timed = self.timed.take_if(|timed| timed.psn.precedes(una))?;
+        let took = now.saturating_duration_since(timed.at);
+        Some(match timed.is_ambiguous {
+            // Karn's rule (RFC 6298).
+            true => Sample::AtMost(took),
+            false => Sample::Exact(took),
+        })
     }
 
     /// Everything before `una` is acknowledged: the tries count afresh.
@@ -196,7 +208,7 @@ impl Retry {
         let path = match round_trip.smoothed() {
             Some(smoothed) => (smoothed * 4).min(MAX_PROBE_INTERVAL),
             // RC-REQ-043: the standard lets it be four times as long.
-            None => (timeout * 4).min(UNKNOWN_ROUND_TRIP),
+            None => (timeout * 4).min(round_trip.probe_timeout(Duration::ZERO)),
         };
         // RC-REQ-020
         Some(now + timeout.max(MIN_ACK_TIMEOUT).max(path))
@@ -216,10 +228,10 @@ impl Retry {
     }
 
     /// Everything is sent again.
-    pub(super) fn on_rewind(&mut self, psn: Psn, round_trip: &RoundTrip) {
+    pub(super) fn on_rewind(&mut self, psn: Psn) {
         self.lost_at = Some(psn);
-        if round_trip.smoothed().is_some() {
-            self.timed = None;
+        if let Some(timed) = &mut self.timed {
+            timed.is_ambiguous = true;
         }
         self.readiness.on_rewind();
     }
@@ -269,6 +281,7 @@ const MAX_DOUBLINGS: u32 = 16;
 #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
 mod tests {
     use super::*;
+    use crate::limits::UNKNOWN_ROUND_TRIP;
     use urxe_types::{RnrTimer, TimeCode};
 
     const MS: Duration = Duration::from_millis(1);
@@ -277,14 +290,23 @@ mod tests {
         TimeCode::new(code).ack_timeout()
     }
 
-    fn retry(ack_timeout: Option<Duration>, min_probe: Duration) -> Retry {
+    fn retry(ack_timeout: Option<Duration>, least_margin: Duration) -> Retry {
         let parameters =
             RequesterParameters { max_rd_atomic: 1, ack_timeout, retry_cnt: 7, rnr_retry: 7 };
-        Retry::new(parameters, 1024, min_probe)
+        Retry::new(parameters, least_margin)
     }
 
-    fn probed(psn: u32, sent: u32) -> Probed {
-        Probed { psn: Psn::new(psn), sent: Psn::new(sent) }
+    fn unknown() -> RoundTrip {
+        RoundTrip::default()
+    }
+
+    /// A path on which every answer took so long.
+    fn known(sample: Duration) -> RoundTrip {
+        let mut round_trip = RoundTrip::default();
+        for _ in 0..50 {
+            round_trip.on_sample(Sample::Exact(sample));
+        }
+        round_trip
     }
 
     #[test]
@@ -300,87 +322,93 @@ mod tests {
 
     #[test]
     fn an_ack_timeout_recurs_until_there_is_progress() {
-        let t0 = Instant::now();
+        let (t0, path) = (Instant::now(), known(MS));
         let mut retry = retry(Some(10 * MS), Duration::from_secs(9));
-        retry.arm(t0);
-        assert_eq!(retry.expire(t0 + 9 * MS), None);
-        assert_eq!(retry.expire(t0 + 10 * MS), Some(Expired::Ack));
-        assert_eq!(retry.expire(t0 + 19 * MS), None);
-        assert_eq!(retry.expire(t0 + 20 * MS), Some(Expired::Ack));
-        retry.on_progress(t0 + 21 * MS, false);
+        retry.arm(t0, &path);
+        assert_eq!(retry.expire(t0 + 9 * MS, &path), None);
+        assert_eq!(retry.expire(t0 + 10 * MS, &path), Some(Expired::Ack));
+        assert_eq!(retry.expire(t0 + 19 * MS, &path), None);
+        assert_eq!(retry.expire(t0 + 20 * MS, &path), Some(Expired::Ack));
+        retry.on_progress(t0 + 21 * MS, false, &path);
         assert_eq!(retry.deadline(), None);
     }
 
     #[test]
-    fn probes_back_off_and_wait_at_least_four_round_trips() {
+    fn probes_wait_a_round_trip_and_what_it_varies_and_then_back_off() {
+        let (t0, path) = (Instant::now(), known(2 * MS));
+        let mut retry = retry(None, MS);
+        retry.arm(t0, &path);
+        assert_eq!(retry.deadline(), Some(t0 + 3 * MS));
+        assert_eq!(retry.expire(t0 + 3 * MS, &path), Some(Expired::Probe));
+        assert_eq!(retry.deadline(), Some(t0 + 9 * MS));
+        retry.on_progress(t0 + 4 * MS, true, &path);
+        assert_eq!(retry.deadline(), Some(t0 + 7 * MS), "there is progress");
+    }
+
+    #[test]
+    fn nothing_is_late_on_a_path_of_which_nothing_is_known() {
         let t0 = Instant::now();
         let mut retry = retry(None, MS);
-        retry.time_packet(t0, Psn::new(0));
-        retry.on_timed_acknowledged(t0 + 2 * MS);
-        retry.arm(t0);
-        assert_eq!(retry.deadline(), Some(t0 + 8 * MS));
-        assert_eq!(retry.expire(t0 + 8 * MS), Some(Expired::Probe));
-        assert_eq!(retry.deadline(), Some(t0 + 24 * MS));
+        retry.arm(t0, &unknown());
+        assert_eq!(retry.deadline(), Some(t0 + UNKNOWN_ROUND_TRIP));
     }
 
     #[test]
     fn an_ack_timeout_is_never_shorter_than_a_tick_or_four_round_trips() {
         let t0 = Instant::now();
-        let deadline = |code, rtt: Option<Duration>| {
+        let deadline = |code, path: &RoundTrip| {
             let mut retry = retry(ack_timeout(code), Duration::from_secs(3600));
-            if let Some(rtt) = rtt {
-                retry.time_packet(t0, Psn::new(0));
-                retry.on_timed_acknowledged(t0 + rtt);
-            }
-            retry.arm(t0);
+            retry.arm(t0, path);
             retry.deadline().map(|at| at - t0)
         };
-        assert_eq!(deadline(1, None), Some(4 * MS));
-        assert_eq!(deadline(9, Some(MS)), Some(4 * MS));
-        assert_eq!(deadline(9, Some(3 * MS)), Some(12 * MS));
-        assert_eq!(deadline(14, Some(3 * MS)), ack_timeout(14));
+        assert_eq!(deadline(1, &known(Duration::from_micros(1))), Some(MIN_ACK_TIMEOUT));
+        assert_eq!(deadline(9, &known(MS)), Some(4 * MS));
+        assert_eq!(deadline(9, &known(3 * MS)), Some(12 * MS));
+        assert_eq!(deadline(14, &known(3 * MS)), ack_timeout(14));
         // A peer that answers late does not make it endless.
-        assert_eq!(deadline(9, Some(3600 * 1000 * MS)), Some(MAX_PROBE_INTERVAL));
-        assert_eq!(deadline(0, Some(MS)), Some(Duration::from_secs(3600)), "that of the probe");
+        assert_eq!(deadline(9, &known(3600 * 1000 * MS)), Some(MAX_PROBE_INTERVAL));
     }
 
     #[test]
-    fn time_waited_in_vain_counts_until_the_path_is_known() {
+    fn an_ack_timeout_on_a_path_of_which_nothing_is_known_is_four_times_as_long() {
         let t0 = Instant::now();
-        let mut retry = retry(ack_timeout(1), MS);
-        retry.time_packet(t0, Psn::new(1));
-        retry.arm(t0);
-        assert_eq!(retry.expire(t0 + MS), Some(Expired::Probe));
-        retry.on_probed(probed(0, 2));
-        assert_eq!(retry.timed_psn(), Some(Psn::new(1)), "another packet was repeated");
-        assert_eq!(retry.expire(t0 + 3 * MS), Some(Expired::Probe));
-        retry.on_probed(probed(1, 2));
-        assert_eq!(retry.timed_psn(), None, "which of the two is acknowledged is not known");
-        assert_eq!(retry.expire(t0 + 7 * MS), Some(Expired::Ack));
-        assert_eq!(retry.expire(t0 + 7 * MS), Some(Expired::Probe));
-        // What was late comes. What is sent next has 8 ms before it is taken for lost.
-        let t1 = t0 + 8 * MS;
-        retry.on_progress(t1, true);
-        assert_eq!(retry.deadline(), Some(t1 + 8 * MS));
-        retry.time_packet(t1, Psn::new(2));
-        retry.on_timed_acknowledged(t1 + 6 * MS);
-        retry.on_progress(t1 + 6 * MS, true);
-        assert_eq!(retry.deadline(), Some(t1 + 30 * MS), "four round trips");
+        let deadline = |code| {
+            let mut retry = retry(ack_timeout(code), Duration::from_secs(3600));
+            retry.arm(t0, &unknown());
+            retry.deadline().map(|at| at - t0)
+        };
+        assert_eq!(deadline(1), Some(MIN_ACK_TIMEOUT));
+        assert_eq!(deadline(10), ack_timeout(12));
+        assert_eq!(deadline(14), Some(UNKNOWN_ROUND_TRIP));
+        assert_eq!(deadline(18), ack_timeout(18), "no shorter than the program says");
+    }
+
+    fn sent(psn: u32) -> Sent {
+        let psn = Psn::new(psn);
+        Sent { psn, is_repeated: false, asks_for_ack: true, takes_receive: false }
     }
 
     #[test]
-    fn the_window_grows_with_acknowledgements_and_is_halved_by_a_loss() {
-        let mut window = Window::new(1024);
-        assert_eq!(window.packets, 64);
-        window.on_acknowledged(64);
-        assert_eq!(window.packets, 128);
-        window.on_loss();
-        assert_eq!(window.packets, 64);
-        window.on_acknowledged(64);
-        assert_eq!(window.packets, 65);
-        for _ in 0..20 {
-            window.on_loss();
+    fn the_answer_to_a_packet_that_was_repeated_took_no_longer_than_it_seems() {
+        let (t0, una, path) = (Instant::now(), Psn::new(1), known(MS));
+        let mut retry = retry(None, MS);
+        retry.on_sent(t0, sent(0), &path);
+        assert_eq!(retry.take_sample(t0 + 9 * MS, Psn::new(0)), None);
+        assert_eq!(retry.take_sample(t0 + 9 * MS, una), Some(Sample::Exact(9 * MS)));
+        retry.on_sent(t0, sent(0), &path);
+        retry.on_rewind(Psn::new(0));
+        assert_eq!(retry.take_sample(t0 + 9 * MS, una), Some(Sample::AtMost(9 * MS)));
+    }
+
+    #[test]
+    fn an_answer_too_early_to_be_the_probes_ends_nothing() {
+        let (t0, path) = (Instant::now(), known(4 * MS));
+        let probed = Probed { psn: Psn::new(7), sent: Psn::new(9), at: t0 };
+        for (after, expected) in [(2, None), (3, Some(Psn::new(9)))] {
+            let mut retry = retry(None, MS);
+            retry.on_probed(probed);
+            assert_eq!(retry.take_probed(t0 + after * MS, Psn::new(8), &path), None);
+            assert_eq!(retry.take_probed(t0 + after * MS, Psn::new(7), &path), expected);
         }
-        assert_eq!(window.packets, MIN_WINDOW_PACKETS);
     }
 }

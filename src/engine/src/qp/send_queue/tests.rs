@@ -1,0 +1,262 @@
+//! The scoreboard: what is sent when, and what is in flight.
+
+use super::*;
+use crate::limits::PACKET_OVERHEAD;
+use proptest::prelude::*;
+use urxe_types::{Rkey, SendOp};
+
+const MTU: u32 = 1000;
+/// Bytes in flight of a full packet.
+const FULL: u64 = MTU as u64 + PACKET_OVERHEAD;
+
+fn read() -> SendOp {
+    SendOp::Read { remote_addr: 0, rkey: Rkey(0) }
+}
+
+/// A queue of WRITEs, or of what `op` says, of so many full packets each.
+fn queue_of(first: u32, requests: &[(SendOp, u32)]) -> SendQueue {
+    let mut queue = SendQueue::new(Psn::new(first));
+    for &(op, packets) in requests {
+        let mut pending = queue.blank();
+        pending.packets = packets;
+        pending.mtu = MTU;
+        pending.length = u64::from(packets * MTU);
+        pending.wqe.wr.op = op;
+        queue.push(pending);
+    }
+    queue
+}
+
+fn writes(first: u32, packets: &[u32]) -> SendQueue {
+    let write = SendOp::Write { remote_addr: 0, rkey: Rkey(0), imm: None };
+    queue_of(first, &packets.iter().map(|&packets| (write, packets)).collect::<Vec<_>>())
+}
+
+/// Sends all there is, READs in requests of at most `most` packets; each as its first PSN and the
+/// PSNs that it takes.
+fn send(queue: &mut SendQueue, most: u32) -> Vec<(u32, u32)> {
+    let mut sent = Vec::new();
+    loop {
+        queue.skip_arrived();
+        if queue.current().is_none() {
+            return sent;
+        }
+        queue.start_current();
+        let end = queue.end_of_current(most);
+        let (pending, packet) = queue.current().unwrap();
+        sent.push(((pending.first_psn + packet).get(), end - packet));
+        queue.sent_current(end);
+    }
+}
+
+/// The same for what was lost.
+fn repeat(queue: &mut SendQueue, most: u32) -> Vec<(u32, u32)> {
+    let mut sent = Vec::new();
+    while let Some(psn) = queue.first_lost() {
+        let end = queue.end_of_repeat(psn, queue.lost_run(psn, most)).unwrap();
+        let (_, packet) = queue.find(psn).unwrap();
+        sent.push((psn.get(), end - packet));
+        queue.on_repeated(psn, psn + (end - packet));
+    }
+    sent
+}
+
+/// Lets what is done go.
+fn advance(queue: &mut SendQueue) {
+    while let Some(front) = queue.pending.front().filter(|front| front.started) {
+        let (to, end) = (queue.done_to(front), front.first_psn + front.packets);
+        if to != end {
+            queue.advance_una(to);
+            return;
+        }
+        queue.pop_front();
+    }
+}
+
+fn acknowledge(queue: &mut SendQueue, before: u32) {
+    queue.on_executed(Psn::new(before));
+    advance(queue);
+}
+
+fn arrive(queue: &mut SendQueue, psns: impl IntoIterator<Item = u32>) {
+    for psn in psns {
+        queue.on_arrived_psn(Psn::new(psn));
+    }
+}
+
+#[test]
+fn psns_run_on_over_the_wrap() {
+    let mut queue = writes(0xff_fffe, &[1, 3, 1]);
+    let sent: Vec<u32> = send(&mut queue, 1).into_iter().map(|(psn, _)| psn).collect();
+    assert_eq!(sent, [0xff_fffe, 0xff_ffff, 0, 1, 2]);
+    assert_eq!(queue.outstanding(), 5);
+    assert!(queue.is_outstanding(Psn::new(2)));
+    assert!(!queue.is_outstanding(Psn::new(3)));
+    assert!(!queue.is_outstanding(Psn::new(0xff_fffd)));
+}
+
+#[test]
+fn a_rewind_resends_exactly_what_is_not_acknowledged() {
+    let mut queue = writes(10, &[2, 4]);
+    send(&mut queue, 1);
+    acknowledge(&mut queue, 13);
+    queue.rewind();
+    assert_eq!(queue.resent_to(), Some(Psn::new(13)));
+    assert_eq!(send(&mut queue, 1), [(13, 1), (14, 1), (15, 1)]);
+    assert_eq!(queue.outstanding(), 3);
+}
+
+#[test]
+fn a_rewind_leaves_out_what_has_arrived() {
+    let mut queue = writes(0, &[3, 3]);
+    send(&mut queue, 1);
+    arrive(&mut queue, [1, 3, 4]);
+    queue.rewind();
+    assert_eq!(send(&mut queue, 1), [(0, 1), (2, 1), (5, 1)]);
+}
+
+#[test]
+fn a_long_read_is_asked_for_in_parts_and_repeated_within_them() {
+    let mut queue = queue_of(0xff_fffe, &[(read(), 10)]);
+    assert_eq!(send(&mut queue, 4), [(0xff_fffe, 4), (2, 4), (6, 2)]);
+    assert_eq!(queue.asked(), 3);
+    arrive(&mut queue, [0xff_fffe, 0xff_ffff, 0]);
+    advance(&mut queue);
+    assert_eq!(queue.una(), Psn::new(1));
+    queue.rewind();
+    assert_eq!(send(&mut queue, 10), [(1, 1), (2, 4), (6, 2)]);
+    assert_eq!(queue.asked(), 3, "the oldest is not answered in full");
+    arrive(&mut queue, [1]);
+    advance(&mut queue);
+    assert_eq!(queue.asked(), 2);
+}
+
+#[test]
+fn what_was_asked_for_in_part_is_asked_for_in_parts_from_then_on() {
+    let mut queue = queue_of(0, &[(read(), 8)]);
+    assert_eq!(send(&mut queue, 8), [(0, 8)]);
+    queue.on_probed();
+    queue.rewind();
+    assert_eq!(send(&mut queue, 8), [(0, 1), (1, 7)], "the peer may know the first one alone");
+    assert_eq!(queue.asked(), 1);
+}
+
+#[test]
+fn missing_answers_between_those_that_came_are_lost() {
+    let mut queue = queue_of(0, &[(read(), 8)]);
+    send(&mut queue, 8);
+    arrive(&mut queue, [0, 3, 4, 6]);
+    advance(&mut queue);
+    assert!(queue.detect_losses(Psn::new(6), 0), "the oldest is among them");
+    assert_eq!(repeat(&mut queue, 64), [(1, 2), (5, 1)]);
+    arrive(&mut queue, [7]);
+    queue.detect_losses(Psn::new(7), 0);
+    assert_eq!(repeat(&mut queue, 64), [], "they are under way again");
+    arrive(&mut queue, [1, 2, 5]);
+    advance(&mut queue);
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn a_repeat_is_lost_when_something_sent_after_it_has_arrived() {
+    let mut queue = writes(0, &[4]);
+    send(&mut queue, 1);
+    arrive(&mut queue, [1, 2, 3]);
+    assert!(queue.detect_losses(Psn::new(3), 0));
+    assert_eq!(repeat(&mut queue, 64), [(0, 1)]);
+    queue.push(writes(0, &[2]).pending.pop_front().unwrap());
+    assert_eq!(send(&mut queue, 1), [(4, 1), (5, 1)]);
+    arrive(&mut queue, [4]);
+    assert!(!queue.detect_losses(Psn::new(4), 0), "it may be close behind");
+    arrive(&mut queue, [5]);
+    assert!(queue.detect_losses(Psn::new(5), 0));
+    assert_eq!(repeat(&mut queue, 64), [(0, 1)]);
+}
+
+#[test]
+fn what_an_answer_holds_up_is_done_and_not_lost() {
+    let write = SendOp::Write { remote_addr: 0, rkey: Rkey(0), imm: None };
+    let mut queue = queue_of(0, &[(write, 2), (read(), 1), (write, 2)]);
+    send(&mut queue, 1);
+    acknowledge(&mut queue, 5);
+    assert_eq!(queue.una(), Psn::new(2));
+    assert!(queue.detect_losses(Psn::new(5), 0));
+    assert_eq!(repeat(&mut queue, 64), [(2, 1)]);
+    let moved = queue.take_moved();
+    assert_eq!(moved.delivered, [4 * FULL, 0]);
+    assert_eq!(moved.lost, [0, FULL]);
+    arrive(&mut queue, [2]);
+    advance(&mut queue);
+    assert!(queue.is_empty());
+}
+
+proptest! {
+    /// Whatever arrives, is lost, sent again or gone back to: what has left the flight and what is
+    /// in it make up what was sent, nothing is sent that has arrived, and all ends.
+    #[test]
+    fn bytes_in_flight_are_those_sent_and_neither_arrived_nor_lost(
+        requests in prop::collection::vec((any::<bool>(), 1..6u32), 1..8),
+        steps in prop::collection::vec((0..5u32, 0..40u32), 0..60),
+        first in prop_oneof![Just(0u32), Just(0xff_fff0)],
+    ) {
+        let write = SendOp::Write { remote_addr: 0, rkey: Rkey(0), imm: None };
+        let requests: Vec<_> = requests
+            .into_iter()
+            .map(|(is_read, packets)| (if is_read { read() } else { write }, packets))
+            .collect();
+        let total: u32 = requests.iter().map(|(_, packets)| packets).sum();
+        let mut queue = queue_of(first, &requests);
+        let psn = |at: u32| Psn::new((first + at) & 0xff_ffff);
+        let mut in_flight = 0i64;
+        let mut account = |queue: &mut SendQueue, sent: &[(u32, u32)]| {
+            let packets: u32 = sent.iter().map(|(_, packets)| packets).sum();
+            in_flight += i64::from(packets) * FULL as i64;
+            let moved = queue.take_moved();
+            for direction in 0..2 {
+                let left = moved.delivered[direction] + moved.lost[direction];
+                in_flight -= (left + moved.forgotten[direction]) as i64;
+            }
+            let held: u64 = queue.scoreboard.in_flight.iter().sum();
+            assert_eq!(in_flight, held as i64);
+        };
+        let sent = send(&mut queue, 3);
+        account(&mut queue, &sent);
+        for (kind, at) in steps {
+            let at = at % total;
+            let mut sent = Vec::new();
+            if queue.is_outstanding(psn(at)) {
+                match kind {
+                    0 => {
+                        queue.on_arrived_psn(psn(at));
+                        queue.on_executed(psn(at));
+                        advance(&mut queue);
+                    }
+                    1 => {
+                        queue.on_executed(psn(at).next());
+                        advance(&mut queue);
+                    }
+                    2 => { queue.detect_losses(psn(at), 0); }
+                    3 => queue.rewind(),
+                    _ => queue.on_probed(),
+                }
+            }
+            account(&mut queue, &[]);
+            for request in repeat(&mut queue, 2).into_iter().chain(send(&mut queue, 3)) {
+                for after in 0..request.1 {
+                    prop_assert!(!queue.has_arrived(Psn::new(request.0) + after));
+                }
+                sent.push(request);
+            }
+            account(&mut queue, &sent);
+        }
+        for at in 0..total {
+            if queue.is_outstanding(psn(at)) {
+                queue.on_arrived_psn(psn(at));
+            }
+        }
+        advance(&mut queue);
+        account(&mut queue, &[]);
+        prop_assert!(queue.is_empty());
+        prop_assert_eq!(queue.scoreboard.in_flight, [0, 0]);
+    }
+}
