@@ -18,14 +18,22 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The same seed and the same calls give the same deliveries: every link draws from a generator of
-//! its own, and nothing depends on the order of a hash table. The datagrams cross in one address
+//! A datagram passes, in this order, the queue of the host that sends it
+//! ([`QueueId::Uplink`]), the [`Link`] between the two addresses, the queue between their groups
+//! ([`QueueId::Trunk`]), and the queue of the host that it is for ([`QueueId::Downlink`]). A link
+//! is there always, with a rate and losses of its own; the queues only where
+//! [`set_queue`](SimNetwork::set_queue) says so, and all senders share them.
+//!
+//! The same seed and the same calls give the same deliveries: every link and every queue draws
+//! from a generator of its own, and nothing depends on the order of a hash table. The datagrams cross in one address
 //! space, but their outer headers are those of a raw port, identification and all, so that the ICRC
 //! is checked exactly.
 
 mod network;
+mod queue;
 
 pub use crate::rng::Rng;
+pub use queue::{Marking, Queue, QueueCounters, QueueId};
 
 use crate::{Caps, Impairment, OpenError, Port, PortCounters, RxBatch, SendOutcome, caps, open};
 use network::Network;
@@ -69,7 +77,7 @@ pub struct SimCounters {
     pub delivered: u64,
     /// Lost by chance.
     pub dropped: u64,
-    /// Lost because the link's queue was full.
+    /// Lost because a queue was full, or would have been marked in one and could not be.
     pub queue_full: u64,
     /// Lost because of a partition.
     pub partitioned: u64,
@@ -114,16 +122,37 @@ impl SimNetwork {
         self.network.lock().set_link(from, to, link);
     }
 
+    /// Puts a queue where `id` says, for all that comes there from now on, or changes it.
+    pub fn set_queue(&self, id: QueueId, queue: Queue) {
+        self.network.lock().set_queue(id, queue);
+    }
+
+    /// Puts a host into a group, of which there are trunks between. Without this it is in group 0.
+    pub fn set_group(&self, host: IpAddr, group: u16) {
+        self.network.lock().set_group(host, group);
+    }
+
+    /// Bytes that wait in a queue, and what it did so far; `None`: there is no such queue.
+    pub fn queue(&self, now: Instant, id: QueueId) -> Option<(usize, QueueCounters)> {
+        self.network.lock().queue(now, id)
+    }
+
     /// Loses everything that is sent between two addresses, either way, during a period. It adds to
     /// earlier partitions.
     pub fn partition(&self, a: IpAddr, b: IpAddr, during: Range<Instant>) {
         self.network.lock().partition(a, b, during);
     }
 
-    /// When the next datagram reaches any endpoint; `None`: nothing is in flight. In the past if
-    /// one has arrived and was not received yet.
+    /// When the next datagram reaches any endpoint, or a queue on its way there; `None`: nothing is
+    /// in flight. In the past if one has arrived and was not received yet.
     pub fn next_event(&self) -> Option<Instant> {
         self.network.lock().next_event()
+    }
+
+    /// An endpoint to which something has arrived; `None`: there is no other. None is named again
+    /// before it has received, so [`next_event`](Self::next_event) does not count it until then.
+    pub fn take_arrival(&self, now: Instant) -> Option<IpAddr> {
+        self.network.lock().take_arrival(now)
     }
 
     /// What the network did so far.
@@ -196,6 +225,10 @@ impl Port for SimPort {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    fn receive_fill(&mut self, now: Instant) -> Option<f32> {
+        self.network.lock().fill(now, self.addr)
     }
 
     fn counters(&self) -> PortCounters {

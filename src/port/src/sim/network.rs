@@ -1,5 +1,6 @@
 //! Links, queues and what is in flight.
 
+use super::queue::{self, Queue, QueueCounters, QueueId, QueueState};
 use super::{LINK_MTU, Link, SimCounters};
 use crate::delay_line::{DelayLine, Path};
 use crate::impairment::{self, Impairments};
@@ -13,22 +14,42 @@ use std::time::{Duration, Instant};
 use urxe_wire::batch::{Datagram, TxBatch};
 use urxe_wire::{DONT_FRAGMENT, Flow, Ident, Outer, OuterHeaders};
 
-/// The two lowest bits of the traffic class: ECN (RFC 3168).
-const ECN: u8 = 0b11;
-const NOT_ECN_CAPABLE: u8 = 0b00;
-const CONGESTION_EXPERIENCED: u8 = 0b11;
-
 #[derive(Debug)]
 pub(super) struct Network {
     seed: u64,
     default_link: Link,
     links: BTreeMap<(IpAddr, IpAddr), LinkState>,
-    /// What is in flight to each endpoint.
-    endpoints: BTreeMap<IpAddr, DelayLine<Arriving>>,
+    endpoints: BTreeMap<IpAddr, Endpoint>,
+    /// Which endpoint has something to receive next, unless it was named already.
+    arrivals: BTreeSet<(Instant, IpAddr)>,
+    queues: BTreeMap<QueueId, QueueState>,
+    /// The groups of hosts; a host that is not here is in group 0.
+    host_groups: BTreeMap<IpAddr, u16>,
+    /// What is on its way to the next shared queue.
+    between_queues: DelayLine<Transit>,
     /// The members of each multicast group.
     groups: BTreeMap<IpAddr, BTreeSet<IpAddr>>,
     partitions: Vec<Partition>,
     pub(super) counters: SimCounters,
+}
+
+/// What is in flight to an endpoint.
+#[derive(Debug)]
+struct Endpoint {
+    line: DelayLine<Arriving>,
+    /// Its entry in `arrivals`.
+    listed: Option<Instant>,
+    /// It was named, and has not received since.
+    named: bool,
+}
+
+/// A datagram before a shared queue.
+#[derive(Debug)]
+struct Transit {
+    to: IpAddr,
+    before: QueueId,
+    packet_len: usize,
+    arriving: Arriving,
 }
 
 #[derive(Debug)]
@@ -50,6 +71,8 @@ struct Partition {
 struct Arriving {
     outer: Outer,
     bytes: Bytes,
+    /// Bytes that it takes in the downlink's queue until it is received.
+    held: usize,
 }
 
 impl Network {
@@ -59,6 +82,10 @@ impl Network {
             default_link: link,
             links: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            arrivals: BTreeSet::new(),
+            queues: BTreeMap::new(),
+            host_groups: BTreeMap::new(),
+            between_queues: DelayLine::new(),
             groups: BTreeMap::new(),
             partitions: Vec::new(),
             counters: SimCounters::default(),
@@ -69,13 +96,16 @@ impl Network {
     pub(super) fn attach(&mut self, addr: IpAddr) -> bool {
         let vacant = !self.endpoints.contains_key(&addr);
         if vacant {
-            self.endpoints.insert(addr, DelayLine::new());
+            let endpoint = Endpoint { line: DelayLine::new(), listed: None, named: false };
+            self.endpoints.insert(addr, endpoint);
         }
         vacant
     }
 
     pub(super) fn detach(&mut self, addr: IpAddr) {
-        self.endpoints.remove(&addr);
+        if let Some(Endpoint { listed: Some(at), .. }) = self.endpoints.remove(&addr) {
+            self.arrivals.remove(&(at, addr));
+        }
         for members in self.groups.values_mut() {
             members.remove(&addr);
         }
@@ -99,12 +129,87 @@ impl Network {
         self.partitions.push(Partition { between: [a, b], during });
     }
 
-    pub(super) fn next_event(&self) -> Option<Instant> {
-        self.endpoints.values().filter_map(DelayLine::next_due).min()
+    pub(super) fn set_queue(&mut self, id: QueueId, queue: Queue) {
+        let seed = self.seed;
+        let until_received = matches!(id, QueueId::Downlink(_));
+        let state = self.queues.entry(id);
+        state
+            .or_insert_with(|| QueueState::new(queue, queue_rng(seed, id), until_received))
+            .queue = queue;
     }
 
+    pub(super) fn set_group(&mut self, host: IpAddr, group: u16) {
+        self.host_groups.insert(host, group);
+    }
+
+    /// Bytes that wait in a queue, and what it did so far.
+    pub(super) fn queue(&mut self, now: Instant, id: QueueId) -> Option<(usize, QueueCounters)> {
+        self.advance(now);
+        let queue = self.queues.get_mut(&id)?;
+        Some((queue.waiting(now), queue.counters))
+    }
+
+    pub(super) fn fill(&mut self, now: Instant, host: IpAddr) -> Option<f32> {
+        self.advance(now);
+        self.queues.get(&QueueId::Downlink(host))?.fill()
+    }
+
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        let arrival = self.arrivals.first().map(|(at, _)| *at);
+        arrival.into_iter().chain(self.between_queues.next_due()).min()
+    }
+
+    /// When the endpoint may have something to receive: not later than that.
     pub(super) fn next_arrival(&self, addr: IpAddr) -> Option<Instant> {
-        self.endpoints.get(&addr)?.next_due()
+        let arrival = self.endpoints.get(&addr)?.line.next_due();
+        arrival.into_iter().chain(self.between_queues.next_due()).min()
+    }
+
+    pub(super) fn take_arrival(&mut self, now: Instant) -> Option<IpAddr> {
+        self.advance(now);
+        let &(at, addr) = self.arrivals.first().filter(|(at, _)| *at <= now)?;
+        self.arrivals.remove(&(at, addr));
+        let endpoint = self.endpoints.get_mut(&addr)?;
+        (endpoint.listed, endpoint.named) = (None, true);
+        Some(addr)
+    }
+
+    /// Takes what is between queues to where it is by now, in the order of time.
+    fn advance(&mut self, now: Instant) {
+        while let Some(at) = self.between_queues.next_due().filter(|at| *at <= now)
+            && let Some(mut transit) = self.between_queues.pop_due(now)
+        {
+            let Some(queue) = self.queues.get_mut(&transit.before) else { continue };
+            let class = &mut transit.arriving.outer.flow.traffic_class;
+            let Some((leaves, marked)) = queue.pass(at, class, transit.packet_len) else {
+                self.counters.queue_full += 1;
+                continue;
+            };
+            self.counters.marked += u64::from(marked);
+            let downlink = QueueId::Downlink(transit.to);
+            if transit.before == downlink {
+                transit.arriving.held = transit.packet_len;
+                self.arrive(leaves, transit.to, transit.arriving);
+            } else if self.queues.contains_key(&downlink) {
+                self.between_queues.push(leaves, Transit { before: downlink, ..transit });
+            } else {
+                self.arrive(leaves, transit.to, transit.arriving);
+            }
+        }
+    }
+
+    /// The first shared queue after the uplink that a datagram meets.
+    fn first_queue(&self, from: IpAddr, to: IpAddr) -> Option<QueueId> {
+        let group = |host| self.host_groups.get(&host).copied().unwrap_or(0);
+        let on_the_way = [QueueId::Trunk(group(from), group(to)), QueueId::Downlink(to)];
+        on_the_way.into_iter().find(|id| self.queues.contains_key(id))
+    }
+
+    fn arrive(&mut self, at: Instant, to: IpAddr, arriving: Arriving) {
+        if let Some(endpoint) = self.endpoints.get_mut(&to) {
+            endpoint.line.push(at, arriving);
+            list_arrival(&mut self.arrivals, to, endpoint);
+        }
     }
 
     /// Sends everything in the batch; what cannot be sent is counted.
@@ -115,6 +220,7 @@ impl Network {
         batch: &TxBatch,
         sender: &mut PortCounters,
     ) {
+        self.advance(now);
         for run in batch.runs() {
             let (flow, datagrams) = (run.flow, run.segments as u64);
             if flow.src != from || flow.dst.is_ipv4() != from.is_ipv4() {
@@ -163,17 +269,28 @@ impl Network {
             self.counters.partitioned += 1;
             return;
         }
+        let packet_len = OuterHeaders::len(flow.dst.is_ipv6()) + bytes.len();
+        let uplink = self.queues.get_mut(&QueueId::Uplink(flow.src));
+        let sent = match uplink.map(|queue| queue.pass(now, &mut flow.traffic_class, packet_len)) {
+            None => Some((now, false)),
+            Some(left) => left,
+        };
+        let Some((sets_out, marked_before)) = sent else {
+            self.counters.queue_full += 1;
+            return;
+        };
+        let next = self.first_queue(flow.src, to);
         let link = self.link(flow.src, to);
         let impairments = link.link.impairment.decide(&mut link.rng);
-        let packet_len = OuterHeaders::len(flow.dst.is_ipv6()) + bytes.len();
-        let Some((arrival, marked)) = link.pass(now, &mut flow, packet_len, &impairments) else {
+        let Some((arrival, marked)) = link.pass(sets_out, &mut flow, packet_len, &impairments)
+        else {
             self.counters.queue_full += 1;
             return;
         };
         if impairments.corrupt {
             impairment::corrupt(&mut link.rng, &mut bytes);
         }
-        self.counters.marked += u64::from(marked);
+        self.counters.marked += u64::from(marked || marked_before);
         if impairments.drop {
             self.counters.dropped += 1;
         } else {
@@ -183,10 +300,16 @@ impl Network {
         }
 
         let ident = Ident::Known { ident: datagram.ident, fragment: DONT_FRAGMENT };
-        let arriving = Arriving { outer: Outer { flow, ident }, bytes: bytes.freeze() };
-        let Some(endpoint) = self.endpoints.get_mut(&to) else { return };
+        let arriving = Arriving { outer: Outer { flow, ident }, bytes: bytes.freeze(), held: 0 };
         for _ in 0..impairments.copies() {
-            endpoint.push(arrival, arriving.clone());
+            let arriving = arriving.clone();
+            match next {
+                None => self.arrive(arrival, to, arriving),
+                Some(before) => {
+                    let transit = Transit { to, before, packet_len, arriving };
+                    self.between_queues.push(arrival, transit);
+                }
+            }
         }
     }
 
@@ -198,16 +321,23 @@ impl Network {
         rx: &mut RxBatch,
         receiver: &mut PortCounters,
     ) -> usize {
+        self.advance(now);
         let Some(endpoint) = self.endpoints.get_mut(&addr) else { return 0 };
+        let mut downlink = self.queues.get_mut(&QueueId::Downlink(addr));
         let mut datagrams = 0;
-        while let Some(arriving) = endpoint.peek_due(now) {
+        while let Some(arriving) = endpoint.line.peek_due(now) {
             if !rx.push(&arriving.outer, &arriving.bytes) {
                 break;
             }
             receiver.rx_bytes += arriving.bytes.len() as u64;
             datagrams += 1;
-            endpoint.pop_due(now);
+            if let Some(queue) = &mut downlink {
+                queue.received(arriving.held);
+            }
+            endpoint.line.pop_due(now);
         }
+        endpoint.named = false;
+        list_arrival(&mut self.arrivals, addr, endpoint);
         receiver.rx_datagrams += datagrams as u64;
         self.counters.delivered += datagrams as u64;
         datagrams
@@ -245,29 +375,53 @@ impl LinkState {
             return None;
         }
         let marked = self.link.mark_above.is_some_and(|limit| waits > limit)
-            && flow.traffic_class & ECN != NOT_ECN_CAPABLE;
-        if marked {
-            flow.traffic_class |= CONGESTION_EXPERIENCED;
-        }
-        let takes = self.link.rate.map_or(Duration::ZERO, |rate| {
-            Duration::from_nanos(packet_len as u64 * 8 * 1_000_000_000 / rate.max(1))
-        });
+            && queue::mark(&mut flow.traffic_class);
+        let takes =
+            self.link.rate.map_or(Duration::ZERO, |rate| queue::transmission(rate, packet_len));
         let leaves = now + waits + takes;
         self.free_at = Some(leaves);
         Some((self.path.arrival(leaves, impairments.delay, impairments.reorder), marked))
     }
 }
 
+/// Says when an endpoint has something to receive next.
+fn list_arrival(arrivals: &mut BTreeSet<(Instant, IpAddr)>, addr: IpAddr, endpoint: &mut Endpoint) {
+    let due = endpoint.line.next_due().filter(|_| !endpoint.named);
+    if due != endpoint.listed {
+        if let Some(at) = endpoint.listed {
+            arrivals.remove(&(at, addr));
+        }
+        arrivals.extend(due.map(|at| (at, addr)));
+        endpoint.listed = due;
+    }
+}
+
 /// A generator for each link, so that what happens on one does not depend on the others' traffic.
 fn link_rng(seed: u64, from: IpAddr, to: IpAddr) -> Rng {
+    rng_of(seed, &[bits(from), bits(to)])
+}
+
+fn queue_rng(seed: u64, id: QueueId) -> Rng {
+    match id {
+        QueueId::Uplink(host) => rng_of(seed, &[1, bits(host)]),
+        QueueId::Trunk(from, to) => rng_of(seed, &[2, from.into(), to.into()]),
+        QueueId::Downlink(host) => rng_of(seed, &[3, bits(host)]),
+    }
+}
+
+fn bits(addr: IpAddr) -> u128 {
+    match addr {
+        IpAddr::V4(addr) => u128::from(u32::from(addr)),
+        IpAddr::V6(addr) => u128::from(addr),
+    }
+}
+
+/// A generator that follows from a seed and from what it is for.
+fn rng_of(seed: u64, names: &[u128]) -> Rng {
     let mut rng = Rng::new(seed);
-    for addr in [from, to] {
-        let bits = match addr {
-            IpAddr::V4(addr) => u128::from(u32::from(addr)),
-            IpAddr::V6(addr) => u128::from(addr),
-        };
-        rng = Rng::new(rng.next_u64() ^ bits as u64);
-        rng = Rng::new(rng.next_u64() ^ (bits >> 64) as u64);
+    for name in names {
+        rng = Rng::new(rng.next_u64() ^ *name as u64);
+        rng = Rng::new(rng.next_u64() ^ (name >> 64) as u64);
     }
     rng
 }

@@ -3,8 +3,8 @@ use crate::Chance;
 use crate::testing::*;
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
-use urxe_wire::Flow;
 use urxe_wire::icrc::Verdict;
+use urxe_wire::{Flow, Opcode};
 
 const US: Duration = Duration::from_micros(1);
 
@@ -205,6 +205,118 @@ fn more_than_a_receive_batch_holds_waits_for_the_next() {
     keep(&mut rx, &mut arrived);
     arrived.extend(recv_all(&mut b, now));
     assert_eq!(psns(&arrived), (0..2000).collect::<Vec<_>>());
+}
+
+/// A MIDDLE of 1024 bytes of payload, as a whole IP packet, takes 1 ms.
+const MIDDLE: usize = 28 + 12 + 1024 + 4;
+const ONE_PER_MS: u64 = MIDDLE as u64 * 8 * 1000;
+
+fn send_one(from: &mut SimPort, to: IpAddr, now: Instant, psn: u32) {
+    let mut batch = batch(&from.caps());
+    push(&mut batch, &flow(&from.caps(), to), Opcode::RC_WRITE_MIDDLE, psn, 1024);
+    assert_eq!(from.send(now, &mut batch).unwrap(), SendOutcome::Done);
+}
+
+/// Lets time pass until nothing is in flight; when each datagram arrived, and from whom.
+fn run_shared(network: &SimNetwork, to: &mut SimPort, start: Instant) -> Vec<(Duration, IpAddr)> {
+    let mut arrived = Vec::new();
+    while let Some(now) = network.next_event() {
+        assert!(to.poll_timeout().is_some_and(|at| at <= now), "never later than something comes");
+        let new = recv_all(to, now);
+        arrived.extend(new.into_iter().map(|datagram| (now - start, datagram.outer.flow.src)));
+    }
+    arrived
+}
+
+#[test]
+fn all_senders_share_the_queue_of_a_receiver_in_the_order_of_arrival() {
+    let (network, mut a, mut b) = pair(12, Link::default());
+    let mut c = network.attach(addr(3)).unwrap();
+    // What `a` sends takes longer to the switch than what `c` sends.
+    let far = Impairment { delay: 500 * US..=500 * US, ..Impairment::default() };
+    network.set_link(addr(1), addr(2), Link { impairment: far, ..Link::default() });
+    network.set_queue(QueueId::Downlink(addr(2)), Queue::unlimited(ONE_PER_MS));
+    let now = Instant::now();
+    send_one(&mut a, addr(2), now, 1);
+    send_one(&mut c, addr(2), now, 1);
+    send_one(&mut c, addr(2), now + 600 * US, 2);
+    let arrived = run_shared(&network, &mut b, now);
+    let sources: Vec<_> = arrived.iter().map(|(_, from)| *from).collect();
+    assert_eq!(sources, [addr(3), addr(1), addr(3)]);
+    assert!(arrived[1].0 - arrived[0].0 > 900 * US, "one waits for the other: {arrived:?}");
+}
+
+#[test]
+fn a_receiver_that_does_not_receive_finds_its_buffer_full_and_the_rest_lost() {
+    let (network, mut a, mut b) = pair(13, Link::default());
+    let downlink = QueueId::Downlink(addr(2));
+    assert_eq!(b.receive_fill(Instant::now()), None);
+    network.set_queue(downlink, Queue::taildrop(ONE_PER_MS * 1000, 4 * MIDDLE));
+    let now = Instant::now();
+    assert_eq!(b.receive_fill(now), Some(0.0));
+    for psn in 0..6 {
+        // Datagrams that need not wait for one another.
+        send_one(&mut a, addr(2), now + psn * 10 * US, psn);
+    }
+    let later = now + 1000 * US;
+    assert!(b.receive_fill(later).is_some_and(|fill| fill > 0.9));
+    assert_eq!(recv_all(&mut b, later).len(), 4);
+    assert_eq!(b.receive_fill(later), Some(0.0));
+    assert_eq!(network.queue(later, downlink).map(|(_, counters)| counters.full), Some(2));
+    assert_eq!(network.counters().queue_full, 2);
+}
+
+#[test]
+fn a_trunk_is_shared_by_two_groups_and_not_met_within_one() {
+    let (network, mut a, mut b) = pair(14, Link::default());
+    let (mut c, mut d) = (network.attach(addr(3)).unwrap(), network.attach(addr(4)).unwrap());
+    network.set_group(addr(2), 1);
+    network.set_group(addr(4), 1);
+    network.set_queue(QueueId::Trunk(0, 1), Queue::unlimited(ONE_PER_MS));
+    let now = Instant::now();
+    send_one(&mut a, addr(2), now, 1);
+    send_one(&mut c, addr(4), now, 1);
+    send_one(&mut a, addr(3), now, 1);
+    send_one(&mut b, addr(1), now, 1);
+    assert_eq!(recv_all(&mut c, now).len(), 1, "within a group");
+    assert_eq!(recv_all(&mut a, now).len(), 1, "the way back is another trunk");
+    let [first, second] = [now + 1000 * US, now + 2000 * US];
+    assert_eq!(recv_all(&mut b, first - US).len(), 0);
+    assert_eq!(recv_all(&mut b, first).len(), 1);
+    assert_eq!(recv_all(&mut d, second - US).len(), 0, "it comes after the other");
+    assert_eq!(recv_all(&mut d, second).len(), 1);
+}
+
+#[test]
+fn what_leaves_a_host_waits_in_its_own_queue_whoever_it_is_for() {
+    let (network, mut a, mut b) = pair(15, Link::default());
+    let mut c = network.attach(addr(3)).unwrap();
+    network.set_queue(QueueId::Uplink(addr(1)), Queue::unlimited(ONE_PER_MS));
+    let now = Instant::now();
+    for psn in 0..3 {
+        send_one(&mut a, addr(3), now, psn);
+    }
+    send_one(&mut a, addr(2), now, 0);
+    assert!(network.queue(now, QueueId::Uplink(addr(1))).is_some_and(|(waiting, _)| waiting > 0));
+    assert_eq!(recv_all(&mut b, now + 3000 * US).len(), 0);
+    assert_eq!(recv_all(&mut b, now + 5000 * US).len(), 1);
+    assert_eq!(recv_all(&mut c, now + 5000 * US).len(), 3);
+    assert_eq!(network.queue(now + 5000 * US, QueueId::Uplink(addr(1))).unwrap().0, 0);
+}
+
+#[test]
+fn an_endpoint_is_named_once_until_it_receives() {
+    let (network, mut a, mut b) = pair(16, Link::default());
+    let now = Instant::now();
+    send_one(&mut a, addr(2), now, 0);
+    assert_eq!(network.take_arrival(now), Some(addr(2)));
+    send_one(&mut a, addr(2), now, 1);
+    assert_eq!(network.take_arrival(now), None);
+    assert_eq!(network.next_event(), None);
+    assert_eq!(recv_all(&mut b, now).len(), 2);
+    send_one(&mut a, addr(2), now, 2);
+    assert_eq!(network.next_event(), Some(now));
+    assert_eq!(network.take_arrival(now), Some(addr(2)));
 }
 
 /// Everything that can go wrong, a bit of each.
