@@ -59,6 +59,19 @@ impl NodeConfig {
         let tuning = Tuning::default();
         NodeConfig { addr, seed: 1, min_probe, tuning, burst: 64, tx_capacity: 1 << 18 }
     }
+
+    /// Its engine.
+    pub fn device(&self) -> Device {
+        Device::new(DeviceConfig {
+            gids: vec![Some(self.addr)],
+            source_port: None,
+            active_mtu: PathMtu::Mtu4096,
+            local_addrs: BTreeSet::new(),
+            seed: self.seed,
+            min_probe: self.min_probe,
+            tuning: self.tuning,
+        })
+    }
 }
 
 /// Registered memory.
@@ -124,6 +137,52 @@ impl EndAttr {
             flow_label: 0,
         }
     }
+
+    /// `modify_qp` of this end from RESET to INIT.
+    pub fn init(&self) -> QpAttr {
+        QpAttr {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(self.access),
+            ..QpAttr::default()
+        }
+    }
+
+    /// `modify_qp` of this end from INIT to RTR, connected with the QP `qpn` of another address,
+    /// whose attributes are `peer`.
+    pub fn rtr(&self, dgid: IpAddr, qpn: Qpn, peer: &EndAttr, mtu: PathMtu) -> QpAttr {
+        let av = AddressVector {
+            dgid,
+            sgid_index: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: self.flow_label,
+        };
+        QpAttr {
+            state: Some(QpState::Rtr),
+            av: Some(av),
+            path_mtu: Some(mtu),
+            dest_qpn: Some(qpn),
+            rq_psn: Some(peer.sq_psn),
+            max_dest_rd_atomic: Some(self.max_dest_rd_atomic),
+            min_rnr_timer: Some(self.min_rnr_timer),
+            ..QpAttr::default()
+        }
+    }
+
+    /// `modify_qp` of this end from RTR to RTS.
+    pub fn rts(&self) -> QpAttr {
+        QpAttr {
+            state: Some(QpState::Rts),
+            timeout: Some(self.timeout),
+            retry_cnt: Some(self.retry_cnt),
+            rnr_retry: Some(self.rnr_retry),
+            sq_psn: Some(self.sq_psn),
+            max_rd_atomic: Some(self.max_rd_atomic),
+            ..QpAttr::default()
+        }
+    }
 }
 
 /// All rights.
@@ -152,17 +211,8 @@ fn without_retries(attr: QpAttr) -> QpAttr {
 impl Node {
     fn new(number: usize, config: &NodeConfig, port: SimPort) -> Node {
         let tx_limits = port.caps().tx_limits;
-        let device = Device::new(DeviceConfig {
-            gids: vec![Some(config.addr)],
-            source_port: None,
-            active_mtu: PathMtu::Mtu4096,
-            local_addrs: BTreeSet::new(),
-            seed: config.seed,
-            min_probe: config.min_probe,
-            tuning: config.tuning,
-        });
         Node {
-            device,
+            device: config.device(),
             host: SimHost::default(),
             addr: config.addr,
             number,
@@ -384,14 +434,7 @@ impl World {
 
     /// Takes an end from RESET to INIT, where receives can be posted.
     pub fn to_init(&mut self, end: &End, attr: &EndAttr) {
-        let init = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(attr.access),
-            ..QpAttr::default()
-        };
-        self.modify(end, &init);
+        self.modify(end, &attr.init());
     }
 
     /// Takes an end from INIT to RTS. `attr` is its own, `peer_attr` the other end's.
@@ -403,39 +446,14 @@ impl World {
         peer_attr: &EndAttr,
         mtu: PathMtu,
     ) {
-        let av = AddressVector {
-            dgid: self.nodes[peer.node].addr,
-            sgid_index: 0,
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: attr.flow_label,
-        };
-        let rtr = QpAttr {
-            state: Some(QpState::Rtr),
-            av: Some(av),
-            path_mtu: Some(mtu),
-            dest_qpn: Some(peer.qpn),
-            rq_psn: Some(peer_attr.sq_psn),
-            max_dest_rd_atomic: Some(attr.max_dest_rd_atomic),
-            min_rnr_timer: Some(attr.min_rnr_timer),
-            ..QpAttr::default()
-        };
+        let dgid = self.nodes[peer.node].addr;
         let qp_type = self.nodes[end.node].device.query_qp(end.qpn).map(|info| info.init.qp_type);
         let of_its_type = |attr: QpAttr| match qp_type {
             Some(QpType::Uc) => without_retries(attr),
             _ => attr,
         };
-        self.modify(end, &of_its_type(rtr));
-        let rts = QpAttr {
-            state: Some(QpState::Rts),
-            timeout: Some(attr.timeout),
-            retry_cnt: Some(attr.retry_cnt),
-            rnr_retry: Some(attr.rnr_retry),
-            sq_psn: Some(attr.sq_psn),
-            max_rd_atomic: Some(attr.max_rd_atomic),
-            ..QpAttr::default()
-        };
-        self.modify(end, &of_its_type(rts));
+        self.modify(end, &of_its_type(attr.rtr(dgid, peer.qpn, peer_attr, mtu)));
+        self.modify(end, &of_its_type(attr.rts()));
     }
 
     /// Takes a UD QP from RESET to RTS.

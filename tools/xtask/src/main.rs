@@ -11,6 +11,7 @@ mod packages;
 mod programs;
 mod report;
 mod rules;
+mod scale;
 mod setup;
 mod tidy;
 mod wire;
@@ -56,6 +57,9 @@ enum Task {
     /// Measure beside kernel TCP and bare offloaded UDP over the same veth pair, in one run.
     /// Needs root and iperf3 (`cargo xtask setup`).
     Bench(bench::Options),
+    /// Run the engine in the simulated network: losses, long paths, many QPs, shared lines. Shows a
+    /// table of figures and which of them missed their bound.
+    Scale(scale::Options),
     /// One end of the bare offloaded UDP measurement; the benchmark starts it.
     #[command(hide = true)]
     BareUdp(bench::bare_udp::Options),
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
         Task::Programs(options) => programs::check(&options),
         Task::Wire => wire::check(),
         Task::Bench(options) => bench::run(&options),
+        Task::Scale(options) => scale::show(&options),
         Task::BareUdp(options) => bench::bare_udp::run(&options),
     };
     match result {
