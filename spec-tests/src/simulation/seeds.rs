@@ -1,16 +1,53 @@
 //! Which runs are made, and how one of them is repeated.
 //!
 //! `URXE_SIM_RUNS=<n>` makes so many runs of each family instead of its usual number;
-//! `URXE_SIM_SEED=<seed>` makes one run only, and prints what happens in it.
+//! `URXE_SIM_SEED=<seed>` makes one run only, and prints what happens in it. `cargo xtask soak`
+//! makes runs of all families for as long as it is told.
 
 use std::ops::Range;
 
-/// The seed to be run alone, if there is one.
-fn single() -> Option<u64> {
-    variable("URXE_SIM_SEED")
+/// Seeds from here on draw from a wider choice of networks, machines and connections than those
+/// below. `cargo xtask soak` uses only these.
+pub const WIDE: u64 = 1 << 32;
+
+/// Runs of one kind, which differ by their seeds only.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// The name of its test.
+    pub name: &'static str,
+    /// The seed of the first run that its test makes.
+    pub first: u64,
+    /// How many runs its test makes.
+    pub runs: u64,
+    /// Makes the run of a seed; says whether to print what happens. It panics if a check fails.
+    pub run: fn(u64, bool),
 }
 
-fn variable(name: &str) -> Option<u64> {
+impl Family {
+    /// Makes the runs of the test, unless the environment says which.
+    ///
+    /// # Panics
+    /// If one of them fails, after printing how to repeat it.
+    pub fn check(&self) {
+        if let Some(seed) = variable("URXE_SIM_SEED") {
+            eprintln!("{}: seed {seed}", self.name);
+            return (self.run)(seed, true);
+        }
+        let runs = variable("URXE_SIM_RUNS").unwrap_or(self.runs);
+        let seeds: Range<u64> = self.first..self.first + runs;
+        for seed in seeds {
+            let message = OnPanic { family: self.name, seed };
+            (self.run)(seed, false);
+            std::mem::forget(message);
+        }
+    }
+}
+
+/// A number from the environment.
+///
+/// # Panics
+/// If it is not one.
+pub fn variable(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     match value.parse() {
         Ok(number) => Some(number),
@@ -18,31 +55,13 @@ fn variable(name: &str) -> Option<u64> {
     }
 }
 
-/// Makes the runs of a family: seeds from `base` on, `count` of them unless the environment says
-/// otherwise. `run` is given the seed, and whether to print.
-///
-/// # Panics
-/// If a run does, after printing how to repeat it.
-pub fn for_each_seed(family: &str, base: u64, count: u64, mut run: impl FnMut(u64, bool)) {
-    if let Some(seed) = single() {
-        eprintln!("{family}: seed {seed}");
-        return run(seed, true);
-    }
-    let seeds: Range<u64> = base..base + variable("URXE_SIM_RUNS").unwrap_or(count);
-    for seed in seeds {
-        let message = OnPanic { family, seed };
-        run(seed, false);
-        std::mem::forget(message);
-    }
-}
-
 /// Prints how to repeat the run, if it is dropped while panicking.
-struct OnPanic<'a> {
-    family: &'a str,
+struct OnPanic {
+    family: &'static str,
     seed: u64,
 }
 
-impl Drop for OnPanic<'_> {
+impl Drop for OnPanic {
     fn drop(&mut self) {
         let OnPanic { family, seed } = self;
         eprintln!(

@@ -8,7 +8,7 @@ use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::host::has_sink;
 use urxe_spec_tests::simulation::plan::{Effect, Mix, PlannedSend};
 use urxe_spec_tests::simulation::scenario::{NetworkProfile, PD};
-use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::seeds::Family;
 use urxe_spec_tests::simulation::workloads::rc::{Expects, Failed, RcWorkload};
 use urxe_spec_tests::simulation::world::{Mr, World, everything};
 use urxe_types::{Access, Extra, Lkey, QpAttr, QpState, Qpn, Rkey, SendOp, Sge, WcStatus};
@@ -365,9 +365,13 @@ fn check(mistake: Mistake, index: usize, calm: bool, a: &RcWorkload, b: &RcWorkl
     }
 }
 
+/// One mistake at one connection of three.
+pub(crate) const FAMILY: Family =
+    Family { name: "a_bad_request_ends_as_documented", first: 30_000, runs: 800, run };
+
 #[test]
 fn a_bad_request_ends_as_documented() {
-    for_each_seed("a_bad_request_ends_as_documented", 30_000, 800, run);
+    FAMILY.check();
 }
 
 /// A SEND longer than its receive: the part that fitted was written and not synced, until the sync

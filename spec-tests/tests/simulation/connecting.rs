@@ -6,7 +6,7 @@ use urxe_cm::{CmCounter, Timing};
 use urxe_port::{Chance, Impairment};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::scenario::{self, NetworkProfile};
-use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::seeds::Family;
 use urxe_spec_tests::simulation::workloads::cm::{
     CLIENT, CmBehavior, CmWorkload, Death, Notice, SERVER, is_valid_order,
 };
@@ -68,62 +68,87 @@ fn check_finished(cm_workload: &CmWorkload) {
     }
 }
 
+fn succeed(seed: u64, prints: bool) {
+    let mut rng = Rng::new(seed);
+    let drop = rng.pick(&[0.0, 1.0, 5.0, 20.0]);
+    let profile = lossy(&mut rng, drop);
+    let count = rng.range(1..=40);
+    let mut cm_workload = begin(&mut rng, &profile, behavior(5_000), count, prints);
+    run_to_rest(&mut cm_workload);
+    check_finished(&cm_workload);
+    for side in [CLIENT, SERVER] {
+        let finished = cm_workload.finished(side);
+        assert_eq!(finished.len() as u64, count, "side {side}");
+        // The client may be disconnected before its message is acknowledged.
+        let good = |(notices, exchanged): &(Vec<Notice>, bool)| {
+            notices.contains(&Notice::Over) && (*exchanged || side == CLIENT)
+        };
+        assert!(finished.iter().all(good), "side {side}: {finished:?}");
+    }
+}
+
+/// Every request is accepted.
+pub(crate) const SUCCEED: Family = Family {
+    name: "connections_succeed_whatever_is_lost",
+    first: 500_000,
+    runs: 100,
+    run: succeed,
+};
+
 #[test]
 fn connections_succeed_whatever_is_lost() {
-    for_each_seed("connections_succeed_whatever_is_lost", 500_000, 100, |seed, prints| {
-        let mut rng = Rng::new(seed);
-        let drop = rng.pick(&[0.0, 1.0, 5.0, 20.0]);
-        let profile = lossy(&mut rng, drop);
-        let count = rng.range(1..=40);
-        let mut cm_workload = begin(&mut rng, &profile, behavior(5_000), count, prints);
-        run_to_rest(&mut cm_workload);
-        check_finished(&cm_workload);
-        for side in [CLIENT, SERVER] {
-            let finished = cm_workload.finished(side);
-            assert_eq!(finished.len() as u64, count, "side {side}");
-            // The client may be disconnected before its message is acknowledged.
-            let good = |(notices, exchanged): &(Vec<Notice>, bool)| {
-                notices.contains(&Notice::Over) && (*exchanged || side == CLIENT)
-            };
-            assert!(finished.iter().all(good), "side {side}: {finished:?}");
-        }
-    });
+    SUCCEED.check();
 }
+
+fn refuse(seed: u64, prints: bool) {
+    let mut rng = Rng::new(seed);
+    let drop = rng.pick(&[0.0, 5.0, 20.0]);
+    let profile = lossy(&mut rng, drop);
+    let behavior = CmBehavior { rejects: 40, declines: 40, backlog: 3, ..behavior(300_000) };
+    let mut cm_workload = begin(&mut rng, &profile, behavior, 20, prints);
+    run_to_rest(&mut cm_workload);
+    check_finished(&cm_workload);
+    // Every request has a response, and none was handled twice.
+    assert_eq!(cm_workload.finished(CLIENT).len(), 20);
+    assert_eq!(cm_workload.finished(SERVER).len(), 20);
+    let unreachable = |(notices, _): &(Vec<Notice>, bool)| notices.contains(&Notice::Unreachable);
+    assert!(!cm_workload.finished(CLIENT).iter().any(unreachable));
+}
+
+/// Many requests are refused.
+pub(crate) const REFUSE: Family =
+    Family { name: "refusals_arrive_whatever_is_lost", first: 510_000, runs: 100, run: refuse };
 
 #[test]
 fn refusals_arrive_whatever_is_lost() {
-    for_each_seed("refusals_arrive_whatever_is_lost", 510_000, 100, |seed, prints| {
-        let mut rng = Rng::new(seed);
-        let drop = rng.pick(&[0.0, 5.0, 20.0]);
-        let profile = lossy(&mut rng, drop);
-        let behavior = CmBehavior { rejects: 40, declines: 40, backlog: 3, ..behavior(300_000) };
-        let mut cm_workload = begin(&mut rng, &profile, behavior, 20, prints);
-        run_to_rest(&mut cm_workload);
-        check_finished(&cm_workload);
-        // Every request has a response, and none was handled twice.
-        assert_eq!(cm_workload.finished(CLIENT).len(), 20);
-        assert_eq!(cm_workload.finished(SERVER).len(), 20);
-        let unreachable =
-            |(notices, _): &(Vec<Notice>, bool)| notices.contains(&Notice::Unreachable);
-        assert!(!cm_workload.finished(CLIENT).iter().any(unreachable));
-    });
+    REFUSE.check();
 }
+
+fn interrupt(seed: u64, prints: bool) {
+    let mut rng = Rng::new(seed);
+    let mut profile = NetworkProfile::stormy(&mut rng);
+    for (from, lasts) in &mut profile.partitions {
+        (*from, *lasts) = (rng.micros(0..=400_000), rng.micros(0..=90_000_000));
+    }
+    let behavior = CmBehavior { rejects: 10, declines: 10, ..behavior(20_000) };
+    let count = rng.range(1..=20);
+    let mut cm_workload = begin(&mut rng, &profile, behavior, count, prints);
+    run_to_rest(&mut cm_workload);
+    check_finished(&cm_workload);
+    assert_eq!(cm_workload.finished(CLIENT).len() as u64, count);
+}
+
+/// The network is interrupted for longer than the connection managers try.
+pub(crate) const INTERRUPT: Family = Family {
+    name: "every_event_is_reported_once_whatever_is_lost",
+    first: 520_000,
+    runs: 150,
+    run: interrupt,
+};
 
 #[test]
 fn every_event_is_reported_once_whatever_is_lost() {
-    for_each_seed("no_event_is_told_twice", 520_000, 150, |seed, prints| {
-        let mut rng = Rng::new(seed);
-        let mut profile = NetworkProfile::stormy(&mut rng);
-        for (from, lasts) in &mut profile.partitions {
-            (*from, *lasts) = (rng.micros(0..=400_000), rng.micros(0..=90_000_000));
-        }
-        let behavior = CmBehavior { rejects: 10, declines: 10, ..behavior(20_000) };
-        let count = rng.range(1..=20);
-        let mut cm_workload = begin(&mut rng, &profile, behavior, count, prints);
-        run_to_rest(&mut cm_workload);
-        check_finished(&cm_workload);
-        assert_eq!(cm_workload.finished(CLIENT).len() as u64, count);
-    });
+    INTERRUPT.check();
 }
 
 /// Kills one side after so many steps. Returns whether there was anything left to do then.
@@ -154,20 +179,30 @@ fn kill_after(steps: u32, side: usize, death: Death, seed: u64, calm: bool, prin
     busy
 }
 
-#[test]
-fn no_connection_is_left_after_a_side_is_killed_at_any_step() {
-    for_each_seed("nothing_is_left_after_a_death", 530_000, 6, |seed, prints| {
-        for calm in [true, false] {
-            for side in [CLIENT, SERVER] {
-                for death in [Death::Program, Death::Machine] {
-                    let busy = (0..1000)
-                        .take_while(|&steps| kill_after(steps, side, death, seed, calm, prints));
-                    let steps = busy.count();
-                    assert!((10..1000).contains(&steps), "{steps} steps");
-                }
+fn kill(seed: u64, prints: bool) {
+    for calm in [true, false] {
+        for side in [CLIENT, SERVER] {
+            for death in [Death::Program, Death::Machine] {
+                let busy = (0..1000)
+                    .take_while(|&steps| kill_after(steps, side, death, seed, calm, prints));
+                let steps = busy.count();
+                assert!((10..1000).contains(&steps), "{steps} steps");
             }
         }
-    });
+    }
+}
+
+/// One side is killed after each of its steps.
+pub(crate) const KILL: Family = Family {
+    name: "no_connection_is_left_after_a_side_is_killed_at_any_step",
+    first: 530_000,
+    runs: 6,
+    run: kill,
+};
+
+#[test]
+fn no_connection_is_left_after_a_side_is_killed_at_any_step() {
+    KILL.check();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::AsyncEvent;
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::scenario::NetworkProfile;
-use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::seeds::Family;
 use urxe_spec_tests::simulation::workloads::rc::{Expects, Progress, RcWorkload};
 use urxe_spec_tests::simulation::workloads::traffic::Traffic;
 use urxe_types::{Lkey, QpAttr, QpState, Rkey, WcStatus};
@@ -224,9 +224,13 @@ fn check(fault: Fault, a: &RcWorkload, b: &RcWorkload) {
     check_queue("B's receives", &b.recv_progress, &[WrFlush], false);
 }
 
+/// One fault at one connection of three.
+pub(crate) const FAMILY: Family =
+    Family { name: "a_fault_ends_one_connection_and_no_other", first: 40_000, runs: 1_000, run };
+
 #[test]
 fn a_fault_ends_one_connection_and_no_other() {
-    for_each_seed("a_fault_ends_one_connection_and_no_other", 40_000, 1_000, run);
+    FAMILY.check();
 }
 
 /// An unsignaled atomic completed before the sync that lost its response; the flush of what came

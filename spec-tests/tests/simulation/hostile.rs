@@ -7,7 +7,7 @@ use urxe_engine::{Counters, PdId};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::hostile::Forger;
 use urxe_spec_tests::simulation::scenario::NetworkProfile;
-use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::seeds::Family;
 use urxe_spec_tests::simulation::workloads::datagram::DatagramWorkloads;
 use urxe_spec_tests::simulation::workloads::rc::{Expects, RcWorkload};
 use urxe_spec_tests::simulation::workloads::traffic::Traffic;
@@ -128,7 +128,15 @@ fn run(seed: u64, prints: bool) {
     }
 }
 
+/// One node of two is attacked.
+pub(crate) const FAMILY: Family = Family {
+    name: "forged_packets_affect_only_the_attacked_connection",
+    first: 70_000,
+    runs: 1_000,
+    run,
+};
+
 #[test]
 fn forged_packets_affect_only_the_attacked_connection() {
-    for_each_seed("forged_packets_affect_only_the_attacked_connection", 70_000, 1_000, run);
+    FAMILY.check();
 }

@@ -13,6 +13,7 @@ mod pair;
 mod reconnect;
 mod repeats;
 mod retries;
+mod soak;
 mod success;
 
 use std::time::Duration;

@@ -7,7 +7,7 @@ use urxe_spec_tests::simulation::host::RECV_WR_ID;
 use urxe_spec_tests::simulation::memory::Store;
 use urxe_spec_tests::simulation::queues::{Entry, send_wqe};
 use urxe_spec_tests::simulation::scenario::{self, Connection, NetworkProfile, PD};
-use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::seeds::Family;
 use urxe_spec_tests::simulation::world::{Mr, everything};
 use urxe_types::{Extra, Lkey, RecvWqe, Rkey, SendOp, SendWqe, Sge};
 
@@ -194,41 +194,59 @@ fn run(
     (messages, world.nodes[1].host.memory.take_stores(), answers)
 }
 
+fn poll(seed: u64, prints: bool) {
+    let (messages, stores, _) = run(seed, prints, NetworkProfile::stormy);
+    let messages: Vec<Kind> = messages.into_iter().map(|(_, kind)| kind).collect();
+    let mut replay = Replay {
+        messages: &messages,
+        message: 0,
+        words: 0,
+        next_at: 0,
+        unordered: false,
+        added: 0,
+    };
+    stores.iter().for_each(|store| replay.apply(store));
+    assert_eq!(replay.next_message(), None, "every message is stored");
+}
+
+/// A program polls the memory that its peer writes to.
+pub(crate) const POLL: Family = Family {
+    name: "a_polling_program_sees_the_messages_of_a_qp_in_their_order",
+    first: 140_000,
+    runs: 500,
+    run: poll,
+};
+
 #[test]
 fn a_polling_program_sees_the_messages_of_a_qp_in_their_order() {
-    let family = "a_polling_program_sees_the_messages_of_a_qp_in_their_order";
-    for_each_seed(family, 140_000, 500, |seed, prints| {
-        let (messages, stores, _) = run(seed, prints, NetworkProfile::stormy);
-        let messages: Vec<Kind> = messages.into_iter().map(|(_, kind)| kind).collect();
-        let mut replay = Replay {
-            messages: &messages,
-            message: 0,
-            words: 0,
-            next_at: 0,
-            unordered: false,
-            added: 0,
-        };
-        stores.iter().for_each(|store| replay.apply(store));
-        assert_eq!(replay.next_message(), None, "every message is stored");
-    });
+    POLL.check();
 }
+
+fn read_back(seed: u64, prints: bool) {
+    let (messages, _, answers) = run(seed, prints, NetworkProfile::calm);
+    let mut model = vec![0; SLOTS * MAX_WORDS];
+    for (number, (op, kind)) in messages.into_iter().enumerate() {
+        let slot = &mut model[slot_of(number)..];
+        match (op, kind) {
+            (SendOp::Write { .. }, Kind::Words(count)) => slot[..count].fill(number as u64),
+            (_, Kind::Nothing(count)) => {
+                let answer = &answers[number * LONGEST_READ..][..count];
+                assert_eq!(answer, &slot[..count], "READ {number}");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A requester reads what it wrote.
+pub(crate) const READ_BACK: Family = Family {
+    name: "a_read_sees_what_was_written_before_it_and_nothing_later",
+    first: 150_000,
+    runs: 300,
+    run: read_back,
+};
 
 #[test]
 fn a_read_sees_what_was_written_before_it_and_nothing_later() {
-    let family = "a_read_sees_what_was_written_before_it_and_nothing_later";
-    for_each_seed(family, 150_000, 300, |seed, prints| {
-        let (messages, _, answers) = run(seed, prints, NetworkProfile::calm);
-        let mut model = vec![0; SLOTS * MAX_WORDS];
-        for (number, (op, kind)) in messages.into_iter().enumerate() {
-            let slot = &mut model[slot_of(number)..];
-            match (op, kind) {
-                (SendOp::Write { .. }, Kind::Words(count)) => slot[..count].fill(number as u64),
-                (_, Kind::Nothing(count)) => {
-                    let answer = &answers[number * LONGEST_READ..][..count];
-                    assert_eq!(answer, &slot[..count], "READ {number}");
-                }
-                _ => {}
-            }
-        }
-    });
+    READ_BACK.check();
 }

@@ -4,7 +4,7 @@
 use crate::{LIMIT, check_connected};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::scenario::{self, Connection, NetworkProfile, PD};
-use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::seeds::Family;
 use urxe_spec_tests::simulation::workloads::datagram::DatagramWorkloads;
 use urxe_spec_tests::simulation::workloads::rc::RcWorkload;
 use urxe_spec_tests::simulation::workloads::traffic::Traffic;
@@ -42,31 +42,49 @@ fn run(seed: u64, prints: bool, profile: impl Fn(&mut Rng) -> NetworkProfile) ->
     traffic.world.trace.hash()
 }
 
+/// Nothing is lost.
+pub(crate) const CALM: Family = Family {
+    name: "datagrams_arrive_as_they_were_sent_and_none_is_lost_on_a_perfect_network",
+    first: 100_000,
+    runs: 300,
+    run: |seed, prints| {
+        run(seed, prints, NetworkProfile::calm);
+    },
+};
+
+/// Anything may happen to a packet.
+pub(crate) const STORMY: Family = Family {
+    name: "datagrams_arrive_as_they_were_sent_on_any_network",
+    first: 110_000,
+    runs: 1_500,
+    run: |seed, prints| {
+        run(seed, prints, NetworkProfile::stormy);
+    },
+};
+
+/// Each run is made twice.
+pub(crate) const REPEATED: Family = Family {
+    name: "messages_are_the_same_with_the_same_seed",
+    first: 120_000,
+    runs: 10,
+    run: |seed, prints| {
+        let first = run(seed, prints, NetworkProfile::stormy);
+        assert_eq!(run(seed, false, NetworkProfile::stormy), first);
+        assert_ne!(run(seed + 1, false, NetworkProfile::stormy), first);
+    },
+};
+
 #[test]
 fn datagrams_arrive_as_they_were_sent_and_none_is_lost_on_a_perfect_network() {
-    let family = "datagrams_arrive_as_they_were_sent_and_none_is_lost_on_a_perfect_network";
-    for_each_seed(family, 100_000, 300, |seed, prints| {
-        run(seed, prints, NetworkProfile::calm);
-    });
+    CALM.check();
 }
 
 #[test]
 fn datagrams_arrive_as_they_were_sent_on_any_network() {
-    for_each_seed(
-        "datagrams_arrive_as_they_were_sent_on_any_network",
-        110_000,
-        1_500,
-        |seed, prints| {
-            run(seed, prints, NetworkProfile::stormy);
-        },
-    );
+    STORMY.check();
 }
 
 #[test]
 fn messages_are_the_same_with_the_same_seed() {
-    for_each_seed("messages_are_the_same_with_the_same_seed", 120_000, 10, |seed, prints| {
-        let first = run(seed, prints, NetworkProfile::stormy);
-        assert_eq!(run(seed, false, NetworkProfile::stormy), first);
-        assert_ne!(run(seed + 1, false, NetworkProfile::stormy), first);
-    });
+    REPEATED.check();
 }

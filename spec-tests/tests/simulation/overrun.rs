@@ -5,7 +5,7 @@ use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::{AsyncEvent, Counter};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::scenario::{self, NetworkProfile};
-use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::seeds::Family;
 use urxe_spec_tests::simulation::workloads::rc::{Expects, RcWorkload};
 use urxe_types::QpState;
 
@@ -61,7 +61,11 @@ fn run(seed: u64, prints: bool) {
     check_connected(&traffic, &traffic.workloads[others]);
 }
 
+/// CQs of one to four places.
+pub(crate) const FAMILY: Family =
+    Family { name: "a_cq_that_overruns_ends_its_qp_and_no_other", first: 80_000, runs: 100, run };
+
 #[test]
 fn a_cq_that_overruns_ends_its_qp_and_no_other() {
-    for_each_seed("a_cq_that_overruns_ends_its_qp_and_no_other", 80_000, 100, run);
+    FAMILY.check();
 }

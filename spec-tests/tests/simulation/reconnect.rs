@@ -4,7 +4,7 @@
 use crate::{Draw, LIMIT};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::scenario::NetworkProfile;
-use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::seeds::Family;
 use urxe_spec_tests::simulation::workloads::rc::Expects;
 use urxe_types::QpState;
 
@@ -48,12 +48,15 @@ fn run(seed: u64, prints: bool) {
     }
 }
 
+/// Three lives of a connection.
+pub(crate) const FAMILY: Family = Family {
+    name: "a_qp_that_is_reset_and_connected_again_ignores_earlier_packets",
+    first: 90_000,
+    runs: 200,
+    run,
+};
+
 #[test]
 fn a_qp_that_is_reset_and_connected_again_ignores_earlier_packets() {
-    for_each_seed(
-        "a_qp_that_is_reset_and_connected_again_ignores_earlier_packets",
-        90_000,
-        200,
-        run,
-    );
+    FAMILY.check();
 }

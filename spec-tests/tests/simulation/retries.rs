@@ -6,7 +6,7 @@ use urxe_engine::{Cause, Counter};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::plan::Mix;
 use urxe_spec_tests::simulation::scenario::NetworkProfile;
-use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::seeds::Family;
 use urxe_spec_tests::simulation::workloads::rc::{Expects, Pace, RcWorkload};
 use urxe_spec_tests::simulation::workloads::traffic::Traffic;
 use urxe_types::{QpState, WcStatus};
@@ -129,17 +129,41 @@ fn round_trip(draw: &Draw) -> Duration {
     2 * *draw.profile.link.impairment.delay.end() + Duration::from_micros(10)
 }
 
+/// The peer is destroyed.
+pub(crate) const GONE: Family = Family {
+    name: "retries_for_a_peer_that_is_gone_are_exceeded_in_time",
+    first: 50_000,
+    runs: 100,
+    run: gone,
+};
+
 #[test]
 fn retries_for_a_peer_that_is_gone_are_exceeded_in_time() {
-    for_each_seed("retries_for_a_peer_that_is_gone_are_exceeded_in_time", 50_000, 100, gone);
+    GONE.check();
 }
+
+/// The peer posts no receive.
+pub(crate) const NEVER_READY: Family = Family {
+    name: "rnr_retries_for_a_peer_without_receives_are_exceeded",
+    first: 60_000,
+    runs: 100,
+    run: never_ready,
+};
 
 #[test]
 fn rnr_retries_for_a_peer_without_receives_are_exceeded() {
-    for_each_seed("rnr_retries_for_a_peer_without_receives_are_exceeded", 60_000, 100, never_ready);
+    NEVER_READY.check();
 }
+
+/// The peer posts its receives late.
+pub(crate) const LATE: Family = Family {
+    name: "a_peer_that_posts_receives_late_exceeds_no_retries",
+    first: 65_000,
+    runs: 100,
+    run: late,
+};
 
 #[test]
 fn a_peer_that_posts_receives_late_exceeds_no_retries() {
-    for_each_seed("a_peer_that_posts_receives_late_exceeds_no_retries", 65_000, 100, late);
+    LATE.check();
 }

@@ -5,7 +5,7 @@ use crate::{Draw, LIMIT, check_connected};
 use urxe_engine::Counter;
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::scenario::NetworkProfile;
-use urxe_spec_tests::simulation::seeds::for_each_seed;
+use urxe_spec_tests::simulation::seeds::Family;
 use urxe_spec_tests::simulation::workloads::traffic::Traffic;
 
 /// Makes a run; returns its hash.
@@ -68,27 +68,51 @@ fn check_calm(draw: &Draw, traffic: &Traffic) {
     }
 }
 
+/// Nothing is lost.
+pub(crate) const CALM: Family = Family {
+    name: "everything_succeeds_on_a_perfect_network",
+    first: 0,
+    runs: 300,
+    run: |seed, prints| {
+        run(seed, prints, NetworkProfile::calm);
+    },
+};
+
+/// Anything may happen to a packet.
+pub(crate) const STORMY: Family = Family {
+    name: "everything_succeeds_on_any_network",
+    first: 10_000,
+    runs: 3_000,
+    run: |seed, prints| {
+        run(seed, prints, NetworkProfile::stormy);
+    },
+};
+
+/// Each run is made twice.
+pub(crate) const REPEATED: Family = Family {
+    name: "the_same_seed_is_the_same_run",
+    first: 20_000,
+    runs: 20,
+    run: |seed, prints| {
+        let first = run(seed, prints, NetworkProfile::stormy);
+        assert_eq!(run(seed, false, NetworkProfile::stormy), first);
+        assert_ne!(run(seed + 1, false, NetworkProfile::stormy), first);
+    },
+};
+
 #[test]
 fn everything_succeeds_on_a_perfect_network() {
-    for_each_seed("everything_succeeds_on_a_perfect_network", 0, 300, |seed, prints| {
-        run(seed, prints, NetworkProfile::calm);
-    });
+    CALM.check();
 }
 
 #[test]
 fn everything_succeeds_on_any_network() {
-    for_each_seed("everything_succeeds_on_any_network", 10_000, 3_000, |seed, prints| {
-        run(seed, prints, NetworkProfile::stormy);
-    });
+    STORMY.check();
 }
 
 #[test]
 fn the_same_seed_is_the_same_run() {
-    for_each_seed("the_same_seed_is_the_same_run", 20_000, 20, |seed, prints| {
-        let first = run(seed, prints, NetworkProfile::stormy);
-        assert_eq!(run(seed, false, NetworkProfile::stormy), first);
-        assert_ne!(run(seed + 1, false, NetworkProfile::stormy), first);
-    });
+    REPEATED.check();
 }
 
 /// Receive FETCH ADD and, while its response is on its way, a probe of it; then, in one batch

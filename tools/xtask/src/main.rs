@@ -13,6 +13,7 @@ mod report;
 mod rules;
 mod scale;
 mod setup;
+mod soak;
 mod tidy;
 mod wire;
 
@@ -54,6 +55,10 @@ enum Task {
     /// Look at the wire: two namespaces, a veth pair, a urxed in each, every packet judged by
     /// tshark and by Scapy's ICRC. Needs root.
     Wire,
+    /// Make runs of the simulation for minutes or days, on seeds that no test has: programs with
+    /// random work on random networks, every result checked. Each failure is printed with the
+    /// command that repeats it.
+    Soak(soak::Options),
     /// Measure beside kernel TCP and bare offloaded UDP over the same veth pair, in one run.
     /// Needs root and iperf3 (`cargo xtask setup`).
     Bench(bench::Options),
@@ -74,6 +79,7 @@ fn main() -> ExitCode {
         Task::OrdinaryUser(options) => ordinary_user::run(&options),
         Task::Programs(options) => programs::check(&options),
         Task::Wire => wire::check(),
+        Task::Soak(options) => soak::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Scale(options) => scale::show(&options),
         Task::BareUdp(options) => bench::bare_udp::run(&options),
