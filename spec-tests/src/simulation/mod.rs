@@ -11,6 +11,7 @@
 //! | [`arena`], [`plan`] | random work requests, and what they must do to memory |
 //! | [`workloads`] | programs that post work and check every completion |
 //! | [`scenario`] | draws machines, networks and connections |
+//! | [`wide`] | a wider choice of them |
 //! | [`hostile`] | malformed and forged packets |
 //! | [`seeds`] | which runs are made, and how one of them is repeated |
 //! | [`trace`] | the record of a run |
@@ -24,5 +25,6 @@ pub mod queues;
 pub mod scenario;
 pub mod seeds;
 pub mod trace;
+pub mod wide;
 pub mod workloads;
 pub mod world;

@@ -20,7 +20,9 @@ pub const PD: PdId = PdId(1);
 pub struct NetworkProfile {
     /// What every link does.
     pub link: Link,
-    /// When nothing passes: from when, for how long.
+    /// What the link from each node to those before it does, if it differs.
+    pub back: Option<Link>,
+    /// When nothing passes between any two: from when, for how long.
     pub partitions: Vec<(Duration, Duration)>,
 }
 
@@ -30,7 +32,8 @@ impl NetworkProfile {
         let micros = rng.pick(&[0, 1, 10, 50, 500]);
         let delay = Duration::from_micros(micros)..=Duration::from_micros(micros * 2);
         let impairment = Impairment { delay, ..Impairment::default() };
-        NetworkProfile { link: Link { impairment, ..Link::default() }, partitions: Vec::new() }
+        let link = Link { impairment, ..Link::default() };
+        NetworkProfile { link, back: None, partitions: Vec::new() }
     }
 
     /// A network with random impairments.
@@ -55,9 +58,29 @@ impl NetworkProfile {
 
     /// Whether nothing is ever lost, late or twice.
     pub fn is_calm(&self) -> bool {
-        let Impairment { drop, duplicate, reorder, corrupt, delay: _ } = &self.link.impairment;
-        let never = [drop, duplicate, reorder, corrupt].into_iter().all(|c| *c == Chance::NEVER);
-        never && self.link.rate.is_none() && self.partitions.is_empty()
+        let is_calm = |link: &Link| {
+            let Impairment { drop, duplicate, reorder, corrupt, delay: _ } = &link.impairment;
+            let chances = [drop, duplicate, reorder, corrupt];
+            chances.iter().all(|chance| **chance == Chance::NEVER) && link.rate.is_none()
+        };
+        self.links().all(is_calm) && self.partitions.is_empty()
+    }
+
+    /// The kinds of links that there are.
+    pub fn links(&self) -> impl Iterator<Item = &Link> {
+        [&self.link].into_iter().chain(&self.back)
+    }
+
+    /// The code of the least ACK timeout that is several times the longest round trip.
+    pub fn least_timeout(&self) -> u8 {
+        let one_way = |link: &Link| {
+            let reordered = link.impairment.reorder != Chance::NEVER;
+            let held_back = if reordered { Duration::from_micros(500) } else { Duration::ZERO };
+            *link.impairment.delay.end() + link.queue_limit.unwrap_or_default() + held_back
+        };
+        let one_way = self.links().map(one_way).max().unwrap_or_default();
+        let is_enough = |&code: &u8| Duration::from_nanos(4096 << code) >= 8 * one_way;
+        (1..31).find(is_enough).unwrap_or(31)
     }
 }
 
@@ -90,9 +113,25 @@ pub fn world(rng: &mut Rng, nodes: &[NodeConfig], profile: &NetworkProfile, prin
     let world = World::new(rng.next_u64(), profile.link.clone(), nodes, prints);
     for &(from, lasts) in &profile.partitions {
         let from = world.now() + from;
-        world.network.partition(nodes[0].addr, nodes[1].addr, from..from + lasts);
+        for [a, b] in pairs(nodes) {
+            world.network.partition(a, b, from..from + lasts);
+        }
+    }
+    if let Some(back) = &profile.back {
+        for [a, b] in pairs(nodes) {
+            world.network.set_link(b, a, back.clone());
+        }
     }
     world
+}
+
+/// The addresses of each two machines.
+fn pairs(nodes: &[NodeConfig]) -> impl Iterator<Item = [IpAddr; 2]> {
+    let others = |(number, a): (usize, &NodeConfig)| {
+        let a = a.addr;
+        nodes[number + 1..].iter().map(move |b| [a, b.addr])
+    };
+    nodes.iter().enumerate().flat_map(others)
 }
 
 /// A counter on each node, to which all programs add.

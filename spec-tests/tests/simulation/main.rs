@@ -20,13 +20,14 @@ use std::time::Duration;
 use urxe_engine::Counter;
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::scenario::{self, Connection, NetworkProfile};
+use urxe_spec_tests::simulation::wide::Wide;
 use urxe_spec_tests::simulation::workloads::rc::RcWorkload;
 use urxe_spec_tests::simulation::workloads::traffic::Traffic;
 use urxe_spec_tests::simulation::world::NodeConfig;
 use urxe_types::QpState;
 
 /// Longer than the slowest run takes, in virtual time.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(3_600);
 
 /// The seeds of the runs with names.
 const NAMED: [u64; 4] = [31, 30_012, 40_000, 40_028];
@@ -35,23 +36,29 @@ const NAMED: [u64; 4] = [31, 30_012, 40_000, 40_028];
 #[derive(Debug)]
 struct Draw {
     profile: NetworkProfile,
-    nodes: [NodeConfig; 2],
+    nodes: Vec<NodeConfig>,
     connections: Vec<Connection>,
 }
 
 impl Draw {
     fn new(rng: &mut Rng, profile: NetworkProfile, connections: u64) -> Draw {
-        let nodes = scenario::draw_nodes(rng);
+        let nodes = scenario::draw_nodes::<2>(rng).to_vec();
         let connections = (0..connections).map(|_| Connection::draw(rng)).collect();
         Draw { profile, nodes, connections }
     }
 
     /// Adds ATOMIC WRITE, FLUSH, local operations and windows, except to the runs with names, which
-    /// must stay as they were.
+    /// must stay as they were; for the seeds of a soak it draws more.
     fn enrich(mut self, seed: u64) -> Draw {
         if !NAMED.contains(&seed) {
             let mut rng = Rng::new(!seed);
             self.connections.iter_mut().for_each(|connection| connection.enrich(&mut rng));
+        }
+        if let Some(mut wide) = Wide::of(seed) {
+            wide.network(&mut self.profile);
+            self.nodes = wide.more_nodes();
+            wide.connections(&mut self.connections, self.nodes.len());
+            wide.timeouts(&mut self.connections, &self.profile);
         }
         self
     }

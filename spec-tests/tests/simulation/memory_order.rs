@@ -8,6 +8,7 @@ use urxe_spec_tests::simulation::memory::Store;
 use urxe_spec_tests::simulation::queues::{Entry, send_wqe};
 use urxe_spec_tests::simulation::scenario::{self, Connection, NetworkProfile, PD};
 use urxe_spec_tests::simulation::seeds::Family;
+use urxe_spec_tests::simulation::wide::Wide;
 use urxe_spec_tests::simulation::world::{Mr, everything};
 use urxe_types::{Extra, Lkey, RecvWqe, Rkey, SendOp, SendWqe, Sge};
 
@@ -153,10 +154,18 @@ fn run(
     profile: impl Fn(&mut Rng) -> NetworkProfile,
 ) -> (Vec<(SendOp, Kind)>, Vec<Store>, Vec<u64>) {
     let mut rng = Rng::new(seed);
-    let profile = profile(&mut rng);
-    let nodes = scenario::draw_nodes::<2>(&mut rng);
+    let mut profile = profile(&mut rng);
+    let mut nodes = scenario::draw_nodes::<2>(&mut rng).to_vec();
+    let mut wide = Wide::of(seed);
+    if let Some(wide) = &mut wide {
+        wide.network(&mut profile);
+        nodes = wide.nodes(2);
+    }
     let mut world = scenario::world(&mut rng, &nodes, &profile, prints);
-    let connection = Connection::draw(&mut rng);
+    let mut connection = Connection::draw(&mut rng);
+    if let Some(wide) = &mut wide {
+        wide.timeouts(std::slice::from_mut(&mut connection), &profile);
+    }
     let ends = [0, 1].map(|node| {
         let cq = world.nodes[node].host.add_cq(4 * MESSAGES);
         world.create_qp(node, PD, (cq, cq), (MESSAGES, MESSAGES))

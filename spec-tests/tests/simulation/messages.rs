@@ -5,6 +5,7 @@ use crate::{LIMIT, check_connected};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::scenario::{self, Connection, NetworkProfile, PD};
 use urxe_spec_tests::simulation::seeds::Family;
+use urxe_spec_tests::simulation::wide::Wide;
 use urxe_spec_tests::simulation::workloads::datagram::DatagramWorkloads;
 use urxe_spec_tests::simulation::workloads::rc::RcWorkload;
 use urxe_spec_tests::simulation::workloads::traffic::Traffic;
@@ -12,13 +13,21 @@ use urxe_spec_tests::simulation::workloads::traffic::Traffic;
 /// Makes a run; returns its hash.
 fn run(seed: u64, prints: bool, profile: impl Fn(&mut Rng) -> NetworkProfile) -> u64 {
     let mut rng = Rng::new(seed);
-    let profile = profile(&mut rng);
-    let nodes = scenario::draw_nodes::<3>(&mut rng);
+    let mut profile = profile(&mut rng);
+    let mut nodes = scenario::draw_nodes::<3>(&mut rng).to_vec();
+    let mut wide = Wide::of(seed);
+    if let Some(wide) = &mut wide {
+        wide.network(&mut profile);
+        nodes = wide.nodes(3);
+    }
     let mut world = scenario::world(&mut rng, &nodes, &profile, prints);
     let counters = scenario::counters(&mut rng, &mut world);
     let mut workloads: Vec<RcWorkload> = Vec::new();
     for number in 0..rng.pick(&[0, 0, 1]) {
         let mut connection = Connection::draw(&mut rng);
+        if let Some(wide) = &mut wide {
+            wide.timeouts(std::slice::from_mut(&mut connection), &profile);
+        }
         for style in &mut connection.styles {
             style.count = style.count.min(20);
             style.budget = style.budget.min(100_000);

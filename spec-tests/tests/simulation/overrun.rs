@@ -6,16 +6,22 @@ use urxe_engine::{AsyncEvent, Counter};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::scenario::{self, NetworkProfile};
 use urxe_spec_tests::simulation::seeds::Family;
+use urxe_spec_tests::simulation::wide::Wide;
 use urxe_spec_tests::simulation::workloads::rc::{Expects, RcWorkload};
 use urxe_types::QpState;
 
 fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let profile = NetworkProfile::stormy(&mut rng);
-    let draw = Draw::new(&mut rng, profile, 2);
+    let draw = Draw::new(&mut rng, profile, 2).enrich(seed);
     let mut traffic = draw.make(&mut rng, prints);
 
+    let others = 0..traffic.workloads.len();
+    let tight = others.end..others.end + 2;
     let mut connection = scenario::Connection::draw(&mut rng);
+    if let Some(mut wide) = Wide::of(seed) {
+        wide.timeouts(std::slice::from_mut(&mut connection), &draw.profile);
+    }
     connection.eager = true;
     connection.styles[0].signaled = 100;
     // What the requests with lost completions have added is not known.
@@ -27,13 +33,13 @@ fn run(seed: u64, prints: bool) {
         world.create_qp(node, connection.pd, cqs, (64, 64))
     });
     let counters = traffic.counters.clone();
-    let workloads = connection.make_on(&mut rng, &mut traffic.world, 2, &counters, ends);
+    let number = draw.connections.len() as u64;
+    let workloads = connection.make_on(&mut rng, &mut traffic.world, number, &counters, ends);
     for mut workload in workloads {
         workload.expects = Expects::Anything;
         traffic.add(workload);
     }
 
-    let (others, tight) = (0..4, 4..6);
     traffic.run_until(LIMIT, |traffic| {
         let is_err =
             |workload: &RcWorkload| traffic.world.state(&workload.end) == Some(QpState::Err);

@@ -15,7 +15,7 @@ fn run(seed: u64, prints: bool) {
     draw.connections[0].styles[0].count = 60;
     let mut traffic = draw.make(&mut rng, prints);
     for life in 1..=3 {
-        let first = traffic.workloads.len() - if life == 1 { 4 } else { 2 };
+        let first = if life == 1 { 0 } else { traffic.workloads.len() - 2 };
         let sides = [first, first + 1];
         let ended = rng.range(0..=traffic.workloads[first].sends.len() as u64) as usize;
         traffic.run_until(LIMIT, |traffic| traffic.workloads[first].send_progress.ended >= ended);
@@ -33,7 +33,7 @@ fn run(seed: u64, prints: bool) {
         }
         let ends = sides.map(|side| traffic.workloads[side].end);
         let counters = traffic.counters.clone();
-        let number = 2 + u64::from(life);
+        let number = draw.connections.len() as u64 + u64::from(life);
         let workloads = connection.make_on(&mut rng, &mut traffic.world, number, &counters, ends);
         workloads.into_iter().for_each(|workload| traffic.add(workload));
     }

@@ -9,7 +9,7 @@ use crate::simulation::world::{End, EndAttr, Mr, World, everything};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use urxe_engine::{PdId, RecvSource, SrqId, SrqInit};
-use urxe_port::Chance;
+use urxe_port::{Chance, Impairment};
 use urxe_types::{
     AddressVector, DatagramPath, Destination, Extra, Lkey, PathMtu, Qkey, QpType, Qpn, Rkey,
     SendOp, Sge, WcStatus,
@@ -38,17 +38,19 @@ impl DatagramWorkloads {
         profile: &NetworkProfile,
         pd: PdId,
     ) -> DatagramWorkloads {
-        let impairment = &profile.link.impairment;
+        let any = |chance: fn(&Impairment) -> Chance| {
+            profile.links().any(|link| chance(&link.impairment) != Chance::NEVER)
+        };
         let network = Network {
-            duplicates: impairment.duplicate != Chance::NEVER,
-            reorders: impairment.reorder != Chance::NEVER,
+            duplicates: any(|impairment| impairment.duplicate),
+            reorders: any(|impairment| impairment.reorder),
         };
         let mut all = DatagramWorkloads { network, ..DatagramWorkloads::none(pd) };
         for node in 0..world.nodes.len() {
             all.add_srq(rng, world, node);
         }
         for _ in 0..rng.range(0..=3) {
-            all.add_connection(rng, world);
+            all.add_connection(rng, world, profile.least_timeout());
         }
         all.add_datagrams(rng, world);
         for workload in &mut all.workloads {
@@ -137,7 +139,7 @@ impl DatagramWorkloads {
     }
 
     /// Two QPs, each of which sends to the other.
-    fn add_connection(&mut self, rng: &mut Rng, world: &mut World) {
+    fn add_connection(&mut self, rng: &mut Rng, world: &mut World, least_timeout: u8) {
         let qp_type = rng.pick(&[QpType::Uc, QpType::Uc, QpType::Rc]);
         // On a reliable connection a message that does not fit is an error.
         let fits = qp_type == QpType::Rc || rng.percent(70);
@@ -149,7 +151,9 @@ impl DatagramWorkloads {
             self.add_qp(rng, world, (node, qp_type, receives))
         });
         let ends = sides.map(|number| self.workloads[number].end);
-        let attrs = [0, 1].map(|_| EndAttr { sq_psn: draw_psn(rng), ..EndAttr::generous() });
+        let generous = EndAttr::generous();
+        let timeout = generous.timeout.max(least_timeout);
+        let attrs = [0, 1].map(|_| EndAttr { sq_psn: draw_psn(rng), timeout, ..generous.clone() });
         let mtu = rng.pick(&PathMtu::ALL);
         world.connect(&ends, &attrs, mtu);
         for (from, to) in [(sides[0], sides[1]), (sides[1], sides[0])] {
