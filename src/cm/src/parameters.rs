@@ -63,7 +63,7 @@ pub struct Qp {
     pub responder_resources: u8,
     /// READs and atomics that its requester wants to have outstanding.
     pub initiator_depth: u8,
-    /// It heeds end-to-end credits.
+    /// It has end-to-end flow control.
     pub flow_control: bool,
     /// `rnr_retry` of the peer's QP: 0 to 7.
     pub rnr_retry_count: u8,

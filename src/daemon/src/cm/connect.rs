@@ -230,7 +230,8 @@ fn qp_to_engine(param: &CmConnParam) -> Result<Qp, ControlError> {
         qpn: qpn.map_err(|error| refuse(Errno::INVAL, format!("qp_num {error}")))?,
         responder_resources: param.responder_resources,
         initiator_depth: param.initiator_depth,
-        flow_control: param.flow_control,
+        // CM-060: it is a matter of the device, not of the program, and this one tells no credits.
+        flow_control: false,
         rnr_retry_count: param.rnr_retry_count,
         srq: param.srq,
     })

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use urxe_daemon::Handle;
-use urxe_shm::control::{CmEventKind, CmEventParam, CmPortSpace, CmRequest};
+use urxe_shm::control::{CmConnParam, CmEventKind, CmEventParam, CmPortSpace, CmRequest};
 use urxe_types::{Extra, Gid, QpState, QpType, SendData, SendOp, SendWr};
 
 const TCP: CmPortSpace = CmPortSpace::Tcp;
@@ -103,6 +103,27 @@ fn two_programs_of_one_daemon_connect() {
 fn programs_of_two_daemons_connect() {
     let (server, client) = (start(1), start(1));
     converse(place(&server), place(&client));
+}
+
+#[test]
+fn no_end_to_end_flow_control_is_announced_whatever_the_program_asks_for() {
+    let (server, client) = (start(1), start(1));
+    let (mut passive, mut active) = (Caller::new(server.socket()), Caller::new(client.socket()));
+    let to = SocketAddr::new(addr_of(&server), 7175);
+    passive.listen(TCP, 1, to);
+    let id = active.resolve(TCP, 7, to);
+    let [line, their_line] =
+        [&mut active.client, &mut passive.client].map(|client| Line::new(client, "urxe0"));
+    let qp = line.qp(&mut active.client, QpType::Rc);
+    let their_qp = their_line.qp(&mut passive.client, QpType::Rc);
+    let wants = |qpn| CmConnParam { flow_control: true, ..param(qpn, b"") };
+    active.order(CmRequest::Connect { id, param: wants(qp.created.qpn.get()) });
+    let (new, asked) = passive.expect_request(1);
+    assert!(!conn(asked).flow_control);
+    passive.set_qp(new, &their_qp, &[QpState::Init, QpState::Rtr]);
+    let accept = wants(their_qp.created.qpn.get());
+    passive.order(CmRequest::Accept { id: new, user_handle: 2, param: accept });
+    assert!(!conn(active.expect(7, CmEventKind::ConnectResponse).param).flow_control);
 }
 
 /// The active side's word may be lost while its data is not.

@@ -28,7 +28,7 @@ message! {
         target_ack_delay: TimeCode = bits(26, 0..5),
         /// What became of the alternate path, 2 bits; 0 says that it was accepted.
         failover: u8 = bits(26, 5..7),
-        /// The sender's requester obeys credits.
+        /// The sender has end-to-end flow control; without it, its ACKs tell no credits.
         flow_control: bool = bits(26, 7..8),
         /// Tries after an RNR NAK, 3 bits.
         rnr_retry_count: u8 = bits(27, 0..3),

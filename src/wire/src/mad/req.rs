@@ -48,7 +48,7 @@ message! {
         remote_response_timeout: TimeCode = bits(43, 0..5),
         /// The kind of connection.
         transport: TransportService = bits(43, 5..7),
-        /// The sender's requester obeys credits.
+        /// The sender has end-to-end flow control; without it, its ACKs tell no credits.
         flow_control: bool = bits(43, 7..8),
         /// First PSN that the receiver's requester is to use.
         starting_psn: Psn = at(44),
