@@ -44,7 +44,7 @@ const ENOUGH_FAILURES: usize = 20;
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
 /// No run takes so long, in real time: one that does is in a loop.
-const HANGS_AFTER: Duration = Duration::from_secs(300);
+const HANGS_AFTER: Duration = Duration::from_secs(60);
 
 thread_local! {
     /// Where the last panic of this thread was, and what it said.

@@ -244,7 +244,7 @@ impl RcWorkload {
             self.send_succeeded(world, index, None);
         }
         if status != WcStatus::Success {
-            self.send_progress.failed = Some(self.first_failure(number, &completion));
+            self.send_progress.failed = Some(self.first_failure(world, number, &completion));
             return self.send_failed(number);
         }
         let send = &self.sends[number];
@@ -275,7 +275,7 @@ impl RcWorkload {
                     assert_eq!(status, WcStatus::WrFlush, "{wr_id:#x} after {failed:?}")
                 }
                 None => {
-                    self.recv_progress.failed = Some(self.first_failure(number, &completion));
+                    self.recv_progress.failed = Some(self.first_failure(world, number, &completion));
                     self.arena.mark_unknown(&self.recvs[number].wqe.sges);
                 }
             }
@@ -296,8 +296,14 @@ impl RcWorkload {
         self.arena.scatter(&recv.wqe.sges, &junk);
     }
 
-    fn first_failure(&self, index: usize, completion: &Completion) -> Failed {
-        assert_ne!(self.expects, Expects::Success, "work request {index}: {completion:?}");
+    fn first_failure(&self, world: &World, index: usize, completion: &Completion) -> Failed {
+        if self.expects == Expects::Success {
+            let counters = world.nodes[self.end.node].device.qp_counters(self.end.qpn);
+            let counted = counters.into_iter().flat_map(|counters| counters.iter());
+            let counted = counted.filter(|(_, value, _)| *value > 0);
+            let counted: Vec<_> = counted.map(|(name, value, _)| (name, value)).collect();
+            panic!("work request {index}: {completion:?}; the QP has counted {counted:?}");
+        }
         let cause = Cause::from_number(completion.vendor_err);
         let cause = cause.filter(|&cause| cause != Cause::None).expect("an error says why");
         Failed { index, status: completion.status, cause }
