@@ -270,8 +270,11 @@ impl Node {
 
     /// Sends all that the engine has to send.
     fn transmit(&mut self, now: Instant, trace: &mut Trace) {
+        let mut empty_batches = 0;
         loop {
             let more = self.device.poll_transmit(now, &mut self.host, &mut self.tx);
+            empty_batches = if self.tx.is_empty() { empty_batches + 1 } else { 0 };
+            assert!(empty_batches < MAX_EMPTY_BATCHES, "the engine works and sends nothing");
             assert!(self.host.memory.is_synced(), "packets were built before a sync");
             for datagram in self.tx.datagrams() {
                 trace.datagram(now, self.number, Direction::Out, datagram.bytes);
@@ -284,6 +287,9 @@ impl Node {
         }
     }
 }
+
+/// An engine that has more to do, but nothing to send, so many times, hangs in a loop.
+const MAX_EMPTY_BATCHES: u32 = 10_000;
 
 /// Nodes on one network.
 pub struct World {

@@ -7,6 +7,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,6 +40,9 @@ const FAMILIES: [Family; 20] = [
 
 /// So many failed runs end the soak: they are enough to look at.
 const ENOUGH_FAILURES: usize = 20;
+
+/// So many of one check are kept and printed; more are only counted.
+const ENOUGH_OF_ONE_CHECK: usize = 3;
 
 /// How often progress is printed.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
@@ -78,6 +82,8 @@ struct Soak {
     /// Runs of each family.
     made: Vec<AtomicU64>,
     failures: Mutex<Vec<Failure>>,
+    /// How many runs failed at each place.
+    places: Mutex<BTreeMap<String, usize>>,
     /// What each thread runs, and since when.
     current: Vec<Mutex<Option<Current>>>,
     start: Instant,
@@ -97,6 +103,7 @@ impl Soak {
             made: families.iter().map(|_| AtomicU64::new(0)).collect(),
             families,
             failures: Mutex::default(),
+            places: Mutex::default(),
             current: (0..jobs).map(|_| Mutex::default()).collect(),
             start,
             end: start + Duration::from_secs(seconds),
@@ -128,6 +135,12 @@ impl Soak {
 
     fn add_failure(&self, failure: Failure) {
         let Failure { family, seed, place, message } = &failure;
+        let mut places = lock(&self.places);
+        let count = places.entry(place.clone()).or_default();
+        *count += 1;
+        if *count > ENOUGH_OF_ONE_CHECK {
+            return;
+        }
         let command = reproduction(family, *seed);
         eprintln!("\nFAILED {family}, seed {seed}, at {place}:\n{message}\nagain:  {command}\n");
         lock(&self.failures).push(failure);
@@ -173,32 +186,17 @@ impl Soak {
             "{seconds:>7.0} s  {runs:>9} runs  {:>6.0} runs/s  {:>8.2} x CI  {} failed",
             runs as f64 / seconds,
             self.times_ci(),
-            lock(&self.failures).len(),
+            lock(&self.places).values().sum::<usize>(),
         )
-    }
-
-    /// Failures by the check that failed, the most frequent first.
-    fn places(&self) -> Vec<(String, usize)> {
-        let mut places: Vec<(String, usize)> = Vec::new();
-        for failure in lock(&self.failures).iter() {
-            match places.iter_mut().find(|(place, _)| *place == failure.place) {
-                Some((_, count)) => *count += 1,
-                None => places.push((failure.place.clone(), 1)),
-            }
-        }
-        places.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        places
     }
 
     fn summary(&self) -> Value {
         let failures = lock(&self.failures);
-        let failed = |name: &str| failures.iter().filter(|failure| failure.family == name).count();
         let families = self.families.iter().zip(&self.made).map(|(family, made)| {
             json!({
                 "family": family.name,
                 "runs": made.load(Ordering::Relaxed),
                 "runs_in_ci": family.runs,
-                "failed": failed(family.name),
             })
         });
         let again = failures.iter().map(|Failure { family, seed, place, message }| {
@@ -215,6 +213,7 @@ impl Soak {
             "runs": self.runs(),
             "times_ci": self.times_ci(),
             "families": families.collect::<Vec<_>>(),
+            "failed_at": *lock(&self.places),
             "failures": again.collect::<Vec<_>>(),
         })
     }
@@ -276,8 +275,8 @@ fn soak() {
     });
     let _ = std::panic::take_hook();
     eprintln!("{}", soak.progress());
-    for (place, count) in soak.places() {
-        eprintln!("{count:>4} failed at {place}");
+    for (place, count) in lock(&soak.places).iter() {
+        eprintln!("{count:>6} failed at {place}");
     }
     write_summary(&soak);
     assert!(lock(&soak.failures).is_empty(), "runs failed");

@@ -275,7 +275,8 @@ impl RcWorkload {
                     assert_eq!(status, WcStatus::WrFlush, "{wr_id:#x} after {failed:?}")
                 }
                 None => {
-                    self.recv_progress.failed = Some(self.first_failure(world, number, &completion));
+                    self.recv_progress.failed =
+                        Some(self.first_failure(world, number, &completion));
                     self.arena.mark_unknown(&self.recvs[number].wqe.sges);
                 }
             }
