@@ -63,5 +63,8 @@ pub use flow::FlowError;
 pub use host::{AsyncEvent, AtomicOp, CqOverrun, Host, MemoryFault, Taken};
 pub use ids::{CqId, PdId, QueueId, RegionId, SrqId};
 pub use memory::{AllocMwError, DeregMrError, MrKeys, MrSpec, MwBinding, MwInfo, RegMrError};
+pub use path::{CutCause, Held, LaneInfo, PathInfo, RoundTripInfo};
 pub use qp::{Attribute, ModifyQpError};
-pub use tuning::{EarlyLimits, Tuning, WireForm};
+pub use tuning::{
+    CongestionControl, CongestionParameters, EarlyLimits, Ecn, RateParameters, Tuning, WireForm,
+};

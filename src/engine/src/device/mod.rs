@@ -28,6 +28,7 @@ pub use verbs::CreateQpError;
 use crate::attr::DeviceConfig;
 use crate::counters::Counters;
 use crate::limits::{GID_TABLE_LEN, MAX_QPN, MIN_QPN};
+use crate::path::PathInfo;
 use crate::table::IntMap;
 use management::Management;
 use multicast::MulticastTable;
@@ -127,6 +128,12 @@ impl Device {
     /// What one QP has counted.
     pub fn qp_counters(&self, qpn: Qpn) -> Option<&Counters> {
         self.qps.get(&qpn.get()).map(|scheduled| scheduled.qp.counters())
+    }
+
+    /// The ways to peers that are known, in no particular order; those that no QP goes any more
+    /// are kept for a while.
+    pub fn paths(&self) -> impl Iterator<Item = PathInfo> + '_ {
+        self.tables.paths.infos()
     }
 
     /// The QPNs that exist, in no particular order.

@@ -27,12 +27,12 @@ impl Tables {
     pub(super) fn new(config: DeviceConfig) -> Tables {
         Tables {
             peers: Peers::new(&config),
+            paths: Paths::new(config.tuning.congestion),
             config,
             keys: KeyTable::default(),
             srqs: SrqTable::default(),
             ahs: AhTable::default(),
             cqs: Cqs::default(),
-            paths: Paths::default(),
             counters: Counters::default(),
         }
     }

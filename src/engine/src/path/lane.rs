@@ -1,7 +1,9 @@
 //! One direction of a path: how much is in flight, who waits, and whose turn it is.
 
 use super::congestion::{Congestion, Delivered};
+use super::info::Held;
 use crate::limits::LANE_TURN_BYTES;
+use crate::tuning::CongestionControl;
 use std::collections::VecDeque;
 use std::time::Instant;
 use urxe_types::Qpn;
@@ -10,7 +12,7 @@ use urxe_types::Qpn;
 ///
 /// Bytes are those of whole packets. What a QP was [released](Self::release) for counts as in flight
 /// until it was sent or given back.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lane {
     in_flight: u64,
     granted: u64,
@@ -23,6 +25,17 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
+    /// One of a path of which nothing is known.
+    pub(super) fn new(control: CongestionControl) -> Lane {
+        Lane {
+            in_flight: 0,
+            granted: 0,
+            waiting: VecDeque::new(),
+            next_at: None,
+            congestion: Congestion::new(control),
+        }
+    }
+
     /// Bytes in flight.
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight
@@ -36,6 +49,15 @@ impl Lane {
     /// Whether a QP waits.
     pub(crate) fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Why the QPs that wait do so.
+    pub(crate) fn held(&self) -> Held {
+        match (self.is_waited_for(), self.has_room(1)) {
+            (false, _) => Held::Nothing,
+            (true, true) => Held::Pace,
+            (true, false) => Held::Window,
+        }
     }
 
     /// Whether a QP may send so much at once that was not released for it: nobody waits, and there

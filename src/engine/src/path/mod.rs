@@ -8,16 +8,20 @@
 //! table.
 
 mod congestion;
+mod info;
 mod lane;
+mod least;
 mod peer;
 mod round_trip;
 
 pub(crate) use congestion::Delivered;
+pub use info::{CutCause, Held, LaneInfo, PathInfo, RoundTripInfo};
 pub(crate) use lane::Lane;
 pub(crate) use peer::Peer;
 pub(crate) use round_trip::{RoundTrip, Sample};
 
 use crate::limits::MAX_UNUSED_PATHS;
+use crate::tuning::CongestionControl;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
@@ -94,6 +98,7 @@ pub(crate) struct Release {
 /// The paths of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
+    control: CongestionControl,
     paths: Vec<Path>,
     by_key: HashMap<PathKey, PathId>,
     /// Paths without users, the longest unused first. They are kept for those that come back.
@@ -105,6 +110,11 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
+    /// Those of a device that knows nobody yet.
+    pub(crate) fn new(control: CongestionControl) -> Paths {
+        Paths { control, ..Paths::default() }
+    }
+
     /// A QP goes this way from now on.
     pub(crate) fn join(&mut self, key: PathKey) -> PathId {
         let id = match self.by_key.get(&key) {
@@ -125,7 +135,7 @@ impl Paths {
             users: 0,
             round_trip: RoundTrip::default(),
             peer: Peer::default(),
-            lanes: [Lane::default(), Lane::default()],
+            lanes: [Lane::new(self.control), Lane::new(self.control)],
             is_ready: false,
         };
         let id = match self.unused.len() >= MAX_UNUSED_PATHS {

@@ -1,7 +1,8 @@
 //! How long an answer takes.
 
+use super::least::Least;
 use crate::limits::{MAX_PROBE_INTERVAL, UNKNOWN_ROUND_TRIP};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The round trip of a path, estimated as TCP does (RFC 6298).
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,12 +24,12 @@ pub(crate) enum Sample {
 struct Estimate {
     smoothed: Duration,
     variation: Duration,
-    least: Duration,
+    least: Least,
 }
 
 impl RoundTrip {
     /// An answer took so long.
-    pub(crate) fn on_sample(&mut self, sample: Sample) {
+    pub(crate) fn on_sample(&mut self, now: Instant, sample: Sample) {
         let sample = match sample {
             Sample::Exact(sample) => sample,
             Sample::AtMost(ceiling) => {
@@ -36,14 +37,15 @@ impl RoundTrip {
                 return;
             }
         };
-        self.estimate = Some(match self.estimate {
-            None => Estimate { smoothed: sample, variation: sample / 2, least: sample },
-            Some(Estimate { smoothed, variation, least }) => Estimate {
-                smoothed: (smoothed * 7 + sample) / 8,
-                variation: (variation * 3 + smoothed.abs_diff(sample)) / 4,
-                least: least.min(sample),
-            },
-        });
+        let mut least = self.estimate.map_or_else(Least::default, |estimate| estimate.least);
+        least.on_sample(now, sample);
+        let (smoothed, variation) = match self.estimate {
+            None => (sample, sample / 2),
+            Some(Estimate { smoothed, variation, .. }) => {
+                ((smoothed * 7 + sample) / 8, (variation * 3 + smoothed.abs_diff(sample)) / 4)
+            }
+        };
+        self.estimate = Some(Estimate { smoothed, variation, least });
     }
 
     /// The smoothed round trip, once one was measured.
@@ -51,9 +53,14 @@ impl RoundTrip {
         self.estimate.map(|estimate| estimate.smoothed)
     }
 
-    /// The least round trip, once one was measured.
+    /// How far round trips are from the smoothed one, on average.
+    pub(crate) fn variation(&self) -> Option<Duration> {
+        self.estimate.map(|estimate| estimate.variation)
+    }
+
+    /// The least round trip of the last seconds, once one was measured.
     pub(crate) fn least(&self) -> Option<Duration> {
-        self.estimate.map(|estimate| estimate.least)
+        self.estimate?.least.get()
     }
 
     /// How long an answer may take before it is taken for late. `least_margin` is what it may take

@@ -1,6 +1,8 @@
 //! How much may be in flight in one direction of a path, and how fast it may go.
 
+use super::info::CutCause;
 use crate::limits::{INITIAL_WINDOW, MAX_WINDOW};
+use crate::tuning::CongestionControl;
 use std::time::{Duration, Instant};
 
 /// Bytes that have arrived.
@@ -21,13 +23,27 @@ pub(crate) struct Congestion {
     cut_at: Option<Instant>,
 }
 
-impl Default for Congestion {
-    fn default() -> Self {
+impl Congestion {
+    /// That of a path of which nothing is known.
+    pub(super) fn new(_control: CongestionControl) -> Congestion {
         Congestion { window: INITIAL_WINDOW, threshold: MAX_WINDOW, cut_at: None }
     }
-}
 
-impl Congestion {
+    /// How fast it may go, in bytes per second; `None`: as fast as the window allows.
+    pub(super) fn rate(&self) -> Option<u64> {
+        None
+    }
+
+    /// The estimate of congestion, from 0 to 1.
+    pub(super) fn estimate(&self) -> f32 {
+        0.0
+    }
+
+    /// Why less was sent from some time on, the last time that this was so.
+    pub(super) fn last_cut(&self) -> Option<CutCause> {
+        None
+    }
+
     /// Bytes that may be in flight.
     pub(crate) fn window(&self) -> u64 {
         self.window

@@ -496,7 +496,7 @@ pub(super) fn settle_flight<H>(
     let now = cx.now;
     let path_of_qp = cx.paths.get_mut(path);
     if let Some(sample) = sample {
-        path_of_qp.round_trip.on_sample(sample);
+        path_of_qp.round_trip.on_sample(now, sample);
     }
     let round_trip = match sample {
         Some(Sample::Exact(sample)) => Some(sample),

@@ -304,7 +304,7 @@ mod tests {
     fn known(sample: Duration) -> RoundTrip {
         let mut round_trip = RoundTrip::default();
         for _ in 0..50 {
-            round_trip.on_sample(Sample::Exact(sample));
+            round_trip.on_sample(Instant::now(), Sample::Exact(sample));
         }
         round_trip
     }
