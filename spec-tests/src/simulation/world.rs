@@ -18,7 +18,7 @@ use urxe_types::{
     SendWqe, SendWr,
 };
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Flow, Outer};
+use urxe_wire::{Flow, Outer, SourcePorts};
 
 /// One machine: an engine, its host, and its port to the network.
 pub struct Node {
@@ -64,7 +64,7 @@ impl NodeConfig {
     pub fn device(&self) -> Device {
         Device::new(DeviceConfig {
             gids: vec![Some(self.addr)],
-            source_port: None,
+            source_ports: SourcePorts::All,
             active_mtu: PathMtu::Mtu4096,
             local_addrs: BTreeSet::new(),
             seed: self.seed,

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use urxe_engine::Tuning;
 use urxe_port::fault::FaultSpec;
+use urxe_port::udp::UdpOptions;
 
 /// What can be set, under the same names on the command line and in the configuration file.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -56,6 +57,15 @@ pub struct Settings {
     /// How packets reach the wire [default: udp].
     #[arg(long, value_name = "BACKEND", value_enum)]
     pub port_backend: Option<PortBackend>,
+
+    /// How many UDP source ports the QPs of an address are spread over, so that a network with
+    /// several paths and a NIC with several receive queues can tell them apart [default: 16].
+    ///
+    /// They are 49152 and those behind it; one that another program has is done without. 1: all
+    /// packets leave from port 4791. Raw sockets have all ports anyway.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_SOURCE_PORTS)))]
+    #[serde(deserialize_with = "source_ports")]
+    pub source_ports: Option<u8>,
 
     /// Break the network on purpose, for tests.
     ///
@@ -121,6 +131,16 @@ where
 {
     let value = String::deserialize(deserializer)?.parse();
     value.map(Some).map_err(serde::de::Error::custom)
+}
+
+/// A number of source ports, as the command line takes it.
+fn source_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
+    match u8::deserialize(deserializer)? {
+        ports @ 1..=MAX_SOURCE_PORTS => Ok(Some(ports)),
+        ports => Err(serde::de::Error::custom(format!(
+            "source-ports {ports}: expected 1 to {MAX_SOURCE_PORTS}"
+        ))),
+    }
 }
 
 impl fmt::Display for SocketMode {
@@ -189,6 +209,9 @@ pub enum ConfigError {
     },
 }
 
+/// The most source ports that an address spreads its QPs over: each takes a socket.
+const MAX_SOURCE_PORTS: u8 = 64;
+
 /// The longest name that a device can have: the kernel's, less the zero behind it.
 const MAX_NAME: usize = 63;
 
@@ -221,6 +244,7 @@ impl Settings {
             socket: self.socket.or(others.socket),
             mode: self.mode.or(others.mode),
             port_backend: self.port_backend.or(others.port_backend),
+            source_ports: self.source_ports.or(others.source_ports),
             fault: self.fault.or(others.fault),
             capture: self.capture.or(others.capture),
             linger: self.linger.or(others.linger),
@@ -243,6 +267,9 @@ pub struct Config {
     pub mode: SocketMode,
     /// How packets reach the wire.
     pub port_backend: PortBackend,
+    /// How many UDP source ports the QPs of an address are spread over; 1: all packets leave from
+    /// port 4791.
+    pub source_ports: u8,
     /// Break the network on purpose.
     pub fault: Option<FaultSpec>,
     /// Record all packets here, or, if there are several addresses, in one file for each, with the
@@ -264,6 +291,7 @@ impl Config {
             socket: urxe_shm::socket_path(),
             mode: SocketMode::default(),
             port_backend: PortBackend::default(),
+            source_ports: UdpOptions::default().source_ports,
             fault: None,
             capture: None,
             linger: None,
@@ -327,6 +355,7 @@ impl TryFrom<Settings> for Config {
             socket: settings.socket.unwrap_or(defaults.socket),
             mode: settings.mode.unwrap_or(defaults.mode),
             port_backend: settings.port_backend.unwrap_or(defaults.port_backend),
+            source_ports: settings.source_ports.unwrap_or(defaults.source_ports),
             fault: settings.fault,
             capture: settings.capture,
             linger: settings.linger.map(|seconds| Duration::from_secs(seconds.get().into())),
@@ -358,6 +387,7 @@ mod tests {
             socket = "/run/urxe/a.sock"
             mode = "666"
             port-backend = "raw"
+            source-ports = 4
             fault = "drop=1%"
             capture = "/tmp/a.pcapng"
             linger = 10
@@ -371,6 +401,7 @@ mod tests {
             socket: Some("/run/urxe/a.sock".into()),
             mode: Some(SocketMode(0o666)),
             port_backend: Some(PortBackend::Raw),
+            source_ports: Some(4),
             fault: Some("drop=1%".parse().unwrap()),
             capture: Some("/tmp/a.pcapng".into()),
             linger: NonZeroU32::new(10),
@@ -426,6 +457,14 @@ mod tests {
         assert_eq!(Config::try_from(settings).unwrap().linger, Some(Duration::from_secs(1)));
         let error = parse("linger = 0").unwrap_err().to_string();
         assert!(error.contains("linger") && error.contains("nonzero"), "{error}");
+    }
+
+    #[test]
+    fn there_is_a_source_port_at_least_and_a_socket_for_each() {
+        for wrong in [0, 65] {
+            let error = parse(&format!("source-ports = {wrong}")).unwrap_err().to_string();
+            assert!(error.contains(&format!("source-ports {wrong}: expected 1 to 64")), "{error}");
+        }
     }
 
     #[test]

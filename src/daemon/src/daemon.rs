@@ -297,7 +297,7 @@ fn open_port(
     source: AddressSource,
     links: &Links,
 ) -> Result<Opened, StartError> {
-    let mut port = bare_port(config.port_backend, &source)?;
+    let mut port = bare_port(config, &source)?;
     let mut table = Vec::new();
     for wanted in first_of_table(source.addresses(links)) {
         let added = if wanted.usable { port.add_address(wanted.addr) } else { Ok(()) };
@@ -324,9 +324,10 @@ fn open_port(
 }
 
 /// A port without anything around it; that of an interface has no address yet.
-fn bare_port(backend: PortBackend, source: &AddressSource) -> Result<Box<dyn Port>, OpenError> {
-    let (udp, raw) = (UdpOptions::default(), RawOptions::default());
-    Ok(match (backend, source) {
+fn bare_port(config: &Config, source: &AddressSource) -> Result<Box<dyn Port>, OpenError> {
+    let raw = RawOptions::default();
+    let udp = UdpOptions { source_ports: config.source_ports, ..UdpOptions::default() };
+    Ok(match (config.port_backend, source) {
         (PortBackend::Udp, AddressSource::Address(addr)) => Box::new(UdpPort::open(*addr, &udp)?),
         (PortBackend::Udp, AddressSource::Interface(name)) => {
             Box::new(UdpPort::open_interface(name, &udp)?)

@@ -285,10 +285,10 @@ mod tests {
     use urxe_nic::EventPipe;
     use urxe_port::OpenError;
     use urxe_port::watch::Link;
-    use urxe_port::{Caps, Port, PortCounters, RxBatch, Segmentation, SendOutcome, SourcePort};
+    use urxe_port::{Caps, Port, PortCounters, RxBatch, Segmentation, SendOutcome};
     use urxe_shm::control::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR, RECORD_LEN};
     use urxe_wire::batch::{TxBatch, TxLimits};
-    use urxe_wire::largest_path_mtu;
+    use urxe_wire::{SourcePorts, largest_path_mtu};
 
     /// A port that has any address but those that are taken.
     #[derive(Clone, Default)]
@@ -308,7 +308,7 @@ mod tests {
                 interface: None,
                 link_mtu: 1500,
                 tx_limits: TxLimits::SINGLE,
-                source_port: SourcePort::OfFlow,
+                source_ports: SourcePorts::All,
                 sees_ident: true,
                 receive_buffer: 1 << 20,
                 segmentation: Segmentation::Off,

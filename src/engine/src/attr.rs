@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 use urxe_types::{PathMtu, Psn, QpAttr, QpState, QpType};
+use urxe_wire::SourcePorts;
 
 /// Where a QP takes its receives from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +59,8 @@ pub struct DeviceConfig {
     /// The device's own addresses: the first entries of its GID table, by index. Entries come and
     /// go ([`Device::set_gid`](crate::Device::set_gid)); the others keep their index.
     pub gids: Vec<Option<IpAddr>>,
-    /// The UDP source port of all packets, where the port cannot choose it for each flow. The
-    /// ICRC covers it.
-    pub source_port: Option<u16>,
+    /// The UDP source ports that packets can leave from. The ICRC covers it.
+    pub source_ports: SourcePorts,
     /// Largest path MTU that its link carries.
     pub active_mtu: PathMtu,
     /// Addresses of this machine that are not the device's own. What goes to these and to its own

@@ -15,7 +15,7 @@ use std::ops::Bound;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use urxe_engine::{Device, DeviceConfig, ModifyQpError, Tuning};
-use urxe_port::{OpenError, Port, PortCounters, RxBatch, SendOutcome, SourcePort};
+use urxe_port::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use urxe_shm::control::event;
 use urxe_types::{AddressVector, PathMtu, QpAttr, QpState, Qpn};
 use urxe_wire::batch::TxBatch;
@@ -78,10 +78,7 @@ impl Nic {
         let caps = port.caps();
         let config = DeviceConfig {
             gids: config.gids,
-            source_port: match caps.source_port {
-                SourcePort::Fixed(source_port) => Some(source_port),
-                SourcePort::OfFlow => None,
-            },
+            source_ports: caps.source_ports,
             active_mtu: config.active_mtu,
             local_addrs: BTreeSet::new(),
             seed: config.seed,
@@ -406,8 +403,8 @@ mod tests {
     use urxe_shm::ring::geometry::Geometry;
     use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer, SqProducer};
     use urxe_types::{Access, Lkey, Psn, QpType, Rkey, SendData, SendOp, SendWr, Sge};
-    use urxe_wire::Packet;
     use urxe_wire::batch::TxLimits;
+    use urxe_wire::{Packet, SourcePorts};
 
     fn config() -> Config {
         let gids = vec![Some(IpAddr::from([127, 0, 0, 1]))];
@@ -432,7 +429,7 @@ mod tests {
                 interface: None,
                 link_mtu: 1500,
                 tx_limits: TxLimits::segmented(2),
-                source_port: SourcePort::Fixed(4791),
+                source_ports: SourcePorts::Fixed(4791),
                 sees_ident: true,
                 receive_buffer: 1 << 20,
                 segmentation: Segmentation::On,

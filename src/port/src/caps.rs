@@ -1,6 +1,7 @@
 //! What a port can do.
 
 use std::net::IpAddr;
+use urxe_wire::SourcePorts;
 use urxe_wire::batch::TxLimits;
 
 /// What a port can do, and what batches and flows for it have to look like.
@@ -18,8 +19,9 @@ pub struct Caps {
     pub link_mtu: u32,
     /// What one run of a batch may carry.
     pub tx_limits: TxLimits,
-    /// Which UDP source port datagrams leave from.
-    pub source_port: SourcePort,
+    /// Which UDP source ports datagrams can leave from: a
+    /// [`Flow::src_port`](urxe_wire::Flow) has to be one of these.
+    pub source_ports: SourcePorts,
     /// Whether received datagrams come with [`Ident::Known`](urxe_wire::Ident), so that an IPv4
     /// ICRC is checked exactly. IPv6 always is.
     pub sees_ident: bool,
@@ -28,16 +30,6 @@ pub struct Caps {
     pub receive_buffer: usize,
     /// Whether one call sends many datagrams.
     pub segmentation: Segmentation,
-}
-
-/// The UDP source ports that a port can send from. The ICRC covers it, so a
-/// [`Flow::src_port`](urxe_wire::Flow) has to agree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourcePort {
-    /// Always this one.
-    Fixed(u16),
-    /// The flow's own; [`flow_source_port`](urxe_wire::flow_source_port) is a good choice.
-    OfFlow,
 }
 
 /// The state of segmentation offload (`UDP_SEGMENT`).

@@ -22,6 +22,7 @@ urxe_types::counters! {
         rx_malformed: "dropped: outer headers that contradict each other, or an empty datagram",
         rx_overflow: "lost by the kernel because the receive buffer was full",
         segmentation_refused: "1 once the kernel refused a segmented send: datagram by datagram since",
+        source_ports_refused: "UDP source ports that could not be had (taken by another program, or no more descriptors): their flows leave from port 4791, and share its way through the network",
         fault_dropped: "dropped by fault injection",
         fault_duplicated: "sent or handed over twice by fault injection",
         fault_delayed: "held back by fault injection",

@@ -46,7 +46,7 @@ mod sys;
 mod testing;
 mod wrapper;
 
-pub use caps::{Caps, Segmentation, SourcePort};
+pub use caps::{Caps, Segmentation};
 pub use counters::PortCounters;
 pub use error::OpenError;
 pub use impairment::{Chance, Impairment};

@@ -3,18 +3,17 @@
 use crate::OpenError;
 use crate::sys::option;
 use crate::watch::{Link, Links};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
-use urxe_wire::ROCE_PORT;
 use urxe_wire::largest_path_mtu;
 
 /// The hop limit that sockets send with where a flow does not ask for another.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
-/// A UDP socket bound to port 4791 of an address of `interface`.
-pub(crate) fn bind(addr: IpAddr, interface: &Link) -> Result<Socket, OpenError> {
+/// A UDP socket bound to a port of an address of `interface`.
+pub(crate) fn bind(addr: IpAddr, port: u16, interface: &Link) -> Result<Socket, OpenError> {
     let socket = match Socket::new(domain(addr), Type::DGRAM, Some(Protocol::UDP)) {
         Ok(socket) => socket,
         Err(e) if e.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
@@ -25,12 +24,12 @@ pub(crate) fn bind(addr: IpAddr, interface: &Link) -> Result<Socket, OpenError> 
     if addr.is_ipv6() {
         socket.set_only_v6(true).map_err(OpenError::system(addr, "setting IPV6_V6ONLY"))?;
     }
-    let name = socket_addr(addr, ROCE_PORT, interface.index);
+    let name = socket_addr(addr, port, interface.index);
     socket.bind(&name.into()).map_err(|e| match e.kind() {
         // ADDR-009
         io::ErrorKind::AddrInUse => OpenError::PortTaken { addr },
         io::ErrorKind::AddrNotAvailable => OpenError::NotYetUsable { addr },
-        _ => OpenError::system(addr, "binding UDP port 4791")(e),
+        _ => OpenError::system(addr, "binding its UDP port")(e),
     })?;
     socket.set_nonblocking(true).map_err(OpenError::system(addr, "setting O_NONBLOCK"))?;
     Ok(socket)
@@ -71,6 +70,13 @@ pub(crate) fn send_to_groups(socket: &Socket, addr: IpAddr, interface: u32) -> i
         socket.set_multicast_if_v6(interface)?;
         socket.set_multicast_hops_v6(HOP_LIMIT.into())
     }
+}
+
+/// Closes the receive queue of a socket that only holds its port, or only sends: what comes there
+/// is dropped, and no peer is told that there is no such port.
+pub(crate) fn receive_nothing(socket: &Socket) -> io::Result<()> {
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])
 }
 
 /// About how many bytes of datagrams a socket's receive queue takes: what the kernel granted, of

@@ -6,6 +6,7 @@ use crate::sys::option;
 use crate::watch::Link;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::fcntl_dupfd_cloexec;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -14,6 +15,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Sockets that one look finds ready at most; the others are found by the next.
 const READY_MAX: usize = 32;
+
+/// What the epoll instance knows a socket by that is watched for room; no member has this number.
+const NO_MEMBER: u64 = u64::MAX;
 
 /// A socket that receives what is sent to one destination.
 pub(crate) trait Member: AsFd {
@@ -35,8 +39,9 @@ pub(crate) struct SocketSet<S> {
     added: u64,
     /// Members that were ready and have not had their turn yet, the next one last.
     ready: Vec<u64>,
-    /// The member that is watched for room to send.
-    full: Option<u64>,
+    /// The socket that is watched for room to send: another descriptor of a member, or of one that
+    /// sends for it.
+    full: Option<OwnedFd>,
     /// Datagrams that sockets which are closed had no room for.
     dropped_by_closed: u64,
 }
@@ -100,6 +105,11 @@ impl<S: Member> SocketSet<S> {
     pub(crate) fn close(&mut self, dst: IpAddr) {
         if let Some(index) = self.position(dst) {
             self.dropped_by_closed += option::receive_drops(self.members[index].as_fd());
+            if !dst.is_multicast() {
+                // It may be one of this address, and would hold its port. Whoever waits for another
+                // looks again after this, too.
+                let _ = self.room_or_not();
+            }
             self.numbers.remove(index);
             // The epoll instance forgets what is closed.
             self.members.remove(index);
@@ -118,6 +128,11 @@ impl<S: Member> SocketSet<S> {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &S> {
         self.members.iter()
+    }
+
+    /// A socket, to be changed, and the interface that it is on.
+    pub(crate) fn member_and_interface(&mut self, index: usize) -> (&mut S, &Link) {
+        (&mut self.members[index], &self.interface)
     }
 
     /// The addresses that have a socket.
@@ -159,24 +174,26 @@ impl<S: Member> SocketSet<S> {
     }
 
     /// Watches a socket that is full for room to send, until [`room_or_not`](Self::room_or_not).
-    pub(crate) fn watch_for_room(&mut self, index: usize) -> io::Result<()> {
-        let number = self.numbers[index];
-        self.full = Some(number);
-        self.modify(index, EventFlags::IN | EventFlags::OUT)
+    /// That is `socket_of` of the member at `index`.
+    pub(crate) fn watch_for_room(
+        &mut self,
+        index: usize,
+        socket_of: impl FnOnce(&S) -> BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        // A member is watched already for what it receives, and a descriptor only once.
+        let full = fcntl_dupfd_cloexec(socket_of(&self.members[index]), 0)?;
+        epoll::add(&self.epoll, &full, EventData::new_u64(NO_MEMBER), EventFlags::OUT)?;
+        self.full = Some(full);
+        Ok(())
     }
 
     /// Watches for room no longer: the next send finds out.
     pub(crate) fn room_or_not(&mut self) -> io::Result<()> {
-        let Some(number) = self.full.take() else { return Ok(()) };
-        match self.numbers.iter().position(|other| *other == number) {
-            Some(index) => self.modify(index, EventFlags::IN),
+        match self.full.take() {
+            // To close it is not enough while the socket has another descriptor.
+            Some(full) => Ok(epoll::delete(&self.epoll, &full)?),
             None => Ok(()),
         }
-    }
-
-    fn modify(&self, index: usize, flags: EventFlags) -> io::Result<()> {
-        let data = EventData::new_u64(self.numbers[index]);
-        Ok(epoll::modify(&self.epoll, &self.members[index], data, flags)?)
     }
 
     /// Datagrams that the sockets' receive queues had no room for.

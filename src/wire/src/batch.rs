@@ -10,6 +10,7 @@
 //! IPv4 identification, so [`IdentPolicy`] says what that will be.
 
 use crate::{Bth, Flow, Headers, MAX_UDP_PAYLOAD, icrc};
+use std::net::IpAddr;
 use urxe_types::PathMtu;
 
 /// The longest RoCEv2 datagram (UDP payload), in bytes: what [`TxBatch::has_room`] has room for.
@@ -254,6 +255,29 @@ impl TxBatch {
         }
     }
 
+    /// Brings together what leaves from one address and port, so that it can be sent in one call.
+    /// The datagrams of one flow stay in their order; those of flows from other ports may change
+    /// places with them.
+    pub fn group_by_source(&mut self) {
+        let source = |run: &Span| (run.flow.src, run.flow.src_port, run.start);
+        self.spans[self.sent..].sort_unstable_by_key(source);
+    }
+
+    /// Lets what was to leave from one address and UDP port leave from another port. An ICRC that
+    /// was wrong stays wrong.
+    pub fn replace_source_port(&mut self, src: IpAddr, from: u16, to: u16) {
+        let unsent = &mut self.spans[self.sent..];
+        for run in unsent.iter_mut().filter(|run| (run.flow.src, run.flow.src_port) == (src, from))
+        {
+            let flow = Flow { src_port: to, ..run.flow };
+            let datagrams = self.arena[run.start..run.end].chunks_mut(run.segment_len);
+            for (i, datagram) in (0u16..).zip(datagrams) {
+                icrc::reroute(&run.flow, &flow, run.first_ident.wrapping_add(i), datagram);
+            }
+            run.flow = flow;
+        }
+    }
+
     fn unsent(&self) -> &[Span] {
         &self.spans[self.sent..]
     }
@@ -268,7 +292,9 @@ impl TxBatch {
     fn placement(&self, flow: &Flow, len: usize) -> Placement {
         let continued = self.unsent().last().filter(|run| {
             let run_len = run.end - run.start;
-            len <= run.segment_len
+            // After a grouping the last run need not lie last.
+            run.end == self.end
+                && len <= run.segment_len
                 && run_len == run.segments * run.segment_len
                 && run.segments < self.limits.max_segments
                 && run_len + len <= self.limits.max_run_bytes
@@ -556,6 +582,46 @@ mod tests {
         let idents: Vec<u16> = batch.datagrams().map(|datagram| datagram.ident).collect();
         assert_eq!(idents, [40, 41, 42]);
         assert_eq!(bad(&batch), 0);
+    }
+
+    /// The source port and the length of each datagram.
+    fn from_and_len(batch: &TxBatch) -> Vec<(u16, usize)> {
+        let shown = |d: Datagram<'_>| (d.flow.src_port, d.bytes.len() - 16);
+        batch.datagrams().map(shown).collect()
+    }
+
+    #[test]
+    fn grouping_keeps_the_order_within_a_flow_and_every_icrc() {
+        let from = |src_port| Flow { src_port, ..flow(2) };
+        let mut batch = batch(TxLimits::segmented(8));
+        for (port, lens) in [(7, [8, 4]), (9, [20, 16]), (8, [40, 40]), (9, [12, 24]), (7, [4, 8])]
+        {
+            push_sends(&mut batch, &from(port), &lens);
+        }
+        batch.advance(1);
+        batch.group_by_source();
+        let expected =
+            [(7, 4), (7, 8), (8, 40), (8, 40), (9, 20), (9, 16), (9, 12), (9, 24)].to_vec();
+        assert_eq!(from_and_len(&batch), expected);
+        // The last run is one of port 9, but not what was pushed last.
+        push_sends(&mut batch, &from(9), &[24]);
+        assert_eq!(from_and_len(&batch).last(), Some(&(9, 24)));
+        assert_eq!(bad(&batch), 0);
+    }
+
+    #[test]
+    fn another_source_port_heals_no_damage() {
+        let mut batch = batch(TxLimits::segmented(8));
+        push_sends(&mut batch, &flow(2), &[8; 3]);
+        batch.arena[40] ^= 1;
+        push_sends(&mut batch, &Flow { src_port: 9, ..flow(2) }, &[8; 3]);
+        push_sends(&mut batch, &flow(3), &[8; 3]);
+        let (src, src_port) = (flow(2).src, flow(2).src_port);
+        batch.replace_source_port([10, 0, 0, 9].into(), src_port, 4791);
+        batch.replace_source_port(src, src_port, 4791);
+        let expected = [[(4791, 8); 3], [(9, 8); 3], [(4791, 8); 3]].concat();
+        assert_eq!(from_and_len(&batch), expected);
+        assert_eq!(bad(&batch), 1);
     }
 
     #[test]

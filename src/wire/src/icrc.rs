@@ -98,6 +98,17 @@ pub(crate) fn renumber(flow: &Flow, from: u16, to: u16, udp_payload: &mut [u8]) 
     *icrc = (u32::from_le_bytes(*icrc) ^ effect).to_le_bytes();
 }
 
+/// Makes the ICRC right for the flow `to` if it was right for `from`, and leaves it wrong if it was
+/// wrong.
+///
+/// # Panics
+/// As [`stamp`].
+pub(crate) fn reroute(from: &Flow, to: &Flow, ident: u16, udp_payload: &mut [u8]) {
+    let (covered, icrc) = udp_payload.split_last_chunk_mut().expect("there is an ICRC");
+    let of = |flow| compute(flow, ident, DONT_FRAGMENT, covered);
+    *icrc = (u32::from_le_bytes(*icrc) ^ of(from) ^ of(to)).to_le_bytes();
+}
+
 /// What [`Checker::check`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {

@@ -97,4 +97,4 @@ pub use outer::{DONT_FRAGMENT, Flow, Ident, MAX_UDP_PAYLOAD, Outer, OuterHeaders
 pub use packet::{Headers, Packet, ParseError};
 pub use reth::Reth;
 pub use selective_ack::EarlyBitmap;
-pub use source_port::{datagram_source_port, flow_source_port};
+pub use source_port::{FIRST_SOURCE_PORT, SourcePorts, datagram_source_port, flow_source_port};

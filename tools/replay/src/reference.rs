@@ -21,7 +21,8 @@ use urxe_types::{
 };
 use urxe_wire::batch::{TxBatch, TxLimits};
 use urxe_wire::{
-    Body, DONT_FRAGMENT, Headers, Ident, Outer, Packet, Part, Request, Transport, UcRequest, icrc,
+    Body, DONT_FRAGMENT, Headers, Ident, Outer, Packet, Part, Request, SourcePorts, Transport,
+    UcRequest, icrc,
 };
 
 const PD: PdId = PdId(1);
@@ -87,7 +88,7 @@ impl ReferenceHost {
     pub(crate) fn new(addr: IpAddr, keys: Keys, epoch: Instant) -> ReferenceHost {
         let mut device = Device::new(DeviceConfig {
             gids: vec![Some(addr)],
-            source_port: None,
+            source_ports: SourcePorts::All,
             active_mtu: PathMtu::Mtu4096,
             local_addrs: BTreeSet::new(),
             seed: 1,

@@ -189,9 +189,9 @@ impl Device {
 
     /// Hands what is to be asked to QP1.
     pub(super) fn send_questions(&mut self) {
-        let source_port = self.tables.config.source_port;
+        let source_ports = self.tables.config.source_ports;
         for (flow, mad) in self.tables.peers.questions.drain(..) {
-            let src_port = source_port.unwrap_or_else(|| datagram_source_port(Qpn::GSI));
+            let src_port = source_ports.of_flow(datagram_source_port(Qpn::GSI));
             let flow = Flow { src_port, ..flow };
             self.management.send(&mut self.tables.counters, flow, Qpn::GSI, &mad);
         }

@@ -192,8 +192,8 @@ fn resolve_path(
     path_mtu: urxe_types::PathMtu,
 ) -> Result<Route, ModifyQpError> {
     let mut flow = flow_to_host(&config.gids, av)?;
-    flow.src_port =
-        config.source_port.unwrap_or_else(|| flow_source_port(flow.flow_label, qpn, dest_qpn));
+    let wanted = flow_source_port(flow.flow_label, qpn, dest_qpn);
+    flow.src_port = config.source_ports.of_flow(wanted);
     let active = config.active_mtu;
     // STATE-019, STATE-044
     if path_mtu > active && !config.is_local(av.dgid) {

@@ -428,7 +428,7 @@ impl Script {
     fn make(qp_type: QpType, min_probe: Duration) -> Script {
         let mut device = Device::new(DeviceConfig {
             gids: vec![Some(LOCAL)],
-            source_port: None,
+            source_ports: SourcePorts::All,
             active_mtu: PathMtu::Mtu1024,
             local_addrs: BTreeSet::new(),
             seed: 1,

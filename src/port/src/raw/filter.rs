@@ -24,11 +24,6 @@ const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
 const PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
 const INTERFACE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_IFINDEX) as u32;
 
-/// Lets nothing through: for a socket that only holds its port.
-pub(super) fn nothing() -> Vec<SockFilter> {
-    vec![SockFilter::new(RETURN, 0, 0, 0)]
-}
-
 /// Lets through RoCEv2 for `addr` that came to this host over one of two interfaces.
 pub(super) fn roce_for(addr: IpAddr, interface: u32, loopback: u32) -> Vec<SockFilter> {
     let mut program = Program(Vec::new());

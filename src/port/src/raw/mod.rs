@@ -15,7 +15,7 @@
 mod filter;
 mod socket;
 
-use crate::caps::{Caps, Segmentation, SourcePort};
+use crate::caps::{Caps, Segmentation};
 use crate::headers;
 use crate::open;
 use crate::os_error;
@@ -31,7 +31,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use urxe_wire::batch::{Datagram, IdentPolicy, TxBatch, TxLimits};
-use urxe_wire::{DONT_FRAGMENT, Flow, OuterHeaders};
+use urxe_wire::{DONT_FRAGMENT, Flow, OuterHeaders, SourcePorts};
 
 /// Messages that one call receives at most.
 const RECV_MAX: usize = 64;
@@ -158,7 +158,7 @@ impl Port for RawPort {
                 ident: IdentPolicy::Counting { next: self.first_ident },
                 ..TxLimits::SINGLE
             },
-            source_port: SourcePort::OfFlow,
+            source_ports: SourcePorts::All,
             sees_ident: true,
             receive_buffer: self.sockets.iter().next().map_or(0, RawSocket::receive_buffer),
             segmentation: Segmentation::Unavailable,

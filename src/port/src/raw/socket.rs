@@ -11,6 +11,7 @@ use socket2::{InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Type};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use urxe_wire::ROCE_PORT;
 
 /// What receives for one of our addresses, or for a multicast group.
 pub(super) struct RawSocket {
@@ -31,8 +32,8 @@ impl RawSocket {
         let packet = packet::socket(false);
         let packet =
             packet.map_err(unprivileged_or(OpenError::system(addr, "making a packet socket")))?;
-        let hold = open::bind(addr, interface)?;
-        hold.attach_filter(&filter::nothing())
+        let hold = open::bind(addr, ROCE_PORT, interface)?;
+        open::receive_nothing(&hold)
             .map_err(OpenError::system(addr, "closing the bound socket"))?;
         let loopback = loopback_index()
             .map_err(OpenError::system(addr, "looking for the loopback interface"))?;
@@ -51,7 +52,7 @@ impl RawSocket {
         // What ports of this machine send, this one included, is seen on its way out.
         let packet = packet::socket(!interface.loopback)?;
         let hold = Socket::new(open::domain(group), Type::DGRAM, Some(Protocol::UDP))?;
-        hold.attach_filter(&filter::nothing())?;
+        open::receive_nothing(&hold)?;
         match group {
             IpAddr::V4(group) => {
                 let index = InterfaceIndexOrAddress::Index(interface.index);
@@ -90,7 +91,7 @@ pub(super) fn sender(
 ) -> Result<Socket, OpenError> {
     let raw = Socket::new(open::domain(addr), Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)));
     let raw = raw.map_err(unprivileged_or(OpenError::system(addr, "making a raw socket")))?;
-    option::ask_for_buffers(raw.as_fd(), options.socket_buffer)
+    option::ask_for_send_buffer(raw.as_fd(), options.socket_buffer)
         .map_err(OpenError::system(addr, "sizing buffers"))?;
     raw.set_nonblocking(true).map_err(OpenError::system(addr, "setting O_NONBLOCK"))?;
     let multicast = open::send_to_groups(&raw, addr, interface.index);
@@ -106,7 +107,7 @@ fn listen(
     options: &RawOptions,
 ) -> io::Result<()> {
     packet.attach_filter(filter)?;
-    option::ask_for_buffers(packet.as_fd(), options.socket_buffer)?;
+    option::ask_for_receive_buffer(packet.as_fd(), options.socket_buffer)?;
     packet::listen(packet, protocol)
 }
 

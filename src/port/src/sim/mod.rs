@@ -44,6 +44,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use urxe_wire::SourcePorts;
 use urxe_wire::batch::{TxBatch, TxLimits};
 
 /// What a direction of a link between two addresses does. The default carries everything at once.
@@ -178,7 +179,7 @@ impl Port for SimPort {
             link_mtu: LINK_MTU,
             // As the udp port has it, so that runs are built and cut in simulations too.
             tx_limits: TxLimits::segmented(64),
-            source_port: caps::SourcePort::OfFlow,
+            source_ports: SourcePorts::All,
             sees_ident: true,
             receive_buffer: i32::MAX as usize,
             segmentation: caps::Segmentation::On,

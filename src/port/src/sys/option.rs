@@ -43,12 +43,17 @@ fn set_any<T: Copy>(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Asks for a buffer of so many bytes, past the system's limit where we may
-/// (`SO_RCVBUFFORCE`, `SO_SNDBUFFORCE`: CAP_NET_ADMIN), up to the limit where not.
-pub(crate) fn ask_for_buffers(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+/// Asks for a buffer of so many bytes for what is received, past the system's limit where we may
+/// (`SO_RCVBUFFORCE`: CAP_NET_ADMIN), up to the limit where not.
+pub(crate) fn ask_for_receive_buffer(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
-        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))?;
+        .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))
+}
+
+/// The same for what is sent.
+pub(crate) fn ask_for_send_buffer(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)
         .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes))
 }

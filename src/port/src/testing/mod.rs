@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use urxe_types::{Psn, Qpn};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::{Checker, Verdict};
-use urxe_wire::{Body, Bth, Flow, Headers, Opcode, Outer};
+use urxe_wire::{Body, Bth, Flow, Headers, Opcode, Outer, ROCE_PORT, SourcePorts};
 
 /// Bytes of arena that the tests' batches have.
 const CAPACITY: usize = 1 << 20;
@@ -40,9 +40,10 @@ pub(crate) fn open_shared<P>(open: impl Fn() -> Result<P, OpenError>) -> P {
 
 /// A flow from a port to an address.
 pub(crate) fn flow(caps: &Caps, dst: IpAddr) -> Flow {
-    let src_port = match caps.source_port {
-        crate::SourcePort::Fixed(port) => port,
-        crate::SourcePort::OfFlow => 49441,
+    let src_port = match caps.source_ports {
+        SourcePorts::All => 49441,
+        // What every port has.
+        SourcePorts::Fixed(_) | SourcePorts::Pool { .. } => ROCE_PORT,
     };
     Flow { src: caps.addrs[0], dst, src_port, traffic_class: 0, hop_limit: 64, flow_label: 0 }
 }

@@ -3,8 +3,8 @@
 //! What makes the ICRC computable from here is that the kernel's part of the headers is known. The
 //! sockets are bound but not connected and have path MTU discovery on, so that IPv4 packets leave
 //! with "don't fragment" and identification 0; those cut from one send by `UDP_SEGMENT` count 0, 1,
-//! 2 ... (a NIC that cuts in hardware is expected to count likewise). The source port is always
-//! 4791.
+//! 2 ... (a NIC that cuts in hardware is expected to count likewise). The source port is the one
+//! that the sending socket is bound to: 4791, or one of a [pool](UdpOptions::source_ports).
 //!
 //! On the way in `UDP_GRO` hands over many datagrams at once. The identification is not shown; two
 //! urxe guess each other's, other peers' is recovered from the ICRC (see the crate's
@@ -13,9 +13,10 @@
 //! Each address has a socket, and each multicast group that was joined has another, bound to the
 //! group, which all ports of this machine can have together: the kernel gives each a copy.
 
+mod pool;
 mod socket;
 
-use crate::caps::{Caps, Segmentation, SourcePort};
+use crate::caps::{Caps, Segmentation};
 use crate::open;
 use crate::os_error;
 use crate::socket_set::{Member, SocketSet};
@@ -28,7 +29,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 use urxe_wire::batch::{Run, TxBatch, TxLimits};
-use urxe_wire::{Flow, Ident, Outer, ROCE_PORT};
+use urxe_wire::{FIRST_SOURCE_PORT, Flow, Ident, Outer, ROCE_PORT, SourcePorts};
 
 /// Segments that one `UDP_SEGMENT` send may have on every kernel (`UDP_MAX_SEGMENTS`; newer ones
 /// take 128, but at 1024 bytes each 64 KiB is the tighter limit already).
@@ -46,12 +47,23 @@ pub struct UdpOptions {
     /// Bytes of socket buffer to ask for, each way. Without CAP_NET_ADMIN the kernel grants at
     /// most `net.core.rmem_max` and `wmem_max`.
     pub socket_buffer: u32,
+    /// How many UDP source ports the flows of one address are spread over; each takes a socket as
+    /// soon as it is used. 1: all leave from port 4791.
+    pub source_ports: u8,
+}
+
+impl UdpOptions {
+    /// How many send sockets an address has beside the one of port 4791.
+    fn pool_ports(&self) -> u8 {
+        if self.source_ports > 1 { self.source_ports } else { 0 }
+    }
 }
 
 impl Default for UdpOptions {
-    /// Segmentation on; 8 MiB of buffer, half a millisecond at 100 Gbit/s.
+    /// Segmentation on; 8 MiB of buffer, half a millisecond at 100 Gbit/s; 16 source ports, more
+    /// than a network has paths or a NIC queues that one thread could fill.
     fn default() -> Self {
-        UdpOptions { segmentation: true, socket_buffer: 8 << 20 }
+        UdpOptions { segmentation: true, socket_buffer: 8 << 20, source_ports: 16 }
     }
 }
 
@@ -91,16 +103,33 @@ impl UdpPort {
         })
     }
 
-    /// The socket that can send the first run.
-    fn sender_of_first(&self, batch: &TxBatch) -> Option<usize> {
-        let flow = batch.runs().next()?.flow;
-        self.sockets.position(flow.src).filter(|&index| self.sockets[index].can_send(flow))
+    /// The address that can send the first run, with the source port: that of the flow, which
+    /// becomes 4791 if its own cannot be had.
+    fn source_of_first(&mut self, batch: &mut TxBatch) -> Option<(usize, u16)> {
+        let flow = *batch.runs().next()?.flow;
+        let index =
+            self.sockets.position(flow.src).filter(|&index| self.sockets[index].can_send(&flow))?;
+        let (socket, interface) = self.sockets.member_and_interface(index);
+        let sends = match socket.sends_from(flow.src_port) {
+            Some(sends) => sends,
+            None => {
+                let opened = socket.open_sender(flow.src_port, interface, &self.options);
+                self.counters.source_ports_refused += u64::from(!opened);
+                opened
+            }
+        };
+        if sends {
+            return Some((index, flow.src_port));
+        }
+        // WIRE-034
+        batch.replace_source_port(flow.src, flow.src_port, ROCE_PORT);
+        Some((index, ROCE_PORT))
     }
 
     /// Deals with a first run that could not be sent. Blocked: try again later.
     fn failed(
         &mut self,
-        index: usize,
+        (index, src_port): (usize, u16),
         mut error: io::Error,
         batch: &mut TxBatch,
     ) -> io::Result<SendOutcome> {
@@ -108,7 +137,7 @@ impl UdpPort {
         if let Some(errno @ (libc::EIO | libc::EINVAL)) = error.raw_os_error()
             && segments > 1
         {
-            match self.send_first_alone(index, batch) {
+            match self.send_first_alone((index, src_port), batch) {
                 Ok(()) => {
                     self.segmentation = Segmentation::Refused { errno };
                     self.counters.segmentation_refused = 1;
@@ -122,7 +151,7 @@ impl UdpPort {
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
                 self.counters.tx_blocked += 1;
-                self.sockets.watch_for_room(index)?;
+                self.sockets.watch_for_room(index, |socket| socket.sender(src_port))?;
                 return Ok(SendOutcome::Blocked);
             }
             Some(libc::EINTR) => {}
@@ -138,12 +167,17 @@ impl UdpPort {
     /// A segmented send was refused. That may be the segmentation's fault, or even one datagram is
     /// too large for the path, which older kernels report the same way. The first datagram, sent by
     /// itself, tells; its identification is 0 either way.
-    fn send_first_alone(&mut self, index: usize, batch: &TxBatch) -> io::Result<()> {
+    fn send_first_alone(
+        &mut self,
+        (index, src_port): (usize, u16),
+        batch: &TxBatch,
+    ) -> io::Result<()> {
         let Some(run) = batch.runs().next() else { return Ok(()) };
         let alone = Run { bytes: &run.bytes[..run.segment_len], segments: 1, ..run };
         self.counters.tx_calls += 1;
         let message = message(&alone, self.sockets.interface().index, &self.sockets);
-        self.sender.send(self.sockets[index].as_fd(), std::iter::once(message)).map(|_| ())
+        let socket = self.sockets[index].sender(src_port);
+        self.sender.send(socket, std::iter::once(message)).map(|_| ())
     }
 
     fn sent(&mut self, runs: usize, batch: &mut TxBatch) {
@@ -191,7 +225,10 @@ impl Port for UdpPort {
                 Segmentation::On => TxLimits::segmented(MAX_SEGMENTS),
                 _ => TxLimits::SINGLE,
             },
-            source_port: SourcePort::Fixed(ROCE_PORT),
+            source_ports: match self.options.pool_ports() {
+                0 => SourcePorts::Fixed(ROCE_PORT),
+                count => SourcePorts::Pool { first: FIRST_SOURCE_PORT, count },
+            },
             sees_ident: false,
             receive_buffer: self.sockets.iter().next().map_or(0, UdpSocket::receive_buffer),
             segmentation: self.segmentation,
@@ -203,23 +240,24 @@ impl Port for UdpPort {
         if self.segmentation != Segmentation::On && batch.limits().max_segments > 1 {
             batch.split();
         }
+        // One call for each source.
+        batch.group_by_source();
         while !batch.is_empty() {
-            let Some(index) = self.sender_of_first(batch) else {
+            let Some((index, src_port)) = self.source_of_first(batch) else {
                 self.counters.tx_wrong_flow += segments_of_first(batch) as u64;
                 batch.advance(1);
                 continue;
             };
-            // As many as come from the same address: all of them, unless a device has several.
             let (socket, interface) = (&self.sockets[index], self.sockets.interface().index);
             let messages = batch
                 .runs()
-                .take_while(|run| socket.can_send(run.flow))
+                .take_while(|run| run.flow.src_port == src_port && socket.can_send(run.flow))
                 .map(|run| message(&run, interface, &self.sockets));
             self.counters.tx_calls += 1;
-            match self.sender.send(socket.as_fd(), messages) {
+            match self.sender.send(socket.sender(src_port), messages) {
                 Ok(runs) => self.sent(runs, batch),
                 Err(error) => {
-                    if self.failed(index, error, batch)? == SendOutcome::Blocked {
+                    if self.failed((index, src_port), error, batch)? == SendOutcome::Blocked {
                         return Ok(SendOutcome::Blocked);
                     }
                 }

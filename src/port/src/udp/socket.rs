@@ -1,6 +1,7 @@
 //! The sockets of a port: one for each address, and one for each multicast group.
 
 use super::UdpOptions;
+use super::pool::SendPool;
 use crate::open::{self, HOP_LIMIT};
 use crate::socket_set::{Member, SocketSet};
 use crate::sys::{Message, option};
@@ -20,6 +21,8 @@ pub(super) struct UdpSocket {
     dst: IpAddr,
     /// For a group that the kernel has no route to: where we send instead, to receive our own.
     loop_back_to: Option<SocketAddr>,
+    /// What sends from other ports than 4791.
+    pool: SendPool,
 }
 
 impl UdpSocket {
@@ -29,12 +32,13 @@ impl UdpSocket {
         interface: &Link,
         options: &UdpOptions,
     ) -> Result<UdpSocket, OpenError> {
-        let socket = open::bind(addr, interface)?;
+        let socket = open::bind(addr, ROCE_PORT, interface)?;
         set_options(&socket, addr, options)
             .map_err(OpenError::system(addr, "setting socket options"))?;
         open::send_to_groups(&socket, addr, interface.index)
             .map_err(OpenError::system(addr, "setting multicast options"))?;
-        Ok(UdpSocket { socket, dst: addr, loop_back_to: None })
+        let pool = SendPool::new(options.pool_ports());
+        Ok(UdpSocket { socket, dst: addr, loop_back_to: None, pool })
     }
 
     /// The socket of a multicast group, which many ports of this machine can have at a time. `addr`
@@ -74,15 +78,36 @@ impl UdpSocket {
         }
         socket.set_nonblocking(true)?;
         set_options(&socket, group, options)?;
-        Ok(UdpSocket { socket, dst: group, loop_back_to })
+        Ok(UdpSocket { socket, dst: group, loop_back_to, pool: SendPool::new(0) })
     }
 
-    /// Whether the kernel will send a flow's datagrams from here as the flow says, so that the ICRC
-    /// is right.
+    /// Whether this address, with this source port, can send a flow's datagrams as the flow says,
+    /// so that the ICRC is right.
     pub(super) fn can_send(&self, flow: &Flow) -> bool {
         flow.src == self.dst
-            && flow.src_port == ROCE_PORT
+            && (flow.src_port == ROCE_PORT || self.pool.contains(flow.src_port))
             && flow.dst.is_ipv4() == self.dst.is_ipv4()
+    }
+
+    /// What sends from a port of this address; the socket of 4791 if that port is not
+    /// [open](Self::sends_from).
+    pub(super) fn sender(&self, src_port: u16) -> BorrowedFd<'_> {
+        self.pool.socket(src_port).unwrap_or(self.as_fd())
+    }
+
+    /// Whether there is a socket that sends from a port; `None` if that was not tried yet.
+    pub(super) fn sends_from(&self, src_port: u16) -> Option<bool> {
+        if src_port == ROCE_PORT { Some(true) } else { self.pool.is_open(src_port) }
+    }
+
+    /// Opens what sends from a port of this address. Returns whether it is there now.
+    pub(super) fn open_sender(
+        &mut self,
+        src_port: u16,
+        interface: &Link,
+        options: &UdpOptions,
+    ) -> bool {
+        self.pool.open(self.dst, src_port, interface, options)
     }
 
     /// How much the socket can hold for us; see [`open::receive_buffer`].
@@ -156,20 +181,35 @@ fn share(socket: &Socket) -> io::Result<()> {
     socket.set_reuse_address(true)
 }
 
-fn set_options(socket: &Socket, addr: IpAddr, options: &UdpOptions) -> io::Result<()> {
-    use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_UDP};
+/// What makes the headers of what a socket sends those that the ICRC was made for.
+pub(super) fn set_send_options(
+    socket: &Socket,
+    addr: IpAddr,
+    options: &UdpOptions,
+) -> io::Result<()> {
+    use libc::{IPPROTO_IP, IPPROTO_IPV6};
     let set = |level, name, value| option::set(socket.as_fd(), level, name, value);
     if addr.is_ipv4() {
         set(IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
         set(IPPROTO_IP, libc::IP_TTL, HOP_LIMIT.into())?;
-        set(IPPROTO_IP, libc::IP_RECVTOS, 1)?;
-        set(IPPROTO_IP, libc::IP_RECVTTL, 1)?;
     } else {
         set(IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
         set(IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, HOP_LIMIT.into())?;
         // The flow's label, not one of the kernel's own.
         set(IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0)?;
         set(IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 1)?;
+    }
+    option::ask_for_send_buffer(socket.as_fd(), options.socket_buffer)
+}
+
+fn set_options(socket: &Socket, addr: IpAddr, options: &UdpOptions) -> io::Result<()> {
+    use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_UDP};
+    set_send_options(socket, addr, options)?;
+    let set = |level, name, value| option::set(socket.as_fd(), level, name, value);
+    if addr.is_ipv4() {
+        set(IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+        set(IPPROTO_IP, libc::IP_RECVTTL, 1)?;
+    } else {
         // Brings the traffic class too.
         set(IPPROTO_IPV6, libc::IPV6_FLOWINFO, 1)?;
         set(IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
@@ -177,7 +217,7 @@ fn set_options(socket: &Socket, addr: IpAddr, options: &UdpOptions) -> io::Resul
         set(SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
     }
     offload::receive_coalesced(socket)?;
-    option::ask_for_buffers(socket.as_fd(), options.socket_buffer)
+    option::ask_for_receive_buffer(socket.as_fd(), options.socket_buffer)
 }
 
 /// From linux/in6.h.
