@@ -38,6 +38,7 @@ mod headers;
 mod impairment;
 mod open;
 mod os_error;
+mod receive_gauge;
 mod rng;
 mod rx_batch;
 mod socket_set;
@@ -93,6 +94,12 @@ pub trait Port: Send {
     /// 0 means that there is nothing more at this moment; with an edge-triggered event loop, call
     /// until then.
     fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize>;
+
+    /// How full the queue was, from 0 to 1, that the last receives took from: that of the packets
+    /// they brought. `None` if nothing came since the last time, or the port cannot know.
+    fn receive_fill(&mut self, _now: Instant) -> Option<f32> {
+        None
+    }
 
     /// Adds a local address: from now on its datagrams are sent and received. It does not matter
     /// if the port has it already.

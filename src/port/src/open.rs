@@ -79,10 +79,10 @@ pub(crate) fn receive_nothing(socket: &Socket) -> io::Result<()> {
     socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])
 }
 
-/// About how many bytes of datagrams a socket's receive queue takes: what the kernel granted, of
-/// which it counts half for its own bookkeeping (socket(7), `SO_RCVBUF`).
-pub(crate) fn receive_buffer(socket: &Socket) -> usize {
-    socket.recv_buffer_size().map_or(0, |granted| granted / 2)
+/// How much memory a socket's receive queue may take: twice what was granted, since the kernel
+/// counts half for its own bookkeeping (socket(7), `SO_RCVBUF`).
+pub(crate) fn receive_capacity(socket: &Socket) -> usize {
+    socket.recv_buffer_size().unwrap_or(0)
 }
 
 /// Finds the interface of `addr`, and checks that RoCE fits through it. Of several with this

@@ -52,6 +52,10 @@ impl<W: Wrapper> Port for W {
         self.wrap_recv(now, rx)
     }
 
+    fn receive_fill(&mut self, now: Instant) -> Option<f32> {
+        self.inner_mut().receive_fill(now)
+    }
+
     fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
         self.inner_mut().add_address(addr)
     }

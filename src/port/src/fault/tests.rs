@@ -204,7 +204,7 @@ fn a_blocked_port_below_loses_nothing_and_keeps_the_order() {
 }
 
 #[test]
-fn wrappers_pass_on_addresses_and_memberships() {
+fn wrappers_pass_on_addresses_memberships_and_the_fill_of_the_queue() {
     let wrap = |port| -> Box<dyn Port> {
         let capture = Capture::new(port, std::io::sink(), Instant::now(), SystemTime::now());
         Box::new(Fault::new(capture, FaultSpec::default()))
@@ -219,6 +219,7 @@ fn wrappers_pass_on_addresses_and_memberships() {
     push_write(&mut batch, &flow(&port.caps(), group), 0, 4, 1024);
     assert_eq!(port.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
     assert_eq!(psns(&recv_all(&mut port, Instant::now())), [0, 1, 2, 3]);
+    assert!(port.receive_fill(Instant::now()).is_some());
     port.leave(group).unwrap();
     push_write(&mut batch, &flow(&port.caps(), group), 10, 4, 1024);
     assert_eq!(port.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);

@@ -19,6 +19,7 @@ use crate::caps::{Caps, Segmentation};
 use crate::headers;
 use crate::open;
 use crate::os_error;
+use crate::receive_gauge::ReceiveGauge;
 use crate::socket_set::SocketSet;
 use crate::sys::packet::{self, VNET_HEADER_LEN};
 use crate::sys::{Message, Receiver, SEND_MAX, Sender};
@@ -69,6 +70,7 @@ pub struct RawPort {
     /// Headers of the datagrams that one call sends.
     headers: Vec<OuterHeaders>,
     receiver: Receiver,
+    gauge: ReceiveGauge,
     /// Set while sending is blocked.
     retry_at: Option<Instant>,
     counters: PortCounters,
@@ -107,6 +109,7 @@ impl RawPort {
             sender: Sender::new(),
             headers: Vec::with_capacity(SEND_MAX),
             receiver: Receiver::new(RECV_MAX),
+            gauge: ReceiveGauge::default(),
             retry_at: None,
             counters: PortCounters::default(),
         })
@@ -160,7 +163,7 @@ impl Port for RawPort {
             },
             source_ports: SourcePorts::All,
             sees_ident: true,
-            receive_buffer: self.sockets.iter().next().map_or(0, RawSocket::receive_buffer),
+            receive_buffer: self.sockets.iter().next().map_or(0, RawSocket::receive_capacity) / 2,
             segmentation: Segmentation::Unavailable,
         }
     }
@@ -216,7 +219,9 @@ impl Port for RawPort {
         rx.clear();
         while let Some(socket) = self.sockets.next_ready()? {
             self.counters.rx_calls += 1;
-            let packets = match self.receiver.recv(self.sockets[socket].as_fd(), rx.buffers()) {
+            let from = &self.sockets[socket];
+            self.gauge.before(from.as_fd());
+            let packets = match self.receiver.recv(from.as_fd(), rx.buffers()) {
                 Ok(packets) => packets,
                 // A super-packet that this kernel cannot describe; it has thrown it away.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -226,6 +231,8 @@ impl Port for RawPort {
                 Err(error) if os_error::is_passing(&error) => return Ok(1),
                 Err(error) => return Err(error),
             };
+            let bytes = self.receiver.bytes(packets);
+            self.gauge.after(bytes, from.receive_capacity(), packets == rx.buffers().len());
             for index in 0..packets {
                 self.take(index, rx);
             }
@@ -234,6 +241,10 @@ impl Port for RawPort {
             }
         }
         Ok(0)
+    }
+
+    fn receive_fill(&mut self, _now: Instant) -> Option<f32> {
+        self.gauge.take()
     }
 
     fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {

@@ -18,6 +18,7 @@ pub(super) struct RawSocket {
     packet: Socket,
     /// What the datagrams that it receives are sent to.
     dst: IpAddr,
+    receive_capacity: usize,
     /// Holds UDP port 4791 of the address, or the membership in the group. Its queue is closed.
     pub(super) _hold: Socket,
 }
@@ -40,7 +41,8 @@ impl RawSocket {
         let filter = filter::roce_for(addr, interface.index, loopback);
         listen(&packet, packet::protocol(addr), &filter, options)
             .map_err(OpenError::system(addr, "opening the packet socket"))?;
-        Ok(RawSocket { packet, dst: addr, _hold: hold })
+        let receive_capacity = open::receive_capacity(&packet);
+        Ok(RawSocket { packet, dst: addr, receive_capacity, _hold: hold })
     }
 
     /// What receives for a multicast group, of which many ports of this machine can be members.
@@ -62,12 +64,13 @@ impl RawSocket {
         }
         let filter = filter::roce_for_group(group, interface.index, interface.loopback);
         listen(&packet, packet::ALL_PROTOCOLS, &filter, options)?;
-        Ok(RawSocket { packet, dst: group, _hold: hold })
+        let receive_capacity = open::receive_capacity(&packet);
+        Ok(RawSocket { packet, dst: group, receive_capacity, _hold: hold })
     }
 
-    /// How much the socket can hold for us; see [`open::receive_buffer`].
-    pub(super) fn receive_buffer(&self) -> usize {
-        open::receive_buffer(&self.packet)
+    /// See [`open::receive_capacity`].
+    pub(super) fn receive_capacity(&self) -> usize {
+        self.receive_capacity
     }
 }
 

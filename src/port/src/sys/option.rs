@@ -58,13 +58,27 @@ pub(crate) fn ask_for_send_buffer(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<
         .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes))
 }
 
-/// Numbers of `SO_MEMINFO`, from linux/sock_diag.h: how many there are, and the one for drops.
+/// Numbers of `SO_MEMINFO`, from linux/sock_diag.h: how many there are, memory that waits to be
+/// received, the most that may, and drops.
 const SK_MEMINFO_VARS: usize = 9;
+const SK_MEMINFO_RMEM_ALLOC: usize = 0;
+const SK_MEMINFO_RCVBUF: usize = 1;
 const SK_MEMINFO_DROPS: usize = 8;
 
 /// Datagrams that this socket's receive queue had no room for (and those that failed their UDP
 /// checksum), since it was made. 0 where the kernel does not tell.
 pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> u64 {
+    meminfo(fd).map_or(0, |info| u64::from(info[SK_MEMINFO_DROPS]))
+}
+
+/// The share of its buffer that a socket's receive queue takes, from 0 to 1 and a packet more. The
+/// kernel counts memory here, not bytes of packets.
+pub(crate) fn receive_fill(fd: BorrowedFd<'_>) -> Option<f32> {
+    let info = meminfo(fd)?;
+    Some(info[SK_MEMINFO_RMEM_ALLOC] as f32 / info[SK_MEMINFO_RCVBUF].max(1) as f32)
+}
+
+fn meminfo(fd: BorrowedFd<'_>) -> Option<[u32; SK_MEMINFO_VARS]> {
     let mut info = [0u32; SK_MEMINFO_VARS];
     let mut len = mem::size_of_val(&info) as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `info`, and both outlive the call.
@@ -77,5 +91,5 @@ pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> u64 {
             &raw mut len,
         )
     };
-    if result == 0 { u64::from(info[SK_MEMINFO_DROPS]) } else { 0 }
+    (result == 0).then_some(info)
 }

@@ -81,6 +81,11 @@ impl Receiver {
         }
     }
 
+    /// How many bytes the first so many messages of the last call have.
+    pub(crate) fn bytes(&self, messages: usize) -> usize {
+        self.headers.messages[..messages].iter().map(|message| message.msg_len as usize).sum()
+    }
+
     /// What came with a message of the last call, by its number among those received.
     pub(crate) fn received(&self, index: usize) -> Received {
         let message = &self.headers.messages[index];

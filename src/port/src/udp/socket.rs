@@ -21,6 +21,7 @@ pub(super) struct UdpSocket {
     dst: IpAddr,
     /// For a group that the kernel has no route to: where we send instead, to receive our own.
     loop_back_to: Option<SocketAddr>,
+    receive_capacity: usize,
     /// What sends from other ports than 4791.
     pool: SendPool,
 }
@@ -37,8 +38,13 @@ impl UdpSocket {
             .map_err(OpenError::system(addr, "setting socket options"))?;
         open::send_to_groups(&socket, addr, interface.index)
             .map_err(OpenError::system(addr, "setting multicast options"))?;
-        let pool = SendPool::new(options.pool_ports());
-        Ok(UdpSocket { socket, dst: addr, loop_back_to: None, pool })
+        Ok(UdpSocket {
+            dst: addr,
+            loop_back_to: None,
+            receive_capacity: open::receive_capacity(&socket),
+            pool: SendPool::new(options.pool_ports()),
+            socket,
+        })
     }
 
     /// The socket of a multicast group, which many ports of this machine can have at a time. `addr`
@@ -78,7 +84,13 @@ impl UdpSocket {
         }
         socket.set_nonblocking(true)?;
         set_options(&socket, group, options)?;
-        Ok(UdpSocket { socket, dst: group, loop_back_to, pool: SendPool::new(0) })
+        Ok(UdpSocket {
+            dst: group,
+            loop_back_to,
+            receive_capacity: open::receive_capacity(&socket),
+            pool: SendPool::new(0),
+            socket,
+        })
     }
 
     /// Whether this address, with this source port, can send a flow's datagrams as the flow says,
@@ -110,9 +122,9 @@ impl UdpSocket {
         self.pool.open(self.dst, src_port, interface, options)
     }
 
-    /// How much the socket can hold for us; see [`open::receive_buffer`].
-    pub(super) fn receive_buffer(&self) -> usize {
-        open::receive_buffer(&self.socket)
+    /// See [`open::receive_capacity`].
+    pub(super) fn receive_capacity(&self) -> usize {
+        self.receive_capacity
     }
 }
 

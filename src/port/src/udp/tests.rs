@@ -1,3 +1,4 @@
+mod ecn;
 mod source_ports;
 
 use super::*;
@@ -168,6 +169,30 @@ fn a_full_receiver_loses_datagrams_and_counts_them() {
     let arrived = recv_all(&mut b, Instant::now()).len() as u64;
     assert!(arrived < 200);
     assert!(b.counters().rx_overflow > 0, "{:?}", b.counters());
+}
+
+#[test]
+fn the_fill_of_the_queue_is_that_of_what_was_received() {
+    let (mut a, mut b) = pair();
+    let flow = flow(&a.caps(), b.caps().addrs[0]);
+    assert_eq!(b.receive_fill(Instant::now()), None);
+    let (mut rx, mut out) = (RxBatch::new(4), batch(&a.caps()));
+    let mut receive = |b: &mut UdpPort| {
+        let received = b.recv(Instant::now(), &mut rx).unwrap();
+        (received, b.receive_fill(Instant::now()))
+    };
+    for psn in 0..20 {
+        let flow = Flow { hop_limit: 60 + psn as u8 % 2, ..flow };
+        push(&mut out, &flow, Opcode::RC_SEND_ONLY, psn, 4096);
+    }
+    assert_eq!(a.send(Instant::now(), &mut out).unwrap(), SendOutcome::Done);
+    let fills = [receive(&mut b), receive(&mut b)];
+    let capacity = b.sockets[0].receive_capacity() as f32;
+    let [(4, Some(first)), (4, Some(second))] = fills else { panic!("{fills:?}") };
+    assert!(first >= 4.0 * 4096.0 / capacity, "what was taken: {first}");
+    assert!(second >= 16.0 * 4096.0 / capacity, "what waited before it was taken: {second}");
+    while receive(&mut b).0 > 0 {}
+    assert_eq!(receive(&mut b), (0, None));
 }
 
 #[test]
