@@ -11,13 +11,14 @@
 //! Before it sleeps, it tells the sessions through their doorbell pages; a program that rings from
 //! then on also writes to the session's eventfd.
 
+use crate::alarm::Alarm;
 use crate::cm::Cm;
 use crate::config::SocketMode;
 use crate::counters::DaemonCounters;
 use crate::device::RdmaDevice;
 use crate::limits::{
     ACCEPT_PAUSE, ACCEPTS_PER_TURN, EVENTS_PER_TURN, FREES_PER_TURN, MAX_SESSIONS,
-    REQUESTS_PER_TURN, SPIN,
+    REQUESTS_PER_TURN, SHORTEST_SLEEP, SPIN,
 };
 use crate::resources::{handle, refuse};
 use crate::session::{Answer, DaemonCtx, Session};
@@ -25,10 +26,6 @@ use crate::sysfs::Sysfs;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry};
 use rustix::io::Errno;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -104,8 +101,7 @@ const NOTHING: Progress = Progress { worked: false, more: false };
 pub(crate) struct EventLoop {
     poll: Poll,
     events: Events,
-    /// Wakes us at a time finer than the milliseconds of a poll.
-    alarm: OwnedFd,
+    alarm: Alarm,
     /// Descriptors that were ready and have not said since that there is nothing more.
     ready: Vec<Token>,
     /// Becomes readable when the daemon is to end.
@@ -139,14 +135,10 @@ impl EventLoop {
         watch: Watch,
         stop: OwnedFd,
     ) -> io::Result<EventLoop> {
-        let alarm = timerfd_create(
-            TimerfdClockId::Monotonic,
-            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
-        )?;
         let mut event_loop = EventLoop {
             poll: Poll::new()?,
             events: Events::with_capacity(EVENTS_PER_TURN),
-            alarm,
+            alarm: Alarm::new()?,
             ready: Vec::new(),
             _stop: stop,
             sysfs: None,
@@ -213,11 +205,15 @@ impl EventLoop {
             // Where others do not yield, to keep looking keeps the processor from those whose work
             // we wait for.
             let spin = if yield_policy.is_due(now) { SPIN } else { Duration::ZERO };
-            let spinning = now.duration_since(last_work) < spin || self.has_more();
+            let looking = now.duration_since(last_work) < spin || self.has_more();
+            let deadline = if looking { None } else { self.deadline() };
+            // A train that is paced must not wait for a sleep that is longer than was asked for.
+            let soon = deadline.is_some_and(|at| at < now + spin.min(SHORTEST_SLEEP));
+            let spinning = looking || soon;
             if spinning {
                 self.wait(Some(Duration::ZERO))?;
             } else {
-                self.sleep(now)?;
+                self.sleep(deadline)?;
             }
             let before = std::mem::replace(&mut now, Instant::now());
             self.ctx.now = now;
@@ -503,16 +499,24 @@ impl EventLoop {
             || self.ctx.devices.iter().any(|device| device.nic.is_due())
     }
 
-    /// Sleeps until something happens or is due; not at all if a program has just rung.
-    fn sleep(&mut self, now: Instant) -> io::Result<()> {
-        let none_rang = self.sessions.iter().all(|(_, session)| session.fall_asleep());
+    /// When there is something to do although nothing happens.
+    fn deadline(&self) -> Option<Instant> {
         let deadlines = self.ctx.devices.iter().filter_map(RdmaDevice::deadline);
         let deadlines = deadlines.chain(self.accept_again).chain(self.watch.poll_timeout());
-        let deadlines = deadlines.chain(self.end_of_linger());
-        let left = deadlines.min().map(|at| at.saturating_duration_since(now));
-        let timeout = if none_rang && left != Some(Duration::ZERO) {
+        deadlines.chain(self.end_of_linger()).min()
+    }
+
+    /// Sleeps until something happens or the deadline has come; not at all if a program has just
+    /// rung.
+    fn sleep(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        let none_rang = self.sessions.iter().all(|(_, session)| session.fall_asleep());
+        // The turn has taken its time.
+        let now = Instant::now();
+        let timeout = if none_rang && deadline.is_none_or(|at| at > now) {
             self.ctx.counters.sleeps += 1;
-            self.set_alarm(left)?;
+            if let Some(deadline) = deadline {
+                self.alarm.set(now, deadline)?;
+            }
             None
         } else {
             Some(Duration::ZERO)
@@ -522,21 +526,6 @@ impl EventLoop {
             session.wake_up();
         }
         waited
-    }
-
-    /// Sets the alarm to go off after this time, or not at all.
-    fn set_alarm(&self, after: Option<Duration>) -> io::Result<()> {
-        let after = after.unwrap_or(Duration::ZERO);
-        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let time = Itimerspec {
-            it_interval: never,
-            it_value: Timespec {
-                tv_sec: after.as_secs().try_into().unwrap_or(i64::MAX),
-                tv_nsec: after.subsec_nanos().into(),
-            },
-        };
-        timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &time)?;
-        Ok(())
     }
 
     /// Collects the descriptors that have become ready, waiting for one if there is none.

@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod alarm;
 mod cli;
 mod cm;
 mod config;

@@ -118,6 +118,10 @@ pub(crate) const FREES_PER_TURN: usize = 64;
 /// cost more than it saves.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
+/// A deadline nearer than this is waited for by looking: to set the alarm, to be put to sleep and
+/// woken takes about as long on an idle processor.
+pub(crate) const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+
 /// Longest program name that is kept.
 pub(crate) const MAX_PROGRAM_NAME: usize = 64;
 
