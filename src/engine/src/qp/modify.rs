@@ -7,8 +7,9 @@ use super::state::{Attribute, transition};
 use crate::attr::DeviceConfig;
 use crate::flow::{FlowError, flow_to_host};
 use crate::limits::MAX_RD_ATOMIC;
+use crate::tuning::WireForm;
 use urxe_types::{AddressVector, Psn, QpAttr, QpState, QpType, Qpn, RnrTimer, TimeCode};
-use urxe_wire::flow_source_port;
+use urxe_wire::{Flow, flow_source_port};
 
 /// Why a change was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -149,7 +150,14 @@ impl Common {
             Some(av) => {
                 let dest_qpn = attr.dest_qpn.ok_or(missing(DestQpn))?;
                 let mtu = attr.path_mtu.ok_or(missing(PathMtu))?;
-                resolve_path(config, self.qpn, av, dest_qpn, mtu)
+                let wire = match self.init.qp_type {
+                    QpType::Rc => config.tuning.wire,
+                    // TRAIN-004: nobody repeats what is lost, and of a message of which a part
+                    // was lost, nothing is to be taken for whole.
+                    QpType::Uc | QpType::Ud => WireForm::Strict,
+                };
+                let flow = resolve_flow(config, self.qpn, av, dest_qpn, mtu)?;
+                Ok(Route { flow, mtu: mtu.bytes() as u32, dest_qpn, wire })
             }
             // ADDR-012: what is not set again stays.
             None => route.copied().ok_or(missing(Av)),
@@ -184,13 +192,13 @@ impl Common {
 }
 
 /// The way to the peer.
-fn resolve_path(
+fn resolve_flow(
     config: &DeviceConfig,
     qpn: Qpn,
     av: &AddressVector,
     dest_qpn: Qpn,
     path_mtu: urxe_types::PathMtu,
-) -> Result<Route, ModifyQpError> {
+) -> Result<Flow, ModifyQpError> {
     let mut flow = flow_to_host(&config.gids, av)?;
     let wanted = flow_source_port(flow.flow_label, qpn, dest_qpn);
     flow.src_port = config.source_ports.of_flow(wanted);
@@ -199,7 +207,7 @@ fn resolve_path(
     if path_mtu > active && !config.is_local(av.dgid) {
         return Err(ModifyQpError::MtuTooLarge { path_mtu, active });
     }
-    Ok(Route { flow, mtu: path_mtu.bytes() as u32, dest_qpn })
+    Ok(flow)
 }
 
 fn check_attributes(

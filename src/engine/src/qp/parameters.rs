@@ -1,5 +1,6 @@
 //! What a QP works with from RTR and from RTS on: the attributes, resolved when a state is entered.
 
+use crate::tuning::WireForm;
 use std::time::Duration;
 use urxe_types::{Access, Qkey, Qpn, RnrTimer};
 use urxe_wire::{Flow, Outer};
@@ -11,6 +12,8 @@ pub(super) struct Route {
     /// The largest payload of a packet.
     pub(super) mtu: u32,
     pub(super) dest_qpn: Qpn,
+    /// How messages become packets on it.
+    pub(super) wire: WireForm,
 }
 
 impl Route {

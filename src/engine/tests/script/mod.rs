@@ -417,15 +417,23 @@ impl Script {
     /// A QP of this type in RESET.
     pub fn in_reset_of(qp_type: QpType) -> Script {
         // Probes have tests of their own.
-        Script::make(qp_type, Duration::from_secs(3600))
+        Script::make(qp_type, Duration::from_secs(3600), WireForm::Strict)
+    }
+
+    /// A QP of this type in RTS with the usual attributes, on a device that sends packets of one
+    /// size where it can.
+    pub fn uniform(qp_type: QpType) -> Script {
+        let mut script = Script::make(qp_type, Duration::from_secs(3600), WireForm::Uniform);
+        script.connect(&usual_of(qp_type));
+        script
     }
 
     /// A QP in RESET that probes for lost tails after this time.
     pub fn probing(min_probe: Duration) -> Script {
-        Script::make(QpType::Rc, min_probe)
+        Script::make(QpType::Rc, min_probe, WireForm::Strict)
     }
 
-    fn make(qp_type: QpType, min_probe: Duration) -> Script {
+    fn make(qp_type: QpType, min_probe: Duration, wire: WireForm) -> Script {
         let mut device = Device::new(DeviceConfig {
             gids: vec![Some(LOCAL)],
             source_ports: SourcePorts::All,
@@ -433,7 +441,7 @@ impl Script {
             local_addrs: BTreeSet::new(),
             seed: 1,
             min_probe,
-            tuning: Tuning { wire: WireForm::Strict, ..Tuning::default() },
+            tuning: Tuning { wire, ..Tuning::default() },
         });
         let access = usual().access.unwrap() | Access::MW_BIND;
         let spec = MrSpec { pd: PD, addr: VA, length: 65_536, access, region: RegionId(0) };

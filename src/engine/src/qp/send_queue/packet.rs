@@ -5,6 +5,7 @@ use crate::cause::Cause;
 use crate::host::Host;
 use crate::qp::common::{Cx, Error};
 use crate::qp::parameters::Route;
+use crate::tuning::WireForm;
 use std::ops::Range;
 use urxe_types::{Psn, Rkey, SendOp, WcStatus};
 use urxe_wire::batch::TxBatch;
@@ -35,7 +36,7 @@ impl Pending {
         };
         // As it was judged when it was taken.
         let body = self
-            .request(packet, offset..end)
+            .request(route.wire, packet, offset..end)
             .and_then(body)
             .ok_or((WcStatus::LocalQpOperation, Cause::NotOfThisTransport))?;
         let is_data_to_come = self.is_read() || self.is_atomic();
@@ -51,7 +52,7 @@ impl Pending {
 
     /// The request that carries this part of the message, or asks for it; `None` for what is done
     /// here.
-    fn request(&self, packet: u32, part: Range<u64>) -> Option<Request> {
+    fn request(&self, wire: WireForm, packet: u32, part: Range<u64>) -> Option<Request> {
         // RC-REQ-002
         let (starts, ends) = (packet == 0, self.is_last(packet));
         let reth = |va: u64, rkey: Rkey, part: Range<u64>| Reth {
@@ -62,6 +63,12 @@ impl Pending {
         Some(match self.wqe.wr.op {
             // RC-REQ-005: only the part that ends the message keeps it.
             SendOp::Send(extra) => Request::Send(Part::new(starts, ends, (), extra)),
+            SendOp::Write { remote_addr, rkey, imm: None } if wire == WireForm::Uniform => {
+                // TRAIN-001
+                Request::Write(Part::Only(reth(remote_addr, rkey, part), None))
+            }
+            // TRAIN-003: the peer's program is told the length of the whole message, which only a
+            // first packet names.
             SendOp::Write { remote_addr, rkey, imm } => {
                 // RC-REQ-004: only the part that starts the message keeps it.
                 let reth = reth(remote_addr, rkey, 0..self.length);

@@ -1,0 +1,172 @@
+//! Packets of one size, which share segmented sends; and what a program sees of it: nothing.
+
+mod script;
+
+use script::*;
+use urxe_engine::Counter;
+use urxe_types::{QpState, QpType, Rkey, SendOp, WcOpcode, WcStatus};
+use urxe_wire::batch::{TxBatch, TxLimits};
+use urxe_wire::{NakCode, Opcode};
+
+const REMOTE: u64 = 0x2000;
+const KEY: u32 = 0x77;
+const WRITE: SendOp = SendOp::Write { remote_addr: REMOTE, rkey: Rkey(KEY), imm: None };
+
+/// A WRITE ONLY of the device's: `len` bytes for `at` bytes behind [`REMOTE`], as they stand in its
+/// own memory.
+fn part(t: &Script, psn: u32, at: usize, len: usize) -> Pkt {
+    pkt(Opcode::RC_WRITE_ONLY, psn)
+        .reth(REMOTE + at as u64, KEY, len as u32)
+        .payload(t.memory(at, len))
+}
+
+/// A device with a WRITE of three packets, the last of one byte, under way.
+fn write_of_three() -> Script {
+    let mut t = Script::uniform(QpType::Rc);
+    t.fill(0, &bytes(3, 513));
+    t.post(1, WRITE, &[t.sge(0, 513)]);
+    t.expect(part(&t, 200, 0, 256));
+    t.expect(part(&t, 201, 256, 256));
+    t.expect(part(&t, 202, 512, 1).ack_req());
+    t
+}
+
+#[test]
+fn a_long_write_goes_as_write_onlys_with_a_range_each() {
+    let mut t = write_of_three();
+    t.expect_nothing();
+    t.post(2, WRITE, &[]);
+    t.expect(pkt(Opcode::RC_WRITE_ONLY, 203).reth(REMOTE, KEY, 0).ack_req());
+}
+
+#[test]
+fn the_addresses_of_the_parts_wrap_as_that_of_the_message_does() {
+    let mut t = Script::uniform(QpType::Rc);
+    let op = SendOp::Write { remote_addr: u64::MAX - 255, rkey: Rkey(KEY), imm: None };
+    t.post(1, op, &[t.sge(0, 257)]);
+    t.expect(part(&t, 200, 0, 256).reth(u64::MAX - 255, KEY, 256));
+    t.expect(part(&t, 201, 256, 1).reth(0, KEY, 1).ack_req());
+}
+
+#[test]
+fn many_writes_share_one_segmented_send() {
+    let mut t = Script::uniform(QpType::Rc);
+    for number in 0..4 {
+        t.post(number, WRITE, &[t.sge(0, 1024)]);
+    }
+    let mut tx = TxBatch::new(TxLimits::segmented(64), 1 << 16);
+    t.device.poll_transmit(t.now, &mut t.program, &mut tx);
+    let segments: Vec<usize> = tx.runs().map(|run| run.segments).collect();
+    assert_eq!(segments, [16]);
+}
+
+#[test]
+fn a_write_with_immediate_names_its_whole_range_in_its_first_packet() {
+    let mut t = Script::uniform(QpType::Rc);
+    let op = SendOp::Write { remote_addr: REMOTE, rkey: Rkey(KEY), imm: Some(9) };
+    t.post(1, op, &[t.sge(0, 513)]);
+    let opcodes: Vec<Opcode> = t.sent().iter().map(|sent| sent.headers.body.opcode()).collect();
+    let (first, middle) = (Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE);
+    assert_eq!(opcodes, [first, middle, Opcode::RC_WRITE_LAST_IMM]);
+}
+
+#[test]
+fn an_unreliable_write_stays_one_message() {
+    let mut t = Script::uniform(QpType::Uc);
+    t.post(1, WRITE, &[t.sge(0, 257)]);
+    let opcodes: Vec<Opcode> = t.sent().iter().map(|sent| sent.headers.body.opcode()).collect();
+    assert_eq!(opcodes, [Opcode::UC_WRITE_FIRST, Opcode::UC_WRITE_LAST]);
+}
+
+#[test]
+fn a_write_in_parts_is_completed_once_and_when_its_last_part_is_acknowledged() {
+    let mut t = write_of_three();
+    t.receive(&[ack(200, 1)]);
+    t.receive(&[ack(201, 2)]);
+    t.expect_no_completion();
+    t.receive(&[ack(202, 3)]);
+    assert_eq!(t.expect_send(1, WcStatus::Success).opcode, WcOpcode::RdmaWrite);
+    t.expect_no_completion();
+    assert_eq!(t.counted(Counter::SentMessages), 1);
+}
+
+#[test]
+fn a_lost_part_is_repeated_with_its_own_range_and_those_behind_it() {
+    let mut t = write_of_three();
+    t.receive(&[nak(NakCode::SequenceError, 201, 1)]);
+    t.expect(part(&t, 201, 256, 256));
+    t.expect(part(&t, 202, 512, 1).ack_req());
+    t.expect_nothing();
+    t.receive(&[ack(202, 3)]);
+    t.expect_send(1, WcStatus::Success);
+}
+
+#[test]
+fn a_refused_part_fails_the_message() {
+    let mut t = write_of_three();
+    t.post(2, WRITE, &[]);
+    t.receive(&[nak(NakCode::RemoteAccess, 201, 1)]);
+    t.expect_send(1, WcStatus::RemoteAccess);
+    t.expect_send(2, WcStatus::WrFlush);
+    assert_eq!(t.state(), QpState::Err);
+}
+
+#[test]
+fn a_write_that_began_is_sent_to_its_end_in_sqd() {
+    let mut t = Script::uniform(QpType::Rc);
+    // More than one turn sends.
+    t.post(1, WRITE, &[t.sge(0, 100 * 256)]);
+    let mut tx = TxBatch::new(TxLimits::SINGLE, 1);
+    t.device.poll_transmit(t.now, &mut t.program, &mut tx);
+    assert!(tx.len() < 100);
+    t.enter(QpState::Sqd);
+    t.post(2, WRITE, &[]);
+    let mut last = 200 + tx.len() as u32 - 1;
+    while last < 299 {
+        last += t.sent().len() as u32;
+        assert!(t.program.events.is_empty());
+        t.receive(&[ack(last, 1)]);
+    }
+    t.expect_send(1, WcStatus::Success);
+    t.expect_nothing();
+    assert_eq!(t.program.events, [urxe_engine::AsyncEvent::SqDrained(t.qpn)]);
+}
+
+// What the peer's packets do here.
+
+/// A WRITE ONLY of the peer's: a part of a message of full packets for the start of the MR, in
+/// which byte `at` holds `at`.
+fn peers_part(t: &Script, psn: u32, at: usize, len: usize) -> Pkt {
+    pkt(Opcode::RC_WRITE_ONLY, psn)
+        .reth(VA + at as u64, t.key, len as u32)
+        .payload(&bytes(at as u8, len))
+}
+
+#[test]
+fn a_message_in_parts_is_stored_up_to_the_part_that_is_refused() {
+    let end = 65_536;
+    let mut t = Script::new();
+    t.receive(&[
+        peers_part(&t, 100, end - 512, 256),
+        peers_part(&t, 101, end - 256, 256),
+        peers_part(&t, 102, end, 256),
+        peers_part(&t, 103, 0, 256).ack_req(),
+    ]);
+    assert_eq!(t.memory(end - 512, 512), bytes(0, 512), "before it");
+    assert_eq!(t.memory(0, 256), [0; 256], "behind it");
+    t.expect(nak(NakCode::RemoteAccess, 102, 2));
+    assert_eq!(t.state(), QpState::Err);
+}
+
+#[test]
+fn a_message_in_parts_of_which_the_first_is_refused_changes_nothing() {
+    let mut t = Script::new();
+    let key = t.key;
+    t.receive(&[
+        peers_part(&t, 100, 0, 256).reth(VA, key ^ 1, 256),
+        peers_part(&t, 101, 256, 256),
+        peers_part(&t, 102, 512, 256).ack_req(),
+    ]);
+    t.expect(nak(NakCode::RemoteAccess, 100, 0));
+    assert!(t.program.memory.iter().all(|&byte| byte == 0));
+}
