@@ -6,7 +6,7 @@ use script::*;
 use urxe_engine::Counter;
 use urxe_types::{QpState, QpType, Rkey, SendOp, WcOpcode, WcStatus};
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::{NakCode, Opcode};
+use urxe_wire::{NakCode, Opcode, Packet, Syndrome};
 
 const REMOTE: u64 = 0x2000;
 const KEY: u32 = 0x77;
@@ -169,4 +169,63 @@ fn a_message_in_parts_of_which_the_first_is_refused_changes_nothing() {
     ]);
     t.expect(nak(NakCode::RemoteAccess, 100, 0));
     assert!(t.program.memory.iter().all(|&byte| byte == 0));
+}
+
+// ACKs.
+
+/// A device that owes an ACK for PSN 100 and has a WRITE of this length to send.
+fn owing_an_ack(len: u32) -> Script {
+    let mut t = Script::uniform(QpType::Rc);
+    t.post(1, WRITE, &[t.sge(0, len)]);
+    t.receive(&[peers_part(&t, 100, 0, 256).ack_req()]);
+    t
+}
+
+#[test]
+fn an_ack_goes_behind_the_data_in_one_segmented_send() {
+    let mut t = owing_an_ack(512);
+    let mut tx = TxBatch::new(TxLimits::segmented(64), 1 << 16);
+    t.device.poll_transmit(t.now, &mut t.program, &mut tx);
+    let segments: Vec<usize> = tx.runs().map(|run| run.segments).collect();
+    assert_eq!(segments, [3]);
+    let mut t = owing_an_ack(512);
+    t.expect(part(&t, 200, 0, 256));
+    t.expect(part(&t, 201, 256, 256).ack_req());
+    t.expect(ack(100, 1));
+}
+
+#[test]
+fn an_ack_goes_without_data_too() {
+    let mut t = Script::uniform(QpType::Rc);
+    t.receive(&[peers_part(&t, 100, 0, 256).ack_req()]);
+    t.expect(ack(100, 1));
+}
+
+#[test]
+fn an_ack_is_never_left_for_another_batch() {
+    for capacity in (1..=48).map(|kib| kib << 10) {
+        let mut t = owing_an_ack(65_536);
+        let mut tx = TxBatch::new(TxLimits::SINGLE, capacity);
+        t.device.poll_transmit(t.now, &mut t.program, &mut tx);
+        let acks = tx.datagrams().filter(|datagram| {
+            Packet::parse(datagram.bytes).unwrap().headers.body.opcode() == Opcode::RC_ACK
+        });
+        assert_eq!(acks.count(), 1, "in {} packets", tx.len());
+    }
+}
+
+#[test]
+fn answers_and_refusals_go_before_requests() {
+    let mut t = Script::uniform(QpType::Rc);
+    t.post(1, WRITE, &[]);
+    let key = t.key;
+    t.receive(&[
+        peers_part(&t, 100, 0, 256).ack_req(),
+        pkt(Opcode::RC_READ_REQUEST, 101).reth(VA, key, 1),
+        peers_part(&t, 103, 0, 256),
+    ]);
+    t.expect(ack(100, 1));
+    t.expect(pkt(Opcode::RC_READ_RESPONSE_ONLY, 101).aeth(Syndrome::ACK, 2).payload(&[0]));
+    t.expect(nak(NakCode::SequenceError, 102, 2));
+    t.expect(pkt(Opcode::RC_WRITE_ONLY, 200).reth(REMOTE, KEY, 0).ack_req());
 }

@@ -23,7 +23,7 @@ use requester::Requester;
 use responder::Responder;
 use std::time::{Duration, Instant};
 use urxe_types::Psn;
-use urxe_wire::batch::TxBatch;
+use urxe_wire::batch::{MAX_DATAGRAM, TxBatch};
 use urxe_wire::{Packet, Request, Response};
 
 /// The service of an RC QP.
@@ -209,8 +209,9 @@ impl Rc {
         Ok(())
     }
 
-    /// Sends what is owed to the peer, then what may be sent. Returns whether there is more, held
-    /// up only by the batch's room or the end of this QP's turn.
+    /// Sends what is owed to the peer, then what may be sent; an ACK, where that is all that is
+    /// owed, goes after it. Returns whether there is more, held up only by the batch's room or the
+    /// end of this QP's turn.
     pub(super) fn transmit<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -218,14 +219,46 @@ impl Rc {
         tx: &mut TxBatch,
         budget: &mut u32,
     ) -> Result<bool, Failure> {
+        // The ACK is the shorter one: behind the data it ends a segmented send, before it it would
+        // be one by itself.
+        // TRAIN-008
+        if self.responder.owes_only_an_ack() && *budget > 1 && tx.room() >= 2 * MAX_DATAGRAM {
+            // TRAIN-009: it goes with this turn.
+            *budget -= 1;
+            tx.reserve(MAX_DATAGRAM);
+            let requests = self.transmit_requests(cx, sq, tx, budget);
+            tx.reserve(0);
+            *budget += 1;
+            return Ok(self.transmit_replies(cx, tx, budget) | requests?);
+        }
+        if self.transmit_replies(cx, tx, budget) {
+            return Ok(true);
+        }
+        self.transmit_requests(cx, sq, tx, budget)
+    }
+
+    fn transmit_replies<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        budget: &mut u32,
+    ) -> bool {
         loop {
             match self.responder.transmit(cx, &self.route, tx, budget) {
-                Ok(true) => return Ok(true),
-                Ok(false) => break,
+                Ok(more) => return more,
                 // The peer is still to be told.
                 failed => cx.note(failed.map(drop)),
             }
         }
+    }
+
+    fn transmit_requests<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+        tx: &mut TxBatch,
+        budget: &mut u32,
+    ) -> Result<bool, Failure> {
         let Some(Sender { requester, completer }) = &mut self.sender else { return Ok(false) };
         let (route, path) = (&self.route, self.path);
         // STATE-002, RC-REQ-022
