@@ -12,7 +12,7 @@ urxe_types::counters! {
     ReceivedPackets = "received_packets", "Packets received that were well formed and belonged to a QP.";
     ReceivedBytes = "received_bytes", "Payload bytes of these packets.";
     SentMessages = "sent_messages", "Send-queue work requests that completed successfully.";
-    ReceivedMessages = "received_messages", "Request messages that arrived whole.";
+    ReceivedMessages = "received_messages", "Request messages that arrived whole; one for each part of a WRITE that comes as WRITE ONLYs.";
     AcksSent = "acks_sent", "ACK packets sent; one may acknowledge many packets.";
     AcksReceived = "acks_received", "ACK packets received.";
 

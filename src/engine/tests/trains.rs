@@ -171,6 +171,57 @@ fn a_message_in_parts_of_which_the_first_is_refused_changes_nothing() {
     assert!(t.program.memory.iter().all(|&byte| byte == 0));
 }
 
+/// What is done to memory for one part of the peer's.
+fn stored(at: usize, len: usize) -> Store {
+    Store::Write { at: at as u64, len }
+}
+
+#[test]
+fn parts_are_stored_as_packets_of_one_message() {
+    let mut t = Script::new();
+    let parts = [peers_part(&t, 100, 0, 256), peers_part(&t, 101, 256, 256)];
+    t.receive(&parts);
+    t.receive(&[peers_part(&t, 102, 512, 256), peers_part(&t, 103, 768, 9).ack_req()]);
+    let before = [stored(0, 256), stored(256, 256), Store::Sync];
+    let after = [stored(512, 256), stored(768, 9), Store::Barrier, Store::Sync];
+    assert_eq!(t.program.stores, [&before[..], &after[..]].concat());
+}
+
+#[test]
+fn a_write_only_is_stored_as_a_message_if_it_is_not_full_or_asks_for_an_ack() {
+    let mut t = Script::new();
+    t.receive(&[
+        peers_part(&t, 100, 0, 256).ack_req(),
+        peers_part(&t, 101, 256, 256).ack_req(),
+        peers_part(&t, 102, 512, 255),
+    ]);
+    let barrier = Store::Barrier;
+    let expected = [stored(0, 256), barrier, stored(256, 256), barrier, stored(512, 255), barrier];
+    assert_eq!(t.program.stores, [&expected[..], &[Store::Sync]].concat());
+}
+
+#[test]
+fn a_peer_that_ends_messages_without_asking_for_an_ack_is_taken_to_send_no_parts() {
+    let key = Script::new().key;
+    let write = |opcode, psn| pkt(opcode, psn).reth(VA, key, 257).payload(&bytes(1, 256));
+    let silent_ends: [&[Pkt]; 3] = [
+        &[pkt(Opcode::RC_SEND_ONLY, 100)],
+        &[pkt(Opcode::RC_WRITE_ONLY, 100)],
+        &[
+            write(Opcode::RC_WRITE_FIRST, 100),
+            pkt(Opcode::RC_WRITE_LAST, 101).payload(&bytes(1, 1)),
+        ],
+    ];
+    for silent_end in silent_ends {
+        let mut t = Script::new();
+        t.post_recv(1, &[]);
+        t.receive(silent_end);
+        t.program.stores.clear();
+        t.receive(&[peers_part(&t, 100 + silent_end.len() as u32, 0, 256)]);
+        assert_eq!(t.program.stores, [stored(0, 256), Store::Barrier, Store::Sync]);
+    }
+}
+
 // ACKs.
 
 /// A device that owes an ACK for PSN 100 and has a WRITE of this length to send.

@@ -16,6 +16,8 @@ use urxe_wire::{Feth, Packet, Part, Request, Reth};
 pub(super) struct Incoming {
     message: Message,
     receive: Receive,
+    /// The peer has ended a message without asking for an acknowledgement.
+    ends_silently: bool,
 }
 
 /// What the next packet must go on with.
@@ -87,11 +89,15 @@ pub(super) fn check_rkey<H>(
 }
 
 /// As [`check_rkey`], but the rkey of nothing is not checked (IBTA C9-88).
-pub(super) fn check_range<H>(cx: &Cx<'_, H>, reth: &Reth, access: Access) -> Result<(), Refusal> {
+pub(super) fn check_range<H>(
+    cx: &Cx<'_, H>,
+    reth: &Reth,
+    access: Access,
+) -> Result<Option<Span>, Refusal> {
     match reth.len {
         // RC-RESP-010
-        0 => Ok(()),
-        len => check_rkey(cx, reth.rkey, reth.va, len, access).map(drop),
+        0 => Ok(None),
+        len => check_rkey(cx, reth.rkey, reth.va, len, access).map(Some),
     }
 }
 
@@ -178,24 +184,40 @@ impl Incoming {
         part: &Part<Reth, Option<u32>>,
         payload: &[u8],
     ) -> Result<WritePart, Refusal> {
-        let write = match (part.start(), self.message) {
-            (Some(reth), _) => {
-                // RC-RESP-012: the whole range is checked at once, so that nothing of a write that
-                // reaches outside is done.
-                check_range(cx, reth, Access::REMOTE_WRITE)?;
-                Write { va: reth.va, rkey: reth.rkey, length: reth.len, remaining: reth.len }
-            }
-            (None, Message::Write(write)) => write,
-            (None, _) => return Err(Refusal::InvalidRequest),
+        let Some(reth) = part.start() else {
+            let Message::Write(write) = self.message else { return Err(Refusal::InvalidRequest) };
+            let span = match payload.len() as u32 {
+                0 => None,
+                len => Some(check_rkey(cx, write.rkey, write.va, len, Access::REMOTE_WRITE)?),
+            };
+            return Ok(WritePart { write, span });
         };
-        let span = match payload.len() as u32 {
-            0 => None,
-            len => Some(check_rkey(cx, write.rkey, write.va, len, Access::REMOTE_WRITE)?),
-        };
+        // RC-RESP-012: the whole range is checked at once, so that nothing of a write that
+        // reaches outside is done.
+        let span = check_range(cx, reth, Access::REMOTE_WRITE)?;
+        let write = Write { va: reth.va, rkey: reth.rkey, length: reth.len, remaining: reth.len };
         Ok(WritePart { write, span })
     }
 
-    /// Stores a part of a WRITE.
+    /// Whether the WRITE that this packet ends may be a part of a longer one, which its requester
+    /// sends as WRITE ONLYs: it is full and asks for no acknowledgement, as far as the peer asks
+    /// for one at the end of each message. (urxe and rxe do; hardware as its program wants it.)
+    pub(super) fn goes_on(
+        &mut self,
+        request: &Request,
+        ack_req: bool,
+        len: usize,
+        mtu: u32,
+    ) -> bool {
+        let may_go_on =
+            matches!(request, Request::Write(Part::Only(_, None))) && len == mtu as usize;
+        // TRAIN-011
+        self.ends_silently |= request.ends() && !ack_req && !may_go_on;
+        // TRAIN-010
+        may_go_on && !ack_req && !self.ends_silently
+    }
+
+    /// Stores a part of a WRITE. `ends`: a program may wait for the last bytes of it.
     pub(super) fn store<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,

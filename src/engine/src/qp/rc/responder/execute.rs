@@ -25,6 +25,7 @@ impl Responder {
         packet: &Packet<'_, Request>,
     ) -> Result<(), Refusal> {
         let Packet { headers: Headers { bth, body: request }, payload } = packet;
+        let goes_on = self.incoming.goes_on(request, bth.ack_req, payload.len(), route.mtu);
         // What the last packet of a message brings for the receive, if that is consumed.
         let ended = match request {
             Request::Send(part) => {
@@ -36,7 +37,7 @@ impl Responder {
                 if let Some(span) = &target.span {
                     self.keep_reads(cx, route.mtu, span, payload.len() as u64);
                 }
-                self.incoming.store(cx, target, payload, part.ends())?;
+                self.incoming.store(cx, target, payload, part.ends() && !goes_on)?;
                 // RC-RESP-009
                 part.end().map(|imm| imm.map(Extra::Imm))
             }
