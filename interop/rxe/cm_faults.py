@@ -188,7 +188,7 @@ def lost(run, by, family):
 def lossy(run, by, family):
     """One packet of twenty is lost each way, of the data too; no connection fails."""
     program = cm.after_each_other(50, seconds=400)
-    with Daemon(run.guest, run.args.bin, run.args.backend, '--fault', 'drop=5%,seed=5') as daemon:
+    with Daemon(run.guest, run.args, run.args.backend, '--fault', 'drop=5%,seed=5') as daemon:
         sides = cm.Kernel(run.guest), cm.Urxe(run.guest, run.args.bin, daemon)
         addresses = GUEST[family], HOST[family]
         if by == 'kernel':

@@ -8,15 +8,32 @@ import subprocess
 import tempfile
 
 
+FORMS = ['uniform', 'strict']
+# Of each back-end, so that a run without --wire has something of both.
+FORM_OF = {'udp': 'uniform', 'raw': 'strict'}
+
+
+def wire_option(parser):
+    parser.add_argument('--wire', choices=FORMS,
+                        help='the form in which urxed sends RC messages (default: uniform with the '
+                             'back-end udp, strict with raw)')
+
+
+def form(args, backend):
+    """In which a daemon with this back-end sends RC messages."""
+    return args.wire or FORM_OF[backend]
+
+
 class Daemon:
     """One urxed with a back-end, on the interface that leads to the guest; gone afterwards."""
 
-    def __init__(self, guest, binaries, backend, *options):
+    def __init__(self, guest, args, backend, *options):
         self.backend = backend
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix='urxe-interop-'))
         self.socket = self.folder / 'urxed.sock'
-        self.command = [*guest.host, str(binaries / 'urxed'), '--interface', interface(guest),
-                        '--socket', str(self.socket), '--port-backend', backend, *options]
+        self.command = [*guest.host, str(args.bin / 'urxed'), '--interface', interface(guest),
+                        '--socket', str(self.socket), '--port-backend', backend,
+                        '--wire', form(args, backend), *options]
 
     def __enter__(self):
         reader, writer = os.pipe()

@@ -16,7 +16,7 @@ import time
 
 import cm_faults
 import operations
-from daemon import Daemon, interface
+from daemon import Daemon, form, interface, wire_option
 from exchange import AREA, TARGET, Exchange, Failure
 from guest import Guest
 from image.build import KERNELS
@@ -36,9 +36,13 @@ Fault = collections.namedtuple('Fault', 'name spec kernel ours')
 
 
 def damage(action, way):
-    """The third and fourth packet in the middle of each kind of message."""
-    kinds = 'send-middle', 'write-middle', 'read-response-middle'
-    return ','.join([f'{action}:{kind}:3-4' for kind in kinds] + [f'dir={way}'])
+    """The third and fourth packet in the middle of each kind of message; of a WRITE in the uniform
+    form, which shows no middle, the third and fourth packet."""
+    def spec(wire):
+        write = 'write-only' if (way, wire) == ('tx', 'uniform') else 'write-middle'
+        kinds = 'send-middle', write, 'read-response-middle'
+        return ','.join([f'{action}:{kind}:3-4' for kind in kinds] + [f'dir={way}'])
+    return spec
 
 
 # Of what we do to packets: which counters of the kernel and of ours must show it.
@@ -157,6 +161,7 @@ REFUSALS = [
 def options(parser):
     parser.add_argument('--kernel', default='all', choices=[*KERNELS, 'all'])
     parser.add_argument('--backend', default='udp', choices=['udp', 'raw'])
+    wire_option(parser)
     parser.add_argument('--only', default='', metavar='TEXT', help='only what has this text')
 
 
@@ -206,7 +211,7 @@ class Run:
     @contextlib.contextmanager
     def ends(self, *options):
         """A daemon with these options, and a peer at each end: ours, and the kernel's."""
-        with Daemon(self.guest, self.args.bin, self.args.backend, *options) as self.daemon:
+        with Daemon(self.guest, self.args, self.args.backend, *options) as self.daemon:
             urxe = ours('shim', self.guest, self.args.bin, self.daemon.socket, HOST)
             kernel = self.theirs.connect()
             self.before = self.counters()
@@ -259,7 +264,7 @@ class Run:
         return '; '.join(says)
 
     def damage(self, fault):
-        with self.ends('--fault', fault.spec) as ends:
+        with self.ends('--fault', fault.spec(form(self.args, self.args.backend))) as ends:
             for by in 'urxe', 'kernel':
                 for operation in operations.send, operations.write, operations.read:
                     x = self.connection(ends, by)
@@ -301,7 +306,11 @@ class Run:
     def too_long_a_packet(self, by):
         """A switch between the two that has a smaller MTU than they, and drops silently."""
         way, places = 'tx' if by == 'urxe' else 'rx', ('first', 'middle', 'last')
-        spec = ','.join([f'drop:write-{place}:1-' for place in places] + [f'dir={way}'])
+        rules = [f'drop:write-{place}:1-' for place in places]
+        if by == 'urxe' and form(self.args, self.args.backend) == 'uniform':
+            # The first is the small one.
+            rules = ['drop:write-only:2-']
+        spec = ','.join([*rules, f'dir={way}'])
         with self.ends('--fault', spec) as ends:
             x = self.connection(ends, by, 4096)
             x.attributes = IMPATIENT

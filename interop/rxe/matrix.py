@@ -17,7 +17,7 @@ import captures
 import cells
 import cm
 import programs
-from daemon import Daemon
+from daemon import Daemon, wire_option
 from exchange import Exchange, Failure
 from guest import Guest
 from image.build import KERNELS
@@ -37,6 +37,7 @@ Result = collections.namedtuple('Result', 'cell outcome reason seconds')
 
 def options(parser):
     parser.add_argument('--kernel', default='all', choices=[*KERNELS, 'all'])
+    wire_option(parser)
     parser.add_argument('--short', action='store_true',
                         help='only the first kernel, and few combinations')
     parser.add_argument('--only', default='', metavar='TEXT',
@@ -109,7 +110,7 @@ class Run:
             try:
                 wanted = sorted(self.wanted(), key=lambda cell: cells.BACKENDS.index(cell.backend))
                 for backend, part in itertools.groupby(wanted, key=lambda cell: cell.backend):
-                    with Daemon(guest, self.args.bin, backend) as daemon:
+                    with Daemon(guest, self.args, backend) as daemon:
                         self.backend(guest, daemon, theirs, list(part))
             finally:
                 theirs.end()

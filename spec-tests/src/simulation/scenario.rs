@@ -7,6 +7,7 @@ use crate::simulation::workloads::rc::{Pace, RcWorkload, Window};
 use crate::simulation::world::{End, EndAttr, Mr, Node, NodeConfig, World, everything};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
+use urxe_engine::WireForm::{Strict, Uniform};
 use urxe_engine::{CqId, PdId, Tuning};
 use urxe_port::sim::Link;
 use urxe_port::{Chance, Impairment};
@@ -102,7 +103,7 @@ fn draw_node(rng: &mut Rng, ipv6: bool, last: u16) -> NodeConfig {
         },
         seed: rng.next_u64(),
         min_probe: rng.micros(50..=2_000),
-        tuning: Tuning::default(),
+        tuning: Tuning { wire: rng.pick(&[Uniform, Strict]), ..Tuning::default() },
         burst: rng.pick(&[1, 3, 16, 64]),
         tx_capacity: rng.pick(&[0, 20_000, 1 << 18]),
     }

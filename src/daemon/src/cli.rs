@@ -22,6 +22,8 @@ Examples:
       One device with a name that programs insist on.
   urxed --addr 10.0.0.1 --fault drop=1%,delay=100us..2ms --capture bad-day.pcapng
       A bad network, reproduced and recorded.
+  urxed --addr 10.0.0.1 --wire strict
+      A peer or an analyser is to see the packets that rdma_rxe would send.
   urxed --addr 10.0.0.1 --linger 10
       Ends ten seconds after the last program, for those who start it in the background.
 
@@ -91,7 +93,15 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
     let stop = StopPipe::new()?;
     // Before there are any files that a signal could leave behind.
     heed_signals(&stop).map_err(RunError::Signals)?;
-    let daemon = Daemon::start_with(Config::try_from(settings)?, stop)?;
+    let config = Config::try_from(settings)?;
+    if config.has_fault_in_vain() {
+        eprintln!(
+            "urxed: --fault names write-first, write-middle or write-last, of which this daemon \
+             sends none over RC: its WRITEs go as WRITE ONLYs; count their packets, as in \
+             drop:write:3, or give --wire strict"
+        );
+    }
+    let daemon = Daemon::start_with(config, stop)?;
     if let Some(reason) = daemon.why_slow_watch() {
         eprintln!(
             "urxed: changes of links and addresses are noticed within a second only, because this \

@@ -9,9 +9,10 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
-use urxe_engine::Tuning;
-use urxe_port::fault::FaultSpec;
+use urxe_engine::{Tuning, WireForm};
+use urxe_port::fault::{Direction, FaultSpec, Packets};
 use urxe_port::udp::UdpOptions;
+use urxe_wire::Opcode;
 
 /// What can be set, under the same names on the command line and in the configuration file.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -67,11 +68,22 @@ pub struct Settings {
     #[serde(deserialize_with = "source_ports")]
     pub source_ports: Option<u8>,
 
+    /// How RC messages become packets [default: uniform].
+    ///
+    /// Both are standard, and programs see no difference. `uniform` makes packets of one size, of
+    /// which one system call sends many: a WRITE without immediate goes as WRITE ONLYs, which makes
+    /// WRITEs of a few KiB several times as fast. `strict` sends FIRST, MIDDLEs and LAST as
+    /// rdma_rxe does: for peers and tools that count messages on the wire, and where a WRITE that
+    /// leaves its region shall be refused before anything of it is stored.
+    #[arg(long, value_name = "FORM", value_enum)]
+    pub wire: Option<Wire>,
+
     /// Break the network on purpose, for tests.
     ///
     /// A comma list, for example `drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%,delay=100us..2ms`,
-    /// with `seed=7` to repeat a run and `dir=tx|rx|both`; `drop:write-last:3` drops exactly the
-    /// third WRITE LAST. A capture shows what is left on the wire.
+    /// with `seed=7` to repeat a run and `dir=tx|rx|both`; `drop:write:3` drops exactly the third
+    /// packet of WRITEs, and, with --wire strict, `drop:write-last:3` the third WRITE LAST. A
+    /// capture shows what is left on the wire.
     #[arg(long, value_name = "SPEC")]
     #[serde(deserialize_with = "from_text")]
     pub fault: Option<FaultSpec>,
@@ -100,6 +112,35 @@ pub enum PortBackend {
     Udp,
     /// Raw sockets, which see and write every header byte. Needs CAP_NET_RAW.
     Raw,
+}
+
+/// How RC messages become packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wire {
+    /// Packets of one size where the standard allows it. The fastest.
+    #[default]
+    Uniform,
+    /// FIRST, MIDDLEs and LAST, as rdma_rxe sends them.
+    Strict,
+}
+
+impl From<Wire> for WireForm {
+    fn from(wire: Wire) -> WireForm {
+        match wire {
+            Wire::Uniform => WireForm::Uniform,
+            Wire::Strict => WireForm::Strict,
+        }
+    }
+}
+
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Wire::Uniform => "uniform",
+            Wire::Strict => "strict",
+        })
+    }
 }
 
 /// Permission bits of the socket file.
@@ -245,6 +286,7 @@ impl Settings {
             mode: self.mode.or(others.mode),
             port_backend: self.port_backend.or(others.port_backend),
             source_ports: self.source_ports.or(others.source_ports),
+            wire: self.wire.or(others.wire),
             fault: self.fault.or(others.fault),
             capture: self.capture.or(others.capture),
             linger: self.linger.or(others.linger),
@@ -309,6 +351,23 @@ impl Config {
         devices.map(name).collect()
     }
 
+    /// Whether packets are to be broken that are not sent: those which a WRITE over RC is made of
+    /// in the strict form only.
+    pub(crate) fn has_fault_in_vain(&self) -> bool {
+        let (only, parts) = (
+            Opcode::RC_WRITE_ONLY,
+            [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE, Opcode::RC_WRITE_LAST],
+        );
+        let Some(fault) = &self.fault else { return false };
+        let are_sent = |packets: &Packets| {
+            packets.include(only) || !parts.iter().any(|part| packets.include(*part))
+        };
+        // TRAIN-012
+        self.tuning.wire == WireForm::Uniform
+            && fault.direction != Direction::Rx
+            && !fault.rules.iter().all(|rule| are_sent(&rule.packets))
+    }
+
     fn check_names(&self) -> Result<(), ConfigError> {
         let (names, devices) = (self.names.len(), self.addrs.len() + self.interfaces.len());
         if names > devices {
@@ -362,7 +421,8 @@ impl TryFrom<Settings> for Config {
             addrs: defaults.addrs,
             interfaces: settings.interface,
             names: settings.name,
-            tuning: defaults.tuning,
+            // TRAIN-013
+            tuning: Tuning { wire: settings.wire.unwrap_or_default().into(), ..defaults.tuning },
         };
         config.check()?;
         Ok(config)
@@ -388,6 +448,7 @@ mod tests {
             mode = "666"
             port-backend = "raw"
             source-ports = 4
+            wire = "strict"
             fault = "drop=1%"
             capture = "/tmp/a.pcapng"
             linger = 10
@@ -402,6 +463,7 @@ mod tests {
             mode: Some(SocketMode(0o666)),
             port_backend: Some(PortBackend::Raw),
             source_ports: Some(4),
+            wire: Some(Wire::Strict),
             fault: Some("drop=1%".parse().unwrap()),
             capture: Some("/tmp/a.pcapng".into()),
             linger: NonZeroU32::new(10),
@@ -464,6 +526,30 @@ mod tests {
         for wrong in [0, 65] {
             let error = parse(&format!("source-ports = {wrong}")).unwrap_err().to_string();
             assert!(error.contains(&format!("source-ports {wrong}: expected 1 to 64")), "{error}");
+    fn packets_are_of_one_size_unless_the_strict_form_is_asked_for() {
+        let wire = |text: &str| {
+            let settings = parse(&format!("addr = [\"10.0.0.1\"]\n{text}")).unwrap();
+            Config::try_from(settings).unwrap().tuning.wire
+        };
+        assert_eq!(wire(""), WireForm::Uniform);
+        assert_eq!(wire("wire = \"uniform\""), WireForm::Uniform);
+        assert_eq!(wire("wire = \"strict\""), WireForm::Strict);
+        let error = parse("wire = \"lose\"").unwrap_err().to_string();
+        assert!(error.contains("uniform") && error.contains("strict"), "{error}");
+    }
+
+    #[test]
+    fn a_fault_for_packets_that_are_not_sent_is_noticed() {
+        let in_vain = |text: &str| {
+            let settings = parse(&format!("addr = [\"10.0.0.1\"]\n{text}")).unwrap();
+            Config::try_from(settings).unwrap().has_fault_in_vain()
+        };
+        assert!(in_vain("fault = \"drop:ack:1,drop:write-last:3\""));
+        assert!(in_vain("fault = \"dup:rc-write-middle:1,dir=tx\""));
+        assert!(!in_vain("fault = \"drop:write-last:3,dir=rx\""));
+        assert!(!in_vain("fault = \"drop:write-last:3\"\nwire = \"strict\""));
+        for sent in ["write:3", "write-only:1", "uc-write-last:1", "write-last-immediate:1"] {
+            assert!(!in_vain(&format!("fault = \"drop:{sent}\"")), "{sent}");
         }
     }
 

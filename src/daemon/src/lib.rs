@@ -43,5 +43,5 @@ mod session;
 mod sysfs;
 
 pub use cli::{Arguments, run};
-pub use config::{Config, ConfigError, PortBackend, Settings, SocketMode};
+pub use config::{Config, ConfigError, PortBackend, Settings, SocketMode, Wire};
 pub use daemon::{Daemon, DeviceSummary, Handle, StartError};

@@ -71,6 +71,14 @@ fn a_write_with_immediate_names_its_whole_range_in_its_first_packet() {
 }
 
 #[test]
+fn in_the_strict_form_a_long_write_is_one_message() {
+    let mut t = Script::new();
+    t.post(1, WRITE, &[t.sge(0, 257)]);
+    t.expect(pkt(Opcode::RC_WRITE_FIRST, 200).reth(REMOTE, KEY, 257).payload(t.memory(0, 256)));
+    t.expect(pkt(Opcode::RC_WRITE_LAST, 201).payload(t.memory(256, 1)).ack_req());
+}
+
+#[test]
 fn an_unreliable_write_stays_one_message() {
     let mut t = Script::uniform(QpType::Uc);
     t.post(1, WRITE, &[t.sge(0, 257)]);

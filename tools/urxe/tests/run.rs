@@ -163,6 +163,24 @@ fn a_device_of_a_required_name_is_found_or_started() {
 }
 
 #[test]
+fn a_daemon_of_the_required_form_is_started_and_found_again() {
+    let home = Home::new();
+    let addr = address(5);
+    let line = format!("--addr {addr} --wire strict");
+    let started = run(home.run(&line, &["true"]));
+    assert!(text(&started.stderr).contains("started a daemon"), "{started:?}");
+    let [pid] = home.daemons()[..] else { panic!("one daemon") };
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+    assert!(text(&words).contains("\0--wire=strict\0"), "{}", text(&words));
+    assert_eq!(text(&run(home.run(&line, &["true"])).stderr), "");
+    // It is none of another form.
+    let other = run(home.run(&format!("--addr {addr} --wire uniform"), &["true"]));
+    assert_failed(&other, 125, &[&addr, "4791", "taken"]);
+    let both = run(home.run("--daemon /nonexistent.sock --wire strict", &["true"]));
+    assert_failed(&both, 125, &["--wire strict", "--daemon"]);
+}
+
+#[test]
 fn each_obstacle_to_running_a_program_is_reported_in_a_sentence() {
     let (daemon, home) = (Daemon::start(), Home::new());
     let there = format!("--daemon {}", daemon.socket.display());

@@ -296,7 +296,7 @@ fn urxed_warns_when_stock_programs_will_find_no_device() {
 fn help_teaches() {
     let output = urxed_fails(&["--help"]);
     let help = String::from_utf8(output.stdout).unwrap();
-    let options = ["--addr", "--port-backend", "--fault", "--capture", "--linger"];
+    let options = ["--addr", "--port-backend", "--wire", "--fault", "--capture", "--linger"];
     for word in options.into_iter().chain(["Examples:", "CAP_NET_RAW", "urxe run"]) {
         assert!(help.contains(word), "{word}");
     }

@@ -50,6 +50,11 @@ impl Packets {
         std::iter::once(Packets::ANY.to_owned()).chain(names).collect()
     }
 
+    /// Whether packets of this opcode are among them.
+    pub fn include(&self, opcode: Opcode) -> bool {
+        self.contain(&[opcode.byte()])
+    }
+
     /// Whether a datagram is one of them.
     pub(super) fn contain(&self, datagram: &[u8]) -> bool {
         let opcode = datagram.first().copied().unwrap_or(0);
@@ -74,7 +79,7 @@ mod tests {
 
     fn opcodes(name: &str) -> Vec<Opcode> {
         let packets = Packets::named(name).unwrap();
-        Opcode::ALL.iter().copied().filter(|opcode| packets.contain(&[opcode.byte()])).collect()
+        Opcode::ALL.iter().copied().filter(|opcode| packets.include(*opcode)).collect()
     }
 
     #[test]

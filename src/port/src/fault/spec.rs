@@ -26,6 +26,9 @@ use std::time::Duration;
 /// for all transports, unless one is named first (`uc-write-last`). `send`, `write` and
 /// `read-response` are those of every position, and `any` is every datagram. Each direction counts
 /// for itself.
+///
+/// A long WRITE of urxe's over RC is WRITE ONLYs, unless it is told to send FIRST, MIDDLEs and LAST
+/// (`urxed --wire strict`); `write` counts its packets in both forms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultSpec {
     /// What happens by chance.

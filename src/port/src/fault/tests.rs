@@ -52,6 +52,24 @@ fn the_third_write_last_is_lost_and_nothing_else() {
 }
 
 #[test]
+fn each_packet_of_a_write_can_be_hit_in_either_form() {
+    for (number, missing) in [(1, 0), (3, 2), (4, 3), (6, 11)] {
+        for push in [push_write, push_write_onlys] {
+            let (mut a, mut b) = pair(&format!("drop:write:{number}"));
+            let now = Instant::now();
+            let mut batch = batch(&a.caps());
+            for psn in [0, 10] {
+                push(&mut batch, &flow(&a.caps(), addr(2)), psn, 4, 1024);
+            }
+            assert_eq!(a.send(now, &mut batch).unwrap(), SendOutcome::Done);
+            let mut all = vec![0, 1, 2, 3, 10, 11, 12, 13];
+            all.retain(|psn| *psn != missing);
+            assert_eq!(psns(&recv_all(&mut b, now)), all);
+        }
+    }
+}
+
+#[test]
 fn faults_of_one_direction_leave_the_other_alone() {
     let all = [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23];
     let (mut a, mut b) = pair("drop:any:1-,dir=tx");

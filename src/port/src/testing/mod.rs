@@ -78,6 +78,20 @@ pub(crate) fn push_write(batch: &mut TxBatch, flow: &Flow, psn: u32, packets: u3
     push(batch, flow, Opcode::RC_WRITE_LAST, psn + packets - 1, mtu / 2);
 }
 
+/// The same WRITE as WRITE ONLYs.
+pub(crate) fn push_write_onlys(
+    batch: &mut TxBatch,
+    flow: &Flow,
+    psn: u32,
+    packets: u32,
+    mtu: usize,
+) {
+    for i in 0..packets {
+        let len = if i + 1 == packets { mtu / 2 } else { mtu };
+        push(batch, flow, Opcode::RC_WRITE_ONLY, psn + i, len);
+    }
+}
+
 /// A received datagram, kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrived {

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use urxe_daemon::Wire;
 use urxe_shm::control::channel::Channel;
 use urxe_verbs::{Context, DeviceInfo, OpenOptions};
 
@@ -114,23 +115,49 @@ pub(super) fn find(socket: &Path) -> Result<Daemon, NoDaemon> {
     Daemon::at(socket).ok_or_else(|| NoDaemon::Silent(absolute(socket)))
 }
 
-/// A daemon that runs, with a device of this address and name, if they are given; else one that is
-/// started.
-pub(super) fn find_or_start(
-    wanted: Option<IpAddr>,
-    name: Option<&str>,
-) -> Result<Daemon, NoDaemon> {
+/// What a daemon is to be like, as far as that is given.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    /// It has a device on this address.
+    pub(super) addr: Option<IpAddr>,
+    /// It has a device of this name.
+    pub(super) name: Option<&'a str>,
+    /// How RC messages become packets.
+    pub(super) wire: Option<Wire>,
+}
+
+impl Wanted<'_> {
+    /// The first that is given: its option and value.
+    pub(super) fn first(&self) -> Option<(&'static str, String)> {
+        let addr = self.addr.map(|addr| ("addr", addr.to_string()));
+        let name = self.name.map(|name| ("name", name.to_owned()));
+        addr.or(name).or_else(|| self.wire.map(|wire| ("wire", wire.to_string())))
+    }
+
+    /// Where one is that was started for just this, in place of the usual one at `own`.
+    fn socket(&self, own: &Path, addr: IpAddr) -> PathBuf {
+        let mut file = format!("urxed-{addr}");
+        if let Some(name) = self.name {
+            // A name that no device can have is the daemon's to refuse, and no part of a path.
+            file.extend(["-", &name.replace('/', "_")]);
+        }
+        if let Some(wire) = self.wire {
+            file.extend(["-wire-", &wire.to_string()]);
+        }
+        own.with_file_name(file + ".sock")
+    }
+}
+
+/// A daemon that runs and is as wanted; else one that is started.
+pub(super) fn find_or_start(wanted: &Wanted<'_>) -> Result<Daemon, NoDaemon> {
     let own = absolute(&urxe_shm::socket_path());
-    let addr = wanted.unwrap_or_else(address::choose);
-    let is_special = wanted.is_some() || name.is_some();
-    let special = match name {
-        // A name that no device can have is the daemon's to refuse, and no part of a path.
-        Some(name) => own.with_file_name(format!("urxed-{addr}-{}.sock", name.replace('/', "_"))),
-        None => own.with_file_name(format!("urxed-{addr}.sock")),
-    };
+    let addr = wanted.addr.unwrap_or_else(address::choose);
+    let special = wanted.socket(&own, addr);
     let look = || {
         let usual = urxe_shm::daemon_sockets().into_iter().filter_map(|socket| Daemon::at(&socket));
-        let fits = |daemon: &Daemon| daemon.has_device(wanted, name);
+        // Which form one sends in cannot be asked.
+        let fits =
+            |daemon: &Daemon| wanted.wire.is_none() && daemon.has_device(wanted.addr, wanted.name);
         usual.into_iter().find(fits).or_else(|| Daemon::at(&special))
     };
     if let Some(daemon) = look() {
@@ -140,26 +167,29 @@ pub(super) fn find_or_start(
     // Another `urxe run` may have started one while we waited.
     match look() {
         Some(daemon) => Ok(daemon),
-        None if wanted.is_some() => {
-            let daemon = start(addr, name, &special)?;
+        None if wanted.addr.is_some() => {
+            let daemon = start(addr, wanted, &special)?;
             daemon.announce(addr, "");
             Ok(daemon)
         }
-        None => start_anywhere(addr, name, if is_special { &special } else { &own }),
+        None => {
+            let socket = if wanted.first().is_some() { &special } else { &own };
+            start_anywhere(addr, wanted, socket)
+        }
     }
 }
 
 /// Starts a daemon on this address, or, if another socket has its port, on a loopback address.
-fn start_anywhere(addr: IpAddr, name: Option<&str>, socket: &Path) -> Result<Daemon, NoDaemon> {
+fn start_anywhere(addr: IpAddr, wanted: &Wanted<'_>, socket: &Path) -> Result<Daemon, NoDaemon> {
     let PortState::Taken(owner) = roce_port::state(addr) else {
-        let daemon = start(addr, name, socket)?;
+        let daemon = start(addr, wanted, socket)?;
         daemon.announce(addr, "");
         return Ok(daemon);
     };
     let Some(loopback) = address::free_loopback() else {
         return Err(NoDaemon::NoFreeAddress { addr, owner });
     };
-    let daemon = start(loopback, name, socket)?;
+    let daemon = start(loopback, wanted, socket)?;
     let why = format!(
         " because {owner} has UDP port 4791 of {addr}; only programs of this machine reach it"
     );
@@ -183,7 +213,7 @@ fn lock_directory(socket: &Path) -> Result<File, NoDaemon> {
 }
 
 /// Starts a daemon that ends by itself after its last program, and waits until it is ready.
-fn start(addr: IpAddr, name: Option<&str>, socket: &Path) -> Result<Daemon, NoDaemon> {
+fn start(addr: IpAddr, wanted: &Wanted<'_>, socket: &Path) -> Result<Daemon, NoDaemon> {
     let refused = |reason| NoDaemon::NotStarted { addr, reason };
     let log = socket.with_extension("log");
     let flags =
@@ -193,7 +223,8 @@ fn start(addr: IpAddr, name: Option<&str>, socket: &Path) -> Result<Daemon, NoDa
     let mut command = ourselves("daemon");
     command.args(["--detach", "--ready-fd", "1", "--linger", &LINGER.to_string()]);
     command.arg("--addr").arg(addr.to_string()).arg("--socket").arg(socket);
-    command.args(name.map(|name| format!("--name={name}")));
+    command.args(wanted.name.map(|name| format!("--name={name}")));
+    command.args(wanted.wire.map(|wire| format!("--wire={wire}")));
     // This process may itself be one that was started by `urxe run`.
     library::forget(&mut command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);

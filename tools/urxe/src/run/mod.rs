@@ -26,6 +26,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::str::FromStr;
+use urxe_daemon::Wire;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,6 +39,8 @@ Examples:
   urxe run --addr 127.0.0.1 -- ibv_rc_pingpong -g 0                 in one terminal, and
   urxe run --addr 127.0.0.2 -- ibv_rc_pingpong -g 0 localhost       in another:
       two devices, each with a daemon of its own.
+  urxe run --wire strict ib_write_bw 10.0.0.1
+      The peer is to see the packets that rdma_rxe would send.
   urxe run -- bash
       Every program that is started in this shell.
 
@@ -66,6 +69,11 @@ pub(crate) struct Arguments {
     /// insist on one such as mlx5_0.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+
+    /// Use a daemon that sends RC messages in this form, and if none was started for it, start one;
+    /// `urxe daemon --help` tells more [default: any that runs].
+    #[arg(long, value_name = "FORM", value_enum)]
+    wire: Option<Wire>,
 
     /// The daemon: `auto` takes one that runs ($URXE_SOCKET, this user's, the system's) or starts
     /// one; a path is the socket of one that runs.
@@ -112,9 +120,9 @@ impl fmt::Display for DaemonChoice {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
     /// Arguments that contradict each other.
-    #[error("--{option} {value} and --daemon {}: the daemon that runs there has its devices; \
+    #[error("--{option} {value} and --daemon {}: the daemon that runs there is as it was started; \
              give one of the two", .socket.display())]
-    DeviceOfDaemon { option: &'static str, value: String, socket: PathBuf },
+    PropertyOfDaemon { option: &'static str, value: String, socket: PathBuf },
     #[error(transparent)]
     Library(#[from] library::Missing),
     #[error(transparent)]
@@ -184,15 +192,17 @@ fn prepare(arguments: &Arguments) -> Result<(Command, background::Daemon), RunEr
     if let Some(warning) = program::check(&path, &library)? {
         output::note(format_args!("urxe run: {warning}"));
     }
-    let (addr, device) = (arguments.addr, arguments.name.as_deref());
+    let wanted = background::Wanted {
+        addr: arguments.addr,
+        name: arguments.name.as_deref(),
+        wire: arguments.wire,
+    };
     let daemon = match &arguments.daemon {
-        DaemonChoice::Auto => background::find_or_start(addr, device)?,
+        DaemonChoice::Auto => background::find_or_start(&wanted)?,
         DaemonChoice::At(socket) => {
-            let addr = addr.map(|addr| ("addr", addr.to_string()));
-            let device = device.map(|name| ("name", name.to_owned()));
-            if let Some((option, value)) = addr.or(device) {
+            if let Some((option, value)) = wanted.first() {
                 let socket = socket.clone();
-                return Err(RunError::DeviceOfDaemon { option, value, socket });
+                return Err(RunError::PropertyOfDaemon { option, value, socket });
             }
             background::find(socket)?
         }
