@@ -90,6 +90,7 @@ impl Wide {
                 bytes_per_qp: self.rng.pick(&[0, 10_000, default.bytes_per_qp]),
                 bytes_per_device: self.rng.pick(&[30_000, default.bytes_per_device]),
             },
+            ..Tuning::default()
         }
     }
 

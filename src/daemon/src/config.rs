@@ -526,6 +526,10 @@ mod tests {
         for wrong in [0, 65] {
             let error = parse(&format!("source-ports = {wrong}")).unwrap_err().to_string();
             assert!(error.contains(&format!("source-ports {wrong}: expected 1 to 64")), "{error}");
+        }
+    }
+
+    #[test]
     fn packets_are_of_one_size_unless_the_strict_form_is_asked_for() {
         let wire = |text: &str| {
             let settings = parse(&format!("addr = [\"10.0.0.1\"]\n{text}")).unwrap();

@@ -3,7 +3,6 @@
 mod script;
 
 use script::*;
-use std::time::Duration;
 use urxe_engine::{Cause, Counter};
 use urxe_types::{Access, Extra, QpAttr, QpState, Rkey, SendOp, WcOpcode, WcStatus};
 use urxe_wire::{NakCode, Opcode, Syndrome};

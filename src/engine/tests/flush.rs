@@ -3,7 +3,6 @@
 mod script;
 
 use script::*;
-use std::time::Duration;
 use urxe_engine::limits::MAX_WAITING_REPLIES;
 use urxe_engine::{AsyncEvent, Cause, Counter};
 use urxe_types::{

@@ -142,12 +142,6 @@ pub trait Port: Send {
     /// time alone decides.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// How full the buffer is in which datagrams wait to be received, from 0 to 1; `None`: not
-    /// known. Makes a system call on some ports; once for a receive batch.
-    fn receive_fill(&mut self, _now: Instant) -> Option<f32> {
-        None
-    }
-
     /// What has happened so far. Makes a system call on some ports; not for every packet.
     fn counters(&self) -> PortCounters;
 }

@@ -80,10 +80,6 @@ impl<W: Wrapper> Port for W {
         self.inner().fd()
     }
 
-    fn receive_fill(&mut self, now: Instant) -> Option<f32> {
-        self.inner_mut().receive_fill(now)
-    }
-
     fn counters(&self) -> PortCounters {
         self.inner().counters() + self.own_counters()
     }
