@@ -52,6 +52,10 @@ urxe_types::counters! {
     DuplicateRequests = "duplicate_requests", "Requests that had arrived before; acknowledged or answered again.";
     DropUnknownDuplicate = "drop_unknown_duplicate", "Dropped: a READ, atomic or ATOMIC WRITE repeated so late that its answer is no longer kept, or its memory no longer open.";
     OutOfSequence = "out_of_sequence", "Requests ahead of the expected PSN: something before them was lost or overtaken.";
+    EarlyKept = "early_kept", "Requests ahead of the expected PSN that were kept until what was missing before them came.";
+    EarlyDuplicates = "early_duplicates", "Dropped: requests ahead of the expected PSN that were kept already.";
+    EarlyDropped = "early_dropped", "Dropped: requests ahead of the expected PSN for which there was no room (of the QP, or of the device); the peer sends them again.";
+    SelectiveAcksSent = "selective_acks_sent", "Acknowledgements sent to a urxe peer that name what is kept beyond a missing packet.";
     SequenceNaksSent = "sequence_naks_sent", "NAKs sent to ask for a lost packet; one per gap.";
     RnrNaksSent = "rnr_naks_sent", "NAKs sent because no receive was posted.";
     InvalidRequestNaksSent = "invalid_request_naks_sent", "NAKs sent for a request that breaks the rules; the QP is in ERR.";

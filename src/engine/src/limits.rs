@@ -61,6 +61,14 @@ pub const MAX_RD_ATOMIC: u8 = 128;
 /// sent for one that was lost.
 pub const MAX_WAITING_REPLIES: usize = 512;
 
+/// Requests ahead of the expected one that a QP keeps. It bounds how long it takes to find the
+/// place of one among them.
+pub const MAX_EARLY_PACKETS: usize = 8192;
+
+/// How far ahead of the expected PSN a request may be to be kept: a gigabyte at a path MTU of
+/// 1,024.
+pub const MAX_EARLY_PSNS: i32 = 1 << 20;
+
 /// Bytes of READ answers that a QP keeps because a later request stores something where they come
 /// from: four packets of the largest path MTU.
 pub const KEPT_READ_BYTES: usize = 16 << 10;

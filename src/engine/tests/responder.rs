@@ -3,7 +3,7 @@
 mod script;
 
 use script::*;
-use urxe_engine::{AsyncEvent, Cause, Counter};
+use urxe_engine::{AsyncEvent, Cause, Counter, EarlyLimits};
 use urxe_types::{Access, Extra, Lkey, Pkey, Psn, QpAttr, QpState, Qpn, Sge, WcOpcode, WcStatus};
 use urxe_wire::{NakCode, Opcode, Syndrome};
 
@@ -439,15 +439,19 @@ fn a_gap_is_answered_by_one_nak_and_then_silence_until_it_is_filled() {
     t.expect(nak(NakCode::SequenceError, 101, 1));
     t.receive(&[write(104)]);
     t.expect_nothing();
-    t.receive(&[write(101), write(102)]);
-    t.expect(ack(102, 3));
+    t.receive(&[write(101)]);
+    t.expect(ack(104, 5));
+    t.receive(&[write(106), write(108)]);
+    t.expect(nak(NakCode::SequenceError, 105, 5));
     t.receive(&[write(105)]);
-    t.expect(nak(NakCode::SequenceError, 103, 3));
+    t.expect(ack(106, 7));
+    t.expect(nak(NakCode::SequenceError, 107, 7));
+    t.expect_nothing();
 }
 
 #[test]
 fn naks_do_not_pile_up_while_nothing_can_be_sent() {
-    let mut t = Script::new();
+    let mut t = Script::keeping(EarlyLimits { bytes_per_qp: 0, ..EarlyLimits::default() });
     let key = t.key;
     let write = |psn| pkt(Opcode::RC_WRITE_ONLY, psn).reth(VA, key, 1).payload(b"a").ack_req();
     let pairs: Vec<_> = (100..2100).flat_map(|psn| [write(psn + 1), write(psn)]).collect();

@@ -15,7 +15,7 @@
 //! S solicited event, M MigReq, F FECN, B BECN, A AckReq. Byte 4 may change on the way (a switch
 //! marks FECN), so the ICRC takes it as all ones.
 
-use crate::{Opcode, ParseError, u24};
+use crate::{Opcode, ParseError, Transport, u24};
 use urxe_types::{Pkey, Psn, Qpn};
 
 /// The base transport header.
@@ -90,15 +90,29 @@ impl Bth {
     /// know.
     #[inline] // for every packet: 12 ns less than a call that returns by memory
     pub fn parse(bytes: &[u8; Bth::LEN]) -> Result<(Opcode, Bth), ParseError> {
-        // WIRE-001
-        let [op, flags, p0, p1, ecn, q0, q1, q2, ack, n0, n1, n2] = *bytes;
+        let [op, flags, ..] = *bytes;
         // WIRE-005
         let opcode = Opcode::from_byte(op).ok_or(ParseError::UnknownOpcode { opcode: op })?;
         // WIRE-004
         if flags & TVER_MASK != 0 {
             return Err(ParseError::UnknownVersion { tver: flags & TVER_MASK });
         }
-        let bth = Bth {
+        Ok((opcode, Bth::fields(bytes)))
+    }
+
+    /// Reads the header of a packet whose opcode is reserved, among those of reliable connections;
+    /// `None` if it is another one.
+    pub fn parse_reserved_rc(bytes: &[u8; Bth::LEN]) -> Option<Bth> {
+        let [op, flags, ..] = *bytes;
+        let is_reserved = op >> 5 == Transport::Rc as u8 && Opcode::from_byte(op).is_none();
+        (is_reserved && flags & TVER_MASK == 0).then(|| Bth::fields(bytes))
+    }
+
+    #[inline]
+    fn fields(bytes: &[u8; Bth::LEN]) -> Bth {
+        // WIRE-001
+        let [_, flags, p0, p1, ecn, q0, q1, q2, ack, n0, n1, n2] = *bytes;
+        Bth {
             solicited: flags & SOLICITED != 0,
             migreq: flags & MIGREQ != 0,
             pad: (flags & PAD_MASK) >> PAD_SHIFT,
@@ -110,8 +124,7 @@ impl Bth {
             ack_req: ack & ACK_REQ != 0,
             resv7: ack & RESV7_MASK,
             psn: Psn::new(u24::read([n0, n1, n2])),
-        };
-        Ok((opcode, bth))
+        }
     }
 
     /// Writes the header with this opcode. Bits of `pad`, `resv6a` and `resv7` beyond their fields
@@ -224,6 +237,19 @@ mod tests {
             bytes[1] = 0xf0 | tver;
             assert_eq!(Bth::parse(&bytes), Err(ParseError::UnknownVersion { tver }));
         }
+    }
+
+    #[test]
+    fn reserved_opcodes_of_reliable_connections_are_read() {
+        let bth = Bth::new(Qpn::new(0x11), Psn::new(7));
+        let mut bytes = bth.emit(Opcode::RC_ACK);
+        for op in 0..=255 {
+            bytes[0] = op;
+            let is_reserved = matches!(op, 0x15 | 0x18..=0x1b | 0x1e | 0x1f);
+            assert_eq!(Bth::parse_reserved_rc(&bytes), is_reserved.then_some(bth), "{op:#04x}");
+        }
+        (bytes[0], bytes[1]) = (0x15, bytes[1] | 1);
+        assert_eq!(Bth::parse_reserved_rc(&bytes), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use urxe_wire::mad::{Capabilities, CapabilityMad, CapabilityMessage, MAD_LEN, Ma
 use urxe_wire::{Flow, datagram_source_port};
 
 /// What we understand ourselves.
-const OURS: Capabilities = Capabilities { selective_ack: true, echoes_marks: false };
+const OURS: Capabilities = Capabilities { selective_ack: true, echoes_marks: true };
 
 /// The peers that were asked.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use urxe_types::{Pkey, Qpn};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::Verdict;
 use urxe_wire::mad::CapabilityMad;
-use urxe_wire::{Outer, Packet, ParseError};
+use urxe_wire::{Bth, Outer, Packet, ParseError};
 
 impl Device {
     /// Says that the program has posted sends, or has posted anything to a QP in ERR.
@@ -33,7 +33,13 @@ impl Device {
     ) {
         let packet = match self.accept(outer, bytes) {
             Ok(packet) => packet,
-            Err(counter) => return self.tables.counters.add(counter, 1),
+            Err(counter) => {
+                self.tables.counters.add(counter, 1);
+                if counter == Counter::DropUnknownOpcode {
+                    self.handle_unknown_opcode(now, host, outer, bytes);
+                }
+                return;
+            }
         };
         match packet.headers.bth.dest_qp {
             Qpn::GSI => self.handle_mad(now, host, outer, &packet),
@@ -45,7 +51,7 @@ impl Device {
     /// The checks that need no QP.
     fn accept<'a>(&mut self, outer: &Outer, bytes: &'a [u8]) -> Result<Packet<'a>, Counter> {
         // COUNT-002
-        if bytes.len() < urxe_wire::Bth::LEN + urxe_wire::icrc::LEN {
+        if bytes.len() < Bth::LEN + urxe_wire::icrc::LEN {
             return Err(Counter::DropTooShort);
         }
         // COUNT-001
@@ -64,6 +70,21 @@ impl Device {
             // COUNT-005, UD-018
             false => Err(Counter::DropBadPkey),
         }
+    }
+
+    /// A packet with an opcode that we do not know: if it is one of reliable connections, its QP
+    /// may have to say so.
+    fn handle_unknown_opcode(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        outer: &Outer,
+        bytes: &[u8],
+    ) {
+        let bth = bytes.first_chunk().and_then(Bth::parse_reserved_rc);
+        let Some(bth) = bth.filter(|bth| bth.pkey.matches(Pkey::DEFAULT)) else { return };
+        self.begin_for(now, host, bth.dest_qp);
+        self.run(now, host, bth.dest_qp, Event::ReservedOpcode(outer, &bth));
     }
 
     /// A packet for QP1.
@@ -119,13 +140,18 @@ impl Device {
         outer: &Outer,
         packet: &Packet<'_>,
     ) {
-        if self.unsynced.is_some_and(|unsynced| unsynced != qpn) {
-            // What came for another QP is a batch of its own: it answers for its own memory.
-            self.end_of_batch(now, host);
-        }
+        self.begin_for(now, host, qpn);
         if !self.run(now, host, qpn, Event::Packet(outer, packet)) {
             // COUNT-006, HOST-022
             self.tables.counters.add(Counter::DropUnknownQp, 1);
+        }
+    }
+
+    /// What comes now is for this QP.
+    fn begin_for(&mut self, now: Instant, host: &mut impl Host, qpn: Qpn) {
+        if self.unsynced.is_some_and(|unsynced| unsynced != qpn) {
+            // What came for another QP is a batch of its own: it answers for its own memory.
+            self.end_of_batch(now, host);
         }
     }
 

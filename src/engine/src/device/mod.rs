@@ -125,6 +125,12 @@ impl Device {
         &self.tables.counters
     }
 
+    /// What the responders of all QPs keep of requests that came before their turn: payloads and
+    /// headers, in bytes.
+    pub fn early_bytes(&self) -> usize {
+        self.tables.early_bytes
+    }
+
     /// What one QP has counted.
     pub fn qp_counters(&self, qpn: Qpn) -> Option<&Counters> {
         self.qps.get(&qpn.get()).map(|scheduled| scheduled.qp.counters())

@@ -19,6 +19,8 @@ pub(crate) struct Tables {
     pub(crate) cqs: Cqs,
     pub(crate) paths: Paths,
     pub(crate) peers: Peers,
+    /// What the responders of all QPs keep of requests that came before their turn, in bytes.
+    pub(crate) early_bytes: usize,
     pub(crate) counters: Counters,
 }
 
@@ -33,6 +35,7 @@ impl Tables {
             srqs: SrqTable::default(),
             ahs: AhTable::default(),
             cqs: Cqs::default(),
+            early_bytes: 0,
             counters: Counters::default(),
         }
     }

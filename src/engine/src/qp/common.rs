@@ -18,6 +18,11 @@ const ECN_MASK: u8 = 0b11;
 /// What a congested switch makes of them.
 const ECN_CONGESTION_EXPERIENCED: u8 = 0b11;
 
+/// Whether a switch marked the packet as having met congestion.
+pub(super) fn is_marked(outer: &Outer) -> bool {
+    outer.flow.traffic_class & ECN_MASK == ECN_CONGESTION_EXPERIENCED
+}
+
 /// How a work request ends badly: its status, and why.
 pub(super) type Error = (WcStatus, Cause);
 
@@ -123,6 +128,8 @@ pub(super) struct Cx<'a, H> {
     pub(super) ahs: &'a AhTable,
     pub(super) paths: &'a mut Paths,
     pub(super) peers: &'a mut Peers,
+    /// What the responders of all QPs keep of requests that came before their turn, in bytes.
+    pub(super) early_bytes: &'a mut usize,
     pub(super) qp: &'a mut Common,
     cqs: &'a mut Cqs,
     device_counters: &'a mut Counters,
@@ -135,8 +142,21 @@ impl<'a, H> Cx<'a, H> {
         tables: &'a mut Tables,
         qp: &'a mut Common,
     ) -> Self {
-        let Tables { config, keys, srqs, ahs, cqs, counters, paths, peers } = tables;
-        Cx { now, host, config, keys, srqs, ahs, paths, peers, qp, cqs, device_counters: counters }
+        let Tables { config, keys, srqs, ahs, cqs, counters, paths, peers, early_bytes } = tables;
+        Cx {
+            now,
+            host,
+            config,
+            keys,
+            srqs,
+            ahs,
+            paths,
+            peers,
+            early_bytes,
+            qp,
+            cqs,
+            device_counters: counters,
+        }
     }
 
     /// Counts for the QP and for its device.
@@ -151,7 +171,7 @@ impl<'a, H> Cx<'a, H> {
         self.count(Counter::ReceivedPackets, 1);
         self.count(Counter::ReceivedBytes, packet.payload.len() as u64);
         // COUNT-016
-        if outer.flow.traffic_class & ECN_MASK == ECN_CONGESTION_EXPERIENCED {
+        if is_marked(outer) {
             self.count(Counter::EcnMarked, 1);
         }
     }

@@ -33,12 +33,14 @@ use std::time::Instant;
 use transport::Transport;
 use urxe_types::{QpAttr, QpState, Qpn};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Outer, Packet};
+use urxe_wire::{Bth, Outer, Packet};
 
 /// What may happen to a QP.
 pub(crate) enum Event<'a> {
     /// A packet came that carries its number.
     Packet(&'a Outer, &'a Packet<'a>),
+    /// A packet came for it with a reserved opcode of reliable connections.
+    ReservedOpcode(&'a Outer, &'a Bth),
     /// The batch of packets is through.
     EndOfBatch,
     /// A timer may have run out.
@@ -108,7 +110,7 @@ impl Qp {
 
     /// It is to be destroyed.
     pub(crate) fn leave(&mut self, tables: &mut Tables) {
-        self.transport.leave(&mut tables.paths);
+        self.transport.leave(tables);
     }
 
     /// Its turn in a lane of its path has come: it may send so much. Returns whether it has a use
@@ -136,7 +138,7 @@ impl Qp {
         if let Event::Modify(Change { to: QpState::Reset, .. }) = event {
             let counters = std::mem::take(&mut self.common.counters);
             let Common { qpn, ref init, recv_pd, .. } = self.common;
-            self.transport.leave(&mut tables.paths);
+            self.transport.leave(tables);
             // STATE-003, STATE-037, SRQ-013
             *self = Qp::new(qpn, init.clone(), recv_pd);
             self.common.counters = counters;

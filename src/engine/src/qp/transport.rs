@@ -2,7 +2,7 @@
 //! service, and what comes of it is seen to here.
 
 use super::Event;
-use super::common::{Cx, Failure};
+use super::common::{Cx, Failure, is_marked};
 use super::modify::{Change, Step};
 use super::parameters::{Parameters, Route};
 use super::rc::Rc;
@@ -12,6 +12,7 @@ use super::ud::Ud;
 use crate::attr::RecvSource;
 use crate::cause::Cause;
 use crate::counters::Counter;
+use crate::device::Tables;
 use crate::host::{AsyncEvent, Host, Taken};
 use crate::limits::PACKETS_PER_TURN;
 use crate::path::{Direction, Paths};
@@ -79,9 +80,10 @@ impl Transport {
     }
 
     /// The QP ends, or begins anew.
-    pub(super) fn leave(&mut self, paths: &mut Paths) {
+    pub(super) fn leave(&mut self, tables: &mut Tables) {
         if let Service::Rc(rc) = &mut self.service {
-            rc.leave(paths, &mut self.sq);
+            rc.leave(&mut tables.paths, &mut self.sq);
+            rc.forget_early(&mut tables.early_bytes);
         }
     }
 
@@ -128,6 +130,15 @@ impl Transport {
             Event::Packet(outer, packet) => {
                 let result = self.handle_packet(cx, outer, packet);
                 cx.note(result);
+            }
+            Event::ReservedOpcode(outer, bth) => {
+                // RC-RESP-062: that of the peer, and nobody else's.
+                if let Service::Rc(rc) = &mut self.service
+                    && rc.route().is_way_of(outer)
+                {
+                    let result = rc.handle_reserved_opcode(cx, bth.psn);
+                    cx.note(result);
+                }
             }
             Event::EndOfBatch => {
                 cx.sync();
@@ -180,6 +191,9 @@ impl Transport {
             (Service::Uc(uc), _) if !uc.route().is_way_of(outer) => Counter::DropWrongAddress,
             (Service::Rc(rc), Body::RcRequest(request)) => {
                 cx.count_received(outer, packet);
+                if is_marked(outer) {
+                    rc.on_marked();
+                }
                 return rc.handle_request(cx, &packet.of_kind(request));
             }
             (Service::Rc(rc), Body::RcResponse(response)) => {
@@ -291,6 +305,8 @@ impl Transport {
         if let Service::Rc(rc) = &mut self.service {
             rc.stop_timers();
             rc.abandon(cx.paths, &mut self.sq);
+            // REPAIR-014
+            rc.forget_early(cx.early_bytes);
         }
         match failure {
             Failure::Send(status, cause) => {

@@ -433,7 +433,20 @@ impl Script {
         Script::make(QpType::Rc, min_probe, WireForm::Strict)
     }
 
+    /// A QP in RTS whose responder keeps so much of what comes before its turn.
+    pub fn keeping(early: EarlyLimits) -> Script {
+        let tuning = Tuning { wire: WireForm::Strict, early, ..Tuning::default() };
+        let mut script = Script::tuned(QpType::Rc, Duration::from_secs(3600), tuning);
+        // As many atomics may be under way as a script likes.
+        script.connect(&QpAttr { max_dest_rd_atomic: Some(128), ..usual() });
+        script
+    }
+
     fn make(qp_type: QpType, min_probe: Duration, wire: WireForm) -> Script {
+        Script::tuned(qp_type, min_probe, Tuning { wire, ..Tuning::default() })
+    }
+
+    fn tuned(qp_type: QpType, min_probe: Duration, tuning: Tuning) -> Script {
         let mut device = Device::new(DeviceConfig {
             gids: vec![Some(LOCAL)],
             source_ports: SourcePorts::All,
@@ -441,7 +454,7 @@ impl Script {
             local_addrs: BTreeSet::new(),
             seed: 1,
             min_probe,
-            tuning: Tuning { wire, ..Tuning::default() },
+            tuning,
         });
         let access = usual().access.unwrap() | Access::MW_BIND;
         let spec = MrSpec { pd: PD, addr: VA, length: 65_536, access, region: RegionId(0) };

@@ -162,9 +162,28 @@ impl Rc {
         self.responder.fail_unacked();
     }
 
+    /// Forgets the requests that came before their turn.
+    pub(super) fn forget_early(&mut self, early_bytes: &mut usize) {
+        self.responder.forget_early(early_bytes);
+    }
+
     /// Takes the receive in use out to be completed: its `wr_id`.
     pub(super) fn end_receive(&mut self) -> Option<u64> {
         self.responder.end_receive()
+    }
+
+    /// A request came with a congestion mark.
+    pub(super) fn on_marked(&mut self) {
+        self.responder.on_marked();
+    }
+
+    /// A packet with a reserved opcode arrived.
+    pub(super) fn handle_reserved_opcode<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        psn: Psn,
+    ) -> Result<(), Failure> {
+        self.responder.handle_reserved_opcode(cx, psn)
     }
 
     /// A request packet arrived.

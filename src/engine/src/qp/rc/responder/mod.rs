@@ -4,9 +4,10 @@
 //! first one it fails says how ([`Refusal`]). What has to be answered waits in the order of its
 //! PSNs in `replies` until the batch of requests is through, so that many packets share one ACK.
 //! `execute.rs` does what is asked for, `response.rs` puts the answers into packets, `replay.rs`
-//! remembers what may be asked for again, and `kept_reads.rs` keeps READs in their place among the
-//! requests.
+//! remembers what may be asked for again, `kept_reads.rs` keeps READs in their place among the
+//! requests, and `early.rs` keeps requests that came before their turn.
 
+mod early;
 mod execute;
 mod kept_reads;
 mod replay;
@@ -19,11 +20,12 @@ use crate::qp::common::{Cx, Failure};
 use crate::qp::message::{Incoming, check_enabled};
 use crate::qp::parameters::{ResponderParameters, Route};
 use crate::qp::receive::Refusal;
+use early::{Arrival, Early};
 use kept_reads::KeptReads;
 use replay::{AtomicResource, Done, ReadResource, Resources};
 use std::collections::VecDeque;
 use urxe_types::{Msn, Psn};
-use urxe_wire::{Headers, NakCode, Packet, Request, Reth, Syndrome};
+use urxe_wire::{Bth, Headers, NakCode, Packet, Request, Reth, Syndrome};
 
 /// The responder of an RC QP.
 #[derive(Debug)]
@@ -33,8 +35,12 @@ pub(super) struct Responder {
     expected: Psn,
     /// Messages completed.
     msn: Msn,
-    /// A NAK asked for `expected`: silence until it comes.
-    nak_sent: bool,
+    /// The peer was told that `expected` is missing or was refused: silence until it comes.
+    is_asked_for: bool,
+    /// Requests behind `expected`.
+    early: Early,
+    /// A request came with a congestion mark since the last reply was sent.
+    was_marked: bool,
     incoming: Incoming,
     replies: VecDeque<Reply>,
     /// The first PSN that no reply sent so far has spoken for.
@@ -75,7 +81,9 @@ impl Responder {
             parameters,
             expected: rq_psn,
             msn: Msn::new(0),
-            nak_sent: false,
+            is_asked_for: false,
+            early: Early::default(),
+            was_marked: false,
             incoming: Incoming::default(),
             replies: VecDeque::new(),
             unanswered_from: rq_psn,
@@ -104,6 +112,25 @@ impl Responder {
         self.reply_only(Reply::Nak { psn: self.unanswered_from, syndrome });
     }
 
+    /// A request came with a congestion mark.
+    pub(super) fn on_marked(&mut self) {
+        self.was_marked = true;
+    }
+
+    /// A packet with a reserved opcode arrived. In the place of the next request it is an invalid
+    /// one; elsewhere it is nothing.
+    pub(super) fn handle_reserved_opcode<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        psn: Psn,
+    ) -> Result<(), Failure> {
+        // RC-RESP-062
+        match cx.qp.may_receive() && psn == self.expected {
+            true => self.refuse(cx, Refusal::InvalidRequest),
+            false => Ok(()),
+        }
+    }
+
     /// A request packet arrived.
     pub(super) fn handle_request<H: Host>(
         &mut self,
@@ -122,16 +149,30 @@ impl Responder {
             return Ok(());
         }
         match bth.psn.diff(self.expected) {
-            0 => self.nak_sent = false,
+            0 => {
+                self.handle_expected(cx, route, packet)?;
+                self.execute_early(cx, route)
+            }
             ..0 => {
-                self.on_duplicate(cx, route.mtu, bth.psn, request);
-                return Ok(());
+                self.on_duplicate(cx, route, bth, request);
+                Ok(())
             }
             1.. => {
-                self.on_gap(cx);
-                return Ok(());
+                self.on_early(cx, route, packet);
+                Ok(())
             }
         }
+    }
+
+    /// The request whose turn it is.
+    fn handle_expected<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        route: &Route,
+        packet: &Packet<'_, Request>,
+    ) -> Result<(), Failure> {
+        let Headers { bth, body: request } = &packet.headers;
+        self.is_asked_for = false;
         let result = self
             .incoming
             .check_sequence(request)
@@ -146,7 +187,7 @@ impl Responder {
             Ok(()) if cx.qp.failure.is_some() => Ok(()),
             Ok(()) => {
                 // RC-RESP-037
-                if bth.ack_req && matches!(request, Request::Send(_) | Request::Write(_)) {
+                if bth.ack_req && is_acknowledged(request) {
                     self.queue_ack();
                 }
                 Ok(())
@@ -198,20 +239,99 @@ impl Responder {
         !self.unanswered_from.precedes(read.end())
     }
 
-    /// A request ahead of the expected one: one NAK asks for what is missing.
-    fn on_gap<H>(&mut self, cx: &mut Cx<'_, H>) {
-        cx.count(Counter::OutOfSequence, 1);
-        // RC-RESP-033
-        if !std::mem::replace(&mut self.nak_sent, true) {
-            let syndrome = Syndrome::Nak(NakCode::SequenceError);
-            self.queue_nak(cx, Counter::SequenceNaksSent, syndrome);
+    /// Executes the requests that came before their turn as far as it is theirs now, and asks for
+    /// what is missing then.
+    fn execute_early<H: Host>(&mut self, cx: &mut Cx<'_, H>, route: &Route) -> Result<(), Failure> {
+        if self.early.is_empty() {
+            return Ok(());
         }
+        let mut early = std::mem::take(&mut self.early);
+        let mut result = Ok(());
+        let mut is_to_ack = false;
+        // REPAIR-019
+        while result.is_ok()
+            && cx.qp.failure.is_none()
+            // RC-RESP-061: what stands behind a request that found no receive waits for its repeat.
+            && !self.is_asked_for
+            && let Some(packet) = early.take(self.expected, cx.early_bytes)
+        {
+            if self.over_reply_limit(&packet.headers.body) {
+                cx.count(Counter::FlushesHeldBack, 1);
+                break;
+            }
+            is_to_ack = is_acknowledged(&packet.headers.body);
+            result = self.handle_expected(cx, route, &packet);
+        }
+        early.settle(self.expected, cx.early_bytes);
+        self.early = early;
+        if result.is_err() || cx.qp.failure.is_some() {
+            return result;
+        }
+        // RC-RESP-052: the peer is told how far it is done now, unless a NAK or an answer does so.
+        if is_to_ack && !self.is_asked_for {
+            self.queue_ack();
+        }
+        if !self.early.is_empty() {
+            self.ask_for_expected(cx, route);
+        }
+        Ok(())
+    }
+
+    /// A request ahead of the expected one: it is kept, and the peer asked for what is missing.
+    fn on_early<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, packet: &Packet<'_, Request>) {
+        cx.count(Counter::OutOfSequence, 1);
+        let limits = &cx.config.tuning.early;
+        let arrival = self.early.keep(packet, self.expected, route.mtu, limits, cx.early_bytes);
+        let counter = match arrival {
+            Arrival::Kept { .. } => Counter::EarlyKept,
+            // REPAIR-013
+            Arrival::Known => Counter::EarlyDuplicates,
+            Arrival::NoRoom => Counter::EarlyDropped,
+        };
+        cx.count(counter, 1);
+        if self.early.is_empty() || !acknowledges_selectively(cx, route) {
+            return self.ask_for_expected(cx, route);
+        }
+        // REPAIR-016
+        let tells_more = matches!(arrival, Arrival::Kept { at_a_hole: true } | Arrival::Known);
+        if tells_more || packet.headers.bth.ack_req {
+            self.queue_ack();
+        }
+    }
+
+    /// Sees that the peer knows that the expected request is missing.
+    fn ask_for_expected<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route) {
+        // RC-RESP-033
+        if std::mem::replace(&mut self.is_asked_for, true) {
+            return;
+        }
+        match !self.early.is_empty() && acknowledges_selectively(cx, route) {
+            // REPAIR-015
+            true => self.queue_ack(),
+            false => {
+                let syndrome = Syndrome::Nak(NakCode::SequenceError);
+                self.queue_nak(cx, Counter::SequenceNaksSent, syndrome);
+            }
+        }
+    }
+
+    /// Forgets the requests that came before their turn.
+    pub(super) fn forget_early(&mut self, early_bytes: &mut usize) {
+        self.early.clear(early_bytes);
     }
 
     /// A request that was here before: SENDs and WRITEs are acknowledged, READs and atomics
     /// answered again (IBTA 9.7.5.1.4).
-    fn on_duplicate<H>(&mut self, cx: &mut Cx<'_, H>, mtu: u32, psn: Psn, request: &Request) {
+    fn on_duplicate<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, bth: &Bth, request: &Request) {
         cx.count(Counter::DuplicateRequests, 1);
+        self.answer_again(cx, route.mtu, bth.psn, request);
+        // REPAIR-017
+        if bth.ack_req && !self.early.is_empty() && acknowledges_selectively(cx, route) {
+            self.queue_ack();
+        }
+    }
+
+    fn answer_again<H>(&mut self, cx: &mut Cx<'_, H>, mtu: u32, psn: Psn, request: &Request) {
         let again = match request {
             // RC-RESP-026, RC-RESP-027, ORDER-007: it is not carried out.
             Request::Send(_) | Request::Write(_) => return self.queue_ack(),
@@ -288,7 +408,7 @@ impl Responder {
         };
         self.queue_nak(cx, counter, syndrome);
         // RC-RESP-046: what follows was sent before the peer saw the NAK.
-        self.nak_sent = true;
+        self.is_asked_for = true;
         refusal.failure(cx.qp.qpn, self.incoming.receive())
     }
 
@@ -320,6 +440,16 @@ impl Responder {
         self.kept.clear();
         self.replies.push_back(reply);
     }
+}
+
+/// Whether a request is answered by an ACK, and by nothing else.
+fn is_acknowledged(request: &Request) -> bool {
+    matches!(request, Request::Send(_) | Request::Write(_))
+}
+
+/// Whether the peer wants to hear what is kept, and of no sequence error.
+fn acknowledges_selectively<H>(cx: &Cx<'_, H>, route: &Route) -> bool {
+    cx.peers.capabilities(route.flow.dst).is_some_and(|peer| peer.selective_ack)
 }
 
 /// The key that a SEND closes is that of a type 2 window that is bound on this QP.

@@ -1,7 +1,7 @@
 //! The responder's other half: what it owes the peer, put into packets.
 
 use super::replay::{AtomicResource, Done, ReadResource};
-use super::{Reply, Responder};
+use super::{Reply, Responder, acknowledges_selectively};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host};
@@ -41,24 +41,25 @@ impl Responder {
             match reply {
                 Reply::Ack { psn, msn } => {
                     self.answered(psn);
-                    cx.count(Counter::AcksSent, 1);
                     let aeth = Aeth { syndrome: Syndrome::ACK, msn };
-                    put_reply(cx, route, tx, psn, Response::Ack(aeth));
+                    self.send_ack(cx, route, tx, psn, aeth);
                 }
                 Reply::Nak { psn, syndrome } => {
+                    // RC-RESP-060: the peer lets go what is before it.
+                    self.answered(psn.prev());
                     let aeth = Aeth { syndrome, msn: self.msn };
-                    put_reply(cx, route, tx, psn, Response::Ack(aeth));
+                    self.put_reply(cx, route, tx, psn, Response::Ack(aeth));
                 }
                 Reply::Atomic(AtomicResource { psn, original, msn }) => {
                     self.answered(psn);
                     let aeth = Aeth { syndrome: Syndrome::ACK, msn };
-                    put_reply(cx, route, tx, psn, Response::AtomicAck { aeth, original });
+                    self.put_reply(cx, route, tx, psn, Response::AtomicAck { aeth, original });
                 }
                 Reply::AtomicWrite(Done { psn, msn }) | Reply::Flush(Done { psn, msn }) => {
                     self.answered(psn);
                     let aeth = Aeth { syndrome: Syndrome::ACK, msn };
                     // FAW-001, FAW-016
-                    put_reply(cx, route, tx, psn, Response::ReadOnly(aeth));
+                    self.put_reply(cx, route, tx, psn, Response::ReadOnly(aeth));
                 }
                 Reply::Read { read, sent } => {
                     *budget -= 1;
@@ -85,6 +86,33 @@ impl Responder {
         Ok(false)
     }
 
+    /// Sends an ACK, or, where something is kept behind the missing request and the peer
+    /// understands it, a selective one.
+    fn send_ack<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        route: &Route,
+        tx: &mut TxBatch,
+        psn: Psn,
+        aeth: Aeth,
+    ) {
+        let is_up_to_date = psn.next() == self.expected;
+        // REPAIR-010
+        if self.early.is_empty() || !is_up_to_date || !acknowledges_selectively(cx, route) {
+            cx.count(Counter::AcksSent, 1);
+            return self.put_reply(cx, route, tx, psn, Response::Ack(aeth));
+        }
+        cx.count(Counter::SelectiveAcksSent, 1);
+        let bitmap = self.early.bitmap(self.expected);
+        let bth = self.bth(cx, route, psn);
+        let headers = Headers::new(bth, Response::SelectiveAck { aeth });
+        let Ok(()) = tx.push(&route.flow, &headers, bitmap.bytes().len(), |buf| {
+            buf.copy_from_slice(bitmap.bytes());
+            Ok::<(), std::convert::Infallible>(())
+        });
+        cx.count_sent(bitmap.bytes().len());
+    }
+
     fn send_read_response<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -104,7 +132,7 @@ impl Responder {
             (false, true) => Response::ReadLast(aeth),
         };
         let psn = read.first_psn + number;
-        let headers = Headers::new(Bth::new(route.dest_qpn, psn), response);
+        let headers = Headers::new(self.bth(cx, route, psn), response);
         let va = read.va.wrapping_add(u64::from(offset));
         let scope = cx.qp.key_scope();
         let kept = self.kept.find(psn, route.mtu);
@@ -129,6 +157,28 @@ impl Responder {
         self.answered(psn);
         cx.count_sent(len as usize);
         Ok(())
+    }
+
+    /// Puts a reply without payload into the batch.
+    fn put_reply<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        route: &Route,
+        tx: &mut TxBatch,
+        psn: Psn,
+        response: Response,
+    ) {
+        let headers = Headers::new(self.bth(cx, route, psn), response);
+        let Ok(()) = tx.push(&route.flow, &headers, 0, |_| Ok::<(), std::convert::Infallible>(()));
+        cx.count_sent(0);
+    }
+
+    /// The BTH of a reply, which tells a peer that understands it of a congestion mark.
+    fn bth<H>(&mut self, cx: &Cx<'_, H>, route: &Route, psn: Psn) -> Bth {
+        // REPAIR-018
+        let becn = std::mem::take(&mut self.was_marked)
+            && cx.peers.capabilities(route.flow.dst).is_some_and(|peer| peer.echoes_marks);
+        Bth { becn, ..Bth::new(route.dest_qpn, psn) }
     }
 
     /// A reply spoke for everything up to `psn`; a replay may say less than was said before.
@@ -157,11 +207,4 @@ impl Responder {
             event: Some(AsyncEvent::QpAccessError(cx.qp.qpn)),
         }
     }
-}
-
-/// Puts a reply without payload into the batch.
-fn put_reply<H>(cx: &mut Cx<'_, H>, route: &Route, tx: &mut TxBatch, psn: Psn, response: Response) {
-    let headers = Headers::new(Bth::new(route.dest_qpn, psn), response);
-    let Ok(()) = tx.push(&route.flow, &headers, 0, |_| Ok::<(), std::convert::Infallible>(()));
-    cx.count_sent(0);
 }
