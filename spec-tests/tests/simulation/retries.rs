@@ -77,7 +77,9 @@ fn gone(seed: u64, prints: bool) {
         // packet.
         let round_trip = round_trip(&draw);
         let earliest = due.saturating_sub(round_trip);
-        assert!((earliest..=due + round_trip).contains(&took), "took {took:?}, due {due:?}");
+        // On a path of which nothing is known it may be four times as long.
+        let latest = if ended == 0 { due * 4 } else { due };
+        assert!((earliest..=latest + round_trip).contains(&took), "took {took:?}, due {due:?}");
     }
     finish(&mut traffic);
 }

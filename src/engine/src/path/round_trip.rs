@@ -63,13 +63,18 @@ impl RoundTrip {
         self.estimate?.least.get()
     }
 
+    /// The longest that an answer took of which it is not known what it answers, at most
+    /// [`MAX_PROBE_INTERVAL`].
+    pub(crate) fn doubtful(&self) -> Duration {
+        self.ceiling.min(MAX_PROBE_INTERVAL)
+    }
+
     /// How long an answer may take before it is taken for late. `least_margin` is what it may take
     /// longer than usual at least. As long as nothing is known, nothing on Earth is late before
     /// [`UNKNOWN_ROUND_TRIP`].
     pub(crate) fn probe_timeout(&self, least_margin: Duration) -> Duration {
         let Some(Estimate { smoothed, variation, .. }) = self.estimate else {
-            let ceiling = (self.ceiling * 2).min(MAX_PROBE_INTERVAL);
-            return UNKNOWN_ROUND_TRIP.max(ceiling).max(least_margin);
+            return UNKNOWN_ROUND_TRIP.max(self.doubtful() * 2).max(least_margin);
         };
         // RFC 8985: srtt and four variations.
         (smoothed + (variation * 4).max(least_margin)).min(MAX_PROBE_INTERVAL.max(least_margin))

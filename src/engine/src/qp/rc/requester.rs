@@ -171,7 +171,7 @@ impl Requester {
             let direction = pending.direction();
             let bytes = pending.bytes(packet..end);
             let lane = cx.paths.get_mut(path).lane_mut(direction);
-            if !lane.admits_repeat(cx.now, bytes) {
+            if !self.turns.may_repeat(lane, direction, cx.now, bytes) {
                 self.turns.wait(lane, direction, cx.qp.qpn);
                 cx.paths.look_at(path);
                 break;

@@ -41,6 +41,17 @@ impl Turns {
             || (!self.is_waiting[direction as usize] && lane.admits(now, bytes))
     }
 
+    /// Whether so much may be sent again now: that goes before what others wait to send.
+    pub(super) fn may_repeat(
+        &self,
+        lane: &Lane,
+        direction: Direction,
+        now: Instant,
+        bytes: u64,
+    ) -> bool {
+        self.granted[direction as usize] > 0 || lane.admits_repeat(now, bytes)
+    }
+
     /// The QP waits for its turn.
     pub(super) fn wait(&mut self, lane: &mut Lane, direction: Direction, qpn: Qpn) {
         if !std::mem::replace(&mut self.is_waiting[direction as usize], true) {

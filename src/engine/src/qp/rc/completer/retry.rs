@@ -1,7 +1,9 @@
 //! When to give up waiting: the ACK timeout, the RNR timer, and the early probe.
 
 use super::readiness::Readiness;
-use crate::limits::{MAX_PROBE_INTERVAL, MIN_ACK_TIMEOUT};
+use crate::limits::{
+    MAX_PROBE_INTERVAL, MAX_UNKNOWN_ACK_TIMEOUT, MIN_ACK_TIMEOUT, UNKNOWN_ROUND_TRIP,
+};
 use crate::path::{RoundTrip, Sample};
 use crate::qp::parameters::RequesterParameters;
 use crate::qp::rc::values::{Allowance, Probed, Sent};
@@ -35,6 +37,8 @@ pub(super) struct Retry {
     /// A try was taken because this PSN was lost, and nothing was acknowledged since: further
     /// signs of the same loss change nothing.
     lost_at: Option<Psn>,
+    /// ACK timeouts since the last progress.
+    timeouts: u32,
     /// Probes since the last progress.
     probes: u32,
     /// A packet whose acknowledgement is being timed.
@@ -64,6 +68,7 @@ impl Retry {
             tries: parameters.retry_cnt,
             rnr_tries: parameters.rnr_retry,
             lost_at: None,
+            timeouts: 0,
             probes: 0,
             timed: None,
             probed: None,
@@ -190,6 +195,7 @@ impl Retry {
 
     /// The peer has done something new. `waiting` says whether something is yet to be answered.
     pub(super) fn on_progress(&mut self, now: Instant, waiting: bool, round_trip: &RoundTrip) {
+        self.timeouts = 0;
         self.probes = 0;
         if self.is_rnr_waiting() {
             return;
@@ -208,7 +214,13 @@ impl Retry {
         let path = match round_trip.smoothed() {
             Some(smoothed) => (smoothed * 4).min(MAX_PROBE_INTERVAL),
             // RC-REQ-043: the standard lets it be four times as long.
-            None => (timeout * 4).min(round_trip.probe_timeout(Duration::ZERO)),
+            None => {
+                let doubled = MIN_ACK_TIMEOUT * (1 << self.timeouts.min(MAX_DOUBLINGS));
+                (timeout * 4)
+                    .min(UNKNOWN_ROUND_TRIP)
+                    .max(doubled.min(MAX_UNKNOWN_ACK_TIMEOUT))
+                    .max(round_trip.doubtful() * 2)
+            }
         };
         // RC-REQ-020
         Some(now + timeout.max(MIN_ACK_TIMEOUT).max(path))
@@ -262,6 +274,7 @@ impl Retry {
             return Some(Expired::Rnr);
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
+            self.timeouts += 1;
             self.ack_deadline = self.ack_deadline_from(now, round_trip);
             return Some(Expired::Ack);
         }
@@ -281,7 +294,6 @@ const MAX_DOUBLINGS: u32 = 16;
 #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
 mod tests {
     use super::*;
-    use crate::limits::UNKNOWN_ROUND_TRIP;
     use urxe_types::{RnrTimer, TimeCode};
 
     const MS: Duration = Duration::from_millis(1);

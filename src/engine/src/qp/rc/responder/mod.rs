@@ -309,6 +309,10 @@ impl Responder {
             // REPAIR-015
             true => self.queue_ack(),
             false => {
+                // REPAIR-055: from the first loss on, so that a quiet network sees no question.
+                if !self.early.is_empty() {
+                    cx.peers.ask(cx.now, &route.flow);
+                }
                 let syndrome = Syndrome::Nak(NakCode::SequenceError);
                 self.queue_nak(cx, Counter::SequenceNaksSent, syndrome);
             }
