@@ -284,7 +284,7 @@ impl Rc {
         let result = if !cx.qp.may_send() || completer.is_rnr_waiting() {
             Ok(false)
         } else {
-            if let Some(probed) = requester.send_probe(cx, sq, tx, route) {
+            if let Some(probed) = requester.send_probe(cx, sq, tx, path, route) {
                 completer.on_probed(probed);
             }
             let is_cut_short = requester.send_repeats(cx, sq, tx, path, route, budget);

@@ -165,23 +165,23 @@ impl Requester {
             if *budget == 0 || !tx.has_room() {
                 return true;
             }
-            let run = sq.lost_run(psn, READ_REPEAT_PACKETS);
-            let Some(end) = sq.end_of_repeat(psn, run) else { break };
+            let Some(end) = sq.end_of_repeat_at(psn) else { break };
             let Some((pending, packet)) = sq.find(psn) else { break };
-            let direction = pending.direction();
-            let bytes = pending.bytes(packet..end);
+            let (direction, end_psn) = (pending.direction(), psn + (end - packet));
+            let bytes = sq.bytes_of_repeat(psn, end_psn);
             let lane = cx.paths.get_mut(path).lane_mut(direction);
             if !self.turns.may_repeat(lane, direction, cx.now, bytes) {
                 self.turns.wait(lane, direction, cx.qp.qpn);
                 cx.paths.look_at(path);
                 break;
             }
+            let Some((pending, _)) = sq.find(psn) else { break };
             let sent = pending.put_packet(cx, tx, route, packet..end, true, |r| Some(r.into()));
             if let Err(error) = sent {
                 sq.refuse(psn, error);
                 break;
             }
-            sq.on_repeated(psn, psn + (end - packet));
+            sq.on_repeated(psn, end_psn);
             let lane = cx.paths.get_mut(path).lane_mut(direction);
             self.turns.on_sent(lane, direction, cx.now, bytes);
             cx.count(Counter::RetransmittedPackets, 1);
@@ -191,13 +191,14 @@ impl Requester {
     }
 
     /// Repeats the oldest packet that is not acknowledged, if it is time to. If the peer has it,
-    /// it acknowledges all that it has; if not, it takes it and the repair begins. Of a READ, the
-    /// first answer that is missing is asked for again.
+    /// it acknowledges all that it has; if not, it takes it and the repair begins. Of a READ, what
+    /// is missing of one request is asked for again.
     pub(super) fn send_probe<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
         tx: &mut TxBatch,
+        path: PathId,
         route: &Route,
     ) -> Option<Probed> {
         if !std::mem::take(&mut self.is_to_probe) || !tx.has_room() {
@@ -205,13 +206,17 @@ impl Requester {
         }
         let (psn, sent) = (sq.una(), sq.una() + sq.outstanding());
         let now = cx.now;
-        let front = sq.front().filter(|front| front.is_started())?;
-        let packet = front.number(psn);
+        let end = sq.end_of_repeat_at(psn)?;
+        let (pending, packet) = sq.find(psn)?;
         // Only memory that has gone can prevent it, which shows elsewhere.
-        front.put_packet(cx, tx, route, packet..packet + 1, true, |r| Some(r.into())).ok()?;
+        pending.put_packet(cx, tx, route, packet..end, true, |r| Some(r.into())).ok()?;
+        let bytes = sq.bytes_of_repeat(psn, psn + (end - packet));
+        let direction = sq.find(psn)?.0.direction();
+        sq.on_repeated(psn, psn + (end - packet));
+        let lane = cx.paths.get_mut(path).lane_mut(direction);
+        self.turns.on_sent(lane, direction, now, bytes);
         cx.count(Counter::Probes, 1);
         cx.count(Counter::RetransmittedPackets, 1);
-        sq.on_probed();
         Some(Probed { psn, sent, at: now })
     }
 }
@@ -221,6 +226,3 @@ fn packets_per_ack(lane: &Lane, mtu: u32) -> u32 {
     let window = lane.congestion.window() / u64::from(mtu);
     (window / 4).clamp(1, PACKETS_PER_ACK) as u32
 }
-
-/// PSNs that one repeated READ request asks for at most.
-const READ_REPEAT_PACKETS: u32 = 64;

@@ -54,6 +54,8 @@ pub(in crate::qp) struct SendQueue {
 /// A request under way that takes a resource of the responder.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
+    /// Its own PSN.
+    first: Psn,
     /// The PSN after the last of its answers.
     end: Psn,
     /// It is what one that was repeated in part has left.
@@ -198,29 +200,43 @@ impl SendQueue {
         self.responses_expected += u32::from(pending.expects_response());
     }
 
-    /// The packet after the last that the current one, a READ request, may ask for: what was one
-    /// request stays within it, since the responder remembers it as one.
-    pub(in crate::qp) fn end_of_request(&self, index: usize, packet: u32, most: u32) -> u32 {
-        let pending = &self.pending[index];
-        if !pending.is_read() {
-            return packet + 1;
-        }
-        let psn = pending.first_psn + packet;
-        let mut end = pending.packets.min(packet.saturating_add(most.max(1)));
-        if let Some(asked) = self.request_of(psn) {
-            end = end.min(pending.number(asked.end));
-        }
-        let arrived =
-            (packet + 1..end).find(|&packet| self.has_arrived(pending.first_psn + packet));
-        match self.scoreboard.arrived.is_empty() {
-            true => end,
-            false => arrived.unwrap_or(end),
+    /// Where the request ends that the current packet is sent with: right after it, or, for a READ,
+    /// after the last answer that it asks for, of which there are at most `most`.
+    pub(in crate::qp) fn end_of_current(&self, most: u32) -> u32 {
+        let Some(pending) = self.pending.get(self.index) else { return 0 };
+        match pending.is_read() {
+            false => self.packet + 1,
+            true if self.is_resending() => self.end_of_repeat(self.index, self.packet),
+            true => pending.packets.min(self.packet + most.max(1)),
         }
     }
 
-    /// The same for the current packet.
-    pub(in crate::qp) fn end_of_current(&self, most: u32) -> u32 {
-        self.end_of_request(self.index, self.packet, most)
+    /// Where the request ends that a packet is sent again with. The responder may never have seen
+    /// the one that it was sent with, so that a READ none of whose answers has come is asked for as
+    /// it was; and it remembers each as one, so that none reaches beyond its end.
+    fn end_of_repeat(&self, index: usize, packet: u32) -> u32 {
+        let pending = &self.pending[index];
+        let psn = pending.first_psn + packet;
+        let Some(asked) = self.request_of(psn).filter(|_| pending.is_read()) else {
+            return packet + 1;
+        };
+        let left = distance(psn, asked.end);
+        let missing = match self.scoreboard.arrived.is_empty() {
+            true => left,
+            false => (1..left).find(|&after| self.has_arrived(psn + after)).unwrap_or(left),
+        };
+        let is_known = asked.first != psn || missing < left;
+        let repeated = match is_known && self.has_lost() {
+            true => self.scoreboard.lost.run(psn, missing).max(1),
+            false => missing,
+        };
+        packet + repeated
+    }
+
+    /// The same for a packet with this PSN.
+    pub(in crate::qp) fn end_of_repeat_at(&self, psn: Psn) -> Option<u32> {
+        let (index, packet) = self.locate(psn)?;
+        Some(self.end_of_repeat(index, packet))
     }
 
     /// The request under way that a PSN belongs to.
@@ -238,8 +254,13 @@ impl SendQueue {
     fn split_request(&mut self, end: Psn) {
         let at = distance(self.una, end);
         let index = self.asked.partition_point(|asked| distance(self.una, asked.end) < at);
-        if self.asked.get(index).is_some_and(|asked| asked.end != end) {
-            self.asked.insert(index, Asked { end, is_part: true });
+        if let Some(asked) = self.asked.get_mut(index)
+            && asked.end != end
+            && asked.first.precedes(end)
+        {
+            let first = std::mem::replace(&mut asked.first, end);
+            let is_part = std::mem::replace(&mut asked.is_part, true);
+            self.asked.insert(index, Asked { first, end, is_part });
         }
     }
 
@@ -248,17 +269,20 @@ impl SendQueue {
     pub(in crate::qp) fn sent_current(&mut self, end: u32) {
         let Some(pending) = self.pending.get(self.index) else { return };
         let (packets, end_psn) = (pending.packets, pending.first_psn + end);
-        let takes_resource = pending.takes_resource();
+        let (pending_psn, takes_resource) =
+            (pending.first_psn + self.packet, pending.takes_resource());
         if end > self.packet {
             self.on_sent(self.index, self.packet..end);
         }
         if distance(self.una, end_psn) > self.outstanding() {
             self.sent = end_psn;
             if takes_resource {
-                self.asked.push_back(Asked { end: end_psn, is_part: false });
+                let first = pending_psn;
+                self.asked.push_back(Asked { first, end: end_psn, is_part: false });
             }
         } else {
             self.split_request(end_psn);
+            self.pending[self.index].is_repeated = true;
         }
         if end == packets {
             self.index += 1;
@@ -325,12 +349,6 @@ impl SendQueue {
     pub(in crate::qp) fn resent_to(&self) -> Option<Psn> {
         let pending = self.pending.get(self.index).filter(|_| self.is_resending())?;
         Some(pending.first_psn + self.packet)
-    }
-
-    /// As [`end_of_request`](Self::end_of_request), for a packet that is sent again.
-    pub(in crate::qp) fn end_of_repeat(&self, psn: Psn, most: u32) -> Option<u32> {
-        let (index, packet) = self.locate(psn)?;
-        Some(self.end_of_request(index, packet, most))
     }
 
     /// Ends the oldest work request: takes it out, its PSNs acknowledged.

@@ -17,7 +17,8 @@ use urxe_types::Psn;
 pub(super) struct Scoreboard {
     /// All requests before it were carried out. What is missing before it are answers.
     executed: Psn,
-    /// Those that were answered, or that the peer said to have.
+    /// Those that were answered, that were carried out while an answer before them is missing, or
+    /// that the peer said to have.
     pub(super) arrived: PsnSet,
     /// Those that are to be sent again.
     pub(super) lost: PsnSet,
@@ -90,9 +91,12 @@ impl SendQueue {
         self.scoreboard.lost.first()
     }
 
-    /// How many packets from `psn` on are to be sent again, at most `most`.
-    pub(in crate::qp) fn lost_run(&self, psn: Psn, most: u32) -> u32 {
-        self.scoreboard.lost.run(psn, most)
+    /// Bytes that packets from `psn` to `end` will add to the flight when they are sent again.
+    pub(in crate::qp) fn bytes_of_repeat(&self, psn: Psn, end: Psn) -> u64 {
+        let Some((index, packet)) = self.locate(psn) else { return 0 };
+        let lost = |after: &u32| self.scoreboard.lost.contains(psn + *after);
+        let bytes = |after| self.pending[index].bytes(packet + after..packet + after + 1);
+        (0..distance(psn, end)).filter(lost).map(bytes).sum()
     }
 
     /// Whether a packet has arrived, as far as is known.
@@ -107,25 +111,17 @@ impl SendQueue {
         self.scoreboard.in_flight[pending.direction() as usize] += pending.bytes(packets);
     }
 
-    /// Lost packets from `psn` to `end` were sent again.
+    /// Packets from `psn` to `end` were sent again. Those that were lost are in flight again.
     pub(in crate::qp) fn on_repeated(&mut self, psn: Psn, end: Psn) {
         let Some((index, packet)) = self.locate(psn) else { return };
         for after in 0..distance(psn, end) {
-            self.scoreboard.lost.remove(psn + after);
+            if self.scoreboard.lost.remove(psn + after) {
+                self.on_sent(index, packet + after..packet + after + 1);
+            }
         }
         self.pending[index].is_repeated = true;
-        self.on_sent(index, packet..packet + distance(psn, end));
         self.split_request(end);
         self.scoreboard.repeats.push_back(Repeat { first: psn, end, sent: self.sent });
-    }
-
-    /// The oldest packet was sent once more, whatever has become of it.
-    pub(in crate::qp) fn on_probed(&mut self) {
-        let una = self.una;
-        if let Some(front) = self.pending.front_mut() {
-            front.is_repeated = true;
-        }
-        self.split_request(una.next());
     }
 
     /// All requests before `psn` were carried out. What has no answer of its own is done.
@@ -230,13 +226,33 @@ impl SendQueue {
 
     /// How far the oldest work request is done: the PSN after the last that is, without a gap.
     pub(super) fn done_to(&self, front: &Pending) -> Psn {
-        let end = front.first_psn + front.packets;
-        let mut to = self.una;
-        if !front.expects_response() {
-            let executed = distance(self.una, self.scoreboard.executed);
-            to = to + executed.min(distance(self.una, end));
+        let left = distance(self.una, front.first_psn + front.packets);
+        // REPAIR-056: what has only arrived may still be refused.
+        let done = match front.expects_response() {
+            true => self.scoreboard.arrived.run(self.una, left),
+            false => distance(self.una, self.scoreboard.executed).min(left),
+        };
+        self.una + done
+    }
+
+    /// The peer has said that it lacks this packet, whatever it said before.
+    pub(in crate::qp) fn mark_missing(&mut self, psn: Psn) {
+        let was_sent = self.locate(psn).is_some_and(|at| at < (self.index, self.packet));
+        if !self.scoreboard.arrived.remove(psn) {
+            self.mark_lost(psn);
+        } else if was_sent {
+            self.scoreboard.lost.insert(psn);
         }
-        to + self.scoreboard.arrived.run(to, distance(to, end))
+    }
+
+    /// The peer may not have any more what it has not carried out.
+    pub(in crate::qp) fn distrust_arrived(&mut self) {
+        for after in 0..self.outstanding() {
+            let psn = self.una + after;
+            if self.has_arrived(psn) && !self.expects_response(psn) {
+                self.scoreboard.arrived.remove(psn);
+            }
+        }
     }
 
     /// Everything before `to` is done, which lies in the oldest work request or is its end.

@@ -133,7 +133,7 @@ impl Completer {
             match expired {
                 Expired::Rnr if peer(cx, path).acknowledges_selectively => {
                     // What follows the refused request is kept there.
-                    sq.mark_lost(sq.una());
+                    sq.mark_missing(sq.una());
                 }
                 Expired::Rnr => sq.rewind(),
                 Expired::Ack => {
@@ -141,6 +141,8 @@ impl Completer {
                     result = self.lose_try(cx, sq, Cause::AckTimeout);
                     if result.is_ok() {
                         self.go_back(sq);
+                        // RFC 2018: it may have let go what it had.
+                        sq.distrust_arrived();
                     }
                 }
                 // RC-REQ-028: nothing is told by a lost answer but asking again; where it may only
@@ -174,7 +176,7 @@ impl Completer {
             Syndrome::RnrNak { timer } => match self.acknowledge_before(cx, sq, path, psn)? {
                 true => self.on_rnr_nak(cx, sq, timer),
                 false => {
-                    sq.mark_lost(psn);
+                    sq.mark_missing(psn);
                     Ok(())
                 }
             },
@@ -184,7 +186,7 @@ impl Completer {
                     // RC-REQ-015, RC-REQ-021
                     true => self.on_missing(cx, sq, path),
                     false => {
-                        sq.mark_lost(psn);
+                        sq.mark_missing(psn);
                         Ok(())
                     }
                 }
@@ -236,9 +238,7 @@ impl Completer {
         }
         // REPAIR-050
         match peer.takes_repairs() {
-            true => {
-                sq.mark_lost(una);
-            }
+            true => sq.mark_missing(una),
             false => self.go_back(sq),
         }
         Ok(())
