@@ -58,7 +58,7 @@ struct Asked {
     first: Psn,
     /// The PSN after the last of its answers.
     end: Psn,
-    /// It is what one that was repeated in part has left.
+    /// It is the beginning of one that was repeated in part.
     is_part: bool,
 }
 
@@ -259,8 +259,8 @@ impl SendQueue {
             && asked.first.precedes(end)
         {
             let first = std::mem::replace(&mut asked.first, end);
-            let is_part = std::mem::replace(&mut asked.is_part, true);
-            self.asked.insert(index, Asked { first, end, is_part });
+            // It counts until its end is answered.
+            self.asked.insert(index, Asked { first, end, is_part: true });
         }
     }
 
