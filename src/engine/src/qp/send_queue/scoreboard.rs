@@ -173,7 +173,10 @@ impl SendQueue {
     /// lost. Returns whether the oldest packet is among what is lost now.
     pub(in crate::qp) fn detect_losses(&mut self, psn: Psn, tolerance: u32) -> bool {
         let una = self.una;
-        let reach = distance(una, psn).saturating_sub(tolerance);
+        if psn.precedes(una) {
+            return false;
+        }
+        let reach = distance(una, psn).min(self.outstanding()).saturating_sub(tolerance);
         let mut is_oldest_lost = false;
         let mut at = distance(una, self.scoreboard.examined);
         while at < reach {
