@@ -80,6 +80,7 @@ urxe_types::counters! {
     SelectiveAcksReceived = "selective_acks_received", "Acknowledgements of a urxe peer that named what it has beyond a packet that it misses.";
     RnrNaksReceived = "rnr_naks_received", "NAKs received because the peer had no receive posted.";
     FatalNaksReceived = "fatal_naks_received", "NAKs received that end the connection (invalid request, access, operation).";
+    UniformFormGivenUp = "uniform_form_given_up", "Peers that took the first part of a WRITE and refused a later one; QPs connected to them later send FIRST to LAST. If that helps, give --wire strict.";
     ImpliedNaks = "implied_naks", "Responses that skipped an expected READ or atomic response: it was lost and is asked for again.";
     StaleResponses = "stale_responses", "Dropped: responses to something that had been acknowledged before.";
     GhostResponses = "ghost_responses", "Dropped: responses to something that was never sent.";

@@ -140,6 +140,39 @@ fn a_write_that_began_is_sent_to_its_end_in_sqd() {
     assert_eq!(t.program.events, [urxe_engine::AsyncEvent::SqDrained(t.qpn)]);
 }
 
+/// The opcodes of a WRITE of two packets that a QP sends which is connected now.
+fn opcodes_of_a_new_qp(t: &mut Script) -> Vec<Opcode> {
+    t.another(QpType::Rc, None);
+    t.post(1, WRITE, &[t.sge(0, 257)]);
+    t.sent().iter().map(|sent| sent.headers.body.opcode()).collect()
+}
+
+#[test]
+fn a_peer_that_calls_a_later_part_invalid_gets_whole_messages_from_later_qps() {
+    let mut t = write_of_three();
+    t.receive(&[nak(NakCode::InvalidRequest, 201, 1)]);
+    t.expect_send(1, WcStatus::RemoteInvalidRequest);
+    assert_eq!(t.counted(Counter::UniformFormGivenUp), 1);
+    let whole = [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_LAST];
+    assert_eq!(opcodes_of_a_new_qp(&mut t), whole);
+    assert_eq!(opcodes_of_a_new_qp(&mut t), whole);
+}
+
+#[test]
+fn a_refusal_that_the_form_does_not_explain_changes_nothing_for_later_qps() {
+    let refusals = [
+        nak(NakCode::InvalidRequest, 200, 0),
+        nak(NakCode::RemoteAccess, 201, 1),
+        nak(NakCode::RemoteOperational, 201, 1),
+    ];
+    for refusal in refusals {
+        let mut t = write_of_three();
+        t.receive(&[refusal]);
+        assert_eq!(opcodes_of_a_new_qp(&mut t), [Opcode::RC_WRITE_ONLY; 2]);
+        assert_eq!(t.counted(Counter::UniformFormGivenUp), 0);
+    }
+}
+
 // What the peer's packets do here.
 
 /// A WRITE ONLY of the peer's: a part of a message of full packets for the start of the MR, in

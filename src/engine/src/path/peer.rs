@@ -7,6 +7,8 @@ pub(crate) struct Peer {
     pub(crate) keeps_early: Option<bool>,
     /// It sends selective acknowledgements.
     pub(crate) acknowledges_selectively: bool,
+    /// It took the first part of a WRITE and called a later one an invalid request.
+    pub(crate) refuses_parts: bool,
 }
 
 impl Peer {

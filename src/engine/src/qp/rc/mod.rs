@@ -18,11 +18,12 @@ use super::send_queue::{Limits, SendQueue};
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::path::{Direction, PathId, Paths};
+use crate::tuning::WireForm;
 use completer::Completer;
 use requester::Requester;
 use responder::Responder;
 use std::time::{Duration, Instant};
-use urxe_types::Psn;
+use urxe_types::{Psn, SendOp, WcStatus};
 use urxe_wire::batch::{MAX_DATAGRAM, TxBatch};
 use urxe_wire::{Packet, Request, Response};
 
@@ -52,6 +53,12 @@ impl Rc {
         rq_psn: Psn,
     ) -> Rc {
         let path = paths.join((&route.flow).into());
+        // TRAIN-014
+        let wire = match paths.get(path).peer.refuses_parts {
+            true => WireForm::Strict,
+            false => route.wire,
+        };
+        let route = Route { wire, ..route };
         Rc { route, path, responder: Responder::new(responder, rq_psn), sender: None }
     }
 
@@ -104,7 +111,8 @@ impl Rc {
         }
         paths.leave(self.path);
         self.path = path;
-        self.route = route;
+        // A message that has begun goes on in its form.
+        self.route = Route { wire: self.route.wire, ..route };
         self.responder.update(responder);
         let Some(parameters) = requester else { return };
         match &mut self.sender {
@@ -205,13 +213,32 @@ impl Rc {
         match &mut self.sender {
             // STATE-002, STATE-014
             Some(sender) if cx.qp.may_send() => {
-                sender.completer.handle_response(cx, sq, self.path, &self.route, packet)
+                let result =
+                    sender.completer.handle_response(cx, sq, self.path, &self.route, packet);
+                if let Err(Failure::Send(WcStatus::RemoteInvalidRequest, _)) = result {
+                    self.on_invalid_request(cx, sq);
+                }
+                result
             }
             _ => {
                 // COUNT-009
                 cx.count(Counter::DropQpNotReady, 1);
                 Ok(())
             }
+        }
+    }
+
+    /// The peer calls the oldest packet an invalid request. It has nothing against the WRITE whose
+    /// first part it took, nor against its key, of which it would say so: it minds the form.
+    fn on_invalid_request<H>(&self, cx: &mut Cx<'_, H>, sq: &mut SendQueue) {
+        let una = sq.una();
+        let is_later_part = sq.front().is_some_and(|front| {
+            matches!(front.wqe().wr.op, SendOp::Write { imm: None, .. }) && front.number(una) > 0
+        });
+        let peer = &mut cx.paths.get_mut(self.path).peer;
+        if self.route.wire == WireForm::Uniform && is_later_part && !peer.refuses_parts {
+            peer.refuses_parts = true;
+            cx.count(Counter::UniformFormGivenUp, 1);
         }
     }
 
