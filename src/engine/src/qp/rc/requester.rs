@@ -96,7 +96,7 @@ impl Requester {
         let (direction, packets) = (pending.direction(), pending.packets());
         let lane = cx.paths.get_mut(path).lane_mut(direction);
         // RC-REQ-011
-        let most = self.packets_per_read(cx.config.tuning.wire, lane, packets, route.mtu);
+        let most = self.packets_per_read(route.wire, lane, packets, route.mtu);
         let end = sq.end_of_current(most);
         let Some((pending, _)) = sq.current() else { return Err(Blocked::Wait) };
         let bytes = pending.bytes(packet..end);
