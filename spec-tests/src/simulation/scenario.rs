@@ -7,8 +7,7 @@ use crate::simulation::workloads::rc::{Pace, RcWorkload, Window};
 use crate::simulation::world::{End, EndAttr, Mr, Node, NodeConfig, World, everything};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
-use urxe_engine::WireForm::{Strict, Uniform};
-use urxe_engine::{CqId, PdId, Tuning};
+use urxe_engine::{CqId, PdId, Tuning, WireForm};
 use urxe_port::sim::Link;
 use urxe_port::{Chance, Impairment};
 use urxe_types::{Access, Lkey, MwType, PathMtu, Psn, Rkey, SendOp};
@@ -96,14 +95,17 @@ pub fn draw_nodes<const N: usize>(rng: &mut Rng) -> [NodeConfig; N] {
 }
 
 fn draw_node(rng: &mut Rng, ipv6: bool, last: u16) -> NodeConfig {
+    let seed = rng.next_u64();
+    // Taken from it, so that what else is drawn does not depend on it.
+    let wire = if seed.is_multiple_of(2) { WireForm::Uniform } else { WireForm::Strict };
     NodeConfig {
         addr: match ipv6 {
             true => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last)),
             false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, last as u8)),
         },
-        seed: rng.next_u64(),
+        seed,
         min_probe: rng.micros(50..=2_000),
-        tuning: Tuning { wire: rng.pick(&[Uniform, Strict]), ..Tuning::default() },
+        tuning: Tuning { wire, ..Tuning::default() },
         burst: rng.pick(&[1, 3, 16, 64]),
         tx_capacity: rng.pick(&[0, 20_000, 1 << 18]),
     }

@@ -3,7 +3,8 @@
 //! response came), and other QPs go on.
 
 use crate::{Draw, LIMIT, check_connected};
-use urxe_engine::{AsyncEvent, Cause, PdId};
+use std::ops::Range;
+use urxe_engine::{AsyncEvent, Cause, PdId, WireForm};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::host::has_sink;
 use urxe_spec_tests::simulation::plan::{Effect, Mix, PlannedSend};
@@ -277,6 +278,19 @@ fn whole(mr: Mr, len: usize) -> Sge {
     Sge { addr: mr.addr, length: len as u32, lkey: Lkey(mr.key) }
 }
 
+/// What a WRITE that leaves the window at its end may store of its parts before.
+fn stored_before_refusal(draw: &Draw, a: &RcWorkload, index: usize) -> Option<Range<usize>> {
+    let SendOp::Write { remote_addr, rkey, imm: None } = a.sends[index].wqe.wr.op else {
+        return None;
+    };
+    let (mr, len) = (&a.window.mr, a.window.model.len());
+    let at = remote_addr.checked_sub(mr.addr).filter(|&at| at <= len as u64)? as usize;
+    let mtu = draw.connections[0].mtu.bytes();
+    let stored = (len - at) / mtu * mtu;
+    let is_uniform = draw.nodes[a.end.node].tuning.wire == WireForm::Uniform;
+    (is_uniform && rkey.0 == mr.key && stored < a.sends[index].len).then_some(at..at + stored)
+}
+
 fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let calm = rng.percent(50);
@@ -303,6 +317,8 @@ fn run(seed: u64, prints: bool) {
     if prints {
         eprintln!("send {index} of QP {}: {mistake:?}", a.end.qpn);
     }
+    // TRAIN-007
+    a.window.unknown.extend(stored_before_refusal(&draw, a, index));
     a.expects = Expects::Failure;
     b.expects = Expects::Failure;
     let without_effect = match &a.sends[index] {
