@@ -314,10 +314,10 @@ fn answers_and_refusals_go_before_requests() {
     t.receive(&[
         peers_part(&t, 100, 0, 256).ack_req(),
         pkt(Opcode::RC_READ_REQUEST, 101).reth(VA, key, 1),
-        peers_part(&t, 103, 0, 256),
+        pkt(Opcode::RC_SEND_ONLY, 102),
     ]);
     t.expect(ack(100, 1));
     t.expect(pkt(Opcode::RC_READ_RESPONSE_ONLY, 101).aeth(Syndrome::ACK, 2).payload(&[0]));
-    t.expect(nak(NakCode::SequenceError, 102, 2));
+    t.expect(rnr(12, 102, 2));
     t.expect(pkt(Opcode::RC_WRITE_ONLY, 200).reth(REMOTE, KEY, 0).ack_req());
 }
