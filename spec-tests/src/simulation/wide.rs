@@ -7,7 +7,9 @@ use crate::simulation::scenario::{self, Connection, NetworkProfile};
 use crate::simulation::seeds::WIDE;
 use crate::simulation::world::NodeConfig;
 use std::time::Duration;
-use urxe_engine::{EarlyLimits, Tuning, WireForm};
+use urxe_engine::{
+    CongestionControl, CongestionParameters, EarlyLimits, Ecn, RateParameters, Tuning, WireForm,
+};
 use urxe_port::sim::Link;
 use urxe_port::{Chance, Impairment};
 
@@ -64,6 +66,7 @@ impl Wide {
             link.rate = Some(self.rng.pick(&[100, 1_000, 10_000, 100_000]) * 1_000_000);
             // At the slowest rate the longest packet takes 350 us.
             link.queue_limit = Some(self.rng.micros(1_000..=10_000));
+            link.mark_above = self.rng.pick(&[None, Some(Duration::from_micros(100))]);
         }
         link
     }
@@ -90,8 +93,21 @@ impl Wide {
                 bytes_per_qp: self.rng.pick(&[0, 10_000, default.bytes_per_qp]),
                 bytes_per_device: self.rng.pick(&[30_000, default.bytes_per_device]),
             },
-            ..Tuning::default()
+            congestion: self.congestion(),
         }
+    }
+
+    fn congestion(&mut self) -> CongestionControl {
+        if self.rng.percent(25) {
+            return CongestionControl::Off;
+        }
+        let rate = self.rng.pick(&[RateParameters::PAPER, RateParameters::MLX5]);
+        CongestionControl::On(CongestionParameters {
+            ecn: self.rng.pick(&[Ecn::Off, Ecn::Agreed, Ecn::On]),
+            delay_target: self.rng.micros(1..=1_000),
+            rate,
+            ..CongestionParameters::default()
+        })
     }
 
     /// Draws more connections, and where their ends are among so many machines.
