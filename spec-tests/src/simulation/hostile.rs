@@ -1,8 +1,11 @@
 //! Malformed and forged packets.
 
 use crate::rng::Rng;
-use urxe_types::{Psn, Qpn};
-use urxe_wire::{Bth, DONT_FRAGMENT, Flow, Ident, Opcode, Outer, Packet, icrc};
+use urxe_types::{Msn, Psn, Qkey, Qpn};
+use urxe_wire::mad::{Capabilities, CapabilityMad, CapabilityMessage};
+use urxe_wire::{
+    Aeth, Bth, DONT_FRAGMENT, Deth, Flow, Ident, NakCode, Opcode, Outer, Packet, Syndrome, icrc,
+};
 
 /// Forges packets, mostly by damaging real ones and correcting their ICRC.
 pub struct Forger {
@@ -31,6 +34,17 @@ const FIELDS: [(usize, usize); 14] = [
     (24, 8), // an atomic's operand
 ];
 
+/// What a responder sends.
+const RESPONSES: [Opcode; 7] = [
+    Opcode::RC_ACK,
+    Opcode::URXE_SELECTIVE_ACK,
+    Opcode::URXE_SELECTIVE_ACK,
+    Opcode::RC_ATOMIC_ACK,
+    Opcode::RC_READ_RESPONSE_FIRST,
+    Opcode::RC_READ_RESPONSE_MIDDLE,
+    Opcode::RC_READ_RESPONSE_LAST,
+];
+
 impl Forger {
     /// A forger that has seen nothing yet.
     pub fn new(rng: Rng) -> Forger {
@@ -54,9 +68,13 @@ impl Forger {
     /// Forges a packet for one of `targets`, or for no QP at all; `flow` is what it comes with
     /// unless it is made from a packet that was seen.
     pub fn forge(&mut self, flow: &Flow, targets: &[Qpn]) -> (Outer, Vec<u8>) {
-        let (flow, mut bytes) = match self.seen.is_empty() || self.rng.percent(15) {
-            true => (*flow, self.noise()),
-            false => self.damaged(),
+        let kind = if self.seen.is_empty() { 0 } else { self.rng.range(0..=99) };
+        let (flow, mut bytes) = match kind {
+            ..15 => (*flow, self.noise()),
+            15..40 => self.response(),
+            40..50 => (*flow, self.congestion_notification()),
+            50..53 => return self.capabilities(flow),
+            _ => self.damaged(),
         };
         if bytes.len() >= Bth::LEN {
             let target = match self.rng.percent(95) {
@@ -74,6 +92,68 @@ impl Forger {
             icrc::stamp(&flow, 0, &mut bytes);
         }
         (Outer { flow, ident: Ident::Known { ident: 0, fragment: DONT_FRAGMENT } }, bytes)
+    }
+
+    /// Something that acknowledges, refuses or answers, with a PSN and a message number that may be
+    /// expected.
+    fn response(&mut self) -> (Flow, Vec<u8>) {
+        let (flow, seen) = self.rng_place().clone();
+        let parsed = Packet::parse(&seen).ok();
+        let near = parsed.as_ref().map_or(Psn::new(0), |packet| packet.headers.bth.psn);
+        let bth = Bth { becn: self.rng.percent(10), ..Bth::new(Qpn::new(0), near) };
+        let opcode = self.rng.pick(&RESPONSES);
+        let mut bytes = bth.emit(opcode).to_vec();
+        let aeth = parsed.and_then(|packet| packet.headers.body.aeth());
+        let aeth = aeth.unwrap_or(Aeth { syndrome: Syndrome::ACK, msn: Msn::new(0) });
+        let syndrome = match self.rng.range(0..=3) {
+            0 => Syndrome::from_byte(self.rng.next_u64() as u8),
+            1 => Syndrome::Nak(NakCode::SequenceError),
+            _ => Syndrome::ACK,
+        };
+        let msn = Msn::new(aeth.msn.get().wrapping_add(self.rng.range(0..=8) as u32));
+        if opcode.header_len() > 0 {
+            bytes.extend(Aeth { syndrome, msn }.emit());
+        }
+        let payload = match opcode {
+            Opcode::URXE_SELECTIVE_ACK => self.rng.pick(&[0, 4, 8, 64, 256, 300]),
+            Opcode::RC_ATOMIC_ACK => 8,
+            Opcode::RC_ACK => 0,
+            _ => self.rng.pick(&[0, 4, 256, 1024, 4096]),
+        };
+        bytes.extend(self.rng.bytes(payload));
+        bytes.extend([0; icrc::LEN]);
+        self.move_psn(&mut bytes);
+        (flow, bytes)
+    }
+
+    /// A CNP: the marks of the network, and 16 reserved bytes.
+    fn congestion_notification(&mut self) -> Vec<u8> {
+        let bth = Bth { becn: self.rng.percent(95), ..Bth::new(Qpn::new(0), Psn::new(0)) };
+        let mut bytes = bth.emit(Opcode::CNP).to_vec();
+        bytes.extend([0; 16]);
+        bytes.extend([0; icrc::LEN]);
+        bytes
+    }
+
+    /// A question about capabilities, or an answer to none.
+    fn capabilities(&mut self, flow: &Flow) -> (Outer, Vec<u8>) {
+        let bth = Bth::new(Qpn::GSI, Psn::new(self.rng.next_u64() as u32));
+        let mut bytes = bth.emit(Opcode::UD_SEND_ONLY).to_vec();
+        bytes.extend(Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI }.emit());
+        let message = match self.rng.range(0..=2) {
+            0 => CapabilityMessage::Get,
+            1 => CapabilityMessage::Refused,
+            _ => CapabilityMessage::GetResp(Capabilities {
+                selective_ack: self.rng.percent(50),
+                echoes_marks: self.rng.percent(50),
+            }),
+        };
+        // Transactions are counted from 0 or drawn.
+        let tid = self.rng.pick(&[self.rng.clone().range(0..=20), u64::MAX]);
+        bytes.extend(CapabilityMad { tid, message }.bytes());
+        bytes.extend([0; icrc::LEN]);
+        icrc::stamp(flow, 0, &mut bytes);
+        (Outer { flow: *flow, ident: Ident::Known { ident: 0, fragment: DONT_FRAGMENT } }, bytes)
     }
 
     /// Random bytes, perhaps with the beginning of a packet.
