@@ -1,7 +1,7 @@
 //! What is sent again although nothing was lost: packets counted in a network that drops nothing,
 //! with ACK timeouts shorter than the round trip, and with receivers that are not ready.
 
-use crate::pair::{LIMIT, Operation, Pair, RATE};
+use crate::pair::{LIMIT, MTU, Operation, Pair, RATE};
 use std::time::Duration;
 use urxe_engine::Counter;
 use urxe_port::Impairment;
@@ -63,15 +63,30 @@ fn a_path_longer_than_probe_interval_and_ack_timeout_causes_few_repeats() {
 
 const MESSAGES: u64 = 500;
 
-/// Sends [`MESSAGES`], 16 under way, to a program that posts its receives `burst` at a time, each
-/// time `gap` after the last one was used. The packets sent again, and the RNR NAKs.
-fn slow_receiver(len: usize, burst: u64, gap: Duration, min_rnr_timer: u8) -> (u64, u64) {
+/// A program that posts its receives late.
+#[derive(Clone, Copy, Debug)]
+struct SlowReceiver {
+    /// Bytes of a message.
+    len: usize,
+    /// SENDs under way.
+    depth: u64,
+    /// Receives that it posts at once.
+    burst: u64,
+    /// When it does so, after the last one was used.
+    gap: Duration,
+    min_rnr_timer: u8,
+}
+
+/// Sends [`MESSAGES`] to such a program. The packets sent again, and the RNR NAKs.
+fn slow_receiver(receiver: SlowReceiver) -> (u64, u64) {
+    let SlowReceiver { len, depth, burst, gap, min_rnr_timer } = receiver;
     let attr = EndAttr { min_rnr_timer, ..EndAttr::generous() };
-    let mut pair = Pair::new(link(Duration::from_micros(20)), attr, len, 16, burst as usize);
+    let path = link(Duration::from_micros(20));
+    let mut pair = Pair::new(path, attr, len, depth as usize, burst as usize);
     let (mut sends, mut sent, mut receives, mut received) = (0, 0, 0, 0);
     let mut next_post = Some(pair.world.now() + gap);
-    while sent < MESSAGES {
-        while sends < MESSAGES && sends - sent < 16 {
+    while sent < MESSAGES || received < MESSAGES {
+        while sends < MESSAGES && sends - sent < depth {
             pair.send(sends, SendOp::Send(Extra::None));
             sends += 1;
         }
@@ -85,7 +100,7 @@ fn slow_receiver(len: usize, burst: u64, gap: Duration, min_rnr_timer: u8) -> (u
         }
         let limit = pair.world.now() + LIMIT;
         pair.world.step(next_post.unwrap_or(limit).min(limit));
-        assert!(pair.world.now() < limit, "stuck at {sent}");
+        assert!(pair.world.now() < limit, "stuck: {sent} sent, {received} received");
         sent += pair.completions(0) as u64;
         received += pair.completions(1) as u64;
         if next_post.is_none() && received == receives && receives < MESSAGES {
@@ -103,14 +118,30 @@ fn an_rnr_nak_repeats_hardly_more_than_the_refused_packet() {
         for gap in [5, 50, 500].map(Duration::from_micros) {
             // 10 us, 640 us and 1.28 ms.
             for timer in [1, 12, 14] {
-                let (repeated, rnr_naks) = slow_receiver(len, burst, gap, timer);
-                let figures = format!(
-                    "{repeated} packets repeated for {rnr_naks} RNR NAKs: {len} bytes, {burst} \
-                     receives at a time after {gap:?}, timer {timer}"
-                );
+                let receiver = SlowReceiver { len, depth: 16, burst, gap, min_rnr_timer: timer };
+                let (repeated, rnr_naks) = slow_receiver(receiver);
+                let figures =
+                    format!("{repeated} packets repeated for {rnr_naks} RNR NAKs: {receiver:?}");
                 assert!(repeated <= rnr_naks + 350, "{figures}");
                 assert!(rnr_naks <= 7 * MESSAGES / burst, "{figures}");
             }
+        }
+    }
+}
+
+/// As fabtests does it: many SENDs under way, and a program that posts as many receives again only
+/// when all were used. What the receiver has refused is sent again, and not what came behind it.
+#[test]
+fn receives_that_come_late_make_few_repeats_however_many_sends_are_under_way() {
+    for (len, burst) in [(64, 64), (1024, 64), (4096, 16), (16_384, 4), (65_536, 1)] {
+        for gap in [5, 50, 2_000].map(Duration::from_micros) {
+            let receiver = SlowReceiver { len, depth: 64, burst, gap, min_rnr_timer: 12 };
+            let (repeated, rnr_naks) = slow_receiver(receiver);
+            let useful = MESSAGES * len.div_ceil(MTU.bytes()) as u64;
+            assert!(
+                repeated * 10 <= useful,
+                "{repeated} packets repeated for {rnr_naks} RNR NAKs, {useful} needed: {receiver:?}"
+            );
         }
     }
 }
