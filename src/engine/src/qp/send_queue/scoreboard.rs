@@ -304,6 +304,10 @@ impl SendQueue {
         board.lost.clear();
         board.repeats.clear();
         board.examined = self.una;
+        // Answers of what was asked for may still come, in other parts than what is asked for now.
+        for pending in self.pending.iter_mut().take_while(|pending| pending.started) {
+            pending.is_repeated = true;
+        }
         self.index = 0;
         self.packet = match self.pending.front() {
             // RC-REQ-016
