@@ -24,10 +24,10 @@
 //! is there always, with a rate and losses of its own; the queues only where
 //! [`set_queue`](SimNetwork::set_queue) says so, and all senders share them.
 //!
-//! The same seed and the same calls give the same deliveries: every link and every queue draws
-//! from a generator of its own, and nothing depends on the order of a hash table. The datagrams cross in one address
-//! space, but their outer headers are those of a raw port, identification and all, so that the ICRC
-//! is checked exactly.
+//! The same seed and the same calls give the same deliveries: every link and every queue draws from
+//! a generator of its own, and nothing depends on the order of a hash table. The datagrams cross in
+//! one address space, but their outer headers are those of a raw port, identification and all, so
+//! that the ICRC is checked exactly.
 
 mod network;
 mod queue;
@@ -228,8 +228,8 @@ impl Port for SimPort {
         None
     }
 
-    fn receive_fill(&mut self, now: Instant) -> Option<f32> {
-        self.network.lock().fill(now, self.addr)
+    fn receive_fill(&mut self, _now: Instant) -> Option<f32> {
+        self.network.lock().take_fill(self.addr)
     }
 
     fn counters(&self) -> PortCounters {

@@ -41,6 +41,8 @@ struct Endpoint {
     listed: Option<Instant>,
     /// It was named, and has not received since.
     named: bool,
+    /// How full the queue was that it received from last.
+    fill: Option<f32>,
 }
 
 /// A datagram before a shared queue.
@@ -96,7 +98,8 @@ impl Network {
     pub(super) fn attach(&mut self, addr: IpAddr) -> bool {
         let vacant = !self.endpoints.contains_key(&addr);
         if vacant {
-            let endpoint = Endpoint { line: DelayLine::new(), listed: None, named: false };
+            let endpoint =
+                Endpoint { line: DelayLine::new(), listed: None, named: false, fill: None };
             self.endpoints.insert(addr, endpoint);
         }
         vacant
@@ -149,9 +152,9 @@ impl Network {
         Some((queue.waiting(now), queue.counters))
     }
 
-    pub(super) fn fill(&mut self, now: Instant, host: IpAddr) -> Option<f32> {
-        self.advance(now);
-        self.queues.get(&QueueId::Downlink(host))?.fill()
+    /// How full the queue was that the endpoint received from since it was last asked.
+    pub(super) fn take_fill(&mut self, host: IpAddr) -> Option<f32> {
+        self.endpoints.get_mut(&host)?.fill.take()
     }
 
     pub(super) fn next_event(&self) -> Option<Instant> {
@@ -324,6 +327,9 @@ impl Network {
         self.advance(now);
         let Some(endpoint) = self.endpoints.get_mut(&addr) else { return 0 };
         let mut downlink = self.queues.get_mut(&QueueId::Downlink(addr));
+        if endpoint.line.peek_due(now).is_some() {
+            endpoint.fill = downlink.as_ref().and_then(|queue| queue.fill());
+        }
         let mut datagrams = 0;
         while let Some(arriving) = endpoint.line.peek_due(now) {
             if !rx.push(&arriving.outer, &arriving.bytes) {
