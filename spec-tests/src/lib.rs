@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | [`simulation`] | several engines on a simulated network, in virtual time |
 //! | [`load`] | many engines under load on one network: how much arrives, when, at what cost |
+//! | [`cross_traffic`] | other senders that share a line with the engines |
 //! | [`scale`] | scenarios of load, with the bounds that must hold |
 //! | [`rng`] | where the randomness of a run comes from |
 
 #![forbid(unsafe_code)]
 
+pub mod cross_traffic;
 pub mod load;
 pub mod rng;
 pub mod scale;

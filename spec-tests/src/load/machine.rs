@@ -8,6 +8,10 @@ use urxe_port::sim::SimPort;
 use urxe_port::{Port, RxBatch, SendOutcome};
 use urxe_wire::batch::TxBatch;
 
+/// Batches without a packet that an engine may fill one after the other: each stands for many turns
+/// of QPs that had nothing to send.
+const MAX_EMPTY_BATCHES: usize = 10_000;
+
 /// Something at the end of a line that is no engine.
 pub trait Endpoint {
     /// Takes in what has arrived, sees to its timers, and sends.
@@ -15,6 +19,9 @@ pub trait Endpoint {
 
     /// When its next timer runs out.
     fn next_timer(&self) -> Option<Instant>;
+
+    /// Payload bytes that have arrived for it.
+    fn received(&self) -> u64;
 }
 
 /// An engine with its host and its port.
@@ -42,9 +49,15 @@ impl Machine {
     }
 
     /// Sends all that the engine has to send.
+    ///
+    /// # Panics
+    /// If it says without end that it has more, and has nothing.
     pub fn transmit(&mut self, now: Instant) {
+        let mut empty = 0;
         loop {
             let more = self.device.poll_transmit(now, &mut self.host, &mut self.tx);
+            empty = if self.tx.is_empty() { empty + 1 } else { 0 };
+            assert!(empty < MAX_EMPTY_BATCHES, "the engine takes turns without end");
             let outcome = self.port.send(now, &mut self.tx).expect("the simulated port works");
             assert_eq!(outcome, SendOutcome::Done, "a simulated port takes everything");
             if !more {
@@ -52,10 +65,9 @@ impl Machine {
             }
         }
     }
-}
 
-impl Endpoint for Machine {
-    fn turn(&mut self, now: Instant, rx: &mut RxBatch) {
+    /// Takes in what has arrived, sees to the engine's timers, and sends.
+    pub fn turn(&mut self, now: Instant, rx: &mut RxBatch) {
         if now < self.busy_until {
             return;
         }
@@ -77,7 +89,8 @@ impl Endpoint for Machine {
         self.transmit(now);
     }
 
-    fn next_timer(&self) -> Option<Instant> {
+    /// When the engine's next timer runs out.
+    pub fn next_timer(&self) -> Option<Instant> {
         self.device.poll_timeout().map(|at| at.max(self.busy_until))
     }
 }

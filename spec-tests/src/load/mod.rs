@@ -23,6 +23,9 @@ use urxe_types::{Access, Lkey, PathMtu, Psn, QpType, Qpn, Rkey, Sge, WcStatus};
 const PD: PdId = PdId(1);
 const CQ: CqId = CqId(1);
 
+/// Steps that may happen at one time.
+const MAX_STEPS_AT_ONCE: usize = 1_000_000;
+
 /// Machines, their programs, and the network between them.
 pub struct Load {
     pub network: SimNetwork,
@@ -41,6 +44,8 @@ pub struct Load {
     plan: BTreeMap<(Duration, usize), Planned>,
     /// How many there were.
     planned: usize,
+    /// Steps since time went on.
+    steps_now: usize,
     rx: RxBatch,
 }
 
@@ -86,6 +91,7 @@ impl Load {
             due: BTreeSet::new(),
             plan: BTreeMap::new(),
             planned: 0,
+            steps_now: 0,
             rx: RxBatch::new(4),
         }
     }
@@ -178,13 +184,20 @@ impl Load {
         (device.create_qp(init).expect("there is room for a QP"), send_queue)
     }
 
-    /// Adds something that is no engine, at an address of its own.
-    pub fn add_endpoint(&mut self, addr: IpAddr, endpoint: Box<dyn Endpoint>) {
-        let index = self.engines.len() + self.others.len();
+    /// Adds something that is no engine, at an address of its own; its number among these.
+    pub fn add_endpoint(&mut self, addr: IpAddr, endpoint: Box<dyn Endpoint>) -> usize {
+        let number = self.others.len();
+        let index = self.engines.len() + number;
         self.by_addr.insert(addr, index);
         self.timers.push(None);
         self.others.push(endpoint);
         self.list_timer(index);
+        number
+    }
+
+    /// Something that is no engine.
+    pub fn endpoint(&self, number: usize) -> &dyn Endpoint {
+        &*self.others[number]
     }
 
     /// From `at` on, a machine does nothing for a while.
@@ -214,6 +227,7 @@ impl Load {
             // What is looked at often is one flow.
             while !(self.flows[*first].is_done() || self.flows[*first].failed) {
                 if !self.step(until) {
+                    self.now = until;
                     return;
                 }
             }
@@ -226,6 +240,8 @@ impl Load {
         let timer = self.due.first().map(|(at, _)| *at);
         let next = [planned, timer, self.network.next_event()].into_iter().flatten().min();
         let Some(next) = next.filter(|next| *next <= until) else { return false };
+        self.steps_now = if next > self.now { 0 } else { self.steps_now + 1 };
+        assert!(self.steps_now < MAX_STEPS_AT_ONCE, "time stands still: a timer is due for ever");
         self.now = self.now.max(next);
         while let Some(((at, order), planned)) = self.plan.first_key_value().map(|(k, v)| (*k, *v))
             && self.start + at <= self.now
@@ -340,5 +356,84 @@ impl Load {
     /// A counter, of all engines together.
     pub fn count(&self, counter: Counter) -> u64 {
         self.engines.iter().map(|machine| machine.device.counters().get(counter)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urxe_port::sim::{Queue, QueueId};
+    use urxe_port::{Chance, Impairment};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn spec(count: Option<u64>) -> FlowSpec {
+        let start = Duration::ZERO;
+        FlowSpec { from: 0, to: 1, operation: Operation::Write, len: 4096, depth: 8, count, start }
+    }
+
+    /// Two machines, losses and a slow line between them.
+    fn load() -> Load {
+        let configs = [1, 2].map(|host| NodeConfig::plain(IpAddr::from([10, 0, 0, host])));
+        let impairment = Impairment { drop: Chance::percent(1.0), ..Impairment::default() };
+        let load = Load::new(5, Link { impairment, ..Link::default() }, &configs);
+        let downlink = QueueId::Downlink(load.addr(1));
+        load.network.set_queue(downlink, Queue::taildrop(1_000_000_000, 200_000));
+        load
+    }
+
+    /// A flow of so many messages to its end.
+    fn run(count: u64) -> Load {
+        let mut load = load();
+        load.add_flow(spec(Some(count)), &EndAttr::generous(), PathMtu::Mtu1024);
+        load.run_to_end(1000 * MS);
+        load
+    }
+
+    #[test]
+    fn a_flow_ends_when_its_last_message_has_completed() {
+        let load = run(100);
+        let flow = &load.flows[0];
+        assert!(flow.is_done() && !flow.failed);
+        assert_eq!(flow.latencies.len(), 100);
+        assert_eq!(flow.ended, Some(load.now()));
+        assert!(load.progress(0).bytes >= 100 * 4096);
+        assert!(load.elapsed() >= 3 * MS, "400 KB at 1 Gbit/s: {:?}", load.elapsed());
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_run() {
+        let (one, other) = (run(300), run(300));
+        assert_eq!(one.elapsed(), other.elapsed());
+        assert_eq!(one.flows[0].latencies, other.flows[0].latencies);
+        assert_eq!(one.network.counters(), other.network.counters());
+    }
+
+    #[test]
+    fn a_machine_that_is_busy_receives_nothing_until_it_is_free_again() {
+        let mut load = load();
+        load.add_flow(spec(None), &EndAttr::generous(), PathMtu::Mtu1024);
+        load.add_stall(1, 10 * MS, 5 * MS);
+        load.run_for(10 * MS);
+        let before = load.progress(0).bytes;
+        assert!(before > 0);
+        load.run_for(4 * MS);
+        assert_eq!(load.progress(0).bytes, before);
+        load.run_for(2 * MS);
+        assert!(load.progress(0).bytes > before);
+        assert!(load.progress(0).longest_gap(load.now()) >= 5 * MS);
+    }
+
+    #[test]
+    fn a_flow_begins_at_its_time() {
+        let mut load = load();
+        let start = 3 * MS;
+        let late = FlowSpec { start, ..spec(Some(1)) };
+        load.add_flow(late, &EndAttr::generous(), PathMtu::Mtu1024);
+        load.run_for(2 * MS);
+        assert_eq!(load.arrived(), [0]);
+        load.run_to_end(100 * MS);
+        assert!(load.flows[0].is_done() && load.elapsed() >= start);
+        assert!(load.progress(0).longest_gap(load.now()) < start, "counted from its begin");
     }
 }

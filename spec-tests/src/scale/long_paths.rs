@@ -10,8 +10,8 @@ use urxe_types::PathMtu;
 
 const RATE: u64 = 10_000_000_000;
 
-/// What is common where paths are long.
-const MTU: PathMtu = PathMtu::Mtu1024;
+/// The largest: long runs have fewer packets so.
+const MTU: PathMtu = PathMtu::Mtu4096;
 
 /// Bytes of a message, and how many are under way: twice what the longest path holds.
 const LEN: usize = 16 << 20;
@@ -70,7 +70,7 @@ fn path(operation: Operation, round_trip: Duration, narrow: Narrow, time: Durati
 /// One QP, round trips from 2 to 100 ms.
 pub(super) fn run(extent: Extent, sink: Sink<'_>) {
     // Until a path is full, the window doubles once per round trip at best.
-    let times = [(2, 100, 200), (10, 400, 1_000), (100, 3_000, 6_000)];
+    let times = [(2, 100, 200), (10, 400, 1_000), (100, 2_400, 6_000)];
     for narrow in [Narrow::Uplink, Narrow::Middle(2_000_000)] {
         for (round_trip, short, long) in times {
             if matches!(narrow, Narrow::Middle(_)) && extent == Extent::Short {

@@ -1,7 +1,7 @@
 //! What losses and reordering cost.
 
 use super::setting::{
-    DELAY, MTU, RATE, attr, delay, endless, gbits, percentile, share_of, switch_with,
+    DELAY, MTU, RATE, attr, delay, endless, gbits, payload_rate, percentile, switch_with,
 };
 use super::{Bound, Extent, Row, Sink};
 use crate::load::Load;
@@ -29,6 +29,8 @@ struct Outcome {
     sent: f64,
     probes: f64,
     timeouts: f64,
+    /// The QP has failed.
+    dead: f64,
 }
 
 fn lossy(percent: f64) -> Impairment {
@@ -52,10 +54,12 @@ fn transfer(
     let count = Some((total / len) as u64);
     let flow = load.add_flow(FlowSpec { count, ..endless(operation, len, DEPTH) }, &attr(), MTU);
     load.run_to_end(LIMIT);
-    let useful = load.flows[flow].completed * len as u64;
+    let flow = &load.flows[flow];
+    let useful = flow.completed * len as u64;
     Outcome {
-        gbits: gbits(useful, load.elapsed()),
-        sent: load.count(Counter::SentBytes) as f64 / useful.max(1) as f64,
+        gbits: if flow.failed { 0.0 } else { gbits(useful, load.elapsed()) },
+        dead: f64::from(u8::from(flow.failed)),
+        sent: load.count(Counter::SentBytes) as f64 / useful as f64,
         probes: load.count(Counter::Probes) as f64,
         timeouts: load.count(Counter::AckTimeouts) as f64,
     }
@@ -68,6 +72,7 @@ fn row(case: String, free: &Outcome, outcome: &Outcome, bound: Option<Bound>) ->
         .shows("sent by useful", outcome.sent)
         .shows("probes", outcome.probes)
         .shows("ACK timeouts", outcome.timeouts)
+        .must("dead", outcome.dead, Bound::AtMost(0.0))
 }
 
 /// Losses each way, reordering, and a peer that goes back N.
@@ -78,13 +83,10 @@ pub(super) fn goodput(extent: Extent, sink: Sink<'_>) {
             let name = format!("{} {size}", operation.name());
             let run = |impairment, peer| transfer(operation, len, total, impairment, peer);
             let free = run(delay(DELAY), Tuning::default());
-            let share = share_of(RATE, MTU, total as u64, Duration::from_nanos(1)) * free.gbits
-                / gbits(total as u64, Duration::from_nanos(1));
-            sink(row(format!("{name}, nothing lost"), &free, &free, None).with(
-                "of the line",
-                share,
-                None,
-            ));
+            let share = free.gbits * 1e9 / payload_rate(RATE, MTU);
+            let case = format!("{name}, nothing lost");
+            let first = row(case, &free, &free, None);
+            sink(first.must("of the line", share, Bound::AtLeast(0.9)));
             for (percent, least) in LOSSES {
                 let outcome = run(lossy(percent), Tuning::default());
                 let case = format!("{name}, {percent} % lost");

@@ -3,6 +3,7 @@
 //! Each scenario gives rows of figures, some of which have a bound that must hold. `cargo xtask
 //! scale` shows them, and the tests of `tests/scale.rs` hold the engine to the bounds.
 
+mod beside;
 mod incast;
 mod long_paths;
 mod loss;
@@ -51,7 +52,7 @@ impl Scenario {
 }
 
 /// All of them.
-pub const SCENARIOS: [Scenario; 7] = [
+pub const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "loss",
         about: "One QP, 16 messages under way, losses each way; 25 Gbit/s, 10 us each way, 200 KB \
@@ -65,7 +66,8 @@ pub const SCENARIOS: [Scenario; 7] = [
     },
     Scenario {
         name: "long-paths",
-        about: "One QP, 256 MiB under way, 10 Gbit/s; the second half of the time is measured.",
+        about: "One QP, 256 MiB under way, 10 Gbit/s, path MTU 4096; the second half of the \
+                time is measured.",
         run: long_paths::run,
     },
     Scenario {
@@ -88,5 +90,11 @@ pub const SCENARIOS: [Scenario; 7] = [
         name: "stalls",
         about: "8 machines and one line, of which one does nothing for 1 ms now and then.",
         run: incast::stalls,
+    },
+    Scenario {
+        name: "beside",
+        about: "One of ours beside one other flow at a bottleneck of 25 Gbit/s, 10 us each way: \
+                marked by RED (5 KB, 200 KB, 1 %), or 200 KB unmarked.",
+        run: beside::run,
     },
 ];
