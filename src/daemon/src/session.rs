@@ -208,8 +208,13 @@ impl Session {
 
     /// Whether this session may see another program's objects.
     pub(crate) fn may_see(&self, other: &Program) -> bool {
+        self.may_see_all() || self.program.uid == other.uid
+    }
+
+    /// Whether this session may see everything.
+    pub(crate) fn may_see_all(&self) -> bool {
         let own = self.program.uid;
-        own == 0 || own == rustix::process::geteuid().as_raw() || own == other.uid
+        own == 0 || own == rustix::process::geteuid().as_raw()
     }
 
     /// What is shared with the program; there since Hello.

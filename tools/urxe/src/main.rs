@@ -12,6 +12,7 @@ mod latency;
 mod link;
 mod machine;
 mod output;
+mod path_view;
 mod pattern;
 mod perf;
 mod perf_connect;

@@ -4,6 +4,7 @@
 use crate::cli::DaemonArguments;
 use crate::error::Error;
 use crate::output;
+use crate::path_view::PathView;
 use crate::stat::StatClient;
 use crate::table::{Align, Table};
 use clap::{Args, ValueEnum};
@@ -22,12 +23,15 @@ Examples:
       Queue pairs: transport, state, peer, PSNs, and the queues that they use.
   urxe res cm-id
       Listeners and connections by address.
+  urxe res path
+      Ways to peers: windows, rates, round trips, and what QPs wait for.
   urxe res mr --device urxe0 --json
       Memory registrations of one device, for a script.
 
-Objects of other users are shown to root and to the user that the daemon runs as.";
+Objects of other users, and paths, are shown to root and to the user that the daemon runs as.";
 
-/// List QPs, CQs, SRQs, MRs, memory windows and connections by address, with owner and state.
+/// List QPs, CQs, SRQs, MRs, memory windows, connections by address and paths, with owner and
+/// state.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -58,18 +62,26 @@ enum Kind {
     Srq,
     /// Ids of the connection manager: listeners and connections by address.
     CmId,
+    /// Ways to peers: windows, rates and round trips.
+    Path,
 }
 
 impl Kind {
-    const fn of_daemon(self) -> ResourceKind {
-        match self {
+    /// All that a device has of this kind.
+    fn rows(self, client: &mut StatClient, device: &str) -> Result<Vec<Row>, Error> {
+        let kind = match self {
             Kind::Qp => ResourceKind::Qp,
             Kind::Cq => ResourceKind::Cq,
             Kind::Mr => ResourceKind::Mr,
             Kind::Mw => ResourceKind::Mw,
             Kind::Srq => ResourceKind::Srq,
             Kind::CmId => ResourceKind::CmId,
-        }
+            Kind::Path => {
+                let paths = client.paths(device)?;
+                return Ok(paths.iter().map(|path| Row::of_path(&path.into())).collect());
+            }
+        };
+        Ok(client.resources(device, kind)?.iter().map(Row::new).collect())
     }
 
     const fn title(self) -> &'static str {
@@ -80,6 +92,7 @@ impl Kind {
             Kind::Mw => "memory windows",
             Kind::Srq => "shared receive queues",
             Kind::CmId => "connection manager ids",
+            Kind::Path => "paths",
         }
     }
 }
@@ -94,10 +107,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     for device in all.iter().filter(|device| wanted(&device.name)) {
         let kinds = Kind::value_variants().iter().copied();
         let kinds = kinds.filter(|&kind| arguments.kind.is_none_or(|wanted| wanted == kind));
-        let lists = kinds.map(|kind| {
-            let resources = client.resources(&device.name, kind.of_daemon())?;
-            Ok(List { kind, rows: resources.iter().map(Row::new).collect() })
-        });
+        let lists =
+            kinds.map(|kind| Ok(List { kind, rows: kind.rows(&mut client, &device.name)? }));
         let lists = lists.collect::<Result<_, Error>>()?;
         devices.push(Device { device: device.name.clone(), address: device.address, lists });
     }
@@ -203,6 +214,31 @@ impl Row {
         }
         cells.extend([("program", json!(program)), ("uid", json!(uid))]);
         Row(cells)
+    }
+
+    fn of_path(path: &PathView) -> Row {
+        let tenth = |us: Option<f64>| us.map(|us| (us * 10.0).round() / 10.0);
+        let (out, back) = (&path.outward, &path.inward);
+        Row(vec![
+            ("path", json!(path.path)),
+            ("local", json!(path.local)),
+            ("peer", json!(path.peer)),
+            ("class", json!(path.traffic_class)),
+            ("qps", json!(path.qps)),
+            ("rtt_us", json!(tenth(path.round_trip_us))),
+            ("least_us", json!(tenth(path.least_round_trip_us))),
+            ("out_in_flight", json!(out.in_flight)),
+            ("out_window", json!(out.window)),
+            ("out_gbit_s", json!(out.gbit_s)),
+            ("out_waiting", json!(out.qps_waiting)),
+            ("out_held_by", json!(out.held_by)),
+            ("in_in_flight", json!(back.in_flight)),
+            ("in_window", json!(back.window)),
+            ("in_gbit_s", json!(back.gbit_s)),
+            ("in_waiting", json!(back.qps_waiting)),
+            ("in_held_by", json!(back.held_by)),
+            ("recovery", json!(path.peer_does())),
+        ])
     }
 }
 
@@ -357,6 +393,19 @@ mod tests {
         assert_eq!((&row["state"], &row["local"]), (&json!("LISTEN"), &json!("0.0.0.0:7471")));
         assert!(row["peer"].is_null() && row["pd"].is_null());
         assert!(devices.to_string().contains("0.0.0.0:7471"), "{devices}");
+    }
+
+    #[test]
+    fn a_path_is_shown_with_both_directions() {
+        let path = crate::path_view::tests::path();
+        let lists = vec![List { kind: Kind::Path, rows: vec![Row::of_path(&(&path).into())] }];
+        let address = IpAddr::from([127, 0, 0, 1]);
+        let devices = Devices { devices: vec![Device { device: "urxe0".into(), address, lists }] };
+        let json = serde_json::to_value(&devices).unwrap();
+        let row = &json["devices"][0]["path"][0];
+        assert_eq!((&row["rtt_us"], &row["out_gbit_s"]), (&json!(12.3), &json!(10.0)));
+        assert_eq!((&row["out_held_by"], &row["in_gbit_s"]), (&json!("pace"), &Value::Null));
+        assert!(devices.to_string().contains("1 paths"), "{devices}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod listing;
 mod mr;
 mod multicast;
 mod mw;
+mod paths;
 mod pd;
 mod qp;
 mod srq;
@@ -108,6 +109,7 @@ pub(crate) fn handle(
         Request::Resources { device, kind, after } => {
             listing::list(session, ctx, &device, kind, after)
         }
+        Request::Paths { device, after } => paths::list(session, ctx, &device, after),
         Request::Stats { device, after_qpn } => stats::stats(session, ctx, &device, after_qpn),
         Request::Cm(request) => cm::handle(session, ctx, request),
         Request::CmWithin { channel, request } => {

@@ -1,9 +1,10 @@
 //! What objects exist, whose they are, and how they do.
 
-use crate::harness::{CAPS, Client, End, Kind, connected, start};
+use crate::harness::{CAPS, Client, End, Kind, attrs, connected, start};
 use rustix::io::Errno;
-use urxe_shm::control::{QpCaps, Request, Resource, ResourceDetail, ResourceKind};
-use urxe_types::{Gid, QpState, QpType};
+use std::net::IpAddr;
+use urxe_shm::control::{PathPage, QpCaps, Reply, Request, Resource, ResourceDetail, ResourceKind};
+use urxe_types::{Gid, QpState, QpType, Qpn};
 
 const KINDS: [ResourceKind; 6] = [
     ResourceKind::Qp,
@@ -105,4 +106,53 @@ fn a_list_behind_the_last_number_is_empty_and_of_no_device_is_refused() {
         let error = end.client.call(request).unwrap_err();
         assert_eq!(error.errno, Errno::NODEV.raw_os_error());
     }
+}
+
+fn paths(client: &mut Client, after: Option<u32>) -> PathPage {
+    let reply = client.call(Request::Paths { device: "urxe0".into(), after }).unwrap();
+    let Reply::Paths(page) = reply else { panic!("{reply:?}") };
+    page
+}
+
+#[test]
+fn paths_are_listed_for_those_who_may_see_all_programs() {
+    let (first, second) = (start(1), start(1));
+    let (mut a, b) = connected(&first, &second, Kind::Shared, 4096);
+    let page = paths(&mut a.client, None);
+    let [path] = &page.paths[..] else { panic!("{page:?}") };
+    assert_eq!((path.local, path.peer, path.qps), (a.addr, b.addr, 1));
+    assert!(path.outward.window > 0 && path.outward.in_flight == 0, "{path:?}");
+    assert_eq!(paths(&mut a.client, Some(path.number)), PathPage::default());
+    assert_eq!(paths(&mut a.client, Some(u32::MAX)), PathPage::default());
+    let request = Request::Paths { device: "urxe7".into(), after: None };
+    assert_eq!(a.client.call(request).unwrap_err().errno, Errno::NODEV.raw_os_error());
+    if rustix::process::geteuid().is_root() {
+        let mut other = Client::of_ordinary_user(first.socket());
+        assert_eq!(paths(&mut other, None), PathPage::default());
+    }
+}
+
+#[test]
+fn paths_come_in_pages_in_order() {
+    const COUNT: usize = 600;
+    let daemon = start(1);
+    let mut end = End::new(&daemon, 0, Kind::Shared, 4096);
+    for peer in 0..COUNT {
+        let qp = end.client.create_qp(end.pd, end.cq.handle, CAPS);
+        let peer = IpAddr::from([127, 200, (peer / 256) as u8, peer as u8]);
+        for attr in attrs(peer, Qpn::new(0x11)) {
+            end.client.modify(&qp, attr).unwrap();
+        }
+    }
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = paths(&mut end.client, after);
+        all.extend(page.paths.iter().map(|path| path.number));
+        after = all.last().copied();
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(all.len(), COUNT);
+    assert!(all.is_sorted_by(|a, b| a < b));
 }

@@ -23,6 +23,7 @@ mod cm;
 mod codec;
 pub mod event;
 mod handle;
+mod path;
 mod rate;
 mod reply;
 mod request;
@@ -43,6 +44,7 @@ pub use handle::{
     AhHandle, CmChannelHandle, CmIdHandle, CmMulticastHandle, CompChannelHandle, ContextHandle,
     CqHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle,
 };
+pub use path::{LaneState, PathCut, PathHold, PathPage, PathState, RoundTripState};
 pub use rate::LinkRate;
 pub use reply::{ControlError, QpCreated, Reply, RingLocation};
 pub use request::{Backing, Request};
@@ -51,7 +53,7 @@ pub use stats::{CounterInfo, QpStats, StatsPage};
 
 /// Version of everything this crate lays down: messages, rings and doorbells. It stands, outside
 /// of the encoding, at the head of each message; two sides with different versions do not talk.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// Longest message in bytes. The longest that exists is a page of statistics, with a name and a
 /// meaning for each counter; 64 KiB hold several hundred, and are well below the 208 KiB that a

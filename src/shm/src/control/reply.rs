@@ -4,8 +4,8 @@
 use super::Request;
 use super::{
     AhHandle, CmReply, CompChannelHandle, ContextHandle, CqHandle, DeviceAttr, DeviceInfo,
-    MrHandle, MwHandle, PdHandle, PortAttr, QpCaps, QpHandle, QpQueried, ResourcePage, SrqAttr,
-    SrqHandle, StatsPage,
+    MrHandle, MwHandle, PathPage, PdHandle, PortAttr, QpCaps, QpHandle, QpQueried, ResourcePage,
+    SrqAttr, SrqHandle, StatsPage,
 };
 #[cfg(doc)]
 use crate::ring::{doorbell::DoorbellWriter, geometry::Geometry};
@@ -105,6 +105,8 @@ pub enum Reply {
     QpAttr(QpQueried),
     /// Answer to [`Request::Resources`].
     Resources(ResourcePage),
+    /// Answer to [`Request::Paths`].
+    Paths(PathPage),
     /// Answer to [`Request::Stats`].
     Stats(StatsPage),
     /// Answer to [`Request::Cm`].

@@ -223,6 +223,15 @@ pub enum Request {
         /// Begins behind the object of this number; `None` for the first page.
         after: Option<u32>,
     },
+    /// Asks what a device knows of its ways to peers: windows, rates, round trips. Root and the
+    /// user that the daemon runs as see all of them, others none. Needs no context. Answered by
+    /// [`Reply::Paths`], page by page. `ENODEV` if there is no such device.
+    Paths {
+        /// The device's name.
+        device: String,
+        /// Begins behind the path of this number; `None` for the first page.
+        after: Option<u32>,
+    },
     /// Asks for a device's counters, and those of the QPs that may be seen: one's own user's, or
     /// all for root and the user that the daemon runs as. Needs no context. Answered by
     /// [`Reply::Stats`], page by page. `ENODEV` if there is no such device.

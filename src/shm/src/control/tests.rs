@@ -5,6 +5,7 @@ use super::*;
 use proptest::prelude::*;
 use serde::Serialize;
 use std::net::IpAddr;
+use std::time::Duration;
 use urxe_types::{
     Access, AddressVector, AhId, Gid, Lkey, MwType, PathMtu, Psn, Qkey, QpAttr, QpType, Qpn, Rkey,
 };
@@ -248,7 +249,47 @@ fn request() -> impl Strategy<Value = Request> {
         cm::tests::request().prop_map(Request::Cm),
         (text(), any::<Option<u32>>())
             .prop_map(|(device, after_qpn)| Request::Stats { device, after_qpn }),
+        (text(), any::<Option<u32>>()).prop_map(|(device, after)| Request::Paths { device, after }),
     ]
+}
+
+fn path() -> impl Strategy<Value = PathState> {
+    let holds = prop::sample::select(vec![PathHold::Nothing, PathHold::Window, PathHold::Pace]);
+    let cuts = vec![PathCut::Mark, PathCut::Notification, PathCut::Delay, PathCut::Loss];
+    let lane = move || {
+        let cut = prop::option::of(prop::sample::select(cuts.clone()));
+        (any::<([u64; 2], Option<u64>, u32, u16)>(), holds.clone(), cut).prop_map(
+            |(([in_flight, window], rate, waiting, congestion), held, last_cut)| LaneState {
+                in_flight,
+                window,
+                rate,
+                waiting,
+                held,
+                congestion,
+                last_cut,
+            },
+        )
+    };
+    let round_trip = any::<Option<[Duration; 3]>>().prop_map(|round_trip| {
+        round_trip.map(|[least, smoothed, variation]| RoundTripState { least, smoothed, variation })
+    });
+    let rest = any::<([u32; 2], [IpAddr; 2], u8, Option<bool>, bool)>();
+    (rest, round_trip, lane(), lane()).prop_map(|(rest, round_trip, outward, inward)| {
+        let ([number, qps], [local, peer], traffic_class, keeps_early, acknowledges_selectively) =
+            rest;
+        PathState {
+            number,
+            local,
+            peer,
+            traffic_class,
+            qps,
+            round_trip,
+            outward,
+            inward,
+            keeps_early,
+            acknowledges_selectively,
+        }
+    })
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
@@ -280,6 +321,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         object_reply(),
         cm::tests::reply().prop_map(Reply::Cm),
+        (prop::collection::vec(path(), 0..5), any::<bool>())
+            .prop_map(|(paths, more)| Reply::Paths(PathPage { paths, more })),
         page.prop_map(|(device, qp_counters, qps, more)| {
             Reply::Stats(StatsPage { device, qp_counters, qps, more })
         }),

@@ -4,7 +4,9 @@ use crate::cli::DaemonArguments;
 use crate::error::Error;
 use std::path::PathBuf;
 use urxe_shm::control::channel::{Channel, ChannelError};
-use urxe_shm::control::{CounterInfo, DeviceInfo, QpStats, Reply, Request, Resource, ResourceKind};
+use urxe_shm::control::{
+    CounterInfo, DeviceInfo, PathState, QpStats, Reply, Request, Resource, ResourceKind,
+};
 
 /// A session with a daemon that only looks.
 pub(crate) struct StatClient {
@@ -21,6 +23,8 @@ pub(crate) struct DeviceStats {
     pub(crate) qp_counters: Vec<CounterInfo>,
     /// QPs, by rising QPN.
     pub(crate) qps: Vec<QpStats>,
+    /// Paths that QPs use.
+    pub(crate) paths: Vec<PathState>,
 }
 
 impl DeviceStats {
@@ -65,6 +69,8 @@ impl StatClient {
             let last = stats.qps.last().map(|qp| qp.qpn);
             // Each page must advance, or a faulty daemon would keep us here indefinitely.
             if !page.more || last <= after_qpn {
+                stats.paths = self.paths(device)?;
+                stats.paths.retain(|path| path.qps > 0);
                 return Ok(stats);
             }
             after_qpn = last;
@@ -85,6 +91,21 @@ impl StatClient {
             };
             all.extend(page.resources);
             let last = all.last().map(|resource| resource.number);
+            if !page.more || last <= after {
+                return Ok(all);
+            }
+            after = last;
+        }
+    }
+
+    /// What a device knows of its ways to peers; nothing for users who may not see that.
+    pub(crate) fn paths(&mut self, device: &str) -> Result<Vec<PathState>, Error> {
+        let (mut all, mut after) = (Vec::<PathState>::new(), None);
+        loop {
+            let request = Request::Paths { device: device.to_owned(), after };
+            let Reply::Paths(page) = self.call(&request)? else { return Err(self.unexpected()) };
+            all.extend(page.paths);
+            let last = all.last().map(|path| path.number);
             if !page.more || last <= after {
                 return Ok(all);
             }

@@ -16,7 +16,8 @@ use view::{Selection, Snapshot};
 const EXAMPLES: &str = "\
 Examples:
   urxe stat
-      All counters of all devices and QPs, with what they mean.
+      All counters of all devices and QPs, with what they mean, and the paths to peers: window,
+      rate, round trip, and what QPs wait for.
   urxe stat --nonzero --watch 1
       What happens now: every second, what was counted in it.
   urxe stat --device urxe0 --qp 0x11
@@ -24,7 +25,8 @@ Examples:
   urxe stat --json | jq '.devices[0].counters.retransmitted_packets'
       One figure, for a script.";
 
-/// Show what devices and QPs have counted, and what each count means.
+/// Show what devices and QPs have counted, what each count means, and what holds the paths to
+/// peers.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {

@@ -2,6 +2,7 @@
 
 use super::client::{DeviceStats, StatClient};
 use crate::error::Error;
+use crate::path_view::PathView;
 use crate::table::{Align, Table};
 use crate::units;
 use serde::{Serialize, Serializer};
@@ -90,6 +91,12 @@ impl Snapshot {
                 device: device.name.clone(),
                 address: device.address,
                 counters: Counts(counters.map(|(i, value)| (i.name.clone(), *value)).collect()),
+                paths: stats
+                    .paths
+                    .iter()
+                    .filter(|_| selection.qp.is_none())
+                    .map(PathView::from)
+                    .collect(),
                 qps: stats.qps.iter().map(|qp| QpView::new(qp, stats, shown)).collect(),
             }
         });
@@ -117,6 +124,8 @@ struct DeviceView {
     device: String,
     address: IpAddr,
     counters: Counts,
+    /// How they are, not what was counted.
+    paths: Vec<PathView>,
     qps: Vec<QpView>,
 }
 
@@ -159,6 +168,9 @@ impl fmt::Display for View {
                 None => writeln!(f)?,
             }
             self.counts(f, "  ", &device.counters)?;
+            for path in &device.paths {
+                path.to_string().lines().try_for_each(|line| writeln!(f, "  {line}"))?;
+            }
             for qp in &device.qps {
                 let state = format!("{:?}", qp.state).to_uppercase();
                 writeln!(f, "  QP {:#08x} {state}, of {}", qp.qpn, qp.program)?;
@@ -197,6 +209,7 @@ mod tests {
             counters: vec![(info("sent"), sent), (info("lost"), 0)],
             qp_counters: vec![info("sent"), info("lost")],
             qps: vec![qp],
+            paths: vec![crate::path_view::tests::path()],
         };
         let address = IpAddr::from([127, 0, 0, 1]);
         let device = DeviceInfo { name: "urxe0".into(), node_guid: [0; 8], address };
@@ -223,6 +236,18 @@ mod tests {
         assert!(view["devices"][0]["counters"].get("lost").is_none());
         let text = snapshot(5, 3).view(&nonzero).to_string();
         assert!(text.contains("sent") && !text.contains("lost"), "{text}");
+    }
+
+    #[test]
+    fn paths_are_shown_as_they_are_but_not_for_one_qp() {
+        let shown = snapshot(12, 9).since(&snapshot(5, 3)).view(&Selection::default());
+        assert!(shown.to_string().contains("3 QPs wait for the pace"), "{shown}");
+        let json = serde_json::to_value(&shown).unwrap();
+        let path = &json["devices"][0]["paths"][0];
+        assert_eq!((&path["peer"], &path["qps"]), (&"10.0.0.2".into(), &5.into()));
+        assert_eq!(path["outward"]["held_by"], "pace");
+        let one = Selection { qp: Some(17), ..Selection::default() };
+        assert!(!snapshot(12, 9).view(&one).to_string().contains("path 2"));
     }
 
     #[test]
