@@ -1,6 +1,7 @@
 //! What a daemon is started with: the command line, the configuration file, and what they come
 //! to together.
 
+use crate::congestion::Congestion;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -15,7 +16,7 @@ use urxe_port::udp::UdpOptions;
 use urxe_wire::Opcode;
 
 /// What can be set, under the same names on the command line and in the configuration file.
-#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Settings {
     /// Address to serve, one RDMA device each: urxe0 for the first, urxe1 for the second ...
@@ -58,6 +59,18 @@ pub struct Settings {
     /// How packets reach the wire [default: udp].
     #[arg(long, value_name = "BACKEND", value_enum)]
     pub port_backend: Option<PortBackend>,
+
+    /// How much is sent to a peer, and how fast, by what the network tells [default: on].
+    ///
+    /// `off`: 1 MiB under way to and from each peer, for a network that loses nothing. Otherwise
+    /// a comma list of what is to differ from `on`: `dcqcn` or `mlx5` for the rates towards peers
+    /// that send congestion notifications; `ecn=off|agreed|on` for the packets that switches may
+    /// mark (agreed: to peers that are known to tell of marks); `delay=250us` for how much longer
+    /// a round trip may get; `fill=25%` for the part of our own socket buffer from which packets
+    /// count as marked; `notify=50us` between two notifications of a QP.
+    #[arg(long, value_name = "SPEC")]
+    #[serde(deserialize_with = "from_text")]
+    pub congestion: Option<Congestion>,
 
     /// How many UDP source ports the QPs of an address are spread over, so that a network with
     /// several paths and a NIC with several receive queues can tell them apart [default: 16].
@@ -287,6 +300,7 @@ impl Settings {
             port_backend: self.port_backend.or(others.port_backend),
             source_ports: self.source_ports.or(others.source_ports),
             wire: self.wire.or(others.wire),
+            congestion: self.congestion.or(others.congestion),
             fault: self.fault.or(others.fault),
             capture: self.capture.or(others.capture),
             linger: self.linger.or(others.linger),
@@ -422,7 +436,11 @@ impl TryFrom<Settings> for Config {
             interfaces: settings.interface,
             names: settings.name,
             // TRAIN-013
-            tuning: Tuning { wire: settings.wire.unwrap_or_default().into(), ..defaults.tuning },
+            tuning: Tuning {
+                wire: settings.wire.unwrap_or_default().into(),
+                congestion: settings.congestion.unwrap_or_default().0,
+                ..defaults.tuning
+            },
         };
         config.check()?;
         Ok(config)
@@ -432,6 +450,7 @@ impl TryFrom<Settings> for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use urxe_engine::CongestionControl;
 
     fn parse(text: &str) -> Result<Settings, toml::de::Error> {
         toml::from_str(text)
@@ -449,6 +468,7 @@ mod tests {
             port-backend = "raw"
             source-ports = 4
             wire = "strict"
+            congestion = "mlx5,ecn=on"
             fault = "drop=1%"
             capture = "/tmp/a.pcapng"
             linger = 10
@@ -464,6 +484,7 @@ mod tests {
             port_backend: Some(PortBackend::Raw),
             source_ports: Some(4),
             wire: Some(Wire::Strict),
+            congestion: Some("mlx5,ecn=on".parse().unwrap()),
             fault: Some("drop=1%".parse().unwrap()),
             capture: Some("/tmp/a.pcapng".into()),
             linger: NonZeroU32::new(10),
@@ -555,6 +576,18 @@ mod tests {
         for sent in ["write:3", "write-only:1", "uc-write-last:1", "write-last-immediate:1"] {
             assert!(!in_vain(&format!("fault = \"drop:{sent}\"")), "{sent}");
         }
+    }
+
+    #[test]
+    fn congestion_control_is_what_the_file_says_and_on_without_a_word() {
+        let tuning = |text: &str| {
+            let settings = parse(&format!("addr = [\"10.0.0.1\"]\n{text}")).unwrap();
+            Config::try_from(settings).unwrap().tuning.congestion
+        };
+        assert_eq!(tuning(""), CongestionControl::default());
+        assert_eq!(tuning("congestion = \"off\""), CongestionControl::Off);
+        let error = parse("congestion = \"no\"").unwrap_err().to_string();
+        assert!(error.contains("congestion \"no\": expected off"), "{error}");
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod alarm;
 mod cli;
 mod cm;
 mod config;
+mod congestion;
 mod counters;
 mod daemon;
 mod device;
@@ -44,4 +45,5 @@ mod sysfs;
 
 pub use cli::{Arguments, run};
 pub use config::{Config, ConfigError, PortBackend, Settings, SocketMode, Wire};
+pub use congestion::{Congestion, CongestionError};
 pub use daemon::{Daemon, DeviceSummary, Handle, StartError};
