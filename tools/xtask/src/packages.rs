@@ -14,6 +14,7 @@ pub(crate) const IP: Package = Package { program: "ip", package: "iproute2" };
 pub(crate) const ETHTOOL: Package = Package { program: "ethtool", package: "ethtool" };
 pub(crate) const TCPDUMP: Package = Package { program: "tcpdump", package: "tcpdump" };
 pub(crate) const TSHARK: Package = Package { program: "tshark", package: "tshark" };
+pub(crate) const NFTABLES: Package = Package { program: "nft", package: "nftables" };
 pub(crate) const IPERF3: Package = Package { program: "iperf3", package: "iperf3" };
 pub(crate) const SETPRIV: Package = Package { program: "setpriv", package: "util-linux" };
 pub(crate) const PRLIMIT: Package = Package { program: "prlimit", package: "util-linux" };
@@ -47,11 +48,12 @@ pub(crate) const IBVERBS_DEV: Package =
     Package { program: "/usr/include/infiniband/verbs.h", package: "libibverbs-dev" };
 
 /// Every package that a command of ours needs.
-pub(crate) const ALL: [Package; 22] = [
+pub(crate) const ALL: [Package; 23] = [
     IP,
     ETHTOOL,
     TCPDUMP,
     TSHARK,
+    NFTABLES,
     IPERF3,
     SETPRIV,
     PRLIMIT,

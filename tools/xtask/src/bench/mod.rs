@@ -3,11 +3,12 @@
 //! of one run mean anything.
 
 pub(crate) mod bare_udp;
+mod loss;
 mod stock;
 mod table;
 
 use crate::netns::{Pair, Side};
-use crate::packages::{IP, IPERF3, PERFTEST, RXE_PROVIDER, lacking_root_or};
+use crate::packages::{ETHTOOL, IP, IPERF3, NFTABLES, PERFTEST, RXE_PROVIDER, lacking_root_or};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -26,6 +27,12 @@ pub(crate) struct Options {
     /// MTUs of the link.
     #[arg(long, value_delimiter = ',', default_values_t = [1500, 9000])]
     mtu: Vec<u32>,
+    /// Packets of 100 that the link loses, for the figures under loss.
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [0.1, 1.0])]
+    loss: Vec<f64>,
+    /// Measure only under loss.
+    #[arg(long)]
+    only_loss: bool,
     /// Measure over IPv6 instead of IPv4.
     #[arg(long)]
     ipv6: bool,
@@ -83,6 +90,8 @@ struct Figure {
     by_tcp: Option<f64>,
     /// Bandwidth by that of bare offloaded UDP in the same run.
     by_udp: Option<f64>,
+    /// Bandwidth by that of the same test without loss in the same run.
+    by_lossless: Option<f64>,
     /// Messages a second.
     messages_s: Option<f64>,
     /// Messages a second by those of one active QP in the same run.
@@ -109,7 +118,8 @@ struct Results {
 
 /// Measures everything and prints the table.
 pub(crate) fn run(options: &Options) -> Result {
-    if let Some(reason) = lacking_root_or(&[IP, IPERF3, RXE_PROVIDER, PERFTEST]) {
+    if let Some(reason) = lacking_root_or(&[IP, ETHTOOL, NFTABLES, IPERF3, RXE_PROVIDER, PERFTEST])
+    {
         return Err(reason);
     }
     build_release()?;
@@ -137,16 +147,32 @@ fn measure_link(options: &Options, mtu: u32) -> Result<Vec<Figure>> {
         pair.start_daemon(side, &address(side))?;
     }
     let server = address(Side::B);
-    // First of all: later, the daemon would fill what earlier tests have left of its memory.
-    let idle = measure_idle(options, &pair, &server, mtu)?;
+    let mut figures = Vec::new();
+    if !options.only_loss {
+        // First of all: later, the daemon would fill what earlier tests have left of its memory.
+        let idle = measure_idle(options, &pair, &server, mtu)?;
+        figures = measure_rounds(options, mtu, || measure_round(options, &pair, &server, mtu))?;
+        figures.push(idle);
+    }
+    if !options.loss.is_empty() {
+        loss::prepare(&pair)?;
+        let round = || loss::measure(options, &pair, &server, mtu);
+        figures.extend(measure_rounds(options, mtu, round)?);
+    }
+    Ok(figures)
+}
+
+fn measure_rounds(
+    options: &Options,
+    mtu: u32,
+    measure: impl Fn() -> Result<Vec<Figure>>,
+) -> Result<Vec<Figure>> {
     let mut rounds = Vec::new();
     for round in 1..=options.rounds {
         eprintln!("MTU {mtu}, round {round} of {}", options.rounds);
-        rounds.push(measure_round(options, &pair, &server, mtu)?);
+        rounds.push(measure()?);
     }
-    let mut figures = table::medians(&rounds);
-    figures.push(idle);
-    Ok(figures)
+    Ok(table::medians(&rounds))
 }
 
 fn measure_idle(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Result<Figure> {
