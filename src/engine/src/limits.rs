@@ -99,6 +99,9 @@ pub const INITIAL_WINDOW: u64 = 64 << 10;
 /// What is in flight at most in one direction of a path, in bytes: 25 Gbit/s for 160 ms.
 pub const MAX_WINDOW: u64 = 512 << 20;
 
+/// What is in flight at most in one direction of a path without congestion control.
+pub const FIXED_WINDOW: u64 = 1 << 20;
+
 /// Bytes that a QP may send when its turn has come on a path that has room for no more.
 pub const LANE_TURN_BYTES: u64 = 64 << 10;
 

@@ -1,7 +1,7 @@
 //! One direction of a path: how much is in flight, who waits, and whose turn it is.
 
 use super::congestion::{Congestion, Delivered};
-use super::info::Held;
+use super::info::{CutCause, Held};
 use crate::limits::LANE_TURN_BYTES;
 use crate::tuning::CongestionControl;
 use std::collections::VecDeque;
@@ -110,16 +110,18 @@ impl Lane {
         self.granted -= granted;
     }
 
-    /// Bytes in flight have arrived.
-    pub(crate) fn on_delivered(&mut self, now: Instant, delivered: Delivered) {
-        self.congestion.on_delivered(now, self.in_flight, delivered);
+    /// Bytes in flight have arrived. Returns why the window was cut, if it was.
+    pub(crate) fn on_delivered(&mut self, now: Instant, delivered: Delivered) -> Option<CutCause> {
+        let cut = self.congestion.on_delivered(now, self.in_flight, delivered);
         self.in_flight -= delivered.bytes;
+        cut
     }
 
-    /// Bytes in flight were lost on the way.
-    pub(crate) fn on_lost(&mut self, now: Instant, bytes: u64) {
-        self.congestion.on_lost(now, self.in_flight, bytes);
+    /// Bytes in flight were lost on the way. Returns why the window was cut, if it was.
+    pub(crate) fn on_lost(&mut self, now: Instant, bytes: u64) -> Option<CutCause> {
+        let cut = self.congestion.on_lost(now, self.in_flight, bytes);
         self.in_flight -= bytes;
+        cut
     }
 
     /// Bytes are in flight no more, and nothing is known of why: the QP has ended, or sends them

@@ -1,0 +1,280 @@
+use super::model::{Network, Run};
+use super::*;
+use crate::tuning::RateParameters;
+
+const MS: Duration = Duration::from_millis(1);
+const US: Duration = Duration::from_micros(1);
+/// A quarter of the queue.
+const MARKS_ABOVE: Option<u64> = Some(50_000);
+
+/// After some time: the part of the link that is used, and how fair the shares are.
+fn settled(network: Network) -> (f64, f64) {
+    let mut run = Run::new(network);
+    run.pass(20 * MS);
+    run.measure(100 * MS)
+}
+
+fn controlled() -> Congestion {
+    Congestion::new(CongestionControl::default())
+}
+
+fn delivered(bytes: u64, round_trip: Duration) -> Delivered {
+    Delivered { bytes, is_marked: false, round_trip: Some(round_trip) }
+}
+
+/// Delivers a window in each of so many round trips.
+fn rounds(congestion: &mut Congestion, now: &mut Instant, count: usize, round_trip: Duration) {
+    for _ in 0..count {
+        let window = congestion.window();
+        let mut left = window;
+        *now += round_trip;
+        while left > 0 {
+            let bytes = left.min(1088);
+            congestion.on_delivered(*now, window, delivered(bytes, round_trip));
+            left -= bytes;
+        }
+    }
+}
+
+#[test]
+fn without_control_the_window_stays() {
+    let mut congestion = Congestion::new(CongestionControl::Off);
+    let now = Instant::now();
+    let marked = Delivered { is_marked: true, ..delivered(4096, 20 * US) };
+    assert_eq!(congestion.on_delivered(now, 1 << 20, marked), None);
+    assert_eq!(congestion.on_lost(now, 1 << 20, 1 << 19), None);
+    assert_eq!(congestion.on_cnp(now), None);
+    assert_eq!((congestion.window(), congestion.rate()), (FIXED_WINDOW, None));
+    assert_eq!(congestion.pace(now, None, 4096), None);
+}
+
+#[test]
+fn a_window_grows_only_while_it_is_used() {
+    let mut congestion = controlled();
+    let mut now = Instant::now();
+    for _ in 0..1000 {
+        now += 20 * US;
+        congestion.on_delivered(now, INITIAL_WINDOW / 2 - 1, delivered(1088, 20 * US));
+    }
+    assert_eq!(congestion.window(), INITIAL_WINDOW);
+    rounds(&mut congestion, &mut now, 1, 20 * US);
+    assert_eq!(congestion.window(), INITIAL_WINDOW * 2);
+}
+
+#[test]
+fn a_window_is_cut_once_per_round_trip_and_by_half_at_the_first_mark() {
+    let mut congestion = controlled();
+    let now = Instant::now();
+    let marked = Delivered { is_marked: true, ..delivered(1088, 20 * US) };
+    assert_eq!(congestion.on_delivered(now, INITIAL_WINDOW, marked), Some(CutCause::Mark));
+    assert_eq!(congestion.window(), INITIAL_WINDOW / 2);
+    let mut in_flight = INITIAL_WINDOW - 1088;
+    while in_flight > 2 * 1088 {
+        assert_eq!(congestion.on_delivered(now, in_flight, marked), None);
+        in_flight -= 1088;
+    }
+    assert_eq!(congestion.window(), INITIAL_WINDOW / 2);
+}
+
+#[test]
+fn what_a_path_delivers_is_kept_when_something_is_lost() {
+    let mut congestion = controlled();
+    let mut now = Instant::now();
+    rounds(&mut congestion, &mut now, 3, 100 * US);
+    let window = congestion.window();
+    // One packet, of very many, without any queue.
+    assert_eq!(congestion.on_lost(now, window, 1088), None);
+    assert!(congestion.window() >= window);
+}
+
+#[test]
+fn a_loss_with_a_queue_cuts_the_window() {
+    let mut congestion = controlled();
+    let mut now = Instant::now();
+    rounds(&mut congestion, &mut now, 1, 20 * US);
+    rounds(&mut congestion, &mut now, 12, 80 * US);
+    let window = congestion.window();
+    assert_eq!(congestion.on_lost(now, window, 1088), Some(CutCause::Loss));
+    assert!(congestion.window() <= window * 3 / 5, "{} of {window}", congestion.window());
+}
+
+#[test]
+fn a_round_trip_above_the_target_cuts_the_window() {
+    let mut congestion = controlled();
+    let mut now = Instant::now();
+    rounds(&mut congestion, &mut now, 1, 20 * US);
+    assert_eq!(congestion.last_cut(), None);
+    rounds(&mut congestion, &mut now, 60, 2 * MS);
+    assert_eq!(congestion.last_cut(), Some(CutCause::Delay));
+    assert!(congestion.window() < INITIAL_WINDOW);
+}
+
+#[test]
+fn a_window_below_a_packet_is_kept_by_the_pace() {
+    let mut congestion = controlled();
+    let mut now = Instant::now();
+    rounds(&mut congestion, &mut now, 1, 20 * US);
+    congestion.window = 272.0;
+    let next = congestion.pace(now, None, 1088).unwrap();
+    // A packet in four round trips.
+    assert_eq!((next - now).as_micros(), 80);
+    congestion.window = 4096.0;
+    assert_eq!(congestion.pace(now, None, 1088), None);
+}
+
+#[test]
+fn after_a_pause_a_window_begins_small_and_grows_fast_to_where_it_was() {
+    let mut congestion = controlled();
+    let mut now = Instant::now();
+    rounds(&mut congestion, &mut now, 5, 100 * US);
+    let window = congestion.window();
+    congestion.threshold = window as f64;
+    now += Duration::from_secs(2);
+    congestion.pace(now, None, 1088);
+    assert_eq!(congestion.window(), INITIAL_WINDOW);
+    rounds(&mut congestion, &mut now, 5, 100 * US);
+    assert!(congestion.window() >= window);
+}
+
+#[test]
+fn a_notification_halves_the_rate_at_first_and_once_per_interval() {
+    let mut congestion = controlled();
+    let mut now = Instant::now();
+    rounds(&mut congestion, &mut now, 3, 100 * US);
+    let delivered = congestion.rounds.rate().unwrap();
+    assert_eq!(congestion.on_cnp(now), Some(CutCause::Notification));
+    let rate = congestion.rate().unwrap();
+    assert!((rate as f64 / delivered - 0.5).abs() < 0.01, "{rate} of {delivered}");
+    now += 49 * US;
+    assert_eq!(congestion.on_cnp(now), None);
+    now += US;
+    assert_eq!(congestion.on_cnp(now), Some(CutCause::Notification));
+    assert!(congestion.rate().unwrap() < rate * 6 / 10);
+}
+
+#[test]
+fn a_rate_recovers_by_halves_and_then_ends() {
+    let mut congestion = controlled();
+    let mut now = Instant::now();
+    rounds(&mut congestion, &mut now, 3, 100 * US);
+    congestion.on_cnp(now);
+    let before = congestion.rate().unwrap() * 2;
+    // Each step of 55 us takes half of what is missing.
+    now += 5 * 55 * US;
+    congestion.pace(now, None, 1088);
+    let recovered = congestion.rate().unwrap() as f64 / before as f64;
+    assert!((recovered - (1.0 - 0.5f64.powi(6))).abs() < 0.001, "{recovered}");
+    // What is above the need of the window is no limit.
+    for _ in 0..100_000 {
+        now += 55 * US;
+        congestion.pace(now, None, 1088);
+    }
+    assert_eq!(congestion.rate(), None);
+}
+
+#[test]
+fn what_is_limited_by_a_rate_goes_in_trains() {
+    let parameters = RateParameters::PAPER;
+    let now = Instant::now();
+    // 75 us at 100 MB/s are 7,500 bytes.
+    let mut limit = RateLimit::new(now, 100e6);
+    let mut sent = 0;
+    let next = loop {
+        sent += 1;
+        if let Some(next) = limit.on_sent(now, &parameters, 1000, 1000.0) {
+            break next;
+        }
+    };
+    assert_eq!((sent, (next - now).as_micros()), (8, 80));
+    // A slow one sends two packets at once, too.
+    let mut limit = RateLimit::new(now, 1e6);
+    assert_eq!(limit.on_sent(now, &parameters, 1000, 1000.0), None);
+    assert!(limit.on_sent(now, &parameters, 1000, 1000.0).is_some());
+}
+
+#[test]
+fn random_loss_costs_little() {
+    for (loss, least) in [(1, 0.98), (10, 0.95), (100, 0.9), (500, 0.8)] {
+        let (used, _) = settled(Network { loss, ..Network::default() });
+        assert!(used >= least, "{loss} of 10,000 lost: {used}");
+    }
+}
+
+#[test]
+fn going_back_at_one_percent_of_loss_leaves_half_of_the_link() {
+    let (used, _) = settled(Network { loss: 100, goes_back: true, ..Network::default() });
+    assert!(used >= 0.5, "{used}");
+}
+
+#[test]
+fn a_marked_bottleneck_is_shared_evenly() {
+    for lanes in [2, 8, 32, 128] {
+        let network = Network { lanes, marks_above: MARKS_ABOVE, ..Network::default() };
+        let (used, fairness) = settled(network);
+        assert!(used >= 0.9 && fairness >= 0.95, "{lanes} lanes: {used}, {fairness}");
+    }
+}
+
+#[test]
+fn a_bottleneck_that_only_loses_is_shared_evenly_by_some_and_used_by_many() {
+    for (lanes, least) in [(2, 0.95), (4, 0.95), (8, 0.95), (32, 0.9), (128, 0.7)] {
+        let (used, fairness) = settled(Network { lanes, ..Network::default() });
+        assert!(used >= 0.9 && fairness >= least, "{lanes} lanes: {used}, {fairness}");
+    }
+}
+
+#[test]
+fn notified_senders_share_evenly() {
+    for lanes in [8, 32, 128] {
+        let network =
+            Network { lanes, marks_above: MARKS_ABOVE, notifies: true, ..Network::default() };
+        let (used, fairness) = settled(network);
+        assert!(used >= 0.9 && fairness >= 0.95, "{lanes} lanes: {used}, {fairness}");
+    }
+}
+
+#[test]
+fn latecomers_have_their_share_within_50_ms() {
+    for marks_above in [MARKS_ABOVE, None] {
+        let network = Network { lanes: 4, stagger: 20 * MS, marks_above, ..Network::default() };
+        let mut run = Run::new(network);
+        run.pass(110 * MS);
+        let (used, fairness) = run.measure(50 * MS);
+        assert!(used >= 0.9 && fairness >= 0.95, "{marks_above:?}: {used}, {fairness}");
+    }
+}
+
+#[test]
+fn a_thousand_senders_use_a_marked_bottleneck() {
+    let network = Network { lanes: 1000, marks_above: MARKS_ABOVE, ..Network::default() };
+    let (used, _) = settled(network);
+    assert!(used >= 0.85, "{used}");
+}
+
+#[test]
+fn a_long_path_is_filled_within_20_round_trips() {
+    for ms in [2, 10, 100] {
+        let network = Network {
+            link: 10e9 / 8.0,
+            round_trip: ms * MS,
+            packet: 4160,
+            loss: 1,
+            ..Network::default()
+        };
+        let mut run = Run::new(network);
+        run.pass(ms * MS * 20);
+        let (used, _) = run.measure(ms * MS * 30);
+        assert!(used >= 0.9, "{ms} ms: {used}");
+    }
+}
+
+#[test]
+fn a_marked_queue_does_not_run_empty() {
+    let network = Network { lanes: 4, marks_above: MARKS_ABOVE, ..Network::default() };
+    let mut run = Run::new(network);
+    run.pass(20 * MS);
+    for _ in 0..50 {
+        let (used, _) = run.measure(MS);
+        assert!(used >= 0.9, "{used}");
+    }
+}
