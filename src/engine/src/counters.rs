@@ -29,7 +29,13 @@ urxe_types::counters! {
     DropQpNotReady = "drop_qp_not_ready", "Dropped: the QP is not in a state that takes this packet (RESET, INIT, ERR, or a response before RTS).";
     DropNoMulticastMember = "drop_no_multicast_member", "Dropped: no QP is attached to the multicast group that the datagram was addressed to.";
     DropBadMad = "drop_bad_mad", "Dropped: a datagram for QP1 that is not 256 bytes long, so no management datagram.";
-    CnpsReceived = "cnps_received", "Congestion notification packets received; this device does not act on them.";
+    CnpsReceived = "cnps_received", "Congestion notification packets received: what was sent met congestion, and less is sent unless congestion control is off.";
+    CnpsSent = "cnps_sent", "Congestion notification packets sent, because what arrived was marked by a switch or met a receive buffer that filled.";
+    MarksEchoed = "marks_echoed", "Replies that told a urxe peer that what it sent was marked or met a receive buffer that filled.";
+    CutsByMark = "cuts_by_mark", "Times that a path's window was cut because what was sent was marked.";
+    CutsByNotification = "cuts_by_notification", "Times that a path's rate was cut by a congestion notification packet.";
+    CutsByDelay = "cuts_by_delay", "Times that a path's window was cut because answers took too long: a queue on the way is long.";
+    CutsByLoss = "cuts_by_loss", "Times that a path's window was cut because packets were lost: a queue on the way is full.";
     EcnMarked = "ecn_marked", "Packets received that a switch marked as having met congestion.";
 
     // UC and UD: what is dropped there is lost for good, and nobody is told.

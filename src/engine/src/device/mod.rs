@@ -120,6 +120,16 @@ impl Device {
         self.tables.config.local_addrs = local_addrs;
     }
 
+    /// Says how full the buffer is from which packets come, from 0 to 1. As long as it is fuller
+    /// than [`receive_fill`](crate::CongestionParameters::receive_fill), what arrives counts as
+    /// marked by a switch: the queue of a network interface in software is there.
+    pub fn set_receive_fill(&mut self, fill: f32) {
+        let parameters = self.tables.config.tuning.congestion.parameters();
+        // CONG-023
+        self.tables.is_receive_filling =
+            parameters.is_some_and(|parameters| fill > parameters.receive_fill);
+    }
+
     /// What the whole device has counted.
     pub fn counters(&self) -> &Counters {
         &self.tables.counters

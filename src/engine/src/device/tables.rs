@@ -22,6 +22,8 @@ pub(crate) struct Tables {
     /// What the responders of all QPs keep of requests that came before their turn, in bytes.
     pub(crate) early_bytes: usize,
     pub(crate) counters: Counters,
+    /// The buffer from which packets come to us is so full that their senders are to hear of it.
+    pub(crate) is_receive_filling: bool,
 }
 
 impl Tables {
@@ -37,6 +39,7 @@ impl Tables {
             cqs: Cqs::default(),
             early_bytes: 0,
             counters: Counters::default(),
+            is_receive_filling: false,
         }
     }
 }

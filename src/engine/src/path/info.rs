@@ -1,6 +1,7 @@
 //! What can be shown of paths.
 
 use super::{Direction, Lane, Path, Paths, RoundTrip};
+use crate::counters::Counter;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -51,6 +52,10 @@ pub struct LaneInfo {
     pub waiting: usize,
     /// What they wait for.
     pub held: Held,
+    /// Times that a QP had to wait for the window.
+    pub held_by_window: u64,
+    /// Times that a QP had to wait for the pace.
+    pub held_by_pace: u64,
     /// The estimate of congestion, by marks or by notifications: 0 is none, 1 is all of it.
     pub congestion: f32,
     /// Why less was sent from some time on, the last time that this was so.
@@ -79,6 +84,18 @@ pub enum CutCause {
     Delay,
     /// Packets were lost.
     Loss,
+}
+
+impl CutCause {
+    /// What counts it.
+    pub(crate) fn counter(self) -> Counter {
+        match self {
+            CutCause::Mark => Counter::CutsByMark,
+            CutCause::Notification => Counter::CutsByNotification,
+            CutCause::Delay => Counter::CutsByDelay,
+            CutCause::Loss => Counter::CutsByLoss,
+        }
+    }
 }
 
 impl Paths {
@@ -112,6 +129,8 @@ impl Lane {
             rate: self.congestion.rate(),
             waiting: self.waiting(),
             held: self.held(),
+            held_by_window: self.held_by_window,
+            held_by_pace: self.held_by_pace,
             congestion: self.congestion.estimate(),
             last_cut: self.congestion.last_cut(),
         }

@@ -22,6 +22,9 @@ pub(crate) struct Lane {
     /// When the pace allows the next packet.
     next_at: Option<Instant>,
     pub(crate) congestion: Congestion,
+    /// How often a QP had to wait, and for what.
+    pub(super) held_by_window: u64,
+    pub(super) held_by_pace: u64,
 }
 
 impl Lane {
@@ -33,6 +36,8 @@ impl Lane {
             waiting: VecDeque::new(),
             next_at: None,
             congestion: Congestion::new(control),
+            held_by_window: 0,
+            held_by_pace: 0,
         }
     }
 
@@ -79,6 +84,12 @@ impl Lane {
     /// A QP waits for its turn; it stands here once.
     pub(crate) fn wait(&mut self, qpn: Qpn) {
         self.waiting.push_back(qpn);
+        // CONG-014
+        match self.held() {
+            Held::Nothing => {}
+            Held::Window => self.held_by_window += 1,
+            Held::Pace => self.held_by_pace += 1,
+        }
     }
 
     /// The QP whose turn it is, and how much it may send; `None` if there is no room now.
@@ -88,7 +99,7 @@ impl Lane {
         }
         let qpn = self.waiting.pop_front()?;
         let room = self.congestion.window().saturating_sub(self.in_flight + self.granted);
-        let bytes = room.clamp(1, LANE_TURN_BYTES);
+        let bytes = room.clamp(1, self.congestion.train(LANE_TURN_BYTES));
         self.granted += bytes;
         Some((qpn, bytes))
     }

@@ -19,7 +19,7 @@ const ECN_MASK: u8 = 0b11;
 const ECN_CONGESTION_EXPERIENCED: u8 = 0b11;
 
 /// Whether a switch marked the packet as having met congestion.
-pub(super) fn is_marked(outer: &Outer) -> bool {
+fn is_marked(outer: &Outer) -> bool {
     outer.flow.traffic_class & ECN_MASK == ECN_CONGESTION_EXPERIENCED
 }
 
@@ -131,6 +131,9 @@ pub(super) struct Cx<'a, H> {
     /// What the responders of all QPs keep of requests that came before their turn, in bytes.
     pub(super) early_bytes: &'a mut usize,
     pub(super) qp: &'a mut Common,
+    /// What is taken in now has met congestion on its way, and its sender is to hear of it.
+    pub(super) is_marked: bool,
+    is_receive_filling: bool,
     cqs: &'a mut Cqs,
     device_counters: &'a mut Counters,
 }
@@ -142,7 +145,18 @@ impl<'a, H> Cx<'a, H> {
         tables: &'a mut Tables,
         qp: &'a mut Common,
     ) -> Self {
-        let Tables { config, keys, srqs, ahs, cqs, counters, paths, peers, early_bytes } = tables;
+        let Tables {
+            config,
+            keys,
+            srqs,
+            ahs,
+            cqs,
+            counters,
+            paths,
+            peers,
+            early_bytes,
+            is_receive_filling,
+        } = tables;
         Cx {
             now,
             host,
@@ -154,6 +168,8 @@ impl<'a, H> Cx<'a, H> {
             peers,
             early_bytes,
             qp,
+            is_marked: false,
+            is_receive_filling: *is_receive_filling,
             cqs,
             device_counters: counters,
         }
@@ -170,10 +186,14 @@ impl<'a, H> Cx<'a, H> {
     pub(super) fn count_received(&mut self, outer: &Outer, packet: &Packet<'_>) {
         self.count(Counter::ReceivedPackets, 1);
         self.count(Counter::ReceivedBytes, packet.payload.len() as u64);
+        let is_marked = is_marked(outer);
         // COUNT-016
-        if is_marked(outer) {
+        if is_marked {
             self.count(Counter::EcnMarked, 1);
         }
+        // CONG-023
+        self.is_marked = self.config.tuning.congestion.parameters().is_some()
+            && (is_marked || self.is_receive_filling);
     }
 
     /// Counts a packet with so much payload that was put into the batch.

@@ -8,6 +8,7 @@
 mod common;
 mod message;
 mod modify;
+mod notification;
 mod parameters;
 mod rc;
 mod receive;

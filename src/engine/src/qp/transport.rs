@@ -2,8 +2,9 @@
 //! service, and what comes of it is seen to here.
 
 use super::Event;
-use super::common::{Cx, Failure, is_marked};
+use super::common::{Cx, Failure};
 use super::modify::{Change, Step};
+use super::notification::Notifier;
 use super::parameters::{Parameters, Route};
 use super::rc::Rc;
 use super::send_queue::SendQueue;
@@ -26,6 +27,7 @@ use urxe_wire::{Body, Outer, Packet};
 pub(super) struct Transport {
     sq: SendQueue,
     service: Service,
+    notifier: Notifier,
 }
 
 /// The transport service of a QP, with all that it keeps.
@@ -64,11 +66,7 @@ impl Transport {
 
     /// The way to the peer.
     pub(super) fn route(&self) -> Option<&Route> {
-        match &self.service {
-            Service::Rc(rc) => Some(rc.route()),
-            Service::Uc(uc) => Some(uc.route()),
-            Service::None | Service::Ud(_) => None,
-        }
+        self.service.route()
     }
 
     /// The next time at which a timer runs out.
@@ -114,6 +112,7 @@ impl Transport {
     /// Whether a turn may find something to do.
     pub(super) fn may_transmit(&self, state: QpState) -> bool {
         self.owes_replies()
+            || self.notifier.is_due()
             || match state {
                 QpState::Rts | QpState::Sqd => match &self.service {
                     Service::Rc(rc) => rc.may_send(&self.sq),
@@ -174,8 +173,7 @@ impl Transport {
             Body::Uc(_) => QpType::Uc,
             Body::Ud(_) => QpType::Ud,
             Body::Cnp => {
-                // COUNT-016
-                cx.count(Counter::CnpsReceived, 1);
+                self.handle_notification(cx, outer);
                 return Ok(());
             }
         };
@@ -191,17 +189,24 @@ impl Transport {
             (Service::Uc(uc), _) if !uc.route().is_way_of(outer) => Counter::DropWrongAddress,
             (Service::Rc(rc), Body::RcRequest(request)) => {
                 cx.count_received(outer, packet);
-                if is_marked(outer) {
-                    rc.on_marked();
+                if cx.is_marked && !rc.on_marked(cx) {
+                    self.notifier.on_marked(cx);
                 }
                 return rc.handle_request(cx, &packet.of_kind(request));
             }
             (Service::Rc(rc), Body::RcResponse(response)) => {
                 cx.count_received(outer, packet);
+                // CONG-022: what the queue of answers tells is of no use to who waits for them.
+                if cx.is_marked && !packet.payload.is_empty() && !rc.has_agreed(cx) {
+                    self.notifier.on_marked(cx);
+                }
                 return rc.handle_response(cx, &mut self.sq, &packet.of_kind(response));
             }
             (Service::Uc(uc), Body::Uc(request)) => {
                 cx.count_received(outer, packet);
+                if cx.is_marked {
+                    self.notifier.on_marked(cx);
+                }
                 return uc.handle_request(cx, &packet.of_kind(request.into()));
             }
             // COUNT-009
@@ -211,6 +216,19 @@ impl Transport {
         Ok(())
     }
 
+    /// Takes in a congestion notification.
+    fn handle_notification<H>(&mut self, cx: &mut Cx<'_, H>, outer: &Outer) {
+        if self.route().is_some_and(|route| !route.is_way_of(outer)) {
+            // COUNT-008, CONG-025
+            return cx.count(Counter::DropWrongAddress, 1);
+        }
+        // COUNT-016
+        cx.count(Counter::CnpsReceived, 1);
+        if let Service::Rc(rc) = &self.service {
+            rc.on_notification(cx);
+        }
+    }
+
     /// Puts what is owed to the peer and what may be sent into the batch. Returns whether there
     /// is more, held up only by the batch's room or the end of this QP's turn.
     fn transmit<H: Host>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBatch) -> bool {
@@ -218,6 +236,9 @@ impl Transport {
             self.flush(cx);
         }
         let mut budget = PACKETS_PER_TURN;
+        if let Some(route) = self.service.route() {
+            self.notifier.transmit(cx, route, tx);
+        }
         let result = match &mut self.service {
             Service::Rc(rc) => rc.transmit(cx, &mut self.sq, tx, &mut budget),
             Service::Uc(uc) if cx.qp.may_send() => uc.transmit(cx, &mut self.sq, tx, &mut budget),
@@ -383,6 +404,15 @@ impl Service {
             }
             Parameters::Uc { route, access } => Service::Uc(Uc::new(route, access, rq_psn)),
             Parameters::Ud { qkey } => Service::Ud(Ud::new(qkey)),
+        }
+    }
+
+    /// The way to the peer.
+    fn route(&self) -> Option<&Route> {
+        match self {
+            Service::Rc(rc) => Some(rc.route()),
+            Service::Uc(uc) => Some(uc.route()),
+            Service::None | Service::Ud(_) => None,
         }
     }
 

@@ -217,6 +217,12 @@ impl Congestion {
         Some(by_limit.map_or(by_window, |by_limit| by_limit.max(by_window)))
     }
 
+    /// What may be sent at once, of so many bytes.
+    pub(super) fn train(&self, bytes: u64) -> u64 {
+        // CONG-012
+        self.limit.as_ref().map_or(bytes, |limit| bytes.min(limit.train(self.packet) as u64))
+    }
+
     /// Bytes have arrived; `in_flight` counts them still. Returns why the window was cut, if it
     /// was.
     pub(crate) fn on_delivered(

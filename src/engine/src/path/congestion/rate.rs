@@ -96,9 +96,14 @@ impl RateLimit {
         let even_at = self.even_at.map_or(now, |at| at.max(now))
             + Duration::from_secs_f64(bytes as f64 / self.rate);
         self.even_at = Some(even_at);
-        let train = TRAIN.as_secs_f64().max((packet * TRAIN_PACKETS - 1.0) / self.rate);
+        let ahead = even_at.duration_since(now).as_secs_f64() * self.rate;
         // CONG-012: the whole train is waited for, so that it can go at once.
-        (even_at.duration_since(now).as_secs_f64() >= train).then_some(even_at)
+        (ahead > self.train(packet) - packet / 2.0).then_some(even_at)
+    }
+
+    /// What may be sent at once, in bytes.
+    pub(super) fn train(&self, packet: f64) -> f64 {
+        (self.rate * TRAIN.as_secs_f64()).max(packet * TRAIN_PACKETS)
     }
 
     /// What has become of estimate and rate until now.

@@ -13,12 +13,13 @@ mod turns;
 mod values;
 
 use super::common::{Cx, Failure};
+use super::notification::markable;
 use super::parameters::{RequesterParameters, ResponderParameters, Route};
 use super::send_queue::{Limits, SendQueue};
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::path::{Direction, PathId, Paths};
-use crate::tuning::WireForm;
+use crate::tuning::{Ecn, WireForm};
 use completer::Completer;
 use requester::Requester;
 use responder::Responder;
@@ -180,9 +181,45 @@ impl Rc {
         self.responder.end_receive()
     }
 
-    /// A request came with a congestion mark.
-    pub(super) fn on_marked(&mut self) {
-        self.responder.on_marked();
+    /// Whether the peer has agreed to tell of marks in its acknowledgements, and to look for them in
+    /// ours.
+    pub(super) fn has_agreed<H>(&self, cx: &Cx<'_, H>) -> bool {
+        cx.peers.capabilities(self.route.flow.dst).is_some_and(|peer| peer.echoes_marks)
+    }
+
+    /// A request came that was marked. Returns whether the next acknowledgement tells of it.
+    pub(super) fn on_marked<H>(&mut self, cx: &Cx<'_, H>) -> bool {
+        // CONG-022
+        let has_agreed = self.has_agreed(cx);
+        if has_agreed {
+            self.responder.on_marked();
+        }
+        has_agreed
+    }
+
+    /// The peer has sent a congestion notification.
+    pub(super) fn on_notification<H>(&self, cx: &mut Cx<'_, H>) {
+        let lane = cx.paths.get_mut(self.path).lane_mut(Direction::Outward);
+        // CONG-010
+        if let Some(cause) = lane.congestion.on_cnp(cx.now) {
+            cx.count(cause.counter(), 1);
+        }
+    }
+
+    /// The way to the peer for what is sent now: switches may mark it where marks are heard of.
+    fn route_now<H>(&self, cx: &Cx<'_, H>) -> Route {
+        let ecn = cx.config.tuning.congestion.parameters().map_or(Ecn::Off, |p| p.ecn);
+        // CONG-024
+        let is_markable = match ecn {
+            Ecn::Off => false,
+            Ecn::Agreed => self.has_agreed(cx),
+            Ecn::On => true,
+        };
+        let mut route = self.route;
+        if is_markable {
+            route.flow.traffic_class = markable(route.flow.traffic_class);
+        }
+        route
     }
 
     /// A packet with a reserved opcode arrived.
@@ -265,6 +302,7 @@ impl Rc {
         tx: &mut TxBatch,
         budget: &mut u32,
     ) -> Result<bool, Failure> {
+        let route = self.route_now(cx);
         // The ACK is the shorter one: behind the data it ends a segmented send, before it it would
         // be one by itself.
         // TRAIN-008
@@ -272,25 +310,26 @@ impl Rc {
             // TRAIN-009: it goes with this turn.
             *budget -= 1;
             tx.reserve(MAX_DATAGRAM);
-            let requests = self.transmit_requests(cx, sq, tx, budget);
+            let requests = self.transmit_requests(cx, sq, tx, &route, budget);
             tx.reserve(0);
             *budget += 1;
-            return Ok(self.transmit_replies(cx, tx, budget) | requests?);
+            return Ok(self.transmit_replies(cx, tx, &route, budget) | requests?);
         }
-        if self.transmit_replies(cx, tx, budget) {
+        if self.transmit_replies(cx, tx, &route, budget) {
             return Ok(true);
         }
-        self.transmit_requests(cx, sq, tx, budget)
+        self.transmit_requests(cx, sq, tx, &route, budget)
     }
 
     fn transmit_replies<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         tx: &mut TxBatch,
+        route: &Route,
         budget: &mut u32,
     ) -> bool {
         loop {
-            match self.responder.transmit(cx, &self.route, tx, budget) {
+            match self.responder.transmit(cx, route, tx, budget) {
                 Ok(more) => return more,
                 // The peer is still to be told.
                 failed => cx.note(failed.map(drop)),
@@ -303,10 +342,11 @@ impl Rc {
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
         tx: &mut TxBatch,
+        route: &Route,
         budget: &mut u32,
     ) -> Result<bool, Failure> {
         let Some(Sender { requester, completer }) = &mut self.sender else { return Ok(false) };
-        let (route, path) = (&self.route, self.path);
+        let path = self.path;
         // STATE-002, RC-REQ-022
         let result = if !cx.qp.may_send() || completer.is_rnr_waiting() {
             Ok(false)

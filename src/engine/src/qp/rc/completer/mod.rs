@@ -489,11 +489,14 @@ pub(super) fn settle_flight<H>(
     cx: &mut Cx<'_, H>,
     sq: &mut SendQueue,
     path: PathId,
-    is_marked: bool,
+    is_echoed: bool,
     sample: Option<Sample>,
 ) {
     let Moved { delivered, lost, forgotten } = sq.take_moved();
     let now = cx.now;
+    // CONG-022: an answer that is marked itself tells of the way that answers take.
+    let is_marked = [is_echoed, cx.is_marked];
+    let mut cuts = [None; 4];
     let path_of_qp = cx.paths.get_mut(path);
     if let Some(sample) = sample {
         path_of_qp.round_trip.on_sample(now, sample);
@@ -508,14 +511,19 @@ pub(super) fn settle_flight<H>(
         let at = direction as usize;
         has_moved |= delivered[at] + lost[at] + forgotten[at] > 0;
         if lost[at] > 0 {
-            lane.on_lost(now, lost[at]);
+            cuts[at] = lane.on_lost(now, lost[at]);
         }
         if forgotten[at] > 0 {
             lane.forget(forgotten[at]);
         }
         if delivered[at] > 0 {
-            lane.on_delivered(now, Delivered { bytes: delivered[at], is_marked, round_trip });
+            let is_marked = is_marked[at];
+            let delivered = Delivered { bytes: delivered[at], is_marked, round_trip };
+            cuts[2 + at] = lane.on_delivered(now, delivered);
         }
+    }
+    for cause in cuts.into_iter().flatten() {
+        cx.count(cause.counter(), 1);
     }
     if has_moved {
         cx.paths.look_at(path);

@@ -174,10 +174,11 @@ impl Responder {
     }
 
     /// The BTH of a reply, which tells a peer that understands it of a congestion mark.
-    fn bth<H>(&mut self, cx: &Cx<'_, H>, route: &Route, psn: Psn) -> Bth {
+    fn bth<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, psn: Psn) -> Bth {
         // REPAIR-018
         let becn = std::mem::take(&mut self.was_marked)
             && cx.peers.capabilities(route.flow.dst).is_some_and(|peer| peer.echoes_marks);
+        cx.count(Counter::MarksEchoed, u64::from(becn));
         Bth { becn, ..Bth::new(route.dest_qpn, psn) }
     }
 
