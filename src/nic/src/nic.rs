@@ -190,6 +190,10 @@ impl Nic {
             return Ok(false);
         }
         self.host.begin_call();
+        // CONG-101: what waited in one queue with these.
+        if let Some(fill) = self.port.receive_fill(now) {
+            self.device.set_receive_fill(fill);
+        }
         while let Some((outer, datagram)) = self.rx.next_datagram() {
             self.device.handle_datagram(now, &mut self.host, outer, datagram);
         }
@@ -393,8 +397,10 @@ mod tests {
     use crate::objects::{ChannelId, Memory, OwnerId};
     use crate::verbs::{CqSpec, MemorySpec, QpSpec, Receives, Ring};
     use std::collections::VecDeque;
+    use std::convert::Infallible;
     use std::os::fd::BorrowedFd;
     use std::sync::{Arc, Mutex};
+    use urxe_engine::Counter;
     use urxe_port::{Caps, PortCounters, Segmentation};
     use urxe_shm::control::event::{EventRecord, RECORD_LEN};
     use urxe_shm::memory::arena::Arena;
@@ -404,18 +410,22 @@ mod tests {
     use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer, SqProducer};
     use urxe_types::{Access, Lkey, Psn, QpType, Rkey, SendData, SendOp, SendWr, Sge};
     use urxe_wire::batch::TxLimits;
-    use urxe_wire::{Packet, SourcePorts};
+    use urxe_wire::{
+        Body, Bth, DONT_FRAGMENT, Flow, Headers, Ident, Opcode, Outer, Packet, SourcePorts,
+    };
 
     fn config() -> Config {
         let gids = vec![Some(IpAddr::from([127, 0, 0, 1]))];
         Config { gids, active_mtu: PathMtu::Mtu1024, seed: 1, tuning: Tuning::default() }
     }
 
-    /// What is left to be let through, and what was sent.
+    /// What is left to be let through, and what was sent; what arrives, out of a queue how full.
     #[derive(Default)]
     struct Passage {
         runs: usize,
         datagrams: VecDeque<Vec<u8>>,
+        arriving: Vec<(Outer, Vec<u8>)>,
+        fill: f32,
     }
 
     /// A port that lets only so much through.
@@ -449,7 +459,14 @@ mod tests {
 
         fn recv(&mut self, _now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
             rx.clear();
-            Ok(0)
+            for (outer, bytes) in self.0.lock().unwrap().arriving.drain(..) {
+                assert!(rx.push(&outer, &bytes));
+            }
+            Ok(rx.len())
+        }
+
+        fn receive_fill(&mut self, _now: Instant) -> Option<f32> {
+            Some(self.0.lock().unwrap().fill)
         }
 
         fn add_address(&mut self, _addr: IpAddr) -> Result<(), OpenError> {
@@ -589,6 +606,41 @@ mod tests {
         // As much as an initial window allows, from the first packet on, each once and in order.
         assert!(psns.len() >= 32, "{} packets", psns.len());
         assert_eq!(psns, (100..).take(psns.len()).collect::<Vec<_>>());
+    }
+
+    /// A SEND to a QP of [`nic_with_qp`], as it arrives from its peer.
+    fn send_only(qpn: Qpn) -> (Outer, Vec<u8>) {
+        let flow = Flow {
+            src: [127, 0, 0, 2].into(),
+            dst: [127, 0, 0, 1].into(),
+            src_port: 49441,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        let headers = Headers::new(Bth::new(qpn, Psn::new(0)), Body::zeroed(Opcode::RC_SEND_ONLY));
+        let mut batch = TxBatch::new(TxLimits::SINGLE, 0);
+        let Ok(()) = batch.push(&flow, &headers, 8, |bytes| {
+            bytes.fill(0);
+            Ok::<(), Infallible>(())
+        });
+        let bytes = batch.datagrams().next().unwrap().bytes.to_vec();
+        (Outer { flow, ident: Ident::Known { ident: 0, fragment: DONT_FRAGMENT } }, bytes)
+    }
+
+    #[test]
+    fn packets_out_of_a_queue_that_fills_are_answered_with_a_congestion_notification() {
+        for (fill, notifications) in [(0.1, 0), (0.9, 1)] {
+            let passage = Arc::new(Mutex::new(Passage { runs: 9, ..Passage::default() }));
+            let now = Instant::now();
+            let (mut nic, qpn, ..) = nic_with_qp(Narrow(passage.clone()), now);
+            passage.lock().unwrap().arriving.push(send_only(qpn));
+            passage.lock().unwrap().fill = fill;
+            assert!(nic.receive(now).unwrap());
+            nic.transmit(now).unwrap();
+            assert_eq!(nic.device.counters().get(Counter::ReceivedPackets), 1);
+            assert_eq!(nic.device.counters().get(Counter::CnpsSent), notifications, "{fill}");
+        }
     }
 
     #[test]
