@@ -460,6 +460,7 @@ fn a_peer_that_keeps_to_the_standard_gets_no_becn() {
     let qpn = t.qpn;
     t.receive_along(&marked(), &write(&t, 100).ack_req().to(qpn));
     t.receive(&[]);
+    assert_eq!(t.next_sent().1.headers.body.opcode(), Opcode::CNP);
     t.expect(ack(100, 1));
 }
 

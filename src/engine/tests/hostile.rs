@@ -83,7 +83,7 @@ fn padding_beyond_the_payload_is_malformed() {
 }
 
 #[test]
-fn a_congestion_notification_is_counted_and_changes_nothing() {
+fn a_congestion_notification_is_counted_and_answered_with_nothing() {
     let mut t = Script::new();
     t.receive(&[pkt(Opcode::CNP, 0).payload(&[0; 16])]);
     assert_eq!(t.counted(Counter::CnpsReceived), 1);

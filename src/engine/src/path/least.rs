@@ -48,6 +48,7 @@ mod tests {
 
     #[test]
     fn the_least_is_forgotten_after_ten_seconds_and_not_before_five() {
+        #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
         let start = Instant::now();
         let micros = Duration::from_micros;
         let mut least = Least::default();

@@ -442,6 +442,12 @@ impl Script {
         script
     }
 
+    /// A QP of this type in RESET, on a device with this congestion control.
+    pub fn controlled(qp_type: QpType, congestion: CongestionControl) -> Script {
+        let tuning = Tuning { wire: WireForm::Strict, congestion, ..Tuning::default() };
+        Script::tuned(qp_type, Duration::from_secs(3600), tuning)
+    }
+
     fn make(qp_type: QpType, min_probe: Duration, wire: WireForm) -> Script {
         Script::tuned(qp_type, min_probe, Tuning { wire, ..Tuning::default() })
     }

@@ -144,7 +144,9 @@ impl Congestion {
     /// That of a path of which nothing is known.
     pub(super) fn new(control: CongestionControl) -> Congestion {
         let window = match control {
+            // CONG-001
             CongestionControl::Off => FIXED_WINDOW,
+            // CONG-002
             CongestionControl::On(_) => INITIAL_WINDOW,
         };
         Congestion {
@@ -428,6 +430,7 @@ impl Congestion {
             return false;
         }
         let Some(least) = self.least() else { return false };
+        // CONG-013
         self.check = Some(Check { least, window: self.window, until: self.rounds.count() + 3 });
         self.next_check = self.rounds.count() + self.rounds_per_check;
         self.checked_below = self.window * 2.0;

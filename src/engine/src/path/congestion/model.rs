@@ -104,6 +104,8 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn new(network: Network) -> Run {
+        #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
+        let start = Instant::now();
         let sender = |_| Sender {
             congestion: Congestion::new(network.control),
             in_flight: VecDeque::new(),
@@ -122,7 +124,7 @@ impl Run {
         };
         let mut run = Run {
             network,
-            start: Instant::now(),
+            start,
             now: 0,
             events: BinaryHeap::new(),
             count: 0,

@@ -14,6 +14,11 @@ fn settled(network: Network) -> (f64, f64) {
     run.measure(100 * MS)
 }
 
+#[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
+fn start() -> Instant {
+    Instant::now()
+}
+
 fn controlled() -> Congestion {
     Congestion::new(CongestionControl::default())
 }
@@ -39,7 +44,7 @@ fn rounds(congestion: &mut Congestion, now: &mut Instant, count: usize, round_tr
 #[test]
 fn without_control_the_window_stays() {
     let mut congestion = Congestion::new(CongestionControl::Off);
-    let now = Instant::now();
+    let now = start();
     let marked = Delivered { is_marked: true, ..delivered(4096, 20 * US) };
     assert_eq!(congestion.on_delivered(now, 1 << 20, marked), None);
     assert_eq!(congestion.on_lost(now, 1 << 20, 1 << 19), None);
@@ -51,7 +56,7 @@ fn without_control_the_window_stays() {
 #[test]
 fn a_window_grows_only_while_it_is_used() {
     let mut congestion = controlled();
-    let mut now = Instant::now();
+    let mut now = start();
     for _ in 0..1000 {
         now += 20 * US;
         congestion.on_delivered(now, INITIAL_WINDOW / 2 - 1, delivered(1088, 20 * US));
@@ -64,7 +69,7 @@ fn a_window_grows_only_while_it_is_used() {
 #[test]
 fn a_window_is_cut_once_per_round_trip_and_by_half_at_the_first_mark() {
     let mut congestion = controlled();
-    let now = Instant::now();
+    let now = start();
     let marked = Delivered { is_marked: true, ..delivered(1088, 20 * US) };
     assert_eq!(congestion.on_delivered(now, INITIAL_WINDOW, marked), Some(CutCause::Mark));
     assert_eq!(congestion.window(), INITIAL_WINDOW / 2);
@@ -77,9 +82,9 @@ fn a_window_is_cut_once_per_round_trip_and_by_half_at_the_first_mark() {
 }
 
 #[test]
-fn what_a_path_delivers_is_kept_when_something_is_lost() {
+fn a_single_loss_without_a_queue_costs_no_window() {
     let mut congestion = controlled();
-    let mut now = Instant::now();
+    let mut now = start();
     rounds(&mut congestion, &mut now, 3, 100 * US);
     let window = congestion.window();
     // One packet, of very many, without any queue.
@@ -90,7 +95,7 @@ fn what_a_path_delivers_is_kept_when_something_is_lost() {
 #[test]
 fn a_loss_with_a_queue_cuts_the_window() {
     let mut congestion = controlled();
-    let mut now = Instant::now();
+    let mut now = start();
     rounds(&mut congestion, &mut now, 1, 20 * US);
     rounds(&mut congestion, &mut now, 12, 80 * US);
     let window = congestion.window();
@@ -101,7 +106,7 @@ fn a_loss_with_a_queue_cuts_the_window() {
 #[test]
 fn a_round_trip_above_the_target_cuts_the_window() {
     let mut congestion = controlled();
-    let mut now = Instant::now();
+    let mut now = start();
     rounds(&mut congestion, &mut now, 1, 20 * US);
     assert_eq!(congestion.last_cut(), None);
     rounds(&mut congestion, &mut now, 60, 2 * MS);
@@ -112,7 +117,7 @@ fn a_round_trip_above_the_target_cuts_the_window() {
 #[test]
 fn a_window_below_a_packet_is_kept_by_the_pace() {
     let mut congestion = controlled();
-    let mut now = Instant::now();
+    let mut now = start();
     rounds(&mut congestion, &mut now, 1, 20 * US);
     congestion.window = 272.0;
     let next = congestion.pace(now, None, 1088).unwrap();
@@ -125,7 +130,7 @@ fn a_window_below_a_packet_is_kept_by_the_pace() {
 #[test]
 fn after_a_pause_a_window_begins_small_and_grows_fast_to_where_it_was() {
     let mut congestion = controlled();
-    let mut now = Instant::now();
+    let mut now = start();
     rounds(&mut congestion, &mut now, 5, 100 * US);
     let window = congestion.window();
     congestion.threshold = window as f64;
@@ -139,7 +144,7 @@ fn after_a_pause_a_window_begins_small_and_grows_fast_to_where_it_was() {
 #[test]
 fn a_notification_halves_the_rate_at_first_and_once_per_interval() {
     let mut congestion = controlled();
-    let mut now = Instant::now();
+    let mut now = start();
     rounds(&mut congestion, &mut now, 3, 100 * US);
     let delivered = congestion.rounds.rate().unwrap();
     assert_eq!(congestion.on_cnp(now), Some(CutCause::Notification));
@@ -155,7 +160,7 @@ fn a_notification_halves_the_rate_at_first_and_once_per_interval() {
 #[test]
 fn a_rate_recovers_by_halves_and_then_ends() {
     let mut congestion = controlled();
-    let mut now = Instant::now();
+    let mut now = start();
     rounds(&mut congestion, &mut now, 3, 100 * US);
     congestion.on_cnp(now);
     let before = congestion.rate().unwrap() * 2;
@@ -173,9 +178,9 @@ fn a_rate_recovers_by_halves_and_then_ends() {
 }
 
 #[test]
-fn what_is_limited_by_a_rate_goes_in_trains() {
+fn a_limited_rate_sends_in_trains() {
     let parameters = RateParameters::PAPER;
-    let now = Instant::now();
+    let now = start();
     // 75 us at 100 MB/s are 7,500 bytes.
     let mut limit = RateLimit::new(now, 100e6);
     let mut sent = 0;

@@ -181,8 +181,7 @@ impl Rc {
         self.responder.end_receive()
     }
 
-    /// Whether the peer has agreed to tell of marks in its acknowledgements, and to look for them in
-    /// ours.
+    /// Whether the peer has agreed to tell of marks in its replies, and to look for them in ours.
     pub(super) fn has_agreed<H>(&self, cx: &Cx<'_, H>) -> bool {
         cx.peers.capabilities(self.route.flow.dst).is_some_and(|peer| peer.echoes_marks)
     }

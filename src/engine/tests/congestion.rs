@@ -1,0 +1,266 @@
+//! Congestion, as scripts: marks are told of, notifications are obeyed, and paths are listed.
+
+mod script;
+
+use script::*;
+use std::time::Duration;
+use urxe_engine::*;
+use urxe_types::*;
+use urxe_wire::mad::{Capabilities, CapabilityMad, CapabilityMessage, MAD_LEN};
+use urxe_wire::{Flow, Opcode};
+
+const SEND: SendOp = SendOp::Send(Extra::None);
+const US: Duration = Duration::from_micros(1);
+
+fn marked() -> Flow {
+    Flow { traffic_class: 0x23, ..flow(PEER, LOCAL) }
+}
+
+/// A WRITE of one byte that asks for no acknowledgement.
+fn write(t: &Script, psn: u32) -> Pkt {
+    pkt(Opcode::RC_WRITE_ONLY, psn).reth(VA, t.key, 1).payload(&[1]).to(t.qpn)
+}
+
+/// The marked request with this PSN arrives.
+fn receive_marked(t: &mut Script, psn: u32) {
+    t.receive_along(&marked(), &write(t, psn));
+    t.receive(&[]);
+}
+
+fn notification() -> Pkt {
+    let mut packet = pkt(Opcode::CNP, 0).payload(&[0; 16]);
+    packet.headers.bth.becn = true;
+    packet
+}
+
+/// The peer agrees to tell of marks.
+fn agree(t: &mut Script) {
+    t.device.ask_capabilities(t.now, &flow(LOCAL, PEER));
+    let question: [u8; MAD_LEN] = t.next_sent().1.payload.try_into().unwrap();
+    let tid = CapabilityMad::parse(&question).unwrap().tid;
+    let capabilities = Capabilities { selective_ack: true, echoes_marks: true };
+    let answer = CapabilityMad { tid, message: CapabilityMessage::GetResp(capabilities) }.bytes();
+    let answer = pkt(Opcode::UD_SEND_ONLY, 9).deth(Qkey::GSI, 1).payload(&answer).to(Qpn::GSI);
+    t.receive_from(PEER, &answer);
+}
+
+fn with(parameters: CongestionParameters) -> Script {
+    let congestion = CongestionControl::On(parameters);
+    let mut t = Script::controlled(QpType::Rc, congestion);
+    t.connect(&usual());
+    t
+}
+
+fn path(t: &Script) -> PathInfo {
+    t.device.paths().next().unwrap()
+}
+
+/// What the device asks for, and the marked answer to it.
+fn read_marked_answer(t: &mut Script) {
+    let op = SendOp::Read { remote_addr: 0x7000, rkey: Rkey(1) };
+    t.post(1, op, &[t.sge(0, 8)]);
+    t.sent();
+    let answer = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).aeth(urxe_wire::Syndrome::ACK, 1);
+    t.receive_along(&marked(), &answer.payload(&[7; 8]).to(t.qpn));
+    t.receive(&[]);
+    t.expect_send(1, WcStatus::Success);
+}
+
+#[test]
+fn a_mark_is_answered_with_a_notification() {
+    let mut t = Script::new();
+    receive_marked(&mut t, 100);
+    t.expect(notification());
+    t.expect_nothing();
+    assert_eq!((t.counted(Counter::CnpsSent), t.counted(Counter::EcnMarked)), (1, 1));
+}
+
+#[test]
+fn a_qp_sends_one_notification_in_50_us() {
+    let mut t = Script::new();
+    receive_marked(&mut t, 100);
+    t.expect(notification());
+    t.wait(49 * US);
+    receive_marked(&mut t, 101);
+    t.expect_nothing();
+    t.wait(US);
+    receive_marked(&mut t, 102);
+    t.expect(notification());
+}
+
+#[test]
+fn a_mark_on_uc_is_answered_with_a_notification() {
+    let mut t = Script::of(QpType::Uc);
+    let packet = pkt(Opcode::UC_WRITE_ONLY, 100).reth(VA, t.key, 1).payload(&[1]).to(t.qpn);
+    t.receive_along(&marked(), &packet);
+    t.receive(&[]);
+    t.expect(notification());
+}
+
+#[test]
+fn a_peer_that_agreed_is_told_in_replies_and_not_notified() {
+    let mut t = Script::new();
+    agree(&mut t);
+    t.receive_along(&marked(), &write(&t, 100).ack_req());
+    t.receive(&[]);
+    let mut echo = ack(100, 1);
+    echo.headers.bth.becn = true;
+    t.expect(echo);
+    t.expect_nothing();
+    assert_eq!((t.counted(Counter::MarksEchoed), t.counted(Counter::CnpsSent)), (1, 0));
+}
+
+#[test]
+fn a_marked_read_answer_cuts_the_inward_window_and_is_answered_with_a_notification() {
+    let mut t = Script::new();
+    let before = path(&t);
+    read_marked_answer(&mut t);
+    t.expect(notification());
+    let after = path(&t);
+    assert_eq!(after.inward.window, before.inward.window / 2);
+    assert_eq!(after.inward.last_cut, Some(CutCause::Mark));
+    assert_eq!(after.outward.window, before.outward.window);
+    assert_eq!(t.counted(Counter::CutsByMark), 1);
+}
+
+#[test]
+fn a_marked_read_answer_of_a_peer_that_agreed_is_told_to_nobody() {
+    let mut t = Script::new();
+    agree(&mut t);
+    read_marked_answer(&mut t);
+    t.expect_nothing();
+    assert_eq!(path(&t).inward.last_cut, Some(CutCause::Mark));
+}
+
+#[test]
+fn a_receive_buffer_that_fills_counts_as_a_mark() {
+    let mut t = Script::new();
+    t.device.set_receive_fill(0.25);
+    t.receive(&[write(&t, 100)]);
+    t.expect_nothing();
+    t.device.set_receive_fill(0.26);
+    t.receive(&[write(&t, 101)]);
+    t.expect(notification());
+    assert_eq!(t.counted(Counter::EcnMarked), 0, "no switch did it");
+    t.device.set_receive_fill(0.0);
+    t.wait(50 * US);
+    t.receive(&[write(&t, 102)]);
+    t.expect_nothing();
+}
+
+#[test]
+fn an_echoed_mark_cuts_the_outward_window() {
+    let mut t = Script::new();
+    let before = path(&t).outward.window;
+    t.post(1, SEND, &[t.sge(0, 64)]);
+    t.sent();
+    let mut echo = ack(200, 1);
+    echo.headers.bth.becn = true;
+    t.receive(&[echo]);
+    let after = path(&t);
+    assert_eq!(after.outward.window, before / 2);
+    assert_eq!(after.inward.window, before);
+    assert_eq!(t.counted(Counter::CutsByMark), 1);
+}
+
+#[test]
+fn a_notification_limits_the_rate() {
+    let mut t = Script::new();
+    assert_eq!(path(&t).outward.rate, None);
+    t.receive(&[notification()]);
+    let outward = path(&t).outward;
+    assert!(outward.rate.is_some());
+    assert_eq!(outward.last_cut, Some(CutCause::Notification));
+    assert_eq!(t.counted(Counter::CnpsReceived), 1);
+    assert_eq!(t.counted(Counter::CutsByNotification), 1);
+}
+
+#[test]
+fn a_rate_holds_what_is_sent_and_lets_it_go_in_time() {
+    let mut t = Script::new();
+    for _ in 0..40 {
+        t.receive(&[notification()]);
+        t.wait(50 * US);
+    }
+    let at_once = 64;
+    for wr_id in 0..at_once {
+        t.post(wr_id, SEND, &[t.sge(0, 256)]);
+    }
+    let sent = t.sent().len();
+    assert!(sent < at_once as usize, "all sent at once");
+    let outward = path(&t).outward;
+    assert_eq!((outward.waiting, outward.held), (1, Held::Pace));
+    assert!(outward.held_by_pace > 0);
+    let due = t.device.poll_timeout().unwrap();
+    assert!(due > t.now && due < t.now + Duration::from_secs(1));
+    t.wait(due - t.now);
+    assert!(!t.sent().is_empty());
+}
+
+#[test]
+fn a_notification_from_elsewhere_changes_nothing() {
+    let mut t = Script::new();
+    let elsewhere = "10.0.0.9".parse().unwrap();
+    t.receive_from(elsewhere, &notification().to(t.qpn));
+    assert_eq!(path(&t).outward.rate, None);
+    assert_eq!(t.counted(Counter::DropWrongAddress), 1);
+    assert_eq!(t.counted(Counter::CnpsReceived), 0);
+}
+
+#[test]
+fn without_control_nothing_is_told_and_nothing_obeyed() {
+    let mut t = Script::controlled(QpType::Rc, CongestionControl::Off);
+    t.connect(&usual());
+    t.device.set_receive_fill(1.0);
+    receive_marked(&mut t, 100);
+    t.expect_nothing();
+    let before = path(&t);
+    t.receive(&[notification()]);
+    assert_eq!(path(&t), before);
+}
+
+#[test]
+fn switches_may_mark_what_goes_to_peers_that_tell_of_it() {
+    let class = |t: &mut Script| {
+        t.post(1, SEND, &[t.sge(0, 8)]);
+        t.next_sent().0.traffic_class
+    };
+    let parameters = CongestionParameters::default();
+    let mut t = with(parameters);
+    assert_eq!(class(&mut t), 0);
+    let mut t = with(parameters);
+    agree(&mut t);
+    assert_eq!(class(&mut t), 2);
+    let mut t = with(CongestionParameters { ecn: Ecn::Off, ..parameters });
+    agree(&mut t);
+    assert_eq!(class(&mut t), 0);
+    let mut t = with(CongestionParameters { ecn: Ecn::On, ..parameters });
+    assert_eq!(class(&mut t), 2);
+}
+
+#[test]
+fn a_notification_itself_is_not_to_be_marked() {
+    let mut t = with(CongestionParameters { ecn: Ecn::On, ..CongestionParameters::default() });
+    receive_marked(&mut t, 100);
+    let (flow, packet) = t.next_sent();
+    assert_eq!((packet.headers.body.opcode(), flow.traffic_class), (Opcode::CNP, 0));
+}
+
+#[test]
+fn paths_are_listed_with_what_is_known_of_them() {
+    let mut t = Script::new();
+    let first = path(&t);
+    assert_eq!((first.local, first.peer, first.traffic_class), (LOCAL, PEER, 0));
+    assert_eq!((first.users, first.round_trip, first.outward.in_flight), (1, None, 0));
+    assert_eq!((first.outward.held, first.outward.last_cut), (Held::Nothing, None));
+    t.another(QpType::Rc, None);
+    assert_eq!((t.device.paths().count(), path(&t).users), (1, 2));
+    t.post(1, SEND, &[t.sge(0, 100)]);
+    t.sent();
+    assert!(path(&t).outward.in_flight >= 100);
+    t.wait(30 * US);
+    t.receive(&[ack(200, 1)]);
+    let round_trip = path(&t).round_trip.unwrap();
+    assert_eq!((round_trip.least, round_trip.smoothed), (30 * US, 30 * US));
+    assert_eq!(path(&t).outward.in_flight, 0);
+}
