@@ -248,6 +248,9 @@ impl Node {
     /// Handles all datagrams that have arrived, and the timers.
     fn turn(&mut self, now: Instant, rx: &mut RxBatch, trace: &mut Trace) {
         while self.port.recv(now, rx).expect("the simulated port works") > 0 {
+            if let Some(fill) = self.port.receive_fill(now) {
+                self.device.set_receive_fill(fill);
+            }
             let mut taken = 0;
             while let Some((outer, bytes)) = rx.next_datagram() {
                 trace.datagram(now, self.number, Direction::In, bytes);

@@ -189,6 +189,9 @@ impl Nic {
         if self.port.recv(now, &mut self.rx)? == 0 {
             return Ok(false);
         }
+        if let Some(fill) = self.port.receive_fill(now) {
+            self.device.set_receive_fill(fill);
+        }
         self.host.begin_call();
         // CONG-101: what waited in one queue with these.
         if let Some(fill) = self.port.receive_fill(now) {
