@@ -175,3 +175,99 @@ impl Kept {
         self.headers.bth.psn + self.psns
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use urxe_types::{Extra, Qpn};
+    use urxe_wire::{Bth, Part};
+
+    const LIMITS: EarlyLimits = EarlyLimits { bytes_per_qp: 1 << 16, bytes_per_device: 1 << 20 };
+
+    fn keep(
+        early: &mut Early,
+        psn: Psn,
+        expected: Psn,
+        payload: &[u8],
+        used: &mut usize,
+    ) -> Arrival {
+        let bth = Bth::new(Qpn::new(0x11), psn);
+        let body = Request::Send(Part::Only((), Extra::None));
+        let packet = Packet { headers: Headers { bth, body }, payload };
+        early.keep(&packet, expected, 1024, &LIMITS, used)
+    }
+
+    #[test]
+    fn a_hole_begins_or_ends_with_one_that_has_no_neighbour_before_or_one_behind() {
+        let (mut early, mut used) = (Early::default(), 0);
+        let mut at_a_hole = |offset| {
+            let expected = Psn::new(0xff_fffe);
+            keep(&mut early, expected + offset, expected, b"", &mut used)
+                == Arrival::Kept { at_a_hole: true }
+        };
+        assert!(at_a_hole(5), "the first");
+        assert!(!at_a_hole(6), "it goes on");
+        assert!(at_a_hole(1), "another run");
+        assert!(!at_a_hole(2));
+        assert!(at_a_hole(4), "before a run");
+        assert!(at_a_hole(3), "between two");
+    }
+
+    #[test]
+    fn payloads_that_are_done_with_make_room_for_others() {
+        let (mut early, mut used) = (Early::default(), 0);
+        let mut expected = Psn::new(0xff_ff00);
+        keep(&mut early, expected + 1, expected, &[0; 1024], &mut used);
+        for round in 0..1000 {
+            expected = expected.next();
+            keep(&mut early, expected + 1, expected, &[round as u8; 1024], &mut used);
+            assert!(early.take(expected, &mut used).is_some());
+            early.settle(expected.next(), &mut used);
+        }
+        assert!(early.log.capacity() <= 8192, "{}", early.log.capacity());
+        assert_eq!(used, early.bytes());
+    }
+
+    proptest! {
+        /// As a map by PSN would do it, whatever comes and goes.
+        #[test]
+        fn requests_come_out_as_they_were_kept(
+            steps in proptest::collection::vec((1..60u32, 0..90usize, any::<bool>()), 1..300),
+        ) {
+            let (mut early, mut used) = (Early::default(), 0);
+            let mut model: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+            let first = Psn::new(0xff_ffe0);
+            let mut done = 0;
+            for (step, (ahead, len, is_next)) in steps.into_iter().enumerate() {
+                if is_next {
+                    // The missing one comes: what is behind it follows.
+                    done += 1;
+                    while let Some(packet) = early.take(first + done, &mut used) {
+                        prop_assert_eq!(Some(packet.payload.to_vec()), model.remove(&done));
+                        done += 1;
+                    }
+                    prop_assert!(!model.contains_key(&done));
+                    early.settle(first + done, &mut used);
+                    continue;
+                }
+                let payload = vec![step as u8; len];
+                let known = model.contains_key(&(done + ahead));
+                let arrival =
+                    keep(&mut early, first + done + ahead, first + done, &payload, &mut used);
+                prop_assert_eq!(arrival == Arrival::Known, known);
+                model.entry(done + ahead).or_insert(payload);
+                let payloads: usize = model.values().map(Vec::len).sum();
+                prop_assert_eq!(used, payloads + model.len() * size_of::<Kept>());
+                prop_assert!(early.log.len() <= early.log.capacity());
+                let bitmap = early.bitmap(first + done);
+                let told: Vec<u32> = EarlyBitmap::offsets(bitmap.bytes()).collect();
+                let kept: Vec<u32> = model.keys().map(|number| number - done - 1).collect();
+                prop_assert_eq!(told, kept);
+            }
+            early.clear(&mut used);
+            prop_assert_eq!(used, 0);
+        }
+    }
+}
