@@ -194,9 +194,6 @@ impl Nic {
         }
         self.host.begin_call();
         // CONG-101: what waited in one queue with these.
-        if let Some(fill) = self.port.receive_fill(now) {
-            self.device.set_receive_fill(fill);
-        }
         while let Some((outer, datagram)) = self.rx.next_datagram() {
             self.device.handle_datagram(now, &mut self.host, outer, datagram);
         }

@@ -62,11 +62,6 @@ impl Pending {
         self.first_psn
     }
 
-    /// Whether something of it was sent, or it was done here.
-    pub(in crate::qp) fn is_started(&self) -> bool {
-        self.started
-    }
-
     /// The number of its packet with this PSN.
     pub(in crate::qp) fn number(&self, psn: Psn) -> u32 {
         distance(self.first_psn, psn)
@@ -80,11 +75,6 @@ impl Pending {
     /// Whether nothing of its request comes after this packet.
     pub(in crate::qp) fn ends_request(&self, packet: u32) -> bool {
         self.expects_response() || self.is_last(packet)
-    }
-
-    /// The PSN of its last packet.
-    pub(in crate::qp) fn last_psn(&self) -> Psn {
-        self.first_psn + (self.packets - 1)
     }
 
     /// Whether the responder answers it by a response of its own, which no ACK stands for.
