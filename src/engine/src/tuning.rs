@@ -22,7 +22,7 @@ pub enum WireForm {
     #[default]
     Uniform,
     /// As kernel rxe and hardware do: FIRST, MIDDLE, LAST; one request for a READ as far as the
-    /// window allows.
+    /// window allows; and no peer is asked what it understands beside the standard.
     Strict,
 }
 

@@ -319,11 +319,11 @@ fn progress_restores_the_tries() {
     }
     t.sent();
     for psn in 200..202 {
-        t.wait(TIMEOUT);
+        t.wait(2 * TIMEOUT);
         t.sent();
         t.receive(&[ack(psn, 1)]);
     }
-    t.wait(TIMEOUT);
+    t.wait(2 * TIMEOUT);
     t.expect(pkt(Opcode::RC_SEND_ONLY, 202).ack_req());
 }
 

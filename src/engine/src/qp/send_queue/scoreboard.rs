@@ -120,6 +120,11 @@ impl SendQueue {
             }
         }
         self.pending[index].is_repeated = true;
+        // What was asked for with them is under way again as well.
+        let (first, last) = (distance(self.una, psn), distance(self.una, end));
+        if (first..last).contains(&distance(self.una, self.scoreboard.examined)) {
+            self.scoreboard.examined = end;
+        }
         self.split_request(end);
         self.scoreboard.repeats.push_back(Repeat { first: psn, end, sent: self.sent });
     }

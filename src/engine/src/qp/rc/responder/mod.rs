@@ -20,6 +20,7 @@ use crate::qp::common::{Cx, Failure};
 use crate::qp::message::{Incoming, check_enabled};
 use crate::qp::parameters::{ResponderParameters, Route};
 use crate::qp::receive::Refusal;
+use crate::tuning::WireForm;
 use early::{Arrival, Early};
 use kept_reads::KeptReads;
 use replay::{AtomicResource, Done, ReadResource, Resources};
@@ -310,7 +311,7 @@ impl Responder {
             true => self.queue_ack(),
             false => {
                 // REPAIR-055: from the first loss on, so that a quiet network sees no question.
-                if !self.early.is_empty() {
+                if !self.early.is_empty() && cx.config.tuning.wire == WireForm::Uniform {
                     cx.peers.ask(cx.now, &route.flow);
                 }
                 let syndrome = Syndrome::Nak(NakCode::SequenceError);
