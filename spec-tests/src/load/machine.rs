@@ -73,6 +73,9 @@ impl Machine {
         }
         self.host.now = now;
         while self.port.recv(now, rx).expect("the simulated port works") > 0 {
+            if let Some(fill) = self.port.receive_fill(now) {
+                self.device.set_receive_fill(fill);
+            }
             let mut taken = 0;
             while let Some((outer, bytes)) = rx.next_datagram() {
                 self.device.handle_datagram(now, &mut self.host, outer, bytes);
