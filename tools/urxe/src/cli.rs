@@ -49,7 +49,7 @@ enum Command {
     Doctor(doctor::Arguments),
     #[command(hide = true)]
     DoctorTrial(doctor::TrialArguments),
-    Daemon(daemon::Arguments),
+    Daemon(Box<daemon::Arguments>),
     Devinfo(devinfo::Arguments),
     Perf(perf::Arguments),
     PerfConnect(perf_connect::Arguments),
@@ -87,7 +87,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Run(arguments) => return run::run(&arguments),
         Command::Doctor(arguments) => return doctor::run(&arguments),
         Command::DoctorTrial(arguments) => return doctor::run_trial(&arguments),
-        Command::Daemon(arguments) => return daemon::run(arguments),
+        Command::Daemon(arguments) => return daemon::run(*arguments),
         Command::Devinfo(arguments) => devinfo::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),
         Command::PerfConnect(arguments) => perf_connect::run(&arguments),

@@ -28,9 +28,8 @@ pub(super) fn list(
     };
     let Some(first) = first else { return Ok(Reply::Paths(PathPage::default()).into()) };
     let mut paths = (0..).zip(device.nic.device().paths()).skip(first as usize);
-    let mut page = PathPage::default();
-    page.paths = paths.by_ref().take(PAGE_LEN).map(|(number, path)| state(number, &path)).collect();
-    page.more = paths.next().is_some();
+    let page = paths.by_ref().take(PAGE_LEN).map(|(number, path)| state(number, &path));
+    let page = PathPage { paths: page.collect(), more: paths.next().is_some() };
     Ok(Reply::Paths(page).into())
 }
 
