@@ -187,13 +187,24 @@ impl Rc {
     }
 
     /// A request came that was marked. Returns whether the next acknowledgement tells of it.
-    pub(super) fn on_marked<H>(&mut self, cx: &Cx<'_, H>) -> bool {
+    pub(super) fn on_marked<H>(&mut self, cx: &mut Cx<'_, H>) -> bool {
         // CONG-022
         let has_agreed = self.has_agreed(cx);
         if has_agreed {
             self.responder.on_marked();
+        } else {
+            self.ask_peer(cx);
         }
         has_agreed
+    }
+
+    /// Asks the peer what it understands beside the standard, if need be. Only where something was
+    /// lost or marked, so that a quiet network sees no question.
+    fn ask_peer<H>(&self, cx: &mut Cx<'_, H>) {
+        // REPAIR-055
+        if self.route.wire == WireForm::Uniform {
+            cx.peers.ask(cx.now, &self.route.flow);
+        }
     }
 
     /// The peer has sent a congestion notification.
