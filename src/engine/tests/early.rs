@@ -7,7 +7,7 @@ use script::*;
 use std::net::IpAddr;
 use urxe_engine::*;
 use urxe_types::*;
-use urxe_wire::mad::{Capabilities, CapabilityMad, CapabilityMessage, MAD_LEN};
+use urxe_wire::mad::Capabilities;
 use urxe_wire::{EarlyBitmap, Flow, NakCode, Opcode, Syndrome};
 
 const BOTH: Capabilities = Capabilities { selective_ack: true, echoes_marks: true };
@@ -35,22 +35,24 @@ fn is_written(t: &Script, psn: u32) -> bool {
     byte != 0
 }
 
-/// The peer says that it understands this.
-fn agree(t: &mut Script, capabilities: Capabilities) {
-    t.device.ask_capabilities(t.now, &flow(LOCAL, PEER));
-    let question: [u8; MAD_LEN] = t.next_sent().1.payload.try_into().unwrap();
-    let tid = CapabilityMad::parse(&question).unwrap().tid;
-    let message = CapabilityMessage::GetResp(capabilities);
-    let answer = CapabilityMad { tid, message }.bytes();
-    let answer = pkt(Opcode::UD_SEND_ONLY, 9).deth(Qkey::GSI, 1).payload(&answer).to(Qpn::GSI);
-    t.receive_from(PEER, &answer);
-    assert_eq!(t.device.peer_capabilities(PEER), Some(capabilities));
+/// A script with a peer that keeps to the standard, and has said so.
+fn standard() -> Script {
+    let mut t = Script::new();
+    t.agree(Capabilities::default());
+    t
+}
+
+/// As [`standard`], with a responder that keeps so much.
+fn keeping(early: EarlyLimits) -> Script {
+    let mut t = Script::keeping(early);
+    t.agree(Capabilities::default());
+    t
 }
 
 /// A script with a peer that understands selective acknowledgements.
 fn agreed() -> Script {
     let mut t = Script::new();
-    agree(&mut t, BOTH);
+    t.agree(BOTH);
     t
 }
 
@@ -65,7 +67,7 @@ fn selective(psn: u32, msn: u32, kept: &[u32]) -> Pkt {
 
 #[test]
 fn requests_behind_a_gap_are_carried_out_when_it_is_filled() {
-    let mut t = Script::new();
+    let mut t = standard();
     receive_writes(&mut t, &[101, 102, 103]);
     t.expect(nak(NakCode::SequenceError, 100, 0));
     assert!((101..104).all(|psn| !is_written(&t, psn)), "before its turn");
@@ -79,7 +81,7 @@ fn requests_behind_a_gap_are_carried_out_when_it_is_filled() {
 
 #[test]
 fn each_hole_is_asked_for_once_it_is_the_next() {
-    let mut t = Script::new();
+    let mut t = standard();
     receive_writes(&mut t, &[101, 103, 105]);
     t.expect(nak(NakCode::SequenceError, 100, 0));
     receive_writes(&mut t, &[100]);
@@ -95,7 +97,7 @@ fn each_hole_is_asked_for_once_it_is_the_next() {
 #[test]
 fn memory_changes_in_the_order_of_the_requests() {
     let write_at = |psn: u32| Store::Write { at: u64::from(psn), len: 1 };
-    let mut t = Script::new();
+    let mut t = standard();
     t.post_recv(1, &[t.sge(1024, 8)]);
     let atomic = pkt(Opcode::RC_FETCH_ADD, 103).atomic(VA + 2048, t.key, 1, 0);
     t.receive(&[write(&t, 104), atomic, send(102), write(&t, 101)]);
@@ -122,7 +124,7 @@ fn memory_changes_in_the_order_of_the_requests() {
 
 #[test]
 fn a_message_of_several_packets_is_put_together() {
-    let mut t = Script::new();
+    let mut t = standard();
     t.post_recv(1, &[t.sge(0, 600)]);
     let data = bytes(7, 600);
     let first = pkt(Opcode::RC_SEND_FIRST, 100).payload(&data[..256]);
@@ -140,7 +142,7 @@ fn a_message_of_several_packets_is_put_together() {
 
 #[test]
 fn a_read_that_came_early_is_answered_in_its_place() {
-    let mut t = Script::new();
+    let mut t = standard();
     let key = t.key;
     t.fill(0, &[1; 8]);
     let read = |psn, len| pkt(Opcode::RC_READ_REQUEST, psn).reth(VA, key, len);
@@ -155,7 +157,7 @@ fn a_read_that_came_early_is_answered_in_its_place() {
 
 #[test]
 fn requests_that_overlap_one_another_do_no_harm() {
-    let mut t = Script::new();
+    let mut t = standard();
     let key = t.key;
     t.receive(&[write(&t, 102), pkt(Opcode::RC_READ_REQUEST, 101).reth(VA, key, 1000)]);
     t.expect(nak(NakCode::SequenceError, 100, 0));
@@ -169,7 +171,7 @@ fn requests_that_overlap_one_another_do_no_harm() {
 
 #[test]
 fn one_that_comes_twice_is_kept_once() {
-    let mut t = Script::new();
+    let mut t = standard();
     receive_writes(&mut t, &[102, 101, 102, 101]);
     let kept = t.device.early_bytes();
     receive_writes(&mut t, &[101, 102]);
@@ -184,7 +186,7 @@ fn one_that_comes_twice_is_kept_once() {
 
 #[test]
 fn nothing_is_kept_where_the_limit_is_zero() {
-    let mut t = Script::keeping(NOTHING_KEPT);
+    let mut t = keeping(NOTHING_KEPT);
     receive_writes(&mut t, &[101, 102]);
     t.expect(nak(NakCode::SequenceError, 100, 0));
     assert_eq!(t.counted(Counter::EarlyDropped), 2);
@@ -196,7 +198,7 @@ fn nothing_is_kept_where_the_limit_is_zero() {
 #[test]
 fn a_qp_keeps_no_more_than_its_limit() {
     let limits = EarlyLimits { bytes_per_qp: 4096, ..EarlyLimits::default() };
-    let mut t = Script::keeping(limits);
+    let mut t = keeping(limits);
     let psns: Vec<u32> = (101..200).collect();
     receive_writes(&mut t, &psns);
     let kept = t.counted(Counter::EarlyKept);
@@ -211,7 +213,7 @@ fn a_qp_keeps_no_more_than_its_limit() {
 #[test]
 fn all_qps_together_keep_no_more_than_the_limit_of_the_device() {
     let limits = EarlyLimits { bytes_per_device: 4096, ..EarlyLimits::default() };
-    let mut t = Script::keeping(limits);
+    let mut t = keeping(limits);
     let psns: Vec<u32> = (101..200).collect();
     receive_writes(&mut t, &psns);
     let kept = t.counted(Counter::EarlyKept);
@@ -223,7 +225,7 @@ fn all_qps_together_keep_no_more_than_the_limit_of_the_device() {
 
 #[test]
 fn a_request_absurdly_far_ahead_is_dropped() {
-    let mut t = Script::new();
+    let mut t = standard();
     let far = 100 + limits::MAX_EARLY_PSNS as u32;
     t.receive(&[send(far), send(far + 1)]);
     assert_eq!((t.counted(Counter::EarlyKept), t.counted(Counter::EarlyDropped)), (1, 1));
@@ -231,7 +233,7 @@ fn a_request_absurdly_far_ahead_is_dropped() {
 
 #[test]
 fn a_qp_keeps_no_more_packets_than_can_be_sorted_quickly() {
-    let mut t = Script::new();
+    let mut t = standard();
     let count = limits::MAX_EARLY_PACKETS as u32 + 2;
     for psn in (101..101 + count).rev() {
         t.receive(&[pkt(Opcode::RC_SEND_ONLY, psn)]);
@@ -241,7 +243,7 @@ fn a_qp_keeps_no_more_packets_than_can_be_sorted_quickly() {
 
 #[test]
 fn a_qp_that_ends_keeps_nothing() {
-    let mut t = Script::new();
+    let mut t = standard();
     let fill = |t: &mut Script| {
         receive_writes(t, &[101, 102]);
         assert!(t.device.early_bytes() > 0);
@@ -263,7 +265,7 @@ fn a_qp_that_ends_keeps_nothing() {
 
 #[test]
 fn one_that_is_refused_is_refused_in_its_turn() {
-    let mut t = Script::new();
+    let mut t = standard();
     let bad = pkt(Opcode::RC_WRITE_ONLY, 102).reth(VA, t.key ^ 1, 1).payload(b"x");
     t.receive(&[bad, write(&t, 101), write(&t, 103)]);
     t.expect(nak(NakCode::SequenceError, 100, 0));
@@ -278,7 +280,7 @@ fn one_that_is_refused_is_refused_in_its_turn() {
 
 #[test]
 fn behind_a_request_without_a_receive_the_others_are_kept() {
-    let mut t = Script::new();
+    let mut t = standard();
     t.receive(&[send(100), write(&t, 101), write(&t, 102).ack_req()]);
     t.expect(rnr(12, 100, 0));
     t.expect_nothing();
@@ -291,7 +293,7 @@ fn behind_a_request_without_a_receive_the_others_are_kept() {
 
 #[test]
 fn a_gap_behind_a_request_without_a_receive_is_told_when_that_one_has_come() {
-    let mut t = Script::new();
+    let mut t = standard();
     t.receive(&[send(100), write(&t, 101), write(&t, 103)]);
     t.expect(rnr(12, 100, 0));
     t.expect_nothing();
@@ -307,7 +309,7 @@ fn a_gap_behind_a_request_without_a_receive_is_told_when_that_one_has_come() {
 
 #[test]
 fn one_that_was_kept_and_finds_no_receive_is_asked_for_again() {
-    let mut t = Script::new();
+    let mut t = standard();
     t.receive(&[send(101), write(&t, 102)]);
     t.expect(nak(NakCode::SequenceError, 100, 0));
     receive_writes(&mut t, &[100]);
@@ -320,7 +322,7 @@ fn one_that_was_kept_and_finds_no_receive_is_asked_for_again() {
 
 #[test]
 fn nothing_is_carried_out_after_a_completion_was_lost() {
-    let mut t = Script::new();
+    let mut t = standard();
     t.program.full.insert(RCQ);
     t.post_recv(1, &[]);
     t.receive(&[pkt(Opcode::RC_SEND_ONLY, 101), write(&t, 102)]);
@@ -351,7 +353,7 @@ fn a_peer_that_agreed_is_told_what_is_kept() {
 #[test]
 fn a_peer_that_keeps_to_the_standard_is_asked_with_a_nak() {
     let mut t = Script::new();
-    agree(&mut t, Capabilities { selective_ack: false, ..BOTH });
+    t.agree(Capabilities { selective_ack: false, ..BOTH });
     receive_writes(&mut t, &[101]);
     t.expect(nak(NakCode::SequenceError, 100, 0));
     t.receive(&[write(&t, 102).ack_req(), write(&t, 99).ack_req()]);
@@ -456,7 +458,7 @@ fn a_congestion_mark_is_told_once_by_becn() {
 #[test]
 fn a_peer_that_keeps_to_the_standard_gets_no_becn() {
     let mut t = Script::new();
-    agree(&mut t, Capabilities { echoes_marks: false, ..BOTH });
+    t.agree(Capabilities { echoes_marks: false, ..BOTH });
     let qpn = t.qpn;
     t.receive_along(&marked(), &write(&t, 100).ack_req().to(qpn));
     t.receive(&[]);
@@ -464,11 +466,26 @@ fn a_peer_that_keeps_to_the_standard_gets_no_becn() {
     t.expect(ack(100, 1));
 }
 
+// Questions.
+
+#[test]
+fn the_first_gap_asks_a_peer_of_which_nothing_is_known() {
+    let after_a_gap = |mut t: Script| {
+        receive_writes(&mut t, &[101]);
+        let opcode = |packet: &Pkt| packet.headers.body.opcode();
+        t.sent().iter().map(opcode).collect::<Vec<Opcode>>()
+    };
+    // The question and the NAK.
+    let uniform = Script::uniform(QpType::Rc);
+    assert_eq!(after_a_gap(uniform), [Opcode::UD_SEND_ONLY, Opcode::RC_ACK]);
+    assert_eq!(after_a_gap(Script::new()), [Opcode::RC_ACK], "in the strict form");
+}
+
 // What was wrong.
 
 #[test]
 fn a_failure_after_a_nak_is_told_of_with_a_psn_that_the_peer_still_has() {
-    let mut t = Script::new();
+    let mut t = standard();
     receive_writes(&mut t, &[100, 102]);
     t.expect(nak(NakCode::SequenceError, 101, 1));
     t.program.sync_fails = true;
@@ -488,7 +505,7 @@ fn receive_reserved(t: &mut Script, from: IpAddr, opcode: u8, psn: u32) {
 #[test]
 fn a_reserved_opcode_in_the_place_of_the_next_request_is_an_invalid_request() {
     for opcode in [0x15, 0x18, 0x1b, 0x1e, 0x1f] {
-        let mut t = Script::new();
+        let mut t = standard();
         receive_reserved(&mut t, PEER, opcode, 100);
         t.expect(nak(NakCode::InvalidRequest, 100, 0));
         t.expect_nothing();
@@ -501,7 +518,7 @@ fn a_reserved_opcode_in_the_place_of_the_next_request_is_an_invalid_request() {
 
 #[test]
 fn a_reserved_opcode_anywhere_else_is_dropped() {
-    let mut t = Script::new();
+    let mut t = standard();
     receive_reserved(&mut t, PEER, 0x15, 101);
     receive_reserved(&mut t, PEER, 0x15, 99);
     receive_reserved(&mut t, "10.0.0.9".parse().unwrap(), 0x15, 100);
@@ -579,7 +596,7 @@ proptest! {
         let limits = EarlyLimits { bytes_per_qp, bytes_per_device: 1 << 20 };
         let mut t = with_receives(limits);
         if agrees {
-            agree(&mut t, BOTH);
+            t.agree(BOTH);
         }
         let end = Psn::new(100 + all.len() as u32);
         let mut round = 0;

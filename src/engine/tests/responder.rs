@@ -5,6 +5,7 @@ mod script;
 use script::*;
 use urxe_engine::{AsyncEvent, Cause, Counter, EarlyLimits};
 use urxe_types::{Access, Extra, Lkey, Pkey, Psn, QpAttr, QpState, Qpn, Sge, WcOpcode, WcStatus};
+use urxe_wire::mad::Capabilities;
 use urxe_wire::{NakCode, Opcode, Syndrome};
 
 // SEND.
@@ -432,6 +433,7 @@ fn a_read_or_atomic_repeated_too_late_is_dropped() {
 #[test]
 fn a_gap_is_answered_by_one_nak_and_then_silence_until_it_is_filled() {
     let mut t = Script::new();
+    t.agree(Capabilities::default());
     let key = t.key;
     let write = |psn| pkt(Opcode::RC_WRITE_ONLY, psn).reth(VA, key, 1).payload(b"a").ack_req();
     t.receive(&[write(100), write(102), write(103)]);

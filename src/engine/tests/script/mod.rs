@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use urxe_engine::*;
 use urxe_types::*;
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::mad::{MAD_LEN, MadSource};
+use urxe_wire::mad::{Capabilities, CapabilityMad, CapabilityMessage, MAD_LEN, MadSource};
 use urxe_wire::*;
 
 pub const VA: u64 = 0x10_0000;
@@ -649,6 +649,18 @@ impl Script {
     pub fn receive_along(&mut self, flow: &Flow, packet: &Pkt) {
         let (outer, datagram) = datagram_along(flow, packet);
         self.device.handle_datagram(self.now, &mut self.program, &outer, &datagram);
+    }
+
+    /// The device asks the peer what it understands beside the standard, and that is the answer.
+    pub fn agree(&mut self, capabilities: Capabilities) {
+        self.device.ask_capabilities(self.now, &flow(LOCAL, PEER));
+        let question: [u8; MAD_LEN] = self.next_sent().1.payload.try_into().unwrap();
+        let tid = CapabilityMad::parse(&question).unwrap().tid;
+        let message = CapabilityMessage::GetResp(capabilities);
+        let answer = CapabilityMad { tid, message }.bytes();
+        let packet = pkt(Opcode::UD_SEND_ONLY, 9).deth(Qkey::GSI, 1).payload(&answer);
+        self.receive_from(PEER, &packet.to(Qpn::GSI));
+        assert_eq!(self.device.peer_capabilities(PEER), Some(capabilities));
     }
 
     /// The next packet that the device sends must be this one.
