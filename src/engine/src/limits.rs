@@ -43,6 +43,10 @@ pub const MAX_CAPABILITY_TRIES: u32 = 3;
 /// The least time between two such questions to a peer.
 pub const MIN_CAPABILITY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long the answer of a peer that is asked for the first time is waited for before it is taken
+/// for one that keeps to the standard, where the two would be told different things.
+pub const CAPABILITY_PATIENCE: Duration = Duration::from_millis(20);
+
 /// How long an answer is not asked for again: the peer may be another one by then.
 pub const CAPABILITIES_VALID: Duration = Duration::from_secs(60);
 

@@ -8,8 +8,8 @@ use super::Device;
 use crate::attr::DeviceConfig;
 use crate::counters::Counter;
 use crate::limits::{
-    CAPABILITIES_VALID, MAX_CAPABILITY_TRIES, MAX_KNOWN_PEERS, MAX_WAITING_MADS,
-    MIN_CAPABILITY_INTERVAL,
+    CAPABILITIES_VALID, CAPABILITY_PATIENCE, MAX_CAPABILITY_TRIES, MAX_KNOWN_PEERS,
+    MAX_WAITING_MADS, MIN_CAPABILITY_INTERVAL,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -58,6 +58,15 @@ impl Peers {
     /// What the peer at this address understands, if it has told.
     pub(crate) fn capabilities(&self, addr: IpAddr) -> Option<Capabilities> {
         self.by_addr.get(&addr)?.capabilities
+    }
+
+    /// Whether the peer at this address was asked not long ago, for the first time, and has not
+    /// answered yet.
+    pub(crate) fn is_about_to_answer(&self, now: Instant, addr: IpAddr) -> bool {
+        self.by_addr.get(&addr).is_some_and(|peer| {
+            let waited = now.saturating_duration_since(peer.asked_at);
+            peer.tid.is_some() && peer.tries == 1 && waited < CAPABILITY_PATIENCE
+        })
     }
 
     /// Sees that the peer at the end of this flow is asked, unless it need not be: it has

@@ -186,16 +186,17 @@ impl Rc {
         cx.peers.capabilities(self.route.flow.dst).is_some_and(|peer| peer.echoes_marks)
     }
 
-    /// A request came that was marked. Returns whether the next acknowledgement tells of it.
+    /// A request came that was marked. Returns whether it is told by acknowledgements, or will be
+    /// soon.
     pub(super) fn on_marked<H>(&mut self, cx: &mut Cx<'_, H>) -> bool {
         // CONG-022
-        let has_agreed = self.has_agreed(cx);
-        if has_agreed {
+        if self.has_agreed(cx) {
             self.responder.on_marked();
-        } else {
-            self.ask_peer(cx);
+            return true;
         }
-        has_agreed
+        self.ask_peer(cx);
+        // CONG-026
+        cx.peers.is_about_to_answer(cx.now, self.route.flow.dst)
     }
 
     /// Asks the peer what it understands beside the standard, if need be. Only where something was

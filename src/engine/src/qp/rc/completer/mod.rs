@@ -89,7 +89,12 @@ impl Completer {
         packet: &Packet<'_, Response>,
     ) -> Result<(), Failure> {
         let Headers { bth: Bth { psn, becn, .. }, body: response } = packet.headers;
-        if !sq.is_outstanding(psn) {
+        // REPAIR-057: what it tells is of what comes after its PSN.
+        let told_of = match response {
+            Response::SelectiveAck { .. } => psn.next(),
+            _ => psn,
+        };
+        if !sq.is_outstanding(told_of) {
             let counter = match psn.precedes(sq.una()) {
                 // RC-COMP-013
                 true => Counter::StaleResponses,
