@@ -55,7 +55,7 @@ pub struct NodeConfig {
 impl NodeConfig {
     /// A node as a daemon would be: large batches.
     pub fn plain(addr: IpAddr) -> NodeConfig {
-        let min_probe = Duration::from_millis(1);
+        let min_probe = Duration::from_micros(100);
         let tuning = Tuning::default();
         NodeConfig { addr, seed: 1, min_probe, tuning, burst: 64, tx_capacity: 1 << 18 }
     }

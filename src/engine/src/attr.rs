@@ -68,7 +68,8 @@ pub struct DeviceConfig {
     pub local_addrs: BTreeSet<IpAddr>,
     /// Seed of keys and QPNs: unpredictable in the daemon, fixed in a simulation.
     pub seed: u64,
-    /// How long the requester waits, at least, before it probes for a lost tail.
+    /// What an answer may take longer than usual, at least, before the requester probes for a lost
+    /// tail.
     pub min_probe: Duration,
     /// How it behaves on the wire.
     pub tuning: Tuning,

@@ -130,6 +130,10 @@ pub const READS_IN_WINDOW: u32 = 4;
 /// ended: so that a window of any size moves on smoothly.
 pub const PACKETS_PER_ACK: u64 = 64;
 
+/// The first packet of a message of more packets asks for an acknowledgement where nothing is known
+/// of the path.
+pub const FIRST_ACK_PACKETS: u32 = 8;
+
 /// A READ of no more packets is asked for in parts of [`UNIFORM_READ_PACKETS`]: whatever is gained
 /// for short ones by answers of one size is lost for long ones by the requests.
 pub const SHORT_READ_PACKETS: u32 = 8;

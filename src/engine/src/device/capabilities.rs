@@ -11,6 +11,7 @@ use crate::limits::{
     CAPABILITIES_VALID, CAPABILITY_PATIENCE, MAX_CAPABILITY_TRIES, MAX_KNOWN_PEERS,
     MAX_WAITING_MADS, MIN_CAPABILITY_INTERVAL,
 };
+use crate::tuning::WireForm;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -169,7 +170,8 @@ impl Device {
         let answer = match mad.message {
             CapabilityMessage::Get => {
                 self.tables.peers.on_question(addr);
-                return self.tell_capabilities(from, mad.tid);
+                self.tell_capabilities(from, mad.tid);
+                return self.ask_back(now, from);
             }
             CapabilityMessage::GetResp(capabilities) => capabilities,
             // REPAIR-005: it keeps to the standard.
@@ -193,6 +195,16 @@ impl Device {
         let sent = to.is_some_and(|to| self.send_mad(&to, src_qpn, &mad).is_ok());
         if !sent {
             self.tables.counters.add(Counter::DropWrongAddress, 1);
+        }
+    }
+
+    /// Asks who asks, if it is not known what it understands: what it wants to hear of our side it
+    /// will be told of on its own side.
+    fn ask_back(&mut self, now: Instant, from: &MadSource) {
+        let Flow { src, dst, .. } = from.flow;
+        // REPAIR-058
+        if self.tables.config.tuning.wire == WireForm::Uniform && self.gids().contains(&Some(dst)) {
+            self.tables.peers.ask(now, &Flow { src: dst, dst: src, ..from.flow });
         }
     }
 

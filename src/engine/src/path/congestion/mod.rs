@@ -391,7 +391,7 @@ impl Congestion {
         in_flight: u64,
         round: &Round,
     ) -> Option<CutCause> {
-        let part = round.marked as f64 / round.delivered.max(1) as f64;
+        let part = self.marked_part(round);
         self.marked += (part - self.marked) * MARK_WEIGHT;
         self.has_marks &= self.marked > NO_MARKS;
         let is_calm = round.is_used && round.marked == 0 && !self.is_queue_seen();
@@ -411,6 +411,15 @@ impl Congestion {
         }
         let left = (1.0 - DELAY_GAIN * excess / lately).max(LEFT_AFTER_DELAY);
         Some(self.cut(in_flight, CutCause::Delay, self.window * left))
+    }
+
+    /// The part of the packets of a round that were marked. An acknowledgement tells only that one
+    /// at least was among those that it is for.
+    fn marked_part(&self, round: &Round) -> f64 {
+        let told = round.marked as f64 / round.delivered.max(1) as f64;
+        let packets = round.delivered as f64 / self.packet / round.deliveries.max(1) as f64;
+        // CONG-005
+        1.0 - (1.0 - told).powf(1.0 / packets.max(1.0))
     }
 
     /// How much longer than the least a round trip may take, in seconds: with a small window more,

@@ -18,6 +18,8 @@ pub(super) struct Round {
     ends_at: u64,
     pub(super) delivered: u64,
     pub(super) marked: u64,
+    /// Acknowledgements that told of it.
+    pub(super) deliveries: u64,
     lost: u64,
     /// The least round trip in it, in seconds.
     pub(super) least: Option<f64>,
@@ -95,6 +97,7 @@ impl Rounds {
             ends_at,
             delivered: 0,
             marked: 0,
+            deliveries: 0,
             lost: 0,
             least: None,
             is_used: false,
@@ -103,6 +106,7 @@ impl Rounds {
             .round
             .get_or_insert(Round { least: round_trip.map(|sample| sample.as_secs_f64()), ..next });
         round.delivered += bytes;
+        round.deliveries += 1;
         round.marked += if is_marked { bytes } else { 0 };
         round.is_used |= is_used;
         // What was forgotten meanwhile never leaves.

@@ -263,6 +263,9 @@ impl Rc {
             Some(sender) if cx.qp.may_send() => {
                 let result =
                     sender.completer.handle_response(cx, sq, self.path, &self.route, packet);
+                if sq.has_lost() {
+                    self.ask_peer(cx);
+                }
                 if let Err(Failure::Send(WcStatus::RemoteInvalidRequest, _)) = result {
                     self.on_invalid_request(cx, sq);
                 }

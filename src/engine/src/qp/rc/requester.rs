@@ -5,7 +5,8 @@ use super::values::{Allowance, Probed, Sent};
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::{
-    MAX_OUTSTANDING, PACKETS_PER_ACK, READS_IN_WINDOW, SHORT_READ_PACKETS, UNIFORM_READ_PACKETS,
+    FIRST_ACK_PACKETS, MAX_OUTSTANDING, PACKETS_PER_ACK, READS_IN_WINDOW, SHORT_READ_PACKETS,
+    UNIFORM_READ_PACKETS,
 };
 use crate::path::{Direction, Lane, PathId};
 use crate::qp::common::Cx;
@@ -94,7 +95,9 @@ impl Requester {
         sq.start_current();
         let Some((pending, packet)) = sq.current() else { return Err(Blocked::Wait) };
         let (direction, packets) = (pending.direction(), pending.packets());
-        let lane = cx.paths.get_mut(path).lane_mut(direction);
+        let path_now = cx.paths.get_mut(path);
+        let is_known = path_now.round_trip.smoothed().is_some();
+        let lane = path_now.lane_mut(direction);
         // RC-REQ-011
         let most = self.packets_per_read(route.wire, lane, packets, route.mtu);
         let end = sq.end_of_current(most);
@@ -109,11 +112,14 @@ impl Requester {
         let takes_receive = pending.takes_receive_at(packet);
         self.turns.on_sent(lane, direction, now, bytes);
         let packets_per_ack = packets_per_ack(lane, route.mtu);
+        // RC-REQ-044: should all that follows be lost, the path is known at least.
+        let is_first_of_many = packet == 0 && packets > FIRST_ACK_PACKETS && !is_known;
         let is_held_after = !self.turns.may_follow(lane, direction, now, bytes);
         // RC-REQ-030
         let asks_for_ack = is_held_after
             || self.since_ack_req + 1 >= packets_per_ack
             || (takes_receive && allowance.is_next_the_last)
+            || is_first_of_many
             // RC-REQ-001
             || pending.ends_request(packet);
         let sent = pending.put_packet(cx, tx, route, packet..end, asks_for_ack, |r| Some(r.into()));

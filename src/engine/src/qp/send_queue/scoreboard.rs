@@ -227,9 +227,9 @@ impl SendQueue {
         self.scoreboard.lost.insert(psn)
     }
 
-    /// Whether the packet before the oldest is the last that was sent again alone.
-    pub(in crate::qp) fn was_just_repaired(&self) -> bool {
-        self.scoreboard.repeats.back().is_some_and(|repeat| repeat.end == self.una)
+    /// Whether the packet before this one is the last that was sent again alone.
+    pub(in crate::qp) fn was_just_repaired(&self, psn: Psn) -> bool {
+        self.scoreboard.repeats.back().is_some_and(|repeat| repeat.end == psn)
     }
 
     /// How far the oldest work request is done: the PSN after the last that is, without a gap.

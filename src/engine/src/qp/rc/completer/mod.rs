@@ -143,7 +143,7 @@ impl Completer {
                 Expired::Rnr => sq.rewind(),
                 Expired::Ack => {
                     cx.count(Counter::AckTimeouts, 1);
-                    result = self.lose_try(cx, sq, Cause::AckTimeout);
+                    result = self.lose_try(cx, sq.una(), Cause::AckTimeout);
                     if result.is_ok() {
                         self.go_back(sq);
                         // RFC 2018: it may have let go what it had.
@@ -187,14 +187,9 @@ impl Completer {
             },
             Syndrome::Nak(NakCode::SequenceError) => {
                 cx.count(Counter::SequenceNaksReceived, 1);
-                match self.acknowledge_before(cx, sq, path, psn)? {
-                    // RC-REQ-015, RC-REQ-021
-                    true => self.on_missing(cx, sq, path),
-                    false => {
-                        sq.mark_missing(psn);
-                        Ok(())
-                    }
-                }
+                self.acknowledge_before(cx, sq, path, psn)?;
+                // RC-REQ-015, RC-REQ-021
+                self.on_missing(cx, sq, path, psn)
             }
             Syndrome::Nak(code) => {
                 cx.count(Counter::FatalNaksReceived, 1);
@@ -221,21 +216,21 @@ impl Completer {
         }
     }
 
-    /// The peer misses the oldest packet.
+    /// The peer misses this packet; before it, answers may be missing here.
     fn on_missing<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
         path: PathId,
+        missing: Psn,
     ) -> Result<(), Failure> {
-        let una = sq.una();
         // RC-COMP-007
-        if self.retry.has_lost_at(una) {
+        if self.retry.has_lost_at(missing) {
             return Ok(());
         }
-        let is_next = sq.was_just_repaired();
+        let is_next = sq.was_just_repaired(missing);
         self.repairs_in_vain = if is_next { self.repairs_in_vain + 1 } else { 0 };
-        self.lose_try(cx, sq, Cause::SequenceRetries)?;
+        self.lose_try(cx, missing, Cause::SequenceRetries)?;
         let peer = &mut cx.paths.get_mut(path).peer;
         if self.repairs_in_vain >= MAX_REPAIRS_IN_VAIN {
             // REPAIR-054
@@ -243,7 +238,7 @@ impl Completer {
         }
         // REPAIR-050
         match peer.takes_repairs() {
-            true => sq.mark_missing(una),
+            true => sq.mark_missing(missing),
             false => self.go_back(sq),
         }
         Ok(())
@@ -279,7 +274,7 @@ impl Completer {
             && sq.detect_losses(last, REORDER_TOLERANCE)
             && !self.retry.has_lost_at(sq.una())
         {
-            self.lose_try(cx, sq, Cause::SequenceRetries)?;
+            self.lose_try(cx, sq.una(), Cause::SequenceRetries)?;
         }
         self.end_probe(cx, sq, path, psn);
         Ok(())
@@ -418,7 +413,7 @@ impl Completer {
         // RC-COMP-004, RC-COMP-005, FAW-014
         if !is_reached && sq.detect_losses(psn, 0) {
             cx.count(Counter::ImpliedNaks, 1);
-            self.lose_try(cx, sq, Cause::SequenceRetries)?;
+            self.lose_try(cx, sq.una(), Cause::SequenceRetries)?;
         }
         Ok(is_reached)
     }
@@ -455,18 +450,13 @@ impl Completer {
         }
     }
 
-    fn lose_try<H>(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        sq: &SendQueue,
-        cause: Cause,
-    ) -> Result<(), Failure> {
+    fn lose_try<H>(&mut self, cx: &mut Cx<'_, H>, lost: Psn, cause: Cause) -> Result<(), Failure> {
         // RC-REQ-017, RC-REQ-018
         if !self.retry.take_try() {
             cx.count(Counter::RetriesExceeded, 1);
             return Err(Failure::Send(WcStatus::RetryExceeded, cause));
         }
-        self.retry.on_lost(sq.una());
+        self.retry.on_lost(lost);
         Ok(())
     }
 
