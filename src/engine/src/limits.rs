@@ -38,10 +38,11 @@ pub const MAX_WAITING_MADS: usize = 256;
 pub const MAX_KNOWN_PEERS: usize = 4096;
 
 /// How often a peer that is silent is asked what it understands beside the standard.
-pub const MAX_CAPABILITY_TRIES: u32 = 3;
+pub const MAX_CAPABILITY_TRIES: u32 = 4;
 
-/// The least time between two such questions to a peer.
-pub const MIN_CAPABILITY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long after the first question a peer that is silent may be asked again; eight times as long
+/// after each further one. The first ones are lost where many peers begin at once.
+pub const MIN_CAPABILITY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long the answer of a peer that is asked for the first time is waited for before it is taken
 /// for one that keeps to the standard, where the two would be told different things.
@@ -99,6 +100,10 @@ pub const IDLE_TURNS: u32 = 32;
 /// What a requester keeps in flight on a path that it knows nothing of, in bytes. It fits several
 /// times into the default socket buffer of an unprivileged peer (212,992 bytes).
 pub const INITIAL_WINDOW: u64 = 64 << 10;
+
+/// Bytes of answers to READs that a path is asked for before the first has come. Many peers that are
+/// asked at once must not lose all their answers in front of us: nothing would be known of any path.
+pub const FIRST_ANSWERS: u64 = 8 << 10;
 
 /// What is in flight at most in one direction of a path, in bytes: 25 Gbit/s for 160 ms.
 pub const MAX_WINDOW: u64 = 512 << 20;

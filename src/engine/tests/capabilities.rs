@@ -115,12 +115,13 @@ fn a_refusal_means_that_the_peer_keeps_to_the_standard() {
 }
 
 #[test]
-fn a_silent_peer_is_asked_three_times_a_second_apart_and_never_again() {
+fn a_silent_peer_is_asked_ever_more_rarely_and_at_last_never_again() {
     let mut t = Script::in_reset();
-    for _ in 0..limits::MAX_CAPABILITY_TRIES {
+    for tries in 0..limits::MAX_CAPABILITY_TRIES {
+        let interval = limits::MIN_CAPABILITY_INTERVAL * 8u32.pow(tries);
         question(&mut t);
         ask(&mut t);
-        t.wait(limits::MIN_CAPABILITY_INTERVAL - Duration::from_millis(1));
+        t.wait(interval - Duration::from_millis(1));
         ask(&mut t);
         t.expect_nothing();
         t.wait(Duration::from_millis(1));
@@ -157,10 +158,10 @@ fn a_peer_that_does_not_answer_any_more_is_forgotten() {
     ask(&mut t);
     t.expect_nothing();
     t.wait(Duration::from_millis(1));
-    for _ in 0..limits::MAX_CAPABILITY_TRIES {
+    for tries in 0..limits::MAX_CAPABILITY_TRIES {
         question(&mut t);
         assert_eq!(t.device.peer_capabilities(PEER), Some(ALL));
-        t.wait(limits::MIN_CAPABILITY_INTERVAL);
+        t.wait(limits::MIN_CAPABILITY_INTERVAL * 8u32.pow(tries));
     }
     ask(&mut t);
     t.expect_nothing();

@@ -16,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use urxe_types::{AddressVector, Qpn};
 use urxe_wire::mad::{Capabilities, CapabilityMad, CapabilityMessage, MAD_LEN, MadSource};
 use urxe_wire::{Flow, datagram_source_port};
@@ -138,11 +138,16 @@ impl Peers {
     }
 }
 
+/// How long a peer is left in peace after so many questions that it did not answer.
+fn asked_again_after(tries: u32) -> Duration {
+    MIN_CAPABILITY_INTERVAL * 8u32.pow(tries.saturating_sub(1))
+}
+
 impl Peer {
     fn is_to_be_asked(&self, now: Instant) -> bool {
         let passed = |since, least| now.saturating_duration_since(since) >= least;
         // REPAIR-007
-        passed(self.asked_at, MIN_CAPABILITY_INTERVAL)
+        passed(self.asked_at, asked_again_after(self.tries))
             && self.answered_at.is_none_or(|answered_at| passed(answered_at, CAPABILITIES_VALID))
     }
 }

@@ -125,7 +125,7 @@ impl Lane {
     fn info(&self) -> LaneInfo {
         LaneInfo {
             in_flight: self.in_flight(),
-            window: self.congestion.window(),
+            window: self.window(),
             rate: self.congestion.rate(),
             waiting: self.waiting(),
             held: self.held(),

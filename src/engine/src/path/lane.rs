@@ -22,6 +22,8 @@ pub(crate) struct Lane {
     /// When the pace allows the next packet.
     next_at: Option<Instant>,
     pub(crate) congestion: Congestion,
+    /// What may be in flight until the first bytes have arrived.
+    first_window: Option<u64>,
     /// How often a QP had to wait, and for what.
     pub(super) held_by_window: u64,
     pub(super) held_by_pace: u64,
@@ -29,16 +31,24 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// One of a path of which nothing is known.
-    pub(super) fn new(control: CongestionControl) -> Lane {
+    pub(super) fn new(control: CongestionControl, first_window: Option<u64>) -> Lane {
         Lane {
             in_flight: 0,
             granted: 0,
             waiting: VecDeque::new(),
             next_at: None,
             congestion: Congestion::new(control),
+            first_window,
             held_by_window: 0,
             held_by_pace: 0,
         }
+    }
+
+    /// Bytes that may be in flight.
+    pub(crate) fn window(&self) -> u64 {
+        let window = self.congestion.window();
+        // CONG-027
+        self.first_window.map_or(window, |first| first.min(window))
     }
 
     /// Bytes in flight.
@@ -78,7 +88,7 @@ impl Lane {
 
     fn has_room(&self, bytes: u64) -> bool {
         let taken = self.in_flight + self.granted;
-        taken == 0 || taken + bytes <= self.congestion.window()
+        taken == 0 || taken + bytes <= self.window()
     }
 
     /// A QP waits for its turn; it stands here once.
@@ -98,7 +108,7 @@ impl Lane {
             return None;
         }
         let qpn = self.waiting.pop_front()?;
-        let room = self.congestion.window().saturating_sub(self.in_flight + self.granted);
+        let room = self.window().saturating_sub(self.in_flight + self.granted);
         let bytes = room.clamp(1, self.congestion.train(LANE_TURN_BYTES));
         self.granted += bytes;
         Some((qpn, bytes))
@@ -123,6 +133,7 @@ impl Lane {
 
     /// Bytes in flight have arrived. Returns why the window was cut, if it was.
     pub(crate) fn on_delivered(&mut self, now: Instant, delivered: Delivered) -> Option<CutCause> {
+        self.first_window = None;
         let cut = self.congestion.on_delivered(now, self.in_flight, delivered);
         self.in_flight -= delivered.bytes;
         cut

@@ -20,7 +20,7 @@ pub(crate) use lane::Lane;
 pub(crate) use peer::Peer;
 pub(crate) use round_trip::{RoundTrip, Sample};
 
-use crate::limits::MAX_UNUSED_PATHS;
+use crate::limits::{FIRST_ANSWERS, MAX_UNUSED_PATHS};
 use crate::tuning::CongestionControl;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -135,7 +135,7 @@ impl Paths {
             users: 0,
             round_trip: RoundTrip::default(),
             peer: Peer::default(),
-            lanes: [Lane::new(self.control), Lane::new(self.control)],
+            lanes: [Lane::new(self.control, None), Lane::new(self.control, Some(FIRST_ANSWERS))],
             is_ready: false,
         };
         let id = match self.unused.len() >= MAX_UNUSED_PATHS {

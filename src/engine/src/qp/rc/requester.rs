@@ -147,7 +147,7 @@ impl Requester {
     /// are all of one size.
     fn packets_per_read(&self, form: WireForm, lane: &Lane, packets: u32, mtu: u32) -> u32 {
         let at_once = u32::from(self.max_rd_atomic).clamp(1, READS_IN_WINDOW);
-        let window = (lane.congestion.window() / u64::from(mtu)) as u32;
+        let window = (lane.window() / u64::from(mtu)) as u32;
         let bound = (window / at_once).max(1);
         let is_split = form == WireForm::Uniform
             && packets <= SHORT_READ_PACKETS
@@ -229,6 +229,6 @@ impl Requester {
 
 /// Packets after which an acknowledgement is asked for: several times in a window.
 fn packets_per_ack(lane: &Lane, mtu: u32) -> u32 {
-    let window = lane.congestion.window() / u64::from(mtu);
+    let window = lane.window() / u64::from(mtu);
     (window / 4).clamp(1, PACKETS_PER_ACK) as u32
 }

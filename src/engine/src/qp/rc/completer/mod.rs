@@ -31,11 +31,13 @@ pub(super) struct Completer {
     /// Repairs of single packets one after the other that the peer answered by missing the next:
     /// it may not keep what comes early after all.
     repairs_in_vain: u32,
+    /// How long something took that the packet being handled has acknowledged.
+    sample: Option<Sample>,
 }
 
 impl Completer {
     pub(super) fn new(parameters: RequesterParameters, least_margin: Duration) -> Completer {
-        Completer { retry: Retry::new(parameters, least_margin), repairs_in_vain: 0 }
+        Completer { retry: Retry::new(parameters, least_margin), repairs_in_vain: 0, sample: None }
     }
 
     pub(super) fn update(&mut self, parameters: RequesterParameters) {
@@ -120,8 +122,7 @@ impl Completer {
                 self.on_read_response(cx, sq, path, route, psn, response, packet.payload)
             }
         };
-        let sample = self.retry.take_sample(cx.now, sq.una());
-        settle_flight(cx, sq, path, becn, sample);
+        settle_flight(cx, sq, path, becn, self.sample.take());
         result
     }
 
@@ -408,6 +409,10 @@ impl Completer {
         if progress > 0 {
             self.retry.on_acknowledged(sq.una());
         }
+        if let Some(sample) = self.retry.take_sample(cx.now, sq.una()) {
+            cx.paths.get_mut(path).round_trip.on_sample(cx.now, sample);
+            self.sample = Some(sample);
+        }
         self.retry.on_progress(cx.now, sq.outstanding() > 0, round_trip(cx, path));
         let is_reached = progress >= target;
         // RC-COMP-004, RC-COMP-005, FAW-014
@@ -493,9 +498,6 @@ pub(super) fn settle_flight<H>(
     let is_marked = [is_echoed, cx.is_marked];
     let mut cuts = [None; 4];
     let path_of_qp = cx.paths.get_mut(path);
-    if let Some(sample) = sample {
-        path_of_qp.round_trip.on_sample(now, sample);
-    }
     let round_trip = match sample {
         Some(Sample::Exact(sample)) => Some(sample),
         Some(Sample::AtMost(_)) | None => None,
