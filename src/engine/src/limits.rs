@@ -38,15 +38,15 @@ pub const MAX_WAITING_MADS: usize = 256;
 pub const MAX_KNOWN_PEERS: usize = 4096;
 
 /// How often a peer that is silent is asked what it understands beside the standard.
-pub const MAX_CAPABILITY_TRIES: u32 = 4;
+pub const MAX_CAPABILITY_TRIES: u32 = 5;
 
 /// How long after the first question a peer that is silent may be asked again; eight times as long
 /// after each further one. The first ones are lost where many peers begin at once.
-pub const MIN_CAPABILITY_INTERVAL: Duration = Duration::from_millis(20);
+pub const MIN_CAPABILITY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How long the answer of a peer that is asked for the first time is waited for before it is taken
 /// for one that keeps to the standard, where the two would be told different things.
-pub const CAPABILITY_PATIENCE: Duration = Duration::from_millis(20);
+pub const CAPABILITY_PATIENCE: Duration = MIN_CAPABILITY_INTERVAL;
 
 /// How long an answer is not asked for again: the peer may be another one by then.
 pub const CAPABILITIES_VALID: Duration = Duration::from_secs(60);
@@ -103,7 +103,7 @@ pub const INITIAL_WINDOW: u64 = 64 << 10;
 
 /// Bytes of answers to READs that a path is asked for before the first has come. Many peers that are
 /// asked at once must not lose all their answers in front of us: nothing would be known of any path.
-pub const FIRST_ANSWERS: u64 = 8 << 10;
+pub const FIRST_ANSWERS: u64 = 2 << 10;
 
 /// What is in flight at most in one direction of a path, in bytes: 25 Gbit/s for 160 ms.
 pub const MAX_WINDOW: u64 = 512 << 20;

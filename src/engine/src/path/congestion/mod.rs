@@ -51,6 +51,9 @@ const LONGEST_PACKET: f64 = 4160.0;
 /// From so many packets on, the window grows by one per round trip; below that by less, so that
 /// very many that share a bottleneck do not grow by more than its queue.
 const FULL_GROWTH_PACKETS: f64 = 32.0;
+/// The least growth per round trip, in packets: equal for all, or those that have little would never
+/// catch up.
+const LEAST_GROWTH: f64 = 0.5;
 
 /// After so many full round trips without a queue the window grows faster, twice as fast after
 /// so many more, and so on up to a part of itself in each.
@@ -371,7 +374,7 @@ impl Congestion {
 
     fn growth_per_round(&self) -> f64 {
         let packets = self.window / self.packet;
-        let usual = self.packet * (packets / FULL_GROWTH_PACKETS).sqrt().min(1.0);
+        let usual = self.packet * (packets / FULL_GROWTH_PACKETS).sqrt().clamp(LEAST_GROWTH, 1.0);
         let doublings = self.calm.saturating_sub(CALM_ROUNDS) / ROUNDS_PER_DOUBLING;
         let fast = (usual * f64::from(1 << doublings.min(16))).min(self.window * MAX_GROWTH_PART);
         usual.max(fast)
