@@ -39,11 +39,18 @@ fn measure(load: &mut Load, row: Row, time: Duration, least: f64) -> Row {
             let most = got.iter().position(|g| g == got.iter().max().unwrap()).unwrap();
             eprint!("most {most}: {} ", got[most]);
             got.sort();
-            eprintln!("min {} p10 {} median {} p90 {} jain {:.3}", got[0], got[got.len() / 10], got[got.len() / 2], got[got.len() * 9 / 10], jain(&got));
+            eprintln!(
+                "min {} p10 {} median {} p90 {} jain {:.3}",
+                got[0],
+                got[got.len() / 10],
+                got[got.len() / 2],
+                got[got.len() * 9 / 10],
+                jain(&got)
+            );
             load.debug(&[most + 1]);
         }
     } else {
-    load.run_for(time);
+        load.run_for(time);
     }
     let sent = load.count(Counter::SentBytes) - sent_before;
     let got = since(&before, &load.arrived());

@@ -119,11 +119,11 @@ impl Lane {
         self.next_at.filter(|_| !self.waiting.is_empty() && self.has_room(1))
     }
 
-    /// Bytes were sent, `granted` of them out of what a QP was released for.
-    pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64, granted: u64) {
+    /// Bytes were sent, or asked for, in packets so long; `granted` of them out of what a QP was released for.
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64, packet: u64, granted: u64) {
         self.granted -= granted;
         self.in_flight += bytes;
-        self.next_at = self.congestion.pace(now, self.next_at, bytes);
+        self.next_at = self.congestion.pace(now, self.next_at, bytes, packet);
     }
 
     /// A QP gives back what it was released for.

@@ -194,16 +194,18 @@ impl Congestion {
         self.last_cut
     }
 
-    /// When the next packet may follow after so many bytes that are sent now; `None`: at once.
+    /// When the next packet may follow after so many bytes that are sent now, in packets so
+    /// long; `None`: at once.
     pub(crate) fn pace(
         &mut self,
         now: Instant,
         next_at: Option<Instant>,
         bytes: u64,
+        packet: u64,
     ) -> Option<Instant> {
         let CongestionControl::On(parameters) = self.control else { return None };
         self.restart_if_idle(now);
-        self.packet = (bytes as f64).clamp(self.packet.min(LONGEST_PACKET), LONGEST_PACKET);
+        self.packet = (packet as f64).clamp(self.packet.min(LONGEST_PACKET), LONGEST_PACKET);
         let by_limit = match &mut self.limit {
             Some(limit) => {
                 let next = limit.on_sent(now, &parameters.rate, bytes, self.packet);

@@ -318,7 +318,7 @@ impl Run {
                 }
                 break;
             }
-            sender.next_at = sender.congestion.pace(now, sender.next_at, size);
+            sender.next_at = sender.congestion.pace(now, sender.next_at, size, size);
             let (number, round) = (sender.next, sender.round);
             let packet = Packet { lane, number, round, sent_at: self.now };
             sender.next += 1;

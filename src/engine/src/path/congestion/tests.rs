@@ -50,7 +50,7 @@ fn without_control_the_window_stays() {
     assert_eq!(congestion.on_lost(now, 1 << 20, 1 << 19), None);
     assert_eq!(congestion.on_cnp(now), None);
     assert_eq!((congestion.window(), congestion.rate()), (FIXED_WINDOW, None));
-    assert_eq!(congestion.pace(now, None, 4096), None);
+    assert_eq!(congestion.pace(now, None, 4096, 4096), None);
 }
 
 #[test]
@@ -120,11 +120,11 @@ fn a_window_below_a_packet_is_kept_by_the_pace() {
     let mut now = start();
     rounds(&mut congestion, &mut now, 1, 20 * US);
     congestion.window = 272.0;
-    let next = congestion.pace(now, None, 1088).unwrap();
+    let next = congestion.pace(now, None, 1088, 1088).unwrap();
     // A packet in four round trips.
     assert_eq!((next - now).as_micros(), 80);
     congestion.window = 4096.0;
-    assert_eq!(congestion.pace(now, None, 1088), None);
+    assert_eq!(congestion.pace(now, None, 1088, 1088), None);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn after_a_pause_a_window_begins_small_and_grows_fast_to_where_it_was() {
     let window = congestion.window();
     congestion.threshold = window as f64;
     now += Duration::from_secs(2);
-    congestion.pace(now, None, 1088);
+    congestion.pace(now, None, 1088, 1088);
     assert_eq!(congestion.window(), INITIAL_WINDOW);
     rounds(&mut congestion, &mut now, 5, 100 * US);
     assert!(congestion.window() >= window);
@@ -166,13 +166,13 @@ fn a_rate_recovers_by_halves_and_then_ends() {
     let before = congestion.rate().unwrap() * 2;
     // Each step of 55 us takes half of what is missing.
     now += 5 * 55 * US;
-    congestion.pace(now, None, 1088);
+    congestion.pace(now, None, 1088, 1088);
     let recovered = congestion.rate().unwrap() as f64 / before as f64;
     assert!((recovered - (1.0 - 0.5f64.powi(6))).abs() < 0.001, "{recovered}");
     // What is above the need of the window is no limit.
     for _ in 0..100_000 {
         now += 55 * US;
-        congestion.pace(now, None, 1088);
+        congestion.pace(now, None, 1088, 1088);
     }
     assert_eq!(congestion.rate(), None);
 }

@@ -110,7 +110,7 @@ impl Requester {
             return Err(Blocked::Wait);
         }
         let takes_receive = pending.takes_receive_at(packet);
-        self.turns.on_sent(lane, direction, now, bytes);
+        self.turns.on_sent(lane, direction, now, bytes, end - packet);
         let packets_per_ack = packets_per_ack(lane, route.mtu);
         // RC-REQ-044: should all that follows be lost, the path is known at least.
         let is_first_of_many = packet == 0 && packets > FIRST_ACK_PACKETS && !is_known;
@@ -189,7 +189,7 @@ impl Requester {
             }
             sq.on_repeated(psn, end_psn);
             let lane = cx.paths.get_mut(path).lane_mut(direction);
-            self.turns.on_sent(lane, direction, cx.now, bytes);
+            self.turns.on_sent(lane, direction, cx.now, bytes, end - packet);
             cx.count(Counter::RetransmittedPackets, 1);
             *budget -= 1;
         }
@@ -220,7 +220,7 @@ impl Requester {
         let direction = sq.find(psn)?.0.direction();
         sq.on_repeated(psn, psn + (end - packet));
         let lane = cx.paths.get_mut(path).lane_mut(direction);
-        self.turns.on_sent(lane, direction, now, bytes);
+        self.turns.on_sent(lane, direction, now, bytes, end - packet);
         cx.count(Counter::Probes, 1);
         cx.count(Counter::RetransmittedPackets, 1);
         Some(Probed { psn, sent, at: now })

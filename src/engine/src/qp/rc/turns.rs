@@ -66,11 +66,12 @@ impl Turns {
         direction: Direction,
         now: Instant,
         bytes: u64,
+        packets: u32,
     ) {
         let granted = &mut self.granted[direction as usize];
         let used = bytes.min(*granted);
         *granted -= used;
-        lane.on_sent(now, bytes, used);
+        lane.on_sent(now, bytes, bytes / u64::from(packets.max(1)), used);
     }
 
     /// Its turn in a lane has come: it may send so much.
