@@ -48,7 +48,10 @@ const LEAST_WINDOW: f64 = 64.0;
 const USUAL_PACKET: f64 = 1088.0;
 const LONGEST_PACKET: f64 = 4160.0;
 
-/// From so many packets on, the window grows by one per round trip; below that by less, so that
+/// What the window grows by in a round trip, in packets: somewhat less than TCP, which has more waits
+/// between growth and cut.
+const USUAL_GROWTH: f64 = 0.8;
+/// From so many packets on, the window grows by that much per round trip; below that by less, so that
 /// very many that share a bottleneck do not grow by more than its queue.
 const FULL_GROWTH_PACKETS: f64 = 32.0;
 /// The least growth per round trip, in packets: equal for all, or those that have little would never
@@ -62,6 +65,9 @@ const ROUNDS_PER_DOUBLING: u32 = 4;
 const MAX_GROWTH_PART: f64 = 1.0 / 16.0;
 
 /// What a round weighs in the part that is marked (RFC 8257, 4.2: 1/16).
+/// What is cut of the window where all is marked. More than half (RFC 8257), since others at the same
+/// bottleneck cut by half for one mark.
+const MARK_CUT: f64 = 0.65;
 const MARK_WEIGHT: f64 = 1.0 / 16.0;
 /// The marked part below which marks are taken for gone.
 const NO_MARKS: f64 = 0.01;
@@ -376,7 +382,9 @@ impl Congestion {
 
     fn growth_per_round(&self) -> f64 {
         let packets = self.window / self.packet;
-        let usual = self.packet * (packets / FULL_GROWTH_PACKETS).sqrt().clamp(LEAST_GROWTH, 1.0);
+        let usual = USUAL_GROWTH
+            * self.packet
+            * (packets / FULL_GROWTH_PACKETS).sqrt().clamp(LEAST_GROWTH, 1.0);
         let doublings = self.calm.saturating_sub(CALM_ROUNDS) / ROUNDS_PER_DOUBLING;
         let fast = (usual * f64::from(1 << doublings.min(16))).min(self.window * MAX_GROWTH_PART);
         usual.max(fast)
@@ -386,7 +394,7 @@ impl Congestion {
     fn cut_by_marks(&mut self, in_flight: u64, cause: CutCause) -> CutCause {
         self.marked = if self.has_marks { self.marked } else { 1.0 };
         self.has_marks = true;
-        self.cut(in_flight, cause, self.window * (1.0 - self.marked / 2.0))
+        self.cut(in_flight, cause, self.window * (1.0 - self.marked * MARK_CUT))
     }
 
     /// About a round trip has passed.
