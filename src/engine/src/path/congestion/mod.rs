@@ -68,6 +68,8 @@ const MAX_GROWTH_PART: f64 = 1.0 / 16.0;
 /// What is cut of the window where all is marked. More than half (RFC 8257), since others at the same
 /// bottleneck cut by half for one mark.
 const MARK_CUT: f64 = 0.65;
+/// What the first mark cuts.
+const FIRST_MARK_CUT: f64 = 0.5;
 const MARK_WEIGHT: f64 = 1.0 / 16.0;
 /// The marked part below which marks are taken for gone.
 const NO_MARKS: f64 = 0.01;
@@ -390,11 +392,12 @@ impl Congestion {
         usual.max(fast)
     }
 
-    /// Cuts the window by half of the marked part. The first mark counts in full.
+    /// Cuts the window by a part of the marked part.
     fn cut_by_marks(&mut self, in_flight: u64, cause: CutCause) -> CutCause {
-        self.marked = if self.has_marks { self.marked } else { 1.0 };
+        let part = if self.has_marks { self.marked * MARK_CUT } else { FIRST_MARK_CUT };
+        self.marked = if self.has_marks { self.marked } else { FIRST_MARK_CUT };
         self.has_marks = true;
-        self.cut(in_flight, cause, self.window * (1.0 - self.marked * MARK_CUT))
+        self.cut(in_flight, cause, self.window * (1.0 - part))
     }
 
     /// About a round trip has passed.
