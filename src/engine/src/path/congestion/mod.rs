@@ -84,6 +84,11 @@ const MAX_MORE_DELAY: f64 = 3.0;
 /// A round trip that is by so much longer than the least has met a queue.
 const QUEUE: f64 = 1.15;
 
+/// A queue that makes round trips longer by so much of what was seen lately may overflow.
+const FULL_QUEUE: f64 = 0.5;
+/// How fast the longest round trip is forgotten.
+const FORGOTTEN_PER_SAMPLE: f64 = 1.0 / 1024.0;
+
 /// What loss leaves of the window at least, in slow start and later.
 const LEFT_AFTER_FIRST_LOSS: f64 = 0.5;
 const LEFT_AFTER_LOSS: f64 = 0.5;
@@ -120,6 +125,8 @@ pub(crate) struct Congestion {
     packet: f64,
     least: Least,
     smoothed: Option<f64>,
+    /// The longest round trip lately, in seconds.
+    longest: f64,
     rounds: Rounds,
     /// The part of what is delivered that is marked, smoothed.
     marked: f64,
@@ -167,6 +174,7 @@ impl Congestion {
             packet: USUAL_PACKET,
             least: Least::default(),
             smoothed: None,
+            longest: 0.0,
             rounds: Rounds::default(),
             marked: 0.0,
             has_marks: false,
@@ -345,6 +353,8 @@ impl Congestion {
             None => seconds,
         });
         self.rounds.on_sample(seconds);
+        let forgotten = (self.longest - seconds).max(0.0) * FORGOTTEN_PER_SAMPLE;
+        self.longest = (self.longest - forgotten).max(seconds);
         let before = self.least();
         self.least.on_sample(now, sample)
             && before.zip(self.least()).is_some_and(|(before, after)| is_queue(before, after))
@@ -356,11 +366,19 @@ impl Congestion {
         seen.is_some_and(|(lately, least)| is_queue(least, lately))
     }
 
+    /// Whether the last round trips were so long that what was lost may have found a queue full.
+    fn is_queue_full(&self) -> bool {
+        let Some((lately, least)) = self.rounds.least_lately().zip(self.least()) else {
+            return false;
+        };
+        is_queue(least, lately) && lately - least > (self.longest - least) * FULL_QUEUE
+    }
+
     /// Whether so many bytes lost in one round are more than what is lost for other reasons.
     fn tells_of_congestion(&self, lost: u64) -> bool {
         let random = (self.window * RANDOM_LOSS).max((self.packet * 2.0).min(self.window / 2.0));
         // CONG-007
-        lost as f64 > random || self.rounds.loss() > MUCH_LOSS || self.is_queue_seen()
+        lost as f64 > random || self.rounds.loss() > MUCH_LOSS || self.is_queue_full()
     }
 
     /// Cuts the window, which is then spared until what is in flight has left.
