@@ -85,7 +85,7 @@ const MAX_MORE_DELAY: f64 = 3.0;
 const QUEUE: f64 = 1.15;
 
 /// A queue that makes round trips longer by so much of what was seen lately may overflow.
-const FULL_QUEUE: f64 = 0.5;
+const FULL_QUEUE: f64 = 0.3;
 /// How fast the longest round trip is forgotten.
 const FORGOTTEN_PER_SAMPLE: f64 = 1.0 / 1024.0;
 
