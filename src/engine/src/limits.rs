@@ -46,7 +46,7 @@ pub const MIN_CAPABILITY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How long the answer of a peer that is asked for the first time is waited for before it is taken
 /// for one that keeps to the standard, where the two would be told different things.
-pub const CAPABILITY_PATIENCE: Duration = MIN_CAPABILITY_INTERVAL;
+pub const FIRST_CAPABILITY_WAIT: Duration = MIN_CAPABILITY_INTERVAL;
 
 /// How long an answer is not asked for again: the peer may be another one by then.
 pub const CAPABILITIES_VALID: Duration = Duration::from_secs(60);
@@ -101,8 +101,9 @@ pub const IDLE_TURNS: u32 = 32;
 /// times into the default socket buffer of an unprivileged peer (212,992 bytes).
 pub const INITIAL_WINDOW: u64 = 64 << 10;
 
-/// Bytes of answers to READs that a path is asked for before the first has come. Many peers that are
-/// asked at once must not lose all their answers in front of us: nothing would be known of any path.
+/// Bytes of answers to READs that a path is asked for before the first has come. Many peers that
+/// are asked at once must not lose all their answers in front of us: nothing would be known of any
+/// path.
 pub const FIRST_ANSWERS: u64 = 2 << 10;
 
 /// What is in flight at most in one direction of a path, in bytes: 25 Gbit/s for 160 ms.

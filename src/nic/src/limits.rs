@@ -43,6 +43,6 @@ pub(crate) const READ_AHEAD_LEN_MIN: usize = 4 * 1024;
 /// Inline buffers kept for work requests to come.
 pub(crate) const SPARE_INLINE_BUFFERS: usize = 64;
 
-/// What an acknowledgement may take longer than usual, at least, before a requester repeats a packet
-/// for it. How much answers vary on a path is learned and comes on top.
+/// What an acknowledgement may take longer than usual, at least, before a requester repeats a
+/// packet for it. How much answers vary on a path is learned and comes on top.
 pub(crate) const MIN_PROBE: Duration = Duration::from_micros(100);

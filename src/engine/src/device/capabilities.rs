@@ -8,7 +8,7 @@ use super::Device;
 use crate::attr::DeviceConfig;
 use crate::counters::Counter;
 use crate::limits::{
-    CAPABILITIES_VALID, CAPABILITY_PATIENCE, MAX_CAPABILITY_TRIES, MAX_KNOWN_PEERS,
+    CAPABILITIES_VALID, FIRST_CAPABILITY_WAIT, MAX_CAPABILITY_TRIES, MAX_KNOWN_PEERS,
     MAX_WAITING_MADS, MIN_CAPABILITY_INTERVAL,
 };
 use crate::tuning::WireForm;
@@ -66,7 +66,7 @@ impl Peers {
     pub(crate) fn is_about_to_answer(&self, now: Instant, addr: IpAddr) -> bool {
         self.by_addr.get(&addr).is_some_and(|peer| {
             let waited = now.saturating_duration_since(peer.asked_at);
-            peer.tid.is_some() && peer.tries == 1 && waited < CAPABILITY_PATIENCE
+            peer.tid.is_some() && peer.tries == 1 && waited < FIRST_CAPABILITY_WAIT
         })
     }
 

@@ -10,8 +10,8 @@ use urxe_types::Qpn;
 
 /// One direction of a path.
 ///
-/// Bytes are those of whole packets. What a QP was [released](Self::release) for counts as in flight
-/// until it was sent or given back.
+/// Bytes are those of whole packets. What a QP was [released](Self::release) for counts as in
+/// flight until it was sent or given back.
 #[derive(Debug)]
 pub(crate) struct Lane {
     in_flight: u64,
@@ -119,7 +119,8 @@ impl Lane {
         self.next_at.filter(|_| !self.waiting.is_empty() && self.has_room(1))
     }
 
-    /// Bytes were sent, or asked for, in packets so long; `granted` of them out of what a QP was released for.
+    /// Bytes were sent, or asked for, in packets so long; `granted` of them out of what a QP was
+    /// released for.
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64, packet: u64, granted: u64) {
         self.granted -= granted;
         self.in_flight += bytes;

@@ -3,9 +3,9 @@
 //!
 //! A path is one pair of addresses with one traffic class. It has two [lanes](Lane), since requests
 //! with data and the answers to READs meet different queues. A QP that is held by a lane waits in
-//! its list, without a timer, and is [released](Paths::next_release) when there is room: for so many
-//! bytes, so that all take turns. `round_trip.rs` and `congestion/` are the estimates, free of any
-//! table.
+//! its list, without a timer, and is [released](Paths::next_release) when there is room: for so
+//! many bytes, so that all take turns. `round_trip.rs` and `congestion/` are the estimates, free of
+//! any table.
 
 mod congestion;
 mod info;

@@ -378,8 +378,8 @@ pub fn usual_of(qp_type: QpType) -> QpAttr {
     }
 }
 
-/// When the ACK timeout of [`usual`] runs out on a path that nothing is known of: four times 67 ms, but
-/// no later than every answer comes.
+/// When the ACK timeout of [`usual`] runs out on a path that nothing is known of: four times 67 ms,
+/// but no later than every answer comes.
 pub const ACK_TIMEOUT: Duration = limits::UNKNOWN_ROUND_TRIP;
 
 impl Script {
@@ -474,8 +474,6 @@ impl Script {
         script
     }
 
-    /// Makes another QP, in RESET, and goes on with it. It receives from this SRQ, or has a
-    /// receive queue of its own.
     /// A connected QP that probes after so long, the path's round trip being known: no time at all.
     /// Its next PSN is 200.
     pub fn probing_after(margin: Duration, attr: QpAttr) -> Script {
@@ -488,6 +486,8 @@ impl Script {
         t
     }
 
+    /// Makes another QP, in RESET, and goes on with it. It receives from this SRQ, or has a
+    /// receive queue of its own.
     pub fn create(&mut self, qp_type: QpType, srq: Option<SrqId>) -> Qpn {
         self.create_with(|init| QpInit {
             qp_type,

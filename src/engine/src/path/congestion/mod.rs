@@ -48,14 +48,14 @@ const LEAST_WINDOW: f64 = 64.0;
 const USUAL_PACKET: f64 = 1088.0;
 const LONGEST_PACKET: f64 = 4160.0;
 
-/// What the window grows by in a round trip, in packets: somewhat less than TCP, which has more waits
-/// between growth and cut.
+/// What the window grows by in a round trip, in packets: somewhat less than TCP, which has more
+/// waits between growth and cut.
 const USUAL_GROWTH: f64 = 0.8;
-/// From so many packets on, the window grows by that much per round trip; below that by less, so that
-/// very many that share a bottleneck do not grow by more than its queue.
+/// From so many packets on, the window grows by that much per round trip; below that by less, so
+/// that very many that share a bottleneck do not grow by more than its queue.
 const FULL_GROWTH_PACKETS: f64 = 32.0;
-/// The least growth per round trip, in packets: equal for all, or those that have little would never
-/// catch up.
+/// The least growth per round trip, in packets: equal for all, or those that have little would
+/// never catch up.
 const LEAST_GROWTH: f64 = 0.5;
 
 /// After so many full round trips without a queue the window grows faster, twice as fast after
@@ -64,12 +64,12 @@ const CALM_ROUNDS: u32 = 16;
 const ROUNDS_PER_DOUBLING: u32 = 4;
 const MAX_GROWTH_PART: f64 = 1.0 / 16.0;
 
-/// What a round weighs in the part that is marked (RFC 8257, 4.2: 1/16).
-/// What is cut of the window where all is marked. More than half (RFC 8257), since others at the same
-/// bottleneck cut by half for one mark.
+/// What is cut of the window where all is marked. More than half (RFC 8257), since others at the
+/// same bottleneck cut by half for one mark.
 const MARK_CUT: f64 = 0.65;
 /// What the first mark cuts.
 const FIRST_MARK_CUT: f64 = 0.5;
+/// What a round weighs in the part that is marked (RFC 8257, 4.2: 1/16).
 const MARK_WEIGHT: f64 = 1.0 / 16.0;
 /// The marked part below which marks are taken for gone.
 const NO_MARKS: f64 = 0.01;

@@ -1,10 +1,9 @@
 //! RC: requester, completer and responder, and the values that go between them.
 //!
 //! The requester says what it sent ([`Sent`](values::Sent), [`Probed`](values::Probed)), the
-//! completer what may be sent ([`Allowance`](values::Allowance)) and when a probe is due. How much,
-//! the [path](crate::path) says. Both
-//! work on the send queue: the requester moves on in it, and the completer ends work requests and
-//! goes back. The responder has nothing to do with either.
+//! completer what may be sent ([`Allowance`](values::Allowance)) and when a probe is due; how much,
+//! the [path](crate::path) says. Both work on the send queue: the requester moves on in it, and the
+//! completer ends work requests and goes back. The responder has nothing to do with either.
 
 mod completer;
 mod requester;
@@ -107,7 +106,7 @@ impl Rc {
     ) {
         let path = paths.join((&route.flow).into());
         if path != self.path {
-            // ADDR-013: what is in flight is answered on the way that it went.
+            // ADDR-025: what is in flight is answered on the way that it went.
             self.abandon(paths, sq);
         }
         paths.leave(self.path);

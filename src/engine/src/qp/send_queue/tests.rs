@@ -176,7 +176,7 @@ fn a_repeat_is_lost_when_something_sent_after_it_has_arrived() {
 }
 
 #[test]
-fn what_an_answer_holds_up_is_done_and_not_lost() {
+fn requests_that_an_answer_holds_up_are_done_and_not_lost() {
     let write = SendOp::Write { remote_addr: 0, rkey: Rkey(0), imm: None };
     let mut queue = queue_of(0, &[(write, 2), (read(), 1), (write, 2)]);
     send(&mut queue, 1);
@@ -193,7 +193,7 @@ fn what_an_answer_holds_up_is_done_and_not_lost() {
 }
 
 #[test]
-fn what_has_arrived_and_was_not_carried_out_is_not_done() {
+fn requests_that_arrived_and_were_not_carried_out_are_not_done() {
     let mut queue = writes(0, &[1, 1, 1]);
     send(&mut queue, 1);
     arrive(&mut queue, [1, 2]);

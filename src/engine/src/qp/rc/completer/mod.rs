@@ -118,9 +118,7 @@ impl Completer {
             Response::ReadFirst(_)
             | Response::ReadMiddle
             | Response::ReadLast(_)
-            | Response::ReadOnly(_) => {
-                self.on_read_response(cx, sq, path, route, psn, response, packet.payload)
-            }
+            | Response::ReadOnly(_) => self.on_read_response(cx, sq, path, route, packet),
         };
         settle_flight(cx, sq, path, becn, self.sample.take());
         result
@@ -271,6 +269,7 @@ impl Completer {
             }
             last = Some(early);
         }
+        // REPAIR-059
         if let Some(last) = last
             && sq.detect_losses(last, REORDER_TOLERANCE)
             && !self.retry.has_lost_at(sq.una())
@@ -306,10 +305,10 @@ impl Completer {
         sq: &mut SendQueue,
         path: PathId,
         route: &Route,
-        psn: Psn,
-        response: Response,
-        payload: &[u8],
+        packet: &Packet<'_, Response>,
     ) -> Result<(), Failure> {
+        let Headers { bth: Bth { psn, .. }, body: response } = packet.headers;
+        let payload = packet.payload;
         let ends_part = sq.ends_request(psn);
         let Some((pending, number)) = sq.find(psn) else { return Ok(()) };
         if pending.is_placement() {
