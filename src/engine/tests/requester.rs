@@ -328,6 +328,46 @@ fn progress_restores_the_tries() {
 }
 
 #[test]
+fn what_is_carried_out_behind_a_missing_answer_restores_the_tries() {
+    let mut t = Script::with(QpAttr { retry_cnt: Some(2), ..usual() });
+    t.post(1, READ, &[t.sge(0, 8)]);
+    for wr_id in 2..=10 {
+        t.post(wr_id, SEND, &[]);
+    }
+    t.sent();
+    for missing in 202..=209 {
+        t.receive(&[nak(NakCode::SequenceError, missing, 0)]);
+        t.sent();
+    }
+    t.expect_no_completion();
+    let answer = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).payload(&[7; 8]);
+    t.receive(&[answer.aeth(Syndrome::ACK, 1), ack(209, 10)]);
+    for wr_id in 1..=10 {
+        t.expect_send(wr_id, WcStatus::Success);
+    }
+}
+
+#[test]
+fn a_nak_of_what_was_carried_out_changes_nothing() {
+    let mut t = Script::new();
+    t.post(1, READ, &[t.sge(0, 8)]);
+    t.post(2, SEND, &[]);
+    t.post(3, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(202, 3)]);
+    t.expect(pkt(Opcode::RC_READ_REQUEST, 200).reth(REMOTE, KEY, 8).ack_req());
+    let late = [NakCode::SequenceError, NakCode::InvalidRequest, NakCode::RemoteOperational];
+    for code in late {
+        t.receive(&[nak(code, 201, 1)]);
+    }
+    t.receive(&[rnr(1, 202, 1)]);
+    t.wait(Duration::from_micros(20));
+    t.expect_nothing();
+    t.expect_no_completion();
+    assert_eq!(t.counted(Counter::StaleResponses), 4);
+}
+
+#[test]
 fn timeout_zero_waits_for_ever() {
     let mut t = Script::with(QpAttr { timeout: Some(0), ..usual() });
     t.post(1, SEND, &[]);

@@ -129,11 +129,17 @@ impl SendQueue {
         self.scoreboard.repeats.push_back(Repeat { first: psn, end, sent: self.sent });
     }
 
-    /// All requests before `psn` were carried out. What has no answer of its own is done.
-    pub(in crate::qp) fn on_executed(&mut self, psn: Psn) {
+    /// Whether this request is known to be carried out.
+    pub(in crate::qp) fn is_executed(&self, psn: Psn) -> bool {
+        distance(self.una, psn) < distance(self.una, self.scoreboard.executed)
+    }
+
+    /// All requests before `psn` were carried out. What has no answer of its own is done. Returns
+    /// whether that was not known.
+    pub(in crate::qp) fn on_executed(&mut self, psn: Psn) -> bool {
         let una = self.una;
         if distance(una, psn) <= distance(una, self.scoreboard.executed) {
-            return;
+            return false;
         }
         let mut from = std::mem::replace(&mut self.scoreboard.executed, psn);
         // What the answer to a READ holds up is done all the same.
@@ -152,6 +158,7 @@ impl SendQueue {
             }
             from = from + (end - packet);
         }
+        true
     }
 
     /// A packet has arrived. Returns whether that was not known.

@@ -142,7 +142,7 @@ impl Completer {
                 Expired::Rnr => sq.rewind(),
                 Expired::Ack => {
                     cx.count(Counter::AckTimeouts, 1);
-                    result = self.lose_try(cx, sq.una(), Cause::AckTimeout);
+                    result = self.lose_try(cx, Cause::AckTimeout);
                     if result.is_ok() {
                         self.go_back(sq);
                         // RFC 2018: it may have let go what it had.
@@ -166,6 +166,17 @@ impl Completer {
         psn: Psn,
         aeth: Aeth,
     ) -> Result<(), Failure> {
+        let is_stale = match aeth.syndrome {
+            Syndrome::Ack { .. } | Syndrome::Reserved(_) => false,
+            Syndrome::RnrNak { .. } | Syndrome::Nak(NakCode::SequenceError) => sq.is_executed(psn),
+            // What has an answer of its own may be refused when it is sent again.
+            Syndrome::Nak(_) => sq.is_executed(psn) && !sq.expects_response(psn),
+        };
+        // RC-COMP-023: it was sent before the peer came so far.
+        if is_stale {
+            cx.count(Counter::StaleResponses, 1);
+            return Ok(());
+        }
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
                 cx.count(Counter::AcksReceived, 1);
@@ -224,12 +235,12 @@ impl Completer {
         missing: Psn,
     ) -> Result<(), Failure> {
         // RC-COMP-007
-        if self.retry.has_lost_at(missing) {
+        if self.retry.is_known_missing(missing) {
             return Ok(());
         }
         let is_next = sq.was_just_repaired(missing);
         self.repairs_in_vain = if is_next { self.repairs_in_vain + 1 } else { 0 };
-        self.lose_try(cx, missing, Cause::SequenceRetries)?;
+        self.lose_try(cx, Cause::SequenceRetries)?;
         let peer = &mut cx.paths.get_mut(path).peer;
         if self.repairs_in_vain >= MAX_REPAIRS_IN_VAIN {
             // REPAIR-054
@@ -240,6 +251,7 @@ impl Completer {
             true => sq.mark_missing(missing),
             false => self.go_back(sq),
         }
+        self.retry.on_missing(missing);
         Ok(())
     }
 
@@ -274,7 +286,7 @@ impl Completer {
             && sq.detect_losses(last, REORDER_TOLERANCE)
             && !self.retry.has_lost_at(sq.una())
         {
-            self.lose_try(cx, sq.una(), Cause::SequenceRetries)?;
+            self.lose_oldest(cx, sq)?;
         }
         self.end_probe(cx, sq, path, psn);
         Ok(())
@@ -386,7 +398,9 @@ impl Completer {
         path: PathId,
         psn: Psn,
     ) -> Result<(), Failure> {
-        sq.on_arrived_psn(psn);
+        if sq.on_arrived_psn(psn) {
+            self.retry.restore_tries();
+        }
         // RC-COMP-002
         self.acknowledge_before(cx, sq, path, psn)?;
         self.end_probe(cx, sq, path, psn);
@@ -402,7 +416,9 @@ impl Completer {
         path: PathId,
         psn: Psn,
     ) -> Result<bool, Failure> {
-        sq.on_executed(psn);
+        if sq.on_executed(psn) {
+            self.retry.restore_tries();
+        }
         let target = distance(sq.una(), psn);
         let progress = sq.advance(cx)?;
         if progress > 0 {
@@ -417,7 +433,7 @@ impl Completer {
         // RC-COMP-004, RC-COMP-005, FAW-014
         if !is_reached && sq.detect_losses(psn, 0) {
             cx.count(Counter::ImpliedNaks, 1);
-            self.lose_try(cx, sq.una(), Cause::SequenceRetries)?;
+            self.lose_oldest(cx, sq)?;
         }
         Ok(is_reached)
     }
@@ -454,13 +470,19 @@ impl Completer {
         }
     }
 
-    fn lose_try<H>(&mut self, cx: &mut Cx<'_, H>, lost: Psn, cause: Cause) -> Result<(), Failure> {
+    /// The oldest packet, or the answer to it, was lost.
+    fn lose_oldest<H>(&mut self, cx: &mut Cx<'_, H>, sq: &SendQueue) -> Result<(), Failure> {
+        self.lose_try(cx, Cause::SequenceRetries)?;
+        self.retry.on_lost(sq.una());
+        Ok(())
+    }
+
+    fn lose_try<H>(&mut self, cx: &mut Cx<'_, H>, cause: Cause) -> Result<(), Failure> {
         // RC-REQ-017, RC-REQ-018
         if !self.retry.take_try() {
             cx.count(Counter::RetriesExceeded, 1);
             return Err(Failure::Send(WcStatus::RetryExceeded, cause));
         }
-        self.retry.on_lost(lost);
         Ok(())
     }
 

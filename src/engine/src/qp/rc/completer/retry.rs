@@ -37,6 +37,9 @@ pub(super) struct Retry {
     /// A try was taken because this PSN was lost, and nothing was acknowledged since: further
     /// signs of the same loss change nothing.
     lost_at: Option<Psn>,
+    /// The same for the PSN that the peer said to miss, which may not be the oldest without its
+    /// answer.
+    missing_at: Option<Psn>,
     /// ACK timeouts since the last progress.
     timeouts: u32,
     /// Probes since the last progress.
@@ -68,6 +71,7 @@ impl Retry {
             tries: parameters.retry_cnt,
             rnr_tries: parameters.rnr_retry,
             lost_at: None,
+            missing_at: None,
             timeouts: 0,
             probes: 0,
             timed: None,
@@ -113,6 +117,11 @@ impl Retry {
     /// Whether a try was taken because `psn` was lost, and nothing was acknowledged since.
     pub(super) fn has_lost_at(&self, psn: Psn) -> bool {
         self.lost_at == Some(psn)
+    }
+
+    /// Whether a try was taken because the peer misses `psn`, and nothing was acknowledged since.
+    pub(super) fn is_known_missing(&self, psn: Psn) -> bool {
+        self.has_lost_at(psn) || self.missing_at == Some(psn)
     }
 
     /// Whether the requester must keep silent because of an RNR NAK.
@@ -186,11 +195,17 @@ impl Retry {
 
     /// Everything before `una` is acknowledged: the tries count afresh.
     pub(super) fn on_acknowledged(&mut self, una: Psn) {
-        // RC-REQ-019
-        self.tries = self.parameters.retry_cnt;
+        self.restore_tries();
         self.rnr_tries = self.parameters.rnr_retry;
         self.readiness.on_acknowledged(una);
         self.lost_at = None;
+        self.missing_at = None;
+    }
+
+    /// The peer has carried out or answered something more, be it after what is missing.
+    pub(super) fn restore_tries(&mut self) {
+        // RC-REQ-019
+        self.tries = self.parameters.retry_cnt;
     }
 
     /// The peer has done something new. `waiting` says whether something is yet to be answered.
@@ -239,9 +254,15 @@ impl Retry {
         self.lost_at = Some(psn);
     }
 
+    /// The peer misses `psn`, which is sent again.
+    pub(super) fn on_missing(&mut self, psn: Psn) {
+        self.missing_at = Some(psn);
+    }
+
     /// Everything is sent again.
     pub(super) fn on_rewind(&mut self, psn: Psn) {
         self.lost_at = Some(psn);
+        self.missing_at = None;
         if let Some(timed) = &mut self.timed {
             timed.is_ambiguous = true;
         }
@@ -271,6 +292,7 @@ impl Retry {
         if self.rnr_deadline.is_some_and(|at| at <= now) {
             self.rnr_deadline = None;
             self.lost_at = None;
+            self.missing_at = None;
             return Some(Expired::Rnr);
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
