@@ -57,6 +57,26 @@ fn a_question_is_answered_from_the_address_that_was_asked() {
 }
 
 #[test]
+fn a_peer_that_asks_is_asked_back_once() {
+    let mut t = Script::uniform(QpType::Rc);
+    for tid in 77..79 {
+        t.receive_from(PEER, &mad(tid, CapabilityMessage::Get));
+    }
+    let mut to_peer = vec![];
+    for _ in 0..3 {
+        let (flow, mad) = next_mad(&mut t);
+        assert_eq!((flow.src, flow.dst), (LOCAL, PEER));
+        to_peer.push(matches!(mad.message, CapabilityMessage::Get));
+    }
+    assert_eq!(to_peer.iter().filter(|&&is_question| is_question).count(), 1);
+    t.expect_nothing();
+    let mut strict = Script::new();
+    strict.receive_from(PEER, &mad(77, CapabilityMessage::Get));
+    next_mad(&mut strict);
+    strict.expect_nothing();
+}
+
+#[test]
 fn a_question_that_cannot_be_answered_is_dropped_and_counted() {
     let mut t = Script::in_reset();
     let to_group = Flow { dst: "239.1.2.3".parse().unwrap(), ..flow(PEER, LOCAL) };

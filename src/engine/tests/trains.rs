@@ -6,7 +6,7 @@ use script::*;
 use urxe_engine::Counter;
 use urxe_types::{QpState, QpType, Rkey, SendOp, WcOpcode, WcStatus};
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::{NakCode, Opcode, Packet, Syndrome};
+use urxe_wire::{Body, NakCode, Opcode, Packet, Request, Syndrome};
 
 const REMOTE: u64 = 0x2000;
 const KEY: u32 = 0x77;
@@ -76,6 +76,30 @@ fn in_the_strict_form_a_long_write_is_one_message() {
     t.post(1, WRITE, &[t.sge(0, 257)]);
     t.expect(pkt(Opcode::RC_WRITE_FIRST, 200).reth(REMOTE, KEY, 257).payload(t.memory(0, 256)));
     t.expect(pkt(Opcode::RC_WRITE_LAST, 201).payload(t.memory(256, 1)).ack_req());
+}
+
+/// How many bytes each READ request asks for, of a READ of so many packets.
+fn parts_of_a_read(mut t: Script, packets: u32) -> Vec<u32> {
+    let read = SendOp::Read { remote_addr: REMOTE, rkey: Rkey(KEY) };
+    // Little is asked for before the first answer.
+    t.post(0, read, &[t.sge(0, 1)]);
+    t.sent();
+    let answer = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).aeth(Syndrome::ACK, 1);
+    t.receive(&[answer.payload(&[0])]);
+    t.post(1, read, &[t.sge(0, packets * MTU as u32)]);
+    let length = |packet: &Pkt| match packet.headers.body {
+        Body::RcRequest(Request::Read(reth)) => reth.len,
+        body => panic!("{}", body.opcode()),
+    };
+    t.sent().iter().map(length).collect()
+}
+
+#[test]
+fn a_short_read_is_asked_for_in_parts_whose_answers_are_all_of_one_size() {
+    let (uniform, two) = (|| Script::uniform(QpType::Rc), 2 * MTU as u32);
+    assert_eq!(parts_of_a_read(uniform(), 8), [two; 4]);
+    assert_eq!(parts_of_a_read(uniform(), 9), [9 * MTU as u32], "a long one");
+    assert_eq!(parts_of_a_read(Script::new(), 8), [8 * MTU as u32], "in the strict form");
 }
 
 #[test]

@@ -417,6 +417,18 @@ mod tests {
         assert_eq!(deadline(18), ack_timeout(18), "no shorter than the program says");
     }
 
+    #[test]
+    fn a_short_ack_timeout_is_doubled_while_nothing_is_known_of_the_path() {
+        let (mut now, path) = (Instant::now(), unknown());
+        let mut retry = retry(ack_timeout(1), Duration::from_secs(3600));
+        retry.arm(now, &path);
+        for millis in [4, 8, 16, 32, 64, 64] {
+            assert_eq!(retry.deadline(), Some(now + millis * MS));
+            now += millis * MS;
+            assert_eq!(retry.expire(now, &path), Some(Expired::Ack));
+        }
+    }
+
     fn sent(psn: u32) -> Sent {
         let psn = Psn::new(psn);
         Sent { psn, is_repeated: false, asks_for_ack: true, takes_receive: false }
