@@ -117,7 +117,7 @@ fn a_marked_read_answer_cuts_the_inward_window_and_is_answered_with_a_notificati
     read_marked_answer(&mut t);
     t.expect(notification());
     let after = path(&t);
-    assert_eq!(after.inward.window, before.inward.window / 2);
+    assert_eq!(after.inward.window, limits::INITIAL_WINDOW / 2);
     assert_eq!(after.inward.last_cut, Some(CutCause::Mark));
     assert_eq!(after.outward.window, before.outward.window);
     assert_eq!(t.counted(Counter::CutsByMark), 1);
@@ -151,15 +151,15 @@ fn a_receive_buffer_that_fills_counts_as_a_mark() {
 #[test]
 fn an_echoed_mark_cuts_the_outward_window() {
     let mut t = Script::new();
-    let before = path(&t).outward.window;
+    let before = path(&t);
     t.post(1, SEND, &[t.sge(0, 64)]);
     t.sent();
     let mut echo = ack(200, 1);
     echo.headers.bth.becn = true;
     t.receive(&[echo]);
     let after = path(&t);
-    assert_eq!(after.outward.window, before / 2);
-    assert_eq!(after.inward.window, before);
+    assert_eq!(after.outward.window, before.outward.window / 2);
+    assert_eq!(after.inward.window, before.inward.window);
     assert_eq!(t.counted(Counter::CutsByMark), 1);
 }
 

@@ -215,17 +215,6 @@ fn a_read_that_was_kept_still_lacks_its_answer() {
 
 // Answers.
 
-/// A QP on a path on which an answer to a READ has come. The next PSN is 200.
-fn reading() -> Script {
-    let mut t = Script::with(QpAttr { sq_psn: Some(Psn::new(199)), ..usual() });
-    t.post(0, READ, &[t.sge(0, 1)]);
-    t.sent();
-    let answer = pkt(Opcode::RC_READ_RESPONSE_ONLY, 199).aeth(Syndrome::ACK, 1);
-    t.receive(&[answer.payload(&[0])]);
-    t.expect_send(0, WcStatus::Success);
-    t
-}
-
 /// The answers to a READ of `data` from PSN 200 on that is asked for in requests of so many
 /// packets.
 fn answers(data: &[u8], at_once: usize) -> Vec<Pkt> {
@@ -248,7 +237,7 @@ fn answers(data: &[u8], at_once: usize) -> Vec<Pkt> {
 
 #[test]
 fn answers_are_placed_in_whatever_order_they_come() {
-    let mut t = reading();
+    let mut t = Script::reading();
     let data = bytes(3, 1000);
     t.post(1, READ, &[t.sge(0, 1000)]);
     t.sent();
@@ -264,7 +253,7 @@ fn answers_are_placed_in_whatever_order_they_come() {
 fn missing_answers_are_asked_for_within_the_request_that_asked_for_them() {
     let at_once = limits::INITIAL_WINDOW as usize / MTU / limits::READS_IN_WINDOW as usize;
     let length = (at_once + 8) * MTU;
-    let mut t = reading();
+    let mut t = Script::reading();
     let data = bytes(3, length);
     let request = |number: usize, count: usize| {
         let va = REMOTE + (number * MTU) as u64;

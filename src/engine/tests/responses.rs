@@ -76,7 +76,7 @@ fn a_syndrome_without_a_meaning_is_a_bad_response() {
 
 #[test]
 fn a_read_response_that_comes_twice_changes_nothing() {
-    let mut t = Script::new();
+    let mut t = Script::reading();
     let data = bytes(3, 600);
     t.post(1, READ, &[t.sge(0, 600)]);
     t.sent();

@@ -486,6 +486,18 @@ impl Script {
         t
     }
 
+    /// A connected QP on a path on which an answer to a READ has come, so that it asks for more
+    /// than a few packets at once. Its next PSN is 200.
+    pub fn reading() -> Script {
+        let mut t = Script::with(QpAttr { sq_psn: Some(Psn::new(199)), ..usual() });
+        t.post(0, SendOp::Read { remote_addr: 0, rkey: Rkey(0) }, &[t.sge(0, 1)]);
+        t.sent();
+        let answer = pkt(Opcode::RC_READ_RESPONSE_ONLY, 199).aeth(Syndrome::ACK, 1);
+        t.receive(&[answer.payload(&[0])]);
+        t.expect_send(0, WcStatus::Success);
+        t
+    }
+
     /// Makes another QP, in RESET, and goes on with it. It receives from this SRQ, or has a
     /// receive queue of its own.
     pub fn create(&mut self, qp_type: QpType, srq: Option<SrqId>) -> Qpn {
