@@ -24,11 +24,20 @@
 //! `qp/` is one QP: `qp/common.rs` is what does not depend on the service, `qp/send_queue/` the
 //! work requests under way, and the services are `qp/rc/`, `qp/uc.rs` and `qp/ud.rs`. In `qp/rc/`,
 //! the requester turns work requests into packets, the responder executes the peer's requests and
-//! answers them, and the completer turns answers into completions; none of them knows another.
+//! answers them, and the completer turns answers into completions; none of them knows another. What
+//! was sent and what became of it is the send queue's score (`qp/send_queue/scoreboard.rs`), by
+//! which single packets are repeated; what comes early waits in `qp/rc/responder/early.rs`.
 //! `qp/message.rs` is what a request on a connection must pass first, and `qp/receive.rs` what a
 //! message is put into. `qp/transport.rs` brings what happens to the service, and sees to
 //! failures. `qp/state.rs` and `qp/modify.rs` are `ibv_modify_qp`, which resolves attributes to
 //! what the service works with (`qp/parameters.rs`).
+//!
+//! `path/` is what QPs with the same pair of addresses and traffic class share: round trip, what
+//! the peer was seen to do, and in each direction a lane, whose window, and rate if it has one, say
+//! how much may be under way. QPs that are held wait there and take turns. `path/congestion/` makes
+//! window and rate of marks, notifications, delay and loss. `qp/notification.rs` sends and takes
+//! CNPs, and `device/capabilities.rs` asks peers what they understand beside the standard.
+//! `tuning.rs` has what can be chosen of all this, [`limits`] what cannot.
 //!
 //! # What is trusted
 //!
