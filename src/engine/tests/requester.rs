@@ -330,7 +330,7 @@ fn progress_restores_the_tries() {
 }
 
 #[test]
-fn what_is_carried_out_behind_a_missing_answer_restores_the_tries() {
+fn requests_carried_out_behind_a_missing_answer_restore_the_tries() {
     let mut t = Script::with(QpAttr { retry_cnt: Some(2), ..usual() });
     t.post(1, READ, &[t.sge(0, 8)]);
     for wr_id in 2..=10 {
