@@ -77,6 +77,20 @@ fn a_peer_that_asks_is_asked_back_once() {
 }
 
 #[test]
+fn a_peer_that_is_known_is_told_and_not_asked_back() {
+    let mut t = Script::uniform(QpType::Rc);
+    let tid = question(&mut t);
+    t.receive_from(PEER, &answer(tid, ALL));
+    for tid in 77..80 {
+        t.wait(10 * limits::MIN_CAPABILITY_INTERVAL);
+        t.receive_from(PEER, &mad(tid, CapabilityMessage::Get));
+        let (_, told) = next_mad(&mut t);
+        assert_eq!((told.tid, told.message), (tid, CapabilityMessage::GetResp(ALL)));
+        t.expect_nothing();
+    }
+}
+
+#[test]
 fn a_question_that_cannot_be_answered_is_dropped_and_counted() {
     let mut t = Script::in_reset();
     let to_group = Flow { dst: "239.1.2.3".parse().unwrap(), ..flow(PEER, LOCAL) };

@@ -207,8 +207,11 @@ impl Device {
     /// will be told of on its own side.
     fn ask_back(&mut self, now: Instant, from: &MadSource) {
         let Flow { src, dst, .. } = from.flow;
-        // REPAIR-058
-        if self.tables.config.tuning.wire == WireForm::Uniform && self.gids().contains(&Some(dst)) {
+        // REPAIR-058: and no peer that is known, which would ask back itself, without end.
+        if self.tables.config.tuning.wire == WireForm::Uniform
+            && self.gids().contains(&Some(dst))
+            && self.peer_capabilities(src).is_none()
+        {
             self.tables.peers.ask(now, &Flow { src: dst, dst: src, ..from.flow });
         }
     }
