@@ -91,6 +91,20 @@ fn a_peer_that_is_known_is_told_and_not_asked_back() {
 }
 
 #[test]
+fn a_peer_that_has_a_question_to_answer_is_not_asked_back() {
+    let mut t = Script::uniform(QpType::Rc);
+    let asked = question(&mut t);
+    for tid in 77..80 {
+        t.wait(10 * limits::MIN_CAPABILITY_INTERVAL);
+        t.receive_from(PEER, &mad(tid, CapabilityMessage::Get));
+        assert_eq!(next_mad(&mut t).1.tid, tid);
+        t.expect_nothing();
+    }
+    t.receive_from(PEER, &answer(asked, ALL));
+    assert_eq!(t.device.peer_capabilities(PEER), Some(ALL));
+}
+
+#[test]
 fn a_question_that_cannot_be_answered_is_dropped_and_counted() {
     let mut t = Script::in_reset();
     let to_group = Flow { dst: "239.1.2.3".parse().unwrap(), ..flow(PEER, LOCAL) };

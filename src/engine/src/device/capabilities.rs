@@ -130,11 +130,14 @@ impl Peers {
     }
 
     /// A peer asks. If it has told us something before, it may have been started anew since.
-    fn on_question(&mut self, from: IpAddr) {
-        if let Some(peer) = self.by_addr.get_mut(&from) {
-            peer.answered_at = None;
-            peer.tries = 0;
-        }
+    /// Returns whether it is to be asked back: not while it has a question of ours to answer, which
+    /// a further one would make void.
+    fn on_question(&mut self, from: IpAddr) -> bool {
+        let Some(peer) = self.by_addr.get_mut(&from) else { return true };
+        let was_given_up = peer.capabilities.is_none() && peer.tries == MAX_CAPABILITY_TRIES;
+        peer.answered_at = None;
+        peer.tries = 0;
+        was_given_up
     }
 }
 
@@ -174,9 +177,12 @@ impl Device {
         let addr = from.flow.src;
         let answer = match mad.message {
             CapabilityMessage::Get => {
-                self.tables.peers.on_question(addr);
+                let is_unknown = self.tables.peers.on_question(addr);
                 self.tell_capabilities(from, mad.tid);
-                return self.ask_back(now, from);
+                if is_unknown {
+                    self.ask_back(now, from);
+                }
+                return;
             }
             CapabilityMessage::GetResp(capabilities) => capabilities,
             // REPAIR-005: it keeps to the standard.
@@ -207,11 +213,8 @@ impl Device {
     /// will be told of on its own side.
     fn ask_back(&mut self, now: Instant, from: &MadSource) {
         let Flow { src, dst, .. } = from.flow;
-        // REPAIR-058: and no peer that is known, which would ask back itself, without end.
-        if self.tables.config.tuning.wire == WireForm::Uniform
-            && self.gids().contains(&Some(dst))
-            && self.peer_capabilities(src).is_none()
-        {
+        // REPAIR-058
+        if self.tables.config.tuning.wire == WireForm::Uniform && self.gids().contains(&Some(dst)) {
             self.tables.peers.ask(now, &Flow { src: dst, dst: src, ..from.flow });
         }
     }
