@@ -386,3 +386,21 @@ fn a_qp_whose_way_changes_sends_again_on_the_new_one() {
     }
     t.expect_nothing();
 }
+
+#[test]
+fn an_answer_without_a_place_fails_its_own_work_request_in_its_turn() {
+    let mut t = Script::reading();
+    t.post(1, READ, &[t.sge(0, 8)]);
+    let mut sge = t.sge(8, 8);
+    sge.lkey.0 ^= 1;
+    t.post(2, READ, &[sge]);
+    t.sent();
+    let answer = |psn| {
+        pkt(Opcode::RC_READ_RESPONSE_ONLY, psn).aeth(Syndrome::ACK, 1).payload(&[7; 8])
+    };
+    t.receive(&[answer(201)]);
+    t.expect_no_completion();
+    t.receive(&[answer(200)]);
+    t.expect_send(1, WcStatus::Success);
+    t.expect_send(2, WcStatus::LocalProtection);
+}

@@ -14,6 +14,9 @@ impl SendQueue {
     pub(in crate::qp) fn advance<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> Result<u32, Failure> {
         let before = self.una;
         while let Some(front) = self.pending.front().filter(|front| front.started) {
+            if front.failed.is_some() {
+                break;
+            }
             let to = self.done_to(front);
             if to != front.first_psn + front.packets {
                 if to != self.una {

@@ -343,9 +343,8 @@ impl Completer {
         }
         let Some((pending, _)) = sq.find(psn) else { return Ok(()) };
         // REPAIR-051: wherever it comes in the order.
-        pending
-            .scatter(cx, offset, payload)
-            .map_err(|cause| Failure::Send(WcStatus::LocalProtection, cause))?;
+        let placed = pending.scatter(cx, offset, payload);
+        refuse_unless_placed(sq, psn, placed);
         self.on_answered(cx, sq, path, psn)
     }
 
@@ -384,9 +383,8 @@ impl Completer {
             return bad_response(cx);
         }
         // RC-COMP-003: the program reads it as one of its own numbers.
-        pending
-            .scatter(cx, 0, &original.to_ne_bytes())
-            .map_err(|cause| Failure::Send(WcStatus::LocalProtection, cause))?;
+        let placed = pending.scatter(cx, 0, &original.to_ne_bytes());
+        refuse_unless_placed(sq, psn, placed);
         self.on_answered(cx, sq, path, psn)
     }
 
@@ -545,6 +543,13 @@ pub(super) fn settle_flight<H>(
     }
     if has_moved {
         cx.paths.look_at(path);
+    }
+}
+
+/// An answer has no place: its work request fails when all before it have ended.
+fn refuse_unless_placed(sq: &mut SendQueue, psn: Psn, placed: Result<(), Cause>) {
+    if let Err(cause) = placed {
+        sq.refuse(psn, (WcStatus::LocalProtection, cause));
     }
 }
 
