@@ -370,6 +370,17 @@ fn a_nak_of_what_was_carried_out_changes_nothing() {
 }
 
 #[test]
+fn what_is_refused_by_rnr_behind_a_missing_answer_is_not_repeated_at_once() {
+    let mut t = Script::new();
+    t.post(1, READ, &[t.sge(0, 8)]);
+    t.post(2, SEND, &[]);
+    t.sent();
+    t.receive(&[rnr(12, 201, 1)]);
+    t.expect(pkt(Opcode::RC_READ_REQUEST, 200).reth(REMOTE, KEY, 8).ack_req());
+    t.expect_nothing();
+}
+
+#[test]
 fn timeout_zero_waits_for_ever() {
     let mut t = Script::with(QpAttr { timeout: Some(0), ..usual() });
     t.post(1, SEND, &[]);

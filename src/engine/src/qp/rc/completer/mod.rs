@@ -190,10 +190,9 @@ impl Completer {
             // RC-COMP-006
             Syndrome::RnrNak { timer } => match self.acknowledge_before(cx, sq, path, psn)? {
                 true => self.on_rnr_nak(cx, sq, timer),
-                false => {
-                    sq.mark_missing(psn);
-                    Ok(())
-                }
+                // It is probed for when its turn comes. At once it would be refused again, without
+                // any wait.
+                false => Ok(()),
             },
             Syndrome::Nak(NakCode::SequenceError) => {
                 cx.count(Counter::SequenceNaksReceived, 1);
