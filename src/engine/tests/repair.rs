@@ -395,9 +395,8 @@ fn an_answer_without_a_place_fails_its_own_work_request_in_its_turn() {
     sge.lkey.0 ^= 1;
     t.post(2, READ, &[sge]);
     t.sent();
-    let answer = |psn| {
-        pkt(Opcode::RC_READ_RESPONSE_ONLY, psn).aeth(Syndrome::ACK, 1).payload(&[7; 8])
-    };
+    let answer =
+        |psn| pkt(Opcode::RC_READ_RESPONSE_ONLY, psn).aeth(Syndrome::ACK, 1).payload(&[7; 8]);
     t.receive(&[answer(201)]);
     t.expect_no_completion();
     t.receive(&[answer(200)]);
