@@ -452,8 +452,9 @@ impl Congestion {
     fn marked_part(&self, round: &Round) -> f64 {
         let told = round.marked as f64 / round.delivered.max(1) as f64;
         let packets = round.delivered as f64 / self.packet / round.deliveries.max(1) as f64;
-        // CONG-005
-        1.0 - (1.0 - told).powf(1.0 / packets.max(1.0))
+        let packets = packets.max(1.0);
+        // CONG-005: few marks are of one packet each, and where all tell of one, all are marked.
+        told / (packets - (packets - 1.0) * told)
     }
 
     /// How much longer than the least a round trip may take, in seconds: with a small window more,
