@@ -370,7 +370,7 @@ fn a_nak_of_what_was_carried_out_changes_nothing() {
 }
 
 #[test]
-fn what_is_refused_by_rnr_behind_a_missing_answer_is_not_repeated_at_once() {
+fn a_request_refused_by_rnr_behind_a_missing_answer_is_not_repeated_at_once() {
     let mut t = Script::new();
     t.post(1, READ, &[t.sge(0, 8)]);
     t.post(2, SEND, &[]);
