@@ -401,6 +401,7 @@ mod tests {
     use std::os::fd::BorrowedFd;
     use std::sync::{Arc, Mutex};
     use urxe_engine::Counter;
+    use urxe_engine::WireForm;
     use urxe_port::{Caps, PortCounters, Segmentation};
     use urxe_shm::control::event::{EventRecord, RECORD_LEN};
     use urxe_shm::memory::arena::Arena;
@@ -416,7 +417,9 @@ mod tests {
 
     fn config() -> Config {
         let gids = vec![Some(IpAddr::from([127, 0, 0, 1]))];
-        Config { gids, active_mtu: PathMtu::Mtu1024, seed: 1, tuning: Tuning::default() }
+        // No peer is asked anything: it is notified at once.
+        let tuning = Tuning { wire: WireForm::Strict, ..Tuning::default() };
+        Config { gids, active_mtu: PathMtu::Mtu1024, seed: 1, tuning }
     }
 
     /// What is left to be let through, and what was sent; what arrives, out of a queue how full.
