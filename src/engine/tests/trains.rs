@@ -6,7 +6,7 @@ use script::*;
 use urxe_engine::Counter;
 use urxe_types::{QpState, QpType, Rkey, SendOp, WcOpcode, WcStatus};
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::{Body, NakCode, Opcode, Packet, Request, Syndrome};
+use urxe_wire::{Body, NakCode, Opcode, Request, Syndrome};
 
 const REMOTE: u64 = 0x2000;
 const KEY: u32 = 0x77;
@@ -289,45 +289,11 @@ fn a_peer_that_ends_messages_without_asking_for_an_ack_is_taken_to_send_no_parts
 
 // ACKs.
 
-/// A device that owes an ACK for PSN 100 and has a WRITE of this length to send.
-fn owing_an_ack(len: u32) -> Script {
-    let mut t = Script::uniform(QpType::Rc);
-    t.post(1, WRITE, &[t.sge(0, len)]);
-    t.receive(&[peers_part(&t, 100, 0, 256).ack_req()]);
-    t
-}
-
-#[test]
-fn an_ack_goes_behind_the_data_in_one_segmented_send() {
-    let mut t = owing_an_ack(512);
-    let mut tx = TxBatch::new(TxLimits::segmented(64), 1 << 16);
-    t.device.poll_transmit(t.now, &mut t.program, &mut tx);
-    let segments: Vec<usize> = tx.runs().map(|run| run.segments).collect();
-    assert_eq!(segments, [3]);
-    let mut t = owing_an_ack(512);
-    t.expect(part(&t, 200, 0, 256));
-    t.expect(part(&t, 201, 256, 256).ack_req());
-    t.expect(ack(100, 1));
-}
-
 #[test]
 fn an_ack_goes_without_data_too() {
     let mut t = Script::uniform(QpType::Rc);
     t.receive(&[peers_part(&t, 100, 0, 256).ack_req()]);
     t.expect(ack(100, 1));
-}
-
-#[test]
-fn an_ack_is_never_left_for_another_batch() {
-    for capacity in (1..=48).map(|kib| kib << 10) {
-        let mut t = owing_an_ack(65_536);
-        let mut tx = TxBatch::new(TxLimits::SINGLE, capacity);
-        t.device.poll_transmit(t.now, &mut t.program, &mut tx);
-        let acks = tx.datagrams().filter(|datagram| {
-            Packet::parse(datagram.bytes).unwrap().headers.body.opcode() == Opcode::RC_ACK
-        });
-        assert_eq!(acks.count(), 1, "in {} packets", tx.len());
-    }
 }
 
 #[test]

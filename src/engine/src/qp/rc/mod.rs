@@ -24,7 +24,7 @@ use requester::Requester;
 use responder::Responder;
 use std::time::{Duration, Instant};
 use urxe_types::{Psn, SendOp, WcStatus};
-use urxe_wire::batch::{MAX_DATAGRAM, TxBatch};
+use urxe_wire::batch::TxBatch;
 use urxe_wire::{Packet, Request, Response};
 
 /// The service of an RC QP.
@@ -305,9 +305,9 @@ impl Rc {
         Ok(())
     }
 
-    /// Sends what is owed to the peer, then what may be sent; an ACK, where that is all that is
-    /// owed, goes after it. Returns whether there is more, held up only by the batch's room or the
-    /// end of this QP's turn.
+    /// Sends what is owed to the peer, then what may be sent: programs that wait for events rely on
+    /// an ACK that comes before the answer to what it acknowledges. Returns whether there is more,
+    /// held up only by the batch's room or the end of this QP's turn.
     pub(super) fn transmit<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -316,18 +316,6 @@ impl Rc {
         budget: &mut u32,
     ) -> Result<bool, Failure> {
         let route = self.route_now(cx);
-        // The ACK is the shorter one: behind the data it ends a segmented send, before it it would
-        // be one by itself.
-        // TRAIN-008
-        if self.responder.owes_only_an_ack() && *budget > 1 && tx.room() >= 2 * MAX_DATAGRAM {
-            // TRAIN-009: it goes with this turn.
-            *budget -= 1;
-            tx.reserve(MAX_DATAGRAM);
-            let requests = self.transmit_requests(cx, sq, tx, &route, budget);
-            tx.reserve(0);
-            *budget += 1;
-            return Ok(self.transmit_replies(cx, tx, &route, budget) | requests?);
-        }
         if self.transmit_replies(cx, tx, &route, budget) {
             return Ok(true);
         }
