@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod conform;
 pub mod cross_traffic;
 pub mod load;
 pub mod rng;

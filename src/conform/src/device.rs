@@ -1,0 +1,192 @@
+//! The device under test, and what a check wants of it.
+//!
+//! There are several ways to make a device have a QP that is connected with ours: a perftest
+//! server's handshake, an agent that does what it is told, a simulated engine. Each is a
+//! [`Device`]. A way that cannot give what a check wants says so, and the verdict says it.
+
+use crate::agent::Agent;
+use std::net::IpAddr;
+use urxe_types::{PathMtu, QpType};
+
+/// A way to a device under test.
+pub trait Device {
+    /// What is tested, in a few words: the report's heading.
+    fn describe(&self) -> String;
+
+    /// The device's address, which packets go to.
+    fn addr(&self) -> IpAddr;
+
+    /// Makes a QP on the device, connected with ours, and what it needs (memory, receives).
+    ///
+    /// # Errors
+    /// If this way cannot, or the device does not.
+    fn connect(&mut self, setup: &Setup, ours: &OurEnd) -> Result<TheirEnd, Unavailable>;
+
+    /// The program on the device, if there is one that does what it is told.
+    fn agent(&mut self) -> Option<&mut dyn Agent>;
+
+    /// A check is over: what was made for it can go.
+    fn end_check(&mut self);
+}
+
+/// What a check wants of the device's QP. `None`: whatever it has.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The transport service.
+    pub transport: QpType,
+    /// The path MTU.
+    pub mtu: PathMtu,
+    /// Peers may WRITE to its memory.
+    pub write: bool,
+    /// Peers may READ it.
+    pub read: bool,
+    /// Peers may change it by atomics.
+    pub atomic: bool,
+    /// Peers may FLUSH it.
+    pub flush: bool,
+    /// Bytes of memory that a peer may use. It is zeroed only where an agent did it.
+    pub memory: usize,
+    /// Receives that are posted, each of `receive_len` bytes and with its index as `wr_id`. At
+    /// least so many where there is no agent.
+    pub receives: u32,
+    /// Bytes that a receive has room for; at least so many where there is no agent.
+    pub receive_len: u32,
+    /// Exactly these receives: not more, not longer. Needs an agent, if it is not a way that
+    /// counts them.
+    pub exact_receives: bool,
+    /// Code of the wait that it asks of those who find no receive.
+    pub min_rnr_timer: Option<u8>,
+    /// Code of its ACK timeout.
+    pub timeout: Option<u8>,
+    /// Its tries after a timeout.
+    pub retry_cnt: Option<u8>,
+    /// Its tries after an RNR NAK.
+    pub rnr_retry: Option<u8>,
+    /// READs and atomics it may have outstanding.
+    pub max_rd_atomic: Option<u8>,
+    /// READs and atomics that we may have outstanding.
+    pub max_dest_rd_atomic: Option<u8>,
+    /// The Q_Key of a UD QP.
+    pub qkey: u32,
+    /// Our first PSN, where that matters.
+    pub our_psn: Option<u32>,
+    /// Its first PSN, where that matters.
+    pub their_psn: Option<u32>,
+}
+
+impl Setup {
+    /// A connection of this transport service without any rights.
+    pub fn new(transport: QpType) -> Setup {
+        Setup {
+            transport,
+            mtu: PathMtu::Mtu1024,
+            write: false,
+            read: false,
+            atomic: false,
+            flush: false,
+            memory: 0,
+            receives: 0,
+            receive_len: 0,
+            exact_receives: false,
+            min_rnr_timer: None,
+            timeout: None,
+            retry_cnt: None,
+            rnr_retry: None,
+            max_rd_atomic: None,
+            max_dest_rd_atomic: None,
+            qkey: 0x1111_1111,
+            our_psn: None,
+            their_psn: None,
+        }
+    }
+
+    /// A reliable connection.
+    pub fn rc() -> Setup {
+        Setup::new(QpType::Rc)
+    }
+
+    /// An unreliable connection.
+    pub fn uc() -> Setup {
+        Setup::new(QpType::Uc)
+    }
+
+    /// Datagrams.
+    pub fn ud() -> Setup {
+        Setup::new(QpType::Ud)
+    }
+
+    /// With memory that we may WRITE to.
+    pub fn write(self) -> Setup {
+        Setup { write: true, memory: MEMORY, ..self }
+    }
+
+    /// With memory that we may READ.
+    pub fn read(self) -> Setup {
+        Setup { read: true, memory: MEMORY, ..self }
+    }
+
+    /// With memory that we may change by atomics.
+    pub fn atomic(self) -> Setup {
+        Setup { atomic: true, memory: MEMORY, ..self }
+    }
+
+    /// With at least so many receives posted, with room for at least so much each.
+    pub fn receives(self, receives: u32, receive_len: u32) -> Setup {
+        Setup { receives, receive_len, ..self }
+    }
+
+    /// With just so many receives posted, of just this length.
+    pub fn exactly(self, receives: u32, receive_len: u32) -> Setup {
+        Setup { receives, receive_len, exact_receives: true, ..self }
+    }
+}
+
+/// Bytes of memory that a check gets if it wants any.
+pub const MEMORY: usize = 64 << 10;
+
+/// Our end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct OurEnd {
+    /// Our address.
+    pub addr: IpAddr,
+    /// Our QP's number.
+    pub qpn: u32,
+    /// The PSN of our first request.
+    pub psn: u32,
+}
+
+/// The device's end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct TheirEnd {
+    /// Its QP's number.
+    pub qpn: u32,
+    /// The PSN of its first request.
+    pub psn: u32,
+    /// Its memory, if there is any.
+    pub memory: Option<RemoteMemory>,
+}
+
+/// Memory of the device that a peer may use.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteMemory {
+    /// Its first byte's address.
+    pub addr: u64,
+    /// Its key.
+    pub rkey: u32,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// Why there is no such connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// This way to the device does not do it; an agent would.
+    #[error("needs an agent: {0}")]
+    NeedsAgent(String),
+    /// The device does not have it.
+    #[error("not supported: {0}")]
+    NotSupported(String),
+    /// It should have worked.
+    #[error("the device could not be prepared: {0}")]
+    Failed(String),
+}

@@ -1,0 +1,39 @@
+//! Black-box conformance checks for any RoCEv2 endpoint.
+//!
+//! A check is a short script: the state of a connection, packets out, packets expected. It knows
+//! nothing of the device but what the wire shows, or what an [agent] on the device tells.
+//!
+//! ```text
+//!   check  -- packets, expectations -->  Script  -- datagrams -->  Link (a port, a simulation)
+//!                                          |
+//!                                          +-- "a QP, please" -->  Device (perftest, agent, ...)
+//! ```
+//!
+//! | module | |
+//! | --- | --- |
+//! | [`checks`] | the list |
+//! | [`check`] | what a check is, and how it ends |
+//! | [`script`] | what a check is written with |
+//! | [`packet`], [`expect`] | what is sent, what is waited for |
+//! | [`arrived`] | what came |
+//! | [`device`] | the ways to a device under test, and what a check wants of it |
+//! | [`agent`] | the program on the device that does what it is told |
+//! | [`link`] | how packets and time reach a check |
+//! | [`run`] | plays checks, as often as it takes to be sure |
+//! | [`verdict`] | what is said of a device |
+
+pub mod agent;
+pub mod arrived;
+pub mod check;
+pub mod checks;
+pub mod device;
+pub mod expect;
+pub mod link;
+pub mod packet;
+pub mod run;
+pub mod script;
+pub mod verdict;
+
+pub use arrived::Arrived;
+pub use check::{Check, Outcome, Risk, Stop};
+pub use script::Script;

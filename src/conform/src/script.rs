@@ -1,0 +1,399 @@
+//! What a check is written with: packets out, packets expected, and the program on the device.
+
+mod evidence;
+
+pub use evidence::{Evidence, Record, Way};
+
+use crate::Arrived;
+use crate::agent::Agent;
+use crate::check::{Outcome, Stop};
+use crate::device::{Device, OurEnd, RemoteMemory, Setup, TheirEnd};
+use crate::expect::{self, Expect};
+use crate::link::Link;
+use crate::packet::{Packet, Place};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use urxe_wire::icrc::{Checker, Verdict};
+use urxe_wire::{Bth, Flow, icrc};
+
+/// How long answers are waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Waits {
+    /// An answer that is due comes within this.
+    pub reply: Duration,
+    /// What has not come within this does not come.
+    pub quiet: Duration,
+}
+
+impl Default for Waits {
+    /// For a network of one site.
+    fn default() -> Waits {
+        Waits { reply: Duration::from_millis(250), quiet: Duration::from_millis(20) }
+    }
+}
+
+/// One run of a check: the tester's end of its connections.
+///
+/// PSNs in packets and expectations count from the first of the connection, in the direction of
+/// the requests that they belong to. The connection that was made or selected last is meant.
+pub struct Script<'a> {
+    link: &'a mut dyn Link,
+    device: &'a mut dyn Device,
+    rng: Xoshiro256PlusPlus,
+    waits: Waits,
+    connections: Vec<Connection>,
+    selected: usize,
+    /// Datagrams for none of our QPs.
+    strays: VecDeque<Arrived>,
+    checker: Checker,
+    evidence: Evidence,
+    variations: Vec<String>,
+}
+
+/// One of our QPs.
+struct Connection {
+    ours: OurEnd,
+    theirs: TheirEnd,
+    flow: Flow,
+    arrived: VecDeque<Arrived>,
+}
+
+/// Names a connection of a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionId(usize);
+
+/// UDP source ports of a RoCEv2 sender begin here.
+const SOURCE_PORT: u16 = 0xc000;
+
+impl<'a> Script<'a> {
+    /// A script on this link, for this device. What it chooses by chance follows from `seed`.
+    pub fn new(
+        link: &'a mut dyn Link,
+        device: &'a mut dyn Device,
+        waits: Waits,
+        seed: u64,
+    ) -> Script<'a> {
+        Script {
+            link,
+            device,
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            waits,
+            connections: Vec::new(),
+            selected: 0,
+            strays: VecDeque::new(),
+            checker: Checker::new(),
+            evidence: Evidence::default(),
+            variations: Vec::new(),
+        }
+    }
+
+    // Connections.
+
+    /// Makes a QP on the device, connected with one of ours, and goes on with it.
+    ///
+    /// # Errors
+    /// If there is none to be had.
+    pub fn connect(&mut self, setup: &Setup) -> Outcome<ConnectionId> {
+        let psn = setup.our_psn.unwrap_or_else(|| self.rng.next_u32() & 0xff_ffff);
+        let qpn = self.unused_qpn();
+        let ours = OurEnd { addr: self.link.local(), qpn, psn };
+        let theirs = self.device.connect(setup, &ours)?;
+        let flow = Flow {
+            src: ours.addr,
+            dst: self.device.addr(),
+            src_port: SOURCE_PORT,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        let arrived = VecDeque::new();
+        self.connections.push(Connection { ours, theirs, flow, arrived });
+        self.selected = self.connections.len() - 1;
+        Ok(ConnectionId(self.selected))
+    }
+
+    /// Goes on with this connection.
+    pub fn select(&mut self, connection: ConnectionId) {
+        self.selected = connection.0;
+    }
+
+    /// The number of the QP at the other end.
+    pub fn their_qpn(&self) -> u32 {
+        self.current().theirs.qpn
+    }
+
+    /// Our QP's number.
+    pub fn our_qpn(&self) -> u32 {
+        self.current().ours.qpn
+    }
+
+    /// The outer headers of what is sent.
+    pub fn flow(&self) -> Flow {
+        self.current().flow
+    }
+
+    /// Sends with other outer headers from now on, on this connection.
+    pub fn set_flow(&mut self, flow: Flow) {
+        let selected = self.selected;
+        self.connections[selected].flow = flow;
+    }
+
+    /// The memory of the device that this connection may use.
+    ///
+    /// # Panics
+    /// If the check has not asked for any.
+    pub fn memory(&self) -> RemoteMemory {
+        self.current().theirs.memory.expect("the check asked for memory")
+    }
+
+    /// An address of the device's memory.
+    pub fn addr(&self, offset: u64) -> u64 {
+        self.memory().addr + offset
+    }
+
+    /// The key of the device's memory.
+    pub fn rkey(&self) -> u32 {
+        self.memory().rkey
+    }
+
+    // Packets.
+
+    /// Sends one packet.
+    ///
+    /// # Errors
+    /// If the port does not work.
+    pub fn send(&mut self, packet: Packet) -> Outcome {
+        self.send_all(&[packet])
+    }
+
+    /// Sends packets, one after the other without a pause.
+    ///
+    /// # Errors
+    /// If the port does not work.
+    pub fn send_all(&mut self, packets: &[Packet]) -> Outcome {
+        let now = self.link.now();
+        let connection = &self.connections[self.selected];
+        let mut datagrams = Vec::new();
+        for packet in packets {
+            let bytes = packet.to_bytes(connection.theirs.qpn, connection.number(packet));
+            let ecn = packet.ecn & 3;
+            let traffic_class = connection.flow.traffic_class & !3 | ecn;
+            let flow = Flow { traffic_class, ..connection.flow };
+            self.evidence.push(Way::Out, now, &flow, &bytes);
+            datagrams.push((flow, bytes, packet.icrc_damage));
+        }
+        Ok(self.link.send(&datagrams)?)
+    }
+
+    /// The next packet for this connection, if one comes within this time.
+    ///
+    /// # Errors
+    /// If the port does not work.
+    pub fn next(&mut self, within: Duration) -> Outcome<Option<Arrived>> {
+        let until = self.link.now() + within;
+        loop {
+            if let Some(arrived) = self.connections[self.selected].arrived.pop_front() {
+                return Ok(Some(arrived));
+            }
+            if !self.receive(until)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next packet must come in time, and be this one.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn expect(&mut self, expected: Expect) -> Outcome<Arrived> {
+        match self.next(self.waits.reply)? {
+            Some(arrived) => self.check(&expected, &arrived).map(|()| arrived),
+            None => Err(Stop::failed(expected.describe(), self.silence())),
+        }
+    }
+
+    /// The packets up to this PSN are acknowledged, by one ACK or by several.
+    ///
+    /// # Errors
+    /// If something else comes, or nothing.
+    pub fn expect_acked(&mut self, at: i32, msn: u32) -> Outcome<Arrived> {
+        loop {
+            let Some(arrived) = self.next(self.waits.reply)? else {
+                return Err(Stop::failed(expect::ack(at).describe(), self.silence()));
+            };
+            let before = expect::relative(arrived.psn(), self.first_psn(&arrived)) < at;
+            let wanted = if before { expect::any_ack() } else { expect::ack(at).msn(msn) };
+            self.check(&wanted, &arrived)?;
+            if !before {
+                return Ok(arrived);
+            }
+        }
+    }
+
+    /// Nothing comes for a while.
+    ///
+    /// # Errors
+    /// If something does.
+    pub fn expect_nothing(&mut self) -> Outcome {
+        match self.next(self.waits.quiet)? {
+            Some(arrived) => Err(Stop::failed("nothing", arrived.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// The next datagram that is for none of our connections (a management datagram for QP 1, or
+    /// one for a QP that does not exist), if one comes within this time.
+    ///
+    /// # Errors
+    /// If the port does not work.
+    pub fn next_stray(&mut self, within: Duration) -> Outcome<Option<Arrived>> {
+        let until = self.link.now() + within;
+        loop {
+            if let Some(arrived) = self.strays.pop_front() {
+                return Ok(Some(arrived));
+            }
+            if !self.receive(until)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Sends a datagram as it is: UDP payload, with room for the ICRC, which becomes right.
+    ///
+    /// # Errors
+    /// If the port does not work.
+    pub fn send_raw(&mut self, flow: &Flow, bytes: &[u8]) -> Outcome {
+        self.evidence.push(Way::Out, self.link.now(), flow, bytes);
+        Ok(self.link.send(&[(*flow, bytes.to_vec(), 0)])?)
+    }
+
+    /// Whether a packet is as expected.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn check(&self, expected: &Expect, arrived: &Arrived) -> Outcome {
+        match expected.mismatch(arrived, self.first_psn(arrived)) {
+            None => Ok(()),
+            Some(wrong) => Err(Stop::failed(expected.describe(), format!("{arrived}: {wrong}"))),
+        }
+    }
+
+    /// Where a packet stands in the sequence of the requests that it belongs to.
+    pub fn place(&self, arrived: &Arrived) -> i32 {
+        expect::relative(arrived.psn(), self.first_psn(arrived))
+    }
+
+    // The rest.
+
+    /// The program on the device.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn agent(&mut self) -> Outcome<&mut dyn Agent> {
+        self.device.agent().ok_or_else(|| {
+            Stop::NeedsAgent("only the device's own program sees what is asked about".into())
+        })
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.link.now()
+    }
+
+    /// How long is waited for answers.
+    pub fn waits(&self) -> Waits {
+        self.waits
+    }
+
+    /// Lets time pass; what comes meanwhile is kept.
+    ///
+    /// # Errors
+    /// If the port does not work.
+    pub fn wait(&mut self, duration: Duration) -> Outcome {
+        let until = self.link.now() + duration;
+        while self.receive(until)? {}
+        Ok(())
+    }
+
+    /// Bytes by chance.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.rng.fill_bytes(&mut bytes);
+        bytes
+    }
+
+    /// A number by chance.
+    pub fn random(&mut self) -> u32 {
+        self.rng.next_u32()
+    }
+
+    /// Whether outer headers are seen byte for byte.
+    pub fn sees_headers(&self) -> bool {
+        self.link.sees_headers()
+    }
+
+    /// The device does something that the standard allows and that a reader should know of.
+    pub fn allow(&mut self, variation: impl Into<String>) {
+        self.variations.push(variation.into());
+    }
+
+    /// What was sent and received, and the variations that were seen.
+    pub(crate) fn finish(self) -> (Evidence, Vec<String>) {
+        self.device.end_check();
+        (self.evidence, self.variations)
+    }
+
+    fn current(&self) -> &Connection {
+        self.connections.get(self.selected).expect("the check has connected")
+    }
+
+    /// A number of a QP that is none of ours yet; 0 and 1 are special.
+    fn unused_qpn(&mut self) -> u32 {
+        loop {
+            let qpn = self.rng.next_u32() & 0xff_ffff;
+            if qpn > 0xff && self.connections.iter().all(|other| other.ours.qpn != qpn) {
+                return qpn;
+            }
+        }
+    }
+
+    /// Takes in one datagram; false: none came until then.
+    fn receive(&mut self, until: Instant) -> Outcome<bool> {
+        let Some((outer, bytes)) = self.link.receive(until)? else { return Ok(false) };
+        if bytes.len() < Bth::LEN + icrc::LEN {
+            return Ok(true);
+        }
+        let at = self.link.now();
+        self.evidence.push(Way::In, at, &outer.flow, &bytes);
+        let icrc_is_right = self.checker.check(&outer, &bytes) != Verdict::Bad;
+        let arrived = Arrived { at, outer, bytes, icrc_is_right };
+        let qpn = arrived.dest_qp();
+        match self.connections.iter_mut().find(|connection| connection.ours.qpn == qpn) {
+            Some(connection) => connection.arrived.push_back(arrived),
+            None => self.strays.push_back(arrived),
+        }
+        Ok(true)
+    }
+
+    fn first_psn(&self, arrived: &Arrived) -> u32 {
+        let connection = self.current();
+        if arrived.is_response() { connection.ours.psn } else { connection.theirs.psn }
+    }
+
+    fn silence(&self) -> String {
+        format!("nothing within {} ms", self.waits.reply.as_millis())
+    }
+}
+
+impl Connection {
+    /// The PSN of a packet that is sent.
+    fn number(&self, packet: &Packet) -> u32 {
+        let first = if packet.is_response() { self.theirs.psn } else { self.ours.psn };
+        match packet.psn {
+            Place::At(offset) => first.wrapping_add_signed(offset) & 0xff_ffff,
+            Place::Absolute(psn) => psn & 0xff_ffff,
+        }
+    }
+}
