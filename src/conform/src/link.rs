@@ -44,7 +44,7 @@ pub struct PortLink<P> {
 /// Bytes of datagrams that are sent at once at most.
 const TX_CAPACITY: usize = 1 << 20;
 /// How long a socket whose buffer is full is waited for.
-const SEND_PATIENCE: Duration = Duration::from_secs(1);
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl<P: Port> PortLink<P> {
     /// The tester sends from `addr`, which the port has.
@@ -82,7 +82,7 @@ impl<P: Port> Link for PortLink<P> {
                 *icrc = (u32::from_le_bytes(*icrc) ^ damage).to_le_bytes();
             }
         }
-        let end = self.now() + SEND_PATIENCE;
+        let end = self.now() + SEND_TIMEOUT;
         while self.port.send(Instant::now(), &mut self.tx)? == SendOutcome::Blocked {
             if self.now() > end {
                 return Err(io::ErrorKind::TimedOut.into());

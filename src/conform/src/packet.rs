@@ -15,7 +15,7 @@ pub struct Packet {
     /// The opcode's byte.
     pub opcode: u8,
     /// Where it stands in the sequence.
-    pub psn: Place,
+    pub psn: Sequence,
     /// Who it is for, if not the QP at the other end.
     pub dest_qp: Option<u32>,
     /// Solicited event.
@@ -46,7 +46,7 @@ pub struct Packet {
 
 /// A PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Sequence {
     /// So many after the connection's first, in the direction of the requests that it belongs to.
     At(i32),
     /// This number.
@@ -63,7 +63,7 @@ impl Packet {
     pub fn new(opcode: u8) -> Packet {
         Packet {
             opcode,
-            psn: Place::At(0),
+            psn: Sequence::At(0),
             dest_qp: None,
             solicited: false,
             migreq: true,
@@ -82,13 +82,13 @@ impl Packet {
 
     /// So many PSNs after the first.
     pub fn at(mut self, psn: i32) -> Packet {
-        self.psn = Place::At(psn);
+        self.psn = Sequence::At(psn);
         self
     }
 
     /// At this very PSN.
     pub fn at_absolute(mut self, psn: u32) -> Packet {
-        self.psn = Place::Absolute(psn);
+        self.psn = Sequence::Absolute(psn);
         self
     }
 

@@ -2,7 +2,7 @@
 
 mod evidence;
 
-pub use evidence::{Evidence, Record, Way};
+pub use evidence::{Direction, Evidence, Record};
 
 use crate::Arrived;
 use crate::agent::Agent;
@@ -10,7 +10,7 @@ use crate::check::{Outcome, Stop};
 use crate::device::{Device, OurEnd, RemoteMemory, Setup, TheirEnd};
 use crate::expect::{self, Expect};
 use crate::link::Link;
-use crate::packet::{Packet, Place};
+use crate::packet::{Packet, Sequence};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::collections::VecDeque;
@@ -181,7 +181,7 @@ impl<'a> Script<'a> {
             let ecn = packet.ecn & 3;
             let traffic_class = connection.flow.traffic_class & !3 | ecn;
             let flow = Flow { traffic_class, ..connection.flow };
-            self.evidence.push(Way::Out, now, &flow, &bytes);
+            self.evidence.push(Direction::Out, now, &flow, &bytes);
             datagrams.push((flow, bytes, packet.icrc_damage));
         }
         Ok(self.link.send(&datagrams)?)
@@ -265,7 +265,7 @@ impl<'a> Script<'a> {
     /// # Errors
     /// If the port does not work.
     pub fn send_raw(&mut self, flow: &Flow, bytes: &[u8]) -> Outcome {
-        self.evidence.push(Way::Out, self.link.now(), flow, bytes);
+        self.evidence.push(Direction::Out, self.link.now(), flow, bytes);
         Ok(self.link.send(&[(*flow, bytes.to_vec(), 0)])?)
     }
 
@@ -366,7 +366,7 @@ impl<'a> Script<'a> {
             return Ok(true);
         }
         let at = self.link.now();
-        self.evidence.push(Way::In, at, &outer.flow, &bytes);
+        self.evidence.push(Direction::In, at, &outer.flow, &bytes);
         let icrc_is_right = self.checker.check(&outer, &bytes) != Verdict::Bad;
         let arrived = Arrived { at, outer, bytes, icrc_is_right };
         let qpn = arrived.dest_qp();
@@ -392,8 +392,8 @@ impl Connection {
     fn number(&self, packet: &Packet) -> u32 {
         let first = if packet.is_response() { self.theirs.psn } else { self.ours.psn };
         match packet.psn {
-            Place::At(offset) => first.wrapping_add_signed(offset) & 0xff_ffff,
-            Place::Absolute(psn) => psn & 0xff_ffff,
+            Sequence::At(offset) => first.wrapping_add_signed(offset) & 0xff_ffff,
+            Sequence::Absolute(psn) => psn & 0xff_ffff,
         }
     }
 }

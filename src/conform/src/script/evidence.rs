@@ -12,7 +12,7 @@ pub struct Evidence {
 
 /// Which way a packet went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// To the device.
     Out,
     /// From the device.
@@ -23,7 +23,7 @@ pub enum Way {
 #[derive(Clone, Debug)]
 pub struct Record {
     /// Which way it went.
-    pub way: Way,
+    pub way: Direction,
     /// When.
     pub at: Instant,
     /// Its outer headers.
@@ -36,7 +36,7 @@ pub struct Record {
 const MOST: usize = 10_000;
 
 impl Evidence {
-    pub(super) fn push(&mut self, way: Way, at: Instant, flow: &Flow, bytes: &[u8]) {
+    pub(super) fn push(&mut self, way: Direction, at: Instant, flow: &Flow, bytes: &[u8]) {
         if self.records.len() < MOST {
             self.records.push(Record { way, at, flow: *flow, bytes: bytes.to_vec() });
         }
