@@ -13,6 +13,7 @@
 //! | --- | --- |
 //! | [`checks`] | the list |
 //! | [`check`] | what a check is, and how it ends |
+//! | [`rules`] | the rules that checks ask about |
 //! | [`script`] | what a check is written with |
 //! | [`packet`], [`expect`] | what is sent, what is waited for |
 //! | [`arrived`] | what came |
@@ -30,6 +31,7 @@ pub mod device;
 pub mod expect;
 pub mod link;
 pub mod packet;
+pub mod rules;
 pub mod run;
 pub mod script;
 pub mod verdict;

@@ -44,7 +44,7 @@ enum Task {
     /// Check the house rules that no other tool checks: line length, `unsafe` only where it may
     /// be.
     Tidy,
-    /// Count the rules of `spec-tests/rules` and check that each has a test that breaks with it.
+    /// Count the rules of `src/conform/rules` and check that each has a test that breaks with it.
     Rules(rules::Options),
     /// Run the tests that make system calls, and `ib_write_bw`, as an ordinary user: no privilege,
     /// an empty home, 1,024 descriptors. Needs root, to become that user.

@@ -1,4 +1,4 @@
-//! The rules that are kept, `spec-tests/rules/*.toml`: the tests that say so, and the lines of the
+//! The rules that are kept, `src/conform/rules/*.toml`: the tests that say so, and the lines of the
 //! code that decide them.
 
 mod comments;
@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Options) -> Result {
 
 fn read() -> Result<Vec<Area>> {
     let root = root();
-    let dir = root.join("spec-tests/rules");
+    let dir = root.join("src/conform/rules");
     let mut files = Vec::new();
     files_below(&dir, "toml", &mut files).map_err(|error| format!("{}: {error}", dir.display()))?;
     files.sort();

@@ -1,0 +1,69 @@
+//! The rules that checks ask about: the lists in `src/conform/rules`, as part of the program.
+
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// One rule.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Rule {
+    /// Its name for ever: the prefix of its list and three digits.
+    pub id: String,
+    /// What is so, in one or two sentences.
+    #[serde(rename = "rule")]
+    pub text: String,
+    /// Where it comes from: a section of the standard, a file of the kernel.
+    pub source: Option<String>,
+    /// How the kernel's rxe does otherwise, or did.
+    pub differs: Option<String>,
+}
+
+/// One list.
+#[derive(Deserialize)]
+struct Area {
+    #[serde(rename = "rule")]
+    rules: Vec<Rule>,
+}
+
+macro_rules! lists {
+    ($($area:literal)*) => {
+        &[$(($area, include_str!(concat!("../rules/", $area, ".toml")))),*]
+    };
+}
+
+/// Name and text of every list.
+const LISTS: &[(&str, &str)] = lists![
+    "addresses" "client" "cm" "congestion" "counters" "cq-events" "flush-atomic-write"
+    "hostile-input" "memory" "memory-order" "multicast" "qp-states" "rc-completer" "rc-requester"
+    "rc-responder" "repair" "srq" "trains" "uc" "ud" "windows" "wire"
+];
+
+static RULES: LazyLock<HashMap<String, Rule>> = LazyLock::new(|| {
+    let areas = LISTS.iter().filter_map(|(_, text)| toml::from_str::<Area>(text).ok());
+    areas.flat_map(|area| area.rules).map(|rule| (rule.id.clone(), rule)).collect()
+});
+
+/// The rule of this ID.
+pub fn find(id: &str) -> Option<&'static Rule> {
+    RULES.get(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_list_is_part_of_the_program_and_can_be_read() {
+        let entries = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/rules")).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let lists = paths.filter(|path| path.extension().is_some_and(|ext| ext == "toml"));
+        let there: BTreeSet<_> =
+            lists.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+        assert_eq!(there, LISTS.iter().map(|(name, _)| (*name).to_owned()).collect());
+        for (name, text) in LISTS {
+            let area: Area = toml::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(area.rules.iter().all(|rule| find(&rule.id).is_some()));
+        }
+    }
+}
