@@ -50,7 +50,7 @@ impl Device for SimDevice {
         self.addr
     }
 
-    fn connect(&mut self, setup: &Setup, ours: &OurEnd) -> Result<TheirEnd, Unavailable> {
+    fn connect(&mut self, setup: &Setup, ours: &mut OurEnd) -> Result<TheirEnd, Unavailable> {
         let world = &mut *self.world.borrow_mut();
         let host = &mut world.nodes[NODE].host;
         let cqs = (host.add_cq(PLACES), host.add_cq(PLACES));

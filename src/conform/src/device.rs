@@ -18,9 +18,12 @@ pub trait Device {
 
     /// Makes a QP on the device, connected with ours, and what it needs (memory, receives).
     ///
+    /// `ours` is a proposal, which a way that has connected already changes to what it said then:
+    /// another number or, unless the setup names one, another first PSN.
+    ///
     /// # Errors
     /// If this way cannot, or the device does not.
-    fn connect(&mut self, setup: &Setup, ours: &OurEnd) -> Result<TheirEnd, Unavailable>;
+    fn connect(&mut self, setup: &Setup, ours: &mut OurEnd) -> Result<TheirEnd, Unavailable>;
 
     /// The program on the device, if there is one that does what it is told.
     fn agent(&mut self) -> Option<&mut dyn Agent>;

@@ -98,8 +98,8 @@ impl<'a> Script<'a> {
     pub fn connect(&mut self, setup: &Setup) -> Outcome<ConnectionId> {
         let psn = setup.our_psn.unwrap_or_else(|| self.rng.next_u32() & 0xff_ffff);
         let qpn = self.unused_qpn();
-        let ours = OurEnd { addr: self.link.local(), qpn, psn };
-        let theirs = self.device.connect(setup, &ours)?;
+        let mut ours = OurEnd { addr: self.link.local(), qpn, psn };
+        let theirs = self.device.connect(setup, &mut ours)?;
         let flow = Flow {
             src: ours.addr,
             dst: self.device.addr(),
