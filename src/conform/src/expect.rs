@@ -78,9 +78,15 @@ pub fn rnr_nak(at: i32) -> Expect {
     Expect { syndrome: Some(Answer::NotReady), ..ack(at) }
 }
 
-/// A part of the answer to a READ: FIRST, MIDDLE, LAST or ONLY.
-pub fn read_response(opcode: Opcode, at: i32, payload: &[u8]) -> Expect {
-    Expect { at: Some(at), payload: Some(payload.to_vec()), ..any(opcode) }
+/// A part of the answer to a READ: FIRST, MIDDLE, LAST or ONLY. All but a MIDDLE acknowledge.
+pub fn read_response(opcode: Opcode, at: i32) -> Expect {
+    let acknowledges = opcode != Opcode::RC_READ_RESPONSE_MIDDLE;
+    Expect { at: Some(at), syndrome: acknowledges.then_some(Answer::Ack), ..any(opcode) }
+}
+
+/// The answer to a FLUSH or an ATOMIC WRITE: that to a READ of nothing.
+pub fn empty_response(at: i32) -> Expect {
+    read_response(Opcode::RC_READ_RESPONSE_ONLY, at).len(0)
 }
 
 /// The answer to an atomic: the value that was there.
@@ -136,6 +142,11 @@ impl Expect {
     pub fn timer(mut self, code: u8) -> Expect {
         self.syndrome = Some(Answer::NotReadyFor(code));
         self
+    }
+
+    /// The PSN that it is expected at, if one is.
+    pub fn place(&self) -> Option<i32> {
+        self.at
     }
 
     /// What is different; `None`: it is as expected. `first_psn` is the number of PSN 0.

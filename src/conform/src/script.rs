@@ -1,5 +1,6 @@
 //! What a check is written with: packets out, packets expected, and the program on the device.
 
+mod answers;
 mod evidence;
 
 pub use evidence::{Direction, Evidence, Record};
@@ -56,6 +57,7 @@ pub struct Script<'a> {
 struct Connection {
     ours: OurEnd,
     theirs: TheirEnd,
+    setup: Setup,
     flow: Flow,
     arrived: VecDeque<Arrived>,
 }
@@ -109,7 +111,8 @@ impl<'a> Script<'a> {
             flow_label: 0,
         };
         let arrived = VecDeque::new();
-        self.connections.push(Connection { ours, theirs, flow, arrived });
+        let setup = setup.clone();
+        self.connections.push(Connection { ours, theirs, setup, flow, arrived });
         self.selected = self.connections.len() - 1;
         Ok(ConnectionId(self.selected))
     }
@@ -177,7 +180,7 @@ impl<'a> Script<'a> {
         let connection = &self.connections[self.selected];
         let mut datagrams = Vec::new();
         for packet in packets {
-            let bytes = packet.to_bytes(connection.theirs.qpn, connection.number(packet));
+            let bytes = connection.datagram(packet);
             let ecn = packet.ecn & 3;
             let traffic_class = connection.flow.traffic_class & !3 | ecn;
             let flow = Flow { traffic_class, ..connection.flow };
@@ -258,6 +261,11 @@ impl<'a> Script<'a> {
                 return Ok(None);
             }
         }
+    }
+
+    /// The datagram that a packet becomes, for a check that damages it.
+    pub fn datagram(&self, packet: &Packet) -> Vec<u8> {
+        self.current().datagram(packet)
     }
 
     /// Sends a datagram as it is: UDP payload, with room for the ICRC, which becomes right.
@@ -388,6 +396,10 @@ impl<'a> Script<'a> {
 }
 
 impl Connection {
+    fn datagram(&self, packet: &Packet) -> Vec<u8> {
+        packet.to_bytes(self.theirs.qpn, self.number(packet))
+    }
+
     /// The PSN of a packet that is sent.
     fn number(&self, packet: &Packet) -> u32 {
         let first = if packet.is_response() { self.theirs.psn } else { self.ours.psn };
