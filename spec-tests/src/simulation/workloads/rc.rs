@@ -398,13 +398,18 @@ impl RcWorkload {
     pub fn abandon(&mut self) {
         self.stop();
         self.abandoned = true;
-        for index in self.send_progress.ended..self.send_progress.posted {
-            self.send_failed(index);
-        }
+        self.lose_sends();
         for index in self.recv_progress.ended..self.recv_progress.posted {
             self.arena.mark_unknown(&self.recvs[index].wqe.sges);
         }
         self.recv_progress.ended = self.recv_progress.posted;
+    }
+
+    /// The sends that are posted will never complete: their effects may be there, or parts of them.
+    pub fn lose_sends(&mut self) {
+        for index in self.send_progress.ended..self.send_progress.posted {
+            self.send_failed(index);
+        }
     }
 
     /// Its progress.

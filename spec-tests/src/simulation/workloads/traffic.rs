@@ -19,10 +19,13 @@ pub struct Traffic {
     /// The programs of the other transports, if there are any.
     pub datagrams: DatagramWorkloads,
     rng: Rng,
+    /// Steps since something completed.
     steps: u64,
 }
 
-/// A run that takes more steps than this hangs in a loop.
+/// A run that takes more steps than this without a completion hangs in a loop. (A long message to
+/// a peer that keeps nothing of what comes early, over a network that reorders half of it, takes
+/// many, and there may be many such messages.)
 const MAX_STEPS: u64 = 2_000_000;
 
 impl Traffic {
@@ -143,6 +146,7 @@ impl Traffic {
     }
 
     fn on_completion(&mut self, node: usize, cq: CqId, completed: Completed) {
+        self.steps = 0;
         let now = self.world.now();
         self.world.trace.completion(now, node, &completed.completion);
         if self.datagrams.on_completion(&mut self.world, node, &completed) {
