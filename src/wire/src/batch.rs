@@ -67,8 +67,6 @@ pub struct TxBatch {
     spans: Vec<Span>,
     /// How many of the spans were sent.
     sent: usize,
-    /// Bytes of the room that are promised to somebody.
-    reserved: usize,
 }
 
 /// Where a run lies.
@@ -129,7 +127,6 @@ impl TxBatch {
             end: 0,
             spans: Vec::new(),
             sent: 0,
-            reserved: 0,
         }
     }
 
@@ -150,12 +147,7 @@ impl TxBatch {
 
     /// Whether there is room for one more datagram, of whatever length RoCEv2 allows.
     pub fn has_room(&self) -> bool {
-        self.room() >= self.reserved + MAX_DATAGRAM
-    }
-
-    /// From now on [`has_room`](Self::has_room) speaks of what is left beside so many bytes.
-    pub fn reserve(&mut self, bytes: usize) {
-        self.reserved = bytes;
+        self.room() >= MAX_DATAGRAM
     }
 
     /// Bytes of datagrams that can still be pushed.
