@@ -11,11 +11,7 @@ use std::time::{Duration, Instant};
 use urxe_port::sim::SimPort;
 use urxe_port::{Port, RxBatch, SendOutcome};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Flow, OuterHeaders};
-
-/// The two bits of the traffic class: a flow that understands marks, and a mark.
-const ECT: u8 = 0b10;
-const CE: u8 = 0b11;
+use urxe_wire::{Flow, OuterHeaders, ecn};
 
 /// A packet is lost when one was acknowledged that was sent so many later.
 const DUPLICATE_THRESHOLD: u64 = 3;
@@ -55,7 +51,7 @@ impl Line {
         let mut packets = Vec::new();
         while self.port.recv(now, rx).expect("the simulated port works") > 0 {
             while let Some((outer, bytes)) = rx.next_datagram() {
-                let marked = outer.flow.traffic_class & CE == CE;
+                let marked = ecn::is_marked(outer.flow.traffic_class);
                 packets.extend(Packet::parse(bytes).map(|packet| (packet, marked)));
             }
         }
@@ -75,7 +71,7 @@ impl DcqcnSender {
     /// Begins at `start`, at the rate of its line.
     pub fn new(port: SimPort, to: IpAddr, line: u64, start: Instant) -> DcqcnSender {
         DcqcnSender {
-            line: Line::new(port, to, ECT),
+            line: Line::new(port, to, ecn::CAPABLE),
             rate: Rate::new(line),
             next: start,
             number: 0,
@@ -176,16 +172,17 @@ pub struct WindowSender {
 }
 
 impl WindowSender {
-    /// Begins at `start`; `ecn`: its packets can be marked.
+    /// Begins at `start`; `is_markable`: its packets can be marked.
     pub fn new(
         port: SimPort,
         to: IpAddr,
         algorithm: Algorithm,
-        ecn: bool,
+        is_markable: bool,
         start: Instant,
     ) -> WindowSender {
+        let bits = if is_markable { ecn::CAPABLE } else { ecn::NOT_CAPABLE };
         WindowSender {
-            line: Line::new(port, to, if ecn { ECT } else { 0 }),
+            line: Line::new(port, to, bits),
             window: Window::new(algorithm),
             start,
             number: 0,

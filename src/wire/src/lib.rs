@@ -67,6 +67,7 @@ pub mod batch;
 mod body;
 mod bth;
 mod deth;
+pub mod ecn;
 mod feth;
 mod grh;
 pub mod icrc;

@@ -26,10 +26,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 use urxe_types::Qpn;
-use urxe_wire::Flow;
-
-/// The two lowest bits of the traffic class, which the network changes (RFC 3168).
-const ECN_MASK: u8 = 0b11;
+use urxe_wire::{Flow, ecn};
 
 /// What makes two ways one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +40,7 @@ pub(crate) struct PathKey {
 impl From<&Flow> for PathKey {
     fn from(flow: &Flow) -> PathKey {
         let Flow { src, dst, traffic_class, .. } = *flow;
-        PathKey { src, dst, traffic_class: traffic_class & !ECN_MASK }
+        PathKey { src, dst, traffic_class: traffic_class & !ecn::MASK }
     }
 }
 

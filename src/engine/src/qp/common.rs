@@ -11,17 +11,7 @@ use crate::memory::KeyTable;
 use crate::path::Paths;
 use std::time::Instant;
 use urxe_types::{Completion, Extra, QpAttr, QpState, Qpn, WcOpcode, WcStatus};
-use urxe_wire::{Outer, Packet};
-
-/// The two lowest bits of the traffic class (RFC 3168).
-const ECN_MASK: u8 = 0b11;
-/// What a congested switch makes of them.
-const ECN_CONGESTION_EXPERIENCED: u8 = 0b11;
-
-/// Whether a switch marked the packet as having met congestion.
-fn is_marked(outer: &Outer) -> bool {
-    outer.flow.traffic_class & ECN_MASK == ECN_CONGESTION_EXPERIENCED
-}
+use urxe_wire::{Outer, Packet, ecn};
 
 /// How a work request ends badly: its status, and why.
 pub(super) type Error = (WcStatus, Cause);
@@ -186,7 +176,7 @@ impl<'a, H> Cx<'a, H> {
     pub(super) fn count_received(&mut self, outer: &Outer, packet: &Packet<'_>) {
         self.count(Counter::ReceivedPackets, 1);
         self.count(Counter::ReceivedBytes, packet.payload.len() as u64);
-        let is_marked = is_marked(outer);
+        let is_marked = ecn::is_marked(outer.flow.traffic_class);
         // COUNT-016
         if is_marked {
             self.count(Counter::EcnMarked, 1);

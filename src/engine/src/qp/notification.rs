@@ -8,14 +8,10 @@ use std::convert::Infallible;
 use std::time::Instant;
 use urxe_types::Psn;
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Body, Bth, Flow, Headers};
+use urxe_wire::{Body, Bth, Flow, Headers, ecn};
 
 /// The payload of a notification: reserved bytes.
 const PAYLOAD: usize = 16;
-/// The two lowest bits of the traffic class, which the network changes (RFC 3168).
-const ECN_MASK: u8 = 0b11;
-/// In them: switches may mark the packet.
-const ECT_0: u8 = 0b10;
 
 /// The notifications of one QP.
 #[derive(Debug, Default)]
@@ -50,7 +46,7 @@ impl Notifier {
         // CONG-020
         let bth = Bth { becn: true, ..Bth::new(route.dest_qpn, Psn::new(0)) };
         // CONG-024: it is not to be marked itself.
-        let traffic_class = route.flow.traffic_class & !ECN_MASK;
+        let traffic_class = route.flow.traffic_class & !ecn::MASK;
         let flow = Flow { traffic_class, ..route.flow };
         let Ok(()) = tx.push(&flow, &Headers::new(bth, Body::Cnp), PAYLOAD, |payload| {
             payload.fill(0);
@@ -63,5 +59,5 @@ impl Notifier {
 
 /// The traffic class of what may be marked.
 pub(super) fn markable(traffic_class: u8) -> u8 {
-    traffic_class & !ECN_MASK | ECT_0
+    traffic_class & !ecn::MASK | ecn::CAPABLE
 }

@@ -4,11 +4,7 @@ use crate::rng::Rng;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-
-/// The two lowest bits of the traffic class: ECN (RFC 3168).
-const ECN: u8 = 0b11;
-const NOT_ECN_CAPABLE: u8 = 0b00;
-const CONGESTION_EXPERIENCED: u8 = 0b11;
+use urxe_wire::ecn;
 
 /// Which queue of the network is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,9 +174,9 @@ pub(super) fn transmission(rate: u64, len: usize) -> Duration {
 
 /// Marks a packet; false: its flow does not understand that.
 pub(super) fn mark(traffic_class: &mut u8) -> bool {
-    let capable = *traffic_class & ECN != NOT_ECN_CAPABLE;
+    let capable = *traffic_class & ecn::MASK != ecn::NOT_CAPABLE;
     if capable {
-        *traffic_class |= CONGESTION_EXPERIENCED;
+        *traffic_class |= ecn::CONGESTION_EXPERIENCED;
     }
     capable
 }
@@ -192,7 +188,6 @@ mod tests {
     const US: Duration = Duration::from_micros(1);
     /// A packet of 1000 bytes takes 1 us.
     const RATE: u64 = 8_000_000_000;
-    const ECT: u8 = 0b10;
 
     fn state(queue: Queue) -> QueueState {
         QueueState::new(queue, Rng::new(1), false)
@@ -204,7 +199,7 @@ mod tests {
         let mut state = QueueState::new(queue, Rng::new(1), true);
         for _ in 0..packets {
             state.waiting = waiting;
-            state.pass(Instant::now(), &mut ECT.clone(), 1000);
+            state.pass(Instant::now(), &mut ecn::CAPABLE.clone(), 1000);
         }
         state.counters.marked
     }
@@ -254,9 +249,9 @@ mod tests {
         let mut class = 0;
         assert!(state.pass(now, &mut class, 1000).is_some(), "it finds nothing before it");
         assert_eq!(state.pass(now, &mut class, 1000), None);
-        let mut class = ECT;
+        let mut class = ecn::CAPABLE;
         assert!(state.pass(now, &mut class, 1000).is_some_and(|(_, marked)| marked));
-        assert_eq!(class, CONGESTION_EXPERIENCED);
+        assert_eq!(class, ecn::CONGESTION_EXPERIENCED);
         assert_eq!((state.counters.unmarkable, state.counters.marked), (1, 1));
     }
 }
