@@ -11,12 +11,13 @@ fn our_engine_passes_every_check() {
     let mut wrong = Vec::new();
     for check in checks::all() {
         let (mut link, mut device) = laboratory(1, Link::default());
-        let finding = play(check, &mut link, &mut device, &Plan::default());
-        if finding.verdict != Verdict::Pass || finding.attempts > 1 {
-            let Some(expected) = finding.expected else {
-                panic!("{}: {}", check.name, finding.seen)
-            };
-            wrong.push(format!("{}: expected {expected}; {}", check.name, finding.seen));
+        // This network loses nothing: once is enough.
+        let plan = Plan { attempts: 1, ..Plan::default() };
+        let finding = play(check, &mut link, &mut device, &plan);
+        if !matches!(finding.verdict, Verdict::Pass | Verdict::Variation) {
+            let expected = finding.expected.as_deref().unwrap_or("to be told");
+            let (verdict, seen) = (finding.verdict, &finding.seen);
+            wrong.push(format!("{}: {verdict}: expected {expected}; {seen}", check.name));
         }
     }
     assert!(wrong.is_empty(), "{} checks\n{}", wrong.len(), wrong.join("\n"));

@@ -1,8 +1,9 @@
 //! Our own engine as a device under test: in the simulated network, in virtual time.
 
-mod device;
+mod agent;
+mod names;
 
-pub use device::SimDevice;
+pub use agent::SimAgent;
 
 use crate::simulation::world::{NodeConfig, World};
 use std::cell::RefCell;
@@ -10,6 +11,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Instant;
+use urxe_conform::device::AgentDevice;
 use urxe_conform::link;
 use urxe_port::sim::{Link, SimPort};
 use urxe_port::{Port, RxBatch, SendOutcome};
@@ -20,6 +22,9 @@ use urxe_wire::{Flow, Outer};
 const DEVICE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 /// The tester's address.
 const TESTER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+/// The engine under test, by a program on it.
+pub type SimDevice = AgentDevice<SimAgent>;
 
 /// The tester's end of the simulated network.
 pub struct SimLink {
@@ -35,7 +40,8 @@ pub fn laboratory(seed: u64, link: Link) -> (SimLink, SimDevice) {
     let port = world.network.attach(TESTER).expect("two addresses");
     let world = Rc::new(RefCell::new(world));
     let tx = TxBatch::new(port.caps().tx_limits, 1 << 20);
-    let device = SimDevice::new(Rc::clone(&world), DEVICE, TESTER);
+    let agent = SimAgent::new(Rc::clone(&world), DEVICE);
+    let device = AgentDevice::new(agent, DEVICE).expect("the simulated program answers");
     (SimLink { world, port, tx, rx: RxBatch::new(1) }, device)
 }
 
@@ -65,6 +71,8 @@ impl link::Link for SimLink {
             if let Some((outer, bytes)) = self.rx.next_datagram() {
                 return Ok(Some((*outer, bytes.to_vec())));
             }
+            // What the device has to send is under way before time passes.
+            self.world.borrow_mut().transmit();
             let now = self.world.borrow().now();
             if self.port.recv(now, &mut self.rx)? > 0 {
                 continue;

@@ -4,7 +4,11 @@
 //! server's handshake, an agent that does what it is told, a simulated engine. Each is a
 //! [`Device`]. A way that cannot give what a check wants says so, and the verdict says it.
 
-use crate::agent::Agent;
+mod agent;
+
+pub use agent::{AgentDevice, GRH, RECEIVES, SOURCE, TARGET};
+
+use crate::agent::{Agent, State};
 use std::net::IpAddr;
 use urxe_types::{PathMtu, QpType};
 
@@ -27,6 +31,11 @@ pub trait Device {
 
     /// The program on the device, if there is one that does what it is told.
     fn agent(&mut self) -> Option<&mut dyn Agent>;
+
+    /// Which of the device's addresses packets come from, for its program.
+    fn gid_index(&self) -> u8 {
+        0
+    }
 
     /// A check is over: what was made for it can go.
     fn end_check(&mut self);
@@ -71,6 +80,12 @@ pub struct Setup {
     pub max_dest_rd_atomic: Option<u8>,
     /// The Q_Key of a UD QP.
     pub qkey: u32,
+    /// Windows can be bound to its memory.
+    pub windows: bool,
+    /// Where it receives from, if not from a queue of its own. Needs an agent.
+    pub srq: Option<Srq>,
+    /// The state that it is taken to: INIT, RTR or RTS. Another than RTS needs an agent.
+    pub state: State,
     /// Our first PSN, where that matters.
     pub our_psn: Option<u32>,
     /// Its first PSN, where that matters.
@@ -98,6 +113,9 @@ impl Setup {
             max_rd_atomic: None,
             max_dest_rd_atomic: None,
             qkey: 0x1111_1111,
+            windows: false,
+            srq: None,
+            state: State::Rts,
             our_psn: None,
             their_psn: None,
         }
@@ -167,6 +185,45 @@ pub struct TheirEnd {
     pub psn: u32,
     /// Its memory, if there is any.
     pub memory: Option<RemoteMemory>,
+    /// What an agent knows it by, where there is one.
+    pub handle: Option<Handle>,
+}
+
+/// What an agent made for a connection, by its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handle(pub u32);
+
+impl Handle {
+    /// The QP.
+    pub fn qp(self) -> String {
+        format!("qp{}", self.0)
+    }
+
+    /// Where its sends and receives complete.
+    pub fn cq(self) -> String {
+        format!("cq{}", self.0)
+    }
+
+    /// The memory that peers may use.
+    pub fn memory(self) -> String {
+        format!("memory{}", self.0)
+    }
+
+    /// The memory that its own work requests use.
+    pub fn buffer(self) -> String {
+        format!("buffer{}", self.0)
+    }
+}
+
+/// A shared receive queue of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Srq(pub u32);
+
+impl Srq {
+    /// An agent's name for it.
+    pub fn name(self) -> String {
+        format!("srq{}", self.0)
+    }
 }
 
 /// Memory of the device that a peer may use.

@@ -2,11 +2,13 @@
 
 mod answers;
 mod evidence;
+mod program;
 
 pub use evidence::{Direction, Evidence, Record};
+pub use program::{AddressHandle, MemoryWindow};
 
 use crate::Arrived;
-use crate::agent::Agent;
+use crate::agent::{Event, Wc};
 use crate::check::{Outcome, Stop};
 use crate::device::{Device, OurEnd, RemoteMemory, Setup, TheirEnd};
 use crate::expect::{self, Expect};
@@ -51,6 +53,10 @@ pub struct Script<'a> {
     checker: Checker,
     evidence: Evidence,
     variations: Vec<String>,
+    /// Numbers what is made on the device by name.
+    next_name: u32,
+    /// Events that the program has told of and that were not waited for yet.
+    events: VecDeque<Event>,
 }
 
 /// One of our QPs.
@@ -60,6 +66,8 @@ struct Connection {
     setup: Setup,
     flow: Flow,
     arrived: VecDeque<Arrived>,
+    /// Completions that the program has told of and that were not waited for yet.
+    completed: VecDeque<Wc>,
 }
 
 /// Names a connection of a script.
@@ -88,6 +96,8 @@ impl<'a> Script<'a> {
             checker: Checker::new(),
             evidence: Evidence::default(),
             variations: Vec::new(),
+            next_name: 0,
+            events: VecDeque::new(),
         }
     }
 
@@ -110,9 +120,8 @@ impl<'a> Script<'a> {
             hop_limit: 64,
             flow_label: 0,
         };
-        let arrived = VecDeque::new();
-        let setup = setup.clone();
-        self.connections.push(Connection { ours, theirs, setup, flow, arrived });
+        let (arrived, completed, setup) = (VecDeque::new(), VecDeque::new(), setup.clone());
+        self.connections.push(Connection { ours, theirs, setup, flow, arrived, completed });
         self.selected = self.connections.len() - 1;
         Ok(ConnectionId(self.selected))
     }
@@ -295,16 +304,6 @@ impl<'a> Script<'a> {
 
     // The rest.
 
-    /// The program on the device.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub fn agent(&mut self) -> Outcome<&mut dyn Agent> {
-        self.device.agent().ok_or_else(|| {
-            Stop::NeedsAgent("only the device's own program sees what is asked about".into())
-        })
-    }
-
     /// The time.
     pub fn now(&self) -> Instant {
         self.link.now()
@@ -355,6 +354,10 @@ impl<'a> Script<'a> {
 
     fn current(&self) -> &Connection {
         self.connections.get(self.selected).expect("the check has connected")
+    }
+
+    fn current_mut(&mut self) -> &mut Connection {
+        self.connections.get_mut(self.selected).expect("the check has connected")
     }
 
     /// A number of a QP that is none of ours yet; 0 and 1 are special.

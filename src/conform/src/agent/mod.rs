@@ -1,18 +1,28 @@
 //! The program on the device that does what it is told.
 //!
 //! What only the device's own program sees (completions, events, states, its memory) no packet
-//! shows. An agent is a small verbs program there: it takes commands, one line of JSON each, and
-//! answers each with one.
+//! shows. An agent is a small verbs program there: it takes [commands](Command), one line of JSON
+//! each, and answers each with one. `interop/peer` has the programs; this is their vocabulary.
+
+mod answer;
+mod command;
+mod wr;
+
+pub use answer::{
+    Bound, Completed, Event, EventKind, Events, Hello, Key, Made, QpInfo, Status, Wc,
+};
+pub use command::{Command, Connect, ModifyQp, Path, State};
+pub use wr::{Operation, RecvWr, SendWr, Window, number};
 
 use serde_json::Value;
 
 /// A verbs program that does what it is told.
 pub trait Agent {
-    /// Does one thing, an object whose `do` names it, and returns what came of it.
+    /// Does one thing, and returns what came of it: an object, see [`Command`] for what is in it.
     ///
     /// # Errors
     /// If the program could not, with its reason, or if it is gone.
-    fn call(&mut self, command: &Value) -> Result<Value, AgentError>;
+    fn call(&mut self, command: &Command) -> Result<Value, AgentError>;
 }
 
 /// Why a command was not done.
@@ -31,4 +41,13 @@ pub enum AgentError {
     /// The program, or the way to it, is gone.
     #[error("the agent is gone: {0}")]
     Gone(String),
+}
+
+impl AgentError {
+    /// Whether the device, its driver or its library does not have what was asked for.
+    pub fn is_not_supported(&self) -> bool {
+        const ENOSYS: i32 = 38;
+        const EOPNOTSUPP: i32 = 95;
+        matches!(self, AgentError::Refused { errno: Some(ENOSYS | EOPNOTSUPP), .. })
+    }
 }
