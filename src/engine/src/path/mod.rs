@@ -22,7 +22,8 @@ pub(crate) use round_trip::{RoundTrip, Sample};
 
 use crate::limits::{FIRST_ANSWERS, MAX_UNUSED_PATHS};
 use crate::tuning::CongestionControl;
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 use urxe_types::Qpn;
@@ -45,7 +46,7 @@ impl From<&Flow> for PathKey {
 }
 
 /// A path of this device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PathId(u32);
 
 /// Which of the two lanes of a path.
@@ -71,6 +72,8 @@ pub(crate) struct Path {
     lanes: [Lane; 2],
     /// It stands in [`Paths::ready`].
     is_ready: bool,
+    /// It stands in [`Paths::paced`] with this time.
+    paced_until: Option<Instant>,
 }
 
 impl Path {
@@ -80,6 +83,11 @@ impl Path {
 
     pub(crate) fn lane_mut(&mut self, direction: Direction) -> &mut Lane {
         &mut self.lanes[direction as usize]
+    }
+
+    /// When the pace lets the next QP go on that waits for nothing else.
+    fn released_at(&self) -> Option<Instant> {
+        self.lanes.iter().filter_map(Lane::released_at).min()
     }
 }
 
@@ -102,8 +110,9 @@ pub(crate) struct Paths {
     unused: VecDeque<PathId>,
     /// Paths that may have room for QPs that wait.
     ready: VecDeque<PathId>,
-    /// Paths on which QPs wait for the pace.
-    paced: Vec<PathId>,
+    /// When to look at which path on which QPs wait for the pace. A path stands here at most once
+    /// with the time that it knows of; other entries of it are leftovers.
+    paced: BinaryHeap<Reverse<(Instant, PathId)>>,
 }
 
 impl Paths {
@@ -134,6 +143,7 @@ impl Paths {
             peer: Peer::default(),
             lanes: [Lane::new(self.control, None), Lane::new(self.control, Some(FIRST_ANSWERS))],
             is_ready: false,
+            paced_until: None,
         };
         let id = match self.unused.len() >= MAX_UNUSED_PATHS {
             true => self.unused.pop_front(),
@@ -196,32 +206,33 @@ impl Paths {
                 }
             }
             path.is_ready = false;
-            let is_paced = path.lanes.iter().any(|lane| lane.released_at().is_some());
             self.ready.pop_front();
-            if is_paced && !self.paced.contains(&id) {
-                self.paced.push(id);
+            if let Some(at) = path.released_at()
+                && path.paced_until.is_none_or(|until| at < until)
+            {
+                path.paced_until = Some(at);
+                self.paced.push(Reverse((at, id)));
             }
         }
         None
     }
 
-    /// When the pace of a path lets the next QP go on.
+    /// When the pace of a path may let the next QP go on.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let lanes = self.paced.iter().flat_map(|&id| &self.get(id).lanes);
-        lanes.filter_map(Lane::released_at).min()
+        self.paced.peek().map(|&Reverse((at, _))| at)
     }
 
-    /// Sees to the paths whose pace lets a QP go on by `now`.
+    /// Sees to the paths whose pace may let a QP go on by `now`. One whose pace has become slower
+    /// meanwhile is looked at once more, later.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        let mut paced = std::mem::take(&mut self.paced);
-        paced.retain(|&id| {
-            let at = self.get(id).lanes.iter().filter_map(Lane::released_at).min();
-            let is_due = at.is_none_or(|at| at <= now);
-            if is_due {
+        while let Some(at) = self.poll_timeout().filter(|&at| at <= now)
+            && let Some(Reverse((_, id))) = self.paced.pop()
+        {
+            let path = self.get_mut(id);
+            if path.paced_until == Some(at) {
+                path.paced_until = None;
                 self.look_at(id);
             }
-            !is_due
-        });
-        self.paced.append(&mut paced);
+        }
     }
 }
