@@ -12,6 +12,7 @@ use urxe_spec_tests::scale::{Extent, Row, SCENARIOS, Scenario, table};
 
 /// Runs the scenarios and shows what came of them.
 #[derive(Parser)]
+#[command(bin_name = "cargo xtask scale")]
 struct Args {
     /// More cases, for longer; writes the table to `spec-tests/scale.txt`.
     #[arg(long)]

@@ -1,34 +1,21 @@
 //! `cargo xtask scale`: how the engine fares under losses, on long paths, with many QPs and beside
 //! others, in the simulated network.
 
+use std::ffi::OsString;
 use urxe_shell::{Result, cargo, run};
 
 /// What is run, and how it is shown.
 #[derive(clap::Args)]
+#[command(disable_help_flag = true)]
 pub(crate) struct Options {
-    /// More cases, for longer; writes the table to `spec-tests/scale.txt`.
-    #[arg(long)]
-    long: bool,
-    /// Show JSON instead of a table.
-    #[arg(long)]
-    json: bool,
-    /// Only this scenario; can be given several times.
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
+    /// Those of the program `scale` of `spec-tests`, which says them with `--help`.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    options: Vec<OsString>,
 }
 
 /// Runs the scenarios, built as the tests are.
-pub(crate) fn show(options: &Options) -> Result {
+pub(crate) fn show(Options { options }: &Options) -> Result {
     let mut command = cargo();
     command.args(["run", "--quiet", "--package", "urxe-spec-tests", "--bin", "scale", "--"]);
-    if options.long {
-        command.arg("--long");
-    }
-    if options.json {
-        command.arg("--json");
-    }
-    for name in &options.only {
-        command.args(["--only", name]);
-    }
-    run(&mut command)
+    run(command.args(options))
 }
