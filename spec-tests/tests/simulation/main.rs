@@ -79,6 +79,13 @@ impl Draw {
     }
 }
 
+/// The same seed makes the same run, another one another; `run` returns the hash of a run.
+fn check_repeats(seed: u64, prints: bool, run: impl Fn(u64, bool) -> u64) {
+    let first = run(seed, prints);
+    assert_eq!(run(seed, false), first);
+    assert_ne!(run(seed + 1, false), first);
+}
+
 /// A connection without a fault is still connected.
 fn check_connected(traffic: &Traffic, workloads: &[RcWorkload]) {
     for workload in workloads {

@@ -1,7 +1,7 @@
 //! UC and UD, shared receive queues and multicast groups, beside reliable connections: whatever
 //! arrives is a message that was sent, whole; every send completes; no receive is lost.
 
-use crate::{LIMIT, check_connected};
+use crate::{LIMIT, check_connected, check_repeats};
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::scenario::{self, Connection, NetworkProfile, PD};
 use urxe_spec_tests::simulation::seeds::Family;
@@ -77,9 +77,7 @@ pub(crate) const REPEATED: Family = Family {
     first: 120_000,
     runs: 10,
     run: |seed, prints| {
-        let first = run(seed, prints, NetworkProfile::stormy);
-        assert_eq!(run(seed, false, NetworkProfile::stormy), first);
-        assert_ne!(run(seed + 1, false, NetworkProfile::stormy), first);
+        check_repeats(seed, prints, |seed, prints| run(seed, prints, NetworkProfile::stormy));
     },
 };
 

@@ -1,7 +1,7 @@
 //! On a network that loses, doubles, delays, reorders and damages, with long interruptions:
 //! everything succeeds, in order, once, and memory has the expected content.
 
-use crate::{Draw, LIMIT, check_connected};
+use crate::{Draw, LIMIT, check_connected, check_repeats};
 use urxe_engine::Counter;
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::scenario::NetworkProfile;
@@ -94,9 +94,7 @@ pub(crate) const REPEATED: Family = Family {
     first: 20_000,
     runs: 20,
     run: |seed, prints| {
-        let first = run(seed, prints, NetworkProfile::stormy);
-        assert_eq!(run(seed, false, NetworkProfile::stormy), first);
-        assert_ne!(run(seed + 1, false, NetworkProfile::stormy), first);
+        check_repeats(seed, prints, |seed, prints| run(seed, prints, NetworkProfile::stormy));
     },
 };
 
