@@ -167,6 +167,12 @@ pub enum Command {
 }
 
 impl Command {
+    /// What `do` says.
+    pub fn name(&self) -> String {
+        let value = serde_json::to_value(self).unwrap_or_default();
+        value["do"].as_str().unwrap_or_default().to_string()
+    }
+
     /// The name of what it makes.
     pub fn makes(&self) -> Option<&str> {
         match self {

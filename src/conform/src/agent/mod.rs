@@ -2,16 +2,18 @@
 //!
 //! What only the device's own program sees (completions, events, states, its memory) no packet
 //! shows. An agent is a small verbs program there: it takes [commands](Command), one line of JSON
-//! each, and answers each with one. `interop/peer` has the programs; this is their vocabulary.
+//! each, and answers each with one. `interop/agent` has the program; this is their vocabulary.
 
 mod answer;
 mod command;
+mod tcp;
 mod wr;
 
 pub use answer::{
     Bound, Completed, Event, EventKind, Events, Hello, Key, Made, QpInfo, Status, Wc,
 };
 pub use command::{Command, Connect, ModifyQp, Path, State};
+pub use tcp::TcpAgent;
 pub use wr::{Operation, RecvWr, SendWr, Window, number};
 
 use serde_json::Value;
