@@ -30,12 +30,23 @@
 //! sender that leaves that flag out, which none should, is only understood where the headers are
 //! seen.) The link's own checksum and, where the sender fills it in, the UDP checksum still
 //! stand. Where the identification is known, and on IPv6, which has none, nothing is given away.
+//!
+//! # The computation
+//!
+//! It is most of what a large packet costs, so it goes in one pass over headers and payload, with
+//! the widest multiplications that the processor has; `crc32fast` is for processors without any.
 
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "instructions that not every processor has")]
+mod clmul;
 mod gf2;
+mod head;
 mod ident;
 
+#[cfg(target_arch = "x86_64")]
+use self::clmul::Kernel;
 use self::ident::Backwards;
-use crate::outer::{DONT_FRAGMENT, MAX_UDP_PAYLOAD, OuterHeaders};
+use crate::outer::{DONT_FRAGMENT, MAX_UDP_PAYLOAD};
 use crate::{Bth, Flow, Ident, Outer};
 
 /// Bytes on the wire.
@@ -43,9 +54,6 @@ pub const LEN: usize = 4;
 
 /// The fewest bytes that have an ICRC: a BTH and the ICRC itself.
 const MIN_UDP_PAYLOAD: usize = Bth::LEN + LEN;
-
-/// Bytes of ones that stand where InfiniBand had its own routing header.
-const LRH_LEN: usize = 8;
 
 /// The ICRC of a packet whose UDP payload, without the ICRC, is `covered`.
 ///
@@ -55,21 +63,20 @@ const LRH_LEN: usize = 8;
 /// If `covered` is shorter than a BTH, or longer than a UDP datagram can be.
 pub fn compute(flow: &Flow, ident: u16, fragment: u16, covered: &[u8]) -> u32 {
     assert!(covered.len() + LEN <= MAX_UDP_PAYLOAD, "{} bytes in a datagram", covered.len());
-    let (bth, rest) = covered.split_first_chunk::<{ Bth::LEN }>().expect("there is a BTH");
-
-    let mut head = [0xff; LRH_LEN + OuterHeaders::MAX_LEN + Bth::LEN];
-    let headers = head[LRH_LEN..].first_chunk_mut().expect("room for the longest headers");
-    let udp_payload = covered.len() + LEN;
-    // WIRE-026: what is filled in here is covered.
-    let bth_at = LRH_LEN + OuterHeaders::write_masked(headers, flow, ident, fragment, udp_payload);
-    let masked_bth = &mut head[bth_at..][..Bth::LEN];
-    masked_bth.copy_from_slice(bth);
-    // WIRE-025
-    masked_bth[Bth::MUTABLE_BYTE] = 0xff;
-
-    let mut crc = crc32fast::Hasher::new();
-    crc.update(&head[..bth_at + Bth::LEN]);
     // WIRE-024
+    #[cfg(target_arch = "x86_64")]
+    if let Some(kernel) = Kernel::widest() {
+        return kernel.compute(flow, ident, fragment, covered);
+    }
+    compute_plain(flow, ident, fragment, covered)
+}
+
+/// As [`compute`], with no instructions but those that the library knows how to use.
+fn compute_plain(flow: &Flow, ident: u16, fragment: u16, covered: &[u8]) -> u32 {
+    let (head, rest) = head::split(flow, ident, fragment, covered);
+    // A register of zeros is that of a CRC of ones.
+    let mut crc = crc32fast::Hasher::new_with_initial(!0);
+    crc.update(head.map(u128::to_le_bytes).as_flattened());
     crc.update(rest);
     crc.finalize()
 }
@@ -187,6 +194,7 @@ fn has_ident(flow: &Flow) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::OuterHeaders;
     use crate::testing::{UNWRITTEN, flow, ipv4_flow, ipv6_flow};
     use proptest::prelude::*;
     use rand_xoshiro::SplitMix64;
@@ -372,7 +380,63 @@ mod tests {
         stamp(&v4("10.0.0.1", "10.0.0.2", 0), 0, &mut [UNWRITTEN; MIN_UDP_PAYLOAD - 1]);
     }
 
+    /// The ICRC from its definition, of bytes in one piece.
+    fn defined(flow: &Flow, ident: u16, fragment: u16, covered: &[u8]) -> u32 {
+        let outer = OuterHeaders::new(flow, ident, fragment, covered.len() + LEN);
+        let mut bytes = [&[0xff; 8], outer.as_bytes(), covered].concat();
+        let masked: &[usize] = match outer.ip().len() {
+            20 => &[1, 8, 10, 11, 26, 27, 28 + Bth::MUTABLE_BYTE],
+            _ => &[1, 2, 3, 7, 46, 47, 48 + Bth::MUTABLE_BYTE],
+        };
+        masked.iter().for_each(|at| bytes[8 + at] = 0xff);
+        if outer.ip().len() == 40 {
+            bytes[8] |= 0x0f; // the traffic class begins within a byte
+        }
+        crc32fast::hash(&bytes)
+    }
+
+    /// Whether all ways to compute an ICRC that there are here agree with its definition.
+    fn check_all_ways(
+        flow: &Flow,
+        ident: u16,
+        fragment: u16,
+        covered: &[u8],
+    ) -> Result<(), TestCaseError> {
+        let defined = defined(flow, ident, fragment, covered);
+        prop_assert_eq!(compute(flow, ident, fragment, covered), defined);
+        prop_assert_eq!(compute_plain(flow, ident, fragment, covered), defined);
+        #[cfg(target_arch = "x86_64")]
+        for (i, kernel) in Kernel::available().enumerate() {
+            let computed = kernel.compute(flow, ident, fragment, covered);
+            prop_assert_eq!(computed, defined, "kernel {} of those that there are", i);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn every_short_packet_has_the_icrc_of_the_definition() {
+        let bytes: Vec<u8> = noise(2).map(|x| x as u8).take(1200).collect();
+        for flow in [v4("10.0.0.1", "10.0.0.2", 49152), v4("fd00::1", "fd00::2", 49152)] {
+            for len in Bth::LEN..=bytes.len() {
+                check_all_ways(&flow, 7, DONT_FRAGMENT, &bytes[..len]).unwrap();
+            }
+        }
+    }
+
     proptest! {
+        #[test]
+        fn any_packet_anywhere_has_the_icrc_of_the_definition(
+            flow in flow(),
+            ident: u16,
+            fragment: u16,
+            seed: u64,
+            offset in 0usize..64,
+            len in Bth::LEN..9100,
+        ) {
+            let bytes: Vec<u8> = noise(seed).map(|x| x as u8).take(offset + len).collect();
+            check_all_ways(&flow, ident, fragment, &bytes[offset..])?;
+        }
+
         #[test]
         fn any_bytes_of_any_length_get_a_verdict(
             flow in flow(),

@@ -55,7 +55,7 @@
 //! Those of the InfiniBand Architecture Specification (its volume 1, with annex A17 for RoCEv2)
 //! and of the verbs: BTH, RETH, AETH, PSN, MSN, QPN, rkey, P_Key, Q_Key.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use atomic::AtomicAckEth;
 use ieth::Ieth;

@@ -79,10 +79,15 @@ const PROTOCOL_UDP: u8 = 17;
 pub(crate) const IPV4_IDENT_AT: usize = 4;
 /// Where an IPv4 header has its checksum.
 const IPV4_CHECKSUM: std::ops::Range<usize> = 10..12;
+/// Where the UDP header stands in the longest headers.
+const UDP_AT: usize = IPV6_LEN;
+/// Where an IPv4 header stands in as many bytes.
+const IPV4_AT: usize = UDP_AT - IPV4_LEN;
 
 /// The IP and UDP headers of a packet as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OuterHeaders {
+    /// They end where this ends.
     bytes: [u8; OuterHeaders::MAX_LEN],
     ip_len: usize,
 }
@@ -103,39 +108,45 @@ impl OuterHeaders {
         let mut bytes = [0; OuterHeaders::MAX_LEN];
         let ip_len = write(&mut bytes, flow, ident, fragment, udp_payload, 0);
         if ip_len == IPV4_LEN {
-            let checksum = !ones_complement_sum(&bytes[..IPV4_LEN]);
-            bytes[IPV4_CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
+            let ip = &mut bytes[IPV4_AT..UDP_AT];
+            let checksum = !ones_complement_sum(ip);
+            ip[IPV4_CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
         }
         OuterHeaders { bytes, ip_len }
     }
 
     /// The IP header alone.
     pub fn ip(&self) -> &[u8] {
-        &self.bytes[..self.ip_len]
+        &self.as_bytes()[..self.ip_len]
     }
 
     /// Both headers.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.ip_len + UDP_LEN]
+        &self.bytes[OuterHeaders::MAX_LEN - UDP_LEN - self.ip_len..]
     }
 
-    /// The headers as the ICRC covers them, written to the beginning of `bytes`: with ones for
-    /// everything that may change on the way. Returns how many bytes they take.
+    /// The headers as the ICRC covers them, written to the end of `bytes`: with ones for
+    /// everything that may change on the way.
+    #[inline(always)]
     pub(crate) fn write_masked(
         bytes: &mut [u8; OuterHeaders::MAX_LEN],
         flow: &Flow,
         ident: u16,
         fragment: u16,
         udp_payload: usize,
-    ) -> usize {
+    ) {
         // WIRE-025
         let masked = Flow { traffic_class: 0xff, hop_limit: 0xff, flow_label: 0xf_ffff, ..*flow };
-        write(bytes, &masked, ident, fragment, udp_payload, 0xffff) + UDP_LEN
+        write(bytes, &masked, ident, fragment, udp_payload, 0xffff);
     }
 }
 
-/// Writes an IP and a UDP header, with `checksum` for the checksum of either, and returns how many
-/// bytes the IP header takes.
+/// Writes an IP and a UDP header to the end of `bytes`, with `checksum` for the checksum of either,
+/// and returns how many bytes the IP header takes.
+///
+/// Everything has a place that does not depend on anything else: inlined, these are a few numbers
+/// in registers, which the ICRC takes as they are.
+#[inline(always)]
 fn write(
     bytes: &mut [u8; OuterHeaders::MAX_LEN],
     flow: &Flow,
@@ -145,37 +156,37 @@ fn write(
     checksum: u16,
 ) -> usize {
     let udp_len = (UDP_LEN + udp_payload) as u16;
-    let ip_len = match (flow.src, flow.dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            bytes[0] = 0x45;
-            bytes[1] = flow.traffic_class;
-            bytes[2..4].copy_from_slice(&(IPV4_LEN as u16 + udp_len).to_be_bytes());
-            bytes[4..6].copy_from_slice(&ident.to_be_bytes());
-            bytes[6..8].copy_from_slice(&fragment.to_be_bytes());
-            bytes[8] = flow.hop_limit;
-            bytes[9] = PROTOCOL_UDP;
-            bytes[IPV4_CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
-            bytes[12..16].copy_from_slice(&src.octets());
-            bytes[16..20].copy_from_slice(&dst.octets());
-            IPV4_LEN
-        }
-        (src, dst) => {
-            let class_and_label = u32::from(flow.traffic_class) << 20 | flow.flow_label & 0xf_ffff;
-            bytes[0..4].copy_from_slice(&(6 << 28 | class_and_label).to_be_bytes());
-            bytes[4..6].copy_from_slice(&udp_len.to_be_bytes());
-            bytes[6] = PROTOCOL_UDP;
-            bytes[7] = flow.hop_limit;
-            bytes[8..24].copy_from_slice(&as_ipv6(src).octets());
-            bytes[24..40].copy_from_slice(&as_ipv6(dst).octets());
-            IPV6_LEN
-        }
-    };
-    let udp = &mut bytes[ip_len..][..UDP_LEN];
+    let (ip, udp) = bytes.split_at_mut(UDP_AT);
     udp[0..2].copy_from_slice(&flow.src_port.to_be_bytes());
     udp[2..4].copy_from_slice(&ROCE_PORT.to_be_bytes());
     udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
     udp[6..8].copy_from_slice(&checksum.to_be_bytes());
-    ip_len
+    match (flow.src, flow.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let ip = &mut ip[IPV4_AT..];
+            ip[0] = 0x45;
+            ip[1] = flow.traffic_class;
+            ip[2..4].copy_from_slice(&(IPV4_LEN as u16 + udp_len).to_be_bytes());
+            ip[4..6].copy_from_slice(&ident.to_be_bytes());
+            ip[6..8].copy_from_slice(&fragment.to_be_bytes());
+            ip[8] = flow.hop_limit;
+            ip[9] = PROTOCOL_UDP;
+            ip[IPV4_CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
+            ip[12..16].copy_from_slice(&src.octets());
+            ip[16..20].copy_from_slice(&dst.octets());
+            IPV4_LEN
+        }
+        (src, dst) => {
+            let class_and_label = u32::from(flow.traffic_class) << 20 | flow.flow_label & 0xf_ffff;
+            ip[0..4].copy_from_slice(&(6 << 28 | class_and_label).to_be_bytes());
+            ip[4..6].copy_from_slice(&udp_len.to_be_bytes());
+            ip[6] = PROTOCOL_UDP;
+            ip[7] = flow.hop_limit;
+            ip[8..24].copy_from_slice(&as_ipv6(src).octets());
+            ip[24..40].copy_from_slice(&as_ipv6(dst).octets());
+            IPV6_LEN
+        }
+    }
 }
 
 fn as_ipv6(addr: IpAddr) -> Ipv6Addr {

@@ -2,14 +2,15 @@
 //! is x^31. One bit of zero through the register is one multiplication by x.
 
 /// The CRC's polynomial, without x^32.
-const MODULUS: u32 = 0xedb8_8320;
+pub(super) const MODULUS: u32 = 0xedb8_8320;
 
 /// x, x^2, x^4, x^8 ...
 pub(super) static X: [u32; 32] = squares(times_x(ONE));
 /// x^-1, x^-2, x^-4, x^-8 ...
 pub(super) static X_INVERSE: [u32; 32] = squares((ONE ^ MODULUS) << 1 | 1);
 
-const ONE: u32 = 1 << 31;
+/// The polynomial 1.
+pub(super) const ONE: u32 = 1 << 31;
 
 /// `a` times x: what a bit of zero does to the register.
 pub(super) const fn times_x(a: u32) -> u32 {
@@ -39,9 +40,16 @@ const fn squares(first: u32) -> [u32; 32] {
 }
 
 /// The power of the polynomial whose repeated squares these are.
-pub(super) fn power(squares: &[u32; 32], exponent: u32) -> u32 {
-    let factors = squares.iter().enumerate().filter(|(i, _)| exponent >> i & 1 == 1);
-    factors.fold(ONE, |product, (_, square)| multiply(product, *square))
+pub(super) const fn power(squares: &[u32; 32], exponent: u32) -> u32 {
+    let mut product = ONE;
+    let mut i = 0;
+    while i < 32 {
+        if exponent >> i & 1 == 1 {
+            product = multiply(product, squares[i]);
+        }
+        i += 1;
+    }
+    product
 }
 
 #[cfg(test)]
