@@ -23,7 +23,7 @@ pub(crate) use round_trip::{RoundTrip, Sample};
 use crate::limits::{FIRST_ANSWERS, MAX_UNUSED_PATHS};
 use crate::tuning::CongestionControl;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 use urxe_types::Qpn;
@@ -64,6 +64,8 @@ pub(crate) struct Path {
     key: PathKey,
     /// QPs that go this way.
     users: usize,
+    /// Its place in [`Paths::unused`], if there are none.
+    unused_as: u64,
     /// How long an answer takes.
     pub(crate) round_trip: RoundTrip,
     /// What the peer was seen to do.
@@ -107,7 +109,9 @@ pub(crate) struct Paths {
     paths: Vec<Path>,
     by_key: HashMap<PathKey, PathId>,
     /// Paths without users, the longest unused first. They are kept for those that come back.
-    unused: VecDeque<PathId>,
+    unused: BTreeMap<u64, PathId>,
+    /// How often a path lost its last user.
+    left: u64,
     /// Paths that may have room for QPs that wait.
     ready: VecDeque<PathId>,
     /// When to look at which path on which QPs wait for the pace. A path stands here at most once
@@ -127,11 +131,11 @@ impl Paths {
             Some(&id) => id,
             None => self.insert(key),
         };
-        let path = self.get_mut(id);
-        path.users += 1;
-        if path.users == 1 {
-            self.unused.retain(|&unused| unused != id);
+        let path = &mut self.paths[id.0 as usize];
+        if path.users == 0 {
+            self.unused.remove(&path.unused_as);
         }
+        path.users += 1;
         id
     }
 
@@ -139,6 +143,7 @@ impl Paths {
         let path = Path {
             key,
             users: 0,
+            unused_as: 0,
             round_trip: RoundTrip::default(),
             peer: Peer::default(),
             lanes: [Lane::new(self.control, None), Lane::new(self.control, Some(FIRST_ANSWERS))],
@@ -146,11 +151,11 @@ impl Paths {
             paced_until: None,
         };
         let id = match self.unused.len() >= MAX_UNUSED_PATHS {
-            true => self.unused.pop_front(),
+            true => self.unused.pop_first(),
             false => None,
         };
         let id = match id {
-            Some(id) => {
+            Some((_, id)) => {
                 let replaced = std::mem::replace(self.get_mut(id), path);
                 self.by_key.remove(&replaced.key);
                 id
@@ -166,10 +171,12 @@ impl Paths {
 
     /// A QP goes this way no more; it has nothing in flight.
     pub(crate) fn leave(&mut self, id: PathId) {
-        let path = self.get_mut(id);
+        let path = &mut self.paths[id.0 as usize];
         path.users -= 1;
         if path.users == 0 {
-            self.unused.push_back(id);
+            self.left += 1;
+            path.unused_as = self.left;
+            self.unused.insert(self.left, id);
         }
     }
 
@@ -234,5 +241,43 @@ impl Paths {
                 self.look_at(id);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u32) -> PathKey {
+        let addr = |number: u32| IpAddr::from(number.to_be_bytes());
+        PathKey { src: addr(1), dst: addr(0x0a00_0000 + number), traffic_class: 0 }
+    }
+
+    #[test]
+    fn a_path_that_comes_back_is_known() {
+        let mut paths = Paths::default();
+        let id = paths.join(key(0));
+        paths.get_mut(id).peer.refuses_parts = true;
+        paths.leave(id);
+        let back = paths.join(key(0));
+        assert!(paths.get(back).peer.refuses_parts);
+    }
+
+    #[test]
+    fn the_path_unused_for_longest_makes_room_and_one_in_use_does_not() {
+        let mut paths = Paths::default();
+        let most = MAX_UNUSED_PATHS as u32;
+        let ids: Vec<PathId> = (0..most + 2).map(|number| paths.join(key(number))).collect();
+        for &id in &ids[2..] {
+            paths.leave(id);
+        }
+        // One in use again is not among them, and then it is the last.
+        let back = paths.join(key(2));
+        paths.leave(back);
+        assert_eq!(paths.join(key(most + 2)), ids[3]);
+        assert!(!paths.by_key.contains_key(&key(3)));
+        let kept: Vec<PathId> = [0, 1, 2].map(|number| paths.join(key(number))).to_vec();
+        assert_eq!(kept, ids[..3]);
+        assert_eq!(paths.paths.len(), ids.len());
     }
 }
