@@ -188,16 +188,18 @@ impl TxBatch {
 
     /// Adds a datagram that is there already (headers, payload and padding; whatever its ICRC is,
     /// it is stamped anew), and returns it as it lies in the batch, for those who want to damage
-    /// it.
+    /// it. One that is too short for a BTH and an ICRC goes as it is.
     ///
     /// # Panics
-    /// If there is no [room](Self::room) for it, or as [`icrc::stamp`] does.
+    /// If it is shorter than an ICRC, or longer than a UDP datagram can be.
     pub fn push_raw(&mut self, flow: &Flow, udp_payload: &[u8]) -> &mut [u8] {
         let len = udp_payload.len();
         let placement = self.placement(flow, len);
         let datagram = self.vacant(len);
         datagram.copy_from_slice(udp_payload);
-        icrc::stamp(flow, placement.ident, datagram);
+        if len >= Bth::LEN + icrc::LEN {
+            icrc::stamp(flow, placement.ident, datagram);
+        }
         self.append(flow, len, placement);
         &mut self.arena[self.end - len..self.end]
     }
