@@ -1,11 +1,57 @@
 //! The checks, by area.
 
+mod acks;
+mod atomics;
+mod congestion;
+mod duplicates;
+mod headers;
+mod hostile;
+mod icrc;
+mod lengths;
+mod loss;
+mod memory;
+mod naks;
+mod opcodes;
+mod partition;
+mod placement;
+mod psn;
+mod read;
+mod replays;
 mod requester_send;
+mod requests;
+mod rights;
+mod rnr;
+mod send;
 mod write;
 
 use crate::check::Check;
 
 /// All of them, in the order in which they are run.
 pub fn all() -> impl Iterator<Item = &'static Check> {
-    [write::CHECKS, requester_send::CHECKS].into_iter().flatten()
+    [
+        headers::CHECKS,
+        icrc::CHECKS,
+        partition::CHECKS,
+        acks::CHECKS,
+        psn::CHECKS,
+        opcodes::CHECKS,
+        lengths::CHECKS,
+        naks::CHECKS,
+        duplicates::CHECKS,
+        replays::CHECKS,
+        rnr::CHECKS,
+        send::CHECKS,
+        write::CHECKS,
+        memory::CHECKS,
+        read::CHECKS,
+        atomics::CHECKS,
+        rights::CHECKS,
+        placement::CHECKS,
+        congestion::CHECKS,
+        loss::CHECKS,
+        hostile::CHECKS,
+        requester_send::CHECKS,
+    ]
+    .into_iter()
+    .flatten()
 }
