@@ -4,6 +4,7 @@ use urxe_conform::run::{Plan, play};
 use urxe_conform::verdict::Verdict;
 use urxe_conform::{checks, rules};
 use urxe_port::sim::Link;
+use urxe_port::{Chance, Impairment};
 use urxe_spec_tests::conform::laboratory;
 
 #[test]
@@ -30,4 +31,23 @@ fn every_check_has_a_name_of_its_own_and_a_rule_that_exists() {
         assert!(names.insert(check.name), "{}: two checks", check.name);
         assert!(rules::find(check.rule).is_some(), "{}: no rule {}", check.name, check.rule);
     }
+}
+
+/// Every check a hundred times while one packet in a hundred is lost.
+#[test]
+fn our_engine_passes_every_check_on_a_lossy_network() {
+    let impairment = Impairment { drop: Chance::percent(1.0), ..Impairment::default() };
+    let lossy = Link { impairment, ..Link::default() };
+    let mut wrong = Vec::new();
+    let rounds = (0..100).flat_map(|_| checks::all());
+    for (seed, check) in (1..).zip(rounds) {
+        let (mut link, mut device) = laboratory(seed, lossy.clone());
+        let plan = Plan { seed, ..Plan::default() };
+        let finding = play(check, &mut link, &mut device, &plan);
+        if !matches!(finding.verdict, Verdict::Pass | Verdict::Variation) {
+            let (verdict, seen) = (finding.verdict, &finding.seen);
+            wrong.push(format!("{} with seed {seed}: {verdict}: {seen}", check.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{} verdicts\n{}", wrong.len(), wrong.join("\n"));
 }
