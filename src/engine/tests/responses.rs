@@ -49,6 +49,13 @@ fn a_read_response_that_ends_too_early_or_too_late_is_bad() {
 }
 
 #[test]
+fn a_read_response_that_goes_on_with_what_has_not_begun_is_bad() {
+    let last = pkt(Opcode::RC_READ_RESPONSE_LAST, 200).payload(&bytes(1, 200));
+    bad_response(READ, 200, last.aeth(Syndrome::ACK, 1));
+    bad_response(READ, 600, pkt(Opcode::RC_READ_RESPONSE_MIDDLE, 200).payload(&bytes(1, 256)));
+}
+
+#[test]
 fn data_that_was_not_asked_for_is_a_bad_response() {
     let data = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).payload(&[1; 8]).aeth(Syndrome::ACK, 1);
     let number = pkt(Opcode::RC_ATOMIC_ACK, 200).original(1).aeth(Syndrome::ACK, 1);

@@ -238,6 +238,11 @@ impl Response {
         )
     }
 
+    /// Whether an answer begins here.
+    pub fn begins(&self) -> bool {
+        !matches!(self, Response::ReadMiddle | Response::ReadLast(_))
+    }
+
     /// Whether an answer ends here.
     pub fn ends(&self) -> bool {
         !matches!(self, Response::ReadFirst(_) | Response::ReadMiddle)

@@ -245,6 +245,11 @@ impl SendQueue {
         self.asked.iter().find(|asked| distance(self.una, asked.end) > at)
     }
 
+    /// Whether a request under way begins with this packet, as far as it takes a resource.
+    pub(in crate::qp) fn begins_request(&self, psn: Psn) -> bool {
+        self.request_of(psn).is_some_and(|asked| asked.first == psn)
+    }
+
     /// Whether a request under way ends with this packet, as far as it takes a resource.
     pub(in crate::qp) fn ends_request(&self, psn: Psn) -> bool {
         self.request_of(psn).is_some_and(|asked| asked.end == psn.next())

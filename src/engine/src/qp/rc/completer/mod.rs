@@ -320,7 +320,7 @@ impl Completer {
     ) -> Result<(), Failure> {
         let Headers { bth: Bth { psn, .. }, body: response } = packet.headers;
         let payload = packet.payload;
-        let ends_part = sq.ends_request(psn);
+        let (begins_part, ends_part) = (sq.begins_request(psn), sq.ends_request(psn));
         let Some((pending, number)) = sq.find(psn) else { return Ok(()) };
         if pending.is_placement() {
             return self.on_placed(cx, sq, path, psn, response, payload);
@@ -330,10 +330,12 @@ impl Completer {
         let length = pending.length();
         let expected = (length - offset.min(length)).min(u64::from(route.mtu));
         // What was asked for again comes in other parts, and perhaps also as it was.
+        let begins_request = number == 0 || begins_part;
         let ends_request = pending.is_last(number) || ends_part;
-        let ends_as_asked = pending.is_repeated() || response.ends() == ends_request;
+        let is_as_asked = pending.is_repeated()
+            || (response.begins(), response.ends()) == (begins_request, ends_request);
         // RC-COMP-014, RC-COMP-015
-        if !pending.is_read() || !ends_as_asked || payload.len() as u64 != expected {
+        if !pending.is_read() || !is_as_asked || payload.len() as u64 != expected {
             return bad_response(cx);
         }
         if sq.has_arrived(psn) {
