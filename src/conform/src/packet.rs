@@ -254,6 +254,35 @@ pub fn write_message(psn: i32, addr: u64, rkey: u32, data: &[u8], mtu: PathMtu) 
     message(opcodes, psn, data, mtu, |first| first.reth(addr, rkey, len))
 }
 
+/// The answer to a READ in parts of the path MTU: FIRST, MIDDLE ..., LAST, or ONLY.
+pub fn read_responses(psn: i32, data: &[u8], mtu: PathMtu, msn: u32) -> Vec<Packet> {
+    use Opcode::{
+        RC_READ_RESPONSE_FIRST, RC_READ_RESPONSE_LAST, RC_READ_RESPONSE_MIDDLE,
+        RC_READ_RESPONSE_ONLY,
+    };
+    let opcodes = [
+        RC_READ_RESPONSE_FIRST,
+        RC_READ_RESPONSE_MIDDLE,
+        RC_READ_RESPONSE_LAST,
+        RC_READ_RESPONSE_ONLY,
+    ];
+    let mut parts = message(opcodes, psn, data, mtu, |first| first);
+    for part in &mut parts {
+        part.ack_req = false;
+        if part.opcode != RC_READ_RESPONSE_MIDDLE as u8 {
+            *part = part.clone().aeth(Syndrome::ACK.byte(), msn);
+        }
+    }
+    parts
+}
+
+/// The answer to an atomic of the device at this PSN.
+pub fn atomic_response(psn: i32, msn: u32, original: u64) -> Packet {
+    let mut answer = packet(Opcode::RC_ATOMIC_ACK).at(psn).aeth(Syndrome::ACK.byte(), msn);
+    answer.extended.extend(original.to_be_bytes());
+    answer
+}
+
 /// The packets of a message; `begin` adds to the first what only the first has.
 pub fn message(
     [first, middle, last, only]: [Opcode; 4],

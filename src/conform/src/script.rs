@@ -3,9 +3,11 @@
 mod answers;
 mod evidence;
 mod program;
+mod requests;
 
 pub use evidence::{Direction, Evidence, Record};
 pub use program::{AddressHandle, MemoryWindow};
+pub use requests::{OUR_ADDR, OUR_RKEY};
 
 use crate::Arrived;
 use crate::agent::{Event, Wc};

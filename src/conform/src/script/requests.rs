@@ -1,0 +1,211 @@
+//! The device's requests: what it sends when its program has posted work.
+
+use super::Script;
+use crate::Arrived;
+use crate::agent::{SendWr, Status, Wc};
+use crate::check::{Outcome, Stop, ensure};
+use crate::device::SOURCE;
+use crate::expect::{any, request};
+use crate::packet::{positive_ack, read_responses};
+use std::time::Duration;
+use urxe_wire::Opcode;
+
+/// Where the memory lies that the device's WRITEs and READs are told of. There is none: what comes
+/// is looked at, and what is asked for is made up.
+pub const OUR_ADDR: u64 = 0x7f00_0123_4000;
+/// Its key.
+pub const OUR_RKEY: u32 = 0x0055_aa11;
+
+/// Bytes between what messages are sent from.
+const STRIDE: usize = 8 << 10;
+
+impl Script<'_> {
+    /// Has the program post a SEND for each of these messages, in this order: the completions'
+    /// numbers count from 1.
+    ///
+    /// # Errors
+    /// If they are not taken.
+    pub fn post_sends(&mut self, messages: &[&[u8]]) -> Outcome {
+        let mut wrs = Vec::new();
+        for (i, data) in messages.iter().enumerate() {
+            let at = SOURCE + i * STRIDE;
+            self.fill(at, data)?;
+            wrs.push(SendWr::send(i as u64 + 1, at..at + data.len()));
+        }
+        self.post(&wrs).map(drop)
+    }
+
+    /// Has the program post so many SENDs of eight bytes, and takes in the packets.
+    ///
+    /// # Errors
+    /// If they are not sent as they should be.
+    pub fn take_short_sends(&mut self, count: i32) -> Outcome {
+        let data: Vec<Vec<u8>> = (0..count).map(|_| self.bytes(8)).collect();
+        self.post_sends(&data.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        for (at, data) in (0..count).zip(&data) {
+            self.expect(request(Opcode::RC_SEND_ONLY, at).payload(data))?;
+        }
+        Ok(())
+    }
+
+    /// These work requests succeed, one after the other.
+    ///
+    /// # Errors
+    /// If they do not.
+    pub fn expect_success(&mut self, ids: impl IntoIterator<Item = u64>) -> Outcome {
+        ids.into_iter().try_for_each(|id| self.expect_completion(id, Status::Success).map(drop))
+    }
+
+    /// These work requests are flushed, one after the other.
+    ///
+    /// # Errors
+    /// If they are not.
+    pub fn expect_flushed(&mut self, ids: impl IntoIterator<Item = u64>) -> Outcome {
+        ids.into_iter().try_for_each(|id| self.expect_completion(id, Status::WrFlushErr).map(drop))
+    }
+
+    /// The requester works: a SEND at this PSN goes out and completes.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn expect_requester_works(&mut self, at: i32, msn: u32) -> Outcome {
+        let data = self.bytes(16);
+        self.fill(SOURCE, &data)?;
+        self.post(&[SendWr::send(0x7777, SOURCE..SOURCE + 16)])?;
+        self.expect(request(Opcode::RC_SEND_ONLY, at).payload(&data))?;
+        self.send(positive_ack(at, msn))?;
+        self.expect_success([0x7777])
+    }
+
+    /// The packets of a request of so many bytes, from this PSN on: one after the other without a
+    /// gap, all but the last of the path MTU.
+    ///
+    /// # Errors
+    /// If they come otherwise.
+    pub fn take_message(&mut self, at: i32, len: usize) -> Outcome<Vec<Arrived>> {
+        let mtu = self.current().setup.mtu.bytes();
+        let count = len.div_ceil(mtu).max(1);
+        let mut packets: Vec<Arrived> = Vec::new();
+        for i in 0..count {
+            let place = at + i as i32;
+            let expected = format!("packet {} of {count} of a message, at PSN {place}", i + 1);
+            let Some(arrived) = self.next(self.waits.reply)? else {
+                return Err(Stop::failed(expected, self.silence()));
+            };
+            let bytes = (len - i * mtu).min(mtu);
+            let is_right = !arrived.is_response()
+                && arrived.icrc_is_right
+                && self.place(&arrived) == place
+                && arrived.payload().len() == bytes;
+            ensure(is_right, &format!("{expected}, {bytes} bytes"), || arrived.to_string())?;
+            packets.push(arrived);
+        }
+        Ok(packets)
+    }
+
+    /// A message of the device by its opcodes (FIRST, MIDDLE, LAST, ONLY), from this PSN on, with
+    /// this content.
+    ///
+    /// # Errors
+    /// If it comes otherwise.
+    pub fn expect_message(
+        &mut self,
+        [first, middle, last, only]: [Opcode; 4],
+        at: i32,
+        data: &[u8],
+    ) -> Outcome<Vec<Arrived>> {
+        let packets = self.take_message(at, data.len())?;
+        let end = packets.len() - 1;
+        let mut received: Vec<u8> = Vec::new();
+        for (i, arrived) in packets.iter().enumerate() {
+            let opcode = match (i == 0, i == end) {
+                (true, true) => only,
+                (true, false) => first,
+                (false, true) => last,
+                (false, false) => middle,
+            };
+            self.check(&any(opcode), arrived)?;
+            received.extend(arrived.payload());
+        }
+        ensure(received == data, "the bytes that were posted", || "others".into())?;
+        Ok(packets)
+    }
+
+    /// Answers the READ of so many bytes at [`OUR_ADDR`], whose first request is at this PSN. It
+    /// may come in several requests, which lie end to end. Returns what was made up, and the PSN
+    /// after it.
+    ///
+    /// # Errors
+    /// If what comes is no such READ.
+    pub fn serve_read(&mut self, at: i32, len: usize, msn: u32) -> Outcome<(Vec<u8>, i32)> {
+        let mtu = self.current().setup.mtu;
+        let (mut data, mut place, mut requests) = (Vec::new(), at, 0);
+        while requests == 0 || data.len() < len {
+            let arrived = self.expect(request(Opcode::RC_READ_REQUEST, place))?;
+            let (addr, rkey, asked) = arrived.reth().unwrap_or_default();
+            let done = data.len();
+            let is_next = addr == OUR_ADDR + done as u64 && rkey == OUR_RKEY;
+            let fits = asked as usize <= len - done && (asked > 0 || len == 0);
+            ensure(is_next && fits, "the RETH of the READ, or of its next part", || {
+                format!("address {addr:#x}, key {rkey:#x}, {asked} bytes after {done} of {len}")
+            })?;
+            let part = self.bytes(asked as usize);
+            self.send_all(&read_responses(place, &part, mtu, msn + requests))?;
+            place += (asked as usize).div_ceil(mtu.bytes()).max(1) as i32;
+            data.extend(part);
+            requests += 1;
+        }
+        if requests > 1 {
+            self.allow(format!("asks for a READ of {len} bytes by {requests} requests"));
+        }
+        Ok((data, place))
+    }
+
+    /// All packets for this connection that come within this time.
+    ///
+    /// # Errors
+    /// If the port does not work.
+    pub fn collect(&mut self, within: Duration) -> Outcome<Vec<Arrived>> {
+        self.wait(within)?;
+        Ok(self.current_mut().arrived.drain(..).collect())
+    }
+
+    /// A response that makes no sense has come for this work request: it must not succeed. Most
+    /// devices call it a bad response; to drop it is allowed too.
+    ///
+    /// # Errors
+    /// If the work request succeeds, or another completes.
+    pub fn expect_bad_response(&mut self, id: u64) -> Outcome {
+        match self.completion(self.waits.reply)? {
+            Some(Wc { id: found, status: Status::BadRespErr, .. }) if found == id => {}
+            Some(Wc { id: found, status, .. })
+                if found == id && !matches!(status, Status::Success | Status::WrFlushErr) =>
+            {
+                self.allow(format!("ends with {status:?}, not with BadRespErr"));
+            }
+            None => self.allow("drops a response that makes no sense"),
+            Some(wc) => {
+                return Err(Stop::failed(
+                    format!("work request {id} ends with BadRespErr"),
+                    format!("{} with {:?}", wc.id, wc.status),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing new is sent for a while. Requests that wait for their acknowledgement, before this
+    /// PSN, may be repeated.
+    ///
+    /// # Errors
+    /// If something is.
+    pub fn expect_nothing_new(&mut self, from: i32) -> Outcome {
+        for arrived in self.collect(self.waits.quiet)? {
+            if arrived.is_response() || self.place(&arrived) >= from {
+                return Err(Stop::failed("no new request", arrived.to_string()));
+            }
+            self.allow("repeats a request before the ACK timeout");
+        }
+        Ok(())
+    }
+}
