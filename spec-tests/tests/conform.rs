@@ -15,6 +15,9 @@ fn our_engine_passes_every_check() {
         // This network loses nothing: once is enough.
         let plan = Plan { attempts: 1, ..Plan::default() };
         let finding = play(check, &mut link, &mut device, &plan);
+        if finding.verdict == Verdict::Variation {
+            println!("{}: {}", check.name, finding.seen);
+        }
         if !matches!(finding.verdict, Verdict::Pass | Verdict::Variation) {
             let expected = finding.expected.as_deref().unwrap_or("to be told");
             let (verdict, seen) = (finding.verdict, &finding.seen);

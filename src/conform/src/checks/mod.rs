@@ -16,12 +16,22 @@ mod partition;
 mod placement;
 mod psn;
 mod read;
+mod receives;
 mod replays;
+mod requester_ack;
+mod requester_read;
+mod requester_retry;
 mod requester_send;
+mod requester_write;
 mod requests;
 mod rights;
 mod rnr;
 mod send;
+mod srq;
+mod states;
+mod uc;
+mod ud;
+mod windows;
 mod write;
 
 use crate::check::Check;
@@ -51,6 +61,16 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
         loss::CHECKS,
         hostile::CHECKS,
         requester_send::CHECKS,
+        requester_write::CHECKS,
+        requester_read::CHECKS,
+        requester_ack::CHECKS,
+        requester_retry::CHECKS,
+        states::CHECKS,
+        receives::CHECKS,
+        srq::CHECKS,
+        windows::CHECKS,
+        uc::CHECKS,
+        ud::CHECKS,
     ]
     .into_iter()
     .flatten()

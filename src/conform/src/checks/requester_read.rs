@@ -1,0 +1,400 @@
+//! READs and atomics of the requester of a reliable connection.
+
+use crate::agent::{SendWr, Status};
+use crate::check::{Check, Outcome, Stop, ensure};
+use crate::device::{SOURCE, Setup, TARGET};
+use crate::expect::request;
+use crate::packet::{atomic_response, positive_ack, read_responses};
+use crate::script::{OUR_ADDR, OUR_RKEY, Script};
+use urxe_types::PathMtu;
+use urxe_wire::Opcode::*;
+
+pub(super) const CHECKS: &[Check] = &[
+    Check::new(
+        "requester-read/names-what-it-wants",
+        "RC-REQ-010",
+        "A READ asks with address, key and length, and succeeds with the data in its place.",
+        |t| read(t, 100),
+    ),
+    Check::new(
+        "requester-read/long-one-covers-its-range",
+        "RC-REQ-011",
+        "The requests of a long READ, one or several, cover its range end to end.",
+        |t| read(t, 16_000),
+    ),
+    Check::new(
+        "requester-read/of-nothing",
+        "RC-REQ-007",
+        "A READ of no bytes is a request that is answered by a response without payload.",
+        |t| read(t, 0),
+    ),
+    Check::new(
+        "requester-read/takes-a-psn-for-each-response",
+        "RC-REQ-010",
+        "The request after a READ of three responses has the PSN after theirs.",
+        takes_a_psn_for_each_response,
+    ),
+    Check::new(
+        "requester-read/psn-wraps-among-responses",
+        "RC-REQ-031",
+        "The responses of a READ go on over the wrap from 0xffffff to 0.",
+        psn_wraps_among_responses,
+    ),
+    Check::new(
+        "requester-read/one-outstanding-at-most",
+        "RC-REQ-012",
+        "With max_rd_atomic 1, a READ waits for the answer of the one before it.",
+        |t| outstanding(t, 1),
+    ),
+    Check::new(
+        "requester-read/two-outstanding-at-most",
+        "RC-REQ-012",
+        "With max_rd_atomic 2, no third READ is outstanding.",
+        |t| outstanding(t, 2),
+    ),
+    Check::new(
+        "requester-read/fence-waits-for-the-answer",
+        "RC-REQ-013",
+        "A SEND with a fence is not sent before the READ before it has its answer.",
+        fence_waits_for_the_answer,
+    ),
+    Check::new(
+        "requester-read/answer-acknowledges-what-is-before-it",
+        "RC-COMP-002",
+        "The answer to a READ acknowledges the SEND before it.",
+        answer_acknowledges_what_is_before,
+    ),
+    Check::new(
+        "requester-read/ack-behind-it-means-its-answer-was-lost",
+        "RC-COMP-004",
+        "An ACK of a request behind a READ without answer does not complete the READ, which is \
+         asked for again.",
+        ack_behind_it,
+    ),
+    Check::new(
+        "requester-read/plain-ack-is-no-answer",
+        "RC-COMP-005",
+        "An ACK of a READ lacks the data: the READ is asked for again.",
+        plain_ack_is_no_answer,
+    ),
+    Check::new(
+        "requester-read/lost-response-is-asked-for-again",
+        "RC-COMP-004",
+        "If a response in the midst is lost, it is asked for again, with the PSN and the address \
+         of that place.",
+        lost_response,
+    ),
+    Check::new(
+        "requester-read/repeated-response-does-no-harm",
+        "RC-COMP-022",
+        "A response that comes twice is stored once.",
+        repeated_response,
+    ),
+    Check::new(
+        "requester-atomic/compare-and-swap",
+        "RC-COMP-003",
+        "COMPARE-AND-SWAP names address, key, swap and compare values; its result is in the \
+         program's byte order.",
+        compare_and_swap,
+    ),
+    Check::new(
+        "requester-atomic/fetch-and-add",
+        "RC-COMP-003",
+        "FETCH-AND-ADD names address, key and what is added.",
+        fetch_and_add,
+    ),
+    Check::new(
+        "requester-atomic/counts-as-outstanding",
+        "RC-REQ-012",
+        "With max_rd_atomic 1, an atomic waits for the answer of the one before it.",
+        atomics_count,
+    ),
+    Check::new(
+        "requester-atomic/plain-ack-is-no-answer",
+        "RC-COMP-005",
+        "An ACK of an atomic lacks the result: the same atomic is sent again.",
+        atomic_needs_its_answer,
+    ),
+];
+
+fn read(t: &mut Script<'_>, len: usize) -> Outcome {
+    t.connect(&Setup::rc())?;
+    t.post(&[SendWr::read(1, TARGET..TARGET + len, OUR_ADDR, OUR_RKEY)])?;
+    let (data, next) = t.serve_read(0, len, 1)?;
+    t.expect_success([1])?;
+    expect_buffer(t, TARGET, &data)?;
+    t.expect_requester_works(next, 2)
+}
+
+fn expect_buffer(t: &mut Script<'_>, at: usize, data: &[u8]) -> Outcome {
+    let found = t.buffer(at, data.len())?;
+    let differs = found.iter().zip(data).position(|(found, wanted)| found != wanted);
+    ensure(differs.is_none(), "the answer in its place", || {
+        format!("another byte at {}", differs.unwrap_or_default())
+    })
+}
+
+fn takes_a_psn_for_each_response(t: &mut Script<'_>) -> Outcome {
+    t.connect(&Setup::rc())?;
+    let sent = t.bytes(8);
+    t.fill(SOURCE, &sent)?;
+    t.post(&[
+        SendWr::read(1, TARGET..TARGET + 2500, OUR_ADDR, OUR_RKEY),
+        SendWr::send(2, SOURCE..SOURCE + 8).fence(),
+    ])?;
+    let (data, next) = t.serve_read(0, 2500, 1)?;
+    ensure(next == 3, "three PSNs for 2500 bytes", || next.to_string())?;
+    t.expect(request(RC_SEND_ONLY, 3).payload(&sent))?;
+    t.send(positive_ack(3, 2))?;
+    t.expect_success(1..=2)?;
+    expect_buffer(t, TARGET, &data)
+}
+
+fn psn_wraps_among_responses(t: &mut Script<'_>) -> Outcome {
+    t.connect(&Setup { their_psn: Some(0xff_ffff), ..Setup::rc() })?;
+    t.post(&[SendWr::read(1, TARGET..TARGET + 2500, OUR_ADDR, OUR_RKEY)])?;
+    let (data, next) = t.serve_read(0, 2500, 1)?;
+    t.expect_success([1])?;
+    expect_buffer(t, TARGET, &data)?;
+    t.expect_requester_works(next, 2)
+}
+
+/// READs of one packet each.
+fn short_reads(count: usize) -> Vec<SendWr> {
+    let read = |i: usize| {
+        let (to, from) = (TARGET + 64 * i, OUR_ADDR + 4096 * i as u64);
+        SendWr::read(i as u64 + 1, to..to + 64, from, OUR_RKEY)
+    };
+    (0..count).map(read).collect()
+}
+
+fn outstanding(t: &mut Script<'_>, most: u8) -> Outcome {
+    t.connect(&Setup { max_rd_atomic: Some(most), ..Setup::rc() })?;
+    t.post(&short_reads(5))?;
+    let mut asked = 0;
+    for answered in 0..5 {
+        let may_ask = (answered + i32::from(most)).min(5);
+        // Of what may be outstanding at least one comes.
+        while asked <= answered {
+            t.expect(request(RC_READ_REQUEST, asked))?;
+            asked += 1;
+        }
+        for more in t.collect(t.waits().quiet)? {
+            let place = t.place(&more);
+            let fits = more.opcode() == RC_READ_REQUEST as u8 && place < may_ask;
+            ensure(fits, &format!("at most {most} READs without an answer"), || more.to_string())?;
+            asked = asked.max(place + 1);
+        }
+        let data = t.bytes(64);
+        t.send_all(&read_responses(answered, &data, PathMtu::Mtu1024, answered as u32 + 1))?;
+    }
+    t.expect_success(1..=5)
+}
+
+fn fence_waits_for_the_answer(t: &mut Script<'_>) -> Outcome {
+    t.connect(&Setup::rc())?;
+    let sent = t.bytes(8);
+    t.fill(SOURCE, &sent)?;
+    t.post(&[
+        SendWr::read(1, TARGET..TARGET + 64, OUR_ADDR, OUR_RKEY),
+        SendWr::send(2, SOURCE..SOURCE + 8).fence(),
+    ])?;
+    t.expect(request(RC_READ_REQUEST, 0))?;
+    t.expect_nothing_new(1)?;
+    let data = t.bytes(64);
+    t.send_all(&read_responses(0, &data, PathMtu::Mtu1024, 1))?;
+    t.expect(request(RC_SEND_ONLY, 1).payload(&sent))?;
+    t.send(positive_ack(1, 2))?;
+    t.expect_success(1..=2)
+}
+
+/// Posts a SEND and a READ, or the other way round, and takes in the packets. Some devices wait
+/// with a request until the READ before it is answered: those are not asked further.
+fn read_and_send(t: &mut Script<'_>, read_first: bool) -> Outcome {
+    t.connect(&Setup::rc())?;
+    let sent = t.bytes(8);
+    t.fill(SOURCE, &sent)?;
+    let read = SendWr::read(1, TARGET..TARGET + 64, OUR_ADDR, OUR_RKEY);
+    let send = SendWr::send(2, SOURCE..SOURCE + 8);
+    t.post(&if read_first { [read, send] } else { [send, read] })?;
+    let opcodes =
+        if read_first { [RC_READ_REQUEST, RC_SEND_ONLY] } else { [RC_SEND_ONLY, RC_READ_REQUEST] };
+    t.expect(request(opcodes[0], 0))?;
+    t.expect(request(opcodes[1], 1)).map(drop)
+}
+
+fn answer_acknowledges_what_is_before(t: &mut Script<'_>) -> Outcome {
+    read_and_send(t, false)?;
+    let data = t.bytes(64);
+    t.send_all(&read_responses(1, &data, PathMtu::Mtu1024, 2))?;
+    t.expect_success([2, 1])?;
+    expect_buffer(t, TARGET, &data)
+}
+
+fn ack_behind_it(t: &mut Script<'_>) -> Outcome {
+    read_and_send(t, true)?;
+    t.send(positive_ack(1, 2))?;
+    t.expect(request(RC_READ_REQUEST, 0).reth(OUR_ADDR, OUR_RKEY, 64))?;
+    t.expect_no_completion()?;
+    let data = t.bytes(64);
+    t.send_all(&read_responses(0, &data, PathMtu::Mtu1024, 1))?;
+    // The SEND is known to be done; it may be repeated nevertheless.
+    t.send(positive_ack(1, 2))?;
+    t.expect_success(1..=2)?;
+    expect_buffer(t, TARGET, &data)
+}
+
+fn plain_ack_is_no_answer(t: &mut Script<'_>) -> Outcome {
+    t.connect(&Setup::rc())?;
+    t.post(&short_reads(1))?;
+    t.expect(request(RC_READ_REQUEST, 0))?;
+    t.send(positive_ack(0, 1))?;
+    if let Some(wc) = t.completion(t.waits().quiet)? {
+        // A response without data for a READ may be called bad.
+        return match wc.status {
+            Status::BadRespErr => {
+                t.allow("calls an ACK of a READ a bad response");
+                Ok(())
+            }
+            status => Err(Stop::failed("the READ asked for again", format!("{status:?}"))),
+        };
+    }
+    t.expect(request(RC_READ_REQUEST, 0).reth(OUR_ADDR, OUR_RKEY, 64))?;
+    let data = t.bytes(64);
+    t.send_all(&read_responses(0, &data, PathMtu::Mtu1024, 1))?;
+    t.expect_success([1])?;
+    expect_buffer(t, TARGET, &data)
+}
+
+fn lost_response(t: &mut Script<'_>) -> Outcome {
+    t.connect(&Setup { mtu: PathMtu::Mtu256, max_rd_atomic: Some(1), ..Setup::rc() })?;
+    let len = 1000;
+    t.post(&[SendWr::read(1, TARGET..TARGET + len, OUR_ADDR, OUR_RKEY)])?;
+    let data = t.bytes(len);
+    let (mut has_lost, mut served) = (false, [false; 4]);
+    while served.contains(&false) {
+        let Some(asked) = t.next(t.waits().reply)? else {
+            return Err(Stop::failed("a READ REQUEST for what is missing", "nothing"));
+        };
+        let place = t.place(&asked);
+        let (addr, _, asked_len) = asked.reth().unwrap_or_default();
+        let (from, asked_len) = (addr.wrapping_sub(OUR_ADDR) as usize, asked_len as usize);
+        let is_read = asked.opcode() == RC_READ_REQUEST as u8;
+        let is_right = is_read && from == 256 * place as usize && from + asked_len <= len;
+        ensure(is_right, "a READ REQUEST whose address is that of its PSN", || {
+            format!("{asked}, {from} after the first address")
+        })?;
+        let mut answers = read_responses(place, &data[from..from + asked_len], PathMtu::Mtu256, 1);
+        let mut places: Vec<usize> = (0..answers.len()).map(|i| place as usize + i).collect();
+        if !has_lost && places.contains(&2) {
+            let at = 2 - place as usize;
+            answers.remove(at);
+            places.remove(at);
+            has_lost = true;
+        }
+        t.send_all(&answers)?;
+        places.into_iter().for_each(|place| served[place] = true);
+        // A device that takes answers in their order only asks from the missing one on.
+        if !served[2] && has_lost {
+            served[3] = false;
+        }
+        if has_lost && served[2] && served[0] && served[1] && from + asked_len < len {
+            // It asks for the missing one alone: the one after it is there.
+            served[3] = true;
+        }
+    }
+    t.expect_success([1])?;
+    expect_buffer(t, TARGET, &data)
+}
+
+fn repeated_response(t: &mut Script<'_>) -> Outcome {
+    t.connect(&Setup::rc())?;
+    t.post(&short_reads(2))?;
+    let (data, other) = (t.bytes(64), t.bytes(64));
+    t.expect(request(RC_READ_REQUEST, 0))?;
+    let first = read_responses(0, &data, PathMtu::Mtu1024, 1);
+    t.send_all(&first)?;
+    t.expect(request(RC_READ_REQUEST, 1))?;
+    t.send_all(&first)?;
+    t.send_all(&read_responses(1, &other, PathMtu::Mtu1024, 2))?;
+    t.expect_success(1..=2)?;
+    expect_buffer(t, TARGET, &data)?;
+    expect_buffer(t, TARGET + 64, &other)?;
+    t.expect_requester_works(2, 3)
+}
+
+fn expect_atomic(t: &mut Script<'_>, opcode: urxe_wire::Opcode, at: i32, body: &[u8]) -> Outcome {
+    let arrived = t.expect(request(opcode, at))?;
+    ensure(arrived.body() == body, "address, key and values as they were posted", || {
+        format!("{:02x?}", arrived.body())
+    })
+}
+
+/// An AtomicETH.
+fn atomic_header(addr: u64, swap_or_add: u64, compare: u64) -> Vec<u8> {
+    let numbers = [swap_or_add.to_be_bytes(), compare.to_be_bytes()].concat();
+    [&addr.to_be_bytes()[..], &OUR_RKEY.to_be_bytes(), &numbers].concat()
+}
+
+fn compare_and_swap(t: &mut Script<'_>) -> Outcome {
+    const WAS: u64 = 0x0102_0304_0506_0708;
+    const NEW: u64 = 0x1112_1314_1516_1718;
+    const FOUND: u64 = 0x2122_2324_2526_2728;
+    t.connect(&Setup::rc())?;
+    t.post(&[SendWr::cmp_swap(1, TARGET, OUR_ADDR, OUR_RKEY, [WAS, NEW])])?;
+    expect_atomic(t, RC_COMPARE_SWAP, 0, &atomic_header(OUR_ADDR, NEW, WAS))?;
+    t.send(atomic_response(0, 1, FOUND))?;
+    t.expect_success([1])?;
+    expect_buffer(t, TARGET, &FOUND.to_ne_bytes())
+}
+
+fn fetch_and_add(t: &mut Script<'_>) -> Outcome {
+    const ADD: u64 = 0x8182_8384_8586_8788;
+    const FOUND: u64 = 0x3132_3334_3536_3738;
+    t.connect(&Setup::rc())?;
+    t.post(&[SendWr::fetch_add(1, TARGET, OUR_ADDR + 8, OUR_RKEY, ADD)])?;
+    let arrived = t.expect(request(RC_FETCH_ADD, 0))?;
+    // What it compares with means nothing.
+    let wanted = atomic_header(OUR_ADDR + 8, ADD, 0);
+    ensure(arrived.body().starts_with(&wanted[..20]), "address, key and addend", || {
+        format!("{:02x?}", arrived.body())
+    })?;
+    t.send(atomic_response(0, 1, FOUND))?;
+    t.expect_success([1])?;
+    expect_buffer(t, TARGET, &FOUND.to_ne_bytes())
+}
+
+fn atomics_count(t: &mut Script<'_>) -> Outcome {
+    t.connect(&Setup { max_rd_atomic: Some(1), ..Setup::rc() })?;
+    t.post(&[
+        SendWr::fetch_add(1, TARGET, OUR_ADDR, OUR_RKEY, 1),
+        SendWr::fetch_add(2, TARGET + 8, OUR_ADDR, OUR_RKEY, 1),
+    ])?;
+    t.expect(request(RC_FETCH_ADD, 0))?;
+    t.expect_nothing_new(1)?;
+    t.send(atomic_response(0, 1, 5))?;
+    t.expect(request(RC_FETCH_ADD, 1))?;
+    t.send(atomic_response(1, 2, 6))?;
+    t.expect_success(1..=2)
+}
+
+fn atomic_needs_its_answer(t: &mut Script<'_>) -> Outcome {
+    t.connect(&Setup::rc())?;
+    t.post(&[SendWr::cmp_swap(1, TARGET, OUR_ADDR, OUR_RKEY, [1, 2])])?;
+    let header = atomic_header(OUR_ADDR, 2, 1);
+    expect_atomic(t, RC_COMPARE_SWAP, 0, &header)?;
+    t.send(positive_ack(0, 1))?;
+    if let Some(wc) = t.completion(t.waits().quiet)? {
+        return match wc.status {
+            Status::BadRespErr => {
+                t.allow("calls an ACK of an atomic a bad response");
+                Ok(())
+            }
+            status => Err(Stop::failed("the atomic sent again", format!("{status:?}"))),
+        };
+    }
+    expect_atomic(t, RC_COMPARE_SWAP, 0, &header)?;
+    t.send(atomic_response(0, 1, 7))?;
+    t.expect_success([1])?;
+    expect_buffer(t, TARGET, &7u64.to_ne_bytes())
+}
