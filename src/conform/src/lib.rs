@@ -22,6 +22,8 @@
 //! | [`link`] | how packets and time reach a check |
 //! | [`run`] | plays checks, as often as it takes to be sure |
 //! | [`verdict`] | what is said of a device |
+//! | [`known`] | which results are known of a device and accepted |
+//! | [`report`] | what is written of a run |
 
 pub mod agent;
 pub mod arrived;
@@ -29,8 +31,10 @@ pub mod check;
 pub mod checks;
 pub mod device;
 pub mod expect;
+pub mod known;
 pub mod link;
 pub mod packet;
+pub mod report;
 pub mod rules;
 pub mod run;
 pub mod script;

@@ -195,7 +195,7 @@ impl<'a> Script<'a> {
             let ecn = packet.ecn & 3;
             let traffic_class = connection.flow.traffic_class & !3 | ecn;
             let flow = Flow { traffic_class, ..connection.flow };
-            self.evidence.push(Direction::Out, now, &flow, &bytes);
+            self.evidence.sent(now, &flow, &bytes, packet.icrc_damage);
             datagrams.push((flow, bytes, packet.icrc_damage));
         }
         Ok(self.link.send(&datagrams)?)
@@ -284,7 +284,7 @@ impl<'a> Script<'a> {
     /// # Errors
     /// If the port does not work.
     pub fn send_raw(&mut self, flow: &Flow, bytes: &[u8]) -> Outcome {
-        self.evidence.push(Direction::Out, self.link.now(), flow, bytes);
+        self.evidence.sent(self.link.now(), flow, bytes, 0);
         Ok(self.link.send(&[(*flow, bytes.to_vec(), 0)])?)
     }
 
@@ -379,8 +379,9 @@ impl<'a> Script<'a> {
             return Ok(true);
         }
         let at = self.link.now();
-        self.evidence.push(Direction::In, at, &outer.flow, &bytes);
-        let icrc_is_right = self.checker.check(&outer, &bytes) != Verdict::Bad;
+        let verdict = self.checker.check(&outer, &bytes);
+        self.evidence.received(at, &outer, &bytes, verdict);
+        let icrc_is_right = verdict != Verdict::Bad;
         let arrived = Arrived { at, outer, bytes, icrc_is_right };
         let qpn = arrived.dest_qp();
         match self.connections.iter_mut().find(|connection| connection.ours.qpn == qpn) {

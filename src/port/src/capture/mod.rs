@@ -16,10 +16,10 @@
 mod pcapng;
 mod read;
 
+pub use pcapng::{PacketDirection, PcapNg};
 pub use read::{Content, Frame, ReadError, Unusable, read};
 
 use crate::{Port, PortCounters, RxBatch, SendOutcome, Wrapper};
-use pcapng::{PacketDirection, PcapNg};
 use std::io::{self, BufWriter, Write};
 use std::time::{Duration, Instant, SystemTime};
 use urxe_wire::batch::TxBatch;

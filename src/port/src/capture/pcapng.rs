@@ -28,13 +28,15 @@ const NANOSECONDS: u8 = 9;
 
 /// Which way a packet went, as the packet flags have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PacketDirection {
+pub enum PacketDirection {
+    /// Received.
     Inbound = 1,
+    /// Sent.
     Outbound = 2,
 }
 
 /// Writes a capture of one interface.
-pub(super) struct PcapNg<W> {
+pub struct PcapNg<W> {
     out: W,
     /// The block that is being put together, without its type and lengths.
     body: Vec<u8>,
@@ -42,7 +44,10 @@ pub(super) struct PcapNg<W> {
 
 impl<W: Write> PcapNg<W> {
     /// Begins the file.
-    pub(super) fn begin(out: W, interface: &str) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn begin(out: W, interface: &str) -> io::Result<Self> {
         let mut file = PcapNg { out, body: Vec::new() };
         file.body.extend(BYTE_ORDER_MAGIC.to_le_bytes());
         file.body.extend([1, 0, 0, 0]); // version 1.0
@@ -62,7 +67,10 @@ impl<W: Write> PcapNg<W> {
     }
 
     /// Adds a packet, headers and payload, at so many nanoseconds after 1970.
-    pub(super) fn packet(
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn packet(
         &mut self,
         time: u64,
         direction: PacketDirection,
@@ -85,7 +93,10 @@ impl<W: Write> PcapNg<W> {
     }
 
     /// Makes what was written so far readable for others.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 

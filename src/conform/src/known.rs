@@ -1,0 +1,151 @@
+//! Results that are known of a device: what is not as it should be, and why that is accepted.
+//!
+//! A list has a line for each: the check's name, the verdict and the reason, separated by spaces.
+//! Lines that begin with `#` and empty ones are remarks. It may only become shorter: a run is good
+//! if nothing else is wrong, and if everything in the list is still so.
+
+use crate::checks;
+use crate::verdict::{Finding, Verdict};
+
+/// The list.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    check: String,
+    verdict: Verdict,
+}
+
+/// A line that makes no sense.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct Unreadable {
+    line: usize,
+    reason: String,
+}
+
+impl Known {
+    /// Reads a list.
+    ///
+    /// # Errors
+    /// If a line names no check or no verdict, or gives no reason.
+    pub fn parse(text: &str) -> Result<Known, Unreadable> {
+        let mut entries = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let entry =
+                Entry::parse(line).map_err(|reason| Unreadable { line: index + 1, reason })?;
+            entries.push(entry);
+        }
+        Ok(Known { entries })
+    }
+
+    /// What is wrong about these results: what is bad and not known, and what is known and not so
+    /// any more. A check that was not played, or that an agent would be needed for, says nothing.
+    pub fn complaints(&self, findings: &[Finding]) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for finding in findings {
+            let name = finding.check.name;
+            let mut listed = self.entries.iter().filter(|entry| entry.check == name).peekable();
+            let is_listed = listed.peek().is_some();
+            let is_so = listed.any(|entry| entry.verdict == finding.verdict);
+            if is_listed && !is_so && finding.verdict != Verdict::NeedsAgent {
+                let verdict = finding.verdict;
+                complaints.push(format!("{name}: {verdict}, and not as the known results have it"));
+            } else if !is_listed && !finding.verdict.is_good() {
+                complaints.push(format!("{name}: {}, which is not known", finding.verdict));
+            }
+        }
+        complaints
+    }
+}
+
+impl Entry {
+    fn parse(line: &str) -> Result<Entry, String> {
+        let mut words = line.split_whitespace();
+        let check = words.next().unwrap_or_default();
+        if !checks::all().any(|other| other.name == check) {
+            return Err(format!("there is no check {check:?}"));
+        }
+        let verdict = words.next().unwrap_or_default();
+        let found = Verdict::ALL.into_iter().find(|other| other.name() == verdict);
+        let verdict = found.ok_or_else(|| format!("{verdict:?} is no verdict"))?;
+        if words.next().is_none() {
+            return Err("the reason is missing".into());
+        }
+        Ok(Entry { check: check.into(), verdict })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::Evidence;
+
+    const NAME: &str = "write/wrong-key-is-refused";
+
+    fn finding(verdict: Verdict) -> Finding {
+        Finding {
+            check: checks::all().find(|check| check.name == NAME).unwrap(),
+            verdict,
+            expected: None,
+            seen: String::new(),
+            attempts: 1,
+            passed: 0,
+            evidence: Evidence::default(),
+        }
+    }
+
+    fn complaints(list: &str, verdict: Verdict) -> usize {
+        Known::parse(list).unwrap().complaints(&[finding(verdict)]).len()
+    }
+
+    #[test]
+    fn what_is_bad_must_be_known_and_what_is_known_must_still_be_so() {
+        let known = format!("# a remark\n\n{NAME} fail it answers with another code\n");
+        for (list, verdict, number) in [
+            ("", Verdict::Pass, 0),
+            ("", Verdict::Variation, 0),
+            ("", Verdict::NotSupported, 0),
+            ("", Verdict::NeedsAgent, 0),
+            ("", Verdict::Fail, 1),
+            ("", Verdict::Inconclusive, 1),
+            (&known, Verdict::Fail, 0),
+            (&known, Verdict::Pass, 1),
+            (&known, Verdict::Inconclusive, 1),
+            (&known, Verdict::NeedsAgent, 0),
+        ] {
+            assert_eq!(complaints(list, verdict), number, "{list:?} {verdict}");
+        }
+        assert!(Known::parse(&known).unwrap().complaints(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_line_names_a_check_a_verdict_and_a_reason() {
+        for (line, reason) in [
+            ("write/nothing fail it is so", "there is no check \"write/nothing\""),
+            ("write/wrong-key-is-refused bad it is so", "\"bad\" is no verdict"),
+            ("write/wrong-key-is-refused fail", "the reason is missing"),
+        ] {
+            let error = Known::parse(&format!("\n{line}")).unwrap_err();
+            assert_eq!(error.to_string(), format!("line 2: {reason}"));
+        }
+    }
+
+    #[test]
+    fn the_lists_of_known_devices_can_be_read() {
+        let lists = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/known")).unwrap();
+        for list in lists.map(|entry| entry.unwrap().path()) {
+            let known = Known::parse(&std::fs::read_to_string(&list).unwrap());
+            let known = known.unwrap_or_else(|error| panic!("{}: {error}", list.display()));
+            let is_ours = list.file_stem().is_some_and(|name| name == "urxe");
+            assert!(!is_ours || known.entries.is_empty(), "urxe is right in all");
+        }
+    }
+}
