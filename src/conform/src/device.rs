@@ -5,6 +5,7 @@
 //! [`Device`]. A way that cannot give what a check wants says so, and the verdict says it.
 
 mod agent;
+pub mod servers;
 
 pub use agent::{AgentDevice, GRH, RECEIVES, SOURCE, TARGET};
 
