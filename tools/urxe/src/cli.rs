@@ -2,7 +2,7 @@
 
 use crate::error::EXIT_CODES;
 use crate::{
-    daemon, demo, devinfo, doctor, output, perf, perf_connect, replay, res, run, stat,
+    conform, daemon, demo, devinfo, doctor, output, perf, perf_connect, replay, res, run, stat,
     sysfs_overlay,
 };
 use clap::{Args, Parser, Subcommand};
@@ -30,6 +30,8 @@ Examples:
       See which queue pairs there are, their owners and their states.
   urxe replay roce.pcap
       Check a capture of another NIC, response by response.
+  urxe conform 10.0.0.2 --run 'ssh 10.0.0.2'
+      Check whether another device does what the standard says.
 ";
 
 /// RoCEv2 in user space: RDMA over any network, without RDMA hardware, kernel module or root.
@@ -56,6 +58,7 @@ enum Command {
     Stat(stat::Arguments),
     Res(res::Arguments),
     Replay(replay::Arguments),
+    Conform(Box<conform::Arguments>),
     SysfsOverlay(sysfs_overlay::Arguments),
 }
 
@@ -94,6 +97,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Res(arguments) => res::run(&arguments),
         Command::Replay(arguments) => return replay::run(&arguments),
+        Command::Conform(arguments) => return conform::run(&arguments),
         Command::SysfsOverlay(arguments) => sysfs_overlay::run(&arguments),
     };
     match result {
@@ -136,6 +140,7 @@ mod tests {
             ("urxe stat --watch soon", ["--watch", "soon"]),
             ("urxe res everything", ["everything", "qp"]),
             ("urxe replay", ["CAPTURE", "required"]),
+            ("urxe conform --attempts 0", ["--attempts", "0"]),
             ("urxe daemon --addr here", ["--addr", "here"]),
             ("urxe run", ["PROGRAM", "required"]),
             ("urxe run --addr here ls", ["--addr", "here"]),

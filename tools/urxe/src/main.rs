@@ -2,6 +2,7 @@
 
 mod cli;
 mod completions;
+mod conform;
 mod daemon;
 mod demo;
 mod detach;
