@@ -87,8 +87,8 @@ pub const MAX_TAKEN_SENDS: usize = 16 << 10;
 /// that was sent so many after it (RFC 5681).
 pub const REORDER_TOLERANCE: u32 = 3;
 
-/// Finished work request records that a QP keeps to reuse their vectors.
-pub const MAX_SPARE_SENDS: usize = 128;
+/// Records of finished work requests that a device keeps to reuse them and their vectors.
+pub const MAX_SPARE_SENDS: usize = 4096;
 
 /// Packets that one QP may put into a batch before the next QP has its turn.
 pub const PACKETS_PER_TURN: u32 = 64;

@@ -8,6 +8,7 @@ use crate::attr::DeviceConfig;
 use crate::counters::Counters;
 use crate::memory::KeyTable;
 use crate::path::Paths;
+use crate::qp::SpareSends;
 
 /// The tables that every QP of a device works with.
 #[derive(Debug)]
@@ -21,6 +22,7 @@ pub(crate) struct Tables {
     pub(crate) peers: Peers,
     /// What the responders of all QPs keep of requests that came before their turn, in bytes.
     pub(crate) early_bytes: usize,
+    pub(crate) spare_sends: SpareSends,
     pub(crate) counters: Counters,
     /// The buffer from which packets come to us is so full that their senders are to hear of it.
     pub(crate) is_receive_filling: bool,
@@ -38,6 +40,7 @@ impl Tables {
             ahs: AhTable::default(),
             cqs: Cqs::default(),
             early_bytes: 0,
+            spare_sends: SpareSends::default(),
             counters: Counters::default(),
             is_receive_filling: false,
         }

@@ -9,6 +9,7 @@ use crate::host::{AsyncEvent, Host};
 use crate::ids::{CqId, PdId};
 use crate::memory::KeyTable;
 use crate::path::Paths;
+use crate::qp::send_queue::SpareSends;
 use std::time::Instant;
 use urxe_types::{Completion, Extra, QpAttr, QpState, Qpn, WcOpcode, WcStatus};
 use urxe_wire::{Outer, Packet, ecn};
@@ -120,6 +121,7 @@ pub(super) struct Cx<'a, H> {
     pub(super) peers: &'a mut Peers,
     /// What the responders of all QPs keep of requests that came before their turn, in bytes.
     pub(super) early_bytes: &'a mut usize,
+    pub(super) spare_sends: &'a mut SpareSends,
     pub(super) qp: &'a mut Common,
     /// What is taken in now has met congestion on its way, and its sender is to hear of it.
     pub(super) is_marked: bool,
@@ -145,6 +147,7 @@ impl<'a, H> Cx<'a, H> {
             paths,
             peers,
             early_bytes,
+            spare_sends,
             is_receive_filling,
         } = tables;
         Cx {
@@ -157,6 +160,7 @@ impl<'a, H> Cx<'a, H> {
             paths,
             peers,
             early_bytes,
+            spare_sends,
             qp,
             is_marked: false,
             is_receive_filling: *is_receive_filling,

@@ -21,6 +21,7 @@ mod ud;
 
 pub(crate) use modify::Change;
 pub use modify::ModifyQpError;
+pub(crate) use send_queue::SpareSends;
 pub use state::Attribute;
 
 use crate::attr::{DeviceConfig, QpInfo, QpInit};

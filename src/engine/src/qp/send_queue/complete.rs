@@ -45,7 +45,7 @@ impl SendQueue {
             if pending.wqe.wr.signaled {
                 complete(cx, &pending, WcStatus::Success, Cause::None);
             }
-            self.put_back(pending);
+            cx.spare_sends.put_back(pending);
             if !self.front().is_some_and(|next| next.is_local() && next.started) {
                 return;
             }
@@ -72,7 +72,7 @@ impl SendQueue {
             let pending = match self.pop_front() {
                 Some(pending) => pending,
                 None => {
-                    let mut pending = self.blank();
+                    let mut pending = cx.spare_sends.take();
                     match cx.host.next_send(cx.qp.init.send_queue, &mut pending.wqe) {
                         Taken::Ready | Taken::Malformed => pending,
                         Taken::Empty | Taken::Broken => break,
@@ -83,7 +83,7 @@ impl SendQueue {
             cx.host.retire_send(cx.qp.init.send_queue);
             // STATE-009, STATE-033
             complete(cx, &pending, WcStatus::WrFlush, cx.qp.flush_cause);
-            self.put_back(pending);
+            cx.spare_sends.put_back(pending);
         }
         self.is_exhausted = true;
     }

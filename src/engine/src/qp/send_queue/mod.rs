@@ -9,15 +9,15 @@ mod packet;
 mod pending;
 mod psn_set;
 mod scoreboard;
+mod spare;
 mod transmit;
 
 pub(super) use pending::Pending;
 pub(super) use scoreboard::Moved;
+pub(crate) use spare::SpareSends;
 pub(super) use transmit::{Blocked, Limits};
 
 use super::common::Error;
-use super::sges::SgeWalk;
-use crate::limits::MAX_SPARE_SENDS;
 use scoreboard::Scoreboard;
 use std::collections::VecDeque;
 use urxe_types::{Psn, QpState};
@@ -32,8 +32,7 @@ pub(in crate::qp) struct SendQueue {
     is_exhausted: bool,
     /// It had drained in SQD, and the program was told.
     told_drained: bool,
-    pending: VecDeque<Pending>,
-    spare: Vec<Pending>,
+    pending: VecDeque<Box<Pending>>,
     /// The work request that the next packet belongs to; the length of `pending` if all are sent.
     index: usize,
     /// The number of that packet within its work request.
@@ -75,7 +74,6 @@ impl SendQueue {
             is_exhausted: false,
             told_drained: false,
             pending: VecDeque::new(),
-            spare: Vec::new(),
             index: 0,
             packet: 0,
             una: first,
@@ -149,32 +147,14 @@ impl SendQueue {
         distance(self.una, psn) < self.outstanding()
     }
 
-    /// A record to fill and give to [`push`](Self::push) or [`put_back`](Self::put_back).
-    fn blank(&mut self) -> Pending {
-        let mut pending = self.spare.pop().unwrap_or_else(Pending::new);
-        pending.started = false;
-        pending.failed = None;
-        pending.walk = SgeWalk::default();
-        pending.length = 0;
-        pending.packets = 1;
-        pending.is_repeated = false;
-        pending
-    }
-
-    fn put_back(&mut self, pending: Pending) {
-        if self.spare.len() < MAX_SPARE_SENDS {
-            self.spare.push(pending);
-        }
-    }
-
-    fn push(&mut self, pending: Pending) {
+    fn push(&mut self, pending: Box<Pending>) {
         self.pending.push_back(pending);
     }
 
     /// The work request that the next packet belongs to, with the packet's number.
     pub(in crate::qp) fn current(&mut self) -> Option<(&mut Pending, u32)> {
         let packet = self.packet;
-        self.pending.get_mut(self.index).map(|pending| (pending, packet))
+        self.pending.get_mut(self.index).map(|pending| (&mut **pending, packet))
     }
 
     /// Whether the work request that the next packet belongs to is the oldest.
@@ -184,7 +164,7 @@ impl SendQueue {
 
     /// The oldest work request.
     pub(in crate::qp) fn front(&mut self) -> Option<&mut Pending> {
-        self.pending.front_mut()
+        self.pending.front_mut().map(|front| &mut **front)
     }
 
     /// Gives the current work request its PSNs, unless it has them.
@@ -336,7 +316,7 @@ impl SendQueue {
     /// The work request that a PSN was given to, and the number of its packet.
     pub(in crate::qp) fn find(&mut self, psn: Psn) -> Option<(&mut Pending, u32)> {
         let (index, packet) = self.locate(psn)?;
-        self.pending.get_mut(index).map(|pending| (pending, packet))
+        self.pending.get_mut(index).map(|pending| (&mut **pending, packet))
     }
 
     /// Whether a packet has an answer of its own to come.
@@ -357,7 +337,7 @@ impl SendQueue {
     }
 
     /// Ends the oldest work request: takes it out, its PSNs acknowledged.
-    fn pop_front(&mut self) -> Option<Pending> {
+    fn pop_front(&mut self) -> Option<Box<Pending>> {
         let pending = self.pending.front()?;
         if pending.started {
             let end = pending.first_psn + pending.packets;

@@ -17,7 +17,7 @@ fn read() -> SendOp {
 fn queue_of(first: u32, requests: &[(SendOp, u32)]) -> SendQueue {
     let mut queue = SendQueue::new(Psn::new(first));
     for &(op, packets) in requests {
-        let mut pending = queue.blank();
+        let mut pending = Box::new(Pending::new());
         pending.packets = packets;
         pending.mtu = MTU;
         pending.length = u64::from(packets * MTU);

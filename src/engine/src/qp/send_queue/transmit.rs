@@ -107,7 +107,7 @@ impl SendQueue {
         if !may_take {
             return Err(Blocked::Wait);
         }
-        let mut pending = self.blank();
+        let mut pending = cx.spare_sends.take();
         match cx.host.next_send(cx.qp.init.send_queue, &mut pending.wqe) {
             Taken::Ready => match validate(cx, &pending.wqe, limits) {
                 Ok(length) => {
@@ -132,11 +132,11 @@ impl SendQueue {
             }
             Taken::Empty => {
                 self.is_exhausted = true;
-                self.put_back(pending);
+                cx.spare_sends.put_back(pending);
                 return Err(Blocked::Wait);
             }
             Taken::Broken => {
-                self.put_back(pending);
+                cx.spare_sends.put_back(pending);
                 return Err(Blocked::Broken);
             }
         }
