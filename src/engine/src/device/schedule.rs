@@ -34,11 +34,75 @@ impl Scheduled {
     }
 }
 
+/// Groups of QPs that have their turns together.
+const GROUPS: usize = 64;
+
+/// QPs with something to send, in the order of their turns: all those of one group, then those of
+/// the next. QPs whose packets make one flow are of one group, so that their packets come to lie
+/// side by side and leave in few trains. No group has another round before all the others had one.
+#[derive(Debug)]
+struct Turns {
+    groups: [VecDeque<Qpn>; GROUPS],
+    /// The groups that have QPs, in the order of their rounds. Only the first, whose round it is,
+    /// may have none left.
+    order: VecDeque<usize>,
+    /// QPs that still have their turn in the first group's round, if that has begun.
+    left: Option<usize>,
+}
+
+impl Default for Turns {
+    fn default() -> Turns {
+        Turns {
+            groups: std::array::from_fn(|_| VecDeque::new()),
+            order: VecDeque::new(),
+            left: None,
+        }
+    }
+}
+
+impl Turns {
+    fn push(&mut self, qpn: Qpn, group: usize) {
+        let group = group % GROUPS;
+        if self.groups[group].is_empty() && self.order.front() != Some(&group) {
+            self.order.push_back(group);
+        }
+        self.groups[group].push_back(qpn);
+    }
+
+    fn pop(&mut self) -> Option<Qpn> {
+        loop {
+            let &group = self.order.front()?;
+            let queue = &mut self.groups[group];
+            let left = self.left.get_or_insert(queue.len());
+            // TRAIN-040
+            if *left > 0
+                && let Some(qpn) = queue.pop_front()
+            {
+                *left -= 1;
+                return Some(qpn);
+            }
+            // TRAIN-041: whoever got a turn meanwhile waits for the next round.
+            self.left = None;
+            self.order.pop_front();
+            if !queue.is_empty() {
+                self.order.push_back(group);
+            }
+        }
+    }
+
+    /// What [`pop`](Self::pop) returned last is the next again.
+    fn put_back(&mut self, qpn: Qpn) {
+        if let Some(&group) = self.order.front() {
+            self.groups[group].push_front(qpn);
+            self.left = self.left.map(|left| left + 1);
+        }
+    }
+}
+
 /// The turns and the timers of a device's QPs.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    /// QPs with something to send, in the order of their turns.
-    turns: VecDeque<Qpn>,
+    turns: Turns,
     /// When to look at which QP's timers. A QP stands here at most once with the time that it
     /// knows of; other entries of it are leftovers.
     timers: BinaryHeap<Reverse<(Instant, Qpn)>>,
@@ -48,18 +112,18 @@ impl Schedule {
     /// Gives a QP a turn, unless it has one.
     pub(super) fn give_turn(&mut self, qpn: Qpn, scheduled: &mut Scheduled) {
         if !std::mem::replace(&mut scheduled.has_turn, true) {
-            self.turns.push_back(qpn);
+            self.turns.push(qpn, scheduled.qp.flow_number());
         }
     }
 
     /// The QP whose turn it is.
     pub(super) fn next_turn(&mut self) -> Option<Qpn> {
-        self.turns.pop_front()
+        self.turns.pop()
     }
 
     /// The turn of this QP could not be taken: it is the next again.
     pub(super) fn put_back_turn(&mut self, qpn: Qpn) {
-        self.turns.push_front(qpn);
+        self.turns.put_back(qpn);
     }
 
     /// Sees that a QP's timers are looked at by `at`.
@@ -79,5 +143,61 @@ impl Schedule {
     pub(super) fn take_expired(&mut self, now: Instant) -> Option<(Instant, Qpn)> {
         self.next_timer().filter(|&at| at <= now)?;
         self.timers.pop().map(|Reverse(expired)| expired)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn qpns(numbers: &[u32]) -> Vec<Qpn> {
+        numbers.iter().map(|&number| Qpn::new(number)).collect()
+    }
+
+    #[test]
+    fn those_of_one_group_have_their_turns_one_after_the_other() {
+        let mut turns = Turns::default();
+        for number in 0..6 {
+            turns.push(Qpn::new(number), number as usize % 2);
+        }
+        // The one whose turn cannot be taken is the next again.
+        let first = turns.pop().unwrap();
+        turns.put_back(first);
+        let order: Vec<Qpn> = std::iter::from_fn(|| turns.pop()).collect();
+        assert_eq!(order, qpns(&[0, 2, 4, 1, 3, 5]), "TRAIN-040");
+    }
+
+    proptest! {
+        /// Each QP that has had its turn gets another at once, or after some others.
+        #[test]
+        fn while_a_qp_waits_for_its_turn_no_other_has_more_than_two(
+            groups in prop::collection::vec(0..5usize, 1..20),
+            again_after in 0..4usize,
+        ) {
+            let mut turns = Turns::default();
+            for (number, &group) in (0u32..).zip(&groups) {
+                turns.push(Qpn::new(number), group);
+            }
+            // Of each that waits, which turns the others had since then.
+            let mut had = vec![vec![0; groups.len()]; groups.len()];
+            let mut resting = VecDeque::new();
+            for _ in 0..groups.len() * 10 {
+                let Some(qpn) = turns.pop() else { break };
+                let number = qpn.get() as usize;
+                prop_assert!(!resting.contains(&number));
+                for waiting in had.iter_mut() {
+                    waiting[number] += 1;
+                }
+                // TRAIN-041
+                prop_assert!(had[number].iter().all(|&turns| turns <= 2), "{:?}", had[number]);
+                resting.push_back(number);
+                if resting.len() > again_after {
+                    let number = resting.pop_front().unwrap();
+                    had[number].fill(0);
+                    turns.push(Qpn::new(number as u32), groups[number]);
+                }
+            }
+        }
     }
 }

@@ -31,6 +31,8 @@ use crate::host::Host;
 use crate::ids::PdId;
 use crate::path::Direction;
 use common::{Common, Cx};
+use parameters::Route;
+use std::net::IpAddr;
 use std::time::Instant;
 use transport::Transport;
 use urxe_types::{QpAttr, QpState, Qpn};
@@ -86,6 +88,16 @@ impl Qp {
     /// The next time at which a timer of this QP runs out.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.transport.deadline()
+    }
+
+    /// A number that QPs have in common whose packets make one flow, and others seldom.
+    pub(crate) fn flow_number(&self) -> usize {
+        let Some(Route { flow, .. }) = self.transport.route() else { return 0 };
+        let last_octet = match flow.dst {
+            IpAddr::V4(dst) => dst.octets()[3],
+            IpAddr::V6(dst) => dst.octets()[15],
+        };
+        usize::from(flow.src_port) ^ usize::from(last_octet) << 4
     }
 
     /// What `query_qp` tells.
