@@ -61,6 +61,36 @@ fn many_writes_share_one_segmented_send() {
 }
 
 #[test]
+fn of_packets_that_are_sent_together_only_the_last_asks_for_an_ack() {
+    let mut t = Script::uniform(QpType::Rc);
+    t.post(1, WRITE, &[t.sge(0, 65_536)]);
+    let sent = t.sent();
+    let asking: Vec<usize> =
+        (0..).zip(&sent).filter(|(_, p)| p.headers.bth.ack_req).map(|(at, _)| at).collect();
+    // The first of a path that nothing is known of; each 64th after it; and the last of the window.
+    assert_eq!(asking, [0, 64, 128, 192, 203, 204]);
+    let psns: Vec<u32> = sent.iter().map(|p| p.headers.bth.psn.get()).collect();
+    assert_eq!(psns, (200..405).collect::<Vec<_>>());
+}
+
+#[test]
+fn packets_before_one_whose_memory_is_gone_are_in_flight_and_the_rest_is_not() {
+    let mut t = Script::uniform(QpType::Rc);
+    t.post(1, WRITE, &[t.sge(0, 2560)]);
+    assert_eq!(t.sent().len(), 10);
+    t.post(2, WRITE, &[t.sge(0, 1024)]);
+    t.program.unmapped = true;
+    t.expect_nothing();
+    let in_flight = t.device.paths().next().map(|path| path.outward.in_flight);
+    assert_eq!(in_flight, Some(2560 + 640));
+    t.receive(&[ack(209, 1)]);
+    t.expect_send(1, WcStatus::Success);
+    t.expect_send(2, WcStatus::LocalProtection);
+    let in_flight = t.device.paths().next().map(|path| path.outward.in_flight);
+    assert_eq!(in_flight, Some(0));
+}
+
+#[test]
 fn a_write_with_immediate_names_its_whole_range_in_its_first_packet() {
     let mut t = Script::uniform(QpType::Rc);
     let op = SendOp::Write { remote_addr: REMOTE, rkey: Rkey(KEY), imm: Some(9) };

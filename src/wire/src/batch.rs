@@ -150,6 +150,11 @@ impl TxBatch {
         self.room() >= MAX_DATAGRAM
     }
 
+    /// For how many more datagrams there is room, of whatever lengths RoCEv2 allows.
+    pub fn room_in_datagrams(&self) -> usize {
+        self.room() / MAX_DATAGRAM
+    }
+
     /// Bytes of datagrams that can still be pushed.
     pub fn room(&self) -> usize {
         self.arena.len() - self.end

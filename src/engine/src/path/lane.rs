@@ -91,6 +91,16 @@ impl Lane {
         taken == 0 || taken + bytes <= self.window()
     }
 
+    /// Bytes that there is room for beside what is in flight.
+    pub(crate) fn room(&self) -> u64 {
+        self.window().saturating_sub(self.in_flight + self.granted)
+    }
+
+    /// Whether each packet may be one too many at this moment, however much room there is.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.next_at.is_some() || self.congestion.rate().is_some()
+    }
+
     /// A QP waits for its turn; it stands here once.
     pub(crate) fn wait(&mut self, qpn: Qpn) {
         self.waiting.push_back(qpn);
@@ -108,8 +118,7 @@ impl Lane {
             return None;
         }
         let qpn = self.waiting.pop_front()?;
-        let room = self.window().saturating_sub(self.in_flight + self.granted);
-        let bytes = room.clamp(1, self.congestion.train(LANE_TURN_BYTES));
+        let bytes = self.room().clamp(1, self.congestion.train(LANE_TURN_BYTES));
         self.granted += bytes;
         Some((qpn, bytes))
     }

@@ -361,11 +361,11 @@ impl Rc {
                 Ok(true)
             } else {
                 let limits = Limits { mtu: route.mtu, max_rd_atomic: requester.max_rd_atomic() };
-                sq.transmit(cx, tx, budget, limits, |sq, cx, tx| {
+                sq.transmit(cx, tx, budget, limits, |sq, cx, tx, most| {
                     let allowance = completer.allowance();
-                    let sent = requester.send_current(cx, sq, tx, path, route, allowance)?;
+                    let sent = requester.send_current(cx, sq, tx, path, route, allowance, most)?;
                     completer.on_sent(cx.now, sent, &cx.paths.get(path).round_trip);
-                    Ok(())
+                    Ok(sent.packets)
                 })
             }
         };

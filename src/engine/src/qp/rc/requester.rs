@@ -78,7 +78,9 @@ impl Requester {
         }
     }
 
-    /// Puts the current packet of the send queue into the batch, if it may be sent, and moves on.
+    /// Puts the current packet of the send queue into the batch, if it may be sent, with those
+    /// behind it in its message that may go with it, but at most so many; and moves on.
+    #[expect(clippy::too_many_arguments, reason = "what a packet depends on, by its owners")]
     pub(super) fn send_current<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -87,20 +89,26 @@ impl Requester {
         path: PathId,
         route: &Route,
         allowance: Allowance,
+        most: u32,
     ) -> Result<Sent, Blocked> {
+        let may_follow = MAX_OUTSTANDING.saturating_sub(sq.outstanding());
         // RC-REQ-042
-        if !allowance.may_send || sq.outstanding() >= MAX_OUTSTANDING {
+        if !allowance.may_send || may_follow == 0 {
             return Err(Blocked::Wait);
         }
         sq.start_current();
-        let Some((pending, packet)) = sq.current() else { return Err(Blocked::Wait) };
-        let (direction, packets) = (pending.direction(), pending.packets());
+        let is_repeated = sq.is_resending();
         let path_now = cx.paths.get_mut(path);
         let is_known = path_now.round_trip.smoothed().is_some();
+        let Some((pending, packet)) = sq.current() else { return Err(Blocked::Wait) };
+        let (direction, packets) = (pending.direction(), pending.packets());
+        let is_read = pending.is_read();
         let lane = path_now.lane_mut(direction);
-        // RC-REQ-011
-        let most = self.packets_per_read(route.wire, lane, packets, route.mtu);
-        let end = sq.end_of_current(most);
+        let end = match is_read {
+            // RC-REQ-011
+            true => sq.end_of_current(self.packets_per_read(route.wire, lane, packets, route.mtu)),
+            false => packet + 1,
+        };
         let Some((pending, _)) = sq.current() else { return Err(Blocked::Wait) };
         let bytes = pending.bytes(packet..end);
         let (now, qpn) = (cx.now, cx.qp.qpn);
@@ -110,35 +118,60 @@ impl Requester {
             return Err(Blocked::Wait);
         }
         let takes_receive = pending.takes_receive_at(packet);
-        self.turns.on_sent(lane, direction, now, bytes, end - packet);
         let packets_per_ack = packets_per_ack(lane, route.mtu);
         // RC-REQ-044: should all that follows be lost, the path is known at least.
         let is_first_of_many = packet == 0 && packets > FIRST_ACK_PACKETS && !is_known;
+        let is_alone = is_repeated
+            || takes_receive
+            || is_first_of_many
+            || pending.ends_request(packet)
+            || lane.is_paced();
+        // TRAIN-042: of those that go together, only the last may ask for an acknowledgement.
+        let end = match is_alone {
+            true => end,
+            false => {
+                let until_ack = packets_per_ack.saturating_sub(self.since_ack_req);
+                let most = most.min(may_follow).min(packets - packet).min(until_ack);
+                let room = self.turns.packets_at_once(lane, direction, bytes);
+                packet + most.min(room).min(tx.room_in_datagrams() as u32).max(1)
+            }
+        };
+        let bytes_together = pending.bytes(packet..end);
+        self.turns.on_sent(lane, direction, now, bytes_together, end - packet);
         let is_held_after = !self.turns.may_follow(lane, direction, now, bytes);
+        let sent_packets = if is_read { 1 } else { end - packet };
         // RC-REQ-030
         let asks_for_ack = is_held_after
-            || self.since_ack_req + 1 >= packets_per_ack
+            || self.since_ack_req + sent_packets >= packets_per_ack
             || (takes_receive && allowance.is_next_the_last)
             || is_first_of_many
             // RC-REQ-001
-            || pending.ends_request(packet);
-        let sent = pending.put_packet(cx, tx, route, packet..end, asks_for_ack, |r| Some(r.into()));
-        let psn = match sent {
-            Ok(psn) => psn,
-            Err(error) => {
-                cx.paths.get_mut(path).lane_mut(direction).forget(bytes);
+            || pending.ends_request(end - 1);
+        let mut next = packet;
+        while next < end {
+            let end_of_this = if is_read { end } else { next + 1 };
+            let asks = asks_for_ack && end_of_this == end;
+            let put =
+                pending.put_packet(cx, tx, route, next..end_of_this, asks, |r| Some(r.into()));
+            if let Err(error) = put {
+                let unsent = pending.bytes(next..end);
+                cx.paths.get_mut(path).lane_mut(direction).forget(unsent);
+                if next > packet {
+                    sq.sent_current(next);
+                }
                 sq.refuse_current(error);
                 return Err(Blocked::Wait);
             }
-        };
-        self.since_ack_req = if asks_for_ack { 0 } else { self.since_ack_req + 1 };
-        let is_repeated = sq.is_outstanding(psn);
+            next = end_of_this;
+        }
+        let psn = pending.first_psn() + if is_read { packet } else { end - 1 };
+        self.since_ack_req = if asks_for_ack { 0 } else { self.since_ack_req + sent_packets };
         // COUNT-013
         if is_repeated {
             cx.count(Counter::RetransmittedPackets, 1);
         }
         sq.sent_current(end);
-        Ok(Sent { psn, is_repeated, asks_for_ack, takes_receive })
+        Ok(Sent { packets: sent_packets, psn, is_repeated, asks_for_ack, takes_receive })
     }
 
     /// PSNs that a READ request asks for at most. They come in one burst, which the window is to
@@ -229,6 +262,9 @@ impl Requester {
 
 /// Packets after which an acknowledgement is asked for: several times in a window.
 fn packets_per_ack(lane: &Lane, mtu: u32) -> u32 {
-    let window = lane.window() / u64::from(mtu);
-    (window / 4).clamp(1, PACKETS_PER_ACK) as u32
+    // A window that is large is not to be divided for each message.
+    match lane.window() {
+        window if window >= PACKETS_PER_ACK * 4 * u64::from(mtu) => PACKETS_PER_ACK as u32,
+        window => (window / u64::from(mtu) / 4).max(1) as u32,
+    }
 }

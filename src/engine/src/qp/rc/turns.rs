@@ -52,6 +52,15 @@ impl Turns {
         self.granted[direction as usize] > 0 || lane.admits_repeat(now, bytes)
     }
 
+    /// How many packets of so many bytes may be sent together now, of which one may be.
+    pub(super) fn packets_at_once(&self, lane: &Lane, direction: Direction, bytes: u64) -> u32 {
+        let room = match self.granted[direction as usize] {
+            0 => lane.room(),
+            granted => granted.min(lane.window()),
+        };
+        (room / bytes).clamp(1, u64::from(u32::MAX)) as u32
+    }
+
     /// The QP waits for its turn.
     pub(super) fn wait(&mut self, lane: &mut Lane, direction: Direction, qpn: Qpn) {
         if !std::mem::replace(&mut self.is_waiting[direction as usize], true) {

@@ -12,9 +12,11 @@ pub(super) struct Allowance {
     pub(super) is_next_the_last: bool,
 }
 
-/// A packet that the requester has sent.
+/// What the requester has sent: one packet, or several of one message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
+    pub(super) packets: u32,
+    /// That of the last packet.
     pub(super) psn: Psn,
     pub(super) is_repeated: bool,
     pub(super) asks_for_ack: bool,

@@ -31,15 +31,16 @@ pub(in crate::qp) struct Limits {
 }
 
 impl SendQueue {
-    /// Has `send` send what may be sent now: each time, the current packet. Returns whether there
-    /// is more, held up only by the batch's room or the end of this QP's turn.
+    /// Has `send` send what may be sent now: each time, the current packet and those of its message
+    /// that may go with it, as many as it is told at most; it returns how many. Returns whether
+    /// there is more, held up only by the batch's room or the end of this QP's turn.
     pub(in crate::qp) fn transmit<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         tx: &mut TxBatch,
         budget: &mut u32,
         limits: Limits,
-        mut send: impl FnMut(&mut SendQueue, &mut Cx<'_, H>, &mut TxBatch) -> Result<(), Blocked>,
+        mut send: impl FnMut(&mut Self, &mut Cx<'_, H>, &mut TxBatch, u32) -> Result<u32, Blocked>,
     ) -> Result<bool, Failure> {
         loop {
             match self.transmit_one(cx, tx, budget, limits, &mut send) {
@@ -61,12 +62,15 @@ impl SendQueue {
         mtu: u32,
         mut send: impl FnMut(&mut SendQueue, &mut Cx<'_, H>, &mut TxBatch) -> Result<(), Error>,
     ) -> Result<bool, Failure> {
-        self.transmit(cx, tx, budget, Limits { mtu, max_rd_atomic: 0 }, |sq, cx, tx| {
+        self.transmit(cx, tx, budget, Limits { mtu, max_rd_atomic: 0 }, |sq, cx, tx, _| {
             sq.start_current();
-            send(sq, cx, tx).map_err(|error| {
-                sq.refuse_current(error);
-                Blocked::Wait
-            })
+            match send(sq, cx, tx) {
+                Ok(()) => Ok(1),
+                Err(error) => {
+                    sq.refuse_current(error);
+                    Err(Blocked::Wait)
+                }
+            }
         })
     }
 
@@ -76,7 +80,7 @@ impl SendQueue {
         tx: &mut TxBatch,
         budget: &mut u32,
         limits: Limits,
-        send: &mut impl FnMut(&mut SendQueue, &mut Cx<'_, H>, &mut TxBatch) -> Result<(), Blocked>,
+        send: &mut impl FnMut(&mut Self, &mut Cx<'_, H>, &mut TxBatch, u32) -> Result<u32, Blocked>,
     ) -> Result<(), Blocked> {
         if cx.qp.failure.is_some() {
             return Err(Blocked::Wait);
@@ -93,8 +97,7 @@ impl SendQueue {
             *budget -= 1;
             return self.do_current_locally(cx);
         }
-        send(self, cx, tx)?;
-        *budget -= 1;
+        *budget -= send(self, cx, tx, *budget)?;
         Ok(())
     }
 

@@ -431,7 +431,7 @@ mod tests {
 
     fn sent(psn: u32) -> Sent {
         let psn = Psn::new(psn);
-        Sent { psn, is_repeated: false, asks_for_ack: true, takes_receive: false }
+        Sent { packets: 1, psn, is_repeated: false, asks_for_ack: true, takes_receive: false }
     }
 
     #[test]
