@@ -303,8 +303,12 @@ impl SendQueue {
     /// The work request that a PSN was given to, by its place in the queue, and the number of its
     /// packet.
     fn locate(&self, psn: Psn) -> Option<(usize, u32)> {
-        let first = self.pending.front().filter(|front| front.started)?.first_psn;
-        let at = distance(first, psn);
+        let front = self.pending.front().filter(|front| front.started)?;
+        let (first, at) = (front.first_psn, front.number(psn));
+        // What is answered is the oldest as a rule.
+        if at < front.packets {
+            return Some((0, at));
+        }
         let behind = self
             .pending
             .partition_point(|pending| pending.started && distance(first, pending.first_psn) <= at);

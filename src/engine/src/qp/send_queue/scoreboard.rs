@@ -167,6 +167,23 @@ impl SendQueue {
         self.on_arrived(index, packet)
     }
 
+    /// The answer to `psn` has arrived. If that is the oldest, of a READ that is to bring more, and
+    /// nothing is missing or came early, moves on behind it: what the answers to a long READ mostly
+    /// are. Otherwise nothing is done.
+    pub(in crate::qp) fn advance_within_oldest(&mut self, psn: Psn) -> bool {
+        let board = &self.scoreboard;
+        let is_next = psn == self.una
+            && board.arrived.is_empty()
+            && board.lost.is_empty()
+            && self.pending.front().is_some_and(|front| {
+                front.is_read() && front.failed.is_none() && !front.is_last(front.number(psn))
+            });
+        if is_next {
+            self.advance_una(psn.next());
+        }
+        is_next
+    }
+
     fn on_arrived(&mut self, index: usize, packet: u32) -> bool {
         let pending = &self.pending[index];
         let psn = pending.first_psn + packet;

@@ -397,11 +397,15 @@ impl Completer {
         path: PathId,
         psn: Psn,
     ) -> Result<(), Failure> {
-        if sq.on_arrived_psn(psn) {
-            self.retry.restore_tries();
+        if sq.advance_within_oldest(psn) {
+            self.on_progress(cx, sq, path, 1);
+        } else {
+            if sq.on_arrived_psn(psn) {
+                self.retry.restore_tries();
+            }
+            // RC-COMP-002
+            self.acknowledge_before(cx, sq, path, psn)?;
         }
-        // RC-COMP-002
-        self.acknowledge_before(cx, sq, path, psn)?;
         self.end_probe(cx, sq, path, psn);
         Ok(())
     }
@@ -420,14 +424,7 @@ impl Completer {
         }
         let target = distance(sq.una(), psn);
         let progress = sq.advance(cx)?;
-        if progress > 0 {
-            self.retry.on_acknowledged(sq.una());
-        }
-        if let Some(sample) = self.retry.take_sample(cx.now, sq.una()) {
-            cx.paths.get_mut(path).round_trip.on_sample(cx.now, sample);
-            self.sample = Some(sample);
-        }
-        self.retry.on_progress(cx.now, sq.outstanding() > 0, round_trip(cx, path));
+        self.on_progress(cx, sq, path, progress);
         let is_reached = progress >= target;
         // RC-COMP-004, RC-COMP-005, FAW-014
         if !is_reached && sq.detect_losses(psn, 0) {
@@ -435,6 +432,18 @@ impl Completer {
             self.lose_oldest(cx, sq)?;
         }
         Ok(is_reached)
+    }
+
+    /// The peer has done something, by which so many PSNs more are acknowledged.
+    fn on_progress<H>(&mut self, cx: &mut Cx<'_, H>, sq: &SendQueue, path: PathId, psns: u32) {
+        if psns > 0 {
+            self.retry.on_acknowledged(sq.una());
+        }
+        if let Some(sample) = self.retry.take_sample(cx.now, sq.una()) {
+            cx.paths.get_mut(path).round_trip.on_sample(cx.now, sample);
+            self.sample = Some(sample);
+        }
+        self.retry.on_progress(cx.now, sq.outstanding() > 0, round_trip(cx, path));
     }
 
     /// If `psn` answers a probe: what was sent before the probe and has not arrived was lost.

@@ -29,6 +29,8 @@ pub(super) struct Retry {
     least_margin: Duration,
     ack_deadline: Option<Instant>,
     probe_deadline: Option<Instant>,
+    /// Both run from this time on, and from no earlier.
+    armed_at: Option<Instant>,
     rnr_deadline: Option<Instant>,
     /// Tries left before a timeout or sequence error ends the QP.
     tries: u8,
@@ -67,6 +69,7 @@ impl Retry {
             least_margin,
             ack_deadline: None,
             probe_deadline: None,
+            armed_at: None,
             rnr_deadline: None,
             tries: parameters.retry_cnt,
             rnr_tries: parameters.rnr_retry,
@@ -185,6 +188,8 @@ impl Retry {
     /// The time that the packet being timed took, if it is among those before `una`.
     pub(super) fn take_sample(&mut self, now: Instant, una: Psn) -> Option<Sample> {
         let timed = self.timed.take_if(|timed| timed.psn.precedes(una))?;
+        // What it tells is to be waited for from now on.
+        self.armed_at = None;
         let took = now.saturating_duration_since(timed.at);
         Some(match timed.is_ambiguous {
             // Karn's rule (RFC 6298).
@@ -210,15 +215,21 @@ impl Retry {
 
     /// The peer has done something new. `waiting` says whether something is yet to be answered.
     pub(super) fn on_progress(&mut self, now: Instant, waiting: bool, round_trip: &RoundTrip) {
+        // The timers run from now already: of many answers that come together, one sets them.
+        let is_armed = self.armed_at == Some(now)
+            && self.probe_deadline.is_some()
+            && waiting
+            && self.probes + self.timeouts == 0;
         self.timeouts = 0;
         self.probes = 0;
-        if self.is_rnr_waiting() {
+        if self.is_rnr_waiting() || is_armed {
             return;
         }
         self.ack_deadline = None;
         self.probe_deadline = None;
         if waiting {
             self.arm(now, round_trip);
+            self.armed_at = Some(now);
         }
     }
 
