@@ -317,6 +317,19 @@ fn a_loss_has_the_peer_asked_and_a_quiet_path_does_not() {
 }
 
 #[test]
+fn a_read_that_comes_again_has_the_peer_asked() {
+    let mut t = Script::uniform(QpType::Rc);
+    let read = pkt(Opcode::RC_READ_REQUEST, 100).reth(VA, t.key, 4).ack_req();
+    let receive = |t: &mut Script| {
+        let read = read.clone().to(t.qpn);
+        t.receive(&[read]);
+        questions_and_notifications(t)
+    };
+    assert_eq!(receive(&mut t), (0, 0));
+    assert_eq!(receive(&mut t), (1, 0));
+}
+
+#[test]
 fn a_mark_has_the_peer_asked_and_it_has_time_to_answer_before_it_is_notified() {
     let mut t = Script::uniform(QpType::Rc);
     receive_marked(&mut t, 100);

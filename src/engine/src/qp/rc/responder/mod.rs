@@ -310,9 +310,8 @@ impl Responder {
             // REPAIR-015
             true => self.queue_ack(),
             false => {
-                // REPAIR-055: from the first loss on, so that a quiet network sees no question.
-                if !self.early.is_empty() && cx.config.tuning.wire == WireForm::Uniform {
-                    cx.peers.ask(cx.now, &route.flow);
+                if !self.early.is_empty() {
+                    ask_peer(cx, route);
                 }
                 let syndrome = Syndrome::Nak(NakCode::SequenceError);
                 self.queue_nak(cx, Counter::SequenceNaksSent, syndrome);
@@ -329,18 +328,18 @@ impl Responder {
     /// answered again (IBTA 9.7.5.1.4).
     fn on_duplicate<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, bth: &Bth, request: &Request) {
         cx.count(Counter::DuplicateRequests, 1);
-        self.answer_again(cx, route.mtu, bth.psn, request);
+        self.answer_again(cx, route, bth.psn, request);
         // REPAIR-017
         if bth.ack_req && !self.early.is_empty() && acknowledges_selectively(cx, route) {
             self.queue_ack();
         }
     }
 
-    fn answer_again<H>(&mut self, cx: &mut Cx<'_, H>, mtu: u32, psn: Psn, request: &Request) {
+    fn answer_again<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, psn: Psn, request: &Request) {
         let again = match request {
             // RC-RESP-026, RC-RESP-027, ORDER-007: it is not carried out.
             Request::Send(_) | Request::Write(_) => return self.queue_ack(),
-            Request::Read(reth) => return self.on_read_again(cx, mtu, psn, reth),
+            Request::Read(reth) => return self.on_read_again(cx, route, psn, reth),
             Request::CompareSwap(_) | Request::FetchAdd(_) => {
                 // RC-RESP-028
                 let atomic = self.resources.find_atomic(psn);
@@ -366,11 +365,13 @@ impl Responder {
         }
     }
 
-    fn on_read_again<H>(&mut self, cx: &mut Cx<'_, H>, mtu: u32, psn: Psn, reth: &Reth) {
+    fn on_read_again<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, psn: Psn, reth: &Reth) {
+        let mtu = route.mtu;
         let rest = ReadResource::new(psn, reth, mtu, self.msn);
         match self.resources.find_read(&rest, mtu) {
             Some(original) => {
                 cx.count(Counter::ReadsReplayed, 1);
+                ask_peer(cx, route);
                 // RC-RESP-029
                 self.replay_read(original, rest);
             }
@@ -455,6 +456,15 @@ fn is_acknowledged(request: &Request) -> bool {
 /// Whether the peer wants to hear what is kept, and of no sequence error.
 fn acknowledges_selectively<H>(cx: &Cx<'_, H>, route: &Route) -> bool {
     cx.peers.capabilities(route.flow.dst).is_some_and(|peer| peer.selective_ack)
+}
+
+/// Asks the peer what it understands beside the standard, if need be. Only where something was
+/// lost, so that a quiet network sees no question.
+fn ask_peer<H>(cx: &mut Cx<'_, H>, route: &Route) {
+    // REPAIR-055
+    if cx.config.tuning.wire == WireForm::Uniform {
+        cx.peers.ask(cx.now, &route.flow);
+    }
 }
 
 /// The key that a SEND closes is that of a type 2 window that is bound on this QP.
