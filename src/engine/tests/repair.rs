@@ -349,6 +349,42 @@ fn a_mark_has_the_peer_asked_and_it_has_time_to_answer_before_it_is_notified() {
 // Paths.
 
 #[test]
+fn a_request_that_waits_at_the_peer_for_a_missing_one_took_no_longer_for_that() {
+    let mut t = Script::new();
+    let smoothed = |t: &Script| {
+        let round_trip = t.device.paths().next().and_then(|path| path.round_trip);
+        round_trip.map(|round_trip| round_trip.smoothed)
+    };
+    // The answer to 200 shows how long that took; the next that is measured is 202.
+    send(&mut t, 200..202);
+    t.wait(MS);
+    t.receive(&[ack(200, 1)]);
+    expect_done(&mut t, 200..201);
+    send(&mut t, 202..206);
+    t.wait(2 * MS);
+    t.receive(&[selective(200, 1, &[202, 203, 204, 205])]);
+    assert_eq!(smoothed(&t), Some(MS * 9 / 8));
+    assert_eq!(psns_sent(&mut t), [201]);
+    t.wait(MS);
+    t.receive(&[ack(205, 6)]);
+    expect_done(&mut t, 201..206);
+    assert_eq!(smoothed(&t), Some(MS * 9 / 8));
+}
+
+#[test]
+fn a_request_behind_one_that_a_peer_only_says_to_miss_is_not_measured() {
+    let mut t = with_a_peer_that_keeps();
+    let known = |t: &Script| t.device.paths().next().is_some_and(|path| path.round_trip.is_some());
+    send(&mut t, 205..207);
+    t.wait(MS);
+    t.receive(&[nak(NakCode::SequenceError, 205, 5)]);
+    t.wait(MS);
+    t.receive(&[ack(206, 7)]);
+    expect_done(&mut t, 205..207);
+    assert!(!known(&t));
+}
+
+#[test]
 fn a_long_message_on_an_unknown_path_asks_for_an_ack_with_its_first_packet() {
     let asking = |t: &mut Script, packets: u32| {
         t.post(1, SEND, &[t.sge(0, packets * MTU as u32)]);

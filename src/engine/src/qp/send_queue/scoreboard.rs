@@ -91,6 +91,11 @@ impl SendQueue {
         self.scoreboard.lost.first()
     }
 
+    /// Whether a packet is to be sent again alone.
+    pub(in crate::qp) fn is_lost(&self, psn: Psn) -> bool {
+        self.scoreboard.lost.contains(psn)
+    }
+
     /// Bytes that packets from `psn` to `end` will add to the flight when they are sent again.
     pub(in crate::qp) fn bytes_of_repeat(&self, psn: Psn, end: Psn) -> u64 {
         let Some((index, packet)) = self.locate(psn) else { return 0 };

@@ -120,6 +120,7 @@ impl Completer {
             | Response::ReadLast(_)
             | Response::ReadOnly(_) => self.on_read_response(cx, sq, path, route, packet),
         };
+        self.retry.on_losses(|psn| sq.is_lost(psn));
         settle_flight(cx, sq, path, becn, self.sample.take());
         result
     }
@@ -280,6 +281,7 @@ impl Completer {
             }
             last = Some(early);
         }
+        self.measure(cx, sq, path);
         // REPAIR-059
         if let Some(last) = last
             && sq.detect_losses(last, REORDER_TOLERANCE)
@@ -439,11 +441,19 @@ impl Completer {
         if psns > 0 {
             self.retry.on_acknowledged(sq.una());
         }
-        if let Some(sample) = self.retry.take_sample(cx.now, sq.una()) {
+        self.measure(cx, sq, path);
+        self.retry.on_progress(cx.now, sq.outstanding() > 0, round_trip(cx, path));
+    }
+
+    /// Takes the time of the packet being timed as soon as it is known to have arrived. What is
+    /// acknowledged only with what was missing before it would seem to have taken far longer.
+    fn measure<H>(&mut self, cx: &mut Cx<'_, H>, sq: &SendQueue, path: PathId) {
+        // RC-REQ-054
+        let has_arrived = |psn: Psn| psn.precedes(sq.una()) || sq.has_arrived(psn);
+        if let Some(sample) = self.retry.take_sample(cx.now, has_arrived) {
             cx.paths.get_mut(path).round_trip.on_sample(cx.now, sample);
             self.sample = Some(sample);
         }
-        self.retry.on_progress(cx.now, sq.outstanding() > 0, round_trip(cx, path));
     }
 
     /// If `psn` answers a probe: what was sent before the probe and has not arrived was lost.

@@ -58,7 +58,8 @@ pub(super) struct Retry {
 struct Timed {
     psn: Psn,
     at: Instant,
-    /// It was sent again meanwhile: which of the two is acknowledged will not be known.
+    /// It was sent again meanwhile, or waits at the peer for what was: when it arrived will not be
+    /// known.
     is_ambiguous: bool,
 }
 
@@ -161,9 +162,7 @@ impl Retry {
     /// The oldest packet was repeated to draw an answer.
     pub(super) fn on_probed(&mut self, probed: Probed) {
         self.probed = Some(probed);
-        if let Some(timed) = self.timed.as_mut().filter(|timed| timed.psn == probed.psn) {
-            timed.is_ambiguous = true;
-        }
+        self.doubt_sample(|timed| timed == probed.psn);
     }
 
     /// Whether an answer to `psn` means that the peer has the probe, so that what was sent before
@@ -185,9 +184,14 @@ impl Retry {
         (is_answer && sent != psn.next()).then_some(sent)
     }
 
-    /// The time that the packet being timed took, if it is among those before `una`.
-    pub(super) fn take_sample(&mut self, now: Instant, una: Psn) -> Option<Sample> {
-        let timed = self.timed.take_if(|timed| timed.psn.precedes(una))?;
+    /// The time that the packet being timed took, if it is one of those that are known to have
+    /// arrived.
+    pub(super) fn take_sample(
+        &mut self,
+        now: Instant,
+        has_arrived: impl Fn(Psn) -> bool,
+    ) -> Option<Sample> {
+        let timed = self.timed.take_if(|timed| has_arrived(timed.psn))?;
         // What it tells is to be waited for from now on.
         self.armed_at = None;
         let took = now.saturating_duration_since(timed.at);
@@ -268,15 +272,27 @@ impl Retry {
     /// The peer misses `psn`, which is sent again.
     pub(super) fn on_missing(&mut self, psn: Psn) {
         self.missing_at = Some(psn);
+        self.doubt_sample(|timed| !timed.precedes(psn));
+    }
+
+    /// Packets were lost, and are sent again alone.
+    pub(super) fn on_losses(&mut self, is_lost: impl Fn(Psn) -> bool) {
+        self.doubt_sample(is_lost);
+    }
+
+    /// When the packet being timed arrives will not be known, if it is one of these.
+    fn doubt_sample(&mut self, is_one: impl Fn(Psn) -> bool) {
+        if let Some(timed) = self.timed.as_mut().filter(|timed| is_one(timed.psn)) {
+            // RC-REQ-054
+            timed.is_ambiguous = true;
+        }
     }
 
     /// Everything is sent again.
     pub(super) fn on_rewind(&mut self, psn: Psn) {
         self.lost_at = Some(psn);
         self.missing_at = None;
-        if let Some(timed) = &mut self.timed {
-            timed.is_ambiguous = true;
-        }
+        self.doubt_sample(|_| true);
         self.readiness.on_rewind();
     }
 
@@ -447,14 +463,39 @@ mod tests {
 
     #[test]
     fn the_answer_to_a_packet_that_was_repeated_took_no_longer_than_it_seems() {
-        let (t0, una, path) = (Instant::now(), Psn::new(1), known(MS));
+        let (t0, path) = (Instant::now(), known(MS));
         let mut retry = retry(None, MS);
         retry.on_sent(t0, sent(0), &path);
-        assert_eq!(retry.take_sample(t0 + 9 * MS, Psn::new(0)), None);
-        assert_eq!(retry.take_sample(t0 + 9 * MS, una), Some(Sample::Exact(9 * MS)));
+        assert_eq!(retry.take_sample(t0 + 9 * MS, |_| false), None);
+        assert_eq!(retry.take_sample(t0 + 9 * MS, |_| true), Some(Sample::Exact(9 * MS)));
         retry.on_sent(t0, sent(0), &path);
         retry.on_rewind(Psn::new(0));
-        assert_eq!(retry.take_sample(t0 + 9 * MS, una), Some(Sample::AtMost(9 * MS)));
+        assert_eq!(retry.take_sample(t0 + 9 * MS, |_| true), Some(Sample::AtMost(9 * MS)));
+    }
+
+    #[test]
+    fn a_packet_that_was_lost_or_waited_for_one_that_was_is_no_exact_sample() {
+        let (t0, path) = (Instant::now(), known(MS));
+        let sample = |doubt: &dyn Fn(&mut Retry)| {
+            let mut retry = retry(None, MS);
+            retry.on_sent(t0, sent(5), &path);
+            doubt(&mut retry);
+            retry.take_sample(t0 + MS, |_| true)
+        };
+        let psn = Psn::new;
+        assert_eq!(sample(&|retry| retry.on_losses(|lost| lost == psn(5))), at_most(MS));
+        assert_eq!(sample(&|retry| retry.on_losses(|lost| lost == psn(4))), exact(MS));
+        assert_eq!(sample(&|retry| retry.on_missing(psn(5))), at_most(MS));
+        assert_eq!(sample(&|retry| retry.on_missing(psn(4))), at_most(MS));
+        assert_eq!(sample(&|retry| retry.on_missing(psn(6))), exact(MS));
+    }
+
+    fn exact(time: Duration) -> Option<Sample> {
+        Some(Sample::Exact(time))
+    }
+
+    fn at_most(time: Duration) -> Option<Sample> {
+        Some(Sample::AtMost(time))
     }
 
     #[test]
