@@ -19,10 +19,6 @@ const NOT_MET_YET: &[&str] = &[
     "READ 1 MiB, 5 % lost: by loss-free",
     "READ 64 KiB, 1 % reordered: by loss-free",
     "READ 1 MiB, 1 % reordered: by loss-free",
-    // Beside flows that halve for one mark or loss: 2.1 to 3.3, and not 2.
-    "WRITE beside Reno, unmarked: first by second",
-    "READ beside Reno, marked: first by second",
-    "READ beside CUBIC, marked: first by second",
 ];
 
 /// Runs the scenario of this name.

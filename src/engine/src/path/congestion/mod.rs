@@ -2,7 +2,9 @@
 //!
 //! One window, in bytes, follows four signs of congestion, and is cut at most once per round trip:
 //!
-//! - **Marks**, as DCTCP (RFC 8257) does: by half of the marked part of what was delivered.
+//! - **Marks**, as DCTCP (RFC 8257) does: by a part of the marked part of what was delivered. Where
+//!   the queue marks single packets (RED, RFC 3168), that would be next to nothing, while TCP flows
+//!   at the same queue cut for each mark as for a loss: so do we.
 //! - **Delay**, as Swift does: where nothing is marked, and round trips are longer than the target.
 //! - **Loss**, as Westwood does: to what the path was seen to deliver in its least round trip, and
 //!   only where something else says that a queue has overflowed. Packets that are lost on the way
@@ -74,6 +76,15 @@ const MARK_WEIGHT: f64 = 1.0 / 16.0;
 /// The marked part below which marks are taken for gone.
 const NO_MARKS: f64 = 0.01;
 
+/// Where less than this part of a round that has marks is marked, the queue marks single packets:
+/// one that marks all above a threshold, as DCTCP wants it, marks most of a round or nothing.
+const SINGLE_MARKS: f64 = 1.0 / 8.0;
+/// What a round with marks weighs in that.
+const DENSITY_WEIGHT: f64 = 1.0 / 4.0;
+/// What a single mark cuts: as much as CUBIC (RFC 9438, 4.6), so that beside flows that halve their
+/// rate for it (Reno, and DCQCN, which grows faster again) there is room for both.
+const SINGLE_MARK_CUT: f64 = 0.3;
+
 /// How strongly a round trip above the target is answered, and what is left at least (Swift: 0.8,
 /// 0.5).
 const DELAY_GAIN: f64 = 0.8;
@@ -132,6 +143,8 @@ pub(crate) struct Congestion {
     marked: f64,
     /// There were marks, and not too long ago.
     has_marks: bool,
+    /// The part of a round that is marked if any of it is, smoothed over such rounds.
+    density: Option<f64>,
     /// Full rounds without a queue.
     calm: u32,
     /// No cut before so many bytes have left the path: they were under way at the last cut.
@@ -178,6 +191,7 @@ impl Congestion {
             rounds: Rounds::default(),
             marked: 0.0,
             has_marks: false,
+            density: None,
             calm: 0,
             spared_until: 0,
             next_check: 0,
@@ -410,12 +424,22 @@ impl Congestion {
         usual.max(fast)
     }
 
-    /// Cuts the window by a part of the marked part.
+    /// Cuts the window by a part of the marked part, or as for a loss.
     fn cut_by_marks(&mut self, in_flight: u64, cause: CutCause) -> CutCause {
-        let part = if self.has_marks { self.marked * MARK_CUT } else { FIRST_MARK_CUT };
+        let part = match (self.are_marks_single(), self.has_marks) {
+            // CONG-111
+            (true, _) => SINGLE_MARK_CUT,
+            (false, true) => self.marked * MARK_CUT,
+            (false, false) => FIRST_MARK_CUT,
+        };
         self.marked = if self.has_marks { self.marked } else { FIRST_MARK_CUT };
         self.has_marks = true;
         self.cut(in_flight, cause, self.window * (1.0 - part))
+    }
+
+    /// Whether the queue marks packets here and there, and not all that come while it is long.
+    fn are_marks_single(&self) -> bool {
+        self.density.is_some_and(|density| density < SINGLE_MARKS)
     }
 
     /// About a round trip has passed.
@@ -427,6 +451,10 @@ impl Congestion {
     ) -> Option<CutCause> {
         let part = self.marked_part(round);
         self.marked += (part - self.marked) * MARK_WEIGHT;
+        if part > 0.0 {
+            let density = self.density.unwrap_or(part);
+            self.density = Some(density + (part - density) * DENSITY_WEIGHT);
+        }
         self.has_marks &= self.marked > NO_MARKS;
         let is_calm = round.is_used && round.marked == 0 && !self.is_queue_seen();
         self.calm = if is_calm { self.calm.saturating_add(1) } else { 0 };

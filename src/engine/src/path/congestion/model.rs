@@ -25,6 +25,8 @@ pub(super) struct Network {
     pub(super) queue: u64,
     /// From so many waiting bytes on, packets are marked.
     pub(super) marks_above: Option<u64>,
+    /// Of 10,000 packets that find more, so many are marked.
+    pub(super) marks: u32,
     /// Of 10,000 packets, so many are lost.
     pub(super) loss: u32,
     pub(super) packet: u64,
@@ -46,6 +48,7 @@ impl Default for Network {
             round_trip: Duration::from_micros(20),
             queue: 200_000,
             marks_above: None,
+            marks: 10_000,
             loss: 0,
             packet: 1088,
             goes_back: false,
@@ -183,7 +186,9 @@ impl Run {
                 if waiting + self.network.packet > self.network.queue {
                     return;
                 }
-                let is_marked = self.network.marks_above.is_some_and(|above| waiting > above);
+                let is_marked = self.network.marks_above.is_some_and(|above| waiting > above)
+                    && (self.network.marks == 10_000
+                        || self.rng.next_u32() % 10_000 < self.network.marks);
                 self.queue.push_back((packet, is_marked));
                 if self.queue.len() == 1 {
                     self.at(self.now + self.serialization(), Event::Depart);

@@ -81,6 +81,41 @@ fn a_window_is_cut_once_per_round_trip_and_by_half_at_the_first_mark() {
     assert_eq!(congestion.window(), INITIAL_WINDOW / 2);
 }
 
+/// Delivers a window in a round trip, of which the first so many packets are marked.
+fn marked_round(congestion: &mut Congestion, now: &mut Instant, window: u64, marked: u64) {
+    *now += 20 * US;
+    for packet in 0..window / 1088 {
+        let is_marked = packet < marked;
+        let delivered = Delivered { is_marked, ..delivered(1088, 20 * US) };
+        congestion.on_delivered(*now, window, delivered);
+    }
+}
+
+/// What a mark leaves of a window of 100 packets, of which so many are marked in one of 20 rounds.
+fn left_after_marks(marked: u64) -> f64 {
+    let (mut congestion, mut now, window) = (controlled(), start(), 100 * 1088);
+    let mut left = 0.0;
+    for round in 0..200 {
+        congestion.window = window as f64;
+        marked_round(&mut congestion, &mut now, window, if round % 20 == 0 { marked } else { 0 });
+        if round % 20 == 0 {
+            left = congestion.threshold / window as f64;
+        }
+    }
+    left
+}
+
+#[test]
+fn where_a_queue_marks_single_packets_a_mark_cuts_as_cubic_does() {
+    for marked in [1, 2, 10] {
+        assert!((left_after_marks(marked) - 0.7).abs() < 0.01, "{}", left_after_marks(marked));
+    }
+    // Many marks in few rounds: by what is marked of everything.
+    for marked in [30, 100] {
+        assert!(left_after_marks(marked) > 0.75, "{}", left_after_marks(marked));
+    }
+}
+
 #[test]
 fn a_single_loss_without_a_queue_costs_no_window() {
     let mut congestion = controlled();
@@ -215,6 +250,15 @@ fn going_back_at_one_percent_of_loss_leaves_half_of_the_link() {
 fn a_marked_bottleneck_is_shared_evenly() {
     for lanes in [2, 8, 32, 128] {
         let network = Network { lanes, marks_above: MARKS_ABOVE, ..Network::default() };
+        let (used, fairness) = settled(network);
+        assert!(used >= 0.9 && fairness >= 0.95, "{lanes} lanes: {used}, {fairness}");
+    }
+}
+
+#[test]
+fn a_bottleneck_that_marks_single_packets_is_shared_evenly() {
+    for lanes in [2, 8] {
+        let network = Network { lanes, marks_above: MARKS_ABOVE, marks: 50, ..Network::default() };
         let (used, fairness) = settled(network);
         assert!(used >= 0.9 && fairness >= 0.95, "{lanes} lanes: {used}, {fairness}");
     }
