@@ -193,18 +193,9 @@ impl Rc {
             self.responder.on_marked();
             return true;
         }
-        self.ask_peer(cx);
+        ask_peer(cx, &self.route);
         // CONG-026
         cx.peers.is_about_to_answer(cx.now, self.route.flow.dst)
-    }
-
-    /// Asks the peer what it understands beside the standard, if need be. Only where something was
-    /// lost or marked, so that a quiet network sees no question.
-    fn ask_peer<H>(&self, cx: &mut Cx<'_, H>) {
-        // REPAIR-055
-        if self.route.wire == WireForm::Uniform {
-            cx.peers.ask(cx.now, &self.route.flow);
-        }
     }
 
     /// The peer has sent a congestion notification.
@@ -263,7 +254,7 @@ impl Rc {
                 let result =
                     sender.completer.handle_response(cx, sq, self.path, &self.route, packet);
                 if sq.has_lost() {
-                    self.ask_peer(cx);
+                    ask_peer(cx, &self.route);
                 }
                 if let Err(Failure::Send(WcStatus::RemoteInvalidRequest, _)) = result {
                     self.on_invalid_request(cx, sq);
@@ -371,5 +362,14 @@ impl Rc {
         };
         requester.end_turn(cx, path);
         result
+    }
+}
+
+/// Asks the peer what it understands beside the standard, if need be. Only where something was lost
+/// or marked, so that a quiet network sees no question.
+fn ask_peer<H>(cx: &mut Cx<'_, H>, route: &Route) {
+    // REPAIR-055
+    if route.wire == WireForm::Uniform {
+        cx.peers.ask(cx.now, &route.flow);
     }
 }

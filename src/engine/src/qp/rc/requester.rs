@@ -9,10 +9,11 @@ use crate::limits::{
     UNIFORM_READ_PACKETS,
 };
 use crate::path::{Direction, Lane, PathId};
-use crate::qp::common::Cx;
+use crate::qp::common::{Cx, Error};
 use crate::qp::parameters::{RequesterParameters, Route};
 use crate::qp::send_queue::{Blocked, SendQueue};
 use crate::tuning::WireForm;
+use urxe_types::Psn;
 use urxe_wire::batch::TxBatch;
 
 /// The requester of an RC QP.
@@ -206,24 +207,18 @@ impl Requester {
             }
             let Some(end) = sq.end_of_repeat_at(psn) else { break };
             let Some((pending, packet)) = sq.find(psn) else { break };
-            let (direction, end_psn) = (pending.direction(), psn + (end - packet));
-            let bytes = sq.bytes_of_repeat(psn, end_psn);
+            let direction = pending.direction();
+            let bytes = sq.bytes_of_repeat(psn, psn + (end - packet));
             let lane = cx.paths.get_mut(path).lane_mut(direction);
             if !self.turns.may_repeat(lane, direction, cx.now, bytes) {
                 self.turns.wait(lane, direction, cx.qp.qpn);
                 cx.paths.look_at(path);
                 break;
             }
-            let Some((pending, _)) = sq.find(psn) else { break };
-            let sent = pending.put_packet(cx, tx, route, packet..end, true, |r| Some(r.into()));
-            if let Err(error) = sent {
+            if let Err(error) = self.repeat(cx, sq, tx, path, route, psn, end) {
                 sq.refuse(psn, error);
                 break;
             }
-            sq.on_repeated(psn, end_psn);
-            let lane = cx.paths.get_mut(path).lane_mut(direction);
-            self.turns.on_sent(lane, direction, cx.now, bytes, end - packet);
-            cx.count(Counter::RetransmittedPackets, 1);
             *budget -= 1;
         }
         false
@@ -244,19 +239,35 @@ impl Requester {
             return None;
         }
         let (psn, sent) = (sq.una(), sq.una() + sq.outstanding());
-        let now = cx.now;
         let end = sq.end_of_repeat_at(psn)?;
-        let (pending, packet) = sq.find(psn)?;
         // Only memory that has gone can prevent it, which shows elsewhere.
-        pending.put_packet(cx, tx, route, packet..end, true, |r| Some(r.into())).ok()?;
-        let bytes = sq.bytes_of_repeat(psn, psn + (end - packet));
-        let direction = sq.find(psn)?.0.direction();
-        sq.on_repeated(psn, psn + (end - packet));
-        let lane = cx.paths.get_mut(path).lane_mut(direction);
-        self.turns.on_sent(lane, direction, now, bytes, end - packet);
+        self.repeat(cx, sq, tx, path, route, psn, end).ok()?;
         cx.count(Counter::Probes, 1);
+        Some(Probed { psn, sent, at: cx.now })
+    }
+
+    /// Sends the packets of a work request from `psn` up to packet `end` again, as one request.
+    #[expect(clippy::too_many_arguments, reason = "what every packet needs, and which")]
+    fn repeat<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+        tx: &mut TxBatch,
+        path: PathId,
+        route: &Route,
+        psn: Psn,
+        end: u32,
+    ) -> Result<(), Error> {
+        let Some((pending, packet)) = sq.find(psn) else { return Ok(()) };
+        pending.put_packet(cx, tx, route, packet..end, true, |r| Some(r.into()))?;
+        let direction = pending.direction();
+        let end_psn = psn + (end - packet);
+        let bytes = sq.bytes_of_repeat(psn, end_psn);
+        sq.on_repeated(psn, end_psn);
+        let lane = cx.paths.get_mut(path).lane_mut(direction);
+        self.turns.on_sent(lane, direction, cx.now, bytes, end - packet);
         cx.count(Counter::RetransmittedPackets, 1);
-        Some(Probed { psn, sent, at: now })
+        Ok(())
     }
 }
 

@@ -247,9 +247,7 @@ impl SendQueue {
             return false;
         }
         let pending = &self.pending[index];
-        if !pending.expects_response()
-            && distance(self.una, psn) < distance(self.una, self.scoreboard.executed)
-        {
+        if !pending.expects_response() && self.is_executed(psn) {
             return false;
         }
         self.scoreboard.lose(pending.direction(), pending.bytes(packet..packet + 1));
