@@ -6,17 +6,15 @@ use urxe_spec_tests::scale::{Extent, SCENARIOS};
 /// Figures that miss their bound still: the beginning of the sentence that says so. Whatever else
 /// misses is a fault.
 const NOT_MET_YET: &[&str] = &[
-    // Towards a peer that goes back N the window is cut too deep: 0.43, and not 0.6.
+    // Towards a peer that goes back N each loss costs a window at least, 58 packets here. The best
+    // that is possible is 0.63; it is 0.56 to 0.6.
     "WRITE 64 KiB, 1 % lost, peer goes back N: by loss-free",
     "WRITE 1 MiB, 1 % lost, peer goes back N: by loss-free",
     "SEND 64 KiB, 1 % lost, peer goes back N: by loss-free",
     "SEND 1 MiB, 1 % lost, peer goes back N: by loss-free",
     // By some hundredths.
-    "WRITE 1 MiB, 0.1 % lost: by loss-free",
     "READ 64 KiB, 0.1 % lost: by loss-free",
     "READ 1 MiB, 0.1 % lost: by loss-free",
-    "READ 64 KiB, 5 % lost: by loss-free",
-    "READ 1 MiB, 5 % lost: by loss-free",
 ];
 
 /// Runs the scenario of this name.

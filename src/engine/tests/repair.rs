@@ -91,6 +91,27 @@ fn a_peer_of_which_nothing_is_known_gets_everything_again() {
 }
 
 #[test]
+fn acknowledgements_are_asked_for_more_often_where_a_loss_has_all_of_a_window_repeated() {
+    let mut t = Script::new();
+    for _ in 0..4 {
+        t.post(1, SEND, &[t.sge(0, 65_536), t.sge(0, 65_536)]);
+    }
+    let longest_run = |sent: &[Pkt]| {
+        let runs = sent.split(|packet| packet.headers.bth.ack_req);
+        runs.map(<[Pkt]>::len).max().unwrap()
+    };
+    assert!(longest_run(&t.sent()) > 50);
+    t.receive(&[ack(202, 0)]);
+    t.sent();
+    t.receive(&[nak(NakCode::SequenceError, 210, 0)]);
+    let last = t.sent().last().unwrap().headers.bth.psn.get();
+    t.receive(&[ack(last, 0)]);
+    let sent = t.sent();
+    assert!(sent.len() > 200, "{}", sent.len());
+    assert!(longest_run(&sent) < 40, "{}", longest_run(&sent));
+}
+
+#[test]
 fn a_request_that_may_be_close_behind_is_not_repeated_yet() {
     let mut t = Script::new();
     send(&mut t, 200..206);

@@ -5,7 +5,7 @@ use super::info::{CutCause, Held};
 use crate::limits::LANE_TURN_BYTES;
 use crate::tuning::CongestionControl;
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use urxe_types::Qpn;
 
 /// One direction of a path.
@@ -21,12 +21,48 @@ pub(crate) struct Lane {
     waiting: VecDeque<Qpn>,
     /// When the pace allows the next packet.
     next_at: Option<Instant>,
+    /// When something was sent last.
+    sent_at: Option<Instant>,
+    leaving: Option<Leaving>,
     pub(crate) congestion: Congestion,
     /// What may be in flight until the first bytes have arrived.
     first_window: Option<u64>,
     /// How often a QP had to wait, and for what.
     pub(super) held_by_window: u64,
     pub(super) held_by_pace: u64,
+}
+
+/// Bytes that count as in flight no more, since they are sent again, and are on the path still. They
+/// leave it evenly, and what is sent again takes their place.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    bytes: u64,
+    from: Instant,
+    step: Duration,
+}
+
+/// Steps in which they leave: what follows goes in so many trains. The first step is at once.
+const LEAVING_STEPS: u32 = 8;
+
+impl Leaving {
+    /// Bytes that are left after so many steps.
+    fn after(&self, steps: u32) -> u64 {
+        let left = LEAVING_STEPS.saturating_sub(steps + 1);
+        self.bytes * u64::from(left) / u64::from(LEAVING_STEPS)
+    }
+
+    /// Bytes that are on the path still.
+    fn left(&self, now: Instant) -> u64 {
+        let passed = now.saturating_duration_since(self.from).as_nanos();
+        let steps = passed / self.step.as_nanos().max(1);
+        self.after(steps.min(u128::from(LEAVING_STEPS)) as u32)
+    }
+
+    /// When no more than so many bytes are left.
+    fn at_most(&self, bytes: u64) -> Instant {
+        let steps = (0..LEAVING_STEPS).find(|&steps| self.after(steps) <= bytes);
+        self.from + self.step * steps.unwrap_or(LEAVING_STEPS)
+    }
 }
 
 impl Lane {
@@ -37,6 +73,8 @@ impl Lane {
             granted: 0,
             waiting: VecDeque::new(),
             next_at: None,
+            sent_at: None,
+            leaving: None,
             congestion: Congestion::new(control),
             first_window,
             held_by_window: 0,
@@ -68,7 +106,7 @@ impl Lane {
 
     /// Why the QPs that wait do so.
     pub(crate) fn held(&self) -> Held {
-        match (self.is_waited_for(), self.has_room(1)) {
+        match (self.is_waited_for(), self.has_room(0, 1)) {
             (false, _) => Held::Nothing,
             (true, true) => Held::Pace,
             (true, false) => Held::Window,
@@ -83,17 +121,22 @@ impl Lane {
 
     /// The same for what is sent again: it goes before what waits.
     pub(crate) fn admits_repeat(&self, now: Instant, bytes: u64) -> bool {
-        self.has_room(bytes) && self.next_at.is_none_or(|at| at <= now)
+        self.has_room(self.leaving(now), bytes) && self.next_at.is_none_or(|at| at <= now)
     }
 
-    fn has_room(&self, bytes: u64) -> bool {
+    fn leaving(&self, now: Instant) -> u64 {
+        self.leaving.map_or(0, |leaving| leaving.left(now))
+    }
+
+    /// Whether there is room for so many bytes while others leave the path.
+    fn has_room(&self, leaving: u64, bytes: u64) -> bool {
         let taken = self.in_flight + self.granted;
-        taken == 0 || taken + bytes <= self.window()
+        taken == 0 || taken + leaving + bytes <= self.window()
     }
 
     /// Bytes that there is room for beside what is in flight.
-    pub(crate) fn room(&self) -> u64 {
-        self.window().saturating_sub(self.in_flight + self.granted)
+    pub(crate) fn room(&self, now: Instant) -> u64 {
+        self.window().saturating_sub(self.in_flight + self.granted + self.leaving(now))
     }
 
     /// Whether each packet may be one too many at this moment, however much room there is.
@@ -118,14 +161,18 @@ impl Lane {
             return None;
         }
         let qpn = self.waiting.pop_front()?;
-        let bytes = self.room().clamp(1, self.congestion.train(LANE_TURN_BYTES));
+        let bytes = self.room(now).clamp(1, self.congestion.train(LANE_TURN_BYTES));
         self.granted += bytes;
         Some((qpn, bytes))
     }
 
     /// When a QP that waits for the pace alone can go on.
     pub(super) fn released_at(&self) -> Option<Instant> {
-        self.next_at.filter(|_| !self.waiting.is_empty() && self.has_room(1))
+        if self.waiting.is_empty() || !self.has_room(0, 1) {
+            return None;
+        }
+        let room = self.window().saturating_sub(self.in_flight + self.granted + 1);
+        self.next_at.max(self.leaving.map(|leaving| leaving.at_most(room)))
     }
 
     /// Bytes were sent, or asked for, in packets so long; `granted` of them out of what a QP was
@@ -133,6 +180,7 @@ impl Lane {
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64, packet: u64, granted: u64) {
         self.granted -= granted;
         self.in_flight += bytes;
+        self.sent_at = Some(now);
         self.next_at = self.congestion.pace(now, self.next_at, bytes, packet);
     }
 
@@ -156,9 +204,72 @@ impl Lane {
         cut
     }
 
-    /// Bytes are in flight no more, and nothing is known of why: the QP has ended, or sends them
-    /// again because the peer takes nothing behind what it has missed.
+    /// Bytes in flight are sent again, because the peer takes nothing behind what it has missed.
+    pub(crate) fn on_rewound(&mut self, now: Instant, bytes: u64, round_trip: Option<Duration>) {
+        let left = self.leaving(now);
+        self.in_flight -= bytes;
+        let until = self.sent_at.zip(round_trip).map(|(sent_at, round_trip)| sent_at + round_trip);
+        // REPAIR-060: what was sent longer ago than a round trip has left the path.
+        self.leaving = until.filter(|&until| until > now).map(|until| Leaving {
+            bytes: bytes + left,
+            from: now,
+            step: (until - now) / LEAVING_STEPS,
+        });
+    }
+
+    /// Bytes are in flight no more, and nothing is known of why: the QP has ended.
     pub(crate) fn forget(&mut self, bytes: u64) {
         self.in_flight -= bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::INITIAL_WINDOW;
+    use crate::tuning::CongestionControl;
+
+    const US: Duration = Duration::from_micros(1);
+    const TRAIN: u64 = INITIAL_WINDOW / LEAVING_STEPS as u64;
+
+    /// A lane whose window was filled at once, and the time.
+    fn filled() -> (Lane, Instant) {
+        #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
+        let now = Instant::now();
+        let mut lane = Lane::new(CongestionControl::default(), None);
+        lane.on_sent(now, INITIAL_WINDOW, 1024, 0);
+        (lane, now)
+    }
+
+    #[test]
+    fn what_is_sent_again_takes_the_place_of_what_leaves_the_path_in_a_round_trip() {
+        let (mut lane, mut now) = filled();
+        lane.on_rewound(now, INITIAL_WINDOW, Some(800 * US));
+        for train in 1..=u64::from(LEAVING_STEPS) {
+            assert!(lane.admits(now, TRAIN), "train {train}");
+            lane.on_sent(now, TRAIN, 1024, 0);
+            assert!(!lane.admits(now, 1), "train {train}");
+            lane.wait(Qpn::new(17));
+            let next = (train < u64::from(LEAVING_STEPS)).then_some(now + 100 * US);
+            assert_eq!(lane.released_at(), next);
+            assert_eq!(lane.release(now), None);
+            lane.waiting.clear();
+            now += 100 * US;
+        }
+    }
+
+    #[test]
+    fn what_was_sent_longer_ago_than_a_round_trip_takes_no_place() {
+        let (mut lane, now) = filled();
+        lane.on_rewound(now + 800 * US, INITIAL_WINDOW, Some(800 * US));
+        assert!(lane.admits(now + 800 * US, INITIAL_WINDOW));
+    }
+
+    #[test]
+    fn what_is_released_while_something_leaves_the_path_is_no_more_than_there_is_room_for() {
+        let (mut lane, now) = filled();
+        lane.on_rewound(now, INITIAL_WINDOW, Some(800 * US));
+        lane.wait(Qpn::new(17));
+        assert_eq!(lane.release(now), Some((Qpn::new(17), TRAIN)));
     }
 }

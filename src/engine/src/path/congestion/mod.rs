@@ -107,6 +107,8 @@ const LEFT_AFTER_LOSS: f64 = 0.5;
 const DELIVERED_SLACK: f64 = 1.05;
 /// The part that is lost for no other reason than congestion if it is lost for long.
 const MUCH_LOSS: f64 = 0.08;
+/// The part below which losses are taken for gone.
+const SOME_LOSS: f64 = 0.001;
 /// The part of a window that may be lost for other reasons than congestion.
 const RANDOM_LOSS: f64 = 0.1;
 
@@ -217,6 +219,11 @@ impl Congestion {
     /// The estimate of congestion, from 0 to 1.
     pub(super) fn estimate(&self) -> f32 {
         self.limit.as_ref().map_or(self.marked, RateLimit::estimate) as f32
+    }
+
+    /// Whether packets are lost, and not just one long ago.
+    pub(crate) fn has_losses(&self) -> bool {
+        self.rounds.loss() > SOME_LOSS
     }
 
     /// Why less was sent from some time on, the last time that this was so.

@@ -100,6 +100,7 @@ impl Requester {
         sq.start_current();
         let is_repeated = sq.is_resending();
         let path_now = cx.paths.get_mut(path);
+        let takes_repairs = path_now.peer.takes_repairs();
         let is_known = path_now.round_trip.smoothed().is_some();
         let Some((pending, packet)) = sq.current() else { return Err(Blocked::Wait) };
         let (direction, packets) = (pending.direction(), pending.packets());
@@ -119,7 +120,7 @@ impl Requester {
             return Err(Blocked::Wait);
         }
         let takes_receive = pending.takes_receive_at(packet);
-        let packets_per_ack = packets_per_ack(lane, route.mtu);
+        let packets_per_ack = packets_per_ack(lane, route.mtu, takes_repairs);
         // RC-REQ-044: should all that follows be lost, the path is known at least.
         let is_first_of_many = packet == 0 && packets > FIRST_ACK_PACKETS && !is_known;
         let is_alone = is_repeated
@@ -133,7 +134,7 @@ impl Requester {
             false => {
                 let until_ack = packets_per_ack.saturating_sub(self.since_ack_req);
                 let most = most.min(may_follow).min(packets - packet).min(until_ack);
-                let room = self.turns.packets_at_once(lane, direction, bytes);
+                let room = self.turns.packets_at_once(lane, direction, now, bytes);
                 packet + most.min(room).min(tx.room_in_datagrams() as u32).max(1)
             }
         };
@@ -272,10 +273,20 @@ impl Requester {
 }
 
 /// Packets after which an acknowledgement is asked for: several times in a window.
-fn packets_per_ack(lane: &Lane, mtu: u32) -> u32 {
+fn packets_per_ack(lane: &Lane, mtu: u32, takes_repairs: bool) -> u32 {
+    // REPAIR-061
+    let per_window = match !takes_repairs && lane.congestion.has_losses() {
+        true => ACKS_WHERE_ALL_IS_REPEATED,
+        false => ACKS_PER_WINDOW,
+    };
     // A window that is large is not to be divided for each message.
     match lane.window() {
-        window if window >= PACKETS_PER_ACK * 4 * u64::from(mtu) => PACKETS_PER_ACK as u32,
-        window => (window / u64::from(mtu) / 4).max(1) as u32,
+        window if window >= PACKETS_PER_ACK * per_window * u64::from(mtu) => PACKETS_PER_ACK as u32,
+        window => (window / u64::from(mtu) / per_window).max(1) as u32,
     }
 }
+
+/// Acknowledgements that are asked for in a window: the fewer, the larger a window fills the path;
+/// and where one loss has all of a window repeated, it is to be no larger than that needs.
+const ACKS_PER_WINDOW: u64 = 4;
+const ACKS_WHERE_ALL_IS_REPEATED: u64 = 16;

@@ -53,9 +53,15 @@ impl Turns {
     }
 
     /// How many packets of so many bytes may be sent together now, of which one may be.
-    pub(super) fn packets_at_once(&self, lane: &Lane, direction: Direction, bytes: u64) -> u32 {
+    pub(super) fn packets_at_once(
+        &self,
+        lane: &Lane,
+        direction: Direction,
+        now: Instant,
+        bytes: u64,
+    ) -> u32 {
         let room = match self.granted[direction as usize] {
-            0 => lane.room(),
+            0 => lane.room(now),
             granted => granted.min(lane.window()),
         };
         (room / bytes).clamp(1, u64::from(u32::MAX)) as u32

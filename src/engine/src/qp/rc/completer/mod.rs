@@ -542,6 +542,7 @@ pub(super) fn settle_flight<H>(
         Some(Sample::AtMost(_)) | None => None,
     };
     let mut has_moved = false;
+    let least = path_of_qp.round_trip.least();
     for direction in [Direction::Outward, Direction::Inward] {
         let lane = path_of_qp.lane_mut(direction);
         let at = direction as usize;
@@ -550,7 +551,7 @@ pub(super) fn settle_flight<H>(
             cuts[at] = lane.on_lost(now, lost[at]);
         }
         if forgotten[at] > 0 {
-            lane.forget(forgotten[at]);
+            lane.on_rewound(now, forgotten[at], least);
         }
         if delivered[at] > 0 {
             let is_marked = is_marked[at];
