@@ -112,6 +112,19 @@ fn acknowledgements_are_asked_for_more_often_where_a_loss_has_all_of_a_window_re
 }
 
 #[test]
+fn a_read_that_is_kept_behind_a_missing_request_is_not_asked_for_again() {
+    let mut t = Script::reading();
+    send(&mut t, 200..202);
+    t.post(202, READ, &[t.sge(0, 8)]);
+    assert_eq!(psns_sent(&mut t), [202]);
+    send(&mut t, 203..209);
+    t.receive(&[selective(200, 1, &[202, 203, 204, 205, 206, 207, 208])]);
+    assert_eq!(psns_sent(&mut t), [201]);
+    t.receive(&[ack(208, 8)]);
+    assert_eq!(psns_sent(&mut t), [202], "it was carried out, and its answer lost");
+}
+
+#[test]
 fn a_request_that_may_be_close_behind_is_not_repeated_yet() {
     let mut t = Script::new();
     send(&mut t, 200..206);

@@ -73,6 +73,7 @@ impl Rc {
         sq.rewind();
         let moved = sq.take_moved();
         let path = paths.get_mut(self.path);
+        path.lane_mut(Direction::Inward).forget(moved.unasked);
         for direction in [Direction::Outward, Direction::Inward] {
             let lane = path.lane_mut(direction);
             let at = direction as usize;

@@ -211,7 +211,9 @@ impl Requester {
             let direction = pending.direction();
             let bytes = sq.bytes_of_repeat(psn, psn + (end - packet));
             let lane = cx.paths.get_mut(path).lane_mut(direction);
-            if !self.turns.may_repeat(lane, direction, cx.now, bytes) {
+            // REPAIR-062: they count as in flight, and will not come before it does.
+            let holds_up_answers = psn == sq.una() && sq.has_kept();
+            if !holds_up_answers && !self.turns.may_repeat(lane, direction, cx.now, bytes) {
                 self.turns.wait(lane, direction, cx.qp.qpn);
                 cx.paths.look_at(path);
                 break;

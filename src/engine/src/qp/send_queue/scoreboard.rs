@@ -20,6 +20,9 @@ pub(super) struct Scoreboard {
     /// Those that were answered, that were carried out while an answer before them is missing, or
     /// that the peer said to have.
     pub(super) arrived: PsnSet,
+    /// Those of requests that the peer said to have, and that it answers when what is before them
+    /// has come.
+    kept: PsnSet,
     /// Those that are to be sent again.
     pub(super) lost: PsnSet,
     /// Those that were sent again because they were lost, in the order of that.
@@ -47,6 +50,8 @@ pub(in crate::qp) struct Moved {
     pub(in crate::qp) delivered: [u64; 2],
     /// They were lost.
     pub(in crate::qp) lost: [u64; 2],
+    /// Answers that never were on their way: what asked for them was lost.
+    pub(in crate::qp) unasked: u64,
     /// They will be sent again with what was lost before them, or never.
     pub(in crate::qp) forgotten: [u64; 2],
 }
@@ -56,6 +61,7 @@ impl Scoreboard {
         Scoreboard {
             executed: first,
             arrived: PsnSet::new(first),
+            kept: PsnSet::new(first),
             lost: PsnSet::new(first),
             repeats: VecDeque::new(),
             examined: first,
@@ -84,6 +90,11 @@ impl SendQueue {
     /// Whether packets are known to be lost that were not sent again.
     pub(in crate::qp) fn has_lost(&self) -> bool {
         !self.scoreboard.lost.is_empty()
+    }
+
+    /// Whether the peer has requests that it does not answer because one before them is missing.
+    pub(in crate::qp) fn has_kept(&self) -> bool {
+        !self.scoreboard.kept.is_empty()
     }
 
     /// The first PSN that is to be sent again.
@@ -203,6 +214,30 @@ impl SendQueue {
         true
     }
 
+    /// The peer has said that it has this packet. One without an answer of its own has arrived.
+    pub(in crate::qp) fn on_kept(&mut self, psn: Psn) {
+        match self.expects_response(psn) {
+            false => {
+                self.on_arrived_psn(psn);
+            }
+            true if self.has_arrived(psn) || self.is_executed(psn) => {}
+            true => {
+                self.scoreboard.kept.insert(psn);
+            }
+        }
+    }
+
+    /// The peer has `psn`, and lacks what it has not named that was sent more than `tolerance`
+    /// packets before it. Returns whether the oldest packet is among what is lost now.
+    pub(in crate::qp) fn detect_lost_requests(&mut self, psn: Psn, tolerance: u32) -> bool {
+        let before = self.scoreboard.moved.lost[Direction::Inward as usize];
+        let is_oldest_lost = self.detect_losses(psn, tolerance);
+        let Moved { lost, unasked, .. } = &mut self.scoreboard.moved;
+        // REPAIR-063
+        *unasked += std::mem::replace(&mut lost[Direction::Inward as usize], before) - before;
+        is_oldest_lost
+    }
+
     /// `psn` has arrived: what was sent more than `tolerance` packets before it and has not was
     /// lost. Returns whether the oldest packet is among what is lost now.
     pub(in crate::qp) fn detect_losses(&mut self, psn: Psn, tolerance: u32) -> bool {
@@ -214,7 +249,8 @@ impl SendQueue {
         let mut is_oldest_lost = false;
         let mut at = distance(una, self.scoreboard.examined);
         while at < reach {
-            is_oldest_lost |= self.mark_lost(una + at) && at == 0;
+            let is_kept = self.scoreboard.kept.contains(una + at);
+            is_oldest_lost |= !is_kept && self.mark_lost(una + at) && at == 0;
             at += 1;
         }
         self.scoreboard.examined = una + at;
@@ -234,6 +270,18 @@ impl SendQueue {
             }
         }
         is_oldest_lost
+    }
+
+    /// The peer has answered `psn`, or carried out all before it: what it has not answered before
+    /// that was lost. Returns whether the oldest packet is among what is lost now.
+    pub(in crate::qp) fn detect_lost_answers(&mut self, psn: Psn) -> bool {
+        let mut is_oldest_lost = false;
+        // REPAIR-062
+        while let Some(first) = self.scoreboard.kept.first().filter(|first| first.precedes(psn)) {
+            self.scoreboard.kept.remove(first);
+            is_oldest_lost |= self.mark_lost(first) && first == self.una;
+        }
+        self.detect_losses(psn, 0) || is_oldest_lost
     }
 
     /// A packet that was sent and is not known to have arrived was lost. Returns whether that is
@@ -318,6 +366,7 @@ impl SendQueue {
         self.una = una;
         let board = &mut self.scoreboard;
         board.arrived.advance(una);
+        board.kept.advance(una);
         board.lost.advance(una);
         for mark in [&mut board.executed, &mut board.examined] {
             if distance(was, *mark) < distance(was, una) {
@@ -334,6 +383,7 @@ impl SendQueue {
             *forgotten += std::mem::take(in_flight);
         }
         board.lost.clear();
+        board.kept.clear();
         board.repeats.clear();
         board.examined = self.una;
         // Answers of what was asked for may still come, in other parts than what is asked for now.

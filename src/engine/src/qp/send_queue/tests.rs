@@ -175,6 +175,38 @@ fn a_repeat_is_lost_when_something_sent_after_it_has_arrived() {
     assert_eq!(repeat(&mut queue), [(0, 1)]);
 }
 
+/// Three READs of four packets each, of which the peer lacks the first, and says to have the
+/// others.
+fn a_lost_read_request() -> SendQueue {
+    let mut queue = queue_of(0, &[(read(), 4), (read(), 4), (read(), 4)]);
+    send(&mut queue, 4);
+    (4..12).for_each(|psn| queue.on_kept(Psn::new(psn)));
+    assert!(queue.detect_lost_requests(Psn::new(11), 3));
+    queue
+}
+
+#[test]
+fn a_read_that_the_peer_keeps_is_not_lost_until_something_after_it_is_answered() {
+    let mut queue = a_lost_read_request();
+    assert!(queue.has_kept());
+    assert_eq!(repeat(&mut queue), [(0, 4)]);
+    arrive(&mut queue, [0, 1, 2, 3, 4, 6]);
+    advance(&mut queue);
+    queue.detect_lost_answers(Psn::new(6));
+    assert_eq!(repeat(&mut queue), [(5, 1)]);
+    queue.detect_lost_answers(Psn::new(12));
+    assert_eq!(repeat(&mut queue), [(7, 1), (8, 4)]);
+    assert!(!queue.has_kept());
+}
+
+#[test]
+fn answers_that_were_never_sent_are_not_lost_on_their_way() {
+    let mut queue = a_lost_read_request();
+    let moved = queue.take_moved();
+    assert_eq!((moved.lost, moved.unasked), ([0, 0], 4 * FULL));
+    assert_eq!(queue.scoreboard.in_flight, [0, 8 * FULL]);
+}
+
 #[test]
 fn requests_that_an_answer_holds_up_are_done_and_not_lost() {
     let write = SendOp::Write { remote_addr: 0, rkey: Rkey(0), imm: None };

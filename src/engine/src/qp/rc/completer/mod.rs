@@ -276,15 +276,13 @@ impl Completer {
                 break;
             }
             // REPAIR-052: an answer of its own is not there yet.
-            if !sq.expects_response(early) {
-                sq.on_arrived_psn(early);
-            }
+            sq.on_kept(early);
             last = Some(early);
         }
         self.measure(cx, sq, path);
         // REPAIR-059
         if let Some(last) = last
-            && sq.detect_losses(last, REORDER_TOLERANCE)
+            && sq.detect_lost_requests(last, REORDER_TOLERANCE)
             && !self.retry.has_lost_at(sq.una())
         {
             self.lose_oldest(cx, sq)?;
@@ -429,7 +427,7 @@ impl Completer {
         self.on_progress(cx, sq, path, progress);
         let is_reached = progress >= target;
         // RC-COMP-004, RC-COMP-005, FAW-014
-        if !is_reached && sq.detect_losses(psn, 0) {
+        if !is_reached && sq.detect_lost_answers(psn) {
             cx.count(Counter::ImpliedNaks, 1);
             self.lose_oldest(cx, sq)?;
         }
@@ -531,7 +529,7 @@ pub(super) fn settle_flight<H>(
     is_echoed: bool,
     sample: Option<Sample>,
 ) {
-    let Moved { delivered, lost, forgotten } = sq.take_moved();
+    let Moved { delivered, lost, unasked, forgotten } = sq.take_moved();
     let now = cx.now;
     // CONG-022: an answer that is marked itself tells of the way that answers take.
     let is_marked = [is_echoed, cx.is_marked];
@@ -541,7 +539,8 @@ pub(super) fn settle_flight<H>(
         Some(Sample::Exact(sample)) => Some(sample),
         Some(Sample::AtMost(_)) | None => None,
     };
-    let mut has_moved = false;
+    let mut has_moved = unasked > 0;
+    path_of_qp.lane_mut(Direction::Inward).forget(unasked);
     let least = path_of_qp.round_trip.least();
     for direction in [Direction::Outward, Direction::Inward] {
         let lane = path_of_qp.lane_mut(direction);

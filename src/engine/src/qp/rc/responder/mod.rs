@@ -458,15 +458,6 @@ fn acknowledges_selectively<H>(cx: &Cx<'_, H>, route: &Route) -> bool {
     cx.peers.capabilities(route.flow.dst).is_some_and(|peer| peer.selective_ack)
 }
 
-/// Asks the peer what it understands beside the standard, if need be. Only where something was
-/// lost, so that a quiet network sees no question.
-fn ask_peer<H>(cx: &mut Cx<'_, H>, route: &Route) {
-    // REPAIR-055
-    if cx.config.tuning.wire == WireForm::Uniform {
-        cx.peers.ask(cx.now, &route.flow);
-    }
-}
-
 /// The key that a SEND closes is that of a type 2 window that is bound on this QP.
 fn check_invalidate<H>(cx: &Cx<'_, H>, request: &Request) -> Result<(), Refusal> {
     match request.invalidates() {
