@@ -32,8 +32,8 @@ pub(crate) struct Lane {
     pub(super) held_by_pace: u64,
 }
 
-/// Bytes that count as in flight no more, since they are sent again, and are on the path still. They
-/// leave it evenly, and what is sent again takes their place.
+/// Bytes that count as in flight no more, since they are sent again, and are on the path still.
+/// They leave it evenly, and what is sent again takes their place.
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
     bytes: u64,
@@ -54,7 +54,7 @@ impl Leaving {
     /// Bytes that are on the path still.
     fn left(&self, now: Instant) -> u64 {
         let passed = now.saturating_duration_since(self.from).as_nanos();
-        let steps = passed / self.step.as_nanos().max(1);
+        let steps = passed / self.step.as_nanos();
         self.after(steps.min(u128::from(LEAVING_STEPS)) as u32)
     }
 
@@ -213,7 +213,8 @@ impl Lane {
         self.leaving = until.filter(|&until| until > now).map(|until| Leaving {
             bytes: bytes + left,
             from: now,
-            step: (until - now) / LEAVING_STEPS,
+            // It takes time, or the next step would be due for ever.
+            step: ((until - now) / LEAVING_STEPS).max(Duration::from_nanos(1)),
         });
     }
 
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again_takes_the_place_of_what_leaves_the_path_in_a_round_trip() {
+    fn a_rewound_window_is_sent_again_in_trains_over_a_round_trip() {
         let (mut lane, mut now) = filled();
         lane.on_rewound(now, INITIAL_WINDOW, Some(800 * US));
         for train in 1..=u64::from(LEAVING_STEPS) {
@@ -259,17 +260,26 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_longer_ago_than_a_round_trip_takes_no_place() {
+    fn bytes_sent_longer_ago_than_a_round_trip_take_no_place() {
         let (mut lane, now) = filled();
         lane.on_rewound(now + 800 * US, INITIAL_WINDOW, Some(800 * US));
         assert!(lane.admits(now + 800 * US, INITIAL_WINDOW));
     }
 
     #[test]
-    fn what_is_released_while_something_leaves_the_path_is_no_more_than_there_is_room_for() {
+    fn a_turn_is_no_larger_than_the_room_beside_bytes_that_leave_the_path() {
         let (mut lane, now) = filled();
         lane.on_rewound(now, INITIAL_WINDOW, Some(800 * US));
         lane.wait(Qpn::new(17));
         assert_eq!(lane.release(now), Some((Qpn::new(17), TRAIN)));
+    }
+    #[test]
+    fn a_time_at_which_bytes_have_left_is_never_now_while_they_are_there() {
+        let (mut lane, now) = filled();
+        lane.on_rewound(now, INITIAL_WINDOW, Some(Duration::from_nanos(3)));
+        lane.on_sent(now, TRAIN, 1024, 0);
+        lane.wait(Qpn::new(17));
+        assert_eq!(lane.release(now), None);
+        assert!(lane.released_at() > Some(now));
     }
 }
