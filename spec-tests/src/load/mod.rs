@@ -354,22 +354,6 @@ impl Load {
     }
 
     /// A counter, of all engines together.
-    pub fn debug(&self, which: &[usize]) {
-        for &i in which {
-            let machine = &self.engines[i];
-            eprintln!("--- machine {i}");
-            for (name, value, _) in machine.device.counters().iter() {
-                if value > 0 {
-                    eprint!("{name}={value} ");
-                }
-            }
-            for path in machine.device.paths().take(3) {
-                eprint!("\n   {path:?}");
-            }
-            eprintln!();
-        }
-    }
-
     pub fn count(&self, counter: Counter) -> u64 {
         self.engines.iter().map(|machine| machine.device.counters().get(counter)).sum()
     }
