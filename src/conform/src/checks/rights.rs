@@ -1,11 +1,14 @@
 //! What the QP and its memory do not allow.
 
 use super::requests::{compare_swap, fetch_add, read, write_only, writes};
+use crate::agent::{Command, Key, ModifyQp};
 use crate::check::{Check, Outcome, Risk};
 use crate::device::Setup;
-use crate::packet::Packet;
+use crate::packet::{Packet, packet};
 use crate::script::Script;
+use urxe_types::Access;
 use urxe_wire::NakCode::{InvalidRequest, RemoteAccess};
+use urxe_wire::Opcode;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -57,6 +60,48 @@ pub(super) const CHECKS: &[Check] = &[
         risk: Risk::None,
         run: read_where_only_atomics_are_allowed,
     },
+    Check {
+        name: "rights/qp-that-does-not-let-write",
+        rule: "RC-RESP-014",
+        says: "A WRITE to a region that lets be written is refused, where the QP does not let.",
+        risk: Risk::None,
+        run: qp_that_does_not_let_write,
+    },
+    Check {
+        name: "rights/qp-that-does-not-let-read",
+        rule: "RC-RESP-014",
+        says: "A READ of a region that lets be read is refused, where the QP does not let.",
+        risk: Risk::None,
+        run: qp_that_does_not_let_read,
+    },
+    Check {
+        name: "rights/qp-that-lets-no-atomics",
+        rule: "RC-RESP-014",
+        says: "An atomic on a region that lets atomics is refused, where the QP does not let.",
+        risk: Risk::None,
+        run: qp_that_lets_no_atomics,
+    },
+    Check {
+        name: "rights/region-that-does-not-let-write",
+        rule: "RC-RESP-015",
+        says: "A WRITE is a remote access error where the QP lets and the region does not.",
+        risk: Risk::None,
+        run: region_that_does_not_let_write,
+    },
+    Check {
+        name: "rights/region-that-does-not-let-read",
+        rule: "RC-RESP-015",
+        says: "A READ is a remote access error where the QP lets and the region does not.",
+        risk: Risk::None,
+        run: region_that_does_not_let_read,
+    },
+    Check {
+        name: "rights/region-that-lets-no-atomics",
+        rule: "RC-RESP-015",
+        says: "An atomic is a remote access error where the QP lets and the region does not.",
+        risk: Risk::None,
+        run: region_that_lets_no_atomics,
+    },
 ];
 
 fn write_where_only_reads_are_allowed(t: &mut Script<'_>) -> Outcome {
@@ -85,6 +130,63 @@ fn write_where_only_atomics_are_allowed(t: &mut Script<'_>) -> Outcome {
 
 fn read_where_only_atomics_are_allowed(t: &mut Script<'_>) -> Outcome {
     refused(t, &Setup::rc().atomic(), |t| read(t, 0, 0, 8))
+}
+
+fn qp_that_does_not_let_write(t: &mut Script<'_>) -> Outcome {
+    qp_refuses(t, Access::REMOTE_READ, |t| write_only(t, 0, 0, &[1; 8]))
+}
+
+fn qp_that_does_not_let_read(t: &mut Script<'_>) -> Outcome {
+    qp_refuses(t, Access::REMOTE_WRITE, |t| read(t, 0, 0, 8))
+}
+
+fn qp_that_lets_no_atomics(t: &mut Script<'_>) -> Outcome {
+    qp_refuses(t, Access::REMOTE_WRITE | Access::REMOTE_READ, |t| fetch_add(t, 0, 0, 1))
+}
+
+fn region_that_does_not_let_write(t: &mut Script<'_>) -> Outcome {
+    region_refuses(t, Access::REMOTE_READ | Access::REMOTE_ATOMIC, |key| {
+        packet(Opcode::RC_WRITE_ONLY).reth(key.addr, key.rkey, 8).payload(&[1; 8]).ack_req()
+    })
+}
+
+fn region_that_does_not_let_read(t: &mut Script<'_>) -> Outcome {
+    region_refuses(t, Access::REMOTE_WRITE | Access::REMOTE_ATOMIC, |key| {
+        packet(Opcode::RC_READ_REQUEST).reth(key.addr, key.rkey, 8)
+    })
+}
+
+fn region_that_lets_no_atomics(t: &mut Script<'_>) -> Outcome {
+    region_refuses(t, Access::REMOTE_WRITE | Access::REMOTE_READ, |key| {
+        packet(Opcode::RC_FETCH_ADD).atomic(key.addr, key.rkey, 1, 0)
+    })
+}
+
+/// A QP whose memory lets everything, and that itself lets only this, refuses a request.
+fn qp_refuses(
+    t: &mut Script<'_>,
+    rights: Access,
+    request: impl Fn(&Script<'_>) -> Packet,
+) -> Outcome {
+    t.connect(&everything())?;
+    let access = Some((Access::LOCAL_WRITE | rights).bits());
+    t.modify_with(ModifyQp { access, ..ModifyQp::default() })?;
+    t.send(request(t))?;
+    t.expect_refused_or(InvalidRequest, RemoteAccess, 0)
+}
+
+/// Where a QP lets everything, memory that lets only this is closed to a request.
+fn region_refuses(t: &mut Script<'_>, rights: Access, request: impl Fn(&Key) -> Packet) -> Outcome {
+    t.connect(&everything())?;
+    let access = (Access::LOCAL_WRITE | rights).bits();
+    let name = "closed".into();
+    let key: Key = t.tell(&Command::RegMr { name, len: 4096, access })?;
+    t.send(request(&key))?;
+    t.expect_refused(RemoteAccess, 0)
+}
+
+fn everything() -> Setup {
+    Setup::rc().write().read().atomic()
 }
 
 /// A request that neither QP nor memory allow is an invalid request, since the QP is asked first.
