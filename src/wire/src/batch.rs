@@ -196,13 +196,13 @@ impl TxBatch {
     /// it. One that is too short for a BTH and an ICRC goes as it is.
     ///
     /// # Panics
-    /// If it is shorter than an ICRC, or longer than a UDP datagram can be.
+    /// If it is longer than a UDP datagram can be.
     pub fn push_raw(&mut self, flow: &Flow, udp_payload: &[u8]) -> &mut [u8] {
         let len = udp_payload.len();
         let placement = self.placement(flow, len);
         let datagram = self.vacant(len);
         datagram.copy_from_slice(udp_payload);
-        if len >= Bth::LEN + icrc::LEN {
+        if icrc::has_room_in(datagram) {
             icrc::stamp(flow, placement.ident, datagram);
         }
         self.append(flow, len, placement);
@@ -646,6 +646,20 @@ mod tests {
         assert_eq!(bad(&faulty), 1);
         faulty.split();
         assert_eq!(bad(&faulty), 1);
+    }
+
+    #[test]
+    fn a_datagram_too_short_for_an_icrc_goes_as_it_is() {
+        let mut batch = batch(TxLimits::segmented(8));
+        let short: Vec<Vec<u8>> = [15, 12, 10, 4, 1].map(|len| vec![0xa5; len]).into();
+        for datagram in short.iter().chain(&short) {
+            batch.push_raw(&flow(2), datagram);
+        }
+        batch.split();
+        let Flow { src, src_port, .. } = flow(2);
+        batch.replace_source_port(src, src_port, 4791);
+        let sent: Vec<Vec<u8>> = batch.datagrams().map(|sent| sent.bytes.to_vec()).collect();
+        assert_eq!(sent, [&short[..], &short[..]].concat());
     }
 
     proptest! {

@@ -91,13 +91,15 @@ pub fn stamp(flow: &Flow, ident: u16, udp_payload: &mut [u8]) {
     *icrc = compute(flow, ident, DONT_FRAGMENT, covered).to_le_bytes();
 }
 
+/// Whether a datagram is long enough for a BTH and an ICRC.
+pub(crate) fn has_room_in(udp_payload: &[u8]) -> bool {
+    udp_payload.len() >= Bth::LEN + LEN
+}
+
 /// Makes the ICRC right for identification `to` if it was right for `from`, and leaves it wrong
-/// if it was wrong. The packet is not read.
-///
-/// # Panics
-/// If `udp_payload` is shorter than an ICRC.
+/// if it was wrong. The packet is not read. One that is too short for an ICRC stays as it is.
 pub(crate) fn renumber(flow: &Flow, from: u16, to: u16, udp_payload: &mut [u8]) {
-    if from == to || !has_ident(flow) {
+    if from == to || !has_ident(flow) || !has_room_in(udp_payload) {
         return;
     }
     let effect = ident::effect(from ^ to, udp_payload.len());
@@ -106,11 +108,14 @@ pub(crate) fn renumber(flow: &Flow, from: u16, to: u16, udp_payload: &mut [u8]) 
 }
 
 /// Makes the ICRC right for the flow `to` if it was right for `from`, and leaves it wrong if it was
-/// wrong.
+/// wrong. A packet that is too short for an ICRC stays as it is.
 ///
 /// # Panics
-/// As [`stamp`].
+/// If `udp_payload` is longer than a UDP datagram can be.
 pub(crate) fn reroute(from: &Flow, to: &Flow, ident: u16, udp_payload: &mut [u8]) {
+    if !has_room_in(udp_payload) {
+        return;
+    }
     let (covered, icrc) = udp_payload.split_last_chunk_mut().expect("there is an ICRC");
     let of = |flow| compute(flow, ident, DONT_FRAGMENT, covered);
     *icrc = (u32::from_le_bytes(*icrc) ^ of(from) ^ of(to)).to_le_bytes();
