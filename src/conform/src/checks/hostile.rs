@@ -25,6 +25,13 @@ pub(super) const CHECKS: &[Check] = &[
         run: all_opcodes_of_other_transports,
     },
     Check {
+        name: "hostile/one-byte",
+        rule: "WIRE-007",
+        says: "A datagram of one byte is dropped.",
+        risk: Risk::Hostile,
+        run: one_byte,
+    },
+    Check {
         name: "hostile/four-bytes",
         rule: "WIRE-007",
         says: "A datagram of four bytes is dropped.",
@@ -142,6 +149,10 @@ fn all_opcodes_of_other_transports(t: &mut Script<'_>) -> Outcome {
     t.send_all(&packets)?;
     t.expect_nothing()?;
     t.expect_service(0, 1)
+}
+
+fn one_byte(t: &mut Script<'_>) -> Outcome {
+    truncated(t, 1)
 }
 
 fn four_bytes(t: &mut Script<'_>) -> Outcome {
