@@ -212,9 +212,10 @@ fn a_lost_response_is_asked_for_again_alone() {
     let data = bytes(0, 600);
     t.post(1, READ, &[t.sge(0, 600)]);
     t.post(2, SEND, &[]);
+    // The READ goes in two requests.
     t.sent();
     let first = pkt(Opcode::RC_READ_RESPONSE_FIRST, 200).payload(&data[..256]);
-    let last = pkt(Opcode::RC_READ_RESPONSE_LAST, 202).payload(&data[512..]);
+    let last = pkt(Opcode::RC_READ_RESPONSE_ONLY, 202).payload(&data[512..]);
     t.receive(&[first.aeth(Syndrome::ACK, 1), last.clone().aeth(Syndrome::ACK, 1), ack(203, 2)]);
     t.expect(pkt(Opcode::RC_READ_REQUEST, 201).reth(REMOTE + 256, KEY, 256).ack_req());
     t.expect_nothing();
