@@ -19,6 +19,7 @@ mod read;
 mod receives;
 mod replays;
 mod requester_ack;
+mod requester_placement;
 mod requester_read;
 mod requester_retry;
 mod requester_send;
@@ -63,6 +64,7 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
         requester_send::CHECKS,
         requester_write::CHECKS,
         requester_read::CHECKS,
+        requester_placement::CHECKS,
         requester_ack::CHECKS,
         requester_retry::CHECKS,
         states::CHECKS,

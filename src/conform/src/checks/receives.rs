@@ -98,17 +98,28 @@ pub(super) const CHECKS: &[Check] = &[
         too_long_send,
     ),
     Check::new(
-        "receives/invalid-request-flushes-and-tells",
-        "CQ-012",
-        "An invalid request takes the QP to ERR: receives are flushed, and QP_REQ_ERR is told.",
+        "receives/invalid-request-flushes",
+        "STATE-009",
+        "An invalid request takes the QP to ERR, and its receives are flushed in order.",
         invalid_request,
     ),
     Check::new(
-        "receives/access-error-flushes-and-tells",
+        "receives/invalid-request-is-told-of",
+        "CQ-012",
+        "An invalid request is told of by QP_REQ_ERR.",
+        invalid_request_is_told_of,
+    ),
+    Check::new(
+        "receives/access-error-flushes",
         "RC-RESP-011",
-        "A request without the right takes the QP to ERR: receives are flushed, and QP_ACCESS_ERR \
-         is told.",
+        "A request without the right takes the QP to ERR, and its receives are flushed in order.",
         access_error,
+    ),
+    Check::new(
+        "receives/access-error-is-told-of",
+        "RC-RESP-011",
+        "A request without the right is told of by QP_ACCESS_ERR.",
+        access_error_is_told_of,
     ),
 ];
 
@@ -269,7 +280,11 @@ fn invalid_request(t: &mut Script<'_>) -> Outcome {
     t.send(packet(RC_SEND_LAST).payload(&[1; 8]).ack_req())?;
     t.expect(nak(NakCode::InvalidRequest, 0))?;
     t.expect_flushed(0..=1)?;
-    t.expect_state(State::Err)?;
+    t.expect_state(State::Err)
+}
+
+fn invalid_request_is_told_of(t: &mut Script<'_>) -> Outcome {
+    invalid_request(t)?;
     t.expect_event(EventKind::QpReqErr).map(drop)
 }
 
@@ -279,6 +294,10 @@ fn access_error(t: &mut Script<'_>) -> Outcome {
     t.send(packet(RC_WRITE_ONLY).reth(addr, rkey, 8).payload(&[1; 8]).ack_req())?;
     t.expect(nak(NakCode::RemoteAccess, 0))?;
     t.expect_flushed(0..=1)?;
-    t.expect_state(State::Err)?;
+    t.expect_state(State::Err)
+}
+
+fn access_error_is_told_of(t: &mut Script<'_>) -> Outcome {
+    access_error(t)?;
     t.expect_event(EventKind::QpAccessErr).map(drop)
 }

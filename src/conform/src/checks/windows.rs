@@ -1,6 +1,6 @@
 //! Memory windows.
 
-use crate::agent::{EventKind, SendWr, Status};
+use crate::agent::{SendWr, State, Status};
 use crate::check::{Check, Outcome, ensure};
 use crate::device::Setup;
 use crate::expect::nak;
@@ -108,7 +108,7 @@ fn write(t: &mut Script<'_>, at: i32, offset: u64, rkey: u32) -> Outcome {
 
 fn expect_access_error(t: &mut Script<'_>, at: i32) -> Outcome {
     t.expect_answer(nak(NakCode::RemoteAccess, at))?;
-    t.expect_event(EventKind::QpAccessErr).map(drop)
+    t.expect_state(State::Err)
 }
 
 fn opens(t: &mut Script<'_>, kind: u8) -> Outcome {
