@@ -2,10 +2,10 @@
 
 use crate::agent::{EventKind, RecvWr, SendWr, State, Status};
 use crate::check::{Check, Outcome, ensure};
-use crate::device::{RECEIVES, SOURCE, Setup};
+use crate::device::{RECEIVES, SOURCE, Setup, TARGET};
 use crate::expect::request;
-use crate::packet::{positive_ack, send_message};
-use crate::script::Script;
+use crate::packet::{positive_ack, read_responses, send_message};
+use crate::script::{OUR_ADDR, OUR_RKEY, Script};
 use urxe_types::PathMtu;
 use urxe_wire::Opcode::*;
 
@@ -40,6 +40,12 @@ pub(super) const CHECKS: &[Check] = &[
         "STATE-005",
         "In SQD what has begun ends, nothing new begins, and then SQ_DRAINED is told.",
         sqd_ends_what_has_begun,
+    ),
+    Check::new(
+        "states/sqd-keeps-what-waits-at-a-fence",
+        "STATE-030",
+        "A SEND that waits at a fence when its QP goes to SQD is sent in RTS, and not before.",
+        sqd_keeps_what_waits,
     ),
     Check::new(
         "states/sqd-goes-on-in-rts",
@@ -127,6 +133,24 @@ fn sqd_ends_what_has_begun(t: &mut Script<'_>) -> Outcome {
     t.collect(t.waits().quiet)?;
     t.expect_nothing()?;
     t.expect_no_completion()
+}
+
+fn sqd_keeps_what_waits(t: &mut Script<'_>) -> Outcome {
+    t.connect(&Setup::rc())?;
+    t.post(&[
+        SendWr::read(1, TARGET..TARGET + 64, OUR_ADDR, OUR_RKEY),
+        SendWr::send(2, SOURCE..SOURCE + 8).fence(),
+    ])?;
+    t.expect(request(RC_READ_REQUEST, 0))?;
+    t.modify(State::Sqd)?;
+    t.send_all(&read_responses(0, &[1; 64], PathMtu::Mtu1024, 1))?;
+    t.expect_success([1])?;
+    t.expect_event(EventKind::SqDrained)?;
+    t.expect_nothing_new(1)?;
+    t.modify(State::Rts)?;
+    t.expect(request(RC_SEND_ONLY, 1))?;
+    t.send(positive_ack(1, 2))?;
+    t.expect_success([2])
 }
 
 fn sqd_goes_on(t: &mut Script<'_>) -> Outcome {
