@@ -20,7 +20,7 @@ pub(super) const CHECKS: &[Check] = &[
         "requester-read/long-one-covers-its-range",
         "RC-REQ-011",
         "The requests of a long READ, one or several, cover its range end to end.",
-        |t| read(t, 16_000),
+        |t| read(t, 7000),
     ),
     Check::new(
         "requester-read/of-nothing",

@@ -131,34 +131,46 @@ impl Script<'_> {
         Ok(packets)
     }
 
-    /// Answers the READ of so many bytes at [`OUR_ADDR`], whose first request is at this PSN. It
-    /// may come in several requests, which lie end to end. Returns what was made up, and the PSN
-    /// after it.
+    /// Answers the READ of so many bytes at [`OUR_ADDR`], whose first PSN is this. It may come in
+    /// several requests, each with the PSN and the address of its place. Returns what was made up,
+    /// and the PSN after it.
     ///
     /// # Errors
     /// If what comes is no such READ.
     pub fn serve_read(&mut self, at: i32, len: usize, msn: u32) -> Outcome<(Vec<u8>, i32)> {
-        let mtu = self.current().setup.mtu;
-        let (mut data, mut place, mut requests) = (Vec::new(), at, 0);
-        while requests == 0 || data.len() < len {
-            let arrived = self.expect(request(Opcode::RC_READ_REQUEST, place))?;
+        let path_mtu = self.current().setup.mtu;
+        let mtu = path_mtu.bytes();
+        let data = self.bytes(len);
+        let mut served = vec![false; len.div_ceil(mtu).max(1)];
+        let mut parts = 0;
+        while served.contains(&false) {
+            let Some(arrived) = self.next(self.waits.reply)? else {
+                return Err(Stop::failed("requests for all of the READ", self.silence()));
+            };
+            self.check(&any(Opcode::RC_READ_REQUEST), &arrived)?;
             let (addr, rkey, asked) = arrived.reth().unwrap_or_default();
-            let done = data.len();
-            let is_next = addr == OUR_ADDR + done as u64 && rkey == OUR_RKEY;
-            let fits = asked as usize <= len - done && (asked > 0 || len == 0);
-            ensure(is_next && fits, "the RETH of the READ, or of its next part", || {
-                format!("address {addr:#x}, key {rkey:#x}, {asked} bytes after {done} of {len}")
+            let first = usize::try_from(self.place(&arrived) - at).unwrap_or(usize::MAX);
+            let (from, asked) = (first.saturating_mul(mtu), asked as usize);
+            let end = from.saturating_add(asked);
+            let is_right = first < served.len()
+                && (addr, rkey) == (OUR_ADDR + from as u64, OUR_RKEY)
+                && end <= len
+                && (asked > 0 || len == 0)
+                && (end == len || end.is_multiple_of(mtu));
+            ensure(is_right, "a request for the READ, or for a part of it", || {
+                format!("{arrived}, {asked} bytes, where PSN {at} is of {len} at {OUR_ADDR:#x}")
             })?;
-            let part = self.bytes(asked as usize);
-            self.send_all(&read_responses(place, &part, mtu, msn + requests))?;
-            place += (asked as usize).div_ceil(mtu.bytes()).max(1) as i32;
-            data.extend(part);
-            requests += 1;
+            let place = at + first as i32;
+            self.send_all(&read_responses(place, &data[from..end], path_mtu, msn + parts))?;
+            let part = &mut served[first..end.div_ceil(mtu).max(first + 1)];
+            // One that comes again, because something was lost, is no part.
+            parts += u32::from(part.contains(&false));
+            part.fill(true);
         }
-        if requests > 1 {
-            self.allow(format!("asks for a READ of {len} bytes by {requests} requests"));
+        if parts > 1 {
+            self.allow(format!("asks for a READ of {len} bytes by {parts} requests"));
         }
-        Ok((data, place))
+        Ok((data, at + served.len() as i32))
     }
 
     /// All packets for this connection that come within this time.
