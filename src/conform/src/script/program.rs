@@ -318,7 +318,8 @@ impl Script<'_> {
                 }
                 self.receive(until.min(self.now() + POLL_INTERVAL))?;
             }
-            self.events.extend(events);
+            // What has no name any more is of an earlier check.
+            self.events.extend(events.into_iter().filter(|event| event.name.is_some()));
         }
     }
 
