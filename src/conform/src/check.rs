@@ -69,6 +69,8 @@ pub enum Stop {
     NotSupported(String),
     /// It can only be seen from the device's own program.
     NeedsAgent(String),
+    /// It can only be sent or seen through the raw port.
+    NeedsRaw(String),
     /// It cannot be told: the tester or the network stood in the way.
     Inconclusive(String),
 }
@@ -92,6 +94,9 @@ impl From<Unavailable> for Stop {
 
 impl From<std::io::Error> for Stop {
     fn from(error: std::io::Error) -> Stop {
+        if error.kind() == std::io::ErrorKind::Unsupported {
+            return Stop::NeedsRaw(error.to_string());
+        }
         Stop::Inconclusive(format!("the port: {error}"))
     }
 }

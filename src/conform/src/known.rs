@@ -47,15 +47,20 @@ impl Known {
     }
 
     /// What is wrong about these results: what is bad and not known, and what is known and not so
-    /// any more. A check that was not played, or that an agent would be needed for, says nothing.
+    /// any more. A check that was not played, or that an agent or the raw port would be needed for,
+    /// says nothing; if that holds for all, that is wrong.
     pub fn complaints(&self, findings: &[Finding]) -> Vec<String> {
         let mut complaints = Vec::new();
+        if findings.iter().all(|finding| finding.verdict.is_not_asked()) {
+            complaints.push("the device was asked nothing".to_owned());
+        }
         for finding in findings {
             let name = finding.check.name;
             let mut listed = self.entries.iter().filter(|entry| entry.check == name).peekable();
             let is_listed = listed.peek().is_some();
             let is_so = listed.any(|entry| entry.verdict == finding.verdict);
-            if is_listed && !is_so && finding.verdict != Verdict::NeedsAgent {
+            let cannot_ask = matches!(finding.verdict, Verdict::NeedsAgent | Verdict::NeedsRaw);
+            if is_listed && !is_so && !cannot_ask {
                 let verdict = finding.verdict;
                 complaints.push(format!("{name}: {verdict}, and not as the known results have it"));
             } else if !is_listed && !finding.verdict.is_good() {
@@ -102,6 +107,10 @@ mod tests {
         }
     }
 
+    fn other() -> &'static crate::Check {
+        checks::all().find(|check| check.name != NAME).unwrap()
+    }
+
     fn complaints(list: &str, verdict: Verdict) -> usize {
         Known::parse(list).unwrap().complaints(&[finding(verdict)]).len()
     }
@@ -112,18 +121,29 @@ mod tests {
         for (list, verdict, number) in [
             ("", Verdict::Pass, 0),
             ("", Verdict::Variation, 0),
-            ("", Verdict::NotSupported, 0),
-            ("", Verdict::NeedsAgent, 0),
             ("", Verdict::Fail, 1),
             ("", Verdict::Inconclusive, 1),
             (&known, Verdict::Fail, 0),
             (&known, Verdict::Pass, 1),
             (&known, Verdict::Inconclusive, 1),
-            (&known, Verdict::NeedsAgent, 0),
         ] {
             assert_eq!(complaints(list, verdict), number, "{list:?} {verdict}");
         }
-        assert!(Known::parse(&known).unwrap().complaints(&[]).is_empty());
+        let known = Known::parse(&known).unwrap();
+        let findings =
+            |first| [Finding { check: other(), ..finding(Verdict::Pass) }, finding(first)];
+        for verdict in [Verdict::NeedsAgent, Verdict::NeedsRaw] {
+            assert!(known.complaints(&findings(verdict)).is_empty());
+        }
+        assert_eq!(known.complaints(&findings(Verdict::NotSupported)).len(), 1);
+    }
+
+    #[test]
+    fn a_run_that_asks_nothing_is_not_good() {
+        for verdict in [Verdict::NotSupported, Verdict::NeedsAgent, Verdict::NeedsRaw] {
+            assert_eq!(complaints("", verdict), 1);
+        }
+        assert_eq!(Known::default().complaints(&[]).len(), 1);
     }
 
     #[test]

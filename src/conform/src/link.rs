@@ -19,7 +19,7 @@ pub trait Link {
     /// are to be inverted.
     ///
     /// # Errors
-    /// If the port is of no use any more.
+    /// If the port is of no use any more; `Unsupported`: it cannot send with such outer headers.
     fn send(&mut self, datagrams: &[(Flow, Vec<u8>, u32)]) -> io::Result<()>;
 
     /// The next datagram that has come, or comes before `until`. Time passes meanwhile, to `until`
@@ -82,12 +82,17 @@ impl<P: Port> Link for PortLink<P> {
                 *icrc = (u32::from_le_bytes(*icrc) ^ damage).to_le_bytes();
             }
         }
+        let unsendable = self.port.counters().tx_wrong_flow;
         let end = self.now() + SEND_TIMEOUT;
         while self.port.send(Instant::now(), &mut self.tx)? == SendOutcome::Blocked {
             if self.now() > end {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             std::thread::sleep(Duration::from_micros(100));
+        }
+        if self.port.counters().tx_wrong_flow > unsendable {
+            let reason = "this port cannot send with such addresses or such a source port";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
         }
         Ok(())
     }

@@ -82,6 +82,11 @@ impl Verdict {
     pub fn is_good(self) -> bool {
         !matches!(self, Verdict::Fail | Verdict::Inconclusive)
     }
+
+    /// Whether the device has not been asked.
+    pub fn is_not_asked(self) -> bool {
+        matches!(self, Verdict::NotSupported | Verdict::NeedsAgent | Verdict::NeedsRaw)
+    }
 }
 
 #[cfg(test)]

@@ -57,7 +57,8 @@ struct Tally {
     /// Tries in which the device was found not to have it. Silence may be that of the network, so
     /// once or twice is not enough.
     unsupported: u32,
-    needs_agent: bool,
+    /// This way to the device, or this port, cannot ask it.
+    cannot_ask: bool,
     last_pass: Option<(Vec<String>, Evidence)>,
     /// The first failure, but for what is said of the device as a whole.
     stop: Option<(Stop, Evidence)>,
@@ -72,8 +73,9 @@ impl Tally {
         };
         self.failed += 1;
         self.unsupported += u32::from(matches!(stop, Stop::NotSupported(_)));
-        self.needs_agent |= matches!(stop, Stop::NeedsAgent(_));
-        let is_said = matches!(stop, Stop::NotSupported(_) | Stop::NeedsAgent(_));
+        let cannot_ask = matches!(stop, Stop::NeedsAgent(_) | Stop::NeedsRaw(_));
+        self.cannot_ask |= cannot_ask;
+        let is_said = cannot_ask || matches!(stop, Stop::NotSupported(_));
         if is_said || self.stop.is_none() {
             self.stop = Some((stop, evidence));
         }
@@ -91,7 +93,7 @@ impl Tally {
         let never_passes = self.passed == 0 && self.failed >= attempts;
         let is_known = self.passed == 0 && self.unsupported > 2;
         let most = attempts.saturating_mul(MOST_ATTEMPTS);
-        self.passes() || never_passes || is_known || self.needs_agent || self.tries() >= most
+        self.passes() || never_passes || is_known || self.cannot_ask || self.tries() >= most
     }
 
     fn finding(self, check: &'static Check) -> Finding {
@@ -122,7 +124,10 @@ impl Tally {
 fn words(stop: Stop) -> (Option<String>, String) {
     match stop {
         Stop::Failed { expected, seen } => (Some(expected), seen),
-        Stop::NotSupported(why) | Stop::NeedsAgent(why) | Stop::Inconclusive(why) => (None, why),
+        Stop::NotSupported(why)
+        | Stop::NeedsAgent(why)
+        | Stop::NeedsRaw(why)
+        | Stop::Inconclusive(why) => (None, why),
     }
 }
 

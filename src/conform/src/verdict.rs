@@ -19,17 +19,20 @@ pub enum Verdict {
     NotSupported,
     /// It can only be seen from the device's own program.
     NeedsAgent,
+    /// It can only be sent or seen through the raw port.
+    NeedsRaw,
 }
 
 impl Verdict {
     /// All there are.
-    pub const ALL: [Verdict; 6] = [
+    pub const ALL: [Verdict; 7] = [
         Verdict::Pass,
         Verdict::Variation,
         Verdict::Fail,
         Verdict::Inconclusive,
         Verdict::NotSupported,
         Verdict::NeedsAgent,
+        Verdict::NeedsRaw,
     ];
 
     /// Its name, as reports and lists of known results have it.
@@ -41,6 +44,7 @@ impl Verdict {
             Verdict::Inconclusive => "inconclusive",
             Verdict::NotSupported => "not-supported",
             Verdict::NeedsAgent => "needs-agent",
+            Verdict::NeedsRaw => "needs-raw",
         }
     }
 }
@@ -77,6 +81,7 @@ impl Stop {
             Stop::Failed { .. } => Verdict::Fail,
             Stop::NotSupported(_) => Verdict::NotSupported,
             Stop::NeedsAgent(_) => Verdict::NeedsAgent,
+            Stop::NeedsRaw(_) => Verdict::NeedsRaw,
             Stop::Inconclusive(_) => Verdict::Inconclusive,
         }
     }

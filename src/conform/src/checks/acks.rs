@@ -235,7 +235,7 @@ fn source_address_is_the_devices(t: &mut Script<'_>) -> Outcome {
 fn hop_limit_reaches_us(t: &mut Script<'_>) -> Outcome {
     let ack = acknowledged(t)?;
     if !t.sees_headers() {
-        return Err(Stop::Inconclusive("this port does not show the hop limit".into()));
+        return Err(Stop::NeedsRaw("this port does not show the hop limit".into()));
     }
     ensure(ack.flow().hop_limit > 0, "a hop limit above 0", || "0".into())
 }
@@ -243,7 +243,7 @@ fn hop_limit_reaches_us(t: &mut Script<'_>) -> Outcome {
 fn traffic_class_is_the_connections(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().write())?;
     if !t.sees_headers() {
-        return Err(Stop::Inconclusive("this port does not show the traffic class".into()));
+        return Err(Stop::NeedsRaw("this port does not show the traffic class".into()));
     }
     let mut classes = Vec::new();
     for (psn, traffic_class) in [(0, 0), (1, 0x68)] {

@@ -17,7 +17,7 @@ dd { margin: 0; }
 pre { background: #f4f4f4; overflow-x: auto; padding: .6em; }
 .verdict { display: inline-block; width: 8.5em; font-weight: bold; }
 .pass { color: #1a7f37; } .variation { color: #0a6a70; } .fail { color: #c1121f; }
-.inconclusive { color: #a15c00; } .not-supported, .needs-agent { color: #666; }
+.inconclusive { color: #a15c00; } .not-supported, .needs-agent, .needs-raw { color: #666; }
 ";
 
 /// The file.
@@ -43,7 +43,7 @@ pub fn text(report: &Report) -> String {
         ("Not certain", &[Verdict::Inconclusive]),
         ("As the standard allows, but not as most do", &[Verdict::Variation]),
         ("As the rule says", &[Verdict::Pass]),
-        ("Not asked", &[Verdict::NotSupported, Verdict::NeedsAgent]),
+        ("Not asked", &[Verdict::NotSupported, Verdict::NeedsAgent, Verdict::NeedsRaw]),
     ] {
         let of = |finding: &&Finding| wanted.contains(&finding.verdict);
         let mut findings = report.findings.iter().filter(of).peekable();

@@ -10,7 +10,8 @@ pub fn text(report: &Report) -> String {
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     let _ = writeln!(text, "<testsuites name=\"{}\">", escape(&report.device));
     for (area, count) in report.areas() {
-        let skipped = count.of(Verdict::NotSupported) + count.of(Verdict::NeedsAgent);
+        let not_asked = Verdict::ALL.into_iter().filter(|verdict| verdict.is_not_asked());
+        let skipped: usize = not_asked.map(|verdict| count.of(verdict)).sum();
         let _ = writeln!(
             text,
             "  <testsuite name=\"{area}\" tests=\"{}\" failures=\"{}\" errors=\"{}\" \
@@ -38,7 +39,7 @@ fn case(text: &mut String, area: &str, finding: &Finding) {
         Verdict::Variation => {
             writeln!(text, "><system-out>varies: {seen}</system-out></testcase>")
         }
-        Verdict::NotSupported | Verdict::NeedsAgent => {
+        Verdict::NotSupported | Verdict::NeedsAgent | Verdict::NeedsRaw => {
             writeln!(text, "><skipped message=\"{}: {seen}\"/></testcase>", finding.verdict)
         }
         Verdict::Fail => {

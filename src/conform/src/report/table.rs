@@ -23,7 +23,7 @@ pub fn text(report: &Report) -> String {
     for finding in of(Verdict::Variation) {
         let _ = write!(text, "\n{} varies: {}\n", finding.check.name, finding.seen);
     }
-    for verdict in [Verdict::NotSupported, Verdict::NeedsAgent] {
+    for verdict in [Verdict::NotSupported, Verdict::NeedsAgent, Verdict::NeedsRaw] {
         let mut reasons = BTreeMap::<&str, usize>::new();
         of(verdict).for_each(|finding| *reasons.entry(&finding.seen).or_default() += 1);
         if !reasons.is_empty() {
