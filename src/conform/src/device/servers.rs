@@ -132,7 +132,7 @@ impl Servers {
             let found = self.running.iter().position(|server| server.kind == *kind);
             let at = match found {
                 Some(at) if self.running[at].is_there() => at,
-                _ => self.open(kind)?,
+                _ => self.open(kind, psn)?,
             };
             if let Some(pair) = self.running[at].take(psn, &self.psns) {
                 return Ok(pair);
@@ -144,7 +144,7 @@ impl Servers {
     }
 
     /// Starts a server of this kind, and returns its place.
-    fn open(&mut self, kind: &Kind) -> Result<usize, Unavailable> {
+    fn open(&mut self, kind: &Kind, psn: Option<u32>) -> Result<usize, Unavailable> {
         if let Some(reason) = self.missing.get(kind) {
             return Err(reason.clone());
         }
@@ -158,8 +158,8 @@ impl Servers {
             self.starter.let_go(server.stream, server.process);
         }
         let opened = match kind.program() {
-            Program::PingPong => self.open_pingpong(kind),
-            _ => self.open_perftest(kind),
+            Program::PingPong => self.open_pingpong(kind, psn),
+            _ => self.open_perftest(kind, psn),
         };
         match opened {
             Ok(server) => {
@@ -173,9 +173,9 @@ impl Servers {
         }
     }
 
-    fn open_perftest(&mut self, kind: &Kind) -> Result<Server, Unavailable> {
+    fn open_perftest(&mut self, kind: &Kind, psn: Option<u32>) -> Result<Server, Unavailable> {
         let words = kind.words(self.options.device.as_deref(), self.options.gid_index);
-        let ours = self.ends(kind.qps());
+        let ours = self.ends(kind.qps(), psn);
         let (stream, process) = self.starter.start(kind, &words)?;
         let greeting = perftest::greet(&stream, kind, &ours);
         self.server(kind, stream, process, greeting)
@@ -183,7 +183,7 @@ impl Servers {
 
     /// These servers use a GID by its index, which nothing tells: the one with the device's address
     /// is looked for.
-    fn open_pingpong(&mut self, kind: &Kind) -> Result<Server, Unavailable> {
+    fn open_pingpong(&mut self, kind: &Kind, psn: Option<u32>) -> Result<Server, Unavailable> {
         let indices = match self.gid_index {
             Some(index) => index..index + 1,
             None => 0..GID_INDICES,
@@ -191,7 +191,7 @@ impl Servers {
         let mut reason = Unavailable::Failed("no GID index to try".into());
         for index in indices {
             let words = kind.words(self.options.device.as_deref(), Some(index));
-            let ours = self.ends(1);
+            let ours = self.ends(1, psn);
             let (stream, process) = match self.starter.start(kind, &words) {
                 Ok(started) => started,
                 Err(error) => {
@@ -245,10 +245,12 @@ impl Servers {
         })
     }
 
-    /// So many QPs of ours. Some have the first PSNs that checks have asked for.
-    fn ends(&mut self, count: usize) -> Vec<OurEnd> {
-        let psns: Vec<u32> = self.psns.iter().copied().collect();
-        let special = psns.len() * count.min(3);
+    /// So many QPs of ours. Some have the first PSNs that checks have asked for, `psn` among them.
+    fn ends(&mut self, count: usize, psn: Option<u32>) -> Vec<OurEnd> {
+        let psn = psn.map(|psn| psn & 0xff_ffff);
+        let others = self.psns.iter().copied().filter(|other| Some(*other) != psn);
+        let psns: Vec<u32> = psn.into_iter().chain(others).collect();
+        let special = (3 * psns.len()).min(count / 2).max(usize::from(psn.is_some()));
         let mut ends = Vec::with_capacity(count);
         while ends.len() < count {
             // 0 and 1 are special; small ones are easy to take for something else.
@@ -257,7 +259,7 @@ impl Servers {
                 continue;
             }
             let psn = match ends.len() {
-                at if at < special.min(count.div_ceil(2)) => psns[at % psns.len()],
+                at if at < special => psns[at % psns.len()],
                 _ => self.rng.next_u32() & 0xff_ffff,
             };
             ends.push(OurEnd { addr: self.options.local, qpn, psn });
@@ -323,3 +325,6 @@ impl Drop for Servers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -90,8 +90,11 @@ impl Kind {
             (false, false, true, false) => Program::Atomic,
             (false, false, false, true) if setup.exact_receives => Program::PingPong,
             // It has no receives. What it has beyond that is of no use to who has no key.
-            (false, false, false, false) if setup.exact_receives && setup.memory == 0 => {
+            (false, false, false, false) if setup.memory == 0 && setup.transport != QpType::Ud => {
                 Program::Write
+            }
+            (false, false, false, false) if setup.exact_receives => {
+                return Err(needs("memory or datagrams without receives"));
             }
             // Its memory is there for no peer.
             (false, false, false, _) => Program::Send,
@@ -137,9 +140,13 @@ impl Kind {
         let outstanding = match (self.program, setup.max_dest_rd_atomic) {
             (Program::Write, Some(1)) | (_, None) => None,
             (Program::Write, Some(_)) => return Err(needs("READs at a QP for WRITEs")),
+            (_, Some(0)) => return Err(needs("memory to READ with no READs outstanding")),
             (_, Some(outstanding)) => Some(outstanding),
         };
-        let size = setup.memory.max(MEMORY) / 2;
+        let size = match self.program {
+            Program::Atomic => size_of::<u64>(),
+            _ => setup.memory.max(MEMORY) / 2,
+        };
         Ok(Kind { size, outstanding, ..self })
     }
 
@@ -163,9 +170,9 @@ impl Kind {
             plain(QpType::Rc).write(),
             plain(QpType::Rc).read(),
             plain(QpType::Rc).atomic(),
-            plain(QpType::Rc),
+            plain(QpType::Rc).receives(1, 1),
             plain(QpType::Uc).write(),
-            plain(QpType::Uc),
+            plain(QpType::Uc).receives(1, 1),
             plain(QpType::Ud),
         ];
         setups.iter().filter_map(|setup| Kind::choose(setup).ok()).collect()

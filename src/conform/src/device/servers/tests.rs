@@ -1,0 +1,160 @@
+//! The device through servers that say what stock ones say, without any device.
+
+use super::*;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const BUFFER: u64 = 32 << 10;
+
+/// How a server is otherwise than usual.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Usual,
+    SmallMtu,
+    OtherAddress,
+    Nonsense,
+}
+
+/// A server of `ib_write_bw` that is started again whenever its client is gone, and what its
+/// clients said, by client.
+fn server(way: Way) -> (Options, Receiver<Vec<String>>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let options = Options {
+        host: "127.0.0.1".into(),
+        addr: ADDR,
+        local: [10, 0, 0, 2].into(),
+        start: Start::ByHand(Duration::ZERO),
+        port: listener.local_addr().unwrap().port(),
+        device: None,
+        gid_index: None,
+        seed: 1,
+    };
+    let (said, what_was_said) = channel();
+    thread::spawn(move || {
+        for number in 0.. {
+            let Ok((stream, _)) = listener.accept() else { return };
+            if said.send(serve(stream, number, way)).is_err() {
+                return;
+            }
+        }
+    });
+    (options, what_was_said)
+}
+
+/// Answers a client until it is gone. Returns its lines.
+fn serve(mut stream: TcpStream, number: u32, way: Way) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut exchange = |len: usize, answer: &[u8]| {
+        let mut word = vec![0; len];
+        stream.read_exact(&mut word).ok()?;
+        stream.write_all(answer).ok()?;
+        Some(String::from_utf8_lossy(&word).trim_end_matches('\0').to_owned())
+    };
+    let version: &[u8; 16] =
+        if way == Way::Nonsense { &[0xff; 16] } else { b"6.29\0\0\0\0\0\0\0\0\0\0\0\0" };
+    exchange(16, version);
+    exchange(4, &4096u32.to_be_bytes());
+    exchange(4, &64u32.to_be_bytes());
+    exchange(2, if way == Way::SmallMtu { b"2\0" } else { b"5\0" });
+    for qp in 0.. {
+        let (qpn, addr) = (number << 8 | qp % 32, 0x10_0000 + u64::from(qp % 32) * 4 * BUFFER);
+        let last = if way == Way::OtherAddress { 9 } else { 1 };
+        let gid = format!("00:00:00:00:00:00:00:00:00:00:ff:ff:0a:00:00:{last:02x}");
+        let line = format!("0000:0001:{qpn:06x}:{:06x}:{:08x}:{addr:016x}:{gid}:00000000:\0", 7, 5);
+        match exchange(108, line.as_bytes()) {
+            Some(line) => lines.push(line),
+            None => break,
+        }
+    }
+    lines
+}
+
+fn connect(servers: &mut Servers, setup: &Setup) -> Result<(OurEnd, TheirEnd), Unavailable> {
+    let mut ours = OurEnd { addr: [10, 0, 0, 2].into(), qpn: 1, psn: 1 };
+    let theirs = servers.connect(setup, &mut ours)?;
+    Ok((ours, theirs))
+}
+
+#[test]
+fn each_qp_of_a_server_is_used_once_and_then_another_server_is_asked() {
+    let (options, said) = server(Way::Usual);
+    let mut servers = Servers::new(options, |_: &str| {});
+    let setup = Setup::rc().write();
+    let pairs: Vec<_> = (0..40).map(|_| connect(&mut servers, &setup).unwrap()).collect();
+    let numbers: BTreeSet<_> = pairs.iter().map(|(_, theirs)| theirs.qpn).collect();
+    assert_eq!(numbers.len(), 40);
+    drop(servers);
+    let lines = said.recv().unwrap();
+    // All QPs, and one more word: the server's QPs are connected when it answers that.
+    assert_eq!(lines.len(), 33);
+    for (ours, theirs) in pairs.iter().filter(|(_, theirs)| theirs.qpn < 256) {
+        let line = &lines[theirs.qpn as usize];
+        let told = format!("0000:0001:{:06x}:{:06x}:", ours.qpn, ours.psn);
+        assert!(line.starts_with(&told), "{line} does not begin with {told}");
+    }
+}
+
+#[test]
+fn the_memory_of_a_qp_is_its_whole_region() {
+    let (options, _said) = server(Way::Usual);
+    let mut servers = Servers::new(options, |_: &str| {});
+    let (_, theirs) = connect(&mut servers, &Setup::rc().write()).unwrap();
+    let memory = theirs.memory.unwrap();
+    let told = 0x10_0000 + u64::from(theirs.qpn) * 4 * BUFFER;
+    assert_eq!((memory.addr, memory.len, memory.rkey), (told - BUFFER, 2 * BUFFER as usize, 5));
+    let (_, theirs) = connect(&mut servers, &Setup::rc()).unwrap();
+    assert!(theirs.memory.is_none(), "a check that wants no memory has none");
+}
+
+#[test]
+fn a_first_psn_that_a_check_asks_for_is_told_to_the_server() {
+    let (options, _said) = server(Way::Usual);
+    let mut servers = Servers::new(options, |_: &str| {});
+    let wraps = Setup { our_psn: Some(0xff_ffff), ..Setup::rc().write() };
+    for _ in 0..5 {
+        let (ours, _) = connect(&mut servers, &wraps).unwrap();
+        assert_eq!(ours.psn, 0xff_ffff);
+        connect(&mut servers, &Setup::rc().write()).unwrap();
+    }
+}
+
+#[test]
+fn what_a_server_cannot_do_is_not_taken_for_the_devices_fault() {
+    let refused = |way| {
+        let (options, _said) = server(way);
+        let mut servers = Servers::new(options, |_: &str| {});
+        let first = connect(&mut servers, &Setup::rc().write()).unwrap_err();
+        // It is not asked again: each time would take as long.
+        assert_eq!(connect(&mut servers, &Setup::rc().write()).unwrap_err(), first);
+        first
+    };
+    assert!(matches!(refused(Way::SmallMtu), Unavailable::NotSupported(_)));
+    assert!(
+        matches!(refused(Way::OtherAddress), Unavailable::Failed(why) if why.contains("10.0.0.9"))
+    );
+    assert!(matches!(refused(Way::Nonsense), Unavailable::Failed(_)));
+}
+
+#[test]
+fn a_server_that_nobody_has_started_is_asked_for_with_its_command() {
+    let (options, _said) = server(Way::Usual);
+    let free = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let mut servers = Servers::new(Options { port: free, ..options }, |_: &str| {});
+    let error = connect(&mut servers, &Setup::rc().write()).unwrap_err();
+    let Unavailable::NeedsAgent(why) = error else { panic!("{error}") };
+    assert!(why.contains(&format!("ib_write_bw -q 32 -s 32768 --mr_per_qp -p {free}")), "{why}");
+}
+
+#[test]
+fn the_script_keeps_every_usual_server_at_its_port() {
+    let (options, _said) = server(Way::Usual);
+    let script = Servers::script(&Options { port: 100, device: Some("mlx5_0".into()), ..options });
+    for (port, command) in (100..).zip(["ib_write_bw", "ib_read_bw", "ib_atomic_bw", "ib_send_bw"])
+    {
+        let line = script.lines().find(|line| line.contains(&format!("-p {port};"))).unwrap();
+        assert!(line.starts_with(&format!("while sleep 0.1; do {command} -d mlx5_0 ")), "{line}");
+    }
+}
