@@ -6,9 +6,11 @@
 //! | `testbed` | daemons, and the environment of an ordinary user |
 //! | `list` | programs of ibverbs-utils, perftest and UCX |
 //! | `connected` | programs that connect through librdmacm |
+//! | `conform` | `urxe conform` asks urxe |
 //! | `faults`, `memory_order` | our own programs: faults, and what polling programs see |
 //! | `judge` | whether the output of a program is right |
 
+mod conform;
 mod connected;
 mod faults;
 mod judge;
@@ -49,6 +51,7 @@ pub fn check(only: &str) -> Result {
         }
     }
     let faults = faults::ALL.into_iter().chain(connected::FAULTS).chain(memory_order::ALL);
+    let faults = faults.chain(conform::ALL);
     for (name, fault) in faults.filter(|(name, _)| wanted(name)) {
         rows.push(Row::new(name.into(), "", fault(&testbed)));
     }

@@ -124,7 +124,8 @@ impl Testbed {
         self.directory.join("bin").join(name)
     }
 
-    fn socket(&self, side: Side) -> PathBuf {
+    /// The socket of a daemon.
+    pub(crate) fn socket(&self, side: Side) -> PathBuf {
         self.directory.join(format!("run/{side:?}.sock"))
     }
 
@@ -162,7 +163,7 @@ impl Testbed {
     }
 
     /// A command of an ordinary user.
-    fn command(&self, program: impl AsRef<Path>) -> Command {
+    pub(crate) fn command(&self, program: impl AsRef<Path>) -> Command {
         let program = program.as_ref();
         let mut command = if is_root() {
             let mut command = Command::new("setpriv");
