@@ -345,7 +345,10 @@ impl<'a> Script<'a> {
 
     /// The device does something that the standard allows and that a reader should know of.
     pub fn allow(&mut self, variation: impl Into<String>) {
-        self.variations.push(variation.into());
+        let variation = variation.into();
+        if !self.variations.contains(&variation) {
+            self.variations.push(variation);
+        }
     }
 
     /// What was sent and received, and the variations that were seen.
