@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_bad_must_be_known_and_what_is_known_must_still_be_so() {
+    fn failures_must_be_known_and_known_ones_must_still_happen() {
         let known = format!("# a remark\n\n{NAME} fail it answers with another code\n");
         for (list, verdict, number) in [
             ("", Verdict::Pass, 0),

@@ -275,7 +275,8 @@ impl Server {
         if self.stream.set_nonblocking(true).is_err() {
             return false;
         }
-        matches!(self.stream.peek(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        let peeked = self.stream.peek(&mut byte);
+        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// A pair with this PSN, or any but those that are kept for checks that need theirs.

@@ -16,8 +16,8 @@ Its QPs are made by stock servers, perftest's and those of libibverbs' examples,
 there in one of two ways:
   --run \"ssh HOST\"      starts them as they are needed, with the options that are needed; or
   --servers             prints a shell script that keeps the usual ones running at the device.
-Checks that need more are listed as such. A program at the device that does what it is told makes all
-possible: --agent.
+Checks that need more are listed as such. A program at the device that does what it is told makes
+all possible: --agent.
 
 Each verdict comes with the sentence that was checked, the rule and its source, what was expected
 and what was seen; --html writes all of it, with the packets, into one file to send to a vendor.";

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_stock_server_has_needs_an_agent() {
+    fn options_that_no_stock_server_has_need_an_agent() {
         for setup in [
             Setup::rc().write().read(),
             Setup::rc().write().receives(1, 100),

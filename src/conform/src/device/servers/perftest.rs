@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_refused() {
+    fn any_other_text_is_refused() {
         for text in ["", "0000:0010:000011:abcdef", "x:1:2:3:4:5:6", "0:0:1ffffffff:0:0:0:0"] {
             assert_eq!(read(text.as_bytes()), None, "{text}");
         }

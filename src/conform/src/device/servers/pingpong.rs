@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_refused() {
+    fn any_other_text_is_refused() {
         for text in ["", "0:1:2", "0:1:2:ffff", "0:x:2:00000000000000000000ffff0a0000ff"] {
             assert!(read(text.as_bytes()).is_none(), "{text}");
         }

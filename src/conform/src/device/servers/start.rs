@@ -33,6 +33,8 @@ pub(super) struct Starter {
     started: u16,
     /// Ports at which one has been met.
     met: HashSet<u16>,
+    /// Until when those that were not met are waited for, since the last that was.
+    wait_until: Option<Instant>,
     say: Box<dyn FnMut(&str)>,
     ending: Vec<(Process, Instant)>,
 }
@@ -54,6 +56,7 @@ impl Starter {
             first_port: options.port,
             started: 0,
             met: HashSet::new(),
+            wait_until: None,
             say,
             ending: Vec::new(),
         }
@@ -115,11 +118,15 @@ impl Starter {
         let known = self.met.contains(&port);
         let begin = Instant::now();
         let mut told = known;
-        let end = begin + if known { STARTING } else { wait };
+        let end = match known {
+            true => begin + STARTING,
+            false => *self.wait_until.get_or_insert(begin + wait),
+        };
         loop {
             match connect(&self.host, port) {
                 Ok(stream) => {
                     self.met.insert(port);
+                    self.wait_until = None;
                     return Ok(stream);
                 }
                 Err(error) if Instant::now() >= end => {

@@ -11,7 +11,7 @@ const BUFFER: u64 = 32 << 10;
 
 /// How a server is otherwise than usual.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum ServerBehaviour {
     Usual,
     SmallMtu,
     OtherAddress,
@@ -20,7 +20,7 @@ enum Way {
 
 /// A server of `ib_write_bw` that is started again whenever its client is gone, and what its
 /// clients said, by client.
-fn server(way: Way) -> (Options, Receiver<Vec<String>>) {
+fn server(behaviour: ServerBehaviour) -> (Options, Receiver<Vec<String>>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let options = Options {
         host: "127.0.0.1".into(),
@@ -36,7 +36,7 @@ fn server(way: Way) -> (Options, Receiver<Vec<String>>) {
     thread::spawn(move || {
         for number in 0.. {
             let Ok((stream, _)) = listener.accept() else { return };
-            if said.send(serve(stream, number, way)).is_err() {
+            if said.send(serve(stream, number, behaviour)).is_err() {
                 return;
             }
         }
@@ -45,7 +45,7 @@ fn server(way: Way) -> (Options, Receiver<Vec<String>>) {
 }
 
 /// Answers a client until it is gone. Returns its lines.
-fn serve(mut stream: TcpStream, number: u32, way: Way) -> Vec<String> {
+fn serve(mut stream: TcpStream, number: u32, behaviour: ServerBehaviour) -> Vec<String> {
     let mut lines = Vec::new();
     let mut exchange = |len: usize, answer: &[u8]| {
         let mut word = vec![0; len];
@@ -53,15 +53,18 @@ fn serve(mut stream: TcpStream, number: u32, way: Way) -> Vec<String> {
         stream.write_all(answer).ok()?;
         Some(String::from_utf8_lossy(&word).trim_end_matches('\0').to_owned())
     };
-    let version: &[u8; 16] =
-        if way == Way::Nonsense { &[0xff; 16] } else { b"6.29\0\0\0\0\0\0\0\0\0\0\0\0" };
+    let version: &[u8; 16] = if behaviour == ServerBehaviour::Nonsense {
+        &[0xff; 16]
+    } else {
+        b"6.29\0\0\0\0\0\0\0\0\0\0\0\0"
+    };
     exchange(16, version);
     exchange(4, &4096u32.to_be_bytes());
     exchange(4, &64u32.to_be_bytes());
-    exchange(2, if way == Way::SmallMtu { b"2\0" } else { b"5\0" });
+    exchange(2, if behaviour == ServerBehaviour::SmallMtu { b"2\0" } else { b"5\0" });
     for qp in 0.. {
-        let (qpn, addr) = (number << 8 | qp % 32, 0x10_0000 + u64::from(qp % 32) * 4 * BUFFER);
-        let last = if way == Way::OtherAddress { 9 } else { 1 };
+        let (qpn, addr) = (number * 256 + qp % 32, 0x10_0000 + u64::from(qp % 32) * 4 * BUFFER);
+        let last = if behaviour == ServerBehaviour::OtherAddress { 9 } else { 1 };
         let gid = format!("00:00:00:00:00:00:00:00:00:00:ff:ff:0a:00:00:{last:02x}");
         let line = format!("0000:0001:{qpn:06x}:{:06x}:{:08x}:{addr:016x}:{gid}:00000000:\0", 7, 5);
         match exchange(108, line.as_bytes()) {
@@ -80,7 +83,7 @@ fn connect(servers: &mut Servers, setup: &Setup) -> Result<(OurEnd, TheirEnd), U
 
 #[test]
 fn each_qp_of_a_server_is_used_once_and_then_another_server_is_asked() {
-    let (options, said) = server(Way::Usual);
+    let (options, said) = server(ServerBehaviour::Usual);
     let mut servers = Servers::new(options, |_: &str| {});
     let setup = Setup::rc().write();
     let pairs: Vec<_> = (0..40).map(|_| connect(&mut servers, &setup).unwrap()).collect();
@@ -99,7 +102,7 @@ fn each_qp_of_a_server_is_used_once_and_then_another_server_is_asked() {
 
 #[test]
 fn the_memory_of_a_qp_is_its_whole_region() {
-    let (options, _said) = server(Way::Usual);
+    let (options, _said) = server(ServerBehaviour::Usual);
     let mut servers = Servers::new(options, |_: &str| {});
     let (_, theirs) = connect(&mut servers, &Setup::rc().write()).unwrap();
     let memory = theirs.memory.unwrap();
@@ -111,7 +114,7 @@ fn the_memory_of_a_qp_is_its_whole_region() {
 
 #[test]
 fn a_first_psn_that_a_check_asks_for_is_told_to_the_server() {
-    let (options, _said) = server(Way::Usual);
+    let (options, _said) = server(ServerBehaviour::Usual);
     let mut servers = Servers::new(options, |_: &str| {});
     let wraps = Setup { our_psn: Some(0xff_ffff), ..Setup::rc().write() };
     for _ in 0..5 {
@@ -122,25 +125,25 @@ fn a_first_psn_that_a_check_asks_for_is_told_to_the_server() {
 }
 
 #[test]
-fn what_a_server_cannot_do_is_not_taken_for_the_devices_fault() {
-    let refused = |way| {
-        let (options, _said) = server(way);
+fn a_server_that_cannot_be_used_is_not_taken_for_a_failure_of_the_device() {
+    let refused = |behaviour| {
+        let (options, _said) = server(behaviour);
         let mut servers = Servers::new(options, |_: &str| {});
         let first = connect(&mut servers, &Setup::rc().write()).unwrap_err();
         // It is not asked again: each time would take as long.
         assert_eq!(connect(&mut servers, &Setup::rc().write()).unwrap_err(), first);
         first
     };
-    assert!(matches!(refused(Way::SmallMtu), Unavailable::NotSupported(_)));
+    assert!(matches!(refused(ServerBehaviour::SmallMtu), Unavailable::NotSupported(_)));
     assert!(
-        matches!(refused(Way::OtherAddress), Unavailable::Failed(why) if why.contains("10.0.0.9"))
+        matches!(refused(ServerBehaviour::OtherAddress), Unavailable::Failed(why) if why.contains("10.0.0.9"))
     );
-    assert!(matches!(refused(Way::Nonsense), Unavailable::Failed(_)));
+    assert!(matches!(refused(ServerBehaviour::Nonsense), Unavailable::Failed(_)));
 }
 
 #[test]
 fn a_server_that_nobody_has_started_is_asked_for_with_its_command() {
-    let (options, _said) = server(Way::Usual);
+    let (options, _said) = server(ServerBehaviour::Usual);
     let free = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let mut servers = Servers::new(Options { port: free, ..options }, |_: &str| {});
     let error = connect(&mut servers, &Setup::rc().write()).unwrap_err();
@@ -150,7 +153,7 @@ fn a_server_that_nobody_has_started_is_asked_for_with_its_command() {
 
 #[test]
 fn the_script_keeps_every_usual_server_at_its_port() {
-    let (options, _said) = server(Way::Usual);
+    let (options, _said) = server(ServerBehaviour::Usual);
     let script = Servers::script(&Options { port: 100, device: Some("mlx5_0".into()), ..options });
     for (port, command) in (100..).zip(["ib_write_bw", "ib_read_bw", "ib_atomic_bw", "ib_send_bw"])
     {
