@@ -29,38 +29,10 @@ fn towards(operation: Operation, other: usize) -> FlowSpec {
 fn measure(load: &mut Load, row: Row, time: Duration, least: f64) -> Row {
     let before = load.arrived();
     let sent_before = load.count(Counter::SentBytes);
-    if std::env::var_os("DBG").is_some() {
-        let mut last = before.clone();
-        for _ in 0..20 {
-            load.run_for(time / 20);
-            let now = load.arrived();
-            let mut got = since(&last, &now);
-            last = now;
-            let most = got.iter().position(|g| g == got.iter().max().unwrap()).unwrap();
-            eprint!("most {most}: {} ", got[most]);
-            got.sort();
-            eprintln!(
-                "min {} p10 {} median {} p90 {} jain {:.3}",
-                got[0],
-                got[got.len() / 10],
-                got[got.len() / 2],
-                got[got.len() * 9 / 10],
-                jain(&got)
-            );
-            load.debug(&[most + 1]);
-        }
-    } else {
-        load.run_for(time);
-    }
+    load.run_for(time);
     let sent = load.count(Counter::SentBytes) - sent_before;
     let got = since(&before, &load.arrived());
     let gap = (0..load.flows.len()).map(|flow| load.progress(flow).longest_gap(load.now())).max();
-    if std::env::var_os("DBG").is_some() {
-        eprintln!("{got:?}");
-        let z = got.iter().position(|&g| g == *got.iter().min().unwrap()).unwrap();
-        let m = got.iter().position(|&g| g == *got.iter().max().unwrap()).unwrap();
-        load.debug(&[z + 1, m + 1]);
-    }
     let useful: u64 = got.iter().sum();
     let failed = load.flows.iter().filter(|flow| flow.failed).count();
     let queue = load.network.queue(load.now(), QueueId::Downlink(load.addr(0)));
