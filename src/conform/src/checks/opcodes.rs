@@ -304,15 +304,15 @@ fn send_first_inside_a_write(t: &mut Script<'_>) -> Outcome {
 }
 
 fn read_inside_a_write(t: &mut Script<'_>) -> Outcome {
-    inside_write(t, |t| read(t, 1, 0, 8))
+    inside_write_of(t, &Setup::rc().write().read(), |t| read(t, 1, 0, 8))
 }
 
 fn fetch_add_inside_a_write(t: &mut Script<'_>) -> Outcome {
-    inside_write(t, |t| fetch_add(t, 1, 0, 1))
+    inside_write_of(t, &Setup::rc().write().atomic(), |t| fetch_add(t, 1, 0, 1))
 }
 
 fn compare_swap_inside_a_write(t: &mut Script<'_>) -> Outcome {
-    inside_write(t, |t| compare_swap(t, 1, 0, 1, 2))
+    inside_write_of(t, &Setup::rc().write().atomic(), |t| compare_swap(t, 1, 0, 1, 2))
 }
 
 fn send_first_inside_a_send(t: &mut Script<'_>) -> Outcome {
@@ -403,14 +403,25 @@ fn write_first(t: &Script<'_>, psn: i32, len: usize) -> Packet {
 
 /// What comes behind the first packet of a WRITE is an invalid request.
 fn inside_write(t: &mut Script<'_>, next: impl Fn(&Script<'_>) -> Packet) -> Outcome {
-    t.connect(&Setup::rc().write())?;
+    inside_write_of(t, &Setup::rc().write(), next)
+}
+
+/// The same where what comes behind needs rights of its own, for want of which it is not to be
+/// refused.
+fn inside_write_of(
+    t: &mut Script<'_>,
+    setup: &Setup,
+    next: impl Fn(&Script<'_>) -> Packet,
+) -> Outcome {
+    t.connect(setup)?;
     t.send_all(&[write_first(t, 0, 3 * MTU), next(t)])?;
     t.expect_refused(InvalidRequest, 1)
 }
 
 /// What comes behind the first packet of a SEND is an invalid request.
 fn inside_send(t: &mut Script<'_>, next: &Packet) -> Outcome {
-    t.connect(&with_receives())?;
+    // Nothing is to be refused for want of rights.
+    t.connect(&with_receives().read())?;
     let first = packet(Opcode::RC_SEND_FIRST).payload(&[1; MTU]);
     t.send_all(&[first, next.clone()])?;
     t.expect_refused(InvalidRequest, 1)
