@@ -310,13 +310,16 @@ fn sequence_error_completes(t: &mut Script<'_>) -> Outcome {
 fn sequence_errors_use_up_tries(t: &mut Script<'_>) -> Outcome {
     t.connect(&setup(2))?;
     t.take_short_sends(1)?;
-    for tries in 0..20 {
+    let mut tries = 0;
+    loop {
         t.send(refusal(NakCode::SequenceError, 0, 0))?;
         // Some take several signs of one loss for one.
         let Some(packet) = t.next(longest(1))? else {
             ensure(tries >= 2, "two more tries", || tries.to_string())?;
             break;
         };
+        tries += 1;
+        ensure(tries <= 20, "an end after two more tries", || tries.to_string())?;
         t.check(&request(RC_SEND_ONLY, 0), &packet)?;
         t.wait(Duration::from_millis(2))?;
     }
