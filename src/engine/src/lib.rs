@@ -47,6 +47,9 @@
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+pub mod seeded;
+
 mod attr;
 mod cause;
 mod counters;

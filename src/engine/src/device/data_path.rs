@@ -6,6 +6,7 @@ use crate::host::Host;
 use crate::limits::IDLE_TURNS;
 use crate::path::Release;
 use crate::qp::Event;
+use crate::seeded;
 use std::time::Instant;
 use urxe_types::{Pkey, Qpn};
 use urxe_wire::batch::TxBatch;
@@ -55,7 +56,7 @@ impl Device {
             return Err(Counter::DropTooShort);
         }
         // COUNT-001
-        if self.icrc.check(outer, bytes) == Verdict::Bad {
+        if self.icrc.check(outer, bytes) == Verdict::Bad && !fault!(IcrcNotChecked) {
             return Err(Counter::DropBadIcrc);
         }
         let packet = Packet::parse(bytes).map_err(|error| match error {
@@ -65,8 +66,11 @@ impl Device {
             // COUNT-004, HOST-024
             _ => Counter::DropMalformed,
         })?;
-        match packet.headers.bth.pkey.matches(Pkey::DEFAULT) {
-            true => Ok(packet),
+        let pkey = packet.headers.bth.pkey;
+        let is_ours = (pkey.matches(Pkey::DEFAULT) || fault!(PkeyNotChecked))
+            && (pkey.is_full_member() || !fault!(LimitedMemberDropped));
+        match is_ours {
+            true => Ok(seeded::parsed(packet, bytes)),
             // COUNT-005, UD-018
             false => Err(Counter::DropBadPkey),
         }
@@ -124,6 +128,9 @@ impl Device {
         while let Some(qpn) = self.multicast.member(group, members) {
             self.deliver(now, host, qpn, outer, packet);
             members += 1;
+            if fault!(MulticastToOne) {
+                break;
+            }
         }
         if members == 0 {
             // MCAST-003

@@ -147,8 +147,12 @@ impl Srq {
     fn check_limit<H: Host>(&mut self, host: &mut H, id: SrqId) {
         // SRQ-004, SRQ-005
         if self.limit != 0 && host.posted_recvs(self.init.queue) < self.limit {
-            self.limit = 0;
-            host.event(AsyncEvent::SrqLimit(id));
+            if !fault!(SrqLimitToldAgain) {
+                self.limit = 0;
+            }
+            if !fault!(SrqLimitNotTold) {
+                host.event(AsyncEvent::SrqLimit(id));
+            }
         }
     }
 }

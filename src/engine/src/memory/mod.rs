@@ -13,6 +13,7 @@ pub use mw::{AllocMwError, MwBinding, MwInfo};
 
 use crate::cause::Cause;
 use crate::ids::{PdId, RegionId};
+use crate::seeded;
 use crate::table::IntMap;
 use mr::Mr;
 use mw::Mw;
@@ -69,9 +70,15 @@ impl Opening {
         // MEM-001: bounds and rights; key and protection domain are looked at in `get`.
         let within = addr.checked_sub(self.base).ok_or(KeyError::Bounds)?;
         if within.checked_add(len).is_none_or(|end| end > self.length) {
+            if len <= self.length && seeded::takes_outside(access) {
+                return Ok(Span { region: self.region, offset: self.offset });
+            }
             return Err(KeyError::Bounds);
         }
-        if !self.access.contains(access) {
+        let may = self.access.contains(access)
+            || seeded::takes_without_right(access)
+            || fault!(RegionRightsNotChecked);
+        if !may {
             return Err(KeyError::Rights);
         }
         Ok(Span { region: self.region, offset: self.offset + within })
@@ -142,7 +149,8 @@ impl KeyTable {
     fn get(&self, key: u32, pd: PdId) -> Option<&Object> {
         let entry = self.by_index.get(&index(key))?;
         // MEM-001, MW-006: only the present key opens, and only in its protection domain.
-        (entry.key == key && entry.pd == pd).then_some(&entry.object)
+        let is_key = entry.key == key || fault!(KeyLowByteNotChecked);
+        (is_key && entry.pd == pd).then_some(&entry.object)
     }
 
     /// Checks an access of our own program, of `len` bytes at `addr`: the key, its protection

@@ -72,7 +72,8 @@ impl Mw {
         // MW-005, MW-023: what is not bound opens nothing.
         let (binding, opening) = self.bound.as_ref()?;
         // MW-008, MW-009
-        (self.mw_type == MwType::One || binding.qpn == qpn).then_some(opening)
+        let is_its_qp = binding.qpn == qpn || fault!(WindowOpensToOthers);
+        (self.mw_type == MwType::One || is_its_qp).then_some(opening)
     }
 }
 
@@ -182,6 +183,8 @@ impl KeyTable {
         let span = mr.opening.span(addr, length, Access::empty()).map_err(|_| Cause::BindBounds)?;
         // MW-001, MW-004
         let base = if zero_based { 0 } else { addr };
+        let length = if fault!(WindowTwiceAsLong) { length * 2 } else { length };
+        let access = if fault!(WindowRightsOfRegion) { of_mr } else { access };
         Ok(Opening { base, length, access, region: span.region, offset: span.offset })
     }
 

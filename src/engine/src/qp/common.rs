@@ -84,6 +84,7 @@ impl Common {
     pub(super) fn may_receive(&self) -> bool {
         // STATE-007, STATE-013, SRQ-019, UC-020, UD-024
         matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+            || (self.state == QpState::Err && fault!(ErrAnswers))
     }
 
     /// Whether work requests are sent.
@@ -180,7 +181,8 @@ impl<'a, H> Cx<'a, H> {
     pub(super) fn count_received(&mut self, outer: &Outer, packet: &Packet<'_>) {
         self.count(Counter::ReceivedPackets, 1);
         self.count(Counter::ReceivedBytes, packet.payload.len() as u64);
-        let is_marked = ecn::is_marked(outer.flow.traffic_class);
+        let is_marked = ecn::is_marked(outer.flow.traffic_class)
+            || (fault!(CnpForMarkable) && outer.flow.traffic_class & ecn::MASK != 0);
         // COUNT-016
         if is_marked {
             self.count(Counter::EcnMarked, 1);
@@ -252,7 +254,10 @@ impl<H: Host> Cx<'_, H> {
     /// The peer is there. A program that waits in RTR for word of its peer is told once.
     pub(super) fn establish(&mut self) {
         // STATE-012, UC-021
-        if self.qp.state == QpState::Rtr && !std::mem::replace(&mut self.qp.told_established, true)
+        if self.qp.state == QpState::Rtr
+            && (!std::mem::replace(&mut self.qp.told_established, true)
+                || fault!(EstablishedToldAgain))
+            && !fault!(EstablishedNotTold)
         {
             self.host.event(AsyncEvent::CommunicationEstablished(self.qp.qpn));
         }

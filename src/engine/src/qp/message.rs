@@ -8,6 +8,7 @@ use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::MAX_MESSAGE;
 use crate::memory::Span;
+use crate::seeded;
 use urxe_types::{Access, Completion, Extra, FlushSelectivity, Qpn, Rkey, WcOpcode};
 use urxe_wire::{Feth, Packet, Part, Request, Reth};
 
@@ -71,7 +72,9 @@ pub(super) fn check_enabled(access: Access, request: &Request) -> Result<(), Ref
         Request::Flush { feth, .. } => flush_rights(feth).unwrap_or_default(),
     };
     // RC-RESP-014, RC-RESP-051, MW-003
-    access.contains(needs).then_some(()).ok_or(Refusal::InvalidRequest)
+    let may =
+        access.contains(needs) || seeded::takes_without_right(needs) || fault!(QpRightsNotChecked);
+    may.then_some(()).ok_or(Refusal::InvalidRequest)
 }
 
 /// Where the peer may reach `len` bytes, of which there is at least one.
@@ -96,7 +99,7 @@ pub(super) fn check_range<H>(
 ) -> Result<Option<Span>, Refusal> {
     match reth.len {
         // RC-RESP-010
-        0 => Ok(None),
+        0 if !fault!(KeyOfNothingChecked) => Ok(None),
         len => check_rkey(cx, reth.rkey, reth.va, len, access).map(Some),
     }
 }
@@ -108,10 +111,12 @@ impl Incoming {
             // RC-RESP-038
             (Message::None, _) => request.starts(),
             // RC-RESP-039
-            (Message::Send { .. }, Request::Send(part)) => !part.starts(),
+            (Message::Send { .. }, Request::Send(part)) => {
+                !part.starts() || fault!(StartInsideSendTaken)
+            }
             (Message::Write(_), Request::Write(part)) => !part.starts(),
             // RC-RESP-039, RC-RESP-040
-            (Message::Send { .. } | Message::Write(_), _) => false,
+            (Message::Send { .. } | Message::Write(_), _) => fault!(OtherInsideMessageTaken),
         };
         in_order.then_some(()).ok_or(Refusal::InvalidRequest)
     }
@@ -138,7 +143,9 @@ impl Incoming {
                     (_, start) => start.map(|reth| reth.len),
                 };
                 // RC-RESP-044
-                let adds_up = |left| part.ends() == (left == len) && len <= left;
+                let adds_up = |left| {
+                    (part.ends() == (left == len) || fault!(DmaLengthNotChecked)) && len <= left
+                };
                 is_full(part, len, mtu) && left.is_none_or(|left| adds_up(left as usize))
             }
             _ => true,
@@ -156,7 +163,11 @@ impl Incoming {
             // RC-RESP-001, RC-RESP-003: the first packet takes it, of a message of no bytes too.
             Request::Send(part) if part.starts() => self.receive.take(cx),
             // RC-RESP-007
-            Request::Write(part) if matches!(part.end(), Some(Some(_))) => self.receive.take(cx),
+            Request::Write(part)
+                if matches!(part.end(), Some(Some(_))) && !fault!(ImmediateNeedsNoReceive) =>
+            {
+                self.receive.take(cx)
+            }
             _ => Ok(()),
         }
     }
@@ -257,7 +268,9 @@ impl Incoming {
         }
         let message = std::mem::take(&mut self.message);
         cx.count(Counter::ReceivedMessages, 1);
-        if let Some(Extra::Invalidate(rkey)) = extra {
+        if let Some(Extra::Invalidate(rkey)) = extra
+            && !fault!(InvalidateNotDone)
+        {
             // MW-025
             cx.keys.unbind(rkey);
             cx.count(Counter::KeysInvalidated, 1);
@@ -269,11 +282,13 @@ impl Incoming {
         };
         let (opcode, byte_len) = match message {
             // RC-RESP-008
+            Message::Write(_) if fault!(ImmediateLengthLost) => (WcOpcode::RecvRdmaWithImm, 0),
             Message::Write(write) => (WcOpcode::RecvRdmaWithImm, write.length),
             Message::Send { received } => (WcOpcode::Recv, received as u32),
             Message::None => (WcOpcode::Recv, 0),
         };
         let received = cx.qp.received(wr_id);
+        let extra = seeded::delivered(extra);
         // RC-RESP-049
         let completion = Completion { opcode, byte_len, extra, src_qpn, solicited, ..received };
         cx.complete(cx.qp.init.recv_cq, &completion);
@@ -306,10 +321,14 @@ fn is_full<S, E>(part: &Part<S, E>, len: usize, mtu: u32) -> bool {
     let mtu = mtu as usize;
     match part {
         // RC-RESP-041
-        Part::First(_) | Part::Middle => len == mtu,
+        Part::First(_) | Part::Middle => {
+            len == mtu
+                || (len < mtu && fault!(FirstShortTaken))
+                || (len > mtu && fault!(FirstLongTaken))
+        }
         // RC-RESP-043
-        Part::Last(_) => len > 0 && len <= mtu,
+        Part::Last(_) => (len > 0 || fault!(LastEmptyTaken)) && len <= mtu,
         // RC-RESP-042
-        Part::Only(..) => len <= mtu,
+        Part::Only(..) => len <= mtu || fault!(OnlyLongTaken),
     }
 }

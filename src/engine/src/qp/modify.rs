@@ -175,8 +175,12 @@ impl Common {
             Ok(RequesterParameters {
                 max_rd_atomic: attr.max_rd_atomic.ok_or(missing(MaxRdAtomic))?,
                 ack_timeout: timeout.ack_timeout(),
-                retry_cnt: attr.retry_cnt.ok_or(missing(RetryCnt))?,
-                rnr_retry: attr.rnr_retry.ok_or(missing(RnrRetry))?,
+                retry_cnt: match attr.retry_cnt.ok_or(missing(RetryCnt))? {
+                    _ if fault!(RetryCntSeven) => 7,
+                    retries => retries.saturating_sub(u8::from(fault!(RetryCntOneLess))),
+                },
+                rnr_retry: attr.rnr_retry.ok_or(missing(RnrRetry))?
+                    + u8::from(fault!(RnrRetryOneMore)),
             })
         };
         Ok(match self.init.qp_type {

@@ -26,7 +26,8 @@ impl Notifier {
         let Some(parameters) = cx.config.tuning.congestion.parameters() else { return };
         let interval = parameters.notification_interval;
         // CONG-021
-        if self.last_at.is_none_or(|at| cx.now.duration_since(at) >= interval) {
+        let is_time = self.last_at.is_none_or(|at| cx.now.duration_since(at) >= interval);
+        if is_time && !fault!(CnpNever) {
             self.last_at = Some(cx.now);
             self.is_due = true;
         }
@@ -44,9 +45,12 @@ impl Notifier {
         }
         self.is_due = false;
         // CONG-020
-        let bth = Bth { becn: true, ..Bth::new(route.dest_qpn, Psn::new(0)) };
+        let bth = Bth { becn: !fault!(CnpWithoutBecn), ..Bth::new(route.dest_qpn, Psn::new(0)) };
         // CONG-024: it is not to be marked itself.
-        let traffic_class = route.flow.traffic_class & !ecn::MASK;
+        let traffic_class = match fault!(CnpMarkable) {
+            true => markable(route.flow.traffic_class),
+            false => route.flow.traffic_class & !ecn::MASK,
+        };
         let flow = Flow { traffic_class, ..route.flow };
         let Ok(()) = tx.push(&flow, &Headers::new(bth, Body::Cnp), PAYLOAD, |payload| {
             payload.fill(0);

@@ -31,12 +31,17 @@ impl Refusal {
             Refusal::InvalidRequest => {
                 // CQ-012
                 let event = AsyncEvent::QpRequestError(qpn);
-                (WcStatus::LocalQpOperation, Cause::RequestRefused, Some(event))
+                let event = (!fault!(RequestErrorNotTold)).then_some(event);
+                (WcStatus::LocalQpOperation, Cause::RequestRefused, event)
             }
             Refusal::RemoteAccess => {
                 // RC-RESP-011, CQ-012
                 let event = AsyncEvent::QpAccessError(qpn);
-                (WcStatus::LocalAccess, Cause::RequestRefused, Some(event))
+                let event = (!fault!(AccessErrorNotTold)).then_some(event);
+                (WcStatus::LocalAccess, Cause::RequestRefused, event)
+            }
+            Refusal::ReceiveTooShort if fault!(TooLongAsProtectionError) => {
+                (WcStatus::LocalProtection, Cause::ReceiveTooShort, None)
             }
             Refusal::ReceiveTooShort => (WcStatus::LocalLength, Cause::ReceiveTooShort, None),
             Refusal::Local(cause) => {

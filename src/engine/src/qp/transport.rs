@@ -295,7 +295,7 @@ impl Transport {
             self.fail(cx, failure);
         }
         // STATE-005, STATE-006
-        if cx.qp.state == QpState::Sqd && self.sq.take_drained() {
+        if cx.qp.state == QpState::Sqd && self.sq.take_drained() && !fault!(SqdDrainedNotTold) {
             cx.host.event(AsyncEvent::SqDrained(cx.qp.qpn));
         }
     }
@@ -364,7 +364,7 @@ impl Transport {
             _ => self.flush(cx),
         }
         // SRQ-009
-        if cx.qp.state == QpState::Err && cx.qp.init.srq().is_some() {
+        if cx.qp.state == QpState::Err && cx.qp.init.srq().is_some() && !fault!(LastWqeNotTold) {
             // SRQ-007
             cx.host.event(AsyncEvent::LastWqeReached(cx.qp.qpn));
         }
@@ -375,7 +375,7 @@ impl Transport {
     fn flush<H: Host>(&mut self, cx: &mut Cx<'_, H>) {
         self.sq.flush(cx);
         // STATE-026
-        if cx.qp.state == QpState::Sqe {
+        if cx.qp.state == QpState::Sqe || fault!(ReceivesNotFlushed) {
             return;
         }
         // STATE-011, SRQ-008

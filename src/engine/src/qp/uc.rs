@@ -99,11 +99,13 @@ impl Uc {
             cx.count(Counter::UcGaps, 1);
         }
         // UC-008, UC-011, UC-012
-        if !is_next || starts {
+        if (!is_next && !fault!(UcHoleTaken)) || starts {
             self.drop_message(cx);
         }
         // UC-009
-        self.expected = bth.psn.next();
+        if is_next || !fault!(UcStaysAtGap) {
+            self.expected = bth.psn.next();
+        }
         // UC-010
         if !starts && !self.incoming.is_under_way() {
             cx.count(Counter::DropMessagePart, 1);

@@ -63,15 +63,21 @@ impl Ud {
         };
         let flow = flow(cx, to).map_err(|cause| (WcStatus::LocalQpOperation, cause))?;
         // UD-004
-        let qkey = if to.qkey.is_controlled() { self.qkey } else { to.qkey };
+        let is_own = to.qkey.is_controlled() && !fault!(UdControlledQkeySent);
+        let qkey = if is_own { self.qkey } else { to.qkey };
         let imm = match wqe.wr.op {
             SendOp::Send(Extra::Imm(imm)) => Some(imm),
             _ => None,
         };
         // UD-003
-        let bth = Bth { solicited: wqe.wr.solicited, ..Bth::new(to.qpn, pending.first_psn()) };
+        let bth = Bth {
+            solicited: wqe.wr.solicited,
+            ack_req: fault!(UdAsksForAck),
+            ..Bth::new(to.qpn, pending.first_psn())
+        };
         // UD-001
-        let deth = Deth { qkey, src_qp: cx.qp.qpn };
+        let src_qp = if fault!(UdSourceMissing) { Qpn::new(0) } else { cx.qp.qpn };
+        let deth = Deth { qkey, src_qp };
         let len = pending.length();
         tx.push(&flow, &Headers::new(bth, Datagram { deth, imm }), len as usize, |buf| {
             pending.gather(cx, 0, buf, len)
@@ -95,7 +101,7 @@ impl Ud {
         let is_multicast = packet.headers.bth.dest_qp == Qpn::MULTICAST;
         let dropped = if !cx.qp.may_receive() {
             Counter::DropQpNotReady
-        } else if self.qkey != datagram.deth.qkey {
+        } else if self.qkey != datagram.deth.qkey && !fault!(UdQkeyNotChecked) {
             // UD-016, UD-017
             Counter::DropBadQkey
         } else if is_multicast != outer.flow.dst.is_multicast() {
@@ -125,11 +131,18 @@ impl Ud {
         self.receive.take(cx)?;
         let length = GRH_LEN + packet.payload.len();
         // UD-020, UD-031: nothing of a datagram that does not fit is put anywhere.
-        if self.receive.room() < length as u64 {
+        let room = self.receive.room() as usize;
+        let is_cut = room < length && fault!(UdTooLongCut);
+        if room < length && !is_cut {
             return Err(Refusal::ReceiveTooShort);
         }
-        self.receive.put(cx, 0, &outer.grh(packet.udp_len()))?;
-        self.receive.put(cx, GRH_LEN as u64, packet.payload)?;
+        if !fault!(UdWithoutGrh) {
+            self.receive.put(cx, 0, &outer.grh(packet.udp_len()))?;
+        }
+        let at = if fault!(UdAtStartOfReceive) { 0 } else { GRH_LEN };
+        let payload =
+            if is_cut { &packet.payload[..room.saturating_sub(GRH_LEN)] } else { packet.payload };
+        self.receive.put(cx, at as u64, payload)?;
         if !cx.sync() {
             return Ok(());
         }
@@ -138,7 +151,7 @@ impl Ud {
         let kind = if outer.flow.src.is_ipv4() { GrhKind::Ipv4 } else { GrhKind::Ipv6 };
         let completion = Completion {
             // UD-013
-            byte_len: length as u32,
+            byte_len: (length - if fault!(UdLengthWithoutGrh) { GRH_LEN } else { 0 }) as u32,
             // UD-014
             extra: datagram.imm.map_or(Extra::None, Extra::Imm),
             src_qpn: datagram.deth.src_qp,

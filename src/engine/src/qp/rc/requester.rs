@@ -148,7 +148,7 @@ impl Requester {
             || (takes_receive && allowance.is_next_the_last)
             || is_first_of_many
             // RC-REQ-001
-            || pending.ends_request(end - 1);
+            || (pending.ends_request(end - 1) && !fault!(AckReqMissing));
         let mut next = packet;
         while next < end {
             let end_of_this = if is_read { end } else { next + 1 };

@@ -18,7 +18,8 @@ impl SendQueue {
                 break;
             }
             let to = self.done_to(front);
-            if to != front.first_psn + front.packets {
+            let ends_early = to != self.una && fault!(PartEndsMessage);
+            if to != front.first_psn + front.packets && !ends_early {
                 if to != self.una {
                     self.advance_una(to);
                 }
@@ -42,7 +43,7 @@ impl SendQueue {
             // RC-REQ-041
             cx.host.retire_send(cx.qp.init.send_queue);
             // RC-REQ-009
-            if pending.wqe.wr.signaled {
+            if pending.wqe.wr.signaled || fault!(UnsignaledCompletes) {
                 complete(cx, &pending, WcStatus::Success, Cause::None);
             }
             cx.spare_sends.put_back(pending);
@@ -62,7 +63,9 @@ impl SendQueue {
         if let Some(pending) = self.pop_front() {
             cx.host.retire_send(cx.qp.init.send_queue);
             // RC-COMP-011
-            complete(cx, &pending, status, cause);
+            if pending.wqe.wr.signaled || !fault!(UnsignaledErrorNotTold) {
+                complete(cx, &pending, status, cause);
+            }
         }
     }
 
@@ -82,7 +85,9 @@ impl SendQueue {
             cx.count(Counter::FlushedRequests, 1);
             cx.host.retire_send(cx.qp.init.send_queue);
             // STATE-009, STATE-033
-            complete(cx, &pending, WcStatus::WrFlush, cx.qp.flush_cause);
+            if pending.wqe.wr.signaled || !fault!(UnsignaledNotFlushed) {
+                complete(cx, &pending, WcStatus::WrFlush, cx.qp.flush_cause);
+            }
             cx.spare_sends.put_back(pending);
         }
         self.is_exhausted = true;

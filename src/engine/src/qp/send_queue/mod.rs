@@ -176,7 +176,9 @@ impl SendQueue {
         pending.started = true;
         pending.first_psn = self.next;
         // STATE-029: all of them at once, so one that is broken off leaves a gap.
-        self.next = self.next + pending.packets;
+        let is_one = pending.is_read() && fault!(ReadRequestTakesOnePsn);
+        let psns = if is_one { 1 } else { pending.packets };
+        self.next = self.next + psns + u32::from(fault!(PsnSkipped));
         self.responses_expected += u32::from(pending.expects_response());
     }
 

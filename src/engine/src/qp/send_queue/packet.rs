@@ -7,7 +7,7 @@ use crate::qp::common::{Cx, Error};
 use crate::qp::parameters::Route;
 use crate::tuning::WireForm;
 use std::ops::Range;
-use urxe_types::{Psn, Rkey, SendOp, WcStatus};
+use urxe_types::{Extra, Psn, Rkey, SendOp, WcStatus};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{AtomicEth, Body, Bth, Feth, Headers, Part, Request, Reth};
 
@@ -30,8 +30,10 @@ impl Pending {
         let psn = self.first_psn + packet;
         let bth = Bth {
             // RC-REQ-006
-            solicited: self.wqe.wr.solicited && self.ends_request(packet),
+            solicited: self.wqe.wr.solicited
+                && (self.ends_request(packet) || fault!(SolicitedInAll)),
             ack_req,
+            migreq: !fault!(MigreqCleared),
             ..Bth::new(route.dest_qpn, psn)
         };
         // As it was judged when it was taken.
@@ -56,12 +58,16 @@ impl Pending {
         // RC-REQ-002
         let (starts, ends) = (packet == 0, self.is_last(packet));
         let reth = |va: u64, rkey: Rkey, part: Range<u64>| Reth {
-            va: va.wrapping_add(part.start),
+            va: if fault!(WriteAddressStays) { va } else { va.wrapping_add(part.start) },
             rkey,
             len: (part.end - part.start) as u32,
         };
         Some(match self.wqe.wr.op {
             // RC-REQ-005: only the part that ends the message keeps it.
+            SendOp::Send(Extra::Imm(imm)) if fault!(ImmediateSentSwapped) => {
+                let extra = Extra::Imm(imm.swap_bytes());
+                Request::Send(Part::new(starts, ends, (), extra))
+            }
             SendOp::Send(extra) => Request::Send(Part::new(starts, ends, (), extra)),
             SendOp::Write { remote_addr, rkey, imm: None } if wire == WireForm::Uniform => {
                 // TRAIN-001

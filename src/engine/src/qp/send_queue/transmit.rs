@@ -104,7 +104,7 @@ impl SendQueue {
     /// Takes the next work request off the program's queue and judges it.
     fn take<H: Host>(&mut self, cx: &mut Cx<'_, H>, limits: Limits) -> Result<(), Blocked> {
         // STATE-008
-        let may_take = cx.qp.state == QpState::Rts
+        let may_take = (cx.qp.state == QpState::Rts || fault!(SqdBeginsAnew))
             && !self.is_exhausted
             && self.pending.len() < MAX_TAKEN_SENDS;
         if !may_take {
@@ -154,8 +154,10 @@ impl SendQueue {
         let is_resending = self.is_resending();
         let takes_resource = self.current().is_some_and(|(pending, _)| pending.takes_resource());
         // RC-REQ-012, FAW-021
-        let beyond =
-            takes_resource && !is_resending && self.asked() >= usize::from(limits.max_rd_atomic);
+        let beyond = takes_resource
+            && !is_resending
+            && self.asked() >= usize::from(limits.max_rd_atomic)
+            && !fault!(MaxRdAtomicExceeded);
         let is_oldest = self.is_current_oldest();
         let Some((pending, _)) = self.current() else { return Err(Blocked::Wait) };
         let fenced = !pending.started
@@ -164,10 +166,10 @@ impl SendQueue {
                 // always).
                 SendOp::LocalInvalidate { .. } => !is_oldest,
                 // RC-REQ-013, FAW-013
-                _ => pending.wqe.wr.fence && responses_expected > 0,
+                _ => pending.wqe.wr.fence && responses_expected > 0 && !fault!(FenceIgnored),
             };
         // STATE-005, STATE-030, MW-035
-        let draining = !pending.started && state == QpState::Sqd;
+        let draining = !pending.started && state == QpState::Sqd && !fault!(SqdBeginsAnew);
         match pending.failed.is_some() || fenced || beyond || draining {
             true => Err(Blocked::Wait),
             false => Ok(()),

@@ -96,7 +96,12 @@ impl Completer {
             Response::SelectiveAck { .. } => psn.next(),
             _ => psn,
         };
-        if !sq.is_outstanding(told_of) {
+        let is_ghost = !sq.is_outstanding(told_of);
+        let psn = match is_ghost && sq.outstanding() > 0 && fault!(GhostAckTaken) {
+            true => sq.una() + (sq.outstanding() - 1),
+            false => psn,
+        };
+        if is_ghost && !fault!(GhostAckTaken) {
             let counter = match psn.precedes(sq.una()) {
                 // RC-COMP-013
                 true => Counter::StaleResponses,
@@ -182,6 +187,9 @@ impl Completer {
             Syndrome::Ack { .. } => {
                 cx.count(Counter::AcksReceived, 1);
                 let resent_to = sq.resent_to();
+                if fault!(AckStandsForAnswer) {
+                    sq.on_arrived_psn(psn);
+                }
                 // RC-COMP-001: an ACK of a READ's or atomic's own PSN lacks the data.
                 self.acknowledge_before(cx, sq, path, psn.next())?;
                 self.learn_of_peer(cx, sq, path, resent_to, psn.next());
@@ -197,7 +205,12 @@ impl Completer {
             },
             Syndrome::Nak(NakCode::SequenceError) => {
                 cx.count(Counter::SequenceNaksReceived, 1);
-                self.acknowledge_before(cx, sq, path, psn)?;
+                if fault!(SequenceNakIgnored) {
+                    return Ok(());
+                }
+                if !fault!(SequenceNakAcknowledgesNothing) {
+                    self.acknowledge_before(cx, sq, path, psn)?;
+                }
                 // RC-REQ-015, RC-REQ-021
                 self.on_missing(cx, sq, path, psn)
             }
@@ -207,6 +220,9 @@ impl Completer {
                     return Ok(());
                 }
                 let (status, cause) = match code {
+                    NakCode::RemoteAccess if fault!(AccessNakAsInvalidRequest) => {
+                        (WcStatus::RemoteInvalidRequest, Cause::PeerInvalidRequest)
+                    }
                     NakCode::InvalidRequest => {
                         // RC-COMP-008
                         (WcStatus::RemoteInvalidRequest, Cause::PeerInvalidRequest)
@@ -222,6 +238,9 @@ impl Completer {
                 };
                 Err(Failure::Send(status, cause))
             }
+            Syndrome::Reserved(_) if fault!(ReservedSyndromeAcknowledges) => {
+                self.acknowledge_before(cx, sq, path, psn.next()).map(drop)
+            }
             Syndrome::Reserved(_) => bad_response(cx),
         }
     }
@@ -235,12 +254,14 @@ impl Completer {
         missing: Psn,
     ) -> Result<(), Failure> {
         // RC-COMP-007
-        if self.retry.is_known_missing(missing) {
+        if self.retry.is_known_missing(missing) && !fault!(SequenceNakRepeatsForEver) {
             return Ok(());
         }
         let is_next = sq.was_just_repaired(missing);
         self.repairs_in_vain = if is_next { self.repairs_in_vain + 1 } else { 0 };
-        self.lose_try(cx, Cause::SequenceRetries)?;
+        if !fault!(SequenceNakRepeatsForEver) {
+            self.lose_try(cx, Cause::SequenceRetries)?;
+        }
         let peer = &mut cx.paths.get_mut(path).peer;
         if self.repairs_in_vain >= MAX_REPAIRS_IN_VAIN {
             // REPAIR-054
@@ -333,9 +354,12 @@ impl Completer {
         let begins_request = number == 0 || begins_part;
         let ends_request = pending.is_last(number) || ends_part;
         let is_as_asked = pending.is_repeated()
+            || fault!(ResponseOrderNotChecked)
             || (response.begins(), response.ends()) == (begins_request, ends_request);
+        let is_of_other_length =
+            payload.len() as u64 != expected && !fault!(ResponseLengthNotChecked);
         // RC-COMP-014, RC-COMP-015
-        if !pending.is_read() || !is_as_asked || payload.len() as u64 != expected {
+        if !pending.is_read() || !is_as_asked || is_of_other_length {
             return bad_response(cx);
         }
         if sq.has_arrived(psn) {
@@ -380,7 +404,7 @@ impl Completer {
         }
         let Some((pending, _)) = sq.find(psn) else { return Ok(()) };
         // RC-COMP-016
-        if !pending.is_atomic() {
+        if !pending.is_atomic() && !fault!(AtomicAnswerToAnythingTaken) {
             return bad_response(cx);
         }
         // RC-COMP-003: the program reads it as one of its own numbers.

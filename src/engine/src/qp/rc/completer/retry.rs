@@ -107,11 +107,15 @@ impl Retry {
     /// Takes one of the tries after an RNR NAK. Returns whether there was one.
     pub(super) fn take_rnr_try(&mut self) -> bool {
         // RC-REQ-039: the peer is there: only its silence uses up the other tries.
-        self.tries = self.parameters.retry_cnt;
+        if !fault!(RnrUsesRetryCnt) {
+            self.tries = self.parameters.retry_cnt;
+        } else if !self.take_try() {
+            return false;
+        }
         match self.rnr_tries {
             0 => return false,
             // RC-REQ-024
-            7 => {}
+            7 if !fault!(RnrSevenIsFinite) => {}
             // RC-REQ-023
             _ => self.rnr_tries -= 1,
         }
@@ -214,7 +218,9 @@ impl Retry {
     /// The peer has carried out or answered something more, be it after what is missing.
     pub(super) fn restore_tries(&mut self) {
         // RC-REQ-019
-        self.tries = self.parameters.retry_cnt;
+        if !fault!(ProgressRestoresNothing) {
+            self.tries = self.parameters.retry_cnt;
+        }
     }
 
     /// The peer has done something new. `waiting` says whether something is yet to be answered.
@@ -240,7 +246,11 @@ impl Retry {
     /// When a try is lost that begins now. A timeout that is shorter than what the path takes would
     /// lose tries, and repeat everything, for nothing: it is made as long as that needs.
     fn ack_deadline_from(&self, now: Instant, round_trip: &RoundTrip) -> Option<Instant> {
-        let timeout = self.parameters.ack_timeout?;
+        let timeout = match self.parameters.ack_timeout {
+            Some(_) if fault!(TimeoutNever) => return None,
+            None if fault!(TimeoutOfCodeZero) => MIN_ACK_TIMEOUT,
+            timeout => timeout?,
+        };
         let path = match round_trip.smoothed() {
             Some(smoothed) => (smoothed * 4).min(MAX_PROBE_INTERVAL),
             // RC-REQ-043: the standard lets it be four times as long.
@@ -253,7 +263,8 @@ impl Retry {
             }
         };
         // RC-REQ-020
-        Some(now + timeout.max(MIN_ACK_TIMEOUT).max(path))
+        let deadline = timeout.max(MIN_ACK_TIMEOUT).max(path);
+        Some(now + deadline / if fault!(TimeoutEarly) { 8 } else { 1 })
     }
 
     /// How long the next probe is waited for.
@@ -299,7 +310,7 @@ impl Retry {
     /// The peer had no receive, and asks for this wait. Until it is over there is silence, and the
     /// other timers rest.
     pub(super) fn wait_rnr(&mut self, now: Instant, wait: Duration) {
-        let wait = self.readiness.on_refused(wait);
+        let wait = self.readiness.on_refused(wait) / if fault!(RnrWaitShort) { 16 } else { 1 };
         // RC-REQ-025: the other two timers do not run meanwhile.
         self.rnr_deadline = Some(now + wait);
         self.ack_deadline = None;

@@ -9,7 +9,7 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{AtomicOp, Host};
 use crate::memory::Span;
-use crate::qp::common::Cx;
+use crate::qp::common::{Cx, Failure};
 use crate::qp::message::{check_range, check_rkey, flush_rights};
 use crate::qp::parameters::Route;
 use crate::qp::receive::Refusal;
@@ -34,7 +34,9 @@ impl Responder {
             }
             Request::Write(part) => {
                 let target = self.incoming.check_write(cx, part, payload)?;
-                if let Some(span) = &target.span {
+                if let Some(span) = &target.span
+                    && !fault!(ReadSeesLaterWrites)
+                {
                     self.keep_reads(cx, route.mtu, span, payload.len() as u64);
                 }
                 self.incoming.store(cx, target, payload, part.ends() && !goes_on)?;
@@ -44,12 +46,16 @@ impl Responder {
             Request::Read(reth) => return self.execute_read(cx, route.mtu, bth.psn, reth),
             Request::CompareSwap(eth) => {
                 // RC-RESP-023
-                let op = AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add };
+                let op = match fault!(CompareSwapSwapsOperands) {
+                    true => AtomicOp::CompareSwap { compare: eth.swap_or_add, swap: eth.compare },
+                    false => AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add },
+                };
                 return self.execute_atomic(cx, route.mtu, bth.psn, eth, op);
             }
             Request::FetchAdd(eth) => {
                 // RC-RESP-024
-                let op = AtomicOp::FetchAdd(eth.swap_or_add);
+                let adds = if fault!(FetchAddOf32Bits) { u64::from(u32::MAX) } else { u64::MAX };
+                let op = AtomicOp::FetchAdd(eth.swap_or_add & adds);
                 return self.execute_atomic(cx, route.mtu, bth.psn, eth, op);
             }
             Request::AtomicWrite(reth) => {
@@ -58,6 +64,9 @@ impl Responder {
             Request::Flush { feth, reth } => return self.execute_flush(cx, bth.psn, feth, reth),
         };
         self.expected = self.expected.next();
+        if fault!(MsnCountsPackets) && ended.is_none() {
+            self.msn = self.msn.next();
+        }
         if let Some(extra) = ended
             && self.incoming.end(cx, route.dest_qpn, bth.solicited, extra)
         {
@@ -79,7 +88,8 @@ impl Responder {
         let read = ReadResource::new(psn, reth, mtu, self.msn.next());
         self.remember(Resource::Read(read));
         // RC-RESP-018
-        self.end_single(cx, Reply::Read { read, sent: 0 }, read.packets);
+        let psns = if fault!(ReadTakesOnePsn) { 1 } else { read.packets };
+        self.end_single(cx, Reply::Read { read, sent: 0 }, psns);
         Ok(())
     }
 
@@ -94,7 +104,10 @@ impl Responder {
         let Span { region, offset } =
             self.check_word(cx, mtu, eth.rkey, eth.va, Access::REMOTE_ATOMIC)?;
         let original = cx.host.atomic(region, offset, op);
-        let original = original.map_err(|_| Refusal::Local(Cause::LocalMemory))?;
+        let mut original = original.map_err(|_| Refusal::Local(Cause::LocalMemory))?;
+        if fault!(AtomicReturnsNewValue) {
+            original = op.apply(original);
+        }
         cx.qp.dirty = true;
         let atomic = AtomicResource { psn, original, msn: self.msn.next() };
         self.remember(Resource::Atomic(atomic));
@@ -137,7 +150,7 @@ impl Responder {
         access: Access,
     ) -> Result<Span, Refusal> {
         // RC-RESP-025, FAW-018
-        if !va.is_multiple_of(8) {
+        if !va.is_multiple_of(8) && !fault!(AtomicMisalignedTaken) {
             return Err(Refusal::InvalidRequest);
         }
         let span = check_rkey(cx, rkey, va, 8, access)?;
@@ -164,8 +177,27 @@ impl Responder {
             FlushSelectivity::Range => cx.keys.remote(rkey, scope, va, u64::from(len), rights),
             _ => cx.keys.remote_all(rkey, scope, rights),
         }
-        .map_err(|_| Refusal::RemoteAccess)?;
+        .map(drop)
+        .or_else(|_| {
+            if fault!(FlushKeyNotChecked) { Ok(()) } else { Err(Refusal::RemoteAccess) }
+        })?;
         self.end_single(cx, Reply::Flush(Done { psn, msn: self.msn.next() }), 1);
+        Ok(())
+    }
+
+    /// Executes a request that was executed before, as only a faulty responder does.
+    pub(super) fn do_again<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        route: &Route,
+        packet: &Packet<'_, Request>,
+    ) -> Result<(), Failure> {
+        let expected = self.expected;
+        self.incoming
+            .check_receive(cx, &packet.headers.body)
+            .and_then(|()| self.execute(cx, route, packet))
+            .or_else(|refusal| self.refuse(cx, refusal))?;
+        self.expected = expected;
         Ok(())
     }
 
@@ -178,7 +210,9 @@ impl Responder {
     fn end_single<H>(&mut self, cx: &mut Cx<'_, H>, reply: Reply, psns: u32) {
         self.replies.push_back(reply);
         self.expected = self.expected + psns;
-        self.msn = self.msn.next();
+        if !fault!(MsnWithoutSingles) {
+            self.msn = self.msn.next();
+        }
         cx.count(Counter::ReceivedMessages, 1);
     }
 }

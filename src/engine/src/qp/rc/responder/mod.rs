@@ -21,11 +21,12 @@ use crate::qp::message::{Incoming, check_enabled};
 use crate::qp::parameters::{ResponderParameters, Route};
 use crate::qp::rc::ask_peer;
 use crate::qp::receive::Refusal;
+use crate::seeded;
 use early::{Arrival, Early};
 use kept_reads::KeptReads;
 use replay::{AtomicResource, Done, ReadResource, Resources};
 use std::collections::VecDeque;
-use urxe_types::{Msn, Psn};
+use urxe_types::{Msn, Psn, RnrTimer};
 use urxe_wire::{Bth, Headers, NakCode, Packet, Request, Reth, Syndrome};
 
 /// The responder of an RC QP.
@@ -126,7 +127,7 @@ impl Responder {
         psn: Psn,
     ) -> Result<(), Failure> {
         // RC-RESP-062
-        match cx.qp.may_receive() && psn == self.expected {
+        match cx.qp.may_receive() && psn == self.expected && !fault!(ReservedOpcodeDropped) {
             true => self.refuse(cx, Refusal::InvalidRequest),
             false => Ok(()),
         }
@@ -149,12 +150,22 @@ impl Responder {
             cx.count(Counter::FlushesHeldBack, 1);
             return Ok(());
         }
-        match bth.psn.diff(self.expected) {
+        let ahead = match fault!(PsnWithoutWrap) {
+            true => bth.psn.get() as i32 - self.expected.get() as i32,
+            false => bth.psn.diff(self.expected),
+        };
+        match ahead {
+            -1 if fault!(PsnBeforeDropped) => Ok(()),
             0 => {
                 self.handle_expected(cx, route, packet)?;
                 self.execute_early(cx, route)
             }
+            ..0 if seeded::does_again(request) => self.do_again(cx, route, packet),
             ..0 => {
+                self.on_duplicate(cx, route, bth, request);
+                Ok(())
+            }
+            0x40_0000.. if fault!(PsnWindowQuarter) => {
                 self.on_duplicate(cx, route, bth, request);
                 Ok(())
             }
@@ -173,7 +184,12 @@ impl Responder {
         packet: &Packet<'_, Request>,
     ) -> Result<(), Failure> {
         let Headers { bth, body: request } = &packet.headers;
-        self.is_asked_for = false;
+        self.is_asked_for = self.is_asked_for && fault!(NextGapNotTold);
+        if !request.starts() && !self.incoming.is_under_way() && fault!(PartWithoutFirstTaken) {
+            self.expected = self.expected.next();
+            self.queue_ack();
+            return Ok(());
+        }
         let result = self
             .incoming
             .check_sequence(request)
@@ -188,7 +204,10 @@ impl Responder {
             Ok(()) if cx.qp.failure.is_some() => Ok(()),
             Ok(()) => {
                 // RC-RESP-037
-                if bth.ack_req && is_acknowledged(request) {
+                let is_asked = bth.ack_req
+                    && !fault!(AckMissing)
+                    && (request.ends() || !fault!(AckMissingAmidMessage));
+                if is_asked && (is_acknowledged(request) || fault!(AckBesideAnswer)) {
                     self.queue_ack();
                 }
                 Ok(())
@@ -212,7 +231,8 @@ impl Responder {
             | Request::FetchAdd(_)
             | Request::AtomicWrite(_)
                 // RC-RESP-020, FAW-021
-                if self.unanswered() >= usize::from(self.parameters.max_dest_rd_atomic) =>
+                if self.unanswered() >= usize::from(self.parameters.max_dest_rd_atomic)
+                    && !fault!(ReadsBeyondLimitTaken) =>
             {
                 Err(Refusal::InvalidRequest)
             }
@@ -303,7 +323,8 @@ impl Responder {
     /// Sees that the peer knows that the expected request is missing.
     fn ask_for_expected<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route) {
         // RC-RESP-033
-        if std::mem::replace(&mut self.is_asked_for, true) {
+        let is_told = std::mem::replace(&mut self.is_asked_for, true);
+        if (is_told && !fault!(SequenceNakRepeated)) || fault!(GapNotTold) {
             return;
         }
         match !self.early.is_empty() && acknowledges_selectively(cx, route) {
@@ -338,11 +359,16 @@ impl Responder {
     fn answer_again<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, psn: Psn, request: &Request) {
         let again = match request {
             // RC-RESP-026, RC-RESP-027, ORDER-007: it is not carried out.
+            Request::Send(_) | Request::Write(_) if fault!(DuplicateNotAcknowledged) => return,
             Request::Send(_) | Request::Write(_) => return self.queue_ack(),
             Request::Read(reth) => return self.on_read_again(cx, route, psn, reth),
             Request::CompareSwap(_) | Request::FetchAdd(_) => {
                 // RC-RESP-028
                 let atomic = self.resources.find_atomic(psn);
+                let atomic = atomic.filter(|_| !fault!(DuplicateAtomicNotAnswered));
+                let newest = fault!(DuplicateAtomicNewMsn).then_some(self.msn);
+                let atomic = atomic
+                    .map(|atomic| AtomicResource { msn: newest.unwrap_or(atomic.msn), ..atomic });
                 atomic.map(|atomic| (Reply::Atomic(atomic), Counter::AtomicsReplayed))
             }
             Request::AtomicWrite(_) => {
@@ -369,10 +395,12 @@ impl Responder {
         let mtu = route.mtu;
         let rest = ReadResource::new(psn, reth, mtu, self.msn);
         match self.resources.find_read(&rest, mtu) {
+            Some(_) if fault!(DuplicateReadNotAnswered) => {}
             Some(original) => {
                 cx.count(Counter::ReadsReplayed, 1);
                 ask_peer(cx, route);
                 // RC-RESP-029
+                let rest = if fault!(DuplicateReadFromItsStart) { original } else { rest };
                 self.replay_read(original, rest);
             }
             None => cx.count(Counter::DropUnknownDuplicate, 1),
@@ -397,10 +425,20 @@ impl Responder {
     /// Answers a request that is not executed.
     fn refuse<H>(&mut self, cx: &mut Cx<'_, H>, refusal: Refusal) -> Result<(), Failure> {
         let (counter, syndrome) = match refusal {
+            Refusal::ReceiverNotReady if fault!(RnrNotTold) => return Ok(()),
             Refusal::ReceiverNotReady => {
-                let timer = self.parameters.min_rnr_timer;
+                let timer = match fault!(RnrTimerOfItsOwn) {
+                    true => RnrTimer::new(1),
+                    false => self.parameters.min_rnr_timer,
+                };
                 // RC-RESP-006
                 (Counter::RnrNaksSent, Syndrome::RnrNak { timer })
+            }
+            Refusal::RemoteAccess if fault!(AccessErrorAsInvalidRequest) => {
+                (Counter::RemoteAccessNaksSent, Syndrome::Nak(NakCode::InvalidRequest))
+            }
+            Refusal::InvalidRequest if fault!(InvalidRequestAsOperational) => {
+                (Counter::InvalidRequestNaksSent, Syndrome::Nak(NakCode::RemoteOperational))
             }
             Refusal::InvalidRequest | Refusal::ReceiveTooShort => {
                 (Counter::InvalidRequestNaksSent, Syndrome::Nak(NakCode::InvalidRequest))
@@ -412,16 +450,23 @@ impl Responder {
                 (Counter::RemoteOperationalNaksSent, Syndrome::Nak(NakCode::RemoteOperational))
             }
         };
+        if fault!(MsnCountsRefused) {
+            self.msn = self.msn.next();
+        }
         self.queue_nak(cx, counter, syndrome);
+        if fault!(RnrConsumesMessage) && refusal == Refusal::ReceiverNotReady {
+            self.expected = self.expected.next();
+        }
         // RC-RESP-046: what follows was sent before the peer saw the NAK.
-        self.is_asked_for = true;
+        self.is_asked_for = !fault!(RnrFollowedBySequenceNak);
         refusal.failure(cx.qp.qpn, self.incoming.receive())
     }
 
     /// Queues an ACK of all that is done. An ACK that is already the last thing to be said is
     /// made to say this instead.
     fn queue_ack(&mut self) {
-        let ack = Reply::Ack { psn: self.expected.prev(), msn: self.msn };
+        let psn = if fault!(AckPsnAhead) { self.expected } else { self.expected.prev() };
+        let ack = Reply::Ack { psn, msn: self.msn };
         match self.replies.back_mut() {
             // RC-RESP-036
             Some(last @ Reply::Ack { .. }) => *last = ack,
@@ -437,7 +482,8 @@ impl Responder {
             return cx.count(Counter::NaksHeldBack, 1);
         }
         cx.count(counter, 1);
-        self.replies.push_back(Reply::Nak { psn: self.expected, syndrome });
+        let psn = if fault!(NakPsnAhead) { self.expected.next() } else { self.expected };
+        self.replies.push_back(Reply::Nak { psn, syndrome });
     }
 
     /// Says this, and nothing that was to be said before.
@@ -462,7 +508,10 @@ fn acknowledges_selectively<H>(cx: &Cx<'_, H>, route: &Route) -> bool {
 fn check_invalidate<H>(cx: &Cx<'_, H>, request: &Request) -> Result<(), Refusal> {
     match request.invalidates() {
         // MEM-012
-        Some(rkey) if !cx.keys.may_invalidate(rkey, cx.qp.key_scope()) => {
+        Some(rkey)
+            if !cx.keys.may_invalidate(rkey, cx.qp.key_scope())
+                && !fault!(InvalidateNotChecked) =>
+        {
             Err(Refusal::RemoteAccess)
         }
         _ => Ok(()),

@@ -7,7 +7,7 @@ use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host};
 use crate::qp::common::{Cx, Failure};
 use crate::qp::parameters::Route;
-use urxe_types::{Access, Psn, WcStatus};
+use urxe_types::{Access, Pkey, Psn, WcStatus};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{Aeth, Bth, Headers, NakCode, Response, Syndrome};
 
@@ -116,17 +116,21 @@ impl Responder {
         number: u32,
     ) -> Result<(), Cause> {
         let offset = number * route.mtu;
-        let len = (read.len - offset).min(route.mtu);
+        let left_out = if fault!(ReadResponseShort) { 4 } else { 0 };
+        let len = (read.len - offset).min(route.mtu - left_out);
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: read.msn };
         // RC-RESP-017
         let response = match (number == 0, number + 1 == read.packets) {
             (true, true) => Response::ReadOnly(aeth),
             (true, false) => Response::ReadFirst(aeth),
+            (false, true) if fault!(ReadEndsWithMiddle) => Response::ReadMiddle,
+            (false, false) if fault!(ReadGoesOnWithFirst) => Response::ReadFirst(aeth),
             (false, false) => Response::ReadMiddle,
             (false, true) => Response::ReadLast(aeth),
         };
         let psn = read.first_psn + number;
-        let headers = Headers::new(self.bth(cx, route, psn), response);
+        let told = if fault!(ReadResponsePsnStays) { read.first_psn } else { psn };
+        let headers = Headers::new(self.bth(cx, route, told), response);
         let va = read.va.wrapping_add(u64::from(offset));
         let scope = cx.qp.key_scope();
         let kept = self.kept.find(psn, route.mtu);
@@ -173,7 +177,12 @@ impl Responder {
         let becn = std::mem::take(&mut self.was_marked)
             && cx.peers.capabilities(route.flow.dst).is_some_and(|peer| peer.echoes_marks);
         cx.count(Counter::MarksEchoed, u64::from(becn));
-        Bth { becn, ..Bth::new(route.dest_qpn, psn) }
+        Bth {
+            becn: becn || fault!(ReplyWithBecn),
+            ack_req: fault!(ReplyAsksForAck),
+            pkey: if fault!(ReplyOfOtherPartition) { Pkey(0x8001) } else { Pkey::DEFAULT },
+            ..Bth::new(route.dest_qpn, psn)
+        }
     }
 
     /// A reply spoke for everything up to `psn`; a replay may say less than was said before.
