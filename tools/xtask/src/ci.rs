@@ -2,7 +2,7 @@
 
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
-use crate::{deny, interop, msrv, ordinary_user, programs, rules, setup, tidy, wire};
+use crate::{deny, interop, msrv, ordinary_user, programs, rules, seeded, setup, tidy, wire};
 use std::process::{Command, ExitCode, Stdio};
 use urxe_shell::{
     Result, build_release, cargo, files_below, is_root, release_binary, root, run, target_directory,
@@ -79,6 +79,7 @@ fn everything_else(report: &mut Report) {
     report.stage("advisories", deny::lacks_advisories(), deny::advisories);
     report.stage("release build", None, build_release);
     report.stage("tests", None, || run_cargo(&["test", "--workspace", "--locked"], &[]));
+    report.stage("seeded faults", None, seeded::check);
     let lacks = ordinary_user::lacks();
     report.stage("tests as an ordinary user", lacks, || {
         ordinary_user::tests(&ordinary_user::Options::default())
