@@ -53,6 +53,18 @@ pub(crate) fn kernel_rxe() -> Result {
     run(script("run").args(["rxe", "--short", "--bin"]).arg(folder))
 }
 
+/// What keeps `urxe conform` from being tried on anything. Kernel rxe needs the
+/// guest, too.
+pub(crate) fn lacks_conform() -> Option<String> {
+    packages::lacking(&[CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RXE_PROVIDER])
+}
+
+/// `urxe conform` of one device, in a few of the ways to it.
+pub(crate) fn conform(device: &str) -> Result {
+    let folder = release_binary("");
+    run(script("run").args(["conform", "--device", device, "--bin"]).arg(folder))
+}
+
 fn script(name: &str) -> Command {
     Command::new(root().join("interop").join(name))
 }

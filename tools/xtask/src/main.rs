@@ -2,6 +2,7 @@
 
 mod bench;
 mod ci;
+mod conform;
 mod deny;
 mod interop;
 mod msrv;
@@ -70,6 +71,10 @@ enum Task {
     /// by the check that is named for it, and an engine without a fault pass all checks a hundred
     /// times, also where packets are lost. Shows which checks found which fault.
     Seeded,
+    /// Ask urxe and, in virtual machines, two kernels' rxe by `urxe conform` what they do, through
+    /// stock servers and through the agent, from plain and from raw sockets. Nothing else may be
+    /// wrong than what `src/conform/known` lists. Short, unless `--full` is given.
+    Conform(conform::Options),
     /// One end of the bare offloaded UDP measurement; the benchmark starts it.
     #[command(hide = true)]
     BareUdp(bench::bare_udp::Options),
@@ -88,6 +93,7 @@ fn main() -> ExitCode {
         Task::Bench(options) => bench::run(&options),
         Task::Scale(options) => scale::show(&options),
         Task::Seeded => seeded::check(),
+        Task::Conform(options) => conform::show(&options),
         Task::BareUdp(options) => bench::bare_udp::run(&options),
     };
     match result {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use urxe_conform::check::Risk;
 use urxe_conform::{Check, checks, rules};
 
-/// The checks that are asked for.
+/// The checks that are asked for, in the order in which they are played.
 pub(super) fn of(arguments: &Arguments) -> Result<Vec<&'static Check>, Error> {
     for name in &arguments.only {
         if !checks::all().any(|check| is_meant(check, name)) {
@@ -20,7 +20,10 @@ pub(super) fn of(arguments: &Arguments) -> Result<Vec<&'static Check>, Error> {
         arguments.only.is_empty() || arguments.only.iter().any(|name| is_meant(check, name))
     };
     let is_safe = |check: &&Check| !arguments.safe || check.risk == Risk::None;
-    Ok(checks::all().filter(is_wanted).filter(is_safe).collect())
+    let mut found: Vec<_> = checks::all().filter(is_wanted).filter(is_safe).collect();
+    // What may stop a device comes when all else is known.
+    found.sort_by_key(|check| check.risk == Risk::Hostile);
+    Ok(found)
 }
 
 /// Whether a name is that of the check, of its area, of its rule or of the rule's list.
