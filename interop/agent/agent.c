@@ -21,6 +21,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <infiniband/verbs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -41,6 +42,7 @@
 #define MAX_THINGS 4096
 #define MAX_WRS 512
 #define MAX_GIDS 256
+#define MAX_MEMBERS 16
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 
 enum kind { UNUSED, MR, CQ, SRQ, QP, AH, MW };
@@ -510,8 +512,62 @@ static int do_mcast(const struct json *command,
 	return check(verb(thing->qp, &gid, 0), name);
 }
 
+/* The sockets by which this machine is a member of groups, until what was made is closed. */
+static int members[MAX_MEMBERS], member_count;
+
+/*
+ * Makes the device's network interface a member of a group, as the connection manager would:
+ * rxe is not given what IP does not let in. A device that has no such interface needs it not.
+ */
+static void become_member(const union ibv_gid *gid)
+{
+	static const unsigned char mapped[12] = { [10] = 0xff, [11] = 0xff };
+	int is_v4 = !memcmp(gid->raw, mapped, sizeof(mapped));
+	struct group_req group = { 0 };
+	char path[256], name[64] = "";
+	FILE *file = NULL;
+
+	for (int i = 0; i < MAX_GIDS && !group.gr_interface; i++) {
+		snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/%d/gid_attrs/ndevs/%d",
+			 ibv_get_device_name(context->device), PORT, i);
+		file = fopen(path, "r");
+		if (!file)
+			return;
+		if (fgets(name, sizeof(name), file)) {
+			name[strcspn(name, "\n")] = 0;
+			group.gr_interface = if_nametoindex(name);
+		}
+		fclose(file);
+	}
+	if (!group.gr_interface || member_count == MAX_MEMBERS)
+		return;
+	if (is_v4) {
+		struct sockaddr_in *address = (struct sockaddr_in *)&group.gr_group;
+
+		address->sin_family = AF_INET;
+		memcpy(&address->sin_addr, gid->raw + 12, 4);
+	} else {
+		struct sockaddr_in6 *address = (struct sockaddr_in6 *)&group.gr_group;
+
+		address->sin6_family = AF_INET6;
+		memcpy(&address->sin6_addr, gid->raw, 16);
+	}
+	members[member_count] = socket(is_v4 ? AF_INET : AF_INET6, SOCK_DGRAM, 0);
+	if (members[member_count] < 0)
+		return;
+	/* Refused if it is one already, which is as good. */
+	setsockopt(members[member_count++], is_v4 ? IPPROTO_IP : IPPROTO_IPV6, MCAST_JOIN_GROUP,
+		   &group, sizeof(group));
+	/* Some drivers, virtio-net's among them, tell their hardware of it a little later. */
+	usleep(50000);
+}
+
 static int do_attach_mcast(const struct json *command)
 {
+	union ibv_gid gid;
+
+	if (!gid_of(text(command, "gid"), &gid))
+		become_member(&gid);
 	return do_mcast(command, ibv_attach_mcast, "ibv_attach_mcast");
 }
 
@@ -964,6 +1020,8 @@ static int do_close(const struct json *command)
 		if (thing && destroy(thing))
 			failed = -1;
 	}
+	while (member_count)
+		close(members[--member_count]);
 	return failed;
 }
 

@@ -5,7 +5,6 @@ tester sends through (`udp`, or `raw`, which needs root). What is known of a dev
 src/conform/known: nothing else may be wrong, and all of it must still be so.
 """
 
-import argparse
 import collections
 import contextlib
 import json
@@ -36,7 +35,8 @@ LINK_MTU = 9000
 # More than all checks take on one way, in seconds.
 TIMEOUT = 900
 STARTING = 15
-BAD = 'fail', 'inconclusive'
+# Of a kernel that has come to harm, in what it says.
+SIGNS = 'BUG:', 'Oops:', 'WARNING:', 'Kernel panic', 'general protection', 'RIP:', 'refcount'
 
 Way = collections.namedtuple('Way', 'device by backend')
 
@@ -71,6 +71,13 @@ class Failed(Exception):
     """A device that could not be prepared, or a tester that did not come to an end."""
 
 
+class Stopped(Failed):
+    """A device that is gone."""
+
+    def __str__(self):
+        return f'the device has stopped; {super().__str__()}'
+
+
 @contextlib.contextmanager
 def process(command, ready=None, **keywords):
     """A program of ours that runs until it is left; `ready` says whether it is."""
@@ -97,6 +104,11 @@ def agent(folder):
     return program
 
 
+def last_check(log):
+    lines = [line for line in log.read_text(errors='replace').splitlines() if line.strip()]
+    return f'the last that was said is: {lines[-1] if lines else "nothing"}'
+
+
 class Urxe:
     """A urxed on a loopback address."""
 
@@ -113,7 +125,7 @@ class Urxe:
         command = [self.args.bin / 'urxed', '--addr', self.ADDR, '--socket', self.socket,
                    '--ready-fd', writer]
         log = self.stack.enter_context(open(self.folder / 'urxed.log', 'wb'))
-        self.stack.enter_context(process(command, pass_fds=[writer], stderr=log))
+        self.daemon = self.stack.enter_context(process(command, pass_fds=[writer], stderr=log))
         os.close(writer)
         with open(reader) as ready:
             if not ready.readline():
@@ -140,8 +152,11 @@ class Urxe:
             yield ['--agent', f'127.0.0.1:{AGENT_PORT}']
         child.stdout.close()
 
+    def is_there(self):
+        return self.daemon.poll() is None
+
     def last_words(self):
-        return ''
+        return (self.folder / 'urxed.log').read_text(errors='replace')
 
 
 class Rxe:
@@ -185,19 +200,27 @@ class Rxe:
         try:
             yield ['--agent', f'{self.ADDR}:{AGENT_PORT}']
         finally:
-            program.kill()
+            if self.is_there():
+                program.kill()
+
+    def is_there(self):
+        try:
+            os.kill(self.guest.pid(), 0)
+        except (OSError, ValueError):
+            return False
+        return True
 
     def last_words(self):
         """What the kernel says, if it has come to harm."""
         try:
-            _, text = self.guest.run('dmesg --level=emerg,alert,crit,err,warn | tail -30', 20)
-        except GuestError:
-            text = self.guest.log()
-        signs = 'BUG', 'Oops', 'WARNING', 'Call Trace', 'panic', 'general protection'
-        return text if any(sign in text for sign in signs) else ''
+            _, text = self.guest.run('dmesg | tail -200', 20)
+        except (GuestError, OSError):
+            text = (self.guest.folder / 'console.log').read_text(errors='replace')
+        return '\n'.join(line for line in text.splitlines()
+                         if any(sign in line for sign in SIGNS))
 
 
-def ask(args, device, way, folder):
+def ask(args, device, way, folder, only=(), known=True):
     """Plays the checks; (what was found, whether all of it is known)."""
     folder = folder / f'{way.device}-{way.by}-{way.backend}'
     folder.mkdir(parents=True, exist_ok=True)
@@ -206,15 +229,21 @@ def ask(args, device, way, folder):
     with getattr(device, way.by)() as words, open(folder / 'log', 'wb') as log:
         command = [*device.host, args.bin / 'urxe', 'conform', device.ADDR,
                    '--addr', device.TESTER, '--backend', way.backend, *words,
-                   '--known', KNOWN / f'{way.device}.txt', '--json', report,
+                   '--json', report,
                    '--html', folder / 'report.html', '--pcap', folder / 'packets']
-        for name in args.only:
+        if known:
+            command += ['--known', KNOWN / f'{way.device}.txt']
+        for name in only or args.only:
             command += ['--only', name]
         with process(command, stdout=log, stderr=log) as tester:
-            try:
-                status = tester.wait(TIMEOUT)
-            except subprocess.TimeoutExpired:
-                raise Failed(f'no end after {TIMEOUT} s') from None
+            end = time.monotonic() + TIMEOUT
+            while tester.poll() is None:
+                if not device.is_there():
+                    raise Stopped(last_check(folder / 'log'))
+                if time.monotonic() > end:
+                    raise Failed(f'no end after {TIMEOUT} s: {last_check(folder / "log")}')
+                time.sleep(0.2)
+            status = tester.returncode
     if not report.exists():
         lines = (folder / 'log').read_text(errors='replace').splitlines()
         raise Failed(lines[-1] if lines else f'exit status {status}')
@@ -225,6 +254,12 @@ def device_of(args, name, folder):
     return Urxe(args, folder) if name == 'urxe' else Rxe(name.removeprefix('rxe-'))
 
 
+def stopping(device):
+    """The checks that are known to stop it."""
+    lines = (KNOWN / f'{device}.txt').read_text().splitlines()
+    return [line.split()[0] for line in lines if line.split()[1:2] == ['stops']]
+
+
 def tell(way, found, is_known, seconds, log):
     verdicts = collections.Counter(check['verdict'] for check in found['checks'])
     counts = ', '.join(f'{count} {verdict}' for verdict, count in verdicts.most_common())
@@ -233,33 +268,59 @@ def tell(way, found, is_known, seconds, log):
     if not is_known:
         # Complaints come last.
         for line in log.read_text(errors='replace').splitlines():
-            if 'known' in line:
+            if ', which is not known' in line or 'known results have it' in line:
                 print(f'    {line}', flush=True)
 
 
+def go(args, name, asked, folder, scratch):
+    """Asks one device in these ways; how many of them went wrong."""
+    wrong = 0
+    with device_of(args, name, scratch) as device:
+        for way in asked:
+            begin = time.monotonic()
+            try:
+                found, is_known, log = ask(args, device, way, folder)
+                tell(way, found, is_known, time.monotonic() - begin, log)
+                wrong += not is_known
+            except Failed as error:
+                print(f'{" ".join(way):24}FAILED: {error}', flush=True)
+                wrong += 1
+            if not device.is_there():
+                print(device.last_words(), flush=True)
+                break
+    return wrong
+
+
+def stop(args, name, check, folder, scratch):
+    """Whether a check stops the device that is known to; it is a device of its own that is."""
+    way = Way(name, 'agent', 'udp')
+    with device_of(args, name, scratch) as device:
+        try:
+            ask(args, device, way, folder / 'stops', [check], known=False)
+        except Stopped:
+            print(f'{name}: {check} stops it, as known', flush=True)
+            return True
+        except Failed as error:
+            print(f'{name}: {check}: {error}', flush=True)
+            return False
+    print(f'{name}: {check} DOES NOT STOP IT, and not as known', flush=True)
+    return False
+
+
 def run(args):
-    broken = 0
+    wrong = 0
     wanted = ways(args)
     if os.geteuid():
         print('without root: no raw port and no guest', flush=True)
         wanted = [way for way in wanted if way.device == 'urxe' and way.backend == 'udp']
     with tempfile.TemporaryDirectory(prefix='urxe-conform-') as temporary:
         folder = args.report or pathlib.Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
         for name in dict.fromkeys(way.device for way in wanted):
             scratch = pathlib.Path(temporary) / name
             scratch.mkdir()
-            with device_of(args, name, scratch) as device:
-                for way in (way for way in wanted if way.device == name):
-                    begin = time.monotonic()
-                    try:
-                        found, is_known, log = ask(args, device, way, folder)
-                    except Failed as error:
-                        print(f'{" ".join(way):24}FAILED: {error}', flush=True)
-                        broken += 1
-                        continue
-                    tell(way, found, is_known, time.monotonic() - begin, log)
-                    broken += not is_known
-                    if harm := device.last_words():
-                        print(f'    the kernel of {name} says:\n{harm}', flush=True)
-    return 1 if broken else 0
+            asked = [way for way in wanted if way.device == name]
+            wrong += go(args, name, asked, folder, scratch)
+            if args.full and not args.only and not args.way:
+                wrong += sum(not stop(args, name, check, folder, scratch)
+                             for check in stopping(name))
+    return 1 if wrong else 0

@@ -1,6 +1,7 @@
 //! Results that are known of a device: what is not as it should be, and why that is accepted.
 //!
 //! A list has a line for each: the check's name, the verdict and the reason, separated by spaces.
+//! Where a verdict would stand, `stops` says that the check stops the device: it is left out.
 //! Lines that begin with `#` and empty ones are remarks. It may only become shorter: a run is good
 //! if nothing else is wrong, and if everything in the list is still so.
 
@@ -16,7 +17,16 @@ pub struct Known {
 #[derive(Clone, Debug)]
 struct Entry {
     check: String,
-    verdict: Verdict,
+    result: Outcome,
+}
+
+/// What is known of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// How it ends.
+    Is(Verdict),
+    /// It stops the device, so that nothing can be asked of it afterwards.
+    Stops,
 }
 
 /// A line that makes no sense.
@@ -46,6 +56,11 @@ impl Known {
         Ok(Known { entries })
     }
 
+    /// Whether a check stops the device, and so cannot be played among others.
+    pub fn stops(&self, check: &str) -> bool {
+        self.entries.iter().any(|entry| entry.check == check && entry.result == Outcome::Stops)
+    }
+
     /// What is wrong about these results: what is bad and not known, and what is known and not so
     /// any more. A check that was not played, or that an agent or the raw port would be needed for,
     /// says nothing; if that holds for all, that is wrong.
@@ -58,7 +73,7 @@ impl Known {
             let name = finding.check.name;
             let mut listed = self.entries.iter().filter(|entry| entry.check == name).peekable();
             let is_listed = listed.peek().is_some();
-            let is_so = listed.any(|entry| entry.verdict == finding.verdict);
+            let is_so = listed.any(|entry| entry.result == Outcome::Is(finding.verdict));
             let cannot_ask = matches!(finding.verdict, Verdict::NeedsAgent | Verdict::NeedsRaw);
             if is_listed && !is_so && !cannot_ask {
                 let verdict = finding.verdict;
@@ -80,11 +95,15 @@ impl Entry {
         }
         let verdict = words.next().unwrap_or_default();
         let found = Verdict::ALL.into_iter().find(|other| other.name() == verdict);
-        let verdict = found.ok_or_else(|| format!("{verdict:?} is no verdict"))?;
+        let result = match found {
+            Some(verdict) => Outcome::Is(verdict),
+            None if verdict == "stops" => Outcome::Stops,
+            None => return Err(format!("{verdict:?} is no verdict")),
+        };
         if words.next().is_none() {
             return Err("the reason is missing".into());
         }
-        Ok(Entry { check: check.into(), verdict })
+        Ok(Entry { check: check.into(), result })
     }
 }
 
@@ -144,6 +163,16 @@ mod tests {
             assert_eq!(complaints("", verdict), 1);
         }
         assert_eq!(Known::default().complaints(&[]).len(), 1);
+    }
+
+    #[test]
+    fn a_check_that_stops_a_device_is_told_apart_from_one_that_fails() {
+        let known = Known::parse(&format!("{NAME} stops the kernel panics\n")).unwrap();
+        assert!(known.stops(NAME));
+        assert!(!known.stops("write/only-is-acknowledged"));
+        assert_eq!(known.complaints(&[finding(Verdict::Fail)]).len(), 1, "it went on");
+        let known = Known::parse(&format!("{NAME} fail it answers\n")).unwrap();
+        assert!(!known.stops(NAME));
     }
 
     #[test]

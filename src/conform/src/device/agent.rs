@@ -53,6 +53,18 @@ impl<A: Agent> AgentDevice<A> {
         self.do_it(&Command::RegMr { name, len, access: access.bits() })
     }
 
+    fn register_for_peers(&mut self, handle: Handle, setup: &Setup, access: Access) -> Done<Key> {
+        const EINVAL: i32 = 22;
+        let (name, len, access) = (handle.memory(), setup.memory, access.bits());
+        match self.call(&Command::RegMr { name, len, access }) {
+            // A kernel that does not know the right to FLUSH takes it for a mistake.
+            Err(error @ AgentError::Refused { errno: Some(EINVAL), .. }) if setup.flush => {
+                Err(Unavailable::NotSupported(error.to_string()))
+            }
+            answered => answer(answered),
+        }
+    }
+
     fn start(&mut self, setup: &Setup, handle: Handle, ours: &OurEnd, psn: u32) -> Done {
         let path = Path { dgid: ours.addr, gid_index: self.gid_index };
         if setup.transport == QpType::Ud {
@@ -117,7 +129,7 @@ impl<A: Agent> Device for AgentDevice<A> {
         let mut memory = None;
         if setup.memory > 0 {
             let windows = if setup.windows { Access::MW_BIND } else { Access::empty() };
-            let mr = self.register(handle.memory(), setup.memory, rights(setup) | windows)?;
+            let mr = self.register_for_peers(handle, setup, rights(setup) | windows)?;
             memory = Some(RemoteMemory { addr: mr.addr, rkey: mr.rkey, len: setup.memory });
         }
         let head = if setup.transport == QpType::Ud { GRH } else { 0 };

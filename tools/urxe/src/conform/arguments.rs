@@ -147,7 +147,8 @@ pub(crate) struct Arguments {
     pub(super) pcap: Option<PathBuf>,
 
     /// Known results, a line each: check, verdict, reason. Nothing else may be wrong, and all of
-    /// them must still be so.
+    /// them must still be so. A check whose verdict there is `stops` stops the device, and is left
+    /// out.
     #[arg(long, value_name = "FILE")]
     pub(super) known: Option<PathBuf>,
 }

@@ -71,6 +71,7 @@ fn conform(arguments: &Arguments) -> Result<bool, Error> {
         )));
     }
     let known = output::read_known(arguments)?;
+    let checks = selection::without_those_that_stop(checks, &known);
     let (mut link, backend) = open(arguments, local)?;
     let mut device = device(arguments, options)?;
     let report = play_all(&checks, &mut *link, &mut *device, arguments, backend);

@@ -2,8 +2,10 @@
 
 use super::Arguments;
 use crate::error::Error;
+use crate::output::note;
 use std::fmt::Write;
 use urxe_conform::check::Risk;
+use urxe_conform::known::Known;
 use urxe_conform::{Check, checks, rules};
 
 /// The checks that are asked for, in the order in which they are played.
@@ -24,6 +26,19 @@ pub(super) fn of(arguments: &Arguments) -> Result<Vec<&'static Check>, Error> {
     // What may stop a device comes when all else is known.
     found.sort_by_key(|check| check.risk == Risk::Hostile);
     Ok(found)
+}
+
+/// Without those that are known to stop the device; says which they are.
+pub(super) fn without_those_that_stop(
+    checks: Vec<&'static Check>,
+    known: &Known,
+) -> Vec<&'static Check> {
+    let (stop, rest): (Vec<&Check>, Vec<_>) =
+        checks.into_iter().partition(|check| known.stops(check.name));
+    for check in stop {
+        note(format_args!("{} is left out: it is known to stop the device", check.name));
+    }
+    rest
 }
 
 /// Whether a name is that of the check, of its area, of its rule or of the rule's list.
