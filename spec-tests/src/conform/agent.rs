@@ -1,5 +1,6 @@
 //! The program on the simulated device.
 
+use super::cm::Programs;
 use super::names::{opcode, state_name, state_of, status, vector};
 use crate::simulation::host::RECV_WR_ID;
 use crate::simulation::queues::Entry;
@@ -7,8 +8,9 @@ use crate::simulation::world::{End, Mr, World};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use urxe_cm::ConnId;
 use urxe_conform::agent::{
     Agent, AgentError, Command, Connect, Event, EventKind, ModifyQp, Operation, RecvWr, SendWr,
     State, Status, Window, number,
@@ -22,6 +24,7 @@ use urxe_types::{
 /// A program that does what it is told, on the engine of a [`World`]'s first node.
 pub struct SimAgent {
     world: Rc<RefCell<World>>,
+    programs: Rc<RefCell<Programs>>,
     addr: IpAddr,
     things: BTreeMap<String, Thing>,
     /// The numbers that its work requests have for those who gave them, by those that the host
@@ -43,6 +46,8 @@ enum Thing {
     Ah(AhId),
     /// A window, and its present key.
     Mw(u32),
+    /// A connection of the connection manager.
+    Call(ConnId),
 }
 
 const NODE: usize = 0;
@@ -72,9 +77,14 @@ macro_rules! find {
 }
 
 impl SimAgent {
-    pub(super) fn new(world: Rc<RefCell<World>>, addr: IpAddr) -> SimAgent {
+    pub(super) fn new(
+        world: Rc<RefCell<World>>,
+        programs: Rc<RefCell<Programs>>,
+        addr: IpAddr,
+    ) -> SimAgent {
         SimAgent {
             world,
+            programs,
             addr,
             things: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -162,6 +172,11 @@ impl SimAgent {
                 let bind = SendWr::bind(*id, mw, window.clone());
                 let rkeys = self.post_send(qp, &window.of, &[bind])?;
                 Ok(json!({"rkey": rkeys["rkeys"][0]}))
+            }
+            Command::CmConnect { name, to, port } => {
+                let (to, world) = (SocketAddr::new(*to, *port), Rc::clone(&self.world));
+                let called = self.programs.borrow_mut().connect(&mut world.borrow_mut(), to);
+                self.add(name, Thing::Call(called.map_err(refusal)?))
             }
             Command::Close { names } => {
                 names.iter().for_each(|name| self.close(name));
@@ -499,6 +514,9 @@ impl SimAgent {
 
     fn close(&mut self, name: &str) {
         let Some(thing) = self.things.remove(name) else { return };
+        if let Thing::Call(conn) = thing {
+            return self.programs.borrow_mut().close(&mut self.world.borrow_mut(), conn);
+        }
         let device = &mut self.world.borrow_mut().nodes[NODE].device;
         // What cannot go yet stays, as with the verbs of a program that does not look.
         match thing {
@@ -508,6 +526,7 @@ impl SimAgent {
             Thing::Qp(end, _) => drop(device.destroy_qp(end.qpn)),
             Thing::Ah(ah) => drop(device.destroy_ah(ah)),
             Thing::Mw(rkey) => drop(device.dealloc_mw(Rkey(rkey))),
+            Thing::Call(_) => {}
         }
     }
 }

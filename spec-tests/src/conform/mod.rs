@@ -1,10 +1,12 @@
 //! Our own engine as a device under test: in the simulated network, in virtual time.
 
 mod agent;
+mod cm;
 mod names;
 
 pub use agent::SimAgent;
 
+use self::cm::{Programs, SERVICES};
 use crate::simulation::world::{NodeConfig, World};
 use std::cell::RefCell;
 use std::io;
@@ -29,6 +31,7 @@ pub type SimDevice = AgentDevice<SimAgent>;
 /// The tester's end of the simulated network.
 pub struct SimLink {
     world: Rc<RefCell<World>>,
+    programs: Rc<RefCell<Programs>>,
     port: SimPort,
     tx: TxBatch,
     rx: RxBatch,
@@ -36,13 +39,15 @@ pub struct SimLink {
 
 /// An engine and a tester on a network whose links are like `link`.
 pub fn laboratory(seed: u64, link: Link) -> (SimLink, SimDevice) {
-    let world = World::new(seed, link, &[NodeConfig::plain(DEVICE)], false);
+    let mut world = World::new(seed, link, &[NodeConfig::plain(DEVICE)], false);
     let port = world.network.attach(TESTER).expect("two addresses");
+    let programs = Rc::new(RefCell::new(Programs::new(&mut world, seed)));
     let world = Rc::new(RefCell::new(world));
     let tx = TxBatch::new(port.caps().tx_limits, 1 << 20);
-    let agent = SimAgent::new(Rc::clone(&world), DEVICE);
+    let agent = SimAgent::new(Rc::clone(&world), Rc::clone(&programs), DEVICE);
     let device = AgentDevice::new(agent, DEVICE).expect("the simulated program answers");
-    (SimLink { world, port, tx, rx: RxBatch::new(1) }, device)
+    let device = device.with_services(SERVICES);
+    (SimLink { world, programs, port, tx, rx: RxBatch::new(1) }, device)
 }
 
 impl link::Link for SimLink {
@@ -72,6 +77,7 @@ impl link::Link for SimLink {
                 return Ok(Some((*outer, bytes.to_vec())));
             }
             // What the device has to send is under way before time passes.
+            self.programs.borrow_mut().process(&mut self.world.borrow_mut());
             self.world.borrow_mut().transmit();
             let now = self.world.borrow().now();
             if self.port.recv(now, &mut self.rx)? > 0 {
@@ -80,9 +86,14 @@ impl link::Link for SimLink {
             if now >= until {
                 return Ok(None);
             }
-            let next = self.port.poll_timeout().map_or(until, |next| next.min(until));
+            let timers = [self.port.poll_timeout(), self.programs.borrow().timeout()];
+            let next = timers.into_iter().flatten().min().map_or(until, |next| next.min(until));
             self.world.borrow_mut().step(next);
         }
+    }
+
+    fn unique(&self) -> u32 {
+        self.world.borrow().elapsed().as_micros() as u32
     }
 
     fn sees_headers(&self) -> bool {

@@ -38,9 +38,31 @@ pub trait Device {
         0
     }
 
+    /// The programs on the device that wait to be connected to by the connection manager.
+    fn services(&self) -> Services {
+        Services::default()
+    }
+
     /// A check is over: what was made for it can go.
     fn end_check(&mut self);
 }
+
+/// The ports of programs on the device that wait for the connection manager's requests: of the
+/// port space of TCP, and that for datagrams of UDP's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Services {
+    /// Accepts each connection (RC).
+    pub accepts: Option<u16>,
+    /// Rejects each connection, with [`REJECTION`] as private data.
+    pub rejects: Option<u16>,
+    /// Leaves requests undecided.
+    pub hesitates: Option<u16>,
+    /// Names a QP for datagrams.
+    pub datagrams: Option<u16>,
+}
+
+/// What the program says that rejects.
+pub const REJECTION: &[u8] = b"rejected";
 
 /// What a check wants of the device's QP. `None`: whatever it has.
 #[derive(Clone, Debug)]

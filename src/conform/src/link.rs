@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use urxe_port::{Port, RxBatch, SendOutcome};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{Flow, Outer};
@@ -28,6 +28,10 @@ pub trait Link {
     /// # Errors
     /// If the port is of no use any more.
     fn receive(&mut self, until: Instant) -> io::Result<Option<(Outer, Vec<u8>)>>;
+
+    /// A number that no check before has had, most likely: the device may remember what was said
+    /// to it by earlier ones, and by earlier runs.
+    fn unique(&self) -> u32;
 
     /// Whether outer headers are seen byte for byte, as a packet socket shows them.
     fn sees_headers(&self) -> bool;
@@ -110,6 +114,11 @@ impl<P: Port> Link for PortLink<P> {
             }
             self.wait(until)?;
         }
+    }
+
+    fn unique(&self) -> u32 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.map_or(0, |since| (since.as_nanos() >> 8) as u32)
     }
 
     fn sees_headers(&self) -> bool {

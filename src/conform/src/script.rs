@@ -2,10 +2,12 @@
 
 mod answers;
 mod evidence;
+mod management;
 mod program;
 mod requests;
 
 pub use evidence::{Direction, Evidence, Record};
+pub use management::management;
 pub use program::{AddressHandle, MemoryWindow};
 pub use requests::{OUR_ADDR, OUR_RKEY};
 
@@ -21,6 +23,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use urxe_wire::icrc::{Checker, Verdict};
+use urxe_wire::mad::Mad;
 use urxe_wire::{Bth, Flow, icrc};
 
 /// How long answers are waited for.
@@ -52,6 +55,8 @@ pub struct Script<'a> {
     selected: usize,
     /// Datagrams for none of our QPs.
     strays: VecDeque<Arrived>,
+    /// Messages of the device's connection manager that were not waited for yet.
+    mads: VecDeque<(Arrived, Mad)>,
     checker: Checker,
     evidence: Evidence,
     variations: Vec<String>,
@@ -95,6 +100,7 @@ impl<'a> Script<'a> {
             connections: Vec::new(),
             selected: 0,
             strays: VecDeque::new(),
+            mads: VecDeque::new(),
             checker: Checker::new(),
             evidence: Evidence::default(),
             variations: Vec::new(),
@@ -114,18 +120,27 @@ impl<'a> Script<'a> {
         let qpn = self.unused_qpn();
         let mut ours = OurEnd { addr: self.link.local(), qpn, psn };
         let theirs = self.device.connect(setup, &mut ours)?;
-        let flow = Flow {
-            src: ours.addr,
+        Ok(self.adopt(ours, theirs, setup))
+    }
+
+    /// Goes on with a connection that came about in another way.
+    pub fn adopt(&mut self, ours: OurEnd, theirs: TheirEnd, setup: &Setup) -> ConnectionId {
+        let flow = self.usual_flow();
+        let (arrived, completed, setup) = (VecDeque::new(), VecDeque::new(), setup.clone());
+        self.connections.push(Connection { ours, theirs, setup, flow, arrived, completed });
+        self.selected = self.connections.len() - 1;
+        ConnectionId(self.selected)
+    }
+
+    fn usual_flow(&self) -> Flow {
+        Flow {
+            src: self.link.local(),
             dst: self.device.addr(),
             src_port: SOURCE_PORT,
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,
-        };
-        let (arrived, completed, setup) = (VecDeque::new(), VecDeque::new(), setup.clone());
-        self.connections.push(Connection { ours, theirs, setup, flow, arrived, completed });
-        self.selected = self.connections.len() - 1;
-        Ok(ConnectionId(self.selected))
+        }
     }
 
     /// Goes on with this connection.

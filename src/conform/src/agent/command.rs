@@ -159,6 +159,15 @@ pub enum Command {
         /// What it opens.
         window: Window,
     },
+    /// Connects a new QP by the connection manager, and disconnects it when it is closed.
+    CmConnect {
+        /// Its name.
+        name: String,
+        /// To whom.
+        to: IpAddr,
+        /// The port, of the port space of TCP.
+        port: u16,
+    },
     /// Destroys things in this order; what is not there is no error.
     Close {
         /// Their names.
@@ -181,7 +190,8 @@ impl Command {
             | Command::CreateSrq { name }
             | Command::CreateQp { name, .. }
             | Command::CreateAh { name, .. }
-            | Command::AllocMw { name, .. } => Some(name),
+            | Command::AllocMw { name, .. }
+            | Command::CmConnect { name, .. } => Some(name),
             _ => None,
         }
     }

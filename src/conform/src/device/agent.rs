@@ -1,6 +1,6 @@
 //! A device with a program on it that does what it is told.
 
-use super::{Device, Handle, OurEnd, RemoteMemory, Setup, TheirEnd, Unavailable};
+use super::{Device, Handle, OurEnd, RemoteMemory, Services, Setup, TheirEnd, Unavailable};
 use crate::agent::{Agent, AgentError, Command, Connect, Hello, Key, Made, Path, RecvWr, State};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -17,6 +17,7 @@ pub struct AgentDevice<A> {
     next: u32,
     /// What the check has made, in order.
     made: Vec<String>,
+    services: Services,
 }
 
 /// Where in the program's own memory that is which its sends take.
@@ -42,7 +43,13 @@ impl<A: Agent> AgentDevice<A> {
             let its = its.join(", ");
             Unavailable::Failed(format!("{} has {its}, and not {addr}", hello.device))
         })?;
-        Ok(AgentDevice { agent, hello, addr, gid_index, next: 0, made: Vec::new() })
+        let (made, services) = (Vec::new(), Services::default());
+        Ok(AgentDevice { agent, hello, addr, gid_index, next: 0, made, services })
+    }
+
+    /// With programs on the device that wait to be connected to.
+    pub fn with_services(self, services: Services) -> AgentDevice<A> {
+        AgentDevice { services, ..self }
     }
 
     fn do_it<T: DeserializeOwned>(&mut self, command: &Command) -> Result<T, Unavailable> {
@@ -162,6 +169,10 @@ impl<A: Agent> Device for AgentDevice<A> {
 
     fn gid_index(&self) -> u8 {
         self.gid_index
+    }
+
+    fn services(&self) -> Services {
+        self.services
     }
 
     fn end_check(&mut self) {

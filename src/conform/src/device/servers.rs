@@ -20,7 +20,7 @@ mod start;
 pub use kind::Kind;
 pub use start::Start;
 
-use super::{Device, OurEnd, RemoteMemory, Setup, TheirEnd, Unavailable};
+use super::{Device, OurEnd, RemoteMemory, Services, Setup, TheirEnd, Unavailable};
 use crate::agent::Agent;
 use kind::Program;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -55,6 +55,8 @@ pub struct Options {
     pub gid_index: Option<u8>,
     /// The tester's QPs follow from it.
     pub seed: u64,
+    /// Programs that wait to be connected to, which somebody has started.
+    pub services: Services,
 }
 
 /// A device through such servers.
@@ -312,6 +314,10 @@ impl Device for Servers {
 
     fn agent(&mut self) -> Option<&mut dyn Agent> {
         None
+    }
+
+    fn services(&self) -> Services {
+        self.options.services
     }
 
     fn end_check(&mut self) {

@@ -81,7 +81,7 @@ impl Script<'_> {
         Ok(agent.call(command))
     }
 
-    fn tell_only(&mut self, command: &Command) -> Outcome {
+    pub(super) fn tell_only(&mut self, command: &Command) -> Outcome {
         self.tell::<Value>(command).map(drop)
     }
 
@@ -429,7 +429,7 @@ impl Script<'_> {
         self.tell_only(&Command::DetachMcast { qp, gid: group })
     }
 
-    fn number(&mut self) -> u32 {
+    pub(super) fn number(&mut self) -> u32 {
         self.next_name += 1;
         self.next_name
     }

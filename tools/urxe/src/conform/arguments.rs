@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use urxe_conform::device::Services;
 use urxe_conform::run::Plan;
 use urxe_conform::script::Waits;
 
@@ -130,6 +131,17 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "INDEX")]
     pub(super) gid_index: Option<u8>,
 
+    /// The port of a program at the device that accepts connections by the connection manager, such
+    /// as `while :; do rping -s -P -p 7471; done`: most checks of it need one, and some make rping
+    /// end.
+    #[arg(long, value_name = "PORT")]
+    cm: Option<u16>,
+
+    /// The port of a program at the device that takes datagrams by the connection manager, such as
+    /// `udaddy`, which listens at 7174.
+    #[arg(long, value_name = "PORT")]
+    cm_datagrams: Option<u16>,
+
     /// Write all results as JSON.
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
@@ -163,6 +175,11 @@ fn words(text: &str) -> Result<String, String> {
 impl Arguments {
     pub(super) fn wait(&self) -> Duration {
         Duration::from_secs(self.wait)
+    }
+
+    /// The programs that wait to be connected to.
+    pub(super) fn services(&self) -> Services {
+        Services { accepts: self.cm, datagrams: self.cm_datagrams, ..Services::default() }
     }
 
     /// How checks are run.

@@ -61,6 +61,7 @@ fn conform(arguments: &Arguments) -> Result<bool, Error> {
         device: arguments.device.clone(),
         gid_index: arguments.gid_index,
         seed: arguments.seed,
+        services: arguments.services(),
     };
     if arguments.servers {
         return text(Servers::script(&options)).map(|()| true);
@@ -90,7 +91,7 @@ fn device(arguments: &Arguments, options: Options) -> Result<Box<dyn Device>, Er
         .map_err(Error::system(format!("the agent at {agent}")))?;
     let device = AgentDevice::new(program, options.addr)
         .map_err(|error| Error::Failed(format!("the agent at {agent}: {error}")))?;
-    Ok(Box::new(device))
+    Ok(Box::new(device.with_services(options.services)))
 }
 
 fn play_all(

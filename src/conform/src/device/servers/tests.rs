@@ -30,6 +30,7 @@ fn server(behaviour: ServerBehaviour) -> (Options, Receiver<Vec<String>>) {
         port: listener.local_addr().unwrap().port(),
         device: None,
         gid_index: None,
+        services: Services::default(),
         seed: 1,
     };
     let (said, what_was_said) = channel();
