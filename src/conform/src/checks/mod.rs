@@ -2,6 +2,12 @@
 
 mod acks;
 mod atomics;
+mod cm_call;
+mod cm_caller;
+mod cm_end;
+mod cm_listener;
+mod cm_refusals;
+mod cm_sidr;
 mod congestion;
 mod duplicates;
 mod headers;
@@ -73,6 +79,11 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
         windows::CHECKS,
         uc::CHECKS,
         ud::CHECKS,
+        cm_listener::CHECKS,
+        cm_refusals::CHECKS,
+        cm_end::CHECKS,
+        cm_sidr::CHECKS,
+        cm_caller::CHECKS,
     ]
     .into_iter()
     .flatten()
