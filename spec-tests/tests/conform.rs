@@ -24,6 +24,23 @@ fn our_engine_passes_every_check() {
     assert!(wrong.is_empty(), "{} checks\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// As on a real device, where each check finds what those before it have left: a path that was
+/// measured, a window that became small.
+#[test]
+fn our_engine_passes_all_checks_one_after_the_other() {
+    let (mut link, mut device) = laboratory(1, Link::default());
+    let mut wrong = Vec::new();
+    for check in checks::all() {
+        let finding = play(check, &mut link, &mut device, &Plan::default());
+        if matches!(finding.verdict, Verdict::Fail | Verdict::Inconclusive) {
+            let expected = finding.expected.as_deref().unwrap_or("to be told");
+            let (verdict, seen) = (finding.verdict, &finding.seen);
+            wrong.push(format!("{}: {verdict}: expected {expected}; {seen}", check.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{} checks\n{}", wrong.len(), wrong.join("\n"));
+}
+
 #[test]
 fn every_check_has_a_name_of_its_own_and_a_rule_that_exists() {
     let mut names = std::collections::BTreeSet::new();

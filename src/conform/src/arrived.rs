@@ -79,6 +79,13 @@ impl Arrived {
         is_response(self.opcode())
     }
 
+    /// Whether it is the last packet of a request, or all of it.
+    pub fn ends_message(&self) -> bool {
+        let kind = Opcode::from_byte(self.opcode()).map(|opcode| opcode.to_string());
+        let begins = |kind: &str| kind.contains("FIRST") || kind.contains("MIDDLE");
+        !self.is_response() && kind.is_some_and(|kind| !begins(&kind))
+    }
+
     /// What stands after the BTH, up to the ICRC.
     pub fn body(&self) -> &[u8] {
         &self.bytes[Bth::LEN..self.bytes.len() - urxe_wire::icrc::LEN]

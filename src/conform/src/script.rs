@@ -20,7 +20,7 @@ use crate::link::Link;
 use crate::packet::{Packet, Sequence};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 use urxe_wire::icrc::{Checker, Verdict};
 use urxe_wire::mad::Mad;
@@ -73,6 +73,8 @@ struct Connection {
     setup: Setup,
     flow: Flow,
     arrived: VecDeque<Arrived>,
+    /// PSNs at which messages of the device have ended.
+    ended: BTreeSet<i32>,
     /// Completions that the program has told of and that were not waited for yet.
     completed: VecDeque<Wc>,
 }
@@ -126,8 +128,15 @@ impl<'a> Script<'a> {
     /// Goes on with a connection that came about in another way.
     pub fn adopt(&mut self, ours: OurEnd, theirs: TheirEnd, setup: &Setup) -> ConnectionId {
         let flow = self.usual_flow();
-        let (arrived, completed, setup) = (VecDeque::new(), VecDeque::new(), setup.clone());
-        self.connections.push(Connection { ours, theirs, setup, flow, arrived, completed });
+        self.connections.push(Connection {
+            ours,
+            theirs,
+            setup: setup.clone(),
+            flow,
+            arrived: VecDeque::new(),
+            ended: BTreeSet::new(),
+            completed: VecDeque::new(),
+        });
         self.selected = self.connections.len() - 1;
         ConnectionId(self.selected)
     }
@@ -403,7 +412,7 @@ impl<'a> Script<'a> {
         let arrived = Arrived { at, outer, bytes, icrc_is_right };
         let qpn = arrived.dest_qp();
         match self.connections.iter_mut().find(|connection| connection.ours.qpn == qpn) {
-            Some(connection) => connection.arrived.push_back(arrived),
+            Some(connection) => connection.take_in(arrived),
             None => self.strays.push_back(arrived),
         }
         Ok(true)
@@ -422,6 +431,13 @@ impl<'a> Script<'a> {
 impl Connection {
     fn datagram(&self, packet: &Packet) -> Vec<u8> {
         packet.to_bytes(self.theirs.qpn, self.number(packet))
+    }
+
+    fn take_in(&mut self, arrived: Arrived) {
+        if arrived.ends_message() {
+            self.ended.insert(expect::relative(arrived.psn(), self.theirs.psn));
+        }
+        self.arrived.push_back(arrived);
     }
 
     /// The PSN of a packet that is sent.

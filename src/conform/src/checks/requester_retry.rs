@@ -1,6 +1,7 @@
 //! Timeouts, sequence errors and "receiver not ready", at the requester of a reliable connection.
 
 use super::requester_send::SEND;
+use crate::Arrived;
 use crate::agent::{SendWr, State, Status};
 use crate::check::{Check, Outcome, Stop, ensure};
 use crate::device::{Setup, TARGET};
@@ -275,27 +276,54 @@ fn sequence_error(t: &mut Script<'_>, missing: i32) -> Outcome {
     t.connect(&Setup::rc())?;
     let data = t.bytes(4000);
     t.post_sends(&[&data])?;
-    t.expect_message(SEND, 0, &data)?;
+    // Only what is before it need have come: the rest may wait for an ACK.
+    t.take_beginning(0, missing as usize + 1, data.len())?;
+    let mut came = missing + 1;
+    for packet in t.collect(t.waits().quiet)? {
+        came = came.max(check_part(t, &packet, 0, &data)? + 1);
+    }
     t.send(refusal(NakCode::SequenceError, missing, 0))?;
-    let opcodes = [RC_SEND_FIRST, RC_SEND_MIDDLE, RC_SEND_MIDDLE, RC_SEND_LAST];
-    for place in missing..4 {
-        let at = place as usize;
-        let part = &data[at * 1024..data.len().min((at + 1) * 1024)];
-        match t.next(if place == missing { t.waits().reply } else { t.waits().quiet })? {
-            Some(packet) if place == missing || t.place(&packet) == place => {
-                t.check(&request(opcodes[at], place).payload(part), &packet)?;
+    let again = t.next(t.waits().reply)?;
+    let again = again.ok_or_else(|| Stop::failed("the missing packet", "nothing"))?;
+    let place = check_part(t, &again, missing, &data)?;
+    ensure(place == missing, "the missing packet", || again.to_string())?;
+    let mut is_alone = true;
+    loop {
+        match t.next(t.waits().quiet)? {
+            Some(packet) => {
+                let place = check_part(t, &packet, missing, &data)?;
+                is_alone &= place >= came || place == missing;
+                came = came.max(place + 1);
             }
-            None if place == missing => return Err(Stop::failed("the missing packet", "nothing")),
-            _ => {
-                t.allow("repeats the missing packet alone");
-                break;
+            None if came == 4 => break,
+            None => {
+                // It waits for an ACK: what is not repeated is taken to be here.
+                t.acknowledge(came - 1)?;
+                let next = t.next(t.waits().reply)?;
+                let next =
+                    next.ok_or_else(|| Stop::failed("the rest of the message", "nothing"))?;
+                came = came.max(check_part(t, &next, missing, &data)? + 1);
             }
         }
+    }
+    if is_alone {
+        t.allow("repeats the missing packet alone");
     }
     t.send(positive_ack(3, 1))?;
     t.expect_success([1])?;
     t.collect(t.waits().quiet)?;
     t.expect_requester_works(4, 2)
+}
+
+/// A packet of a SEND of four packets, from this place on; returns its place.
+fn check_part(t: &Script<'_>, packet: &Arrived, from: i32, data: &[u8]) -> Outcome<i32> {
+    let opcodes = [RC_SEND_FIRST, RC_SEND_MIDDLE, RC_SEND_MIDDLE, RC_SEND_LAST];
+    let place = t.place(packet);
+    ensure((from..4).contains(&place), "a packet of the message", || packet.to_string())?;
+    let at = place as usize;
+    let part = &data[at * 1024..data.len().min((at + 1) * 1024)];
+    t.check(&request(opcodes[at], place).payload(part), packet)?;
+    Ok(place)
 }
 
 fn sequence_error_completes(t: &mut Script<'_>) -> Outcome {

@@ -78,18 +78,28 @@ impl Script<'_> {
     }
 
     /// The packets of a request of so many bytes, from this PSN on: one after the other without a
-    /// gap, all but the last of the path MTU.
+    /// gap, all but the last of the path MTU. A device that wants an ACK in the midst and waits for
+    /// it gets it.
     ///
     /// # Errors
     /// If they come otherwise.
     pub fn take_message(&mut self, at: i32, len: usize) -> Outcome<Vec<Arrived>> {
         let mtu = self.current().setup.mtu.bytes();
-        let count = len.div_ceil(mtu).max(1);
+        self.take_beginning(at, len.div_ceil(mtu).max(1), len)
+    }
+
+    /// The first packets of such a message, so many of them.
+    ///
+    /// # Errors
+    /// If they come otherwise.
+    pub fn take_beginning(&mut self, at: i32, count: usize, len: usize) -> Outcome<Vec<Arrived>> {
+        let mtu = self.current().setup.mtu.bytes();
+        let all = len.div_ceil(mtu).max(1);
         let mut packets: Vec<Arrived> = Vec::new();
-        for i in 0..count {
+        for i in 0..count.min(all) {
             let place = at + i as i32;
-            let expected = format!("packet {} of {count} of a message, at PSN {place}", i + 1);
-            let Some(arrived) = self.next(self.waits.reply)? else {
+            let expected = format!("packet {} of {all} of a message, at PSN {place}", i + 1);
+            let Some(arrived) = self.next_part(packets.last())? else {
                 return Err(Stop::failed(expected, self.silence()));
             };
             let bytes = (len - i * mtu).min(mtu);
@@ -101,6 +111,32 @@ impl Script<'_> {
             packets.push(arrived);
         }
         Ok(packets)
+    }
+
+    /// The next packet of a message. If none comes, for the one before it waits for its ACK, that
+    /// is acknowledged.
+    fn next_part(&mut self, before: Option<&Arrived>) -> Outcome<Option<Arrived>> {
+        if let Some(before) = before.filter(|before| before.ack_req()) {
+            match self.next(self.waits.quiet)? {
+                // It asks for the ACK once more.
+                Some(again) if again.psn() == before.psn() => {
+                    self.allow("repeats a request before the ACK timeout");
+                }
+                Some(arrived) => return Ok(Some(arrived)),
+                None => {}
+            }
+            self.acknowledge(self.place(before))?;
+        }
+        self.next(self.waits.reply)
+    }
+
+    /// Acknowledges what has come, up to this PSN, with the MSN that belongs to it.
+    ///
+    /// # Errors
+    /// If the port does not work.
+    pub fn acknowledge(&mut self, at: i32) -> Outcome {
+        let ended = self.current().ended.range(..=at).count();
+        self.send(positive_ack(at, ended as u32))
     }
 
     /// A message of the device by its opcodes (FIRST, MIDDLE, LAST, ONLY), from this PSN on, with
