@@ -40,13 +40,20 @@ pub fn play(
     let attempts = plan.attempts.max(1);
     let mut tally = Tally::default();
     while !tally.is_decided(attempts) {
-        let seed = plan.seed.wrapping_add(u64::from(tally.tries()));
+        let seed = seed_of(check, plan.seed).wrapping_add(u64::from(tally.tries()));
         let mut script = Script::new(link, device, plan.waits, seed);
         let outcome = (check.run)(&mut script);
         let (evidence, variations) = script.finish();
         tally.add(outcome, evidence, variations);
     }
     tally.finding(check)
+}
+
+/// Each check has numbers of its own: a device may remember those of an earlier one. (FNV-1a.)
+fn seed_of(check: &Check, seed: u64) -> u64 {
+    check.name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// What came of the tries of a check.

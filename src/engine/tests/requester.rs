@@ -208,7 +208,7 @@ fn a_response_acknowledges_everything_before_it() {
 
 #[test]
 fn a_lost_response_is_asked_for_again_alone() {
-    let mut t = Script::reading();
+    let mut t = Script::new();
     let data = bytes(0, 600);
     t.post(1, READ, &[t.sge(0, 600)]);
     t.post(2, SEND, &[]);
