@@ -102,10 +102,6 @@ fn everything_else(report: &mut Report) {
     report.stage("two generations of rdma-core", lacks, interop::generations);
     let lacks = interop::lacks_kernel_rxe();
     report.stage("kernel rxe", lacks, interop::kernel_rxe);
-    let lacks = interop::lacks_conform();
-    report.stage("urxe conform of urxe", lacks, || interop::conform("urxe"));
-    let lacks = interop::lacks_conform().or_else(interop::lacks_kernel_rxe);
-    report.stage("urxe conform of kernel rxe", lacks, || interop::conform("rxe-6.1"));
 }
 
 fn run_cargo(args: &[&str], env: &[(&str, &str)]) -> Result {

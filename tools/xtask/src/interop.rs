@@ -59,12 +59,6 @@ pub(crate) fn lacks_conform() -> Option<String> {
     packages::lacking(&[CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RXE_PROVIDER])
 }
 
-/// `urxe conform` of one device, in a few of the ways to it.
-pub(crate) fn conform(device: &str) -> Result {
-    let folder = release_binary("");
-    run(script("run").args(["conform", "--device", device, "--bin"]).arg(folder))
-}
-
 fn script(name: &str) -> Command {
     Command::new(root().join("interop").join(name))
 }
