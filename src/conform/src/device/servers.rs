@@ -8,9 +8,9 @@
 //!
 //! | module | |
 //! | --- | --- |
-//! | [`kind`] | which server has what a check wants |
-//! | [`perftest`], [`pingpong`] | what is said over TCP |
-//! | [`start`] | how servers come to run |
+//! | `kind` | which server has what a check wants |
+//! | `perftest`, `pingpong` | what is said over TCP |
+//! | `start` | how servers come to run |
 
 mod kind;
 mod perftest;
