@@ -1,7 +1,8 @@
 /*
  * A verbs program that does what it is told: the device's own side of a conformance check.
  *
- * It needs libibverbs and nothing else, and runs on any device. Commands come as JSON, one line
+ * It needs libibverbs, and librdmacm if it is to connect by the connection manager (RDMACM), and
+ * runs on any device. Commands come as JSON, one line
  * each: an object whose "do" names what to do. Each is answered by one line: an object, which is
  * {"error": ..., "errno": ...} if it could not be done. The commands are those of the type
  * `Command` of the crate urxe-conform.
@@ -13,6 +14,7 @@
  * What a command names does not have to be right: everything is checked before it is used. But
  * who may connect may use the device, so the port belongs into a network that is trusted.
  */
+#include "cm.h"
 #include "json.h"
 
 #include <arpa/inet.h>
@@ -45,7 +47,7 @@
 #define MAX_MEMBERS 16
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 
-enum kind { UNUSED, MR, CQ, SRQ, QP, AH, MW };
+enum kind { UNUSED, MR, CQ, SRQ, QP, AH, MW, CALL };
 
 /* What commands made, by the names that they gave it. */
 struct thing {
@@ -58,6 +60,7 @@ struct thing {
 		struct { struct ibv_qp *qp; bool extended; };
 		struct ibv_ah *ah;
 		struct ibv_mw *mw;
+		struct call *call;
 	};
 };
 
@@ -675,7 +678,8 @@ static int send_of(const struct json *wr, struct ibv_send_wr *send, uint32_t *bo
 		if (name && !strcmp(operations[i].name, name))
 			break;
 	if (i == COUNT(operations))
-		return refuse(EOPNOTSUPP, "op: '%s'", name ? name : "");
+		return refuse(EOPNOTSUPP, "op: '%s', which libibverbs of rdma-core 44 cannot post",
+			      name ? name : "");
 	send->opcode = operations[i].opcode;
 	send->wr_id = number(wr, "id", 0);
 	send->send_flags = (number(wr, "signaled", 1) ? IBV_SEND_SIGNALED : 0) |
@@ -791,6 +795,55 @@ static int do_bind_mw(const struct json *command)
 	say("{\"rkey\": %u}", mw->mw->rkey);
 	return 0;
 }
+
+/* The connection manager. */
+
+#ifdef RDMACM
+static int do_cm_connect(const struct json *command)
+{
+	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6 };
+	struct sockaddr_in v4 = { .sin_family = AF_INET };
+	const char *to = text(command, "to"), *verb = "";
+	struct thing *thing = vacant(command);
+	struct sockaddr *address = (struct sockaddr *)&v4;
+
+	v4.sin_port = v6.sin6_port = htons(number(command, "port", 0));
+	if (!thing)
+		return -1;
+	if (to && inet_pton(AF_INET6, to, &v6.sin6_addr) == 1)
+		address = (struct sockaddr *)&v6;
+	else if (!to || inet_pton(AF_INET, to, &v4.sin_addr) != 1)
+		return refuse(EINVAL, "to: '%s' is no address", to ? to : "");
+	thing->call = call_begin(address, &verb);
+	return add(thing, CALL, thing->call, verb);
+}
+
+static void end_call(struct call *call)
+{
+	call_end(call);
+}
+
+/* Waits until there is something to read; connections go on meanwhile. */
+static void wait_for(int in)
+{
+	struct pollfd fds[] = { { .fd = in, .events = POLLIN }, { .events = POLLIN } };
+
+	do {
+		calls_follow();
+		fds[1].fd = calls_fd();
+	} while (poll(fds, COUNT(fds), -1) >= 0 && !fds[0].revents);
+}
+#else
+static void end_call(struct call *call)
+{
+	(void)call;
+}
+
+static void wait_for(int in)
+{
+	(void)in;
+}
+#endif
 
 /* What has happened. */
 
@@ -1003,6 +1056,9 @@ static int destroy(struct thing *thing)
 		return check(ibv_destroy_ah(thing->ah), "ibv_destroy_ah");
 	case MW:
 		return check(ibv_dealloc_mw(thing->mw), "ibv_dealloc_mw");
+	case CALL:
+		end_call(thing->call);
+		return 0;
 	case UNUSED:
 		break;
 	}
@@ -1047,6 +1103,9 @@ static const struct { const char *name; int (*run)(const struct json *command); 
 	{ "events", do_events },
 	{ "alloc_mw", do_alloc_mw },
 	{ "bind_mw", do_bind_mw },
+#ifdef RDMACM
+	{ "cm_connect", do_cm_connect },
+#endif
 	{ "close", do_close },
 };
 
@@ -1068,17 +1127,53 @@ static void execute(char *line)
 	fflush(out);
 }
 
+/* The next line, without its end; NULL: there is none. It is valid until the next one is read. */
+static char *next_line(int in)
+{
+	static char *bytes;
+	static size_t begin, end, room;
+
+	for (;;) {
+		char *line = bytes + begin, *stop = begin < end ? memchr(line, '\n', end - begin) : NULL;
+		ssize_t got;
+
+		if (stop) {
+			*stop = 0;
+			begin = stop + 1 - bytes;
+			return line;
+		}
+		if (begin) {
+			memmove(bytes, line, end - begin);
+			end -= begin;
+			begin = 0;
+		}
+		if (end == room) {
+			char *more = realloc(bytes, room += 1 << 16);
+
+			if (!more)
+				return NULL;
+			bytes = more;
+		}
+		wait_for(in);
+		got = read(in, bytes + end, room - end);
+		if (got <= 0) {
+			/* What has no end is no command; the next connection begins anew. */
+			end = 0;
+			return NULL;
+		}
+		end += got;
+	}
+}
+
 /* Does what it is told until nobody tells it anything; what was made goes then. */
-static void serve(FILE *in)
+static void serve(int in)
 {
 	/* What depends on something else is made later and goes earlier. */
-	static const enum kind order[] = { QP, AH, MW, SRQ, CQ, MR };
-	char *line = NULL;
-	size_t room = 0;
+	static const enum kind order[] = { CALL, QP, AH, MW, SRQ, CQ, MR };
+	char *line;
 
-	while (getline(&line, &room, in) > 0)
+	while ((line = next_line(in)))
 		execute(line);
-	free(line);
 	for (unsigned int k = 0; k < COUNT(order); k++)
 		for (unsigned int i = 0; i < MAX_THINGS; i++)
 			if (things[i].kind == order[k])
@@ -1147,7 +1242,7 @@ int main(int argc, char **argv)
 		return 1;
 	out = stdout;
 	if (port < 0) {
-		serve(stdin);
+		serve(STDIN_FILENO);
 		return 0;
 	}
 	listener = listen_on(port);
@@ -1159,18 +1254,15 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	for (;;) {
 		int connection = accept(listener, NULL, NULL), yes = 1;
-		FILE *in;
 
 		if (connection < 0)
 			continue;
 		setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-		in = fdopen(connection, "r");
 		out = fdopen(dup(connection), "w");
-		if (in && out)
-			serve(in);
-		if (out)
+		if (out) {
+			serve(connection);
 			fclose(out);
-		if (in)
-			fclose(in);
+		}
+		close(connection);
 	}
 }

@@ -187,8 +187,8 @@ def described(found):
 def param(c):
     data = bytes.fromhex(c.get('data', ''))
     held = ctypes.create_string_buffer(data, len(data) or 1)
-    made = ConnParam(cast(held, c_void_p) if data else None, len(data), 1, 1, 0, 7, 7, 0,
-                     c.get('qpn', 0))
+    made = ConnParam(cast(held, c_void_p) if data else None, len(data), 1, 1,
+                     c.get('flow_control', 0), 7, 7, 0, c.get('qpn', 0))
     # What the pointer leads to lives as long as this.
     made.held = held
     return byref(made)

@@ -24,20 +24,13 @@ fn our_engine_passes_every_check() {
     assert!(wrong.is_empty(), "{} checks\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Checks that our engine does not pass where others were played before, and why.
-const NOT_MET_YET: &[&str] = &[
-    // On a path that is known a peer that misses the same packet for ever is followed far longer
-    // than retry_cnt: the NAKs of one loss count once, and probes cost no tries.
-    "requester-sequence/uses-up-the-tries",
-];
-
 /// As on a real device, where each check finds what those before it have left: a path that was
 /// measured, a window that became small.
 #[test]
 fn our_engine_passes_all_checks_one_after_the_other() {
     let (mut link, mut device) = laboratory(1, Link::default());
     let mut wrong = Vec::new();
-    for check in checks::all().filter(|check| !NOT_MET_YET.contains(&check.name)) {
+    for check in checks::all() {
         let finding = play(check, &mut link, &mut device, &Plan::default());
         if matches!(finding.verdict, Verdict::Fail | Verdict::Inconclusive) {
             let expected = finding.expected.as_deref().unwrap_or("to be told");
@@ -57,16 +50,13 @@ fn every_check_has_a_name_of_its_own_and_a_rule_that_exists() {
     }
 }
 
-/// A hundred times while one packet in a hundred is lost. The checks of requesters are left out:
-/// they wait for timers, which our engine stretches on a path where an ACK came late, so that tries
-/// depend on each other.
+/// A hundred times while one packet in a hundred is lost.
 #[test]
-fn our_engine_passes_the_checks_of_responders_on_a_lossy_network() {
+fn our_engine_passes_every_check_on_a_lossy_network() {
     let impairment = Impairment { drop: Chance::percent(1.0), ..Impairment::default() };
     let lossy = Link { impairment, ..Link::default() };
     let mut wrong = Vec::new();
-    let of_responders = || checks::all().filter(|check| !check.area().starts_with("requester-"));
-    let rounds = (0..100).flat_map(|_| of_responders());
+    let rounds = (0..100).flat_map(|_| checks::all());
     for (seed, check) in (1..).zip(rounds) {
         let (mut link, mut device) = laboratory(seed, lossy.clone());
         let plan = Plan { seed, ..Plan::default() };

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fmt::Write;
-use std::num::ParseIntError;
+use urxe_conform::agent::number;
 
 /// Patterns at some places, and the byte `rest` everywhere else.
 #[derive(Deserialize)]
@@ -27,7 +27,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    pub(crate) fn bytes(&self) -> Result<Vec<u8>, ParseIntError> {
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>, String> {
         let mut bytes = vec![self.rest; self.len];
         for &(off, len, seed) in &self.parts {
             for (i, byte) in bytes[off..off + len].iter_mut().enumerate() {
@@ -35,15 +35,14 @@ impl Image {
             }
         }
         for (off, word) in &self.words {
-            bytes[*off..off + 8].copy_from_slice(&number(word)?.to_ne_bytes());
+            bytes[*off..off + 8].copy_from_slice(&word_of(word)?.to_ne_bytes());
         }
         Ok(bytes)
     }
 }
 
-/// A number as Python writes it in hex.
-pub(crate) fn number(text: &str) -> Result<u64, ParseIntError> {
-    u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16)
+fn word_of(text: &str) -> Result<u64, String> {
+    number(Some(text)).ok_or_else(|| format!("{text:?} is no number in hex"))
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

@@ -1,21 +1,22 @@
 //! A verbs program that does what it is told, on the native client: the same commands as
-//! `peer.py`, which tells of them, one line of JSON each on standard input.
+//! `peer.py`, which tells of them, one line of JSON each on standard input. All but `fill` and
+//! `check` are those of the conformance checks' agent.
 
-mod command;
 mod image;
 mod post;
 mod thing;
 
-use command::{Command, Path};
 use image::Image;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::error::Error;
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 use thing::Things;
+use urxe_conform::agent::{Command, Connect, Path, Status, opcode_name};
 use urxe_verbs::{
-    Access, AddressVector, Context, InitAttr, MwType, OpenOptions, Pd, QpInit, QpType, RtrAttr,
-    RtsAttr, SrqInit, Wc, WcStatus,
+    Access, AddressVector, Context, InitAttr, MwType, OpenOptions, Pd, QpInit, RtrAttr, RtsAttr,
+    SrqInit, Wc, WcStatus,
 };
 
 type Answer = Result<Value, Box<dyn Error>>;
@@ -43,8 +44,6 @@ impl Peer {
                 self.things.add_mr(name, mr);
                 return Ok(answer);
             }
-            Command::Fill(image) => things.mr(&image.mr)?.write_at(image.off, &image.bytes()?)?,
-            Command::Check(image) => return self.check(&image),
             Command::Read { mr, off, len } => {
                 let mut bytes = vec![0; len];
                 things.mr(&mr)?.read_at(off, &mut bytes)?;
@@ -58,13 +57,7 @@ impl Peer {
                 let srq = self.pd.create_srq(&SrqInit::default())?;
                 self.things.add_srq(name, srq);
             }
-            Command::CreateQp { name, qp_type, cq, srq } => {
-                let qp_type = match qp_type.as_str() {
-                    "RC" => QpType::Rc,
-                    "UC" => QpType::Uc,
-                    "UD" => QpType::Ud,
-                    other => return Err(format!("no such transport: {other}").into()),
-                };
+            Command::CreateQp { name, transport: qp_type, cq, srq } => {
                 let srq = srq.map(|srq| things.srq(&srq)).transpose()?;
                 let init = QpInit { qp_type, srq, ..QpInit::new(things.cq(&cq)?) };
                 let qp = self.pd.create_qp(&init)?;
@@ -72,7 +65,8 @@ impl Peer {
                 self.things.add_qp(name, qp);
                 return Ok(answer);
             }
-            Command::Connect { qp, access, mtu, dqpn, sq_psn, rq_psn, path } => {
+            // Timers and limits are those of this program.
+            Command::Connect(Connect { qp, access, mtu, dqpn, sq_psn, rq_psn, path, .. }) => {
                 let qp = things.qp(&qp)?;
                 qp.to_init(InitAttr::new(Access::from_bits_retain(access)))?;
                 qp.to_rtr(RtrAttr {
@@ -98,8 +92,8 @@ impl Peer {
             Command::PostRecv { to, mr, wrs } => post::receives(things, &to, &mr, &wrs)?,
             Command::PostSend { qp, mr, wrs } => post::sends(things, &qp, &mr, &wrs)?,
             Command::Poll { cq, count, timeout } => return self.poll(&cq, count, timeout),
-            Command::AllocMw { name, mw_type } => {
-                let mw_type = if mw_type == 1 { MwType::One } else { MwType::Two };
+            Command::AllocMw { name, kind } => {
+                let mw_type = if kind == 1 { MwType::One } else { MwType::Two };
                 let mw = self.pd.alloc_mw(mw_type)?;
                 let answer = json!({"rkey": mw.rkey()});
                 self.things.add_mw(name, mw);
@@ -111,6 +105,14 @@ impl Peer {
                 return Ok(json!({"rkey": bound.rkey}));
             }
             Command::Close { names } => self.things.close(&names),
+            Command::Write { .. }
+            | Command::ModifySrq { .. }
+            | Command::ModifyQp(_)
+            | Command::QueryQp { .. }
+            | Command::Events
+            | Command::CmConnect { .. } => {
+                return Err(format!("{}: this program does not do that", command.name()).into());
+            }
         }
         Ok(json!({}))
     }
@@ -156,11 +158,17 @@ impl Peer {
         Ok(json!({"wcs": wcs.iter().map(completion).collect::<Vec<_>>()}))
     }
 
+    fn fill(&self, image: &Image) -> Answer {
+        self.things.mr(&image.mr)?.write_at(image.off, &image.bytes()?)?;
+        Ok(json!({}))
+    }
+
     /// The answer to one command, whatever it is.
     fn answer(&mut self, command: Value) -> Value {
-        let done = match serde_json::from_value(command) {
-            Ok(command) => self.execute(command),
-            Err(error) => Err(error.into()),
+        let done = match command["do"].as_str() {
+            Some("fill") => parsed(command).and_then(|image| self.fill(&image)),
+            Some("check") => parsed(command).and_then(|image| self.check(&image)),
+            _ => parsed(command).and_then(|command| self.execute(command)),
         };
         done.unwrap_or_else(|error| json!({"error": error.to_string()}))
     }
@@ -183,6 +191,10 @@ impl Peer {
     }
 }
 
+fn parsed<T: DeserializeOwned>(command: Value) -> Result<T, Box<dyn Error>> {
+    Ok(serde_json::from_value(command)?)
+}
+
 fn vector(path: &Path) -> AddressVector {
     AddressVector { sgid_index: path.gid_index, ..AddressVector::to(path.dgid) }
 }
@@ -190,9 +202,9 @@ fn vector(path: &Path) -> AddressVector {
 /// A completion by the names of verbs, and with the flags of `ibv_wc_flags`.
 fn completion(wc: &Wc) -> Value {
     if wc.status != WcStatus::Success {
-        return json!({"id": wc.wr_id, "status": command::status(wc.status), "cause": wc.cause});
+        return json!({"id": wc.wr_id, "status": Status::from(wc.status), "cause": wc.cause});
     }
-    let op = command::opcode(wc.opcode);
+    let op = opcode_name(wc.opcode);
     let mut told = json!({"id": wc.wr_id, "status": "SUCCESS", "op": op, "qpn": wc.qpn});
     if wc.opcode.is_recv() {
         let flag = |is_set: bool, bit: u32| if is_set { bit } else { 0 };

@@ -1,16 +1,15 @@
 //! Work requests, from what a command says of them.
 
-use crate::command::{Receive, Send, Window};
-use crate::image::number;
 use crate::thing::Things;
 use std::error::Error;
+use urxe_conform::agent::{self, Operation, Window, number};
 use urxe_verbs::{
     Access, BindInfo, FlushPlacement, Inline, Mr, Payload, RecvWr, RemoteBuf, SendWr, Sge,
 };
 
 type Done<T = ()> = Result<T, Box<dyn Error>>;
 
-pub(crate) fn receives(things: &Things, to: &str, mr: &str, wrs: &[Receive]) -> Done {
+pub(crate) fn receives(things: &Things, to: &str, mr: &str, wrs: &[agent::RecvWr]) -> Done {
     let mr = things.mr(mr)?;
     for wr in wrs {
         let sges = gather(mr, &wr.sges)?;
@@ -23,7 +22,7 @@ pub(crate) fn receives(things: &Things, to: &str, mr: &str, wrs: &[Receive]) -> 
     Ok(())
 }
 
-pub(crate) fn sends(things: &Things, qp: &str, mr: &str, wrs: &[Send]) -> Done {
+pub(crate) fn sends(things: &Things, qp: &str, mr: &str, wrs: &[agent::SendWr]) -> Done {
     let (qp, mr) = (things.qp(qp)?, things.mr(mr)?);
     for wr in wrs {
         let sges = gather(mr, &wr.sges)?;
@@ -33,13 +32,15 @@ pub(crate) fn sends(things: &Things, qp: &str, mr: &str, wrs: &[Send]) -> Done {
             mr.read_at(off, &mut small)?;
         }
         let payload: Payload<'_> = if wr.inline { Inline(&small).into() } else { (&sges).into() };
-        let word = (wr.op == "ATOMIC_WRITE").then(|| word(&wr.data)).transpose()?;
+        let word = (wr.op == Operation::AtomicWrite).then(|| word(wr)).transpose()?;
         let made = match &word {
             Some(word) => SendWr::atomic_write(wr.id, Inline(word), remote(wr)),
             None => build(things, wr, payload, &sges)?,
         };
         let made = match &wr.ah {
-            Some(ah) => made.to(things.ah(ah)?, wr.dqpn, wr.qkey),
+            Some(ah) => {
+                made.to(things.ah(ah)?, wr.dqpn.unwrap_or_default(), wr.qkey.unwrap_or_default())
+            }
             None => made,
         };
         qp.post_send(&[made.signaled()])?;
@@ -49,30 +50,31 @@ pub(crate) fn sends(things: &Things, qp: &str, mr: &str, wrs: &[Send]) -> Done {
 
 fn build<'a>(
     things: &'a Things,
-    wr: &Send,
+    wr: &agent::SendWr,
     payload: Payload<'a>,
     sges: &'a [Sge],
 ) -> Done<SendWr<'a>> {
-    let Send { id, imm, inv, .. } = *wr;
-    Ok(match wr.op.as_str() {
-        "SEND" => SendWr::send(id, payload),
-        "SEND_WITH_IMM" => SendWr::send_imm(id, payload, imm),
-        "SEND_WITH_INV" => SendWr::send_inv(id, payload, inv),
-        "RDMA_WRITE" => SendWr::write(id, payload, remote(wr)),
-        "RDMA_WRITE_WITH_IMM" => SendWr::write_imm(id, payload, remote(wr), imm),
-        "RDMA_READ" => SendWr::read(id, sges, remote(wr)),
-        "FETCH_ADD" => SendWr::fetch_add(id, sges, remote(wr), number(&wr.operand)?),
-        "CMP_SWAP" => {
-            SendWr::compare_swap(id, sges, remote(wr), number(&wr.operand)?, number(&wr.swap)?)
+    let (id, imm, inv) = (wr.id, wr.imm.unwrap_or_default(), wr.inv.unwrap_or_default());
+    let value = |text: &Option<String>| number(text.as_deref()).ok_or("a value that is none");
+    Ok(match wr.op {
+        Operation::Send => SendWr::send(id, payload),
+        Operation::SendWithImm => SendWr::send_imm(id, payload, imm),
+        Operation::SendWithInv => SendWr::send_inv(id, payload, inv),
+        Operation::RdmaWrite => SendWr::write(id, payload, remote(wr)),
+        Operation::RdmaWriteWithImm => SendWr::write_imm(id, payload, remote(wr), imm),
+        Operation::RdmaRead => SendWr::read(id, sges, remote(wr)),
+        Operation::FetchAdd => SendWr::fetch_add(id, sges, remote(wr), value(&wr.operand)?),
+        Operation::CmpSwap => {
+            SendWr::compare_swap(id, sges, remote(wr), value(&wr.operand)?, value(&wr.swap)?)
         }
-        "FLUSH" => SendWr::flush(id, remote(wr), FlushPlacement::GLOBAL),
-        "LOCAL_INV" => SendWr::local_inv(id, inv),
-        "BIND_MW" => {
+        Operation::Flush => SendWr::flush(id, remote(wr), FlushPlacement::GLOBAL),
+        Operation::LocalInv => SendWr::local_inv(id, inv),
+        Operation::BindMw => {
             let mw = things.mw(wr.mw.as_deref().unwrap_or_default())?;
             let window = wr.window.as_ref().ok_or("a bind without a window")?;
             SendWr::bind_mw(id, mw, mw.next_rkey(), bind_info(things, window)?)
         }
-        other => return Err(format!("no such operation: {other}").into()),
+        Operation::AtomicWrite => return Err("an ATOMIC WRITE without its eight bytes".into()),
     })
 }
 
@@ -90,11 +92,16 @@ fn gather(mr: &Mr, list: &[(usize, usize)]) -> Done<Vec<Sge>> {
     Ok(sges.collect::<Result<_, _>>()?)
 }
 
-fn remote(wr: &Send) -> RemoteBuf {
-    RemoteBuf { addr: wr.raddr, rkey: wr.rkey, len: wr.len }
+fn remote(wr: &agent::SendWr) -> RemoteBuf {
+    RemoteBuf {
+        addr: wr.raddr.unwrap_or_default(),
+        rkey: wr.rkey.unwrap_or_default(),
+        len: wr.len.unwrap_or_default(),
+    }
 }
 
-/// Eight bytes in hex, as they stand in memory.
-fn word(text: &str) -> Done<[u8; 8]> {
-    Ok(number(text)?.to_be_bytes())
+/// The eight bytes of an ATOMIC WRITE, as they stand in memory.
+fn word(wr: &agent::SendWr) -> Done<[u8; 8]> {
+    let bytes = number(wr.data.as_deref()).ok_or("an ATOMIC WRITE without its eight bytes")?;
+    Ok(bytes.to_be_bytes())
 }

@@ -1,4 +1,4 @@
-//! `urxe conform` asks urxe, through stock servers that are started as they are needed.
+//! `urxe conform` asks urxe, through stock programs that are started as they are needed.
 
 use crate::faults::Fault;
 use crate::testbed::{Side, Testbed};
@@ -8,16 +8,28 @@ use urxe_shell::{Result, output, root};
 
 /// All tests.
 pub(crate) const ALL: [(&str, Fault); 1] =
-    [("urxe conform, by servers of perftest and ibverbs-utils", by_stock_servers)];
+    [("urxe conform, by perftest, ibverbs-utils and rdmacm-utils", by_stock_programs)];
 
 /// Areas that need each kind of server: for WRITEs, READs and atomics, with receives, with a
-/// counted number of them, and with none.
-const AREAS: [&str; 5] = ["write", "read", "atomics", "send", "rnr"];
+/// counted number of them, and with none; clients that SEND and that READ; and who listens for
+/// connections, for datagrams, and connects.
+const AREAS: [&str; 10] = [
+    "write",
+    "read",
+    "atomics",
+    "send",
+    "rnr",
+    "requester-rnr",
+    "requester-read",
+    "cm-listener",
+    "cm-sidr",
+    "cm-caller",
+];
 
 /// The first TCP port of the servers.
 const FIRST_PORT: &str = "28515";
 
-fn by_stock_servers(testbed: &Testbed) -> Result<String> {
+fn by_stock_programs(testbed: &Testbed) -> Result<String> {
     let number = (std::process::id() % 250) as u8;
     let tester: IpAddr = Ipv4Addr::new(127, 77, number, 4).into();
     let socket = testbed.socket(Side::A);

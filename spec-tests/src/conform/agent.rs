@@ -1,7 +1,7 @@
 //! The program on the simulated device.
 
 use super::cm::Programs;
-use super::names::{opcode, state_name, state_of, status, vector};
+use super::names::{state_name, state_of, vector};
 use crate::simulation::host::RECV_WR_ID;
 use crate::simulation::queues::Entry;
 use crate::simulation::world::{End, Mr, World};
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use urxe_cm::ConnId;
 use urxe_conform::agent::{
     Agent, AgentError, Command, Connect, Event, EventKind, ModifyQp, Operation, RecvWr, SendWr,
-    State, Status, Window, number,
+    State, Status, Window, number, opcode_name,
 };
 use urxe_engine::{AsyncEvent, CqId, PdId, QueueId, RecvSource, SrqId, SrqInit};
 use urxe_types::{
@@ -457,11 +457,11 @@ impl SimAgent {
 
     fn completion(&self, wc: &Completion) -> Value {
         let id = self.ids.get(&(wc.wr_id & !RECV_WR_ID)).copied().unwrap_or(wc.wr_id);
-        let status = status(wc.status);
+        let status = Status::from(wc.status);
         if status != Status::Success {
             return json!({"id": id, "status": status, "vendor_err": wc.vendor_err});
         }
-        let op = opcode(wc.opcode);
+        let op = opcode_name(wc.opcode);
         let mut told = json!({"id": id, "status": status, "op": op, "qpn": wc.qpn.get()});
         if wc.opcode.is_recv() {
             let grh = if wc.grh.is_some() { 1 } else { 0 };

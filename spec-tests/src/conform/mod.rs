@@ -60,12 +60,7 @@ impl link::Link for SimLink {
     }
 
     fn send(&mut self, datagrams: &[(Flow, Vec<u8>, u32)]) -> io::Result<()> {
-        for (flow, bytes, damage) in datagrams {
-            let placed = self.tx.push_raw(flow, bytes);
-            if let Some(icrc) = placed.last_chunk_mut() {
-                *icrc = (u32::from_le_bytes(*icrc) ^ damage).to_le_bytes();
-            }
-        }
+        link::push_damaged(&mut self.tx, datagrams);
         let outcome = self.port.send(self.world.borrow().now(), &mut self.tx)?;
         assert_eq!(outcome, SendOutcome::Done, "a simulated port takes everything");
         Ok(())

@@ -86,6 +86,13 @@ impl Arrived {
         !self.is_response() && kind.is_some_and(|kind| !begins(&kind))
     }
 
+    /// Whether it is to be answered by an ACK, as READs, atomics and their kin are not.
+    pub fn asks_for_an_ack(&self) -> bool {
+        let kind = Opcode::from_byte(self.opcode()).map(|opcode| opcode.to_string());
+        let is_such = |kind: String| kind.starts_with("RC SEND") || kind.starts_with("RC WRITE");
+        self.ack_req() && kind.is_some_and(is_such)
+    }
+
     /// What stands after the BTH, up to the ICRC.
     pub fn body(&self) -> &[u8] {
         &self.bytes[Bth::LEN..self.bytes.len() - urxe_wire::icrc::LEN]

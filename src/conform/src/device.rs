@@ -6,10 +6,12 @@
 
 mod agent;
 pub mod servers;
+mod work;
 
 pub use agent::{AgentDevice, GRH, RECEIVES, SOURCE, TARGET};
+pub use work::{Client, End, Work};
 
-use crate::agent::{Agent, State};
+use crate::agent::{Agent, Operation, State};
 use std::net::IpAddr;
 use urxe_types::{PathMtu, QpType};
 
@@ -33,14 +35,29 @@ pub trait Device {
     /// The program on the device, if there is one that does what it is told.
     fn agent(&mut self) -> Option<&mut dyn Agent>;
 
+    /// The program of the connection that was made last for some [`Work`], if it is one that does
+    /// that and nothing else.
+    fn client(&mut self) -> Option<&mut dyn Client> {
+        None
+    }
+
     /// Which of the device's addresses packets come from, for its program.
     fn gid_index(&self) -> u8 {
         0
     }
 
     /// The programs on the device that wait to be connected to by the connection manager.
-    fn services(&self) -> Services {
+    fn services(&mut self) -> Services {
         Services::default()
+    }
+
+    /// Has a program that is no [`agent`](Self::agent) connect to a port of ours by the connection
+    /// manager. It sends something when it is connected, and ends the connection if that fails.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn call_us(&mut self, _port: u16) -> Result<(), Unavailable> {
+        Err(Unavailable::NeedsAgent("no program is known at the device that connects".into()))
     }
 
     /// A check is over: what was made for it can go.
@@ -113,6 +130,8 @@ pub struct Setup {
     pub our_psn: Option<u32>,
     /// Its first PSN, where that matters.
     pub their_psn: Option<u32>,
+    /// What its program will send when it is told to begin.
+    pub work: Option<Work>,
 }
 
 impl Setup {
@@ -141,6 +160,7 @@ impl Setup {
             state: State::Rts,
             our_psn: None,
             their_psn: None,
+            work: None,
         }
     }
 
@@ -177,6 +197,26 @@ impl Setup {
     /// With at least so many receives posted, with room for at least so much each.
     pub fn receives(self, receives: u32, receive_len: u32) -> Setup {
         Setup { receives, receive_len, ..self }
+    }
+
+    /// Whose program will SEND messages of this length.
+    pub fn sending(self, len: usize) -> Setup {
+        Setup { work: Some(Work { operation: Operation::Send, len }), ..self }
+    }
+
+    /// Whose program will READ so many bytes each time.
+    pub fn reading(self, len: usize) -> Setup {
+        Setup { work: Some(Work { operation: Operation::RdmaRead, len }), ..self }
+    }
+
+    /// Whose program will WRITE so many bytes each time.
+    pub fn writing(self, len: usize) -> Setup {
+        Setup { work: Some(Work { operation: Operation::RdmaWrite, len }), ..self }
+    }
+
+    /// Whose program will add to numbers of ours.
+    pub fn adding(self) -> Setup {
+        Setup { work: Some(Work { operation: Operation::FetchAdd, len: 8 }), ..self }
     }
 
     /// With just so many receives posted, of just this length.

@@ -37,6 +37,17 @@ pub trait Link {
     fn sees_headers(&self) -> bool;
 }
 
+/// Puts what [`Link::send`] is given into a batch, with the right ICRC but for the bits that are to
+/// be inverted.
+pub fn push_damaged(tx: &mut TxBatch, datagrams: &[(Flow, Vec<u8>, u32)]) {
+    for (flow, bytes, damage) in datagrams {
+        let placed = tx.push_raw(flow, bytes);
+        if let Some(icrc) = placed.last_chunk_mut() {
+            *icrc = (u32::from_le_bytes(*icrc) ^ damage).to_le_bytes();
+        }
+    }
+}
+
 /// A port of this machine.
 pub struct PortLink<P> {
     port: P,
@@ -80,12 +91,7 @@ impl<P: Port> Link for PortLink<P> {
     }
 
     fn send(&mut self, datagrams: &[(Flow, Vec<u8>, u32)]) -> io::Result<()> {
-        for (flow, bytes, damage) in datagrams {
-            let placed = self.tx.push_raw(flow, bytes);
-            if let Some(icrc) = placed.last_chunk_mut() {
-                *icrc = (u32::from_le_bytes(*icrc) ^ damage).to_le_bytes();
-            }
-        }
+        push_damaged(&mut self.tx, datagrams);
         let unsendable = self.port.counters().tx_wrong_flow;
         let end = self.now() + SEND_TIMEOUT;
         while self.port.send(Instant::now(), &mut self.tx)? == SendOutcome::Blocked {

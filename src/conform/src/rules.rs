@@ -33,9 +33,9 @@ macro_rules! lists {
 
 /// Name and text of every list.
 const LISTS: &[(&str, &str)] = lists![
-    "addresses" "client" "cm" "congestion" "counters" "cq-events" "flush-atomic-write"
+    "addresses" "client" "cm" "congestion" "counters" "cq-events" "flush-atomic-write" "hostile"
     "hostile-input" "memory" "memory-order" "multicast" "qp-states" "rc-completer" "rc-requester"
-    "rc-responder" "repair" "srq" "trains" "uc" "ud" "windows" "wire"
+    "rc-responder" "repair" "share" "slot" "srq" "trains" "uc" "ud" "windows" "wire"
 ];
 
 static RULES: LazyLock<HashMap<String, Rule>> = LazyLock::new(|| {

@@ -5,16 +5,18 @@ mod evidence;
 mod management;
 mod program;
 mod requests;
+mod work;
 
 pub use evidence::{Direction, Evidence, Record};
 pub use management::management;
 pub use program::{AddressHandle, MemoryWindow};
 pub use requests::{OUR_ADDR, OUR_RKEY};
+pub use work::our_memory;
 
 use crate::Arrived;
 use crate::agent::{Event, Wc};
 use crate::check::{Outcome, Stop};
-use crate::device::{Device, OurEnd, RemoteMemory, Setup, TheirEnd};
+use crate::device::{Device, End, OurEnd, RemoteMemory, Setup, TheirEnd};
 use crate::expect::{self, Expect};
 use crate::link::Link;
 use crate::packet::{Packet, Sequence};
@@ -73,8 +75,18 @@ struct Connection {
     setup: Setup,
     flow: Flow,
     arrived: VecDeque<Arrived>,
-    /// PSNs at which messages of the device have ended.
+    /// PSNs of the device's requests that have come.
+    came: BTreeSet<i32>,
+    /// Those of them at which messages have ended.
     ended: BTreeSet<i32>,
+    /// The first PSN of them that was not acknowledged by what acknowledges messages as they come.
+    acknowledged: i32,
+    /// Operations of its work that have succeeded, as far as that is told.
+    succeeded: u32,
+    /// How its work has ended.
+    end: Option<End>,
+    /// The PSN furthest on of those that the device wants to have acknowledged.
+    asked: Option<i32>,
     /// Completions that the program has told of and that were not waited for yet.
     completed: VecDeque<Wc>,
 }
@@ -82,6 +94,9 @@ struct Connection {
 /// Names a connection of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionId(usize);
+
+/// How long after the end of a wait datagrams are taken in that have come already.
+const MOST_OVERTIME: Duration = Duration::from_secs(1);
 
 /// UDP source ports of a RoCEv2 sender begin here.
 const SOURCE_PORT: u16 = 0xc000;
@@ -134,7 +149,12 @@ impl<'a> Script<'a> {
             setup: setup.clone(),
             flow,
             arrived: VecDeque::new(),
+            came: BTreeSet::new(),
             ended: BTreeSet::new(),
+            acknowledged: 0,
+            succeeded: 0,
+            end: None,
+            asked: None,
             completed: VecDeque::new(),
         });
         self.selected = self.connections.len() - 1;
@@ -376,7 +396,8 @@ impl<'a> Script<'a> {
     }
 
     /// What was sent and received, and the variations that were seen.
-    pub(crate) fn finish(self) -> (Evidence, Vec<String>) {
+    pub(crate) fn finish(mut self) -> (Evidence, Vec<String>) {
+        self.stop_work();
         self.device.end_check();
         (self.evidence, self.variations)
     }
@@ -399,8 +420,12 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Takes in one datagram; false: none came until then.
+    /// Takes in one datagram; false: none came until then. What came in time may be taken in a
+    /// little later, but who sends without a pause does not keep the check for ever.
     fn receive(&mut self, until: Instant) -> Outcome<bool> {
+        if self.link.now() > until + MOST_OVERTIME {
+            return Ok(false);
+        }
         let Some((outer, bytes)) = self.link.receive(until)? else { return Ok(false) };
         if bytes.len() < Bth::LEN + icrc::LEN {
             return Ok(true);
@@ -434,8 +459,15 @@ impl Connection {
     }
 
     fn take_in(&mut self, arrived: Arrived) {
-        if arrived.ends_message() {
-            self.ended.insert(expect::relative(arrived.psn(), self.theirs.psn));
+        let place = expect::relative(arrived.psn(), self.theirs.psn);
+        if arrived.icrc_is_right && !arrived.is_response() {
+            self.came.insert(place);
+            if arrived.ends_message() {
+                self.ended.insert(place);
+            }
+        }
+        if arrived.asks_for_an_ack() {
+            self.asked = self.asked.max(Some(place));
         }
         self.arrived.push_back(arrived);
     }

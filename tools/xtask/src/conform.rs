@@ -3,7 +3,7 @@
 
 use crate::interop;
 use std::ffi::OsString;
-use urxe_shell::{Result, build_release, release_binary, root, run};
+use urxe_shell::{Result, build_release};
 
 /// What is asked, and how much.
 #[derive(clap::Args)]
@@ -16,11 +16,12 @@ pub(crate) struct Options {
 
 /// Builds the programs, and asks.
 pub(crate) fn show(Options { options }: &Options) -> Result {
-    if let Some(reason) = interop::lacks_conform() {
-        return Err(reason);
+    let is_help = |option: &OsString| option == "--help" || option == "-h";
+    if !options.iter().any(is_help) {
+        if let Some(reason) = interop::lacks_conform() {
+            return Err(reason);
+        }
+        build_release()?;
     }
-    build_release()?;
-    let mut command = std::process::Command::new(root().join("interop/run"));
-    command.args(["conform", "--bin"]).arg(release_binary(""));
-    run(command.args(options))
+    interop::conform(options)
 }

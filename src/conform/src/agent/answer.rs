@@ -4,6 +4,7 @@ use super::command::State;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use urxe_types::{WcOpcode, WcStatus};
 
 /// The device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +119,67 @@ pub enum Status {
     /// Any other.
     #[serde(other)]
     Other,
+}
+
+impl Status {
+    /// The status with this number in `ibv_wc_status`.
+    pub fn from_number(number: u32) -> Status {
+        use Status::*;
+        match number {
+            0 => Success,
+            1 => LocLenErr,
+            2 => LocQpOpErr,
+            4 => LocProtErr,
+            5 => WrFlushErr,
+            6 => MwBindErr,
+            7 => BadRespErr,
+            8 => LocAccessErr,
+            9 => RemInvReqErr,
+            10 => RemAccessErr,
+            11 => RemOpErr,
+            12 => RetryExcErr,
+            13 => RnrRetryExcErr,
+            _ => Other,
+        }
+    }
+}
+
+impl From<WcStatus> for Status {
+    fn from(status: WcStatus) -> Status {
+        match status {
+            WcStatus::Success => Status::Success,
+            WcStatus::LocalLength => Status::LocLenErr,
+            WcStatus::LocalQpOperation => Status::LocQpOpErr,
+            WcStatus::LocalProtection => Status::LocProtErr,
+            WcStatus::WrFlush => Status::WrFlushErr,
+            WcStatus::MwBind => Status::MwBindErr,
+            WcStatus::BadResponse => Status::BadRespErr,
+            WcStatus::LocalAccess => Status::LocAccessErr,
+            WcStatus::RemoteInvalidRequest => Status::RemInvReqErr,
+            WcStatus::RemoteAccess => Status::RemAccessErr,
+            WcStatus::RemoteOperation => Status::RemOpErr,
+            WcStatus::RetryExceeded => Status::RetryExcErr,
+            WcStatus::RnrRetryExceeded => Status::RnrRetryExcErr,
+            _ => Status::Other,
+        }
+    }
+}
+
+/// The name of a completion's opcode in `ibv_wc_opcode`, without `IBV_WC_`.
+pub fn opcode_name(opcode: WcOpcode) -> &'static str {
+    match opcode {
+        WcOpcode::Send => "SEND",
+        WcOpcode::RdmaWrite => "RDMA_WRITE",
+        WcOpcode::RdmaRead => "RDMA_READ",
+        WcOpcode::CompareSwap => "COMP_SWAP",
+        WcOpcode::FetchAdd => "FETCH_ADD",
+        WcOpcode::BindMw => "BIND_MW",
+        WcOpcode::LocalInvalidate => "LOCAL_INV",
+        WcOpcode::Flush => "FLUSH",
+        WcOpcode::AtomicWrite => "ATOMIC_WRITE",
+        WcOpcode::Recv => "RECV",
+        WcOpcode::RecvRdmaWithImm => "RECV_RDMA_WITH_IMM",
+    }
 }
 
 /// What a QP is.

@@ -214,7 +214,8 @@ pub struct Path {
     pub gid_index: u8,
 }
 
-/// A connection. Who has no use for an attribute (UC) leaves it out.
+/// A connection. Who has no use for an attribute (UC) leaves it out; who sets timers and limits
+/// itself, too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Connect {
     /// The QP.
@@ -233,18 +234,25 @@ pub struct Connect {
     #[serde(flatten)]
     pub path: Path,
     /// Code of the ACK timeout.
+    #[serde(default)]
     pub timeout: u8,
     /// Tries after a timeout.
+    #[serde(default)]
     pub retry_cnt: u8,
     /// Tries after an RNR NAK.
+    #[serde(default)]
     pub rnr_retry: u8,
     /// Code of the wait that an RNR NAK asks for.
+    #[serde(default)]
     pub min_rnr_timer: u8,
     /// READs and atomics that it may have outstanding.
+    #[serde(default)]
     pub max_rd_atomic: u8,
     /// READs and atomics that its peer may have outstanding.
+    #[serde(default)]
     pub max_dest_rd_atomic: u8,
     /// The last state that it goes to: `INIT`, `RTR` or `RTS`.
+    #[serde(default)]
     pub until: State,
 }
 

@@ -10,7 +10,7 @@ mod tcp;
 mod wr;
 
 pub use answer::{
-    Bound, Completed, Event, EventKind, Events, Hello, Key, Made, QpInfo, Status, Wc,
+    Bound, Completed, Event, EventKind, Events, Hello, Key, Made, QpInfo, Status, Wc, opcode_name,
 };
 pub use command::{Command, Connect, ModifyQp, Path, State};
 pub use tcp::TcpAgent;

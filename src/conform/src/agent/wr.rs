@@ -75,7 +75,7 @@ fn is_not(flag: &bool) -> bool {
 }
 
 /// What a send does, by the names of verbs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Operation {
     /// SEND.

@@ -219,7 +219,7 @@ pub(super) fn is_there(t: &mut Script<'_>) -> Outcome {
 }
 
 /// The port of the program that accepts.
-pub(super) fn listener(t: &Script<'_>) -> Outcome<u16> {
+pub(super) fn listener(t: &mut Script<'_>) -> Outcome<u16> {
     needed(t.services().accepts, "accepts connections (`rping -s -P` in a loop, named with --cm)")
 }
 
@@ -306,8 +306,15 @@ pub(super) fn connected(
 pub(super) fn carries_data(t: &mut Script<'_>) -> Outcome {
     t.send(packet(Opcode::RC_SEND_ONLY).ack_req())?;
     let expected = "an ACK or RNR NAK of a SEND at the PSN that the device has named";
-    let answered = t.next(program_time(t))?;
-    let Some(answered) = answered else { return Err(Stop::failed(expected, "nothing")) };
+    let answered = loop {
+        let Some(arrived) = t.next(program_time(t))? else {
+            return Err(Stop::failed(expected, "nothing"));
+        };
+        // The program may send something of its own.
+        if arrived.is_response() {
+            break arrived;
+        }
+    };
     let sound = answered.opcode() == Opcode::RC_ACK as u8
         && answered.nak().is_none()
         && t.place(&answered) == 0;

@@ -4,9 +4,11 @@ use super::cm_call::{DEPTH, carries_data, program_time, words};
 use crate::Arrived;
 use crate::check::{Check, Outcome, Stop, ensure};
 use crate::device::{OurEnd, Setup, TheirEnd};
+use crate::packet::refusal;
 use crate::script::Script;
 use std::time::Duration;
 use urxe_types::{Psn, Qkey, Qpn, TimeCode};
+use urxe_wire::NakCode;
 use urxe_wire::mad::{
     Ari, CommId, Drep, IpCmHeader, Mad, Message, Mra, PortSpace, Reason, Received, Rej, Rejected,
     Rep, Req, ServiceId, TransportService,
@@ -113,7 +115,7 @@ pub(super) const CHECKS: &[Check] = &[
         "Who disconnects sends a DREQ with both communication IDs and our QP.",
         |t| {
             established(t, |t, call| {
-                t.close(call.name.clone())?;
+                call.hang_up(t)?;
                 call.dreq(t).map(drop)
             })
         },
@@ -124,7 +126,7 @@ pub(super) const CHECKS: &[Check] = &[
         "A DREQ that is not answered is repeated, the same to the byte.",
         |t| {
             established(t, |t, call| {
-                t.close(call.name.clone())?;
+                call.hang_up(t)?;
                 let first = call.dreq(t)?;
                 let again = call.dreq(t)?;
                 ensure(again == first, &first.to_string(), || again.to_string())
@@ -141,8 +143,8 @@ pub(super) const CHECKS: &[Check] = &[
 
 /// A program of the device connects to us.
 struct Called {
-    /// Its name for the connection.
-    name: String,
+    /// Its name for the connection, if it is told what to do.
+    name: Option<String>,
     port: u16,
     tid: u64,
     /// Its REQ, for a service that only this check is called for.
@@ -245,6 +247,18 @@ impl Called {
         }
     }
 
+    /// Has the program disconnect: because it is told to, or since what it sends is refused.
+    fn hang_up(&self, t: &mut Script<'_>) -> Outcome {
+        if let Some(name) = &self.name {
+            return t.close(name.clone());
+        }
+        self.adopt(t);
+        let within = program_time(t);
+        let sent = t.next(within)?;
+        ensure(sent.is_some(), "something that the program sends", || "nothing".into())?;
+        t.send(refusal(NakCode::RemoteOperational, 0, 0))
+    }
+
     fn adopt(&self, t: &mut Script<'_>) {
         let psn = self.req.starting_psn.get();
         let ours = OurEnd { addr: t.addresses().0, qpn: self.qpn, psn };
@@ -342,7 +356,7 @@ fn rejected(t: &mut Script<'_>) -> Outcome {
 
 fn confirmed_end(t: &mut Script<'_>) -> Outcome {
     established(t, |t, call| {
-        t.close(call.name.clone())?;
+        call.hang_up(t)?;
         let dreq = call.dreq(t)?;
         t.send_mad(&Mad::new(
             dreq.tid,

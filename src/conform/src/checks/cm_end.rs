@@ -40,7 +40,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::new(
         "cm-end/dreq-stops-the-repeats-of-a-rep",
         "CM-017",
-        "A REP is not repeated after the DREQ of its connection was answered.",
+        "A REP is not repeated after the DREQ of its connection.",
         stops_repeats,
     ),
     Check::new(
@@ -196,8 +196,21 @@ fn stops_repeats(t: &mut Script<'_>) -> Outcome {
         t,
         |req| req,
         |t, agreed| {
-            drep(t, agreed)?;
-            silent(t, &agreed.call, Duration::from_millis(500))
+            t.send_mad(&agreed.dreq())?;
+            let program_time = program_time(t);
+            let ended =
+                |mad: &Mad| agreed.call.concerns(mad) && matches!(mad.message, Message::Drep(_));
+            if t.next_mad(program_time, ended)?.is_none() {
+                t.allow("does not answer a DREQ that comes before the RTU");
+            }
+            let is_rep =
+                |mad: &Mad| agreed.call.concerns(mad) && matches!(mad.message, Message::Rep(_));
+            // One that was under way has come with the DREP.
+            while t.next_mad(Duration::ZERO, is_rep)?.is_some() {}
+            match t.next_mad(Duration::from_millis(500), is_rep)? {
+                None => Ok(()),
+                Some((_, mad)) => Err(Stop::failed("no REP", mad.to_string())),
+            }
         },
     )
 }

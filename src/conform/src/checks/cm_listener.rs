@@ -5,10 +5,12 @@ use super::cm_call::{
     program_time, request, silent, words,
 };
 use crate::check::{Check, Outcome, Stop, ensure};
+use crate::packet::packet;
 use crate::script::Script;
 use std::time::Duration;
 use urxe_types::{Qpn, TimeCode};
 use urxe_wire::mad::{Message, Mra, Reason, Received, Rejected, Rep, Req};
+use urxe_wire::{Credits, Opcode, Syndrome};
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new(
@@ -48,6 +50,15 @@ pub(super) const CHECKS: &[Check] = &[
                     ensure(asked <= DEPTH, &format!("at most {DEPTH}"), || asked.to_string())
                 },
             )
+        },
+    ),
+    Check::new(
+        "cm-listener/flow-control-comes-with-credits",
+        "CM-060",
+        "Who says in its REP that it has end-to-end flow control tells credits in its ACKs.",
+        |t| {
+            let asked = |req| Req { flow_control: true, ..req };
+            accepted(t, asked, flow_control)
         },
     ),
     Check::new(
@@ -182,12 +193,29 @@ fn goes_to_qp_1(t: &mut Script<'_>) -> Outcome {
     ensure(arrived.dest_qp() == 1 && arrived.pad() == 0, "QP 1, no padding", || {
         arrived.to_string()
     })?;
-    ensure(!arrived.ack_req(), "no AckReq", || "AckReq".into())?;
+    if arrived.ack_req() {
+        t.allow("asks for an acknowledgement of a datagram");
+    }
     ensure(arrived.icrc_is_right, "a right ICRC", || "a wrong one".into())
 }
 
 fn names_a_qp(rep: &Rep) -> Outcome {
     ensure(rep.local_qpn.get() > 1, "a QP above 1", || rep.local_qpn.to_string())
+}
+
+fn flow_control(t: &mut Script<'_>, agreed: &Agreed) -> Outcome {
+    t.send_mad(&agreed.rtu())?;
+    if !agreed.rep.flow_control {
+        return Ok(());
+    }
+    // It needs no receive.
+    t.send(packet(Opcode::RC_WRITE_ONLY).reth(0, 0, 0).ack_req())?;
+    let acked = t.expect_acked(0, 1)?;
+    let counts = |credits: Credits| credits.code() != 31;
+    let does = matches!(acked.aeth(), Some((Syndrome::Ack { credits }, _)) if counts(credits));
+    ensure(does, "credits in its ACKs, as its REP says", || {
+        format!("a REP with end-to-end flow control, then {acked}, with credit code 31: none")
+    })
 }
 
 fn late_rtu(t: &mut Script<'_>) -> Outcome {
@@ -358,8 +386,12 @@ fn stale_ends(t: &mut Script<'_>) -> Outcome {
         match answer(t, &agreed.call)?.map(|(_, mad)| mad) {
             Some(mad) => match mad.message {
                 Message::Dreq(dreq) => {
+                    // CM-200: one that has the connection drops this.
+                    if dreq.remote_qpn == Qpn::new(0) {
+                        t.allow("asks by a DREQ for QP 0 whether the connection is lost");
+                    }
                     let right = dreq.local_comm_id == agreed.rep.local_comm_id
-                        && dreq.remote_qpn == Qpn::new(agreed.call.qpn);
+                        && [0, agreed.call.qpn].contains(&dreq.remote_qpn.get());
                     ensure(right, "a DREQ that names both numbers and our QP", || mad.to_string())
                 }
                 _ => Err(Stop::failed("DREQ", mad.to_string())),

@@ -160,7 +160,7 @@ pub(super) const CHECKS: &[Check] = &[
         "cm-malformed/too-short",
         "CM-003",
         "A datagram that is shorter than 256 bytes is no REQ that is accepted.",
-        |t| unanswered(t, |req| management(&req[..100])),
+        |t| malformed_req(t, |req| management(&req[..100]), |_| true),
     ),
     malformed("cm-malformed/empty", "CM-003", "An empty datagram to QP 1 does no harm.", |t| {
         unanswered(t, |_| management(&[]))
@@ -256,8 +256,20 @@ fn damaged(req: &[u8], change: impl FnOnce(&mut [u8])) -> Packet {
     management(&mad)
 }
 
-/// What is made of a REQ gets no answer, at least none that accepts; and the device lives on.
+/// What is made of a REQ gets no answer, or one that says that it is not understood.
 fn unanswered(t: &mut Script<'_>, damage: impl FnOnce(&[u8]) -> Packet) -> Outcome {
+    malformed_req(t, damage, |reason| {
+        matches!(reason, Reason::InvalidClassVersion | Reason::Unsupported)
+    })
+}
+
+/// What is made of a REQ gets no answer, or one that rejects for such a reason; and the device
+/// lives on.
+fn malformed_req(
+    t: &mut Script<'_>,
+    damage: impl FnOnce(&[u8]) -> Packet,
+    is_allowed: impl Fn(Reason) -> bool,
+) -> Outcome {
     is_there(t)?;
     let port = t.services().accepts.unwrap_or(NOBODY);
     let call = Call::new(t);
@@ -268,10 +280,7 @@ fn unanswered(t: &mut Script<'_>, damage: impl FnOnce(&[u8]) -> Packet) -> Outco
     match found.map(|(_, mad)| mad) {
         None => {}
         Some(mad) => match mad.message {
-            // Some say that they do not understand.
-            Message::Rej(rej)
-                if matches!(rej.reason, Reason::InvalidClassVersion | Reason::Unsupported) =>
-            {
+            Message::Rej(rej) if is_allowed(rej.reason) => {
                 t.allow(format!("rejects with {}", rej.reason));
             }
             _ => return Err(Stop::failed("nothing", mad.to_string())),

@@ -1,12 +1,11 @@
 //! What the requester of a reliable connection makes of answers: right, old, wrong and refusing.
 
-use super::requester_send::SEND;
-use crate::agent::{SendWr, State, Status};
+use crate::agent::{SendWr, Status};
 use crate::check::{Check, Outcome, Stop};
 use crate::device::{SOURCE, Setup, TARGET};
 use crate::expect::request;
 use crate::packet::{BECN, Packet, atomic_response, packet, positive_ack, read_responses, refusal};
-use crate::script::{OUR_ADDR, OUR_RKEY, Script};
+use crate::script::Script;
 use urxe_types::PathMtu;
 use urxe_wire::NakCode;
 use urxe_wire::Opcode::*;
@@ -34,7 +33,7 @@ pub(super) const CHECKS: &[Check] = &[
         "requester-ack/for-what-was-never-sent",
         "RC-COMP-012",
         "An ACK of a PSN that was never sent is dropped: nothing completes by it.",
-        |t| dropped(t, positive_ack(5, 6)),
+        |t| dropped(t, positive_ack(9, 10)),
     ),
     Check::new(
         "requester-ack/far-ahead",
@@ -58,25 +57,25 @@ pub(super) const CHECKS: &[Check] = &[
         "requester-ack/wrong-icrc",
         "WIRE-028",
         "An ACK with a wrong ICRC is dropped.",
-        |t| dropped(t, positive_ack(0, 1).wrong_icrc()),
+        |t| dropped(t, positive_ack(4, 5).wrong_icrc()),
     ),
     Check::new(
         "requester-ack/wrong-partition",
         "WIRE-022",
         "An ACK of another partition is dropped.",
-        |t| dropped(t, positive_ack(0, 1).pkey(0x8123)),
+        |t| dropped(t, positive_ack(4, 5).pkey(0x8123)),
     ),
     Check::new(
         "requester-ack/wrong-version",
         "WIRE-004",
         "An ACK of another transport version is dropped.",
-        |t| dropped(t, Packet { version: 1, ..positive_ack(0, 1) }),
+        |t| dropped(t, Packet { version: 1, ..positive_ack(4, 5) }),
     ),
     Check::new(
         "requester-ack/without-aeth",
         "WIRE-007",
         "An ACK that is shorter than its header is dropped.",
-        |t| dropped(t, packet(RC_ACK).at(0)),
+        |t| dropped(t, packet(RC_ACK).at(4)),
     ),
     Check::new(
         "requester-ack/with-becn",
@@ -124,7 +123,7 @@ pub(super) const CHECKS: &[Check] = &[
         "requester-nak/for-what-was-never-sent",
         "RC-COMP-012",
         "A fatal NAK of a PSN that was never sent is dropped.",
-        |t| dropped(t, refusal(NakCode::RemoteAccess, 9, 1)),
+        |t| dropped(t, refusal(NakCode::RemoteAccess, 9, 5)),
     ),
     Check::new(
         "requester-nak/of-the-past",
@@ -197,25 +196,29 @@ pub(super) const CHECKS: &[Check] = &[
     ),
 ];
 
+/// The program SENDs short messages, and their packets have come.
+fn sends(t: &mut Script<'_>) -> Outcome {
+    t.connect(&Setup::rc().sending(8))?;
+    t.begin()?;
+    t.take_work().map(drop)
+}
+
 fn one_for_all_before_it(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.take_short_sends(4)?;
+    sends(t)?;
     t.send(positive_ack(2, 3))?;
-    t.expect_success(1..=3)?;
-    t.expect_no_completion()?;
-    t.send(positive_ack(3, 4))?;
-    t.expect_success([4])
+    t.expect_succeeded(3)?;
+    t.finish_work()
 }
 
 fn of_the_midst(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    let data = t.bytes(2500);
-    t.post_sends(&[&data])?;
-    t.expect_message(SEND, 0, &data)?;
-    t.send(positive_ack(1, 0))?;
-    t.expect_no_completion()?;
-    t.send(positive_ack(2, 1))?;
-    t.expect_success([1])
+    t.connect(&Setup::rc().sending(4000))?;
+    t.begin()?;
+    t.take_beginning(0, 4, 4000)?;
+    t.send(positive_ack(2, 0))?;
+    t.expect_succeeded(0)?;
+    t.send(positive_ack(3, 1))?;
+    t.expect_succeeded(1)?;
+    t.finish_work()
 }
 
 fn unsignaled(t: &mut Script<'_>) -> Outcome {
@@ -231,37 +234,28 @@ fn unsignaled(t: &mut Script<'_>) -> Outcome {
     t.expect_no_completion()
 }
 
-/// A SEND waits for its ACK, and this comes instead: it changes nothing.
+/// The messages wait for their ACK, and this comes instead: it changes nothing.
 fn dropped(t: &mut Script<'_>, answer: Packet) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.take_short_sends(1)?;
+    sends(t)?;
     t.send(answer)?;
-    t.expect_no_completion()?;
-    t.expect_nothing_new(1)?;
-    t.send(positive_ack(0, 1))?;
-    t.expect_success([1])?;
-    t.collect(t.waits().quiet)?;
-    t.expect_requester_works(1, 2)
+    t.expect_nothing_new(5)?;
+    t.expect_succeeded(0)?;
+    t.finish_work()
 }
 
 fn twice(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.take_short_sends(2)?;
+    sends(t)?;
     t.send_all(&[positive_ack(0, 1), positive_ack(0, 1)])?;
-    t.expect_success([1])?;
-    t.expect_no_completion()?;
-    t.send_all(&[positive_ack(1, 2), positive_ack(0, 1), positive_ack(1, 2)])?;
-    t.expect_success([2])?;
-    t.collect(t.waits().quiet)?;
-    t.expect_requester_works(2, 3)
+    t.expect_succeeded(1)?;
+    t.send_all(&[positive_ack(3, 4), positive_ack(0, 1), positive_ack(3, 4)])?;
+    t.expect_succeeded(4)?;
+    t.finish_work()
 }
 
 fn with_becn(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.take_short_sends(1)?;
-    t.send(Packet { congestion: BECN, ..positive_ack(0, 1) })?;
-    t.expect_success([1])?;
-    t.expect_requester_works(1, 2)
+    sends(t)?;
+    t.send(Packet { congestion: BECN, ..positive_ack(4, 5) })?;
+    t.expect_done()
 }
 
 fn without_credits(t: &mut Script<'_>) -> Outcome {
@@ -283,12 +277,9 @@ fn without_credits(t: &mut Script<'_>) -> Outcome {
 }
 
 fn fatal(t: &mut Script<'_>, code: NakCode, status: Status) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.take_short_sends(3)?;
+    sends(t)?;
     t.send(refusal(code, 0, 0))?;
-    t.expect_completion(1, status)?;
-    t.expect_flushed(2..=3)?;
-    t.expect_state(State::Err)?;
+    t.expect_failure(status)?;
     t.collect(t.waits().quiet)?;
     t.expect_nothing()
 }
@@ -311,33 +302,31 @@ fn unsignaled_request_completes(t: &mut Script<'_>) -> Outcome {
 }
 
 fn nak_of_the_past(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.take_short_sends(2)?;
+    sends(t)?;
     t.send(positive_ack(0, 1))?;
-    t.expect_success([1])?;
+    t.expect_succeeded(1)?;
     t.send(refusal(NakCode::RemoteAccess, 0, 0))?;
-    t.expect_no_completion()?;
-    t.send(positive_ack(1, 2))?;
-    t.expect_success([2])?;
-    t.collect(t.waits().quiet)?;
-    t.expect_requester_works(2, 3)
+    t.expect_succeeded(1)?;
+    t.finish_work()
 }
 
 fn reserved(t: &mut Script<'_>, syndrome: u8) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.take_short_sends(1)?;
-    t.send(packet(RC_ACK).at(0).aeth(syndrome, 1))?;
-    t.expect_bad_response(1)
+    sends(t)?;
+    t.send(packet(RC_ACK).at(4).aeth(syndrome, 5))?;
+    t.expect_bad_response_to_work(4)
 }
 
 /// A READ of 64 bytes gets this answer, which makes no sense.
 fn wrong_answer(t: &mut Script<'_>, answer: fn(&[u8]) -> Vec<Packet>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.post(&[SendWr::read(1, TARGET..TARGET + 64, OUR_ADDR, OUR_RKEY)])?;
+    t.connect(&Setup { max_rd_atomic: Some(1), ..Setup::rc().reading(64) })?;
+    t.begin()?;
     t.expect(request(RC_READ_REQUEST, 0))?;
     let data = t.bytes(64);
     t.send_all(&answer(&data))?;
-    t.expect_bad_response(1)?;
+    t.expect_bad_response_to_work(0)?;
+    if !t.is_told() {
+        return Ok(());
+    }
     let behind = t.buffer(TARGET + 64, 64)?;
     match behind.iter().all(|&byte| byte == 0) {
         true => Ok(()),
@@ -351,23 +340,17 @@ fn change_opcode(data: &[u8], opcode: u8) -> Vec<Packet> {
 }
 
 fn data_for_a_send(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.take_short_sends(1)?;
-    t.send_all(&read_responses(0, &[1; 64], PathMtu::Mtu1024, 1))?;
-    t.expect_bad_response(1)
+    sends(t)?;
+    t.send_all(&read_responses(4, &[1; 64], PathMtu::Mtu1024, 5))?;
+    t.expect_bad_response_to_work(4)
 }
 
 fn cnp_goes_on(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.take_short_sends(1)?;
+    t.connect(&Setup::rc().sending(4000))?;
+    t.begin()?;
+    t.take_beginning(0, 1, 4000)?;
     for _ in 0..3 {
         t.send(Packet { congestion: BECN, payload: vec![0; 16], ..packet(CNP).at_absolute(0) })?;
     }
-    t.send(positive_ack(0, 1))?;
-    t.expect_success([1])?;
-    let data = t.bytes(4000);
-    t.post_sends(&[&data])?;
-    t.expect_message(SEND, 1, &data)?;
-    t.send(positive_ack(4, 2))?;
-    t.expect_success([1])
+    t.finish_work()
 }

@@ -2,10 +2,10 @@
 
 use crate::agent::{SendWr, Status};
 use crate::check::{Check, Outcome, Stop, ensure};
-use crate::device::{SOURCE, Setup, TARGET};
+use crate::device::{End, SOURCE, Setup, TARGET};
 use crate::expect::request;
 use crate::packet::{Packet, atomic_response, positive_ack, read_responses};
-use crate::script::{OUR_ADDR, OUR_RKEY, Script};
+use crate::script::{OUR_ADDR, OUR_RKEY, Script, our_memory};
 use urxe_types::PathMtu;
 use urxe_wire::Opcode::*;
 
@@ -159,18 +159,9 @@ fn psn_wraps_among_responses(t: &mut Script<'_>) -> Outcome {
     t.expect_requester_works(next, 2)
 }
 
-/// READs of one packet each.
-fn short_reads(count: usize) -> Vec<SendWr> {
-    let read = |i: usize| {
-        let (to, from) = (TARGET + 64 * i, OUR_ADDR + 4096 * i as u64);
-        SendWr::read(i as u64 + 1, to..to + 64, from, OUR_RKEY)
-    };
-    (0..count).map(read).collect()
-}
-
 fn outstanding(t: &mut Script<'_>, most: u8) -> Outcome {
-    t.connect(&Setup { max_rd_atomic: Some(most), ..Setup::rc() })?;
-    t.post(&short_reads(5))?;
+    t.connect(&Setup { max_rd_atomic: Some(most), ..Setup::rc() }.reading(64))?;
+    t.begin()?;
     let mut asked = 0;
     for answered in 0..5 {
         let may_ask = (answered + i32::from(most)).min(5);
@@ -193,7 +184,7 @@ fn outstanding(t: &mut Script<'_>, most: u8) -> Outcome {
         let data = t.bytes(64);
         t.send_all(&read_responses(answered, &data, PathMtu::Mtu1024, answered as u32 + 1))?;
     }
-    t.expect_success(1..=5)
+    t.expect_done()
 }
 
 fn fence_waits_for_the_answer(t: &mut Script<'_>) -> Outcome {
@@ -250,25 +241,28 @@ fn ack_behind_it(t: &mut Script<'_>) -> Outcome {
 }
 
 fn plain_ack_is_no_answer(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.post(&short_reads(1))?;
-    t.expect(request(RC_READ_REQUEST, 0))?;
+    needs_its_answer(t, Setup::rc().reading(64), RC_READ_REQUEST)
+}
+
+/// What is posted is acknowledged without what it asks for: it is sent again, as it was.
+fn needs_its_answer(t: &mut Script<'_>, setup: Setup, opcode: urxe_wire::Opcode) -> Outcome {
+    t.connect(&Setup { max_rd_atomic: Some(1), ..setup })?;
+    t.begin()?;
+    let first = t.expect(request(opcode, 0))?;
     t.send(positive_ack(0, 1))?;
-    if let Some(wc) = t.completion(t.waits().quiet)? {
-        // A response without data for a READ may be called bad.
-        return match wc.status {
-            Status::BadRespErr => {
-                t.allow("calls an ACK of a READ a bad response");
-                Ok(())
-            }
-            status => Err(Stop::failed("the READ asked for again", format!("{status:?}"))),
-        };
+    match t.end_within(t.waits().quiet)? {
+        None => {}
+        // A response without data may be called bad.
+        Some(End::Failed(Some(Status::BadRespErr) | None)) => {
+            t.allow("calls an ACK in the place of an answer a bad response");
+            return Ok(());
+        }
+        Some(end) => return Err(Stop::failed("the request again", format!("{end:?}"))),
     }
-    t.expect(request(RC_READ_REQUEST, 0).reth(OUR_ADDR, OUR_RKEY, 64))?;
-    let data = t.bytes(64);
-    t.send_all(&read_responses(0, &data, PathMtu::Mtu1024, 1))?;
-    t.expect_success([1])?;
-    expect_buffer(t, TARGET, &data)
+    let again = t.expect(request(opcode, 0))?;
+    ensure(again.body() == first.body(), "the request again, as it was", || again.to_string())?;
+    t.expect_succeeded(0)?;
+    t.finish_work()
 }
 
 /// Answers the next READ REQUEST of the READ of `data` in packets of 256 bytes, but for one place.
@@ -298,36 +292,36 @@ fn serve_all_but(t: &mut Script<'_>, data: &[u8], missing: Option<i32>) -> Outco
 }
 
 fn lost_response(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup { mtu: PathMtu::Mtu256, max_rd_atomic: Some(1), ..Setup::rc() })?;
-    t.post(&[SendWr::read(1, TARGET..TARGET + 1000, OUR_ADDR, OUR_RKEY)])?;
-    let data = t.bytes(1000);
+    let setup = Setup { mtu: PathMtu::Mtu256, max_rd_atomic: Some(1), ..Setup::rc() };
+    t.connect(&setup.reading(1000))?;
+    t.begin()?;
+    let data = our_memory(OUR_ADDR, 1000);
     while !serve_all_but(t, &data, Some(1))? {}
-    // What is behind it may be asked for again, by as many requests.
-    for _ in 0..4 {
-        serve_all_but(t, &data, None)?;
-        if let Some(wc) = t.completion(t.waits().quiet)? {
-            let is_done = wc.id == 1 && wc.status == Status::Success;
-            ensure(is_done, "the READ done", || format!("{wc:?}"))?;
-            return expect_buffer(t, TARGET, &data);
-        }
-    }
-    Err(Stop::failed("the READ done when all of it was answered", "no completion"))
+    // What is behind it may be asked for again too.
+    serve_all_but(t, &data, None)?;
+    t.finish_work()?;
+    expect_told(t, TARGET, &data)
+}
+
+/// If the program tells what stands in its buffer, it is this.
+fn expect_told(t: &mut Script<'_>, at: usize, data: &[u8]) -> Outcome {
+    if t.is_told() { expect_buffer(t, at, data) } else { Ok(()) }
 }
 
 fn repeated_response(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.post(&short_reads(2))?;
-    let (data, other) = (t.bytes(64), t.bytes(64));
+    t.connect(&Setup { max_rd_atomic: Some(1), ..Setup::rc() }.reading(64))?;
+    t.begin()?;
     t.expect(request(RC_READ_REQUEST, 0))?;
+    let data = t.bytes(64);
     let first = read_responses(0, &data, PathMtu::Mtu1024, 1);
     t.send_all(&first)?;
     t.expect(request(RC_READ_REQUEST, 1))?;
     t.send_all(&first)?;
+    t.expect_succeeded(1)?;
+    let other = t.bytes(64);
     t.send_all(&read_responses(1, &other, PathMtu::Mtu1024, 2))?;
-    t.expect_success(1..=2)?;
-    expect_buffer(t, TARGET, &data)?;
-    expect_buffer(t, TARGET + 64, &other)?;
-    t.expect_requester_works(2, 3)
+    t.finish_work()?;
+    expect_told(t, TARGET, &data)
 }
 
 fn expect_atomic(t: &mut Script<'_>, opcode: urxe_wire::Opcode, at: i32, body: &[u8]) -> Outcome {
@@ -372,36 +366,15 @@ fn fetch_and_add(t: &mut Script<'_>) -> Outcome {
 }
 
 fn atomics_count(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup { max_rd_atomic: Some(1), ..Setup::rc() })?;
-    t.post(&[
-        SendWr::fetch_add(1, TARGET, OUR_ADDR, OUR_RKEY, 1),
-        SendWr::fetch_add(2, TARGET + 8, OUR_ADDR, OUR_RKEY, 1),
-    ])?;
+    t.connect(&Setup { max_rd_atomic: Some(1), ..Setup::rc() }.adding())?;
+    t.begin()?;
     t.expect(request(RC_FETCH_ADD, 0))?;
     t.expect_nothing_new(1)?;
     t.send(atomic_response(0, 1, 5))?;
     t.expect(request(RC_FETCH_ADD, 1))?;
-    t.send(atomic_response(1, 2, 6))?;
-    t.expect_success(1..=2)
+    t.finish_work()
 }
 
 fn atomic_needs_its_answer(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.post(&[SendWr::cmp_swap(1, TARGET, OUR_ADDR, OUR_RKEY, [1, 2])])?;
-    let header = atomic_header(OUR_ADDR, 2, 1);
-    expect_atomic(t, RC_COMPARE_SWAP, 0, &header)?;
-    t.send(positive_ack(0, 1))?;
-    if let Some(wc) = t.completion(t.waits().quiet)? {
-        return match wc.status {
-            Status::BadRespErr => {
-                t.allow("calls an ACK of an atomic a bad response");
-                Ok(())
-            }
-            status => Err(Stop::failed("the atomic sent again", format!("{status:?}"))),
-        };
-    }
-    expect_atomic(t, RC_COMPARE_SWAP, 0, &header)?;
-    t.send(atomic_response(0, 1, 7))?;
-    t.expect_success([1])?;
-    expect_buffer(t, TARGET, &7u64.to_ne_bytes())
+    needs_its_answer(t, Setup::rc().adding(), RC_FETCH_ADD)
 }

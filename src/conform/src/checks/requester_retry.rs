@@ -1,13 +1,12 @@
 //! Timeouts, sequence errors and "receiver not ready", at the requester of a reliable connection.
 
-use super::requester_send::SEND;
 use crate::Arrived;
-use crate::agent::{SendWr, State, Status};
+use crate::agent::Status;
 use crate::check::{Check, Outcome, Stop, ensure};
-use crate::device::{Setup, TARGET};
+use crate::device::Setup;
 use crate::expect::request;
-use crate::packet::{not_ready, positive_ack, read_responses, refusal};
-use crate::script::{OUR_ADDR, OUR_RKEY, Script};
+use crate::packet::{Packet, not_ready, positive_ack, read_responses, refusal};
+use crate::script::{OUR_ADDR, OUR_RKEY, Script, our_memory};
 use std::time::Duration;
 use urxe_types::{PathMtu, RnrTimer, TimeCode};
 use urxe_wire::NakCode;
@@ -44,6 +43,13 @@ pub(super) const CHECKS: &[Check] = &[
         "RC-REQ-017",
         "With retry_cnt 0 the first timeout ends a request.",
         |t| ends_after(t, 0),
+    ),
+    Check::new(
+        "requester-timeout/seven-retries-are-eight-tries",
+        "RC-REQ-017",
+        "With retry_cnt 7 a request is tried eight times, then it ends with RETRY_EXC_ERR and \
+         nothing more is sent.",
+        |t| ends_after(t, 7),
     ),
     Check::new(
         "requester-timeout/flushes-the-rest-in-order",
@@ -126,9 +132,9 @@ pub(super) const CHECKS: &[Check] = &[
     ),
 ];
 
-/// The ACK timeout that these checks use, 33.6 ms: coarse clocks of a device do not matter, and
-/// few tries do not take long.
-const TIMEOUT: u8 = 13;
+/// The ACK timeout that these checks use, 67 ms: coarse clocks of a device do not matter, few tries
+/// do not take long, and it is what stock clients use.
+const TIMEOUT: u8 = 14;
 
 fn timeout() -> Duration {
     TimeCode::new(TIMEOUT).duration()
@@ -150,82 +156,110 @@ fn connect(t: &mut Script<'_>, retry_cnt: u8) -> Outcome {
     t.expect_requester_works(0, 1)
 }
 
-fn repeats_in_time(t: &mut Script<'_>) -> Outcome {
-    connect(t, 7)?;
-    let data = t.bytes(100);
-    t.post_sends(&[&data])?;
-    let first = t.expect(request(RC_SEND_ONLY, 1).payload(&data))?;
-    let expected = request(RC_SEND_ONLY, 1).payload(&data);
-    let Some(again) = t.next(longest(1))? else {
-        let seen = format!("not within {} ms", longest(1).as_millis());
-        return Err(Stop::failed("the request again", seen));
-    };
-    t.check(&expected, &again)?;
-    if again.at - first.at < timeout() {
-        t.allow("repeats before the ACK timeout");
+/// The program SENDs short messages. The first is acknowledged at once: now the device knows how
+/// long the way is, which some take into account. Returns the packet of the second, which is left.
+fn leave_the_second(t: &mut Script<'_>, setup: Setup) -> Outcome<Arrived> {
+    t.connect(&setup.sending(8))?;
+    t.begin()?;
+    t.expect(request(RC_SEND_ONLY, 0).len(8))?;
+    t.send(positive_ack(0, 1))?;
+    let second = next_at(t, 1, t.waits().reply)?;
+    t.check(&request(RC_SEND_ONLY, 1).len(8), &second)?;
+    Ok(second)
+}
+
+/// The next packet at this place, and none before it.
+fn next_at(t: &mut Script<'_>, place: i32, within: Duration) -> Outcome<Arrived> {
+    let until = t.now() + within;
+    loop {
+        let left = until.saturating_duration_since(t.now());
+        let Some(packet) = t.next(left)? else {
+            return Err(Stop::failed(format!("the request at PSN {place}"), "nothing"));
+        };
+        let found = t.place(&packet);
+        ensure(found >= place, "nothing of what was acknowledged", || packet.to_string())?;
+        if found == place {
+            return Ok(packet);
+        }
     }
-    t.send(positive_ack(1, 2))?;
-    t.expect_success([1])
+}
+
+/// The same packet as before, all but the ICRC, which covers what may differ from try to try.
+fn ensure_same(t: &Script<'_>, first: &Arrived, again: Option<Arrived>) -> Outcome<Arrived> {
+    let again = again.ok_or_else(|| Stop::failed(format!("{first} again"), "nothing"))?;
+    let is_same = again.icrc_is_right
+        && (again.opcode(), t.place(&again)) == (first.opcode(), t.place(first))
+        && again.body() == first.body();
+    ensure(is_same, &format!("{first} again, as it was"), || again.to_string())?;
+    Ok(again)
+}
+
+fn repeats_in_time(t: &mut Script<'_>) -> Outcome {
+    let second = leave_the_second(t, Setup { timeout: Some(TIMEOUT), ..Setup::rc() })?;
+    let again = next_at(t, 1, longest(1))?;
+    ensure_same(t, &second, Some(again)).map(|again| {
+        if again.at - second.at < timeout() {
+            t.allow("repeats before the ACK timeout");
+        }
+    })?;
+    t.finish_work()
 }
 
 fn repeats_a_read(t: &mut Script<'_>) -> Outcome {
-    connect(t, 7)?;
-    t.post(&[SendWr::read(1, TARGET..TARGET + 200, OUR_ADDR, OUR_RKEY)])?;
-    let asks = || request(RC_READ_REQUEST, 1).reth(OUR_ADDR, OUR_RKEY, 200);
-    t.expect(asks())?;
+    let setup = Setup { timeout: Some(TIMEOUT), max_rd_atomic: Some(1), ..Setup::rc() };
+    t.connect(&setup.reading(64))?;
+    t.begin()?;
+    t.expect(request(RC_READ_REQUEST, 0).reth(OUR_ADDR, OUR_RKEY, 64))?;
+    t.send_all(&read_responses(0, &our_memory(OUR_ADDR, 64), PathMtu::Mtu1024, 1))?;
+    let first = t.expect(request(RC_READ_REQUEST, 1))?;
     let again = t.next(longest(1))?;
-    let again = again.ok_or_else(|| Stop::failed("the READ again", "nothing"))?;
-    t.check(&asks(), &again)?;
-    let data = t.bytes(200);
-    t.send_all(&read_responses(1, &data, PathMtu::Mtu1024, 2))?;
-    t.expect_success([1])
+    ensure_same(t, &first, again)?;
+    t.finish_work()
 }
 
 fn repeats_the_rest(t: &mut Script<'_>) -> Outcome {
-    connect(t, 7)?;
-    let data = t.bytes(4000);
-    t.post_sends(&[&data])?;
-    t.expect_message(SEND, 1, &data)?;
-    t.send(positive_ack(2, 1))?;
-    let repeated = t.collect(longest(1))?;
-    ensure(!repeated.is_empty(), "the rest again", || "nothing".into())?;
-    for packet in repeated {
-        let place = t.place(&packet);
-        let opcode = if place == 4 { RC_SEND_LAST } else { RC_SEND_MIDDLE };
-        ensure((3..5).contains(&place), "one of the last two packets again", || {
-            packet.to_string()
-        })?;
-        let at = (place as usize - 1) * 1024;
-        let part = &data[at..data.len().min(at + 1024)];
-        t.check(&request(opcode, place).payload(part), &packet)?;
+    t.connect(&Setup { timeout: Some(TIMEOUT), ..Setup::rc() }.sending(4000))?;
+    t.begin()?;
+    t.take_beginning(0, 4, 4000)?;
+    t.acknowledge(3)?;
+    let packets = t.take_beginning(4, 4, 4000)?;
+    t.collect(Duration::ZERO)?;
+    if t.acknowledged() < 6 {
+        t.acknowledge(5)?;
     }
-    t.send(positive_ack(4, 2))?;
-    t.expect_success([1])
+    let missing = t.acknowledged();
+    let again = next_at(t, missing, longest(1))?;
+    ensure_same(t, &packets[missing as usize - 4], Some(again))?;
+    for packet in t.collect(t.waits().quiet)? {
+        let place = t.place(&packet);
+        ensure(place >= missing, "nothing of what was acknowledged", || packet.to_string())?;
+        if let Some(first) = packets.get(place as usize - 4) {
+            ensure_same(t, first, Some(packet))?;
+        }
+    }
+    t.finish_work()
 }
 
 fn ends_after(t: &mut Script<'_>, retry_cnt: u8) -> Outcome {
-    connect(t, retry_cnt)?;
+    let second = leave_the_second(t, setup(retry_cnt))?;
     let tries = u32::from(retry_cnt) + 1;
-    let data = t.bytes(100);
-    t.post_sends(&[&data])?;
-    let first = t.expect(request(RC_SEND_ONLY, 1).payload(&data))?;
-    t.expect_completion_within(longest(tries), 1, Status::RetryExcErr)?;
-    let lasted = t.now() - first.at;
-    let least = timeout() * tries;
+    t.expect_failure_within(longest(tries), Status::RetryExcErr)?;
+    let (lasted, least) = (t.now() - second.at, timeout() * tries);
     ensure(lasted >= least, &format!("an end after {} ms at least", least.as_millis()), || {
         format!("after {} ms", lasted.as_millis())
     })?;
     let mut seen = 1;
     for packet in t.collect(Duration::ZERO)? {
-        t.check(&request(RC_SEND_ONLY, 1).payload(&data), &packet)?;
-        seen += 1;
+        if t.place(&packet) == 1 {
+            ensure_same(t, &second, Some(packet))?;
+            seen += 1;
+        }
     }
     ensure(seen >= tries, &format!("{tries} tries"), || seen.to_string())?;
     if seen > tries {
         t.allow("repeats before the ACK timeout");
     }
-    t.expect_nothing()?;
-    t.expect_state(State::Err)
+    t.expect_nothing()
 }
 
 fn flushes_the_rest(t: &mut Script<'_>) -> Outcome {
@@ -273,149 +307,120 @@ fn progress_gives_tries_back(t: &mut Script<'_>) -> Outcome {
 }
 
 fn sequence_error(t: &mut Script<'_>, missing: i32) -> Outcome {
-    t.connect(&Setup::rc())?;
-    let data = t.bytes(4000);
-    t.post_sends(&[&data])?;
+    t.connect(&Setup::rc().sending(4000))?;
+    t.begin()?;
     // Only what is before it need have come: the rest may wait for an ACK.
-    t.take_beginning(0, missing as usize + 1, data.len())?;
-    let mut came = missing + 1;
-    for packet in t.collect(t.waits().quiet)? {
-        came = came.max(check_part(t, &packet, 0, &data)? + 1);
-    }
+    let packets = t.take_beginning(0, missing as usize + 1, 4000)?;
+    let behind = t.collect(t.waits().quiet)?;
     t.send(refusal(NakCode::SequenceError, missing, 0))?;
     let again = t.next(t.waits().reply)?;
-    let again = again.ok_or_else(|| Stop::failed("the missing packet", "nothing"))?;
-    let place = check_part(t, &again, missing, &data)?;
-    ensure(place == missing, "the missing packet", || again.to_string())?;
+    ensure_same(t, &packets[missing as usize], again)?;
     let mut is_alone = true;
-    loop {
-        match t.next(t.waits().quiet)? {
-            Some(packet) => {
-                let place = check_part(t, &packet, missing, &data)?;
-                is_alone &= place >= came || place == missing;
-                came = came.max(place + 1);
-            }
-            None if came == 4 => break,
-            None => {
-                // It waits for an ACK: what is not repeated is taken to be here.
-                t.acknowledge(came - 1)?;
-                let next = t.next(t.waits().reply)?;
-                let next =
-                    next.ok_or_else(|| Stop::failed("the rest of the message", "nothing"))?;
-                came = came.max(check_part(t, &next, missing, &data)? + 1);
-            }
+    for packet in t.collect(t.waits().quiet)? {
+        let place = t.place(&packet);
+        ensure(place >= missing, "nothing of what was acknowledged", || packet.to_string())?;
+        if let Some(first) = behind.iter().find(|first| t.place(first) == place) {
+            ensure_same(t, first, Some(packet))?;
+            is_alone = false;
         }
     }
-    if is_alone {
+    if is_alone && !behind.is_empty() {
         t.allow("repeats the missing packet alone");
     }
-    t.send(positive_ack(3, 1))?;
-    t.expect_success([1])?;
-    t.collect(t.waits().quiet)?;
-    t.expect_requester_works(4, 2)
-}
-
-/// A packet of a SEND of four packets, from this place on; returns its place.
-fn check_part(t: &Script<'_>, packet: &Arrived, from: i32, data: &[u8]) -> Outcome<i32> {
-    let opcodes = [RC_SEND_FIRST, RC_SEND_MIDDLE, RC_SEND_MIDDLE, RC_SEND_LAST];
-    let place = t.place(packet);
-    ensure((from..4).contains(&place), "a packet of the message", || packet.to_string())?;
-    let at = place as usize;
-    let part = &data[at * 1024..data.len().min((at + 1) * 1024)];
-    t.check(&request(opcodes[at], place).payload(part), packet)?;
-    Ok(place)
+    t.finish_work()
 }
 
 fn sequence_error_completes(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.take_short_sends(3)?;
-    t.send(refusal(NakCode::SequenceError, 2, 2))?;
-    t.expect(request(RC_SEND_ONLY, 2))?;
-    t.send(positive_ack(2, 3))?;
-    t.expect_success(1..=3)
+    acknowledges_before(t, refusal(NakCode::SequenceError, 2, 2))
+}
+
+/// A NAK of the third message is an ACK of those before it.
+fn acknowledges_before(t: &mut Script<'_>, nak: Packet) -> Outcome {
+    t.connect(&Setup::rc().sending(8))?;
+    t.begin()?;
+    let packets = t.take_work()?;
+    t.send(nak)?;
+    let again = t.next(t.waits().reply)?;
+    ensure_same(t, &packets[2], again)?;
+    for packet in t.collect(t.waits().quiet)? {
+        ensure(t.place(&packet) >= 2, "nothing of what was acknowledged", || packet.to_string())?;
+    }
+    t.expect_succeeded(2)?;
+    t.finish_work()
 }
 
 fn sequence_errors_use_up_tries(t: &mut Script<'_>) -> Outcome {
     t.connect(&setup(2))?;
     t.take_short_sends(1)?;
-    let mut tries = 0;
+    let (mut tries, end) = (0, t.now() + longest(3) * 2);
     loop {
         t.send(refusal(NakCode::SequenceError, 0, 0))?;
-        // Some take several signs of one loss for one.
+        // Some take several signs of one loss for one, and each ACK timeout for another.
         let Some(packet) = t.next(longest(1))? else {
             ensure(tries >= 2, "two more tries", || tries.to_string())?;
             break;
         };
         tries += 1;
-        ensure(tries <= 20, "an end after two more tries", || tries.to_string())?;
+        ensure(t.now() < end, "an end after two more tries", || format!("{tries} tries"))?;
         t.check(&request(RC_SEND_ONLY, 0), &packet)?;
-        t.wait(Duration::from_millis(2))?;
+        // What else is repeated meanwhile asks for the answer to the same try.
+        t.collect(Duration::from_millis(2))?;
     }
     t.expect_completion_within(longest(3), 1, Status::RetryExcErr).map(drop)
 }
 
 fn waits_the_timer(t: &mut Script<'_>, code: u8) -> Outcome {
-    t.connect(&Setup::rc())?;
-    let data = t.bytes(100);
-    t.post_sends(&[&data])?;
-    t.expect(request(RC_SEND_ONLY, 0).payload(&data))?;
+    t.connect(&Setup::rc().sending(8))?;
+    t.begin()?;
+    let packets = t.take_work()?;
     t.send(not_ready(code, 0, 0))?;
     let refused = t.now();
-    let again = t.expect(request(RC_SEND_ONLY, 0).payload(&data))?;
+    let again = t.next(t.waits().reply)?;
+    let again = ensure_same(t, &packets[0], again)?;
     let (waited, least) = (again.at - refused, RnrTimer::new(code).duration());
     // What the way takes is not the device's.
     ensure(waited >= least.mul_f64(0.98), &format!("{least:?} without a packet"), || {
         format!("{waited:?}")
     })?;
-    t.send(positive_ack(0, 1))?;
-    t.expect_success([1])
+    t.finish_work()
 }
 
 fn rnr_completes(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup::rc())?;
-    t.take_short_sends(3)?;
-    t.send(not_ready(10, 2, 2))?;
-    t.expect_success(1..=2)?;
-    t.expect(request(RC_SEND_ONLY, 2))?;
-    t.send(positive_ack(2, 3))?;
-    t.expect_success([3])
+    acknowledges_before(t, not_ready(10, 2, 2))
 }
 
-/// Refuses a request so many times, each time as it comes.
-fn refuse(t: &mut Script<'_>, times: u32) -> Outcome {
-    for _ in 0..times {
-        t.expect(request(RC_SEND_ONLY, 0))?;
-        t.send(not_ready(12, 0, 0))?;
+/// The program SENDs short messages, of which the first is refused so many times, each time as it
+/// comes.
+fn refuse(t: &mut Script<'_>, setup: Setup, times: u32) -> Outcome {
+    t.connect(&setup.sending(8))?;
+    t.begin()?;
+    let mut refused = 0;
+    while refused < times {
+        let Some(packet) = t.next(t.waits().reply)? else {
+            return Err(Stop::failed("the message again", format!("nothing after {refused} NAKs")));
+        };
+        if t.place(&packet) == 0 {
+            t.check(&request(RC_SEND_ONLY, 0).len(8), &packet)?;
+            t.send(not_ready(12, 0, 0))?;
+            refused += 1;
+        }
     }
     Ok(())
 }
 
 fn ends_after_rnr_retry(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup { rnr_retry: Some(2), ..Setup::rc() })?;
-    let data = t.bytes(8);
-    t.post_sends(&[&data])?;
-    refuse(t, 3)?;
-    t.expect_completion(1, Status::RnrRetryExcErr)?;
-    t.expect_state(State::Err)?;
+    refuse(t, Setup { rnr_retry: Some(2), ..Setup::rc() }, 3)?;
+    t.expect_failure(Status::RnrRetryExcErr)?;
+    t.collect(Duration::ZERO)?;
     t.expect_nothing()
 }
 
 fn seven_is_for_ever(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup { rnr_retry: Some(7), ..Setup::rc() })?;
-    let data = t.bytes(8);
-    t.post_sends(&[&data])?;
-    refuse(t, 12)?;
-    t.expect(request(RC_SEND_ONLY, 0).payload(&data))?;
-    t.send(positive_ack(0, 1))?;
-    t.expect_success([1])
+    refuse(t, Setup { rnr_retry: Some(7), ..Setup::rc() }, 12)?;
+    t.finish_work()
 }
 
 fn rnr_is_no_timeout(t: &mut Script<'_>) -> Outcome {
-    t.connect(&Setup { rnr_retry: Some(7), ..setup(1) })?;
-    let data = t.bytes(8);
-    t.post_sends(&[&data])?;
-    refuse(t, 5)?;
-    t.expect(request(RC_SEND_ONLY, 0).payload(&data))?;
-    t.send(positive_ack(0, 1))?;
-    t.expect_success([1])
+    refuse(t, Setup { rnr_retry: Some(7), ..setup(1) }, 5)?;
+    t.finish_work()
 }

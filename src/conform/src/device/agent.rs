@@ -171,7 +171,7 @@ impl<A: Agent> Device for AgentDevice<A> {
         self.gid_index
     }
 
-    fn services(&self) -> Services {
+    fn services(&mut self) -> Services {
         self.services
     }
 

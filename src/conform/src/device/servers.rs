@@ -1,17 +1,24 @@
-//! A device through servers that need no set-up of ours: those of perftest and of libibverbs'
-//! examples.
+//! A device through programs that need no set-up of ours: servers and clients of perftest and of
+//! libibverbs' examples.
 //!
 //! A client of theirs tells its QPs over TCP and is told the server's. The tester does so for QPs
 //! that it then speaks for, and leaves the servers waiting for the client's next word: they are
 //! connected, have memory or receives, and do nothing by themselves. Each QP is used for one check,
 //! which may destroy it. When all of a server are used it is let go, and another one is started.
 //!
+//! For a check of its requester a client calls us, is told a QP of ours, and works; it serves for
+//! that check alone.
+//!
 //! | module | |
 //! | --- | --- |
+//! | `client` | which client does what a check wants, and how it ends |
+//! | `cm` | programs for the connection manager |
 //! | `kind` | which server has what a check wants |
 //! | `perftest`, `pingpong` | what is said over TCP |
-//! | `start` | how servers come to run |
+//! | `start` | how they come to run |
 
+mod client;
+mod cm;
 mod kind;
 mod perftest;
 mod pingpong;
@@ -20,8 +27,10 @@ mod start;
 pub use kind::Kind;
 pub use start::Start;
 
-use super::{Device, OurEnd, RemoteMemory, Services, Setup, TheirEnd, Unavailable};
+use super::{Client, Device, OurEnd, RemoteMemory, Services, Setup, TheirEnd, Unavailable, Work};
 use crate::agent::Agent;
+use client::{Call, Caller};
+use cm::Listeners;
 use kind::Program;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -64,6 +73,11 @@ pub struct Servers {
     options: Options,
     starter: Starter,
     running: Vec<Server>,
+    /// The client of this check.
+    call: Option<Call>,
+    /// Who connects by the connection manager in this check.
+    connecting: Option<Process>,
+    listeners: Listeners,
     /// What there is none of, and why.
     missing: HashMap<Kind, Unavailable>,
     /// First PSNs that checks have asked for.
@@ -112,6 +126,9 @@ impl Servers {
         Servers {
             starter,
             running: Vec::new(),
+            call: None,
+            connecting: None,
+            listeners: Listeners::default(),
             missing: HashMap::new(),
             psns: BTreeSet::new(),
             rng: Xoshiro256PlusPlus::seed_from_u64(options.seed),
@@ -123,6 +140,24 @@ impl Servers {
     /// The commands that a person starts at the device, each at its port, in loops of a shell.
     pub fn script(options: &Options) -> String {
         start::script(options)
+    }
+
+    /// A client that will do this work, its QP and ours.
+    fn be_called(&mut self, setup: &Setup, work: Work, ours: &OurEnd) -> Result<Pair, Unavailable> {
+        self.end_call();
+        let caller = Caller::of(setup, work, !self.starter.is_by_hand())?;
+        let (pair, call) = caller.take(&mut self.starter, &self.options, ours)?;
+        self.call = Some(call);
+        Ok(pair)
+    }
+
+    fn end_call(&mut self) {
+        if let Some(call) = self.call.take() {
+            call.let_go(&mut self.starter);
+        }
+        if let Some(mut process) = self.connecting.take() {
+            process.stop();
+        }
     }
 
     /// A pair of QPs of this kind, with this first PSN of ours if it matters.
@@ -297,7 +332,7 @@ impl Server {
 
 impl Device for Servers {
     fn describe(&self) -> String {
-        format!("{}, by servers of perftest at {}", self.options.addr, self.options.host)
+        format!("{}, by programs of perftest at {}", self.options.addr, self.options.host)
     }
 
     fn addr(&self) -> IpAddr {
@@ -305,8 +340,13 @@ impl Device for Servers {
     }
 
     fn connect(&mut self, setup: &Setup, ours: &mut OurEnd) -> Result<TheirEnd, Unavailable> {
-        let kind = Kind::of(setup, !self.starter.is_by_hand())?;
-        let Pair { ours: told, theirs } = self.take(&kind, setup.our_psn)?;
+        let Pair { ours: told, theirs } = match setup.work {
+            Some(work) => self.be_called(setup, work, ours)?,
+            None => {
+                let kind = Kind::of(setup, !self.starter.is_by_hand())?;
+                self.take(&kind, setup.our_psn)?
+            }
+        };
         *ours = told;
         let memory = theirs.memory.filter(|_| setup.memory > 0);
         Ok(TheirEnd { memory, ..theirs })
@@ -316,17 +356,28 @@ impl Device for Servers {
         None
     }
 
-    fn services(&self) -> Services {
-        self.options.services
+    fn client(&mut self) -> Option<&mut dyn Client> {
+        self.call.as_mut().map(|call| call as &mut dyn Client)
+    }
+
+    fn services(&mut self) -> Services {
+        self.listeners.services(&self.options, &self.starter)
+    }
+
+    fn call_us(&mut self, port: u16) -> Result<(), Unavailable> {
+        self.connecting = Some(cm::call(&self.options, &self.starter, port)?);
+        Ok(())
     }
 
     fn end_check(&mut self) {
+        self.end_call();
         self.starter.reap();
     }
 }
 
 impl Drop for Servers {
     fn drop(&mut self) {
+        self.end_call();
         for server in self.running.drain(..) {
             self.starter.let_go(server.stream, server.process);
         }

@@ -27,12 +27,12 @@ impl Script<'_> {
         }
     }
 
-    /// Nothing comes for a while, or one of these. Returns which.
+    /// One of these comes in time, or nothing. Returns which.
     ///
     /// # Errors
     /// If something else comes.
     pub fn expect_nothing_or(&mut self, expected: &[Expect]) -> Outcome<Option<usize>> {
-        while let Some(arrived) = self.next(self.waits.quiet)? {
+        while let Some(arrived) = self.next(self.waits.reply)? {
             if let Some(found) = self.found(expected, &arrived)? {
                 return Ok(Some(found));
             }

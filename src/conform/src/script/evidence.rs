@@ -1,5 +1,6 @@
 //! The packets of a check, to be looked at afterwards.
 
+use super::management::mad_in;
 use std::fmt;
 use std::time::Instant;
 use urxe_wire::icrc::{self, Verdict};
@@ -97,7 +98,12 @@ impl Evidence {
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Packet::parse(&self.bytes) {
-            Ok(packet) => write!(f, "{}, {} bytes", packet.headers, packet.payload.len())?,
+            Ok(packet) => {
+                write!(f, "{}, {} bytes", packet.headers, packet.payload.len())?;
+                if let Some(mad) = mad_in(&packet) {
+                    write!(f, ": {mad}")?;
+                }
+            }
             Err(_) => {
                 let opcode = self.bytes.first().copied().unwrap_or(0);
                 write!(f, "opcode {opcode:#04x}, malformed, {} bytes", self.bytes.len())?;

@@ -23,7 +23,7 @@ pub fn management(content: &[u8]) -> Packet {
 
 impl Script<'_> {
     /// The programs on the device that wait to be connected to.
-    pub fn services(&self) -> Services {
+    pub fn services(&mut self) -> Services {
         self.device.services()
     }
 
@@ -79,16 +79,20 @@ impl Script<'_> {
         }
     }
 
-    /// Has the program on the device connect to a port of ours.
+    /// Has a program on the device connect to a port of ours. Its name, if it is told what to do.
     ///
     /// # Errors
     /// If there is no program that does.
-    pub fn be_called(&mut self, port: u16) -> Outcome<String> {
+    pub fn be_called(&mut self, port: u16) -> Outcome<Option<String>> {
+        if self.device.agent().is_none() {
+            self.device.call_us(port)?;
+            return Ok(None);
+        }
         let name = format!("call{}", self.number());
         let to = self.link.local();
         let command = Command::CmConnect { name: name.clone(), to, port };
         match self.try_tell(&command)? {
-            Ok(_) => Ok(name),
+            Ok(_) => Ok(Some(name)),
             Err(AgentError::Refused { reason, .. }) => Err(Stop::NeedsAgent(format!(
                 "the program on the device does not connect by the connection manager: {reason}"
             ))),
@@ -105,11 +109,14 @@ impl Script<'_> {
     }
 }
 
-/// The message of a connection manager in a packet to QP 1.
 fn mad_of(arrived: &Arrived) -> Option<Mad> {
-    const DETH: usize = 8;
-    let is_datagram = arrived.opcode() == Opcode::UD_SEND_ONLY as u8;
-    let content: &[u8; MAD_LEN] = arrived.body().get(DETH..)?.try_into().ok()?;
-    (is_datagram && arrived.dest_qp() == Qpn::GSI.get()).then_some(())?;
+    mad_in(&arrived.parsed()?)
+}
+
+/// The message of a connection manager in a packet to QP 1.
+pub(super) fn mad_in(packet: &urxe_wire::Packet<'_>) -> Option<Mad> {
+    let is_datagram = packet.headers.body.opcode() == Opcode::UD_SEND_ONLY;
+    let content: &[u8; MAD_LEN] = packet.payload.try_into().ok()?;
+    (is_datagram && packet.headers.bth.dest_qp == Qpn::GSI).then_some(())?;
     Mad::parse(content).ok()
 }

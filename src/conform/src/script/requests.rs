@@ -99,7 +99,7 @@ impl Script<'_> {
         for i in 0..count.min(all) {
             let place = at + i as i32;
             let expected = format!("packet {} of {all} of a message, at PSN {place}", i + 1);
-            let Some(arrived) = self.next_part(packets.last())? else {
+            let Some(arrived) = self.next_part(place)? else {
                 return Err(Stop::failed(expected, self.silence()));
             };
             let bytes = (len - i * mtu).min(mtu);
@@ -113,21 +113,28 @@ impl Script<'_> {
         Ok(packets)
     }
 
-    /// The next packet of a message. If none comes, for the one before it waits for its ACK, that
-    /// is acknowledged.
-    fn next_part(&mut self, before: Option<&Arrived>) -> Outcome<Option<Arrived>> {
-        if let Some(before) = before.filter(|before| before.ack_req()) {
-            match self.next(self.waits.quiet)? {
-                // It asks for the ACK once more.
-                Some(again) if again.psn() == before.psn() => {
-                    self.allow("repeats a request before the ACK timeout");
-                }
-                Some(arrived) => return Ok(Some(arrived)),
-                None => {}
+    /// The next packet, which is to be the one at this place. If it does not come, for the one
+    /// before it waits for its ACK, that is acknowledged.
+    fn next_part(&mut self, at: i32) -> Outcome<Option<Arrived>> {
+        if self.current().asked == Some(at - 1) {
+            if let Some(arrived) = self.next_new(at, self.waits.quiet)? {
+                return Ok(Some(arrived));
             }
-            self.acknowledge(self.place(before))?;
+            self.acknowledge(at - 1)?;
         }
-        self.next(self.waits.reply)
+        self.next_new(at, self.waits.reply)
+    }
+
+    /// The next packet, but for those before this place: a device may ask for their ACK once more.
+    fn next_new(&mut self, at: i32, within: Duration) -> Outcome<Option<Arrived>> {
+        let until = self.now() + within;
+        while let Some(arrived) = self.next(until.saturating_duration_since(self.now()))? {
+            if arrived.is_response() || self.place(&arrived) >= at {
+                return Ok(Some(arrived));
+            }
+            self.allow("repeats a request before the ACK timeout");
+        }
+        Ok(None)
     }
 
     /// Acknowledges what has come, up to this PSN, with the MSN that belongs to it.
@@ -136,7 +143,13 @@ impl Script<'_> {
     /// If the port does not work.
     pub fn acknowledge(&mut self, at: i32) -> Outcome {
         let ended = self.current().ended.range(..=at).count();
+        self.current_mut().acknowledged = at + 1;
         self.send(positive_ack(at, ended as u32))
+    }
+
+    /// The first PSN that was not [acknowledged](Self::acknowledge).
+    pub fn acknowledged(&self) -> i32 {
+        self.current().acknowledged
     }
 
     /// A message of the device by its opcodes (FIRST, MIDDLE, LAST, ONLY), from this PSN on, with

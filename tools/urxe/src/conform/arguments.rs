@@ -13,10 +13,11 @@ Check whether a RoCEv2 device does what the standard says: hardware, kernel rxe,
 
 The tester plays the other end of a connection, packet by packet: right ones, wrong ones, repeated
 ones, late ones; and judges what the device answers. Nothing of urxe is installed at the device.
-Its QPs are made by stock servers, perftest's and those of libibverbs' examples, which are started
-there in one of two ways:
+Its QPs are made by stock servers and clients, perftest's and those of libibverbs' and librdmacm's
+examples, which are started there in one of two ways:
   --run \"ssh HOST\"      starts them as they are needed, with the options that are needed; or
   --servers             prints a shell script that keeps the usual ones running at the device.
+Clients call this machine over TCP, at ports from --port + 20 on, or any that is free with --run.
 Checks that need more are listed as such. A program at the device that does what it is told makes
 all possible: --agent.
 
@@ -96,12 +97,13 @@ pub(crate) struct Arguments {
           value_parser = clap::value_parser!(u64).range(1..))]
     reply_timeout: u64,
 
-    /// Words that run a program at the device, such as `ssh HOST`: servers are started with them
-    /// [default: servers are there already, see --servers].
+    /// Words that run a program at the device, such as `ssh HOST`: servers and clients are started
+    /// with them [default: they are there already, see --servers].
     #[arg(long, value_name = "WORDS", value_parser = words)]
     pub(super) run: Option<String>,
 
-    /// Print a shell script that keeps the usual servers running at the device; play nothing.
+    /// Print a shell script that keeps the usual servers and clients running at the device, those
+    /// of --cm and --cm-datagrams too; play nothing.
     #[arg(long, conflicts_with = "run")]
     pub(super) servers: bool,
 
@@ -133,12 +135,12 @@ pub(crate) struct Arguments {
 
     /// The port of a program at the device that accepts connections by the connection manager, such
     /// as `while :; do rping -s -P -p 7471; done`: most checks of it need one, and some make rping
-    /// end.
+    /// end [default: with --run, an rping that is started; else none].
     #[arg(long, value_name = "PORT")]
     cm: Option<u16>,
 
     /// The port of a program at the device that takes datagrams by the connection manager, such as
-    /// `udaddy`, which listens at 7174.
+    /// `udaddy`, which listens at 7174 [default: with --run, a udaddy that is started; else none].
     #[arg(long, value_name = "PORT")]
     cm_datagrams: Option<u16>,
 

@@ -1,11 +1,15 @@
-//! How servers come to run: started by us at the device, or by a person.
+//! How servers and clients come to run: started by us at the device, or by a person.
 
+use super::client::Caller;
+use super::cm::{RPING, UDADDY};
 use super::{Kind, Options, TCP_TIMEOUT};
 use crate::device::Unavailable;
-use std::collections::HashSet;
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::io::{self, Read};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -19,7 +23,7 @@ pub enum Start {
     ByHand(Duration),
 }
 
-/// A server that we have started.
+/// A program that we have started.
 pub(super) struct Process {
     child: Child,
 }
@@ -27,8 +31,12 @@ pub(super) struct Process {
 /// Starts servers, and looks after their ends.
 pub(super) struct Starter {
     host: String,
+    /// Where clients reach us.
+    local: IpAddr,
     start: Start,
     first_port: u16,
+    /// Where clients that a person starts call us.
+    listeners: HashMap<u16, TcpListener>,
     /// Servers that were started.
     started: u16,
     /// Ports at which one has been met.
@@ -47,11 +55,15 @@ const STARTING: Duration = Duration::from_secs(15);
 const ENDING: Duration = Duration::from_secs(2);
 /// Ports that are used in turn for servers that we start.
 const PORTS: u16 = 500;
+/// Clients that a person starts call us at ports that begin so many after those of servers.
+const CLIENTS: u16 = 20;
 
 impl Starter {
     pub(super) fn new(options: &Options, say: Box<dyn FnMut(&str)>) -> Starter {
         Starter {
             host: options.host.clone(),
+            local: options.local,
+            listeners: HashMap::new(),
             start: options.start.clone(),
             first_port: options.port,
             started: 0,
@@ -85,13 +97,8 @@ impl Starter {
     ) -> Result<(TcpStream, Option<Process>), Unavailable> {
         let port = self.first_port + self.started % PORTS;
         self.started += 1;
-        let line: Vec<&String> = prefix.iter().chain(words).collect();
-        let mut command = Command::new(line[0]);
-        command.args(&line[1..]).arg("-p").arg(port.to_string());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let failed = |why: String| Unavailable::Failed(format!("{}: {why}", words[0]));
-        let child = command.spawn().map_err(|error| failed(format!("{}: {error}", line[0])))?;
-        let mut process = Process { child };
+        let mut process = Process::run(prefix, &with_port(words, port, None))?;
         let end = Instant::now() + STARTING;
         loop {
             match connect(&self.host, port) {
@@ -130,16 +137,16 @@ impl Starter {
                     return Ok(stream);
                 }
                 Err(error) if Instant::now() >= end => {
-                    let line = words.join(" ");
+                    let line = line_of(words, port, None);
                     return Err(Unavailable::NeedsAgent(format!(
-                        "no `{line} -p {port}` waits at {}: {error}",
+                        "no `{line}` waits at {}: {error}",
                         self.host
                     )));
                 }
                 Err(_) => {
                     if !told && begin.elapsed() > RETRY * 5 {
                         told = true;
-                        let line = again_and_again(words, port);
+                        let line = again_and_again(words, port, None);
                         let host = &self.host;
                         (self.say)(&format!("waiting for a server; start at {host}:\n  {line}"));
                     }
@@ -149,7 +156,93 @@ impl Starter {
         }
     }
 
-    /// A server is not needed any more: it ends when its client is gone.
+    /// The call of a client which these words start, but for port and host. A person starts the
+    /// usual ones, which have places.
+    pub(super) fn be_called(
+        &mut self,
+        place: Option<u16>,
+        words: &[String],
+    ) -> Result<(TcpStream, Option<Process>), Unavailable> {
+        let failed = |why: String| Unavailable::Failed(format!("{}: {why}", words[0]));
+        if self.local.is_ipv6() {
+            return Err(Unavailable::NeedsAgent("stock clients call over IPv4 only".into()));
+        }
+        let (port, wait) = match (&self.start, place) {
+            (Start::ByHand(wait), Some(place)) => (self.first_port + CLIENTS + place, Some(*wait)),
+            _ => (0, None),
+        };
+        let listener = match self.listeners.entry(port) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let listener = TcpListener::bind((self.local, port))
+                    .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+                    .map_err(|error| failed(format!("port {port}: {error}")))?;
+                entry.insert(listener)
+            }
+        };
+        let port = listener.local_addr().map_err(|error| failed(error.to_string()))?.port();
+        let mut process = match &self.start {
+            Start::Run(prefix) => {
+                Some(Process::run(prefix, &with_port(words, port, Some(self.local)))?)
+            }
+            Start::ByHand(_) => None,
+        };
+        let begin = Instant::now();
+        let known = self.met.contains(&port);
+        let end = match wait {
+            Some(wait) if !known => *self.wait_until.get_or_insert(begin + wait),
+            _ => begin + STARTING,
+        };
+        let mut told = known || process.is_some();
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    self.met.insert(port);
+                    self.wait_until = None;
+                    let stream = prepare(stream).map_err(|error| failed(error.to_string()))?;
+                    return Ok((stream, process));
+                }
+                Err(_) if Instant::now() >= end => {
+                    if let Some(mut process) = process {
+                        process.kill();
+                        return Err(failed(format!("it does not call {}:{port}", self.local)));
+                    }
+                    return Err(Unavailable::NeedsAgent(format!(
+                        "no `{}` calls",
+                        line_of(words, port, Some(self.local))
+                    )));
+                }
+                Err(_) if process.as_mut().is_some_and(Process::has_ended) => {
+                    let says = process.map_or(String::new(), Process::last_words);
+                    return Err(failed(format!("it ended at once{says}")));
+                }
+                Err(_) => {
+                    if !told && begin.elapsed() > RETRY * 5 {
+                        told = true;
+                        let line = again_and_again(words, port, Some(self.local));
+                        let host = &self.host;
+                        (self.say)(&format!("waiting for a client; start at {host}:\n  {line}"));
+                    }
+                    sleep(RETRY);
+                }
+            }
+        }
+    }
+
+    /// Starts a program that is not talked with over TCP.
+    ///
+    /// # Errors
+    /// If programs are started by a person.
+    pub(super) fn run_aside(&self, words: &[String]) -> Result<Process, Unavailable> {
+        match &self.start {
+            Start::Run(prefix) => Process::run(prefix, words),
+            Start::ByHand(_) => {
+                Err(Unavailable::NeedsAgent(format!("nobody starts `{}`", words.join(" "))))
+            }
+        }
+    }
+
+    /// A program is not needed any more: it ends when its peer is gone.
     pub(super) fn let_go(&mut self, stream: TcpStream, process: Option<Process>) {
         let _ = stream.shutdown(Shutdown::Both);
         let now = Instant::now();
@@ -178,7 +271,36 @@ impl Drop for Starter {
 }
 
 impl Process {
-    fn has_ended(&mut self) -> bool {
+    /// Starts a program at the device.
+    fn run(prefix: &[String], words: &[String]) -> Result<Process, Unavailable> {
+        let line: Vec<&String> = prefix.iter().chain(words).collect();
+        let mut command = Command::new(line[0]);
+        command.args(&line[1..]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = command
+            .spawn()
+            .map_err(|error| Unavailable::Failed(format!("{}: {}: {error}", words[0], line[0])))?;
+        Ok(Process { child })
+    }
+
+    /// How it has ended, if it has: its exit status, -1 if a signal ended it.
+    pub(super) fn exit_status(&mut self) -> Option<i32> {
+        let status = self.child.try_wait().ok()??;
+        Some(status.code().unwrap_or(-1))
+    }
+
+    /// Asks it to end, which it can pass on to what it has started.
+    pub(super) fn stop(&mut self) {
+        let asked =
+            !self.has_ended() && kill_process(Pid::from_child(&self.child), Signal::TERM).is_ok();
+        let until = Instant::now() + ENDING;
+        while asked && !self.has_ended() && Instant::now() < until {
+            sleep(RETRY);
+        }
+        self.kill();
+    }
+
+    pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
@@ -187,14 +309,19 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// What it said last, in parentheses.
-    pub(super) fn last_words(mut self) -> String {
+    /// What it has said of errors, when it is over.
+    pub(super) fn words(mut self) -> String {
         self.kill();
         let mut bytes = Vec::new();
         if let Some(stderr) = self.child.stderr.take() {
             let _ = stderr.take(64 << 10).read_to_end(&mut bytes);
         }
-        let text = String::from_utf8_lossy(&bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// What it said last, in parentheses.
+    pub(super) fn last_words(self) -> String {
+        let text = self.words();
         match text.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
             Some(line) => format!(" ({line})"),
             None => String::new(),
@@ -220,18 +347,43 @@ fn prepare(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A command that a shell runs again whenever it has ended.
-fn again_and_again(words: &[String], port: u16) -> String {
-    format!("while sleep 0.1; do {} -p {port}; done", words.join(" "))
+/// A command at a port, or one that calls this host there.
+fn with_port(words: &[String], port: u16, host: Option<IpAddr>) -> Vec<String> {
+    let host = host.map(|host| host.to_string());
+    words.iter().cloned().chain(["-p".to_owned(), port.to_string()]).chain(host).collect()
 }
 
-/// A shell script that has every usual server at its port, until it is interrupted.
+/// The same as a line.
+fn line_of(words: &[String], port: u16, host: Option<IpAddr>) -> String {
+    with_port(words, port, host).join(" ")
+}
+
+/// A command that a shell runs again whenever it has ended.
+fn again_and_again(words: &[String], port: u16, host: Option<IpAddr>) -> String {
+    format!("while sleep 0.1; do {}; done", line_of(words, port, host))
+}
+
+/// A shell script that has every usual server at its port, and every usual client call us, until
+/// it is interrupted.
 pub(super) fn script(options: &Options) -> String {
     let mut text = String::from("trap 'kill 0' INT TERM\n");
-    for kind in Kind::usual() {
-        let words = kind.words(options.device.as_deref(), options.gid_index);
-        let line = again_and_again(&words, options.port + kind.place());
+    let keep = |text: &mut String, words: Vec<String>, port, host| {
+        let line = again_and_again(&words, port, host);
         let _ = writeln!(text, "{line} >/dev/null 2>&1 &");
+    };
+    let (device, gid_index) = (options.device.as_deref(), options.gid_index);
+    for kind in Kind::usual() {
+        keep(&mut text, kind.words(device, gid_index), options.port + kind.place(), None);
+    }
+    for (place, caller) in (CLIENTS..).zip(Caller::usual()) {
+        keep(&mut text, caller.words(device, gid_index), options.port + place, Some(options.local));
+    }
+    if let Some(port) = options.services.accepts {
+        keep(&mut text, RPING.map(str::to_owned).to_vec(), port, None);
+    }
+    if options.services.datagrams.is_some() {
+        let udaddy = UDADDY.join(" ");
+        let _ = writeln!(text, "while sleep 0.1; do {udaddy}; done >/dev/null 2>&1 &");
     }
     text + "wait\n"
 }

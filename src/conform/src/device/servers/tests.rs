@@ -1,6 +1,7 @@
-//! The device through servers that say what stock ones say, without any device.
+//! The device through servers and clients that say what stock ones say, without any device.
 
 use super::*;
+use crate::device::End;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::mpsc::{Receiver, channel};
@@ -161,4 +162,72 @@ fn the_script_keeps_every_usual_server_at_its_port() {
         let line = script.lines().find(|line| line.contains(&format!("-p {port};"))).unwrap();
         assert!(line.starts_with(&format!("while sleep 0.1; do {command} -d mlx5_0 ")), "{line}");
     }
+}
+
+/// A client of `ib_send_bw` that calls this port, and what it is told of a QP. When its last line
+/// is answered it goes, and speaks first if its work succeeds.
+fn call(port: u16, succeeds: bool) -> String {
+    let mut stream = loop {
+        match TcpStream::connect(("127.0.0.1", port)) {
+            Ok(stream) => break stream,
+            Err(_) => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let line = "0000:0001:000abc:000007:00000005:0000000000001000:\
+                00:00:00:00:00:00:00:00:00:00:ff:ff:0a:00:00:01:00000000:\0";
+    let words = [b"6.29\0\0\0\0\0\0\0\0\0\0\0\0".as_slice(), &[0; 4], &[0; 4], b"5\0"];
+    let mut told = Vec::new();
+    for word in words.into_iter().chain([line.as_bytes(); 4]) {
+        stream.write_all(word).unwrap();
+        told.resize(word.len(), 0);
+        stream.read_exact(&mut told).unwrap();
+    }
+    if succeeds {
+        stream.write_all(line.as_bytes()).unwrap();
+    }
+    String::from_utf8(told).unwrap()
+}
+
+#[test]
+fn a_client_is_told_our_qp_and_begins_when_its_last_line_is_answered() {
+    for succeeds in [true, false] {
+        let (options, _said) = server(ServerBehaviour::Usual);
+        let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let local = Ipv4Addr::LOCALHOST.into();
+        let options =
+            Options { port: port - 20, local, start: Start::ByHand(TCP_TIMEOUT), ..options };
+        let mut servers = Servers::new(options, |_: &str| {});
+        let told = thread::spawn(move || call(port, succeeds));
+        let mut ours = OurEnd { addr: local, qpn: 0x1234, psn: 0x5678 };
+        let theirs = servers.connect(&Setup::rc().sending(8), &mut ours).unwrap();
+        assert_eq!((theirs.qpn, theirs.psn), (0xabc, 7));
+        let client = servers.client().unwrap();
+        assert_eq!(client.end(), None, "it waits for the answer to its last line");
+        client.begin().unwrap();
+        let told = told.join().unwrap();
+        assert!(told.starts_with("0000:0010:001234:005678:"), "{told}");
+        let expected = if succeeds { End::Done } else { End::Failed(None) };
+        while client.end().is_none() {
+            thread::yield_now();
+        }
+        assert_eq!(client.end(), Some(expected));
+        servers.end_check();
+        assert!(servers.client().is_none());
+    }
+}
+
+#[test]
+fn the_script_has_the_usual_clients_call_us() {
+    let (options, _said) = server(ServerBehaviour::Usual);
+    let script = Servers::script(&Options { port: 100, ..options });
+    for (port, command) in (120..).zip(["ib_send_bw", "ib_send_bw", "ib_write_bw", "ib_read_bw"]) {
+        let end = format!("-p {port} 10.0.0.2; done");
+        let line = script.lines().find(|line| line.contains(&end)).unwrap();
+        assert!(line.starts_with(&format!("while sleep 0.1; do {command} -n 5 ")), "{line}");
+    }
+    assert!(!script.contains("rping"), "nobody has named its port");
+    let services = Services { accepts: Some(7), datagrams: Some(7174), ..Services::default() };
+    let (options, _said) = server(ServerBehaviour::Usual);
+    let script = Servers::script(&Options { services, ..options });
+    assert!(script.contains("rping -s -P -p 7;") && script.contains("udaddy -c"), "{script}");
 }
