@@ -15,6 +15,9 @@ use urxe_wire::mad::{
     ServiceId, SidrRep, SidrStatus,
 };
 
+/// A QPN that no QP of a connection has: the subnet management interface's.
+const NO_QP: Qpn = Qpn::new(0);
+
 /// The state of a connection, with the names of IBTA 12.9.5, or of a resolution (12.11).
 ///
 /// IBTA's "MRA sent" and "MRA received" are not among them: an MRA only lengthens the wait in
@@ -75,6 +78,8 @@ pub(crate) struct Conn {
     /// Until when the peer asked us to wait with its last MRA. Retries until then do not count.
     pub(crate) mra_deadline: Option<Instant>,
     pub(crate) mras_received: u8,
+    /// When the peer was last asked whether it has lost the connection.
+    pub(crate) asked_whether_lost: Option<Instant>,
     /// When the timer expires.
     pub(crate) deadline: Option<Instant>,
     pub(crate) indexed: Indexed,
@@ -338,13 +343,33 @@ impl Conn {
         cx: &mut Context<'_>,
         private_data: [u8; Dreq::PRIVATE_LEN],
     ) {
-        let dreq = Dreq {
+        let dreq = self.dreq(self.remote_qpn().unwrap_or_default(), private_data);
+        self.send_with_retries(cx, State::DreqSent, dreq);
+    }
+
+    fn dreq(&self, remote_qpn: Qpn, private_data: [u8; Dreq::PRIVATE_LEN]) -> Dreq {
+        Dreq {
             local_comm_id: self.local_id(),
             remote_comm_id: self.remote_id,
-            remote_qpn: self.remote_qpn().unwrap_or_default(),
+            remote_qpn,
             private_data,
-        };
-        self.send_with_retries(cx, State::DreqSent, dreq);
+        }
+    }
+
+    /// Asks the peer of an established connection whether it still has it, if it was not asked just
+    /// now: by a DREQ for a QP that no connection has. A peer that has the connection drops that;
+    /// one that does not answers with a DREP, as to every DREQ of a connection that it does not
+    /// know.
+    pub(crate) fn ask_whether_lost(&mut self, cx: &mut Context<'_>) {
+        let again_after = cx.config.timing.first_wait.duration();
+        let asked = self.asked_whether_lost;
+        let was_asked = asked.is_some_and(|at| cx.now.duration_since(at) < again_after);
+        // CM-200
+        if self.state == State::Established && !was_asked {
+            cx.counters.add(CmCounter::LossesAsked, 1);
+            self.asked_whether_lost = Some(cx.now);
+            self.send(cx, self.dreq(NO_QP, [0; Dreq::PRIVATE_LEN]));
+        }
     }
 
     /// The program destroys it.

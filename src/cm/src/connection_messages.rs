@@ -65,9 +65,9 @@ impl Manager {
         }
     }
 
-    /// The peer uses the QP or the communication ID of a connection for another one, so it has lost
-    /// that connection: it is disconnected here too.
-    pub(crate) fn end_stale(&mut self, now: Instant, known: ConnId) {
+    /// The peer uses the QP of a connection for another one, so it has lost that connection: it is
+    /// disconnected here too.
+    fn end_stale(&mut self, now: Instant, known: ConnId) {
         self.update(now, known, |conn, cx| {
             if conn.state == State::Established {
                 conn.disconnect(cx, [0; Dreq::PRIVATE_LEN]);
@@ -95,7 +95,12 @@ impl Manager {
             // A peer that gives up waiting for our REP may not know our communication ID.
             CommId::NONE => self
                 .find_by_request(RequestKey { peer, comm_id: theirs, sidr: false })
-                .ok_or(CmCounter::DropUnknown),
+                .ok_or(CmCounter::DropUnknown)
+                .and_then(|id| match self.conn(id).map(|conn| conn.state) {
+                    // CM-201: one that has sent an RTU knows it.
+                    Some(State::Established) => Err(CmCounter::DropForeign),
+                    _ => Ok(id),
+                }),
             // A peer that rejects our REQ, or does not know the connection, has no ID for it.
             _ => self.find(peer, ours, CommId::NONE).or_else(|_| self.find(peer, ours, theirs)),
         };
@@ -141,6 +146,10 @@ impl Manager {
                     cx,
                     DisconnectCause::Confirmed { private_data: drep.private_data },
                 );
+            }
+            // CM-200: only who was asked knows both communication IDs.
+            State::Established if conn.asked_whether_lost.is_some() => {
+                conn.disconnected(cx, DisconnectCause::Unconfirmed);
             }
             _ => cx.counters.add(CmCounter::DropOutOfPlace, 1),
         });

@@ -18,6 +18,7 @@ urxe_types::counters! {
     AnsweredAgain = "cm_answered_again", "Answers given again because the question had come again.";
     MoreTimeAsked = "cm_more_time_asked", "Times that a peer was asked to wait for a program of ours (MRA).";
     MoreTimeGiven = "cm_more_time_given", "Times that a peer asked us to wait for its program (MRA).";
+    LossesAsked = "cm_losses_asked", "Times that a peer was asked whether it has lost a connection, since a request named that connection's QP or number.";
     GivenUp = "cm_given_up", "Messages given up because no answer had come to any of their retries.";
     RejectionsReceived = "cm_rejections_received", "Rejections by peers.";
 

@@ -47,7 +47,9 @@
 //!
 //! Nothing. A message counts only if it comes from the address of the connection's peer and carries
 //! both its communication IDs, which are random; every other one is dropped and counted
-//! ([`CmCounter`]). Pending requests are bounded in number, per listener and in all.
+//! ([`CmCounter`]). A REQ carries nothing that a stranger could not know, so it ends no connection:
+//! where it says that its peer has lost one, the peer is asked, in a way that only one that has
+//! lost it answers. Pending requests are bounded in number, per listener and in all.
 //!
 //! # Where things are
 //!

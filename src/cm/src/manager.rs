@@ -255,6 +255,7 @@ impl Manager {
             max_retries,
             mra_deadline: None,
             mras_received: 0,
+            asked_whether_lost: None,
             deadline: None,
             indexed: Indexed::default(),
         }

@@ -144,6 +144,10 @@ impl Manager {
         req: &Req,
     ) -> Result<(ConnectRequest, PathMtu), (CmCounter, Reason, Ari)> {
         let refuse = |counter, reason| Err((counter, reason, Ari::NONE));
+        // CM-012: what is no port has no listener.
+        let Some((_, port)) = req.service_id.port() else {
+            return refuse(CmCounter::RefusedNoListener, Reason::InvalidServiceId);
+        };
         let qp_type = match req.transport {
             TransportService::Rc => QpType::Rc,
             TransportService::Uc => QpType::Uc,
@@ -160,8 +164,7 @@ impl Manager {
             let ari = Ari::path_mtu(largest);
             return Err((CmCounter::RefusedPathMtu, Reason::InvalidPathMtu, ari));
         };
-        let Some((src, dst, private_data)) = sockets(flow, req.service_id, &req.private_data)
-        else {
+        let Some((src, dst, private_data)) = sockets(flow, port, &req.private_data) else {
             return refuse(CmCounter::RefusedHeader, Reason::Consumer);
         };
         let offered = Qp {
@@ -176,12 +179,12 @@ impl Manager {
         Ok((ConnectRequest { qp_type, src, dst, offered, retry_count, private_data }, path_mtu))
     }
 
-    /// Rejects a REQ whose QP or communication ID is that of another connection of the peer, which
-    /// ends: the peer has lost it.
+    /// Rejects a REQ whose QP or communication ID is that of another connection of the peer. If the
+    /// peer has sent it, it has lost that connection; but anybody can have.
     fn refuse_stale(&mut self, now: Instant, from: &MadSource, tid: u64, req: &Req, known: ConnId) {
         self.counters.add(CmCounter::RefusedStale, 1);
         self.send_back(now, from, tid, refusal(req, Reason::StaleConnection));
-        self.end_stale(now, known);
+        self.update(now, known, Conn::ask_whether_lost);
     }
 
     /// A connection for a request that came to a listener, if there is room; else it is dropped.
@@ -218,17 +221,20 @@ impl Manager {
             });
             return;
         }
-        let Some((src, dst, private_data)) = sockets(&from.flow, req.service_id, &req.private_data)
-        else {
+        let refusal = |status| sidr_rep(req.request_id, req.service_id, status);
+        // CM-027: what is no port has no listener.
+        let Some((_, port)) = req.service_id.port() else {
+            self.counters.add(CmCounter::RefusedNoListener, 1);
+            return self.send_back(now, from, tid, refusal(SidrStatus::Unsupported));
+        };
+        let Some((src, dst, private_data)) = sockets(&from.flow, port, &req.private_data) else {
             self.counters.add(CmCounter::RefusedHeader, 1);
-            let rep = sidr_rep(req.request_id, req.service_id, SidrStatus::Rejected);
-            return self.send_back(now, from, tid, rep);
+            return self.send_back(now, from, tid, refusal(SidrStatus::Rejected));
         };
         let Some((listener, _)) = self.listeners.find(req.service_id, dst.ip(), true) else {
             self.counters.add(CmCounter::RefusedNoListener, 1);
             // CM-027
-            let rep = sidr_rep(req.request_id, req.service_id, SidrStatus::Unsupported);
-            return self.send_back(now, from, tid, rep);
+            return self.send_back(now, from, tid, refusal(SidrStatus::Unsupported));
         };
         let path = Path::back(&from.flow);
         let Some(mut conn) = self.admit(listener, State::SidrReqReceived, path, req.service_id)
@@ -258,11 +264,11 @@ fn refusal(req: &Req, reason: Reason) -> Rej {
     }
 }
 
-/// Source, destination and the program's own private data, if the service ID is of the RDMA IP CM
-/// service and the header agrees with the addresses that the request came with.
+/// Source, destination and the program's own private data, if the header agrees with the addresses
+/// that the request came with.
 fn sockets<const N: usize, const M: usize>(
     flow: &Flow,
-    service: ServiceId,
+    port: u16,
     private_data: &[u8; N],
 ) -> Option<(SocketAddr, SocketAddr, [u8; M])> {
     const { assert!(N == M + IpCmHeader::LEN) };
@@ -271,7 +277,6 @@ fn sockets<const N: usize, const M: usize>(
     if (header.src, header.dst) != (flow.src, flow.dst) {
         return None;
     }
-    let (_, port) = service.port()?;
     let src = SocketAddr::new(header.src, header.src_port);
     Some((src, SocketAddr::new(header.dst, port), data.try_into().ok()?))
 }

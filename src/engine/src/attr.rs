@@ -1,11 +1,11 @@
 //! What a QP is made with and what `modify_qp` may change.
 
-use crate::ids::{CqId, PdId, QueueId, SrqId};
+use crate::ids::{CqId, PdId, QueueId, ShareId, SrqId};
 use crate::tuning::Tuning;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
-use urxe_types::{PathMtu, Psn, QpAttr, QpState, QpType};
+use urxe_types::{PathMtu, Psn, QpAttr, QpState, QpType, Slot};
 use urxe_wire::SourcePorts;
 
 /// Where a QP takes its receives from.
@@ -30,6 +30,8 @@ pub struct QpInit {
     pub send_queue: QueueId,
     /// Where it receives from.
     pub recv: RecvSource,
+    /// Whose it is, in turns to send.
+    pub share: ShareId,
 }
 
 impl QpInit {
@@ -66,6 +68,8 @@ pub struct DeviceConfig {
     /// Addresses of this machine that are not the device's own. What goes to these and to its own
     /// never leaves the machine, so that every path MTU is carried there.
     pub local_addrs: BTreeSet<IpAddr>,
+    /// Which QPNs are its own: those of one slot of a device of several.
+    pub slot: Slot,
     /// Seed of keys and QPNs: unpredictable in the daemon, fixed in a simulation.
     pub seed: u64,
     /// What an answer may take longer than usual, at least, before the requester probes for a lost

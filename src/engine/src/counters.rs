@@ -1,5 +1,7 @@
 //! What the engine counts. Every packet dropped, NAK sent or received, and retry has a line here.
 
+use std::sync::LazyLock;
+
 urxe_types::counters! {
     /// Something that is counted, per device and per QP.
     pub enum Counter;
@@ -24,10 +26,12 @@ urxe_types::counters! {
     DropBadPkey = "drop_bad_pkey", "Dropped: the P_Key is not in the table. Both sides must use the default, 0xffff.";
     DropBadQkey = "drop_bad_qkey", "Dropped: the Q_Key of the datagram is not that of the QP. Both sides must be given the same qkey.";
     DropUnknownQp = "drop_unknown_qp", "Dropped: no such QP. It was destroyed, or the peer was given a wrong QPN.";
+    DropOtherSlot = "drop_other_slot", "Dropped: for a QP of another slot of this device. A NIC joined datagrams for several slots, or what tells the slots' datagrams apart is gone; an RC peer repeats them.";
     DropWrongTransport = "drop_wrong_transport", "Dropped: the opcode is of another service (RC, UC, UD) than the QP.";
     DropWrongAddress = "drop_wrong_address", "Dropped: the addresses are not those the QP is connected with.";
     DropQpNotReady = "drop_qp_not_ready", "Dropped: the QP is not in a state that takes this packet (RESET, INIT, ERR, or a response before RTS).";
     DropNoMulticastMember = "drop_no_multicast_member", "Dropped: no QP is attached to the multicast group that the datagram was addressed to.";
+    DropMulticastShare = "drop_multicast_share", "Dropped: copies of multicast datagrams for QPs of a program that has had its share of what arrived together. Attach fewer QPs to the group.";
     DropBadMad = "drop_bad_mad", "Dropped: a datagram for QP1 that is not 256 bytes long, so no management datagram.";
     CnpsReceived = "cnps_received", "Congestion notification packets received: what was sent met congestion, and less is sent unless congestion control is off.";
     CnpsSent = "cnps_sent", "Congestion notification packets sent, because what arrived was marked by a switch or met a receive buffer that filled.";
@@ -60,6 +64,7 @@ urxe_types::counters! {
     OutOfSequence = "out_of_sequence", "Requests ahead of the expected PSN: something before them was lost or overtaken.";
     EarlyKept = "early_kept", "Requests ahead of the expected PSN that were kept until what was missing before them came.";
     EarlyDuplicates = "early_duplicates", "Dropped: requests ahead of the expected PSN that were kept already.";
+    EarlyForeign = "early_foreign", "Dropped: requests ahead of the expected PSN from another UDP source port than those that came in their turn; either the peer changes its port, or somebody forges packets.";
     EarlyDropped = "early_dropped", "Dropped: requests ahead of the expected PSN for which there was no room (of the QP, or of the device); the peer sends them again.";
     SelectiveAcksSent = "selective_acks_sent", "Acknowledgements sent to a urxe peer that name what is kept beyond a missing packet.";
     SequenceNaksSent = "sequence_naks_sent", "NAKs sent to ask for a lost packet; one per gap.";
@@ -98,6 +103,24 @@ urxe_types::counters! {
     LocalErrors = "local_errors", "Work requests ended by an error of our own side (keys, lengths, memory gone).";
     FlushedRequests = "flushed_requests", "Work requests flushed from a QP in ERR.";
     CqOverruns = "cq_overruns", "Completions lost because the CQ was full, or had been before; its QPs are in ERR.";
+}
+
+/// What one of very many counts: room for it is there from the first time on.
+#[derive(Debug, Default)]
+pub(crate) struct LazyCounters(Option<Box<Counters>>);
+
+impl LazyCounters {
+    /// Counts.
+    pub(crate) fn add(&mut self, counter: Counter, amount: u64) {
+        // SHARE-010
+        self.0.get_or_insert_default().add(counter, amount);
+    }
+
+    /// What was counted.
+    pub(crate) fn get(&self) -> &Counters {
+        static NONE: LazyLock<Counters> = LazyLock::new(Counters::default);
+        self.0.as_deref().unwrap_or(&NONE)
+    }
 }
 
 #[cfg(test)]

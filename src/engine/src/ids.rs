@@ -19,3 +19,8 @@ pub struct RegionId(pub u32);
 /// A shared receive queue: the engine's own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SrqId(pub u32);
+
+/// Those among whom a device divides its turns to send and its copies of datagrams, say the
+/// programs: the host's own number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ShareId(pub u64);

@@ -73,7 +73,7 @@ pub use device::{
 };
 pub use flow::FlowError;
 pub use host::{AsyncEvent, AtomicOp, CqOverrun, Host, MemoryFault, Taken};
-pub use ids::{CqId, PdId, QueueId, RegionId, SrqId};
+pub use ids::{CqId, PdId, QueueId, RegionId, ShareId, SrqId};
 pub use memory::{AllocMwError, DeregMrError, MrKeys, MrSpec, MwBinding, MwInfo, RegMrError};
 pub use path::{CutCause, Held, LaneInfo, PathInfo, RoundTripInfo};
 pub use qp::{Attribute, ModifyQpError};

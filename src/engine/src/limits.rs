@@ -6,13 +6,8 @@ use urxe_types::SLAB_CAPACITY;
 /// Largest message in bytes: IBTA gives the length field 31 bits of use (`max_msg_sz`).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
-/// QPNs below this are special (0 and 1 are the management QPs) or left free, as in rxe.
-pub const MIN_QPN: u32 = 0x11;
-
-/// Largest QPN: the field has 24 bits and all-ones is the multicast QPN.
-pub const MAX_QPN: u32 = 0xff_fffe;
-
-/// QPs of one device: no fewer than rxe has.
+/// QPs of one device: no fewer than rxe has, if it is not one slot of several, which has numbers
+/// for a quarter of them.
 pub const MAX_QP: usize = 1 << 20;
 
 /// SRQs of one device: no fewer than rxe has.
@@ -96,6 +91,19 @@ pub const PACKETS_PER_TURN: u32 = 64;
 /// Turns without a packet in one call of `poll_transmit`. What QPs do in them (local operations,
 /// flushes) fills no batch, which would end the call, and others are to have their turn too.
 pub const IDLE_TURNS: u32 = 32;
+
+/// What a round of one share costs at most, beyond its last turn: each turn one, and each packet
+/// one. Then the QPs of other shares have their turns. Two full turns, so that trains stay long.
+pub const ROUND_COST: usize = 2 * PACKETS_PER_TURN as usize;
+
+/// Copies of multicast datagrams that the QPs of one share get of one batch of packets, at most:
+/// a group of one share may have no more members, so the first datagram reaches them all. A copy
+/// takes about 0.2 us.
+pub const COPIES_PER_BATCH: usize = MAX_GROUP_MEMBERS;
+
+/// QPs whose timers are looked at in one call; those of thousands that have lost their peer run
+/// out together.
+pub const TIMERS_PER_CALL: usize = 128;
 
 /// What a requester keeps in flight on a path that it knows nothing of, in bytes. It fits several
 /// times into the default socket buffer of an unprivileged peer (212,992 bytes).

@@ -1,9 +1,10 @@
 //! How a device behaves on the wire where the standard leaves it the choice.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How a device behaves on the wire where the standard leaves it the choice.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tuning {
     /// How messages become packets.
     pub wire: WireForm,
@@ -14,7 +15,7 @@ pub struct Tuning {
 }
 
 /// How messages become packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WireForm {
     /// Packets of one size where the standard allows it, so that those of many messages can share
     /// a segmented send: a WRITE without immediate goes as WRITE ONLYs, a short READ is asked for
@@ -28,7 +29,7 @@ pub enum WireForm {
 
 /// What a responder keeps of requests that come before their turn, because one before them was
 /// lost or overtaken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EarlyLimits {
     /// Payload bytes and packet overhead that one QP keeps; 0: nothing is kept (go-back-N).
     pub bytes_per_qp: usize,
@@ -43,7 +44,7 @@ impl Default for EarlyLimits {
 }
 
 /// How much goes onto a path, and how fast.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum CongestionControl {
     /// 1 MiB in flight in each direction of a path, whatever happens to it: for a network that
     /// loses nothing, or as kernel rxe does. No notification is sent, and none is obeyed.
@@ -69,7 +70,7 @@ impl CongestionControl {
 }
 
 /// What congestion control works with.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CongestionParameters {
     /// Towards whom packets say that switches may mark them.
     pub ecn: Ecn,
@@ -98,7 +99,7 @@ impl Default for CongestionParameters {
 
 /// Towards whom the packets of RC QPs carry ECT(0) in their traffic class (RFC 3168), so that
 /// switches mark them and do not drop them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ecn {
     /// Nobody. The bits go out as the program has set them.
     Off,
@@ -112,7 +113,7 @@ pub enum Ecn {
 
 /// The parameters of DCQCN's reaction point (Zhu et al., "Congestion Control for Large-Scale RDMA
 /// Deployments", SIGCOMM 2015).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RateParameters {
     /// How much a notification, or its absence, weighs in the estimate of congestion (g).
     pub weight: f64,

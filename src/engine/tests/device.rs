@@ -4,9 +4,9 @@ mod script;
 
 use script::*;
 use urxe_engine::{Counter, MrSpec, RegionId};
-use urxe_types::{Extra, QpState, SendOp};
-use urxe_wire::mad::Capabilities;
-use urxe_wire::{Opcode, icrc};
+use urxe_types::{Extra, Qkey, QpState, QpType, Qpn, SendOp, SlotCount};
+use urxe_wire::mad::{Capabilities, CapabilityMad, CapabilityMessage, MAD_LEN};
+use urxe_wire::{Body, Datagram, Opcode, icrc};
 
 /// A SEND for the script's QP with these bytes changed, and a right ICRC.
 fn receive_changed(t: &mut Script, change: impl FnOnce(&mut [u8])) {
@@ -51,6 +51,66 @@ fn the_number_of_a_destroyed_qp_stays_unused() {
     let late = pkt(Opcode::RC_SEND_ONLY, 100);
     t.receive(&[late]);
     assert_eq!(t.counted(Counter::DropUnknownQp), 1);
+}
+
+#[test]
+fn the_qps_of_a_slot_have_numbers_of_that_slot() {
+    for (count, slot) in [(1, 0), (8, 0), (8, 3), (64, 63)] {
+        let slot = SlotCount::try_from(count).unwrap().slot(slot).unwrap();
+        let mut t = Script::in_slot(slot);
+        let qpns: Vec<Qpn> = (0..100).map(|_| t.create(QpType::Rc, None)).collect();
+        assert!(qpns.iter().all(|qpn| slot.qpns().contains(&qpn.get())), "{slot:?}: {qpns:?}");
+        assert!(qpns.iter().all(|qpn| slot.gets(*qpn)), "{slot:?}: {qpns:?}");
+    }
+}
+
+#[test]
+fn packets_for_another_slot_are_dropped_under_a_name_of_their_own() {
+    let mut t = Script::in_slot(SlotCount::try_from(8).unwrap().slot(3).unwrap());
+    let others = [0, Qpn::GSI.get(), 0x11, 2 << 18 | 0x55, 4 << 18, 7 << 18 | 0x3_ffff, 8 << 18];
+    for qpn in others {
+        t.receive_from(PEER, &pkt(Opcode::RC_SEND_ONLY, 100).to(Qpn::new(qpn)));
+    }
+    assert_eq!(t.counted(Counter::DropOtherSlot), others.len() as u64);
+    assert_eq!(t.counted(Counter::DropUnknownQp), 0);
+    for qpn in [3 << 18, 3 << 18 | 0x10, t.qpn.get() ^ 1] {
+        t.receive_from(PEER, &pkt(Opcode::RC_SEND_ONLY, 100).to(Qpn::new(qpn)));
+    }
+    assert_eq!(t.counted(Counter::DropUnknownQp), 3);
+    assert_eq!(t.counted(Counter::DropOtherSlot), others.len() as u64);
+    t.expect_nothing();
+}
+
+#[test]
+fn a_qpn_of_no_slot_is_unknown_to_the_broker() {
+    let mut t = Script::in_slot(SlotCount::try_from(8).unwrap().slot(0).unwrap());
+    for qpn in [0, 2, 8 << 18, 0xff_fffe] {
+        t.receive_from(PEER, &pkt(Opcode::RC_SEND_ONLY, 100).to(Qpn::new(qpn)));
+    }
+    assert_eq!(t.counted(Counter::DropUnknownQp), 4);
+    t.receive_from(PEER, &pkt(Opcode::RC_SEND_ONLY, 100).to(Qpn::new(7 << 18)));
+    assert_eq!(t.counted(Counter::DropOtherSlot), 1);
+}
+
+#[test]
+fn a_slot_is_answered_at_a_management_qp_of_its_own() {
+    let slot = SlotCount::try_from(8).unwrap().slot(3).unwrap();
+    let mut t = Script::in_slot(slot);
+    t.device.ask_capabilities(t.now, &flow(LOCAL, PEER));
+    let question = t.next_sent().1;
+    let Body::Ud(Datagram { deth, .. }) = question.headers.body else { panic!() };
+    assert_eq!((deth.src_qp, question.headers.bth.dest_qp), (slot.management_qpn(), Qpn::GSI));
+    let bytes: [u8; MAD_LEN] = question.payload.try_into().unwrap();
+    let tid = CapabilityMad::parse(&bytes).unwrap().tid;
+    let capabilities = Capabilities { selective_ack: true, echoes_marks: false };
+    let answer = CapabilityMad { tid, message: CapabilityMessage::GetResp(capabilities) }.bytes();
+    let answer = pkt(Opcode::UD_SEND_ONLY, 9).deth(Qkey::GSI, 1).payload(&answer);
+    // One that goes to QP1 is the broker's.
+    t.receive_from(PEER, &answer.clone().to(Qpn::GSI));
+    assert_eq!(t.device.peer_capabilities(PEER), None);
+    assert_eq!(t.counted(Counter::DropOtherSlot), 1);
+    t.receive_from(PEER, &answer.to(slot.management_qpn()));
+    assert_eq!(t.device.peer_capabilities(PEER), Some(capabilities));
 }
 
 #[test]

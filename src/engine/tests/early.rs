@@ -634,3 +634,33 @@ proptest! {
         prop_assert_eq!(found.2, expected.2, "completions");
     }
 }
+
+/// What comes from the peer's address and another port.
+fn stranger() -> Flow {
+    Flow { src_port: 0x1234, ..flow(PEER, LOCAL) }
+}
+
+#[test]
+fn early_requests_from_another_port_than_the_peers_are_not_kept() {
+    let mut t = standard();
+    receive_writes(&mut t, &[100]);
+    let _ = t.sent();
+    let forged = pkt(Opcode::RC_WRITE_ONLY, 102).reth(VA, 0, 1).payload(&[9]);
+    t.receive_along(&stranger(), &forged.to(t.qpn));
+    assert_eq!(t.counted(Counter::EarlyForeign), 1);
+    assert_eq!(t.counted(Counter::EarlyKept), 0);
+    receive_writes(&mut t, &[101, 102, 103]);
+    assert!((101..=103).all(|psn| is_written(&t, psn)), "the peer goes on");
+    assert_eq!(t.state(), QpState::Rts);
+}
+
+#[test]
+fn early_requests_of_a_stranger_are_forgotten_when_the_peer_comes() {
+    let mut t = standard();
+    let forged = pkt(Opcode::RC_WRITE_ONLY, 101).reth(VA, 0, 1).payload(&[9]);
+    t.receive_along(&stranger(), &forged.to(t.qpn));
+    assert_eq!(t.counted(Counter::EarlyKept), 1);
+    receive_writes(&mut t, &[100, 101, 102]);
+    assert!((101..=102).all(|psn| is_written(&t, psn)), "the peer goes on");
+    assert_eq!(t.state(), QpState::Rts);
+}

@@ -400,6 +400,25 @@ fn sequence_naks_without_progress_use_up_the_tries() {
     assert_eq!(t.expect_send(1, WcStatus::RetryExceeded).vendor_err, Cause::SequenceRetries as u32);
 }
 
+#[test]
+fn sequence_naks_of_one_packet_without_end_are_followed_no_longer_than_retry_cnt_allows() {
+    let mut t = Script::with(QpAttr { retry_cnt: Some(3), ..usual() });
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+    t.expect_send(1, WcStatus::Success);
+    t.post(2, SEND, &[]);
+    let (mut sent, mut naks) = (t.sent().len(), 0);
+    while t.state() == QpState::Rts && naks < 1000 {
+        t.receive(&[nak(NakCode::SequenceError, 201, 1)]);
+        naks += 1;
+        sent += t.sent().len();
+        t.wait(Duration::from_millis(1));
+    }
+    t.expect_send(2, WcStatus::RetryExceeded);
+    assert_eq!(sent, 4);
+}
+
 // Receiver not ready.
 
 /// The longest that a short RNR wait becomes.

@@ -1,7 +1,7 @@
 //! The engine's view of the programs: their memory, rings and completions, by dense numbers.
 
 use crate::counters::HostCounters;
-use crate::event_pipe::Delivery;
+use crate::event_channels::EventChannels;
 use crate::limits::SPARE_INLINE_BUFFERS;
 use crate::objects::{ChannelId, EventTarget, Memory, Objects};
 use crate::queues::Next;
@@ -22,6 +22,7 @@ use urxe_wire::mad::{MAD_LEN, MadSource};
 /// All memory, rings and event channels of one device.
 pub(crate) struct ProgramHost {
     pub(crate) objects: Objects,
+    pub(crate) channels: EventChannels,
     pub(crate) counters: HostCounters,
     staging: Staging,
     /// Counts the calls of the engine.
@@ -36,8 +37,6 @@ pub(crate) struct ProgramHost {
     mads: Vec<(MadSource, [u8; MAD_LEN])>,
     /// QPs to which data came before their programs had taken them to RTS.
     comm_est_qps: Vec<Qpn>,
-    /// Channels that have become full.
-    full_channels: Vec<ChannelId>,
     spare_inline: Vec<Vec<u8>>,
 }
 
@@ -45,6 +44,7 @@ impl ProgramHost {
     pub(crate) fn new() -> ProgramHost {
         ProgramHost {
             objects: Objects::default(),
+            channels: EventChannels::default(),
             counters: HostCounters::default(),
             staging: Staging::new(),
             call: 1,
@@ -53,7 +53,6 @@ impl ProgramHost {
             requeue_qps: Vec::new(),
             mads: Vec::new(),
             comm_est_qps: Vec::new(),
-            full_channels: Vec::new(),
             spare_inline: Vec::new(),
         }
     }
@@ -113,19 +112,6 @@ impl ProgramHost {
         self.comm_est_qps.pop()
     }
 
-    /// A channel that has become full since the last time.
-    pub(crate) fn take_full_channel(&mut self) -> Option<ChannelId> {
-        self.full_channels.pop()
-    }
-
-    /// Takes back the events of a destroyed object from a channel.
-    pub(crate) fn withdraw_events(&mut self, channel: ChannelId, object: u32) {
-        let found = self.objects.channels.get_mut(channel.0);
-        if found.is_some_and(|found| found.pipe.withdraw(object)) {
-            self.full_channels.push(channel);
-        }
-    }
-
     /// Lets go of what was known of memory that is registered no longer.
     pub(crate) fn release(&mut self, memory: &Rc<ProcessMemory>) {
         self.staging.release(memory);
@@ -145,11 +131,7 @@ impl ProgramHost {
     }
 
     fn send(&mut self, channel: ChannelId, record: EventRecord) {
-        match self.objects.channels.get_mut(channel.0).map(|to| to.pipe.send(record)) {
-            Some(Delivery::Delivered) => {}
-            Some(Delivery::Blocked) => self.full_channels.push(channel),
-            Some(Delivery::Lost) | None => self.counters.lost_events += 1,
-        }
+        self.counters.lost_events += u64::from(!self.channels.send(channel, record));
     }
 
     fn fault(&mut self) -> MemoryFault {

@@ -23,7 +23,9 @@
 
 mod counters;
 mod engine_host;
+mod event_channels;
 mod event_pipe;
+mod failed_qps;
 mod limits;
 mod nic;
 mod objects;

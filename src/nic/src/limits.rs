@@ -20,6 +20,9 @@ pub(crate) const FLUSH_INTERVAL_MIN: Duration = Duration::from_millis(1);
 /// QPs in ERR that are looked at in one turn; the others are in the next.
 pub(crate) const LOOKS_PER_TURN: usize = 1024;
 
+/// Those of one program.
+pub(crate) const LOOKS_PER_OWNER: usize = 64;
+
 /// Longest such interval, reached by doubling while nothing is posted: ten looks a second cost
 /// nothing to speak of.
 pub(crate) const FLUSH_INTERVAL_MAX: Duration = Duration::from_millis(100);

@@ -3,26 +3,26 @@
 
 use crate::counters::HostCounters;
 use crate::engine_host::ProgramHost;
+use crate::failed_qps::FailedQps;
 use crate::limits::{
-    BATCHES_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, LOOKS_PER_TURN, MIN_PROBE,
-    RX_BUFFERS, TX_BATCH_BYTES,
+    BATCHES_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, MIN_PROBE, RX_BUFFERS, TX_BATCH_BYTES,
 };
-use crate::objects::EventTarget;
+use crate::objects::{EventTarget, OwnerId};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
-use std::ops::Bound;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use urxe_engine::{Device, DeviceConfig, ModifyQpError, Tuning};
-use urxe_port::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use urxe_port::{AddressSockets, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use urxe_shm::control::event;
-use urxe_types::{AddressVector, PathMtu, QpAttr, QpState, Qpn};
+use urxe_types::{AddressVector, PathMtu, QpAttr, QpState, Qpn, Slot};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::mad::{MAD_LEN, MadSource};
 
 /// What happens to a port: told to every context of its device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum PortEvent {
     /// `IBV_EVENT_PORT_ACTIVE`: its link has come up.
@@ -40,6 +40,8 @@ pub struct Config {
     pub gids: Vec<Option<IpAddr>>,
     /// Largest path MTU that the link carries.
     pub active_mtu: PathMtu,
+    /// Which QPNs are its own.
+    pub slot: Slot,
     /// Makes keys and QPNs unpredictable, or, in a test, the same each time.
     pub seed: u64,
     /// How the engine behaves on the wire.
@@ -59,14 +61,10 @@ pub struct Nic {
     due: bool,
     /// The port takes no more until it is ready again.
     blocked: bool,
-    /// QPs in ERR with receive queues of their own. What is posted there has to be flushed, and
-    /// the stock `librxe` does not say when it posts a receive.
-    failed_qps: BTreeSet<u32>,
-    /// When to look at these queues, and how long after that to look again.
+    failed_qps: FailedQps,
+    /// When to look at them, and how long after that to look again.
     look_at: Instant,
     look_interval: Duration,
-    /// The QP looked at last.
-    looked_at: u32,
     /// Multicast groups that the port is in.
     groups: BTreeSet<IpAddr>,
 }
@@ -81,6 +79,7 @@ impl Nic {
             source_ports: caps.source_ports,
             active_mtu: config.active_mtu,
             local_addrs: BTreeSet::new(),
+            slot: config.slot,
             seed: config.seed,
             min_probe: MIN_PROBE,
             tuning: config.tuning,
@@ -94,10 +93,9 @@ impl Nic {
             port,
             due: false,
             blocked: false,
-            failed_qps: BTreeSet::new(),
+            failed_qps: FailedQps::default(),
             look_at: now,
             look_interval: FLUSH_INTERVAL_MIN,
-            looked_at: 0,
             groups: BTreeSet::new(),
         }
     }
@@ -133,12 +131,12 @@ impl Nic {
         self.due && !self.blocked
     }
 
-    /// Gives the port another address.
+    /// Gives the port another address, by its sockets.
     ///
     /// # Errors
-    /// If it cannot be had.
-    pub fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
-        self.port.add_address(addr)
+    /// If they are not what the port wants.
+    pub fn adopt(&mut self, sockets: AddressSockets) -> Result<(), OpenError> {
+        self.port.adopt(sockets)
     }
 
     /// Takes an address from the port.
@@ -167,9 +165,7 @@ impl Nic {
     /// Tells every program that has opened the device what has happened to its port.
     pub fn port_event(&mut self, event: PortEvent) {
         // CQ-027
-        let channels = self.host.objects.channels.iter();
-        let targets: Vec<EventTarget> =
-            channels.filter_map(|(_, channel)| channel.port_events).collect();
+        let targets: Vec<EventTarget> = self.host.channels.port_events().collect();
         for target in targets {
             self.host.tell(target, event as u32);
         }
@@ -283,7 +279,8 @@ impl Nic {
             if let Some(recv) = &mut qp.recv {
                 recv.reset();
             }
-            self.forget_failed_qp(qpn);
+            let owner = qp.owner;
+            self.forget_failed_qp(owner, qpn);
         }
         self.due = true;
         self.host.maybe_failed(qpn);
@@ -351,15 +348,15 @@ impl Nic {
 
     fn watch_if_failed(&mut self, now: Instant, qpn: Qpn) {
         let has_failed = || self.device.query_qp(qpn).is_some_and(|qp| qp.state == QpState::Err);
-        if self.failed_qps.contains(&qpn.get()) || !has_failed() {
+        let Some(qp) = self.host.objects.qps.by_number_mut(qpn.get()) else { return };
+        if self.failed_qps.contains(qp.owner, qpn.get()) || !has_failed() {
             return;
         }
-        let qp = self.host.objects.qps.by_number_mut(qpn.get());
         // The receives of an SRQ are not flushed.
-        let Some(recv) = qp.and_then(|qp| qp.recv.as_mut()) else { return };
+        let Some(recv) = &mut qp.recv else { return };
         // STATE-010
         recv.want_doorbell();
-        self.failed_qps.insert(qpn.get());
+        self.failed_qps.insert(qp.owner, qpn.get());
         self.look_interval = FLUSH_INTERVAL_MIN;
         self.look_at = now + self.look_interval;
         // What was posted between the flush and the raising of the flag is flushed now.
@@ -367,16 +364,13 @@ impl Nic {
     }
 
     /// A QP has left ERR, or was destroyed.
-    pub(crate) fn forget_failed_qp(&mut self, qpn: Qpn) {
-        self.failed_qps.remove(&qpn.get());
+    pub(crate) fn forget_failed_qp(&mut self, owner: OwnerId, qpn: Qpn) {
+        self.failed_qps.remove(owner, qpn.get());
     }
 
     fn look_at_failed_qps(&mut self, now: Instant) {
         self.look_interval = (self.look_interval * 2).min(FLUSH_INTERVAL_MAX);
-        let behind_last = (Bound::Excluded(self.looked_at), Bound::Unbounded);
-        self.looked_at = 0;
-        for &qpn in self.failed_qps.range(behind_last).take(LOOKS_PER_TURN) {
-            self.looked_at = qpn;
+        for qpn in self.failed_qps.next_looks() {
             let qp = self.host.objects.qps.by_number_mut(qpn);
             let recv = qp.and_then(|qp| qp.recv.as_mut());
             // STATE-010
@@ -394,7 +388,7 @@ impl Nic {
 mod tests {
     use super::*;
     use crate::event_pipe::EventPipe;
-    use crate::objects::{ChannelId, Memory, OwnerId};
+    use crate::objects::{ChannelId, Memory};
     use crate::verbs::{CqSpec, MemorySpec, QpSpec, Receives, Ring};
     use std::collections::VecDeque;
     use std::convert::Infallible;
@@ -419,7 +413,7 @@ mod tests {
         let gids = vec![Some(IpAddr::from([127, 0, 0, 1]))];
         // No peer is asked anything: it is notified at once.
         let tuning = Tuning { wire: WireForm::Strict, ..Tuning::default() };
-        Config { gids, active_mtu: PathMtu::Mtu1024, seed: 1, tuning }
+        Config { gids, active_mtu: PathMtu::Mtu1024, slot: Slot::ALONE, seed: 1, tuning }
     }
 
     /// What is left to be let through, and what was sent; what arrives, out of a queue how full.

@@ -1,7 +1,6 @@
 //! The objects of a data path: one table for each kind, with everything that is known of them here.
 //! What the protocol makes of them is the engine's.
 
-use crate::event_pipe::EventPipe;
 use crate::queues::{CompletionQueue, RecvQueue, SendQueue};
 use crate::table::Numbered;
 use std::collections::BTreeMap;
@@ -90,13 +89,6 @@ impl Mr {
     }
 }
 
-/// A channel that events of a program go to.
-pub(crate) struct Channel {
-    pub(crate) pipe: EventPipe,
-    /// What it says of the port, if it is of asynchronous events.
-    pub(crate) port_events: Option<EventTarget>,
-}
-
 /// All objects of one data path.
 #[derive(Default)]
 pub(crate) struct Objects {
@@ -111,7 +103,6 @@ pub(crate) struct Objects {
     pub(crate) mrs: Numbered<Mr>,
     /// Owners of windows by that part of their rkeys that stays.
     pub(crate) mws: BTreeMap<u32, OwnerId>,
-    pub(crate) channels: Slab<Channel>,
 }
 
 /// A receive queue's number to the engine: the key of its QP or of its SRQ, which this bit tells
@@ -142,5 +133,17 @@ impl Objects {
         }
         let qp = self.qps.by_key_mut(queue.0)?;
         Some((qp.recv.as_mut()?, Some(qp.qpn)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_qp_takes_little_memory_beside_its_rings_and_the_engines() {
+        let whole = size_of::<Qp>();
+        // SHARE-010
+        assert!(whole <= 400, "{whole} bytes");
     }
 }

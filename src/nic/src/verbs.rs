@@ -6,17 +6,18 @@
 use crate::event_pipe::EventPipe;
 use crate::nic::Nic;
 use crate::objects::{
-    Channel, ChannelId, EventTarget, Memory, Mr, OwnerId, Qp, Srq, queue_of_qp, queue_of_srq,
+    ChannelId, EventTarget, Memory, Mr, OwnerId, Qp, Srq, queue_of_qp, queue_of_srq,
 };
 use crate::queues::{CompletionQueue, RecvQueue, SendQueue};
 use crate::table::behind;
 use std::io;
 use std::net::IpAddr;
 use std::ops::Bound;
+use std::os::fd::BorrowedFd;
 use urxe_engine::{
     AhError, AllocMwError, CqId, CreateQpError, CreateSrqError, DeregMrError, McastError,
-    ModifySrqError, MrSpec, MwInfo, PdId, QpInfo, QpInit, RecvSource, RegMrError, RegionId, SrqId,
-    SrqInfo, SrqInit,
+    ModifySrqError, MrSpec, MwInfo, PdId, QpInfo, QpInit, RecvSource, RegMrError, RegionId,
+    ShareId, SrqId, SrqInfo, SrqInit,
 };
 use urxe_shm::memory::region::Window;
 use urxe_shm::ring::completion_notifier::CompletionNotifier;
@@ -167,8 +168,7 @@ impl Nic {
     /// # Errors
     /// If there is no room for another.
     pub fn create_channel(&mut self, pipe: EventPipe) -> Result<ChannelId, DeviceFull> {
-        let key = self.host.objects.channels.insert(Channel { pipe, port_events: None });
-        key.map(ChannelId).ok_or(DeviceFull)
+        self.host.channels.insert(pipe).ok_or(DeviceFull)
     }
 
     /// Takes in a channel of asynchronous events. It is told what happens to the port, in the name
@@ -183,31 +183,33 @@ impl Nic {
         handle: u32,
     ) -> Result<ChannelId, DeviceFull> {
         let id = self.create_channel(pipe)?;
-        if let Some(channel) = self.host.objects.channels.get_mut(id.0) {
-            channel.port_events = Some(EventTarget::new(id, user_handle, handle));
-        }
+        self.host.channels.tell_of_port(id, EventTarget::new(id, user_handle, handle));
         Ok(id)
     }
 
-    /// The pipe of a channel.
-    pub fn channel_mut(&mut self, id: ChannelId) -> Option<&mut EventPipe> {
-        self.host.objects.channels.get_mut(id.0).map(|channel| &mut channel.pipe)
+    /// Has the channels watched, by means of `register`, that have become full since the last time.
+    /// Returns those for which that failed: their programs would wait for their events for ever.
+    pub fn watch_full_channels<E>(
+        &mut self,
+        register: impl FnMut(ChannelId, BorrowedFd<'_>) -> Result<(), E>,
+    ) -> Vec<ChannelId> {
+        self.host.channels.watch_full(register)
     }
 
-    /// A channel that has become full since the last time: it is to be watched until it takes
-    /// records again.
-    pub fn take_full_channel(&mut self) -> Option<ChannelId> {
-        self.host.take_full_channel()
+    /// Sends what waits in a channel that takes records again, and has it watched no longer, by
+    /// means of `deregister`, if nothing is left.
+    pub fn flush_channel(&mut self, id: ChannelId, deregister: impl FnOnce(BorrowedFd<'_>)) {
+        self.host.channels.flush(id, deregister);
     }
 
     /// Takes back the events of a destroyed object from a channel.
     pub fn withdraw_events(&mut self, channel: ChannelId, handle: u32) {
-        self.host.withdraw_events(channel, handle);
+        self.host.channels.withdraw(channel, handle);
     }
 
     /// Lets go of a channel.
     pub fn destroy_channel(&mut self, id: ChannelId) {
-        self.host.objects.channels.remove(id.0);
+        self.host.channels.remove(id);
     }
 
     /// Makes a protection domain.
@@ -441,7 +443,8 @@ impl Nic {
             }
             Receives::Shared(srq) => (RecvSource::Shared(srq), None),
         };
-        let init = QpInit { qp_type, pd, send_cq, recv_cq, send_queue, recv: source };
+        let share = ShareId(owner.0);
+        let init = QpInit { qp_type, pd, send_cq, recv_cq, send_queue, recv: source, share };
         let qpn = self.device.create_qp(init.clone())?;
         let Ring { ring, shape } = spec.send;
         let send = SendQueue::new(ring, shape, spec.all_signaled);
@@ -490,8 +493,9 @@ impl Nic {
                 }
             }
         }
-        self.host.objects.qps.remove(qpn.get());
-        self.forget_failed_qp(qpn);
+        if let Some(qp) = self.host.objects.qps.remove(qpn.get()) {
+            self.forget_failed_qp(qp.owner, qpn);
+        }
         self.leave_unused_groups();
     }
 

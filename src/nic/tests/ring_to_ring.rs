@@ -20,7 +20,7 @@ use urxe_shm::ring::layout::CqEntry;
 use urxe_shm::ring::{CqConsumer, CqProducer, RqConsumer, RqProducer, SqConsumer, SqProducer};
 use urxe_types::{
     Access, AddressVector, Extra, Lkey, PathMtu, Psn, QpAttr, QpState, QpType, Qpn, SendData,
-    SendOp, SendWr, Sge,
+    SendOp, SendWr, Sge, Slot,
 };
 
 const OWNER: OwnerId = OwnerId(7);
@@ -52,7 +52,13 @@ impl Node {
         let gids = vec![Some(addr)];
         let mut nic = Nic::new(
             port,
-            Config { gids, active_mtu: PathMtu::Mtu1024, seed: 1, tuning: Tuning::default() },
+            Config {
+                gids,
+                active_mtu: PathMtu::Mtu1024,
+                slot: Slot::ALONE,
+                seed: 1,
+                tuning: Tuning::default(),
+            },
             now,
         );
         let mut arena = Arena::new(1 << 20).unwrap();

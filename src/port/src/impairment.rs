@@ -2,11 +2,12 @@
 //! injection.
 
 use crate::rng::Rng;
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The chance of something: from never to always, in steps of 2^-32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Chance(u64);
 
 impl Chance {
@@ -41,7 +42,7 @@ const REORDER_EXTRA: RangeInclusive<Duration> =
     Duration::from_micros(50)..=Duration::from_micros(500);
 
 /// What happens to datagrams, by chance. The default is nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Impairment {
     /// Lost.
     pub drop: Chance,

@@ -30,6 +30,7 @@ pub mod sim;
 pub mod udp;
 pub mod watch;
 
+mod address_sockets;
 mod caps;
 mod counters;
 mod delay_line;
@@ -47,6 +48,7 @@ mod sys;
 mod testing;
 mod wrapper;
 
+pub use address_sockets::AddressSockets;
 pub use caps::{Caps, Segmentation};
 pub use counters::PortCounters;
 pub use error::OpenError;
@@ -110,6 +112,16 @@ pub trait Port: Send {
     /// # Errors
     /// As when a port is opened; the other addresses are not touched.
     fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError>;
+
+    /// Adds a local address by sockets that were opened elsewhere, for this slot. Otherwise it is
+    /// as [`add_address`](Self::add_address).
+    ///
+    /// # Errors
+    /// If these are not what this port opens for an address, or it is one that has no sockets.
+    fn adopt(&mut self, sockets: AddressSockets) -> Result<(), OpenError> {
+        let (step, source) = ("adopting sockets", io::ErrorKind::Unsupported.into());
+        Err(OpenError::System { addr: sockets.addr, step, source })
+    }
 
     /// Takes a local address away. It does not matter if it was not there.
     ///

@@ -12,8 +12,29 @@ use urxe_wire::largest_path_mtu;
 /// The hop limit that sockets send with where a flow does not ask for another.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
-/// A UDP socket bound to a port of an address of `interface`.
+/// A UDP socket bound to a port of an address of `interface`, which nobody has.
 pub(crate) fn bind(addr: IpAddr, port: u16, interface: &Link) -> Result<Socket, OpenError> {
+    let socket = udp_socket(addr)?;
+    bind_socket(&socket, addr, port, interface)?;
+    Ok(socket)
+}
+
+/// Another UDP socket bound to what `first` is bound to.
+pub(crate) fn bind_beside(
+    first: &Socket,
+    addr: IpAddr,
+    port: u16,
+    interface: &Link,
+) -> Result<Socket, OpenError> {
+    let socket = udp_socket(addr)?;
+    for one in [first, &socket] {
+        one.set_reuse_port(true).map_err(OpenError::system(addr, "setting SO_REUSEPORT"))?;
+    }
+    bind_socket(&socket, addr, port, interface)?;
+    Ok(socket)
+}
+
+fn udp_socket(addr: IpAddr) -> Result<Socket, OpenError> {
     let socket = match Socket::new(domain(addr), Type::DGRAM, Some(Protocol::UDP)) {
         Ok(socket) => socket,
         Err(e) if e.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
@@ -24,15 +45,23 @@ pub(crate) fn bind(addr: IpAddr, port: u16, interface: &Link) -> Result<Socket, 
     if addr.is_ipv6() {
         socket.set_only_v6(true).map_err(OpenError::system(addr, "setting IPV6_V6ONLY"))?;
     }
+    socket.set_nonblocking(true).map_err(OpenError::system(addr, "setting O_NONBLOCK"))?;
+    Ok(socket)
+}
+
+fn bind_socket(
+    socket: &Socket,
+    addr: IpAddr,
+    port: u16,
+    interface: &Link,
+) -> Result<(), OpenError> {
     let name = socket_addr(addr, port, interface.index);
     socket.bind(&name.into()).map_err(|e| match e.kind() {
         // ADDR-009
         io::ErrorKind::AddrInUse => OpenError::PortTaken { addr },
         io::ErrorKind::AddrNotAvailable => OpenError::NotYetUsable { addr },
         _ => OpenError::system(addr, "binding its UDP port")(e),
-    })?;
-    socket.set_nonblocking(true).map_err(OpenError::system(addr, "setting O_NONBLOCK"))?;
-    Ok(socket)
+    })
 }
 
 /// The address family of sockets for `addr`.
@@ -77,6 +106,14 @@ pub(crate) fn send_to_groups(socket: &Socket, addr: IpAddr, interface: u32) -> i
 pub(crate) fn receive_nothing(socket: &Socket) -> io::Result<()> {
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])
+}
+
+/// Opens the receive queue of a socket again, if it was closed.
+pub(crate) fn receive_anything(socket: &Socket) -> io::Result<()> {
+    match socket.detach_filter() {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
 }
 
 /// How much memory a socket's receive queue may take: twice what was granted, since the kernel

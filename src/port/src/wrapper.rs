@@ -1,6 +1,6 @@
 //! Ports around ports.
 
-use crate::{Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use crate::{AddressSockets, Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -58,6 +58,10 @@ impl<W: Wrapper> Port for W {
 
     fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
         self.inner_mut().add_address(addr)
+    }
+
+    fn adopt(&mut self, sockets: AddressSockets) -> Result<(), OpenError> {
+        self.inner_mut().adopt(sockets)
     }
 
     fn remove_address(&mut self, addr: IpAddr) {

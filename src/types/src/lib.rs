@@ -21,6 +21,7 @@ mod psn;
 mod qp;
 mod qpn;
 mod slab;
+mod slot;
 mod time;
 mod wc;
 mod wr;
@@ -35,6 +36,7 @@ pub use psn::Psn;
 pub use qp::{QpAttr, QpState, QpType};
 pub use qpn::{Qpn, TooManyBits};
 pub use slab::{SLAB_CAPACITY, Slab, index_of};
+pub use slot::{NoSlotCount, NoSuchSlot, SLOT_BITS, Slot, SlotCount, SlotId};
 pub use time::{RnrTimer, TimeCode};
 pub use wc::{Completion, GrhKind, WcOpcode, WcStatus};
 pub use wr::{

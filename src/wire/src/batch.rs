@@ -2,16 +2,16 @@
 //!
 //! A socket with segmentation offload (`UDP_SEGMENT`) takes up to 64 KiB and a segment size, and
 //! sends them as datagrams of that size, the last one perhaps shorter. So datagrams are laid back
-//! to back into one arena and grouped into *runs*: consecutive datagrams of one [`Flow`] and one
-//! length, which a shorter one may end. A longer datagram, another flow, or a limit of the port
-//! begins a new run.
+//! to back into one arena and grouped into *runs*: consecutive datagrams of one [`Flow`], one slot
+//! of the peer and one length, which a shorter one may end. A longer datagram, another flow or
+//! slot, or a limit of the port begins a new run.
 //!
 //! The ICRC is stamped while the bytes are in the cache, when a datagram is pushed. It covers the
 //! IPv4 identification, so [`IdentPolicy`] says what that will be.
 
 use crate::{Bth, Flow, Headers, MAX_UDP_PAYLOAD, icrc};
 use std::net::IpAddr;
-use urxe_types::PathMtu;
+use urxe_types::{PathMtu, Qpn, SlotId};
 
 /// The longest RoCEv2 datagram (UDP payload), in bytes: what [`TxBatch::has_room`] has room for.
 pub const MAX_DATAGRAM: usize = Headers::MAX_LEN + PathMtu::Mtu4096.bytes() + icrc::LEN;
@@ -78,6 +78,8 @@ struct Span {
     segment_len: usize,
     segments: usize,
     first_ident: u16,
+    /// The slot of the peer that all of them are for.
+    slot: SlotId,
 }
 
 /// Consecutive datagrams that one segmented send can carry.
@@ -179,7 +181,7 @@ impl TxBatch {
         let pad_at = payload_at + payload_len;
         let icrc_at = pad_at.next_multiple_of(4);
         let len = icrc_at + icrc::LEN;
-        let placement = self.placement(flow, len);
+        let placement = self.placement(flow, headers.bth.dest_qp, len);
         let datagram = self.vacant(len);
         headers.emit(datagram);
         Bth::emit_pad(datagram, (icrc_at - pad_at) as u8);
@@ -199,7 +201,7 @@ impl TxBatch {
     /// If it is longer than a UDP datagram can be.
     pub fn push_raw(&mut self, flow: &Flow, udp_payload: &[u8]) -> &mut [u8] {
         let len = udp_payload.len();
-        let placement = self.placement(flow, len);
+        let placement = self.placement(flow, Bth::dest_qp_in(udp_payload).unwrap_or_default(), len);
         let datagram = self.vacant(len);
         datagram.copy_from_slice(udp_payload);
         if icrc::has_room_in(datagram) {
@@ -295,8 +297,9 @@ impl TxBatch {
         &mut self.arena[self.end..][..len]
     }
 
-    /// Where a datagram of `len` bytes would come.
-    fn placement(&self, flow: &Flow, len: usize) -> Placement {
+    /// Where a datagram of `len` bytes to a QP would come.
+    fn placement(&self, flow: &Flow, dest_qp: Qpn, len: usize) -> Placement {
+        let slot = SlotId::named_by(dest_qp);
         let continued = self.unsent().last().filter(|run| {
             let run_len = run.end - run.start;
             // After a grouping the last run need not lie last.
@@ -305,6 +308,8 @@ impl TxBatch {
                 && run_len == run.segments * run.segment_len
                 && run.segments < self.limits.max_segments
                 && run_len + len <= self.limits.max_run_bytes
+                // WIRE-200: what arrives together is given to one slot together.
+                && run.slot == slot
                 && run.flow == *flow
         });
         let ident = match (self.limits.ident, continued) {
@@ -313,7 +318,7 @@ impl TxBatch {
             (IdentPolicy::IndexInRun, Some(run)) => run.segments as u16,
             (IdentPolicy::IndexInRun, None) => 0,
         };
-        Placement { continues_run: continued.is_some(), ident }
+        Placement { continues_run: continued.is_some(), ident, slot }
     }
 
     /// Makes the datagram of `len` bytes that now lies in the vacant part the last one.
@@ -335,6 +340,7 @@ impl TxBatch {
                 segment_len: len,
                 segments: 1,
                 first_ident: placement.ident,
+                slot: placement.slot,
             }),
         }
     }
@@ -346,6 +352,8 @@ struct Placement {
     continues_run: bool,
     /// The identification that it is sent with.
     ident: u16,
+    /// The slot that it is for.
+    slot: SlotId,
 }
 
 #[cfg(test)]
@@ -355,8 +363,9 @@ mod tests {
     use crate::testing::{UNWRITTEN, headers};
     use crate::{Body, DONT_FRAGMENT, Ident, Opcode, Outer, Packet};
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
     use std::convert::Infallible;
-    use urxe_types::{Psn, Qpn};
+    use urxe_types::Psn;
 
     const MTU: usize = 1024;
 
@@ -398,6 +407,13 @@ mod tests {
 
     fn segments(batch: &TxBatch) -> Vec<usize> {
         batch.runs().map(|run| run.segments).collect()
+    }
+
+    /// The slots that a run is for.
+    fn slots_of(run: &Run<'_>) -> BTreeSet<SlotId> {
+        run.datagrams()
+            .map(|datagram| SlotId::named_by(Bth::dest_qp_in(datagram.bytes).unwrap()))
+            .collect()
     }
 
     /// How many datagrams have an ICRC that is wrong for what they will be sent with.
@@ -442,6 +458,26 @@ mod tests {
         assert_eq!(segments(&batch), [2, 1, 1]);
         push_sends(&mut batch, &Flow { traffic_class: 2, ..flow(2) }, &[100]);
         assert_eq!(segments(&batch), [2, 1, 1, 1], "the traffic class is part of the flow");
+    }
+
+    #[test]
+    fn another_slot_of_the_peer_begins_a_run() {
+        let mut built = batch(TxLimits::segmented(64));
+        let qpns = [0x11, 0x3_ffff, 0x4_0000, 0x4_0001, 0x7_ffff, 0x8_0000, 0x11];
+        for qpn in qpns.map(Qpn::new) {
+            let bth = Bth::new(qpn, Psn::new(0));
+            let headers = Headers::new(bth, Body::zeroed(Opcode::RC_SEND_ONLY));
+            built.push(&flow(2), &headers, 4, |_| Ok::<(), Infallible>(())).unwrap();
+        }
+        let mut copied = batch(TxLimits::segmented(64));
+        for datagram in built.datagrams() {
+            copied.push_raw(datagram.flow, datagram.bytes);
+        }
+        for batch in [built, copied] {
+            assert_eq!(segments(&batch), [2, 3, 1, 1]);
+            assert!(batch.runs().all(|run| slots_of(&run).len() == 1));
+            assert_eq!(bad(&batch), 0);
+        }
     }
 
     #[test]
@@ -668,14 +704,17 @@ mod tests {
         #[test]
         fn runs_are_as_long_as_they_may_be(
             pushed in proptest::collection::vec(
-                (headers(), 2u8..4, proptest::sample::select(vec![0usize, 1, 60, 60, 60])), 1..40),
+                (headers(), 2u8..4, 0u32..2, proptest::sample::select(vec![0usize, 1, 60, 60, 60])),
+                1..40),
             max_segments in 1usize..6,
             max_run_bytes in 60usize..400,
         ) {
             let limits = TxLimits { max_run_bytes, ..TxLimits::segmented(max_segments) };
             let mut batch = batch(limits);
             let mut expected = Vec::new();
-            for (headers, to, len) in &pushed {
+            for (headers, to, slot, len) in &pushed {
+                let dest_qp = Qpn::new(slot << 23 | headers.bth.dest_qp.get() & 0x3_ffff);
+                let headers = &Headers { bth: Bth { dest_qp, ..headers.bth }, ..*headers };
                 let len = if headers.body.has_payload() { *len } else { 0 };
                 let pad = (len.next_multiple_of(4) - len) as u8;
                 let as_sent = Headers { bth: Bth { pad, ..headers.bth }, ..*headers };
@@ -707,11 +746,13 @@ mod tests {
                 let (last, others) = lens.split_last().unwrap();
                 prop_assert!(others.iter().all(|len| *len == run.segment_len));
                 prop_assert!(*last <= run.segment_len);
+                prop_assert_eq!(slots_of(run).len(), 1);
             }
             for pair in runs.windows(2) {
                 let next = pair[1].datagrams().next().unwrap().bytes.len();
                 let full = pair[0].bytes.len() == pair[0].segments * pair[0].segment_len;
                 let could_continue = pair[0].flow == pair[1].flow
+                    && slots_of(&pair[0]) == slots_of(&pair[1])
                     && full
                     && next <= pair[0].segment_len
                     && pair[0].segments < max_segments

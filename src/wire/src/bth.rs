@@ -108,6 +108,13 @@ impl Bth {
         (is_reserved && flags & TVER_MASK == 0).then(|| Bth::fields(bytes))
     }
 
+    /// The QP that the datagram with these first bytes is for, whatever else they are; `None`: they
+    /// are too few to say.
+    pub fn dest_qp_in(udp_payload: &[u8]) -> Option<Qpn> {
+        let [_, _, _, _, _, q0, q1, q2, ..] = *udp_payload else { return None };
+        Some(Qpn::new(u24::read([q0, q1, q2])))
+    }
+
     #[inline]
     fn fields(bytes: &[u8; Bth::LEN]) -> Bth {
         // WIRE-001

@@ -177,6 +177,21 @@ fn req_to_a_port_without_listener_is_rejected_with_reason_8() {
 }
 
 #[test]
+fn req_for_a_service_that_is_no_port_is_rejected_with_reason_8() {
+    let mut t = Script::new();
+    t.cm.listen(&listen()).unwrap();
+    // Some that only differ from the listener's in their high bits, with any private data.
+    for id in [7, SERVICE.0 | 1 << 40, u64::MAX] {
+        for private_data in [req().private_data, [0; Req::PRIVATE_LEN]] {
+            t.receive(Req { service_id: ServiceId(id), private_data, ..req() });
+            assert_eq!(t.sent_rej().reason.code(), 8);
+        }
+    }
+    assert_eq!(t.count(CmCounter::RefusedNoListener), 6);
+    assert!(t.cm.is_empty());
+}
+
+#[test]
 fn unacceptable_req_is_rejected_with_its_reason() {
     let mut t = Script::new();
     t.cm.listen(&listen()).unwrap();
@@ -209,7 +224,6 @@ fn unacceptable_req_is_rejected_with_its_reason() {
             Reason::Consumer,
             CmCounter::RefusedHeader,
         ),
-        (Req { service_id: ServiceId(7), ..req() }, Reason::Consumer, CmCounter::RefusedHeader),
     ] {
         let before = t.count(counter);
         t.receive(req);
@@ -365,16 +379,22 @@ fn destroy_rejects_a_connection_that_is_not_established() {
     assert!(t.cm.is_empty());
 }
 
+/// A REQ of the connected QP of the peer, for another connection.
+fn reborn() -> Req {
+    Req { local_comm_id: CommId(0x6666), starting_psn: Psn::new(9), ..req() }
+}
+
 #[test]
-fn req_of_a_connected_qp_is_stale_and_ends_the_old_connection() {
+fn req_of_a_connected_qp_is_stale_and_the_old_connection_ends_when_the_peer_does_not_know_it() {
     let (mut t, conn) = Script::established_passive();
-    let reborn = Req { local_comm_id: CommId(0x6666), starting_psn: Psn::new(9), ..req() };
+    let reborn = reborn();
     t.receive(reborn);
     let [Message::Rej(rej), Message::Dreq(dreq)] = t.all_sent()[..] else { panic!() };
     assert_eq!((rej.reason.code(), rej.remote_comm_id), (10, CommId(0x6666)));
     assert_eq!((dreq.local_comm_id, dreq.remote_comm_id), (CommId(conn.0), PEER_ID));
     t.receive(drep(conn));
-    assert!(matches!(t.event(), Event::Disconnected { .. }));
+    let cause = DisconnectCause::Unconfirmed;
+    assert_eq!(t.event(), Event::Disconnected { conn, cause });
     // Still stale, until TIME-WAIT is over.
     t.receive(reborn);
     assert_eq!(t.sent_rej().reason, Reason::StaleConnection);
@@ -392,7 +412,56 @@ fn req_with_a_used_comm_id_is_stale() {
     let Message::Rej(rej) = Mad::parse(&first.mad).unwrap().message else { panic!() };
     assert_eq!(rej.reason, Reason::StaleConnection);
     assert_eq!(t.sent().name(), "DREQ");
-    assert_eq!(t.cm.state(conn), Some(State::DreqSent));
+    assert_eq!(t.cm.state(conn), Some(State::Established));
+}
+
+#[test]
+fn forged_reqs_end_no_connection_that_its_peer_still_has() {
+    for (mut t, conn) in [Script::established_passive(), Script::established_active()] {
+        // The peer's own manager, which has the connection, is asked and says nothing.
+        for _ in 0..3 {
+            t.receive(reborn());
+            let [Message::Rej(_), Message::Dreq(dreq)] = t.all_sent()[..] else { panic!() };
+            assert_eq!(dreq.remote_qpn, Qpn::new(0), "a QP that no connection has");
+            // Many in a row are one question.
+            for _ in 0..100 {
+                t.receive(reborn());
+            }
+            assert!(t.all_sent().iter().all(|message| message.name() == "REJ"));
+            t.now += Timing::default().first_wait.duration();
+        }
+        // Nor do answers of somebody who does not know what was asked.
+        t.receive(Drep { remote_comm_id: CommId(conn.0 ^ 1), ..drep(conn) });
+        t.receive(Drep { local_comm_id: CommId(0x6666), ..drep(conn) });
+        t.run_all_timers();
+        assert_eq!(t.cm.state(conn), Some(State::Established));
+        assert_eq!(t.cm.poll_event(), None);
+    }
+}
+
+#[test]
+fn asking_whether_a_connection_is_lost_does_not_end_it() {
+    for (mut t, conn) in [Script::established_passive(), Script::established_active()] {
+        t.receive(Dreq { remote_qpn: Qpn::new(0), ..dreq(conn) });
+        t.assert_silent();
+        assert_eq!(t.cm.state(conn), Some(State::Established));
+    }
+}
+
+#[test]
+fn drep_that_answers_nothing_ends_no_connection() {
+    let (mut t, conn) = Script::established_passive();
+    t.receive(drep(conn));
+    t.assert_silent();
+    assert_eq!(t.cm.state(conn), Some(State::Established));
+}
+
+#[test]
+fn rej_without_our_number_ends_no_established_connection() {
+    let (mut t, conn) = Script::established_passive();
+    t.receive(rej(CommId::NONE, Rejected::Nothing, Reason::Timeout));
+    t.assert_silent();
+    assert_eq!(t.cm.state(conn), Some(State::Established));
 }
 
 #[test]

@@ -110,6 +110,7 @@ fn sidr_req_without_listener_or_header_is_refused() {
             SidrReq { service_id: ServiceId::ip(PortSpace::Udp, 1), ..sidr_req() },
             SidrStatus::Unsupported,
         ),
+        (SidrReq { service_id: ServiceId(7), ..sidr_req() }, SidrStatus::Unsupported),
         (SidrReq { private_data: [1; SidrReq::PRIVATE_LEN], ..sidr_req() }, SidrStatus::Rejected),
     ] {
         t.receive(req);

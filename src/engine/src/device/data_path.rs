@@ -3,7 +3,7 @@
 use super::{Device, management};
 use crate::counters::Counter;
 use crate::host::Host;
-use crate::limits::IDLE_TURNS;
+use crate::limits::{IDLE_TURNS, TIMERS_PER_CALL};
 use crate::path::Release;
 use crate::qp::Event;
 use crate::seeded;
@@ -43,7 +43,7 @@ impl Device {
             }
         };
         match packet.headers.bth.dest_qp {
-            Qpn::GSI => self.handle_mad(now, host, outer, &packet),
+            qpn if qpn == self.management.qpn() => self.handle_mad(now, host, outer, &packet),
             Qpn::MULTICAST => self.handle_multicast(now, host, outer, &packet),
             qpn => self.deliver(now, host, qpn, outer, &packet),
         }
@@ -91,7 +91,7 @@ impl Device {
         self.run(now, host, bth.dest_qp, Event::ReservedOpcode(outer, &bth));
     }
 
-    /// A packet for QP1.
+    /// A packet for QP1, or for what a slot has in its place.
     fn handle_mad(
         &mut self,
         now: Instant,
@@ -123,16 +123,22 @@ impl Device {
         packet: &Packet<'_>,
     ) {
         let group = outer.flow.dst;
-        let mut members = 0;
-        // MCAST-001, MCAST-002: what one member does with its copy is its own affair.
-        while let Some(qpn) = self.multicast.member(group, members) {
-            self.deliver(now, host, qpn, outer, packet);
-            members += 1;
-            if fault!(MulticastToOne) {
-                break;
+        let mut shares = 0;
+        while let Some((share, members)) = self.multicast.share(group, shares) {
+            let copies = self.schedule.shares.take_copies(share, members);
+            // MCAST-001, MCAST-002: what one member does with its copy is its own affair.
+            for member in 0..copies {
+                let Some(qpn) = self.multicast.member(group, shares, member) else { break };
+                self.deliver(now, host, qpn, outer, packet);
+                if fault!(MulticastToOne) {
+                    return;
+                }
             }
+            let left_out = (members - copies) as u64;
+            self.tables.counters.add(Counter::DropMulticastShare, left_out);
+            shares += 1;
         }
-        if members == 0 {
+        if shares == 0 {
             // MCAST-003
             self.tables.counters.add(Counter::DropNoMulticastMember, 1);
         }
@@ -149,8 +155,13 @@ impl Device {
     ) {
         self.begin_for(now, host, qpn);
         if !self.run(now, host, qpn, Event::Packet(outer, packet)) {
-            // COUNT-006, HOST-022
-            self.tables.counters.add(Counter::DropUnknownQp, 1);
+            let counter = match self.tables.config.slot.gets(qpn) {
+                // COUNT-006, HOST-022
+                true => Counter::DropUnknownQp,
+                // SLOT-058
+                false => Counter::DropOtherSlot,
+            };
+            self.tables.counters.add(counter, 1);
         }
     }
 
@@ -158,13 +169,18 @@ impl Device {
     fn begin_for(&mut self, now: Instant, host: &mut impl Host, qpn: Qpn) {
         if self.unsynced.is_some_and(|unsynced| unsynced != qpn) {
             // What came for another QP is a batch of its own: it answers for its own memory.
-            self.end_of_batch(now, host);
+            self.sync_writes(now, host);
         }
     }
 
     /// Says that a receive batch is through: its writes become visible, and what it acknowledges
     /// may be acknowledged.
     pub fn end_of_batch(&mut self, now: Instant, host: &mut impl Host) {
+        self.schedule.shares.begin_batch();
+        self.sync_writes(now, host);
+    }
+
+    fn sync_writes(&mut self, now: Instant, host: &mut impl Host) {
         if let Some(qpn) = self.unsynced.take() {
             self.run(now, host, qpn, Event::EndOfBatch);
         }
@@ -186,7 +202,9 @@ impl Device {
             }
             let before = tx.len();
             self.run(now, host, qpn, Event::Turn(tx));
-            idle_turns += u32::from(tx.len() == before);
+            let packets = tx.len() - before;
+            self.schedule.shares.charge(packets);
+            idle_turns += u32::from(packets == 0);
         }
         false
     }
@@ -197,11 +215,14 @@ impl Device {
         [self.schedule.next_timer(), self.tables.paths.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Sees to all timers that have run out.
+    /// Sees to timers that have run out: as many as may be at a time, and
+    /// [`poll_timeout`](Self::poll_timeout) says whether there are more.
     pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
         self.tables.paths.handle_timeout(now);
         self.release_held(now);
-        while let Some((at, qpn)) = self.schedule.take_expired(now) {
+        for _ in 0..TIMERS_PER_CALL {
+            // SHARE-005
+            let Some((at, qpn)) = self.schedule.take_expired(now) else { break };
             if self.qps.get_mut(&qpn.get()).is_some_and(|scheduled| scheduled.take_timer(at)) {
                 self.run(now, host, qpn, Event::Timer);
             }

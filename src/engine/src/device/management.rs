@@ -11,9 +11,10 @@ use urxe_wire::batch::TxBatch;
 use urxe_wire::mad::{MAD_LEN, MadSource};
 use urxe_wire::{Body, Bth, Datagram, Deth, Flow, Headers, Outer, Packet};
 
-/// The device's own QP1.
-#[derive(Debug, Default)]
+/// The device's own QP1, or what a slot has in its place.
+#[derive(Debug)]
 pub(super) struct Management {
+    qpn: Qpn,
     waiting: VecDeque<Outgoing>,
     next_psn: Psn,
 }
@@ -26,6 +27,16 @@ struct Outgoing {
 }
 
 impl Management {
+    /// Sends from this QPN.
+    pub(super) fn new(qpn: Qpn) -> Management {
+        Management { qpn, waiting: VecDeque::new(), next_psn: Psn::default() }
+    }
+
+    /// The QPN that it sends from, and gets the answers at.
+    pub(super) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
     /// Queues a datagram, unless too many wait already.
     pub(super) fn send(
         &mut self,
@@ -52,7 +63,7 @@ impl Management {
             let psn = self.next_psn;
             self.next_psn = psn.next();
             // UD-029
-            let deth = Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI };
+            let deth = Deth { qkey: Qkey::GSI, src_qp: self.qpn };
             let headers = Headers::new(Bth::new(qpn, psn), Datagram { deth, imm: None });
             let Ok(()) = tx.push(&flow, &headers, MAD_LEN, |buf| {
                 buf.copy_from_slice(&mad);

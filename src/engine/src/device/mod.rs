@@ -1,7 +1,8 @@
 //! The device: its tables, its QPs, and in which order they are called.
 //!
 //! `verbs.rs` makes and changes objects; `data_path.rs` takes packets in and puts packets out, and
-//! has the one way into a QP; `schedule.rs` knows whose turn it is and whose timer runs out next.
+//! has the one way into a QP; `schedule.rs` knows whose turn it is and whose timer runs out next,
+//! and `shares.rs` how programs share the turns.
 //! Each other file is one table.
 
 mod address_handle;
@@ -10,7 +11,9 @@ mod cq;
 mod data_path;
 mod management;
 mod multicast;
+mod qpn_sequence;
 mod schedule;
+mod shares;
 mod srq;
 mod tables;
 mod verbs;
@@ -27,11 +30,12 @@ pub use verbs::CreateQpError;
 
 use crate::attr::DeviceConfig;
 use crate::counters::Counters;
-use crate::limits::{GID_TABLE_LEN, MAX_QPN, MIN_QPN};
+use crate::limits::GID_TABLE_LEN;
 use crate::path::PathInfo;
 use crate::table::IntMap;
 use management::Management;
 use multicast::MulticastTable;
+use qpn_sequence::QpnSequence;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use schedule::{Schedule, Scheduled};
@@ -64,7 +68,7 @@ pub struct Device {
     multicast: MulticastTable,
     management: Management,
     qps: IntMap<Box<Scheduled>>,
-    next_qpn: u32,
+    qpns: QpnSequence,
     schedule: Schedule,
     /// The QP whose writes the host was not yet told to make visible.
     unsynced: Option<Qpn>,
@@ -80,16 +84,15 @@ impl Device {
         config.gids.resize(GID_TABLE_LEN, None);
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         // A new daemon is not to get packets meant for the old one's QPs.
-        // HOST-022
-        let next_qpn = MIN_QPN + rng.next_u32() % (MAX_QPN / 2);
+        let qpns = QpnSequence::new(config.slot.qpns(), rng.next_u64());
         Device {
             rng,
             icrc: Checker::new(),
+            management: Management::new(config.slot.management_qpn()),
             tables: Tables::new(config),
             multicast: MulticastTable::default(),
-            management: Management::default(),
             qps: IntMap::default(),
-            next_qpn,
+            qpns,
             schedule: Schedule::default(),
             unsynced: None,
         }

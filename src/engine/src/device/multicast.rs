@@ -1,5 +1,6 @@
 //! Multicast groups: which UD QPs a datagram to a group goes to.
 
+use super::shares::ShareKey;
 use crate::limits::{MAX_GROUP_MEMBERS, MAX_MULTICAST_GROUPS};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,31 +29,46 @@ pub enum McastError {
     TooManyMembers(IpAddr),
 }
 
-/// The groups of a device, each with its QPs in the order of their coming.
+/// QPs of one share in a group, in the order of their coming.
+#[derive(Debug)]
+struct Members {
+    share: ShareKey,
+    qpns: Vec<Qpn>,
+}
+
+/// The groups of a device, each with its QPs.
 #[derive(Debug, Default)]
 pub(crate) struct MulticastTable {
-    groups: BTreeMap<IpAddr, Vec<Qpn>>,
+    groups: BTreeMap<IpAddr, Vec<Members>>,
 }
 
 impl MulticastTable {
-    /// Adds a QP to a group. Returns whether it is the group's first.
-    pub(super) fn attach(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, McastError> {
+    /// Adds a QP of a share to a group. Returns whether it is the group's first.
+    pub(super) fn attach(
+        &mut self,
+        qpn: Qpn,
+        share: ShareKey,
+        group: IpAddr,
+    ) -> Result<bool, McastError> {
         check_group(group)?;
-        let Some(members) = self.groups.get_mut(&group) else {
+        let Some(shares) = self.groups.get_mut(&group) else {
             if self.groups.len() >= MAX_MULTICAST_GROUPS {
                 return Err(McastError::TooManyGroups);
             }
-            self.groups.insert(group, vec![qpn]);
+            self.groups.insert(group, vec![Members { share, qpns: vec![qpn] }]);
             return Ok(true);
         };
         // MCAST-004
-        if members.contains(&qpn) {
+        if shares.iter().any(|members| members.qpns.contains(&qpn)) {
             return Ok(false);
         }
-        if members.len() >= MAX_GROUP_MEMBERS {
+        if shares.iter().map(|members| members.qpns.len()).sum::<usize>() >= MAX_GROUP_MEMBERS {
             return Err(McastError::TooManyMembers(group));
         }
-        members.push(qpn);
+        match shares.iter_mut().find(|members| members.share == share) {
+            Some(members) => members.qpns.push(qpn),
+            None => shares.push(Members { share, qpns: vec![qpn] }),
+        }
         Ok(false)
     }
 
@@ -60,10 +76,11 @@ impl MulticastTable {
     pub(super) fn detach(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, McastError> {
         check_group(group)?;
         let not_attached = McastError::NotAttached { qpn, group };
-        let members = self.groups.get_mut(&group).ok_or(not_attached)?;
-        let place = members.iter().position(|&member| member == qpn).ok_or(not_attached)?;
-        members.remove(place);
-        let was_last = members.is_empty();
+        let shares = self.groups.get_mut(&group).ok_or(not_attached)?;
+        if !take_out(shares, qpn) {
+            return Err(not_attached);
+        }
+        let was_last = shares.is_empty();
         if was_last {
             self.groups.remove(&group);
         }
@@ -75,18 +92,38 @@ impl MulticastTable {
         self.groups.keys().copied()
     }
 
-    /// The QP that came to a group as number `index`.
-    pub(super) fn member(&self, group: IpAddr, index: usize) -> Option<Qpn> {
-        self.groups.get(&group)?.get(index).copied()
+    /// The share that came to a group as number `index`, and how many QPs it has there.
+    pub(super) fn share(&self, group: IpAddr, index: usize) -> Option<(ShareKey, usize)> {
+        let members = self.groups.get(&group)?.get(index)?;
+        Some((members.share, members.qpns.len()))
+    }
+
+    /// Of that share, the QP that came as number `member`.
+    pub(super) fn member(&self, group: IpAddr, share: usize, member: usize) -> Option<Qpn> {
+        self.groups.get(&group)?.get(share)?.qpns.get(member).copied()
     }
 
     /// Takes a QP out of all its groups.
     pub(super) fn forget(&mut self, qpn: Qpn) {
-        self.groups.retain(|_, members| {
-            members.retain(|&member| member != qpn);
-            !members.is_empty()
+        self.groups.retain(|_, shares| {
+            take_out(shares, qpn);
+            !shares.is_empty()
         });
     }
+}
+
+/// Takes a QP out of a group. Returns whether it was there.
+fn take_out(shares: &mut Vec<Members>, qpn: Qpn) -> bool {
+    let found = shares.iter().enumerate().find_map(|(share, members)| {
+        Some((share, members.qpns.iter().position(|&member| member == qpn)?))
+    });
+    let Some((share, member)) = found else { return false };
+    let qpns = &mut shares[share].qpns;
+    qpns.remove(member);
+    if qpns.is_empty() {
+        shares.remove(share);
+    }
+    true
 }
 
 fn check_group(group: IpAddr) -> Result<(), McastError> {

@@ -1,5 +1,6 @@
 //! Whose turn it is to send, and whose timers run out next.
 
+use super::shares::{ShareKey, Shares};
 use crate::qp::Qp;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,13 +11,14 @@ use urxe_types::Qpn;
 #[derive(Debug)]
 pub(super) struct Scheduled {
     pub(super) qp: Qp,
+    pub(super) share: ShareKey,
     has_turn: bool,
     timer: Option<Instant>,
 }
 
 impl Scheduled {
-    pub(super) fn new(qp: Qp) -> Scheduled {
-        Scheduled { qp, has_turn: false, timer: None }
+    pub(super) fn new(qp: Qp, share: ShareKey) -> Scheduled {
+        Scheduled { qp, share, has_turn: false, timer: None }
     }
 
     /// Its turn has come: it has none any more, unless it is given another.
@@ -37,11 +39,12 @@ impl Scheduled {
 /// Groups of QPs that have their turns together.
 const GROUPS: usize = 64;
 
-/// QPs with something to send, in the order of their turns: all those of one group, then those of
-/// the next. QPs whose packets make one flow are of one group, so that their packets come to lie
-/// side by side and leave in few trains. No group has another round before all the others had one.
+/// QPs of one share with something to send, in the order of their turns: all those of one group,
+/// then those of the next. QPs whose packets make one flow are of one group, so that their packets
+/// come to lie side by side and leave in few trains. No group has another round before all the
+/// others had one.
 #[derive(Debug)]
-struct Turns {
+pub(super) struct Turns {
     groups: [VecDeque<Qpn>; GROUPS],
     /// The groups that have QPs, in the order of their rounds. Only the first, whose round it is,
     /// may have none left.
@@ -61,7 +64,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    fn push(&mut self, qpn: Qpn, group: usize) {
+    /// Gives a QP a turn in a group.
+    pub(super) fn push(&mut self, qpn: Qpn, group: usize) {
         let group = group % GROUPS;
         if self.groups[group].is_empty() && self.order.front() != Some(&group) {
             self.order.push_back(group);
@@ -69,7 +73,8 @@ impl Turns {
         self.groups[group].push_back(qpn);
     }
 
-    fn pop(&mut self) -> Option<Qpn> {
+    /// The QP whose turn it is.
+    pub(super) fn pop(&mut self) -> Option<Qpn> {
         loop {
             let &group = self.order.front()?;
             let queue = &mut self.groups[group];
@@ -91,18 +96,23 @@ impl Turns {
     }
 
     /// What [`pop`](Self::pop) returned last is the next again.
-    fn put_back(&mut self, qpn: Qpn) {
+    pub(super) fn put_back(&mut self, qpn: Qpn) {
         if let Some(&group) = self.order.front() {
             self.groups[group].push_front(qpn);
             self.left = self.left.map(|left| left + 1);
         }
+    }
+
+    /// Whether no QP has a turn.
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.iter().all(|&group| self.groups[group].is_empty())
     }
 }
 
 /// The turns and the timers of a device's QPs.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    turns: Turns,
+    pub(super) shares: Shares,
     /// When to look at which QP's timers. A QP stands here at most once with the time that it
     /// knows of; other entries of it are leftovers.
     timers: BinaryHeap<Reverse<(Instant, Qpn)>>,
@@ -112,18 +122,18 @@ impl Schedule {
     /// Gives a QP a turn, unless it has one.
     pub(super) fn give_turn(&mut self, qpn: Qpn, scheduled: &mut Scheduled) {
         if !std::mem::replace(&mut scheduled.has_turn, true) {
-            self.turns.push(qpn, scheduled.qp.flow_number());
+            self.shares.push(scheduled.share, qpn, scheduled.qp.flow_number());
         }
     }
 
     /// The QP whose turn it is.
     pub(super) fn next_turn(&mut self) -> Option<Qpn> {
-        self.turns.pop()
+        self.shares.pop()
     }
 
     /// The turn of this QP could not be taken: it is the next again.
     pub(super) fn put_back_turn(&mut self, qpn: Qpn) {
-        self.turns.put_back(qpn);
+        self.shares.put_back(qpn);
     }
 
     /// Sees that a QP's timers are looked at by `at`.

@@ -8,7 +8,7 @@ use crate::attr::{QpInfo, QpInit, RecvSource, SrqInit};
 use crate::flow::flow_to_host;
 use crate::host::Host;
 use crate::ids::{CqId, PdId, RegionId, SrqId};
-use crate::limits::{MAX_QP, MAX_QPN, MIN_QPN};
+use crate::limits::MAX_QP;
 use crate::memory::{AllocMwError, DeregMrError, MrKeys, MrSpec, MwInfo, RegMrError};
 use crate::qp::{Event, ModifyQpError, Qp};
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use urxe_wire::mad::MAD_LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateQpError {
     /// The device has no room for another.
-    #[error("the device has {MAX_QP} QPs, and can have no more")]
+    #[error("the device has {MAX_QP} QPs, or as many as it has numbers for, and can have no more")]
     TooMany,
     /// The SRQ that it shall receive from does not exist.
     #[error("srq {}: does not exist", .0.0)]
@@ -75,7 +75,7 @@ impl Device {
     /// # Errors
     /// If the device is full, or there is no such SRQ.
     pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, CreateQpError> {
-        if self.qps.len() >= MAX_QP {
+        if self.qps.len() >= MAX_QP.min(self.qpns.len()) {
             return Err(CreateQpError::TooMany);
         }
         let recv_pd = match init.recv {
@@ -84,16 +84,13 @@ impl Device {
                 self.tables.srqs.attach(srq).ok_or(CreateQpError::NoSuchSrq(srq))?
             }
         };
-        while self.qps.contains_key(&self.next_qpn) {
-            self.next_qpn = following_qpn(self.next_qpn);
-        }
-        let qpn = Qpn::new(self.next_qpn);
-        // HOST-017: the number of a destroyed QP stays unused for long: its peer may still be
-        // sending.
-        self.next_qpn = following_qpn(self.next_qpn);
+        // HOST-017, HOST-200: the peer of a destroyed QP may still be sending, and a stranger who
+        // sends has to guess.
+        let qpn = self.qpns.next_free(|qpn| self.qps.contains_key(&qpn.get()));
         self.tables.cqs.attach(qpn, &init);
+        let share = self.schedule.shares.join(init.share);
         let qp = Qp::new(qpn, init, recv_pd);
-        self.qps.insert(qpn.get(), Box::new(Scheduled::new(qp)));
+        self.qps.insert(qpn.get(), Box::new(Scheduled::new(qp, share)));
         Ok(qpn)
     }
 
@@ -125,6 +122,7 @@ impl Device {
     pub fn destroy_qp(&mut self, qpn: Qpn) -> bool {
         let Some(mut scheduled) = self.qps.remove(&qpn.get()) else { return false };
         scheduled.qp.leave(&mut self.tables);
+        self.schedule.shares.leave(scheduled.share);
         let init = scheduled.qp.init();
         self.tables.cqs.detach(qpn, init);
         if let RecvSource::Shared(srq) = init.recv {
@@ -142,10 +140,6 @@ impl Device {
     pub fn release_cq(&mut self, cq: CqId) {
         self.tables.cqs.forget(cq);
     }
-}
-
-fn following_qpn(qpn: u32) -> u32 {
-    if qpn >= MAX_QPN { MIN_QPN } else { qpn + 1 }
 }
 
 /// Shared receive queues.
@@ -209,7 +203,8 @@ impl Device {
     /// If QP or address are not fit for it, or the device or the group is full.
     pub fn attach_mcast(&mut self, qpn: Qpn, group: IpAddr) -> Result<bool, McastError> {
         self.check_is_ud(qpn)?;
-        self.multicast.attach(qpn, group)
+        let share = self.qps.get(&qpn.get()).ok_or(McastError::NoSuchQp(qpn))?.share;
+        self.multicast.attach(qpn, share, group)
     }
 
     /// Detaches a QP from a group. Returns whether it was the group's last QP, so that the port

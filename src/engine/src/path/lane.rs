@@ -273,6 +273,7 @@ mod tests {
         lane.wait(Qpn::new(17));
         assert_eq!(lane.release(now), Some((Qpn::new(17), TRAIN)));
     }
+
     #[test]
     fn a_time_at_which_bytes_have_left_is_never_now_while_they_are_there() {
         let (mut lane, now) = filled();

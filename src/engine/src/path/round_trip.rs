@@ -10,6 +10,8 @@ pub(crate) struct RoundTrip {
     estimate: Option<Estimate>,
     /// The longest that an answer took of which it is not known what it answers.
     ceiling: Duration,
+    /// There was more than one of these.
+    is_twice: bool,
 }
 
 /// How long an answer took.
@@ -33,6 +35,7 @@ impl RoundTrip {
         let sample = match sample {
             Sample::Exact(sample) => sample,
             Sample::AtMost(ceiling) => {
+                self.is_twice |= self.ceiling > Duration::ZERO;
                 self.ceiling = self.ceiling.max(ceiling);
                 return;
             }
@@ -67,6 +70,11 @@ impl RoundTrip {
     /// [`MAX_PROBE_INTERVAL`].
     pub(crate) fn doubtful(&self) -> Duration {
         self.ceiling.min(MAX_PROBE_INTERVAL)
+    }
+
+    /// Whether this is so of more than one answer: of one, a packet may have been lost.
+    pub(crate) fn is_doubtful_twice(&self) -> bool {
+        self.is_twice
     }
 
     /// How long an answer may take before it is taken for late. `least_margin` is what it may take

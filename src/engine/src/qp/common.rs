@@ -3,7 +3,7 @@
 
 use crate::attr::{DeviceConfig, QpInit};
 use crate::cause::Cause;
-use crate::counters::{Counter, Counters};
+use crate::counters::{Counter, Counters, LazyCounters};
 use crate::device::{AhTable, Cqs, Peers, SrqTable, Tables};
 use crate::host::{AsyncEvent, Host};
 use crate::ids::{CqId, PdId};
@@ -42,7 +42,7 @@ pub(super) struct Common {
     pub(super) state: QpState,
     /// The attributes as they were set; what works with them has them resolved.
     pub(super) attr: QpAttr,
-    pub(super) counters: Counters,
+    pub(super) counters: LazyCounters,
     /// Program memory was written and the host not yet told to [`sync`](Host::sync).
     pub(super) dirty: bool,
     /// Writes that the peer was not told of were lost; it is still to be told so.
@@ -64,7 +64,7 @@ impl Common {
             recv_pd,
             state: QpState::Reset,
             attr: QpAttr::default(),
-            counters: Counters::default(),
+            counters: LazyCounters::default(),
             dirty: false,
             writes_lost: false,
             failure: None,

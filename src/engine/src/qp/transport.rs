@@ -192,7 +192,8 @@ impl Transport {
                 if cx.is_marked && !rc.on_marked(cx) {
                     self.notifier.on_marked(cx);
                 }
-                return rc.handle_request(cx, &packet.of_kind(request));
+                let src_port = outer.flow.src_port;
+                return rc.handle_request(cx, src_port, &packet.of_kind(request));
             }
             (Service::Rc(rc), Body::RcResponse(response)) => {
                 cx.count_received(outer, packet);

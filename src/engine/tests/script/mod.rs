@@ -452,12 +452,24 @@ impl Script {
         Script::tuned(qp_type, min_probe, Tuning { wire, ..Tuning::default() })
     }
 
+    /// An RC QP in RTS with the usual attributes, of a device that is one slot of several.
+    pub fn in_slot(slot: Slot) -> Script {
+        let mut script = Script::made(slot, QpType::Rc, Duration::ZERO, Tuning::default());
+        script.connect(&usual());
+        script
+    }
+
     fn tuned(qp_type: QpType, min_probe: Duration, tuning: Tuning) -> Script {
+        Script::made(Slot::ALONE, qp_type, min_probe, tuning)
+    }
+
+    fn made(slot: Slot, qp_type: QpType, min_probe: Duration, tuning: Tuning) -> Script {
         let mut device = Device::new(DeviceConfig {
             gids: vec![Some(LOCAL)],
             source_ports: SourcePorts::All,
             active_mtu: PathMtu::Mtu1024,
             local_addrs: BTreeSet::new(),
+            slot,
             seed: 1,
             min_probe,
             tuning,
@@ -518,6 +530,7 @@ impl Script {
             recv_cq: RCQ,
             send_queue: QueueId(2 * number),
             recv: RecvSource::Own(QueueId(2 * number + 1)),
+            share: ShareId::default(),
         };
         self.qpn = self.device.create_qp(change(init)).unwrap();
         self.qpn

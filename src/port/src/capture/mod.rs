@@ -4,6 +4,9 @@
 //! Around [`Fault`](crate::fault::Fault) it records what the engine sees, inside of it what the
 //! wire sees.
 //!
+//! Several captures can share a file that each appends to: they write whole blocks, and each begins
+//! a section with an interface that is as all the others.
+//!
 //! The IP and UDP headers are rebuilt from the flow. What a port does not know is in the file as
 //! follows, so that every ICRC in it that is right can be checked:
 //!
@@ -25,6 +28,9 @@ use std::time::{Duration, Instant, SystemTime};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::{Checker, Verdict};
 use urxe_wire::{DONT_FRAGMENT, Flow, Ident, Outer, OuterHeaders};
+
+/// How much is written to the file by one call: many packets.
+const BUFFER: usize = 64 * 1024;
 
 /// How long packets may stay in the buffer while the port is being used.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
@@ -65,7 +71,7 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
         let since_1970 = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let caps = inner.caps();
         let name = caps.interface.as_deref().unwrap_or(caps.backend);
-        let file = PcapNg::begin(BufWriter::new(out), name);
+        let file = PcapNg::begin(BufWriter::with_capacity(BUFFER, out), name);
         let mut capture = Capture {
             inner,
             file: None,

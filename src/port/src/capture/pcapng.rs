@@ -38,8 +38,10 @@ pub enum PacketDirection {
 /// Writes a capture of one interface.
 pub struct PcapNg<W> {
     out: W,
-    /// The block that is being put together, without its type and lengths.
+    /// The body of the block that is being put together.
     body: Vec<u8>,
+    /// The whole block.
+    block: Vec<u8>,
 }
 
 impl<W: Write> PcapNg<W> {
@@ -48,7 +50,7 @@ impl<W: Write> PcapNg<W> {
     /// # Errors
     /// If it cannot be written.
     pub fn begin(out: W, interface: &str) -> io::Result<Self> {
-        let mut file = PcapNg { out, body: Vec::new() };
+        let mut file = PcapNg { out, body: Vec::new(), block: Vec::new() };
         file.body.extend(BYTE_ORDER_MAGIC.to_le_bytes());
         file.body.extend([1, 0, 0, 0]); // version 1.0
         file.body.extend(LENGTH_UNKNOWN.to_le_bytes());
@@ -111,14 +113,15 @@ impl<W: Write> PcapNg<W> {
         self.body.resize(self.body.len().next_multiple_of(4), 0);
     }
 
-    /// Writes the body as a block of this type.
+    /// Writes the body as a block of this type, at once: what buffers blocks splits none.
     fn block(&mut self, kind: u32) -> io::Result<()> {
         let len = (12 + self.body.len() as u32).to_le_bytes();
-        self.out.write_all(&kind.to_le_bytes())?;
-        self.out.write_all(&len)?;
-        self.out.write_all(&self.body)?;
-        self.out.write_all(&len)?;
-        self.body.clear();
-        Ok(())
+        self.block.clear();
+        self.block.extend(kind.to_le_bytes());
+        self.block.extend(len);
+        self.block.append(&mut self.body);
+        self.block.extend(len);
+        // SLOT-009
+        self.out.write_all(&self.block)
     }
 }

@@ -1,12 +1,13 @@
 //! Rules: faults for certain packets.
 
 use super::spec::Action;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use urxe_wire::{Opcode, Transport};
 
 /// A fault for certain packets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// What is done to them.
     pub action: Action,
@@ -17,7 +18,7 @@ pub struct Rule {
 }
 
 /// Kinds of packets: a set of BTH opcodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packets {
     /// One bit for each value of the opcode byte.
     opcodes: [u64; 4],

@@ -2,6 +2,7 @@
 
 use super::rule::{Packets, Rule};
 use crate::{Chance, Impairment};
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
@@ -29,7 +30,7 @@ use std::time::Duration;
 ///
 /// A long WRITE of urxe's over RC is WRITE ONLYs, unless it is told to send FIRST, MIDDLEs and LAST
 /// (`urxed --wire strict`); `write` counts its packets in both forms.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultSpec {
     /// What happens by chance.
     pub impairment: Impairment,
@@ -42,7 +43,7 @@ pub struct FaultSpec {
 }
 
 /// Which way datagrams have to go to be concerned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Direction {
     /// What is sent.
     Tx,
@@ -54,7 +55,7 @@ pub enum Direction {
 }
 
 /// What is done to a packet that a rule names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// It is lost.
     Drop,

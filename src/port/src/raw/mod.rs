@@ -13,6 +13,7 @@
 //! would tell every peer that there is no such port.
 
 mod filter;
+mod group;
 mod socket;
 
 use crate::caps::{Caps, Segmentation};
@@ -24,13 +25,15 @@ use crate::socket_set::SocketSet;
 use crate::sys::packet::{self, VNET_HEADER_LEN};
 use crate::sys::{Message, Receiver, SEND_MAX, Sender};
 use crate::watch::Link;
-use crate::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use crate::{AddressSockets, OpenError, Port, PortCounters, RxBatch, SendOutcome};
+pub use group::RawGroup;
 use socket::RawSocket;
 use socket2::Socket;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
+use urxe_types::Slot;
 use urxe_wire::batch::{Datagram, IdentPolicy, TxBatch, TxLimits};
 use urxe_wire::{DONT_FRAGMENT, Flow, OuterHeaders, SourcePorts};
 
@@ -248,10 +251,20 @@ impl Port for RawPort {
     }
 
     fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
-        let mut raw = None;
-        let groups = self.sockets.add_address(addr, |interface| {
-            raw = Some(socket::sender(addr, interface, &self.options)?);
-            RawSocket::of_address(addr, interface, &self.options)
+        if self.sockets.position(addr).is_some() {
+            return Ok(());
+        }
+        let near = &self.sockets.interface().name;
+        let group = RawGroup::open(addr, Some(near), &self.options)?;
+        self.adopt(group.give(Slot::ALONE)?)
+    }
+
+    fn adopt(&mut self, sockets: AddressSockets) -> Result<(), OpenError> {
+        let (addr, mut raw) = (sockets.addr, None);
+        let groups = self.sockets.add_address(addr, |_| {
+            let (socket, sender) = RawSocket::of_address(sockets)?;
+            raw = Some(sender);
+            Ok(socket)
         })?;
         if let Some(raw) = raw {
             *(if addr.is_ipv4() { &mut self.raw_v4 } else { &mut self.raw_v6 }) = Some(raw);

@@ -2,16 +2,16 @@
 //! agree.
 
 use super::{RawOptions, filter};
-use crate::OpenError;
 use crate::open;
 use crate::socket_set::Member;
 use crate::sys::{option, packet};
 use crate::watch::{Link, Links};
+use crate::{AddressSockets, OpenError};
 use socket2::{InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Type};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
-use urxe_wire::ROCE_PORT;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use urxe_types::Slot;
 
 /// What receives for one of our addresses, or for a multicast group.
 pub(super) struct RawSocket {
@@ -24,25 +24,19 @@ pub(super) struct RawSocket {
 }
 
 impl RawSocket {
-    /// What receives for one of our addresses.
-    pub(super) fn of_address(
-        addr: IpAddr,
-        interface: &Link,
-        options: &RawOptions,
-    ) -> Result<RawSocket, OpenError> {
-        let packet = packet::socket(false);
-        let packet =
-            packet.map_err(unprivileged_or(OpenError::system(addr, "making a packet socket")))?;
-        let hold = open::bind(addr, ROCE_PORT, interface)?;
-        open::receive_nothing(&hold)
-            .map_err(OpenError::system(addr, "closing the bound socket"))?;
-        let loopback = loopback_index()
-            .map_err(OpenError::system(addr, "looking for the loopback interface"))?;
-        let filter = filter::roce_for(addr, interface.index, loopback);
-        listen(&packet, packet::protocol(addr), &filter, options)
-            .map_err(OpenError::system(addr, "opening the packet socket"))?;
+    /// What receives for one of our addresses, and what sends: what a
+    /// [`RawGroup`](super::RawGroup) gives to a slot.
+    pub(super) fn of_address(sockets: AddressSockets) -> Result<(RawSocket, Socket), OpenError> {
+        let AddressSockets { addr, fds } = sockets;
+        let [packet, sender, hold] = <[OwnedFd; 3]>::try_from(fds)
+            .map_err(|fds| {
+                let what = format!("{} sockets, expected three", fds.len());
+                io::Error::new(io::ErrorKind::InvalidInput, what)
+            })
+            .map_err(OpenError::system(addr, "taking its sockets"))?
+            .map(Socket::from);
         let receive_capacity = open::receive_capacity(&packet);
-        Ok(RawSocket { packet, dst: addr, receive_capacity, _hold: hold })
+        Ok((RawSocket { packet, dst: addr, receive_capacity, _hold: hold }, sender))
     }
 
     /// What receives for a multicast group, of which many ports of this machine can be members.
@@ -84,6 +78,26 @@ impl AsFd for RawSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.packet.as_fd()
     }
+}
+
+/// The socket that receives for one of our addresses what is for a slot.
+pub(super) fn packet_socket(
+    addr: IpAddr,
+    interface: &Link,
+    slot: Slot,
+    options: &RawOptions,
+) -> Result<Socket, OpenError> {
+    let packet = packet::socket(false);
+    let packet =
+        packet.map_err(unprivileged_or(OpenError::system(addr, "making a packet socket")))?;
+    let loopback =
+        loopback_index().map_err(OpenError::system(addr, "looking for the loopback interface"))?;
+    let filter = filter::roce_for(addr, interface.index, loopback, slot);
+    listen(&packet, packet::protocol(addr), &filter, options)
+        // SLOT-060
+        .and_then(|()| option::lock_filter(packet.as_fd()))
+        .map_err(OpenError::system(addr, "opening the packet socket"))?;
+    Ok(packet)
 }
 
 /// The socket that sends from all addresses of a family.

@@ -1,5 +1,7 @@
 //! These need CAP_NET_RAW, and some of them a network namespace.
 
+mod group;
+
 use super::*;
 use crate::testing::network::{Cable, could_not_run};
 use crate::testing::*;

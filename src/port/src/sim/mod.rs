@@ -36,7 +36,7 @@ pub use crate::rng::Rng;
 pub use queue::{Marking, Queue, QueueCounters, QueueId};
 
 use crate::{Caps, Impairment, OpenError, Port, PortCounters, RxBatch, SendOutcome, caps, open};
-use network::Network;
+use network::{EndpointId, Network};
 use parking_lot::Mutex;
 use std::io;
 use std::net::IpAddr;
@@ -44,6 +44,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use urxe_types::{SlotCount, SlotId};
 use urxe_wire::SourcePorts;
 use urxe_wire::batch::{TxBatch, TxLimits};
 
@@ -109,12 +110,35 @@ impl SimNetwork {
     }
 
     /// Adds an endpoint. It leaves the network when the port is dropped.
+    ///
+    /// # Errors
+    /// If the address is taken.
     pub fn attach(&self, addr: IpAddr) -> Result<SimPort, AddressTaken> {
-        if !self.network.lock().attach(addr) {
-            return Err(AddressTaken { addr });
-        }
-        let network = Arc::clone(&self.network);
-        Ok(SimPort { network, addr, counters: PortCounters::default() })
+        self.attach_host(addr, SlotCount::ONE)?;
+        Ok(self.port(addr, SlotId::BROKER))
+    }
+
+    /// Adds an endpoint for each slot of a host, in their order. Each gets what is sent to its
+    /// QPNs, and leaves the network when its port is dropped; what comes for it then is lost.
+    ///
+    /// # Errors
+    /// If the address is taken.
+    pub fn attach_slots(
+        &self,
+        addr: IpAddr,
+        slots: SlotCount,
+    ) -> Result<Vec<SimPort>, AddressTaken> {
+        self.attach_host(addr, slots)?;
+        Ok(slots.slots().map(|slot| self.port(addr, slot.id())).collect())
+    }
+
+    fn attach_host(&self, addr: IpAddr, slots: SlotCount) -> Result<(), AddressTaken> {
+        if self.network.lock().attach(addr, slots) { Ok(()) } else { Err(AddressTaken { addr }) }
+    }
+
+    fn port(&self, addr: IpAddr, slot: SlotId) -> SimPort {
+        let (network, counters) = (Arc::clone(&self.network), PortCounters::default());
+        SimPort { network, addr, slot, counters }
     }
 
     /// Changes the link from one address to another, for datagrams sent from now on. The way back
@@ -152,7 +176,7 @@ impl SimNetwork {
 
     /// An endpoint to which something has arrived; `None`: there is no other. None is named again
     /// before it has received, so [`next_event`](Self::next_event) does not count it until then.
-    pub fn take_arrival(&self, now: Instant) -> Option<IpAddr> {
+    pub fn take_arrival(&self, now: Instant) -> Option<(IpAddr, SlotId)> {
         self.network.lock().take_arrival(now)
     }
 
@@ -167,7 +191,14 @@ impl SimNetwork {
 pub struct SimPort {
     network: Arc<Mutex<Network>>,
     addr: IpAddr,
+    slot: SlotId,
     counters: PortCounters,
+}
+
+impl SimPort {
+    fn id(&self) -> EndpointId {
+        (self.addr, self.slot)
+    }
 }
 
 impl Port for SimPort {
@@ -194,7 +225,7 @@ impl Port for SimPort {
 
     fn recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         rx.clear();
-        Ok(self.network.lock().recv(now, self.addr, rx, &mut self.counters))
+        Ok(self.network.lock().recv(now, self.id(), rx, &mut self.counters))
     }
 
     fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
@@ -210,18 +241,18 @@ impl Port for SimPort {
 
     fn join(&mut self, group: IpAddr) -> io::Result<()> {
         open::check_group(group)?;
-        self.network.lock().join(group, self.addr);
+        self.network.lock().join(group, self.id());
         Ok(())
     }
 
     fn leave(&mut self, group: IpAddr) -> io::Result<()> {
         open::check_group(group)?;
-        self.network.lock().leave(group, self.addr);
+        self.network.lock().leave(group, self.id());
         Ok(())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.network.lock().next_arrival(self.addr)
+        self.network.lock().next_arrival(self.id())
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -229,7 +260,7 @@ impl Port for SimPort {
     }
 
     fn receive_fill(&mut self, _now: Instant) -> Option<f32> {
-        self.network.lock().take_fill(self.addr)
+        self.network.lock().take_fill(self.id())
     }
 
     fn counters(&self) -> PortCounters {
@@ -239,7 +270,7 @@ impl Port for SimPort {
 
 impl Drop for SimPort {
     fn drop(&mut self) {
-        self.network.lock().detach(self.addr);
+        self.network.lock().detach(self.id());
     }
 }
 

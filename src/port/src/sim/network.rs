@@ -11,27 +11,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
+use urxe_types::{SlotCount, SlotId};
 use urxe_wire::batch::{Datagram, TxBatch};
-use urxe_wire::{DONT_FRAGMENT, Flow, Ident, Outer, OuterHeaders};
+use urxe_wire::{Bth, DONT_FRAGMENT, Flow, Ident, Outer, OuterHeaders};
 
 #[derive(Debug)]
 pub(super) struct Network {
     seed: u64,
     default_link: Link,
     links: BTreeMap<(IpAddr, IpAddr), LinkState>,
-    endpoints: BTreeMap<IpAddr, Endpoint>,
+    /// How many slots each host has.
+    hosts: BTreeMap<IpAddr, SlotCount>,
+    endpoints: BTreeMap<EndpointId, Endpoint>,
     /// Which endpoint has something to receive next, unless it was named already.
-    arrivals: BTreeSet<(Instant, IpAddr)>,
+    arrivals: BTreeSet<(Instant, EndpointId)>,
     queues: BTreeMap<QueueId, QueueState>,
     /// The groups of hosts; a host that is not here is in group 0.
     host_groups: BTreeMap<IpAddr, u16>,
     /// What is on its way to the next shared queue.
     between_queues: DelayLine<Transit>,
     /// The members of each multicast group.
-    groups: BTreeMap<IpAddr, BTreeSet<IpAddr>>,
+    groups: BTreeMap<IpAddr, BTreeSet<EndpointId>>,
     partitions: Vec<Partition>,
     pub(super) counters: SimCounters,
 }
+
+/// A slot of a host.
+pub(super) type EndpointId = (IpAddr, SlotId);
 
 /// What is in flight to an endpoint.
 #[derive(Debug)]
@@ -83,6 +89,7 @@ impl Network {
             seed,
             default_link: link,
             links: BTreeMap::new(),
+            hosts: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             arrivals: BTreeSet::new(),
             queues: BTreeMap::new(),
@@ -95,32 +102,38 @@ impl Network {
     }
 
     /// False: the address is taken.
-    pub(super) fn attach(&mut self, addr: IpAddr) -> bool {
-        let vacant = !self.endpoints.contains_key(&addr);
+    pub(super) fn attach(&mut self, addr: IpAddr, slots: SlotCount) -> bool {
+        let vacant = !self.hosts.contains_key(&addr);
         if vacant {
-            let endpoint =
-                Endpoint { line: DelayLine::new(), listed: None, named: false, fill: None };
-            self.endpoints.insert(addr, endpoint);
+            self.hosts.insert(addr, slots);
+            self.endpoints.extend(slots.slots().map(|slot| {
+                let endpoint =
+                    Endpoint { line: DelayLine::new(), listed: None, named: false, fill: None };
+                ((addr, slot.id()), endpoint)
+            }));
         }
         vacant
     }
 
-    pub(super) fn detach(&mut self, addr: IpAddr) {
-        if let Some(Endpoint { listed: Some(at), .. }) = self.endpoints.remove(&addr) {
-            self.arrivals.remove(&(at, addr));
+    pub(super) fn detach(&mut self, id: EndpointId) {
+        if let Some(Endpoint { listed: Some(at), .. }) = self.endpoints.remove(&id) {
+            self.arrivals.remove(&(at, id));
         }
         for members in self.groups.values_mut() {
-            members.remove(&addr);
+            members.remove(&id);
+        }
+        if !self.endpoints.keys().any(|(addr, _)| *addr == id.0) {
+            self.hosts.remove(&id.0);
         }
     }
 
-    pub(super) fn join(&mut self, group: IpAddr, addr: IpAddr) {
-        self.groups.entry(group).or_default().insert(addr);
+    pub(super) fn join(&mut self, group: IpAddr, id: EndpointId) {
+        self.groups.entry(group).or_default().insert(id);
     }
 
-    pub(super) fn leave(&mut self, group: IpAddr, addr: IpAddr) {
+    pub(super) fn leave(&mut self, group: IpAddr, id: EndpointId) {
         if let Some(members) = self.groups.get_mut(&group) {
-            members.remove(&addr);
+            members.remove(&id);
         }
     }
 
@@ -153,8 +166,8 @@ impl Network {
     }
 
     /// How full the queue was that the endpoint received from since it was last asked.
-    pub(super) fn take_fill(&mut self, host: IpAddr) -> Option<f32> {
-        self.endpoints.get_mut(&host)?.fill.take()
+    pub(super) fn take_fill(&mut self, id: EndpointId) -> Option<f32> {
+        self.endpoints.get_mut(&id)?.fill.take()
     }
 
     pub(super) fn next_event(&self) -> Option<Instant> {
@@ -163,18 +176,18 @@ impl Network {
     }
 
     /// When the endpoint may have something to receive: not later than that.
-    pub(super) fn next_arrival(&self, addr: IpAddr) -> Option<Instant> {
-        let arrival = self.endpoints.get(&addr)?.line.next_due();
+    pub(super) fn next_arrival(&self, id: EndpointId) -> Option<Instant> {
+        let arrival = self.endpoints.get(&id)?.line.next_due();
         arrival.into_iter().chain(self.between_queues.next_due()).min()
     }
 
-    pub(super) fn take_arrival(&mut self, now: Instant) -> Option<IpAddr> {
+    pub(super) fn take_arrival(&mut self, now: Instant) -> Option<EndpointId> {
         self.advance(now);
-        let &(at, addr) = self.arrivals.first().filter(|(at, _)| *at <= now)?;
-        self.arrivals.remove(&(at, addr));
-        let endpoint = self.endpoints.get_mut(&addr)?;
+        let &(at, id) = self.arrivals.first().filter(|(at, _)| *at <= now)?;
+        self.arrivals.remove(&(at, id));
+        let endpoint = self.endpoints.get_mut(&id)?;
         (endpoint.listed, endpoint.named) = (None, true);
-        Some(addr)
+        Some(id)
     }
 
     /// Takes what is between queues to where it is by now, in the order of time.
@@ -208,10 +221,20 @@ impl Network {
         on_the_way.into_iter().find(|id| self.queues.contains_key(id))
     }
 
-    fn arrive(&mut self, at: Instant, to: IpAddr, arriving: Arriving) {
-        if let Some(endpoint) = self.endpoints.get_mut(&to) {
-            endpoint.line.push(at, arriving);
-            list_arrival(&mut self.arrivals, to, endpoint);
+    /// Hands a datagram that comes to a host to the slot that its QPN names, or to those that are
+    /// members of its group.
+    fn arrive(&mut self, at: Instant, to: IpAddr, mut arriving: Arriving) {
+        let dst = arriving.outer.flow.dst;
+        if dst.is_multicast() {
+            let members = self.groups.get(&dst).into_iter().flatten();
+            for &id in members.filter(|(host, _)| *host == to) {
+                push(&mut self.endpoints, &mut self.arrivals, id, at, arriving.clone());
+                // The queue had it once.
+                arriving.held = 0;
+            }
+        } else if let Some(slots) = self.hosts.get(&to) {
+            let id = (to, slots.slot_of(Bth::dest_qp_in(&arriving.bytes).unwrap_or_default()));
+            push(&mut self.endpoints, &mut self.arrivals, id, at, arriving);
         }
     }
 
@@ -258,12 +281,16 @@ impl Network {
         }
     }
 
-    /// Who gets what is sent to an address or a group. The sender may be among a group's members.
+    /// The hosts that get what is sent to an address or a group. The sender may be among a group's
+    /// members.
     fn receivers(&self, dst: IpAddr) -> Vec<IpAddr> {
-        if dst.is_multicast() {
-            return self.groups.get(&dst).into_iter().flatten().copied().collect();
+        if !dst.is_multicast() {
+            return self.hosts.get(&dst).map(|_| dst).into_iter().collect();
         }
-        self.endpoints.get(&dst).map(|_| dst).into_iter().collect()
+        let members = self.groups.get(&dst).into_iter().flatten();
+        let mut hosts: Vec<IpAddr> = members.map(|(host, _)| *host).collect();
+        hosts.dedup();
+        hosts
     }
 
     fn transmit(&mut self, now: Instant, to: IpAddr, datagram: &Datagram<'_>, mut bytes: BytesMut) {
@@ -320,13 +347,13 @@ impl Network {
     pub(super) fn recv(
         &mut self,
         now: Instant,
-        addr: IpAddr,
+        id: EndpointId,
         rx: &mut RxBatch,
         receiver: &mut PortCounters,
     ) -> usize {
         self.advance(now);
-        let Some(endpoint) = self.endpoints.get_mut(&addr) else { return 0 };
-        let mut downlink = self.queues.get_mut(&QueueId::Downlink(addr));
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return 0 };
+        let mut downlink = self.queues.get_mut(&QueueId::Downlink(id.0));
         if endpoint.line.peek_due(now).is_some() {
             endpoint.fill = downlink.as_ref().and_then(|queue| queue.fill());
         }
@@ -343,7 +370,7 @@ impl Network {
             endpoint.line.pop_due(now);
         }
         endpoint.named = false;
-        list_arrival(&mut self.arrivals, addr, endpoint);
+        list_arrival(&mut self.arrivals, id, endpoint);
         receiver.rx_datagrams += datagrams as u64;
         self.counters.delivered += datagrams as u64;
         datagrams
@@ -390,14 +417,32 @@ impl LinkState {
     }
 }
 
+/// Lets a datagram come to an endpoint, if there is one.
+fn push(
+    endpoints: &mut BTreeMap<EndpointId, Endpoint>,
+    arrivals: &mut BTreeSet<(Instant, EndpointId)>,
+    id: EndpointId,
+    at: Instant,
+    arriving: Arriving,
+) {
+    if let Some(endpoint) = endpoints.get_mut(&id) {
+        endpoint.line.push(at, arriving);
+        list_arrival(arrivals, id, endpoint);
+    }
+}
+
 /// Says when an endpoint has something to receive next.
-fn list_arrival(arrivals: &mut BTreeSet<(Instant, IpAddr)>, addr: IpAddr, endpoint: &mut Endpoint) {
+fn list_arrival(
+    arrivals: &mut BTreeSet<(Instant, EndpointId)>,
+    id: EndpointId,
+    endpoint: &mut Endpoint,
+) {
     let due = endpoint.line.next_due().filter(|_| !endpoint.named);
     if due != endpoint.listed {
         if let Some(at) = endpoint.listed {
-            arrivals.remove(&(at, addr));
+            arrivals.remove(&(at, id));
         }
-        arrivals.extend(due.map(|at| (at, addr)));
+        arrivals.extend(due.map(|at| (at, id)));
         endpoint.listed = due;
     }
 }

@@ -3,6 +3,7 @@ use crate::Chance;
 use crate::testing::*;
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
+use urxe_types::Qpn;
 use urxe_wire::icrc::Verdict;
 use urxe_wire::{Flow, Opcode};
 
@@ -311,14 +312,14 @@ fn an_endpoint_is_named_once_until_it_receives() {
     let (network, mut a, mut b) = pair(16, Link::default());
     let now = Instant::now();
     send_one(&mut a, addr(2), now, 0);
-    assert_eq!(network.take_arrival(now), Some(addr(2)));
+    assert_eq!(network.take_arrival(now), Some((addr(2), SlotId::BROKER)));
     send_one(&mut a, addr(2), now, 1);
     assert_eq!(network.take_arrival(now), None);
     assert_eq!(network.next_event(), None);
     assert_eq!(recv_all(&mut b, now).len(), 2);
     send_one(&mut a, addr(2), now, 2);
     assert_eq!(network.next_event(), Some(now));
-    assert_eq!(network.take_arrival(now), Some(addr(2)));
+    assert_eq!(network.take_arrival(now), Some((addr(2), SlotId::BROKER)));
 }
 
 /// Everything that can go wrong, a bit of each.
@@ -399,4 +400,55 @@ fn every_member_of_a_group_gets_its_own_copy_over_its_own_link() {
     assert_eq!(psns(&recv_all(&mut c, now)), [20, 21, 22]);
     assert_eq!(network.next_event(), None, "nothing is in flight to one that is gone");
     assert!(c.join(addr(2)).is_err());
+}
+
+#[test]
+fn each_slot_of_a_host_gets_what_is_for_its_qps() {
+    let network = SimNetwork::new(1, Link::default());
+    let mut a = network.attach(addr(1)).unwrap();
+    let mut slots = network.attach_slots(addr(2), 4.try_into().unwrap()).unwrap();
+    assert!(network.attach(addr(2)).is_err());
+    let now = Instant::now();
+    let mut batch = batch(&a.caps());
+    let flow = flow(&a.caps(), addr(2));
+    for (psn, qpn) in (0..).zip([0x11, 1 << 18, 3 << 18 | 5, 4 << 18, 0xff_ffff, 3 << 18]) {
+        push_to(&mut batch, &flow, Qpn::new(qpn), psn, 64);
+    }
+    assert_eq!(a.send(now, &mut batch).unwrap(), SendOutcome::Done);
+    let mut of_slots = slots.iter_mut().map(|slot| psns(&recv_all(slot, now)));
+    assert_eq!(of_slots.by_ref().collect::<Vec<_>>(), [vec![0, 3, 4], vec![1], vec![], vec![2, 5]]);
+
+    // A slot that is gone is missed by nobody.
+    drop(slots.remove(1));
+    for (psn, qpn) in (0..).zip([1 << 18, 3 << 18]) {
+        push_to(&mut batch, &flow, Qpn::new(qpn), psn, 64);
+    }
+    assert_eq!(a.send(now, &mut batch).unwrap(), SendOutcome::Done);
+    assert_eq!(network.take_arrival(now).map(|(_, slot)| slot.index()), Some(3));
+    assert_eq!(psns(&recv_all(&mut slots[2], now)), [1]);
+    assert_eq!(network.next_event(), None);
+    drop(slots);
+    assert!(network.attach(addr(2)).is_ok());
+}
+
+#[test]
+fn a_datagram_to_a_group_crosses_a_link_once_and_comes_to_every_slot_that_joined() {
+    let network = SimNetwork::new(1, Link::default());
+    let mut a = network.attach(addr(1)).unwrap();
+    let mut slots = network.attach_slots(addr(2), 3.try_into().unwrap()).unwrap();
+    let group = Ipv4Addr::new(239, 0, 0, 1).into();
+    for slot in &mut slots[1..] {
+        slot.join(group).unwrap();
+    }
+    network.set_queue(QueueId::Downlink(addr(2)), Queue::unlimited(1_000_000));
+    let now = Instant::now();
+    let mut batch = batch(&a.caps());
+    push_to(&mut batch, &flow(&a.caps(), group), Qpn::MULTICAST, 7, 64);
+    assert_eq!(a.send(now, &mut batch).unwrap(), SendOutcome::Done);
+    let later = now + Duration::from_secs(1);
+    let arrived: Vec<Vec<u32>> =
+        slots.iter_mut().map(|slot| psns(&recv_all(slot, later))).collect();
+    assert_eq!(arrived, [vec![], vec![7], vec![7]]);
+    let (waiting, counters) = network.queue(later, QueueId::Downlink(addr(2))).unwrap();
+    assert_eq!((waiting, counters.packets), (0, 1));
 }

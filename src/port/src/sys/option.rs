@@ -22,6 +22,25 @@ pub(crate) fn set_multicast_interface_v4(fd: BorrowedFd<'_>, interface: u32) -> 
     set_any(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &request)
 }
 
+/// Lets a program (classic BPF) say which socket of a group of `SO_REUSEPORT` gets a datagram; any
+/// socket of the group will do. It takes the place of the one before.
+pub(crate) fn attach_reuseport_filter(
+    fd: BorrowedFd<'_>,
+    program: &[libc::sock_filter],
+) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        // The kernel only reads it.
+        filter: program.as_ptr().cast_mut(),
+    };
+    set_any(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+}
+
+/// Keeps the filter of a socket as it is, for good.
+pub(crate) fn lock_filter(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set(fd, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, 1)
+}
+
 /// Sets an option whose value is plain old data.
 fn set_any<T: Copy>(
     fd: BorrowedFd<'_>,

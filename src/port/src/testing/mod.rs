@@ -2,6 +2,7 @@
 
 mod narrow;
 pub(crate) mod network;
+pub(crate) mod slots;
 
 pub(crate) use narrow::Narrow;
 
@@ -67,6 +68,16 @@ pub(crate) fn push(batch: &mut TxBatch, flow: &Flow, opcode: Opcode, psn: u32, l
         Ok::<(), Infallible>(())
     };
     let Ok(()) = batch.push(flow, &headers(opcode, psn), len, fill);
+}
+
+/// Adds a SEND ONLY to a QP.
+pub(crate) fn push_to(batch: &mut TxBatch, flow: &Flow, qpn: Qpn, psn: u32, len: usize) {
+    let bth = Bth::new(qpn, Psn::new(psn));
+    let headers = Headers::new(bth, Body::zeroed(Opcode::RC_SEND_ONLY));
+    let Ok(()) = batch.push(flow, &headers, len, |bytes| {
+        bytes.fill(psn as u8);
+        Ok::<(), Infallible>(())
+    });
 }
 
 /// Adds a WRITE of `packets` packets of `mtu` bytes each, the last one half as long.

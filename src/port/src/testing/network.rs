@@ -58,6 +58,15 @@ impl Namespace {
         })
     }
 
+    /// Lets the kernel join the datagrams that come over the cable (`on`), or not (`off`). Returns
+    /// whether it can.
+    pub(crate) fn set_gro(&self, gro: &'static str) -> bool {
+        self.run(move || {
+            let output = Command::new("ethtool").args(["-K", "wire", "gro", gro]).output();
+            output.is_ok_and(|output| output.status.success())
+        })
+    }
+
     /// Runs `tc` inside, and returns whether the kernel can do that.
     pub(crate) fn tc(&self, arguments: &'static str) -> bool {
         self.run(move || {

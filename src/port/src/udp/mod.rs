@@ -14,9 +14,11 @@
 //! urxe guess each other's, other peers' is recovered from the ICRC (see the crate's
 //! documentation).
 //!
-//! Each address has a socket, and each multicast group that was joined has another, bound to the
-//! group, which all ports of this machine can have together: the kernel gives each a copy.
+//! Each address has a socket, or one for each slot of a device ([`UdpGroup`]). Each multicast group
+//! that was joined has another, bound to the group, which all ports of this machine can have
+//! together: the kernel gives each a copy.
 
+mod group;
 mod pool;
 mod socket;
 
@@ -27,12 +29,14 @@ use crate::receive_gauge::ReceiveGauge;
 use crate::socket_set::{Member, SocketSet};
 use crate::sys::{Received, Receiver, Sender};
 use crate::watch::Link;
-use crate::{OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use crate::{AddressSockets, OpenError, Port, PortCounters, RxBatch, SendOutcome};
+pub use group::UdpGroup;
 use socket::{UdpSocket, message};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
+use urxe_types::{SlotCount, SlotId};
 use urxe_wire::batch::{Run, TxBatch, TxLimits};
 use urxe_wire::{FIRST_SOURCE_PORT, Flow, Ident, Outer, ROCE_PORT, SourcePorts};
 
@@ -55,6 +59,8 @@ pub struct UdpOptions {
     /// How many UDP source ports the flows of one address are spread over; each takes a socket as
     /// soon as it is used. 1: all leave from port 4791.
     pub source_ports: u8,
+    /// The slot that the port is for. Slots have source ports of their own.
+    pub slot: SlotId,
 }
 
 impl UdpOptions {
@@ -62,13 +68,27 @@ impl UdpOptions {
     fn pool_ports(&self) -> u8 {
         if self.source_ports > 1 { self.source_ports } else { 0 }
     }
+
+    /// The lowest of their ports.
+    fn first_pool_port(&self) -> u16 {
+        // There is room for the most ports of the most slots.
+        const {
+            assert!(
+                SlotCount::MAX.get() * u8::MAX as usize
+                    <= u16::MAX as usize - FIRST_SOURCE_PORT as usize
+            )
+        };
+        // SLOT-056
+        FIRST_SOURCE_PORT + self.slot.index() as u16 * u16::from(self.pool_ports())
+    }
 }
 
 impl Default for UdpOptions {
     /// Segmentation on; 8 MiB of buffer, half a millisecond at 100 Gbit/s; 16 source ports, more
-    /// than a network has paths or a NIC queues that one thread could fill.
+    /// than a network has paths or a NIC queues that one thread could fill; slot 0.
     fn default() -> Self {
-        UdpOptions { segmentation: true, socket_buffer: 8 << 20, source_ports: 16 }
+        let (segmentation, socket_buffer, source_ports) = (true, 8 << 20, 16);
+        UdpOptions { segmentation, socket_buffer, source_ports, slot: SlotId::BROKER }
     }
 }
 
@@ -234,7 +254,7 @@ impl Port for UdpPort {
             },
             source_ports: match self.options.pool_ports() {
                 0 => SourcePorts::Fixed(ROCE_PORT),
-                count => SourcePorts::Pool { first: FIRST_SOURCE_PORT, count },
+                count => SourcePorts::Pool { first: self.options.first_pool_port(), count },
             },
             sees_ident: false,
             receive_buffer: self.sockets.iter().next().map_or(0, UdpSocket::receive_capacity) / 2,
@@ -302,9 +322,18 @@ impl Port for UdpPort {
     }
 
     fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError> {
-        let options = &self.options;
-        let open = |interface: &Link| UdpSocket::of_address(addr, interface, options);
-        let groups = self.sockets.add_address(addr, open)?;
+        if self.sockets.position(addr).is_some() {
+            return Ok(());
+        }
+        let near = &self.sockets.interface().name;
+        let group = UdpGroup::open(addr, Some(near), &self.options, SlotCount::ONE)?;
+        let sockets = group.give(SlotId::BROKER);
+        self.adopt(sockets.map_err(OpenError::system(addr, "taking its socket"))?)
+    }
+
+    fn adopt(&mut self, sockets: AddressSockets) -> Result<(), OpenError> {
+        let (addr, options) = (sockets.addr, &self.options);
+        let groups = self.sockets.add_address(addr, |_| UdpSocket::of_address(sockets, options))?;
         for group in groups {
             // MCAST-013
             let step = "joining a multicast group again";

@@ -3,6 +3,10 @@
 //! Networks spread flows over their paths, and NICs over their receive queues, by the outer
 //! headers, in which the source port is all that tells the QPs of two hosts apart. A socket sends
 //! from the port that it is bound to, so each port takes one.
+//!
+//! Each slot has ports of its own. To share them would need sockets that one process binds for all
+//! slots, used or not (a group takes none of another user's); and flows of several slots would
+//! leave from one port, where a peer's NIC coalesces what is for different slots of that peer.
 
 use super::UdpOptions;
 use super::socket::set_send_options;
@@ -12,44 +16,44 @@ use crate::watch::Link;
 use socket2::Socket;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use urxe_wire::FIRST_SOURCE_PORT;
 
 /// The send sockets of one address, each opened when it is first needed. A port that cannot be had
 /// then is not asked for again, so that the packets of its flows stay in order.
 pub(super) struct SendPool {
-    sockets: Vec<Slot>,
+    first: u16,
+    sockets: Vec<Entry>,
 }
 
-enum Slot {
+enum Entry {
     Unopened,
     Open(Socket),
     Refused,
 }
 
 impl SendPool {
-    /// For so many ports, from [`FIRST_SOURCE_PORT`] on.
-    pub(super) fn new(ports: u8) -> SendPool {
-        SendPool { sockets: (0..ports).map(|_| Slot::Unopened).collect() }
+    /// For so many ports, from `first` on.
+    pub(super) fn new(first: u16, ports: u8) -> SendPool {
+        SendPool { first, sockets: (0..ports).map(|_| Entry::Unopened).collect() }
     }
 
     /// Whether a port is one of the pool, had or not.
     pub(super) fn contains(&self, port: u16) -> bool {
-        slot_of(port) < self.sockets.len()
+        self.index_of(port) < self.sockets.len()
     }
 
     /// The socket of a port, if it is there.
     pub(super) fn socket(&self, port: u16) -> Option<BorrowedFd<'_>> {
-        match self.sockets.get(slot_of(port)) {
-            Some(Slot::Open(socket)) => Some(socket.as_fd()),
+        match self.sockets.get(self.index_of(port)) {
+            Some(Entry::Open(socket)) => Some(socket.as_fd()),
             _ => None,
         }
     }
 
     /// Whether a port has a socket; `None` if that was not tried yet.
     pub(super) fn is_open(&self, port: u16) -> Option<bool> {
-        match self.sockets.get(slot_of(port)) {
-            Some(Slot::Unopened) => None,
-            slot => Some(matches!(slot, Some(Slot::Open(_)))),
+        match self.sockets.get(self.index_of(port)) {
+            Some(Entry::Unopened) => None,
+            entry => Some(matches!(entry, Some(Entry::Open(_)))),
         }
     }
 
@@ -61,18 +65,19 @@ impl SendPool {
         interface: &Link,
         options: &UdpOptions,
     ) -> bool {
-        let Some(slot) = self.sockets.get_mut(slot_of(port)) else { return false };
-        *slot = match send_socket(addr, port, interface, options) {
-            Ok(socket) => Slot::Open(socket),
-            Err(_) => Slot::Refused,
+        let index = self.index_of(port);
+        let Some(entry) = self.sockets.get_mut(index) else { return false };
+        *entry = match send_socket(addr, port, interface, options) {
+            Ok(socket) => Entry::Open(socket),
+            Err(_) => Entry::Refused,
         };
-        matches!(slot, Slot::Open(_))
+        matches!(entry, Entry::Open(_))
     }
-}
 
-/// The number of a port in the pool; not one of those there are if it is none of the pool's.
-fn slot_of(port: u16) -> usize {
-    port.checked_sub(FIRST_SOURCE_PORT).map_or(usize::MAX, usize::from)
+    /// The number of a port in the pool; not one of those there are if it is none of the pool's.
+    fn index_of(&self, port: u16) -> usize {
+        port.checked_sub(self.first).map_or(usize::MAX, usize::from)
+    }
 }
 
 fn send_socket(

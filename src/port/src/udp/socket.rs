@@ -6,11 +6,11 @@ use crate::open::{self, HOP_LIMIT};
 use crate::socket_set::{Member, SocketSet};
 use crate::sys::{Message, option};
 use crate::watch::Link;
-use crate::{OpenError, offload};
+use crate::{AddressSockets, OpenError, offload};
 use socket2::{InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use urxe_wire::batch::Run;
 use urxe_wire::{Flow, ROCE_PORT};
 
@@ -27,22 +27,19 @@ pub(super) struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// The socket of one of our addresses, which also sends what comes from there.
+    /// The socket of one of our addresses, which also sends what comes from there: what a
+    /// [`UdpGroup`](super::UdpGroup) gives to a slot.
     pub(super) fn of_address(
-        addr: IpAddr,
-        interface: &Link,
+        sockets: AddressSockets,
         options: &UdpOptions,
     ) -> Result<UdpSocket, OpenError> {
-        let socket = open::bind(addr, ROCE_PORT, interface)?;
-        set_options(&socket, addr, options)
-            .map_err(OpenError::system(addr, "setting socket options"))?;
-        open::send_to_groups(&socket, addr, interface.index)
-            .map_err(OpenError::system(addr, "setting multicast options"))?;
+        let AddressSockets { addr, fds } = sockets;
+        let socket = the_only(addr, fds).map_err(OpenError::system(addr, "taking its socket"))?;
         Ok(UdpSocket {
             dst: addr,
             loop_back_to: None,
             receive_capacity: open::receive_capacity(&socket),
-            pool: SendPool::new(options.pool_ports()),
+            pool: SendPool::new(options.first_pool_port(), options.pool_ports()),
             socket,
         })
     }
@@ -88,7 +85,7 @@ impl UdpSocket {
             dst: group,
             loop_back_to,
             receive_capacity: open::receive_capacity(&socket),
-            pool: SendPool::new(0),
+            pool: SendPool::new(ROCE_PORT, 0),
             socket,
         })
     }
@@ -169,6 +166,20 @@ pub(super) fn message<'a>(
     }
 }
 
+/// The socket of an address, out of those that were given for it.
+fn the_only(addr: IpAddr, fds: Vec<OwnedFd>) -> io::Result<Socket> {
+    let refused = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+    let [fd] = <[OwnedFd; 1]>::try_from(fds)
+        .map_err(|fds| refused(format!("{} sockets, expected one", fds.len())))?;
+    let socket = Socket::from(fd);
+    let name = socket.local_addr()?.as_socket();
+    match name {
+        // SLOT-055
+        Some(name) if (name.ip(), name.port()) == (addr, ROCE_PORT) => Ok(socket),
+        _ => Err(refused(format!("it is bound to {name:?}, expected {addr}, port {ROCE_PORT}"))),
+    }
+}
+
 /// Whether the kernel knows a way to a group over an interface.
 ///
 /// It has none over the loopback interface on most machines, unlike for IPv4, and only root can
@@ -214,7 +225,7 @@ pub(super) fn set_send_options(
     option::ask_for_send_buffer(socket.as_fd(), options.socket_buffer)
 }
 
-fn set_options(socket: &Socket, addr: IpAddr, options: &UdpOptions) -> io::Result<()> {
+pub(super) fn set_options(socket: &Socket, addr: IpAddr, options: &UdpOptions) -> io::Result<()> {
     use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_UDP};
     set_send_options(socket, addr, options)?;
     let set = |level, name, value| option::set(socket.as_fd(), level, name, value);

@@ -1,4 +1,5 @@
 mod ecn;
+mod group;
 mod source_ports;
 
 use super::*;

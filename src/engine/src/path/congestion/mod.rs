@@ -470,6 +470,8 @@ impl Congestion {
         if self.is_in_slow_start() && lately > least + (least / 4.0).max(target / 4.0) {
             self.threshold = self.window;
         }
+        // A machine that was busy for a moment is no queue: it takes two rounds to show one.
+        let lately = round.least_of_two.unwrap_or(lately);
         let excess = lately - (least + target);
         // CONG-006
         if excess <= 0.0 || self.has_marks || !self.may_cut() {

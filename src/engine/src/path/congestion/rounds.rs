@@ -23,6 +23,8 @@ pub(super) struct Round {
     lost: u64,
     /// The least round trip in it, in seconds.
     pub(super) least: Option<f64>,
+    /// The least round trip in it and in the round before.
+    pub(super) least_of_two: Option<f64>,
     /// The window was used by half at least.
     pub(super) is_used: bool,
 }
@@ -100,6 +102,7 @@ impl Rounds {
             deliveries: 0,
             lost: 0,
             least: None,
+            least_of_two: None,
             is_used: false,
         };
         let round = self
@@ -123,8 +126,9 @@ impl Rounds {
             self.rates[self.next_rate] = ended.delivered as f64 / took;
             self.next_rate = (self.next_rate + 1) % REMEMBERED;
         }
+        let least_of_two = self.least_before.into_iter().chain(ended.least).reduce(f64::min);
         self.least_before = ended.least.or(self.least_before);
-        Some(ended)
+        Some(Round { least_of_two, ..ended })
     }
 
     /// Bytes were lost. Returns how many so far in this round.

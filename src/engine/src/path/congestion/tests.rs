@@ -150,6 +150,23 @@ fn a_round_trip_above_the_target_cuts_the_window() {
 }
 
 #[test]
+fn one_round_above_the_target_cuts_nothing() {
+    let mut congestion = controlled();
+    let mut now = start();
+    // All that is in flight arrives at once, which is a round.
+    let mut round = |round_trip| {
+        now += round_trip;
+        let window = congestion.window();
+        congestion.on_delivered(now, window, delivered(window, round_trip))
+    };
+    for _ in 0..20 {
+        let cuts = [20 * US, 20 * US, 2 * MS].map(&mut round);
+        assert_eq!(cuts, [None; 3]);
+    }
+    assert!((0..60).any(|_| round(2 * MS) == Some(CutCause::Delay)));
+}
+
+#[test]
 fn a_window_below_a_packet_is_kept_by_the_pace() {
     let mut congestion = controlled();
     let mut now = start();

@@ -233,13 +233,14 @@ impl Rc {
         self.responder.handle_reserved_opcode(cx, psn)
     }
 
-    /// A request packet arrived.
+    /// A request packet arrived, from this UDP source port.
     pub(super) fn handle_request<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
+        src_port: u16,
         packet: &Packet<'_, Request>,
     ) -> Result<(), Failure> {
-        self.responder.handle_request(cx, &self.route, packet)
+        self.responder.handle_request(cx, &self.route, src_port, packet)
     }
 
     /// A response packet arrived: an ACK, a NAK, or data.

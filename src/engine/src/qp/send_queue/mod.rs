@@ -132,9 +132,11 @@ impl SendQueue {
         self.next
     }
 
-    /// Requests under way that take a resource of the responder.
-    pub(in crate::qp) fn asked(&self) -> usize {
-        self.asked.iter().filter(|asked| !asked.is_part).count()
+    /// Whether so many requests are under way that take a resource of the responder, or more.
+    pub(in crate::qp) fn has_asked(&self, requests: usize) -> bool {
+        // Of few it is known without a look at each.
+        self.asked.len() >= requests
+            && self.asked.iter().filter(|asked| !asked.is_part).count() >= requests
     }
 
     /// PSNs sent and not acknowledged.

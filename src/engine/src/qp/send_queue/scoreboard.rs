@@ -215,15 +215,12 @@ impl SendQueue {
     }
 
     /// The peer has said that it has this packet. One without an answer of its own has arrived.
-    pub(in crate::qp) fn on_kept(&mut self, psn: Psn) {
+    /// Returns whether that was not known.
+    pub(in crate::qp) fn on_kept(&mut self, psn: Psn) -> bool {
         match self.expects_response(psn) {
-            false => {
-                self.on_arrived_psn(psn);
-            }
-            true if self.has_arrived(psn) || self.is_executed(psn) => {}
-            true => {
-                self.scoreboard.kept.insert(psn);
-            }
+            false => self.on_arrived_psn(psn),
+            true if self.has_arrived(psn) || self.is_executed(psn) => false,
+            true => self.scoreboard.kept.insert(psn),
         }
     }
 

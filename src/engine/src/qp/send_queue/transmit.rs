@@ -156,7 +156,7 @@ impl SendQueue {
         // RC-REQ-012, FAW-021
         let beyond = takes_resource
             && !is_resending
-            && self.asked() >= usize::from(limits.max_rd_atomic)
+            && self.has_asked(limits.max_rd_atomic.into())
             && !fault!(MaxRdAtomicExceeded);
         let is_oldest = self.is_current_oldest();
         let Some((pending, _)) = self.current() else { return Err(Blocked::Wait) };

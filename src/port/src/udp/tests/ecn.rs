@@ -1,7 +1,6 @@
 //! The ECN bits of the traffic class.
 
 use super::*;
-use std::process::Command;
 
 /// Sends trains of all four values of the ECN bits, and checks that each datagram has its own.
 fn send_marked(a: &mut UdpPort, b: &mut UdpPort) {
@@ -29,11 +28,7 @@ fn trains_are_received_with_the_ecn_bits_that_they_were_sent_with() {
 #[test]
 fn datagrams_that_the_kernel_joins_on_receipt_keep_their_ecn_bits() {
     let Some(cable) = Cable::new(1500) else { return };
-    let joins = cable.b.run(|| {
-        let gro = Command::new("ethtool").args(["-K", "wire", "gro", "on"]).output();
-        gro.is_ok_and(|output| output.status.success())
-    });
-    if !joins {
+    if !cable.b.set_gro("on") {
         return could_not_run("no ethtool, or it cannot have the kernel join datagrams");
     }
     for addrs in [Cable::V4, Cable::V6] {

@@ -253,7 +253,7 @@ impl Completer {
         path: PathId,
         missing: Psn,
     ) -> Result<(), Failure> {
-        // RC-COMP-007
+        // RC-COMP-007, RC-REQ-021
         if self.retry.is_known_missing(missing) && !fault!(SequenceNakRepeatsForEver) {
             return Ok(());
         }
@@ -272,7 +272,7 @@ impl Completer {
             true => sq.mark_missing(missing),
             false => self.go_back(sq),
         }
-        self.retry.on_missing(missing);
+        self.retry.on_missing(cx.now, missing, round_trip(cx, path));
         Ok(())
     }
 
@@ -289,7 +289,7 @@ impl Completer {
         cx.paths.get_mut(path).peer.acknowledges_selectively = true;
         let missing = psn.next();
         self.acknowledge_before(cx, sq, path, missing)?;
-        let mut last = None;
+        let (mut last, mut is_news) = (None, false);
         for offset in EarlyBitmap::offsets(bitmap) {
             let early = missing.next() + offset;
             // Whatever it says of what was never sent is nonsense.
@@ -297,10 +297,12 @@ impl Completer {
                 break;
             }
             // REPAIR-052: an answer of its own is not there yet.
-            sq.on_kept(early);
+            is_news |= sq.on_kept(early);
             last = Some(early);
         }
-        self.measure(cx, sq, path);
+        if is_news {
+            self.on_progress(cx, sq, path, 0);
+        }
         // REPAIR-059
         if let Some(last) = last
             && sq.detect_lost_requests(last, REORDER_TOLERANCE)
@@ -426,6 +428,7 @@ impl Completer {
         } else {
             if sq.on_arrived_psn(psn) {
                 self.retry.restore_tries();
+                self.on_progress(cx, sq, path, 0);
             }
             // RC-COMP-002
             self.acknowledge_before(cx, sq, path, psn)?;
@@ -443,12 +446,15 @@ impl Completer {
         path: PathId,
         psn: Psn,
     ) -> Result<bool, Failure> {
-        if sq.on_executed(psn) {
+        let is_news = sq.on_executed(psn);
+        if is_news {
             self.retry.restore_tries();
         }
         let target = distance(sq.una(), psn);
         let progress = sq.advance(cx)?;
-        self.on_progress(cx, sq, path, progress);
+        if is_news || progress > 0 {
+            self.on_progress(cx, sq, path, progress);
+        }
         let is_reached = progress >= target;
         // RC-COMP-004, RC-COMP-005, FAW-014
         if !is_reached && sq.detect_lost_answers(psn) {
@@ -458,7 +464,7 @@ impl Completer {
         Ok(is_reached)
     }
 
-    /// The peer has done something, by which so many PSNs more are acknowledged.
+    /// The peer has done something new, by which so many PSNs more are acknowledged.
     fn on_progress<H>(&mut self, cx: &mut Cx<'_, H>, sq: &SendQueue, path: PathId, psns: u32) {
         if psns > 0 {
             self.retry.on_acknowledged(sq.una());

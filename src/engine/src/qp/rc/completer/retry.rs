@@ -256,10 +256,13 @@ impl Retry {
             // RC-REQ-043: the standard lets it be four times as long.
             None => {
                 let doubled = MIN_ACK_TIMEOUT * (1 << self.timeouts.min(MAX_DOUBLINGS));
-                (timeout * 4)
-                    .min(UNKNOWN_ROUND_TRIP)
-                    .max(doubled.min(MAX_UNKNOWN_ACK_TIMEOUT))
-                    .max(round_trip.doubtful() * 2)
+                let late = round_trip.doubtful() * 2;
+                let longer = match timeout < MIN_ACK_TIMEOUT {
+                    true => late.max(doubled.min(MAX_UNKNOWN_ACK_TIMEOUT)),
+                    false if round_trip.is_doubtful_twice() => late,
+                    false => Duration::ZERO,
+                };
+                longer.max((timeout * 4).min(UNKNOWN_ROUND_TRIP))
             }
         };
         // RC-REQ-020
@@ -280,10 +283,11 @@ impl Retry {
         self.lost_at = Some(psn);
     }
 
-    /// The peer misses `psn`, which is sent again.
-    pub(super) fn on_missing(&mut self, psn: Psn) {
+    /// The peer misses `psn`, which is sent again, and waited for from now on.
+    pub(super) fn on_missing(&mut self, now: Instant, psn: Psn, round_trip: &RoundTrip) {
         self.missing_at = Some(psn);
         self.doubt_sample(|timed| !timed.precedes(psn));
+        self.on_progress(now, true, round_trip);
     }
 
     /// Packets were lost, and are sent again alone.
@@ -315,6 +319,8 @@ impl Retry {
         self.rnr_deadline = Some(now + wait);
         self.ack_deadline = None;
         self.probe_deadline = None;
+        self.timeouts = 0;
+        self.probes = 0;
     }
 
     /// Stops everything.
@@ -467,6 +473,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_ack_timeout_exceeds_four_times_its_code_only_where_no_answer_comes_in_time() {
+        let (mut now, mut path) = (Instant::now(), unknown());
+        let mut retry = retry(ack_timeout(12), Duration::from_secs(3600));
+        retry.arm(now, &path);
+        for _ in 0..3 {
+            let four_times = ack_timeout(14).unwrap();
+            assert_eq!(retry.deadline(), Some(now + four_times));
+            now += four_times;
+            assert_eq!(retry.expire(now, &path), Some(Expired::Ack));
+            // Its packet may have been lost.
+            path.on_sample(now, Sample::AtMost(90 * MS));
+            retry.on_progress(now, true, &path);
+            if path.is_doubtful_twice() {
+                break;
+            }
+        }
+        assert_eq!(retry.deadline(), Some(now + 180 * MS));
+    }
+
     fn sent(psn: u32) -> Sent {
         let psn = Psn::new(psn);
         Sent { packets: 1, psn, is_repeated: false, asks_for_ack: true, takes_receive: false }
@@ -496,9 +522,9 @@ mod tests {
         let psn = Psn::new;
         assert_eq!(sample(&|retry| retry.on_losses(|lost| lost == psn(5))), at_most(MS));
         assert_eq!(sample(&|retry| retry.on_losses(|lost| lost == psn(4))), exact(MS));
-        assert_eq!(sample(&|retry| retry.on_missing(psn(5))), at_most(MS));
-        assert_eq!(sample(&|retry| retry.on_missing(psn(4))), at_most(MS));
-        assert_eq!(sample(&|retry| retry.on_missing(psn(6))), exact(MS));
+        assert_eq!(sample(&|retry| retry.on_missing(t0, psn(5), &path)), at_most(MS));
+        assert_eq!(sample(&|retry| retry.on_missing(t0, psn(4), &path)), at_most(MS));
+        assert_eq!(sample(&|retry| retry.on_missing(t0, psn(6), &path)), exact(MS));
     }
 
     fn exact(time: Duration) -> Option<Sample> {

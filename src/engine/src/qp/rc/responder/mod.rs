@@ -41,6 +41,9 @@ pub(super) struct Responder {
     is_asked_for: bool,
     /// Requests behind `expected`.
     early: Early,
+    /// The UDP source port that requests come from: of the last one that came in its turn, or
+    /// before the first of these, of the first that came early.
+    port: Option<u16>,
     /// A request came with a congestion mark since the last reply was sent.
     was_marked: bool,
     incoming: Incoming,
@@ -85,6 +88,7 @@ impl Responder {
             msn: Msn::new(0),
             is_asked_for: false,
             early: Early::default(),
+            port: None,
             was_marked: false,
             incoming: Incoming::default(),
             replies: VecDeque::new(),
@@ -133,11 +137,12 @@ impl Responder {
         }
     }
 
-    /// A request packet arrived.
+    /// A request packet arrived, from this UDP source port.
     pub(super) fn handle_request<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         route: &Route,
+        src_port: u16,
         packet: &Packet<'_, Request>,
     ) -> Result<(), Failure> {
         if !cx.qp.may_receive() {
@@ -157,6 +162,11 @@ impl Responder {
         match ahead {
             -1 if fault!(PsnBeforeDropped) => Ok(()),
             0 => {
+                // HOSTILE-007: who kept to the order is the peer, and what others had kept here is
+                // not the peer's.
+                if self.port.replace(src_port).is_some_and(|port| port != src_port) {
+                    self.early.clear(cx.early_bytes);
+                }
                 self.handle_expected(cx, route, packet)?;
                 self.execute_early(cx, route)
             }
@@ -170,7 +180,7 @@ impl Responder {
                 Ok(())
             }
             1.. => {
-                self.on_early(cx, route, packet);
+                self.on_early(cx, route, src_port, packet);
                 Ok(())
             }
         }
@@ -231,7 +241,7 @@ impl Responder {
             | Request::FetchAdd(_)
             | Request::AtomicWrite(_)
                 // RC-RESP-020, FAW-021
-                if self.unanswered() >= usize::from(self.parameters.max_dest_rd_atomic)
+                if self.has_unanswered(self.parameters.max_dest_rd_atomic.into())
                     && !fault!(ReadsBeyondLimitTaken) =>
             {
                 Err(Refusal::InvalidRequest)
@@ -240,9 +250,9 @@ impl Responder {
         }
     }
 
-    /// READs, atomics and ATOMIC WRITEs accepted and not answered. An answer that is repeated does
-    /// not count: the peer may have had it long ago.
-    fn unanswered(&self) -> usize {
+    /// Whether so many READs, atomics and ATOMIC WRITEs are accepted and not answered, or more. An
+    /// answer that is repeated does not count: the peer may have had it long ago.
+    fn has_unanswered(&self, requests: usize) -> bool {
         let is_first_answer = |reply: &&Reply| match reply {
             // RC-RESP-021
             Reply::Read { read, .. } => !self.was_answered(read),
@@ -252,7 +262,9 @@ impl Responder {
             // FAW-010
             Reply::Flush(_) | Reply::Ack { .. } | Reply::Nak { .. } => false,
         };
-        self.replies.iter().filter(is_first_answer).count()
+        // Of few it is known without a look at each.
+        self.replies.len() >= requests
+            && self.replies.iter().filter(is_first_answer).count() >= requests
     }
 
     /// Whether all data of a READ was sent before.
@@ -299,8 +311,19 @@ impl Responder {
     }
 
     /// A request ahead of the expected one: it is kept, and the peer asked for what is missing.
-    fn on_early<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, packet: &Packet<'_, Request>) {
+    fn on_early<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        route: &Route,
+        src_port: u16,
+        packet: &Packet<'_, Request>,
+    ) {
         cx.count(Counter::OutOfSequence, 1);
+        // HOSTILE-007: a stranger hits some PSN ahead far more easily than the expected one.
+        if *self.port.get_or_insert(src_port) != src_port {
+            cx.count(Counter::EarlyForeign, 1);
+            return self.ask_for_expected(cx, route);
+        }
         let limits = &cx.config.tuning.early;
         let arrival = self.early.keep(packet, self.expected, route.mtu, limits, cx.early_bytes);
         let counter = match arrival {
