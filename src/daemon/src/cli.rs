@@ -101,7 +101,8 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
              drop:write:3, or give --wire strict"
         );
     }
-    let daemon = Daemon::start_with(config, stop)?;
+    let report = Arc::new(|sentence: &str| eprintln!("urxed: {sentence}"));
+    let daemon = Daemon::start_with(config, stop, report)?;
     if let Some(reason) = daemon.why_slow_watch() {
         eprintln!(
             "urxed: changes of links and addresses are noticed within a second only, because this \

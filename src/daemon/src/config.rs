@@ -3,7 +3,7 @@
 
 use crate::congestion::Congestion;
 use clap::{Args, ValueEnum};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use urxe_engine::{Tuning, WireForm};
 use urxe_port::fault::{Direction, FaultSpec, Packets};
 use urxe_port::udp::UdpOptions;
+use urxe_types::SlotCount;
 use urxe_wire::Opcode;
 
 /// What can be set, under the same names on the command line and in the configuration file.
@@ -56,6 +57,16 @@ pub struct Settings {
     #[serde(deserialize_with = "from_text")]
     pub mode: Option<SocketMode>,
 
+    /// How many slots serve programs, each in a thread of its own [default: as many as there are
+    /// processors, 63 at most].
+    ///
+    /// A slot is the whole data path once; a program is served by one, and the kernel gives each
+    /// slot the packets of its QPs. With --fault there is one, and also with an IPv6 loopback
+    /// address, over which multicast passes within a slot only.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_SLOTS)))]
+    #[serde(deserialize_with = "slots")]
+    pub slots: Option<u8>,
+
     /// How packets reach the wire [default: udp].
     #[arg(long, value_name = "BACKEND", value_enum)]
     pub port_backend: Option<PortBackend>,
@@ -96,7 +107,8 @@ pub struct Settings {
     /// A comma list, for example `drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%,delay=100us..2ms`,
     /// with `seed=7` to repeat a run and `dir=tx|rx|both`; `drop:write:3` drops exactly the third
     /// packet of WRITEs, and, with --wire strict, `drop:write-last:3` the third WRITE LAST. A
-    /// capture shows what is left on the wire.
+    /// capture shows what is left on the wire. One slot serves all programs then, so that there is
+    /// a third packet; what the connection manager sends is counted by itself.
     #[arg(long, value_name = "SPEC")]
     #[serde(deserialize_with = "from_text")]
     pub fault: Option<FaultSpec>,
@@ -117,7 +129,7 @@ pub struct Settings {
 }
 
 /// How packets reach the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortBackend {
     /// Plain UDP sockets. Needs no privilege and is the fastest.
@@ -187,6 +199,14 @@ where
     value.map(Some).map_err(serde::de::Error::custom)
 }
 
+/// A number of slots, as the command line takes it.
+fn slots<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
+    match u8::deserialize(deserializer)? {
+        slots @ 1..=MAX_SLOTS => Ok(Some(slots)),
+        slots => Err(serde::de::Error::custom(format!("slots {slots}: expected 1 to {MAX_SLOTS}"))),
+    }
+}
+
 /// A number of source ports, as the command line takes it.
 fn source_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
     match u8::deserialize(deserializer)? {
@@ -242,6 +262,9 @@ pub enum ConfigError {
         /// Addresses and interfaces.
         devices: usize,
     },
+    /// A number of slots that cannot be.
+    #[error("slots {0}: expected 1 to {MAX_SLOTS}")]
+    Slots(u8),
     /// Not a set of permissions.
     #[error("mode {0:?}: expected octal permissions from 000 to 777, such as 600 or 666")]
     Mode(String),
@@ -265,6 +288,9 @@ pub enum ConfigError {
 
 /// The most source ports that an address spreads its QPs over: each takes a socket.
 const MAX_SOURCE_PORTS: u8 = 64;
+
+/// The most slots that serve programs: of those that a QPN can name, one is the broker's.
+const MAX_SLOTS: u8 = SlotCount::MAX.get() as u8 - 1;
 
 /// The longest name that a device can have: the kernel's, less the zero behind it.
 const MAX_NAME: usize = 63;
@@ -297,6 +323,7 @@ impl Settings {
             name: if self.name.is_empty() { others.name } else { self.name },
             socket: self.socket.or(others.socket),
             mode: self.mode.or(others.mode),
+            slots: self.slots.or(others.slots),
             port_backend: self.port_backend.or(others.port_backend),
             source_ports: self.source_ports.or(others.source_ports),
             wire: self.wire.or(others.wire),
@@ -321,6 +348,10 @@ pub struct Config {
     pub socket: PathBuf,
     /// Permissions of the socket.
     pub mode: SocketMode,
+    /// How many slots serve programs, from 1 to 63: each is the whole data path once, in a thread
+    /// of its own. With a [`fault`](Self::fault), or an IPv6 loopback address, there is one,
+    /// whatever this says.
+    pub slots: u8,
     /// How packets reach the wire.
     pub port_backend: PortBackend,
     /// How many UDP source ports the QPs of an address are spread over; 1: all packets leave from
@@ -346,6 +377,8 @@ impl Config {
             names: Vec::new(),
             socket: urxe_shm::socket_path(),
             mode: SocketMode::default(),
+            slots: std::thread::available_parallelism()
+                .map_or(1, |processors| processors.get().min(MAX_SLOTS.into()) as u8),
             port_backend: PortBackend::default(),
             source_ports: UdpOptions::default().source_ports,
             fault: None,
@@ -363,6 +396,17 @@ impl Config {
             None => format!("urxe{index}"),
         };
         devices.map(name).collect()
+    }
+
+    /// The slots of each device, the broker's included.
+    pub(crate) fn slot_count(&self) -> Result<SlotCount, ConfigError> {
+        // A fault specification counts the packets of a device. And the kernel routes no multicast
+        // over IPv6 loopback, so each port loops its own back to itself.
+        let is_v6_loopback = |addr: &IpAddr| addr.is_ipv6() && addr.is_loopback();
+        let is_one = self.fault.is_some() || self.addrs.iter().any(is_v6_loopback);
+        let slots = if is_one && self.slots > 0 { 1 } else { self.slots };
+        let count = SlotCount::try_from(usize::from(slots) + 1).ok().filter(|_| slots > 0);
+        count.ok_or(ConfigError::Slots(slots))
     }
 
     /// Whether packets are to be broken that are not sent: those which a WRITE over RC is made of
@@ -427,6 +471,7 @@ impl TryFrom<Settings> for Config {
         let config = Config {
             socket: settings.socket.unwrap_or(defaults.socket),
             mode: settings.mode.unwrap_or(defaults.mode),
+            slots: settings.slots.unwrap_or(defaults.slots),
             port_backend: settings.port_backend.unwrap_or(defaults.port_backend),
             source_ports: settings.source_ports.unwrap_or(defaults.source_ports),
             fault: settings.fault,
@@ -465,6 +510,7 @@ mod tests {
             name = ["mlx5_0", "rxe0"]
             socket = "/run/urxe/a.sock"
             mode = "666"
+            slots = 3
             port-backend = "raw"
             source-ports = 4
             wire = "strict"
@@ -481,6 +527,7 @@ mod tests {
             name: vec!["mlx5_0".into(), "rxe0".into()],
             socket: Some("/run/urxe/a.sock".into()),
             mode: Some(SocketMode(0o666)),
+            slots: Some(3),
             port_backend: Some(PortBackend::Raw),
             source_ports: Some(4),
             wire: Some(Wire::Strict),
@@ -548,6 +595,22 @@ mod tests {
             let error = parse(&format!("source-ports = {wrong}")).unwrap_err().to_string();
             assert!(error.contains(&format!("source-ports {wrong}: expected 1 to 64")), "{error}");
         }
+    }
+
+    #[test]
+    fn there_is_a_slot_at_least_and_with_a_fault_no_more() {
+        for wrong in [0, 64] {
+            let error = parse(&format!("slots = {wrong}")).unwrap_err().to_string();
+            assert!(error.contains(&format!("slots {wrong}: expected 1 to 63")), "{error}");
+        }
+        let count = |text: &str| {
+            let settings = parse(&format!("addr = [\"10.0.0.1\"]\n{text}")).unwrap();
+            Config::try_from(settings).unwrap().slot_count().unwrap().get()
+        };
+        assert_eq!(count("slots = 63"), 64, "the broker's own is one more");
+        assert_eq!(count("slots = 3\nfault = \"drop:write:3\""), 2);
+        let settings = parse("addr = [\"::1\"]\nslots = 3").unwrap();
+        assert_eq!(Config::try_from(settings).unwrap().slot_count().unwrap().get(), 2);
     }
 
     #[test]

@@ -9,6 +9,7 @@ counters! {
         gid_changes: "Times that the GID table changed, because addresses of the machine came or went.",
         port_errors: "Times that the port went down, because its link did or its address was taken away.",
         addresses_refused: "Addresses of the interface that are not served: another urxed or rdma_rxe has UDP port 4791 of them, or the GID table is full.",
+        broker_ports_failed: "Times that the port of QP1 failed for good: no connection can be made over this device any more, those that there are go on.",
         cm_messages_without_path: "Messages about connections that were not sent, because the address that they are from is gone.",
     }
 }
@@ -41,8 +42,9 @@ counters! {
         replies_undeliverable: "Sessions closed because their program does not read its replies (whole daemon).",
         sockets_failed: "Sessions closed because their socket failed (whole daemon).",
         event_pipes_failed: "Sessions closed because the system refused to watch a pipe of theirs that was full of events (whole daemon).",
+        slots_ended: "Slots that ended although they were not to, and their programs' devices with them (whole daemon).",
         sysfs_errors: "Times that the files in which rdma-core looks for devices could not be brought up to date (whole daemon).",
-        sleeps: "Times that the event loop slept for want of work (whole daemon).",
+        sleeps: "Times that a slot slept for want of work (whole daemon).",
     }
 }
 

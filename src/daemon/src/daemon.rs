@@ -1,29 +1,27 @@
 //! A running daemon: started from a configuration, stopped by dropping its handle.
 
-use crate::addresses::{AddressSource, first_of_table, is_passing, path_mtu};
-use crate::config::{Config, ConfigError, PortBackend};
-use crate::device::{Identity, RdmaDevice, guid_of, guid_of_mac};
-use crate::event_loop::EventLoop;
+use crate::broker::addresses::{AddressSource, Wanted, first_of_table, is_passing, path_mtu};
+use crate::broker::device::{Identity, RdmaDevice, Sockets, guid_of, guid_of_mac};
+use crate::broker::sockets::PlannedSockets;
+use crate::broker::{Beginning, DevicePlan, EventLoop, Report};
+use crate::config::{Config, ConfigError};
+use crate::port_plan::PortPlan;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime};
-use urxe_port::capture::Capture;
-use urxe_port::fault::Fault;
-use urxe_port::raw::{RawOptions, RawPort};
-use urxe_port::udp::{UdpOptions, UdpPort};
+use std::time::Instant;
 use urxe_port::watch::{Links, Watch};
-use urxe_port::{Caps, OpenError, Port};
+use urxe_port::{Caps, OpenError};
 use urxe_shm::control::channel::Listener;
-use urxe_types::PathMtu;
+use urxe_types::{PathMtu, Slot, SlotCount};
 
 /// Why a daemon did not start.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +114,7 @@ impl fmt::Display for DeviceSummary {
 pub struct Daemon;
 
 impl Daemon {
-    /// Opens the ports and the socket, and serves them in a thread of its own. When this returns,
+    /// Opens the ports and the socket, and serves them in threads of its own. When this returns,
     /// programs can connect, and find the devices as files in the
     /// [`sysfs_directory`](urxe_shm::sysfs_directory) of the socket.
     ///
@@ -125,12 +123,18 @@ impl Daemon {
     /// had. Nothing is left behind then. That the files cannot be written is none: see
     /// [`Handle::why_no_sysfs`].
     pub fn start(config: Config) -> Result<Handle, StartError> {
-        Daemon::start_with(config, StopPipe::new()?)
+        Daemon::start_with(config, StopPipe::new()?, Arc::new(|_| ()))
     }
 
-    /// The same, to be ended by what is written to a pipe that is there already.
-    pub(crate) fn start_with(config: Config, stop: StopPipe) -> Result<Handle, StartError> {
+    /// The same, to be ended by what is written to a pipe that is there already. What happens later
+    /// and people should know is told to `report`.
+    pub(crate) fn start_with(
+        config: Config,
+        stop: StopPipe,
+        report: Report,
+    ) -> Result<Handle, StartError> {
         config.check()?;
+        let slots = config.slot_count()?;
         // The ports first: of two daemons for one address only one comes to touch the socket.
         let watch = Watch::open(Instant::now());
         let slow_watch = watch.why_slow().map(ToString::to_string);
@@ -140,35 +144,39 @@ impl Daemon {
         let mut ports = Vec::new();
         for (index, source) in addrs.chain(interfaces).enumerate() {
             let name = names.get(index).cloned().unwrap_or_default();
-            ports.push(open_port(&config, name, source, watch.links())?);
+            ports.push(open_port(&config, slots, name, source, watch.links())?);
         }
         let devices: Vec<DeviceSummary> = ports.iter().map(|port| port.summary.clone()).collect();
         let listener = listen(&config.socket, config.mode.0)?;
         let StopPipe { read: stop_read, write: stop_write } = stop;
-        let seeds = ports.iter().map(|_| Ok([getrandom::u64()?, getrandom::u64()?]));
-        let seeds = seeds.collect::<Result<Vec<[u64; 2]>, getrandom::Error>>();
-        let seeds = seeds.map_err(|error| StartError::System {
-            step: "getting random numbers",
-            source: error.into(),
-        })?;
+        let seeds = ports.iter().map(|_| Seeds::new(slots)).collect::<Result<Vec<Seeds>, _>>()?;
 
         let sysfs_directory = urxe_shm::sysfs_directory(&config.socket);
         let directory = sysfs_directory.clone();
         let (tell_ready, ready) = mpsc::channel();
         let serve = move || {
-            // Timers of the transport are microseconds; the default slack is 50 of them. Where
-            // this is refused they are only less exact.
-            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             let now = Instant::now();
-            let devices = ports.into_iter().zip(seeds);
-            let devices = devices.map(|(opened, seed)| {
-                RdmaDevice::new(opened.identity, opened.port, seed, config.tuning, now)
-            });
-            let mut event_loop =
-                EventLoop::new(now, listener, devices.collect(), watch, stop_read)?;
-            if let Some(linger) = config.linger {
-                event_loop.linger(linger);
+            let (mut devices, mut plans) = (Vec::new(), Vec::new());
+            for (opened, seeds) in ports.into_iter().zip(seeds) {
+                let Opened { sockets, plan, capture, identity, .. } = opened;
+                let own = [seeds.of_slots[0], seeds.of_cm];
+                devices.push(RdmaDevice::new(identity, sockets, own, config.tuning, now));
+                plans.push(DevicePlan { port: plan, seeds: seeds.of_slots, capture });
             }
+            let mut event_loop = EventLoop::new(
+                now,
+                Beginning {
+                    listener,
+                    devices,
+                    plans,
+                    slots,
+                    tuning: config.tuning,
+                    watch,
+                    stop: stop_read,
+                    linger: config.linger,
+                    report,
+                },
+            )?;
             // It fails only if the thread that started us no longer waits.
             let _ = tell_ready.send(event_loop.show_devices(&directory, config.mode));
             event_loop.run()
@@ -284,23 +292,75 @@ impl Drop for Handle {
     }
 }
 
-/// A port with what is to be said about its device.
+/// What makes the numbers of a device unpredictable. Those of connections are told to everybody, so
+/// that they have a seed of their own.
+struct Seeds {
+    of_slots: Vec<u64>,
+    of_cm: u64,
+}
+
+impl Seeds {
+    fn new(slots: SlotCount) -> Result<Seeds, StartError> {
+        let of_slots = slots.slots().map(|_| getrandom::u64()).collect::<Result<Vec<u64>, _>>();
+        let seeds = of_slots.and_then(|of_slots| Ok(Seeds { of_slots, of_cm: getrandom::u64()? }));
+        let step = "getting random numbers";
+        seeds.map_err(|error| StartError::System { step, source: error.into() })
+    }
+}
+
+/// The sockets of a device, with what is to be said about it.
 struct Opened {
-    port: Box<dyn Port>,
+    sockets: Sockets,
+    plan: PortPlan,
+    capture: Option<File>,
     identity: Identity,
     summary: DeviceSummary,
 }
 
 fn open_port(
     config: &Config,
+    slots: SlotCount,
     name: String,
     source: AddressSource,
     links: &Links,
 ) -> Result<Opened, StartError> {
-    let mut port = bare_port(config, &source)?;
+    let near = source.link(links).map(|link| link.name.clone());
+    let plan = PortPlan {
+        backend: config.port_backend,
+        interface: match &source {
+            AddressSource::Interface(name) => name.clone(),
+            AddressSource::Address(_) => near.clone().unwrap_or_else(|| LOOPBACK.into()),
+        },
+        source_ports: config.source_ports,
+        fault: config.fault.clone(),
+    };
+    let capture = match &config.capture {
+        Some(path) => {
+            let path = capture_path(path, &name, config.addrs.len() + config.interfaces.len());
+            let file = create(&path).map_err(|source| StartError::Capture { path, source })?;
+            Some(file)
+        }
+        None => None,
+    };
+    let own_capture = capture.as_ref().map(File::try_clone).transpose();
+    let own_capture = own_capture
+        .map_err(|source| StartError::System { step: "taking the capture file", source })?;
+    let mut sockets = Sockets {
+        port: plan.open(Slot::ALONE.id(), own_capture)?,
+        source: Box::new(PlannedSockets { plan: plan.clone(), slots }),
+        groups: BTreeMap::new(),
+    };
     let mut table = Vec::new();
-    for wanted in first_of_table(source.addresses(links)) {
-        let added = if wanted.usable { port.add_address(wanted.addr) } else { Ok(()) };
+    let wanted = match &source {
+        // One that is on no link is opened all the same: the system says why it cannot be.
+        AddressSource::Address(addr) => vec![Wanted { addr: *addr, usable: true }],
+        AddressSource::Interface(_) => source.addresses(links),
+    };
+    for wanted in first_of_table(wanted) {
+        let added = match wanted.usable {
+            true => sockets.add(wanted.addr, near.as_deref()),
+            false => Ok(()),
+        };
         match added {
             // An interface need not have any yet.
             Err(error) if matches!(source, AddressSource::Interface(_)) && is_passing(&error) => {}
@@ -308,35 +368,21 @@ fn open_port(
         }
         table.push(wanted.addr);
     }
-    if let Some(path) = &config.capture {
-        let path = capture_path(path, &name, config.addrs.len() + config.interfaces.len());
-        let file = File::create(&path).map_err(|source| StartError::Capture { path, source })?;
-        port = Box::new(Capture::new(port, file, Instant::now(), SystemTime::now()));
-    }
-    if let Some(spec) = &config.fault {
-        port = Box::new(Fault::new(port, spec.clone()));
-    }
-    let Caps { addrs, backend, interface, link_mtu, .. } = port.caps();
+    let Caps { addrs, backend, interface, link_mtu, .. } = sockets.port.caps();
     let mtu = path_mtu(link_mtu, addrs.iter().copied());
     let guid = guid(&source, links, addrs.first().copied());
     let summary = DeviceSummary { name: name.clone(), addrs, mtu, backend, interface };
-    Ok(Opened { port, identity: Identity { name, guid, source, table }, summary })
+    let identity = Identity { name, guid, source, table };
+    Ok(Opened { sockets, plan, capture, identity, summary })
 }
 
-/// A port without anything around it; that of an interface has no address yet.
-fn bare_port(config: &Config, source: &AddressSource) -> Result<Box<dyn Port>, OpenError> {
-    let raw = RawOptions::default();
-    let udp = UdpOptions { source_ports: config.source_ports, ..UdpOptions::default() };
-    Ok(match (config.port_backend, source) {
-        (PortBackend::Udp, AddressSource::Address(addr)) => Box::new(UdpPort::open(*addr, &udp)?),
-        (PortBackend::Udp, AddressSource::Interface(name)) => {
-            Box::new(UdpPort::open_interface(name, &udp)?)
-        }
-        (PortBackend::Raw, AddressSource::Address(addr)) => Box::new(RawPort::open(*addr, &raw)?),
-        (PortBackend::Raw, AddressSource::Interface(name)) => {
-            Box::new(RawPort::open_interface(name, &raw)?)
-        }
-    })
+/// The interface that every machine has.
+const LOOPBACK: &str = "lo";
+
+/// A new file, to which several can write, each at its end.
+fn create(path: &Path) -> io::Result<File> {
+    File::create(path)?;
+    OpenOptions::new().append(true).open(path)
 }
 
 /// What tells a device apart: its interface's hardware address where it stands for all of it, else

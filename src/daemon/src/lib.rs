@@ -2,17 +2,20 @@
 //!
 //! This is where the other rooms meet. Programs connect to a Unix socket and share memory with the
 //! daemon; a [data path](urxe_nic::Nic) for each device takes what they post through the
-//! [engine](urxe_engine) and a [port](urxe_port) to the wire. One thread does all of it, in turns.
+//! [engine](urxe_engine) and a [port](urxe_port) to the wire.
 //!
 //! ```text
-//!  programs ── socket ──► session.rs ─► resources/   requests, one kind of object each
-//!     │                   objects.rs       ▼         tables of what each program has
-//!     └── rings, doorbells, memory ──► urxe_nic ─► engine ─► port ─► wire
-//!                                          ▲
-//!                   event_loop.rs ─► device.rs ◄─ cm/   connections between programs, over the
-//!                                       ▲                engine's messages on QP1
-//!    addresses and links ─► addresses.rs ─► sysfs/       the devices as files, for rdma-core
+//!             programs
+//!        connect │ ╲ requests, rings, doorbells, memory
+//!                ▼  ╲
+//!  broker/ ── link/ ──► slot/ slot/ ...      each has all devices: engine, port, wire
+//!   │  connections, addresses, links,        each serves some of the programs, in one thread
+//!   │  what is shown of all
+//!   └── sockets of each address, for all slots: the QPN says whose a packet is
 //! ```
+//!
+//! A slot is the whole data path once, and slots share nothing. The broker does what is for all of
+//! them, and is not on the way of data.
 //!
 //! # No trust between programs
 //!
@@ -22,26 +25,23 @@
 //!
 //! # Inside another program
 //!
-//! [`Daemon::start`] runs a NIC in a thread of the caller, for tests and for programs that bring
+//! [`Daemon::start`] runs a NIC in threads of the caller, for tests and for programs that bring
 //! their own.
 
 #![forbid(unsafe_code)]
 
-mod addresses;
-mod alarm;
+mod broker;
 mod cli;
-mod cm;
 mod config;
 mod congestion;
 mod counters;
 mod daemon;
-mod device;
-mod event_loop;
 pub mod limits;
-mod objects;
-mod resources;
-mod session;
-mod sysfs;
+mod link;
+mod pages;
+mod port_plan;
+mod refusal;
+mod slot;
 
 pub use cli::{Arguments, run};
 pub use config::{Config, ConfigError, PortBackend, Settings, SocketMode, Wire};

@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use urxe_shm::control::event::EventRecord;
 use urxe_shm::control::{
-    ContextHandle, DeviceAttr, DeviceInfo, PortAttr, Reply, Request, Resource, ResourceKind,
+    ContextHandle, Cursor, DeviceAttr, DeviceInfo, PortAttr, Reply, Request, Resource, ResourceKind,
 };
 
 /// Which daemon, and which of its devices.
@@ -248,20 +248,19 @@ impl Context {
     /// [`Error::DaemonGone`].
     pub fn resources(&self, kind: ResourceKind) -> Result<Vec<Resource>, Error> {
         const CALL: &str = "resources";
-        let (mut all, mut after) = (Vec::<Resource>::new(), None);
+        let (mut all, mut from) = (Vec::<Resource>::new(), Cursor::default());
         loop {
             let device = self.device().name.clone();
-            let request = Request::Resources { device, kind, after };
+            let request = Request::Resources { device, kind, from };
             let Reply::Resources(page) = self.0.session.call(CALL, &request)? else {
                 return Err(unexpected(CALL));
             };
             all.extend(page.resources);
-            let last = all.last().map(|last| last.number);
             // Each page must bring us further, or a confused daemon would keep us here for ever.
-            if !page.more || last <= after {
-                return Ok(all);
+            match page.next.filter(|next| *next > from) {
+                Some(next) => from = next,
+                None => return Ok(all),
             }
-            after = last;
         }
     }
 

@@ -13,11 +13,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use urxe_engine::{
-    Counter, CqId, Device, DeviceConfig, MrSpec, PdId, QpInit, QueueId, RecvSource, Tuning,
+    Counter, CqId, Device, DeviceConfig, MrSpec, PdId, QpInit, QueueId, RecvSource, ShareId, Tuning,
 };
 use urxe_types::{
     Access, AddressVector, Extra, Lkey, MwType, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn,
-    Rkey, SendOp, SendWqe, SendWr,
+    Rkey, SendOp, SendWqe, SendWr, Slot,
 };
 use urxe_wire::batch::{TxBatch, TxLimits};
 use urxe_wire::{
@@ -91,6 +91,7 @@ impl ReferenceHost {
             source_ports: SourcePorts::All,
             active_mtu: PathMtu::Mtu4096,
             local_addrs: BTreeSet::new(),
+            slot: Slot::ALONE,
             seed: 1,
             min_probe: Duration::from_millis(1),
             tuning: Tuning::default(),
@@ -148,6 +149,7 @@ impl ReferenceHost {
                 recv_cq: CQ,
                 send_queue: QueueId(number as u32),
                 recv: RecvSource::Own(QueueId(number as u32)),
+                share: ShareId::default(),
             }),
         };
         let qpn = match created {

@@ -17,7 +17,7 @@ use urxe_port::sim;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::event::{EventRecord, RECORD_LEN};
 use urxe_shm::control::{
-    AhHandle, Backing, CompChannelHandle, ContextHandle, ControlError, CqHandle, MrHandle,
+    AhHandle, Backing, CompChannelHandle, ContextHandle, ControlError, CqHandle, Cursor, MrHandle,
     MwHandle, PdHandle, QpCaps, QpCreated, Reply, Request, Resource, ResourceKind, RingLocation,
     SrqAttr, SrqHandle, StatsPage,
 };
@@ -212,14 +212,14 @@ impl Client {
 
     /// All objects of a kind, page by page.
     pub(crate) fn resources(&mut self, device: &str, kind: ResourceKind) -> Vec<Resource> {
-        let mut all: Vec<Resource> = Vec::new();
+        let (mut all, mut from) = (Vec::new(), Cursor::default());
         loop {
-            let after = all.last().map(|resource| resource.number);
-            let request = Request::Resources { device: device.into(), kind, after };
+            let request = Request::Resources { device: device.into(), kind, from };
             let Reply::Resources(page) = self.call(request).unwrap() else { panic!() };
             all.extend(page.resources);
-            if !page.more {
-                return all;
+            match page.next {
+                Some(next) => from = next,
+                None => return all,
             }
         }
     }
@@ -415,18 +415,18 @@ impl Client {
     /// All pages of a device's statistics.
     pub(crate) fn stats(&mut self, device: &str) -> StatsPage {
         let mut all = StatsPage::default();
-        let mut after_qpn = None;
+        let mut from = Cursor::default();
         loop {
-            let request = Request::Stats { device: device.into(), after_qpn };
+            let request = Request::Stats { device: device.into(), from };
             let Reply::Stats(page) = self.call(request).unwrap() else { panic!() };
-            if after_qpn.is_none() {
+            if from == Cursor::default() {
                 all.device = page.device;
                 all.qp_counters = page.qp_counters;
             }
             all.qps.extend(page.qps);
-            after_qpn = all.qps.last().map(|qp| qp.qpn);
-            if !page.more {
-                return all;
+            match page.next {
+                Some(next) => from = next,
+                None => return all,
             }
         }
     }

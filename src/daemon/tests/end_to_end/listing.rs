@@ -3,7 +3,9 @@
 use crate::harness::{CAPS, Client, End, Kind, attrs, connected, start};
 use rustix::io::Errno;
 use std::net::IpAddr;
-use urxe_shm::control::{PathPage, QpCaps, Reply, Request, Resource, ResourceDetail, ResourceKind};
+use urxe_shm::control::{
+    Cursor, PathPage, QpCaps, Reply, Request, Resource, ResourceDetail, ResourceKind,
+};
 use urxe_types::{Gid, QpState, QpType, Qpn};
 
 const KINDS: [ResourceKind; 6] = [
@@ -99,17 +101,20 @@ fn a_list_behind_the_last_number_is_empty_and_of_no_device_is_refused() {
     let mut end = End::new(&daemon, 0, Kind::Shared, 4096);
     end.client.create_qp(end.pd, end.cq.handle, CAPS);
     for kind in KINDS {
-        let request = Request::Resources { device: "urxe0".into(), kind, after: Some(u32::MAX) };
+        let request = Request::Resources { device: "urxe0".into(), kind, from: BEHIND_ALL };
         let reply = end.client.call(request).unwrap();
         assert_eq!(reply, urxe_shm::control::Reply::Resources(Default::default()));
-        let request = Request::Resources { device: "urxe7".into(), kind, after: None };
+        let from = Cursor::default();
+        let request = Request::Resources { device: "urxe7".into(), kind, from };
         let error = end.client.call(request).unwrap_err();
         assert_eq!(error.errno, Errno::NODEV.raw_os_error());
     }
 }
 
-fn paths(client: &mut Client, after: Option<u32>) -> PathPage {
-    let reply = client.call(Request::Paths { device: "urxe0".into(), after }).unwrap();
+const BEHIND_ALL: Cursor = Cursor { slot: u8::MAX, after: Some(u32::MAX) };
+
+fn paths(client: &mut Client, from: Cursor) -> PathPage {
+    let reply = client.call(Request::Paths { device: "urxe0".into(), from }).unwrap();
     let Reply::Paths(page) = reply else { panic!("{reply:?}") };
     page
 }
@@ -118,17 +123,16 @@ fn paths(client: &mut Client, after: Option<u32>) -> PathPage {
 fn paths_are_listed_for_those_who_may_see_all_programs() {
     let (first, second) = (start(1), start(1));
     let (mut a, b) = connected(&first, &second, Kind::Shared, 4096);
-    let page = paths(&mut a.client, None);
+    let page = paths(&mut a.client, Cursor::default());
     let [path] = &page.paths[..] else { panic!("{page:?}") };
     assert_eq!((path.local, path.peer, path.qps), (a.addr, b.addr, 1));
     assert!(path.outward.window > 0 && path.outward.in_flight == 0, "{path:?}");
-    assert_eq!(paths(&mut a.client, Some(path.number)), PathPage::default());
-    assert_eq!(paths(&mut a.client, Some(u32::MAX)), PathPage::default());
-    let request = Request::Paths { device: "urxe7".into(), after: None };
+    assert_eq!(paths(&mut a.client, BEHIND_ALL), PathPage::default());
+    let request = Request::Paths { device: "urxe7".into(), from: Cursor::default() };
     assert_eq!(a.client.call(request).unwrap_err().errno, Errno::NODEV.raw_os_error());
     if rustix::process::geteuid().is_root() {
         let mut other = Client::of_ordinary_user(first.socket());
-        assert_eq!(paths(&mut other, None), PathPage::default());
+        assert_eq!(paths(&mut other, Cursor::default()), PathPage::default());
     }
 }
 
@@ -144,14 +148,11 @@ fn paths_come_in_pages_in_order() {
             end.client.modify(&qp, attr).unwrap();
         }
     }
-    let (mut all, mut after) = (Vec::new(), None);
-    loop {
-        let page = paths(&mut end.client, after);
+    let (mut all, mut from) = (Vec::new(), Some(Cursor::default()));
+    while let Some(cursor) = from {
+        let page = paths(&mut end.client, cursor);
         all.extend(page.paths.iter().map(|path| path.number));
-        after = all.last().copied();
-        if !page.more {
-            break;
-        }
+        from = page.next;
     }
     assert_eq!(all.len(), COUNT);
     assert!(all.is_sorted_by(|a, b| a < b));

@@ -16,6 +16,7 @@ mod rules;
 mod scale;
 mod services;
 mod shared_receives;
+mod slots;
 mod startup;
 mod sysfs;
 mod traffic;

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use urxe_daemon::limits;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{
-    Backing, ContextHandle, ControlError, CqHandle, PdHandle, QpCaps, QpHandle, Reply, Request,
-    SrqAttr, SrqHandle,
+    Backing, ContextHandle, ControlError, CqHandle, Cursor, PdHandle, QpCaps, QpHandle, Reply,
+    Request, SrqAttr, SrqHandle,
 };
 use urxe_shm::memory::region::create_memfd;
 use urxe_types::{Access, Extra, Gid, MwType, QpAttr, QpState, QpType, Qpn, SendOp};
@@ -457,7 +457,7 @@ fn statistics_come_in_pages_and_mean_something() {
     let count = names.len();
     names.dedup();
     assert_eq!(names.len(), count, "every counter of a device has a name of its own");
-    let missing = client.call(Request::Stats { device: "urxe7".into(), after_qpn: None });
+    let missing = client.call(Request::Stats { device: "urxe7".into(), from: Cursor::default() });
     assert_refused(missing, Errno::NODEV, "urxe7");
 }
 

@@ -12,7 +12,7 @@ use urxe_shm::sysfs_directory;
 use urxe_types::{SendData, SendOp};
 
 /// A running `urxed`, and the line with which it said that it was ready.
-fn urxed(arguments: &[&str]) -> (Child, String) {
+pub(crate) fn urxed(arguments: &[&str]) -> (Child, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_urxed"))
         .args(arguments)
         .args(["--ready-fd", "1"])
@@ -31,15 +31,16 @@ fn urxed_fails(arguments: &[&str]) -> Output {
     command.args(arguments).env_remove("URXE_SOCKET").output().unwrap()
 }
 
-fn signal(child: &Child, signal: Signal) {
+pub(crate) fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 /// Starts `urxed` on one fresh address; somebody may have had the first ones.
-fn urxed_at(socket: &Path) -> (Child, String) {
+pub(crate) fn urxed_at(socket: &Path) -> (Child, String) {
     loop {
         let addr = fresh_addr().to_string();
-        let (mut child, line) = urxed(&["--addr", &addr, "--socket", socket.to_str().unwrap()]);
+        let socket = socket.to_str().unwrap();
+        let (mut child, line) = urxed(&["--addr", &addr, "--socket", socket, "--slots", "2"]);
         if !line.is_empty() {
             assert!(line.contains(&addr), "{line}");
             return (child, line);
@@ -296,7 +297,8 @@ fn urxed_warns_when_stock_programs_will_find_no_device() {
 fn help_teaches() {
     let output = urxed_fails(&["--help"]);
     let help = String::from_utf8(output.stdout).unwrap();
-    let options = ["--addr", "--port-backend", "--wire", "--fault", "--capture", "--linger"];
+    let options =
+        ["--addr", "--slots", "--port-backend", "--wire", "--fault", "--capture", "--linger"];
     for word in options.into_iter().chain(["Examples:", "CAP_NET_RAW", "urxe run"]) {
         assert!(help.contains(word), "{word}");
     }

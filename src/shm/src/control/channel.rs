@@ -82,8 +82,16 @@ impl Channel {
         Ok(Self::new(socket))
     }
 
-    fn new(socket: OwnedFd) -> Self {
+    /// A channel on a socket that is connected already. Whether messages are waited for is the
+    /// socket's.
+    pub fn new(socket: OwnedFd) -> Self {
         Self { socket, buf: vec![0; MAX_MESSAGE] }
+    }
+
+    /// The ends of a connection within the daemon. Neither waits.
+    pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
     }
 
     /// The same on a descriptor from `lowest` on, if this process may have one.
@@ -105,7 +113,8 @@ impl Channel {
             match self.receive(RecvFlags::DONTWAIT) {
                 Err(ChannelError::WouldBlock) if asked.elapsed() < LOOK_FOR_REPLY => sched_yield(),
                 Err(ChannelError::WouldBlock) => return self.recv(),
-                received => return received,
+                Err(error) => return Err(error),
+                Ok((reply, fds)) => return Ok((reply, fds.ok_or(ChannelError::FdsLost)?)),
             }
         }
     }
@@ -133,13 +142,24 @@ impl Channel {
 
     /// Receives one message and the descriptors that came with it.
     pub fn recv<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<OwnedFd>), ChannelError> {
-        self.receive(RecvFlags::empty())
+        let (message, fds) = self.receive(RecvFlags::empty())?;
+        Ok((message, fds.ok_or(ChannelError::FdsLost)?))
     }
 
+    /// The same from one who sends what is right: if this process can have no more descriptors, the
+    /// message comes without any.
+    pub fn recv_from_own<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<(T, Vec<OwnedFd>), ChannelError> {
+        let (message, fds) = self.receive(RecvFlags::empty())?;
+        Ok((message, fds.unwrap_or_default()))
+    }
+
+    /// Receives one message, and its descriptors unless some were lost.
     fn receive<T: DeserializeOwned>(
         &mut self,
         flags: RecvFlags,
-    ) -> Result<(T, Vec<OwnedFd>), ChannelError> {
+    ) -> Result<(T, Option<Vec<OwnedFd>>), ChannelError> {
         let mut space = [MaybeUninit::uninit(); FD_SPACE];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [IoSliceMut::new(&mut self.buf)];
@@ -155,9 +175,6 @@ impl Channel {
         if fds.len() > MAX_FDS {
             return Err(ChannelError::TooManyFds { count: fds.len() });
         }
-        if got.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(ChannelError::FdsLost);
-        }
         if got.flags.contains(ReturnFlags::TRUNC) {
             return Err(ChannelError::Truncated);
         }
@@ -165,13 +182,14 @@ impl Channel {
         if got.bytes == 0 {
             return Err(ChannelError::Closed);
         }
+        let fds = Some(fds).filter(|_| !got.flags.contains(ReturnFlags::CTRUNC));
         Ok((control::decode(&self.buf[..got.bytes])?, fds))
     }
+}
 
-    /// Who connected, as the kernel knows it.
-    pub fn peer(&self) -> io::Result<UCred> {
-        Ok(rustix::net::sockopt::socket_peercred(&self.socket)?)
-    }
+/// Who connected, as the kernel knows it.
+pub fn peer(socket: impl AsFd) -> io::Result<UCred> {
+    Ok(rustix::net::sockopt::socket_peercred(socket)?)
 }
 
 impl AsFd for Channel {
@@ -255,11 +273,11 @@ impl Listener {
         Ok(Self { socket, path: path.to_owned(), file: file_identity(path)? })
     }
 
-    /// The next program that connects; `None` if there is none.
-    pub fn accept(&self) -> io::Result<Option<Channel>> {
+    /// The socket of the next program that connects; `None` if there is none.
+    pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match retry(|| rustix::net::accept_with(&self.socket, flags)) {
-            Ok(socket) => Ok(Some(Channel::new(socket))),
+            Ok(socket) => Ok(Some(socket)),
             // Gone before it was seen.
             Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
             Err(errno) => Err(errno.into()),
@@ -310,10 +328,7 @@ mod tests {
 
     /// Both ends of a connection; neither waits.
     fn pair() -> (Channel, Channel) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (a, b) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-                .unwrap();
+        let (a, b) = Channel::pair().unwrap();
         (Channel::new(a), Channel::new(b))
     }
 
@@ -344,8 +359,8 @@ mod tests {
         });
         let mut poll = [rustix::event::PollFd::new(&listener, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut poll, None).unwrap();
-        let mut daemon = listener.accept().unwrap().unwrap();
-        assert_eq!(daemon.peer().unwrap().uid, rustix::process::geteuid());
+        let mut daemon = Channel::new(listener.accept().unwrap().unwrap());
+        assert_eq!(peer(&daemon).unwrap().uid, rustix::process::geteuid());
         let (request, fds) = loop {
             match daemon.recv::<Request>() {
                 Err(ChannelError::WouldBlock) => std::thread::yield_now(),
@@ -420,7 +435,7 @@ mod tests {
         let fd = pipe_read_end();
         assert!(matches!(
             b.send(&hello(), &[fd.as_fd(); MAX_FDS + 1]),
-            Err(ChannelError::TooManyFds { count: 3 })
+            Err(ChannelError::TooManyFds { count }) if count == MAX_FDS + 1
         ));
         b.send(&hello(), &[fd.as_fd(); MAX_FDS]).unwrap();
         assert_eq!(a.recv::<Request>().unwrap().1.len(), MAX_FDS, "the channel goes on");

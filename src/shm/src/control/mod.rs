@@ -21,6 +21,7 @@ mod attr;
 pub mod channel;
 mod cm;
 mod codec;
+mod cursor;
 pub mod event;
 mod handle;
 mod path;
@@ -40,6 +41,7 @@ pub use cm::{
     CmPortSpace, CmReply, CmRequest, CmRoute, CmSubject, CmUdParam,
 };
 pub use codec::{DecodeError, TooLong, decode, encode};
+pub use cursor::Cursor;
 pub use handle::{
     AhHandle, CmChannelHandle, CmIdHandle, CmMulticastHandle, CompChannelHandle, ContextHandle,
     CqHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle,
@@ -53,7 +55,7 @@ pub use stats::{CounterInfo, QpStats, StatsPage};
 
 /// Version of everything this crate lays down: messages, rings and doorbells. It stands, outside
 /// of the encoding, at the head of each message; two sides with different versions do not talk.
-pub const PROTOCOL_VERSION: u16 = 5;
+pub const PROTOCOL_VERSION: u16 = 6;
 
 /// Longest message in bytes. The longest that exists is a page of statistics, with a name and a
 /// meaning for each counter; 64 KiB hold several hundred, and are well below the 208 KiB that a
@@ -61,5 +63,6 @@ pub const PROTOCOL_VERSION: u16 = 5;
 pub const MAX_MESSAGE: usize = 64 * 1024;
 
 /// Most file descriptors that travel with one message: the [`Reply::Hello`] has two, everything
-/// else at most one.
-pub const MAX_FDS: usize = 2;
+/// else between program and daemon at most one; within the daemon the sockets of an address are
+/// three.
+pub const MAX_FDS: usize = 3;

@@ -1,5 +1,6 @@
 //! The paths of a device, as [`Request::Paths`](super::Request::Paths) asks for them.
 
+use super::Cursor;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,10 +8,10 @@ use std::time::Duration;
 /// The paths of a device, or part of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathPage {
-    /// By rising number.
+    /// By rising number within each part of the device.
     pub paths: Vec<PathState>,
-    /// Whether there are more behind the last of these.
-    pub more: bool,
+    /// Where the next page begins, if there is more.
+    pub next: Option<Cursor>,
 }
 
 /// The way to a peer, which all QPs share that go there with one traffic class.

@@ -3,8 +3,8 @@
 #[cfg(doc)]
 use super::Reply;
 use super::{
-    AhHandle, CmChannelHandle, CmRequest, CompChannelHandle, ContextHandle, CqHandle, MrHandle,
-    MwHandle, PdHandle, QpCaps, QpHandle, ResourceKind, SrqAttr, SrqHandle,
+    AhHandle, CmChannelHandle, CmRequest, CompChannelHandle, ContextHandle, CqHandle, Cursor,
+    MrHandle, MwHandle, PdHandle, QpCaps, QpHandle, ResourceKind, SrqAttr, SrqHandle,
 };
 use serde::{Deserialize, Serialize};
 use urxe_types::{Access, AddressVector, Gid, MwType, QpAttr, QpType};
@@ -220,8 +220,8 @@ pub enum Request {
         device: String,
         /// What kind of object.
         kind: ResourceKind,
-        /// Begins behind the object of this number; `None` for the first page.
-        after: Option<u32>,
+        /// Where the page begins.
+        from: Cursor,
     },
     /// Asks what a device knows of its ways to peers: windows, rates, round trips. Root and the
     /// user that the daemon runs as see all of them, others none. Needs no context. Answered by
@@ -229,8 +229,8 @@ pub enum Request {
     Paths {
         /// The device's name.
         device: String,
-        /// Begins behind the path of this number; `None` for the first page.
-        after: Option<u32>,
+        /// Where the page begins.
+        from: Cursor,
     },
     /// Asks for a device's counters, and those of the QPs that may be seen: one's own user's, or
     /// all for root and the user that the daemon runs as. Needs no context. Answered by
@@ -238,8 +238,8 @@ pub enum Request {
     Stats {
         /// The device's name.
         device: String,
-        /// Begins behind this QPN; `None` for the first page.
-        after_qpn: Option<u32>,
+        /// Where the page begins.
+        from: Cursor,
     },
     /// Asks something of the connection manager. Answered by [`Reply::Done`], or by [`Reply::Cm`]
     /// if there is more to tell.

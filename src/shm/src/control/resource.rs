@@ -1,6 +1,6 @@
 //! What exists on a device, as [`Request::Resources`](super::Request::Resources) asks for it.
 
-use super::CmPortSpace;
+use super::{CmPortSpace, Cursor};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use urxe_types::{Access, Gid, MwType, QpState, QpType};
@@ -23,10 +23,10 @@ pub enum ResourceKind {
 /// Objects of one kind, or part of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourcePage {
-    /// By rising number.
+    /// By rising number within each part of the device.
     pub resources: Vec<Resource>,
-    /// Whether there are more behind the last of these.
-    pub more: bool,
+    /// Where the next page begins, if there is more.
+    pub next: Option<Cursor>,
 }
 
 /// One object.

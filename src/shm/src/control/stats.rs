@@ -1,5 +1,6 @@
 //! Statistics, as [`Request::Stats`](super::Request::Stats) asks for them.
 
+use super::Cursor;
 use serde::{Deserialize, Serialize};
 use urxe_types::QpState;
 
@@ -21,8 +22,8 @@ pub struct StatsPage {
     pub qp_counters: Vec<CounterInfo>,
     /// QPs, by rising QPN.
     pub qps: Vec<QpStats>,
-    /// Whether there are QPs behind the last of these.
-    pub more: bool,
+    /// Where the next page begins, if there are more QPs.
+    pub next: Option<Cursor>,
 }
 
 /// Statistics of a QP.

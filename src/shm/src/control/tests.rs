@@ -117,12 +117,16 @@ fn object_request() -> impl Strategy<Value = Request> {
         any::<u32>().prop_map(|mw| Request::DeallocMw { mw: MwHandle(mw) }),
         (any::<u32>(), gid()).prop_map(|(qp, gid)| Request::AttachMcast { qp: QpHandle(qp), gid }),
         (any::<u32>(), gid()).prop_map(|(qp, gid)| Request::DetachMcast { qp: QpHandle(qp), gid }),
-        (text(), kind, any::<Option<u32>>()).prop_map(|(device, kind, after)| Request::Resources {
+        (text(), kind, cursor()).prop_map(|(device, kind, from)| Request::Resources {
             device,
             kind,
-            after
+            from
         }),
     ]
+}
+
+fn cursor() -> impl Strategy<Value = Cursor> {
+    any::<(u8, Option<u32>)>().prop_map(|(slot, after)| Cursor { slot, after })
 }
 
 fn resource() -> impl Strategy<Value = Resource> {
@@ -190,8 +194,8 @@ fn object_reply() -> impl Strategy<Value = Reply> {
                 doorbell_slot,
             })
         }),
-        (prop::collection::vec(resource(), 0..5), any::<bool>())
-            .prop_map(|(resources, more)| Reply::Resources(ResourcePage { resources, more })),
+        (prop::collection::vec(resource(), 0..5), prop::option::of(cursor()))
+            .prop_map(|(resources, next)| Reply::Resources(ResourcePage { resources, next })),
     ]
 }
 
@@ -247,9 +251,8 @@ fn request() -> impl Strategy<Value = Request> {
         (any::<u32>(), attr()).prop_map(|(qp, attr)| Request::ModifyQp { qp: QpHandle(qp), attr }),
         object_request(),
         cm::tests::request().prop_map(Request::Cm),
-        (text(), any::<Option<u32>>())
-            .prop_map(|(device, after_qpn)| Request::Stats { device, after_qpn }),
-        (text(), any::<Option<u32>>()).prop_map(|(device, after)| Request::Paths { device, after }),
+        (text(), cursor()).prop_map(|(device, from)| Request::Stats { device, from }),
+        (text(), cursor()).prop_map(|(device, from)| Request::Paths { device, from }),
     ]
 }
 
@@ -300,7 +303,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         prop::collection::vec((info(), any::<u64>()), 0..5),
         prop::collection::vec(info(), 0..5),
         prop::collection::vec(qp, 0..5),
-        any::<bool>(),
+        prop::option::of(cursor()),
     );
     prop_oneof![
         (any::<i32>(), text())
@@ -321,10 +324,10 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         object_reply(),
         cm::tests::reply().prop_map(Reply::Cm),
-        (prop::collection::vec(path(), 0..5), any::<bool>())
-            .prop_map(|(paths, more)| Reply::Paths(PathPage { paths, more })),
-        page.prop_map(|(device, qp_counters, qps, more)| {
-            Reply::Stats(StatsPage { device, qp_counters, qps, more })
+        (prop::collection::vec(path(), 0..5), prop::option::of(cursor()))
+            .prop_map(|(paths, next)| Reply::Paths(PathPage { paths, next })),
+        page.prop_map(|(device, qp_counters, qps, next)| {
+            Reply::Stats(StatsPage { device, qp_counters, qps, next })
         }),
     ]
 }

@@ -1,11 +1,14 @@
 //! The daemon's room for rings: page-aligned extents of a session's memfd.
+//!
+//! To give back the pages of a ring takes the system 2 us for each, half a second for a gigabyte.
+//! So what is freed is given back in slices ([`Arena::reclaim`]), and handed out again only then.
 
 use crate::memory::region::page_size;
 use crate::memory::region::{Mapping, Window, create_memfd};
 use crate::memory::session_memory::{SessionMemory, WindowError};
 use crate::ring::doorbell::DOORBELL_SIZE;
-use rustix::fs::FallocateFlags;
-use std::collections::BTreeMap;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -43,6 +46,8 @@ pub enum ArenaError {
 pub struct Arena {
     memory: SessionMemory,
     extents: Extents,
+    /// What was freed and may still have pages, with how many bytes of it have none any more.
+    freed: VecDeque<(Extent, u64)>,
     /// Length of the file. It only grows.
     file_len: u64,
 }
@@ -54,7 +59,8 @@ impl Arena {
         let first = DOORBELL_SIZE.next_multiple_of(page);
         let limit = (limit - limit % page).max(first);
         let memory = SessionMemory::new(create_memfd("urxe-session", first)?, limit)?;
-        Ok(Self { memory, extents: Extents::new(first, limit), file_len: first })
+        let (extents, freed) = (Extents::new(first, limit), VecDeque::new());
+        Ok(Self { memory, extents, freed, file_len: first })
     }
 
     /// Hands out `len` zero bytes, rounded up to pages.
@@ -79,13 +85,54 @@ impl Arena {
         }
     }
 
-    /// Takes an extent back, and gives its pages to the system. The program may still have it
-    /// mapped; it then sees zeros, and later whatever is put there.
-    pub fn free(&mut self, extent: Extent) -> io::Result<()> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let punched = rustix::fs::fallocate(self.memory.memfd(), flags, extent.offset, extent.len);
-        self.extents.free(extent);
-        Ok(punched?)
+    /// Takes an extent back. Its pages are given back by [`reclaim`](Self::reclaim), and only then
+    /// it is handed out again. The program may still have it mapped; it then sees zeros, and later
+    /// whatever is put there.
+    pub fn free(&mut self, extent: Extent) {
+        self.freed.push_back((extent, 0));
+    }
+
+    /// Takes everything back: no ring is used any more. The program may have put pages also where
+    /// it has no ring.
+    pub fn free_all(&mut self) {
+        let first = DOORBELL_SIZE.next_multiple_of(page_size() as u64);
+        self.extents = Extents::new(first, first);
+        let all = Extent { offset: first, len: self.file_len - first };
+        self.freed = VecDeque::from([(all, 0)]);
+    }
+
+    /// Whether something is freed whose pages were not given back.
+    pub fn has_freed(&self) -> bool {
+        !self.freed.is_empty()
+    }
+
+    /// Gives pages to the system of what was freed: so many bytes at most. Where there are none, as
+    /// in a ring that was never used, it takes no time to speak of, but counts as a page.
+    pub fn reclaim(&mut self, budget: u64) {
+        let mut left = budget;
+        // SHARE-006
+        while left > 0
+            && let Some((extent, done)) = self.freed.front_mut()
+        {
+            let end = extent.offset + extent.len;
+            let from = extent.offset + *done;
+            // An error says that there is none.
+            match rustix::fs::seek(self.memory.memfd(), SeekFrom::Data(from)) {
+                Ok(at) if (from..end).contains(&at) => {
+                    let len = (end - at).min(left);
+                    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    // If it is refused, they stay with us until the session ends.
+                    let _ = rustix::fs::fallocate(self.memory.memfd(), flags, at, len);
+                    *done = at + len - extent.offset;
+                    left -= len;
+                }
+                _ => {
+                    self.extents.free(*extent);
+                    self.freed.pop_front();
+                    left = left.saturating_sub(page_size() as u64);
+                }
+            }
+        }
     }
 
     /// The memfd, for the program.
@@ -211,12 +258,71 @@ mod tests {
         let mut arena = Arena::new(1 << 20).unwrap();
         let (first, window) = arena.alloc(5000).unwrap();
         window.store(4992, &[1; 8]);
-        arena.free(first).unwrap();
+        arena.free(first);
+        arena.reclaim(u64::MAX);
         let (second, window) = arena.alloc(5000).unwrap();
         assert_eq!(second, first);
         let mut bytes = [9; 8];
         window.load(4992, &mut bytes);
         assert_eq!(bytes, [0; 8]);
+    }
+
+    /// Bytes of the memfd that have pages.
+    fn resident(arena: &Arena) -> u64 {
+        rustix::fs::fstat(arena.fd()).unwrap().st_blocks as u64 * 512
+    }
+
+    #[test]
+    fn pages_of_what_is_freed_are_given_back_in_slices() {
+        let page = page_size() as u64;
+        let mut arena = Arena::new(1 << 30).unwrap();
+        let doorbells = resident(&arena);
+        let (extent, window) = arena.alloc(64 * page).unwrap();
+        // Every other page.
+        (0..32).for_each(|at| window.store((at * 2 * page) as usize, &[1; 8]));
+        assert_eq!(resident(&arena), doorbells + 32 * page);
+        arena.free(extent);
+        let (mut before, mut slices) = (resident(&arena), 0);
+        while arena.has_freed() {
+            arena.reclaim(8 * page);
+            slices += 1;
+            // SHARE-006
+            assert!(before - resident(&arena) <= 8 * page);
+            before = resident(&arena);
+        }
+        assert!(slices > 32 / 8, "{slices}");
+        assert_eq!(resident(&arena), doorbells);
+        assert_eq!(arena.alloc(64 * page).unwrap().0, extent);
+    }
+
+    #[test]
+    fn a_ring_that_was_never_touched_costs_one_page_to_give_back() {
+        let page = page_size() as u64;
+        let mut arena = Arena::new(1 << 32).unwrap();
+        let extents = [(); 3].map(|()| arena.alloc(1 << 30).unwrap().0);
+        extents.into_iter().for_each(|extent| arena.free(extent));
+        arena.reclaim(2 * page);
+        assert!(arena.has_freed());
+        arena.reclaim(page);
+        assert!(!arena.has_freed());
+    }
+
+    #[test]
+    fn pages_that_a_program_put_where_it_has_no_ring_are_given_back_at_the_end() {
+        let mut arena = Arena::new(1 << 30).unwrap();
+        let doorbells = resident(&arena);
+        let (extent, _) = arena.alloc(1 << 20).unwrap();
+        arena.free(extent);
+        arena.reclaim(u64::MAX);
+        let (_ring, _) = arena.alloc(1).unwrap();
+        let program = Mapping::new(arena.fd(), 0, (extent.offset + extent.len) as usize).unwrap();
+        program.write(extent.offset + 4096 * 9, &[1; 4096 * 9]).unwrap();
+        arena.free_all();
+        while arena.has_freed() {
+            arena.reclaim(1 << 14);
+        }
+        assert_eq!(resident(&arena), doorbells);
+        assert!(arena.alloc(1 << 20).is_ok());
     }
 
     #[test]
@@ -241,7 +347,9 @@ mod tests {
             arena.alloc(1),
             Err(ArenaError::QuotaExceeded { wanted: 1, limit }) if limit == doorbells + 2 * page
         ));
-        arena.free(extent).unwrap();
+        arena.free(extent);
+        assert!(matches!(arena.alloc(1), Err(ArenaError::QuotaExceeded { .. })));
+        arena.reclaim(page);
         assert!(matches!(arena.alloc(2 * page + 1), Err(ArenaError::QuotaExceeded { .. })));
         assert!(matches!(arena.alloc(u64::MAX), Err(ArenaError::QuotaExceeded { .. })));
         arena.alloc(2 * page).unwrap();

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-const COUNT: usize = 256;
-const SLEEPERS: usize = 320;
+const COUNT: usize = 1024;
+const SLEEPERS: usize = 1088;
 
 /// The daemon's side.
 #[derive(Clone, Debug)]

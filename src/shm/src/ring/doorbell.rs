@@ -3,7 +3,9 @@
 //! A session has one bit for each of its QPs' doorbells, 64 to a word, and one summary bit for
 //! each word. Ringing sets the bit, then its summary bit; the daemon clears a summary bit before
 //! it takes the word behind it. So nothing can overflow, no ring is lost, and a program that
-//! scribbles here can only ring its own bells.
+//! scribbles here can only ring its own bells. The daemon goes through the words in a circle, and
+//! a bounded number of bells further each time, so that a program that rings many gets no more of
+//! its time than others.
 //!
 //! Before it blocks, the daemon says so in `asleep` and then looks once more; after ringing, the
 //! program looks whether the daemon is asleep, and if so writes to the session's eventfd. A
@@ -11,24 +13,26 @@
 //!
 //! ```text
 //!    0  asleep, u32
-//!   64  summary, 16 words of 64 bits
-//!  256  what is told of completions: see [`completion_notifier`](crate::ring::completion_notifier)
-//! 4096  bells, 1,024 words of 64 bits
+//!   64  summary, 32 words of 64 bits
+//! 1024  what is told of completions: see [`completion_notifier`](crate::ring::completion_notifier)
+//! 4096  bells, 2,048 words of 64 bits
 //! ```
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use crate::memory::region::{AccessError, Mapping, Window};
 #[cfg(not(loom))]
+use std::cell::Cell;
+#[cfg(not(loom))]
 use std::sync::Arc;
 
 /// Doorbells of a session: the most QPs it can have.
-pub const SLOTS: u32 = 65_536;
+pub const SLOTS: u32 = 131_072;
 
 /// Where in the session's memfd the doorbells lie.
 pub const DOORBELL_OFFSET: u64 = 0;
 
-/// Bytes that the doorbells take: three pages.
+/// Bytes that the doorbells take: five pages, of which only those become memory that are used.
 pub const DOORBELL_SIZE: u64 = 4096 + WORDS as u64 * 8;
 
 const WORDS: usize = SLOTS as usize / 64;
@@ -57,22 +61,60 @@ pub(crate) fn ring(shared: &impl Bells, slot: u32) -> bool {
     shared.asleep().load(Ordering::Relaxed) != 0 && shared.asleep().swap(0, Ordering::Relaxed) != 0
 }
 
-/// Takes all bells that were rung, below `slots`.
-pub(crate) fn take(shared: &impl Bells, slots: u32, mut rung: impl FnMut(u32)) {
+/// How far the daemon has got with a session's bells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// How often it has been through all of them.
+    rounds: u64,
+    /// The word of bells that is looked at next.
+    word: usize,
+}
+
+impl Position {
+    /// Where it is when it has been through all of them once more.
+    fn after_a_round(self) -> Position {
+        Position { rounds: self.rounds + 1, ..self }
+    }
+}
+
+/// Takes bells that were rung, below `slots`, from `position` on: all of them once, but no more
+/// than `budget` allows, of which each word that is taken and each bell in it is one, and which the
+/// last word may exceed.
+pub(crate) fn take(
+    shared: &impl Bells,
+    slots: u32,
+    position: &mut Position,
+    mut budget: u32,
+    mut rung: impl FnMut(u32),
+) {
+    // Also those that no slot has: what a program sets there would keep the daemon awake.
+    let words = summary_words(slots) * 64;
     let bells = &shared.bells()[..(slots as usize).div_ceil(64)];
-    for (index, summary) in shared.summary()[..summary_words(slots)].iter().enumerate() {
-        if summary.load(Ordering::Relaxed) == 0 {
+    let end = position.after_a_round();
+    // SHARE-002
+    while *position < end && budget > 0 {
+        let Position { rounds, word } = *position;
+        if word >= words {
+            *position = Position { rounds: rounds + 1, word: 0 };
             continue;
         }
-        // Acquire: the bells behind these bits are rung.
-        for bit in bits(summary.swap(0, Ordering::AcqRel)) {
-            let word = index * 64 + bit as usize;
-            let Some(bells) = bells.get(word) else { break };
-            for bit in bits(bells.swap(0, Ordering::AcqRel)) {
-                let slot = word as u32 * 64 + bit;
-                if slot < slots {
-                    rung(slot);
-                }
+        let summary = &shared.summary()[word / 64];
+        let ahead = summary.load(Ordering::Relaxed) >> (word % 64);
+        if ahead == 0 {
+            position.word = (word / 64 + 1) * 64;
+            continue;
+        }
+        let word = word + ahead.trailing_zeros() as usize;
+        position.word = word + 1;
+        budget -= 1;
+        // Acquire: the bells behind this bit are rung.
+        summary.fetch_and(!(1 << (word % 64)), Ordering::AcqRel);
+        let Some(bells) = bells.get(word) else { continue };
+        for bit in bits(bells.swap(0, Ordering::AcqRel)) {
+            let slot = word as u32 * 64 + bit;
+            if slot < slots {
+                budget = budget.saturating_sub(1);
+                rung(slot);
             }
         }
     }
@@ -160,6 +202,7 @@ impl DoorbellWriter {
 pub struct DoorbellReader {
     bells: MappedBells,
     slots: u32,
+    position: Cell<Position>,
 }
 
 #[cfg(not(loom))]
@@ -167,7 +210,7 @@ impl DoorbellReader {
     /// The doorbells in a mapping of the session's memfd from its first byte on. No slot is
     /// looked at before [`set_slots`](Self::set_slots).
     pub fn new(mapping: Arc<Mapping>) -> Result<Self, AccessError> {
-        Ok(Self { bells: MappedBells::new(mapping)?, slots: 0 })
+        Ok(Self { bells: MappedBells::new(mapping)?, slots: 0, position: Cell::default() })
     }
 
     /// Says that slots below `slots`, and only those, were ever handed out, at most [`SLOTS`].
@@ -176,10 +219,22 @@ impl DoorbellReader {
         self.slots = slots.min(SLOTS);
     }
 
-    /// Calls `rung` once for each slot that was rung since the last time, in rising order. What
-    /// was posted before the ring can be seen now.
-    pub fn take(&self, rung: impl FnMut(u32)) {
-        take(&self.bells, self.slots, rung);
+    /// Calls `rung` for slots that were rung, and no more often than `budget` and a few times: the
+    /// others have their turns next. What was posted before the ring can be seen now.
+    pub fn take(&self, budget: u32, rung: impl FnMut(u32)) {
+        let mut position = self.position.get();
+        take(&self.bells, self.slots, &mut position, budget, rung);
+        self.position.set(position);
+    }
+
+    /// Where the reader is when every slot that is rung by now was taken.
+    pub fn after_a_round(&self) -> Position {
+        self.position.get().after_a_round()
+    }
+
+    /// Whether the reader has come to a position.
+    pub fn has_reached(&self, position: Position) -> bool {
+        self.position.get() >= position
     }
 
     /// Says that the daemon is about to block on (among others) the session's eventfd. If the
@@ -211,14 +266,16 @@ mod tests {
         (mapping, writer, reader)
     }
 
+    /// All that is rung, in rising order.
     fn taken(reader: &DoorbellReader) -> Vec<u32> {
         let mut slots = Vec::new();
-        reader.take(|slot| slots.push(slot));
+        reader.take(u32::MAX, |slot| slots.push(slot));
+        slots.sort_unstable();
         slots
     }
 
     proptest! {
-        /// What is rung is taken once, in order, and nothing else is.
+        /// What is rung is taken once, and nothing else is.
         #[test]
         fn each_bell_rung_is_taken_once(
             rounds in prop::collection::vec(prop::collection::vec(0..SLOTS, 0..40), 0..6),
@@ -232,6 +289,35 @@ mod tests {
                 let expected: BTreeSet<u32> = slots.into_iter().collect();
                 prop_assert_eq!(taken(&reader), expected.into_iter().collect::<Vec<_>>());
             }
+        }
+
+        /// However many bells are rung, and rung again, so many are taken at a time, and each of
+        /// them before any is taken twice.
+        #[test]
+        fn bells_beyond_the_budget_have_their_turn_before_any_has_two(
+            slots in prop::collection::btree_set(0..SLOTS, 1..300), budget in 1..100u32,
+        ) {
+            let (_, writer, mut reader) = session();
+            reader.set_slots(SLOTS);
+            let mut waiting = slots.clone();
+            let end = reader.after_a_round();
+            while !reader.has_reached(end) {
+                for &slot in &slots {
+                    let _ = writer.ring(slot);
+                }
+                prop_assert!(!reader.fall_asleep(), "some are left");
+                let mut count = 0;
+                reader.take(budget, |slot| {
+                    count += 1;
+                    // SHARE-002
+                    assert!(waiting.remove(&slot) || waiting.is_empty(), "slot {slot} has two");
+                });
+                prop_assert!(count < budget + 64);
+                if waiting.is_empty() {
+                    return Ok(());
+                }
+            }
+            prop_assert!(false, "{waiting:?} are left behind");
         }
 
         /// Scribbling rings only bells that exist, and costs no more than these.

@@ -6,7 +6,7 @@
 //! ```
 
 use crate::ring::cursor::{ConsumerCursor, Indices, ProducerCursor, arm, take_armed};
-use crate::ring::doorbell::{Bells, fall_asleep, ring, take};
+use crate::ring::doorbell::{Bells, Position, fall_asleep, ring, take};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -182,7 +182,12 @@ impl Session {
 
     /// What the daemon does: look at what was posted behind the bells that were rung.
     fn collect(&self, seen: &mut [u32; 2]) {
-        take(self, SLOTS, |slot| {
+        self.collect_some(&mut Position::default(), u32::MAX, seen);
+    }
+
+    /// The same from where it stopped, as far as a budget goes.
+    fn collect_some(&self, position: &mut Position, budget: u32, seen: &mut [u32; 2]) {
+        take(self, SLOTS, position, budget, |slot| {
             let which = usize::from(slot == SLOT[1]);
             assert_eq!(slot, SLOT[which]);
             seen[which] = self.posted[which].load(Ordering::Relaxed);
@@ -254,6 +259,28 @@ fn a_sleeper_is_woken(threads: &'static [usize]) {
         }
         session.collect(&mut seen);
         assert_eq!(seen.iter().sum::<u32>(), posts);
+    });
+}
+
+#[test]
+fn no_ring_is_lost_where_the_daemon_takes_few_at_a_time() {
+    loom::model(|| {
+        let session = Session::new();
+        let threads = [0, 1].map(|which| {
+            let session = session.clone();
+            thread::spawn(move || session.post(which))
+        });
+        let (mut seen, mut position) = ([0; 2], Position::default());
+        // SHARE-002: each time one word.
+        session.collect_some(&mut position, 1, &mut seen);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let asleep = fall_asleep(&*session, SLOTS);
+        assert!(!asleep || seen == [1, 1], "asleep for ever");
+        session.collect_some(&mut position, 1, &mut seen);
+        session.collect_some(&mut position, 1, &mut seen);
+        assert_eq!(seen, [1, 1]);
     });
 }
 

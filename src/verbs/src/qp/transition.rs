@@ -8,6 +8,9 @@ use crate::{
 use urxe_shm::control::Request;
 use urxe_types::AddressVector;
 
+/// READs and atomics that a device of urxe serves at a time on one queue pair (`max_qp_rd_atom`).
+const MAX_RD_ATOMIC: u8 = 128;
+
 impl Qp {
     /// What the peer must know to [`connect`](Self::connect) to it. The PSN was drawn at random
     /// when the queue pair was made; the GID is the first one in the port's table.
@@ -31,8 +34,9 @@ impl Qp {
 
     /// RC and UC: connects it to `remote`, which is to do the same with our
     /// [`endpoint`](Self::endpoint): RESET → INIT → RTR → RTS. The peer gets the rights `access`,
-    /// where the memory region allows them too. Everything else is as [`RtrAttr::new`] and
-    /// [`RtsAttr::new`] have it, with the smaller path MTU of the two ends.
+    /// where the memory region allows them too. As many READs and atomics may be under way as the
+    /// device serves, which short READs need to fill a path. Everything else is as [`RtrAttr::new`]
+    /// and [`RtsAttr::new`] have it, with the smaller path MTU of the two ends.
     ///
     /// Nothing is exchanged with the peer: work posted before the peer has done its part is
     /// retried until then on RC, for as long as [`RtsAttr`] says, and is lost on UC.
@@ -63,9 +67,10 @@ impl Qp {
         self.to_rtr(RtrAttr {
             path_mtu: Some(local.mtu.min(remote.mtu)),
             av: AddressVector { sgid_index, ..AddressVector::to(remote.gid) },
+            max_dest_rd_atomic: MAX_RD_ATOMIC,
             ..RtrAttr::new(remote.qpn, remote.psn, remote.gid)
         })?;
-        self.to_rts(RtsAttr::new(local.psn))
+        self.to_rts(RtsAttr { max_rd_atomic: MAX_RD_ATOMIC, ..RtsAttr::new(local.psn) })
     }
 
     /// UD: makes it ready to receive datagrams that carry `qkey`, and to send any: RESET → INIT →

@@ -175,6 +175,14 @@ fn two_queue_pairs_of_one_device_can_be_connected() {
 }
 
 #[test]
+fn connected_queue_pairs_may_have_as_many_reads_under_way_as_the_device_serves() {
+    let Net { near, daemon: _daemon, .. } = Net::new();
+    let most = Some(near.context.query_device().unwrap().max_qp_rd_atom);
+    let attr = near.qp.query().unwrap().attr;
+    assert_eq!((attr.max_rd_atomic, attr.max_dest_rd_atomic), (most, most));
+}
+
+#[test]
 fn two_sides_of_different_path_mtu_are_told_of_it() {
     const SMALL: PathMtu = PathMtu::Mtu512;
     const LARGE: PathMtu = PathMtu::Mtu1024;

@@ -216,7 +216,7 @@ impl State {
     /// Doorbells rung since the last time.
     pub fn rung(&self) -> Vec<u32> {
         let mut rung = Vec::new();
-        self.doorbells.as_ref().unwrap().take(|slot| rung.push(slot));
+        self.doorbells.as_ref().unwrap().take(u32::MAX, |slot| rung.push(slot));
         rung
     }
 
@@ -242,7 +242,7 @@ fn serve(listener: &Listener, state: &Mutex<State>, stopped: BorrowedFd<'_>) {
     if !wait(listener.as_fd(), stopped) {
         return;
     }
-    let mut channel = listener.accept().unwrap().unwrap();
+    let mut channel = Channel::new(listener.accept().unwrap().unwrap());
     while wait(channel.as_fd(), stopped) {
         match channel.recv() {
             Ok((request, _fds)) => answer(&mut channel, &mut state.lock().unwrap(), request),
@@ -361,12 +361,13 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
             let handle = state.handle();
             Reply::Mw { mw: MwHandle(handle), rkey: Rkey(handle << 8 | 0xfe) }
         }
-        Request::Resources { after, .. } => {
-            let number = after.map_or(1, |after| after + 1);
+        Request::Resources { from, .. } => {
+            let number = from.after.map_or(1, |after| after + 1);
             let detail = ResourceDetail::Cq { cqe: 7, unread: 0, qps: 0, failed: false };
             let program = "fake 1".into();
             let resource = Resource { number, program, uid: 0, pd: 0, detail };
-            Reply::Resources(ResourcePage { resources: vec![resource], more: number < 3 })
+            let next = (number < 3).then_some(Cursor { slot: 0, after: Some(number) });
+            Reply::Resources(ResourcePage { resources: vec![resource], next })
         }
         Request::CreateQp { qp_type, caps, send_cq, srq, user_handle, .. } => {
             let send =

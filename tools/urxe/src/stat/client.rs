@@ -5,7 +5,7 @@ use crate::error::Error;
 use std::path::PathBuf;
 use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{
-    CounterInfo, DeviceInfo, PathState, QpStats, Reply, Request, Resource, ResourceKind,
+    CounterInfo, Cursor, DeviceInfo, PathState, QpStats, Reply, Request, Resource, ResourceKind,
 };
 
 /// A session with a daemon that only looks.
@@ -57,24 +57,23 @@ impl StatClient {
     /// All that one device has counted.
     pub(crate) fn stats(&mut self, device: &str) -> Result<DeviceStats, Error> {
         let mut stats = DeviceStats::default();
-        let mut after_qpn = None;
+        let mut from = Cursor::default();
         loop {
-            let request = Request::Stats { device: device.to_owned(), after_qpn };
+            let request = Request::Stats { device: device.to_owned(), from };
             let Reply::Stats(page) = self.call(&request)? else { return Err(self.unexpected()) };
-            if after_qpn.is_none() {
+            if from == Cursor::default() {
                 stats.counters = page.device;
                 stats.qp_counters = page.qp_counters;
             }
             stats.qps.extend(page.qps);
-            let last = stats.qps.last().map(|qp| qp.qpn);
-            // Each page must advance, or a faulty daemon would keep us here indefinitely.
-            if !page.more || last <= after_qpn {
-                stats.paths = self.paths(device)?;
-                stats.paths.retain(|path| path.qps > 0);
-                return Ok(stats);
+            match behind(from, page.next) {
+                Some(next) => from = next,
+                None => break,
             }
-            after_qpn = last;
         }
+        stats.paths = self.paths(device)?;
+        stats.paths.retain(|path| path.qps > 0);
+        Ok(stats)
     }
 
     /// All objects of one kind that a device has.
@@ -83,33 +82,31 @@ impl StatClient {
         device: &str,
         kind: ResourceKind,
     ) -> Result<Vec<Resource>, Error> {
-        let (mut all, mut after) = (Vec::<Resource>::new(), None);
+        let (mut all, mut from) = (Vec::<Resource>::new(), Cursor::default());
         loop {
-            let request = Request::Resources { device: device.to_owned(), kind, after };
+            let request = Request::Resources { device: device.to_owned(), kind, from };
             let Reply::Resources(page) = self.call(&request)? else {
                 return Err(self.unexpected());
             };
             all.extend(page.resources);
-            let last = all.last().map(|resource| resource.number);
-            if !page.more || last <= after {
-                return Ok(all);
+            match behind(from, page.next) {
+                Some(next) => from = next,
+                None => return Ok(all),
             }
-            after = last;
         }
     }
 
     /// What a device knows of its ways to peers; nothing for users who may not see that.
     pub(crate) fn paths(&mut self, device: &str) -> Result<Vec<PathState>, Error> {
-        let (mut all, mut after) = (Vec::<PathState>::new(), None);
+        let (mut all, mut from) = (Vec::<PathState>::new(), Cursor::default());
         loop {
-            let request = Request::Paths { device: device.to_owned(), after };
+            let request = Request::Paths { device: device.to_owned(), from };
             let Reply::Paths(page) = self.call(&request)? else { return Err(self.unexpected()) };
             all.extend(page.paths);
-            let last = all.last().map(|path| path.number);
-            if !page.more || last <= after {
-                return Ok(all);
+            match behind(from, page.next) {
+                Some(next) => from = next,
+                None => return Ok(all),
             }
-            after = last;
         }
     }
 
@@ -128,4 +125,10 @@ impl StatClient {
         let socket = self.socket.display();
         Error::Failed(format!("{socket}: the daemon answered with another kind of reply"))
     }
+}
+
+/// Where the next page begins, if there is one. Each page must advance, or a faulty daemon would
+/// keep us here indefinitely.
+fn behind(from: Cursor, next: Option<Cursor>) -> Option<Cursor> {
+    next.filter(|next| *next > from)
 }

@@ -1,0 +1,227 @@
+//! The connection manager as programs see it: `rdma_cm`.
+//!
+//! Each device has a [`Manager`](urxe_cm::Manager), which speaks with its peers. Here is
+//! what programs make of it: channels, the ids whose events come there, memberships in
+//! multicast groups, and the ports, which all programs and devices of this daemon share.
+//!
+//! ```text
+//!  sessions ─► requests.rs ─► bind.rs, connect.rs, multicast.rs ─► a device's manager ─► MADs
+//!     ▲             │ handle to key           │ ports.rs, route.rs          │
+//!     └── slot ◄─ channel.rs ◄──────────── events.rs ◄──────────────────────┘
+//! ```
+//!
+//! A program that does not take its events blocks no other, and costs a bounded amount: an id
+//! has only so many events in its life, requests of peers take places in a listener's backlog, and
+//! what a program could ask for again and again is refused while [`MAX_CM_WAITING_EVENTS`] of its
+//! events wait.
+
+mod bind;
+mod channel;
+mod connect;
+mod events;
+mod holdings;
+mod id;
+mod multicast;
+mod ports;
+mod requests;
+mod route;
+
+use crate::broker::device::RdmaDevice;
+use crate::broker::sessions::Program;
+use crate::counters::CmCounters;
+use crate::limits::MAX_CM_WAITING_EVENTS;
+use crate::refusal::refuse;
+pub(crate) use channel::ChannelNews;
+use channel::{Channels, PendingEvent, QueuedEvent};
+pub(crate) use holdings::Holdings;
+use id::{Id, Phase};
+use multicast::Membership;
+use ports::Ports;
+pub(crate) use requests::{Answer, free_some, handle, handle_within};
+use rustix::io::Errno;
+use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
+use urxe_cm::{ConnId, ListenerId};
+use urxe_shm::control::{CmEventKind, CmEventParam, ControlError, ResourceDetail};
+use urxe_types::{Qpn, Slab, index_of};
+
+/// All channels, ids and memberships of all programs.
+pub(crate) struct Cm {
+    channels: Channels,
+    ids: Slab<Id>,
+    memberships: Slab<Membership>,
+    ports: Ports,
+    /// The owners of the connections of the devices' managers.
+    conn_owners: HashMap<(usize, ConnId), ConnOwner>,
+    /// The owners of their listeners: keys of ids.
+    listeners: HashMap<(usize, ListenerId), u32>,
+    /// Connections that their programs have accepted and their peers not confirmed: device, QPN,
+    /// key of the id. Programs name their QPNs themselves, so several may name the same.
+    accepted: BTreeSet<(usize, Qpn, u32)>,
+    pub(crate) counters: CmCounters,
+}
+
+/// The owner of a connection of a device's manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConnOwner {
+    /// The id of this key.
+    Id(u32),
+    /// The listening id of this key: a request that the program has not taken.
+    Backlog(u32),
+}
+
+impl Cm {
+    pub(crate) fn new() -> Cm {
+        Cm {
+            channels: Channels::default(),
+            ids: Slab::default(),
+            memberships: Slab::default(),
+            ports: Ports::new(),
+            conn_owners: HashMap::new(),
+            listeners: HashMap::new(),
+            accepted: BTreeSet::new(),
+            counters: CmCounters::default(),
+        }
+    }
+
+    /// Whether there is nothing of any program.
+    pub(crate) fn is_empty(&self) -> bool {
+        let kept = [self.channels.len(), self.ids.len(), self.memberships.len()];
+        let noted = [self.conn_owners.len(), self.listeners.len(), self.accepted.len()];
+        kept == [0; 3] && noted == [0; 3] && self.ports.is_empty()
+    }
+
+    /// A channel that has changed since the last time, for the slot of its session.
+    pub(crate) fn next_news(&mut self) -> Option<ChannelNews> {
+        self.channels.next_news()
+    }
+
+    /// The id of a key that a session has.
+    fn id(&self, key: u32) -> Result<&Id, ControlError> {
+        self.ids.get(key).ok_or_else(gone)
+    }
+
+    /// As [`id`](Self::id).
+    fn id_mut(&mut self, key: u32) -> Result<&mut Id, ControlError> {
+        self.ids.get_mut(key).ok_or_else(gone)
+    }
+
+    /// Adds an event of an id to its channel. A request that its program has not accepted has no
+    /// events: that it has failed, the program finds out when it accepts.
+    fn push_event(&mut self, key: u32, kind: CmEventKind, status: i32, param: CmEventParam) {
+        self.enqueue(key, PendingEvent::Event { membership: None, kind, status, param });
+    }
+
+    fn enqueue(&mut self, key: u32, event: PendingEvent) {
+        let Some(id) = self.ids.get_mut(key).filter(|id| id.user_handle.is_some()) else { return };
+        if let Some(channel) = self.channels.get_mut(id.channel) {
+            id.waiting += 1;
+            channel.push(QueuedEvent { id: key, event });
+        }
+    }
+
+    /// Refuses what would make one event more of an id that has too many waiting.
+    fn check_waiting(&self, key: u32) -> Result<(), ControlError> {
+        let waiting = self.id(key)?.waiting;
+        if waiting < MAX_CM_WAITING_EVENTS {
+            return Ok(());
+        }
+        Err(refuse(Errno::NOMEM, format!("{waiting} events of this id wait: take them first")))
+    }
+
+    /// Ends what an id is about, and takes its events back that were not taken. Returns how many
+    /// were.
+    fn destroy_id(&mut self, devices: &mut [RdmaDevice], now: Instant, key: u32) -> u32 {
+        self.confirmed(key);
+        let Some(mut id) = self.ids.remove(key) else { return 0 };
+        self.counters.cm_ids_destroyed += 1;
+        match std::mem::replace(&mut id.phase, Phase::Over) {
+            Phase::Listening(listeners) => {
+                for (device, listener) in listeners {
+                    self.listeners.remove(&(device, listener));
+                    devices[device].cm.unlisten(now, listener);
+                }
+            }
+            Phase::Connected { device, conn } => {
+                self.conn_owners.remove(&(device, conn));
+                devices[device].cm.destroy(now, conn);
+            }
+            _ => {}
+        }
+        if let Some(port) = id.port() {
+            self.counters.cm_ports_freed += 1;
+            self.ports.release(id.space, port, key);
+        }
+        for membership in std::mem::take(&mut id.memberships) {
+            self.memberships.remove(membership);
+        }
+        if id.waiting > 0
+            && let Some(channel) = self.channels.get_mut(id.channel)
+        {
+            self.counters.cm_events_withdrawn += u64::from(id.waiting);
+            for queued in channel.withdraw(id.waiting, |queued| queued.id == key) {
+                if let PendingEvent::Request(request) = queued.event {
+                    self.conn_owners.remove(&(request.device, request.conn));
+                    devices[request.device].cm.destroy(now, request.conn);
+                }
+            }
+        }
+        id.taken
+    }
+
+    /// The ids of a device behind a number, with their numbers and programs.
+    pub(crate) fn listed(
+        &self,
+        device: usize,
+        after: Option<u32>,
+    ) -> impl Iterator<Item = (u32, &Program, ResourceDetail)> {
+        let ids = self.ids.iter().map(|(key, id)| (index_of(key), id));
+        let ids = ids.filter(move |(number, _)| after.is_none_or(|after| *number > after));
+        ids.filter_map(move |(number, id)| Some((number, &id.program, id.detail(device)?)))
+    }
+
+    /// Moves an id to another channel, and its waiting events with it. Returns how many of its
+    /// events were taken before.
+    fn migrate(&mut self, key: u32, channel: u32) -> Result<u32, ControlError> {
+        let id = self.id_mut(key)?;
+        let (before, taken) = (std::mem::replace(&mut id.channel, channel), id.taken);
+        let most = id.waiting;
+        let waiting = match self.channels.get_mut(before) {
+            Some(before) => before.withdraw(most, |queued| queued.id == key),
+            None => Vec::new(),
+        };
+        let channel = self.channels.get_mut(channel).ok_or_else(gone)?;
+        waiting.into_iter().for_each(|queued| channel.push(queued));
+        Ok(taken)
+    }
+
+    /// The key of the channel that an id is in.
+    fn channel_of(&self, key: u32) -> Option<u32> {
+        self.ids.get(key).map(|id| id.channel)
+    }
+
+    /// The key of the channel that the id of a membership is in.
+    fn channel_of_membership(&self, key: u32) -> Option<u32> {
+        self.channel_of(self.memberships.get(key)?.id)
+    }
+
+    /// The handles of an id's memberships.
+    fn memberships_of(&self, key: u32) -> Vec<u32> {
+        let keys = self.ids.get(key).into_iter().flat_map(|id| &id.memberships);
+        keys.filter_map(|key| Some(self.memberships.get(*key)?.handle)).collect()
+    }
+
+    /// An id no longer waits for its peer's answer.
+    fn confirmed(&mut self, key: u32) {
+        if let Some(id) = self.ids.get_mut(key)
+            && let (Some(device), Some(qpn)) = (id.device, id.accepted_qpn.take())
+        {
+            self.accepted.remove(&(device, qpn, key));
+        }
+    }
+}
+
+/// An id or a channel that a session knows is there; this is never seen.
+fn gone() -> ControlError {
+    refuse(Errno::NOENT, "it does not exist any more")
+}

@@ -1,0 +1,88 @@
+//! Memberships in multicast groups.
+//!
+//! RoCEv2 has no subnet administrator to ask: a receiver has the network deliver
+//! what is sent to the group's address, and the port sees to that when a QP is attached to it. So
+//! to join takes no time, and cannot fail.
+
+use super::connect::UDP_QKEY;
+use super::events::ud_param;
+use super::id::Phase;
+use super::{Cm, PendingEvent};
+use crate::broker::device::RdmaDevice;
+use crate::refusal::refuse;
+use rustix::io::Errno;
+use std::net::SocketAddr;
+use urxe_cm::Path;
+use urxe_shm::control::{CmEventKind, ControlError};
+use urxe_types::{QpType, Qpn};
+
+/// A membership of an id in a group.
+#[derive(Debug)]
+pub(super) struct Membership {
+    /// Its handle in the session that has it.
+    pub(super) handle: u32,
+    pub(super) user_handle: u64,
+    /// The key of the id.
+    pub(super) id: u32,
+    /// Events that were taken.
+    pub(super) taken: u32,
+}
+
+impl Cm {
+    /// Joins a group; returns the membership's key.
+    pub(super) fn join(
+        &mut self,
+        devices: &[RdmaDevice],
+        key: u32,
+        handle: u32,
+        user_handle: u64,
+        group: SocketAddr,
+    ) -> Result<u32, ControlError> {
+        self.check_waiting(key)?;
+        let id = self.id(key)?;
+        let is_bound = matches!(id.phase, Phase::Bound | Phase::AddrResolved);
+        let (true, Some(device), Some(src)) = (is_bound, id.device, id.src) else {
+            return Err(id.cannot("join a group"));
+        };
+        if id.qp_type != QpType::Ud {
+            return Err(refuse(Errno::INVAL, "only ids for datagrams join groups"));
+        }
+        if !group.ip().is_multicast() || group.is_ipv4() != src.is_ipv4() {
+            let sentence = format!("group {group}: expected a multicast address of {src}'s family");
+            return Err(refuse(Errno::INVAL, sentence));
+        }
+        let path = Path::between(src, group, id.traffic_class);
+        let param = ud_param(&devices[device], &path, Qpn::MULTICAST, UDP_QKEY, &[]);
+        let membership = Membership { handle, user_handle, id: key, taken: 0 };
+        let membership = self.memberships.insert(membership);
+        let membership = membership
+            .ok_or_else(|| refuse(Errno::NOMEM, "the daemon can have no more memberships"))?;
+        self.id_mut(key)?.memberships.push(membership);
+        let (kind, status) = (CmEventKind::MulticastJoin, 0);
+        self.enqueue(
+            key,
+            PendingEvent::Event { membership: Some(membership), kind, status, param },
+        );
+        Ok(membership)
+    }
+
+    /// Leaves a group. Returns how many events of the membership were taken.
+    pub(super) fn leave(&mut self, membership: u32) -> u32 {
+        let Some(Membership { id: key, taken, .. }) = self.memberships.remove(membership) else {
+            return 0;
+        };
+        let Some(id) = self.ids.get_mut(key) else { return taken };
+        id.memberships.retain(|known| *known != membership);
+        if let Some(channel) = self.channels.get_mut(id.channel) {
+            let is_meant = |event: &PendingEvent| match event {
+                PendingEvent::Event { membership: of, .. } => *of == Some(membership),
+                PendingEvent::Request(_) => false,
+            };
+            let withdrawn = channel.withdraw(id.waiting, |queued| is_meant(&queued.event));
+            let withdrawn = withdrawn.len() as u32;
+            id.waiting -= withdrawn;
+            self.counters.cm_events_withdrawn += u64::from(withdrawn);
+        }
+        taken
+    }
+}

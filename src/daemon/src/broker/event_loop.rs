@@ -1,0 +1,655 @@
+//! The broker's one thread: sleeps until there is something to do, and does some of everything.
+//!
+//! It never looks for work while there is none, as slots do: nothing here is on the way of data.
+
+use super::BrokerCtx;
+use super::cm::{self, Answer, Cm};
+use super::device::RdmaDevice;
+use super::gather::Gatherings;
+use super::sessions::{Program, Session};
+use super::slots::{DevicePlan, Report, Slots};
+use super::sysfs::Sysfs;
+use crate::config::SocketMode;
+use crate::counters::DaemonCounters;
+use crate::limits::{
+    ACCEPT_PAUSE, ACCEPTS_PER_TURN, EVENTS_PER_TURN, MAX_SESSIONS, MESSAGES_PER_TURN,
+};
+use crate::link::{ToBroker, ToSlot};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use urxe_engine::Tuning;
+use urxe_port::watch::Watch;
+use urxe_shm::control::channel::{Listener, peer};
+use urxe_shm::control::{ControlError, Reply, Request};
+use urxe_types::SlotCount;
+
+/// What a descriptor that is ready means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token {
+    /// The daemon is to end.
+    Stop,
+    /// A program wants to connect.
+    Listener,
+    /// A link or an address of the machine has changed.
+    Watch,
+    /// A device's port can receive, or send again.
+    Port { device: usize },
+    /// A slot has said something, or takes more.
+    Slot { slot: usize },
+}
+
+impl Token {
+    fn to_mio(self) -> mio::Token {
+        let (kind, index) = match self {
+            Token::Stop => (0, 0),
+            Token::Listener => (1, 0),
+            Token::Watch => (2, 0),
+            Token::Port { device } => (3, device),
+            Token::Slot { slot } => (4, slot),
+        };
+        mio::Token(kind << 16 | index)
+    }
+
+    fn from_mio(token: mio::Token) -> Token {
+        let mio::Token(number) = token;
+        let index = number & 0xffff;
+        match number >> 16 {
+            1 => Token::Listener,
+            2 => Token::Watch,
+            3 => Token::Port { device: index },
+            4 => Token::Slot { slot: index },
+            _ => Token::Stop,
+        }
+    }
+}
+
+/// The event loop and all that it serves.
+pub(crate) struct EventLoop {
+    poll: Poll,
+    events: Events,
+    /// Descriptors that were ready and have not said since that there is nothing more.
+    ready: Vec<Token>,
+    /// Becomes readable when the daemon is to end.
+    _stop: OwnedFd,
+    /// The devices as files. Before the listener, so that it goes first: when the socket is free
+    /// for another daemon, so is the directory.
+    sysfs: Option<Sysfs>,
+    listener: Listener,
+    /// The daemon ends so long after its last program went.
+    linger: Option<Duration>,
+    /// When the last program went; if none came, when we began to serve.
+    alone_since: Instant,
+    /// When to accept again, after the system had no room for another connection.
+    accept_again: Option<Instant>,
+    /// The machine's links and addresses.
+    watch: Watch,
+    /// The sessions that are there, or of which something is left.
+    sessions: BTreeMap<u64, Session>,
+    /// Those whose programs are there.
+    open_sessions: usize,
+    /// Those of which something is to be freed, in the order of their turns.
+    freeing: VecDeque<u64>,
+    gatherings: Gatherings,
+    slots: Slots,
+    ctx: BrokerCtx,
+    /// The number of the session that came last.
+    last_session: u64,
+}
+
+/// What the broker begins with.
+pub(crate) struct Beginning {
+    pub(crate) listener: Listener,
+    pub(crate) devices: Vec<RdmaDevice>,
+    pub(crate) plans: Vec<DevicePlan>,
+    pub(crate) slots: SlotCount,
+    pub(crate) tuning: Tuning,
+    pub(crate) watch: Watch,
+    pub(crate) stop: OwnedFd,
+    pub(crate) linger: Option<Duration>,
+    pub(crate) report: Report,
+}
+
+impl EventLoop {
+    pub(crate) fn new(now: Instant, beginning: Beginning) -> io::Result<EventLoop> {
+        let Beginning { listener, devices, plans, slots, tuning, watch, stop, linger, report } =
+            beginning;
+        let poll = Poll::new()?;
+        let registry = poll.registry().try_clone()?;
+        let token_of = |slot| Token::Slot { slot }.to_mio();
+        let mut event_loop = EventLoop {
+            slots: Slots::new(slots, tuning, plans, registry, token_of, report)?,
+            poll,
+            events: Events::with_capacity(EVENTS_PER_TURN),
+            ready: Vec::new(),
+            _stop: stop,
+            sysfs: None,
+            listener,
+            linger,
+            alone_since: now,
+            accept_again: None,
+            watch,
+            sessions: BTreeMap::new(),
+            open_sessions: 0,
+            freeing: VecDeque::new(),
+            gatherings: Gatherings::default(),
+            ctx: BrokerCtx { devices, cm: Cm::new(), now, counters: DaemonCounters::default() },
+            last_session: 0,
+        };
+        event_loop.register(&event_loop._stop, Token::Stop)?;
+        event_loop.register(&event_loop.listener, Token::Listener)?;
+        if let Some(fd) = event_loop.watch.fd() {
+            event_loop.register(fd, Token::Watch)?;
+        }
+        for (device, entry) in event_loop.ctx.devices.iter().enumerate() {
+            if let Some(fd) = entry.nic.port_fd() {
+                event_loop.register(fd, Token::Port { device })?;
+            }
+        }
+        event_loop.sync_devices_with_links(now);
+        Ok(event_loop)
+    }
+
+    /// Shows the devices as files from now on.
+    pub(crate) fn show_devices(&mut self, directory: &Path, mode: SocketMode) -> io::Result<()> {
+        self.sysfs = Some(Sysfs::create(directory, mode, &self.ctx.devices)?);
+        Ok(())
+    }
+
+    /// Asks to be told when a descriptor becomes readable.
+    fn register(&self, fd: impl AsFd, token: Token) -> io::Result<()> {
+        let fd = fd.as_fd().as_raw_fd();
+        self.poll.registry().register(&mut SourceFd(&fd), token.to_mio(), Interest::READABLE)
+    }
+
+    /// Serves until told to stop, or until no program has been there for as long as the daemon
+    /// lingers. An error means that the loop itself is of no use.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let served = self.serve_all();
+        // Before the slots, so that nobody connects to what is ending.
+        drop((self.sysfs, self.listener));
+        self.slots.end();
+        served
+    }
+
+    fn serve_all(&mut self) -> io::Result<()> {
+        self.ctx.now = Instant::now();
+        self.alone_since = self.ctx.now;
+        while self.end_of_linger().is_none_or(|end| self.ctx.now < end) {
+            self.wait(self.ctx.now)?;
+            if !self.go_on() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what there is to do. Returns whether the daemon goes on.
+    fn go_on(&mut self) -> bool {
+        let now = Instant::now();
+        self.ctx.now = now;
+        for token in std::mem::take(&mut self.ready) {
+            if token == Token::Stop {
+                return false;
+            }
+            if self.serve(now, token) {
+                self.ready.push(token);
+            }
+        }
+        self.turn(now);
+        true
+    }
+
+    /// When the daemon is to end, if no program comes. A program that has connected is there, even
+    /// if it has said nothing yet.
+    fn end_of_linger(&self) -> Option<Instant> {
+        self.linger.filter(|_| self.open_sessions == 0).map(|linger| self.alone_since + linger)
+    }
+
+    /// Sees to a descriptor that is ready. Returns whether there may be more.
+    fn serve(&mut self, now: Instant, token: Token) -> bool {
+        match token {
+            Token::Stop => false,
+            Token::Listener => self.accept(now),
+            Token::Watch => {
+                let changed = self.watch.next_change(now);
+                if changed {
+                    self.sync_devices_with_links(now);
+                }
+                changed
+            }
+            Token::Port { device } => {
+                let nic = &mut self.ctx.devices[device].nic;
+                let sent = if nic.is_blocked() { nic.send(now) } else { Ok(false) };
+                // An error of the socket is read by receiving.
+                let received = sent.and_then(|_| nic.receive(now));
+                self.note_port(device, received).unwrap_or(false)
+            }
+            Token::Slot { slot } => {
+                self.slots.flush(now, slot);
+                for _ in 0..MESSAGES_PER_TURN {
+                    let Some(message) = self.slots.recv(slot) else { return false };
+                    self.hear(slot, message);
+                }
+                true
+            }
+        }
+    }
+
+    /// What needs no descriptor to be ready.
+    fn turn(&mut self, now: Instant) {
+        if let Some(number) = self.freeing.pop_front() {
+            self.free_some(number);
+        }
+        for index in 0..self.ctx.devices.len() {
+            let device = &mut self.ctx.devices[index];
+            let timers = device.handle_timers(now);
+            self.ctx.cm.poll(now, index, device);
+            let sent = timers.and_then(|()| device.nic.transmit(now));
+            self.note_port(index, sent);
+        }
+        self.tell_of_events();
+        while let Some((session, reply)) = self.gatherings.give_up(&self.ctx, &mut self.slots) {
+            self.answer(session, Ok(reply));
+        }
+        if self.watch.poll_timeout().is_some_and(|at| at <= now) {
+            self.ready.push(Token::Watch);
+        }
+        if self.accept_again.is_some_and(|at| at <= now) {
+            self.accept_again = None;
+            self.ready.push(Token::Listener);
+        }
+        while let Some(slot) = self.slots.end_of_turn(now, &self.ctx.devices) {
+            self.end_of_slot(slot);
+        }
+    }
+
+    /// What became of receiving or sending for QP1 of a device. If the port has failed for good,
+    /// that is said once, and it is not looked at any more.
+    fn note_port<T>(&mut self, index: usize, result: io::Result<T>) -> Option<T> {
+        let device = &mut self.ctx.devices[index];
+        let error = match result {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        if !std::mem::replace(&mut device.has_failed, true) {
+            device.counters.broker_ports_failed += 1;
+            self.slots.report(&format!(
+                "no connection can be made over {} any more, because its port of QP1 failed: \
+                 {error}; connections that there are go on",
+                device.name
+            ));
+        }
+        None
+    }
+
+    /// Makes all devices what the machine's links and addresses say that they should be.
+    fn sync_devices_with_links(&mut self, now: Instant) {
+        for (index, device) in self.ctx.devices.iter_mut().enumerate() {
+            let before = device.state();
+            let (changes, events) = device.sync_with_links(now, self.watch.links());
+            // First the files: a program that is told of a change may look there at once.
+            let shown = self.sysfs.as_mut().map_or(Ok(()), |sysfs| sysfs.show(index, device));
+            self.ctx.counters.sysfs_errors += u64::from(shown.is_err());
+            if !events.is_empty() || !changes.is_empty() || device.state() != before {
+                self.slots.tell_of_device(now, index, device, &changes, &events);
+            }
+        }
+    }
+
+    /// Accepts programs that want to connect. Returns whether there may be more.
+    fn accept(&mut self, now: Instant) -> bool {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listener.accept() {
+                Ok(Some(socket)) => self.begin_session(now, socket),
+                Ok(None) => return false,
+                Err(_) => {
+                    // Out of descriptors or memory, and the program goes on waiting. Looking
+                    // again at once would find the same.
+                    self.ctx.counters.sessions_refused += 1;
+                    // HOST-028
+                    self.accept_again = Some(now + ACCEPT_PAUSE);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Passes a program on to a slot, before anything is read of it.
+    fn begin_session(&mut self, now: Instant, socket: OwnedFd) {
+        let peer = peer(&socket).ok().filter(|_| self.sessions.len() < MAX_SESSIONS);
+        let placed = peer.and_then(|peer| Some((peer, self.slots.place(now, &self.ctx.devices)?)));
+        let Some((peer, slot)) = placed else {
+            self.ctx.counters.sessions_refused += 1;
+            return self.slots.close(socket);
+        };
+        let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_pid());
+        let number = self.last_session + 1;
+        self.slots.begin_session(now, slot, ToSlot::Session { number, uid, pid }, socket);
+        self.last_session = number;
+        self.sessions.insert(number, Session::new(number, slot, uid, pid));
+        self.open_sessions += 1;
+        self.ctx.counters.sessions_opened += 1;
+    }
+
+    /// A slot has said something.
+    fn hear(&mut self, slot: usize, message: ToBroker) {
+        match message {
+            ToBroker::Named { session, name } => {
+                if let Some(session) = self.session_of(slot, session) {
+                    session.program = Program { name: name.into(), ..session.program };
+                }
+            }
+            ToBroker::Request { session, request } => {
+                if self.session_of(slot, session).is_some() {
+                    self.handle(session, request);
+                }
+            }
+            ToBroker::Gone { session } => {
+                if self.session_of(slot, session).is_some() {
+                    self.program_is_gone(session);
+                }
+            }
+            ToBroker::Freed { session } => {
+                if let Some(session) = self.session_of(slot, session) {
+                    session.is_in_slot = false;
+                    let number = session.number;
+                    self.slots.end_session(slot);
+                    self.forget_if_over(number);
+                }
+            }
+            ToBroker::Established { device, qpn } => {
+                if let Some(entry) = self.ctx.devices.get_mut(device) {
+                    self.ctx.cm.on_data(self.ctx.now, device, entry, qpn);
+                }
+            }
+            ToBroker::Found { number, found } => {
+                let complete =
+                    self.gatherings.found(&self.ctx, &mut self.slots, slot, number, found);
+                if let Some((session, reply)) = complete {
+                    self.answer(session, Ok(reply));
+                }
+            }
+        }
+    }
+
+    /// A session, if it is of this slot: none speaks for another's.
+    fn session_of(&mut self, slot: usize, session: u64) -> Option<&mut Session> {
+        // SLOT-008
+        self.sessions.get_mut(&session).filter(|session| session.slot == slot && session.is_in_slot)
+    }
+
+    /// Does what a program asks of the broker.
+    fn handle(&mut self, number: u64, request: Request) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let answer = match request {
+            Request::Cm(request) => cm::handle(session, &mut self.ctx, request),
+            Request::CmWithin { channel, request } => {
+                cm::handle_within(session, &mut self.ctx, channel, request)
+            }
+            request => match self.gatherings.begin(session, &self.ctx, &mut self.slots, &request) {
+                Ok(Some((_, reply))) => Ok(Answer::Reply(reply)),
+                Ok(None) => return,
+                Err(error) => Err(error),
+            },
+        };
+        match answer {
+            Ok(Answer::Reply(reply)) => self.answer(number, Ok(reply)),
+            Ok(Answer::WhenFreed) => {
+                session.answers_when_freed = true;
+                self.freeing.push_back(number);
+            }
+            Err(error) => self.answer(number, Err(error)),
+        }
+    }
+
+    /// Answers a program by its slot, after what its channels hold: with the answer it may look.
+    fn answer(&mut self, number: u64, answer: Result<Reply, ControlError>) {
+        // SLOT-005
+        self.tell_of_events();
+        let Some(session) = self.sessions.get(&number) else { return };
+        let message = ToSlot::Answer { session: number, answer };
+        self.slots.send(self.ctx.now, session.slot, message, Vec::new());
+    }
+
+    /// Tells slots which channels of the connection manager have events.
+    fn tell_of_events(&mut self) {
+        while let Some(news) = self.ctx.cm.next_news() {
+            let cm::ChannelNews { session, channel, waiting } = news;
+            if let Some(slot) = self.sessions.get(&session).map(|session| session.slot) {
+                let message = ToSlot::CmEvents { session, channel, waiting };
+                self.slots.send(self.ctx.now, slot, message, Vec::new());
+            }
+        }
+    }
+
+    /// Frees a slice of what is to be freed of a session, which has its next turn after all others.
+    fn free_some(&mut self, number: u64) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        cm::free_some(session, &mut self.ctx);
+        if session.cm.is_freeing() {
+            self.freeing.push_back(number);
+            return;
+        }
+        if std::mem::take(&mut session.answers_when_freed) {
+            self.answer(number, Ok(Reply::Done));
+        }
+        self.forget_if_over(number);
+    }
+
+    /// The program of a session is gone, or is to go.
+    fn program_is_gone(&mut self, number: u64) {
+        let Some(session) = self.sessions.get_mut(&number).filter(|session| session.is_open) else {
+            return;
+        };
+        session.is_open = false;
+        session.answers_when_freed = false;
+        session.cm.begin_teardown();
+        self.freeing.push_back(number);
+        self.open_sessions -= 1;
+        self.alone_since = Instant::now();
+        self.ctx.counters.sessions_closed += 1;
+    }
+
+    /// A slot is gone, and all its programs with it.
+    fn end_of_slot(&mut self, slot: usize) {
+        self.ctx.counters.slots_ended += 1;
+        let of_slot = self.sessions.values_mut().filter(|session| session.slot == slot);
+        let mut numbers = Vec::new();
+        for session in of_slot.filter(|session| session.is_in_slot) {
+            session.is_in_slot = false;
+            numbers.push(session.number);
+        }
+        for number in numbers {
+            self.program_is_gone(number);
+            self.forget_if_over(number);
+        }
+    }
+
+    fn forget_if_over(&mut self, number: u64) {
+        if self.sessions.get(&number).is_some_and(Session::is_over) {
+            self.sessions.remove(&number);
+            let is_last = self.sessions.is_empty();
+            debug_assert!(
+                !is_last || self.ctx.cm.is_empty(),
+                "its program is gone, and nothing else frees it"
+            );
+        }
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&mut self, now: Instant) -> io::Result<()> {
+        let has_more = !self.ready.is_empty()
+            || !self.freeing.is_empty()
+            || self.slots.has_failed()
+            || self.ctx.devices.iter().any(|device| device.nic.is_due() && !device.has_failed);
+        let deadlines = self.ctx.devices.iter().filter_map(RdmaDevice::deadline);
+        let deadlines = deadlines.chain(self.accept_again).chain(self.watch.poll_timeout());
+        let deadlines = deadlines.chain(self.gatherings.deadline()).chain(self.slots.deadline());
+        let deadline = deadlines.chain(self.end_of_linger()).min();
+        let timeout = match has_more {
+            true => Some(Duration::ZERO),
+            false => deadline.map(|at| at.saturating_duration_since(now)),
+        };
+        match self.poll.poll(&mut self.events, timeout) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        for event in &self.events {
+            let token = Token::from_mio(event.token());
+            if !self.ready.contains(&token) {
+                self.ready.push(token);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use std::sync::{Arc, Mutex};
+    use urxe_shm::control::CmRequest;
+    use urxe_shm::control::channel::Channel;
+
+    /// A broker without devices, driven turn by turn, and where programs connect.
+    struct Driven {
+        event_loop: EventLoop,
+        socket: PathBuf,
+        reported: Arc<Mutex<Vec<String>>>,
+        _stop: OwnedFd,
+    }
+
+    impl Driven {
+        fn new(test: &str, slots: usize) -> Driven {
+            let name = format!("urxed-broker-{}-{test}.sock", std::process::id());
+            let socket = std::env::temp_dir().join(name);
+            let (read_end, stop) = rustix::pipe::pipe().unwrap();
+            let reported = Arc::new(Mutex::new(Vec::new()));
+            let report = {
+                let reported = Arc::clone(&reported);
+                Arc::new(move |sentence: &str| reported.lock().unwrap().push(sentence.to_owned()))
+            };
+            let beginning = Beginning {
+                listener: Listener::bind(&socket, 0o600).unwrap(),
+                devices: Vec::new(),
+                plans: Vec::new(),
+                slots: SlotCount::try_from(slots + 1).unwrap(),
+                tuning: Tuning::default(),
+                watch: Watch::open(Instant::now()),
+                stop: read_end,
+                linger: None,
+                report,
+            };
+            let event_loop = EventLoop::new(Instant::now(), beginning).unwrap();
+            Driven { event_loop, socket, reported, _stop: stop }
+        }
+
+        /// Lets the broker go on until something is the case.
+        fn until(&mut self, is_so: impl Fn(&EventLoop) -> bool) {
+            let since = Instant::now();
+            while !is_so(&self.event_loop) {
+                assert!(since.elapsed() < Duration::from_secs(60), "it never came to be");
+                let event_loop = &mut self.event_loop;
+                event_loop.poll.poll(&mut event_loop.events, Some(Duration::ZERO)).unwrap();
+                let tokens = event_loop.events.iter().map(|event| event.token());
+                let tokens: Vec<_> = tokens.map(Token::from_mio).collect();
+                event_loop.ready.extend(tokens);
+                assert!(event_loop.go_on());
+            }
+        }
+
+        /// A program that asks for the devices; returns what it is told.
+        fn ask(&mut self, program: &mut Channel) -> Option<Reply> {
+            for request in [Request::Hello { program: "test".into() }, Request::ListDevices] {
+                program.send(&request, &[]).ok()?;
+            }
+            // The slot answers by itself.
+            program.recv::<Reply>().ok()?;
+            program.recv::<Reply>().ok().map(|(reply, _)| reply)
+        }
+    }
+
+    #[test]
+    fn a_slot_that_ends_takes_its_own_programs_with_it_and_is_started_again() {
+        let mut driven = Driven::new("ends", 2);
+        let mut programs: Vec<Channel> = Vec::new();
+        for opened in 1..=2 {
+            programs.push(Channel::connect(&driven.socket).unwrap());
+            driven.until(|broker| broker.ctx.counters.sessions_opened == opened);
+        }
+        for program in &mut programs {
+            assert_eq!(driven.ask(program), Some(Reply::Devices(Vec::new())));
+        }
+        // Each went to a slot of its own.
+        let first = driven.event_loop.sessions[&1].slot;
+        assert_ne!(first, driven.event_loop.sessions[&2].slot);
+        driven.event_loop.slots.shut_down(first);
+        driven.until(|broker| broker.ctx.counters.slots_ended == 1);
+        driven.until(|broker| broker.sessions.len() == 1);
+        assert_eq!(driven.event_loop.ctx.counters.sessions_closed, 1);
+        assert!(!driven.event_loop.slots.is_running(first));
+        assert!(programs[0].recv::<Reply>().is_err(), "its program has lost the connection");
+        programs[1].send(&Request::ListDevices, &[]).unwrap();
+        assert!(programs[1].recv::<Reply>().is_ok(), "the other one has not noticed");
+        // The next program goes to the slot with the fewest, which is that one.
+        let mut next = Channel::connect(&driven.socket).unwrap();
+        driven.until(|broker| broker.ctx.counters.sessions_opened == 3);
+        assert_eq!(driven.event_loop.sessions[&3].slot, first);
+        assert_eq!(driven.ask(&mut next), Some(Reply::Devices(Vec::new())));
+    }
+
+    #[test]
+    fn a_slot_that_takes_nothing_is_given_up_and_the_broker_goes_on() {
+        let mut driven = Driven::new("stuck", 2);
+        let stuck = driven.event_loop.slots.replace_by_one_that_is_stuck(1);
+        let now = Instant::now();
+        while !driven.event_loop.slots.has_failed() {
+            let message = ToSlot::CmEvents { session: 1, channel: 1, waiting: true };
+            driven.event_loop.slots.send(now, 1, message, Vec::new());
+        }
+        driven.until(|broker| broker.ctx.counters.slots_ended == 1);
+        let reported = driven.reported.lock().unwrap().clone();
+        assert!(reported[0].contains("slot 1 is given up"), "{reported:?}");
+        drop(stuck);
+        let mut program = Channel::connect(&driven.socket).unwrap();
+        driven.until(|broker| broker.ctx.counters.sessions_opened == 1);
+        assert_eq!(driven.ask(&mut program), Some(Reply::Devices(Vec::new())));
+    }
+
+    #[test]
+    fn a_slot_does_not_speak_for_the_sessions_of_another() {
+        let mut driven = Driven::new("speaks", 2);
+        let mut program = Channel::connect(&driven.socket).unwrap();
+        driven.until(|broker| broker.ctx.counters.sessions_opened == 1);
+        let event_loop = &mut driven.event_loop;
+        let other = 3 - event_loop.sessions[&1].slot;
+        let request = Request::Cm(CmRequest::CreateChannel);
+        event_loop.hear(other, ToBroker::Request { session: 1, request });
+        event_loop.hear(other, ToBroker::Gone { session: 1 });
+        event_loop.hear(other, ToBroker::Freed { session: 1 });
+        assert!(event_loop.sessions[&1].is_open && event_loop.ctx.cm.is_empty());
+        assert!(driven.ask(&mut program).is_some());
+    }
+
+    #[test]
+    fn tokens_survive_the_kernel() {
+        let tokens = [
+            Token::Stop,
+            Token::Listener,
+            Token::Watch,
+            Token::Port { device: crate::limits::MAX_DEVICES - 1 },
+            Token::Slot { slot: SlotCount::MAX.get() - 1 },
+        ];
+        for token in tokens {
+            assert_eq!(Token::from_mio(token.to_mio()), token);
+        }
+    }
+}

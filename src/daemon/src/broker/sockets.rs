@@ -1,0 +1,70 @@
+//! What opens the sockets of a device's addresses, for all of its slots at once.
+
+use crate::config::PortBackend;
+use crate::port_plan::PortPlan;
+use std::net::IpAddr;
+use urxe_port::raw::{RawGroup, RawOptions};
+use urxe_port::udp::UdpGroup;
+use urxe_port::{AddressSockets, OpenError};
+use urxe_types::{Slot, SlotCount};
+
+/// What opens addresses.
+pub(crate) trait SocketSource: Send {
+    /// For how many slots, the broker's included.
+    fn slots(&self) -> SlotCount;
+
+    /// Opens an address. Of several interfaces that have it, the one of the name `near` is
+    /// preferred.
+    fn open(&self, addr: IpAddr, near: Option<&str>) -> Result<Box<dyn SocketGroup>, OpenError>;
+}
+
+/// An address that is open: what its slots get their sockets from.
+pub(crate) trait SocketGroup: Send {
+    /// Gives a slot its sockets, with which it receives from now on.
+    fn give(&self, slot: Slot) -> Result<AddressSockets, OpenError>;
+
+    /// Says that a slot is gone.
+    fn take_back(&self, slot: Slot);
+}
+
+/// The sockets of a plan, for so many slots.
+pub(crate) struct PlannedSockets {
+    pub(crate) plan: PortPlan,
+    pub(crate) slots: SlotCount,
+}
+
+impl SocketSource for PlannedSockets {
+    fn slots(&self) -> SlotCount {
+        self.slots
+    }
+
+    fn open(&self, addr: IpAddr, near: Option<&str>) -> Result<Box<dyn SocketGroup>, OpenError> {
+        Ok(match self.plan.backend {
+            PortBackend::Udp => {
+                let options = self.plan.udp_options(Slot::ALONE.id());
+                Box::new(UdpGroup::open(addr, near, &options, self.slots)?)
+            }
+            PortBackend::Raw => Box::new(RawGroup::open(addr, near, &RawOptions::default())?),
+        })
+    }
+}
+
+impl SocketGroup for UdpGroup {
+    fn give(&self, slot: Slot) -> Result<AddressSockets, OpenError> {
+        let (addr, step) = (self.addr(), "giving a slot its socket");
+        self.give(slot.id()).map_err(|source| OpenError::System { addr, step, source })
+    }
+
+    fn take_back(&self, slot: Slot) {
+        // If the kernel refuses, what came for the slot is stale, and dropped as such later.
+        let _ = self.take_back(slot.id());
+    }
+}
+
+impl SocketGroup for RawGroup {
+    fn give(&self, slot: Slot) -> Result<AddressSockets, OpenError> {
+        self.give(slot)
+    }
+
+    fn take_back(&self, _: Slot) {}
+}

@@ -1,0 +1,162 @@
+//! What broker and slot say to each other.
+//!
+//! The broker says [`ToSlot::Start`] first and once. A session is known by a number that no other
+//! ever had; a device by its place in [`ToSlot::Start`].
+
+use crate::port_plan::PortPlan;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use std::ops::Add;
+use urxe_engine::Tuning;
+use urxe_nic::PortEvent;
+use urxe_shm::control::{
+    ControlError, Cursor, PathPage, QpStats, Reply, Request, ResourceKind, ResourcePage,
+};
+use urxe_types::{PathMtu, Qpn};
+
+/// What the broker tells a slot.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToSlot {
+    /// Which slot it is of how many, the broker's included; and how many devices it is to serve:
+    /// so many [`ToSlot::Open`] follow.
+    Start { slot: usize, slots: usize, devices: usize, tuning: Tuning },
+    /// A device that it is to serve, in their order. The file of its capture comes with this.
+    Open(DeviceBeginning),
+    /// A device's port gains an address; the sockets come with this.
+    AddAddress { device: usize, addr: IpAddr },
+    /// A device's port loses an address.
+    RemoveAddress { device: usize, addr: IpAddr },
+    /// A device is so from now on, and its programs are to be told this of its port.
+    Device { device: usize, state: DeviceState, events: Vec<PortEvent> },
+    /// A program has connected; its socket comes with this.
+    Session { number: u64, uid: u32, pid: i32 },
+    /// The answer to a [`ToBroker::Request`].
+    Answer { session: u64, answer: Result<Reply, ControlError> },
+    /// Whether events wait in a channel of the connection manager, by its handle.
+    CmEvents { session: u64, channel: u32, waiting: bool },
+    /// Answered by [`ToBroker::Found`] of the same number.
+    Question { number: u64, device: usize, viewer: Viewer, subject: Subject },
+}
+
+/// What a slot tells the broker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToBroker {
+    /// A program has said who it is.
+    Named { session: u64, name: String },
+    /// A program asks what is the broker's to answer, and waits.
+    Request { session: u64, request: Request },
+    /// A program is gone; its objects are being freed.
+    Gone { session: u64 },
+    /// Nothing is left of a program that is gone.
+    Freed { session: u64 },
+    /// Data came for a QP whose program may not know that its peer is ready.
+    Established { device: usize, qpn: Qpn },
+    /// The answer to a [`ToSlot::Question`].
+    Found { number: u64, found: Found },
+}
+
+/// What a slot has to know of a device in the beginning.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DeviceBeginning {
+    pub(crate) name: String,
+    pub(crate) guid: [u8; 8],
+    /// Makes the device's numbers unpredictable.
+    pub(crate) seed: u64,
+    pub(crate) port: PortPlan,
+    pub(crate) state: DeviceState,
+}
+
+/// What changes of a device as the machine's links and addresses do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DeviceState {
+    /// The GID table, with the addresses that can be used.
+    pub(crate) gids: Vec<Option<IpAddr>>,
+    /// The GID table as it is shown: with those that cannot be used yet.
+    pub(crate) shown_gids: Vec<Option<IpAddr>>,
+    /// The largest path MTU of its link.
+    pub(crate) mtu: PathMtu,
+    /// What it is on, and whether that works.
+    pub(crate) link: LinkState,
+    /// The addresses of this machine that are on one link only.
+    pub(crate) local_addrs: Vec<IpAddr>,
+}
+
+/// What a device is known to be on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LinkState {
+    /// Packets can pass: `IBV_PORT_ACTIVE`, else `IBV_PORT_DOWN`.
+    pub(crate) active: bool,
+    pub(crate) interface: Option<String>,
+    /// Its number.
+    pub(crate) index: Option<u32>,
+}
+
+impl LinkState {
+    /// The speed of the interface in Mbit/s, where the kernel knows it.
+    pub(crate) fn speed_mbps(&self) -> Option<u32> {
+        let path = format!("/sys/class/net/{}/speed", self.interface.as_deref()?);
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+}
+
+/// Whose objects may be seen: those of one user, or all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Viewer {
+    User(u32),
+    Everybody,
+}
+
+impl Viewer {
+    /// Whether objects of this user may be seen.
+    pub(crate) fn may_see(self, uid: u32) -> bool {
+        self == Viewer::Everybody || self == Viewer::User(uid)
+    }
+}
+
+/// What the broker asks about a device of a slot, for a program that asks about the whole device.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Subject {
+    /// A page of objects of a kind, behind the one of this number.
+    Resources { kind: ResourceKind, after: Option<u32> },
+    /// A page of paths.
+    Paths { after: Option<u32> },
+    /// So many QPs at most with their counters.
+    Qps { after: Option<u32>, most: usize },
+    /// The counters of the device.
+    Counts,
+}
+
+/// What a slot finds. Where a page goes on is said of this slot alone.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Found {
+    Resources(ResourcePage),
+    Paths(PathPage),
+    Qps { qps: Vec<QpStats>, next: Option<Cursor> },
+    Counts(Counts),
+}
+
+/// What a slot has counted, each in the order in which its set of counters is listed.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Counts {
+    pub(crate) engine: Vec<u64>,
+    pub(crate) port: Vec<u64>,
+    pub(crate) nic: Vec<u64>,
+    pub(crate) daemon: Vec<u64>,
+}
+
+/// Counter by counter.
+impl Add for Counts {
+    type Output = Counts;
+
+    fn add(self, other: Counts) -> Counts {
+        let sum = |one: Vec<u64>, other: Vec<u64>| {
+            one.into_iter().zip(other).map(|(one, other)| one + other).collect()
+        };
+        Counts {
+            engine: sum(self.engine, other.engine),
+            port: sum(self.port, other.port),
+            nic: sum(self.nic, other.nic),
+            daemon: sum(self.daemon, other.daemon),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Refusals: each a number for the program's library, and a sentence for people that names the
+//! parameter, its value and what was expected.
+
+use rustix::io::Errno;
+use rustix::process::Resource;
+use std::fmt::Display;
+use urxe_shm::control::ControlError;
+
+/// A request is refused, for this reason.
+pub(crate) fn refuse(errno: Errno, sentence: impl Into<String>) -> ControlError {
+    ControlError { errno: errno.raw_os_error(), message: without_number(&sentence.into()) }
+}
+
+/// A sentence without the number that the text of a system's error ends with: the refusal's own
+/// number goes with it, and would stand there twice.
+fn without_number(sentence: &str) -> String {
+    let text = sentence.rsplit_once(" (os error ").filter(|(_, number)| number.ends_with(')'));
+    text.map_or(sentence, |(text, _)| text).to_owned()
+}
+
+/// Turns the error of something that a request needed into its refusal.
+pub(crate) trait Refusal<T> {
+    /// Refuses with this number and a sentence of `what` and the error.
+    fn or_refuse(self, errno: Errno, what: &str) -> Result<T, ControlError>;
+}
+
+impl<T, E: Display> Refusal<T> for Result<T, E> {
+    fn or_refuse(self, errno: Errno, what: &str) -> Result<T, ControlError> {
+        self.map_err(|error| match errno {
+            Errno::MFILE => {
+                let limit = rustix::process::getrlimit(Resource::Nofile).current;
+                let limit = limit.map_or_else(|| "no limit".into(), |limit| limit.to_string());
+                let error = without_number(&error.to_string());
+                let sentence = format!(
+                    "{what}: {error}; the daemon's limit of open descriptors is {limit}, and each \
+                     program takes some: raise it (ulimit -n) where the daemon is started"
+                );
+                refuse(errno, sentence)
+            }
+            errno => refuse(errno, format!("{what}: {error}")),
+        })
+    }
+}
+
+/// A handle finds nothing.
+pub(crate) fn no_such(what: &str, handle: u32) -> ControlError {
+    refuse(Errno::NOENT, format!("{what} handle {handle}: does not exist in this session"))
+}
+
+/// The number of the device with a name.
+pub(crate) fn find_device<'a>(
+    mut names: impl Iterator<Item = &'a str> + Clone,
+    name: &str,
+) -> Result<usize, ControlError> {
+    let known = names.clone();
+    names.position(|known| known == name).ok_or_else(|| {
+        let known = known.collect::<Vec<_>>().join(", ");
+        refuse(Errno::NODEV, format!("device {name:?}: does not exist; there are {known}"))
+    })
+}
+
+/// Refuses what would go beyond a quota of a session.
+pub(crate) fn check_quota(what: &str, have: usize, max: usize) -> Result<(), ControlError> {
+    // HOST-015
+    if have < max {
+        return Ok(());
+    }
+    let sentence = format!("{what}: this session has {have}, and can have no more than {max}");
+    Err(refuse(Errno::NOMEM, sentence))
+}
+
+/// The handle after the last one of a session: a number that no object of it ever had.
+pub(crate) fn next_handle(last: &mut u32) -> Result<u32, ControlError> {
+    // HOST-014
+    let handle = last.checked_add(1);
+    let handle =
+        handle.ok_or_else(|| refuse(Errno::NOMEM, "this session has used up all handles"))?;
+    *last = handle;
+    Ok(handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_its_number_once() {
+        let refused: Result<(), _> = Err(Errno::MFILE);
+        let refused = refused.or_refuse(Errno::MFILE, "event pipe").unwrap_err();
+        assert_eq!(refused.errno, Errno::MFILE.raw_os_error());
+        let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap().to_string();
+        for part in ["event pipe: Too many open files; ", &limit, "ulimit -n"] {
+            assert!(refused.message.contains(part), "{}", refused.message);
+        }
+        let error = format!("port 7: {}", Errno::ACCESS);
+        assert_eq!(refuse(Errno::ACCESS, error).message, "port 7: Permission denied");
+        assert_eq!(refuse(Errno::INVAL, "7 (seven)").message, "7 (seven)");
+    }
+}

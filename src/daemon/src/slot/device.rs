@@ -1,0 +1,83 @@
+//! One device of a slot: a data path, and what the broker has said of its addresses and its link.
+
+use crate::link::{DeviceBeginning, DeviceState, LinkState, ToBroker};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
+use urxe_engine::Tuning;
+use urxe_nic::{Config, Nic, PortEvent};
+use urxe_port::Port;
+use urxe_types::{PathMtu, Slot};
+
+/// A device as the programs of a slot have it.
+pub(crate) struct SlotDevice {
+    pub(crate) name: String,
+    pub(crate) guid: [u8; 8],
+    /// What it is on, and whether that works.
+    pub(crate) link: LinkState,
+    /// The largest path MTU of its link.
+    pub(crate) mtu: PathMtu,
+    /// The GID table as it is shown: with the addresses that cannot be used yet.
+    pub(crate) gid_table: Vec<Option<IpAddr>>,
+    /// The data path.
+    pub(crate) nic: Nic,
+}
+
+impl SlotDevice {
+    /// Puts a device on a port.
+    pub(crate) fn new(
+        beginning: DeviceBeginning,
+        port: Box<dyn Port>,
+        slot: Slot,
+        tuning: Tuning,
+        now: Instant,
+    ) -> SlotDevice {
+        let DeviceBeginning { name, guid, seed, state, .. } = beginning;
+        let config = Config { gids: state.gids, active_mtu: state.mtu, seed, slot, tuning };
+        let mut nic = Nic::new(port, config, now);
+        nic.set_local_addrs(state.local_addrs.into_iter().collect());
+        let (link, mtu, gid_table) = (state.link, state.mtu, state.shown_gids);
+        SlotDevice { name, guid, link, mtu, gid_table, nic }
+    }
+
+    /// The first address of the GID table; the unspecified one while it is empty.
+    pub(crate) fn address(&self) -> IpAddr {
+        let first = self.nic.device().gids().iter().flatten().next();
+        first.copied().unwrap_or(Ipv4Addr::UNSPECIFIED.into())
+    }
+
+    /// Tells the broker of QPs to which data came, while their programs may not know that their
+    /// peers are ready.
+    pub(crate) fn tell_broker(&mut self, device: usize, to_broker: &mut Vec<ToBroker>) {
+        // Connections are the broker's, and so is QP1. What comes here for them is a stranger's.
+        drop(self.nic.take_mads());
+        while let Some(qpn) = self.nic.take_comm_est_qp() {
+            to_broker.push(ToBroker::Established { device, qpn });
+        }
+    }
+
+    /// Makes the device what the broker says that it is, and tells its programs of its port.
+    pub(crate) fn follow(
+        &mut self,
+        now: Instant,
+        state: DeviceState,
+        events: Vec<PortEvent>,
+    ) -> io::Result<()> {
+        for (at, gid) in (0u8..).zip(&state.gids) {
+            if self.nic.device().gids().get(usize::from(at)).is_some_and(|known| known != gid) {
+                self.nic.set_gid(at, *gid);
+            }
+        }
+        self.nic.set_local_addrs(state.local_addrs.into_iter().collect());
+        self.nic.set_active_mtu(state.mtu);
+        (self.link, self.mtu, self.gid_table) = (state.link, state.mtu, state.shown_gids);
+        if events.contains(&PortEvent::GidChange) && self.nic.is_blocked() {
+            // It may have waited for an address that is gone.
+            self.nic.send(now)?;
+        }
+        for event in events {
+            self.nic.port_event(event);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,578 @@
+//! A slot's one thread: waits for something to do, does some of everything, and waits again.
+//!
+//! Each turn looks at all descriptors with one system call, then takes in at most one receive
+//! call's worth of packets from each port, all doorbells, what timers are due, and a few control
+//! requests of each session; then it lets every device send a bounded number of batches. So
+//! whatever keeps the loop busy, everything else has its turn. A descriptor that had more than
+//! its share stays on the list of those that are ready, since mio tells of each one only once.
+//!
+//! After the last piece of work the loop keeps looking for [`SPIN`], yielding the processor each
+//! time, and then sleeps; at once if others do not give the processor back ([`YieldPolicy`]).
+//! Before it sleeps, it tells the sessions through their doorbell pages; a program that rings from
+//! then on also writes to the session's eventfd. A session that has not rung for a while is told so
+//! even before, and then costs nothing until it rings ([`Awake`]).
+
+use crate::counters::DaemonCounters;
+use crate::limits::{
+    EVENTS_PER_TURN, FREES_PER_TURN, MESSAGES_PER_TURN, REQUESTS_PER_TURN, SHORTEST_SLEEP, SPIN,
+};
+use crate::link::{Link, LinkError, ToBroker, ToSlot};
+use crate::refusal::refuse;
+use crate::slot::SlotError;
+use crate::slot::alarm::Alarm;
+use crate::slot::awake::Awake;
+use crate::slot::device::SlotDevice;
+use crate::slot::questions;
+use crate::slot::resources::handle;
+use crate::slot::session::{Answer, Session, SlotCtx};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+use urxe_nic::{ChannelId, OwnerId};
+use urxe_port::AddressSockets;
+use urxe_shm::client::yield_policy::YieldPolicy;
+use urxe_shm::control::channel::ChannelError;
+use urxe_shm::control::{ControlError, Reply};
+use urxe_types::{Slab, Slot};
+
+/// What a descriptor that is ready means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token {
+    /// The broker has said something, or takes more.
+    Link,
+    /// The alarm has woken us: the timers are looked at in any case.
+    Alarm,
+    /// A session has rung that was not looked at.
+    Ring { key: u32 },
+    /// A device's port can receive, or send again.
+    Port { device: usize },
+    /// A session's socket has a request, or its program is gone.
+    Session { key: u32 },
+    /// An event channel that was full takes records again.
+    Channel { device: usize, channel: ChannelId },
+}
+
+impl Token {
+    fn to_mio(self) -> mio::Token {
+        let (kind, device, key) = match self {
+            Token::Link => (0, 0, 0),
+            Token::Alarm => (1, 0, 0),
+            Token::Port { device } => (2, device, 0),
+            Token::Session { key } => (3, 0, key),
+            Token::Channel { device, channel } => (4, device, channel.0),
+            Token::Ring { key } => (5, 0, key),
+        };
+        mio::Token(kind << 48 | device << 32 | key as usize)
+    }
+
+    fn from_mio(token: mio::Token) -> Token {
+        let mio::Token(number) = token;
+        let (device, key) = (number >> 32 & 0xffff, number as u32);
+        match number >> 48 {
+            1 => Token::Alarm,
+            2 => Token::Port { device },
+            3 => Token::Session { key },
+            4 => Token::Channel { device, channel: ChannelId(key) },
+            5 => Token::Ring { key },
+            _ => Token::Link,
+        }
+    }
+}
+
+/// What came of a descriptor that was ready.
+struct Progress {
+    /// There was something to do.
+    worked: bool,
+    /// There may be more, so it stays ready.
+    more: bool,
+}
+
+const NOTHING: Progress = Progress { worked: false, more: false };
+
+/// The event loop and all that it serves.
+pub(crate) struct EventLoop {
+    poll: Poll,
+    events: Events,
+    alarm: Alarm,
+    /// Descriptors that were ready and have not said since that there is nothing more.
+    ready: Vec<Token>,
+    link: Link<ToBroker, ToSlot>,
+    /// Before what they have: when the slot ends, programs notice at once, by their sockets.
+    sessions: Slab<Session>,
+    /// Those of them that are looked at in every turn.
+    awake: Awake,
+    /// The keys of the sessions, by their numbers.
+    keys: BTreeMap<u64, u32>,
+    /// Sessions whose programs are gone, and whose objects are not all freed.
+    dead: Vec<Session>,
+    ctx: SlotCtx,
+}
+
+impl EventLoop {
+    pub(crate) fn new(
+        now: Instant,
+        link: Link<ToBroker, ToSlot>,
+        slot: Slot,
+        devices: Vec<SlotDevice>,
+    ) -> io::Result<EventLoop> {
+        let event_loop = EventLoop {
+            poll: Poll::new()?,
+            events: Events::with_capacity(EVENTS_PER_TURN),
+            alarm: Alarm::new()?,
+            // What came before it was watched.
+            ready: vec![Token::Link],
+            link,
+            sessions: Slab::default(),
+            awake: Awake::default(),
+            keys: BTreeMap::new(),
+            dead: Vec::new(),
+            ctx: SlotCtx {
+                slot,
+                devices,
+                programs: BTreeMap::new(),
+                now,
+                counters: DaemonCounters::default(),
+                to_broker: Vec::new(),
+            },
+        };
+        event_loop.register(&event_loop.link, Token::Link, Interest::READABLE)?;
+        event_loop.register(&event_loop.alarm, Token::Alarm, Interest::READABLE)?;
+        for (device, entry) in event_loop.ctx.devices.iter().enumerate() {
+            if let Some(fd) = entry.nic.port_fd() {
+                event_loop.register(fd, Token::Port { device }, Interest::READABLE)?;
+            }
+        }
+        Ok(event_loop)
+    }
+
+    /// Asks to be told when a descriptor becomes ready.
+    fn register(&self, fd: impl AsFd, token: Token, interest: Interest) -> io::Result<()> {
+        register(self.poll.registry(), fd, token, interest)
+    }
+
+    /// Stops watching a descriptor. It does not matter if it was not registered.
+    fn deregister(&self, fd: impl AsFd) {
+        deregister(self.poll.registry(), fd);
+    }
+
+    /// Serves until the broker lets go of the link. An error means that a port or the loop itself
+    /// is of no use any more.
+    pub(crate) fn run(mut self) -> Result<(), SlotError> {
+        let mut last_work = Instant::now();
+        let mut now = last_work;
+        let (mut yield_policy, mut yielded) = (YieldPolicy::new(), false);
+        loop {
+            // Where others do not yield, to keep looking keeps the processor from those whose work
+            // we wait for.
+            let spin = if yield_policy.is_due(now) { SPIN } else { Duration::ZERO };
+            let looking = now.duration_since(last_work) < spin || self.has_more();
+            let deadline = if looking { None } else { self.deadline() };
+            // A train that is paced must not wait for a sleep that is longer than was asked for.
+            let soon = deadline.is_some_and(|at| at < now + spin.min(SHORTEST_SLEEP));
+            let spinning = looking || soon;
+            if spinning {
+                self.wait(Some(Duration::ZERO))?;
+            } else {
+                self.sleep(deadline)?;
+            }
+            let before = std::mem::replace(&mut now, Instant::now());
+            self.ctx.now = now;
+            if std::mem::take(&mut yielded) {
+                yield_policy.on_yield(now, now.duration_since(before));
+            }
+            let mut worked = false;
+            for token in std::mem::take(&mut self.ready) {
+                let served = match self.serve(now, token) {
+                    Err(SlotError::Link(LinkError::Closed)) => return Ok(()),
+                    served => served?,
+                };
+                worked |= served.worked;
+                if served.more {
+                    self.ready.push(token);
+                }
+            }
+            worked |= self.turn(now)?;
+            match self.tell_broker(now) {
+                Err(LinkError::Closed) => return Ok(()),
+                told => told.map_err(SlotError::Link)?,
+            }
+            if worked {
+                last_work = now;
+            } else if spinning && yield_policy.is_due(now) {
+                rustix::thread::sched_yield();
+                yielded = true;
+            }
+        }
+    }
+
+    /// What needs no descriptor to be ready.
+    fn turn(&mut self, now: Instant) -> Result<bool, SlotError> {
+        let find = |key| self.sessions.get(key);
+        let mut worked = self.awake.look(now, find, |session| {
+            let mut rang = false;
+            session.take_doorbells(|device, qpn| {
+                self.ctx.devices[device].nic.ring_doorbell(qpn);
+                rang = true;
+            });
+            rang
+        });
+        // Before the devices have their turn: peers are to be told of connections that end.
+        if let Some(session) = self.dead.last_mut() {
+            session.free_some(&mut self.ctx, FREES_PER_TURN);
+        }
+        if let Some(session) = self.dead.last()
+            && !session.is_ending()
+        {
+            self.ctx.programs.remove(&session.id());
+            self.ctx.to_broker.push(ToBroker::Freed { session: session.id().0 });
+            self.dead.pop();
+        }
+        for (index, device) in self.ctx.devices.iter_mut().enumerate() {
+            worked |= device.nic.handle_timers(now).map_err(SlotError::Port)?;
+            device.tell_broker(index, &mut self.ctx.to_broker);
+            worked |= device.nic.transmit(now).map_err(SlotError::Port)?;
+        }
+        self.watch_full_channels();
+        Ok(worked)
+    }
+
+    /// Sees to a descriptor that is ready.
+    fn serve(&mut self, now: Instant, token: Token) -> Result<Progress, SlotError> {
+        match token {
+            Token::Alarm => Ok(NOTHING),
+            Token::Ring { key } => {
+                if let Some(session) = self.sessions.get(key) {
+                    self.awake.wake(now, key, session);
+                }
+                Ok(NOTHING)
+            }
+            Token::Link => self.listen_to_broker(now),
+            Token::Port { device } => {
+                let nic = &mut self.ctx.devices[device].nic;
+                let sent = nic.is_blocked() && nic.send(now).map_err(SlotError::Port)?;
+                // An error of the socket is read by receiving.
+                let received = nic.receive(now).map_err(SlotError::Port)?;
+                Ok(Progress { worked: received || sent, more: received })
+            }
+            Token::Session { key } => self.answer(now, key),
+            Token::Channel { device, channel } => {
+                let registry = self.poll.registry();
+                let nic = &mut self.ctx.devices[device].nic;
+                nic.flush_channel(channel, |fd| deregister(registry, fd));
+                Ok(NOTHING)
+            }
+        }
+    }
+
+    /// Takes in a few messages of the broker.
+    fn listen_to_broker(&mut self, now: Instant) -> Result<Progress, SlotError> {
+        for heard in 0..MESSAGES_PER_TURN {
+            let Some((message, fds)) = self.link.recv().map_err(SlotError::Link)? else {
+                return Ok(Progress { worked: heard > 0, more: false });
+            };
+            match message {
+                // It came first, and was seen to.
+                ToSlot::Start { .. } | ToSlot::Open(_) => {}
+                ToSlot::AddAddress { device, addr } => {
+                    if let Some(device) = self.ctx.devices.get_mut(device) {
+                        device.nic.adopt(AddressSockets { addr, fds })?;
+                    }
+                }
+                ToSlot::RemoveAddress { device, addr } => {
+                    if let Some(device) = self.ctx.devices.get_mut(device) {
+                        device.nic.remove_address(addr);
+                    }
+                }
+                ToSlot::Device { device, state, events } => {
+                    if let Some(device) = self.ctx.devices.get_mut(device) {
+                        device.follow(now, state, events).map_err(SlotError::Port)?;
+                    }
+                }
+                ToSlot::Session { number, uid, pid } => self.begin_session(number, uid, pid, fds),
+                ToSlot::Answer { session, answer } => {
+                    if let Some(&key) = self.keys.get(&session) {
+                        self.pass_on(key, answer);
+                    }
+                }
+                ToSlot::CmEvents { session, channel, waiting } => {
+                    let session = self.keys.get(&session).and_then(|&key| self.sessions.get(key));
+                    if let Some(session) = session {
+                        session.show_cm_events(channel, waiting);
+                    }
+                }
+                ToSlot::Question { number, device, viewer, subject } => {
+                    if let Some(found) = questions::answer(&mut self.ctx, device, viewer, subject) {
+                        self.ctx.to_broker.push(ToBroker::Found { number, found });
+                    }
+                }
+            }
+        }
+        Ok(Progress { worked: true, more: true })
+    }
+
+    /// Tells the broker what there is to tell.
+    fn tell_broker(&mut self, now: Instant) -> Result<(), LinkError> {
+        for message in self.ctx.to_broker.drain(..) {
+            self.link.send(now, message, Vec::new())?;
+        }
+        self.link.watch_for_room(self.poll.registry(), Token::Link.to_mio())
+    }
+
+    /// A program has connected.
+    fn begin_session(&mut self, number: u64, uid: u32, pid: i32, mut fds: Vec<OwnedFd>) {
+        let session = fds.pop().map(|socket| Session::new(socket, OwnerId(number), uid, pid));
+        let Some(key) = session.and_then(|session| self.sessions.insert(session)) else {
+            // This process has too many descriptors; the program sees that it is turned away.
+            self.ctx.counters.sockets_failed += 1;
+            let session = number;
+            self.ctx.to_broker.extend([ToBroker::Gone { session }, ToBroker::Freed { session }]);
+            return;
+        };
+        self.keys.insert(number, key);
+        if let Some(session) = self.sessions.get(key)
+            && self.register(session, Token::Session { key }, Interest::READABLE).is_err()
+        {
+            self.ctx.counters.sockets_failed += 1;
+            self.end_session(key);
+        }
+    }
+
+    /// Gives a session the broker's answer, and goes on with what it asks next.
+    fn pass_on(&mut self, key: u32, answer: Result<Reply, ControlError>) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let Some(answer) = session.answered(answer) else { return };
+        if self.reply(key, answer) && !self.ready.contains(&Token::Session { key }) {
+            self.ready.push(Token::Session { key });
+        }
+    }
+
+    /// Has the event channels watched that have become full. The session of one for which the
+    /// system refuses that ends: it would wait for its events for ever.
+    fn watch_full_channels(&mut self) {
+        for device in 0..self.ctx.devices.len() {
+            let registry = self.poll.registry();
+            let watch = |channel, fd: BorrowedFd<'_>| {
+                register(registry, fd, Token::Channel { device, channel }, Interest::WRITABLE)
+            };
+            for channel in self.ctx.devices[device].nic.watch_full_channels(watch) {
+                self.ctx.counters.event_pipes_failed += 1;
+                let is_owner = |session: &Session| session.has_channel(device, channel);
+                let owner = self.sessions.iter().find(|(_, session)| is_owner(session));
+                if let Some((key, _)) = owner {
+                    self.end_session(key);
+                }
+            }
+        }
+    }
+
+    /// Answers a few requests of a session.
+    fn answer(&mut self, now: Instant, key: u32) -> Result<Progress, SlotError> {
+        let ended = Ok(Progress { worked: true, more: false });
+        for served in 0..REQUESTS_PER_TURN {
+            let Some(session) = self.sessions.get_mut(key) else { return ended };
+            // SLOT-004
+            if session.has_asked() {
+                return ended;
+            }
+            if session.is_ending() {
+                session.free_some(&mut self.ctx, FREES_PER_TURN);
+                let is_over = !session.is_ending();
+                if is_over && !self.reply(key, Ok(Reply::Done.into())) {
+                    return ended;
+                }
+                return Ok(Progress { worked: true, more: true });
+            }
+            // SHARE-006
+            if session.reclaim_rings() {
+                return Ok(Progress { worked: true, more: true });
+            }
+            let was_open = session.wake_fd().is_some();
+            let answer = match session.receive() {
+                Ok((request, fds)) => {
+                    // CLIENT-014
+                    let posted = post(session, &mut self.ctx.devices, now);
+                    let all_are_taken = posted.map_err(SlotError::Port)?;
+                    if !all_are_taken || session.free_retired_rings() {
+                        session.hold_request(request, fds);
+                        return Ok(Progress { worked: true, more: true });
+                    }
+                    handle(session, &mut self.ctx, request, fds)
+                }
+                Err(ChannelError::WouldBlock) => {
+                    return Ok(Progress { worked: served > 0, more: false });
+                }
+                Err(ChannelError::Closed) => {
+                    self.end_session(key);
+                    return ended;
+                }
+                Err(error) => {
+                    let counter = match &error {
+                        ChannelError::Truncated => &mut self.ctx.counters.requests_oversized,
+                        ChannelError::FdsLost | ChannelError::TooManyFds { .. } => {
+                            &mut self.ctx.counters.requests_with_lost_descriptors
+                        }
+                        ChannelError::Os(_) => {
+                            self.ctx.counters.sockets_failed += 1;
+                            self.end_session(key);
+                            return ended;
+                        }
+                        // HOST-010
+                        _ => &mut self.ctx.counters.requests_malformed,
+                    };
+                    *counter += 1;
+                    Err(refuse(Errno::PROTO, error.to_string()))
+                }
+            };
+            let woken = match session.wake_fd().filter(|_| !was_open) {
+                // Every write wakes us once, and need not be read.
+                Some(fd) => {
+                    self.awake.wake(now, key, session);
+                    register(self.poll.registry(), fd, Token::Ring { key }, Interest::READABLE)
+                }
+                None => Ok(()),
+            };
+            if woken.is_err() {
+                self.ctx.counters.sockets_failed += 1;
+                self.end_session(key);
+                return ended;
+            }
+            if !self.reply(key, answer) {
+                return ended;
+            }
+        }
+        Ok(Progress { worked: true, more: true })
+    }
+
+    /// Sends the answer to a request, if it is there already. Returns whether the session goes on.
+    fn reply(&mut self, key: u32, answer: Result<Answer, ControlError>) -> bool {
+        let (reply, fds) = match answer {
+            Ok(Answer::WhenFreed | Answer::Brokers) => return true,
+            Ok(Answer::Reply { reply, fds }) => (reply, fds),
+            Err(error) => (Reply::Error(error), Vec::new()),
+        };
+        self.ctx.counters.requests += 1;
+        self.ctx.counters.requests_refused += u64::from(matches!(reply, Reply::Error(_)));
+        let session = self.sessions.get_mut(key);
+        let delivered = session.is_some_and(|session| session.reply(&reply, &fds).is_ok());
+        if !delivered {
+            // HOST-011
+            self.ctx.counters.replies_undeliverable += 1;
+            self.end_session(key);
+        }
+        delivered
+    }
+
+    /// The program is gone, or is to go.
+    fn end_session(&mut self, key: u32) {
+        let Some(mut session) = self.sessions.remove(key) else { return };
+        self.keys.remove(&session.id().0);
+        // The program may keep its end of the eventfd, and with it the registration.
+        if let Some(fd) = session.wake_fd() {
+            self.deregister(fd);
+        }
+        self.deregister(&session);
+        self.ctx.to_broker.push(ToBroker::Gone { session: session.id().0 });
+        // HOST-012
+        session.begin_teardown();
+        self.dead.push(session);
+    }
+
+    /// Whether there is more to do right away.
+    fn has_more(&self) -> bool {
+        !self.dead.is_empty()
+            || !self.ready.is_empty()
+            || self.ctx.devices.iter().any(|device| device.nic.is_due())
+    }
+
+    /// When there is something to do although nothing happens.
+    fn deadline(&self) -> Option<Instant> {
+        self.ctx.devices.iter().filter_map(|device| device.nic.deadline()).min()
+    }
+
+    /// Sleeps until something happens or the deadline has come; not at all if a program has just
+    /// rung.
+    fn sleep(&mut self, deadline: Option<Instant>) -> Result<(), SlotError> {
+        let none_rang = self.awake.fall_asleep(|key| self.sessions.get(key));
+        // The turn has taken its time.
+        let now = Instant::now();
+        let timeout = if none_rang && deadline.is_none_or(|at| at > now) {
+            self.ctx.counters.sleeps += 1;
+            if let Some(deadline) = deadline {
+                self.alarm.set(now, deadline).map_err(SlotError::System)?;
+            }
+            None
+        } else {
+            Some(Duration::ZERO)
+        };
+        let waited = self.wait(timeout);
+        self.awake.wake_up(|key| self.sessions.get(key));
+        waited
+    }
+
+    /// Collects the descriptors that have become ready, waiting for one if there is none.
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), SlotError> {
+        match self.poll.poll(&mut self.events, timeout) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) => return Err(SlotError::System(error)),
+        }
+        for event in &self.events {
+            let token = Token::from_mio(event.token());
+            if !self.ready.contains(&token) {
+                self.ready.push(token);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks to be told when a descriptor becomes ready.
+fn register(
+    registry: &Registry,
+    fd: impl AsFd,
+    token: Token,
+    interest: Interest,
+) -> io::Result<()> {
+    registry.register(&mut SourceFd(&fd.as_fd().as_raw_fd()), token.to_mio(), interest)
+}
+
+/// Stops watching a descriptor.
+fn deregister(registry: &Registry, fd: impl AsFd) {
+    let _ = registry.deregister(&mut SourceFd(&fd.as_fd().as_raw_fd()));
+}
+
+/// Sends what a session has posted so far. What it asks for is done after that: the QP that it
+/// destroys has sent, the CQ that it resizes holds the completions. Returns whether it was all; the
+/// rest has its turn next.
+fn post(session: &mut Session, devices: &mut [SlotDevice], now: Instant) -> io::Result<bool> {
+    let ring = |device: usize, qpn| devices[device].nic.ring_doorbell(qpn);
+    let all_are_taken = session.take_doorbells_before_request(ring);
+    for device in devices {
+        device.nic.transmit(now)?;
+    }
+    Ok(all_are_taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_the_kernel() {
+        let tokens = [
+            Token::Link,
+            Token::Alarm,
+            Token::Ring { key: u32::MAX },
+            Token::Port { device: crate::limits::MAX_DEVICES - 1 },
+            Token::Session { key: u32::MAX },
+            Token::Channel { device: crate::limits::MAX_DEVICES - 1, channel: ChannelId(u32::MAX) },
+        ];
+        for token in tokens {
+            assert_eq!(Token::from_mio(token.to_mio()), token);
+        }
+    }
+}

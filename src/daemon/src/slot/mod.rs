@@ -1,0 +1,105 @@
+//! A slot: the whole data path once, for the programs that the broker gives it.
+//!
+//! ```text
+//!  programs ── socket ──► session.rs ─► resources/   requests, one kind of object each
+//!     │                   objects.rs       ▼         tables of what each program has
+//!     └── rings, doorbells, memory ──► urxe_nic ─► engine ─► port ─► wire
+//!                                          ▲
+//!  broker ── link ──► event_loop.rs ─► device.rs     addresses, links, events as the broker says
+//!                          └─► questions/            what it is asked for others
+//! ```
+//!
+//! One thread does all of it, in turns. All that it needs comes over the link ([`crate::link`]), so
+//! that a thread and a process do the same. Whatever ends a slot (a port that has failed, a panic,
+//! the end of the link) ends its programs' connections, as when a daemon goes, and nothing else.
+
+mod alarm;
+mod awake;
+mod cm_pipe;
+mod device;
+mod event_loop;
+mod numbering;
+mod objects;
+pub(crate) mod questions;
+mod resources;
+mod session;
+
+use crate::link::{Link, LinkError, ToBroker, ToSlot};
+use device::SlotDevice;
+use event_loop::EventLoop;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+use urxe_engine::Tuning;
+use urxe_port::OpenError;
+use urxe_types::{NoSlotCount, NoSuchSlot, Slot, SlotCount};
+
+/// Why a slot ended, if not because the broker let go of it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SlotError {
+    #[error("a port failed: {0}")]
+    Port(io::Error),
+    #[error("a port could not be made: {0}")]
+    Open(#[from] OpenError),
+    #[error("the system refused what its event loop needs: {0}")]
+    System(io::Error),
+    #[error("the link to the broker failed: {0}")]
+    Link(LinkError),
+    #[error("the broker began with nonsense: {0}")]
+    Slot(#[from] NoSuchSlot),
+    #[error("the broker began with nonsense: {0}")]
+    Count(#[from] NoSlotCount),
+}
+
+/// Serves what comes over a link, until the broker lets go of it.
+pub(crate) fn serve(socket: OwnedFd) -> Result<(), SlotError> {
+    // Timers of the transport are microseconds; the default slack is 50 of them. Where this is
+    // refused they are only less exact.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let mut link = Link::new(socket);
+    let (slot, devices) = match begin(&mut link) {
+        Err(SlotError::Link(LinkError::Closed)) => return Ok(()),
+        begun => begun?,
+    };
+    EventLoop::new(Instant::now(), link, slot, devices).map_err(SlotError::System)?.run()
+}
+
+/// Makes the devices that the broker names first of all.
+fn begin(link: &mut Link<ToBroker, ToSlot>) -> Result<(Slot, Vec<SlotDevice>), SlotError> {
+    let mut devices = Vec::new();
+    let mut begun: Option<(Slot, usize, Tuning)> = None;
+    loop {
+        if let Some((slot, count, _)) = begun
+            && devices.len() == count
+        {
+            return Ok((slot, devices));
+        }
+        match (next(link)?, begun) {
+            ((ToSlot::Start { slot, slots, devices, tuning }, _), None) => {
+                let slot = SlotCount::try_from(slots)?.slot(slot)?;
+                begun = Some((slot, devices, tuning));
+            }
+            ((ToSlot::Open(beginning), mut fds), Some((slot, _, tuning))) => {
+                let capture = fds.pop().map(File::from);
+                let port = beginning.port.open(slot.id(), capture)?;
+                devices.push(SlotDevice::new(beginning, port, slot, tuning, Instant::now()));
+            }
+            // Nothing else comes before.
+            _ => return Err(SlotError::Link(LinkError::Closed)),
+        }
+    }
+}
+
+/// Waits for the next message.
+fn next(link: &mut Link<ToBroker, ToSlot>) -> Result<(ToSlot, Vec<OwnedFd>), SlotError> {
+    loop {
+        if let Some(received) = link.recv().map_err(SlotError::Link)? {
+            return Ok(received);
+        }
+        // If it is interrupted, there is only a look in vain.
+        let _ = poll(&mut [PollFd::new(link, PollFlags::IN)], None);
+    }
+}

@@ -1,0 +1,37 @@
+//! What the broker asks about the devices of a slot, for programs that look at whole devices.
+
+mod listing;
+mod paths;
+mod stats;
+
+pub(crate) use stats::counts;
+
+use crate::link::{Found, Subject, Viewer};
+use crate::pages::behind;
+use crate::slot::session::SlotCtx;
+use urxe_nic::OwnerId;
+
+/// Finds what the broker asks for; `None` if there is no such device.
+pub(crate) fn answer(
+    ctx: &mut SlotCtx,
+    device: usize,
+    viewer: Viewer,
+    subject: Subject,
+) -> Option<Found> {
+    let SlotCtx { slot, devices, programs, counters, .. } = ctx;
+    let slot = *slot;
+    let device = devices.get_mut(device)?;
+    let may_see =
+        |owner: OwnerId| programs.get(&owner).is_some_and(|program| viewer.may_see(program.uid));
+    Some(match subject {
+        Subject::Resources { kind, after } => {
+            Found::Resources(listing::list(&mut device.nic, slot, programs, may_see, kind, after))
+        }
+        Subject::Paths { after } => Found::Paths(paths::list(&device.nic, slot, after)),
+        Subject::Qps { after, most } => {
+            let (qps, last) = stats::qps(&device.nic, programs, may_see, after, most);
+            Found::Qps { qps, next: last.map(|last| behind(slot.id().index(), last)) }
+        }
+        Subject::Counts => Found::Counts(stats::counts(&device.nic, counters)),
+    })
+}

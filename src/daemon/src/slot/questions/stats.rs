@@ -1,0 +1,44 @@
+//! Statistics: what a device, its port and its QPs have counted here.
+
+use crate::counters::DaemonCounters;
+use crate::link::Counts;
+use crate::slot::session::Program;
+use std::collections::BTreeMap;
+use urxe_nic::{Nic, OwnerId};
+use urxe_shm::control::QpStats;
+
+/// So many of the QPs behind a number with their counters; and the last of them, if there are more.
+pub(super) fn qps(
+    nic: &Nic,
+    programs: &BTreeMap<OwnerId, Program>,
+    may_see: impl Fn(OwnerId) -> bool,
+    after: Option<u32>,
+    most: usize,
+) -> (Vec<QpStats>, Option<u32>) {
+    let qps = nic.qps_behind(after, may_see);
+    let mut qps = qps.filter_map(|(qpn, qp)| {
+        let program = programs.get(&qp.owner)?.name.to_string();
+        let counters = nic.device().qp_counters(qpn)?;
+        let values = counters.iter().map(|(_, value, _)| value).collect();
+        Some(QpStats { qpn: qpn.get(), state: qp.info.state, program, values })
+    });
+    // COUNT-014
+    let page: Vec<QpStats> = qps.by_ref().take(most).collect();
+    let last = page.last().map(|qp| qp.qpn).filter(|_| qps.next().is_some());
+    (page, last)
+}
+
+/// What is counted of the whole device, and beside it.
+pub(crate) fn counts(nic: &Nic, daemon: &DaemonCounters) -> Counts {
+    fn values<'a>(
+        counters: impl Iterator<Item = (&'static str, u64, &'static str)> + 'a,
+    ) -> Vec<u64> {
+        counters.map(|(_, value, _)| value).collect()
+    }
+    Counts {
+        engine: values(nic.device().counters().iter()),
+        port: values(nic.port_counters().iter()),
+        nic: values(nic.counters().iter()),
+        daemon: values(daemon.iter()),
+    }
+}

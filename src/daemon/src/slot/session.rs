@@ -1,0 +1,491 @@
+//! A session: one connected program, and all that it owns.
+//!
+//! Nothing here is shared between sessions. A handle is looked up in the tables of the session
+//! that sent it, so a handle of another session does not exist; and when the connection ends,
+//! these tables say what is to be freed.
+
+use crate::counters::DaemonCounters;
+use crate::limits::{DOORBELLS_PER_TURN, MAX_PROGRAM_NAME, MAX_RING_BYTES, RECLAIM_PER_TURN};
+use crate::link::ToBroker;
+use crate::refusal::{Refusal, no_such, refuse};
+use crate::slot::awake::Rest;
+use crate::slot::cm_pipe::CmPipe;
+use crate::slot::device::SlotDevice;
+use crate::slot::objects::{Objects, PendingFree};
+use crate::slot::resources::{CompChannel, Context};
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use urxe_nic::{ChannelId, OwnerId};
+use urxe_shm::control::channel::{Channel, ChannelError};
+use urxe_shm::control::{
+    CmChannelHandle, CmReply, CmRequest, ContextHandle, ControlError, Reply, Request, RingLocation,
+};
+use urxe_shm::memory::arena::{Arena, Extent};
+use urxe_shm::memory::process_memory::ProcessMemory;
+use urxe_shm::memory::region::Window;
+use urxe_shm::ring::completion_notifier::CompletionNotifier;
+use urxe_shm::ring::doorbell::{DoorbellReader, Position};
+use urxe_shm::ring::geometry::Geometry;
+use urxe_types::{Qpn, Slot};
+
+/// What requests are about: the slot as a session sees it.
+pub(crate) struct SlotCtx {
+    /// Which slot it is of how many.
+    pub(crate) slot: Slot,
+    pub(crate) devices: Vec<SlotDevice>,
+    /// The programs, by the numbers under which the data paths have what is theirs.
+    pub(crate) programs: BTreeMap<OwnerId, Program>,
+    /// When this turn of the event loop began.
+    pub(crate) now: Instant,
+    /// What is counted of sessions here.
+    pub(crate) counters: DaemonCounters,
+    /// What the broker is to be told.
+    pub(crate) to_broker: Vec<ToBroker>,
+}
+
+/// A program that objects belong to.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// Its user.
+    pub(crate) uid: u32,
+    /// Its name and process id.
+    pub(crate) name: Rc<str>,
+}
+
+/// What becomes of a request that is not refused.
+pub(crate) enum Answer {
+    /// It is done: a reply, and the descriptors that go with it.
+    Reply { reply: Reply, fds: Vec<OwnedFd> },
+    /// It has only begun: the answer is [`Reply::Done`] when nothing is left to be freed.
+    WhenFreed,
+    /// The broker has been asked, and its answer is the session's.
+    Brokers,
+}
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Answer {
+        Answer::Reply { reply, fds: Vec::new() }
+    }
+}
+
+/// One connected program.
+pub(crate) struct Session {
+    channel: Channel,
+    id: OwnerId,
+    program: Program,
+    shared: Option<Shared>,
+    process_memory: Option<Rc<ProcessMemory>>,
+    pub(crate) objects: Objects,
+    /// Which QP, by its handle, is attached to which multicast group.
+    pub(crate) attachments: BTreeSet<(u32, IpAddr)>,
+    /// What is being freed: of a device that is being closed, or of a dead program everything.
+    pending_frees: Vec<PendingFree>,
+    /// The program is gone.
+    is_over: bool,
+    /// A request that waits until all doorbells are taken that were rung before it: up to here.
+    request_after: Option<Position>,
+    held_request: Option<(Request, Vec<OwnedFd>)>,
+    pub(crate) mapped: Mapped,
+    /// Pipes of its event channels of the connection manager, by their handles.
+    cm_pipes: BTreeMap<u32, CmPipe>,
+    /// What it waits for, if the broker has not answered yet.
+    asked: Option<Asked>,
+}
+
+/// What the broker has been asked, as far as its answer changes something here.
+enum Asked {
+    /// For a channel, with both ends of its pipe.
+    CreateChannel(CmPipe, OwnedFd),
+    DestroyChannel(CmChannelHandle),
+    Other,
+}
+
+/// How much of a program's memory is mapped into the daemon.
+#[derive(Default)]
+pub(crate) struct Mapped {
+    pub(crate) bytes: u64,
+    /// Registrations that are mapped.
+    pub(crate) mrs: usize,
+}
+
+/// What a session shares with its program from the beginning.
+pub(crate) struct Shared {
+    /// Memory for rings and doorbells.
+    arena: Arena,
+    /// Rings that were left for others, until the program knows.
+    retired: Vec<Extent>,
+    /// The program is gone and nothing uses a ring: all memory is given back, or was.
+    is_emptying: bool,
+    is_empty: bool,
+    /// Tells the program's threads that sleep between polls.
+    notifier: CompletionNotifier,
+    doorbell_reader: DoorbellReader,
+    /// Which QP each doorbell is of; device and number.
+    doorbells: Vec<Option<(usize, Qpn)>>,
+    /// Doorbells that were given back.
+    spare_doorbells: Vec<u32>,
+    /// The program writes here when the daemon sleeps.
+    wake: OwnedFd,
+}
+
+impl Session {
+    /// A session for a program that has just connected, under a number that no other ever had.
+    pub(crate) fn new(socket: OwnedFd, id: OwnerId, uid: u32, pid: i32) -> Session {
+        Session {
+            channel: Channel::new(socket),
+            id,
+            program: Program { uid, name: format!("[{pid}]").into() },
+            shared: None,
+            process_memory: None,
+            objects: Objects::default(),
+            attachments: BTreeSet::new(),
+            pending_frees: Vec::new(),
+            is_over: false,
+            request_after: None,
+            held_request: None,
+            mapped: Mapped::default(),
+            cm_pipes: BTreeMap::new(),
+            asked: None,
+        }
+    }
+
+    /// Receives one request.
+    pub(crate) fn receive(&mut self) -> Result<(Request, Vec<OwnedFd>), ChannelError> {
+        self.held_request.take().map_or_else(|| self.channel.recv(), Ok)
+    }
+
+    /// Has a request received again the next time.
+    pub(crate) fn hold_request(&mut self, request: Request, fds: Vec<OwnedFd>) {
+        self.held_request = Some((request, fds));
+    }
+
+    /// Sends a reply.
+    pub(crate) fn reply(&mut self, reply: &Reply, fds: &[OwnedFd]) -> Result<(), ChannelError> {
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        self.channel.send(reply, &fds)
+    }
+
+    /// Gives the program what it shares with the daemon from now on.
+    pub(crate) fn hello(
+        &mut self,
+        ctx: &mut SlotCtx,
+        program: &str,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<Answer, ControlError> {
+        // HOST-025
+        if self.shared.is_some() {
+            return Err(refuse(Errno::PROTO, "Hello was said before"));
+        }
+        if fds.len() > 1 {
+            let sentence = format!("Hello came with {} descriptors, expected 1 at most", fds.len());
+            return Err(refuse(Errno::PROTO, sentence));
+        }
+        let process_memory = match fds.pop() {
+            Some(fd) => {
+                let memory = ProcessMemory::accept(fd).or_refuse(Errno::INVAL, "Hello")?;
+                Some(Rc::new(memory))
+            }
+            None => None,
+        };
+        let shared = Shared::new()?;
+        let wake = rustix::io::fcntl_dupfd_cloexec(&shared.wake, 0);
+        let wake = wake.or_refuse(Errno::MFILE, "wake-up descriptor")?;
+        let memfd = rustix::io::fcntl_dupfd_cloexec(shared.arena.fd(), 0);
+        let memfd = memfd.or_refuse(Errno::MFILE, "memory descriptor")?;
+        let memory_limit = shared.arena.limit();
+
+        let name: String = program
+            .chars()
+            .filter(|c| !c.is_control())
+            .scan(0, |len, c| {
+                *len += c.len_utf8();
+                (*len <= MAX_PROGRAM_NAME).then_some(c)
+            })
+            .collect();
+        self.program.name = format!("{name}{}", self.program.name).into();
+        ctx.programs.insert(self.id, self.program.clone());
+        let name = self.program.name.to_string();
+        ctx.to_broker.push(ToBroker::Named { session: self.id.0, name });
+        self.shared = Some(shared);
+        self.process_memory = process_memory;
+        Ok(Answer::Reply { reply: Reply::Hello { memory_limit }, fds: vec![memfd, wake] })
+    }
+
+    /// Under which number the data paths have what is of this session.
+    pub(crate) fn id(&self) -> OwnerId {
+        self.id
+    }
+
+    /// Its memory, if it has passed it.
+    pub(crate) fn process_memory(&self) -> Option<&Rc<ProcessMemory>> {
+        self.process_memory.as_ref()
+    }
+
+    /// Whether an event channel of a device is of this session.
+    pub(crate) fn has_channel(&self, device: usize, channel: ChannelId) -> bool {
+        let mut contexts = self.objects.all::<Context>().values();
+        let mut channels = self.objects.all::<CompChannel>().values();
+        contexts.any(|context| context.device == device && context.async_events == channel)
+            || channels.any(|found| found.device == device && found.id == channel)
+    }
+
+    /// Whether the program is root's.
+    pub(crate) fn is_root(&self) -> bool {
+        self.program.uid == 0
+    }
+
+    /// Asks the broker what is not this slot's to answer. Until it has answered, the session waits.
+    pub(crate) fn ask_broker(
+        &mut self,
+        ctx: &mut SlotCtx,
+        request: Request,
+    ) -> Result<Answer, ControlError> {
+        let asked = match &request {
+            Request::Cm(request) | Request::CmWithin { request, .. } => match *request {
+                // SLOT-005: before the broker has a channel, the pipe is there.
+                CmRequest::CreateChannel => {
+                    let pipe = CmPipe::new().or_refuse(Errno::MFILE, "event channel")?;
+                    let (pipe, read_end) = pipe;
+                    Asked::CreateChannel(pipe, read_end)
+                }
+                CmRequest::DestroyChannel { channel } => Asked::DestroyChannel(channel),
+                _ => Asked::Other,
+            },
+            _ => Asked::Other,
+        };
+        self.asked = Some(asked);
+        ctx.to_broker.push(ToBroker::Request { session: self.id.0, request });
+        Ok(Answer::Brokers)
+    }
+
+    /// Whether the session waits for the broker.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Makes the broker's answer the session's; `None` if nothing was asked.
+    pub(crate) fn answered(
+        &mut self,
+        answer: Result<Reply, ControlError>,
+    ) -> Option<Result<Answer, ControlError>> {
+        let asked = self.asked.take()?;
+        let reply = match answer {
+            Ok(reply) => reply,
+            Err(error) => return Some(Err(error)),
+        };
+        let mut fds = Vec::new();
+        match (asked, &reply) {
+            (Asked::CreateChannel(pipe, read_end), Reply::Cm(CmReply::Channel(channel))) => {
+                self.cm_pipes.insert(channel.0, pipe);
+                fds.push(read_end);
+            }
+            (Asked::DestroyChannel(channel), Reply::Done) => {
+                self.cm_pipes.remove(&channel.0);
+            }
+            _ => {}
+        }
+        Some(Ok(Answer::Reply { reply, fds }))
+    }
+
+    /// Shows the program whether events wait in a channel of the connection manager.
+    pub(crate) fn show_cm_events(&self, channel: u32, waiting: bool) {
+        if let Some(pipe) = self.cm_pipes.get(&channel) {
+            pipe.show(waiting);
+        }
+    }
+
+    /// What is shared with the program; there since Hello.
+    pub(crate) fn shared(&mut self) -> Result<&mut Shared, ControlError> {
+        self.shared.as_mut().ok_or_else(|| refuse(Errno::PROTO, "the first request must be Hello"))
+    }
+
+    /// Begins to close a device.
+    pub(crate) fn begin_closing(&mut self, context: ContextHandle) -> Result<(), ControlError> {
+        if !self.objects.all::<Context>().contains_key(&context.0) {
+            return Err(no_such("context", context.0));
+        }
+        // HOST-026
+        self.pending_frees = self.objects.of_context(Some(context));
+        Ok(())
+    }
+
+    /// Begins to free everything: the program is gone.
+    pub(crate) fn begin_teardown(&mut self) {
+        self.pending_frees = self.objects.of_context(None);
+        self.is_over = true;
+    }
+
+    /// Whether there is something left to be freed. Nothing else can free it meanwhile: requests
+    /// wait until the end.
+    pub(crate) fn is_ending(&self) -> bool {
+        let has_pages = |shared: &Shared| !shared.is_empty;
+        let is_left = self.is_over && self.shared.as_ref().is_some_and(has_pages);
+        !self.pending_frees.is_empty() || is_left
+    }
+
+    /// Frees up to `count` of the objects that are to be freed: in slices, so that the end of many
+    /// is not noticed by others.
+    pub(crate) fn free_some(&mut self, ctx: &mut SlotCtx, count: usize) {
+        for _ in 0..count {
+            match self.pending_frees.pop() {
+                Some(object) => object.free(self, ctx),
+                None if self.is_over => return self.free_memory(),
+                None => return,
+            }
+        }
+    }
+
+    /// Gives back some of the memory that was shared with a program that is gone: the last to let
+    /// go of it would do all of it at once.
+    fn free_memory(&mut self) {
+        let Some(shared) = &mut self.shared else { return };
+        if !std::mem::replace(&mut shared.is_emptying, true) {
+            shared.arena.free_all();
+        }
+        shared.arena.reclaim(RECLAIM_PER_TURN);
+        shared.is_empty = !shared.arena.has_freed();
+    }
+
+    /// Gives back some of the pages of rings that were freed. Returns whether there are more: then
+    /// the next request is to wait.
+    pub(crate) fn reclaim_rings(&mut self) -> bool {
+        let Some(shared) = &mut self.shared else { return false };
+        shared.arena.reclaim(RECLAIM_PER_TURN);
+        shared.arena.has_freed()
+    }
+
+    /// Gives back the rings that were left for others, for the next request has come, and the
+    /// program knows. Returns whether there were any.
+    pub(crate) fn free_retired_rings(&mut self) -> bool {
+        let Some(shared) = &mut self.shared else { return false };
+        shared.retired.drain(..).for_each(|extent| shared.arena.free(extent));
+        shared.arena.has_freed()
+    }
+
+    /// Calls `rung` with the device and number of QPs whose doorbells were rung: of so many as a
+    /// session may have rung in one turn.
+    pub(crate) fn take_doorbells(&self, mut rung: impl FnMut(usize, Qpn)) {
+        let Some(shared) = &self.shared else { return };
+        shared.doorbell_reader.take(DOORBELLS_PER_TURN, |slot| {
+            // HOST-009
+            if let Some(&Some((device, qpn))) = shared.doorbells.get(slot as usize) {
+                rung(device, qpn);
+            }
+        });
+    }
+
+    /// Takes doorbells because a request has come. Returns whether all are taken that were rung
+    /// before it; if not, the request is to be [held](Self::hold_request).
+    pub(crate) fn take_doorbells_before_request(&mut self, rung: impl FnMut(usize, Qpn)) -> bool {
+        let Some(shared) = &self.shared else { return true };
+        let end = self.request_after.unwrap_or_else(|| shared.doorbell_reader.after_a_round());
+        self.take_doorbells(rung);
+        let has_reached = |shared: &Shared| shared.doorbell_reader.has_reached(end);
+        let all_are_taken = self.shared.as_ref().is_none_or(has_reached);
+        self.request_after = (!all_are_taken).then_some(end);
+        all_are_taken
+    }
+
+    /// The descriptor that wakes the daemon.
+    pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.as_ref().map(|shared| shared.wake.as_fd())
+    }
+}
+
+impl Rest for Session {
+    fn fall_asleep(&self) -> bool {
+        self.shared.as_ref().is_none_or(|shared| shared.doorbell_reader.fall_asleep())
+    }
+
+    fn wake_up(&self) {
+        if let Some(shared) = &self.shared {
+            shared.doorbell_reader.wake_up();
+        }
+    }
+}
+
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl Shared {
+    fn new() -> Result<Shared, ControlError> {
+        let arena = Arena::new(MAX_RING_BYTES).or_refuse(Errno::NOMEM, "session memory")?;
+        let page = || Arc::clone(arena.doorbells());
+        let doorbell_reader = DoorbellReader::new(page()).or_refuse(Errno::NOMEM, "doorbells")?;
+        let notifier =
+            CompletionNotifier::new(page()).or_refuse(Errno::NOMEM, "completion notifier")?;
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = wake.or_refuse(Errno::MFILE, "wake-up descriptor")?;
+        Ok(Shared {
+            arena,
+            retired: Vec::new(),
+            is_emptying: false,
+            is_empty: false,
+            notifier,
+            doorbell_reader,
+            doorbells: Vec::new(),
+            spare_doorbells: Vec::new(),
+            wake,
+        })
+    }
+
+    /// Tells the program's threads that sleep between polls.
+    pub(crate) fn notifier(&self) -> CompletionNotifier {
+        self.notifier.clone()
+    }
+
+    /// Finds room for a ring.
+    pub(crate) fn alloc_ring(
+        &mut self,
+        what: &str,
+        shape: &Geometry,
+    ) -> Result<(Extent, Window), ControlError> {
+        self.arena.alloc(shape.size().into()).or_refuse(Errno::NOMEM, what)
+    }
+
+    /// Gives a ring's room back.
+    pub(crate) fn free_ring(&mut self, extent: Extent) {
+        self.arena.free(extent);
+    }
+
+    /// Gives back the room of a ring that the program still believes in: when its next request
+    /// comes, for by then it has seen the answer to this one.
+    pub(crate) fn retire_ring(&mut self, extent: Extent) {
+        self.retired.push(extent);
+    }
+
+    /// Gives a QP a doorbell.
+    pub(crate) fn install_doorbell(&mut self, device: usize, qpn: Qpn) -> u32 {
+        let slot = self.spare_doorbells.pop().unwrap_or_else(|| {
+            self.doorbells.push(None);
+            let slots = self.doorbells.len() as u32;
+            self.doorbell_reader.set_slots(slots);
+            slots - 1
+        });
+        self.doorbells[slot as usize] = Some((device, qpn));
+        slot
+    }
+
+    /// Takes a QP's doorbell away.
+    pub(crate) fn remove_doorbell(&mut self, slot: u32) {
+        if let Some(doorbell) = self.doorbells.get_mut(slot as usize)
+            && doorbell.take().is_some()
+        {
+            self.spare_doorbells.push(slot);
+        }
+    }
+}
+
+/// Where a program finds a ring.
+pub(crate) fn location(extent: Extent, shape: &Geometry) -> RingLocation {
+    RingLocation { offset: extent.offset, size: shape.size() }
+}

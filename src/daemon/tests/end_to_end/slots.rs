@@ -1,0 +1,187 @@
+//! Several slots: from outside one daemon, and inside nobody is in another's way.
+
+use crate::harness::{Client, End, Kind, eventually, fresh_path, start_with};
+use crate::startup::{signal, urxed_at};
+use rustix::net::sockopt::set_socket_linger;
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::Duration;
+use urxe_daemon::Handle;
+use urxe_daemon::limits::MAX_SESSIONS;
+use urxe_shm::control::channel::Channel;
+use urxe_shm::control::{CmReply, CmRequest, Reply, Request, ResourceKind};
+use urxe_types::{Extra, SendOp, SlotId};
+
+/// A daemon of one device with so many slots.
+fn with_slots(slots: u8) -> Handle {
+    start_with(1, |config| config.slots = slots)
+}
+
+fn slot_of(end: &End) -> usize {
+    SlotId::named_by(end.qp.created.qpn).index()
+}
+
+#[test]
+fn programs_are_spread_over_the_slots_and_talk_across_them() {
+    let daemon = with_slots(3);
+    let mut ends: Vec<End> = (0..6).map(|_| End::new(&daemon, 0, Kind::Shared, 4096)).collect();
+    let slots: BTreeSet<usize> = ends.iter().map(slot_of).collect();
+    assert_eq!(slots, BTreeSet::from([1, 2, 3]));
+    // Each QP talks to one of the next slot, and the last to the first.
+    for pair in ends.chunks_exact_mut(2) {
+        let [a, b] = pair else { unreachable!() };
+        assert_ne!(slot_of(a), slot_of(b));
+        a.connect(b.addr, b.qp.created.qpn);
+        b.connect(a.addr, a.qp.created.qpn);
+        a.mr.write(0, b"across");
+        b.post_recv(1, &[b.mr.sge(0, 4096)]);
+        a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, 6)]);
+        assert_eq!(b.cq.wait(1)[0].byte_len, 6);
+        assert_eq!(b.mr.read(0, 6), b"across");
+    }
+}
+
+#[test]
+fn the_lists_and_counters_of_a_device_are_of_all_slots() {
+    let daemon = with_slots(3);
+    let mut ends: Vec<End> = (0..5).map(|_| End::new(&daemon, 0, Kind::Shared, 4096)).collect();
+    let qpns: BTreeSet<u32> = ends.iter().map(|end| end.qp.created.qpn.get()).collect();
+    for end in &mut ends {
+        let listed = |kind, client: &mut Client| -> Vec<u32> {
+            client.resources("urxe0", kind).iter().map(|resource| resource.number).collect()
+        };
+        let shown = listed(ResourceKind::Qp, &mut end.client);
+        assert_eq!((shown.len(), shown.into_iter().collect()), (5, qpns.clone()));
+        let cqs = listed(ResourceKind::Cq, &mut end.client);
+        assert_eq!(cqs.iter().collect::<BTreeSet<_>>().len(), 5, "{cqs:?}: no number twice");
+        let stats = end.client.stats("urxe0");
+        assert_eq!(stats.qps.iter().map(|qp| qp.qpn).collect::<BTreeSet<_>>(), qpns);
+    }
+    // Five opened the device, in three slots, and each was refused once.
+    for end in &mut ends {
+        end.client.call(Request::OpenDevice { name: "urxe7".into() }).unwrap_err();
+    }
+    assert_eq!(ends[0].client.counter("urxe0", "requests_refused"), 5);
+    assert_eq!(ends[0].client.counter("urxe0", "sessions_opened"), 5);
+}
+
+#[test]
+fn requests_that_the_broker_answers_keep_their_order_among_the_others() {
+    let daemon = with_slots(2);
+    let mut channel = Channel::connect(daemon.socket()).unwrap();
+    channel.send(&Request::Hello { program: "test".into() }, &[]).unwrap();
+    assert!(matches!(channel.recv::<Reply>().unwrap().0, Reply::Hello { .. }));
+    // More than one is on the way at a time, which a library never does.
+    for _ in 0..20 {
+        channel.send(&Request::Cm(CmRequest::CreateChannel), &[]).unwrap();
+        channel.send(&Request::ListDevices, &[]).unwrap();
+        for is_broker in [true, false] {
+            let (reply, fds) = channel.recv::<Reply>().unwrap();
+            let is_channel = matches!(reply, Reply::Cm(CmReply::Channel(_)));
+            assert_eq!((is_channel, fds.len()), (is_broker, usize::from(is_broker)), "{reply:?}");
+        }
+    }
+}
+
+/// A TCP socket whose last close waits until the other end takes what is under way, and that end.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    set_socket_linger(&stream, Some(Duration::from_secs(60))).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[7; 65_536]).is_ok() {}
+    stream.set_nonblocking(false).unwrap();
+    (stream.into(), other)
+}
+
+/// A `urxed` with two slots in a process of its own, which can be stopped while others prepare what
+/// it is to meet.
+struct Stoppable {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Stoppable {
+    fn new() -> Stoppable {
+        let socket = fresh_path();
+        let (child, _) = urxed_at(&socket);
+        Stoppable { child, socket }
+    }
+
+    /// Connects a program that sends something along which blocks when it is closed, and keeps no
+    /// descriptor of it. Returns its connection and what ends the blocking.
+    fn attack(&self) -> (Channel, TcpStream) {
+        let (descriptor, other) = lingering();
+        let mut channel = Channel::connect(&self.socket).unwrap();
+        channel.send(&Request::ListDevices, &[descriptor.as_fd()]).unwrap();
+        drop(descriptor);
+        (channel, other)
+    }
+
+    /// Does something while the daemon is stopped.
+    fn stopped<T>(&self, act: impl FnOnce() -> T) -> T {
+        signal(&self.child, Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.child.id());
+        eventually("it is stopped", || {
+            let stat = std::fs::read_to_string(&stat).unwrap();
+            stat.rsplit_once(") ")?.1.starts_with('T').then_some(())
+        });
+        let done = act();
+        signal(&self.child, Signal::CONT);
+        done
+    }
+}
+
+impl Drop for Stoppable {
+    fn drop(&mut self) {
+        signal(&self.child, Signal::KILL);
+        self.child.wait().unwrap();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+#[test]
+fn a_descriptor_that_blocks_holds_up_its_own_slot_and_nobody_else() {
+    let daemon = Stoppable::new();
+    let mut victim = End::at(&daemon.socket, "urxe0", Kind::Shared, 4096);
+    // It goes to the other slot, which refuses the descriptor, and closes it.
+    let (mut attacker, other) = daemon.stopped(|| daemon.attack());
+    rustix::io::ioctl_fionbio(&attacker, true).unwrap();
+    for _ in 0..10 {
+        // Of the slot, of the broker, and of all slots.
+        victim.client.call(Request::ListDevices).unwrap();
+        victim.client.call(Request::Cm(CmRequest::CreateChannel)).unwrap();
+    }
+    assert_eq!(victim.client.resources("urxe0", ResourceKind::Qp).len(), 1);
+    assert!(attacker.recv::<Reply>().is_err(), "the attacker's slot is still held up");
+    drop(other);
+    eventually("it goes on", || attacker.recv::<Reply>().ok());
+}
+
+#[test]
+fn descriptors_of_a_refused_program_hold_up_no_other() {
+    let daemon = Stoppable::new();
+    let mut first = Client::connect(&daemon.socket);
+    let silent: Vec<Channel> =
+        (1..MAX_SESSIONS).map(|_| Channel::connect(&daemon.socket).unwrap()).collect();
+    eventually("all are there", || {
+        (first.counter("urxe0", "sessions_opened") == MAX_SESSIONS as u64).then_some(())
+    });
+    // More than can be served.
+    let attackers: Vec<_> = daemon.stopped(|| (0..8).map(|_| daemon.attack()).collect());
+    eventually("all of these are refused", || {
+        (first.counter("urxe0", "sessions_refused") == 8).then_some(())
+    });
+    drop(silent);
+    eventually("there is room again", || {
+        let mut channel = Channel::connect(&daemon.socket).ok()?;
+        channel.call(&Request::Hello { program: "test".into() }, &[]).ok()
+    });
+    drop(attackers);
+}
