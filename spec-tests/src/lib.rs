@@ -2,16 +2,20 @@
 //!
 //! | module | |
 //! | --- | --- |
+//! | [`attack`] | attacks on a live daemon, with a victim beside each |
 //! | [`simulation`] | several engines on a simulated network, in virtual time |
 //! | [`load`] | many engines under load on one network: how much arrives, when, at what cost |
 //! | [`cross_traffic`] | other senders that share a line with the engines |
 //! | [`scale`] | scenarios of load, with the bounds that must hold |
+//! | [`fuzz`] | what a fuzzer does to the rooms that take in bytes of others |
 //! | [`rng`] | where the randomness of a run comes from |
 
 #![forbid(unsafe_code)]
 
+pub mod attack;
 pub mod conform;
 pub mod cross_traffic;
+pub mod fuzz;
 pub mod load;
 pub mod rng;
 pub mod scale;

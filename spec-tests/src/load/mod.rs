@@ -15,7 +15,7 @@ use crate::simulation::world::{EndAttr, NodeConfig, everything};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use urxe_engine::{Counter, CqId, MrSpec, PdId, QpInit, QueueId, RecvSource, RegionId};
+use urxe_engine::{Counter, CqId, MrSpec, PdId, QpInit, QueueId, RecvSource, RegionId, ShareId};
 use urxe_port::RxBatch;
 use urxe_port::sim::{Link, SimNetwork};
 use urxe_types::{Access, Lkey, PathMtu, Psn, QpType, Qpn, Rkey, Sge, WcStatus};
@@ -179,8 +179,15 @@ impl Load {
         let Machine { device, host, .. } = &mut self.engines[node];
         let send_queue = host.add_send_queue();
         let recv = RecvSource::Own(host.add_recv_queue(sge));
-        let init =
-            QpInit { qp_type: QpType::Rc, pd: PD, send_cq: CQ, recv_cq: CQ, send_queue, recv };
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            pd: PD,
+            send_cq: CQ,
+            recv_cq: CQ,
+            send_queue,
+            recv,
+            share: ShareId::default(),
+        };
         (device.create_qp(init).expect("there is room for a QP"), send_queue)
     }
 
@@ -249,7 +256,7 @@ impl Load {
             self.plan.remove(&(at, order));
             self.execute(planned);
         }
-        while let Some(addr) = self.network.take_arrival(self.now) {
+        while let Some((addr, _)) = self.network.take_arrival(self.now) {
             self.turn(self.by_addr[&addr]);
         }
         while let Some(&(_, index)) = self.due.first().filter(|(at, _)| *at <= self.now) {

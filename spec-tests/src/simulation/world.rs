@@ -9,13 +9,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use urxe_engine::{
-    CqId, Device, DeviceConfig, MrSpec, PdId, QpInit, QueueId, RecvSource, RegionId, Tuning,
+    CqId, Device, DeviceConfig, MrSpec, PdId, QpInit, QueueId, RecvSource, RegionId, ShareId,
+    Tuning,
 };
 use urxe_port::sim::{Link, SimNetwork, SimPort};
 use urxe_port::{Port, RxBatch, SendOutcome};
 use urxe_types::{
     Access, AddressVector, MwType, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn, Rkey, SendOp,
-    SendWqe, SendWr,
+    SendWqe, SendWr, Slot,
 };
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{Flow, Outer, SourcePorts};
@@ -67,6 +68,7 @@ impl NodeConfig {
             source_ports: SourcePorts::All,
             active_mtu: PathMtu::Mtu4096,
             local_addrs: BTreeSet::new(),
+            slot: Slot::ALONE,
             seed: self.seed,
             min_probe: self.min_probe,
             tuning: self.tuning,
@@ -196,7 +198,7 @@ pub fn everything() -> Access {
 }
 
 /// The attributes that UC has of these.
-fn without_retries(attr: QpAttr) -> QpAttr {
+pub fn without_retries(attr: QpAttr) -> QpAttr {
     QpAttr {
         max_rd_atomic: None,
         max_dest_rd_atomic: None,
@@ -205,6 +207,19 @@ fn without_retries(attr: QpAttr) -> QpAttr {
         retry_cnt: None,
         rnr_retry: None,
         ..attr
+    }
+}
+
+/// The attributes that UD has of these, with this Q_Key.
+pub fn as_datagrams(attr: &QpAttr, qkey: Qkey) -> QpAttr {
+    let is_init = attr.state == Some(QpState::Init);
+    QpAttr {
+        state: attr.state,
+        pkey_index: attr.pkey_index,
+        port: attr.port,
+        qkey: is_init.then_some(qkey),
+        sq_psn: attr.sq_psn,
+        ..QpAttr::default()
     }
 }
 
@@ -401,8 +416,10 @@ impl World {
             RecvSource::Own(queue) => queue,
             RecvSource::Shared(srq) => device.query_srq(srq).expect("the SRQ is there").init.queue,
         };
+        // What is of one protection domain is of one program.
+        let share = ShareId(pd.0.into());
         let qpn = device
-            .create_qp(QpInit { qp_type, pd, send_cq, recv_cq, send_queue, recv })
+            .create_qp(QpInit { share, qp_type, pd, send_cq, recv_cq, send_queue, recv })
             .expect("the simulation stays far below the limits");
         host.learn_qp(qpn, send_queue, send_cq);
         End { node, qpn, send_queue, recv_queue, send_cq, recv_cq }

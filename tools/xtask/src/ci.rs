@@ -101,7 +101,11 @@ fn everything_else(report: &mut Report) {
     let lacks = interop::lacks_generations();
     report.stage("two generations of rdma-core", lacks, interop::generations);
     let lacks = interop::lacks_kernel_rxe();
-    report.stage("kernel rxe", lacks, interop::kernel_rxe);
+    report.stage("kernel rxe", lacks.clone(), interop::kernel_rxe);
+    let lacks = interop::lacks_conform().or(lacks);
+    report.stage("conformance of urxe", lacks, || {
+        interop::conform(&["--device".into(), "urxe".into()])
+    });
 }
 
 fn run_cargo(args: &[&str], env: &[(&str, &str)]) -> Result {

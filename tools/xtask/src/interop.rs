@@ -4,6 +4,7 @@ use crate::packages::{
     self, CC, DEBIAN_KEYS, IBVERBS_DEV, IBVERBS_UTILS, IP, KMOD, PERFTEST, PYVERBS, QEMU,
     RDMACM_UTILS, RXE_PROVIDER, ZSTD,
 };
+use std::ffi::OsString;
 use std::process::Command;
 use urxe_shell::{Result, output, release_binary, root, run};
 
@@ -56,7 +57,14 @@ pub(crate) fn kernel_rxe() -> Result {
 /// What keeps `urxe conform` from being tried on anything. Kernel rxe needs the
 /// guest, too.
 pub(crate) fn lacks_conform() -> Option<String> {
-    packages::lacking(&[CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RXE_PROVIDER])
+    packages::lacking(&[CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMACM_UTILS, RXE_PROVIDER])
+}
+
+/// What `urxe conform` says of urxe and of kernel rxe, compared with what is known of them. Without
+/// options, in short.
+pub(crate) fn conform(options: &[OsString]) -> Result {
+    let folder = release_binary("");
+    run(script("run").args(["conform", "--bin"]).arg(folder).args(options))
 }
 
 fn script(name: &str) -> Command {

@@ -1,9 +1,11 @@
 //! `cargo xtask`: what developers and CI run.
 
+mod attack;
 mod bench;
 mod ci;
 mod conform;
 mod deny;
+mod fuzz;
 mod interop;
 mod msrv;
 mod netns;
@@ -75,6 +77,13 @@ enum Task {
     /// stock servers and through the agent, from plain and from raw sockets. Nothing else may be
     /// wrong than what `src/conform/known` lists. Short, unless `--full` is given.
     Conform(conform::Options),
+    /// Look for bytes that break something, guided by coverage and under the address sanitizer:
+    /// packets, rings, requests, management datagrams, captures. Needs a nightly Rust.
+    Fuzz(fuzz::Options),
+    /// Attack a daemon as hostile programs and strangers do, each time with victims beside: whether
+    /// it stays up, serves newcomers and frees what it gave, and what victims notice. As root, of
+    /// several users.
+    Attack(attack::Options),
     /// One end of the bare offloaded UDP measurement; the benchmark starts it.
     #[command(hide = true)]
     BareUdp(bench::bare_udp::Options),
@@ -94,6 +103,8 @@ fn main() -> ExitCode {
         Task::Scale(options) => scale::show(&options),
         Task::Seeded => seeded::check(),
         Task::Conform(options) => conform::show(&options),
+        Task::Fuzz(options) => fuzz::fuzz(&options),
+        Task::Attack(options) => attack::attack(&options),
         Task::BareUdp(options) => bench::bare_udp::run(&options),
     };
     match result {

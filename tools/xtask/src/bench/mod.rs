@@ -42,11 +42,12 @@ pub(crate) struct Options {
 }
 
 /// Bandwidth tests of `urxe perf`: name and message size.
-const BANDWIDTH: [(&str, u32); 7] = [
+const BANDWIDTH: [(&str, u32); 8] = [
     ("write-bw", 64),
     ("write-bw", 4096),
     ("write-bw", 65_536),
     ("write-bw", 1 << 20),
+    ("read-bw", 4096),
     ("read-bw", 65_536),
     ("send-bw", 65_536),
     ("atomic-bw", 8),
