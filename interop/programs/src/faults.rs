@@ -76,8 +76,12 @@ fn leak_check(testbed: &Testbed) -> Result<String> {
 
 /// gcc has the runtimes as shared libraries, and clang links them into the program.
 fn with_sanitizers(testbed: &Testbed) -> Result<String> {
-    let mut compilers = vec!["gcc"];
-    compilers.extend(has("clang").then_some("clang"));
+    let compilers: Vec<_> = ["gcc", "clang"].into_iter().filter(|name| has(name)).collect();
+    let (compilers, without): (Vec<_>, Vec<_>) =
+        compilers.into_iter().partition(|compiler| has_sanitizers(compiler));
+    if compilers.is_empty() {
+        return Err("neither gcc nor clang can link a program with sanitizers".to_owned());
+    }
     for compiler in &compilers {
         for sanitizer in ["address", "thread"] {
             let option = format!("-fsanitize={sanitizer}");
@@ -87,7 +91,23 @@ fn with_sanitizers(testbed: &Testbed) -> Result<String> {
             ended.success().map_err(|reason| format!("{name} {reason}"))?;
         }
     }
-    testbed.wait_until_no_objects_left().map(|()| compilers.join(" and "))
+    testbed.wait_until_no_objects_left()?;
+    let used = compilers.join(" and ");
+    Ok(match without.is_empty() {
+        true => used,
+        false => format!("{used}; {} has no sanitizers installed", without.join(" and ")),
+    })
+}
+
+/// Distributions package a compiler without the libraries of its sanitizers.
+fn has_sanitizers(compiler: &str) -> bool {
+    ["address", "thread"].into_iter().all(|sanitizer| {
+        let option = format!("-fsanitize={sanitizer}");
+        let command = format!(
+            "echo 'int main(void) {{ return 0; }}' | {compiler} {option} -x c - -o /dev/null"
+        );
+        output(Command::new("sh").arg("-c").arg(command)).is_ok()
+    })
 }
 
 fn with_little_address_space(testbed: &Testbed) -> Result<String> {

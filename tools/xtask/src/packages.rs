@@ -35,6 +35,9 @@ pub(crate) const RXE_PROVIDER: Package =
     Package { program: "/etc/libibverbs.d/rxe.driver", package: "ibverbs-providers" };
 pub(crate) const VALGRIND: Package = Package { program: "valgrind", package: "valgrind" };
 pub(crate) const CLANG: Package = Package { program: "clang", package: "clang" };
+/// The libraries of its sanitizers.
+pub(crate) const CLANG_RUNTIMES: Package =
+    Package { program: "/usr/share/doc/libclang-rt-dev", package: "libclang-rt-dev" };
 pub(crate) const CC: Package = Package { program: "cc", package: "gcc" };
 pub(crate) const QEMU: Package =
     Package { program: "qemu-system-x86_64", package: "qemu-system-x86" };
@@ -48,7 +51,7 @@ pub(crate) const IBVERBS_DEV: Package =
     Package { program: "/usr/include/infiniband/verbs.h", package: "libibverbs-dev" };
 
 /// Every package that a command of ours needs.
-pub(crate) const ALL: [Package; 23] = [
+pub(crate) const ALL: [Package; 24] = [
     IP,
     ETHTOOL,
     TCPDUMP,
@@ -66,6 +69,7 @@ pub(crate) const ALL: [Package; 23] = [
     RXE_PROVIDER,
     VALGRIND,
     CLANG,
+    CLANG_RUNTIMES,
     CC,
     QEMU,
     KMOD,

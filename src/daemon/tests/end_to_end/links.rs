@@ -3,10 +3,12 @@
 
 use crate::cm_client::{Caller, param};
 use crate::connections::converse;
-use crate::harness::{Client, End, Kind, attrs, av, eventually, fresh_path, read_events};
+use crate::harness::{
+    Client, End, Kind, attrs, av, could_not_run, eventually, fresh_path, read_events,
+};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -118,13 +120,6 @@ fn add_cable([a, b]: &[Host; 2], name: &str) {
     for host in [a, b] {
         host.bring_up(name);
     }
-}
-
-fn could_not_run(reason: &str) {
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("a test");
-    // Not by eprintln: what a passing test prints that way, the harness keeps to itself.
-    let _ = writeln!(std::io::stderr(), "could not run: {test}: {reason}");
 }
 
 /// A program that watches a device.

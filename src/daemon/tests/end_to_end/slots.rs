@@ -1,9 +1,9 @@
 //! Several slots: from outside one daemon, and inside nobody is in another's way.
 
-use crate::harness::{Client, End, Kind, eventually, fresh_path, start_with};
+use crate::harness::{Client, End, Kind, could_not_run, eventually, fresh_path, start_with};
 use crate::startup::{signal, urxed_at};
 use rustix::net::sockopt::set_socket_linger;
-use rustix::process::Signal;
+use rustix::process::{Resource, Signal, getrlimit};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -166,6 +166,10 @@ fn a_descriptor_that_blocks_holds_up_its_own_slot_and_nobody_else() {
 
 #[test]
 fn descriptors_of_a_refused_program_hold_up_no_other() {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if limit < 2 * MAX_SESSIONS as u64 {
+        return could_not_run(&format!("{limit} open descriptors are too few for all sessions"));
+    }
     let daemon = Stoppable::new();
     let mut first = Client::connect(&daemon.socket);
     let silent: Vec<Channel> =
