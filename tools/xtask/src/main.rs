@@ -87,6 +87,9 @@ enum Task {
     /// One end of the bare offloaded UDP measurement; the benchmark starts it.
     #[command(hide = true)]
     BareUdp(bench::bare_udp::Options),
+    /// Programs that do nothing; the benchmark starts them.
+    #[command(hide = true)]
+    IdlePrograms(bench::slots::IdleOptions),
 }
 
 fn main() -> ExitCode {
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
         Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::Attack(options) => attack::attack(&options),
         Task::BareUdp(options) => bench::bare_udp::run(&options),
+        Task::IdlePrograms(options) => bench::slots::be_idle(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -80,14 +80,14 @@ impl Pair {
         command
     }
 
-    fn socket(&self, side: Side) -> PathBuf {
+    pub(crate) fn socket(&self, side: Side) -> PathBuf {
         std::env::temp_dir().join(format!("{}.sock", self.netns(side)))
     }
 
-    /// Starts a daemon on one side and waits until it is ready.
-    pub(crate) fn start_daemon(&mut self, side: Side, address: &str) -> Result {
+    /// Starts a daemon with more options on one side and waits until it is ready.
+    pub(crate) fn start_daemon(&mut self, side: Side, address: &str, more: &[&str]) -> Result {
         let mut command = self.command(side, release_binary("urxed"));
-        command.args(["--addr", address, "--socket"]).arg(self.socket(side));
+        command.args(["--addr", address, "--socket"]).arg(self.socket(side)).args(more);
         let mut child = command
             .stdin(Stdio::null())
             .stderr(Stdio::piped())

@@ -41,7 +41,7 @@ fn check_one(mtu: u32, ipv6: bool) -> Result {
         // The kernel shall cut segmented sends before the link, where tcpdump looks.
         run(pair.command(side, "ethtool").args(["-K", "veth0", "tx-udp-segmentation", "off"]))?;
         let address = if ipv6 { side.ipv6() } else { side.ipv4() };
-        pair.start_daemon(side, &address)?;
+        pair.start_daemon(side, &address, &[])?;
     }
     let capture = std::env::temp_dir().join(format!("urxe-wire-{}.pcap", std::process::id()));
     let mut tcpdump = pair

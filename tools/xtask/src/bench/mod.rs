@@ -4,6 +4,7 @@
 
 pub(crate) mod bare_udp;
 mod loss;
+pub(crate) mod slots;
 mod stock;
 mod table;
 
@@ -30,15 +31,32 @@ pub(crate) struct Options {
     /// Packets of 100 that the link loses, for the figures under loss.
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [0.1, 1.0])]
     loss: Vec<f64>,
-    /// Measure only under loss.
-    #[arg(long)]
-    only_loss: bool,
+    /// Measure only this part.
+    #[arg(long, value_enum)]
+    only: Option<Part>,
     /// Measure over IPv6 instead of IPv4.
     #[arg(long)]
     ipv6: bool,
     /// Where the figures go, as JSON [default: bench.json where cargo puts what it builds].
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Bandwidth and latency on a link that loses nothing.
+    Link,
+    /// Goodput where packets are lost.
+    Loss,
+    /// Several pairs of programs, with one slot and with two, and idle programs.
+    Slots,
+}
+
+impl Options {
+    fn measures(&self, part: Part) -> bool {
+        self.only.is_none_or(|only| only == part)
+    }
 }
 
 /// Bandwidth tests of `urxe perf`: name and message size.
@@ -93,6 +111,8 @@ struct Figure {
     by_udp: Option<f64>,
     /// Bandwidth by that of the same test without loss in the same run.
     by_lossless: Option<f64>,
+    /// Bandwidth, or median latency, by that of a pair of programs alone in the same run.
+    by_alone: Option<f64>,
     /// Messages a second.
     messages_s: Option<f64>,
     /// Messages a second by those of one active QP in the same run.
@@ -142,23 +162,35 @@ pub(crate) fn run(options: &Options) -> Result {
 }
 
 fn measure_link(options: &Options, mtu: u32) -> Result<Vec<Figure>> {
-    let mut pair = Pair::new(mtu)?;
     let address = |side: Side| if options.ipv6 { side.ipv6() } else { side.ipv4() };
-    for side in [Side::A, Side::B] {
-        pair.start_daemon(side, &address(side))?;
-    }
     let server = address(Side::B);
+    let start = |more: &[&str]| -> Result<Pair> {
+        let mut pair = Pair::new(mtu)?;
+        for side in [Side::A, Side::B] {
+            pair.start_daemon(side, &address(side), more)?;
+        }
+        Ok(pair)
+    };
     let mut figures = Vec::new();
-    if !options.only_loss {
+    let pair = start(&[])?;
+    if options.measures(Part::Link) {
         // First of all: later, the daemon would fill what earlier tests have left of its memory.
         let idle = measure_idle(options, &pair, &server, mtu)?;
         figures = measure_rounds(options, mtu, || measure_round(options, &pair, &server, mtu))?;
         figures.push(idle);
     }
-    if !options.loss.is_empty() {
+    if options.measures(Part::Loss) && !options.loss.is_empty() {
         loss::prepare(&pair)?;
         let round = || loss::measure(options, &pair, &server, mtu);
         figures.extend(measure_rounds(options, mtu, round)?);
+    }
+    drop(pair);
+    if options.measures(Part::Slots) {
+        for slots in slots::SLOTS {
+            let pair = start(&["--slots", slots])?;
+            let round = || slots::measure(options, &pair, &server, mtu, slots);
+            figures.extend(measure_rounds(options, mtu, round)?);
+        }
     }
     Ok(figures)
 }
@@ -285,16 +317,25 @@ fn perf(
     size: u32,
     more: &[&str],
 ) -> Result<serde_json::Value> {
-    let (bytes, seconds) = (size.to_string(), options.seconds.to_string());
-    let mut args = vec!["perf", test, "--json", "--duration", &seconds];
-    if size > 0 {
-        args.extend(["--size", &bytes]);
-    }
-    args.extend(more);
-    let mut serving = start(pair.urxe(Side::B).args(&args))?;
-    let text = output(pair.urxe(Side::A).args(&args).arg(server));
+    let command = |side: Side| {
+        let mut command = perf_command(options, pair, side, test, size);
+        command.args(more);
+        command
+    };
+    let mut serving = start(&mut command(Side::B))?;
+    let text = output(command(Side::A).arg(server));
     finish(&mut serving);
     serde_json::from_str(&text?).map_err(|error| format!("urxe perf {test}: {error}"))
+}
+
+/// One end of a test of `urxe perf` that reports as JSON. A size of 0 leaves it to the test.
+fn perf_command(options: &Options, pair: &Pair, side: Side, test: &str, size: u32) -> Command {
+    let mut command = pair.urxe(side);
+    command.args(["perf", test, "--json", "--duration", &options.seconds.to_string()]);
+    if size > 0 {
+        command.args(["--size", &size.to_string()]);
+    }
+    command
 }
 
 /// Connections of the connection manager: the report of the client, as JSON.

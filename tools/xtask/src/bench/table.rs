@@ -24,6 +24,7 @@ pub(super) fn medians(rounds: &[Vec<Figure>]) -> Vec<Figure> {
                 by_tcp: middle(|figure| figure.by_tcp),
                 by_udp: middle(|figure| figure.by_udp),
                 by_lossless: middle(|figure| figure.by_lossless),
+                by_alone: middle(|figure| figure.by_alone),
                 messages_s: middle(|figure| figure.messages_s),
                 by_one_qp: middle(|figure| figure.by_one_qp),
                 lost_percent: middle(|figure| figure.lost_percent),
@@ -50,7 +51,7 @@ pub(super) fn print(results: &Results) {
         results.family, results.rounds, results.seconds
     );
     println!(
-        "{:>5}  {:<26} {:>8} {:>8} {:>7} {:>7} {:>8} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}",
+        "{:>5}  {:<30} {:>8} {:>8} {:>7} {:>7} {:>8} {:>7} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}",
         "MTU",
         "test",
         "bytes",
@@ -58,6 +59,7 @@ pub(super) fn print(results: &Results) {
         "x TCP",
         "x UDP",
         "x 0 loss",
+        "x alone",
         "messages/s",
         "x 1 QP",
         "lost %",
@@ -73,7 +75,7 @@ pub(super) fn print(results: &Results) {
         };
         let latency = |which: usize| optional(figure.latency_us.map(|all| all[which]), 1);
         println!(
-            "{:>5}  {:<26} {:>8} {:>8} {:>7} {:>7} {:>8} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}",
+            "{:>5}  {:<30} {:>8} {:>8} {:>7} {:>7} {:>8} {:>7} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}",
             figure.link_mtu,
             figure.test,
             figure.size.map_or(String::new(), |size| size.to_string()),
@@ -81,6 +83,7 @@ pub(super) fn print(results: &Results) {
             optional(figure.by_tcp, 2),
             optional(figure.by_udp, 2),
             optional(figure.by_lossless, 2),
+            optional(figure.by_alone, 2),
             optional(figure.messages_s, 0),
             optional(figure.by_one_qp, 2),
             optional(figure.lost_percent, 1),
@@ -95,7 +98,8 @@ pub(super) fn print(results: &Results) {
         "\nWhere messages can be lost, Gbit/s and messages/s are of what arrived. \"B / QP\" is the \
          daemon's own memory for each idle QP, without its rings. \"In all\" connections are opened, \
          used with one message each when all are open, and closed. \"x 0 loss\" is by the same test on \
-         the link that loses nothing; with loss and for these all segmentation offloads are off."
+         the link that loses nothing; with loss and for these all segmentation offloads are off. \
+         \"x alone\" is by one pair of programs with nothing beside it: bandwidth, or median latency."
     );
 }
 
