@@ -34,6 +34,7 @@ counters! {
         sessions_opened: "Programs that connected (whole daemon).",
         sessions_closed: "Programs that are gone (whole daemon).",
         sessions_refused: "Programs turned away because too many were connected (whole daemon).",
+        sessions_silent: "Programs turned away because they connected and did not say who they are (whole daemon).",
         requests: "Control requests answered (whole daemon).",
         requests_refused: "Control requests answered with an error (whole daemon).",
         requests_malformed: "Control messages that are no request (whole daemon).",

@@ -5,9 +5,33 @@ use std::time::Duration;
 /// Devices of one daemon: as many as anybody has addresses to serve, with 1.5 MiB of buffers each.
 pub const MAX_DEVICES: usize = 64;
 
-/// Programs connected at a time: each costs a few pages, three descriptors and a look at its
-/// doorbells every turn of the event loop.
-pub const MAX_SESSIONS: usize = 1024;
+/// Programs connected at a time, if there are [descriptors](DESCRIPTORS_PER_SESSION) for so many:
+/// each costs a few pages.
+pub const MAX_SESSIONS: usize = 2048;
+
+/// Descriptors of this process for each session: its socket, the events of its device, and some of
+/// its completion channels.
+pub const DESCRIPTORS_PER_SESSION: u64 = 4;
+
+/// Descriptors of this process that are not for sessions: sockets of addresses, slots and files.
+pub const DESCRIPTORS_OF_DAEMON: u64 = 256;
+
+/// How long a program has, after it has connected, to say who it is. A library does so at once; one
+/// that does not takes a session from others.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a program waits for another one of its user to go, if that has as many as it may.
+pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Programs that wait for that, of one user and of all.
+pub(crate) const MAX_WAITING_OF_USER: usize = 16;
+pub(crate) const MAX_WAITING: usize = 512;
+
+/// How long it is not said again that a program is refused.
+pub(crate) const REFUSAL_PAUSE: Duration = Duration::from_secs(10);
+
+/// Ids of the connection manager of all programs.
+pub const MAX_CM_IDS_OF_ALL: usize = 1 << 17;
 
 /// Contexts of one session: a program opens each device once or, through layers that know
 /// nothing of each other, a few times.

@@ -6,7 +6,11 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use urxe_shm::control::closing::close_by_exit;
+
+/// Descriptors that are closed at a time.
+const BATCH: usize = 64;
 
 /// Where descriptors go to be closed.
 pub(crate) struct Closer {
@@ -19,7 +23,7 @@ impl Closer {
         // It ends after the last has been closed, for which nobody waits.
         std::thread::Builder::new()
             .name("urxed-closer".into())
-            .spawn(move || descriptors.into_iter().for_each(drop))?;
+            .spawn(move || close_all(&descriptors))?;
         Ok(Closer { thread })
     }
 
@@ -27,5 +31,13 @@ impl Closer {
     pub(crate) fn close(&self, descriptor: OwnedFd) {
         // SLOT-001: the thread lives as long as this end.
         let _ = self.thread.send(descriptor);
+    }
+}
+
+/// Even this thread waits for none: what is to be closed after one would wait with it.
+fn close_all(descriptors: &Receiver<OwnedFd>) {
+    while let Ok(first) = descriptors.recv() {
+        // SHARE-105
+        close_by_exit(std::iter::once(first).chain(descriptors.try_iter().take(BATCH)).collect());
     }
 }

@@ -3,6 +3,7 @@
 //! It never looks for work while there is none, as slots do: nothing here is on the way of data.
 
 use super::BrokerCtx;
+use super::admission::{Admission, Newcomer};
 use super::cm::{self, Answer, Cm};
 use super::device::RdmaDevice;
 use super::gather::Gatherings;
@@ -11,9 +12,7 @@ use super::slots::{DevicePlan, Report, Slots};
 use super::sysfs::Sysfs;
 use crate::config::SocketMode;
 use crate::counters::DaemonCounters;
-use crate::limits::{
-    ACCEPT_PAUSE, ACCEPTS_PER_TURN, EVENTS_PER_TURN, MAX_SESSIONS, MESSAGES_PER_TURN,
-};
+use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, EVENTS_PER_TURN, MESSAGES_PER_TURN};
 use crate::link::{ToBroker, ToSlot};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
@@ -88,6 +87,8 @@ pub(crate) struct EventLoop {
     accept_again: Option<Instant>,
     /// The machine's links and addresses.
     watch: Watch,
+    /// Programs that have come, and how many sessions each user has.
+    admission: Admission,
     /// The sessions that are there, or of which something is left.
     sessions: BTreeMap<u64, Session>,
     /// Those whose programs are there.
@@ -133,6 +134,7 @@ impl EventLoop {
             alone_since: now,
             accept_again: None,
             watch,
+            admission: Admission::new(),
             sessions: BTreeMap::new(),
             open_sessions: 0,
             freeing: VecDeque::new(),
@@ -207,7 +209,8 @@ impl EventLoop {
     /// When the daemon is to end, if no program comes. A program that has connected is there, even
     /// if it has said nothing yet.
     fn end_of_linger(&self) -> Option<Instant> {
-        self.linger.filter(|_| self.open_sessions == 0).map(|linger| self.alone_since + linger)
+        let is_alone = self.open_sessions == 0 && !self.admission.has_waiting();
+        self.linger.filter(|_| is_alone).map(|linger| self.alone_since + linger)
     }
 
     /// Sees to a descriptor that is ready. Returns whether there may be more.
@@ -242,6 +245,7 @@ impl EventLoop {
 
     /// What needs no descriptor to be ready.
     fn turn(&mut self, now: Instant) {
+        self.admit(now);
         if let Some(number) = self.freeing.pop_front() {
             self.free_some(number);
         }
@@ -305,7 +309,7 @@ impl EventLoop {
     fn accept(&mut self, now: Instant) -> bool {
         for _ in 0..ACCEPTS_PER_TURN {
             match self.listener.accept() {
-                Ok(Some(socket)) => self.begin_session(now, socket),
+                Ok(Some(socket)) => self.arrive(now, socket),
                 Ok(None) => return false,
                 Err(_) => {
                     // Out of descriptors or memory, and the program goes on waiting. Looking
@@ -320,21 +324,62 @@ impl EventLoop {
         true
     }
 
-    /// Passes a program on to a slot, before anything is read of it.
-    fn begin_session(&mut self, now: Instant, socket: OwnedFd) {
-        let peer = peer(&socket).ok().filter(|_| self.sessions.len() < MAX_SESSIONS);
-        let placed = peer.and_then(|peer| Some((peer, self.slots.place(now, &self.ctx.devices)?)));
-        let Some((peer, slot)) = placed else {
-            self.ctx.counters.sessions_refused += 1;
-            return self.slots.close(socket);
-        };
+    /// A program has connected.
+    fn arrive(&mut self, now: Instant, socket: OwnedFd) {
+        let Ok(peer) = peer(&socket) else { return self.refuse(socket, None) };
         let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_pid());
+        if let Err((socket, error)) = self.admission.arrive(now, Newcomer { socket, uid, pid }) {
+            self.refuse(socket, Some(&error));
+        }
+    }
+
+    /// Begins the sessions of programs that have come and for which there is room, and turns those
+    /// away that have waited for some in vain.
+    fn admit(&mut self, now: Instant) {
+        while let Some(newcomer) = self.admission.next() {
+            self.begin_session(now, newcomer);
+        }
+        while let Some((socket, error)) = self.admission.next_refused(now) {
+            self.refuse(socket, Some(&error));
+        }
+        while let Some(number) = self.admission.next_due(now) {
+            self.end_if_silent(number);
+        }
+    }
+
+    fn refuse(&mut self, socket: OwnedFd, reason: Option<&ControlError>) {
+        self.ctx.counters.sessions_refused += 1;
+        if let Some(reason) = reason.filter(|_| self.admission.is_to_be_said(self.ctx.now)) {
+            self.slots.report(&format!("a program is refused: {}", reason.message));
+        }
+        self.slots.close(socket);
+    }
+
+    /// Passes a program on to a slot, before anything is read of it.
+    fn begin_session(&mut self, now: Instant, newcomer: Newcomer) {
+        let Newcomer { socket, uid, pid } = newcomer;
+        let Some(slot) = self.slots.place(now, &self.ctx.devices) else {
+            return self.refuse(socket, None);
+        };
         let number = self.last_session + 1;
         self.slots.begin_session(now, slot, ToSlot::Session { number, uid, pid }, socket);
         self.last_session = number;
         self.sessions.insert(number, Session::new(number, slot, uid, pid));
+        self.admission.begin(now, uid, number);
         self.open_sessions += 1;
         self.ctx.counters.sessions_opened += 1;
+    }
+
+    /// Ends a session that had the time to say who it is, and has not.
+    fn end_if_silent(&mut self, number: u64) {
+        let Some(session) = self.sessions.get(&number) else { return };
+        if session.is_named || !session.is_open {
+            return;
+        }
+        // SHARE-103
+        self.ctx.counters.sessions_silent += 1;
+        let message = ToSlot::EndSession { session: number };
+        self.slots.send(self.ctx.now, session.slot, message, Vec::new());
     }
 
     /// A slot has said something.
@@ -343,6 +388,7 @@ impl EventLoop {
             ToBroker::Named { session, name } => {
                 if let Some(session) = self.session_of(slot, session) {
                     session.program = Program { name: name.into(), ..session.program };
+                    session.is_named = true;
                 }
             }
             ToBroker::Request { session, request } => {
@@ -473,7 +519,9 @@ impl EventLoop {
 
     fn forget_if_over(&mut self, number: u64) {
         if self.sessions.get(&number).is_some_and(Session::is_over) {
-            self.sessions.remove(&number);
+            if let Some(session) = self.sessions.remove(&number) {
+                self.admission.end(session.program.uid);
+            }
             let is_last = self.sessions.is_empty();
             debug_assert!(
                 !is_last || self.ctx.cm.is_empty(),
@@ -491,6 +539,7 @@ impl EventLoop {
         let deadlines = self.ctx.devices.iter().filter_map(RdmaDevice::deadline);
         let deadlines = deadlines.chain(self.accept_again).chain(self.watch.poll_timeout());
         let deadlines = deadlines.chain(self.gatherings.deadline()).chain(self.slots.deadline());
+        let deadlines = deadlines.chain(self.admission.deadline());
         let deadline = deadlines.chain(self.end_of_linger()).min();
         let timeout = match has_more {
             true => Some(Duration::ZERO),
@@ -514,6 +563,7 @@ impl EventLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::HELLO_TIMEOUT;
     use std::path::PathBuf;
     use std::sync::{Arc, Mutex};
     use urxe_shm::control::CmRequest;
@@ -637,6 +687,22 @@ mod tests {
         event_loop.hear(other, ToBroker::Freed { session: 1 });
         assert!(event_loop.sessions[&1].is_open && event_loop.ctx.cm.is_empty());
         assert!(driven.ask(&mut program).is_some());
+    }
+
+    #[test]
+    fn a_program_that_does_not_say_who_it_is_makes_room_for_others() {
+        let mut driven = Driven::new("silent", 1);
+        let mut program = Channel::connect(&driven.socket).unwrap();
+        let mut silent = Channel::connect(&driven.socket).unwrap();
+        driven.until(|broker| broker.ctx.counters.sessions_opened == 2);
+        program.send(&Request::Hello { program: "test".into() }, &[]).unwrap();
+        driven.until(|broker| broker.sessions[&1].is_named);
+        let then = Instant::now() + HELLO_TIMEOUT;
+        driven.event_loop.admit(then);
+        driven.until(|broker| broker.sessions.len() == 1);
+        assert!(silent.recv::<Reply>().is_err());
+        assert!(program.recv::<Reply>().is_ok());
+        assert_eq!(driven.event_loop.ctx.counters.sessions_silent, 1);
     }
 
     #[test]

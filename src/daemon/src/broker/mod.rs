@@ -15,7 +15,9 @@
 //! even to close it is another thread's ([`closer`]), since what a program has sent along may make
 //! that take its time.
 
+mod account;
 pub(crate) mod addresses;
+mod admission;
 mod closer;
 pub(crate) mod cm;
 pub(crate) mod device;

@@ -30,6 +30,8 @@ pub(crate) enum ToSlot {
     Device { device: usize, state: DeviceState, events: Vec<PortEvent> },
     /// A program has connected; its socket comes with this.
     Session { number: u64, uid: u32, pid: i32 },
+    /// A program's session is to end.
+    EndSession { session: u64 },
     /// The answer to a [`ToBroker::Request`].
     Answer { session: u64, answer: Result<Reply, ControlError> },
     /// Whether events wait in a channel of the connection manager, by its handle.

@@ -293,6 +293,11 @@ impl EventLoop {
                     }
                 }
                 ToSlot::Session { number, uid, pid } => self.begin_session(number, uid, pid, fds),
+                ToSlot::EndSession { session } => {
+                    if let Some(&key) = self.keys.get(&session) {
+                        self.end_session(key);
+                    }
+                }
                 ToSlot::Answer { session, answer } => {
                     if let Some(&key) = self.keys.get(&session) {
                         self.pass_on(key, answer);

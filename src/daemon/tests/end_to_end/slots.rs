@@ -3,12 +3,12 @@
 use crate::harness::{Client, End, Kind, could_not_run, eventually, fresh_path, start_with};
 use crate::startup::{signal, urxed_at};
 use rustix::net::sockopt::set_socket_linger;
-use rustix::process::{Resource, Signal, getrlimit};
+use rustix::process::{Signal, geteuid};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 use urxe_daemon::Handle;
@@ -164,28 +164,41 @@ fn a_descriptor_that_blocks_holds_up_its_own_slot_and_nobody_else() {
     eventually("it goes on", || attacker.recv::<Reply>().ok());
 }
 
-#[test]
-fn descriptors_of_a_refused_program_hold_up_no_other() {
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    if limit < 2 * MAX_SESSIONS as u64 {
-        return could_not_run(&format!("{limit} open descriptors are too few for all sessions"));
+/// Connections of programs that say nothing: as many as their user may have, and more that wait.
+fn take_all_sessions(daemon: &Path, observer: &mut Client) -> Vec<Channel> {
+    let mut silent = Vec::new();
+    while observer.counter("urxe0", "sessions_refused") == 0 {
+        silent.extend((0..32).map(|_| Channel::connect(daemon).unwrap()));
+        assert!(silent.len() <= MAX_SESSIONS, "one user has them all");
     }
+    silent
+}
+
+#[test]
+fn descriptors_of_refused_programs_hold_up_no_other() {
     let daemon = Stoppable::new();
     let mut first = Client::connect(&daemon.socket);
-    let silent: Vec<Channel> =
-        (1..MAX_SESSIONS).map(|_| Channel::connect(&daemon.socket).unwrap()).collect();
-    eventually("all are there", || {
-        (first.counter("urxe0", "sessions_opened") == MAX_SESSIONS as u64).then_some(())
-    });
-    // More than can be served.
+    let silent = take_all_sessions(&daemon.socket, &mut first);
     let attackers: Vec<_> = daemon.stopped(|| (0..8).map(|_| daemon.attack()).collect());
-    eventually("all of these are refused", || {
-        (first.counter("urxe0", "sessions_refused") == 8).then_some(())
-    });
+    // What else is to be closed by the broker has its turn after theirs.
+    let mut refused = Channel::connect(&daemon.socket).unwrap();
+    assert!(refused.recv::<Reply>().is_err(), "it is turned away, and closed");
     drop(silent);
     eventually("there is room again", || {
         let mut channel = Channel::connect(&daemon.socket).ok()?;
         channel.call(&Request::Hello { program: "test".into() }, &[]).ok()
     });
     drop(attackers);
+}
+
+#[test]
+fn one_user_with_all_sessions_that_it_may_have_keeps_no_other_out() {
+    if !geteuid().is_root() {
+        return could_not_run("two users need root");
+    }
+    let daemon = Stoppable::new();
+    let mut first = Client::connect(&daemon.socket);
+    let _silent = take_all_sessions(&daemon.socket, &mut first);
+    let mut other = Client::of_ordinary_user(&daemon.socket);
+    other.open("urxe0");
 }

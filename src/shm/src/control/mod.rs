@@ -19,6 +19,7 @@
 
 mod attr;
 pub mod channel;
+pub mod closing;
 mod cm;
 mod codec;
 mod cursor;

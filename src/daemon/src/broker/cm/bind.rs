@@ -60,6 +60,7 @@ impl Cm {
     ) -> Result<u16, ControlError> {
         let id = self.id(key)?;
         let (space, claim) = (id.space, id.claim(key, addr.ip()));
+        self.ports.check_account(addr.port(), claim.user)?;
         match addr.port() {
             0 => self.ports.claim_any(space, claim).or_refuse(Errno::ADDRNOTAVAIL, "any port"),
             port if port < FIRST_FREE_PORT && !is_root => {

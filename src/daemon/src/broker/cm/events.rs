@@ -206,8 +206,7 @@ impl Cm {
                     traffic_class: id.traffic_class,
                     ..Id::new(id.program.clone(), handle, channel, id.space, qp_type)
                 };
-                let key = self.ids.insert(new)?;
-                self.counters.cm_ids_created += 1;
+                let key = self.add_id(new).ok()?;
                 self.conn_owners.insert((device, conn), ConnOwner::Id(key));
                 devices[device].cm.take_request(conn);
                 let event = CmEvent {

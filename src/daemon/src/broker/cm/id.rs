@@ -127,7 +127,7 @@ impl Id {
     /// What it claims of a port on this address.
     pub(super) fn claim(&self, key: u32, addr: IpAddr) -> Claim {
         let family_only = self.is_family_only(addr);
-        Claim { id: key, addr, family_only, reuse_addr: self.reuse_addr }
+        Claim { id: key, user: self.program.uid, addr, family_only, reuse_addr: self.reuse_addr }
     }
 
     /// Its connection, if it has one.

@@ -26,10 +26,11 @@ mod ports;
 mod requests;
 mod route;
 
+use crate::broker::account::Account;
 use crate::broker::device::RdmaDevice;
 use crate::broker::sessions::Program;
 use crate::counters::CmCounters;
-use crate::limits::MAX_CM_WAITING_EVENTS;
+use crate::limits::{MAX_CM_IDS_OF_ALL, MAX_CM_WAITING_EVENTS};
 use crate::refusal::refuse;
 pub(crate) use channel::ChannelNews;
 use channel::{Channels, PendingEvent, QueuedEvent};
@@ -49,6 +50,8 @@ use urxe_types::{Qpn, Slab, index_of};
 pub(crate) struct Cm {
     channels: Channels,
     ids: Slab<Id>,
+    /// How many ids each user has.
+    id_account: Account,
     memberships: Slab<Membership>,
     ports: Ports,
     /// The owners of the connections of the devices' managers.
@@ -75,6 +78,7 @@ impl Cm {
         Cm {
             channels: Channels::default(),
             ids: Slab::default(),
+            id_account: Account::new("ids", MAX_CM_IDS_OF_ALL),
             memberships: Slab::default(),
             ports: Ports::new(),
             conn_owners: HashMap::new(),
@@ -94,6 +98,22 @@ impl Cm {
     /// A channel that has changed since the last time, for the slot of its session.
     pub(crate) fn next_news(&mut self) -> Option<ChannelNews> {
         self.channels.next_news()
+    }
+
+    /// Refuses one more id of a user that has as many as it may.
+    fn check_id(&self, user: u32) -> Result<(), ControlError> {
+        self.id_account.check(user)?;
+        self.ids.next_key().map(drop).ok_or_else(no_more_ids)
+    }
+
+    /// Adds an id.
+    fn add_id(&mut self, id: Id) -> Result<u32, ControlError> {
+        let user = id.program.uid;
+        self.check_id(user)?;
+        let key = self.ids.insert(id).ok_or_else(no_more_ids)?;
+        self.id_account.take(user);
+        self.counters.cm_ids_created += 1;
+        Ok(key)
     }
 
     /// The id of a key that a session has.
@@ -134,6 +154,7 @@ impl Cm {
     fn destroy_id(&mut self, devices: &mut [RdmaDevice], now: Instant, key: u32) -> u32 {
         self.confirmed(key);
         let Some(mut id) = self.ids.remove(key) else { return 0 };
+        self.id_account.give_back(id.program.uid);
         self.counters.cm_ids_destroyed += 1;
         match std::mem::replace(&mut id.phase, Phase::Over) {
             Phase::Listening(listeners) => {
@@ -219,6 +240,10 @@ impl Cm {
             self.accepted.remove(&(device, qpn, key));
         }
     }
+}
+
+fn no_more_ids() -> ControlError {
+    refuse(Errno::NOMEM, "the daemon can have no more ids")
 }
 
 /// An id or a channel that a session knows is there; this is never seen.

@@ -1,12 +1,13 @@
 //! Ports in use: one table for all programs and devices of the daemon, with the rules of the
 //! kernel's `rdma_cm`.
 
+use crate::broker::account::Account;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use urxe_shm::control::CmPortSpace;
+use urxe_shm::control::{CmPortSpace, ControlError};
 
 /// From where the kernel takes ports that programs do not choose, unless told otherwise.
 const LOCAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
@@ -16,6 +17,8 @@ const LOCAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
 pub(super) struct Claim {
     /// The id's key.
     pub(super) id: u32,
+    /// Its program's user.
+    pub(super) user: u32,
     /// On which address, perhaps the wildcard.
     pub(super) addr: IpAddr,
     /// The wildcard means its own family only.
@@ -47,6 +50,8 @@ pub(super) struct Ports {
     local: RangeInclusive<u16>,
     /// Where to begin to look for the next.
     next: u16,
+    /// How many claims of those each user has, in all port spaces.
+    account: Account,
 }
 
 impl Ports {
@@ -55,7 +60,12 @@ impl Ports {
         let local = range.ok().and_then(|range| parse_range(&range)).unwrap_or(LOCAL_PORTS);
         // Anywhere: a daemon that is started again shall not meet its own old connections.
         let next = getrandom::u32().unwrap_or_default() as u16;
-        Ports { claims: HashMap::new(), local, next }
+        Ports::with_local(local, next)
+    }
+
+    fn with_local(local: RangeInclusive<u16>, next: u16) -> Ports {
+        let account = Account::new("ports that programs do not choose", local.len());
+        Ports { claims: HashMap::new(), local, next, account }
     }
 
     /// Whether none is in use.
@@ -71,6 +81,9 @@ impl Ports {
         claim: Claim,
     ) -> Result<(), Errno> {
         self.check(space, port, &claim)?;
+        if self.local.contains(&port) {
+            self.account.take(claim.user);
+        }
         self.claims.entry((space, port)).or_default().push(claim);
         Ok(())
     }
@@ -84,10 +97,21 @@ impl Ports {
             self.next = self.next.wrapping_add(1);
             if let Entry::Vacant(free) = self.claims.entry((space, port)) {
                 free.insert(vec![claim]);
+                self.account.take(claim.user);
                 return Ok(port);
             }
         }
         Err(Errno::ADDRNOTAVAIL)
+    }
+
+    /// Refuses a port that programs need not choose, 0 for any, to a user that has as many of those
+    /// as it may.
+    pub(super) fn check_account(&self, port: u16, user: u32) -> Result<(), ControlError> {
+        // SHARE-104
+        if port == 0 || self.local.contains(&port) {
+            self.account.check(user)?;
+        }
+        Ok(())
     }
 
     /// Whether a claim could stand beside those of others.
@@ -104,11 +128,17 @@ impl Ports {
 
     /// Gives an id's claim up.
     pub(super) fn release(&mut self, space: CmPortSpace, port: u16, id: u32) {
-        if let Some(claims) = self.claims.get_mut(&(space, port)) {
-            claims.retain(|claim| claim.id != id);
-            if claims.is_empty() {
-                self.claims.remove(&(space, port));
+        let Entry::Occupied(mut claims) = self.claims.entry((space, port)) else { return };
+        let is_local = self.local.contains(&port);
+        claims.get_mut().retain(|claim| {
+            let is_given_up = claim.id == id;
+            if is_given_up && is_local {
+                self.account.give_back(claim.user);
             }
+            !is_given_up
+        });
+        if claims.get().is_empty() {
+            claims.remove();
         }
     }
 }
@@ -127,7 +157,7 @@ mod tests {
 
     fn claim(id: u32, addr: &str) -> Claim {
         let addr: IpAddr = addr.parse().unwrap();
-        Claim { id, addr, family_only: addr.is_ipv4(), reuse_addr: false }
+        Claim { id, user: 7, addr, family_only: addr.is_ipv4(), reuse_addr: false }
     }
 
     fn claim_both(first: Claim, second: Claim) -> Result<(), Errno> {
@@ -190,7 +220,7 @@ mod tests {
 
     #[test]
     fn any_port_is_another_each_time_until_there_is_none() {
-        let mut ports = Ports { local: 50_000..=50_009, ..Ports::new() };
+        let mut ports = Ports::with_local(50_000..=50_009, 0);
         let mut had: Vec<u16> =
             (0..10).map(|id| ports.claim_any(TCP, claim(id, "0.0.0.0")).unwrap()).collect();
         had.sort_unstable();
@@ -198,6 +228,24 @@ mod tests {
         let more = claim(10, "0.0.0.0");
         assert_eq!(ports.claim_any(TCP, more), Err(Errno::ADDRNOTAVAIL));
         ports.release(TCP, 50_004, had.iter().position(|port| *port == 50_004).unwrap() as u32);
+    }
+
+    #[test]
+    fn one_user_leaves_ports_to_others() {
+        // SHARE-104
+        let mut ports = Ports::with_local(10_000..=13_199, 0);
+        let had = (0..3200).take_while(|&id| {
+            let has_room = ports.check_account(0, 7).is_ok();
+            has_room && ports.claim_any(TCP, claim(id, "0.0.0.0")).is_ok()
+        });
+        let had = had.count();
+        assert!((2100..2500).contains(&had), "{had}");
+        // Nor by naming them; what is nobody's by chance is whose it is.
+        assert!(ports.check_account(13_199, 7).is_err());
+        assert!(ports.check_account(9_999, 7).is_ok());
+        assert!(ports.check_account(0, 8).is_ok());
+        ports.release(TCP, 10_000, 0);
+        assert!(ports.check_account(0, 7).is_ok());
     }
 
     #[test]

@@ -181,8 +181,7 @@ fn create_id(
     let handle = session.cm.new_handle()?;
     let id = Id::new(session.program.clone(), handle, channel, space, qp_type);
     let id = Id { user_handle: Some(user_handle), ..id };
-    let key = ctx.cm.ids.insert(id).ok_or_else(no_more_ids)?;
-    ctx.cm.counters.cm_ids_created += 1;
+    let key = ctx.cm.add_id(id)?;
     session.cm.ids.insert(handle, key);
     Ok(answer(CmReply::Id(CmIdHandle(handle))))
 }
@@ -207,9 +206,7 @@ fn get_event(
     if ctx.cm.next_is_request(key).ok_or_else(nothing)? {
         // The event stays where it is until there is room.
         session.cm.ids.check_quota()?;
-        if ctx.cm.ids.next_key().is_none() {
-            return Err(no_more_ids());
-        }
+        ctx.cm.check_id(session.program.uid)?;
         handle = session.cm.new_handle()?;
     }
     let (event, id) = ctx.cm.take_event(&mut ctx.devices, key, handle).ok_or_else(nothing)?;
@@ -244,8 +241,4 @@ fn key_of(session: &Session, id: CmIdHandle) -> Result<u32, ControlError> {
 
 fn answer(reply: CmReply) -> Answer {
     Answer::Reply(Reply::Cm(reply))
-}
-
-fn no_more_ids() -> ControlError {
-    refuse(Errno::NOMEM, "the daemon can have no more ids")
 }

@@ -1,0 +1,99 @@
+//! Closing what others have had their hands on, without waiting for what they have prepared.
+//!
+//! The last close of a TCP socket waits, if its owner has said so (`SO_LINGER`), until the peer has
+//! taken what is under way; and the last close of a Unix socket closes all that was sent to it and
+//! not received. The kernel does not wait where a thread closes by ending. So a thread takes the
+//! descriptors into a table of its own, and ends.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::mpsc::channel;
+
+/// Closes descriptors, by a thread that nobody waits for. If there can be no such thread, they are
+/// closed here.
+pub fn close_by_exit(descriptors: Vec<OwnedFd>) {
+    let mut numbers: Vec<u32> = descriptors.iter().map(|fd| fd.as_raw_fd() as u32).collect();
+    numbers.sort_unstable();
+    let (taken, until_taken) = channel::<()>();
+    let (dropped, until_dropped) = channel::<()>();
+    let thread = std::thread::Builder::new().name("urxed-closing".into()).spawn(move || {
+        // If it cannot have a table of its own, it ends without effect.
+        let _ = keep_only(&numbers);
+        drop(taken);
+        // Its own close is to be the last. Nothing is ever sent, so this ends when the other end
+        // is dropped, as above.
+        let _ = until_dropped.recv();
+    });
+    if thread.is_ok() {
+        let _ = until_taken.recv();
+    }
+    drop(descriptors);
+    drop(dropped);
+}
+
+/// Gives the calling thread a descriptor table of its own, with nothing but these, which are in
+/// order.
+fn keep_only(numbers: &[u32]) -> io::Result<()> {
+    let Some(last) = numbers.last() else { return Ok(()) };
+    // First the copy, which has none above.
+    close_range(last + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE as i32)?;
+    let mut next = 0;
+    for &number in numbers {
+        if next < number {
+            close_range(next, number - 1, 0)?;
+        }
+        next = number + 1;
+    }
+    Ok(())
+}
+
+fn close_range(first: u32, last: u32, flags: i32) -> io::Result<()> {
+    // SAFETY: the call touches no memory. The descriptors that it closes are those of the calling
+    // thread's own table, of which nothing in this process knows: the first call gives it one, and
+    // if that fails, no other follows.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt::set_socket_linger;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_socket_that_lingers_keeps_nobody_waiting() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut other, _) = listener.accept().unwrap();
+        set_socket_linger(&stream, Some(Duration::from_secs(60))).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[7; 65_536]).is_ok() {}
+        stream.set_nonblocking(false).unwrap();
+        let (mut read_end, write_end) = std::io::pipe().unwrap();
+        let since = Instant::now();
+        close_by_exit(vec![stream.into()]);
+        close_by_exit(vec![write_end.into()]);
+        assert_eq!(read_end.read(&mut [0]).unwrap(), 0, "it is closed");
+        // All that was under way arrives, and then the end: the socket is closed too.
+        let mut under_way = Vec::new();
+        other.read_to_end(&mut under_way).unwrap();
+        assert!(!under_way.is_empty());
+        assert!(since.elapsed() < Duration::from_secs(30), "it has lingered");
+    }
+
+    #[test]
+    fn the_descriptors_of_this_process_stay_as_they_are() {
+        let kept: Vec<_> = (0..5).map(|_| std::io::pipe().unwrap()).collect();
+        let (closed, _) = std::io::pipe().unwrap();
+        close_by_exit(vec![closed.into()]);
+        for (mut read_end, mut write_end) in kept {
+            write_end.write_all(&[1]).unwrap();
+            read_end.read_exact(&mut [0]).unwrap();
+        }
+    }
+}
