@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigError, Settings};
 use crate::daemon::{Daemon, Handle, StartError, StopPipe};
-use rustix::process::Resource;
+use crate::worker::allow_many_descriptors;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -55,6 +55,9 @@ pub struct Arguments {
     ready_fd: Option<u32>,
 }
 
+/// This program, even if its file has been replaced since.
+const OURSELVES: &str = "/proc/self/exe";
+
 /// Runs a daemon until it is told to stop, and says on stderr what there is to say.
 pub fn run(arguments: Arguments) -> ExitCode {
     match serve(arguments) {
@@ -93,7 +96,8 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
     let stop = StopPipe::new()?;
     // Before there are any files that a signal could leave behind.
     heed_signals(&stop).map_err(RunError::Signals)?;
-    let config = Config::try_from(settings)?;
+    let mut config = Config::try_from(settings)?;
+    config.worker = Some(OURSELVES.into());
     if config.has_fault_in_vain() {
         eprintln!(
             "urxed: --fault names write-first, write-middle or write-last, of which this daemon \
@@ -143,12 +147,4 @@ fn ready_line(daemon: &Handle) -> String {
 fn tell(fd: u32, line: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}"))?;
     writeln!(file, "{line}")
-}
-
-/// Every session takes a few descriptors, and the usual soft limit is 1,024. Where it cannot be
-/// raised, fewer programs can connect.
-fn allow_many_descriptors() {
-    let mut limit = rustix::process::getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }

@@ -2,6 +2,7 @@
 //! to together.
 
 use crate::congestion::Congestion;
+use crate::slot_plan::SlotPlan;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -57,12 +58,13 @@ pub struct Settings {
     #[serde(deserialize_with = "from_text")]
     pub mode: Option<SocketMode>,
 
-    /// How many slots serve programs, each in a thread of its own [default: as many as there are
-    /// processors, 63 at most].
+    /// How many slots serve programs of our own user, each in a thread of its own [default: as many
+    /// as there are processors, 32 at most].
     ///
     /// A slot is the whole data path once; a program is served by one, and the kernel gives each
-    /// slot the packets of its QPs. With --fault there is one, and also with an IPv6 loopback
-    /// address, over which multicast passes within a slot only.
+    /// slot the packets of its QPs. Every other user has one slot, in a process of that user where
+    /// we may make one, as long as slots are left of 63. With --fault there is one for all users,
+    /// and also with an IPv6 loopback address, over which multicast passes within a slot only.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_SLOTS)))]
     #[serde(deserialize_with = "slots")]
     pub slots: Option<u8>,
@@ -292,6 +294,9 @@ const MAX_SOURCE_PORTS: u8 = 64;
 /// The most slots that serve programs: of those that a QPN can name, one is the broker's.
 const MAX_SLOTS: u8 = SlotCount::MAX.get() as u8 - 1;
 
+/// Slots of the daemon's own user if nothing is said, so that about as many other users find one.
+const MAX_DEFAULT_SLOTS: usize = 32;
+
 /// The longest name that a device can have: the kernel's, less the zero behind it.
 const MAX_NAME: usize = 63;
 
@@ -348,10 +353,16 @@ pub struct Config {
     pub socket: PathBuf,
     /// Permissions of the socket.
     pub mode: SocketMode,
-    /// How many slots serve programs, from 1 to 63: each is the whole data path once, in a thread
-    /// of its own. With a [`fault`](Self::fault), or an IPv6 loopback address, there is one,
-    /// whatever this says.
+    /// How many slots serve programs of the daemon's own user, from 1 to 63: each is the whole data
+    /// path once, in a thread of its own. What is left of 63 is for other users, a slot each. With
+    /// a [`fault`](Self::fault), or an IPv6 loopback address, there is one for all, whatever this
+    /// says.
     pub slots: u8,
+    /// The program that serves the programs of other users, in a process for each user: one whose
+    /// `main` calls [`run_if_worker`](crate::run_if_worker) first, this one (`/proc/self/exe`) for
+    /// example. All descriptors of this process are closed for programs that it executes, from then
+    /// on. `None`: a thread of this process serves them.
+    pub worker: Option<PathBuf>,
     /// How packets reach the wire.
     pub port_backend: PortBackend,
     /// How many UDP source ports the QPs of an address are spread over; 1: all packets leave from
@@ -378,7 +389,8 @@ impl Config {
             socket: urxe_shm::socket_path(),
             mode: SocketMode::default(),
             slots: std::thread::available_parallelism()
-                .map_or(1, |processors| processors.get().min(MAX_SLOTS.into()) as u8),
+                .map_or(1, |processors| processors.get().min(MAX_DEFAULT_SLOTS) as u8),
+            worker: None,
             port_backend: PortBackend::default(),
             source_ports: UdpOptions::default().source_ports,
             fault: None,
@@ -398,15 +410,17 @@ impl Config {
         devices.map(name).collect()
     }
 
-    /// The slots of each device, the broker's included.
-    pub(crate) fn slot_count(&self) -> Result<SlotCount, ConfigError> {
+    /// The slots of each device, and whom they serve.
+    pub(crate) fn slot_plan(&self) -> Result<SlotPlan, ConfigError> {
         // A fault specification counts the packets of a device. And the kernel routes no multicast
         // over IPv6 loopback, so each port loops its own back to itself.
         let is_v6_loopback = |addr: &IpAddr| addr.is_ipv6() && addr.is_loopback();
         let is_one = self.fault.is_some() || self.addrs.iter().any(is_v6_loopback);
-        let slots = if is_one && self.slots > 0 { 1 } else { self.slots };
-        let count = SlotCount::try_from(usize::from(slots) + 1).ok().filter(|_| slots > 0);
-        count.ok_or(ConfigError::Slots(slots))
+        match SlotPlan::with_own(self.slots.into()) {
+            // SLOT-102
+            Some(_) if is_one => Ok(SlotPlan::one_for_all()),
+            plan => plan.ok_or(ConfigError::Slots(self.slots)),
+        }
     }
 
     /// Whether packets are to be broken that are not sent: those which a WRITE over RC is made of
@@ -472,6 +486,7 @@ impl TryFrom<Settings> for Config {
             socket: settings.socket.unwrap_or(defaults.socket),
             mode: settings.mode.unwrap_or(defaults.mode),
             slots: settings.slots.unwrap_or(defaults.slots),
+            worker: defaults.worker,
             port_backend: settings.port_backend.unwrap_or(defaults.port_backend),
             source_ports: settings.source_ports.unwrap_or(defaults.source_ports),
             fault: settings.fault,
@@ -603,14 +618,16 @@ mod tests {
             let error = parse(&format!("slots = {wrong}")).unwrap_err().to_string();
             assert!(error.contains(&format!("slots {wrong}: expected 1 to 63")), "{error}");
         }
-        let count = |text: &str| {
-            let settings = parse(&format!("addr = [\"10.0.0.1\"]\n{text}")).unwrap();
-            Config::try_from(settings).unwrap().slot_count().unwrap().get()
-        };
-        assert_eq!(count("slots = 63"), 64, "the broker's own is one more");
-        assert_eq!(count("slots = 3\nfault = \"drop:write:3\""), 2);
-        let settings = parse("addr = [\"::1\"]\nslots = 3").unwrap();
-        assert_eq!(Config::try_from(settings).unwrap().slot_count().unwrap().get(), 2);
+        let plan =
+            |text: &str| Config::try_from(parse(text).unwrap()).unwrap().slot_plan().unwrap();
+        let addr = "addr = [\"10.0.0.1\"]";
+        assert_eq!(plan(&format!("{addr}\nslots = 63")).own(), 1..64);
+        let others = plan(&format!("{addr}\nslots = 3")).of_others();
+        assert_eq!(others, 4..64, "the others are for other users");
+        let fault = format!("{addr}\nslots = 3\nfault = \"drop:write:3\"");
+        for one in [fault.as_str(), "addr = [\"::1\"]\nslots = 3"] {
+            assert_eq!(plan(one), SlotPlan::one_for_all());
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::broker::sockets::PlannedSockets;
 use crate::broker::{Beginning, DevicePlan, EventLoop, Report};
 use crate::config::{Config, ConfigError};
 use crate::port_plan::PortPlan;
+use crate::slot_plan::SlotPlan;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use std::time::Instant;
 use urxe_port::watch::{Links, Watch};
 use urxe_port::{Caps, OpenError};
 use urxe_shm::control::channel::Listener;
-use urxe_types::{PathMtu, Slot, SlotCount};
+use urxe_types::{PathMtu, Slot};
 
 /// Why a daemon did not start.
 #[derive(Debug, thiserror::Error)]
@@ -134,7 +135,7 @@ impl Daemon {
         report: Report,
     ) -> Result<Handle, StartError> {
         config.check()?;
-        let slots = config.slot_count()?;
+        let slots = config.slot_plan()?;
         // The ports first: of two daemons for one address only one comes to touch the socket.
         let watch = Watch::open(Instant::now());
         let slow_watch = watch.why_slow().map(ToString::to_string);
@@ -149,7 +150,7 @@ impl Daemon {
         let devices: Vec<DeviceSummary> = ports.iter().map(|port| port.summary.clone()).collect();
         let listener = listen(&config.socket, config.mode.0)?;
         let StopPipe { read: stop_read, write: stop_write } = stop;
-        let seeds = ports.iter().map(|_| Seeds::new(slots)).collect::<Result<Vec<Seeds>, _>>()?;
+        let seeds = ports.iter().map(|_| Seeds::new()).collect::<Result<Vec<Seeds>, _>>()?;
 
         let sysfs_directory = urxe_shm::sysfs_directory(&config.socket);
         let directory = sysfs_directory.clone();
@@ -159,9 +160,9 @@ impl Daemon {
             let (mut devices, mut plans) = (Vec::new(), Vec::new());
             for (opened, seeds) in ports.into_iter().zip(seeds) {
                 let Opened { sockets, plan, capture, identity, .. } = opened;
-                let own = [seeds.of_slots[0], seeds.of_cm];
+                let own = [seeds.of_slot, seeds.of_cm];
                 devices.push(RdmaDevice::new(identity, sockets, own, config.tuning, now));
-                plans.push(DevicePlan { port: plan, seeds: seeds.of_slots, capture });
+                plans.push(DevicePlan { port: plan, capture });
             }
             let mut event_loop = EventLoop::new(
                 now,
@@ -170,6 +171,7 @@ impl Daemon {
                     devices,
                     plans,
                     slots,
+                    worker: config.worker,
                     tuning: config.tuning,
                     watch,
                     stop: stop_read,
@@ -292,17 +294,17 @@ impl Drop for Handle {
     }
 }
 
-/// What makes the numbers of a device unpredictable. Those of connections are told to everybody, so
-/// that they have a seed of their own.
+/// What makes the numbers of a device unpredictable, as far as they are the broker's. Those of
+/// connections are told to everybody, so that they have a seed of their own.
 struct Seeds {
-    of_slots: Vec<u64>,
+    of_slot: u64,
     of_cm: u64,
 }
 
 impl Seeds {
-    fn new(slots: SlotCount) -> Result<Seeds, StartError> {
-        let of_slots = slots.slots().map(|_| getrandom::u64()).collect::<Result<Vec<u64>, _>>();
-        let seeds = of_slots.and_then(|of_slots| Ok(Seeds { of_slots, of_cm: getrandom::u64()? }));
+    fn new() -> Result<Seeds, StartError> {
+        let seeds =
+            getrandom::u64().and_then(|of_slot| Ok(Seeds { of_slot, of_cm: getrandom::u64()? }));
         let step = "getting random numbers";
         seeds.map_err(|error| StartError::System { step, source: error.into() })
     }
@@ -319,7 +321,7 @@ struct Opened {
 
 fn open_port(
     config: &Config,
-    slots: SlotCount,
+    slots: SlotPlan,
     name: String,
     source: AddressSource,
     links: &Links,

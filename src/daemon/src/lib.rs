@@ -42,8 +42,11 @@ mod pages;
 mod port_plan;
 mod refusal;
 mod slot;
+mod slot_plan;
+mod worker;
 
 pub use cli::{Arguments, run};
 pub use config::{Config, ConfigError, PortBackend, Settings, SocketMode, Wire};
 pub use congestion::{Congestion, CongestionError};
 pub use daemon::{Daemon, DeviceSummary, Handle, StartError};
+pub use worker::run_if_worker;

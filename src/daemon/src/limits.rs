@@ -94,10 +94,14 @@ pub const MAX_MRS: usize = 1_000_000;
 /// Registrations of one session that are mapped into the daemon.
 pub const MAX_MAPPED_MRS: usize = 4096;
 
-/// Registrations of all sessions that are mapped into the daemon, an equal part of them in each
-/// slot: a process can have 65,530 mappings (`vm.max_map_count`), and without any left it cannot
-/// even allocate.
+/// Registrations of all sessions of a process that are mapped there, an equal part of them in each
+/// slot of the daemon's own user, and all in a worker: a process can have 65,530 mappings
+/// (`vm.max_map_count`), and without any left it cannot even allocate.
 pub const MAX_MAPPED_MRS_OF_ALL: usize = 32_768;
+
+/// Registrations that are mapped into the daemon in a slot of another user that is a thread,
+/// because no process of its own could be had: 62 of these have a quarter of the mappings.
+pub const MAX_MAPPED_MRS_OF_GUEST: usize = 256;
 
 /// Bytes mapped for one session: address space only, of which we have 128 TiB.
 pub const MAX_MAPPED_BYTES: u64 = 1 << 40;
@@ -181,8 +185,20 @@ pub(crate) const MAX_LINK_BACKLOG: usize = 16_384;
 /// milliseconds at worst; one that a program has stopped is given up.
 pub(crate) const LINK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a slot is not started again that could not be had.
+/// How long a slot is not started again that could not be had, and none for a user whose worker
+/// ended so soon after its start.
 pub(crate) const START_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a worker stays when its user has no program left, for the next one to find it running.
+pub(crate) const WORKER_LINGER: Duration = Duration::from_secs(5);
+
+/// How long a worker that was let go may take to end by itself. What it has to do is to write what
+/// it has captured.
+pub(crate) const WORKER_END: Duration = Duration::from_secs(1);
+
+/// For how long the slot of a worker that is gone is not another's if there is one that has been
+/// free for longer: peers may still send what is for its QPs.
+pub(crate) const SLOT_REST: Duration = Duration::from_secs(60);
 
 /// How long a slot is waited for that is asked what it has. Then the answer goes without.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,5 +1,7 @@
 //! `urxed`: see `urxed --help`, or the `urxe_daemon` library for a NIC inside another program.
 
-fn main() -> std::process::ExitCode {
-    urxe_daemon::run(clap::Parser::parse())
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    urxe_daemon::run_if_worker().unwrap_or_else(|| urxe_daemon::run(clap::Parser::parse()))
 }

@@ -26,6 +26,8 @@ mod sysfs_overlay;
 mod table;
 mod units;
 
-fn main() -> std::process::ExitCode {
-    cli::run(clap::Parser::parse())
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    urxe_daemon::run_if_worker().unwrap_or_else(|| cli::run(clap::Parser::parse()))
 }

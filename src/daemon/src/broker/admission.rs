@@ -5,6 +5,7 @@
 //! its user that comes meanwhile, and finds no room, waits for that a moment.
 
 use super::account::Account;
+use super::worker::User;
 use crate::limits::{
     DESCRIPTORS_OF_DAEMON, DESCRIPTORS_PER_SESSION, HELLO_TIMEOUT, MAX_SESSIONS, MAX_WAITING,
     MAX_WAITING_OF_USER, REFUSAL_PAUSE, ROOM_TIMEOUT,
@@ -18,7 +19,7 @@ use urxe_shm::control::ControlError;
 /// A program that has connected and has no session yet.
 pub(crate) struct Newcomer {
     pub(crate) socket: OwnedFd,
-    pub(crate) uid: u32,
+    pub(crate) user: User,
     pub(crate) pid: i32,
 }
 
@@ -59,8 +60,9 @@ impl Admission {
         now: Instant,
         newcomer: Newcomer,
     ) -> Result<(), (OwnedFd, ControlError)> {
-        if let Err(error) = self.sessions.check(newcomer.uid) {
-            let of_user = self.waiting.iter().filter(|(_, other)| other.uid == newcomer.uid);
+        if let Err(error) = self.sessions.check(newcomer.user.uid) {
+            let of_user =
+                self.waiting.iter().filter(|(_, other)| other.user.uid == newcomer.user.uid);
             if self.waiting.len() >= MAX_WAITING || of_user.count() >= MAX_WAITING_OF_USER {
                 return Err((newcomer.socket, error));
             }
@@ -71,18 +73,19 @@ impl Admission {
 
     /// The first program of those that wait for which there is room.
     pub(crate) fn next(&mut self) -> Option<Newcomer> {
-        let has_room = |(_, newcomer): &(_, Newcomer)| self.sessions.check(newcomer.uid).is_ok();
+        let has_room =
+            |(_, newcomer): &(_, Newcomer)| self.sessions.check(newcomer.user.uid).is_ok();
         let index = self.waiting.iter().position(has_room)?;
         self.waiting.remove(index).map(|(_, newcomer)| newcomer)
     }
 
     /// One that has waited in vain: its socket, and why there is no room.
     pub(crate) fn next_refused(&mut self, now: Instant) -> Option<(OwnedFd, ControlError)> {
-        let &(until, Newcomer { uid, .. }) = self.waiting.front()?;
+        let &(until, Newcomer { user, .. }) = self.waiting.front()?;
         if until > now {
             return None;
         }
-        let error = self.sessions.check(uid).err()?;
+        let error = self.sessions.check(user.uid).err()?;
         self.waiting.pop_front().map(|(_, newcomer)| (newcomer.socket, error))
     }
 
@@ -140,7 +143,7 @@ mod tests {
 
     fn newcomer(uid: u32) -> Newcomer {
         let (socket, _) = rustix::pipe::pipe().unwrap();
-        Newcomer { socket, uid, pid: 1 }
+        Newcomer { socket, user: User { uid, gid: uid }, pid: 1 }
     }
 
     /// Lets programs of a user come until one has to wait; returns how many are in.
@@ -148,7 +151,7 @@ mod tests {
         for session in 0.. {
             admission.arrive(now, newcomer(uid)).map_err(|(_, error)| error).unwrap();
             match admission.next() {
-                Some(next) => admission.begin(now, next.uid, session),
+                Some(next) => admission.begin(now, next.user.uid, session),
                 None => return session,
             }
         }
@@ -163,7 +166,7 @@ mod tests {
         assert!(admission.next().is_none() && admission.next_refused(now).is_none());
         assert_eq!(admission.deadline(), Some(now + ROOM_TIMEOUT));
         admission.end(7);
-        assert_eq!(admission.next().map(|next| next.uid), Some(7));
+        assert_eq!(admission.next().map(|next| next.user.uid), Some(7));
     }
 
     #[test]
@@ -186,7 +189,7 @@ mod tests {
         let refused = (1..1000).find(|_| admission.arrive(now, newcomer(7)).is_err());
         assert_eq!(refused, Some(MAX_WAITING_OF_USER), "one waits already");
         assert!(admission.arrive(now, newcomer(8)).is_ok());
-        assert_eq!(admission.next().map(|next| next.uid), Some(8));
+        assert_eq!(admission.next().map(|next| next.user.uid), Some(8));
     }
 
     #[test]

@@ -59,7 +59,7 @@ fn open_group(
     addr: IpAddr,
     near: Option<&str>,
 ) -> Result<(Box<dyn SocketGroup>, AddressSockets), OpenError> {
-    let group = source.open(addr, near)?;
+    let mut group = source.open(addr, near)?;
     let own = group.give(own_slot(source))?;
     Ok((group, own))
 }
@@ -439,7 +439,7 @@ mod tests {
     struct FakeGroup(IpAddr);
 
     impl SocketGroup for FakeGroup {
-        fn give(&self, _: Slot) -> Result<AddressSockets, OpenError> {
+        fn give(&mut self, _: Slot) -> Result<AddressSockets, OpenError> {
             Ok(AddressSockets { addr: self.0, fds: Vec::new() })
         }
 

@@ -8,24 +8,26 @@ use super::cm::{self, Answer, Cm};
 use super::device::RdmaDevice;
 use super::gather::Gatherings;
 use super::sessions::{Program, Session};
-use super::slots::{DevicePlan, Report, Slots};
+use super::slots::{DevicePlan, Report, Slots, SlotsBeginning, Watcher};
 use super::sysfs::Sysfs;
+use super::worker::User;
 use crate::config::SocketMode;
 use crate::counters::DaemonCounters;
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, EVENTS_PER_TURN, MESSAGES_PER_TURN};
 use crate::link::{ToBroker, ToSlot};
+use crate::slot_plan::SlotPlan;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
 use urxe_port::watch::Watch;
 use urxe_shm::control::channel::{Listener, peer};
 use urxe_shm::control::{ControlError, Reply, Request};
-use urxe_types::SlotCount;
+use urxe_types::SlotId;
 
 /// What a descriptor that is ready means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,8 @@ enum Token {
     Port { device: usize },
     /// A slot has said something, or takes more.
     Slot { slot: usize },
+    /// A worker has ended.
+    Workers,
 }
 
 impl Token {
@@ -50,6 +54,7 @@ impl Token {
             Token::Watch => (2, 0),
             Token::Port { device } => (3, device),
             Token::Slot { slot } => (4, slot),
+            Token::Workers => (5, 0),
         };
         mio::Token(kind << 16 | index)
     }
@@ -62,6 +67,7 @@ impl Token {
             2 => Token::Watch,
             3 => Token::Port { device: index },
             4 => Token::Slot { slot: index },
+            5 => Token::Workers,
             _ => Token::Stop,
         }
     }
@@ -107,7 +113,9 @@ pub(crate) struct Beginning {
     pub(crate) listener: Listener,
     pub(crate) devices: Vec<RdmaDevice>,
     pub(crate) plans: Vec<DevicePlan>,
-    pub(crate) slots: SlotCount,
+    pub(crate) slots: SlotPlan,
+    /// What serves programs of other users.
+    pub(crate) worker: Option<PathBuf>,
     pub(crate) tuning: Tuning,
     pub(crate) watch: Watch,
     pub(crate) stop: OwnedFd,
@@ -117,13 +125,17 @@ pub(crate) struct Beginning {
 
 impl EventLoop {
     pub(crate) fn new(now: Instant, beginning: Beginning) -> io::Result<EventLoop> {
-        let Beginning { listener, devices, plans, slots, tuning, watch, stop, linger, report } =
-            beginning;
+        let Beginning { listener, devices, watch, stop, linger, .. } = beginning;
+        let Beginning { plans, slots: plan, worker, tuning, report, .. } = beginning;
         let poll = Poll::new()?;
-        let registry = poll.registry().try_clone()?;
-        let token_of = |slot| Token::Slot { slot }.to_mio();
+        let watcher = Watcher {
+            registry: poll.registry().try_clone()?,
+            token_of: |slot| Token::Slot { slot }.to_mio(),
+            of_workers: Token::Workers.to_mio(),
+        };
+        let slots = SlotsBeginning { plan, tuning, plans, worker, watcher, report };
         let mut event_loop = EventLoop {
-            slots: Slots::new(slots, tuning, plans, registry, token_of, report)?,
+            slots: Slots::new(slots)?,
             poll,
             events: Events::with_capacity(EVENTS_PER_TURN),
             ready: Vec::new(),
@@ -174,7 +186,7 @@ impl EventLoop {
         let served = self.serve_all();
         // Before the slots, so that nobody connects to what is ending.
         drop((self.sysfs, self.listener));
-        self.slots.end();
+        self.slots.end_all();
         served
     }
 
@@ -240,6 +252,10 @@ impl EventLoop {
                 }
                 true
             }
+            Token::Workers => {
+                self.slots.reap(now);
+                false
+            }
         }
     }
 
@@ -267,7 +283,7 @@ impl EventLoop {
             self.accept_again = None;
             self.ready.push(Token::Listener);
         }
-        while let Some(slot) = self.slots.end_of_turn(now, &self.ctx.devices) {
+        while let Some(slot) = self.slots.end_of_turn(now, &mut self.ctx.devices) {
             self.end_of_slot(slot);
         }
     }
@@ -327,8 +343,9 @@ impl EventLoop {
     /// A program has connected.
     fn arrive(&mut self, now: Instant, socket: OwnedFd) {
         let Ok(peer) = peer(&socket) else { return self.refuse(socket, None) };
-        let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_pid());
-        if let Err((socket, error)) = self.admission.arrive(now, Newcomer { socket, uid, pid }) {
+        let user = User { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
+        let newcomer = Newcomer { socket, user, pid: peer.pid.as_raw_pid() };
+        if let Err((socket, error)) = self.admission.arrive(now, newcomer) {
             self.refuse(socket, Some(&error));
         }
     }
@@ -357,10 +374,11 @@ impl EventLoop {
 
     /// Passes a program on to a slot, before anything is read of it.
     fn begin_session(&mut self, now: Instant, newcomer: Newcomer) {
-        let Newcomer { socket, uid, pid } = newcomer;
-        let Some(slot) = self.slots.place(now, &self.ctx.devices) else {
+        let Newcomer { socket, user, pid } = newcomer;
+        let Some(slot) = self.slots.place(now, user, &mut self.ctx.devices) else {
             return self.refuse(socket, None);
         };
+        let uid = user.uid;
         let number = self.last_session + 1;
         self.slots.begin_session(now, slot, ToSlot::Session { number, uid, pid }, socket);
         self.last_session = number;
@@ -410,10 +428,15 @@ impl EventLoop {
                 }
             }
             ToBroker::Established { device, qpn } => {
-                if let Some(entry) = self.ctx.devices.get_mut(device) {
+                // SLOT-008
+                let is_own = SlotId::named_by(qpn).index() == slot;
+                let entry = self.ctx.devices.get_mut(device).filter(|_| is_own);
+                if let Some(entry) = entry {
                     self.ctx.cm.on_data(self.ctx.now, device, entry, qpn);
                 }
             }
+            // That it has said anything is enough.
+            ToBroker::Here => {}
             ToBroker::Found { number, found } => {
                 let complete =
                     self.gatherings.found(&self.ctx, &mut self.slots, slot, number, found);
@@ -564,10 +587,10 @@ impl EventLoop {
 mod tests {
     use super::*;
     use crate::limits::HELLO_TIMEOUT;
-    use std::path::PathBuf;
     use std::sync::{Arc, Mutex};
     use urxe_shm::control::CmRequest;
     use urxe_shm::control::channel::Channel;
+    use urxe_types::SlotCount;
 
     /// A broker without devices, driven turn by turn, and where programs connect.
     struct Driven {
@@ -591,7 +614,8 @@ mod tests {
                 listener: Listener::bind(&socket, 0o600).unwrap(),
                 devices: Vec::new(),
                 plans: Vec::new(),
-                slots: SlotCount::try_from(slots + 1).unwrap(),
+                slots: SlotPlan::with_own(slots).unwrap(),
+                worker: None,
                 tuning: Tuning::default(),
                 watch: Watch::open(Instant::now()),
                 stop: read_end,
@@ -713,6 +737,7 @@ mod tests {
             Token::Watch,
             Token::Port { device: crate::limits::MAX_DEVICES - 1 },
             Token::Slot { slot: SlotCount::MAX.get() - 1 },
+            Token::Workers,
         ];
         for token in tokens {
             assert_eq!(Token::from_mio(token.to_mio()), token);

@@ -128,7 +128,8 @@ impl Gatherings {
         from: Cursor,
     ) -> Option<Complete> {
         let first = usize::from(from.slot).max(1);
-        let Some(slot) = (first..slots.numbers().end).find(|&slot| slots.is_running(slot)) else {
+        let Some(slot) = (first..slots.end()).find(|&slot| slots.is_answering(ctx.now, slot))
+        else {
             return self.after_last(gathering, ctx, slots);
         };
         let after = from.after.filter(|_| usize::from(from.slot) == slot);
@@ -143,7 +144,7 @@ impl Gatherings {
         self.last += 1;
         self.open.insert(self.last, gathering);
         let question = ToSlot::Question { number: self.last, device, viewer, subject };
-        slots.send(ctx.now, slot, question, Vec::new());
+        slots.ask(ctx.now, slot, question);
         None
     }
 
@@ -156,7 +157,7 @@ impl Gatherings {
         found: Option<Found>,
     ) -> Option<Complete> {
         let Gathering { session, device, viewer, what, slot, until } = gathering;
-        let next_slot = slots.numbers().end > slot + 1;
+        let next_slot = slots.end() > slot + 1;
         let next_slot = next_slot.then_some(Cursor { slot: slot as u8 + 1, after: None });
         let what = match (what, found) {
             (What::Resources(_), Some(Found::Resources(page))) if !page.resources.is_empty() => {

@@ -24,9 +24,11 @@ pub(crate) mod device;
 mod event_loop;
 mod gather;
 pub(crate) mod sessions;
+mod slot_entry;
 mod slots;
 pub(crate) mod sockets;
 mod sysfs;
+mod worker;
 
 pub(crate) use event_loop::{Beginning, EventLoop};
 pub(crate) use slots::{DevicePlan, Report};

@@ -1,24 +1,31 @@
 //! The slots as the broker has them: which there are, where a new session goes, and what becomes of
 //! one that ends. One runs from its first session on.
+//!
+//! The first are the daemon's own user's, and threads. Each of the others belongs to one other user
+//! while that user has programs, and is a [`Worker`], or a thread where there can be no worker.
 
 use super::closer::Closer;
 use super::device::{AddressChange, RdmaDevice};
-use crate::limits::{LINK_TIMEOUT, START_PAUSE};
-use crate::link::{DeviceBeginning, Link, LinkError, ToBroker, ToSlot};
+use super::slot_entry::{Entry, LetGo, Runner, Why};
+use super::worker::{User, Worker};
+use crate::limits::{ANSWER_TIMEOUT, LINK_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, SLOT_REST, START_PAUSE};
+use crate::link::{DeviceBeginning, Link, LinkError, SlotBeginning, ToBroker, ToSlot};
 use crate::port_plan::PortPlan;
 use crate::slot::{self, SlotError};
+use crate::slot_plan::SlotPlan;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
 use urxe_port::OpenError;
-use urxe_types::{Slot, SlotCount};
+use urxe_types::Slot;
 
 /// Says a sentence to whoever runs the daemon.
 pub(crate) type Report = Arc<dyn Fn(&str) + Send + Sync>;
@@ -26,64 +33,72 @@ pub(crate) type Report = Arc<dyn Fn(&str) + Send + Sync>;
 /// What all slots begin with of one device.
 pub(crate) struct DevicePlan {
     pub(crate) port: PortPlan,
-    /// Makes the numbers of the device in each slot unpredictable.
-    pub(crate) seeds: Vec<u64>,
     /// The file that all slots append their captures to.
     pub(crate) capture: Option<File>,
 }
 
-/// One slot.
-#[derive(Default)]
-struct Entry {
-    /// None while it does not run.
-    link: Option<Link<ToSlot, ToBroker>>,
-    /// Sessions that it serves, or has something of.
-    sessions: usize,
-    /// When to try to start it again, after the system had no room for it.
-    start_again: Option<Instant>,
-    thread: Option<JoinHandle<()>>,
+/// By what the broker is told of links and workers.
+pub(crate) struct Watcher {
+    pub(crate) registry: Registry,
+    /// The token of a slot's link.
+    pub(crate) token_of: fn(usize) -> Token,
+    /// That of all workers.
+    pub(crate) of_workers: Token,
+}
+
+/// What all slots begin with.
+pub(crate) struct SlotsBeginning {
+    pub(crate) plan: SlotPlan,
+    pub(crate) tuning: Tuning,
+    pub(crate) plans: Vec<DevicePlan>,
+    /// What is executed for other users, if there is such a program.
+    pub(crate) worker: Option<PathBuf>,
+    pub(crate) watcher: Watcher,
+    pub(crate) report: Report,
 }
 
 /// All slots but the broker's own.
 pub(crate) struct Slots {
-    count: SlotCount,
+    plan: SlotPlan,
     tuning: Tuning,
     plans: Vec<DevicePlan>,
-    registry: Registry,
-    token_of: fn(usize) -> Token,
+    worker: Option<PathBuf>,
+    watcher: Watcher,
     report: Report,
     closer: Closer,
     /// By number; the first is the broker's own, and has no link.
     entries: Vec<Entry>,
     /// Those whose links have failed, until the broker has seen to it.
     failed: Vec<usize>,
+    /// Users for whom no worker is started until then.
+    pauses: BTreeMap<u32, Instant>,
+    /// What was said that need not be said again.
+    said_threads: bool,
+    said_full: bool,
 }
 
 impl Slots {
-    pub(crate) fn new(
-        count: SlotCount,
-        tuning: Tuning,
-        plans: Vec<DevicePlan>,
-        registry: Registry,
-        token_of: fn(usize) -> Token,
-        report: Report,
-    ) -> io::Result<Slots> {
+    pub(crate) fn new(beginning: SlotsBeginning) -> io::Result<Slots> {
+        let SlotsBeginning { plan, tuning, plans, worker, watcher, report } = beginning;
         Ok(Slots {
-            count,
+            plan,
             tuning,
             plans,
-            registry,
-            token_of,
+            worker,
+            watcher,
             report,
             closer: Closer::new()?,
-            entries: count.slots().map(|_| Entry::default()).collect(),
+            entries: plan.count.slots().map(|_| Entry::default()).collect(),
             failed: Vec::new(),
+            pauses: BTreeMap::new(),
+            said_threads: false,
+            said_full: false,
         })
     }
 
-    /// The numbers of the slots that serve programs.
-    pub(crate) fn numbers(&self) -> std::ops::Range<usize> {
-        1..self.count.get()
+    /// The number behind that of the last slot.
+    pub(crate) fn end(&self) -> usize {
+        self.entries.len()
     }
 
     /// Whether a slot runs.
@@ -91,19 +106,67 @@ impl Slots {
         self.entries.get(slot).is_some_and(|entry| entry.link.is_some())
     }
 
-    /// The slot that a new session goes to: the one with the fewest, which is started if it does
-    /// not run. `None` if none can be had.
-    pub(crate) fn place(&mut self, now: Instant, devices: &[RdmaDevice]) -> Option<usize> {
-        let mut slots: Vec<usize> = self.numbers().collect();
+    /// Whether a slot runs and owes no answer for long.
+    pub(crate) fn is_answering(&self, now: Instant, slot: usize) -> bool {
+        let asked_since = self.entries.get(slot).and_then(|entry| entry.asked_since);
+        self.is_running(slot) && asked_since.is_none_or(|since| now < since + ANSWER_TIMEOUT)
+    }
+
+    /// The slot that a new session of a user goes to, which is started if it does not run. `None`
+    /// if none can be had.
+    pub(crate) fn place(
+        &mut self,
+        now: Instant,
+        user: User,
+        devices: &mut [RdmaDevice],
+    ) -> Option<usize> {
+        // SLOT-101
+        if !self.plan.serve_all() && user.uid != rustix::process::geteuid().as_raw() {
+            return self.place_of_other(now, user, devices);
+        }
+        let mut slots: Vec<usize> = self.plan.own().collect();
         slots.sort_by_key(|&slot| self.entries[slot].sessions);
         slots.into_iter().find(|&slot| {
             let start_again = self.entries[slot].start_again;
             // SLOT-006
             if !self.is_running(slot) && start_again.is_none_or(|at| at <= now) {
-                self.start(now, slot, devices);
+                self.start(now, slot, None, devices);
             }
             self.is_running(slot)
         })
+    }
+
+    /// The slot of a user who is not the daemon's own.
+    fn place_of_other(
+        &mut self,
+        now: Instant,
+        user: User,
+        devices: &mut [RdmaDevice],
+    ) -> Option<usize> {
+        let mut others = self.plan.of_others();
+        let own = others.find(|&slot| self.entries[slot].user == Some(user.uid));
+        if own.is_some() || self.pauses.get(&user.uid).is_some_and(|until| now < *until) {
+            return own;
+        }
+        let free = self.plan.of_others().filter(|&slot| self.entries[slot].is_free());
+        let free: Vec<usize> = free.collect();
+        let since = |slot: &usize| self.entries[*slot].free_since;
+        // SLOT-103
+        let has_rested = |slot: &&usize| since(slot).is_none_or(|since| since + SLOT_REST <= now);
+        let slot = free.iter().find(has_rested).or_else(|| free.iter().min_by_key(|at| since(at)));
+        let Some(&slot) = slot else {
+            if !std::mem::replace(&mut self.said_full, true) {
+                (self.report)(&format!(
+                    "user {} is refused: {} users other than urxed's own can be served at a time, \
+                     and so many are; fewer --slots leave room for more",
+                    user.uid,
+                    self.plan.of_others().len()
+                ));
+            }
+            return None;
+        };
+        self.start(now, slot, Some(user), devices);
+        self.is_running(slot).then_some(slot)
     }
 
     /// A session begins in a slot.
@@ -116,50 +179,73 @@ impl Slots {
     ) {
         self.entries[slot].sessions += 1;
         self.send(now, slot, message, vec![socket]);
+        if self.plan.of_others().contains(&slot) {
+            self.ask(now, slot, ToSlot::AreYouThere);
+        }
     }
 
     /// Nothing is left of a session.
     pub(crate) fn end_session(&mut self, slot: usize) {
         if let Some(entry) = self.entries.get_mut(slot) {
             entry.sessions = entry.sessions.saturating_sub(1);
+            entry.idle_since = Some(Instant::now());
         }
     }
 
     /// Starts a slot. If it cannot be had, that is said, and not tried again at once.
-    fn start(&mut self, now: Instant, slot: usize, devices: &[RdmaDevice]) {
-        if let Err(error) = self.try_start(now, slot, devices) {
+    fn start(&mut self, now: Instant, slot: usize, user: Option<User>, devices: &mut [RdmaDevice]) {
+        if let Err(error) = self.try_start(now, slot, user, devices) {
             (self.report)(&format!("slot {slot} cannot be started: {error}"));
-            self.entries[slot].start_again = Some(now + START_PAUSE);
+            match user {
+                Some(user) => self.pause(now, user.uid),
+                None => self.entries[slot].start_again = Some(now + START_PAUSE),
+            }
             if self.is_running(slot) {
                 self.failed.push(slot);
             }
         }
     }
 
-    fn try_start(&mut self, now: Instant, slot: usize, devices: &[RdmaDevice]) -> io::Result<()> {
-        let number = self.count.slot(slot).map_err(io::Error::other)?;
+    fn try_start(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        user: Option<User>,
+        devices: &mut [RdmaDevice],
+    ) -> io::Result<()> {
+        let number = self.plan.count.slot(slot).map_err(io::Error::other)?;
         let (link, other) = Link::pair()?;
-        let fd = link.as_fd().as_raw_fd();
-        self.registry.register(&mut SourceFd(&fd), (self.token_of)(slot), Interest::READABLE)?;
-        let report = Arc::clone(&self.report);
-        let thread = std::thread::Builder::new()
-            .name(format!("urxed-slot{slot}"))
-            .spawn(move || run(slot, &report, || slot::serve(other)))?;
-        let entry = &mut self.entries[slot];
-        (entry.link, entry.thread) = (Some(link), Some(thread));
-        let start = ToSlot::Start {
+        let (fd, token) = (link.as_fd().as_raw_fd(), (self.watcher.token_of)(slot));
+        let registry = &self.watcher.registry;
+        registry.register(&mut SourceFd(&fd), token, Interest::READABLE)?;
+        let runner = self.run(now, slot, user, other)?;
+        let max_mapped_mrs = match runner {
+            Runner::Thread(_) => self.plan.max_mapped_in_thread(slot),
+            Runner::Worker { .. } => MAX_MAPPED_MRS_OF_ALL,
+        };
+        self.entries[slot] = Entry {
+            link: Some(link),
+            runner: Some(runner),
+            user: user.map(|user| user.uid),
+            idle_since: Some(now),
+            ..Entry::default()
+        };
+        let start = ToSlot::Start(SlotBeginning {
             slot,
-            slots: self.count.get(),
+            slots: self.plan.count.get(),
             devices: devices.len(),
             tuning: self.tuning,
-        };
+            numbering: self.plan.numbering(slot),
+            max_mapped_mrs,
+        });
         self.send(now, slot, start, Vec::new());
         for (index, device) in devices.iter().enumerate() {
             let plan = &self.plans[index];
             let beginning = DeviceBeginning {
                 name: device.name.clone(),
                 guid: device.guid,
-                seed: plan.seeds[slot],
+                // SLOT-103: the next user's numbers are none that the last one knows.
+                seed: getrandom::u64()?,
                 port: plan.port.clone(),
                 state: device.state(),
             };
@@ -167,12 +253,51 @@ impl Slots {
             let capture = capture.into_iter().map(OwnedFd::from).collect();
             self.send(now, slot, ToSlot::Open(beginning), capture);
         }
-        for (index, device) in devices.iter().enumerate() {
-            for addr in device.groups.keys() {
-                self.give(now, number, index, device, AddressChange::Added(*addr));
+        for (index, device) in devices.iter_mut().enumerate() {
+            let addrs: Vec<_> = device.groups.keys().copied().collect();
+            for addr in addrs {
+                self.give(now, number, index, device, AddressChange::Added(addr));
             }
         }
         Ok(())
+    }
+
+    /// Has a slot run: another user's in a worker, if that can be had.
+    fn run(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        user: Option<User>,
+        link: OwnedFd,
+    ) -> io::Result<Runner> {
+        if let Some(user) = user {
+            let Watcher { registry, of_workers, .. } = &self.watcher;
+            let started = match &self.worker {
+                Some(program) => Worker::start(now, program, user, &link, registry, *of_workers),
+                None => Err(io::Error::other("there is no program for that")),
+            };
+            match started {
+                Ok(worker) => return Ok(Runner::Worker { worker, let_go: None }),
+                Err(error) if !std::mem::replace(&mut self.said_threads, true) => {
+                    (self.report)(&format!(
+                        "programs of other users are served by threads of urxed's own user, \
+                         because no process can be started for them: {error}"
+                    ));
+                }
+                Err(_) => {}
+            }
+        }
+        let report = Arc::clone(&self.report);
+        std::thread::Builder::new()
+            .name(format!("urxed-slot{slot}"))
+            .spawn(move || run(slot, &report, || slot::serve(link)))
+            .map(Runner::Thread)
+    }
+
+    /// Lets a while pass before another worker is started for a user.
+    fn pause(&mut self, now: Instant, user: u32) {
+        self.pauses.retain(|_, until| now < *until);
+        self.pauses.insert(user, now + START_PAUSE);
     }
 
     /// Tells all slots that run how a device is from now on.
@@ -180,11 +305,11 @@ impl Slots {
         &mut self,
         now: Instant,
         index: usize,
-        device: &RdmaDevice,
+        device: &mut RdmaDevice,
         changes: &[AddressChange],
         events: &[urxe_nic::PortEvent],
     ) {
-        for slot in self.count.slots().filter(|slot| slot.id().index() > 0) {
+        for slot in self.plan.count.slots().filter(|slot| slot.id().index() > 0) {
             if !self.is_running(slot.id().index()) {
                 continue;
             }
@@ -203,7 +328,7 @@ impl Slots {
         now: Instant,
         slot: Slot,
         index: usize,
-        device: &RdmaDevice,
+        device: &mut RdmaDevice,
         change: AddressChange,
     ) {
         let number = slot.id().index();
@@ -213,7 +338,7 @@ impl Slots {
                 return self.send(now, number, message, Vec::new());
             }
             // It has gone again.
-            AddressChange::Added(addr) => match device.groups.get(&addr) {
+            AddressChange::Added(addr) => match device.groups.get_mut(&addr) {
                 Some(group) => group.give(slot),
                 None => return,
             },
@@ -249,11 +374,22 @@ impl Slots {
         }
     }
 
+    /// Tells a slot something that it answers, sooner or later.
+    pub(crate) fn ask(&mut self, now: Instant, slot: usize, question: ToSlot) {
+        if let Some(entry) = self.entries.get_mut(slot) {
+            entry.asked_since.get_or_insert(now);
+        }
+        self.send(now, slot, question, Vec::new());
+    }
+
     /// The next message of a slot, if there is one.
     pub(crate) fn recv(&mut self, slot: usize) -> Option<ToBroker> {
-        let link = self.entries.get_mut(slot)?.link.as_mut()?;
-        match link.recv() {
-            Ok(received) => received.map(|(message, _)| message),
+        let entry = self.entries.get_mut(slot)?;
+        match entry.link.as_mut()?.recv() {
+            Ok(received) => {
+                entry.asked_since = entry.asked_since.filter(|_| received.is_none());
+                received.map(|(message, _)| message)
+            }
             Err(error) => {
                 self.note(slot, Err(error));
                 None
@@ -267,17 +403,77 @@ impl Slots {
         // SLOT-003
         if let LinkError::Stuck | LinkError::Channel(_) = error {
             (self.report)(&format!("slot {slot} is given up: {error}"));
+            self.let_worker_go(slot, Why::Stuck);
         }
+        self.has_failed_with(slot);
+    }
+
+    fn has_failed_with(&mut self, slot: usize) {
         if !self.failed.contains(&slot) {
             self.failed.push(slot);
         }
     }
 
-    /// Watches links for room that need it, and has closed what has arrived. Returns a slot that
-    /// has failed, if there is one; it is gone now.
-    pub(crate) fn end_of_turn(&mut self, now: Instant, devices: &[RdmaDevice]) -> Option<usize> {
-        for slot in self.numbers() {
-            let Some(link) = &mut self.entries[slot].link else { continue };
+    /// Has a worker end, if that is what runs a slot: by itself, or at once if it hangs.
+    fn let_worker_go(&mut self, slot: usize, why: Why) {
+        if let Some(Runner::Worker { worker, let_go: let_go @ None }) =
+            &mut self.entries[slot].runner
+        {
+            // SLOT-107
+            if why == Why::Stuck {
+                worker.kill();
+            }
+            *let_go = Some(LetGo { since: Instant::now(), why });
+        }
+    }
+
+    /// Sees which workers have ended, and says how if they were not to.
+    pub(crate) fn reap(&mut self, now: Instant) {
+        for slot in self.plan.of_others() {
+            let entry = &mut self.entries[slot];
+            let Some(Runner::Worker { worker, let_go }) = &mut entry.runner else { continue };
+            let Some(end) = worker.end() else { continue };
+            let (why, since) = (let_go.map_or(Why::Failed, |let_go| let_go.why), worker.since);
+            let user = worker.user.uid;
+            entry.runner = None;
+            self.said_full = false;
+            // SLOT-106
+            if why == Why::Failed {
+                (self.report)(&format!(
+                    "{}; its programs have lost their devices, and the next ones start it again",
+                    end.how
+                ));
+                // Whoever ends workers on purpose does not keep the broker busy with starting them.
+                if now < since + START_PAUSE {
+                    self.pause(now, user);
+                }
+            } else if why == Why::Idle && end.is_failure {
+                (self.report)(&end.how);
+            }
+            if self.is_running(slot) {
+                self.has_failed_with(slot);
+            }
+        }
+    }
+
+    /// Watches links for room that need it, has closed what has arrived, and lets workers go that
+    /// have nothing to do. Returns a slot that has failed, if there is one; it is gone now.
+    pub(crate) fn end_of_turn(
+        &mut self,
+        now: Instant,
+        devices: &mut [RdmaDevice],
+    ) -> Option<usize> {
+        for slot in 1..self.end() {
+            let entry = &mut self.entries[slot];
+            if entry.end_of_worker().is_some_and(|end| end <= now)
+                && let Some(Runner::Worker { worker, let_go: Some(let_go) }) = &mut entry.runner
+            {
+                worker.kill();
+                let_go.since = now;
+                self.reap(now);
+            }
+            let entry = &mut self.entries[slot];
+            let Some(link) = &mut entry.link else { continue };
             for descriptor in link.take_sent() {
                 self.closer.close(descriptor);
             }
@@ -285,33 +481,53 @@ impl Slots {
                 self.flush(now, slot);
             }
             self.watch_for_room(slot);
+            let entry = &self.entries[slot];
+            if entry.end_of_silence().is_some_and(|end| end <= now) {
+                self.note(slot, Err(LinkError::Stuck));
+            } else if entry.end_of_idleness().is_some_and(|end| end <= now) {
+                self.let_worker_go(slot, Why::Idle);
+                self.drop_link(now, slot, devices);
+            }
         }
         let slot = self.failed.pop()?;
+        self.let_worker_go(slot, Why::Failed);
+        self.drop_link(now, slot, devices).then_some(slot)
+    }
+
+    /// Lets go of a slot, which ends by that. Returns whether there was one.
+    fn drop_link(&mut self, now: Instant, slot: usize, devices: &mut [RdmaDevice]) -> bool {
         let entry = &mut self.entries[slot];
-        let link = entry.link.take()?;
-        entry.sessions = 0;
+        let Some(link) = entry.link.take() else { return false };
+        (entry.sessions, entry.user, entry.asked_since) = (0, None, None);
+        entry.free_since = Some(now);
+        self.said_full = false;
         let fd = link.as_fd().as_raw_fd();
-        let _ = self.registry.deregister(&mut SourceFd(&fd));
+        let _ = self.watcher.registry.deregister(&mut SourceFd(&fd));
         for descriptor in link.into_descriptors() {
             self.close(descriptor);
         }
         for group in devices.iter().flat_map(|device| device.groups.values()) {
-            if let Ok(slot) = self.count.slot(slot) {
+            if let Ok(slot) = self.plan.count.slot(slot) {
                 group.take_back(slot);
             }
         }
-        Some(slot)
+        true
     }
 
     fn watch_for_room(&mut self, slot: usize) {
         let Some(link) = &mut self.entries[slot].link else { return };
-        let watched = link.watch_for_room(&self.registry, (self.token_of)(slot));
+        let watched = link.watch_for_room(&self.watcher.registry, (self.watcher.token_of)(slot));
         self.note(slot, watched);
     }
 
-    /// When a slot is given up that takes nothing.
+    /// When a slot or a worker is given up, or has nothing to do for long enough.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.entries.iter().filter_map(|entry| entry.link.as_ref()?.deadline()).min()
+        let of_entry = |entry: &Entry| {
+            let of_link = entry.link.as_ref().and_then(Link::deadline);
+            let others = [entry.end_of_silence(), entry.end_of_idleness(), entry.end_of_worker()];
+            others.into_iter().chain([of_link]).flatten().min()
+        };
+        self.entries.iter().filter_map(of_entry).min()
     }
 
     /// Whether a slot has failed and is to be seen to.
@@ -330,18 +546,21 @@ impl Slots {
     }
 
     /// Ends all slots, and waits until they are gone: their addresses are free then.
-    pub(crate) fn end(self) {
-        let threads = self.entries.into_iter().map(|entry| {
+    pub(crate) fn end_all(self) {
+        let runners = self.entries.into_iter().filter_map(|entry| {
             drop(entry.link);
-            entry.thread
+            entry.runner
         });
-        let threads: Vec<_> = threads.collect();
-        let end = Instant::now() + LINK_TIMEOUT;
-        for thread in threads.into_iter().flatten() {
+        let mut runners: Vec<Runner> = runners.collect();
+        let begin = Instant::now();
+        loop {
+            let told = begin.elapsed();
+            runners.retain_mut(|runner| !runner.is_over(told));
             // One that is held up by a program is not waited for.
-            while !thread.is_finished() && Instant::now() < end {
-                std::thread::park_timeout(std::time::Duration::from_micros(100));
+            if runners.is_empty() || told >= LINK_TIMEOUT {
+                return;
             }
+            std::thread::park_timeout(Duration::from_micros(100));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::config::PortBackend;
 use crate::port_plan::PortPlan;
+use crate::slot_plan::SlotPlan;
 use std::net::IpAddr;
 use urxe_port::raw::{RawGroup, RawOptions};
 use urxe_port::udp::UdpGroup;
@@ -21,28 +22,28 @@ pub(crate) trait SocketSource: Send {
 /// An address that is open: what its slots get their sockets from.
 pub(crate) trait SocketGroup: Send {
     /// Gives a slot its sockets, with which it receives from now on.
-    fn give(&self, slot: Slot) -> Result<AddressSockets, OpenError>;
+    fn give(&mut self, slot: Slot) -> Result<AddressSockets, OpenError>;
 
     /// Says that a slot is gone.
     fn take_back(&self, slot: Slot);
 }
 
-/// The sockets of a plan, for so many slots.
+/// The sockets of a plan.
 pub(crate) struct PlannedSockets {
     pub(crate) plan: PortPlan,
-    pub(crate) slots: SlotCount,
+    pub(crate) slots: SlotPlan,
 }
 
 impl SocketSource for PlannedSockets {
     fn slots(&self) -> SlotCount {
-        self.slots
+        self.slots.count
     }
 
     fn open(&self, addr: IpAddr, near: Option<&str>) -> Result<Box<dyn SocketGroup>, OpenError> {
         Ok(match self.plan.backend {
             PortBackend::Udp => {
                 let options = self.plan.udp_options(Slot::ALONE.id());
-                Box::new(UdpGroup::open(addr, near, &options, self.slots)?)
+                Box::new(UdpGroup::open(addr, near, &options, self.slots.sockets())?)
             }
             PortBackend::Raw => Box::new(RawGroup::open(addr, near, &RawOptions::default())?),
         })
@@ -50,9 +51,8 @@ impl SocketSource for PlannedSockets {
 }
 
 impl SocketGroup for UdpGroup {
-    fn give(&self, slot: Slot) -> Result<AddressSockets, OpenError> {
-        let (addr, step) = (self.addr(), "giving a slot its socket");
-        self.give(slot.id()).map_err(|source| OpenError::System { addr, step, source })
+    fn give(&mut self, slot: Slot) -> Result<AddressSockets, OpenError> {
+        self.give(slot.id())
     }
 
     fn take_back(&self, slot: Slot) {
@@ -62,8 +62,8 @@ impl SocketGroup for UdpGroup {
 }
 
 impl SocketGroup for RawGroup {
-    fn give(&self, slot: Slot) -> Result<AddressSockets, OpenError> {
-        self.give(slot)
+    fn give(&mut self, slot: Slot) -> Result<AddressSockets, OpenError> {
+        RawGroup::give(self, slot)
     }
 
     fn take_back(&self, _: Slot) {}

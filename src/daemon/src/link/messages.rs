@@ -4,6 +4,7 @@
 //! ever had; a device by its place in [`ToSlot::Start`].
 
 use crate::port_plan::PortPlan;
+use crate::slot::Numbering;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::ops::Add;
@@ -17,9 +18,8 @@ use urxe_types::{PathMtu, Qpn};
 /// What the broker tells a slot.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToSlot {
-    /// Which slot it is of how many, the broker's included; and how many devices it is to serve:
-    /// so many [`ToSlot::Open`] follow.
-    Start { slot: usize, slots: usize, devices: usize, tuning: Tuning },
+    /// What it is.
+    Start(SlotBeginning),
     /// A device that it is to serve, in their order. The file of its capture comes with this.
     Open(DeviceBeginning),
     /// A device's port gains an address; the sockets come with this.
@@ -36,6 +36,8 @@ pub(crate) enum ToSlot {
     Answer { session: u64, answer: Result<Reply, ControlError> },
     /// Whether events wait in a channel of the connection manager, by its handle.
     CmEvents { session: u64, channel: u32, waiting: bool },
+    /// Answered by [`ToBroker::Here`], if the slot goes on at all.
+    AreYouThere,
     /// Answered by [`ToBroker::Found`] of the same number.
     Question { number: u64, device: usize, viewer: Viewer, subject: Subject },
 }
@@ -53,8 +55,25 @@ pub(crate) enum ToBroker {
     Freed { session: u64 },
     /// Data came for a QP whose program may not know that its peer is ready.
     Established { device: usize, qpn: Qpn },
+    /// The answer to [`ToSlot::AreYouThere`].
+    Here,
     /// The answer to a [`ToSlot::Question`].
     Found { number: u64, found: Found },
+}
+
+/// What a slot has to know of itself in the beginning.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct SlotBeginning {
+    /// Which slot it is.
+    pub(crate) slot: usize,
+    /// Of how many, the broker's included.
+    pub(crate) slots: usize,
+    /// How many devices it is to serve: so many [`ToSlot::Open`] follow.
+    pub(crate) devices: usize,
+    pub(crate) tuning: Tuning,
+    pub(crate) numbering: Numbering,
+    /// Registrations that it may have mapped.
+    pub(crate) max_mapped_mrs: usize,
 }
 
 /// What a slot has to know of a device in the beginning.

@@ -18,13 +18,13 @@ use crate::limits::{
 };
 use crate::link::{Link, LinkError, ToBroker, ToSlot};
 use crate::refusal::refuse;
-use crate::slot::SlotError;
 use crate::slot::alarm::Alarm;
 use crate::slot::awake::Awake;
 use crate::slot::device::SlotDevice;
 use crate::slot::questions;
 use crate::slot::resources::handle;
 use crate::slot::session::{Answer, Session, SlotCtx};
+use crate::slot::{Allotment, SlotError};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry};
 use rustix::io::Errno;
@@ -37,7 +37,7 @@ use urxe_port::AddressSockets;
 use urxe_shm::client::yield_policy::YieldPolicy;
 use urxe_shm::control::channel::ChannelError;
 use urxe_shm::control::{ControlError, Reply};
-use urxe_types::{Slab, Slot};
+use urxe_types::Slab;
 
 /// What a descriptor that is ready means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl EventLoop {
     pub(crate) fn new(
         now: Instant,
         link: Link<ToBroker, ToSlot>,
-        slot: Slot,
+        allotment: Allotment,
         devices: Vec<SlotDevice>,
     ) -> io::Result<EventLoop> {
         let event_loop = EventLoop {
@@ -131,7 +131,7 @@ impl EventLoop {
             keys: BTreeMap::new(),
             dead: Vec::new(),
             ctx: SlotCtx {
-                slot,
+                allotment,
                 devices,
                 programs: BTreeMap::new(),
                 now,
@@ -276,7 +276,7 @@ impl EventLoop {
             };
             match message {
                 // It came first, and was seen to.
-                ToSlot::Start { .. } | ToSlot::Open(_) => {}
+                ToSlot::Start(_) | ToSlot::Open(_) => {}
                 ToSlot::AddAddress { device, addr } => {
                     if let Some(device) = self.ctx.devices.get_mut(device) {
                         device.nic.adopt(AddressSockets { addr, fds })?;
@@ -309,6 +309,7 @@ impl EventLoop {
                         session.show_cm_events(channel, waiting);
                     }
                 }
+                ToSlot::AreYouThere => self.ctx.to_broker.push(ToBroker::Here),
                 ToSlot::Question { number, device, viewer, subject } => {
                     if let Some(found) = questions::answer(&mut self.ctx, device, viewer, subject) {
                         self.ctx.to_broker.push(ToBroker::Found { number, found });

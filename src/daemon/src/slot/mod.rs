@@ -24,7 +24,9 @@ pub(crate) mod questions;
 mod resources;
 mod session;
 
-use crate::link::{Link, LinkError, ToBroker, ToSlot};
+use crate::link::{Link, LinkError, SlotBeginning, ToBroker, ToSlot};
+pub(crate) use numbering::Numbering;
+
 use device::SlotDevice;
 use event_loop::EventLoop;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -54,35 +56,47 @@ pub(crate) enum SlotError {
     Count(#[from] NoSlotCount),
 }
 
+/// What a slot has been given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allotment {
+    /// Which slot it is of how many.
+    pub(crate) slot: Slot,
+    pub(crate) numbering: Numbering,
+    /// Registrations that it may have mapped.
+    pub(crate) max_mapped_mrs: usize,
+}
+
 /// Serves what comes over a link, until the broker lets go of it.
 pub(crate) fn serve(socket: OwnedFd) -> Result<(), SlotError> {
     // Timers of the transport are microseconds; the default slack is 50 of them. Where this is
     // refused they are only less exact.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut link = Link::new(socket);
-    let (slot, devices) = match begin(&mut link) {
+    let (allotment, devices) = match begin(&mut link) {
         Err(SlotError::Link(LinkError::Closed)) => return Ok(()),
         begun => begun?,
     };
-    EventLoop::new(Instant::now(), link, slot, devices).map_err(SlotError::System)?.run()
+    EventLoop::new(Instant::now(), link, allotment, devices).map_err(SlotError::System)?.run()
 }
 
 /// Makes the devices that the broker names first of all.
-fn begin(link: &mut Link<ToBroker, ToSlot>) -> Result<(Slot, Vec<SlotDevice>), SlotError> {
+fn begin(link: &mut Link<ToBroker, ToSlot>) -> Result<(Allotment, Vec<SlotDevice>), SlotError> {
     let mut devices = Vec::new();
-    let mut begun: Option<(Slot, usize, Tuning)> = None;
+    let mut begun: Option<(Allotment, usize, Tuning)> = None;
     loop {
-        if let Some((slot, count, _)) = begun
+        if let Some((allotment, count, _)) = begun
             && devices.len() == count
         {
-            return Ok((slot, devices));
+            return Ok((allotment, devices));
         }
         match (next(link)?, begun) {
-            ((ToSlot::Start { slot, slots, devices, tuning }, _), None) => {
+            ((ToSlot::Start(start), _), None) => {
+                let SlotBeginning { slot, slots, devices, tuning, numbering, max_mapped_mrs } =
+                    start;
                 let slot = SlotCount::try_from(slots)?.slot(slot)?;
-                begun = Some((slot, devices, tuning));
+                begun = Some((Allotment { slot, numbering, max_mapped_mrs }, devices, tuning));
             }
-            ((ToSlot::Open(beginning), mut fds), Some((slot, _, tuning))) => {
+            ((ToSlot::Open(beginning), mut fds), Some((Allotment { slot, .. }, _, tuning))) => {
                 let capture = fds.pop().map(File::from);
                 let port = beginning.port.open(slot.id(), capture)?;
                 devices.push(SlotDevice::new(beginning, port, slot, tuning, Instant::now()));

@@ -8,6 +8,7 @@ use crate::counters::DaemonCounters;
 use crate::limits::{DOORBELLS_PER_TURN, MAX_PROGRAM_NAME, MAX_RING_BYTES, RECLAIM_PER_TURN};
 use crate::link::ToBroker;
 use crate::refusal::{Refusal, no_such, refuse};
+use crate::slot::Allotment;
 use crate::slot::awake::Rest;
 use crate::slot::cm_pipe::CmPipe;
 use crate::slot::device::SlotDevice;
@@ -32,12 +33,11 @@ use urxe_shm::memory::region::Window;
 use urxe_shm::ring::completion_notifier::CompletionNotifier;
 use urxe_shm::ring::doorbell::{DoorbellReader, Position};
 use urxe_shm::ring::geometry::Geometry;
-use urxe_types::{Qpn, Slot};
+use urxe_types::Qpn;
 
 /// What requests are about: the slot as a session sees it.
 pub(crate) struct SlotCtx {
-    /// Which slot it is of how many.
-    pub(crate) slot: Slot,
+    pub(crate) allotment: Allotment,
     pub(crate) devices: Vec<SlotDevice>,
     /// The programs, by the numbers under which the data paths have what is theirs.
     pub(crate) programs: BTreeMap<OwnerId, Program>,

@@ -1,8 +1,8 @@
 //! Starting daemons, and being a program with nothing but messages, rings and doorbells, so that a
 //! test can also do what no library would.
 
-use rustix::process::{Uid, geteuid};
-use rustix::thread::set_thread_uid;
+use rustix::process::{Gid, Uid, geteuid};
+use rustix::thread::{set_thread_gid, set_thread_uid};
 use std::fs::Permissions;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -54,6 +54,11 @@ pub(crate) fn fresh_path() -> PathBuf {
     std::env::temp_dir().join(format!("urxed-test-{}-{number}.sock", std::process::id()))
 }
 
+/// A user that nobody else is.
+pub(crate) fn fresh_uid() -> u32 {
+    1_000_000 + std::process::id() % 100_000 * 1000 + NEXT.fetch_add(1, Ordering::Relaxed) % 1000
+}
+
 /// Starts a daemon with so many devices.
 pub(crate) fn start(devices: usize) -> Handle {
     start_with(devices, |_| ())
@@ -72,6 +77,8 @@ pub(crate) fn try_start(
     loop {
         let mut config = Config::new((0..devices).map(|_| fresh_addr()));
         config.socket = fresh_path();
+        // As in `urxed` itself.
+        config.worker = Some(env!("CARGO_BIN_EXE_urxed").into());
         special(&mut config);
         match Daemon::start(config) {
             Err(StartError::Port(OpenError::PortTaken { .. })) => {}
@@ -120,27 +127,43 @@ impl Client {
 
     /// As [`connect`](Self::connect), as a program of another user than root.
     pub(crate) fn of_ordinary_user(socket: &Path) -> Client {
+        Client::of_user(socket, 65_534)
+    }
+
+    /// As [`connect`](Self::connect), as a program of a user, if we are root.
+    pub(crate) fn of_user(socket: &Path, uid: u32) -> Client {
+        Client::over(Client::channel_of_user(socket, uid).unwrap())
+    }
+
+    /// A connection of a program of a user, if we are root, if there can be one.
+    pub(crate) fn channel_of_user(socket: &Path, uid: u32) -> Option<Channel> {
         let socket = socket.to_owned();
         std::fs::set_permissions(&socket, Permissions::from_mode(0o666)).unwrap();
         let connect = move || {
             if geteuid().is_root() {
                 // Of this thread alone, and for good.
-                set_thread_uid(Uid::from_raw(65_534)).unwrap();
+                set_thread_gid(Gid::from_raw(uid)).unwrap();
+                set_thread_uid(Uid::from_raw(uid)).unwrap();
             }
-            Channel::connect(&socket).unwrap()
+            Channel::connect(&socket).ok()
         };
-        Client::over(std::thread::spawn(connect).join().unwrap())
+        std::thread::spawn(connect).join().unwrap()
     }
 
-    fn over(mut channel: Channel) -> Client {
+    fn over(channel: Channel) -> Client {
+        Client::try_over(channel).unwrap()
+    }
+
+    /// Says hello, if it is served.
+    pub(crate) fn try_over(mut channel: Channel) -> Option<Client> {
         let own = process_memory::open_own().unwrap();
         let hello = Request::Hello { program: "test".into() };
-        let (reply, fds) = channel.call(&hello, &[own.as_fd()]).unwrap();
+        let (reply, fds) = channel.call(&hello, &[own.as_fd()]).ok()?;
         let Reply::Hello { memory_limit } = reply else { panic!("{reply:?}") };
         let [memfd, wake] = <[OwnedFd; 2]>::try_from(fds).unwrap();
         let memory = Arc::new(Mapping::new(memfd, 0, memory_limit as usize).unwrap());
         let doorbells = DoorbellWriter::new(memory.clone()).unwrap();
-        Client { channel, memory, doorbells, wake }
+        Some(Client { channel, memory, doorbells, wake })
     }
 
     /// Asks something.

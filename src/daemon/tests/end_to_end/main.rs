@@ -22,3 +22,4 @@ mod sysfs;
 mod traffic;
 mod unreliable;
 mod windows;
+mod workers;

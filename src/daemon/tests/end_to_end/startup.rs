@@ -35,12 +35,17 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Starts `urxed` on one fresh address; somebody may have had the first ones.
+/// Starts `urxed` with two slots on one fresh address.
 pub(crate) fn urxed_at(socket: &Path) -> (Child, String) {
+    urxed_with(socket, &["--slots", "2"])
+}
+
+/// Starts `urxed` on one fresh address; somebody may have had the first ones.
+pub(crate) fn urxed_with(socket: &Path, others: &[&str]) -> (Child, String) {
     loop {
         let addr = fresh_addr().to_string();
         let socket = socket.to_str().unwrap();
-        let (mut child, line) = urxed(&["--addr", &addr, "--socket", socket, "--slots", "2"]);
+        let (mut child, line) = urxed(&[&["--addr", &addr, "--socket", socket], others].concat());
         if !line.is_empty() {
             assert!(line.contains(&addr), "{line}");
             return (child, line);

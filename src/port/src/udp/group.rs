@@ -3,8 +3,9 @@
 //! All are bound to the same address and port, which makes them a group (`SO_REUSEPORT`), and a
 //! program in the kernel picks the one for a datagram by its number in the group: the order in
 //! which they were bound. A number is free for another socket as soon as its own is closed, so the
-//! group keeps a descriptor of each for as long as it lives. What the kernel has coalesced goes
-//! where its first datagram goes.
+//! group keeps a descriptor of each for as long as it lives, and binds those of slots that come
+//! later when they come, with all that stand before them. What the kernel has coalesced goes where
+//! its first datagram goes.
 //!
 //! The first socket is bound as if it were to be alone. So an address that anybody has already
 //! cannot be had, another group of the same user included; from then on only sockets of this user
@@ -29,14 +30,16 @@ use urxe_wire::ROCE_PORT;
 #[derive(Debug)]
 pub struct UdpGroup {
     addr: IpAddr,
+    interface: Link,
+    options: UdpOptions,
     // SLOT-052
     /// By number of the slot; none is closed as long as the group lives.
     sockets: Vec<Socket>,
 }
 
 impl UdpGroup {
-    /// Opens UDP port 4791 of one of this machine's addresses for so many slots. If several
-    /// interfaces have the address, the one of the name `near` is preferred.
+    /// Opens UDP port 4791 of one of this machine's addresses for so many slots, and more when they
+    /// come. If several interfaces have the address, the one of the name `near` is preferred.
     ///
     /// No slot receives anything before it is [given](Self::give) its socket.
     ///
@@ -52,17 +55,27 @@ impl UdpGroup {
         let interface = open::find_interface(addr, near)?;
         // SLOT-051
         let first = open::bind(addr, ROCE_PORT, &interface)?;
-        let mut sockets = Vec::with_capacity(slots.get());
-        sockets.push(first);
-        while sockets.len() < slots.get() {
-            sockets.push(open::bind_beside(&sockets[0], addr, ROCE_PORT, &interface)?);
-        }
-        for socket in &sockets {
-            prepare(socket, addr, &interface, options)?;
-        }
-        let group = UdpGroup { addr, sockets };
-        group.steer().map_err(OpenError::system(addr, "attaching the filter of its slots"))?;
+        prepare(&first, addr, &interface, options)?;
+        let sockets = vec![first];
+        let mut group = UdpGroup { addr, interface, options: options.clone(), sockets };
+        group.grow(slots.get())?;
         Ok(group)
+    }
+
+    /// Binds the sockets of more slots, so that there are so many.
+    fn grow(&mut self, slots: usize) -> Result<(), OpenError> {
+        let (addr, interface) = (self.addr, &self.interface);
+        let mut more = Vec::new();
+        while self.sockets.len() + more.len() < slots {
+            let socket = open::bind_beside(&self.sockets[0], addr, ROCE_PORT, interface)?;
+            prepare(&socket, addr, interface, &self.options)?;
+            more.push(socket);
+        }
+        if more.is_empty() {
+            return Ok(());
+        }
+        self.sockets.append(&mut more);
+        self.steer().map_err(OpenError::system(addr, "attaching the filter of its slots"))
     }
 
     /// The address.
@@ -73,15 +86,16 @@ impl UdpGroup {
     /// Gives a slot its socket, which receives from now on.
     ///
     /// # Errors
-    /// If there are too many descriptors.
-    ///
-    /// # Panics
-    /// If the group has no such slot.
-    pub fn give(&self, slot: SlotId) -> io::Result<AddressSockets> {
+    /// If there are too many descriptors, or one that the slot needs cannot be bound any more.
+    pub fn give(&mut self, slot: SlotId) -> Result<AddressSockets, OpenError> {
+        let addr = self.addr;
+        // SLOT-100
+        self.grow(slot.index() + 1)?;
         let socket = &self.sockets[slot.index()];
-        let given = socket.try_clone()?;
-        open::receive_anything(socket)?;
-        Ok(AddressSockets { addr: self.addr, fds: vec![given.into()] })
+        let step = "giving a slot its socket";
+        let given = socket.try_clone().map_err(OpenError::system(addr, step))?;
+        open::receive_anything(socket).map_err(OpenError::system(addr, step))?;
+        Ok(AddressSockets { addr, fds: vec![given.into()] })
     }
 
     /// Says that a slot is gone: what comes for it is dropped until it is given to another, and
@@ -89,11 +103,9 @@ impl UdpGroup {
     ///
     /// # Errors
     /// If the kernel refuses it, for want of memory for example.
-    ///
-    /// # Panics
-    /// If the group has no such slot.
     pub fn take_back(&self, slot: SlotId) -> io::Result<()> {
-        let socket = &self.sockets[slot.index()];
+        // One that was never given its socket may have none.
+        let Some(socket) = self.sockets.get(slot.index()) else { return Ok(()) };
         open::receive_nothing(socket)?;
         // SLOT-053: nothing joins what has come before, so this ends.
         let mut first_byte = [MaybeUninit::uninit()];

@@ -326,9 +326,8 @@ impl Port for UdpPort {
             return Ok(());
         }
         let near = &self.sockets.interface().name;
-        let group = UdpGroup::open(addr, Some(near), &self.options, SlotCount::ONE)?;
-        let sockets = group.give(SlotId::BROKER);
-        self.adopt(sockets.map_err(OpenError::system(addr, "taking its socket"))?)
+        let mut group = UdpGroup::open(addr, Some(near), &self.options, SlotCount::ONE)?;
+        self.adopt(group.give(SlotId::BROKER)?)
     }
 
     fn adopt(&mut self, sockets: AddressSockets) -> Result<(), OpenError> {

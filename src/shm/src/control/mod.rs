@@ -25,6 +25,7 @@ mod codec;
 mod cursor;
 pub mod event;
 mod handle;
+mod on_exec;
 mod path;
 mod rate;
 mod reply;
@@ -47,6 +48,7 @@ pub use handle::{
     AhHandle, CmChannelHandle, CmIdHandle, CmMulticastHandle, CompChannelHandle, ContextHandle,
     CqHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle,
 };
+pub use on_exec::close_on_exec;
 pub use path::{LaneState, PathCut, PathHold, PathPage, PathState, RoundTripState};
 pub use rate::LinkRate;
 pub use reply::{ControlError, QpCreated, Reply, RingLocation};

@@ -1,42 +1,43 @@
 //! What objects a device has, whose they are and how they do, page by page.
 
 use crate::pages::{OBJECTS_PER_PAGE, page};
-use crate::slot::numbering::shown;
 use crate::slot::session::Program;
+use crate::slot::{Allotment, Numbering};
 use std::collections::BTreeMap;
 use urxe_engine::{MwInfo, PdId};
 use urxe_nic::{CqStatus, Mr, Nic, OwnerId, QpStatus, SrqStatus};
 use urxe_shm::control::{BoundTo, Resource, ResourceDetail, ResourceKind, ResourcePage};
-use urxe_types::{Gid, MwType, Slot, index_of};
+use urxe_types::{Gid, MwType, index_of};
 
 /// The objects of a kind behind a number. Ids are none of a device's own, and none of a slot's.
 pub(super) fn list(
     nic: &mut Nic,
-    slot: Slot,
+    allotment: Allotment,
     programs: &BTreeMap<OwnerId, Program>,
     may_see: impl Fn(OwnerId) -> bool,
     kind: ResourceKind,
     after: Option<u32>,
 ) -> ResourcePage {
+    let numbering = allotment.numbering;
     let of = |number, owner: OwnerId, pd: Option<PdId>, detail| {
         let program = programs.get(&owner)?;
         let (program, uid) = (program.name.to_string(), program.uid);
-        let pd = pd.map_or(0, |pd| shown(slot, index_of(pd.0)));
+        let pd = pd.map_or(0, |pd| numbering.shown(index_of(pd.0)));
         Some((number, Resource { number, program, uid, pd, detail }))
     };
-    let index = slot.id().index();
+    let index = allotment.slot.id().index();
     match kind {
         ResourceKind::Qp => page(
             index,
             nic.qps_behind(after, may_see).filter_map(|(qpn, qp)| {
-                of(qpn.get(), qp.owner, Some(qp.info.init.pd), detail_of_qp(slot, &qp))
+                of(qpn.get(), qp.owner, Some(qp.info.init.pd), detail_of_qp(numbering, &qp))
             }),
         ),
         ResourceKind::Cq => page(
             index,
             nic.cqs_behind(after, may_see).filter_map(|(number, cq)| {
                 let (_, found) = of(number, cq.owner, None, detail_of_cq(&cq))?;
-                Some((number, Resource { number: shown(slot, number), ..found }))
+                Some((number, Resource { number: numbering.shown(number), ..found }))
             }),
         ),
         ResourceKind::Mr => page(
@@ -64,13 +65,13 @@ pub(super) fn list(
     }
 }
 
-fn detail_of_qp(slot: Slot, qp: &QpStatus) -> ResourceDetail {
+fn detail_of_qp(numbering: Numbering, qp: &QpStatus) -> ResourceDetail {
     let (init, attr) = (&qp.info.init, &qp.info.attr);
     ResourceDetail::Qp {
         qp_type: init.qp_type,
         state: qp.info.state,
-        send_cq: shown(slot, index_of(init.send_cq.0)),
-        recv_cq: shown(slot, index_of(init.recv_cq.0)),
+        send_cq: numbering.shown(index_of(init.send_cq.0)),
+        recv_cq: numbering.shown(index_of(init.recv_cq.0)),
         srq: init.srq().map(|srq| srq.0),
         peer: attr.av.zip(attr.dest_qpn).map(|(av, qpn)| (Gid::from(av.dgid), qpn.get())),
         sq_psn: qp.info.sq_psn.get(),

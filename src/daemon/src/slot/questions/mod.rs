@@ -18,19 +18,24 @@ pub(crate) fn answer(
     viewer: Viewer,
     subject: Subject,
 ) -> Option<Found> {
-    let SlotCtx { slot, devices, programs, counters, .. } = ctx;
-    let slot = *slot;
+    let SlotCtx { allotment, devices, programs, counters, .. } = ctx;
+    let allotment = *allotment;
     let device = devices.get_mut(device)?;
     let may_see =
         |owner: OwnerId| programs.get(&owner).is_some_and(|program| viewer.may_see(program.uid));
     Some(match subject {
-        Subject::Resources { kind, after } => {
-            Found::Resources(listing::list(&mut device.nic, slot, programs, may_see, kind, after))
-        }
-        Subject::Paths { after } => Found::Paths(paths::list(&device.nic, slot, after)),
+        Subject::Resources { kind, after } => Found::Resources(listing::list(
+            &mut device.nic,
+            allotment,
+            programs,
+            may_see,
+            kind,
+            after,
+        )),
+        Subject::Paths { after } => Found::Paths(paths::list(&device.nic, allotment, after)),
         Subject::Qps { after, most } => {
             let (qps, last) = stats::qps(&device.nic, programs, may_see, after, most);
-            Found::Qps { qps, next: last.map(|last| behind(slot.id().index(), last)) }
+            Found::Qps { qps, next: last.map(|last| behind(allotment.slot.id().index(), last)) }
         }
         Subject::Counts => Found::Counts(stats::counts(&device.nic, counters)),
     })

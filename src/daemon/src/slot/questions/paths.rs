@@ -1,22 +1,21 @@
 //! What is known of the ways to peers, page by page.
 
 use crate::pages::{PATHS_PER_PAGE, behind};
-use crate::slot::numbering::shown;
+use crate::slot::Allotment;
 use urxe_engine::{CutCause, Held, LaneInfo, PathInfo};
 use urxe_nic::Nic;
 use urxe_shm::control::{LaneState, PathCut, PathHold, PathPage, PathState, RoundTripState};
-use urxe_types::Slot;
 
 /// The paths behind a number.
-pub(super) fn list(nic: &Nic, slot: Slot, after: Option<u32>) -> PathPage {
+pub(super) fn list(nic: &Nic, allotment: Allotment, after: Option<u32>) -> PathPage {
     let Some(first) = after.map_or(Some(0), |after| after.checked_add(1)) else {
         return PathPage::default();
     };
     let mut paths = (0..).zip(nic.device().paths()).skip(first as usize);
     let page: Vec<(u32, PathInfo)> = paths.by_ref().take(PATHS_PER_PAGE).collect();
     let last = page.last().map(|&(number, _)| number).filter(|_| paths.next().is_some());
-    let next = last.map(|last| behind(slot.id().index(), last));
-    let state = |(number, path): &(u32, PathInfo)| state(shown(slot, *number), path);
+    let next = last.map(|last| behind(allotment.slot.id().index(), last));
+    let state = |(number, path): &(u32, PathInfo)| state(allotment.numbering.shown(*number), path);
     PathPage { paths: page.iter().map(state).collect(), next }
 }
 

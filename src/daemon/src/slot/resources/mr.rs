@@ -1,7 +1,7 @@
 //! Memory registrations.
 
 use super::{PdUser, Refusal, pd, refuse};
-use crate::limits::{MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MAPPED_MRS_OF_ALL, MAX_MR_SIZE};
+use crate::limits::{MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MR_SIZE};
 use crate::refusal::check_quota;
 use crate::slot::objects::Object;
 use crate::slot::session::{Answer, Session, SlotCtx};
@@ -148,13 +148,12 @@ fn map(
 ) -> Result<Mapping, ControlError> {
     check_quota("mapped memory registrations", session.mapped.mrs, MAX_MAPPED_MRS)?;
     let mapped: usize = ctx.devices.iter().map(|device| device.nic.mapped_mrs()).sum();
-    // The slots are threads of one process.
-    let max = MAX_MAPPED_MRS_OF_ALL / (ctx.slot.count().get() - 1).max(1);
+    let max = ctx.allotment.max_mapped_mrs;
     if mapped >= max {
         let sentence = format!(
             "mapped memory registrations: all sessions of slot {} together have {mapped}, and can \
              have no more than {max}",
-            ctx.slot.id()
+            ctx.allotment.slot.id()
         );
         return Err(refuse(Errno::NOMEM, sentence));
     }

@@ -98,7 +98,8 @@ fn a_holder_of_the_sockets_of_a_slot_cannot_change_their_filter() {
 #[test]
 fn sockets_that_are_too_few_are_refused() {
     let addr = fresh_addr();
-    let group = crate::udp::UdpGroup::open(addr, None, &UdpOptions::default(), count(1)).unwrap();
+    let options = UdpOptions::default();
+    let mut group = crate::udp::UdpGroup::open(addr, None, &options, count(1)).unwrap();
     let mut port = RawPort::open_interface("lo", &RawOptions::default()).unwrap();
     let given = group.give(urxe_types::SlotId::BROKER).unwrap();
     let sentence = port.adopt(given).unwrap_err().to_string();

@@ -25,14 +25,14 @@ fn open_group(addr: IpAddr, slots: usize) -> UdpGroup {
 }
 
 /// The port of a slot of a group.
-fn port_of(group: &UdpGroup, id: usize) -> UdpPort {
+fn port_of(group: &mut UdpGroup, id: usize) -> UdpPort {
     let options = UdpOptions { slot: slot(id), ..UdpOptions::default() };
     let mut port = UdpPort::open_interface("lo", &options).unwrap();
     port.adopt(group.give(slot(id)).unwrap()).unwrap();
     port
 }
 
-fn ports_of(group: &UdpGroup, slots: usize) -> Vec<UdpPort> {
+fn ports_of(group: &mut UdpGroup, slots: usize) -> Vec<UdpPort> {
     (0..slots).map(|id| port_of(group, id)).collect()
 }
 
@@ -46,29 +46,29 @@ fn push_sends(batch: &mut TxBatch, flow: &Flow, qpn: u32, psn: u32, packets: u32
 #[test]
 fn each_slot_gets_what_is_for_its_qps_over_ipv4() {
     let addr = fresh_addr();
-    let group = open_group(addr, 8);
-    each_slot_gets_what_is_for_its_qps(addr, &mut ports_of(&group, 8));
+    let mut group = open_group(addr, 8);
+    each_slot_gets_what_is_for_its_qps(addr, &mut ports_of(&mut group, 8));
 }
 
 #[test]
 fn each_slot_gets_what_is_for_its_qps_over_ipv6() {
-    let group = open_group(LOCALHOST_V6, 8);
-    each_slot_gets_what_is_for_its_qps(LOCALHOST_V6, &mut ports_of(&group, 8));
+    let mut group = open_group(LOCALHOST_V6, 8);
+    each_slot_gets_what_is_for_its_qps(LOCALHOST_V6, &mut ports_of(&mut group, 8));
 }
 
 #[test]
 fn every_qpn_comes_to_its_slot_however_many_there_are() {
     for (addr, slots) in [(fresh_addr(), 2), (LOCALHOST_V6, 3), (fresh_addr(), 33)] {
-        let group = open_group(addr, slots);
-        every_qpn_comes_to_its_slot(addr, &mut ports_of(&group, slots));
+        let mut group = open_group(addr, slots);
+        every_qpn_comes_to_its_slot(addr, &mut ports_of(&mut group, slots));
     }
 }
 
 #[test]
 fn the_multicast_qpn_is_the_brokers_with_the_most_slots_too() {
     let addr = fresh_addr();
-    let group = open_group(addr, 64);
-    let mut ports = [port_of(&group, 0), port_of(&group, 63)];
+    let mut group = open_group(addr, 64);
+    let mut ports = [port_of(&mut group, 0), port_of(&mut group, 63)];
     send_plainly(&stranger(addr), addr, &[0xff_ffff, 0xff_fffe, 63 << 18], 32);
     let [to_broker, to_last] = <[_; 2]>::try_from(arrivals(&mut ports, 3)).unwrap();
     assert_eq!(dest_qpns(&to_broker), [0xff_ffff]);
@@ -98,16 +98,16 @@ fn assert_trains_arrive(ports: &mut [UdpPort]) {
 #[test]
 fn trains_arrive_whole_at_their_slots_over_ipv4() {
     let (addr, mut from) = (fresh_addr(), open(fresh_addr()));
-    let group = open_group(addr, 8);
-    let mut ports = ports_of(&group, 8);
+    let mut group = open_group(addr, 8);
+    let mut ports = ports_of(&mut group, 8);
     send_trains(&mut from, addr);
     assert_trains_arrive(&mut ports);
 }
 
 #[test]
 fn trains_arrive_whole_at_their_slots_over_ipv6() {
-    let group = open_group(LOCALHOST_V6, 8);
-    let mut ports = ports_of(&group, 8);
+    let mut group = open_group(LOCALHOST_V6, 8);
+    let mut ports = ports_of(&mut group, 8);
     // There is but one ::1, so that a slot talks to others.
     send_trains(&mut ports[7], LOCALHOST_V6);
     assert_trains_arrive(&mut ports);
@@ -149,7 +149,7 @@ fn users() -> impl Iterator<Item = Option<Uid>> {
 fn a_slot_works_with_sockets_that_were_passed_to_another_user() {
     for user in users() {
         let addr = fresh_addr();
-        let group = open_group(addr, 4);
+        let mut group = open_group(addr, 4);
         let (sockets, mut peer) = (pass(group.give(slot(3)).unwrap()), open(fresh_addr()));
         let (peer_addr, peer_caps) = (peer.caps().addrs[0], peer.caps());
         let of_slot = thread::spawn(move || {
@@ -189,7 +189,7 @@ fn a_slot_works_with_sockets_that_were_passed_to_another_user() {
 #[test]
 fn sockets_of_another_address_or_too_many_are_refused() {
     let [addr, other] = [fresh_addr(), fresh_addr()];
-    let group = open_group(addr, 2);
+    let mut group = open_group(addr, 2);
     let mut port = UdpPort::open_interface("lo", &UdpOptions::default()).unwrap();
     let wrong = AddressSockets { addr: other, ..group.give(SlotId::BROKER).unwrap() };
     let sentence = port.adopt(wrong).unwrap_err().to_string();
@@ -202,8 +202,8 @@ fn sockets_of_another_address_or_too_many_are_refused() {
 }
 
 fn a_slot_that_is_gone_keeps_its_place(addr: IpAddr) {
-    let group = open_group(addr, 8);
-    let (mut ports, from) = (ports_of(&group, 8), stranger(addr));
+    let mut group = open_group(addr, 8);
+    let (mut ports, from) = (ports_of(&mut group, 8), stranger(addr));
     let one_each: Vec<u32> = (0..8).map(|id| id << 18 | 0x55).collect();
     for id in [3, 0, 7] {
         // The port goes with what it has not received; later ones find nobody.
@@ -218,7 +218,7 @@ fn a_slot_that_is_gone_keeps_its_place(addr: IpAddr) {
             arrivals(&mut ports, 7).iter().map(|arrived| dest_qpns(arrived)).collect();
         assert_eq!(arrived, others.iter().map(|qpn| vec![*qpn]).collect::<Vec<_>>());
 
-        ports.insert(id, port_of(&group, id));
+        ports.insert(id, port_of(&mut group, id));
         send_plainly(&from, addr, &one_each, 32);
         let arrived: Vec<Vec<u32>> =
             arrivals(&mut ports, 8).iter().map(|arrived| dest_qpns(arrived)).collect();
@@ -240,8 +240,8 @@ fn a_slot_that_is_gone_keeps_its_place_over_ipv6() {
 fn steering_that_was_taken_away_is_set_again() {
     const SO_DETACH_REUSEPORT_BPF: i32 = 68;
     let addr = fresh_addr();
-    let group = open_group(addr, 4);
-    let (mut ports, from) = (ports_of(&group, 4), stranger(addr));
+    let mut group = open_group(addr, 4);
+    let (mut ports, from) = (ports_of(&mut group, 4), stranger(addr));
     let one_each: Vec<u32> = (0..4).map(|id| id << 18 | 0x55).collect();
     let holder = ports[2].sockets[0].as_fd();
     option::set(holder, libc::SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, 0).unwrap();
@@ -285,8 +285,8 @@ fn of_daemons_that_start_at_one_time_one_has_the_address() {
 #[test]
 fn a_socket_that_this_user_binds_beside_a_group_is_sent_nothing() {
     let addr = fresh_addr();
-    let group = open_group(addr, 4);
-    let mut ports = ports_of(&group, 4);
+    let mut group = open_group(addr, 4);
+    let mut ports = ports_of(&mut group, 4);
     let interface = crate::open::find_interface(addr, None).unwrap();
     let intruder = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
     intruder.set_reuse_port(true).unwrap();
@@ -321,10 +321,10 @@ fn a_user_without_rights_cannot_bind_beside_a_group() {
 fn every_slot_that_joins_a_group_gets_each_datagram_whosever_it_is() {
     for user in users() {
         let (addr, to) = (fresh_addr(), fresh_group());
-        let group = open_group(addr, 4);
+        let mut group = open_group(addr, 4);
         let mut ports: Vec<UdpPort> = (0..3)
             .map(|id| {
-                let mut port = port_of(&group, id);
+                let mut port = port_of(&mut group, id);
                 let join = move || {
                     if let Some(user) = user.filter(|_| id == 2) {
                         set_thread_uid(user).unwrap();
@@ -335,7 +335,7 @@ fn every_slot_that_joins_a_group_gets_each_datagram_whosever_it_is() {
                 thread::spawn(join).join().unwrap()
             })
             .collect();
-        let mut outsider = port_of(&group, 3);
+        let mut outsider = port_of(&mut group, 3);
         let flow = send_to_group(&mut ports[1], to, 0);
         for port in &mut ports {
             assert_receives(port, &flow, 0);
@@ -365,7 +365,7 @@ fn no_two_slots_send_from_one_source_port() {
 /// Ports of all slots of a group in a namespace.
 fn ports_in(namespace: &Namespace, addr: IpAddr, slots: usize) -> (UdpGroup, Vec<UdpPort>) {
     namespace.run(move || {
-        let group = open_group(addr, slots);
+        let mut group = open_group(addr, slots);
         let ports = (0..slots).map(|id| {
             let options = UdpOptions { slot: slot(id), ..UdpOptions::default() };
             let mut port = UdpPort::open_interface("wire", &options).unwrap();
@@ -389,6 +389,28 @@ fn over_a_cable_trains_arrive_whole_at_their_slots_also_where_the_kernel_joins_d
             let mut from = cable.a.run(move || open(from));
             send_trains(&mut from, to);
             assert_trains_arrive(&mut ports);
+        }
+    }
+}
+
+#[test]
+fn slots_that_come_later_get_what_is_for_them_and_the_others_as_before() {
+    for addr in [fresh_addr(), LOCALHOST_V6] {
+        let mut group = open_group(addr, 2);
+        let (mut ports, from) = (ports_of(&mut group, 2), stranger(addr));
+        group.take_back(slot(5)).unwrap();
+        let one_each: Vec<u32> = (0..8).map(|id| id << 18 | 0x55).collect();
+        send_plainly(&from, addr, &one_each, 32);
+        let counts: Vec<usize> = arrivals(&mut ports, 8).iter().map(Vec::len).collect();
+        assert_eq!(counts, [7, 1], "what names no slot that there is yet is the broker's");
+        for (later, expected) in [(5, [3, 1, 1].as_slice()), (7, &[1, 1, 1, 1])] {
+            ports.push(port_of(&mut group, later));
+            send_plainly(&from, addr, &one_each, 32);
+            // Those in between have a socket, which nobody has been given.
+            let arrived = arrivals(&mut ports, expected.iter().sum());
+            assert_eq!(arrived.iter().map(Vec::len).collect::<Vec<_>>(), expected);
+            let last = dest_qpns(arrived.last().unwrap());
+            assert_eq!(last, [one_each[later]]);
         }
     }
 }

@@ -1,0 +1,95 @@
+//! A worker as the broker has it: a process that it starts, watches and ends, and never waits for.
+
+use crate::worker::NAME;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+use urxe_shm::control::close_on_exec;
+
+/// A user whose programs a worker serves, and the group that the first of them had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// A process that serves a user's programs, until it has been reaped.
+pub(crate) struct Worker {
+    child: Child,
+    pub(super) user: User,
+    pub(super) since: Instant,
+    /// Readable when the process has ended. Without it, one that is not given up is not noticed to
+    /// have ended before its link is.
+    _pidfd: Option<OwnedFd>,
+}
+
+impl Worker {
+    /// Starts a process of this program, or of another that is one too, with its end of a link.
+    /// That it has ended is told under this token.
+    pub(super) fn start(
+        now: Instant,
+        program: &Path,
+        user: User,
+        link: &OwnedFd,
+        registry: &Registry,
+        token: Token,
+    ) -> io::Result<Worker> {
+        // SLOT-105: all that this process has belongs to others.
+        close_on_exec()?;
+        let child = Command::new(program)
+            .arg0(NAME)
+            .args([user.uid.to_string(), user.gid.to_string()])
+            .env_clear()
+            .stdin(Stdio::from(link.try_clone()?))
+            .stdout(Stdio::null())
+            .spawn()?;
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok();
+        let watched = pidfd.filter(|pidfd| {
+            let source = &mut SourceFd(&pidfd.as_raw_fd());
+            registry.register(source, token, Interest::READABLE).is_ok()
+        });
+        Ok(Worker { child, user, since: now, _pidfd: watched })
+    }
+
+    /// Ends it, whatever it does.
+    pub(super) fn kill(&mut self) {
+        // It fails only if it has ended.
+        let _ = self.child.kill();
+    }
+
+    /// How it has ended, in words, if it has: it is gone then.
+    pub(super) fn end(&mut self) -> Option<End> {
+        match self.child.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(End { is_failure: !status.success(), how: self.told(status) }),
+            // Somebody else in this process has waited for it.
+            Err(_) => Some(End { is_failure: true, how: self.told(ExitStatus::from_raw(0)) }),
+        }
+    }
+
+    fn told(&self, status: ExitStatus) -> String {
+        let how = match (status.code(), status.signal()) {
+            (_, Some(signal)) => match signal_hook::low_level::signal_name(signal) {
+                Some(name) => format!("was killed by {name}"),
+                None => format!("was killed by signal {signal}"),
+            },
+            (Some(code), None) if code != 0 => format!("has ended with exit code {code}"),
+            _ => "has ended".to_owned(),
+        };
+        format!("worker {} of user {} {how}", self.child.id(), self.user.uid)
+    }
+}
+
+/// How a worker has ended.
+pub(super) struct End {
+    /// It did not end because it was let go.
+    pub(super) is_failure: bool,
+    /// A sentence without its end.
+    pub(super) how: String,
+}
