@@ -4,6 +4,8 @@
 use rustix::io::Errno;
 use rustix::process::Resource;
 use std::fmt::Display;
+use std::io;
+use std::net::IpAddr;
 use urxe_shm::control::ControlError;
 
 /// A request is refused, for this reason.
@@ -77,6 +79,12 @@ pub(crate) fn next_handle(last: &mut u32) -> Result<u32, ControlError> {
         handle.ok_or_else(|| refuse(Errno::NOMEM, "this session has used up all handles"))?;
     *last = handle;
     Ok(handle)
+}
+
+/// A multicast group that a port cannot join.
+pub(crate) fn cannot_join(group: IpAddr, source: &io::Error) -> ControlError {
+    let errno = Errno::from_io_error(source).unwrap_or(Errno::INVAL);
+    refuse(errno, format!("gid {group}: the port cannot join: {source}"))
 }
 
 #[cfg(test)]

@@ -114,7 +114,8 @@ pub trait Port: Send {
     fn add_address(&mut self, addr: IpAddr) -> Result<(), OpenError>;
 
     /// Adds a local address by sockets that were opened elsewhere, for this slot. Otherwise it is
-    /// as [`add_address`](Self::add_address).
+    /// as [`add_address`](Self::add_address). Or [joins](Self::join) a multicast group by sockets
+    /// of [`raw::join`].
     ///
     /// # Errors
     /// If these are not what this port opens for an address, or it is one that has no sockets.

@@ -308,6 +308,11 @@ impl RdmaDevice {
         Ok(())
     }
 
+    /// Opens what receives for a multicast group.
+    pub(crate) fn join(&self, group: IpAddr) -> io::Result<AddressSockets> {
+        self.source.join(group, self.link.interface.as_deref().unwrap_or_default())
+    }
+
     /// The GID table as it is shown: with the addresses that cannot be used yet.
     pub(crate) fn gid_table(&self) -> Vec<Option<IpAddr>> {
         let mut table = self.nic.device().gids().to_vec();
@@ -456,6 +461,10 @@ mod tests {
                 true => Err(OpenError::PortTaken { addr }),
                 false => Ok(Box::new(FakeGroup(addr))),
             }
+        }
+
+        fn join(&self, _: IpAddr, _: &str) -> io::Result<AddressSockets> {
+            Err(io::ErrorKind::Unsupported.into())
         }
     }
 

@@ -15,11 +15,13 @@ use crate::config::SocketMode;
 use crate::counters::DaemonCounters;
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, EVENTS_PER_TURN, MESSAGES_PER_TURN};
 use crate::link::{ToBroker, ToSlot};
+use crate::refusal::cannot_join;
 use crate::slot_plan::SlotPlan;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -414,6 +416,11 @@ impl EventLoop {
                     self.handle(session, request);
                 }
             }
+            ToBroker::Join { session, device, group } => {
+                if self.session_of(slot, session).is_some() {
+                    self.join(slot, session, device, group);
+                }
+            }
             ToBroker::Gone { session } => {
                 if self.session_of(slot, session).is_some() {
                     self.program_is_gone(session);
@@ -451,6 +458,20 @@ impl EventLoop {
     fn session_of(&mut self, slot: usize, session: u64) -> Option<&mut Session> {
         // SLOT-008
         self.sessions.get_mut(&session).filter(|session| session.slot == slot && session.is_in_slot)
+    }
+
+    /// Has a slot join a multicast group by sockets that it may not open itself.
+    fn join(&mut self, slot: usize, number: u64, device: usize, group: IpAddr) {
+        let Some(entry) = self.ctx.devices.get(device) else { return };
+        let answer = match entry.join(group) {
+            Ok(sockets) => {
+                let message = ToSlot::AddAddress { device, addr: group };
+                self.slots.send(self.ctx.now, slot, message, sockets.fds);
+                Ok(Reply::Done)
+            }
+            Err(source) => Err(cannot_join(group, &source)),
+        };
+        self.answer(number, answer);
     }
 
     /// Does what a program asks of the broker.

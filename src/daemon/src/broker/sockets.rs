@@ -3,8 +3,9 @@
 use crate::config::PortBackend;
 use crate::port_plan::PortPlan;
 use crate::slot_plan::SlotPlan;
+use std::io;
 use std::net::IpAddr;
-use urxe_port::raw::{RawGroup, RawOptions};
+use urxe_port::raw::{self, RawGroup, RawOptions};
 use urxe_port::udp::UdpGroup;
 use urxe_port::{AddressSockets, OpenError};
 use urxe_types::{Slot, SlotCount};
@@ -17,6 +18,10 @@ pub(crate) trait SocketSource: Send {
     /// Opens an address. Of several interfaces that have it, the one of the name `near` is
     /// preferred.
     fn open(&self, addr: IpAddr, near: Option<&str>) -> Result<Box<dyn SocketGroup>, OpenError>;
+
+    /// Opens what receives for a multicast group on an interface, for a slot that has not the right
+    /// to do so itself.
+    fn join(&self, group: IpAddr, interface: &str) -> io::Result<AddressSockets>;
 }
 
 /// An address that is open: what its slots get their sockets from.
@@ -47,6 +52,14 @@ impl SocketSource for PlannedSockets {
             }
             PortBackend::Raw => Box::new(RawGroup::open(addr, near, &RawOptions::default())?),
         })
+    }
+
+    fn join(&self, group: IpAddr, interface: &str) -> io::Result<AddressSockets> {
+        match self.plan.backend {
+            PortBackend::Raw => raw::join(group, interface, &RawOptions::default()),
+            // It takes no right.
+            PortBackend::Udp => Err(io::ErrorKind::PermissionDenied.into()),
+        }
     }
 }
 

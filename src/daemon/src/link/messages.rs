@@ -22,7 +22,7 @@ pub(crate) enum ToSlot {
     Start(SlotBeginning),
     /// A device that it is to serve, in their order. The file of its capture comes with this.
     Open(DeviceBeginning),
-    /// A device's port gains an address; the sockets come with this.
+    /// A device's port gains an address, or joins a multicast group; the sockets come with this.
     AddAddress { device: usize, addr: IpAddr },
     /// A device's port loses an address.
     RemoveAddress { device: usize, addr: IpAddr },
@@ -49,6 +49,9 @@ pub(crate) enum ToBroker {
     Named { session: u64, name: String },
     /// A program asks what is the broker's to answer, and waits.
     Request { session: u64, request: Request },
+    /// A program asks for a multicast group that the slot may not join itself, and waits. The
+    /// sockets come with [`ToSlot::AddAddress`], before the answer.
+    Join { session: u64, device: usize, group: IpAddr },
     /// A program is gone; its objects are being freed.
     Gone { session: u64 },
     /// Nothing is left of a program that is gone.

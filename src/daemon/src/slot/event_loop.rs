@@ -279,7 +279,11 @@ impl EventLoop {
                 ToSlot::Start(_) | ToSlot::Open(_) => {}
                 ToSlot::AddAddress { device, addr } => {
                     if let Some(device) = self.ctx.devices.get_mut(device) {
-                        device.nic.adopt(AddressSockets { addr, fds })?;
+                        let adopted = device.nic.adopt(AddressSockets { addr, fds });
+                        // A program that asked for a group is told by the answer.
+                        if !addr.is_multicast() {
+                            adopted?;
+                        }
                     }
                 }
                 ToSlot::RemoveAddress { device, addr } => {
@@ -350,8 +354,8 @@ impl EventLoop {
     /// Gives a session the broker's answer, and goes on with what it asks next.
     fn pass_on(&mut self, key: u32, answer: Result<Reply, ControlError>) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        let Some(answer) = session.answered(answer) else { return };
-        if self.reply(key, answer) && !self.ready.contains(&Token::Session { key }) {
+        let goes_on = session.answered(answer).is_none_or(|answer| self.reply(key, answer));
+        if goes_on && !self.ready.contains(&Token::Session { key }) {
             self.ready.push(Token::Session { key });
         }
     }

@@ -96,6 +96,8 @@ pub(crate) struct Session {
     cm_pipes: BTreeMap<u32, CmPipe>,
     /// What it waits for, if the broker has not answered yet.
     asked: Option<Asked>,
+    /// The multicast group that it was asked for last, until the request is handled again.
+    asked_to_join: Option<IpAddr>,
 }
 
 /// What the broker has been asked, as far as its answer changes something here.
@@ -103,6 +105,8 @@ enum Asked {
     /// For a channel, with both ends of its pipe.
     CreateChannel(CmPipe, OwnedFd),
     DestroyChannel(CmChannelHandle),
+    /// For a multicast group, to do this then.
+    Join(Request),
     Other,
 }
 
@@ -152,6 +156,7 @@ impl Session {
             mapped: Mapped::default(),
             cm_pipes: BTreeMap::new(),
             asked: None,
+            asked_to_join: None,
         }
     }
 
@@ -264,12 +269,31 @@ impl Session {
         Ok(Answer::Brokers)
     }
 
+    /// Asks the broker for a multicast group that this process may not join; a QP is attached then.
+    pub(crate) fn ask_to_join(
+        &mut self,
+        ctx: &mut SlotCtx,
+        device: usize,
+        group: IpAddr,
+        then: Request,
+    ) -> Answer {
+        (self.asked, self.asked_to_join) = (Some(Asked::Join(then)), Some(group));
+        ctx.to_broker.push(ToBroker::Join { session: self.id.0, device, group });
+        Answer::Brokers
+    }
+
+    /// Whether the broker has been asked for this multicast group just now.
+    pub(crate) fn has_asked_to_join(&mut self, group: IpAddr) -> bool {
+        self.asked_to_join.take() == Some(group)
+    }
+
     /// Whether the session waits for the broker.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// Makes the broker's answer the session's; `None` if nothing was asked.
+    /// Makes the broker's answer the session's; `None` if nothing was asked, or a request is to be
+    /// handled again.
     pub(crate) fn answered(
         &mut self,
         answer: Result<Reply, ControlError>,
@@ -277,10 +301,17 @@ impl Session {
         let asked = self.asked.take()?;
         let reply = match answer {
             Ok(reply) => reply,
-            Err(error) => return Some(Err(error)),
+            Err(error) => {
+                self.asked_to_join = None;
+                return Some(Err(error));
+            }
         };
         let mut fds = Vec::new();
         match (asked, &reply) {
+            (Asked::Join(then), _) => {
+                self.hold_request(then, Vec::new());
+                return None;
+            }
             (Asked::CreateChannel(pipe, read_end), Reply::Cm(CmReply::Channel(channel))) => {
                 self.cm_pipes.insert(channel.0, pipe);
                 fds.push(read_end);

@@ -162,7 +162,7 @@ fn refused_address_handles_say_why() {
 }
 
 /// A group that no other test uses.
-fn fresh_group() -> IpAddr {
+pub(crate) fn fresh_group() -> IpAddr {
     let IpAddr::V4(addr) = fresh_addr() else { unreachable!("fresh addresses are IPv4") };
     let [_, b, c, d] = addr.octets();
     Ipv4Addr::new(239, b, c, d).into()

@@ -1,22 +1,25 @@
 //! Workers: the programs of other users are served by processes of their own, whose fate is nobody
 //! else's.
 
+use crate::datagrams::fresh_group;
 use crate::harness::{
-    Client, End, Kind, could_not_run, eventually, fresh_path, fresh_uid, start_with,
+    Client, End, Kind, QKEY, av, could_not_run, datagram_attrs, eventually, fresh_path, fresh_uid,
+    start_with,
 };
 use crate::startup::{signal, urxed_with};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use urxe_daemon::Handle;
+use urxe_daemon::{Handle, PortBackend};
 use urxe_shm::control::{Request, ResourceKind};
-use urxe_types::{Extra, QpType, SendData, SendOp, SlotId};
+use urxe_types::{DatagramPath, Destination, Extra, QpType, Qpn, SendData, SendOp, SlotId};
 
 /// Whether there can be programs of several users.
 fn is_root() -> bool {
@@ -472,4 +475,40 @@ fn a_worker_without_memory_takes_its_users_programs_with_it_and_nothing_else() {
     urxed.says(&format!("worker {worker} of user {uid} was killed by SIGKILL"));
     assert!(has_lost_its_device(&mut other));
     victims.notice_nothing();
+}
+
+#[test]
+fn a_worker_joins_groups_that_it_has_not_the_right_to_join() {
+    if !is_root() {
+        return;
+    }
+    for backend in [PortBackend::Raw, PortBackend::Udp] {
+        let daemon = start_with(1, |config| config.port_backend = backend);
+        let socket = daemon.socket();
+        let group = fresh_group();
+        let client = Client::of_user(socket, fresh_uid());
+        let mut other = End::with(client, "urxe0", QpType::Ud, Kind::Shared, 4096);
+        let mut own = End::datagram(&daemon, 0, Kind::Shared, 4096);
+        for attr in datagram_attrs() {
+            other.client.modify(&other.qp, attr).unwrap();
+        }
+        for round in 0..2 {
+            let request =
+                |gid: IpAddr| Request::AttachMcast { qp: other.qp.created.qp, gid: gid.into() };
+            other.client.call(request(group)).unwrap();
+            assert!(other.client.call(request(own.addr)).is_err(), "no group, and no end of it");
+            other.post_recv(round, &[other.mr.sge(0, 4096)]);
+            own.mr.write(0, b"to all");
+            let to = Destination {
+                path: DatagramPath::Vector(av(group)),
+                qpn: Qpn::MULTICAST,
+                qkey: QKEY,
+            };
+            own.post_datagram(1, to, SendData::Sges(&[own.mr.sge(0, 6)]));
+            assert_eq!(other.cq.wait(1)[0].status, 0);
+            assert_eq!(other.mr.read(40, 6), b"to all");
+            let detach = Request::DetachMcast { qp: other.qp.created.qp, gid: group.into() };
+            other.client.call(detach).unwrap();
+        }
+    }
 }

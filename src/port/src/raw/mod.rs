@@ -60,6 +60,17 @@ impl Default for RawOptions {
     }
 }
 
+/// Opens the sockets with which a [`RawPort`] on an interface is a member of a multicast group, for
+/// one that has not the right to open them: it is to [adopt](Port::adopt) them.
+///
+/// # Errors
+/// As those of [`Port::join`].
+pub fn join(group: IpAddr, interface: &str, options: &RawOptions) -> io::Result<AddressSockets> {
+    open::check_group(group)?;
+    let interface = open::interface_named(interface).map_err(io::Error::other)?;
+    socket::join(group, &interface, options)
+}
+
 /// A port over raw and packet sockets.
 pub struct RawPort {
     options: RawOptions,
@@ -261,6 +272,13 @@ impl Port for RawPort {
 
     fn adopt(&mut self, sockets: AddressSockets) -> Result<(), OpenError> {
         let (addr, mut raw) = (sockets.addr, None);
+        if addr.is_multicast() {
+            if self.sockets.position(addr).is_some() {
+                return Ok(());
+            }
+            let joined = RawSocket::of_group(sockets).and_then(|joined| self.sockets.push(joined));
+            return joined.map_err(OpenError::system(addr, "taking the sockets of a group"));
+        }
         let groups = self.sockets.add_address(addr, |_| {
             let (socket, sender) = RawSocket::of_address(sockets)?;
             raw = Some(sender);
@@ -285,7 +303,8 @@ impl Port for RawPort {
         if self.sockets.position(group).is_some() {
             return Ok(());
         }
-        self.sockets.push(RawSocket::of_group(group, self.sockets.interface(), &self.options)?)
+        let sockets = socket::join(group, self.sockets.interface(), &self.options)?;
+        self.sockets.push(RawSocket::of_group(sockets)?)
     }
 
     fn leave(&mut self, group: IpAddr) -> io::Result<()> {

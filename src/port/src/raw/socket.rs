@@ -39,27 +39,17 @@ impl RawSocket {
         Ok((RawSocket { packet, dst: addr, receive_capacity, _hold: hold }, sender))
     }
 
-    /// What receives for a multicast group, of which many ports of this machine can be members.
-    pub(super) fn of_group(
-        group: IpAddr,
-        interface: &Link,
-        options: &RawOptions,
-    ) -> io::Result<RawSocket> {
-        // What ports of this machine send, this one included, is seen on its way out.
-        let packet = packet::socket(!interface.loopback)?;
-        let hold = Socket::new(open::domain(group), Type::DGRAM, Some(Protocol::UDP))?;
-        open::receive_nothing(&hold)?;
-        match group {
-            IpAddr::V4(group) => {
-                let index = InterfaceIndexOrAddress::Index(interface.index);
-                hold.join_multicast_v4_n(&group, &index)?;
-            }
-            IpAddr::V6(group) => hold.join_multicast_v6(&group, interface.index)?,
-        }
-        let filter = filter::roce_for_group(group, interface.index, interface.loopback);
-        listen(&packet, packet::ALL_PROTOCOLS, &filter, options)?;
+    /// What receives for a multicast group: what [`join`] has opened.
+    pub(super) fn of_group(sockets: AddressSockets) -> io::Result<RawSocket> {
+        let AddressSockets { addr: dst, fds } = sockets;
+        let [packet, hold] = <[OwnedFd; 2]>::try_from(fds)
+            .map_err(|fds| {
+                let what = format!("{} sockets, expected two", fds.len());
+                io::Error::new(io::ErrorKind::InvalidInput, what)
+            })?
+            .map(Socket::from);
         let receive_capacity = open::receive_capacity(&packet);
-        Ok(RawSocket { packet, dst: group, receive_capacity, _hold: hold })
+        Ok(RawSocket { packet, dst, receive_capacity, _hold: hold })
     }
 
     /// See [`open::receive_capacity`].
@@ -78,6 +68,30 @@ impl AsFd for RawSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.packet.as_fd()
     }
+}
+
+/// Opens what receives for a multicast group, of which many ports of this machine can be members.
+pub(super) fn join(
+    group: IpAddr,
+    interface: &Link,
+    options: &RawOptions,
+) -> io::Result<AddressSockets> {
+    // What ports of this machine send, this one included, is seen on its way out.
+    let packet = packet::socket(!interface.loopback)?;
+    let hold = Socket::new(open::domain(group), Type::DGRAM, Some(Protocol::UDP))?;
+    open::receive_nothing(&hold)?;
+    match group {
+        IpAddr::V4(group) => {
+            let index = InterfaceIndexOrAddress::Index(interface.index);
+            hold.join_multicast_v4_n(&group, &index)?;
+        }
+        IpAddr::V6(group) => hold.join_multicast_v6(&group, interface.index)?,
+    }
+    let filter = filter::roce_for_group(group, interface.index, interface.loopback);
+    listen(&packet, packet::ALL_PROTOCOLS, &filter, options)?;
+    // SLOT-060
+    option::lock_filter(packet.as_fd())?;
+    Ok(AddressSockets { addr: group, fds: [packet, hold].map(Into::into).into() })
 }
 
 /// The socket that receives for one of our addresses what is for a slot.

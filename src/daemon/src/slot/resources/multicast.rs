@@ -2,14 +2,15 @@
 
 use super::{qp, refuse};
 use crate::limits::{MAX_MCAST_ATTACHMENTS, MAX_MCAST_GROUPS};
-use crate::refusal::check_quota;
+use crate::refusal::{cannot_join, check_quota};
 use crate::slot::session::{Answer, Session, SlotCtx};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
+use std::io;
 use std::net::IpAddr;
 use urxe_engine::McastError;
 use urxe_nic::AttachError;
-use urxe_shm::control::{ControlError, QpHandle, Reply};
+use urxe_shm::control::{ControlError, QpHandle, Reply, Request};
 use urxe_types::Gid;
 
 pub(super) fn attach(
@@ -29,13 +30,19 @@ pub(super) fn attach(
             check_quota("multicast groups", groups.len(), MAX_MCAST_GROUPS)?;
         }
         let group = gid.to_ip();
-        ctx.devices[device].nic.attach_mcast(qpn, group).map_err(|error| match error {
-            AttachError::Engine(error) => refuse_mcast(error),
-            AttachError::Port(source) => {
-                let errno = Errno::from_io_error(&source).unwrap_or(Errno::INVAL);
-                refuse(errno, format!("gid {group}: the port cannot join: {source}"))
+        let has_asked = session.has_asked_to_join(group);
+        match ctx.devices[device].nic.attach_mcast(qpn, group) {
+            Ok(()) => {}
+            Err(AttachError::Engine(error)) => return Err(refuse_mcast(error)),
+            // SLOT-109
+            Err(AttachError::Port(source))
+                if source.kind() == io::ErrorKind::PermissionDenied && !has_asked =>
+            {
+                let then = Request::AttachMcast { qp: handle, gid };
+                return Ok(session.ask_to_join(ctx, device, group, then));
             }
-        })?;
+            Err(AttachError::Port(source)) => return Err(cannot_join(group, &source)),
+        }
         session.attachments.insert(attachment);
     }
     Ok(Reply::Done.into())
