@@ -30,6 +30,8 @@ DATAGRAMS = 'udaddy -c 1000'
 CM_WORDS = ['--cm', CM_PORT, '--cm-datagrams', DATAGRAM_PORT]
 # On which the largest path MTU fits.
 LINK_MTU = 9000
+# Of librdmacm-dev, without which the agent does not use the connection manager.
+RDMA_CM = pathlib.Path('/usr/include/rdma/rdma_cma.h')
 STARTING = 60
 # Of a kernel that has come to harm, in what it says.
 SIGNS = 'BUG:', 'Oops:', 'WARNING:', 'Kernel panic', 'general protection', 'RIP:', 'refcount'
@@ -66,9 +68,13 @@ def process(command, **keywords):
 def agent(folder):
     """The program that does what it is told, built here."""
     program = folder / 'agent'
-    sources = ROOT / 'interop/agent'
-    subprocess.run(['cc', '-O2', '-o', program, sources / 'agent.c', sources / 'json.c',
-                    '-libverbs'], check=True)
+    sources = [ROOT / 'interop/agent' / name for name in ('agent.c', 'json.c')]
+    libraries = ['-libverbs']
+    if RDMA_CM.exists():
+        # It connects by the connection manager too.
+        sources.append(sources[0].with_name('cm.c'))
+        libraries += ['-lrdmacm', '-DRDMACM']
+    subprocess.run(['cc', '-O2', '-o', program, *sources, *libraries], check=True)
     return program
 
 
@@ -146,8 +152,10 @@ class Rxe:
 
     addr, tester = '10.77.0.2', '10.77.0.1'
 
-    def __init__(self, kernel):
-        self.guest = Guest(kernel=kernel, name=f'conform-{kernel}-{os.getpid()}', mtu=LINK_MTU)
+    def __init__(self, kernel, number):
+        """`number` tells guests with the same kernel apart."""
+        name = f'conform-{kernel}-{os.getpid()}-{number}'
+        self.guest = Guest(kernel=kernel, name=name, mtu=LINK_MTU)
 
     def __enter__(self):
         guest = self.guest.__enter__()

@@ -52,6 +52,8 @@ def result(device, name):
         return {'name': name, 'verdict': 'stops', 'seen': device.stops[name], 'packets': []}
     results = [check for report in device.reports for check in report['checks']
                if check['name'] == name]
+    # What came too late to be told says nothing where another way told it.
+    results = [check for check in results if not check['late']] or results
     return min(results, key=lambda check: WORST.index(check['verdict']), default=None)
 
 

@@ -1,6 +1,9 @@
 //! The conformance checks, asked of our own engine.
 
+use std::time::Duration;
+use urxe_conform::pace::Pace;
 use urxe_conform::run::{Plan, play};
+use urxe_conform::script::Waits;
 use urxe_conform::verdict::Verdict;
 use urxe_conform::{checks, rules};
 use urxe_port::sim::Link;
@@ -48,6 +51,27 @@ fn every_check_has_a_name_of_its_own_and_a_rule_that_exists() {
         assert!(names.insert(check.name), "{}: two checks", check.name);
         assert!(rules::find(check.rule).is_some(), "{}: no rule {}", check.name, check.rule);
     }
+}
+
+/// Its answers come late; how late is measured first.
+#[test]
+fn our_engine_passes_every_check_on_a_slow_path() {
+    let delay = Duration::from_millis(5)..=Duration::from_millis(6);
+    let slow =
+        Link { impairment: Impairment { delay, ..Impairment::default() }, ..Link::default() };
+    let mut wrong = Vec::new();
+    for check in checks::all() {
+        let (mut link, mut device) = laboratory(1, slow.clone());
+        let pace = Pace::measure(&mut link, &mut device, 1).expect("the engine answers");
+        assert!(pace.is_slow(), "{pace:?}");
+        let plan = Plan { waits: Waits::for_pace(pace), attempts: 1, ..Plan::default() };
+        let finding = play(check, &mut link, &mut device, &plan);
+        if !matches!(finding.verdict, Verdict::Pass | Verdict::Variation) {
+            let (verdict, seen) = (finding.verdict, &finding.seen);
+            wrong.push(format!("{}: {verdict}: {seen}", check.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{} checks\n{}", wrong.len(), wrong.join("\n"));
 }
 
 /// A hundred times while one packet in a hundred is lost.

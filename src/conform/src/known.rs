@@ -63,13 +63,14 @@ impl Known {
 
     /// What is wrong about these results: what is bad and not known, and what is known and not so
     /// any more. A check that was not played, or that an agent or the raw port would be needed for,
-    /// says nothing; if that holds for all, that is wrong.
+    /// says nothing; if that holds for all, that is wrong. Nor does one say anything that could not
+    /// be told because answers came late.
     pub fn complaints(&self, findings: &[Finding]) -> Vec<String> {
         let mut complaints = Vec::new();
         if findings.iter().all(|finding| finding.verdict.is_not_asked()) {
             complaints.push("the device was asked nothing".to_owned());
         }
-        for finding in findings {
+        for finding in findings.iter().filter(|finding| !finding.is_late) {
             let name = finding.check.name;
             let mut listed = self.entries.iter().filter(|entry| entry.check == name).peekable();
             let is_listed = listed.peek().is_some();
@@ -122,6 +123,7 @@ mod tests {
             seen: String::new(),
             attempts: 1,
             passed: 0,
+            is_late: false,
             evidence: Evidence::default(),
         }
     }
@@ -155,6 +157,16 @@ mod tests {
             assert!(known.complaints(&findings(verdict)).is_empty());
         }
         assert_eq!(known.complaints(&findings(Verdict::NotSupported)).len(), 1);
+    }
+
+    #[test]
+    fn a_late_answer_is_no_complaint() {
+        let late = Finding { is_late: true, ..finding(Verdict::Inconclusive) };
+        for list in [String::new(), format!("{NAME} fail it answers with another code")] {
+            assert!(
+                Known::parse(&list).unwrap().complaints(std::slice::from_ref(&late)).is_empty()
+            );
+        }
     }
 
     #[test]

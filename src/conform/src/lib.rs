@@ -20,6 +20,7 @@
 //! | [`device`] | the ways to a device under test, and what a check wants of it |
 //! | [`agent`] | the program on the device that does what it is told |
 //! | [`link`] | how packets and time reach a check |
+//! | [`pace`] | how long the device takes for an answer |
 //! | [`run`] | plays checks, as often as it takes to be sure |
 //! | [`verdict`] | what is said of a device |
 //! | [`known`] | which results are known of a device and accepted |
@@ -33,6 +34,7 @@ pub mod device;
 pub mod expect;
 pub mod known;
 pub mod link;
+pub mod pace;
 pub mod packet;
 pub mod report;
 pub mod rules;

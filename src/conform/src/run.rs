@@ -3,6 +3,7 @@
 use crate::check::{Check, Outcome, Stop};
 use crate::device::Device;
 use crate::link::Link;
+use crate::pace::Pace;
 use crate::script::{Evidence, Script, Waits};
 use crate::verdict::{Finding, Verdict};
 
@@ -11,8 +12,10 @@ use crate::verdict::{Finding, Verdict};
 pub struct Plan {
     /// What is chosen by chance follows from it.
     pub seed: u64,
-    /// How long answers are waited for.
+    /// How long answers are waited for; longer after an attempt that failed.
     pub waits: Waits,
+    /// How long the device takes for an answer, if that was measured.
+    pub pace: Option<Pace>,
     /// How often a check is tried that does not pass: networks lose packets. It fails if it does
     /// not pass once in so many tries.
     pub attempts: u32,
@@ -23,14 +26,15 @@ const MOST_ATTEMPTS: u32 = 8;
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { seed: 1, waits: Waits::default(), attempts: 5 }
+        Plan { seed: 1, waits: Waits::default(), pace: None, attempts: 5 }
     }
 }
 
 /// Plays one check.
 ///
 /// One that passes at once is right: what is lost on the way makes checks fail, not pass. One that
-/// fails at first is tried again, until it has passed at least twice as often as it failed.
+/// fails at first is tried again, with more time for answers, until it has passed at least twice as
+/// often as it failed.
 pub fn play(
     check: &'static Check,
     link: &mut dyn Link,
@@ -41,12 +45,20 @@ pub fn play(
     let mut tally = Tally::default();
     while !tally.is_decided(attempts) {
         let seed = seed_of(check, plan.seed).wrapping_add(u64::from(tally.tries()));
-        let mut script = Script::new(link, device, plan.waits, seed);
+        let mut script = Script::new(link, device, plan.waits.after(tally.failed), seed);
         let outcome = (check.run)(&mut script);
         let (evidence, variations) = script.finish();
         tally.add(outcome, evidence, variations);
     }
-    tally.finding(check)
+    let mut finding = tally.finding(check);
+    if finding.verdict == Verdict::Inconclusive && finding.passed > 0 {
+        let pace = plan.pace.max(Pace::measure(link, device, plan.seed));
+        if let Some(pace) = pace.filter(|pace| pace.is_slow()) {
+            finding.is_late = true;
+            finding.seen += &format!("; late: answers take up to {:.1?} here", pace.slowest);
+        }
+    }
+    finding
 }
 
 /// Each check has numbers of its own: a device may remember those of an earlier one. (FNV-1a.)
@@ -123,7 +135,16 @@ impl Tally {
             }
             (_, None) => unreachable!("a check is tried at least once"),
         };
-        Finding { check, verdict, expected, seen, attempts: tries, passed, evidence }
+        Finding {
+            check,
+            verdict,
+            expected,
+            seen,
+            attempts: tries,
+            passed,
+            is_late: false,
+            evidence,
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::check::{Outcome, Stop};
 use crate::device::{Device, End, OurEnd, RemoteMemory, Setup, TheirEnd};
 use crate::expect::{self, Expect};
 use crate::link::Link;
+use crate::pace::Pace;
 use crate::packet::{Packet, Sequence};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -35,6 +36,36 @@ pub struct Waits {
     pub reply: Duration,
     /// What has not come within this does not come.
     pub quiet: Duration,
+}
+
+/// Silence is not waited for longer than this: what a device sends again after the ACK timeout that
+/// most programs set, 67 ms, is no answer.
+const MOST_QUIET: Duration = Duration::from_millis(50);
+
+impl Waits {
+    /// With as much time for an answer, and with the time for silence that belongs to it.
+    pub fn for_replies_within(reply: Duration) -> Waits {
+        let usual = Waits::default();
+        let quiet = usual.quiet.mul_f64(reply.as_secs_f64() / usual.reply.as_secs_f64());
+        Waits { reply, quiet: quiet.min(MOST_QUIET) }
+    }
+
+    /// For a device with this pace. Programs take longer than what was measured.
+    pub fn for_pace(pace: Pace) -> Waits {
+        const REPLY: u32 = 10;
+        const QUIET: u32 = 3;
+        let usual = Waits::default();
+        Waits {
+            reply: usual.reply.max(pace.slowest * REPLY),
+            quiet: usual.quiet.max(pace.slowest * QUIET).min(MOST_QUIET),
+        }
+    }
+
+    /// For one more attempt after so many that failed, perhaps because the answer was late.
+    pub(crate) fn after(self, failed: u32) -> Waits {
+        const DOUBLINGS: u32 = 2;
+        Waits { reply: self.reply * (1 << (failed / 2).min(DOUBLINGS)), ..self }
+    }
 }
 
 impl Default for Waits {

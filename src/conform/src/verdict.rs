@@ -70,6 +70,8 @@ pub struct Finding {
     pub attempts: u32,
     /// How many of them passed.
     pub passed: u32,
+    /// It is inconclusive, and answers came too late at the time for it to be told.
+    pub is_late: bool,
     /// The packets of the attempt that the verdict is of.
     pub evidence: Evidence,
 }

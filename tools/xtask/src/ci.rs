@@ -103,9 +103,7 @@ fn everything_else(report: &mut Report) {
     let lacks = interop::lacks_kernel_rxe();
     report.stage("kernel rxe", lacks.clone(), interop::kernel_rxe);
     let lacks = interop::lacks_conform().or(lacks);
-    report.stage("conformance of urxe", lacks, || {
-        interop::conform(&["--device".into(), "urxe".into()])
-    });
+    report.stage("conformance of urxe and kernel rxe", lacks, || interop::conform(&[]));
 }
 
 fn run_cargo(args: &[&str], env: &[(&str, &str)]) -> Result {

@@ -49,9 +49,11 @@ pub(crate) const DEBIAN_KEYS: Package = Package {
 };
 pub(crate) const IBVERBS_DEV: Package =
     Package { program: "/usr/include/infiniband/verbs.h", package: "libibverbs-dev" };
+pub(crate) const RDMACM_DEV: Package =
+    Package { program: "/usr/include/rdma/rdma_cma.h", package: "librdmacm-dev" };
 
 /// Every package that a command of ours needs.
-pub(crate) const ALL: [Package; 24] = [
+pub(crate) const ALL: [Package; 25] = [
     IP,
     ETHTOOL,
     TCPDUMP,
@@ -63,6 +65,7 @@ pub(crate) const ALL: [Package; 24] = [
     SCAPY,
     IBVERBS_UTILS,
     RDMACM_UTILS,
+    RDMACM_DEV,
     PERFTEST,
     UCX_UTILS,
     PYVERBS,

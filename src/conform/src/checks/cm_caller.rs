@@ -116,7 +116,8 @@ pub(super) const CHECKS: &[Check] = &[
         |t| {
             established(t, |t, call| {
                 call.hang_up(t)?;
-                call.dreq(t).map(drop)
+                let within = program_time(t);
+                call.dreq(t, within).map(drop)
             })
         },
     ),
@@ -127,8 +128,10 @@ pub(super) const CHECKS: &[Check] = &[
         |t| {
             established(t, |t, call| {
                 call.hang_up(t)?;
-                let first = call.dreq(t)?;
-                let again = call.dreq(t)?;
+                let within = program_time(t);
+                let first = call.dreq(t, within)?;
+                let within = call.time_of_repeats(t);
+                let again = call.dreq(t, within)?;
                 ensure(again == first, &first.to_string(), || again.to_string())
             })
         },
@@ -232,8 +235,14 @@ impl Called {
         ensure(right, "RTU with both numbers", || words(found))
     }
 
-    fn dreq(&self, t: &mut Script<'_>) -> Outcome<Mad> {
-        let within = program_time(t);
+    /// Within what a message of the caller that is not answered comes again: the response time that
+    /// it has announced, and what devices add for the network; then the next one, for a loss.
+    fn time_of_repeats(&self, t: &Script<'_>) -> Duration {
+        let announced = self.req.remote_response_timeout.duration();
+        (announced * 4).min(Duration::from_secs(30)).max(program_time(t))
+    }
+
+    fn dreq(&self, t: &mut Script<'_>, within: Duration) -> Outcome<Mad> {
         let found = self.next(t, within)?;
         match found {
             Some(mad) => {
@@ -296,9 +305,7 @@ fn header(t: &mut Script<'_>) -> Outcome {
 
 fn repeated(t: &mut Script<'_>) -> Outcome {
     called(t, |t, call| {
-        // The response time, and what devices add for the network; then the next one, for a loss.
-        let announced = call.req.remote_response_timeout.duration();
-        let within = (announced * 4).min(Duration::from_secs(30)).max(program_time(t));
+        let within = call.time_of_repeats(t);
         match call.again(t, within)? {
             Some(mad) if mad.message == Message::Req(call.req) && mad.tid == call.tid => Ok(()),
             other => Err(Stop::failed("the same REQ again", words(other))),
@@ -357,7 +364,8 @@ fn rejected(t: &mut Script<'_>) -> Outcome {
 fn confirmed_end(t: &mut Script<'_>) -> Outcome {
     established(t, |t, call| {
         call.hang_up(t)?;
-        let dreq = call.dreq(t)?;
+        let within = program_time(t);
+        let dreq = call.dreq(t, within)?;
         t.send_mad(&Mad::new(
             dreq.tid,
             Drep {

@@ -42,6 +42,8 @@ use std::time::Duration;
 
 /// How long a server may take for an answer over TCP.
 const TCP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often in a row a server is started in vain.
+const MOST_STARTS: u32 = 3;
 /// How many entries of a device's GID table are tried.
 const GID_INDICES: u8 = 16;
 
@@ -78,8 +80,8 @@ pub struct Servers {
     /// Who connects by the connection manager in this check.
     connecting: Option<Process>,
     listeners: Listeners,
-    /// What there is none of, and why.
-    missing: HashMap<Kind, Unavailable>,
+    /// What there is none of, and why; and how often it was looked for.
+    missing: HashMap<Kind, (Unavailable, u32)>,
     /// First PSNs that checks have asked for.
     psns: BTreeSet<u32>,
     rng: Xoshiro256PlusPlus,
@@ -182,8 +184,11 @@ impl Servers {
 
     /// Starts a server of this kind, and returns its place.
     fn open(&mut self, kind: &Kind, psn: Option<u32>) -> Result<usize, Unavailable> {
-        if let Some(reason) = self.missing.get(kind) {
-            return Err(reason.clone());
+        if let Some((reason, times)) = self.missing.get(kind) {
+            let may_be_late = matches!(reason, Unavailable::Failed(_));
+            if !may_be_late || *times >= MOST_STARTS {
+                return Err(reason.clone());
+            }
         }
         // A server that a person has started is there for one client at a time.
         let by_hand = self.starter.is_by_hand();
@@ -200,11 +205,14 @@ impl Servers {
         };
         match opened {
             Ok(server) => {
+                self.missing.remove(kind);
                 self.running.push(server);
                 Ok(self.running.len() - 1)
             }
             Err(reason) => {
-                self.missing.insert(kind.clone(), reason.clone());
+                let (last, times) = self.missing.entry(kind.clone()).or_insert((reason.clone(), 0));
+                *last = reason.clone();
+                *times += 1;
                 Err(reason)
             }
         }

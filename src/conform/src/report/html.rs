@@ -73,7 +73,7 @@ fn summary(text: &mut String, report: &Report) {
 }
 
 fn check(text: &mut String, finding: &Finding) {
-    let Finding { check, verdict, expected, seen, attempts, passed, evidence } = finding;
+    let Finding { check, verdict, expected, seen, attempts, passed, evidence, .. } = finding;
     let open = if verdict.is_good() { "" } else { " open" };
     let _ = writeln!(
         text,

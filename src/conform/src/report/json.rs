@@ -22,7 +22,7 @@ pub fn value(report: &Report) -> Value {
 }
 
 fn finding(finding: &Finding) -> Value {
-    let Finding { check, verdict, expected, seen, attempts, passed, evidence } = finding;
+    let Finding { check, verdict, expected, seen, attempts, passed, is_late, evidence } = finding;
     let rule = rules::find(check.rule);
     // The packets of what is as it should be tell nothing, and are most.
     let packets = match verdict.is_good() {
@@ -41,6 +41,7 @@ fn finding(finding: &Finding) -> Value {
         "seen": seen,
         "attempts": attempts,
         "passed": passed,
+        "late": is_late,
         "packets": packets,
     })
 }

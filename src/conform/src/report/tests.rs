@@ -26,6 +26,7 @@ fn report() -> Report {
         seen: seen.into(),
         attempts: 1,
         passed: 0,
+        is_late: false,
         evidence: evidence(began.1),
     };
     let wrong = finding(1, Verdict::Fail, Some("an \"ACK\""), "<script>\u{1} & more");

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use urxe_conform::device::Services;
+use urxe_conform::pace::Pace;
 use urxe_conform::run::Plan;
 use urxe_conform::script::Waits;
 
@@ -92,10 +93,11 @@ pub(crate) struct Arguments {
           value_parser = clap::value_parser!(u32).range(1..))]
     attempts: u32,
 
-    /// How long an answer that is due may take, in milliseconds. All other waits follow from it.
-    #[arg(long, value_name = "MS", default_value_t = 250,
-          value_parser = clap::value_parser!(u64).range(1..))]
-    reply_timeout: u64,
+    /// How long an answer that is due may take, in milliseconds; all other waits follow from it.
+    /// Who fails gets up to four times as long in further attempts [default: 250, or more if that
+    /// is too short for the answers that are measured at first].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    reply_timeout: Option<u64>,
 
     /// Words that run a program at the device, such as `ssh HOST`: servers and clients are started
     /// with them [default: they are there already, see --servers].
@@ -184,24 +186,28 @@ impl Arguments {
         Services { accepts: self.cm, datagrams: self.cm_datagrams, ..Services::default() }
     }
 
-    /// How checks are run.
-    pub(super) fn plan(&self) -> Plan {
-        let usual = Waits::default();
-        let reply = Duration::from_millis(self.reply_timeout);
-        let quiet = usual.quiet.mul_f64(reply.as_secs_f64() / usual.reply.as_secs_f64());
-        Plan { seed: self.seed, waits: Waits { reply, quiet }, attempts: self.attempts }
+    /// How checks are run on a device with this pace.
+    pub(super) fn plan(&self, pace: Option<Pace>) -> Plan {
+        let waits = match (self.reply_timeout, pace) {
+            (Some(reply), _) => Waits::for_replies_within(Duration::from_millis(reply)),
+            (None, Some(pace)) => Waits::for_pace(pace),
+            (None, None) => Waits::default(),
+        };
+        Plan { seed: self.seed, waits, pace, attempts: self.attempts }
     }
 
     /// What who wants to have the same results has to know.
-    pub(super) fn worth_telling(&self) -> Vec<(String, String)> {
+    pub(super) fn worth_telling(&self, plan: &Plan) -> Vec<(String, String)> {
         let mut options = vec![
             ("seed".to_owned(), self.seed.to_string()),
             ("attempts".to_owned(), self.attempts.to_string()),
-            ("reply timeout".to_owned(), format!("{} ms", self.reply_timeout)),
+            ("reply timeout".to_owned(), format!("{} ms", plan.waits.reply.as_millis())),
         ];
         let mut option = |name: &str, value: Option<String>| {
             options.extend(value.map(|value| (name.to_owned(), value)));
         };
+        let slowest = |pace: Pace| format!("{:.1?}", pace.slowest);
+        option("slowest answer of some", plan.pace.map(slowest));
         option("run", self.run.clone());
         option("agent", self.agent.clone());
         option("only", (!self.only.is_empty()).then(|| self.only.join(", ")));

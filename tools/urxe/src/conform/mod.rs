@@ -15,8 +15,10 @@ use urxe_conform::agent::TcpAgent;
 use urxe_conform::device::servers::{Options, Servers, Start};
 use urxe_conform::device::{AgentDevice, Device};
 use urxe_conform::link::{Link, PortLink};
+use urxe_conform::pace::Pace;
 use urxe_conform::report::Report;
 use urxe_conform::run::play;
+use urxe_conform::script::Waits;
 use urxe_conform::{Check, report};
 use urxe_port::OpenError;
 use urxe_port::raw::{RawOptions, RawPort};
@@ -102,7 +104,18 @@ fn play_all(
     backend: &str,
 ) -> Report {
     let began = (SystemTime::now(), Instant::now());
-    let plan = arguments.plan();
+    // The connection manager's checks alone need no memory.
+    let is_measured = checks.iter().any(|check| !check.area().starts_with("cm-"));
+    let measured = || Pace::measure(link, device, arguments.seed);
+    let pace = is_measured.then(measured).flatten();
+    let plan = arguments.plan(pace);
+    if let Some(Pace { slowest }) = pace {
+        let Waits { reply, quiet } = plan.waits;
+        note(format_args!(
+            "answers take up to {slowest:.1?}: they are waited for for {reply:.0?}, and silence for \
+             {quiet:.0?}"
+        ));
+    }
     let mut findings = Vec::with_capacity(checks.len());
     for (index, check) in checks.iter().enumerate() {
         let finding = play(check, link, device, &plan);
@@ -113,7 +126,7 @@ fn play_all(
     Report {
         device: device.describe(),
         tester: format!("urxe {} at {}, {backend} port", env!("CARGO_PKG_VERSION"), link.local()),
-        options: arguments.worth_telling(),
+        options: arguments.worth_telling(&plan),
         took: began.1.elapsed(),
         began,
         findings,
