@@ -62,6 +62,7 @@ mod tests {
         let usual = Waits::default();
         assert_eq!((waits(0).reply, waits(0).quiet), (usual.reply, usual.quiet));
         assert_eq!(waits(30).reply, Duration::from_millis(300));
+        assert_eq!(waits(2000).reply, Duration::from_secs(1));
         assert_eq!(waits(10).quiet, Duration::from_millis(30));
     }
 

@@ -50,13 +50,15 @@ impl Waits {
         Waits { reply, quiet: quiet.min(MOST_QUIET) }
     }
 
-    /// For a device with this pace. Programs take longer than what was measured.
+    /// For a device with this pace. Programs take longer than what was measured; one answer that
+    /// took very long does not have a silent device waited for without end.
     pub fn for_pace(pace: Pace) -> Waits {
+        const MOST_REPLY: Duration = Duration::from_secs(1);
         const REPLY: u32 = 10;
         const QUIET: u32 = 3;
         let usual = Waits::default();
         Waits {
-            reply: usual.reply.max(pace.slowest * REPLY),
+            reply: usual.reply.max(pace.slowest * REPLY).min(MOST_REPLY),
             quiet: usual.quiet.max(pace.slowest * QUIET).min(MOST_QUIET),
         }
     }
