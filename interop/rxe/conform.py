@@ -155,7 +155,13 @@ def go(args, name, asked, folder, scratch):
         for way in asked:
             begin = time.monotonic()
             try:
-                reports[way], complaints = ask(args, device, way, folder)
+                try:
+                    reports[way], complaints = ask(args, device, way, folder)
+                except Failed as error:
+                    if name == 'urxe' or not device.is_there():
+                        raise
+                    print(f'{" ".join(way):24}once more: {error}', flush=True)
+                    reports[way], complaints = ask(args, device, way, folder)
                 if complaints and name != 'urxe':
                     complaints = ask_again(args, device, way, folder, reports[way], complaints)
                 tell(way, reports[way], complaints, time.monotonic() - begin)
@@ -244,7 +250,9 @@ def run(args):
     if is_all:
         # Of urxe nothing is to be known.
         for name in names:
-            if name != 'urxe' and len(reports[name]) == len(BACKENDS) * len(WAYS):
+            if len(reports[name]) < len(BACKENDS) * len(WAYS):
+                print(f'{name}: not asked in every way, so what is known stays', flush=True)
+            elif name != 'urxe':
                 known.write(name, reports[name], args.report, args.renew)
     if args.differences:
         devices = [differences.Device(name, reports[name], stops.get(name, {}), known.read(name))
