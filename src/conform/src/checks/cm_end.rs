@@ -162,10 +162,11 @@ pub(super) const CHECKS: &[Check] = &[
 fn drep(t: &mut Script<'_>, agreed: &Agreed) -> Outcome<Mad> {
     let dreq = agreed.dreq();
     t.send_mad(&dreq)?;
+    let until = t.now() + program_time(t);
     loop {
         match answer(t, &agreed.call)?.map(|(_, mad)| mad) {
             // A REP that was under way; the end as the device's program sees it.
-            Some(Mad { message: Message::Rep(_) | Message::Dreq(_), .. }) => {}
+            Some(Mad { message: Message::Rep(_) | Message::Dreq(_), .. }) if t.now() < until => {}
             Some(mad) => {
                 let right = matches!(mad.message, Message::Drep(drep)
                     if drep.local_comm_id == agreed.rep.local_comm_id);
