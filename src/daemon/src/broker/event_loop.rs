@@ -2,18 +2,19 @@
 //!
 //! It never looks for work while there is none, as slots do: nothing here is on the way of data.
 
+mod accept;
+
 use super::BrokerCtx;
-use super::admission::{Admission, Newcomer};
+use super::admission::Admission;
 use super::cm::{self, Answer, Cm};
 use super::device::RdmaDevice;
 use super::gather::Gatherings;
 use super::sessions::{Program, Session};
 use super::slots::{DevicePlan, Report, Slots, SlotsBeginning, Watcher};
 use super::sysfs::Sysfs;
-use super::worker::User;
 use crate::config::SocketMode;
 use crate::counters::DaemonCounters;
-use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, EVENTS_PER_TURN, MESSAGES_PER_TURN};
+use crate::limits::{EVENTS_PER_TURN, MESSAGES_PER_TURN};
 use crate::link::{ToBroker, ToSlot};
 use crate::refusal::cannot_join;
 use crate::slot_plan::SlotPlan;
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
 use urxe_port::watch::Watch;
-use urxe_shm::control::channel::{Listener, peer};
+use urxe_shm::control::channel::Listener;
 use urxe_shm::control::{ControlError, Reply, Request};
 use urxe_types::SlotId;
 
@@ -321,85 +322,6 @@ impl EventLoop {
                 self.slots.tell_of_device(now, index, device, &changes, &events);
             }
         }
-    }
-
-    /// Accepts programs that want to connect. Returns whether there may be more.
-    fn accept(&mut self, now: Instant) -> bool {
-        for _ in 0..ACCEPTS_PER_TURN {
-            match self.listener.accept() {
-                Ok(Some(socket)) => self.arrive(now, socket),
-                Ok(None) => return false,
-                Err(_) => {
-                    // Out of descriptors or memory, and the program goes on waiting. Looking
-                    // again at once would find the same.
-                    self.ctx.counters.sessions_refused += 1;
-                    // HOST-028
-                    self.accept_again = Some(now + ACCEPT_PAUSE);
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    /// A program has connected.
-    fn arrive(&mut self, now: Instant, socket: OwnedFd) {
-        let Ok(peer) = peer(&socket) else { return self.refuse(socket, None) };
-        let user = User { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
-        let newcomer = Newcomer { socket, user, pid: peer.pid.as_raw_pid() };
-        if let Err((socket, error)) = self.admission.arrive(now, newcomer) {
-            self.refuse(socket, Some(&error));
-        }
-    }
-
-    /// Begins the sessions of programs that have come and for which there is room, and turns those
-    /// away that have waited for some in vain.
-    fn admit(&mut self, now: Instant) {
-        while let Some(newcomer) = self.admission.next() {
-            self.begin_session(now, newcomer);
-        }
-        while let Some((socket, error)) = self.admission.next_refused(now) {
-            self.refuse(socket, Some(&error));
-        }
-        while let Some(number) = self.admission.next_due(now) {
-            self.end_if_silent(number);
-        }
-    }
-
-    fn refuse(&mut self, socket: OwnedFd, reason: Option<&ControlError>) {
-        self.ctx.counters.sessions_refused += 1;
-        if let Some(reason) = reason.filter(|_| self.admission.is_to_be_said(self.ctx.now)) {
-            self.slots.report(&format!("a program is refused: {}", reason.message));
-        }
-        self.slots.close(socket);
-    }
-
-    /// Passes a program on to a slot, before anything is read of it.
-    fn begin_session(&mut self, now: Instant, newcomer: Newcomer) {
-        let Newcomer { socket, user, pid } = newcomer;
-        let Some(slot) = self.slots.place(now, user, &mut self.ctx.devices) else {
-            return self.refuse(socket, None);
-        };
-        let uid = user.uid;
-        let number = self.last_session + 1;
-        self.slots.begin_session(now, slot, ToSlot::Session { number, uid, pid }, socket);
-        self.last_session = number;
-        self.sessions.insert(number, Session::new(number, slot, uid, pid));
-        self.admission.begin(now, uid, number);
-        self.open_sessions += 1;
-        self.ctx.counters.sessions_opened += 1;
-    }
-
-    /// Ends a session that had the time to say who it is, and has not.
-    fn end_if_silent(&mut self, number: u64) {
-        let Some(session) = self.sessions.get(&number) else { return };
-        if session.is_named || !session.is_open {
-            return;
-        }
-        // SHARE-103
-        self.ctx.counters.sessions_silent += 1;
-        let message = ToSlot::EndSession { session: number };
-        self.slots.send(self.ctx.now, session.slot, message, Vec::new());
     }
 
     /// A slot has said something.

@@ -1,0 +1,93 @@
+//! Programs that connect: accepted, let in as their user has room, and passed on to a slot.
+
+use super::EventLoop;
+use crate::broker::admission::Newcomer;
+use crate::broker::sessions::Session;
+use crate::broker::worker::User;
+use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN};
+use crate::link::ToSlot;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+use urxe_shm::control::ControlError;
+use urxe_shm::control::channel::peer;
+
+impl EventLoop {
+    /// Accepts programs that want to connect. Returns whether there may be more.
+    pub(super) fn accept(&mut self, now: Instant) -> bool {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listener.accept() {
+                Ok(Some(socket)) => self.arrive(now, socket),
+                Ok(None) => return false,
+                Err(_) => {
+                    // Out of descriptors or memory, and the program goes on waiting. Looking
+                    // again at once would find the same.
+                    self.ctx.counters.sessions_refused += 1;
+                    // HOST-028
+                    self.accept_again = Some(now + ACCEPT_PAUSE);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// A program has connected.
+    fn arrive(&mut self, now: Instant, socket: OwnedFd) {
+        let Ok(peer) = peer(&socket) else { return self.refuse(socket, None) };
+        let user = User { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
+        let newcomer = Newcomer { socket, user, pid: peer.pid.as_raw_pid() };
+        if let Err((socket, error)) = self.admission.arrive(now, newcomer) {
+            self.refuse(socket, Some(&error));
+        }
+    }
+
+    /// Begins the sessions of programs that have come and for which there is room, and turns those
+    /// away that have waited for some in vain.
+    pub(super) fn admit(&mut self, now: Instant) {
+        while let Some(newcomer) = self.admission.next() {
+            self.begin_session(now, newcomer);
+        }
+        while let Some((socket, error)) = self.admission.next_refused(now) {
+            self.refuse(socket, Some(&error));
+        }
+        while let Some(number) = self.admission.next_due(now) {
+            self.end_if_silent(number);
+        }
+    }
+
+    fn refuse(&mut self, socket: OwnedFd, reason: Option<&ControlError>) {
+        self.ctx.counters.sessions_refused += 1;
+        if let Some(reason) = reason.filter(|_| self.admission.is_to_be_said(self.ctx.now)) {
+            self.slots.report(&format!("a program is refused: {}", reason.message));
+        }
+        self.slots.close(socket);
+    }
+
+    /// Passes a program on to a slot, before anything is read of it.
+    fn begin_session(&mut self, now: Instant, newcomer: Newcomer) {
+        let Newcomer { socket, user, pid } = newcomer;
+        let Some(slot) = self.slots.place(now, user, &mut self.ctx.devices) else {
+            return self.refuse(socket, None);
+        };
+        let uid = user.uid;
+        let number = self.last_session + 1;
+        self.slots.begin_session(now, slot, ToSlot::Session { number, uid, pid }, socket);
+        self.last_session = number;
+        self.sessions.insert(number, Session::new(number, slot, uid, pid));
+        self.admission.begin(now, uid, number);
+        self.open_sessions += 1;
+        self.ctx.counters.sessions_opened += 1;
+    }
+
+    /// Ends a session that had the time to say who it is, and has not.
+    fn end_if_silent(&mut self, number: u64) {
+        let Some(session) = self.sessions.get(&number) else { return };
+        if session.is_named || !session.is_open {
+            return;
+        }
+        // SHARE-103
+        self.ctx.counters.sessions_silent += 1;
+        let message = ToSlot::EndSession { session: number };
+        self.slots.send(self.ctx.now, session.slot, message, Vec::new());
+    }
+}
