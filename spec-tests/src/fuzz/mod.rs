@@ -11,7 +11,8 @@
 //! | [`captures`] | a file's | the reader of captures |
 //!
 //! `spec-tests/fuzz` has a target of libFuzzer for each, and the inputs that it has found;
-//! `spec-tests/tests/fuzz.rs` plays those in every test run. `cargo xtask fuzz` looks for more.
+//! `spec-tests/tests/fuzz.rs` plays those in every test run. `cargo xtask fuzz` looks for more, and
+//! [`seeded`] makes inputs where there is no libFuzzer.
 
 pub mod captures;
 mod input;
@@ -21,6 +22,7 @@ pub mod packets;
 mod recent;
 pub mod requests;
 pub mod rings;
+pub mod seeded;
 
 use input::Input;
 use recent::Recent;

@@ -2,7 +2,7 @@
 
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
-use crate::{deny, interop, msrv, ordinary_user, programs, rules, seeded, setup, tidy, wire};
+use crate::{deny, fuzz, interop, msrv, ordinary_user, programs, rules, seeded, setup, tidy, wire};
 use std::process::{Command, ExitCode, Stdio};
 use urxe_shell::{
     Result, build_release, cargo, files_below, is_root, release_binary, root, run, target_directory,
@@ -80,6 +80,7 @@ fn everything_else(report: &mut Report) {
     report.stage("release build", None, build_release);
     report.stage("tests", None, || run_cargo(&["test", "--workspace", "--locked"], &[]));
     report.stage("seeded faults", None, seeded::check);
+    report.stage("bytes from outside", None, fuzz::short);
     let lacks = ordinary_user::lacks();
     report.stage("tests as an ordinary user", lacks, || {
         ordinary_user::tests(&ordinary_user::Options::default())

@@ -1,12 +1,14 @@
-//! `cargo xtask fuzz`: libFuzzer on the targets of `spec-tests/fuzz`.
+//! `cargo xtask fuzz`: libFuzzer on the targets of `spec-tests/fuzz`, or inputs that follow from a
+//! seed.
 //!
-//! They are built as cargo-fuzz builds them, whose layout the folder has, but without it: a nightly
-//! Rust is all that is needed.
+//! For libFuzzer they are built as cargo-fuzz builds them, whose layout the folder has, but without
+//! it: a nightly Rust is all that is needed. Inputs of a seed need none, and are the same
+//! everywhere.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use urxe_shell::{Result, has, output, root, run, target_directory};
+use urxe_shell::{Result, cargo, has, output, root, run, target_directory};
 
 /// How long, and what.
 #[derive(clap::Args, Default)]
@@ -14,9 +16,18 @@ pub(crate) struct Options {
     /// Only these targets, of `spec-tests/fuzz/fuzz_targets`.
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
-    /// 12 seconds each.
-    #[arg(long, conflicts_with_all = ["long", "seconds"])]
+    /// The corpus and 20,000 inputs of a seed each, for at most 12 seconds each; without nightly.
+    #[arg(long, conflicts_with_all = ["long", "seconds", "keep", "input", "inputs"])]
     short: bool,
+    /// The corpus and so many inputs of a seed each; without nightly.
+    #[arg(long, conflicts_with_all = ["long", "seconds", "keep", "input"])]
+    inputs: Option<u64>,
+    /// The number of the first of them: where an earlier run has ended.
+    #[arg(long, requires = "inputs", default_value_t = 0)]
+    from: u64,
+    /// What they follow from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// 100 million inputs each: hours.
     #[arg(long, conflicts_with = "seconds")]
     long: bool,
@@ -31,8 +42,8 @@ pub(crate) struct Options {
     input: Option<PathBuf>,
 }
 
-/// Seconds for each target in the short mode.
-const SHORT: u64 = 12;
+/// Seconds for each target in the short mode at most, and its inputs.
+const SHORT: (u64, u64) = (12, 20_000);
 
 /// Inputs for each target in the long mode.
 const LONG: u64 = 100_000_000;
@@ -88,8 +99,12 @@ fn nightly() -> Command {
 /// # Errors
 /// If an input was found that makes one fail; all are run.
 pub(crate) fn fuzz(options: &Options) -> Result {
+    let inputs = if options.short { Some(SHORT.1) } else { options.inputs };
+    if let Some(inputs) = inputs {
+        return seeded(options, inputs);
+    }
     if let Some(why) = lacks() {
-        return Err(why);
+        return Err(format!("could not run: {why}"));
     }
     let all = names()?;
     let unknown = options.targets.iter().find(|name| !all.contains(name));
@@ -109,6 +124,27 @@ pub(crate) fn fuzz(options: &Options) -> Result {
         true => Ok(()),
         false => Err(problems.join("\n")),
     }
+}
+
+/// Plays inputs of a seed. In the short mode with all assertions and overflow checks, as the tests
+/// are built; where there are many, fast and with the same.
+fn seeded(options: &Options, inputs: u64) -> Result {
+    let mut command = cargo();
+    command.args(["run", "--quiet", "--package", "urxe-spec-tests", "--bin", "fuzz"]);
+    if !options.short {
+        command.args(["--profile", "soak"]);
+    }
+    command.arg("--").args(&options.targets).arg(format!("--inputs={inputs}"));
+    command.args([format!("--from={}", options.from), format!("--seed={}", options.seed)]);
+    if options.short {
+        command.arg(format!("--seconds={}", SHORT.0));
+    }
+    run(&mut command)
+}
+
+/// The short run, as CI makes it.
+pub(crate) fn short() -> Result {
+    fuzz(&Options { short: true, seed: 1, ..Options::default() })
 }
 
 /// The targets there are.
@@ -140,7 +176,6 @@ fn one(name: &str, options: &Options) -> Result {
     }
     // Long inputs from the beginning: what they make happen takes many steps.
     command.arg("-len_control=0").arg(match options {
-        Options { short: true, .. } => format!("-max_total_time={SHORT}"),
         Options { long: true, .. } => format!("-runs={LONG}"),
         Options { seconds, .. } => format!("-max_total_time={seconds}"),
     });
