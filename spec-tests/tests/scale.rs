@@ -7,14 +7,9 @@ use urxe_spec_tests::scale::{Extent, SCENARIOS};
 /// misses is a fault.
 const NOT_MET_YET: &[&str] = &[
     // Towards a peer that goes back N each loss costs a window at least, 58 packets here. The best
-    // that is possible is 0.63; it is 0.56 to 0.6.
-    "WRITE 64 KiB, 1 % lost, peer goes back N: by loss-free",
-    "WRITE 1 MiB, 1 % lost, peer goes back N: by loss-free",
+    // that is possible is 0.63. It is 0.595; the others of this kind are at 0.6, and it depends on
+    // which packets are lost.
     "SEND 64 KiB, 1 % lost, peer goes back N: by loss-free",
-    "SEND 1 MiB, 1 % lost, peer goes back N: by loss-free",
-    // By some hundredths.
-    "READ 64 KiB, 0.1 % lost: by loss-free",
-    "READ 1 MiB, 0.1 % lost: by loss-free",
 ];
 
 /// Runs the scenario of this name.

@@ -104,6 +104,8 @@ fn acknowledgements_are_asked_for_more_often_where_a_loss_has_all_of_a_window_re
     t.receive(&[ack(202, 0)]);
     t.sent();
     t.receive(&[nak(NakCode::SequenceError, 210, 0)]);
+    // What is sent again goes in trains.
+    t.wait(Duration::from_micros(1));
     let last = t.sent().last().unwrap().headers.bth.psn.get();
     t.receive(&[ack(last, 0)]);
     let sent = t.sent();

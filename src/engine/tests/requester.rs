@@ -837,6 +837,31 @@ fn a_probe_costs_no_tries() {
 }
 
 #[test]
+fn where_packets_are_lost_the_first_probe_of_a_peer_that_keeps_nothing_is_all_that_was_sent() {
+    let mut t = Script::probing_after(MS, usual());
+    for wr_id in 1..=3 {
+        t.post(wr_id, SEND, &[]);
+    }
+    t.sent();
+    // That loss is known of the path when its repeat is answered.
+    t.receive(&[nak(NakCode::SequenceError, 200, 0)]);
+    t.sent();
+    t.receive(&[ack(202, 3)]);
+    for wr_id in 4..=6 {
+        t.post(wr_id, SEND, &[]);
+    }
+    t.sent();
+    t.wait(MS / 8);
+    for psn in 203..206 {
+        t.expect(pkt(Opcode::RC_SEND_ONLY, psn).ack_req());
+    }
+    // In the same silence, the next is for the oldest alone.
+    t.wait(MS);
+    t.expect(pkt(Opcode::RC_SEND_ONLY, 203).ack_req());
+    t.expect_nothing();
+}
+
+#[test]
 fn a_probe_for_a_read_asks_for_what_is_missing() {
     let mut t = Script::probing_after(MS, usual());
     t.post(1, READ, &[t.sge(0, 300)]);

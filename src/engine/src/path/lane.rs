@@ -21,8 +21,6 @@ pub(crate) struct Lane {
     waiting: VecDeque<Qpn>,
     /// When the pace allows the next packet.
     next_at: Option<Instant>,
-    /// When something was sent last.
-    sent_at: Option<Instant>,
     leaving: Option<Leaving>,
     pub(crate) congestion: Congestion,
     /// What may be in flight until the first bytes have arrived.
@@ -32,8 +30,8 @@ pub(crate) struct Lane {
     pub(super) held_by_pace: u64,
 }
 
-/// Bytes that count as in flight no more, since they are sent again, and are on the path still.
-/// They leave it evenly, and what is sent again takes their place.
+/// Bytes that count as in flight no more, since they are sent again, and may be on the path still.
+/// They are taken to leave it evenly, and what is sent again takes their place.
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
     bytes: u64,
@@ -73,7 +71,6 @@ impl Lane {
             granted: 0,
             waiting: VecDeque::new(),
             next_at: None,
-            sent_at: None,
             leaving: None,
             congestion: Congestion::new(control),
             first_window,
@@ -180,7 +177,6 @@ impl Lane {
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64, packet: u64, granted: u64) {
         self.granted -= granted;
         self.in_flight += bytes;
-        self.sent_at = Some(now);
         self.next_at = self.congestion.pace(now, self.next_at, bytes, packet);
     }
 
@@ -208,13 +204,13 @@ impl Lane {
     pub(crate) fn on_rewound(&mut self, now: Instant, bytes: u64, round_trip: Option<Duration>) {
         let left = self.leaving(now);
         self.in_flight -= bytes;
-        let until = self.sent_at.zip(round_trip).map(|(sent_at, round_trip)| sent_at + round_trip);
-        // REPAIR-060: what was sent longer ago than a round trip has left the path.
-        self.leaving = until.filter(|&until| until > now).map(|until| Leaving {
+        self.congestion.on_rewound(self.in_flight);
+        // REPAIR-060
+        self.leaving = round_trip.map(|round_trip| Leaving {
             bytes: bytes + left,
             from: now,
             // It takes time, or the next step would be due for ever.
-            step: ((until - now) / LEAVING_STEPS).max(Duration::from_nanos(1)),
+            step: (round_trip / LEAVING_STEPS).max(Duration::from_nanos(1)),
         });
     }
 
@@ -260,10 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_sent_longer_ago_than_a_round_trip_take_no_place() {
+    fn a_window_sent_again_after_a_silence_goes_in_trains_too() {
         let (mut lane, now) = filled();
-        lane.on_rewound(now + 800 * US, INITIAL_WINDOW, Some(800 * US));
-        assert!(lane.admits(now + 800 * US, INITIAL_WINDOW));
+        let later = now + 8000 * US;
+        lane.on_rewound(later, INITIAL_WINDOW, Some(800 * US));
+        assert!(lane.admits(later, TRAIN));
+        lane.on_sent(later, TRAIN, 1024, 0);
+        assert!(!lane.admits(later, 1));
+        assert!(lane.admits(later + 100 * US, TRAIN));
     }
 
     #[test]

@@ -4,6 +4,10 @@ use super::least::Least;
 use crate::limits::{MAX_PROBE_INTERVAL, UNKNOWN_ROUND_TRIP};
 use std::time::{Duration, Instant};
 
+/// Where packets are lost, a probe is waited for no less than this part of what it is elsewhere: a
+/// round trip that takes no time must not have it sent without a pause.
+const LEAST_PART_OF_MARGIN: u32 = 8;
+
 /// The round trip of a path, estimated as TCP does (RFC 6298).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrip {
@@ -12,6 +16,8 @@ pub(crate) struct RoundTrip {
     ceiling: Duration,
     /// There was more than one of these.
     is_twice: bool,
+    /// Packets are lost on this path.
+    is_lossy: bool,
 }
 
 /// How long an answer took.
@@ -77,6 +83,16 @@ impl RoundTrip {
         self.is_twice
     }
 
+    /// Whether packets are lost on this path: an answer that is late was lost rather than delayed.
+    pub(crate) fn set_lossy(&mut self, is_lossy: bool) {
+        self.is_lossy = is_lossy;
+    }
+
+    /// Whether packets are lost on this path.
+    pub(crate) fn is_lossy(&self) -> bool {
+        self.is_lossy
+    }
+
     /// How long an answer may take before it is taken for late. `least_margin` is what it may take
     /// longer than usual at least. As long as nothing is known, nothing on Earth is late before
     /// [`UNKNOWN_ROUND_TRIP`].
@@ -84,7 +100,39 @@ impl RoundTrip {
         let Some(Estimate { smoothed, variation, .. }) = self.estimate else {
             return UNKNOWN_ROUND_TRIP.max(self.doubtful() * 2).max(least_margin);
         };
+        // REPAIR-100
+        let least_margin = match self.is_lossy {
+            true => (smoothed / 2).clamp(least_margin / LEAST_PART_OF_MARGIN, least_margin),
+            false => least_margin,
+        };
         // RFC 8985: srtt and four variations.
         (smoothed + (variation * 4).max(least_margin)).min(MAX_PROBE_INTERVAL.max(least_margin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    /// The margin before a probe on a path whose round trips all take so long.
+    fn margin(round_trip: Duration, is_lossy: bool) -> Duration {
+        #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
+        let now = Instant::now();
+        let mut path = RoundTrip::default();
+        for _ in 0..50 {
+            path.on_sample(now, Sample::Exact(round_trip));
+        }
+        path.set_lossy(is_lossy);
+        path.probe_timeout(100 * US) - round_trip
+    }
+
+    #[test]
+    fn where_packets_are_lost_an_answer_is_late_sooner() {
+        assert_eq!(margin(40 * US, false), 100 * US);
+        assert_eq!(margin(40 * US, true), 20 * US);
+        assert_eq!(margin(4000 * US, true), 100 * US, "never later than elsewhere");
+        assert_eq!(margin(Duration::ZERO, true), 12500 * US / 1000, "never at once");
     }
 }

@@ -326,6 +326,11 @@ impl Congestion {
         Some(self.cut(in_flight, CutCause::Loss, window))
     }
 
+    /// What was in flight is sent again, but for so many bytes: it will never leave the path.
+    pub(super) fn on_rewound(&mut self, in_flight: u64) {
+        self.spared_until = self.spared_until.min(self.rounds.left() + in_flight);
+    }
+
     /// The peer has sent a congestion notification. Returns why less is sent from now on, if so.
     pub(crate) fn on_cnp(&mut self, now: Instant) -> Option<CutCause> {
         let CongestionControl::On(parameters) = self.control else { return None };
@@ -439,9 +444,14 @@ impl Congestion {
             (false, true) => self.marked * MARK_CUT,
             (false, false) => FIRST_MARK_CUT,
         };
+        // CONG-005: a window that the path needs is no queue.
+        let needed = match self.has_marks || self.is_in_slow_start() {
+            true => 0.0,
+            false => self.delivered_in_least(),
+        };
         self.marked = if self.has_marks { self.marked } else { FIRST_MARK_CUT };
         self.has_marks = true;
-        self.cut(in_flight, cause, self.window * (1.0 - part))
+        self.cut(in_flight, cause, (self.window * (1.0 - part)).max(needed))
     }
 
     /// Whether the queue marks packets here and there, and not all that come while it is long.

@@ -128,6 +128,22 @@ fn a_single_loss_without_a_queue_costs_no_window() {
 }
 
 #[test]
+fn a_first_mark_leaves_what_the_path_needs() {
+    let mut congestion = controlled();
+    let mut now = start();
+    rounds(&mut congestion, &mut now, 12, 80 * US);
+    congestion.on_sample(now, 20 * US);
+    let window = congestion.window();
+    congestion.on_lost(now, window, window / 2);
+    rounds(&mut congestion, &mut now, 20, 21 * US);
+    let window = congestion.window();
+    let marked = Delivered { is_marked: true, ..delivered(1088, 21 * US) };
+    assert_eq!(congestion.on_delivered(now, window, marked), Some(CutCause::Mark));
+    let needed = window as f64 * 20.0 / 21.0;
+    assert!(congestion.window() as f64 >= needed * 0.95, "{} of {window}", congestion.window());
+}
+
+#[test]
 fn a_loss_with_a_queue_cuts_the_window() {
     let mut congestion = controlled();
     let mut now = start();

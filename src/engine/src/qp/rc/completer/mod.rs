@@ -7,6 +7,7 @@
 //! (`send_queue/scoreboard.rs`), and what is missing is sent again: alone, if the peer keeps what
 //! comes before its turn, else with all that was sent after it.
 
+mod flight;
 mod readiness;
 mod retry;
 
@@ -15,10 +16,11 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::REORDER_TOLERANCE;
-use crate::path::{Delivered, Direction, PathId, Peer, RoundTrip, Sample};
+use crate::path::{PathId, Peer, RoundTrip, Sample};
 use crate::qp::common::{Cx, Failure};
 use crate::qp::parameters::{RequesterParameters, Route};
-use crate::qp::send_queue::{Moved, SendQueue, distance};
+use crate::qp::send_queue::{SendQueue, distance};
+use flight::settle_flight;
 use retry::{Expired, Retry};
 use std::time::{Duration, Instant};
 use urxe_types::{Psn, RnrTimer, WcStatus};
@@ -155,6 +157,10 @@ impl Completer {
                         sq.distrust_arrived();
                     }
                 }
+                Expired::Probe if self.is_all_to_be_repeated(cx, sq, path) => {
+                    cx.count(Counter::Probes, 1);
+                    self.go_back(sq);
+                }
                 // RC-REQ-028: nothing is told by a lost answer but asking again; where it may only
                 // be late, for the oldest alone.
                 Expired::Probe => is_to_probe = true,
@@ -162,6 +168,18 @@ impl Completer {
         }
         settle_flight(cx, sq, path, false, None);
         result.map(|()| is_to_probe)
+    }
+
+    /// Whether a late answer means that the peer has lost what was under way, and keeps nothing of
+    /// what follows: a lone probe would cost a round trip more. Only once in a silence, or a peer
+    /// that has gone would be sent a window again and again.
+    fn is_all_to_be_repeated<H>(&self, cx: &Cx<'_, H>, sq: &SendQueue, path: PathId) -> bool {
+        let path = cx.paths.get(path);
+        // REPAIR-101
+        self.retry.is_first_probe()
+            && path.round_trip.is_lossy()
+            && !path.peer.takes_repairs()
+            && !sq.awaits_answers_only()
     }
 
     fn on_ack<H: Host>(
@@ -549,51 +567,6 @@ fn round_trip<'a, H>(cx: &'a Cx<'_, H>, path: PathId) -> &'a RoundTrip {
 
 fn peer<H>(cx: &Cx<'_, H>, path: PathId) -> Peer {
     cx.paths.get(path).peer
-}
-
-/// Tells the path what has left the flight.
-pub(super) fn settle_flight<H>(
-    cx: &mut Cx<'_, H>,
-    sq: &mut SendQueue,
-    path: PathId,
-    is_echoed: bool,
-    sample: Option<Sample>,
-) {
-    let Moved { delivered, lost, unasked, forgotten } = sq.take_moved();
-    let now = cx.now;
-    // CONG-022: an answer that is marked itself tells of the way that answers take.
-    let is_marked = [is_echoed, cx.is_marked];
-    let mut cuts = [None; 4];
-    let path_of_qp = cx.paths.get_mut(path);
-    let round_trip = match sample {
-        Some(Sample::Exact(sample)) => Some(sample),
-        Some(Sample::AtMost(_)) | None => None,
-    };
-    let mut has_moved = unasked > 0;
-    path_of_qp.lane_mut(Direction::Inward).forget(unasked);
-    let least = path_of_qp.round_trip.least();
-    for direction in [Direction::Outward, Direction::Inward] {
-        let lane = path_of_qp.lane_mut(direction);
-        let at = direction as usize;
-        has_moved |= delivered[at] + lost[at] + forgotten[at] > 0;
-        if lost[at] > 0 {
-            cuts[at] = lane.on_lost(now, lost[at]);
-        }
-        if forgotten[at] > 0 {
-            lane.on_rewound(now, forgotten[at], least);
-        }
-        if delivered[at] > 0 {
-            let is_marked = is_marked[at];
-            let delivered = Delivered { bytes: delivered[at], is_marked, round_trip };
-            cuts[2 + at] = lane.on_delivered(now, delivered);
-        }
-    }
-    for cause in cuts.into_iter().flatten() {
-        cx.count(cause.counter(), 1);
-    }
-    if has_moved {
-        cx.paths.look_at(path);
-    }
 }
 
 /// An answer has no place: its work request fails when all before it have ended.

@@ -163,6 +163,11 @@ impl Retry {
         }
     }
 
+    /// Whether the probe that is due is the first since there was progress.
+    pub(super) fn is_first_probe(&self) -> bool {
+        self.probes == 1
+    }
+
     /// The oldest packet was repeated to draw an answer.
     pub(super) fn on_probed(&mut self, probed: Probed) {
         self.probed = Some(probed);
