@@ -246,7 +246,7 @@ impl Requester {
         // Only memory that has gone can prevent it, which shows elsewhere.
         self.repeat(cx, sq, tx, path, route, psn, end).ok()?;
         cx.count(Counter::Probes, 1);
-        Some(Probed { psn, sent, at: cx.now })
+        Some(Probed { psn, sent, repeats_made: sq.repeats_made(), at: cx.now })
     }
 
     /// Sends the packets of a work request from `psn` up to packet `end` again, as one request.

@@ -29,5 +29,7 @@ pub(super) struct Probed {
     pub(super) psn: Psn,
     /// The PSN after all that was sent before.
     pub(super) sent: Psn,
+    /// How many repeats had been made before.
+    pub(super) repeats_made: u64,
     pub(super) at: Instant,
 }

@@ -27,6 +27,8 @@ pub(super) struct Scoreboard {
     pub(super) lost: PsnSet,
     /// Those that were sent again because they were lost, in the order of that.
     repeats: VecDeque<Repeat>,
+    /// How many there have been of those.
+    repeats_made: u64,
     /// Whatever is missing before it was taken for lost once.
     examined: Psn,
     /// Bytes in flight, by direction.
@@ -64,6 +66,7 @@ impl Scoreboard {
             kept: PsnSet::new(first),
             lost: PsnSet::new(first),
             repeats: VecDeque::new(),
+            repeats_made: 0,
             examined: first,
             in_flight: [0; 2],
             moved: Moved::default(),
@@ -143,6 +146,7 @@ impl SendQueue {
         }
         self.split_request(end);
         self.scoreboard.repeats.push_back(Repeat { first: psn, end, sent: self.sent });
+        self.scoreboard.repeats_made += 1;
     }
 
     /// Whether this request is known to be carried out.
@@ -252,19 +256,52 @@ impl SendQueue {
         }
         self.scoreboard.examined = una + at;
         while let Some(repeat) = self.scoreboard.repeats.front().copied() {
-            let end = distance(una, repeat.end);
-            let is_past = end > self.outstanding() || end == 0;
-            if !is_past && distance(una, repeat.sent) >= reach {
+            if !self.is_past(&repeat) && distance(una, repeat.sent) >= reach {
                 break;
             }
             self.scoreboard.repeats.pop_front();
-            if !is_past {
-                let first = distance(una, repeat.first);
-                let first = if first > end { 0 } else { first };
-                for at in first..end {
-                    is_oldest_lost |= self.mark_lost(una + at) && at == 0;
-                }
+            is_oldest_lost |= self.lose_repeat(&repeat);
+        }
+        is_oldest_lost
+    }
+
+    /// What was sent before something that has arrived, and has not arrived itself, was lost:
+    /// everything before `sent`, and so many repeats as had been [made](Self::repeats_made) then.
+    pub(in crate::qp) fn detect_losses_before(&mut self, sent: Psn, repeats_made: u64) {
+        self.detect_losses(sent, 0);
+        let board = &self.scoreboard;
+        // REPAIR-102
+        let gone = board.repeats_made - board.repeats.len() as u64;
+        for _ in gone..repeats_made {
+            if let Some(repeat) = self.scoreboard.repeats.pop_front() {
+                self.lose_repeat(&repeat);
             }
+        }
+    }
+
+    /// How many times packets that were lost have been sent again.
+    pub(in crate::qp) fn repeats_made(&self) -> u64 {
+        self.scoreboard.repeats_made
+    }
+
+    /// Whether everything of a repeat is acknowledged.
+    fn is_past(&self, repeat: &Repeat) -> bool {
+        let end = distance(self.una, repeat.end);
+        end > self.outstanding() || end == 0
+    }
+
+    /// What of a repeat has not arrived was lost once more. Returns whether the oldest packet is
+    /// among it.
+    fn lose_repeat(&mut self, repeat: &Repeat) -> bool {
+        if self.is_past(repeat) {
+            return false;
+        }
+        let (una, end) = (self.una, distance(self.una, repeat.end));
+        let first = distance(una, repeat.first);
+        let first = if first > end { 0 } else { first };
+        let mut is_oldest_lost = false;
+        for at in first..end {
+            is_oldest_lost |= self.mark_lost(una + at) && at == 0;
         }
         is_oldest_lost
     }

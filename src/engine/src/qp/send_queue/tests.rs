@@ -181,6 +181,22 @@ fn a_repeat_is_lost_when_something_sent_after_it_has_arrived() {
     assert_eq!(repeat(&mut queue), [(0, 1)]);
 }
 
+#[test]
+fn where_nothing_new_is_sent_an_answered_probe_tells_which_repeats_were_lost() {
+    let mut queue = writes(0, &[8]);
+    send(&mut queue, 1);
+    arrive(&mut queue, [3, 7]);
+    queue.detect_losses(Psn::new(7), 0);
+    queue.on_repeated(Psn::new(0), Psn::new(3));
+    let repeats_made = queue.repeats_made();
+    // The probe goes here, and is answered when all of the others have been sent too.
+    queue.on_repeated(Psn::new(4), Psn::new(7));
+    arrive(&mut queue, [0]);
+    assert_eq!(repeat(&mut queue), []);
+    queue.detect_losses_before(Psn::new(8), repeats_made);
+    assert_eq!(repeat(&mut queue), [(1, 1), (2, 1)], "what followed the probe may be close behind");
+}
+
 /// Three READs of four packets each, of which the peer lacks the first, and says to have the
 /// others.
 fn a_lost_read_request() -> SendQueue {

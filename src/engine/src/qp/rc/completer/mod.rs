@@ -504,14 +504,13 @@ impl Completer {
 
     /// If `psn` answers a probe: what was sent before the probe and has not arrived was lost.
     fn end_probe<H>(&mut self, cx: &mut Cx<'_, H>, sq: &mut SendQueue, path: PathId, psn: Psn) {
-        let Some(sent) = self.retry.take_probed(cx.now, psn, round_trip(cx, path)) else { return };
+        let probed = self.retry.take_probed(cx.now, psn, round_trip(cx, path));
+        let Some(probed) = probed else { return };
         if sq.outstanding() == 0 {
             return;
         }
         match peer(cx, path).takes_repairs() || sq.awaits_answers_only() {
-            true => {
-                sq.detect_losses(sent, 0);
-            }
+            true => sq.detect_losses_before(probed.sent, probed.repeats_made),
             false => self.go_back(sq),
         }
     }

@@ -174,23 +174,19 @@ impl Retry {
         self.doubt_sample(|timed| timed == probed.psn);
     }
 
-    /// Whether an answer to `psn` means that the peer has the probe, so that what was sent before
-    /// it and has not arrived was lost; asked once, up to which PSN that holds. An answer that
-    /// comes too early is to the packet that was probed for.
+    /// The probe that the peer has if it answers `psn`, so that what was sent before and has not
+    /// arrived was lost; asked once. An answer that comes too early is to the packet that
+    /// was probed for.
     pub(super) fn take_probed(
         &mut self,
         now: Instant,
         psn: Psn,
         round_trip: &RoundTrip,
-    ) -> Option<Psn> {
-        let Probed { psn: probed, sent, at } = self.probed?;
-        if probed != psn {
-            return None;
-        }
-        self.probed = None;
-        let is_answer = round_trip.least().is_none_or(|least| now >= at + least * 3 / 4);
+    ) -> Option<Probed> {
+        let probed = self.probed.take_if(|probed| probed.psn == psn)?;
+        let is_answer = round_trip.least().is_none_or(|least| now >= probed.at + least * 3 / 4);
         // RC-REQ-027
-        (is_answer && sent != psn.next()).then_some(sent)
+        (is_answer && probed.sent != psn.next()).then_some(probed)
     }
 
     /// The time that the packet being timed took, if it is one of those that are known to have
@@ -543,12 +539,13 @@ mod tests {
     #[test]
     fn an_answer_too_early_to_be_the_probes_ends_nothing() {
         let (t0, path) = (Instant::now(), known(4 * MS));
-        let probed = Probed { psn: Psn::new(7), sent: Psn::new(9), at: t0 };
-        for (after, expected) in [(2, None), (3, Some(Psn::new(9)))] {
+        let probed = Probed { psn: Psn::new(7), sent: Psn::new(9), repeats_made: 0, at: t0 };
+        for (after, expected) in [(2, false), (3, true)] {
             let mut retry = retry(None, MS);
             retry.on_probed(probed);
-            assert_eq!(retry.take_probed(t0 + after * MS, Psn::new(8), &path), None);
-            assert_eq!(retry.take_probed(t0 + after * MS, Psn::new(7), &path), expected);
+            assert!(retry.take_probed(t0 + after * MS, Psn::new(8), &path).is_none());
+            let answered = retry.take_probed(t0 + after * MS, Psn::new(7), &path);
+            assert_eq!(answered.is_some(), expected);
         }
     }
 }
