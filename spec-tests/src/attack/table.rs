@@ -35,11 +35,11 @@ pub struct Row {
     pub other_user: Option<Seen>,
     /// A victim of the attacker's user.
     pub same_user: Seen,
-    /// Mebibytes by which the daemon had grown meanwhile.
+    /// Mebibytes by which the daemon had grown meanwhile, the workers of other users aside.
     pub memory_charged: i64,
-    /// Mebibytes of the daemon's memory that are left when the attacker is gone.
+    /// Mebibytes of the daemon and its workers that are left when the attacker is gone.
     pub memory_left: i64,
-    /// Descriptors of the daemon that are left.
+    /// Descriptors of them that are left.
     pub descriptors_left: i64,
 }
 

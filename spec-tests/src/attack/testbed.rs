@@ -226,7 +226,7 @@ impl Testbed {
         let during = self.resources();
         drop(attacker);
         let is_daemon_up = !self.daemon.has_ended();
-        let after = self.wait_until_freed(before);
+        let after = self.wait_until_freed(&before);
         let seen = |at: usize| -> Option<Seen> {
             let idle = idle.get(at)?.clone().unwrap_or_default();
             Some(Seen { idle, attacked: attacked.get(at)?.clone() })
@@ -239,33 +239,65 @@ impl Testbed {
             newcomer_refused,
             other_user: seen(1),
             same_user: seen(0).ok_or("no victim")?,
-            memory_charged: during.0 - before.0,
-            memory_left: after.0 - before.0,
-            descriptors_left: after.1 - before.1,
+            memory_charged: during.daemon - before.daemon,
+            memory_left: after.memory - before.memory,
+            descriptors_left: after.descriptors - before.descriptors,
         })
     }
 
-    /// The daemon's resident memory in mebibytes, and its descriptors.
-    fn resources(&self) -> (i64, i64) {
-        let process = PathBuf::from(format!("/proc/{}", self.daemon.child.id()));
-        let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kibibytes = resident.and_then(|line| line.split_whitespace().next()?.parse().ok());
-        let descriptors = std::fs::read_dir(process.join("fd")).map_or(0, Iterator::count);
-        (kibibytes.unwrap_or(0_i64) / 1024, descriptors as i64)
+    fn resources(&self) -> Resources {
+        let daemon = self.daemon.child.id();
+        let all = workers_of(daemon).into_iter().chain([daemon]);
+        let all: Vec<_> = all.map(|process| (resident(process), descriptors(process))).collect();
+        Resources {
+            daemon: resident(daemon),
+            memory: all.iter().map(|(memory, _)| memory).sum(),
+            descriptors: all.iter().map(|(_, descriptors)| descriptors).sum(),
+        }
     }
 
-    fn wait_until_freed(&self, before: (i64, i64)) -> (i64, i64) {
+    fn wait_until_freed(&self, before: &Resources) -> Resources {
         let begun = Instant::now();
         loop {
             let after = self.resources();
-            let is_freed = after.1 <= before.1 && after.0 <= before.0 + 16;
+            let is_freed =
+                after.descriptors <= before.descriptors && after.memory <= before.memory + 16;
             if is_freed || begun.elapsed() > FREED {
                 return after;
             }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// What the daemon and its workers have.
+struct Resources {
+    /// Mebibytes of the daemon itself.
+    daemon: i64,
+    /// Mebibytes of all.
+    memory: i64,
+    /// Open descriptors of all.
+    descriptors: i64,
+}
+
+/// The processes that the daemon has started, whichever of its threads did.
+fn workers_of(daemon: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{daemon}/task")).into_iter().flatten();
+    let children = threads.flatten().map(|thread| thread.path().join("children"));
+    let children: String = children.flat_map(std::fs::read_to_string).collect();
+    children.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+/// A process's resident memory in mebibytes.
+fn resident(process: u32) -> i64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = resident.and_then(|line| line.split_whitespace().next()?.parse::<i64>().ok());
+    kibibytes.unwrap_or(0) / 1024
+}
+
+fn descriptors(process: u32) -> i64 {
+    std::fs::read_dir(format!("/proc/{process}/fd")).map_or(0, Iterator::count) as i64
 }
 
 fn start_daemon(directory: &Path, setting: &Setting) -> Result<Process> {
