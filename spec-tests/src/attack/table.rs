@@ -58,7 +58,9 @@ const CHARGED: i64 = 100;
 /// More descriptors than this are: sockets for source ports are opened when they are first used.
 const DESCRIPTORS: i64 = 48;
 
-/// What is known to go wrong: the attack, and the words of [`Row::problems`]. It only gets shorter.
+/// What is known to go wrong where all are of the daemon's user, so that one process serves them:
+/// the attack, and the words of [`Row::problems`]. It only gets shorter. Where there are several
+/// users nothing is.
 const KNOWN: &[(&str, &str)] = &[
     ("address-space", "newcomer refused"),
     ("silent-sessions", "newcomer refused"),
@@ -82,10 +84,14 @@ impl Row {
         candidates.into_iter().filter(|(is_so, _)| *is_so).map(|(_, problem)| problem).collect()
     }
 
+    fn is_known(&self, problem: &str) -> bool {
+        self.other_user.is_none() && KNOWN.contains(&(self.attack, problem))
+    }
+
     /// Those that are not known.
     pub fn news(&self) -> Vec<&'static str> {
         let mut problems = self.problems();
-        problems.retain(|problem| !KNOWN.contains(&(self.attack, problem)));
+        problems.retain(|problem| !self.is_known(problem));
         problems
     }
 }
@@ -93,7 +99,10 @@ impl Row {
 /// What is known and was not seen, of the attacks that were made.
 pub fn not_seen(rows: &[Row]) -> Vec<&'static (&'static str, &'static str)> {
     let is_missing = |(attack, problem): &&(&str, &str)| {
-        rows.iter().any(|row| row.attack == *attack && !row.problems().contains(problem))
+        let of_attack = rows.iter().filter(|row| row.attack == *attack);
+        of_attack
+            .filter(|row| row.other_user.is_none())
+            .any(|row| !row.problems().contains(problem))
     };
     KNOWN.iter().filter(is_missing).collect()
 }
@@ -109,7 +118,7 @@ pub fn show(rows: &[Row]) -> String {
     for row in rows {
         let other = row.other_user.as_ref().map_or("-".into(), |seen| figures(seen, BOUNDS[0]));
         let same = figures(&row.same_user, BOUNDS[1]);
-        let known = |problem: &&str| match KNOWN.contains(&(row.attack, problem)) {
+        let known = |problem: &&str| match row.is_known(problem) {
             true => format!("{problem} (known)"),
             false => (*problem).to_owned(),
         };
