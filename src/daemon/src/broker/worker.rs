@@ -51,8 +51,8 @@ impl Worker {
             .spawn()?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok();
         let watched = pidfd.filter(|pidfd| {
-            let source = &mut SourceFd(&pidfd.as_raw_fd());
-            registry.register(source, token, Interest::READABLE).is_ok()
+            let fd = pidfd.as_raw_fd();
+            registry.register(&mut SourceFd(&fd), token, Interest::READABLE).is_ok()
         });
         Ok(Worker { child, user, since: now, _pidfd: watched })
     }
