@@ -55,9 +55,6 @@ pub(crate) struct ConnectedTest {
     apart: bool,
 }
 
-/// How often a client of perftest is started again that was refused.
-const REFUSED: usize = 3;
-
 /// The counter of servers that began to listen.
 const LISTENS: &str = "cm_listens";
 
@@ -312,23 +309,7 @@ impl ConnectedTest {
     }
 
     /// Runs it, and returns the client's figure, if it has one.
-    ///
-    /// A server of perftest ends its listener after its client's first connection, and begins
-    /// another for the second. A client that comes between is refused, and ends with a fault of its
-    /// own, so it is started again.
     pub(crate) fn run(&self, testbed: &Testbed) -> Result<String> {
-        let mut result = self.run_once(testbed);
-        for _ in 0..REFUSED {
-            let is_faulty = |reason: &String| reason.contains("SIGSEGV");
-            if !self.options.starts_with("ib_") || !result.as_ref().is_err_and(is_faulty) {
-                break;
-            }
-            result = self.run_once(testbed);
-        }
-        result
-    }
-
-    fn run_once(&self, testbed: &Testbed) -> Result<String> {
         let file = testbed.file()?.to_string_lossy().into_owned();
         let (server, client) = self.start(testbed, &file)?;
         // A server whose client has failed may wait indefinitely.

@@ -5,6 +5,7 @@ use crate::counters::CmCounter;
 use crate::error::{CommandError, ConnectError, ListenError};
 #[cfg(doc)]
 use crate::event::Event;
+use crate::held::HeldRequest;
 use crate::limits::{MAX_CONNECTIONS, MAX_LISTENERS};
 use crate::listener::{Listen, ListenerId};
 use crate::manager::{Config, ConnId, Manager};
@@ -24,17 +25,22 @@ const TARGET_ACK_DELAY: TimeCode = TimeCode::new(15);
 const NO_LID: u16 = 0xffff;
 
 impl Manager {
-    /// Listens for requests.
+    /// Listens for requests, with those that came when the last listener at that port had just
+    /// ended.
     ///
     /// # Errors
     /// If there is a listener already, or there are too many.
-    pub fn listen(&mut self, listen: &Listen) -> Result<ListenerId, ListenError> {
+    pub fn listen(&mut self, now: Instant, listen: &Listen) -> Result<ListenerId, ListenError> {
         if self.listeners.len() >= MAX_LISTENERS {
             return Err(ListenError::TooMany);
         }
         let service = ServiceId::ip(listen.space, listen.port);
         let listener = self.listeners.insert(listen).ok_or(ListenError::AddressInUse(service))?;
         self.counters.add(CmCounter::Listens, 1);
+        // CM-061
+        for HeldRequest { from, mad, .. } in self.held.take_for(listen.port) {
+            self.handle_message(now, &from, &mad);
+        }
         Ok(listener)
     }
 
@@ -46,7 +52,11 @@ impl Manager {
         for conn in waiting {
             self.destroy(now, conn);
         }
-        self.listeners.remove(listener)
+        let port = self.listeners.remove(listener);
+        if let Some(port) = port {
+            self.held.listener_ended(now, port);
+        }
+        port.is_some()
     }
 
     /// The program has taken a request from its event queue, so it leaves the backlog. Accepting,

@@ -10,6 +10,7 @@ urxe_types::counters! {
     Listens = "cm_listens", "Times that a program here began to listen.";
     RequestsSent = "cm_requests_sent", "Connections and resolutions of services that programs here asked for.";
     RequestsReceived = "cm_requests_received", "Connections and resolutions of services that peers asked for, shown to a program.";
+    RequestsHeld = "cm_requests_held", "Requests that came when a listener had just ended, and waited for the next one at its port.";
     Begun = "cm_begun", "Connections and resolutions that began, on either side; what is refused at once is not among them.";
     Forgotten = "cm_forgotten", "Those of them of which nothing is kept any more.";
     Established = "cm_established", "Connections established, on either side.";

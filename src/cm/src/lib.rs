@@ -55,7 +55,8 @@
 //!
 //! `commands.rs` is what programs ask for, `receive.rs` and `connection_messages.rs` what peers
 //! send, `connection.rs` one connection with its state and timer, `timing.rs` the waits between
-//! retries, `manager.rs` the tables and queues, `listener.rs` who gets a request.
+//! retries, `manager.rs` the tables and queues, `listener.rs` who gets a request, `held.rs` those
+//! that wait for a listener.
 
 #![forbid(unsafe_code)]
 
@@ -65,6 +66,7 @@ mod connection_messages;
 mod counters;
 mod error;
 mod event;
+mod held;
 pub mod limits;
 mod listener;
 mod manager;

@@ -12,6 +12,10 @@ pub const MAX_CONNECTIONS: usize = 1 << 20;
 /// costs about a kilobyte, and anybody can send them.
 pub const MAX_REQUESTS: usize = 4096;
 
+/// Requests of one connection manager that wait for the next listener of a port. More are refused
+/// at once. Each costs 400 bytes, and anybody can send them.
+pub const MAX_HELD: usize = 256;
+
 /// Connections of one connection manager that no program has any more, kept for messages that may
 /// still arrive. Beyond that the oldest are forgotten early: they must not keep new ones out.
 pub const MAX_LINGERING: usize = 1 << 14;

@@ -58,6 +58,7 @@ pub(crate) struct Listener {
     backlog: usize,
     /// Requests that the program has not taken yet.
     waiting: usize,
+    port: u16,
     key: ListenKey,
 }
 
@@ -87,13 +88,15 @@ impl Listeners {
         self.last += 1;
         let id = ListenerId(self.last);
         self.by_key.insert(key, id);
-        self.listeners.insert(id, Listener { service, backlog, waiting: 0, key });
+        self.listeners.insert(id, Listener { service, backlog, waiting: 0, port, key });
         Some(id)
     }
 
-    pub(crate) fn remove(&mut self, id: ListenerId) -> bool {
-        let removed = self.listeners.remove(&id);
-        removed.is_some_and(|listener| self.by_key.remove(&listener.key).is_some())
+    /// Removes a listener; returns its port, if it was there.
+    pub(crate) fn remove(&mut self, id: ListenerId) -> Option<u16> {
+        let listener = self.listeners.remove(&id)?;
+        self.by_key.remove(&listener.key);
+        Some(listener.port)
     }
 
     /// The listener for this service on this address, the most specific if there are several.

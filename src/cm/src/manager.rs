@@ -4,6 +4,7 @@
 use crate::connection::{Conn, Indexed, State};
 use crate::counters::{CmCounter, CmCounters};
 use crate::event::Event;
+use crate::held::{Held, HeldRequest};
 use crate::limits::{MAX_LINGERING, MAX_OUTGOING};
 use crate::listener::Listeners;
 use crate::parameters::Path;
@@ -74,6 +75,7 @@ pub struct Manager {
     pub(crate) config: Config,
     pub(crate) rng: ChaCha8Rng,
     pub(crate) listeners: Listeners,
+    pub(crate) held: Held,
     conns: BTreeMap<ConnId, Conn>,
     /// Connections of the passive side, by the peer's communication ID.
     by_request: HashMap<RequestKey, ConnId>,
@@ -121,6 +123,7 @@ impl Manager {
     pub fn new(config: Config) -> Manager {
         Manager {
             rng: ChaCha8Rng::seed_from_u64(config.seed),
+            held: Held::new(config.timing.listener_gap.duration()),
             config,
             listeners: Listeners::default(),
             conns: BTreeMap::new(),
@@ -153,7 +156,8 @@ impl Manager {
 
     /// When [`handle_timeout`](Self::handle_timeout) is due; `None` if no timer runs.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(at, _)| *at)
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        deadline.into_iter().chain(self.held.poll_timeout()).min()
     }
 
     /// Handles all timers that have expired.
@@ -163,6 +167,10 @@ impl Manager {
                 break;
             }
             self.update(now, id, |conn, cx| conn.handle_timeout(cx));
+        }
+        // CM-061
+        while let Some(HeldRequest { from, mad, .. }) = self.held.take_expired(now) {
+            self.handle_message(now, &from, &mad);
         }
     }
 

@@ -24,15 +24,19 @@ impl Manager {
         let Ok(mad) = Mad::parse(mad) else {
             return self.counters.add(CmCounter::DropNoMessage, 1);
         };
+        self.handle_message(now, from, &mad);
+    }
+
+    pub(crate) fn handle_message(&mut self, now: Instant, from: &MadSource, mad: &Mad) {
         match &mad.message {
-            Message::Req(req) => self.handle_req(now, from, mad.tid, req),
+            Message::Req(req) => self.handle_req(now, from, mad, req),
             Message::Rep(rep) => self.handle_rep(now, from, mad.tid, rep),
             Message::Rtu(rtu) => self.handle_rtu(now, from, rtu),
             Message::Rej(rej) => self.handle_rej(now, from, rej),
             Message::Mra(mra) => self.handle_mra(now, from, mra),
             Message::Dreq(dreq) => self.handle_dreq(now, from, mad.tid, dreq),
             Message::Drep(drep) => self.handle_drep(now, from, drep),
-            Message::SidrReq(req) => self.handle_sidr_req(now, from, mad.tid, req),
+            Message::SidrReq(req) => self.handle_sidr_req(now, from, mad, req),
             Message::SidrRep(rep) => self.handle_sidr_rep(now, from, rep),
             Message::Lap(lap) => self.handle_lap(now, from, mad.tid, lap),
             // We send no LAP.
@@ -52,7 +56,8 @@ impl Manager {
         self.context(now).send(Path::back(&from.flow), from.src_qpn, &bytes);
     }
 
-    fn handle_req(&mut self, now: Instant, from: &MadSource, tid: u64, req: &Req) {
+    fn handle_req(&mut self, now: Instant, from: &MadSource, mad: &Mad, req: &Req) {
+        let tid = mad.tid;
         let key = RequestKey { peer: from.flow.src, comm_id: req.local_comm_id, sidr: false };
         // CM-010
         if let Some(known) = self.find_by_request(key) {
@@ -77,6 +82,9 @@ impl Manager {
             return self.refuse_stale(now, from, tid, req, known);
         }
         let service = self.listeners.find(req.service_id, request.dst.ip(), false);
+        if service.is_none() && self.hold(now, request.dst.port(), key, from, mad) {
+            return;
+        }
         let listener = match service {
             Some((listener, Service::Connected(qp_type))) if qp_type == request.qp_type => listener,
             other => {
@@ -123,6 +131,26 @@ impl Manager {
         self.counters.add(CmCounter::RequestsReceived, 1);
         conn.push_event(&mut self.context(now), event);
         self.insert(conn);
+    }
+
+    /// Keeps a request that has no listener for the next one at its port, if one just ended there;
+    /// returns whether it did.
+    fn hold(
+        &mut self,
+        now: Instant,
+        port: u16,
+        key: RequestKey,
+        from: &MadSource,
+        mad: &Mad,
+    ) -> bool {
+        // CM-061
+        if self.held.contains(key) {
+            self.counters.add(CmCounter::DropDuplicate, 1);
+            return true;
+        }
+        let held = self.held.hold(now, port, key, from, mad);
+        self.counters.add(CmCounter::RequestsHeld, u64::from(held));
+        held
     }
 
     /// A REQ that came before.
@@ -212,7 +240,8 @@ impl Manager {
         Some(conn)
     }
 
-    fn handle_sidr_req(&mut self, now: Instant, from: &MadSource, tid: u64, req: &SidrReq) {
+    fn handle_sidr_req(&mut self, now: Instant, from: &MadSource, mad: &Mad, req: &SidrReq) {
+        let tid = mad.tid;
         let key = RequestKey { peer: from.flow.src, comm_id: req.request_id, sidr: true };
         if let Some(known) = self.find_by_request(key) {
             self.update(now, known, |conn, cx| match conn.message {
@@ -232,6 +261,9 @@ impl Manager {
             return self.send_back(now, from, tid, refusal(SidrStatus::Rejected));
         };
         let Some((listener, _)) = self.listeners.find(req.service_id, dst.ip(), true) else {
+            if self.hold(now, port, key, from, mad) {
+                return;
+            }
             self.counters.add(CmCounter::RefusedNoListener, 1);
             // CM-027
             return self.send_back(now, from, tid, refusal(SidrStatus::Unsupported));

@@ -17,10 +17,12 @@ pub struct Timing {
     pub service_timeout: TimeCode,
     /// The ACK timeout of connections that do not choose one.
     pub ack_timeout: TimeCode,
+    /// How long a request waits for a listener where one has just ended, and how long that is just.
+    pub listener_gap: TimeCode,
 }
 
 impl Default for Timing {
-    /// The kernel's, but for the first waits, which are shorter.
+    /// The kernel's, but for the first waits, which are shorter, and the gap, which it has not.
     fn default() -> Timing {
         Timing {
             first_wait: TimeCode::new(15),
@@ -28,6 +30,7 @@ impl Default for Timing {
             max_retries: 15,
             service_timeout: TimeCode::new(24),
             ack_timeout: TimeCode::new(17),
+            listener_gap: TimeCode::new(15),
         }
     }
 }

@@ -192,7 +192,7 @@ fn rep_of_a_connected_qp_is_stale_and_ends_the_old_connection() {
 #[test]
 fn two_sides_that_connect_to_each_other_have_two_connections() {
     let (mut t, ours, _) = Script::req_sent();
-    t.cm.listen(&listen()).unwrap();
+    t.cm.listen(t.now, &listen()).unwrap();
     t.receive(req());
     let theirs = t.requested();
     assert_ne!(ours, theirs);

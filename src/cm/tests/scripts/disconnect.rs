@@ -120,7 +120,7 @@ fn destroy_of_an_established_connection_sends_a_dreq() {
 #[test]
 fn timewait_lasts_the_ack_timeout_within_bounds() {
     let mut t = Script::new();
-    t.cm.listen(&listen()).unwrap();
+    t.cm.listen(t.now, &listen()).unwrap();
     let primary = CmPath { local_ack_timeout: TimeCode::MAX, ..req().primary };
     t.receive(Req { primary, ..req() });
     let conn = t.requested();

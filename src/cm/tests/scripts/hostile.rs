@@ -176,7 +176,7 @@ proptest! {
     #[test]
     fn every_connection_ends_whatever_happens(steps in proptest::collection::vec(step(), 1..60)) {
         let mut t = Script::new();
-        t.cm.listen(&listen()).unwrap();
+        t.cm.listen(t.now, &listen()).unwrap();
         let mut conns: Vec<ConnId> = Vec::new();
         let mut over: Vec<ConnId> = Vec::new();
         for step in steps {

@@ -2,6 +2,7 @@
 
 use crate::script::*;
 use std::net::IpAddr;
+use std::time::Duration;
 use urxe_cm::limits::MAX_REQUESTS;
 use urxe_cm::*;
 use urxe_types::{Access, PathMtu, Psn, QpState, QpType, Qpn, TimeCode};
@@ -11,7 +12,7 @@ use urxe_wire::mad::*;
 #[test]
 fn req_is_reported_with_its_parameters() {
     let mut t = Script::new();
-    let listener = t.cm.listen(&listen()).unwrap();
+    let listener = t.cm.listen(t.now, &listen()).unwrap();
     t.receive(req());
     let Event::ConnectRequest { listener: reported, conn, request } = t.event() else { panic!() };
     assert_eq!(reported, listener);
@@ -96,7 +97,7 @@ fn unanswered_rep_is_retried_and_given_up() {
 #[test]
 fn rep_is_retried_as_often_as_the_req_allows() {
     let mut t = Script::new();
-    t.cm.listen(&listen()).unwrap();
+    t.cm.listen(t.now, &listen()).unwrap();
     t.receive(Req { max_cm_retries: 2, ..req() });
     let conn = t.requested();
     t.cm.accept(t.now, conn, &ACCEPT).unwrap();
@@ -167,19 +168,78 @@ fn req_to_a_port_without_listener_is_rejected_with_reason_8() {
     assert_eq!(t.count(CmCounter::RefusedNoListener), 1);
     assert!(t.cm.is_empty());
     // At another port than the listener, and after it has ended.
-    let listener = t.cm.listen(&listen()).unwrap();
+    let listener = t.cm.listen(t.now, &listen()).unwrap();
     t.receive(Req { service_id: ServiceId::ip(PortSpace::Tcp, PORT + 1), ..req() });
     assert_eq!(t.sent_rej().reason, Reason::InvalidServiceId);
     assert!(t.cm.unlisten(t.now, listener));
     assert!(!t.cm.unlisten(t.now, listener));
+    t.advance(GAP);
     t.receive(req());
+    assert_eq!(t.sent_rej().reason, Reason::InvalidServiceId);
+}
+
+/// How long a request waits where a listener has just ended.
+const GAP: Duration = Duration::from_nanos(4096 << 15);
+
+/// A listener has begun and ended at [`PORT`].
+fn listener_has_ended() -> Script {
+    let mut t = Script::new();
+    let listener = t.cm.listen(t.now, &listen()).unwrap();
+    t.cm.unlisten(t.now, listener);
+    t
+}
+
+#[test]
+fn req_between_two_listeners_of_a_port_waits_for_the_second() {
+    let mut t = listener_has_ended();
+    t.receive(req());
+    t.receive(req());
+    assert_eq!(t.count(CmCounter::RequestsHeld), 1);
+    assert_eq!(t.count(CmCounter::DropDuplicate), 1);
+    t.assert_silent();
+    // A listener of another service is not the one; the request goes on waiting.
+    let datagrams = Listen { space: PortSpace::Udp, service: Service::Datagrams, ..listen() };
+    t.cm.listen(t.now, &datagrams).unwrap();
+    t.assert_silent();
+    let listener = t.cm.listen(t.now, &listen()).unwrap();
+    let Some(Event::ConnectRequest { listener: of, .. }) = t.cm.poll_event() else {
+        panic!("the request is shown to the listener that came")
+    };
+    assert_eq!(of, listener);
+    assert_eq!(t.cm.poll_timeout(), None);
+}
+
+#[test]
+fn held_req_is_refused_when_no_listener_comes() {
+    let mut t = listener_has_ended();
+    t.now += GAP / 2;
+    t.receive(req());
+    t.assert_silent();
+    let due = t.now + GAP;
+    assert_eq!(t.cm.poll_timeout(), Some(due));
+    t.now = due;
+    t.cm.handle_timeout(t.now);
+    assert_eq!(t.sent_rej().reason, Reason::InvalidServiceId);
+    assert_eq!(t.cm.poll_timeout(), None);
+    assert!(t.cm.is_empty());
+}
+
+#[test]
+fn held_requests_are_bounded() {
+    let mut t = listener_has_ended();
+    let held = u32::try_from(limits::MAX_HELD).unwrap();
+    for id in 1..=held {
+        t.receive(Req { local_comm_id: CommId(id), ..req() });
+    }
+    t.assert_silent();
+    t.receive(Req { local_comm_id: CommId(held + 1), ..req() });
     assert_eq!(t.sent_rej().reason, Reason::InvalidServiceId);
 }
 
 #[test]
 fn req_for_a_service_that_is_no_port_is_rejected_with_reason_8() {
     let mut t = Script::new();
-    t.cm.listen(&listen()).unwrap();
+    t.cm.listen(t.now, &listen()).unwrap();
     // Some that only differ from the listener's in their high bits, with any private data.
     for id in [7, SERVICE.0 | 1 << 40, u64::MAX] {
         for private_data in [req().private_data, [0; Req::PRIVATE_LEN]] {
@@ -194,7 +254,7 @@ fn req_for_a_service_that_is_no_port_is_rejected_with_reason_8() {
 #[test]
 fn unacceptable_req_is_rejected_with_its_reason() {
     let mut t = Script::new();
-    t.cm.listen(&listen()).unwrap();
+    t.cm.listen(t.now, &listen()).unwrap();
     let elsewhere = CmPath { remote_gid: STRANGER, ..req().primary };
     let spoofed = CmPath { local_gid: STRANGER, ..req().primary };
     let mut wrong_version = req().private_data;
@@ -243,14 +303,14 @@ fn most_specific_listener_gets_the_request() {
     let mut expected = Vec::new();
     let places = [ListenOn::Any, ListenOn::AnyV4, ListenOn::Address(LOCAL)];
     for (on, id) in places.into_iter().zip(&ids) {
-        let listener = t.cm.listen(&Listen { on, ..listen() }).unwrap();
+        let listener = t.cm.listen(t.now, &Listen { on, ..listen() }).unwrap();
         expected.push(listener);
         t.receive(Req { local_comm_id: *id, local_qpn: Qpn::new(0x30 + id.0), ..req() });
         let Event::ConnectRequest { listener: reported, .. } = t.event() else { panic!() };
         assert_eq!(reported, listener);
     }
     for on in [ListenOn::AnyV6, ListenOn::Address(STRANGER)] {
-        t.cm.listen(&Listen { on, ..listen() }).unwrap();
+        t.cm.listen(t.now, &Listen { on, ..listen() }).unwrap();
     }
     t.receive(req());
     let Event::ConnectRequest { listener: reported, .. } = t.event() else { panic!() };
@@ -260,20 +320,20 @@ fn most_specific_listener_gets_the_request() {
 #[test]
 fn address_and_port_have_one_listener_until_it_ends() {
     let mut t = Script::new();
-    let listener = t.cm.listen(&listen()).unwrap();
-    assert_eq!(t.cm.listen(&listen()), Err(ListenError::AddressInUse(SERVICE)));
-    let text = t.cm.listen(&listen()).unwrap_err().to_string();
+    let listener = t.cm.listen(t.now, &listen()).unwrap();
+    assert_eq!(t.cm.listen(t.now, &listen()), Err(ListenError::AddressInUse(SERVICE)));
+    let text = t.cm.listen(t.now, &listen()).unwrap_err().to_string();
     assert_eq!(text, "tcp:7174: somebody listens on this address and port already");
-    t.cm.listen(&Listen { port: 1, ..listen() }).unwrap();
-    t.cm.listen(&Listen { on: ListenOn::Address(LOCAL), ..listen() }).unwrap();
+    t.cm.listen(t.now, &Listen { port: 1, ..listen() }).unwrap();
+    t.cm.listen(t.now, &Listen { on: ListenOn::Address(LOCAL), ..listen() }).unwrap();
     t.cm.unlisten(t.now, listener);
-    t.cm.listen(&listen()).unwrap();
+    t.cm.listen(t.now, &listen()).unwrap();
 }
 
 #[test]
 fn full_backlog_drops_requests_until_the_program_takes_some() {
     let mut t = Script::new();
-    t.cm.listen(&listen()).unwrap();
+    t.cm.listen(t.now, &listen()).unwrap();
     let request =
         |n: u32| Req { local_comm_id: CommId(n), local_qpn: Qpn::new(0x100 + n), ..req() };
     t.receive(request(1));
@@ -298,7 +358,7 @@ fn full_backlog_drops_requests_until_the_program_takes_some() {
 #[test]
 fn pending_requests_are_bounded() {
     let mut t = Script::new();
-    t.cm.listen(&Listen { backlog: usize::MAX, ..listen() }).unwrap();
+    t.cm.listen(t.now, &Listen { backlog: usize::MAX, ..listen() }).unwrap();
     let flood = 3 * MAX_REQUESTS as u32;
     for n in 1..=flood {
         t.receive(Req { local_comm_id: CommId(n), local_qpn: Qpn::new(0x100 + n), ..req() });
@@ -310,7 +370,7 @@ fn pending_requests_are_bounded() {
 #[test]
 fn listener_that_takes_no_requests_blocks_no_other_listener() {
     let mut t = Script::new();
-    t.cm.listen(&Listen { backlog: usize::MAX, ..listen() }).unwrap();
+    t.cm.listen(t.now, &Listen { backlog: usize::MAX, ..listen() }).unwrap();
     let request =
         |n: u32| Req { local_comm_id: CommId(n), local_qpn: Qpn::new(0x100 + n), ..req() };
     for n in 1..=MAX_REQUESTS as u32 {
@@ -318,7 +378,7 @@ fn listener_that_takes_no_requests_blocks_no_other_listener() {
     }
     while t.cm.poll_event().is_some() {}
     let other = Listen { port: listen().port + 1, backlog: 10, ..listen() };
-    t.cm.listen(&other).unwrap();
+    t.cm.listen(t.now, &other).unwrap();
     let service_id = ServiceId::ip(other.space, other.port);
     let request = |n: u32| Req { service_id, ..request(0x10_0000 + n) };
     for n in 1..=3 {
@@ -333,7 +393,7 @@ fn listener_that_takes_no_requests_blocks_no_other_listener() {
 #[test]
 fn lingering_connections_are_bounded_and_block_no_new_ones() {
     let mut t = Script::new();
-    t.cm.listen(&listen()).unwrap();
+    t.cm.listen(t.now, &listen()).unwrap();
     let most = urxe_cm::limits::MAX_LINGERING as u32;
     for n in 1..=most + 10 {
         t.receive(Req { local_comm_id: CommId(n), ..req() });
@@ -349,7 +409,7 @@ fn lingering_connections_are_bounded_and_block_no_new_ones() {
 #[test]
 fn unlisten_rejects_the_requests_that_were_not_taken() {
     let mut t = Script::new();
-    let listener = t.cm.listen(&listen()).unwrap();
+    let listener = t.cm.listen(t.now, &listen()).unwrap();
     t.receive(req());
     let taken = t.requested();
     t.cm.take_request(taken);
@@ -468,7 +528,7 @@ fn rej_without_our_number_ends_no_established_connection() {
 fn uc_connections_are_requested_and_accepted_as_rc_ones() {
     let mut t = Script::new();
     let service = Service::Connected(QpType::Uc);
-    t.cm.listen(&Listen { service, ..listen() }).unwrap();
+    t.cm.listen(t.now, &Listen { service, ..listen() }).unwrap();
     t.receive(Req { transport: TransportService::Uc, ..req() });
     let conn = t.requested();
     let rts = t.cm.qp_attr(conn, QpState::Rts, 0).unwrap();
@@ -488,7 +548,7 @@ fn captured_req_of_kernel_rxe_is_accepted() {
     let flow = Flow { src: kernel, dst: ours, ..source(PEER).flow };
     let from = MadSource { flow, src_qpn: Qpn::GSI };
     let mut t = Script::new();
-    t.cm.listen(&Listen { port: 9999, ..listen() }).unwrap();
+    t.cm.listen(t.now, &Listen { port: 9999, ..listen() }).unwrap();
     t.cm.handle_mad(t.now, &from, mad.try_into().unwrap());
     let Event::ConnectRequest { conn, request, .. } = t.event() else { panic!() };
     assert_eq!((request.src, request.dst), (socket(kernel, 0x8c10), socket(ours, 9999)));

@@ -241,7 +241,7 @@ impl Script {
     /// With a listener, and a connection in REQ-RECEIVED.
     pub(crate) fn req_received() -> (Script, ConnId) {
         let mut t = Script::new();
-        t.cm.listen(&listen()).unwrap();
+        t.cm.listen(t.now, &listen()).unwrap();
         t.receive(req());
         let conn = t.requested();
         (t, conn)

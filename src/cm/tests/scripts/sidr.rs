@@ -33,7 +33,7 @@ fn sidr_rep(ours: ConnId, status: SidrStatus) -> SidrRep {
 fn listening() -> Script {
     let mut t = Script::new();
     let service = Service::Datagrams;
-    t.cm.listen(&Listen { space: PortSpace::Udp, service, ..listen() }).unwrap();
+    t.cm.listen(t.now, &Listen { space: PortSpace::Udp, service, ..listen() }).unwrap();
     t
 }
 
@@ -121,6 +121,20 @@ fn sidr_req_without_listener_or_header_is_refused() {
     // A listener for connections gets no SIDR requests, even in one port space.
     t.receive(Req { service_id: UDP, ..req() });
     assert_eq!(t.sent_rej().reason, Reason::InvalidServiceId);
+}
+
+#[test]
+fn sidr_req_waits_for_the_next_listener_of_its_port() {
+    let mut t = Script::new();
+    // As perftest does it: first a connection, then datagrams at the same port.
+    let listener = t.cm.listen(t.now, &listen()).unwrap();
+    t.cm.unlisten(t.now, listener);
+    t.receive(sidr_req());
+    t.assert_silent();
+    let datagrams = Listen { space: PortSpace::Udp, service: Service::Datagrams, ..listen() };
+    t.cm.listen(t.now, &datagrams).unwrap();
+    t.requested();
+    assert_eq!(t.count(CmCounter::RequestsHeld), 1);
 }
 
 #[test]

@@ -183,7 +183,7 @@ impl Cm {
         let on = id.device.map_or(0..devices.len(), |device| device..device + 1);
         let mut listeners = Vec::new();
         for device in on {
-            match devices[device].cm.listen(&listen) {
+            match devices[device].cm.listen(now, &listen) {
                 Ok(listener) => listeners.push((device, listener)),
                 Err(error) => {
                     for (device, listener) in listeners {
