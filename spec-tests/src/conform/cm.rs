@@ -56,7 +56,7 @@ impl Programs {
         let mut listen = |space, port: Option<u16>, service| {
             let port = port.expect("there are all of them");
             let listen = Listen { space, port, on: ListenOn::Any, service, backlog: 16 };
-            manager.listen(&listen).expect("the port is free")
+            manager.listen(world.now(), &listen).expect("the port is free")
         };
         let connected = Service::Connected(QpType::Rc);
         let accepts = listen(PortSpace::Tcp, SERVICES.accepts, connected);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 use urxe_cm::{
-    Accept, Config, Connect, Event, Listen, ListenOn, Manager, Qp, Resolve, Service, SidrAnswer,
+    Accept, Config, Connect, Event, Listen, ListenOn, ListenerId, Manager, Qp, Resolve, Service, SidrAnswer,
     State, Timing,
 };
 use urxe_types::{PathMtu, Qkey, QpState, QpType, Qpn};
@@ -19,6 +19,13 @@ const STEPS: usize = 300;
 /// After this, nothing is left of any connection that no program has.
 const LONG: Duration = Duration::from_secs(3_600);
 
+/// Where the programs of each manager listen, and for what.
+const SERVICES: [(u16, Service); 3] = [
+    (1, Service::Connected(QpType::Rc)),
+    (2, Service::Connected(QpType::Uc)),
+    (3, Service::Datagrams),
+];
+
 /// A message on its way.
 struct Mail {
     to: usize,
@@ -29,6 +36,7 @@ struct Mail {
 struct World {
     now: Instant,
     nodes: [Manager; 2],
+    listeners: [[Option<ListenerId>; SERVICES.len()]; 2],
     /// What their programs know of.
     conns: [Vec<urxe_cm::ConnId>; 2],
     wire: VecDeque<Mail>,
@@ -43,18 +51,7 @@ fn addr(node: usize) -> IpAddr {
 fn manager(seed: u64) -> Manager {
     let timing = Timing::default();
     let active_mtu = PathMtu::Mtu1024;
-    let mut cm = Manager::new(Config { guid: seed, seed, active_mtu, max_rd_atomic: 16, timing });
-    let services = [
-        (1, Service::Connected(QpType::Rc)),
-        (2, Service::Connected(QpType::Uc)),
-        (3, Service::Datagrams),
-    ];
-    for (port, service) in services {
-        let on = ListenOn::Any;
-        cm.listen(&Listen { space: PortSpace::Tcp, port, on, service, backlog: 2 })
-            .expect("nobody else listens there");
-    }
-    cm
+    Manager::new(Config { guid: seed, seed, active_mtu, max_rd_atomic: 16, timing })
 }
 
 fn qp(input: &mut Input<'_>) -> Qp {
@@ -81,9 +78,25 @@ impl World {
             41..=43 => drop(self.wire.pop_front()),
             44..=80 => self.change(input),
             81..=100 => self.repeat(input),
+            101..=102 => self.begin_or_end_listener(node, input.index(SERVICES.len())),
             _ => self.wait(Duration::from_millis(1 << (input.u8() % 18))),
         }
         self.collect();
+    }
+
+    fn begin_or_end_listener(&mut self, node: usize, at: usize) {
+        let (cm, listener) = (&mut self.nodes[node], &mut self.listeners[node][at]);
+        *listener = match listener.take() {
+            Some(listener) => {
+                assert!(cm.unlisten(self.now, listener), "it has not ended before");
+                None
+            }
+            None => {
+                let ((port, service), on) = (SERVICES[at], ListenOn::Any);
+                let listen = Listen { space: PortSpace::Tcp, port, on, service, backlog: 2 };
+                Some(cm.listen(self.now, &listen).expect("no other listener is there"))
+            }
+        };
     }
 
     fn connect(&mut self, node: usize, input: &mut Input<'_>) {
@@ -245,10 +258,14 @@ pub fn run(bytes: &[u8]) {
         // The one look at the clock: where virtual time begins means nothing.
         now: Instant::now(),
         nodes: [manager(1), manager(2)],
+        listeners: Default::default(),
         conns: [Vec::new(), Vec::new()],
         wire: VecDeque::new(),
         seen: Recent::default(),
     };
+    for (node, at) in (0..2).flat_map(|node| (0..SERVICES.len()).map(move |at| (node, at))) {
+        world.begin_or_end_listener(node, at);
+    }
     let mut input = Input::new(bytes);
     for _ in 0..STEPS {
         if input.is_empty() {

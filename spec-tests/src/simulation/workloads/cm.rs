@@ -148,8 +148,9 @@ impl CmWorkload {
             service: Service::Connected(QpType::Rc),
             backlog: new.behavior.backlog,
         };
+        let now = new.world.now();
         let manager = new.sides[SERVER].manager.as_mut().expect("it lives");
-        new.sides[SERVER].listener = Some(manager.listen(&listen).expect("the port is free"));
+        new.sides[SERVER].listener = Some(manager.listen(now, &listen).expect("the port is free"));
         for _ in 0..count {
             let after = new.rng.micros(0..=spread.as_micros() as u64);
             new.plan(CLIENT, after, Action::Connect);
