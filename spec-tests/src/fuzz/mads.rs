@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 use urxe_cm::{
-    Accept, Config, Connect, Event, Listen, ListenOn, ListenerId, Manager, Qp, Resolve, Service, SidrAnswer,
-    State, Timing,
+    Accept, Config, Connect, Event, Listen, ListenOn, ListenerId, Manager, Qp, Resolve, Service,
+    SidrAnswer, State, Timing,
 };
 use urxe_types::{PathMtu, Qkey, QpState, QpType, Qpn};
 use urxe_wire::mad::{MAD_LEN, MadSource, PortSpace, SidrStatus};

@@ -1,6 +1,6 @@
 //! One direction of a path: how much is in flight, who waits, and whose turn it is.
 
-use super::congestion::{Congestion, Delivered};
+use super::congestion::{Congestion, Delivered, Lost};
 use super::info::{CutCause, Held};
 use crate::limits::LANE_TURN_BYTES;
 use crate::tuning::CongestionControl;
@@ -194,9 +194,9 @@ impl Lane {
     }
 
     /// Bytes in flight were lost on the way. Returns why the window was cut, if it was.
-    pub(crate) fn on_lost(&mut self, now: Instant, bytes: u64) -> Option<CutCause> {
-        let cut = self.congestion.on_lost(now, self.in_flight, bytes);
-        self.in_flight -= bytes;
+    pub(crate) fn on_lost(&mut self, now: Instant, lost: Lost) -> Option<CutCause> {
+        let cut = self.congestion.on_lost(now, self.in_flight, lost);
+        self.in_flight -= lost.bytes;
         cut
     }
 

@@ -14,7 +14,7 @@ mod least;
 mod peer;
 mod round_trip;
 
-pub(crate) use congestion::Delivered;
+pub(crate) use congestion::{Delivered, Lost};
 pub use info::{CutCause, Held, LaneInfo, PathInfo, RoundTripInfo};
 pub(crate) use lane::Lane;
 pub(crate) use peer::Peer;

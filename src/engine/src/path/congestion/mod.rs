@@ -42,6 +42,14 @@ pub(crate) struct Delivered {
     pub(crate) round_trip: Option<Duration>,
 }
 
+/// Bytes that were lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lost {
+    pub(crate) bytes: u64,
+    /// What was in flight behind them is sent again, too.
+    pub(crate) is_rewound: bool,
+}
+
 /// The least window, in bytes: below it, a path with the shortest round trips would send a packet
 /// in some milliseconds.
 const LEAST_WINDOW: f64 = 64.0;
@@ -103,8 +111,15 @@ const FORGOTTEN_PER_SAMPLE: f64 = 1.0 / 1024.0;
 /// What loss leaves of the window at least, in slow start and later.
 const LEFT_AFTER_FIRST_LOSS: f64 = 0.5;
 const LEFT_AFTER_LOSS: f64 = 0.5;
-/// How much more is kept than what the path delivers in its least round trip.
+/// How much is kept, of what the path delivers in its least round trip.
 const DELIVERED_SLACK: f64 = 1.05;
+/// The same where all that is in flight is sent again after a loss.
+const DELIVERED_SLACK_REWOUND: f64 = 1.06;
+/// What a loss for other reasons than congestion leaves of the window at least where all that is in
+/// flight is sent again.
+const LEFT_AFTER_TRIM: f64 = 0.95;
+/// A queue that makes round trips so much longer costs more there than it can be worth.
+const VAIN_QUEUE: f64 = 1.1;
 /// The part that is lost for no other reason than congestion if it is lost for long.
 const MUCH_LOSS: f64 = 0.08;
 /// The part below which losses are taken for gone.
@@ -158,6 +173,8 @@ pub(crate) struct Congestion {
     /// What was found holds for windows below this.
     checked_below: f64,
     last_cut: Option<CutCause>,
+    /// What was in flight behind the last loss was sent again, too.
+    is_rewound: bool,
     limit: Option<RateLimit>,
     used_at: Option<Instant>,
 }
@@ -201,6 +218,7 @@ impl Congestion {
             check: None,
             checked_below: 0.0,
             last_cut: None,
+            is_rewound: false,
             limit: None,
             used_at: None,
         }
@@ -303,18 +321,23 @@ impl Congestion {
     }
 
     /// Bytes were lost; `in_flight` counts them still. Returns why the window was cut, if it was.
-    pub(crate) fn on_lost(&mut self, now: Instant, in_flight: u64, bytes: u64) -> Option<CutCause> {
+    pub(crate) fn on_lost(&mut self, now: Instant, in_flight: u64, lost: Lost) -> Option<CutCause> {
         if self.control == CongestionControl::Off {
             return None;
         }
+        let Lost { bytes, is_rewound } = lost;
         self.used_at = Some(now);
+        self.is_rewound = is_rewound;
         let lost = self.rounds.on_lost(bytes);
         self.calm = 0;
         if !self.may_cut() {
             return None;
         }
         if !self.tells_of_congestion(lost) {
-            self.check_least(in_flight);
+            match is_rewound {
+                true => self.trim(),
+                false => drop(self.check_least(in_flight)),
+            }
             return None;
         }
         let left = match self.is_in_slow_start() {
@@ -324,6 +347,18 @@ impl Congestion {
         // CONG-008
         let window = self.delivered_in_least().max(self.window * left);
         Some(self.cut(in_flight, CutCause::Loss, window))
+    }
+
+    /// What is in flight beyond what the path needs only waits, and was sent in vain.
+    fn trim(&mut self) {
+        let seen = self.rounds.least_lately().zip(self.least());
+        let is_vain = seen.is_some_and(|(lately, least)| lately > least * VAIN_QUEUE);
+        // CONG-112
+        if is_vain && !self.is_in_slow_start() && self.check.is_none() {
+            let needed = self.delivered_in_least().max(self.window * LEFT_AFTER_TRIM);
+            self.window = self.window.min(needed);
+            self.threshold = self.window;
+        }
     }
 
     /// What was in flight is sent again, but for so many bytes: it will never leave the path.
@@ -365,8 +400,12 @@ impl Congestion {
 
     /// What the path was seen to deliver in its least round trip.
     fn delivered_in_least(&self) -> f64 {
+        let slack = match self.is_rewound {
+            true => DELIVERED_SLACK_REWOUND,
+            false => DELIVERED_SLACK,
+        };
         match (self.rounds.rate(), self.least()) {
-            (Some(rate), Some(least)) => (rate * least * DELIVERED_SLACK).min(self.window),
+            (Some(rate), Some(least)) => (rate * least * slack).min(self.window),
             _ => 0.0,
         }
     }

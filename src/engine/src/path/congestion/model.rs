@@ -1,7 +1,7 @@
 //! A network in a page: some lanes, each with its own sender, before one queue. Everything from a
 //! seed.
 
-use super::{Congestion, Delivered};
+use super::{Congestion, Delivered, Lost};
 use crate::tuning::CongestionControl;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -288,11 +288,12 @@ impl Run {
     /// Where the peer takes nothing out of order, what is behind is sent again, too.
     fn lose_before(&mut self, lane: usize, number: u64) {
         let (now, size) = (self.instant(), self.network.packet);
+        let lost = Lost { bytes: size, is_rewound: self.network.goes_back };
         let sender = &mut self.senders[lane];
         if self.network.goes_back {
             if !sender.in_flight.is_empty() {
                 let in_flight = sender.in_flight.len() as u64 * size;
-                sender.congestion.on_lost(now, in_flight, size);
+                sender.congestion.on_lost(now, in_flight, lost);
             }
             sender.in_flight.clear();
             sender.next = sender.expected;
@@ -301,7 +302,7 @@ impl Run {
         }
         while sender.in_flight.front().is_some_and(|first| first.number < number) {
             let in_flight = sender.in_flight.len() as u64 * size;
-            sender.congestion.on_lost(now, in_flight, size);
+            sender.congestion.on_lost(now, in_flight, lost);
             sender.in_flight.pop_front();
         }
     }

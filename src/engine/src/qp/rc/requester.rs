@@ -277,9 +277,10 @@ impl Requester {
 /// Packets after which an acknowledgement is asked for: several times in a window.
 fn packets_per_ack(lane: &Lane, mtu: u32, takes_repairs: bool) -> u32 {
     // REPAIR-061
-    let per_window = match !takes_repairs && lane.congestion.has_losses() {
-        true => ACKS_WHERE_ALL_IS_REPEATED,
-        false => ACKS_PER_WINDOW,
+    let per_window = match (lane.congestion.has_losses(), takes_repairs) {
+        (true, false) => ACKS_WHERE_ALL_IS_REPEATED,
+        (true, true) => ACKS_WHERE_PACKETS_ARE_LOST,
+        (false, _) => ACKS_PER_WINDOW,
     };
     // A window that is large is not to be divided for each message.
     match lane.window() {
@@ -288,7 +289,9 @@ fn packets_per_ack(lane: &Lane, mtu: u32, takes_repairs: bool) -> u32 {
     }
 }
 
-/// Acknowledgements that are asked for in a window: the fewer, the larger a window fills the path;
-/// and where one loss has all of a window repeated, it is to be no larger than that needs.
+/// Acknowledgements that are asked for in a window: the fewer, the larger a window fills the path.
+/// Where losses cut it to what the path needs, that is to be little more; and least where one loss
+/// has all of a window repeated.
 const ACKS_PER_WINDOW: u64 = 4;
+const ACKS_WHERE_PACKETS_ARE_LOST: u64 = 8;
 const ACKS_WHERE_ALL_IS_REPEATED: u64 = 16;

@@ -1,6 +1,6 @@
 //! What has left the flight, told to the path.
 
-use crate::path::{Delivered, Direction, PathId, Sample};
+use crate::path::{Delivered, Direction, Lost, PathId, Sample};
 use crate::qp::common::Cx;
 use crate::qp::send_queue::{Moved, SendQueue};
 
@@ -30,7 +30,8 @@ pub(super) fn settle_flight<H>(
         let at = direction as usize;
         has_moved |= delivered[at] + lost[at] + forgotten[at] > 0;
         if lost[at] > 0 {
-            cuts[at] = lane.on_lost(now, lost[at]);
+            let lost = Lost { bytes: lost[at], is_rewound: forgotten[at] > 0 };
+            cuts[at] = lane.on_lost(now, lost);
         }
         if forgotten[at] > 0 {
             lane.on_rewound(now, forgotten[at], least);
