@@ -4,7 +4,7 @@
 use crate::congestion::Congestion;
 use crate::slot_plan::SlotPlan;
 use clap::{Args, ValueEnum};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -14,6 +14,7 @@ use std::time::Duration;
 use urxe_engine::{Tuning, WireForm};
 use urxe_port::fault::{Direction, FaultSpec, Packets};
 use urxe_port::udp::UdpOptions;
+use urxe_slot::port_plan::PortKind;
 use urxe_types::SlotCount;
 use urxe_wire::Opcode;
 
@@ -131,7 +132,7 @@ pub struct Settings {
 }
 
 /// How packets reach the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortBackend {
     /// Plain UDP sockets. Needs no privilege and is the fastest.
@@ -139,6 +140,15 @@ pub enum PortBackend {
     Udp,
     /// Raw sockets, which see and write every header byte. Needs CAP_NET_RAW.
     Raw,
+}
+
+impl From<PortBackend> for PortKind {
+    fn from(backend: PortBackend) -> PortKind {
+        match backend {
+            PortBackend::Udp => PortKind::Udp,
+            PortBackend::Raw => PortKind::Raw,
+        }
+    }
 }
 
 /// How RC messages become packets.
@@ -244,7 +254,7 @@ pub enum ConfigError {
     /// More devices than a daemon can have.
     #[error(
         "{0} addresses and interfaces: one daemon serves at most {max}",
-        max = crate::limits::MAX_DEVICES
+        max = urxe_slot::limits::MAX_DEVICES
     )]
     TooManyDevices(usize),
     /// A name that no device can have.
@@ -458,7 +468,7 @@ impl Config {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         match self.addrs.len() + self.interfaces.len() {
             0 => return Err(ConfigError::NoAddress),
-            devices if devices > crate::limits::MAX_DEVICES => {
+            devices if devices > urxe_slot::limits::MAX_DEVICES => {
                 return Err(ConfigError::TooManyDevices(devices));
             }
             _ => {}

@@ -5,7 +5,6 @@ use crate::broker::device::{Identity, RdmaDevice, Sockets, guid_of, guid_of_mac}
 use crate::broker::sockets::PlannedSockets;
 use crate::broker::{Beginning, DevicePlan, EventLoop, Report};
 use crate::config::{Config, ConfigError};
-use crate::port_plan::PortPlan;
 use crate::slot_plan::SlotPlan;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
@@ -22,6 +21,7 @@ use std::time::Instant;
 use urxe_port::watch::{Links, Watch};
 use urxe_port::{Caps, OpenError};
 use urxe_shm::control::channel::Listener;
+use urxe_slot::port_plan::PortPlan;
 use urxe_types::{PathMtu, Slot};
 
 /// Why a daemon did not start.
@@ -328,7 +328,7 @@ fn open_port(
 ) -> Result<Opened, StartError> {
     let near = source.link(links).map(|link| link.name.clone());
     let plan = PortPlan {
-        backend: config.port_backend,
+        kind: config.port_backend.into(),
         interface: match &source {
             AddressSource::Interface(name) => name.clone(),
             AddressSource::Address(_) => near.clone().unwrap_or_else(|| LOOPBACK.into()),

@@ -8,20 +8,21 @@
 //!             programs
 //!        connect │ ╲ requests, rings, doorbells, memory
 //!                ▼  ╲
-//!  broker/ ── link/ ──► slot/ slot/ ...      each has all devices: engine, port, wire
+//!  broker/ ── link ──► slot  slot ...        each has all devices: engine, port, wire
 //!   │  connections, addresses, links,        each serves some of the programs, in one thread
 //!   │  what is shown of all
 //!   └── sockets of each address, for all slots: the QPN says whose a packet is
 //! ```
 //!
-//! A slot is the whole data path once, and slots share nothing. The broker does what is for all of
-//! them, and is not on the way of data.
+//! A [slot](urxe_slot) is the whole data path once, and slots share nothing. The broker does what
+//! is for all of them, and is not on the way of data.
 //!
 //! # No trust between programs
 //!
 //! A program can harm only itself. Its handles mean nothing in another session, its rings are
 //! copied before they are looked at, what it can make the daemon do in one turn is bounded
-//! ([`limits`]), what it can use up has a quota, and when it dies, exactly what it owned goes.
+//! ([`urxe_slot::limits`]), what it can use up has a quota, and when it dies, exactly what it owned
+//! goes.
 //!
 //! # Inside another program
 //!
@@ -37,11 +38,6 @@ mod congestion;
 mod counters;
 mod daemon;
 pub mod limits;
-mod link;
-mod pages;
-mod port_plan;
-mod refusal;
-mod slot;
 mod slot_plan;
 mod worker;
 

@@ -1,8 +1,8 @@
 //! How the slots of a daemon are divided among users.
 
 use crate::limits::{MAX_MAPPED_MRS_OF_ALL, MAX_MAPPED_MRS_OF_GUEST};
-use crate::slot::Numbering;
 use std::ops::Range;
+use urxe_slot::Numbering;
 use urxe_types::SlotCount;
 
 /// How many slots there can be, and whom they serve.

@@ -3,9 +3,9 @@
 //! The broker executes its own program again under the name [`NAME`], with the number of the user
 //! and of the group, and its end of the link as standard input. The process becomes that user's as
 //! far as the broker may do so, gives up every right that it does not need, and serves
-//! ([`slot::serve`]). Nothing of the user's is executed in it, and the user cannot look into it.
+//! ([`urxe_slot::serve`]). Nothing of the user's is executed in it, and the user cannot look into
+//! it.
 
-use crate::slot;
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid, getrlimit, getuid, set_dumpable_behavior,
@@ -49,7 +49,7 @@ pub fn run_if_worker() -> Option<ExitCode> {
         eprintln!("urxed: a worker for user {uid} cannot begin: {step}: {error}");
     });
     let served = served.and_then(|link| {
-        slot::serve(link).map_err(|error| {
+        urxe_slot::serve(link).map_err(|error| {
             eprintln!("urxed: the worker of user {uid} has ended, because {error}");
         })
     });

@@ -4,10 +4,10 @@
 //! minimum is kept. Of the rest one user may have at most [`SHARE`] times what all leave free. So
 //! one alone has most of it and never all, and makes room as others come by what it gives back.
 
-use crate::refusal::refuse;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use urxe_shm::control::ControlError;
+use urxe_slot::refusal::refuse;
 
 /// Users for whom a minimum is kept.
 const USERS: usize = 32;

@@ -4,7 +4,6 @@
 use crate::broker::addresses::{AddressSource, Wanted, is_passing, path_mtu};
 use crate::broker::sockets::{SocketGroup, SocketSource};
 use crate::counters::DeviceCounters;
-use crate::link::{DeviceState, LinkState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
@@ -15,6 +14,7 @@ use urxe_engine::limits::MAX_RD_ATOMIC;
 use urxe_nic::{Config, Nic, PortEvent};
 use urxe_port::watch::Links;
 use urxe_port::{AddressSockets, OpenError, Port};
+use urxe_slot::link::{DeviceState, LinkState};
 use urxe_types::{PathMtu, Slot};
 
 /// What identifies a device.

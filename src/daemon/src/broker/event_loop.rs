@@ -13,10 +13,6 @@ use super::sessions::{Program, Session};
 use super::slots::{DevicePlan, Report, Slots, SlotsBeginning, Watcher};
 use super::sysfs::Sysfs;
 use crate::config::SocketMode;
-use crate::counters::DaemonCounters;
-use crate::limits::{EVENTS_PER_TURN, MESSAGES_PER_TURN};
-use crate::link::{ToBroker, ToSlot};
-use crate::refusal::cannot_join;
 use crate::slot_plan::SlotPlan;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
@@ -30,6 +26,10 @@ use urxe_engine::Tuning;
 use urxe_port::watch::Watch;
 use urxe_shm::control::channel::Listener;
 use urxe_shm::control::{ControlError, Reply, Request};
+use urxe_slot::DaemonCounters;
+use urxe_slot::limits::{EVENTS_PER_TURN, MESSAGES_PER_TURN};
+use urxe_slot::link::{ToBroker, ToSlot};
+use urxe_slot::refusal::cannot_join;
 use urxe_types::SlotId;
 
 /// What a descriptor that is ready means.
@@ -678,7 +678,7 @@ mod tests {
             Token::Stop,
             Token::Listener,
             Token::Watch,
-            Token::Port { device: crate::limits::MAX_DEVICES - 1 },
+            Token::Port { device: urxe_slot::limits::MAX_DEVICES - 1 },
             Token::Slot { slot: SlotCount::MAX.get() - 1 },
             Token::Workers,
         ];

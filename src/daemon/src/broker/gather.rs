@@ -6,10 +6,6 @@
 use super::slots::Slots;
 use super::{BrokerCtx, sessions::Session};
 use crate::limits::ANSWER_TIMEOUT;
-use crate::link::{Counts, Found, Subject, ToSlot, Viewer};
-use crate::pages::{AROUND_PAGE, NUMBER_LEN, QP_LEN, page};
-use crate::refusal::refuse;
-use crate::slot::questions::counts;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -19,6 +15,10 @@ use urxe_shm::control::{
     ControlError, CounterInfo, Cursor, MAX_MESSAGE, PathPage, Reply, Request, Resource,
     ResourceKind, ResourcePage, StatsPage,
 };
+use urxe_slot::counts;
+use urxe_slot::link::{Counts, Found, Subject, ToSlot, Viewer};
+use urxe_slot::pages::{AROUND_PAGE, NUMBER_LEN, QP_LEN, page};
+use urxe_slot::refusal::refuse;
 
 /// A question of a program that is being answered.
 pub(crate) struct Gathering {
@@ -206,7 +206,7 @@ impl Gatherings {
 /// The number of the device with a name.
 fn find_device(ctx: &BrokerCtx, name: &str) -> Result<usize, ControlError> {
     let names = ctx.devices.iter().map(|device| device.name.as_str());
-    crate::refusal::find_device(names, name)
+    urxe_slot::refusal::find_device(names, name)
 }
 
 /// The ids of the connection manager, which are all the broker's.
@@ -270,9 +270,9 @@ fn info(name: &str, meaning: &str) -> CounterInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::MAX_PROGRAM_NAME;
-    use crate::link::ToBroker;
     use urxe_shm::control::{QpStats, encode};
+    use urxe_slot::limits::MAX_PROGRAM_NAME;
+    use urxe_slot::link::ToBroker;
     use urxe_types::QpState;
 
     #[test]

@@ -33,10 +33,10 @@ mod worker;
 pub(crate) use event_loop::{Beginning, EventLoop};
 pub(crate) use slots::{DevicePlan, Report};
 
-use crate::counters::DaemonCounters;
 use cm::Cm;
 use device::RdmaDevice;
 use std::time::Instant;
+use urxe_slot::DaemonCounters;
 
 /// What requests are about: the daemon as the broker has it.
 pub(crate) struct BrokerCtx {

@@ -2,8 +2,8 @@
 //! of the connection manager. All else that a program has is its slot's.
 
 use crate::broker::cm::Holdings;
-use crate::link::Viewer;
 use std::rc::Rc;
+use urxe_slot::link::Viewer;
 
 /// A program that objects belong to.
 #[derive(Clone, Debug)]

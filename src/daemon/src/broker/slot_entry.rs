@@ -1,10 +1,11 @@
 //! One slot as the broker has it: its link, its user, and what runs it.
 
 use super::worker::Worker;
-use crate::limits::{LINK_TIMEOUT, WORKER_END, WORKER_LINGER};
-use crate::link::{Link, ToBroker, ToSlot};
+use crate::limits::{WORKER_END, WORKER_LINGER};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use urxe_slot::limits::LINK_TIMEOUT;
+use urxe_slot::link::{Link, ToBroker, ToSlot};
 
 /// One slot.
 #[derive(Default)]

@@ -8,10 +8,7 @@ use super::closer::Closer;
 use super::device::{AddressChange, RdmaDevice};
 use super::slot_entry::{Entry, LetGo, Runner, Why};
 use super::worker::{User, Worker};
-use crate::limits::{ANSWER_TIMEOUT, LINK_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, SLOT_REST, START_PAUSE};
-use crate::link::{DeviceBeginning, Link, LinkError, SlotBeginning, ToBroker, ToSlot};
-use crate::port_plan::PortPlan;
-use crate::slot::{self, SlotError};
+use crate::limits::{ANSWER_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, SLOT_REST, START_PAUSE};
 use crate::slot_plan::SlotPlan;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
@@ -25,6 +22,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
 use urxe_port::OpenError;
+use urxe_slot::SlotError;
+use urxe_slot::limits::LINK_TIMEOUT;
+use urxe_slot::link::{DeviceBeginning, Link, LinkError, SlotBeginning, ToBroker, ToSlot};
+use urxe_slot::port_plan::PortPlan;
 use urxe_types::Slot;
 
 /// Says a sentence to whoever runs the daemon.
@@ -290,7 +291,7 @@ impl Slots {
         let report = Arc::clone(&self.report);
         std::thread::Builder::new()
             .name(format!("urxed-slot{slot}"))
-            .spawn(move || run(slot, &report, || slot::serve(link)))
+            .spawn(move || run(slot, &report, || urxe_slot::serve(link)))
             .map(Runner::Thread)
     }
 

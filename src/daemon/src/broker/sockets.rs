@@ -1,13 +1,12 @@
 //! What opens the sockets of a device's addresses, for all of its slots at once.
 
-use crate::config::PortBackend;
-use crate::port_plan::PortPlan;
 use crate::slot_plan::SlotPlan;
 use std::io;
 use std::net::IpAddr;
 use urxe_port::raw::{self, RawGroup, RawOptions};
 use urxe_port::udp::UdpGroup;
 use urxe_port::{AddressSockets, OpenError};
+use urxe_slot::port_plan::{PortKind, PortPlan};
 use urxe_types::{Slot, SlotCount};
 
 /// What opens addresses.
@@ -45,20 +44,20 @@ impl SocketSource for PlannedSockets {
     }
 
     fn open(&self, addr: IpAddr, near: Option<&str>) -> Result<Box<dyn SocketGroup>, OpenError> {
-        Ok(match self.plan.backend {
-            PortBackend::Udp => {
+        Ok(match self.plan.kind {
+            PortKind::Udp => {
                 let options = self.plan.udp_options(Slot::ALONE.id());
                 Box::new(UdpGroup::open(addr, near, &options, self.slots.sockets())?)
             }
-            PortBackend::Raw => Box::new(RawGroup::open(addr, near, &RawOptions::default())?),
+            PortKind::Raw => Box::new(RawGroup::open(addr, near, &RawOptions::default())?),
         })
     }
 
     fn join(&self, group: IpAddr, interface: &str) -> io::Result<AddressSockets> {
-        match self.plan.backend {
-            PortBackend::Raw => raw::join(group, interface, &RawOptions::default()),
+        match self.plan.kind {
+            PortKind::Raw => raw::join(group, interface, &RawOptions::default()),
             // It takes no right.
-            PortBackend::Udp => Err(io::ErrorKind::PermissionDenied.into()),
+            PortKind::Udp => Err(io::ErrorKind::PermissionDenied.into()),
         }
     }
 }

@@ -132,7 +132,7 @@ fn the_room_of_the_old_ring_is_used_again() {
     let mut a = End::new(&daemon, 0, Kind::Shared, 64);
     // Each of these is 64 MiB: without giving back, the quota would be used up at once.
     for round in 0..200 {
-        let cqe = if round % 2 == 0 { urxe_daemon::limits::MAX_CQE } else { 10 };
+        let cqe = if round % 2 == 0 { urxe_slot::limits::MAX_CQE } else { 10 };
         a.client.resize_cq(&mut a.cq, cqe).unwrap();
     }
 }

@@ -7,9 +7,9 @@ use crate::harness::{
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::net::{IpAddr, Ipv4Addr};
-use urxe_daemon::limits;
 use urxe_shm::control::{ControlError, Request};
 use urxe_shm::ring::layout::WC_GRH;
+use urxe_slot::limits;
 use urxe_types::{
     AhId, DatagramPath, Destination, Gid, Qkey, QpAttr, QpState, QpType, Qpn, SendData, WcOpcode,
 };

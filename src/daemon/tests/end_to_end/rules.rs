@@ -4,13 +4,13 @@
 use crate::harness::{ALL, CAPS, Client, End, Kind, start};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
-use urxe_daemon::limits;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{
     Backing, ContextHandle, ControlError, CqHandle, Cursor, PdHandle, QpCaps, QpHandle, Reply,
     Request, SrqAttr, SrqHandle,
 };
 use urxe_shm::memory::region::create_memfd;
+use urxe_slot::limits;
 use urxe_types::{Access, Extra, Gid, MwType, QpAttr, QpState, QpType, Qpn, SendOp};
 
 fn assert_refused<T: std::fmt::Debug>(

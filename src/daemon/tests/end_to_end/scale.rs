@@ -2,8 +2,8 @@
 
 use crate::harness::{CAPS, Client, End, Kind, connected, eventually, start};
 use rustix::io::Errno;
-use urxe_daemon::limits;
 use urxe_shm::control::{Backing, ControlError, QpCaps, Reply, Request, ResourceKind};
+use urxe_slot::limits;
 
 use urxe_types::{
     Access, Extra, MwType, QpAttr, QpState, QpType, Qpn, SendData, SendOp, SendWr, WcOpcode,

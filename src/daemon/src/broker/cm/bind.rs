@@ -8,12 +8,12 @@ use super::route::{
 };
 use crate::broker::device::RdmaDevice;
 use crate::limits::MAX_CM_BACKLOG;
-use crate::refusal::{Refusal, refuse};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Instant;
 use urxe_cm::{Listen, ListenError, ListenOn, Service};
 use urxe_shm::control::{CmEventKind, CmEventParam, CmOption, CmPortSpace, ControlError};
+use urxe_slot::refusal::{Refusal, refuse};
 use urxe_types::{QpType, TimeCode};
 use urxe_wire::mad::PortSpace;
 

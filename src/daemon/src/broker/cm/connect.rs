@@ -4,11 +4,11 @@ use super::bind::space_to_engine;
 use super::id::Phase;
 use super::{Cm, ConnOwner};
 use crate::broker::device::RdmaDevice;
-use crate::refusal::refuse;
 use rustix::io::Errno;
 use std::time::Instant;
 use urxe_cm::{Accept, CommandError, Connect, ConnectError, Path, Qp, Resolve, SidrAnswer};
 use urxe_shm::control::{CmConnParam, CmPath, CmRoute, ControlError};
+use urxe_slot::refusal::refuse;
 use urxe_types::{Access, Gid, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn};
 use urxe_wire::mad::SidrStatus;
 

@@ -1,9 +1,10 @@
 //! What a session has handles of in the connection manager, by kind.
 
-use crate::limits::{FREES_PER_TURN, MAX_CM_CHANNELS, MAX_CM_IDS, MAX_CM_MEMBERSHIPS};
-use crate::refusal::{check_quota, next_handle, no_such};
+use crate::limits::{MAX_CM_CHANNELS, MAX_CM_IDS, MAX_CM_MEMBERSHIPS};
 use std::collections::BTreeMap;
 use urxe_shm::control::ControlError;
+use urxe_slot::limits::FREES_PER_TURN;
+use urxe_slot::refusal::{check_quota, next_handle, no_such};
 
 /// The handles of one kind, with the keys of what they name.
 pub(crate) struct Handles {

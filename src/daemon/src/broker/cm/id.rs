@@ -2,11 +2,11 @@
 
 use super::ports::Claim;
 use crate::broker::sessions::Program;
-use crate::refusal::refuse;
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use urxe_cm::{ConnId, ListenerId};
 use urxe_shm::control::{CmIdState, CmPortSpace, ControlError, ResourceDetail};
+use urxe_slot::refusal::refuse;
 use urxe_types::{QpType, Qpn, TimeCode};
 
 /// An id: `rdma_cm_id`.

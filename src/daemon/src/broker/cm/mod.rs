@@ -31,7 +31,6 @@ use crate::broker::device::RdmaDevice;
 use crate::broker::sessions::Program;
 use crate::counters::CmCounters;
 use crate::limits::{MAX_CM_IDS_OF_ALL, MAX_CM_WAITING_EVENTS};
-use crate::refusal::refuse;
 pub(crate) use channel::ChannelNews;
 use channel::{Channels, PendingEvent, QueuedEvent};
 pub(crate) use holdings::Holdings;
@@ -44,6 +43,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 use urxe_cm::{ConnId, ListenerId};
 use urxe_shm::control::{CmEventKind, CmEventParam, ControlError, ResourceDetail};
+use urxe_slot::refusal::refuse;
 use urxe_types::{Qpn, Slab, index_of};
 
 /// All channels, ids and memberships of all programs.

@@ -9,11 +9,11 @@ use super::events::ud_param;
 use super::id::Phase;
 use super::{Cm, PendingEvent};
 use crate::broker::device::RdmaDevice;
-use crate::refusal::refuse;
 use rustix::io::Errno;
 use std::net::SocketAddr;
 use urxe_cm::Path;
 use urxe_shm::control::{CmEventKind, ControlError};
+use urxe_slot::refusal::refuse;
 use urxe_types::{QpType, Qpn};
 
 /// A membership of an id in a group.

@@ -4,13 +4,13 @@ use super::holdings::PendingFree;
 use super::id::Id;
 use crate::broker::BrokerCtx;
 use crate::broker::sessions::Session;
-use crate::refusal::refuse;
 use rustix::io::Errno;
 use std::net::SocketAddr;
 use urxe_shm::control::{
     CmChannelHandle, CmIdHandle, CmMulticastHandle, CmPortSpace, CmReply, CmRequest, CmSubject,
     ControlError, Reply,
 };
+use urxe_slot::refusal::refuse;
 use urxe_types::QpType;
 
 /// What becomes of a request that is not refused.

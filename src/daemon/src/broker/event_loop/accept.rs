@@ -5,11 +5,11 @@ use crate::broker::admission::Newcomer;
 use crate::broker::sessions::Session;
 use crate::broker::worker::User;
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN};
-use crate::link::ToSlot;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 use urxe_shm::control::ControlError;
 use urxe_shm::control::channel::peer;
+use urxe_slot::link::ToSlot;
 
 impl EventLoop {
     /// Accepts programs that want to connect. Returns whether there may be more.

@@ -2,11 +2,11 @@
 //! `/sys/class/infiniband` and `/sys/class/misc/rdma_cm`, as far as stock rdma-core and the
 //! programs on top of it read them.
 
-use crate::link::LinkState;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::IpAddr;
 use urxe_shm::control::LinkRate;
+use urxe_slot::link::LinkState;
 use urxe_types::Gid;
 
 /// Names, from the top of the tree, and contents. A name that ends in `/` is that of an empty

@@ -13,12 +13,12 @@ mod tree;
 
 use crate::broker::device::RdmaDevice;
 use crate::config::SocketMode;
-use crate::link::LinkState;
 use files::{DeviceView, Files};
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use tree::Tree;
+use urxe_slot::link::LinkState;
 
 /// The devices of a daemon as files, gone when this is dropped.
 #[derive(Debug)]

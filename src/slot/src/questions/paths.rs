@@ -1,7 +1,7 @@
 //! What is known of the ways to peers, page by page.
 
+use crate::Allotment;
 use crate::pages::{PATHS_PER_PAGE, behind};
-use crate::slot::Allotment;
 use urxe_engine::{CutCause, Held, LaneInfo, PathInfo};
 use urxe_nic::Nic;
 use urxe_shm::control::{LaneState, PathCut, PathHold, PathPage, PathState, RoundTripState};

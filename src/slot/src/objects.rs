@@ -6,8 +6,8 @@
 
 use crate::limits;
 use crate::refusal::{check_quota, next_handle, no_such, refuse};
-use crate::slot::resources::{Ah, CompChannel, Context, Cq, Mr, Mw, Pd, PdUser, Qp, Srq};
-use crate::slot::session::{Session, SlotCtx};
+use crate::resources::{Ah, CompChannel, Context, Cq, Mr, Mw, Pd, PdUser, Qp, Srq};
+use crate::session::{Session, SlotCtx};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use urxe_shm::control::{ContextHandle, ControlError, PdHandle};

@@ -2,7 +2,7 @@
 
 use crate::counters::DaemonCounters;
 use crate::link::Counts;
-use crate::slot::session::Program;
+use crate::session::Program;
 use std::collections::BTreeMap;
 use urxe_nic::{Nic, OwnerId};
 use urxe_shm::control::QpStats;
@@ -29,7 +29,7 @@ pub(super) fn qps(
 }
 
 /// What is counted of the whole device, and beside it.
-pub(crate) fn counts(nic: &Nic, daemon: &DaemonCounters) -> Counts {
+pub fn counts(nic: &Nic, daemon: &DaemonCounters) -> Counts {
     fn values<'a>(
         counters: impl Iterator<Item = (&'static str, u64, &'static str)> + 'a,
     ) -> Vec<u64> {

@@ -1,8 +1,8 @@
 //! Completion channels: pipes for the events of CQs.
 
 use super::{Cq, Refusal, check_unused, context, device_full};
-use crate::slot::objects::Object;
-use crate::slot::session::{Answer, Session, SlotCtx};
+use crate::objects::Object;
+use crate::session::{Answer, Session, SlotCtx};
 use rustix::io::Errno;
 use urxe_nic::{ChannelId, EventPipe};
 use urxe_shm::control::{CompChannelHandle, ContextHandle, ControlError, Reply};

@@ -4,33 +4,29 @@ use crate::limits::MAX_PROGRAM_NAME;
 use urxe_shm::control::{Cursor, MAX_MESSAGE, Resource, ResourcePage};
 
 /// Bytes of a message around a page, in the link's messages as in a program's.
-pub(crate) const AROUND_PAGE: usize = 64;
+pub const AROUND_PAGE: usize = 64;
 
 /// Bytes of a page that an object takes at most beside its program's name and process id.
 const OBJECT_LEN: usize = 100;
 
 /// Objects of a page.
-pub(crate) const OBJECTS_PER_PAGE: usize =
-    (MAX_MESSAGE - AROUND_PAGE) / (MAX_PROGRAM_NAME + OBJECT_LEN);
+pub const OBJECTS_PER_PAGE: usize = (MAX_MESSAGE - AROUND_PAGE) / (MAX_PROGRAM_NAME + OBJECT_LEN);
 
 /// Bytes of a page that a path takes at most.
 const PATH_LEN: usize = 256;
 
 /// Paths of a page.
-pub(crate) const PATHS_PER_PAGE: usize = (MAX_MESSAGE - AROUND_PAGE) / PATH_LEN;
+pub const PATHS_PER_PAGE: usize = (MAX_MESSAGE - AROUND_PAGE) / PATH_LEN;
 
 /// Bytes of a page that a counter's number takes at most.
-pub(crate) const NUMBER_LEN: usize = 10;
+pub const NUMBER_LEN: usize = 10;
 
 /// Bytes of a page that a QP takes at most beside its numbers: the program's name and process id,
 /// QPN, state and lengths.
-pub(crate) const QP_LEN: usize = MAX_PROGRAM_NAME + 40;
+pub const QP_LEN: usize = MAX_PROGRAM_NAME + 40;
 
 /// The first page of these objects of a slot, each with the number that a cursor names it by.
-pub(crate) fn page(
-    slot: usize,
-    mut objects: impl Iterator<Item = (u32, Resource)>,
-) -> ResourcePage {
+pub fn page(slot: usize, mut objects: impl Iterator<Item = (u32, Resource)>) -> ResourcePage {
     // COUNT-017
     let page: Vec<(u32, Resource)> = objects.by_ref().take(OBJECTS_PER_PAGE).collect();
     let last = page.last().map(|&(number, _)| number).filter(|_| objects.next().is_some());
@@ -39,6 +35,6 @@ pub(crate) fn page(
 }
 
 /// Where a page begins behind what a slot has under a number.
-pub(crate) fn behind(slot: usize, number: u32) -> Cursor {
+pub fn behind(slot: usize, number: u32) -> Cursor {
     Cursor { slot: slot as u8, after: Some(number) }
 }

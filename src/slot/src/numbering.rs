@@ -4,16 +4,16 @@ use serde::{Deserialize, Serialize};
 
 /// The numbers that a slot shows: no other slot shows the same.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Numbering {
+pub struct Numbering {
     /// That of what the slot has under number 0.
-    pub(crate) first: u32,
+    pub first: u32,
     /// From one to the next.
-    pub(crate) step: u32,
+    pub step: u32,
 }
 
 impl Numbering {
     /// The number that is shown for what the slot has under a number.
-    pub(crate) fn shown(self, number: u32) -> u32 {
+    pub fn shown(self, number: u32) -> u32 {
         // SLOT-007
         number.saturating_mul(self.step).saturating_add(self.first)
     }

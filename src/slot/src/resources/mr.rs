@@ -2,9 +2,9 @@
 
 use super::{PdUser, Refusal, pd, refuse};
 use crate::limits::{MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MR_SIZE};
+use crate::objects::Object;
 use crate::refusal::check_quota;
-use crate::slot::objects::Object;
-use crate::slot::session::{Answer, Session, SlotCtx};
+use crate::session::{Answer, Session, SlotCtx};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use urxe_shm::control::ControlError;
 
 /// A request is refused, for this reason.
-pub(crate) fn refuse(errno: Errno, sentence: impl Into<String>) -> ControlError {
+pub fn refuse(errno: Errno, sentence: impl Into<String>) -> ControlError {
     ControlError { errno: errno.raw_os_error(), message: without_number(&sentence.into()) }
 }
 
@@ -21,7 +21,7 @@ fn without_number(sentence: &str) -> String {
 }
 
 /// Turns the error of something that a request needed into its refusal.
-pub(crate) trait Refusal<T> {
+pub trait Refusal<T> {
     /// Refuses with this number and a sentence of `what` and the error.
     fn or_refuse(self, errno: Errno, what: &str) -> Result<T, ControlError>;
 }
@@ -45,12 +45,12 @@ impl<T, E: Display> Refusal<T> for Result<T, E> {
 }
 
 /// A handle finds nothing.
-pub(crate) fn no_such(what: &str, handle: u32) -> ControlError {
+pub fn no_such(what: &str, handle: u32) -> ControlError {
     refuse(Errno::NOENT, format!("{what} handle {handle}: does not exist in this session"))
 }
 
 /// The number of the device with a name.
-pub(crate) fn find_device<'a>(
+pub fn find_device<'a>(
     mut names: impl Iterator<Item = &'a str> + Clone,
     name: &str,
 ) -> Result<usize, ControlError> {
@@ -62,7 +62,7 @@ pub(crate) fn find_device<'a>(
 }
 
 /// Refuses what would go beyond a quota of a session.
-pub(crate) fn check_quota(what: &str, have: usize, max: usize) -> Result<(), ControlError> {
+pub fn check_quota(what: &str, have: usize, max: usize) -> Result<(), ControlError> {
     // HOST-015
     if have < max {
         return Ok(());
@@ -72,7 +72,7 @@ pub(crate) fn check_quota(what: &str, have: usize, max: usize) -> Result<(), Con
 }
 
 /// The handle after the last one of a session: a number that no object of it ever had.
-pub(crate) fn next_handle(last: &mut u32) -> Result<u32, ControlError> {
+pub fn next_handle(last: &mut u32) -> Result<u32, ControlError> {
     // HOST-014
     let handle = last.checked_add(1);
     let handle =
@@ -82,7 +82,7 @@ pub(crate) fn next_handle(last: &mut u32) -> Result<u32, ControlError> {
 }
 
 /// A multicast group that a port cannot join.
-pub(crate) fn cannot_join(group: IpAddr, source: &io::Error) -> ControlError {
+pub fn cannot_join(group: IpAddr, source: &io::Error) -> ControlError {
     let errno = Errno::from_io_error(source).unwrap_or(Errno::INVAL);
     refuse(errno, format!("gid {group}: the port cannot join: {source}"))
 }

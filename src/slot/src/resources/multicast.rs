@@ -3,7 +3,7 @@
 use super::{qp, refuse};
 use crate::limits::{MAX_MCAST_ATTACHMENTS, MAX_MCAST_GROUPS};
 use crate::refusal::{cannot_join, check_quota};
-use crate::slot::session::{Answer, Session, SlotCtx};
+use crate::session::{Answer, Session, SlotCtx};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::io;

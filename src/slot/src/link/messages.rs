@@ -3,8 +3,8 @@
 //! The broker says [`ToSlot::Start`] first and once. A session is known by a number that no other
 //! ever had; a device by its place in [`ToSlot::Start`].
 
+use crate::Numbering;
 use crate::port_plan::PortPlan;
-use crate::slot::Numbering;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::ops::Add;
@@ -17,7 +17,7 @@ use urxe_types::{PathMtu, Qpn};
 
 /// What the broker tells a slot.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum ToSlot {
+pub enum ToSlot {
     /// What it is.
     Start(SlotBeginning),
     /// A device that it is to serve, in their order. The file of its capture comes with this.
@@ -44,7 +44,7 @@ pub(crate) enum ToSlot {
 
 /// What a slot tells the broker.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum ToBroker {
+pub enum ToBroker {
     /// A program has said who it is.
     Named { session: u64, name: String },
     /// A program asks what is the broker's to answer, and waits.
@@ -66,58 +66,58 @@ pub(crate) enum ToBroker {
 
 /// What a slot has to know of itself in the beginning.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct SlotBeginning {
+pub struct SlotBeginning {
     /// Which slot it is.
-    pub(crate) slot: usize,
+    pub slot: usize,
     /// Of how many, the broker's included.
-    pub(crate) slots: usize,
+    pub slots: usize,
     /// How many devices it is to serve: so many [`ToSlot::Open`] follow.
-    pub(crate) devices: usize,
-    pub(crate) tuning: Tuning,
-    pub(crate) numbering: Numbering,
+    pub devices: usize,
+    pub tuning: Tuning,
+    pub numbering: Numbering,
     /// Registrations that it may have mapped.
-    pub(crate) max_mapped_mrs: usize,
+    pub max_mapped_mrs: usize,
 }
 
 /// What a slot has to know of a device in the beginning.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct DeviceBeginning {
-    pub(crate) name: String,
-    pub(crate) guid: [u8; 8],
+pub struct DeviceBeginning {
+    pub name: String,
+    pub guid: [u8; 8],
     /// Makes the device's numbers unpredictable.
-    pub(crate) seed: u64,
-    pub(crate) port: PortPlan,
-    pub(crate) state: DeviceState,
+    pub seed: u64,
+    pub port: PortPlan,
+    pub state: DeviceState,
 }
 
 /// What changes of a device as the machine's links and addresses do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DeviceState {
+pub struct DeviceState {
     /// The GID table, with the addresses that can be used.
-    pub(crate) gids: Vec<Option<IpAddr>>,
+    pub gids: Vec<Option<IpAddr>>,
     /// The GID table as it is shown: with those that cannot be used yet.
-    pub(crate) shown_gids: Vec<Option<IpAddr>>,
+    pub shown_gids: Vec<Option<IpAddr>>,
     /// The largest path MTU of its link.
-    pub(crate) mtu: PathMtu,
+    pub mtu: PathMtu,
     /// What it is on, and whether that works.
-    pub(crate) link: LinkState,
+    pub link: LinkState,
     /// The addresses of this machine that are on one link only.
-    pub(crate) local_addrs: Vec<IpAddr>,
+    pub local_addrs: Vec<IpAddr>,
 }
 
 /// What a device is known to be on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LinkState {
+pub struct LinkState {
     /// Packets can pass: `IBV_PORT_ACTIVE`, else `IBV_PORT_DOWN`.
-    pub(crate) active: bool,
-    pub(crate) interface: Option<String>,
+    pub active: bool,
+    pub interface: Option<String>,
     /// Its number.
-    pub(crate) index: Option<u32>,
+    pub index: Option<u32>,
 }
 
 impl LinkState {
     /// The speed of the interface in Mbit/s, where the kernel knows it.
-    pub(crate) fn speed_mbps(&self) -> Option<u32> {
+    pub fn speed_mbps(&self) -> Option<u32> {
         let path = format!("/sys/class/net/{}/speed", self.interface.as_deref()?);
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
@@ -125,21 +125,21 @@ impl LinkState {
 
 /// Whose objects may be seen: those of one user, or all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Viewer {
+pub enum Viewer {
     User(u32),
     Everybody,
 }
 
 impl Viewer {
     /// Whether objects of this user may be seen.
-    pub(crate) fn may_see(self, uid: u32) -> bool {
+    pub fn may_see(self, uid: u32) -> bool {
         self == Viewer::Everybody || self == Viewer::User(uid)
     }
 }
 
 /// What the broker asks about a device of a slot, for a program that asks about the whole device.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum Subject {
+pub enum Subject {
     /// A page of objects of a kind, behind the one of this number.
     Resources { kind: ResourceKind, after: Option<u32> },
     /// A page of paths.
@@ -152,7 +152,7 @@ pub(crate) enum Subject {
 
 /// What a slot finds. Where a page goes on is said of this slot alone.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Found {
+pub enum Found {
     Resources(ResourcePage),
     Paths(PathPage),
     Qps { qps: Vec<QpStats>, next: Option<Cursor> },
@@ -161,11 +161,11 @@ pub(crate) enum Found {
 
 /// What a slot has counted, each in the order in which its set of counters is listed.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Counts {
-    pub(crate) engine: Vec<u64>,
-    pub(crate) port: Vec<u64>,
-    pub(crate) nic: Vec<u64>,
-    pub(crate) daemon: Vec<u64>,
+pub struct Counts {
+    pub engine: Vec<u64>,
+    pub port: Vec<u64>,
+    pub nic: Vec<u64>,
+    pub daemon: Vec<u64>,
 }
 
 /// Counter by counter.

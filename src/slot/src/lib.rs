@@ -13,20 +13,30 @@
 //! that a thread and a process do the same. Whatever ends a slot (a port that has failed, a panic,
 //! the end of the link) ends its programs' connections, as when a daemon goes, and nothing else.
 
+#![forbid(unsafe_code)]
+
 mod alarm;
 mod awake;
 mod cm_pipe;
+mod counters;
 mod device;
 mod event_loop;
+pub mod limits;
+pub mod link;
 mod numbering;
 mod objects;
-pub(crate) mod questions;
+pub mod pages;
+pub mod port_plan;
+mod questions;
+pub mod refusal;
 mod resources;
 mod session;
 
-use crate::link::{Link, LinkError, SlotBeginning, ToBroker, ToSlot};
-pub(crate) use numbering::Numbering;
+pub use counters::DaemonCounters;
+pub use numbering::Numbering;
+pub use questions::counts;
 
+use crate::link::{Link, LinkError, SlotBeginning, ToBroker, ToSlot};
 use device::SlotDevice;
 use event_loop::EventLoop;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -41,7 +51,7 @@ use urxe_types::{NoSlotCount, NoSuchSlot, Slot, SlotCount};
 
 /// Why a slot ended, if not because the broker let go of it.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SlotError {
+pub enum SlotError {
     #[error("a port failed: {0}")]
     Port(io::Error),
     #[error("a port could not be made: {0}")]
@@ -67,7 +77,7 @@ pub(crate) struct Allotment {
 }
 
 /// Serves what comes over a link, until the broker lets go of it.
-pub(crate) fn serve(socket: OwnedFd) -> Result<(), SlotError> {
+pub fn serve(socket: OwnedFd) -> Result<(), SlotError> {
     // Timers of the transport are microseconds; the default slack is 50 of them. Where this is
     // refused they are only less exact.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));

@@ -7,7 +7,7 @@
 
 mod messages;
 
-pub(crate) use messages::{
+pub use messages::{
     Counts, DeviceBeginning, DeviceState, Found, LinkState, SlotBeginning, Subject, ToBroker,
     ToSlot, Viewer,
 };
@@ -25,7 +25,7 @@ use std::time::Instant;
 use urxe_shm::control::channel::{Channel, ChannelError};
 
 /// One end: sends `Out`, receives `In`.
-pub(crate) struct Link<Out, In> {
+pub struct Link<Out, In> {
     channel: Channel,
     backlog: VecDeque<(Out, Vec<OwnedFd>)>,
     /// Descriptors that were sent, and that are still open here.
@@ -39,7 +39,7 @@ pub(crate) struct Link<Out, In> {
 
 /// The other end is of no more use.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LinkError {
+pub enum LinkError {
     /// It is gone.
     #[error("it is gone")]
     Closed,
@@ -62,7 +62,7 @@ impl From<ChannelError> for LinkError {
 
 impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     /// The end of a socket that does not block.
-    pub(crate) fn new(socket: OwnedFd) -> Link<Out, In> {
+    pub fn new(socket: OwnedFd) -> Link<Out, In> {
         Link {
             channel: Channel::new(socket),
             backlog: VecDeque::new(),
@@ -74,18 +74,13 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     }
 
     /// Our end of a new link, and the socket of the other.
-    pub(crate) fn pair() -> io::Result<(Link<Out, In>, OwnedFd)> {
+    pub fn pair() -> io::Result<(Link<Out, In>, OwnedFd)> {
         let (own, other) = Channel::pair()?;
         Ok((Link::new(own), other))
     }
 
     /// Sends a message, or lets it wait behind others.
-    pub(crate) fn send(
-        &mut self,
-        now: Instant,
-        message: Out,
-        fds: Vec<OwnedFd>,
-    ) -> Result<(), LinkError> {
+    pub fn send(&mut self, now: Instant, message: Out, fds: Vec<OwnedFd>) -> Result<(), LinkError> {
         // SLOT-003
         if self.backlog.len() >= MAX_LINK_BACKLOG {
             return Err(LinkError::Stuck);
@@ -95,7 +90,7 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     }
 
     /// Sends what waits, as far as there is room.
-    pub(crate) fn flush(&mut self, now: Instant) -> Result<(), LinkError> {
+    pub fn flush(&mut self, now: Instant) -> Result<(), LinkError> {
         while let Some((message, fds)) = self.backlog.front() {
             let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match self.channel.send(message, &fds) {
@@ -117,7 +112,7 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
 
     /// Receives a message and the descriptors that came with it; `None` if there is none now. If
     /// this process can have no more descriptors, there are none with the message.
-    pub(crate) fn recv(&mut self) -> Result<Option<(In, Vec<OwnedFd>)>, LinkError> {
+    pub fn recv(&mut self) -> Result<Option<(In, Vec<OwnedFd>)>, LinkError> {
         match self.channel.recv_from_own() {
             Ok(received) => Ok(Some(received)),
             Err(ChannelError::WouldBlock) => Ok(None),
@@ -126,17 +121,13 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     }
 
     /// The descriptors that were sent, to be closed where that may take its time.
-    pub(crate) fn take_sent(&mut self) -> Vec<OwnedFd> {
+    pub fn take_sent(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.sent)
     }
 
     /// Has the link, which is watched for messages under this token, watched for room too while
     /// something waits for that.
-    pub(crate) fn watch_for_room(
-        &mut self,
-        registry: &Registry,
-        token: Token,
-    ) -> Result<(), LinkError> {
+    pub fn watch_for_room(&mut self, registry: &Registry, token: Token) -> Result<(), LinkError> {
         if self.awaits_room == self.has_backlog() {
             return Ok(());
         }
@@ -154,12 +145,12 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
 
     /// The descriptors that were sent and those that never will be, to be closed where that may
     /// take its time.
-    pub(crate) fn into_descriptors(self) -> impl Iterator<Item = OwnedFd> {
+    pub fn into_descriptors(self) -> impl Iterator<Item = OwnedFd> {
         self.sent.into_iter().chain(self.backlog.into_iter().flat_map(|(_, fds)| fds))
     }
 
     /// When the other end has failed, if it takes nothing until then.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         self.waiting_since.map(|since| since + LINK_TIMEOUT)
     }
 }

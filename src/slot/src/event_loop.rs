@@ -12,19 +12,19 @@
 //! then on also writes to the session's eventfd. A session that has not rung for a while is told so
 //! even before, and then costs nothing until it rings ([`Awake`]).
 
+use crate::alarm::Alarm;
+use crate::awake::Awake;
 use crate::counters::DaemonCounters;
+use crate::device::SlotDevice;
 use crate::limits::{
     EVENTS_PER_TURN, FREES_PER_TURN, MESSAGES_PER_TURN, REQUESTS_PER_TURN, SHORTEST_SLEEP, SPIN,
 };
 use crate::link::{Link, LinkError, ToBroker, ToSlot};
+use crate::questions;
 use crate::refusal::refuse;
-use crate::slot::alarm::Alarm;
-use crate::slot::awake::Awake;
-use crate::slot::device::SlotDevice;
-use crate::slot::questions;
-use crate::slot::resources::handle;
-use crate::slot::session::{Answer, Session, SlotCtx};
-use crate::slot::{Allotment, SlotError};
+use crate::resources::handle;
+use crate::session::{Answer, Session, SlotCtx};
+use crate::{Allotment, SlotError};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry};
 use rustix::io::Errno;

@@ -1,8 +1,8 @@
 //! What objects a device has, whose they are and how they do, page by page.
 
 use crate::pages::{OBJECTS_PER_PAGE, page};
-use crate::slot::session::Program;
-use crate::slot::{Allotment, Numbering};
+use crate::session::Program;
+use crate::{Allotment, Numbering};
 use std::collections::BTreeMap;
 use urxe_engine::{MwInfo, PdId};
 use urxe_nic::{CqStatus, Mr, Nic, OwnerId, QpStatus, SrqStatus};

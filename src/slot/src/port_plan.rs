@@ -1,6 +1,5 @@
 //! How the port of a device is made, in each of its slots.
 
-use crate::config::PortBackend;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::time::{Instant, SystemTime};
@@ -11,35 +10,40 @@ use urxe_port::udp::{UdpOptions, UdpPort};
 use urxe_port::{OpenError, Port};
 use urxe_types::SlotId;
 
+/// What the port of a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PortKind {
+    /// Plain UDP sockets.
+    Udp,
+    /// Raw sockets.
+    Raw,
+}
+
 /// How the port of a device is made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct PortPlan {
-    pub(crate) backend: PortBackend,
+pub struct PortPlan {
+    pub kind: PortKind,
     /// The interface on which it begins. Where its first address is, it goes.
-    pub(crate) interface: String,
+    pub interface: String,
     /// UDP source ports of an address.
-    pub(crate) source_ports: u8,
+    pub source_ports: u8,
     /// What is broken on purpose.
-    pub(crate) fault: Option<FaultSpec>,
+    pub fault: Option<FaultSpec>,
 }
 
 impl PortPlan {
     /// With what UDP sockets are opened.
-    pub(crate) fn udp_options(&self, slot: SlotId) -> UdpOptions {
+    pub fn udp_options(&self, slot: SlotId) -> UdpOptions {
         UdpOptions { source_ports: self.source_ports, slot, ..UdpOptions::default() }
     }
 
     /// Makes the port, without any address yet.
-    pub(crate) fn open(
-        &self,
-        slot: SlotId,
-        capture: Option<File>,
-    ) -> Result<Box<dyn Port>, OpenError> {
-        let mut port: Box<dyn Port> = match self.backend {
-            PortBackend::Udp => {
+    pub fn open(&self, slot: SlotId, capture: Option<File>) -> Result<Box<dyn Port>, OpenError> {
+        let mut port: Box<dyn Port> = match self.kind {
+            PortKind::Udp => {
                 Box::new(UdpPort::open_interface(&self.interface, &self.udp_options(slot))?)
             }
-            PortBackend::Raw => {
+            PortKind::Raw => {
                 Box::new(RawPort::open_interface(&self.interface, &RawOptions::default())?)
             }
         };

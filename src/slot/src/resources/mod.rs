@@ -28,7 +28,7 @@ pub(crate) use qp::Qp;
 pub(crate) use srq::Srq;
 
 use crate::refusal::{Refusal, no_such, refuse};
-use crate::slot::session::{Answer, Session, SlotCtx};
+use crate::session::{Answer, Session, SlotCtx};
 use mr::MrRequest;
 use qp::QpRequest;
 use rustix::io::Errno;

@@ -2,8 +2,8 @@
 
 use super::{PdUser, Refusal, check_unused, context, no_such, pd, refuse};
 use crate::limits::{MAX_SGE, MAX_SRQ_WR};
-use crate::slot::objects::{Kind, Object};
-use crate::slot::session::{Answer, Session, SlotCtx, location};
+use crate::objects::{Kind, Object};
+use crate::session::{Answer, Session, SlotCtx, location};
 use rustix::io::Errno;
 use urxe_engine::SrqId;
 use urxe_nic::{Nic, Ring, SrqSpec};

@@ -1,8 +1,8 @@
 //! Protection domains.
 
 use super::{Ah, Mr, Mw, Qp, Srq, check_unused, device_full};
-use crate::slot::objects::{Kind, Object};
-use crate::slot::session::{Answer, Session, SlotCtx};
+use crate::objects::{Kind, Object};
+use crate::session::{Answer, Session, SlotCtx};
 use urxe_engine::PdId;
 use urxe_shm::control::{ContextHandle, ControlError, PdHandle, Reply};
 

@@ -1,8 +1,8 @@
 //! Memory windows.
 
 use super::{PdUser, Refusal, pd};
-use crate::slot::objects::Object;
-use crate::slot::session::{Answer, Session, SlotCtx};
+use crate::objects::Object;
+use crate::session::{Answer, Session, SlotCtx};
 use rustix::io::Errno;
 use urxe_shm::control::{ContextHandle, ControlError, MwHandle, PdHandle, Reply};
 use urxe_types::{MwType, Rkey};

@@ -4,16 +4,16 @@
 //! that sent it, so a handle of another session does not exist; and when the connection ends,
 //! these tables say what is to be freed.
 
+use crate::Allotment;
+use crate::awake::Rest;
+use crate::cm_pipe::CmPipe;
 use crate::counters::DaemonCounters;
+use crate::device::SlotDevice;
 use crate::limits::{DOORBELLS_PER_TURN, MAX_PROGRAM_NAME, MAX_RING_BYTES, RECLAIM_PER_TURN};
 use crate::link::ToBroker;
+use crate::objects::{Objects, PendingFree};
 use crate::refusal::{Refusal, no_such, refuse};
-use crate::slot::Allotment;
-use crate::slot::awake::Rest;
-use crate::slot::cm_pipe::CmPipe;
-use crate::slot::device::SlotDevice;
-use crate::slot::objects::{Objects, PendingFree};
-use crate::slot::resources::{CompChannel, Context};
+use crate::resources::{CompChannel, Context};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,11 +1,11 @@
 //! Contexts: opened devices, and what can be asked of a device.
 
 use super::{Refusal, device_full, refuse};
+use crate::device::SlotDevice;
 use crate::limits;
+use crate::objects::Object;
 use crate::refusal::find_device;
-use crate::slot::device::SlotDevice;
-use crate::slot::objects::Object;
-use crate::slot::session::{Answer, Session, SlotCtx};
+use crate::session::{Answer, Session, SlotCtx};
 use rustix::io::Errno;
 use urxe_engine::Cause;
 use urxe_engine::limits::{

@@ -2,8 +2,8 @@
 
 use super::{CompChannel, Refusal, check_unused, context, device_full, no_such, refuse};
 use crate::limits::MAX_CQE;
-use crate::slot::objects::{Kind, Object};
-use crate::slot::session::{Answer, Session, SlotCtx, location};
+use crate::objects::{Kind, Object};
+use crate::session::{Answer, Session, SlotCtx, location};
 use rustix::io::Errno;
 use urxe_engine::CqId;
 use urxe_nic::{CqSpec, Ring};

@@ -4,11 +4,11 @@ mod listing;
 mod paths;
 mod stats;
 
-pub(crate) use stats::counts;
+pub use stats::counts;
 
 use crate::link::{Found, Subject, Viewer};
 use crate::pages::behind;
-use crate::slot::session::SlotCtx;
+use crate::session::SlotCtx;
 use urxe_nic::OwnerId;
 
 /// Finds what the broker asks for; `None` if there is no such device.

@@ -2,8 +2,8 @@
 
 use super::{Cq, PdUser, Refusal, Srq, context, no_such, pd, refuse};
 use crate::limits::{MAX_INLINE_DATA, MAX_QP_WR, MAX_SGE};
-use crate::slot::objects::{Kind, Object};
-use crate::slot::session::{Answer, Session, SlotCtx, location};
+use crate::objects::{Kind, Object};
+use crate::session::{Answer, Session, SlotCtx, location};
 use rustix::io::Errno;
 use urxe_engine::{CqId, ModifyQpError, SrqId};
 use urxe_nic::{QpSpec, Receives, Ring};

@@ -1,8 +1,8 @@
 //! Address handles.
 
 use super::{PdUser, pd, refuse};
-use crate::slot::objects::Object;
-use crate::slot::session::{Answer, Session, SlotCtx};
+use crate::objects::Object;
+use crate::session::{Answer, Session, SlotCtx};
 use rustix::io::Errno;
 use urxe_engine::AhError;
 use urxe_shm::control::{AhHandle, ContextHandle, ControlError, PdHandle, Reply};
