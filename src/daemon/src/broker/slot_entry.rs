@@ -1,9 +1,12 @@
 //! One slot as the broker has it: its link, its user, and what runs it.
 
+use super::slots::Report;
 use super::worker::Worker;
 use crate::limits::{WORKER_END, WORKER_LINGER};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use urxe_slot::SlotError;
 use urxe_slot::limits::LINK_TIMEOUT;
 use urxe_slot::link::{Link, ToBroker, ToSlot};
 
@@ -91,5 +94,48 @@ impl Entry {
             Some(Runner::Worker { let_go: Some(let_go), .. }) => Some(let_go.since + WORKER_END),
             _ => None,
         }
+    }
+}
+
+/// A slot's thread.
+pub(super) fn run_in_thread(
+    slot: usize,
+    report: &Report,
+    serve: impl FnOnce() -> Result<(), SlotError>,
+) {
+    // SLOT-002
+    match catch_unwind(AssertUnwindSafe(serve)) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => report(&format!(
+            "slot {slot} has ended, because {error}; its programs have lost their devices, and \
+             the next ones start it again"
+        )),
+        Err(_) => report(&format!(
+            "slot {slot} has ended, because it panicked; its programs have lost their devices, \
+             and the next ones start it again"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn how_a_slot_ended_is_said_and_a_panic_is_no_more_than_that() {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let report: Report = {
+            let said = Arc::clone(&said);
+            Arc::new(move |sentence| said.lock().unwrap().push(sentence.to_owned()))
+        };
+        run_in_thread(1, &report, || Ok(()));
+        run_in_thread(2, &report, || Err(SlotError::Port(io::Error::other("no such device"))));
+        run_in_thread(3, &report, || panic!("as the test wants it"));
+        let said = said.lock().unwrap();
+        let [failed, panicked] = &said[..] else { panic!("{said:?}") };
+        assert!(failed.contains("slot 2 has ended, because a port failed: no such device"));
+        assert!(panicked.contains("slot 3 has ended, because it panicked"));
     }
 }

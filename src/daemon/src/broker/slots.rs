@@ -6,26 +6,29 @@
 
 use super::closer::Closer;
 use super::device::{AddressChange, RdmaDevice};
-use super::slot_entry::{Entry, LetGo, Runner, Why};
+use super::slot_entry::{Entry, LetGo, Runner, Why, run_in_thread};
 use super::worker::{User, Worker};
 use crate::limits::{ANSWER_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, SLOT_REST, START_PAUSE};
 use crate::slot_plan::SlotPlan;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
+use rustix::io::Errno;
+use rustix::net::Shutdown;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
 use urxe_port::OpenError;
-use urxe_slot::SlotError;
+use urxe_shm::control::channel::Channel;
+use urxe_shm::control::{ControlError, Reply};
 use urxe_slot::limits::LINK_TIMEOUT;
 use urxe_slot::link::{DeviceBeginning, Link, LinkError, SlotBeginning, ToBroker, ToSlot};
 use urxe_slot::port_plan::PortPlan;
+use urxe_slot::refusal::refuse;
 use urxe_types::Slot;
 
 /// Says a sentence to whoever runs the daemon.
@@ -73,9 +76,8 @@ pub(crate) struct Slots {
     failed: Vec<usize>,
     /// Users for whom no worker is started until then.
     pauses: BTreeMap<u32, Instant>,
-    /// What was said that need not be said again.
+    /// That threads serve other users was said, and need not be said again.
     said_threads: bool,
-    said_full: bool,
 }
 
 impl Slots {
@@ -93,7 +95,6 @@ impl Slots {
             failed: Vec::new(),
             pauses: BTreeMap::new(),
             said_threads: false,
-            said_full: false,
         })
     }
 
@@ -113,28 +114,28 @@ impl Slots {
         self.is_running(slot) && asked_since.is_none_or(|since| now < since + ANSWER_TIMEOUT)
     }
 
-    /// The slot that a new session of a user goes to, which is started if it does not run. `None`
-    /// if none can be had.
+    /// The slot that a new session of a user goes to, which is started if it does not run.
     pub(crate) fn place(
         &mut self,
         now: Instant,
         user: User,
         devices: &mut [RdmaDevice],
-    ) -> Option<usize> {
+    ) -> Result<usize, ControlError> {
         // SLOT-101
         if !self.plan.serve_all() && user.uid != rustix::process::geteuid().as_raw() {
             return self.place_of_other(now, user, devices);
         }
         let mut slots: Vec<usize> = self.plan.own().collect();
         slots.sort_by_key(|&slot| self.entries[slot].sessions);
-        slots.into_iter().find(|&slot| {
+        let found = slots.into_iter().find(|&slot| {
             let start_again = self.entries[slot].start_again;
             // SLOT-006
             if !self.is_running(slot) && start_again.is_none_or(|at| at <= now) {
                 self.start(now, slot, None, devices);
             }
             self.is_running(slot)
-        })
+        });
+        found.ok_or_else(|| refuse(Errno::AGAIN, "urxed: no slot can be started at the moment"))
     }
 
     /// The slot of a user who is not the daemon's own.
@@ -143,11 +144,19 @@ impl Slots {
         now: Instant,
         user: User,
         devices: &mut [RdmaDevice],
-    ) -> Option<usize> {
+    ) -> Result<usize, ControlError> {
         let mut others = self.plan.of_others();
         let own = others.find(|&slot| self.entries[slot].user == Some(user.uid));
-        if own.is_some() || self.pauses.get(&user.uid).is_some_and(|until| now < *until) {
-            return own;
+        if let Some(own) = own {
+            return Ok(own);
+        }
+        if self.pauses.get(&user.uid).is_some_and(|until| now < *until) {
+            let sentence = format!(
+                "urxed: the process that served user {} has ended right after its start; the next \
+                 is started in a second",
+                user.uid
+            );
+            return Err(refuse(Errno::AGAIN, sentence));
         }
         let free = self.plan.of_others().filter(|&slot| self.entries[slot].is_free());
         let free: Vec<usize> = free.collect();
@@ -156,18 +165,19 @@ impl Slots {
         let has_rested = |slot: &&usize| since(slot).is_none_or(|since| since + SLOT_REST <= now);
         let slot = free.iter().find(has_rested).or_else(|| free.iter().min_by_key(|at| since(at)));
         let Some(&slot) = slot else {
-            if !std::mem::replace(&mut self.said_full, true) {
-                (self.report)(&format!(
-                    "user {} is refused: {} users other than urxed's own can be served at a time, \
-                     and so many are; fewer --slots leave room for more",
-                    user.uid,
-                    self.plan.of_others().len()
-                ));
-            }
-            return None;
+            let sentence = format!(
+                "urxed: user {} finds no slot: of users other than urxed's own, {} can be served \
+                 at a time, and so many are; fewer --slots leave room for more",
+                user.uid,
+                self.plan.of_others().len()
+            );
+            return Err(refuse(Errno::USERS, sentence));
         };
         self.start(now, slot, Some(user), devices);
-        self.is_running(slot).then_some(slot)
+        let is_running = self.is_running(slot).then_some(slot);
+        is_running.ok_or_else(|| {
+            refuse(Errno::AGAIN, "urxed: no process for this user can be started at the moment")
+        })
     }
 
     /// A session begins in a slot.
@@ -291,7 +301,7 @@ impl Slots {
         let report = Arc::clone(&self.report);
         std::thread::Builder::new()
             .name(format!("urxed-slot{slot}"))
-            .spawn(move || run(slot, &report, || urxe_slot::serve(link)))
+            .spawn(move || run_in_thread(slot, &report, || urxe_slot::serve(link)))
             .map(Runner::Thread)
     }
 
@@ -437,7 +447,6 @@ impl Slots {
             let (why, since) = (let_go.map_or(Why::Failed, |let_go| let_go.why), worker.since);
             let user = worker.user.uid;
             entry.runner = None;
-            self.said_full = false;
             // SLOT-106
             if why == Why::Failed {
                 (self.report)(&format!(
@@ -501,7 +510,6 @@ impl Slots {
         let Some(link) = entry.link.take() else { return false };
         (entry.sessions, entry.user, entry.asked_since) = (0, None, None);
         entry.free_since = Some(now);
-        self.said_full = false;
         let fd = link.as_fd().as_raw_fd();
         let _ = self.watcher.registry.deregister(&mut SourceFd(&fd));
         for descriptor in link.into_descriptors() {
@@ -541,6 +549,16 @@ impl Slots {
         (self.report)(sentence);
     }
 
+    /// Turns a program away, and tells it why, if that is known.
+    pub(crate) fn refuse(&self, socket: OwnedFd, why: Option<&ControlError>) {
+        // SLOT-110: nothing was sent before, so that there is room, and neither call waits.
+        if let (Some(why), Ok(other)) = (why, socket.try_clone()) {
+            let _ = Channel::new(other).send(&Reply::Error(why.clone()), &[]);
+        }
+        let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+        self.close(socket);
+    }
+
     /// Closes what a program may have had its hands on.
     pub(crate) fn close(&self, descriptor: OwnedFd) {
         self.closer.close(descriptor);
@@ -566,22 +584,6 @@ impl Slots {
     }
 }
 
-/// A slot's thread.
-fn run(slot: usize, report: &Report, serve: impl FnOnce() -> Result<(), SlotError>) {
-    // SLOT-002
-    match catch_unwind(AssertUnwindSafe(serve)) {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => report(&format!(
-            "slot {slot} has ended, because {error}; its programs have lost their devices, and \
-             the next ones start it again"
-        )),
-        Err(_) => report(&format!(
-            "slot {slot} has ended, because it panicked; its programs have lost their devices, \
-             and the next ones start it again"
-        )),
-    }
-}
-
 #[cfg(test)]
 impl Slots {
     /// Ends a slot as if it had failed.
@@ -595,27 +597,5 @@ impl Slots {
         let (link, other) = Link::pair().unwrap();
         self.entries[slot].link = Some(link);
         other
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Mutex;
-
-    #[test]
-    fn how_a_slot_ended_is_said_and_a_panic_is_no_more_than_that() {
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let report: Report = {
-            let said = Arc::clone(&said);
-            Arc::new(move |sentence| said.lock().unwrap().push(sentence.to_owned()))
-        };
-        run(1, &report, || Ok(()));
-        run(2, &report, || Err(SlotError::Port(io::Error::other("no such device"))));
-        run(3, &report, || panic!("as the test wants it"));
-        let said = said.lock().unwrap();
-        let [failed, panicked] = &said[..] else { panic!("{said:?}") };
-        assert!(failed.contains("slot 2 has ended, because a port failed: no such device"));
-        assert!(panicked.contains("slot 3 has ended, because it panicked"));
     }
 }

@@ -182,11 +182,14 @@ fn descriptors_of_refused_programs_hold_up_no_other() {
     let attackers: Vec<_> = daemon.stopped(|| (0..8).map(|_| daemon.attack()).collect());
     // What else is to be closed by the broker has its turn after theirs.
     let mut refused = Channel::connect(&daemon.socket).unwrap();
+    let (told, _) = refused.recv::<Reply>().unwrap();
+    assert!(matches!(told, Reply::Error(_)), "{told:?}: it is told why");
     assert!(refused.recv::<Reply>().is_err(), "it is turned away, and closed");
     drop(silent);
     eventually("there is room again", || {
         let mut channel = Channel::connect(&daemon.socket).ok()?;
-        channel.call(&Request::Hello { program: "test".into() }, &[]).ok()
+        let (reply, _) = channel.call(&Request::Hello { program: "test".into() }, &[]).ok()?;
+        matches!(reply, Reply::Hello { .. }).then_some(())
     });
     drop(attackers);
 }

@@ -17,8 +17,9 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 use urxe_daemon::{Handle, PortBackend};
-use urxe_shm::control::{Request, ResourceKind};
+use urxe_shm::control::{Reply, Request, ResourceKind};
 use urxe_types::{DatagramPath, Destination, Extra, QpType, Qpn, SendData, SendOp, SlotId};
 
 /// Whether there can be programs of several users.
@@ -329,10 +330,20 @@ fn a_user_for_whom_no_slot_is_left_waits_until_another_has_gone() {
     let [first, second] = [fresh_uid(), fresh_uid()];
     let mut program = end_of(daemon.socket(), first, Kind::Shared);
     let worker = worker_of(first);
-    let refused = Client::channel_of_user(daemon.socket(), second);
-    assert!(refused.is_none_or(|channel| Client::try_over(channel).is_none()));
+    for waits in [false, true] {
+        let mut refused = Client::channel_of_user(daemon.socket(), second).unwrap();
+        if waits {
+            // It has been turned away before it says anything.
+            thread::sleep(Duration::from_millis(50));
+        }
+        let hello = Request::Hello { program: "test".into() };
+        let (reply, _) = refused.call(&hello, &[]).unwrap();
+        let Reply::Error(error) = reply else { panic!("{reply:?}") };
+        let sentence = "of users other than urxed's own, 1 can be served at a time";
+        assert!(error.message.contains(sentence), "{error}");
+    }
     let mut own = End::new(&daemon, 0, Kind::Shared, 4096);
-    assert_eq!(own.client.counter("urxe0", "sessions_refused"), 1);
+    assert_eq!(own.client.counter("urxe0", "sessions_refused"), 2);
     connect(&mut own, &mut program);
     pass(&mut own, &mut program);
     drop(program);
@@ -397,6 +408,22 @@ fn without_a_program_for_it_other_users_are_served_by_threads_of_their_own() {
         connect(&mut own, &mut other);
         pass(&mut own, &mut other);
     }
+}
+
+#[test]
+fn where_there_is_one_slot_it_serves_the_programs_of_all_users() {
+    if !is_root() {
+        return;
+    }
+    let daemon = start_with(1, |config| config.fault = Some("drop:write:1000000".parse().unwrap()));
+    let uid = fresh_uid();
+    let mut other = end_of(daemon.socket(), uid, Kind::Shared);
+    let mut own = End::new(&daemon, 0, Kind::Shared, 4096);
+    assert_eq!(workers_of(uid), []);
+    let slots = [&own, &other].map(|end| SlotId::named_by(end.qp.created.qpn).index());
+    assert_eq!(slots, [1, 1]);
+    connect(&mut own, &mut other);
+    pass(&mut own, &mut other);
 }
 
 /// Nothing but a link makes a worker: one that is started by hand ends.

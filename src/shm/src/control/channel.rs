@@ -107,6 +107,21 @@ impl Channel {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), ChannelError> {
+        match self.ask(request, fds) {
+            // SLOT-110: who was turned away may have been told why before the question came.
+            Err(ChannelError::Closed) => {
+                let told = self.receive(RecvFlags::DONTWAIT);
+                told.map(|(reply, _)| (reply, Vec::new())).map_err(|_| ChannelError::Closed)
+            }
+            answer => answer,
+        }
+    }
+
+    fn ask(
+        &mut self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), ChannelError> {
         self.send(request, fds)?;
         let asked = Instant::now();
         loop {

@@ -60,14 +60,15 @@ impl EventLoop {
         if let Some(reason) = reason.filter(|_| self.admission.is_to_be_said(self.ctx.now)) {
             self.slots.report(&format!("a program is refused: {}", reason.message));
         }
-        self.slots.close(socket);
+        self.slots.refuse(socket, reason);
     }
 
     /// Passes a program on to a slot, before anything is read of it.
     fn begin_session(&mut self, now: Instant, newcomer: Newcomer) {
         let Newcomer { socket, user, pid } = newcomer;
-        let Some(slot) = self.slots.place(now, user, &mut self.ctx.devices) else {
-            return self.refuse(socket, None);
+        let slot = match self.slots.place(now, user, &mut self.ctx.devices) {
+            Ok(slot) => slot,
+            Err(error) => return self.refuse(socket, Some(&error)),
         };
         let uid = user.uid;
         let number = self.last_session + 1;
