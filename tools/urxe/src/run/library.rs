@@ -1,5 +1,6 @@
 //! Where `liburxe_shim.so` is, and how the loader is told to load it.
 
+use super::{carried, trust};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,8 +20,10 @@ const PLACES: [&str; 3] = ["", "../lib/urxe", "../lib"];
 /// Why there is no library to load.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// It is not there.
-    Nowhere { looked: Vec<PathBuf> },
+    /// It is not there, or not to be trusted.
+    Nowhere { looked: Vec<(PathBuf, String)> },
+    /// This binary carries it, and there is no directory for it.
+    NoPlace { tried: Vec<(PathBuf, String)> },
     /// The loader takes a list of paths, and this one would be read as several.
     Unspeakable { path: PathBuf },
 }
@@ -29,47 +32,77 @@ impl std::error::Error for Missing {}
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |paths: &[(PathBuf, String)]| {
+            let each = paths.iter().map(|(path, why)| format!("{} ({why})", path.display()));
+            each.collect::<Vec<_>>().join(", ")
+        };
         match self {
-            Missing::Nowhere { looked } => {
-                let looked: Vec<_> = looked.iter().map(|path| path.display().to_string()).collect();
-                let looked = looked.join(", ");
-                write!(
-                    f,
-                    "{NAME} is not there; looked for {looked}. Build it with `cargo build \
-                           --release --package urxe-shim`, or name it in {VARIABLE}"
-                )
-            }
+            Missing::Nowhere { looked } => write!(
+                f,
+                "{NAME} is not there; looked for {}. Build it with `cargo build --release \
+                 --package urxe-shim`, or name it in {VARIABLE}",
+                list(looked)
+            ),
+            Missing::NoPlace { tried } => write!(
+                f,
+                "this program carries {NAME}, and there is no place for it: {}. Make a directory \
+                 that is yours alone, from which programs can be executed, and name it in TMPDIR",
+                list(tried)
+            ),
             Missing::Unspeakable { path } => {
                 let path = path.display();
                 write!(
                     f,
                     "{path}: the loader cannot be told of a path with a space or colon in it; \
-                           copy the library elsewhere and name it in {VARIABLE}"
+                     copy the library elsewhere and name it in {VARIABLE}"
                 )
             }
         }
     }
 }
 
-/// The library to load.
+/// The library to load: the one that is named, the one that was installed or built with this
+/// binary, the one that it carries.
 pub(crate) fn find() -> Result<PathBuf, Missing> {
-    let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
+    if let Some(named) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+        return find_named(named.into());
+    }
     let binary = std::env::current_exe().unwrap_or_default();
-    find_from(named, binary.parent().unwrap_or(Path::new("/")))
+    let beside = find_beside(binary.parent().unwrap_or(Path::new("/")));
+    beside.or_else(|missing| match carried::unpack() {
+        Some(unpacked) => unpacked.map_err(|tried| Missing::NoPlace { tried }),
+        None => Err(missing),
+    })
 }
 
-fn find_from(named: Option<OsString>, directory: &Path) -> Result<PathBuf, Missing> {
-    let places = match named {
-        Some(path) => vec![PathBuf::from(path)],
-        None => PLACES.iter().map(|place| directory.join(place).join(NAME)).collect(),
-    };
-    let found =
-        places.iter().filter(|path| path.is_file()).find_map(|path| path.canonicalize().ok());
-    let Some(path) = found else { return Err(Missing::Nowhere { looked: places }) };
-    match path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte)) {
-        true => Err(Missing::Unspeakable { path }),
-        false => Ok(path),
+/// The user's word is enough.
+fn find_named(path: PathBuf) -> Result<PathBuf, Missing> {
+    match path.canonicalize() {
+        Ok(found) if found.is_file() => speakable(found),
+        Ok(_) => Err(Missing::Nowhere { looked: vec![(path, "it is no file".into())] }),
+        Err(error) => Err(Missing::Nowhere { looked: vec![(path, error.to_string())] }),
     }
+}
+
+fn find_beside(directory: &Path) -> Result<PathBuf, Missing> {
+    let mut looked = Vec::new();
+    for place in PLACES {
+        let path = directory.join(place).join(NAME);
+        match trust::find_file(&path) {
+            Ok(found) => return speakable(found),
+            Err(why) => looked.push((path, why)),
+        }
+    }
+    Err(Missing::Nowhere { looked })
+}
+
+fn speakable(path: PathBuf) -> Result<PathBuf, Missing> {
+    if can_be_preloaded(&path) { Ok(path) } else { Err(Missing::Unspeakable { path }) }
+}
+
+/// Whether the loader, which takes a list of paths, reads this one as one.
+pub(super) fn can_be_preloaded(path: &Path) -> bool {
+    !path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte))
 }
 
 /// The value of `LD_PRELOAD` with the library as its first entry, whatever it was before; only a
@@ -136,29 +169,29 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_place_is_taken_and_the_variable_before_all() {
+    fn the_nearest_place_is_taken_and_what_is_missing_is_named() {
         let directory = Directory::new("library");
         let bin = directory.0.join("bin");
-        let missing = find_from(None, &bin).unwrap_err().to_string();
+        let missing = find_beside(&bin).unwrap_err().to_string();
         for part in ["bin/liburxe_shim.so", "lib/urxe/liburxe_shim.so", "cargo build", "URXE_SHIM"]
         {
             assert!(missing.contains(part), "{missing}");
         }
         for file in ["lib/liburxe_shim.so", "lib/urxe/liburxe_shim.so", "bin/liburxe_shim.so"] {
             let path = directory.with(file);
-            assert_eq!(find_from(None, &bin), Ok(path));
+            assert_eq!(find_beside(&bin), Ok(path));
         }
         let other = directory.with("other.so");
-        assert_eq!(find_from(Some(other.clone().into()), &bin), Ok(other));
-        let gone = find_from(Some("/nonexistent/x.so".into()), &bin).unwrap_err().to_string();
-        assert!(gone.contains("/nonexistent/x.so") && !gone.contains("bin/"), "{gone}");
+        assert_eq!(find_named(other.clone()), Ok(other));
+        let gone = find_named("/nonexistent/x.so".into()).unwrap_err().to_string();
+        assert!(gone.contains("/nonexistent/x.so (No such file"), "{gone}");
     }
 
     #[test]
     fn a_path_that_the_loader_would_cut_is_refused() {
         let directory = Directory::new("library two");
         let path = directory.with("liburxe_shim.so");
-        assert_eq!(find_from(None, &directory.0), Err(Missing::Unspeakable { path }));
+        assert_eq!(find_beside(&directory.0), Err(Missing::Unspeakable { path }));
     }
 
     #[test]

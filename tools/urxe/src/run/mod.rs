@@ -1,17 +1,19 @@
 //! `urxe run`: an unmodified verbs program on urxe.
 //!
 //! Nothing of the program or of its libraries is replaced. The loader is told to load
-//! `liburxe_shim.so` first, which stands where the kernel's verbs devices would be; a daemon is
-//! found or started; and then this process becomes the program, so that signals and the exit
-//! status are its own.
+//! `liburxe_shim.so` first, which was installed with this binary or is unpacked from it, and stands
+//! where the kernel's verbs devices would be; a daemon is found or started; and then this process
+//! becomes the program, so that signals and the exit status are its own.
 
 mod address;
 mod background;
+mod carried;
 mod elf;
 mod library;
 mod package;
 mod program;
 mod sanitizer;
+mod trust;
 
 pub(crate) use address::{choose as choose_address, free_loopback};
 pub(crate) use library::{find as find_library, forget as forget_library};
