@@ -2,8 +2,8 @@
 
 use crate::error::EXIT_CODES;
 use crate::{
-    conform, daemon, demo, devinfo, doctor, output, perf, perf_connect, replay, res, run, stat,
-    sysfs_overlay,
+    conform, daemon, demo, devinfo, doctor, manual, output, perf, perf_connect, replay, res, run,
+    stat, sysfs_overlay,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -60,6 +60,8 @@ enum Command {
     Replay(replay::Arguments),
     Conform(Box<conform::Arguments>),
     SysfsOverlay(sysfs_overlay::Arguments),
+    Man(manual::ManArguments),
+    Completion(manual::CompletionArguments),
 }
 
 /// Which daemon to use.
@@ -99,6 +101,8 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Replay(arguments) => return replay::run(&arguments),
         Command::Conform(arguments) => return conform::run(&arguments),
         Command::SysfsOverlay(arguments) => sysfs_overlay::run(&arguments),
+        Command::Man(arguments) => manual::write_pages(&arguments),
+        Command::Completion(arguments) => manual::print_completion(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,6 +12,7 @@ mod error;
 mod latency;
 mod link;
 mod machine;
+mod manual;
 mod output;
 mod path_view;
 mod pattern;
