@@ -2,6 +2,7 @@
 
 use crate::config::{Config, ConfigError, Settings};
 use crate::daemon::{Daemon, Handle, StartError, StopPipe};
+use crate::service;
 use crate::worker::allow_many_descriptors;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::OpenOptions;
@@ -32,6 +33,7 @@ Programs of rdma-core find its devices as files in the directory beside the sock
 (urxed.sock: urxed.sysfs), through `urxe run` or `urxe sysfs-overlay`.
 The daemon ends on SIGINT or SIGTERM, at once, or when --linger says so; SIGHUP does nothing.
 Programs that it leaves behind see their work requests flushed, and IBV_EVENT_DEVICE_FATAL.
+It can be started by systemd at the first connection (LISTEN_FDS), and tells it when it is ready.
 Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
 
 /// The RoCEv2 NIC in user space: gives programs RDMA devices that need no RDMA hardware, no
@@ -75,6 +77,13 @@ enum RunError {
     Start(#[from] StartError),
     #[error("ready-fd {fd}: {source}; expected the number of an inherited pipe or file")]
     ReadyFd { fd: u32, source: io::Error },
+    #[error("the socket that the service manager passes (LISTEN_FDS): {0}")]
+    Inherited(io::Error),
+    #[error(
+        "--socket {}: the service manager listens for this daemon at {}; name the same, or none",
+        .asked.display(), .inherited.display()
+    )]
+    OtherSocket { asked: PathBuf, inherited: PathBuf },
     #[error("signals: {0}")]
     Signals(io::Error),
     #[error("stopped, because a port failed: {0}")]
@@ -92,6 +101,17 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
     if let Some(path) = &arguments.config {
         settings = settings.or(Settings::read(path)?);
     }
+    // Before anything else is opened: it comes as a bare number.
+    let listener = service::take_listener().map_err(RunError::Inherited)?;
+    if let Some(listener) = &listener {
+        let inherited = listener.path().to_path_buf();
+        match settings.socket {
+            Some(asked) if asked != inherited => {
+                return Err(RunError::OtherSocket { asked, inherited });
+            }
+            _ => settings.socket = Some(inherited),
+        }
+    }
     allow_many_descriptors();
     let stop = StopPipe::new()?;
     // Before there are any files that a signal could leave behind.
@@ -106,7 +126,7 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
         );
     }
     let report = Arc::new(|sentence: &str| eprintln!("urxed: {sentence}"));
-    let daemon = Daemon::start_with(config, stop, report)?;
+    let daemon = Daemon::start_with(config, listener, stop, report)?;
     if let Some(reason) = daemon.why_slow_watch() {
         eprintln!(
             "urxed: changes of links and addresses are noticed within a second only, because this \
@@ -124,7 +144,10 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
     if let Some(fd) = arguments.ready_fd {
         tell(fd, &line).map_err(|source| RunError::ReadyFd { fd, source })?;
     }
-    daemon.wait().map_err(RunError::Failed)
+    service::tell_ready(&daemon);
+    let ended = daemon.wait();
+    service::tell_stopping();
+    ended.map_err(RunError::Failed)
 }
 
 /// SIGINT and SIGTERM end the daemon. SIGHUP, which comes when the terminal is closed, does

@@ -124,13 +124,15 @@ impl Daemon {
     /// had. Nothing is left behind then. That the files cannot be written is none: see
     /// [`Handle::why_no_sysfs`].
     pub fn start(config: Config) -> Result<Handle, StartError> {
-        Daemon::start_with(config, StopPipe::new()?, Arc::new(|_| ()))
+        Daemon::start_with(config, None, StopPipe::new()?, Arc::new(|_| ()))
     }
 
-    /// The same, to be ended by what is written to a pipe that is there already. What happens later
-    /// and people should know is told to `report`.
+    /// The same, perhaps at a socket that somebody else listens at, to be ended by what is written
+    /// to a pipe that is there already. What happens later and people should know is told to
+    /// `report`.
     pub(crate) fn start_with(
         config: Config,
+        listener: Option<Listener>,
         stop: StopPipe,
         report: Report,
     ) -> Result<Handle, StartError> {
@@ -148,7 +150,7 @@ impl Daemon {
             ports.push(open_port(&config, slots, name, source, watch.links())?);
         }
         let devices: Vec<DeviceSummary> = ports.iter().map(|port| port.summary.clone()).collect();
-        let listener = listen(&config.socket, config.mode.0)?;
+        let listener = listener.map_or_else(|| listen(&config.socket, config.mode.0), Ok)?;
         let StopPipe { read: stop_read, write: stop_write } = stop;
         let seeds = ports.iter().map(|_| Seeds::new()).collect::<Result<Vec<Seeds>, _>>()?;
 

@@ -38,6 +38,7 @@ mod congestion;
 mod counters;
 mod daemon;
 pub mod limits;
+mod service;
 mod slot_plan;
 mod worker;
 

@@ -14,6 +14,7 @@ mod links;
 mod listing;
 mod rules;
 mod scale;
+mod service;
 mod services;
 mod shared_receives;
 mod slots;

@@ -11,9 +11,11 @@ use rustix::net::{
 use rustix::thread::sched_yield;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::ffi::OsStr;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -260,8 +262,9 @@ const BACKLOG: i32 = 64;
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
-    /// Device and inode of our socket file, so that only our own is removed.
-    file: (u64, u64),
+    /// Device and inode of our socket file, so that only our own is removed; `None` if somebody
+    /// else made it for us.
+    file: Option<(u64, u64)>,
 }
 
 impl Listener {
@@ -285,7 +288,35 @@ impl Listener {
         // Nobody can connect before `listen`.
         rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode))?;
         rustix::net::listen(&socket, BACKLOG)?;
-        Ok(Self { socket, path: path.to_owned(), file: file_identity(path)? })
+        Ok(Self { socket, path: path.to_owned(), file: Some(file_identity(path)?) })
+    }
+
+    /// Listens at a socket that another process has made, and goes on with when we are gone: a
+    /// service manager. Its file stays.
+    ///
+    /// `InvalidInput` if that is no socket of this kind, nobody listens at it, or it has no path.
+    pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
+        use rustix::net::sockopt;
+        let refused = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
+        if sockopt::socket_type(&socket)? != SocketType::SEQPACKET
+            || !sockopt::socket_acceptconn(&socket)?
+        {
+            return Err(refused("expected a listening socket of type SOCK_SEQPACKET"));
+        }
+        let address = SocketAddrUnix::try_from(rustix::net::getsockname(&socket)?)
+            .map_err(|_| refused("expected a Unix socket"))?;
+        let Some(path) = address.path_bytes() else {
+            return Err(refused("expected a socket with a path"));
+        };
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+        Ok(Self { socket, path, file: None })
+    }
+
+    /// Where programs connect.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The socket of the next program that connects; `None` if there is none.
@@ -309,7 +340,7 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         // Only tidiness: a socket that nobody listens at is replaced by the next daemon.
-        if file_identity(&self.path).is_ok_and(|file| file == self.file) {
+        if self.file.is_some_and(|own| file_identity(&self.path).is_ok_and(|file| file == own)) {
             let _ = rustix::fs::unlink(&self.path);
         }
     }
@@ -393,6 +424,29 @@ mod tests {
         let received: Vec<u64> = fds.iter().map(inode).collect();
         assert_eq!(received, answers.map(inode));
         assert!(matches!(daemon.recv::<Request>(), Err(ChannelError::Closed)));
+    }
+
+    #[test]
+    fn a_socket_that_was_inherited_is_listened_at_and_stays() {
+        let directory = Directory::new("inherited");
+        let manager = Listener::bind(&directory.socket(), 0o600).unwrap();
+        let waiting = Channel::connect(&directory.socket()).unwrap();
+        let daemon = Listener::inherited(manager.socket.try_clone().unwrap()).unwrap();
+        assert_eq!(daemon.path(), directory.socket());
+        assert!(daemon.accept().unwrap().is_some(), "it came before the daemon did");
+        assert!(daemon.accept().unwrap().is_none());
+        drop((waiting, daemon));
+        assert!(directory.socket().exists());
+        Channel::connect(&directory.socket()).unwrap();
+    }
+
+    #[test]
+    fn only_a_socket_of_our_kind_that_listens_is_inherited() {
+        let (a, b) = Channel::pair().unwrap();
+        let datagrams = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        for other in [a, b, datagrams.into(), pipe_read_end()] {
+            Listener::inherited(other).unwrap_err();
+        }
     }
 
     #[test]

@@ -1,0 +1,98 @@
+//! The `urxed` binary under a service manager, which these tests play.
+
+use crate::harness::{Client, fresh_addr, fresh_path};
+use crate::startup::signal;
+use rustix::process::Signal;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use urxe_shm::control::channel::{Channel, Listener};
+
+/// A manager that listens for a daemon, and hears what that says.
+struct Manager {
+    /// Where programs connect.
+    socket: PathBuf,
+    listener: Listener,
+    heard: UnixDatagram,
+    notify: PathBuf,
+}
+
+impl Manager {
+    fn new() -> Manager {
+        let (socket, notify) = (fresh_path(), fresh_path());
+        let listener = Listener::bind(&socket, 0o600).unwrap();
+        let heard = UnixDatagram::bind(&notify).unwrap();
+        heard.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Manager { socket, listener, heard, notify }
+    }
+
+    /// Starts a daemon with these descriptors behind the first three, which are all the same one.
+    fn start(&self, count: u32, others: &[&str]) -> Child {
+        // Descriptor 3 is the first, and the variable names the process that it is for.
+        let fds = "exec 3<&0 4<&0 </dev/null; export LISTEN_PID=$$; exec \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", fds, "sh", env!("CARGO_BIN_EXE_urxed")]);
+        command.args(["--addr", &fresh_addr().to_string()]).args(others);
+        command.env("LISTEN_FDS", count.to_string()).env("NOTIFY_SOCKET", &self.notify);
+        command.env_remove("URXE_SOCKET").stderr(Stdio::piped());
+        let socket = self.listener.as_fd().try_clone_to_owned().unwrap();
+        command.stdin(Stdio::from(socket)).spawn().unwrap()
+    }
+
+    fn next_message(&self) -> String {
+        let mut bytes = [0; 4096];
+        let len = self.heard.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..len].to_vec()).unwrap()
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.notify);
+    }
+}
+
+fn open_device(socket: &Path) {
+    Client::connect(socket).open("urxe0");
+}
+
+#[test]
+fn a_program_may_connect_before_the_daemon_is_started_and_after_it_ended() {
+    let manager = Manager::new();
+    for _ in 0..2 {
+        let early = Channel::connect(&manager.socket).unwrap();
+        let mut daemon = manager.start(1, &[]);
+        let ready = manager.next_message();
+        assert!(ready.starts_with("READY=1\nSTATUS=urxe0 = 127."), "{ready}");
+        open_device(&manager.socket);
+        drop(early);
+        signal(&daemon, Signal::TERM);
+        assert_eq!(manager.next_message(), "STOPPING=1\n");
+        assert!(daemon.wait().unwrap().success());
+        assert!(manager.socket.exists(), "the manager still listens there");
+        assert!(!urxe_shm::sysfs_directory(&manager.socket).exists());
+    }
+}
+
+#[test]
+fn a_manager_passes_one_socket_and_the_one_that_was_asked_for() {
+    let manager = Manager::new();
+    let socket = manager.socket.display().to_string();
+    let mut daemon = manager.start(1, &["--socket", &socket]);
+    assert!(manager.next_message().starts_with("READY=1"));
+    signal(&daemon, Signal::TERM);
+    assert!(daemon.wait().unwrap().success());
+    let refused = |count, others: &[&str]| {
+        let output = manager.start(count, others).wait_with_output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = refused(2, &[]);
+    assert!(said.contains("LISTEN_FDS") && said.contains("2 were passed"), "{said}");
+    let said = refused(1, &["--socket", "/nonexistent/other.sock"]);
+    for part in ["/nonexistent/other.sock", &socket] {
+        assert!(said.contains(part), "{said}");
+    }
+}
