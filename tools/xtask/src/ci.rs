@@ -2,7 +2,10 @@
 
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
-use crate::{deny, fuzz, interop, msrv, ordinary_user, programs, rules, seeded, setup, tidy, wire};
+use crate::{
+    deny, fuzz, install_test, interop, msrv, ordinary_user, programs, rules, seeded, setup, tidy,
+    wire,
+};
 use std::process::{Command, ExitCode, Stdio};
 use urxe_shell::{
     Result, build_release, cargo, files_below, is_root, release_binary, root, run, target_directory,
@@ -94,6 +97,9 @@ fn everything_else(report: &mut Report) {
     report.stage("demo as an ordinary user", lacks_ordinary_user(), demo_as_nobody);
     report.stage("stock verbs programs", programs::lacks(), || {
         programs::check(&programs::Options::default())
+    });
+    report.stage("installing it", install_test::lacks(), || {
+        install_test::check(&install_test::Options::default())
     });
     report.stage("ICRC of captures by Scapy", packages::lacking(&[SCAPY]), captures_by_scapy);
     report.stage("the wire between two namespaces", wire::lacks(), wire::check);

@@ -6,10 +6,12 @@ mod ci;
 mod conform;
 mod deny;
 mod fuzz;
+mod install_test;
 mod interop;
 mod msrv;
 mod netns;
 mod ordinary_user;
+mod package;
 mod packages;
 mod programs;
 mod report;
@@ -45,6 +47,12 @@ enum Task {
     /// Install what the other commands need: Debian packages (as root) and the oldest Rust that is
     /// promised. Nothing else of `cargo xtask` installs anything, but `ci`, which calls this.
     Setup(setup::Options),
+    /// Make a package for people who build nothing: programs without symbols (which lie beside it),
+    /// shim, manual pages, completions, services. Says the oldest glibc that it runs with.
+    Package(package::Options),
+    /// Install urxe in every way that people have, from nothing, in a minimal Debian of its own,
+    /// and run programs there as ordinary users. Needs root, and the network where apt is used.
+    InstallTest(install_test::Options),
     /// Check the house rules that no other tool checks: line length, `unsafe` only where it may
     /// be.
     Tidy,
@@ -96,6 +104,8 @@ fn main() -> ExitCode {
     let result = match Args::parse().task {
         Task::Ci(options) => return ci::run_all(&options),
         Task::Setup(options) => setup::run_all(&options),
+        Task::Package(options) => package::run_one(&options),
+        Task::InstallTest(options) => install_test::check(&options),
         Task::Tidy => tidy::check(),
         Task::Rules(options) => rules::run(&options),
         Task::OrdinaryUser(options) => ordinary_user::run(&options),

@@ -38,6 +38,10 @@ pub(crate) const CLANG: Package = Package { program: "clang", package: "clang" }
 /// The libraries of its sanitizers.
 pub(crate) const CLANG_RUNTIMES: Package =
     Package { program: "/usr/share/doc/libclang-rt-dev", package: "libclang-rt-dev" };
+pub(crate) const BINUTILS: Package = Package { program: "objcopy", package: "binutils" };
+pub(crate) const DPKG_DEB: Package = Package { program: "dpkg-deb", package: "dpkg" };
+pub(crate) const LINTIAN: Package = Package { program: "lintian", package: "lintian" };
+pub(crate) const MMDEBSTRAP: Package = Package { program: "mmdebstrap", package: "mmdebstrap" };
 pub(crate) const CC: Package = Package { program: "cc", package: "gcc" };
 pub(crate) const QEMU: Package =
     Package { program: "qemu-system-x86_64", package: "qemu-system-x86" };
@@ -53,7 +57,7 @@ pub(crate) const RDMACM_DEV: Package =
     Package { program: "/usr/include/rdma/rdma_cma.h", package: "librdmacm-dev" };
 
 /// Every package that a command of ours needs.
-pub(crate) const ALL: [Package; 25] = [
+pub(crate) const ALL: [Package; 28] = [
     IP,
     ETHTOOL,
     TCPDUMP,
@@ -74,6 +78,9 @@ pub(crate) const ALL: [Package; 25] = [
     CLANG,
     CLANG_RUNTIMES,
     CC,
+    BINUTILS,
+    LINTIAN,
+    MMDEBSTRAP,
     QEMU,
     KMOD,
     ZSTD,
