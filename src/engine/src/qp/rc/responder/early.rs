@@ -80,9 +80,12 @@ impl Early {
             return Arrival::Known;
         }
         let added = payload.len() + size_of::<Kept>();
+        let of_others = used.saturating_sub(self.bytes());
+        let room = limits.bytes_per_qp.min(limits.bytes_per_device.saturating_sub(of_others));
+        // REPAIR-103: of what takes no room to speak of, it does not matter how far ahead it is.
+        let needed = if payload.is_empty() { 0 } else { added * ahead.max(1) as usize };
         // REPAIR-011, REPAIR-012
-        let has_room = self.bytes() + added <= limits.bytes_per_qp
-            && *used + added <= limits.bytes_per_device
+        let has_room = needed.max(self.bytes() + added) <= room
             && self.kept.len() < MAX_EARLY_PACKETS
             && ahead <= MAX_EARLY_PSNS;
         if !has_room {
@@ -213,6 +216,27 @@ mod tests {
         assert!(!at_a_hole(2));
         assert!(at_a_hole(4), "before a run");
         assert!(at_a_hole(3), "between two");
+    }
+
+    #[test]
+    fn what_is_far_ahead_takes_no_room_from_what_is_next() {
+        let (mut early, mut used) = (Early::default(), 0);
+        let expected = Psn::new(0xff_ff00);
+        let fit = (LIMITS.bytes_per_qp / (1024 + size_of::<Kept>())) as u32;
+        // The network has turned the order around.
+        for ahead in (1..=3 * fit).rev() {
+            let arrival = keep(&mut early, expected + ahead, expected, &[7; 1024], &mut used);
+            assert_eq!(arrival == Arrival::NoRoom, ahead > fit, "{ahead} ahead");
+        }
+        let next = expected.next();
+        let all = (0..fit).all(|number| early.take(next + number, &mut used).is_some());
+        assert!(all && used == 0);
+        // Others have left room for two.
+        let mut used = LIMITS.bytes_per_device - 2 * (1024 + size_of::<Kept>());
+        for (ahead, is_kept) in [(3, false), (2, true), (1, true)] {
+            let arrival = keep(&mut early, expected + ahead, expected, &[7; 1024], &mut used);
+            assert_eq!(arrival != Arrival::NoRoom, is_kept, "{ahead} ahead");
+        }
     }
 
     #[test]
