@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_ahead_takes_no_room_from_what_is_next() {
+    fn a_request_far_ahead_takes_no_room_from_what_is_next() {
         let (mut early, mut used) = (Early::default(), 0);
         let expected = Psn::new(0xff_ff00);
         let fit = (LIMITS.bytes_per_qp / (1024 + size_of::<Kept>())) as u32;
