@@ -27,7 +27,7 @@
 //! # Inside another program
 //!
 //! [`Daemon::start`] runs a NIC in threads of the caller, for tests and for programs that bring
-//! their own.
+//! their own; [`testing`] has one for a `#[test]` in one line.
 
 #![forbid(unsafe_code)]
 
@@ -40,6 +40,7 @@ mod daemon;
 pub mod limits;
 mod service;
 mod slot_plan;
+pub mod testing;
 mod worker;
 
 pub use cli::{Arguments, run};

@@ -46,6 +46,36 @@
 //! # }
 //! ```
 //!
+//! # In tests
+//!
+//! A test needs no daemon installed: with `urxe-daemon` among its crate's `dev-dependencies` it has
+//! one of its own, on an address that is free. This runs on any machine, and needs no root:
+//!
+//! ```
+//! use urxe_daemon::testing::TestDaemon;
+//! use urxe_verbs::{Access, Context, OpenOptions, QpInit, SendWr, Wc};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let daemon = TestDaemon::start(1)?;
+//! let context = Context::open(&OpenOptions::new().socket(daemon.socket()))?;
+//! let pd = context.alloc_pd()?;
+//! let cq = context.create_cq(16, None)?;
+//! let mr = pd.alloc_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//! let (near, far) = (pd.create_qp(&QpInit::new(&cq))?, pd.create_qp(&QpInit::new(&cq))?);
+//! near.connect(&far.endpoint()?, Access::default())?;
+//! far.connect(&near.endpoint()?, Access::REMOTE_WRITE)?;
+//! mr.write_at(0, b"hello")?;
+//! near.post_send(&[SendWr::write(1, &[mr.sge(..5)?], mr.remote_buf(32..)?).signaled()])?;
+//! let mut wcs = [Wc::default(); 1];
+//! while cq.poll(&mut wcs)? == 0 {}
+//! wcs[0].check()?;
+//! let mut text = [0; 5];
+//! mr.read_at(32, &mut text)?;
+//! assert_eq!(&text, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # By address
 //!
 //! Two programs that share nothing but an IP network meet through the connection manager, [`cm`]:

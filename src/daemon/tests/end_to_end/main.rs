@@ -20,6 +20,7 @@ mod shared_receives;
 mod slots;
 mod startup;
 mod sysfs;
+mod testing;
 mod traffic;
 mod unreliable;
 mod windows;
