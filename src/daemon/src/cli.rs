@@ -31,7 +31,8 @@ Examples:
 Programs find the daemon by its socket: $URXE_SOCKET, or the default that both sides know.
 Programs of rdma-core find its devices as files in the directory beside the socket
 (urxed.sock: urxed.sysfs), through `urxe run` or `urxe sysfs-overlay`.
-The daemon ends on SIGINT or SIGTERM, at once, or when --linger says so; SIGHUP does nothing.
+The daemon ends on SIGINT or SIGTERM, at once or when --drain says so, or by --linger; SIGHUP does
+nothing.
 Programs that it leaves behind see their work requests flushed, and IBV_EVENT_DEVICE_FATAL.
 It can be started by systemd at the first connection (LISTEN_FDS), and tells it when it is ready.
 Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";

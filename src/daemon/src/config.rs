@@ -129,6 +129,14 @@ pub struct Settings {
     /// A program that is connected is there, even if it has asked for nothing yet.
     #[arg(long, value_name = "SECONDS")]
     pub linger: Option<NonZeroU32>,
+
+    /// When told to end, wait so many seconds at most until all programs are gone [default: end at
+    /// once].
+    ///
+    /// None can connect meanwhile; at the socket of a service manager, they wait for the next
+    /// daemon. A second signal ends it at once.
+    #[arg(long, value_name = "SECONDS")]
+    pub drain: Option<NonZeroU32>,
 }
 
 /// How packets reach the wire.
@@ -346,6 +354,7 @@ impl Settings {
             fault: self.fault.or(others.fault),
             capture: self.capture.or(others.capture),
             linger: self.linger.or(others.linger),
+            drain: self.drain.or(others.drain),
         }
     }
 }
@@ -385,6 +394,9 @@ pub struct Config {
     pub capture: Option<PathBuf>,
     /// End by itself so long after the last program went, or after the start if none comes.
     pub linger: Option<Duration>,
+    /// When told to end, wait so long at most until all programs are gone. None can connect
+    /// meanwhile. A [handle](crate::Handle) that is dropped does not wait.
+    pub drain: Option<Duration>,
     /// How the engines behave on the wire.
     pub tuning: Tuning,
 }
@@ -406,6 +418,7 @@ impl Config {
             fault: None,
             capture: None,
             linger: None,
+            drain: None,
             tuning: Tuning::default(),
         }
     }
@@ -492,6 +505,7 @@ impl TryFrom<Settings> for Config {
 
     fn try_from(settings: Settings) -> Result<Config, ConfigError> {
         let defaults = Config::new(settings.addr);
+        let seconds = |count: NonZeroU32| Duration::from_secs(count.get().into());
         let config = Config {
             socket: settings.socket.unwrap_or(defaults.socket),
             mode: settings.mode.unwrap_or(defaults.mode),
@@ -501,7 +515,8 @@ impl TryFrom<Settings> for Config {
             source_ports: settings.source_ports.unwrap_or(defaults.source_ports),
             fault: settings.fault,
             capture: settings.capture,
-            linger: settings.linger.map(|seconds| Duration::from_secs(seconds.get().into())),
+            linger: settings.linger.map(seconds),
+            drain: settings.drain.map(seconds),
             addrs: defaults.addrs,
             interfaces: settings.interface,
             names: settings.name,
@@ -543,6 +558,7 @@ mod tests {
             fault = "drop=1%"
             capture = "/tmp/a.pcapng"
             linger = 10
+            drain = 30
             "#,
         )
         .unwrap();
@@ -560,6 +576,7 @@ mod tests {
             fault: Some("drop=1%".parse().unwrap()),
             capture: Some("/tmp/a.pcapng".into()),
             linger: NonZeroU32::new(10),
+            drain: NonZeroU32::new(30),
         };
         assert_eq!(settings, expected);
     }

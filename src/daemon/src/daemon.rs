@@ -178,6 +178,7 @@ impl Daemon {
                     watch,
                     stop: stop_read,
                     linger: config.linger,
+                    drain: config.drain,
                     report,
                 },
             )?;
@@ -269,7 +270,8 @@ impl Handle {
         self.join()
     }
 
-    /// A descriptor to which a byte may be written, even by a signal handler, to end the daemon.
+    /// A descriptor to which a byte may be written, even by a signal handler, to end the daemon: at
+    /// once, or when it has [drained](Config::drain). Two bytes end it at once.
     ///
     /// # Errors
     /// If this process can have no more descriptors.
@@ -290,7 +292,8 @@ impl Drop for Handle {
     fn drop(&mut self) {
         if self.thread.is_some() {
             // The read end lives as long as the thread; without it there is nothing to stop.
-            let _ = rustix::io::write(&self.stop, &[0]);
+            // Twice: it is to end now.
+            let _ = rustix::io::write(&self.stop, &[0; 2]);
             let _ = self.join();
         }
     }

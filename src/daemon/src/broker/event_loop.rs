@@ -3,6 +3,7 @@
 //! It never looks for work while there is none, as slots do: nothing here is on the way of data.
 
 mod accept;
+mod end;
 
 use super::BrokerCtx;
 use super::admission::Admission;
@@ -83,13 +84,17 @@ pub(crate) struct EventLoop {
     /// Descriptors that were ready and have not said since that there is nothing more.
     ready: Vec<Token>,
     /// Becomes readable when the daemon is to end.
-    _stop: OwnedFd,
+    stop: OwnedFd,
     /// The devices as files. Before the listener, so that it goes first: when the socket is free
     /// for another daemon, so is the directory.
     sysfs: Option<Sysfs>,
-    listener: Listener,
+    listener: Option<Listener>,
     /// The daemon ends so long after its last program went.
     linger: Option<Duration>,
+    /// How long the daemon waits for its programs when it is told to end.
+    drain: Option<Duration>,
+    /// When it ends at last, once it was told.
+    drained_by: Option<Instant>,
     /// When the last program went; if none came, when we began to serve.
     alone_since: Instant,
     /// When to accept again, after the system had no room for another connection.
@@ -123,12 +128,13 @@ pub(crate) struct Beginning {
     pub(crate) watch: Watch,
     pub(crate) stop: OwnedFd,
     pub(crate) linger: Option<Duration>,
+    pub(crate) drain: Option<Duration>,
     pub(crate) report: Report,
 }
 
 impl EventLoop {
     pub(crate) fn new(now: Instant, beginning: Beginning) -> io::Result<EventLoop> {
-        let Beginning { listener, devices, watch, stop, linger, .. } = beginning;
+        let Beginning { listener, devices, watch, stop, linger, drain, .. } = beginning;
         let Beginning { plans, slots: plan, worker, tuning, report, .. } = beginning;
         let poll = Poll::new()?;
         let watcher = Watcher {
@@ -142,10 +148,12 @@ impl EventLoop {
             poll,
             events: Events::with_capacity(EVENTS_PER_TURN),
             ready: Vec::new(),
-            _stop: stop,
+            stop,
             sysfs: None,
-            listener,
+            listener: None,
             linger,
+            drain,
+            drained_by: None,
             alone_since: now,
             accept_again: None,
             watch,
@@ -157,8 +165,9 @@ impl EventLoop {
             ctx: BrokerCtx { devices, cm: Cm::new(), now, counters: DaemonCounters::default() },
             last_session: 0,
         };
-        event_loop.register(&event_loop._stop, Token::Stop)?;
-        event_loop.register(&event_loop.listener, Token::Listener)?;
+        event_loop.register(&event_loop.stop, Token::Stop)?;
+        event_loop.register(&listener, Token::Listener)?;
+        event_loop.listener = Some(listener);
         if let Some(fd) = event_loop.watch.fd() {
             event_loop.register(fd, Token::Watch)?;
         }
@@ -196,7 +205,7 @@ impl EventLoop {
     fn serve_all(&mut self) -> io::Result<()> {
         self.ctx.now = Instant::now();
         self.alone_since = self.ctx.now;
-        while self.end_of_linger().is_none_or(|end| self.ctx.now < end) {
+        while self.end_at().is_none_or(|end| self.ctx.now < end) {
             self.wait(self.ctx.now)?;
             if !self.go_on() {
                 break;
@@ -211,21 +220,15 @@ impl EventLoop {
         self.ctx.now = now;
         for token in std::mem::take(&mut self.ready) {
             if token == Token::Stop {
-                return false;
-            }
-            if self.serve(now, token) {
+                if !self.drain(now) {
+                    return false;
+                }
+            } else if self.serve(now, token) {
                 self.ready.push(token);
             }
         }
         self.turn(now);
         true
-    }
-
-    /// When the daemon is to end, if no program comes. A program that has connected is there, even
-    /// if it has said nothing yet.
-    fn end_of_linger(&self) -> Option<Instant> {
-        let is_alone = self.open_sessions == 0 && !self.admission.has_waiting();
-        self.linger.filter(|_| is_alone).map(|linger| self.alone_since + linger)
     }
 
     /// Sees to a descriptor that is ready. Returns whether there may be more.
@@ -506,7 +509,7 @@ impl EventLoop {
         let deadlines = deadlines.chain(self.accept_again).chain(self.watch.poll_timeout());
         let deadlines = deadlines.chain(self.gatherings.deadline()).chain(self.slots.deadline());
         let deadlines = deadlines.chain(self.admission.deadline());
-        let deadline = deadlines.chain(self.end_of_linger()).min();
+        let deadline = deadlines.chain(self.end_at()).min();
         let timeout = match has_more {
             true => Some(Duration::ZERO),
             false => deadline.map(|at| at.saturating_duration_since(now)),
@@ -563,6 +566,7 @@ mod tests {
                 watch: Watch::open(Instant::now()),
                 stop: read_end,
                 linger: None,
+                drain: None,
                 report,
             };
             let event_loop = EventLoop::new(Instant::now(), beginning).unwrap();

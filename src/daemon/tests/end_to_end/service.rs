@@ -1,8 +1,9 @@
 //! The `urxed` binary under a service manager, which these tests play.
 
-use crate::harness::{Client, fresh_addr, fresh_path};
-use crate::startup::signal;
+use crate::harness::{Client, eventually, fresh_addr, fresh_path, start_with};
+use crate::startup::{signal, urxed_with};
 use rustix::process::Signal;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -95,4 +96,66 @@ fn a_manager_passes_one_socket_and_the_one_that_was_asked_for() {
     for part in ["/nonexistent/other.sock", &socket] {
         assert!(said.contains(part), "{said}");
     }
+}
+
+/// A daemon that drains, at a socket of its own, and a program of it.
+fn draining() -> (PathBuf, Child, Client) {
+    let socket = fresh_path();
+    let (daemon, _) = urxed_with(&socket, &["--drain", "600"]);
+    let mut client = Client::connect(&socket);
+    client.open("urxe0");
+    signal(&daemon, Signal::TERM);
+    eventually("the socket goes", || (!socket.exists()).then_some(()));
+    (socket, daemon, client)
+}
+
+#[test]
+fn a_daemon_that_drains_serves_its_programs_to_their_end_and_no_others() {
+    let (socket, mut daemon, mut client) = draining();
+    let context = client.open("urxe0");
+    client.alloc_pd(context);
+    assert!(daemon.try_wait().unwrap().is_none());
+    Channel::connect(&socket).unwrap_err();
+    drop(client);
+    assert!(daemon.wait().unwrap().success());
+    let mut said = String::new();
+    daemon.stderr.unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("as soon as 1 programs are gone or in 600 seconds"), "{said}");
+}
+
+#[test]
+fn a_second_signal_and_a_daemon_without_programs_wait_for_nothing() {
+    let (_socket, mut daemon, client) = draining();
+    signal(&daemon, Signal::TERM);
+    assert!(daemon.wait().unwrap().success());
+    drop(client);
+    let (mut daemon, _) = urxed_with(&fresh_path(), &["--drain", "600"]);
+    signal(&daemon, Signal::TERM);
+    assert!(daemon.wait().unwrap().success());
+    // Nor does one in a thread whose handle is dropped.
+    let handle = start_with(1, |config| config.drain = Some(Duration::from_secs(600)));
+    let client = Client::connect(handle.socket());
+    drop(handle);
+    drop(client);
+}
+
+#[test]
+fn a_program_that_comes_while_a_daemon_drains_is_served_by_the_next() {
+    let manager = Manager::new();
+    let mut first = manager.start(1, &["--drain", "600"]);
+    assert!(manager.next_message().starts_with("READY=1"));
+    let mut old = Client::connect(&manager.socket);
+    old.open("urxe0");
+    signal(&first, Signal::TERM);
+    let stderr = BufReader::new(first.stderr.take().unwrap());
+    let is_ending = |line: io::Result<String>| line.unwrap().contains("ending");
+    assert!(stderr.lines().any(is_ending));
+    let socket = manager.socket.clone();
+    let new = std::thread::spawn(move || open_device(&socket));
+    drop(old);
+    assert!(first.wait().unwrap().success());
+    let mut second = manager.start(1, &[]);
+    new.join().unwrap();
+    signal(&second, Signal::TERM);
+    assert!(second.wait().unwrap().success());
 }

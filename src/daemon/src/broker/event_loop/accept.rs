@@ -15,7 +15,9 @@ impl EventLoop {
     /// Accepts programs that want to connect. Returns whether there may be more.
     pub(super) fn accept(&mut self, now: Instant) -> bool {
         for _ in 0..ACCEPTS_PER_TURN {
-            match self.listener.accept() {
+            // There is none any more while the daemon ends.
+            let Some(listener) = &self.listener else { return false };
+            match listener.accept() {
                 Ok(Some(socket)) => self.arrive(now, socket),
                 Ok(None) => return false,
                 Err(_) => {
