@@ -80,6 +80,7 @@ fn everything_else(report: &mut Report) {
     let lacks = deny::lacks();
     report.stage("licences, bans, sources of crates", lacks, deny::licences_bans_sources);
     report.stage("advisories", deny::lacks_advisories(), deny::advisories);
+    report.stage("crates as they are published", None, published_crates);
     report.stage("release build", None, build_release);
     report.stage("tests", None, || run_cargo(&["test", "--workspace", "--locked"], &[]));
     report.stage("seeded faults", None, seeded::check);
@@ -129,6 +130,18 @@ fn lacks_component(component: &str) -> Option<String> {
         .is_ok_and(|status| status.success());
     (!found)
         .then(|| format!("cargo {component} is not installed: rustup component add {component}"))
+}
+
+/// Whether the crates of `src` can be packed, each with those that it needs. Nothing is built.
+fn published_crates() -> Result {
+    let src = root().join("src");
+    let entries = std::fs::read_dir(&src).map_err(|error| format!("{}: {error}", src.display()))?;
+    let mut package = cargo();
+    package.args(["package", "--no-verify", "--allow-dirty", "--locked", "--quiet"]);
+    for entry in entries.filter_map(|entry| entry.ok()) {
+        package.arg(format!("--package=urxe-{}", entry.file_name().to_string_lossy()));
+    }
+    run(&mut package)
 }
 
 fn loom() -> Result {
