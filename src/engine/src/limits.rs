@@ -112,7 +112,7 @@ pub const INITIAL_WINDOW: u64 = 64 << 10;
 /// Bytes of answers to READs that a path is asked for before the first has come. Many peers that
 /// are asked at once must not lose all their answers in front of us: nothing would be known of any
 /// path.
-pub const FIRST_ANSWERS: u64 = 2 << 10;
+pub const FIRST_ANSWERS: u64 = 1 << 10;
 
 /// What is in flight at most in one direction of a path, in bytes: 25 Gbit/s for 160 ms.
 pub const MAX_WINDOW: u64 = 512 << 20;
