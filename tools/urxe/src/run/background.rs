@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, IntoRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread::sleep;
@@ -33,6 +34,12 @@ const HOLD_FD_MIN: i32 = 512;
 pub(crate) enum NoDaemon {
     #[error("no daemon answers at {}; `urxe run` without --daemon starts one", .0.display())]
     Silent(PathBuf),
+    #[error(
+        "the daemon at {} is not for this user: its socket has owner {owner}, group {group} and \
+         mode {mode:o}; who is in that group may use it where the mode says so (`urxed --mode`)",
+        .socket.display()
+    )]
+    Forbidden { socket: PathBuf, owner: u32, group: u32, mode: u32 },
     #[error(
         "no daemon runs, and UDP port 4791 of {addr} is taken, and so is that of all loopback \
          addresses that were tried: {owner} has it{}. End that program, or share one daemon: where \
@@ -112,7 +119,18 @@ impl Daemon {
 
 /// The daemon at a socket, which must be running.
 pub(super) fn find(socket: &Path) -> Result<Daemon, NoDaemon> {
-    Daemon::at(socket).ok_or_else(|| NoDaemon::Silent(absolute(socket)))
+    Daemon::at(socket).ok_or_else(|| {
+        let socket = absolute(socket);
+        let is_forbidden =
+            Channel::connect(&socket).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied);
+        match socket.metadata().ok().filter(|_| is_forbidden) {
+            Some(found) => {
+                let (owner, group, mode) = (found.uid(), found.gid(), found.mode() & 0o777);
+                NoDaemon::Forbidden { socket, owner, group, mode }
+            }
+            None => NoDaemon::Silent(socket),
+        }
+    })
 }
 
 /// What a daemon is to be like, as far as that is given.
