@@ -157,6 +157,7 @@ fn heed_signals(stop: &StopPipe) -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::low_level::pipe::register(signal, stop.stopper()?)?;
     }
+    // SLOT-120
     signal_hook::flag::register(SIGHUP, Arc::default())?;
     Ok(())
 }

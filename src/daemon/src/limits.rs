@@ -79,6 +79,11 @@ pub(crate) const WORKER_LINGER: Duration = Duration::from_secs(5);
 /// it has captured.
 pub(crate) const WORKER_END: Duration = Duration::from_secs(1);
 
+/// Workers of one user that were ended and have not gone, with which it has no further one. The
+/// kernel lets no process go that waits for a file system of the user's own making, as long as that
+/// user likes.
+pub(crate) const MAX_WORKERS_LEFT: usize = 2;
+
 /// For how long the slot of a worker that is gone is not another's if there is one that has been
 /// free for longer: peers may still send what is for its QPs.
 pub(crate) const SLOT_REST: Duration = Duration::from_secs(60);

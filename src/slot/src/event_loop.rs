@@ -36,6 +36,7 @@ use urxe_nic::{ChannelId, OwnerId};
 use urxe_port::AddressSockets;
 use urxe_shm::client::yield_policy::YieldPolicy;
 use urxe_shm::control::channel::ChannelError;
+use urxe_shm::control::closing::Closer;
 use urxe_shm::control::{ControlError, Reply};
 use urxe_types::Slab;
 
@@ -137,6 +138,7 @@ impl EventLoop {
                 now,
                 counters: DaemonCounters::default(),
                 to_broker: Vec::new(),
+                closer: Closer::new()?,
             },
         };
         event_loop.register(&event_loop.link, Token::Link, Interest::READABLE)?;
@@ -329,6 +331,8 @@ impl EventLoop {
         for message in self.ctx.to_broker.drain(..) {
             self.link.send(now, message, Vec::new())?;
         }
+        // SLOT-122: what waited may have room now, and nothing else sends it.
+        self.link.flush(now)?;
         self.link.watch_for_room(self.poll.registry(), Token::Link.to_mio())
     }
 
@@ -570,6 +574,48 @@ fn post(session: &mut Session, devices: &mut [SlotDevice], now: Instant) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::SlotBeginning;
+    use crate::numbering::Numbering;
+    use crate::serve;
+    use urxe_engine::Tuning;
+    use urxe_types::SlotCount;
+
+    /// SLOT-122: the slot has more to say than its end of the link has room for, and is asked
+    /// nothing more when the broker begins to listen.
+    #[test]
+    fn messages_without_room_are_told_when_there_is_room() {
+        const QUESTIONS: usize = 5_000;
+        let (mut broker, socket) = Link::<ToSlot, ToBroker>::pair().unwrap();
+        let slot = std::thread::spawn(|| serve(socket));
+        let start = SlotBeginning {
+            slot: 1,
+            slots: SlotCount::MAX.get(),
+            devices: 0,
+            tuning: Tuning::default(),
+            numbering: Numbering { first: 0, step: 1 },
+            max_mapped_mrs: 0,
+        };
+        let now = Instant::now();
+        broker.send(now, ToSlot::Start(start), Vec::new()).unwrap();
+        for _ in 0..QUESTIONS {
+            broker.send(now, ToSlot::AreYouThere, Vec::new()).unwrap();
+        }
+        while broker.deadline().is_some() {
+            broker.flush(now).unwrap();
+            std::thread::yield_now();
+        }
+        let mut answers = 0;
+        while answers < QUESTIONS {
+            assert!(now.elapsed() < Duration::from_secs(60), "{answers} answers");
+            match broker.recv().unwrap() {
+                Some((ToBroker::Here, _)) => answers += 1,
+                Some((other, _)) => panic!("{other:?}"),
+                None => std::thread::yield_now(),
+            }
+        }
+        drop(broker);
+        slot.join().unwrap().unwrap();
+    }
 
     #[test]
     fn tokens_survive_the_kernel() {

@@ -120,3 +120,7 @@ pub const MAX_LINK_BACKLOG: usize = 16_384;
 /// How long one end of a link may take nothing while something waits. A slot's turn takes
 /// milliseconds at worst; one that a program has stopped is given up.
 pub const LINK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Descriptors of a process that programs leave to it, if it may have four times as many: those of
+/// the daemon's own user share a process with the broker, which connects all others.
+pub const DESCRIPTORS_LEFT: u64 = 128;

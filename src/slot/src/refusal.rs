@@ -1,11 +1,13 @@
 //! Refusals: each a number for the program's library, and a sentence for people that names the
 //! parameter, its value and what was expected.
 
+use crate::limits::DESCRIPTORS_LEFT;
 use rustix::io::Errno;
-use rustix::process::Resource;
+use rustix::process::{Resource, getrlimit};
 use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
 use urxe_shm::control::ControlError;
 
 /// A request is refused, for this reason.
@@ -18,6 +20,29 @@ pub fn refuse(errno: Errno, sentence: impl Into<String>) -> ControlError {
 fn without_number(sentence: &str) -> String {
     let text = sentence.rsplit_once(" (os error ").filter(|(_, number)| number.ends_with(')'));
     text.map_or(sentence, |(text, _)| text).to_owned()
+}
+
+/// Whether this process may open one more descriptor for a program. `open` is one that it has.
+///
+/// # Errors
+/// That the rest is for others, in a sentence.
+pub fn check_descriptors(open: impl AsFd) -> Result<(), ControlError> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let another = || rustix::io::fcntl_dupfd_cloexec(&open, 0);
+    // A new descriptor has the lowest number that is free: below it are others. The lowest of all
+    // is that of one that was only passed on by the request before.
+    let next = [another(), another()].map(|fd| fd.or_refuse(Errno::MFILE, "descriptors"));
+    let [passed_on, stays] = next;
+    let others = (passed_on?, stays?).1.as_raw_fd() as u64;
+    // SHARE-121
+    if limit < 4 * DESCRIPTORS_LEFT || others < limit - DESCRIPTORS_LEFT {
+        return Ok(());
+    }
+    let sentence = format!(
+        "descriptors: this process has {others} of at most {limit} open, and what is left is not \
+         for the programs that it serves"
+    );
+    Err(refuse(Errno::MFILE, sentence))
 }
 
 /// Turns the error of something that a request needed into its refusal.

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use urxe_nic::{ChannelId, OwnerId};
 use urxe_shm::control::channel::{Channel, ChannelError};
+use urxe_shm::control::closing::Closer;
 use urxe_shm::control::{
     CmChannelHandle, CmReply, CmRequest, ContextHandle, ControlError, Reply, Request, RingLocation,
 };
@@ -47,6 +48,8 @@ pub(crate) struct SlotCtx {
     pub(crate) counters: DaemonCounters,
     /// What the broker is to be told.
     pub(crate) to_broker: Vec<ToBroker>,
+    /// Closes what may keep whoever closes it waiting.
+    pub(crate) closer: Closer,
 }
 
 /// A program that objects belong to.

@@ -12,13 +12,12 @@
 //!
 //! It waits for nobody: not for a slot, and not for a program, of which it touches neither memory
 //! nor descriptors. It accepts a program's socket, asks the kernel whose it is, and passes it on;
-//! even to close it is another thread's ([`closer`]), since what a program has sent along may make
+//! even to close it is another thread's, since what a program has sent along may make
 //! that take its time.
 
 mod account;
 pub(crate) mod addresses;
 mod admission;
-mod closer;
 pub(crate) mod cm;
 pub(crate) mod device;
 mod event_loop;

@@ -1,14 +1,17 @@
 //! One slot as the broker has it: its link, its user, and what runs it.
 
 use super::slots::Report;
-use super::worker::Worker;
+use super::worker::{User, Worker};
 use crate::limits::{WORKER_END, WORKER_LINGER};
+use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use urxe_shm::control::ControlError;
 use urxe_slot::SlotError;
 use urxe_slot::limits::LINK_TIMEOUT;
 use urxe_slot::link::{Link, ToBroker, ToSlot};
+use urxe_slot::refusal::refuse;
 
 /// One slot.
 #[derive(Default)]
@@ -69,11 +72,29 @@ impl Runner {
     }
 }
 
+/// Why a user gets no further worker.
+pub(super) fn workers_do_not_go(count: usize, user: User) -> ControlError {
+    let sentence = format!(
+        "urxed: {count} processes that served user {} were ended and are still there, because they \
+         wait for something of the user's programs; there is another when one of them has gone",
+        user.uid
+    );
+    refuse(Errno::AGAIN, sentence)
+}
+
 impl Entry {
     /// Whether nothing runs here, and nothing is left of what did.
     pub(super) fn is_free(&self) -> bool {
         let is_over = |runner: &Runner| matches!(runner, Runner::Thread(t) if t.is_finished());
         self.link.is_none() && self.runner.as_ref().is_none_or(is_over)
+    }
+
+    /// Whether a worker of this user was let go here and has not gone yet.
+    pub(super) fn is_left_by(&self, uid: u32) -> bool {
+        match &self.runner {
+            Some(Runner::Worker { worker, .. }) => self.link.is_none() && worker.user.uid == uid,
+            _ => false,
+        }
     }
 
     /// When it ends for want of programs.

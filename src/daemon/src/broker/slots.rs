@@ -4,11 +4,12 @@
 //! The first are the daemon's own user's, and threads. Each of the others belongs to one other user
 //! while that user has programs, and is a [`Worker`], or a thread where there can be no worker.
 
-use super::closer::Closer;
 use super::device::{AddressChange, RdmaDevice};
-use super::slot_entry::{Entry, LetGo, Runner, Why, run_in_thread};
+use super::slot_entry::{Entry, LetGo, Runner, Why, run_in_thread, workers_do_not_go};
 use super::worker::{User, Worker};
-use crate::limits::{ANSWER_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, SLOT_REST, START_PAUSE};
+use crate::limits::{
+    ANSWER_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, MAX_WORKERS_LEFT, SLOT_REST, START_PAUSE,
+};
 use crate::slot_plan::SlotPlan;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
 use urxe_port::OpenError;
 use urxe_shm::control::channel::Channel;
+use urxe_shm::control::closing::Closer;
 use urxe_shm::control::{ControlError, Reply};
 use urxe_slot::limits::LINK_TIMEOUT;
 use urxe_slot::link::{DeviceBeginning, Link, LinkError, SlotBeginning, ToBroker, ToSlot};
@@ -157,6 +159,11 @@ impl Slots {
                 user.uid
             );
             return Err(refuse(Errno::AGAIN, sentence));
+        }
+        // SLOT-123
+        let left = self.entries.iter().filter(|entry| entry.is_left_by(user.uid)).count();
+        if left >= MAX_WORKERS_LEFT {
+            return Err(workers_do_not_go(left, user));
         }
         let free = self.plan.of_others().filter(|&slot| self.entries[slot].is_free());
         let free: Vec<usize> = free.collect();
@@ -597,5 +604,53 @@ impl Slots {
         let (link, other) = Link::pair().unwrap();
         self.entries[slot].link = Some(link);
         other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Workers that do nothing, and hear nothing: the program takes its arguments for seconds.
+    fn slots_of_sleepers() -> (mio::Poll, Slots) {
+        let poll = mio::Poll::new().unwrap();
+        let watcher = Watcher {
+            registry: poll.registry().try_clone().unwrap(),
+            token_of: Token,
+            of_workers: Token(usize::MAX),
+        };
+        let slots = Slots::new(SlotsBeginning {
+            plan: SlotPlan::with_own(1).unwrap(),
+            tuning: Tuning::default(),
+            plans: Vec::new(),
+            worker: Some("/bin/sleep".into()),
+            watcher,
+            report: Arc::new(|_| ()),
+        });
+        (poll, slots.unwrap())
+    }
+
+    /// SLOT-123: nothing sees here that the workers have ended, as if they could not.
+    #[test]
+    fn a_user_whose_workers_do_not_go_has_no_slots_of_others() {
+        let (_poll, mut slots) = slots_of_sleepers();
+        let (now, user) = (Instant::now(), User { uid: 64_001, gid: 64_001 });
+        for _ in 0..MAX_WORKERS_LEFT {
+            let slot = slots.place(now, user, &mut []).unwrap();
+            slots.note(slot, Err(LinkError::Stuck));
+            while slots.end_of_turn(now, &mut []).is_some() {}
+            assert!(!slots.is_running(slot));
+        }
+        assert_eq!(slots.place(now, user, &mut []).unwrap_err().errno, Errno::AGAIN.raw_os_error());
+        let other = User { uid: 64_002, gid: 64_002 };
+        slots.place(now, other, &mut []).unwrap();
+        // They were killed, and go some time.
+        let later = now + START_PAUSE;
+        while slots.place(later, user, &mut []).is_err() {
+            assert!(now.elapsed() < Duration::from_secs(60));
+            slots.pauses.clear();
+            slots.reap(later);
+        }
+        slots.end_all();
     }
 }

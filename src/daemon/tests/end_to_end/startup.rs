@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use urxe_daemon::{Config, Daemon, StartError};
-use urxe_shm::control::Request;
+use urxe_shm::control::channel::Channel;
+use urxe_shm::control::{CmRequest, Request};
 use urxe_shm::sysfs_directory;
 use urxe_types::{SendData, SendOp};
 
@@ -167,6 +168,31 @@ fn a_daemon_without_descriptors_waits_for_one_and_does_not_spin() {
     eventually("there is room again", || {
         first.call(Request::OpenDevice { name: "urxe0".into() }).ok()
     });
+    signal(&child, Signal::TERM);
+    assert!(child.wait().unwrap().success());
+}
+
+/// SHARE-121: the daemon has 768 descriptors, and two programs of its user want them all.
+#[test]
+fn programs_leave_descriptors_to_the_broker() {
+    let socket = fresh_path();
+    let (mut child, _) = urxed_at(&socket);
+    let limit = Rlimit { current: Some(768), maximum: Some(768) };
+    prlimit(Some(Pid::from_child(&child)), Resource::Nofile, limit).unwrap();
+    let mut programs = [Client::connect(&socket), Client::connect(&socket)];
+    for program in &mut programs {
+        let create = Request::Cm(CmRequest::CreateChannel);
+        let refusal = (0..2 * 768).find_map(|_| program.call(create.clone()).err()).unwrap();
+        assert!(refusal.message.starts_with("descriptors:"), "{}", refusal.message);
+    }
+    // Those that come now are of the same user.
+    let others: Vec<_> = (0..200).map(|_| Channel::connect(&socket).unwrap()).collect();
+    eventually("they are turned away", || {
+        (programs[0].counter("urxe0", "sessions_refused") >= 200).then_some(())
+    });
+    let open = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap().count();
+    assert!(open <= 768 - 100, "{open} are open");
+    drop((programs, others));
     signal(&child, Signal::TERM);
     assert!(child.wait().unwrap().success());
 }

@@ -7,7 +7,44 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+
+/// Descriptors that are closed at a time, and that wait for it.
+const BATCH: usize = 64;
+
+/// Where descriptors go to be closed: a thread of its own, which does not wait either, since what
+/// is to be closed after one would wait with it.
+#[derive(Debug)]
+pub struct Closer {
+    thread: SyncSender<OwnedFd>,
+}
+
+impl Closer {
+    /// Starts the thread. It ends after the last has been closed, for which nobody waits.
+    ///
+    /// # Errors
+    /// If there can be no further thread.
+    pub fn new() -> io::Result<Closer> {
+        let (thread, descriptors) = sync_channel(BATCH);
+        let closer = std::thread::Builder::new().name("urxed-closer".into());
+        closer.spawn(move || close_all(&descriptors))?;
+        Ok(Closer { thread })
+    }
+
+    /// Closes a descriptor some time. Where a program sends them faster than they are closed, it is
+    /// waited until one is: they would take all descriptors that there are.
+    pub fn close(&self, descriptor: OwnedFd) {
+        // SLOT-001: the thread lives as long as this end.
+        let _ = self.thread.send(descriptor);
+    }
+}
+
+fn close_all(descriptors: &Receiver<OwnedFd>) {
+    while let Ok(first) = descriptors.recv() {
+        // SHARE-105
+        close_by_exit(std::iter::once(first).chain(descriptors.try_iter().take(BATCH)).collect());
+    }
+}
 
 /// Closes descriptors, by a thread that nobody waits for. If there can be no such thread, they are
 /// closed here.

@@ -27,21 +27,53 @@ pub(crate) use pd::{Pd, PdUser};
 pub(crate) use qp::Qp;
 pub(crate) use srq::Srq;
 
-use crate::refusal::{Refusal, no_such, refuse};
+use crate::refusal::{Refusal, check_descriptors, no_such, refuse};
 use crate::session::{Answer, Session, SlotCtx};
 use mr::MrRequest;
 use qp::QpRequest;
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_type;
 use std::os::fd::OwnedFd;
-use urxe_shm::control::{ControlError, Request};
+use urxe_shm::control::{CmRequest, ControlError, Request};
 
 /// Does what a request asks for. If it fails, nothing has changed.
 pub(crate) fn handle(
     session: &mut Session,
     ctx: &mut SlotCtx,
     request: Request,
+    fds: Vec<OwnedFd>,
+) -> Result<Answer, ControlError> {
+    // SHARE-120: a socket is never of use, and its last close may wait for its peer.
+    let is_socket = |fd: &&OwnedFd| socket_type(fd).is_ok();
+    let sockets: Vec<_> =
+        fds.iter().filter(is_socket).filter_map(|fd| fd.try_clone().ok()).collect();
+    let answer = answer(session, ctx, request, fds);
+    sockets.into_iter().for_each(|socket| ctx.closer.close(socket));
+    answer
+}
+
+/// Whether a request has this process open something that stays.
+fn takes_descriptors(request: &Request) -> bool {
+    let is_channel = |request: &CmRequest| matches!(request, CmRequest::CreateChannel);
+    match request {
+        Request::Hello { .. }
+        | Request::OpenDevice { .. }
+        | Request::CreateCompChannel { .. }
+        | Request::AttachMcast { .. } => true,
+        Request::Cm(request) | Request::CmWithin { request, .. } => is_channel(request),
+        _ => false,
+    }
+}
+
+fn answer(
+    session: &mut Session,
+    ctx: &mut SlotCtx,
+    request: Request,
     mut fds: Vec<OwnedFd>,
 ) -> Result<Answer, ControlError> {
+    if takes_descriptors(&request) {
+        check_descriptors(&*session)?;
+    }
     if let Request::Hello { program } = request {
         return session.hello(ctx, &program, fds);
     }

@@ -5,11 +5,13 @@ use crate::broker::admission::Newcomer;
 use crate::broker::sessions::Session;
 use crate::broker::worker::User;
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN};
+use rustix::process::geteuid;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 use urxe_shm::control::ControlError;
 use urxe_shm::control::channel::peer;
 use urxe_slot::link::ToSlot;
+use urxe_slot::refusal::check_descriptors;
 
 impl EventLoop {
     /// Accepts programs that want to connect. Returns whether there may be more.
@@ -37,6 +39,12 @@ impl EventLoop {
     fn arrive(&mut self, now: Instant, socket: OwnedFd) {
         let Ok(peer) = peer(&socket) else { return self.refuse(socket, None) };
         let user = User { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
+        // SHARE-121
+        if peer.uid == geteuid()
+            && let Err(error) = check_descriptors(&socket)
+        {
+            return self.refuse(socket, Some(&error));
+        }
         let newcomer = Newcomer { socket, user, pid: peer.pid.as_raw_pid() };
         if let Err((socket, error)) = self.admission.arrive(now, newcomer) {
             self.refuse(socket, Some(&error));
