@@ -1,5 +1,6 @@
 //! A program that speaks to the daemon by itself, so that it can do what no library would.
 
+use super::Result;
 use rustix::io::write;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{
-    Backing, ContextHandle, CqHandle, MrHandle, PdHandle, QpCaps, QpCreated, Reply, Request,
-    SrqHandle,
+    Backing, CompChannelHandle, ContextHandle, CqHandle, MrHandle, PdHandle, QpCaps, QpCreated,
+    Reply, Request, RingLocation, SrqHandle,
 };
 use urxe_shm::memory::process_memory;
 use urxe_shm::memory::region::{Mapping, Window, create_memfd};
@@ -20,15 +21,12 @@ use urxe_types::{
     SendOp, SendWr, Sge,
 };
 
-/// Whatever went wrong: an attack only says that it did.
-pub(super) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
-
 pub(super) struct Program {
     pub(super) channel: Channel,
     /// What it shares with the daemon: doorbells and rings.
     pub(super) memory: Arc<Mapping>,
     doorbells: DoorbellWriter,
-    wake: OwnedFd,
+    pub(super) wake: OwnedFd,
     pub(super) context: ContextHandle,
     /// Where its asynchronous events come.
     pub(super) events: OwnedFd,
@@ -73,7 +71,7 @@ impl Program {
         let events = fds.pop().ok_or("no event pipe")?;
         let (reply, _) = channel.call(&Request::AllocPd { context }, &[])?;
         let Reply::Pd(pd) = reply else { return Err(unexpected(&reply)) };
-        let (cq, completions) = create_cq(&mut channel, &memory, context, 4096)?;
+        let (cq, _, completions) = create_cq(&mut channel, &memory, context, None, 4096)?;
         Ok(Program { channel, memory, doorbells, wake, context, events, pd, cq, completions })
     }
 
@@ -92,11 +90,28 @@ impl Program {
         }
     }
 
-    /// Has another CQ for QPs that are created from now on.
-    pub(super) fn change_cq(&mut self, cqe: u32) -> Result {
-        (self.cq, self.completions) =
-            create_cq(&mut self.channel, &self.memory, self.context, cqe)?;
-        Ok(())
+    /// Has another CQ for QPs that are created from now on; returns it and its ring.
+    pub(super) fn change_cq(&mut self, cqe: u32) -> Result<(CqHandle, RingLocation)> {
+        let ring;
+        (self.cq, ring, self.completions) =
+            create_cq(&mut self.channel, &self.memory, self.context, None, cqe)?;
+        Ok((self.cq, ring))
+    }
+
+    /// The same with a completion channel, whose pipe is returned.
+    pub(super) fn change_channel(&mut self, cqe: u32) -> Result<OwnedFd> {
+        let request = Request::CreateCompChannel { context: self.context };
+        let (reply, mut fds) = self.call_with(&request, &[])?;
+        let Reply::CompChannel(channel) = reply else { return Err(unexpected(&reply)) };
+        (self.cq, _, self.completions) =
+            create_cq(&mut self.channel, &self.memory, self.context, Some(channel), cqe)?;
+        Ok(fds.pop().ok_or("no pipe")?)
+    }
+
+    /// Throws away all completions, and asks for an event with the next.
+    pub(super) fn arm(&mut self) -> Result {
+        self.completions.arm(false);
+        self.forget_completions()
     }
 
     /// Throws away all completions.
@@ -241,13 +256,15 @@ fn create_cq(
     channel: &mut Channel,
     memory: &Arc<Mapping>,
     context: ContextHandle,
+    events: Option<CompChannelHandle>,
     cqe: u32,
-) -> Result<(CqHandle, CqConsumer)> {
-    let request = Request::CreateCq { context, cqe, channel: None, user_handle: 0, comp_vector: 0 };
+) -> Result<(CqHandle, RingLocation, CqConsumer)> {
+    let request =
+        Request::CreateCq { context, cqe, channel: events, user_handle: 0, comp_vector: 0 };
     match channel.call(&request, &[])?.0 {
         Reply::Cq { cq, cqe, ring } => {
             let window = Window::new(Arc::clone(memory), ring.offset, ring.size.into())?;
-            Ok((cq, CqConsumer::attach(window, Geometry::completion(cqe)?)?))
+            Ok((cq, ring, CqConsumer::attach(window, Geometry::completion(cqe)?)?))
         }
         reply => Err(unexpected(&reply)),
     }

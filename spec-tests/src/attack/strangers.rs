@@ -1,8 +1,7 @@
 //! What anybody does who can send packets to port 4791: any user of the machine, without a session
 //! and without privilege, from any address of the machine and an unused port.
 
-use super::program::Result;
-use super::{Attack, Setting};
+use super::{Attack, Result, Setting};
 use crate::rng::Rng;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
@@ -13,48 +12,41 @@ use urxe_wire::{
     Aeth, Bth, Datagram, Deth, Flow, Headers, NakCode, Opcode, ROCE_PORT, Syndrome, icrc,
 };
 
-/// The attacks.
-pub const ATTACKS: &[Attack] = &[
-    Attack {
-        name: "forged-req",
-        what: "REQs that name the peer's QP of an established connection, from the peer's address",
-        run: |setting, ready| told(forged_req(setting, ready)),
-    },
-    Attack {
-        name: "forged-naks",
-        what: "NAKs with every PSN to a busy QP, from the peer's address",
-        run: |setting, ready| told(forged_naks(setting, ready)),
-    },
-    Attack {
-        name: "req-flood",
-        what: "REQs to every port, each of a connection of its own",
-        run: |setting, ready| told(req_flood(setting, ready)),
-    },
-    Attack {
-        name: "ghost-packets",
-        what: "well-formed packets to QPs that do not exist",
-        run: |setting, ready| told(ghosts(setting, ready)),
-    },
-    Attack {
-        name: "out-of-window",
-        what: "WRITEs far out of the window to a QP that exists, from the peer's address",
-        run: |setting, ready| told(out_of_window(setting, ready)),
-    },
-    Attack {
-        name: "noise",
-        what: "random bytes, so that every ICRC is wrong",
-        run: |setting, ready| told(noise(setting, ready)),
-    },
-    Attack {
-        name: "malformed-mads",
-        what: "management datagrams with random contents",
-        run: |setting, ready| told(malformed_mads(setting, ready)),
-    },
+pub(super) const ATTACKS: &[Attack] = &[
+    Attack::new(
+        "forged-req",
+        forged_req,
+        "REQs that name the peer's QP of an established connection, from the peer's address",
+    )
+    .found("H5")
+    .of_strangers(),
+    Attack::new(
+        "forged-naks",
+        forged_naks,
+        "NAKs with every PSN to a busy QP, from the peer's address",
+    )
+    .found("H5")
+    .of_strangers(),
+    Attack::new("req-flood", req_flood, "REQs to every port, each of a connection of its own")
+        .found("T16")
+        .of_strangers(),
+    Attack::new("ghost-packets", ghosts, "well-formed packets to QPs that do not exist")
+        .found("T5")
+        .of_strangers(),
+    Attack::new(
+        "out-of-window",
+        out_of_window,
+        "WRITEs far out of the window to a QP that exists, from the peer's address",
+    )
+    .found("T5")
+    .of_strangers(),
+    Attack::new("noise", noise, "random bytes, so that every ICRC is wrong")
+        .found("T5")
+        .of_strangers(),
+    Attack::new("malformed-mads", malformed_mads, "management datagrams with random contents")
+        .found("T7")
+        .of_strangers(),
 ];
-
-fn told(result: Result) -> String {
-    result.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string())
-}
 
 /// A socket at somebody's address, and what its packets come with.
 struct Sender {

@@ -1,9 +1,11 @@
-//! The daemon, the processes of attackers and victims, and what is seen of them.
+//! The daemon, the processes of attackers and victims, and what becomes of them.
 
-use super::table::{Row, Seen};
+use super::resources::{Resources, Watcher, kill_worker_of, of_processes, workers_of};
+use super::table::{Attacker, Row, Seen};
 use super::victim::Latency;
-use super::{Attack, Setting};
+use super::{Attack, By, Result, Setting};
 use rustix::io::Errno;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
@@ -13,13 +15,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Whatever went wrong.
-pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+/// The users that attack and are attacked, where we are root. The daemon's own user is a third.
+const ATTACKER: u32 = 64_000;
+const VICTIM: u32 = 64_001;
 
-/// The users that attack, are attacked and come newly, where we are root.
-const ATTACKER: u32 = 65_531;
-const VICTIM: u32 = 65_532;
-const NEWCOMER: u32 = 65_533;
+/// Users behind this one come newly, another for each attack.
+const NEWCOMERS: u32 = 64_100;
 
 /// How long an attacker may take until it is under way.
 const UNDER_WAY: Duration = Duration::from_secs(20);
@@ -91,6 +92,18 @@ pub struct Extent {
     pub is_short: bool,
     /// For how long victims are measured.
     pub window: Duration,
+    /// How often an attack is made at most whose victims stall or, in the long form, are slowed
+    /// down beyond the bounds. What counts is the least: other programs slow them down too.
+    pub trials: usize,
+}
+
+/// A victim and whose it is.
+struct Victim {
+    /// The user; `None` is that of this process and of the daemon.
+    user: Option<u32>,
+    process: Process,
+    qpns: [u32; 2],
+    port: u16,
 }
 
 /// A daemon and its victims.
@@ -98,10 +111,13 @@ pub struct Testbed {
     extent: Extent,
     directory: Directory,
     daemon: Process,
+    watcher: Watcher,
     setting: Setting,
-    /// Of the attacker's user, and of another.
-    victims: Vec<Process>,
-    started: u16,
+    victims: Vec<Victim>,
+    /// What there was before the first victim.
+    begun: Resources,
+    ports: u16,
+    newcomers: u32,
 }
 
 impl Testbed {
@@ -112,7 +128,7 @@ impl Testbed {
     pub fn new(extent: Extent) -> Result<Testbed> {
         let process = std::process::id();
         let directory = std::env::temp_dir().join(format!("urxe-attack-{process}"));
-        std::fs::create_dir_all(&directory)?;
+        std::fs::create_dir_all(directory.join("fuse"))?;
         let directory = Directory(directory);
         std::fs::set_permissions(&directory.0, std::fs::Permissions::from_mode(0o755))?;
         let ours = std::env::current_exe()?;
@@ -125,29 +141,33 @@ impl Testbed {
             socket: directory.0.join("urxed.sock"),
             addrs: [addr(1), addr(2)],
             qpns: [0; 2],
+            port: 0,
             is_short: extent.is_short,
+            is_unshared: false,
         };
         let daemon = start_daemon(&directory.0, &setting)?;
-        let mut testbed =
-            Testbed { extent, directory, daemon, setting, victims: Vec::new(), started: 0 };
+        let watcher = Watcher::new(&setting.socket)?;
+        let mut testbed = Testbed {
+            extent,
+            directory,
+            daemon,
+            watcher,
+            setting,
+            victims: Vec::new(),
+            begun: Resources::default(),
+            ports: 20_000,
+            newcomers: 0,
+        };
+        testbed.begun = testbed.look()?;
         testbed.start_victims()?;
         Ok(testbed)
     }
 
-    /// A process of this program in another role and, where we are root, of another user.
-    fn role(&self, user: u32, words: &[&str]) -> Command {
-        let mut command = Command::new(self.directory.0.join("attack"));
-        command.args(words).arg("--socket").arg(&self.setting.socket);
-        for addr in self.setting.addrs {
-            command.arg("--addr").arg(addr.to_string());
-        }
-        for qpn in self.setting.qpns {
-            command.arg("--qpn").arg(qpn.to_string());
-        }
-        if self.setting.is_short {
-            command.arg("--short");
-        }
-        if rustix::process::geteuid().is_root() {
+    /// A process of this program in another role, of this user if that is not its own.
+    fn role(&self, user: Option<u32>, words: &[&str]) -> Command {
+        let mut command = self.setting.command(&self.directory.0.join("attack"));
+        command.args(words);
+        if let Some(user) = user {
             command.uid(user).gid(user);
         }
         command.current_dir("/");
@@ -156,157 +176,205 @@ impl Testbed {
 
     fn start_victims(&mut self) -> Result {
         self.victims.clear();
-        let users: &[u32] = match rustix::process::geteuid().is_root() {
-            true => &[ATTACKER, VICTIM],
-            false => &[ATTACKER],
+        let users: &[Option<u32>] = match is_root() {
+            true => &[None, Some(ATTACKER), Some(VICTIM)],
+            false => &[None],
         };
         for &user in users {
-            self.started += 1;
-            let port = (20_000 + self.started).to_string();
-            let victim = Process::start(&mut self.role(user, &["--victim", &port]))?;
-            let qpns = victim.line(UNDER_WAY)?;
-            if user == users[users.len() - 1] {
-                self.setting.qpns = serde_json::from_str(&qpns)?;
-            }
+            let begun = Instant::now();
+            let victim = loop {
+                match self.start_victim(user) {
+                    // A worker that was killed is not started again at once.
+                    Err(_) if begun.elapsed() < UNDER_WAY => {
+                        std::thread::sleep(Duration::from_millis(200));
+                    }
+                    started => break started?,
+                }
+            };
             self.victims.push(victim);
         }
         Ok(())
     }
 
-    /// Measures all victims at once.
-    fn measure(&mut self) -> Vec<std::result::Result<Latency, String>> {
+    fn start_victim(&mut self, user: Option<u32>) -> Result<Victim> {
+        self.ports += 1;
+        let port = self.ports;
+        let process = Process::start(&mut self.role(user, &["--victim", &port.to_string()]))?;
+        let qpns = serde_json::from_str(&process.line(UNDER_WAY)?)?;
+        Ok(Victim { user, process, qpns, port })
+    }
+
+    /// Measures some of the victims, at a time.
+    fn measure(&mut self, users: &[Option<u32>]) -> Vec<std::result::Result<Latency, String>> {
         let window = self.extent.window;
-        let asked: Vec<bool> = (self.victims.iter_mut())
-            .map(|victim| victim.ask(&window.as_millis().to_string()).is_ok())
+        let find = |victims: &[Victim], user| victims.iter().position(|v| v.user == user);
+        let asked: Vec<_> = (users.iter())
+            .map(|&user| {
+                let at = find(&self.victims, user)?;
+                self.victims[at].process.ask(&window.as_millis().to_string()).ok()?;
+                Some(at)
+            })
             .collect();
-        let answer = |(victim, asked): (&Process, bool)| {
-            if !asked {
-                return Err("it is gone".to_owned());
-            }
-            let line = victim.line(window + Duration::from_secs(30));
+        let answer = |at: Option<usize>| {
+            let at = at.ok_or("it is gone")?;
+            let line = self.victims[at].process.line(window + Duration::from_secs(30));
             let line = line.map_err(|_| "it says nothing".to_owned())?;
             serde_json::from_str(&line).unwrap_or_else(|error| Err(error.to_string()))
         };
-        self.victims.iter().zip(asked).map(answer).collect()
+        asked.into_iter().map(answer).collect()
     }
 
-    /// Makes an attack.
+    /// Makes an attack. `None` if this user cannot make it.
     ///
     /// # Errors
     /// If daemon or victims cannot be started again after the attack before.
-    pub fn attack(&mut self, attack: &Attack) -> Result<Row> {
+    pub fn attack(&mut self, attack: &'static Attack, attacker: Attacker) -> Result<Option<Row>> {
+        if attacker == Attacker::DaemonsUser && attack.by != By::Program && is_root() {
+            return Ok(None);
+        }
+        if attack.by == By::WorkersUser && !is_root() {
+            return Ok(None);
+        }
+        let mut row = self.attack_once(attack, attacker)?;
+        for _ in 1..self.extent.trials {
+            let is_short = self.extent.is_short;
+            if row.is_flowing() && (is_short || row.is_within_bounds()) {
+                break;
+            }
+            row = row.least(self.attack_once(attack, attacker)?);
+        }
+        Ok(Some(row))
+    }
+
+    fn attack_once(&mut self, attack: &'static Attack, attacker: Attacker) -> Result<Row> {
         if self.daemon.has_ended() {
             self.daemon = start_daemon(&self.directory.0, &self.setting)?;
+            self.watcher = Watcher::new(&self.setting.socket)?;
+            self.begun = self.look()?;
             self.start_victims()?;
         }
-        let mut idle = self.measure();
+        let same = (is_root() && attacker == Attacker::OtherUser).then_some(ATTACKER);
+        let other = is_root().then_some(VICTIM);
+        // One that may be lost is not waited for.
+        let of_same = (!attack.ends_own).then_some(same);
+        let users: Vec<_> = of_same.into_iter().chain(other.map(Some)).collect();
+        let mut idle = self.measure(&users);
         if idle.iter().any(|seen| seen.is_err()) {
             self.start_victims()?;
-            idle = self.measure();
+            idle = self.measure(&users);
         }
-        let before = self.resources();
-        let attacker = Process::start(&mut self.role(ATTACKER, &["--attacker", attack.name]))?;
-        let first = attacker.line(UNDER_WAY);
-        let mut stopped = match first.as_deref() {
+        // The victim that is attacked most is of another user, if there is one.
+        if let Some(victim) = self.victims.iter().find(|v| v.user == other.or(same)) {
+            (self.setting.qpns, self.setting.port) = (victim.qpns, victim.port);
+        }
+        let before = self.look()?;
+        let process = Process::start(&mut self.role(same, &["--attacker", attack.name]))?;
+        let mut stopped = match process.line(UNDER_WAY).as_deref() {
             Ok("ready") => None,
             Ok(other) => Some(other.to_owned()),
             Err(_) => Some("was not under way in time".to_owned()),
         };
-        let newcomer = Process::start(&mut self.role(NEWCOMER, &["--newcomer"]))
+        self.newcomers += 1;
+        let newcomer = is_root().then_some(NEWCOMERS + self.newcomers % 1000);
+        let newcomer = Process::start(&mut self.role(newcomer, &["--newcomer"]))
             .map_err(|error| error.to_string());
-        let attacked = self.measure();
+        let attacked = self.measure(&users);
         let newcomer_refused = match newcomer.map(|newcomer| newcomer.line(SERVED)) {
             Ok(Ok(line)) => (line != "served").then_some(line),
             Ok(Err(_)) => Some("it was not answered in time".to_owned()),
             Err(error) => Some(error),
         };
-        if let Ok(line) = attacker.line(Duration::ZERO) {
+        if let Ok(line) = process.line(Duration::ZERO) {
             stopped = Some(line);
         }
-        let during = self.resources();
-        drop(attacker);
+        let during = of_processes(self.daemon.child.id(), &USERS);
+        drop(process);
         let is_daemon_up = !self.daemon.has_ended();
         let after = self.wait_until_freed(&before);
-        let seen = |at: usize| -> Option<Seen> {
-            let idle = idle.get(at)?.clone().unwrap_or_default();
-            Some(Seen { idle, attacked: attacked.get(at)?.clone() })
-        };
+        if attack.by == By::WorkersUser {
+            // A user who has made its worker useless has another when this one is gone.
+            kill_worker_of(self.daemon.child.id(), ATTACKER);
+        }
+        let mut seen = users.iter().zip(idle.into_iter().zip(attacked)).map(|(user, seen)| {
+            let (idle, attacked) = seen;
+            (*user, Seen { idle: idle.unwrap_or_default(), attacked })
+        });
+        let mut of_user = |user| seen.find(|(of, _)| *of == user).map(|(_, seen)| seen);
         Ok(Row {
             attack: attack.name,
+            found: attack.found,
             what: attack.what,
+            attacker: if is_root() { attacker } else { Attacker::DaemonsUser },
             stopped,
             is_daemon_up,
             newcomer_refused,
-            other_user: seen(1),
-            same_user: seen(0).ok_or("no victim")?,
-            memory_charged: during.daemon - before.daemon,
-            memory_left: after.memory - before.memory,
-            descriptors_left: after.descriptors - before.descriptors,
+            same_user: of_user(same),
+            other_user: other.and_then(|other| of_user(Some(other))),
+            memory_charged: during.of_daemon - before.of_daemon,
+            left: after.map(|after| after.minus(&before)),
         })
     }
 
-    fn resources(&self) -> Resources {
-        let daemon = self.daemon.child.id();
-        let all = workers_of(daemon).into_iter().chain([daemon]);
-        let all: Vec<_> = all.map(|process| (resident(process), descriptors(process))).collect();
-        Resources {
-            daemon: resident(daemon),
-            memory: all.iter().map(|(memory, _)| memory).sum(),
-            descriptors: all.iter().map(|(_, descriptors)| descriptors).sum(),
-        }
+    fn look(&mut self) -> Result<Resources> {
+        self.watcher.look(self.daemon.child.id(), &USERS)
     }
 
-    fn wait_until_freed(&self, before: &Resources) -> Resources {
+    /// What there is when nothing is left of an attacker, or when the daemon has had the time to
+    /// free it; `None` if it does not say.
+    fn wait_until_freed(&mut self, before: &Resources) -> Option<Resources> {
         let begun = Instant::now();
         loop {
-            let after = self.resources();
-            let is_freed =
-                after.descriptors <= before.descriptors && after.memory <= before.memory + 16;
-            if is_freed || begun.elapsed() > FREED {
-                return after;
+            let after = self.look().ok()?;
+            if after.minus(before).is_nothing() || begun.elapsed() > FREED {
+                return Some(after);
             }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+
+    /// Ends all victims. Returns what is left then beyond what there was before the first attack:
+    /// nothing, and no worker.
+    ///
+    /// # Errors
+    /// If the daemon does not say, or has ended.
+    pub fn finish(mut self) -> Result<(Resources, usize)> {
+        self.victims.clear();
+        let begun = Instant::now();
+        loop {
+            let workers = workers_of(self.daemon.child.id()).len();
+            let left = self.look()?.minus(&self.begun);
+            if workers == 0 && left.is_nothing() || begun.elapsed() > FREED {
+                return Ok((left, workers));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// What the daemon has said.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(log(&self.directory.0)).unwrap_or_default()
+    }
 }
 
-/// What the daemon and its workers have.
-struct Resources {
-    /// Mebibytes of the daemon itself.
-    daemon: i64,
-    /// Mebibytes of all.
-    memory: i64,
-    /// Open descriptors of all.
-    descriptors: i64,
+/// The users whose workers are looked at.
+const USERS: [u32; 2] = [ATTACKER, VICTIM];
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
-/// The processes that the daemon has started, whichever of its threads did.
-fn workers_of(daemon: u32) -> Vec<u32> {
-    let threads = std::fs::read_dir(format!("/proc/{daemon}/task")).into_iter().flatten();
-    let children = threads.flatten().map(|thread| thread.path().join("children"));
-    let children: String = children.flat_map(std::fs::read_to_string).collect();
-    children.split_whitespace().filter_map(|number| number.parse().ok()).collect()
-}
-
-/// A process's resident memory in mebibytes.
-fn resident(process: u32) -> i64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes = resident.and_then(|line| line.split_whitespace().next()?.parse::<i64>().ok());
-    kibibytes.unwrap_or(0) / 1024
-}
-
-fn descriptors(process: u32) -> i64 {
-    std::fs::read_dir(format!("/proc/{process}/fd")).map_or(0, Iterator::count) as i64
+fn log(directory: &Path) -> PathBuf {
+    directory.join("urxed.log")
 }
 
 fn start_daemon(directory: &Path, setting: &Setting) -> Result<Process> {
+    let said = File::options().create(true).append(true).open(log(directory))?;
     let mut command = Command::new(directory.join("urxed"));
     command.args(["--mode", "666", "--socket"]).arg(&setting.socket);
     for addr in setting.addrs {
         command.arg("--addr").arg(addr.to_string());
     }
-    let daemon = Process::start(command.stderr(Stdio::null()))?;
+    let daemon = Process::start(command.stderr(said))?;
     let begun = Instant::now();
     // One that an ended daemon has left behind takes no connection.
     while std::os::unix::net::UnixStream::connect(&setting.socket)

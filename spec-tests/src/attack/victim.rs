@@ -1,21 +1,22 @@
 //! The victim: two programs' worth of sessions, one on each device, connected by the connection
 //! manager; one writes 64 bytes into memory of the other, again and again.
 
+use super::{Result, VICTIMS_GROUP};
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use urxe_verbs::cm::{ConnParam, Connection};
-use urxe_verbs::{Access, Context, Cq, Mr, OpenOptions, Pd, QpInit, RemoteBuf, SendWr, Wc};
+use urxe_verbs::{
+    Access, Context, Cq, Mr, OpenOptions, Pd, Qp, QpInit, QpType, RemoteBuf, SendWr, Wc,
+};
 
 /// Between two WRITEs: nobody is kept from working by the victim.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// After that, a WRITE counts as lost.
 const LOST: Duration = Duration::from_secs(20);
-
-/// Whatever went wrong.
-pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// How long WRITEs took in a while, in microseconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -51,7 +52,10 @@ pub struct Victim {
     there: RemoteBuf,
     connection: Connection,
     accepted: Connection,
-    _far: Side,
+    far: Side,
+    _in_group: Qp,
+    /// What was written last.
+    written: Cell<u64>,
 }
 
 impl Victim {
@@ -79,7 +83,18 @@ impl Victim {
         let accepted = request.accept(&far_qp, &ConnParam::default())?.wait_established(timeout)?;
         let connection = connecting.join().map_err(|_| "the thread that connects has failed")??;
         let there = far.mr.remote_buf(..)?;
-        Ok(Victim { near, there, connection, accepted, _far: far })
+        let in_group = far.pd.create_qp(&QpInit { qp_type: QpType::Ud, ..QpInit::new(&far.cq) })?;
+        in_group.start_datagrams(7)?;
+        in_group.attach_mcast(VICTIMS_GROUP.into())?;
+        Ok(Victim {
+            near,
+            there,
+            connection,
+            accepted,
+            far,
+            _in_group: in_group,
+            written: Cell::new(0),
+        })
     }
 
     /// The numbers of its QPs.
@@ -87,7 +102,7 @@ impl Victim {
         [self.connection.qp().qpn(), self.accepted.qp().qpn()]
     }
 
-    /// Writes for so long.
+    /// Writes for so long, and looks each time whether it is there.
     ///
     /// # Errors
     /// If a WRITE fails, or does not end.
@@ -105,6 +120,9 @@ impl Victim {
 
     fn write(&self) -> Result<Duration> {
         let begun = Instant::now();
+        let number = self.written.get() + 1;
+        self.written.set(number);
+        self.near.mr.write_at(0, &[number.to_ne_bytes(); 8].concat())?;
         let source = [self.near.mr.sge(..64)?];
         let there = self.there;
         self.connection.qp().post_send(&[SendWr::write(1, &source, there).signaled()])?;
@@ -112,12 +130,24 @@ impl Victim {
         loop {
             if self.near.cq.poll(&mut wcs)? > 0 {
                 wcs[0].check()?;
-                return Ok(begun.elapsed());
+                let took = begun.elapsed();
+                self.check(number)?;
+                return Ok(took);
             }
             if begun.elapsed() > LOST {
                 return Err("a WRITE did not end".into());
             }
             std::thread::yield_now();
+        }
+    }
+
+    /// Whether what was written last is there.
+    fn check(&self, number: u64) -> Result {
+        let mut there = [0; 64];
+        self.far.mr.read_at(0, &mut there)?;
+        match there == [number.to_ne_bytes(); 8].concat()[..] {
+            true => Ok(()),
+            false => Err("a WRITE has completed and is not there".into()),
         }
     }
 }

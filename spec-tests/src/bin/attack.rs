@@ -3,21 +3,29 @@
 #![allow(clippy::print_stdout)] // the table is what it is for
 
 use clap::Parser;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde_json::json;
 use std::io::BufRead;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
-use urxe_spec_tests::attack::testbed::{Extent, Result, Testbed};
+use std::time::{Duration, Instant};
+use urxe_spec_tests::attack::found::FOUND;
+use urxe_spec_tests::attack::table::{self, Attacker, Row};
+use urxe_spec_tests::attack::testbed::{Extent, Testbed};
 use urxe_spec_tests::attack::victim::{Victim, newcomer};
-use urxe_spec_tests::attack::{self, Attack, Setting, table};
+use urxe_spec_tests::attack::{self, Attack, Result, Setting};
 
 /// Attacks a daemon of its own, and shows what becomes of it, of a newcomer and of victims beside
 /// the attacker: one of the same user and, as root, one of another.
+///
+/// The attacker is of another user than the daemon first and then of the daemon's own, or only of
+/// the latter if this is not run as root.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask attack")]
 struct Args {
-    /// Everything smaller and sooner over: about a minute.
+    /// Everything smaller and soon over, and judged by nothing that other programs on the machine
+    /// can cause: how much slower victims become is shown and not judged.
     #[arg(long)]
     short: bool,
     /// Only the attacks with this in their names.
@@ -26,6 +34,9 @@ struct Args {
     /// Show JSON instead of a table.
     #[arg(long)]
     json: bool,
+    /// Make no attack: show which repeats what was found once, and which are beside that.
+    #[arg(long)]
+    list: bool,
     #[command(flatten)]
     role: Role,
 }
@@ -40,11 +51,15 @@ struct Role {
     #[arg(long, hide = true)]
     newcomer: bool,
     #[arg(long, hide = true)]
+    unshared: bool,
+    #[arg(long, hide = true)]
     socket: Option<PathBuf>,
     #[arg(long, hide = true)]
     addr: Vec<IpAddr>,
     #[arg(long, hide = true)]
     qpn: Vec<u32>,
+    #[arg(long, hide = true, default_value_t = 0)]
+    port: u16,
 }
 
 fn main() -> ExitCode {
@@ -72,17 +87,52 @@ fn run(args: &Args) -> Result<ExitCode> {
         return be_victim(Victim::new(&socket, addrs, port)?);
     }
     if let Some(name) = &role.attacker {
+        // Whoever is started by an attacker goes with it.
+        set_parent_process_death_signal(Some(Signal::KILL))?;
         let setting = Setting {
             socket,
             addrs: role.addr[..].try_into()?,
             qpns: role.qpn[..].try_into()?,
+            port: role.port,
             is_short: args.short,
+            is_unshared: role.unshared,
         };
         let attack = attack::all().find(|attack| attack.name == name).ok_or("no such attack")?;
-        println!("{}", (attack.run)(&setting, &mut || println!("ready")));
+        let ended = (attack.run)(&setting, &mut || println!("ready"));
+        println!("{}", ended.map_or_else(|error| error.to_string(), |()| "it ended".to_owned()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.list {
+        list(args.json)?;
         return Ok(ExitCode::SUCCESS);
     }
     make_attacks(args)
+}
+
+/// Shows what was found once and what repeats it.
+fn list(as_json: bool) -> Result {
+    let names = |attacks: &mut dyn Iterator<Item = &Attack>| -> Vec<&str> {
+        attacks.map(|attack| attack.name).collect()
+    };
+    let mut own = attack::all().filter(|attack| attack.found.is_none());
+    if as_json {
+        let found: Vec<_> = (FOUND.iter())
+            .map(|found| json!({ "found": found, "attacks": names(&mut found.attacks()) }))
+            .collect();
+        let all = json!({ "found": found, "besides": names(&mut own) });
+        println!("{}", serde_json::to_string_pretty(&all)?);
+        return Ok(());
+    }
+    for found in FOUND {
+        let mut by = names(&mut found.attacks());
+        by.extend(found.rules);
+        println!("{:<4} {}\n     {}", found.id, found.what, by.join(", "));
+    }
+    println!("besides");
+    for attack in own {
+        println!("     {}: {}", attack.name, attack.what);
+    }
+    Ok(())
 }
 
 /// Measures whenever it is asked, for as many milliseconds as it is told.
@@ -97,31 +147,61 @@ fn be_victim(victim: Victim) -> Result<ExitCode> {
 }
 
 fn make_attacks(args: &Args) -> Result<ExitCode> {
-    let window = Duration::from_millis(if args.short { 400 } else { 3_000 });
-    let wanted: Vec<&Attack> =
-        attack::all().filter(|attack| attack.name.contains(&args.only)).collect();
+    let extent = match args.short {
+        true => Extent { is_short: true, window: Duration::from_millis(250), trials: 3 },
+        false => Extent { is_short: false, window: Duration::from_secs(3), trials: 3 },
+    };
     if !rustix::process::geteuid().is_root() {
-        eprintln!("attack: not root, so all programs are of one user");
+        eprintln!("attack: not root, so all programs are of the daemon's user");
     }
-    let mut testbed = Testbed::new(Extent { is_short: args.short, window })?;
+    let mut testbed = Testbed::new(extent)?;
     let mut rows = Vec::new();
-    for attack in wanted {
-        eprintln!("{}: {}", attack.name, attack.what);
-        rows.push(testbed.attack(attack)?);
+    for attacker in [Attacker::OtherUser, Attacker::DaemonsUser] {
+        for attack in attack::all().filter(|attack| attack.name.contains(&args.only)) {
+            let begun = Instant::now();
+            let row = testbed.attack(attack, attacker);
+            let Some(row) = row.map_err(|error| format!("{}: {error}", attack.name))? else {
+                continue;
+            };
+            let (took, news) = (begun.elapsed().as_secs_f64(), row.news().join(", "));
+            eprintln!("{took:>5.1} s  {}: {} {news}", attack.name, attack.what);
+            rows.push(row);
+        }
     }
     match args.json {
         true => println!("{}", serde_json::to_string_pretty(&rows)?),
         false => print!("{}", table::show(&rows)),
     }
-    for (attack, problem) in table::not_seen(&rows) {
+    let said = testbed.said();
+    let (left, workers) = testbed.finish()?;
+    let mut problems = judge(&rows, args.short);
+    // What else there is more than before the first program is not of those that are gone: tables,
+    // and sockets for source ports, which were used for the first time.
+    if left.sessions > 0 || left.objects > 0 {
+        problems.push(format!("when all were gone: {left:?}"));
+    }
+    if workers > 0 {
+        problems.push(format!("when all were gone: {workers} workers left"));
+    }
+    if problems.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("{}\nthe daemon said:\n{said}", problems.join("\n"));
+    Ok(ExitCode::FAILURE)
+}
+
+/// What must not be so.
+fn judge(rows: &[Row], is_short: bool) -> Vec<String> {
+    for (attack, problem) in table::not_seen(rows) {
         eprintln!("{attack}: {problem} is known and was not seen: is it so no more?");
     }
-    let news: Vec<_> = rows.iter().filter(|row| !row.news().is_empty()).collect();
-    for row in &news {
-        eprintln!("{}: {}", row.attack, row.news().join(", "));
+    let mut problems = Vec::new();
+    for row in rows {
+        let mut news = row.news();
+        if !is_short && !row.is_within_bounds() {
+            news.push("victims slowed down beyond the bounds");
+        }
+        problems.extend(news.iter().map(|news| format!("{}: {news}", row.attack)));
     }
-    Ok(match news.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    problems
 }

@@ -20,3 +20,8 @@ pub(crate) fn attack(Options { options }: &Options) -> Result {
     run(build.args(["--package", "urxe-daemon", "--package", "urxe-spec-tests"]))?;
     run(Command::new(release_binary("attack")).args(options))
 }
+
+/// The short form, as CI makes it.
+pub(crate) fn short() -> Result {
+    attack(&Options { options: vec!["--short".into()] })
+}

@@ -3,8 +3,8 @@
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
 use crate::{
-    deny, fuzz, install_test, interop, msrv, ordinary_user, programs, rules, seeded, setup, tidy,
-    wire,
+    attack, deny, fuzz, install_test, interop, msrv, ordinary_user, programs, rules, seeded, setup,
+    tidy, wire,
 };
 use std::process::{Command, ExitCode, Stdio};
 use urxe_shell::{
@@ -85,6 +85,7 @@ fn everything_else(report: &mut Report) {
     report.stage("tests", None, || run_cargo(&["test", "--workspace", "--locked"], &[]));
     report.stage("seeded faults", None, seeded::check);
     report.stage("bytes from outside", None, fuzz::short);
+    report.stage("attacks on a daemon", None, attack::short);
     let lacks = ordinary_user::lacks();
     report.stage("tests as an ordinary user", lacks, || {
         ordinary_user::tests(&ordinary_user::Options::default())
