@@ -34,8 +34,8 @@ macro_rules! lists {
 /// Name and text of every list.
 const LISTS: &[(&str, &str)] = lists![
     "addresses" "client" "cm" "congestion" "counters" "cq-events" "flush-atomic-write" "hostile"
-    "hostile-input" "memory" "memory-order" "multicast" "qp-states" "rc-completer" "rc-requester"
-    "rc-responder" "repair" "share" "slot" "srq" "trains" "uc" "ud" "windows" "wire"
+    "hostile-input" "memory" "memory-order" "multicast" "own-slot" "qp-states" "rc-completer"
+    "rc-requester" "rc-responder" "repair" "share" "slot" "srq" "trains" "uc" "ud" "windows" "wire"
 ];
 
 static RULES: LazyLock<HashMap<String, Rule>> = LazyLock::new(|| {

@@ -88,5 +88,9 @@ pub(crate) const MAX_WORKERS_LEFT: usize = 2;
 /// free for longer: peers may still send what is for its QPs.
 pub(crate) const SLOT_REST: Duration = Duration::from_secs(60);
 
+/// Slots that programs of the daemon's own user run themselves: half of all, so that there are some
+/// for other users.
+pub const MAX_HOSTED_SLOTS: usize = 32;
+
 /// How long a slot is waited for that is asked what it has. Then the answer goes without.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

@@ -147,8 +147,9 @@ pub fn drain<const N: usize>(
     if left == 0 || left > PIPE_LEN {
         return;
     }
-    // A read end of our own, since the program's may be one that waits.
-    let name = format!("/proc/self/fd/{}", write_end.as_raw_fd());
+    // A read end of our own, since the program's may be one that waits. (A thread may have a table
+    // of descriptors of its own.)
+    let name = format!("/proc/thread-self/fd/{}", write_end.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(read_end) = rustix::fs::open(name, flags, Mode::empty()) else { return };
     while left > 0

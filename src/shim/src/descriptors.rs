@@ -6,6 +6,7 @@
 
 use crate::ucma::Channel;
 use crate::uverbs::{AsyncEvents, CompletionEvents, Context};
+use std::cell::Cell;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
@@ -68,6 +69,17 @@ pub(crate) struct Table<D> {
     pid: AtomicI32,
 }
 
+thread_local! {
+    /// What this thread has open is in a table of its own: the numbers of this one mean nothing
+    /// there.
+    static IS_APART: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that this thread has descriptors of its own: none of them is in the table.
+pub(crate) fn set_apart() {
+    IS_APART.set(true);
+}
+
 /// The one of this process.
 pub(crate) static DESCRIPTORS: Table<Descriptor> = Table::new();
 
@@ -84,7 +96,9 @@ impl<D: Clone> Table<D> {
     /// Whether `fd` is ours, or was when last seen.
     #[inline]
     pub(crate) fn has(&self, fd: RawFd) -> bool {
-        self.slot(fd).is_some_and(|slot| !slot.load(Ordering::Relaxed).is_null())
+        let is_there = |slot: &AtomicPtr<Entry<D>>| !slot.load(Ordering::Relaxed).is_null();
+        // OWN-010
+        self.slot(fd).is_some_and(is_there) && !IS_APART.get()
     }
 
     /// Calls `look` with what `fd` is, if it is ours. `look` must not block: it delays the end of
@@ -97,7 +111,7 @@ impl<D: Clone> Table<D> {
     #[inline]
     fn with_entry<R>(&self, fd: RawFd, look: impl FnOnce(&Entry<D>) -> R) -> Option<R> {
         let slot = self.slot(fd)?;
-        if slot.load(Ordering::Relaxed).is_null() {
+        if slot.load(Ordering::Relaxed).is_null() || IS_APART.get() {
             return None;
         }
         self.readers.fetch_add(1, Ordering::SeqCst);
@@ -334,6 +348,22 @@ mod tests {
         rustix::io::dup2(rustix::pipe::pipe().unwrap().0, &mut file).unwrap();
         assert!(table.genuine(fd).is_none());
         assert!(is_over() && !table.has(fd));
+    }
+
+    #[test]
+    fn a_thread_that_is_set_apart_has_none_of_the_descriptors() {
+        let table = Table::new();
+        let file = rustix::pipe::pipe().unwrap().0;
+        let fd = file.as_raw_fd();
+        table.insert(fd, 7);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                set_apart();
+                assert!(!table.has(fd));
+                assert_eq!((table.with(fd, |&it| it), table.genuine(fd)), (None, None));
+            });
+        });
+        assert_eq!(table.genuine(fd), Some(7), "for the others it stays what it was");
     }
 
     #[test]

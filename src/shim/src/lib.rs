@@ -16,6 +16,7 @@
 //! - [`lost`]: what they are told when their daemon is gone.
 //! - [`descriptors`]: which descriptor of the program is what. All others cost one look-up.
 //! - [`paths`]: which paths are ours, and where they really lead.
+//! - [`own_slot`]: whether the data path runs in this process.
 //! - [`session`]: the one connection of this process to its daemon.
 //! - [`uverbs`]: the kernel's commands: framing, decoding, doing, answering; event accounting.
 //! - [`ucma`]: the same for the connection manager's commands.
@@ -46,6 +47,7 @@ mod kernel;
 pub(crate) mod lost;
 mod memory;
 mod next;
+mod own_slot;
 mod paths;
 mod polling;
 pub(crate) mod session;

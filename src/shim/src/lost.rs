@@ -25,20 +25,19 @@ const QUIET: &str = "URXE_QUIET";
 
 /// How a session was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Loss {
+pub(crate) enum Loss<'a> {
     /// Its socket has been hung up.
     Daemon,
+    /// The slot that this process ran itself has ended, for this reason.
+    OwnSlot(&'a str),
     /// The program itself has closed the descriptors that belong to it, by system calls of its own.
     Descriptors,
 }
 
 /// Says on stderr what has happened, if it was not said before.
-pub(crate) fn report(loss: Loss) {
+pub(crate) fn report(loss: Loss<'_>) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if SAID.swap(true, Ordering::Relaxed) {
-        return;
-    }
-    if std::env::var_os(QUIET).is_some_and(|value| !value.is_empty()) {
         return;
     }
     let what = match loss {
@@ -46,12 +45,21 @@ pub(crate) fn report(loss: Loss) {
             let socket = urxe_shm::socket_path();
             format!("the urxed of {} has ended, or has ended this session", socket.display())
         }
+        Loss::OwnSlot(reason) => format!("the slot of this program has ended, because {reason}"),
         Loss::Descriptors => "this program has closed descriptors of its RDMA session".into(),
     };
-    let line = format!(
-        "urxe: {what}: outstanding work requests complete with IBV_WC_WR_FLUSH_ERR, and the \
-         devices tell IBV_EVENT_DEVICE_FATAL\n"
-    );
+    say(&format!(
+        "{what}: outstanding work requests complete with IBV_WC_WR_FLUSH_ERR, and the devices tell \
+         IBV_EVENT_DEVICE_FATAL"
+    ));
+}
+
+/// Says something on stderr, unless the program's user wants it quiet.
+pub(crate) fn say(sentence: &str) {
+    if std::env::var_os(QUIET).is_some_and(|value| !value.is_empty()) {
+        return;
+    }
+    let line = format!("urxe: {sentence}\n");
     // SAFETY: the number is not used after this call, in which the system looks whether it is open.
     let stderr = unsafe { BorrowedFd::borrow_raw(2) };
     // Who has closed it wants to know nothing.

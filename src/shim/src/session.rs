@@ -1,17 +1,21 @@
 //! The one connection of this process to its daemon.
 
-use crate::descriptors::{DESCRIPTORS, Descriptor, FileIdentity};
+use crate::descriptors::{DESCRIPTORS, Descriptor, FileIdentity, set_apart};
 use crate::lost::{self, Loss};
+use crate::own_slot;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{DupFlags, Errno};
 use std::cell::UnsafeCell;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use urxe_shm::client::{self, CallError, ConnectError, Connection};
+use urxe_shm::client::{CallError, Connection};
+use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{CmReply, CmRequest, Reply, Request};
+use urxe_slot::OwnSlot;
 
 /// Our own descriptors are numbered from here on, out of the way of programs that count on low
 /// numbers, or close them all.
@@ -26,6 +30,8 @@ pub(crate) struct Session {
     connection: ManuallyDrop<Connection>,
     /// What the connection keeps open.
     own: [(RawFd, Option<FileIdentity>); 4],
+    /// The slot that serves it, if this process runs that itself.
+    slot: Option<OwnSlot>,
 }
 
 /// The session that the next context will share.
@@ -96,20 +102,24 @@ extern "C" fn after_fork_in_child() {
 impl Session {
     fn connect() -> Result<Session, Errno> {
         let path = urxe_shm::socket_path();
-        let connection = client::connect(&path, &program_name(), LOWEST_DESCRIPTOR);
-        let connection = connection.map_err(|error| match error {
-            ConnectError::Unreachable(error) => match Errno::from_io_error(&error) {
-                // There is no daemon, or no more: so there is no device.
-                Some(Errno::NOENT | Errno::CONNREFUSED) => Errno::NODEV,
-                errno => errno.unwrap_or(Errno::IO),
-            },
-            ConnectError::Hello(error) => errno_of(&error),
-        })?;
+        let mut channel = Channel::connect(&path).map_err(|error| unreachable(&error))?;
+        let mut slot = None;
+        if own_slot::is_wanted() {
+            match OwnSlot::host(channel, set_apart) {
+                Ok(hosted) => (channel, slot) = (hosted.0, Some(hosted.1)),
+                Err(error) => {
+                    own_slot::report_refusal(&error);
+                    channel = Channel::connect(&path).map_err(|error| unreachable(&error))?;
+                }
+            }
+        }
+        let connection = Connection::new(channel, &program_name(), LOWEST_DESCRIPTOR);
+        let connection = connection.map_err(|error| errno_of(&error))?;
         let own = connection.descriptors().map(|fd| {
             DESCRIPTORS.insert(fd, Descriptor::Private);
             (fd, FileIdentity::of(fd))
         });
-        Ok(Session { connection: ManuallyDrop::new(connection), own })
+        Ok(Session { connection: ManuallyDrop::new(connection), own, slot })
     }
 
     /// Asks the daemon for something and waits for the answer. What it refuses has the errno that
@@ -166,9 +176,10 @@ impl Session {
         self.is_lost()
     }
 
-    fn note_lost(&self, loss: Loss) {
+    fn note_lost(&self, loss: Loss<'_>) {
         self.connection.note_gone();
-        lost::report(loss);
+        let why_ended = self.slot.as_ref().and_then(OwnSlot::why_ended);
+        lost::report(why_ended.map_or(loss, Loss::OwnSlot));
     }
 
     /// The connection: memory, doorbells, and whether it is this process's own.
@@ -202,6 +213,15 @@ impl Drop for Session {
             // SAFETY: this is the end; nobody uses it afterwards.
             unsafe { ManuallyDrop::drop(&mut self.connection) };
         }
+    }
+}
+
+/// The error of a daemon that does not answer.
+fn unreachable(error: &io::Error) -> Errno {
+    match Errno::from_io_error(error) {
+        // There is no daemon, or no more: so there is no device.
+        Some(Errno::NOENT | Errno::CONNREFUSED) => Errno::NODEV,
+        errno => errno.unwrap_or(Errno::IO),
     }
 }
 

@@ -163,7 +163,7 @@ impl EventLoop {
 
     /// Serves until the broker lets go of the link. An error means that a port or the loop itself
     /// is of no use any more.
-    pub(crate) fn run(mut self) -> Result<(), SlotError> {
+    pub(crate) fn run(&mut self) -> Result<(), SlotError> {
         let mut last_work = Instant::now();
         let mut now = last_work;
         let (mut yield_policy, mut yielded) = (YieldPolicy::new(), false);
@@ -306,7 +306,7 @@ impl EventLoop {
                 }
                 ToSlot::Answer { session, answer } => {
                     if let Some(&key) = self.keys.get(&session) {
-                        self.pass_on(key, answer);
+                        self.pass_on(key, answer, fds);
                     }
                 }
                 ToSlot::CmEvents { session, channel, waiting } => {
@@ -356,9 +356,9 @@ impl EventLoop {
     }
 
     /// Gives a session the broker's answer, and goes on with what it asks next.
-    fn pass_on(&mut self, key: u32, answer: Result<Reply, ControlError>) {
+    fn pass_on(&mut self, key: u32, answer: Result<Reply, ControlError>, fds: Vec<OwnedFd>) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        let goes_on = session.answered(answer).is_none_or(|answer| self.reply(key, answer));
+        let goes_on = session.answered(answer, fds).is_none_or(|answer| self.reply(key, answer));
         if goes_on && !self.ready.contains(&Token::Session { key }) {
             self.ready.push(Token::Session { key });
         }

@@ -25,6 +25,7 @@ pub mod limits;
 pub mod link;
 mod numbering;
 mod objects;
+mod own;
 pub mod pages;
 pub mod port_plan;
 mod questions;
@@ -34,6 +35,7 @@ mod session;
 
 pub use counters::DaemonCounters;
 pub use numbering::Numbering;
+pub use own::OwnSlot;
 pub use questions::counts;
 
 use crate::link::{Link, LinkError, SlotBeginning, ToBroker, ToSlot};
@@ -60,6 +62,8 @@ pub enum SlotError {
     System(io::Error),
     #[error("the link to the broker failed: {0}")]
     Link(LinkError),
+    #[error("it panicked")]
+    Panicked,
     #[error("the broker began with nonsense: {0}")]
     Slot(#[from] NoSuchSlot),
     #[error("the broker began with nonsense: {0}")]
@@ -77,16 +81,42 @@ pub(crate) struct Allotment {
 }
 
 /// Serves what comes over a link, until the broker lets go of it.
+///
+/// # Errors
+/// Why the slot ended otherwise.
 pub fn serve(socket: OwnedFd) -> Result<(), SlotError> {
-    // Timers of the transport are microseconds; the default slack is 50 of them. Where this is
-    // refused they are only less exact.
-    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    let mut link = Link::new(socket);
-    let (allotment, devices) = match begin(&mut link) {
-        Err(SlotError::Link(LinkError::Closed)) => return Ok(()),
-        begun => begun?,
-    };
-    EventLoop::new(Instant::now(), link, allotment, devices).map_err(SlotError::System)?.run()
+    match RunningSlot::begin(socket) {
+        Err(SlotError::Link(LinkError::Closed)) => Ok(()),
+        begun => begun?.run(),
+    }
+}
+
+/// A slot that has all that it begins with.
+pub struct RunningSlot(EventLoop);
+
+impl RunningSlot {
+    /// Takes what the broker sends first over a link. To be called in the thread that will
+    /// [run](Self::run) it.
+    ///
+    /// # Errors
+    /// Why the slot cannot be; [`LinkError::Closed`] if the broker has let go of it.
+    pub fn begin(socket: OwnedFd) -> Result<RunningSlot, SlotError> {
+        // Timers of the transport are microseconds; the default slack is 50 of them. Where this is
+        // refused they are only less exact.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        let mut link = Link::new(socket);
+        let (allotment, devices) = begin(&mut link)?;
+        let event_loop = EventLoop::new(Instant::now(), link, allotment, devices);
+        Ok(RunningSlot(event_loop.map_err(SlotError::System)?))
+    }
+
+    /// Serves until the broker lets go of the link.
+    ///
+    /// # Errors
+    /// Why the slot is of no use any more.
+    pub fn run(&mut self) -> Result<(), SlotError> {
+        self.0.run()
+    }
 }
 
 /// Makes the devices that the broker names first of all.

@@ -117,6 +117,10 @@ pub const MESSAGES_PER_TURN: usize = 16;
 /// most, and two messages tell of its end, so only an end that takes nothing comes here.
 pub const MAX_LINK_BACKLOG: usize = 16_384;
 
+/// The same where a program runs the slot: one that is stopped, or reads nothing on purpose, is to
+/// cost the broker little.
+pub const MAX_HOSTED_BACKLOG: usize = 256;
+
 /// How long one end of a link may take nothing while something waits. A slot's turn takes
 /// milliseconds at worst; one that a program has stopped is given up.
 pub const LINK_TIMEOUT: Duration = Duration::from_secs(10);

@@ -9,6 +9,9 @@ pub const AROUND_PAGE: usize = 64;
 /// Bytes of a page that an object takes at most beside its program's name and process id.
 const OBJECT_LEN: usize = 100;
 
+/// Bytes of a program's name and process id as they are shown.
+pub const MAX_SHOWN_NAME: usize = MAX_PROGRAM_NAME + 16;
+
 /// Objects of a page.
 pub const OBJECTS_PER_PAGE: usize = (MAX_MESSAGE - AROUND_PAGE) / (MAX_PROGRAM_NAME + OBJECT_LEN);
 

@@ -272,6 +272,21 @@ impl Session {
         Ok(Answer::Brokers)
     }
 
+    /// Asks the broker for a slot that the program runs itself.
+    pub(crate) fn ask_for_slot(
+        &mut self,
+        ctx: &mut SlotCtx,
+        fds: &[OwnedFd],
+    ) -> Result<Answer, ControlError> {
+        // OWN-001
+        if self.shared.is_some() || !fds.is_empty() {
+            let sentence = "a slot is asked for by the first request of a connection, and with no \
+                            descriptors";
+            return Err(refuse(Errno::PROTO, sentence));
+        }
+        self.ask_broker(ctx, Request::HostSlot)
+    }
+
     /// Asks the broker for a multicast group that this process may not join; a QP is attached then.
     pub(crate) fn ask_to_join(
         &mut self,
@@ -295,11 +310,12 @@ impl Session {
         self.asked.is_some()
     }
 
-    /// Makes the broker's answer the session's; `None` if nothing was asked, or a request is to be
-    /// handled again.
+    /// Makes the broker's answer, with what came along, the session's; `None` if nothing was asked,
+    /// or a request is to be handled again.
     pub(crate) fn answered(
         &mut self,
         answer: Result<Reply, ControlError>,
+        mut fds: Vec<OwnedFd>,
     ) -> Option<Result<Answer, ControlError>> {
         let asked = self.asked.take()?;
         let reply = match answer {
@@ -309,7 +325,6 @@ impl Session {
                 return Some(Err(error));
             }
         };
-        let mut fds = Vec::new();
         match (asked, &reply) {
             (Asked::Join(then), _) => {
                 self.hold_request(then, Vec::new());

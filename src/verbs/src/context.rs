@@ -37,6 +37,7 @@ use urxe_shm::control::{
 pub struct OpenOptions {
     socket: Option<PathBuf>,
     device: Option<String>,
+    in_process: bool,
 }
 
 impl OpenOptions {
@@ -60,8 +61,27 @@ impl OpenOptions {
         self
     }
 
+    /// The data path runs in this process, in a thread of the library, and not in the daemon: the
+    /// context has a *slot* of its own there. For programs of the daemon's own user, each context
+    /// that is opened so. Everything works as it does otherwise, and the daemon still has addresses
+    /// and connections; but
+    ///
+    /// - what the data path costs is this process's own, and so are the 1.5 MiB of its buffers;
+    /// - while this process is stopped, by a signal or a debugger, its peers get no answer, and
+    ///   give up after a while;
+    /// - the panic of a thread is the end of a process that was made to abort then, and a defect of
+    ///   the data path would be one of this process.
+    ///
+    /// [`Context::open`] fails with [`Error::Refused`] if the daemon is another user's (`EPERM`),
+    /// if as many programs as can be have a slot (`ENOSPC`), or if one slot serves all programs of
+    /// the daemon (`EOPNOTSUPP`).
+    pub fn in_process(mut self) -> Self {
+        self.in_process = true;
+        self
+    }
+
     fn connect(&self) -> Result<Session, Error> {
-        Session::connect(self.socket.as_deref())
+        Session::connect(self.socket.as_deref(), self.in_process)
     }
 }
 
@@ -70,7 +90,7 @@ impl OpenOptions {
 /// # Errors
 /// [`Error::Connect`] if no daemon answers.
 pub fn devices(options: &OpenOptions) -> Result<Vec<DeviceInfo>, Error> {
-    list_devices(&options.connect()?)
+    list_devices(&Session::connect(options.socket.as_deref(), false)?)
 }
 
 fn list_devices(session: &Session) -> Result<Vec<DeviceInfo>, Error> {

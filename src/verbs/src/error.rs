@@ -23,12 +23,14 @@ pub enum Error {
     Connect(#[from] NoDaemon),
     /// The daemon ended, or ended this session. Every object of the context is lost.
     #[error(
-        "the urxe daemon at {} is gone, or has ended the session; all objects of the context are \
-         lost", path.display()
+        "the urxe daemon at {} is gone, or has ended the session{}; all objects of the context are \
+         lost", path.display(), of_own_slot(reason.as_deref())
     )]
     DaemonGone {
         /// The socket that it was reached by.
         path: Arc<Path>,
+        /// Why this program's own slot has ended, if it did so by itself.
+        reason: Option<String>,
     },
     /// The object was made before a `fork`, and this is the child. Only the parent may use it.
     #[error(
@@ -154,6 +156,12 @@ pub enum Error {
     /// The daemon said something that this library does not understand.
     #[error("the daemon is not understood: {0}")]
     Protocol(String),
+}
+
+fn of_own_slot(reason: Option<&str>) -> String {
+    reason.map_or_else(String::new, |reason| {
+        format!(": the slot of this program has ended, because {reason}")
+    })
 }
 
 impl Error {

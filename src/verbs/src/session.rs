@@ -10,23 +10,32 @@ use urxe_shm::client::{CallError, Connection};
 use urxe_shm::control::{Reply, Request, RingLocation};
 use urxe_shm::memory::region::Window;
 use urxe_shm::memory::session_memory::WindowError;
+use urxe_slot::OwnSlot;
 
 /// One program's connection to a daemon.
 #[derive(Debug)]
 pub(crate) struct Session {
     path: Arc<Path>,
     connection: Connection,
+    /// The slot that serves it, if this process runs that itself.
+    slot: Option<OwnSlot>,
 }
 
 impl Session {
     /// Begins a session with the daemon at a socket, or, if none is named, with the first that
-    /// answers at a usual one.
-    pub(crate) fn connect(socket: Option<&Path>) -> Result<Session, Error> {
-        let (path, channel) = urxe_shm::connect_to_daemon(socket)?;
+    /// answers at a usual one; in a slot of this process, if it is to be so.
+    pub(crate) fn connect(socket: Option<&Path>, in_process: bool) -> Result<Session, Error> {
+        let (path, mut channel) = urxe_shm::connect_to_daemon(socket)?;
         let path = Arc::from(path);
+        let mut slot = None;
+        if in_process {
+            let hosted = OwnSlot::host(channel, || ());
+            let hosted = hosted.map_err(|error| explain(&path, "open in process", error))?;
+            (channel, slot) = (hosted.0, Some(hosted.1));
+        }
         let connection = Connection::new(channel, &program_name(), 0)
             .map_err(|error| explain(&path, "hello", error))?;
-        Ok(Session { path, connection })
+        Ok(Session { path, connection, slot })
     }
 
     /// Asks the daemon for something and waits for the answer. `call` names it in errors.
@@ -41,7 +50,7 @@ impl Session {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), Error> {
-        self.connection.call(request, fds).map_err(|error| explain(&self.path, call, error))
+        self.connection.call(request, fds).map_err(|error| self.explain(call, error))
     }
 
     /// Asks for something that is answered by [`Reply::Done`].
@@ -113,12 +122,12 @@ impl Session {
 
     /// Fails in a fork of the process that made the session.
     pub(crate) fn check_process(&self) -> Result<(), Error> {
-        self.connection.check_process().map_err(|error| explain(&self.path, "fork", error))
+        self.connection.check_process().map_err(|error| self.explain("fork", error))
     }
 
     /// Asks the system, without waiting, whether the daemon is still there.
     pub(crate) fn check_daemon(&self) -> Result<(), Error> {
-        self.connection.look_for_daemon().map_err(|error| explain(&self.path, "poll", error))
+        self.connection.look_for_daemon().map_err(|error| self.explain("poll", error))
     }
 
     /// Waits until a descriptor is readable, the time is over, or a signal came: the caller looks
@@ -129,13 +138,26 @@ impl Session {
         timeout: Option<&Timespec>,
     ) -> Result<(), Error> {
         let waited = self.connection.wait_readable(fd, timeout);
-        waited.map_err(|error| explain(&self.path, "poll", error))
+        waited.map_err(|error| self.explain("poll", error))
     }
 
     /// The error that says so, and the note for everybody else.
     pub(crate) fn daemon_gone(&self) -> Error {
         self.connection.note_gone();
-        Error::DaemonGone { path: self.path.clone() }
+        self.gone()
+    }
+
+    fn gone(&self) -> Error {
+        let reason = self.slot.as_ref().and_then(OwnSlot::why_ended).map(str::to_owned);
+        Error::DaemonGone { path: self.path.clone(), reason }
+    }
+
+    /// What went wrong, with why this process's own slot ended, if that was it.
+    fn explain(&self, call: &'static str, error: CallError) -> Error {
+        match error {
+            CallError::Gone => self.gone(),
+            error => explain(&self.path, call, error),
+        }
     }
 }
 
@@ -172,7 +194,7 @@ fn explain(path: &Arc<Path>, call: &'static str, error: CallError) -> Error {
         CallError::Refused(error) => {
             Error::Refused { call, errno: error.errno, reason: error.message }
         }
-        CallError::Gone => Error::DaemonGone { path: path.clone() },
+        CallError::Gone => Error::DaemonGone { path: path.clone(), reason: None },
         CallError::Forked { owner } => Error::Forked { owner, child: std::process::id() },
         CallError::Protocol(what) => Error::Protocol(what),
         CallError::System { what, source } => Error::System { call: what, source },

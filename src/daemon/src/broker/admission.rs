@@ -50,6 +50,14 @@ impl Admission {
         }
     }
 
+    /// Whether a user may have one more session.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check(&self, uid: u32) -> Result<(), ControlError> {
+        self.sessions.check(uid)
+    }
+
     /// A program has come. It is the [next](Self::next) one if there is room, and otherwise waits
     /// for some.
     ///

@@ -4,6 +4,7 @@
 
 mod accept;
 mod end;
+mod hosted;
 
 use super::BrokerCtx;
 use super::admission::Admission;
@@ -30,6 +31,7 @@ use urxe_shm::control::{ControlError, Reply, Request};
 use urxe_slot::DaemonCounters;
 use urxe_slot::limits::{EVENTS_PER_TURN, MESSAGES_PER_TURN};
 use urxe_slot::link::{ToBroker, ToSlot};
+use urxe_slot::pages::MAX_SHOWN_NAME;
 use urxe_slot::refusal::cannot_join;
 use urxe_types::SlotId;
 
@@ -331,7 +333,9 @@ impl EventLoop {
     fn hear(&mut self, slot: usize, message: ToBroker) {
         match message {
             ToBroker::Named { session, name } => {
-                if let Some(session) = self.session_of(slot, session) {
+                // OWN-004
+                let is_name = name.len() <= MAX_SHOWN_NAME;
+                if let Some(session) = self.session_of(slot, session).filter(|_| is_name) {
                     session.program = Program { name: name.into(), ..session.program };
                     session.is_named = true;
                 }
@@ -407,6 +411,7 @@ impl EventLoop {
             Request::CmWithin { channel, request } => {
                 cm::handle_within(session, &mut self.ctx, channel, request)
             }
+            Request::HostSlot => return self.host_slot(number),
             request => match self.gatherings.begin(session, &self.ctx, &mut self.slots, &request) {
                 Ok(Some((_, reply))) => Ok(Answer::Reply(reply)),
                 Ok(None) => return,
@@ -423,13 +428,22 @@ impl EventLoop {
         }
     }
 
-    /// Answers a program by its slot, after what its channels hold: with the answer it may look.
     fn answer(&mut self, number: u64, answer: Result<Reply, ControlError>) {
+        self.answer_with_fds(number, answer, Vec::new());
+    }
+
+    /// Answers a program by its slot, after what its channels hold: with the answer it may look.
+    fn answer_with_fds(
+        &mut self,
+        number: u64,
+        answer: Result<Reply, ControlError>,
+        fds: Vec<OwnedFd>,
+    ) {
         // SLOT-005
         self.tell_of_events();
         let Some(session) = self.sessions.get(&number) else { return };
         let message = ToSlot::Answer { session: number, answer };
-        self.slots.send(self.ctx.now, session.slot, message, Vec::new());
+        self.slots.send(self.ctx.now, session.slot, message, fds);
     }
 
     /// Tells slots which channels of the connection manager have events.
@@ -473,7 +487,8 @@ impl EventLoop {
 
     /// A slot is gone, and all its programs with it.
     fn end_of_slot(&mut self, slot: usize) {
-        self.ctx.counters.slots_ended += 1;
+        // A program's own ends with the program.
+        self.ctx.counters.slots_ended += u64::from(!self.slots.is_hosted(slot));
         let of_slot = self.sessions.values_mut().filter(|session| session.slot == slot);
         let mut numbers = Vec::new();
         for session in of_slot.filter(|session| session.is_in_slot) {

@@ -13,7 +13,7 @@ use urxe_engine::Counter;
 use urxe_nic::HostCounters;
 use urxe_shm::control::{
     ControlError, CounterInfo, Cursor, MAX_MESSAGE, PathPage, Reply, Request, Resource,
-    ResourceKind, ResourcePage, StatsPage,
+    ResourceKind, ResourcePage, StatsPage, encode,
 };
 use urxe_slot::counts;
 use urxe_slot::link::{Counts, Found, Subject, ToSlot, Viewer};
@@ -101,7 +101,14 @@ impl Gatherings {
             return None;
         }
         let gathering = self.open.remove(&number)?;
-        self.go_on(gathering, ctx, slots, Some(found))
+        let (session, reply) = self.go_on(gathering, ctx, slots, Some(found))?;
+        // OWN-004: it would not fit into the message to who has asked.
+        let fits = encode(&reply, &mut [0; MAX_MESSAGE - AROUND_PAGE]).is_ok();
+        let refused = || {
+            let sentence = format!("slot {slot} answers with more than a message can hold");
+            Reply::Error(refuse(Errno::PROTO, sentence))
+        };
+        Some((session, if fits { reply } else { refused() }))
     }
 
     /// Leaves out the slots that have not answered in time, or are gone.

@@ -17,6 +17,8 @@ pub(crate) struct Program {
 /// One connected program, or what is left of it.
 pub(crate) struct Session {
     pub(crate) number: u64,
+    /// Process id of its program, or 0 if that cannot be seen from here.
+    pub(crate) pid: i32,
     /// The slot that serves it.
     pub(crate) slot: usize,
     pub(crate) program: Program,
@@ -35,6 +37,7 @@ impl Session {
     pub(crate) fn new(number: u64, slot: usize, uid: u32, pid: i32) -> Session {
         Session {
             number,
+            pid,
             slot,
             program: Program { uid, name: format!("[{pid}]").into() },
             cm: Holdings::default(),

@@ -3,7 +3,11 @@
 use super::slots::Report;
 use super::worker::{User, Worker};
 use crate::limits::{WORKER_END, WORKER_LINGER};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -37,7 +41,38 @@ pub(super) struct Entry {
 /// What runs a slot.
 pub(super) enum Runner {
     Thread(JoinHandle<()>),
-    Worker { worker: Worker, let_go: Option<LetGo> },
+    Worker {
+        worker: Worker,
+        let_go: Option<LetGo>,
+    },
+    /// A program, for itself.
+    Program(HostingProgram),
+}
+
+/// A program that runs a slot of its own. The broker neither waits for it nor ends it.
+pub(super) struct HostingProgram {
+    /// Our end of the link once more: it hangs up when the program's is closed everywhere.
+    link: OwnedFd,
+}
+
+impl HostingProgram {
+    pub(super) fn new(link: &Link<ToSlot, ToBroker>) -> io::Result<HostingProgram> {
+        Ok(HostingProgram { link: link.as_fd().try_clone_to_owned()? })
+    }
+
+    /// Tells it that its slot is to end.
+    fn let_go(&self) {
+        // It is refused only where the program is gone.
+        let _ = shutdown(&self.link, Shutdown::Write);
+    }
+
+    /// Whether it has let go of the slot. One that is stopped keeps it.
+    fn is_gone(&self) -> bool {
+        // OWN-006: what it has of the slot's sockets is not another's as well.
+        let mut link = [PollFd::new(&self.link, PollFlags::empty())];
+        let found = poll(&mut link, Some(&Timespec::default()));
+        found.is_ok() && link[0].revents().contains(PollFlags::HUP)
+    }
 }
 
 /// Since when a worker is to end, and why.
@@ -68,6 +103,7 @@ impl Runner {
                 }
                 worker.end().is_some()
             }
+            Runner::Program(program) => told >= WORKER_END || program.is_gone(),
         }
     }
 }
@@ -85,7 +121,11 @@ pub(super) fn workers_do_not_go(count: usize, user: User) -> ControlError {
 impl Entry {
     /// Whether nothing runs here, and nothing is left of what did.
     pub(super) fn is_free(&self) -> bool {
-        let is_over = |runner: &Runner| matches!(runner, Runner::Thread(t) if t.is_finished());
+        let is_over = |runner: &Runner| match runner {
+            Runner::Thread(thread) => thread.is_finished(),
+            Runner::Worker { .. } => false,
+            Runner::Program(program) => program.is_gone(),
+        };
         self.link.is_none() && self.runner.as_ref().is_none_or(is_over)
     }
 
@@ -97,10 +137,22 @@ impl Entry {
         }
     }
 
+    /// Tells a program that runs it that it is to end. Others notice by their link.
+    pub(super) fn let_program_go(&self) {
+        if let Some(Runner::Program(program)) = &self.runner {
+            program.let_go();
+        }
+    }
+
     /// When it ends for want of programs.
     pub(super) fn end_of_idleness(&self) -> Option<Instant> {
-        let is_other = self.user.is_some() && self.sessions == 0;
-        self.idle_since.filter(|_| is_other).map(|since| since + WORKER_LINGER)
+        let linger = match self.runner {
+            // OWN-005: it asks for another when it needs one.
+            Some(Runner::Program(_)) => Duration::ZERO,
+            _ if self.user.is_some() => WORKER_LINGER,
+            _ => return None,
+        };
+        self.idle_since.filter(|_| self.sessions == 0).map(|since| since + linger)
     }
 
     /// When a worker that owes an answer is given up.
@@ -125,16 +177,12 @@ pub(super) fn run_in_thread(
     serve: impl FnOnce() -> Result<(), SlotError>,
 ) {
     // SLOT-002
-    match catch_unwind(AssertUnwindSafe(serve)) {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => report(&format!(
+    let served = catch_unwind(AssertUnwindSafe(serve)).unwrap_or(Err(SlotError::Panicked));
+    if let Err(error) = served {
+        report(&format!(
             "slot {slot} has ended, because {error}; its programs have lost their devices, and \
              the next ones start it again"
-        )),
-        Err(_) => report(&format!(
-            "slot {slot} has ended, because it panicked; its programs have lost their devices, \
-             and the next ones start it again"
-        )),
+        ));
     }
 }
 

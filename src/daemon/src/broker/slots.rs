@@ -4,17 +4,17 @@
 //! The first are the daemon's own user's, and threads. Each of the others belongs to one other user
 //! while that user has programs, and is a [`Worker`], or a thread where there can be no worker.
 
+mod hosted;
+
 use super::device::{AddressChange, RdmaDevice};
 use super::slot_entry::{Entry, LetGo, Runner, Why, run_in_thread, workers_do_not_go};
 use super::worker::{User, Worker};
-use crate::limits::{
-    ANSWER_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, MAX_WORKERS_LEFT, SLOT_REST, START_PAUSE,
-};
+use crate::limits::{ANSWER_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, MAX_WORKERS_LEFT, START_PAUSE};
 use crate::slot_plan::SlotPlan;
 use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 use rustix::io::Errno;
-use rustix::net::Shutdown;
+use rustix::net::{Shutdown, shutdown};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ use urxe_port::OpenError;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::closing::Closer;
 use urxe_shm::control::{ControlError, Reply};
-use urxe_slot::limits::LINK_TIMEOUT;
+use urxe_slot::limits::{LINK_TIMEOUT, MAX_MAPPED_MRS};
 use urxe_slot::link::{DeviceBeginning, Link, LinkError, SlotBeginning, ToBroker, ToSlot};
 use urxe_slot::port_plan::PortPlan;
 use urxe_slot::refusal::refuse;
@@ -161,17 +161,11 @@ impl Slots {
             return Err(refuse(Errno::AGAIN, sentence));
         }
         // SLOT-123
-        let left = self.entries.iter().filter(|entry| entry.is_left_by(user.uid)).count();
-        if left >= MAX_WORKERS_LEFT {
-            return Err(workers_do_not_go(left, user));
+        match self.entries.iter().filter(|entry| entry.is_left_by(user.uid)).count() {
+            left @ MAX_WORKERS_LEFT.. => return Err(workers_do_not_go(left, user)),
+            _ => {}
         }
-        let free = self.plan.of_others().filter(|&slot| self.entries[slot].is_free());
-        let free: Vec<usize> = free.collect();
-        let since = |slot: &usize| self.entries[*slot].free_since;
-        // SLOT-103
-        let has_rested = |slot: &&usize| since(slot).is_none_or(|since| since + SLOT_REST <= now);
-        let slot = free.iter().find(has_rested).or_else(|| free.iter().min_by_key(|at| since(at)));
-        let Some(&slot) = slot else {
+        let Some(slot) = self.free_slot(now) else {
             let sentence = format!(
                 "urxed: user {} finds no slot: of users other than urxed's own, {} can be served \
                  at a time, and so many are; fewer --slots leave room for more",
@@ -231,15 +225,25 @@ impl Slots {
         user: Option<User>,
         devices: &mut [RdmaDevice],
     ) -> io::Result<()> {
-        let number = self.plan.count.slot(slot).map_err(io::Error::other)?;
-        let (link, other) = Link::pair()?;
-        let (fd, token) = (link.as_fd().as_raw_fd(), (self.watcher.token_of)(slot));
-        let registry = &self.watcher.registry;
-        registry.register(&mut SourceFd(&fd), token, Interest::READABLE)?;
+        let (link, other) = self.open_link(slot)?;
         let runner = self.run(now, slot, user, other)?;
+        self.begin(now, slot, user, (link, runner), devices)
+    }
+
+    /// Tells a slot what it is, and gives it all that it needs.
+    fn begin(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        user: Option<User>,
+        (link, runner): (Link<ToSlot, ToBroker>, Runner),
+        devices: &mut [RdmaDevice],
+    ) -> io::Result<()> {
+        let number = self.plan.count.slot(slot).map_err(io::Error::other)?;
         let max_mapped_mrs = match runner {
             Runner::Thread(_) => self.plan.max_mapped_in_thread(slot),
             Runner::Worker { .. } => MAX_MAPPED_MRS_OF_ALL,
+            Runner::Program(_) => MAX_MAPPED_MRS,
         };
         self.entries[slot] = Entry {
             link: Some(link),
@@ -406,7 +410,9 @@ impl Slots {
         match entry.link.as_mut()?.recv() {
             Ok(received) => {
                 entry.asked_since = entry.asked_since.filter(|_| received.is_none());
-                received.map(|(message, _)| message)
+                let (message, fds) = received?;
+                fds.into_iter().for_each(|fd| self.close(fd));
+                Some(message)
             }
             Err(error) => {
                 self.note(slot, Err(error));
@@ -515,6 +521,7 @@ impl Slots {
     fn drop_link(&mut self, now: Instant, slot: usize, devices: &mut [RdmaDevice]) -> bool {
         let entry = &mut self.entries[slot];
         let Some(link) = entry.link.take() else { return false };
+        entry.let_program_go();
         (entry.sessions, entry.user, entry.asked_since) = (0, None, None);
         entry.free_since = Some(now);
         let fd = link.as_fd().as_raw_fd();
@@ -562,7 +569,7 @@ impl Slots {
         if let (Some(why), Ok(other)) = (why, socket.try_clone()) {
             let _ = Channel::new(other).send(&Reply::Error(why.clone()), &[]);
         }
-        let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+        let _ = shutdown(&socket, Shutdown::Both);
         self.close(socket);
     }
 
@@ -574,6 +581,7 @@ impl Slots {
     /// Ends all slots, and waits until they are gone: their addresses are free then.
     pub(crate) fn end_all(self) {
         let runners = self.entries.into_iter().filter_map(|entry| {
+            entry.let_program_go();
             drop(entry.link);
             entry.runner
         });

@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use urxe_daemon::{Config, Daemon, Handle};
 
+/// Has the data path in the program.
+const IN_PROCESS: &str = "URXE_IN_PROCESS";
+
 /// Long enough that nothing that works reaches it.
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -21,6 +24,11 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
+        Bench::with(|_| ())
+    }
+
+    /// With a daemon that is special.
+    fn with(special: impl FnOnce(&mut Config)) -> Bench {
         static COUNT: AtomicU8 = AtomicU8::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("urxe-shim-test-{}-{number}", std::process::id());
@@ -29,6 +37,7 @@ impl Bench {
         let addresses = [1, 2].map(|host| Ipv4Addr::new(127, 41, number, host));
         let mut config = Config::new(addresses.map(IpAddr::from));
         config.socket = directory.join("urxed.sock");
+        special(&mut config);
         Bench { daemon: Some(Daemon::start(config).unwrap()), addresses, directory }
     }
 
@@ -61,8 +70,14 @@ impl Bench {
         command
     }
 
+    /// Runs a program with the data path in the daemon, and in the program.
     fn run(&self, name: &str) {
-        self.check(name, self.command(&self.compile(name, &[]), &[]));
+        let program = self.compile(name, &[]);
+        for in_process in ["0", "1"] {
+            let mut command = self.command(&program, &[]);
+            command.env(IN_PROCESS, in_process);
+            self.check(name, command);
+        }
     }
 
     fn check(&self, name: &str, mut command: Command) {
@@ -112,10 +127,26 @@ fn duplicates_are_the_device_and_the_last_close_ends_it() {
 
 #[test]
 fn a_connection_is_made_and_ended_by_commands_of_the_kernel() {
-    let bench = Bench::new();
-    let mut command = bench.command(&bench.compile("connections", &[]), &[]);
-    command.args(bench.addresses.map(|address| address.to_string()));
-    bench.check("connections", command);
+    for in_process in ["0", "1"] {
+        let bench = Bench::new();
+        let mut command = bench.command(&bench.compile("connections", &[]), &[]);
+        command.args(bench.addresses.map(|address| address.to_string()));
+        command.env(IN_PROCESS, in_process);
+        bench.check("connections", command);
+    }
+}
+
+#[test]
+fn a_program_that_can_have_no_slot_is_told_why_and_served_by_the_daemon() {
+    // One slot serves all programs then.
+    let bench = Bench::with(|config| config.fault = Some("drop=0%".parse().unwrap()));
+    let program = bench.compile("handles", &[]);
+    let said = bench.command(&program, &[]).env(IN_PROCESS, "1").output().unwrap();
+    let lines = String::from_utf8(said.stderr).unwrap();
+    assert!(said.status.success(), "{lines}");
+    let [line] = lines.lines().collect::<Vec<_>>()[..] else { panic!("{lines}") };
+    assert!(line.starts_with("urxe: in-process: a slot of the program's own: "), "{line}");
+    assert!(line.ends_with("; this program is served by the daemon"), "{line}");
 }
 
 #[test]

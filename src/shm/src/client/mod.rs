@@ -3,10 +3,12 @@
 //! Both kinds of client, the Rust library and the shim under stock libibverbs, stand on this.
 //!
 //! - [`lookout`]: when a program looks whether there is a daemon.
+//! - [`own_thread`]: a thread of ours in a program that knows nothing of it.
 //! - [`poll_backoff`]: how a program that polls makes room. [`yield_policy`]: how it and the daemon
 //!   take turns where cores are scarce.
 
 pub mod lookout;
+pub mod own_thread;
 pub mod poll_backoff;
 pub mod yield_policy;
 
@@ -24,7 +26,6 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -252,21 +253,4 @@ impl Connection {
         let pid = rustix::net::sockopt::socket_peercred(&self.socket).ok()?.pid;
         u32::try_from(pid.as_raw_pid()).ok().filter(|&pid| pid > 0)
     }
-}
-
-/// Connects to the daemon at a socket and begins a session, as [`Connection::new`] does.
-pub fn connect(path: &Path, program: &str, lowest: RawFd) -> Result<Connection, ConnectError> {
-    let channel = Channel::connect(path).map_err(ConnectError::Unreachable)?;
-    Connection::new(channel, program, lowest).map_err(ConnectError::Hello)
-}
-
-/// A session could not be begun.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// Nobody answers at the socket.
-    #[error("no daemon answers: {0}")]
-    Unreachable(io::Error),
-    /// Somebody answers, but it comes to nothing.
-    #[error(transparent)]
-    Hello(CallError),
 }

@@ -96,6 +96,14 @@ impl Channel {
         Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
     }
 
+    /// The ends of a connection as if a program had connected: the daemon's, and the program's,
+    /// which waits.
+    pub fn pair_with_program() -> io::Result<(OwnedFd, OwnedFd)> {
+        let (own, other) = Self::pair()?;
+        rustix::io::ioctl_fionbio(&other, false)?;
+        Ok((own, other))
+    }
+
     /// The same on a descriptor from `lowest` on, if this process may have one.
     pub(crate) fn renumbered(self, lowest: RawFd) -> Self {
         Self { socket: renumbered(self.socket, lowest), ..self }

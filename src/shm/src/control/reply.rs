@@ -111,6 +111,14 @@ pub enum Reply {
     Stats(StatsPage),
     /// Answer to [`Request::Cm`].
     Cm(CmReply),
+    /// Answer to [`Request::HostSlot`]. Comes with two descriptors, in this order: the slot's end
+    /// of the link to the broker, for who runs the slot; and a connected socket, whose first
+    /// request is to be [`Request::Hello`], for a session in it. When the last session has ended,
+    /// so does the link.
+    HostSlot {
+        /// The number of the slot.
+        slot: u8,
+    },
 }
 
 /// Why a request failed.

@@ -251,6 +251,11 @@ pub enum Request {
         /// What is asked.
         request: CmRequest,
     },
+    /// Asks for a slot that this process runs itself, and for a session in it: the only request of
+    /// its connection, in the place of [`Request::Hello`]. Answered by [`Reply::HostSlot`]. `EPERM`
+    /// if the user is not the daemon's own; `EOPNOTSUPP` if one slot serves all programs of this
+    /// daemon; `ENOSPC` if there is no slot left.
+    HostSlot,
 }
 
 /// How the daemon reaches registered memory.

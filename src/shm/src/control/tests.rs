@@ -206,6 +206,7 @@ fn request() -> impl Strategy<Value = Request> {
     ];
     prop_oneof![
         text().prop_map(|program| Request::Hello { program }),
+        Just(Request::HostSlot),
         Just(Request::ListDevices),
         Just(Request::ListCauses),
         text().prop_map(|name| Request::OpenDevice { name }),
@@ -310,6 +311,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             .prop_map(|(errno, message)| Reply::Error(ControlError { errno, message })),
         Just(Reply::Done),
         any::<u64>().prop_map(|memory_limit| Reply::Hello { memory_limit }),
+        any::<u8>().prop_map(|slot| Reply::HostSlot { slot }),
         (text(), any::<([u8; 8], IpAddr)>()).prop_map(|(name, (node_guid, address))| {
             Reply::Devices(vec![DeviceInfo { name, node_guid, address }])
         }),

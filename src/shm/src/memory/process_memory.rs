@@ -145,7 +145,8 @@ fn progress(step: Result<usize, Errno>, addr: u64, len: usize) -> Result<usize, 
 /// What a descriptor is open on, as the kernel names it.
 fn link_of(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     use std::os::fd::AsRawFd;
-    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    // A thread may have a table of descriptors of its own.
+    let link = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
     Ok(rustix::fs::readlink(link, Vec::new())?.into_bytes())
 }
 

@@ -32,7 +32,7 @@ pub enum ToSlot {
     Session { number: u64, uid: u32, pid: i32 },
     /// A program's session is to end.
     EndSession { session: u64 },
-    /// The answer to a [`ToBroker::Request`].
+    /// The answer to a [`ToBroker::Request`]. The descriptors of the reply come with it.
     Answer { session: u64, answer: Result<Reply, ControlError> },
     /// Whether events wait in a channel of the connection manager, by its handle.
     CmEvents { session: u64, channel: u32, waiting: bool },
@@ -174,7 +174,7 @@ impl Add for Counts {
 
     fn add(self, other: Counts) -> Counts {
         let sum = |one: Vec<u64>, other: Vec<u64>| {
-            one.into_iter().zip(other).map(|(one, other)| one + other).collect()
+            one.into_iter().zip(other).map(|(one, other)| one.saturating_add(other)).collect()
         };
         Counts {
             engine: sum(self.engine, other.engine),

@@ -27,6 +27,8 @@ use urxe_shm::control::channel::{Channel, ChannelError};
 /// One end: sends `Out`, receives `In`.
 pub struct Link<Out, In> {
     channel: Channel,
+    /// Messages that may wait.
+    max_backlog: usize,
     backlog: VecDeque<(Out, Vec<OwnedFd>)>,
     /// Descriptors that were sent, and that are still open here.
     sent: Vec<OwnedFd>,
@@ -65,6 +67,7 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     pub fn new(socket: OwnedFd) -> Link<Out, In> {
         Link {
             channel: Channel::new(socket),
+            max_backlog: MAX_LINK_BACKLOG,
             backlog: VecDeque::new(),
             sent: Vec::new(),
             awaits_room: false,
@@ -79,10 +82,15 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
         Ok((Link::new(own), other))
     }
 
+    /// The same for fewer messages that may wait.
+    pub fn with_backlog(self, max_backlog: usize) -> Link<Out, In> {
+        Link { max_backlog, ..self }
+    }
+
     /// Sends a message, or lets it wait behind others.
     pub fn send(&mut self, now: Instant, message: Out, fds: Vec<OwnedFd>) -> Result<(), LinkError> {
         // SLOT-003
-        if self.backlog.len() >= MAX_LINK_BACKLOG {
+        if self.backlog.len() >= self.max_backlog {
             return Err(LinkError::Stuck);
         }
         self.backlog.push_back((message, fds));

@@ -77,6 +77,9 @@ fn answer(
     if let Request::Hello { program } = request {
         return session.hello(ctx, &program, fds);
     }
+    if let Request::HostSlot = request {
+        return session.ask_for_slot(ctx, &fds);
+    }
     // HOST-025: there is nothing shared before.
     session.shared()?;
     let memory = match request {
@@ -89,7 +92,7 @@ fn answer(
         return Err(refuse(Errno::PROTO, sentence));
     }
     match request {
-        Request::Hello { .. } => unreachable!("answered above"),
+        Request::Hello { .. } | Request::HostSlot => unreachable!("answered above"),
         Request::ListDevices => Ok(context::list_devices(ctx)),
         Request::ListCauses => Ok(context::list_causes()),
         Request::OpenDevice { name } => context::open_device(session, ctx, &name),

@@ -2,6 +2,7 @@
 
 mod connections;
 mod datagram_services;
+mod in_process;
 mod many_connections;
 mod memory;
 mod memory_order;
@@ -48,7 +49,9 @@ impl Net {
         static COUNT: AtomicU8 = AtomicU8::new(0);
         let net = COUNT.fetch_add(1, Ordering::Relaxed);
         // A test may run in a process of its own beside the others.
-        let subnet = 40 + u8::from(urxe_shm::memory::remap::is_wanted());
+        let subnet = 40
+            + u8::from(urxe_shm::memory::remap::is_wanted())
+            + 2 * u8::from(in_process::is_wanted());
         let daemon = start([[127, subnet, net, 1].into(), [127, subnet, net, 2].into()]).unwrap();
         let [near, far] = ["urxe0", "urxe1"].map(|name| Side::of(&daemon, name));
         Net { daemon: Some(daemon), near, far }
@@ -72,7 +75,8 @@ fn start(addrs: impl IntoIterator<Item = IpAddr>) -> Result<Handle, StartError> 
 
 impl Side {
     fn of(daemon: &Handle, name: &str) -> Side {
-        Side::new(&OpenOptions::new().socket(daemon.socket()).device(name))
+        let options = OpenOptions::new().socket(daemon.socket()).device(name);
+        Side::new(&if in_process::is_wanted() { options.in_process() } else { options })
     }
 
     fn new(options: &OpenOptions) -> Side {

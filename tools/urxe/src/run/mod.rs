@@ -43,6 +43,8 @@ Examples:
       two devices, each with a daemon of its own.
   urxe run --wire strict ib_write_bw 10.0.0.1
       The peer is to see the packets that rdma_rxe would send.
+  urxe run --in-process ib_write_bw 10.0.0.1
+      The program sends and receives by itself, without the daemon's help.
   urxe run -- bash
       Every program that is started in this shell.
 
@@ -81,6 +83,15 @@ pub(crate) struct Arguments {
     /// one; a path is the socket of one that runs.
     #[arg(long, value_name = "auto|PATH", default_value_t)]
     daemon: DaemonChoice,
+
+    /// Run the data path in PROGRAM itself, in a thread of the shim's, and not in the daemon.
+    ///
+    /// It takes a daemon of one's own user; where there can be no such slot, a line on stderr says
+    /// why and the daemon serves the program as usual. The thread has descriptors of its own and
+    /// gets no signals; a process that PROGRAM forks has a slot of its own when it opens a device.
+    /// While PROGRAM is stopped its device is silent. URXE_IN_PROCESS=1 means the same.
+    #[arg(long)]
+    in_process: bool,
 
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
@@ -214,6 +225,9 @@ fn prepare(arguments: &Arguments) -> Result<(Command, background::Daemon), RunEr
     let (runtime, before) = (sanitizer::runtime_of(&path), std::env::var_os("LD_PRELOAD"));
     command.env("LD_PRELOAD", library::preload(runtime.as_deref(), &library, before));
     command.env("URXE_SOCKET", daemon.socket());
+    if arguments.in_process {
+        command.env("URXE_IN_PROCESS", "1");
+    }
     Ok((command, daemon))
 }
 

@@ -114,9 +114,11 @@ impl StatClient {
         match self.channel.call(request, &[]) {
             Ok((Reply::Error(error), _)) => Err(Error::Failed(error.to_string())),
             Ok((reply, _)) => Ok(reply),
-            Err(ChannelError::Closed) => {
-                Err(urxe_verbs::Error::DaemonGone { path: self.socket.as_path().into() }.into())
+            Err(ChannelError::Closed) => Err(urxe_verbs::Error::DaemonGone {
+                path: self.socket.as_path().into(),
+                reason: None,
             }
+            .into()),
             Err(error) => Err(Error::Failed(format!("{}: {error}", self.socket.display()))),
         }
     }

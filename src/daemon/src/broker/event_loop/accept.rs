@@ -80,7 +80,18 @@ impl EventLoop {
             Ok(slot) => slot,
             Err(error) => return self.refuse(socket, Some(&error)),
         };
-        let uid = user.uid;
+        self.open_session(now, slot, user.uid, pid, socket);
+    }
+
+    /// Begins a session in a slot.
+    pub(super) fn open_session(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        uid: u32,
+        pid: i32,
+        socket: OwnedFd,
+    ) {
         let number = self.last_session + 1;
         self.slots.begin_session(now, slot, ToSlot::Session { number, uid, pid }, socket);
         self.last_session = number;

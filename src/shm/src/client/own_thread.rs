@@ -1,0 +1,163 @@
+//! A thread of ours in a program that knows nothing of it.
+//!
+//! - No signal is delivered to it: handlers of the program run in threads of the program.
+//! - Its descriptors are its own, in a table that no other thread of the program has. So the
+//!   program may close all descriptors that it knows nothing of, and what the thread has open is
+//!   neither in the way of a number that the program counts on, nor inherited by a child, nor kept
+//!   open by one: it is closed when the thread ends, with the process at the latest.
+//!
+//! To have a table of its own the thread begins with a copy of the program's and closes that. For
+//! the moment in between, all that the program has open is open twice.
+
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::mpsc;
+use std::thread;
+
+/// The first number behind those of the standard streams.
+const FIRST: RawFd = 3;
+
+/// Starts a thread that has a descriptor, and beside it only the standard streams, which are empty.
+/// It is closed for the rest of the program.
+///
+/// # Errors
+/// If there can be no thread, or no table of its own (Linux before 5.9).
+pub fn spawn(
+    name: &str,
+    descriptor: OwnedFd,
+    body: impl FnOnce(OwnedFd) + Send + 'static,
+) -> io::Result<()> {
+    let number = descriptor.as_raw_fd();
+    let (tell, told) = mpsc::channel();
+    let run = move || {
+        // SAFETY: the descriptor is open until we have told that it has become ours.
+        let own = unsafe { BorrowedFd::borrow_raw(number) };
+        match leave_descriptors(own) {
+            Ok(own) => {
+                let _ = tell.send(Ok(()));
+                body(own);
+            }
+            Err(error) => drop(tell.send(Err(error))),
+        }
+    };
+    let spawned = without_signals(|| thread::Builder::new().name(name.into()).spawn(run));
+    spawned?;
+    let done = told.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")));
+    drop(descriptor);
+    done
+}
+
+/// Does something in whose threads no signal is delivered.
+fn without_signals<T>(begin: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: both are sets of signals that are written to, the first of them before it is read.
+    // That no signal is delivered to this thread meanwhile delays them.
+    let is_set = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
+    };
+    let begun = begin();
+    if is_set {
+        // SAFETY: it was written to when the other one was set.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    }
+    begun
+}
+
+/// Gives this thread a table of its own, with one of the descriptors and empty standard streams.
+fn leave_descriptors(kept: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // OWN-008: all numbers stay what they are for the other threads. Here, nothing but this
+    // function knows any of them.
+    close_range(libc::c_uint::MAX, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+    let kept = rustix::io::fcntl_dupfd_cloexec(kept, FIRST)?;
+    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    // It is below, above or among what is closed now.
+    let _ = null.into_raw_fd();
+    let number = kept.as_raw_fd() as libc::c_uint;
+    if number > FIRST as libc::c_uint {
+        close_range(FIRST as libc::c_uint, number - 1, 0)?;
+    }
+    close_range(number + 1, libc::c_uint::MAX, 0)?;
+    Ok(kept)
+}
+
+fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {
+    // SAFETY: the call takes no pointer. What it closes is in a table that only this thread has,
+    // and of which nobody owns anything but what the caller keeps out of the range.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    /// What a thread of ours finds.
+    fn in_thread<T: Send + 'static>(
+        descriptor: OwnedFd,
+        look: impl FnOnce(OwnedFd) -> T + Send + 'static,
+    ) -> T {
+        let (tell, told) = mpsc::channel();
+        spawn("test", descriptor, move |own| tell.send(look(own)).unwrap()).unwrap();
+        told.recv().unwrap()
+    }
+
+    #[test]
+    fn the_thread_has_its_descriptor_and_none_of_the_programs() {
+        let (read_end, write_end) = rustix::pipe::pipe().unwrap();
+        let open = in_thread(read_end, |own| {
+            let entries = std::fs::read_dir("/proc/thread-self/fd").unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            // The directory itself is one of them.
+            let open: Vec<RawFd> = names.map(|name| name.parse().unwrap()).collect();
+            (open, own.as_raw_fd())
+        });
+        let (mut open, own) = open;
+        open.retain(|fd| *fd >= FIRST && *fd != own);
+        assert!(open.len() <= 1, "{open:?}");
+        // The program has the other end alone: the reading one ended with the thread.
+        rustix::io::write(&write_end, b"x").unwrap_err();
+    }
+
+    #[test]
+    fn the_program_no_longer_has_the_descriptor() {
+        let (read_end, write_end) = rustix::pipe::pipe().unwrap();
+        let number = read_end.as_raw_fd();
+        let (proceed, wait) = mpsc::channel::<()>();
+        spawn("test", read_end, move |_own| assert!(wait.recv().is_err())).unwrap();
+        let link = |fd: RawFd| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
+        let pipe = link(write_end.as_raw_fd());
+        assert!(pipe.is_some() && link(number) != pipe);
+        // It is open in the thread.
+        rustix::io::write(&write_end, b"x").unwrap();
+        drop(proceed);
+    }
+
+    #[test]
+    fn no_signal_is_delivered_to_the_thread_and_those_of_the_program_as_before() {
+        let blocked = |thread: &str| {
+            let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
+            u64::from_str_radix(line, 16).unwrap()
+        };
+        let before = blocked("thread-self");
+        let (read_end, _write_end) = rustix::pipe::pipe().unwrap();
+        let of_thread = in_thread(read_end, move |own| {
+            let _ = own.as_fd();
+            blocked("thread-self")
+        });
+        assert_eq!(blocked("thread-self"), before);
+        // All but those that cannot be blocked, and two of the C library's.
+        let unblockable = [9, 19, 32, 33].map(|signal: u64| 1 << (signal - 1));
+        assert_eq!(of_thread | unblockable.iter().sum::<u64>(), u64::MAX);
+    }
+}

@@ -1,0 +1,128 @@
+//! Programs whose data path runs in them.
+
+use crate::{Net, Side, start};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use urxe_verbs::*;
+
+/// Has every side a slot of its own in this process.
+const IN_PROCESS: &str = "URXE_TEST_IN_PROCESS";
+
+/// The socket of the daemon of a program that a test starts.
+const SOCKET: &str = "URXE_TEST_SOCKET";
+
+pub(crate) fn is_wanted() -> bool {
+    std::env::var_os(IN_PROCESS).is_some()
+}
+
+/// What all other tests here say of programs of the daemon's slots holds in a program's own.
+#[test]
+fn all_works_as_well_where_the_data_path_is_in_the_program() {
+    if is_wanted() {
+        return;
+    }
+    // Over an IPv6 loopback address one slot serves all.
+    let left_out = ["in_process::", "two_programs_meet_over_ipv6"];
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again.args(left_out.iter().flat_map(|test| ["--skip", test])).env(IN_PROCESS, "1");
+    let done = again.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
+}
+
+fn qps(context: &Context) -> usize {
+    context.resources(ResourceKind::Qp).unwrap().len()
+}
+
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..3000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("never happened: {what}");
+}
+
+/// No test of its own: a program with a slot of its own, whose child lives on.
+#[test]
+fn as_a_program_that_forks() {
+    let Some(socket) = std::env::var_os(SOCKET).map(PathBuf::from) else { return };
+    let side = Side::new(&OpenOptions::new().socket(&socket).in_process());
+    // SAFETY: the child calls what it may after a fork: it looks at itself, and waits.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_forked = matches!(side.context.alloc_pd(), Err(Error::Forked { .. }));
+        loop {
+            // SAFETY: ends the child, or waits for a signal.
+            unsafe { if is_forked { libc::pause() } else { libc::_exit(1) } };
+        }
+    }
+    // Where the parent is, all goes on.
+    let other = side.pd.create_qp(&QpInit::new(&side.cq)).unwrap();
+    side.qp.connect(&other.endpoint().unwrap(), Access::default()).unwrap();
+    other.connect(&side.qp.endpoint().unwrap(), Access::REMOTE_WRITE).unwrap();
+    let there = side.mr.remote_buf(100..).unwrap();
+    side.qp.post_send(&[SendWr::write(1, Inline(b"hello"), there).signaled()]).unwrap();
+    side.done();
+    writeln!(std::io::stdout(), "child {child}").unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn a_killed_program_leaves_nothing_though_its_child_lives() {
+    let daemon = start([[127, 44, 0, 1].into()]).unwrap();
+    let observer = Context::open(&OpenOptions::new().socket(daemon.socket())).unwrap();
+    let mut program = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "in_process::as_a_program_that_forks", "--nocapture"])
+        .env(SOCKET, daemon.socket())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(program.stdout.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    let child = lines.find_map(|line| Some(line.split_once("child ")?.1.to_owned()));
+    let child: libc::pid_t = child.expect("the program has ended").parse().unwrap();
+    assert_eq!(qps(&observer), 2);
+    program.kill().unwrap();
+    program.wait().unwrap();
+    eventually("its QPs are gone", || qps(&observer) == 0);
+    // SAFETY: signals to the child of our own child, which nobody else waits for.
+    let is_there = unsafe { libc::kill(child, 0) == 0 };
+    // SAFETY: the same.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    assert!(is_there, "the child did not live on");
+}
+
+#[test]
+fn a_slot_ends_with_its_context_and_with_the_daemon() {
+    let Net { near, far, mut daemon } = Net::unconnected();
+    let socket = daemon.as_ref().unwrap().socket().to_owned();
+    let options = OpenOptions::new().socket(&socket).in_process();
+    // More than there can be at a time.
+    for _ in 0..70 {
+        drop(open_soon(&options));
+    }
+    let side = Side::new(&options);
+    daemon.take();
+    eventually("it is told", || side.context.alloc_pd().is_err());
+    let error = side.context.alloc_pd().unwrap_err();
+    assert!(matches!(error, Error::DaemonGone { reason: None, .. }), "{error}");
+    drop((near, far));
+}
+
+/// A context, as soon as there is a slot.
+fn open_soon(options: &OpenOptions) -> Context {
+    loop {
+        match Context::open(options) {
+            Err(Error::Refused { errno: libc::ENOSPC, .. }) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            opened => return opened.unwrap(),
+        }
+    }
+}
