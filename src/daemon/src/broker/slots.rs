@@ -147,9 +147,8 @@ impl Slots {
         user: User,
         devices: &mut [RdmaDevice],
     ) -> Result<usize, ControlError> {
-        let mut others = self.plan.of_others();
-        let own = others.find(|&slot| self.entries[slot].user == Some(user.uid));
-        if let Some(own) = own {
+        let is_own = |slot: &usize| self.entries[*slot].user == Some(user.uid);
+        if let Some(own) = self.plan.of_others().find(is_own) {
             return Ok(own);
         }
         if self.pauses.get(&user.uid).is_some_and(|until| now < *until) {
@@ -161,9 +160,9 @@ impl Slots {
             return Err(refuse(Errno::AGAIN, sentence));
         }
         // SLOT-123
-        match self.entries.iter().filter(|entry| entry.is_left_by(user.uid)).count() {
-            left @ MAX_WORKERS_LEFT.. => return Err(workers_do_not_go(left, user)),
-            _ => {}
+        let left = self.entries.iter().filter(|entry| entry.is_left_by(user.uid)).count();
+        if left >= MAX_WORKERS_LEFT {
+            return Err(workers_do_not_go(left, user));
         }
         let Some(slot) = self.free_slot(now) else {
             let sentence = format!(
