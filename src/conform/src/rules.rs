@@ -43,6 +43,13 @@ static RULES: LazyLock<HashMap<String, Rule>> = LazyLock::new(|| {
     areas.flat_map(|area| area.rules).map(|rule| (rule.id.clone(), rule)).collect()
 });
 
+/// All rules, by their IDs.
+pub fn all() -> impl Iterator<Item = &'static Rule> {
+    let mut rules: Vec<&Rule> = RULES.values().collect();
+    rules.sort_by(|first, second| first.id.cmp(&second.id));
+    rules.into_iter()
+}
+
 /// The rule of this ID.
 pub fn find(id: &str) -> Option<&'static Rule> {
     RULES.get(id)

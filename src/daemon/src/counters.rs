@@ -1,5 +1,10 @@
 //! What the broker counts of devices and of the connection manager.
 
+use urxe_cm::CmCounter;
+use urxe_engine::Counter;
+use urxe_nic::HostCounters;
+use urxe_port::PortCounters;
+use urxe_slot::DaemonCounters;
 use urxe_types::counters;
 
 counters! {
@@ -27,22 +32,29 @@ counters! {
     }
 }
 
+/// Name and meaning of everything that a daemon counts: the lines of `urxe stat`.
+pub fn counter_meanings() -> Vec<(&'static str, &'static str)> {
+    let engine = Counter::ALL.iter().map(|counter| (counter.name(), counter.meaning()));
+    let cm = CmCounter::ALL.iter().map(|counter| (counter.name(), counter.meaning()));
+    let (port, host, daemon) =
+        (PortCounters::default(), HostCounters::default(), DaemonCounters::default());
+    let (device, programs) = (DeviceCounters::default(), CmCounters::default());
+    let sets = port.iter().chain(host.iter()).chain(daemon.iter());
+    let sets = sets.chain(device.iter()).chain(programs.iter());
+    engine.chain(cm).chain(sets.map(|(name, _, meaning)| (name, meaning))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_nic::HostCounters;
-    use urxe_slot::DaemonCounters;
 
     #[test]
     fn names_are_unique_and_meanings_are_sentences() {
-        let (host, daemon) = (HostCounters::default(), DaemonCounters::default());
-        let (device, cm) = (DeviceCounters::default(), CmCounters::default());
-        let all = host.iter().chain(daemon.iter()).chain(device.iter()).chain(cm.iter());
-        let all: Vec<_> = all.collect();
-        let mut names: Vec<_> = all.iter().map(|(name, ..)| name).collect();
+        let all = counter_meanings();
+        let mut names: Vec<_> = all.iter().map(|(name, _)| name).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all.len());
-        assert!(all.iter().all(|(_, _, meaning)| meaning.ends_with('.')));
+        assert!(all.iter().all(|(_, meaning)| meaning.ends_with('.')));
     }
 }

@@ -46,5 +46,6 @@ mod worker;
 pub use cli::{Arguments, run};
 pub use config::{Config, ConfigError, PortBackend, Settings, SocketMode, Wire};
 pub use congestion::{Congestion, CongestionError};
+pub use counters::counter_meanings;
 pub use daemon::{Daemon, DeviceSummary, Handle, StartError};
 pub use worker::run_if_worker;

@@ -3,114 +3,66 @@
 use crate::{Extra, Qpn};
 use std::fmt;
 
-/// How a work request ended: `ibv_wc_status`, with the same numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum WcStatus {
-    /// `IBV_WC_SUCCESS`.
-    Success = 0,
-    /// `IBV_WC_LOC_LEN_ERR`: longer than the queue pair or the receive allows.
-    LocalLength = 1,
-    /// `IBV_WC_LOC_QP_OP_ERR`: the work request made no sense to the queue pair.
-    LocalQpOperation = 2,
-    /// `IBV_WC_LOC_EEC_OP_ERR`: not used by RoCE.
-    LocalEecOperation = 3,
-    /// `IBV_WC_LOC_PROT_ERR`: a scatter or gather entry is outside its memory region, or the
-    /// region grants too little.
-    LocalProtection = 4,
-    /// `IBV_WC_WR_FLUSH_ERR`: the queue pair went to the error state before this was done.
-    WrFlush = 5,
-    /// `IBV_WC_MW_BIND_ERR`: a memory window could not be bound.
-    MwBind = 6,
-    /// `IBV_WC_BAD_RESP_ERR`: the peer's answer made no sense.
-    BadResponse = 7,
-    /// `IBV_WC_LOC_ACCESS_ERR`: the receive's memory could not be written.
-    LocalAccess = 8,
-    /// `IBV_WC_REM_INV_REQ_ERR`: the peer calls the request invalid.
-    RemoteInvalidRequest = 9,
-    /// `IBV_WC_REM_ACCESS_ERR`: the rkey, the range or the rights are wrong at the peer.
-    RemoteAccess = 10,
-    /// `IBV_WC_REM_OP_ERR`: the peer could not carry the request out.
-    RemoteOperation = 11,
-    /// `IBV_WC_RETRY_EXC_ERR`: the peer did not answer, however often it was asked.
-    RetryExceeded = 12,
-    /// `IBV_WC_RNR_RETRY_EXC_ERR`: the peer never had a receive posted.
-    RnrRetryExceeded = 13,
-    /// `IBV_WC_LOC_RDD_VIOL_ERR`: not used by RoCE.
-    LocalRddViolation = 14,
-    /// `IBV_WC_REM_INV_RD_REQ_ERR`: not used by RoCE.
-    RemoteInvalidRdRequest = 15,
-    /// `IBV_WC_REM_ABORT_ERR`: the peer aborted the operation.
-    RemoteAborted = 16,
-    /// `IBV_WC_INV_EECN_ERR`: not used by RoCE.
-    InvalidEecn = 17,
-    /// `IBV_WC_INV_EEC_STATE_ERR`: not used by RoCE.
-    InvalidEecState = 18,
-    /// `IBV_WC_FATAL_ERR`: the device broke.
-    Fatal = 19,
-    /// `IBV_WC_RESP_TIMEOUT_ERR`: no answer in time.
-    ResponseTimeout = 20,
-    /// `IBV_WC_GENERAL_ERR`, and any number that verbs does not name.
-    General = 21,
+macro_rules! statuses {
+    ($($variant:ident = $number:literal, $name:literal, $text:literal, $meaning:literal;)*) => {
+        /// How a work request ended: `ibv_wc_status`, with the same numbers.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum WcStatus {
+            $(#[doc = concat!("`", $name, "`: ", $meaning)] $variant = $number,)*
+        }
+
+        impl WcStatus {
+            /// All of them, in the order of their numbers, which begin with 0.
+            pub const ALL: &[WcStatus] = &[$(WcStatus::$variant),*];
+
+            /// The name in `ibv_wc_status`.
+            pub const fn name(self) -> &'static str {
+                match self { $(WcStatus::$variant => $name),* }
+            }
+
+            /// What it is called, for people.
+            pub const fn text(self) -> &'static str {
+                match self { $(WcStatus::$variant => $text),* }
+            }
+
+            /// What it means, in a sentence. Of many the cause (`vendor_err`) says more.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(WcStatus::$variant => $meaning),* }
+            }
+        }
+    };
+}
+
+statuses! {
+    Success = 0, "IBV_WC_SUCCESS", "success", "The work request was done.";
+    LocalLength = 1, "IBV_WC_LOC_LEN_ERR", "local length error", "The message is longer than the queue pair or the receive allows.";
+    LocalQpOperation = 2, "IBV_WC_LOC_QP_OP_ERR", "local QP operation error", "The work request made no sense to the queue pair: its opcode, its flags, or its address handle.";
+    LocalEecOperation = 3, "IBV_WC_LOC_EEC_OP_ERR", "local EE context operation error", "Not used by RoCE.";
+    LocalProtection = 4, "IBV_WC_LOC_PROT_ERR", "local protection error", "An entry of the scatter/gather list is outside of its memory region, or the region grants too little.";
+    WrFlush = 5, "IBV_WC_WR_FLUSH_ERR", "work request flushed", "The queue pair went to the error state before this was done: the first error of that queue pair is the one to look at.";
+    MwBind = 6, "IBV_WC_MW_BIND_ERR", "memory window bind error", "A memory window could not be bound.";
+    BadResponse = 7, "IBV_WC_BAD_RESP_ERR", "bad response error", "The peer's answer made no sense.";
+    LocalAccess = 8, "IBV_WC_LOC_ACCESS_ERR", "local access error", "The receive's memory could not be written.";
+    RemoteInvalidRequest = 9, "IBV_WC_REM_INV_REQ_ERR", "remote invalid request error", "The peer calls the request invalid.";
+    RemoteAccess = 10, "IBV_WC_REM_ACCESS_ERR", "remote access error", "The rkey, the range or the rights are wrong at the peer.";
+    RemoteOperation = 11, "IBV_WC_REM_OP_ERR", "remote operation error", "The peer could not carry the request out.";
+    RetryExceeded = 12, "IBV_WC_RETRY_EXC_ERR", "transport retry counter exceeded", "The peer did not answer, however often it was asked.";
+    RnrRetryExceeded = 13, "IBV_WC_RNR_RETRY_EXC_ERR", "RNR retry counter exceeded", "The peer never had a receive posted.";
+    LocalRddViolation = 14, "IBV_WC_LOC_RDD_VIOL_ERR", "local RDD violation error", "Not used by RoCE.";
+    RemoteInvalidRdRequest = 15, "IBV_WC_REM_INV_RD_REQ_ERR", "remote invalid RD request", "Not used by RoCE.";
+    RemoteAborted = 16, "IBV_WC_REM_ABORT_ERR", "remote aborted error", "The peer aborted the operation.";
+    InvalidEecn = 17, "IBV_WC_INV_EECN_ERR", "invalid EE context number", "Not used by RoCE.";
+    InvalidEecState = 18, "IBV_WC_INV_EEC_STATE_ERR", "invalid EE context state", "Not used by RoCE.";
+    Fatal = 19, "IBV_WC_FATAL_ERR", "fatal error", "The device broke.";
+    ResponseTimeout = 20, "IBV_WC_RESP_TIMEOUT_ERR", "response timeout error", "No answer came in time.";
+    General = 21, "IBV_WC_GENERAL_ERR", "general error", "An error that verbs has no number for.";
 }
 
 impl WcStatus {
-    const ALL: [WcStatus; 22] = [
-        WcStatus::Success,
-        WcStatus::LocalLength,
-        WcStatus::LocalQpOperation,
-        WcStatus::LocalEecOperation,
-        WcStatus::LocalProtection,
-        WcStatus::WrFlush,
-        WcStatus::MwBind,
-        WcStatus::BadResponse,
-        WcStatus::LocalAccess,
-        WcStatus::RemoteInvalidRequest,
-        WcStatus::RemoteAccess,
-        WcStatus::RemoteOperation,
-        WcStatus::RetryExceeded,
-        WcStatus::RnrRetryExceeded,
-        WcStatus::LocalRddViolation,
-        WcStatus::RemoteInvalidRdRequest,
-        WcStatus::RemoteAborted,
-        WcStatus::InvalidEecn,
-        WcStatus::InvalidEecState,
-        WcStatus::Fatal,
-        WcStatus::ResponseTimeout,
-        WcStatus::General,
-    ];
-
     /// The status that has this number in `ibv_wc_status`.
     pub fn from_raw(raw: u32) -> WcStatus {
         Self::ALL.get(raw as usize).copied().unwrap_or(WcStatus::General)
-    }
-
-    /// What it means, for people.
-    pub const fn text(self) -> &'static str {
-        match self {
-            WcStatus::Success => "success",
-            WcStatus::LocalLength => "local length error",
-            WcStatus::LocalQpOperation => "local QP operation error",
-            WcStatus::LocalEecOperation => "local EE context operation error",
-            WcStatus::LocalProtection => "local protection error",
-            WcStatus::WrFlush => "work request flushed",
-            WcStatus::MwBind => "memory window bind error",
-            WcStatus::BadResponse => "bad response error",
-            WcStatus::LocalAccess => "local access error",
-            WcStatus::RemoteInvalidRequest => "remote invalid request error",
-            WcStatus::RemoteAccess => "remote access error",
-            WcStatus::RemoteOperation => "remote operation error",
-            WcStatus::RetryExceeded => "transport retry counter exceeded",
-            WcStatus::RnrRetryExceeded => "RNR retry counter exceeded",
-            WcStatus::LocalRddViolation => "local RDD violation error",
-            WcStatus::RemoteInvalidRdRequest => "remote invalid RD request",
-            WcStatus::RemoteAborted => "remote aborted error",
-            WcStatus::InvalidEecn => "invalid EE context number",
-            WcStatus::InvalidEecState => "invalid EE context state",
-            WcStatus::Fatal => "fatal error",
-            WcStatus::ResponseTimeout => "response timeout error",
-            WcStatus::General => "general error",
-        }
     }
 }
 
@@ -214,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_numbers_are_those_of_ibv_wc_status() {
-        for (number, status) in WcStatus::ALL.into_iter().enumerate() {
+        for (number, &status) in WcStatus::ALL.iter().enumerate() {
             assert_eq!((status as usize, WcStatus::from_raw(number as u32)), (number, status));
         }
         assert_eq!(WcStatus::from_raw(12), WcStatus::RetryExceeded);

@@ -2,8 +2,8 @@
 
 use crate::error::EXIT_CODES;
 use crate::{
-    conform, daemon, demo, devinfo, doctor, manual, output, perf, perf_connect, replay, res, run,
-    stat, sysfs_overlay,
+    conform, daemon, demo, devinfo, doctor, explain, manual, output, perf, perf_connect, replay,
+    res, run, stat, sysfs_overlay,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -28,6 +28,8 @@ Examples:
       See what was sent, received, lost and repeated.
   urxe res qp
       See which queue pairs there are, their owners and their states.
+  urxe explain 0x6 IBV_WC_RETRY_EXC_ERR
+      See what a vendor_err, status, errno, counter or rule means, and what to do.
   urxe replay roce.pcap
       Check a capture of another NIC, response by response.
   urxe conform 10.0.0.2 --run 'ssh 10.0.0.2'
@@ -57,6 +59,7 @@ enum Command {
     PerfConnect(perf_connect::Arguments),
     Stat(stat::Arguments),
     Res(res::Arguments),
+    Explain(explain::Arguments),
     Replay(replay::Arguments),
     Conform(Box<conform::Arguments>),
     SysfsOverlay(sysfs_overlay::Arguments),
@@ -98,6 +101,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::PerfConnect(arguments) => perf_connect::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Res(arguments) => res::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
         Command::Replay(arguments) => return replay::run(&arguments),
         Command::Conform(arguments) => return conform::run(&arguments),
         Command::SysfsOverlay(arguments) => sysfs_overlay::run(&arguments),

@@ -9,6 +9,7 @@ mod detach;
 mod devinfo;
 mod doctor;
 mod error;
+mod explain;
 mod latency;
 mod link;
 mod machine;
