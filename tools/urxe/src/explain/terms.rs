@@ -78,8 +78,7 @@ pub(super) fn all() -> Vec<Term> {
         Term::new(Kind::Reject, number, &format!("{reason:?}"), reason.text())
     });
     let counters = urxe_daemon::counter_meanings().into_iter();
-    let counters =
-        counters.map(|(name, meaning)| Term::new(Kind::Counter, None, name, &sentence(meaning)));
+    let counters = counters.map(|(name, meaning)| Term::new(Kind::Counter, None, name, meaning));
     let rules = rules::all().map(|rule| {
         let source = rule.source.iter().map(|source| format!(" Source: {source}."));
         let differs = rule.differs.iter().map(|differs| format!(" Elsewhere: {differs}"));
@@ -139,8 +138,7 @@ fn plain(name: &str) -> String {
 fn sentence(text: &str) -> String {
     let mut rest = text.chars();
     let first = rest.next().into_iter().flat_map(char::to_uppercase);
-    let stop = if text.ends_with('.') { "" } else { "." };
-    first.chain(rest.clone()).collect::<String>() + stop
+    first.chain(rest.clone()).collect::<String>() + "."
 }
 
 #[cfg(test)]
