@@ -581,6 +581,6 @@ fn random_requests_are_answered_and_leave_nothing() {
     });
     for name in ["cm_begun", "cm_established", "cm_refused_by_program"] {
         let count = observer.counter("urxe0", name) + observer.counter("urxe1", name);
-        assert!(count > 10, "{name}: {count}");
+        assert!(count > 3, "{name}: {count}");
     }
 }
