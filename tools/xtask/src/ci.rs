@@ -3,8 +3,8 @@
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
 use crate::{
-    attack, deny, fuzz, install_test, interop, msrv, ordinary_user, programs, rules, seeded, setup,
-    tidy, wire,
+    attack, deny, fuzz, install_test, instructions, interop, msrv, ordinary_user, programs, rules,
+    seeded, setup, tidy, wire,
 };
 use std::process::{Command, ExitCode, Stdio};
 use urxe_shell::{
@@ -92,6 +92,9 @@ fn everything_else(report: &mut Report) {
     });
     let lacks = ordinary_user::lacks_perftest();
     report.stage("ib_write_bw as an ordinary user", lacks, ordinary_user::perftest);
+    report.stage("instructions of a message", instructions::lacks(), || {
+        instructions::count(&instructions::Options::default())
+    });
     report.stage("ring protocols under loom", None, loom);
     report.stage("demo", None, || demo(&[]));
     report.stage("demo with 1% loss", None, || demo(&["--fault", "drop=1%"]));

@@ -7,6 +7,7 @@ mod conform;
 mod deny;
 mod fuzz;
 mod install_test;
+mod instructions;
 mod interop;
 mod msrv;
 mod netns;
@@ -74,6 +75,9 @@ enum Task {
     /// Measure beside kernel TCP and bare offloaded UDP over the same veth pair, in one run.
     /// Needs root and iperf3 (`cargo xtask setup`).
     Bench(bench::Options),
+    /// Count the instructions that a message costs a data path, by valgrind, and show them beside
+    /// those that are known: a loss shows that the noise of a clock would hide.
+    Instructions(instructions::Options),
     /// Run the engine in the simulated network: losses, long paths, many QPs, shared lines. Shows a
     /// table of figures and which of them missed their bound.
     Scale(scale::Options),
@@ -113,6 +117,7 @@ fn main() -> ExitCode {
         Task::Wire => wire::check(),
         Task::Soak(options) => soak::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Instructions(options) => instructions::count(&options),
         Task::Scale(options) => scale::show(&options),
         Task::Seeded => seeded::check(),
         Task::Conform(options) => conform::show(&options),

@@ -26,6 +26,10 @@ pub(crate) const OWNER: OwnerId = OwnerId(7);
 /// Bytes of registered memory: enough for a message of many packets.
 pub(crate) const MEMORY: usize = 1 << 20;
 
+/// What may be done with the memory.
+const EVERYTHING: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+
 /// A data path with one connected QP, and its program's ends of everything.
 pub(crate) struct Node {
     pub(crate) nic: Nic,
@@ -108,7 +112,7 @@ impl Node {
             pd,
             iova: 0,
             length: MEMORY as u64,
-            access: Access::LOCAL_WRITE,
+            access: EVERYTHING,
             memory: Some(Memory::Shared(map())),
             owner: OWNER,
         });
@@ -129,7 +133,7 @@ impl Node {
     pub(crate) fn connect(&mut self, now: Instant, peer: (IpAddr, Qpn)) {
         let init = QpAttr {
             state: Some(QpState::Init),
-            access: Some(Access::default()),
+            access: Some(EVERYTHING),
             pkey_index: Some(0),
             port: Some(1),
             ..QpAttr::default()
@@ -164,7 +168,7 @@ impl Node {
         }
     }
 
-    fn turn(&mut self, now: Instant) {
+    pub(crate) fn turn(&mut self, now: Instant) {
         while self.nic.receive(now).unwrap() {}
         self.nic.handle_timers(now).unwrap();
         while self.nic.is_due() {
@@ -180,17 +184,19 @@ impl Node {
 
     /// Sends so many bytes of the start of the memory.
     pub(crate) fn send(&mut self, wr_id: u64, length: u32) {
-        let wr = SendWr {
-            wr_id,
-            op: SendOp::Send(Extra::None),
-            to: None,
-            fence: false,
-            signaled: true,
-            solicited: false,
-        };
+        self.post(wr_id, SendOp::Send(Extra::None), length);
+        self.ring_doorbell();
+    }
+
+    /// Posts what has its bytes at the start of the memory, and does not ring the doorbell.
+    pub(crate) fn post(&mut self, wr_id: u64, op: SendOp, length: u32) {
+        let wr = SendWr { wr_id, op, to: None, fence: false, signaled: true, solicited: false };
         let sge = Sge { addr: 0, length, lkey: Lkey(self.lkey) };
         self.sends.push(&wr, SendData::Sges(&[sge])).unwrap();
         self.sends.publish();
+    }
+
+    pub(crate) fn ring_doorbell(&mut self) {
         self.nic.ring_doorbell(self.qpn);
     }
 

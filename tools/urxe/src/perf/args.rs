@@ -50,6 +50,11 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     daemon: DaemonArguments,
 
+    /// Run the device's data path in a thread of this process in place of the daemon's, whose user
+    /// this has to be.
+    #[arg(long)]
+    in_process: bool,
+
     /// Device to use [default: the daemon's first].
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -236,6 +241,7 @@ impl Arguments {
             ));
         }
         let device = self.daemon.open_options();
+        let device = if self.in_process { device.in_process() } else { device };
         let device = match &self.device {
             Some(name) => device.device(name),
             None => device,

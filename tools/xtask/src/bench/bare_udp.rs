@@ -1,7 +1,9 @@
-//! Bare offloaded UDP: 64 KiB a system call by `UDP_SEGMENT`, received by `UDP_GRO`. What is left
-//! of it is the most that any protocol over these sockets can have.
+//! Bare UDP: 64 KiB a system call by `UDP_SEGMENT`, received by `UDP_GRO`, and small datagrams back
+//! and forth between two sockets that are asked again and again. What is left of the first is the
+//! most that any protocol over these sockets can have, the second the least that it can take.
 
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use urxe_port::offload;
@@ -25,12 +27,17 @@ pub(crate) struct Options {
     /// How long to send, in seconds.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
+    /// Send 8 bytes, and the next when they have come back: what that takes, in place of bandwidth.
+    #[arg(long)]
+    latency: bool,
 }
 
 /// Runs one end.
 pub(crate) fn run(options: &Options) -> Result {
     match (options.receive, options.send) {
+        (Some(address), None) if options.latency => echo(address),
         (Some(address), None) => receive(address),
+        (None, Some(address)) if options.latency => ping(address, options),
         (None, Some(address)) => send(address, options),
         _ => Err("bare-udp: give --receive or --send".to_owned()),
     }
@@ -39,7 +46,7 @@ pub(crate) fn run(options: &Options) -> Result {
 
 /// Prints the Gbit/s that arrived, from the first byte to the last.
 #[allow(clippy::print_stdout)] // the figure is its answer
-fn receive(address: SocketAddr) -> std::result::Result<(), String> {
+fn receive(address: SocketAddr) -> Result {
     let io = |error: std::io::Error| format!("{address}: {error}");
     let socket = UdpSocket::bind(address).map_err(io)?;
     offload::receive_coalesced(&socket).map_err(io)?;
@@ -58,13 +65,8 @@ fn receive(address: SocketAddr) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn send(address: SocketAddr, options: &Options) -> std::result::Result<(), String> {
-    let any: SocketAddr = match address {
-        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
-        SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = UdpSocket::bind(any).map_err(|error| error.to_string())?;
-    socket.connect(address).map_err(|error| format!("{address}: {error}"))?;
+fn send(address: SocketAddr, options: &Options) -> Result {
+    let socket = connected(address)?;
     offload::send_segmented(&socket, options.segment)
         .map_err(|error| format!("the kernel does not segment UDP: {error}"))?;
     let segments = (65_000 / usize::from(options.segment)).min(64);
@@ -74,5 +76,72 @@ fn send(address: SocketAddr, options: &Options) -> std::result::Result<(), Strin
         // A full queue is no reason to stop.
         let _ = socket.send(&buffer);
     }
+    Ok(())
+}
+
+fn connected(address: SocketAddr) -> Result<UdpSocket> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).map_err(|error| error.to_string())?;
+    socket.connect(address).map_err(|error| format!("{address}: {error}"))?;
+    Ok(socket)
+}
+
+/// What is asked again and again until there is a datagram, or until `end`.
+fn spin(end: Instant, mut receive: impl FnMut() -> std::io::Result<()>) -> Result<bool> {
+    // The clock is looked at rarely: it is not what is measured.
+    let mut tries = 0_u32;
+    loop {
+        match receive() {
+            Ok(()) => return Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        tries = tries.wrapping_add(1);
+        if tries.is_multiple_of(1024) && Instant::now() >= end {
+            return Ok(false);
+        }
+    }
+}
+
+/// Sends everything back until it has been silent for [`SILENCE`].
+fn echo(address: SocketAddr) -> Result {
+    let socket = UdpSocket::bind(address).map_err(|error| format!("{address}: {error}"))?;
+    let mut buffer = [0; 64];
+    let (mut len, mut from) = socket.recv_from(&mut buffer).map_err(|error| error.to_string())?;
+    socket.set_nonblocking(true).map_err(|error| error.to_string())?;
+    loop {
+        socket.send_to(&buffer[..len], from).map_err(|error| error.to_string())?;
+        let came = spin(Instant::now() + SILENCE, || {
+            (len, from) = socket.recv_from(&mut buffer)?;
+            Ok(())
+        })?;
+        if !came {
+            return Ok(());
+        }
+    }
+}
+
+/// Prints the median, 99th and 99.9th percentile of half a round trip, in microseconds.
+#[allow(clippy::print_stdout)] // the figures are its answer
+fn ping(address: SocketAddr, options: &Options) -> Result {
+    let socket = connected(address)?;
+    socket.set_nonblocking(true).map_err(|error| error.to_string())?;
+    let mut buffer = [0; 64];
+    let mut halves = Vec::new();
+    let end = Instant::now() + Duration::from_secs_f64(options.seconds);
+    while Instant::now() < end {
+        let start = Instant::now();
+        socket.send(&[0; 8]).map_err(|error| error.to_string())?;
+        if !spin(start + SILENCE, || socket.recv(&mut buffer).map(drop))? {
+            return Err(format!("{address} does not send anything back"));
+        }
+        halves.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
+    }
+    halves.sort_by(f64::total_cmp);
+    let percentile = |of_1000: usize| halves[(halves.len() - 1) * of_1000 / 1000];
+    println!("{:.3} {:.3} {:.3}", percentile(500), percentile(990), percentile(999));
     Ok(())
 }

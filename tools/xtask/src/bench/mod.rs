@@ -3,6 +3,8 @@
 //! of one run mean anything.
 
 pub(crate) mod bare_udp;
+mod cpu;
+mod link;
 mod loss;
 pub(crate) mod slots;
 mod stock;
@@ -14,7 +16,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use urxe_shell::{Result, build_release, output, release_binary, target_directory};
+use urxe_shell::{Result, build_release, output, target_directory};
 
 /// Options of the benchmark.
 #[derive(clap::Args)]
@@ -59,42 +61,6 @@ impl Options {
     }
 }
 
-/// Bandwidth tests of `urxe perf`: name and message size.
-const BANDWIDTH: [(&str, u32); 8] = [
-    ("write-bw", 64),
-    ("write-bw", 4096),
-    ("write-bw", 65_536),
-    ("write-bw", 1 << 20),
-    ("read-bw", 4096),
-    ("read-bw", 65_536),
-    ("send-bw", 65_536),
-    ("atomic-bw", 8),
-];
-
-/// Latency tests: name and message size.
-const LATENCY: [(&str, u32); 4] =
-    [("write-lat", 8), ("send-lat", 8), ("read-lat", 8), ("atomic-lat", 8)];
-
-/// What else is measured: name, test and message size (0: the longest datagram), and the options of
-/// both ends.
-const OTHERS: [(&str, &str, u32, &[&str]); 4] = [
-    ("UC send-bw", "send-bw", 65_536, &["--transport", "uc"]),
-    ("UC send-bw", "send-bw", 4096, &["--transport", "uc"]),
-    ("UD send-bw", "send-bw", 0, &["--transport", "ud"]),
-    ("send-bw, 4 QPs, SRQ", "send-bw", 65_536, &["--qps", "4", "--srq"]),
-];
-
-/// Queue pairs that are active in turn, and the messages that each has under way: in all as many,
-/// and posted in lists as long, so that only the number of queue pairs differs.
-const ACTIVE_QPS: [(&str, &str); 2] = [("1", "4000"), ("1000", "4")];
-const ACTIVE_LIST: &str = "4";
-
-/// Queue pairs that do nothing.
-const IDLE_QPS: &str = "10000";
-
-/// Connections that are opened, used and closed through one listener.
-const CONNECTIONS: &str = "10000";
-
 /// One measured figure: the median of all rounds.
 #[derive(Debug, Default, Serialize)]
 struct Figure {
@@ -109,6 +75,10 @@ struct Figure {
     by_tcp: Option<f64>,
     /// Bandwidth by that of bare offloaded UDP in the same run.
     by_udp: Option<f64>,
+    /// Gbit for each second that a core of the machine was busy, whatever with.
+    gbit_core_s: Option<f64>,
+    /// The same by that of kernel TCP in the same run.
+    by_tcp_core: Option<f64>,
     /// Bandwidth by that of the same test without loss in the same run.
     by_lossless: Option<f64>,
     /// Bandwidth, or median latency, by that of a pair of programs alone in the same run.
@@ -123,8 +93,10 @@ struct Figure {
     connections_s: Option<f64>,
     /// Bytes of the daemon's memory for each idle QP, without its rings.
     bytes_per_qp: Option<f64>,
-    /// Median, 99th and 99.9th percentile in microseconds.
+    /// Median, 99th and 99.9th percentile of half a round trip in microseconds.
     latency_us: Option<[f64; 3]>,
+    /// The median by that of two sockets that are asked again and again, in the same run.
+    by_floor: Option<f64>,
 }
 
 /// What is written as JSON.
@@ -175,8 +147,9 @@ fn measure_link(options: &Options, mtu: u32) -> Result<Vec<Figure>> {
     let pair = start(&[])?;
     if options.measures(Part::Link) {
         // First of all: later, the daemon would fill what earlier tests have left of its memory.
-        let idle = measure_idle(options, &pair, &server, mtu)?;
-        figures = measure_rounds(options, mtu, || measure_round(options, &pair, &server, mtu))?;
+        let idle = link::measure_idle(options, &pair, &server, mtu)?;
+        let round = || link::measure(options, &pair, &server, mtu);
+        figures = measure_rounds(options, mtu, round)?;
         figures.push(idle);
     }
     if options.measures(Part::Loss) && !options.loss.is_empty() {
@@ -206,106 +179,6 @@ fn measure_rounds(
         rounds.push(measure()?);
     }
     Ok(table::medians(&rounds))
-}
-
-fn measure_idle(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Result<Figure> {
-    let report = perf(options, pair, server, "write-bw", 64, &["--idle", IDLE_QPS])?;
-    Ok(Figure {
-        link_mtu: mtu,
-        test: format!("write-bw, QPs idle: {IDLE_QPS}"),
-        size: Some(64),
-        messages_s: Some(number(&report["results"][0], "messages_per_s")?),
-        bytes_per_qp: Some(number(&report["idle"], "own_bytes_per_qp")?),
-        ..Figure::default()
-    })
-}
-
-fn measure_round(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Result<Vec<Figure>> {
-    let figure = |test: &str, size| Figure {
-        link_mtu: mtu,
-        test: test.to_owned(),
-        size,
-        ..Figure::default()
-    };
-    let tcp = measure_tcp(options, pair, server)?;
-    let udp = measure_bare_udp(options, pair, server, mtu)?;
-    let mut figures = vec![
-        Figure { gbit_s: Some(tcp), by_tcp: Some(1.0), ..figure("TCP (iperf3)", None) },
-        Figure {
-            gbit_s: Some(udp),
-            by_tcp: Some(udp / tcp),
-            by_udp: Some(1.0),
-            ..figure("bare offloaded UDP", None)
-        },
-    ];
-    for (test, size) in BANDWIDTH {
-        let report = &perf(options, pair, server, test, size, &[])?["results"][0];
-        let gbit_s = number(report, "bandwidth_gbit_s")?;
-        figures.push(Figure {
-            gbit_s: Some(gbit_s),
-            by_tcp: Some(gbit_s / tcp),
-            by_udp: Some(gbit_s / udp),
-            messages_s: Some(number(report, "messages_per_s")?),
-            ..figure(test, Some(size))
-        });
-    }
-    for (program, size) in stock::BANDWIDTH {
-        let gbit_s = stock::bandwidth(pair, server, program, size, options.seconds)?;
-        figures.push(Figure {
-            gbit_s: Some(gbit_s),
-            by_tcp: Some(gbit_s / tcp),
-            by_udp: Some(gbit_s / udp),
-            messages_s: Some(gbit_s * 1e9 / 8.0 / f64::from(size)),
-            ..figure(&format!("stock {program}"), Some(size))
-        });
-    }
-    for (name, test, size, more) in OTHERS {
-        let report = &perf(options, pair, server, test, size, more)?["results"][0];
-        let size = number(report, "size")? as u32;
-        // Where messages can be lost, what counts is what arrived.
-        let received = report.get("received");
-        let gbit_s = number(received.unwrap_or(report), "bandwidth_gbit_s")?;
-        let lost = received.map(|received| number(received, "lost")).transpose()?;
-        let sent = number(report, "iterations")?.max(1.0);
-        figures.push(Figure {
-            gbit_s: Some(gbit_s),
-            by_tcp: Some(gbit_s / tcp),
-            by_udp: Some(gbit_s / udp),
-            messages_s: Some(number(received.unwrap_or(report), "messages_per_s")?),
-            lost_percent: lost.map(|lost| lost / sent * 100.0),
-            ..figure(name, Some(size))
-        });
-    }
-    let mut of_one = None;
-    for (qps, depth) in ACTIVE_QPS {
-        let more = ["--qps", qps, "--depth", depth, "--cq-mod", ACTIVE_LIST];
-        let report = &perf(options, pair, server, "write-bw", 64, &more)?["results"][0];
-        let messages_s = number(report, "messages_per_s")?;
-        figures.push(Figure {
-            messages_s: Some(messages_s),
-            by_one_qp: Some(messages_s / *of_one.get_or_insert(messages_s)),
-            ..figure(&format!("write-bw, QPs active: {qps}"), Some(64))
-        });
-    }
-    let report = measure_connections(pair, server)?;
-    for (name, phase) in [("opened", "opened"), ("in all", "all")] {
-        figures.push(Figure {
-            connections_s: Some(number(&report[phase], "connections_per_s")?),
-            ..figure(&format!("{CONNECTIONS} connections {name}"), None)
-        });
-    }
-    for (test, size) in LATENCY {
-        let report = &perf(options, pair, server, test, size, &[])?["results"][0];
-        let latency = &report["latency_us"];
-        let percentiles =
-            [number(latency, "median")?, number(latency, "p99")?, number(latency, "p99_9")?];
-        figures.push(Figure { latency_us: Some(percentiles), ..figure(test, Some(size)) });
-    }
-    for (program, size) in stock::LATENCY {
-        let latency_us = Some(stock::latency(pair, server, program, size)?);
-        figures.push(Figure { latency_us, ..figure(&format!("stock {program}"), Some(size)) });
-    }
-    Ok(figures)
 }
 
 /// One test of `urxe perf`: the report of the client, as JSON. A size of 0 leaves it to the test.
@@ -338,15 +211,6 @@ fn perf_command(options: &Options, pair: &Pair, side: Side, test: &str, size: u3
     command
 }
 
-/// Connections of the connection manager: the report of the client, as JSON.
-fn measure_connections(pair: &Pair, server: &str) -> Result<serde_json::Value> {
-    let args = ["perf-connect", "--count", CONNECTIONS, "--json"];
-    let mut serving = start(pair.urxe(Side::B).args(args))?;
-    let text = output(pair.urxe(Side::A).args(args).arg(server));
-    finish(&mut serving);
-    serde_json::from_str(&text?).map_err(|error| format!("urxe perf-connect: {error}"))
-}
-
 fn measure_tcp(options: &Options, pair: &Pair, server: &str) -> Result<f64> {
     let mut serving = start(pair.command(Side::B, "iperf3").args(["-s", "-1"]))?;
     let seconds = options.seconds.ceil().to_string();
@@ -369,30 +233,6 @@ fn measure_tcp(options: &Options, pair: &Pair, server: &str) -> Result<f64> {
     }
     finish(&mut serving);
     result
-}
-
-fn measure_bare_udp(options: &Options, pair: &Pair, server: &str, mtu: u32) -> Result<f64> {
-    let xtask = release_binary("xtask");
-    let address = std::net::SocketAddr::new(
-        server.parse().map_err(|error| format!("{server}: {error}"))?,
-        4790,
-    )
-    .to_string();
-    // A WRITE MIDDLE of the path MTU that this link carries.
-    let segment = if mtu >= 4200 { "4112" } else { "1040" };
-    let receiving = pair
-        .command(Side::B, &xtask)
-        .args(["bare-udp", "--receive", &address])
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("bare-udp: {error}"))?;
-    std::thread::sleep(Duration::from_millis(300));
-    let seconds = options.seconds.to_string();
-    let arguments = ["bare-udp", "--send", &address, "--segment", segment, "--seconds", &seconds];
-    output(pair.command(Side::A, &xtask).args(arguments))?;
-    let received = receiving.wait_with_output().map_err(|error| error.to_string())?;
-    let text = String::from_utf8_lossy(&received.stdout);
-    text.trim().parse().map_err(|error| format!("bare-udp said {text:?}: {error}"))
 }
 
 fn start(command: &mut Command) -> Result<Child> {

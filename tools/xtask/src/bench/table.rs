@@ -23,6 +23,8 @@ pub(super) fn medians(rounds: &[Vec<Figure>]) -> Vec<Figure> {
                 gbit_s: middle(|figure| figure.gbit_s),
                 by_tcp: middle(|figure| figure.by_tcp),
                 by_udp: middle(|figure| figure.by_udp),
+                gbit_core_s: middle(|figure| figure.gbit_core_s),
+                by_tcp_core: middle(|figure| figure.by_tcp_core),
                 by_lossless: middle(|figure| figure.by_lossless),
                 by_alone: middle(|figure| figure.by_alone),
                 messages_s: middle(|figure| figure.messages_s),
@@ -31,6 +33,7 @@ pub(super) fn medians(rounds: &[Vec<Figure>]) -> Vec<Figure> {
                 connections_s: middle(|figure| figure.connections_s),
                 bytes_per_qp: middle(|figure| figure.bytes_per_qp),
                 latency_us,
+                by_floor: middle(|figure| figure.by_floor),
             }
         })
         .collect()
@@ -51,13 +54,15 @@ pub(super) fn print(results: &Results) {
         results.family, results.rounds, results.seconds
     );
     println!(
-        "{:>5}  {:<30} {:>8} {:>8} {:>7} {:>7} {:>8} {:>7} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}",
+        "{:>5}  {:<30} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>8} {:>7} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8} {:>7}",
         "MTU",
         "test",
         "bytes",
         "Gbit/s",
         "x TCP",
         "x UDP",
+        "Gb/cs",
+        "x TCP",
         "x 0 loss",
         "x alone",
         "messages/s",
@@ -67,7 +72,8 @@ pub(super) fn print(results: &Results) {
         "B / QP",
         "p50 us",
         "p99",
-        "p99.9"
+        "p99.9",
+        "x floor"
     );
     for figure in &results.figures {
         let optional = |value: Option<f64>, digits: usize| {
@@ -75,13 +81,15 @@ pub(super) fn print(results: &Results) {
         };
         let latency = |which: usize| optional(figure.latency_us.map(|all| all[which]), 1);
         println!(
-            "{:>5}  {:<30} {:>8} {:>8} {:>7} {:>7} {:>8} {:>7} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8}",
+            "{:>5}  {:<30} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>8} {:>7} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8} {:>7}",
             figure.link_mtu,
             figure.test,
             figure.size.map_or(String::new(), |size| size.to_string()),
             optional(figure.gbit_s, 2),
             optional(figure.by_tcp, 2),
             optional(figure.by_udp, 2),
+            optional(figure.gbit_core_s, 1),
+            optional(figure.by_tcp_core, 2),
             optional(figure.by_lossless, 2),
             optional(figure.by_alone, 2),
             optional(figure.messages_s, 0),
@@ -92,10 +100,13 @@ pub(super) fn print(results: &Results) {
             latency(0),
             latency(1),
             latency(2),
+            optional(figure.by_floor, 1),
         );
     }
     println!(
-        "\nWhere messages can be lost, Gbit/s and messages/s are of what arrived. \"B / QP\" is the \
+        "\n\"Gb/cs\" is Gbit for each second that a core of the machine was busy, and \"x TCP\" beside it that \
+         by TCP's. \"x floor\" is the median by that of two sockets that are asked again and again. \
+         Where messages can be lost, Gbit/s and messages/s are of what arrived. \"B / QP\" is the \
          daemon's own memory for each idle QP, without its rings. \"In all\" connections are opened, \
          used with one message each when all are open, and closed. \"x 0 loss\" is by the same test on \
          the link that loses nothing; with loss and for these all segmentation offloads are off. \

@@ -1,0 +1,77 @@
+//! What a message costs a data path, for a counter of instructions: one kind of message, many
+//! times, between two data paths on a simulated network, with rings and memory. `cargo xtask
+//! instructions` runs it where instructions are counted; by itself it shows nothing.
+//!
+//! Everything that the requester does for its messages happens within [`requester`], what the
+//! responder does within [`responder`].
+
+#[allow(dead_code, reason = "the test of the data path needs more of it")]
+#[path = "../tests/node/mod.rs"]
+mod node;
+
+use node::{Node, connected};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+use urxe_port::sim::{Link, SimNetwork};
+use urxe_types::{Extra, Rkey, SendOp};
+
+/// Messages that are posted as a list.
+const LIST: u64 = 8;
+
+fn main() {
+    let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
+    let (Some(verb), Some(bytes), Some(lists)) = (words.next(), words.next(), words.next()) else {
+        return;
+    };
+    let bytes = bytes.parse().expect("bytes of a message");
+    let lists: u64 = lists.parse().expect("lists of messages");
+    let mut now = Instant::now();
+    let network = SimNetwork::new(7, Link::default());
+    let [mut a, mut b] = connected(&network, now);
+    let rkey = Rkey(b.lkey);
+    let op = match verb.as_str() {
+        "write" => SendOp::Write { remote_addr: 0, rkey, imm: None },
+        "read" => SendOp::Read { remote_addr: 0, rkey },
+        "send" => SendOp::Send(Extra::None),
+        _ => panic!("{verb} is not write, read or send"),
+    };
+    for list in 0..lists {
+        let wr_ids = list * LIST..(list + 1) * LIST;
+        if verb == "send" {
+            wr_ids.clone().for_each(|wr_id| b.post_recv(wr_id, bytes));
+        }
+        wr_ids.clone().for_each(|wr_id| a.post(wr_id, op, bytes));
+        a.ring_doorbell();
+        exchange(&network, &mut a, &mut b, &mut now);
+        for _ in wr_ids {
+            assert_eq!(a.poll().map(|done| done.status), Some(0));
+            if verb == "send" {
+                assert_eq!(b.poll().map(|received| received.status), Some(0));
+            }
+        }
+    }
+}
+
+/// Lets time pass until neither has anything to do.
+fn exchange(network: &SimNetwork, a: &mut Node, b: &mut Node, now: &mut Instant) {
+    let end = *now + Duration::from_secs(1);
+    while *now < end {
+        requester(a, *now);
+        responder(b, *now);
+        let deadlines = [network.next_event(), a.nic.deadline(), b.nic.deadline()];
+        let Some(next) = deadlines.into_iter().flatten().min() else { break };
+        *now = next.max(*now + Duration::from_nanos(1));
+    }
+}
+
+#[inline(never)]
+fn requester(node: &mut Node, now: Instant) {
+    black_box("not the same function as the other one, which a compiler may make of them");
+    node.turn(now);
+}
+
+#[inline(never)]
+fn responder(node: &mut Node, now: Instant) {
+    black_box("responder");
+    node.turn(now);
+}
