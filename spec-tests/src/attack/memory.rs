@@ -6,7 +6,7 @@ use rustix::process::getgid;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
-use urxe_shm::control::{Backing, Request};
+use urxe_shm::control::{Backing, Request, WhyCopied};
 use urxe_shm::memory::region::{Mapping, create_memfd};
 use urxe_types::{SendData, SendOp, SendWr, Sge};
 
@@ -64,7 +64,8 @@ fn locked_memory(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
     let memory = vec![1u8; setting.many(2 << 30, 512 << 20)];
     let none = create_memfd("none", 4096)?;
     let addr = memory.as_ptr() as u64;
-    let target = program.register(&none, addr, 1 << 20, Backing::Process)?;
+    let target =
+        program.register(&none, addr, 1 << 20, Backing::Process { why: WhyCopied::NotAsked })?;
     let (source, _memfd) = program.shared_mr(1 << 16)?;
     std::thread::spawn(|| {
         loop {
@@ -165,7 +166,12 @@ fn unmapped_memory(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
         let mut pair = program.connected_pair(setting.addrs[0], CAPS)?;
         let mapping = Mapping::new(&memfd, 0, LEN)?;
         let addr = mapping.base().addr().get() as u64;
-        let target = program.register(&memfd, addr, LEN as u64, Backing::Process)?;
+        let target = program.register(
+            &memfd,
+            addr,
+            LEN as u64,
+            Backing::Process { why: WhyCopied::NotAsked },
+        )?;
         for _ in 0..CAPS.max_send_wr {
             program.write(&mut pair[0], &source, &target, 0, LEN as u32);
         }

@@ -5,7 +5,7 @@ use super::{Attack, Result, Setting, VICTIMS_GROUP, forever, program, wait};
 use rustix::process::{Signal, getpid, kill_process};
 use std::net::Ipv4Addr;
 use std::time::Duration;
-use urxe_shm::control::{Backing, QpCaps, Request};
+use urxe_shm::control::{Backing, QpCaps, Request, WhyCopied};
 use urxe_shm::memory::region::create_memfd;
 use urxe_types::{
     AddressVector, DatagramPath, Destination, Extra, Gid, Qkey, Qpn, SendData, SendOp, SendWr, Sge,
@@ -99,7 +99,8 @@ fn frozen(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
     let none = create_memfd("none", 4096)?;
     let memory = vec![0u8; 1 << 20];
     let addr = memory.as_ptr() as u64;
-    let target = program.register(&none, addr, 1 << 20, Backing::Process)?;
+    let target =
+        program.register(&none, addr, 1 << 20, Backing::Process { why: WhyCopied::NotAsked })?;
     let (source, _memfd) = program.shared_mr(1 << 20)?;
     let [a, _] = &mut pair;
     for _ in 0..200 {

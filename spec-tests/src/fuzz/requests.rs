@@ -13,7 +13,8 @@ use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{
     AhHandle, Backing, CmChannelHandle, CmConnParam, CmIdHandle, CmMulticastHandle, CmPortSpace,
     CmRequest, CompChannelHandle, ContextHandle, CqHandle, Cursor, MAX_MESSAGE, MrHandle, MwHandle,
-    PdHandle, QpCaps, QpHandle, Reply, Request, ResourceKind, SrqAttr, SrqHandle, decode,
+    PdHandle, QpCaps, QpHandle, Reply, Request, ResourceKind, SrqAttr, SrqHandle, WhyCopied,
+    decode,
 };
 use urxe_shm::memory::process_memory;
 use urxe_types::{
@@ -221,7 +222,7 @@ fn request(input: &mut Input<'_>) -> Request {
             access: Access::from_bits_retain(u32::from(input.u8())),
             backing: match input.u8() & 1 {
                 0 => Backing::Shared { offset: u64::from(input.u16()) * 4096 },
-                _ => Backing::Process,
+                _ => Backing::Process { why: WhyCopied::NotAsked },
             },
         },
         13 => Request::DeregMr { mr: MrHandle(handle(input)) },

@@ -159,7 +159,7 @@ impl Host for ProgramHost {
     fn read(&mut self, region: RegionId, offset: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
         let result = match self.objects.memory(region) {
             Some(Memory::Shared(mapping)) => mapping.read(offset, buf).map_err(|_| MemoryFault),
-            Some(Memory::Process { memory, addr }) => {
+            Some(Memory::Process { memory, addr, .. }) => {
                 self.staging.read(memory, addr.wrapping_add(offset), buf)
             }
             None => Err(MemoryFault),
@@ -173,7 +173,7 @@ impl Host for ProgramHost {
                 .staging
                 .before_store()
                 .and_then(|()| mapping.write(offset, data).map_err(|_| MemoryFault)),
-            Some(Memory::Process { memory, addr }) => {
+            Some(Memory::Process { memory, addr, .. }) => {
                 self.staging.write(memory, addr.wrapping_add(offset), data)
             }
             None => Err(MemoryFault),
@@ -191,7 +191,7 @@ impl Host for ProgramHost {
     }
 
     fn read_ahead(&mut self, region: RegionId, offset: u64, len: u64) {
-        if let Some(Memory::Process { memory, addr }) = self.objects.memory(region) {
+        if let Some(Memory::Process { memory, addr, .. }) = self.objects.memory(region) {
             self.staging.read_ahead(memory, addr.wrapping_add(offset), len);
         }
     }
@@ -241,7 +241,7 @@ impl Host for ProgramHost {
                     }
                 }),
                 // Alone, not as part of a longer copy, which could be seen half done.
-                Some(Memory::Process { memory, addr }) => {
+                Some(Memory::Process { memory, addr, .. }) => {
                     // ORDER-004
                     self.staging.write_alone(memory, addr.wrapping_add(offset), &data)
                 }
@@ -362,6 +362,7 @@ mod tests {
     use crate::objects::{Mr, OwnerId};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use urxe_engine::{MrSpec, PdId};
+    use urxe_shm::control::WhyCopied;
     use urxe_shm::memory::process_memory::open_own;
     use urxe_shm::memory::region::{Mapping, create_memfd};
     use urxe_types::Access;
@@ -389,7 +390,7 @@ mod tests {
             let words: Box<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
             let memory = Rc::new(ProcessMemory::accept(open_own().unwrap()).unwrap());
             let addr = words.as_ptr() as u64;
-            (Polled::Process(words), Memory::Process { memory, addr })
+            (Polled::Process(words), Memory::Process { memory, addr, why: WhyCopied::NotAsked })
         }
 
         fn word(&self, index: usize) -> u64 {

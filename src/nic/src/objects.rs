@@ -6,6 +6,7 @@ use crate::table::Numbered;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use urxe_engine::{MrSpec, QueueId, RegionId};
+use urxe_shm::control::WhyCopied;
 use urxe_shm::control::event::EventRecord;
 use urxe_shm::memory::process_memory::ProcessMemory;
 use urxe_shm::memory::region::Mapping;
@@ -52,6 +53,8 @@ pub enum Memory {
         memory: Rc<ProcessMemory>,
         /// Address of the first byte there.
         addr: u64,
+        /// Why it is not shared, for people.
+        why: WhyCopied,
     },
 }
 
@@ -86,6 +89,14 @@ impl Mr {
     /// Whether it is reached by loads and stores.
     pub fn is_mapped(&self) -> bool {
         matches!(self.memory, Some(Memory::Shared(_)))
+    }
+
+    /// Why it is reached by system calls, if it is.
+    pub fn why_copied(&self) -> Option<WhyCopied> {
+        match self.memory {
+            Some(Memory::Process { why, .. }) => Some(why),
+            _ => None,
+        }
     }
 }
 

@@ -3,39 +3,44 @@
 use crate::session::Session;
 use crate::uverbs::Registration;
 use rustix::io::Errno;
-use urxe_shm::control::{Backing, Reply, Request};
+use urxe_shm::control::{Reply, Request, WhyCopied};
 use urxe_shm::memory::process_memory::populate;
-use urxe_shm::memory::remap::{self, Shared};
+use urxe_shm::memory::remap::{self, Registered};
 use urxe_types::Access;
 use zerocopy::{Immutable, IntoBytes};
 
 /// Registers memory, after its pages have been brought in (unless they are to come on demand),
 /// which finds out whether the program itself may do there what is asked for (`EFAULT`). All else
 /// is the daemon's to judge. With the answer comes what is to be kept until the memory is
-/// deregistered, if it was remapped.
+/// deregistered.
 pub(crate) fn register(
     session: &Session,
     wanted: &Registration,
-) -> Result<(Reply, Option<Shared>), Errno> {
+) -> Result<(Reply, Registered), Errno> {
     let &Registration { pd, start, length, iova, access } = wanted;
     let on_demand = access.contains(Access::ON_DEMAND);
     if !on_demand && length > 0 {
         populate(start, length, access.needs_writable()).map_err(|fault| fault.errno)?;
     }
-    let request = |backing| Request::RegMr { pd, addr: start, length, iova, access, backing };
-    // What is not remapped, for whatever reason, is reached by system calls, more slowly.
-    if remap::is_wanted()
-        && !on_demand
-        && let Ok(shared) = remap::share(start, length)
-    {
-        let backing = Backing::Shared { offset: shared.offset() };
-        match session.call_with_fds(&request(backing), &[shared.memfd()]) {
-            // The daemon maps only so much.
-            Err(Errno::NOMEM) => {}
-            result => return Ok((result?.0, Some(shared))),
-        }
+    let tell = |registered: Registered| {
+        let (backing, memfd) = registered.backing();
+        let request = Request::RegMr { pd, addr: start, length, iova, access, backing };
+        let (reply, _) = session.call_with_fds(&request, memfd.as_slice())?;
+        Ok((reply, registered))
+    };
+    if on_demand {
+        return tell(Registered::copied(start, length, WhyCopied::OnDemand));
     }
-    Ok((session.call(&request(Backing::Process))?, None))
+    let longest = remap::longest_wanted(remap::LONGEST_BY_DEFAULT);
+    let registered = Registered::new(start, length, longest);
+    let is_shared = matches!(registered, Registered::Shared(_));
+    match tell(registered) {
+        // The daemon maps only so much.
+        Err(Errno::NOMEM) if is_shared => {
+            tell(Registered::copied(start, length, WhyCopied::TooMany))
+        }
+        result => result,
+    }
 }
 
 /// Writes into the program at an address that it has given, which may be any: `EFAULT` if there is

@@ -112,6 +112,8 @@ functions! {
     fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
     fn opendir(path: *const c_char) -> *mut DIR;
 
+    fn madvise(start: *mut c_void, len: size_t, advice: c_int) -> c_int;
+
     // Since glibc 2.33 there are `stat` and its relatives; before, `__xstat` and its relatives,
     // which new architectures do not have.
     fn stat(path: *const c_char, buf: *mut Stat) -> c_int,

@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use urxe_shm::control::{Backing, MrHandle, Reply, Request};
+use urxe_shm::control::{Backing, MrHandle, Reply, Request, WhyCopied};
 use urxe_shm::memory::process_memory::populate;
 use urxe_shm::memory::region::{Mapping, create_memfd};
-use urxe_shm::memory::remap::{self, Shared};
+use urxe_shm::memory::remap::{self, Registered};
 
 /// A memory region: `ibv_mr`. Memory that work requests and peers may name.
 ///
@@ -62,7 +62,7 @@ enum Owner {
     /// It is ours.
     Mapping(#[expect(dead_code, reason = "is only to be kept")] Mapping),
     /// Whoever registered it has promised so. It may be remapped for as long.
-    Caller(#[expect(dead_code, reason = "is only to be kept")] Option<Shared>),
+    Caller(#[expect(dead_code, reason = "is only to be kept")] Option<Registered>),
 }
 
 // SAFETY: the memory belongs to the process, not to a thread.
@@ -128,7 +128,8 @@ impl Mr {
         let failed = || Error::system("making memory for a memory region");
         pd.context.session.check_process()?;
         if length == 0 {
-            return Self::new(pd, Memory::NOTHING, access, Backing::Process, &[]);
+            let backing = Backing::Process { why: WhyCopied::NotAsked };
+            return Self::new(pd, Memory::NOTHING, access, backing, &[]);
         }
         let memfd = create_memfd("urxe-mr", length as u64).map_err(failed())?;
         let mapping = Mapping::new(&memfd, 0, length).map_err(failed())?;
@@ -153,20 +154,24 @@ impl Mr {
             populate(addr.addr() as u64, length as u64, access.needs_writable())
                 .map_err(Error::memory)?;
         }
-        let memory = |shared| Memory { base, length, writable, _owner: Owner::Caller(shared) };
-        // What is not remapped, for whatever reason, is reached by system calls, more slowly.
-        let wanted = remap::is_wanted().then(|| remap::share(addr.addr() as u64, length as u64));
-        if let Some(Ok(shared)) = wanted {
-            let backing = Backing::Shared { offset: shared.offset() };
-            let memfd = shared.memfd().try_clone_to_owned();
+        let start = addr.addr() as u64;
+        let tell = |registered: Registered| {
+            let (backing, memfd) = registered.backing();
+            let memfd = memfd.map(|memfd| memfd.try_clone_to_owned()).transpose();
             let memfd = memfd.map_err(Error::system("duplicating a memfd"))?;
-            let shared = Self::new(pd, memory(Some(shared)), access, backing, &[memfd.as_fd()]);
+            let memory = Memory { base, length, writable, _owner: Owner::Caller(Some(registered)) };
+            let fds: Vec<_> = memfd.iter().map(|memfd| memfd.as_fd()).collect();
+            Self::new(pd, memory, access, backing, &fds)
+        };
+        let registered = Registered::new(start, length as u64, remap::longest_wanted(0));
+        let is_shared = matches!(registered, Registered::Shared(_));
+        match tell(registered) {
             // The daemon maps only so many of them.
-            if !matches!(&shared, Err(error) if error.errno() == libc::ENOMEM) {
-                return shared;
+            Err(error) if is_shared && error.errno() == libc::ENOMEM => {
+                tell(Registered::copied(start, length as u64, WhyCopied::TooMany))
             }
+            result => result,
         }
-        Self::new(pd, memory(None), access, Backing::Process, &[])
     }
 
     fn new(

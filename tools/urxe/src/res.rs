@@ -182,12 +182,16 @@ impl Row {
                 ("limit", json!(limit)),
                 ("qps", json!(qps)),
             ],
-            ResourceDetail::Mr { iova, length, access, mapped } => vec![
+            ResourceDetail::Mr { iova, length, access, copied } => vec![
                 ("key", hex(*number)),
                 ("addr", json!(format!("{iova:#x}"))),
                 ("length", json!(length)),
                 ("access", rights(*access)),
-                ("reached_by", json!(if *mapped { "loads and stores" } else { "system calls" })),
+                (
+                    "reached_by",
+                    json!(if copied.is_none() { "loads and stores" } else { "system calls" }),
+                ),
+                ("because", json!(copied)),
             ],
             ResourceDetail::Mw { mw_type, bound } => vec![
                 ("rkey", hex(*number)),

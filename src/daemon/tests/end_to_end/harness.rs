@@ -20,7 +20,7 @@ use urxe_shm::control::event::{EventRecord, RECORD_LEN};
 use urxe_shm::control::{
     AhHandle, Backing, CompChannelHandle, ContextHandle, ControlError, CqHandle, Cursor, MrHandle,
     MwHandle, PdHandle, QpCaps, QpCreated, Reply, Request, Resource, ResourceKind, RingLocation,
-    SrqAttr, SrqHandle, StatsPage,
+    SrqAttr, SrqHandle, StatsPage, WhyCopied,
 };
 use urxe_shm::memory::process_memory;
 use urxe_shm::memory::region::{Mapping, Window, create_memfd};
@@ -417,7 +417,7 @@ impl Client {
             length: len as u64,
             iova: addr,
             access,
-            backing: Backing::Process,
+            backing: Backing::Process { why: WhyCopied::NotAsked },
         };
         let Reply::Mr { mr, lkey, rkey } = self.call(request).unwrap() else { panic!() };
         let own = process_memory::open_own().unwrap();

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use urxe_shm::control::event::{CQ_ERR, EventRecord, QP_FATAL, RECORD_LEN};
-use urxe_shm::control::{Backing, Reply, Request};
+use urxe_shm::control::{Backing, Reply, Request, WhyCopied};
 use urxe_shm::memory::region::{Mapping, create_memfd};
 use urxe_types::{
     Access, Extra, FlushPlacement, FlushSelectivity, MwType, QpAttr, QpState, QpType, Rkey,
@@ -252,7 +252,7 @@ fn memory_that_is_unmapped_fails_the_qp_that_uses_it() {
         length: page as u64,
         iova: addr,
         access: crate::harness::ALL,
-        backing: Backing::Process,
+        backing: Backing::Process { why: WhyCopied::NotAsked },
     };
     let Ok(Reply::Mr { rkey, .. }) = b.client.call(request) else { panic!() };
     rustix::fs::ftruncate(&memfd, 0).unwrap();

@@ -52,7 +52,7 @@ fn objects_are_listed_with_owner_and_state() {
         iova: a.mr.addr,
         length: 4096,
         access: crate::harness::ALL,
-        mapped: true,
+        copied: None,
     };
     assert_eq!((mr.number, &mr.detail), (a.mr.rkey.0, &expected));
     assert_eq!(mr.pd, qp.pd);

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{
     Backing, ContextHandle, ControlError, CqHandle, Cursor, PdHandle, QpCaps, QpHandle, Reply,
-    Request, SrqAttr, SrqHandle,
+    Request, SrqAttr, SrqHandle, WhyCopied,
 };
 use urxe_shm::memory::region::create_memfd;
 use urxe_slot::limits;
@@ -215,7 +215,7 @@ fn refused_registrations_say_why() {
     let pd = client.alloc_pd(context);
     let bytes = vec![0u8; 4096];
     let addr = bytes.as_ptr() as u64;
-    let process = Backing::Process;
+    let process = Backing::Process { why: WhyCopied::NotAsked };
     let shared = Backing::Shared { offset: 0 };
     let request = |addr, length, access, backing| Request::RegMr {
         pd,
@@ -261,7 +261,8 @@ fn memory_of_no_bytes_can_be_registered_and_opens_nothing() {
     let (first, second) = (start(1), start(1));
     let memfd = create_memfd("nothing", 0).unwrap();
     let shared = Backing::Shared { offset: 0 };
-    let backings = [(Backing::Process, &[][..]), (shared, &[memfd.as_fd()][..])];
+    let backings =
+        [(Backing::Process { why: WhyCopied::NotAsked }, &[][..]), (shared, &[memfd.as_fd()][..])];
     for (backing, fds) in backings {
         let (mut a, mut b) = crate::harness::connected(&first, &second, Kind::Shared, 4096);
         // There may be nothing at all at its address.
@@ -290,7 +291,7 @@ fn memory_may_be_registered_on_demand() {
     let bytes = vec![0u8; 4096];
     let addr = bytes.as_ptr() as u64;
     let access = ALL | Access::ON_DEMAND | Access::HUGETLB;
-    let backing = Backing::Process;
+    let backing = Backing::Process { why: WhyCopied::NotAsked };
     let request = Request::RegMr { pd, addr, length: 4096, iova: addr, access, backing };
     assert!(matches!(client.call(request), Ok(Reply::Mr { .. })));
 }

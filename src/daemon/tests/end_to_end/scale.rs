@@ -2,7 +2,7 @@
 
 use crate::harness::{CAPS, Client, End, Kind, connected, eventually, start};
 use rustix::io::Errno;
-use urxe_shm::control::{Backing, ControlError, QpCaps, Reply, Request, ResourceKind};
+use urxe_shm::control::{Backing, ControlError, QpCaps, Reply, Request, ResourceKind, WhyCopied};
 use urxe_slot::limits;
 
 use urxe_types::{
@@ -183,7 +183,7 @@ fn as_many_objects_as_are_told_can_be_had_and_not_one_more() {
         length: 64,
         iova: addr,
         access: Access::LOCAL_WRITE,
-        backing: Backing::Process,
+        backing: Backing::Process { why: WhyCopied::NotAsked },
     };
     let cq = client.create_cq(context, 1, None).handle;
     // The usual depth, and more than the rings of as many took up once.

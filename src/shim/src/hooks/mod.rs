@@ -4,6 +4,7 @@
 //! way, and only there, a panic is caught: it must not go on into a program that knows nothing
 //! of it. `errno` is touched by failures alone.
 
+mod advise;
 mod close;
 mod duplicate;
 mod io;

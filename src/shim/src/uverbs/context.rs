@@ -21,7 +21,7 @@ use urxe_shm::control::{
     AhHandle, ContextHandle, CqHandle, DeviceAttr, MrHandle, MwHandle, PdHandle, QpCreated,
     QpHandle, Reply, Request, RingLocation, SrqHandle,
 };
-use urxe_shm::memory::remap::Shared;
+use urxe_shm::memory::remap::Registered;
 use urxe_shm::memory::session_memory::WindowError;
 use urxe_shm::ring::CqConsumer;
 use urxe_shm::ring::completion_notifier::CompletionWaiter;
@@ -55,7 +55,7 @@ pub(super) struct Objects {
     ahs: BTreeSet<AhHandle>,
     mws: BTreeSet<MwHandle>,
     /// Registered memory; and, if it was remapped, what it was remapped to.
-    mrs: BTreeMap<MrHandle, Option<Shared>>,
+    mrs: BTreeMap<MrHandle, Registered>,
     pub(super) cqs: BTreeMap<CqHandle, Cq>,
     pub(super) qps: BTreeMap<QpSlot, Qp>,
 }
@@ -204,17 +204,17 @@ impl Context {
             }
             Command::RegMr(wanted) => {
                 self.check_pd(wanted.pd)?;
-                let (reply, remapped) = memory::register(&self.session, &wanted)?;
+                let (reply, registered) = memory::register(&self.session, &wanted)?;
                 let Reply::Mr { mr, lkey, rkey } = reply else { return Err(UNEXPECTED) };
-                self.objects.lock().mrs.insert(mr, remapped);
+                self.objects.lock().mrs.insert(mr, registered);
                 Ok(Answer::core(&abi::RegMrResp { mr_handle: mr.0, lkey: lkey.0, rkey: rkey.0 }))
             }
             Command::DeregMr(mr) => {
                 known(self.objects.lock().mrs.contains_key(&mr))?;
                 self.order(&Request::DeregMr { mr })?;
                 // Now that the daemon has let go of it. Not under the lock, for it takes a while.
-                let remapped = self.objects.lock().mrs.remove(&mr);
-                drop(remapped);
+                let registered = self.objects.lock().mrs.remove(&mr);
+                drop(registered);
                 Ok(Answer::none())
             }
             Command::AllocMw { pd, mw_type } => {

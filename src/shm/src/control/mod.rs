@@ -52,7 +52,7 @@ pub use on_exec::close_on_exec;
 pub use path::{LaneState, PathCut, PathHold, PathPage, PathState, RoundTripState};
 pub use rate::LinkRate;
 pub use reply::{ControlError, QpCreated, Reply, RingLocation};
-pub use request::{Backing, Request};
+pub use request::{Backing, Request, WhyCopied};
 pub use resource::{BoundTo, CmIdState, Resource, ResourceDetail, ResourceKind, ResourcePage};
 pub use stats::{CounterInfo, QpStats, StatsPage};
 

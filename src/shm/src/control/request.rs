@@ -270,5 +270,44 @@ pub enum Backing {
     /// The memory is whatever the program has at the address, reached through the
     /// `/proc/self/mem` descriptor of [`Request::Hello`]. The program must have populated the
     /// range first ([`populate`](crate::memory::process_memory::populate)).
-    Process,
+    Process {
+        /// Why it is not shared, for people.
+        why: WhyCopied,
+    },
+}
+
+/// Why registered memory is reached by system calls, which copy, and not mapped by the daemon.
+/// A word each; what a program could do about it is in the documentation of
+/// [`remap`](crate::memory::remap).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhyCopied {
+    /// Nobody asked for anything else: a Rust program without `URXE_MR=remap`, any with
+    /// `URXE_MR=copy`.
+    NotAsked,
+    /// Less than 64 KiB.
+    Short,
+    /// Not whole pages: something else of the program lies in the first or in the last.
+    PartialPages,
+    /// Longer than what is remapped without being asked for.
+    Long,
+    /// Its pages are to come on demand.
+    OnDemand,
+    /// Not private anonymous memory that can be read and written: a file, shared memory, huge
+    /// pages.
+    OtherMemory,
+    /// The stack of the thread that registers it.
+    OwnStack,
+    /// The program has several threads, and is not privileged.
+    Threads,
+    /// Some of it is registered already, and is reached by system calls.
+    RegisteredBefore,
+    /// Somebody may hold on to its pages: `io_uring`, a real RDMA device, a GPU, `mlock`.
+    PagesHeld,
+    /// As much is mapped as can be: by the program, or by the daemon.
+    TooMany,
+    /// The thread that registers it was just remapping something.
+    Busy,
+    /// The system refused.
+    System,
 }

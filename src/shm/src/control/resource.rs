@@ -1,6 +1,6 @@
 //! What exists on a device, as [`Request::Resources`](super::Request::Resources) asks for it.
 
-use super::{CmPortSpace, Cursor};
+use super::{CmPortSpace, Cursor, WhyCopied};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use urxe_types::{Access, Gid, MwType, QpState, QpType};
@@ -89,8 +89,8 @@ pub enum ResourceDetail {
         length: u64,
         /// What is allowed.
         access: Access,
-        /// Whether the daemon reaches it by loads and stores.
-        mapped: bool,
+        /// Why the daemon reaches it by system calls; none if by loads and stores.
+        copied: Option<WhyCopied>,
     },
     Mw {
         /// Its kind.

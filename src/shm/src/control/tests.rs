@@ -153,8 +153,9 @@ fn resource() -> impl Strategy<Value = Resource> {
         any::<[u32; 4]>().prop_map(|[max_wr, posted, limit, qps]| {
             ResourceDetail::Srq { max_wr, posted, limit, qps }
         }),
-        any::<([u64; 2], u32, bool)>().prop_map(|([iova, length], access, mapped)| {
-            ResourceDetail::Mr { iova, length, access: Access::from_bits_retain(access), mapped }
+        (any::<([u64; 2], u32)>(), prop::option::of(why_copied())).prop_map(|(mr, copied)| {
+            let ([iova, length], access) = mr;
+            ResourceDetail::Mr { iova, length, access: Access::from_bits_retain(access), copied }
         }),
         (mw_type(), prop::option::of(bound))
             .prop_map(|(mw_type, bound)| ResourceDetail::Mw { mw_type, bound }),
@@ -199,9 +200,18 @@ fn object_reply() -> impl Strategy<Value = Reply> {
     ]
 }
 
+fn why_copied() -> impl Strategy<Value = WhyCopied> {
+    prop_oneof![
+        Just(WhyCopied::NotAsked),
+        Just(WhyCopied::Threads),
+        Just(WhyCopied::PagesHeld),
+        Just(WhyCopied::System),
+    ]
+}
+
 fn request() -> impl Strategy<Value = Request> {
     let backing = prop_oneof![
-        Just(Backing::Process),
+        why_copied().prop_map(|why| Backing::Process { why }),
         any::<u64>().prop_map(|offset| Backing::Shared { offset }),
     ];
     prop_oneof![

@@ -187,7 +187,7 @@ fn advise(addr: u64, len: usize, advice: Advice) -> Result<(), Errno> {
 mod tests {
     use super::*;
     use crate::memory::region::create_memfd;
-    use crate::memory::remap::write_protect::{USER_MODE_ONLY, register};
+    use crate::memory::remap::write_protect::register;
     use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, userfaultfd};
 
     /// Two pages of which only the first can be accessed, and it as `rights` say.
@@ -371,6 +371,8 @@ mod tests {
     #[test]
     fn a_page_that_its_program_does_not_supply_is_a_fault_and_no_wait() {
         const MODE_MISSING: u64 = 1;
+        // `UFFD_USER_MODE_ONLY`.
+        const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
         let (memory, pages) = (own_memory(), Pages::new(ProtFlags::READ | ProtFlags::WRITE));
         let flags = UserfaultfdFlags::CLOEXEC;
         // SAFETY: what it is registered for is touched by nobody but this test, through the kernel.

@@ -87,7 +87,7 @@ fn detail_of_cq(cq: &CqStatus) -> ResourceDetail {
 
 fn detail_of_mr(mr: &Mr) -> ResourceDetail {
     let (iova, length) = (mr.spec.addr, mr.spec.length);
-    ResourceDetail::Mr { iova, length, access: mr.spec.access, mapped: mr.is_mapped() }
+    ResourceDetail::Mr { iova, length, access: mr.spec.access, copied: mr.why_copied() }
 }
 
 fn detail_of_srq(srq: &SrqStatus) -> ResourceDetail {

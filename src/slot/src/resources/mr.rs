@@ -10,7 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use urxe_engine::{DeregMrError, RegMrError};
 use urxe_nic::{Memory, MemorySpec};
-use urxe_shm::control::{Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply};
+use urxe_shm::control::{
+    Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply, WhyCopied,
+};
 use urxe_shm::memory::process_memory::{Fault, ProcessMemory};
 use urxe_shm::memory::region::{ForeignMemoryError, Mapping, page_size};
 use urxe_types::{Access, Lkey, Rkey};
@@ -83,14 +85,16 @@ pub(super) fn reg(
         (Backing::Shared { offset }, Some(memfd)) if request.length > 0 => {
             Some(Memory::Shared(map(session, ctx, &memfd, offset, request.length)?))
         }
-        (Backing::Process, None) if request.length > 0 => Some(reach(session, &request)?),
+        (Backing::Process { why }, None) if request.length > 0 => {
+            Some(reach(session, &request, why)?)
+        }
         // MEM-017
-        (Backing::Shared { .. }, Some(_)) | (Backing::Process, None) => None,
+        (Backing::Shared { .. }, Some(_)) | (Backing::Process { .. }, None) => None,
         (Backing::Shared { .. }, None) => {
             let sentence = "shared memory was to be registered, but no descriptor came with it";
             return Err(refuse(Errno::PROTO, sentence));
         }
-        (Backing::Process, Some(_)) => {
+        (Backing::Process { .. }, Some(_)) => {
             let sentence = "process memory needs no descriptor, but one came with it";
             return Err(refuse(Errno::PROTO, sentence));
         }
@@ -175,7 +179,7 @@ fn map(
 }
 
 /// Finds memory in the program, and makes sure that it is there.
-fn reach(session: &Session, request: &MrRequest) -> Result<Memory, ControlError> {
+fn reach(session: &Session, request: &MrRequest, why: WhyCopied) -> Result<Memory, ControlError> {
     let memory = session.process_memory().ok_or_else(|| {
         let sentence = "process memory cannot be registered: the program passed no \
                         /proc/self/mem with its Hello";
@@ -189,7 +193,7 @@ fn reach(session: &Session, request: &MrRequest) -> Result<Memory, ControlError>
         // MEM-005
         probe(memory, addr).map_err(|fault| refuse_reach(request, addr, &fault))?;
     }
-    Ok(Memory::Process { memory: Rc::clone(memory), addr: request.addr })
+    Ok(Memory::Process { memory: Rc::clone(memory), addr: request.addr, why })
 }
 
 fn refuse_reach(request: &MrRequest, addr: u64, fault: &Fault) -> ControlError {

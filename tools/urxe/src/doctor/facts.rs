@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use urxe_port::watch::Watch;
 use urxe_shm::control::channel::Listener;
+use urxe_shm::memory::remap;
 use urxe_shm::{SYSTEM_SOCKET, daemon_sockets};
 use urxe_verbs::{Context, OpenOptions};
 
@@ -46,8 +47,8 @@ pub(super) struct Facts {
     pub(super) is_filtered: bool,
     /// We may use userfaultfd, of which root always may.
     pub(super) userfaultfd: bool,
-    /// `URXE_MR=remap` is set.
-    pub(super) wants_remap: bool,
+    /// The longest memory of a stock program that is mapped, in bytes, as `URXE_MR` wishes.
+    pub(super) longest_mapped: u64,
     /// RDMA devices of the kernel.
     pub(super) kernel_devices: Vec<String>,
     /// Most bytes of a socket's receive buffer.
@@ -116,7 +117,7 @@ impl Facts {
             is_filtered: is_filtered(),
             userfaultfd: rustix::process::geteuid().is_root()
                 || number("/proc/sys/vm/unprivileged_userfaultfd") == Some(1),
-            wants_remap: std::env::var_os("URXE_MR").is_some_and(|value| value == "remap"),
+            longest_mapped: remap::longest_wanted(remap::LONGEST_BY_DEFAULT),
             kernel_devices: names("/sys/class/infiniband"),
             rmem_max: number("/proc/sys/net/core/rmem_max"),
             wmem_max: number("/proc/sys/net/core/wmem_max"),

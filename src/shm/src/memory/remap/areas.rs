@@ -10,6 +10,10 @@ pub(super) struct Area {
     pub(super) range: Range<u64>,
     /// Of a file, mapped `MAP_SHARED`, readable and writable.
     pub(super) is_shared: bool,
+    /// Of a memfd of ours, mapped `MAP_SHARED`.
+    pub(super) is_remapped: bool,
+    pub(super) is_readable: bool,
+    pub(super) is_writable: bool,
     /// Ordinary memory: private, anonymous, readable and writable, and no stack. What was remapped
     /// and given back is as good.
     pub(super) is_private_memory: bool,
@@ -50,18 +54,21 @@ impl Area {
     fn parse(line: &str) -> Option<Area> {
         let mut words = line.split_ascii_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
-        let rights = words.next()?;
+        let rights = words.next().filter(|rights| rights.len() == 4)?;
         let offset = words.next()?;
         let _device = words.next()?;
         let inode = words.next()?.parse().ok()?;
         let name = words.next().unwrap_or_default();
         let hex = |word| u64::from_str_radix(word, 16).ok();
         let is_plain = name.is_empty() || name == "[heap]" || name.starts_with("[anon:");
-        let was_ours = name.strip_prefix("/memfd:") == Some(MEMFD_NAME);
+        let is_ours = name.strip_prefix("/memfd:") == Some(MEMFD_NAME);
         Some(Area {
             range: hex(start)?..hex(end)?,
             is_shared: rights == "rw-s",
-            is_private_memory: rights == "rw-p" && (inode == 0 && is_plain || was_ours),
+            is_remapped: is_ours && rights.ends_with('s'),
+            is_readable: rights.starts_with('r'),
+            is_writable: rights[1..].starts_with('w'),
+            is_private_memory: rights == "rw-p" && (inode == 0 && is_plain || is_ours),
             offset: hex(offset)?,
             inode,
         })

@@ -1,4 +1,4 @@
-//! Registered memory of a program, put into a memfd where it lies: the opt-in `URXE_MR=remap`.
+//! Registered memory of a program, put into a memfd where it lies.
 //!
 //! The daemon reaches ordinary memory by a system call for each copy
 //! ([`process_memory`](crate::memory::process_memory)), shared memory by plain loads and stores. So
@@ -6,30 +6,43 @@
 //! same bytes, but from then on anybody who has the memfd reaches them too. When the last
 //! [`Shared`] of a range is dropped, the program gets memory back that is its own again.
 //!
+//! Memory of stock programs is remapped where that is safe, of Rust programs where they ask for it;
+//! see [`longest_wanted`]. What is not remapped, for whatever [reason](NotRemapped), is reached by
+//! system calls, more slowly, and the reason is shown (`urxe res mr`).
+//!
 //! # How no write is lost
-//! While the pages are copied (70 us for 64 KiB, 0.7 ms for 1 MiB), they are protected against
-//! writing by a `userfaultfd` (`write_protect`): whoever writes waits until the new memory is in
-//! place, and then writes there. That holds for other threads, and for system calls that write on
-//! their behalf, which an ordinary user may not stop, however (`vm.unprivileged_userfaultfd`). For
-//! him only a program of one thread is remapped, in which nobody is left to make such a call. Where
-//! no `userfaultfd` can be had at all, nothing is remapped.
+//! While the pages are copied (70 us for 64 KiB, 0.7 ms for 1 MiB), nobody may write there. In a
+//! program of one thread there is nobody else. Where there are more, the pages are protected
+//! against writing by a `userfaultfd` (`write_protect`): whoever writes waits until the new memory
+//! is in place, and then writes there. That holds for other threads, and for system calls that
+//! write on their behalf, which an ordinary user may not stop (`vm.unprivileged_userfaultfd`): his
+//! programs of several threads are not remapped. Where the daemon writes to a range by system calls
+//! already, because it was registered before and not remapped, it is not remapped either
+//! ([`Copied`]).
 //!
 //! # What is different in memory that was remapped
-//! - A child does not have it (`MADV_DONTFORK`), as after `ibv_fork_init`. Otherwise it would
-//!   share it with its parent, and not get a copy. So only whole pages are remapped, which hold
-//!   nothing else than what is registered.
-//! - `MADV_DONTNEED` does not zero it: the bytes are still in the memfd. Memory is to be given
-//!   back to an allocator only when it is no longer registered, and then this is over too.
-//! - Huge pages, NUMA placement, `mlock` and protection keys of the old pages are lost. What is
-//!   pinned (by `io_uring` or `O_DIRECT`) still goes to the old pages.
-//! - What the daemon writes while the pages are copied, through another registration of the same
-//!   range, fails.
+//! - Huge pages, NUMA placement and protection keys of the old pages are lost. Where somebody may
+//!   hold on to the old pages (`io_uring`, `io_setup`, a real RDMA device, VFIO, a GPU), where a
+//!   `userfaultfd` is watching, or memory is locked, nothing is remapped (`holders`). An `AF_XDP`
+//!   socket's memory cannot be told.
+//! - A child of `fork` has a copy, as of all memory, which the parent waits for (`fork`); one that
+//!   was made by a bare `clone` has a hole there.
+//! - `MADV_DONTNEED` alone does not zero it: the bytes are still in the memfd. [`discard`] is to be
+//!   called with it, as the library for stock programs does.
+//! - Memory that is made longer where it lies (`mremap`) ends where it ended: it is to be
+//!   deregistered before.
 
 mod areas;
+mod copied;
+mod fork;
+mod holders;
 #[cfg(test)]
 mod tests;
 pub(crate) mod write_protect;
 
+pub use copied::Copied;
+
+use crate::control::{Backing, WhyCopied};
 use crate::memory::process::Process;
 use crate::memory::region::create_memfd;
 use crate::memory::region::page_size;
@@ -37,11 +50,12 @@ use areas::Area;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use write_protect::{SignalsBlocked, WriteProtection};
 
 /// The shortest range that is remapped, in bytes. Remapping takes 70 us, as seven copies through
@@ -60,6 +74,33 @@ const MEMFD_NAME: &str = "urxe-remapped";
 
 /// All that is remapped in this process.
 static REMAPPED: Mutex<Vec<Weak<Remapped>>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// Whether this thread holds the lock: what it allocates may come back here, by the `madvise`
+    /// of an allocator, or by a `fork` in a signal handler.
+    static IS_HOLDER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What is remapped, with the lock held. Nothing that is done with it leaves it half changed.
+struct Ranges(MutexGuard<'static, Vec<Weak<Remapped>>>);
+
+impl Ranges {
+    /// Waits for other threads, which takes milliseconds; none if this thread has it already.
+    fn lock() -> Option<Ranges> {
+        if IS_HOLDER.get() {
+            return None;
+        }
+        let ranges = REMAPPED.lock().unwrap_or_else(PoisonError::into_inner);
+        IS_HOLDER.set(true);
+        Some(Ranges(ranges))
+    }
+}
+
+impl Drop for Ranges {
+    fn drop(&mut self) {
+        IS_HOLDER.set(false);
+    }
+}
 
 /// A range that stays as it is.
 #[derive(Debug, thiserror::Error)]
@@ -96,8 +137,31 @@ pub enum NotRemapped {
     /// As much is remapped as may be.
     #[error("memory is not remapped: {MAX_RANGES} ranges are, and there can be no more")]
     TooMany,
-    /// Another thread is remapping.
-    #[error("memory is not remapped: another thread is about it")]
+    /// It is longer than what is remapped.
+    #[error(
+        "{len} bytes are not remapped, expected at most {longest} (URXE_MR=remap in the environment remaps longer ones)"
+    )]
+    Long {
+        /// Length in bytes.
+        len: u64,
+        /// The longest that is.
+        longest: u64,
+    },
+    /// It was registered before, and is reached by system calls.
+    #[error(
+        "{len} bytes at {addr:#x} are not remapped: some of them are registered already, and reached by system calls"
+    )]
+    Copied {
+        /// Address of the first byte.
+        addr: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// Somebody may go on with the old pages.
+    #[error("memory is not remapped: {0} may hold on to pages of this program")]
+    Held(&'static str),
+    /// This thread is just remapping something, and was interrupted.
+    #[error("memory is not remapped: this thread is about it already")]
     Busy,
     /// The system refuses.
     #[error("memory is not remapped: {step}: {source}")]
@@ -134,25 +198,94 @@ impl Shared {
     }
 }
 
-/// Whether the user of this program wishes memory to be remapped.
-pub fn is_wanted() -> bool {
-    std::env::var_os("URXE_MR").is_some_and(|value| value == "remap")
+/// Memory that is about to be registered, in the way in which the daemon will reach it. To be kept
+/// until the daemon has let go of it.
+#[derive(Debug)]
+pub enum Registered {
+    /// By loads and stores.
+    Shared(Shared),
+    /// By system calls.
+    Copied(Copied, WhyCopied),
 }
 
-/// Puts `len` bytes at `addr` into a memfd where they lie, unless they are in one already.
+impl Registered {
+    /// [Shares](share) a range if that can be.
+    pub fn new(addr: u64, len: u64, longest: u64) -> Registered {
+        match share(addr, len, longest) {
+            Ok(shared) => Registered::Shared(shared),
+            Err(refused) => Registered::copied(addr, len, refused.why()),
+        }
+    }
+
+    /// A range that is not to be shared, and why.
+    pub fn copied(addr: u64, len: u64, why: WhyCopied) -> Registered {
+        Registered::Copied(Copied::new(addr, len), why)
+    }
+
+    /// What the daemon is to be told of it, and the memfd that goes with that.
+    pub fn backing(&self) -> (Backing, Option<BorrowedFd<'_>>) {
+        match self {
+            Registered::Shared(shared) => {
+                (Backing::Shared { offset: shared.offset() }, Some(shared.memfd()))
+            }
+            &Registered::Copied(_, why) => (Backing::Process { why }, None),
+        }
+    }
+}
+
+impl NotRemapped {
+    /// The reason as a word.
+    fn why(&self) -> WhyCopied {
+        match self {
+            NotRemapped::Short(_) => WhyCopied::Short,
+            NotRemapped::PartialPages { .. } => WhyCopied::PartialPages,
+            NotRemapped::OtherMemory(_) => WhyCopied::OtherMemory,
+            NotRemapped::OwnStack { .. } => WhyCopied::OwnStack,
+            NotRemapped::Threads => WhyCopied::Threads,
+            NotRemapped::TooMany => WhyCopied::TooMany,
+            NotRemapped::Long { longest: 0, .. } => WhyCopied::NotAsked,
+            NotRemapped::Long { .. } => WhyCopied::Long,
+            NotRemapped::Copied { .. } => WhyCopied::RegisteredBefore,
+            NotRemapped::Held(_) => WhyCopied::PagesHeld,
+            NotRemapped::Busy => WhyCopied::Busy,
+            NotRemapped::System { .. } => WhyCopied::System,
+        }
+    }
+}
+
+/// The longest range of a stock program that is remapped without being asked for, in bytes: it is
+/// needed twice for a moment, and takes a fifth of a second.
+pub const LONGEST_BY_DEFAULT: u64 = 256 << 20;
+
+/// The longest range that is to be remapped, in bytes, where nothing else is wished than
+/// `by_default`: any with `URXE_MR=remap` in the environment, none with `URXE_MR=copy`.
+pub fn longest_wanted(by_default: u64) -> u64 {
+    match std::env::var_os("URXE_MR") {
+        Some(value) if value == "remap" => u64::MAX,
+        Some(value) if value == "copy" => 0,
+        _ => by_default,
+    }
+}
+
+/// Puts `len` bytes at `addr` into a memfd where they lie, unless they are in one already, or are
+/// more than `longest`.
 ///
 /// To the program nothing changes but what the [module](self) names, and if it is refused, nothing
 /// at all. The caller knows that the range is memory that was given to it, as registering it says
 /// anyway: nobody unmaps it meanwhile.
-pub fn share(addr: u64, len: u64) -> Result<Shared, NotRemapped> {
+pub fn share(addr: u64, len: u64, longest: u64) -> Result<Shared, NotRemapped> {
+    if len > longest {
+        return Err(NotRemapped::Long { len, longest });
+    }
     if len < MIN_LEN {
         return Err(NotRemapped::Short(len));
     }
     let page = page_size() as u64;
     let end = addr.checked_add(len).filter(|end| addr.is_multiple_of(page) && end % page == 0);
     let end = end.ok_or(NotRemapped::PartialPages { addr, len })?;
-    let mut remapped = REMAPPED.try_lock().map_err(|_| NotRemapped::Busy)?;
-    remapped.retain(|other| other.strong_count() > 0);
+    let mut ranges = Ranges::lock().ok_or(NotRemapped::Busy)?;
+    let remapped = &mut ranges.0;
+    remapped.retain(is_of_this_process);
     let areas = Area::all_of(addr..end)?;
     if let [area] = &areas[..]
         && area.is_shared
@@ -171,9 +304,43 @@ pub fn share(addr: u64, len: u64) -> Result<Shared, NotRemapped> {
     if remapped.len() >= MAX_RANGES {
         return Err(NotRemapped::TooMany);
     }
+    if copied::overlaps(&(addr..end)) {
+        return Err(NotRemapped::Copied { addr, len });
+    }
+    if let Some(holder) = holders::any().map_err(system("reading /proc/self"))? {
+        return Err(NotRemapped::Held(holder));
+    }
+    fork::watch()?;
     let new = Arc::new(Remapped::new(addr, len)?);
     remapped.push(Arc::downgrade(&new));
     Ok(Shared { remapped: new, offset: 0 })
+}
+
+/// A parent's ranges are copies in its child, which are nobody's to give back.
+fn is_of_this_process(remapped: &Weak<Remapped>) -> bool {
+    remapped.upgrade().is_some_and(|remapped| remapped.process.is_this())
+}
+
+/// Zeroes what is remapped of a range, in whole pages, as `madvise(MADV_DONTNEED)` does with
+/// memory of the program's own. Says whether anything was.
+pub fn discard(addr: u64, len: u64) -> bool {
+    if !fork::is_watched() {
+        return false;
+    }
+    let Some(ranges) = Ranges::lock() else { return false };
+    let (page, end) = (page_size() as u64, addr.saturating_add(len));
+    let end = end.checked_next_multiple_of(page).unwrap_or(end);
+    let mut found = false;
+    for range in ranges.0.iter().filter_map(Weak::upgrade) {
+        let (start, end) = (addr.max(range.addr), end.min(range.addr + range.len));
+        if start < end && range.process.is_this() && range.has_its_memfd() {
+            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let zeroed =
+                rustix::fs::fallocate(&*range.memfd, mode, start - range.addr, end - start);
+            found |= zeroed.is_ok();
+        }
+    }
+    found
 }
 
 /// A range of the program's memory that was put into a memfd.
@@ -233,14 +400,20 @@ impl Drop for Remapped {
 impl Remapped {
     fn give_back_all(&self) -> io::Result<()> {
         for area in Area::all()? {
-            let is_ours = area.is_shared && area.inode == self.inode;
-            let place = self.addr.checked_add(area.offset);
-            if is_ours && place == Some(area.range.start) && area.range.end <= self.addr + self.len
-            {
+            if area.is_shared && self.is_seen_in(&area) {
                 self.give_back(&area)?;
             }
         }
         Ok(())
+    }
+
+    /// Whether this is mapped there, in its place.
+    fn is_seen_in(&self, area: &Area) -> bool {
+        let place = self.addr.checked_add(area.offset);
+        area.is_remapped
+            && area.inode == self.inode
+            && place == Some(area.range.start)
+            && area.range.end <= self.addr + self.len
     }
 
     fn give_back(&self, area: &Area) -> Result<(), Errno> {

@@ -39,13 +39,7 @@ impl Memory {
     }
 
     fn share(&self) -> Result<Shared, NotRemapped> {
-        // Tests run in threads of one process.
-        loop {
-            match share(self.addr(), self.len as u64) {
-                Err(NotRemapped::Busy) => std::thread::yield_now(),
-                result => return result,
-            }
-        }
+        share(self.addr(), self.len as u64, u64::MAX)
     }
 
     /// `None`, and said so, where this user cannot be tested.
@@ -155,14 +149,7 @@ fn no_write_is_lost() {
 fn only_ordinary_memory_of_whole_pages_is_remapped() {
     let memory = Memory::new(LEN);
     let page = page_size() as u64;
-    let shared = |addr, len| {
-        loop {
-            match share(addr, len) {
-                Err(NotRemapped::Busy) => std::thread::yield_now(),
-                result => return result.map(|_| ()).unwrap_err(),
-            }
-        }
-    };
+    let shared = |addr, len| share(addr, len, u64::MAX).map(|_| ()).unwrap_err();
     assert!(matches!(shared(memory.addr(), MIN_LEN - 1), NotRemapped::Short(_)));
     for (addr, len) in [
         (memory.addr() + 8, MIN_LEN),
@@ -205,12 +192,7 @@ fn the_stack_of_the_caller_is_refused() {
     let stack = vec![0u8; 0];
     let page = page_size() as u64;
     let here = (&raw const stack).addr() as u64 / page * page;
-    let refused = loop {
-        match share(here - MIN_LEN + page, MIN_LEN) {
-            Err(NotRemapped::Busy) => std::thread::yield_now(),
-            result => break result.unwrap_err(),
-        }
-    };
+    let refused = share(here - MIN_LEN + page, MIN_LEN, u64::MAX).unwrap_err();
     assert!(matches!(refused, NotRemapped::OwnStack { .. }), "{refused}");
 }
 
@@ -218,12 +200,7 @@ fn the_stack_of_the_caller_is_refused() {
 fn a_range_within_one_that_is_shared_is_in_the_same_memfd() {
     let memory = Memory::new(LEN);
     let Some(whole) = memory.shared() else { return };
-    let part = loop {
-        match share(memory.addr() + MIN_LEN, 2 * MIN_LEN) {
-            Err(NotRemapped::Busy) => std::thread::yield_now(),
-            result => break result.unwrap(),
-        }
-    };
+    let part = share(memory.addr() + MIN_LEN, 2 * MIN_LEN, u64::MAX).unwrap();
     assert_eq!((whole.offset(), part.offset()), (0, MIN_LEN));
     drop(whole);
     daemons_view(&part, 8).store_u64(0, 1).unwrap();
@@ -250,11 +227,148 @@ fn in_the_end_the_memory_is_the_programs_own_again() {
 }
 
 #[test]
-fn a_child_does_not_have_what_is_shared() {
+fn a_child_of_fork_has_a_copy_of_its_own() {
     let memory = Memory::new(LEN);
     let Some(shared) = memory.shared() else { return };
-    let child = in_child(|| memory.holds_its_numbers());
-    assert_eq!(child.signal(), Some(libc::SIGSEGV));
+    let view = daemons_view(&shared, LEN);
+    let protection = rustix::mm::MprotectFlags::READ;
+    // SAFETY: nobody writes to this page any more.
+    unsafe { rustix::mm::mprotect(memory.start.byte_add(4096), 4096, protection) }.unwrap();
+    let child = in_child(|| {
+        // What the parent's peers write now is not the child's.
+        view.store_u64(80, 1).unwrap();
+        let had_all = memory.holds_its_numbers();
+        // And what the child writes is not the parent's, nor its own child's parent's.
+        memory.words()[0].store(99, Ordering::Relaxed);
+        let grandchild = in_child(|| {
+            let has_it = memory.words()[0].load(Ordering::Relaxed) == 99;
+            memory.words()[1].store(98, Ordering::Relaxed);
+            has_it
+        });
+        had_all && grandchild.success() && memory.words()[1].load(Ordering::Relaxed) == 1
+    });
+    assert!(child.success(), "{child}");
+    let reads_only = in_child(|| {
+        memory.words()[512].store(1, Ordering::Relaxed);
+        true
+    });
+    assert_eq!(reads_only.signal(), Some(libc::SIGSEGV), "rights are as they were");
+    assert_eq!(memory.words()[10].swap(10, Ordering::Relaxed), 1, "still shared with the daemon");
+    assert!(memory.holds_its_numbers());
+}
+
+#[test]
+fn a_parent_that_remaps_in_several_threads_has_children_with_all_their_memory() {
+    let memory = Memory::new(LEN);
+    let Some(_shared) = memory.shared() else { return };
+    let is_over = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(move || {
+                let other = Memory::new(LEN);
+                while !is_over.load(Ordering::Relaxed) {
+                    drop(other.share());
+                }
+            });
+        }
+        for _ in 0..50 {
+            assert!(in_child(|| memory.holds_its_numbers()).success());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// In a process of its own, in which no other test forks at the same time.
+#[test]
+fn a_child_of_a_bare_clone_does_not_share_with_its_parent() {
+    let outcome = in_child(|| {
+        let memory = Memory::new(LEN);
+        let _shared = memory.share().unwrap();
+        // SAFETY: as `fork` without its handlers; the child only reads memory, and ends.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        if child == 0 {
+            let code = i32::from(!memory.holds_its_numbers());
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(code) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for our own child.
+        unsafe { libc::waitpid(child as libc::pid_t, &mut status, 0) };
+        ExitStatus::from_raw(status).signal() == Some(libc::SIGSEGV)
+    });
+    assert!(outcome.success(), "{outcome}");
+}
+
+#[test]
+fn discarded_memory_is_zero_for_the_program_and_the_daemon() {
+    let memory = Memory::new(LEN);
+    let Some(shared) = memory.shared() else { return };
+    let view = daemons_view(&shared, LEN);
+    let page = page_size();
+    assert!(!discard(memory.addr() - 1, 1), "of nobody");
+    assert!(discard(memory.addr() + page as u64, page as u64));
+    let words = memory.words();
+    let is_zero = |word: usize| words[word].load(Ordering::Relaxed) == 0;
+    assert!((page / 8..2 * page / 8).all(is_zero));
+    assert!(!is_zero(page / 8 - 1) && !is_zero(2 * page / 8));
+    let mut bytes = [1; 8];
+    view.read(page as u64 + 80, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 8]);
+    words[page / 8].store(7, Ordering::Relaxed);
+    view.read(page as u64, &mut bytes).unwrap();
+    assert_eq!(u64::from_ne_bytes(bytes), 7, "still the same memory");
+}
+
+#[test]
+fn memory_that_the_daemon_reaches_by_system_calls_is_not_remapped() {
+    let memory = Memory::new(LEN);
+    let Registered::Copied(copied, why) = Registered::new(memory.addr() + 8, 100, u64::MAX) else {
+        panic!("100 bytes were remapped");
+    };
+    assert_eq!(why, WhyCopied::Short);
+    assert!(matches!(memory.share(), Err(NotRemapped::Copied { .. })));
+    drop(copied);
+    let Some(shared) = memory.shared() else { return };
+    // Where it is remapped already, both ways lead to the same bytes.
+    assert!(matches!(Registered::new(memory.addr(), 100, u64::MAX), Registered::Copied(..)));
+    drop(shared);
+}
+
+#[test]
+fn nothing_is_remapped_that_is_longer_than_asked_for() {
+    let memory = Memory::new(LEN);
+    let why = |longest| match Registered::new(memory.addr(), LEN as u64, longest) {
+        Registered::Copied(_, why) => Some(why),
+        Registered::Shared(_) => None,
+    };
+    assert_eq!(why(LEN as u64 - 1), Some(WhyCopied::Long));
+    assert_eq!(why(0), Some(WhyCopied::NotAsked));
+    assert!(matches!(why(LEN as u64), None | Some(WhyCopied::Threads)));
+}
+
+/// In a process of its own, where the tests beside do not matter.
+#[test]
+fn nothing_is_remapped_where_somebody_may_hold_on_to_pages() {
+    let memory = Memory::new(LEN);
+    let outcome = in_child(|| {
+        // SAFETY: our own memory, which stays where it is.
+        let locked = unsafe { rustix::mm::mlock(memory.start, 4096) };
+        locked.is_err() || matches!(memory.share(), Err(NotRemapped::Held("mlock")))
+    });
+    assert!(outcome.success(), "{outcome}");
+    let outcome = in_child(|| {
+        let mut context = 0u64;
+        // SAFETY: fills in the context, which lives on the stack.
+        let made = unsafe { libc::syscall(libc::SYS_io_setup, 8, &raw mut context) };
+        made != 0 || matches!(memory.share(), Err(NotRemapped::Held(_)))
+    });
+    assert!(outcome.success(), "{outcome}");
+}
+
+#[test]
+fn a_parents_range_means_nothing_in_a_child() {
+    let memory = Memory::new(LEN);
+    let Some(shared) = memory.shared() else { return };
     let child = in_child(|| {
         // SAFETY: the child's own copy, which it ends without using it again.
         drop(unsafe { std::ptr::read(&shared) });
@@ -309,7 +423,7 @@ fn an_ordinary_user_is_served_in_a_program_of_one_thread() {
         if is_root && unsafe { libc::setuid(NOBODY) } != 0 {
             return false;
         }
-        let shared = match share(memory.addr(), LEN as u64) {
+        let shared = match share(memory.addr(), LEN as u64, u64::MAX) {
             Ok(shared) => shared,
             // Another thread held the lock when the child was made; or nobody at all is served.
             // SAFETY: ends the child at once.

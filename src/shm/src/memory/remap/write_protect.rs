@@ -44,19 +44,21 @@ const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
 const FEATURE_WP_SHMEM: u64 = 1 << 12;
 const REGISTER_MODE_WP: u64 = 2;
 const WRITEPROTECT_MODE_WP: u64 = 1;
-/// `UFFD_USER_MODE_ONLY`: system calls are not stopped; they fail with `EFAULT`.
-pub(crate) const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
 
 /// A range that nobody can write to. Whoever tries waits until this is dropped, and then tries
 /// again, with whatever is mapped there by then.
 pub(super) struct WriteProtection {
-    _userfaultfd: OwnedFd,
+    /// None is needed where nobody else is there to write.
+    _userfaultfd: Option<OwnedFd>,
 }
 
 impl WriteProtection {
     /// Protects a range of private memory. Signals must be blocked: a handler that writes there
     /// would wait for the thread it runs in.
     pub(super) fn of(start: u64, len: u64) -> Result<WriteProtection, NotRemapped> {
+        if is_only_thread().map_err(system("reading /proc/self/task"))? {
+            return Ok(WriteProtection { _userfaultfd: None });
+        }
         let fd = open()?;
         register(&fd, start, len, REGISTER_MODE_WP).map_err(system("registering a userfaultfd"))?;
         let mut protect = WriteProtect { start, len, mode: WRITEPROTECT_MODE_WP };
@@ -64,7 +66,7 @@ impl WriteProtection {
         // and becomes writable again at the latest when the descriptor is closed.
         unsafe { ioctl(&fd, Updater::<{ WRITEPROTECT }, _>::new(&mut protect)) }
             .map_err(system("protecting memory by a userfaultfd"))?;
-        Ok(WriteProtection { _userfaultfd: fd })
+        Ok(WriteProtection { _userfaultfd: Some(fd) })
     }
 }
 
@@ -83,19 +85,13 @@ pub(crate) fn register(fd: &OwnedFd, start: u64, len: u64, mode: u64) -> Result<
     unsafe { ioctl(fd, Updater::<{ REGISTER }, _>::new(&mut register)) }
 }
 
-/// A `userfaultfd` that stops everybody there is.
+/// A `userfaultfd` that stops everybody, system calls too.
 fn open() -> Result<OwnedFd, NotRemapped> {
     // SAFETY: what is done with it is `WriteProtection`'s to justify.
     match unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC) } {
-        Err(Errno::PERM) => {}
-        result => return result.map_err(system("userfaultfd")),
+        Err(Errno::PERM) => Err(NotRemapped::Threads),
+        result => result.map_err(system("userfaultfd")),
     }
-    if !is_only_thread().map_err(system("reading /proc/self/task"))? {
-        return Err(NotRemapped::Threads);
-    }
-    // SAFETY: as above.
-    unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | USER_MODE_ONLY) }
-        .map_err(system("userfaultfd"))
 }
 
 /// Whether the calling thread is the program's only one. Nobody else is there to change that.
