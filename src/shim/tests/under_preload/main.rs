@@ -230,7 +230,7 @@ fn every_function_that_programs_may_call_is_there() {
         fopen fopen64 freopen freopen64 opendir scandir scandir64 scandirat scandirat64
         access faccessat euidaccess eaccess readlink readlinkat __readlink_chk __readlinkat_chk
         realpath __realpath_chk canonicalize_file_name chdir inotify_add_watch
-        getxattr lgetxattr listxattr llistxattr";
+        getxattr lgetxattr listxattr llistxattr madvise";
     for name in expected.split_whitespace() {
         assert!(found.contains(&name), "{name} is not exported");
     }

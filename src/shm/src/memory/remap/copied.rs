@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_overlaps_is_found_until_it_is_gone() {
+    fn a_range_that_overlaps_is_found_until_it_is_gone() {
         // Addresses that no other test has.
         const BASE: u64 = 1 << 60;
         let long = Copied::new(BASE, 1 << 20);

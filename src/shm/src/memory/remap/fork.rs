@@ -8,8 +8,8 @@
 //! or not.
 //!
 //! A child of `vfork` and `posix_spawn` has its parent's memory itself until it is another program.
-//! One that is made by a bare `clone` or by `_Fork`, which run nothing of this, has a hole there; or
-//! shares it, if another thread forks in that very moment.
+//! One that is made by a bare `clone` or by `_Fork`, which run nothing of this, has a hole there;
+//! or shares it, if another thread forks in that very moment.
 
 use super::areas::Area;
 use super::{NotRemapped, READ_WRITE, Ranges, pointer, system};
