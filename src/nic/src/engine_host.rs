@@ -11,6 +11,7 @@ use urxe_engine::{
     AsyncEvent, AtomicOp, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, SrqId, Taken,
 };
 use urxe_shm::control::event::{self, EventRecord};
+use urxe_shm::memory::own_memory::CopyMethod;
 use urxe_shm::memory::process_memory::ProcessMemory;
 use urxe_shm::memory::region::AccessError;
 use urxe_shm::ring::CqError;
@@ -25,6 +26,8 @@ pub(crate) struct ProgramHost {
     pub(crate) channels: EventChannels,
     pub(crate) counters: HostCounters,
     staging: Staging,
+    /// How this process's own memory is reached in this call, if that was asked.
+    own_method: Option<CopyMethod>,
     /// Counts the calls of the engine.
     call: u64,
     /// CQs with completions that the program does not see yet.
@@ -47,6 +50,7 @@ impl ProgramHost {
             channels: EventChannels::default(),
             counters: HostCounters::default(),
             staging: Staging::new(),
+            own_method: None,
             call: 1,
             unpublished: Vec::new(),
             maybe_failed_qps: Vec::new(),
@@ -60,6 +64,7 @@ impl ProgramHost {
     /// To be called before the engine is: what was known of the programs' memory is old.
     pub(crate) fn begin_call(&mut self) {
         self.call += 1;
+        self.own_method = None;
         self.staging.forget_reads();
     }
 
@@ -134,6 +139,21 @@ impl ProgramHost {
         self.counters.lost_events += u64::from(!self.channels.send(channel, record));
     }
 
+    /// How this process's own memory is reached just now.
+    fn own_method(&mut self) -> CopyMethod {
+        *self.own_method.get_or_insert_with(|| {
+            let method = CopyMethod::now();
+            self.counters.unguarded_calls += u64::from(method == CopyMethod::SystemCalls);
+            method
+        })
+    }
+
+    /// Writes to this process's own memory, after all that was written before.
+    fn write_own(&mut self, addr: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        self.staging.before_store()?;
+        self.own_method().write(addr, data).map_err(|_| MemoryFault)
+    }
+
     fn fault(&mut self) -> MemoryFault {
         // MEM-007: the engine fails the QP that asked.
         self.counters.memory_faults += 1;
@@ -159,6 +179,10 @@ impl Host for ProgramHost {
     fn read(&mut self, region: RegionId, offset: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
         let result = match self.objects.memory(region) {
             Some(Memory::Shared(mapping)) => mapping.read(offset, buf).map_err(|_| MemoryFault),
+            Some(&Memory::Own { addr }) => {
+                let method = self.own_method();
+                method.read(addr.wrapping_add(offset), buf).map_err(|_| MemoryFault)
+            }
             Some(Memory::Process { memory, addr, .. }) => {
                 self.staging.read(memory, addr.wrapping_add(offset), buf)
             }
@@ -173,6 +197,7 @@ impl Host for ProgramHost {
                 .staging
                 .before_store()
                 .and_then(|()| mapping.write(offset, data).map_err(|_| MemoryFault)),
+            Some(&Memory::Own { addr }) => self.write_own(addr.wrapping_add(offset), data),
             Some(Memory::Process { memory, addr, .. }) => {
                 self.staging.write(memory, addr.wrapping_add(offset), data)
             }
@@ -181,7 +206,7 @@ impl Host for ProgramHost {
         result.map_err(|_| self.fault())
     }
 
-    // Shared memory has the order of the writes already.
+    // Shared memory, and that of this process, have the order of the writes already.
     fn write_barrier(&mut self) {
         self.staging.barrier();
     }
@@ -240,6 +265,7 @@ impl Host for ProgramHost {
                         Err(AccessError::OutOfBounds(_)) => Err(MemoryFault),
                     }
                 }),
+                Some(&Memory::Own { addr }) => self.write_own(addr.wrapping_add(offset), &data),
                 // Alone, not as part of a longer copy, which could be seen half done.
                 Some(Memory::Process { memory, addr, .. }) => {
                     // ORDER-004
@@ -363,6 +389,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use urxe_engine::{MrSpec, PdId};
     use urxe_shm::control::WhyCopied;
+    use urxe_shm::memory::own_memory;
     use urxe_shm::memory::process_memory::open_own;
     use urxe_shm::memory::region::{Mapping, create_memfd};
     use urxe_types::Access;
@@ -373,34 +400,53 @@ mod tests {
     /// How often the poller must have seen something new, however busy the machine is.
     const LOOKS: u64 = 100;
 
+    /// The kinds of memory.
+    #[derive(Clone, Copy, Debug)]
+    enum Kind {
+        Shared,
+        Own,
+        Process,
+    }
+
+    const KINDS: [Kind; 3] = [Kind::Shared, Kind::Own, Kind::Process];
+
     /// Memory of one kind, and how its program looks at it.
     enum Polled {
-        Shared(Mapping),
-        Process(Box<[AtomicU64]>),
+        Mapped(Mapping),
+        Words(Box<[AtomicU64]>),
     }
 
     impl Polled {
         /// Memory, and the region that the device has of it.
-        fn new(shared: bool) -> (Polled, Memory) {
-            if shared {
-                let file = create_memfd("test", 4096).unwrap();
-                let map = || Mapping::new(&file, 0, 4096).unwrap();
-                return (Polled::Shared(map()), Memory::Shared(map()));
-            }
+        fn new(kind: Kind) -> (Polled, Memory) {
             let words: Box<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
-            let memory = Rc::new(ProcessMemory::accept(open_own().unwrap()).unwrap());
-            let addr = words.as_ptr() as u64;
-            (Polled::Process(words), Memory::Process { memory, addr, why: WhyCopied::NotAsked })
+            let addr = words.as_ptr().expose_provenance() as u64;
+            let region = match kind {
+                Kind::Shared => {
+                    let file = create_memfd("test", 4096).unwrap();
+                    let map = || Mapping::new(&file, 0, 4096).unwrap();
+                    return (Polled::Mapped(map()), Memory::Shared(map()));
+                }
+                Kind::Own => {
+                    assert!(own_memory::prepare());
+                    Memory::Own { addr }
+                }
+                Kind::Process => {
+                    let memory = Rc::new(ProcessMemory::accept(open_own().unwrap()).unwrap());
+                    Memory::Process { memory, addr, why: WhyCopied::NotAsked }
+                }
+            };
+            (Polled::Words(words), region)
         }
 
         fn word(&self, index: usize) -> u64 {
             match self {
-                Polled::Shared(mapping) => {
+                Polled::Mapped(mapping) => {
                     let mut bytes = [0; 8];
                     mapping.read(8 * index as u64, &mut bytes).unwrap();
                     u64::from_ne_bytes(bytes)
                 }
-                Polled::Process(words) => words[index].load(Ordering::Acquire),
+                Polled::Words(words) => words[index].load(Ordering::Acquire),
             }
         }
     }
@@ -466,16 +512,14 @@ mod tests {
         number.to_ne_bytes().repeat(count)
     }
 
-    /// Has 32 words of one region written and then, by `write_flag`, a word of another, each of the
-    /// two shared with the program or not.
+    /// Has 32 words of one region written and then, by `write_flag`, a word of another, the two of
+    /// any kinds.
     fn check_flag(write_flag: impl Fn(&mut ProgramHost, RegionId, u64)) {
-        for [data_shared, flag_shared] in
-            [[false, false], [false, true], [true, false], [true, true]]
-        {
+        for (data_kind, flag_kind) in KINDS.into_iter().flat_map(|a| KINDS.map(|b| (a, b))) {
             let mut host = ProgramHost::new();
-            let (data, region) = Polled::new(data_shared);
+            let (data, region) = Polled::new(data_kind);
             let data_region = insert(&mut host, region);
-            let (flag, region) = Polled::new(flag_shared);
+            let (flag, region) = Polled::new(flag_kind);
             let flag_region = insert(&mut host, region);
             let mut polled: Vec<_> = (0..32).map(|word| (&data, word)).collect();
             polled.push((&flag, 40));
@@ -500,9 +544,9 @@ mod tests {
 
     #[test]
     fn the_last_word_of_a_message_is_seen_last() {
-        for shared in [false, true] {
+        for kind in KINDS {
             let mut host = ProgramHost::new();
-            let (memory, region) = Polled::new(shared);
+            let (memory, region) = Polled::new(kind);
             let region = insert(&mut host, region);
             let polled: Vec<_> = (0..48).map(|word| (&memory, word)).collect();
             check_order(&polled, &mut host, |host, number| {
@@ -515,6 +559,22 @@ mod tests {
                 host.sync().unwrap();
             });
         }
+    }
+
+    #[test]
+    fn own_memory_that_is_not_there_is_a_fault_that_is_counted() {
+        let mut host = ProgramHost::new();
+        let (memory, region) = Polled::new(Kind::Own);
+        let here = insert(&mut host, region);
+        let gone = insert(&mut host, Memory::Own { addr: 4096 });
+        host.begin_call();
+        assert_eq!(host.write(gone, 0, &[1; 8]), Err(MemoryFault));
+        assert_eq!(host.read(gone, 0, &mut [0; 8]), Err(MemoryFault));
+        assert_eq!(host.atomic(gone, 0, AtomicOp::FetchAdd(1)), Err(MemoryFault));
+        assert_eq!(host.counters.memory_faults, 3);
+        host.write(here, 8, &words_of(7, 1)).unwrap();
+        assert_eq!(memory.word(1), 7);
+        assert_eq!(host.counters.unguarded_calls, u64::from(cfg!(not(target_arch = "x86_64"))));
     }
 
     #[test]

@@ -47,6 +47,11 @@ impl EventTarget {
 pub enum Memory {
     /// Shared with the program: loads and stores.
     Shared(Mapping),
+    /// Of the process that the data path runs in: copies that notice if it is not there.
+    Own {
+        /// Address of the first byte.
+        addr: u64,
+    },
     /// Anything else the program has: system calls.
     Process {
         /// The program's memory.
@@ -86,7 +91,7 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// Whether it is reached by loads and stores.
+    /// Whether it is mapped for its program.
     pub fn is_mapped(&self) -> bool {
         matches!(self.memory, Some(Memory::Shared(_)))
     }

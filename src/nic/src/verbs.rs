@@ -267,7 +267,7 @@ impl Nic {
         match mr.as_ref().and_then(|mr| mr.memory.as_ref()) {
             Some(Memory::Shared(_)) => self.mapped_mrs -= 1,
             Some(Memory::Process { memory, .. }) => self.host.release(memory),
-            None => {}
+            Some(Memory::Own { .. }) | None => {}
         }
         Ok(mr)
     }

@@ -31,7 +31,9 @@ pub(crate) fn register(
     if on_demand {
         return tell(Registered::copied(start, length, WhyCopied::OnDemand));
     }
-    let longest = remap::longest_wanted(remap::LONGEST_BY_DEFAULT);
+    // A slot of the program's own reaches it without.
+    let by_default = if session.has_own_slot() { 0 } else { remap::LONGEST_BY_DEFAULT };
+    let longest = remap::longest_wanted(by_default);
     let registered = Registered::new(start, length, longest);
     let is_shared = matches!(registered, Registered::Shared(_));
     match tell(registered) {

@@ -122,6 +122,11 @@ impl Session {
         Ok(Session { connection: ManuallyDrop::new(connection), own, slot })
     }
 
+    /// Whether this process runs the slot that serves it.
+    pub(crate) fn has_own_slot(&self) -> bool {
+        self.slot.is_some()
+    }
+
     /// Asks the daemon for something and waits for the answer. What it refuses has the errno that
     /// the kernel would give; a fork's parent's session is `EIO`, and so is a daemon that is gone,
     /// unless something is to be destroyed: that is done then.

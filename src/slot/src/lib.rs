@@ -70,6 +70,15 @@ pub enum SlotError {
     Count(#[from] NoSlotCount),
 }
 
+/// Who runs a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runner {
+    /// The daemon, or a worker of it: for any programs.
+    Daemon,
+    /// The program whose slot it is.
+    Program,
+}
+
 /// What a slot has been given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allotment {
@@ -78,6 +87,8 @@ pub(crate) struct Allotment {
     pub(crate) numbering: Numbering,
     /// Registrations that it may have mapped.
     pub(crate) max_mapped_mrs: usize,
+    /// Whose it is.
+    pub(crate) runner: Runner,
 }
 
 /// Serves what comes over a link, until the broker lets go of it.
@@ -85,7 +96,7 @@ pub(crate) struct Allotment {
 /// # Errors
 /// Why the slot ended otherwise.
 pub fn serve(socket: OwnedFd) -> Result<(), SlotError> {
-    match RunningSlot::begin(socket) {
+    match RunningSlot::begin(socket, Runner::Daemon) {
         Err(SlotError::Link(LinkError::Closed)) => Ok(()),
         begun => begun?.run(),
     }
@@ -100,12 +111,12 @@ impl RunningSlot {
     ///
     /// # Errors
     /// Why the slot cannot be; [`LinkError::Closed`] if the broker has let go of it.
-    pub fn begin(socket: OwnedFd) -> Result<RunningSlot, SlotError> {
+    pub(crate) fn begin(socket: OwnedFd, runner: Runner) -> Result<RunningSlot, SlotError> {
         // Timers of the transport are microseconds; the default slack is 50 of them. Where this is
         // refused they are only less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut link = Link::new(socket);
-        let (allotment, devices) = begin(&mut link)?;
+        let (allotment, devices) = begin(&mut link, runner)?;
         let event_loop = EventLoop::new(Instant::now(), link, allotment, devices);
         Ok(RunningSlot(event_loop.map_err(SlotError::System)?))
     }
@@ -120,7 +131,10 @@ impl RunningSlot {
 }
 
 /// Makes the devices that the broker names first of all.
-fn begin(link: &mut Link<ToBroker, ToSlot>) -> Result<(Allotment, Vec<SlotDevice>), SlotError> {
+fn begin(
+    link: &mut Link<ToBroker, ToSlot>,
+    runner: Runner,
+) -> Result<(Allotment, Vec<SlotDevice>), SlotError> {
     let mut devices = Vec::new();
     let mut begun: Option<(Allotment, usize, Tuning)> = None;
     loop {
@@ -134,7 +148,8 @@ fn begin(link: &mut Link<ToBroker, ToSlot>) -> Result<(Allotment, Vec<SlotDevice
                 let SlotBeginning { slot, slots, devices, tuning, numbering, max_mapped_mrs } =
                     start;
                 let slot = SlotCount::try_from(slots)?.slot(slot)?;
-                begun = Some((Allotment { slot, numbering, max_mapped_mrs }, devices, tuning));
+                let allotment = Allotment { slot, numbering, max_mapped_mrs, runner };
+                begun = Some((allotment, devices, tuning));
             }
             ((ToSlot::Open(beginning), mut fds), Some((Allotment { slot, .. }, _, tuning))) => {
                 let capture = fds.pop().map(File::from);

@@ -7,14 +7,15 @@
 //! - The thread gets no signals and has descriptors of its own
 //!   ([`own_thread`](urxe_shm::client::own_thread)): a child of `fork` has nothing of the slot, and
 //!   whatever ends the process, or makes it another program, ends the slot.
-//! - The program's memory is reached through its `/proc/self/mem`, as by the daemon: where it has
-//!   unmapped what a peer still writes to, the QP fails, and the program goes on.
+//! - The program's memory is reached by copies that notice where it is not there
+//!   ([`own_memory`](urxe_shm::memory::own_memory)): where the program has unmapped what a peer
+//!   still writes to, the QP fails, and the program goes on.
 //! - A panic ends the slot, and so the session, and nothing else, unless the program was made to
 //!   abort at a panic.
 //! - While the program is stopped, its device is silent, and peers try again until they have tried
 //!   often enough.
 
-use crate::{RunningSlot, SlotError};
+use crate::{Runner, RunningSlot, SlotError};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -78,13 +79,22 @@ fn caught<T>(result: std::thread::Result<Result<T, SlotError>>) -> Result<T, Slo
 
 /// The thread of a slot, from its beginning, which is told, to its end.
 fn run(link: OwnedFd, why_ended: &OnceLock<String>, tell: impl FnOnce(Result<(), SlotError>)) {
-    let mut slot = match caught(catch_unwind(|| RunningSlot::begin(link))) {
+    let slot = match caught(catch_unwind(|| RunningSlot::begin(link, Runner::Program))) {
         Ok(slot) => slot,
         Err(error) => return tell(Err(error)),
     };
     tell(Ok(()));
+    serve(slot, why_ended, RunningSlot::run);
+}
+
+/// Serves in a slot, to its end.
+fn serve<S>(
+    mut slot: S,
+    why_ended: &OnceLock<String>,
+    run: impl FnOnce(&mut S) -> Result<(), SlotError>,
+) {
     // OWN-011
-    let served = caught(catch_unwind(AssertUnwindSafe(|| slot.run())));
+    let served = caught(catch_unwind(AssertUnwindSafe(|| run(&mut slot))));
     // Before the connections of its sessions end: who notices that finds the reason.
     if let Err(error) = served {
         let _ = why_ended.set(error.to_string());
@@ -95,11 +105,26 @@ fn run(link: OwnedFd, why_ended: &OnceLock<String>, tell: impl FnOnce(Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
 
     #[test]
     fn a_panic_is_an_end_with_a_reason() {
         let error = caught::<()>(catch_unwind(|| panic!("as the test wants it"))).unwrap_err();
         assert_eq!(error.to_string(), "it panicked");
+    }
+
+    /// As a program finds out: by what the slot had, which is closed.
+    #[test]
+    fn a_panic_in_the_thread_of_a_slot_ends_the_slot_and_gives_the_reason_before() {
+        let (of_slot, of_program) = Channel::pair().unwrap();
+        let why_ended = Arc::new(OnceLock::new());
+        let of_thread = Arc::clone(&why_ended);
+        let body = move |of_slot| serve(of_slot, &of_thread, |_| panic!("as the test wants it"));
+        own_thread::spawn("test", of_slot, body).unwrap();
+        let mut program = [PollFd::new(&of_program, PollFlags::empty())];
+        poll(&mut program, None).unwrap();
+        assert!(program[0].revents().contains(PollFlags::HUP));
+        assert_eq!(why_ended.get().map(String::as_str), Some("it panicked"));
     }
 
     #[test]

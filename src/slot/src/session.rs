@@ -4,7 +4,6 @@
 //! that sent it, so a handle of another session does not exist; and when the connection ends,
 //! these tables say what is to be freed.
 
-use crate::Allotment;
 use crate::awake::Rest;
 use crate::cm_pipe::CmPipe;
 use crate::counters::DaemonCounters;
@@ -14,6 +13,7 @@ use crate::link::ToBroker;
 use crate::objects::{Objects, PendingFree};
 use crate::refusal::{Refusal, no_such, refuse};
 use crate::resources::{CompChannel, Context};
+use crate::{Allotment, Runner};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,13 +22,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
-use urxe_nic::{ChannelId, OwnerId};
+use urxe_nic::{ChannelId, Memory, OwnerId};
 use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::closing::Closer;
 use urxe_shm::control::{
     CmChannelHandle, CmReply, CmRequest, ContextHandle, ControlError, Reply, Request, RingLocation,
+    WhyCopied,
 };
 use urxe_shm::memory::arena::{Arena, Extent};
+use urxe_shm::memory::own_memory;
 use urxe_shm::memory::process_memory::ProcessMemory;
 use urxe_shm::memory::region::Window;
 use urxe_shm::ring::completion_notifier::CompletionNotifier;
@@ -84,6 +86,8 @@ pub(crate) struct Session {
     program: Program,
     shared: Option<Shared>,
     process_memory: Option<Rc<ProcessMemory>>,
+    /// It is the memory of the process that we are in.
+    memory_is_own: bool,
     pub(crate) objects: Objects,
     /// Which QP, by its handle, is attached to which multicast group.
     pub(crate) attachments: BTreeSet<(u32, IpAddr)>,
@@ -150,6 +154,7 @@ impl Session {
             program: Program { uid, name: format!("[{pid}]").into() },
             shared: None,
             process_memory: None,
+            memory_is_own: false,
             objects: Objects::default(),
             attachments: BTreeSet::new(),
             pending_frees: Vec::new(),
@@ -221,6 +226,10 @@ impl Session {
         let name = self.program.name.to_string();
         ctx.to_broker.push(ToBroker::Named { session: self.id.0, name });
         self.shared = Some(shared);
+        // OWN-020: what tells this process's memory from that of a fork of it is the memory itself.
+        self.memory_is_own = ctx.allotment.runner == Runner::Program
+            && process_memory.as_ref().is_some_and(|memory| memory.is_own())
+            && own_memory::prepare();
         self.process_memory = process_memory;
         Ok(Answer::Reply { reply: Reply::Hello { memory_limit }, fds: vec![memfd, wake] })
     }
@@ -233,6 +242,16 @@ impl Session {
     /// Its memory, if it has passed it.
     pub(crate) fn process_memory(&self) -> Option<&Rc<ProcessMemory>> {
         self.process_memory.as_ref()
+    }
+
+    /// The memory at an address of the program's, which has passed it, and says why it does not
+    /// share it.
+    pub(crate) fn memory_at(&self, addr: u64, why: WhyCopied) -> Option<Memory> {
+        let memory = self.process_memory.as_ref()?;
+        Some(match self.memory_is_own {
+            true => Memory::Own { addr },
+            false => Memory::Process { memory: Rc::clone(memory), addr, why },
+        })
     }
 
     /// Whether an event channel of a device is of this session.

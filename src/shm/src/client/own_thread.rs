@@ -1,6 +1,7 @@
 //! A thread of ours in a program that knows nothing of it.
 //!
-//! - No signal is delivered to it: handlers of the program run in threads of the program.
+//! - No signal is delivered to it: handlers of the program run in threads of the program. Only
+//!   those that a fault brings are not blocked, since a fault is the end of who blocks them.
 //! - Its descriptors are its own, in a table that no other thread of the program has. So the
 //!   program may close all descriptors that it knows nothing of, and what the thread has open is
 //!   neither in the way of a number that the program counts on, nor inherited by a child, nor kept
@@ -15,6 +16,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::mpsc;
 use std::thread;
+
+/// The signals of memory that is not there.
+const FAULTS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// The first number behind those of the standard streams.
 const FIRST: RawFd = 3;
@@ -57,6 +61,9 @@ fn without_signals<T>(begin: impl FnOnce() -> T) -> T {
     // That no signal is delivered to this thread meanwhile delays them.
     let is_set = unsafe {
         libc::sigfillset(all.as_mut_ptr());
+        for signal in FAULTS {
+            libc::sigdelset(all.as_mut_ptr(), signal);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
     };
     let begun = begin();
@@ -156,8 +163,11 @@ mod tests {
             blocked("thread-self")
         });
         assert_eq!(blocked("thread-self"), before);
+        let bit = |signal: libc::c_int| 1u64 << (signal - 1);
+        let faults = FAULTS.map(bit).iter().sum::<u64>();
+        assert_eq!(of_thread & faults, 0);
         // All but those that cannot be blocked, and two of the C library's.
-        let unblockable = [9, 19, 32, 33].map(|signal: u64| 1 << (signal - 1));
-        assert_eq!(of_thread | unblockable.iter().sum::<u64>(), u64::MAX);
+        let unblockable = [9, 19, 32, 33].map(bit);
+        assert_eq!(of_thread | faults | unblockable.iter().sum::<u64>(), u64::MAX);
     }
 }

@@ -89,7 +89,7 @@ pub enum ResourceDetail {
         length: u64,
         /// What is allowed.
         access: Access,
-        /// Why the daemon reaches it by system calls; none if by loads and stores.
+        /// Why it is reached by system calls; none if by loads and stores.
         copied: Option<WhyCopied>,
     },
     Mw {

@@ -4,9 +4,12 @@
 //!   [`session_memory`]: that memfd in one's own address space.
 //! - [`process_memory`]: any other memory of a program. [`remap`]: how such memory becomes shared.
 //!   [`process`]: noticing that a program has forked, whose memory is then another's.
+//! - [`own_memory`]: memory of one's own process that may not be there.
 //! - [`store_order`]: in which order a program sees what is written to its memory.
 
 pub mod arena;
+mod guarded_copy;
+pub mod own_memory;
 pub mod process;
 pub mod process_memory;
 pub mod region;

@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many ends of pieces [`ProcessMemory::write_in_order`] takes.
 pub const MAX_PIECES: usize = 32;
@@ -86,6 +87,18 @@ impl ProcessMemory {
             return Err(NotProcessMemory::NotReadWrite);
         }
         Ok(Self { fd })
+    }
+
+    /// Whether it is that of this very process.
+    pub fn is_own(&self) -> bool {
+        let mark = AtomicU64::new(0);
+        let addr = (&raw const mark).expose_provenance() as u64;
+        // What another process has there, a fork of this one for instance, does not change with it.
+        (1..=2u64).all(|value| {
+            mark.store(value, Ordering::SeqCst);
+            let mut found = [0; 8];
+            self.read(addr, &mut found).is_ok() && u64::from_ne_bytes(found) == value
+        })
     }
 
     /// Copies from the program.
@@ -289,6 +302,27 @@ mod tests {
         let fault = Err(Fault { addr, len: 16, errno: Errno::FAULT });
         assert_eq!(memory.read(addr, &mut [0; 16]), fault);
         assert_eq!(memory.write(addr, &[0; 16]), fault);
+    }
+
+    #[test]
+    fn only_the_memory_of_this_process_is_its_own() {
+        assert!(own_memory().is_own());
+        let (asked, ask) = rustix::pipe::pipe().unwrap();
+        // SAFETY: between fork and _exit the child makes no call but of the system.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(ask);
+            let _ = rustix::io::read(&asked, &mut [0]);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) };
+        }
+        let path = format!("/proc/{child}/mem");
+        let file = rustix::fs::open(path, OFlags::RDWR, Mode::empty()).unwrap();
+        let is_own = ProcessMemory::accept(file).unwrap().is_own();
+        drop(ask);
+        // SAFETY: waits for our own child.
+        assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+        assert!(!is_own);
     }
 
     #[test]

@@ -34,9 +34,16 @@ pub fn body_len(addr: u64, len: usize) -> usize {
 
 /// Where among the `len` bytes at `addr` the last aligned 8-byte word begins that has any of
 /// them; 0 if all are in it.
-fn last_word(addr: u64, len: usize) -> usize {
+pub(crate) fn last_word(addr: u64, len: usize) -> usize {
     let in_word = (addr.wrapping_add(len as u64).wrapping_sub(1) % 8 + 1) as usize;
     len.saturating_sub(in_word)
+}
+
+/// The length of the largest aligned number of 1, 2, 4 or 8 bytes that the `len` bytes at `addr`
+/// begin with; `len` is not 0.
+pub(crate) fn first_number(addr: u64, len: usize) -> usize {
+    let aligned = 1 << addr.trailing_zeros().min(3);
+    aligned.min(1 << len.ilog2())
 }
 
 /// Copies into memory that others look at meanwhile: after all that was stored there before, and
@@ -68,10 +75,9 @@ unsafe fn store_numbers(mut target: NonNull<u8>, mut bytes: &[u8]) {
     }
     const ORDER: Ordering = Ordering::Release;
     while !bytes.is_empty() {
-        let aligned = 1 << target.addr().trailing_zeros().min(3);
-        let (word, rest) = bytes.split_at(aligned.min(1 << bytes.len().ilog2()));
-        // SAFETY: the bytes are the caller's promise, `aligned` says that they are aligned, and an
-        // atomic may be shared with anybody. The next bytes are at most at the target's end.
+        let (word, rest) = bytes.split_at(first_number(target.addr().get() as u64, bytes.len()));
+        // SAFETY: the bytes are the caller's promise, they are aligned as `first_number` says, and
+        // an atomic may be shared with anybody. The next bytes are at most at the target's end.
         unsafe {
             match word.len() {
                 8 => target

@@ -7,7 +7,6 @@ use crate::refusal::check_quota;
 use crate::session::{Answer, Session, SlotCtx};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
 use urxe_engine::{DeregMrError, RegMrError};
 use urxe_nic::{Memory, MemorySpec};
 use urxe_shm::control::{
@@ -180,11 +179,13 @@ fn map(
 
 /// Finds memory in the program, and makes sure that it is there.
 fn reach(session: &Session, request: &MrRequest, why: WhyCopied) -> Result<Memory, ControlError> {
-    let memory = session.process_memory().ok_or_else(|| {
+    let missing = || {
         let sentence = "process memory cannot be registered: the program passed no \
                         /proc/self/mem with its Hello";
         refuse(Errno::FAULT, sentence)
-    })?;
+    };
+    let found = session.process_memory().zip(session.memory_at(request.addr, why));
+    let (memory, found) = found.ok_or_else(missing)?;
     let last = request.addr + (request.length - 1);
     let page = page_size() as u64;
     let is_one_page = request.addr / page == last / page;
@@ -193,7 +194,7 @@ fn reach(session: &Session, request: &MrRequest, why: WhyCopied) -> Result<Memor
         // MEM-005
         probe(memory, addr).map_err(|fault| refuse_reach(request, addr, &fault))?;
     }
-    Ok(Memory::Process { memory: Rc::clone(memory), addr: request.addr, why })
+    Ok(found)
 }
 
 fn refuse_reach(request: &MrRequest, addr: u64, fault: &Fault) -> ControlError {

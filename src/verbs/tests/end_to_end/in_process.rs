@@ -1,10 +1,13 @@
 //! Programs whose data path runs in them.
 
-use crate::{Net, Side, start};
+use crate::{ALL, Net, Side, start};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use urxe_shm::client::Connection;
+use urxe_shm::control::{Cursor, Reply, Request};
 use urxe_verbs::*;
 
 /// Has every side a slot of its own in this process.
@@ -96,6 +99,85 @@ fn a_killed_program_leaves_nothing_though_its_child_lives() {
     // SAFETY: the same.
     unsafe { libc::kill(child, libc::SIGKILL) };
     assert!(is_there, "the child did not live on");
+}
+
+/// No test of its own: a program with a slot of its own that becomes another.
+#[test]
+fn as_a_program_that_becomes_another() {
+    let Some(socket) = std::env::var_os(SOCKET).map(PathBuf::from) else { return };
+    let _side = Side::new(&OpenOptions::new().socket(&socket).in_process());
+    writeln!(std::io::stdout(), "becomes another").unwrap();
+    // It ends when the test lets go of its standard input.
+    panic!("{}", Command::new("cat").exec());
+}
+
+#[test]
+fn a_program_that_becomes_another_leaves_nothing() {
+    let daemon = start([[127, 44, 0, 3].into()]).unwrap();
+    let observer = Context::open(&OpenOptions::new().socket(daemon.socket())).unwrap();
+    let mut program = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "in_process::as_a_program_that_becomes_another", "--nocapture"])
+        .env(SOCKET, daemon.socket())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(program.stdout.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("becomes another")));
+    eventually("its QPs are gone", || qps(&observer) == 0);
+    assert!(program.try_wait().unwrap().is_none(), "the other program has ended");
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+}
+
+/// A counter of the data paths of the first device.
+fn counted(socket: &Path, counter: &str) -> u64 {
+    let (_, channel) = urxe_shm::connect_to_daemon(Some(socket)).unwrap();
+    let connection = Connection::new(channel, "counter", 0).unwrap();
+    let request = Request::Stats { device: "urxe0".into(), from: Cursor::default() };
+    let Ok((Reply::Stats(page), _)) = connection.call(&request, &[]) else { panic!() };
+    page.device.iter().find(|(info, _)| info.name == counter).unwrap().1
+}
+
+/// No test of its own: a program that handles faults itself.
+#[test]
+fn as_a_program_that_handles_faults() {
+    let Some(socket) = std::env::var_os(SOCKET).map(PathBuf::from) else { return };
+    extern "C" fn end(_: libc::c_int) {
+        // SAFETY: ends the program.
+        unsafe { libc::_exit(3) };
+    }
+    let side = Side::new(&OpenOptions::new().socket(&socket).in_process());
+    let other = side.pd.create_qp(&QpInit::new(&side.cq)).unwrap();
+    side.qp.connect(&other.endpoint().unwrap(), Access::default()).unwrap();
+    other.connect(&side.qp.endpoint().unwrap(), ALL).unwrap();
+    let mut buf = vec![0u8; 100];
+    // SAFETY: the buffer outlives its region, and is not touched before the completion.
+    let mr = unsafe { side.pd.reg_mr(buf.as_mut_ptr(), buf.len(), ALL) }.unwrap();
+    let write = |at: usize| {
+        let there = mr.remote_buf(at..).unwrap();
+        side.qp.post_send(&[SendWr::write(1, Inline(b"hello"), there).signaled()]).unwrap();
+        side.done();
+    };
+    write(0);
+    let before = counted(&socket, "unguarded_calls");
+    // SAFETY: a handler that calls what it may.
+    unsafe { libc::signal(libc::SIGSEGV, end as extern "C" fn(libc::c_int) as usize) };
+    write(5);
+    let after = counted(&socket, "unguarded_calls");
+    assert!(before == 0 && after > 0, "{before} {after}");
+    drop(mr);
+    assert_eq!(&buf[..11], b"hellohello\0");
+}
+
+#[test]
+fn a_program_that_handles_faults_itself_is_served_by_system_calls() {
+    let daemon = start([[127, 44, 0, 2].into()]).unwrap();
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.args(["--exact", "in_process::as_a_program_that_handles_faults", "--nocapture"]);
+    let done = program.env(SOCKET, daemon.socket()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 #[test]
