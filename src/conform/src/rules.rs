@@ -35,7 +35,7 @@ macro_rules! lists {
 const LISTS: &[(&str, &str)] = lists![
     "addresses" "client" "cm" "congestion" "counters" "cq-events" "flush-atomic-write" "hostile"
     "hostile-input" "memory" "memory-order" "multicast" "own-slot" "qp-states" "rc-completer"
-    "rc-requester" "rc-responder" "repair" "share" "slot" "srq" "trains" "uc" "ud" "windows" "wire"
+    "rc-requester" "rc-responder" "repair" "share" "slot" "srq" "trains" "uc" "ud" "why" "windows" "wire"
 ];
 
 static RULES: LazyLock<HashMap<String, Rule>> = LazyLock::new(|| {

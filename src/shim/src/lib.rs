@@ -14,6 +14,7 @@
 //! - [`hooks`]: the functions of libc that are interposed. [`next`]: those of libc itself.
 //! - [`polling`]: programs that look for completions yield the processor meanwhile.
 //! - [`lost`]: what they are told when their daemon is gone.
+//! - [`reasons`]: what their users are told on stderr. [`refused`]: refusals with their sentences.
 //! - [`descriptors`]: which descriptor of the program is what. All others cost one look-up.
 //! - [`paths`]: which paths are ours, and where they really lead.
 //! - [`own_slot`]: whether the data path runs in this process.
@@ -50,6 +51,8 @@ mod next;
 mod own_slot;
 mod paths;
 mod polling;
+mod reasons;
+mod refused;
 pub(crate) mod session;
 pub(crate) mod ucma;
 pub(crate) mod uverbs;

@@ -17,11 +17,8 @@
 //! cannot be told.
 
 use crate::descriptors::{DESCRIPTORS, Descriptor};
-use std::os::fd::BorrowedFd;
+use crate::reasons::{Level, say};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Keeps the line on stderr away, if it has any value.
-const QUIET: &str = "URXE_QUIET";
 
 /// How a session was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,22 +45,13 @@ pub(crate) fn report(loss: Loss<'_>) {
         Loss::OwnSlot(reason) => format!("the slot of this program has ended, because {reason}"),
         Loss::Descriptors => "this program has closed descriptors of its RDMA session".into(),
     };
-    say(&format!(
-        "{what}: outstanding work requests complete with IBV_WC_WR_FLUSH_ERR, and the devices tell \
+    say(
+        Level::Always,
+        &format!(
+            "{what}: outstanding work requests complete with IBV_WC_WR_FLUSH_ERR, and the devices tell \
          IBV_EVENT_DEVICE_FATAL"
-    ));
-}
-
-/// Says something on stderr, unless the program's user wants it quiet.
-pub(crate) fn say(sentence: &str) {
-    if std::env::var_os(QUIET).is_some_and(|value| !value.is_empty()) {
-        return;
-    }
-    let line = format!("urxe: {sentence}\n");
-    // SAFETY: the number is not used after this call, in which the system looks whether it is open.
-    let stderr = unsafe { BorrowedFd::borrow_raw(2) };
-    // Who has closed it wants to know nothing.
-    let _ = rustix::io::write(stderr, line.as_bytes());
+        ),
+    );
 }
 
 /// Completes what is outstanding in all contexts whose sessions are lost.

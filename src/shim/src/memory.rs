@@ -1,5 +1,6 @@
 //! Memory of the program: registering it, and answers written into it.
 
+use crate::refused::Refused;
 use crate::session::Session;
 use crate::uverbs::Registration;
 use rustix::io::Errno;
@@ -16,11 +17,13 @@ use zerocopy::{Immutable, IntoBytes};
 pub(crate) fn register(
     session: &Session,
     wanted: &Registration,
-) -> Result<(Reply, Registered), Errno> {
+) -> Result<(Reply, Registered), Refused> {
     let &Registration { pd, start, length, iova, access } = wanted;
     let on_demand = access.contains(Access::ON_DEMAND);
     if !on_demand && length > 0 {
-        populate(start, length, access.needs_writable()).map_err(|fault| fault.errno)?;
+        populate(start, length, access.needs_writable()).map_err(|fault| {
+            Refused::new(fault.errno, format!("memory to be registered: {fault}"))
+        })?;
     }
     let tell = |registered: Registered| {
         let (backing, memfd) = registered.backing();
@@ -38,7 +41,7 @@ pub(crate) fn register(
     let is_shared = matches!(registered, Registered::Shared(_));
     match tell(registered) {
         // The daemon maps only so much.
-        Err(Errno::NOMEM) if is_shared => {
+        Err(refused) if is_shared && refused.errno == Errno::NOMEM => {
             tell(Registered::copied(start, length, WhyCopied::TooMany))
         }
         result => result,

@@ -4,7 +4,7 @@
 //! [`own_thread`](urxe_shm::client::own_thread). What the thread calls of libc goes by the hooks as
 //! everybody's calls do, and they leave it alone ([`set_apart`](crate::descriptors::set_apart)).
 
-use crate::lost::say;
+use crate::reasons::{Level, say};
 use std::sync::atomic::{AtomicBool, Ordering};
 use urxe_shm::client::CallError;
 
@@ -19,6 +19,6 @@ pub(crate) fn report_refusal(error: &CallError) {
     static SAID: AtomicBool = AtomicBool::new(false);
     // OWN-009
     if !SAID.swap(true, Ordering::Relaxed) {
-        say(&format!("in-process: {error}; this program is served by the daemon"));
+        say(Level::Always, &format!("in-process: {error}; this program is served by the daemon"));
     }
 }

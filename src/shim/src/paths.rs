@@ -5,6 +5,7 @@
 //! stay. Without a daemon, thus without a tree, every path stays, so that what real hardware the
 //! machine has remains visible.
 
+use crate::reasons;
 use libc::{PATH_MAX, c_char};
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -167,6 +168,14 @@ impl Device {
             name => uverbs_number(name).map(Device::Uverbs),
         }
     }
+
+    /// What a program calls to have it opened.
+    pub(crate) fn opened_by(self) -> &'static str {
+        match self {
+            Device::Uverbs(_) => "ibv_open_device",
+            Device::RdmaCm => "rdma_create_event_channel",
+        }
+    }
 }
 
 fn uverbs_number(name: &[u8]) -> Option<u32> {
@@ -224,8 +233,13 @@ fn follow_to<R>(to: TreePath<'_>, go: impl FnOnce(Route<'_>) -> R) -> R {
 /// The tree of the daemon that this process would talk to, if there is one.
 pub(crate) fn tree() -> Option<PathBuf> {
     let tree = sysfs_directory(&urxe_shm::socket_path());
-    rustix::fs::access(&tree, rustix::fs::Access::EXISTS).ok()?;
-    Some(tree)
+    match rustix::fs::access(&tree, rustix::fs::Access::EXISTS) {
+        Ok(()) => Some(tree),
+        Err(_) => {
+            reasons::no_daemon();
+            None
+        }
+    }
 }
 
 #[cfg(test)]

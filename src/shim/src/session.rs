@@ -3,6 +3,7 @@
 use crate::descriptors::{DESCRIPTORS, Descriptor, FileIdentity, set_apart};
 use crate::lost::{self, Loss};
 use crate::own_slot;
+use crate::refused::Refused;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{DupFlags, Errno};
@@ -10,9 +11,10 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use urxe_shm::client::{CallError, Connection};
+use urxe_shm::client::Connection;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{CmReply, CmRequest, Reply, Request};
 use urxe_slot::OwnSlot;
@@ -56,7 +58,7 @@ impl State {
 
 /// The session of this process: the present one, unless its daemon is gone; else a new one.
 /// `ENODEV` if no daemon answers.
-pub(crate) fn current() -> Result<Arc<Session>, Errno> {
+pub(crate) fn current() -> Result<Arc<Session>, Refused> {
     // SAFETY: see `Current`.
     let mut current = unsafe { &*CURRENT.0.get() }.lock();
     if let Some(session) = current.session.upgrade()
@@ -100,21 +102,22 @@ extern "C" fn after_fork_in_child() {
 }
 
 impl Session {
-    fn connect() -> Result<Session, Errno> {
+    fn connect() -> Result<Session, Refused> {
         let path = urxe_shm::socket_path();
-        let mut channel = Channel::connect(&path).map_err(|error| unreachable(&error))?;
+        let mut channel = Channel::connect(&path).map_err(|error| unreachable(&path, &error))?;
         let mut slot = None;
         if own_slot::is_wanted() {
             match OwnSlot::host(channel, set_apart) {
                 Ok(hosted) => (channel, slot) = (hosted.0, Some(hosted.1)),
                 Err(error) => {
                     own_slot::report_refusal(&error);
-                    channel = Channel::connect(&path).map_err(|error| unreachable(&error))?;
+                    channel =
+                        Channel::connect(&path).map_err(|error| unreachable(&path, &error))?;
                 }
             }
         }
         let connection = Connection::new(channel, &program_name(), LOWEST_DESCRIPTOR);
-        let connection = connection.map_err(|error| errno_of(&error))?;
+        let connection = connection?;
         let own = connection.descriptors().map(|fd| {
             DESCRIPTORS.insert(fd, Descriptor::Private);
             (fd, FileIdentity::of(fd))
@@ -130,7 +133,7 @@ impl Session {
     /// Asks the daemon for something and waits for the answer. What it refuses has the errno that
     /// the kernel would give; a fork's parent's session is `EIO`, and so is a daemon that is gone,
     /// unless something is to be destroyed: that is done then.
-    pub(crate) fn call(&self, request: &Request) -> Result<Reply, Errno> {
+    pub(crate) fn call(&self, request: &Request) -> Result<Reply, Refused> {
         Ok(self.call_with_fds(request, &[])?.0)
     }
 
@@ -139,17 +142,15 @@ impl Session {
         &self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<(Reply, Vec<OwnedFd>), Errno> {
-        if self.connection.check_process().is_err() {
-            return Err(Errno::IO);
-        }
+    ) -> Result<(Reply, Vec<OwnedFd>), Refused> {
+        self.connection.check_process()?;
         if !self.has_its_descriptors() {
             self.note_lost(Loss::Descriptors);
             return without_daemon(request);
         }
         self.connection.call(request, fds).or_else(|error| {
             if !self.connection.is_gone() {
-                return Err(errno_of(&error));
+                return Err(error.into());
             }
             self.note_lost(Loss::Daemon);
             without_daemon(request)
@@ -222,17 +223,20 @@ impl Drop for Session {
 }
 
 /// The error of a daemon that does not answer.
-fn unreachable(error: &io::Error) -> Errno {
-    match Errno::from_io_error(error) {
+fn unreachable(socket: &Path, error: &io::Error) -> Refused {
+    let errno = match Errno::from_io_error(error) {
         // There is no daemon, or no more: so there is no device.
         Some(Errno::NOENT | Errno::CONNREFUSED) => Errno::NODEV,
         errno => errno.unwrap_or(Errno::IO),
-    }
+    };
+    let socket = socket.display();
+    let reason = format!("no urxed answers at {socket}: {error}; start one, or see URXE_SOCKET");
+    Refused::new(errno, reason)
 }
 
 /// What a request comes to when no daemon is there. All that the session had is gone with it, so
 /// whatever is to be destroyed is; nobody is waited for, for no event of it will be told any more.
-fn without_daemon(request: &Request) -> Result<(Reply, Vec<OwnedFd>), Errno> {
+fn without_daemon(request: &Request) -> Result<(Reply, Vec<OwnedFd>), Refused> {
     let reply = match request {
         Request::CloseDevice { .. }
         | Request::DeallocPd { .. }
@@ -248,24 +252,14 @@ fn without_daemon(request: &Request) -> Result<(Reply, Vec<OwnedFd>), Errno> {
         Request::Cm(CmRequest::DestroyId { .. } | CmRequest::LeaveMulticast { .. }) => {
             Reply::Cm(CmReply::Events(0))
         }
-        _ => return Err(Errno::IO),
+        _ => return Err(Refused::new(Errno::IO, "the daemon, or this session, has ended")),
     };
     Ok((reply, Vec::new()))
-}
-
-fn errno_of(error: &CallError) -> Errno {
-    match error {
-        CallError::Refused(error) if (1..4096).contains(&error.errno) => {
-            Errno::from_raw_os_error(error.errno)
-        }
-        CallError::System { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::IO),
-        _ => Errno::IO,
-    }
 }
 
 /// The name that people who look at the daemon see.
 fn program_name() -> String {
     let name = std::env::args_os().next().unwrap_or_default();
-    let name = std::path::Path::new(&name).file_name().unwrap_or_default();
+    let name = Path::new(&name).file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
 }

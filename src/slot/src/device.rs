@@ -2,12 +2,15 @@
 
 use crate::link::{DeviceBeginning, DeviceState, LinkState, ToBroker};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
-use urxe_engine::Tuning;
+use urxe_engine::{FlowError, Tuning};
 use urxe_nic::{Config, Nic, PortEvent};
 use urxe_port::Port;
-use urxe_types::{PathMtu, Slot};
+use urxe_types::{Gid, PathMtu, Slot};
+
+/// As many GIDs are named in a sentence.
+const GIDS_TOLD: usize = 8;
 
 /// A device as the programs of a slot have it.
 pub(crate) struct SlotDevice {
@@ -44,6 +47,24 @@ impl SlotDevice {
     pub(crate) fn address(&self) -> IpAddr {
         let first = self.nic.device().gids().iter().flatten().next();
         first.copied().unwrap_or(Ipv4Addr::UNSPECIFIED.into())
+    }
+
+    /// What stands beside the reason why a path leads nowhere: the GID table, if it matters.
+    pub(crate) fn gid_table_beside(&self, error: FlowError) -> String {
+        if matches!(error, FlowError::NotAHost(_) | FlowError::NoDestination(_)) {
+            return String::new();
+        }
+        let gids = self.nic.device().gids().iter().enumerate();
+        let known = gids.filter_map(|(index, gid)| Some((index, Gid::from((*gid)?))));
+        let known: Vec<String> = known
+            .map(|(index, gid)| format!("{index} = {}", Ipv6Addr::from(gid.0)))
+            .take(GIDS_TOLD)
+            .collect();
+        // WHY-005
+        match known.is_empty() {
+            true => "; the table is empty: no address of the device is up".into(),
+            false => format!("; it has {}", known.join(", ")),
+        }
     }
 
     /// Tells the broker of QPs to which data came, while their programs may not know that their

@@ -158,7 +158,10 @@ fn refused_address_handles_say_why() {
     };
     let to = av(fresh_addr());
     refused(urxe_types::AddressVector { sgid_index: 7, ..to }, "sgid_index 7");
+    // WHY-005
+    refused(urxe_types::AddressVector { sgid_index: 7, ..to }, "it has 0 = ::ffff:127.");
     refused(av("fe80::1".parse().unwrap()), "fe80::1");
+    refused(av("fe80::1".parse().unwrap()), "it has 0 = ::ffff:127.");
 }
 
 /// A group that no other test uses.

@@ -4,6 +4,7 @@ use super::{answer, hooks};
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::next;
 use crate::paths::{Device, Route, follow};
+use crate::reasons;
 use crate::session;
 use crate::ucma::Channel;
 use crate::uverbs::Context;
@@ -98,7 +99,8 @@ fn open_device(device: Device, file: &CStr, flags: c_int) -> Result<c_int, Errno
     if flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {
         return Err(Errno::EXIST);
     }
-    let session = session::current()?;
+    let session =
+        session::current().map_err(|refused| reasons::refused(device.opened_by(), &refused))?;
     let close_on_exec = flags & libc::O_CLOEXEC != 0;
     let (fd, descriptor) = match device {
         Device::Uverbs(number) => {
@@ -106,7 +108,8 @@ fn open_device(device: Device, file: &CStr, flags: c_int) -> Result<c_int, Errno
             (fd, Descriptor::Uverbs(Arc::new(Context::open(session, number))))
         }
         Device::RdmaCm => {
-            let (channel, fd) = Channel::open(session)?;
+            let (channel, fd) = Channel::open(session)
+                .map_err(|refused| reasons::refused(device.opened_by(), &refused))?;
             if flags & libc::O_NONBLOCK != 0 {
                 rustix::fs::fcntl_setfl(&fd, OFlags::NONBLOCK)?;
             }

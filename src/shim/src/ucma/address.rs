@@ -1,6 +1,7 @@
 //! Socket addresses, as programs write them and read them.
 
 use super::abi::{SockaddrIn6, SockaddrStorage};
+use crate::refused::Refused;
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -16,7 +17,7 @@ const IPV6_LEN: usize = size_of::<SockaddrIn6>();
 const IB_LEN: usize = 48;
 
 /// The address of which these bytes are the beginning. `EINVAL` if it has no family that we know.
-pub(super) fn decode(bytes: &[u8]) -> Result<SocketAddr, Errno> {
+pub(super) fn decode(bytes: &[u8]) -> Result<SocketAddr, Refused> {
     let mut rest = bytes;
     let mut take = |len: usize| rest.split_off(..len).ok_or(Errno::INVAL);
     let family = u16::from_ne_bytes(array(take(2)?));
@@ -30,18 +31,20 @@ pub(super) fn decode(bytes: &[u8]) -> Result<SocketAddr, Errno> {
             let scope_id = u32::from_ne_bytes(array(take(4)?));
             Ok(SocketAddrV6::new(ip, port, flowinfo, scope_id).into())
         }
-        _ => Err(Errno::INVAL),
+        // librdmacm asks once whether there are such.
+        IB => Err(Refused::invalid("address family", "AF_IB", "AF_INET or AF_INET6").into_probe()),
+        family => Err(Refused::invalid("address family", family, "AF_INET (2) or AF_INET6 (10)")),
     }
 }
 
 /// The same, where the program says how long the address is: `EINVAL` if it is not.
-pub(super) fn decode_sized(bytes: &SockaddrStorage, size: u16) -> Result<SocketAddr, Errno> {
+pub(super) fn decode_sized(bytes: &SockaddrStorage, size: u16) -> Result<SocketAddr, Refused> {
     let address = decode(bytes)?;
-    if usize::from(size) == length(&address) { Ok(address) } else { Err(Errno::INVAL) }
+    if usize::from(size) == length(&address) { Ok(address) } else { Err(Errno::INVAL.into()) }
 }
 
 /// The same, where there may be none.
-pub(super) fn decode_optional(bytes: &SockaddrIn6) -> Result<Option<SocketAddr>, Errno> {
+pub(super) fn decode_optional(bytes: &SockaddrIn6) -> Result<Option<SocketAddr>, Refused> {
     match u16::from_ne_bytes([bytes[0], bytes[1]]) {
         UNSPECIFIED => Ok(None),
         _ => decode(bytes).map(Some),
@@ -103,6 +106,7 @@ pub(super) fn encode_gid(gid: [u8; 16], pkey: [u8; 2]) -> (SockaddrStorage, u16)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::refused::NumberOnly;
     use proptest::prelude::*;
 
     fn parsed(text: &str) -> SocketAddr {
@@ -130,16 +134,16 @@ mod tests {
     #[test]
     fn an_address_of_another_family_or_length_is_refused() {
         let mut address = encode(Some(parsed("10.0.0.7:8080")));
-        assert_eq!(decode(&address[..7]), Err(Errno::INVAL));
+        assert_eq!(decode(&address[..7]).number_only(), Err(Errno::INVAL));
         address[0] = IB as u8;
-        assert_eq!(decode(&address), Err(Errno::INVAL));
-        assert_eq!(decode_optional(&address), Err(Errno::INVAL));
-        assert_eq!(decode(&[0; 28]), Err(Errno::INVAL));
+        assert_eq!(decode(&address).number_only(), Err(Errno::INVAL));
+        assert_eq!(decode_optional(&address).number_only(), Err(Errno::INVAL));
+        assert_eq!(decode(&[0; 28]).number_only(), Err(Errno::INVAL));
         let (v4, len) = encode_sized(Some(parsed("10.0.0.7:8080")));
         assert_eq!(len, 16);
         assert!(decode_sized(&v4, 16).is_ok());
         for len in [0, 15, 17, 28, 128] {
-            assert_eq!(decode_sized(&v4, len), Err(Errno::INVAL), "{len}");
+            assert_eq!(decode_sized(&v4, len).number_only(), Err(Errno::INVAL), "{len}");
         }
         assert_eq!(encode_sized(None), ([0; 128], 0));
     }

@@ -1,10 +1,12 @@
 //! An opened connection manager: commands are done here, by requests to the daemon.
 
-use super::command::{Command, ResponseBuf, Task};
+use super::command::{Command, ResponseBuf, Task, verb};
 use super::{option, reply};
 use crate::descriptors::{DESCRIPTORS, Descriptor, FileIdentity};
 use crate::lost;
 use crate::memory;
+use crate::reasons;
+use crate::refused::Refused;
 use crate::session::Session;
 use rustix::io::Errno;
 use std::os::fd::{OwnedFd, RawFd};
@@ -34,10 +36,10 @@ pub(crate) enum Done {
 
 impl Channel {
     /// What `open("/dev/infiniband/rdma_cm")` makes, and the descriptor that the program gets.
-    pub(crate) fn open(session: Arc<Session>) -> Result<(Channel, OwnedFd), Errno> {
+    pub(crate) fn open(session: Arc<Session>) -> Result<(Channel, OwnedFd), Refused> {
         let request = Request::Cm(CmRequest::CreateChannel);
         let (answer, fds) = session.call_with_fds(&request, &[])?;
-        let Reply::Cm(CmReply::Channel(handle)) = answer else { return Err(UNEXPECTED) };
+        let Reply::Cm(CmReply::Channel(handle)) = answer else { return Err(UNEXPECTED.into()) };
         let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| UNEXPECTED)?;
         Ok((Channel { session, handle }, fd))
     }
@@ -49,13 +51,17 @@ impl Channel {
 
     /// `write(2)`: one command.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<Done, Errno> {
+        self.carry_out(bytes).map_err(|refused| reasons::refused(verb(bytes), &refused))
+    }
+
+    fn carry_out(&self, bytes: &[u8]) -> Result<Done, Refused> {
         let Command { task, answer } = self.begin(bytes)?;
         let reply = match task {
             Task::GetEvent => return Ok(Done::NeedsEvent(self.handle)),
             Task::Ask(request) => self.ask(request)?.as_ref().map(reply::bytes),
             Task::Query(id, view) => match self.ask(CmRequest::Query { id })? {
                 Some(CmReply::Route(route)) => Some(reply::route_resp(&route, view)),
-                _ => return Err(UNEXPECTED),
+                _ => return Err(UNEXPECTED.into()),
             },
             // The daemon notices by itself what comes for a QP before its peer has confirmed it.
             Task::Notify => None,
@@ -74,9 +80,13 @@ impl Channel {
     /// Goes on with a command that needs an event, after one was announced: gives back the number
     /// of bytes taken; `None` if another thread was faster.
     pub(crate) fn take_event(&self, bytes: &[u8]) -> Result<Option<usize>, Errno> {
+        self.next_event(bytes).map_err(|refused| reasons::refused(verb(bytes), &refused))
+    }
+
+    fn next_event(&self, bytes: &[u8]) -> Result<Option<usize>, Refused> {
         let Command { answer, .. } = self.begin(bytes)?;
         match self.ask(CmRequest::GetEvent { channel: self.handle }) {
-            Err(Errno::AGAIN) => Ok(None),
+            Err(refused) if refused.errno == Errno::AGAIN => Ok(None),
             event => {
                 answer.put(&event?.as_ref().map(reply::bytes).unwrap_or_default())?;
                 Ok(Some(bytes.len()))
@@ -93,9 +103,9 @@ impl Channel {
     }
 
     /// Decodes a command, and sees to it that it can be answered.
-    fn begin(&self, bytes: &[u8]) -> Result<Command, Errno> {
+    fn begin(&self, bytes: &[u8]) -> Result<Command, Refused> {
         // Before any lock: in a fork, another thread of the parent may hold it for ever.
-        self.session.connection().check_process().map_err(|_| Errno::IO)?;
+        self.session.connection().check_process()?;
         let command = Command::decode(bytes, self.handle)?;
         command.answer.put(&[])?;
         Ok(command)
@@ -103,23 +113,23 @@ impl Channel {
 
     /// Moves an id from the channel that a descriptor is. `ENOENT` if it is not open, `EINVAL` if
     /// it is no channel.
-    fn migrate(&self, id: CmIdHandle, from: RawFd) -> Result<CmReply, Errno> {
+    fn migrate(&self, id: CmIdHandle, from: RawFd) -> Result<CmReply, Refused> {
         match DESCRIPTORS.genuine(from) {
             Some(Descriptor::RdmaCm(channel)) if Arc::ptr_eq(&channel.session, &self.session) => {
                 let request = CmRequest::MigrateId { id, channel: self.handle };
-                channel.ask(request)?.ok_or(UNEXPECTED)
+                channel.ask(request)?.ok_or_else(|| UNEXPECTED.into())
             }
-            None if FileIdentity::of(from).is_none() => Err(Errno::NOENT),
-            _ => Err(Errno::INVAL),
+            None if FileIdentity::of(from).is_none() => Err(Errno::NOENT.into()),
+            _ => Err(Errno::INVAL.into()),
         }
     }
 
     /// Asks the daemon for something of this channel; `None` if the answer is a mere yes.
-    fn ask(&self, request: CmRequest) -> Result<Option<CmReply>, Errno> {
+    fn ask(&self, request: CmRequest) -> Result<Option<CmReply>, Refused> {
         match self.session.call(&Request::CmWithin { channel: self.handle, request })? {
             Reply::Cm(reply) => Ok(Some(reply)),
             Reply::Done => Ok(None),
-            _ => Err(UNEXPECTED),
+            _ => Err(UNEXPECTED.into()),
         }
     }
 }

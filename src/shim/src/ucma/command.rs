@@ -2,6 +2,7 @@
 
 use super::abi::{self, CommandHeader, number, query};
 use super::address::{decode, decode_optional, decode_sized};
+use crate::refused::Refused;
 use crate::uverbs::qp_state;
 use rustix::io::Errno;
 use std::mem::offset_of;
@@ -74,7 +75,7 @@ pub(super) enum View {
 impl Command {
     /// Decodes a command that was written to `channel`. Its errors are those of the kernel; what
     /// only the daemon can judge is left to it.
-    pub(super) fn decode(bytes: &[u8], channel: CmChannelHandle) -> Result<Command, Errno> {
+    pub(super) fn decode(bytes: &[u8], channel: CmChannelHandle) -> Result<Command, Refused> {
         let (header, rest) = CommandHeader::read_from_prefix(bytes).map_err(|_| Errno::INVAL)?;
         let request = Request {
             bytes: rest.get(..header.r#in.into()).ok_or(Errno::INVAL)?,
@@ -103,7 +104,7 @@ impl Command {
                     query::ADDR => request.queried(&it, View::Addresses),
                     query::PATH => request.queried(&it, View::Path),
                     query::GID => request.queried(&it, View::Gids),
-                    _ => Err(Errno::NOSYS),
+                    _ => Err(Errno::NOSYS.into()),
                 }
             }
             number::INIT_QP_ATTR => {
@@ -128,7 +129,7 @@ impl Command {
                 let it: abi::JoinMcast = request.read()?;
                 // Who only sends is as well a member whose QP is attached to nothing.
                 if !matches!(it.join_flags, abi::JOIN_FULL_MEMBER | abi::JOIN_SEND_ONLY) {
-                    return Err(Errno::INVAL);
+                    return Err(Errno::INVAL.into());
                 }
                 let (id, user_handle) = (CmIdHandle(it.id), it.uid);
                 let group = decode_sized(&it.addr, it.addr_size)?;
@@ -145,12 +146,40 @@ impl Command {
                 let task = Task::Migrate { id: CmIdHandle(it.id), from: it.fd.cast_signed() };
                 request.answered_in(it.response, 0, size_of::<abi::MigrateResp>(), task)
             }
-            number::GET_OPTION => Err(Errno::NOSYS),
+            number::GET_OPTION => Err(Errno::NOSYS.into()),
             command => {
                 let task = request.unanswered(command)?;
                 Ok(Command { task, answer: ResponseBuf::default() })
             }
         }
+    }
+}
+
+/// The function of librdmacm that a program has called, if these bytes are what the library has
+/// made of that.
+pub(super) fn verb(bytes: &[u8]) -> &'static str {
+    let header = CommandHeader::read_from_prefix(bytes).map(|(header, _)| header.cmd);
+    match header {
+        Ok(number::CREATE_ID) => "rdma_create_id",
+        Ok(number::DESTROY_ID) => "rdma_destroy_id",
+        Ok(number::BIND_IP | number::BIND) => "rdma_bind_addr",
+        Ok(number::RESOLVE_IP | number::RESOLVE_ADDR) => "rdma_resolve_addr",
+        Ok(number::RESOLVE_ROUTE) => "rdma_resolve_route",
+        Ok(number::QUERY_ROUTE | number::QUERY) => "a query of librdmacm's",
+        Ok(number::CONNECT) => "rdma_connect",
+        Ok(number::LISTEN) => "rdma_listen",
+        Ok(number::ACCEPT) => "rdma_accept",
+        Ok(number::REJECT) => "rdma_reject",
+        Ok(number::DISCONNECT) => "rdma_disconnect",
+        Ok(number::INIT_QP_ATTR) => "rdma_init_qp_attr",
+        Ok(number::GET_EVENT) => "rdma_get_cm_event",
+        Ok(number::GET_OPTION) => "rdma_get_option",
+        Ok(number::SET_OPTION) => "rdma_set_option",
+        Ok(number::NOTIFY) => "rdma_notify",
+        Ok(number::JOIN_IP_MCAST | number::JOIN_MCAST) => "rdma_join_multicast",
+        Ok(number::LEAVE_MCAST) => "rdma_leave_multicast",
+        Ok(number::MIGRATE_ID) => "rdma_migrate_id",
+        _ => "a command of librdmacm's",
     }
 }
 
@@ -164,14 +193,14 @@ struct Request<'a> {
 
 impl Request<'_> {
     /// The structure that the request is.
-    fn read<T: FromBytes>(&self) -> Result<T, Errno> {
-        T::read_from_prefix(self.bytes).map(|(it, _)| it).map_err(|_| Errno::INVAL)
+    fn read<T: FromBytes>(&self) -> Result<T, Refused> {
+        T::read_from_prefix(self.bytes).map(|(it, _)| it).map_err(|_| Errno::INVAL.into())
     }
 
     /// The same, if the fields from `end` on came later.
-    fn read_grown<T: FromBytes + FromZeros + IntoBytes>(&self, end: usize) -> Result<T, Errno> {
+    fn read_grown<T: FromBytes + FromZeros + IntoBytes>(&self, end: usize) -> Result<T, Refused> {
         if self.bytes.len() < end {
-            return Err(Errno::INVAL);
+            return Err(Errno::INVAL.into());
         }
         let mut it = T::new_zeroed();
         let place = it.as_mut_bytes();
@@ -181,7 +210,7 @@ impl Request<'_> {
     }
 
     /// A task with an answer that must have room.
-    fn answered<T>(&self, address: u64, task: Task) -> Result<Command, Errno> {
+    fn answered<T>(&self, address: u64, task: Task) -> Result<Command, Refused> {
         self.answered_in(address, size_of::<T>(), size_of::<T>(), task)
     }
 
@@ -192,14 +221,14 @@ impl Request<'_> {
         least: usize,
         most: usize,
         task: Task,
-    ) -> Result<Command, Errno> {
+    ) -> Result<Command, Refused> {
         if self.room < least {
-            return Err(Errno::NOSPC);
+            return Err(Errno::NOSPC.into());
         }
         Ok(Command { task, answer: ResponseBuf { address, len: self.room.min(most) } })
     }
 
-    fn queried(&self, it: &abi::Query, view: View) -> Result<Command, Errno> {
+    fn queried(&self, it: &abi::Query, view: View) -> Result<Command, Refused> {
         use abi::{PathRecData, QueryAddrResp, QueryPathResp, QueryRouteResp};
         let one_path = size_of::<QueryPathResp>() + size_of::<PathRecData>();
         let (least, most) = match view {
@@ -213,7 +242,7 @@ impl Request<'_> {
     }
 
     /// The task of a command that has no answer. `EINVAL` if there is no such command.
-    fn unanswered(&self, command: u32) -> Result<Task, Errno> {
+    fn unanswered(&self, command: u32) -> Result<Task, Refused> {
         Ok(Task::Ask(match command {
             number::BIND_IP => {
                 let it: abi::BindIp = self.read()?;
@@ -255,7 +284,7 @@ impl Request<'_> {
             number::CONNECT => {
                 let it: abi::Connect = self.read_grown(offset_of!(abi::Connect, ece))?;
                 if it.conn_param.valid == 0 {
-                    return Err(Errno::INVAL);
+                    return Err(Errno::INVAL.into());
                 }
                 CmRequest::Connect { id: CmIdHandle(it.id), param: conn_param(&it.conn_param) }
             }
@@ -299,17 +328,17 @@ impl Request<'_> {
                     len: it.optlen,
                 });
             }
-            _ => return Err(Errno::INVAL),
+            _ => return Err(Errno::INVAL.into()),
         }))
     }
 }
 
-fn must_be_zero(reserved: u32) -> Result<(), Errno> {
-    if reserved == 0 { Ok(()) } else { Err(Errno::INVAL) }
+fn must_be_zero(reserved: u32) -> Result<(), Refused> {
+    if reserved == 0 { Ok(()) } else { Err(Errno::INVAL.into()) }
 }
 
 /// The port space of a new id, and its transport, which some spaces leave open.
-fn transport(space: u16, qp_type: u8) -> Result<(CmPortSpace, QpType), Errno> {
+fn transport(space: u16, qp_type: u8) -> Result<(CmPortSpace, QpType), Refused> {
     const IPOIB: u16 = CmPortSpace::Ipoib as u16;
     const TCP: u16 = CmPortSpace::Tcp as u16;
     const UDP: u16 = CmPortSpace::Udp as u16;
@@ -322,9 +351,9 @@ fn transport(space: u16, qp_type: u8) -> Result<(CmPortSpace, QpType), Errno> {
             2 => (CmPortSpace::Ib, QpType::Rc),
             3 => (CmPortSpace::Ib, QpType::Uc),
             4 => (CmPortSpace::Ib, QpType::Ud),
-            _ => return Err(Errno::INVAL),
+            _ => return Err(Errno::INVAL.into()),
         },
-        _ => return Err(Errno::INVAL),
+        _ => return Err(Errno::INVAL.into()),
     })
 }
 
@@ -347,12 +376,12 @@ fn conn_param(it: &abi::ConnParam) -> CmConnParam {
 
 /// A program may say that it does not want to, or that it does not get on with what its peer says
 /// of its driver, which ours has nothing to say about: that is the same.
-fn reject(it: &abi::Reject) -> Result<CmRequest, Errno> {
+fn reject(it: &abi::Reject) -> Result<CmRequest, Refused> {
     const UNSAID: u8 = 0;
     const CONSUMER: u8 = 28;
     const VENDOR_OPTION: u8 = 35;
     if !matches!(it.reason, UNSAID | CONSUMER | VENDOR_OPTION) {
-        return Err(Errno::INVAL);
+        return Err(Errno::INVAL.into());
     }
     let private_data = it.private_data[..it.private_data_len.into()].to_vec();
     Ok(CmRequest::Reject { id: CmIdHandle(it.id), private_data })
@@ -361,6 +390,7 @@ fn reject(it: &abi::Reject) -> Result<CmRequest, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::refused::NumberOnly;
     use proptest::prelude::*;
     use zerocopy::Immutable;
 
@@ -373,7 +403,7 @@ mod tests {
 
     fn decoded(cmd: u32, request: &(impl IntoBytes + Immutable)) -> Result<Task, Errno> {
         let bytes = command(cmd, request.as_bytes(), 512);
-        Command::decode(&bytes, CHANNEL).map(|command| command.task)
+        Command::decode(&bytes, CHANNEL).map(|command| command.task).number_only()
     }
 
     /// The bytes of an address.
@@ -486,9 +516,12 @@ mod tests {
         assert_eq!(decoded(number::CONNECT, &connect), asked);
         // An older program does not know of the last field.
         let bytes = command(number::CONNECT, &connect.as_bytes()[..280], 0);
-        assert_eq!(Command::decode(&bytes, CHANNEL).map(|command| command.task), asked);
+        assert_eq!(
+            Command::decode(&bytes, CHANNEL).map(|command| command.task).number_only(),
+            asked
+        );
         let bytes = command(number::CONNECT, &connect.as_bytes()[..276], 0);
-        assert_eq!(Command::decode(&bytes, CHANNEL), Err(Errno::INVAL));
+        assert_eq!(Command::decode(&bytes, CHANNEL).number_only(), Err(Errno::INVAL));
         let invalid = abi::ConnParam { valid: 0, ..said };
         let connect = abi::Connect { conn_param: invalid, ..connect };
         assert_eq!(decoded(number::CONNECT, &connect), Err(Errno::INVAL));
@@ -518,7 +551,7 @@ mod tests {
     #[test]
     fn answers_are_cut_for_programs_that_know_of_less() {
         let place = |cmd, request: &[u8], room| {
-            Command::decode(&command(cmd, request, room), CHANNEL).map(|it| it.answer)
+            Command::decode(&command(cmd, request, room), CHANNEL).map(|it| it.answer).number_only()
         };
         let query = abi::Query { response: 0x1000, id: 5, option: 0 };
         let at = |len| Ok(ResponseBuf { address: 0x1000, len });
@@ -543,7 +576,7 @@ mod tests {
 
     #[test]
     fn unknown_commands_are_refused_as_the_kernel_does() {
-        let refused = |bytes: &[u8]| Command::decode(bytes, CHANNEL).unwrap_err();
+        let refused = |bytes: &[u8]| Command::decode(bytes, CHANNEL).unwrap_err().errno;
         assert_eq!(refused(&[]), Errno::INVAL);
         assert_eq!(refused(&[0; 7]), Errno::INVAL);
         assert_eq!(refused(&command(23, &[0; 64], 0)), Errno::INVAL);

@@ -1,6 +1,7 @@
 //! The attributes of QPs and paths: the kernel's numbers and ours.
 
 use super::abi::{AhAttr, GlobalRoute, ModifyQp, QpDest, QueryQpResp, UserQpAttr};
+use crate::refused::Refused;
 use rustix::io::Errno;
 use urxe_shm::control::{QpCaps, QpQueried};
 use urxe_types::{Access, AddressVector, Gid, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn};
@@ -36,13 +37,19 @@ mod mask {
 /// What a `MODIFY_QP` is to change. Two bits of the mask mean nothing here: that an event is
 /// wanted when the SQ has drained (there always is one), and the state of path migration, which
 /// RoCE devices of this kind do not have. An alternate path, and other capacities, are refused.
-pub(crate) fn to_change(command: &ModifyQp) -> Result<QpAttr, Errno> {
+pub(crate) fn to_change(command: &ModifyQp) -> Result<QpAttr, Refused> {
     let bits = command.attr_mask;
     if bits & !mask::STANDARD != 0 {
-        return Err(Errno::OPNOTSUPP);
+        let reason = format!("attr_mask {bits:#x}: expected bits of {:#x} alone", mask::STANDARD);
+        return Err(Refused::new(Errno::OPNOTSUPP, reason));
     }
-    if bits & (mask::ALT_PATH | mask::CAP) != 0 {
-        return Err(Errno::INVAL);
+    if bits & mask::ALT_PATH != 0 {
+        let expected = "a mask without IBV_QP_ALT_PATH: paths do not migrate on this device";
+        return Err(Refused::invalid("attr_mask", format_args!("{bits:#x}"), expected));
+    }
+    if bits & mask::CAP != 0 {
+        let expected = "a mask without IBV_QP_CAP: queues keep the size that they are created with";
+        return Err(Refused::invalid("attr_mask", format_args!("{bits:#x}"), expected));
     }
     let has = |bit| bits & bit != 0;
     let state = |bit, number| has(bit).then(|| qp_state(number)).transpose();
@@ -151,10 +158,8 @@ pub(crate) fn qp_attr(attr: &QpAttr) -> UserQpAttr {
 
 /// The path of an address handle. `EINVAL` without a GRH, which is all of the path that RoCE has,
 /// or for a port that does not exist.
-pub(crate) fn path_of_ah(attr: &AhAttr) -> Result<AddressVector, Errno> {
-    if attr.is_global == 0 || attr.port_num != PORT {
-        return Err(Errno::INVAL);
-    }
+pub(crate) fn path_of_ah(attr: &AhAttr) -> Result<AddressVector, Refused> {
+    check_path(attr.is_global, attr.port_num)?;
     Ok(AddressVector {
         dgid: Gid(attr.grh.dgid).to_ip(),
         sgid_index: attr.grh.sgid_index,
@@ -162,6 +167,18 @@ pub(crate) fn path_of_ah(attr: &AhAttr) -> Result<AddressVector, Errno> {
         hop_limit: hop_limit(attr.grh.hop_limit),
         flow_label: attr.grh.flow_label,
     })
+}
+
+/// A path has a GRH, and begins at the only port.
+fn check_path(is_global: u8, port_num: u8) -> Result<(), Refused> {
+    if is_global == 0 {
+        let expected = "1, and the destination in grh.dgid, for RoCE has no LIDs";
+        return Err(Refused::invalid("ah_attr.is_global", is_global, expected));
+    }
+    if port_num != PORT {
+        return Err(Refused::invalid("ah_attr.port_num", port_num, "1, the only port"));
+    }
+    Ok(())
 }
 
 /// The same, as the kernel tells it.
@@ -177,10 +194,8 @@ pub(crate) fn ah_attr(path: &AddressVector) -> AhAttr {
     AhAttr { grh, is_global: 1, port_num: PORT, ..AhAttr::default() }
 }
 
-fn path_of_qp(dest: &QpDest) -> Result<AddressVector, Errno> {
-    if dest.is_global == 0 || dest.port_num != PORT {
-        return Err(Errno::INVAL);
-    }
+fn path_of_qp(dest: &QpDest) -> Result<AddressVector, Refused> {
+    check_path(dest.is_global, dest.port_num)?;
     Ok(AddressVector {
         dgid: Gid(dest.dgid).to_ip(),
         sgid_index: dest.sgid_index,
@@ -211,7 +226,7 @@ fn hop_limit(said: u8) -> u8 {
 }
 
 /// `ibv_qp_state`.
-pub(crate) fn qp_state(number: u8) -> Result<QpState, Errno> {
+pub(crate) fn qp_state(number: u8) -> Result<QpState, Refused> {
     Ok(match number {
         0 => QpState::Reset,
         1 => QpState::Init,
@@ -220,30 +235,41 @@ pub(crate) fn qp_state(number: u8) -> Result<QpState, Errno> {
         4 => QpState::Sqd,
         5 => QpState::Sqe,
         6 => QpState::Err,
-        _ => return Err(Errno::INVAL),
+        _ => return Err(Refused::invalid("qp_state", number, "0 (RESET) to 6 (ERR)")),
     })
 }
 
+/// The types of QP that there are.
+const QP_TYPES: &str = "IBV_QPT_RC (2), IBV_QPT_UC (3) or IBV_QPT_UD (4)";
+
 /// `ibv_qp_type`. `EOPNOTSUPP` for those that verbs has, and we have not.
-pub(crate) fn qp_type(number: u8) -> Result<QpType, Errno> {
+pub(crate) fn qp_type(number: u8) -> Result<QpType, Refused> {
     Ok(match number {
         2 => QpType::Rc,
         3 => QpType::Uc,
         4 => QpType::Ud,
         // Raw packets, XRC, drivers' own.
-        8 | 9 | 10 | 0xff => return Err(Errno::OPNOTSUPP),
-        _ => return Err(Errno::INVAL),
+        8 | 9 | 10 | 0xff => {
+            let reason = format!("qp_type {number}: this device has {QP_TYPES} only");
+            return Err(Refused::new(Errno::OPNOTSUPP, reason));
+        }
+        _ => return Err(Refused::invalid("qp_type", number, QP_TYPES)),
     })
 }
 
 /// `ibv_mtu`.
-fn path_mtu(number: u8) -> Result<PathMtu, Errno> {
-    PathMtu::from_code(number).ok_or(Errno::INVAL)
+fn path_mtu(number: u8) -> Result<PathMtu, Refused> {
+    let expected = "IBV_MTU_256 (1) to IBV_MTU_4096 (5): a code, not bytes";
+    PathMtu::from_code(number).ok_or_else(|| Refused::invalid("path_mtu", number, expected))
 }
 
 /// A QPN that is not cut to its 24 bits.
-fn qpn(number: u32) -> Result<Qpn, Errno> {
-    Qpn::try_from(number).map_err(|_| Errno::INVAL)
+fn qpn(number: u32) -> Result<Qpn, Refused> {
+    let number_of = |_| {
+        let value = format!("{number:#x}");
+        Refused::invalid("dest_qp_num", value, "the peer's qp_num, which has 24 bits")
+    };
+    Qpn::try_from(number).map_err(number_of)
 }
 
 #[cfg(test)]
@@ -307,20 +333,31 @@ mod tests {
     }
 
     #[test]
-    fn attributes_that_cannot_change_are_refused() {
-        let change = |attr_mask| to_change(&ModifyQp { attr_mask, ..modify() });
-        assert_eq!(change(1 << 21), Err(Errno::OPNOTSUPP));
-        assert_eq!(change(mask::ALT_PATH), Err(Errno::INVAL));
-        let refused = |command: ModifyQp| to_change(&command).unwrap_err();
-        let attr_mask = mask::STATE | mask::AV | mask::PATH_MTU;
-        assert_eq!(refused(ModifyQp { attr_mask, qp_state: 7, ..modify() }), Errno::INVAL);
-        assert_eq!(refused(ModifyQp { attr_mask, path_mtu: 6, ..modify() }), Errno::INVAL);
-        let qpn = ModifyQp { attr_mask: mask::DEST_QPN, dest_qp_num: 1 << 24, ..modify() };
-        assert_eq!(refused(qpn), Errno::INVAL);
-        let lid = QpDest { is_global: 0, ..modify().dest };
-        assert_eq!(refused(ModifyQp { attr_mask, dest: lid, ..modify() }), Errno::INVAL);
-        let port = QpDest { port_num: 2, ..modify().dest };
-        assert_eq!(refused(ModifyQp { attr_mask, dest: port, ..modify() }), Errno::INVAL);
+    fn attributes_that_cannot_change_are_refused_by_name() {
+        let dest = modify().dest;
+        let lid = QpDest { is_global: 0, ..dest };
+        let port = QpDest { port_num: 2, ..dest };
+        let refusals = [
+            (1 << 21, modify(), Errno::OPNOTSUPP, "attr_mask 0x200000: "),
+            (mask::ALT_PATH, modify(), Errno::INVAL, "attr_mask 0x4000: "),
+            (mask::CAP, modify(), Errno::INVAL, "attr_mask 0x80000: "),
+            (mask::STATE, ModifyQp { qp_state: 7, ..modify() }, Errno::INVAL, "qp_state 7: "),
+            (mask::PATH_MTU, ModifyQp { path_mtu: 6, ..modify() }, Errno::INVAL, "path_mtu 6: "),
+            (
+                mask::DEST_QPN,
+                ModifyQp { dest_qp_num: 1 << 24, ..modify() },
+                Errno::INVAL,
+                "dest_qp_num 0x1000000: ",
+            ),
+            (mask::AV, ModifyQp { dest: lid, ..modify() }, Errno::INVAL, "ah_attr.is_global 0: "),
+            (mask::AV, ModifyQp { dest: port, ..modify() }, Errno::INVAL, "ah_attr.port_num 2: "),
+        ];
+        for (attr_mask, command, errno, begins) in refusals {
+            let refused = to_change(&ModifyQp { attr_mask, ..command }).unwrap_err();
+            assert_eq!(refused.errno, errno, "{begins}");
+            let sentence = refused.sentence();
+            assert!(sentence.starts_with(begins) && sentence.contains("expected"), "{sentence}");
+        }
     }
 
     #[test]

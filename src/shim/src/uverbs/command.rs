@@ -3,6 +3,7 @@
 use super::abi::{self, number};
 use super::attr;
 use super::frame::Frame;
+use crate::refused::Refused;
 use rustix::io::Errno;
 use std::os::fd::RawFd;
 use urxe_shm::control::{
@@ -164,7 +165,7 @@ pub(crate) struct NewQp {
 impl Command {
     /// Decodes a command. Its errors are those of the kernel; what only the daemon can judge is
     /// left to it.
-    pub(crate) fn decode(frame: &Frame<'_>) -> Result<Command, Errno> {
+    pub(crate) fn decode(frame: &Frame<'_>) -> Result<Command, Refused> {
         if frame.extended {
             return extended(frame);
         }
@@ -212,27 +213,29 @@ impl Command {
             number::CREATE_SRQ | number::MODIFY_SRQ | number::QUERY_SRQ | number::DESTROY_SRQ => {
                 shared_receive_queue(frame)?
             }
-            _ => return Err(Errno::OPNOTSUPP),
+            _ => return Err(Errno::OPNOTSUPP.into()),
         })
     }
 }
 
-fn extended(frame: &Frame<'_>) -> Result<Command, Errno> {
+fn extended(frame: &Frame<'_>) -> Result<Command, Refused> {
     Ok(match frame.number {
         number::QUERY_DEVICE => {
             let it: abi::ExQueryDevice = request(frame)?;
             if it.comp_mask != 0 || it.reserved != 0 {
-                return Err(Errno::INVAL);
+                return Err(Errno::INVAL.into());
             }
             Command::QueryDevice
         }
         number::CREATE_CQ => {
             let it: abi::ExCreateCq = request(frame)?;
             if it.comp_mask != 0 || it.reserved != 0 {
-                return Err(Errno::INVAL);
+                return Err(Errno::INVAL.into());
             }
             if it.flags != 0 {
-                return Err(Errno::OPNOTSUPP);
+                let reason =
+                    format!("flags {:#x}: this device has no timestamps, expected 0", it.flags);
+                return Err(Refused::new(Errno::OPNOTSUPP, reason));
             }
             let abi::ExCreateCq { user_handle, cqe, comp_vector, comp_channel, .. } = it;
             needs_driver_room::<abi::MmInfo>(frame)?;
@@ -245,11 +248,11 @@ fn extended(frame: &Frame<'_>) -> Result<Command, Errno> {
             let attr = attr::to_change(&it.base)?;
             Command::ModifyQp { qp: QpSlot(it.base.qp_handle), attr }
         }
-        _ => return Err(Errno::OPNOTSUPP),
+        _ => return Err(Errno::OPNOTSUPP.into()),
     })
 }
 
-fn completion_queue(frame: &Frame<'_>) -> Result<Command, Errno> {
+fn completion_queue(frame: &Frame<'_>) -> Result<Command, Refused> {
     Ok(match frame.number {
         number::CREATE_CQ => {
             let it: abi::CreateCq = request(frame)?;
@@ -273,7 +276,7 @@ fn completion_queue(frame: &Frame<'_>) -> Result<Command, Errno> {
     })
 }
 
-fn queue_pair(frame: &Frame<'_>) -> Result<Command, Errno> {
+fn queue_pair(frame: &Frame<'_>) -> Result<Command, Refused> {
     Ok(match frame.number {
         number::CREATE_QP => {
             // Behind the response's address it is the beginning of an extended one.
@@ -300,13 +303,14 @@ fn queue_pair(frame: &Frame<'_>) -> Result<Command, Errno> {
     })
 }
 
-fn create_qp(frame: &Frame<'_>, it: &abi::ExCreateQp) -> Result<Command, Errno> {
+fn create_qp(frame: &Frame<'_>, it: &abi::ExCreateQp) -> Result<Command, Refused> {
     if it.reserved != 0 {
-        return Err(Errno::INVAL);
+        return Err(Errno::INVAL.into());
     }
     // An indirection table, or flags: not with this device.
     if it.comp_mask != 0 || it.create_flags != 0 || it.source_qpn != 0 {
-        return Err(Errno::OPNOTSUPP);
+        let reason = "comp_mask, create_flags or source_qpn: expected none of them";
+        return Err(Refused::new(Errno::OPNOTSUPP, reason));
     }
     needs_driver_room::<abi::RxeCreateQpResp>(frame)?;
     Ok(Command::CreateQp(NewQp {
@@ -327,7 +331,7 @@ fn create_qp(frame: &Frame<'_>, it: &abi::ExCreateQp) -> Result<Command, Errno> 
     }))
 }
 
-fn shared_receive_queue(frame: &Frame<'_>) -> Result<Command, Errno> {
+fn shared_receive_queue(frame: &Frame<'_>) -> Result<Command, Refused> {
     Ok(match frame.number {
         number::CREATE_SRQ => {
             let it: abi::CreateSrq = request(frame)?;
@@ -341,7 +345,8 @@ fn shared_receive_queue(frame: &Frame<'_>) -> Result<Command, Errno> {
             const LIMIT: u32 = 2;
             let it: abi::ModifySrq = request(frame)?;
             if it.attr_mask & !(MAX_WR | LIMIT) != 0 {
-                return Err(Errno::INVAL);
+                let expected = "IBV_SRQ_MAX_WR (1), IBV_SRQ_LIMIT (2) or both";
+                return Err(Refused::invalid("srq_attr_mask", it.attr_mask, expected));
             }
             let (driver, _) =
                 abi::RxeModifySrq::read_from_prefix(frame.driver).map_err(|_| Errno::INVAL)?;
@@ -370,11 +375,11 @@ fn registration(it: &abi::RegMr) -> Registration {
 }
 
 /// `ibv_mw_type`.
-fn mw_type(number: u8) -> Result<MwType, Errno> {
+fn mw_type(number: u8) -> Result<MwType, Refused> {
     match number {
         1 => Ok(MwType::One),
         2 => Ok(MwType::Two),
-        _ => Err(Errno::INVAL),
+        _ => Err(Refused::invalid("mw type", number, "IBV_MW_TYPE_1 or IBV_MW_TYPE_2")),
     }
 }
 
@@ -385,19 +390,19 @@ fn channel(fd: i32) -> Option<RawFd> {
 
 /// The request as a structure. One that is shorter, from an older library, ends in zeroes; one
 /// that is longer, from a newer, may have nothing else there.
-fn request<T: FromBytes + IntoBytes + FromZeros>(frame: &Frame<'_>) -> Result<T, Errno> {
+fn request<T: FromBytes + IntoBytes + FromZeros>(frame: &Frame<'_>) -> Result<T, Refused> {
     let mut value = T::new_zeroed();
     let common = frame.core.len().min(size_of::<T>());
     value.as_mut_bytes()[..common].copy_from_slice(&frame.core[..common]);
     if frame.core[common..].iter().any(|&byte| byte != 0) {
-        return Err(Errno::OPNOTSUPP);
+        return Err(Errno::OPNOTSUPP.into());
     }
     Ok(value)
 }
 
 /// Without the driver's part of the response, the program cannot find the ring.
-fn needs_driver_room<T>(frame: &Frame<'_>) -> Result<(), Errno> {
-    if frame.driver_out >= size_of::<T>() { Ok(()) } else { Err(Errno::INVAL) }
+fn needs_driver_room<T>(frame: &Frame<'_>) -> Result<(), Refused> {
+    if frame.driver_out >= size_of::<T>() { Ok(()) } else { Err(Errno::INVAL.into()) }
 }
 
 #[cfg(test)]
@@ -411,7 +416,7 @@ mod tests {
         let driver_out = 64;
         let frame =
             Frame { number, extended, core, driver, response: 1, core_out: 512, driver_out };
-        Command::decode(&frame)
+        Command::decode(&frame).map_err(|refused| refused.errno)
     }
 
     #[test]

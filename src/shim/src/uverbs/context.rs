@@ -7,10 +7,13 @@ use super::device;
 use super::doorbells::{self, Doorbells};
 use super::events::{AsyncEvents, CompletionEvents, Ledger, Source};
 use super::frame::Frame;
+use super::method;
 use super::reply::{Answer, mm_info};
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::memory;
 use crate::polling::{NewCq, Wrapped};
+use crate::reasons;
+use crate::refused::Refused;
 use crate::session::Session;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -110,8 +113,12 @@ impl Context {
 
     /// `write(2)`: one command. Gives back the number of bytes taken.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        self.carry_out(bytes).map_err(|refused| reasons::refused(method::verb(bytes), &refused))
+    }
+
+    fn carry_out(&self, bytes: &[u8]) -> Result<usize, Refused> {
         // Before any lock: in a fork, another thread of the parent may hold it for ever.
-        self.session.connection().check_process().map_err(|_| Errno::IO)?;
+        self.session.connection().check_process()?;
         self.wrap_polls();
         let frame = Frame::parse(bytes)?;
         let command = Command::decode(&frame)?;
@@ -161,24 +168,24 @@ impl Context {
             return Err(Errno::IO);
         }
         if !self.doorbells.has(slot) {
-            return Err(self.qp(slot).err().unwrap_or(Errno::INVAL));
+            return Err(self.qp(slot).err().map_or(Errno::INVAL, |refused| refused.errno));
         }
         connection.ring(slot.0);
         Ok(())
     }
 
-    fn perform(&self, frame: &Frame<'_>, command: Command) -> Result<Answer, Errno> {
+    fn perform(&self, frame: &Frame<'_>, command: Command) -> Result<Answer, Refused> {
         match command {
             Command::GetContext => self.get_context(),
             Command::QueryDevice => Ok(Answer::device(frame, &self.query_device(self.handle()?)?)),
             Command::QueryPort { port } => {
                 let request = Request::QueryPort { context: self.handle()?, port };
-                let Reply::Port(attr) = self.ask(&request)? else { return Err(UNEXPECTED) };
+                let Reply::Port(attr) = self.ask(&request)? else { return Err(UNEXPECTED.into()) };
                 Ok(Answer::core(&device::port(&attr)))
             }
             Command::AllocPd => {
                 let request = Request::AllocPd { context: self.handle()? };
-                let Reply::Pd(pd) = self.ask(&request)? else { return Err(UNEXPECTED) };
+                let Reply::Pd(pd) = self.ask(&request)? else { return Err(UNEXPECTED.into()) };
                 self.objects.lock().pds.insert(pd);
                 Ok(Answer::core(&abi::AllocPdResp { pd_handle: pd.0 }))
             }
@@ -191,7 +198,7 @@ impl Context {
             Command::CreateAh { pd, av } => {
                 self.check_pd(pd)?;
                 let reply = self.ask(&Request::CreateAh { pd, av })?;
-                let Reply::Ah { ah, ah_num } = reply else { return Err(UNEXPECTED) };
+                let Reply::Ah { ah, ah_num } = reply else { return Err(UNEXPECTED.into()) };
                 self.objects.lock().ahs.insert(ah);
                 Ok(Answer::core(&abi::CreateAhResp { ah_handle: ah.0 })
                     .with_driver(&abi::RxeCreateAhResp { ah_num: ah_num.0, reserved: 0 }))
@@ -205,7 +212,7 @@ impl Context {
             Command::RegMr(wanted) => {
                 self.check_pd(wanted.pd)?;
                 let (reply, registered) = memory::register(&self.session, &wanted)?;
-                let Reply::Mr { mr, lkey, rkey } = reply else { return Err(UNEXPECTED) };
+                let Reply::Mr { mr, lkey, rkey } = reply else { return Err(UNEXPECTED.into()) };
                 self.objects.lock().mrs.insert(mr, registered);
                 Ok(Answer::core(&abi::RegMrResp { mr_handle: mr.0, lkey: lkey.0, rkey: rkey.0 }))
             }
@@ -220,7 +227,7 @@ impl Context {
             Command::AllocMw { pd, mw_type } => {
                 self.check_pd(pd)?;
                 let reply = self.ask(&Request::AllocMw { pd, mw_type })?;
-                let Reply::Mw { mw, rkey } = reply else { return Err(UNEXPECTED) };
+                let Reply::Mw { mw, rkey } = reply else { return Err(UNEXPECTED.into()) };
                 self.objects.lock().mws.insert(mw);
                 Ok(Answer::core(&abi::AllocMwResp { mw_handle: mw.0, rkey: rkey.0 }))
             }
@@ -252,7 +259,7 @@ impl Context {
             Command::CreateQp(wanted) => self.create_qp(frame, &wanted),
             Command::QueryQp(qp) => {
                 let reply = self.ask(&Request::QueryQp { qp: self.qp(qp)? })?;
-                let Reply::QpAttr(queried) = reply else { return Err(UNEXPECTED) };
+                let Reply::QpAttr(queried) = reply else { return Err(UNEXPECTED.into()) };
                 Ok(Answer::core(&attr::queried(&queried)))
             }
             Command::ModifyQp { qp, attr } => {
@@ -277,14 +284,16 @@ impl Context {
             Command::CreateSrq { pd, attr, user_handle } => {
                 self.check_pd(pd)?;
                 let reply = self.ask(&Request::CreateSrq { pd, attr, user_handle })?;
-                let Reply::Srq { srq, srqn, attr, ring } = reply else { return Err(UNEXPECTED) };
+                let Reply::Srq { srq, srqn, attr, ring } = reply else {
+                    return Err(UNEXPECTED.into());
+                };
                 self.ledger.open(Source::Srq(srq));
                 Ok(Answer::srq(srq, srqn, attr, ring))
             }
             Command::ModifySrq { srq, max_wr, limit, ring_place } => {
                 self.check_srq(srq)?;
                 let reply = self.ask(&Request::ModifySrq { srq, max_wr, limit })?;
-                let Reply::SrqModified { ring, .. } = reply else { return Err(UNEXPECTED) };
+                let Reply::SrqModified { ring, .. } = reply else { return Err(UNEXPECTED.into()) };
                 if let Some(ring) = ring {
                     memory::write_value(ring_place, &mm_info(ring))?;
                 }
@@ -293,7 +302,7 @@ impl Context {
             Command::QuerySrq(srq) => {
                 self.check_srq(srq)?;
                 let reply = self.ask(&Request::QuerySrq { srq })?;
-                let Reply::SrqAttr(attr) = reply else { return Err(UNEXPECTED) };
+                let Reply::SrqAttr(attr) = reply else { return Err(UNEXPECTED.into()) };
                 Ok(Answer::core(&abi::QuerySrqResp {
                     max_wr: attr.max_wr,
                     max_sge: attr.max_sge,
@@ -311,19 +320,19 @@ impl Context {
     }
 
     /// The first command of all, and the only one of its kind.
-    fn get_context(&self) -> Result<Answer, Errno> {
+    fn get_context(&self) -> Result<Answer, Refused> {
         // One at a time.
         let _objects = self.objects.lock();
         if self.handle.get().is_some() {
-            return Err(Errno::INVAL);
+            return Err(Errno::INVAL.into());
         }
         let Reply::Devices(devices) = self.ask(&Request::ListDevices)? else {
-            return Err(UNEXPECTED);
+            return Err(UNEXPECTED.into());
         };
         let device = devices.into_iter().nth(self.device as usize).ok_or(Errno::NODEV)?;
         let request = Request::OpenDevice { name: device.name };
         let (reply, fds) = self.session.call_with_fds(&request, &[])?;
-        let Reply::Context(context) = reply else { return Err(UNEXPECTED) };
+        let Reply::Context(context) = reply else { return Err(UNEXPECTED.into()) };
         let attr = self.query_device(context)?;
         let events = AsyncEvents::new(self.session.clone(), self.ledger.clone());
         let fd = give(fds, Descriptor::AsyncEvents(Arc::new(events)))?;
@@ -332,17 +341,17 @@ impl Context {
         Ok(Answer::core(&abi::GetContextResp { async_fd: fd as u32, num_comp_vectors }))
     }
 
-    fn query_device(&self, context: ContextHandle) -> Result<DeviceAttr, Errno> {
+    fn query_device(&self, context: ContextHandle) -> Result<DeviceAttr, Refused> {
         let reply = self.ask(&Request::QueryDevice { context })?;
-        let Reply::Device(attr) = reply else { return Err(UNEXPECTED) };
+        let Reply::Device(attr) = reply else { return Err(UNEXPECTED.into()) };
         Ok(attr)
     }
 
-    fn create_comp_channel(&self) -> Result<Answer, Errno> {
+    fn create_comp_channel(&self) -> Result<Answer, Refused> {
         let context = self.handle()?;
         let request = Request::CreateCompChannel { context };
         let (reply, fds) = self.session.call_with_fds(&request, &[])?;
-        let Reply::CompChannel(channel) = reply else { return Err(UNEXPECTED) };
+        let Reply::CompChannel(channel) = reply else { return Err(UNEXPECTED.into()) };
         let (session, ledger) = (self.session.clone(), self.ledger.clone());
         let events = CompletionEvents::new(session, ledger, context, channel);
         let fd = give(fds, Descriptor::CompletionChannel(Arc::new(events)))?;
@@ -350,14 +359,18 @@ impl Context {
     }
 
     /// The completion channel that a descriptor is. `EBADF` if it is none of this context.
-    fn channel_of(&self, fd: RawFd) -> Result<Arc<CompletionEvents>, Errno> {
+    fn channel_of(&self, fd: RawFd) -> Result<Arc<CompletionEvents>, Refused> {
         match DESCRIPTORS.genuine(fd) {
             Some(Descriptor::CompletionChannel(events))
                 if Some(&events.context) == self.handle.get() =>
             {
                 Ok(events)
             }
-            _ => Err(Errno::BADF),
+            _ => {
+                let reason =
+                    format!("channel: descriptor {fd} is no completion channel of this device");
+                Err(Refused::new(Errno::BADF, reason))
+            }
         }
     }
 
@@ -367,8 +380,8 @@ impl Context {
         request: &Request,
         user_handle: u64,
         channel: Option<Arc<CompletionEvents>>,
-    ) -> Result<Answer, Errno> {
-        let Reply::Cq { cq, cqe, ring } = self.ask(request)? else { return Err(UNEXPECTED) };
+    ) -> Result<Answer, Refused> {
+        let Reply::Cq { cq, cqe, ring } = self.ask(request)? else { return Err(UNEXPECTED.into()) };
         let mapped = self.cq_ring(cqe, ring).inspect_err(|_| {
             let _ = self.order(&Request::DestroyCq { cq });
         });
@@ -379,27 +392,27 @@ impl Context {
         Ok(Answer::cq(frame, cq, cqe, ring))
     }
 
-    fn resize_cq(&self, cq: CqHandle, cqe: u32) -> Result<Answer, Errno> {
+    fn resize_cq(&self, cq: CqHandle, cqe: u32) -> Result<Answer, Refused> {
         // Until it is done: who arms the CQ meanwhile must not do so in the old ring.
         let mut objects = self.objects.lock();
         let entry = objects.cqs.get_mut(&cq).ok_or(Errno::NOENT)?;
         let reply = self.ask(&Request::ResizeCq { cq, cqe })?;
-        let Reply::CqResized { cqe, ring } = reply else { return Err(UNEXPECTED) };
+        let Reply::CqResized { cqe, ring } = reply else { return Err(UNEXPECTED.into()) };
         entry.ring = self.cq_ring(cqe, ring)?;
         (entry.location, entry.cqe) = (ring, cqe);
         Ok(Answer::core(&abi::ResizeCqResp { cqe, reserved: 0 }).with_driver(&mm_info(ring)))
     }
 
-    fn cq_ring(&self, cqe: u32, ring: RingLocation) -> Result<CqConsumer, Errno> {
+    fn cq_ring(&self, cqe: u32, ring: RingLocation) -> Result<CqConsumer, Refused> {
         let geometry = Geometry::completion(cqe).map_err(|_| UNEXPECTED)?;
         let window = self.session.connection().window(ring).map_err(|error| match error {
             WindowError::Os { .. } => Errno::NOMEM,
             WindowError::Access(_) => UNEXPECTED,
         })?;
-        CqConsumer::attach(window, geometry).map_err(|_| UNEXPECTED)
+        CqConsumer::attach(window, geometry).map_err(|_| UNEXPECTED.into())
     }
 
-    fn destroy_cq(&self, cq: CqHandle) -> Result<Answer, Errno> {
+    fn destroy_cq(&self, cq: CqHandle) -> Result<Answer, Refused> {
         let entry = self.objects.lock().cqs.remove(&cq).ok_or(Errno::NOENT)?;
         self.new_cqs.lock().retain(|new| !new.is_at(entry.user_handle));
         if let Err(errno) = self.order(&Request::DestroyCq { cq }) {
@@ -415,7 +428,7 @@ impl Context {
         }))
     }
 
-    fn create_qp(&self, frame: &Frame<'_>, wanted: &NewQp) -> Result<Answer, Errno> {
+    fn create_qp(&self, frame: &Frame<'_>, wanted: &NewQp) -> Result<Answer, Refused> {
         let &NewQp { pd, qp_type, send_cq, recv_cq, srq, caps, sq_sig_all, user_handle } = wanted;
         self.check_pd(pd)?;
         {
@@ -425,7 +438,7 @@ impl Context {
         srq.map_or(Ok(()), |srq| self.check_srq(srq))?;
         let request =
             Request::CreateQp { pd, qp_type, send_cq, recv_cq, srq, caps, sq_sig_all, user_handle };
-        let Reply::Qp(created) = self.ask(&request)? else { return Err(UNEXPECTED) };
+        let Reply::Qp(created) = self.ask(&request)? else { return Err(UNEXPECTED.into()) };
         let slot = QpSlot(created.doorbell_slot);
         self.ledger.open(Source::Qp(created.qp));
         let answer = Answer::qp(frame, &created);
@@ -433,7 +446,7 @@ impl Context {
         Ok(answer)
     }
 
-    fn destroy_qp(&self, slot: QpSlot) -> Result<Answer, Errno> {
+    fn destroy_qp(&self, slot: QpSlot) -> Result<Answer, Refused> {
         // First, for once the daemon has done it, the slot may be another QP's.
         let qp = self.objects.lock().qps.remove(&slot).ok_or(Errno::NOENT)?;
         let may_send = self.doorbells.has(slot);
@@ -466,33 +479,38 @@ impl Context {
     }
 
     /// The daemon's name for the context. `EINVAL` before `GET_CONTEXT`.
-    fn handle(&self) -> Result<ContextHandle, Errno> {
-        self.handle.get().copied().ok_or(Errno::INVAL)
+    fn handle(&self) -> Result<ContextHandle, Refused> {
+        self.handle.get().copied().ok_or_else(|| Errno::INVAL.into())
     }
 
-    fn qp(&self, slot: QpSlot) -> Result<QpHandle, Errno> {
-        self.objects.lock().qps.get(&slot).map(|qp| qp.created.qp).ok_or(Errno::NOENT)
+    fn qp(&self, slot: QpSlot) -> Result<QpHandle, Refused> {
+        self.objects
+            .lock()
+            .qps
+            .get(&slot)
+            .map(|qp| qp.created.qp)
+            .ok_or_else(|| Errno::NOENT.into())
     }
 
     /// `ENOENT` if the PD is none of this context.
-    fn check_pd(&self, pd: PdHandle) -> Result<(), Errno> {
+    fn check_pd(&self, pd: PdHandle) -> Result<(), Refused> {
         known(self.objects.lock().pds.contains(&pd))
     }
 
     /// The same of an SRQ.
-    fn check_srq(&self, srq: SrqHandle) -> Result<(), Errno> {
+    fn check_srq(&self, srq: SrqHandle) -> Result<(), Refused> {
         known(self.ledger.is_open(Source::Srq(srq)))
     }
 
-    fn ask(&self, request: &Request) -> Result<Reply, Errno> {
+    fn ask(&self, request: &Request) -> Result<Reply, Refused> {
         self.session.call(request)
     }
 
     /// Asks for something that is answered by a mere yes.
-    fn order(&self, request: &Request) -> Result<Answer, Errno> {
+    fn order(&self, request: &Request) -> Result<Answer, Refused> {
         match self.ask(request)? {
             Reply::Done => Ok(Answer::none()),
-            _ => Err(UNEXPECTED),
+            _ => Err(UNEXPECTED.into()),
         }
     }
 }
@@ -508,12 +526,12 @@ impl Drop for Context {
 }
 
 /// `ENOENT` if an object is none of this context.
-fn known(is_known: bool) -> Result<(), Errno> {
-    if is_known { Ok(()) } else { Err(Errno::NOENT) }
+fn known(is_known: bool) -> Result<(), Refused> {
+    if is_known { Ok(()) } else { Err(Errno::NOENT.into()) }
 }
 
 /// Gives the one descriptor that came with a reply to the program.
-fn give(fds: Vec<OwnedFd>, descriptor: Descriptor) -> Result<RawFd, Errno> {
+fn give(fds: Vec<OwnedFd>, descriptor: Descriptor) -> Result<RawFd, Refused> {
     let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| UNEXPECTED)?;
     let fd = fd.into_raw_fd();
     DESCRIPTORS.insert(fd, descriptor);

@@ -3,6 +3,7 @@
 use super::abi::{self, EXTENDED, number};
 use rustix::io::Errno;
 use std::mem::offset_of;
+use zerocopy::FromBytes;
 
 /// The shape of a command, whichever way it comes: by `write`, as here, or by `ioctl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,49 @@ impl Method {
         let number = command & NUMBER_MASK;
         let method = if command & EXTENDED == 0 { legacy(number) } else { extended(number) };
         method.ok_or(Errno::OPNOTSUPP)
+    }
+}
+
+/// The verb that a program has called, if these bytes are what its library has made of that.
+pub(crate) fn verb(bytes: &[u8]) -> &'static str {
+    let Ok((header, _)) = abi::CommandHeader::read_from_prefix(bytes) else {
+        return "a command without a header";
+    };
+    match (header.command & 0xff, header.command & EXTENDED != 0) {
+        (number::GET_CONTEXT, _) => "ibv_open_device",
+        (number::QUERY_DEVICE, _) => "ibv_query_device",
+        (number::QUERY_PORT, _) => "ibv_query_port",
+        (number::ALLOC_PD, _) => "ibv_alloc_pd",
+        (number::DEALLOC_PD, _) => "ibv_dealloc_pd",
+        (number::CREATE_AH, _) => "ibv_create_ah",
+        (number::DESTROY_AH, _) => "ibv_destroy_ah",
+        (number::REG_MR, _) => "ibv_reg_mr",
+        (number::DEREG_MR, _) => "ibv_dereg_mr",
+        (number::ALLOC_MW, _) => "ibv_alloc_mw",
+        (number::DEALLOC_MW, _) => "ibv_dealloc_mw",
+        (number::CREATE_COMP_CHANNEL, _) => "ibv_create_comp_channel",
+        (number::CREATE_CQ, false) => "ibv_create_cq",
+        (number::CREATE_CQ, true) => "ibv_create_cq_ex",
+        (number::RESIZE_CQ, _) => "ibv_resize_cq",
+        (number::DESTROY_CQ, _) => "ibv_destroy_cq",
+        (number::REQ_NOTIFY_CQ, _) => "ibv_req_notify_cq",
+        (number::CREATE_QP, false) => "ibv_create_qp",
+        (number::CREATE_QP, true) => "ibv_create_qp_ex",
+        (number::QUERY_QP, _) => "ibv_query_qp",
+        (number::MODIFY_QP, _) => "ibv_modify_qp",
+        (number::DESTROY_QP, _) => "ibv_destroy_qp",
+        (number::POST_SEND, _) => "ibv_post_send",
+        (number::ATTACH_MCAST, _) => "ibv_attach_mcast",
+        (number::DETACH_MCAST, _) => "ibv_detach_mcast",
+        (number::CREATE_SRQ, _) => "ibv_create_srq",
+        (number::MODIFY_SRQ, _) => "ibv_modify_srq",
+        (number::QUERY_SRQ, _) => "ibv_query_srq",
+        (number::DESTROY_SRQ, _) => "ibv_destroy_srq",
+        (number::OPEN_XRCD, _) => "ibv_open_xrcd",
+        (number::CREATE_XSRQ, _) => "ibv_create_srq_ex",
+        (number::CREATE_FLOW, true) => "ibv_create_flow",
+        (number::CREATE_WQ, true) => "ibv_create_wq",
+        _ => "a verb that this device does not have",
     }
 }
 

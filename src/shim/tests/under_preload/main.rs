@@ -215,6 +215,102 @@ fn a_program_that_polls_notices_the_end_of_the_daemon() {
     }
 }
 
+/// What a program that is refused the same verb so many times writes to its stderr, and into the
+/// file that it opens instead.
+fn told(bench: &Bench, log: Option<&str>, how: &str, times: u32) -> (Vec<String>, String) {
+    let file = bench.directory.join("table");
+    let mut command = bench.command(&bench.compile("reasons", &[]), &[]);
+    command.args([how, &times.to_string()]).arg(&file);
+    match log {
+        Some(log) => command.env("URXE_LOG", log),
+        None => command.env_remove("URXE_LOG"),
+    };
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{how}: {}: {said}", output.status);
+    let lines = said.lines().map(str::to_owned).collect();
+    (lines, std::fs::read_to_string(file).unwrap_or_default())
+}
+
+/// The sentence for the verb that the program is refused.
+const PORT_2: &str = "urxe: ibv_query_port: port 2: the device has 1 port, expected 1 (EINVAL)";
+
+#[test]
+fn a_refused_verb_is_told_once_and_its_repeats_are_counted() {
+    let bench = Bench::new();
+    for log in ["error", "warn", "INFO", "debug"] {
+        assert_eq!(told(&bench, Some(log), "as it is", 1).0, [PORT_2], "{log}");
+    }
+    let sentence = PORT_2.strip_prefix("urxe: ").unwrap();
+    let again = |count| format!("urxe: ({count} times by now) {sentence}");
+    let expected = [PORT_2.to_owned(), again(10), again(100)];
+    assert_eq!(told(&bench, Some("error"), "as it is", 120).0, expected);
+}
+
+#[test]
+fn nothing_is_told_unless_somebody_asks_for_it() {
+    let bench = Bench::new();
+    assert_eq!(told(&bench, None, "as it is", 3).0, [""; 0]);
+    assert_eq!(told(&bench, Some(""), "as it is", 3).0, [""; 0]);
+    let lines = told(&bench, Some("much"), "as it is", 3).0;
+    assert_eq!(lines, ["urxe: URXE_LOG is \"much\": expected error, warn, info or debug"]);
+}
+
+#[test]
+fn nothing_is_written_to_a_file_that_stands_where_stderr_was() {
+    let bench = Bench::new();
+    let ways = ["reused by a file", "reused behind its back", "closed", "a pipe of the program's"];
+    for how in ways {
+        let (lines, table) = told(&bench, Some("debug"), how, 2);
+        assert!(lines.is_empty() && table.is_empty(), "{how}: {lines:?} {table:?}");
+    }
+    // Parent and child have one stderr, and a table each.
+    assert_eq!(told(&bench, Some("error"), "in a child", 2).0, [PORT_2; 2]);
+    assert_eq!(told(&bench, Some("error"), "in a signal handler's way", 2).0, [PORT_2]);
+}
+
+#[test]
+fn a_stderr_that_nobody_reads_neither_stops_nor_ends_a_program() {
+    let bench = Bench::new();
+    let program = bench.compile("reasons", &[]);
+    for is_read in [false, true] {
+        let (read_end, write_end) = std::io::pipe().unwrap();
+        if is_read {
+            // Full to the last byte: whoever wrote would wait.
+            fill(&write_end);
+        }
+        let mut command = bench.command(&program, &[]);
+        command.args(["as it is", "2"]).arg(bench.directory.join("table"));
+        command.env("URXE_LOG", "debug").stdin(Stdio::null()).stderr(write_end);
+        let held = is_read.then_some(read_end);
+        let status = wait(command.spawn().unwrap()).expect("it hangs");
+        assert!(status.success(), "{status}");
+        drop(held);
+    }
+}
+
+/// Writes as long as a pipe takes something.
+fn fill(pipe: &std::io::PipeWriter) {
+    rustix::io::ioctl_fionbio(pipe, true).unwrap();
+    while rustix::io::write(pipe, &[b'x'; 4096]).is_ok() {}
+    while rustix::io::write(pipe, b"x").is_ok() {}
+    rustix::io::ioctl_fionbio(pipe, false).unwrap();
+}
+
+#[test]
+fn without_a_daemon_the_reason_is_told_to_whoever_asks_for_it() {
+    let mut bench = Bench::new();
+    bench.daemon = None;
+    let program = bench.compile("no_daemon", &[]);
+    for (log, lines) in [("", 0), ("error", 1)] {
+        let said = bench.command(&program, &[]).env("URXE_LOG", log).output().unwrap();
+        let said = String::from_utf8(said.stderr).unwrap();
+        assert_eq!(said.lines().count(), lines, "{said}");
+        let begins = "urxe: no RDMA device: no urxed answers at ";
+        assert!(said.lines().all(|line| line.starts_with(begins)), "{said}");
+    }
+}
+
 #[test]
 fn every_function_that_programs_may_call_is_there() {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(shim()).output();

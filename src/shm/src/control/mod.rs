@@ -23,6 +23,7 @@ pub mod closing;
 mod cm;
 mod codec;
 mod cursor;
+pub mod errnos;
 pub mod event;
 mod handle;
 mod on_exec;

@@ -44,11 +44,13 @@ pub(super) fn create(
     let handle = session.objects.new_handle()?;
     let created = ctx.devices[place.device].nic.create_ah(place.id, av);
     let id = created.map_err(|error| {
-        let errno = match error {
-            AhError::TooMany => Errno::NOMEM,
-            AhError::Flow(_) => Errno::INVAL,
+        let (errno, table) = match error {
+            AhError::TooMany => (Errno::NOMEM, String::new()),
+            AhError::Flow(error) => {
+                (Errno::INVAL, ctx.devices[place.device].gid_table_beside(error))
+            }
         };
-        refuse(errno, error.to_string())
+        refuse(errno, format!("{error}{table}"))
     })?;
     let ah = Ah { context: place.context, pd, device: place.device, id };
     session.objects.insert(handle, ah);

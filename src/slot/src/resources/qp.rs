@@ -146,7 +146,11 @@ pub(super) fn modify(
             ModifyQpError::NoSuchQp(_) => Errno::NOENT,
             _ => Errno::INVAL,
         };
-        refuse(errno, error.to_string())
+        let table = match error {
+            ModifyQpError::Flow(error) => ctx.devices[device].gid_table_beside(error),
+            _ => String::new(),
+        };
+        refuse(errno, format!("{error}{table}"))
     })?;
     Ok(Reply::Done.into())
 }

@@ -1,6 +1,5 @@
 //! `urxe explain`: what a number or a name means that urxe, or a verbs program, has shown.
 
-mod errnos;
 mod terms;
 
 use crate::error::Error;

@@ -1,10 +1,10 @@
 //! All that can be explained, from the tables in which it stands.
 
-use super::errnos;
 use serde::Serialize;
 use std::fmt;
 use urxe_conform::rules;
 use urxe_engine::Cause;
+use urxe_shm::control::errnos;
 use urxe_types::WcStatus;
 use urxe_wire::mad::Reason;
 

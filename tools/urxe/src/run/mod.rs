@@ -45,6 +45,9 @@ Examples:
       The peer is to see the packets that rdma_rxe would send.
   urxe run --in-process ib_write_bw 10.0.0.1
       The program sends and receives by itself, without the daemon's help.
+  urxe run --explain ./my_program
+      A line on stderr for each verb that is refused and each work request that fails: why, and
+      what to change.
   urxe run -- bash
       Every program that is started in this shell.
 
@@ -93,9 +96,40 @@ pub(crate) struct Arguments {
     #[arg(long)]
     in_process: bool,
 
+    /// Say on stderr why a verb is refused and why a work request fails, each cause once.
+    ///
+    /// LEVEL is error (refusals and failures), warn (also flushed work requests and what the device
+    /// does not have), info or debug. URXE_LOG=LEVEL means the same. A program that has replaced
+    /// its stderr by a file of its own is told nothing.
+    #[arg(
+        long, value_name = "LEVEL", value_enum, num_args = 0..=1, require_equals = true,
+        default_missing_value = "warn"
+    )]
+    explain: Option<LogLevel>,
+
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
+}
+
+/// How much is said of what was refused, and of what has failed: values of `URXE_LOG`.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+impl LogLevel {
+    fn name(self) -> &'static str {
+        match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+        }
+    }
 }
 
 /// Which daemon a program is to have.
@@ -227,6 +261,9 @@ fn prepare(arguments: &Arguments) -> Result<(Command, background::Daemon), RunEr
     command.env("URXE_SOCKET", daemon.socket());
     if arguments.in_process {
         command.env("URXE_IN_PROCESS", "1");
+    }
+    if let Some(level) = arguments.explain {
+        command.env("URXE_LOG", level.name());
     }
     Ok((command, daemon))
 }

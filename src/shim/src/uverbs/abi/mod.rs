@@ -58,6 +58,10 @@ pub(crate) mod number {
     pub(crate) const MODIFY_SRQ: u32 = 33;
     pub(crate) const QUERY_SRQ: u32 = 34;
     pub(crate) const DESTROY_SRQ: u32 = 35;
+    pub(crate) const OPEN_XRCD: u32 = 37;
+    pub(crate) const CREATE_XSRQ: u32 = 39;
+    pub(crate) const CREATE_FLOW: u32 = 50;
+    pub(crate) const CREATE_WQ: u32 = 52;
 }
 
 #[cfg(test)]
@@ -95,6 +99,10 @@ mod tests {
         ("IB_USER_VERBS_CMD_MODIFY_SRQ", number::MODIFY_SRQ),
         ("IB_USER_VERBS_CMD_QUERY_SRQ", number::QUERY_SRQ),
         ("IB_USER_VERBS_CMD_DESTROY_SRQ", number::DESTROY_SRQ),
+        ("IB_USER_VERBS_CMD_OPEN_XRCD", number::OPEN_XRCD),
+        ("IB_USER_VERBS_CMD_CREATE_XSRQ", number::CREATE_XSRQ),
+        ("IB_USER_VERBS_EX_CMD_CREATE_FLOW", number::CREATE_FLOW),
+        ("IB_USER_VERBS_EX_CMD_CREATE_WQ", number::CREATE_WQ),
     ];
 
     #[test]

@@ -2,9 +2,9 @@
 
 use rustix::io::Errno;
 
-/// With its name and what to look at. A refusal of the daemon says more than its errno: a Rust
-/// program has the sentence in its error.
-pub(super) const ERRNOS: &[(Errno, &str, &str)] = &[
+/// With its name and what to look at. A refusal of the daemon says more than its errno
+/// ([`ControlError::message`](super::ControlError::message)).
+pub const ERRNOS: &[(Errno, &str, &str)] = &[
     (
         Errno::PERM,
         "EPERM",
@@ -107,3 +107,15 @@ pub(super) const ERRNOS: &[(Errno, &str, &str)] = &[
          socket: no daemon runs.",
     ),
 ];
+
+/// The name of an errno; its number where it has none here.
+pub fn name(errno: Errno) -> String {
+    let known = ERRNOS.iter().find(|(known, ..)| *known == errno);
+    known.map_or_else(|| format!("errno {}", errno.raw_os_error()), |(_, name, _)| (*name).into())
+}
+
+/// What an errno usually means; what the system says where nothing is known here.
+pub fn meaning(errno: Errno) -> String {
+    let known = ERRNOS.iter().find(|(known, ..)| *known == errno);
+    known.map_or_else(|| errno.to_string(), |(.., meaning)| (*meaning).into())
+}
