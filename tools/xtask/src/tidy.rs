@@ -64,7 +64,7 @@ pub(crate) fn crates_without_io() -> impl Iterator<Item = &'static str> {
 pub(crate) fn check() -> Result {
     let root = root();
     let mut files = Vec::new();
-    for dir in ["src", "spec-tests", "tools", "interop"] {
+    for dir in ["src", "apps", "spec-tests", "tools", "interop"] {
         files_below(&root.join(dir), "rs", &mut files)
             .map_err(|error| format!("{dir}: {error}"))?;
     }

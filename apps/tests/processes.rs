@@ -1,0 +1,44 @@
+//! Each application as a person runs it: several processes on loopback addresses, on a network that
+//! is sound and on one that loses packets.
+
+use std::process::Command;
+
+/// Runs the program and returns what it says in JSON.
+fn run(arguments: &str) -> serde_json::Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_urxe-apps"));
+    let output = command.args(arguments.split(' ')).arg("--json").output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments}: {error}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn an_object_is_intact_at_all_nodes_by_each_algorithm() {
+    for algorithm in ["sequential-send", "chain", "binomial-tree", "binomial-pipeline"] {
+        let ran =
+            run(&format!("rdmc --nodes 5 --blocks 40 --block-size 4093 --algorithm {algorithm}"));
+        assert_eq!(ran["intact"], true, "{ran}");
+    }
+}
+
+#[test]
+fn an_object_is_intact_when_packets_are_lost() {
+    let ran = run("rdmc --nodes 6 --blocks 300 --block-size 10000 --fault drop=0.5%");
+    assert_eq!((&ran["intact"], &ran["steps"]), (&true.into(), &302.into()), "{ran}");
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    for arguments in ["rdmc --nodes 1", "rdmc --fault drop=1% --socket /none", "rdmc --blocks 0"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_urxe-apps"));
+        let output = command.args(arguments.split(' ')).output().unwrap();
+        assert!(!output.status.success() && !output.stderr.is_empty(), "{arguments}");
+    }
+}
+
+#[test]
+fn a_node_that_fails_ends_the_run() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_urxe-apps"));
+    let output = command.args(["rdmc", "--socket", "/nothing/is/here"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("node 0 failed"), "{output:?}");
+}
