@@ -2,11 +2,11 @@
 //!
 //! The process that a person starts runs no node. It starts a daemon with a device for each node,
 //! and itself again for each node with `--rank` and `--meet` added, collects what the nodes report,
-//! and ends the daemon. A node that is started by hand with these two arguments, on whatever machine
-//! reaches the address, is as good.
+//! and ends the daemon. A node that is started by hand with these two arguments, on whatever
+//! machine reaches the address, is as good.
 
 use crate::error::Error;
-use clap::Args;
+use clap::{Args, value_parser};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, Write};
@@ -23,7 +23,7 @@ use urxe_verbs::{Context, OpenOptions};
 #[derive(Args, Clone, Debug)]
 pub struct Cluster {
     /// How many nodes there are; each is a process.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=64))]
+    #[arg(long, default_value_t = 4, value_parser = value_parser!(u8).range(2..=64))]
     pub nodes: u8,
     /// What is wrong with the network, such as `drop=0.5%`; `urxed --help` lists the faults.
     #[arg(long, value_name = "SPEC")]

@@ -12,8 +12,8 @@ use urxe_apps::rdmc;
 
 /// What RDMA is for: known algorithms, each on several processes of this machine.
 ///
-/// Each command starts a daemon with a device for each node, and a process for each node, shows what
-/// came of it, and leaves nothing behind. Needs no privilege and no hardware.
+/// Each command starts a daemon with a device for each node, and a process for each node, shows
+/// what came of it, and leaves nothing behind. Needs no privilege and no hardware.
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Cli {

@@ -1,16 +1,16 @@
 //! RDMC: a large object from node 0 to all others, block by block over reliable connections.
 //!
-//! The order of sends and receives is known beforehand: it is the [schedule](mod@schedule). A block goes by a
-//! WRITE with immediate data to its place in the receiver's object; the immediate data is its
-//! number, and the completion of a receive tells the receiver that it can pass it on. Nobody waits
-//! for the end of a step: a node sends as soon as it has what comes next in its [`Part`].
+//! The order of sends and receives is known beforehand: it is the [schedule](mod@schedule). A block
+//! goes by a WRITE with immediate data to its place in the receiver's object; the immediate data is
+//! its number, and the completion of a receive tells the receiver that it can pass it on. Nobody
+//! waits for the end of a step: a node sends as soon as it has what comes next in its [`Part`].
 
 pub mod schedule;
 
 use crate::cluster::Node;
 use crate::connect::{Peer, connect_all};
 use crate::error::Error;
-use clap::Args;
+use clap::{Args, value_parser};
 use schedule::{Algorithm, Transfer, schedule};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -26,10 +26,10 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t = Algorithm::BinomialPipeline)]
     algorithm: Algorithm,
     /// Blocks of the object.
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, default_value_t = 64, value_parser = value_parser!(u32).range(1..=1 << 16))]
     blocks: u32,
     /// Bytes of a block.
-    #[arg(long, default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=16 << 20))]
+    #[arg(long, default_value_t = 65536, value_parser = value_parser!(u32).range(1..=1 << 24))]
     block_size: u32,
 }
 

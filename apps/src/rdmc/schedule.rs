@@ -12,8 +12,8 @@
 //! | binomial pipeline | `b + ceil(log2 n) - 1`, and no algorithm needs fewer |
 //!
 //! The binomial pipeline is that of Ganesan and Seshadri ("On cooperative content distribution and
-//! the price of barter", ICDCS 2005), with the closed form of Behrens et al. ("RDMC: a reliable RDMA
-//! multicast for large objects", DSN 2018).
+//! the price of barter", ICDCS 2005), with the closed form of Behrens et al. ("RDMC: a reliable
+//! RDMA multicast for large objects", DSN 2018).
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -84,9 +84,9 @@ fn ceil_log2(count: usize) -> u32 {
 }
 
 /// The binomial pipeline. The largest hypercube that has no more vertices than there are nodes has
-/// one or two nodes at each vertex, and node 0 alone at vertex 0. In each step all vertices exchange
-/// blocks along one dimension; two nodes at a vertex send and receive as one, and hand each other
-/// what the other has not, so that each lacks at most one block of what the vertex has.
+/// one or two nodes at each vertex, and node 0 alone at vertex 0. In each step all vertices
+/// exchange blocks along one dimension; two nodes at a vertex send and receive as one, and hand
+/// each other what the other has not, so that each lacks at most one block of what the vertex has.
 struct Hypercube {
     dimensions: u32,
     /// Who is at each vertex.
