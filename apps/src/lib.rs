@@ -3,11 +3,21 @@
 //! | module | |
 //! |---|---|
 //! | [`rdmc`] | a large object to many nodes: sequential send, chain, binomial tree and pipeline |
-//! | [`cluster`], [`connect`] | what they stand on: processes that meet, and are connected |
+//! | [`smc`] | small messages from all to all, in the order of each sender |
+//! | [`fabric`], [`mesh`] | what the multicasts stand on: memory that is copied to other nodes |
+//! | [`application`], [`cluster`] | what all stand on: commands, and processes that meet |
+//! | [`connect`] | a queue pair between each two of them |
 //!
 //! The algorithms are apart from the verbs, so that tests run them from a seed, without a network.
 
+pub mod application;
 pub mod cluster;
 pub mod connect;
 pub mod error;
+pub mod fabric;
+pub mod mesh;
 pub mod rdmc;
+pub mod smc;
+
+#[cfg(test)]
+mod sim;

@@ -3,12 +3,9 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the result is what it is for")]
 
 use clap::{Parser, Subcommand};
-use serde::Serialize;
-use std::fmt::Display;
 use std::process::ExitCode;
-use urxe_apps::cluster::{Cluster, Ran};
-use urxe_apps::error::Error;
-use urxe_apps::rdmc;
+use urxe_apps::application::Run;
+use urxe_apps::{rdmc, smc};
 
 /// What RDMA is for: known algorithms, each on several processes of this machine.
 ///
@@ -24,43 +21,21 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Large-object multicast: node 0 sends an object to all others, block by block.
-    Rdmc {
-        #[command(flatten)]
-        cluster: Cluster,
-        #[command(flatten)]
-        arguments: rdmc::Arguments,
-    },
-}
-
-fn run(command: &Command) -> Result<(), Error> {
-    match command {
-        Command::Rdmc { cluster, arguments } => {
-            match cluster.run(|node| rdmc::run(arguments, node))? {
-                Ran::Node => Ok(()),
-                Ran::Launcher(reports) => {
-                    let summary = rdmc::Summary::new(arguments, cluster.nodes.into(), &reports);
-                    show(cluster, &summary, summary.intact)
-                }
-            }
-        }
-    }
-}
-
-/// Prints the result. It is an error if the guarantees do not hold in it.
-fn show(cluster: &Cluster, summary: &(impl Serialize + Display), holds: bool) -> Result<(), Error> {
-    if cluster.json {
-        let json = serde_json::to_string(summary);
-        println!("{}", json.map_err(|error| Error::Broken(error.to_string()))?);
-    } else {
-        println!("{summary}");
-    }
-    if holds { Ok(()) } else { Err(Error::Broken("a guarantee does not hold".into())) }
+    Rdmc(Run<rdmc::Arguments>),
+    /// Small-message multicast: all nodes send to all, through rings in the receivers' memory.
+    Smc(Run<smc::Arguments>),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(&cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+    let ran = match Cli::parse().command {
+        Command::Rdmc(run) => run.run(),
+        Command::Smc(run) => run.run(),
+    };
+    match ran {
+        Ok(text) => {
+            text.iter().for_each(|text| println!("{text}"));
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("urxe-apps: {error}");
             ExitCode::FAILURE

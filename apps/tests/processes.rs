@@ -28,6 +28,14 @@ fn an_object_is_intact_when_packets_are_lost() {
 }
 
 #[test]
+fn small_messages_come_in_order_once_and_whole() {
+    for arguments in ["--nodes 5", "--nodes 3 --size 1000 --slots 3 --fault drop=0.5%"] {
+        let ran = run(&format!("smc --messages 2000 {arguments}"));
+        assert_eq!(ran["intact"], true, "{ran}");
+    }
+}
+
+#[test]
 fn arguments_that_make_no_sense_are_refused() {
     for arguments in ["rdmc --nodes 1", "rdmc --fault drop=1% --socket /none", "rdmc --blocks 0"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_urxe-apps"));

@@ -7,6 +7,7 @@
 
 pub mod schedule;
 
+use crate::application::Application;
 use crate::cluster::Node;
 use crate::connect::{Peer, connect_all};
 use crate::error::Error;
@@ -110,19 +111,25 @@ pub struct Summary {
     /// Until all nodes had all of it.
     seconds: f64,
     /// Whether each node has what node 0 sent.
-    pub intact: bool,
+    intact: bool,
 }
 
-impl Summary {
-    /// Puts the reports of all nodes together.
-    pub fn new(arguments: &Arguments, nodes: usize, reports: &[Option<Report>]) -> Summary {
-        let &Arguments { algorithm, blocks, block_size } = arguments;
+impl Application for Arguments {
+    type Report = Report;
+    type Summary = Summary;
+
+    fn run(&self, node: Node) -> Result<Report, Error> {
+        run(self, node)
+    }
+
+    fn summary(&self, nodes: usize, reports: &[Option<Report>]) -> (Summary, bool) {
+        let &Arguments { algorithm, blocks, block_size } = self;
         let steps = schedule(algorithm, nodes, blocks as usize).len();
         let reports = || reports.iter().flatten();
         let elapsed = reports().map(|report| report.elapsed).max().unwrap_or_default();
         let intact = reports().all(|report| report.intact);
         let seconds = elapsed.as_secs_f64();
-        Summary { algorithm, nodes, blocks, block_size, steps, seconds, intact }
+        (Summary { algorithm, nodes, blocks, block_size, steps, seconds, intact }, intact)
     }
 }
 
@@ -147,11 +154,7 @@ const UNDER_WAY_MAX: usize = 16;
 /// Completions of one queue pair: of its receives, and of what is under way.
 const COMPLETIONS_MAX: u32 = 256;
 
-/// Runs a node.
-///
-/// # Errors
-/// As the verbs that it calls; [`Error::Broken`] if a block came that the schedule has not.
-pub fn run(arguments: &Arguments, mut node: Node) -> Result<Report, Error> {
+fn run(arguments: &Arguments, mut node: Node) -> Result<Report, Error> {
     let (blocks, block_size) = (arguments.blocks as usize, arguments.block_size as usize);
     let mut part = Part::new(arguments.algorithm, node.nodes, blocks, node.rank);
     let pd = node.context.alloc_pd()?;
