@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`rdmc`] | a large object to many nodes: sequential send, chain, binomial tree and pipeline |
 //! | [`smc`] | small messages from all to all, in the order of each sender |
+//! | [`sst`] | a table that all share, and two-phase commit by it |
 //! | [`fabric`], [`mesh`] | what the multicasts stand on: memory that is copied to other nodes |
 //! | [`application`], [`cluster`] | what all stand on: commands, and processes that meet |
 //! | [`connect`] | a queue pair between each two of them |
@@ -18,6 +19,7 @@ pub mod fabric;
 pub mod mesh;
 pub mod rdmc;
 pub mod smc;
+pub mod sst;
 
 #[cfg(test)]
 mod sim;

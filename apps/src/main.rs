@@ -5,6 +5,7 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use urxe_apps::application::Run;
+use urxe_apps::sst::two_phase;
 use urxe_apps::{rdmc, smc};
 
 /// What RDMA is for: known algorithms, each on several processes of this machine.
@@ -24,12 +25,15 @@ enum Command {
     Rdmc(Run<rdmc::Arguments>),
     /// Small-message multicast: all nodes send to all, through rings in the receivers' memory.
     Smc(Run<smc::Arguments>),
+    /// Two-phase commit by a shared state table: all nodes make a change, or none does.
+    Commit(Run<two_phase::Arguments>),
 }
 
 fn main() -> ExitCode {
     let ran = match Cli::parse().command {
         Command::Rdmc(run) => run.run(),
         Command::Smc(run) => run.run(),
+        Command::Commit(run) => run.run(),
     };
     match ran {
         Ok(text) => {

@@ -36,6 +36,15 @@ fn small_messages_come_in_order_once_and_whole() {
 }
 
 #[test]
+fn all_nodes_commit_the_same_transactions() {
+    for arguments in ["--nodes 5", "--nodes 3 --fault drop=0.5%"] {
+        let ran = run(&format!("commit --transactions 300 {arguments}"));
+        assert_eq!(ran["agreed"], true, "{ran}");
+        assert!(ran["committed"].as_u64() > Some(0) && ran["aborted"].as_u64() > Some(0), "{ran}");
+    }
+}
+
+#[test]
 fn arguments_that_make_no_sense_are_refused() {
     for arguments in ["rdmc --nodes 1", "rdmc --fault drop=1% --socket /none", "rdmc --blocks 0"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_urxe-apps"));
