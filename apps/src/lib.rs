@@ -5,6 +5,7 @@
 //! | [`rdmc`] | a large object to many nodes: sequential send, chain, binomial tree and pipeline |
 //! | [`smc`] | small messages from all to all, in the order of each sender |
 //! | [`sst`] | a table that all share, and two-phase commit by it |
+//! | [`atomic`] | messages in the same order at all nodes, also when nodes die |
 //! | [`fabric`], [`mesh`] | what the multicasts stand on: memory that is copied to other nodes |
 //! | [`application`], [`cluster`] | what all stand on: commands, and processes that meet |
 //! | [`connect`] | a queue pair between each two of them |
@@ -12,6 +13,7 @@
 //! The algorithms are apart from the verbs, so that tests run them from a seed, without a network.
 
 pub mod application;
+pub mod atomic;
 pub mod cluster;
 pub mod connect;
 pub mod error;

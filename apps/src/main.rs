@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use urxe_apps::application::Run;
 use urxe_apps::sst::two_phase;
-use urxe_apps::{rdmc, smc};
+use urxe_apps::{atomic, rdmc, smc};
 
 /// What RDMA is for: known algorithms, each on several processes of this machine.
 ///
@@ -27,6 +27,8 @@ enum Command {
     Smc(Run<smc::Arguments>),
     /// Two-phase commit by a shared state table: all nodes make a change, or none does.
     Commit(Run<two_phase::Arguments>),
+    /// Atomic multicast: all nodes deliver the same in the same order, also when nodes die.
+    Atomic(Run<atomic::Arguments>),
 }
 
 fn main() -> ExitCode {
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Command::Rdmc(run) => run.run(),
         Command::Smc(run) => run.run(),
         Command::Commit(run) => run.run(),
+        Command::Atomic(run) => run.run(),
     };
     match ran {
         Ok(text) => {

@@ -14,6 +14,10 @@ use urxe_verbs::{Access, Cq, Inline, Mr, Payload, PostError, PostReason, SendWr,
 /// room.
 const SIGNALED_EVERY: u32 = 64;
 
+/// In the number of a WRITE, beside the rank of the node that it goes to: [`Mesh::flush`] waits for
+/// it.
+const FLUSH: u64 = 1 << 32;
+
 /// This node, with a connection to each other node.
 #[derive(Debug)]
 pub struct Mesh {
@@ -22,6 +26,8 @@ pub struct Mesh {
     peers: Vec<Option<Peer>>,
     /// Whose connections have broken.
     failed: Vec<bool>,
+    /// To whom everything has arrived, of those that [`flush`](Mesh::flush) asks.
+    flushed: Vec<bool>,
     /// WRITEs to each.
     posted: Vec<u32>,
     cq: Cq,
@@ -39,8 +45,9 @@ impl Mesh {
         let cq = node.context.create_cq(4 * SIGNALED_EVERY * node.nodes as u32, None)?;
         let memory = pd.alloc_mr(length, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let peers = connect_all(node, &pd, &cq, memory.remote_buf(..)?)?;
-        let (failed, posted) = (vec![false; node.nodes], vec![0; node.nodes]);
-        Ok(Mesh { rank: node.rank, memory, peers, failed, posted, cq, error: None })
+        let (failed, flushed) = (vec![false; node.nodes], vec![false; node.nodes]);
+        let posted = vec![0; node.nodes];
+        Ok(Mesh { rank: node.rank, memory, peers, failed, flushed, posted, cq, error: None })
     }
 
     /// Notices connections that have broken.
@@ -51,13 +58,31 @@ impl Mesh {
         let mut wcs = [Wc::default(); 32];
         loop {
             let count = self.cq.poll(&mut wcs)?;
-            for wc in wcs[..count].iter().filter(|wc| wc.status != WcStatus::Success) {
-                self.failed[wc.wr_id as usize] = true;
+            for wc in &wcs[..count] {
+                let peer = (wc.wr_id & !FLUSH) as usize;
+                self.failed[peer] |= wc.status != WcStatus::Success;
+                self.flushed[peer] |= wc.wr_id & FLUSH != 0;
             }
             if count < wcs.len() {
                 return self.error.take().map_or(Ok(()), Err);
             }
         }
+    }
+
+    /// Waits until all that was pushed has arrived, except where the connection has broken.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll).
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.flushed = self.peers.iter().map(Option::is_none).collect();
+        for to in 0..self.peers.len() {
+            self.post(FLUSH, to, 0..0, Inline(&[]));
+        }
+        while (0..self.peers.len()).any(|to| !self.flushed[to] && !self.failed[to]) {
+            self.poll()?;
+            self.rest(true);
+        }
+        Ok(())
     }
 
     /// The nodes whose connections have broken, as far as [`poll`](Self::poll) has noticed.
@@ -73,14 +98,20 @@ impl Mesh {
         }
     }
 
-    /// Posts a WRITE to the same place, once there is room for it.
-    fn post<'a>(&mut self, to: usize, range: Range<usize>, payload: impl Into<Payload<'a>>) {
+    /// Posts a WRITE to the same place, once there is room for it; [`FLUSH`] is a flag of it.
+    fn post<'a>(
+        &mut self,
+        flags: u64,
+        to: usize,
+        range: Range<usize>,
+        payload: impl Into<Payload<'a>>,
+    ) {
         let Some(Peer { qp, memory }) = &self.peers[to] else { return };
         let range = range.start as u64..range.end as u64;
         let there = memory.slice(range).expect("the memory is as long at all nodes");
-        let mut wr = SendWr::write(to as u64, payload, there);
+        let mut wr = SendWr::write(flags | to as u64, payload, there);
         self.posted[to] += 1;
-        if self.posted[to].is_multiple_of(SIGNALED_EVERY) {
+        if flags & FLUSH != 0 || self.posted[to].is_multiple_of(SIGNALED_EVERY) {
             wr = wr.signaled();
         }
         let qp = qp.clone();
@@ -133,14 +164,14 @@ impl Fabric for Mesh {
 
     fn push(&mut self, to: usize, range: Range<usize>) {
         let sge = self.memory.sge(range.clone()).expect(LAYOUT);
-        self.post(to, range, &[sge]);
+        self.post(0, to, range, &[sge]);
     }
 
     fn push_word(&mut self, to: usize, at: usize) {
         // Inline data is copied when it is posted: a word that is fetched later may have changed,
         // and would tell of what has not been sent.
         let word = self.load(at).to_ne_bytes();
-        self.post(to, at..at + word.len(), Inline(&word));
+        self.post(0, to, at..at + word.len(), Inline(&word));
     }
 }
 

@@ -76,7 +76,6 @@ impl Sim {
     }
 
     /// Ends a node. Of what it has pushed to each other, the last is lost, from anywhere on.
-    #[expect(dead_code, reason = "for the atomic multicast")]
     pub(crate) fn kill(&mut self, rank: usize) {
         let nodes = self.memory.len();
         self.killed.insert(rank);

@@ -45,6 +45,15 @@ fn all_nodes_commit_the_same_transactions() {
 }
 
 #[test]
+fn all_nodes_deliver_the_same_when_one_of_five_is_killed() {
+    for arguments in ["--kill 0", "--kill 3 --fault drop=0.5%"] {
+        let ran = run(&format!("atomic --nodes 5 --messages 500 {arguments}"));
+        assert_eq!(ran["agreed"], true, "{ran}");
+        assert_eq!(ran["members"].as_array().map(Vec::len), Some(4), "{ran}");
+    }
+}
+
+#[test]
 fn arguments_that_make_no_sense_are_refused() {
     for arguments in ["rdmc --nodes 1", "rdmc --fault drop=1% --socket /none", "rdmc --blocks 0"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_urxe-apps"));

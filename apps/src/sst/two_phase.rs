@@ -3,7 +3,7 @@
 //! Each node has an account. Node 0, the coordinator, proposes to take an amount from all of them;
 //! a node votes for it if its account has so much, and all do as the coordinator decides. A message
 //! of the protocol is a word that grows in the sender's row. If the coordinator dies, the others
-//! wait for ever: that is two-phase commit. The atomic multicast does not.
+//! wait for ever: that is two-phase commit. The [atomic multicast](crate::atomic) does not.
 
 use super::nodes::Nodes;
 use super::predicate::{Growing, Stable};
