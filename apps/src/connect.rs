@@ -14,7 +14,7 @@ pub struct Peer {
 }
 
 /// Connects this node to all others, each of which does the same. Returns them by rank; none for
-/// this node. `memory` is what they may write to.
+/// this node. They may reach `memory`, by what `access` says.
 ///
 /// # Errors
 /// As the verbs that it calls; [`Error::Meeting`] if a node has left.
@@ -23,6 +23,7 @@ pub fn connect_all(
     pd: &Pd,
     cq: &Cq,
     memory: RemoteBuf,
+    access: Access,
 ) -> Result<Vec<Option<Peer>>, Error> {
     let qps: Vec<Option<Qp>> = (0..node.nodes)
         .map(|peer| (peer != node.rank).then(|| pd.create_qp(&QpInit::new(cq))).transpose())
@@ -34,7 +35,7 @@ pub fn connect_all(
     for (qp, (endpoints, memory)) in qps.into_iter().zip(all) {
         peers.push(match (qp, endpoints.get(node.rank).copied().flatten()) {
             (Some(qp), Some(endpoint)) => {
-                qp.connect(&endpoint, Access::REMOTE_WRITE)?;
+                qp.connect(&endpoint, access)?;
                 Some(Peer { qp, memory })
             }
             _ => None,

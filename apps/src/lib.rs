@@ -6,6 +6,7 @@
 //! | [`smc`] | small messages from all to all, in the order of each sender |
 //! | [`sst`] | a table that all share, and two-phase commit by it |
 //! | [`atomic`] | messages in the same order at all nodes, also when nodes die |
+//! | [`kv`] | a table that clients read without the server's processor |
 //! | [`fabric`], [`mesh`] | what the multicasts stand on: memory that is copied to other nodes |
 //! | [`application`], [`cluster`] | what all stand on: commands, and processes that meet |
 //! | [`connect`] | a queue pair between each two of them |
@@ -18,6 +19,7 @@ pub mod cluster;
 pub mod connect;
 pub mod error;
 pub mod fabric;
+pub mod kv;
 pub mod mesh;
 pub mod rdmc;
 pub mod smc;

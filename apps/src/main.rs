@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use urxe_apps::application::Run;
 use urxe_apps::sst::two_phase;
-use urxe_apps::{atomic, rdmc, smc};
+use urxe_apps::{atomic, kv, rdmc, smc};
 
 /// What RDMA is for: known algorithms, each on several processes of this machine.
 ///
@@ -29,6 +29,8 @@ enum Command {
     Commit(Run<two_phase::Arguments>),
     /// Atomic multicast: all nodes deliver the same in the same order, also when nodes die.
     Atomic(Run<atomic::Arguments>),
+    /// Key-value store: node 0 has the table, all others read it by READs and write by messages.
+    Kv(Run<kv::Arguments>),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Command::Smc(run) => run.run(),
         Command::Commit(run) => run.run(),
         Command::Atomic(run) => run.run(),
+        Command::Kv(run) => run.run(),
     };
     match ran {
         Ok(text) => {

@@ -44,7 +44,7 @@ impl Mesh {
         let pd = node.context.alloc_pd()?;
         let cq = node.context.create_cq(4 * SIGNALED_EVERY * node.nodes as u32, None)?;
         let memory = pd.alloc_mr(length, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let peers = connect_all(node, &pd, &cq, memory.remote_buf(..)?)?;
+        let peers = connect_all(node, &pd, &cq, memory.remote_buf(..)?, Access::REMOTE_WRITE)?;
         let (failed, flushed) = (vec![false; node.nodes], vec![false; node.nodes]);
         let posted = vec![0; node.nodes];
         Ok(Mesh { rank: node.rank, memory, peers, failed, flushed, posted, cq, error: None })

@@ -54,6 +54,14 @@ fn all_nodes_deliver_the_same_when_one_of_five_is_killed() {
 }
 
 #[test]
+fn no_client_of_the_store_gets_a_value_that_nobody_put() {
+    for arguments in ["--mix a --keys 3", "--mix b --fault drop=0.5%", "--mix c --get rpc"] {
+        let ran = run(&format!("kv --nodes 4 --operations 1000 {arguments}"));
+        assert_eq!((&ran["wrong"], &ran["operations"]), (&0.into(), &3000.into()), "{ran}");
+    }
+}
+
+#[test]
 fn arguments_that_make_no_sense_are_refused() {
     for arguments in ["rdmc --nodes 1", "rdmc --fault drop=1% --socket /none", "rdmc --blocks 0"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_urxe-apps"));

@@ -168,7 +168,7 @@ fn run(arguments: &Arguments, mut node: Node) -> Result<Report, Error> {
             object.write_at(at, &word[..word.len().min(object.length() - at)])?;
         }
     }
-    let peers = connect_all(&mut node, &pd, &cq, object.remote_buf(..)?)?;
+    let peers = connect_all(&mut node, &pd, &cq, object.remote_buf(..)?, Access::REMOTE_WRITE)?;
     let peer = |rank: usize| -> Result<&Peer, Error> {
         peers[rank].as_ref().ok_or_else(|| Error::Broken(format!("node {rank} sends to itself")))
     };
