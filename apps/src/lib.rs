@@ -7,6 +7,7 @@
 //! | [`sst`] | a table that all share, and two-phase commit by it |
 //! | [`atomic`] | messages in the same order at all nodes, also when nodes die |
 //! | [`kv`] | a table that clients read without the server's processor |
+//! | [`sequencer`] | numbers for whoever asks, by many ways |
 //! | [`fabric`], [`mesh`] | what the multicasts stand on: memory that is copied to other nodes |
 //! | [`application`], [`cluster`] | what all stand on: commands, and processes that meet |
 //! | [`connect`] | a queue pair between each two of them |
@@ -22,6 +23,7 @@ pub mod fabric;
 pub mod kv;
 pub mod mesh;
 pub mod rdmc;
+pub mod sequencer;
 pub mod smc;
 pub mod sst;
 

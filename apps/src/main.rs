@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use urxe_apps::application::Run;
 use urxe_apps::sst::two_phase;
-use urxe_apps::{atomic, kv, rdmc, smc};
+use urxe_apps::{atomic, kv, rdmc, sequencer, smc};
 
 /// What RDMA is for: known algorithms, each on several processes of this machine.
 ///
@@ -31,6 +31,8 @@ enum Command {
     Atomic(Run<atomic::Arguments>),
     /// Key-value store: node 0 has the table, all others read it by READs and write by messages.
     Kv(Run<kv::Arguments>),
+    /// Sequencer: node 0 gives out numbers, to all others, in one of many ways.
+    Sequencer(Run<sequencer::Arguments>),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Commit(run) => run.run(),
         Command::Atomic(run) => run.run(),
         Command::Kv(run) => run.run(),
+        Command::Sequencer(run) => run.run(),
     };
     match ran {
         Ok(text) => {

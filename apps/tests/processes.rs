@@ -62,6 +62,19 @@ fn no_client_of_the_store_gets_a_value_that_nobody_put() {
 }
 
 #[test]
+fn the_sequencer_gives_out_each_number_once_by_each_way_and_with_each_trick() {
+    let tricks = ["none", "inline", "unsignaled", "batch", "empty", "qps"];
+    let ways = tricks.map(|tricks| format!("--by send-recv --tricks {tricks}"));
+    let others = ["--by tcp", "--by fetch-add", "--by fetch-add --tricks qps"];
+    let lossy = ["--by send-recv --tricks qps", "--by fetch-add"]
+        .map(|way| format!("{way} --fault drop=0.5%"));
+    for way in others.map(str::to_owned).iter().chain(&ways).chain(&lossy) {
+        let ran = run(&format!("sequencer --nodes 4 --requests 1000 {way}"));
+        assert_eq!(ran["exact"], true, "{way}: {ran}");
+    }
+}
+
+#[test]
 fn arguments_that_make_no_sense_are_refused() {
     for arguments in ["rdmc --nodes 1", "rdmc --fault drop=1% --socket /none", "rdmc --blocks 0"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_urxe-apps"));
