@@ -8,7 +8,10 @@
 //! `C-unwind`, and why what calls them has nothing to drop, where a call may block.
 
 use crate::hooks::{errno, fail, put_errno};
-use libc::{DIR, FILE, c_char, c_int, c_uint, c_ulong, c_void, dirent, mode_t, size_t, ssize_t};
+use libc::{
+    DIR, FILE, c_char, c_int, c_uint, c_ulong, c_void, dirent, mode_t, sighandler_t, size_t,
+    ssize_t,
+};
 pub(crate) use libc::{stat as Stat, statx as Statx};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -88,6 +91,10 @@ impl<T> Failure for *mut T {
     const FAILURE: *mut T = ptr::null_mut();
 }
 
+impl Failure for sighandler_t {
+    const FAILURE: sighandler_t = libc::SIG_ERR;
+}
+
 impl Failure for () {
     const FAILURE: () = ();
 }
@@ -150,6 +157,8 @@ functions! {
     fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t;
 
     fn pause() -> c_int;
+    fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
 
     fn close(fd: c_int) -> c_int;
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int,

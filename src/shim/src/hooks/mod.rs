@@ -10,6 +10,7 @@ mod duplicate;
 mod io;
 mod name;
 mod open;
+mod signal;
 mod socket;
 mod stat;
 

@@ -126,6 +126,11 @@ fn duplicates_are_the_device_and_the_last_close_ends_it() {
 }
 
 #[test]
+fn a_programs_handlers_of_faults_are_called_as_it_says_whenever_it_says_so() {
+    Bench::new().run("signals");
+}
+
+#[test]
 fn a_connection_is_made_and_ended_by_commands_of_the_kernel() {
     for in_process in ["0", "1"] {
         let bench = Bench::new();
@@ -326,7 +331,7 @@ fn every_function_that_programs_may_call_is_there() {
         fopen fopen64 freopen freopen64 opendir scandir scandir64 scandirat scandirat64
         access faccessat euidaccess eaccess readlink readlinkat __readlink_chk __readlinkat_chk
         realpath __realpath_chk canonicalize_file_name chdir inotify_add_watch
-        getxattr lgetxattr listxattr llistxattr madvise";
+        getxattr lgetxattr listxattr llistxattr madvise sigaction signal";
     for name in expected.split_whitespace() {
         assert!(found.contains(&name), "{name} is not exported");
     }

@@ -11,6 +11,7 @@
 //! the moment in between, all that the program has open is open twice.
 
 use rustix::fs::{Mode, OFlags};
+use rustix::thread::Pid;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -33,12 +34,12 @@ pub fn spawn(
     descriptor: OwnedFd,
     body: impl FnOnce(OwnedFd) + Send + 'static,
 ) -> io::Result<()> {
-    let number = descriptor.as_raw_fd();
+    let (number, spawner) = (descriptor.as_raw_fd(), rustix::thread::gettid());
     let (tell, told) = mpsc::channel();
     let run = move || {
         // SAFETY: the descriptor is open until we have told that it has become ours.
         let own = unsafe { BorrowedFd::borrow_raw(number) };
-        match leave_descriptors(own) {
+        match leave_descriptors(own, spawner) {
             Ok(own) => {
                 let _ = tell.send(Ok(()));
                 body(own);
@@ -75,11 +76,16 @@ fn without_signals<T>(begin: impl FnOnce() -> T) -> T {
 }
 
 /// Gives this thread a table of its own, with one of the descriptors and empty standard streams.
-fn leave_descriptors(kept: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+fn leave_descriptors(kept: BorrowedFd<'_>, spawner: Pid) -> io::Result<OwnedFd> {
     // OWN-008: all numbers stay what they are for the other threads. Here, nothing but this
     // function knows any of them.
     close_range(libc::c_uint::MAX, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;
     let kept = rustix::io::fcntl_dupfd_cloexec(kept, FIRST)?;
+    // OWN-024: what emulates system calls may know this one without its flag (valgrind).
+    if is_open_in(spawner, &kept)? {
+        let sentence = "the system, or what emulates it, gives a thread no descriptors of its own";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, sentence));
+    }
     let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -92,6 +98,16 @@ fn leave_descriptors(kept: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
     close_range(number + 1, libc::c_uint::MAX, 0)?;
     Ok(kept)
+}
+
+/// Whether a descriptor of this thread is, by its number, the same file in another thread.
+fn is_open_in(thread: Pid, descriptor: &OwnedFd) -> io::Result<bool> {
+    let number = descriptor.as_raw_fd();
+    let file_of =
+        |thread: &str| rustix::fs::readlink(format!("/proc/{thread}/fd/{number}"), Vec::new());
+    let own = file_of("thread-self")?;
+    let other = file_of(&format!("self/task/{}", thread.as_raw_pid()));
+    Ok(other.is_ok_and(|other| other == own))
 }
 
 fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {
@@ -133,6 +149,15 @@ mod tests {
         assert!(open.len() <= 1, "{open:?}");
         // The program has the other end alone: the reading one ended with the thread.
         rustix::io::write(&write_end, b"x").unwrap_err();
+    }
+
+    #[test]
+    fn a_table_that_is_shared_is_known_by_what_is_open_in_it() {
+        let (read_end, write_end) = rustix::pipe::pipe().unwrap();
+        let spawner = rustix::thread::gettid();
+        let sharing = std::thread::spawn(move || is_open_in(spawner, &write_end).unwrap());
+        assert!(sharing.join().unwrap());
+        assert!(!in_thread(read_end, move |own| is_open_in(spawner, &own).unwrap()));
     }
 
     #[test]

@@ -8,16 +8,17 @@
 //! bytes are left, and everything else is passed on to the handler that was there before, or to the
 //! default action, as if ours were not there. It is the technique of gVisor's `safecopy`.
 //!
-//! The handler must be the one that the kernel calls: a program that installs another one later,
-//! or that has a thread block the signals, takes that away. Who copies asks before
+//! The handler must be the one that the kernel calls. The shim has a program that installs another
+//! one later do that behind ours ([`exchange`]); one without the shim, or by a system call of its
+//! own, takes it away, as a thread does that blocks the signals. Who copies asks before
 //! ([`is_guarded`]), and goes another way then ([`own_memory`](super::own_memory)).
 //!
 //! Debuggers stop at the signal as at any other; to go on is right.
 
 use libc::{SIGBUS, SIGSEGV, c_int, c_void, siginfo_t};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// The signals of memory that is not there: of addresses without a page, and of pages without
 /// bytes.
@@ -110,68 +111,128 @@ pub(crate) unsafe fn copy(_target: *mut u8, _source: *const u8, len: usize) -> u
     len
 }
 
-/// What a signal did before.
-struct Previous {
-    action: libc::sigaction,
-    /// It was to be called once, and was.
-    spent: AtomicBool,
+/// What a signal does behind our handler. A handler that is exchanged while its signal is handled
+/// may be called with the flags of the other: on x86-64 it finds its arguments all the same.
+struct Behind {
+    handler: AtomicUsize,
+    flags: AtomicI32,
+    /// The signals that are blocked meanwhile: the first word of a `sigset_t`, which has all.
+    mask: AtomicU64,
 }
 
 /// By the order of [`SIGNALS`].
-static PREVIOUS: [OnceLock<Previous>; 2] = [OnceLock::new(), OnceLock::new()];
+static BEHIND: [Behind; 2] = [const { Behind::new() }; 2];
 
 /// What a signal is handled by; a union in C.
 type Handler = extern "C-unwind" fn(c_int);
 /// The same with `SA_SIGINFO`, as ours is.
 type InfoHandler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
+impl Behind {
+    const fn new() -> Behind {
+        let (flags, mask) = (AtomicI32::new(0), AtomicU64::new(0));
+        Behind { handler: AtomicUsize::new(libc::SIG_DFL), flags, mask }
+    }
+
+    fn of(signal: c_int) -> Option<&'static Behind> {
+        SIGNALS.iter().zip(&BEHIND).find(|&(of, _)| *of == signal).map(|(_, behind)| behind)
+    }
+
+    fn set(&self, action: &libc::sigaction) {
+        // SAFETY: a set of signals is longer than a word, and made of words.
+        let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read() };
+        self.mask.store(mask, Ordering::SeqCst);
+        self.flags.store(action.sa_flags, Ordering::SeqCst);
+        self.handler.store(action.sa_sigaction, Ordering::SeqCst);
+    }
+
+    fn get(&self) -> libc::sigaction {
+        let mut action = default_action();
+        action.sa_sigaction = self.handler.load(Ordering::SeqCst);
+        action.sa_flags = self.flags.load(Ordering::SeqCst);
+        let mask = self.mask.load(Ordering::SeqCst);
+        // SAFETY: as above.
+        unsafe { (&raw mut action.sa_mask).cast::<u64>().write(mask) };
+        action
+    }
+}
+
 /// Has copies guarded in this process from now on, if that is possible. It stays so: what was there
 /// before cannot be put back once others have built on ours.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     if cfg!(target_arch = "x86_64") {
-        ONCE.call_once(|| SIGNALS.into_iter().zip(&PREVIOUS).for_each(|(s, p)| install_one(s, p)));
+        ONCE.call_once(|| SIGNALS.into_iter().zip(&BEHIND).for_each(|(s, b)| install_one(s, b)));
     }
 }
 
-fn install_one(signal: c_int, previous: &OnceLock<Previous>) {
-    let Some(action) = action_of(signal) else { return };
-    let restart = action.sa_flags & libc::SA_RESTART;
+fn install_one(signal: c_int, behind: &Behind) {
+    let mut before = default_action();
+    // SAFETY: it only asks, and writes to what is ours.
+    if unsafe { libc::sigaction(signal, std::ptr::null(), &mut before) } != 0 {
+        return;
+    }
     // It is known before ours can be called.
-    let _ = previous.set(Previous { action, spent: AtomicBool::new(false) });
+    behind.set(&before);
     let mut ours = default_action();
     ours.sa_sigaction = on_fault as InfoHandler as usize;
     // On a stack of its own where the thread has one, since what is passed on may be an overflow of
     // the usual one.
-    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | restart;
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | before.sa_flags & libc::SA_RESTART;
     // SAFETY: the handler is a function that is there as long as this code is, and does with each
     // fault what was done before, except with those of `copy`. If that is refused, nothing is
     // guarded.
     unsafe { libc::sigaction(signal, &ours, std::ptr::null_mut()) };
 }
 
-fn default_action() -> libc::sigaction {
-    // SAFETY: zeros are an action: the default one, without flags and mask.
+/// Has a signal do behind our handler what a program asks for, if the kernel calls ours: what the
+/// shim does in place of `sigaction`, so that copies stay guarded. Returns what it did so far;
+/// `None` if the signal is another one, or ours is not called: then it is a matter of libc alone.
+pub fn exchange(signal: c_int, action: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+    let behind = Behind::of(signal).filter(|_| is_called(signal))?;
+    let before = behind.get();
+    if let Some(action) = action {
+        behind.set(action);
+    }
+    Some(before)
+}
+
+/// The default action, without flags and with an empty mask.
+pub fn default_action() -> libc::sigaction {
+    // SAFETY: zeros are such an action.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// What a signal does now.
-fn action_of(signal: c_int) -> Option<libc::sigaction> {
-    let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: it only asks, and writes to what is ours.
-    match unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } {
-        // SAFETY: it was written to.
-        0 => Some(unsafe { action.assume_init() }),
-        _ => None,
-    }
+/// An action as the kernel has it on x86-64.
+#[derive(Default)]
+#[repr(C)]
+struct KernelAction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// Asks the kernel what a signal does, or has it do the default. libc's function may be the shim's.
+fn kernel_action(signal: c_int, set_default: bool) -> Option<KernelAction> {
+    let (default, mut before) = (KernelAction::default(), KernelAction::default());
+    let new = if set_default { &raw const default } else { std::ptr::null() };
+    // SAFETY: both are actions as the kernel has them, whose masks have 8 bytes.
+    let done = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, &raw mut before, 8) };
+    (done == 0).then_some(before)
+}
+
+/// Whether the kernel calls our handler at a signal.
+fn is_called(signal: c_int) -> bool {
+    let ours = on_fault as InfoHandler as usize;
+    let is_ours = || kernel_action(signal, false).is_some_and(|action| action.handler == ours);
+    cfg!(target_arch = "x86_64") && is_ours()
 }
 
 /// Whether a fault of [`copy`] in this thread would be noticed: the kernel calls our handler first,
 /// and may call it. Three system calls.
 pub(crate) fn is_guarded() -> bool {
-    let ours = on_fault as InfoHandler as usize;
-    let is_ours = |signal| action_of(signal).is_some_and(|action| action.sa_sigaction == ours);
-    cfg!(target_arch = "x86_64") && SIGNALS.into_iter().all(is_ours) && !is_blocked()
+    SIGNALS.into_iter().all(is_called) && !is_blocked()
 }
 
 /// Whether this thread lets one of the signals wait. Of a fault, that would be the end.
@@ -219,15 +280,15 @@ unsafe fn leave_copy(_context: *mut c_void) -> bool {
 
 /// Does what would have been done without us.
 fn pass_on(signal: c_int, is_fault: bool, info: *mut siginfo_t, context: *mut c_void) {
-    let which = usize::from(signal != SIGSEGV);
-    let Some(Previous { action, spent }) = PREVIOUS[which].get() else { return };
-    let is_once = action.sa_flags & libc::SA_RESETHAND != 0;
-    let is_spent = is_once && spent.swap(true, Ordering::Relaxed);
+    let Some(behind) = Behind::of(signal) else { return };
+    let action = behind.get();
+    if action.sa_flags & libc::SA_RESETHAND != 0 {
+        behind.handler.store(libc::SIG_DFL, Ordering::SeqCst);
+    }
     match action.sa_sigaction {
         libc::SIG_IGN if !is_fault => {}
         // The kernel lets nobody ignore a fault.
         libc::SIG_DFL | libc::SIG_IGN => end(signal, is_fault),
-        _ if is_spent => end(signal, is_fault),
         handler => {
             // SAFETY: sets of signals. When we return, what was blocked before is again.
             unsafe {
@@ -255,13 +316,10 @@ fn pass_on(signal: c_int, is_fault: bool, info: *mut siginfo_t, context: *mut c_
 /// The default action: the program ends when the handler returns, by the same fault where it was
 /// one, so that a core file shows where.
 fn end(signal: c_int, is_fault: bool) {
-    // SAFETY: the default action, and a signal to this thread, which waits until the handler has
-    // returned.
-    unsafe {
-        libc::sigaction(signal, &default_action(), std::ptr::null_mut());
-        if !is_fault {
-            libc::raise(signal);
-        }
+    kernel_action(signal, true);
+    if !is_fault {
+        // SAFETY: a signal to this thread, which waits until the handler has returned.
+        unsafe { libc::raise(signal) };
     }
 }
 
@@ -271,7 +329,7 @@ mod tests {
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, ExitStatus};
-    use std::sync::atomic::{AtomicU32, AtomicUsize};
+    use std::sync::atomic::AtomicU32;
 
     /// What a program of [`as_a_program`] does.
     const WHAT: &str = "URXE_TEST_SIGNALS";
@@ -388,6 +446,21 @@ mod tests {
                 set(SIGBUS, plain, 0);
                 is_right && !is_guarded()
             }
+            "exchanges" => {
+                install();
+                let mut action = default_action();
+                (action.sa_sigaction, action.sa_flags) = (with_info, libc::SA_SIGINFO);
+                let before = exchange(SIGSEGV, Some(&action)).unwrap();
+                let page = bad_page();
+                PLACE.store(page.expose_provenance(), Ordering::SeqCst);
+                touch(page);
+                let now = exchange(SIGSEGV, None).unwrap();
+                before.sa_sigaction != with_info
+                    && (now.sa_sigaction, now.sa_flags) == (with_info, libc::SA_SIGINFO)
+                    && CALLS.load(Ordering::SeqCst) == 1
+                    && faults_are_noticed()
+                    && exchange(libc::SIGUSR1, Some(&action)).is_none()
+            }
             "blocks" => {
                 install();
                 let is_right = faults_are_noticed();
@@ -414,7 +487,7 @@ mod tests {
 
     #[test]
     fn faults_of_the_program_reach_the_handler_that_it_has() {
-        for what in ["handles", "handles plainly", "handles what is sent"] {
+        for what in ["handles", "handles plainly", "handles what is sent", "exchanges"] {
             let status = run(what);
             assert!(status.success(), "{what}: {status}");
         }

@@ -1,7 +1,7 @@
 //! Memory of one's own process that may not be there: what a slot that runs in a program reaches
 //! the program's memory by.
 //!
-//! It is copied by loads and stores as long as a fault can be noticed (`guarded_copy`), else by
+//! It is copied by loads and stores as long as a fault can be noticed ([`guarded_copy`]), else by
 //! system calls that name this very process (`process_vm_readv`, `process_vm_writev`): what keeps
 //! the daemon from those, that a number may come to name another process, is not so of one's own.
 //! Either way, memory that is gone, or not for this access, is a [`Fault`], and what is copied
