@@ -21,9 +21,18 @@ mod testbed;
 pub use judge::table;
 
 use list::Program;
+use std::collections::BTreeSet;
 use std::fmt;
 use testbed::{Side, Testbed};
 use urxe_shell::Result;
+
+/// What cannot run a slot of its own, by words of its name, and why.
+const NOT_IN_PROCESS: [(&str, &str); 3] = [
+    ("librspreload", "it takes the descriptors of all threads for those of the program"),
+    // OWN-024
+    ("under valgrind", "valgrind gives a thread no descriptors of its own"),
+    ("valgrind's leak check", "valgrind gives a thread no descriptors of its own"),
+];
 
 /// One line of the table.
 struct Row {
@@ -34,11 +43,19 @@ struct Row {
 }
 
 /// Runs everything that has `only` in its name or options, on the release build, and prints the
-/// table; an error if anything failed.
-pub fn check(only: &str) -> Result {
-    let testbed = Testbed::new()?;
+/// table; an error if anything failed. With `in_process`, each program runs a slot of its own, and
+/// one that is served by a daemon has failed; what cannot is left out, and said.
+pub fn check(only: &str, in_process: bool) -> Result {
+    let testbed = Testbed::new(in_process)?;
     let mut rows = Vec::new();
-    let wanted = |name: &str| name.contains(only);
+    let mut left_out = BTreeSet::new();
+    let mut wanted = |name: &str| {
+        let why_not = NOT_IN_PROCESS.iter().find(|(words, _)| in_process && name.contains(words));
+        if let Some((_, why)) = why_not.filter(|_| name.contains(only)) {
+            left_out.insert(format!("{name}: not in process, {why}"));
+        }
+        why_not.is_none() && name.contains(only)
+    };
     for program in list::all().filter(|program| wanted(&program.name())) {
         for daemons in program.daemons() {
             rows.push(run_one(&testbed, &program, daemons));
@@ -58,6 +75,7 @@ pub fn check(only: &str) -> Result {
     let nothing_left = testbed.wait_until_no_objects_left().map(|()| String::new());
     rows.push(Row::new("nothing is left".into(), "all", nothing_left));
     print(&rows);
+    left_out.iter().for_each(|line| eprintln!("{line}"));
     match rows.iter().filter(|row| row.outcome.is_err()).count() {
         0 => Ok(()),
         failed => Err(format!("{failed} of {} failed, see the table", rows.len())),

@@ -15,6 +15,9 @@ use urxe_shell::{Result, is_root, output, release_binary, root, run};
 /// How long a program may take before it counts as hanging.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// What a program says that was to run a slot of its own, and cannot.
+const NOT_IN_PROCESS: &str = "this program is served by the daemon";
+
 /// The user of the programs if we are root: `nobody`.
 const ORDINARY_USER: u32 = 65_534;
 
@@ -52,6 +55,8 @@ pub(crate) enum Side {
 pub(crate) struct Testbed {
     directory: PathBuf,
     daemons: Vec<Child>,
+    /// Each program runs a slot of its own.
+    in_process: bool,
 }
 
 /// A program that runs. Killed when dropped.
@@ -68,9 +73,9 @@ pub(crate) struct Ended {
 }
 
 impl Testbed {
-    pub(crate) fn new() -> Result<Testbed> {
+    pub(crate) fn new(in_process: bool) -> Result<Testbed> {
         let directory = std::env::temp_dir().join(format!("urxe-programs-{}", std::process::id()));
-        let mut testbed = Testbed { directory, daemons: Vec::new() };
+        let mut testbed = Testbed { directory, daemons: Vec::new(), in_process };
         let shown = testbed.directory.display().to_string();
         testbed.prepare().map_err(|error| format!("{shown}: {error}"))?;
         for source in OWN_PROGRAMS {
@@ -80,6 +85,8 @@ impl Testbed {
             testbed.start_daemon(side)?;
         }
         match UdpSocket::bind((testbed.address(Side::Ipv6), ROCE_PORT)) {
+            // OWN-003
+            Ok(_) if in_process => eprintln!("nothing over IPv6: on ::1, one slot serves all"),
             Ok(free) => {
                 drop(free);
                 testbed.start_daemon(Side::Ipv6)?;
@@ -146,6 +153,11 @@ impl Testbed {
 
     fn sides(&self) -> impl Iterator<Item = Side> {
         [Side::A, Side::B, Side::Ipv6].into_iter().filter(|&side| self.has(side))
+    }
+
+    /// Whether each program runs a slot of its own.
+    pub(crate) fn is_in_process(&self) -> bool {
+        self.in_process
     }
 
     /// A port for a server that the connection manager leads to, another one each time.
@@ -232,7 +244,8 @@ impl Testbed {
         let (stdout, stderr) =
             both().map_err(|error: std::io::Error| format!("{}: {error}", path.display()))?;
         let mut command = self.command(self.binary("urxe"));
-        command.arg("run").arg("--daemon").arg(socket).arg("--").args(words);
+        command.arg("run").arg("--daemon").arg(socket);
+        command.args(self.in_process.then_some("--in-process")).arg("--").args(words);
         command.stdout(stdout).stderr(stderr);
         let child = command.spawn().map_err(|error| format!("urxe run: {error}"))?;
         Ok(Running { child, words: words.join(" "), output: path })
@@ -372,6 +385,9 @@ impl Running {
             let status = self.child.try_wait().map_err(|error| error.to_string())?;
             let output = fs::read(&self.output).unwrap_or_default();
             let output = String::from_utf8_lossy(&output).into_owned();
+            if output.contains(NOT_IN_PROCESS) {
+                return Err(format!("had no slot of its own: {}", last_line(&output)));
+            }
             if let Some(status) = status {
                 return Ok(Ended { status, output });
             }

@@ -12,6 +12,9 @@ pub(crate) struct Options {
     /// Only what has this text in its name or options.
     #[arg(long, default_value = "")]
     only: String,
+    /// With the data path of each program in the program itself (`urxe run --in-process`).
+    #[arg(long)]
+    in_process: bool,
 }
 
 /// Why it cannot run here.
@@ -34,5 +37,5 @@ pub(crate) fn check(options: &Options) -> Result {
         return Err(reason);
     }
     build_release()?;
-    urxe_programs::check(&options.only)
+    urxe_programs::check(&options.only, options.in_process)
 }
