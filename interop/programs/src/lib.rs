@@ -8,6 +8,7 @@
 //! | `connected` | programs that connect through librdmacm |
 //! | `conform` | `urxe conform` asks urxe |
 //! | `faults`, `memory_order` | our own programs: faults, and what polling programs see |
+//! | `mistakes` | what is said of mistakes that people make |
 //! | `judge` | whether the output of a program is right |
 
 mod conform;
@@ -16,6 +17,7 @@ mod faults;
 mod judge;
 mod list;
 mod memory_order;
+mod mistakes;
 mod testbed;
 
 pub use judge::table;
@@ -68,7 +70,7 @@ pub fn check(only: &str, in_process: bool) -> Result {
         }
     }
     let faults = faults::ALL.into_iter().chain(connected::FAULTS).chain(memory_order::ALL);
-    let faults = faults.chain(conform::ALL);
+    let faults = faults.chain(mistakes::ALL).chain(conform::ALL);
     for (name, fault) in faults.filter(|(name, _)| wanted(name)) {
         rows.push(Row::new(name.into(), "", fault(&testbed)));
     }

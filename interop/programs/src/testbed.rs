@@ -32,12 +32,13 @@ exec \"$@\"
 ";
 
 /// Programs of `interop/programs`.
-const OWN_PROGRAMS: [&str; 7] = [
+const OWN_PROGRAMS: [&str; 8] = [
     "leaves_objects",
     "forks",
     "closes_descriptors",
     "keeps_to_verbs",
     "loses_daemon",
+    "mistakes",
     "polls_memory",
     "sends_to_itself",
 ];
@@ -123,7 +124,7 @@ impl Testbed {
         let mut command = Command::new(compiler);
         command.args(["-Wall", "-Werror", "-O1", "-g", "-o"]).arg(&output).args(options);
         command.arg(root().join(format!("interop/programs/{source}.c")));
-        run(command.args(["-libverbs", "-pthread"]))?;
+        run(command.args(["-libverbs", "-lrdmacm", "-pthread"]))?;
         Ok(output)
     }
 
@@ -234,6 +235,16 @@ impl Testbed {
 
     /// The same on the daemon of a socket.
     pub(crate) fn start_at(&self, socket: &Path, words: &[&str]) -> Result<Running> {
+        self.start_with(socket, &[], words)
+    }
+
+    /// Starts a program of which every failure is to be explained.
+    pub(crate) fn explain(&self, side: Side, words: &[&str]) -> Result<Running> {
+        self.start_with(&self.socket(side), &["--explain"], words)
+    }
+
+    /// Starts a program with options of `urxe run`.
+    fn start_with(&self, socket: &Path, options: &[&str], words: &[&str]) -> Result<Running> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = self.directory.join(format!("output-{number}"));
@@ -244,7 +255,7 @@ impl Testbed {
         let (stdout, stderr) =
             both().map_err(|error: std::io::Error| format!("{}: {error}", path.display()))?;
         let mut command = self.command(self.binary("urxe"));
-        command.arg("run").arg("--daemon").arg(socket);
+        command.arg("run").arg("--daemon").arg(socket).args(options);
         command.args(self.in_process.then_some("--in-process")).arg("--").args(words);
         command.stdout(stdout).stderr(stderr);
         let child = command.spawn().map_err(|error| format!("urxe run: {error}"))?;

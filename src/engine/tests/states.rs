@@ -356,7 +356,10 @@ fn an_attribute_that_is_missing_is_named() {
         to: QpState::Init,
     };
     assert_eq!(error, expected);
-    assert_eq!(error.to_string(), "port_num: must be given to go from Reset to Init");
+    assert_eq!(
+        error.to_string(),
+        "port_num: must be given to go from RESET to INIT, expected IBV_QP_PORT in attr_mask"
+    );
     assert_eq!(t.state(), QpState::Reset);
 }
 
@@ -365,19 +368,25 @@ fn an_attribute_that_the_transport_lacks_is_named() {
     let mut t = Script::in_reset_of(QpType::Ud);
     t.enter_init(&usual_ud()).unwrap();
     let error = t.enter_rtr(&QpAttr { av: usual().av, ..usual_ud() }).unwrap_err();
-    assert_eq!(error.to_string(), "ah_attr: cannot be changed when going from Init to Rtr");
+    assert_eq!(
+        error.to_string(),
+        "ah_attr: cannot be changed when going from INIT to RTR, expected attr_mask without IBV_QP_AV"
+    );
     let mut t = Script::in_reset_of(QpType::Uc);
     let error = t.enter_init(&QpAttr { qkey: Some(QKEY), ..usual_uc() }).unwrap_err();
-    assert_eq!(error.to_string(), "qkey: cannot be changed when going from Reset to Init");
+    assert_eq!(
+        error.to_string(),
+        "qkey: cannot be changed when going from RESET to INIT, expected attr_mask without IBV_QP_QKEY"
+    );
 }
 
 #[test]
 fn a_pkey_index_and_a_port_that_are_not_there_are_named() {
     let mut t = Script::in_reset();
     let error = t.enter_init(&QpAttr { pkey_index: Some(1), ..usual() }).unwrap_err();
-    assert_eq!(error.to_string(), "pkey_index 1: must be 0 to 0");
+    assert_eq!(error.to_string(), "pkey_index 1: must be 0, the only one");
     let error = t.enter_init(&QpAttr { port: Some(2), ..usual() }).unwrap_err();
-    assert_eq!(error.to_string(), "port_num 2: must be 1 to 1");
+    assert_eq!(error.to_string(), "port_num 2: must be 1, the only one");
 }
 
 #[test]

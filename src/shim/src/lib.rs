@@ -13,6 +13,8 @@
 //!
 //! - [`hooks`]: the functions of libc that are interposed. [`next`]: those of libc itself.
 //! - [`polling`]: programs that look for completions yield the processor meanwhile.
+//! - [`failures`], [`posting`]: why work requests fail, or are not taken, for their users.
+//! - [`provider`]: how we come before the provider's functions.
 //! - [`lost`]: what they are told when their daemon is gone.
 //! - [`reasons`]: what their users are told on stderr. [`refused`]: refusals with their sentences.
 //! - [`descriptors`]: which descriptor of the program is what. All others cost one look-up.
@@ -43,6 +45,7 @@
 #![allow(rustdoc::private_intra_doc_links)]
 
 pub(crate) mod descriptors;
+mod failures;
 mod hooks;
 mod kernel;
 pub(crate) mod lost;
@@ -51,6 +54,8 @@ mod next;
 mod own_slot;
 mod paths;
 mod polling;
+mod posting;
+mod provider;
 mod reasons;
 mod refused;
 pub(crate) mod session;

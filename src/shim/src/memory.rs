@@ -5,7 +5,7 @@ use crate::session::Session;
 use crate::uverbs::Registration;
 use rustix::io::Errno;
 use urxe_shm::control::{Reply, Request, WhyCopied};
-use urxe_shm::memory::process_memory::populate;
+use urxe_shm::memory::process_memory::{Fault, populate};
 use urxe_shm::memory::remap::{self, Registered};
 use urxe_types::Access;
 use zerocopy::{Immutable, IntoBytes};
@@ -22,7 +22,12 @@ pub(crate) fn register(
     let on_demand = access.contains(Access::ON_DEMAND);
     if !on_demand && length > 0 {
         populate(start, length, access.needs_writable()).map_err(|fault| {
-            Refused::new(fault.errno, format!("memory to be registered: {fault}"))
+            let Fault { addr, len, errno } = fault;
+            let reason = format!(
+                "addr {addr:#x}, length {len}: not all of it can be reached, expected memory that \
+                 is mapped, and writable if access has IBV_ACCESS_LOCAL_WRITE"
+            );
+            Refused::new(errno, reason)
         })?;
     }
     let tell = |registered: Registered| {

@@ -18,7 +18,9 @@
 //! Not covered: memory in which a program looks for what a peer has written.
 
 use crate::descriptors::{DESCRIPTORS, Descriptor};
-use crate::{lost, memory};
+use crate::failures::{self, FailedWr};
+use crate::provider::{VerbsContext, op, read_word, wrap};
+use crate::{lost, memory, posting};
 use libc::{c_int, c_void};
 use std::cell::Cell;
 use std::mem::{offset_of, transmute};
@@ -35,22 +37,8 @@ const EMPTY_POLLS: u32 = 8;
 /// `struct ibv_cq`, or it is not polled by `ibv_start_poll`.
 const TRIES: u8 = 4;
 
-/// Where `poll_cq` stands in `struct ibv_context_ops`.
-const POLL_CQ: usize = 11;
-
-/// What every program may know of `struct ibv_context`, since inline functions of
-/// `infiniband/verbs.h` use it; so it never changes.
-#[derive(Debug)]
-#[repr(C)]
-struct VerbsContext {
-    device: *mut c_void,
-    ops: [*mut c_void; 32],
-    /// The descriptor of `/dev/infiniband/uverbsN`.
-    cmd_fd: c_int,
-}
-
-/// The same of `struct ibv_cq_ex`, which begins as `struct ibv_cq` does. The provider makes room
-/// for it also where the program asked for the other.
+/// What every program may know of `struct ibv_cq_ex`, which begins as `struct ibv_cq` does. The
+/// provider makes room for it also where the program asked for the other.
 #[repr(C)]
 struct VerbsCq {
     context: *mut VerbsContext,
@@ -66,7 +54,17 @@ struct VerbsCq {
     status: u32,
     wr_id: u64,
     start_poll: *mut c_void,
+    next_poll: *mut c_void,
+    end_poll: *mut c_void,
+    read_opcode: Option<ReadWord>,
+    read_vendor_err: Option<ReadWord>,
+    read_byte_len: *mut c_void,
+    read_imm_data: *mut c_void,
+    read_qp_num: Option<ReadWord>,
 }
+
+/// A function that reads of the present completion of an extended CQ.
+type ReadWord = unsafe extern "C-unwind" fn(*mut c_void) -> u32;
 
 /// `poll_cq` of a provider.
 type PollCq = unsafe extern "C-unwind" fn(*mut c_void, c_int, *mut c_void) -> c_int;
@@ -132,8 +130,9 @@ impl NewCq {
         if memory::read(place, &mut cmd_fd).is_err() || !is_ours(c_int::from_ne_bytes(cmd_fd)) {
             return later;
         }
-        let poll_cq = offset_of!(VerbsContext, ops) + POLL_CQ * size_of::<usize>();
+        let poll_cq = offset_of!(VerbsContext, ops) + op::POLL_CQ * size_of::<usize>();
         wrap(context, poll_cq, &POLL, poll_cq_and_wait as PollCq as *mut c_void);
+        posting::wrap_posts(context);
         let start_poll = offset_of!(VerbsCq, start_poll);
         let ours = start_poll_and_wait as StartPoll as *mut c_void;
         match wrap(self.address, start_poll, &START_POLL, ours) {
@@ -142,37 +141,6 @@ impl NewCq {
             false => later,
         }
     }
-}
-
-/// Puts a function of ours before the provider's, which is remembered. `false` if there is none.
-fn wrap(base: u64, offset: usize, provider: &AtomicPtr<c_void>, ours: *mut c_void) -> bool {
-    let Some(present) = read_word(base, offset) else { return false };
-    let present = std::ptr::with_exposed_provenance_mut::<c_void>(present as usize);
-    if present == ours {
-        return true;
-    }
-    let (set, unset) = (Ordering::Relaxed, Ordering::Relaxed);
-    match provider.compare_exchange(null_mut(), present, set, unset) {
-        // Of a second copy of the library: what it polls with is not known to us.
-        Err(other) if other != present => {}
-        _ => {
-            let place = base as usize + offset;
-            let place = std::ptr::with_exposed_provenance_mut::<*mut c_void>(place);
-            // SAFETY: it is a field of a structure that libibverbs has made and lets the provider
-            // fill in, as its descriptor in the other shows; it was read just now, and the program
-            // uses it as long as the descriptor is open. Other threads may read it meanwhile, a
-            // word that is aligned.
-            unsafe { AtomicPtr::from_ptr(place) }.store(ours, Ordering::Relaxed);
-        }
-    }
-    true
-}
-
-/// A word of the program's memory that is not zero.
-fn read_word(base: u64, offset: usize) -> Option<u64> {
-    let mut word = [0; 8];
-    memory::read(base.checked_add(offset as u64)?, &mut word).ok()?;
-    Some(u64::from_ne_bytes(word)).filter(|&word| word != 0)
 }
 
 /// `ibv_poll_cq` of contexts of ours.
@@ -190,7 +158,12 @@ unsafe extern "C-unwind" fn poll_cq_and_wait(
     let found = poll();
     // SAFETY: the caller promises that it is a completion queue.
     match unsafe { POLLING.with(|polling| polling.polled(found != 0, cq)) } {
-        false => found,
+        false => {
+            // SAFETY: the provider has filled so many in, and the caller promises that the queue
+            // is one.
+            unsafe { failures::tell_polled(cmd_fd_of, cq, wc, found) };
+            found
+        }
         // What was flushed; when all that has been found, nothing will ever come.
         true => match poll() {
             0 if count > 0 => FAILED,
@@ -207,11 +180,43 @@ unsafe extern "C-unwind" fn start_poll_and_wait(cq: *mut c_void, attr: *mut c_vo
     let found = poll();
     // SAFETY: the caller promises that it is a completion queue.
     match unsafe { POLLING.with(|polling| polling.polled(found != libc::ENOENT, cq)) } {
-        false => found,
+        false => {
+            if found == 0 {
+                // SAFETY: the caller promises that it is a completion queue, and it has a
+                // completion just now.
+                unsafe { tell_present(cq) };
+            }
+            found
+        }
         true => match poll() {
             libc::ENOENT => libc::EIO,
             found => found,
         },
+    }
+}
+
+/// Tells why the work request of the present completion of an extended CQ has failed, if so.
+///
+/// # Safety
+/// It must be such a queue, and have a completion.
+unsafe fn tell_present(cq: *mut c_void) {
+    if !failures::are_told() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let queue = unsafe { &*cq.cast::<VerbsCq>() };
+    let (Some(vendor_err), Some(opcode), Some(qpn)) =
+        (queue.read_vendor_err, queue.read_opcode, queue.read_qp_num)
+    else {
+        return;
+    };
+    if queue.status != 0 {
+        // SAFETY: the functions are the provider's, for just such a queue.
+        let [vendor_err, opcode, qp_num] = unsafe { [vendor_err(cq), opcode(cq), qpn(cq)] };
+        let (wr_id, status) = (queue.wr_id, queue.status);
+        let failed = FailedWr { wr_id, status, opcode, vendor_err, qp_num };
+        // SAFETY: the caller's promise.
+        failures::tell(unsafe { cmd_fd_of(cq) }, &failed);
     }
 }
 

@@ -28,9 +28,7 @@ impl From<Errno> for Refused {
 impl From<CallError> for Refused {
     fn from(error: CallError) -> Refused {
         let errno = match &error {
-            CallError::Refused(error) if (1..4096).contains(&error.errno) => {
-                Errno::from_raw_os_error(error.errno)
-            }
+            CallError::Refused(error) => errno_of(error.errno),
             CallError::System { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::IO),
             _ => Errno::IO,
         };
@@ -68,6 +66,14 @@ impl Refused {
     }
 }
 
+/// The errno of this number, which may be any: `EIO` if there is none, whatever its sign.
+pub(crate) fn errno_of(number: i32) -> Errno {
+    match number.unsigned_abs() {
+        number @ 1..4096 => Errno::from_raw_os_error(number as i32),
+        _ => Errno::IO,
+    }
+}
+
 /// What a device does not have, a program may do without; and there may be nothing to take.
 fn level_of(errno: Errno) -> Level {
     match errno {
@@ -100,7 +106,7 @@ mod tests {
         let error = ControlError { errno: libc::EBUSY, message: "pd: still used by 2 QPs".into() };
         let refused = Refused::from(CallError::Refused(error));
         assert_eq!((refused.errno, &*refused.sentence()), (Errno::BUSY, "pd: still used by 2 QPs"));
-        let nonsense = ControlError { errno: -5, message: String::new() };
+        let nonsense = ControlError { errno: i32::MIN, message: String::new() };
         assert_eq!(Refused::from(CallError::Refused(nonsense)).errno, Errno::IO);
     }
 

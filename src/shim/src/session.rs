@@ -157,6 +157,11 @@ impl Session {
         })
     }
 
+    /// Asks the daemon, unless another request is under way.
+    pub(crate) fn call_if_free(&self, request: &Request) -> Option<Reply> {
+        self.has_its_descriptors().then(|| self.connection.call_if_free(request)).flatten()
+    }
+
     /// Whether the daemon is gone, and with it all that this process has of the session: asks the
     /// system. In a fork of the process that it belongs to it is not.
     pub(crate) fn is_lost(&self) -> bool {

@@ -63,7 +63,7 @@ impl SlotDevice {
         // WHY-005
         match known.is_empty() {
             true => "; the table is empty: no address of the device is up".into(),
-            false => format!("; it has {}", known.join(", ")),
+            false => format!("; it has {}: expected one of these", known.join(", ")),
         }
     }
 

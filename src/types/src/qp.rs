@@ -35,6 +35,21 @@ pub enum QpState {
     Err = 6,
 }
 
+impl QpState {
+    /// Its name, as verbs has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            QpState::Reset => "RESET",
+            QpState::Init => "INIT",
+            QpState::Rtr => "RTR",
+            QpState::Rts => "RTS",
+            QpState::Sqd => "SQD",
+            QpState::Sqe => "SQE",
+            QpState::Err => "ERR",
+        }
+    }
+}
+
 /// `ibv_qp_attr` with its mask: what is `Some` is to be changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpAttr {

@@ -212,16 +212,3 @@ pub(crate) const fn transport_name(qp_type: QpType) -> &'static str {
         QpType::Ud => "UD",
     }
 }
-
-/// A state as verbs spells it.
-pub(crate) const fn state_name(state: QpState) -> &'static str {
-    match state {
-        QpState::Reset => "RESET",
-        QpState::Init => "INIT",
-        QpState::Rtr => "RTR",
-        QpState::Rts => "RTS",
-        QpState::Sqd => "SQD",
-        QpState::Sqe => "SQE",
-        QpState::Err => "ERR",
-    }
-}

@@ -1,6 +1,5 @@
 //! What can go wrong, in sentences.
 
-use crate::attr::state_name;
 use crate::{QpState, WcStatus};
 use std::fmt;
 use std::io;
@@ -269,7 +268,7 @@ pub enum PostReason {
         capacity: u32,
     },
     /// The queue pair takes no such work in its state.
-    #[error("the QP is in {}, expected {expected}", state_name(*state))]
+    #[error("the QP is in {}, expected {expected}", state.name())]
     State {
         /// The state that the last transition led to.
         state: QpState,

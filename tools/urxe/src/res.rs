@@ -280,7 +280,7 @@ const fn port_space(space: PortSpace) -> &'static str {
 }
 
 fn state_name(state: QpState) -> String {
-    format!("{state:?}").to_uppercase()
+    state.name().to_owned()
 }
 
 /// The names of access rights.

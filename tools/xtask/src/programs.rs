@@ -1,8 +1,8 @@
 //! Stock verbs programs on urxe: what they need of this machine, and the run itself.
 
 use crate::packages::{
-    CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMACM_UTILS, RXE_PROVIDER, UCX_UTILS, VALGRIND,
-    lacking,
+    CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMACM_DEV, RDMACM_UTILS, RXE_PROVIDER, UCX_UTILS,
+    VALGRIND, lacking,
 };
 use urxe_shell::{Result, build_release};
 
@@ -24,6 +24,7 @@ pub(crate) fn lacks() -> Option<String> {
         IBVERBS_DEV,
         RXE_PROVIDER,
         IBVERBS_UTILS,
+        RDMACM_DEV,
         RDMACM_UTILS,
         PERFTEST,
         UCX_UTILS,

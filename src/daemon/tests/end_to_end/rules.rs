@@ -127,6 +127,7 @@ fn handles_of_another_session_do_not_exist() {
         Request::DestroyCq { cq: owner.cq.handle },
         Request::DestroyQp { qp },
         Request::QueryQp { qp },
+        Request::ExplainFailure { qp, cause: 2 },
         Request::ModifyQp { qp, attr: QpAttr::default() },
         Request::CreateSrq { pd: owner.pd, attr, user_handle: 0 },
         Request::ModifySrq { srq, max_wr: None, limit: Some(1) },
@@ -351,7 +352,7 @@ fn a_refused_change_leaves_a_qp_as_it_was() {
     let mut end = End::new(&daemon, 0, Kind::Shared, 4096);
     let too_early = QpAttr { state: Some(QpState::Rts), ..QpAttr::default() };
     let refused = end.client.modify(&end.qp, too_early);
-    assert_refused(refused, Errno::INVAL, "Reset");
+    assert_refused(refused, Errno::INVAL, "RESET");
     let [init, mut rtr, _] = crate::harness::attrs(end.addr, Qpn::new(1));
     end.client.modify(&end.qp, init).unwrap();
     rtr.min_rnr_timer = Some(32);

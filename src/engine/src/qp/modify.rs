@@ -18,7 +18,7 @@ pub enum ModifyQpError {
     #[error("QP {0}: does not exist")]
     NoSuchQp(Qpn),
     /// `cur_state` is not the state that the QP is in.
-    #[error("cur_state {given:?}: the QP is in {actual:?}")]
+    #[error("cur_state {}: expected {}, in which the QP is", .given.name(), .actual.name())]
     WrongCurrentState {
         /// What the caller believed.
         given: QpState,
@@ -26,7 +26,10 @@ pub enum ModifyQpError {
         actual: QpState,
     },
     /// The states do not follow each other.
-    #[error("qp_state {to:?}: cannot be reached from {from:?}; the way is RESET, INIT, RTR, RTS")]
+    #[error(
+        "qp_state {}: cannot be reached from {}, expected the way RESET, INIT, RTR, RTS",
+        .to.name(), .from.name()
+    )]
     NoTransition {
         /// The QP's state.
         from: QpState,
@@ -34,7 +37,10 @@ pub enum ModifyQpError {
         to: QpState,
     },
     /// An attribute that the change needs is missing.
-    #[error("{}: must be given to go from {from:?} to {to:?}", .attribute.name())]
+    #[error(
+        "{}: must be given to go from {} to {}, expected {} in attr_mask",
+        .attribute.name(), .from.name(), .to.name(), .attribute.mask()
+    )]
     Missing {
         attribute: Attribute,
         /// The QP's state.
@@ -43,7 +49,10 @@ pub enum ModifyQpError {
         to: QpState,
     },
     /// An attribute that the change does not allow is given.
-    #[error("{}: cannot be changed when going from {from:?} to {to:?}", .attribute.name())]
+    #[error(
+        "{}: cannot be changed when going from {} to {}, expected attr_mask without {}",
+        .attribute.name(), .from.name(), .to.name(), .attribute.mask()
+    )]
     NotAllowed {
         attribute: Attribute,
         /// The QP's state.
@@ -52,7 +61,7 @@ pub enum ModifyQpError {
         to: QpState,
     },
     /// A value outside of its range.
-    #[error("{} {value}: must be {min} to {max}", .attribute.name())]
+    #[error("{} {value}: {}", .attribute.name(), range(*min, *max))]
     Range {
         attribute: Attribute,
         value: u64,
@@ -75,6 +84,15 @@ pub enum ModifyQpError {
     /// The path leads nowhere.
     #[error(transparent)]
     Flow(#[from] FlowError),
+}
+
+/// What a value should have been.
+fn range(min: u64, max: u64) -> String {
+    if min == max {
+        format!("must be {min}, the only one")
+    } else {
+        format!("must be {min} to {max}")
+    }
 }
 
 /// A change that was checked: nothing can refuse it any more.

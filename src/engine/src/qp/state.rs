@@ -95,6 +95,27 @@ impl Attribute {
         }
     }
 
+    /// Its bit in the mask of `ibv_modify_qp`.
+    pub const fn mask(self) -> &'static str {
+        match self {
+            Access => "IBV_QP_ACCESS_FLAGS",
+            PkeyIndex => "IBV_QP_PKEY_INDEX",
+            Port => "IBV_QP_PORT",
+            Av => "IBV_QP_AV",
+            PathMtu => "IBV_QP_PATH_MTU",
+            DestQpn => "IBV_QP_DEST_QPN",
+            Qkey => "IBV_QP_QKEY",
+            RqPsn => "IBV_QP_RQ_PSN",
+            SqPsn => "IBV_QP_SQ_PSN",
+            MaxRdAtomic => "IBV_QP_MAX_QP_RD_ATOMIC",
+            MaxDestRdAtomic => "IBV_QP_MAX_DEST_RD_ATOMIC",
+            MinRnrTimer => "IBV_QP_MIN_RNR_TIMER",
+            Timeout => "IBV_QP_TIMEOUT",
+            RetryCnt => "IBV_QP_RETRY_CNT",
+            RnrRetry => "IBV_QP_RNR_RETRY",
+        }
+    }
+
     /// Whether `attr` sets it.
     pub(super) fn is_set(self, attr: &QpAttr) -> bool {
         match self {

@@ -21,9 +21,10 @@ mod repeats;
 mod stderr;
 
 use crate::refused::Refused;
+pub(crate) use repeats::key_of;
 use repeats::{Repeats, Turn};
 use rustix::io::Errno;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 use urxe_shm::control::errnos;
 
@@ -96,19 +97,19 @@ fn find_most() -> u8 {
 
 /// Says something, unless it is more than somebody wants to know, or was said before.
 pub(crate) fn say(level: Level, sentence: &str) {
-    say_as(level, repeats::key_of(&sentence), sentence);
+    say_with(level, key_of(&sentence), || sentence);
 }
 
-/// The same with what makes two sentences one cause.
-pub(crate) fn say_as(level: Level, cause: u64, sentence: &str) {
+/// The same, with what makes two sentences one cause. The sentence is made only if it is said.
+pub(crate) fn say_with<S: Display>(level: Level, cause: u64, sentence: impl FnOnce() -> S) {
     if !is_told(level) || std::env::var_os(QUIET).is_some_and(|value| !value.is_empty()) {
         return;
     }
     let mut line = stderr::Line::new();
     // What a line has no room for is cut off.
     let _ = match SAID.note(cause) {
-        Turn::First => write!(line, "{sentence}"),
-        Turn::Again(count) => write!(line, "({count} times by now) {sentence}"),
+        Turn::First => write!(line, "{}", sentence()),
+        Turn::Again(count) => write!(line, "({count} times by now) {}", sentence()),
         Turn::Counted => return,
         Turn::NoRoom => {
             write!(line, "more reasons than {} are not told one by one", repeats::MOST_CAUSES)

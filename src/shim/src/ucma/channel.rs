@@ -1,7 +1,7 @@
 //! An opened connection manager: commands are done here, by requests to the daemon.
 
 use super::command::{Command, ResponseBuf, Task, verb};
-use super::{option, reply};
+use super::{failures, option, reply};
 use crate::descriptors::{DESCRIPTORS, Descriptor, FileIdentity};
 use crate::lost;
 use crate::memory;
@@ -9,9 +9,12 @@ use crate::reasons;
 use crate::refused::Refused;
 use crate::session::Session;
 use rustix::io::Errno;
+use std::net::SocketAddr;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
-use urxe_shm::control::{CmChannelHandle, CmIdHandle, CmReply, CmRequest, Reply, Request};
+use urxe_shm::control::{
+    CmChannelHandle, CmEvent, CmIdHandle, CmReply, CmRequest, CmSubject, Reply, Request,
+};
 
 /// The daemon answered something else.
 const UNEXPECTED: Errno = Errno::IO;
@@ -88,9 +91,24 @@ impl Channel {
         match self.ask(CmRequest::GetEvent { channel: self.handle }) {
             Err(refused) if refused.errno == Errno::AGAIN => Ok(None),
             event => {
-                answer.put(&event?.as_ref().map(reply::bytes).unwrap_or_default())?;
+                let event = event?;
+                if let Some(CmReply::Event(event)) = &event
+                    && failures::is_failure(event)
+                {
+                    failures::tell(event, self.peer_of(event));
+                }
+                answer.put(&event.as_ref().map(reply::bytes).unwrap_or_default())?;
                 Ok(Some(bytes.len()))
             }
+        }
+    }
+
+    /// Whom the id of an event wants to reach.
+    fn peer_of(&self, event: &CmEvent) -> Option<SocketAddr> {
+        let CmSubject::Id(id) = event.subject else { return None };
+        match self.ask(CmRequest::Query { id }) {
+            Ok(Some(CmReply::Route(route))) => route.dst,
+            _ => None,
         }
     }
 

@@ -19,6 +19,7 @@ mod abi;
 mod address;
 mod channel;
 mod command;
+mod failures;
 mod option;
 mod reply;
 

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use urxe_shm::control::{
-    AhHandle, ContextHandle, CqHandle, DeviceAttr, MrHandle, MwHandle, PdHandle, QpCreated,
+    AhHandle, ContextHandle, CqHandle, DeviceAttr, MrHandle, MwHandle, PdHandle, QpCaps, QpCreated,
     QpHandle, Reply, Request, RingLocation, SrqHandle,
 };
 use urxe_shm::memory::remap::Registered;
@@ -81,6 +81,8 @@ pub(super) struct Qp {
     pub(super) created: QpCreated,
     pub(super) send_cq: CqHandle,
     pub(super) recv_cq: CqHandle,
+    /// The program itself has taken it to ERR.
+    is_ended: bool,
 }
 
 impl Context {
@@ -146,6 +148,31 @@ impl Context {
     /// What tells of completions in the context's queues.
     pub(crate) fn waiter(&self) -> CompletionWaiter {
         self.session.connection().waiter().clone()
+    }
+
+    /// Why a work request of a QP has failed, in the daemon's words. Does not wait for another
+    /// thread: `None` if one is in the way, or if nobody can be asked.
+    pub(crate) fn why_failed(&self, qpn: u32, cause: u32) -> Option<String> {
+        let qp = self.qp_by_number(qpn, |qp| qp.created.qp)?;
+        match self.session.call_if_free(&Request::ExplainFailure { qp, cause })? {
+            Reply::Reason(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Whether the program itself has taken a QP to ERR. Does not wait either.
+    pub(crate) fn was_ended(&self, qpn: u32) -> bool {
+        self.qp_by_number(qpn, |qp| qp.is_ended).unwrap_or(false)
+    }
+
+    /// What a QP was made for. Does not wait either.
+    pub(crate) fn caps_of(&self, qpn: u32) -> Option<QpCaps> {
+        self.qp_by_number(qpn, |qp| qp.created.caps)
+    }
+
+    fn qp_by_number<R>(&self, qpn: u32, of: impl FnOnce(&Qp) -> R) -> Option<R> {
+        let objects = self.objects.try_lock()?;
+        objects.qps.values().find(|qp| qp.created.qpn.get() == qpn).map(of)
     }
 
     /// The session that it belongs to.
@@ -442,7 +469,7 @@ impl Context {
         let slot = QpSlot(created.doorbell_slot);
         self.ledger.open(Source::Qp(created.qp));
         let answer = Answer::qp(frame, &created);
-        self.objects.lock().qps.insert(slot, Qp { created, send_cq, recv_cq });
+        self.objects.lock().qps.insert(slot, Qp { created, send_cq, recv_cq, is_ended: false });
         Ok(answer)
     }
 
@@ -466,8 +493,9 @@ impl Context {
     /// A QP was moved to another state.
     fn moved(&self, slot: QpSlot, state: QpState) {
         // With the lock, for a slot whose QP is destroyed meanwhile may be another QP's.
-        let objects = self.objects.lock();
-        if objects.qps.contains_key(&slot) {
+        let mut objects = self.objects.lock();
+        if let Some(qp) = objects.qps.get_mut(&slot) {
+            qp.is_ended = state == QpState::Err;
             self.doorbells.follow(slot, state);
         }
     }

@@ -143,17 +143,24 @@ impl Connection {
             return Err(CallError::Gone);
         }
         let answer = self.channel.lock().call(request, fds).inspect_err(|error| {
-            if matches!(error, ChannelError::Closed | ChannelError::Os(_)) {
-                self.note_gone();
-                // Nobody can tell any more which reply belongs to which request. If the daemon
-                // still lives, this tells it to free everything.
-                let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
-            }
+            self.note_failed(error);
         })?;
         match answer {
             (Reply::Error(error), _) => Err(error.into()),
             answer => Ok(answer),
         }
+    }
+
+    /// The same, without descriptors, for who must not wait for a request of another thread, or for
+    /// one of this thread that a signal handler has interrupted: `None` if there is one.
+    pub fn call_if_free(&self, request: &Request) -> Option<Reply> {
+        if self.check_process().is_err() || self.is_gone() {
+            return None;
+        }
+        let answer = self.channel.try_lock()?.call(request, &[]).inspect_err(|error| {
+            self.note_failed(error);
+        });
+        answer.ok().map(|(reply, _)| reply)
     }
 
     /// Makes the daemon look at a queue pair. No system call, unless the daemon sleeps.
@@ -197,6 +204,16 @@ impl Connection {
             return Ok(());
         }
         Err(CallError::Forked { owner: self.process.pid() })
+    }
+
+    /// A request has failed in a way that may mean the end.
+    fn note_failed(&self, error: &ChannelError) {
+        if matches!(error, ChannelError::Closed | ChannelError::Os(_)) {
+            self.note_gone();
+            // Nobody can tell any more which reply belongs to which request. If the daemon
+            // still lives, this tells it to free everything.
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        }
     }
 
     /// Whether the daemon was found to be gone; one load.

@@ -103,6 +103,9 @@ pub enum Reply {
     Qp(QpCreated),
     /// Answer to [`Request::QueryQp`].
     QpAttr(QpQueried),
+    /// Answer to [`Request::ExplainFailure`]: in sentences, the cause with what to do, the peer,
+    /// and what was seen of it where that matters.
+    Reason(String),
     /// Answer to [`Request::Resources`].
     Resources(ResourcePage),
     /// Answer to [`Request::Paths`].

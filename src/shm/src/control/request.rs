@@ -209,6 +209,13 @@ pub enum Request {
     /// Asks for a queue pair's state and attributes: `ibv_query_qp`. Answered by
     /// [`Reply::QpAttr`].
     QueryQp { qp: QpHandle },
+    /// Asks why a work request of a queue pair has failed, which has completed with this
+    /// `vendor_err`. Answered by [`Reply::Reason`].
+    ExplainFailure {
+        qp: QpHandle,
+        /// `vendor_err` of its completion.
+        cause: u32,
+    },
     /// Destroys a queue pair: `ibv_destroy_qp`. Once answered, its rings are no more, and no
     /// further completion of it appears. Answered by [`Reply::Done`].
     DestroyQp { qp: QpHandle },

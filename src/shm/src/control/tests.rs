@@ -219,6 +219,8 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::HostSlot),
         Just(Request::ListDevices),
         Just(Request::ListCauses),
+        (any::<u32>(), any::<u32>())
+            .prop_map(|(qp, cause)| Request::ExplainFailure { qp: QpHandle(qp), cause }),
         text().prop_map(|name| Request::OpenDevice { name }),
         any::<(u32, u8, u32)>().prop_map(|(context, port, index)| Request::QueryGid {
             context: ContextHandle(context),
@@ -320,6 +322,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         (any::<i32>(), text())
             .prop_map(|(errno, message)| Reply::Error(ControlError { errno, message })),
         Just(Reply::Done),
+        any::<String>().prop_map(Reply::Reason),
         any::<u64>().prop_map(|memory_limit| Reply::Hello { memory_limit }),
         any::<u8>().prop_map(|slot| Reply::HostSlot { slot }),
         (text(), any::<([u8; 8], IpAddr)>()).prop_map(|(name, (node_guid, address))| {

@@ -10,6 +10,7 @@ mod ah;
 mod comp_channel;
 mod context;
 mod cq;
+mod failure;
 mod mr;
 mod multicast;
 mod mw;
@@ -123,6 +124,7 @@ fn answer(
         }
         Request::ModifyQp { qp, attr } => qp::modify(session, ctx, qp, &attr),
         Request::QueryQp { qp } => qp::query(session, ctx, qp),
+        Request::ExplainFailure { qp, cause } => failure::explain(session, ctx, qp, cause),
         Request::DestroyQp { qp } => qp::destroy(session, ctx, qp),
         Request::CreateSrq { pd, attr, user_handle } => {
             srq::create(session, ctx, pd, attr, user_handle)
@@ -155,5 +157,5 @@ fn check_unused(what: &str, users: usize, of: &str) -> Result<(), ControlError> 
     if users == 0 {
         return Ok(());
     }
-    Err(refuse(Errno::BUSY, format!("{what}: still used by {users} {of}")))
+    Err(refuse(Errno::BUSY, format!("{what}: still used by {users} {of}; destroy them first")))
 }

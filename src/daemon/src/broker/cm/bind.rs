@@ -69,7 +69,12 @@ impl Cm {
             }
             port => {
                 let claimed = self.ports.claim(space, port, claim);
-                claimed.map_err(|errno| refuse(errno, format!("address {addr}: {errno}")))?;
+                claimed.map_err(|errno| {
+                    let sentence = format!(
+                        "address {addr}: another id has this port, expected one that is free, or 0"
+                    );
+                    refuse(errno, sentence)
+                })?;
                 Ok(port)
             }
         }
