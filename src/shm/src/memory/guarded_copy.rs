@@ -3,7 +3,7 @@
 //!
 //! A slot that runs in a program writes to memory that the program registered and may have
 //! unmapped, protected, or cut off with its file since. So the copy is one function whose code is
-//! known ([`copy`]), and a handler for SIGSEGV and SIGBUS is installed, once in a process. Where
+//! known (`copy`), and a handler for SIGSEGV and SIGBUS is installed, once in a process. Where
 //! the kernel says that an instruction of this function has faulted, the function returns how many
 //! bytes are left, and everything else is passed on to the handler that was there before, or to the
 //! default action, as if ours were not there. It is the technique of gVisor's `safecopy`.
@@ -11,7 +11,7 @@
 //! The handler must be the one that the kernel calls. The shim has a program that installs another
 //! one later do that behind ours ([`exchange`]); one without the shim, or by a system call of its
 //! own, takes it away, as a thread does that blocks the signals. Who copies asks before
-//! ([`is_guarded`]), and goes another way then ([`own_memory`](super::own_memory)).
+//! (`is_guarded`), and goes another way then ([`own_memory`](super::own_memory)).
 //!
 //! Debuggers stop at the signal as at any other; to go on is right.
 
