@@ -187,7 +187,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The memfd, for [`Backing::Shared`](crate::control::Backing::Shared). It cannot shrink.
+    /// The memfd, for [`Backing::Shared`]. It cannot shrink.
     pub fn memfd(&self) -> BorrowedFd<'_> {
         self.remapped.memfd.as_fd()
     }
