@@ -144,6 +144,14 @@ impl Entry {
         }
     }
 
+    /// When something is to be done about it. One that does not run has but a worker to end.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let of_link = self.link.as_ref().map(|link| {
+            [link.deadline(), self.end_of_silence(), self.end_of_idleness()].into_iter().flatten()
+        });
+        of_link.into_iter().flatten().chain(self.end_of_worker()).min()
+    }
+
     /// When it ends for want of programs.
     pub(super) fn end_of_idleness(&self) -> Option<Instant> {
         let linger = match self.runner {
@@ -191,6 +199,18 @@ mod tests {
     use super::*;
     use std::io;
     use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn nothing_is_to_be_done_about_a_program_that_has_gone() {
+        let (link, _program) = Link::pair().unwrap();
+        let runner = Runner::Program(HostingProgram::new(&link).unwrap());
+        let since = Some(Instant::now());
+        let mut entry =
+            Entry { link: Some(link), runner: Some(runner), idle_since: since, ..Entry::default() };
+        assert_eq!(entry.deadline(), since, "it has no session, and ends at once");
+        entry.link = None;
+        assert_eq!(entry.deadline(), None, "the broker would look again and again, for ever");
+    }
 
     #[test]
     fn how_a_slot_ended_is_said_and_a_panic_is_no_more_than_that() {

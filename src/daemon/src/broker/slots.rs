@@ -521,7 +521,8 @@ impl Slots {
         let entry = &mut self.entries[slot];
         let Some(link) = entry.link.take() else { return false };
         entry.let_program_go();
-        (entry.sessions, entry.user, entry.asked_since) = (0, None, None);
+        (entry.sessions, entry.user) = (0, None);
+        (entry.asked_since, entry.idle_since) = (None, None);
         entry.free_since = Some(now);
         let fd = link.as_fd().as_raw_fd();
         let _ = self.watcher.registry.deregister(&mut SourceFd(&fd));
@@ -544,12 +545,7 @@ impl Slots {
 
     /// When a slot or a worker is given up, or has nothing to do for long enough.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let of_entry = |entry: &Entry| {
-            let of_link = entry.link.as_ref().and_then(Link::deadline);
-            let others = [entry.end_of_silence(), entry.end_of_idleness(), entry.end_of_worker()];
-            others.into_iter().chain([of_link]).flatten().min()
-        };
-        self.entries.iter().filter_map(of_entry).min()
+        self.entries.iter().filter_map(Entry::deadline).min()
     }
 
     /// Whether a slot has failed and is to be seen to.
