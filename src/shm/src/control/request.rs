@@ -292,7 +292,7 @@ pub enum WhyCopied {
     /// Nobody asked for anything else: a Rust program without `URXE_MR=remap`, any with
     /// `URXE_MR=copy`.
     NotAsked,
-    /// Less than 64 KiB.
+    /// Less than 4 KiB.
     Short,
     /// Not whole pages: something else of the program lies in the first or in the last.
     PartialPages,
