@@ -12,30 +12,32 @@
 //! or shares it, if another thread forks in that very moment.
 
 use super::areas::Area;
-use super::{NotRemapped, READ_WRITE, Ranges, pointer, system};
+use super::{Locked, READ_WRITE, pointer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::cell::UnsafeCell;
-use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{OnceLock, Weak};
 use std::time::Duration;
 
 /// How long a parent waits for its child's copies, at most. After that the child may see what its
 /// parent writes later.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// Whether anything was remapped in this process or those it comes from.
-static IS_USED: AtomicBool = AtomicBool::new(false);
+/// Whether somebody has registered the functions here, or is about to.
+static IS_BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Whether they are registered.
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// What one fork does, from before it to after it.
 struct Fork {
-    /// Nobody remaps meanwhile.
-    _ranges: Ranges,
+    /// Nobody remaps meanwhile, and the child can again.
+    _state: Locked,
     views: Vec<Area>,
     /// Closed by the child when it has its copies; and where the parent sees that.
     done: Option<(OwnedFd, OwnedFd)>,
@@ -69,40 +71,38 @@ fn take_own() -> Option<Fork> {
     fork
 }
 
-/// Has children get copies from now on.
-pub(super) fn watch() -> Result<(), NotRemapped> {
-    static FAILED: OnceLock<i32> = OnceLock::new();
-    IS_USED.store(true, Ordering::Relaxed);
+/// Has children get copies from now on, and a lock that nobody holds.
+pub(super) fn watch() {
+    // No lock for this: a child of another thread could find that one taken.
+    if IS_BEGUN.swap(true, Ordering::Relaxed) {
+        return;
+    }
     // SAFETY: the functions are there for as long as the library that registers them, which the
     // system knows.
-    let failed = *FAILED.get_or_init(|| unsafe {
-        libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child))
-    });
-    match failed {
-        0 => Ok(()),
-        errno => Err(system("pthread_atfork")(io::Error::from_raw_os_error(errno))),
-    }
+    let failed =
+        unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
+    IS_WATCHED.store(failed == 0, Ordering::Relaxed);
 }
 
-/// Whether anything was ever remapped.
+/// Whether children get copies.
 pub(super) fn is_watched() -> bool {
-    IS_USED.load(Ordering::Relaxed)
+    IS_WATCHED.load(Ordering::Relaxed)
 }
 
 extern "C" fn before() {
     // A handler that interrupts remapping in this very thread forks without.
-    let Some(ranges) = Ranges::lock() else { return };
-    let Ok(mut views) = Area::all() else { return };
-    let ranges_here: Vec<_> = ranges.0.iter().filter_map(Weak::upgrade).collect();
+    let Some(state) = Locked::state() else { return };
+    let mut views = match state.remapped.is_empty() {
+        true => Vec::new(),
+        false => Area::all().unwrap_or_default(),
+    };
+    let ranges_here: Vec<_> = state.remapped.iter().filter_map(Weak::upgrade).collect();
     views.retain(|area| ranges_here.iter().any(|range| range.is_seen_in(area)));
     drop(ranges_here);
-    if views.is_empty() {
-        return;
-    }
     views.retain(|view| set_inherited(view, true).is_ok());
-    let done = pipe_with(PipeFlags::CLOEXEC).ok();
+    let done = (!views.is_empty()).then(|| pipe_with(PipeFlags::CLOEXEC).ok()).flatten();
     // SAFETY: this thread holds the lock, so that no other one is between `before` and after.
-    unsafe { *CURRENT.0.get() = Some(Fork { _ranges: ranges, views, done }) };
+    unsafe { *CURRENT.0.get() = Some(Fork { _state: state, views, done }) };
     OWNER.store(this_thread(), Ordering::Relaxed);
 }
 

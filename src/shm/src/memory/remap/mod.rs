@@ -47,6 +47,7 @@ use crate::memory::process::Process;
 use crate::memory::region::create_memfd;
 use crate::memory::region::page_size;
 use areas::Area;
+use copied::CopiedRanges;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
@@ -54,7 +55,9 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
 use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use write_protect::{SignalsBlocked, WriteProtection};
 
@@ -72,8 +75,17 @@ const LOWEST_DESCRIPTOR: i32 = 512;
 /// By which `/proc/<pid>/maps` shows what is remapped, and what was.
 const MEMFD_NAME: &str = "urxe-remapped";
 
-/// All that is remapped in this process.
-static REMAPPED: Mutex<Vec<Weak<Remapped>>> = Mutex::new(Vec::new());
+/// How the registered memory of this process is reached.
+struct State {
+    remapped: Vec<Weak<Remapped>>,
+    copied: CopiedRanges,
+}
+
+/// Whether anything was ever remapped in this process or those it comes from.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+static STATE: Mutex<State> =
+    Mutex::new(State { remapped: Vec::new(), copied: CopiedRanges::new() });
 
 thread_local! {
     /// Whether this thread holds the lock: what it allocates may come back here, by the `madvise`
@@ -81,22 +93,38 @@ thread_local! {
     static IS_HOLDER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What is remapped, with the lock held. Nothing that is done with it leaves it half changed.
-struct Ranges(MutexGuard<'static, Vec<Weak<Remapped>>>);
+/// The state, locked. Nothing that is done with it leaves it half changed.
+struct Locked(MutexGuard<'static, State>);
 
-impl Ranges {
+impl Locked {
     /// Waits for other threads, which takes milliseconds; none if this thread has it already.
-    fn lock() -> Option<Ranges> {
+    fn state() -> Option<Locked> {
         if IS_HOLDER.get() {
             return None;
         }
-        let ranges = REMAPPED.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before the lock is taken for the first time: a child is not to find it taken.
+        fork::watch();
+        let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         IS_HOLDER.set(true);
-        Some(Ranges(ranges))
+        Some(Locked(state))
     }
 }
 
-impl Drop for Ranges {
+impl Deref for Locked {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.0
+    }
+}
+
+impl Drop for Locked {
     fn drop(&mut self) {
         IS_HOLDER.set(false);
     }
@@ -283,8 +311,8 @@ pub fn share(addr: u64, len: u64, longest: u64) -> Result<Shared, NotRemapped> {
     let page = page_size() as u64;
     let end = addr.checked_add(len).filter(|end| addr.is_multiple_of(page) && end % page == 0);
     let end = end.ok_or(NotRemapped::PartialPages { addr, len })?;
-    let mut ranges = Ranges::lock().ok_or(NotRemapped::Busy)?;
-    let remapped = &mut ranges.0;
+    let mut state = Locked::state().ok_or(NotRemapped::Busy)?;
+    let State { remapped, copied } = &mut *state;
     remapped.retain(is_of_this_process);
     let areas = Area::all_of(addr..end)?;
     if let [area] = &areas[..]
@@ -304,15 +332,18 @@ pub fn share(addr: u64, len: u64, longest: u64) -> Result<Shared, NotRemapped> {
     if remapped.len() >= MAX_RANGES {
         return Err(NotRemapped::TooMany);
     }
-    if copied::overlaps(&(addr..end)) {
+    if copied.overlap(&(addr..end)) {
         return Err(NotRemapped::Copied { addr, len });
     }
     if let Some(holder) = holders::any().map_err(system("reading /proc/self"))? {
         return Err(NotRemapped::Held(holder));
     }
-    fork::watch()?;
+    if !fork::is_watched() {
+        return Err(system("pthread_atfork")(Errno::NOMEM));
+    }
     let new = Arc::new(Remapped::new(addr, len)?);
     remapped.push(Arc::downgrade(&new));
+    IS_USED.store(true, Ordering::Relaxed);
     Ok(Shared { remapped: new, offset: 0 })
 }
 
@@ -324,14 +355,14 @@ fn is_of_this_process(remapped: &Weak<Remapped>) -> bool {
 /// Zeroes what is remapped of a range, in whole pages, as `madvise(MADV_DONTNEED)` does with
 /// memory of the program's own. Says whether anything was.
 pub fn discard(addr: u64, len: u64) -> bool {
-    if !fork::is_watched() {
+    if !IS_USED.load(Ordering::Relaxed) {
         return false;
     }
-    let Some(ranges) = Ranges::lock() else { return false };
+    let Some(state) = Locked::state() else { return false };
     let (page, end) = (page_size() as u64, addr.saturating_add(len));
     let end = end.checked_next_multiple_of(page).unwrap_or(end);
     let mut found = false;
-    for range in ranges.0.iter().filter_map(Weak::upgrade) {
+    for range in state.remapped.iter().filter_map(Weak::upgrade) {
         let (start, end) = (addr.max(range.addr), end.min(range.addr + range.len));
         if start < end && range.process.is_this() && range.has_its_memfd() {
             let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -75,6 +75,8 @@ fn in_child(work: impl FnOnce() -> bool) -> ExitStatus {
     // to what glibc makes safe in a child: allocating.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        // SAFETY: has the child ended by a signal if it hangs.
+        unsafe { libc::alarm(60) };
         let code = i32::from(!work());
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(code) };
@@ -273,6 +275,35 @@ fn a_parent_that_remaps_in_several_threads_has_children_with_all_their_memory() 
         }
         for _ in 0..50 {
             assert!(in_child(|| memory.holds_its_numbers()).success());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_child_of_a_program_whose_threads_register_memory_can_do_so_too() {
+    let is_over = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let register = || {
+            let memory = Memory::new(LEN);
+            let copied = Registered::copied(memory.addr(), LEN as u64, WhyCopied::NotAsked);
+            drop(memory.share());
+            drop(copied);
+            drop(memory.share());
+        };
+        for _ in 0..2 {
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    register();
+                }
+            });
+        }
+        for _ in 0..100 {
+            let child = in_child(|| {
+                register();
+                true
+            });
+            assert!(child.success(), "{child}");
         }
         is_over.store(true, Ordering::Relaxed);
     });
