@@ -1,12 +1,14 @@
 //! Programs that run a slot of their own: they work as all do, and what becomes of them is nobody
 //! else's.
 
-use crate::harness::{Client, End, Kind, could_not_run, eventually, fresh_uid, start, start_with};
+use crate::harness::{
+    Client, End, Kind, Running, could_not_run, eventually, fresh_uid, start, start_with,
+};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 use urxe_daemon::limits::MAX_HOSTED_SLOTS;
 use urxe_shm::control::channel::Channel;
@@ -275,7 +277,7 @@ fn as_a_program_with_a_slot_of_its_own() {
 
 /// Such a program, in a process of its own, with a peer here.
 struct Program {
-    child: Child,
+    child: Running,
     stdin: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
     peer: End,
@@ -286,13 +288,10 @@ struct Program {
 
 impl Program {
     fn start(socket: &Path) -> Program {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "hosted::as_a_program_with_a_slot_of_its_own", "--nocapture"])
-            .env(SOCKET, socket)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "hosted::as_a_program_with_a_slot_of_its_own", "--nocapture"]);
+        command.env(SOCKET, socket).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = Running::start(&mut command);
         let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let peer = End::at(socket, "urxe0", Kind::Shared, LEN);
         let lines = BufReader::new(stdout).lines();
@@ -348,7 +347,7 @@ fn a_program_that_is_killed_leaves_nothing_and_its_peers_find_out() {
     assert!(program.is_listed(&mut observer));
     program.post_write();
     program.child.kill().unwrap();
-    program.child.wait().unwrap();
+    program.child.wait();
     program.post_write();
     others.notice_nothing();
     eventually("its QP is gone", || (!program.is_listed(&mut observer)).then_some(()));
@@ -383,5 +382,5 @@ fn a_program_that_is_stopped_is_silent_and_goes_on_later_and_nobody_else_waits_f
     program.is_written_to();
     eventually("it is shown again", || program.is_listed(&mut observer).then_some(()));
     drop(program.stdin);
-    assert!(program.child.wait().unwrap().success());
+    assert!(program.child.wait().success());
 }

@@ -4,7 +4,7 @@
 use crate::cm_client::{Caller, param};
 use crate::connections::converse;
 use crate::harness::{
-    Client, End, Kind, attrs, av, could_not_run, eventually, fresh_path, read_events,
+    Client, End, Kind, Running, attrs, av, could_not_run, eventually, fresh_path, read_events,
 };
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use urxe_shm::control::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR};
 use urxe_shm::control::{CmEventKind, CmIdHandle, CmPortSpace, CmRequest};
@@ -23,7 +23,7 @@ use urxe_types::{Extra, Gid, PathMtu, QpAttr, SendOp};
 /// A network of its own, and a daemon in it. Both are gone when it is dropped.
 struct Host {
     name: String,
-    daemon: Option<Child>,
+    daemon: Option<Running>,
     socket: PathBuf,
 }
 
@@ -73,16 +73,10 @@ impl Host {
 
     /// Starts the daemon.
     fn serve(&mut self, what: &[&str]) {
-        let mut child = Command::new("ip")
-            .args(["netns", "exec", &self.name, env!("CARGO_BIN_EXE_urxed")])
-            .args(what)
-            .arg("--socket")
-            .arg(&self.socket)
-            .args(["--ready-fd", "1"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, env!("CARGO_BIN_EXE_urxed")]).args(what);
+        command.arg("--socket").arg(&self.socket).args(["--ready-fd", "1"]);
+        let mut child = Running::start(command.stdout(Stdio::piped()));
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         self.daemon = Some(child);
@@ -248,7 +242,7 @@ fn an_index_means_the_same_address_before_and_after_its_check_for_duplicates() {
     drop(watcher);
     let mut daemon = host.daemon.take().unwrap();
     kill_process(Pid::from_child(&daemon), Signal::TERM).unwrap();
-    daemon.wait().unwrap();
+    daemon.wait();
     host.serve(&["--interface", "wire"]);
     assert_eq!(Watcher::new(&host).gids(3), table);
 }

@@ -1,13 +1,13 @@
 //! The `urxed` binary under a service manager, which these tests play.
 
-use crate::harness::{Client, eventually, fresh_addr, fresh_path, start_with};
+use crate::harness::{Client, Running, eventually, fresh_addr, fresh_path, start_with};
 use crate::startup::{signal, urxed_with};
 use rustix::process::Signal;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use urxe_shm::control::channel::{Channel, Listener};
 
@@ -30,7 +30,7 @@ impl Manager {
     }
 
     /// Starts a daemon with these descriptors behind the first three, which are all the same one.
-    fn start(&self, count: u32, others: &[&str]) -> Child {
+    fn start(&self, count: u32, others: &[&str]) -> Running {
         // Descriptor 3 is the first, and the variable names the process that it is for.
         let fds = "exec 3<&0 4<&0 </dev/null; export LISTEN_PID=$$; exec \"$@\"";
         let mut command = Command::new("sh");
@@ -39,7 +39,7 @@ impl Manager {
         command.env("LISTEN_FDS", count.to_string()).env("NOTIFY_SOCKET", &self.notify);
         command.env_remove("URXE_SOCKET").stderr(Stdio::piped());
         let socket = self.listener.as_fd().try_clone_to_owned().unwrap();
-        command.stdin(Stdio::from(socket)).spawn().unwrap()
+        Running::start(command.stdin(Stdio::from(socket)))
     }
 
     fn next_message(&self) -> String {
@@ -71,7 +71,7 @@ fn a_program_may_connect_before_the_daemon_is_started_and_after_it_ended() {
         drop(early);
         signal(&daemon, Signal::TERM);
         assert_eq!(manager.next_message(), "STOPPING=1\n");
-        assert!(daemon.wait().unwrap().success());
+        assert!(daemon.wait().success());
         assert!(manager.socket.exists(), "the manager still listens there");
         assert!(!urxe_shm::sysfs_directory(&manager.socket).exists());
     }
@@ -84,11 +84,11 @@ fn a_manager_passes_one_socket_and_the_one_that_was_asked_for() {
     let mut daemon = manager.start(1, &["--socket", &socket]);
     assert!(manager.next_message().starts_with("READY=1"));
     signal(&daemon, Signal::TERM);
-    assert!(daemon.wait().unwrap().success());
+    assert!(daemon.wait().success());
     let refused = |count, others: &[&str]| {
-        let output = manager.start(count, others).wait_with_output().unwrap();
-        assert!(!output.status.success());
-        String::from_utf8(output.stderr).unwrap()
+        let mut daemon = manager.start(count, others);
+        assert!(!daemon.wait().success());
+        daemon.rest_of_stderr()
     };
     let said = refused(2, &[]);
     assert!(said.contains("LISTEN_FDS") && said.contains("2 were passed"), "{said}");
@@ -99,7 +99,7 @@ fn a_manager_passes_one_socket_and_the_one_that_was_asked_for() {
 }
 
 /// A daemon that drains, at a socket of its own, and a program of it.
-fn draining() -> (PathBuf, Child, Client) {
+fn draining() -> (PathBuf, Running, Client) {
     let socket = fresh_path();
     let (daemon, _) = urxed_with(&socket, &["--drain", "600"]);
     let mut client = Client::connect(&socket);
@@ -117,9 +117,8 @@ fn a_daemon_that_drains_serves_its_programs_to_their_end_and_no_others() {
     assert!(daemon.try_wait().unwrap().is_none());
     Channel::connect(&socket).unwrap_err();
     drop(client);
-    assert!(daemon.wait().unwrap().success());
-    let mut said = String::new();
-    daemon.stderr.unwrap().read_to_string(&mut said).unwrap();
+    assert!(daemon.wait().success());
+    let said = daemon.rest_of_stderr();
     assert!(said.contains("as soon as 1 programs are gone or in 600 seconds"), "{said}");
 }
 
@@ -127,11 +126,11 @@ fn a_daemon_that_drains_serves_its_programs_to_their_end_and_no_others() {
 fn a_second_signal_and_a_daemon_without_programs_wait_for_nothing() {
     let (_socket, mut daemon, client) = draining();
     signal(&daemon, Signal::TERM);
-    assert!(daemon.wait().unwrap().success());
+    assert!(daemon.wait().success());
     drop(client);
     let (mut daemon, _) = urxed_with(&fresh_path(), &["--drain", "600"]);
     signal(&daemon, Signal::TERM);
-    assert!(daemon.wait().unwrap().success());
+    assert!(daemon.wait().success());
     // Nor does one in a thread whose handle is dropped.
     let handle = start_with(1, |config| config.drain = Some(Duration::from_secs(600)));
     let client = Client::connect(handle.socket());
@@ -153,9 +152,9 @@ fn a_program_that_comes_while_a_daemon_drains_is_served_by_the_next() {
     let socket = manager.socket.clone();
     let new = std::thread::spawn(move || open_device(&socket));
     drop(old);
-    assert!(first.wait().unwrap().success());
+    assert!(first.wait().success());
     let mut second = manager.start(1, &[]);
     new.join().unwrap();
     signal(&second, Signal::TERM);
-    assert!(second.wait().unwrap().success());
+    assert!(second.wait().success());
 }

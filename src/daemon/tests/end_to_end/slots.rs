@@ -1,6 +1,8 @@
 //! Several slots: from outside one daemon, and inside nobody is in another's way.
 
-use crate::harness::{Client, End, Kind, could_not_run, eventually, fresh_path, start_with};
+use crate::harness::{
+    Client, End, Kind, Running, could_not_run, eventually, fresh_path, start_with,
+};
 use crate::startup::{signal, urxed_at};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Signal, geteuid};
@@ -9,7 +11,6 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::time::Duration;
 use urxe_daemon::Handle;
 use urxe_daemon::limits::MAX_SESSIONS;
@@ -103,7 +104,7 @@ fn lingering() -> (OwnedFd, TcpStream) {
 /// A `urxed` with two slots in a process of its own, which can be stopped while others prepare what
 /// it is to meet.
 struct Stoppable {
-    child: Child,
+    child: Running,
     socket: PathBuf,
 }
 
@@ -141,7 +142,6 @@ impl Stoppable {
 impl Drop for Stoppable {
     fn drop(&mut self) {
         signal(&self.child, Signal::KILL);
-        self.child.wait().unwrap();
         let _ = std::fs::remove_file(&self.socket);
     }
 }

@@ -1,8 +1,10 @@
 //! Starting and ending: sockets alive and stale, configuration, and the `urxed` binary.
 
-use crate::harness::{Client, End, Kind, eventually, fresh_addr, fresh_path, start, try_start};
+use crate::harness::{
+    Client, End, Kind, Running, eventually, fresh_addr, fresh_path, start, try_start,
+};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -13,14 +15,10 @@ use urxe_shm::sysfs_directory;
 use urxe_types::{SendData, SendOp};
 
 /// A running `urxed`, and the line with which it said that it was ready.
-pub(crate) fn urxed(arguments: &[&str]) -> (Child, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_urxed"))
-        .args(arguments)
-        .args(["--ready-fd", "1"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+pub(crate) fn urxed(arguments: &[&str]) -> (Running, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_urxed"));
+    command.args(arguments).args(["--ready-fd", "1"]);
+    let mut child = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     (child, line)
@@ -37,12 +35,12 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
 }
 
 /// Starts `urxed` with two slots on one fresh address.
-pub(crate) fn urxed_at(socket: &Path) -> (Child, String) {
+pub(crate) fn urxed_at(socket: &Path) -> (Running, String) {
     urxed_with(socket, &["--slots", "2"])
 }
 
 /// Starts `urxed` on one fresh address; somebody may have had the first ones.
-pub(crate) fn urxed_with(socket: &Path, others: &[&str]) -> (Child, String) {
+pub(crate) fn urxed_with(socket: &Path, others: &[&str]) -> (Running, String) {
     loop {
         let addr = fresh_addr().to_string();
         let socket = socket.to_str().unwrap();
@@ -51,9 +49,8 @@ pub(crate) fn urxed_with(socket: &Path, others: &[&str]) -> (Child, String) {
             assert!(line.contains(&addr), "{line}");
             return (child, line);
         }
-        let mut sentence = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut sentence).unwrap();
-        child.wait().unwrap();
+        child.wait();
+        let sentence = child.rest_of_stderr();
         assert!(sentence.contains("4791"), "{sentence}");
     }
 }
@@ -68,7 +65,7 @@ fn urxed_says_that_it_is_ready_serves_and_cleans_up() {
         let mut client = Client::connect(&socket);
         client.open("urxe0");
         signal(&child, end);
-        assert!(child.wait().unwrap().success());
+        assert!(child.wait().success());
         assert!(!socket.exists());
         assert!(!sysfs_directory(&socket).exists());
     }
@@ -111,7 +108,7 @@ fn a_busy_daemon_ends_at_once_and_leaves_no_files() {
         });
         let before = Instant::now();
         signal(&child, end);
-        assert!(child.wait().unwrap().success());
+        assert!(child.wait().success());
         // Generous: a busy machine is no news.
         assert!(before.elapsed() < Duration::from_secs(10), "{:?}", before.elapsed());
         let name = socket.file_stem().unwrap().to_str().unwrap();
@@ -135,7 +132,7 @@ fn a_hangup_does_not_end_the_daemon() {
         assert!(child.try_wait().unwrap().is_none());
     }
     signal(&child, Signal::TERM);
-    assert!(child.wait().unwrap().success());
+    assert!(child.wait().success());
     assert!(!socket.exists());
 }
 
@@ -169,7 +166,7 @@ fn a_daemon_without_descriptors_waits_for_one_and_does_not_spin() {
         first.call(Request::OpenDevice { name: "urxe0".into() }).ok()
     });
     signal(&child, Signal::TERM);
-    assert!(child.wait().unwrap().success());
+    assert!(child.wait().success());
 }
 
 /// SHARE-121: the daemon has 768 descriptors, and two programs of its user want them all.
@@ -185,10 +182,13 @@ fn programs_leave_descriptors_to_the_broker() {
         let refusal = (0..2 * 768).find_map(|_| program.call(create.clone()).err()).unwrap();
         assert!(refusal.message.starts_with("descriptors:"), "{}", refusal.message);
     }
-    // Those that come now are of the same user.
+    // Those that come now are of the same user. Some of them may find descriptors that the requests
+    // above had for a moment.
     let others: Vec<_> = (0..200).map(|_| Channel::connect(&socket).unwrap()).collect();
-    eventually("they are turned away", || {
-        (programs[0].counter("urxe0", "sessions_refused") >= 200).then_some(())
+    eventually("they are let in or turned away", || {
+        let [opened, refused] = ["sessions_opened", "sessions_refused"]
+            .map(|counter| programs[0].counter("urxe0", counter));
+        (opened + refused >= 2 + 200 && refused > 100).then_some(())
     });
     eventually("their connections are closed, and some descriptors are left", || {
         let open = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap().count();
@@ -196,7 +196,7 @@ fn programs_leave_descriptors_to_the_broker() {
     });
     drop((programs, others));
     signal(&child, Signal::TERM);
-    assert!(child.wait().unwrap().success());
+    assert!(child.wait().success());
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn the_socket_and_the_files_of_a_killed_daemon_are_replaced() {
     let socket = fresh_path();
     let (mut child, _) = urxed_at(&socket);
     signal(&child, Signal::KILL);
-    child.wait().unwrap();
+    child.wait();
     assert!(socket.exists());
     let stale = sysfs_directory(&socket).join("class/infiniband/urxe9");
     std::fs::create_dir(&stale).unwrap();
@@ -212,7 +212,7 @@ fn the_socket_and_the_files_of_a_killed_daemon_are_replaced() {
     assert!(!stale.exists());
     Client::connect(&socket).open("urxe0");
     signal(&child, Signal::TERM);
-    child.wait().unwrap();
+    child.wait();
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_configuration_file_sets_what_the_command_line_does_not() {
     let mode = std::fs::metadata(&from_line).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o640);
     signal(&child, Signal::TERM);
-    child.wait().unwrap();
+    child.wait();
     std::fs::remove_file(file).unwrap();
 }
 
@@ -317,9 +317,8 @@ fn urxed_warns_when_stock_programs_will_find_no_device() {
     std::fs::write(&in_the_way, "").unwrap();
     let (mut child, _) = urxed_at(&socket);
     signal(&child, Signal::TERM);
-    let mut stderr = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-    child.wait().unwrap();
+    child.wait();
+    let stderr = child.rest_of_stderr();
     let warning = "stock rdma-core (`urxe run`, ibv_devices ...) will find no device";
     assert!(stderr.contains(warning), "{stderr}");
     assert!(stderr.contains(in_the_way.to_str().unwrap()), "{stderr}");

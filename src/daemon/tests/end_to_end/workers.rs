@@ -3,8 +3,8 @@
 
 use crate::datagrams::fresh_group;
 use crate::harness::{
-    Client, End, Kind, QKEY, av, could_not_run, datagram_attrs, eventually, fresh_path, fresh_uid,
-    start_with,
+    Client, End, Kind, QKEY, Running, av, could_not_run, datagram_attrs, eventually, fresh_path,
+    fresh_uid, start_with,
 };
 use crate::startup::{signal, urxed_with};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
@@ -14,7 +14,6 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -118,7 +117,7 @@ impl Victims {
 
 /// A `urxed` in a process of its own, and what it says.
 struct Urxed {
-    child: Child,
+    child: Running,
     socket: PathBuf,
     said: Arc<Mutex<Vec<String>>>,
 }
@@ -145,7 +144,7 @@ impl Urxed {
 impl Drop for Urxed {
     fn drop(&mut self) {
         signal(&self.child, Signal::TERM);
-        self.child.wait().unwrap();
+        self.child.wait();
     }
 }
 
@@ -385,7 +384,7 @@ fn workers_end_with_the_daemon_even_if_it_is_killed() {
         let mut program = end_of(&socket, uid, Kind::Shared);
         let worker = worker_of(uid);
         signal(&child, end);
-        child.wait().unwrap();
+        child.wait();
         eventually("its worker is gone", || is_gone(worker).then_some(()));
         assert!(has_lost_its_device(&mut program));
         let _ = fs::remove_file(&socket);
