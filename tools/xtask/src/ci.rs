@@ -3,8 +3,8 @@
 use crate::packages::{self, SCAPY};
 use crate::report::Report;
 use crate::{
-    attack, deny, fuzz, install_test, instructions, interop, msrv, ordinary_user, programs, rules,
-    seeded, setup, tidy, wire,
+    attack, deny, descendants, fuzz, install_test, instructions, interop, msrv, ordinary_user,
+    programs, rules, seeded, setup, tidy, wire,
 };
 use std::process::{Command, ExitCode, Stdio};
 use urxe_shell::{
@@ -29,6 +29,9 @@ pub(crate) struct Options {
 
 pub(crate) fn run_all(options: &Options) -> ExitCode {
     let mut report = Report::default();
+    if let Err(error) = descendants::adopt() {
+        eprintln!("ci: processes that a stage leaves behind may go on: {error}");
+    }
     if !options.fast && !options.no_setup {
         // Its failure is no stage: what is still missing shows at the stages that need it.
         if let Err(problem) = setup::run_all(&setup::Options::default()) {

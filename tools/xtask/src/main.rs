@@ -5,6 +5,7 @@ mod bench;
 mod ci;
 mod conform;
 mod deny;
+mod descendants;
 mod fuzz;
 mod install_test;
 mod instructions;

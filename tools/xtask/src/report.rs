@@ -1,7 +1,11 @@
 //! Stages, and how they ended.
 
-use std::time::Instant;
+use crate::descendants::{self, Watchdog};
+use std::time::{Duration, Instant};
 use urxe_shell::Result;
+
+/// How long a stage may take before what it runs is killed: twice as long as the longest takes.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// How a stage ended.
 enum Outcome {
@@ -28,11 +32,17 @@ impl Report {
         eprintln!("\n==> {name}");
         let outcome = match lacks {
             Some(reason) => Outcome::CouldNotRun(reason),
-            None => match work() {
-                Ok(()) => Outcome::Passed,
-                Err(problem) => Outcome::Failed(problem),
-            },
+            None => {
+                let watchdog = Watchdog::new(LIMIT);
+                let result = work();
+                match (watchdog.finish(), result) {
+                    (true, _) => Outcome::Failed(format!("took over {} s", LIMIT.as_secs())),
+                    (false, Ok(())) => Outcome::Passed,
+                    (false, Err(problem)) => Outcome::Failed(problem),
+                }
+            }
         };
+        descendants::clear();
         match &outcome {
             Outcome::Passed => {}
             Outcome::Failed(problem) => eprintln!("{name} FAILED: {problem}"),
