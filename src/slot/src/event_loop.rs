@@ -337,7 +337,7 @@ impl EventLoop {
     }
 
     /// A program has connected.
-    fn begin_session(&mut self, number: u64, uid: u32, pid: i32, mut fds: Vec<OwnedFd>) {
+    fn begin_session(&mut self, number: u64, uid: u32, pid: u32, mut fds: Vec<OwnedFd>) {
         let session = fds.pop().map(|socket| Session::new(socket, OwnerId(number), uid, pid));
         let Some(key) = session.and_then(|session| self.sessions.insert(session)) else {
             // This process has too many descriptors; the program sees that it is turned away.

@@ -147,7 +147,7 @@ pub(crate) struct Shared {
 
 impl Session {
     /// A session for a program that has just connected, under a number that no other ever had.
-    pub(crate) fn new(socket: OwnedFd, id: OwnerId, uid: u32, pid: i32) -> Session {
+    pub(crate) fn new(socket: OwnedFd, id: OwnerId, uid: u32, pid: u32) -> Session {
         Session {
             channel: Channel::new(socket),
             id,

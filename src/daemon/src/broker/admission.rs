@@ -20,7 +20,7 @@ use urxe_shm::control::ControlError;
 pub(crate) struct Newcomer {
     pub(crate) socket: OwnedFd,
     pub(crate) user: User,
-    pub(crate) pid: i32,
+    pub(crate) pid: u32,
 }
 
 /// Programs that come, and how many are there.

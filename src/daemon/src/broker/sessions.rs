@@ -18,7 +18,7 @@ pub(crate) struct Program {
 pub(crate) struct Session {
     pub(crate) number: u64,
     /// Process id of its program, or 0 if that cannot be seen from here.
-    pub(crate) pid: i32,
+    pub(crate) pid: u32,
     /// The slot that serves it.
     pub(crate) slot: usize,
     pub(crate) program: Program,
@@ -34,7 +34,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(number: u64, slot: usize, uid: u32, pid: i32) -> Session {
+    pub(crate) fn new(number: u64, slot: usize, uid: u32, pid: u32) -> Session {
         Session {
             number,
             pid,

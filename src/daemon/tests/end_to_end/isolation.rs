@@ -2,10 +2,11 @@
 //! daemon.
 
 use crate::harness::{
-    CAPS, Client, End, Kind, Random, attrs, connected, datagram_attrs, eventually, start,
-    unreliable_attrs,
+    CAPS, Client, End, Kind, Random, Running, attrs, connected, could_not_run, datagram_attrs,
+    eventually, fresh_addr, fresh_path, start, unreliable_attrs,
 };
 use rustix::fs::MemfdFlags;
+use rustix::process::geteuid;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
@@ -139,6 +140,36 @@ fn a_killed_program_is_buried_while_its_packets_are_still_flying() {
         });
     }
     witness.is_served();
+}
+
+/// As beside the containers of a pod: the daemon cannot see the programs' processes.
+#[test]
+fn programs_in_another_pid_namespace_are_served() {
+    if !geteuid().is_root() {
+        return could_not_run("only root may make a pid namespace");
+    }
+    let socket = fresh_path();
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", env!("CARGO_BIN_EXE_urxed")]);
+    command.args(["--addr", &fresh_addr().to_string(), "--ready-fd", "1", "--socket"]);
+    let mut daemon = Running::start(command.arg(&socket).stdout(Stdio::piped()));
+    let mut line = String::new();
+    BufReader::new(daemon.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    if line.is_empty() {
+        return could_not_run("unshare cannot make a pid namespace");
+    }
+    for kind in [Kind::Shared, Kind::Process] {
+        let end = || End::at(&socket, "urxe0", kind, MIB);
+        let (mut a, mut b) = (end(), end());
+        a.connect(b.addr, b.qp.created.qpn);
+        b.connect(a.addr, a.qp.created.qpn);
+        let (remote_addr, rkey) = (b.mr.addr, b.mr.rkey);
+        let write = SendOp::Write { remote_addr, rkey, imm: None };
+        let sge = a.mr.sge(0, MIB);
+        a.post_send(1, write, SendData::Sges(&[sge]));
+        assert_eq!(a.cq.wait(1)[0].status, 0);
+    }
+    let _ = std::fs::remove_file(socket);
 }
 
 #[test]

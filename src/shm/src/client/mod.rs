@@ -13,6 +13,7 @@ pub mod poll_backoff;
 pub mod yield_policy;
 
 use crate::control::channel::{Channel, ChannelError, renumbered};
+use crate::control::peer::Peer;
 use crate::control::{ControlError, Reply, Request, RingLocation};
 use crate::memory::process::Process;
 use crate::memory::process_memory;
@@ -267,7 +268,6 @@ impl Connection {
 
     /// Process id of whoever answers at the other end of the socket, if it can be seen from here.
     pub fn daemon_pid(&self) -> Option<u32> {
-        let pid = rustix::net::sockopt::socket_peercred(&self.socket).ok()?.pid;
-        u32::try_from(pid.as_raw_pid()).ok().filter(|&pid| pid > 0)
+        Peer::of(&self.socket).ok()?.pid
     }
 }

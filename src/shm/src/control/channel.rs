@@ -6,7 +6,6 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    UCred,
 };
 use rustix::thread::sched_yield;
 use serde::Serialize;
@@ -212,11 +211,6 @@ impl Channel {
     }
 }
 
-/// Who connected, as the kernel knows it.
-pub fn peer(socket: impl AsFd) -> io::Result<UCred> {
-    Ok(rustix::net::sockopt::socket_peercred(socket)?)
-}
-
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -357,6 +351,7 @@ impl Drop for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::peer::Peer;
     use std::os::unix::fs::PermissionsExt;
 
     /// A directory of one test's own, removed with all that is in it.
@@ -414,7 +409,7 @@ mod tests {
         let mut poll = [rustix::event::PollFd::new(&listener, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut poll, None).unwrap();
         let mut daemon = Channel::new(listener.accept().unwrap().unwrap());
-        assert_eq!(peer(&daemon).unwrap().uid, rustix::process::geteuid());
+        assert_eq!(Peer::of(&daemon).unwrap().uid, rustix::process::geteuid().as_raw());
         let (request, fds) = loop {
             match daemon.recv::<Request>() {
                 Err(ChannelError::WouldBlock) => std::thread::yield_now(),

@@ -28,6 +28,7 @@ pub mod event;
 mod handle;
 mod on_exec;
 mod path;
+pub mod peer;
 mod rate;
 mod reply;
 mod request;

@@ -29,7 +29,7 @@ pub enum ToSlot {
     /// A device is so from now on, and its programs are to be told this of its port.
     Device { device: usize, state: DeviceState, events: Vec<PortEvent> },
     /// A program has connected; its socket comes with this.
-    Session { number: u64, uid: u32, pid: i32 },
+    Session { number: u64, uid: u32, pid: u32 },
     /// A program's session is to end.
     EndSession { session: u64 },
     /// The answer to a [`ToBroker::Request`]. The descriptors of the reply come with it.

@@ -9,7 +9,7 @@ use rustix::process::geteuid;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 use urxe_shm::control::ControlError;
-use urxe_shm::control::channel::peer;
+use urxe_shm::control::peer::Peer;
 use urxe_slot::link::ToSlot;
 use urxe_slot::refusal::check_descriptors;
 
@@ -37,15 +37,15 @@ impl EventLoop {
 
     /// A program has connected.
     fn arrive(&mut self, now: Instant, socket: OwnedFd) {
-        let Ok(peer) = peer(&socket) else { return self.refuse(socket, None) };
-        let user = User { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
+        let Ok(peer) = Peer::of(&socket) else { return self.refuse(socket, None) };
+        let user = User { uid: peer.uid, gid: peer.gid };
         // SHARE-121
-        if peer.uid == geteuid()
+        if peer.uid == geteuid().as_raw()
             && let Err(error) = check_descriptors(&socket)
         {
             return self.refuse(socket, Some(&error));
         }
-        let newcomer = Newcomer { socket, user, pid: peer.pid.as_raw_pid() };
+        let newcomer = Newcomer { socket, user, pid: peer.pid.unwrap_or(0) };
         if let Err((socket, error)) = self.admission.arrive(now, newcomer) {
             self.refuse(socket, Some(&error));
         }
@@ -89,7 +89,7 @@ impl EventLoop {
         now: Instant,
         slot: usize,
         uid: u32,
-        pid: i32,
+        pid: u32,
         socket: OwnedFd,
     ) {
         let number = self.last_session + 1;
