@@ -1,6 +1,6 @@
 //! What CI runs, and what the README tells everybody to run.
 
-use crate::packages::{self, SCAPY};
+use crate::packages::{self, IBVERBS_UTILS, PYTEST, RXE_PROVIDER, SCAPY};
 use crate::report::Report;
 use crate::{
     attack, deny, descendants, fuzz, install_test, instructions, interop, msrv, ordinary_user,
@@ -109,6 +109,8 @@ fn everything_else(report: &mut Report) {
     report.stage("installing it", install_test::lacks(), || {
         install_test::check(&install_test::Options::default())
     });
+    let lacks = packages::lacking(&[PYTEST, IBVERBS_UTILS, RXE_PROVIDER]);
+    report.stage("a project's own tests, by pytest", lacks, pytest_example);
     report.stage("ICRC of captures by Scapy", packages::lacking(&[SCAPY]), captures_by_scapy);
     report.stage("the wire between two namespaces", wire::lacks(), wire::check);
     let lacks = interop::lacks_python_tests();
@@ -192,6 +194,14 @@ fn demo_as_nobody() -> Result {
         .env_remove("XDG_RUNTIME_DIR"));
     let _ = std::fs::remove_dir_all(&dir);
     result
+}
+
+/// Debian's, whatever other Python there is.
+fn pytest_example() -> Result {
+    let folder = root().join("packaging/ci/pytest");
+    let mut pytest = Command::new("/usr/bin/python3");
+    pytest.args(["-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]).arg(folder);
+    run(pytest.env("URXE", release_binary("urxe")))
 }
 
 fn captures_by_scapy() -> Result {

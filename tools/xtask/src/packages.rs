@@ -31,6 +31,8 @@ pub(crate) const PYVERBS: Package = Package {
     program: "/usr/lib/python3/dist-packages/pyverbs/__init__.py",
     package: "python3-pyverbs",
 };
+pub(crate) const PYTEST: Package =
+    Package { program: "/usr/lib/python3/dist-packages/pytest", package: "python3-pytest" };
 pub(crate) const RXE_PROVIDER: Package =
     Package { program: "/etc/libibverbs.d/rxe.driver", package: "ibverbs-providers" };
 pub(crate) const VALGRIND: Package = Package { program: "valgrind", package: "valgrind" };
@@ -57,7 +59,7 @@ pub(crate) const RDMACM_DEV: Package =
     Package { program: "/usr/include/rdma/rdma_cma.h", package: "librdmacm-dev" };
 
 /// Every package that a command of ours needs.
-pub(crate) const ALL: [Package; 28] = [
+pub(crate) const ALL: [Package; 29] = [
     IP,
     ETHTOOL,
     TCPDUMP,
@@ -73,6 +75,7 @@ pub(crate) const ALL: [Package; 28] = [
     PERFTEST,
     UCX_UTILS,
     PYVERBS,
+    PYTEST,
     RXE_PROVIDER,
     VALGRIND,
     CLANG,

@@ -1,0 +1,61 @@
+"""A daemon for each test, and a way to run verbs programs on it.
+
+Copy this file beside your tests. It needs `urxe` in PATH, or at $URXE.
+"""
+
+import itertools
+import os
+import subprocess
+import time
+
+import pytest
+
+URXE = os.environ.get('URXE', 'urxe')
+ADDRESSES = (f'127.83.{number // 250}.{number % 250 + 1}' for number in itertools.count())
+
+
+class Device:
+    """An RDMA device of the test's own: nothing that another test leaves is seen by this one."""
+
+    def __init__(self, folder, *options):
+        self.socket = folder / 'urxed.sock'
+        self.address = next(ADDRESSES)
+        self.log = folder / 'urxed.log'
+        command = [URXE, 'daemon', '--addr', self.address, '--socket', str(self.socket), *options]
+        with self.log.open('w') as log:
+            self.daemon = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + 10
+        while self.run('true', check=False).returncode:
+            assert self.daemon.poll() is None and time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+
+    def command(self, *program):
+        """What runs a program on the device, and explains on stderr what fails in it."""
+        return [URXE, 'run', '--explain', '--daemon', str(self.socket), '--', *program]
+
+    def start(self, *program):
+        return subprocess.Popen(self.command(*program), stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+    def run(self, *program, check=True):
+        return subprocess.run(self.command(*program), capture_output=True, text=True, check=check,
+                              timeout=60)
+
+    def end(self):
+        self.daemon.terminate()
+        self.daemon.wait(timeout=10)
+
+
+@pytest.fixture
+def device(tmp_path):
+    device = Device(tmp_path)
+    yield device
+    device.end()
+
+
+@pytest.fixture
+def lossy_device(tmp_path):
+    """One that loses each hundredth packet."""
+    device = Device(tmp_path, '--fault', 'drop=1%')
+    yield device
+    device.end()
