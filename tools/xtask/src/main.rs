@@ -16,6 +16,7 @@ mod ordinary_user;
 mod package;
 mod packages;
 mod programs;
+mod release;
 mod report;
 mod rules;
 mod scale;
@@ -52,6 +53,9 @@ enum Task {
     /// Make a package for people who build nothing: programs without symbols (which lie beside it),
     /// shim, manual pages, completions, services. Says the oldest glibc that it runs with.
     Package(package::Options),
+    /// Make a release of this version: version, list of changes, crates, packages, tag; all but
+    /// publish it.
+    Release(release::Options),
     /// Install urxe in every way that people have, from nothing, in a minimal Debian of its own,
     /// and run programs there as ordinary users. Needs root, and the network where apt is used.
     InstallTest(install_test::Options),
@@ -110,6 +114,7 @@ fn main() -> ExitCode {
         Task::Ci(options) => return ci::run_all(&options),
         Task::Setup(options) => setup::run_all(&options),
         Task::Package(options) => package::run_one(&options),
+        Task::Release(options) => release::make(&options),
         Task::InstallTest(options) => install_test::check(&options),
         Task::Tidy => tidy::check(),
         Task::Rules(options) => rules::run(&options),
