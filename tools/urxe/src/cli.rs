@@ -2,8 +2,8 @@
 
 use crate::error::EXIT_CODES;
 use crate::{
-    conform, daemon, demo, devinfo, doctor, explain, manual, output, perf, perf_connect, replay,
-    res, run, stat, sysfs_overlay,
+    capture, conform, daemon, demo, devinfo, doctor, explain, manual, output, perf, perf_connect,
+    replay, res, run, stat, sysfs_overlay,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -30,6 +30,8 @@ Examples:
       See which queue pairs there are, their owners and their states.
   urxe explain 0x6 IBV_WC_RETRY_EXC_ERR
       See what a vendor_err, status, errno, counter or rule means, and what to do.
+  urxe capture -r urxe.pcapng --opcode ack
+      See the packets that urxed --capture has written, a line each.
   urxe replay roce.pcap
       Check a capture of another NIC, response by response.
   urxe conform 10.0.0.2 --run 'ssh 10.0.0.2'
@@ -60,6 +62,7 @@ enum Command {
     Stat(stat::Arguments),
     Res(res::Arguments),
     Explain(explain::Arguments),
+    Capture(capture::Arguments),
     Replay(replay::Arguments),
     Conform(Box<conform::Arguments>),
     SysfsOverlay(sysfs_overlay::Arguments),
@@ -102,6 +105,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Res(arguments) => res::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Capture(arguments) => capture::run(&arguments),
         Command::Replay(arguments) => return replay::run(&arguments),
         Command::Conform(arguments) => return conform::run(&arguments),
         Command::SysfsOverlay(arguments) => sysfs_overlay::run(&arguments),
@@ -147,6 +151,8 @@ mod tests {
             ("urxe perf-connect --count 0", ["--count", "0"]),
             ("urxe stat --watch soon", ["--watch", "soon"]),
             ("urxe res everything", ["everything", "qp"]),
+            ("urxe capture", ["--read", "required"]),
+            ("urxe capture -r x --opcode wrote", ["--opcode", "wrote"]),
             ("urxe replay", ["CAPTURE", "required"]),
             ("urxe conform --attempts 0", ["--attempts", "0"]),
             ("urxe daemon --addr here", ["--addr", "here"]),

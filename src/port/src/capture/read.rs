@@ -105,11 +105,9 @@ pub fn read(input: impl Read + Send, mut each: impl FnMut(Frame<'_>)) -> Result<
     let mut reader = create_reader(BUFFER, input).map_err(|_| ReadError::NotACapture)?;
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut number = 0;
-    let mut starved = false;
     loop {
         match reader.next() {
             Ok((used, block)) => {
-                starved = false;
                 read_block(&block, &mut interfaces, |time, content| {
                     number += 1;
                     each(Frame { number, time, content });
@@ -117,9 +115,13 @@ pub fn read(input: impl Read + Send, mut each: impl FnMut(Frame<'_>)) -> Result<
                 reader.consume(used);
             }
             Err(PcapError::Eof) => return Ok(()),
-            Err(PcapError::Incomplete(_)) if !starved => {
-                starved = true;
+            Err(PcapError::Incomplete(_)) => {
+                // A pipe may give a block in any number of parts; what gives no more ends amid one.
+                let had = reader.data().len();
                 reader.refill().map_err(|_| ReadError::Damaged(number))?;
+                if had > 0 && reader.data().len() == had {
+                    return Err(ReadError::Damaged(number));
+                }
             }
             Err(_) => return Err(ReadError::Damaged(number)),
         }

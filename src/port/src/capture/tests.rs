@@ -247,6 +247,32 @@ fn captures_that_share_a_file_write_whole_blocks_and_all_packets_are_read() {
     assert_eq!(packets, 2 * 3 * 100);
 }
 
+/// Gives a few bytes at a time, as a pipe may.
+struct InPieces<'a>(&'a [u8]);
+
+impl io::Read for InPieces<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let piece = buffer.len().min(100);
+        self.0.read(&mut buffer[..piece])
+    }
+}
+
+#[test]
+fn a_capture_that_comes_in_pieces_is_read_whole() {
+    let mut capture = Vec::new();
+    let mut file = PcapNg::begin(&mut capture, "sim").unwrap();
+    for packet in 0..3 {
+        file.packet(packet, PacketDirection::Inbound, &[], &[0; 1000]).unwrap();
+    }
+    let count = |bytes| {
+        let mut frames = 0;
+        let result = super::read(InPieces(bytes), |_| frames += 1);
+        (frames, result.is_ok())
+    };
+    assert_eq!(count(&capture), (3, true));
+    assert_eq!(count(&capture[..capture.len() - 1]), (2, false), "cut off amid a block");
+}
+
 /// A file on a full disk.
 struct Full;
 

@@ -54,7 +54,8 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-fn parse_qpn(text: &str) -> Result<u32, String> {
+/// Reads a QPN: decimal, or hex behind 0x.
+pub(crate) fn parse_qpn(text: &str) -> Result<u32, String> {
     let number = match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
