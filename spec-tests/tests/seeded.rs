@@ -4,9 +4,11 @@
 
 #![expect(clippy::print_stdout, reason = "the table is what one runs it for")]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 use urxe_conform::check::Check;
 use urxe_conform::checks;
 use urxe_conform::run::{Plan, play};
@@ -165,8 +167,28 @@ fn verdicts(fault: Option<Fault>, seed: u64) -> BTreeMap<&'static str, Verdict> 
     verdicts.collect()
 }
 
+thread_local! {
+    /// Whether this thread runs an engine with a seeded fault.
+    static IS_FAULTY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps panics of faulty engines out of the log: they are expected, and would hide another.
+fn silence_faulty_engines() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let say = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if !IS_FAULTY.get() {
+                say(panic);
+            }
+        }));
+    });
+}
+
 /// The verdict of one of them. A faulty engine may end the simulation: that is no verdict.
 fn verdict(check: &'static Check, fault: Option<Fault>, seed: u64) -> Option<Verdict> {
+    silence_faulty_engines();
+    IS_FAULTY.set(fault.is_some());
     seeded::set(fault);
     let verdict = catch_unwind(AssertUnwindSafe(|| {
         let (mut link, mut device) = laboratory(seed, Link::default());
@@ -175,6 +197,7 @@ fn verdict(check: &'static Check, fault: Option<Fault>, seed: u64) -> Option<Ver
         play(check, &mut link, &mut device, &plan).verdict
     }));
     seeded::set(None);
+    IS_FAULTY.set(false);
     verdict.ok()
 }
 

@@ -28,10 +28,10 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run_all(options: &Options) -> ExitCode {
-    let mut report = Report::default();
-    if let Err(error) = descendants::adopt() {
-        eprintln!("ci: processes that a stage leaves behind may go on: {error}");
+    if let Some(ended) = descendants::supervise() {
+        return ended;
     }
+    let mut report = Report::default();
     if !options.fast && !options.no_setup {
         // Its failure is no stage: what is still missing shows at the stages that need it.
         if let Err(problem) = setup::run_all(&setup::Options::default()) {
@@ -85,7 +85,9 @@ fn everything_else(report: &mut Report) {
     report.stage("advisories", deny::lacks_advisories(), deny::advisories);
     report.stage("crates as they are published", None, published_crates);
     report.stage("release build", None, build_release);
-    report.stage("tests", None, || run_cargo(&["test", "--workspace", "--locked"], &[]));
+    report.stage("tests", None, || {
+        run_cargo(&["test", "--workspace", "--locked", "--no-fail-fast"], &[])
+    });
     report.stage("seeded faults", None, seeded::check);
     report.stage("bytes from outside", None, fuzz::short);
     report.stage("attacks on a daemon", None, attack::short);

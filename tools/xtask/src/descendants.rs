@@ -2,12 +2,16 @@
 //! after it.
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_child_subreaper,
+    set_parent_process_death_signal, wait,
+};
 use std::collections::BTreeMap;
-use std::fs;
+use std::process::{Command, ExitCode};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
+use std::{env, fs, io};
 
 /// How long what a stage has told to end may take for it.
 const GRACE: Duration = Duration::from_secs(5);
@@ -15,9 +19,45 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How often somebody looks.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Has processes whose parents have ended become children of this one.
-pub(crate) fn adopt() -> Result<(), Errno> {
-    set_child_subreaper(Some(getpid()))
+/// Where the process that supervises this one stands in its environment.
+const SUPERVISOR: &str = "URXE_CI_SUPERVISOR";
+
+/// Runs this program once more, as the child of this process, which adopts what outlives its own
+/// parent, so that [`clear`] finds it; and reaps it as it ends, as every parent must: there are
+/// tests that wait for it. Returns how the child ended; `None` in the child, and where this cannot
+/// be done.
+pub(crate) fn supervise() -> Option<ExitCode> {
+    if supervisor().is_some() {
+        // Without it nobody would end what is left of this.
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        return None;
+    }
+    let supervised = || -> io::Result<ExitCode> {
+        set_child_subreaper(Some(getpid()))?;
+        let mut program = Command::new(env::current_exe()?);
+        program.args(env::args_os().skip(1));
+        let own = getpid().as_raw_nonzero().to_string();
+        let child = program.env(SUPERVISOR, own).spawn()?.id();
+        loop {
+            match wait(WaitOptions::empty()) {
+                Ok(Some((pid, status))) if pid.as_raw_nonzero().get().unsigned_abs() == child => {
+                    let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
+                    return Ok(code.map_or(ExitCode::FAILURE, ExitCode::from));
+                }
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    };
+    supervised()
+        .inspect_err(|error| eprintln!("ci: what a stage leaves behind may go on: {error}"))
+        .ok()
+}
+
+/// The process that supervises this one.
+fn supervisor() -> Option<Pid> {
+    let named: i32 = env::var(SUPERVISOR).ok()?.parse().ok()?;
+    getppid().filter(|parent| parent.as_raw_nonzero().get() == named)
 }
 
 /// Kills all descendants once something has taken too long; whoever waits for them goes on.
@@ -71,16 +111,18 @@ fn kill_all(why: &str) -> usize {
     found.len()
 }
 
-/// All descendants of this process that have not ended, by number, with what they run.
+/// All descendants of this process that have not ended, and what its supervisor has adopted, by
+/// number, with what they run.
 fn all() -> BTreeMap<i32, String> {
     let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let parents: BTreeMap<i32, i32> =
         numbers.filter_map(|pid| Some((pid, running_parent(pid)?))).collect();
     let own = getpid().as_raw_nonzero().get();
+    let top = supervisor().map_or(own, |supervisor| supervisor.as_raw_nonzero().get());
     let is_ours = |&pid: &i32| {
-        std::iter::successors(parents.get(&pid), |parent| parents.get(parent))
-            .any(|&parent| parent == own)
+        let mut above = std::iter::successors(parents.get(&pid), |parent| parents.get(parent));
+        pid != own && above.any(|&parent| parent == top)
     };
     parents.keys().copied().filter(is_ours).map(|pid| (pid, command_line(pid))).collect()
 }

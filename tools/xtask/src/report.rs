@@ -74,6 +74,12 @@ impl Report {
             println!("{name:<34} {seconds:>6.1} s  {text}");
         }
         println!("\n{passed} passed, {failed} failed, {skipped} skipped");
+        // Once more where errors are looked for: the last lines of a long log.
+        for (name, outcome, _) in &self.stages {
+            if let Outcome::Failed(problem) = outcome {
+                eprintln!("error: stage \"{name}\" failed: {problem}");
+            }
+        }
         failed == 0
     }
 }
