@@ -30,7 +30,8 @@
 //! `qp/message.rs` is what a request on a connection must pass first, and `qp/receive.rs` what a
 //! message is put into. `qp/transport.rs` brings what happens to the service, and sees to
 //! failures. `qp/state.rs` and `qp/modify.rs` are `ibv_modify_qp`, which resolves attributes to
-//! what the service works with (`qp/parameters.rs`).
+//! what the service works with (`qp/parameters.rs`). `qp/history.rs` remembers what was out of the
+//! ordinary.
 //!
 //! `path/` is what QPs with the same pair of addresses and traffic class share: round trip, what
 //! the peer was seen to do, and in each direction a lane, whose window, and rate if it has one, say
@@ -76,7 +77,9 @@ pub use host::{AsyncEvent, AtomicOp, CqOverrun, Host, MemoryFault, Taken};
 pub use ids::{CqId, PdId, QueueId, RegionId, ShareId, SrqId};
 pub use memory::{AllocMwError, DeregMrError, MrKeys, MrSpec, MwBinding, MwInfo, RegMrError};
 pub use path::{CutCause, Held, LaneInfo, PathInfo, RoundTripInfo};
-pub use qp::{Attribute, ModifyQpError};
+pub use qp::{
+    Attribute, FailedRequest, Happening, History, HistoryEntry, MAX_HISTORY_ENTRIES, ModifyQpError,
+};
 pub use tuning::{
     CongestionControl, CongestionParameters, EarlyLimits, Ecn, RateParameters, Tuning, WireForm,
 };

@@ -1,5 +1,6 @@
 //! One device of a slot: a data path, and what the broker has said of its addresses and its link.
 
+use crate::known_qp::EndedQps;
 use crate::link::{DeviceBeginning, DeviceState, LinkState, ToBroker};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,6 +25,8 @@ pub(crate) struct SlotDevice {
     pub(crate) gid_table: Vec<Option<IpAddr>>,
     /// The data path.
     pub(crate) nic: Nic,
+    /// The QPs that ended last.
+    pub(crate) ended_qps: EndedQps,
 }
 
 impl SlotDevice {
@@ -40,7 +43,7 @@ impl SlotDevice {
         let mut nic = Nic::new(port, config, now);
         nic.set_local_addrs(state.local_addrs.into_iter().collect());
         let (link, mtu, gid_table) = (state.link, state.mtu, state.shown_gids);
-        SlotDevice { name, guid, link, mtu, gid_table, nic }
+        SlotDevice { name, guid, link, mtu, gid_table, nic, ended_qps: EndedQps::default() }
     }
 
     /// The first address of the GID table; the unspecified one while it is empty.

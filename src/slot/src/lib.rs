@@ -21,6 +21,7 @@ mod cm_pipe;
 mod counters;
 mod device;
 mod event_loop;
+mod known_qp;
 pub mod limits;
 pub mod link;
 mod numbering;

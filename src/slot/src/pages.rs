@@ -21,6 +21,12 @@ const PATH_LEN: usize = 256;
 /// Paths of a page.
 pub const PATHS_PER_PAGE: usize = (MAX_MESSAGE - AROUND_PAGE) / PATH_LEN;
 
+/// Bytes of a page that what happened to a QP takes at most.
+const HISTORY_LEN: usize = 10 * 1024;
+
+/// Histories of a page.
+pub const HISTORIES_PER_PAGE: usize = (MAX_MESSAGE - AROUND_PAGE) / HISTORY_LEN;
+
 /// Bytes of a page that a counter's number takes at most.
 pub const NUMBER_LEN: usize = 10;
 

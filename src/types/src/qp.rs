@@ -15,6 +15,17 @@ pub enum QpType {
     Ud = 4,
 }
 
+impl QpType {
+    /// Its name without the prefix `IBV_QPT_`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            QpType::Rc => "RC",
+            QpType::Uc => "UC",
+            QpType::Ud => "UD",
+        }
+    }
+}
+
 /// The QP states of the verbs, with `ibv_qp_state`'s numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]

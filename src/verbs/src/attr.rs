@@ -203,12 +203,3 @@ fn within_24_bits<T: TryFrom<u32>>(name: &'static str, value: u32) -> Result<T, 
     T::try_from(value)
         .map_err(|_| Error::invalid(name, format!("{value:#x}"), "a number of 24 bits"))
 }
-
-/// A transport as verbs spells it.
-pub(crate) const fn transport_name(qp_type: QpType) -> &'static str {
-    match qp_type {
-        QpType::Rc => "RC",
-        QpType::Uc => "UC",
-        QpType::Ud => "UD",
-    }
-}

@@ -3,7 +3,7 @@
 use crate::error::EXIT_CODES;
 use crate::{
     capture, conform, daemon, demo, devinfo, doctor, explain, manual, output, perf, perf_connect,
-    replay, res, run, stat, sysfs_overlay,
+    replay, res, run, stat, sysfs_overlay, why,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -28,6 +28,8 @@ Examples:
       See what was sent, received, lost and repeated.
   urxe res qp
       See which queue pairs there are, their owners and their states.
+  urxe why
+      See which queue pairs failed, and why; urxe why QPN tells what happened to one.
   urxe explain 0x6 IBV_WC_RETRY_EXC_ERR
       See what a vendor_err, status, errno, counter or rule means, and what to do.
   urxe capture -r urxe.pcapng --opcode ack
@@ -61,6 +63,7 @@ enum Command {
     PerfConnect(perf_connect::Arguments),
     Stat(stat::Arguments),
     Res(res::Arguments),
+    Why(why::Arguments),
     Explain(explain::Arguments),
     Capture(capture::Arguments),
     Replay(replay::Arguments),
@@ -104,6 +107,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::PerfConnect(arguments) => perf_connect::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Res(arguments) => res::run(&arguments),
+        Command::Why(arguments) => why::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Capture(arguments) => capture::run(&arguments),
         Command::Replay(arguments) => return replay::run(&arguments),

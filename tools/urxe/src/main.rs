@@ -28,6 +28,7 @@ mod stat;
 mod sysfs_overlay;
 mod table;
 mod units;
+mod why;
 
 use std::process::ExitCode;
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::net::IpAddr;
 use urxe_verbs::cm::{IdState, PortSpace};
-use urxe_verbs::{Access, MwType, QpState, QpType, Resource, ResourceDetail, ResourceKind};
+use urxe_verbs::{Access, MwType, QpState, Resource, ResourceDetail, ResourceKind};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -157,7 +157,7 @@ impl Row {
             ResourceDetail::Qp { qp_type, state, send_cq, recv_cq, srq, peer, sq_psn, rq_psn } => {
                 vec![
                     ("qpn", hex(*number)),
-                    ("type", json!(transport(*qp_type))),
+                    ("type", json!(qp_type.name())),
                     ("state", json!(state_name(*state))),
                     ("send_cq", json!(send_cq)),
                     ("recv_cq", json!(recv_cq)),
@@ -205,7 +205,7 @@ impl Row {
             ],
             ResourceDetail::CmId { space, qp_type, state, qpn, local, peer } => vec![
                 ("cm_id", json!(number)),
-                ("type", json!(transport(*qp_type))),
+                ("type", json!(qp_type.name())),
                 ("state", json!(id_state(*state))),
                 ("ports", json!(port_space(*space))),
                 ("qpn", qpn.map_or(Value::Null, hex)),
@@ -248,14 +248,6 @@ impl Row {
 
 fn hex(number: u32) -> Value {
     json!(format!("{number:#08x}"))
-}
-
-const fn transport(qp_type: QpType) -> &'static str {
-    match qp_type {
-        QpType::Rc => "RC",
-        QpType::Uc => "UC",
-        QpType::Ud => "UD",
-    }
 }
 
 /// The states of an id in the words of `rdma resource`, as far as they are the same.
@@ -334,6 +326,7 @@ fn text(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use urxe_verbs::QpType;
 
     fn device(kind: Kind, detail: ResourceDetail) -> Devices {
         let resource =

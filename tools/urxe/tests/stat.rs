@@ -1,4 +1,4 @@
-//! `urxe stat` and `urxe devinfo`, from the outside.
+//! `urxe stat`, `res`, `why` and `devinfo`, from the outside.
 
 mod common;
 
@@ -64,6 +64,36 @@ fn objects_are_listed_with_owner_and_state() {
     assert!(table.contains("1 queue pairs") && table.contains("no memory windows"), "{table}");
     client.kill();
     let none = run(near.urxe("res --device urxe9"));
+    assert!(text(&none.stderr).contains("urxe9"), "{}", text(&none.stderr));
+}
+
+#[test]
+fn a_qp_whose_peer_falls_silent_is_told_of_also_after_it_has_ended() {
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    let none = text(&run(near.urxe("why")).stdout);
+    assert!(none.contains("No QP that may be seen has failed"), "{none}");
+    let (_server, client) = perf_server(&far, "write-bw");
+    let client = common::Process::start(near.urxe(&format!("{client} --duration 1m")));
+    near.wait_for_qps(1);
+    let qpn = near.stat()["qps"][0]["qpn"].as_u64().unwrap();
+    far.process.signal(rustix::process::Signal::STOP);
+    assert!(!client.output().status.success());
+
+    let failures = text(&run(near.urxe("why")).stdout);
+    assert!(failures.contains(&format!("QP {qpn:#08x} on urxe0")), "{failures}");
+    let told = text(&run(near.urxe(&format!("why {qpn:#x}"))).stdout);
+    for part in ["destroyed", "took it to RTS", "The first packet", "went to ERR", "Why: "] {
+        assert!(told.contains(part), "{part:?} in\n{told}");
+    }
+    let last = json(near.urxe("why --last --json"))["histories"][0].clone();
+    assert_eq!(last["qpn"], format!("{qpn:#08x}"));
+    assert_eq!(last["failed"]["opcode"], "IBV_WC_RDMA_WRITE", "{last}");
+    assert!(last["counters"]["sent_packets"].as_u64().unwrap() > 0, "{last}");
+
+    let none = run(near.urxe("why 0xfffff0"));
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("0xfffff0"), "{}", text(&none.stderr));
+    let none = run(near.urxe("why --device urxe9"));
     assert!(text(&none.stderr).contains("urxe9"), "{}", text(&none.stderr));
 }
 

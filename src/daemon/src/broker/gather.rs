@@ -12,8 +12,8 @@ use std::time::Instant;
 use urxe_engine::Counter;
 use urxe_nic::HostCounters;
 use urxe_shm::control::{
-    ControlError, CounterInfo, Cursor, MAX_MESSAGE, PathPage, Reply, Request, Resource,
-    ResourceKind, ResourcePage, StatsPage, encode,
+    ControlError, CounterInfo, Cursor, HistoryPage, HistorySubject, MAX_MESSAGE, PathPage, Reply,
+    Request, Resource, ResourceKind, ResourcePage, StatsPage, encode,
 };
 use urxe_slot::counts;
 use urxe_slot::link::{Counts, Found, Subject, ToSlot, Viewer};
@@ -36,6 +36,7 @@ pub(crate) struct Gathering {
 enum What {
     Resources(ResourceKind),
     Paths,
+    Histories(HistorySubject),
     /// The counters of all slots, and of the broker's own in the beginning.
     Counts(Counts),
     /// QPs, on a page that may have begun with the counters.
@@ -70,6 +71,7 @@ impl Gatherings {
             }
             Request::Resources { device, kind, from } => (device, from, What::Resources(*kind)),
             Request::Paths { device, from } => (device, from, What::Paths),
+            Request::Histories { device, of, from } => (device, from, What::Histories(*of)),
             Request::Stats { device, from } if *from == Cursor::default() => {
                 let own = &ctx.devices[find_device(ctx, device)?];
                 (device, from, What::Counts(counts(&own.nic, &ctx.counters)))
@@ -143,6 +145,7 @@ impl Gatherings {
         let subject = match &gathering.what {
             What::Resources(kind) => Subject::Resources { kind: *kind, after },
             What::Paths => Subject::Paths { after },
+            &What::Histories(of) => Subject::Histories { of, after },
             What::Counts(_) => Subject::Counts,
             What::Qps(head) => Subject::Qps { after, most: room_for_qps(head) },
         };
@@ -175,6 +178,10 @@ impl Gatherings {
                 let next = page.next.or(next_slot);
                 return Some((session, Reply::Paths(PathPage { next, ..page })));
             }
+            (What::Histories(_), Some(Found::Histories(page))) if !page.histories.is_empty() => {
+                let next = page.next.or(next_slot);
+                return Some((session, Reply::Histories(HistoryPage { next, ..page })));
+            }
             (What::Qps(head), Some(Found::Qps { qps, next })) if !qps.is_empty() => {
                 let next = next.or(next_slot);
                 return Some((session, Reply::Stats(StatsPage { qps, next, ..head })));
@@ -200,6 +207,7 @@ impl Gatherings {
         Some(match gathering.what {
             What::Resources(_) => (session, Reply::Resources(ResourcePage::default())),
             What::Paths => (session, Reply::Paths(PathPage::default())),
+            What::Histories(_) => (session, Reply::Histories(HistoryPage::default())),
             What::Qps(head) => (session, Reply::Stats(head)),
             // The QPs come behind, on the same page if there is room.
             What::Counts(sums) => {

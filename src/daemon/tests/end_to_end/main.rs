@@ -8,6 +8,7 @@ mod connections;
 mod datagrams;
 mod events;
 mod harness;
+mod histories;
 mod hosted;
 mod hostile;
 mod isolation;

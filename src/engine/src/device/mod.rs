@@ -9,6 +9,7 @@ mod address_handle;
 mod capabilities;
 mod cq;
 mod data_path;
+mod failures;
 mod management;
 mod multicast;
 mod qpn_sequence;
@@ -22,6 +23,7 @@ pub use address_handle::AhError;
 pub(crate) use address_handle::AhTable;
 pub(crate) use capabilities::Peers;
 pub(crate) use cq::Cqs;
+pub(crate) use failures::Failures;
 pub use multicast::McastError;
 pub(crate) use srq::SrqTable;
 pub use srq::{CreateSrqError, DestroySrqError, ModifySrqError, SrqInfo};
@@ -32,6 +34,7 @@ use crate::attr::DeviceConfig;
 use crate::counters::Counters;
 use crate::limits::GID_TABLE_LEN;
 use crate::path::PathInfo;
+use crate::qp::History;
 use crate::table::IntMap;
 use management::Management;
 use multicast::MulticastTable;
@@ -147,6 +150,17 @@ impl Device {
     /// What one QP has counted.
     pub fn qp_counters(&self, qpn: Qpn) -> Option<&Counters> {
         self.qps.get(&qpn.get()).map(|scheduled| scheduled.qp.counters())
+    }
+
+    /// What happened to a QP.
+    pub fn qp_history(&self, qpn: Qpn) -> Option<&History> {
+        self.qps.get(&qpn.get()).map(|scheduled| scheduled.qp.history())
+    }
+
+    /// The QPs that failed last, oldest first; not all of the device's history, and some may be
+    /// gone. What the program itself took to ERR has not failed.
+    pub fn failed_qps(&self) -> impl Iterator<Item = Qpn> + '_ {
+        self.tables.failures.iter()
     }
 
     /// The ways to peers that are known, in no particular order; those that no QP goes any more

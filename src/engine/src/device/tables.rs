@@ -3,6 +3,7 @@
 use super::address_handle::AhTable;
 use super::capabilities::Peers;
 use super::cq::Cqs;
+use super::failures::Failures;
 use super::srq::SrqTable;
 use crate::attr::DeviceConfig;
 use crate::counters::Counters;
@@ -18,6 +19,7 @@ pub(crate) struct Tables {
     pub(crate) srqs: SrqTable,
     pub(crate) ahs: AhTable,
     pub(crate) cqs: Cqs,
+    pub(crate) failures: Failures,
     pub(crate) paths: Paths,
     pub(crate) peers: Peers,
     /// What the responders of all QPs keep of requests that came before their turn, in bytes.
@@ -39,6 +41,7 @@ impl Tables {
             srqs: SrqTable::default(),
             ahs: AhTable::default(),
             cqs: Cqs::default(),
+            failures: Failures::default(),
             early_bytes: 0,
             spare_sends: SpareSends::default(),
             counters: Counters::default(),

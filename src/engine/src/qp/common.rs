@@ -4,11 +4,12 @@
 use crate::attr::{DeviceConfig, QpInit};
 use crate::cause::Cause;
 use crate::counters::{Counter, Counters, LazyCounters};
-use crate::device::{AhTable, Cqs, Peers, SrqTable, Tables};
+use crate::device::{AhTable, Cqs, Failures, Peers, SrqTable, Tables};
 use crate::host::{AsyncEvent, Host};
 use crate::ids::{CqId, PdId};
 use crate::memory::KeyTable;
 use crate::path::Paths;
+use crate::qp::history::{Happening, History};
 use crate::qp::send_queue::SpareSends;
 use std::time::Instant;
 use urxe_types::{Completion, Extra, QpAttr, QpState, Qpn, WcOpcode, WcStatus};
@@ -32,6 +33,18 @@ pub(super) enum Failure {
     Requested,
 }
 
+impl Failure {
+    /// Why, unless the program asked for it.
+    pub(super) fn cause(self) -> Option<Cause> {
+        match self {
+            Failure::Send(_, cause) | Failure::Receive { cause, .. } => Some(cause),
+            Failure::BrokenQueue => Some(Cause::BrokenQueue),
+            Failure::CqOverrun => Some(Cause::CqOverrun),
+            Failure::Requested => None,
+        }
+    }
+}
+
 /// The part of a QP that does not depend on its service.
 #[derive(Debug)]
 pub(super) struct Common {
@@ -43,6 +56,7 @@ pub(super) struct Common {
     /// The attributes as they were set; what works with them has them resolved.
     pub(super) attr: QpAttr,
     pub(super) counters: LazyCounters,
+    pub(super) history: History,
     /// Program memory was written and the host not yet told to [`sync`](Host::sync).
     pub(super) dirty: bool,
     /// Writes that the peer was not told of were lost; it is still to be told so.
@@ -65,6 +79,7 @@ impl Common {
             state: QpState::Reset,
             attr: QpAttr::default(),
             counters: LazyCounters::default(),
+            history: History::default(),
             dirty: false,
             writes_lost: false,
             failure: None,
@@ -128,6 +143,7 @@ pub(super) struct Cx<'a, H> {
     pub(super) is_marked: bool,
     is_receive_filling: bool,
     cqs: &'a mut Cqs,
+    failures: &'a mut Failures,
     device_counters: &'a mut Counters,
 }
 
@@ -144,6 +160,7 @@ impl<'a, H> Cx<'a, H> {
             srqs,
             ahs,
             cqs,
+            failures,
             counters,
             paths,
             peers,
@@ -166,6 +183,7 @@ impl<'a, H> Cx<'a, H> {
             is_marked: false,
             is_receive_filling: *is_receive_filling,
             cqs,
+            failures,
             device_counters: counters,
         }
     }
@@ -175,10 +193,12 @@ impl<'a, H> Cx<'a, H> {
         self.qp.counters.add(counter, amount);
         // COUNT-012
         self.device_counters.add(counter, amount);
+        self.qp.history.count(self.now, counter, amount);
     }
 
     /// Counts a packet that belongs to this QP.
     pub(super) fn count_received(&mut self, outer: &Outer, packet: &Packet<'_>) {
+        self.qp.history.hear(self.now);
         self.count(Counter::ReceivedPackets, 1);
         self.count(Counter::ReceivedBytes, packet.payload.len() as u64);
         let is_marked = ecn::is_marked(outer.flow.traffic_class)
@@ -196,6 +216,20 @@ impl<'a, H> Cx<'a, H> {
     pub(super) fn count_sent(&mut self, payload: usize) {
         self.count(Counter::SentPackets, 1);
         self.count(Counter::SentBytes, payload as u64);
+    }
+
+    /// Takes note of the state that the QP has been taken to, because of a failure or by its
+    /// program.
+    pub(super) fn note_state(&mut self, failure: Option<Cause>) {
+        let state = self.qp.state;
+        let what = match failure {
+            Some(cause) => {
+                self.failures.note(self.qp.qpn);
+                Happening::Failed(state, cause)
+            }
+            None => Happening::Modified(state),
+        };
+        self.qp.history.record(self.now, what, 1);
     }
 
     /// Takes note of what came of something.
@@ -227,6 +261,7 @@ impl<H: Host> Cx<'_, H> {
     /// Puts a completion on a CQ. Where it is of a success that stands for memory, the memory has
     /// been [made visible](Self::sync) before.
     pub(super) fn complete(&mut self, cq: CqId, completion: &Completion) {
+        self.qp.history.complete(self.now, completion);
         if !self.cqs.has_failed(cq) && self.host.complete(cq, completion).is_ok() {
             return;
         }

@@ -6,6 +6,7 @@
 //! asks for, by the table in `state.rs`, and resolves it to what the service works with.
 
 mod common;
+mod history;
 mod message;
 mod modify;
 mod notification;
@@ -19,6 +20,7 @@ mod transport;
 mod uc;
 mod ud;
 
+pub use history::{FailedRequest, Happening, History, HistoryEntry, MAX_HISTORY_ENTRIES};
 pub(crate) use modify::Change;
 pub use modify::ModifyQpError;
 pub(crate) use send_queue::SpareSends;
@@ -78,6 +80,11 @@ impl Qp {
     /// What it has counted.
     pub(crate) fn counters(&self) -> &Counters {
         self.common.counters.get()
+    }
+
+    /// What happened to it.
+    pub(crate) fn history(&self) -> &History {
+        &self.common.history
     }
 
     /// Whether program memory was written that is not visible yet.
@@ -151,11 +158,15 @@ impl Qp {
     ) -> bool {
         if let Event::Modify(Change { to: QpState::Reset, .. }) = event {
             let counters = std::mem::take(&mut self.common.counters);
+            // HISTORY-006
+            let mut history = std::mem::take(&mut self.common.history);
+            history.record(now, Happening::Modified(QpState::Reset), 1);
             let Common { qpn, ref init, recv_pd, .. } = self.common;
             self.transport.leave(tables);
             // STATE-003, STATE-037, SRQ-013
             *self = Qp::new(qpn, init.clone(), recv_pd);
             self.common.counters = counters;
+            self.common.history = history;
             return false;
         }
         self.transport.handle(&mut Cx::new(now, host, tables, &mut self.common), event)

@@ -263,7 +263,9 @@ impl Transport {
         if (cx.qp.state, to) == (QpState::Rts, QpState::Sqd) {
             self.sq.begin_draining();
         }
-        cx.qp.state = to;
+        if std::mem::replace(&mut cx.qp.state, to) != to {
+            cx.note_state(None);
+        }
         cx.qp.attr = attr;
         match step {
             Step::None => {}
@@ -324,6 +326,7 @@ impl Transport {
             Failure::BrokenQueue => Cause::BrokenQueue,
             _ => Cause::Flushed,
         };
+        cx.note_state(failure.cause());
         if let Service::Rc(rc) = &mut self.service {
             rc.stop_timers();
             rc.abandon(cx.paths, &mut self.sq);

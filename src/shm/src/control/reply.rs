@@ -4,8 +4,8 @@
 use super::Request;
 use super::{
     AhHandle, CmReply, CompChannelHandle, ContextHandle, CqHandle, DeviceAttr, DeviceInfo,
-    MrHandle, MwHandle, PathPage, PdHandle, PortAttr, QpCaps, QpHandle, QpQueried, ResourcePage,
-    SrqAttr, SrqHandle, StatsPage,
+    HistoryPage, MrHandle, MwHandle, PathPage, PdHandle, PortAttr, QpCaps, QpHandle, QpQueried,
+    ResourcePage, SrqAttr, SrqHandle, StatsPage,
 };
 #[cfg(doc)]
 use crate::ring::{doorbell::DoorbellWriter, geometry::Geometry};
@@ -110,6 +110,8 @@ pub enum Reply {
     Resources(ResourcePage),
     /// Answer to [`Request::Paths`].
     Paths(PathPage),
+    /// Answer to [`Request::Histories`].
+    Histories(HistoryPage),
     /// Answer to [`Request::Stats`].
     Stats(StatsPage),
     /// Answer to [`Request::Cm`].

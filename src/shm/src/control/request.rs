@@ -4,7 +4,8 @@
 use super::Reply;
 use super::{
     AhHandle, CmChannelHandle, CmRequest, CompChannelHandle, ContextHandle, CqHandle, Cursor,
-    MrHandle, MwHandle, PdHandle, QpCaps, QpHandle, ResourceKind, SrqAttr, SrqHandle,
+    HistorySubject, MrHandle, MwHandle, PdHandle, QpCaps, QpHandle, ResourceKind, SrqAttr,
+    SrqHandle,
 };
 use serde::{Deserialize, Serialize};
 use urxe_types::{Access, AddressVector, Gid, MwType, QpAttr, QpType};
@@ -236,6 +237,18 @@ pub enum Request {
     Paths {
         /// The device's name.
         device: String,
+        /// Where the page begins.
+        from: Cursor,
+    },
+    /// Asks what happened to QPs, of those that may be seen as with
+    /// [`Resources`](Self::Resources): retries, NAKs, drops, changes of state and the first error,
+    /// each with its time. Needs no context. Answered by [`Reply::Histories`], page by page.
+    /// `ENODEV` if there is no such device.
+    Histories {
+        /// The device's name.
+        device: String,
+        /// Of which QPs.
+        of: HistorySubject,
         /// Where the page begins.
         from: Cursor,
     },

@@ -266,6 +266,10 @@ fn request() -> impl Strategy<Value = Request> {
         cm::tests::request().prop_map(Request::Cm),
         (text(), cursor()).prop_map(|(device, from)| Request::Stats { device, from }),
         (text(), cursor()).prop_map(|(device, from)| Request::Paths { device, from }),
+        (text(), any::<Option<u32>>(), cursor()).prop_map(|(device, qpn, from)| {
+            let of = qpn.map_or(HistorySubject::Failed, HistorySubject::Qp);
+            Request::Histories { device, of, from }
+        }),
     ]
 }
 
@@ -308,6 +312,49 @@ fn path() -> impl Strategy<Value = PathState> {
     })
 }
 
+fn history() -> impl Strategy<Value = QpHistory> {
+    let what = prop_oneof![
+        state().prop_map(Happening::Modified),
+        (state(), any::<u32>()).prop_map(|(state, cause)| Happening::Failed { state, cause }),
+        Just(Happening::Heard),
+        text().prop_map(Happening::Counted),
+    ];
+    let entry = (any::<([Duration; 2], u32)>(), what)
+        .prop_map(|(([at, span], times), what)| HistoryEntry { at, span, times, what });
+    let failed = any::<Option<(Duration, u64, [u32; 4])>>().prop_map(|failed| {
+        failed.map(|(at, wr_id, [opcode, length, status, vendor_err])| FailedRequest {
+            at,
+            opcode,
+            wr_id,
+            length,
+            status,
+            vendor_err,
+        })
+    });
+    let rest = any::<([u32; 3], [Option<Duration>; 2], Option<String>, Vec<(String, u64)>)>();
+    let entries = prop::collection::vec(entry, 0..5);
+    (rest, text(), state(), attr(), entries, failed).prop_map(
+        |(rest, program, state, attr, entries, failed)| {
+            let ([qpn, uid, left_out], [gone, heard], reason, counters) = rest;
+            QpHistory {
+                qpn,
+                program,
+                uid,
+                qp_type: QpType::Rc,
+                state,
+                attr,
+                gone,
+                heard,
+                entries,
+                left_out,
+                failed,
+                reason,
+                counters,
+            }
+        },
+    )
+}
+
 fn reply() -> impl Strategy<Value = Reply> {
     let info = || (text(), text()).prop_map(|(name, meaning)| CounterInfo { name, meaning });
     let qp = (any::<u32>(), state(), text(), any::<Vec<u64>>())
@@ -341,6 +388,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         cm::tests::reply().prop_map(Reply::Cm),
         (prop::collection::vec(path(), 0..5), prop::option::of(cursor()))
             .prop_map(|(paths, next)| Reply::Paths(PathPage { paths, next })),
+        (prop::collection::vec(history(), 0..5), prop::option::of(cursor()))
+            .prop_map(|(histories, next)| Reply::Histories(HistoryPage { histories, next })),
         page.prop_map(|(device, qp_counters, qps, next)| {
             Reply::Stats(StatsPage { device, qp_counters, qps, next })
         }),

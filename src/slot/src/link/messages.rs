@@ -11,7 +11,8 @@ use std::ops::Add;
 use urxe_engine::Tuning;
 use urxe_nic::PortEvent;
 use urxe_shm::control::{
-    ControlError, Cursor, PathPage, QpStats, Reply, Request, ResourceKind, ResourcePage,
+    ControlError, Cursor, HistoryPage, HistorySubject, PathPage, QpStats, Reply, Request,
+    ResourceKind, ResourcePage,
 };
 use urxe_types::{PathMtu, Qpn};
 
@@ -144,6 +145,8 @@ pub enum Subject {
     Resources { kind: ResourceKind, after: Option<u32> },
     /// A page of paths.
     Paths { after: Option<u32> },
+    /// A page of what happened to QPs, behind a QPN.
+    Histories { of: HistorySubject, after: Option<u32> },
     /// So many QPs at most with their counters.
     Qps { after: Option<u32>, most: usize },
     /// The counters of the device.
@@ -155,6 +158,7 @@ pub enum Subject {
 pub enum Found {
     Resources(ResourcePage),
     Paths(PathPage),
+    Histories(HistoryPage),
     Qps { qps: Vec<QpStats>, next: Option<Cursor> },
     Counts(Counts),
 }

@@ -1,5 +1,6 @@
 //! What the broker asks about the devices of a slot, for programs that look at whole devices.
 
+mod histories;
 mod listing;
 mod paths;
 mod stats;
@@ -18,7 +19,7 @@ pub(crate) fn answer(
     viewer: Viewer,
     subject: Subject,
 ) -> Option<Found> {
-    let SlotCtx { allotment, devices, programs, counters, .. } = ctx;
+    let SlotCtx { allotment, devices, programs, counters, now, .. } = ctx;
     let allotment = *allotment;
     let device = devices.get_mut(device)?;
     let may_see =
@@ -33,6 +34,11 @@ pub(crate) fn answer(
             after,
         )),
         Subject::Paths { after } => Found::Paths(paths::list(&device.nic, allotment, after)),
+        Subject::Histories { of, after } => {
+            let slot = allotment.slot.id().index();
+            let page = histories::list(device, slot, programs, viewer, *now, (of, after));
+            Found::Histories(page)
+        }
         Subject::Qps { after, most } => {
             let (qps, last) = stats::qps(&device.nic, programs, may_see, after, most);
             Found::Qps { qps, next: last.map(|last| behind(allotment.slot.id().index(), last)) }

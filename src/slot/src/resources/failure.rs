@@ -19,9 +19,8 @@ pub(super) fn explain(
     let nic = &ctx.devices[device].nic;
     let info = nic.device().query_qp(qpn).ok_or_else(|| no_such("qp", qp.0))?;
     let none = Counters::default();
-    let seen =
-        Seen { qp: nic.device().qp_counters(qpn).unwrap_or(&none), port: nic.port_counters() };
-    Ok(Reply::Reason(reason(&info, &seen, cause)).into())
+    let counters = nic.device().qp_counters(qpn).unwrap_or(&none);
+    Ok(Reply::Reason(reason(&info, counters, nic.port_counters(), cause)).into())
 }
 
 /// What has come of what a QP has sent.
@@ -30,7 +29,10 @@ struct Seen<'a> {
     port: PortCounters,
 }
 
-fn reason(info: &QpInfo, seen: &Seen<'_>, cause: u32) -> String {
+/// Why something of a QP has ended with this number: the cause with what to do, the peer, and what
+/// was seen of it where that matters.
+pub(crate) fn reason(info: &QpInfo, qp: &Counters, port: PortCounters, cause: u32) -> String {
+    let seen = Seen { qp, port };
     let known = Cause::from_number(cause);
     let mut said = known.map_or_else(|| format!("Cause {cause}."), |known| known.text().into());
     // WHY-020

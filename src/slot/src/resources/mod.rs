@@ -10,7 +10,7 @@ mod ah;
 mod comp_channel;
 mod context;
 mod cq;
-mod failure;
+pub(crate) mod failure;
 mod mr;
 mod multicast;
 mod mw;
@@ -141,6 +141,7 @@ fn answer(
         // It is of the whole daemon.
         request @ (Request::Resources { .. }
         | Request::Paths { .. }
+        | Request::Histories { .. }
         | Request::Stats { .. }
         | Request::Cm(_)
         | Request::CmWithin { .. }) => session.ask_broker(ctx, request),

@@ -1,6 +1,7 @@
 //! Queue pairs.
 
 use super::{Cq, PdUser, Refusal, Srq, context, no_such, pd, refuse};
+use crate::known_qp::KnownQp;
 use crate::limits::{MAX_INLINE_DATA, MAX_QP_WR, MAX_SGE};
 use crate::objects::{Kind, Object};
 use crate::session::{Answer, Session, SlotCtx, location};
@@ -42,7 +43,11 @@ impl Object for Qp {
 
     fn free(self, handle: u32, session: &mut Session, ctx: &mut SlotCtx) {
         session.attachments.retain(|&(attached, _)| attached != handle);
-        ctx.devices[self.device].nic.destroy_qp(self.qpn);
+        let device = &mut ctx.devices[self.device];
+        if let Some(known) = KnownQp::of(&device.nic, &ctx.programs, self.qpn) {
+            device.ended_qps.keep(ctx.now, known);
+        }
+        device.nic.destroy_qp(self.qpn);
         if let Ok(shared) = session.shared() {
             shared.remove_doorbell(self.doorbell);
             shared.free_ring(self.send_ring);

@@ -234,7 +234,7 @@ impl ServiceRequest {
         let queried = qp.query()?.attr;
         let Some(qkey) = queried.qkey else {
             let state = queried.state.map_or("no state", urxe_types::QpState::name);
-            let transport = crate::attr::transport_name(qp.qp_type());
+            let transport = qp.qp_type().name();
             let expected = "UD, with the Q_Key that Qp::start_datagrams gives";
             return Err(Error::invalid("queue pair", format!("{transport}, in {state}"), expected));
         };

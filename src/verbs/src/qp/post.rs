@@ -1,7 +1,6 @@
 //! Posting work requests, and what can be known to be wrong with them before the device sees them.
 
 use super::{Qp, QpInner, Receives};
-use crate::attr::transport_name;
 use crate::error::{PostError, PostReason};
 use crate::wr::Names;
 use crate::{Access, Ah, BindInfo, Mw, MwType, QpState, QpType, RecvWr, RemoteBuf, SendWr};
@@ -138,14 +137,14 @@ fn check_operation(wr: &SendWr<'_>, qp: &QpInner) -> Result<(), PostReason> {
     };
     // CLIENT-005
     if !is_offered {
-        let transport = transport_name(qp_type);
+        let transport = qp_type.name();
         return Err(PostReason::Operation { operation: operation_name(op), transport });
     }
     match (wr.names, qp_type) {
         (Names::Ah(ah, dest_qpn), QpType::Ud) => check_destination(ah, dest_qpn, qp),
         // CLIENT-005
         (_, QpType::Ud) => Err(PostReason::NoDestination),
-        (Names::Ah(..), _) => Err(PostReason::Destination { transport: transport_name(qp_type) }),
+        (Names::Ah(..), _) => Err(PostReason::Destination { transport: qp_type.name() }),
         (Names::Mw(mw, mw_type), _) => check_bind(op, mw, mw_type, qp),
         (Names::Nothing, _) => Ok(()),
     }

@@ -1,7 +1,6 @@
 //! The states of a queue pair, and the ways between them.
 
 use super::{Qp, Receives};
-use crate::attr::transport_name;
 use crate::{
     Access, Context, Error, InitAttr, QpAttr, QpEndpoint, QpState, QpType, RtrAttr, RtsAttr,
 };
@@ -200,7 +199,7 @@ impl Qp {
     }
 
     fn wrong_transport(&self, expected: &str) -> Error {
-        let transport = transport_name(self.0.qp_type);
+        let transport = self.0.qp_type.name();
         Error::invalid("transport of the queue pair", transport, expected)
     }
 }

@@ -5,7 +5,8 @@ use crate::error::Error;
 use std::path::PathBuf;
 use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{
-    CounterInfo, Cursor, DeviceInfo, PathState, QpStats, Reply, Request, Resource, ResourceKind,
+    CounterInfo, Cursor, DeviceInfo, HistorySubject, PathState, QpHistory, QpStats, Reply, Request,
+    Resource, ResourceKind,
 };
 
 /// A session with a daemon that only looks.
@@ -103,6 +104,26 @@ impl StatClient {
             let request = Request::Paths { device: device.to_owned(), from };
             let Reply::Paths(page) = self.call(&request)? else { return Err(self.unexpected()) };
             all.extend(page.paths);
+            match behind(from, page.next) {
+                Some(next) => from = next,
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// What happened to QPs of a device, of those that may be seen.
+    pub(crate) fn histories(
+        &mut self,
+        device: &str,
+        of: HistorySubject,
+    ) -> Result<Vec<QpHistory>, Error> {
+        let (mut all, mut from) = (Vec::<QpHistory>::new(), Cursor::default());
+        loop {
+            let request = Request::Histories { device: device.to_owned(), of, from };
+            let Reply::Histories(page) = self.call(&request)? else {
+                return Err(self.unexpected());
+            };
+            all.extend(page.histories);
             match behind(from, page.next) {
                 Some(next) => from = next,
                 None => return Ok(all),

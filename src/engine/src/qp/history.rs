@@ -1,0 +1,325 @@
+//! What happened to a QP: what one asks for when it has failed.
+//!
+//! Ordinary traffic is counted only. A change of state, the first packet of the peer, and whatever
+//! else is counted (a retry, a NAK, a drop) is an entry with its time; what comes again and again
+//! is one entry that says how often and for how long. So a history is short, costs nothing while
+//! all goes well, and is kept for every QP.
+
+use crate::cause::Cause;
+use crate::counters::Counter;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use urxe_types::{Completion, QpState, WcOpcode, WcStatus};
+
+/// Entries that one history has at most.
+pub const MAX_HISTORY_ENTRIES: usize = MAX_KEPT + 3;
+
+/// The same without those of the first way to RTS.
+const MAX_KEPT: usize = 45;
+
+/// How many of the newest entries something may be a repeat of.
+const LOOK_BACK: usize = 6;
+
+/// Something that happened to a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// The program took it to this state.
+    Modified(QpState),
+    /// It failed, and went to this state.
+    Failed(QpState, Cause),
+    /// The first packet came for it.
+    Heard,
+    /// This was counted.
+    Counted(Counter),
+}
+
+/// What happened to a QP, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryEntry {
+    /// When it happened first.
+    pub at: Instant,
+    /// From then to the last time that it is an entry of, in microseconds.
+    span_us: u32,
+    /// How often it happened.
+    pub times: u32,
+    /// What happened.
+    pub what: Happening,
+}
+
+impl HistoryEntry {
+    /// How long after the first time the last one was.
+    pub fn span(&self) -> Duration {
+        Duration::from_micros(self.span_us.into())
+    }
+}
+
+/// A work request that ended badly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedRequest {
+    /// When.
+    pub at: Instant,
+    /// Its kind.
+    pub opcode: WcOpcode,
+    /// The program's own number of it.
+    pub wr_id: u64,
+    /// Its bytes, if it was a send.
+    pub length: u32,
+    /// What its completion says.
+    pub status: WcStatus,
+    /// The number of its cause.
+    pub vendor_err: u32,
+}
+
+/// What happened to one QP.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    set_up: SetUp,
+    /// What came behind that.
+    kept: Option<Box<Kept>>,
+}
+
+/// How a QP was set up, and when it was heard of last: all that there is to tell of most of very
+/// many QPs, so this is small.
+#[derive(Clone, Copy, Debug)]
+struct SetUp {
+    /// When it went to INIT.
+    began: Option<Instant>,
+    /// How long after that it went to RTR, in microseconds.
+    rtr_us: u32,
+    /// The same of RTS.
+    rts_us: u32,
+    /// The same of the last packet that came, in milliseconds.
+    heard_ms: u32,
+}
+
+/// What has not happened yet.
+const NEVER: u32 = u32::MAX;
+
+impl Default for SetUp {
+    fn default() -> SetUp {
+        SetUp { began: None, rtr_us: NEVER, rts_us: NEVER, heard_ms: NEVER }
+    }
+}
+
+impl SetUp {
+    /// Takes note of a state, if it is the next on the way to RTS. Returns whether it was.
+    fn advance(&mut self, now: Instant, to: QpState) -> bool {
+        let since = |began: Instant| saturated((now - began).as_micros()).min(NEVER - 1);
+        match (to, self.began) {
+            (QpState::Init, None) => self.began = Some(now),
+            (QpState::Rtr, Some(began)) if self.rtr_us == NEVER => self.rtr_us = since(began),
+            (QpState::Rts, Some(began)) if self.rtr_us != NEVER && self.rts_us == NEVER => {
+                self.rts_us = since(began);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn entries(self) -> impl Iterator<Item = HistoryEntry> {
+        let steps = [(QpState::Init, 0), (QpState::Rtr, self.rtr_us), (QpState::Rts, self.rts_us)];
+        let steps = steps.into_iter().filter(|&(_, us)| us != NEVER);
+        self.began.into_iter().flat_map(move |began| {
+            steps.clone().map(move |(state, us)| HistoryEntry {
+                at: began + Duration::from_micros(us.into()),
+                span_us: 0,
+                times: 1,
+                what: Happening::Modified(state),
+            })
+        })
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    entries: VecDeque<HistoryEntry>,
+    left_out: u32,
+    failed: Option<Box<FailedRequest>>,
+}
+
+impl History {
+    /// What happened, oldest first.
+    pub fn entries(&self) -> impl Iterator<Item = HistoryEntry> {
+        self.set_up.entries().chain(self.kept().copied())
+    }
+
+    fn kept(&self) -> impl DoubleEndedIterator<Item = &HistoryEntry> {
+        self.kept.iter().flat_map(|kept| &kept.entries)
+    }
+
+    /// Entries that there was no room for, behind those of the QP's first way to RTS.
+    pub fn left_out(&self) -> u32 {
+        self.kept.as_ref().map_or(0, |kept| kept.left_out)
+    }
+
+    /// When the last packet came for it, to the millisecond; `None`: never.
+    pub fn heard(&self) -> Option<Instant> {
+        let SetUp { began, heard_ms, .. } = self.set_up;
+        let heard = began? + Duration::from_millis(heard_ms.into());
+        (heard_ms != NEVER).then_some(heard)
+    }
+
+    /// The first work request that ended badly, and was not only flushed.
+    pub fn failed_request(&self) -> Option<&FailedRequest> {
+        self.kept.as_ref()?.failed.as_deref()
+    }
+
+    /// When it failed of itself and why, if it did: the last time.
+    pub fn failure(&self) -> Option<(Instant, Cause)> {
+        self.kept().rev().find_map(|entry| match entry.what {
+            Happening::Failed(_, cause) => Some((entry.at, cause)),
+            _ => None,
+        })
+    }
+
+    /// Takes note of something, which may be a repeat.
+    pub(super) fn record(&mut self, now: Instant, what: Happening, times: u64) {
+        // SHARE-010
+        if let (Happening::Modified(to), None) = (what, &self.kept)
+            && self.set_up.advance(now, to)
+        {
+            return;
+        }
+        let Kept { entries, left_out, .. } = &mut **self.kept.get_or_insert_default();
+        // HISTORY-002
+        if let Happening::Counted(_) = what {
+            let newest = entries.iter_mut().rev().take(LOOK_BACK);
+            let mut newest = newest.take_while(|entry| matches!(entry.what, Happening::Counted(_)));
+            if let Some(entry) = newest.find(|entry| entry.what == what) {
+                entry.times = entry.times.saturating_add(saturated(times));
+                entry.span_us = saturated((now - entry.at).as_micros());
+                return;
+            }
+        }
+        // HISTORY-003
+        if entries.len() >= MAX_KEPT {
+            entries.pop_front();
+            *left_out = left_out.saturating_add(1);
+        }
+        entries.push_back(HistoryEntry { at: now, span_us: 0, times: saturated(times), what });
+    }
+
+    /// Takes note of what was counted, unless it is what a QP does all the time.
+    #[inline]
+    pub(super) fn count(&mut self, now: Instant, counter: Counter, times: u64) {
+        // HISTORY-001
+        if !is_ordinary(counter) && times > 0 {
+            self.record(now, Happening::Counted(counter), times);
+        }
+    }
+
+    /// Takes note of a packet that came.
+    #[inline]
+    pub(super) fn hear(&mut self, now: Instant) {
+        let Some(began) = self.set_up.began else { return };
+        let heard = saturated((now - began).as_millis()).min(NEVER - 1);
+        if std::mem::replace(&mut self.set_up.heard_ms, heard) == NEVER {
+            self.record(now, Happening::Heard, 1);
+        }
+    }
+
+    /// Takes note of a completion, if it is the first with an error. Those behind it tell little:
+    /// they are flushed.
+    pub(super) fn complete(&mut self, now: Instant, completion: &Completion) {
+        let &Completion { opcode, wr_id, byte_len: length, status, vendor_err, .. } = completion;
+        if !matches!(status, WcStatus::Success | WcStatus::WrFlush) {
+            // HISTORY-004
+            self.kept.get_or_insert_default().failed.get_or_insert_with(|| {
+                Box::new(FailedRequest { at: now, opcode, wr_id, length, status, vendor_err })
+            });
+        }
+    }
+}
+
+/// Whether this is counted while nothing out of the ordinary happens.
+const fn is_ordinary(counter: Counter) -> bool {
+    matches!(
+        counter,
+        Counter::SentPackets
+            | Counter::SentBytes
+            | Counter::ReceivedPackets
+            | Counter::ReceivedBytes
+            | Counter::SentMessages
+            | Counter::ReceivedMessages
+            | Counter::AcksSent
+            | Counter::AcksReceived
+            | Counter::EcnMarked
+            | Counter::MarksEchoed
+            | Counter::WindowsBound
+            | Counter::KeysInvalidated
+    )
+}
+
+fn saturated(number: impl TryInto<u32>) -> u32 {
+    number.try_into().unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
+    fn start() -> Instant {
+        Instant::now()
+    }
+
+    fn counted(history: &History) -> Vec<(Counter, u32)> {
+        let counted = |entry: &HistoryEntry| match entry.what {
+            Happening::Counted(counter) => Some((counter, entry.times)),
+            _ => None,
+        };
+        history.entries().filter_map(|entry| counted(&entry)).collect()
+    }
+
+    #[test]
+    fn ordinary_traffic_leaves_no_entry() {
+        let (now, mut history) = (start(), History::default());
+        for counter in [Counter::SentPackets, Counter::AcksReceived, Counter::ReceivedBytes] {
+            history.count(now, counter, 1);
+        }
+        history.count(now, Counter::Probes, 0);
+        assert_eq!(history.entries().next(), None);
+    }
+
+    #[test]
+    fn repeats_are_one_entry_until_the_state_changes() {
+        let (begin, mut history) = (start(), History::default());
+        for second in 0..100 {
+            let now = begin + Duration::from_secs(second);
+            history.count(now, Counter::AckTimeouts, 1);
+            history.count(now, Counter::RetransmittedPackets, 3);
+        }
+        assert_eq!(
+            counted(&history),
+            [(Counter::AckTimeouts, 100), (Counter::RetransmittedPackets, 300)]
+        );
+        assert_eq!(history.entries().nth(1).unwrap().span(), Duration::from_secs(99));
+        let now = begin + Duration::from_secs(100);
+        history.record(now, Happening::Modified(QpState::Sqd), 1);
+        history.count(now, Counter::AckTimeouts, 1);
+        assert_eq!(counted(&history)[2], (Counter::AckTimeouts, 1));
+    }
+
+    #[test]
+    fn a_long_history_keeps_its_beginning_and_its_end() {
+        let (begin, mut history) = (start(), History::default());
+        for state in [QpState::Init, QpState::Rtr] {
+            history.record(begin, Happening::Modified(state), 1);
+        }
+        for second in 0..1000 {
+            let now = begin + Duration::from_secs(second);
+            history.record(now, Happening::Modified(QpState::Rts), 1);
+            history.record(now, Happening::Modified(QpState::Sqd), 1);
+        }
+        let end = begin + Duration::from_secs(1000);
+        history.record(end, Happening::Failed(QpState::Err, Cause::AckTimeout), 1);
+        let entries: Vec<HistoryEntry> = history.entries().collect();
+        assert_eq!(entries.len(), MAX_HISTORY_ENTRIES);
+        assert_eq!(history.left_out() as usize + entries.len(), 2003);
+        let first: Vec<Happening> = entries.iter().take(3).map(|entry| entry.what).collect();
+        let set_up = [QpState::Init, QpState::Rtr, QpState::Rts];
+        assert_eq!(first, set_up.map(Happening::Modified));
+        assert!(entries.is_sorted_by_key(|entry| entry.at));
+        assert_eq!(history.failure(), Some((end, Cause::AckTimeout)));
+    }
+}

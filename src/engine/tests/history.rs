@@ -1,0 +1,109 @@
+//! What is remembered of a QP, as scripts.
+
+mod script;
+
+use script::*;
+use std::time::Duration;
+use urxe_engine::{Cause, Counter, Happening};
+use urxe_types::{Extra, QpAttr, QpState, SendOp, WcOpcode, WcStatus};
+use urxe_wire::NakCode;
+
+const SEND: SendOp = SendOp::Send(Extra::None);
+const TIMEOUT: Duration = ACK_TIMEOUT;
+
+/// What the QP's history says, oldest first.
+fn told(t: &Script) -> Vec<Happening> {
+    let history = t.device.qp_history(t.qpn).unwrap();
+    history.entries().map(|entry| entry.what).collect()
+}
+
+const SET_UP: [Happening; 3] = [
+    Happening::Modified(QpState::Init),
+    Happening::Modified(QpState::Rtr),
+    Happening::Modified(QpState::Rts),
+];
+
+#[test]
+fn a_peer_that_never_answers_leaves_a_history_that_says_so() {
+    let mut t = Script::with(QpAttr { retry_cnt: Some(2), ..usual() });
+    t.post(1, SEND, &[]);
+    t.post(2, SEND, &[]);
+    t.sent();
+    for _ in 0..3 {
+        t.wait(TIMEOUT);
+        t.sent();
+    }
+    t.expect_send(1, WcStatus::RetryExceeded);
+    let history = t.device.qp_history(t.qpn).unwrap();
+    assert_eq!(history.heard(), None);
+    let (_, cause) = history.failure().unwrap();
+    assert_eq!(cause, Cause::AckTimeout);
+    let failed = history.failed_request().unwrap();
+    assert_eq!((failed.wr_id, failed.opcode), (1, WcOpcode::Send), "not the one that was flushed");
+    let mut timeouts =
+        history.entries().filter(|entry| entry.what == Happening::Counted(Counter::AckTimeouts));
+    let entry = timeouts.next().unwrap();
+    assert_eq!((entry.times, entry.span()), (3, 2 * TIMEOUT));
+    assert_eq!(timeouts.next(), None, "repeats are one entry");
+    let told = told(&t);
+    assert_eq!(told[..3], SET_UP);
+    let failed = Happening::Failed(QpState::Err, Cause::AckTimeout);
+    assert!(told.contains(&failed) && !told.contains(&Happening::Heard), "{told:?}");
+    assert_eq!(t.device.failed_qps().collect::<Vec<_>>(), [t.qpn]);
+}
+
+#[test]
+fn traffic_without_trouble_leaves_no_entry_behind_the_first_packet() {
+    let mut t = Script::new();
+    for wr_id in 0..100 {
+        t.post(wr_id, SEND, &[]);
+        t.sent();
+        t.receive(&[ack(200 + wr_id as u32, wr_id as u32 + 1)]);
+        t.expect_send(wr_id, WcStatus::Success);
+    }
+    t.wait(Duration::from_secs(1));
+    let told = told(&t);
+    assert_eq!((&told[..3], &told[3..]), (&SET_UP[..], &[Happening::Heard][..]));
+    assert_eq!(t.device.qp_history(t.qpn).unwrap().failure(), None);
+}
+
+#[test]
+fn a_refusal_of_the_peer_stands_in_the_history() {
+    let mut t = Script::new();
+    t.post(7, SEND, &[]);
+    t.sent();
+    t.receive(&[nak(NakCode::RemoteOperational, 200, 0)]);
+    t.expect_send(7, WcStatus::RemoteOperation);
+    let told = told(&t);
+    let expected = [
+        Happening::Heard,
+        Happening::Counted(Counter::FatalNaksReceived),
+        Happening::Failed(QpState::Err, Cause::PeerRemoteOperation),
+    ];
+    assert_eq!(told[3..6], expected, "in the order in which it happened");
+}
+
+#[test]
+fn a_qp_that_its_program_takes_to_err_has_not_failed() {
+    let mut t = Script::new();
+    t.post_recv(1, &[]);
+    t.enter(QpState::Err);
+    t.expect_recv(1, WcStatus::WrFlush);
+    let history = t.device.qp_history(t.qpn).unwrap();
+    assert_eq!((history.failure(), history.failed_request()), (None, None));
+    assert!(told(&t).contains(&Happening::Modified(QpState::Err)));
+    assert_eq!(t.device.failed_qps().next(), None);
+}
+
+#[test]
+fn a_reset_keeps_what_happened_before_it() {
+    let mut t = Script::with(QpAttr { retry_cnt: Some(0), ..usual() });
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.wait(TIMEOUT);
+    t.expect_send(1, WcStatus::RetryExceeded);
+    t.enter(QpState::Reset);
+    let history = t.device.qp_history(t.qpn).unwrap();
+    assert_eq!(history.failed_request().unwrap().wr_id, 1);
+    assert_eq!(told(&t).last(), Some(&Happening::Modified(QpState::Reset)));
+}

@@ -1,0 +1,89 @@
+//! `urxe why`: what happened to a QP, and why it failed.
+
+mod view;
+
+use crate::cli::DaemonArguments;
+use crate::error::Error;
+use crate::output;
+use crate::stat::{StatClient, parse_qpn};
+use clap::Args;
+use urxe_shm::control::HistorySubject;
+use view::{Failures, Histories, HistoryView};
+
+const EXAMPLES: &str = "\
+Examples:
+  urxe why
+      The QPs that failed last, each with the reason.
+  urxe why 0x11
+      All that happened to one QP, oldest first: how it was set up, retries, NAKs, drops, the first
+      work request that failed, and what to do.
+  urxe why --last
+      The same of the QP that failed last.
+  urxe why --last --json | jq -r '.histories[0].reason'
+      The reason alone, for a script.
+
+A QP that has ended is remembered until 64 others have failed and ended after it (32, if it had not
+failed itself), or its user has no program any more. QPs of other users are shown to root and to the
+user that the daemon runs as.";
+
+/// Tell what happened to a QP, and why it failed; also after it has ended.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    daemon: DaemonArguments,
+
+    /// The QP: decimal or hexadecimal [default: list the QPs that failed last].
+    #[arg(value_name = "QPN", value_parser = parse_qpn)]
+    qpn: Option<u32>,
+
+    /// The QP that failed last.
+    #[arg(long, conflicts_with = "qpn")]
+    last: bool,
+
+    /// Only of this device [default: all].
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+
+    /// Print one JSON object in place of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks the daemon and prints.
+///
+/// # Errors
+/// If there is no such device, or QP.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let mut client = StatClient::connect(&arguments.daemon)?;
+    let names: Vec<String> = client.devices()?.into_iter().map(|device| device.name).collect();
+    let wanted = |name: &&String| arguments.device.as_ref().is_none_or(|wanted| wanted == *name);
+    let devices: Vec<&String> = names.iter().filter(wanted).collect();
+    if let (Some(device), true) = (&arguments.device, devices.is_empty()) {
+        let names = names.join(", ");
+        return Err(Error::Failed(format!("device {device:?}: expected one of {names}")));
+    }
+    let subject = arguments.qpn.map_or(HistorySubject::Failed, HistorySubject::Qp);
+    let mut histories = Vec::new();
+    for device in devices {
+        let found = client.histories(device, subject)?;
+        histories.extend(found.iter().map(|history| HistoryView::new(device, history)));
+    }
+    match (arguments.qpn, arguments.last) {
+        (Some(qpn), _) if histories.is_empty() => Err(Error::Failed(format!(
+            "qpn {qpn:#08x}: no such QP, nor one that ended lately (urxe res qp lists those that \
+             there are, urxe why those that failed)"
+        ))),
+        (Some(_), _) => output::print(arguments.json, &Histories { histories }),
+        (None, true) => {
+            histories.sort_by(|one, other| one.failed_before(other));
+            let histories: Vec<_> = histories.pop().into_iter().collect();
+            output::print(arguments.json, &Histories { histories })
+        }
+        (None, false) => {
+            histories.sort_by(|one, other| one.failed_before(other));
+            let histories = Histories { histories };
+            output::print(arguments.json, &Failures { histories })
+        }
+    }
+}
