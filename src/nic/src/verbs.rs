@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::ops::Bound;
 use std::os::fd::BorrowedFd;
 use urxe_engine::{
-    AhError, AllocMwError, CqId, CreateQpError, CreateSrqError, DeregMrError, McastError,
+    AhError, AllocMwError, Cause, CqId, CreateQpError, CreateSrqError, DeregMrError, McastError,
     ModifySrqError, MrSpec, MwInfo, PdId, QpInfo, QpInit, RecvSource, RegMrError, RegionId,
     ShareId, SrqId, SrqInfo, SrqInit,
 };
@@ -127,6 +127,8 @@ pub struct QpStatus {
     pub all_signaled: bool,
     /// Whose it is.
     pub owner: OwnerId,
+    /// Why it failed, if it did.
+    pub cause: Option<Cause>,
 }
 
 /// How a CQ does.
@@ -469,6 +471,7 @@ impl Nic {
             recv: qp.recv.as_ref().map(|recv| recv.shape),
             all_signaled: qp.send.all_signaled,
             owner: qp.owner,
+            cause: self.device.qp_history(qp.qpn)?.failure().map(|(_, cause)| cause),
         })
     }
 

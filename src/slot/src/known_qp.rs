@@ -41,9 +41,8 @@ impl KnownQp {
         let history = nic.device().qp_history(qpn)?.clone();
         let counters = nic.device().qp_counters(qpn)?;
         // HISTORY-012
-        let reason = history
-            .failure()
-            .map(|(_, cause)| failure::reason(&info, counters, nic.port_counters(), cause as u32));
+        let failure = history.failure();
+        let reason = failure.and_then(|(_, cause)| failure::reason(nic, qpn, cause as u32));
         let counters = counters.iter().filter(|&(_, value, _)| value > 0);
         let counters = counters.map(|(name, value, _)| (name, value)).collect();
         let program = programs.get(&owner)?.clone();

@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::fmt;
 use std::net::IpAddr;
+use urxe_engine::Cause;
 use urxe_verbs::cm::{IdState, PortSpace};
 use urxe_verbs::{Access, MwType, QpState, Resource, ResourceDetail, ResourceKind};
 
@@ -154,7 +155,17 @@ impl Row {
     fn new(resource: &Resource) -> Row {
         let Resource { number, program, uid, pd, detail } = resource;
         let mut cells = match detail {
-            ResourceDetail::Qp { qp_type, state, send_cq, recv_cq, srq, peer, sq_psn, rq_psn } => {
+            ResourceDetail::Qp {
+                qp_type,
+                state,
+                send_cq,
+                recv_cq,
+                srq,
+                peer,
+                sq_psn,
+                rq_psn,
+                cause,
+            } => {
                 vec![
                     ("qpn", hex(*number)),
                     ("type", json!(qp_type.name())),
@@ -166,6 +177,7 @@ impl Row {
                     ("peer_qpn", peer.map_or(Value::Null, |(_, qpn)| hex(qpn))),
                     ("sq_psn", json!(sq_psn)),
                     ("rq_psn", json!(rq_psn)),
+                    ("cause", json!(cause.map(failure))),
                 ]
             }
             ResourceDetail::Cq { cqe, unread, qps, failed } => vec![
@@ -244,6 +256,12 @@ impl Row {
             ("recovery", json!(path.peer_does())),
         ])
     }
+}
+
+/// The number of a cause, as in `vendor_err`, and its name.
+fn failure(cause: u32) -> String {
+    let name = Cause::from_number(cause).map_or_else(String::new, |cause| format!(" {cause:?}"));
+    format!("{cause:#x}{name}")
 }
 
 fn hex(number: u32) -> Value {
@@ -362,6 +380,7 @@ mod tests {
             peer: None,
             sq_psn: 5,
             rq_psn: 0,
+            cause: Some(2),
         };
         let devices = device(Kind::Qp, qp);
         let json = serde_json::to_value(&devices).unwrap();
@@ -371,6 +390,7 @@ mod tests {
             (&json!("0x000011"), &json!("UD"), &json!("RTS"))
         );
         assert!(row["peer"].is_null());
+        assert_eq!(row["cause"], "0x2 AckTimeout");
         assert!(devices.to_string().contains(" - "), "{devices}");
     }
 

@@ -44,6 +44,7 @@ fn objects_are_listed_with_owner_and_state() {
         peer: Some((Gid::from(b.addr), b.qp.created.qpn.get())),
         sq_psn: 0xff_fff0,
         rq_psn: 0xff_fff0,
+        cause: None,
     };
     assert_eq!(qp.detail, expected);
     let expected = ResourceDetail::Cq { cqe: 511, unread: 0, qps: 1, failed: false };

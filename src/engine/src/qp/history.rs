@@ -90,6 +90,8 @@ struct SetUp {
     rts_us: u32,
     /// The same of the last packet that came, in milliseconds.
     heard_ms: u32,
+    /// Bytes of the longest message of the send queue that was done.
+    longest_done: u32,
 }
 
 /// What has not happened yet.
@@ -97,7 +99,7 @@ const NEVER: u32 = u32::MAX;
 
 impl Default for SetUp {
     fn default() -> SetUp {
-        SetUp { began: None, rtr_us: NEVER, rts_us: NEVER, heard_ms: NEVER }
+        SetUp { began: None, rtr_us: NEVER, rts_us: NEVER, heard_ms: NEVER, longest_done: 0 }
     }
 }
 
@@ -159,6 +161,11 @@ impl History {
         (heard_ms != NEVER).then_some(heard)
     }
 
+    /// Bytes of the longest message of the send queue that was done.
+    pub fn longest_done(&self) -> u32 {
+        self.set_up.longest_done
+    }
+
     /// The first work request that ended badly, and was not only flushed.
     pub fn failed_request(&self) -> Option<&FailedRequest> {
         self.kept.as_ref()?.failed.as_deref()
@@ -216,6 +223,13 @@ impl History {
         if std::mem::replace(&mut self.set_up.heard_ms, heard) == NEVER {
             self.record(now, Happening::Heard, 1);
         }
+    }
+
+    /// Takes note of a message of the send queue that was done.
+    #[inline]
+    pub(super) fn done(&mut self, length: u64) {
+        let longest = &mut self.set_up.longest_done;
+        *longest = saturated(length).max(*longest);
     }
 
     /// Takes note of a completion, if it is the first with an error. Those behind it tell little:

@@ -61,6 +61,8 @@ pub enum ResourceDetail {
         sq_psn: u32,
         /// The PSN expected next.
         rq_psn: u32,
+        /// The number of the cause of its last failure.
+        cause: Option<u32>,
     },
     Cq {
         /// Completions it holds.

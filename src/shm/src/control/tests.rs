@@ -131,7 +131,7 @@ fn cursor() -> impl Strategy<Value = Cursor> {
 
 fn resource() -> impl Strategy<Value = Resource> {
     let qp = (
-        any::<([u32; 4], Option<u32>)>(),
+        any::<([u32; 4], [Option<u32>; 2])>(),
         (qp_type(), state(), prop::option::of((gid(), any::<u32>()))),
     );
     let bound = any::<([u32; 2], [u64; 2], Option<u32>)>().prop_map(
@@ -144,9 +144,21 @@ fn resource() -> impl Strategy<Value = Resource> {
         },
     );
     let detail = prop_oneof![
-        qp.prop_map(|(([send_cq, recv_cq, sq_psn, rq_psn], srq), (qp_type, state, peer))| {
-            ResourceDetail::Qp { qp_type, state, send_cq, recv_cq, srq, peer, sq_psn, rq_psn }
-        }),
+        qp.prop_map(
+            |(([send_cq, recv_cq, sq_psn, rq_psn], [srq, cause]), (qp_type, state, peer))| {
+                ResourceDetail::Qp {
+                    qp_type,
+                    state,
+                    send_cq,
+                    recv_cq,
+                    srq,
+                    peer,
+                    sq_psn,
+                    rq_psn,
+                    cause,
+                }
+            }
+        ),
         any::<([u32; 3], bool)>().prop_map(|([cqe, unread, qps], failed)| {
             ResourceDetail::Cq { cqe, unread, qps, failed }
         }),

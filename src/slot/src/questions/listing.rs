@@ -76,6 +76,7 @@ fn detail_of_qp(numbering: Numbering, qp: &QpStatus) -> ResourceDetail {
         peer: attr.av.zip(attr.dest_qpn).map(|(av, qpn)| (Gid::from(av.dgid), qpn.get())),
         sq_psn: qp.info.sq_psn.get(),
         rq_psn: qp.info.rq_psn.get(),
+        cause: qp.cause.map(|cause| cause as u32),
     }
 }
 
@@ -127,6 +128,7 @@ mod tests {
                 peer: Some((Gid([0xff; 16]), u32::MAX)),
                 sq_psn: u32::MAX,
                 rq_psn: u32::MAX,
+                cause: Some(u32::MAX),
             },
             ResourceDetail::CmId {
                 space: CmPortSpace::Ib,

@@ -4,9 +4,11 @@ use super::qp;
 use crate::refusal::no_such;
 use crate::session::{Answer, Session, SlotCtx};
 use std::fmt::Write;
-use urxe_engine::{Cause, Counter, Counters, QpInfo};
+use urxe_engine::{Cause, Counter, Counters};
+use urxe_nic::Nic;
 use urxe_port::PortCounters;
 use urxe_shm::control::{ControlError, QpHandle, Reply};
+use urxe_types::Qpn;
 
 /// Says why a work request of a QP has completed with this number.
 pub(super) fn explain(
@@ -17,22 +19,43 @@ pub(super) fn explain(
 ) -> Result<Answer, ControlError> {
     let (device, qpn) = qp::place(session, qp)?;
     let nic = &ctx.devices[device].nic;
-    let info = nic.device().query_qp(qpn).ok_or_else(|| no_such("qp", qp.0))?;
-    let none = Counters::default();
-    let counters = nic.device().qp_counters(qpn).unwrap_or(&none);
-    Ok(Reply::Reason(reason(&info, counters, nic.port_counters(), cause)).into())
+    let said = reason(nic, qpn, cause).ok_or_else(|| no_such("qp", qp.0))?;
+    Ok(Reply::Reason(said).into())
 }
 
 /// What has come of what a QP has sent.
 struct Seen<'a> {
     qp: &'a Counters,
     port: PortCounters,
+    /// Packets that its device has dropped because they were damaged.
+    damaged: u64,
+    size: Option<Size>,
+}
+
+/// Of messages and packets of a QP, in bytes.
+#[derive(Clone, Copy)]
+struct Size {
+    /// The longest message that was done.
+    done: u32,
+    /// The first message that failed.
+    failed: u32,
+    /// The payload of the longest packet.
+    mtu: u32,
 }
 
 /// Why something of a QP has ended with this number: the cause with what to do, the peer, and what
-/// was seen of it where that matters.
-pub(crate) fn reason(info: &QpInfo, qp: &Counters, port: PortCounters, cause: u32) -> String {
-    let seen = Seen { qp, port };
+/// was seen of it where that matters. `None` if there is no such QP.
+pub(crate) fn reason(nic: &Nic, qpn: Qpn, cause: u32) -> Option<String> {
+    let device = nic.device();
+    let (info, history) = (device.query_qp(qpn)?, device.qp_history(qpn)?);
+    let size = history.failed_request().zip(info.attr.path_mtu).map(|(failed, mtu)| Size {
+        done: history.longest_done(),
+        failed: failed.length,
+        mtu: mtu.bytes() as u32,
+    });
+    let damaged = device.counters().get(Counter::DropBadIcrc);
+    let qp = device.qp_counters(qpn)?;
+    let seen = Seen { qp, port: nic.port_counters(), damaged, size };
     let known = Cause::from_number(cause);
     let mut said = known.map_or_else(|| format!("Cause {cause}."), |known| known.text().into());
     // WHY-020
@@ -43,7 +66,7 @@ pub(crate) fn reason(info: &QpInfo, qp: &Counters, port: PortCounters, cause: u3
     if let Some(Cause::AckTimeout | Cause::SequenceRetries | Cause::RnrRetries) = known {
         let _ = write!(said, " {}", seen.sentence());
     }
-    said
+    Some(said)
 }
 
 impl Seen<'_> {
@@ -70,6 +93,27 @@ impl Seen<'_> {
                  peer's rq_psn must be the same."
             );
         }
+        // WHY-022
+        if let Some(Size { done, failed, mtu }) = self.size
+            && done > 0
+            && done < failed.min(mtu)
+        {
+            let packet = failed.min(mtu);
+            let _ = write!(
+                said,
+                " Messages of up to {done} bytes were done, and this one has {failed}: maybe \
+                 packets with {packet} bytes do not pass, and a smaller path MTU does."
+            );
+        }
+        // WHY-023
+        if self.damaged > 0 {
+            let damaged = self.damaged;
+            let _ = write!(
+                said,
+                " This device has dropped {damaged} packets whose ICRC was wrong: something on the \
+                 way changes them."
+            );
+        }
         let PortCounters { tx_refused, tx_unreachable, .. } = self.port;
         if tx_refused > 0 {
             let _ = write!(
@@ -91,26 +135,53 @@ impl Seen<'_> {
 mod tests {
     use super::*;
 
+    fn seen(qp: &Counters, port: PortCounters) -> Seen<'_> {
+        Seen { qp, port, damaged: 0, size: None }
+    }
+
     #[test]
     fn a_peer_that_is_silent_is_told_from_one_that_answers() {
         let mut counters = Counters::default();
         counters.add(Counter::SentPackets, 3);
         let port = PortCounters::default();
-        let silent = Seen { qp: &counters, port };
+        let silent = seen(&counters, port);
         assert_eq!(
             silent.sentence(),
             "This QP has sent 3 packets, and nothing at all has come back."
         );
-        let refused = Seen { qp: &counters, port: PortCounters { tx_refused: 2, ..port } };
+        let refused = seen(&counters, PortCounters { tx_refused: 2, ..port });
         assert!(refused.sentence().contains("2 times this device was told that a machine has no"));
         counters.add(Counter::ReceivedPackets, 2);
         counters.add(Counter::RnrNaksReceived, 2);
-        let said = Seen { qp: &counters, port }.sentence();
+        let said = seen(&counters, port).sentence();
         assert!(said.contains("2 have come back: 0 ACKs") && said.contains("2 RNR NAKs"), "{said}");
         assert!(!said.contains("sq_psn"), "{said}");
         counters.add(Counter::GhostResponses, 1);
         counters.add(Counter::StaleResponses, 1);
-        let said = Seen { qp: &counters, port }.sentence();
+        let said = seen(&counters, port).sentence();
         assert!(said.contains("its sq_psn and the peer's rq_psn must be the same"), "{said}");
+    }
+
+    #[test]
+    fn messages_that_fail_because_they_are_long_are_told_from_others() {
+        let counters = Counters::default();
+        let said = |done, failed| {
+            let size = Some(Size { done, failed, mtu: 4096 });
+            Seen { qp: &counters, port: PortCounters::default(), damaged: 0, size }.sentence()
+        };
+        let long = said(512, 65536);
+        assert!(long.contains("up to 512 bytes were done, and this one has 65536"), "{long}");
+        assert!(long.contains("packets with 4096 bytes do not pass"), "{long}");
+        for (done, failed) in [(0, 65536), (65536, 65536), (4096, 65536), (512, 64)] {
+            let said = said(done, failed);
+            assert!(!said.contains("path MTU"), "{said}");
+        }
+    }
+
+    #[test]
+    fn damaged_packets_are_told_of() {
+        let (qp, port) = (&Counters::default(), PortCounters::default());
+        let said = Seen { qp, port, damaged: 3, size: None }.sentence();
+        assert!(said.contains("dropped 3 packets whose ICRC was wrong"), "{said}");
     }
 }

@@ -40,6 +40,7 @@ impl SendQueue {
         // RC-REQ-014
         while let Some(pending) = self.pop_front() {
             cx.count(Counter::SentMessages, 1);
+            cx.qp.history.done(pending.length);
             // RC-REQ-041
             cx.host.retire_send(cx.qp.init.send_queue);
             // RC-REQ-009
