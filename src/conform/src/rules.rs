@@ -34,8 +34,9 @@ macro_rules! lists {
 /// Name and text of every list.
 const LISTS: &[(&str, &str)] = lists![
     "addresses" "client" "cm" "congestion" "counters" "cq-events" "flush-atomic-write" "history"
-    "hostile" "hostile-input" "memory" "memory-order" "multicast" "own-slot" "qp-states" "rc-completer"
-    "rc-requester" "rc-responder" "repair" "share" "slot" "srq" "trains" "uc" "ud" "why" "windows" "wire"
+    "hostile" "hostile-input" "memory" "memory-order" "metrics" "multicast" "own-slot" "qp-states"
+    "rc-completer" "rc-requester" "rc-responder" "repair" "share" "slot" "srq" "trains" "uc" "ud" "why"
+    "windows" "wire"
 ];
 
 static RULES: LazyLock<HashMap<String, Rule>> = LazyLock::new(|| {

@@ -25,6 +25,8 @@ Examples:
       A bad network, reproduced and recorded.
   urxed --addr 10.0.0.1 --wire strict
       A peer or an analyser is to see the packets that rdma_rxe would send.
+  urxed --addr 10.0.0.1 --metrics 127.0.0.1:9100
+      Prometheus finds all counters at http://127.0.0.1:9100/metrics.
   urxed --addr 10.0.0.1 --linger 10
       Ends ten seconds after the last program, for those who start it in the background.
 
@@ -139,6 +141,9 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
             "urxed: stock rdma-core (`urxe run`, ibv_devices ...) will find no device, because its \
              files cannot be written: {reason}; `urxe` and programs of its own library work"
         );
+    }
+    if let Some(address) = daemon.metrics() {
+        eprintln!("urxed: metrics at {address}, GET /metrics");
     }
     let line = ready_line(&daemon);
     eprintln!("{line}");

@@ -2,6 +2,7 @@
 //! to together.
 
 use crate::congestion::Congestion;
+use crate::metrics::MetricsAddress;
 use crate::slot_plan::SlotPlan;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer};
@@ -122,6 +123,16 @@ pub struct Settings {
     /// extension: `roce.pcapng` becomes `roce.urxe0.pcapng`, `roce.urxe1.pcapng`.
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
+
+    /// Answer `GET /metrics` here in the text format of OpenMetrics, for Prometheus and the like:
+    /// an address and a TCP port, or the path of a Unix socket [default: nowhere].
+    ///
+    /// Metrics are what `urxe stat` counts, with the same names and sentences, each slot of a
+    /// device by itself, with its user. Whoever can connect may read them, as all programs of this
+    /// machine can on a loopback address; a Unix socket has the permissions of --mode.
+    #[arg(long, value_name = "ADDRESS")]
+    #[serde(deserialize_with = "from_text")]
+    pub metrics: Option<MetricsAddress>,
 
     /// End by itself so many seconds after the last program went, or after the start if none
     /// comes [default: never].
@@ -285,6 +296,12 @@ pub enum ConfigError {
     /// A number of slots that cannot be.
     #[error("slots {0}: expected 1 to {MAX_SLOTS}")]
     Slots(u8),
+    /// Not where metrics could be had.
+    #[error(
+        "metrics {0:?}: expected an address of this machine and a port, such as 127.0.0.1:9100 or \
+         [::1]:9100, or the path of a Unix socket, with a slash, such as /run/urxe/metrics.sock"
+    )]
+    Metrics(String),
     /// Not a set of permissions.
     #[error("mode {0:?}: expected octal permissions from 000 to 777, such as 600 or 666")]
     Mode(String),
@@ -353,6 +370,7 @@ impl Settings {
             congestion: self.congestion.or(others.congestion),
             fault: self.fault.or(others.fault),
             capture: self.capture.or(others.capture),
+            metrics: self.metrics.or(others.metrics),
             linger: self.linger.or(others.linger),
             drain: self.drain.or(others.drain),
         }
@@ -392,6 +410,8 @@ pub struct Config {
     /// Record all packets here, or, if there are several addresses, in one file for each, with the
     /// device's name before the extension.
     pub capture: Option<PathBuf>,
+    /// Answer scrapers of metrics here.
+    pub metrics: Option<MetricsAddress>,
     /// End by itself so long after the last program went, or after the start if none comes.
     pub linger: Option<Duration>,
     /// When told to end, wait so long at most until all programs are gone. None can connect
@@ -417,6 +437,7 @@ impl Config {
             source_ports: UdpOptions::default().source_ports,
             fault: None,
             capture: None,
+            metrics: None,
             linger: None,
             drain: None,
             tuning: Tuning::default(),
@@ -515,6 +536,7 @@ impl TryFrom<Settings> for Config {
             source_ports: settings.source_ports.unwrap_or(defaults.source_ports),
             fault: settings.fault,
             capture: settings.capture,
+            metrics: settings.metrics,
             linger: settings.linger.map(seconds),
             drain: settings.drain.map(seconds),
             addrs: defaults.addrs,
@@ -557,6 +579,7 @@ mod tests {
             congestion = "mlx5,ecn=on"
             fault = "drop=1%"
             capture = "/tmp/a.pcapng"
+            metrics = "127.0.0.1:9100"
             linger = 10
             drain = 30
             "#,
@@ -575,6 +598,7 @@ mod tests {
             congestion: Some("mlx5,ecn=on".parse().unwrap()),
             fault: Some("drop=1%".parse().unwrap()),
             capture: Some("/tmp/a.pcapng".into()),
+            metrics: Some("127.0.0.1:9100".parse().unwrap()),
             linger: NonZeroU32::new(10),
             drain: NonZeroU32::new(30),
         };

@@ -5,6 +5,7 @@ use crate::broker::device::{Identity, RdmaDevice, Sockets, guid_of, guid_of_mac}
 use crate::broker::sockets::PlannedSockets;
 use crate::broker::{Beginning, DevicePlan, EventLoop, Report};
 use crate::config::{Config, ConfigError};
+use crate::metrics::{self, Metrics, MetricsAddress};
 use crate::slot_plan::SlotPlan;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
@@ -56,6 +57,14 @@ pub enum StartError {
     #[error("capture file {}: {source}", .path.display())]
     Capture {
         path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Metrics cannot be served there.
+    #[error("--metrics {address}: {source}")]
+    Metrics {
+        /// Where they were to be served.
+        address: MetricsAddress,
         /// What the system said.
         source: io::Error,
     },
@@ -149,6 +158,11 @@ impl Daemon {
             let name = names.get(index).cloned().unwrap_or_default();
             ports.push(open_port(&config, slots, name, source, watch.links())?);
         }
+        let metrics = config.metrics.as_ref().map(|address| {
+            metrics::Listener::bind(address, config.mode.0)
+                .map_err(|source| StartError::Metrics { address: address.clone(), source })
+        });
+        let metrics = metrics.transpose()?;
         let devices: Vec<DeviceSummary> = ports.iter().map(|port| port.summary.clone()).collect();
         let listener = listener.map_or_else(|| listen(&config.socket, config.mode.0), Ok)?;
         let StopPipe { read: stop_read, write: stop_write } = stop;
@@ -182,20 +196,31 @@ impl Daemon {
                     report,
                 },
             )?;
+            let shown = event_loop.show_devices(&directory, config.mode);
             // It fails only if the thread that started us no longer waits.
-            let _ = tell_ready.send(event_loop.show_devices(&directory, config.mode));
+            let _ = tell_ready.send((shown, event_loop.asker()));
             event_loop.run()
         };
         let thread = std::thread::Builder::new().name("urxed".into()).spawn(serve);
         let thread =
             thread.map_err(|source| StartError::System { step: "starting a thread", source })?;
         let (stop, thread) = (stop_write, Some(thread));
-        let mut handle =
-            Handle { socket: config.socket, devices, slow_watch, no_sysfs: None, stop, thread };
+        let mut handle = Handle {
+            socket: config.socket,
+            devices,
+            slow_watch,
+            no_sysfs: None,
+            stop,
+            thread,
+            metrics: None,
+        };
         match ready.recv() {
-            Ok(shown) => {
+            Ok((shown, asker)) => {
                 let reason = |error| format!("{}: {error}", sysfs_directory.display());
                 handle.no_sysfs = shown.err().map(reason);
+                let step = "starting a thread for metrics";
+                let serving = metrics.map(|listener| Metrics::serve(listener, asker)).transpose();
+                handle.metrics = serving.map_err(|source| StartError::System { step, source })?;
             }
             // It ended instead.
             Err(mpsc::RecvError) => handle
@@ -236,6 +261,7 @@ pub struct Handle {
     /// A byte written here ends the daemon.
     stop: OwnedFd,
     thread: Option<JoinHandle<io::Result<()>>>,
+    metrics: Option<Metrics>,
 }
 
 impl Handle {
@@ -254,6 +280,11 @@ impl Handle {
     /// stock rdma-core finds none.
     pub fn why_no_sysfs(&self) -> Option<&str> {
         self.no_sysfs.as_deref()
+    }
+
+    /// Where metrics are to be had, if anywhere: with the port that was found, if any would do.
+    pub fn metrics(&self) -> Option<&MetricsAddress> {
+        self.metrics.as_ref().map(Metrics::address)
     }
 
     /// The devices, in the order of the addresses and interfaces.

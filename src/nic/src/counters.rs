@@ -20,6 +20,18 @@ counters! {
     }
 }
 
+counters! {
+    /// What there is, of each kind of object.
+    pub struct ObjectCounts {
+        qps: "Queue pairs that there are.",
+        cqs: "Completion queues that there are.",
+        srqs: "Shared receive queues that there are.",
+        mrs: "Memory registrations that there are.",
+        mws: "Memory windows that there are.",
+        pds: "Protection domains that there are.",
+    }
+}
+
 impl HostCounters {
     /// Counts an entry that is no work request under its reason.
     pub(crate) fn count_malformed(&mut self, error: EntryError) {

@@ -36,7 +36,7 @@ mod table;
 mod verbs;
 mod write_combiner;
 
-pub use counters::HostCounters;
+pub use counters::{HostCounters, ObjectCounts};
 pub use event_pipe::{Delivery, EventPipe, drain};
 pub use nic::{Config, Nic, PortEvent};
 pub use objects::{ChannelId, EventTarget, Memory, Mr, OwnerId};

@@ -1,13 +1,13 @@
 //! One device with its port: how packets, doorbells and time reach the engine, and what becomes
 //! of what it says.
 
-use crate::counters::HostCounters;
+use crate::counters::{HostCounters, ObjectCounts};
 use crate::engine_host::ProgramHost;
 use crate::failed_qps::FailedQps;
 use crate::limits::{
     BATCHES_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, MIN_PROBE, RX_BUFFERS, TX_BATCH_BYTES,
 };
-use crate::objects::{EventTarget, OwnerId};
+use crate::objects::{EventTarget, Objects, OwnerId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io;
@@ -108,6 +108,14 @@ impl Nic {
     /// What was counted of programs' memory and rings.
     pub fn counters(&self) -> &HostCounters {
         &self.host.counters
+    }
+
+    /// How many objects there are of each kind.
+    pub fn object_counts(&self) -> ObjectCounts {
+        let Objects { pds, qps, srqs, cqs, mrs, mws } = &self.host.objects;
+        let lens = [pds.len(), qps.len(), srqs.len(), cqs.len(), mrs.len(), mws.len()];
+        let [pds, qps, srqs, cqs, mrs, mws] = lens.map(|len| len as u64);
+        ObjectCounts { qps, cqs, srqs, mrs, mws, pds }
     }
 
     /// What the port has counted.

@@ -38,6 +38,11 @@ impl<T> Numbered<T> {
         self.entries.remove(key)
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(crate) fn by_key(&self, key: u32) -> Option<&T> {
         self.entries.get(key)
     }

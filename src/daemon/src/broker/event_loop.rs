@@ -13,11 +13,12 @@ use super::device::RdmaDevice;
 use super::gather::Gatherings;
 use super::sessions::{Program, Session};
 use super::slots::{DevicePlan, Report, Slots, SlotsBeginning, Watcher};
+use super::snapshot::{Asker, Snapshots};
 use super::sysfs::Sysfs;
 use crate::config::SocketMode;
 use crate::slot_plan::SlotPlan;
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll};
+use mio::{Events, Interest, Poll, Waker};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
@@ -50,6 +51,8 @@ enum Token {
     Slot { slot: usize },
     /// A worker has ended.
     Workers,
+    /// Another thread asks what is counted.
+    Snapshots,
 }
 
 impl Token {
@@ -61,6 +64,7 @@ impl Token {
             Token::Port { device } => (3, device),
             Token::Slot { slot } => (4, slot),
             Token::Workers => (5, 0),
+            Token::Snapshots => (6, 0),
         };
         mio::Token(kind << 16 | index)
     }
@@ -74,6 +78,7 @@ impl Token {
             3 => Token::Port { device: index },
             4 => Token::Slot { slot: index },
             5 => Token::Workers,
+            6 => Token::Snapshots,
             _ => Token::Stop,
         }
     }
@@ -112,6 +117,7 @@ pub(crate) struct EventLoop {
     /// Those of which something is to be freed, in the order of their turns.
     freeing: VecDeque<u64>,
     gatherings: Gatherings,
+    snapshots: Snapshots,
     slots: Slots,
     ctx: BrokerCtx,
     /// The number of the session that came last.
@@ -145,8 +151,10 @@ impl EventLoop {
             of_workers: Token::Workers.to_mio(),
         };
         let slots = SlotsBeginning { plan, tuning, plans, worker, watcher, report };
+        let waker = Waker::new(poll.registry(), Token::Snapshots.to_mio())?;
         let mut event_loop = EventLoop {
             slots: Slots::new(slots)?,
+            snapshots: Snapshots::new(waker),
             poll,
             events: Events::with_capacity(EVENTS_PER_TURN),
             ready: Vec::new(),
@@ -186,6 +194,11 @@ impl EventLoop {
     pub(crate) fn show_devices(&mut self, directory: &Path, mode: SocketMode) -> io::Result<()> {
         self.sysfs = Some(Sysfs::create(directory, mode, &self.ctx.devices)?);
         Ok(())
+    }
+
+    /// By this other threads learn what is counted.
+    pub(crate) fn asker(&self) -> Asker {
+        self.snapshots.asker()
     }
 
     /// Asks to be told when a descriptor becomes readable.
@@ -264,6 +277,8 @@ impl EventLoop {
                 self.slots.reap(now);
                 false
             }
+            // The turn sees to it.
+            Token::Snapshots => false,
         }
     }
 
@@ -284,6 +299,7 @@ impl EventLoop {
         while let Some((session, reply)) = self.gatherings.give_up(&self.ctx, &mut self.slots) {
             self.answer(session, Ok(reply));
         }
+        self.snapshots.go_on(&self.ctx, &mut self.slots, &mut self.gatherings);
         if self.watch.poll_timeout().is_some_and(|at| at <= now) {
             self.ready.push(Token::Watch);
         }
@@ -374,6 +390,7 @@ impl EventLoop {
             // That it has said anything is enough.
             ToBroker::Here => {}
             ToBroker::Found { number, found } => {
+                let Some(found) = self.snapshots.found(slot, number, found) else { return };
                 let complete =
                     self.gatherings.found(&self.ctx, &mut self.slots, slot, number, found);
                 if let Some((session, reply)) = complete {
@@ -523,7 +540,7 @@ impl EventLoop {
         let deadlines = self.ctx.devices.iter().filter_map(RdmaDevice::deadline);
         let deadlines = deadlines.chain(self.accept_again).chain(self.watch.poll_timeout());
         let deadlines = deadlines.chain(self.gatherings.deadline()).chain(self.slots.deadline());
-        let deadlines = deadlines.chain(self.admission.deadline());
+        let deadlines = deadlines.chain(self.admission.deadline()).chain(self.snapshots.deadline());
         let deadline = deadlines.chain(self.end_at()).min();
         let timeout = match has_more {
             true => Some(Duration::ZERO),
@@ -700,6 +717,7 @@ mod tests {
             Token::Port { device: urxe_slot::limits::MAX_DEVICES - 1 },
             Token::Slot { slot: SlotCount::MAX.get() - 1 },
             Token::Workers,
+            Token::Snapshots,
         ];
         for token in tokens {
             assert_eq!(Token::from_mio(token.to_mio()), token);

@@ -123,6 +123,12 @@ impl Gatherings {
         self.go_on(gathering, ctx, slots, None)
     }
 
+    /// A number for a question to a slot, which no other has.
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
     /// When the first slot has had enough time.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.open.values().map(|gathering| gathering.until).min()
@@ -151,9 +157,9 @@ impl Gatherings {
         };
         let (device, viewer) = (gathering.device, gathering.viewer);
         (gathering.slot, gathering.until) = (slot, ctx.now + ANSWER_TIMEOUT);
-        self.last += 1;
-        self.open.insert(self.last, gathering);
-        let question = ToSlot::Question { number: self.last, device, viewer, subject };
+        let number = self.next_number();
+        self.open.insert(number, gathering);
+        let question = ToSlot::Question { number, device, viewer, subject };
         slots.ask(ctx.now, slot, question);
         None
     }

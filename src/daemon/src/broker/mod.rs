@@ -6,6 +6,7 @@
 //!                    │  ▲
 //!                    ▼  └── requests of programs that are not their slot's alone
 //!     cm/  connections between programs, over QP1      gather.rs  `urxe res`, `urxe stat`
+//!      │                                               snapshot.rs  the same for other threads
 //!      └─► device.rs ◄─ addresses and links ─► addresses.rs ─► sysfs/  files, for rdma-core
 //!              └─► sockets.rs  the sockets of an address, for all slots
 //! ```
@@ -25,6 +26,7 @@ mod gather;
 pub(crate) mod sessions;
 mod slot_entry;
 mod slots;
+pub(crate) mod snapshot;
 pub(crate) mod sockets;
 mod sysfs;
 mod worker;

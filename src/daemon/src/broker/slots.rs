@@ -116,6 +116,11 @@ impl Slots {
         self.is_running(slot) && asked_since.is_none_or(|since| now < since + ANSWER_TIMEOUT)
     }
 
+    /// How many sessions a slot serves, and whose it is, if not the daemon's own user's.
+    pub(crate) fn served_by(&self, slot: usize) -> (usize, Option<u32>) {
+        self.entries.get(slot).map_or((0, None), |entry| (entry.sessions, entry.user))
+    }
+
     /// The slot that a new session of a user goes to, which is started if it does not run.
     pub(crate) fn place(
         &mut self,

@@ -158,7 +158,7 @@ fn where_one_slot_serves_all_programs_none_has_its_own() {
 }
 
 /// What a program gets that asks for a slot, and does nothing with it.
-fn asked(socket: &Path) -> Option<[OwnedFd; 2]> {
+pub(crate) fn asked(socket: &Path) -> Option<[OwnedFd; 2]> {
     let mut channel = Channel::connect(socket).unwrap();
     let (reply, fds) = channel.call(&Request::HostSlot, &[]).unwrap();
     matches!(reply, Reply::HostSlot { .. }).then(|| fds.try_into().unwrap())

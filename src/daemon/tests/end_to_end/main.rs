@@ -14,6 +14,7 @@ mod hostile;
 mod isolation;
 mod links;
 mod listing;
+mod metrics;
 mod rules;
 mod scale;
 mod service;

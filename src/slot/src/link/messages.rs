@@ -163,13 +163,14 @@ pub enum Found {
     Counts(Counts),
 }
 
-/// What a slot has counted, each in the order in which its set of counters is listed.
+/// What a slot has counted and what it has, each in the order in which its set is listed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Counts {
     pub engine: Vec<u64>,
     pub port: Vec<u64>,
     pub nic: Vec<u64>,
     pub daemon: Vec<u64>,
+    pub objects: Vec<u64>,
 }
 
 /// Counter by counter.
@@ -185,6 +186,7 @@ impl Add for Counts {
             port: sum(self.port, other.port),
             nic: sum(self.nic, other.nic),
             daemon: sum(self.daemon, other.daemon),
+            objects: sum(self.objects, other.objects),
         }
     }
 }

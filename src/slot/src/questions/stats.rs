@@ -28,7 +28,7 @@ pub(super) fn qps(
     (page, last)
 }
 
-/// What is counted of the whole device, and beside it.
+/// What is counted of the whole device, and beside it, and what it has.
 pub fn counts(nic: &Nic, daemon: &DaemonCounters) -> Counts {
     fn values<'a>(
         counters: impl Iterator<Item = (&'static str, u64, &'static str)> + 'a,
@@ -40,5 +40,6 @@ pub fn counts(nic: &Nic, daemon: &DaemonCounters) -> Counts {
         port: values(nic.port_counters().iter()),
         nic: values(nic.counters().iter()),
         daemon: values(daemon.iter()),
+        objects: values(nic.object_counts().iter()),
     }
 }
