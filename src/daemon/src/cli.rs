@@ -32,7 +32,8 @@ Examples:
 
 Programs find the daemon by its socket: $URXE_SOCKET, or the default that both sides know.
 Programs of rdma-core find its devices as files in the directory beside the socket
-(urxed.sock: urxed.sysfs), through `urxe run` or `urxe sysfs-overlay`.
+(urxed.sock: urxed.sysfs), through `urxe run` or `urxe sysfs-overlay`; `counters` and `hw_counters`
+of a port are written there anew each second.
 The daemon ends on SIGINT or SIGTERM, at once or when --drain says so, or by --linger; SIGHUP does
 nothing.
 Programs that it leaves behind see their work requests flushed, and IBV_EVENT_DEVICE_FATAL.

@@ -92,6 +92,8 @@ pub(crate) struct EventLoop {
     ready: Vec<Token>,
     /// Becomes readable when the daemon is to end.
     stop: OwnedFd,
+    /// Before the files, so that who writes them waits for no snapshot any more.
+    snapshots: Snapshots,
     /// The devices as files. Before the listener, so that it goes first: when the socket is free
     /// for another daemon, so is the directory.
     sysfs: Option<Sysfs>,
@@ -117,7 +119,6 @@ pub(crate) struct EventLoop {
     /// Those of which something is to be freed, in the order of their turns.
     freeing: VecDeque<u64>,
     gatherings: Gatherings,
-    snapshots: Snapshots,
     slots: Slots,
     ctx: BrokerCtx,
     /// The number of the session that came last.
@@ -192,7 +193,7 @@ impl EventLoop {
 
     /// Shows the devices as files from now on.
     pub(crate) fn show_devices(&mut self, directory: &Path, mode: SocketMode) -> io::Result<()> {
-        self.sysfs = Some(Sysfs::create(directory, mode, &self.ctx.devices)?);
+        self.sysfs = Some(Sysfs::create(directory, mode, &self.ctx.devices, self.asker())?);
         Ok(())
     }
 
@@ -211,8 +212,9 @@ impl EventLoop {
     /// lingers. An error means that the loop itself is of no use.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let served = self.serve_all();
-        // Before the slots, so that nobody connects to what is ending.
-        drop((self.sysfs, self.listener));
+        // Before the slots, so that nobody connects to what is ending; and first the snapshots, or
+        // who keeps the files up to date would wait for one.
+        drop((self.snapshots, self.sysfs, self.listener));
         self.slots.end_all();
         served
     }

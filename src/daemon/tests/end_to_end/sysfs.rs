@@ -1,6 +1,6 @@
 //! The devices as files, and when a daemon ends by itself.
 
-use crate::harness::{Client, eventually, fresh_path, start, start_with};
+use crate::harness::{Client, Kind, connected, eventually, fresh_path, start, start_with};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,6 +8,7 @@ use urxe_daemon::{Handle, SocketMode};
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{Reply, Request};
 use urxe_shm::sysfs_directory;
+use urxe_types::SendOp;
 
 fn tree(daemon: &Handle) -> PathBuf {
     sysfs_directory(daemon.socket())
@@ -130,6 +131,38 @@ fn two_devices_are_never_taken_for_each_other() {
     drop(daemon);
     let daemon = start_with(1, |config| config.socket = socket.clone());
     assert_ne!(birthday(&tree(&daemon).join("class/infiniband/urxe0")), first);
+}
+
+#[test]
+fn counters_of_a_port_show_what_was_just_sent() {
+    let daemon = start(2);
+    let ports = |device: &str| tree(&daemon).join("class/infiniband").join(device).join("ports/1");
+    let value =
+        |device: &str, file: &str| read(ports(device).join(file)).trim().parse::<u64>().unwrap();
+    for file in ["counters/port_xmit_data", "hw_counters/sent_pkts", "hw_counters/link_downed"] {
+        assert_eq!(value("urxe0", file), 0, "{file}");
+    }
+    assert_eq!(read(ports("urxe0").join("hw_counters/lifespan")), "1000\n");
+    let (mut a, b) = connected(&daemon, &daemon, Kind::Shared, 4096);
+    let write = SendOp::Write { remote_addr: b.mr.addr, rkey: b.mr.rkey, imm: None };
+    for _ in 0..5 {
+        a.exchange(write, &[a.mr.sge(0, 1000)]);
+    }
+    eventually("the files agree with the statistics", || {
+        let mut counter = |name| a.client.counter("urxe0", name);
+        let (bytes, packets) = (counter("tx_bytes"), counter("tx_datagrams"));
+        assert!(bytes > 5000);
+        let expected = [bytes / 4, bytes / 4, packets, packets, counter("sent_packets")];
+        let told = [
+            "counters/port_xmit_data",
+            "counters/port_rcv_data",
+            "counters/port_xmit_packets",
+            "counters/port_rcv_packets",
+            "hw_counters/sent_pkts",
+        ];
+        (told.map(|file| value("urxe0", file)) == expected).then_some(())
+    });
+    assert_eq!(value("urxe1", "counters/port_xmit_packets"), 0);
 }
 
 /// A daemon that is to end by itself.

@@ -51,6 +51,9 @@ static void opens(void)
     CHECK((file = freopen(CLASS "/urxe0/node_type", "r", file)) && fgetc(file) == '1');
     CHECK(fclose(file) == 0);
     CHECK((file = fopen64(CLASS "/urxe0/node_type", "r")) && fclose(file) == 0);
+    long words;
+    CHECK((file = fopen(CLASS "/urxe0/ports/1/counters/port_xmit_data", "r")));
+    CHECK(fscanf(file, "%ld\n", &words) == 1 && words >= 0 && fclose(file) == 0);
 }
 
 static void looks(void)

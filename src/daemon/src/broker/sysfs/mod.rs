@@ -5,15 +5,20 @@
 //! ([`sysfs_directory`](urxe_shm::sysfs_directory)). Our shim leads a program's look into `/sys`
 //! and `/dev` there; `urxe sysfs-overlay` lays them over the real ones.
 //!
-//! What belongs to a device of `/sys/class` and is not here: `counters` and `hw_counters`, since
-//! ordinary files would show yesterday's numbers; `urxe stat` has today's.
+//! `counters` and `hw_counters` of a port are written anew each second, as far as they have
+//! changed; what they show is thus a second old, and a little more where a slot is slow to answer.
 
+mod counters;
 mod files;
+mod refresh;
 mod tree;
 
+use super::snapshot::Asker;
 use crate::broker::device::RdmaDevice;
 use crate::config::SocketMode;
+use counters::Totals;
 use files::{DeviceView, Files};
+use refresh::Refresh;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
@@ -23,6 +28,8 @@ use urxe_slot::link::LinkState;
 /// The devices of a daemon as files, gone when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Sysfs {
+    /// Before the tree, so that nothing is put there while it is removed.
+    _refresh: Refresh,
     tree: Tree,
     devices: Vec<PublishedFiles>,
 }
@@ -42,7 +49,10 @@ impl Sysfs {
         directory: &Path,
         socket: SocketMode,
         devices: &[RdmaDevice],
+        asker: Asker,
     ) -> io::Result<Sysfs> {
+        let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
+        let counters: Vec<Files> = names.iter().map(|name| Totals::default().files(name)).collect();
         let published = |(index, device): (usize, &RdmaDevice)| {
             let files = files::of_device(view(index, device, &device.gid_table()));
             PublishedFiles { files, of: None }
@@ -50,10 +60,12 @@ impl Sysfs {
         let devices: Vec<PublishedFiles> = devices.iter().enumerate().map(published).collect();
         let tree = Tree::create(directory, directory_mode(socket), |tree| {
             let class = files::of_class();
-            let mut all = devices.iter().map(|device| &device.files).chain([&class]).flatten();
+            let all = devices.iter().map(|device| &device.files).chain(&counters);
+            let mut all = all.chain([&class]).flatten();
             all.try_for_each(|(name, content)| tree.put(name, content))
         })?;
-        Ok(Sysfs { tree, devices })
+        let refresh = Refresh::start(tree.overwriter()?, asker, names)?;
+        Ok(Sysfs { _refresh: refresh, tree, devices })
     }
 
     /// Brings the files of a device up to date. What could not be written is tried again the next

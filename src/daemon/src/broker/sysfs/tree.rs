@@ -70,6 +70,11 @@ impl Tree {
         Ok(rustix::fs::unlinkat(&self.top, name, flags)?)
     }
 
+    /// By this another thread overwrites files.
+    pub(super) fn overwriter(&self) -> io::Result<Overwriter> {
+        Ok(Overwriter { top: self.top.try_clone()? })
+    }
+
     fn try_put(&self, name: &str, content: &str) -> io::Result<()> {
         if name.ends_with('/') {
             return self.make_directory(name);
@@ -96,6 +101,27 @@ impl Tree {
         }
         let mode = Mode::from_raw_mode(0o755);
         Ok(rustix::fs::chmodat(self.top.as_fd(), name, mode, AtFlags::empty())?)
+    }
+}
+
+/// Overwrites files of a tree.
+#[derive(Debug)]
+pub(super) struct Overwriter {
+    top: OwnedFd,
+}
+
+impl Overwriter {
+    /// Gives a file that is there a content that is no shorter than the one it has. It stays the
+    /// same file, so that who has it open and reads it again finds the new content, as in the
+    /// kernel's trees.
+    pub(super) fn overwrite(&self, name: &str, content: &str) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.top, name, flags, Mode::empty())?;
+        // By one call, for those who read meanwhile.
+        match rustix::io::write(&file, content.as_bytes())? {
+            len if len == content.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
     }
 }
 
@@ -130,6 +156,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     /// A place for a tree that no other process uses.
@@ -161,6 +188,21 @@ mod tests {
         assert_eq!(std::fs::read_dir(path.join("class/a")).unwrap().count(), 1, "net is left");
         drop(tree);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_that_is_open_can_be_read_again_after_it_was_overwritten() {
+        let path = fresh_path();
+        let tree = create(&path).unwrap();
+        let open = File::open(path.join("class/a/b")).unwrap();
+        let overwriter = tree.overwriter().unwrap();
+        for content in ["2\n", "30\n"] {
+            overwriter.overwrite("class/a/b", content).unwrap();
+            let mut bytes = [0; 8];
+            let len = open.read_at(&mut bytes, 0).unwrap();
+            assert_eq!(&bytes[..len], content.as_bytes());
+        }
+        assert!(overwriter.overwrite("class/a/c", "").is_err(), "it makes none");
     }
 
     #[test]

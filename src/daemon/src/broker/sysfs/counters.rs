@@ -1,0 +1,215 @@
+//! `counters` and `hw_counters` of a port: which files the kernel has there, and what of ours they
+//! say.
+//!
+//! The first are those of the InfiniBand standard (`PortCounters`), the others those of the
+//! kernel's rxe. What we do not count has no file.
+
+use super::files::Files;
+use crate::broker::snapshot::{DeviceSnapshot, Snapshot};
+use std::collections::BTreeMap;
+use urxe_engine::Counter;
+use urxe_port::PortCounters;
+use urxe_slot::link::Counts;
+
+/// A file, and the sum of which counters it shows.
+struct Row {
+    file: &'static str,
+    /// So many of ours are one of theirs.
+    unit: u64,
+    of: &'static [&'static str],
+}
+
+const fn row(file: &'static str, of: &'static [&'static str]) -> Row {
+    Row { file, unit: 1, of }
+}
+
+/// Amounts of data are in words of 4 bytes.
+const fn words(file: &'static str, of: &'static [&'static str]) -> Row {
+    Row { file, unit: 4, of }
+}
+
+/// What could not be sent.
+const NOT_SENT: &[&str] = &[
+    "tx_too_large",
+    "tx_unreachable",
+    "tx_refused",
+    "tx_forbidden",
+    "tx_no_buffer",
+    "tx_wrong_flow",
+    "tx_failed",
+];
+
+// METRIC-005
+const ROWS: &[Row] = &[
+    words("counters/port_xmit_data", &["tx_bytes"]),
+    words("counters/port_rcv_data", &["rx_bytes"]),
+    row("counters/port_xmit_packets", &["tx_datagrams"]),
+    row("counters/port_rcv_packets", &["rx_datagrams"]),
+    row(
+        "counters/port_rcv_errors",
+        &[
+            "rx_truncated",
+            "rx_malformed",
+            "rx_overflow",
+            "drop_bad_icrc",
+            "drop_too_short",
+            "drop_unknown_opcode",
+            "drop_malformed",
+        ],
+    ),
+    row("counters/port_xmit_discards", NOT_SENT),
+    row("counters/link_downed", &["port_errors"]),
+    row("hw_counters/sent_pkts", &["sent_packets"]),
+    row("hw_counters/rcvd_pkts", &["received_packets"]),
+    row("hw_counters/duplicate_request", &["duplicate_requests"]),
+    row("hw_counters/out_of_seq_request", &["out_of_sequence"]),
+    row("hw_counters/rcvd_rnr_err", &["rnr_naks_received"]),
+    row("hw_counters/send_rnr_err", &["rnr_naks_sent"]),
+    row("hw_counters/rcvd_seq_err", &["sequence_naks_received"]),
+    row("hw_counters/retry_exceeded_err", &["retries_exceeded"]),
+    row("hw_counters/retry_rnr_exceeded_err", &["rnr_retries_exceeded"]),
+    row(
+        "hw_counters/completer_retry_err",
+        &["ack_timeouts", "sequence_naks_received", "implied_naks"],
+    ),
+    row("hw_counters/send_err", NOT_SENT),
+    row("hw_counters/link_downed", &["port_errors"]),
+];
+
+/// For how many milliseconds a value is told again.
+const LIFESPAN_MS: u32 = 1000;
+
+/// What a device has counted since the daemon began, slots that have ended included.
+///
+/// A slot that is started again begins at 0, and a file must not go backwards by that.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    /// What each slot had counted when it was seen last.
+    last: BTreeMap<usize, Vec<u64>>,
+    /// What slots had counted that have begun again since, all together.
+    before: Vec<u64>,
+    /// What is counted of the device as a whole.
+    of_device: Vec<(&'static str, u64)>,
+}
+
+/// The names of what [`Totals`] has of each slot.
+fn names() -> impl Iterator<Item = &'static str> {
+    let engine = Counter::ALL.iter().map(|counter| counter.name());
+    engine.chain(PortCounters::default().iter().map(|(name, ..)| name))
+}
+
+impl Totals {
+    /// Takes in what has been counted of a device until now.
+    pub(super) fn take_in(&mut self, snapshot: &Snapshot, device: usize) {
+        for slot in &snapshot.slots {
+            if let Some(counts) = slot.counts.get(device) {
+                self.take_in_slot(slot.number, counts);
+            }
+        }
+        if let Some(DeviceSnapshot { counters, .. }) = snapshot.devices.get(device) {
+            self.of_device = counters.iter().map(|(name, value, _)| (name, value)).collect();
+        }
+    }
+
+    fn take_in_slot(&mut self, slot: usize, counts: &Counts) {
+        // A slot may have listed more or fewer.
+        let (mut now, ports) = (counts.engine.clone(), PortCounters::default().iter().count());
+        now.resize(Counter::ALL.len(), 0);
+        now.extend(counts.port.iter().copied().chain(std::iter::repeat(0)).take(ports));
+        let last = self.last.insert(slot, now.clone()).unwrap_or_default();
+        // METRIC-006
+        if last.iter().zip(&now).any(|(last, now)| now < last) {
+            self.before.resize(now.len(), 0);
+            for (sum, last) in self.before.iter_mut().zip(last) {
+                *sum = sum.saturating_add(last);
+            }
+        }
+    }
+
+    /// One counter.
+    fn get(&self, name: &str) -> u64 {
+        if let Some((_, value)) = self.of_device.iter().find(|(found, _)| *found == name) {
+            return *value;
+        }
+        let Some(index) = names().position(|found| found == name) else { return 0 };
+        let all = self.last.values().chain([&self.before]);
+        all.filter_map(|counts| counts.get(index)).fold(0, |sum, value| sum.saturating_add(*value))
+    }
+
+    /// The files of a port.
+    pub(super) fn files(&self, device: &str) -> Files {
+        let port = format!("class/infiniband/{device}/ports/1");
+        let content = |row: &Row| {
+            let sum = row.of.iter().fold(0, |sum: u64, name| sum.saturating_add(self.get(name)));
+            (format!("{port}/{}", row.file), format!("{}\n", sum / row.unit))
+        };
+        let lifespan = (format!("{port}/hw_counters/lifespan"), format!("{LIFESPAN_MS}\n"));
+        ROWS.iter().map(content).chain([lifespan]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::counter_meanings;
+
+    fn counts(engine: u64, port: u64) -> Counts {
+        let port = vec![port; PortCounters::default().iter().count()];
+        let engine = vec![engine; Counter::ALL.len()];
+        Counts { engine, port, nic: Vec::new(), daemon: Vec::new(), objects: Vec::new() }
+    }
+
+    fn read(totals: &Totals, file: &str) -> u64 {
+        let files = totals.files("urxe0");
+        files[&format!("class/infiniband/urxe0/ports/1/{file}")].trim().parse().unwrap()
+    }
+
+    #[test]
+    fn every_file_shows_counters_that_there_are() {
+        let all = counter_meanings();
+        for name in ROWS.iter().flat_map(|row| row.of) {
+            assert!(all.iter().any(|(known, _)| known == name), "{name}");
+        }
+        let files: Vec<&str> = ROWS.iter().map(|row| row.file).collect();
+        assert!((1..files.len()).all(|index| !files[..index].contains(&files[index])));
+    }
+
+    #[test]
+    fn data_is_in_words_and_a_file_may_be_a_sum() {
+        let mut totals = Totals::default();
+        totals.take_in_slot(1, &counts(5, 1000));
+        totals.take_in_slot(2, &counts(7, 2000));
+        assert_eq!(read(&totals, "counters/port_xmit_data"), 750);
+        assert_eq!(read(&totals, "counters/port_rcv_packets"), 3000);
+        assert_eq!(read(&totals, "hw_counters/sent_pkts"), 12);
+        assert_eq!(read(&totals, "hw_counters/completer_retry_err"), 36);
+        assert_eq!(read(&totals, "hw_counters/send_err"), 21_000);
+        assert_eq!(read(&totals, "hw_counters/lifespan"), 1000);
+    }
+
+    #[test]
+    fn a_slot_that_begins_again_takes_nothing_away() {
+        let mut totals = Totals::default();
+        totals.take_in_slot(1, &counts(5, 50));
+        totals.take_in_slot(2, &counts(100, 100));
+        // It has ended, and another one begins in its place.
+        totals.take_in_slot(2, &counts(1, 0));
+        assert_eq!(read(&totals, "hw_counters/sent_pkts"), 106);
+        totals.take_in_slot(2, &counts(3, 1));
+        assert_eq!(read(&totals, "hw_counters/sent_pkts"), 108);
+        assert_eq!(read(&totals, "counters/port_xmit_packets"), 151);
+    }
+
+    #[test]
+    fn whatever_a_slot_lists_is_no_more_than_a_number() {
+        let mut totals = Totals::default();
+        let long =
+            Counts { engine: vec![u64::MAX; 500], port: vec![u64::MAX; 500], ..counts(0, 0) };
+        let short = Counts { engine: Vec::new(), port: Vec::new(), ..counts(0, 0) };
+        for counts in [&long, &short, &long] {
+            totals.take_in_slot(3, counts);
+        }
+        assert_eq!(read(&totals, "hw_counters/sent_pkts"), u64::MAX);
+        assert_eq!(read(&totals, "counters/port_xmit_packets"), u64::MAX);
+    }
+}
