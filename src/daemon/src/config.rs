@@ -127,9 +127,10 @@ pub struct Settings {
     /// Answer `GET /metrics` here in the text format of OpenMetrics, for Prometheus and the like:
     /// an address and a TCP port, or the path of a Unix socket [default: nowhere].
     ///
-    /// Metrics are what `urxe stat` counts, with the same names and sentences, each slot of a
-    /// device by itself, with its user. Whoever can connect may read them, as all programs of this
-    /// machine can on a loopback address; a Unix socket has the permissions of --mode.
+    /// Metrics are what `urxe stat` counts, with the same names and sentences, and how many objects
+    /// and paths there are; each slot by itself, with its user. No peer and no program is named.
+    /// Whoever can connect may read them, as all programs of this machine can on a loopback
+    /// address; a Unix socket has the permissions of --mode.
     #[arg(long, value_name = "ADDRESS")]
     #[serde(deserialize_with = "from_text")]
     pub metrics: Option<MetricsAddress>,

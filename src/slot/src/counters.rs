@@ -23,3 +23,19 @@ counters! {
         sleeps: "Times that a slot slept for want of work (whole daemon).",
     }
 }
+
+counters! {
+    /// What all ways to peers that QPs go have together: outward, what goes to peers; inward, what
+    /// comes from them because it was asked for, by READs and atomics.
+    pub struct PathSums {
+        paths: "Ways to peers that queue pairs go.",
+        path_outward_window_bytes: "Bytes that may be under way to peers, on all paths together.",
+        path_outward_in_flight_bytes: "Bytes that are under way to peers, headers included.",
+        path_outward_rate_bytes_per_second: "How fast what goes to peers may go, on all paths that have a rate together.",
+        path_outward_waiting_qps: "Queue pairs that wait, for their path's window or pace, to send to their peers.",
+        path_inward_window_bytes: "Bytes that may be under way from peers as answers to READs and atomics, on all paths together.",
+        path_inward_in_flight_bytes: "Bytes that are under way from peers as answers to READs and atomics.",
+        path_inward_rate_bytes_per_second: "How fast answers to READs and atomics may come, on all paths that have a rate together.",
+        path_inward_waiting_qps: "Queue pairs that wait, for their path's window or pace, to ask their peers.",
+    }
+}

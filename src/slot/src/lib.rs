@@ -34,7 +34,7 @@ pub mod refusal;
 mod resources;
 mod session;
 
-pub use counters::DaemonCounters;
+pub use counters::{DaemonCounters, PathSums};
 pub use numbering::Numbering;
 pub use own::OwnSlot;
 pub use questions::counts;

@@ -11,8 +11,8 @@ use urxe_cm::CmCounter;
 use urxe_engine::Counter;
 use urxe_nic::{HostCounters, ObjectCounts};
 use urxe_port::PortCounters;
-use urxe_slot::DaemonCounters;
 use urxe_slot::link::Counts;
+use urxe_slot::{DaemonCounters, PathSums};
 
 /// The media type of what is written here.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -55,6 +55,8 @@ fn write_all(text: &mut String, snapshot: &Snapshot) -> fmt::Result {
 
     let objects = &mut ObjectCounts::default().iter().map(named);
     gauges(text, objects, &of_slots(snapshot, |counts| &counts.objects))?;
+    let paths = &mut PathSums::default().iter().map(named);
+    gauges(text, paths, &of_slots(snapshot, |counts| &counts.paths))?;
     let sessions = &mut [("sessions", "Programs that are connected.")].into_iter();
     let of_daemon =
         |slot: &SlotSnapshot| (format!("{{{}}}", slot_labels(slot)), vec![slot.sessions as u64]);
@@ -163,6 +165,7 @@ mod tests {
             nic: all(nic),
             daemon: all(daemon),
             objects: all(ObjectCounts::default().iter().count()),
+            paths: all(PathSums::default().iter().count()),
         }
     }
 

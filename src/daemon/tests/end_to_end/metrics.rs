@@ -122,6 +122,54 @@ fn two_scrapes_differ_by_what_was_counted_between_them() {
 }
 
 #[test]
+fn objects_and_sums_of_paths_come_and_go() {
+    let daemon = measured(1);
+    let user = geteuid().as_raw();
+    let told = |gauge: &str| {
+        let text = scrape(&daemon);
+        let of_slot =
+            |slot| format!("urxe_{gauge}{{device=\"urxe0\",slot=\"{slot}\",user=\"{user}\"}}");
+        let samples = samples(&text);
+        [1, 2].map(|slot| samples.get(&of_slot(slot)).copied().unwrap_or(0))
+    };
+    let becomes = |gauge: &str, values: [u64; 2]| {
+        eventually(gauge, || (told(gauge) == values).then_some(()));
+    };
+    let (a, b) = connected(&daemon, &daemon, Kind::Shared, 4096);
+    for gauge in ["qps", "cqs", "mrs", "pds", "paths"] {
+        becomes(gauge, [1, 1]);
+    }
+    assert_eq!(told("srqs"), [0, 0]);
+    assert!(told("path_outward_window_bytes").iter().all(|bytes| *bytes > 4096));
+    drop(a);
+    becomes("qps", [0, 1]);
+    drop(b);
+    for gauge in ["qps", "mrs", "paths"] {
+        becomes(gauge, [0, 0]);
+    }
+}
+
+#[test]
+fn a_scraper_that_takes_nothing_of_its_answer_keeps_no_other_waiting() {
+    let path = fresh_path();
+    // So many that an answer is longer than what a socket holds.
+    let daemon = start_with(32, |config| {
+        config.metrics = Some(path.to_str().unwrap().parse().unwrap());
+    });
+    let ask_only = |_| {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(GET).unwrap();
+        stream
+    };
+    let slow: Vec<UnixStream> = (0..3).map(ask_only).collect();
+    let (head, text) = ask(UnixStream::connect(&path).unwrap(), GET);
+    assert!(head.contains(&format!("Content-Length: {}", text.len())), "{head}");
+    assert!(text.len() > 300_000 && text.ends_with("# EOF\n"), "{} bytes", text.len());
+    drop(slow);
+    drop(daemon);
+}
+
+#[test]
 fn scrapers_that_say_nothing_or_too_much_are_in_nobodys_way() {
     let daemon = measured(1);
     let silent: Vec<TcpStream> = (0..SILENT).map(|_| connect(&daemon)).collect();
@@ -136,9 +184,6 @@ fn scrapers_that_say_nothing_or_too_much_are_in_nobodys_way() {
     let _ = endless.read_to_end(&mut answer);
     let answer = String::from_utf8(answer).unwrap();
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
-    // One that asks and takes nothing of its answer.
-    let mut slow = connect(&daemon);
-    slow.write_all(GET).unwrap();
     scrape(&daemon);
     // All are let go of in the end.
     for mut silent in silent {

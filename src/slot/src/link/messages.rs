@@ -171,6 +171,7 @@ pub struct Counts {
     pub nic: Vec<u64>,
     pub daemon: Vec<u64>,
     pub objects: Vec<u64>,
+    pub paths: Vec<u64>,
 }
 
 /// Counter by counter.
@@ -187,6 +188,7 @@ impl Add for Counts {
             nic: sum(self.nic, other.nic),
             daemon: sum(self.daemon, other.daemon),
             objects: sum(self.objects, other.objects),
+            paths: sum(self.paths, other.paths),
         }
     }
 }

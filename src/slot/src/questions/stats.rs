@@ -1,9 +1,11 @@
 //! Statistics: what a device, its port and its QPs have counted here.
 
-use crate::counters::DaemonCounters;
+use crate::counters::{DaemonCounters, PathSums};
 use crate::link::Counts;
 use crate::session::Program;
 use std::collections::BTreeMap;
+use std::ops::Add;
+use urxe_engine::PathInfo;
 use urxe_nic::{Nic, OwnerId};
 use urxe_shm::control::QpStats;
 
@@ -41,5 +43,25 @@ pub fn counts(nic: &Nic, daemon: &DaemonCounters) -> Counts {
         nic: values(nic.counters().iter()),
         daemon: values(daemon.iter()),
         objects: values(nic.object_counts().iter()),
+        paths: values(sum_of_paths(nic).iter()),
     }
+}
+
+/// What all paths have together. Peers are not named: whoever sees the sums need not be one who may
+/// see the paths.
+fn sum_of_paths(nic: &Nic) -> PathSums {
+    // METRIC-008
+    let paths = nic.device().paths().filter(|path| path.users > 0);
+    let sums = paths.map(|PathInfo { outward, inward, .. }| PathSums {
+        paths: 1,
+        path_outward_window_bytes: outward.window,
+        path_outward_in_flight_bytes: outward.in_flight,
+        path_outward_rate_bytes_per_second: outward.rate.unwrap_or(0),
+        path_outward_waiting_qps: outward.waiting as u64,
+        path_inward_window_bytes: inward.window,
+        path_inward_in_flight_bytes: inward.in_flight,
+        path_inward_rate_bytes_per_second: inward.rate.unwrap_or(0),
+        path_inward_waiting_qps: inward.waiting as u64,
+    });
+    sums.fold(PathSums::default(), Add::add)
 }

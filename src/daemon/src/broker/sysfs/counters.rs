@@ -156,7 +156,8 @@ mod tests {
     fn counts(engine: u64, port: u64) -> Counts {
         let port = vec![port; PortCounters::default().iter().count()];
         let engine = vec![engine; Counter::ALL.len()];
-        Counts { engine, port, nic: Vec::new(), daemon: Vec::new(), objects: Vec::new() }
+        let [nic, daemon, objects, paths] = Default::default();
+        Counts { engine, port, nic, daemon, objects, paths }
     }
 
     fn read(totals: &Totals, file: &str) -> u64 {
