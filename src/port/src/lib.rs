@@ -11,6 +11,8 @@
 //! | [`raw`] | CAP_NET_RAW | written and seen by us, byte for byte |
 //! | [`sim`] | nothing | a seeded network in virtual time |
 //!
+//! [`probe::Probe`] is no port: it asks the network about the way to one.
+//!
 //! [`fault::Fault`] and [`capture::Capture`] are ports around a port ([`Wrapper`]), and any of them
 //! composes: `Capture<Fault<UdpPort>>` is a port like another.
 //!
@@ -25,6 +27,7 @@
 pub mod capture;
 pub mod fault;
 pub mod offload;
+pub mod probe;
 pub mod raw;
 pub mod sim;
 pub mod udp;

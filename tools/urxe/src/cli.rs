@@ -3,7 +3,7 @@
 use crate::error::EXIT_CODES;
 use crate::{
     capture, conform, daemon, demo, devinfo, doctor, explain, manual, output, perf, perf_connect,
-    replay, res, run, stat, sysfs_overlay, why,
+    ping, replay, res, run, stat, sysfs_overlay, why,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -20,6 +20,8 @@ Examples:
       See what such programs lack on this machine.
   urxe daemon --addr 10.0.0.1
       Give this machine an RDMA device on the network.
+  urxe ping 10.0.0.1
+      Is the way to that device open, and if not, what is in it?
   urxe devinfo
       Look at the devices that the daemon has.
   urxe perf write-bw                  on one machine, and
@@ -58,6 +60,7 @@ enum Command {
     #[command(hide = true)]
     DoctorTrial(doctor::TrialArguments),
     Daemon(Box<daemon::Arguments>),
+    Ping(ping::Arguments),
     Devinfo(devinfo::Arguments),
     Perf(perf::Arguments),
     PerfConnect(perf_connect::Arguments),
@@ -102,6 +105,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Doctor(arguments) => return doctor::run(&arguments),
         Command::DoctorTrial(arguments) => return doctor::run_trial(&arguments),
         Command::Daemon(arguments) => return daemon::run(*arguments),
+        Command::Ping(arguments) => return ping::run(&arguments),
         Command::Devinfo(arguments) => devinfo::run(&arguments),
         Command::Perf(arguments) => perf::run(&arguments),
         Command::PerfConnect(arguments) => perf_connect::run(&arguments),
@@ -152,6 +156,8 @@ mod tests {
             ("urxe perf write-bw --size 4X", ["--size", "4X"]),
             ("urxe perf write-bw --depth 0", ["--depth", "0"]),
             ("urxe perf nothing", ["nothing", "write-bw"]),
+            ("urxe ping", ["HOST", "required"]),
+            ("urxe ping far -c 0", ["--count", "0"]),
             ("urxe perf-connect --count 0", ["--count", "0"]),
             ("urxe stat --watch soon", ["--watch", "soon"]),
             ("urxe res everything", ["everything", "qp"]),

@@ -20,6 +20,7 @@ mod path_view;
 mod pattern;
 mod perf;
 mod perf_connect;
+mod ping;
 mod replay;
 mod res;
 mod roce_port;

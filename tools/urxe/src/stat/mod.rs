@@ -3,7 +3,7 @@
 mod client;
 mod view;
 
-pub(crate) use client::StatClient;
+pub(crate) use client::{DeviceStats, StatClient};
 
 use crate::cli::DaemonArguments;
 use crate::error::Error;

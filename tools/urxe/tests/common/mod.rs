@@ -153,12 +153,17 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start() -> Daemon {
+        Daemon::start_with("")
+    }
+
+    /// The same with more arguments, separated by spaces.
+    pub(crate) fn start_with(arguments: &str) -> Daemon {
         let directory = Directory::new();
         let socket = directory.path().join("urxed.sock");
         loop {
             // Other tests run on this machine too: an address may be taken.
             let address = format!("127.50.{}.{}", std::process::id() % 250, number() % 250 + 1);
-            let line = format!("daemon --addr {address} --socket {}", socket.display());
+            let line = format!("daemon --addr {address} --socket {} {arguments}", socket.display());
             let mut process = Process::start(urxe(&line));
             let mut line = String::new();
             process.stderr.as_mut().unwrap().read_line(&mut line).unwrap();

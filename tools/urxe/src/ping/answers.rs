@@ -1,0 +1,238 @@
+//! Asking the peer's connection manager, which every RoCE device has: for a service that is not
+//! there (SIDR REQ on QP1), so that no program has to run. What is counted meanwhile says whether
+//! answers came and were not fit to be taken.
+
+use super::Arguments;
+use super::device::Device;
+use super::port::objected;
+use super::report::{Answers, Facts, Finding, Found, State};
+use super::route::Route;
+use crate::error::Error;
+use crate::latency::Latencies;
+use crate::stat::DeviceStats;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use urxe_verbs::cm::EventChannel;
+use urxe_verbs::{Qp, QpInit, QpType};
+use urxe_wire::ROCE_PORT;
+
+/// The port of the service that is asked for: that of Discard, which nobody offers over RDMA. If
+/// somebody does, that is an answer too.
+const SERVICE: u16 = 9;
+
+/// What came of the questions, and what the device counted meanwhile.
+pub(super) struct Rounds {
+    answers: Answers,
+    counted: Counted,
+    /// Why it was not gone on with.
+    error: Option<Error>,
+}
+
+/// Counters that say why there is no answer: how much they grew.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    received: u64,
+    wrong_icrc: u64,
+    repeats: u64,
+    forbidden: u64,
+    unreachable: u64,
+    dropped_answers: u64,
+    overflow: u64,
+}
+
+impl Counted {
+    fn between(before: &DeviceStats, after: &DeviceStats) -> Counted {
+        let grew = |name| after.get(name).saturating_sub(before.get(name));
+        Counted {
+            received: grew("rx_datagrams"),
+            wrong_icrc: grew("drop_bad_icrc"),
+            repeats: grew("cm_repeats"),
+            forbidden: grew("tx_forbidden"),
+            unreachable: grew("tx_unreachable"),
+            dropped_answers: ["cm_drop_no_message", "cm_drop_foreign", "drop_bad_mad"]
+                .map(grew)
+                .iter()
+                .sum(),
+            overflow: grew("rx_overflow"),
+        }
+    }
+}
+
+/// Asks as often as is wanted, until `stop` is set.
+pub(super) fn ask(
+    device: &Device,
+    peer: SocketAddr,
+    arguments: &Arguments,
+    stop: &AtomicBool,
+) -> Rounds {
+    let mut rounds =
+        Rounds { answers: Answers::default(), counted: Counted::default(), error: None };
+    rounds.error = rounds.run(device, peer, arguments, stop).err();
+    rounds
+}
+
+impl Rounds {
+    fn run(
+        &mut self,
+        device: &Device,
+        mut service: SocketAddr,
+        arguments: &Arguments,
+        stop: &AtomicBool,
+    ) -> Result<(), Error> {
+        service.set_port(SERVICE);
+        let before = device.stats()?;
+        let pd = device.context.alloc_pd()?;
+        let cq = device.context.create_cq(1, None)?;
+        let qp = pd.create_qp(&QpInit { qp_type: QpType::Ud, ..QpInit::new(&cq) })?;
+        let channel = device.context.create_event_channel()?;
+        let mut times = Latencies::new();
+        for round in 0..arguments.count {
+            if round > 0 {
+                sleep(arguments.interval);
+            }
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let start = Instant::now();
+            self.answers.asked += 1;
+            if is_answered(&channel, &qp, service, arguments.timeout)? {
+                times.record(start.elapsed());
+            }
+        }
+        self.counted = Counted::between(&before, &device.stats()?);
+        self.answers.answered = times.len();
+        self.answers.repeated = self.counted.repeats;
+        if times.len() > 0 {
+            let times = times.summary();
+            (self.answers.min_us, self.answers.mean_us, self.answers.max_us) =
+                (times.min, times.mean, times.max);
+        }
+        Ok(())
+    }
+
+    /// Whether the peer answers; `Some` if it does at all.
+    pub(super) fn finding(&self, route: &Route) -> Found<()> {
+        if let Some(error) = &self.error {
+            let says = format!("the device of this machine does not ask: {error}");
+            return (Finding::failed(says, "`urxe doctor` tells what is missing"), None);
+        }
+        let answers = self.answers;
+        let facts = Facts::Answers(answers);
+        if answers.answered == 0 {
+            return (self.silence(route).with(facts), None);
+        }
+        let ms = |us: f64| us / 1e3;
+        let says = format!(
+            "{} of {} questions answered, in {:.3}/{:.3}/{:.3} ms (least/mean/most)",
+            answers.answered,
+            answers.asked,
+            ms(answers.min_us),
+            ms(answers.mean_us),
+            ms(answers.max_us)
+        );
+        let finding = if answers.answered < answers.asked || answers.repeated > 0 {
+            Finding::warning(
+                format!("{says}; {} had to be repeated", answers.repeated),
+                "packets are lost on the way, or other programs of this device lose some: `ping` \
+                 and `ip -s link` show more; RC repairs losses, but slowly",
+            )
+        } else {
+            Finding::ok(says)
+        };
+        (finding.with(facts), Some(()))
+    }
+
+    /// Why there may be no answer.
+    fn silence(&self, route: &Route) -> Finding {
+        // What was said later than was waited for.
+        if let Ok(Some(error)) = route.probe.objection(Duration::ZERO) {
+            return objected(route, &error);
+        }
+        let counted = self.counted;
+        if counted.forbidden > 0 {
+            return objected(route, &io::ErrorKind::PermissionDenied.into());
+        }
+        if counted.unreachable > 0 {
+            return objected(route, &io::ErrorKind::HostUnreachable.into());
+        }
+        if counted.wrong_icrc > 0 {
+            return Finding::failed("what came back has a wrong ICRC", ICRC_ADVICE);
+        }
+        if counted.overflow > 0 || counted.dropped_answers > 0 {
+            return Finding::failed(
+                format!(
+                    "something came back, but was no answer: {} datagrams not understood, {} \
+                     without room",
+                    counted.dropped_answers, counted.overflow
+                ),
+                "`urxe stat --nonzero` shows what was dropped and why",
+            );
+        }
+        let came = match counted.received {
+            0 => "nothing came back",
+            _ => "no answer came back, though other packets did",
+        };
+        let peer = route.peer().ip();
+        let host = match lives(route.peer()) {
+            true => "the host itself is there (it answers TCP)",
+            false => "the host does not answer TCP either",
+        };
+        Finding::failed(
+            format!("{} questions and no answer: {came}; {host}", self.answers.asked),
+            format!(
+                "usual causes: a firewall or security group drops UDP port 4791, here, there or \
+                 between; no RoCEv2 device is on {peer}; its connection manager is missing \
+                 (kernel: `modprobe rdma_cm`). Look there: `urxe stat --nonzero` or `rdma \
+                 statistic` shows what arrived and was dropped, `tcpdump udp port 4791` whether \
+                 anything arrived"
+            ),
+        )
+    }
+
+    /// Whether the invariant CRC of what came was right.
+    pub(super) fn icrc(&self) -> Found<()> {
+        let wrong = self.counted.wrong_icrc;
+        let finding = match wrong {
+            0 => Finding::ok(
+                "no packet came with a wrong one, and a peer checks it before it answers",
+            ),
+            _ => Finding {
+                state: State::Warning,
+                ..Finding::failed(format!("wrong in {wrong} packets that came"), ICRC_ADVICE)
+            },
+        };
+        (finding.with(Facts::Icrc { wrong }), Some(()))
+    }
+}
+
+const ICRC_ADVICE: &str = "something on the way changes what the ICRC covers (NAT, a tunnel or a \
+                           load balancer rewrites addresses or ports) or damages packets (a bad \
+                           cable, a driver): compare captures of both ends";
+
+/// Asks once. Any answer will do, of whatever kind.
+fn is_answered(
+    channel: &EventChannel,
+    qp: &Qp,
+    service: SocketAddr,
+    timeout: Duration,
+) -> Result<bool, Error> {
+    let search = channel.find_service(service, qp, b"")?;
+    match search.wait_found(Some(timeout)) {
+        Ok(_) | Err(urxe_verbs::Error::NoService { .. }) => Ok(true),
+        Err(urxe_verbs::Error::Unreachable { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a host answers at all: by TCP it refuses what it does not offer.
+fn lives(peer: SocketAddr) -> bool {
+    const WAIT: Duration = Duration::from_secs(1);
+    debug_assert_eq!(peer.port(), ROCE_PORT);
+    match TcpStream::connect_timeout(&peer, WAIT) {
+        Ok(_) => true,
+        Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+    }
+}

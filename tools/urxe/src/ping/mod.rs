@@ -1,0 +1,163 @@
+//! `urxe ping`: whether the way to a RoCEv2 device is open, step by step, and what is usually wrong
+//! where it is not.
+//!
+//! [`route`] and [`port`] look at the way as the kernel and the network know it, and need no
+//! device; [`device`] finds one from which [`answers`] asks the peer's connection manager.
+//! [`mod@report`] is what people and programs read.
+
+mod answers;
+mod device;
+mod netlink;
+mod port;
+mod report;
+mod route;
+
+use crate::cli::DaemonArguments;
+use crate::error::Error;
+use crate::{output, units};
+use clap::Args;
+use report::{Finding, Found, Part, Report};
+use signal_hook::consts::SIGINT;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  urxe ping 10.0.0.2
+      Is the way to the RoCEv2 device on 10.0.0.2 open? If not, what is in it?
+  urxe ping node7 --source 10.0.0.1
+      The way from this address of ours, on a machine that has several.
+  urxe ping node7 -c 100 -i 10ms
+      A hundred questions: how many answers come, and how fast.
+  urxe ping node7 --json | jq '.steps[] | select(.state == \"failed\")'
+      For a script.
+
+The peer may be urxe, kernel rxe or a NIC; no program has to run there. The steps:
+  name           the address of HOST
+  route          our address, the interface, its MTU, the router
+  neighbour      whether the peer, or the router, is there (ARP, ND)
+  port           whether anybody says that UDP port 4791 is closed or forbidden (ICMP)
+  path-mtu       up to which RDMA path MTU nobody says that packets are too long (ICMP)
+  device         the device here that asks: a daemon's; without a daemon, one of our own
+  answers        whether the peer's connection manager answers (SIDR REQ on QP1), and how fast:
+                 with the work of both daemons; `urxe perf send-lat` measures latency
+  icrc           whether packets came whose ICRC is wrong
+  traffic-class  not seen from here; says how to see it
+
+The first packets are for a QP that does not exist; the peer counts them as such.
+
+JSON, version 1: version, host, reached, summary, and steps, each with part, state (ok, warning,
+failed, unknown, left-out), says, advice if there is some, took_ms, and what was found: addresses;
+source, interface, interface_mtu, gateway; neighbour, link_address; largest_packet, path_mtu;
+device, address, socket, own; asked, answered, repeated, min_us, mean_us, max_us; wrong.
+
+Exit codes: 0 if the device answers, 1 if not, 2 if the command line makes no sense, 3 if no daemon
+answers at --socket.";
+
+/// Say whether the way to a RoCEv2 device is open, and if not, at which step it ends and why.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// Name or address of the device: urxe, kernel rxe or a NIC.
+    #[arg(value_name = "HOST")]
+    host: String,
+
+    /// How many questions to ask.
+    #[arg(
+        short, long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    count: u32,
+
+    /// Time between an answer and the next question.
+    #[arg(
+        short, long, value_name = "TIME", default_value = "200ms",
+        value_parser = units::parse_duration
+    )]
+    interval: Duration,
+
+    /// How long to wait for each answer. The question is repeated after 134 ms, then after twice
+    /// as long each time.
+    #[arg(
+        short = 'W', long, value_name = "TIME", default_value = "1s",
+        value_parser = units::parse_duration
+    )]
+    timeout: Duration,
+
+    /// Address of this machine to ask from [default: that of the route].
+    #[arg(short = 'I', long, value_name = "ADDR")]
+    source: Option<IpAddr>,
+
+    #[command(flatten)]
+    daemon: DaemonArguments,
+
+    /// Print one JSON object in place of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Looks at the way, and says what it is like.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    match report(arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            output::note(format_args!("urxe ping: {error}"));
+            error.exit_code().into()
+        }
+    }
+}
+
+/// Returns whether the peer's device is reached.
+fn report(arguments: &Arguments) -> Result<bool, Error> {
+    if arguments.daemon.socket.is_some() {
+        // Where there is no daemon there is nothing to look at.
+        urxe_verbs::devices(&arguments.daemon.open_options())?;
+    }
+    let mut report = Report::new(&arguments.host, arguments.json);
+    walk(arguments, &mut report)?;
+    report.end();
+    report.print_end()?;
+    Ok(report.reached)
+}
+
+/// Goes as far as the way does.
+fn walk(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
+    let Some(peers) = report.look(Part::Name, || route::resolve(&arguments.host))? else {
+        return Ok(());
+    };
+    let find = || route::find(&peers, arguments.source);
+    let Some(route) = report.look(Part::Route, find)? else { return Ok(()) };
+    let is_open = report.look(Part::Neighbour, || route::find_neighbour(&route))?.is_some()
+        && report.look(Part::Port, || port::try_port(&route))?.is_some()
+        && report.look(Part::PathMtu, || port::find_path_mtu(&route))?.is_some();
+    if !is_open {
+        return Ok(());
+    }
+    let find = || device::find(&arguments.daemon, &route);
+    let Some(device) = report.look(Part::Device, find)? else { return Ok(()) };
+    // Who is tired of waiting wants to see what was found.
+    let stop = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGINT, stop.clone()).map_err(Error::system("catching SIGINT"))?;
+    let mut rounds = None;
+    let ask =
+        || rounds.insert(answers::ask(&device, route.peer(), arguments, &stop)).finding(&route);
+    let answered = report.look(Part::Answers, ask)?;
+    let (Some(rounds), Some(())) = (rounds, answered) else { return Ok(()) };
+    report.look(Part::Icrc, || rounds.icrc())?;
+    report.look(Part::TrafficClass, traffic_class)?;
+    Ok(())
+}
+
+/// What the network does to the traffic class, with ECN in it, is seen where packets arrive.
+fn traffic_class() -> Found<()> {
+    let finding = Finding::unknown(
+        "whether the network keeps traffic class and ECN is not seen from here",
+        "capture what arrives there (`urxed --capture FILE`, or tcpdump) while something is sent \
+         with a traffic class, and look at it with `urxe capture -r FILE` or Wireshark",
+    );
+    (finding, Some(()))
+}

@@ -1,0 +1,138 @@
+//! `urxe ping`, from the outside: ways that are open, and ways that end somewhere.
+
+mod common;
+
+use common::{Daemon, Directory, json, run, text, urxe};
+use serde_json::Value;
+use std::process::Command;
+
+/// The tool without any daemon that it could find by itself.
+fn alone(line: &str, directory: &Directory) -> Command {
+    let mut command = urxe(line);
+    command.env("URXE_SOCKET", directory.path().join("none.sock"));
+    command
+}
+
+/// What came of a way that is not open.
+fn failure(command: Command) -> Value {
+    let output = run(command);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["version"], &report["reached"]), (&1.into(), &false.into()));
+    report
+}
+
+fn step<'a>(report: &'a Value, part: &str) -> &'a Value {
+    let steps = report["steps"].as_array().unwrap();
+    steps.iter().find(|step| step["part"] == part).unwrap()
+}
+
+/// The parts of a state.
+fn parts<'a>(report: &'a Value, state: &str) -> Vec<&'a str> {
+    let steps = report["steps"].as_array().unwrap().iter();
+    steps.filter(|step| step["state"] == state).map(|step| step["part"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_device_answers_each_question_and_no_program_runs_there() {
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    let report = json(near.urxe(&format!("ping {} -c 3 -i 1ms --json", far.address)));
+    assert_eq!((&report["version"], &report["reached"]), (&1.into(), &true.into()));
+    assert_eq!(parts(&report, "failed"), [""; 0], "{report}");
+    assert_eq!(parts(&report, "unknown"), ["traffic-class"], "{report}");
+    let answers = step(&report, "answers");
+    assert_eq!((&answers["asked"], &answers["answered"]), (&3.into(), &3.into()), "{answers}");
+    assert!(answers["min_us"].as_f64().unwrap() > 0.0, "{answers}");
+    assert!(answers["min_us"].as_f64() <= answers["max_us"].as_f64(), "{answers}");
+    let device = step(&report, "device");
+    assert_eq!(
+        (&device["address"], &device["own"]),
+        (&near.address.as_str().into(), &false.into())
+    );
+    assert_eq!(step(&report, "path-mtu")["path_mtu"], 4096);
+    assert_eq!(far.stat()["counters"]["cm_refused_no_listener"], 3);
+    assert_eq!(far.stat()["counters"]["drop_bad_icrc"], 0, "what is sent first is sound too");
+
+    let told = text(&run(near.urxe(&format!("ping {} -c 1", far.address))).stdout);
+    assert!(told.contains("ok       answers       1 of 1 questions answered"), "{told}");
+    assert!(told.ends_with("path MTU 4096, 1 of 1 questions answered.\n"), "{told}");
+}
+
+#[test]
+fn without_a_daemon_a_device_of_its_own_asks_and_nothing_is_left() {
+    let (far, directory) = (Daemon::start(), Directory::new());
+    let line = format!("ping {} -c 2 -i 1ms --json", far.address);
+    let report = json(alone(&line, &directory));
+    let device = step(&report, "device");
+    assert_eq!((&device["own"], &report["reached"]), (&true.into(), &true.into()), "{report}");
+    let socket = std::path::Path::new(device["socket"].as_str().unwrap());
+    assert!(!socket.parent().unwrap().exists(), "{}", socket.display());
+}
+
+#[test]
+fn where_nothing_listens_it_ends_at_the_port() {
+    let near = Daemon::start();
+    // Of a network that no other test has devices on.
+    let report = failure(near.urxe("ping 127.49.1.1 --json"));
+    assert_eq!(parts(&report, "failed"), ["port"]);
+    assert_eq!(parts(&report, "left-out").len(), 5, "{report}");
+    let port = step(&report, "port");
+    assert!(port["says"].as_str().unwrap().contains("nothing listens"), "{port}");
+    assert!(port["advice"].as_str().unwrap().contains("urxe daemon --addr 127.49.1.1"), "{port}");
+    assert!(report["summary"].as_str().unwrap().contains("ends at port"), "{report}");
+}
+
+#[test]
+fn a_name_without_an_address_ends_it_at_once() {
+    let directory = Directory::new();
+    let report = failure(alone("ping nowhere.invalid --json", &directory));
+    assert_eq!(parts(&report, "failed"), ["name"]);
+    assert!(step(&report, "name")["says"].as_str().unwrap().contains("nowhere.invalid"));
+    let told = text(&run(alone("ping nowhere.invalid", &directory)).stdout);
+    assert!(told.contains("left out route, neighbour"), "{told}");
+    assert!(told.ends_with("The way to nowhere.invalid ends at name.\n"), "{told}");
+}
+
+#[test]
+fn silence_is_told_from_a_host_that_is_not_there() {
+    let [near, far] = [Daemon::start(), Daemon::start_with("--fault drop=100%")];
+    let report = failure(near.urxe(&format!("ping {} -c 2 -W 200ms --json", far.address)));
+    assert_eq!(parts(&report, "failed"), ["answers"], "{report}");
+    let answers = step(&report, "answers");
+    assert_eq!((&answers["asked"], &answers["answered"]), (&2.into(), &0.into()));
+    let says = answers["says"].as_str().unwrap();
+    assert!(says.contains("nothing came back") && says.contains("answers TCP"), "{says}");
+    assert!(answers["advice"].as_str().unwrap().contains("firewall"), "{answers}");
+}
+
+#[test]
+fn answers_that_are_broken_on_the_way_are_named_so() {
+    let [near, far] = [Daemon::start(), Daemon::start_with("--fault corrupt=100%,dir=tx")];
+    let report = failure(near.urxe(&format!("ping {} -c 3 -W 300ms --json", far.address)));
+    let says = step(&report, "answers")["says"].as_str().unwrap();
+    assert!(says.contains("ICRC"), "{report}");
+}
+
+#[test]
+fn lost_packets_are_a_warning_as_long_as_answers_come() {
+    let [near, far] = [Daemon::start(), Daemon::start_with("--fault drop=50%,seed=3")];
+    let output = run(near.urxe(&format!("ping {} -c 8 -i 1ms -W 10s --json", far.address)));
+    assert_eq!(output.status.code(), Some(0));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(parts(&report, "warning"), ["answers"], "{report}");
+    assert!(step(&report, "answers")["repeated"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn a_daemon_that_is_named_must_be_there_and_have_the_address() {
+    let directory = Directory::new();
+    let socket = directory.path().join("none.sock");
+    let output = run(urxe(&format!("ping 127.0.0.1 --socket {}", socket.display())));
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("none.sock"), "{}", text(&output.stderr));
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    let line = format!("ping {} --json --source 192.0.2.1", far.address);
+    let report = failure(near.urxe(&line));
+    let says = step(&report, "route")["says"].as_str().unwrap();
+    assert!(says.contains("192.0.2.1"), "{report}");
+}
