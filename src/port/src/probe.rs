@@ -4,27 +4,55 @@
 //! an error. What nobody says anything of has arrived, or was dropped in silence.
 
 use crate::open;
-use crate::sys::option;
+use crate::sys::{next_error, option};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use socket2::{Protocol, Socket, Type};
+use std::fmt;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use urxe_types::{Extra, Psn, Qpn};
 use urxe_wire::{Bth, Flow, Headers, MAX_UDP_PAYLOAD, OuterHeaders, Part, Request, icrc};
 
-/// A destination that no device has a QP for: next to that of multicast.
-const NO_QP: Qpn = Qpn::new(Qpn::MULTICAST.get() - 1);
+/// QP0, that of subnet management, which RoCE does not have.
+const NO_QP: Qpn = Qpn::new(0);
 
 /// The identification that the kernel gives to what an unconnected socket sends with "don't
 /// fragment".
 const IDENT: u16 = 0;
 
-/// A socket that sends sound RoCEv2 packets which no device answers: they are for a QP that does
-/// not exist, and a device counts them as such.
+/// What was said of a packet that was sent.
+#[derive(Debug)]
+pub struct Objection {
+    /// As an error of the socket: `ECONNREFUSED` if the port is closed, `EMSGSIZE` if the packet is
+    /// too long, `EPERM` if a firewall of this machine forbids it.
+    pub error: io::Error,
+    /// The router or host that says so; `None`: this machine's kernel.
+    pub said_by: Option<IpAddr>,
+}
+
+impl fmt::Display for Objection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.said_by {
+            Some(said_by) => write!(f, "{said_by} says: {}", self.error),
+            None => self.error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Objection {}
+
+impl From<io::Error> for Objection {
+    /// What the kernel says itself.
+    fn from(error: io::Error) -> Objection {
+        Objection { error, said_by: None }
+    }
+}
+
+/// A socket that sends sound RoCEv2 packets which no device answers: they are for QP0, which none
+/// has, and a device drops them as it does all for a QP that it does not know.
 #[derive(Debug)]
 pub struct Probe {
     socket: Socket,
@@ -96,9 +124,8 @@ impl Probe {
     /// fewer than its headers have.
     ///
     /// # Errors
-    /// What was said of an earlier one; `EMSGSIZE` if the kernel knows it to be too long; `EPERM`
-    /// if a firewall of this machine forbids it.
-    pub fn send(&self, ip_len: usize) -> io::Result<()> {
+    /// If the kernel does not send it, or something was said of an earlier one.
+    pub fn send(&self, ip_len: usize) -> Result<(), Objection> {
         let request = Request::Send(Part::Only((), Extra::None));
         let headers = Headers::new(Bth::new(NO_QP, Psn::default()), request);
         let udp_payload = ip_len.saturating_sub(OuterHeaders::len(self.peer.is_ipv6()));
@@ -106,20 +133,19 @@ impl Probe {
         let mut packet = vec![0; udp_payload.max(headers.len() + icrc::LEN)];
         headers.emit(&mut packet);
         icrc::stamp(&self.flow, IDENT, &mut packet);
-        let sent = self.socket.send_to(&packet, &self.peer.into());
-        if sent.is_err() {
-            self.forget_objections();
+        match self.socket.send_to(&packet, &self.peer.into()) {
+            Ok(_) => Ok(()),
+            // Perhaps it is that of an earlier packet.
+            Err(error) => Err(self.take_objection()?.unwrap_or(error.into())),
         }
-        sent.map(drop)
     }
 
-    /// What the network says of packets that were sent, as an error of the socket: `ECONNREFUSED`
-    /// if the peer has no such port open, `EMSGSIZE` if one was too long for a router. `None` if
-    /// nothing is said within `timeout`.
+    /// What is said of packets that were sent: the first of it, after which the rest is forgotten.
+    /// `None` if nothing is said within `timeout`.
     ///
     /// # Errors
     /// If the socket cannot be waited for.
-    pub fn objection(&self, timeout: Duration) -> io::Result<Option<io::Error>> {
+    pub fn objection(&self, timeout: Duration) -> io::Result<Option<Objection>> {
         let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -128,10 +154,9 @@ impl Probe {
             match poll(&mut [PollFd::new(&self.socket, PollFlags::empty())], Some(&wait)) {
                 Ok(0) => return Ok(None),
                 Ok(_) => {
-                    let error = self.socket.take_error()?;
-                    self.forget_objections();
-                    if error.is_some() {
-                        return Ok(error);
+                    let objection = self.take_objection()?;
+                    if objection.is_some() {
+                        return Ok(objection);
                     }
                 }
                 Err(rustix::io::Errno::INTR) => {}
@@ -140,10 +165,16 @@ impl Probe {
         }
     }
 
-    /// Empties the queue of errors: as long as there is one, the socket is ready.
-    fn forget_objections(&self) {
-        let mut byte = [MaybeUninit::uninit()];
-        while self.socket.recv_with_flags(&mut byte, libc::MSG_ERRQUEUE).is_ok() {}
+    /// Empties the queue of errors, without which the socket is not ready; returns the first.
+    fn take_objection(&self) -> io::Result<Option<Objection>> {
+        let mut first = None;
+        while let Some((errno, said_by)) = next_error(self.socket.as_fd())? {
+            let error = io::Error::from_raw_os_error(errno);
+            first.get_or_insert(Objection { error, said_by });
+        }
+        // The next packet would be refused for what was taken here.
+        let pending = self.socket.take_error()?;
+        Ok(first.or(pending.map(Objection::from)))
     }
 }
 
@@ -209,8 +240,9 @@ mod tests {
             let probe = Probe::open(None, closed).unwrap();
             for _ in 0..3 {
                 probe.send(0).unwrap();
-                let error = probe.objection(LONG).unwrap().unwrap();
+                let Objection { error, said_by } = probe.objection(LONG).unwrap().unwrap();
                 assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+                assert_eq!(said_by, Some(closed.ip()));
             }
             assert!(probe.objection(Duration::ZERO).unwrap().is_none(), "it is said once");
         }
@@ -223,8 +255,8 @@ mod tests {
         let mtu = probe.largest_packet().unwrap();
         assert!(mtu >= 1280, "{mtu}");
         option::set(probe.socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU, 1280).unwrap();
-        let error = probe.send(1500).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+        let objection = probe.send(1500).unwrap_err();
+        assert_eq!(objection.error.raw_os_error(), Some(libc::EMSGSIZE));
         probe.send(1280).unwrap();
         assert!(probe.objection(A_MOMENT).unwrap().is_none());
     }

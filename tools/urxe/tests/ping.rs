@@ -52,6 +52,8 @@ fn a_device_answers_each_question_and_no_program_runs_there() {
     assert_eq!(step(&report, "path-mtu")["path_mtu"], 4096);
     assert_eq!(far.stat()["counters"]["cm_refused_no_listener"], 3);
     assert_eq!(far.stat()["counters"]["drop_bad_icrc"], 0, "what is sent first is sound too");
+    let first = &far.stat()["counters"]["drop_unknown_qp"];
+    assert_eq!(*first, 2, "a short one and a long one");
 
     let told = text(&run(near.urxe(&format!("ping {} -c 1", far.address))).stdout);
     assert!(told.contains("ok       answers       1 of 1 questions answered"), "{told}");

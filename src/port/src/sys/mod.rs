@@ -1,6 +1,7 @@
 //! System calls that no crate wraps as we need them: the only `unsafe` of this crate.
 
 mod control;
+mod errors;
 mod message;
 mod name;
 pub(crate) mod option;
@@ -8,6 +9,7 @@ pub(crate) mod packet;
 mod recv;
 mod send;
 
+pub(crate) use errors::next_error;
 pub(crate) use recv::{Received, Receiver};
 pub(crate) use send::{Message, SEND_MAX, Sender};
 

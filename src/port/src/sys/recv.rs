@@ -33,7 +33,7 @@ pub(crate) struct Received {
 
 /// Receives many messages in one call.
 pub(crate) struct Receiver {
-    headers: Headers,
+    pub(super) headers: Headers,
 }
 
 impl Receiver {
@@ -48,6 +48,16 @@ impl Receiver {
         &mut self,
         fd: BorrowedFd<'_>,
         buffers: &mut [Box<[u8]>],
+    ) -> io::Result<usize> {
+        self.recv_queue(fd, buffers, 0)
+    }
+
+    /// The same with more flags, of another queue of the socket for example.
+    pub(super) fn recv_queue(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        buffers: &mut [Box<[u8]>],
+        flags: libc::c_int,
     ) -> io::Result<usize> {
         let headers = &mut self.headers;
         let count = buffers.len().min(headers.messages.len());
@@ -68,7 +78,7 @@ impl Receiver {
                 fd.as_raw_fd(),
                 headers.messages.as_mut_ptr(),
                 count as libc::c_uint,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT | flags,
                 ptr::null_mut(),
             )
         };

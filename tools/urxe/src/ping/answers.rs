@@ -23,6 +23,9 @@ use urxe_wire::ROCE_PORT;
 /// somebody does, that is an answer too.
 const SERVICE: u16 = 9;
 
+/// How long to wait for what is still said of packets that were sent at the beginning.
+const LATE_OBJECTION: Duration = Duration::from_millis(1500);
+
 /// What came of the questions, and what the device counted meanwhile.
 pub(super) struct Rounds {
     answers: Answers,
@@ -147,16 +150,13 @@ impl Rounds {
 
     /// Why there may be no answer.
     fn silence(&self, route: &Route) -> Finding {
-        // What was said later than was waited for.
-        if let Ok(Some(error)) = route.probe.objection(Duration::ZERO) {
-            return objected(route, &error);
-        }
+        let refused = |kind: io::ErrorKind| objected(route, &io::Error::from(kind).into());
         let counted = self.counted;
         if counted.forbidden > 0 {
-            return objected(route, &io::ErrorKind::PermissionDenied.into());
+            return refused(io::ErrorKind::PermissionDenied);
         }
         if counted.unreachable > 0 {
-            return objected(route, &io::ErrorKind::HostUnreachable.into());
+            return refused(io::ErrorKind::HostUnreachable);
         }
         if counted.wrong_icrc > 0 {
             return Finding::failed("what came back has a wrong ICRC", ICRC_ADVICE);
@@ -176,18 +176,24 @@ impl Rounds {
             _ => "no answer came back, though other packets did",
         };
         let peer = route.peer().ip();
-        let host = match lives(route.peer()) {
+        let lives = lives(route.peer());
+        // A router finds out after seconds only that a host is gone.
+        let wait = if lives { Duration::ZERO } else { LATE_OBJECTION };
+        if let Ok(Some(objection)) = route.probe.objection(wait) {
+            return objected(route, &objection);
+        }
+        let host = match lives {
             true => "the host itself is there (it answers TCP)",
             false => "the host does not answer TCP either",
         };
         Finding::failed(
             format!("{} questions and no answer: {came}; {host}", self.answers.asked),
             format!(
-                "usual causes: a firewall or security group drops UDP port 4791, here, there or \
-                 between; no RoCEv2 device is on {peer}; its connection manager is missing \
-                 (kernel: `modprobe rdma_cm`). Look there: `urxe stat --nonzero` or `rdma \
-                 statistic` shows what arrived and was dropped, `tcpdump udp port 4791` whether \
-                 anything arrived"
+                "usual causes: a firewall or security group drops UDP port {ROCE_PORT}, here, \
+                 there or between; NAT changes addresses, so that the ICRC is wrong there; no \
+                 RoCEv2 device is on {peer}; its connection manager is missing (kernel: `modprobe \
+                 rdma_cm`). Look there: `urxe stat --nonzero` or `rdma statistic` shows what \
+                 arrived and was dropped, `tcpdump udp port {ROCE_PORT}` whether anything arrived"
             ),
         )
     }

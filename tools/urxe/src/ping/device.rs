@@ -144,17 +144,14 @@ fn address_of_our_own(source: IpAddr, peer: IpAddr) -> Result<IpAddr, Box<Findin
             format!("{peer} is an address of this machine, and no device is on it"),
             &format!("`urxe daemon --addr {peer}` starts one"),
         )),
-        PortState::Free => Ok(source),
         PortState::Taken(owner) => Err(failed(
             format!("answers would go to {owner}, which has UDP port 4791 of {source}"),
             "only the device that has that port hears answers: if it is a daemon of urxe, name \
              its socket with --socket; if it is kernel rxe, `rping` tests the way from there; \
              else give another address with --source",
         )),
-        PortState::Refused(reason) => Err(failed(
-            format!("UDP port 4791 of {source} cannot be had: {reason}"),
-            "`urxe doctor` tells more",
-        )),
+        // If it is not to be had, the daemon says why better.
+        PortState::Free | PortState::Refused(_) => Ok(source),
     }
 }
 

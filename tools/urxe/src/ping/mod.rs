@@ -47,7 +47,7 @@ The peer may be urxe, kernel rxe or a NIC; no program has to run there. The step
   icrc           whether packets came whose ICRC is wrong
   traffic-class  not seen from here; says how to see it
 
-The first packets are for a QP that does not exist; the peer counts them as such.
+The first packets are for QP0, which no RoCE device has; the peer drops and counts them.
 
 JSON, version 1: version, host, reached, summary, and steps, each with part, state (ok, warning,
 failed, unknown, left-out), says, advice if there is some, took_ms, and what was found: addresses;

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use urxe_port::probe::Probe;
-use urxe_port::watch::Links;
+use urxe_port::watch::{Link, Links};
 use urxe_wire::ROCE_PORT;
 
 /// How long a neighbour may take to be found: the kernel asks three times, once a second.
@@ -25,8 +25,8 @@ const UNKNOWN_WAIT: Duration = Duration::from_millis(100);
 /// A route to the peer.
 pub(super) struct Route {
     pub(super) probe: Probe,
-    /// The interface's number, if that is known.
-    interface: Option<u32>,
+    /// The interface, if that is known.
+    link: Option<Link>,
     /// Who gets the packets first, if the kernel says.
     hop: Option<Hop>,
 }
@@ -40,6 +40,11 @@ impl Route {
     /// The address of the peer.
     pub(super) fn peer(&self) -> SocketAddr {
         self.probe.peer()
+    }
+
+    /// The longest IP packet of the interface, in bytes, if that is known.
+    pub(super) fn interface_mtu(&self) -> Option<u32> {
+        self.link.as_ref().map(|link| link.mtu)
     }
 
     /// The peer is this machine itself.
@@ -127,8 +132,8 @@ pub(super) fn find(peers: &[SocketAddr], source: Option<IpAddr>) -> Found<Route>
         interface_mtu: link.map(|link| link.mtu),
         gateway,
     };
-    let interface = link.map(|link| link.index);
-    (Finding::ok(says).with(facts), Some(Route { probe, interface, hop }))
+    let link = link.cloned();
+    (Finding::ok(says).with(facts), Some(Route { probe, link, hop }))
 }
 
 fn no_route(peer: SocketAddr, source: Option<IpAddr>, error: &io::Error) -> Finding {
@@ -162,12 +167,12 @@ pub(super) fn find_neighbour(route: &Route) -> Found<()> {
     let _ = route.probe.send(0);
     let addr = route.hop.as_ref().and_then(|hop| hop.gateway).unwrap_or(route.peer().ip());
     let what = if addr == route.peer().ip() { "the peer" } else { "the router" };
-    let (Some(interface), Some(_)) = (route.interface, &route.hop) else {
+    let (Some(link), Some(_)) = (&route.link, &route.hop) else {
         return (not_told(what, addr, "netlink is closed to this program"), Some(()));
     };
     let start = Instant::now();
     loop {
-        let neighbour = match netlink::neighbour(interface, addr) {
+        let neighbour = match netlink::neighbour(link.index, addr) {
             Ok(neighbour) => neighbour,
             Err(error) => return (not_told(what, addr, &error.to_string()), Some(())),
         };
