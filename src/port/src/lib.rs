@@ -11,7 +11,7 @@
 //! | [`raw`] | CAP_NET_RAW | written and seen by us, byte for byte |
 //! | [`sim`] | nothing | a seeded network in virtual time |
 //!
-//! [`probe::Probe`] is no port: it asks the network about the way to one.
+//! [`probe::Probe`] and [`echo::Echo`] are no ports: they ask the network about the way to one.
 //!
 //! [`fault::Fault`] and [`capture::Capture`] are ports around a port ([`Wrapper`]), and any of them
 //! composes: `Capture<Fault<UdpPort>>` is a port like another.
@@ -25,6 +25,7 @@
 //! [`raw`] sees the identification and checks exactly.
 
 pub mod capture;
+pub mod echo;
 pub mod fault;
 pub mod offload;
 pub mod probe;

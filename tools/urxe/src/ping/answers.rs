@@ -15,6 +15,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use urxe_port::echo::Echo;
 use urxe_verbs::cm::EventChannel;
 use urxe_verbs::{Qp, QpInit, QpType};
 use urxe_wire::ROCE_PORT;
@@ -22,6 +23,10 @@ use urxe_wire::ROCE_PORT;
 /// The port of the service that is asked for: that of Discard, which nobody offers over RDMA. If
 /// somebody does, that is an answer too.
 const SERVICE: u16 = 9;
+
+/// How long a host may take to answer an ICMP echo, and then to refuse a connection.
+const ECHO_WAIT: Duration = Duration::from_millis(500);
+const TCP_WAIT: Duration = Duration::from_secs(1);
 
 /// How long to wait for what is still said of packets that were sent at the beginning.
 const LATE_OBJECTION: Duration = Duration::from_millis(1500);
@@ -176,15 +181,15 @@ impl Rounds {
             _ => "no answer came back, though other packets did",
         };
         let peer = route.peer().ip();
-        let lives = lives(route.peer());
+        let sign = sign_of_life(route);
         // A router finds out after seconds only that a host is gone.
-        let wait = if lives { Duration::ZERO } else { LATE_OBJECTION };
+        let wait = if sign.is_some() { Duration::ZERO } else { LATE_OBJECTION };
         if let Ok(Some(objection)) = route.probe.objection(wait) {
             return objected(route, &objection);
         }
-        let host = match lives {
-            true => "the host itself is there (it answers TCP)",
-            false => "the host does not answer TCP either",
+        let host = match sign {
+            Some(sign) => format!("the host itself is there (it answers {sign})"),
+            None => "the host answers neither ICMP echo nor TCP".into(),
         };
         Finding::failed(
             format!("{} questions and no answer: {came}; {host}", self.answers.asked),
@@ -233,12 +238,16 @@ fn is_answered(
     }
 }
 
-/// Whether a host answers at all: by TCP it refuses what it does not offer.
-fn lives(peer: SocketAddr) -> bool {
-    const WAIT: Duration = Duration::from_secs(1);
-    debug_assert_eq!(peer.port(), ROCE_PORT);
-    match TcpStream::connect_timeout(&peer, WAIT) {
+/// What a host answers, if it does at all: ICMP echo, or TCP, by which one refuses what it does not
+/// offer.
+fn sign_of_life(route: &Route) -> Option<&'static str> {
+    let echo = Echo::open(route.probe.source(), route.peer());
+    if echo.and_then(|mut echo| echo.comes_back(0, ECHO_WAIT)).unwrap_or(false) {
+        return Some("ICMP echo");
+    }
+    let answers = match TcpStream::connect_timeout(&route.peer(), TCP_WAIT) {
         Ok(_) => true,
         Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
-    }
+    };
+    answers.then_some("TCP")
 }

@@ -1,13 +1,14 @@
 //! `urxe ping`: whether the way to a RoCEv2 device is open, step by step, and what is usually wrong
 //! where it is not.
 //!
-//! [`route`] and [`port`] look at the way as the kernel and the network know it, and need no
-//! device; [`device`] finds one from which [`answers`] asks the peer's connection manager.
+//! [`route`], [`port`] and [`path_mtu`] look at the way as the kernel and the network know it, and
+//! need no device; [`device`] finds one from which [`answers`] asks the peer's connection manager.
 //! [`mod@report`] is what people and programs read.
 
 mod answers;
 mod device;
 mod netlink;
+mod path_mtu;
 mod port;
 mod report;
 mod route;
@@ -40,7 +41,8 @@ The peer may be urxe, kernel rxe or a NIC; no program has to run there. The step
   route          our address, the interface, its MTU, the router
   neighbour      whether the peer, or the router, is there (ARP, ND)
   port           whether anybody says that UDP port 4791 is closed or forbidden (ICMP)
-  path-mtu       up to which RDMA path MTU nobody says that packets are too long (ICMP)
+  path-mtu       up to which RDMA path MTU nobody says that packets are too long (ICMP), and
+                 echoes of that length come back, where the system allows them and the host answers
   device         the device here that asks: a daemon's; without a daemon, one of our own
   answers        whether the peer's connection manager answers (SIDR REQ on QP1), and how fast:
                  with the work of both daemons; `urxe perf send-lat` measures latency
@@ -51,8 +53,8 @@ The first packets are for QP0, which no RoCE device has; the peer drops and coun
 
 JSON, version 1: version, host, reached, summary, and steps, each with part, state (ok, warning,
 failed, unknown, left-out), says, advice if there is some, took_ms, and what was found: addresses;
-source, interface, interface_mtu, gateway; neighbour, link_address; largest_packet, path_mtu;
-device, address, socket, own; asked, answered, repeated, min_us, mean_us, max_us; wrong.
+source, interface, interface_mtu, gateway; neighbour, link_address; largest_packet, path_mtu,
+echoed; device, address, socket, own; asked, answered, repeated, min_us, mean_us, max_us; wrong.
 
 Exit codes: 0 if the device answers, 1 if not, 2 if the command line makes no sense, 3 if no daemon
 answers at --socket.";
@@ -133,7 +135,7 @@ fn walk(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     let Some(route) = report.look(Part::Route, find)? else { return Ok(()) };
     let is_open = report.look(Part::Neighbour, || route::find_neighbour(&route))?.is_some()
         && report.look(Part::Port, || port::try_port(&route))?.is_some()
-        && report.look(Part::PathMtu, || port::find_path_mtu(&route))?.is_some();
+        && report.look(Part::PathMtu, || path_mtu::find(&route))?.is_some();
     if !is_open {
         return Ok(());
     }

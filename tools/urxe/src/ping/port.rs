@@ -1,19 +1,15 @@
-//! What the network says of packets to the peer's UDP port 4791, short and long ones.
+//! What the network says of packets to the peer's UDP port 4791.
 
-use super::report::{Facts, Finding, Found};
+use super::report::{Finding, Found};
 use super::route::Route;
 use std::io;
 use std::time::Duration;
 use urxe_port::probe::Objection;
-use urxe_types::PathMtu;
-use urxe_wire::{Headers, OuterHeaders, ROCE_PORT, icrc, largest_path_mtu};
+use urxe_wire::ROCE_PORT;
 
 /// How long the peer's kernel, or a router, may take to object. What comes later is seen when no
 /// answer came.
 const WAIT: Duration = Duration::from_millis(200);
-
-/// How often a shorter packet is tried: a way rarely becomes narrower more than twice.
-const ATTEMPTS: usize = 8;
 
 /// Whether anybody objects to a short packet.
 pub(super) fn try_port(route: &Route) -> Found<()> {
@@ -89,88 +85,9 @@ pub(super) fn objected(route: &Route, objection: &Objection) -> Finding {
     }
 }
 
-/// The largest path MTU whose packets nobody objects to.
-pub(super) fn find_path_mtu(route: &Route) -> Found<()> {
-    match search(route) {
-        Ok(finding) => (finding, Some(())),
-        Err(objection) => (objected(route, &objection), None),
-    }
-}
-
-fn search(route: &Route) -> Result<Finding, Objection> {
-    let (probe, ipv6) = (&route.probe, route.peer().is_ipv6());
-    let mut largest = probe.largest_packet()?;
-    let longest = OuterHeaders::len(ipv6) + Headers::MAX_LEN + PathMtu::Mtu4096.bytes() + icrc::LEN;
-    for _ in 0..ATTEMPTS {
-        let objection = match probe.send(longest.min(largest as usize)) {
-            Ok(()) => probe.objection(WAIT)?,
-            Err(objection) => Some(objection),
-        };
-        match objection {
-            None => break,
-            // The kernel has noted what fits.
-            Some(objection) if is_too_long(&objection.error) => {
-                let now = probe.largest_packet()?;
-                if now >= largest {
-                    break;
-                }
-                largest = now;
-            }
-            Some(objection) => return Err(objection),
-        }
-    }
-    let path_mtu = largest_path_mtu(largest, ipv6);
-    let facts = Facts::PathMtu { largest_packet: largest, path_mtu };
-    let of_interface = largest_path_mtu(route.interface_mtu().unwrap_or(largest), ipv6);
-    Ok(judge(of_interface, largest, path_mtu).with(facts))
-}
-
-fn judge(of_interface: Option<PathMtu>, largest: u32, path_mtu: Option<PathMtu>) -> Finding {
-    let Some(path_mtu) = path_mtu else {
-        return Finding::failed(
-            format!("IP packets of {largest} bytes at most pass: no RDMA path MTU fits"),
-            "RoCEv2 needs at least 256 bytes and its headers: raise the MTU of the narrowest link",
-        );
-    };
-    if let Some(wider) = of_interface.filter(|of_interface| *of_interface > path_mtu) {
-        return Finding::warning(
-            format!(
-                "IP packets of {largest} bytes at most pass the routers: path MTU {path_mtu} fits, \
-                 and not {wider}, which the interface would take"
-            ),
-            format!(
-                "connect with path MTU {path_mtu} (`-m` of perftest, path_mtu of ibv_modify_qp), \
-                 or raise the MTU of the narrowest link"
-            ),
-        );
-    }
-    Finding::ok(format!(
-        "nobody objects to packets of path MTU {path_mtu}, which fits IP packets of {largest} \
-         bytes; that no router drops long ones in silence, only a transfer shows"
-    ))
-}
-
-fn is_too_long(error: &io::Error) -> bool {
-    rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::MSGSIZE)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::report::State;
     use super::*;
-
-    #[test]
-    fn a_narrower_way_is_a_warning_and_one_without_room_a_failure() {
-        let path_mtu = |bytes| largest_path_mtu(bytes, false);
-        let state =
-            |interface, largest| judge(path_mtu(interface), largest, path_mtu(largest)).state;
-        assert_eq!(state(1500, 1500), State::Ok);
-        assert_eq!(state(9000, 1500), State::Warning);
-        assert_eq!(state(65_536, 65_535), State::Ok, "the kernel's own limit");
-        assert_eq!(state(1500, 256), State::Failed);
-        let narrow = judge(Some(PathMtu::Mtu4096), 1500, Some(PathMtu::Mtu1024));
-        assert!(narrow.says.contains("path MTU 1024 fits, and not 4096"), "{narrow:?}");
-    }
 
     #[test]
     fn each_objection_has_a_cause_of_its_own() {

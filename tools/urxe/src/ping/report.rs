@@ -117,6 +117,8 @@ pub(super) enum Facts {
     PathMtu {
         largest_packet: u32,
         path_mtu: Option<PathMtu>,
+        /// ICMP echoes came back, by which long packets were tried.
+        echoed: bool,
     },
     Device {
         device: String,
@@ -308,7 +310,8 @@ mod tests {
         let mut report = Report::new("far", true);
         report.look(Part::Name, || (Finding::unknown("not seen", "look"), Some(()))).unwrap();
         report.look(Part::Route, || (Finding::warning("lossy", "look"), Some(()))).unwrap();
-        let facts = Facts::PathMtu { largest_packet: 1500, path_mtu: Some(PathMtu::Mtu1024) };
+        let path_mtu = Some(PathMtu::Mtu1024);
+        let facts = Facts::PathMtu { largest_packet: 1500, path_mtu, echoed: true };
         let finding = Finding::ok("fits").with(facts);
         report.look(Part::PathMtu, || (finding, Some(()))).unwrap();
         report.end();
