@@ -2,9 +2,11 @@
 
 mod common;
 
-use common::{Daemon, Directory, json, run, text, urxe};
+use common::{Daemon, Directory, Process, TIMEOUT, json, run, text, urxe};
 use serde_json::Value;
 use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// The tool without any daemon that it could find by itself.
 fn alone(line: &str, directory: &Directory) -> Command {
@@ -118,7 +120,7 @@ fn answers_that_are_broken_on_the_way_are_named_so() {
 #[test]
 fn lost_packets_are_a_warning_as_long_as_answers_come() {
     let [near, far] = [Daemon::start(), Daemon::start_with("--fault drop=50%,seed=3")];
-    let output = run(near.urxe(&format!("ping {} -c 8 -i 1ms -W 10s --json", far.address)));
+    let output = run(near.urxe(&format!("ping {} -c 8 -i 1ms -W 2s --json", far.address)));
     assert_eq!(output.status.code(), Some(0));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(parts(&report, "warning"), ["answers"], "{report}");
@@ -137,4 +139,23 @@ fn a_daemon_that_is_named_must_be_there_and_have_the_address() {
     let report = failure(near.urxe(&line));
     let says = step(&report, "route")["says"].as_str().unwrap();
     assert!(says.contains("192.0.2.1"), "{report}");
+}
+
+#[test]
+fn an_interrupt_ends_the_questions_and_what_came_of_them_is_said() {
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    let line = format!("ping {} -c 100000 -i 10ms --json", far.address);
+    let ping = Process::start(near.urxe(&line));
+    let deadline = Instant::now() + TIMEOUT;
+    while far.stat()["counters"]["cm_refused_no_listener"] == 0 {
+        assert!(Instant::now() < deadline, "no question came");
+        sleep(Duration::from_millis(10));
+    }
+    ping.signal(rustix::process::Signal::INT);
+    let output = ping.output();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let answers = step(&report, "answers");
+    assert!(answers["asked"].as_u64().unwrap() < 100_000, "{answers}");
+    assert_eq!(answers["asked"], answers["answered"], "{answers}");
 }
