@@ -12,7 +12,7 @@ use urxe_engine::{CongestionControl, CongestionParameters, Ecn, RateParameters};
 /// | `on` | as without the option |
 /// | `dcqcn`, `mlx5` | how rates fall and rise: as the DCQCN paper has it, or hardware |
 /// | `ecn=off`, `ecn=agreed`, `ecn=on` | towards whom packets may be marked by switches |
-/// | `delay=1ms` | by how much a round trip may grow before less is sent |
+/// | `delay=500us` | by how much a round trip may grow before less is sent |
 /// | `notify=50us` | the shortest time between two notifications of one QP |
 /// | `fill=25%` | how full the socket buffer is from which what arrives counts as marked |
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Congestion(pub CongestionControl);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "congestion {0:?}: expected off, or a list such as on, dcqcn, mlx5, ecn=off|agreed|on, \
-     delay=1ms, notify=50us, fill=25%"
+     delay=500us, notify=50us, fill=25%"
 )]
 pub struct CongestionError(String);
 

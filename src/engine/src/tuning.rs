@@ -89,7 +89,7 @@ impl Default for CongestionParameters {
     fn default() -> Self {
         CongestionParameters {
             ecn: Ecn::default(),
-            delay_target: Duration::from_millis(1),
+            delay_target: Duration::from_micros(500),
             notification_interval: Duration::from_micros(50),
             receive_fill: 0.25,
             rate: RateParameters::default(),

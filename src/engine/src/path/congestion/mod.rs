@@ -516,7 +516,9 @@ impl Congestion {
         self.calm = if is_calm { self.calm.saturating_add(1) } else { 0 };
         let (lately, least) = round.least.zip(self.least())?;
         let target = self.delay_target(parameters);
-        if self.is_in_slow_start() && lately > least + (least / 4.0).max(target / 4.0) {
+        // What a check finds in its first round is the queue that was there before.
+        let may_end_slow_start = self.is_in_slow_start() && self.check.is_none();
+        if may_end_slow_start && lately > least + (least / 4.0).max(target / 4.0) {
             self.threshold = self.window;
         }
         // A machine that was busy for a moment is no queue: it takes two rounds to show one.
