@@ -18,11 +18,19 @@ struct Taken<T> {
     events: VecDeque<T>,
     /// A thread is reading the pipe; the others wait for it.
     reading: bool,
+    /// How many were read, whoever they were for.
+    #[cfg(feature = "tokio")]
+    read: u64,
 }
 
 impl<T> Default for Inbox<T> {
     fn default() -> Self {
-        let taken = Taken { events: VecDeque::new(), reading: false };
+        let taken = Taken {
+            events: VecDeque::new(),
+            reading: false,
+            #[cfg(feature = "tokio")]
+            read: 0,
+        };
         Inbox { taken: Mutex::new(taken), changed: Condvar::new() }
     }
 }
@@ -59,7 +67,13 @@ impl<T> Inbox<T> {
                 taken.reading = false;
                 self.changed.notify_all();
                 match event? {
-                    Some(event) => taken.events.push_back(event),
+                    Some(event) => {
+                        #[cfg(feature = "tokio")]
+                        {
+                            taken.read += 1;
+                        }
+                        taken.events.push_back(event);
+                    }
                     None => return Ok(None),
                 }
             } else if deadline.is_over() {
@@ -70,6 +84,13 @@ impl<T> Inbox<T> {
                 self.changed.wait(&mut taken);
             }
         }
+    }
+
+    /// How many events were read from the pipe so far. Where it has changed, others may find what
+    /// they wait for here and not in the pipe.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn events_read(&self) -> u64 {
+        self.taken.lock().read
     }
 
     /// Takes out all that were read already and match.
@@ -108,6 +129,7 @@ mod tests {
     }
 
     fn taken<const N: usize>(events: [i32; N]) -> Taken<i32> {
-        Taken { events: events.into(), reading: false }
+        let Inbox { taken, .. } = Inbox::default();
+        Taken { events: events.into(), ..taken.into_inner() }
     }
 }

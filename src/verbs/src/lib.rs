@@ -206,6 +206,8 @@
 
 mod ah;
 mod async_event;
+#[cfg(feature = "tokio")]
+pub mod asynchronous;
 mod attr;
 mod causes;
 pub mod cm;

@@ -88,6 +88,7 @@ fn everything_else(report: &mut Report) {
     report.stage("tests", None, || {
         run_cargo(&["test", "--workspace", "--locked", "--no-fail-fast"], &[])
     });
+    report.stage("the client in tasks", lacks_component("clippy"), asynchronous_client);
     report.stage("seeded faults", None, seeded::check);
     report.stage("bytes from outside", None, fuzz::short);
     report.stage("attacks on a daemon", None, attack::short);
@@ -141,6 +142,15 @@ fn lacks_component(component: &str) -> Option<String> {
         .is_ok_and(|status| status.success());
     (!found)
         .then(|| format!("cargo {component} is not installed: rustup component add {component}"))
+}
+
+/// The client with its feature `tokio`, which nothing else here uses.
+fn asynchronous_client() -> Result {
+    let client = ["--package", "urxe-verbs", "--features", "tokio", "--locked"];
+    let lints = [&["clippy"], &client[..], &["--all-targets", "--", "-D", "warnings"]].concat();
+    run_cargo(&lints, &[])?;
+    run_cargo(&[&["test", "--doc"], &client[..], &["asynchronous"]].concat(), &[])?;
+    run_cargo(&[&["test", "--test", "asynchronous"], &client[..]].concat(), &[])
 }
 
 /// Whether the crates of `src` can be packed, each with those that it needs. Nothing is built.

@@ -227,6 +227,12 @@ impl ChannelInner {
         self.inbox.next(is_wanted, deadline, |deadline| self.read(deadline))
     }
 
+    /// How many events were read so far, for whichever object.
+    #[cfg(feature = "tokio")]
+    pub(super) fn events_read(&self) -> u64 {
+        self.inbox.events_read()
+    }
+
     /// Waits for the outcome of what an object requested, and returns whether it is there. If it is
     /// known to have come already it is only taken, unless another thread has done that.
     pub(super) fn outcome(

@@ -96,18 +96,26 @@ impl Connection {
     /// being made ready; [`Error::DaemonGone`]. The connection is given up, unless there is
     /// another clone of it.
     pub fn wait_established(self, timeout: Option<Duration>) -> Result<Connection, Error> {
+        match self.is_established(timeout)? {
+            true => Ok(self),
+            false => Err(Error::Unreachable { peer: self.0.peer, errno: libc::ETIMEDOUT }),
+        }
+    }
+
+    /// Waits until the connection is established or has failed; `false` if it is neither within
+    /// `timeout`.
+    pub(super) fn is_established(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let inner = &*self.0;
         let has_come = inner.phase() != Phase::Connecting;
         if inner.id.channel.outcome(inner.id.token, has_come, timeout)? {
             // It may be over meanwhile.
-            return Ok(self);
+            return Ok(true);
         }
-        let errno = match inner.phase() {
-            Phase::Established => return Ok(self),
-            Phase::Connecting => libc::ETIMEDOUT,
-            Phase::Closed => libc::ENOTCONN,
-        };
-        Err(Error::Unreachable { peer: inner.peer, errno })
+        match inner.phase() {
+            Phase::Established => Ok(true),
+            Phase::Connecting => Ok(false),
+            Phase::Closed => Err(Error::Unreachable { peer: inner.peer, errno: libc::ENOTCONN }),
+        }
     }
 
     /// Waits until the connection is over, and says whether it is: the peer ended it, or it knows

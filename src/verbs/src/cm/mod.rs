@@ -136,6 +136,8 @@
 //! asks by [`EventChannel::find_service`]. A group is joined by [`EventChannel::join_multicast`],
 //! so that switches and other members hear of it.
 
+#[cfg(feature = "tokio")]
+pub(crate) mod asynchronous;
 mod channel;
 mod connection;
 mod event;
