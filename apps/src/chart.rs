@@ -150,7 +150,7 @@ impl Panel {
                 let (x, y) = chart.backend_coord(&((from + to) / 2., value));
                 let (left, top) = area.get_base_pixel();
                 let centred = Pos::new(HPos::Center, VPos::Bottom);
-                let style = TextStyle::from(small.clone()).pos(centred);
+                let style = ("sans-serif", 11).into_font().color(&GREY).pos(centred);
                 area.draw(&Text::new(short(value), (x - left, y - top - 2), style))?;
             }
         }
@@ -165,9 +165,9 @@ impl Panel {
         for (series, colour) in self.series.iter().zip(COLOURS.iter().cycle()) {
             let square = Rectangle::new([(x, 24), (x + 11, 35)], colour.filled());
             area.draw(&square)?;
-            area.draw(&Text::new(series.name.as_str(), (x + 16, 22), style(14, &BLACK)))?;
-            // Nobody knows how wide letters are where it is shown.
-            x += 34 + 8 * series.name.chars().count() as i32;
+            area.draw(&Text::new(series.name.as_str(), (x + 15, 22), style(13, &BLACK)))?;
+            // How wide letters are is known only where it is shown.
+            x += 30 + 13 * series.name.chars().count() as i32 / 2;
         }
         Ok(())
     }
@@ -289,11 +289,14 @@ fn short(number: f64) -> String {
         1e3.. => (number / 1e3, "k"),
         _ => (number, ""),
     };
-    let digits = if scaled >= 100. { 0 } else { 1 };
+    let digits = match scaled {
+        100.0.. => 0,
+        0.1.. => 1,
+        _ => 3,
+    };
     let text = format!("{scaled:.digits$}");
-    let is_small = scaled > 0. && scaled < 1.;
-    let text = if is_small { format!("{scaled}") } else { text };
-    format!("{}{unit}", text.strip_suffix(".0").unwrap_or(&text))
+    let text = if digits == 0 { &text } else { text.trim_end_matches('0').trim_end_matches('.') };
+    format!("{text}{unit}")
 }
 
 fn bytes(count: f64) -> String {
@@ -377,7 +380,9 @@ mod tests {
 
     #[test]
     fn numbers_that_are_written_shortly_are_the_same_numbers() {
-        for (number, text) in [(0., "0"), (0.1, "0.1"), (12.34, "12.3"), (999., "999")] {
+        for (number, text) in
+            [(0., "0"), (0.01, "0.01"), (0.6016, "0.6"), (12.34, "12.3"), (999., "999")]
+        {
             assert_eq!(short(number), text);
         }
         for (number, text) in [(1000., "1k"), (118_400., "118k"), (2.5e6, "2.5M")] {

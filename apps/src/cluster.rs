@@ -35,10 +35,13 @@ pub struct Cluster {
     /// Use the daemon at this socket, on whose devices the nodes take turns, and start none.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Give each node a network namespace, a link to a bridge, and a daemon of its own there: packets
-    /// then go by the same way, and in as many pieces, as between machines. Needs root.
-    #[arg(long, conflicts_with_all = ["socket", "here", "rank"])]
+    /// Give each node a network namespace, a link to a bridge, and a daemon of its own there:
+    /// packets then go by the same way, and in as many pieces, as between machines. Needs root.
+    #[arg(long, conflicts_with_all = ["socket", "here"])]
     namespaces: bool,
+    /// Have each node run its NIC itself, in a thread of its own, and not the daemon.
+    #[arg(long)]
+    in_process: bool,
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
@@ -77,7 +80,7 @@ enum Line<R> {
 
 impl Cluster {
     /// Runs `node` in a process for each node, and collects what they return. There are as many as
-    /// is said here if the arguments do not say it, and they are started with these arguments added.
+    /// is said here if the arguments do not say it; they are started with these arguments added.
     ///
     /// # Errors
     /// [`Error::Node`] if a node failed, except one that was to be killed; else what
@@ -111,6 +114,9 @@ impl Cluster {
             options = options.socket(socket);
         }
         let devices = urxe_verbs::devices(&options)?;
+        if self.in_process {
+            options = options.in_process();
+        }
         let context = Context::open(&options.device(&devices[rank % devices.len()].name))?;
         let stream = TcpStream::connect(self.meet).map_err(Error::io("joining the other nodes"))?;
         let meeting = BufReader::new(stream);

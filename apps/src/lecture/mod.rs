@@ -1,5 +1,5 @@
-//! Latency and bandwidth as lectures show them: node 1 asks node 0, by 8 bytes, and gets an answer of
-//! so many, by TCP sockets and by RDMA. Once it is asked as soon as it has answered, which shows
+//! Latency and bandwidth as lectures show them: node 1 asks node 0, by 8 bytes, and gets an answer
+//! of so many, by TCP sockets and by RDMA. Once it is asked as soon as it has answered, which shows
 //! latency; and once many requests are under way, which shows bandwidth.
 
 mod rdma;

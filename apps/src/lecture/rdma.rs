@@ -1,5 +1,5 @@
-//! Asking over a reliable connection: by a SEND, which is answered by a SEND or a WRITE; or by a READ,
-//! which needs no answer.
+//! Asking over a reliable connection: by a SEND, which is answered by a SEND or a WRITE; or by a
+//! READ, which needs no answer.
 
 use super::{Arguments, By, CLIENT, Client, Request, SERVER};
 use crate::cluster::Node;

@@ -103,8 +103,8 @@ impl Arguments {
 
 const SERVER: usize = 0;
 
-/// With [`Tricks::Unsignaled`], one in so many has a completion all the same: that makes room in the
-/// send queue, which holds four times as many.
+/// With [`Tricks::Unsignaled`], one in so many has a completion all the same: that makes room in
+/// the send queue, which holds four times as many.
 const SIGNALED_EVERY: u32 = 32;
 
 /// Numbers that were given out, or received. Two that are equal are almost certainly the same, each

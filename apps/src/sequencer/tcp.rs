@@ -1,6 +1,6 @@
 //! The sequencer over TCP sockets: a thread for each client, a byte for each request. With
-//! [`Tricks::Batch`], all that can be sent goes by one system call, as a list of work requests does;
-//! the other tricks have no like here.
+//! [`Tricks::Batch`], all that can be sent goes by one system call, as a list of work requests goes
+//! by one doorbell; the other tricks have no like here.
 
 use super::{Arguments, Received, SERVER, Tricks};
 use crate::cluster::Node;

@@ -1,6 +1,6 @@
 //! The sequencer by memory: a WRITE into the server's for each request, and one into the client's
-//! for its answer. Both sides poll their own memory; no receive is posted, and nothing completes but
-//! WRITEs.
+//! for its answer. Both sides poll their own memory; no receive is posted, and nothing completes
+//! but WRITEs.
 
 use super::{Arguments, Received, SERVER, SIGNALED_EVERY, Tricks};
 use crate::cluster::Node;
