@@ -74,7 +74,9 @@ impl<A: Application> Run<A> {
         }
         let chart = A::chart(&summaries);
         if let Some(path) = &self.svg {
-            chart.save(path)?;
+            let given = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+            let command = ["urxe-apps".into()].into_iter().chain(given).collect::<Vec<_>>();
+            chart.save(path, &command.join(" "))?;
         }
         self.shown(&summaries, &chart)
     }

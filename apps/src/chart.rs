@@ -81,29 +81,34 @@ const COLOURS: [RGBColor; 7] = [
 const GREY: RGBColor = RGBColor(0x66, 0x66, 0x66);
 /// In pixels.
 const WIDTH: u32 = 960;
-const HEIGHT: u32 = 420;
+const HEIGHT: u32 = 432;
 const TITLE_HEIGHT: u32 = 44;
+const COMMAND_HEIGHT: u32 = 14;
 const LEGEND_HEIGHT: i32 = 44;
 
 impl Chart {
-    /// Draws it as an SVG.
+    /// Draws it as an SVG, with the command that made it.
     ///
     /// # Errors
     /// [`Error::Picture`] if the file cannot be written.
-    pub fn save(&self, path: &Path) -> Result<(), Error> {
+    pub fn save(&self, path: &Path, command: &str) -> Result<(), Error> {
         let mut svg = String::new();
-        let drawn =
-            self.draw(SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area());
-        drawn.map_err(|error| Error::Picture(error.to_string()))?;
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
+        self.draw(&area, command).map_err(|error| Error::Picture(error.to_string()))?;
+        drop(area);
         std::fs::write(path, svg).map_err(Error::io("writing the picture"))
     }
 
-    fn draw(&self, area: DrawingArea<SVGBackend<'_>, Shift>) -> Drawn {
+    fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>, command: &str) -> Drawn {
         area.fill(&WHITE)?;
         let style = ("sans-serif", 19).into_font().color(&BLACK);
         area.draw(&Text::new(self.title.as_str(), (16, 14), style))?;
-        let (_, area) = area.split_vertically(TITLE_HEIGHT);
-        let areas = area.split_evenly((1, self.panels.len().max(1)));
+        let corner = Pos::new(HPos::Right, VPos::Bottom);
+        let style = ("monospace", 11).into_font().color(&GREY).pos(corner);
+        let place = (WIDTH as i32 - 22, HEIGHT as i32 - 6);
+        area.draw(&Text::new(command, place, style))?;
+        let inner = area.margin(TITLE_HEIGHT, COMMAND_HEIGHT, 0, 0);
+        let areas = inner.split_evenly((1, self.panels.len().max(1)));
         self.panels.iter().zip(&areas).try_for_each(|(panel, area)| panel.draw(area))?;
         Ok(area.present()?)
     }
@@ -368,10 +373,12 @@ mod tests {
     #[test]
     fn the_picture_has_a_bar_for_each_number_and_names_that_are_safe_in_xml() {
         let path = std::env::temp_dir().join(format!("urxe-chart-{}.svg", std::process::id()));
-        chart().save(&path).unwrap();
+        chart().save(&path, "urxe-apps --svg <FILE>").unwrap();
         let svg = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        for text in ["A &lt;sequencer&gt;", "send &amp; receive", "2.5k", "40"] {
+        for text in
+            ["A &lt;sequencer&gt;", "--svg &lt;FILE&gt;", "send &amp; receive", "2.5k", "40"]
+        {
             assert!(svg.contains(text), "{text} is missing in {svg}");
         }
         // The background, a square for each series, and the bars.

@@ -81,7 +81,7 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t = Tricks::None)]
     tricks: Tricks,
     /// Requests of each client.
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 50_000)]
     requests: u32,
     /// Requests of a client that are under way at a time.
     #[arg(long, default_value_t = 16, value_parser = value_parser!(u32).range(1..=64))]
