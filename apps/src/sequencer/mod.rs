@@ -58,7 +58,7 @@ impl By {
 pub enum Tricks {
     /// Nothing.
     None,
-    /// Answers are in the work request, not in a memory region.
+    /// What is sent is in the work request, not in a memory region.
     Inline,
     /// Only one in 32 SENDs or WRITEs has a completion.
     Unsignaled,
