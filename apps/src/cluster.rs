@@ -6,43 +6,48 @@
 //! machine reaches the address, is as good.
 
 use crate::error::Error;
+use crate::namespaces::Namespaces;
 use clap::{Args, value_parser};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use tempfile::TempDir;
 use urxe_daemon::testing::TestDaemon;
+use urxe_daemon::{Config, Daemon, Handle};
 use urxe_port::fault::FaultSpec;
 use urxe_verbs::{Context, OpenOptions};
 
 /// How many nodes there are, and where.
 #[derive(Args, Clone, Debug)]
 pub struct Cluster {
-    /// How many nodes there are; each is a process.
-    #[arg(long, default_value_t = 4, value_parser = value_parser!(u8).range(2..=64))]
-    pub nodes: u8,
+    /// How many nodes there are; each is a process [default: 4; of `lecture` 2].
+    #[arg(long, value_parser = value_parser!(u8).range(2..=64))]
+    nodes: Option<u8>,
     /// What is wrong with the network, such as `drop=0.5%`; `urxed --help` lists the faults.
     #[arg(long, value_name = "SPEC")]
     fault: Option<FaultSpec>,
     /// Use the daemon at this socket, on whose devices the nodes take turns, and start none.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Give each node a network namespace, a link to a bridge, and a daemon of its own there:
+    /// packets then go by the same way, and in as many pieces, as between machines. Needs root.
+    #[arg(long, conflicts_with_all = ["socket", "here"])]
+    namespaces: bool,
+    /// Have each node run its NIC itself, in a thread of its own, and not the daemon.
+    #[arg(long)]
+    in_process: bool,
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
     /// Where the nodes meet, over TCP, before they can talk RDMA. Nodes on other machines need an
     /// address that they reach.
-    #[arg(
-        long,
-        value_name = "IP:PORT",
-        default_value = "127.0.0.1:0",
-        // What the launcher appends counts.
-        overrides_with = "meet"
-    )]
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     meet: SocketAddr,
     /// How many of the nodes are started here, from rank 0 on [default: all]; the others are
     /// started by hand, with the same arguments and `--rank`.
@@ -51,6 +56,9 @@ pub struct Cluster {
     /// Be this node, from 0 on, of those that meet at `--meet`.
     #[arg(long)]
     rank: Option<u8>,
+    /// Start a daemon for this node alone, on this address of this machine; with `--rank`.
+    #[arg(long, value_name = "IP", requires = "rank", conflicts_with = "socket")]
+    address: Option<IpAddr>,
 }
 
 /// What became of a run.
@@ -71,65 +79,98 @@ enum Line<R> {
 }
 
 impl Cluster {
-    /// Runs `node` in a process for each node, and collects what they return.
+    /// Runs `node` in a process for each node, and collects what they return. There are as many as
+    /// is said here if the arguments do not say it; they are started with these arguments added.
     ///
     /// # Errors
     /// [`Error::Node`] if a node failed, except one that was to be killed; else what
     /// kept nodes from being started, or this one from its end.
-    pub fn run<R, F>(&self, node: F) -> Result<Ran<R>, Error>
+    pub fn run<R, F>(&self, nodes: u8, added: &[OsString], node: F) -> Result<Ran<R>, Error>
     where
         R: Serialize + DeserializeOwned + Send,
         F: FnOnce(Node) -> Result<R, Error>,
     {
+        let nodes = usize::from(self.nodes.unwrap_or(nodes));
         match self.rank {
             Some(rank) => {
-                let report = node(self.join(rank.into())?)?;
+                let report = node(self.join(nodes, rank.into())?)?;
                 print_line(&Line::Report(report))?;
                 Ok(Ran::Node)
             }
-            None => self.launch().map(Ran::Launcher),
+            None => self.launch(nodes, added).map(Ran::Launcher),
         }
     }
 
-    fn join(&self, rank: usize) -> Result<Node, Error> {
-        let nodes = usize::from(self.nodes);
+    /// Whether this process is to be a node, and not to start some.
+    pub fn is_node(&self) -> bool {
+        self.rank.is_some()
+    }
+
+    fn join(&self, nodes: usize, rank: usize) -> Result<Node, Error> {
+        let daemon = self.address.map(|address| self.own_daemon(address)).transpose()?;
         let mut options = OpenOptions::new();
-        if let Some(socket) = &self.socket {
+        let own = daemon.as_ref().map(|(handle, _)| handle.socket());
+        if let Some(socket) = own.or(self.socket.as_deref()) {
             options = options.socket(socket);
         }
         let devices = urxe_verbs::devices(&options)?;
+        if self.in_process {
+            options = options.in_process();
+        }
         let context = Context::open(&options.device(&devices[rank % devices.len()].name))?;
         let stream = TcpStream::connect(self.meet).map_err(Error::io("joining the other nodes"))?;
-        let mut node = Node { rank, nodes, context, meeting: BufReader::new(stream) };
+        let meeting = BufReader::new(stream);
+        let mut node = Node { rank, nodes, context, meeting, _daemon: daemon };
         node.send(&rank)?;
         Ok(node)
     }
 
-    fn launch<R: DeserializeOwned + Send>(&self) -> Result<Vec<Option<R>>, Error> {
-        let nodes = usize::from(self.nodes);
+    /// A daemon for this node alone, and the directory of its socket.
+    fn own_daemon(&self, address: IpAddr) -> Result<(Handle, TempDir), Error> {
+        let directory = TempDir::with_prefix("urxe-apps-");
+        let directory = directory.map_err(Error::io("making a directory for the socket"))?;
+        let mut config = Config::new([address]);
+        config.socket = directory.path().join("urxed.sock");
+        config.fault = self.fault.clone();
+        Ok((Daemon::start(config)?, directory))
+    }
+
+    fn launch<R: DeserializeOwned + Send>(
+        &self,
+        nodes: usize,
+        added: &[OsString],
+    ) -> Result<Vec<Option<R>>, Error> {
         if self.fault.is_some() && self.socket.is_some() {
             let text = "--fault is for a daemon that is started here, not for that at --socket";
             return Err(Error::Usage(text));
         }
-        let daemon = match self.socket {
-            Some(_) => None,
-            None => {
+        let network = self.namespaces.then(|| Namespaces::new(nodes)).transpose()?;
+        let daemon = match self.socket.is_some() || network.is_some() {
+            true => None,
+            false => {
                 Some(TestDaemon::start_with(nodes, |config| config.fault = self.fault.clone())?)
             }
         };
-        let listener = TcpListener::bind(self.meet).map_err(Error::io("listening at --meet"))?;
+        let meet = network.as_ref().map_or(self.meet, |network| (network.here(), 0).into());
+        let listener = TcpListener::bind(meet).map_err(Error::io("listening at --meet"))?;
         let meet = listener.local_addr().map_err(Error::io("listening at --meet"))?;
         thread::spawn(move || serve_meeting(&listener, nodes));
         let start = |rank: usize| {
-            let mut command = Command::new("/proc/self/exe");
-            command.args(std::env::args_os().skip(1)).arg(format!("--rank={rank}"));
-            command.arg(format!("--meet={meet}"));
-            if let Some(daemon) = &daemon {
+            let program = std::env::current_exe().map_err(Error::io("finding this program"))?;
+            let mut command = match &network {
+                Some(network) => network.command(rank, &program),
+                None => Command::new(program),
+            };
+            command.args(std::env::args_os().skip(1)).args(added);
+            command.arg(format!("--rank={rank}")).arg(format!("--meet={meet}"));
+            if let Some(network) = &network {
+                command.arg(format!("--address={}", network.address(rank)));
+            } else if let Some(daemon) = &daemon {
                 command.arg("--socket").arg(daemon.socket());
             }
             command.stdout(Stdio::piped()).spawn().map_err(Error::io("starting a node"))
         };
-        let here = usize::from(self.here.unwrap_or(self.nodes)).min(nodes);
+        let here = self.here.map_or(nodes, usize::from).min(nodes);
         let mut children = (0..here).map(start).collect::<Result<Vec<_>, _>>()?;
         let outputs: Vec<_> = children.iter_mut().map(|child| child.stdout.take()).collect();
         let children = Mutex::new(children);
@@ -219,6 +260,8 @@ pub struct Node {
     /// Its device.
     pub context: Context,
     meeting: BufReader<TcpStream>,
+    // It ends after the device was closed.
+    _daemon: Option<(Handle, TempDir)>,
 }
 
 impl Node {

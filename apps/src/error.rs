@@ -32,6 +32,15 @@ pub enum Error {
     /// Arguments contradict each other.
     #[error("{0}")]
     Usage(&'static str),
+    /// The arguments of a way to run an application do not go with those that were given.
+    #[error("{0}")]
+    Arguments(String),
+    /// There could be no network for the nodes.
+    #[error("making a network of namespaces: {0}")]
+    Network(String),
+    /// No picture could be drawn.
+    #[error("drawing the picture: {0}")]
+    Picture(String),
     /// A guarantee of the algorithm was broken.
     #[error("{0}")]
     Broken(String),

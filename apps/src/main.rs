@@ -6,14 +6,16 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use urxe_apps::application::Run;
 use urxe_apps::sst::two_phase;
-use urxe_apps::{atomic, kv, rdmc, sequencer, smc};
+use urxe_apps::{atomic, kv, lecture, rdmc, sequencer, smc};
 
 /// What RDMA is for: known algorithms, each on several processes of this machine.
 ///
 /// Each command starts a daemon with a device for each node, and a process for each node, shows
-/// what came of it, and leaves nothing behind. Needs no privilege and no hardware.
+/// what came of it, and leaves nothing behind. Needs no privilege and no hardware. With `--table` a
+/// command runs in all the ways that are worth comparing, and with `--svg FILE` it draws them.
 #[derive(Parser, Debug)]
-#[command(version)]
+// What stands behind counts: so a way to run is the arguments of a person, and its own.
+#[command(version, args_override_self = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -33,6 +35,8 @@ enum Command {
     Kv(Run<kv::Arguments>),
     /// Sequencer: node 0 gives out numbers, to all others, in one of many ways.
     Sequencer(Run<sequencer::Arguments>),
+    /// Latency and bandwidth over sizes: TCP sockets, SEND, WRITE and READ, as lectures show them.
+    Lecture(Run<lecture::Arguments>),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
         Command::Atomic(run) => run.run(),
         Command::Kv(run) => run.run(),
         Command::Sequencer(run) => run.run(),
+        Command::Lecture(run) => run.run(),
     };
     match ran {
         Ok(text) => {

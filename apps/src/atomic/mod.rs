@@ -7,6 +7,7 @@
 pub mod group;
 
 use crate::application::Application;
+use crate::chart::{Across, Chart, Panel, Series};
 use crate::cluster::Node;
 use crate::error::Error;
 use crate::mesh::Mesh;
@@ -52,6 +53,8 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     nodes: usize,
+    /// Bytes of a message.
+    size: u32,
     /// Who was left in the end.
     members: Vec<usize>,
     /// How many messages of each node were delivered.
@@ -86,13 +89,40 @@ impl Application for Arguments {
             && reports.iter().enumerate().all(is_right)
             && members.len() + usize::from(self.kill.is_some()) == nodes;
         let seconds = left.iter().map(|report| report.elapsed.as_secs_f64()).fold(0., f64::max);
-        (Summary { nodes, members, delivered, seconds, agreed }, agreed)
+        (Summary { nodes, size: self.size, members, delivered, seconds, agreed }, agreed)
+    }
+
+    fn ways() -> Vec<String> {
+        let of = |size| [2, 4, 6, 8].map(|nodes| format!("--size {size} --nodes {nodes}"));
+        [64, 1024, 16384].into_iter().flat_map(of).collect()
+    }
+
+    fn chart(summaries: &[Summary]) -> Chart {
+        let panel = |title: &str, value: fn(&Summary) -> f64| {
+            let point = |of: &Summary| (format!("{} bytes", of.size), (of.nodes as f64, value(of)));
+            let series = Series::group(summaries.iter().map(point));
+            Panel { title: title.into(), across: Across::Count("nodes"), series }
+        };
+        Chart {
+            title: "Messages that all nodes deliver in the same order".into(),
+            panels: vec![
+                panel("messages a second, which all nodes deliver", Summary::rate),
+                panel("MB/s to each node", |of| of.rate() * f64::from(of.size) / 1e6),
+            ],
+        }
+    }
+}
+
+impl Summary {
+    /// Messages a second, of all senders.
+    fn rate(&self) -> f64 {
+        self.delivered.iter().sum::<u64>() as f64 / self.seconds
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Summary { nodes, members, delivered, seconds, agreed } = self;
+        let Summary { nodes, members, delivered, agreed, seconds, .. } = self;
         let state = if *agreed { "in the same order at all" } else { "WITHOUT AGREEMENT" };
         let count: u64 = delivered.iter().sum();
         write!(
@@ -100,7 +130,7 @@ impl fmt::Display for Summary {
             "{count} messages delivered {state}, {} of {nodes} nodes left: {seconds:.3} s, {:.0} \
              messages a second",
             members.len(),
-            count as f64 / seconds,
+            self.rate(),
         )?;
         let mut dead = (0..*nodes).filter(|rank| !members.contains(rank));
         dead.try_for_each(|rank| {

@@ -10,6 +10,7 @@ pub mod table;
 pub mod ycsb;
 
 use crate::application::Application;
+use crate::chart::{Across, Chart, Panel, Series};
 use crate::cluster::Node;
 use crate::connect::{Peer, connect_all};
 use crate::error::Error;
@@ -23,7 +24,8 @@ use urxe_verbs::{Access, Cq, Inline, Mr, RecvWr, SendWr, Wc};
 use ycsb::{Mix, Zipf};
 
 /// How values are got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Get {
     /// By a READ of the table.
     Read,
@@ -77,6 +79,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     elapsed: Duration,
+    /// How long the server has computed for its clients.
+    served: Duration,
     /// Operations.
     operations: u64,
     /// READs that met an entry which was being written.
@@ -90,6 +94,8 @@ pub struct Report {
 /// What all of them came to.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
+    mix: Mix,
+    get: Get,
     clients: usize,
     operations: u64,
     /// READs that met an entry which was being written.
@@ -99,6 +105,8 @@ pub struct Summary {
     /// Values that nobody has put.
     wrong: u64,
     seconds: f64,
+    /// How long the server's own processor has been busy, its NIC not counted.
+    server_seconds: f64,
 }
 
 impl Application for Arguments {
@@ -130,7 +138,11 @@ impl Application for Arguments {
         }
         node.exchange(&())?;
         let report = match is_server {
-            true => endpoint.serve(&mut table, node.nodes - 1).map(|()| Report::default()),
+            true => {
+                let before = computed()?;
+                endpoint.serve(&mut table, node.nodes - 1)?;
+                Ok(Report { served: computed()? - before, ..Report::default() })
+            }
             false => endpoint.visit(self, shape, node.rank),
         };
         node.exchange(&())?;
@@ -142,31 +154,72 @@ impl Application for Arguments {
         let sum = |count: fn(&Report) -> u64| reports().map(count).sum();
         let wrong = sum(|report| report.wrong);
         let summary = Summary {
+            mix: self.mix,
+            get: self.get,
             clients: nodes - 1,
             operations: sum(|report| report.operations),
             torn: sum(|report| report.torn),
             asked: sum(|report| report.asked),
             wrong,
             seconds: reports().map(|report| report.elapsed.as_secs_f64()).fold(0., f64::max),
+            server_seconds: reports().map(|report| report.served.as_secs_f64()).sum(),
         };
         (summary, wrong == 0)
+    }
+
+    fn ways() -> Vec<String> {
+        let gets = ["read", "rpc"];
+        let of = |get| ["a", "b", "c"].map(|mix| format!("--get {get} --mix {mix}"));
+        gets.into_iter().flat_map(of).collect()
+    }
+
+    fn chart(summaries: &[Summary]) -> Chart {
+        let mixes = ["A: half are PUTs", "B: 1 in 20", "C: none"].map(str::to_owned);
+        let panel = |title: &str, value: fn(&Summary) -> f64| {
+            let point = |summary: &Summary| {
+                let get = if summary.get == Get::Read { "GET by READ" } else { "GET by RPC" };
+                (get.to_owned(), (f64::from(summary.mix as u8), value(summary)))
+            };
+            let series = Series::group(summaries.iter().map(point));
+            Panel { title: title.into(), across: Across::Names(mixes.to_vec()), series }
+        };
+        let clients = summaries.first().map_or(0, |summary| summary.clients);
+        Chart {
+            title: format!("A key-value store with {clients} clients, workloads of YCSB"),
+            panels: vec![
+                panel("operations a second", |of| of.operations as f64 / of.seconds),
+                panel("microseconds of the server's own processor for each operation", |of| {
+                    of.server_seconds * 1e6 / of.operations as f64
+                }),
+            ],
+        }
     }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Summary { clients, operations, torn, asked, wrong, seconds } = self;
+        let Summary { clients, operations, torn, asked, wrong, seconds, .. } = self;
         write!(
             f,
             "{operations} operations of {clients} clients: {seconds:.3} s, {:.0} a second; {torn} \
              READs were torn and repeated, {asked} GETs were asked of the server, {wrong} values \
-             were wrong",
+             were wrong; the server's processor was busy for {:.3} s",
             *operations as f64 / seconds,
+            self.server_seconds,
         )
     }
 }
 
 const SERVER: usize = 0;
+
+/// How long the first thread of this process has computed; its NIC has other threads, or is another
+/// process.
+fn computed() -> Result<Duration, Error> {
+    let text = std::fs::read_to_string("/proc/self/schedstat");
+    let text = text.map_err(Error::io("reading /proc/self/schedstat"))?;
+    let nanos = text.split(' ').next().and_then(|nanos| nanos.parse().ok());
+    Ok(Duration::from_nanos(nanos.unwrap_or(0)))
+}
 
 /// A value that shows whether it is one: each word is the same.
 fn content(key: u64, number: u64) -> Vec<u8> {

@@ -2,10 +2,12 @@
 //! *Benchmarking cloud serving systems with YCSB*, SoCC 2010.)
 
 use clap::ValueEnum;
+use serde::Serialize;
 use urxe_port::sim::Rng;
 
 /// How much of what clients do is a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mix {
     /// Half of it.
     A,

@@ -8,10 +8,11 @@
 pub mod schedule;
 
 use crate::application::Application;
+use crate::chart::{Across, Chart, Panel, Series};
 use crate::cluster::Node;
 use crate::connect::{Peer, connect_all};
 use crate::error::Error;
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 use schedule::{Algorithm, Transfer, schedule};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -131,19 +132,49 @@ impl Application for Arguments {
         let seconds = elapsed.as_secs_f64();
         (Summary { algorithm, nodes, blocks, block_size, steps, seconds, intact }, intact)
     }
+
+    fn ways() -> Vec<String> {
+        let of = |algorithm: &Algorithm| {
+            [2, 4, 6, 8].map(|nodes| format!("--algorithm {algorithm} --nodes {nodes}"))
+        };
+        Algorithm::value_variants().iter().flat_map(of).collect()
+    }
+
+    fn chart(summaries: &[Summary]) -> Chart {
+        let panel = |title: &str, value: fn(&Summary) -> f64| {
+            let point = |of: &Summary| (of.algorithm.to_string(), (of.nodes as f64, value(of)));
+            let series = Series::group(summaries.iter().map(point));
+            Panel { title: title.into(), across: Across::Count("nodes"), series }
+        };
+        let size = summaries.first().map_or(0., Summary::megabytes);
+        let blocks = summaries.first().map_or(0, |summary| summary.blocks);
+        Chart {
+            title: format!("An object of {size:.1} MB in {blocks} blocks, to all other nodes"),
+            panels: vec![
+                panel("MB/s to each", |of| of.megabytes() / of.seconds),
+                panel("steps of the schedule", |of| of.steps as f64),
+            ],
+        }
+    }
+}
+
+impl Summary {
+    /// The size of the object.
+    fn megabytes(&self) -> f64 {
+        f64::from(self.blocks) * f64::from(self.block_size) / 1e6
+    }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { algorithm, nodes, blocks, block_size, steps, seconds, intact } = self;
-        let megabytes = f64::from(*blocks) * f64::from(*block_size) / 1e6;
         let state = if *intact { "intact" } else { "NOT INTACT" };
         write!(
             f,
             "{algorithm}: {blocks} blocks of {block_size} bytes to {} nodes in {steps} steps: \
              {seconds:.3} s, {:.1} MB/s to each, {state} everywhere",
             nodes - 1,
-            megabytes / seconds,
+            self.megabytes() / seconds,
         )
     }
 }
@@ -225,7 +256,6 @@ fn run(arguments: &Arguments, mut node: Node) -> Result<Report, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::ValueEnum;
 
     /// Plays all nodes, with blocks that arrive in the order of their posts on each connection and
     /// in any order between connections.

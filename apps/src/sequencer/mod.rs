@@ -6,8 +6,11 @@
 mod fetch_add;
 mod rpc;
 mod tcp;
+mod ud;
+mod write;
 
 use crate::application::Application;
+use crate::chart::{Across, Chart, Panel, Series};
 use crate::cluster::Node;
 use crate::error::Error;
 use clap::{Args, ValueEnum, value_parser};
@@ -23,8 +26,30 @@ pub enum By {
     Tcp,
     /// By a SEND, which is answered by a SEND.
     SendRecv,
+    /// By a WRITE into the server's memory, which is answered by one into the client's; both poll.
+    Write,
+    /// By datagrams, which are sent again if they are lost.
+    Ud,
     /// By an ATOMIC FETCH-AND-ADD of a word of the server's memory, without its processor.
     FetchAdd,
+}
+
+impl By {
+    /// The tricks that change anything.
+    fn tricks(self) -> &'static [Tricks] {
+        match self {
+            By::Tcp => &[Tricks::None, Tricks::Batch],
+            By::SendRecv => Tricks::value_variants(),
+            // A request must be seen in memory, and all its queue pairs do the same.
+            By::Write => {
+                &[Tricks::None, Tricks::Inline, Tricks::Unsignaled, Tricks::Batch, Tricks::Qps]
+            }
+            // A request that may come twice must say which one it is.
+            By::Ud => &[Tricks::None, Tricks::Inline, Tricks::Unsignaled, Tricks::Batch],
+            // The answer is in the completion, and the request has no data.
+            By::FetchAdd => &[Tricks::None, Tricks::Batch, Tricks::Qps],
+        }
+    }
 }
 
 /// What is done to be faster; each also has all before it.
@@ -33,9 +58,9 @@ pub enum By {
 pub enum Tricks {
     /// Nothing.
     None,
-    /// Answers are in the work request, not in a memory region.
+    /// What is sent is in the work request, not in a memory region.
     Inline,
-    /// SENDs have no completion.
+    /// Only one in 32 SENDs or WRITEs has a completion.
     Unsignaled,
     /// Work requests are posted as lists: one doorbell for each.
     Batch,
@@ -51,11 +76,12 @@ pub struct Arguments {
     /// How numbers are asked for.
     #[arg(long, value_enum, default_value_t = By::SendRecv)]
     by: By,
-    /// What is done to be faster; each also has all before it.
+    /// What is done to be faster; each also has all before it. What has no meaning by a way
+    /// changes nothing.
     #[arg(long, value_enum, default_value_t = Tricks::None)]
     tricks: Tricks,
     /// Requests of each client.
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 50_000)]
     requests: u32,
     /// Requests of a client that are under way at a time.
     #[arg(long, default_value_t = 16, value_parser = value_parser!(u32).range(1..=64))]
@@ -76,6 +102,10 @@ impl Arguments {
 }
 
 const SERVER: usize = 0;
+
+/// With [`Tricks::Unsignaled`], one in so many has a completion all the same: that makes room in
+/// the send queue, which holds four times as many.
+const SIGNALED_EVERY: u32 = 32;
 
 /// Numbers that were given out, or received. Two that are equal are almost certainly the same, each
 /// as often.
@@ -136,6 +166,8 @@ impl Application for Arguments {
         match self.by {
             By::Tcp => tcp::run(self, &mut node, &mut received),
             By::SendRecv => rpc::run(self, &mut node, &mut received),
+            By::Write => write::run(self, &mut node, &mut received),
+            By::Ud => ud::run(self, &mut node, &mut received),
             By::FetchAdd => fetch_add::run(self, &mut node, &mut received),
         }?;
         let Received { elapsed, .. } = received;
@@ -152,13 +184,48 @@ impl Application for Arguments {
         let &Arguments { by, tricks, .. } = self;
         (Summary { by, tricks, clients, requests, seconds, exact }, exact)
     }
+
+    fn ways() -> Vec<String> {
+        let of = |by: &By| {
+            let by = *by;
+            let way = |tricks: &Tricks| format!("--by {} --tricks {}", name(&by), name(tricks));
+            by.tricks().iter().map(way).collect::<Vec<_>>()
+        };
+        By::value_variants().iter().flat_map(of).collect()
+    }
+
+    fn chart(summaries: &[Summary]) -> Chart {
+        let all = By::value_variants();
+        // In the order of the tricks.
+        let of = |tricks: &'static Tricks| summaries.iter().filter(|this| this.tricks == *tricks);
+        let points = Tricks::value_variants().iter().flat_map(of).map(|summary| {
+            let group = all.iter().position(|by| *by == summary.by).unwrap_or(0) as f64;
+            let plus = if summary.tricks == Tricks::None { "" } else { "+ " };
+            (format!("{plus}{}", name(&summary.tricks)), (group, summary.rate()))
+        });
+        let panel = Panel {
+            title: "requests a second; each trick also has those before it".into(),
+            across: Across::Names(all.iter().map(name).collect()),
+            series: Series::group(points),
+        };
+        let clients = summaries.first().map_or(0, |summary| summary.clients);
+        let title = format!("A sequencer, asked by {clients} clients");
+        Chart { title, panels: vec![panel] }
+    }
+}
+
+impl Summary {
+    /// Requests a second, of all clients.
+    fn rate(&self) -> f64 {
+        self.requests as f64 / self.seconds
+    }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { by, tricks, clients, requests, seconds, exact } = self;
         let state = if *exact { "each number once" } else { "NOT EACH NUMBER ONCE" };
-        let each = *requests as f64 / seconds;
+        let each = self.rate();
         write!(
             f,
             "{}, tricks: {}: {requests} requests of {clients} clients, {state}: {seconds:.3} s, \

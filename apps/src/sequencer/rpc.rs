@@ -1,6 +1,6 @@
 //! The sequencer by messages: a SEND for each request, and one for its answer.
 
-use super::{Arguments, Received, SERVER, Tricks};
+use super::{Arguments, Received, SERVER, SIGNALED_EVERY, Tricks};
 use crate::cluster::Node;
 use crate::connect::connect_all;
 use crate::error::Error;
@@ -17,6 +17,8 @@ struct Connections {
     tricks: Tricks,
     is_server: bool,
     qps: Vec<Qp>,
+    /// SENDs of each.
+    sent: Vec<u32>,
     memory: Mr,
 }
 
@@ -43,7 +45,8 @@ pub(super) fn run(
         qps.extend(peers.filter_map(|(_, peer)| peer).map(|peer| peer.qp));
         depths.resize(qps.len(), arguments.depth_of(qp));
     }
-    let connections = Connections { tricks: arguments.tricks, is_server, qps, memory };
+    let (tricks, sent) = (arguments.tricks, vec![0; qps.len()]);
+    let mut connections = Connections { tricks, is_server, qps, sent, memory };
     let all: Vec<Message> =
         (0..depths.len()).flat_map(|at| (0..depths[at]).map(move |slot| (at, slot, 0))).collect();
     connections.post_receives(&all)?;
@@ -129,7 +132,7 @@ impl Connections {
     }
 
     /// Sends a request, or an answer, from each of these places.
-    fn send(&self, messages: &[Message]) -> Result<(), Error> {
+    fn send(&mut self, messages: &[Message]) -> Result<(), Error> {
         for (at, qp) in self.qps.iter().enumerate() {
             let messages = || messages.iter().filter(|(of, ..)| *of == at);
             let sges = messages().map(|(_, slot, _)| self.sge(at, *slot, true));
@@ -146,7 +149,10 @@ impl Connections {
                     self.memory.write_at(self.offset(at, *slot, true), number)?;
                     SendWr::send(id, sge)
                 };
-                wrs.push(if self.tricks >= Tricks::Unsignaled { wr } else { wr.signaled() });
+                self.sent[at] = self.sent[at].wrapping_add(1);
+                let is_signaled = self.tricks < Tricks::Unsignaled
+                    || self.sent[at].is_multiple_of(SIGNALED_EVERY);
+                wrs.push(if is_signaled { wr.signaled() } else { wr });
             }
             wrs.chunks(self.list()).try_for_each(|list| qp.post_send(list))?;
         }

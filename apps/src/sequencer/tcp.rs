@@ -1,6 +1,8 @@
-//! The sequencer over TCP sockets: a thread for each client, a byte for each request.
+//! The sequencer over TCP sockets: a thread for each client, a byte for each request. With
+//! [`Tricks::Batch`], all that can be sent goes by one system call, as a list of work requests goes
+//! by one doorbell; the other tricks have no like here.
 
-use super::{Arguments, Received, SERVER};
+use super::{Arguments, Received, SERVER, Tricks};
 use crate::cluster::Node;
 use crate::error::Error;
 use std::io::{Read, Write};
@@ -21,13 +23,13 @@ pub(super) fn run(
     let listener = TcpListener::bind((address, 0)).map_err(failed())?;
     let all = node.exchange(&listener.local_addr().map_err(failed())?)?;
     if node.rank == SERVER {
-        serve(&listener, node.nodes - 1).map_err(failed())
+        serve(arguments, &listener, node.nodes - 1).map_err(failed())
     } else {
         ask(arguments, all[SERVER], received).map_err(failed())
     }
 }
 
-fn serve(listener: &TcpListener, clients: usize) -> std::io::Result<()> {
+fn serve(arguments: &Arguments, listener: &TcpListener, clients: usize) -> std::io::Result<()> {
     let next = AtomicU64::new(0);
     let streams = (0..clients).map(|_| listener.accept().map(|(stream, _)| stream));
     let streams: Vec<_> = streams.collect::<Result<_, _>>()?;
@@ -41,7 +43,7 @@ fn serve(listener: &TcpListener, clients: usize) -> std::io::Result<()> {
             }
             let number = |_| next.fetch_add(1, Ordering::Relaxed).to_le_bytes();
             let answers: Vec<u8> = (0..count).flat_map(number).collect();
-            stream.write_all(&answers)?;
+            send(arguments, &mut stream, &answers, NUMBER)?;
         }
     };
     thread::scope(|scope| {
@@ -51,13 +53,24 @@ fn serve(listener: &TcpListener, clients: usize) -> std::io::Result<()> {
     })
 }
 
+/// Sends messages of so many bytes each: one after the other, or all at once.
+fn send(
+    arguments: &Arguments,
+    stream: &mut TcpStream,
+    messages: &[u8],
+    length: usize,
+) -> std::io::Result<()> {
+    let together = if arguments.tricks >= Tricks::Batch { messages.len().max(1) } else { length };
+    messages.chunks(together).try_for_each(|messages| stream.write_all(messages))
+}
+
 fn ask(arguments: &Arguments, server: SocketAddr, received: &mut Received) -> std::io::Result<()> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_nodelay(true)?;
     let (mut left, requests) = (arguments.requests as usize, [0; 64]);
     let first = left.min(arguments.depth as usize);
     received.start(1);
-    stream.write_all(&requests[..first])?;
+    send(arguments, &mut stream, &requests[..first], 1)?;
     left -= first;
     let mut under_way = first;
     let mut answers = [0; 64 * NUMBER];
@@ -74,7 +87,7 @@ fn ask(arguments: &Arguments, server: SocketAddr, received: &mut Received) -> st
         answers.copy_within(filled - rest..filled, 0);
         filled = rest;
         let more = left.min(count);
-        stream.write_all(&requests[..more])?;
+        send(arguments, &mut stream, &requests[..more], 1)?;
         left -= more;
         under_way -= count - more;
     }

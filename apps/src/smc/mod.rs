@@ -8,6 +8,7 @@
 pub mod rings;
 
 use crate::application::Application;
+use crate::chart::{Across, Chart, Panel, Series};
 use crate::cluster::Node;
 use crate::error::Error;
 use crate::fabric::Fabric;
@@ -147,6 +148,33 @@ impl Application for Arguments {
         let elapsed = reports().map(|report| report.elapsed).max().unwrap_or_default();
         let intact = reports().all(|report| report.intact);
         (Summary { nodes, messages, size, seconds: elapsed.as_secs_f64(), intact }, intact)
+    }
+
+    fn ways() -> Vec<String> {
+        let of = |size| [2, 4, 6, 8].map(|nodes| format!("--size {size} --nodes {nodes}"));
+        [64, 1024, 16384].into_iter().flat_map(of).collect()
+    }
+
+    fn chart(summaries: &[Summary]) -> Chart {
+        let panel = |title: &str, value: fn(&Summary) -> f64| {
+            let point = |of: &Summary| (format!("{} bytes", of.size), (of.nodes as f64, value(of)));
+            let series = Series::group(summaries.iter().map(point));
+            Panel { title: title.into(), across: Across::Count("nodes"), series }
+        };
+        Chart {
+            title: "Small messages from all nodes to all others".into(),
+            panels: vec![
+                panel("messages a second, which all nodes receive", Summary::rate),
+                panel("MB/s to each node", |of| of.rate() * f64::from(of.size) / 1e6),
+            ],
+        }
+    }
+}
+
+impl Summary {
+    /// Messages a second, of all senders.
+    fn rate(&self) -> f64 {
+        self.messages as f64 * self.nodes as f64 / self.seconds
     }
 }
 

@@ -9,6 +9,7 @@ use super::nodes::Nodes;
 use super::predicate::{Growing, Stable};
 use super::{Column, Sst};
 use crate::application::Application;
+use crate::chart::{Across, Chart, Panel, Series};
 use crate::cluster::Node;
 use crate::error::Error;
 use crate::fabric::Fabric;
@@ -165,13 +166,32 @@ impl Application for Arguments {
         let aborted = decisions.len() - committed;
         (Summary { nodes, committed, aborted, seconds, agreed }, agreed)
     }
+
+    fn ways() -> Vec<String> {
+        [2, 3, 4, 6, 8].map(|nodes| format!("--nodes {nodes}")).into()
+    }
+
+    fn chart(summaries: &[Summary]) -> Chart {
+        let point = |of: &Summary| ("two-phase commit".into(), (of.nodes as f64, of.rate()));
+        let series = Series::group(summaries.iter().map(point));
+        let (title, across) = ("transactions a second".into(), Across::Count("nodes"));
+        let panels = vec![Panel { title, across, series }];
+        Chart { title: "Transactions that all nodes make, or none".into(), panels }
+    }
+}
+
+impl Summary {
+    /// Transactions a second, committed or not.
+    fn rate(&self) -> f64 {
+        (self.committed + self.aborted) as f64 / self.seconds
+    }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { nodes, committed, aborted, seconds, agreed } = self;
         let state = if *agreed { "all agree" } else { "THEY DO NOT AGREE" };
-        let each = (committed + aborted) as f64 / seconds;
+        let each = self.rate();
         write!(
             f,
             "{nodes} nodes: {committed} transactions committed, {aborted} aborted, {state}: \
