@@ -85,8 +85,10 @@ fn unread_capture(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
         if pipes.len() % 2 == 1 {
             let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
             let flags = OFlags::WRONLY | OFlags::NONBLOCK;
-            let own = rustix::fs::open(path, flags, Mode::empty())?;
-            while rustix::io::write(&own, &[0xa5; 4096]).is_ok() {}
+            // A pipe of another user's making may not be opened again.
+            if let Ok(own) = rustix::fs::open(path, flags, Mode::empty()) {
+                while rustix::io::write(&own, &[0xa5; 4096]).is_ok() {}
+            }
         }
         pipes.push(pipe);
     }
