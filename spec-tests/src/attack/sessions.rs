@@ -2,10 +2,12 @@
 
 use super::program::Program;
 use super::{Attack, Result, Setting, forever, program, wait};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 use urxe_shm::control::channel::{Channel, ChannelError};
-use urxe_shm::control::{Cursor, Request, ResourceKind};
+use urxe_shm::control::{CaptureSpec, Cursor, Request, ResourceKind};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack::new("silent-sessions", silent_sessions, "opens 1,100 connections and says nothing")
@@ -13,6 +15,11 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack::new("requests", requests, "asks as fast as it is answered"),
     Attack::new("connections", connections, "connects and goes, without end"),
     Attack::new("listings", listings, "asks for statistics and listings without end"),
+    Attack::new(
+        "unread-capture",
+        unread_capture,
+        "captures all packets, and reads none of them; some pipes it fills itself",
+    ),
     Attack::new("session-bomb", session_bomb, "four threads open devices and go, without end"),
     Attack::new(
         "session-forks",
@@ -67,6 +74,26 @@ fn listings(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
         let all = Request::Resources { device: device(), kind, from: Cursor::default() };
         program.call(&all).map(drop)
     })
+}
+
+fn unread_capture(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let mut program = program(setting)?;
+    let spec = CaptureSpec { snaplen: u32::MAX, ..CaptureSpec::default() };
+    program.call(&Request::BeginCapture(spec))?;
+    let mut pipes = Vec::new();
+    while let Some(pipe) = program.call_with(&Request::NextCaptureStream, &[])?.1.pop() {
+        if pipes.len() % 2 == 1 {
+            let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+            // A pipe of another user's making may not be opened again.
+            if let Ok(own) = rustix::fs::open(path, flags, Mode::empty()) {
+                while rustix::io::write(&own, &[0xa5; 4096]).is_ok() {}
+            }
+        }
+        pipes.push(pipe);
+    }
+    ready();
+    wait()
 }
 
 fn session_bomb(setting: &Setting, ready: &mut dyn FnMut()) -> Result {

@@ -94,3 +94,10 @@ pub const MAX_HOSTED_SLOTS: usize = 32;
 
 /// How long a slot is waited for that is asked what it has. Then the answer goes without.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Captures at a time of one user.
+pub const MAX_CAPTURES_OF_USER: usize = 2;
+
+/// Captures at a time of all who see everybody's packets. The rest that a slot can take part in is
+/// for the user that it serves.
+pub const MAX_CAPTURES_OF_ALL_PACKETS: usize = urxe_slot::limits::MAX_TAPS / 2;

@@ -105,6 +105,27 @@ urxe_types::counters! {
     CqOverruns = "cq_overruns", "Completions lost because the CQ was full, or had been before; its QPs are in ERR.";
 }
 
+impl Counter {
+    /// Whether this is counted while nothing out of the ordinary happens.
+    pub const fn is_ordinary(self) -> bool {
+        matches!(
+            self,
+            Counter::SentPackets
+                | Counter::SentBytes
+                | Counter::ReceivedPackets
+                | Counter::ReceivedBytes
+                | Counter::SentMessages
+                | Counter::ReceivedMessages
+                | Counter::AcksSent
+                | Counter::AcksReceived
+                | Counter::EcnMarked
+                | Counter::MarksEchoed
+                | Counter::WindowsBound
+                | Counter::KeysInvalidated
+        )
+    }
+}
+
 /// What one of very many counts: room for it is there from the first time on.
 #[derive(Debug, Default)]
 pub(crate) struct LazyCounters(Option<Box<Counters>>);

@@ -33,6 +33,7 @@ mod queues;
 mod read_ahead;
 mod staging;
 mod table;
+mod tap;
 mod verbs;
 mod write_combiner;
 
@@ -40,6 +41,7 @@ pub use counters::{HostCounters, ObjectCounts};
 pub use event_pipe::{Delivery, EventPipe, drain};
 pub use nic::{Config, Nic, PortEvent};
 pub use objects::{ChannelId, EventTarget, Memory, Mr, OwnerId};
+pub use tap::{Owners, TapSpec};
 pub use verbs::{
     AttachError, CqSpec, CqStatus, DeviceFull, MemorySpec, QpSpec, QpStatus, Receives, Ring,
     SrqSpec, SrqStatus,

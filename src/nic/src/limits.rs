@@ -49,3 +49,10 @@ pub(crate) const SPARE_INLINE_BUFFERS: usize = 64;
 /// What an acknowledgement may take longer than usual, at least, before a requester repeats a
 /// packet for it. How much answers vary on a path is learned and comes on top.
 pub(crate) const MIN_PROBE: Duration = Duration::from_micros(100);
+
+/// Bytes of records that a tap keeps while its reader is slow, beside those in the pipe: the
+/// longest record, and as much as some batches of packets without their payload.
+pub(crate) const TAP_BUFFER: usize = 256 * 1024;
+
+/// How long a tap waits, if no packets come meanwhile, before it tries a pipe again that was full.
+pub(crate) const TAP_FLUSH: Duration = Duration::from_millis(5);

@@ -8,6 +8,7 @@ use crate::limits::{
     BATCHES_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, MIN_PROBE, RX_BUFFERS, TX_BATCH_BYTES,
 };
 use crate::objects::{EventTarget, Objects, OwnerId};
+use crate::tap::{TapSpec, Taps};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io;
@@ -67,6 +68,7 @@ pub struct Nic {
     look_interval: Duration,
     /// Multicast groups that the port is in.
     groups: BTreeSet<IpAddr>,
+    taps: Taps,
 }
 
 impl Nic {
@@ -97,6 +99,7 @@ impl Nic {
             look_at: now,
             look_interval: FLUSH_INTERVAL_MIN,
             groups: BTreeSet::new(),
+            taps: Taps::default(),
         }
     }
 
@@ -198,13 +201,57 @@ impl Nic {
         }
         self.host.begin_call();
         // CONG-101: what waited in one queue with these.
-        while let Some((outer, datagram)) = self.rx.next_datagram() {
-            self.device.handle_datagram(now, &mut self.host, outer, datagram);
+        if self.taps.is_empty() {
+            while let Some((outer, datagram)) = self.rx.next_datagram() {
+                self.device.handle_datagram(now, &mut self.host, outer, datagram);
+            }
+        } else {
+            self.handle_tapped(now);
         }
         self.device.end_of_batch(now, &mut self.host);
         self.due = true;
         self.after_engine(now);
+        self.flush_taps(now);
         Ok(true)
+    }
+
+    /// The same for each datagram of a batch, as the taps see it.
+    fn handle_tapped(&mut self, now: Instant) {
+        let Nic { device, host, rx, taps, .. } = self;
+        let came = Instant::now();
+        while let Some((outer, datagram)) = rx.next_datagram() {
+            taps.before_handling(device);
+            device.handle_datagram(now, host, outer, datagram);
+            taps.handled(came, device, &host.objects, outer, datagram);
+        }
+    }
+
+    /// Begins to copy packets into a pipe.
+    pub fn add_tap(&mut self, spec: TapSpec) {
+        self.taps.add(spec);
+        self.device.note_senders(true);
+    }
+
+    /// Ends a tap, if it has not ended because nobody reads any more.
+    pub fn remove_tap(&mut self, number: u64) {
+        self.taps.remove(number);
+        self.device.note_senders(!self.taps.is_empty());
+    }
+
+    /// Has a tap that does not see all packets see those of this owner too.
+    pub fn admit_to_tap(&mut self, number: u64, owner: OwnerId) {
+        self.taps.admit(number, owner);
+    }
+
+    /// Nothing is left of an owner.
+    pub fn forget_owner(&mut self, owner: OwnerId) {
+        self.taps.forget(owner);
+    }
+
+    fn flush_taps(&mut self, now: Instant) {
+        if !self.taps.is_empty() && !self.taps.flush(now) {
+            self.device.note_senders(false);
+        }
     }
 
     /// Sees to everything whose time has come. Returns whether there was anything.
@@ -227,6 +274,9 @@ impl Nic {
         if self.look_at <= now && !self.failed_qps.is_empty() {
             self.look_at_failed_qps(now);
         }
+        if self.taps.deadline().is_some_and(|at| at <= now) {
+            self.flush_taps(now);
+        }
         Ok(worked)
     }
 
@@ -248,7 +298,11 @@ impl Nic {
             if self.tx.is_empty() {
                 break;
             }
+            if !self.taps.is_empty() {
+                self.taps.sending(&self.device, &self.host.objects, &self.tx);
+            }
             worked = self.send(now)?;
+            self.flush_taps(now);
         }
         Ok(worked)
     }
@@ -323,7 +377,7 @@ impl Nic {
     pub fn deadline(&self) -> Option<Instant> {
         let look = (!self.failed_qps.is_empty()).then_some(self.look_at);
         let timers = [self.device.poll_timeout(), self.port.poll_timeout()];
-        timers.into_iter().chain([look]).flatten().min()
+        timers.into_iter().chain([look, self.taps.deadline()]).flatten().min()
     }
 
     /// The management datagrams that have come since the last time.

@@ -24,6 +24,7 @@ use crate::questions;
 use crate::refusal::refuse;
 use crate::resources::handle;
 use crate::session::{Answer, Session, SlotCtx};
+use crate::taps;
 use crate::{Allotment, SlotError};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry};
@@ -135,6 +136,7 @@ impl EventLoop {
                 allotment,
                 devices,
                 programs: BTreeMap::new(),
+                taps: Vec::new(),
                 now,
                 counters: DaemonCounters::default(),
                 to_broker: Vec::new(),
@@ -230,6 +232,7 @@ impl EventLoop {
             && !session.is_ending()
         {
             self.ctx.programs.remove(&session.id());
+            taps::forget(&mut self.ctx, session.id());
             self.ctx.to_broker.push(ToBroker::Freed { session: session.id().0 });
             self.dead.pop();
         }
@@ -316,6 +319,12 @@ impl EventLoop {
                     }
                 }
                 ToSlot::AreYouThere => self.ctx.to_broker.push(ToBroker::Here),
+                ToSlot::Tap { number, device, viewer, spec } => {
+                    if let Some(pipe) = fds.into_iter().next() {
+                        taps::begin(&mut self.ctx, (number, device, viewer), spec, pipe);
+                    }
+                }
+                ToSlot::EndTap { number } => taps::end(&mut self.ctx, number),
                 ToSlot::Question { number, device, viewer, subject } => {
                     if let Some(found) = questions::answer(&mut self.ctx, device, viewer, subject) {
                         self.ctx.to_broker.push(ToBroker::Found { number, found });

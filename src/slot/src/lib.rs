@@ -33,11 +33,13 @@ mod questions;
 pub mod refusal;
 mod resources;
 mod session;
+mod taps;
 
 pub use counters::{DaemonCounters, PathSums};
 pub use numbering::Numbering;
 pub use own::OwnSlot;
 pub use questions::counts;
+pub use taps::tap_spec;
 
 use crate::link::{Link, LinkError, SlotBeginning, ToBroker, ToSlot};
 use device::SlotDevice;

@@ -128,3 +128,10 @@ pub const LINK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Descriptors of a process that programs leave to it, if it may have four times as many: those of
 /// the daemon's own user share a process with the broker, which connects all others.
 pub const DESCRIPTORS_LEFT: u64 = 128;
+
+/// Captures that a data path takes part in at a time: each looks at every packet.
+pub const MAX_TAPS: usize = 8;
+
+/// Bytes that the pipe of a capture holds, if the system allows it: as much as an ordinary user may
+/// have.
+pub const CAPTURE_PIPE_LEN: usize = 1 << 20;

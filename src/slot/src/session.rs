@@ -13,6 +13,7 @@ use crate::link::ToBroker;
 use crate::objects::{Objects, PendingFree};
 use crate::refusal::{Refusal, no_such, refuse};
 use crate::resources::{CompChannel, Context};
+use crate::taps::{self, TapRule};
 use crate::{Allotment, Runner};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
@@ -44,6 +45,8 @@ pub(crate) struct SlotCtx {
     pub(crate) devices: Vec<SlotDevice>,
     /// The programs, by the numbers under which the data paths have what is theirs.
     pub(crate) programs: BTreeMap<OwnerId, Program>,
+    /// Which programs the taps of the data paths see.
+    pub(crate) taps: Vec<TapRule>,
     /// When this turn of the event loop began.
     pub(crate) now: Instant,
     /// What is counted of sessions here.
@@ -223,6 +226,7 @@ impl Session {
             .collect();
         self.program.name = format!("{name}{}", self.program.name).into();
         ctx.programs.insert(self.id, self.program.clone());
+        taps::admit(ctx, self.id, &self.program);
         let name = self.program.name.to_string();
         ctx.to_broker.push(ToBroker::Named { session: self.id.0, name });
         self.shared = Some(shared);

@@ -34,8 +34,8 @@ Examples:
       See which queue pairs failed, and why; urxe why QPN tells what happened to one.
   urxe explain 0x6 IBV_WC_RETRY_EXC_ERR
       See what a vendor_err, status, errno, counter or rule means, and what to do.
-  urxe capture -r urxe.pcapng --opcode ack
-      See the packets that urxed --capture has written, a line each.
+  urxe capture --program ib_write_bw
+      See packets as they are sent and received, and what became of them, a line each.
   urxe replay roce.pcap
       Check a capture of another NIC, response by response.
   urxe conform 10.0.0.2 --run 'ssh 10.0.0.2'
@@ -161,7 +161,9 @@ mod tests {
             ("urxe perf-connect --count 0", ["--count", "0"]),
             ("urxe stat --watch soon", ["--watch", "soon"]),
             ("urxe res everything", ["everything", "qp"]),
-            ("urxe capture", ["--read", "required"]),
+            ("urxe capture -r x -w y", ["--read", "--write"]),
+            ("urxe capture --snaplen 10", ["--snaplen", "64"]),
+            ("urxe run --fault lose=1% true", ["--fault", "lose"]),
             ("urxe capture -r x --opcode wrote", ["--opcode", "wrote"]),
             ("urxe replay", ["CAPTURE", "required"]),
             ("urxe conform --attempts 0", ["--attempts", "0"]),

@@ -181,6 +181,35 @@ fn a_daemon_of_the_required_form_is_started_and_found_again() {
 }
 
 #[test]
+fn faults_and_captures_have_a_daemon_of_their_own() {
+    let home = Home::new();
+    let addr = address(6);
+    let usual = run(home.run(&format!("--addr {addr}"), &["true"]));
+    assert!(text(&usual.stderr).contains("started a daemon"), "{usual:?}");
+    // The one that runs is as it was started, and keeps its address.
+    let fault = run(home.run(&format!("--addr {addr} --fault drop=1%"), &["true"]));
+    assert_failed(&fault, 125, &[&addr, "4791", "taken"]);
+    let (other, file) = (address(7), home.0.path().join("run.pcapng"));
+    let line = format!("--addr {other} --fault drop=1% --capture {}", file.display());
+    let started = run(home.run(&line, &["true"]));
+    assert!(text(&started.stderr).contains("ends a second after"), "{started:?}");
+    let words = |pid| text(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default());
+    let is_like_that = |line: &String| {
+        line.contains("\0--fault=drop=1%\0") && line.contains(file.to_str().unwrap())
+    };
+    assert_eq!(home.daemons().into_iter().map(words).filter(is_like_that).count(), 1);
+    let deadline = Instant::now() + TIMEOUT;
+    while home.daemons().into_iter().map(words).any(|line| is_like_that(&line)) {
+        assert!(Instant::now() < deadline, "it ends, and the capture is whole");
+        sleep(Duration::from_millis(20));
+    }
+    let read = run(urxe(&format!("capture -r {}", file.display())));
+    assert!(read.status.success(), "{read:?}");
+    let both = run(home.run("--daemon /nonexistent.sock --fault drop=1%", &["true"]));
+    assert_failed(&both, 125, &["--fault drop=1%", "--daemon"]);
+}
+
+#[test]
 fn each_obstacle_to_running_a_program_is_reported_in_a_sentence() {
     let (daemon, home) = (Daemon::start(), Home::new());
     let there = format!("--daemon {}", daemon.socket.display());

@@ -3,7 +3,7 @@
 use crate::script::{Direction, Evidence};
 use std::io::{self, Write};
 use std::time::{Instant, SystemTime};
-use urxe_port::capture::{PacketDirection, PcapNg};
+use urxe_port::capture::{CapturedPacket, PacketDirection, PcapNg};
 use urxe_wire::OuterHeaders;
 
 /// Packets that are shown of one check in words.
@@ -45,7 +45,8 @@ pub fn write(evidence: &Evidence, began: (SystemTime, Instant), out: impl Write)
         };
         let headers =
             OuterHeaders::new(&record.flow, record.ident, record.fragment, record.bytes.len());
-        file.packet(time.as_nanos() as u64, way, headers.as_bytes(), &record.bytes)?;
+        let time = time.as_nanos() as u64;
+        file.packet(&CapturedPacket::whole(time, way, headers.as_bytes(), &record.bytes))?;
     }
     file.flush()
 }

@@ -8,6 +8,7 @@ mod hosted;
 
 use super::BrokerCtx;
 use super::admission::Admission;
+use super::captures::Captures;
 use super::cm::{self, Answer, Cm};
 use super::device::RdmaDevice;
 use super::gather::Gatherings;
@@ -119,6 +120,7 @@ pub(crate) struct EventLoop {
     /// Those of which something is to be freed, in the order of their turns.
     freeing: VecDeque<u64>,
     gatherings: Gatherings,
+    captures: Captures,
     slots: Slots,
     ctx: BrokerCtx,
     /// The number of the session that came last.
@@ -173,6 +175,7 @@ impl EventLoop {
             open_sessions: 0,
             freeing: VecDeque::new(),
             gatherings: Gatherings::default(),
+            captures: Captures::default(),
             ctx: BrokerCtx { devices, cm: Cm::new(), now, counters: DaemonCounters::default() },
             last_session: 0,
         };
@@ -287,6 +290,7 @@ impl EventLoop {
     /// What needs no descriptor to be ready.
     fn turn(&mut self, now: Instant) {
         self.admit(now);
+        self.captures.see_to_new_slots(&self.ctx, &mut self.slots);
         if let Some(number) = self.freeing.pop_front() {
             self.free_some(number);
         }
@@ -431,6 +435,16 @@ impl EventLoop {
                 cm::handle_within(session, &mut self.ctx, channel, request)
             }
             Request::HostSlot => return self.host_slot(number),
+            Request::BeginCapture(spec) => {
+                let begun = self.captures.begin(session, &mut self.ctx, &mut self.slots, spec);
+                begun.map(Answer::Reply)
+            }
+            Request::NextCaptureStream => {
+                return match self.captures.next(number) {
+                    Ok((reply, fds)) => self.answer_with_fds(number, Ok(reply), fds),
+                    Err(error) => self.answer(number, Err(error)),
+                };
+            }
             request => match self.gatherings.begin(session, &self.ctx, &mut self.slots, &request) {
                 Ok(Some((_, reply))) => Ok(Answer::Reply(reply)),
                 Ok(None) => return,
@@ -498,6 +512,7 @@ impl EventLoop {
         session.is_open = false;
         session.answers_when_freed = false;
         session.cm.begin_teardown();
+        self.captures.end(number, &mut self.ctx, &mut self.slots);
         self.freeing.push_back(number);
         self.open_sessions -= 1;
         self.alone_since = Instant::now();

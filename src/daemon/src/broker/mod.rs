@@ -7,6 +7,7 @@
 //!                    ▼  └── requests of programs that are not their slot's alone
 //!     cm/  connections between programs, over QP1      gather.rs  `urxe res`, `urxe stat`
 //!      │                                               snapshot.rs  the same for other threads
+//!      │                                               captures.rs  `urxe capture`, of all slots
 //!      └─► device.rs ◄─ addresses and links ─► addresses.rs ─► sysfs/  files, for rdma-core
 //!              └─► sockets.rs  the sockets of an address, for all slots
 //! ```
@@ -19,6 +20,7 @@
 mod account;
 pub(crate) mod addresses;
 mod admission;
+mod captures;
 pub(crate) mod cm;
 pub(crate) mod device;
 mod event_loop;

@@ -5,6 +5,7 @@
 //! while that user has programs, and is a [`Worker`], or a thread where there can be no worker.
 
 mod hosted;
+mod served;
 
 use super::device::{AddressChange, RdmaDevice};
 use super::slot_entry::{Entry, LetGo, Runner, Why, run_in_thread, workers_do_not_go};
@@ -74,6 +75,8 @@ pub(crate) struct Slots {
     closer: Closer,
     /// By number; the first is the broker's own, and has no link.
     entries: Vec<Entry>,
+    /// Those that have begun, until the broker has seen to it.
+    began: Vec<usize>,
     /// Those whose links have failed, until the broker has seen to it.
     failed: Vec<usize>,
     /// Users for whom no worker is started until then.
@@ -94,6 +97,7 @@ impl Slots {
             report,
             closer: Closer::new()?,
             entries: plan.count.slots().map(|_| Entry::default()).collect(),
+            began: Vec::new(),
             failed: Vec::new(),
             pauses: BTreeMap::new(),
             said_threads: false,
@@ -114,11 +118,6 @@ impl Slots {
     pub(crate) fn is_answering(&self, now: Instant, slot: usize) -> bool {
         let asked_since = self.entries.get(slot).and_then(|entry| entry.asked_since);
         self.is_running(slot) && asked_since.is_none_or(|since| now < since + ANSWER_TIMEOUT)
-    }
-
-    /// How many sessions a slot serves, and whose it is, if not the daemon's own user's.
-    pub(crate) fn served_by(&self, slot: usize) -> (usize, Option<u32>) {
-        self.entries.get(slot).map_or((0, None), |entry| (entry.sessions, entry.user))
     }
 
     /// The slot that a new session of a user goes to, which is started if it does not run.
@@ -279,6 +278,7 @@ impl Slots {
             let capture = capture.into_iter().map(OwnedFd::from).collect();
             self.send(now, slot, ToSlot::Open(beginning), capture);
         }
+        self.began.push(slot);
         for (index, device) in devices.iter_mut().enumerate() {
             let addrs: Vec<_> = device.groups.keys().copied().collect();
             for addr in addrs {

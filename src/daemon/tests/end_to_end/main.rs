@@ -1,6 +1,7 @@
 //! Daemons inside this process, and programs that speak their protocol by hand: over real sockets
 //! of the loopback network, with real rings and real memory.
 
+mod captures;
 mod channels;
 mod cm_client;
 mod completion_queues;

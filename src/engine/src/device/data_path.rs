@@ -1,6 +1,6 @@
 //! Packets in, packets out, timers; and the one way into a QP.
 
-use super::{Device, management};
+use super::{Device, Sender, management};
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::{IDLE_TURNS, TIMERS_PER_CALL};
@@ -190,6 +190,9 @@ impl Device {
     /// there is more: then send the batch, which may even be empty after much work of another kind,
     /// and call again.
     pub fn poll_transmit(&mut self, now: Instant, host: &mut impl Host, tx: &mut TxBatch) -> bool {
+        if let Some(senders) = &mut self.senders {
+            senders.clear();
+        }
         self.send_questions();
         if self.management.transmit(&mut self.tables.counters, tx) {
             return true;
@@ -203,6 +206,11 @@ impl Device {
             let before = tx.len();
             self.run(now, host, qpn, Event::Turn(tx));
             let packets = tx.len() - before;
+            if let Some(senders) = &mut self.senders
+                && packets > 0
+            {
+                senders.push(Sender { qpn, datagrams: before..before + packets });
+            }
             self.schedule.shares.charge(packets);
             idle_turns += u32::from(packets == 0);
         }

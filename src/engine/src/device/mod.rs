@@ -44,6 +44,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use schedule::{Schedule, Scheduled};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::Range;
 use urxe_types::{PathMtu, Qpn};
 use urxe_wire::icrc::Checker;
 
@@ -75,6 +76,17 @@ pub struct Device {
     schedule: Schedule,
     /// The QP whose writes the host was not yet told to make visible.
     unsynced: Option<Qpn>,
+    /// Which datagrams of the last batch are whose, if that is asked for.
+    senders: Option<Vec<Sender>>,
+}
+
+/// Datagrams of a batch that one QP put there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// The QP.
+    pub qpn: Qpn,
+    /// The numbers of its datagrams, in their order in the batch, from 0.
+    pub datagrams: Range<usize>,
 }
 
 impl Device {
@@ -98,6 +110,7 @@ impl Device {
             qpns,
             schedule: Schedule::default(),
             unsynced: None,
+            senders: None,
         }
     }
 
@@ -139,6 +152,17 @@ impl Device {
     /// What the whole device has counted.
     pub fn counters(&self) -> &Counters {
         &self.tables.counters
+    }
+
+    /// Has it noted from now on, or no longer, which QP puts which datagrams into a batch.
+    pub fn note_senders(&mut self, is_wanted: bool) {
+        self.senders = is_wanted.then(|| self.senders.take().unwrap_or_default());
+    }
+
+    /// Whose the datagrams are that the last [`poll_transmit`](Self::poll_transmit) put into its
+    /// batch, if that [is noted](Self::note_senders). Those that nobody is named for are of QP1.
+    pub fn senders(&self) -> &[Sender] {
+        self.senders.as_deref().unwrap_or_default()
     }
 
     /// What the responders of all QPs keep of requests that came before their turn: payloads and

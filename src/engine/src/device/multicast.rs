@@ -92,6 +92,12 @@ impl MulticastTable {
         self.groups.keys().copied()
     }
 
+    /// The QPs of a group.
+    pub(super) fn members(&self, group: IpAddr) -> impl Iterator<Item = Qpn> + '_ {
+        let shares = self.groups.get(&group).into_iter().flatten();
+        shares.flat_map(|members| members.qpns.iter().copied())
+    }
+
     /// The share that came to a group as number `index`, and how many QPs it has there.
     pub(super) fn share(&self, group: IpAddr, index: usize) -> Option<(ShareKey, usize)> {
         let members = self.groups.get(&group)?.get(index)?;

@@ -223,6 +223,11 @@ impl Device {
         is_ud.then_some(()).ok_or(McastError::NotUd(qpn))
     }
 
+    /// The QPs that are attached to a multicast group.
+    pub fn mcast_members(&self, group: IpAddr) -> impl Iterator<Item = Qpn> + '_ {
+        self.multicast.members(group)
+    }
+
     /// The groups that QPs are attached to: those that the port must be in.
     pub fn mcast_groups(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.multicast.groups()

@@ -210,7 +210,7 @@ impl History {
     #[inline]
     pub(super) fn count(&mut self, now: Instant, counter: Counter, times: u64) {
         // HISTORY-001
-        if !is_ordinary(counter) && times > 0 {
+        if !counter.is_ordinary() && times > 0 {
             self.record(now, Happening::Counted(counter), times);
         }
     }
@@ -243,25 +243,6 @@ impl History {
             });
         }
     }
-}
-
-/// Whether this is counted while nothing out of the ordinary happens.
-const fn is_ordinary(counter: Counter) -> bool {
-    matches!(
-        counter,
-        Counter::SentPackets
-            | Counter::SentBytes
-            | Counter::ReceivedPackets
-            | Counter::ReceivedBytes
-            | Counter::SentMessages
-            | Counter::ReceivedMessages
-            | Counter::AcksSent
-            | Counter::AcksReceived
-            | Counter::EcnMarked
-            | Counter::MarksEchoed
-            | Counter::WindowsBound
-            | Counter::KeysInvalidated
-    )
 }
 
 fn saturated(number: impl TryInto<u32>) -> u32 {

@@ -16,11 +16,17 @@
 //! - The UDP checksum is always 0: not there.
 //! - Headers of the link are left out.
 
+mod clock;
+mod filter;
 mod pcapng;
 mod read;
+mod record;
 
-pub use pcapng::{PacketDirection, PcapNg};
+pub use clock::Clock;
+pub use filter::Filter;
+pub use pcapng::{CapturedPacket, PacketDirection, PcapNg};
 pub use read::{Content, Frame, ReadError, Unusable, read};
+pub use record::{BadRecord, Captured, MAX_COUNTED, MAX_RECORD, Record};
 
 use crate::{Port, PortCounters, RxBatch, SendOutcome, Wrapper};
 use std::io::{self, BufWriter, Write};
@@ -50,32 +56,17 @@ pub struct Capture<P, W: Write> {
     counters: PortCounters,
 }
 
-/// Turns the times that a port is called with into those of a calendar.
-#[derive(Clone, Copy)]
-struct Clock {
-    instant: Instant,
-    /// Nanoseconds between 1970 and `instant`.
-    nanoseconds: u64,
-}
-
-impl Clock {
-    fn nanoseconds(&self, now: Instant) -> u64 {
-        self.nanoseconds + now.saturating_duration_since(self.instant).as_nanos() as u64
-    }
-}
-
 impl<P: Port, W: Write + Send> Capture<P, W> {
     /// Begins a capture. `now` and `wall` are the same moment on two clocks: that of the port's
     /// calls and that of the calendar. Nothing is read from either.
     pub fn new(inner: P, out: W, now: Instant, wall: SystemTime) -> Self {
-        let since_1970 = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let caps = inner.caps();
         let name = caps.interface.as_deref().unwrap_or(caps.backend);
         let file = PcapNg::begin(BufWriter::with_capacity(BUFFER, out), name);
         let mut capture = Capture {
             inner,
             file: None,
-            clock: Clock { instant: now, nanoseconds: since_1970.as_nanos() as u64 },
+            clock: Clock::new(now, wall),
             flushed_at: now,
             checker: Checker::new(),
             recorded: 0,
@@ -99,18 +90,13 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
     ) {
         let time = self.clock.nanoseconds(now);
         let headers = OuterHeaders::new(flow, ident, fragment, bytes.len());
-        self.write(|file| file.packet(time, direction, headers.as_bytes(), bytes));
+        let packet = CapturedPacket::whole(time, direction, headers.as_bytes(), bytes);
+        self.write(|file| file.packet(&packet));
         self.counters.captured += u64::from(self.file.is_some());
     }
 
     fn record_received(&mut self, now: Instant, outer: &Outer, bytes: &[u8]) {
-        let (ident, fragment) = match outer.ident {
-            Ident::Known { ident, fragment } => (ident, fragment),
-            Ident::Hidden { guess } => match self.checker.check(outer, bytes) {
-                Verdict::Recovered { ident } => (ident, DONT_FRAGMENT),
-                Verdict::Exact | Verdict::Bad => (guess, DONT_FRAGMENT),
-            },
-        };
+        let (ident, fragment) = identification(&mut self.checker, outer, bytes);
         self.record(now, PacketDirection::Inbound, &outer.flow, ident, fragment, bytes);
     }
 
@@ -129,6 +115,18 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
             self.file = None;
             self.counters.capture_failed = 1;
         }
+    }
+}
+
+/// The IPv4 identification of a received datagram, and the two bytes behind it: what the port saw,
+/// or what the ICRC tells.
+pub fn identification(checker: &mut Checker, outer: &Outer, bytes: &[u8]) -> (u16, u16) {
+    match outer.ident {
+        Ident::Known { ident, fragment } => (ident, fragment),
+        Ident::Hidden { guess } => match checker.check(outer, bytes) {
+            Verdict::Recovered { ident } => (ident, DONT_FRAGMENT),
+            Verdict::Exact | Verdict::Bad => (guess, DONT_FRAGMENT),
+        },
     }
 }
 

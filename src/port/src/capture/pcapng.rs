@@ -18,6 +18,7 @@ const LINKTYPE_RAW: u16 = 101;
 const NO_SNAP_LENGTH: u32 = 0;
 
 const END_OF_OPTIONS: u16 = 0;
+const COMMENT: u16 = 1;
 const SECTION_APPLICATION: u16 = 4;
 const INTERFACE_NAME: u16 = 2;
 const INTERFACE_TIMESTAMP_RESOLUTION: u16 = 9;
@@ -33,6 +34,36 @@ pub enum PacketDirection {
     Inbound = 1,
     /// Sent.
     Outbound = 2,
+}
+
+/// A packet as it comes into a file.
+#[derive(Clone, Copy, Debug)]
+pub struct CapturedPacket<'a> {
+    /// In nanoseconds after 1970.
+    pub time: u64,
+    /// Which way it went.
+    pub direction: PacketDirection,
+    /// Its IP and UDP headers.
+    pub headers: &'a [u8],
+    /// What follows them, or the first bytes of it.
+    pub payload: &'a [u8],
+    /// Bytes that followed them when it was whole, at most 64 KiB.
+    pub length: usize,
+    /// A remark on it, at most 64 KiB less one byte.
+    pub comment: Option<&'a str>,
+}
+
+impl<'a> CapturedPacket<'a> {
+    /// A packet with all its bytes, of which there is nothing to say.
+    pub fn whole(
+        time: u64,
+        direction: PacketDirection,
+        headers: &'a [u8],
+        payload: &'a [u8],
+    ) -> CapturedPacket<'a> {
+        let length = payload.len();
+        CapturedPacket { time, direction, headers, payload, length, comment: None }
+    }
 }
 
 /// Writes a capture of one interface.
@@ -68,27 +99,26 @@ impl<W: Write> PcapNg<W> {
         Ok(file)
     }
 
-    /// Adds a packet, headers and payload, at so many nanoseconds after 1970.
+    /// Adds a packet.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn packet(
-        &mut self,
-        time: u64,
-        direction: PacketDirection,
-        headers: &[u8],
-        payload: &[u8],
-    ) -> io::Result<()> {
+    pub fn packet(&mut self, packet: &CapturedPacket<'_>) -> io::Result<()> {
+        let CapturedPacket { time, direction, headers, payload, length, comment } = *packet;
         // A packet is at most 64 KiB long.
-        let len = ((headers.len() + payload.len()) as u32).to_le_bytes();
+        let captured = (headers.len() + payload.len()) as u32;
+        let original = (headers.len() + length) as u32;
         self.body.extend(0u32.to_le_bytes()); // the first interface
         self.body.extend(((time >> 32) as u32).to_le_bytes());
         self.body.extend((time as u32).to_le_bytes());
-        self.body.extend(len); // as captured
-        self.body.extend(len); // as it was
+        self.body.extend(captured.to_le_bytes());
+        self.body.extend(original.to_le_bytes());
         self.body.extend(headers);
         self.body.extend(payload);
         self.pad();
+        if let Some(comment) = comment {
+            self.option(COMMENT, comment.as_bytes());
+        }
         self.option(PACKET_FLAGS, &(direction as u32).to_le_bytes());
         self.option(END_OF_OPTIONS, &[]);
         self.block(ENHANCED_PACKET)

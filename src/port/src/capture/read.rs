@@ -229,7 +229,7 @@ fn untagged_ip(mut ether_type: EtherType, mut payload: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::pcapng::{PacketDirection, PcapNg};
+    use crate::capture::pcapng::{CapturedPacket, PacketDirection, PcapNg};
     use proptest::prelude::*;
     use urxe_wire::{DONT_FRAGMENT, Flow, Ident, OuterHeaders};
 
@@ -284,7 +284,9 @@ mod tests {
         let mut out = PcapNg::begin(&mut file, "eth0").unwrap();
         for (time, len) in [(1_000_000_007, 20), (3, 4000)] {
             let packet = packet(len);
-            out.packet(time, PacketDirection::Inbound, &packet[..28], &packet[28..]).unwrap();
+            let way = PacketDirection::Inbound;
+            let (headers, payload) = packet.split_at(28);
+            out.packet(&CapturedPacket::whole(time, way, headers, payload)).unwrap();
         }
         let mut frames = Vec::new();
         read(file.as_slice(), |frame| {
@@ -356,7 +358,9 @@ mod tests {
                 true => {
                     let mut file = Vec::new();
                     let mut out = PcapNg::begin(&mut file, "eth0").unwrap();
-                    out.packet(1, PacketDirection::Outbound, &packet(60)[..28], &[0; 60]).unwrap();
+                    let headers = &packet(60)[..28];
+                    let way = PacketDirection::Outbound;
+                    out.packet(&CapturedPacket::whole(1, way, headers, &[0; 60])).unwrap();
                     file
                 }
             };

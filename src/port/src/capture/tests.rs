@@ -262,7 +262,8 @@ fn a_capture_that_comes_in_pieces_is_read_whole() {
     let mut capture = Vec::new();
     let mut file = PcapNg::begin(&mut capture, "sim").unwrap();
     for packet in 0..3 {
-        file.packet(packet, PacketDirection::Inbound, &[], &[0; 1000]).unwrap();
+        let way = PacketDirection::Inbound;
+        file.packet(&CapturedPacket::whole(packet, way, &[], &[0; 1000])).unwrap();
     }
     let count = |bytes| {
         let mut frames = 0;

@@ -18,6 +18,7 @@
 //! through pipes.
 
 mod attr;
+mod capture;
 pub mod channel;
 pub mod closing;
 mod cm;
@@ -41,6 +42,7 @@ mod stats;
 mod tests;
 
 pub use attr::{DeviceAttr, DeviceInfo, OdpCaps, PortAttr, QpCaps, QpQueried, SrqAttr};
+pub use capture::{CaptureSpec, CaptureStream, MAX_CAPTURE_ITEMS, MAX_CAPTURE_NAME};
 pub use cm::{
     CM_MAX_PRIVATE_DATA, CmConnParam, CmEvent, CmEventKind, CmEventParam, CmOption, CmPath,
     CmPortSpace, CmReply, CmRequest, CmRoute, CmSubject, CmUdParam,
@@ -62,7 +64,7 @@ pub use stats::{CounterInfo, QpStats, StatsPage};
 
 /// Version of everything this crate lays down: messages, rings and doorbells. It stands, outside
 /// of the encoding, at the head of each message; two sides with different versions do not talk.
-pub const PROTOCOL_VERSION: u16 = 8;
+pub const PROTOCOL_VERSION: u16 = 9;
 
 /// Longest message in bytes. The longest that exists is a page of statistics, with a name and a
 /// meaning for each counter; 64 KiB hold several hundred, and are well below the 208 KiB that a

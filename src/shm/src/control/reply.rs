@@ -3,9 +3,9 @@
 #[cfg(doc)]
 use super::Request;
 use super::{
-    AhHandle, CmReply, CompChannelHandle, ContextHandle, CqHandle, DeviceAttr, DeviceInfo,
-    HistoryPage, MrHandle, MwHandle, PathPage, PdHandle, PortAttr, QpCaps, QpHandle, QpQueried,
-    ResourcePage, SrqAttr, SrqHandle, StatsPage,
+    AhHandle, CaptureStream, CmReply, CompChannelHandle, ContextHandle, CounterInfo, CqHandle,
+    DeviceAttr, DeviceInfo, HistoryPage, MrHandle, MwHandle, PathPage, PdHandle, PortAttr, QpCaps,
+    QpHandle, QpQueried, ResourcePage, SrqAttr, SrqHandle, StatsPage,
 };
 #[cfg(doc)]
 use crate::ring::{doorbell::DoorbellWriter, geometry::Geometry};
@@ -114,6 +114,14 @@ pub enum Reply {
     Histories(HistoryPage),
     /// Answer to [`Request::Stats`].
     Stats(StatsPage),
+    /// Answer to [`Request::BeginCapture`].
+    CaptureBegun {
+        /// What the places of counters in records mean.
+        counters: Vec<CounterInfo>,
+    },
+    /// Answer to [`Request::NextCaptureStream`]: the next stream, with one descriptor, a pipe from
+    /// which records are read until the data path ends; or none at present.
+    CaptureStream(Option<CaptureStream>),
     /// Answer to [`Request::Cm`].
     Cm(CmReply),
     /// Answer to [`Request::HostSlot`]. Comes with two descriptors, in this order: the slot's end

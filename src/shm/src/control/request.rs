@@ -3,8 +3,8 @@
 #[cfg(doc)]
 use super::Reply;
 use super::{
-    AhHandle, CmChannelHandle, CmRequest, CompChannelHandle, ContextHandle, CqHandle, Cursor,
-    HistorySubject, MrHandle, MwHandle, PdHandle, QpCaps, QpHandle, ResourceKind, SrqAttr,
+    AhHandle, CaptureSpec, CmChannelHandle, CmRequest, CompChannelHandle, ContextHandle, CqHandle,
+    Cursor, HistorySubject, MrHandle, MwHandle, PdHandle, QpCaps, QpHandle, ResourceKind, SrqAttr,
     SrqHandle,
 };
 use serde::{Deserialize, Serialize};
@@ -271,6 +271,17 @@ pub enum Request {
         /// What is asked.
         request: CmRequest,
     },
+    /// Begins to capture packets as they are sent and received, and what became of them: those of
+    /// QPs that may be seen, one's own user's, or all, with those of QP1 and of no QP, for root and
+    /// the user that the daemon runs as. Goes on until the session ends. Answered by
+    /// [`Reply::CaptureBegun`]. `EINVAL` if a list is too long, or an opcode does not exist;
+    /// `ENODEV` if there is no such device; `EBUSY` if the session captures already, or too many
+    /// of the user's or of all do.
+    BeginCapture(CaptureSpec),
+    /// Asks for a stream of what is captured that was not handed out yet: there is one for each
+    /// data path and device, and more may come while programs do. Answered by
+    /// [`Reply::CaptureStream`]. `EINVAL` if the session does not capture.
+    NextCaptureStream,
     /// Asks for a slot that this process runs itself, and for a session in it: the only request of
     /// its connection, in the place of [`Request::Hello`]. Answered by [`Reply::HostSlot`]. `EPERM`
     /// if the user is not the daemon's own; `EOPNOTSUPP` if one slot serves all programs of this

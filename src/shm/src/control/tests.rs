@@ -278,6 +278,7 @@ fn request() -> impl Strategy<Value = Request> {
         cm::tests::request().prop_map(Request::Cm),
         (text(), cursor()).prop_map(|(device, from)| Request::Stats { device, from }),
         (text(), cursor()).prop_map(|(device, from)| Request::Paths { device, from }),
+        capture::tests::request(),
         (text(), any::<Option<u32>>(), cursor()).prop_map(|(device, qpn, from)| {
             let of = qpn.map_or(HistorySubject::Failed, HistorySubject::Qp);
             Request::Histories { device, of, from }
@@ -384,6 +385,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         any::<String>().prop_map(Reply::Reason),
         any::<u64>().prop_map(|memory_limit| Reply::Hello { memory_limit }),
         any::<u8>().prop_map(|slot| Reply::HostSlot { slot }),
+        capture::tests::reply(),
         (text(), any::<([u8; 8], IpAddr)>()).prop_map(|(name, (node_guid, address))| {
             Reply::Devices(vec![DeviceInfo { name, node_guid, address }])
         }),

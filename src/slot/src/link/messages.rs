@@ -11,8 +11,8 @@ use std::ops::Add;
 use urxe_engine::Tuning;
 use urxe_nic::PortEvent;
 use urxe_shm::control::{
-    ControlError, Cursor, HistoryPage, HistorySubject, PathPage, QpStats, Reply, Request,
-    ResourceKind, ResourcePage,
+    CaptureSpec, ControlError, Cursor, HistoryPage, HistorySubject, PathPage, QpStats, Reply,
+    Request, ResourceKind, ResourcePage,
 };
 use urxe_types::{PathMtu, Qpn};
 
@@ -41,6 +41,10 @@ pub enum ToSlot {
     AreYouThere,
     /// Answered by [`ToBroker::Found`] of the same number.
     Question { number: u64, device: usize, viewer: Viewer, subject: Subject },
+    /// Packets of a device are to be captured, under a number; the end of a pipe comes with this.
+    Tap { number: u64, device: usize, viewer: Viewer, spec: CaptureSpec },
+    /// That is over.
+    EndTap { number: u64 },
 }
 
 /// What a slot tells the broker.

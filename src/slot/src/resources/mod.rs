@@ -60,7 +60,8 @@ fn takes_descriptors(request: &Request) -> bool {
         Request::Hello { .. }
         | Request::OpenDevice { .. }
         | Request::CreateCompChannel { .. }
-        | Request::AttachMcast { .. } => true,
+        | Request::AttachMcast { .. }
+        | Request::NextCaptureStream => true,
         Request::Cm(request) | Request::CmWithin { request, .. } => is_channel(request),
         _ => false,
     }
@@ -138,11 +139,17 @@ fn answer(
         Request::DeallocMw { mw } => mw::dealloc(session, ctx, mw),
         Request::AttachMcast { qp, gid } => multicast::attach(session, ctx, qp, gid),
         Request::DetachMcast { qp, gid } => multicast::detach(session, ctx, qp, gid),
+        Request::BeginCapture(spec) => {
+            // A longer one would not fit into what the slots are told.
+            spec.check().map_err(|sentence| refuse(Errno::INVAL, sentence))?;
+            session.ask_broker(ctx, Request::BeginCapture(spec))
+        }
         // It is of the whole daemon.
         request @ (Request::Resources { .. }
         | Request::Paths { .. }
         | Request::Histories { .. }
         | Request::Stats { .. }
+        | Request::NextCaptureStream
         | Request::Cm(_)
         | Request::CmWithin { .. }) => session.ask_broker(ctx, request),
     }

@@ -1,11 +1,10 @@
 //! A packet as a line.
 
-use super::filter::Filter;
 use std::fmt;
 use std::time::Duration;
-use urxe_port::capture::{Content, Frame};
+use urxe_port::capture::{Content, Filter, Frame};
 use urxe_wire::icrc::{Checker, Verdict};
-use urxe_wire::{Flow, Outer, Packet};
+use urxe_wire::{Flow, Headers, Outer, Packet, ParseError};
 
 /// Makes lines of the frames that a filter takes.
 pub(super) struct Lines {
@@ -41,17 +40,13 @@ impl Lines {
             Err(error) => {
                 let may_be_shown =
                     self.filter.asks_for_no_header() && self.filter.has_addresses(&outer.flow);
-                return may_be_shown
-                    .then(|| format!("{} bytes, not understood: {error}", bytes.len()));
+                return may_be_shown.then(|| not_understood(bytes.len(), error));
             }
         };
-        if !self.filter.takes(&outer.flow, &headers) {
+        if !self.filter.takes(&outer.flow, &headers, None) {
             return None;
         }
-        let mut line = headers.to_string();
-        if !payload.is_empty() {
-            line += &format!(" payload {}", payload.len());
-        }
+        let mut line = shown(&headers, payload.len());
         if self.checker.check(outer, bytes) == Verdict::Bad {
             line += ", ICRC wrong";
         }
@@ -59,8 +54,29 @@ impl Lines {
     }
 }
 
+/// A packet of so many bytes, of which the first are there.
+pub(super) fn described(bytes: &[u8], length: usize) -> String {
+    let mut whole = bytes.to_vec();
+    whole.resize(length, 0);
+    match Packet::parse(&whole) {
+        Ok(Packet { headers, payload }) => shown(&headers, payload.len()),
+        Err(error) => not_understood(length, error),
+    }
+}
+
+fn shown(headers: &Headers, payload: usize) -> String {
+    match payload {
+        0 => headers.to_string(),
+        payload => format!("{headers} payload {payload}"),
+    }
+}
+
+fn not_understood(length: usize, error: ParseError) -> String {
+    format!("{length} bytes, not understood: {error}")
+}
+
 /// The time of day, UTC, of a time since 1970, to the microsecond.
-struct TimeOfDay(Duration);
+pub(super) struct TimeOfDay(pub(super) Duration);
 
 impl fmt::Display for TimeOfDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

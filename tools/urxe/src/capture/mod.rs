@@ -1,14 +1,19 @@
-//! `urxe capture`: the packets of a capture, one line each.
+//! `urxe capture`: packets, one line each, as they come or out of a file.
 
-mod filter;
 mod line;
+mod live;
+mod opcodes;
+mod output;
+mod streams;
+mod verdict;
 
+use crate::cli::DaemonArguments;
 use crate::error::Error;
-use crate::output;
+use crate::output as terminal;
 use crate::stat::parse_qpn;
 use clap::Args;
-use filter::{Filter, OpcodeWords};
 use line::Lines;
+use opcodes::OpcodeWords;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -16,39 +21,73 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use urxe_port::capture::{self, ReadError};
+use urxe_port::capture::{self, Filter, ReadError};
 
 const LONG_ABOUT: &str = "\
-Show the RoCEv2 packets of a capture, one line each, in the verbs' words.
+Show RoCEv2 packets, one line each, in the verbs' words: those that the daemon sends and receives
+from now on, or, with --read, those of a file.
 
 A line is the time of day (UTC), the addresses, the opcode, the destination QP and PSN, what the
 extended headers say (virtual address, rkey and length; syndrome and MSN; immediate data), and the
-bytes of payload. A packet whose ICRC is wrong, and one that is no packet, says so at its end.
+bytes of payload.
 
-The capture is one that urxed writes (--capture), or of another program: pcap and pcapng are read,
-of Ethernet (with VLAN tags), raw IP and Linux cooked links.";
+Of the daemon, a line also has the device and whether the packet was sent or received; and of one
+that was received, what the device made of it: accepted, duplicate, out of order, kept early, NAK
+sent, or dropped with the name of the counter, as urxe stat and urxe explain have it. So far as
+--fault drops packets, a packet that was to be sent is shown and one that was to be received is not.
+An ordinary user sees the packets of QPs of their own programs; root and the user that the daemon
+runs as see all, also those of QP1 and those that are for no QP. A terminal or a file that is slower
+than the packets holds nothing up: a line says how many were not captured. With --write the packets
+go to a pcapng file, with what became of them as comments; Wireshark and tshark can read it while it
+grows.
+
+Of a file, a packet whose ICRC is wrong, and one that is no packet, says so at its end. It is one
+that urxe or urxed has written (--capture), or of another program: pcap and pcapng are read, of
+Ethernet (with VLAN tags), raw IP and Linux cooked links.";
 
 const EXAMPLES: &str = "\
 Examples:
-  urxe daemon --addr 10.0.0.1 --capture urxe.pcapng     in one terminal, and
-  urxe capture -r urxe.pcapng                           in another: what was captured so far.
-  urxe capture -r urxe.pcapng --qp 0x11 --qp 0x12
-      A connection: the packets to either of its QPs.
-  urxe capture -r urxe.pcapng --peer 10.0.0.2 --opcode 'read request' --opcode ack
+  urxe capture
+      What the daemon sends and receives, until Ctrl-C.
+  urxe capture --program ib_write_bw --count 20
+      The first 20 packets of one program.
+  urxe capture --device urxe0 --peer 10.0.0.2 --opcode 'read request' --opcode ack
       READ requests and ACKs, from and to one address.
+  urxe capture -w - | tshark -i -
+      All packets, in the words of tshark.
+  urxe capture -w roce.pcapng --seconds 10
+      Ten seconds for Wireshark, which may have the file open meanwhile.
+  urxe capture -r urxe.pcapng --qp 0x11 --qp 0x12
+      A connection, out of a file: the packets to either of its QPs.
   tcpdump -i eth0 -s 0 -U -w - udp port 4791 | urxe capture -r - --count 100
       The first 100 packets that another program captures.";
 
-/// Show the RoCEv2 packets of a capture, one line each, in the verbs' words.
+/// Show the packets that the daemon sends and receives, or those of a file, one line each.
 #[derive(Args, Debug)]
 #[command(long_about = LONG_ABOUT, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// A pcap or pcapng file; - is standard input.
-    #[arg(short, long, value_name = "FILE")]
-    read: PathBuf,
+    #[command(flatten)]
+    daemon: DaemonArguments,
 
-    /// Only packets to the QP of this number, and datagrams from it (decimal, or hex behind 0x);
-    /// may be given several times [default: all].
+    /// Show the packets of a pcap or pcapng file; - is standard input [default: of the daemon].
+    #[arg(short, long, value_name = "FILE")]
+    read: Option<PathBuf>,
+
+    /// Write the packets to a pcapng file in place of lines; - is standard output.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "read")]
+    write: Option<PathBuf>,
+
+    /// Only packets of this device; may be given several times [default: all].
+    #[arg(long = "device", value_name = "NAME", conflicts_with = "read")]
+    devices: Vec<String>,
+
+    /// Only packets of QPs of the programs with this name or process id; may be given several times
+    /// [default: all].
+    #[arg(long = "program", value_name = "NAME|PID", conflicts_with = "read")]
+    programs: Vec<String>,
+
+    /// Only packets to the QP of this number, and those from it as far as that is known: of a file
+    /// only datagrams tell (decimal, or hex behind 0x); may be given several times [default: all].
     #[arg(long = "qp", value_name = "QPN", value_parser = parse_qpn)]
     qps: Vec<u32>,
 
@@ -64,20 +103,45 @@ pub(crate) struct Arguments {
     /// End after so many packets were shown [default: none].
     #[arg(long, value_name = "N")]
     count: Option<NonZeroU64>,
+
+    /// End after so many seconds [default: never].
+    #[arg(long, value_name = "N", conflicts_with = "read")]
+    seconds: Option<NonZeroU64>,
+
+    /// Keep so many bytes of each packet behind its UDP header [default: all with --write, else
+    /// those of the headers].
+    #[arg(
+        long, value_name = "BYTES", conflicts_with = "read",
+        value_parser = clap::value_parser!(u32).range(64..=65_507)
+    )]
+    snaplen: Option<u32>,
 }
 
-/// Reads and prints.
+impl Arguments {
+    fn filter(&self) -> Filter {
+        let opcodes = self.opcodes.iter().flat_map(|words| words.0.iter().copied()).collect();
+        Filter { qps: self.qps.clone(), peers: self.peers.clone(), opcodes }
+    }
+}
+
+/// Shows packets.
+///
+/// # Errors
+/// If there is no daemon or no such device, or the file is no capture.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let name = arguments.read.display();
-    let input = open(&arguments.read).map_err(Error::system(name.to_string()))?;
+    match &arguments.read {
+        Some(file) => show_file(file, arguments),
+        None => live::run(arguments),
+    }
+}
+
+/// Shows the packets of a file.
+fn show_file(file: &Path, arguments: &Arguments) -> Result<(), Error> {
+    let name = file.display();
+    let input = open(file).map_err(Error::system(name.to_string()))?;
     let enough = Arc::new(AtomicBool::new(false));
     let input = UntilEnough { input, enough: Arc::clone(&enough) };
-    let filter = Filter {
-        qps: arguments.qps.clone(),
-        peers: arguments.peers.clone(),
-        opcodes: arguments.opcodes.clone(),
-    };
-    let mut lines = Lines::new(filter);
+    let mut lines = Lines::new(arguments.filter());
     let mut shown = 0;
     let mut printed = Ok(());
     let result = capture::read(input, |frame| {
@@ -85,7 +149,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             return;
         }
         let Some(line) = lines.line(&frame) else { return };
-        printed = output::text(format_args!("{line}\n"));
+        printed = terminal::text(format_args!("{line}\n"));
         shown += 1;
         let is_last = arguments.count.is_some_and(|count| shown == count.get());
         enough.store(is_last || printed.is_err(), Ordering::Relaxed);

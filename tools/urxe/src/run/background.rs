@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, IntoRawFd};
@@ -22,6 +23,9 @@ use urxe_verbs::{Context, DeviceInfo, OpenOptions};
 
 /// How long a daemon that we start stays after its last program, in seconds.
 const LINGER: u32 = 10;
+
+/// The same of one that records packets for that program.
+const LINGER_WITH_CAPTURE: u32 = 1;
 
 /// How long a daemon may take to start, or another `urxe run` to start one.
 const WAIT: Duration = Duration::from_secs(10);
@@ -96,11 +100,15 @@ impl Daemon {
     }
 
     /// Says that it was started, and, if it is not where one would expect it, why.
-    fn announce(&self, addr: IpAddr, why: &str) {
+    fn announce(&self, wanted: &Wanted<'_>, addr: IpAddr, why: &str) {
+        let seconds = match wanted.linger() {
+            1 => "a second".to_owned(),
+            seconds => format!("{seconds} seconds"),
+        };
         let device = self.devices.first().map_or("no device", |device| &device.name);
         output::note(format_args!(
-            "urxe run: started a daemon with {device} on {addr}{why}; it ends {LINGER} seconds \
-             after its last program"
+            "urxe run: started a daemon with {device} on {addr}{why}; it ends {seconds} after \
+             its last program"
         ));
     }
 
@@ -142,6 +150,10 @@ pub(super) struct Wanted<'a> {
     pub(super) name: Option<&'a str>,
     /// How RC messages become packets.
     pub(super) wire: Option<Wire>,
+    /// What it does to packets.
+    pub(super) fault: Option<&'a str>,
+    /// The file that it records packets in, whatever directory we are in.
+    pub(super) capture: Option<&'a Path>,
 }
 
 impl Wanted<'_> {
@@ -149,7 +161,21 @@ impl Wanted<'_> {
     pub(super) fn first(&self) -> Option<(&'static str, String)> {
         let addr = self.addr.map(|addr| ("addr", addr.to_string()));
         let name = self.name.map(|name| ("name", name.to_owned()));
-        addr.or(name).or_else(|| self.wire.map(|wire| ("wire", wire.to_string())))
+        let wire = self.wire.map(|wire| ("wire", wire.to_string()));
+        let fault = self.fault.map(|fault| ("fault", fault.to_owned()));
+        let capture = self.capture.map(|file| ("capture", file.display().to_string()));
+        addr.or(name).or(wire).or(fault).or(capture)
+    }
+
+    /// Whether one that was started for something else may be like this, as far as it can be asked.
+    fn may_be_found(&self) -> bool {
+        self.wire.is_none() && self.fault.is_none() && self.capture.is_none()
+    }
+
+    /// How long one that is started stays after its last program, in seconds. A capture is whole
+    /// when it has ended.
+    fn linger(&self) -> u32 {
+        if self.capture.is_some() { LINGER_WITH_CAPTURE } else { LINGER }
     }
 
     /// Where one is that was started for just this, in place of the usual one at `own`.
@@ -162,6 +188,12 @@ impl Wanted<'_> {
         if let Some(wire) = self.wire {
             file.extend(["-wire-", &wire.to_string()]);
         }
+        if self.fault.is_some() || self.capture.is_some() {
+            // Both may be longer than the path of a socket can be.
+            let mut hasher = DefaultHasher::new();
+            (self.fault, self.capture).hash(&mut hasher);
+            file += &format!("-{:016x}", hasher.finish());
+        }
         own.with_file_name(file + ".sock")
     }
 }
@@ -173,9 +205,8 @@ pub(super) fn find_or_start(wanted: &Wanted<'_>) -> Result<Daemon, NoDaemon> {
     let special = wanted.socket(&own, addr);
     let look = || {
         let usual = urxe_shm::daemon_sockets().into_iter().filter_map(|socket| Daemon::at(&socket));
-        // Which form one sends in cannot be asked.
         let fits =
-            |daemon: &Daemon| wanted.wire.is_none() && daemon.has_device(wanted.addr, wanted.name);
+            |daemon: &Daemon| wanted.may_be_found() && daemon.has_device(wanted.addr, wanted.name);
         usual.into_iter().find(fits).or_else(|| Daemon::at(&special))
     };
     if let Some(daemon) = look() {
@@ -187,7 +218,7 @@ pub(super) fn find_or_start(wanted: &Wanted<'_>) -> Result<Daemon, NoDaemon> {
         Some(daemon) => Ok(daemon),
         None if wanted.addr.is_some() => {
             let daemon = start(addr, wanted, &special)?;
-            daemon.announce(addr, "");
+            daemon.announce(wanted, addr, "");
             Ok(daemon)
         }
         None => {
@@ -201,7 +232,7 @@ pub(super) fn find_or_start(wanted: &Wanted<'_>) -> Result<Daemon, NoDaemon> {
 fn start_anywhere(addr: IpAddr, wanted: &Wanted<'_>, socket: &Path) -> Result<Daemon, NoDaemon> {
     let PortState::Taken(owner) = roce_port::state(addr) else {
         let daemon = start(addr, wanted, socket)?;
-        daemon.announce(addr, "");
+        daemon.announce(wanted, addr, "");
         return Ok(daemon);
     };
     let Some(loopback) = address::free_loopback() else {
@@ -211,7 +242,7 @@ fn start_anywhere(addr: IpAddr, wanted: &Wanted<'_>, socket: &Path) -> Result<Da
     let why = format!(
         " because {owner} has UDP port 4791 of {addr}; only programs of this machine reach it"
     );
-    daemon.announce(loopback, &why);
+    daemon.announce(wanted, loopback, &why);
     Ok(daemon)
 }
 
@@ -239,10 +270,14 @@ fn start(addr: IpAddr, wanted: &Wanted<'_>, socket: &Path) -> Result<Daemon, NoD
     let log_file = rustix::fs::open(&log, flags, Mode::RUSR | Mode::WUSR);
     let log_file = log_file.map_err(|errno| system(&log)(errno.into()))?;
     let mut command = ourselves("daemon");
-    command.args(["--detach", "--ready-fd", "1", "--linger", &LINGER.to_string()]);
+    command.args(["--detach", "--ready-fd", "1", "--linger", &wanted.linger().to_string()]);
     command.arg("--addr").arg(addr.to_string()).arg("--socket").arg(socket);
     command.args(wanted.name.map(|name| format!("--name={name}")));
     command.args(wanted.wire.map(|wire| format!("--wire={wire}")));
+    command.args(wanted.fault.map(|fault| format!("--fault={fault}")));
+    if let Some(file) = wanted.capture {
+        command.arg("--capture").arg(file);
+    }
     // This process may itself be one that was started by `urxe run`.
     library::forget(&mut command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);

@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::str::FromStr;
 use urxe_daemon::Wire;
+use urxe_port::fault::{FaultSpec, FaultSpecError};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,6 +44,8 @@ Examples:
       two devices, each with a daemon of its own.
   urxe run --wire strict ib_write_bw 10.0.0.1
       The peer is to see the packets that rdma_rxe would send.
+  urxe run --fault drop=1% --capture lossy.pcapng ./my_program
+      On a network that loses packets, recorded for Wireshark.
   urxe run --in-process ib_write_bw 10.0.0.1
       The program sends and receives by itself, without the daemon's help.
   urxe run --explain ./my_program
@@ -82,6 +85,23 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FORM", value_enum)]
     wire: Option<Wire>,
 
+    /// Use a daemon that breaks the network so, and if none was started for it, start one; `urxe
+    /// daemon --help` tells more [default: any that runs].
+    ///
+    /// What PROGRAM sends and receives is lost, repeated, delayed or damaged, as the comma list
+    /// says: `drop=1%,seed=7`, `drop:write:3`. A daemon that runs is left as it is; where it has
+    /// this machine's address, the new one is on a loopback address.
+    #[arg(long, value_name = "SPEC")]
+    fault: Option<FaultText>,
+
+    /// Use a daemon that records all packets in a pcapng file, and if none was started for it,
+    /// start one.
+    ///
+    /// A daemon that runs is left as it is, as with --fault; `urxe capture` shows its packets. The
+    /// file is whole a second after PROGRAM has ended.
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+
     /// The daemon: `auto` takes one that runs ($URXE_SOCKET, this user's, the system's) or starts
     /// one; a path is the socket of one that runs.
     #[arg(long, value_name = "auto|PATH", default_value_t)]
@@ -110,6 +130,18 @@ pub(crate) struct Arguments {
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
+}
+
+/// Faults as they were asked for, which are some that there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FaultText(String);
+
+impl FromStr for FaultText {
+    type Err = FaultSpecError;
+
+    fn from_str(text: &str) -> Result<Self, FaultSpecError> {
+        text.parse::<FaultSpec>().map(|_| FaultText(text.into()))
+    }
 }
 
 /// How much is said of what was refused, and of what has failed: values of `URXE_LOG`.
@@ -239,10 +271,13 @@ fn prepare(arguments: &Arguments) -> Result<(Command, background::Daemon), RunEr
     if let Some(warning) = program::check(&path, &library)? {
         output::note(format_args!("urxe run: {warning}"));
     }
+    let capture = arguments.capture.as_deref().map(absolute);
     let wanted = background::Wanted {
         addr: arguments.addr,
         name: arguments.name.as_deref(),
         wire: arguments.wire,
+        fault: arguments.fault.as_ref().map(|FaultText(text)| text.as_str()),
+        capture: capture.as_deref(),
     };
     let daemon = match &arguments.daemon {
         DaemonChoice::Auto => background::find_or_start(&wanted)?,

@@ -2,11 +2,12 @@
 
 use crate::cli::DaemonArguments;
 use crate::error::Error;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{
-    CounterInfo, Cursor, DeviceInfo, HistorySubject, PathState, QpHistory, QpStats, Reply, Request,
-    Resource, ResourceKind,
+    CaptureSpec, CaptureStream, CounterInfo, Cursor, DeviceInfo, HistorySubject, PathState,
+    QpHistory, QpStats, Reply, Request, Resource, ResourceKind,
 };
 
 /// A session with a daemon that only looks.
@@ -131,10 +132,34 @@ impl StatClient {
         }
     }
 
+    /// Begins to capture packets. Returns the counters that records of them name by their places.
+    pub(crate) fn begin_capture(&mut self, spec: CaptureSpec) -> Result<Vec<CounterInfo>, Error> {
+        match self.call(&Request::BeginCapture(spec))? {
+            Reply::CaptureBegun { counters } => Ok(counters),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// The next stream of what is captured that was not handed out yet, and its pipe.
+    pub(crate) fn next_capture_stream(
+        &mut self,
+    ) -> Result<Option<(CaptureStream, OwnedFd)>, Error> {
+        let (reply, mut fds) = self.call_with_fds(&Request::NextCaptureStream)?;
+        match (reply, fds.pop()) {
+            (Reply::CaptureStream(None), None) => Ok(None),
+            (Reply::CaptureStream(Some(stream)), Some(pipe)) => Ok(Some((stream, pipe))),
+            _ => Err(self.unexpected()),
+        }
+    }
+
     fn call(&mut self, request: &Request) -> Result<Reply, Error> {
+        self.call_with_fds(request).map(|(reply, _)| reply)
+    }
+
+    fn call_with_fds(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), Error> {
         match self.channel.call(request, &[]) {
             Ok((Reply::Error(error), _)) => Err(Error::Failed(error.to_string())),
-            Ok((reply, _)) => Ok(reply),
+            Ok(answer) => Ok(answer),
             Err(ChannelError::Closed) => Err(urxe_verbs::Error::DaemonGone {
                 path: self.socket.as_path().into(),
                 reason: None,

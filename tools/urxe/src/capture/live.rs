@@ -1,0 +1,82 @@
+//! Packets as the daemon sends and receives them.
+
+use super::Arguments;
+use super::output::Sink;
+use super::streams::{Item, Streams};
+use crate::error::Error;
+use crate::output;
+use crate::stat::StatClient;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use urxe_shm::control::CaptureSpec;
+
+/// Bytes of a packet that hold all headers.
+const HEADERS: u32 = 64;
+
+/// Bytes that no packet has more of.
+const WHOLE: u32 = 65_507;
+
+/// Shows packets until there are enough, the time is over, or a signal comes.
+pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(Error::system("catching signals"))?;
+    }
+    let usual = if arguments.write.is_some() { WHOLE } else { HEADERS };
+    let filter = arguments.filter();
+    let spec = CaptureSpec {
+        devices: arguments.devices.clone(),
+        qps: filter.qps,
+        peers: filter.peers,
+        opcodes: filter.opcodes.iter().map(|opcode| opcode.byte()).collect(),
+        programs: arguments.programs.clone(),
+        snaplen: arguments.snaplen.unwrap_or(usual),
+    };
+    let mut client = StatClient::connect(&arguments.daemon)?;
+    let counters = client.begin_capture(spec)?;
+    let mut sink = Sink::open(arguments.write.as_deref())?;
+    let mut streams = Streams::new(client);
+    let until = arguments.seconds.map(|seconds| {
+        let now = Instant::now();
+        now.checked_add(Duration::from_secs(seconds.get())).unwrap_or(now)
+    });
+    let (mut shown, mut lost) = (0, 0);
+    let most = arguments.count.map_or(u64::MAX, |count| count.get());
+    let mut add = |item: Item<'_>, sink: &mut Sink| {
+        match item {
+            Item::Packet(device, packet) => {
+                sink.packet(device, &packet, &counters)?;
+                shown += 1;
+            }
+            Item::Lost(count) => {
+                sink.lost(count);
+                lost += count;
+            }
+        }
+        Ok(shown < most)
+    };
+    let mut is_said = false;
+    let is_over = || stop.load(Ordering::Relaxed) || until.is_some_and(|at| Instant::now() >= at);
+    let mut wants_more = true;
+    let mut looked = Ok(());
+    while wants_more && looked.is_ok() && !is_over() {
+        looked = streams.look();
+        if looked.is_ok() && !std::mem::replace(&mut is_said, true) {
+            let devices = streams.names();
+            let of = if devices.is_empty() { "" } else { " of " };
+            output::note(format_args!("urxe capture: packets{of}{devices}; Ctrl-C ends it"));
+        }
+        wants_more = streams.show(false, |item| add(item, &mut sink))?;
+        sink.flush()?;
+    }
+    if wants_more {
+        streams.drain()?;
+        streams.show(true, |item| add(item, &mut sink))?;
+        sink.flush()?;
+    }
+    output::note(format_args!("urxe capture: {shown} packets, {lost} not captured"));
+    looked
+}

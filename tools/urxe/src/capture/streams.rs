@@ -1,0 +1,181 @@
+//! What the data paths of a daemon capture: many pipes, and their packets in the order of time.
+
+use crate::error::Error;
+use crate::output;
+use crate::stat::StatClient;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use urxe_port::capture::{Captured, Record};
+use urxe_shm::control::CaptureStream;
+
+/// How long a packet waits for earlier ones of other data paths.
+const HOLD: Duration = Duration::from_millis(50);
+
+/// How long one look at the pipes takes at most.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How often the daemon is asked for streams of programs that have come meanwhile.
+const ASK: Duration = Duration::from_millis(100);
+
+/// Packets that wait at most.
+const MAX_WAITING: usize = 100_000;
+
+/// Bytes that one read takes from a pipe at most.
+const READ_LEN: usize = 256 * 1024;
+
+/// Something that was captured, in its turn.
+pub(super) enum Item<'a> {
+    /// A packet of a device of this name.
+    Packet(&'a str, Captured<'a>),
+    /// So many packets were not captured.
+    Lost(u64),
+}
+
+/// All streams of a capture.
+pub(super) struct Streams {
+    client: StatClient,
+    streams: Vec<Stream>,
+    asked_at: Option<Instant>,
+    /// Records, by their times and the order in which they came.
+    waiting: BTreeMap<(u64, u64), Waiting>,
+    came: u64,
+    buffer: Vec<u8>,
+}
+
+struct Stream {
+    of: CaptureStream,
+    /// `None` when it has ended.
+    pipe: Option<OwnedFd>,
+    /// What was read, and is no whole record yet.
+    unread: Vec<u8>,
+    /// The time of the last packet.
+    time: u64,
+}
+
+struct Waiting {
+    stream: usize,
+    since: Instant,
+    record: Vec<u8>,
+}
+
+impl Streams {
+    /// The streams of a capture that was begun.
+    pub(super) fn new(client: StatClient) -> Streams {
+        let (streams, waiting) = (Vec::new(), BTreeMap::new());
+        let buffer = vec![0; READ_LEN];
+        Streams { client, streams, asked_at: None, waiting, came: 0, buffer }
+    }
+
+    /// Waits a moment for packets.
+    pub(super) fn look(&mut self) -> Result<(), Error> {
+        if self.asked_at.is_none_or(|at| at.elapsed() >= ASK) {
+            while let Some((of, pipe)) = self.client.next_capture_stream()? {
+                let (unread, time) = (Vec::new(), 0);
+                self.streams.push(Stream { of, pipe: Some(pipe), unread, time });
+            }
+            self.asked_at = Some(Instant::now());
+        }
+        let wait = Timespec::try_from(LOOK).unwrap_or_default();
+        self.read_within(&wait)
+    }
+
+    /// Takes what is there at this moment.
+    pub(super) fn drain(&mut self) -> Result<(), Error> {
+        self.read_within(&Timespec::default())
+    }
+
+    fn read_within(&mut self, wait: &Timespec) -> Result<(), Error> {
+        let open = |stream: &Stream| stream.pipe.is_some();
+        let indices: Vec<usize> =
+            (0..self.streams.len()).filter(|&index| open(&self.streams[index])).collect();
+        let pipes = self.streams.iter().filter_map(|stream| stream.pipe.as_ref());
+        let mut polled: Vec<PollFd<'_>> =
+            pipes.map(|pipe| PollFd::new(pipe, PollFlags::IN)).collect();
+        match poll(&mut polled, Some(wait)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::system("waiting for packets")(errno.into())),
+        }
+        let is_ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
+        for (index, _) in indices.into_iter().zip(is_ready).filter(|&(_, is_ready)| is_ready) {
+            self.read(index);
+        }
+        Ok(())
+    }
+
+    /// Takes what a pipe holds.
+    fn read(&mut self, index: usize) {
+        let stream = &mut self.streams[index];
+        let Some(pipe) = &stream.pipe else { return };
+        match rustix::io::read(pipe, &mut self.buffer) {
+            Ok(0) => stream.pipe = None,
+            Ok(len) => stream.unread.extend(&self.buffer[..len]),
+            Err(Errno::INTR) => {}
+            Err(_) => stream.pipe = None,
+        }
+        let mut taken = 0;
+        loop {
+            match Record::read(&stream.unread[taken..]) {
+                Ok(None) => break,
+                Ok(Some((record, len))) => {
+                    if let Record::Packet(packet) = record {
+                        stream.time = packet.time;
+                    }
+                    self.came += 1;
+                    let record = stream.unread[taken..taken + len].to_vec();
+                    let waiting = Waiting { stream: index, since: Instant::now(), record };
+                    self.waiting.insert((stream.time, self.came), waiting);
+                    taken += len;
+                }
+                Err(error) => {
+                    let CaptureStream { device, slot } = &stream.of;
+                    output::note(format_args!(
+                        "urxe capture: slot {slot} of {device} is left out: {error}"
+                    ));
+                    stream.pipe = None;
+                    taken = stream.unread.len();
+                    break;
+                }
+            }
+        }
+        stream.unread.drain(..taken);
+    }
+
+    /// Shows what has waited long enough, or all, in the order of time, as long as `show` wants
+    /// more.
+    pub(super) fn show(
+        &mut self,
+        all: bool,
+        mut show: impl FnMut(Item<'_>) -> Result<bool, Error>,
+    ) -> Result<bool, Error> {
+        while let Some(first) = self.waiting.first_entry() {
+            let is_due = first.get().since.elapsed() >= HOLD;
+            if !all && !is_due && self.waiting.len() <= MAX_WAITING {
+                break;
+            }
+            let Some((_, Waiting { stream, record, .. })) = self.waiting.pop_first() else { break };
+            let item = match Record::read(&record) {
+                Ok(Some((Record::Packet(packet), _))) => {
+                    Item::Packet(&self.streams[stream].of.device, packet)
+                }
+                Ok(Some((Record::Lost(lost), _))) => Item::Lost(lost),
+                _ => continue,
+            };
+            if !show(item)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// How the streams are called.
+    pub(super) fn names(&self) -> String {
+        let mut names: Vec<&str> =
+            self.streams.iter().map(|stream| stream.of.device.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.join(", ")
+    }
+}
