@@ -43,7 +43,7 @@ Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
 /// The RoCEv2 NIC in user space: gives programs RDMA devices that need no RDMA hardware, no
 /// kernel module and no privilege.
 #[derive(clap::Parser, Clone, Debug)]
-#[command(name = "urxed", version, after_help = EXAMPLES)]
+#[command(name = "urxed", version = crate::VERSION, after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
     settings: Settings,

@@ -51,3 +51,6 @@ pub use counters::counter_meanings;
 pub use daemon::{Daemon, DeviceSummary, Handle, StartError};
 pub use metrics::MetricsAddress;
 pub use worker::run_if_worker;
+
+/// The version, with the commit that this was built from and its day, where that was known.
+pub const VERSION: &str = env!("URXE_VERSION");

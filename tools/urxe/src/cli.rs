@@ -44,7 +44,7 @@ Examples:
 
 /// RoCEv2 in user space: RDMA over any network, without RDMA hardware, kernel module or root.
 #[derive(Parser, Debug)]
-#[command(name = "urxe", version, after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
+#[command(name = "urxe", version = urxe_daemon::VERSION, after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,

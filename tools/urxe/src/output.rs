@@ -10,9 +10,21 @@ pub(crate) fn print<T: Serialize + Display>(as_json: bool, result: &T) -> Result
     if as_json { json(result) } else { text(result) }
 }
 
-/// Writes one line of JSON.
+/// The version of what is printed as JSON, by all commands: higher once a key is no more, or means
+/// something else. A key more changes nothing. `JSON.md` has the keys.
+const JSON_VERSION: u32 = 1;
+
+/// A result with the version.
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    version: u32,
+    #[serde(flatten)]
+    result: &'a T,
+}
+
+/// Writes an object as one line of JSON, with the version in front.
 pub(crate) fn json(result: &impl Serialize) -> Result<(), Error> {
-    let line = serde_json::to_string(result)
+    let line = serde_json::to_string(&Versioned { version: JSON_VERSION, result })
         .map_err(|error| Error::Failed(format!("the result cannot be written as JSON: {error}")))?;
     text(format_args!("{line}\n"))
 }

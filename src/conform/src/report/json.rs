@@ -5,12 +5,16 @@ use crate::rules;
 use crate::verdict::{Finding, Verdict};
 use serde_json::{Value, json};
 
+/// Higher once a key is no more, or means something else.
+const VERSION: u32 = 1;
+
 /// The object.
 pub fn value(report: &Report) -> Value {
     let count = report.count();
     let counts = Verdict::ALL.map(|verdict| (verdict.name().to_owned(), count.of(verdict).into()));
     let options = report.options.iter().map(|(name, value)| (name.clone(), value.clone().into()));
     json!({
+        "version": VERSION,
         "device": report.device,
         "tester": report.tester,
         "date": date::utc(report.began.0),

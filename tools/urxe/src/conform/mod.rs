@@ -125,7 +125,7 @@ fn play_all(
     }
     Report {
         device: device.describe(),
-        tester: format!("urxe {} at {}, {backend} port", env!("CARGO_PKG_VERSION"), link.local()),
+        tester: format!("urxe {} at {}, {backend} port", urxe_daemon::VERSION, link.local()),
         options: arguments.worth_telling(&plan),
         took: began.1.elapsed(),
         began,
