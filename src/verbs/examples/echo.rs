@@ -5,8 +5,9 @@
 //! cargo run --release -p urxe-verbs --features tokio --example echo -- 127.0.0.1:7471 hello there
 //! ```
 //!
-//! The first is the server: it listens at an address of a device of the daemon, which `urxe devinfo`
-//! shows. The second connects, sends each further word as a message, and prints what comes back.
+//! The first is the server: it listens at an address of a device of the daemon, which
+//! `urxe devinfo` shows. The second connects, sends each further word as a message, and prints what
+//! comes back.
 
 #![allow(clippy::print_stdout, reason = "this is what it is for")]
 
