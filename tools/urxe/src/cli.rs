@@ -3,7 +3,7 @@
 use crate::error::EXIT_CODES;
 use crate::{
     capture, conform, daemon, demo, devinfo, doctor, explain, manual, output, perf, perf_connect,
-    ping, replay, res, run, stat, sysfs_overlay, why,
+    ping, replay, res, run, stat, sysfs_overlay, top, why,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -28,6 +28,8 @@ Examples:
   urxe perf write-bw 10.0.0.1         on the other: measure between two.
   urxe stat --nonzero
       See what was sent, received, lost and repeated.
+  urxe top
+      See what queue pairs do now, live.
   urxe res qp
       See which queue pairs there are, their owners and their states.
   urxe why
@@ -65,6 +67,7 @@ enum Command {
     Perf(perf::Arguments),
     PerfConnect(perf_connect::Arguments),
     Stat(stat::Arguments),
+    Top(top::Arguments),
     Res(res::Arguments),
     Why(why::Arguments),
     Explain(explain::Arguments),
@@ -110,6 +113,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Perf(arguments) => perf::run(&arguments),
         Command::PerfConnect(arguments) => perf_connect::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Res(arguments) => res::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),

@@ -28,6 +28,7 @@ mod run;
 mod stat;
 mod sysfs_overlay;
 mod table;
+mod top;
 mod units;
 mod why;
 

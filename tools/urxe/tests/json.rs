@@ -32,7 +32,7 @@ fn each_command_says_the_version_and_only_keys_that_are_documented() {
     let _client = Process::start(near.urxe(&format!("{client} --duration 1m")));
     near.wait_for_qps(1);
     let qpn = near.stat()["qps"][0]["qpn"].as_u64().unwrap();
-    let of_daemon = ["devinfo", "stat", "res qp", "res cq", "res mr", "res path", "why"];
+    let of_daemon = ["devinfo", "stat", "top", "res qp", "res cq", "res mr", "res path", "why"];
     let of_daemon = of_daemon.map(str::to_owned).into_iter().chain([format!("why {qpn}")]);
     let of_daemon = of_daemon.map(|command| near.urxe(&format!("{command} --json")));
     let others = ["explain 0x6 --json", "explain IBV_WC_RETRY_EXC_ERR --json"].map(urxe);

@@ -1,0 +1,138 @@
+//! `urxe top`: what queue pairs do now, live.
+
+mod model;
+mod screen;
+
+use crate::cli::DaemonArguments;
+use crate::error::Error;
+use crate::stat::StatClient;
+use crate::{output, units};
+use clap::Args;
+use model::{Key, Look, Rates, Top};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use std::io::{IsTerminal, stdout};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  urxe top
+      All queue pairs, those that move most first, every second anew.
+  urxe top --once --filter ib_write_bw
+      What the queue pairs of one program do within a second, as a table.
+  urxe top --json --interval 5
+      The same of all, as one JSON object.
+
+Keys:
+  up, down, page up, page down   select a queue pair
+  return, escape                 look at the selected one alone, and return
+  left, right                    sort by another column
+  r                              the other way round
+  /                              show only lines with a text: return ends it, escape removes it
+  q                              end
+
+The round trip, the window and what holds a queue pair are those of the path to its peer, which it
+shares with others. Of WRITEs that go in parts, received packets tell more than messages would.";
+
+/// Show what queue pairs do now: rates, repeats, round trips, windows.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    daemon: DaemonArguments,
+
+    /// Time between two looks at the daemon.
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
+    interval: Duration,
+
+    /// Show only queue pairs whose line has this text: a device, program, peer, or state.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    filter: String,
+
+    /// Print one table of what happens within an interval, and end.
+    #[arg(long)]
+    once: bool,
+
+    /// The same as one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads an interval.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = units::parse_duration(text)?;
+    let least = Duration::from_millis(100);
+    match interval >= least {
+        true => Ok(interval),
+        false => Err(format!("{text:?} is too short, expected 100ms or more")),
+    }
+}
+
+/// Looks at the daemon again and again, or twice.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let mut client = StatClient::connect(&arguments.daemon)?;
+    if arguments.once || arguments.json {
+        let before = Look::take(&mut client)?;
+        sleep(arguments.interval);
+        let mut rates = Rates::between(&before, &Look::take(&mut client)?);
+        rates.retain(&arguments.filter);
+        return output::print(arguments.json, &rates);
+    }
+    if !stdout().is_terminal() {
+        let expected = "expected a terminal, or --once or --json";
+        return Err(Error::Failed(format!("standard output: {expected}")));
+    }
+    let mut terminal = ratatui::try_init().map_err(Error::system("preparing the terminal"))?;
+    let ended = live(&mut client, arguments, &mut terminal);
+    ratatui::restore();
+    ended
+}
+
+/// Shows what there is until the user ends it.
+fn live(
+    client: &mut StatClient,
+    arguments: &Arguments,
+    terminal: &mut ratatui::DefaultTerminal,
+) -> Result<(), Error> {
+    let mut before = Look::take(client)?;
+    let mut top = Top::new(arguments.filter.clone());
+    let mut next = Instant::now() + arguments.interval;
+    loop {
+        let drawn = terminal.draw(|frame| screen::draw(&mut top, frame));
+        drawn.map_err(Error::system("writing to the terminal"))?;
+        let left = next.saturating_duration_since(Instant::now());
+        if event::poll(left).map_err(Error::system("reading keys"))? {
+            match event::read().map_err(Error::system("reading keys"))? {
+                Event::Key(pressed) if !top.press(key(pressed)) => return Ok(()),
+                _ => continue,
+            }
+        }
+        if Instant::now() >= next {
+            let now = Look::take(client)?;
+            top.update(Rates::between(&before, &now));
+            before = now;
+            next = Instant::now() + arguments.interval;
+        }
+    }
+}
+
+/// What a key means here.
+fn key(event: KeyEvent) -> Key {
+    if event.kind == KeyEventKind::Release {
+        return Key::Other;
+    }
+    match event.code {
+        KeyCode::Char('c') if event.modifiers.contains(KeyModifiers::CONTROL) => Key::Interrupt,
+        KeyCode::Char(char) => Key::Char(char),
+        KeyCode::Up => Key::Rows(-1),
+        KeyCode::Down => Key::Rows(1),
+        KeyCode::PageUp => Key::Rows(-20),
+        KeyCode::PageDown => Key::Rows(20),
+        KeyCode::Left => Key::Columns(-1),
+        KeyCode::Right => Key::Columns(1),
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Backspace => Key::Backspace,
+        _ => Key::Other,
+    }
+}
