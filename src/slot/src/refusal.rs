@@ -10,9 +10,20 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use urxe_shm::control::ControlError;
 
+/// The longest sentence of a refusal, in bytes. What a program has sent may be part of it, and would
+/// make the answer longer than a message can be.
+const LONGEST_SENTENCE: usize = 2048;
+
 /// A request is refused, for this reason.
 pub fn refuse(errno: Errno, sentence: impl Into<String>) -> ControlError {
-    ControlError { errno: errno.raw_os_error(), message: without_number(&sentence.into()) }
+    let mut message = without_number(&sentence.into());
+    // SLOT-124
+    if message.len() > LONGEST_SENTENCE {
+        let end = (0..=LONGEST_SENTENCE).rfind(|&at| message.is_char_boundary(at));
+        message.truncate(end.unwrap_or(0));
+        message.push_str(" ...");
+    }
+    ControlError { errno: errno.raw_os_error(), message }
 }
 
 /// A sentence without the number that the text of a system's error ends with: the refusal's own
@@ -115,6 +126,15 @@ pub fn cannot_join(group: IpAddr, source: &io::Error) -> ControlError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sentence_with_much_of_a_program_in_it_is_cut() {
+        for (name, left) in [("x", 2048), ("\u{e9}", 2048), ("\u{20ac}", 2046)] {
+            let ControlError { message, .. } = refuse(Errno::NODEV, name.repeat(30_000));
+            assert_eq!(message, format!("{} ...", name.repeat(left / name.len())));
+        }
+        assert_eq!(refuse(Errno::NODEV, "x".repeat(2048)).message.len(), 2048);
+    }
 
     #[test]
     fn a_refusal_says_its_number_once() {

@@ -19,7 +19,8 @@ use std::time::Instant;
 use urxe_cm::{Config, Connect, Manager, Timing};
 use urxe_shm::control::event::RECORD_LEN;
 use urxe_shm::control::{
-    CmEventKind, CmPortSpace, CmRequest, Cursor, Reply, Request, decode, encode,
+    CmEventKind, CmPortSpace, CmRequest, Cursor, MAX_MESSAGE, Reply, Request, ResourceKind, decode,
+    encode,
 };
 use urxe_types::{Extra, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn, SendOp};
 use urxe_wire::mad::{MAD_LEN, PortSpace};
@@ -227,6 +228,34 @@ fn a_program_that_reads_no_replies_loses_its_session_and_holds_up_no_other() {
         (observer.counter("urxe0", "replies_undeliverable") == 1).then_some(())
     });
     observer.open("urxe0");
+}
+
+/// SLOT-124: also where each byte of it takes several in a sentence.
+#[test]
+fn the_longest_names_are_refused_and_end_no_slot() {
+    let daemon = start_with(1, |config| config.slots = 1);
+    let mut neighbour = Client::connect(daemon.socket());
+    neighbour.open("urxe0");
+    let mut client = Client::connect(daemon.socket());
+    let from = Cursor::default();
+    let kind = ResourceKind::Qp;
+    let requests: [fn(String, Cursor, ResourceKind) -> Request; 3] = [
+        |device, from, _| Request::Stats { device, from },
+        |device, from, kind| Request::Resources { device, kind, from },
+        |device, from, _| Request::Paths { device, from },
+    ];
+    let mut room = vec![0; MAX_MESSAGE];
+    for request in requests {
+        for letter in ["x", "\u{1}", "\u{20ac}"] {
+            let longest = (0..=MAX_MESSAGE).rev().step_by(letter.len()).find_map(|len| {
+                let request = request(letter.repeat(len / letter.len()), from, kind);
+                encode(&request, &mut room).is_ok().then_some(request)
+            });
+            let refused = client.call(longest.unwrap()).unwrap_err();
+            assert_eq!(refused.errno, rustix::io::Errno::NODEV.raw_os_error());
+        }
+    }
+    assert!(matches!(neighbour.call(Request::ListDevices), Ok(Reply::Devices(_))));
 }
 
 #[test]

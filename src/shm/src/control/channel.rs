@@ -19,6 +19,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Bytes around a message that is passed on, at most.
+pub const AROUND_PASSED_ON: usize = 1024;
+
 /// How long a reply is looked for before the thread sleeps: longer than a daemon takes that is
 /// awake.
 const LOOK_FOR_REPLY: Duration = Duration::from_micros(30);
@@ -87,6 +90,12 @@ impl Channel {
     /// socket's.
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket, buf: vec![0; MAX_MESSAGE] }
+    }
+
+    /// The same for both ends of a link that passes on what came over others: its messages may be
+    /// longer by [`AROUND_PASSED_ON`].
+    pub fn passing_on(socket: OwnedFd) -> Self {
+        Self { socket, buf: vec![0; MAX_MESSAGE + AROUND_PASSED_ON] }
     }
 
     /// The ends of a connection within the daemon. Neither waits.

@@ -66,7 +66,8 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     /// The end of a socket that does not block.
     pub fn new(socket: OwnedFd) -> Link<Out, In> {
         Link {
-            channel: Channel::new(socket),
+            // SLOT-124
+            channel: Channel::passing_on(socket),
             max_backlog: MAX_LINK_BACKLOG,
             backlog: VecDeque::new(),
             sent: Vec::new(),
