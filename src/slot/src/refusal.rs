@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use urxe_shm::control::ControlError;
 
-/// The longest sentence of a refusal, in bytes. What a program has sent may be part of it, and would
-/// make the answer longer than a message can be.
+/// The longest sentence of a refusal, in bytes. What a program has sent may be part of it, and
+/// would make the answer longer than a message can be.
 const LONGEST_SENTENCE: usize = 2048;
 
 /// A request is refused, for this reason.
