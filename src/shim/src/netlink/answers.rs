@@ -1,9 +1,9 @@
 //! What is answered to which question.
 
 use super::daemon::Daemon;
-use super::message::{Answer, Attr, Question, attr, byte, command, long, nested, text, word};
+use super::message::{Answer, Attr, Question, RXE, attr, byte, command, long, nested, text, word};
 use super::resources::{self, Kind, Source};
-use super::tree::{self, Device};
+use super::tree::{self, Chardev, Device};
 use crate::reasons;
 use crate::refused::Refused;
 use crate::uverbs::device::capability;
@@ -28,6 +28,7 @@ pub(super) fn answer(question: &Question) -> Result<Answer, Errno> {
             Ok(Answer::List(vec![of_port(&named(question)?)]))
         }
         command::PORT_GET => Ok(Answer::One(of_port(&with_port(question)?))),
+        command::GET_CHARDEV => Ok(Answer::One(chardev(question)?)),
         // Counters that are bound to QPs: there are none.
         command::STAT_GET if question.word(attr::STAT_RES).is_some() => Err(Errno::OPNOTSUPP),
         command::STAT_GET => Ok(Answer::One(of_counters(&with_port(question)?))),
@@ -87,6 +88,29 @@ fn of_device(device: &Device) -> Vec<Attr> {
     attrs.extend(device.code("node_type").map(|code| byte(attr::DEV_NODE_TYPE, code)));
     attrs.push(text(attr::DEV_PROTOCOL, "roce"));
     attrs
+}
+
+/// A character device, by which a library opens what it has found. `ENOENT` if there is none of its
+/// type.
+fn chardev(question: &Question) -> Result<Vec<Attr>, Errno> {
+    let of = |chardev: Chardev| {
+        vec![
+            text(attr::CHARDEV_NAME, &chardev.name),
+            long(attr::CHARDEV_ABI, chardev.abi),
+            long(attr::CHARDEV, chardev.number),
+        ]
+    };
+    match question.text(attr::CHARDEV_TYPE).ok_or(Errno::INVAL)? {
+        "uverbs" => {
+            let device = named(question)?;
+            let mut attrs = front(&device);
+            attrs.push(word(attr::UVERBS_DRIVER_ID, RXE));
+            attrs.extend(of(device.chardev().ok_or(Errno::NOENT)?));
+            Ok(attrs)
+        }
+        "rdma_cm" => tree::rdma_cm().map(of).ok_or(Errno::NOENT),
+        _ => Err(Errno::NOENT),
+    }
 }
 
 fn of_port(device: &Device) -> Vec<Attr> {

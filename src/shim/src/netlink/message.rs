@@ -25,6 +25,9 @@ const CAPPED: u16 = 0x100;
 /// `RDMA_NL_NLDEV`, of the clients of the family the one that knows devices.
 const NLDEV: u16 = 5;
 
+/// `RDMA_DRIVER_RXE`, by which libibverbs takes librxe for its provider.
+pub(super) const RXE: u32 = 14;
+
 /// Defines numbers of the kernel, with its names, so that a test can ask the C compiler.
 macro_rules! numbers {
     ($(#[$doc:meta])* $module:ident { $($name:ident = $theirs:ident $value:literal,)* }) => {
@@ -51,6 +54,7 @@ numbers! {
         RES_CQ_GET = RDMA_NLDEV_CMD_RES_CQ_GET 12,
         RES_MR_GET = RDMA_NLDEV_CMD_RES_MR_GET 13,
         RES_PD_GET = RDMA_NLDEV_CMD_RES_PD_GET 14,
+        GET_CHARDEV = RDMA_NLDEV_CMD_GET_CHARDEV 15,
         STAT_GET = RDMA_NLDEV_CMD_STAT_GET 17,
         RES_SRQ_GET = RDMA_NLDEV_CMD_RES_SRQ_GET 23,
     }
@@ -113,6 +117,11 @@ numbers! {
         RES_CM_IDN = RDMA_NLDEV_ATTR_RES_CM_IDN 63,
         SYS_NETNS_MODE = RDMA_NLDEV_SYS_ATTR_NETNS_MODE 66,
         DEV_PROTOCOL = RDMA_NLDEV_ATTR_DEV_PROTOCOL 67,
+        CHARDEV_TYPE = RDMA_NLDEV_ATTR_CHARDEV_TYPE 69,
+        CHARDEV_NAME = RDMA_NLDEV_ATTR_CHARDEV_NAME 70,
+        CHARDEV_ABI = RDMA_NLDEV_ATTR_CHARDEV_ABI 71,
+        CHARDEV = RDMA_NLDEV_ATTR_CHARDEV 72,
+        UVERBS_DRIVER_ID = RDMA_NLDEV_ATTR_UVERBS_DRIVER_ID 73,
         STAT_RES = RDMA_NLDEV_ATTR_STAT_RES 75,
         STAT_HWCOUNTERS = RDMA_NLDEV_ATTR_STAT_HWCOUNTERS 80,
         STAT_HWCOUNTER_ENTRY = RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY 81,
@@ -160,8 +169,8 @@ fn emitted(attrs: &[Attr]) -> Vec<u8> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Question {
     header: NetlinkHeader,
-    /// Numbers of 32 bits that are named, by their kinds.
-    words: Vec<(u16, u32)>,
+    /// Its attributes, by their kinds.
+    attrs: Vec<(u16, Vec<u8>)>,
     /// Its attributes can be told apart.
     is_well_formed: bool,
 }
@@ -190,15 +199,13 @@ impl Question {
             header.flags = buffer.flags();
             header.sequence_number = buffer.sequence_number();
             header.port_number = buffer.port_number();
-            let mut question = Question { header, words: Vec::new(), is_well_formed: true };
+            let mut question = Question { header, attrs: Vec::new(), is_well_formed: true };
             for attr in NlasIterator::new(buffer.payload()) {
                 let Ok(attr) = attr else {
                     question.is_well_formed = false;
                     break;
                 };
-                if let Ok(value) = attr.value().try_into() {
-                    question.words.push((attr.kind(), u32::from_ne_bytes(value)));
-                }
+                question.attrs.push((attr.kind(), attr.value().to_vec()));
             }
             if header.flags & NLM_F_REQUEST != 0 {
                 all.push(question);
@@ -222,9 +229,20 @@ impl Question {
         self.header.flags & NLM_F_DUMP == NLM_F_DUMP
     }
 
+    fn attr(&self, kind: u16) -> Option<&[u8]> {
+        let found = self.attrs.iter().find(|(present, _)| *present == kind);
+        found.map(|(_, value)| value.as_slice())
+    }
+
     /// The number of this kind that it names.
     pub(super) fn word(&self, kind: u16) -> Option<u32> {
-        self.words.iter().find(|(named, _)| *named == kind).map(|&(_, value)| value)
+        self.attr(kind)?.try_into().ok().map(u32::from_ne_bytes)
+    }
+
+    /// The text of this kind that it names.
+    pub(super) fn text(&self, kind: u16) -> Option<&str> {
+        let text = self.attr(kind)?;
+        std::str::from_utf8(text.strip_suffix(b"\0").unwrap_or(text)).ok()
     }
 
     /// The datagrams of its answer, for a socket of this port.
@@ -300,7 +318,7 @@ pub(super) mod tests {
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
         header.sequence_number = 7;
-        let question = Question { header, words: Vec::new(), is_well_formed: true };
+        let question = Question { header, attrs: Vec::new(), is_well_formed: true };
         question.of_type(NLDEV << 10 | command, 0, NLM_F_REQUEST | flags, &emitted(attrs))
     }
 
@@ -319,13 +337,17 @@ pub(super) mod tests {
     #[test]
     fn numbers_are_the_kernels() {
         let all = command::ALL.iter().chain(attr::ALL).copied();
-        check_headers(&["rdma_netlink.h"], [], all.chain([("RDMA_NL_NLDEV", 5)]));
+        let others = [("RDMA_NL_NLDEV", 5), ("RDMA_DRIVER_RXE", RXE as usize)];
+        let headers = ["rdma_netlink.h", "ib_user_ioctl_verbs.h"];
+        check_headers(&headers, [], all.chain(others));
     }
 
     #[test]
     fn a_question_for_one_is_answered_and_acknowledged_if_it_asks_for_that() {
         for (flags, messages) in [(0, 1), (NLM_F_ACK, 2)] {
-            let question = question(command::SYS_GET, flags, &[word(attr::DEV_INDEX, 3)]);
+            let named = [word(attr::DEV_INDEX, 3), text(attr::DEV_NAME, "a")];
+            let question = question(command::SYS_GET, flags, &named);
+            assert_eq!(question.text(attr::DEV_NAME), Some("a"));
             assert_eq!(question.command(), Ok(command::SYS_GET));
             assert_eq!((question.is_dump(), question.word(attr::DEV_INDEX)), (false, Some(3)));
             assert_eq!(question.word(attr::PORT_INDEX), None);
@@ -342,7 +364,7 @@ pub(super) mod tests {
                     request(command::SYS_GET, flags, &[])[..16]
                         .iter()
                         .enumerate()
-                        .map(|(at, &byte)| if at == 0 { 24 } else { byte })
+                        .map(|(at, &byte)| if at == 0 { 32 } else { byte })
                         .collect::<Vec<_>>()[..]
                 );
             }

@@ -171,7 +171,8 @@ pub(super) fn attrs(resource: &Resource) -> Vec<Attr> {
             attrs
         }
     };
-    if *pd != 0 {
+    // The others are in none.
+    if !matches!(detail, ResourceDetail::Cq { .. } | ResourceDetail::CmId { .. }) {
         attrs.push(word(attr::RES_PDN, *pd));
     }
     attrs.extend(owner(program));

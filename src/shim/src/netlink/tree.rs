@@ -2,7 +2,7 @@
 
 use crate::paths;
 use rustix::io::Errno;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A device of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +11,34 @@ pub(super) struct Device {
     /// The N of its `uverbsN`.
     pub(super) index: u32,
     pub(super) name: String,
+}
+
+/// A character device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Chardev {
+    pub(super) name: String,
+    /// Version of its interface.
+    pub(super) abi: u64,
+    /// Its number, as the kernel writes it in 64 bits.
+    pub(super) number: u64,
+}
+
+impl Chardev {
+    fn read(directory: &Path, name: String) -> Option<Chardev> {
+        let abi = first_line(&directory.join("abi_version"))?.parse().ok()?;
+        let dev = first_line(&directory.join("dev"))?;
+        let (major, minor) = dev.split_once(':')?;
+        let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+        let number = u64::from(minor & 0xff)
+            | u64::from(major & 0xfff) << 8
+            | u64::from(minor & 0xf_ff00) << 12;
+        Some(Chardev { name, abi, number })
+    }
+}
+
+/// The character device of the connection manager.
+pub(super) fn rdma_cm() -> Option<Chardev> {
+    Chardev::read(&paths::tree()?.join("class/misc/rdma_cm"), "rdma_cm".into())
 }
 
 /// All devices, in the order of their numbers. `ENODEV` if no daemon shows any.
@@ -53,8 +81,14 @@ impl Device {
     /// The network interface that it is on, and that one's number.
     pub(super) fn interface(&self) -> Option<(String, Option<u32>)> {
         let name = self.read("ports/1/gid_attrs/ndevs/0").filter(|name| !name.is_empty())?;
-        let number = first_line(&PathBuf::from("/sys/class/net").join(&name).join("ifindex"));
+        let number = first_line(&Path::new("/sys/class/net").join(&name).join("ifindex"));
         Some((name, number.and_then(|number| number.parse().ok())))
+    }
+
+    /// Its character device: the name, what the file `dev` says, and the version of the interface.
+    pub(super) fn chardev(&self) -> Option<Chardev> {
+        let name = format!("uverbs{}", self.index);
+        Chardev::read(&self.tree.join("class/infiniband_verbs").join(&name), name)
     }
 
     /// What its port has counted, by the names that the kernel's rxe has for it.
@@ -72,7 +106,7 @@ impl Device {
     }
 }
 
-fn first_line(path: &std::path::Path) -> Option<String> {
+fn first_line(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.lines().next().unwrap_or_default().to_owned())
 }
@@ -111,6 +145,10 @@ mod tests {
         assert_eq!(two.interface().map(|(name, _)| name).as_deref(), Some("lo"));
         let counters = [("rcvd_pkts".to_owned(), 5), ("sent_pkts".to_owned(), u64::MAX)];
         assert_eq!(two.hw_counters(), counters);
+        put("class/infiniband_verbs/uverbs10/dev", "231:4661\n");
+        put("class/infiniband_verbs/uverbs10/abi_version", "2\n");
+        let chardev = Chardev { name: "uverbs10".into(), abi: 2, number: 0x0120_e735 };
+        assert_eq!((devices[1].chardev(), devices[0].chardev()), (Some(chardev), None));
         assert_eq!((devices[1].interface(), devices[1].hw_counters()), (None, Vec::new()));
         fs::remove_dir_all(tree).unwrap();
     }

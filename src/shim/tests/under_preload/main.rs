@@ -121,6 +121,11 @@ fn files_of_devices_are_as_the_kernels() {
 }
 
 #[test]
+fn the_netlink_of_rdma_says_what_devices_there_are() {
+    Bench::new().run("netlink");
+}
+
+#[test]
 fn duplicates_are_the_device_and_the_last_close_ends_it() {
     Bench::new().run("descriptors");
 }
