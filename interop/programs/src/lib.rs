@@ -8,12 +8,14 @@
 //! | `connected` | programs that connect through librdmacm |
 //! | `conform` | `urxe conform` asks urxe |
 //! | `faults`, `memory_order` | our own programs: faults, and what polling programs see |
+//! | `iproute` | `rdma` of iproute2 |
 //! | `mistakes` | what is said of mistakes that people make |
 //! | `judge` | whether the output of a program is right |
 
 mod conform;
 mod connected;
 mod faults;
+mod iproute;
 mod judge;
 mod list;
 mod memory_order;
@@ -70,7 +72,7 @@ pub fn check(only: &str, in_process: bool) -> Result {
         }
     }
     let faults = faults::ALL.into_iter().chain(connected::FAULTS).chain(memory_order::ALL);
-    let faults = faults.chain(mistakes::ALL).chain(conform::ALL);
+    let faults = faults.chain(mistakes::ALL).chain(conform::ALL).chain(iproute::ALL);
     for (name, fault) in faults.filter(|(name, _)| wanted(name)) {
         rows.push(Row::new(name.into(), "", fault(&testbed)));
     }

@@ -294,7 +294,7 @@ impl Testbed {
     }
 
     /// What `urxe` shows of the devices of a daemon.
-    fn devices(&self, side: Side, words: &[&str]) -> Result<Vec<Value>> {
+    pub(crate) fn devices(&self, side: Side, words: &[&str]) -> Result<Vec<Value>> {
         let mut command = self.command(self.binary("urxe"));
         command.args(words).args(["--json", "--socket"]).arg(self.socket(side));
         let name = words.join(" ");

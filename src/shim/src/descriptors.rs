@@ -4,6 +4,7 @@
 //! allocates nothing and may be interrupted by a signal handler that asks too. For a descriptor
 //! that is not ours it is two loads.
 
+use crate::netlink::Netlink;
 use crate::ucma::Channel;
 use crate::uverbs::{AsyncEvents, CompletionEvents, Context};
 use std::cell::Cell;
@@ -23,6 +24,8 @@ pub(crate) enum Descriptor {
     AsyncEvents(Arc<AsyncEvents>),
     /// An opened connection manager: `write` is a command.
     RdmaCm(Arc<Channel>),
+    /// A socket of `NETLINK_RDMA`: what is sent is a question.
+    Netlink(Arc<Netlink>),
     /// The shim's own; not for the program to close.
     Private,
 }

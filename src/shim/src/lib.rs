@@ -23,6 +23,7 @@
 //! - [`session`]: the one connection of this process to its daemon.
 //! - [`uverbs`]: the kernel's commands: framing, decoding, doing, answering; event accounting.
 //! - [`ucma`]: the same for the connection manager's commands.
+//! - [`netlink`]: what the kernel says of its devices to `rdma` of iproute2.
 //! - [`kernel`]: how the kernel's structures are written down.
 //! - [`memory`]: the program's memory.
 //!
@@ -50,6 +51,7 @@ mod hooks;
 mod kernel;
 pub(crate) mod lost;
 mod memory;
+mod netlink;
 mod next;
 mod own_slot;
 mod paths;

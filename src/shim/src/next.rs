@@ -9,8 +9,8 @@
 
 use crate::hooks::{errno, fail, put_errno};
 use libc::{
-    DIR, FILE, c_char, c_int, c_uint, c_ulong, c_void, dirent, mode_t, sighandler_t, size_t,
-    ssize_t,
+    DIR, FILE, c_char, c_int, c_uint, c_ulong, c_void, dirent, mode_t, msghdr, sighandler_t,
+    size_t, sockaddr, socklen_t, ssize_t,
 };
 pub(crate) use libc::{stat as Stat, statx as Statx};
 use rustix::io::Errno;
@@ -209,4 +209,27 @@ functions! {
     fn inotify_add_watch(fd: c_int, path: *const c_char, mask: u32) -> c_int;
 
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
+    fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    fn setsockopt(
+        fd: c_int, level: c_int, option: c_int, value: *const c_void, len: socklen_t
+    ) -> c_int;
+    fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    fn sendto(
+        fd: c_int, buf: *const c_void, len: size_t, flags: c_int, address: *const sockaddr,
+        address_len: socklen_t
+    ) -> ssize_t;
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
+    fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int)
+        -> ssize_t;
+    fn recvfrom(
+        fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr,
+        address_len: *mut socklen_t
+    ) -> ssize_t;
+    fn __recvfrom_chk(
+        fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int,
+        address: *mut sockaddr, address_len: *mut socklen_t
+    ) -> ssize_t;
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
 }

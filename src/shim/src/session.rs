@@ -103,16 +103,14 @@ extern "C" fn after_fork_in_child() {
 
 impl Session {
     fn connect() -> Result<Session, Refused> {
-        let path = urxe_shm::socket_path();
-        let mut channel = Channel::connect(&path).map_err(|error| unreachable(&path, &error))?;
+        let mut channel = connect()?;
         let mut slot = None;
         if own_slot::is_wanted() {
             match OwnSlot::host(channel, set_apart) {
                 Ok(hosted) => (channel, slot) = (hosted.0, Some(hosted.1)),
                 Err(error) => {
                     own_slot::report_refusal(&error);
-                    channel =
-                        Channel::connect(&path).map_err(|error| unreachable(&path, &error))?;
+                    channel = connect()?;
                 }
             }
         }
@@ -227,6 +225,12 @@ impl Drop for Session {
     }
 }
 
+/// Connects to the daemon. `ENODEV` if none answers.
+pub(crate) fn connect() -> Result<Channel, Refused> {
+    let path = urxe_shm::socket_path();
+    Channel::connect(&path).map_err(|error| unreachable(&path, &error))
+}
+
 /// The error of a daemon that does not answer.
 fn unreachable(socket: &Path, error: &io::Error) -> Refused {
     let errno = match Errno::from_io_error(error) {
@@ -263,7 +267,7 @@ fn without_daemon(request: &Request) -> Result<(Reply, Vec<OwnedFd>), Refused> {
 }
 
 /// The name that people who look at the daemon see.
-fn program_name() -> String {
+pub(crate) fn program_name() -> String {
     let name = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&name).file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()

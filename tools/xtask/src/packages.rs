@@ -11,6 +11,7 @@ pub(crate) struct Package {
 }
 
 pub(crate) const IP: Package = Package { program: "ip", package: "iproute2" };
+pub(crate) const RDMA: Package = Package { program: "rdma", package: "iproute2" };
 pub(crate) const ETHTOOL: Package = Package { program: "ethtool", package: "ethtool" };
 pub(crate) const TCPDUMP: Package = Package { program: "tcpdump", package: "tcpdump" };
 pub(crate) const TSHARK: Package = Package { program: "tshark", package: "tshark" };

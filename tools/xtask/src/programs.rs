@@ -1,8 +1,8 @@
 //! Stock verbs programs on urxe: what they need of this machine, and the run itself.
 
 use crate::packages::{
-    CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMACM_DEV, RDMACM_UTILS, RXE_PROVIDER, UCX_UTILS,
-    VALGRIND, lacking,
+    CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMA, RDMACM_DEV, RDMACM_UTILS, RXE_PROVIDER,
+    UCX_UTILS, VALGRIND, lacking,
 };
 use urxe_shell::{Result, build_release};
 
@@ -29,6 +29,7 @@ pub(crate) fn lacks() -> Option<String> {
         PERFTEST,
         UCX_UTILS,
         VALGRIND,
+        RDMA,
     ])
 }
 

@@ -1,7 +1,7 @@
 //! Reading and writing. What is written to a device is a command; what is read from a completion
 //! channel, or from the asynchronous events of a context, is an event.
 
-use super::{answer, fail, hooks};
+use super::{answer, fail, hooks, socket};
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::next;
 use crate::ucma::Done;
@@ -82,7 +82,11 @@ unsafe fn read_ours(
     native: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     match answer(|| Ok(isize::from(has_events(fd, len)?))) {
-        0 => native(),
+        0 => {
+            let got = native();
+            socket::note_read(fd, got);
+            got
+        }
         1 if buf.is_null() => fail(Errno::FAULT),
         // SAFETY: the caller's promise; an event fits.
         1 => unsafe { read_event(fd, buf) },
@@ -93,7 +97,7 @@ unsafe fn read_ours(
 /// Whether a descriptor is one of events, of which one fits into `len` bytes.
 fn has_events(fd: c_int, len: usize) -> Result<bool, Errno> {
     match DESCRIPTORS.genuine(fd) {
-        None | Some(Descriptor::Private) => return Ok(false),
+        None | Some(Descriptor::Private | Descriptor::Netlink(_)) => return Ok(false),
         // The devices have no `read`.
         Some(Descriptor::Uverbs(_) | Descriptor::RdmaCm(_)) => return Err(Errno::INVAL),
         Some(Descriptor::CompletionChannel(events)) => events.check_read(len)?,
@@ -125,7 +129,10 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void) -> ssize_t {
             let handed = DESCRIPTORS.with(fd, |descriptor| match descriptor {
                 Descriptor::CompletionChannel(events) => events.hand_out(&record, &mut event),
                 Descriptor::AsyncEvents(events) => events.hand_out(&record, &mut event),
-                Descriptor::Uverbs(_) | Descriptor::RdmaCm(_) | Descriptor::Private => None,
+                Descriptor::Uverbs(_)
+                | Descriptor::RdmaCm(_)
+                | Descriptor::Netlink(_)
+                | Descriptor::Private => None,
             });
             // Closed by another thread meanwhile.
             let handed = handed.ok_or(Errno::BADF)?;
@@ -195,6 +202,7 @@ unsafe fn write_ours(
                 _ => done,
             }
         }
+        Some(Descriptor::Netlink(_)) => socket::ask(fd, || bytes.ok_or(Errno::FAULT)),
         // Events cannot be written: they are the read ends of pipes, and libc says so.
         None | Some(_) => native(),
     }

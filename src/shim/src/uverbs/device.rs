@@ -5,7 +5,7 @@ use urxe_shm::control::{self, DeviceAttr, LinkRate, PortAttr};
 
 /// `ib_uverbs_device_cap_flags`: what rxe claims and we keep. Not among it: path migration, and
 /// counters of bad P_Keys and Q_Keys in the port's attributes.
-mod capability {
+pub(crate) mod capability {
     pub(super) const CHANGE_PHY_PORT: u64 = 1 << 5;
     pub(super) const UD_AV_PORT_ENFORCE: u64 = 1 << 6;
     pub(super) const PORT_ACTIVE_EVENT: u64 = 1 << 10;
@@ -18,7 +18,7 @@ mod capability {
     pub(super) const FLUSH_GLOBAL: u64 = 1 << 38;
     pub(super) const ATOMIC_WRITE: u64 = 1 << 40;
 
-    pub(super) const ALL: u64 = CHANGE_PHY_PORT
+    pub(crate) const ALL: u64 = CHANGE_PHY_PORT
         | UD_AV_PORT_ENFORCE
         | PORT_ACTIVE_EVENT
         | SYS_IMAGE_GUID

@@ -13,7 +13,7 @@ pub(crate) mod abi;
 mod attr;
 mod command;
 mod context;
-mod device;
+pub(crate) mod device;
 mod doorbells;
 mod events;
 mod flush;

@@ -121,6 +121,11 @@ fn files_of_devices_are_as_the_kernels() {
 }
 
 #[test]
+fn the_netlink_of_rdma_says_what_devices_there_are() {
+    Bench::new().run("netlink");
+}
+
+#[test]
 fn duplicates_are_the_device_and_the_last_close_ends_it() {
     Bench::new().run("descriptors");
 }
@@ -327,7 +332,9 @@ fn every_function_that_programs_may_call_is_there() {
         stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
         __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64
         read __read_chk readv write writev
-        close close_range closefrom dup dup2 dup3 fcntl fcntl64 socket
+        close close_range closefrom dup dup2 dup3 fcntl fcntl64
+        socket bind getsockname setsockopt send sendto sendmsg
+        recv __recv_chk recvfrom __recvfrom_chk recvmsg
         fopen fopen64 freopen freopen64 opendir scandir scandir64 scandirat scandirat64
         access faccessat euidaccess eaccess readlink readlinkat __readlink_chk __readlinkat_chk
         realpath __realpath_chk canonicalize_file_name chdir inotify_add_watch
