@@ -1,6 +1,5 @@
 //! What each application is to the program that runs it.
 
-use crate::chart::Chart;
 use crate::cluster::{Cluster, Node, Ran};
 use crate::error::Error;
 use clap::{Args, Command, FromArgMatches};
@@ -9,6 +8,7 @@ use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::PathBuf;
+use urxe_chart::Chart;
 
 /// An application, which its arguments are all that is known of beforehand.
 pub trait Application: Args {
@@ -74,9 +74,8 @@ impl<A: Application> Run<A> {
         }
         let chart = A::chart(&summaries);
         if let Some(path) = &self.svg {
-            let given = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-            let command = ["urxe-apps".into()].into_iter().chain(given).collect::<Vec<_>>();
-            chart.save(path, &command.join(" "))?;
+            let saved = chart.save(path, &urxe_chart::command("urxe-apps"));
+            saved.map_err(Error::io("writing the picture"))?;
         }
         self.shown(&summaries, &chart)
     }

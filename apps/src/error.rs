@@ -38,9 +38,6 @@ pub enum Error {
     /// There could be no network for the nodes.
     #[error("making a network of namespaces: {0}")]
     Network(String),
-    /// No picture could be drawn.
-    #[error("drawing the picture: {0}")]
-    Picture(String),
     /// A guarantee of the algorithm was broken.
     #[error("{0}")]
     Broken(String),

@@ -11,7 +11,6 @@
 //! | [`lecture`] | latency and bandwidth over sizes, beside TCP |
 //! | [`fabric`], [`mesh`] | what the multicasts stand on: memory that is copied to other nodes |
 //! | [`application`], [`cluster`] | what all stand on: commands, and processes that meet |
-//! | [`chart`] | what several runs came to, as a table and a picture |
 //! | [`namespaces`] | a network of their own for nodes |
 //! | [`connect`] | a queue pair between each two of them |
 //!
@@ -19,7 +18,6 @@
 
 pub mod application;
 pub mod atomic;
-pub mod chart;
 pub mod cluster;
 pub mod connect;
 pub mod error;

@@ -7,7 +7,6 @@
 pub mod group;
 
 use crate::application::Application;
-use crate::chart::{Across, Chart, Panel, Series};
 use crate::cluster::Node;
 use crate::error::Error;
 use crate::mesh::Mesh;
@@ -17,6 +16,7 @@ use group::Group;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
+use urxe_chart::{Across, Chart, Panel, Series};
 
 /// What is sent, and who dies.
 #[derive(Args, Clone, Debug)]

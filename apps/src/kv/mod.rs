@@ -10,7 +10,6 @@ pub mod table;
 pub mod ycsb;
 
 use crate::application::Application;
-use crate::chart::{Across, Chart, Panel, Series};
 use crate::cluster::Node;
 use crate::connect::{Peer, connect_all};
 use crate::error::Error;
@@ -20,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
 use table::{Found, Full, Memory, Shape, Table, find};
+use urxe_chart::{Across, Chart, Panel, Series};
 use urxe_verbs::{Access, Cq, Inline, Mr, RecvWr, SendWr, Wc};
 use ycsb::{Mix, Zipf};
 

@@ -8,7 +8,6 @@
 pub mod schedule;
 
 use crate::application::Application;
-use crate::chart::{Across, Chart, Panel, Series};
 use crate::cluster::Node;
 use crate::connect::{Peer, connect_all};
 use crate::error::Error;
@@ -18,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
+use urxe_chart::{Across, Chart, Panel, Series};
 use urxe_port::sim::Rng;
 use urxe_verbs::{Access, QpInit, RecvWr, SendWr, Wc, WcOpcode};
 

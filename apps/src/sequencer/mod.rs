@@ -10,13 +10,13 @@ mod ud;
 mod write;
 
 use crate::application::Application;
-use crate::chart::{Across, Chart, Panel, Series};
 use crate::cluster::Node;
 use crate::error::Error;
 use clap::{Args, ValueEnum, value_parser};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
+use urxe_chart::{Across, Chart, Panel, Series};
 
 /// How numbers are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]

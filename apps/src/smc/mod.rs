@@ -8,7 +8,6 @@
 pub mod rings;
 
 use crate::application::Application;
-use crate::chart::{Across, Chart, Panel, Series};
 use crate::cluster::Node;
 use crate::error::Error;
 use crate::fabric::Fabric;
@@ -18,6 +17,7 @@ use rings::Rings;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
+use urxe_chart::{Across, Chart, Panel, Series};
 
 /// The multicast at one node.
 #[derive(Debug)]

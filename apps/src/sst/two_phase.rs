@@ -9,7 +9,6 @@ use super::nodes::Nodes;
 use super::predicate::{Growing, Stable};
 use super::{Column, Sst};
 use crate::application::Application;
-use crate::chart::{Across, Chart, Panel, Series};
 use crate::cluster::Node;
 use crate::error::Error;
 use crate::fabric::Fabric;
@@ -18,6 +17,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, Instant};
+use urxe_chart::{Across, Chart, Panel, Series};
 use urxe_port::sim::Rng;
 
 /// The coordinator's: how many transactions it has proposed.

@@ -27,6 +27,19 @@ impl Latencies {
         self.0.len()
     }
 
+    /// The distribution as a curve of microseconds: a point is at `n` where one of `n` operations
+    /// took longer, and the slowest of all where there are none slower than it.
+    pub(crate) fn curve(&self) -> Vec<(f64, f64)> {
+        /// In each half of what is left to the slowest operation.
+        const POINTS: u32 = 6;
+        let most = self.0.len() as f64;
+        let points = self.0.iter_quantiles(POINTS).map(|value| {
+            let slower = 1. - value.quantile_iterated_to();
+            ((1. / slower).min(most), value.value_iterated_to() as f64 / 1e3)
+        });
+        points.collect()
+    }
+
     /// The distribution.
     pub(crate) fn summary(&self) -> LatencySummary {
         let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
@@ -68,6 +81,20 @@ mod tests {
         assert!(about(summary.min, 1.0) && about(summary.max, 1000.0), "{summary:?}");
         assert!(about(summary.median, 500.0) && about(summary.p99, 990.0), "{summary:?}");
         assert!(about(summary.p99_9, 999.0) && about(summary.mean, 500.5), "{summary:?}");
+    }
+
+    #[test]
+    fn a_curve_rises_to_the_slowest_operation() {
+        let mut latencies = Latencies::new();
+        assert!(latencies.curve().is_empty());
+        (1..=1000).for_each(|us| latencies.record(Duration::from_micros(us)));
+        let curve = latencies.curve();
+        assert!(curve.is_sorted(), "{curve:?}");
+        let about = |value: f64, expected: f64| (value / expected - 1.0).abs() < 0.002;
+        let median = curve.iter().find(|point| point.0 >= 2.).unwrap();
+        assert!(about(median.1, 500.0), "{median:?}");
+        let last = curve.last().unwrap();
+        assert!(last.0 == 1000. && about(last.1, 1000.0), "{last:?}");
     }
 
     #[test]

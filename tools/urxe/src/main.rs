@@ -21,6 +21,7 @@ mod pattern;
 mod perf;
 mod perf_connect;
 mod ping;
+mod plot;
 mod replay;
 mod res;
 mod roce_port;

@@ -99,6 +99,42 @@ fn iterations_are_as_many_as_requested() {
 }
 
 #[test]
+fn figures_are_drawn_as_a_picture_and_as_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let svg = folder.path().join("picture.svg");
+    for (test, arguments, captions) in [
+        ("write-bw", "--size 4K --iters 3000", ["seconds", "messages of 4096 bytes"]),
+        ("write-bw", "--all=4K --iters 100", ["bytes", "messages a second"]),
+        ("send-lat", "--iters 300", ["percentile", "messages of 8 bytes"]),
+        ("read-lat", "--all=64 --iters 100", ["p99.9", "microseconds"]),
+    ] {
+        let [near, far] = [Daemon::start(), Daemon::start()];
+        let (server, client) = perf_server(&far, test);
+        let client = client.replace("--json", "--plot");
+        let client = run(near.urxe(&format!("{client} {arguments} --svg {}", svg.display())));
+        assert!(client.status.success(), "{test} {arguments}: {}", text(&client.stderr));
+        assert!(server.output().status.success());
+        let (printed, drawn) = (text(&client.stdout), std::fs::read_to_string(&svg).unwrap());
+        for caption in captions {
+            assert!(printed.contains(caption), "{caption}: {printed}");
+            assert!(drawn.contains(caption), "{caption}: {drawn}");
+        }
+        assert!(printed.contains(&format!("{test}: 1 RC QP")), "{printed}");
+        assert!(drawn.contains(&format!("{test}: 1 RC QP")), "{drawn}");
+        std::fs::remove_file(&svg).unwrap();
+    }
+}
+
+#[test]
+fn the_end_that_does_not_measure_draws_nothing() {
+    for option in ["--plot", "--svg a.svg"] {
+        let output = run(common::urxe(&format!("perf write-bw {option}")));
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains("SERVER"), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn both_ends_of_different_tests_report_the_difference() {
     let [near, far] = [Daemon::start(), Daemon::start()];
     let (server, client) = perf_server(&far, "write-bw");

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::units::{parse_duration, parse_size};
 use clap::{Args, FromArgMatches, ValueEnum};
 use serde::Serialize;
+use std::path::PathBuf;
 use std::time::Duration;
 use urxe_verbs::OpenOptions;
 
@@ -16,6 +17,10 @@ Examples:
   urxe perf write-bw 10.0.0.1              on the client: bandwidth between the two.
   urxe perf send-lat 10.0.0.1 --all --json
       Latency of SEND for sizes from 1 byte to 1 MiB, for a script.
+  urxe perf send-lat 10.0.0.1 --plot
+      How latencies are distributed, as a curve in the terminal.
+  urxe perf write-bw 10.0.0.1 --all --svg sweep.svg
+      Bandwidth and message rate over sizes, also as a picture.
   urxe perf read-bw 10.0.0.1 --size 1M --qps 4 --depth 16 --duration 10s
       Four connections, 16 READs of 1 MiB under way on each, for 10 seconds.
   urxe perf send-bw 10.0.0.1 --transport ud
@@ -148,6 +153,15 @@ pub(crate) struct Arguments {
     /// Print one JSON object in place of a table.
     #[arg(long)]
     pub(super) json: bool,
+
+    /// Print curves under the table: bandwidth over time or the distribution of latencies; with
+    /// --all, figures over lengths.
+    #[arg(long, requires = "server", conflicts_with = "json")]
+    pub(super) plot: bool,
+
+    /// Draw the same curves as an SVG.
+    #[arg(long, value_name = "FILE", requires = "server")]
+    pub(super) svg: Option<PathBuf>,
 }
 
 /// The memory of messages.

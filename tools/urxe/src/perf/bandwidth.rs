@@ -5,6 +5,7 @@ use super::partner::{Finished, Partner};
 use super::progress::Progress;
 use super::report::{Received, Row};
 use super::requests::Requests;
+use super::samples::Samples;
 use super::verify::Verifier;
 use crate::error::Error;
 use std::time::{Duration, Instant};
@@ -28,6 +29,7 @@ pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result
     };
     let mut list = Vec::with_capacity(burst as usize);
     let mut progress = Progress::new(size);
+    let mut samples = Samples::new();
     let begun = Instant::now();
     loop {
         let elapsed = begun.elapsed();
@@ -56,9 +58,11 @@ pub(super) fn run(bench: &mut Bench, partner: &mut Partner, size: u32) -> Result
             qps[index].completed = number + 1;
         }
         progress.tick(elapsed, || done(qps).iter().sum());
+        samples.tick(elapsed, || (begun.elapsed(), done(qps).iter().sum()));
     }
     let (elapsed, messages) = (begun.elapsed(), done(qps));
-    let row = Row::bandwidth(size, messages.iter().sum(), elapsed);
+    let mut row = Row::bandwidth(size, messages.iter().sum(), elapsed);
+    row.curve = samples.gbit_s(size, elapsed, row.iterations);
     Ok(Finished { messages, row })
 }
 

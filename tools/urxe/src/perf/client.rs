@@ -61,7 +61,7 @@ fn measure(mut bench: Bench, server: &mut Partner, arguments: &Arguments) -> Res
     server.send(&Message::Connect(ours.clone()))?;
     server.ready()?;
     let setting = Setting::new(Role::Client, &bench, ours, theirs);
-    let mut reporter = Reporter::begin(setting, arguments.json)?;
+    let mut reporter = Reporter::begin(setting, arguments)?;
     for size in bench.plan.sizes.clone() {
         bench.clear_last_message()?;
         server.send(&Message::Begin { size })?;

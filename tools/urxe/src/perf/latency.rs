@@ -90,7 +90,7 @@ fn measure(
         let (elapsed, number) = (begun.elapsed(), bench.qps[0].posted);
         // At least one, or there would be no figure.
         if number > first && bench.plan.amount.left(number - first, elapsed) == 0 {
-            let row = Row::latency(size, latencies.len(), elapsed, latencies.summary());
+            let row = Row::latency(size, elapsed, &latencies);
             return Ok(Finished { messages: vec![number - first], row });
         }
         latencies.record(one(bench, partner, number)? / trips);

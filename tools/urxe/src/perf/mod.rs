@@ -9,11 +9,13 @@ mod idle;
 mod latency;
 mod message;
 mod partner;
+mod picture;
 mod plan;
 mod progress;
 mod receives;
 mod report;
 mod requests;
+mod samples;
 mod server;
 mod verify;
 

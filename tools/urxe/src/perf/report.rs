@@ -1,19 +1,22 @@
 //! The output of a test: rows as they are measured, or one JSON object at the end.
 
-use super::args::Memory;
+use super::args::{Arguments, Memory};
 use super::bench::Bench;
 use super::idle::IdleCost;
 use super::message::End;
+use super::picture;
 use super::plan::Plan;
 use crate::completions::PollMode;
 use crate::error::Error;
-use crate::latency::LatencySummary;
+use crate::latency::{Latencies, LatencySummary};
 use crate::machine::Machine;
 use crate::output;
+use crate::plot::Plot;
 use crate::units::{count, figure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 use urxe_verbs::QpEndpoint;
 
@@ -32,6 +35,9 @@ pub(super) struct Row {
     /// What arrived, on unreliable transports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) received: Option<Received>,
+    /// Gbit/s over seconds, or [latencies](Latencies::curve), at the end that measured them.
+    #[serde(skip)]
+    pub(super) curve: Vec<(f64, f64)>,
 }
 
 /// What the server received, on unreliable transports.
@@ -82,24 +88,27 @@ impl Row {
     pub(super) fn bandwidth(size: u32, iterations: u64, elapsed: Duration) -> Row {
         let bandwidth = Some(Bandwidth::new(size, iterations, elapsed));
         let seconds = elapsed.as_secs_f64();
-        Row { size, iterations, seconds, bandwidth, latency_us: None, received: None }
-    }
-
-    /// Latencies of messages of `size`.
-    pub(super) fn latency(
-        size: u32,
-        iterations: u64,
-        elapsed: Duration,
-        latency: LatencySummary,
-    ) -> Row {
-        let seconds = elapsed.as_secs_f64();
         Row {
             size,
             iterations,
             seconds,
-            bandwidth: None,
-            latency_us: Some(latency),
+            bandwidth,
+            latency_us: None,
             received: None,
+            curve: Vec::new(),
+        }
+    }
+
+    /// Latencies of messages of `size`.
+    pub(super) fn latency(size: u32, elapsed: Duration, latencies: &Latencies) -> Row {
+        Row {
+            size,
+            iterations: latencies.len(),
+            seconds: elapsed.as_secs_f64(),
+            bandwidth: None,
+            latency_us: Some(latencies.summary()),
+            received: None,
+            curve: latencies.curve(),
         }
     }
 
@@ -176,18 +185,27 @@ impl Setting {
     }
 }
 
+impl Setting {
+    /// What is measured, in a line.
+    fn summary(&self) -> String {
+        let Setting { plan, path_mtu, .. } = self;
+        let (test, window, qps) = (plan.test.name(), plan.window(), plan.qps);
+        let transport = name(plan.transport).to_uppercase();
+        let plural = if qps == 1 { "" } else { "s" };
+        let shared = if plan.srq { " with an SRQ" } else { "" };
+        let under_way = match plan.test.is_latency() {
+            true => String::new(),
+            false => format!("{window} messages under way on each, "),
+        };
+        format!("{test}: {qps} {transport} QP{plural}{shared}, {under_way}path MTU {path_mtu}")
+    }
+}
+
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Setting { plan, path_mtu, poll, memory, .. } = self;
-        let (test, window, qps) = (plan.test.name(), plan.window(), plan.qps);
-        let (transport, shared) = (name(plan.transport).to_uppercase(), ["", " with an SRQ"]);
-        let shared = shared[usize::from(plan.srq)];
-        write!(f, "{test}: {qps} {transport} QP{}{shared}, ", if qps == 1 { "" } else { "s" })?;
-        if !plan.test.is_latency() {
-            write!(f, "{window} messages under way on each, ")?;
-        }
+        let Setting { plan, poll, memory, .. } = self;
         let (poll, memory) = (name(*poll), name(*memory));
-        writeln!(f, "path MTU {path_mtu}, poll {poll}, memory {memory}")?;
+        writeln!(f, "{}, poll {poll}, memory {memory}", self.summary())?;
         writeln!(f, "   local: {}", self.local)?;
         writeln!(f, "  remote: {}", self.remote)?;
         if let Some(idle) = &self.idle {
@@ -243,17 +261,21 @@ struct Report {
 /// Prints figures as they are measured.
 pub(super) struct Reporter {
     json: bool,
+    /// Whether curves are printed, and where they are drawn.
+    plot: bool,
+    svg: Option<PathBuf>,
     setting: Setting,
     rows: Vec<Row>,
 }
 
 impl Reporter {
     /// Prints the setting.
-    pub(super) fn begin(setting: Setting, json: bool) -> Result<Self, Error> {
+    pub(super) fn begin(setting: Setting, arguments: &Arguments) -> Result<Self, Error> {
+        let Arguments { json, plot, ref svg, .. } = *arguments;
         if !json {
             output::text(&setting)?;
         }
-        Ok(Reporter { json, setting, rows: Vec::new() })
+        Ok(Reporter { json, plot, svg: svg.clone(), setting, rows: Vec::new() })
     }
 
     /// Prints the figures of one length.
@@ -268,8 +290,21 @@ impl Reporter {
     /// Prints what remains at the end.
     pub(super) fn finish(self) -> Result<(), Error> {
         let Plan { test, verify: verified, .. } = self.setting.plan;
+        if verified && !self.json {
+            output::text("All data were right.\n")?;
+        }
+        if self.plot || self.svg.is_some() {
+            let chart = picture::chart(self.setting.summary(), &self.setting.plan, &self.rows);
+            if self.plot {
+                output::text(Plot::new(&chart))?;
+            }
+            if let Some(path) = &self.svg {
+                let saved = chart.save(path, &urxe_chart::command("urxe"));
+                saved.map_err(Error::system(format!("writing {}", path.display())))?;
+            }
+        }
         if !self.json {
-            return if verified { output::text("All data were right.\n") } else { Ok(()) };
+            return Ok(());
         }
         output::json(&Report {
             setting: self.setting,
@@ -307,11 +342,11 @@ mod tests {
 
     #[test]
     fn rows_are_the_same_after_serialization() {
-        let latency =
-            LatencySummary { min: 1.0, median: 2.0, mean: 2.5, p99: 3.0, p99_9: 4.0, max: 5.0 };
+        let mut latencies = Latencies::new();
+        (1..=5).for_each(|us| latencies.record(Duration::from_micros(us)));
         let rows = [
             Row::bandwidth(64, 1000, Duration::from_secs(1)),
-            Row::latency(64, 1000, Duration::from_secs(1), latency),
+            Row::latency(64, Duration::from_secs(1), &latencies),
         ];
         for row in rows {
             let text = serde_json::to_string(&row).unwrap();

@@ -78,7 +78,7 @@ fn serve(mut bench: Bench, client: &mut Partner, arguments: &Arguments) -> Resul
     }
     client.send(&Message::Ready)?;
     let setting = Setting::new(Role::Server, &bench, ours, theirs);
-    let mut reporter = Reporter::begin(setting, arguments.json)?;
+    let mut reporter = Reporter::begin(setting, arguments)?;
     while let Some(size) = client.next_size()? {
         if !bench.plan.sizes.contains(&size) {
             return Err(Error::Failed(format!(

@@ -6,13 +6,14 @@ pub(crate) mod bare_udp;
 mod cpu;
 mod link;
 mod loss;
+mod picture;
 pub(crate) mod slots;
 mod stock;
 mod table;
 
 use crate::netns::{Pair, Side};
 use crate::packages::{ETHTOOL, IP, IPERF3, NFTABLES, PERFTEST, RXE_PROVIDER, lacking_root_or};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -42,6 +43,12 @@ pub(crate) struct Options {
     /// Where the figures go, as JSON [default: bench.json where cargo puts what it builds].
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Draw bandwidths by that of TCP as an SVG.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Draw them beside the figures of an older run, which it wrote as JSON.
+    #[arg(long, value_name = "FILE", requires = "svg")]
+    beside: Option<PathBuf>,
 }
 
 /// A part of the benchmark.
@@ -62,7 +69,7 @@ impl Options {
 }
 
 /// One measured figure: the median of all rounds.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Figure {
     link_mtu: u32,
     /// What was measured.
@@ -100,10 +107,10 @@ struct Figure {
 }
 
 /// What is written as JSON.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Results {
     machine: String,
-    family: &'static str,
+    family: String,
     rounds: usize,
     seconds: f64,
     figures: Vec<Figure>,
@@ -115,6 +122,8 @@ pub(crate) fn run(options: &Options) -> Result {
     {
         return Err(reason);
     }
+    // Before all that takes long.
+    let older = options.beside.as_deref().map(picture::Older::read).transpose()?;
     build_release()?;
     let mut figures = Vec::new();
     for &mtu in &options.mtu {
@@ -122,7 +131,7 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     let results = Results {
         machine: machine(),
-        family: if options.ipv6 { "IPv6" } else { "IPv4" },
+        family: if options.ipv6 { "IPv6" } else { "IPv4" }.into(),
         rounds: options.rounds,
         seconds: options.seconds,
         figures,
@@ -130,7 +139,11 @@ pub(crate) fn run(options: &Options) -> Result {
     table::print(&results);
     let path = options.json.clone().unwrap_or_else(|| target_directory().join("bench.json"));
     let text = serde_json::to_string_pretty(&results).map_err(|error| error.to_string())?;
-    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let Some(path) = &options.svg else { return Ok(()) };
+    let saved =
+        picture::chart(&results, older.as_ref()).save(path, &urxe_chart::command("cargo xtask"));
+    saved.map_err(|error| format!("{}: {error}", path.display()))
 }
 
 fn measure_link(options: &Options, mtu: u32) -> Result<Vec<Figure>> {
