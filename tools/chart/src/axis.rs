@@ -55,7 +55,8 @@ impl Axis {
         let to = ticks.iter().position(|&tick| tick >= most).unwrap_or(ticks.len() - 1);
         let ticks = &ticks[from..=to.max(from + 1).min(ticks.len() - 1)];
         let range = ticks[0]..ticks[ticks.len() - 1];
-        Axis { range, is_log: true, ticks: ticks.iter().map(|&tick| (tick, short(tick))).collect() }
+        let ticks = ticks.iter().map(|&tick| (tick, label(tick, tick))).collect();
+        Axis { range, is_log: true, ticks }
     }
 
     /// The same from its end to its beginning.
@@ -157,6 +158,9 @@ mod tests {
     fn a_logarithmic_scale_has_powers_of_ten_and_more_where_values_are_close() {
         let far = panel(Across::Bytes, vec![(8., 0.03), (4096., 7.)]);
         assert_eq!(labels(&far.axis_values()), ["0.01", "0.1", "1", "10"]);
+        let small = panel(Across::Bytes, vec![(1., 0.0007), (4096., 1200.)]);
+        assert_eq!(labels(&small.axis_values())[..2], ["0.0001", "0.001"]);
+        assert_eq!(labels(&small.axis_values()).last(), Some(&"10k"));
         let close = panel(Across::Percentile, vec![(1., 11.), (1000., 44.)]);
         assert_eq!(labels(&close.axis_values()), ["10", "20", "50"]);
         assert_eq!(labels(&close.axis_across()), ["0", "50", "90", "99", "99.9"]);

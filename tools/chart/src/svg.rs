@@ -131,7 +131,12 @@ impl Panel {
                 let (x, y) = chart.backend_coord(&end);
                 let style = ("sans-serif", 11).into_font().color(&GREY).pos(anchor);
                 let place = (x - left + right, y - top + down);
-                area.draw(&Text::new(short(value), place, style))?;
+                // Behind a bar there is room for what two long ones differ by.
+                let text = match lies && (0.1..100.).contains(&value) {
+                    true => format!("{value:.2}"),
+                    false => short(value),
+                };
+                area.draw(&Text::new(text, place, style))?;
             }
         }
         Ok(())
