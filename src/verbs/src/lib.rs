@@ -191,6 +191,13 @@
 //! [`PostError`] that says the same), and who waits is woken. Polling notices within a
 //! tenth of a second of polling in vain; who looks only at memory that a peer writes to, never.
 //!
+//! # Features
+//!
+//! - `in-process`, a default: `OpenOptions::in_process`, by which a context has its data path in
+//!   the program itself. Without it (`default-features = false`) the client has half as many
+//!   dependencies, and none of the crates that speak RoCEv2.
+//! - `tokio`: the module `asynchronous`.
+//!
 //! # Threads and processes
 //!
 //! Every object can be shared between threads. A queue pair's two queues and a completion queue
