@@ -1,4 +1,5 @@
-/* The daemon ends while the program polls: it finds that out by polling, and can clean up. */
+/* The daemon ends while the program polls: it finds that out by polling, and can clean up. Once it
+   is told on stdin that there is another daemon, it opens the device of that. */
 #include "check.h"
 #include "libibverbs.h"
 
@@ -67,6 +68,18 @@ int main(int argc, char **argv)
     else
         wait_for_events(NULL);
     FAILS(EIO, query_port(fd));
+    destroy_cq(fd, handle);
+    CHECK(close(fd) == 0 && close(async_fd) == 0 && hidden() == 0);
+    puts("lost");
+    fflush(stdout);
+    if (getchar() == EOF)
+        return 0;
+
+    fd = open(DEVICE, O_RDWR | O_CLOEXEC);
+    CHECK(fd >= 0);
+    async_fd = get_context(fd);
+    WORKS(fd);
+    handle = create_cq(fd, &(struct ibv_cq_ex){});
     destroy_cq(fd, handle);
     CHECK(close(fd) == 0 && close(async_fd) == 0 && hidden() == 0);
     return 0;
