@@ -159,7 +159,7 @@ fn features_of_the_client() -> Result {
 }
 
 /// Whether the crates of `src` can be packed, each with those that it needs. Nothing is built.
-fn published_crates() -> Result {
+pub(crate) fn published_crates() -> Result {
     let src = root().join("src");
     let entries = std::fs::read_dir(&src).map_err(|error| format!("{}: {error}", src.display()))?;
     let mut package = cargo();
