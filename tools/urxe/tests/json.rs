@@ -3,13 +3,29 @@
 
 mod common;
 
-use common::{Daemon, Process, documented, json, perf_server, run, text, urxe};
+use common::{Daemon, Process, TIMEOUT, documented, json, perf_server, run, text, urxe};
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use urxe_verbs::{Context, MwType, OpenOptions, SrqInit};
 
 /// What a command prints with this daemon.
 fn ask(daemon: &Daemon, line: &str) -> Value {
     json(daemon.urxe(&format!("{line} --json")))
+}
+
+/// Two programs that write for as long as the test takes. Some of it has been sent.
+fn traffic(near: &Daemon, far: &Daemon) -> [Process; 2] {
+    let (server, client) = perf_server(far, "write-bw");
+    let client = Process::start(near.urxe(&format!("{client} --duration 1m")));
+    let deadline = Instant::now() + TIMEOUT;
+    while near.stat()["counters"]["sent_packets"] == 0 {
+        assert!(Instant::now() < deadline, "nothing was sent: {}", near.stat());
+        sleep(Duration::from_millis(20));
+    }
+    [server, client]
 }
 
 #[test]
@@ -34,9 +50,7 @@ fn each_command_that_prints_json_has_a_section() {
 #[test]
 fn the_daemon_and_its_queue_pairs_are_told_of_in_documented_keys() {
     let [near, far] = [Daemon::start(), Daemon::start()];
-    let (_server, client) = perf_server(&far, "write-bw");
-    let _client = Process::start(near.urxe(&format!("{client} --duration 1m")));
-    near.wait_for_qps(1);
+    let _ends = traffic(&near, &far);
     let qpn = near.stat()["qps"][0]["qpn"].as_u64().unwrap();
     documented::check("devinfo", &[&ask(&near, "devinfo")]);
     let [all, one] = ["stat", &format!("stat --qp {qpn}")].map(|line| ask(&near, line));
@@ -50,9 +64,7 @@ fn the_daemon_and_its_queue_pairs_are_told_of_in_documented_keys() {
 #[test]
 fn objects_of_each_kind_are_listed_in_documented_keys() {
     let [near, far] = [Daemon::start(), Daemon::start()];
-    let (_server, client) = perf_server(&far, "write-bw");
-    let _client = Process::start(near.urxe(&format!("{client} --duration 1m")));
-    near.wait_for_qps(1);
+    let _ends = traffic(&near, &far);
     let context = Context::open(&OpenOptions::new().socket(&near.socket)).unwrap();
     let pd = context.alloc_pd().unwrap();
     let _mw = pd.alloc_mw(MwType::One).unwrap();
@@ -70,9 +82,8 @@ fn objects_of_each_kind_are_listed_in_documented_keys() {
 fn intervals_are_told_of_a_line_each() {
     let near = Daemon::start();
     let mut command = near.urxe("stat --json --watch 10ms");
-    let mut watching = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    let lines = std::io::BufReader::new(watching.stdout.take().unwrap());
-    let lines = std::io::BufRead::lines(lines).take(2);
+    let mut watching = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(watching.stdout.take().unwrap()).lines().take(2);
     let lines: Vec<Value> =
         lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
     watching.kill().unwrap();
