@@ -9,8 +9,8 @@
 //! The server listens at an address of a device of the daemon, which `urxe devinfo` shows, and says
 //! with its acceptance where its table is. A key belongs into one bucket of that, by its hash. A
 //! GET READs the bucket and looks for the key. A PUT is a message to the server, which alone
-//! writes; since it may do so during a READ, each slot of a bucket has a checksum, and a client that
-//! finds another one READs again.
+//! writes; since it may do so during a READ, each slot of a bucket has a checksum, and a client
+//! that finds another one READs again.
 
 #![allow(clippy::print_stdout, reason = "this is what it is for")]
 

@@ -23,7 +23,7 @@ fn write(from: &Side, to: &Side, text: &[u8]) {
 }
 
 #[test]
-fn what_a_program_had_of_one_daemon_is_gone_and_it_opens_the_device_of_the_next() {
+fn objects_end_with_their_daemon_and_the_device_of_the_next_can_be_opened() {
     let Net { near, far, daemon } = Net::new();
     write(&near, &far, b"before");
     let daemon = restarted(daemon.unwrap());
