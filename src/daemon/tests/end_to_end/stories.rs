@@ -148,7 +148,7 @@ impl Pair {
     }
 }
 
-fn nobody_answers(pair: &mut Pair) {
+fn no_answer_comes(pair: &mut Pair) {
     pair.connect();
     pair.fails(WcStatus::RetryExceeded);
 }
@@ -231,7 +231,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "a firewall that drops all",
         spec: "drop=100%",
-        run: nobody_answers,
+        run: no_answer_comes,
         story: NO_ANSWER,
         other: Other::Nothing,
     },
@@ -361,7 +361,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         name: "requests that are damaged",
         spec: "corrupt:send-only:1-,dir=tx",
-        run: nobody_answers,
+        run: no_answer_comes,
         // Only the peer's device can know.
         story: NO_ANSWER,
         other: Other::Counted("drop_bad_icrc"),
