@@ -1,5 +1,6 @@
-/* The daemon ends while the program polls: it finds that out by polling, and can clean up. Once it
-   is told on stdin that there is another daemon, it opens the device of that. */
+/* The daemon ends while the program polls: it finds that out by polling, and can clean up. With a
+   further argument it says so, and once it is told on stdin that there is another daemon, it opens
+   the device of that. */
 #include "check.h"
 #include "libibverbs.h"
 
@@ -70,10 +71,11 @@ int main(int argc, char **argv)
     FAILS(EIO, query_port(fd));
     destroy_cq(fd, handle);
     CHECK(close(fd) == 0 && close(async_fd) == 0 && hidden() == 0);
+    if (argc < 3)
+        return 0;
     puts("lost");
     fflush(stdout);
-    if (getchar() == EOF)
-        return 0;
+    CHECK(getchar() != EOF);
 
     fd = open(DEVICE, O_RDWR | O_CLOEXEC);
     CHECK(fd >= 0);

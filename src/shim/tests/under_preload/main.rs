@@ -236,7 +236,7 @@ fn a_program_that_lost_its_daemon_opens_the_device_of_the_next_at_its_socket() {
     for in_process in ["0", "1"] {
         let mut bench = Bench::new();
         let mut command = bench.command(&bench.compile("lost", &[]), &[]);
-        command.arg("poll").env(IN_PROCESS, in_process).env("URXE_QUIET", "1");
+        command.args(["poll", "again"]).env(IN_PROCESS, in_process).env("URXE_QUIET", "1");
         let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
