@@ -4,6 +4,7 @@ import itertools
 from typing import NamedTuple
 
 import cm
+import ping
 import programs
 from operations import OPERATIONS, Operation
 
@@ -54,6 +55,10 @@ def every(kernel):
                 kind = 'RDMA-CM ' if program in cm.PROGRAMS else ''
                 yield Cell(kernel, f'{kind}{program}, {by} serves', column, backend, 'shim', family,
                            0, by, 'any', None, program, cm.missing(program, family))
+        # What it looks at is the same with any back-end.
+        if backend == 'udp':
+            yield Cell(kernel, f'{ping.PROGRAM}, kernel serves', column, backend, 'native', family,
+                       0, 'kernel', 'any', None, ping.PROGRAM, '')
 
 
 def short(kernel):
@@ -61,7 +66,7 @@ def short(kernel):
         if cell.operation:
             if (cell.backend, cell.client, cell.family, cell.mtu) in SHORT:
                 yield cell
-        elif (cell.program in programs.SHORT and cell.column == 'udp shim v4'
+        elif (cell.program in [*programs.SHORT, ping.PROGRAM] and cell.column == 'udp shim v4'
               or (cell.program, cell.family, cell.by) in cm.SHORT and cell.backend == 'udp'):
             yield cell
 

@@ -66,6 +66,15 @@ DAMAGES = [
 ]
 
 
+# What `urxe why --last --json` must tell of our QP that requested: the cause (`vendor_err`), events,
+# and parts of the reason.
+Story = collections.namedtuple('Story', 'cause events says')
+SILENCE = Story(2, ['ack_timeouts', 'retries_exceeded'], ['nothing at all has come back'])
+STOPPED = Story(2, ['heard', 'ack_timeouts', 'retries_exceeded'],
+                ['Messages of up to 1 bytes were done', 'a smaller path MTU does'])
+REFUSED = Story(6, ['heard', 'fatal_naks_received'], ['the rkey is wrong', 'outside of the MR'])
+
+
 class Connection(Exchange):
     """An exchange whose QPs are connected with attributes of its own."""
 
@@ -138,23 +147,30 @@ def destroyed(x):
 
 
 # Requests that cannot be done. The counters are those of each as requester and as responder; the
-# kernel has none for what it refuses.
+# kernel has none for what it refuses. The story is that of urxe as requester, if it fails.
 REFUSALS = [
     ('a wrong rkey', wrong_key,
-     {'kernel': ([], []), 'urxe': (['fatal_naks_received'], ['remote_access_naks_sent'])}),
+     {'kernel': ([], []), 'urxe': (['fatal_naks_received'], ['remote_access_naks_sent'])},
+     REFUSED),
     ('a READ out of bounds', out_of_bounds,
-     {'kernel': ([], []), 'urxe': (['fatal_naks_received'], ['remote_access_naks_sent'])}),
+     {'kernel': ([], []), 'urxe': (['fatal_naks_received'], ['remote_access_naks_sent'])},
+     REFUSED),
     ('a SEND longer than the receive', too_long,
-     {'kernel': ([], []), 'urxe': (['fatal_naks_received'], ['invalid_request_naks_sent'])}),
+     {'kernel': ([], []), 'urxe': (['fatal_naks_received'], ['invalid_request_naks_sent'])},
+     Story(7, ['heard', 'fatal_naks_received'], ['The peer failed on its own side'])),
     ('no receive', no_receive,
      {'kernel': (['rcvd_rnr_err', 'retry_rnr_exceeded_err'], ['send_rnr_err']),
-      'urxe': (['rnr_naks_received', 'rnr_retries_exceeded'], ['rnr_naks_sent'])}),
+      'urxe': (['rnr_naks_received', 'rnr_retries_exceeded'], ['rnr_naks_sent'])},
+     Story(4, ['heard', 'rnr_naks_received', 'rnr_retries_exceeded'],
+           ['no receive posted', 'RNR NAKs'])),
     ('a receive that comes late', late_receive,
      {'kernel': (['rcvd_rnr_err'], ['send_rnr_err']),
-      'urxe': (['rnr_naks_received'], ['rnr_naks_sent'])}),
+      'urxe': (['rnr_naks_received'], ['rnr_naks_sent'])},
+     None),
     ('a QP that was destroyed', destroyed,
      {'kernel': (['retry_exceeded_err'], []),
-      'urxe': (['retries_exceeded', 'ack_timeouts'], ['drop_unknown_qp'])}),
+      'urxe': (['retries_exceeded', 'ack_timeouts'], ['drop_unknown_qp'])},
+     SILENCE),
 ]
 
 
@@ -177,11 +193,11 @@ class Run:
             self.theirs = GuestPeer(self.guest, GUEST)
             for fault in DAMAGES:
                 self.row(fault.name, lambda fault=fault: self.damage(fault))
-            for name, run, counters in REFUSALS:
+            for name, run, counters, story in REFUSALS:
                 for by in 'urxe', 'kernel':
                     self.row(f'{name}, {by} requests',
-                             lambda by=by, run=run, counters=counters: self.refusal(
-                                 run, by, counters))
+                             lambda by=by, run=run, counters=counters, story=story: self.refusal(
+                                 run, by, counters, story))
             self.row('a link that shrinks below the path MTU, urxe requests', self.narrow)
             for by in 'urxe', 'kernel':
                 self.row(f'a path that loses what is long, {by} requests',
@@ -263,6 +279,20 @@ class Run:
             raise Failure(f'not counted: {", ".join(missing)} ({"; ".join(says)})')
         return '; '.join(says)
 
+    def why(self, story):
+        """What our QP that failed last is told of; that must be this story."""
+        command = [self.args.bin / 'urxe', 'why', '--last', '--json', '--socket',
+                   self.daemon.socket]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)
+        history, = json.loads(done.stdout)['histories']
+        cause, reason = (history['failed'] or {}).get('vendor_err'), history['reason'] or ''
+        events = [event['event'] for event in history['events']]
+        missing = [] if cause == story.cause else [f'cause {cause}, expected {story.cause}']
+        missing += [f'event {event}' for event in story.events if event not in events]
+        missing += [f'"{part}"' for part in story.says if part not in reason]
+        if missing:
+            raise Failure(f'urxe why does not tell: {", ".join(missing)} ({events}; {reason})')
+
     def damage(self, fault):
         with self.ends('--fault', fault.spec(form(self.args, self.args.backend))) as ends:
             for by in 'urxe', 'kernel':
@@ -274,13 +304,15 @@ class Run:
                         x.close()
             return self.prove(fault.kernel, fault.ours)
 
-    def refusal(self, run, by, counters):
+    def refusal(self, run, by, counters, story):
         with self.ends() as ends:
             x = self.connection(ends, by)
             try:
                 run(x)
             finally:
                 x.close()
+            if by == 'urxe' and story:
+                self.why(story)
             needed = {by: counters[by][0], OTHER[by]: counters[OTHER[by]][1]}
             return self.prove(needed['kernel'], needed['urxe'])
 
@@ -297,6 +329,7 @@ class Run:
             finally:
                 self.link_mtu(LINK_MTU)
                 x.close()
+            self.why(STOPPED)
             return self.prove([], ['retries_exceeded'])
 
     def link_mtu(self, mtu):
@@ -320,6 +353,8 @@ class Run:
             finally:
                 x.close()
             urxe = by == 'urxe'
+            if urxe:
+                self.why(STOPPED)
             return self.prove([] if urxe else ['retry_exceeded_err'],
                               ['fault_dropped', *(['retries_exceeded'] if urxe else [])])
 
@@ -342,6 +377,8 @@ class Run:
                 self.guest.run('while rdma resource show qp | grep -q RC; do sleep 0.1; done')
             x.ends(x.sends(one(x), 'RDMA_WRITE'), 'RETRY_EXC_ERR')
             urxe = by == 'urxe'
+            if urxe:
+                self.why(SILENCE)
             return self.prove([] if urxe else ['retry_exceeded_err'],
                               ['retries_exceeded'] if urxe else ['drop_unknown_qp'])
 
@@ -358,6 +395,7 @@ class Run:
             meeting.established()
             self.guest.die()
             x.ends(x.sends(one(x), 'RDMA_WRITE'), 'RETRY_EXC_ERR')
+            self.why(SILENCE)
             counted = self.stat()['retries_exceeded']
             if not counted:
                 raise Failure('not counted: urxe retries_exceeded')

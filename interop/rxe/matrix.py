@@ -16,6 +16,7 @@ import time
 import captures
 import cells
 import cm
+import ping
 import programs
 from daemon import Daemon, wire_option
 from exchange import Exchange, Failure
@@ -72,6 +73,8 @@ def run_program(cell, guest, binaries, daemon):
         if cell.by == 'kernel':
             sides, addresses = sides[::-1], addresses[::-1]
         return cm.exchange(cm.PROGRAMS[cell.program], cell.family, *sides, addresses)
+    if cell.program == ping.PROGRAM:
+        return ping.exchange(guest, binaries, daemon, GUEST[cell.family])
     # They meet over TCP, and that over IPv4 in any case.
     urxe = f'{binaries}/urxe run --daemon {daemon.socket} --'
     return programs.exchange(cell.program, cell.family, cell.by, guest, urxe,

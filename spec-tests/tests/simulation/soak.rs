@@ -44,6 +44,9 @@ const ENOUGH_FAILURES: usize = 20;
 /// So many of one check are kept and printed; more are only counted.
 const ENOUGH_OF_ONE_CHECK: usize = 3;
 
+/// Of the summary: higher once a key is no more, or means something else.
+const SUMMARY_VERSION: u32 = 1;
+
 /// How often progress is printed.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
@@ -207,6 +210,7 @@ impl Soak {
             })
         });
         json!({
+            "version": SUMMARY_VERSION,
             "first_seed": self.first_seed,
             "seconds": self.start.elapsed().as_secs_f64(),
             "jobs": self.current.len(),

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use urxe_engine::{Device, DeviceConfig, ModifyQpError, Tuning};
-use urxe_port::{AddressSockets, OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use urxe_port::{AddressSockets, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use urxe_shm::control::event;
 use urxe_types::{AddressVector, PathMtu, QpAttr, QpState, Qpn, Slot};
 use urxe_wire::batch::TxBatch;
@@ -124,6 +124,11 @@ impl Nic {
     /// What the port has counted.
     pub fn port_counters(&self) -> PortCounters {
         self.port.counters()
+    }
+
+    /// What routers and hosts said last of what was sent to a peer (ICMP).
+    pub fn icmp_error(&self, peer: IpAddr) -> Option<IcmpError> {
+        self.port.icmp_error(peer)
     }
 
     /// The descriptor that is readable when [`receive`](Self::receive) brings something, or a

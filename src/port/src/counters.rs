@@ -15,6 +15,7 @@ urxe_types::counters! {
         tx_no_buffer: "Not sent: the kernel had no memory or the device queue was full (ENOBUFS, ENOMEM).",
         tx_wrong_flow: "Not sent: the flow's source is none of this port, an address that was taken away for example.",
         tx_failed: "Not sent: any other error.",
+        icmp_errors: "Told by ICMP of something sent that it did not arrive: the peer has no RoCE port open, there is no way there, it is too long, or a firewall forbids it.",
         rx_datagrams: "Datagrams received.",
         rx_bytes: "Bytes received, UDP payloads only.",
         rx_calls: "System calls made to receive.",

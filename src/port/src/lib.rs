@@ -40,6 +40,7 @@ mod counters;
 mod delay_line;
 mod error;
 mod headers;
+mod icmp;
 mod impairment;
 mod open;
 mod os_error;
@@ -56,6 +57,7 @@ pub use address_sockets::AddressSockets;
 pub use caps::{Caps, Segmentation};
 pub use counters::PortCounters;
 pub use error::OpenError;
+pub use icmp::{IcmpError, IcmpReason};
 pub use impairment::{Chance, Impairment};
 pub use rx_batch::RxBatch;
 pub use wrapper::Wrapper;
@@ -158,6 +160,12 @@ pub trait Port: Send {
     /// blocked [`send`](Self::send) can go on. The same as long as the port lives. `None` where
     /// time alone decides.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// What routers and hosts said last of what was sent to a peer (ICMP). `None` if nothing was
+    /// said, or the port does not hear it.
+    fn icmp_error(&self, _peer: IpAddr) -> Option<IcmpError> {
+        None
+    }
 
     /// What has happened so far. Makes a system call on some ports; not for every packet.
     fn counters(&self) -> PortCounters;

@@ -4,7 +4,7 @@
 //! an error. What nobody says anything of has arrived, or was dropped in silence.
 
 use crate::open;
-use crate::sys::{next_error, option};
+use crate::sys::{ErrorQueue, QueuedError, option};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use socket2::{Protocol, Socket, Type};
@@ -167,8 +167,9 @@ impl Probe {
 
     /// Empties the queue of errors, without which the socket is not ready; returns the first.
     fn take_objection(&self) -> io::Result<Option<Objection>> {
-        let mut first = None;
-        while let Some((errno, said_by)) = next_error(self.socket.as_fd())? {
+        let (mut first, mut queue) = (None, ErrorQueue::new());
+        while let Some(queued) = queue.next(self.socket.as_fd())? {
+            let QueuedError { errno, said_by, .. } = queued;
             let error = io::Error::from_raw_os_error(errno);
             first.get_or_insert(Objection { error, said_by });
         }

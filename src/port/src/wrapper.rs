@@ -1,6 +1,6 @@
 //! Ports around ports.
 
-use crate::{AddressSockets, Caps, OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use crate::{AddressSockets, Caps, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -82,6 +82,10 @@ impl<W: Wrapper> Port for W {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner().fd()
+    }
+
+    fn icmp_error(&self, peer: IpAddr) -> Option<IcmpError> {
+        self.inner().icmp_error(peer)
     }
 
     fn counters(&self) -> PortCounters {

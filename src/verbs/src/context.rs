@@ -37,6 +37,7 @@ use urxe_shm::control::{
 pub struct OpenOptions {
     socket: Option<PathBuf>,
     device: Option<String>,
+    #[cfg(feature = "in-process")]
     in_process: bool,
 }
 
@@ -75,13 +76,18 @@ impl OpenOptions {
     /// [`Context::open`] fails with [`Error::Refused`] if the daemon is another user's (`EPERM`),
     /// if as many programs as can be have a slot (`ENOSPC`), or if one slot serves all programs of
     /// the daemon (`EOPNOTSUPP`).
+    #[cfg(feature = "in-process")]
     pub fn in_process(mut self) -> Self {
         self.in_process = true;
         self
     }
 
     fn connect(&self) -> Result<Session, Error> {
-        Session::connect(self.socket.as_deref(), self.in_process)
+        #[cfg(feature = "in-process")]
+        if self.in_process {
+            return Session::connect_in_process(self.socket.as_deref());
+        }
+        Session::connect(self.socket.as_deref())
     }
 }
 
@@ -90,7 +96,7 @@ impl OpenOptions {
 /// # Errors
 /// [`Error::Connect`] if no daemon answers.
 pub fn devices(options: &OpenOptions) -> Result<Vec<DeviceInfo>, Error> {
-    list_devices(&Session::connect(options.socket.as_deref(), false)?)
+    list_devices(&Session::connect(options.socket.as_deref())?)
 }
 
 fn list_devices(session: &Session) -> Result<Vec<DeviceInfo>, Error> {

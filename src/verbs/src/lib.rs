@@ -190,6 +190,15 @@
 //! can still be polled; after that every call gives [`Error::DaemonGone`] (a post, a
 //! [`PostError`] that says the same), and who waits is woken. Polling notices within a
 //! tenth of a second of polling in vain; who looks only at memory that a peer writes to, never.
+//! A program goes on by opening a new context, once the next daemon is there; what it had of the
+//! former can be dropped then or later. Its memory, with what peers had written, is still there.
+//!
+//! # Features
+//!
+//! - `in-process`, a default: `OpenOptions::in_process`, by which a context has its data path in
+//!   the program itself. Without it (`default-features = false`) the client has half as many
+//!   dependencies, and none of the crates that speak RoCEv2.
+//! - `tokio`: the module `asynchronous`.
 //!
 //! # Threads and processes
 //!

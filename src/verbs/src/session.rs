@@ -7,9 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use urxe_shm::client::{CallError, Connection};
+use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{Reply, Request, RingLocation};
 use urxe_shm::memory::region::Window;
 use urxe_shm::memory::session_memory::WindowError;
+#[cfg(feature = "in-process")]
 use urxe_slot::OwnSlot;
 
 /// One program's connection to a daemon.
@@ -18,24 +20,37 @@ pub(crate) struct Session {
     path: Arc<Path>,
     connection: Connection,
     /// The slot that serves it, if this process runs that itself.
+    #[cfg(feature = "in-process")]
     slot: Option<OwnSlot>,
 }
 
 impl Session {
     /// Begins a session with the daemon at a socket, or, if none is named, with the first that
-    /// answers at a usual one; in a slot of this process, if it is to be so.
-    pub(crate) fn connect(socket: Option<&Path>, in_process: bool) -> Result<Session, Error> {
-        let (path, mut channel) = urxe_shm::connect_to_daemon(socket)?;
+    /// answers at a usual one.
+    pub(crate) fn connect(socket: Option<&Path>) -> Result<Session, Error> {
+        let (path, channel) = urxe_shm::connect_to_daemon(socket)?;
+        Session::begin(path.into(), channel)
+    }
+
+    /// The same in a slot of this process.
+    #[cfg(feature = "in-process")]
+    pub(crate) fn connect_in_process(socket: Option<&Path>) -> Result<Session, Error> {
+        let (path, channel) = urxe_shm::connect_to_daemon(socket)?;
         let path = Arc::from(path);
-        let mut slot = None;
-        if in_process {
-            let hosted = OwnSlot::host(channel, || ());
-            let hosted = hosted.map_err(|error| explain(&path, "open in process", error))?;
-            (channel, slot) = (hosted.0, Some(hosted.1));
-        }
+        let (channel, slot) = OwnSlot::host(channel, || ())
+            .map_err(|error| explain(&path, "open in process", error))?;
+        Ok(Session { slot: Some(slot), ..Session::begin(path, channel)? })
+    }
+
+    fn begin(path: Arc<Path>, channel: Channel) -> Result<Session, Error> {
         let connection = Connection::new(channel, &program_name(), 0)
             .map_err(|error| explain(&path, "hello", error))?;
-        Ok(Session { path, connection, slot })
+        Ok(Session {
+            path,
+            connection,
+            #[cfg(feature = "in-process")]
+            slot: None,
+        })
     }
 
     /// Asks the daemon for something and waits for the answer. `call` names it in errors.
@@ -148,6 +163,9 @@ impl Session {
     }
 
     fn gone(&self) -> Error {
+        #[cfg(not(feature = "in-process"))]
+        let reason = None;
+        #[cfg(feature = "in-process")]
         let reason = self.slot.as_ref().and_then(OwnSlot::why_ended).map(str::to_owned);
         Error::DaemonGone { path: self.path.clone(), reason }
     }

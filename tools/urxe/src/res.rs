@@ -259,7 +259,7 @@ impl Row {
 }
 
 /// The number of a cause, as in `vendor_err`, and its name.
-fn failure(cause: u32) -> String {
+pub(crate) fn failure(cause: u32) -> String {
     let name = Cause::from_number(cause).map_or_else(String::new, |cause| format!(" {cause:?}"));
     format!("{cause:#x}{name}")
 }

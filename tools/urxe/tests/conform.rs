@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Directory, run, text, urxe};
+use common::{Directory, documented, run, text, urxe};
 use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
 
@@ -72,6 +72,7 @@ fn a_device_without_servers_is_reported_as_one_that_was_asked_nothing() {
     assert!(text(&output.stdout).contains("ib_write_bw -q 32"), "{}", text(&output.stdout));
     let read = |name: &str| std::fs::read_to_string(Path::new(&file(name))).unwrap();
     let report: serde_json::Value = serde_json::from_str(&read("json")).unwrap();
+    documented::check("conform", &[&report]);
     assert_eq!(report["counts"]["needs-agent"], report["checks"].as_array().unwrap().len());
     assert!(read("xml").contains("<skipped") && read("html").contains("Not asked"));
 }

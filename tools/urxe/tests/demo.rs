@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Process, run, text, urxe};
+use common::{Process, documented, run, text, urxe};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::net::UdpSocket;
@@ -88,6 +88,7 @@ fn check_nothing_is_left(report: &Value) {
 fn every_operation_works_and_nothing_is_left_behind() {
     let report = report(&demo(""));
     check(&report);
+    documented::check("demo", &[&report]);
     assert_eq!(report["daemons"].as_array().unwrap().len(), 2);
     assert_ne!(report["daemons"][0]["address"], report["daemons"][1]["address"]);
     assert_eq!(report["lost_packets"], 0);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Daemon, Process, perf_server, run, text};
+use common::{Daemon, Process, documented, perf_server, run, text};
 use serde_json::Value;
 
 /// Runs both ends, and returns their reports.
@@ -190,6 +190,7 @@ fn connections_are_opened_used_and_closed_by_address() {
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
     let report: Value = serde_json::from_slice(&client.stdout).unwrap();
+    documented::check("perf-connect", &[&report]);
     assert_eq!(report["connections"], 150);
     for phase in ["opened", "used", "closed", "all"] {
         assert!(report[phase]["connections_per_s"].as_f64().unwrap() > 0.0, "{report}");

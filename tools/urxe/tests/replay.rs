@@ -1,5 +1,8 @@
 //! `urxe replay`, from the outside.
 
+mod common;
+
+use common::documented;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -33,6 +36,7 @@ fn the_exit_status_says_whether_anything_differs() {
     std::fs::remove_file(&damaged).unwrap();
     assert_eq!(code, 1, "{json}");
     let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    documented::check("replay", &[&report]);
     let difference = &report["directions"][0]["differences"][0];
     assert_eq!((&difference["frame"], &difference["field"]), (&2.into(), &"icrc".into()));
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Daemon, Directory, Process, TIMEOUT, library, run, text, urxe};
+use common::{Daemon, Directory, Process, TIMEOUT, documented, library, run, text, urxe};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::thread::sleep;
@@ -248,6 +248,7 @@ fn the_doctor_reports_only_real_problems() {
         command.env("URXE_SHIM", shim).env("URXE_SOCKET", &daemon.socket);
         let output = run(command);
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        documented::check("doctor", &[&report]);
         assert_eq!(report["can_run"], output.status.success());
         report
     };

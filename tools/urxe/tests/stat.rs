@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Daemon, json, perf_server, run, text, urxe};
+use common::{Daemon, documented, json, perf_server, run, text, urxe};
 
 #[test]
 fn counters_and_their_meanings_are_shown() {
@@ -85,7 +85,9 @@ fn a_qp_whose_peer_falls_silent_is_told_of_also_after_it_has_ended() {
     for part in ["destroyed", "took it to RTS", "The first packet", "went to ERR", "Why: "] {
         assert!(told.contains(part), "{part:?} in\n{told}");
     }
-    let last = json(near.urxe("why --last --json"))["histories"][0].clone();
+    let last = json(near.urxe("why --last --json"));
+    documented::check("why", &[&last]);
+    let last = &last["histories"][0];
     assert_eq!(last["qpn"], format!("{qpn:#08x}"));
     assert_eq!(last["failed"]["opcode"], "IBV_WC_RDMA_WRITE", "{last}");
     assert!(last["counters"]["sent_packets"].as_u64().unwrap() > 0, "{last}");

@@ -88,7 +88,7 @@ fn everything_else(report: &mut Report) {
     report.stage("tests", None, || {
         run_cargo(&["test", "--workspace", "--locked", "--no-fail-fast"], &[])
     });
-    report.stage("the client in tasks", lacks_component("clippy"), asynchronous_client);
+    report.stage("the client's features", lacks_component("clippy"), features_of_the_client);
     report.stage("seeded faults", None, seeded::check);
     report.stage("bytes from outside", None, fuzz::short);
     report.stage("attacks on a daemon", None, attack::short);
@@ -144,17 +144,22 @@ fn lacks_component(component: &str) -> Option<String> {
         .then(|| format!("cargo {component} is not installed: rustup component add {component}"))
 }
 
-/// The client with its feature `tokio`, which nothing else here uses.
-fn asynchronous_client() -> Result {
-    let client = ["--package", "urxe-verbs", "--features", "tokio", "--locked"];
-    let lints = [&["clippy"], &client[..], &["--all-targets", "--", "-D", "warnings"]].concat();
-    run_cargo(&lints, &[])?;
+/// The client with its feature `tokio`, and with none: nothing else here has it so.
+fn features_of_the_client() -> Result {
+    let lints = ["--", "-D", "warnings"];
+    let client = ["--package", "urxe-verbs", "--locked"];
+    run_cargo(&[&["clippy"], &client[..], &["--no-default-features"], &lints].concat(), &[])?;
+    let client = [&client[..], &["--features", "tokio"]].concat();
+    run_cargo(&[&["clippy"], &client[..], &["--all-targets"], &lints].concat(), &[])?;
     run_cargo(&[&["test", "--doc"], &client[..], &["asynchronous"]].concat(), &[])?;
-    run_cargo(&[&["test", "--test", "asynchronous"], &client[..]].concat(), &[])
+    // That the second of the tests runs.
+    run_cargo(&[&["build", "--examples"], &client[..]].concat(), &[])?;
+    let tests = ["test", "--test", "asynchronous", "--test", "examples"];
+    run_cargo(&[&tests[..], &client].concat(), &[])
 }
 
 /// Whether the crates of `src` can be packed, each with those that it needs. Nothing is built.
-fn published_crates() -> Result {
+pub(crate) fn published_crates() -> Result {
     let src = root().join("src");
     let entries = std::fs::read_dir(&src).map_err(|error| format!("{}: {error}", src.display()))?;
     let mut package = cargo();

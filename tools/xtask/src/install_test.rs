@@ -1,10 +1,11 @@
 //! Whether people who build nothing can install urxe and use it: each way in, from nothing, by
 //! `interop/install`.
 
+use crate::ci::published_crates;
 use crate::package::{self, Kind};
 use crate::packages::{IP, MMDEBSTRAP, lacking_root_or};
 use std::process::Command;
-use urxe_shell::{Result, release_binary, root, run};
+use urxe_shell::{Result, release_binary, root, run, target_directory};
 
 /// Options of the task.
 #[derive(clap::Args, Default)]
@@ -23,9 +24,11 @@ enum Installation {
     Tarball,
     /// `urxe` alone, copied.
     Binary,
+    /// The crates as they are packed, in an empty project.
+    Crate,
 }
 
-/// Why none of them can be tried here.
+/// Why those that are no crates cannot be tried here.
 pub(crate) fn lacks() -> Option<String> {
     lacking_root_or(&[MMDEBSTRAP, IP])
         .or_else(|| package::lacks(Kind::Deb))
@@ -34,10 +37,13 @@ pub(crate) fn lacks() -> Option<String> {
 
 /// Makes the packages, and walks every way.
 pub(crate) fn check(options: &Options) -> Result {
-    if let Some(reason) = lacks() {
+    let needs_a_debian = options.only.is_none_or(|only| only != Installation::Crate);
+    if let Some(reason) = lacks().filter(|_| needs_a_debian) {
         return Err(reason);
     }
-    let ways = [Installation::Deb, Installation::Tarball, Installation::Binary].into_iter();
+    let ways =
+        [Installation::Deb, Installation::Tarball, Installation::Binary, Installation::Crate]
+            .into_iter();
     let mut failed = Vec::new();
     for way in ways.filter(|way| options.only.is_none_or(|only| only == *way)) {
         let (name, file) = match way {
@@ -46,6 +52,10 @@ pub(crate) fn check(options: &Options) -> Result {
             Installation::Binary => {
                 package::build()?;
                 ("binary", release_binary("urxe"))
+            }
+            Installation::Crate => {
+                published_crates()?;
+                ("crate", target_directory().join("package"))
             }
         };
         let mut walk = Command::new(root().join("interop/install/run"));

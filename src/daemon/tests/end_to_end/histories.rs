@@ -15,7 +15,7 @@ fn page(client: &mut Client, of: HistorySubject, from: Cursor) -> HistoryPage {
 }
 
 /// All pages.
-fn histories(client: &mut Client, of: HistorySubject) -> Vec<QpHistory> {
+pub(crate) fn histories(client: &mut Client, of: HistorySubject) -> Vec<QpHistory> {
     let (mut all, mut from) = (Vec::new(), Some(Cursor::default()));
     while let Some(cursor) = from {
         let page = page(client, of, cursor);

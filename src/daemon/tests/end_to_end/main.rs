@@ -23,6 +23,7 @@ mod services;
 mod shared_receives;
 mod slots;
 mod startup;
+mod stories;
 mod sysfs;
 mod testing;
 mod traffic;

@@ -12,29 +12,62 @@ use std::os::fd::BorrowedFd;
 /// who says it follows.
 const EXTENDED_ERR_LEN: usize = 16;
 
-/// Takes the oldest error off the queue: its errno, and who says so if that is not the kernel
-/// itself. `None` if there is none.
-pub(crate) fn next_error(fd: BorrowedFd<'_>) -> io::Result<Option<(i32, Option<IpAddr>)>> {
-    let mut receiver = Receiver::new(1);
-    // The datagram that it is about comes with it, and is not needed.
-    let mut no_room = [Box::default()];
-    if receiver.recv_queue(fd, &mut no_room, libc::MSG_ERRQUEUE)? == 0 {
-        return Ok(None);
+/// Where `ee_origin` stands in it, and its values for what came by ICMP and ICMPv6.
+const ORIGIN_AT: usize = 4;
+const ORIGINS_ICMP: [u8; 2] = [2, 3];
+
+/// An error from a socket's queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueuedError {
+    /// Its number, as a call of the socket would have it.
+    pub(crate) errno: i32,
+    /// Whether it came by ICMP; else the kernel has refused a call.
+    pub(crate) is_icmp: bool,
+    /// Who says it, if that is not the kernel itself.
+    pub(crate) said_by: Option<IpAddr>,
+    /// Where the datagram that it is about was to go.
+    pub(crate) destination: Option<IpAddr>,
+}
+
+/// What reads the queues of errors.
+pub(crate) struct ErrorQueue {
+    receiver: Receiver,
+}
+
+impl ErrorQueue {
+    pub(crate) fn new() -> ErrorQueue {
+        ErrorQueue { receiver: Receiver::new(1) }
     }
-    let header = &receiver.headers.messages[0].msg_hdr;
-    let control = &receiver.headers.controls[0];
-    let end = header.msg_controllen.min(mem::size_of_val(control));
-    let mut at = 0;
-    while let Some((level, kind, data, next)) = control::read(control, at, end) {
-        match (level, kind) {
-            (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
-                let said_by = data.get(EXTENDED_ERR_LEN..).and_then(address);
-                return Ok(Some((control::number(data), said_by)));
-            }
-            _ => at = next,
+
+    /// Takes the oldest error off a socket's queue; `None` if there is none.
+    pub(crate) fn next(&mut self, fd: BorrowedFd<'_>) -> io::Result<Option<QueuedError>> {
+        // The datagram that it is about comes with it, and is not needed.
+        let mut no_room = [Box::default()];
+        if self.receiver.recv_queue(fd, &mut no_room, libc::MSG_ERRQUEUE)? == 0 {
+            return Ok(None);
         }
+        let headers = &self.receiver.headers;
+        let header = &headers.messages[0].msg_hdr;
+        let control = &headers.controls[0];
+        let destination = headers.names[0].addr(header.msg_namelen as usize).map(|to| to.ip());
+        let unknown = QueuedError { errno: libc::EIO, is_icmp: false, said_by: None, destination };
+        let end = header.msg_controllen.min(mem::size_of_val(control));
+        let mut at = 0;
+        while let Some((level, kind, data, next)) = control::read(control, at, end) {
+            match (level, kind) {
+                (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
+                    return Ok(Some(QueuedError {
+                        errno: control::number(data),
+                        is_icmp: data.get(ORIGIN_AT).is_some_and(|by| ORIGINS_ICMP.contains(by)),
+                        said_by: data.get(EXTENDED_ERR_LEN..).and_then(address),
+                        destination,
+                    }));
+                }
+                _ => at = next,
+            }
+        }
+        Ok(Some(unknown))
     }
-    Ok(Some((libc::EIO, None)))
 }
 
 /// The address in a `sockaddr_in` or `sockaddr_in6`.

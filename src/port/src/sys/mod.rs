@@ -9,7 +9,7 @@ pub(crate) mod packet;
 mod recv;
 mod send;
 
-pub(crate) use errors::next_error;
+pub(crate) use errors::{ErrorQueue, QueuedError};
 pub(crate) use recv::{Received, Receiver};
 pub(crate) use send::{Message, SEND_MAX, Sender};
 

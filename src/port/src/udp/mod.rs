@@ -14,6 +14,9 @@
 //! urxe guess each other's, other peers' is recovered from the ICRC (see the crate's
 //! documentation).
 //!
+//! What ICMP says of what was sent from a source port of the pool is read with the next send from
+//! there; those of port 4791, which receives, are not asked for it: an error would keep it ready.
+//!
 //! Each address has a socket, or one for each slot of a device ([`UdpGroup`]). Each multicast group
 //! that was joined has another, bound to the group, which all ports of this machine can have
 //! together: the kernel gives each a copy.
@@ -23,13 +26,14 @@ mod pool;
 mod socket;
 
 use crate::caps::{Caps, Segmentation};
+use crate::icmp::IcmpErrors;
 use crate::open;
 use crate::os_error;
 use crate::receive_gauge::ReceiveGauge;
 use crate::socket_set::{Member, SocketSet};
-use crate::sys::{Received, Receiver, Sender};
+use crate::sys::{ErrorQueue, Received, Receiver, SEND_MAX, Sender};
 use crate::watch::Link;
-use crate::{AddressSockets, OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use crate::{AddressSockets, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 pub use group::UdpGroup;
 use socket::{UdpSocket, message};
 use std::io;
@@ -46,6 +50,12 @@ const MAX_SEGMENTS: usize = 64;
 
 /// Messages that one call receives at most.
 const RECV_MAX: usize = 64;
+
+/// How often a run is sent again at most that was refused for what ICMP said of earlier ones.
+const ICMP_RETRIES: usize = 2;
+
+/// Errors that one look takes from a socket's queue at most; others are found by the next.
+const ICMP_READ_MAX: usize = 64;
 
 /// How to open a [`UdpPort`].
 #[derive(Clone, Debug)]
@@ -99,6 +109,8 @@ pub struct UdpPort {
     segmentation: Segmentation,
     sender: Sender,
     receiver: Receiver,
+    errors: ErrorQueue,
+    icmp: IcmpErrors,
     gauge: ReceiveGauge,
     counters: PortCounters,
 }
@@ -125,6 +137,8 @@ impl UdpPort {
             segmentation: if options.segmentation { Segmentation::On } else { Segmentation::Off },
             sender: Sender::new(),
             receiver: Receiver::new(RECV_MAX),
+            errors: ErrorQueue::new(),
+            icmp: IcmpErrors::default(),
             gauge: ReceiveGauge::default(),
             counters: PortCounters::default(),
         })
@@ -151,6 +165,21 @@ impl UdpPort {
         // WIRE-034
         batch.replace_source_port(flow.src, flow.src_port, ROCE_PORT);
         Some((index, ROCE_PORT))
+    }
+
+    /// Takes note of what ICMP has said of what was sent from a source port. Returns whether there
+    /// was anything.
+    fn read_icmp(&mut self, now: Instant, (index, src_port): (usize, u16)) -> bool {
+        let socket = self.sockets[index].sender(src_port);
+        let before = self.counters.icmp_errors;
+        for _ in 0..ICMP_READ_MAX {
+            let Ok(Some(queued)) = self.errors.next(socket) else { break };
+            if queued.is_icmp {
+                self.counters.icmp_errors += 1;
+                self.icmp.note(now, queued);
+            }
+        }
+        self.counters.icmp_errors > before
     }
 
     /// Deals with a first run that could not be sent. Blocked: try again later.
@@ -262,13 +291,14 @@ impl Port for UdpPort {
         }
     }
 
-    fn send(&mut self, _now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+    fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
         self.sockets.room_or_not()?;
         if self.segmentation != Segmentation::On && batch.limits().max_segments > 1 {
             batch.split();
         }
         // One call for each source.
         batch.group_by_source();
+        let mut refused = 0;
         while !batch.is_empty() {
             let Some((index, src_port)) = self.source_of_first(batch) else {
                 self.counters.tx_wrong_flow += segments_of_first(batch) as u64;
@@ -280,10 +310,28 @@ impl Port for UdpPort {
                 .runs()
                 .take_while(|run| run.flow.src_port == src_port && socket.can_send(run.flow))
                 .map(|run| message(&run, interface, &self.sockets));
+            let mut offered = 0;
+            let messages = messages.take(SEND_MAX).inspect(|_| offered += 1);
             self.counters.tx_calls += 1;
             match self.sender.send(socket.sender(src_port), messages) {
-                Ok(runs) => self.sent(runs, batch),
+                Ok(runs) => {
+                    refused = 0;
+                    self.sent(runs, batch);
+                    // The error that ended the call is not told: it goes on behind this.
+                    if runs < offered {
+                        self.read_icmp(now, (index, src_port));
+                    }
+                }
                 Err(error) => {
+                    // COUNT-018: the kernel tells it to whatever is sent next from that port.
+                    if error.kind() != io::ErrorKind::WouldBlock
+                        && refused < ICMP_RETRIES
+                        && self.read_icmp(now, (index, src_port))
+                    {
+                        refused += 1;
+                        continue;
+                    }
+                    refused = 0;
                     if self.failed((index, src_port), error, batch)? == SendOutcome::Blocked {
                         return Ok(SendOutcome::Blocked);
                     }
@@ -366,6 +414,10 @@ impl Port for UdpPort {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.sockets.as_fd())
+    }
+
+    fn icmp_error(&self, peer: IpAddr) -> Option<IcmpError> {
+        self.icmp.of(peer)
     }
 
     fn counters(&self) -> PortCounters {

@@ -12,8 +12,10 @@ use super::UdpOptions;
 use super::socket::set_send_options;
 use crate::OpenError;
 use crate::open;
+use crate::sys::option;
 use crate::watch::Link;
 use socket2::Socket;
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -90,6 +92,16 @@ fn send_socket(
     open::receive_nothing(&socket)
         .and_then(|()| set_send_options(&socket, addr, options))
         .and_then(|()| open::send_to_groups(&socket, addr, interface.index))
+        .and_then(|()| hear_of_errors(&socket, addr))
         .map_err(OpenError::system(addr, "setting socket options"))?;
     Ok(socket)
+}
+
+/// Has the kernel keep what ICMP says of what is sent.
+fn hear_of_errors(socket: &Socket, addr: IpAddr) -> io::Result<()> {
+    let (level, name) = match addr {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVERR),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    };
+    option::set(socket.as_fd(), level, name, 1)
 }

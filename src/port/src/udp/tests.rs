@@ -1,5 +1,6 @@
 mod ecn;
 mod group;
+mod icmp;
 mod source_ports;
 
 use super::*;

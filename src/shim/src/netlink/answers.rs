@@ -13,8 +13,9 @@ use urxe_shm::control::{Resource, ResourceKind};
 /// Devices have one port.
 const PORT: u32 = 1;
 
-/// The answer to a question. As the kernel, `EINVAL` if it lacks what it needs, `ENODEV` if it names
-/// no device or port of ours; `EOPNOTSUPP` if it is for nothing that is answered here.
+/// The answer to a question. As the kernel, `EINVAL` if it lacks what it needs or names another
+/// port than 1, `ENODEV` if it names no device of ours, `ENOENT` if no object has its number;
+/// `EOPNOTSUPP` if it is for nothing that is answered here.
 pub(super) fn answer(question: &Question) -> Result<Answer, Errno> {
     let command = question.command()?;
     let told = |refused: Refused| reasons::refused("NETLINK_RDMA", &refused);

@@ -3,8 +3,8 @@
 //!
 //! The program's descriptor is a Unix socket that is connected to itself. What the program sends is
 //! a question; the answer is put into the socket, from which the program reads it, or polls it, by
-//! the kernel's own means. What has no room there waits here until something was read. The daemon is
-//! asked over a connection of its own, which ends with the answer.
+//! the kernel's own means. What has no room there waits here until something was read. The daemon
+//! is asked over a connection of its own, which ends with the answer.
 //!
 //! [`message`]: bytes. [`answers`]: what is said. [`tree`]: devices, from the daemon's files.
 //! [`daemon`], [`resources`]: objects.
@@ -35,7 +35,7 @@ pub(crate) const MOST_SENT: usize = 1 << 16;
 const MOST_WAITING: usize = 1 << 16;
 
 /// How long another thread is waited for, which may have been left behind by a `fork`.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `struct sockaddr_nl`: family, padding, port and groups.
 const ADDRESS_LEN: usize = 12;
@@ -50,7 +50,8 @@ pub(crate) struct Netlink {
 }
 
 impl Netlink {
-    /// What `socket` makes with this type and these flags, and the descriptor that the program gets.
+    /// What `socket` makes with this type and these flags, and the descriptor that the program
+    /// gets.
     pub(crate) fn open(kind: i32) -> Result<(Netlink, OwnedFd), Errno> {
         let flags = SocketFlags::from_bits_truncate(kind as u32);
         let flags = flags & (SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
@@ -96,7 +97,7 @@ impl Netlink {
         let port = bound.map_or_else(|present| present, |_| own);
         for question in Question::all_of(bytes) {
             let answer = question.datagrams(port, answers::answer(&question));
-            let mut waiting = self.waiting.try_lock_for(PATIENCE).ok_or(Errno::NOBUFS)?;
+            let mut waiting = self.waiting.try_lock_for(LOCK_TIMEOUT).ok_or(Errno::NOBUFS)?;
             if waiting.len() > MOST_WAITING {
                 return Err(Errno::NOBUFS);
             }
@@ -108,7 +109,7 @@ impl Netlink {
 
     /// Puts into the socket what it has room for, after something was read.
     pub(crate) fn refill(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
-        match self.waiting.try_lock_for(PATIENCE) {
+        match self.waiting.try_lock_for(LOCK_TIMEOUT) {
             Some(mut waiting) => put(socket, &mut waiting),
             None => Ok(()),
         }
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_in_the_socket_comes_as_it_is_read_and_in_order() {
+    fn messages_without_room_in_the_socket_come_as_it_is_read_and_in_order() {
         let (netlink, socket) = Netlink::open(libc::SOCK_RAW | libc::SOCK_NONBLOCK).unwrap();
         set_socket_send_buffer_size(&socket, 1).unwrap();
         let questions = (0..1000_u32).map(|number| {

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_has_no_attribute_for_is_the_drivers() {
+    fn facts_that_the_kernel_has_no_attribute_for_are_the_drivers() {
         let driver = of_driver(&[("send_cq", 1), ("recv_cq", 2), ("cause", 2), ("uid", 1000)]);
         assert!(attrs(&qp(QpType::Rc)).contains(&nested(attr::DRIVER, &driver)));
         let hex = driver.iter().filter(|&attr| *attr == byte(attr::DRIVER_PRINT_TYPE, HEX));

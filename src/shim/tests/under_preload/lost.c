@@ -1,4 +1,6 @@
-/* The daemon ends while the program polls: it finds that out by polling, and can clean up. */
+/* The daemon ends while the program polls: it finds that out by polling, and can clean up. With a
+   further argument it says so, and once it is told on stdin that there is another daemon, it opens
+   the device of that. */
 #include "check.h"
 #include "libibverbs.h"
 
@@ -32,7 +34,7 @@ static void destroy_cq(int fd, uint32_t handle)
 int main(int argc, char **argv)
 {
     int fd = open(DEVICE, O_RDWR | O_CLOEXEC);
-    CHECK(argc == 2 && fd >= 0);
+    CHECK(argc >= 2 && fd >= 0);
     async_fd = get_context(fd);
     struct ibv_context context;
     open_context(&context, fd);
@@ -67,6 +69,19 @@ int main(int argc, char **argv)
     else
         wait_for_events(NULL);
     FAILS(EIO, query_port(fd));
+    destroy_cq(fd, handle);
+    CHECK(close(fd) == 0 && close(async_fd) == 0 && hidden() == 0);
+    if (argc < 3)
+        return 0;
+    puts("lost");
+    fflush(stdout);
+    CHECK(getchar() != EOF);
+
+    fd = open(DEVICE, O_RDWR | O_CLOEXEC);
+    CHECK(fd >= 0);
+    async_fd = get_context(fd);
+    WORKS(fd);
+    handle = create_cq(fd, &(struct ibv_cq_ex){});
     destroy_cq(fd, handle);
     CHECK(close(fd) == 0 && close(async_fd) == 0 && hidden() == 0);
     return 0;

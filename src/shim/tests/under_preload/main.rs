@@ -1,7 +1,7 @@
 //! Plain C programs with the shim preloaded, and a daemon: descriptors, files, forks, threads and
 //! signals behave as with a kernel's device.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -35,10 +35,16 @@ impl Bench {
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir(&directory).unwrap();
         let addresses = [1, 2].map(|host| Ipv4Addr::new(127, 41, number, host));
-        let mut config = Config::new(addresses.map(IpAddr::from));
-        config.socket = directory.join("urxed.sock");
+        let mut bench = Bench { daemon: None, addresses, directory };
+        bench.start_daemon(special);
+        bench
+    }
+
+    fn start_daemon(&mut self, special: impl FnOnce(&mut Config)) {
+        let mut config = Config::new(self.addresses.map(IpAddr::from));
+        config.socket = self.directory.join("urxed.sock");
         special(&mut config);
-        Bench { daemon: Some(Daemon::start(config).unwrap()), addresses, directory }
+        self.daemon = Some(Daemon::start(config).unwrap());
     }
 
     /// Compiles `tests/under_preload/<name>.c`.
@@ -222,6 +228,24 @@ fn a_program_that_polls_notices_the_end_of_the_daemon() {
             assert_eq!(lines.len(), usize::from(!quiet), "{said}");
             assert!(quiet || lines[0].starts_with("urxe: the urxed of "), "{said}");
         }
+    }
+}
+
+#[test]
+fn a_program_that_lost_its_daemon_opens_the_device_of_the_next_at_its_socket() {
+    for in_process in ["0", "1"] {
+        let mut bench = Bench::new();
+        let mut command = bench.command(&bench.compile("lost", &[]), &[]);
+        command.args(["poll", "again"]).env(IN_PROCESS, in_process).env("URXE_QUIET", "1");
+        let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        bench.daemon = None;
+        assert_eq!(lines.next().expect("it does not notice").unwrap(), "lost");
+        bench.start_daemon(|_| ());
+        writeln!(program.stdin.take().unwrap(), "there is another").unwrap();
+        let status = wait(program).expect("it hangs");
+        assert!(status.success(), "in process: {in_process}: {status}");
     }
 }
 

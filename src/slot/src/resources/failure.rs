@@ -4,9 +4,11 @@ use super::qp;
 use crate::refusal::no_such;
 use crate::session::{Answer, Session, SlotCtx};
 use std::fmt::Write;
+use std::net::IpAddr;
+use std::time::Duration;
 use urxe_engine::{Cause, Counter, Counters};
 use urxe_nic::Nic;
-use urxe_port::PortCounters;
+use urxe_port::{IcmpError, IcmpReason, PortCounters};
 use urxe_shm::control::{ControlError, QpHandle, Reply};
 use urxe_types::Qpn;
 
@@ -30,6 +32,10 @@ struct Seen<'a> {
     /// Packets that its device has dropped because they were damaged.
     damaged: u64,
     size: Option<Size>,
+    /// How long nothing had come when it failed, if the peer had answered before.
+    silence: Option<Duration>,
+    /// What ICMP said last of packets to the peer at this address.
+    icmp: Option<(IpAddr, IcmpError)>,
 }
 
 /// Of messages and packets of a QP, in bytes.
@@ -53,10 +59,17 @@ pub(crate) fn reason(nic: &Nic, qpn: Qpn, cause: u32) -> Option<String> {
         failed: failed.length,
         mtu: mtu.bytes() as u32,
     });
+    let known = Cause::from_number(cause);
+    let failed_at = history.failed_request().map(|failed| failed.at);
+    let silence = history.heard().zip(failed_at).filter(|_| known == Some(Cause::AckTimeout));
+    let silence = silence.and_then(|(heard, failed)| failed.checked_duration_since(heard));
+    // What was said before there was this QP may be true no longer.
+    let began = history.entries().next().map(|entry| entry.at);
+    let icmp = info.attr.av.as_ref().and_then(|av| Some((av.dgid, nic.icmp_error(av.dgid)?)));
+    let icmp = icmp.filter(|(_, error)| began.is_some_and(|began| error.last >= began));
     let damaged = device.counters().get(Counter::DropBadIcrc);
     let qp = device.qp_counters(qpn)?;
-    let seen = Seen { qp, port: nic.port_counters(), damaged, size };
-    let known = Cause::from_number(cause);
+    let seen = Seen { qp, port: nic.port_counters(), damaged, size, silence, icmp };
     let mut said = known.map_or_else(|| format!("Cause {cause}."), |known| known.text().into());
     // WHY-020
     if let (Some(av), Some(qpn)) = (&info.attr.av, info.attr.dest_qpn) {
@@ -93,6 +106,14 @@ impl Seen<'_> {
                  peer's rq_psn must be the same."
             );
         }
+        // WHY-024
+        if let Some(silence) = self.silence.filter(|_| foreign == 0) {
+            let _ = write!(
+                said,
+                " The last came {} ms before this work request failed.",
+                silence.as_millis()
+            );
+        }
         // WHY-022
         if let Some(Size { done, failed, mtu }) = self.size
             && done > 0
@@ -114,13 +135,11 @@ impl Seen<'_> {
                  way changes them."
             );
         }
-        let PortCounters { tx_refused, tx_unreachable, .. } = self.port;
-        if tx_refused > 0 {
-            let _ = write!(
-                said,
-                " {tx_refused} times this device was told that a machine has no RoCE port open."
-            );
+        // WHY-025
+        if let Some((peer, error)) = self.icmp {
+            let _ = write!(said, " {}", icmp_sentence(peer, error));
         }
+        let PortCounters { tx_unreachable, .. } = self.port;
         if tx_unreachable > 0 {
             let _ = write!(
                 said,
@@ -131,12 +150,31 @@ impl Seen<'_> {
     }
 }
 
+fn icmp_sentence(peer: IpAddr, error: IcmpError) -> String {
+    let IcmpError { reason, said_by, times, .. } = error;
+    let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+    let (meaning, advice) = match reason {
+        IcmpReason::PortClosed => (
+            "nobody has UDP port 4791 open there",
+            "start urxed, or the RDMA device, on that machine",
+        ),
+        IcmpReason::Unreachable => {
+            ("there is no way to that address, or nobody there", "look at it with urxe ping")
+        }
+        IcmpReason::TooLong => {
+            ("packets are too long for a link on the way", "use a smaller path MTU")
+        }
+        IcmpReason::Forbidden => ("a firewall forbids it", "open UDP port 4791 there"),
+    };
+    format!("Of packets to {peer}, {said_by} has said {times} by ICMP that {meaning}: {advice}.")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn seen(qp: &Counters, port: PortCounters) -> Seen<'_> {
-        Seen { qp, port, damaged: 0, size: None }
+        Seen { qp, port, damaged: 0, size: None, silence: None, icmp: None }
     }
 
     #[test]
@@ -149,8 +187,6 @@ mod tests {
             silent.sentence(),
             "This QP has sent 3 packets, and nothing at all has come back."
         );
-        let refused = seen(&counters, PortCounters { tx_refused: 2, ..port });
-        assert!(refused.sentence().contains("2 times this device was told that a machine has no"));
         counters.add(Counter::ReceivedPackets, 2);
         counters.add(Counter::RnrNaksReceived, 2);
         let said = seen(&counters, port).sentence();
@@ -167,7 +203,7 @@ mod tests {
         let counters = Counters::default();
         let said = |done, failed| {
             let size = Some(Size { done, failed, mtu: 4096 });
-            Seen { qp: &counters, port: PortCounters::default(), damaged: 0, size }.sentence()
+            Seen { size, ..seen(&counters, PortCounters::default()) }.sentence()
         };
         let long = said(512, 65536);
         assert!(long.contains("up to 512 bytes were done, and this one has 65536"), "{long}");
@@ -181,7 +217,42 @@ mod tests {
     #[test]
     fn damaged_packets_are_told_of() {
         let (qp, port) = (&Counters::default(), PortCounters::default());
-        let said = Seen { qp, port, damaged: 3, size: None }.sentence();
+        let said = Seen { damaged: 3, ..seen(qp, port) }.sentence();
         assert!(said.contains("dropped 3 packets whose ICRC was wrong"), "{said}");
+    }
+
+    #[test]
+    fn a_peer_that_falls_silent_is_told_from_one_that_still_answers() {
+        let mut counters = Counters::default();
+        counters.add(Counter::ReceivedPackets, 2);
+        let silence = Some(Duration::from_millis(470));
+        let said = |counters: &Counters| {
+            Seen { silence, ..seen(counters, PortCounters::default()) }.sentence()
+        };
+        let silent = said(&counters);
+        assert!(silent.contains("The last came 470 ms before this work request"), "{silent}");
+        counters.add(Counter::GhostResponses, 2);
+        assert!(!said(&counters).contains("The last came"));
+    }
+
+    #[test]
+    fn the_reason_says_what_icmp_said_and_what_to_do() {
+        let (qp, peer) = (Counters::default(), IpAddr::from([10, 0, 0, 2]));
+        let last = std::time::Instant::now();
+        let said = |reason, said_by: [u8; 4], times| {
+            let icmp = Some((peer, IcmpError { reason, said_by: said_by.into(), times, last }));
+            Seen { icmp, ..seen(&qp, PortCounters::default()) }.sentence()
+        };
+        for (reason, part) in [
+            (IcmpReason::PortClosed, "UDP port 4791 open there: start urxed"),
+            (IcmpReason::Unreachable, "no way to that address"),
+            (IcmpReason::TooLong, "too long for a link on the way: use a smaller path MTU"),
+            (IcmpReason::Forbidden, "a firewall forbids it"),
+        ] {
+            let said = said(reason, [10, 0, 0, 1], 3);
+            let by = "Of packets to 10.0.0.2, 10.0.0.1 has said 3 times by ICMP that";
+            assert!(said.contains(by) && said.contains(part), "{said}");
+        }
+        assert!(said(IcmpReason::PortClosed, [10, 0, 0, 2], 1).contains("said once by ICMP"));
     }
 }

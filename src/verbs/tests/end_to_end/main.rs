@@ -7,9 +7,11 @@ mod many_connections;
 mod memory;
 mod memory_order;
 mod objects;
+mod restart;
 mod transports;
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use urxe_daemon::{Config, Daemon, Handle, StartError};
@@ -48,10 +50,7 @@ impl Net {
     fn unconnected() -> Net {
         static COUNT: AtomicU8 = AtomicU8::new(0);
         let net = COUNT.fetch_add(1, Ordering::Relaxed);
-        // A test may run in a process of its own beside the others.
-        let subnet = 40
-            + u8::from(urxe_shm::memory::remap::longest_wanted(0) > 0)
-            + 2 * u8::from(in_process::is_wanted());
+        let subnet = 40 + kind_of_run();
         let daemon = start([[127, subnet, net, 1].into(), [127, subnet, net, 2].into()]).unwrap();
         let [near, far] = ["urxe0", "urxe1"].map(|name| Side::of(&daemon, name));
         Net { daemon: Some(daemon), near, far }
@@ -63,13 +62,23 @@ impl Net {
     }
 }
 
+/// A number below 4: a test may run in a process of its own beside the others, by other ways.
+fn kind_of_run() -> u8 {
+    u8::from(urxe_shm::memory::remap::longest_wanted(0) > 0) + 2 * u8::from(in_process::is_wanted())
+}
+
 /// Starts a daemon with a device at each of the addresses.
 fn start(addrs: impl IntoIterator<Item = IpAddr>) -> Result<Handle, StartError> {
     static COUNT: AtomicU8 = AtomicU8::new(0);
     let daemon = COUNT.fetch_add(1, Ordering::Relaxed);
-    let mut config = Config::new(addrs);
     let name = format!("urxe-verbs-test-{}-{daemon}.sock", std::process::id());
-    config.socket = std::env::temp_dir().join(name);
+    start_at(&std::env::temp_dir().join(name), addrs)
+}
+
+/// The same at a certain socket.
+fn start_at(socket: &Path, addrs: impl IntoIterator<Item = IpAddr>) -> Result<Handle, StartError> {
+    let mut config = Config::new(addrs);
+    config.socket = socket.to_owned();
     Daemon::start(config)
 }
 

@@ -32,7 +32,9 @@ Keys:
   q                              end
 
 The round trip, the window and what holds a queue pair are those of the path to its peer, which it
-shares with others. Of WRITEs that go in parts, received packets tell more than messages would.";
+shares with others. They are left out where several paths lead there (urxe res path lists them): of
+programs that other slots serve, or with other traffic classes. A narrow terminal shows fewer
+columns, that of the order in any case. Of WRITEs that go in parts, received packets tell more than messages would.";
 
 /// Show what queue pairs do now: rates, repeats, round trips, windows.
 #[derive(Args, Debug)]

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::path_view::PathView;
+use crate::res::failure;
 use crate::stat::{DeviceStats, StatClient};
 use crate::table::{Align, Table};
 use crate::units;
@@ -12,6 +13,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use urxe_shm::control::{ResourceDetail, ResourceKind};
+use urxe_types::QpType;
 
 /// How many intervals a plot remembers.
 const PLOTTED: usize = 200;
@@ -36,6 +38,8 @@ pub(super) struct Qp {
     pub(super) transport: &'static str,
     pub(super) peer: Option<IpAddr>,
     pub(super) peer_qpn: Option<u32>,
+    /// The number of the cause of its last failure.
+    pub(super) cause: Option<u32>,
 }
 
 impl Look {
@@ -46,10 +50,10 @@ impl Look {
             let stats = client.stats(&device.name)?;
             let objects = client.resources(&device.name, ResourceKind::Qp)?;
             let qps = objects.into_iter().filter_map(|object| match object.detail {
-                ResourceDetail::Qp { qp_type, peer, .. } => {
+                ResourceDetail::Qp { qp_type, peer, cause, .. } => {
                     let (gid, peer_qpn) = peer.unzip();
                     let peer = gid.map(|gid| gid.to_ip());
-                    Some((object.number, Qp { transport: qp_type.name(), peer, peer_qpn }))
+                    Some((object.number, Qp { transport: qp_type.name(), peer, peer_qpn, cause }))
                 }
                 _ => None,
             });
@@ -90,6 +94,8 @@ pub(super) struct Row {
     pub(super) window: Option<u64>,
     pub(super) held_by: Option<&'static str>,
     pub(super) last_cut: Option<&'static str>,
+    /// Of its last failure: the number, as in `vendor_err`, and the name.
+    pub(super) cause: Option<String>,
 }
 
 impl Rates {
@@ -133,7 +139,7 @@ impl Device {
                 now.checked_sub(before).unwrap_or(now) as f64 / seconds
             };
             let object = self.qps.get(&qp.qpn).cloned().unwrap_or_default();
-            let path = paths.iter().find(|path| Some(path.peer) == object.peer);
+            let path = object.path(&paths);
             Row {
                 device: self.name.clone(),
                 qpn: qp.qpn,
@@ -151,9 +157,23 @@ impl Device {
                 window: path.map(|path| path.outward.window),
                 held_by: path.map(|path| path.outward.held_by),
                 last_cut: path.and_then(|path| path.outward.last_cut),
+                cause: object.cause.map(failure),
             }
         });
         rows.collect()
+    }
+}
+
+impl Qp {
+    /// The path that it goes, where that is certain. Each slot and each traffic class has its own
+    /// path to a peer, and no listing says which of them a queue pair goes; what one of another
+    /// program does must not be told of this one. UC and UD have none.
+    fn path<'a>(&self, paths: &'a [PathView]) -> Option<&'a PathView> {
+        if self.transport != QpType::Rc.name() {
+            return None;
+        }
+        let mut to_peer = paths.iter().filter(|path| Some(path.peer) == self.peer);
+        to_peer.next().filter(|_| to_peer.next().is_none())
     }
 }
 
@@ -193,6 +213,46 @@ impl Column {
         Column::Window,
         Column::HeldBy,
     ];
+
+    /// What is shown of these where there is room for so many characters of a line, each column
+    /// with `gap` to the next: whole columns, because a figure without its first digits is another
+    /// figure. The one that `sort` names is shown before others.
+    pub(super) fn fitting(
+        widths: &[usize; 14],
+        gap: usize,
+        room: usize,
+        sort: Option<Column>,
+    ) -> Vec<Column> {
+        // What tells most comes first.
+        let order = [
+            Column::Qpn,
+            Column::Sent,
+            Column::Received,
+            Column::Messages,
+            Column::Program,
+            Column::Repeats,
+            Column::Device,
+            Column::HeldBy,
+            Column::RoundTrip,
+            Column::Window,
+            Column::Peer,
+            Column::State,
+            Column::Packets,
+            Column::Transport,
+        ];
+        let mut used = 0;
+        let mut shown: Vec<Column> = Vec::new();
+        for column in sort.into_iter().chain(order) {
+            let before = if shown.is_empty() { 0 } else { used + gap };
+            let after = before + widths[column as usize];
+            if !shown.contains(&column) && (shown.is_empty() || after <= room) {
+                shown.push(column);
+                used = after;
+            }
+        }
+        shown.sort_by_key(|&column| column as usize);
+        shown
+    }
 
     pub(super) fn head(self) -> &'static str {
         match self {
@@ -430,7 +490,7 @@ impl Top {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_shm::control::{CounterInfo, QpStats};
+    use urxe_shm::control::{CounterInfo, PathState, QpStats};
     use urxe_types::QpState;
 
     fn look(at: Instant, qps: &[(u32, u64, u64)]) -> Look {
@@ -473,6 +533,50 @@ mod tests {
         assert_eq!(rates.qps[2].messages_per_s, 0.5);
         assert_eq!(rates.qps[3].messages_per_s, 1.0);
         assert_eq!(rates.qps[3].round_trip_us, None);
+    }
+
+    fn path(number: u32, peer: [u8; 4]) -> PathView {
+        let path = crate::path_view::tests::path();
+        PathView::from(&PathState { number, peer: peer.into(), ..path })
+    }
+
+    #[test]
+    fn the_path_of_a_queue_pair_is_told_only_where_one_leads_to_its_peer() {
+        let qp =
+            |transport, peer: [u8; 4]| Qp { transport, peer: Some(peer.into()), ..Qp::default() };
+        let (near, far) = ([10, 0, 0, 2], [10, 0, 0, 3]);
+        let paths = [path(0, near), path(1, far), path(2, far)];
+        let found = |qp: Qp| qp.path(&paths).map(|path| path.path);
+        assert_eq!(found(qp("RC", near)), Some(0));
+        assert_eq!(found(qp("RC", far)), None, "of two slots, or two traffic classes");
+        assert_eq!(found(qp("RC", [10, 0, 0, 4])), None);
+        assert_eq!(found(qp("UC", near)), None);
+        assert_eq!(found(Qp { transport: "RC", ..Qp::default() }), None);
+    }
+
+    #[test]
+    fn columns_are_shown_whole_and_that_of_the_order_in_any_case() {
+        let widths = Column::ALL.map(|column| column.head().len());
+        let fitting = |room, sort| Column::fitting(&widths, 1, room, sort);
+        assert_eq!(fitting(1_000, None), Column::ALL);
+        for room in 0..200 {
+            for sort in std::iter::once(None).chain(Column::ALL.map(Some)) {
+                let shown = fitting(room, sort);
+                let taken: usize = shown.iter().map(|&column| widths[column as usize] + 1).sum();
+                assert!(taken - 1 <= room || shown.len() == 1, "{room}: {shown:?}");
+                assert!(sort.is_none_or(|sort| shown.contains(&sort)), "{room}: {shown:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_cause_is_named() {
+        let start = Instant::now();
+        let mut now = look(start, &[(1, 0, 0)]);
+        let qp = Qp { transport: "RC", cause: Some(2), ..Qp::default() };
+        now.devices[0].qps.insert(1, qp);
+        let rates = Rates::between(&look(start, &[]), &now);
+        assert_eq!(rates.qps[0].cause.as_deref(), Some("0x2 AckTimeout"));
     }
 
     #[test]

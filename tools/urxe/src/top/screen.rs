@@ -11,34 +11,42 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row as TableRow, Sparkline, Table
 const HELP: &str = "arrows: select, sort   r: reverse   /: filter   return: one alone   q: end";
 const HELP_ALONE: &str = "escape: all queue pairs   q: end";
 
+/// Between two columns.
+const GAP: u16 = 1;
+
 /// Draws everything.
 pub(super) fn draw(top: &mut Top, frame: &mut Frame<'_>) {
     let parts = [Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)];
     let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
-    frame.render_widget(Paragraph::new(top.status()), head);
+    let mut status = top.status();
     let help = match top.alone() {
         Some((row, plot)) => {
             alone(row, &plot, frame, body);
             HELP_ALONE
         }
         None => {
-            all(top, frame, body);
+            let shown = all(top, frame, body);
+            if shown < Column::ALL.len() {
+                status += &format!("  ({shown} of {} columns have room)", Column::ALL.len());
+            }
             HELP
         }
     };
+    frame.render_widget(Paragraph::new(status), head);
     let dim = Style::default().add_modifier(Modifier::DIM);
     frame.render_widget(Paragraph::new(help).style(dim), foot);
 }
 
-fn all(top: &Top, frame: &mut Frame<'_>, area: Rect) {
+/// Draws the table; returns how many columns have room.
+fn all(top: &Top, frame: &mut Frame<'_>, area: Rect) -> usize {
     let rows = top.rows();
-    let cells: Vec<Vec<String>> =
-        rows.iter().map(|row| Column::ALL.map(|column| column.cell(row)).to_vec()).collect();
-    let width = |(index, column): (usize, &Column)| {
-        let widest = cells.iter().map(|cells| cells[index].chars().count()).max().unwrap_or(0);
-        Constraint::Length(widest.max(column.head().len()) as u16)
+    let width = |column: Column| {
+        let cells = rows.iter().map(|row| column.cell(row).chars().count());
+        cells.max().unwrap_or(0).max(column.head().len())
     };
-    let widths: Vec<Constraint> = Column::ALL.iter().enumerate().map(width).collect();
+    let widths = Column::ALL.map(width);
+    let room = usize::from(area.width);
+    let shown = Column::fitting(&widths, usize::from(GAP), room, top.sort());
     let aligned = |column: Column, text: String| {
         let alignment = match column.align() {
             Align::Left => Alignment::Left,
@@ -46,7 +54,7 @@ fn all(top: &Top, frame: &mut Frame<'_>, area: Rect) {
         };
         Cell::from(Text::from(text).alignment(alignment))
     };
-    let heads = Column::ALL.map(|column| {
+    let heads = shown.iter().map(|&column| {
         let head = aligned(column, column.head().to_owned());
         let is_sorted = top.sort() == Some(column);
         head.style(match is_sorted {
@@ -54,14 +62,17 @@ fn all(top: &Top, frame: &mut Frame<'_>, area: Rect) {
             false => Style::default().add_modifier(Modifier::BOLD),
         })
     });
-    let body = cells.into_iter().map(|cells| {
-        TableRow::new(Column::ALL.iter().zip(cells).map(|(&column, text)| aligned(column, text)))
-    });
+    let body = rows
+        .iter()
+        .map(|row| TableRow::new(shown.iter().map(|&column| aligned(column, column.cell(row)))));
+    let widths = shown.iter().map(|&column| Constraint::Length(widths[column as usize] as u16));
     let table = Table::new(body, widths)
+        .column_spacing(GAP)
         .header(TableRow::new(heads))
         .row_highlight_style(Style::default().add_modifier(Modifier::REVERSED));
     let mut state = TableState::default().with_selected(top.selected());
     frame.render_stateful_widget(table, area, &mut state);
+    shown.len()
 }
 
 /// One queue pair: each column on a line of its own, and its plot.
@@ -74,6 +85,7 @@ fn alone(row: &Row, plot: &[u64], frame: &mut Frame<'_>, area: Rect) {
         lines.push(format!("{:<12}{qpn:#08x}", "peer's qpn"));
     }
     lines.push(format!("{:<12}{}", "last cut by", row.last_cut.unwrap_or("nothing")));
+    lines.push(format!("{:<12}{}", "last cause", row.cause.as_deref().unwrap_or("none")));
     lines.push(format!("What happened to it: urxe why {:#x}", row.qpn));
     let parts = [Constraint::Length(lines.len() as u16 + 1), Constraint::Min(3)];
     let [text, below] = Layout::vertical(parts).areas(area);
@@ -111,6 +123,7 @@ mod tests {
             messages_per_s: 12_345.0,
             window: Some(1 << 20),
             held_by: Some("window"),
+            cause: Some("0x2 AckTimeout".into()),
             ..Row::default()
         };
         let mut top = Top::new(String::new());
@@ -129,13 +142,50 @@ mod tests {
         }
     }
 
+    /// A figure without its first digits would be another figure.
+    #[test]
+    fn a_narrow_terminal_shows_fewer_columns_and_no_figure_in_part() {
+        let mut top = top();
+        for width in 20..160 {
+            let shown = screen(&mut top, width, 8);
+            let cells = shown.lines().filter(|line| line.contains("0x0000"));
+            let figures = cells.flat_map(|line| line.trim_matches('"').split_whitespace());
+            let whole = [
+                "urxe0",
+                "0x000011",
+                "0x000012",
+                "RC",
+                "RTS",
+                "ib_write_bw[7]",
+                "-",
+                "12,345",
+                "0.50",
+                "21.25",
+                "0",
+                "0.00",
+                "1,048,576",
+                "window",
+            ];
+            for figure in figures {
+                assert!(whole.contains(&figure), "{width}: {figure:?}: {shown}");
+            }
+        }
+        assert!(screen(&mut top, 80, 8).contains(" of 14 columns have room"));
+        assert!(!screen(&mut top, 160, 8).contains("have room"));
+    }
+
     #[test]
     fn one_queue_pair_is_shown_alone_with_its_plot() {
         let mut top = top();
         top.press(Key::Rows(1));
         top.press(Key::Enter);
         let shown = screen(&mut top, 80, 30);
-        for text in ["urxe why 0x12", "at most 21.25 Gbit/s", "last cut by nothing"] {
+        for text in [
+            "urxe why 0x12",
+            "at most 21.25 Gbit/s",
+            "last cut by nothing",
+            "last cause  0x2 AckTimeout",
+        ] {
             assert!(shown.contains(text), "{text}: {shown}");
         }
         assert!(!shown.contains("0x000011"), "{shown}");

@@ -106,9 +106,13 @@ struct Figure {
     by_floor: Option<f64>,
 }
 
+/// Of what is written as JSON: higher once a key is no more, or means something else.
+const JSON_VERSION: u32 = 1;
+
 /// What is written as JSON.
 #[derive(Serialize, Deserialize)]
 struct Results {
+    version: u32,
     machine: String,
     family: String,
     rounds: usize,
@@ -130,6 +134,7 @@ pub(crate) fn run(options: &Options) -> Result {
         figures.extend(measure_link(options, mtu)?);
     }
     let results = Results {
+        version: JSON_VERSION,
         machine: machine(),
         family: if options.ipv6 { "IPv6" } else { "IPv4" }.into(),
         rounds: options.rounds,

@@ -120,10 +120,14 @@ fn reasons<'a>(title: &str, reasons: impl Iterator<Item = (&'a Rule, &'a String)
     if lines.is_empty() { lines } else { format!("\n{title}\n{lines}") }
 }
 
+/// Of the report for programs: higher once a key is no more, or means something else.
+const JSON_VERSION: u32 = 1;
+
 /// The report for programs.
 fn json(areas: &[Area]) -> String {
     let count = Count::of(areas);
-    format!("{:#}\n", serde_json::json!({ "count": count, "areas": areas }))
+    let all = serde_json::json!({ "version": JSON_VERSION, "count": count, "areas": areas });
+    format!("{all:#}\n")
 }
 
 #[cfg(test)]
