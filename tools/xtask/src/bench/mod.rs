@@ -112,6 +112,8 @@ const JSON_VERSION: u32 = 1;
 /// What is written as JSON.
 #[derive(Serialize, Deserialize)]
 struct Results {
+    /// 0 in figures of a time when there were no versions; the keys are the same.
+    #[serde(default)]
     version: u32,
     machine: String,
     family: String,

@@ -1,6 +1,6 @@
 //! The table as a picture: bandwidths by that of kernel TCP, beside those of an older run.
 
-use super::{Figure, Results};
+use super::{Figure, JSON_VERSION, Results};
 use std::path::Path;
 use urxe_chart::{Across, Chart, Panel, Series};
 use urxe_shell::Result;
@@ -18,7 +18,10 @@ impl Older {
             format!("--beside {}: {error}; expected figures of `cargo xtask bench`", path.display())
         };
         let text = std::fs::read(path).map_err(|error| wrong(&error))?;
-        let results = serde_json::from_slice(&text).map_err(|error| wrong(&error))?;
+        let results: Results = serde_json::from_slice(&text).map_err(|error| wrong(&error))?;
+        if results.version > JSON_VERSION {
+            return Err(wrong(&format_args!("version {}", results.version)));
+        }
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Older { name, results })
     }
@@ -72,6 +75,7 @@ mod tests {
             ..Figure::default()
         };
         Results {
+            version: 1,
             machine: "one".into(),
             family: "IPv4".into(),
             rounds: 3,
@@ -118,8 +122,14 @@ mod tests {
         std::fs::write(&path, serde_json::to_string(&written).unwrap()).unwrap();
         let older = Older::read(&path).unwrap();
         assert_eq!((older.name.as_str(), older.results.figures[0].by_tcp), ("before", Some(1.5)));
-        std::fs::write(&path, "{}").unwrap();
-        let error = Older::read(&path).err().unwrap();
-        assert!(error.contains("before.json") && error.contains("expected figures"), "{error}");
+        let unversioned = serde_json::to_string(&written).unwrap().replace("\"version\":1,", "");
+        std::fs::write(&path, unversioned).unwrap();
+        assert_eq!(Older::read(&path).unwrap().results.version, 0);
+        let newer = serde_json::to_string(&Results { version: 99, ..written }).unwrap();
+        for wrong in ["{}", &newer] {
+            std::fs::write(&path, wrong).unwrap();
+            let error = Older::read(&path).err().unwrap();
+            assert!(error.contains("before.json") && error.contains("expected figures"), "{error}");
+        }
     }
 }
