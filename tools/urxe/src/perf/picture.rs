@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_of_unreliable_messages_is_a_curve_of_its_own() {
+    fn unreliable_messages_that_arrive_are_a_curve_of_their_own() {
         let received = Some(Received::new(1000, 500, 1000, SECOND));
         let row = |size| Row { received, ..Row::bandwidth(size, 1000, SECOND) };
         let plan = Plan { transport: Transport::Ud, ..plan(Test::SendBw, 1000) };

@@ -290,28 +290,27 @@ impl Reporter {
     /// Prints what remains at the end.
     pub(super) fn finish(self) -> Result<(), Error> {
         let Plan { test, verify: verified, .. } = self.setting.plan;
-        if verified && !self.json {
+        let is_drawn = self.plot || self.svg.is_some();
+        let chart = is_drawn
+            .then(|| picture::chart(self.setting.summary(), &self.setting.plan, &self.rows));
+        if self.json {
+            output::json(&Report {
+                setting: self.setting,
+                latency_meaning: test.is_latency().then(|| test.latency_meaning()),
+                verified,
+                results: self.rows,
+            })?;
+        } else if verified {
             output::text("All data were right.\n")?;
         }
-        if self.plot || self.svg.is_some() {
-            let chart = picture::chart(self.setting.summary(), &self.setting.plan, &self.rows);
-            if self.plot {
-                output::text(Plot::new(&chart))?;
-            }
-            if let Some(path) = &self.svg {
-                let saved = chart.save(path, &urxe_chart::command("urxe"));
-                saved.map_err(Error::system(format!("writing {}", path.display())))?;
-            }
+        let Some(chart) = chart else { return Ok(()) };
+        if self.plot {
+            output::text(Plot::new(&chart))?;
         }
-        if !self.json {
-            return Ok(());
-        }
-        output::json(&Report {
-            setting: self.setting,
-            latency_meaning: test.is_latency().then(|| test.latency_meaning()),
-            verified,
-            results: self.rows,
-        })
+        // Last, so that figures are not lost with a file that cannot be written.
+        let Some(path) = self.svg else { return Ok(()) };
+        let saved = chart.save(&path, &urxe_chart::command("urxe"));
+        saved.map_err(Error::system(format!("writing {}", path.display())))
     }
 }
 
