@@ -66,8 +66,8 @@ DAMAGES = [
 ]
 
 
-# What `urxe why --last --json` must tell of our QP that requested: the cause (`vendor_err`), events,
-# and parts of the reason.
+# What `urxe why --last --json` must tell of our QP that requested: the cause (`vendor_err`),
+# events, and parts of the reason.
 Story = collections.namedtuple('Story', 'cause events says')
 SILENCE = Story(2, ['ack_timeouts', 'retries_exceeded'], ['nothing at all has come back'])
 STOPPED = Story(2, ['heard', 'ack_timeouts', 'retries_exceeded'],

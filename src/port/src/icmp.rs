@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_messages_are_counted_and_the_last_one_stays() {
+    fn repeats_are_counted_and_the_newest_stays() {
         let (begin, mut errors) = (Instant::now(), IcmpErrors::default());
         let peer = Ipv4Addr::new(10, 0, 0, 2).into();
         for second in 0..3 {

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_says_what_icmp_said_and_what_to_do() {
+    fn an_icmp_error_of_a_peer_is_told_with_what_to_do() {
         let (qp, peer) = (Counters::default(), IpAddr::from([10, 0, 0, 2]));
         let last = std::time::Instant::now();
         let said = |reason, said_by: [u8; 4], times| {
