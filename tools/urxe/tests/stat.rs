@@ -76,6 +76,7 @@ fn a_qp_whose_peer_falls_silent_is_told_of_also_after_it_has_ended() {
     let client = common::Process::start(near.urxe(&format!("{client} --duration 1m")));
     near.wait_for_qps(1);
     let qpn = near.stat()["qps"][0]["qpn"].as_u64().unwrap();
+    near.wait_for_answers();
     far.process.signal(rustix::process::Signal::STOP);
     assert!(!client.output().status.success());
 

@@ -196,6 +196,15 @@ impl Daemon {
             sleep(Duration::from_millis(20));
         }
     }
+
+    /// Waits until what its programs have sent is acknowledged, some of it.
+    pub(crate) fn wait_for_answers(&self) {
+        let deadline = Instant::now() + TIMEOUT;
+        while self.stat()["counters"]["acks_received"] == 0 {
+            assert!(Instant::now() < deadline, "nothing was acknowledged: {}", self.stat());
+            sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 /// A server of `urxe perf`, and the arguments with which its client finds it.
