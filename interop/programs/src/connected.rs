@@ -212,6 +212,31 @@ const GROUPS: &[Group] = &[
         ],
         ..USUAL
     },
+    // Its client waits for it.
+    Group {
+        name: "qperf",
+        server: "qperf -lp PORT",
+        client: "qperf ADDR -lp PORT -cm 1 -t 1 OPTIONS",
+        options: &[
+            ("rc_bw", Expect::Words("bw  =")),
+            ("rc_rdma_write_bw", Expect::Words("bw  =")),
+            ("rc_rdma_write_poll_lat", Expect::Words("latency  =")),
+            ("rc_rdma_read_lat", Expect::Words("latency  =")),
+            ("rc_fetch_add_mr", Expect::Words("msg_rate  =")),
+        ],
+        ready: Ready::HasPrinted(""),
+        ends: false,
+        ..USUAL
+    },
+    Group {
+        name: "fio, verb",
+        server: "fio --name=to --ioengine=rdma --rw=read --port=PORT --bs=64k --size=16m \
+                 --verb=OPTIONS",
+        client: "fio --name=from --ioengine=rdma --rw=write --hostname=ADDR --port=PORT --bs=64k \
+                 --size=16m --iodepth=4 --verb=OPTIONS",
+        options: &[("write", Expect::Words("WRITE: bw=")), ("send", Expect::Words("WRITE: bw="))],
+        ..USUAL
+    },
     Group {
         name: "rping, IPv6",
         server: "rping -s -a ADDR -p PORT OPTIONS",

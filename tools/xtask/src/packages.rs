@@ -27,6 +27,8 @@ pub(crate) const IBVERBS_UTILS: Package =
     Package { program: "ibv_rc_pingpong", package: "ibverbs-utils" };
 pub(crate) const RDMACM_UTILS: Package = Package { program: "rping", package: "rdmacm-utils" };
 pub(crate) const PERFTEST: Package = Package { program: "ib_write_bw", package: "perftest" };
+pub(crate) const QPERF: Package = Package { program: "qperf", package: "qperf" };
+pub(crate) const FIO: Package = Package { program: "fio", package: "fio" };
 pub(crate) const UCX_UTILS: Package = Package { program: "ucx_perftest", package: "ucx-utils" };
 pub(crate) const PYVERBS: Package = Package {
     program: "/usr/lib/python3/dist-packages/pyverbs/__init__.py",
@@ -60,7 +62,7 @@ pub(crate) const RDMACM_DEV: Package =
     Package { program: "/usr/include/rdma/rdma_cma.h", package: "librdmacm-dev" };
 
 /// Every package that a command of ours needs.
-pub(crate) const ALL: [Package; 29] = [
+pub(crate) const ALL: [Package; 31] = [
     IP,
     ETHTOOL,
     TCPDUMP,
@@ -74,6 +76,8 @@ pub(crate) const ALL: [Package; 29] = [
     RDMACM_UTILS,
     RDMACM_DEV,
     PERFTEST,
+    QPERF,
+    FIO,
     UCX_UTILS,
     PYVERBS,
     PYTEST,

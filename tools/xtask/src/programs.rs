@@ -1,8 +1,8 @@
 //! Stock verbs programs on urxe: what they need of this machine, and the run itself.
 
 use crate::packages::{
-    CC, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, RDMA, RDMACM_DEV, RDMACM_UTILS, RXE_PROVIDER,
-    UCX_UTILS, VALGRIND, lacking,
+    CC, FIO, IBVERBS_DEV, IBVERBS_UTILS, PERFTEST, QPERF, RDMA, RDMACM_DEV, RDMACM_UTILS,
+    RXE_PROVIDER, UCX_UTILS, VALGRIND, lacking,
 };
 use urxe_shell::{Result, build_release};
 
@@ -27,6 +27,8 @@ pub(crate) fn lacks() -> Option<String> {
         RDMACM_DEV,
         RDMACM_UTILS,
         PERFTEST,
+        QPERF,
+        FIO,
         UCX_UTILS,
         VALGRIND,
         RDMA,
