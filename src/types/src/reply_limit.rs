@@ -106,6 +106,7 @@ mod tests {
         Ipv4Addr::from_bits(0x0a00_0000 + number).into()
     }
 
+    #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
     fn beginning() -> Instant {
         Instant::now()
     }
